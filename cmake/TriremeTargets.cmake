@@ -1,0 +1,62 @@
+# trireme_library(NAME SOURCES a.cpp ... [DEPENDS trireme_base ...] [TORCH])
+#   one static library a folder; TORCH gives libtorch and the shared precompiled header.
+# trireme_test(NAME SOURCES a_test.cpp ... DEPENDS ... [LABELS unit] [TORCH] [TIMEOUT seconds])
+#   one test binary and one ctest entry (each start loads libtorch, so a binary holds a folder's tests).
+
+add_library(trireme_warnings INTERFACE)
+target_compile_options(trireme_warnings INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wno-sign-compare>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(trireme_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>) # GCC bug 105651
+endif()
+target_include_directories(trireme_warnings INTERFACE "${CMAKE_SOURCE_DIR}")
+target_link_libraries(trireme_warnings INTERFACE Threads::Threads)
+if(TRIREME_SANITIZE)
+  # libtorch is not instrumented: container annotations would disagree across the border.
+  target_compile_options(trireme_warnings INTERFACE -fsanitize=address,undefined -fno-sanitize=vptr)
+  target_link_options(trireme_warnings INTERFACE -fsanitize=address,undefined)
+endif()
+
+add_library(trireme_torch INTERFACE)
+target_link_libraries(trireme_torch INTERFACE LibTorch::cpu)
+if(TRIREME_CUDA)
+  target_link_libraries(trireme_torch INTERFACE LibTorch::cuda)
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(trireme_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+endif()
+
+file(WRITE "${CMAKE_BINARY_DIR}/pch_anchor.cpp" "// The precompiled header is built with this file.\n")
+add_library(trireme_pch OBJECT "${CMAKE_BINARY_DIR}/pch_anchor.cpp")
+target_link_libraries(trireme_pch PUBLIC trireme_warnings trireme_torch)
+target_precompile_headers(trireme_pch PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${CMAKE_SOURCE_DIR}/cmake/torch_pch.h>")
+
+function(trireme_library name)
+  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC trireme_warnings ${ARG_DEPENDS})
+  if(ARG_TORCH)
+    target_link_libraries(${name} PUBLIC trireme_torch)
+    target_precompile_headers(${name} REUSE_FROM trireme_pch)
+  endif()
+endfunction()
+
+function(trireme_test name)
+  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE trireme_warnings ${ARG_DEPENDS} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE TRIREME_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  if(ARG_TORCH)
+    target_link_libraries(${name} PRIVATE trireme_torch)
+    target_precompile_headers(${name} REUSE_FROM trireme_pch)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+    ENVIRONMENT "TRIREME_BINARY=$<$<TARGET_EXISTS:trireme>:$<TARGET_FILE:trireme>>")
+endfunction()

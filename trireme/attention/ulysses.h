@@ -1,0 +1,45 @@
+// Ulysses sequence parallelism (arXiv 2309.14509): each of P ranks holds s tokens and all heads; an all-to-all trades
+// sequence for heads before attention, and another trades back after it.
+//
+//   forward    qkv_BsND --seq_to_heads--> q_BShD, k_BSkD, v_BSkD --local--> o_BShD --heads_to_seq--> o_BsHD
+//   backward   do_BsHD --seq_to_heads--> do_BShD --local--> dq, dk, dv --heads_to_seq--> dqkv_BsND
+//
+// N = H + 2K heads packed [queries | keys | values], so that q, k and v travel in one exchange. A rank computes a
+// contiguous, possibly uneven share of the query heads and receives every key/value head that they use (head_shares.h);
+// the gradients of a key/value head used by several ranks are summed at its owner, the token's rank.
+// With one rank nothing is copied: the results are views of the input.
+#pragma once
+
+#include "trireme/attention/head_shares.h"
+#include "trireme/attention/local_attention.h"
+#include "trireme/base/sequence_layout.h"
+#include "trireme/comm/group.h"
+
+namespace trireme {
+
+struct UlyssesShape {
+  SequenceLayout layout;  // S tokens over P = group size ranks
+  HeadShares heads;       // H query and K key/value heads over P ranks
+};
+
+// The three tensors that local attention takes; views of one packed buffer.
+struct HeadsQkv {
+  at::Tensor q;  // [B, S, h, D]
+  at::Tensor k;  // [B, S, k, D]
+  at::Tensor v;  // [B, S, k, D]
+};
+
+// qkv [B, s, H + 2K, D] -> this rank's heads of the whole sequence. One all-to-all. Collective.
+HeadsQkv seq_to_heads_qkv(Group& group, const UlyssesShape& shape, const at::Tensor& qkv_BsND);
+// The adjoint: gradients of q, k, v of this rank's heads -> [B, s, H + 2K, D]; a key/value head's gradients from all
+// its users are summed in fp32 in rank order. One all-to-all. Collective.
+at::Tensor heads_to_seq_qkv(Group& group, const UlyssesShape& shape, const AttentionGradients& gradients);
+
+// o [B, S, h, D] -> [B, s, H, D], and its adjoint. One all-to-all each. Collective.
+at::Tensor heads_to_seq(Group& group, const UlyssesShape& shape, const at::Tensor& o_BShD);
+at::Tensor seq_to_heads(Group& group, const UlyssesShape& shape, const at::Tensor& do_BsHD);
+// do and o packed in one exchange, for a backward that kept o_BsHD rather than o_BShD: {do_BShD, o_BShD}. Collective.
+std::pair<at::Tensor, at::Tensor> seq_to_heads_pair(Group& group, const UlyssesShape& shape,
+                                                    const at::Tensor& do_BsHD, const at::Tensor& o_BsHD);
+
+}  // namespace trireme

@@ -1,0 +1,66 @@
+// The four kinds of error, by who can do something about it. Every message says what happened, what was got,
+// what was expected, and what to do.
+#pragma once
+
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace trireme {
+
+// Base of all errors that Trireme throws on purpose; `exit_code` is what the program ends with.
+class Error : public std::runtime_error {
+ public:
+  Error(const std::string& message, int exit_code) : std::runtime_error(message), exit_code_(exit_code) {}
+  int exit_code() const { return exit_code_; }
+  virtual const char* kind() const { return "Error"; }
+
+ private:
+  int exit_code_;
+};
+
+// The user asked for something that cannot be done, and can change it.
+class ConfigError : public Error {
+ public:
+  explicit ConfigError(const std::string& message) : Error(message, 78) {}
+  const char* kind() const override { return "ConfigError"; }
+};
+
+// A file does not hold what it should: names the file and the offset, line or tensor.
+class DataError : public Error {
+ public:
+  explicit DataError(const std::string& message) : Error(message, 65) {}
+  const char* kind() const override { return "DataError"; }
+};
+
+// Another rank did not answer: names this rank, the collective, the peers and the seconds waited.
+class CommError : public Error {
+ public:
+  explicit CommError(const std::string& message) : Error(message, 75) {}
+  const char* kind() const override { return "CommError"; }
+};
+
+// A bug in Trireme.
+class InternalError : public Error {
+ public:
+  explicit InternalError(const std::string& message) : Error(message, 70) {}
+  const char* kind() const override { return "InternalError"; }
+};
+
+// Joins its arguments as text: cat("got ", 3, " heads").
+template <typename... Parts>
+std::string cat(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+// Throws InternalError with the place when a promise inside the code does not hold.
+#define TRIREME_ASSERT(condition, ...)                                                                        \
+  do {                                                                                                       \
+    if (!(condition))                                                                                         \
+      throw ::trireme::InternalError(                                                                         \
+          ::trireme::cat(__FILE__, ":", __LINE__, ": ", #condition, " does not hold. ", ##__VA_ARGS__));      \
+  } while (false)
+
+}  // namespace trireme

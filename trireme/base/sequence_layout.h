@@ -1,0 +1,28 @@
+// Which token lies where: S tokens over P ranks, contiguous shares that differ by at most one token, so any length
+// fits any number of ranks, without padding. A share may be empty (S < P).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace trireme {
+
+struct SequenceLayout {
+  int64_t tokens = 0;  // S, of one sample
+  int ranks = 1;       // P
+
+  // The first S % P ranks hold one token more.
+  int64_t begin(int rank) const {
+    const int64_t base = tokens / ranks, extra = tokens % ranks;
+    return rank * base + (rank < extra ? rank : extra);
+  }
+  int64_t size(int rank) const { return begin(rank + 1) - begin(rank); }
+  std::vector<int64_t> sizes() const {
+    std::vector<int64_t> all;
+    for (int rank = 0; rank < ranks; ++rank) all.push_back(size(rank));
+    return all;
+  }
+  bool divisible() const { return tokens % ranks == 0; }
+};
+
+}  // namespace trireme

@@ -1,0 +1,71 @@
+#include "trireme/base/sizes.h"
+
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+int64_t parse_count(const std::string& text, const std::string& what) {
+  const auto fail = [&](const char* why) -> int64_t {
+    throw ConfigError(cat(what, ": '", text, "' ", why, "; expected a whole number, or one with k, m or g (512k)"));
+  };
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, code] = std::from_chars(text.data(), end, value);
+  if (code == std::errc::result_out_of_range) return fail("is too large");
+  if (code != std::errc() || rest == text.data()) return fail("is not a number");
+  if (rest == end) return value;
+  if (rest + 1 != end) return fail("is not a number");
+  int shift = 0;
+  switch (std::tolower(static_cast<unsigned char>(*rest))) {
+    case 'k':
+      shift = 10;
+      break;
+    case 'm':
+      shift = 20;
+      break;
+    case 'g':
+      shift = 30;
+      break;
+    default:
+      return fail("is not a number");
+  }
+  if (std::abs(value) > (std::numeric_limits<int64_t>::max() >> shift)) return fail("is too large");
+  return value * (int64_t{1} << shift);
+}
+
+std::string format_bytes(int64_t bytes) {
+  static const char* const kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  double value = static_cast<double>(bytes);
+  int unit = 0;
+  while (std::fabs(value) >= 1024 && unit < 5) {
+    value /= 1024;
+    ++unit;
+  }
+  char text[64];
+  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
+  return text;
+}
+
+std::string format_count(int64_t count) {
+  std::string digits = std::to_string(count);
+  const int first = count < 0 ? 1 : 0;
+  for (int at = static_cast<int>(digits.size()) - 3; at > first; at -= 3) digits.insert(at, ",");
+  return digits;
+}
+
+std::string format_duration(double seconds) {
+  if (!(seconds >= 0) || seconds > 1e9) return "?";
+  const int64_t total = std::llround(seconds);
+  char text[64];
+  std::snprintf(text, sizeof(text), "%lld:%02lld:%02lld", static_cast<long long>(total / 3600),
+                static_cast<long long>(total / 60 % 60), static_cast<long long>(total % 60));
+  return text;
+}
+
+}  // namespace trireme

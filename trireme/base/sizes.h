@@ -1,0 +1,21 @@
+// Sizes as people write and read them: 512k is 524,288 and 1m is 1,048,576 everywhere.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace trireme {
+
+// "16384", "16k", "1m", "2g" (any case) -> a count. Throws ConfigError that quotes `what` and `text`.
+int64_t parse_count(const std::string& text, const std::string& what);
+
+// 1536 -> "1.5 KiB"
+std::string format_bytes(int64_t bytes);
+
+// 16384 -> "16,384"
+std::string format_count(int64_t count);
+
+// 3725 seconds -> "1:02:05"
+std::string format_duration(double seconds);
+
+}  // namespace trireme

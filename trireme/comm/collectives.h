@@ -1,0 +1,48 @@
+// The collectives that the whole program uses, each with its adjoint: the linear map that backward applies to
+// gradients, proved in tests by <A x, y> = <x, A' y>.
+//
+//   collective           forward                                    adjoint
+//   all_to_all           row blocks traded between all ranks        all_to_all with the two splits swapped
+//   all_gather           everyone's rows, concatenated              reduce_scatter_sum
+//   reduce_scatter_sum   sum over ranks, each keeps its rows        all_gather
+//   all_reduce_sum       sum over ranks, everyone has it            all_reduce_sum
+//   broadcast            the root's values everywhere               reduce_sum to the root
+//
+// All are collective: every rank of the group calls them in the same order with agreeing splits. They work along
+// dim 0 of contiguous tensors of any dtype and device that the backend knows; splits may be uneven and zero.
+// Sums run in rank order, 16-bit floats being summed in fp32, so that every rank gets the same bits. A peer that
+// dies or waits longer than the group's timeout gives CommError: collective, this rank, peers, seconds.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include <ATen/ATen.h>
+
+#include "trireme/comm/group.h"
+
+namespace trireme {
+
+// Sends rows [sum(send_rows[0..p)), ...+send_rows[p]) to rank p; returns the rows received, in rank order:
+// [sum(receive_rows), ...rest of input's shape].
+at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
+                      std::span<const int64_t> receive_rows);
+
+// [rows[rank], ...] -> [sum(rows), ...]
+at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows);
+
+// [sum(rows), ...] -> [rows[rank], ...]. The result has input's dtype unless `result` says otherwise (fp32 for
+// gradients that travel in bf16).
+at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
+                              std::optional<at::ScalarType> result = std::nullopt);
+
+// In place; every rank gets the same bits.
+void all_reduce_sum(Group& group, at::Tensor& tensor);
+// In place; the root alone gets the sum, the others' tensors are unchanged.
+void reduce_sum(Group& group, at::Tensor& tensor, int root);
+// In place; largest value over ranks.
+void all_reduce_max(Group& group, at::Tensor& tensor);
+void broadcast(Group& group, at::Tensor& tensor, int root);
+void barrier(Group& group);
+
+}  // namespace trireme

@@ -1,0 +1,53 @@
+// A Group: some ranks of the run that exchange tensors with each other. It wraps a c10d backend (NCCL on GPUs, Gloo
+// on CPUs, our own in-process one whose ranks are threads), its timeout, and counters of what travels.
+// Collectives over a group are the free functions in collectives.h. A group of one rank has no backend.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+namespace trireme {
+
+// What one rank sent to others (its own share never travels), by collective name.
+struct Traffic {
+  int64_t calls = 0;
+  int64_t sent_bytes = 0;
+  double seconds = 0;  // waiting included
+};
+
+class Group {
+ public:
+  // `world_ranks[i]` is the rank in the whole run of this group's rank i (for messages).
+  Group(std::string name, c10::intrusive_ptr<c10d::Backend> backend, std::vector<int> world_ranks, int rank,
+        std::chrono::milliseconds timeout);
+
+  // A group of one: every collective is the identity.
+  static Group alone(std::string name);
+
+  const std::string& name() const { return name_; }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(world_ranks_.size()); }
+  const std::vector<int>& world_ranks() const { return world_ranks_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+  c10d::Backend& backend() const;  // InternalError for a group of one
+
+  // "all_to_all" -> what it has sent so far.
+  const std::map<std::string, Traffic>& traffic() const { return traffic_; }
+  void count(const std::string& collective, int64_t sent_bytes, double seconds);
+  void reset_traffic() { traffic_.clear(); }
+
+ private:
+  std::string name_;
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  std::vector<int> world_ranks_;
+  int rank_ = 0;
+  std::chrono::milliseconds timeout_;
+  std::map<std::string, Traffic> traffic_;
+};
+
+}  // namespace trireme

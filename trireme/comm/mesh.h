@@ -1,0 +1,30 @@
+// The named axes of a run: dp (data parallel) x ring x ulysses; sp = ring x ulysses holds one sample's sequence.
+// Ulysses ranks are neighbours (same machine first). Parameters are shared or sharded over `all` = dp x sp.
+#pragma once
+
+#include <memory>
+
+#include "trireme/comm/world.h"
+
+namespace trireme {
+
+struct MeshShape {
+  int ulysses = 1;
+  int ring = 1;      // beyond 1: ConfigError until ring attention exists
+  int tensor = 1;    // outer axes, known by name; beyond 1 is a ConfigError until built
+  int pipeline = 1;
+};
+
+struct Mesh {
+  std::unique_ptr<Group> all;      // dp x sp: every rank of the run
+  std::unique_ptr<Group> sp;       // the ranks that hold one sample
+  std::unique_ptr<Group> ulysses;  // the all-to-all group (equal to sp while ring is 1)
+  std::unique_ptr<Group> dp;       // ranks that hold the same slice of different samples
+  int dp_size = 1;
+  int dp_index = 0;
+};
+
+// Collective. Throws ConfigError when the axes do not multiply to a divisor of the world's size.
+Mesh make_mesh(World& world, const MeshShape& shape);
+
+}  // namespace trireme

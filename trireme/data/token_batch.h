@@ -1,0 +1,23 @@
+// What the loader hands to the engine: this rank's slice of one micro-batch.
+#pragma once
+
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "trireme/base/sequence_layout.h"
+
+namespace trireme {
+
+constexpr int64_t kIgnoredLabel = -100;
+
+struct TokenBatch {
+  at::Tensor tokens;      // [B, s] int64, on the CPU
+  at::Tensor targets;     // [B, s] int64: the token that each position must predict (already shifted), or -100
+  SequenceLayout layout;  // S and P of the sample
+};
+
+// One optimizer step: all its micro-batches, so that the number of valid targets is known before backward.
+using StepBatches = std::vector<TokenBatch>;
+
+}  // namespace trireme

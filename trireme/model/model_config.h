@@ -1,0 +1,70 @@
+// A Hugging Face config.json as Trireme understands it. Everything that the file asks for and that is not built is
+// refused by name (ConfigError), never ignored.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/base/json.h"
+
+namespace trireme {
+
+enum class ModelFamily { llama, mistral, qwen2, qwen3 };
+enum class RopeKind { standard, linear, dynamic_ntk, yarn, llama3 };
+
+struct RopeConfig {
+  RopeKind kind = RopeKind::standard;
+  double theta = 10000;
+  double factor = 1;
+  int64_t original_max_position_embeddings = 0;  // 0: max_position_embeddings of the model
+  // YaRN (arXiv 2309.00071)
+  double beta_fast = 32;
+  double beta_slow = 1;
+  std::optional<double> attention_factor;
+  std::optional<double> mscale;
+  std::optional<double> mscale_all_dim;
+  bool truncate = true;
+  // llama3
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+};
+
+struct ModelConfig {
+  ModelFamily family = ModelFamily::llama;
+  int64_t vocab_size = 0;           // V
+  int64_t hidden_size = 0;          // M
+  int64_t intermediate_size = 0;    // I
+  int64_t num_hidden_layers = 0;    // L
+  int64_t num_attention_heads = 0;  // H
+  int64_t num_key_value_heads = 0;  // K
+  int64_t head_dim = 0;             // D
+  int64_t max_position_embeddings = 0;
+  double rms_norm_eps = 1e-6;
+  double initializer_range = 0.02;
+  bool tie_word_embeddings = false;
+  bool qkv_bias = false;
+  bool output_bias = false;  // of the attention's output projection
+  bool mlp_bias = false;
+  bool qk_norm = false;                // Qwen3: RMS norm of each head's q and k before rotary
+  std::vector<int64_t> layer_window;   // one a layer; 0: full attention
+  RopeConfig rope;
+  std::optional<int64_t> bos_token_id;
+  std::optional<int64_t> eos_token_id;  // the first one when the file lists several
+  std::optional<int64_t> pad_token_id;
+  Json raw;  // the file as read, which export writes back
+
+  int64_t query_width() const { return num_attention_heads * head_dim; }
+  int64_t key_value_width() const { return num_key_value_heads * head_dim; }
+  int64_t parameter_count() const;         // all, tied embeddings counted once
+  int64_t matmul_parameter_count() const;  // N of the FLOPs formula: embedding excluded, head included
+};
+
+// `origin` is named in errors.
+ModelConfig parse_model_config(const Json& json, const std::string& origin);
+// DIR/config.json
+ModelConfig read_model_config(const std::filesystem::path& model_dir);
+
+}  // namespace trireme
