@@ -1,0 +1,83 @@
+// The engine: a model, its stores and the walk over its units. Training, evaluation, verify and export all drive this.
+//
+//   auto engine = assemble(world, model_dir, options);          // engine/assemble.h
+//   engine->train_step(batches, learning_rate);                 // forward, backward, update
+//
+// One loss rule: every rank backpropagates sum(cross entropy) / (valid targets of the whole step over all ranks);
+// gradients are summed over dp x sp; the same scalar is logged.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "trireme/comm/mesh.h"
+#include "trireme/data/token_batch.h"
+#include "trireme/engine/engine_options.h"
+#include "trireme/model/model_config.h"
+#include "trireme/model/parameter_layout.h"
+
+namespace trireme {
+
+struct StepResult {
+  double loss = 0;            // mean cross entropy over the step's valid targets, natural log
+  double gradient_norm = 0;   // of the summed gradients, before clipping
+  int64_t target_tokens = 0;  // over all ranks
+};
+
+struct EvaluationResult {
+  double loss_sum = 0;        // of this batch, over all ranks
+  int64_t target_tokens = 0;  // over all ranks
+  at::Tensor loss_Bs;         // [B, s] fp32 on the CPU, this rank's tokens; 0 where the target is -100
+};
+
+// One named part of the training state of a unit: the fp32 master values, an optimizer moment.
+struct StateTensor {
+  std::string name;   // "layer.3/master", "layer.3/exp_avg", "layer.3/exp_avg_sq"
+  int unit = 0;
+  at::Tensor values;  // flat fp32, whole unit; writing to it changes the engine (call state_restored after)
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual const ModelLayout& layout() const = 0;
+  virtual const EngineOptions& options() const = 0;
+  virtual Mesh& mesh() = 0;
+  // "attention flash-cpu fp32; matmul bf16 values in fp32; ..." for logs and `trireme info`.
+  virtual std::string description() const = 0;
+
+  // A whole optimizer step. Collective. Throws DataError naming the step's numbers when no target is valid, or when the
+  // loss or the gradient norm is not finite (the parameters are then unchanged).
+  virtual StepResult train_step(const StepBatches& batches, double learning_rate) = 0;
+
+  // The step's loss and summed gradients without an update; gradients stay until the next call. Collective.
+  virtual StepResult accumulate_gradients(const StepBatches& batches) = 0;
+  // fp32 gradient of one parameter after accumulate_gradients, summed over ranks.
+  virtual at::Tensor gradient(const ParameterSpec& parameter, int unit) = 0;
+
+  // Forward only, split over ranks like training. Collective. With `on_logits`, hands over the logits tile by tile:
+  // rows [first_row, first_row + n) of this rank's flattened [B * s] tokens, [n, V].
+  virtual EvaluationResult evaluate(
+      const TokenBatch& batch,
+      const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits = nullptr) = 0;
+
+  // fp32 values of a whole unit, for export. Collective once stores are sharded.
+  virtual at::Tensor unit_values(int unit) = 0;
+
+  // Everything a checkpoint must hold, in a fixed order; replicated over ranks for now.
+  virtual std::vector<StateTensor> state() = 0;
+  virtual int64_t optimizer_steps() const = 0;
+  // After a checkpoint was read into state(): refreshes what derives from it.
+  virtual void state_restored(int64_t optimizer_steps) = 0;
+
+  // Model FLOPs of a step of `batch` samples of `tokens` tokens: 6 N T + 6 L H D sum(s^2) (causal; windows counted).
+  virtual double model_flops(int64_t tokens, int64_t batch) const = 0;
+};
+
+}  // namespace trireme
