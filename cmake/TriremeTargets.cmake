@@ -48,6 +48,9 @@ function(trireme_test name)
   target_compile_definitions(${name} PRIVATE TRIREME_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   if(ARG_TORCH)
     target_link_libraries(${name} PRIVATE trireme_torch)
+    # The precompiled header is made with -fPIC; an executable's own default, -fPIE, could not use it.
+    set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${name} PRIVATE -fPIC)
     target_precompile_headers(${name} REUSE_FROM trireme_pch)
   endif()
   if(NOT ARG_TIMEOUT)
@@ -59,4 +62,26 @@ function(trireme_test name)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
     ENVIRONMENT "TRIREME_BINARY=$<$<TARGET_EXISTS:trireme>:$<TARGET_FILE:trireme>>")
+endfunction()
+
+# trireme_simd_kernels(LIBRARY SOURCE): compiles SOURCE once for each x86-64 level, each time in its own namespace
+# (TRIREME_SIMD_NAMESPACE), and adds the objects to LIBRARY, which chooses one when the program starts. Such a source
+# includes no library headers with inline functions, so that no AVX-512 code leaks into the rest.
+function(trireme_simd_kernels library source)
+  get_filename_component(stem "${source}" NAME_WE)
+  foreach(level base v3 v4)
+    set(objects "${library}_${stem}_${level}")
+    add_library(${objects} OBJECT "${source}")
+    target_link_libraries(${objects} PRIVATE trireme_warnings)
+    target_compile_definitions(${objects} PRIVATE TRIREME_SIMD_NAMESPACE=simd_${level})
+    # Sums may be reordered (vectors need that); NaN and infinity keep their meaning.
+    target_compile_options(${objects} PRIVATE -O3 -fno-math-errno -fno-trapping-math -fno-signed-zeros
+      -fassociative-math -ffp-contract=fast)
+    if(level STREQUAL "v3")
+      target_compile_options(${objects} PRIVATE -march=x86-64-v3)
+    elseif(level STREQUAL "v4")
+      target_compile_options(${objects} PRIVATE -march=x86-64-v4 -mprefer-vector-width=512)
+    endif()
+    target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
+  endforeach()
 endfunction()

@@ -7,7 +7,8 @@
 // N = H + 2K heads packed [queries | keys | values], so that q, k and v travel in one exchange. A rank computes a
 // contiguous, possibly uneven share of the query heads and receives every key/value head that they use (head_shares.h);
 // the gradients of a key/value head used by several ranks are summed at its owner, the token's rank.
-// With one rank nothing is copied: the results are views of the input.
+// What is received lies token by token, so that q, k, v and do are views of the receive buffer, for any B and P.
+// With one rank nothing is copied: the results are views of the input (dq, dk, dv alone are joined into one tensor).
 #pragma once
 
 #include "trireme/attention/head_shares.h"
@@ -41,5 +42,19 @@ at::Tensor seq_to_heads(Group& group, const UlyssesShape& shape, const at::Tenso
 // do and o packed in one exchange, for a backward that kept o_BsHD rather than o_BShD: {do_BShD, o_BShD}. Collective.
 std::pair<at::Tensor, at::Tensor> seq_to_heads_pair(Group& group, const UlyssesShape& shape,
                                                     const at::Tensor& do_BsHD, const at::Tensor& o_BsHD);
+
+// The whole of attention over the group's ranks.
+struct UlyssesAttention {
+  at::Tensor o;    // [B, s, H, D]
+  at::Tensor lse;  // [B, h, S] of this rank's heads
+};
+
+// scale and window of `spec` are the model's; its head map is filled in for this rank. Two all-to-alls. Collective.
+UlyssesAttention ulysses_attention_forward(Group& group, const UlyssesShape& shape, LocalAttention& local,
+                                           AttentionSpec spec, const at::Tensor& qkv_BsND);
+// -> dqkv [B, s, N, D]. Exchanges q, k, v again rather than keeping them; three all-to-alls. Collective.
+at::Tensor ulysses_attention_backward(Group& group, const UlyssesShape& shape, LocalAttention& local,
+                                      AttentionSpec spec, const at::Tensor& do_BsHD, const at::Tensor& qkv_BsND,
+                                      const UlyssesAttention& saved);
 
 }  // namespace trireme

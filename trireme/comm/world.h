@@ -27,11 +27,22 @@ struct RankPlace {
   int local_size = 1;
   std::string master_address = "127.0.0.1";
   int master_port = 0;
+  int master_listen_fd = -1;    // rank 0 under `trireme launch`: the listening socket that it inherited
+  bool agent_has_store = false; // torchrun's agent already listens at the master's port
+  std::string attempt = "0";    // of a run that was started again; keeps its keys in the store apart
 };
 
 // RANK/WORLD_SIZE/LOCAL_RANK/LOCAL_WORLD_SIZE/MASTER_ADDR/MASTER_PORT, else SLURM_*, else OMPI_*, else alone.
+// mpirun under Slurm sets both of the latter; then OMPI_*, the inner one, counts.
 // Throws ConfigError when they are incomplete or contradict each other, naming the variable.
 RankPlace place_from_environment();
+
+// Where a rank stands in the list of member groups given to World::make_group.
+struct GroupPlace {
+  int index = 0;                 // which of the groups
+  int rank = 0;                  // this rank's place in it
+  std::vector<int> world_ranks;  // all its members
+};
 
 class World {
  public:
@@ -47,12 +58,19 @@ class World {
                                             const std::vector<std::vector<int>>& members) = 0;
 
  protected:
+  // InternalError when this rank is in none of the groups, or a rank in two of them.
+  GroupPlace find_group(const std::string& name, const std::vector<std::vector<int>>& members) const;
+
   World(RankPlace place, std::chrono::milliseconds timeout) : place_(std::move(place)), timeout_(timeout) {}
 
  private:
   RankPlace place_;
   std::chrono::milliseconds timeout_;
 };
+
+// Joins the run through a store that all ranks share.
+std::unique_ptr<World> join_world(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store, Transport transport,
+                                  bool cuda, std::chrono::milliseconds timeout);
 
 // Joins the run through c10d's TCPStore (CommError when the others do not come within the timeout).
 std::unique_ptr<World> join_world(const RankPlace& place, Transport transport, bool cuda,

@@ -12,8 +12,8 @@ namespace trireme {
 constexpr int64_t kIgnoredLabel = -100;
 
 struct TokenBatch {
-  at::Tensor tokens;      // [B, s] int64, on the CPU
-  at::Tensor targets;     // [B, s] int64: the token that each position must predict (already shifted), or -100
+  at::Tensor tokens;   // [B, s] int64, on the CPU
+  at::Tensor targets;  // [B, s] int64: the token that each position must predict (already shifted), or -100
   SequenceLayout layout;  // S and P of the sample
 };
 

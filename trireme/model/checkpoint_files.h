@@ -3,6 +3,9 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include <ATen/ATen.h>
 
@@ -10,8 +13,8 @@
 
 namespace trireme {
 
-// Reads every parameter of one unit into `flat` (fp32, or any float dtype: converted), by memory map. Missing or
-// mis-shaped tensors, truncated or corrupt files: DataError that names file and tensor.
+// Reads every parameter of one unit into `flat` (fp32, or any float dtype: converted), by memory map. Missing
+// or mis-shaped tensors, truncated or corrupt files: DataError that names file and tensor.
 class CheckpointReader {
  public:
   explicit CheckpointReader(const std::filesystem::path& model_dir);
@@ -26,14 +29,16 @@ class CheckpointReader {
 };
 
 // Writes config.json, model-0000i-of-N.safetensors (at most `shard_bytes` each) with its index, or one
-// model.safetensors, and copies the tokenizer files of `tokenizer_from` when not empty. `unit_flat(u)` gives unit u's
-// fp32 values; it is asked for one unit at a time, in order. Loadable by AutoModelForCausalLM.from_pretrained.
-void write_checkpoint(const std::filesystem::path& out_dir, const ModelConfig& config, const ModelLayout& layout,
-                      const std::function<at::Tensor(int unit)>& unit_flat, at::ScalarType dtype,
-                      const std::filesystem::path& tokenizer_from, int64_t shard_bytes = int64_t{5} << 30);
+// model.safetensors, and copies the tokenizer files of `tokenizer_from` when not empty. `unit_flat(u)` gives
+// unit u's fp32 values; it is asked for one unit at a time, in order. Loadable by
+// AutoModelForCausalLM.from_pretrained.
+void write_checkpoint(const std::filesystem::path& out_dir, const ModelConfig& config,
+                      const ModelLayout& layout, const std::function<at::Tensor(int unit)>& unit_flat,
+                      at::ScalarType dtype, const std::filesystem::path& tokenizer_from,
+                      int64_t shard_bytes = int64_t{5} << 30);
 
-// Fresh weights: normal(0, initializer_range) for matrices, 1 for norms, 0 for biases; a parameter's values depend on
-// the seed and its name alone.
+// Fresh weights: normal(0, initializer_range) for matrices, 1 for norms, 0 for biases; a parameter's values
+// depend on the seed and its name alone.
 at::Tensor initial_unit_values(const UnitSpec& unit, const ModelConfig& config, uint64_t seed);
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
-// A Hugging Face config.json as Trireme understands it. Everything that the file asks for and that is not built is
-// refused by name (ConfigError), never ignored.
+// A Hugging Face config.json as Trireme understands it. Everything that the file asks for and that is not
+// built is refused by name (ConfigError), never ignored.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +48,8 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool output_bias = false;  // of the attention's output projection
   bool mlp_bias = false;
-  bool qk_norm = false;                // Qwen3: RMS norm of each head's q and k before rotary
-  std::vector<int64_t> layer_window;   // one a layer; 0: full attention
+  bool qk_norm = false;               // Qwen3: RMS norm of each head's q and k before rotary
+  std::vector<int64_t> layer_window;  // one a layer; 0: full attention
   RopeConfig rope;
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> eos_token_id;  // the first one when the file lists several

@@ -1,6 +1,6 @@
-// The model as a list of units (embedding, decoder layers, final norm + head), each one flat buffer of parameters.
-// Projections that read the same input lie side by side (q|k|v, gate|up), so that one matmul serves them, and a flat
-// buffer is what stores shard. The names are Hugging Face's.
+// The model as a list of units (embedding, decoder layers, final norm + head), each one flat buffer of
+// parameters. Projections that read the same input lie side by side (q|k|v, gate|up), so that one matmul
+// serves them, and a flat buffer is what stores shard. The names are Hugging Face's.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 namespace trireme {
 
 struct ParameterSpec {
-  std::string name;             // "model.layers.0.self_attn.q_proj.weight"
-  std::vector<int64_t> shape;   // as in the checkpoint
-  int64_t offset = 0;           // elements from the start of the unit's flat buffer
+  std::string name;            // "model.layers.0.self_attn.q_proj.weight"
+  std::vector<int64_t> shape;  // as in the checkpoint
+  int64_t offset = 0;          // elements from the start of the unit's flat buffer
   int64_t elements = 0;
-  bool decays = true;           // weight decay skips norms and biases
+  bool decays = true;  // weight decay skips norms and biases
 };
 
 struct UnitSpec {
@@ -32,7 +32,7 @@ struct UnitSpec {
 
 struct ModelLayout {
   std::vector<UnitSpec> units;  // [0] embedding, [1..L] layers, [L+1] head
-  bool tied = false;            // the head unit then holds the final norm only and uses the embedding's matrix
+  bool tied = false;  // the head unit then holds the final norm only and uses the embedding's matrix
   int embedding_unit() const { return 0; }
   int layer_unit(int64_t layer) const { return static_cast<int>(1 + layer); }
   int head_unit() const { return static_cast<int>(units.size()) - 1; }
@@ -43,20 +43,21 @@ ModelLayout make_model_layout(const ModelConfig& config);
 // View of one parameter in its unit's flat buffer (any dtype).
 at::Tensor parameter_view(const at::Tensor& flat, const ParameterSpec& spec);
 
-// A decoder layer's parameters, or their gradients, as views of the flat buffer. Undefined where the model has none.
+// A decoder layer's parameters, or their gradients, as views of the flat buffer. Undefined where the model
+// has none.
 struct DecoderTensors {
-  at::Tensor input_norm;   // [M]
-  at::Tensor qkv;          // [(H + 2K) D, M]
-  at::Tensor qkv_bias;     // [(H + 2K) D]
-  at::Tensor q_norm;       // [D]
-  at::Tensor k_norm;       // [D]
-  at::Tensor o;            // [M, H D]
-  at::Tensor o_bias;       // [M]
-  at::Tensor post_norm;    // [M]
-  at::Tensor gate_up;      // [2 I, M]
-  at::Tensor gate_up_bias; // [2 I]
-  at::Tensor down;         // [M, I]
-  at::Tensor down_bias;    // [M]
+  at::Tensor input_norm;    // [M]
+  at::Tensor qkv;           // [(H + 2K) D, M]
+  at::Tensor qkv_bias;      // [(H + 2K) D]
+  at::Tensor q_norm;        // [D]
+  at::Tensor k_norm;        // [D]
+  at::Tensor o;             // [M, H D]
+  at::Tensor o_bias;        // [M]
+  at::Tensor post_norm;     // [M]
+  at::Tensor gate_up;       // [2 I, M]
+  at::Tensor gate_up_bias;  // [2 I]
+  at::Tensor down;          // [M, I]
+  at::Tensor down_bias;     // [M]
 };
 DecoderTensors decoder_tensors(const at::Tensor& flat, const UnitSpec& unit, const ModelConfig& config);
 

@@ -1,5 +1,6 @@
-// Rotary position embeddings (arXiv 2104.09864) and their scalings: linear, dynamic NTK, YaRN (arXiv 2309.00071) and
-// llama3, equal to Hugging Face's tables for the same config. Dynamic NTK looks at the whole sequence, not the shard.
+// Rotary position embeddings (arXiv 2104.09864) and their scalings: linear, dynamic NTK, YaRN (arXiv
+// 2309.00071) and llama3, equal to Hugging Face's tables for the same config. Dynamic NTK looks at the whole
+// sequence, not the shard.
 #pragma once
 
 #include <vector>
@@ -11,17 +12,18 @@
 namespace trireme {
 
 struct RotaryFrequencies {
-  std::vector<double> inverse;  // [D / 2]
+  std::vector<double> inverse;   // [D / 2]
   double attention_scaling = 1;  // multiplies cos and sin (YaRN)
 };
 RotaryFrequencies rotary_frequencies(const ModelConfig& config, int64_t sequence_tokens);
 
-// cos and sin of positions [begin, begin + count) of a sequence of `sequence_tokens`, fp32, halves not repeated.
+// cos and sin of positions [begin, begin + count) of a sequence of `sequence_tokens`, fp32, halves not
+// repeated.
 struct RotaryTable {
   at::Tensor cos;  // [count, D / 2]
   at::Tensor sin;  // [count, D / 2]
 };
-RotaryTable make_rotary_table(const ModelConfig& config, int64_t sequence_tokens, int64_t begin, int64_t count,
-                              at::Device device);
+RotaryTable make_rotary_table(const ModelConfig& config, int64_t sequence_tokens, int64_t begin,
+                              int64_t count, at::Device device);
 
 }  // namespace trireme

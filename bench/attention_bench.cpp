@@ -1,0 +1,149 @@
+// Times our attention beside libtorch's CPU flash kernel with repeated keys (what Hugging Face Transformers runs), in
+// one interleaved run: forward and backward, median and spread, GFLOP/s and share of the matmul rate.
+//
+//   attention_bench [--tokens 2048,8192] [--threads 1,2] [--heads 8] [--kv_heads 4] [--width 64] [--window 0]
+//                   [--seconds 3]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <sstream>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "trireme/attention/local_attention.h"
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct Spread {
+  double median, low, high;  // seconds
+};
+
+// Calls each body in turn until the time is used up, at least three times each.
+std::vector<Spread> interleave(const std::vector<std::function<void()>>& bodies, double seconds) {
+  std::vector<std::vector<double>> times(bodies.size());
+  for (const auto& body : bodies) body();
+  const double end = seconds_now() + seconds;
+  while (times.back().size() < 3 || seconds_now() < end)
+    for (size_t i = 0; i < bodies.size(); ++i) {
+      const double begin = seconds_now();
+      bodies[i]();
+      times[i].push_back(seconds_now() - begin);
+    }
+  std::vector<Spread> result;
+  for (auto& all : times) {
+    std::sort(all.begin(), all.end());
+    result.push_back({all[all.size() / 2], all.front(), all.back()});
+  }
+  return result;
+}
+
+std::vector<int64_t> numbers(const std::string& text) {
+  std::vector<int64_t> result;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, ',');) result.push_back(std::stoll(part));
+  return result;
+}
+
+struct Options {
+  std::map<std::string, std::string> values{{"tokens", "2048,8192"}, {"threads", "1,2"}, {"heads", "8"},
+                                            {"kv_heads", "4"},       {"width", "64"},    {"window", "0"},
+                                            {"seconds", "3"}};
+  int64_t number(const std::string& name) const { return std::stoll(values.at(name)); }
+};
+
+Options read_options(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = std::string(argv[i]).substr(2);
+    if (!options.values.contains(name)) throw ConfigError(cat("unknown flag --", name));
+    options.values[name] = argv[i + 1];
+  }
+  return options;
+}
+
+void measure(const Options& options, int64_t tokens, int threads, at::ScalarType dtype) {
+  at::set_num_threads(threads);
+  const int64_t heads = options.number("heads"), kv_heads = options.number("kv_heads");
+  const int64_t width = options.number("width");
+  const auto draw = [&](int64_t count) { return at::randn({1, tokens, count, width}).to(dtype); };
+  const at::Tensor q = draw(heads), k = draw(kv_heads), v = draw(kv_heads), d_o = draw(heads);
+  AttentionSpec spec;
+  spec.scale = 1 / std::sqrt(static_cast<double>(width));
+  spec.window = options.number("window");
+  for (int64_t head = 0; head < heads; ++head) spec.kv_of_query.push_back(static_cast<int>(head * kv_heads / heads));
+  const auto ours = make_local_attention(AttentionKernel::flash, at::kCPU, dtype);
+  const AttentionOutput out = ours->forward(q, k, v, spec);
+
+  const auto repeated = [&](const at::Tensor& x) {
+    return x.transpose(1, 2).repeat_interleave(heads / kv_heads, 1);
+  };
+  const at::Tensor q_BHSD = q.transpose(1, 2), do_BHSD = d_o.transpose(1, 2);
+  const auto [o_theirs, lse_theirs] = at::_scaled_dot_product_flash_attention_for_cpu(
+      q_BHSD, repeated(k), repeated(v), 0.0, true, {}, spec.scale);
+  const at::Tensor k_repeated = repeated(k), v_repeated = repeated(v);
+
+  const at::Tensor a = at::randn({1024, 1024}).to(dtype), b = at::randn({1024, 1024}).to(dtype);
+  at::Tensor c = at::empty({1024, 1024}, a.options());
+  const std::vector<std::function<void()>> bodies{
+      [&] { ours->forward(q, k, v, spec); },
+      [&] {
+        at::_scaled_dot_product_flash_attention_for_cpu(q_BHSD, repeated(k), repeated(v), 0.0, true, {}, spec.scale);
+      },
+      [&] { ours->backward(d_o, q, k, v, out, spec); },
+      [&] {
+        const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+            do_BHSD, q_BHSD, k_repeated, v_repeated, o_theirs, lse_theirs, 0.0, true, {}, spec.scale);
+        const auto folded = [&](const at::Tensor& x) {
+          return x.reshape({1, kv_heads, heads / kv_heads, tokens, width}).sum(2);
+        };
+        folded(dk);
+        folded(dv);
+      },
+      [&] { at::mm_out(c, a, b); },
+  };
+  const std::vector<Spread> t = interleave(bodies, static_cast<double>(options.number("seconds")));
+  const double pairs = spec.window == 0 || spec.window >= tokens
+                           ? tokens * (tokens + 1.0) / 2
+                           : spec.window * (spec.window + 1.0) / 2 + (tokens - spec.window) * 1.0 * spec.window;
+  const double forward_flop = 4 * pairs * width * heads, backward_flop = 10 * pairs * width * heads;
+  const double matmul = 2.0 * 1024 * 1024 * 1024 / t[4].median;
+  std::printf("S %6ld  %s  %d threads  %s  matmul %.0f GFLOP/s\n", tokens, dtype == at::kFloat ? "fp32" : "bf16", threads,
+              ours->name().c_str(), matmul / 1e9);
+  const auto line = [&](const char* what, double flop, const Spread& mine, const Spread& theirs) {
+    std::printf("  %-8s ours %9.2f ms [%.2f, %.2f] %5.0f GFLOP/s %3.0f %%   libtorch %9.2f ms [%.2f, %.2f] %5.0f "
+                "GFLOP/s %3.0f %%   %.2fx\n",
+                what, mine.median * 1e3, mine.low * 1e3, mine.high * 1e3, flop / mine.median / 1e9,
+                100 * flop / mine.median / matmul, theirs.median * 1e3, theirs.low * 1e3, theirs.high * 1e3,
+                flop / theirs.median / 1e9, 100 * flop / theirs.median / matmul, theirs.median / mine.median);
+  };
+  line("forward", forward_flop, t[0], t[1]);
+  line("backward", backward_flop, t[2], t[3]);
+  std::fflush(stdout);
+}
+
+}  // namespace
+}  // namespace trireme
+
+int main(int argc, char** argv) {
+  try {
+    const auto options = trireme::read_options(argc, argv);
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
+      for (const int64_t threads : trireme::numbers(options.values.at("threads")))
+        for (const int64_t tokens : trireme::numbers(options.values.at("tokens")))
+          trireme::measure(options, tokens, static_cast<int>(threads), dtype);
+  } catch (const std::exception& error) {
+    std::cerr << "attention_bench: " << error.what() << "\n";
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,100 @@
+// How ranks meet: at rank 0's store, at a store that torchrun's agent holds, or not at all.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <exception>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/collectives.h"
+#include "trireme/comm/world.h"
+#include "trireme/launch/listening_socket.h"
+
+namespace trireme {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+// Ranks as threads that join as processes would; returns the sum of rank + 1 that each got.
+std::vector<int64_t> join_and_sum(std::vector<RankPlace> places) {
+  std::vector<int64_t> sums(places.size(), 0);
+  std::vector<std::string> errors(places.size());
+  std::vector<std::thread> threads;
+  setenv("TORCH_FR_BUFFER_SIZE", "0", 1);  // c10d's flight recorder does not allow for backends on several threads
+  for (size_t rank = 0; rank < places.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        const auto world = join_world(places[rank], Transport::gloo, false, milliseconds(20000));
+        const auto group = world->make_group("all", {{0, 1}});
+        at::Tensor sum = at::full({1}, static_cast<int64_t>(rank) + 1, at::kLong);
+        all_reduce_sum(*group, sum);
+        sums[rank] = sum.item<int64_t>();
+        barrier(*group);  // rank 0 holds the store: it must not go while others use it
+      } catch (const std::exception& error) {
+        errors[rank] = error.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  return sums;
+}
+
+std::vector<RankPlace> two_places(int port) {
+  std::vector<RankPlace> places(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    places[rank] = {.rank = rank, .size = 2, .local_rank = rank, .local_size = 2, .master_port = port};
+  }
+  return places;
+}
+
+TEST(Rendezvous, at_the_store_that_rank_0_opens) {
+  const ListeningSocket socket(0, /*loopback=*/true);
+  auto places = two_places(socket.port());
+  places[0].master_listen_fd = ::dup(socket.descriptor());  // the store takes it over and closes it
+  EXPECT_THAT(join_and_sum(places), ::testing::ElementsAre(3, 3));
+}
+
+TEST(Rendezvous, at_an_agent_s_store_also_in_a_second_attempt) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  auto places = two_places(agent->getPort());
+  for (const char* attempt : {"0", "1"}) {
+    for (RankPlace& place : places) {
+      place.agent_has_store = true;
+      place.attempt = attempt;
+    }
+    EXPECT_THAT(join_and_sum(places), ::testing::ElementsAre(3, 3));
+  }
+}
+
+TEST(Rendezvous, without_the_others_is_a_CommError_after_the_timeout) {
+  const ListeningSocket socket(0, /*loopback=*/true);
+  RankPlace place = two_places(socket.port())[0];
+  place.master_listen_fd = ::dup(socket.descriptor());
+  try {
+    join_world(place, Transport::gloo, false, milliseconds(500));
+    FAIL() << "joined alone";
+  } catch (const CommError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("meeting the other ranks at 127.0.0.1:"));
+    EXPECT_THAT(error.what(), HasSubstr("on rank 0"));
+    EXPECT_THAT(error.what(), HasSubstr("timeout 0.5 s"));
+  }
+}
+
+TEST(Rendezvous, refuses_transports_that_cannot_serve_before_it_waits) {
+  const auto place = two_places(1)[0];
+  EXPECT_THROW(join_world(place, Transport::threads, false, milliseconds(100)), ConfigError);
+  EXPECT_THROW(join_world(place, Transport::nccl, false, milliseconds(100)), ConfigError);
+}
+
+}  // namespace
+}  // namespace trireme

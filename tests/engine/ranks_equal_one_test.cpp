@@ -1,0 +1,195 @@
+// The laws of section 3 of the design: any number of ranks, any recompute policy and any tile size give the loss and
+// every gradient of one rank with nothing recomputed.
+#include <mutex>
+
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/thread_world.h"
+#include "trireme/engine/assemble.h"
+
+#include "tests/engine/tiny_model.h"
+
+namespace trireme {
+namespace {
+
+using testing::TemporaryFolder;
+
+struct Outcome {
+  StepResult step;
+  std::map<std::string, at::Tensor> gradients;
+};
+
+// `micro` micro-batches of B samples of S tokens; the ranks of a dp index take the samples of that index.
+Outcome run(const std::filesystem::path& model, int ranks, const EngineOptions& options, int64_t batch, int64_t tokens,
+            int64_t vocabulary, int micro = 1) {
+  Outcome outcome;
+  std::mutex lock;
+  run_ranks_as_threads(ranks, [&](World& world) {
+    const auto engine = assemble(world, model, options);
+    StepBatches batches;
+    const int dp = engine->mesh().dp_index;
+    for (int at = 0; at < micro; ++at)
+      batches.push_back(testing::slice_of_batch(batch, tokens, vocabulary, 100 + at * engine->mesh().dp_size + dp,
+                                                options.ulysses, engine->mesh().ulysses->rank()));
+    Outcome mine{engine->accumulate_gradients(batches), testing::all_gradients(*engine)};
+    const std::lock_guard guard(lock);
+    if (world.rank() == 0) {
+      outcome = std::move(mine);
+    } else if (!outcome.gradients.empty()) {
+      for (const auto& [name, gradient] : mine.gradients)
+        EXPECT_TRUE(at::equal(gradient, outcome.gradients.at(name))) << name << " differs between ranks";
+    }
+  });
+  return outcome;
+}
+
+void expect_same(const Outcome& a, const Outcome& b, double tolerance, const std::string& what) {
+  EXPECT_NEAR(a.step.loss / b.step.loss, 1, tolerance) << what;
+  EXPECT_NEAR(a.step.gradient_norm / b.step.gradient_norm, 1, tolerance) << what;
+  EXPECT_EQ(a.step.target_tokens, b.step.target_tokens) << what;
+  for (const auto& [name, gradient] : b.gradients)
+    EXPECT_LT(testing::relative_error(a.gradients.at(name), gradient), tolerance) << what << ": " << name;
+}
+
+TEST(Engine, any_ulysses_degree_gives_the_gradients_of_one_rank) {
+  for (const auto& [H, K] : std::vector<std::pair<int, int>>{{4, 2}, {6, 3}, {3, 3}, {6, 2}, {4, 1}, {7, 7}}) {
+    TemporaryFolder folder;
+    Json config = testing::tiny_llama_config(H, K);
+    testing::write_tiny_model(folder.path(), config);
+    for (const int64_t tokens : {61, 3}) {
+      const Outcome one = run(folder.path(), 1, {}, 2, tokens, 70);
+      for (int ranks = 2; ranks <= std::min(H, 4); ++ranks) {
+        EngineOptions options;
+        options.ulysses = ranks;
+        expect_same(run(folder.path(), ranks, options, 2, tokens, 70), one, 2e-5,
+                    cat(H, "/", K, " heads, ", tokens, " tokens, ", ranks, " ranks"));
+      }
+    }
+  }
+}
+
+TEST(Engine, data_parallel_times_ulysses_gives_the_gradients_of_accumulation_on_one_rank) {
+  TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_llama_config());
+  const Outcome one = run(folder.path(), 1, {}, 1, 61, 70, /*micro=*/4);
+  EngineOptions options;
+  options.ulysses = 2;
+  expect_same(run(folder.path(), 4, options, 1, 61, 70, /*micro=*/2), one, 2e-5, "dp 2 x ulysses 2");
+}
+
+TEST(Engine, recompute_policies_are_bitwise_equal) {
+  TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_llama_config());
+  for (const Precision precision : {Precision::fp32, Precision::bf16})
+    for (const int ranks : {1, 2}) {
+      EngineOptions options;
+      options.ulysses = ranks;
+      options.precision = precision;
+      // Where x1 and gate|up are kept in bf16 but made again in fp32, keeping rounds: only equal dtypes are bitwise.
+      options.bf16_matmul = Bf16Matmul::native;
+      options.recompute = Recompute::none;
+      const Outcome none = run(folder.path(), ranks, options, 1, 40, 70);
+      for (const Recompute policy : {Recompute::full, Recompute::keep_attention}) {
+        options.recompute = policy;
+        const Outcome other = run(folder.path(), ranks, options, 1, 40, 70);
+        EXPECT_EQ(other.step.loss, none.step.loss);
+        for (const auto& [name, gradient] : none.gradients)
+          EXPECT_TRUE(at::equal(other.gradients.at(name), gradient)) << name << " with policy " << int(policy);
+      }
+    }
+}
+
+TEST(Engine, tiles_give_the_gradients_of_the_whole) {
+  TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_llama_config());
+  EngineOptions whole;
+  whole.tile_tokens = 1000;
+  whole.logits_tile_tokens = 1000;
+  const Outcome expected = run(folder.path(), 1, whole, 2, 61, 70);
+  for (const int64_t tile : {1, 7, 61, 100}) {
+    EngineOptions options;
+    options.tile_tokens = tile;
+    options.logits_tile_tokens = tile + 2;
+    expect_same(run(folder.path(), 1, options, 2, 61, 70), expected, 2e-5, cat("tiles of ", tile));
+  }
+}
+
+TEST(Engine, bf16_is_as_near_to_fp32_with_ranks_as_without) {
+  TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_llama_config());
+  const Outcome truth = run(folder.path(), 1, {}, 1, 61, 70);
+  for (const Bf16Matmul matmul : {Bf16Matmul::native, Bf16Matmul::fp32}) {
+    EngineOptions options;
+    options.precision = Precision::bf16;
+    options.bf16_matmul = matmul;
+    const Outcome one = run(folder.path(), 1, options, 1, 61, 70);
+    options.ulysses = 2;
+    const Outcome two = run(folder.path(), 2, options, 1, 61, 70);
+    EXPECT_NEAR(one.step.loss, truth.step.loss, 0.02);
+    for (const auto& [name, gradient] : truth.gradients) {
+      const double alone = testing::relative_error(one.gradients.at(name), gradient);
+      EXPECT_LT(alone, 0.06) << name;
+      EXPECT_LT(testing::relative_error(two.gradients.at(name), gradient), 2 * alone + 0.002) << name;
+    }
+  }
+}
+
+TEST(Engine, a_length_that_the_ranks_do_not_divide_is_refused_only_when_asked) {
+  TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_llama_config());
+  EngineOptions options;
+  options.ulysses = 2;
+  options.strict_divisible = true;
+  try {
+    run(folder.path(), 2, options, 1, 61, 70);
+    FAIL() << "expected ConfigError";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("sequence length 61 is not divisible by ulysses degree 2"),
+              std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("60 and 62"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Engine, more_ranks_than_heads_is_a_config_error) {
+  TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_llama_config(2, 2));
+  EngineOptions options;
+  options.ulysses = 3;
+  EXPECT_THROW(run(folder.path(), 3, options, 1, 16, 70), ConfigError);
+}
+
+TEST(Engine, a_step_without_targets_and_tokens_outside_the_vocabulary_are_data_errors) {
+  TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_llama_config());
+  run_ranks_as_threads(1, [&](World& world) {
+    const auto engine = assemble(world, folder.path(), {});
+    TokenBatch batch = testing::slice_of_batch(1, 10, 70, 1, 1, 0);
+    TokenBatch empty = batch;
+    empty.targets = at::full_like(batch.targets, kIgnoredLabel);
+    EXPECT_THROW(engine->train_step({empty}, 1e-3), DataError);
+    batch.tokens[0][3] = 70;
+    EXPECT_THROW(engine->train_step({batch}, 1e-3), DataError);
+  });
+}
+
+TEST(Engine, a_loss_that_is_not_finite_leaves_the_parameters_alone) {
+  TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_llama_config());
+  run_ranks_as_threads(1, [&](World& world) {
+    const auto engine = assemble(world, folder.path(), {});
+    at::Tensor head = engine->state().back().values;  // a moment; the master is what matters
+    for (const StateTensor& part : engine->state())
+      if (part.name == "head/master") head = part.values;
+    head[0] = std::nan("");
+    engine->state_restored(0);
+    const at::Tensor before = engine->unit_values(1).clone();
+    EXPECT_THROW(engine->train_step({testing::slice_of_batch(1, 10, 70, 1, 1, 0)}, 1e-3), DataError);
+    EXPECT_TRUE(at::equal(engine->unit_values(1), before));
+    EXPECT_EQ(engine->optimizer_steps(), 0);
+  });
+}
+
+}  // namespace
+}  // namespace trireme

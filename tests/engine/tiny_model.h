@@ -1,0 +1,42 @@
+// Small models with every parameter far from zero, written to a temporary folder, and batches for them.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "trireme/base/json.h"
+#include "trireme/data/token_batch.h"
+#include "trireme/engine/engine.h"
+
+namespace trireme::testing {
+
+// A Hugging Face config.json of a small Llama with `query_heads` and `key_value_heads`; tests change what they need.
+Json tiny_llama_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
+
+// A folder that is removed with the object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Writes config.json and weights: normal values of size `spread`, norms around 1.
+void write_tiny_model(const std::filesystem::path& folder, const Json& config, double spread = 0.15);
+
+// The same random batch for any number of ranks: this rank's slice of B samples of S tokens; about one target in five
+// is -100.
+TokenBatch slice_of_batch(int64_t batch, int64_t tokens, int64_t vocabulary, uint64_t seed, int ranks, int rank);
+
+// Every gradient after accumulate_gradients, by parameter name.
+std::map<std::string, at::Tensor> all_gradients(Engine& engine);
+
+// max |a - b| / max |b|
+double relative_error(const at::Tensor& a, const at::Tensor& b);
+
+}  // namespace trireme::testing

@@ -1,0 +1,111 @@
+// Real ranks under the launcher: processes that meet through the inherited socket and exchange over Gloo. This program
+// is its own rank: `main` takes the part named after --as_rank.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <iostream>
+#include <sstream>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/collectives.h"
+#include "trireme/comm/mesh.h"
+#include "trireme/launch/launch.h"
+
+namespace trireme {
+namespace {
+
+using ::testing::HasSubstr;
+using std::chrono::seconds;
+
+// What a rank does; returns its exit code.
+int run_as_rank(const std::string& part) {
+  const RankPlace place = place_from_environment();
+  if (part == "never_joins" && place.rank == 0) {
+    std::this_thread::sleep_for(seconds(4));
+    return 0;
+  }
+  const auto world = join_world(place, Transport::automatic, false, seconds(part == "never_joins" ? 1 : 30));
+  const Mesh mesh = make_mesh(*world, {.ulysses = world->size()});
+  at::Tensor sum = at::full({100000}, world->rank() + 1, at::kFloat);
+  all_reduce_sum(*mesh.all, sum);
+  std::cout << "sum " << sum[99999].item<float>() << " socket " << (place.master_listen_fd >= 0) << "\n" << std::flush;
+  if (part == "killed" && world->rank() == 1) ::raise(SIGKILL);
+  if (part == "broken" && world->rank() == 1) throw DataError("a broken file");
+  if (part == "killed" || part == "broken") all_reduce_sum(*mesh.ulysses, sum);
+  return 0;
+}
+
+struct Outcome {
+  int code = 0;
+  double seconds = 0;
+  std::string out;
+  std::string err;
+};
+
+Outcome launch_ranks(int nproc, const std::string& part) {
+  LaunchOptions options;
+  options.nproc = nproc;
+  options.command = {"--as_rank", part};
+  std::ostringstream out, err;
+  const auto start = std::chrono::steady_clock::now();
+  Outcome outcome;
+  outcome.code = launch(options, out, err);
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  outcome.out = out.str();
+  outcome.err = err.str();
+  return outcome;
+}
+
+TEST(LaunchedRanks, meet_through_the_socket_that_rank_0_inherits) {
+  const Outcome outcome = launch_ranks(3, "sum");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("[rank 0] sum 6 socket 1\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("[rank 1] sum 6 socket 0\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("[rank 2] sum 6 socket 0\n"));
+}
+
+TEST(LaunchedRanks, one_killed_ends_the_run_in_seconds_and_survivors_say_what_they_waited_for) {
+  const Outcome outcome = launch_ranks(3, "killed");
+  EXPECT_EQ(outcome.code, 128 + SIGKILL);
+  EXPECT_LT(outcome.seconds, 10);
+  EXPECT_THAT(outcome.err, HasSubstr("trireme launch: rank 1 (process "));
+  EXPECT_THAT(outcome.err, HasSubstr("was killed by signal 9"));
+}
+
+TEST(LaunchedRanks, the_one_with_an_error_is_blamed_and_its_message_shown) {
+  const Outcome outcome = launch_ranks(2, "broken");
+  EXPECT_EQ(outcome.code, 65);
+  EXPECT_THAT(outcome.err, HasSubstr("trireme launch: rank 1 (process "));
+  EXPECT_THAT(outcome.err, HasSubstr("    DataError: a broken file\n"));
+}
+
+TEST(LaunchedRanks, a_rank_whose_peer_never_joins_gives_up_with_CommError) {
+  const Outcome outcome = launch_ranks(2, "never_joins");
+  EXPECT_EQ(outcome.code, 75) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("CommError: meeting the other ranks at 127.0.0.1:"));
+  EXPECT_THAT(outcome.err, HasSubstr("failed on rank 1 after "));
+}
+
+}  // namespace
+
+int main_as_rank(const std::string& part) {
+  try {
+    return run_as_rank(part);
+  } catch (const Error& error) {
+    std::cerr << error.kind() << ": " << error.what() << "\n";
+    return error.exit_code();
+  }
+}
+
+}  // namespace trireme
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == "--as_rank") return trireme::main_as_rank(argv[2]);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

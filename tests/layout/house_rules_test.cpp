@@ -1,0 +1,44 @@
+// The rules of the tree that a machine can check: length of files and names that say nothing.
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace fs = std::filesystem;
+
+namespace {
+
+template <typename F>
+void for_sources(const F& body) {
+  for (const char* folder : {"trireme", "tests", "bench"}) {
+    const fs::path root = fs::path(TRIREME_SOURCE_DIR) / folder;
+    if (!fs::exists(root)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(root)) {
+      const std::string extension = entry.path().extension();
+      if (extension == ".h" || extension == ".cpp" || extension == ".cu" || extension == ".py") body(entry.path());
+    }
+  }
+}
+
+TEST(HouseRules, no_file_is_longer_than_600_lines) {
+  for_sources([](const fs::path& path) {
+    std::ifstream in(path);
+    int lines = 0;
+    for (std::string line; std::getline(in, line);) ++lines;
+    EXPECT_LE(lines, 600) << path;
+  });
+}
+
+TEST(HouseRules, names_say_what_a_file_is) {
+  const std::regex empty_name("(^|_)(utils?|common|misc|helpers?|manager)(_|\\.|$)");
+  for_sources([&](const fs::path& path) {
+    // Gloo's own headers ask for these paths.
+    if (path.string().find("gloo_declarations") != std::string::npos) return;
+    EXPECT_FALSE(std::regex_search(path.filename().string(), empty_name)) << path;
+    EXPECT_FALSE(std::regex_search(path.parent_path().filename().string(), empty_name)) << path;
+  });
+}
+
+}  // namespace

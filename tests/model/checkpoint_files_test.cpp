@@ -1,0 +1,233 @@
+#include "trireme/model/checkpoint_files.h"
+
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/base/safetensors.h"
+#include "trireme/base/safetensors_writer.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class CheckpointFiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "trireme_checkpoint_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    dir_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  static ModelConfig tiny(bool tied = false) {
+    return parse_model_config({{"model_type", "qwen2"},
+                               {"hidden_size", 24},
+                               {"intermediate_size", 40},
+                               {"num_hidden_layers", 2},
+                               {"num_attention_heads", 4},
+                               {"num_key_value_heads", 2},
+                               {"vocab_size", 50},
+                               {"max_position_embeddings", 128},
+                               {"tie_word_embeddings", tied}},
+                              "tiny");
+  }
+  void write(const fs::path& dir, const ModelConfig& config, at::ScalarType dtype = at::kFloat,
+             int64_t shard_bytes = int64_t{5} << 30, uint64_t seed = 1) const {
+    const ModelLayout layout = make_model_layout(config);
+    write_checkpoint(
+        dir, config, layout,
+        [&](int unit) { return initial_unit_values(layout.units[static_cast<size_t>(unit)], config, seed); },
+        dtype, {}, shard_bytes);
+  }
+  static std::string message_of(const std::function<void()>& action) {
+    try {
+      action();
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  static void read_all(const fs::path& dir, const ModelConfig& config) {
+    const CheckpointReader reader(dir);
+    for (const UnitSpec& unit : make_model_layout(config).units) {
+      at::Tensor flat = at::empty({unit.elements}, at::kFloat);
+      reader.read_unit(unit, flat);
+    }
+  }
+  // The model's own tensors, some left out or given another shape.
+  void write_but(const ModelConfig& config, const std::string& name,
+                 const std::vector<int64_t>& other_shape) const {
+    std::vector<SafetensorsSpec> specs;
+    for (const UnitSpec& unit : make_model_layout(config).units)
+      for (const ParameterSpec& spec : unit.parameters) {
+        if (spec.name != name) specs.push_back({spec.name, "F32", spec.shape});
+        if (spec.name == name && !other_shape.empty()) specs.push_back({name, "F32", other_shape});
+      }
+    SafetensorsWriter writer(dir_ / "model.safetensors", specs);
+    for (const SafetensorsSpec& spec : specs) {
+      const at::Tensor zeros = at::zeros(spec.shape, at::kFloat);
+      writer.write(spec.name, zeros.const_data_ptr(), static_cast<int64_t>(zeros.nbytes()));
+    }
+    writer.finish();
+  }
+
+  fs::path dir_;
+};
+
+TEST_F(CheckpointFiles, what_is_written_is_read_back_in_one_file_or_in_shards) {
+  const ModelConfig config = tiny();
+  const ModelLayout layout = make_model_layout(config);
+  for (const int64_t shard_bytes : {int64_t{1} << 30, int64_t{6000}, int64_t{1}}) {
+    write(dir_, config, at::kFloat, shard_bytes);
+    EXPECT_EQ(fs::exists(dir_ / "model.safetensors"), shard_bytes == int64_t{1} << 30);
+    EXPECT_EQ(fs::exists(dir_ / "model.safetensors.index.json"), shard_bytes != int64_t{1} << 30);
+    const CheckpointReader reader(dir_);
+    for (const UnitSpec& unit : layout.units) {
+      at::Tensor flat = at::full({unit.elements}, 99, at::kFloat);
+      reader.read_unit(unit, flat);
+      EXPECT_TRUE(flat.equal(initial_unit_values(unit, config, 1))) << unit.name << ", padding included";
+    }
+    EXPECT_TRUE(reader.unused_names(layout).empty());
+  }
+  EXPECT_EQ(read_model_config(dir_).hidden_size, 24);
+  EXPECT_EQ(read_json(dir_ / "config.json")["torch_dtype"], "float32");
+}
+
+TEST_F(CheckpointFiles, a_save_with_fewer_shards_leaves_none_of_the_old) {
+  write(dir_, tiny(), at::kFloat, 1);
+  write(dir_, tiny(), at::kFloat, 20000);
+  const Json index = read_json(dir_ / "model.safetensors.index.json");
+  std::set<std::string> listed, there;
+  for (const auto& [name, file] : index["weight_map"].items()) listed.insert(file.get<std::string>());
+  for (const auto& item : fs::directory_iterator(dir_))
+    if (item.path().extension() == ".safetensors") there.insert(item.path().filename());
+  EXPECT_EQ(listed, there);
+}
+
+TEST_F(CheckpointFiles, low_precision_is_rounded_once_and_converted_when_read) {
+  const ModelConfig config = tiny();
+  const UnitSpec unit = make_model_layout(config).units[1];
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    write(dir_, config, dtype);
+    const CheckpointReader reader(dir_);
+    const at::Tensor values = initial_unit_values(unit, config, 1);
+    at::Tensor wide = at::empty({unit.elements}, at::kFloat);
+    reader.read_unit(unit, wide);
+    EXPECT_TRUE(wide.equal(values.to(dtype).to(at::kFloat)));
+    at::Tensor same = at::empty({unit.elements}, dtype);
+    reader.read_unit(unit, same);
+    EXPECT_TRUE(same.equal(values.to(dtype)));
+  }
+}
+
+TEST_F(CheckpointFiles, references_of_transformers_are_read) {
+  const fs::path dir = fs::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures/llama_biases";
+  read_all(dir, read_model_config(dir));
+  const SafetensorsFile file(dir / "model.safetensors");
+  const UnitSpec unit = make_model_layout(read_model_config(dir)).units[1];
+  at::Tensor flat = at::empty({unit.elements}, at::kFloat);
+  CheckpointReader(dir).read_unit(unit, flat);
+  const SafetensorsEntry& entry = file.at("model.layers.0.self_attn.v_proj.bias");
+  const at::Tensor values = parameter_view(flat, unit.find("v_proj.bias"));
+  EXPECT_EQ(std::memcmp(values.const_data_ptr(), entry.data, static_cast<size_t>(entry.bytes)), 0);
+}
+
+TEST_F(CheckpointFiles, a_missing_or_misshaped_tensor_is_named) {
+  const ModelConfig config = tiny();
+  write_but(config, "model.layers.1.mlp.up_proj.weight", {});
+  EXPECT_THAT(message_of([&] { read_all(dir_, config); }),
+              HasSubstr("'model.layers.1.mlp.up_proj.weight' is missing"));
+  write_but(config, "model.layers.0.self_attn.k_proj.bias", {13});
+  EXPECT_THAT(message_of([&] { read_all(dir_, config); }),
+              AllOf(HasSubstr("model.safetensors"), HasSubstr("k_proj.bias' (F32 [13])"), HasSubstr("[12]")));
+  write_but(config, "lm_head.weight", {});
+  EXPECT_THAT(message_of([&] { read_all(dir_, config); }),
+              AllOf(HasSubstr("lm_head.weight"), HasSubstr("tie_word_embeddings true")));
+}
+
+TEST_F(CheckpointFiles, a_truncated_or_missing_shard_is_named) {
+  const ModelConfig config = tiny();
+  write(dir_, config, at::kFloat, 6000);
+  std::vector<fs::path> shards;
+  for (const auto& item : fs::directory_iterator(dir_))
+    if (item.path().extension() == ".safetensors") shards.push_back(item.path());
+  ASSERT_GT(shards.size(), 2U);
+  const fs::path last = *std::max_element(shards.begin(), shards.end());
+  fs::resize_file(last, fs::file_size(last) - 5);
+  EXPECT_THAT(message_of([&] { read_all(dir_, config); }),
+              AllOf(HasSubstr(last.filename()), HasSubstr("interrupted download")));
+  fs::remove(last);
+  EXPECT_THAT(message_of([&] { read_all(dir_, config); }),
+              AllOf(HasSubstr(last.filename()), HasSubstr("shard is missing")));
+}
+
+TEST_F(CheckpointFiles, integer_weights_are_refused) {
+  const ModelConfig config = tiny();
+  write_but(config, "", {});
+  SafetensorsWriter writer(dir_ / "model.safetensors", {{"model.embed_tokens.weight", "I8", {50, 24}}});
+  const std::string zeros(1200, '\0');
+  writer.write("model.embed_tokens.weight", zeros.data(), 1200);
+  writer.finish();
+  EXPECT_THAT(message_of([&] { read_all(dir_, config); }), HasSubstr("quantized weights cannot be trained"));
+}
+
+TEST_F(CheckpointFiles, tensors_that_no_unit_uses_are_listed_but_not_rotary_buffers) {
+  const ModelConfig config = tiny(true);
+  const ModelLayout layout = make_model_layout(config);
+  std::vector<SafetensorsSpec> specs;
+  for (const UnitSpec& unit : layout.units)
+    for (const ParameterSpec& spec : unit.parameters) specs.push_back({spec.name, "F32", spec.shape});
+  specs.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {3}});
+  specs.push_back({"score.weight", "F32", {2}});
+  specs.push_back({"lm_head.weight", "F32", {50, 24}});
+  const auto write_head = [&](float head) {
+    SafetensorsWriter writer(dir_ / "model.safetensors", specs);
+    for (const SafetensorsSpec& spec : specs) {
+      const at::Tensor values = at::full(spec.shape, spec.name == "lm_head.weight" ? head : 0.F, at::kFloat);
+      writer.write(spec.name, values.const_data_ptr(), static_cast<int64_t>(values.nbytes()));
+    }
+    writer.finish();
+  };
+  write_head(0);
+  EXPECT_THAT(CheckpointReader(dir_).unused_names(layout), ElementsAre("score.weight"));
+  write_head(1);
+  EXPECT_THAT(message_of([&] { CheckpointReader(dir_).unused_names(layout); }),
+              HasSubstr("differs from the embedding"));
+}
+
+TEST_F(CheckpointFiles, fresh_weights_depend_on_seed_and_name_alone) {
+  const ModelConfig config = tiny();
+  const ModelLayout layout = make_model_layout(config);
+  const at::Tensor first = initial_unit_values(layout.units[1], config, 7);
+  EXPECT_TRUE(first.equal(initial_unit_values(layout.units[1], config, 7)));
+  EXPECT_FALSE(first.equal(initial_unit_values(layout.units[1], config, 8)));
+  EXPECT_FALSE(first.equal(initial_unit_values(layout.units[2], config, 7))) << "layers must not start equal";
+  UnitSpec alone;
+  alone.parameters = {layout.units[1].find("down_proj.weight")};
+  alone.parameters[0].offset = 0;
+  alone.elements = alone.parameters[0].elements;
+  EXPECT_TRUE(initial_unit_values(alone, config, 7)
+                  .equal(parameter_view(first, layout.units[1].find("down_proj.weight")).flatten()));
+}
+
+TEST_F(CheckpointFiles, fresh_weights_are_normal_norms_one_and_biases_zero) {
+  const ModelConfig config = tiny();
+  const ModelLayout layout = make_model_layout(config);
+  const at::Tensor flat = initial_unit_values(layout.units[1], config, 3);
+  const auto part = [&](const char* name) { return parameter_view(flat, layout.units[1].find(name)); };
+  EXPECT_TRUE(part("input_layernorm.weight").eq(1).all().item<bool>());
+  EXPECT_TRUE(part("q_proj.bias").eq(0).all().item<bool>());
+  const at::Tensor up = part("up_proj.weight");
+  EXPECT_NEAR(up.std().item<double>(), 0.02, 0.002);
+  EXPECT_NEAR(up.mean().item<double>(), 0, 0.003);
+}
+
+}  // namespace
+}  // namespace trireme

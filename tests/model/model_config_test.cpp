@@ -1,0 +1,240 @@
+#include "trireme/model/model_config.h"
+
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+ModelConfig parse(const std::string& text) {
+  return parse_model_config(parse_json(text, "test"), "config.json");
+}
+
+std::string refusal(const std::string& text) {
+  try {
+    parse(text);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// A small model of a family with more keys.
+std::string small(const std::string& family, const std::string& more = "") {
+  return R"({"model_type":")" + family +
+         R"(","hidden_size":64,"intermediate_size":96,"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":100,)" +
+         R"("num_hidden_layers":4,"max_position_embeddings":256)" + (more.empty() ? "" : "," + more) + "}";
+}
+
+TEST(ModelConfig, silent_keys_have_the_defaults_of_transformers) {
+  const ModelConfig llama = parse(R"({"model_type":"llama"})");
+  EXPECT_EQ(llama.vocab_size, 32000);
+  EXPECT_EQ(llama.intermediate_size, 11008);
+  EXPECT_EQ(llama.num_key_value_heads, 32);
+  EXPECT_EQ(llama.head_dim, 128);
+  EXPECT_EQ(llama.max_position_embeddings, 2048);
+  EXPECT_EQ(llama.bos_token_id, 1);
+  EXPECT_EQ(llama.eos_token_id, 2);
+  EXPECT_FALSE(llama.pad_token_id.has_value());
+  EXPECT_DOUBLE_EQ(llama.rope.theta, 10000);
+  EXPECT_THAT(llama.layer_window, Each(0));
+
+  const ModelConfig mistral = parse(R"({"model_type":"mistral"})");
+  EXPECT_EQ(mistral.intermediate_size, 14336);
+  EXPECT_EQ(mistral.num_key_value_heads, 8);
+  EXPECT_EQ(mistral.max_position_embeddings, 131072);
+  EXPECT_THAT(mistral.layer_window, Each(4096));
+  EXPECT_EQ(mistral.layer_window.size(), 32U);
+
+  const ModelConfig qwen2 = parse(R"({"model_type":"qwen2"})");
+  EXPECT_EQ(qwen2.vocab_size, 151936);
+  EXPECT_EQ(qwen2.num_key_value_heads, 32);
+  EXPECT_TRUE(qwen2.qkv_bias);
+  EXPECT_FALSE(qwen2.output_bias);
+  EXPECT_FALSE(qwen2.qk_norm);
+  EXPECT_THAT(qwen2.layer_window, Each(0));
+  EXPECT_FALSE(qwen2.bos_token_id.has_value());
+
+  const ModelConfig qwen3 = parse(R"({"model_type":"qwen3","hidden_size":2560})");
+  EXPECT_EQ(qwen3.head_dim, 128) << "not hidden_size / heads";
+  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_FALSE(qwen3.qkv_bias);
+}
+
+TEST(ModelConfig, biases_are_where_the_family_has_them) {
+  const ModelConfig llama = parse(small("llama", R"("attention_bias":true,"mlp_bias":true)"));
+  EXPECT_TRUE(llama.qkv_bias && llama.output_bias && llama.mlp_bias);
+  const ModelConfig qwen3 = parse(small("qwen3", R"("attention_bias":true,"head_dim":16)"));
+  EXPECT_TRUE(qwen3.qkv_bias && qwen3.output_bias);
+  EXPECT_THAT(refusal(small("mistral", R"("attention_bias":true)")), HasSubstr("attention_bias is true"));
+  EXPECT_THAT(refusal(small("qwen2", R"("mlp_bias":true)")), HasSubstr("mlp_bias is true"));
+}
+
+TEST(ModelConfig, null_means_the_default_where_transformers_allows_it) {
+  const ModelConfig config = parse(
+      R"({"model_type":"llama","hidden_size":64,"num_attention_heads":4,"num_key_value_heads":null,"head_dim":null,)"
+      R"("rope_scaling":null,"pad_token_id":null,"eos_token_id":[7,8],"bos_token_id":null})");
+  EXPECT_EQ(config.num_key_value_heads, 4);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.eos_token_id, 7) << "the first of several";
+  EXPECT_FALSE(config.bos_token_id.has_value());
+}
+
+TEST(ModelConfig, windows_follow_each_family_s_rule) {
+  EXPECT_THAT(parse(small("mistral", R"("sliding_window":17)")).layer_window, ElementsAre(17, 17, 17, 17));
+  EXPECT_THAT(parse(small("mistral", R"("sliding_window":null)")).layer_window, Each(0));
+  EXPECT_THAT(parse(small("qwen2", R"("sliding_window":17)")).layer_window, Each(0))
+      << "use_sliding_window is false";
+  EXPECT_THAT(parse(small("qwen2", R"("use_sliding_window":true,"sliding_window":17)")).layer_window, Each(0))
+      << "max_window_layers is 28";
+  EXPECT_THAT(parse(small("qwen2", R"("use_sliding_window":true,"sliding_window":17,"max_window_layers":1)"))
+                  .layer_window,
+              ElementsAre(0, 17, 17, 17));
+  EXPECT_THAT(
+      parse(small("qwen3", R"("use_sliding_window":true,"sliding_window":null,"max_window_layers":0)"))
+          .layer_window,
+      Each(0));
+  const std::string types =
+      R"("layer_types":["full_attention","sliding_attention","full_attention","sliding_attention"])";
+  EXPECT_THAT(parse(small("qwen3", R"("use_sliding_window":true,"sliding_window":9,)" + types)).layer_window,
+              ElementsAre(0, 9, 0, 9));
+  EXPECT_THAT(refusal(small("qwen3", types)),
+              AllOf(HasSubstr("layer 1 slides"), HasSubstr("use_sliding_window")));
+  EXPECT_THAT(refusal(small("llama", types)), HasSubstr("layer_types"));
+  EXPECT_THAT(refusal(small("mistral", R"("sliding_window":9,)" + types)),
+              HasSubstr("layer 0 is full_attention"));
+  EXPECT_THAT(refusal(small("qwen2", R"("layer_types":["full_attention"])")),
+              HasSubstr("num_hidden_layers = 4"));
+  EXPECT_THAT(
+      refusal(
+          small("qwen2",
+                R"("layer_types":["full_attention","full_attention","full_attention","chunked_attention"])")),
+      HasSubstr("chunked_attention"));
+  EXPECT_THAT(refusal(small("mistral", R"("sliding_window":0)")), HasSubstr("sliding_window is 0"));
+}
+
+TEST(ModelConfig, rotary_keys_are_understood_in_both_forms) {
+  const RopeConfig fresh =
+      parse(small("llama",
+                  R"("rope_parameters":{"rope_type":"llama3","rope_theta":5e5,"factor":8,)"
+                  R"("low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":64})"))
+          .rope;
+  const RopeConfig old =
+      parse(small("llama",
+                  R"("rope_theta":500000,"rope_scaling":{"type":"llama3","factor":8.0,)"
+                  R"("low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":64})"))
+          .rope;
+  for (const RopeConfig& rope : {fresh, old}) {
+    EXPECT_EQ(rope.kind, RopeKind::llama3);
+    EXPECT_DOUBLE_EQ(rope.theta, 500000);
+    EXPECT_DOUBLE_EQ(rope.factor, 8);
+    EXPECT_EQ(rope.original_max_position_embeddings, 64);
+  }
+  EXPECT_EQ(parse(small("qwen2", R"("rope_scaling":{"type":"yarn","factor":4.0})"))
+                .rope.original_max_position_embeddings,
+            256);
+}
+
+TEST(ModelConfig, rotary_keys_that_are_wrong_or_not_built_are_refused_by_name) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"("rope_scaling":{"type":"longrope","factor":2.0})", "rope_scaling.type is \"longrope\""},
+      {R"("rope_parameters":{"rope_type":"proportional"})", "rope_parameters.rope_type is \"proportional\""},
+      {R"("rope_scaling":{"type":"linear"})", "rope_scaling.factor is absent"},
+      {R"("rope_scaling":{"type":"linear","factor":"two"})",
+       "rope_scaling.factor is \"two\", expected a finite number"},
+      {R"("rope_scaling":{"type":"linear","factor":0.5})", "rope_scaling.factor is 0.5"},
+      {R"("rope_scaling":{"factor":4.0})", "needs a rope_type"},
+      {R"("rope_scaling":{"type":"llama3","factor":8.0,"high_freq_factor":4.0})",
+       "low_freq_factor is absent"},
+      {R"("rope_scaling":{"type":"default","mrope_section":[16,24,24]})", "mrope_section"},
+      {R"("rope_scaling":{"type":"dynamic","factor":2.0,"original_max_position_embeddings":64})",
+       "ignores this key"},
+      {R"("rope_parameters":{"full_attention":{"rope_type":"default"}})", "differ from layer to layer"},
+      {R"("rope_parameters":{"rope_type":"default","partial_rotary_factor":0.5})",
+       "partial_rotary_factor is 0.5"},
+      {R"("partial_rotary_factor":0.5)", "partial_rotary_factor is 0.5"},
+      {R"("rope_theta":0)", "rope_theta is 0"},
+      {R"("rope_scaling":[1])", "expected a JSON object"},
+      {R"("rope_scaling":{"type":"yarn","factor":4.0,"beta_fast":1,"beta_slow":32})",
+       "beta_fast >= beta_slow"},
+      {R"("rope_scaling":{"type":"yarn","factor":4.0,"attention_factor":-1})", "attention_factor is -1"},
+  };
+  for (const auto& [keys, expected] : cases)
+    EXPECT_THAT(refusal(small("llama", keys)), AllOf(HasSubstr("config.json"), HasSubstr(expected))) << keys;
+}
+
+TEST(ModelConfig, what_is_not_built_is_refused_by_name) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"("hidden_act":"gelu")", "hidden_act is \"gelu\""},
+      {R"("attention_dropout":0.1)", "attention_dropout is 0.1"},
+      {R"("quantization_config":{"bits":4})", "quantization_config"},
+      {R"("pretraining_tp":2)", "pretraining_tp is 2"},
+      {R"("num_experts":8)", "num_experts is 8"},
+      {R"("num_local_experts":8)", "num_local_experts is 8"},
+      {R"("final_logit_softcapping":30.0)", "final_logit_softcapping is 30"},
+      {R"("architectures":["LlamaForSequenceClassification"])", "architectures"},
+      {R"("is_encoder_decoder":true)", "is_encoder_decoder is true"},
+      {R"("use_sliding_window":true)", "use_sliding_window is true"},
+  };
+  for (const auto& [keys, expected] : cases)
+    EXPECT_THAT(refusal(small("llama", keys)), HasSubstr(expected)) << keys;
+  EXPECT_THAT(refusal(small("gemma2")),
+              AllOf(HasSubstr("\"gemma2\""), HasSubstr("llama, mistral, qwen2 and qwen3")));
+  EXPECT_THAT(refusal("{}"), HasSubstr("model_type is missing"));
+  EXPECT_THAT(refusal("[]"), HasSubstr("expected a JSON object"));
+  EXPECT_EQ(refusal(small(
+                "llama",
+                R"("pretraining_tp":1,"attention_dropout":0.0,"use_cache":true,"torch_dtype":"bfloat16")")),
+            "no error");
+}
+
+TEST(ModelConfig, nonsense_sizes_and_wrong_types_name_the_key) {
+  const auto with = [](const std::string& keys) { return refusal(R"({"model_type":"qwen2",)" + keys + "}"); };
+  EXPECT_THAT(with(R"("hidden_size":-64)"), HasSubstr("hidden_size is -64"));
+  EXPECT_THAT(with(R"("vocab_size":0)"), HasSubstr("vocab_size is 0"));
+  EXPECT_THAT(with(R"("hidden_size":"64")"), HasSubstr("hidden_size is \"64\", expected a whole number"));
+  EXPECT_THAT(with(R"("hidden_size":64.5)"), HasSubstr("expected a whole number"));
+  EXPECT_THAT(with(R"("vocab_size":18446744073709551615)"), HasSubstr("vocab_size"));
+  EXPECT_THAT(with(R"("tie_word_embeddings":1)"), HasSubstr("expected true or false"));
+  EXPECT_THAT(with(R"("num_attention_heads":6,"num_key_value_heads":4,"hidden_size":60)"),
+              HasSubstr("not a multiple of num_key_value_heads 4"));
+  EXPECT_THAT(with(R"("num_attention_heads":3,"num_key_value_heads":3,"hidden_size":64)"),
+              HasSubstr("hidden_size 64 is not a multiple"));
+  EXPECT_THAT(with(R"("num_attention_heads":4,"num_key_value_heads":4,"hidden_size":60)"),
+              HasSubstr("head_dim is 15"));
+  EXPECT_THAT(with(R"("head_dim":0)"), HasSubstr("head_dim is 0"));
+  EXPECT_THAT(with(R"("rms_norm_eps":0)"), HasSubstr("rms_norm_eps is 0"));
+  EXPECT_THAT(with(R"("eos_token_id":"</s>")"), HasSubstr("eos_token_id"));
+}
+
+TEST(ModelConfig, parameters_are_counted_as_published) {
+  const ModelConfig llama3_8b = parse(
+      R"({"model_type":"llama","vocab_size":128256,"hidden_size":4096,"intermediate_size":14336,"num_hidden_layers":32,)"
+      R"("num_attention_heads":32,"num_key_value_heads":8})");
+  EXPECT_EQ(llama3_8b.parameter_count(), 8030261248);
+  EXPECT_EQ(llama3_8b.matmul_parameter_count(), 8030261248 - 128256 * 4096 - 65 * 4096);
+  const ModelConfig qwen3_4b = parse(
+      R"({"model_type":"qwen3","vocab_size":151936,"hidden_size":2560,"intermediate_size":9728,"num_hidden_layers":36,)"
+      R"("num_attention_heads":32,"num_key_value_heads":8,"head_dim":128,"tie_word_embeddings":true})");
+  EXPECT_EQ(qwen3_4b.parameter_count(), 4022468096);
+  const ModelConfig qwen2_half_b = parse(
+      R"({"model_type":"qwen2","vocab_size":151936,"hidden_size":896,"intermediate_size":4864,"num_hidden_layers":24,)"
+      R"("num_attention_heads":14,"num_key_value_heads":2,"tie_word_embeddings":true})");
+  EXPECT_EQ(qwen2_half_b.parameter_count(), 494032768);
+}
+
+TEST(ModelConfig, a_missing_file_is_named) {
+  EXPECT_THROW(read_model_config("/nonexistent"), DataError);
+}
+
+}  // namespace
+}  // namespace trireme

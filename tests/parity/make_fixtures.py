@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Makes the parity fixtures: tiny Hugging Face models with references of loss, logits and every gradient.
+
+    .deps/python/bin/python tests/parity/make_fixtures.py [NAME...]
+
+Each fixtures/NAME/ holds config.json, model.safetensors and reference.safetensors (see tools/hf_reference.py; fp64
+eager, rounded to fp32). Weights are drawn large enough that every gradient is far above fp32 noise; this is checked,
+as is that fp32 on the same machine agrees with fp64. The output is committed.
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+
+here = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(here.parent.parent / "tools"))
+
+import hf_reference  # sets the environment of transformers first
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}
+LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 3.0}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def model(model_type, heads, key_value_heads, head_dim=None, hidden=32, **more):
+    config = {"model_type": model_type, "vocab_size": 80, "hidden_size": hidden, "intermediate_size": 48,
+              "num_hidden_layers": 2, "num_attention_heads": heads, "num_key_value_heads": key_value_heads,
+              "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+              "tie_word_embeddings": False}
+    if head_dim is not None:
+        config["head_dim"] = head_dim
+    config.update(more)
+    return config
+
+
+# name: (config.json as written, B, S). Both forms of rotary keys are kept as written here.
+CASES = {
+    "llama": (model("llama", 4, 2, rope_parameters=DEFAULT), 2, 61),
+    "llama_tied": (model("llama", 4, 2, tie_word_embeddings=True, rope_theta=10000.0), 1, 128),
+    "llama_biases": (model("llama", 3, 3, hidden=36, attention_bias=True, mlp_bias=True, rope_parameters=DEFAULT), 1, 61),
+    "llama_linear_old_form": (model("llama", 6, 3, hidden=36, rope_theta=10000.0,
+                                    rope_scaling={"type": "linear", "factor": 4.0}), 1, 61),
+    "llama_dynamic": (model("llama", 8, 2, max_position_embeddings=48, rope_parameters=DYNAMIC), 1, 128),
+    "llama_dynamic_within": (model("llama", 4, 2, max_position_embeddings=64, rope_parameters=DYNAMIC), 1, 61),
+    "llama_llama3": (model("llama", 6, 2, head_dim=8, hidden=36, vocab_size=64, intermediate_size=40, rope_parameters=LLAMA3), 1, 128),
+    "llama_yarn_old_form": (model("llama", 4, 2, rope_theta=10000.0, rope_scaling={
+        "type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "beta_fast": 16, "beta_slow": 2}), 2, 61),
+    "mistral_window": (model("mistral", 4, 2, head_dim=12, sliding_window=23, rope_parameters=DEFAULT), 2, 61),
+    "mistral_window_linear": (model("mistral", 6, 3, head_dim=8, sliding_window=40, rope_parameters=LINEAR), 1, 128),
+    "mistral_full": (model("mistral", 3, 3, hidden=36, sliding_window=None, rope_parameters=LLAMA3), 1, 61),
+    "qwen2_tied": (model("qwen2", 4, 2, tie_word_embeddings=True, rope_parameters=DEFAULT), 2, 61),
+    "qwen2_yarn_window": (model("qwen2", 6, 3, hidden=36, use_sliding_window=True, sliding_window=29,
+                                max_window_layers=1, rope_parameters={**YARN, "mscale": 1.2, "mscale_all_dim": 0.7}), 1, 128),
+    "qwen3": (model("qwen3", 4, 2, head_dim=12, rope_parameters=DEFAULT), 2, 61),
+    "qwen3_dynamic_old_form": (model("qwen3", 6, 2, head_dim=8, attention_bias=True, max_position_embeddings=40,
+                                     rope_theta=10000.0, rope_scaling={"rope_type": "dynamic", "factor": 2.0}), 1, 61),
+    "qwen3_tied_yarn": (model("qwen3", 8, 2, head_dim=8, tie_word_embeddings=True,
+                              rope_parameters={**YARN, "attention_factor": 1.1, "truncate": False}), 1, 128),
+}
+
+
+def draw_weights(net, seed):
+    """Activations of order one everywhere and sharp attention, so that no gradient is near zero."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() == 1:
+                parameter.copy_(1 + 0.2 * noise if name.endswith("weight") else 0.5 * noise)
+            elif "embed_tokens" in name:
+                parameter.copy_(0.6 * noise)
+            else:
+                gain = 2.0 if "q_proj" in name or "k_proj" in name else 1.2
+                parameter.copy_(gain * noise / parameter.shape[1] ** 0.5)
+
+
+def relative_error(got, expected):
+    return ((got - expected).abs().max() / expected.abs().max()).item()
+
+
+def check(name, expected, model_fp32):
+    got = hf_reference.reference(model_fp32, expected["input_ids"], expected["labels"])
+    worst = 0.0
+    for key, tensor in expected.items():
+        if tensor.dtype != torch.float32:
+            continue
+        assert torch.isfinite(tensor).all(), f"{name}: {key} is not finite"
+        largest = tensor.abs().max().item()
+        assert largest > 2e-3, f"{name}: the largest entry of {key} is only {largest:.2e}"
+        rows = tensor.reshape(-1, tensor.shape[-1])
+        if key.endswith("_proj.weight"):
+            assert (rows.abs().amax(1) > 1e-4 * largest).all(), f"{name}: {key} has a row of no gradient"
+        error = relative_error(got[key], tensor)
+        assert error < 2e-5, f"{name}: fp32 differs from fp64 by {error:.1e} of the largest entry of {key}"
+        worst = max(worst, error)
+    return worst
+
+
+def make(name, seed):
+    config, batch, seq = CASES[name]
+    out = here / "fixtures" / name
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    net = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(out), dtype=torch.float32)
+    draw_weights(net, seed)
+    net.save_pretrained(out)
+    # save_pretrained rewrites the configuration in today's form; the fixture keeps the one above.
+    (out / "generation_config.json").unlink(missing_ok=True)
+    architecture = type(net).__name__
+    (out / "config.json").write_text(json.dumps({"architectures": [architecture], **config}, indent=2) + "\n")
+
+    load = lambda: AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, attn_implementation="eager")
+    input_ids, labels = hf_reference.draw_batch(net.config, batch, seq, seed + 1)
+    tensors = hf_reference.reference(hf_reference.to_float64(load()), input_ids, labels)
+    worst = check(name, tensors, load())
+    save_file(tensors, out / "reference.safetensors", metadata={"format": "pt"})
+    sizes = sum(file.stat().st_size for file in out.iterdir())
+    assert sizes < 250_000, f"{name}: {sizes} bytes"
+    print(f"{name}: {sizes / 1000:.0f} kB, loss {tensors['loss'].item():.3f}, fp32 within {worst:.1e}")
+    return sizes
+
+
+def main():
+    torch.set_num_threads(1)
+    names = sys.argv[1:] or list(CASES)
+    total = sum(make(name, 100 + 7 * list(CASES).index(name)) for name in names)
+    print(f"{len(names)} fixtures, {total / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""What `trireme init` writes is a model and a tokenizer that transformers loads, with the values that the seed gives."""
+
+import json
+import os
+import subprocess
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+BINARY = os.environ["TRIREME_BINARY"]
+TINY = ["tiny", "tiny-mistral", "tiny-qwen2", "tiny-qwen3"]
+
+
+def init(out, *arguments, check=True):
+    return subprocess.run([BINARY, "init", "--out", str(out), *arguments], check=check, capture_output=True, text=True)
+
+
+def weights(folder):
+    tensors = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors.update(load_file(file))
+    return tensors
+
+
+@pytest.mark.parametrize("preset", TINY + ["small"])
+def test_every_parameter_is_loaded_and_none_is_left_over(tmp_path, preset):
+    init(tmp_path, "--preset", preset, "--set", "num_hidden_layers=2")
+    model, report = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"] and not report["mismatched_keys"]
+    written = weights(tmp_path)
+    assert written.keys() == dict(model.named_parameters()).keys()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, written[name]), name
+        expected = 0 if name.endswith("bias") else 1
+        if parameter.dim() == 1:
+            assert (parameter == expected).all(), name
+        else:
+            assert abs(parameter.std().item() - 0.02) < 0.002, name
+    out = model(torch.tensor([[1, 2, 3]]))
+    assert torch.isfinite(out.logits).all()
+
+
+def test_low_precision_is_the_fp32_model_rounded(tmp_path):
+    init(tmp_path / "a", "--preset", "tiny", "--seed", "5")
+    init(tmp_path / "b", "--preset", "tiny", "--seed", "5", "--dtype", "bfloat16")
+    full, half = weights(tmp_path / "a"), weights(tmp_path / "b")
+    for name in full:
+        assert half[name].dtype == torch.bfloat16 and torch.equal(full[name].bfloat16(), half[name])
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "b").dtype == torch.bfloat16
+
+
+def test_the_seed_and_nothing_else_decides_the_values(tmp_path):
+    for folder, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        init(tmp_path / folder, "--preset", "tiny", "--seed", seed)
+    a, b, c = (weights(tmp_path / folder) for folder in "abc")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert not torch.equal(a["lm_head.weight"], c["lm_head.weight"])
+
+
+def test_changes_of_the_configuration_reach_transformers(tmp_path):
+    init(tmp_path, "--preset", "tiny", "--set", "hidden_size=96", "--set", "rope_scaling.rope_type=linear",
+         "--set", "rope_scaling.factor=4.0")
+    config = AutoModelForCausalLM.from_pretrained(tmp_path).config
+    assert config.hidden_size == 96
+    assert config.rope_parameters["rope_type"] == "linear" and config.rope_parameters["factor"] == 4.0
+
+
+def test_the_tokenizer_of_the_tiny_presets_is_loaded_and_gives_back_any_text(tmp_path):
+    init(tmp_path, "--preset", "tiny")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    text = "for (int i = 0; i < n; ++i)  // naïve 漢字 🙂\n\tx;"
+    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert len(tokenizer) <= config["vocab_size"]
+    assert tokenizer.eos_token_id == config["eos_token_id"]
+
+
+def test_a_folder_that_is_not_empty_is_left_alone_unless_asked(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    refused = init(tmp_path, "--preset", "tiny", check=False)
+    assert refused.returncode == 78 and "--overwrite" in refused.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+    init(tmp_path, "--preset", "tiny", "--overwrite")
+    assert (tmp_path / "notes.txt").read_text() == "mine" and (tmp_path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (["--preset", "tinny"], "'tiny'"),
+    (["--preset", "tiny", "--set", "hiden_size=3"], "'hidden_size'"),
+    (["--preset", "tiny", "--set", "hidden_size"], "key=value"),
+    (["--preset", "tiny", "--set", "num_key_value_heads=3"], "not a multiple"),
+    (["--preset", "tiny", "--set", "vocab_size=100"], "byte-level tokenizer"),
+])
+def test_a_wrong_request_is_told_apart_and_suggests(tmp_path, arguments, expected):
+    refused = init(tmp_path / "out", *arguments, check=False)
+    assert refused.returncode == 78 and expected in refused.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,54 @@
+#include "tests/support/ranks.h"
+
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "trireme/comm/thread_world.h"
+
+namespace trireme::testing {
+
+std::string name_of(Backend backend) { return backend == Backend::threads ? "threads" : "gloo"; }
+
+namespace {
+
+// What processes do, without the processes: each thread joins through a store and has its own connections.
+void run_over_gloo(int ranks, const std::function<void(World&)>& body, std::chrono::milliseconds timeout) {
+  // c10d's flight recorder, one for the process, is not safe where several threads have their own backends.
+  setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  std::mutex mutex;
+  std::exception_ptr first;
+  std::vector<std::thread> threads;
+  threads.reserve(ranks);
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        const RankPlace place{.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks};
+        const auto world = join_world(place, store, Transport::gloo, false, timeout);
+        body(*world);
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (!first) first = std::current_exception();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace
+
+void run_ranks(Backend backend, int ranks, const std::function<void(World&)>& body,
+               std::chrono::milliseconds timeout) {
+  if (backend == Backend::threads) {
+    run_ranks_as_threads(ranks, body, timeout);
+  } else {
+    run_over_gloo(ranks, body, timeout);
+  }
+}
+
+}  // namespace trireme::testing

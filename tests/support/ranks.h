@@ -1,0 +1,19 @@
+// Ranks for tests: threads of this process, joined by the in-process group or by Gloo over loopback.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "trireme/comm/world.h"
+
+namespace trireme::testing {
+
+enum class Backend { threads, gloo };
+
+std::string name_of(Backend backend);
+
+// Runs `body` on `ranks` threads, each with its own World; throws the first error that a rank threw.
+void run_ranks(Backend backend, int ranks, const std::function<void(World&)>& body,
+               std::chrono::milliseconds timeout = std::chrono::seconds(30));
+
+}  // namespace trireme::testing

@@ -1,0 +1,214 @@
+#include "trireme/train/checkpoint.h"
+
+#include <sys/resource.h>
+
+#include <csignal>
+#include <fstream>
+#include <numeric>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/thread_world.h"
+#include "trireme/engine/assemble.h"
+#include "trireme/model/checkpoint_files.h"
+#include "trireme/train/checkpoint_manifest.h"
+
+#include "tests/train/tiny_run.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::TemporaryFolder;
+using testing::tensors_of;
+
+EngineOptions adamw() {
+  EngineOptions options;
+  options.optimizer.weight_decay = 0.1;
+  return options;
+}
+
+// Builds an engine on each of `ranks` threads and takes one step, so that moments are not zero.
+void with_engines(int ranks, const fs::path& model, const std::function<void(Engine&, Agreement&)>& body) {
+  run_ranks_as_threads(ranks, [&](World& world) {
+    EngineOptions options = adamw();
+    options.ulysses = ranks;
+    const auto engine = assemble(world, model, options);
+    Agreement agreement(*engine->mesh().all, at::kCPU);
+    const int rank = engine->mesh().sp->rank();
+    engine->train_step({testing::slice_of_batch(1, 24, 70, 5, ranks, rank)}, 1e-3);
+    body(*engine, agreement);
+  });
+}
+
+class Checkpoint : public ::testing::Test {
+ protected:
+  Checkpoint() : run_(folder_.path() / "run") {
+    testing::write_tiny_model(model_, testing::tiny_llama_config());
+    std::ofstream(model_ / "tokenizer.json") << "{}";
+    run_.prepare();
+  }
+
+  void save(int ranks, int64_t step, int64_t limit = 0) {
+    with_engines(ranks, model_, [&](Engine& engine, Agreement& agreement) {
+      save_checkpoint(run_, {step, {{"step", step}}, model_}, engine, agreement, limit);
+    });
+  }
+
+  std::vector<int64_t> steps() const {
+    std::vector<int64_t> all;
+    for (const CheckpointEntry& entry : run_.list()) all.push_back(entry.step);
+    return all;
+  }
+
+  std::string problem_of(int64_t step) const {
+    try {
+      verify_checkpoint(run_.checkpoint(step));
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "whole";
+  }
+
+  std::optional<int64_t> newest() const {
+    const auto found = run_.newest_valid([](const CheckpointEntry&, const std::string&) {});
+    return found ? std::optional(found->step) : std::nullopt;
+  }
+
+  TemporaryFolder folder_;
+  fs::path model_ = folder_.path() / "model";
+  RunDirectory run_;
+};
+
+TEST_F(Checkpoint, read_back_is_bitwise_what_was_saved_at_any_number_of_ranks) {
+  for (const int writers : {1, 2, 3}) {
+    save(writers, writers);
+    const auto saved = tensors_of(run_.checkpoint(writers));
+    ASSERT_GT(saved.size(), 20U);
+    for (const int readers : {1, 2}) {
+      with_engines(readers, model_, [&](Engine& engine, Agreement& agreement) {
+        for (const StateTensor& state : engine.state()) at::Tensor(state.values).fill_(7);
+        const Json state = read_checkpoint(run_.checkpoint(writers), engine, false);
+        EXPECT_EQ(state["step"], writers);
+        EXPECT_EQ(engine.optimizer_steps(), 1);
+        save_checkpoint(run_, {100, state, {}}, engine, agreement, 0);
+      });
+      EXPECT_EQ(tensors_of(run_.checkpoint(100)), saved) << writers << " ranks, then " << readers;
+    }
+  }
+}
+
+TEST_F(Checkpoint, is_also_a_model_folder_with_the_masters_as_weights) {
+  save(2, 1);
+  with_engines(1, model_, [&](Engine& engine, Agreement& /*agreement*/) {
+    read_checkpoint(run_.checkpoint(1), engine, false);
+    const ModelConfig config = read_model_config(run_.checkpoint(1));
+    const ModelLayout layout = make_model_layout(config);
+    const CheckpointReader reader(run_.checkpoint(1));
+    for (size_t unit = 0; unit < layout.units.size(); ++unit) {
+      at::Tensor flat = at::zeros({layout.units[unit].elements});
+      reader.read_unit(layout.units[unit], flat);
+      EXPECT_TRUE(at::equal(flat, engine.unit_values(static_cast<int>(unit)))) << layout.units[unit].name;
+    }
+  });
+  EXPECT_TRUE(fs::exists(run_.checkpoint(1) / "tokenizer.json"));
+}
+
+TEST_F(Checkpoint, one_that_a_killed_save_left_is_never_listed_and_goes_at_the_next_save) {
+  save(1, 10);
+  // As a kill between two files leaves it: under its temporary name, without a manifest.
+  fs::copy(run_.checkpoint(10), run_.temporary(20), fs::copy_options::recursive);
+  fs::remove(run_.temporary(20) / "manifest.json");
+  EXPECT_EQ(steps(), std::vector<int64_t>{10});
+  EXPECT_EQ(newest(), 10);
+  save(1, 30);
+  EXPECT_FALSE(fs::exists(run_.temporary(20)));
+  EXPECT_EQ(steps(), (std::vector<int64_t>{10, 30}));
+}
+
+TEST_F(Checkpoint, every_kind_of_damage_names_the_file_and_the_one_before_serves) {
+  save(2, 1);
+  const auto damage = [&](const std::string& file, const std::function<void(const fs::path&)>& harm) {
+    fs::remove_all(run_.checkpoint(2));
+    fs::copy(run_.checkpoint(1), run_.checkpoint(2), fs::copy_options::recursive);
+    EXPECT_EQ(problem_of(2), "whole");
+    EXPECT_EQ(newest(), 2);
+    harm(run_.checkpoint(2) / file);
+    EXPECT_THAT(problem_of(2), HasSubstr(file));
+    EXPECT_EQ(newest(), 1) << file;
+    with_engines(1, model_, [&](Engine& engine, Agreement& /*agreement*/) {
+      EXPECT_THROW(read_checkpoint(run_.checkpoint(2), engine, false), DataError) << file;
+    });
+  };
+  const auto remove = [](const fs::path& file) { fs::remove(file); };
+  const auto truncate = [](const fs::path& file) { fs::resize_file(file, fs::file_size(file) / 2); };
+  const auto flip = [](const fs::path& file) {
+    std::fstream out(file, std::ios::in | std::ios::out | std::ios::binary);
+    out.seekg(-3, std::ios::end);
+    const auto byte = static_cast<char>(out.get() ^ 0x10);
+    out.seekp(-3, std::ios::end);
+    out.put(byte);
+  };
+  damage("rank-00001.safetensors", remove);
+  damage("rank-00001.safetensors", truncate);
+  damage("rank-00000.safetensors", flip);
+  damage("trainer_state.json", flip);
+  damage("manifest.json", truncate);
+  damage("manifest.json", remove);
+}
+
+TEST_F(Checkpoint, the_oldest_ones_beyond_the_limit_go) {
+  for (const int64_t step : {1, 2, 9, 10}) save(1, step, 2);
+  EXPECT_EQ(steps(), (std::vector<int64_t>{9, 10}));
+  EXPECT_EQ(std::distance(fs::directory_iterator(run_.checkpoints()), fs::directory_iterator()), 2);
+}
+
+TEST_F(Checkpoint, a_disk_that_refuses_is_a_data_error_on_every_rank_and_the_earlier_one_stays_whole) {
+  save(2, 1);
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  getrlimit(RLIMIT_FSIZE, &before);
+  std::atomic<int> told{0};
+  with_engines(2, model_, [&](Engine& engine, Agreement& agreement) {
+    if (engine.mesh().all->rank() == 0) {
+      const rlimit tiny = {4096, before.rlim_max};
+      setrlimit(RLIMIT_FSIZE, &tiny);
+    }
+    agreement.any(false);
+    try {
+      save_checkpoint(run_, {2, {{"step", 2}}, model_}, engine, agreement, 1);
+      ADD_FAILURE() << "saved in 4096 bytes";
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("bytes"));
+      ++told;
+    }
+    agreement.any(false);
+    if (engine.mesh().all->rank() == 0) setrlimit(RLIMIT_FSIZE, &before);
+  });
+  EXPECT_EQ(told.load(), 2);
+  EXPECT_EQ(steps(), std::vector<int64_t>{1});
+  EXPECT_EQ(problem_of(1), "whole");
+  EXPECT_EQ(std::distance(fs::directory_iterator(run_.checkpoints()), fs::directory_iterator()), 1);
+}
+
+TEST_F(Checkpoint, of_another_model_names_the_tensor) {
+  save(1, 1);
+  Json wider = testing::tiny_llama_config();
+  wider["intermediate_size"] = 64;
+  testing::write_tiny_model(folder_.path() / "wider", wider);
+  with_engines(1, folder_.path() / "wider", [&](Engine& engine, Agreement& /*agreement*/) {
+    try {
+      read_checkpoint(run_.checkpoint(1), engine, false);
+      ADD_FAILURE() << "read";
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("mlp"));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace trireme

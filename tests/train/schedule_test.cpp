@@ -1,0 +1,56 @@
+#include "trireme/train/schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/base/json.h"
+
+namespace trireme {
+namespace {
+
+// fixtures/schedules.json holds what transformers.get_scheduler gives (make_schedule_fixture.py).
+TEST(Schedule, learning_rates_are_those_of_transformers_at_every_step) {
+  const Json cases = read_json(std::string(TRIREME_SOURCE_DIR) + "/tests/train/fixtures/schedules.json");
+  ASSERT_GE(cases.size(), schedule_names().size());
+  for (const Json& one : cases) {
+    const Schedule schedule{parse_schedule(one["kind"]), parse_schedule_shape(one["kwargs"].dump()), one["peak"],
+                            one["warmup_steps"], one["total_steps"]};
+    schedule.check();
+    const auto expected = one["learning_rates"].get<std::vector<double>>();
+    ASSERT_EQ(static_cast<int64_t>(expected.size()), schedule.total_steps);
+    for (int64_t step = 0; step < schedule.total_steps; ++step)
+      EXPECT_NEAR(schedule.learning_rate(step), expected[static_cast<size_t>(step)], 1e-15)
+          << one["kind"] << " step " << step;
+  }
+}
+
+TEST(Schedule, every_name_is_in_the_fixture_and_reads_back) {
+  const Json cases = read_json(std::string(TRIREME_SOURCE_DIR) + "/tests/train/fixtures/schedules.json");
+  for (const std::string& name : schedule_names()) {
+    EXPECT_EQ(schedule_name(parse_schedule(name)), name);
+    EXPECT_TRUE(std::any_of(cases.begin(), cases.end(), [&](const Json& one) { return one["kind"] == name; })) << name;
+  }
+}
+
+TEST(Schedule, warmup_steps_below_one_and_warmup_ratio_are_shares_rounded_up) {
+  EXPECT_EQ(resolve_warmup_steps(7, 0.5, 100), 7);
+  EXPECT_EQ(resolve_warmup_steps(0, 0.03, 90), 3);
+  EXPECT_EQ(resolve_warmup_steps(0.1, 0, 25), 3);
+  EXPECT_EQ(resolve_warmup_steps(0, 0, 25), 0);
+  EXPECT_THROW(resolve_warmup_steps(-1, 0, 25), ConfigError);
+  EXPECT_THROW(resolve_warmup_steps(0, 1.5, 25), ConfigError);
+}
+
+TEST(Schedule, what_a_schedule_cannot_use_is_refused_by_name) {
+  EXPECT_THROW(parse_schedule("cosin"), ConfigError);
+  EXPECT_THROW(parse_schedule_shape(R"({"min_rate": 0.1})"), ConfigError);
+  EXPECT_THROW(parse_schedule_shape(R"({"min_lr": "low"})"), ConfigError);
+  EXPECT_THROW(parse_schedule_shape("{min_lr: 1}"), ConfigError);
+  EXPECT_THROW((Schedule{ScheduleKind::cosine_with_min_lr, {}, 1e-4, 0, 10}.check()), ConfigError);
+  EXPECT_THROW((Schedule{ScheduleKind::polynomial, {.lr_end = 1}, 1e-4, 0, 10}.check()), ConfigError);
+  EXPECT_THROW((Schedule{ScheduleKind::linear, {}, 0, 0, 10}.check()), ConfigError);
+}
+
+}  // namespace
+}  // namespace trireme

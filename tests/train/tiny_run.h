@@ -1,0 +1,45 @@
+// A tiny model, a tokenized set and options for a training run of milliseconds, in a temporary folder.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "trireme/train/trainer.h"
+
+#include "tests/engine/tiny_model.h"
+
+namespace trireme::testing {
+
+class TinyRun {
+ public:
+  // The set has `tokens` tokens in documents of 37: numbers that follow each other, so that there is something to learn.
+  explicit TinyRun(int64_t tokens = 400);
+
+  const std::filesystem::path& folder() const { return folder_.path(); }
+  std::filesystem::path model() const { return folder() / "model"; }
+  std::filesystem::path tokens() const { return folder() / "tokens"; }
+  // SGD with a learning rate that moves things, two micro-batches of one sample, stages of 16 and 32 tokens.
+  TrainOptions options(const std::string& output_name) const;
+
+ private:
+  TemporaryFolder folder_;
+};
+
+// What each step of a run reported on rank 0, by step.
+using StepLosses = std::map<int64_t, double>;
+
+struct TinyOutcome {
+  TrainOutcome outcome;
+  StepLosses losses;
+  std::map<int64_t, StepRecord> records;
+};
+
+// Trains on `ranks` threads; asks to stop after `stop_after` steps (0: never).
+TinyOutcome train_on_ranks(int ranks, const TrainOptions& options, int64_t stop_after = 0);
+
+// "tensor name" -> bytes of its values, over all shards of a checkpoint or model folder.
+std::map<std::string, std::string> tensors_of(const std::filesystem::path& dir);
+
+}  // namespace trireme::testing

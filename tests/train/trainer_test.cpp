@@ -1,0 +1,214 @@
+#include "trireme/train/trainer.h"
+
+#include <fstream>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/model/checkpoint_files.h"
+#include "trireme/train/run_directory.h"
+
+#include "tests/train/tiny_run.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::tensors_of;
+using testing::TinyOutcome;
+using testing::TinyRun;
+using testing::train_on_ranks;
+
+template <typename Kind>
+std::string message_of(int ranks, const TrainOptions& options) {
+  try {
+    train_on_ranks(ranks, options);
+  } catch (const Kind& error) {
+    return error.what();
+  }
+  return "trained";
+}
+
+TEST(Trainer, loss_falls_on_something_that_can_be_learned) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.context_stages = "32:60";
+  const TinyOutcome result = train_on_ranks(1, options);
+  EXPECT_EQ(result.outcome.steps, 60);
+  EXPECT_LT(result.losses.at(60), 0.6 * result.losses.at(1));
+}
+
+struct Topology {
+  int ranks;
+  int ulysses;
+};
+
+class Resume : public ::testing::TestWithParam<Topology> {};
+
+// Ten windows of 16 tokens a set of 160 and some: steps end in the middle of epochs. Stops: inside a stage, at the
+// border of two, inside the second.
+TEST_P(Resume, is_bitwise_equal_to_never_having_stopped) {
+  const TinyRun run(170);
+  TrainOptions whole = run.options("whole");
+  whole.engine.ulysses = GetParam().ulysses;
+  const TinyOutcome straight = train_on_ranks(GetParam().ranks, whole);
+  ASSERT_EQ(straight.losses.size(), 9U);
+  const auto expected = tensors_of(straight.outcome.checkpoint);
+  for (const int64_t stop : {2, 5, 7}) {
+    TrainOptions options = run.options("stopped-" + std::to_string(stop));
+    options.engine.ulysses = GetParam().ulysses;
+    const TinyOutcome first = train_on_ranks(GetParam().ranks, options, stop);
+    EXPECT_TRUE(first.outcome.stopped);
+    EXPECT_EQ(first.outcome.steps, stop);
+    options.resume_from_checkpoint = "true";
+    const TinyOutcome second = train_on_ranks(GetParam().ranks, options);
+    EXPECT_FALSE(second.outcome.stopped);
+    EXPECT_EQ(second.outcome.steps, 9);
+    auto losses = first.losses;
+    losses.insert(second.losses.begin(), second.losses.end());
+    EXPECT_EQ(losses, straight.losses) << "stopped after step " << stop;
+    EXPECT_EQ(tensors_of(second.outcome.checkpoint), expected) << "stopped after step " << stop;
+    EXPECT_EQ(second.records.at(9).tokens_seen, straight.records.at(9).tokens_seen);
+    EXPECT_DOUBLE_EQ(second.records.at(9).epoch, straight.records.at(9).epoch);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Topologies, Resume, ::testing::Values(Topology{1, 1}, Topology{2, 2}, Topology{2, 1}));
+
+TEST(Trainer, resumes_at_another_number_of_ranks_with_the_losses_of_a_run_that_never_stopped) {
+  const TinyRun run(170);
+  TrainOptions options = run.options("whole");
+  const TinyOutcome straight = train_on_ranks(1, options);
+  options = run.options("moved");
+  options.engine.ulysses = 2;
+  train_on_ranks(2, options, 4);
+  options.resume_from_checkpoint = "latest";
+  options.engine.ulysses = 3;
+  const TinyOutcome moved = train_on_ranks(3, options);
+  for (const auto& [step, loss] : moved.losses) EXPECT_NEAR(loss, straight.losses.at(step), 1e-4) << step;
+}
+
+TEST(Trainer, each_stage_has_its_length_and_learning_rates_in_the_metrics) {
+  const TinyRun run;
+  const TrainOptions options = run.options("run");
+  train_on_ranks(1, options);
+  std::ifstream in(options.output_dir / "metrics.jsonl");
+  std::vector<Json> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
+  ASSERT_EQ(lines.size(), 9U);
+  EXPECT_EQ(lines[4]["sequence_length"], 16);
+  EXPECT_EQ(lines[5]["sequence_length"], 32);
+  EXPECT_EQ(lines[5]["stage"], 1);
+  EXPECT_EQ(lines[5]["learning_rate"], 0);  // the second stage warms up anew
+  EXPECT_DOUBLE_EQ(lines[6]["learning_rate"], 5e-3);
+  EXPECT_EQ(lines[8]["tokens_seen"], 5 * 2 * 16 + 4 * 2 * 32);
+  for (const char* key : {"loss", "grad_norm", "tokens_per_second", "mfu", "memory_bytes", "seconds", "eta_seconds"})
+    EXPECT_TRUE(lines[8].contains(key)) << key;
+  const Json config = read_json(options.output_dir / "config.json");
+  EXPECT_EQ(config["learning_rate"], 1e-2);
+  EXPECT_EQ(config["adam_beta2"], 0.999);
+}
+
+TEST(Trainer, evaluates_on_what_it_held_out) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.validation_split_percentage = 25;
+  options.eval_steps = 4;
+  train_on_ranks(2, options);
+  std::ifstream in(options.output_dir / "metrics.jsonl");
+  std::vector<int64_t> evaluated;
+  for (std::string line; std::getline(in, line);)
+    if (const Json json = Json::parse(line); json.contains("eval_loss")) evaluated.push_back(json["step"]);
+  EXPECT_EQ(evaluated, (std::vector<int64_t>{4, 8, 9}));
+}
+
+TEST(Trainer, epochs_decide_the_number_of_steps_where_max_steps_does_not) {
+  const TinyRun run(170);  // 10 windows of 16, 5 steps of 2
+  TrainOptions options = run.options("run");
+  options.context_stages.clear();
+  options.max_seq_length = 16;
+  options.num_train_epochs = 1.5;
+  EXPECT_EQ(train_on_ranks(1, options).outcome.total_steps, 8);
+}
+
+TEST(Trainer, a_loss_that_is_not_finite_names_the_step_and_the_last_good_checkpoint) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  train_on_ranks(1, options, 3);
+  // The weights of that checkpoint, with an infinity, as a model.
+  const ModelConfig config = read_model_config(run.model());
+  const ModelLayout layout = make_model_layout(config);
+  const CheckpointReader reader(run.model());
+  const fs::path broken = run.folder() / "broken";
+  write_checkpoint(
+      broken, config, layout,
+      [&](int unit) {
+        at::Tensor flat = at::zeros({layout.units[static_cast<size_t>(unit)].elements});
+        reader.read_unit(layout.units[static_cast<size_t>(unit)], flat);
+        if (unit == 1) flat[0] = std::numeric_limits<float>::infinity();
+        return flat;
+      },
+      at::kFloat, {});
+  TrainOptions fresh = run.options("broken-run");
+  fresh.model_dir = broken;
+  EXPECT_THAT(message_of<DataError>(2, fresh), AllOf(HasSubstr("step 1"), HasSubstr("checkpoint is none")));
+
+  options.resume_from_checkpoint = "true";
+  options.learning_rate = 1e30;
+  options.engine.optimizer.max_grad_norm = 0;
+  EXPECT_THAT(message_of<DataError>(1, options), AllOf(HasSubstr("training stopped at step"), HasSubstr("step-3")));
+}
+
+TEST(Trainer, an_earlier_run_is_not_trained_over_unless_asked) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  train_on_ranks(1, options);
+  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("--overwrite_output_dir"));
+  EXPECT_THAT(message_of<ConfigError>(2, options), HasSubstr("rank 0"));
+  options.overwrite_output_dir = true;
+  options.context_stages = "16:2";
+  EXPECT_EQ(train_on_ranks(1, options).outcome.steps, 2);
+  EXPECT_EQ(RunDirectory(options.output_dir).list().size(), 1U);
+}
+
+TEST(Trainer, resuming_passes_over_a_broken_checkpoint_and_refuses_where_there_is_none) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.resume_from_checkpoint = "true";
+  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("auto"));
+  options.resume_from_checkpoint = "auto";
+  options.save_steps = 4;
+  EXPECT_EQ(train_on_ranks(1, options).losses.size(), 9U);
+  fs::remove(options.output_dir / "checkpoints" / "step-9" / "rank-00000.safetensors");
+  EXPECT_EQ(train_on_ranks(1, options).losses.begin()->first, 9);  // went on from step 8
+  EXPECT_EQ(RunDirectory(options.output_dir).newest_valid([](const auto&, const auto&) {})->step, 9);
+}
+
+TEST(Trainer, data_that_cannot_serve_is_refused_before_the_first_step) {
+  const TinyRun run(40);
+  TrainOptions options = run.options("run");
+  options.context_stages = "16:2,64:2";
+  EXPECT_THAT(message_of<DataError>(1, options), HasSubstr("64"));
+  options.context_stages = "16:2,1k:2";
+  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("max_position_embeddings"));
+  options = run.options("run");
+  options.train_file = run.folder() / "nowhere";
+  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("nowhere"));
+  options = run.options("run");
+  options.engine.ulysses = 2;
+  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("--ulysses 2"));
+  options.engine.strict_divisible = true;
+  options.context_stages = "15:2";
+  EXPECT_THAT(message_of<ConfigError>(2, options), HasSubstr("not divisible by ulysses degree 2"));
+  options = run.options("run");
+  options.max_steps = 7;
+  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("--max_steps 7"));
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Makes a reference file for `trireme verify` from any Hugging Face causal language model.
+
+    tools/hf_reference.py MODEL_DIR --out reference.safetensors --seq 128 --batch 2
+    tools/hf_reference.py MODEL_DIR --out reference.safetensors --scale-weights 4 --out-model SCALED_DIR
+
+The file holds input_ids and labels [B, S] int64 (labels aligned with the inputs, -100 ignored), loss, logits
+[B, S, V] and grad.<parameter name>, all fp32. The loss is the model's own: the mean over valid shifted labels.
+Attention is the eager kind. With --dtype float64 (the default) everything but the rotary tables is computed in
+fp64 and rounded once at the end, so that what a comparison sees is the other side's error alone.
+
+With freshly initialised weights most gradients are so small that a wrong one passes; --scale-weights F multiplies
+every matrix by F and jitters norm weights and biases, and --out-model keeps that model to verify against.
+"""
+
+import argparse
+import json
+import os
+import sys
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import torch
+from safetensors.torch import save_file
+from torch.overrides import TorchFunctionMode
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging
+
+logging.disable_progress_bar()
+
+
+class KeepFloat64(TorchFunctionMode):
+    """transformers asks for fp32 in norms, softmax and loss; a tensor that is already fp64 stays so."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        double = bool(args) and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.float64
+        if double and func is torch.Tensor.float:
+            return args[0]
+        if double and func is torch.Tensor.to and (torch.float32 in args[1:] or kwargs.get("dtype") == torch.float32):
+            return args[0]
+        if double and kwargs.get("dtype") == torch.float32:
+            kwargs["dtype"] = torch.float64
+        return func(*args, **kwargs)
+
+
+def to_float64(model):
+    """Parameters in fp64; the rotary frequencies keep their own fp32 values, which every implementation shares."""
+    kept = {name: buffer for name, buffer in model.named_buffers() if buffer.dtype == torch.float32}
+    model.double()
+    for name, buffer in kept.items():
+        owner = model.get_submodule(name.rpartition(".")[0])
+        setattr(owner, name.rpartition(".")[2], buffer)
+    return model
+
+
+def scale_weights(model, factor, seed):
+    """Matrices times `factor`; norm weights and biases, which start at 1 and 0, moved at random."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(factor)
+            else:
+                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
+                parameter.add_((0.2 if name.endswith("weight") else 0.5) * noise.to(parameter.dtype))
+
+
+def draw_batch(config, batch, seq, seed):
+    """Random ids (never the padding id, whose embedding transformers leaves without gradient) and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, config.vocab_size, (batch, seq), generator=generator)
+    if config.pad_token_id is not None:
+        ids[ids == config.pad_token_id] = (config.pad_token_id + 1) % config.vocab_size
+    return ids, mask_labels(ids, generator)
+
+
+def mask_labels(ids, generator):
+    labels = ids.clone()
+    labels[torch.rand(ids.shape, generator=generator) < 0.1] = -100
+    labels[:, : min(4, ids.shape[1] // 2)] = -100
+    return labels
+
+
+def reference(model, input_ids, labels):
+    """One forward and backward in the model's dtype -> the tensors of the reference file, fp32."""
+    model.zero_grad(set_to_none=True)
+    model.eval()
+    if model.dtype == torch.float64:
+        with KeepFloat64():
+            out = model(input_ids=input_ids, labels=labels, use_cache=False)
+            assert out.loss.dtype == out.logits.dtype == torch.float64
+            out.loss.backward()
+    else:
+        out = model(input_ids=input_ids, labels=labels, use_cache=False)
+        out.loss.backward()
+    result = {
+        "input_ids": input_ids,
+        "labels": labels,
+        "loss": out.loss.detach().float().reshape(1),
+        "logits": out.logits.detach().float(),
+    }
+    for name, parameter in model.named_parameters():
+        result["grad." + name] = parameter.grad.float()
+    return {name: tensor.contiguous() for name, tensor in result.items()}
+
+
+def read_tokens(path):
+    """A JSON list of token ids, or of lists of them; or ids separated by white space, one sequence a line."""
+    with open(path) as file:
+        text = file.read()
+    if text.lstrip().startswith("["):
+        rows = json.loads(text)
+        rows = rows if rows and isinstance(rows[0], list) else [rows]
+    else:
+        rows = [[int(word) for word in line.split()] for line in text.splitlines() if line.strip()]
+    if len({len(row) for row in rows}) != 1:
+        raise SystemExit(f"{path}: every sequence must have the same number of tokens")
+    return torch.tensor(rows, dtype=torch.int64)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="directory with config.json and weights")
+    parser.add_argument("--out", required=True, help="the reference file to write")
+    parser.add_argument("--seq", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tokens", help="token ids to use instead of random ones (then --seq and --batch do not count)")
+    parser.add_argument("--dtype", choices=["float32", "float64"], default="float64", help="of the computation")
+    parser.add_argument("--scale-weights", type=float, metavar="F")
+    parser.add_argument("--out-model", help="where to write the scaled model")
+    options = parser.parse_args()
+    if options.scale_weights is not None and not options.out_model:
+        parser.error("--scale-weights needs --out-model: the reference would belong to no model on disk")
+
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32, attn_implementation="eager")
+    if options.scale_weights is not None:
+        scale_weights(model, options.scale_weights, options.seed)
+        model.save_pretrained(options.out_model)
+    if options.tokens:
+        input_ids = read_tokens(options.tokens)
+        if input_ids.min() < 0 or input_ids.max() >= model.config.vocab_size:
+            raise SystemExit(f"{options.tokens}: token ids must lie in 0 .. {model.config.vocab_size - 1}")
+        labels = mask_labels(input_ids, torch.Generator().manual_seed(options.seed))
+    else:
+        input_ids, labels = draw_batch(model.config, options.batch, options.seq, options.seed)
+    if options.dtype == "float64":
+        to_float64(model)
+    tensors = reference(model, input_ids, labels)
+    save_file(tensors, options.out, metadata={"format": "pt"})
+    smallest = min((t.abs().max().item(), n) for n, t in tensors.items() if n.startswith("grad."))
+    print(f"{options.out}: {input_ids.shape[0]} x {input_ids.shape[1]} tokens, loss {tensors['loss'].item():.6f}, "
+          f"gradient with the smallest largest entry: {smallest[1]} ({smallest[0]:.3g})")
+    if smallest[0] < 1e-5:
+        print("hint: gradients this small hide errors; see --scale-weights", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+// Choice of arithmetic by dtype and processor; the two passes are in cpu_flash_forward.cpp and cpu_flash_backward.cpp.
+#include "trireme/attention/cpu_flash_attention.h"
+
+#include <ATen/Parallel.h>
+
+#include "trireme/attention/attention_arguments.h"
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+int attention_threads() { return at::in_parallel_region() ? 1 : at::get_num_threads(); }
+
+CpuFlashAttention::CpuFlashAttention(at::ScalarType dtype)
+    : CpuFlashAttention(
+          dtype, dtype == at::kBFloat16 && bf16_tiles_available() ? Products::bf16_amx : Products::fp32,
+          tile_math()) {}
+
+CpuFlashAttention::CpuFlashAttention(at::ScalarType dtype, Products products, const TileMath& math)
+    : dtype_(dtype), products_(products), math_(math) {
+  if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
+    throw ConfigError(cat("attention kernel 'flash' on the CPU: got ", dtype,
+                          ", expected fp32, bf16 or fp16; use 'reference'"));
+  TRIREME_ASSERT(products == Products::fp32 || dtype == at::kBFloat16, "bf16 products of ", dtype, " inputs");
+}
+
+std::string CpuFlashAttention::name() const {
+  const char* products = products_ == Products::fp32       ? "fp32 products"
+                         : products_ == Products::bf16_amx ? "bf16 products on AMX"
+                                                           : "bf16 products in loops";
+  return cat("flash (CPU, ", products, ", ", math_.instructions, " softmax)");
+}
+
+void CpuFlashAttention::check_dtype(const at::Tensor& q) const {
+  TRIREME_ASSERT(q.scalar_type() == dtype_ && q.device().is_cpu(), "this kernel is for ", dtype_,
+                 " on the CPU, got ", q.scalar_type(), " on ", q.device());
+}
+
+AttentionOutput CpuFlashAttention::forward(const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
+                                           const AttentionSpec& spec) {
+  const at::NoGradGuard no_grad;
+  const AttentionSizes sizes = check_attention(q_in, k_in, v_in, spec);
+  check_dtype(q_in);
+  const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in), v = with_contiguous_rows(v_in);
+  AttentionOutput out{at::empty(q.sizes(), q.options()),
+                      at::empty({sizes.batch, sizes.query_heads, sizes.tokens}, q.options().dtype(at::kFloat))};
+  if (sizes.empty()) return out;
+  if (products_ != Products::fp32)
+    forward_in<at::BFloat16, at::BFloat16>(q, k, v, spec, out);
+  else if (dtype_ == at::kFloat)
+    forward_in<float, float>(q, k, v, spec, out);
+  else if (dtype_ == at::kBFloat16)
+    forward_in<at::BFloat16, float>(q, k, v, spec, out);
+  else
+    forward_in<at::Half, float>(q, k, v, spec, out);
+  return out;
+}
+
+AttentionGradients CpuFlashAttention::backward(const at::Tensor& do_in, const at::Tensor& q_in,
+                                               const at::Tensor& k_in, const at::Tensor& v_in,
+                                               const AttentionOutput& saved_in, const AttentionSpec& spec) {
+  const at::NoGradGuard no_grad;
+  const AttentionSizes sizes = check_attention_backward(do_in, q_in, k_in, v_in, saved_in, spec);
+  check_dtype(q_in);
+  const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in), v = with_contiguous_rows(v_in);
+  const at::Tensor d_o = with_contiguous_rows(do_in);
+  const AttentionOutput saved{with_contiguous_rows(saved_in.o), saved_in.lse};
+  AttentionGradients gradients{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
+                               at::empty(v.sizes(), v.options())};
+  if (sizes.empty()) {
+    gradients.dk.zero_();
+    gradients.dv.zero_();
+    return gradients;
+  }
+  if (products_ != Products::fp32)
+    backward_in<at::BFloat16, at::BFloat16>(d_o, q, k, v, saved, spec, gradients);
+  else if (dtype_ == at::kFloat)
+    backward_in<float, float>(d_o, q, k, v, saved, spec, gradients);
+  else if (dtype_ == at::kBFloat16)
+    backward_in<at::BFloat16, float>(d_o, q, k, v, saved, spec, gradients);
+  else
+    backward_in<at::Half, float>(d_o, q, k, v, saved, spec, gradients);
+  return gradients;
+}
+
+}  // namespace trireme

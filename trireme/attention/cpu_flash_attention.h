@@ -1,0 +1,82 @@
+// Exact attention on the CPU in tiles: scores exist only as blocks that lie in cache (FlashAttention, arXiv 2205.14135
+// and 2307.08691). Blocks that the causal mask or the window hides are skipped, so that a window's cost is
+// proportional to it. Grouped query heads share one packed copy of their key/value head.
+//
+//   forward    one query block of 64 tokens and up to two heads at a time, over its keys
+//   backward   one key/value head at a time, over its key blocks; dk, dv, dq in fp32
+//
+// Inputs fp32, bf16 or fp16; sums and softmax in fp32. The products of bf16 inputs run on AMX tiles where the
+// processor has them and libtorch's block kernels use them, otherwise in fp32. Two runs on the same machine with the
+// same number of threads give the same bits.
+#pragma once
+
+#include <atomic>
+
+#include "trireme/attention/local_attention.h"
+#include "trireme/attention/softmax_tile.h"
+#include "trireme/attention/tile_gemm.h"
+
+namespace trireme {
+
+// Memory of one thread, kept from call to call.
+class Scratch {
+ public:
+  // At least `count` elements, 64-byte aligned; what they held is lost.
+  template <typename T>
+  T* get(int64_t count) {
+    const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
+    if (!buffer_.defined() || buffer_.numel() < bytes) buffer_ = at::empty({bytes}, at::kByte);
+    return reinterpret_cast<T*>(buffer_.mutable_data_ptr<uint8_t>());
+  }
+
+ private:
+  at::Tensor buffer_;
+};
+
+class CpuFlashAttention final : public LocalAttention {
+ public:
+  // `products`: the type that tiles are multiplied in.
+  enum class Products { fp32, bf16_amx, bf16_loops };
+
+  explicit CpuFlashAttention(at::ScalarType dtype);
+  // For tests of every path on one machine.
+  CpuFlashAttention(at::ScalarType dtype, Products products, const TileMath& math);
+
+  std::string name() const override;
+  AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const AttentionSpec& spec) override;
+  AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
+                              const at::Tensor& v, const AttentionOutput& saved,
+                              const AttentionSpec& spec) override;
+
+ private:
+  template <typename I, typename E>
+  void forward_in(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionSpec& spec,
+                  const AttentionOutput& out);
+  template <typename I, typename E>
+  void backward_in(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                   const AttentionOutput& saved, const AttentionSpec& spec, const AttentionGradients& gradients);
+  Bf16Units units() const { return products_ == Products::bf16_amx ? Bf16Units::amx : Bf16Units::loops; }
+  void check_dtype(const at::Tensor& q) const;
+
+  at::ScalarType dtype_;
+  Products products_;
+  const TileMath& math_;
+  Scratch shared_;                // packed keys and values of the heads at work
+  std::vector<Scratch> threads_;  // one a thread
+};
+
+// Threads that a loop started here can use.
+int attention_threads();
+
+// Runs body(worker, item) for every item in [0, items): items go to whichever worker is free, in order.
+template <typename Body>
+void share_items(int workers, int64_t items, const Body& body) {
+  std::atomic<int64_t> next{0};
+  at::parallel_for(0, workers, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t worker = begin; worker < end; ++worker)
+      for (int64_t item = next++; item < items; item = next++) body(static_cast<int>(worker), item);
+  });
+}
+
+}  // namespace trireme

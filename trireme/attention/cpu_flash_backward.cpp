@@ -1,0 +1,324 @@
+// Backward, for one query head and its key/value head, on transposed tiles (N keys x 64 queries):
+//
+//   for each block of up to 128 keys, for each 64 queries that see some of them
+//     s' = k q'      p' = exp2(c s' - lse2)      dp' = v do'      ds' = scale p' (dp' - delta)
+//     dv += p' do    dk += ds' q                 dq' += k' ds'
+//
+// delta = rowsum(do o). The transposed form lets every product read row-major tiles: q' and do' are packed once a head
+// as panels [D,64], q and do as panels [S,64], and dq' grows as panels [D,64]. Sums are fp32.
+//
+// Threads: each takes whole key/value heads where these divide well among threads. Otherwise the key blocks of one
+// query head are dealt out to all threads, each with its own dq', which are summed in thread order.
+#include <array>
+#include <limits>
+
+#include <ATen/Parallel.h>
+
+#include "trireme/attention/attention_arguments.h"
+#include "trireme/attention/cpu_flash_attention.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr int64_t kKeys = 128;
+
+template <typename I>
+const I* rows_of(const at::Tensor& x, int64_t batch, int64_t token, int64_t head) {
+  return x.const_data_ptr<I>() + batch * x.stride(0) + token * x.stride(1) + head * x.stride(2);
+}
+
+struct Sizes {
+  int64_t tokens;
+  int64_t width;
+  int64_t depth;    // width as an inner dimension: even for bf16
+  int64_t columns;  // width as columns of fp32 sums
+  int64_t panels;   // of 64 columns, across width
+  int64_t padded;   // tokens, in whole panels
+  int64_t window;
+};
+
+// One thread's memory, cut into pieces of whole cache lines.
+class Pieces {
+ public:
+  explicit Pieces(char* at) : at_(at) {}
+  template <typename T>
+  T* next(int64_t count) {
+    auto* piece = reinterpret_cast<T*>(at_ == nullptr ? nullptr : at_ + used_);
+    used_ += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
+    return piece;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  char* at_;
+  int64_t used_ = 0;
+};
+
+template <typename E>
+struct HeadTiles {
+  float* dk;  // [padded, columns], of the key/value head
+  float* dv;
+  float* dq;     // panels [width, 64], of the query head
+  float* lse2;   // [padded]
+  float* delta;  // [padded]
+  E* q_columns;  // panels [depth, 64]
+  E* do_columns;
+  E* q_rows;  // panels [padded, 64], one for each 64 of width
+  E* do_rows;
+  E* k_rows;     // [kKeys, depth], of the key block
+  E* v_rows;     // [kKeys, depth]
+  E* k_columns;  // [width, kKeys]
+  float* scores;     // [kKeys, 64]
+  float* gradients;  // [kKeys, 64]
+  uint16_t* scores16;
+  uint16_t* gradients16;
+  uint16_t* pairs16;
+
+  static HeadTiles cut(Pieces& pieces, const Sizes& z) {
+    HeadTiles t{};
+    t.dk = pieces.next<float>(z.padded * z.columns);
+    t.dv = pieces.next<float>(z.padded * z.columns);
+    t.dq = pieces.next<float>(z.padded * z.width);
+    t.lse2 = pieces.next<float>(z.padded);
+    t.delta = pieces.next<float>(z.padded);
+    t.q_columns = pieces.next<E>(z.padded * z.depth);
+    t.do_columns = pieces.next<E>(z.padded * z.depth);
+    t.q_rows = pieces.next<E>(z.padded * z.panels * kPanel);
+    t.do_rows = pieces.next<E>(z.padded * z.panels * kPanel);
+    t.k_rows = pieces.next<E>(kKeys * z.depth);
+    t.v_rows = pieces.next<E>(kKeys * z.depth);
+    t.k_columns = pieces.next<E>(kKeys * z.width);
+    t.scores = pieces.next<float>(kKeys * kPanel);
+    t.gradients = pieces.next<float>(kKeys * kPanel);
+    t.scores16 = pieces.next<uint16_t>(kKeys * kPanel);
+    t.gradients16 = pieces.next<uint16_t>(kKeys * kPanel);
+    t.pairs16 = pieces.next<uint16_t>(kKeys * kPanel);
+    return t;
+  }
+  static HeadTiles in(Scratch& scratch, const Sizes& z) {
+    Pieces measure(nullptr);
+    cut(measure, z);
+    Pieces pieces(scratch.get<char>(measure.used()));
+    return cut(pieces, z);
+  }
+};
+
+// The tensors of one call, seen from one query head.
+template <typename I>
+struct HeadRows {
+  const I *q, *k, *v, *o, *d_o;  // first token
+  int64_t q_stride, k_stride, v_stride, o_stride, do_stride;
+  const float* lse;
+};
+
+template <typename I, typename E>
+void pack_queries(const HeadRows<I>& rows, const Sizes& z, HeadTiles<E>& t) {
+  const auto log2e = static_cast<float>(1.0 / std::log(2.0));
+  for (int64_t row = 0; row < z.padded; row += kPanel) {
+    const int64_t used = std::min(kPanel, z.tokens - row);
+    const I* q = rows.q + row * rows.q_stride;
+    const I* d_o = rows.d_o + row * rows.do_stride;
+    pack_columns_panel(q, rows.q_stride, used, z.width, z.depth, t.q_columns + row * z.depth);
+    pack_columns_panel(d_o, rows.do_stride, used, z.width, z.depth, t.do_columns + row * z.depth);
+    pack_rows_panels(q, rows.q_stride, used, z.width, row, z.padded, t.q_rows);
+    pack_rows_panels(d_o, rows.do_stride, used, z.width, row, z.padded, t.do_rows);
+  }
+  for (int64_t i = 0; i < z.tokens; ++i) {
+    const I* o = rows.o + i * rows.o_stride;
+    const I* d_o = rows.d_o + i * rows.do_stride;
+    float sum = 0;
+    for (int64_t d = 0; d < z.width; ++d) sum += static_cast<float>(o[d]) * static_cast<float>(d_o[d]);
+    t.delta[i] = sum;
+    t.lse2[i] = rows.lse[i] * log2e;
+  }
+  for (int64_t i = z.tokens; i < z.padded; ++i) {
+    t.delta[i] = 0;
+    t.lse2[i] = std::numeric_limits<float>::infinity();
+  }
+}
+
+template <typename I, typename E>
+void pack_keys(const HeadRows<I>& rows, const Sizes& z, int64_t key, HeadTiles<E>& t) {
+  const int64_t used = std::min(kKeys, z.tokens - key);
+  const I* k = rows.k + key * rows.k_stride;
+  pack_rows(k, rows.k_stride, used, z.width, kKeys, z.depth, t.k_rows);
+  pack_rows(rows.v + key * rows.v_stride, rows.v_stride, used, z.width, kKeys, z.depth, t.v_rows);
+  for (int64_t d = 0; d < z.width; ++d)
+    for (int64_t n = 0; n < kKeys; ++n) t.k_columns[d * kKeys + n] = t.k_rows[n * z.depth + d];
+}
+
+// The products of keys [key, key + n) and queries [row, row + 64).
+template <typename E>
+void one_tile(const Sizes& z, const TileMath& math, Bf16Units units, float scale, int64_t block, int64_t key,
+              int64_t n, int64_t row, HeadTiles<E>& t) {
+  panel_gemm(n, kPanel, z.depth, t.k_rows + (key - block) * z.depth, z.depth, t.q_columns + row * z.depth, t.scores,
+             kPanel, false, units);
+  panel_gemm(n, kPanel, z.depth, t.v_rows + (key - block) * z.depth, z.depth, t.do_columns + row * z.depth,
+             t.gradients, kPanel, false, units);
+  std::array<int32_t, kKeys> begin{}, end{};
+  const bool edge = key + n > row + 1 || first_key(row + kPanel - 1, z.window) > key;
+  if (edge)
+    for (int64_t r = 0; r < n; ++r) {
+      const int64_t last = z.window == 0 ? kPanel : key + r + z.window - row;
+      begin[r] = static_cast<int32_t>(std::clamp<int64_t>(key + r - row, 0, kPanel));
+      end[r] = static_cast<int32_t>(std::clamp<int64_t>(last, begin[r], kPanel));
+    }
+  constexpr bool kWide = std::is_same_v<E, float>;
+  math.gradient({t.scores, t.gradients, kWide ? nullptr : t.scores16, t.gradients16, t.pairs16, n,
+                 edge ? begin.data() : nullptr, edge ? end.data() : nullptr,
+                 static_cast<float>(scale / std::log(2.0)), scale, t.lse2 + row, t.delta + row});
+  const E *p = nullptr, *ds = nullptr, *ds_panel = nullptr;
+  if constexpr (kWide) {
+    p = t.scores;
+    ds = ds_panel = t.gradients;
+  } else {
+    p = reinterpret_cast<const E*>(t.scores16);
+    ds = reinterpret_cast<const E*>(t.gradients16);
+    ds_panel = reinterpret_cast<const E*>(t.pairs16);
+  }
+  for (int64_t panel = 0; panel < z.panels; ++panel) {
+    const int64_t columns = std::min(kPanel, z.width - panel * kPanel), from = panel * panel_size(z.padded) + row * kPanel;
+    panel_gemm(n, columns, kPanel, p, kPanel, t.do_rows + from, t.dv + key * z.columns + panel * kPanel, z.columns,
+               true, units);
+    panel_gemm(n, columns, kPanel, ds, kPanel, t.q_rows + from, t.dk + key * z.columns + panel * kPanel, z.columns,
+               true, units);
+  }
+  panel_gemm(z.width, kPanel, n, t.k_columns + (key - block), kKeys, ds_panel, t.dq + row * z.width, kPanel, true,
+             units);
+}
+
+// Key blocks turn, turn + turns, ... of one query head; adds to dk, dv and dq of `t`.
+template <typename I, typename E>
+void one_head(const HeadRows<I>& rows, const Sizes& z, const TileMath& math, Bf16Units units, float scale, int64_t turn,
+              int64_t turns, HeadTiles<E>& t) {
+  for (int64_t block = turn * kKeys; block < z.tokens; block += turns * kKeys) {
+    pack_keys(rows, z, block, t);
+    const int64_t block_end = std::min(block + kKeys, z.padded);
+    const int64_t last_query = z.window == 0 ? z.tokens : std::min(z.tokens, block_end + z.window - 1);
+    for (int64_t row = block; row < last_query; row += kPanel) {
+      const int64_t key = std::max(block, first_key(row, z.window) / kPanel * kPanel);
+      const int64_t n = std::min(block_end, row + kPanel) - key;
+      if (n > 0) one_tile(z, math, units, scale, block, key, n, row, t);
+    }
+  }
+}
+
+// Sum over `parts` of panels dq' of tokens [row, row + 64) -> the head's rows of the result.
+template <typename I>
+void write_dq(const std::vector<const float*>& parts, const Sizes& z, int64_t row, I* dq, int64_t stride) {
+  for (int64_t i = 0; i < std::min(kPanel, z.tokens - row); ++i)
+    for (int64_t d = 0; d < z.width; ++d) {
+      float sum = 0;
+      for (const float* part : parts) sum += part[row * z.width + d * kPanel + i];
+      dq[(row + i) * stride + d] = static_cast<I>(sum);
+    }
+}
+
+template <typename I>
+void write_rows(const float* from, const Sizes& z, I* to, int64_t stride) {
+  for (int64_t i = 0; i < z.tokens; ++i)
+    for (int64_t d = 0; d < z.width; ++d) to[i * stride + d] = static_cast<I>(from[i * z.columns + d]);
+}
+
+}  // namespace
+
+template <typename I, typename E>
+void CpuFlashAttention::backward_in(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
+                                    const at::Tensor& v, const AttentionOutput& saved, const AttentionSpec& spec,
+                                    const AttentionGradients& gradients) {
+  const int64_t batch_size = q.size(0), kv_heads = k.size(2), heads = q.size(2), width = q.size(3);
+  const Sizes z{q.size(1),
+                width,
+                std::is_same_v<E, float> ? width : round_up(width, 2),
+                round_up(width, 16),
+                round_up(width, kPanel) / kPanel,
+                round_up(q.size(1), kPanel),
+                spec.window};
+  const at::Tensor lse = saved.lse.contiguous();
+  const std::vector<HeadRun> runs = runs_of_heads(spec, kv_heads);
+  const auto scale = static_cast<float>(spec.scale);
+  const int workers = attention_threads();
+  if (static_cast<int>(threads_.size()) < workers) threads_.resize(workers);
+
+  const auto rows_at = [&](int64_t b, int64_t head, int64_t kv_head) {
+    return HeadRows<I>{rows_of<I>(q, b, 0, head), rows_of<I>(k, b, 0, kv_head), rows_of<I>(v, b, 0, kv_head),
+                       rows_of<I>(saved.o, b, 0, head), rows_of<I>(d_o, b, 0, head), q.stride(1), k.stride(1),
+                       v.stride(1), saved.o.stride(1), d_o.stride(1),
+                       lse.const_data_ptr<float>() + (b * heads + head) * z.tokens};
+  };
+  const auto result_at = [&](const at::Tensor& x, int64_t b, int64_t head) {
+    return x.mutable_data_ptr<I>() + (b * z.tokens * x.size(2) + head) * width;
+  };
+  const auto write_keys = [&](const HeadTiles<E>& t, int64_t b, int64_t kv_head) {
+    write_rows(t.dk, z, result_at(gradients.dk, b, kv_head), kv_heads * width);
+    write_rows(t.dv, z, result_at(gradients.dv, b, kv_head), kv_heads * width);
+  };
+  const auto clear_keys = [&](const HeadTiles<E>& t) {
+    std::fill_n(t.dk, z.padded * z.columns, 0.0f);
+    std::fill_n(t.dv, z.padded * z.columns, 0.0f);
+  };
+  const auto finish_thread = [&] {
+    if constexpr (!std::is_same_v<E, float>)
+      if (units() == Bf16Units::amx) release_tiles();
+  };
+
+  const int64_t tasks = batch_size * kv_heads;
+  if (tasks % workers == 0 || tasks >= 4 * workers) {
+    share_items(workers, tasks, [&](int worker, int64_t task) {
+      const int64_t b = task / kv_heads;
+      const HeadRun& run = runs[task % kv_heads];
+      HeadTiles<E> t = HeadTiles<E>::in(threads_[worker], z);
+      clear_keys(t);
+      for (int64_t head = run.begin; head < run.end; ++head) {
+        const HeadRows<I> rows = rows_at(b, head, run.kv_head);
+        pack_queries(rows, z, t);
+        std::fill_n(t.dq, z.padded * width, 0.0f);
+        one_head(rows, z, math_, units(), scale, 0, 1, t);
+        for (int64_t row = 0; row < z.tokens; row += kPanel)
+          write_dq<I>({t.dq}, z, row, result_at(gradients.dq, b, head), heads * width);
+      }
+      write_keys(t, b, run.kv_head);
+      finish_thread();
+    });
+    return;
+  }
+  std::vector<HeadTiles<E>> tiles;
+  std::vector<const float*> parts;
+  for (int worker = 0; worker < workers; ++worker) {
+    tiles.push_back(HeadTiles<E>::in(threads_[worker], z));
+    tiles.back().dk = tiles.front().dk;  // each key block is one worker's
+    tiles.back().dv = tiles.front().dv;
+    parts.push_back(tiles.back().dq);
+  }
+  for (int64_t task = 0; task < tasks; ++task) {
+    const int64_t b = task / kv_heads;
+    const HeadRun& run = runs[task % kv_heads];
+    clear_keys(tiles.front());
+    for (int64_t head = run.begin; head < run.end; ++head) {
+      const HeadRows<I> rows = rows_at(b, head, run.kv_head);
+      share_items(workers, workers, [&](int /*worker*/, int64_t turn) {
+        pack_queries(rows, z, tiles[turn]);
+        std::fill_n(tiles[turn].dq, z.padded * width, 0.0f);
+        one_head(rows, z, math_, units(), scale, turn, workers, tiles[turn]);
+        finish_thread();
+      });
+      share_items(workers, z.padded / kPanel, [&](int /*worker*/, int64_t block) {
+        write_dq<I>(parts, z, block * kPanel, result_at(gradients.dq, b, head), heads * width);
+      });
+    }
+    write_keys(tiles.front(), b, run.kv_head);
+  }
+}
+
+#define TRIREME_BACKWARD(I, E)                                                                           \
+  template void CpuFlashAttention::backward_in<I, E>(const at::Tensor&, const at::Tensor&,               \
+                                                     const at::Tensor&, const at::Tensor&,               \
+                                                     const AttentionOutput&, const AttentionSpec&,       \
+                                                     const AttentionGradients&);
+TRIREME_BACKWARD(float, float)
+TRIREME_BACKWARD(at::BFloat16, float)
+TRIREME_BACKWARD(at::Half, float)
+TRIREME_BACKWARD(at::BFloat16, at::BFloat16)
+
+}  // namespace trireme

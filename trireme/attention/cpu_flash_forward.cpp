@@ -1,0 +1,164 @@
+// Forward, for one key/value head and a stack of R rows (up to two query heads x 64 tokens):
+//
+//   for each block of up to 256 keys that the stack sees
+//     s_RK = q_RD k_KD'       p = softmax step, o_RD = rescale o + p_RK v_KD
+//   o /= sum, lse = ln2 (max + log2 sum)
+//
+// Keys are packed as panels k'_[D,64], values as panels v_[S,64], once a head, and shared by all threads.
+#include <array>
+#include <limits>
+
+#include <ATen/Parallel.h>
+
+#include "trireme/attention/attention_arguments.h"
+#include "trireme/attention/cpu_flash_attention.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr int64_t kKeys = 256;
+constexpr int64_t kStack = 2;
+constexpr int64_t kRows = kStack * kPanel;
+constexpr int64_t kPackedBytes = 16 << 20;  // packed keys and values at work at once, at least one head's
+
+// A key/value head of one sample, and the stacks of query heads that use it.
+struct HeadTask {
+  int64_t batch;
+  HeadRun run;
+};
+
+// What a worker needs for one stack; pieces of its scratch.
+template <typename E>
+struct StackTiles {
+  E* q;           // [R, depth]
+  E* p16;         // [R, kKeys], bf16 only
+  float* scores;  // [R, kKeys]
+  float* o;       // [R, columns]
+  static int64_t bytes(int64_t depth, int64_t columns) {
+    return kRows * (depth * 4 + kKeys * 4 + kKeys * 4 + columns * 4);
+  }
+  StackTiles(Scratch& scratch, int64_t depth, int64_t columns) {
+    auto* at = scratch.get<char>(bytes(depth, columns));
+    scores = reinterpret_cast<float*>(at);
+    o = scores + kRows * kKeys;
+    q = reinterpret_cast<E*>(o + kRows * columns);
+    p16 = reinterpret_cast<E*>(reinterpret_cast<char*>(q) + kRows * depth * 4);
+  }
+};
+
+template <typename I>
+const I* rows_of(const at::Tensor& x, int64_t batch, int64_t token, int64_t head) {
+  return x.const_data_ptr<I>() + batch * x.stride(0) + token * x.stride(1) + head * x.stride(2);
+}
+
+}  // namespace
+
+template <typename I, typename E>
+void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                   const AttentionSpec& spec, const AttentionOutput& out) {
+  const int64_t tokens = q.size(1), heads = q.size(2), width = q.size(3);
+  const int64_t depth = std::is_same_v<E, float> ? width : round_up(width, 2);
+  const int64_t columns = round_up(width, 16), panels = round_up(width, kPanel) / kPanel;
+  const int64_t padded = round_up(tokens, kPanel), blocks = padded / kPanel;
+  const int64_t key_size = padded * depth, value_size = padded * kPanel * panels;
+  const auto log2_scale = static_cast<float>(spec.scale * std::log2(std::exp(1.0)));
+
+  std::vector<HeadTask> tasks;
+  for (int64_t b = 0; b < q.size(0); ++b)
+    for (const HeadRun& run : runs_of_heads(spec, k.size(2)))
+      if (run.end > run.begin) tasks.push_back({b, run});
+  const int64_t at_once = std::max<int64_t>(1, kPackedBytes / ((key_size + value_size) * sizeof(E)));
+  const int workers = attention_threads();
+  if (static_cast<int>(threads_.size()) < workers) threads_.resize(workers);
+
+  for (size_t first = 0; first < tasks.size(); first += at_once) {
+    const auto count = std::min<int64_t>(at_once, tasks.size() - first);
+    E* packed = shared_.get<E>(count * (key_size + value_size));
+    const auto keys_of = [&](int64_t task) { return packed + task * (key_size + value_size); };
+    share_items(workers, count * blocks, [&](int /*worker*/, int64_t item) {
+      const HeadTask& task = tasks[first + item / blocks];
+      const int64_t block = item % blocks, rows = std::min(kPanel, tokens - block * kPanel);
+      E* keys = keys_of(item / blocks);
+      pack_columns_panel(rows_of<I>(k, task.batch, block * kPanel, task.run.kv_head), k.stride(1), rows, width,
+                         depth, keys + block * panel_size(depth));
+      pack_rows_panels(rows_of<I>(v, task.batch, block * kPanel, task.run.kv_head), v.stride(1), rows, width,
+                       block * kPanel, padded, keys + key_size);
+    });
+
+    std::vector<std::pair<int64_t, HeadRun>> stacks;  // task in this round, its query heads
+    for (int64_t task = 0; task < count; ++task) {
+      const HeadRun& run = tasks[first + task].run;
+      for (int64_t head = run.begin; head < run.end; head += kStack)
+        stacks.push_back({task, {run.kv_head, head, std::min(head + kStack, run.end)}});
+    }
+    const auto stack_count = static_cast<int64_t>(stacks.size());
+    // The longest rows first, so that no thread is left alone with one at the end.
+    share_items(workers, stack_count * blocks, [&](int worker, int64_t item) {
+      const int64_t block = blocks - 1 - item / stack_count, row = block * kPanel;
+      const auto& [task, run] = stacks[item % stack_count];
+      const int64_t batch = tasks[first + task].batch, used = std::min(kPanel, tokens - row);
+      const E* keys = keys_of(task);
+      const E* values = keys + key_size;
+      const int64_t m = (run.end - run.begin) * kPanel;
+      const StackTiles<E> tiles(threads_[worker], depth, columns);
+      std::array<float, kRows> row_max{}, row_sum{}, rescale{};
+      row_max.fill(-std::numeric_limits<float>::infinity());
+      for (int64_t head = run.begin; head < run.end; ++head)
+        pack_rows(rows_of<I>(q, batch, row, head), q.stride(1), used, width, kPanel, depth,
+                  tiles.q + (head - run.begin) * kPanel * depth);
+
+      const int64_t key_begin = first_key(row, spec.window) / kPanel * kPanel;
+      const int64_t key_end = row + kPanel;
+      for (int64_t key = key_begin; key < key_end; key += kKeys) {
+        const int64_t n = std::min(kKeys, key_end - key);
+        for (int64_t j = 0; j < n; j += kPanel)
+          panel_gemm(m, kPanel, depth, tiles.q, depth, keys + (key + j) * depth, tiles.scores + j, kKeys, false,
+                     units());
+        // Edge blocks: some rows do not see all of these keys.
+        std::array<int32_t, kRows> begin{}, end{};
+        const bool edge = key + n > row + 1 || first_key(row + kPanel - 1, spec.window) > key;
+        if (edge)
+          for (int64_t r = 0; r < m; ++r) {
+            const int64_t query = row + r % kPanel;
+            begin[r] = static_cast<int32_t>(std::clamp<int64_t>(first_key(query, spec.window) - key, 0, n));
+            end[r] = static_cast<int32_t>(std::clamp<int64_t>(query + 1 - key, begin[r], n));
+          }
+        auto* p16 = std::is_same_v<E, float> ? nullptr : reinterpret_cast<uint16_t*>(tiles.p16);
+        math_.softmax({tiles.scores, p16, m, n, kKeys, edge ? begin.data() : nullptr,
+                       edge ? end.data() : nullptr, log2_scale, row_max.data(), row_sum.data(), rescale.data()});
+        if (key > key_begin) math_.scale_rows(tiles.o, m, columns, columns, rescale.data());
+        const E* p = nullptr;
+        if constexpr (std::is_same_v<E, float>)
+          p = tiles.scores;
+        else
+          p = tiles.p16;
+        for (int64_t panel = 0; panel < panels; ++panel)
+          panel_gemm(m, std::min(kPanel, width - panel * kPanel), n, p, kKeys,
+                     values + panel * panel_size(padded) + key * kPanel, tiles.o + panel * kPanel, columns,
+                     key > key_begin, units());
+      }
+      for (int64_t r = 0; r < m; ++r) {
+        const int64_t token = row + r % kPanel, head = run.begin + r / kPanel;
+        if (token >= tokens) continue;
+        auto* o = out.o.mutable_data_ptr<I>() + ((batch * tokens + token) * heads + head) * width;
+        const float inverse = 1.0f / row_sum[r];
+        for (int64_t d = 0; d < width; ++d) o[d] = static_cast<I>(tiles.o[r * columns + d] * inverse);
+        out.lse.mutable_data_ptr<float>()[(batch * heads + head) * tokens + token] =
+            (row_max[r] + std::log2(row_sum[r])) * static_cast<float>(std::log(2.0));
+      }
+      if constexpr (!std::is_same_v<E, float>)
+        if (units() == Bf16Units::amx) release_tiles();
+    });
+  }
+}
+
+#define TRIREME_FORWARD(I, E)                                                                                \
+  template void CpuFlashAttention::forward_in<I, E>(const at::Tensor&, const at::Tensor&, const at::Tensor&, \
+                                                    const AttentionSpec&, const AttentionOutput&);
+TRIREME_FORWARD(float, float)
+TRIREME_FORWARD(at::BFloat16, float)
+TRIREME_FORWARD(at::Half, float)
+TRIREME_FORWARD(at::BFloat16, at::BFloat16)
+
+}  // namespace trireme

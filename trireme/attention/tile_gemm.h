@@ -1,0 +1,83 @@
+// Small matrix products on tiles that lie in cache, through libtorch's block kernels (oneDNN brgemm: AVX2, AVX-512,
+// and AMX for bfloat16). A is row-major. B is cut into panels of 64 columns, as these kernels want it:
+//
+//   float      [K, 64]
+//   bfloat16   [K / 2, 64, 2]     rows interleaved by twos ("VNNI"), K even
+//
+// E is the element type of A and B; sums are fp32.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include <ATen/ATen.h>
+
+namespace trireme {
+
+constexpr int64_t kPanel = 64;
+
+inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Elements that a panel of `depth` rows takes; `depth` is even for bfloat16.
+inline int64_t panel_size(int64_t depth) { return depth * kPanel; }
+
+template <typename E>
+int64_t panel_index(int64_t k, int64_t n) {
+  if constexpr (std::is_same_v<E, float>) return k * kPanel + n;
+  return (k / 2) * 2 * kPanel + n * 2 + k % 2;
+}
+
+// How bfloat16 products are computed: by the processor's AMX units, or by plain loops over the same panels, which
+// is slow and serves tests of the packing where there is no AMX.
+enum class Bf16Units { amx, loops };
+
+// True where bfloat16 tiles run on AMX and a small product through them gives the right numbers.
+bool bf16_tiles_available();
+
+// c[M, N] (+)= a[M, K] panel[K, N], N at most 64.
+void panel_gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* panel, float* c,
+                int64_t ldc, bool add, Bf16Units units);
+void panel_gemm(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, int64_t lda, const at::BFloat16* panel,
+                float* c, int64_t ldc, bool add, Bf16Units units);
+
+// Every thread that multiplied bfloat16 tiles calls this when it is done: AMX state is given back.
+void release_tiles();
+
+// Rows of `width` elements, `stride` apart, in the tensor's own type I, widened or narrowed to E on the way.
+
+// -> [padded_rows, padded_width] row-major; what is beyond the source is zero.
+template <typename E, typename I>
+void pack_rows(const I* source, int64_t stride, int64_t rows, int64_t width, int64_t padded_rows,
+               int64_t padded_width, E* out) {
+  for (int64_t r = 0; r < padded_rows; ++r) {
+    E* to = out + r * padded_width;
+    const int64_t used = r < rows ? width : 0;
+    for (int64_t d = 0; d < used; ++d) to[d] = static_cast<E>(source[r * stride + d]);
+    for (int64_t d = used; d < padded_width; ++d) to[d] = static_cast<E>(0.0f);
+  }
+}
+
+// One panel whose columns are 64 source rows: [depth, 64], depth >= width.
+template <typename E, typename I>
+void pack_columns_panel(const I* source, int64_t stride, int64_t rows, int64_t width, int64_t depth, E* out) {
+  for (int64_t k = 0; k < depth; ++k)
+    for (int64_t n = 0; n < kPanel; ++n)
+      out[panel_index<E>(k, n)] =
+          n < rows && k < width ? static_cast<E>(source[n * stride + k]) : static_cast<E>(0.0f);
+}
+
+// 64 source rows as rows k0 .. k0 + 64 of panels of `depth` rows, one panel for each 64 of width.
+template <typename E, typename I>
+void pack_rows_panels(const I* source, int64_t stride, int64_t rows, int64_t width, int64_t k0, int64_t depth,
+                      E* out) {
+  for (int64_t d0 = 0; d0 < width; d0 += kPanel, out += panel_size(depth)) {
+    const int64_t columns = std::min(kPanel, width - d0);
+    for (int64_t k = 0; k < kPanel; ++k)
+      for (int64_t n = 0; n < kPanel; ++n)
+        out[panel_index<E>(k0 + k, n)] = k < rows && n < columns
+                                             ? static_cast<E>(source[k * stride + d0 + n])
+                                             : static_cast<E>(0.0f);
+  }
+}
+
+}  // namespace trireme

@@ -1,0 +1,125 @@
+#include "trireme/base/safetensors_writer.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "trireme/base/error.h"
+#include "trireme/base/json.h"
+#include "trireme/base/safetensors.h"
+#include "trireme/base/sizes.h"
+
+namespace trireme {
+namespace {
+
+int64_t tensor_bytes(const SafetensorsSpec& spec) {
+  int64_t bytes = safetensors_element_bytes(spec.dtype);
+  TRIREME_ASSERT(bytes > 0, "dtype ", spec.dtype);
+  for (const int64_t extent : spec.shape) bytes *= extent;
+  return bytes;
+}
+
+// The length and the header, padded with spaces so that the data starts at a multiple of eight bytes.
+std::string header_text(const std::vector<SafetensorsSpec>& specs,
+                        const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header;
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  int64_t offset = 0;
+  for (const SafetensorsSpec& spec : specs) {
+    TRIREME_ASSERT(!header.contains(spec.name), "tensor ", spec.name, " twice");
+    const int64_t end = offset + tensor_bytes(spec);
+    header[spec.name] = {{"dtype", spec.dtype}, {"shape", spec.shape}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.is_null() ? "{}" : header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');
+  const uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
+}
+
+}  // namespace
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file, std::vector<SafetensorsSpec> specs,
+                                     const std::map<std::string, std::string>& metadata)
+    : file_(file), partial_(file.string() + ".partial"), specs_(std::move(specs)) {
+  const std::string header = header_text(specs_, metadata);
+  file_bytes_ = static_cast<int64_t>(header.size());
+  for (const SafetensorsSpec& spec : specs_) file_bytes_ += tensor_bytes(spec);
+  descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) fail("open", errno);
+  // Reserving first makes a full disk known now, not after minutes of writing. Not every file system can.
+  if (::fallocate(descriptor_, 0, 0, file_bytes_) != 0 && errno != EOPNOTSUPP && errno != ENOSYS &&
+      errno != EINTR)
+    fail("reserve room", errno);
+  put(header.data(), static_cast<int64_t>(header.size()));
+}
+
+SafetensorsWriter::~SafetensorsWriter() {
+  remove_partial();
+}
+
+void SafetensorsWriter::write(const std::string& name, const void* data, int64_t bytes) {
+  TRIREME_ASSERT(descriptor_ >= 0, "the file is finished");
+  while (next_ < specs_.size() && written_of_next_ == tensor_bytes(specs_[next_]) &&
+         specs_[next_].name != name) {
+    ++next_;
+    written_of_next_ = 0;
+  }
+  TRIREME_ASSERT(next_ < specs_.size() && specs_[next_].name == name, "tensor ", name, " out of order in ",
+                 file_.string());
+  TRIREME_ASSERT(written_of_next_ + bytes <= tensor_bytes(specs_[next_]), "too many bytes for ", name);
+  put(data, bytes);
+  written_of_next_ += bytes;
+}
+
+void SafetensorsWriter::finish() {
+  while (next_ < specs_.size() && written_of_next_ == tensor_bytes(specs_[next_])) {
+    ++next_;
+    written_of_next_ = 0;
+  }
+  TRIREME_ASSERT(next_ == specs_.size(), "tensor ", specs_[next_].name, " is not complete in ",
+                 file_.string());
+  if (::fsync(descriptor_) != 0) fail("sync", errno);
+  ::close(descriptor_);
+  descriptor_ = -1;
+  if (::rename(partial_.c_str(), file_.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(partial_.c_str());
+    fail("rename", error);
+  }
+  const auto parent = file_.parent_path();
+  const int folder = ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder >= 0) {
+    ::fsync(folder);
+    ::close(folder);
+  }
+}
+
+void SafetensorsWriter::put(const void* data, int64_t bytes) {
+  const auto* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t done = ::write(descriptor_, at, static_cast<size_t>(bytes));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail("write", errno);
+    at += done;
+    bytes -= done;
+  }
+}
+
+void SafetensorsWriter::fail(const std::string& doing, int error) {
+  remove_partial();
+  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  throw DataError(cat(file_.string(), ": cannot ", doing, ": ", std::strerror(error), "; the file needs ",
+                      file_bytes_, " bytes (", format_bytes(file_bytes_), ")",
+                      full ? "; free that much or choose another folder; nothing was left behind" : ""));
+}
+
+void SafetensorsWriter::remove_partial() noexcept {
+  if (descriptor_ < 0) return;
+  ::close(descriptor_);
+  descriptor_ = -1;
+  ::unlink(partial_.c_str());
+}
+
+}  // namespace trireme

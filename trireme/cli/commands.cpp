@@ -1,0 +1,54 @@
+#include "trireme/cli/commands.h"
+
+#include "trireme/base/error.h"
+#include "trireme/cli/eval.h"
+#include "trireme/cli/export.h"
+#include "trireme/cli/info.h"
+#include "trireme/cli/init.h"
+#include "trireme/cli/launch.h"
+#include "trireme/cli/nearest_name.h"
+#include "trireme/cli/tokenize.h"
+#include "trireme/cli/train.h"
+#include "trireme/cli/verify.h"
+
+namespace trireme {
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> all{
+      {"init", "make a model from a preset: config.json, fresh weights, tokenizer", run_init},
+      {"tokenize", "turn text into a tokenized set (PREFIX.bin and PREFIX.idx)", run_tokenize},
+      {"train", "train a model on long sequences, split over ranks", run_train},
+      {"eval", "held-out loss by position in the context", run_eval},
+      {"export", "turn a checkpoint into a Hugging Face model", run_export},
+      {"verify", "compare loss, logits and every gradient with a reference file", run_verify},
+      {"launch", "start ranks: trireme launch --nproc_per_node 2 -- train ...", run_launch},
+      {"info", "devices, kernels and transports in use, versions", run_info},
+  };
+  return all;
+}
+
+const Command& find_command(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Command& command : commands()) {
+    if (command.name == name) return command;
+    names.push_back(command.name);
+  }
+  const auto nearest = nearest_name(name, names);
+  throw ConfigError(
+      cat("there is no command '", name, "'",
+          nearest ? cat("; did you mean '", *nearest, "'?") : std::string(". See trireme --help")));
+}
+
+std::string commands_help() {
+  std::string text =
+      "Trireme trains transformer language models on long sequences, split over ranks.\n\n"
+      "usage: trireme COMMAND [--flag value ...]\n\n";
+  for (const Command& command : commands())
+    text += cat("  ", command.name, std::string(10 - command.name.size(), ' '), command.summary, "\n");
+  return text +
+         "\ntrireme COMMAND --help lists a command's flags; trireme --version prints the version.\n"
+         "Exit codes: 78 wrong options, 65 wrong data, 75 a rank was lost or the run was asked to stop, 70 a "
+         "bug.\n";
+}
+
+}  // namespace trireme

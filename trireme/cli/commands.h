@@ -1,0 +1,21 @@
+// The commands of the program. Each takes the words after its name and returns the program's exit code;
+// errors come as exceptions (trireme/base/error.h), which main turns into exit codes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace trireme {
+
+struct Command {
+  std::string name;
+  std::string summary;  // one line
+  int (*run)(const std::vector<std::string>& arguments);
+};
+
+const std::vector<Command>& commands();
+// ConfigError that suggests the nearest name.
+const Command& find_command(const std::string& name);
+std::string commands_help();
+
+}  // namespace trireme

@@ -1,0 +1,78 @@
+#include "trireme/cli/engine_flags.h"
+
+#include <algorithm>
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include "trireme/base/environment.h"
+#include "trireme/base/error.h"
+#include "trireme/device/processor.h"
+
+namespace trireme {
+namespace {
+
+int cuda_devices() {
+  if (!at::hasCUDA()) return 0;
+  return c10::impl::getDeviceGuardImpl(at::kCUDA)->deviceCount();
+}
+
+at::Device pick_device(const std::string& name, const RankPlace& place) {
+  const int devices = name == "cpu" ? 0 : cuda_devices();
+  if (name == "cpu" || (name == "auto" && devices == 0)) return at::kCPU;
+  if (devices == 0)
+    throw ConfigError(
+        "--device cuda: this build or machine has no CUDA device (see trireme info); use --device cpu");
+  if (place.local_rank >= devices)
+    throw ConfigError(cat("--device cuda: local rank ", place.local_rank,
+                          " has no GPU of its own; this machine has ", devices,
+                          ": start at most that many ranks on it"));
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(place.local_rank)};
+}
+
+int count_threads(int64_t asked, const RankPlace& place) {
+  if (asked < 0) throw ConfigError(cat("--threads is ", asked, "; expected 1 or more"));
+  if (asked > 0) return static_cast<int>(asked);
+  if (const auto set = environment_integer("OMP_NUM_THREADS"); set && *set > 0) return static_cast<int>(*set);
+  return std::max(1, cpu_cores() / std::max(1, place.local_size));
+}
+
+}  // namespace
+
+void EngineFlags::declare(OptionParser& parser) {
+  parser.choice("device", device, {"auto", "cpu", "cuda"}, "where to compute");
+  parser.choice("attention", attention, {"auto", "flash", "cudnn", "reference"}, "attention kernel");
+  parser.choice("recompute", recompute, {"none", "keep_attention", "full"},
+                "what backward computes again instead of keeping it");
+  parser.count("ulysses", ulysses, "ranks that share one sequence; the others take other samples");
+  parser.flag("strict_divisible", strict_divisible, "refuse lengths that --ulysses does not divide");
+  parser.count("tile_tokens", tile_tokens, "tokens of one tile of a layer's token-wise parts; 0: by rule");
+  parser.count("logits_tile_tokens", logits_tile_tokens, "tokens of one tile of the head; 0: by rule");
+  parser.count("threads", threads, "threads of this process; 0: OMP_NUM_THREADS, else cores / ranks here");
+  parser.count("ddp_timeout", ddp_timeout, "seconds to wait for another rank");
+}
+
+EngineOptions EngineFlags::resolve(const RankPlace& place) const {
+  if (ulysses < 1) throw ConfigError(cat("--ulysses is ", ulysses, "; expected 1 or more"));
+  if (ddp_timeout < 1)
+    throw ConfigError(cat("--ddp_timeout is ", ddp_timeout, "; expected 1 second or more"));
+  at::set_num_threads(count_threads(threads, place));
+  EngineOptions options;
+  options.device = pick_device(device, place);
+  options.attention = parse_attention_kernel(attention);
+  options.recompute = parse_recompute(recompute);
+  options.ulysses = static_cast<int>(ulysses);
+  options.strict_divisible = strict_divisible;
+  options.tile_tokens = tile_tokens;
+  options.logits_tile_tokens = logits_tile_tokens;
+  return options;
+}
+
+std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& options,
+                                int64_t ddp_timeout_seconds) {
+  return join_world(place, Transport::automatic, options.device.is_cuda(),
+                    std::chrono::seconds(ddp_timeout_seconds));
+}
+
+}  // namespace trireme

@@ -1,0 +1,36 @@
+// The flags that say how a model is computed, shared by train, eval and verify, and this process's place in
+// the run.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "trireme/cli/option_parser.h"
+#include "trireme/comm/world.h"
+#include "trireme/engine/engine_options.h"
+
+namespace trireme {
+
+struct EngineFlags {
+  std::string device = "auto";
+  std::string attention = "auto";
+  std::string recompute = "none";
+  int64_t ulysses = 1;
+  bool strict_divisible = false;
+  int64_t tile_tokens = 0;
+  int64_t logits_tile_tokens = 0;
+  int64_t threads = 0;         // 0: OMP_NUM_THREADS, else the machine's cores over its ranks
+  int64_t ddp_timeout = 1800;  // seconds
+
+  void declare(OptionParser& parser);
+  // Sets this process's number of threads, and picks its device. Throws ConfigError for devices that are not
+  // there.
+  EngineOptions resolve(const RankPlace& place) const;
+};
+
+// Joins the run that the environment describes.
+std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& options,
+                                int64_t ddp_timeout_seconds);
+
+}  // namespace trireme

@@ -1,0 +1,51 @@
+#include "trireme/cli/model_directory.h"
+
+#include <fstream>
+#include <regex>
+#include <system_error>
+
+#include "trireme/base/environment.h"
+#include "trireme/base/error.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+fs::path hub_cache() {
+  if (const auto cache = environment("HF_HUB_CACHE")) return *cache;
+  if (const auto home = environment("HF_HOME")) return fs::path(*home) / "hub";
+  if (const auto cache = environment("XDG_CACHE_HOME")) return fs::path(*cache) / "huggingface" / "hub";
+  return fs::path(environment("HOME").value_or("/")) / ".cache" / "huggingface" / "hub";
+}
+
+bool is_hub_name(const std::string& text) {
+  static const std::regex form("[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*");
+  return std::regex_match(text, form);
+}
+
+}  // namespace
+
+fs::path find_model_directory(const std::string& name_or_path) {
+  std::error_code ignored;
+  if (fs::exists(fs::path(name_or_path) / "config.json", ignored)) return name_or_path;
+  if (fs::is_directory(name_or_path, ignored))
+    throw ConfigError(
+        cat("the folder ", name_or_path, " has no config.json: it is not a Hugging Face model"));
+  if (!is_hub_name(name_or_path))
+    throw ConfigError(cat("there is no folder '", name_or_path,
+                          "'; expected a model folder with config.json, or a name such as org/name"));
+  std::string folder = "models--" + name_or_path;
+  folder.replace(folder.find('/'), 1, "--");
+  const fs::path model = hub_cache() / folder;
+  std::string revision;
+  std::ifstream(model / "refs" / "main") >> revision;
+  const fs::path snapshot = model / "snapshots" / revision;
+  if (revision.empty() || !fs::exists(snapshot / "config.json", ignored))
+    throw ConfigError(cat("there is no folder '", name_or_path,
+                          "', and the model is not in the Hugging Face cache (", model.string(),
+                          "); download it with:  hf download ", name_or_path));
+  return snapshot;
+}
+
+}  // namespace trireme

@@ -1,0 +1,14 @@
+// Which folder a model's name means.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace trireme {
+
+// A folder with config.json is itself; `org/name` is looked up in the Hugging Face cache on disk
+// (HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub), at the revision that its refs/main names.
+// Nothing is downloaded: when it is not there, the ConfigError gives the command that does.
+std::filesystem::path find_model_directory(const std::string& name_or_path);
+
+}  // namespace trireme

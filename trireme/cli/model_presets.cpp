@@ -1,0 +1,223 @@
+#include "trireme/cli/model_presets.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/cli/nearest_name.h"
+
+namespace trireme {
+namespace {
+
+Json with(Json base, const Json& changes) {
+  base.update(changes);
+  return base;
+}
+
+// 64 wide, two layers: trains in seconds on a laptop. 320 leaves room beside 256 bytes for special tokens.
+Json tiny_llama() {
+  return {{"model_type", "llama"},
+          {"architectures", Json::array({"LlamaForCausalLM"})},
+          {"hidden_act", "silu"},
+          {"hidden_size", 64},
+          {"intermediate_size", 176},
+          {"num_hidden_layers", 2},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"vocab_size", 320},
+          {"max_position_embeddings", 1 << 20},
+          {"rms_norm_eps", 1e-5},
+          {"initializer_range", 0.02},
+          {"rope_theta", 10000.0},
+          {"rope_scaling", nullptr},
+          {"tie_word_embeddings", false},
+          {"bos_token_id", nullptr},
+          {"eos_token_id", 256},
+          {"pad_token_id", nullptr}};
+}
+
+Json small_llama() {
+  return with(tiny_llama(), {{"hidden_size", 512},
+                             {"intermediate_size", 1408},
+                             {"num_hidden_layers", 8},
+                             {"num_attention_heads", 8},
+                             {"num_key_value_heads", 4},
+                             {"vocab_size", 32000},
+                             {"bos_token_id", 1},
+                             {"eos_token_id", 2}});
+}
+
+Json llama3_8b() {
+  return with(tiny_llama(), {{"hidden_size", 4096},
+                             {"intermediate_size", 14336},
+                             {"num_hidden_layers", 32},
+                             {"num_attention_heads", 32},
+                             {"num_key_value_heads", 8},
+                             {"vocab_size", 128256},
+                             {"max_position_embeddings", 131072},
+                             {"rope_theta", 500000.0},
+                             {"rope_scaling",
+                              {{"rope_type", "llama3"},
+                               {"factor", 8.0},
+                               {"low_freq_factor", 1.0},
+                               {"high_freq_factor", 4.0},
+                               {"original_max_position_embeddings", 8192}}},
+                             {"bos_token_id", 128000},
+                             {"eos_token_id", 128001}});
+}
+
+Json mistral_7b() {
+  return with(tiny_llama(), {{"model_type", "mistral"},
+                             {"architectures", Json::array({"MistralForCausalLM"})},
+                             {"hidden_size", 4096},
+                             {"intermediate_size", 14336},
+                             {"num_hidden_layers", 32},
+                             {"num_attention_heads", 32},
+                             {"num_key_value_heads", 8},
+                             {"vocab_size", 32000},
+                             {"max_position_embeddings", 32768},
+                             {"sliding_window", 4096},
+                             {"bos_token_id", 1},
+                             {"eos_token_id", 2}});
+}
+
+Json qwen3_4b() {
+  return with(tiny_llama(), {{"model_type", "qwen3"},
+                             {"architectures", Json::array({"Qwen3ForCausalLM"})},
+                             {"attention_bias", false},
+                             {"head_dim", 128},
+                             {"hidden_size", 2560},
+                             {"intermediate_size", 9728},
+                             {"num_hidden_layers", 36},
+                             {"num_attention_heads", 32},
+                             {"num_key_value_heads", 8},
+                             {"vocab_size", 151936},
+                             {"max_position_embeddings", 40960},
+                             {"rms_norm_eps", 1e-6},
+                             {"rope_theta", 1000000.0},
+                             {"tie_word_embeddings", true},
+                             {"use_sliding_window", false},
+                             {"bos_token_id", 151643},
+                             {"eos_token_id", 151645}});
+}
+
+Json qwen2_7b() {
+  return with(tiny_llama(), {{"model_type", "qwen2"},
+                             {"architectures", Json::array({"Qwen2ForCausalLM"})},
+                             {"hidden_size", 3584},
+                             {"intermediate_size", 18944},
+                             {"num_hidden_layers", 28},
+                             {"num_attention_heads", 28},
+                             {"num_key_value_heads", 4},
+                             {"vocab_size", 152064},
+                             {"max_position_embeddings", 131072},
+                             {"rms_norm_eps", 1e-6},
+                             {"rope_theta", 1000000.0},
+                             {"use_sliding_window", false},
+                             {"bos_token_id", 151643},
+                             {"eos_token_id", 151643}});
+}
+
+// Every key that these families' configuration classes read.
+const std::vector<std::string>& known_keys() {
+  static const std::vector<std::string> keys = {"attention_bias",
+                                                "attention_dropout",
+                                                "bos_token_id",
+                                                "eos_token_id",
+                                                "head_dim",
+                                                "hidden_act",
+                                                "hidden_size",
+                                                "initializer_range",
+                                                "intermediate_size",
+                                                "layer_types",
+                                                "max_position_embeddings",
+                                                "max_window_layers",
+                                                "mlp_bias",
+                                                "num_attention_heads",
+                                                "num_hidden_layers",
+                                                "num_key_value_heads",
+                                                "original_max_position_embeddings",
+                                                "pad_token_id",
+                                                "rms_norm_eps",
+                                                "rope_parameters",
+                                                "rope_scaling",
+                                                "rope_theta",
+                                                "sliding_window",
+                                                "tie_word_embeddings",
+                                                "use_cache",
+                                                "use_sliding_window",
+                                                "vocab_size"};
+  return keys;
+}
+
+}  // namespace
+
+const std::vector<ModelPreset>& model_presets() {
+  static const std::vector<ModelPreset> presets = {
+      {"tiny", "llama, 64 wide, 2 layers, byte-level tokenizer", tiny_llama(), true},
+      {"tiny-mistral", "the same with a sliding window of 256 tokens",
+       with(tiny_llama(), {{"model_type", "mistral"},
+                           {"architectures", Json::array({"MistralForCausalLM"})},
+                           {"head_dim", 16},
+                           {"sliding_window", 256}}),
+       true},
+      {"tiny-qwen2", "the same with biases and tied embeddings",
+       with(tiny_llama(), {{"model_type", "qwen2"},
+                           {"architectures", Json::array({"Qwen2ForCausalLM"})},
+                           {"tie_word_embeddings", true}}),
+       true},
+      {"tiny-qwen3", "the same with query and key norms and heads 32 wide",
+       with(
+           tiny_llama(),
+           {{"model_type", "qwen3"}, {"architectures", Json::array({"Qwen3ForCausalLM"})}, {"head_dim", 32}}),
+       true},
+      {"small", "llama, 512 wide, 8 layers, 8/4 heads, vocabulary 32,000", small_llama(), false},
+      {"llama3-8b", "the sizes of Llama 3.1 8B", llama3_8b(), false},
+      {"mistral-7b", "the sizes of Mistral 7B v0.1, window 4,096", mistral_7b(), false},
+      {"qwen2-7b", "the sizes of Qwen2.5 7B, 28 query heads", qwen2_7b(), false},
+      {"qwen3-4b", "the sizes of Qwen3 4B, tied embeddings", qwen3_4b(), false},
+  };
+  return presets;
+}
+
+const ModelPreset& find_model_preset(const std::string& name) {
+  std::vector<std::string> names;
+  for (const ModelPreset& preset : model_presets()) {
+    if (preset.name == name) return preset;
+    names.push_back(preset.name);
+  }
+  std::string list;
+  for (const std::string& known : names) list += (list.empty() ? "" : ", ") + known;
+  const auto nearest = nearest_name(name, names);
+  throw ConfigError(cat("--preset is '", name, "'; expected one of ", list,
+                        nearest ? cat(". Did you mean '", *nearest, "'?") : std::string()));
+}
+
+void apply_config_override(Json& config, const std::string& assignment) {
+  const size_t equals = assignment.find('=');
+  if (equals == std::string::npos || equals == 0)
+    throw ConfigError(cat("--set is '", assignment, "'; expected key=value, such as num_hidden_layers=4"));
+  const std::string path = assignment.substr(0, equals);
+  const std::string text = assignment.substr(equals + 1);
+  const std::string key = path.substr(0, path.find('.'));
+  const auto& keys = known_keys();
+  if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+    const auto nearest = nearest_name(key, keys);
+    throw ConfigError(cat("--set ", assignment, ": config.json has no key '", key, "' that these models read",
+                          nearest ? cat("; did you mean '", *nearest, "'?") : std::string()));
+  }
+  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (value.is_discarded()) value = text;
+  Json* place = &config;
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t dot = std::min(path.find('.', begin), path.size());
+    if (place->is_null()) *place = Json::object();
+    if (!place->is_object())
+      throw ConfigError(cat("--set ", assignment, ": '", path.substr(0, begin == 0 ? 0 : begin - 1),
+                            "' is not an object in this config.json"));
+    place = &(*place)[path.substr(begin, dot - begin)];
+    begin = dot + 1;
+  }
+  *place = std::move(value);
+}
+
+}  // namespace trireme

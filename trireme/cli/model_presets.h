@@ -1,0 +1,27 @@
+// The models that `trireme init` can draw: named config.json files in Hugging Face's form.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trireme/base/json.h"
+
+namespace trireme {
+
+struct ModelPreset {
+  std::string name;
+  std::string description;
+  Json config;  // written as config.json; rotary keys in the form that every transformers version reads
+  bool byte_level_tokenizer;  // the tiny ones come with a tokenizer of 256 bytes and a few special tokens
+};
+
+const std::vector<ModelPreset>& model_presets();
+
+// ConfigError that suggests when there is none of that name.
+const ModelPreset& find_model_preset(const std::string& name);
+
+// Applies `key=value` (value is JSON, or text where it is not; a dot leads into an object, as in
+// rope_scaling.factor=8). ConfigError: no '=', or a key that no config.json of these families has.
+void apply_config_override(Json& config, const std::string& assignment);
+
+}  // namespace trireme

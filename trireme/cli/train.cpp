@@ -1,0 +1,128 @@
+#include "trireme/cli/train.h"
+
+#include <iostream>
+#include <unistd.h>
+
+#include <c10/core/DeviceGuard.h>
+
+#include "trireme/base/environment.h"
+#include "trireme/base/error.h"
+#include "trireme/cli/engine_flags.h"
+#include "trireme/cli/model_directory.h"
+#include "trireme/cli/stop_signal.h"
+#include "trireme/train/trainer.h"
+
+namespace trireme {
+namespace {
+
+// Flags that are not options by themselves.
+struct TrainFlags {
+  std::string model;
+  EngineFlags engine;
+  bool bf16 = false;
+  bool fp16 = false;
+  std::string optim = "adamw_torch";
+  std::string packing = "concat";
+  bool no_append_eos = false;
+};
+
+void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
+  parser.text("model_name_or_path", flags.model, "model folder, or org/name in the Hugging Face cache");
+  parser.required("model_name_or_path");
+  parser.path("train_file", o.train_file,
+              "text (.txt, .jsonl or a folder), or the PREFIX of a tokenized set");
+  parser.required("train_file");
+  parser.path("eval_file", o.eval_file, "held-out text or tokenized set");
+  parser.real("validation_split_percentage", o.validation_split_percentage,
+              "hold out this end of --train_file instead");
+  parser.text("text_field", o.text_field, "field of .jsonl documents");
+  parser.flag("no_append_eos", flags.no_append_eos, "no end-of-text token after documents of text");
+  parser.choice("packing", flags.packing, {"concat", "documents"}, "how documents fill sequences");
+  parser.count("max_seq_length", o.max_seq_length, "tokens of a sequence; takes 16k");
+  parser.text(
+      "context_stages", o.context_stages,
+      "LENGTH:STEPS[:PEAK_LEARNING_RATE],...: each stage has its own warm-up and schedule, and half the peak "
+      "of the one before");
+  parser.integer("max_steps", o.max_steps, "optimizer steps; -1: --num_train_epochs decides");
+  parser.real("num_train_epochs", o.num_train_epochs, "passes over the data");
+  parser.count("per_device_train_batch_size", o.per_device_train_batch_size,
+               "sequences of one micro-batch of each group of --ulysses ranks");
+  parser.count("gradient_accumulation_steps", o.gradient_accumulation_steps, "micro-batches of one step");
+  parser.real("learning_rate", o.learning_rate, "peak");
+  parser.choice("lr_scheduler_type", o.lr_scheduler_type, schedule_names(), "schedule of each stage");
+  parser.text("lr_scheduler_kwargs", o.lr_scheduler_kwargs, R"(JSON, such as {"min_lr_rate": 0.1})");
+  parser.real("warmup_ratio", o.warmup_ratio, "share of a stage's steps");
+  parser.real("warmup_steps", o.warmup_steps, "steps; below 1: a share");
+  OptimizerOptions& optimizer = o.engine.optimizer;
+  parser.choice("optim", flags.optim, {"adamw_torch", "sgd"}, "optimizer");
+  parser.real("weight_decay", optimizer.weight_decay, "skips norms and biases");
+  parser.real("adam_beta1", optimizer.beta1, "");
+  parser.real("adam_beta2", optimizer.beta2, "");
+  parser.real("adam_epsilon", optimizer.epsilon, "");
+  parser.real("max_grad_norm", optimizer.max_grad_norm, "gradients are clipped to this norm; 0: not");
+  parser.flag("bf16", flags.bf16, "compute in bf16, with fp32 masters and sums");
+  parser.flag("fp16", flags.fp16, "not built yet");
+  flags.engine.declare(parser);
+  parser.path("output_dir", o.output_dir, "the run's folder");
+  parser.flag("overwrite_output_dir", o.overwrite_output_dir,
+              "remove an earlier run's checkpoints and metrics there");
+  parser.text("resume_from_checkpoint", o.resume_from_checkpoint,
+              "true: newest whole one; auto: that, or a fresh run; or a path");
+  parser.count("save_steps", o.save_steps, "steps between checkpoints; 0: only at the end");
+  parser.count("save_total_limit", o.save_total_limit, "checkpoints to keep; 0: all");
+  parser.count("logging_steps", o.logging_steps,
+               "steps between printed lines where the output is no terminal");
+  parser.count("eval_steps", o.eval_steps, "steps between evaluations; 0: only at the end");
+  parser.count("max_eval_samples", o.max_eval_samples, "sequences of one evaluation; 0: all");
+  parser.count("seed", o.seed, "of the order of samples");
+  parser.real("peak_tflops", o.peak_tflops, "of one rank's device, for MFU; 0: measured");
+}
+
+void refuse_what_is_not_built(const TrainFlags& flags) {
+  if (flags.fp16) throw ConfigError("--fp16 is not built yet; use --bf16, or neither for fp32");
+  if (flags.packing == "documents")
+    throw ConfigError(
+        "--packing documents is not built yet; --packing concat joins documents by the end-of-text token, "
+        "with "
+        "attention across them");
+}
+
+}  // namespace
+
+int run_train(const std::vector<std::string>& arguments) {
+  TrainOptions options;
+  TrainFlags flags;
+  OptionParser parser("train", "Trains a model on long sequences, split over --ulysses ranks.");
+  declare(parser, flags, options);
+  if (!parser.parse(arguments)) return 0;
+  refuse_what_is_not_built(flags);
+  options.model_dir = find_model_directory(flags.model);
+  options.append_eos = !flags.no_append_eos;
+
+  const RankPlace place = place_from_environment();
+  const OptimizerOptions optimizer = options.engine.optimizer;
+  options.engine = flags.engine.resolve(place);
+  options.engine.optimizer = optimizer;
+  options.engine.optimizer.kind = flags.optim == "sgd" ? OptimizerKind::sgd : OptimizerKind::adamw;
+  options.engine.precision = flags.bf16 ? Precision::bf16 : Precision::fp32;
+  check_options(options);
+
+  TrainHooks hooks;
+  hooks.out = &std::cout;
+  // A launcher on a terminal tells its ranks so.
+  hooks.terminal = ::isatty(STDOUT_FILENO) == 1 || environment("TRIREME_TERMINAL") == "1";
+  hooks.stop_requested = &watch_stop_signals();
+  const c10::DeviceGuard guard(options.engine.device);
+  const auto world = join_run(place, options.engine, flags.engine.ddp_timeout);
+  const TrainOutcome outcome = train(*world, options, hooks);
+  if (outcome.stopped) {
+    if (place.rank == 0)
+      std::cerr << "trireme: asked to stop: finished step " << outcome.steps << " of " << outcome.total_steps
+                << " and saved " << outcome.checkpoint.string()
+                << "; go on with --resume_from_checkpoint true" << std::endl;
+    return CommError("").exit_code();
+  }
+  return 0;
+}
+
+}  // namespace trireme

@@ -1,0 +1,74 @@
+#include "trireme/cli/verify.h"
+
+#include <iostream>
+#include <mutex>
+
+#include <c10/core/DeviceGuard.h>
+
+#include "trireme/base/error.h"
+#include "trireme/cli/engine_flags.h"
+#include "trireme/cli/model_directory.h"
+#include "trireme/comm/thread_world.h"
+#include "trireme/eval/verify_reference.h"
+
+namespace trireme {
+
+int run_verify(const std::vector<std::string>& arguments) {
+  std::string model, precision = "fp32";
+  std::filesystem::path reference;
+  double tolerance = 1e-4;
+  int64_t ranks_as_threads = 0, rows = 8;
+  bool json = false;
+  EngineFlags flags;
+  OptionParser parser(
+      "verify",
+      "Compares loss, logits and every gradient with a reference file. Exits 0 when each differs by at "
+      "most --tolerance of its largest entry, 1 when not.");
+  parser.text("model", model, "model folder, or org/name in the Hugging Face cache");
+  parser.required("model");
+  parser.path("reference", reference, "file made by tools/hf_reference.py");
+  parser.required("reference");
+  parser.choice("precision", precision, {"fp32", "bf16"}, "of the computation");
+  parser.real("tolerance", tolerance, "of each tensor's largest entry");
+  parser.count("ranks_as_threads", ranks_as_threads,
+               "ranks within this process; sets --ulysses where that is not given");
+  parser.count("rows", rows, "worst tensors to print");
+  parser.flag("json", json, "print JSON, with every tensor");
+  flags.declare(parser);
+  if (!parser.parse(arguments)) return 0;
+  if (!(tolerance > 0)) throw ConfigError(cat("--tolerance is ", tolerance, "; expected a number above 0"));
+
+  const std::filesystem::path model_dir = find_model_directory(model);
+  const RankPlace place = place_from_environment();
+  const bool threads = parser.given("ranks_as_threads");
+  if (threads && place.size > 1)
+    throw ConfigError("--ranks_as_threads runs all ranks in one process; do not give it under a launcher");
+  if (threads && ranks_as_threads < 1) throw ConfigError("--ranks_as_threads is 0; expected 1 or more");
+  // Every rank takes part in the one sequence unless asked otherwise.
+  if (!parser.given("ulysses")) flags.ulysses = threads ? ranks_as_threads : place.size;
+  EngineOptions options = flags.resolve(place);
+  options.precision = parse_precision(precision);
+  const c10::DeviceGuard guard(options.device);
+
+  VerifyResult result;
+  if (threads) {
+    std::mutex mutex;
+    run_ranks_as_threads(
+        static_cast<int>(ranks_as_threads),
+        [&](World& world) {
+          const VerifyResult of_rank = verify_reference(world, model_dir, reference, options, tolerance);
+          const std::lock_guard<std::mutex> lock(mutex);
+          result = of_rank;
+        },
+        std::chrono::seconds(flags.ddp_timeout));
+  } else {
+    const auto world = join_run(place, options, flags.ddp_timeout);
+    result = verify_reference(*world, model_dir, reference, options, tolerance);
+  }
+  if (place.rank == 0)
+    std::cout << (json ? result.to_json().dump(1) + "\n" : result.table(static_cast<int>(rows)))
+              << std::flush;
+  return result.passed() ? 0 : 1;
+}
+
+}  // namespace trireme

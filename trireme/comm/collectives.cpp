@@ -1,0 +1,326 @@
+// How each collective is made from a backend's primitives:
+//
+//   all_to_all          the backend's all-to-all, of bytes: every dtype travels, whatever the backend can reduce
+//   all_gather          the backend's all-gather of bytes; where rows are uneven, one broadcast from each rank
+//   reduce_scatter_sum  all-to-all of row blocks, then a sum of the P blocks in rank order on this rank
+//   all_reduce_sum      large: reduce_scatter_sum of flat slices, then all_gather; small: all_gather, then the sum
+//   reduce_sum          reduce_scatter_sum of flat slices, then all_to_all of the slices to the root
+//
+// On NCCL, sums of fp32, fp64 and integers are NCCL's own: fixed in order for a given topology, and the same bits on
+// every rank, though not in rank order. Sums of 16-bit floats are ours there too, since NCCL's round at each hop.
+#include "trireme/comm/collectives.h"
+
+#include <numeric>
+
+#include "trireme/base/sequence_layout.h"
+#include "trireme/comm/failure.h"
+
+namespace trireme {
+namespace {
+
+// Below this size a sum gathers everything at once rather than in two rounds.
+constexpr int64_t kGatherBelow_bytes = 16 * 1024;
+// The partial sums of one piece stay in the cache.
+constexpr int64_t kPiece_elements = 64 * 1024;
+
+enum class Reduction { sum, max };
+
+// One collective as the caller sees it: it counts time and bytes under one name, whatever it is made of.
+class Call {
+ public:
+  Call(Group& group, std::string name)
+      : group_(group), name_(std::move(name)), start_(std::chrono::steady_clock::now()) {}
+
+  Group& group() { return group_; }
+  int rank() const { return group_.rank(); }
+  int size() const { return group_.size(); }
+  bool native_sum(at::ScalarType dtype) const {
+    return group_.backend().getBackendName() == "nccl" && dtype != at::kHalf && dtype != at::kBFloat16;
+  }
+  void sent(int64_t bytes) { sent_bytes_ += bytes; }
+
+  // Starts the works and waits for them; failures become CommError.
+  template <typename Start>
+  void run(Start&& start) {
+    const FailureContext context{cat(name_, " of group '", group_.name(), "'"),
+                                 group_.world_ranks()[group_.rank()], group_.world_ranks(), group_.timeout()};
+    rethrow_as_comm_error(context, [&] {
+      for (const c10::intrusive_ptr<c10d::Work>& work : start(group_.backend())) work->wait();
+    });
+  }
+
+  void finish() {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
+    group_.count(name_, sent_bytes_, passed.count());
+  }
+
+ private:
+  Group& group_;
+  std::string name_;
+  std::chrono::steady_clock::time_point start_;
+  int64_t sent_bytes_ = 0;
+};
+
+using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
+int64_t sum_of(std::span<const int64_t> values) {
+  return std::accumulate(values.begin(), values.end(), static_cast<int64_t>(0));
+}
+
+// The memory of a contiguous tensor as one row of bytes.
+at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.view({-1}).view(at::kByte); }
+
+int64_t row_bytes(const at::Tensor& tensor) {
+  int64_t elements = 1;
+  for (int64_t dim = 1; dim < tensor.dim(); ++dim) elements *= tensor.size(dim);
+  return elements * static_cast<int64_t>(tensor.element_size());
+}
+
+at::Tensor with_rows(const at::Tensor& like, int64_t rows) {
+  std::vector<int64_t> shape = like.sizes().vec();
+  shape.at(0) = rows;
+  return at::empty(shape, like.options().requires_grad(false));
+}
+
+void check_tensor(const Group& group, const char* collective, const at::Tensor& tensor) {
+  TRIREME_ASSERT(tensor.defined() && tensor.is_contiguous(), collective, " of group '", group.name(),
+                 "' takes a contiguous tensor");
+}
+
+void check_rows(const Group& group, const char* collective, std::span<const int64_t> rows, const char* what) {
+  TRIREME_ASSERT(static_cast<int>(rows.size()) == group.size(), collective, " of group '", group.name(), "': ",
+                 rows.size(), " ", what, " for ", group.size(), " ranks");
+  for (const int64_t count : rows) TRIREME_ASSERT(count >= 0, collective, ": negative ", what, ": ", count);
+}
+
+// Row blocks to and from every rank. `output` has sum(receive_rows) rows.
+void trade_rows(Call& call, const at::Tensor& input, std::span<const int64_t> send_rows, at::Tensor& output,
+                std::span<const int64_t> receive_rows) {
+  const int64_t bytes = row_bytes(input);
+  if (bytes == 0) return;
+  std::vector<int64_t> send_bytes(send_rows.begin(), send_rows.end());
+  std::vector<int64_t> receive_bytes(receive_rows.begin(), receive_rows.end());
+  for (int64_t& count : send_bytes) count *= bytes;
+  for (int64_t& count : receive_bytes) count *= bytes;
+  at::Tensor from = as_bytes(input), to = as_bytes(output);
+  c10d::AllToAllOptions options;
+  options.timeout = call.group().timeout();
+  call.sent(sum_of(send_bytes) - send_bytes[call.rank()]);  // before the backend, which may move the splits away
+  call.run([&](c10d::Backend& backend) {
+    return Works{backend.alltoall_base(to, from, receive_bytes, send_bytes, options)};
+  });
+}
+
+// Everyone's rows into `output`, which has sum(rows) rows.
+void gather_rows(Call& call, const at::Tensor& input, at::Tensor& output, std::span<const int64_t> rows) {
+  const int64_t bytes = row_bytes(input);
+  call.sent(rows[call.rank()] * bytes * (call.size() - 1));
+  if (bytes == 0 || sum_of(rows) == 0) return;
+  const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; });
+  at::Tensor from = as_bytes(input), to = as_bytes(output);
+  call.run([&](c10d::Backend& backend) -> Works {
+    // Gloo's all-gather goes through a second buffer as large as the output; its broadcasts do not.
+    if (even && backend.getBackendName() != "gloo") {
+      c10d::AllgatherOptions options;
+      options.timeout = call.group().timeout();
+      return {backend._allgather_base(to, from, options)};
+    }
+    Works works;
+    int64_t offset = 0;
+    for (int root = 0; root < call.size(); ++root) {
+      const int64_t size = rows[root] * bytes;
+      if (size == 0) continue;
+      std::vector<at::Tensor> part{to.narrow(0, offset, size)};
+      if (root == call.rank()) part[0].copy_(from);
+      c10d::BroadcastOptions options;
+      options.rootRank = root;
+      options.timeout = call.group().timeout();
+      works.push_back(backend.broadcast(part, options));
+      offset += size;
+    }
+    return works;
+  });
+}
+
+// blocks [P, n] -> [n]: over ranks, in rank order. A sum of 16-bit floats is made in fp32 and rounded once.
+at::Tensor reduce_blocks(const at::Tensor& blocks, Reduction reduction, at::ScalarType result) {
+  const int64_t ranks = blocks.size(0), elements = blocks.size(1);
+  const bool narrow = blocks.scalar_type() == at::kHalf || blocks.scalar_type() == at::kBFloat16;
+  const at::ScalarType sum_in = narrow ? at::kFloat : blocks.scalar_type();
+  at::Tensor output = at::empty({elements}, blocks.options().dtype(result));
+  for (int64_t begin = 0; begin < elements; begin += kPiece_elements) {
+    const at::Tensor piece = blocks.narrow(1, begin, std::min(kPiece_elements, elements - begin));
+    at::Tensor total = piece[0].to(sum_in, /*non_blocking=*/false, /*copy=*/true);
+    for (int64_t rank = 1; rank < ranks; ++rank) {
+      if (reduction == Reduction::sum) {
+        total.add_(piece[rank]);
+      } else {
+        at::maximum_out(total, total, piece[rank].to(sum_in));
+      }
+    }
+    output.narrow(0, begin, total.size(0)).copy_(total);
+  }
+  return output;
+}
+
+// [sum(rows), ...] -> [rows[rank], ...]
+at::Tensor reduce_scatter_rows(Call& call, const at::Tensor& input, std::span<const int64_t> rows, Reduction reduction,
+                               at::ScalarType result) {
+  const int64_t mine = rows[call.rank()];
+  const std::vector<int64_t> receive(call.size(), mine);
+  at::Tensor blocks = with_rows(input, mine * call.size());
+  trade_rows(call, input, rows, blocks, receive);
+  std::vector<int64_t> shape = input.sizes().vec();
+  shape[0] = mine;
+  return reduce_blocks(blocks.view({call.size(), blocks.numel() / call.size()}), reduction, result).view(shape);
+}
+
+std::vector<int64_t> even_shares(int64_t elements, int ranks) {
+  return SequenceLayout{elements, ranks}.sizes();
+}
+
+// The reduction over ranks of a flat tensor, on every rank, in two rounds or one.
+at::Tensor all_reduce_flat(Call& call, const at::Tensor& flat, Reduction reduction) {
+  const at::ScalarType dtype = flat.scalar_type();
+  const int64_t elements = flat.numel();
+  if (elements * static_cast<int64_t>(flat.element_size()) < kGatherBelow_bytes) {
+    const std::vector<int64_t> all(call.size(), elements);
+    at::Tensor blocks = with_rows(flat, elements * call.size());
+    gather_rows(call, flat, blocks, all);
+    return reduce_blocks(blocks.view({call.size(), elements}), reduction, dtype);
+  }
+  const std::vector<int64_t> shares = even_shares(elements, call.size());
+  const at::Tensor share = reduce_scatter_rows(call, flat, shares, reduction, dtype);
+  at::Tensor whole = with_rows(flat, elements);
+  gather_rows(call, share, whole, shares);
+  return whole;
+}
+
+void all_reduce(Group& group, const char* name, at::Tensor& tensor, Reduction reduction) {
+  check_tensor(group, name, tensor);
+  if (group.size() == 1 || tensor.numel() == 0) return;
+  const at::NoGradGuard no_grad;
+  Call call(group, name);
+  at::Tensor flat = tensor.view({-1});
+  if (call.native_sum(flat.scalar_type())) {
+    std::vector<at::Tensor> tensors{flat};
+    c10d::AllreduceOptions options;
+    options.reduceOp = reduction == Reduction::sum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
+    options.timeout = group.timeout();
+    call.run([&](c10d::Backend& backend) { return Works{backend.allreduce(tensors, options)}; });
+    // As the two rounds would send: all but its own slice, then its own slice to the others.
+    const int64_t mine = even_shares(flat.numel(), call.size())[call.rank()];
+    call.sent((flat.numel() + mine * (call.size() - 2)) * static_cast<int64_t>(flat.element_size()));
+  } else {
+    flat.copy_(all_reduce_flat(call, flat, reduction));
+  }
+  call.finish();
+}
+
+}  // namespace
+
+at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
+                      std::span<const int64_t> receive_rows) {
+  check_tensor(group, "all_to_all", input);
+  check_rows(group, "all_to_all", send_rows, "send_rows");
+  check_rows(group, "all_to_all", receive_rows, "receive_rows");
+  TRIREME_ASSERT(input.dim() > 0 && input.size(0) == sum_of(send_rows), "all_to_all of group '", group.name(),
+                 "': input of shape ", input.sizes(), ", send_rows sum to ", sum_of(send_rows));
+  TRIREME_ASSERT(send_rows[group.rank()] == receive_rows[group.rank()], "all_to_all: ", send_rows[group.rank()],
+                 " rows to itself, ", receive_rows[group.rank()], " from itself");
+  if (group.size() == 1) return input;
+  const at::NoGradGuard no_grad;
+  Call call(group, "all_to_all");
+  at::Tensor output = with_rows(input, sum_of(receive_rows));
+  trade_rows(call, input, send_rows, output, receive_rows);
+  call.finish();
+  return output;
+}
+
+at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows) {
+  check_tensor(group, "all_gather", input);
+  check_rows(group, "all_gather", rows, "rows");
+  TRIREME_ASSERT(input.dim() > 0 && input.size(0) == rows[group.rank()], "all_gather of group '", group.name(),
+                 "': input of shape ", input.sizes(), ", rows[rank] is ", rows[group.rank()]);
+  if (group.size() == 1) return input;
+  const at::NoGradGuard no_grad;
+  Call call(group, "all_gather");
+  at::Tensor output = with_rows(input, sum_of(rows));
+  gather_rows(call, input, output, rows);
+  call.finish();
+  return output;
+}
+
+at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
+                              std::optional<at::ScalarType> result) {
+  check_tensor(group, "reduce_scatter_sum", input);
+  check_rows(group, "reduce_scatter_sum", rows, "rows");
+  TRIREME_ASSERT(input.dim() > 0 && input.size(0) == sum_of(rows), "reduce_scatter_sum of group '", group.name(),
+                 "': input of shape ", input.sizes(), ", rows sum to ", sum_of(rows));
+  const at::ScalarType dtype = result.value_or(input.scalar_type());
+  if (group.size() == 1) return input.to(dtype);
+  const at::NoGradGuard no_grad;
+  Call call(group, "reduce_scatter_sum");
+  const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; });
+  at::Tensor output;
+  if (even && call.native_sum(input.scalar_type()) && input.numel() > 0) {
+    at::Tensor mine = with_rows(input, rows[call.rank()]), whole = input;
+    c10d::ReduceScatterOptions options;
+    options.timeout = group.timeout();
+    call.run([&](c10d::Backend& backend) { return Works{backend._reduce_scatter_base(mine, whole, options)}; });
+    call.sent((input.size(0) - mine.size(0)) * row_bytes(input));
+    output = mine.to(dtype);
+  } else {
+    output = reduce_scatter_rows(call, input, rows, Reduction::sum, dtype);
+  }
+  call.finish();
+  return output;
+}
+
+void all_reduce_sum(Group& group, at::Tensor& tensor) { all_reduce(group, "all_reduce_sum", tensor, Reduction::sum); }
+
+void all_reduce_max(Group& group, at::Tensor& tensor) { all_reduce(group, "all_reduce_max", tensor, Reduction::max); }
+
+void reduce_sum(Group& group, at::Tensor& tensor, int root) {
+  check_tensor(group, "reduce_sum", tensor);
+  TRIREME_ASSERT(root >= 0 && root < group.size(), "reduce_sum: root ", root, " of ", group.size());
+  if (group.size() == 1 || tensor.numel() == 0) return;
+  const at::NoGradGuard no_grad;
+  Call call(group, "reduce_sum");
+  at::Tensor flat = tensor.view({-1});
+  const std::vector<int64_t> shares = even_shares(flat.numel(), call.size());
+  const at::Tensor share = reduce_scatter_rows(call, flat, shares, Reduction::sum, flat.scalar_type());
+  std::vector<int64_t> send(call.size(), 0), receive(call.size(), 0);
+  send[root] = share.numel();
+  if (call.rank() == root) receive = shares;
+  at::Tensor whole = with_rows(flat, sum_of(receive));
+  trade_rows(call, share, send, whole, receive);
+  if (call.rank() == root) flat.copy_(whole);
+  call.finish();
+}
+
+void broadcast(Group& group, at::Tensor& tensor, int root) {
+  check_tensor(group, "broadcast", tensor);
+  TRIREME_ASSERT(root >= 0 && root < group.size(), "broadcast: root ", root, " of ", group.size());
+  if (group.size() == 1 || tensor.numel() == 0) return;
+  const at::NoGradGuard no_grad;
+  Call call(group, "broadcast");
+  std::vector<at::Tensor> tensors{as_bytes(tensor)};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  options.timeout = group.timeout();
+  call.run([&](c10d::Backend& backend) { return Works{backend.broadcast(tensors, options)}; });
+  if (call.rank() == root) call.sent(tensors[0].numel() * (call.size() - 1));
+  call.finish();
+}
+
+void barrier(Group& group) {
+  if (group.size() == 1) return;
+  Call call(group, "barrier");
+  c10d::BarrierOptions options;
+  options.timeout = group.timeout();
+  call.run([&](c10d::Backend& backend) { return Works{backend.barrier(options)}; });
+  call.finish();
+}
+
+}  // namespace trireme

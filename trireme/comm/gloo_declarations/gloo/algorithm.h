@@ -1,0 +1,2 @@
+// Empty on purpose: ProcessGroupGloo.hpp includes it and uses nothing of it. See ../README.md.
+#pragma once

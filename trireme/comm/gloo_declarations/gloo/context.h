@@ -1,0 +1,22 @@
+// What ProcessGroupGloo.hpp names of gloo/context.h. See ../README.md.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+namespace gloo {
+
+class Context {
+ public:
+  void setTimeout(std::chrono::milliseconds timeout);
+};
+
+namespace transport {
+
+class UnboundBuffer {
+ public:
+  virtual ~UnboundBuffer() = 0;
+};
+
+}  // namespace transport
+}  // namespace gloo

@@ -1,0 +1,34 @@
+#include "trireme/comm/group.h"
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+Group::Group(std::string name, c10::intrusive_ptr<c10d::Backend> backend, std::vector<int> world_ranks, int rank,
+             std::chrono::milliseconds timeout)
+    : name_(std::move(name)),
+      backend_(std::move(backend)),
+      world_ranks_(std::move(world_ranks)),
+      rank_(rank),
+      timeout_(timeout) {
+  TRIREME_ASSERT(rank_ >= 0 && rank_ < size(), "group '", name_, "' of ", size(), " ranks, this rank ", rank_);
+  TRIREME_ASSERT(size() == 1 || backend_.defined(), "group '", name_, "' of ", size(), " ranks has no backend");
+}
+
+Group Group::alone(std::string name) {
+  return Group(std::move(name), nullptr, {0}, 0, std::chrono::milliseconds(0));
+}
+
+c10d::Backend& Group::backend() const {
+  TRIREME_ASSERT(backend_.defined(), "group '", name_, "' of one rank has no backend");
+  return *backend_;
+}
+
+void Group::count(const std::string& collective, int64_t sent_bytes, double seconds) {
+  Traffic& entry = traffic_[collective];
+  entry.calls += 1;
+  entry.sent_bytes += sent_bytes;
+  entry.seconds += seconds;
+}
+
+}  // namespace trireme

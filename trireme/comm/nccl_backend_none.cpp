@@ -1,0 +1,18 @@
+#include "trireme/base/error.h"
+#include "trireme/comm/nccl_backend.h"
+
+namespace trireme {
+
+void require_nccl() {
+  throw ConfigError(
+      "the transport 'nccl' was asked for, but this program was built without CUDA: build with TRIREME_CUDA=ON, or "
+      "use gloo");
+}
+
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>&, int, int, int,
+                                                    std::chrono::milliseconds) {
+  require_nccl();
+  return nullptr;
+}
+
+}  // namespace trireme

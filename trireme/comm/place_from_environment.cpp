@@ -1,0 +1,131 @@
+// This process's place among the ranks, from the environment of its launcher:
+//
+//   torchrun, trireme launch, Kubernetes   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+//   mpirun (Open MPI)                      OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE
+//   srun (Slurm)                           SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODEID ...
+#include <charconv>
+
+#include "trireme/base/environment.h"
+#include "trireme/base/error.h"
+#include "trireme/comm/slurm_lists.h"
+#include "trireme/comm/world.h"
+
+namespace trireme {
+namespace {
+
+std::optional<int> whole_number(const std::string& name) {
+  const auto text = environment(name);
+  if (!text) return std::nullopt;
+  int value = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc() || end != text->data() + text->size() || value < 0) {
+    throw ConfigError(cat("environment variable ", name, " is '", *text, "', expected a whole number from 0 on"));
+  }
+  return value;
+}
+
+int required(const std::string& name, const std::string& because) {
+  const auto value = whole_number(name);
+  if (!value) throw ConfigError(cat("environment variable ", name, " is not set, though ", because, "; set both"));
+  return *value;
+}
+
+// `names` are the variables that gave rank, size, local rank and local size.
+void check(const RankPlace& place, const std::vector<std::string>& names) {
+  const auto below = [&](const std::string& a, int value_a, const std::string& b, int value_b) {
+    if (value_a >= value_b) {
+      throw ConfigError(cat("environment variables contradict each other: ", a, " is ", value_a, ", ", b, " is ",
+                            value_b, "; expected ", a, " < ", b));
+    }
+  };
+  below(names[0], place.rank, names[1], place.size);
+  below(names[2], place.local_rank, names[3], place.local_size);
+  if (place.local_size > place.size) {
+    throw ConfigError(cat("environment variables contradict each other: ", names[3], " is ", place.local_size,
+                          ", more than ", names[1], ", which is ", place.size));
+  }
+}
+
+// Where the ranks meet. `address_if_unset` may be empty: then it must be set.
+void read_master(RankPlace& place, const std::string& address_if_unset, const std::string& port_hint) {
+  if (place.size == 1) return;
+  const std::string address = environment("MASTER_ADDR").value_or(address_if_unset);
+  if (address.empty()) {
+    throw ConfigError(cat("environment variable MASTER_ADDR is not set for a run of ", place.size,
+                          " ranks; set it to the host name or address of rank 0's machine"));
+  }
+  const auto port = whole_number("MASTER_PORT");
+  if (!port) {
+    throw ConfigError(cat("environment variable MASTER_PORT is not set for a run of ", place.size,
+                          " ranks; set it, the same for all ranks, to a free port of ", address, port_hint));
+  }
+  if (*port < 1 || *port > 65535) {
+    throw ConfigError(cat("environment variable MASTER_PORT is ", *port, ", expected a port from 1 to 65535"));
+  }
+  place.master_address = address;
+  place.master_port = *port;
+}
+
+RankPlace from_torchrun() {
+  RankPlace place;
+  place.rank = required("RANK", "WORLD_SIZE is");
+  place.size = required("WORLD_SIZE", "RANK is");
+  // Kubernetes operators run one rank a pod and set neither of these.
+  place.local_rank = whole_number("LOCAL_RANK").value_or(0);
+  place.local_size = whole_number("LOCAL_WORLD_SIZE").value_or(place.local_rank + 1);
+  check(place, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
+  read_master(place, "", "");
+  place.master_listen_fd = whole_number("TRIREME_MASTER_FD").value_or(-1);
+  place.agent_has_store = environment("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
+  place.attempt = environment("TORCHELASTIC_RESTART_COUNT").value_or("0");
+  return place;
+}
+
+RankPlace from_openmpi() {
+  RankPlace place;
+  place.rank = required("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE is");
+  place.size = required("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK is");
+  place.local_rank = required("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK is");
+  place.local_size = required("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK is");
+  check(place, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                "OMPI_COMM_WORLD_LOCAL_SIZE"});
+  read_master(place, place.local_size == place.size ? "127.0.0.1" : "", ", e.g. mpirun -x MASTER_PORT=29400");
+  return place;
+}
+
+RankPlace from_slurm() {
+  RankPlace place;
+  place.rank = required("SLURM_PROCID", "SLURM_STEP_ID is");
+  // SLURM_NTASKS describes the job; a step (srun -n) may have fewer.
+  const std::string size_name = environment("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  place.size = required(size_name, "SLURM_PROCID is");
+  place.local_rank = required("SLURM_LOCALID", "SLURM_PROCID is");
+  const int node = required("SLURM_NODEID", "SLURM_PROCID is");
+  const std::string tasks_name =
+      environment("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE";
+  const auto tasks = environment(tasks_name);
+  if (!tasks) throw ConfigError(cat("environment variable ", tasks_name, " is not set, though SLURM_PROCID is"));
+  const std::vector<int> per_node = slurm_tasks_per_node(*tasks);
+  if (node >= static_cast<int>(per_node.size())) {
+    throw ConfigError(cat("environment variables contradict each other: SLURM_NODEID is ", node, ", ", tasks_name,
+                          " is '", *tasks, "', which describes ", per_node.size(), " nodes"));
+  }
+  place.local_size = per_node[node];
+  check(place, {"SLURM_PROCID", size_name, "SLURM_LOCALID", tasks_name});
+  const auto nodes = environment(environment("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST");
+  read_master(place, nodes ? slurm_first_host(*nodes) : "",
+              ", e.g. export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000)) before srun");
+  return place;
+}
+
+}  // namespace
+
+RankPlace place_from_environment() {
+  if (environment("RANK") || environment("WORLD_SIZE")) return from_torchrun();
+  if (environment("OMPI_COMM_WORLD_RANK") || environment("OMPI_COMM_WORLD_SIZE")) return from_openmpi();
+  // A batch script itself is no rank, though SLURM_PROCID is set there; only srun's steps have an id.
+  if (environment("SLURM_STEP_ID") && environment("SLURM_PROCID")) return from_slurm();
+  return {};
+}
+
+}  // namespace trireme

@@ -1,0 +1,36 @@
+#include "trireme/comm/slurm_lists.h"
+
+#include <regex>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+std::vector<int> slurm_tasks_per_node(const std::string& text) {
+  static const std::regex entry(R"((\d{1,6})(?:\(x(\d{1,6})\))?)");
+  std::vector<int> tasks;
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    std::smatch match;
+    if (!std::regex_match(part, match, entry)) {
+      throw ConfigError(cat("cannot read Slurm's tasks per node '", text, "'; expected a list such as 2(x3),1"));
+    }
+    tasks.insert(tasks.end(), match[2].matched ? std::stoi(match[2]) : 1, std::stoi(match[1]));
+    begin = end + 1;
+  }
+  return tasks;
+}
+
+std::string slurm_first_host(const std::string& nodelist) {
+  // prefix, then either the end, a comma, or a bracket whose first number (kept with its zeros) follows.
+  static const std::regex first(R"(^([^\[\],]+)(?:\[(\d+)[^\]]*\]([^\[\],]*))?(?:,.*)?$)");
+  std::smatch match;
+  if (!std::regex_match(nodelist, match, first)) {
+    throw ConfigError(cat("cannot read Slurm's node list '", nodelist, "'; set MASTER_ADDR to rank 0's machine"));
+  }
+  return match[1].str() + match[2].str() + match[3].str();
+}
+
+}  // namespace trireme

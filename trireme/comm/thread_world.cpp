@@ -1,0 +1,111 @@
+#include "trireme/comm/thread_world.h"
+
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include <ATen/Parallel.h>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/thread_backend.h"
+
+namespace trireme {
+namespace {
+
+// What the threads of one run share: the meeting places of their groups, and who has ended.
+class SharedRun {
+ public:
+  // The same meeting for every member that asks with the same key.
+  std::shared_ptr<ThreadMeeting> meeting(const std::string& key, const std::vector<int>& world_ranks) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    auto& place = meetings_[key];
+    if (!place) {
+      place = std::make_shared<ThreadMeeting>(world_ranks);
+      for (const auto& [rank, why] : ended_) {
+        if (place->has_world_rank(rank)) place->fail(why);
+      }
+      if (!failure_.empty()) place->fail(failure_);
+    }
+    return place;
+  }
+
+  // A rank that returned will not come to any collective again: whoever waits for it need not wait for the timeout.
+  void end(int rank) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::string why = cat("rank ", rank, " has already returned");
+    ended_[rank] = why;
+    for (const auto& [key, place] : meetings_) {
+      if (place->has_world_rank(rank)) place->fail(why);
+    }
+  }
+
+  void fail(int rank, std::exception_ptr exception, const std::string& message) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (first_) return;  // the others fail because the first did
+    first_ = std::move(exception);
+    failure_ = cat("rank ", rank, " ended with an error: ", message);
+    for (const auto& [key, place] : meetings_) place->fail(failure_);
+  }
+
+  void rethrow_first() const {
+    if (first_) std::rethrow_exception(first_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<ThreadMeeting>> meetings_;
+  std::map<int, std::string> ended_;
+  std::string failure_;
+  std::exception_ptr first_;
+};
+
+class ThreadWorld : public World {
+ public:
+  ThreadWorld(const RankPlace& place, std::chrono::milliseconds timeout, SharedRun& run)
+      : World(place, timeout), run_(run) {}
+
+  std::unique_ptr<Group> make_group(const std::string& name, const std::vector<std::vector<int>>& members) override {
+    const GroupPlace place = find_group(name, members);
+    const std::string key = cat(groups_made_++, "/", name, "/", place.index);
+    c10::intrusive_ptr<c10d::Backend> backend;
+    if (place.world_ranks.size() > 1) {
+      backend = make_thread_backend(run_.meeting(key, place.world_ranks), place.rank, timeout());
+    }
+    return std::make_unique<Group>(name, backend, place.world_ranks, place.rank, timeout());
+  }
+
+ private:
+  SharedRun& run_;
+  int groups_made_ = 0;
+};
+
+}  // namespace
+
+void run_ranks_as_threads(int ranks, const std::function<void(World&)>& body, std::chrono::milliseconds timeout) {
+  TRIREME_ASSERT(ranks >= 1, "got ", ranks);
+  SharedRun run;
+  const int threads_before = at::get_num_threads();
+  std::vector<std::thread> threads;
+  threads.reserve(ranks);
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        // Ranks share the cores as processes started by the launcher do.
+        at::set_num_threads(std::max(1, threads_before / ranks));
+        ThreadWorld world({.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks}, timeout, run);
+        body(world);
+        run.end(rank);
+      } catch (const std::exception& error) {
+        run.fail(rank, std::current_exception(), error.what());
+      } catch (...) {
+        run.fail(rank, std::current_exception(), "an exception that is not a std::exception");
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  at::set_num_threads(threads_before);
+  run.rethrow_first();
+}
+
+}  // namespace trireme

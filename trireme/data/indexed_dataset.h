@@ -1,0 +1,70 @@
+// Reader of Megatron-LM's indexed dataset, PREFIX.bin and PREFIX.idx, by memory map.
+//
+//   PREFIX.bin   the tokens of all sequences, one after another, in one integer type
+//   PREFIX.idx   "MMIDIDX\0\0", version 1 (u64), dtype code (u8), sequence count n (u64), document index
+//   count d (u64),
+//                sizes int32[n] in tokens, pointers int64[n] in bytes into .bin, document indices int64[d] (0
+//                first, n last: document i is the sequences [index[i], index[i+1])); little-endian,
+//                unaligned.
+//
+// Here the whole set is one stream of tokens, cut by sequence borders; Trireme's writer makes a document one
+// sequence.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "trireme/data/mapped_file.h"
+
+namespace trireme {
+
+enum class TokenType : uint8_t { uint8 = 1, int8 = 2, int16 = 3, int32 = 4, int64 = 5, uint16 = 8 };
+
+int64_t token_bytes(TokenType type);
+// What Megatron-LM chooses: uint16 below 65,500 ids, else int32.
+TokenType token_type_for(int64_t vocab_size);
+
+// The name of one of the two files. `prefix` may itself end in .bin or .idx.
+std::filesystem::path indexed_dataset_bin(const std::filesystem::path& prefix);
+std::filesystem::path indexed_dataset_idx(const std::filesystem::path& prefix);
+// Both files are there.
+bool is_indexed_dataset(const std::filesystem::path& prefix);
+
+class IndexedDataset {
+ public:
+  // Checks magic, version, counts, sizes, pointers, document indices and the size of both files. Throws
+  // DataError that names the file and the offset.
+  explicit IndexedDataset(const std::filesystem::path& prefix);
+
+  int64_t tokens() const { return tokens_; }
+  int64_t sequences() const { return sequences_; }
+  int64_t documents() const { return documents_; }
+  TokenType type() const { return type_; }
+  const std::filesystem::path& path() const { return bin_.path(); }
+
+  int64_t sequence_begin(int64_t sequence) const;  // token offset in the stream; sequences() gives tokens()
+  int64_t sequence_size(int64_t sequence) const {
+    return sequence_begin(sequence + 1) - sequence_begin(sequence);
+  }
+  int64_t document_begin(int64_t document) const;  // token offset in the stream; documents() gives tokens()
+  int64_t document_of(int64_t token) const;        // which document holds this token of the stream
+
+  // Copies tokens [begin, begin + count) of the stream to `out`. `vocab_size` > 0: a token outside [0,
+  // vocab_size) is a DataError that names the document, the token's place and its id.
+  void read(int64_t begin, int64_t count, int64_t* out, int64_t vocab_size = 0) const;
+
+ private:
+  void check_layout();
+
+  MappedFile idx_;
+  MappedFile bin_;
+  TokenType type_ = TokenType::int32;
+  int64_t sequences_ = 0;
+  int64_t documents_ = 0;
+  int64_t tokens_ = 0;
+  int64_t pointers_at_ = 0;          // byte offset of the pointers in .idx
+  int64_t document_indices_at_ = 0;  // byte offset of the document indices in .idx
+};
+
+}  // namespace trireme

@@ -1,0 +1,163 @@
+#include "trireme/data/indexed_dataset_writer.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <limits>
+#include <unistd.h>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr size_t kBufferBytes = size_t{4} << 20;
+
+[[noreturn]] void fail(const std::filesystem::path& file, const char* what) {
+  const int failure = errno;
+  throw DataError(
+      cat(file.string(), ": ", what, ": ", std::strerror(failure),
+          failure == ENOSPC ? "; free some space, or choose another --output; nothing was left behind" : ""));
+}
+
+int create(const std::filesystem::path& file) {
+  const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor < 0) fail(file, "cannot be created");
+  return descriptor;
+}
+
+void write_all(int descriptor, const std::byte* data, size_t bytes, const std::filesystem::path& file) {
+  while (bytes > 0) {
+    const ssize_t written = ::write(descriptor, data, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail(file, "cannot be written");
+    data += written;
+    bytes -= static_cast<size_t>(written);
+  }
+}
+
+// Closes in every case; some file systems tell only now that the disk is full.
+void sync_and_close(int descriptor, const std::filesystem::path& file) {
+  int failure = ::fsync(descriptor) == 0 ? 0 : errno;
+  if (::close(descriptor) != 0 && failure == 0) failure = errno;
+  errno = failure;
+  if (failure != 0) fail(file, "cannot be synced to disk");
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  ::fsync(descriptor);
+  ::close(descriptor);
+}
+
+template <typename T>
+void append(std::vector<std::byte>& out, T value) {
+  const size_t at = out.size();
+  out.resize(at + sizeof(T));
+  std::memcpy(out.data() + at, &value, sizeof(T));
+}
+
+}  // namespace
+
+IndexedDatasetWriter::IndexedDatasetWriter(const std::filesystem::path& prefix, int64_t vocab_size)
+    : bin_(indexed_dataset_bin(prefix)),
+      idx_(indexed_dataset_idx(prefix)),
+      vocab_size_(vocab_size),
+      type_(token_type_for(vocab_size)) {
+  const std::string suffix = cat(".partial-", ::getpid());
+  (partial_bin_ = bin_) += suffix;
+  (partial_idx_ = idx_) += suffix;
+  if (bin_.has_parent_path()) {
+    std::error_code error;
+    std::filesystem::create_directories(bin_.parent_path(), error);
+    if (error) throw DataError(cat(bin_.parent_path().string(), ": cannot be created: ", error.message()));
+  }
+  descriptor_ = create(partial_bin_);
+  buffer_.reserve(kBufferBytes + 64);
+}
+
+IndexedDatasetWriter::~IndexedDatasetWriter() {
+  remove_partial();
+}
+
+void IndexedDatasetWriter::remove_partial() const {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  std::error_code ignored;
+  std::filesystem::remove(partial_bin_, ignored);
+  std::filesystem::remove(partial_idx_, ignored);
+}
+
+void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens) {
+  if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
+    throw DataError(cat(bin_.string(), ": document ", documents(), " has ", tokens.size(),
+                        " tokens; the format holds at most 2147483647 in one: split the document"));
+  for (const int32_t token : tokens) {
+    if (token < 0 || token >= vocab_size_)
+      throw DataError(cat(bin_.string(), ": document ", documents(), " has the token id ", token,
+                          ", outside the vocabulary of ", vocab_size_, " ids"));
+    if (type_ == TokenType::uint16)
+      append(buffer_, static_cast<uint16_t>(token));
+    else
+      append(buffer_, token);
+    if (buffer_.size() >= kBufferBytes) {
+      write_all(descriptor_, buffer_.data(), buffer_.size(), partial_bin_);
+      buffer_.clear();
+    }
+  }
+  sizes_.push_back(static_cast<int32_t>(tokens.size()));
+  tokens_ += static_cast<int64_t>(tokens.size());
+}
+
+void IndexedDatasetWriter::write_index() const {
+  std::vector<std::byte> out;
+  out.reserve(34 + sizes_.size() * 20 + 8);
+  for (const char c : std::string_view("MMIDIDX\0\0", 9)) append(out, c);
+  append(out, uint64_t{1});
+  append(out, static_cast<uint8_t>(type_));
+  append(out, static_cast<uint64_t>(sizes_.size()));
+  append(out, static_cast<uint64_t>(sizes_.size() + 1));
+  for (const int32_t size : sizes_) append(out, size);
+  int64_t pointer = 0;
+  for (const int32_t size : sizes_) {
+    append(out, pointer);
+    pointer += size * token_bytes(type_);
+  }
+  for (int64_t document = 0; document <= documents(); ++document) append(out, document);
+
+  const int descriptor = create(partial_idx_);
+  try {
+    write_all(descriptor, out.data(), out.size(), partial_idx_);
+  } catch (...) {
+    ::close(descriptor);
+    throw;
+  }
+  sync_and_close(descriptor, partial_idx_);
+}
+
+void IndexedDatasetWriter::finish() {
+  if (tokens_ == 0)
+    throw DataError(
+        cat(bin_.string(), ": there is nothing to write: no document has a token; is the input empty?"));
+  write_all(descriptor_, buffer_.data(), buffer_.size(), partial_bin_);
+  buffer_.clear();
+  const int descriptor = descriptor_;
+  descriptor_ = -1;
+  sync_and_close(descriptor, partial_bin_);
+  write_index();
+  // An older index goes first and the new one comes last: at no time does an index lie beside another set's
+  // tokens.
+  std::error_code error;
+  std::filesystem::remove(idx_, error);
+  if (!error) std::filesystem::rename(partial_bin_, bin_, error);
+  if (!error) {
+    std::filesystem::rename(partial_idx_, idx_, error);
+    std::error_code ignored;
+    if (error) std::filesystem::remove(bin_, ignored);
+  }
+  if (error) throw DataError(cat(bin_.string(), ": cannot be put in place: ", error.message()));
+  sync_folder(bin_.has_parent_path() ? bin_.parent_path() : std::filesystem::path("."));
+}
+
+}  // namespace trireme

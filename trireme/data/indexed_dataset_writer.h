@@ -1,0 +1,48 @@
+// Streams documents into an indexed dataset (format: indexed_dataset.h). The two files appear under their own
+// names only when `finish` has written and synced them; before that, and after any failure, there is nothing.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "trireme/data/indexed_dataset.h"
+
+namespace trireme {
+
+class IndexedDatasetWriter {
+ public:
+  // Makes PREFIX's folder when needed. Token ids must lie in [0, vocab_size), which also chooses their type.
+  // Throws DataError when the folder cannot be written to.
+  IndexedDatasetWriter(const std::filesystem::path& prefix, int64_t vocab_size);
+  ~IndexedDatasetWriter();  // without `finish`: removes what was written
+  IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
+  IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
+
+  // One document, one sequence. Throws DataError: an id outside the vocabulary, 2^31 tokens or more, full
+  // disk.
+  void add_document(std::span<const int32_t> tokens);
+  // Throws DataError: no tokens were added, full disk. Replaces a set of the same name.
+  void finish();
+
+  int64_t documents() const { return static_cast<int64_t>(sizes_.size()); }
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  void write_index() const;
+  void remove_partial() const;
+
+  std::filesystem::path bin_;
+  std::filesystem::path idx_;
+  std::filesystem::path partial_bin_;
+  std::filesystem::path partial_idx_;
+  int64_t vocab_size_ = 0;
+  TokenType type_ = TokenType::int32;
+  int descriptor_ = -1;
+  std::vector<std::byte> buffer_;
+  std::vector<int32_t> sizes_;
+  int64_t tokens_ = 0;
+};
+
+}  // namespace trireme

@@ -1,0 +1,161 @@
+#include "trireme/data/pre_tokenizer.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include <utf8proc.h>
+
+#include "trireme/base/error.h"
+#include "trireme/data/utf8.h"
+
+namespace trireme {
+
+namespace {
+
+// GPT-2's own pattern, which ByteLevel applies when use_regex is on.
+constexpr const char* kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+std::string type_of(const Json& json, const char* what, const std::string& origin) {
+  if (!json.is_object() || !json.contains("type") || !json["type"].is_string())
+    throw DataError(cat(origin, ": ", what, " has no type: ", json.dump().substr(0, 100)));
+  return json["type"].get<std::string>();
+}
+
+bool flag(const Json& json, const char* key, bool otherwise, const std::string& origin) {
+  if (!json.contains(key)) return otherwise;
+  if (!json[key].is_boolean())
+    throw DataError(cat(origin, ": ", key, " is ", json[key].dump(), "; expected true or false"));
+  return json[key].get<bool>();
+}
+
+bool is_number(uint32_t code) {
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
+  return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
+         category == UTF8PROC_CATEGORY_NO;
+}
+
+// Calls piece(text) for runs of digits, or each digit, and for what lies between.
+void split_digits(std::string_view text, bool each_alone,
+                  const std::function<void(std::string_view)>& piece) {
+  size_t begin = 0;
+  bool run_is_digits = false;
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Character character = read_character(text, at);
+    const bool digit = is_number(character.code);
+    if (at > begin && (digit != run_is_digits || (digit && each_alone))) {
+      piece(text.substr(begin, at - begin));
+      begin = at;
+    }
+    run_is_digits = digit;
+    at += static_cast<size_t>(character.bytes);
+  }
+  if (begin < text.size()) piece(text.substr(begin));
+}
+
+}  // namespace
+
+Normalizer::Normalizer(const Json& json, const std::string& origin) {
+  if (!json.is_null()) add(json, origin);
+}
+
+void Normalizer::add(const Json& json, const std::string& origin) {
+  const std::string type = type_of(json, "normalizer", origin);
+  if (type == "NFC") {
+    nfc_ = true;
+  } else if (type == "Sequence" && json.contains("normalizers") && json["normalizers"].is_array()) {
+    for (const Json& part : json["normalizers"]) add(part, origin);
+  } else {
+    throw ConfigError(cat(origin, ": the normalizer ", type, " is not built; null, NFC and Sequence are"));
+  }
+}
+
+std::string_view Normalizer::normalize(std::string_view text, std::string& storage) const {
+  // Every character below U+0300 is its own NFC and composes with nothing before it; its lead byte is below
+  // 0xCC.
+  const bool plain = std::ranges::all_of(text, [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte < 0xCC;
+  });
+  if (!nfc_ || plain) return text;
+  utf8proc_uint8_t* normal = nullptr;
+  const auto bytes = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                  static_cast<utf8proc_ssize_t>(text.size()), &normal,
+                                  static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  if (bytes < 0)
+    throw DataError(
+        cat("a document of ", text.size(), " bytes cannot be normalized: ", utf8proc_errmsg(bytes)));
+  storage.assign(reinterpret_cast<const char*>(normal), static_cast<size_t>(bytes));
+  std::free(normal);
+  return storage;
+}
+
+PreTokenizer::PreTokenizer(const Json& json, const std::string& origin) {
+  if (!json.is_null()) add(json, origin);
+  const auto byte_level = std::ranges::find(steps_, Kind::byte_level, &Step::kind);
+  if (byte_level == steps_.end() || byte_level + 1 != steps_.end())
+    throw ConfigError(cat(origin,
+                          ": the pre_tokenizer must end in ByteLevel: byte-level BPE (the GPT-2, Llama-3 and "
+                          "Qwen kinds) is what is built"));
+}
+
+void PreTokenizer::add(const Json& json, const std::string& origin) {
+  const std::string type = type_of(json, "pre_tokenizer", origin);
+  Step step;
+  if (type == "Sequence" && json.contains("pretokenizers") && json["pretokenizers"].is_array()) {
+    for (const Json& part : json["pretokenizers"]) add(part, origin);
+    return;
+  }
+  if (type == "ByteLevel") {
+    step.kind = Kind::byte_level;
+    step.add_prefix_space = flag(json, "add_prefix_space", true, origin);
+    if (flag(json, "use_regex", true, origin)) step.pattern.emplace_back(kGpt2Pattern);
+  } else if (type == "Digits") {
+    step.kind = Kind::digits;
+    step.each_digit_alone = flag(json, "individual_digits", false, origin);
+  } else if (type == "Split") {
+    const Json pattern = json.value("pattern", Json());
+    if (pattern.is_object() && pattern.contains("Regex") && pattern["Regex"].is_string())
+      step.pattern.emplace_back(pattern["Regex"].get<std::string>());
+    else if (pattern.is_object() && pattern.contains("String") && pattern["String"].is_string())
+      step.pattern.emplace_back(literal_pattern(pattern["String"].get<std::string>()));
+    else
+      throw DataError(
+          cat(origin, ": Split has the pattern ", pattern.dump(), R"(; expected {"Regex": ...})"));
+    const auto behavior = json.value("behavior", std::string());
+    if (behavior != "Isolated" && behavior != "Removed")
+      throw ConfigError(
+          cat(origin, ": Split with the behavior \"", behavior, "\" is not built; Isolated and Removed are"));
+    const bool invert = flag(json, "invert", false, origin);
+    step.drop_matches = behavior == "Removed" && !invert;
+    step.drop_others = behavior == "Removed" && invert;
+  } else {
+    throw ConfigError(cat(origin, ": the pre_tokenizer ", type,
+                          " is not built; ByteLevel, Split, Digits and Sequence are"));
+  }
+  steps_.push_back(std::move(step));
+}
+
+void PreTokenizer::step(size_t index, std::string_view text, const Sink& sink) const {
+  if (text.empty()) return;
+  if (index == steps_.size()) {
+    sink(text);
+    return;
+  }
+  const Step& now = steps_[index];
+  if (now.kind == Kind::digits) {
+    split_digits(text, now.each_digit_alone, [&](std::string_view piece) { step(index + 1, piece, sink); });
+    return;
+  }
+  std::string with_space;
+  if (now.add_prefix_space && text[0] != ' ') text = with_space.append(" ").append(text);
+  if (now.pattern.empty()) {
+    step(index + 1, text, sink);
+    return;
+  }
+  now.pattern[0].split(text, [&](std::string_view piece, bool is_match) {
+    if (!(is_match ? now.drop_matches : now.drop_others)) step(index + 1, piece, sink);
+  });
+}
+
+}  // namespace trireme

@@ -1,0 +1,29 @@
+// A split pattern of tokenizer.json, run by Oniguruma, the engine that the Hugging Face library uses.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace trireme {
+
+class SplitPattern {
+ public:
+  // Throws ConfigError that quotes the pattern and Oniguruma's reason.
+  explicit SplitPattern(const std::string& pattern);
+
+  // Calls `piece(text, is_match)` for the matches and for what lies between them, in order; together they are
+  // `text`. Empty pieces are left out. Throws DataError when a match takes beyond Oniguruma's limits. Safe
+  // from many threads.
+  void split(std::string_view text, const std::function<void(std::string_view, bool)>& piece) const;
+
+ private:
+  std::string pattern_;
+  std::shared_ptr<void> regex_;
+};
+
+// The pattern that matches `literal` and nothing else.
+std::string literal_pattern(std::string_view literal);
+
+}  // namespace trireme

@@ -1,0 +1,96 @@
+#include "trireme/data/tokenize_corpus.h"
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <mutex>
+
+#include <ATen/Parallel.h>
+
+#include "trireme/base/error.h"
+#include "trireme/data/indexed_dataset_writer.h"
+#include "trireme/data/utf8.h"
+
+namespace trireme {
+
+namespace {
+
+// Enough for every thread to have work, little enough to stay in memory.
+constexpr size_t kBatchBytes = size_t{16} << 20;
+
+std::vector<Document> read_batch(TextSource& source) {
+  std::vector<Document> batch;
+  size_t bytes = 0;
+  while (bytes < kBatchBytes) {
+    auto document = source.next();
+    if (!document) break;
+    bytes += document->text.size();
+    batch.push_back(std::move(*document));
+  }
+  return batch;
+}
+
+// ids[i] of batch[i]; documents differ in length, so threads take them one by one.
+std::vector<std::vector<int32_t>> encode_batch(const Tokenizer& tokenizer, const std::vector<Document>& batch,
+                                               std::vector<PieceCache>& caches) {
+  std::vector<std::vector<int32_t>> ids(batch.size());
+  std::atomic<size_t> next{0};
+  std::mutex failing;
+  size_t failed_at = batch.size();
+  std::exception_ptr failure;
+  at::parallel_for(0, static_cast<int64_t>(caches.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t worker = begin; worker < end; ++worker) {
+      for (size_t i = next++; i < batch.size(); i = next++) {
+        try {
+          ids[i] = tokenizer.encode(batch[i].text, caches[static_cast<size_t>(worker)]);
+        } catch (const DataError& error) {
+          const std::lock_guard<std::mutex> lock(failing);
+          if (i >= failed_at) continue;
+          failed_at = i;  // the first document in order is named, whichever thread came first
+          failure = std::make_exception_ptr(DataError(cat(batch[i].origin, ": ", error.what())));
+        }
+      }
+    }
+  });
+  if (failure) std::rethrow_exception(failure);
+  return ids;
+}
+
+}  // namespace
+
+CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::filesystem::path>& inputs,
+                             const std::filesystem::path& prefix, const CorpusOptions& options,
+                             const std::function<void(const CorpusReport&)>& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  const int32_t end_of_text = options.append_end_of_text ? tokenizer.end_of_text_id() : -1;
+  TextSource source(inputs, options.field);
+  IndexedDatasetWriter writer(prefix, options.vocab_size > 0 ? options.vocab_size : tokenizer.vocab_size());
+  std::vector<PieceCache> caches(static_cast<size_t>(at::get_num_threads()));
+  CorpusReport report;
+  const auto update = [&] {
+    report.documents = writer.documents();
+    report.tokens = writer.tokens();
+    report.source = source.counts();
+    report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  for (auto batch = read_batch(source); !batch.empty(); batch = read_batch(source)) {
+    auto encoded = encode_batch(tokenizer, batch, caches);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (!is_valid_utf8(batch[i].text)) ++report.replaced_documents;
+      auto& ids = encoded[i];
+      if (options.append_end_of_text && (ids.empty() || ids.back() != end_of_text))
+        ids.push_back(end_of_text);
+      writer.add_document(ids);
+    }
+    update();
+    if (progress) progress(report);
+  }
+  if (source.counts().files == 0)
+    throw DataError(cat("the input holds no text file (", source.counts().binary_files, " binary and ",
+                        source.counts().hidden_entries, " hidden ones were left out)"));
+  writer.finish();
+  update();
+  return report;
+}
+
+}  // namespace trireme

@@ -1,0 +1,36 @@
+// Text files -> an indexed dataset: documents are read in order, encoded in parallel, written in order.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "trireme/data/text_source.h"
+#include "trireme/data/tokenizer.h"
+
+namespace trireme {
+
+struct CorpusOptions {
+  std::string field = "text";      // of .jsonl lines
+  bool append_end_of_text = true;  // to each document that does not end with it already
+  int64_t vocab_size = 0;          // of the model that will read the set; 0: of the tokenizer
+};
+
+struct CorpusReport {
+  int64_t documents = 0;
+  int64_t tokens = 0;
+  int64_t replaced_documents = 0;  // held wrong UTF-8, which became U+FFFD
+  SourceCounts source;
+  double seconds = 0;
+};
+
+// Writes PREFIX.bin and PREFIX.idx, encoding on the threads of at::parallel_for. `progress`, when
+// given, hears the report so far now and then. Throws as TextSource, Tokenizer and IndexedDatasetWriter do;
+// nothing is left behind then.
+CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::filesystem::path>& inputs,
+                             const std::filesystem::path& prefix, const CorpusOptions& options,
+                             const std::function<void(const CorpusReport&)>& progress = {});
+
+}  // namespace trireme

@@ -1,0 +1,167 @@
+#include "trireme/device/cpu_caching_allocator.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+
+namespace trireme {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr size_t kSmallLimit = size_t{64} << 10;  // below this malloc is quick, and keeps its pages
+constexpr size_t kGranule = size_t{64} << 10;
+constexpr size_t kHugePage = size_t{2} << 20;
+
+// Lies in the 64 bytes before a block's data.
+struct BlockHeader {
+  size_t mapped_bytes;  // 0: from malloc
+};
+static_assert(sizeof(BlockHeader) <= kAlignment);
+
+BlockHeader* header_of(void* data) {
+  return reinterpret_cast<BlockHeader*>(static_cast<char*>(data) - kAlignment);
+}
+
+void free_block(void* data);
+
+class CachingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* data = bytes == 0 ? nullptr : take(bytes);
+    return {data, data, &free_block, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free_block; }
+  void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
+
+  void give_back(void* data) {
+    if (data == nullptr) return;
+    BlockHeader* header = header_of(data);
+    if (header->mapped_bytes == 0) {
+      std::free(header);
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    counts_.in_use_bytes -= static_cast<int64_t>(header->mapped_bytes);
+    cached_.emplace(header->mapped_bytes, header);
+  }
+
+  HostMemoryCounts counts() {
+    const std::lock_guard lock(mutex_);
+    return counts_;
+  }
+
+  void reset_peaks() {
+    const std::lock_guard lock(mutex_);
+    counts_.peak_in_use_bytes = counts_.in_use_bytes;
+    counts_.peak_reserved_bytes = counts_.reserved_bytes;
+  }
+
+ private:
+  void* take(size_t bytes) {
+    if (bytes < kSmallLimit) {
+      void* base = std::aligned_alloc(kAlignment, (bytes + 2 * kAlignment - 1) / kAlignment * kAlignment);
+      if (base == nullptr) out_of_memory(bytes);
+      static_cast<BlockHeader*>(base)->mapped_bytes = 0;
+      return static_cast<char*>(base) + kAlignment;
+    }
+    const size_t wanted = (bytes + kAlignment + kGranule - 1) / kGranule * kGranule;
+    const std::lock_guard lock(mutex_);
+    BlockHeader* block = nullptr;
+    const auto fit = cached_.lower_bound(wanted);
+    if (fit != cached_.end() && fit->first <= wanted + wanted / 4) {
+      block = fit->second;
+      cached_.erase(fit);
+    } else {
+      make_room(wanted);
+      block = map_block(wanted);
+      if (block == nullptr) {
+        release_cached(reserved());
+        block = map_block(wanted);
+      }
+      if (block == nullptr) out_of_memory(bytes);
+      block->mapped_bytes = wanted;
+      counts_.reserved_bytes += static_cast<int64_t>(wanted);
+      counts_.peak_reserved_bytes = std::max(counts_.peak_reserved_bytes, counts_.reserved_bytes);
+    }
+    counts_.in_use_bytes += static_cast<int64_t>(block->mapped_bytes);
+    counts_.peak_in_use_bytes = std::max(counts_.peak_in_use_bytes, counts_.in_use_bytes);
+    most_in_use_ = std::max(most_in_use_, static_cast<size_t>(counts_.in_use_bytes));
+    return reinterpret_cast<char*>(block) + kAlignment;
+  }
+
+  size_t reserved() const { return static_cast<size_t>(counts_.reserved_bytes); }
+
+  // Before a new block is mapped: cached blocks that do not fit anything asked now make way.
+  void make_room(size_t wanted) {
+    const size_t in_use = static_cast<size_t>(counts_.in_use_bytes);
+    const size_t most = std::max(most_in_use_, in_use + wanted);
+    const size_t limit = most + most / 10;
+    if (reserved() + wanted > limit) release_cached(reserved() + wanted - limit);
+  }
+
+  void release_cached(size_t bytes) {
+    size_t released = 0;
+    while (released < bytes && !cached_.empty()) {
+      // The smallest block that covers what is missing, else the largest.
+      auto victim = cached_.lower_bound(bytes - released);
+      if (victim == cached_.end()) victim = std::prev(cached_.end());
+      const size_t size = victim->first;
+      munmap(victim->second, size);
+      cached_.erase(victim);
+      counts_.reserved_bytes -= static_cast<int64_t>(size);
+      released += size;
+    }
+  }
+
+  static BlockHeader* map_block(size_t bytes) {
+    const size_t slack = bytes >= kHugePage ? kHugePage : 0;
+    void* raw = mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (raw == MAP_FAILED) return nullptr;
+    if (slack == 0) return static_cast<BlockHeader*>(raw);
+    const auto start = reinterpret_cast<uintptr_t>(raw);
+    const uintptr_t aligned = (start + kHugePage - 1) / kHugePage * kHugePage;
+    if (aligned > start) munmap(raw, aligned - start);
+    const size_t tail = start + slack - aligned;
+    if (tail > 0) munmap(reinterpret_cast<void*>(aligned + bytes), tail);
+    madvise(reinterpret_cast<void*>(aligned), bytes, MADV_HUGEPAGE);
+    return reinterpret_cast<BlockHeader*>(aligned);
+  }
+
+  [[noreturn]] void out_of_memory(size_t bytes) const {
+    throw ConfigError(cat("out of host memory: asked for ", format_bytes(static_cast<int64_t>(bytes)), " more with ",
+                          format_bytes(counts_.in_use_bytes),
+                          " in use by tensors; a shorter --max_seq_length, more ranks, --recompute full or a smaller ",
+                          "batch needs less"));
+  }
+
+  std::mutex mutex_;
+  std::multimap<size_t, BlockHeader*> cached_;
+  size_t most_in_use_ = 0;
+  HostMemoryCounts counts_;
+};
+
+// Never destroyed: tensors with static storage may outlive every other object.
+CachingAllocator& the_allocator() {
+  static auto* allocator = new CachingAllocator;
+  return *allocator;
+}
+
+void free_block(void* data) { the_allocator().give_back(data); }
+
+}  // namespace
+
+void install_cpu_caching_allocator() { c10::SetCPUAllocator(&the_allocator(), /*priority=*/100); }
+HostMemoryCounts host_memory_counts() { return the_allocator().counts(); }
+void reset_host_memory_peaks() { the_allocator().reset_peaks(); }
+
+}  // namespace trireme

@@ -1,0 +1,55 @@
+#include "trireme/device/processor.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <fstream>
+#include <string>
+
+#include <unistd.h>
+
+namespace trireme {
+namespace {
+
+std::string cpuinfo_field(const std::string& field) {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);)
+    if (line.rfind(field, 0) == 0) {
+      const auto colon = line.find(':');
+      return colon == std::string::npos ? "" : line.substr(std::min(colon + 2, line.size()));
+    }
+  return "";
+}
+
+}  // namespace
+
+bool cpu_has_bf16_matmul() {
+  const std::string flags = " " + cpuinfo_field("flags") + " ";
+  return flags.find(" avx512_bf16 ") != std::string::npos || flags.find(" amx_bf16 ") != std::string::npos;
+}
+
+std::string cpu_model_name() {
+  const std::string name = cpuinfo_field("model name");
+  return name.empty() ? "unknown processor" : name;
+}
+
+int cpu_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+int64_t resident_bytes() {
+  std::ifstream in("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  in >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+int64_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<int64_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace trireme

@@ -1,0 +1,17 @@
+// What the machine's processor can do, and what this process has used of its memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace trireme {
+
+// True where bf16 matmuls have their own instructions (AMX, AVX512-BF16), so that bf16 operands are the fast ones.
+bool cpu_has_bf16_matmul();
+std::string cpu_model_name();
+int cpu_cores();  // that this process may run on
+
+int64_t resident_bytes();       // now
+int64_t peak_resident_bytes();  // since the process started
+
+}  // namespace trireme

@@ -1,0 +1,60 @@
+// The walk over the model's units, forward and back, beside four stores: parameters, gradients, activations (and the
+// optimizer, in training_engine). It knows no policy: a policy is a choice of store.
+//
+//   forward    x = embedding[tokens];  for each layer: gather, x = layer(x), acts.put
+//   head       loss, d(x) and the head's gradient, in tiles
+//   backward   for each layer from the last: gather, acts.take, dx = layer'(dy), grads.close
+//   embedding  rows of d(x) added to the rows of its gradient
+#pragma once
+
+#include <functional>
+
+#include "trireme/comm/mesh.h"
+#include "trireme/data/token_batch.h"
+#include "trireme/engine/layer_runner.h"
+#include "trireme/model/head.h"
+#include "trireme/model/parameter_layout.h"
+#include "trireme/shard/gradient_store.h"
+#include "trireme/shard/parameter_store.h"
+
+namespace trireme {
+
+struct WalkSettings {
+  at::Device device = at::kCPU;
+  at::ScalarType storage = at::kFloat;
+  int64_t logits_tile_tokens = 512;
+  bool strict_divisible = false;
+};
+
+class ModelWalk {
+ public:
+  ModelWalk(const ModelConfig& config, const ModelLayout& layout, Group& ulysses, LayerRunner& layers,
+            ParameterStore& parameters, const WalkSettings& settings);
+
+  // Forward and backward of one micro-batch: adds d(sum of losses * scale) to the gradients; returns the sum of losses
+  // of this rank's tokens. Collective over the ulysses group.
+  double forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients, ActivationStore& activations);
+
+  // Forward alone: each token's loss [B, s] fp32 on the device. Collective over the ulysses group.
+  at::Tensor forward(const TokenBatch& batch,
+                     const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits);
+
+  // Throws ConfigError or DataError for a batch that this model and these ranks cannot take; touches no parameter.
+  void check(const TokenBatch& batch) const;
+
+ private:
+  SequenceContext context_of(const TokenBatch& batch) const;
+  at::Tensor embed(const at::Tensor& tokens);
+  DecoderTensors layer_tensors(const at::Tensor& flat, int64_t layer) const;
+  HeadTensors head_tensors(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const;
+  HeadOptions head_options() const { return {config_.rms_norm_eps, settings_.logits_tile_tokens}; }
+
+  const ModelConfig& config_;
+  const ModelLayout& layout_;
+  Group& ulysses_;
+  LayerRunner& layers_;
+  ParameterStore& parameters_;
+  WalkSettings settings_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,105 @@
+#include "trireme/eval/loss_by_position.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+#include "trireme/comm/collectives.h"
+
+namespace trireme {
+
+int64_t PositionLoss::target_tokens() const {
+  int64_t all = 0;
+  for (const PositionBucket& bucket : buckets) all += bucket.target_tokens;
+  return all;
+}
+
+double PositionLoss::loss() const {
+  double sum = 0;
+  for (const PositionBucket& bucket : buckets) sum += bucket.loss_sum;
+  return target_tokens() > 0 ? sum / static_cast<double>(target_tokens()) : 0;
+}
+
+Json PositionLoss::to_json() const {
+  Json rows = Json::array();
+  for (const PositionBucket& bucket : buckets)
+    rows.push_back({{"begin", bucket.begin},
+                    {"end", bucket.end},
+                    {"target_tokens", bucket.target_tokens},
+                    {"loss", bucket.mean()}});
+  return {{"sequence_tokens", sequence_tokens}, {"windows", windows},
+          {"target_tokens", target_tokens()},   {"loss", loss()},
+          {"perplexity", std::exp(loss())},     {"by_position", rows}};
+}
+
+std::string PositionLoss::table() const {
+  std::string text = "           positions        targets      loss  perplexity\n";
+  const auto row = [&](const std::string& label, int64_t tokens, double loss) {
+    char line[128];
+    std::snprintf(line, sizeof(line), "%20s %14s %9.4f %11.2f\n", label.c_str(), format_count(tokens).c_str(),
+                  loss, std::exp(loss));
+    text += line;
+  };
+  for (const PositionBucket& bucket : buckets)
+    row(cat(format_count(bucket.begin), " - ", format_count(bucket.end - 1)), bucket.target_tokens,
+        bucket.mean());
+  row("all", target_tokens(), loss());
+  return text;
+}
+
+std::vector<int64_t> power_of_two_edges(int64_t sequence_tokens) {
+  constexpr int64_t kSmallestBucket = 64;
+  std::vector<int64_t> edges{sequence_tokens};
+  for (int64_t edge = sequence_tokens / 2; edge >= kSmallestBucket; edge /= 2) edges.push_back(edge);
+  edges.push_back(0);
+  std::reverse(edges.begin(), edges.end());
+  return edges;
+}
+
+std::vector<int64_t> equal_edges(int64_t sequence_tokens, int64_t buckets) {
+  if (buckets < 1) throw ConfigError(cat("--buckets is ", buckets, "; expected 1 or more"));
+  buckets = std::min(buckets, sequence_tokens);
+  std::vector<int64_t> edges;
+  for (int64_t i = 0; i <= buckets; ++i) edges.push_back(sequence_tokens * i / buckets);
+  return edges;
+}
+
+PositionLoss evaluate_loss_by_position(Engine& engine, EvaluationWalk& walk,
+                                       const std::vector<int64_t>& edges) {
+  const at::NoGradGuard no_grad;
+  TRIREME_ASSERT(edges.size() >= 2 && edges.front() == 0, "bucket edges start at 0");
+  const auto buckets = static_cast<int64_t>(edges.size()) - 1;
+  at::Tensor sums = at::zeros({2, buckets}, at::kDouble);  // losses, targets
+  auto* loss_sums = sums.mutable_data_ptr<double>();
+  double* counts = loss_sums + buckets;
+  while (const auto batch = walk.next()) {
+    TRIREME_ASSERT(edges.back() == batch->layout.tokens, "the last bucket ends with the sequence");
+    const at::Tensor loss_Bs = engine.evaluate(*batch).loss_Bs.to(at::kDouble).contiguous();
+    const at::Tensor valid_Bs = batch->targets.ne(kIgnoredLabel);
+    const int64_t begin = batch->layout.begin(engine.mesh().sp->rank());
+    const int64_t end = begin + loss_Bs.size(1);
+    for (int64_t i = 0; i < buckets; ++i) {
+      const int64_t from = std::max(edges[static_cast<size_t>(i)], begin);
+      const int64_t to = std::min(edges[static_cast<size_t>(i) + 1], end);
+      if (from >= to) continue;
+      const at::Tensor valid = valid_Bs.slice(1, from - begin, to - begin);
+      loss_sums[i] += loss_Bs.slice(1, from - begin, to - begin).masked_select(valid).sum().item<double>();
+      counts[i] += static_cast<double>(valid.sum().item<int64_t>());
+    }
+  }
+  at::Tensor everywhere = sums.to(engine.options().device);
+  all_reduce_sum(*engine.mesh().all, everywhere);
+  sums = everywhere.to(at::kCPU);
+  PositionLoss result;
+  result.sequence_tokens = edges.back();
+  result.windows = walk.windows();
+  for (int64_t i = 0; i < buckets; ++i)
+    result.buckets.push_back({edges[static_cast<size_t>(i)], edges[static_cast<size_t>(i) + 1],
+                              static_cast<int64_t>(sums[1][i].item<double>()), sums[0][i].item<double>()});
+  if (result.target_tokens() == 0) throw DataError("no token of the evaluation set is a valid target");
+  return result;
+}
+
+}  // namespace trireme

@@ -1,0 +1,49 @@
+// Mean loss by position in the context, over a held-out set: does a model use a longer context? Split over
+// ranks like training: each rank scores its slice of tokens, and only sums travel.
+//
+//   loss_Bs of Engine::evaluate -> per bucket [begin, end): sum of losses, number of targets -> sum over
+//   ranks
+//
+// The loss at position t is that of the token which t predicts: it saw t + 1 tokens.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/base/json.h"
+#include "trireme/data/concat_loader.h"
+#include "trireme/engine/engine.h"
+
+namespace trireme {
+
+struct PositionBucket {
+  int64_t begin = 0;  // positions [begin, end)
+  int64_t end = 0;
+  int64_t target_tokens = 0;
+  double loss_sum = 0;  // natural log
+
+  double mean() const { return target_tokens > 0 ? loss_sum / static_cast<double>(target_tokens) : 0; }
+};
+
+struct PositionLoss {
+  int64_t sequence_tokens = 0;  // S
+  int64_t windows = 0;
+  std::vector<PositionBucket> buckets;
+
+  int64_t target_tokens() const;
+  double loss() const;  // mean over all targets
+  Json to_json() const;
+  std::string table() const;
+};
+
+// Bucket edges 0, ..., S: halves of halves down to 64 tokens or so, as context gains show on that scale.
+std::vector<int64_t> power_of_two_edges(int64_t sequence_tokens);
+// `buckets` equal ones (fewer where S is smaller). ConfigError unless positive.
+std::vector<int64_t> equal_edges(int64_t sequence_tokens, int64_t buckets);
+
+// Walks the whole set. Collective; every rank gets the result. Throws DataError when no target is valid.
+PositionLoss evaluate_loss_by_position(Engine& engine, EvaluationWalk& walk,
+                                       const std::vector<int64_t>& edges);
+
+}  // namespace trireme

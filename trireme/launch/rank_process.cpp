@@ -1,0 +1,106 @@
+#include "trireme/launch/rank_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "trireme/base/error.h"
+
+extern char** environ;
+
+namespace trireme {
+namespace {
+
+struct Pipe {
+  int read = -1;
+  int write = -1;
+};
+
+// Both ends are closed on exec, so that no rank holds another's pipe open.
+Pipe make_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw ConfigError(cat("cannot make a pipe: ", std::strerror(errno)));
+  return {ends[0], ends[1]};
+}
+
+std::vector<std::string> merged_environment(const std::map<std::string, std::string>& changes) {
+  std::vector<std::string> merged;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (changes.count(text.substr(0, text.find('='))) == 0) merged.push_back(text);
+  }
+  for (const auto& [name, value] : changes) {
+    if (!value.empty()) merged.push_back(cat(name, "=", value));
+  }
+  return merged;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+// In the child, between fork and exec: only what is safe after fork.
+[[noreturn]] void become_rank(const char* program, char** arguments, char** environment, const Pipe& out,
+                              const Pipe& err, const Pipe& failure, int inherit_fd, pid_t launcher) {
+  ::setpgid(0, 0);  // Ctrl-C reaches the launcher alone, which passes it on; children of the rank end with it
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != launcher) ::_exit(75);  // the launcher died before the line above
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  const int nothing = ::open("/dev/null", O_RDONLY);
+  ::dup2(nothing, STDIN_FILENO);
+  ::dup2(out.write, STDOUT_FILENO);
+  ::dup2(err.write, STDERR_FILENO);
+  if (inherit_fd >= 0) ::fcntl(inherit_fd, F_SETFD, 0);
+  ::execve(program, arguments, environment);
+  const int reason = errno;
+  [[maybe_unused]] const ssize_t written = ::write(failure.write, &reason, sizeof reason);
+  ::_exit(127);
+}
+
+}  // namespace
+
+RankProcess start_rank(int rank, const std::string& program, const std::vector<std::string>& arguments,
+                       const std::map<std::string, std::string>& environment, int inherit_fd) {
+  // All memory is ready before fork.
+  std::vector<std::string> words{program};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> variables = merged_environment(environment);
+  const std::vector<char*> argv = pointers(words), envp = pointers(variables);
+  const Pipe out = make_pipe(), err = make_pipe(), failure = make_pipe();
+  const pid_t launcher = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    become_rank(program.c_str(), const_cast<char**>(argv.data()), const_cast<char**>(envp.data()), out, err, failure,
+                inherit_fd, launcher);
+  }
+  const int fork_reason = errno;
+  ::close(out.write);
+  ::close(err.write);
+  ::close(failure.write);
+  int reason = 0;
+  const bool failed = pid > 0 && ::read(failure.read, &reason, sizeof reason) == sizeof reason;
+  ::close(failure.read);
+  if (pid < 0 || failed) {
+    ::close(out.read);
+    ::close(err.read);
+    if (pid > 0) ::waitpid(pid, nullptr, 0);
+    throw ConfigError(cat("cannot run ", program, ": ", std::strerror(failed ? reason : fork_reason)));
+  }
+  ::setpgid(pid, pid);  // as in the child: whichever comes first
+  ::fcntl(out.read, F_SETFL, O_NONBLOCK);
+  ::fcntl(err.read, F_SETFL, O_NONBLOCK);
+  return {rank, pid, out.read, err.read};
+}
+
+}  // namespace trireme

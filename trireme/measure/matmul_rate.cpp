@@ -1,0 +1,68 @@
+#include "trireme/measure/matmul_rate.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace trireme {
+namespace {
+
+struct Shape {
+  int64_t rows, inner, columns;
+};
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double seconds_of_one(at::Device device, at::ScalarType dtype, const Shape& shape, double seconds) {
+  const at::TensorOptions options = at::TensorOptions(device).dtype(dtype);
+  // Ones: a processor's speed may depend on the values, but not on these being round.
+  const at::Tensor a = at::ones({shape.rows, shape.inner}, options);
+  const at::Tensor b = at::ones({shape.inner, shape.columns}, options);
+  at::Tensor c = at::empty({shape.rows, shape.columns}, options);
+  const auto multiply = [&] {
+    at::mm_out(c, a, b);
+    if (!device.is_cpu()) c[0][0].item();  // waits for the device
+  };
+  multiply();
+  std::vector<double> all;
+  const double start = now_seconds();
+  do {
+    const double begin = now_seconds();
+    multiply();
+    all.push_back(now_seconds() - begin);
+  } while (now_seconds() - start < seconds || all.size() < 3);
+  return median(std::move(all));
+}
+
+}  // namespace
+
+std::vector<MatmulRate> measure_matmul_rates(at::Device device, at::ScalarType dtype, double seconds) {
+  const at::NoGradGuard no_autograd;
+  const std::vector<Shape> shapes =
+      device.is_cpu() ? std::vector<Shape>{{1024, 1024, 1024}, {2048, 512, 1408}, {2048, 2048, 2048}}
+                      : std::vector<Shape>{{8192, 8192, 8192}, {16384, 4096, 14336}};
+  std::vector<MatmulRate> rates;
+  for (const Shape& shape : shapes) {
+    const double flops = 2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.inner) *
+                         static_cast<double>(shape.columns);
+    rates.push_back(
+        {shape.rows, shape.inner, shape.columns, flops / seconds_of_one(device, dtype, shape, seconds)});
+  }
+  return rates;
+}
+
+double best_matmul_rate(at::Device device, at::ScalarType dtype, double seconds) {
+  double best = 0;
+  for (const MatmulRate& rate : measure_matmul_rates(device, dtype, seconds))
+    best = std::max(best, rate.flops_per_second);
+  return best;
+}
+
+}  // namespace trireme

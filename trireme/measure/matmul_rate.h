@@ -1,0 +1,26 @@
+// How fast this process multiplies matrices: what a training step's speed is held against.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+namespace trireme {
+
+// [rows, inner] x [inner, columns], by its median over the repetitions.
+struct MatmulRate {
+  int64_t rows = 0;
+  int64_t inner = 0;
+  int64_t columns = 0;
+  double flops_per_second = 0;
+};
+
+// A few shapes as a transformer has them, each repeated for about `seconds`, with the threads of this
+// process. Not collective, but ranks that share a machine should measure at the same time.
+std::vector<MatmulRate> measure_matmul_rates(at::Device device, at::ScalarType dtype, double seconds = 0.25);
+
+// The best of those, in FLOP/s.
+double best_matmul_rate(at::Device device, at::ScalarType dtype, double seconds = 0.25);
+
+}  // namespace trireme

@@ -1,0 +1,150 @@
+#include "trireme/measure/step_rate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/collectives.h"
+#include "trireme/device/processor.h"
+#include "trireme/measure/matmul_rate.h"
+#include "trireme/measure/synthetic_tokens.h"
+
+namespace trireme {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+int64_t peak_memory_of(at::Device device) {
+  if (device.is_cpu()) return peak_resident_bytes();
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return c10::getDeviceAllocator(device.type())->getDeviceStats(device.index()).allocated_bytes.at(kAll).peak;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+// [ranks][values.size()]: what every rank has.
+std::vector<std::vector<double>> gather(Engine& engine, const std::vector<double>& values) {
+  Group& all = *engine.mesh().all;
+  const at::Tensor mine = at::tensor(values, at::kDouble).to(engine.options().device);
+  const std::vector<int64_t> rows(static_cast<size_t>(all.size()), mine.size(0));
+  const at::Tensor everyone = all_gather(all, mine, rows).to(at::kCPU).contiguous();
+  std::vector<std::vector<double>> result;
+  const double* data = everyone.const_data_ptr<double>();
+  for (int rank = 0; rank < all.size(); ++rank)
+    result.emplace_back(data + rank * mine.size(0), data + (rank + 1) * mine.size(0));
+  return result;
+}
+
+std::vector<double> largest(const std::vector<std::vector<double>>& of_ranks) {
+  std::vector<double> result = of_ranks.front();
+  for (const auto& one : of_ranks)
+    for (size_t i = 0; i < result.size(); ++i) result[i] = std::max(result[i], one[i]);
+  return result;
+}
+
+Traffic traffic_of(const Mesh& mesh) {
+  Traffic sum;
+  for (const Group* group : {mesh.all.get(), mesh.ulysses.get()})
+    for (const auto& [name, traffic] : group->traffic()) {
+      sum.calls += traffic.calls;
+      sum.sent_bytes += traffic.sent_bytes;
+      sum.seconds += traffic.seconds;
+    }
+  return sum;
+}
+
+double rate_of_all_ranks(Engine& engine, at::ScalarType dtype) {
+  barrier(*engine.mesh().all);
+  double sum = 0;
+  for (const auto& one : gather(engine, {best_matmul_rate(engine.options().device, dtype)})) sum += one[0];
+  return sum;
+}
+
+std::vector<double> rounded(const std::vector<double>& values, double unit) {
+  std::vector<double> result;
+  for (const double value : values) result.push_back(std::round(value / unit) * unit);
+  return result;
+}
+
+}  // namespace
+
+StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
+  if (options.steps <= options.warmup || options.warmup < 0)
+    throw ConfigError(cat("--steps ", options.steps, " with --warmup ", options.warmup,
+                          ": expected at least one step after the warm-up"));
+  if (options.sequence_tokens < 2 || options.batch < 1)
+    throw ConfigError(cat("--seq ", options.sequence_tokens, " --batch ", options.batch,
+                          ": expected a sequence of 2 tokens or more, and a batch of 1 or more"));
+  Mesh& mesh = engine.mesh();
+  StepRate rate;
+  rate.matmul_fp32_flops_per_second = rate_of_all_ranks(engine, at::kFloat);
+  rate.matmul_precision_flops_per_second = engine.options().precision == Precision::bf16
+                                               ? rate_of_all_ranks(engine, at::kBFloat16)
+                                               : rate.matmul_fp32_flops_per_second;
+
+  std::vector<double> seconds;
+  std::vector<double> exchange_seconds, sent_bytes;
+  for (int64_t step = 0; step < options.steps; ++step) {
+    const auto sample = static_cast<uint64_t>((step * mesh.dp_size + mesh.dp_index) * options.batch);
+    const StepBatches batches{synthetic_batch(options.seed, sample, options.batch, engine.config().vocab_size,
+                                              {options.sequence_tokens, mesh.sp->size()}, mesh.sp->rank())};
+    barrier(*mesh.all);
+    const Traffic before = traffic_of(mesh);
+    const double begin = now_seconds();
+    const StepResult result = engine.train_step(batches, options.learning_rate);
+    if (!engine.options().device.is_cpu()) at::empty({1}, engine.options().device).zero_().item<float>();
+    seconds.push_back(now_seconds() - begin);
+    rate.losses.push_back(result.loss);
+    rate.gradient_norms.push_back(result.gradient_norm);
+    const Traffic after = traffic_of(mesh);
+    exchange_seconds.push_back(after.seconds - before.seconds);
+    sent_bytes.push_back(static_cast<double>(after.sent_bytes - before.sent_bytes));
+  }
+  const auto measured = [&](const std::vector<double>& values) {
+    return std::vector<double>(values.begin() + options.warmup, values.end());
+  };
+  rate.step_seconds = largest(gather(engine, seconds));
+  rate.median_step_seconds = median(measured(rate.step_seconds));
+  rate.exchange_seconds = median(measured(largest(gather(engine, exchange_seconds))));
+  rate.sent_bytes = static_cast<int64_t>(median(measured(largest(gather(engine, sent_bytes)))));
+  for (const auto& one : gather(engine, {static_cast<double>(peak_memory_of(engine.options().device))}))
+    rate.peak_memory_bytes.push_back(static_cast<int64_t>(one[0]));
+  rate.tokens_per_second =
+      static_cast<double>(options.sequence_tokens * options.batch * mesh.dp_size) / rate.median_step_seconds;
+  rate.model_flops_per_step = engine.model_flops(options.sequence_tokens, options.batch) * mesh.dp_size;
+  return rate;
+}
+
+double StepRate::matmul_share() const {
+  return model_flops_per_step / median_step_seconds /
+         std::max(matmul_fp32_flops_per_second, matmul_precision_flops_per_second);
+}
+
+Json StepRate::to_json() const {
+  std::vector<int64_t> peak_mib;
+  for (const int64_t bytes : peak_memory_bytes) peak_mib.push_back(bytes >> 20);
+  return {{"step_s", rounded(step_seconds, 1e-4)},
+          {"median_step_s", median_step_seconds},
+          {"tokens_per_s", tokens_per_second},
+          {"model_gflop_per_step", model_flops_per_step / 1e9},
+          {"model_gflops", model_flops_per_step / median_step_seconds / 1e9},
+          {"matmul_gflops_fp32", matmul_fp32_flops_per_second / 1e9},
+          {"matmul_gflops_precision", matmul_precision_flops_per_second / 1e9},
+          {"matmul_share", matmul_share()},
+          {"exchange_s", exchange_seconds},
+          {"sent_mib", static_cast<double>(sent_bytes) / (1 << 20)},
+          {"losses", losses},
+          {"gradient_norms", gradient_norms},
+          {"peak_rss_mib", peak_mib}};
+}
+
+}  // namespace trireme

@@ -1,0 +1,45 @@
+// How long a training step takes: some steps of a real engine on synthetic tokens
+// (measure/synthetic_tokens.h). A step lasts as long as its slowest rank; all ranks start it together.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/base/json.h"
+#include "trireme/engine/engine.h"
+
+namespace trireme {
+
+struct StepRateOptions {
+  int64_t sequence_tokens = 2048;  // S
+  int64_t batch = 1;               // samples of each data-parallel group
+  int64_t steps = 6;               // all, warm-up included
+  int64_t warmup = 2;              // left out of the medians
+  uint64_t seed = 0;
+  double learning_rate = 1e-3;
+};
+
+struct StepRate {
+  std::vector<double> step_seconds;  // of the slowest rank
+  std::vector<double> losses;        // mean cross entropy of each step, before its update
+  std::vector<double> gradient_norms;
+  double median_step_seconds = 0;                // warm-up left out
+  double tokens_per_second = 0;                  // over all ranks
+  double model_flops_per_step = 0;               // over all ranks
+  double matmul_fp32_flops_per_second = 0;       // all ranks together, measured at the same time
+  double matmul_precision_flops_per_second = 0;  // the same in the dtype of the run's precision
+  double exchange_seconds = 0;             // a measured step's collectives, of the rank that waited longest
+  int64_t sent_bytes = 0;                  // by one rank in a measured step, the most of any
+  std::vector<int64_t> peak_memory_bytes;  // of each rank: resident on the CPU, allocated on a GPU
+
+  // Model FLOP/s over the faster of the two matmul rates: bf16 values can be multiplied in fp32 as well.
+  double matmul_share() const;
+  // The names that bench/peers prints: step_s, median_step_s, tokens_per_s, model_gflops, ...
+  Json to_json() const;
+};
+
+// Collective over the whole run; every rank gets the same result. The engine trains: its weights are other
+// ones after. Throws ConfigError when no step is left after the warm-up, and what Engine::train_step throws.
+StepRate measure_step_rate(Engine& engine, const StepRateOptions& options);
+
+}  // namespace trireme

@@ -1,0 +1,48 @@
+#include "trireme/measure/synthetic_tokens.h"
+
+#include <algorithm>
+
+namespace trireme {
+namespace {
+
+// https://prng.di.unimi.it/splitmix64.c, with t as its state.
+uint64_t splitmix64(uint64_t x) {
+  x += 0x9E3779B97F4A7C15u;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+std::vector<int64_t> synthetic_tokens(uint64_t seed, uint64_t sample, int64_t length, int64_t vocabulary) {
+  const uint64_t base = (seed << 48) + (sample << 32);
+  const auto values = static_cast<uint64_t>(std::min<int64_t>(vocabulary, 1024));
+  std::vector<int64_t> tokens(static_cast<size_t>(length));
+  uint64_t x = 0;
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    const uint64_t h = splitmix64(base + t);
+    x = t == 0 || h % 4 == 0 ? (h >> 8) % values : (5 * x + 17) % values;
+    tokens[t] = static_cast<int64_t>(x);
+  }
+  return tokens;
+}
+
+TokenBatch synthetic_batch(uint64_t seed, uint64_t first_sample, int64_t batch, int64_t vocabulary,
+                           const SequenceLayout& layout, int rank) {
+  TokenBatch result;
+  result.layout = layout;
+  const int64_t begin = layout.begin(rank), size = layout.size(rank);
+  result.tokens = at::empty({batch, size}, at::kLong);
+  result.targets = at::empty({batch, size}, at::kLong);
+  for (int64_t b = 0; b < batch; ++b) {
+    std::vector<int64_t> sample =
+        synthetic_tokens(seed, first_sample + static_cast<uint64_t>(b), layout.tokens, vocabulary);
+    sample.push_back(kIgnoredLabel);
+    std::copy_n(sample.begin() + begin, size, result.tokens.mutable_data_ptr<int64_t>() + b * size);
+    std::copy_n(sample.begin() + begin + 1, size, result.targets.mutable_data_ptr<int64_t>() + b * size);
+  }
+  return result;
+}
+
+}  // namespace trireme

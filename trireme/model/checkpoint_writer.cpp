@@ -1,0 +1,161 @@
+#include <fstream>
+#include <set>
+
+#include "trireme/base/error.h"
+#include "trireme/base/safetensors_writer.h"
+#include "trireme/base/sizes.h"
+#include "trireme/model/checkpoint_files.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What a tokenizer consists of in a Hugging Face directory.
+constexpr const char* tokenizer_files[] = {"tokenizer.json",
+                                           "tokenizer_config.json",
+                                           "special_tokens_map.json",
+                                           "added_tokens.json",
+                                           "vocab.json",
+                                           "merges.txt",
+                                           "tokenizer.model",
+                                           "chat_template.jinja",
+                                           "chat_template.json",
+                                           "generation_config.json"};
+
+struct DtypeName {
+  const char* safetensors;
+  const char* config;
+};
+
+DtypeName dtype_name(at::ScalarType dtype) {
+  if (dtype == at::kFloat) return {"F32", "float32"};
+  if (dtype == at::kBFloat16) return {"BF16", "bfloat16"};
+  if (dtype == at::kHalf) return {"F16", "float16"};
+  throw ConfigError(
+      cat("weights cannot be written as ", c10::toString(dtype), "; choose float32, bfloat16 or float16"));
+}
+
+struct Shard {
+  std::string file_name;
+  std::vector<SafetensorsSpec> tensors;
+  int64_t bytes = 0;
+};
+
+std::vector<Shard> plan_shards(const ModelLayout& layout, at::ScalarType dtype, int64_t shard_bytes) {
+  const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  std::vector<Shard> shards(1);
+  for (const UnitSpec& unit : layout.units)
+    for (const ParameterSpec& spec : unit.parameters) {
+      const int64_t bytes = spec.elements * element_bytes;
+      if (!shards.back().tensors.empty() && shards.back().bytes + bytes > shard_bytes) shards.emplace_back();
+      shards.back().tensors.push_back({spec.name, dtype_name(dtype).safetensors, spec.shape});
+      shards.back().bytes += bytes;
+    }
+  const auto five_digits = [](size_t number) {
+    const std::string digits = std::to_string(number);
+    return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
+  };
+  for (size_t i = 0; i < shards.size(); ++i)
+    shards[i].file_name = shards.size() == 1 ? "model.safetensors"
+                                             : cat("model-", five_digits(i + 1), "-of-",
+                                                   five_digits(shards.size()), ".safetensors");
+  return shards;
+}
+
+void write_json(const fs::path& file, const Json& json) {
+  const fs::path partial = file.string() + ".partial";
+  std::ofstream out(partial, std::ios::binary | std::ios::trunc);
+  out << json.dump(2) << '\n';
+  out.close();
+  std::error_code error;
+  if (out) fs::rename(partial, file, error);
+  if (!out || error) {
+    fs::remove(partial, error);
+    throw DataError(cat(file.string(), ": cannot be written; is the disk full or the folder read-only?"));
+  }
+}
+
+Json config_json(const ModelConfig& config, at::ScalarType dtype) {
+  Json json = config.raw;
+  json.erase("dtype");
+  json["torch_dtype"] = dtype_name(dtype).config;  // the name that every version of transformers reads
+  return json;
+}
+
+void check_room(const fs::path& dir, int64_t bytes) {
+  std::error_code error;
+  const fs::space_info space = fs::space(dir, error);
+  if (!error && space.available < static_cast<uintmax_t>(bytes))
+    throw DataError(cat(dir.string(), ": the weights need ", bytes, " bytes (", format_bytes(bytes),
+                        "), but ", space.available, " (", format_bytes(static_cast<int64_t>(space.available)),
+                        ") are free on that disk; nothing was written"));
+}
+
+// Weights of an earlier, differently sharded save would be read instead of, or beside, the new ones.
+void remove_stale_weights(const fs::path& dir, const std::set<std::string>& current) {
+  for (const auto& item : fs::directory_iterator(dir)) {
+    const std::string name = item.path().filename().string();
+    const bool weights = name == "model.safetensors" || name == "model.safetensors.index.json" ||
+                         (name.rfind("model-", 0) == 0 && item.path().extension() == ".safetensors");
+    if (weights && current.count(name) == 0) fs::remove(item.path());
+  }
+}
+
+void copy_tokenizer(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  if (from.empty() || fs::equivalent(from, to, error)) return;
+  for (const char* name : tokenizer_files) {
+    if (!fs::exists(from / name)) continue;
+    fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing, error);
+    if (error) throw DataError(cat((to / name).string(), ": cannot be written: ", error.message()));
+  }
+}
+
+}  // namespace
+
+void write_checkpoint(const fs::path& out_dir, const ModelConfig& config, const ModelLayout& layout,
+                      const std::function<at::Tensor(int unit)>& unit_flat, at::ScalarType dtype,
+                      const fs::path& tokenizer_from, int64_t shard_bytes) {
+  const at::NoGradGuard no_grad;
+  const std::vector<Shard> shards = plan_shards(layout, dtype, shard_bytes);
+  std::error_code error;
+  fs::create_directories(out_dir, error);
+  if (error) throw DataError(cat(out_dir.string(), ": cannot be made: ", error.message()));
+  int64_t total_bytes = 0;
+  for (const Shard& shard : shards) total_bytes += shard.bytes;
+  check_room(out_dir, total_bytes);
+
+  Json weight_map = Json::object();
+  std::set<std::string> current;
+  size_t shard = 0, tensor = 0;
+  std::unique_ptr<SafetensorsWriter> writer;
+  for (int unit = 0; unit < static_cast<int>(layout.units.size()); ++unit) {
+    const at::Tensor flat = unit_flat(unit);
+    for (const ParameterSpec& spec : layout.units[static_cast<size_t>(unit)].parameters) {
+      if (!writer)
+        writer =
+            std::make_unique<SafetensorsWriter>(out_dir / shards[shard].file_name, shards[shard].tensors);
+      const at::Tensor values = parameter_view(flat, spec).to(at::kCPU).to(dtype).contiguous();
+      writer->write(spec.name, values.const_data_ptr(), static_cast<int64_t>(values.nbytes()));
+      weight_map[spec.name] = shards[shard].file_name;
+      current.insert(shards[shard].file_name);
+      if (++tensor == shards[shard].tensors.size()) {
+        writer->finish();
+        writer.reset();
+        ++shard;
+        tensor = 0;
+      }
+    }
+  }
+  if (shards.size() > 1) {
+    const std::string index = "model.safetensors.index.json";
+    write_json(out_dir / index, {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}});
+    current.insert(index);
+  }
+  write_json(out_dir / "config.json", config_json(config, dtype));
+  copy_tokenizer(tokenizer_from, out_dir);
+  remove_stale_weights(out_dir, current);
+}
+
+}  // namespace trireme

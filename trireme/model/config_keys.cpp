@@ -1,0 +1,77 @@
+#include "trireme/model/config_keys.h"
+
+#include <cmath>
+#include <limits>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+ConfigKeys::ConfigKeys(const Json& json, const std::string& origin, const std::string& prefix)
+    : json_(&json), origin_(origin), prefix_(prefix) {
+  if (!json.is_object())
+    throw ConfigError(cat(origin, ": ", prefix.empty() ? "the file" : prefix, " holds ", json.type_name(),
+                          ", expected a JSON object"));
+}
+
+bool ConfigKeys::has(const std::string& key) const {
+  const auto found = json_->find(key);
+  return found != json_->end() && !found->is_null();
+}
+
+int64_t ConfigKeys::integer(const std::string& key, int64_t fallback) const {
+  return integer_or_null(key, fallback).value_or(fallback);
+}
+
+std::optional<int64_t> ConfigKeys::integer_or_null(const std::string& key,
+                                                   std::optional<int64_t> fallback) const {
+  const auto found = json_->find(key);
+  if (found == json_->end()) return fallback;
+  if (found->is_null()) return std::nullopt;
+  if (found->is_number_unsigned() &&
+      found->get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+    wrong_type(key, "a whole number of 63 bits");
+  if (found->is_number_integer()) return found->get<int64_t>();
+  wrong_type(key, "a whole number");
+}
+
+double ConfigKeys::number(const std::string& key, double fallback) const {
+  return number_or_null(key).value_or(fallback);
+}
+
+std::optional<double> ConfigKeys::number_or_null(const std::string& key) const {
+  if (!has(key)) return std::nullopt;
+  const Json& value = (*json_)[key];
+  if (!value.is_number() || !std::isfinite(value.get<double>())) wrong_type(key, "a finite number");
+  return value.get<double>();
+}
+
+bool ConfigKeys::boolean(const std::string& key, bool fallback) const {
+  if (!has(key)) return fallback;
+  if (!(*json_)[key].is_boolean()) wrong_type(key, "true or false");
+  return (*json_)[key].get<bool>();
+}
+
+std::string ConfigKeys::text(const std::string& key, const std::string& fallback) const {
+  if (!has(key)) return fallback;
+  if (!(*json_)[key].is_string()) wrong_type(key, "text");
+  return (*json_)[key].get<std::string>();
+}
+
+void ConfigKeys::refuse(const std::string& key, const std::string& why) const {
+  const auto found = json_->find(key);
+  throw ConfigError(
+      cat(origin_, ": ", prefix_, key, " is ", found == json_->end() ? "absent" : found->dump(), ": ", why));
+}
+
+void ConfigKeys::refuse_unless_absent(std::initializer_list<const char*> forbidden,
+                                      const std::string& why) const {
+  for (const char* key : forbidden)
+    if (has(key)) refuse(key, why);
+}
+
+void ConfigKeys::wrong_type(const std::string& key, const char* expected) const {
+  throw ConfigError(cat(origin_, ": ", prefix_, key, " is ", (*json_)[key].dump(), ", expected ", expected));
+}
+
+}  // namespace trireme

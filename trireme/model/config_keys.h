@@ -1,0 +1,43 @@
+// Typed access to the keys of a config.json, with errors that name the file and the key.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+
+#include "trireme/base/json.h"
+
+namespace trireme {
+
+class ConfigKeys {
+ public:
+  // `prefix` is the place inside the file, such as "rope_scaling.". ConfigError when `json` is not an object.
+  ConfigKeys(const Json& json, const std::string& origin, const std::string& prefix = "");
+
+  const Json& json() const { return *json_; }
+  const std::string& origin() const { return origin_; }
+  bool has(const std::string& key) const;  // present and not null
+
+  // An absent key gives `fallback`; null too where `_or_null` is not in the name. A wrong type: ConfigError.
+  int64_t integer(const std::string& key, int64_t fallback) const;
+  double number(const std::string& key, double fallback) const;
+  bool boolean(const std::string& key, bool fallback) const;
+  std::string text(const std::string& key, const std::string& fallback) const;
+  // An absent key gives `fallback`, null gives nothing.
+  std::optional<int64_t> integer_or_null(const std::string& key, std::optional<int64_t> fallback) const;
+  std::optional<double> number_or_null(const std::string& key) const;
+
+  // ConfigError: "FILE: KEY is VALUE: WHY".
+  [[noreturn]] void refuse(const std::string& key, const std::string& why) const;
+  void refuse_unless_absent(std::initializer_list<const char*> forbidden, const std::string& why) const;
+
+ private:
+  [[noreturn]] void wrong_type(const std::string& key, const char* expected) const;
+
+  const Json* json_;
+  std::string origin_;
+  std::string prefix_;
+};
+
+}  // namespace trireme

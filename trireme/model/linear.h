@@ -1,0 +1,16 @@
+// A linear layer's three products, into given memory: y = x W' + b, dx = dy W, and the weight's gradient added in fp32.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace trireme {
+
+// x [T, k], weight [n, k], bias [n] or undefined -> out [T, n].
+void linear_into(at::Tensor& out_Tn, const at::Tensor& x_Tk, const at::Tensor& weight_nk, const at::Tensor& bias_n);
+at::Tensor linear_forward(const at::Tensor& x_Tk, const at::Tensor& weight_nk, const at::Tensor& bias_n);
+
+// gradient [n, k] fp32 += dy' x; bias_gradient [n] fp32 += column sums of dy (skipped when undefined).
+void add_linear_gradient(at::Tensor& gradient_nk, at::Tensor& bias_gradient_n, const at::Tensor& dy_Tn,
+                         const at::Tensor& x_Tk);
+
+}  // namespace trireme

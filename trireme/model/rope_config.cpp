@@ -1,0 +1,122 @@
+#include "trireme/model/rope_config.h"
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+RopeKind parse_kind(const ConfigKeys& rope) {
+  const std::string type = rope.text("rope_type", rope.text("type", "default"));
+  if (type == "default") return RopeKind::standard;
+  if (type == "linear") return RopeKind::linear;
+  if (type == "dynamic") return RopeKind::dynamic_ntk;
+  if (type == "yarn") return RopeKind::yarn;
+  if (type == "llama3") return RopeKind::llama3;
+  rope.refuse(rope.has("rope_type") ? "rope_type" : "type",
+              "only default, linear, dynamic, yarn and llama3 are supported");
+}
+
+double required_number(const ConfigKeys& rope, const char* key) {
+  if (!rope.has(key)) rope.refuse(key, "this rope type needs it");
+  return rope.number(key, 0);
+}
+
+// transformers warns below 1 and computes on; a factor that shrinks the context is a mistake.
+double scaling_factor(const ConfigKeys& rope) {
+  const double factor = required_number(rope, "factor");
+  if (!(factor >= 1)) rope.refuse("factor", "expected 1 or more");
+  return factor;
+}
+
+// A key beside the rope dictionary wins over the one inside, as in transformers.
+int64_t original_length(const ConfigKeys& keys, const ConfigKeys& rope, const ModelConfig& config) {
+  const ConfigKeys& holder = keys.has("original_max_position_embeddings") ? keys : rope;
+  const int64_t length = holder.integer("original_max_position_embeddings", config.max_position_embeddings);
+  if (length < 1) holder.refuse("original_max_position_embeddings", "expected 1 or more");
+  return length;
+}
+
+void parse_yarn(const ConfigKeys& rope, const ModelConfig& config, RopeConfig& result) {
+  if (rope.json().contains("factor") && rope.json()["factor"].is_null())
+    result.factor = static_cast<double>(config.max_position_embeddings) /
+                    static_cast<double>(result.original_max_position_embeddings);
+  else
+    result.factor = scaling_factor(rope);
+  // A zero is taken as absent, as transformers does with `or`.
+  result.beta_fast = rope.number("beta_fast", 32);
+  result.beta_slow = rope.number("beta_slow", 1);
+  if (result.beta_fast == 0) result.beta_fast = 32;
+  if (result.beta_slow == 0) result.beta_slow = 1;
+  if (result.beta_slow < 0 || result.beta_fast < result.beta_slow)
+    rope.refuse("beta_fast", "expected beta_fast >= beta_slow > 0");
+  result.attention_factor = rope.number_or_null("attention_factor");
+  if (result.attention_factor && *result.attention_factor <= 0)
+    rope.refuse("attention_factor", "expected more than 0");
+  result.mscale = rope.number_or_null("mscale");
+  result.mscale_all_dim = rope.number_or_null("mscale_all_dim");
+  result.truncate = rope.boolean("truncate", true);
+}
+
+void parse_llama3(const ConfigKeys& rope, RopeConfig& result) {
+  result.factor = scaling_factor(rope);
+  result.low_freq_factor = required_number(rope, "low_freq_factor");
+  result.high_freq_factor = required_number(rope, "high_freq_factor");
+  if (!(result.low_freq_factor > 0) || !(result.high_freq_factor > result.low_freq_factor))
+    rope.refuse("high_freq_factor", "expected high_freq_factor > low_freq_factor > 0");
+}
+
+bool filled(const ConfigKeys& keys, const char* key) {
+  return keys.has(key) && !(keys.json()[key].is_object() && keys.json()[key].empty());
+}
+
+}  // namespace
+
+RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config) {
+  const char* const key = filled(keys, "rope_scaling") ? "rope_scaling" : "rope_parameters";
+  const Json empty = Json::object();
+  const ConfigKeys rope(filled(keys, key) ? keys.json()[key] : empty, keys.origin(), cat(key, "."));
+  for (const auto& [name, value] : rope.json().items())
+    if (value.is_object())
+      rope.refuse(name, "rotary parameters that differ from layer to layer are not supported");
+  rope.refuse_unless_absent({"mrope_section", "mrope_interleaved", "short_factor", "long_factor"},
+                            "this rotary embedding is not supported");
+  if (rope.number("partial_rotary_factor", 1) != 1)
+    rope.refuse("partial_rotary_factor", "rotating a part of each head is not supported");
+
+  RopeConfig result;
+  result.kind = parse_kind(rope);
+  result.theta = rope.has("rope_theta") ? rope.number("rope_theta", 0) : keys.number("rope_theta", 10000);
+  if (!(result.theta > 1))
+    (rope.has("rope_theta") ? rope : keys).refuse("rope_theta", "expected more than 1");
+  result.original_max_position_embeddings = config.max_position_embeddings;
+  switch (result.kind) {
+    case RopeKind::standard:
+      // A forgotten rope_type would train another model than the one meant.
+      if (rope.number("factor", 1) != 1) rope.refuse("factor", "it needs a rope_type other than default");
+      break;
+    case RopeKind::linear:
+      result.factor = scaling_factor(rope);
+      break;
+    case RopeKind::dynamic_ntk:
+      result.factor = scaling_factor(rope);
+      if (rope.integer("original_max_position_embeddings", config.max_position_embeddings) !=
+          config.max_position_embeddings)
+        rope.refuse(
+            "original_max_position_embeddings",
+            "dynamic NTK starts from max_position_embeddings and ignores this key; remove it, and set "
+            "max_position_embeddings to the length of pretraining");
+      if (config.head_dim == 2) keys.refuse("head_dim", "dynamic NTK needs at least 4");
+      break;
+    case RopeKind::yarn:
+      result.original_max_position_embeddings = original_length(keys, rope, config);
+      parse_yarn(rope, config, result);
+      break;
+    case RopeKind::llama3:
+      result.original_max_position_embeddings = original_length(keys, rope, config);
+      parse_llama3(rope, result);
+      break;
+  }
+  return result;
+}
+
+}  // namespace trireme

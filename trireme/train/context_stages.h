@@ -1,0 +1,55 @@
+// Context extension: a run is a row of stages of growing sequence length, each with its own warm-up and
+// schedule.
+//
+//   --context_stages 1k:60,4k:20,16k:8          LENGTH:STEPS[:PEAK_LEARNING_RATE], comma separated
+//
+// A stage without its own peak takes half of the one before: the learning rate is annealed at each step up,
+// because a model that already learned the short context needs small, well-warmed steps to learn the long
+// one. Without the flag a run is one stage. Arithmetic only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/model/model_config.h"
+#include "trireme/train/schedule.h"
+
+namespace trireme {
+
+struct ContextStage {
+  int64_t sequence_tokens = 0;  // S
+  int64_t first_step = 0;       // of the whole run
+  int64_t steps = 0;
+  Schedule schedule;  // over this stage's steps
+
+  int64_t end_step() const { return first_step + steps; }
+};
+
+// What all stages share. `learning_rate` is the peak of the first.
+struct StageDefaults {
+  ScheduleKind kind = ScheduleKind::linear;
+  ScheduleShape shape;
+  double learning_rate = 5e-5;
+  double warmup_steps = 0;  // of each stage, as in resolve_warmup_steps
+  double warmup_ratio = 0;
+};
+
+// Throws ConfigError that quotes the part that is wrong.
+std::vector<ContextStage> parse_context_stages(const std::string& text, const StageDefaults& defaults);
+// The one stage of a run without --context_stages.
+std::vector<ContextStage> single_stage(int64_t sequence_tokens, int64_t steps, const StageDefaults& defaults);
+
+// Index of the stage that step `step` (from 0) belongs to; the last one from the end on.
+int stage_of_step(const std::vector<ContextStage>& stages, int64_t step);
+
+// Tokens that the model's positions reach: max_position_embeddings, or what its rope scaling stretches them
+// to.
+int64_t position_reach(const ModelConfig& config);
+// ConfigError that names the config key when a stage is longer than that.
+void check_positions(const std::vector<ContextStage>& stages, const ModelConfig& config);
+// For --strict_divisible: "sequence length N is not divisible by ulysses degree P" with the nearest lengths
+// that are.
+void check_divisible(const std::vector<ContextStage>& stages, int ulysses);
+
+}  // namespace trireme

@@ -1,0 +1,28 @@
+#include "trireme/train/file_checksum.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <vector>
+#include <xxhash.h>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+uint64_t file_checksum(const std::filesystem::path& file) {
+  const auto close = [](std::FILE* open) { std::fclose(open); };
+  const std::unique_ptr<std::FILE, decltype(close)> in(std::fopen(file.c_str(), "rbe"), close);
+  if (!in) throw DataError(cat(file.string(), ": cannot open: ", std::strerror(errno)));
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
+  XXH3_64bits_reset(state.get());
+  std::vector<unsigned char> block(size_t{4} << 20);
+  while (const size_t got = std::fread(block.data(), 1, block.size(), in.get()))
+    XXH3_64bits_update(state.get(), block.data(), got);
+  if (std::ferror(in.get()) != 0)
+    throw DataError(cat(file.string(), ": cannot read: ", std::strerror(errno)));
+  return XXH3_64bits_digest(state.get());
+}
+
+}  // namespace trireme

@@ -1,0 +1,12 @@
+// XXH3 (64 bits) of a file's bytes: fast enough to check every file of a checkpoint before it is trusted.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace trireme {
+
+// Throws DataError that names the file when it cannot be read.
+uint64_t file_checksum(const std::filesystem::path& file);
+
+}  // namespace trireme

@@ -1,0 +1,157 @@
+#include "trireme/train/schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "trireme/base/error.h"
+#include "trireme/base/json.h"
+
+namespace trireme {
+namespace {
+
+constexpr double kPi = 3.141592653589793;
+
+const std::array<std::pair<ScheduleKind, const char*>, 8>& kinds() {
+  static const std::array<std::pair<ScheduleKind, const char*>, 8> all{{
+      {ScheduleKind::linear, "linear"},
+      {ScheduleKind::cosine, "cosine"},
+      {ScheduleKind::cosine_with_restarts, "cosine_with_restarts"},
+      {ScheduleKind::cosine_with_min_lr, "cosine_with_min_lr"},
+      {ScheduleKind::polynomial, "polynomial"},
+      {ScheduleKind::inverse_sqrt, "inverse_sqrt"},
+      {ScheduleKind::constant, "constant"},
+      {ScheduleKind::constant_with_warmup, "constant_with_warmup"},
+  }};
+  return all;
+}
+
+double cosine(double cycles, double progress) {
+  return 0.5 * (1 + std::cos(kPi * cycles * 2 * progress));
+}
+
+}  // namespace
+
+const std::vector<std::string>& schedule_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const auto& [kind, name] : kinds()) all.emplace_back(name);
+    return all;
+  }();
+  return names;
+}
+
+ScheduleKind parse_schedule(const std::string& name) {
+  for (const auto& [kind, known] : kinds())
+    if (name == known) return kind;
+  std::string list;
+  for (const std::string& known : schedule_names()) list += (list.empty() ? "" : ", ") + known;
+  throw ConfigError(cat("--lr_scheduler_type is '", name, "'; expected one of ", list));
+}
+
+std::string schedule_name(ScheduleKind kind) {
+  for (const auto& [known, name] : kinds())
+    if (kind == known) return name;
+  throw InternalError("a schedule without a name");
+}
+
+ScheduleShape parse_schedule_shape(const std::string& json_text) {
+  ScheduleShape shape;
+  if (json_text.empty()) return shape;
+  Json json;
+  try {
+    json = parse_json(json_text, "--lr_scheduler_kwargs");
+  } catch (const DataError& error) {
+    throw ConfigError(error.what());
+  }
+  if (!json.is_object())
+    throw ConfigError(
+        cat("--lr_scheduler_kwargs is ", json_text, R"(; expected an object such as {"min_lr_rate": 0.1})"));
+  for (const auto& [key, value] : json.items()) {
+    if (!value.is_number())
+      throw ConfigError(cat("--lr_scheduler_kwargs: ", key, " is ", value.dump(), "; expected a number"));
+    const auto number = value.get<double>();
+    if (key == "num_cycles")
+      shape.num_cycles = number;
+    else if (key == "min_lr")
+      shape.min_lr = number;
+    else if (key == "min_lr_rate")
+      shape.min_lr_rate = number;
+    else if (key == "lr_end")
+      shape.lr_end = number;
+    else if (key == "power")
+      shape.power = number;
+    else
+      throw ConfigError(cat("--lr_scheduler_kwargs has no key '", key,
+                            "'; expected num_cycles, min_lr, min_lr_rate, lr_end or power"));
+  }
+  return shape;
+}
+
+void Schedule::check() const {
+  if (!(peak_learning_rate > 0) || !std::isfinite(peak_learning_rate))
+    throw ConfigError(cat("the peak learning rate is ", peak_learning_rate, "; expected a number above 0"));
+  if (kind == ScheduleKind::cosine_with_min_lr) {
+    if (shape.min_lr.has_value() == shape.min_lr_rate.has_value())
+      throw ConfigError(
+          R"(cosine_with_min_lr needs one of min_lr and min_lr_rate: --lr_scheduler_kwargs '{"min_lr_rate": 0.1}')");
+  }
+  if (kind == ScheduleKind::polynomial && shape.lr_end >= peak_learning_rate)
+    throw ConfigError(cat("polynomial: lr_end ", shape.lr_end, " must be below the peak learning rate ",
+                          peak_learning_rate));
+}
+
+double Schedule::learning_rate(int64_t step) const {
+  if (kind == ScheduleKind::constant) return peak_learning_rate;
+  const auto at = static_cast<double>(step), warmup = static_cast<double>(warmup_steps);
+  if (step < warmup_steps) return peak_learning_rate * (at / std::max(1.0, warmup));
+  const double decay_steps = std::max(1.0, static_cast<double>(total_steps) - warmup);
+  const double progress = (at - warmup) / decay_steps;
+  double factor = 1;
+  switch (kind) {
+    case ScheduleKind::constant:
+    case ScheduleKind::constant_with_warmup:
+      break;
+    case ScheduleKind::linear:
+      factor = std::max(0.0, (static_cast<double>(total_steps) - at) / decay_steps);
+      break;
+    case ScheduleKind::cosine:
+      factor = std::max(0.0, cosine(shape.num_cycles.value_or(0.5), progress));
+      break;
+    case ScheduleKind::cosine_with_restarts:
+      factor =
+          progress >= 1
+              ? 0
+              : std::max(0.0,
+                         0.5 * (1 + std::cos(kPi * std::fmod(shape.num_cycles.value_or(1) * progress, 1.0))));
+      break;
+    case ScheduleKind::cosine_with_min_lr: {
+      const double floor = shape.min_lr_rate ? *shape.min_lr_rate : *shape.min_lr / peak_learning_rate;
+      factor = std::max(0.0, cosine(shape.num_cycles.value_or(0.5), progress) * (1 - floor) + floor);
+      break;
+    }
+    case ScheduleKind::polynomial:
+      return step > total_steps
+                 ? shape.lr_end
+                 : (peak_learning_rate - shape.lr_end) * std::pow(1 - progress, shape.power) + shape.lr_end;
+    case ScheduleKind::inverse_sqrt: {
+      const double timescale = warmup_steps > 0 ? warmup : 10000;
+      factor = 1 / std::sqrt((at + timescale - warmup) / timescale);
+      break;
+    }
+  }
+  return peak_learning_rate * factor;
+}
+
+int64_t resolve_warmup_steps(double warmup_steps, double warmup_ratio, int64_t total_steps) {
+  if (!(warmup_steps >= 0))
+    throw ConfigError(cat("--warmup_steps is ", warmup_steps, "; expected 0 or more"));
+  if (!(warmup_ratio >= 0 && warmup_ratio <= 1))
+    throw ConfigError(cat("--warmup_ratio is ", warmup_ratio, "; expected a number from 0 to 1"));
+  if (warmup_steps >= 1) return static_cast<int64_t>(warmup_steps);
+  const double share = warmup_steps > 0 ? warmup_steps : warmup_ratio;
+  return static_cast<int64_t>(std::ceil(share * static_cast<double>(total_steps)));
+}
+
+}  // namespace trireme

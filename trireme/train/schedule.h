@@ -1,0 +1,56 @@
+// The learning rate of each step, by the formulas (and names) of transformers.optimization, so that a recipe
+// moves over unchanged. Steps count from 0: step 0 of a warm-up has learning rate 0, as there.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme {
+
+enum class ScheduleKind {
+  linear,
+  cosine,
+  cosine_with_restarts,
+  cosine_with_min_lr,
+  polynomial,
+  inverse_sqrt,
+  constant,
+  constant_with_warmup,
+};
+
+const std::vector<std::string>& schedule_names();
+ScheduleKind parse_schedule(const std::string& name);  // ConfigError otherwise
+std::string schedule_name(ScheduleKind kind);
+
+// What Hugging Face passes as lr_scheduler_kwargs.
+struct ScheduleShape {
+  std::optional<double> num_cycles;   // cosine 0.5, cosine_with_restarts 1, cosine_with_min_lr 0.5
+  std::optional<double> min_lr;       // cosine_with_min_lr: one of these two
+  std::optional<double> min_lr_rate;  // as a share of the peak
+  double lr_end = 1e-7;               // polynomial
+  double power = 1;                   // polynomial
+};
+// {"min_lr_rate": 0.1} -> ScheduleShape. ConfigError for text that is not JSON, unknown keys and wrong types.
+ScheduleShape parse_schedule_shape(const std::string& json_text);
+
+struct Schedule {
+  ScheduleKind kind = ScheduleKind::linear;
+  ScheduleShape shape;
+  double peak_learning_rate = 5e-5;
+  int64_t warmup_steps = 0;
+  int64_t total_steps = 1;
+
+  // ConfigError for what the kind cannot use: no minimum, or an end above the peak.
+  void check() const;
+  // `step` in [0, total_steps).
+  double learning_rate(int64_t step) const;
+};
+
+// Steps of the warm-up: `warmup_steps` from 1 up is a number of steps, below 1 a share of `total_steps`
+// (rounded up); `warmup_ratio` is used when warmup_steps is 0. ConfigError for negative values or a ratio
+// above 1.
+int64_t resolve_warmup_steps(double warmup_steps, double warmup_ratio, int64_t total_steps);
+
+}  // namespace trireme

@@ -1,0 +1,126 @@
+#include "trireme/train/train_options.h"
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+template <typename Number>
+void require(bool holds, const char* flag, const Number& got, const char* expected) {
+  if (!holds) throw ConfigError(cat("--", flag, " is ", got, "; expected ", expected));
+}
+
+const char* recompute_name(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::full:
+      return "full";
+    case Recompute::keep_attention:
+      return "keep_attention";
+    case Recompute::none:
+      return "none";
+  }
+  throw InternalError("a recompute policy without a name");
+}
+
+const char* attention_name(AttentionKernel kernel) {
+  switch (kernel) {
+    case AttentionKernel::automatic:
+      return "auto";
+    case AttentionKernel::flash:
+      return "flash";
+    case AttentionKernel::cudnn:
+      return "cudnn";
+    case AttentionKernel::reference:
+      return "reference";
+  }
+  throw InternalError("an attention kernel without a name");
+}
+
+}  // namespace
+
+void check_options(const TrainOptions& o) {
+  constexpr const char* kOneUp = "1 or more";
+  constexpr const char* kZeroUp = "0 or more";
+  require(o.max_seq_length >= 1, "max_seq_length", o.max_seq_length, kOneUp);
+  require(o.per_device_train_batch_size >= 1, "per_device_train_batch_size", o.per_device_train_batch_size,
+          kOneUp);
+  require(o.gradient_accumulation_steps >= 1, "gradient_accumulation_steps", o.gradient_accumulation_steps,
+          kOneUp);
+  require(o.learning_rate > 0, "learning_rate", o.learning_rate, "a number above 0");
+  require(o.max_steps > 0 || o.num_train_epochs > 0, "num_train_epochs", o.num_train_epochs,
+          "a number above 0, or a --max_steps");
+  require(o.engine.ulysses >= 1, "ulysses", o.engine.ulysses, kOneUp);
+  require(o.engine.optimizer.beta1 >= 0 && o.engine.optimizer.beta1 < 1, "adam_beta1",
+          o.engine.optimizer.beta1, "a number from 0 to below 1");
+  require(o.engine.optimizer.beta2 >= 0 && o.engine.optimizer.beta2 < 1, "adam_beta2",
+          o.engine.optimizer.beta2, "a number from 0 to below 1");
+  require(o.engine.optimizer.epsilon >= 0, "adam_epsilon", o.engine.optimizer.epsilon, kZeroUp);
+  require(o.engine.optimizer.weight_decay >= 0, "weight_decay", o.engine.optimizer.weight_decay, kZeroUp);
+  require(o.engine.optimizer.max_grad_norm >= 0, "max_grad_norm", o.engine.optimizer.max_grad_norm,
+          "0 (no clipping) or more");
+  require(o.engine.tile_tokens >= 0, "tile_tokens", o.engine.tile_tokens, kZeroUp);
+  require(o.engine.logits_tile_tokens >= 0, "logits_tile_tokens", o.engine.logits_tile_tokens, kZeroUp);
+  require(o.save_steps >= 0, "save_steps", o.save_steps, kZeroUp);
+  require(o.save_total_limit >= 0, "save_total_limit", o.save_total_limit, kZeroUp);
+  require(o.logging_steps >= 1, "logging_steps", o.logging_steps, kOneUp);
+  require(o.eval_steps >= 0, "eval_steps", o.eval_steps, kZeroUp);
+  require(o.max_eval_samples >= 0, "max_eval_samples", o.max_eval_samples, kZeroUp);
+  require(o.seed >= 0, "seed", o.seed, kZeroUp);
+  require(o.peak_tflops >= 0, "peak_tflops", o.peak_tflops, kZeroUp);
+  require(o.validation_split_percentage >= 0 && o.validation_split_percentage < 100,
+          "validation_split_percentage", o.validation_split_percentage, "a number from 0 to below 100");
+  if (!o.eval_file.empty() && o.validation_split_percentage > 0)
+    throw ConfigError("give either --eval_file or --validation_split_percentage, not both");
+}
+
+StageDefaults stage_defaults(const TrainOptions& o) {
+  return {parse_schedule(o.lr_scheduler_type), parse_schedule_shape(o.lr_scheduler_kwargs), o.learning_rate,
+          o.warmup_steps, o.warmup_ratio};
+}
+
+Json to_json(const TrainOptions& o) {
+  const OptimizerOptions& optimizer = o.engine.optimizer;
+  return {{"model_name_or_path", o.model_dir.string()},
+          {"train_file", o.train_file.string()},
+          {"eval_file", o.eval_file.string()},
+          {"validation_split_percentage", o.validation_split_percentage},
+          {"text_field", o.text_field},
+          {"append_eos", o.append_eos},
+          {"packing", "concat"},
+          {"max_seq_length", o.max_seq_length},
+          {"context_stages", o.context_stages},
+          {"max_steps", o.max_steps},
+          {"num_train_epochs", o.num_train_epochs},
+          {"per_device_train_batch_size", o.per_device_train_batch_size},
+          {"gradient_accumulation_steps", o.gradient_accumulation_steps},
+          {"learning_rate", o.learning_rate},
+          {"lr_scheduler_type", o.lr_scheduler_type},
+          {"lr_scheduler_kwargs", o.lr_scheduler_kwargs},
+          {"warmup_ratio", o.warmup_ratio},
+          {"warmup_steps", o.warmup_steps},
+          {"device", o.engine.device.str()},
+          {"bf16", o.engine.precision == Precision::bf16},
+          {"recompute", recompute_name(o.engine.recompute)},
+          {"attention", attention_name(o.engine.attention)},
+          {"ulysses", o.engine.ulysses},
+          {"strict_divisible", o.engine.strict_divisible},
+          {"tile_tokens", o.engine.tile_tokens},
+          {"logits_tile_tokens", o.engine.logits_tile_tokens},
+          {"optim", optimizer.kind == OptimizerKind::sgd ? "sgd" : "adamw_torch"},
+          {"adam_beta1", optimizer.beta1},
+          {"adam_beta2", optimizer.beta2},
+          {"adam_epsilon", optimizer.epsilon},
+          {"weight_decay", optimizer.weight_decay},
+          {"max_grad_norm", optimizer.max_grad_norm},
+          {"output_dir", o.output_dir.string()},
+          {"resume_from_checkpoint", o.resume_from_checkpoint},
+          {"save_steps", o.save_steps},
+          {"save_total_limit", o.save_total_limit},
+          {"logging_steps", o.logging_steps},
+          {"eval_steps", o.eval_steps},
+          {"max_eval_samples", o.max_eval_samples},
+          {"seed", o.seed},
+          {"peak_tflops", o.peak_tflops}};
+}
+
+}  // namespace trireme

@@ -1,0 +1,61 @@
+// Everything that a training run can be told. Names and defaults are those of Hugging Face's
+// TrainingArguments where it has them; `trireme train` has one flag for each.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "trireme/base/json.h"
+#include "trireme/engine/engine_options.h"
+#include "trireme/train/context_stages.h"
+
+namespace trireme {
+
+struct TrainOptions {
+  // Model and data
+  std::filesystem::path model_dir;         // holds config.json, weights and tokenizer.json
+  std::filesystem::path train_file;        // text (file or folder), or the PREFIX of a tokenized set
+  std::filesystem::path eval_file;         // the same kinds; empty: none
+  double validation_split_percentage = 0;  // the end of train_file that is held out for evaluation
+  std::string text_field = "text";         // of .jsonl documents
+  bool append_eos = true;                  // after each document of text
+
+  // Length and schedule
+  int64_t max_seq_length = 1024;
+  std::string context_stages;  // "1k:60,4k:20"; empty: one stage of max_seq_length
+  int64_t max_steps = -1;      // 0 or less: num_train_epochs decides
+  double num_train_epochs = 3;
+  int64_t per_device_train_batch_size = 8;  // samples of one micro-batch of each data-parallel group
+  int64_t gradient_accumulation_steps = 1;
+  double learning_rate = 5e-5;
+  std::string lr_scheduler_type = "linear";
+  std::string lr_scheduler_kwargs;  // JSON
+  double warmup_ratio = 0;
+  double warmup_steps = 0;
+
+  // Engine: device, precision, recompute, ulysses degree, attention kernel, tiles, optimizer (clips to norm
+  // 1)
+  EngineOptions engine = {.optimizer = {.max_grad_norm = 1}};
+
+  // Run
+  std::filesystem::path output_dir = "trainer_output";
+  bool overwrite_output_dir = false;
+  std::string resume_from_checkpoint;  // empty, "true" or "latest" (there must be one), "auto" (if there is
+                                       // one), or a path
+  int64_t save_steps = 500;            // 0: only at the end
+  int64_t save_total_limit = 0;        // 0: keep all
+  int64_t logging_steps = 500;
+  int64_t eval_steps = 0;        // 0: only at the end
+  int64_t max_eval_samples = 0;  // windows of one evaluation; 0: all
+  int64_t seed = 42;
+  double peak_tflops = 0;  // of one rank's device, for MFU; 0: measured
+};
+
+// Throws ConfigError for numbers that cannot be.
+void check_options(const TrainOptions& options);
+// As written to the run's config.json: every option resolved.
+Json to_json(const TrainOptions& options);
+StageDefaults stage_defaults(const TrainOptions& options);
+
+}  // namespace trireme

@@ -1,0 +1,335 @@
+#include "trireme/train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <numeric>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+#include "trireme/device/processor.h"
+#include "trireme/engine/assemble.h"
+#include "trireme/eval/loss_by_position.h"
+#include "trireme/train/agreement.h"
+#include "trireme/train/checkpoint.h"
+#include "trireme/train/durable_file.h"
+#include "trireme/train/peak_rate.h"
+#include "trireme/train/resume.h"
+#include "trireme/train/training_data.h"
+
+namespace trireme {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::unique_ptr<Group> everyone(World& world) {
+  std::vector<int> ranks(static_cast<size_t>(world.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return world.make_group("train", {ranks});
+}
+
+class Trainer {
+ public:
+  Trainer(World& world, const TrainOptions& options, const TrainHooks& hooks)
+      : world_(world),
+        options_(options),
+        hooks_(hooks),
+        run_(options.output_dir),
+        group_(everyone(world)),
+        agreement_(*group_, options.engine.device) {}
+
+  TrainOutcome run();
+
+ private:
+  void prepare();
+  void prepare_stages(const ModelConfig& config);
+  void resume();
+  void open_stage(int stage);
+  void step();
+  void evaluate();
+  void save();
+  double step_flops(const ContextStage& stage) const;
+  double eta_seconds(double seconds, double flops) const;
+  LoaderOptions loader_options(int64_t sequence_tokens) const;
+  const ContextStage& stage() const { return stages_[static_cast<size_t>(stage_)]; }
+  int64_t total_steps() const { return stages_.back().end_step(); }
+  bool reports() const { return world_.rank() == 0; }
+  void note(const std::string& text);
+
+  World& world_;
+  const TrainOptions& options_;
+  const TrainHooks& hooks_;
+  RunDirectory run_;
+  std::unique_ptr<Group> group_;
+  Agreement agreement_;
+  std::optional<CheckpointEntry> resume_from_;
+  TrainingData data_;
+  std::vector<ContextStage> stages_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<ConcatLoader> loader_;
+  std::optional<MetricsLog> metrics_;     // rank 0
+  std::optional<ProgressLine> progress_;  // rank 0, where it reports
+  int stage_ = -1;
+  int64_t steps_done_ = 0;
+  int64_t tokens_seen_ = 0;
+  double peak_flops_ = 0;  // FLOP/s of all ranks
+  double loss_ = 0;
+  std::filesystem::path checkpoint_;  // last good one
+  bool metrics_warned_ = false;
+};
+
+void Trainer::note(const std::string& text) {
+  if (progress_)
+    progress_->note(text);
+  else if (reports() && hooks_.out != nullptr)
+    *hooks_.out << text << std::endl;
+}
+
+LoaderOptions Trainer::loader_options(int64_t sequence_tokens) const {
+  const int ulysses = options_.engine.ulysses;
+  LoaderOptions loader;
+  loader.sequence_tokens = sequence_tokens;
+  loader.batch_size = options_.per_device_train_batch_size;
+  loader.accumulation_steps = options_.gradient_accumulation_steps;
+  loader.dp_size = world_.size() / ulysses;
+  loader.sp_size = ulysses;
+  loader.seed = static_cast<uint64_t>(options_.seed);
+  if (engine_) {
+    loader.dp_index = engine_->mesh().dp_index;
+    loader.sp_rank = engine_->mesh().sp->rank();
+    loader.vocab_size = engine_->config().vocab_size;
+  }
+  return loader;
+}
+
+void Trainer::prepare_stages(const ModelConfig& config) {
+  const StageDefaults defaults = stage_defaults(options_);
+  if (!options_.context_stages.empty()) {
+    stages_ = parse_context_stages(options_.context_stages, defaults);
+    if (options_.max_steps > 0 && options_.max_steps != total_steps())
+      throw ConfigError(cat("--max_steps ", options_.max_steps,
+                            " contradicts --context_stages, whose steps sum to ", total_steps(),
+                            "; leave --max_steps out"));
+  } else {
+    int64_t steps = options_.max_steps;
+    if (steps <= 0) {
+      const ConcatLoader counted(data_.train.set, data_.train.range, loader_options(options_.max_seq_length));
+      steps = static_cast<int64_t>(
+          std::ceil(options_.num_train_epochs * static_cast<double>(counted.steps_per_epoch())));
+    }
+    stages_ = single_stage(options_.max_seq_length, steps, defaults);
+  }
+  check_positions(stages_, config);
+  if (options_.engine.strict_divisible) check_divisible(stages_, options_.engine.ulysses);
+  // A set too short for a later stage is known now, not after the earlier ones.
+  for (const ContextStage& stage : stages_)
+    ConcatLoader(data_.train.set, data_.train.range, loader_options(stage.sequence_tokens));
+  if (data_.held_out)
+    for (const ContextStage& stage : stages_)
+      EvaluationWalk(data_.held_out->set, data_.held_out->range, loader_options(stage.sequence_tokens));
+}
+
+void Trainer::prepare() {
+  check_options(options_);
+  if (world_.size() % options_.engine.ulysses != 0)
+    throw ConfigError(
+        cat("--ulysses ", options_.engine.ulysses, " does not divide the number of ranks, ", world_.size()));
+  const ModelConfig config = read_model_config(options_.model_dir);
+  resume_from_ =
+      choose_checkpoint(options_, run_, reports(), agreement_, [&](const std::string& text) { note(text); });
+  agreement_.all_or_none(cat("preparing ", run_.path().string()), [&] {
+    if (!reports()) return;
+    if (!resume_from_ && !run_.list().empty()) {
+      if (!options_.overwrite_output_dir)
+        throw ConfigError(
+            cat(run_.path().string(),
+                " holds checkpoints of an earlier run: go on with "
+                "--resume_from_checkpoint true, choose another --output_dir, or give --overwrite_output_dir "
+                "to remove them"));
+      run_.clear();
+    }
+    run_.prepare();
+  });
+  data_ =
+      open_training_data(options_, config.vocab_size, resume_from_.has_value(), world_.rank(), agreement_);
+  prepare_stages(config);
+  engine_ = assemble(world_, options_.model_dir, options_.engine);
+  if (resume_from_) resume();
+  agreement_.all_or_none("writing the run's config.json and metrics.jsonl", [&] {
+    if (!reports()) return;
+    write_durable(run_.config(), to_json(options_).dump(2) + "\n");
+    metrics_.emplace(run_.metrics(), resume_from_ ? steps_done_ : -1);
+  });
+  double peak = options_.peak_tflops * 1e12;
+  if (peak == 0) {
+    const bool bf16 = options_.engine.precision == Precision::bf16 &&
+                      (!options_.engine.device.is_cpu() || cpu_has_bf16_matmul());
+    peak = measure_matmul_rate(options_.engine.device, bf16 ? at::kBFloat16 : at::kFloat);
+  }
+  peak_flops_ = agreement_.sum(peak);
+}
+
+void Trainer::resume() {
+  // Rank 0 verified the files when it chose them.
+  const Json state = read_checkpoint(resume_from_->path, *engine_, reports());
+  const ResumedRun resumed = parse_trainer_state(state, resume_from_->path);
+  steps_done_ = resumed.step;
+  tokens_seen_ = resumed.tokens_seen;
+  checkpoint_ = resume_from_->path;
+  if (steps_done_ < total_steps() && stage_of_step(stages_, steps_done_) == resumed.stage) {
+    open_stage(resumed.stage);
+    loader_->restore(resumed.loader);
+  }
+  note(cat("resumed at step ", steps_done_, " of ", total_steps(), " from ", checkpoint_.string()));
+  for (const std::string& change : changed_options(resumed.options, to_json(options_)))
+    note("changed option: " + change);
+}
+
+void Trainer::open_stage(int stage) {
+  stage_ = stage;
+  loader_ = std::make_unique<ConcatLoader>(data_.train.set, data_.train.range,
+                                           loader_options(this->stage().sequence_tokens));
+}
+
+double Trainer::step_flops(const ContextStage& stage) const {
+  const LoaderOptions loader = loader_options(stage.sequence_tokens);
+  return engine_->model_flops(stage.sequence_tokens, loader.batch_size) *
+         static_cast<double>(loader.accumulation_steps * loader.dp_size);
+}
+
+double Trainer::eta_seconds(double seconds, double flops) const {
+  double left = 0;
+  for (const ContextStage& stage : stages_) {
+    const int64_t steps = stage.end_step() - std::max(stage.first_step, steps_done_);
+    if (steps > 0) left += static_cast<double>(steps) * step_flops(stage);
+  }
+  return flops > 0 ? left * seconds / flops : 0;
+}
+
+void Trainer::step() {
+  const double begin = now_seconds();
+  const StepBatches batches = loader_->next();
+  StepRecord record;
+  record.learning_rate = stage().schedule.learning_rate(steps_done_ - stage().first_step);
+  StepResult result;
+  try {
+    result = engine_->train_step(batches, record.learning_rate);
+  } catch (const DataError& error) {
+    throw DataError(cat("training stopped at step ", steps_done_ + 1, ": ", error.what(),
+                        ". The last good checkpoint is ",
+                        checkpoint_.empty() ? std::string("none") : checkpoint_.string()));
+  }
+  ++steps_done_;
+  loss_ = result.loss;
+  const LoaderOptions loader = loader_options(stage().sequence_tokens);
+  const int64_t tokens =
+      stage().sequence_tokens * loader.batch_size * loader.accumulation_steps * loader.dp_size;
+  tokens_seen_ += tokens;
+  record.seconds = now_seconds() - begin;
+  const double flops = step_flops(stage());
+  record.step = steps_done_;
+  record.epoch = loader_->epochs_done();
+  record.stage = stage_;
+  record.sequence_tokens = stage().sequence_tokens;
+  record.loss = result.loss;
+  record.gradient_norm = result.gradient_norm;
+  record.tokens_per_second = static_cast<double>(tokens) / record.seconds;
+  record.mfu = flops / (record.seconds * peak_flops_);
+  record.memory_bytes = peak_memory_bytes(options_.engine.device);
+  record.tokens_seen = tokens_seen_;
+  record.eta_seconds = eta_seconds(record.seconds, flops);
+  if (metrics_ && !metrics_->write(record.to_json()) && !metrics_warned_) {
+    metrics_warned_ = true;
+    note(cat("warning: cannot write to ", run_.metrics().string(), "; is the disk full?"));
+  }
+  if (progress_) progress_->show(record);
+  if (hooks_.on_step) hooks_.on_step(record);
+}
+
+void Trainer::evaluate() {
+  const int64_t tokens = stage().sequence_tokens;
+  EvaluationWalk walk(data_.held_out->set, data_.held_out->range, [&] {
+    LoaderOptions loader = loader_options(tokens);
+    loader.batch_size = 1;
+    return loader;
+  }());
+  if (options_.max_eval_samples > 0) walk.limit_windows(options_.max_eval_samples);
+  const PositionLoss result = evaluate_loss_by_position(*engine_, walk, power_of_two_edges(tokens));
+  if (metrics_) {
+    Json record = result.to_json();
+    record["eval_loss"] = result.loss();
+    record["step"] = steps_done_;
+    record.erase("loss");
+    metrics_->write(record);
+  }
+  char text[128];
+  std::snprintf(text, sizeof(text), "step %lld  held-out loss %.4f at length %s (%lld windows)",
+                static_cast<long long>(steps_done_), result.loss(), format_count(tokens).c_str(),
+                static_cast<long long>(result.windows));
+  note(text);
+}
+
+void Trainer::save() {
+  const Json state = {{"step", steps_done_},
+                      {"total_steps", total_steps()},
+                      {"stage", stage_},
+                      {"loader", loader_->state()},
+                      {"tokens_seen", tokens_seen_},
+                      {"rng", {{"seed", options_.seed}}},
+                      {"ranks", world_.size()},
+                      {"loss", loss_},
+                      {"options", to_json(options_)}};
+  try {
+    checkpoint_ = save_checkpoint(run_, {steps_done_, state, options_.model_dir}, *engine_, agreement_,
+                                  options_.save_total_limit);
+  } catch (const DataError& error) {
+    throw DataError(cat("could not save the checkpoint of step ", steps_done_, ": ", error.what(),
+                        ". The last good checkpoint is ",
+                        checkpoint_.empty() ? std::string("none") : checkpoint_.string()));
+  }
+  note(cat("saved ", checkpoint_.string()));
+}
+
+TrainOutcome Trainer::run() {
+  prepare();
+  const auto stages = static_cast<int>(stages_.size());
+  if (reports() && hooks_.out != nullptr) {
+    progress_.emplace(*hooks_.out, hooks_.terminal, options_.logging_steps, total_steps(), stages);
+    note(cat("model ", options_.model_dir.string(), ", ", format_count(engine_->config().parameter_count()),
+             " parameters, ", world_.size(), world_.size() == 1 ? " rank" : " ranks"));
+    note(engine_->description());
+  }
+  TrainOutcome outcome;
+  int64_t saved_at = resume_from_ ? steps_done_ : -1;
+  while (steps_done_ < total_steps() && !outcome.stopped) {
+    const int due = stage_of_step(stages_, steps_done_);
+    if (due != stage_) open_stage(due);
+    step();
+    const bool last = steps_done_ == total_steps();
+    if (data_.held_out && (last || (options_.eval_steps > 0 && steps_done_ % options_.eval_steps == 0)))
+      evaluate();
+    outcome.stopped =
+        agreement_.any(hooks_.stop_requested != nullptr && hooks_.stop_requested->load()) && !last;
+    if (last || outcome.stopped || (options_.save_steps > 0 && steps_done_ % options_.save_steps == 0)) {
+      save();
+      saved_at = steps_done_;
+    }
+  }
+  if (saved_at < steps_done_) throw InternalError("the last step was not saved");
+  if (progress_) progress_->finish();
+  outcome.steps = steps_done_;
+  outcome.total_steps = total_steps();
+  outcome.loss = loss_;
+  outcome.checkpoint = checkpoint_;
+  return outcome;
+}
+
+}  // namespace
+
+TrainOutcome train(World& world, const TrainOptions& options, const TrainHooks& hooks) {
+  return Trainer(world, options, hooks).run();
+}
+
+}  // namespace trireme

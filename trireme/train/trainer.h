@@ -1,0 +1,40 @@
+// The training loop: stages of sequence length, steps, evaluation, checkpoints, metrics.
+//
+//   per stage   loader of its length -> StepBatches -> Engine::train_step(batches, schedule(step)) -> metrics
+//   per step    all ranks agree whether to stop; every save_steps a checkpoint
+//
+// A run that stops and resumes at the same topology gives the same bits as one that never stopped: the state
+// is the engine's, the loader's two numbers and the step; nothing else is carried from step to step.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <ostream>
+
+#include "trireme/comm/world.h"
+#include "trireme/train/metrics.h"
+#include "trireme/train/train_options.h"
+
+namespace trireme {
+
+struct TrainHooks {
+  std::ostream* out = nullptr;                        // where rank 0 reports; none: silent
+  bool terminal = false;                              // `out` can redraw a line
+  const std::atomic<bool>* stop_requested = nullptr;  // set on any rank: finish the step, save, return
+  std::function<void(const StepRecord&)> on_step;     // on every rank, after each step
+};
+
+struct TrainOutcome {
+  int64_t steps = 0;                 // finished, since the run began
+  int64_t total_steps = 0;           // asked for
+  bool stopped = false;              // by request, before the last step
+  double loss = 0;                   // of the last step
+  std::filesystem::path checkpoint;  // the last one saved
+};
+
+// Collective over the world. Throws ConfigError, DataError (broken or empty data, a loss that is not finite:
+// names the step and the last good checkpoint; a full disk) and CommError.
+TrainOutcome train(World& world, const TrainOptions& options, const TrainHooks& hooks = {});
+
+}  // namespace trireme

@@ -1,0 +1,45 @@
+// The token sets of a run: a tokenized set as it is, or text that rank 0 tokenizes once into the run's
+// folder.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "trireme/data/concat_loader.h"
+#include "trireme/train/agreement.h"
+#include "trireme/train/train_options.h"
+
+namespace trireme {
+
+// A stretch of a set's token stream.
+struct TokenSource {
+  std::shared_ptr<const IndexedDataset> set;
+  TokenRange range;
+};
+
+struct TrainingData {
+  TokenSource train;
+  std::optional<TokenSource> held_out;
+};
+
+// What a --train_file or --eval_file names, before anything is opened.
+struct TextToTokenize {
+  std::filesystem::path input;           // a tokenized PREFIX, a file of text, or a folder of them
+  std::filesystem::path tokenizer_from;  // folder with tokenizer.json
+  std::filesystem::path prefix;          // where the tokens of text are written
+  std::string text_field;
+  bool append_eos = true;
+  int64_t vocab_size = 0;
+  bool reuse = false;  // tokens that are at `prefix` already are those of `input` (a resumed run)
+};
+
+// Opens `text.input` if it is a tokenized set; else rank 0 tokenizes it to `text.prefix` and every rank opens
+// that. Collective. Throws ConfigError when nothing is there, DataError when there is nothing in it.
+std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, int rank, Agreement& agreement);
+
+// Collective.
+TrainingData open_training_data(const TrainOptions& options, int64_t vocab_size, bool resumed, int rank,
+                                Agreement& agreement);
+
+}  // namespace trireme
