@@ -1,4 +1,5 @@
-// What every local attention kernel asks of its arguments; a mismatch is a bug of the caller, named by tensor.
+// What every local attention kernel asks of its arguments; a mismatch is a bug of the caller, named by
+// tensor.
 #pragma once
 
 #include "trireme/attention/local_attention.h"

@@ -1,4 +1,5 @@
-// Choice of arithmetic by dtype and processor; the two passes are in cpu_flash_forward.cpp and cpu_flash_backward.cpp.
+// Choice of arithmetic by dtype and processor; the two passes are in cpu_flash_forward.cpp and
+// cpu_flash_backward.cpp.
 #include "trireme/attention/cpu_flash_attention.h"
 
 #include <ATen/Parallel.h>
@@ -8,7 +9,9 @@
 
 namespace trireme {
 
-int attention_threads() { return at::in_parallel_region() ? 1 : at::get_num_threads(); }
+int attention_threads() {
+  return at::in_parallel_region() ? 1 : at::get_num_threads();
+}
 
 CpuFlashAttention::CpuFlashAttention(at::ScalarType dtype)
     : CpuFlashAttention(
@@ -35,14 +38,16 @@ void CpuFlashAttention::check_dtype(const at::Tensor& q) const {
                  " on the CPU, got ", q.scalar_type(), " on ", q.device());
 }
 
-AttentionOutput CpuFlashAttention::forward(const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
-                                           const AttentionSpec& spec) {
+AttentionOutput CpuFlashAttention::forward(const at::Tensor& q_in, const at::Tensor& k_in,
+                                           const at::Tensor& v_in, const AttentionSpec& spec) {
   const at::NoGradGuard no_grad;
   const AttentionSizes sizes = check_attention(q_in, k_in, v_in, spec);
   check_dtype(q_in);
-  const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in), v = with_contiguous_rows(v_in);
-  AttentionOutput out{at::empty(q.sizes(), q.options()),
-                      at::empty({sizes.batch, sizes.query_heads, sizes.tokens}, q.options().dtype(at::kFloat))};
+  const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in),
+                   v = with_contiguous_rows(v_in);
+  AttentionOutput out{
+      at::empty(q.sizes(), q.options()),
+      at::empty({sizes.batch, sizes.query_heads, sizes.tokens}, q.options().dtype(at::kFloat))};
   if (sizes.empty()) return out;
   if (products_ != Products::fp32)
     forward_in<at::BFloat16, at::BFloat16>(q, k, v, spec, out);
@@ -61,7 +66,8 @@ AttentionGradients CpuFlashAttention::backward(const at::Tensor& do_in, const at
   const at::NoGradGuard no_grad;
   const AttentionSizes sizes = check_attention_backward(do_in, q_in, k_in, v_in, saved_in, spec);
   check_dtype(q_in);
-  const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in), v = with_contiguous_rows(v_in);
+  const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in),
+                   v = with_contiguous_rows(v_in);
   const at::Tensor d_o = with_contiguous_rows(do_in);
   const AttentionOutput saved{with_contiguous_rows(saved_in.o), saved_in.lse};
   AttentionGradients gradients{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),

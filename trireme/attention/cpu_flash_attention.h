@@ -1,13 +1,13 @@
-// Exact attention on the CPU in tiles: scores exist only as blocks that lie in cache (FlashAttention, arXiv 2205.14135
-// and 2307.08691). Blocks that the causal mask or the window hides are skipped, so that a window's cost is
-// proportional to it. Grouped query heads share one packed copy of their key/value head.
+// Exact attention on the CPU in tiles: scores exist only as blocks that lie in cache (FlashAttention, arXiv
+// 2205.14135 and 2307.08691). Blocks that the causal mask or the window hides are skipped, so that a window's
+// cost is proportional to it. Grouped query heads share one packed copy of their key/value head.
 //
 //   forward    one query block of 64 tokens and up to two heads at a time, over its keys
 //   backward   one key/value head at a time, over its key blocks; dk, dv, dq in fp32
 //
 // Inputs fp32, bf16 or fp16; sums and softmax in fp32. The products of bf16 inputs run on AMX tiles where the
-// processor has them and libtorch's block kernels use them, otherwise in fp32. Two runs on the same machine with the
-// same number of threads give the same bits.
+// processor has them and libtorch's block kernels use them, otherwise in fp32. Two runs on the same machine
+// with the same number of threads give the same bits.
 #pragma once
 
 #include <atomic>
@@ -55,7 +55,8 @@ class CpuFlashAttention final : public LocalAttention {
                   const AttentionOutput& out);
   template <typename I, typename E>
   void backward_in(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                   const AttentionOutput& saved, const AttentionSpec& spec, const AttentionGradients& gradients);
+                   const AttentionOutput& saved, const AttentionSpec& spec,
+                   const AttentionGradients& gradients);
   Bf16Units units() const { return products_ == Products::bf16_amx ? Bf16Units::amx : Bf16Units::loops; }
   void check_dtype(const at::Tensor& q) const;
 

@@ -4,11 +4,11 @@
 //     s' = k q'      p' = exp2(c s' - lse2)      dp' = v do'      ds' = scale p' (dp' - delta)
 //     dv += p' do    dk += ds' q                 dq' += k' ds'
 //
-// delta = rowsum(do o). The transposed form lets every product read row-major tiles: q' and do' are packed once a head
-// as panels [D,64], q and do as panels [S,64], and dq' grows as panels [D,64]. Sums are fp32.
+// delta = rowsum(do o). The transposed form lets every product read row-major tiles: q' and do' are packed
+// once a head as panels [D,64], q and do as panels [S,64], and dq' grows as panels [D,64]. Sums are fp32.
 //
-// Threads: each takes whole key/value heads where these divide well among threads. Otherwise the key blocks of one
-// query head are dealt out to all threads, each with its own dq', which are summed in thread order.
+// Threads: each takes whole key/value heads where these divide well among threads. Otherwise the key blocks
+// of one query head are dealt out to all threads, each with its own dq', which are summed in thread order.
 #include <array>
 #include <limits>
 
@@ -66,9 +66,9 @@ struct HeadTiles {
   E* do_columns;
   E* q_rows;  // panels [padded, 64], one for each 64 of width
   E* do_rows;
-  E* k_rows;     // [kKeys, depth], of the key block
-  E* v_rows;     // [kKeys, depth]
-  E* k_columns;  // [width, kKeys]
+  E* k_rows;         // [kKeys, depth], of the key block
+  E* v_rows;         // [kKeys, depth]
+  E* k_columns;      // [width, kKeys]
   float* scores;     // [kKeys, 64]
   float* gradients;  // [kKeys, 64]
   uint16_t* scores16;
@@ -152,8 +152,8 @@ void pack_keys(const HeadRows<I>& rows, const Sizes& z, int64_t key, HeadTiles<E
 template <typename E>
 void one_tile(const Sizes& z, const TileMath& math, Bf16Units units, float scale, int64_t block, int64_t key,
               int64_t n, int64_t row, HeadTiles<E>& t) {
-  panel_gemm(n, kPanel, z.depth, t.k_rows + (key - block) * z.depth, z.depth, t.q_columns + row * z.depth, t.scores,
-             kPanel, false, units);
+  panel_gemm(n, kPanel, z.depth, t.k_rows + (key - block) * z.depth, z.depth, t.q_columns + row * z.depth,
+             t.scores, kPanel, false, units);
   panel_gemm(n, kPanel, z.depth, t.v_rows + (key - block) * z.depth, z.depth, t.do_columns + row * z.depth,
              t.gradients, kPanel, false, units);
   std::array<int32_t, kKeys> begin{}, end{};
@@ -178,20 +178,21 @@ void one_tile(const Sizes& z, const TileMath& math, Bf16Units units, float scale
     ds_panel = reinterpret_cast<const E*>(t.pairs16);
   }
   for (int64_t panel = 0; panel < z.panels; ++panel) {
-    const int64_t columns = std::min(kPanel, z.width - panel * kPanel), from = panel * panel_size(z.padded) + row * kPanel;
-    panel_gemm(n, columns, kPanel, p, kPanel, t.do_rows + from, t.dv + key * z.columns + panel * kPanel, z.columns,
-               true, units);
-    panel_gemm(n, columns, kPanel, ds, kPanel, t.q_rows + from, t.dk + key * z.columns + panel * kPanel, z.columns,
-               true, units);
+    const int64_t columns = std::min(kPanel, z.width - panel * kPanel),
+                  from = panel * panel_size(z.padded) + row * kPanel;
+    panel_gemm(n, columns, kPanel, p, kPanel, t.do_rows + from, t.dv + key * z.columns + panel * kPanel,
+               z.columns, true, units);
+    panel_gemm(n, columns, kPanel, ds, kPanel, t.q_rows + from, t.dk + key * z.columns + panel * kPanel,
+               z.columns, true, units);
   }
-  panel_gemm(z.width, kPanel, n, t.k_columns + (key - block), kKeys, ds_panel, t.dq + row * z.width, kPanel, true,
-             units);
+  panel_gemm(z.width, kPanel, n, t.k_columns + (key - block), kKeys, ds_panel, t.dq + row * z.width, kPanel,
+             true, units);
 }
 
 // Key blocks turn, turn + turns, ... of one query head; adds to dk, dv and dq of `t`.
 template <typename I, typename E>
-void one_head(const HeadRows<I>& rows, const Sizes& z, const TileMath& math, Bf16Units units, float scale, int64_t turn,
-              int64_t turns, HeadTiles<E>& t) {
+void one_head(const HeadRows<I>& rows, const Sizes& z, const TileMath& math, Bf16Units units, float scale,
+              int64_t turn, int64_t turns, HeadTiles<E>& t) {
   for (int64_t block = turn * kKeys; block < z.tokens; block += turns * kKeys) {
     pack_keys(rows, z, block, t);
     const int64_t block_end = std::min(block + kKeys, z.padded);
@@ -225,8 +226,8 @@ void write_rows(const float* from, const Sizes& z, I* to, int64_t stride) {
 
 template <typename I, typename E>
 void CpuFlashAttention::backward_in(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
-                                    const at::Tensor& v, const AttentionOutput& saved, const AttentionSpec& spec,
-                                    const AttentionGradients& gradients) {
+                                    const at::Tensor& v, const AttentionOutput& saved,
+                                    const AttentionSpec& spec, const AttentionGradients& gradients) {
   const int64_t batch_size = q.size(0), kv_heads = k.size(2), heads = q.size(2), width = q.size(3);
   const Sizes z{q.size(1),
                 width,
@@ -242,9 +243,16 @@ void CpuFlashAttention::backward_in(const at::Tensor& d_o, const at::Tensor& q, 
   if (static_cast<int>(threads_.size()) < workers) threads_.resize(workers);
 
   const auto rows_at = [&](int64_t b, int64_t head, int64_t kv_head) {
-    return HeadRows<I>{rows_of<I>(q, b, 0, head), rows_of<I>(k, b, 0, kv_head), rows_of<I>(v, b, 0, kv_head),
-                       rows_of<I>(saved.o, b, 0, head), rows_of<I>(d_o, b, 0, head), q.stride(1), k.stride(1),
-                       v.stride(1), saved.o.stride(1), d_o.stride(1),
+    return HeadRows<I>{rows_of<I>(q, b, 0, head),
+                       rows_of<I>(k, b, 0, kv_head),
+                       rows_of<I>(v, b, 0, kv_head),
+                       rows_of<I>(saved.o, b, 0, head),
+                       rows_of<I>(d_o, b, 0, head),
+                       q.stride(1),
+                       k.stride(1),
+                       v.stride(1),
+                       saved.o.stride(1),
+                       d_o.stride(1),
                        lse.const_data_ptr<float>() + (b * heads + head) * z.tokens};
   };
   const auto result_at = [&](const at::Tensor& x, int64_t b, int64_t head) {
@@ -311,11 +319,10 @@ void CpuFlashAttention::backward_in(const at::Tensor& d_o, const at::Tensor& q, 
   }
 }
 
-#define TRIREME_BACKWARD(I, E)                                                                           \
-  template void CpuFlashAttention::backward_in<I, E>(const at::Tensor&, const at::Tensor&,               \
-                                                     const at::Tensor&, const at::Tensor&,               \
-                                                     const AttentionOutput&, const AttentionSpec&,       \
-                                                     const AttentionGradients&);
+#define TRIREME_BACKWARD(I, E)                                                                            \
+  template void CpuFlashAttention::backward_in<I, E>(                                                     \
+      const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const AttentionOutput&, \
+      const AttentionSpec&, const AttentionGradients&);
 TRIREME_BACKWARD(float, float)
 TRIREME_BACKWARD(at::BFloat16, float)
 TRIREME_BACKWARD(at::Half, float)

@@ -80,8 +80,8 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
       const HeadTask& task = tasks[first + item / blocks];
       const int64_t block = item % blocks, rows = std::min(kPanel, tokens - block * kPanel);
       E* keys = keys_of(item / blocks);
-      pack_columns_panel(rows_of<I>(k, task.batch, block * kPanel, task.run.kv_head), k.stride(1), rows, width,
-                         depth, keys + block * panel_size(depth));
+      pack_columns_panel(rows_of<I>(k, task.batch, block * kPanel, task.run.kv_head), k.stride(1), rows,
+                         width, depth, keys + block * panel_size(depth));
       pack_rows_panels(rows_of<I>(v, task.batch, block * kPanel, task.run.kv_head), v.stride(1), rows, width,
                        block * kPanel, padded, keys + key_size);
     });
@@ -113,8 +113,8 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
       for (int64_t key = key_begin; key < key_end; key += kKeys) {
         const int64_t n = std::min(kKeys, key_end - key);
         for (int64_t j = 0; j < n; j += kPanel)
-          panel_gemm(m, kPanel, depth, tiles.q, depth, keys + (key + j) * depth, tiles.scores + j, kKeys, false,
-                     units());
+          panel_gemm(m, kPanel, depth, tiles.q, depth, keys + (key + j) * depth, tiles.scores + j, kKeys,
+                     false, units());
         // Edge blocks: some rows do not see all of these keys.
         std::array<int32_t, kRows> begin{}, end{};
         const bool edge = key + n > row + 1 || first_key(row + kPanel - 1, spec.window) > key;
@@ -126,7 +126,8 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
           }
         auto* p16 = std::is_same_v<E, float> ? nullptr : reinterpret_cast<uint16_t*>(tiles.p16);
         math_.softmax({tiles.scores, p16, m, n, kKeys, edge ? begin.data() : nullptr,
-                       edge ? end.data() : nullptr, log2_scale, row_max.data(), row_sum.data(), rescale.data()});
+                       edge ? end.data() : nullptr, log2_scale, row_max.data(), row_sum.data(),
+                       rescale.data()});
         if (key > key_begin) math_.scale_rows(tiles.o, m, columns, columns, rescale.data());
         const E* p = nullptr;
         if constexpr (std::is_same_v<E, float>)

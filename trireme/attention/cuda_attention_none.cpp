@@ -5,7 +5,8 @@
 namespace trireme {
 
 std::unique_ptr<LocalAttention> make_cuda_attention(AttentionKernel /*kernel*/, at::ScalarType /*dtype*/) {
-  throw ConfigError("attention on CUDA: this build has no CUDA half; build with TRIREME_CUDA=ON (./dev build cuda)");
+  throw ConfigError(
+      "attention on CUDA: this build has no CUDA half; build with TRIREME_CUDA=ON (./dev build cuda)");
 }
 
 }  // namespace trireme

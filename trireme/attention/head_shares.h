@@ -1,6 +1,6 @@
-// Who computes which heads: H query heads over P ranks in contiguous, possibly uneven shares, and for each rank the
-// contiguous range of key/value heads that its queries use. 6 query over 3 key/value heads on 2 ranks: queries
-// {0,1,2}, {3,4,5}; key/value {0,1}, {1,2}. Arithmetic only: the planner uses it too.
+// Who computes which heads: H query heads over P ranks in contiguous, possibly uneven shares, and for each
+// rank the contiguous range of key/value heads that its queries use. 6 query over 3 key/value heads on 2
+// ranks: queries {0,1,2}, {3,4,5}; key/value {0,1}, {1,2}. Arithmetic only: the planner uses it too.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct HeadRange {
 };
 
 struct HeadShares {
-  int64_t query_heads = 0;      // H
-  int64_t key_value_heads = 0;  // K, divides H
+  int64_t query_heads = 0;           // H
+  int64_t key_value_heads = 0;       // K, divides H
   std::vector<HeadRange> query;      // of each rank
   std::vector<HeadRange> key_value;  // of each rank; ranges of neighbours may overlap
 
@@ -25,8 +25,8 @@ struct HeadShares {
   std::vector<int> kv_of_query(int rank) const;
 };
 
-// The first H % P ranks take one head more. Throws ConfigError: K does not divide H; P > H (says that at most H ranks
-// can share the heads).
+// The first H % P ranks take one head more. Throws ConfigError: K does not divide H; P > H (says that at most
+// H ranks can share the heads).
 HeadShares share_heads(int64_t query_heads, int64_t key_value_heads, int ranks);
 
 }  // namespace trireme

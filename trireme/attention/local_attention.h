@@ -1,12 +1,13 @@
-// The interface of attention on one rank: whole sequence, this rank's heads. Explicit both ways, so that the walk
-// over layers decides what is kept and what travels:
+// The interface of attention on one rank: whole sequence, this rank's heads. Explicit both ways, so that the
+// walk over layers decides what is kept and what travels:
 //
 //   forward    q_BShD, k_BSkD, v_BSkD                    -> o_BShD, lse_BhS
 //   backward   do_BShD, q_BShD, k_BSkD, v_BSkD, o, lse   -> dq_BShD, dk_BSkD, dv_BSkD
 //
-// B batch, S the whole sequence, h this rank's query heads, k its key/value heads, D head width. Query head i uses
-// key/value head kv_of_query[i]: grouped-query attention without repeating keys. lse is the natural log of the sum of
-// exp(score) of each query, fp32. Inputs may be strided views (last dim contiguous); outputs are contiguous BShD.
+// B batch, S the whole sequence, h this rank's query heads, k its key/value heads, D head width. Query head i
+// uses key/value head kv_of_query[i]: grouped-query attention without repeating keys. lse is the natural log
+// of the sum of exp(score) of each query, fp32. Inputs may be strided views (last dim contiguous); outputs
+// are contiguous BShD.
 #pragma once
 
 #include <cstdint>
@@ -49,9 +50,11 @@ class LocalAttention {
 
 enum class AttentionKernel { automatic, flash, cudnn, reference };
 
-// The backend for a device. `automatic`: flash on the CPU; cuDNN on CUDA, flash where a window asks for it. A kernel
-// that the device or dtype does not have is a ConfigError that names those it has; nothing falls back in silence.
-std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device, at::ScalarType dtype);
+// The backend for a device. `automatic`: flash on the CPU; cuDNN on CUDA, flash where a window asks for it. A
+// kernel that the device or dtype does not have is a ConfigError that names those it has; nothing falls back
+// in silence.
+std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
+                                                     at::ScalarType dtype);
 
 // "auto", "flash", "cudnn", "reference"; ConfigError otherwise.
 AttentionKernel parse_attention_kernel(const std::string& text);

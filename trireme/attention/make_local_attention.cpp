@@ -8,7 +8,9 @@ namespace trireme {
 
 namespace {
 
-bool is_half_precision(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
+bool is_half_precision(at::ScalarType dtype) {
+  return dtype == at::kHalf || dtype == at::kBFloat16;
+}
 
 }  // namespace
 

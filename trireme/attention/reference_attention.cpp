@@ -1,7 +1,9 @@
-// For each batch entry, key/value head and tile of T query rows, over the G query heads of that key/value head:
+// For each batch entry, key/value head and tile of T query rows, over the G query heads of that key/value
+// head:
 //
 //   forward    s_GTK = scale q k', masked;  lse_GT = logsumexp(s);  o_GTD = exp(s - lse) v
-//   backward   p = exp(s - lse);  ds = p (do v' - rowsum(do o));  dq = scale ds k, dk += scale ds' q, dv += p' do
+//   backward   p = exp(s - lse);  ds = p (do v' - rowsum(do o));  dq = scale ds k, dk += scale ds' q, dv +=
+//   p' do
 //
 // K runs over only those keys that the tile's causal mask and window can reach.
 #include "trireme/attention/reference_attention.h"
@@ -31,12 +33,17 @@ RowTile tile_at(int64_t row, int64_t tokens, int64_t window) {
 }
 
 // [G, T, D] of heads [begin, end), in the compute type.
-at::Tensor head_rows(const at::Tensor& x_SHD, const HeadRun& run, const RowTile& tile, at::ScalarType compute) {
-  return x_SHD.slice(0, tile.row, tile.row + tile.rows).slice(1, run.begin, run.end).transpose(0, 1).to(compute);
+at::Tensor head_rows(const at::Tensor& x_SHD, const HeadRun& run, const RowTile& tile,
+                     at::ScalarType compute) {
+  return x_SHD.slice(0, tile.row, tile.row + tile.rows)
+      .slice(1, run.begin, run.end)
+      .transpose(0, 1)
+      .to(compute);
 }
 
 // [K, D] of one key/value head, in the compute type.
-at::Tensor head_keys(const at::Tensor& x_SKD, const HeadRun& run, const RowTile& tile, at::ScalarType compute) {
+at::Tensor head_keys(const at::Tensor& x_SKD, const HeadRun& run, const RowTile& tile,
+                     at::ScalarType compute) {
   return x_SKD.slice(0, tile.key, tile.key + tile.keys).select(1, run.kv_head).to(compute);
 }
 
@@ -52,7 +59,9 @@ at::Tensor masked_scores(const at::Tensor& q_GTD, const at::Tensor& k_KD, const 
   return scores.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
 }
 
-at::ScalarType compute_type(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
+at::ScalarType compute_type(at::ScalarType dtype) {
+  return dtype == at::kDouble ? at::kDouble : at::kFloat;
+}
 
 }  // namespace
 
@@ -65,8 +74,9 @@ AttentionOutput ReferenceAttention::forward(const at::Tensor& q, const at::Tenso
   const at::NoGradGuard no_grad;
   const AttentionSizes sizes = check_attention(q, k, v, spec);
   const auto compute = compute_type(q.scalar_type());
-  AttentionOutput out{at::empty(q.sizes(), q.options()),
-                      at::empty({sizes.batch, sizes.query_heads, sizes.tokens}, q.options().dtype(at::kFloat))};
+  AttentionOutput out{
+      at::empty(q.sizes(), q.options()),
+      at::empty({sizes.batch, sizes.query_heads, sizes.tokens}, q.options().dtype(at::kFloat))};
   if (sizes.empty()) return out;
   for (int64_t b = 0; b < sizes.batch; ++b)
     for (const HeadRun& run : runs_of_heads(spec, sizes.kv_heads)) {
@@ -84,9 +94,9 @@ AttentionOutput ReferenceAttention::forward(const at::Tensor& q, const at::Tenso
   return out;
 }
 
-AttentionGradients ReferenceAttention::backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
-                                                const at::Tensor& v, const AttentionOutput& saved,
-                                                const AttentionSpec& spec) {
+AttentionGradients ReferenceAttention::backward(const at::Tensor& d_o, const at::Tensor& q,
+                                                const at::Tensor& k, const at::Tensor& v,
+                                                const AttentionOutput& saved, const AttentionSpec& spec) {
   const at::NoGradGuard no_grad;
   const AttentionSizes sizes = check_attention_backward(d_o, q, k, v, saved, spec);
   const auto compute = compute_type(q.scalar_type());

@@ -1,5 +1,6 @@
-// The plain kernel: the formulas of attention as ATen operators, tiled over query rows so that S x S scores never
-// exist whole. Any device and floating dtype; computes in fp32 (fp64 for fp64). For checks, and where no other fits.
+// The plain kernel: the formulas of attention as ATen operators, tiled over query rows so that S x S scores
+// never exist whole. Any device and floating dtype; computes in fp32 (fp64 for fp64). For checks, and where
+// no other fits.
 #pragma once
 
 #include "trireme/attention/local_attention.h"

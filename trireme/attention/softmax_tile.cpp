@@ -1,4 +1,5 @@
-// Vectors of 16 floats in the compiler's own notation. Each body is inlined into one function an instruction set.
+// Vectors of 16 floats in the compiler's own notation. Each body is inlined into one function an instruction
+// set.
 #include "trireme/attention/softmax_tile.h"
 
 #include <cstring>
@@ -19,11 +20,18 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 #define TRIREME_INLINE inline __attribute__((always_inline))
 
-TRIREME_INLINE void load(const float* from, Float16& to) { std::memcpy(&to, from, sizeof(to)); }
-TRIREME_INLINE void store(const Float16& from, float* to) { std::memcpy(to, &from, sizeof(from)); }
-TRIREME_INLINE void fill(float value, Float16& to) { to = Float16{} + value; }
+TRIREME_INLINE void load(const float* from, Float16& to) {
+  std::memcpy(&to, from, sizeof(to));
+}
+TRIREME_INLINE void store(const Float16& from, float* to) {
+  std::memcpy(to, &from, sizeof(from));
+}
+TRIREME_INLINE void fill(float value, Float16& to) {
+  to = Float16{} + value;
+}
 
-// x = 2^x, zero below the normal numbers; NaN stays NaN. The integer part moves into the exponent bits; the rest, in
+// x = 2^x, zero below the normal numbers; NaN stays NaN. The integer part moves into the exponent bits; the
+// rest, in
 // [-1/2, 1/2], goes through a polynomial whose relative error is below 1e-8 before rounding.
 TRIREME_INLINE void exp2_in_place(Float16& x) {
   const Int16 vanishes = x < -126.0f;
@@ -89,7 +97,8 @@ TRIREME_INLINE void softmax_body(const SoftmaxTile& tile) {
     high[0] = high[2] > high[0] ? high[2] : high[0];
     const float before = tile.row_max[r], found = largest(high[0]);
     const float now = found > before ? found : before;
-    // Until a row has met a key that it sees, its maximum is minus infinity, which must not meet itself below.
+    // Until a row has met a key that it sees, its maximum is minus infinity, which must not meet itself
+    // below.
     const float reference = now == kMinusInfinity ? 0.0f : now;
     Float16 sum[2];
     fill(0, sum[0]);
@@ -116,7 +125,8 @@ TRIREME_INLINE void softmax_body(const SoftmaxTile& tile) {
 }
 
 // One row of a gradient tile: four vectors of queries.
-TRIREME_INLINE void gradient_row(const GradientTile& tile, int64_t r, const Float16* lse2, const Float16* delta) {
+TRIREME_INLINE void gradient_row(const GradientTile& tile, int64_t r, const Float16* lse2,
+                                 const Float16* delta) {
   float* p_row = tile.scores + r * kColumns;
   float* ds_row = tile.gradients + r * kColumns;
   for (int lane = 0; lane < 4; ++lane) {
@@ -183,15 +193,19 @@ TRIREME_INLINE void scale_rows_body(float* rows, int64_t count, int64_t columns,
   }
 }
 
-#define TRIREME_TILE_MATH(name, attributes)                                                                \
-  namespace name {                                                                                         \
-  attributes void softmax(const SoftmaxTile& tile) { softmax_body(tile); }                                 \
-  attributes void gradient(const GradientTile& tile) { gradient_body(tile); }                              \
-  attributes void scale_rows(float* rows, int64_t count, int64_t columns, int64_t row_stride,              \
-                             const float* factors) {                                                       \
-    scale_rows_body(rows, count, columns, row_stride, factors);                                            \
-  }                                                                                                        \
-  constexpr TileMath kMath{#name, softmax, gradient, scale_rows};                                          \
+#define TRIREME_TILE_MATH(name, attributes)                                                   \
+  namespace name {                                                                            \
+  attributes void softmax(const SoftmaxTile& tile) {                                          \
+    softmax_body(tile);                                                                       \
+  }                                                                                           \
+  attributes void gradient(const GradientTile& tile) {                                        \
+    gradient_body(tile);                                                                      \
+  }                                                                                           \
+  attributes void scale_rows(float* rows, int64_t count, int64_t columns, int64_t row_stride, \
+                             const float* factors) {                                          \
+    scale_rows_body(rows, count, columns, row_stride, factors);                               \
+  }                                                                                           \
+  constexpr TileMath kMath{#name, softmax, gradient, scale_rows};                             \
   }
 
 #if defined(__x86_64__)
@@ -202,7 +216,9 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
          __builtin_cpu_supports("fma") != 0;
 }
-bool has_avx2() { return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0; }
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+}
 #endif
 TRIREME_TILE_MATH(portable, )
 

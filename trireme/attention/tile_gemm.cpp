@@ -12,8 +12,8 @@ void panel_gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, co
   at::native::cpublas::brgemm(m, n, k, lda, kPanel, ldc, add, a, panel, c);
 }
 
-void panel_gemm(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, int64_t lda, const at::BFloat16* panel,
-                float* c, int64_t ldc, bool add, Bf16Units units) {
+void panel_gemm(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, int64_t lda,
+                const at::BFloat16* panel, float* c, int64_t ldc, bool add, Bf16Units units) {
   if (units == Bf16Units::amx) {
     at::native::cpublas::brgemm(m, n, k, lda, kPanel, ldc, add, a, panel, c, /*is_vnni=*/true);
     return;
@@ -22,12 +22,15 @@ void panel_gemm(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, int64_t 
     for (int64_t j = 0; j < n; ++j) {
       float sum = add ? c[i * ldc + j] : 0;
       for (int64_t l = 0; l < k; ++l)
-        sum += static_cast<float>(a[i * lda + l]) * static_cast<float>(panel[panel_index<at::BFloat16>(l, j)]);
+        sum +=
+            static_cast<float>(a[i * lda + l]) * static_cast<float>(panel[panel_index<at::BFloat16>(l, j)]);
       c[i * ldc + j] = sum;
     }
 }
 
-void release_tiles() { at::native::cpublas::brgemm_release(); }
+void release_tiles() {
+  at::native::cpublas::brgemm_release();
+}
 
 bool bf16_tiles_available() {
   // `could_pack` is libtorch's own question for AMX.
@@ -36,15 +39,18 @@ bool bf16_tiles_available() {
   constexpr int64_t kRows = 64, kDepth = 80;
   std::array<at::BFloat16, kRows * kDepth> a{};
   std::array<at::BFloat16, kDepth * kPanel> panel{};
-  for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<at::BFloat16>(static_cast<float>(i * 7 % 13) - 6.0f);
+  for (size_t i = 0; i < a.size(); ++i)
+    a[i] = static_cast<at::BFloat16>(static_cast<float>(i * 7 % 13) - 6.0f);
   for (size_t i = 0; i < panel.size(); ++i)
     panel[i] = static_cast<at::BFloat16>(static_cast<float>(i * 5 % 11) - 5.0f);
   bool right = true;
   for (const int64_t columns : {int64_t{16}, kPanel}) {
     std::array<float, kRows * kPanel> plain{};
     std::array<float, kRows * kPanel> tiles{};
-    panel_gemm(kRows, columns, kDepth, a.data(), kDepth, panel.data(), plain.data(), kPanel, false, Bf16Units::loops);
-    panel_gemm(kRows, columns, kDepth, a.data(), kDepth, panel.data(), tiles.data(), kPanel, false, Bf16Units::amx);
+    panel_gemm(kRows, columns, kDepth, a.data(), kDepth, panel.data(), plain.data(), kPanel, false,
+               Bf16Units::loops);
+    panel_gemm(kRows, columns, kDepth, a.data(), kDepth, panel.data(), tiles.data(), kPanel, false,
+               Bf16Units::amx);
     release_tiles();
     right = right && plain == tiles;  // whole numbers, so exact
   }

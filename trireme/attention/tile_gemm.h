@@ -1,5 +1,6 @@
-// Small matrix products on tiles that lie in cache, through libtorch's block kernels (oneDNN brgemm: AVX2, AVX-512,
-// and AMX for bfloat16). A is row-major. B is cut into panels of 64 columns, as these kernels want it:
+// Small matrix products on tiles that lie in cache, through libtorch's block kernels (oneDNN brgemm: AVX2,
+// AVX-512, and AMX for bfloat16). A is row-major. B is cut into panels of 64 columns, as these kernels want
+// it:
 //
 //   float      [K, 64]
 //   bfloat16   [K / 2, 64, 2]     rows interleaved by twos ("VNNI"), K even
@@ -16,10 +17,14 @@ namespace trireme {
 
 constexpr int64_t kPanel = 64;
 
-inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+inline int64_t round_up(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
 
 // Elements that a panel of `depth` rows takes; `depth` is even for bfloat16.
-inline int64_t panel_size(int64_t depth) { return depth * kPanel; }
+inline int64_t panel_size(int64_t depth) {
+  return depth * kPanel;
+}
 
 template <typename E>
 int64_t panel_index(int64_t k, int64_t n) {
@@ -27,8 +32,8 @@ int64_t panel_index(int64_t k, int64_t n) {
   return (k / 2) * 2 * kPanel + n * 2 + k % 2;
 }
 
-// How bfloat16 products are computed: by the processor's AMX units, or by plain loops over the same panels, which
-// is slow and serves tests of the packing where there is no AMX.
+// How bfloat16 products are computed: by the processor's AMX units, or by plain loops over the same panels,
+// which is slow and serves tests of the packing where there is no AMX.
 enum class Bf16Units { amx, loops };
 
 // True where bfloat16 tiles run on AMX and a small product through them gives the right numbers.
@@ -37,8 +42,8 @@ bool bf16_tiles_available();
 // c[M, N] (+)= a[M, K] panel[K, N], N at most 64.
 void panel_gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* panel, float* c,
                 int64_t ldc, bool add, Bf16Units units);
-void panel_gemm(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, int64_t lda, const at::BFloat16* panel,
-                float* c, int64_t ldc, bool add, Bf16Units units);
+void panel_gemm(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, int64_t lda,
+                const at::BFloat16* panel, float* c, int64_t ldc, bool add, Bf16Units units);
 
 // Every thread that multiplied bfloat16 tiles calls this when it is done: AMX state is given back.
 void release_tiles();
@@ -74,9 +79,8 @@ void pack_rows_panels(const I* source, int64_t stride, int64_t rows, int64_t wid
     const int64_t columns = std::min(kPanel, width - d0);
     for (int64_t k = 0; k < kPanel; ++k)
       for (int64_t n = 0; n < kPanel; ++n)
-        out[panel_index<E>(k0 + k, n)] = k < rows && n < columns
-                                             ? static_cast<E>(source[k * stride + d0 + n])
-                                             : static_cast<E>(0.0f);
+        out[panel_index<E>(k0 + k, n)] =
+            k < rows && n < columns ? static_cast<E>(source[k * stride + d0 + n]) : static_cast<E>(0.0f);
   }
 }
 

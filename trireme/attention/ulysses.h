@@ -1,14 +1,15 @@
-// Ulysses sequence parallelism (arXiv 2309.14509): each of P ranks holds s tokens and all heads; an all-to-all trades
-// sequence for heads before attention, and another trades back after it.
+// Ulysses sequence parallelism (arXiv 2309.14509): each of P ranks holds s tokens and all heads; an
+// all-to-all trades sequence for heads before attention, and another trades back after it.
 //
 //   forward    qkv_BsND --seq_to_heads--> q_BShD, k_BSkD, v_BSkD --local--> o_BShD --heads_to_seq--> o_BsHD
 //   backward   do_BsHD --seq_to_heads--> do_BShD --local--> dq, dk, dv --heads_to_seq--> dqkv_BsND
 //
-// N = H + 2K heads packed [queries | keys | values], so that q, k and v travel in one exchange. A rank computes a
-// contiguous, possibly uneven share of the query heads and receives every key/value head that they use (head_shares.h);
-// the gradients of a key/value head used by several ranks are summed at its owner, the token's rank.
-// What is received lies token by token, so that q, k, v and do are views of the receive buffer, for any B and P.
-// With one rank nothing is copied: the results are views of the input (dq, dk, dv alone are joined into one tensor).
+// N = H + 2K heads packed [queries | keys | values], so that q, k and v travel in one exchange. A rank
+// computes a contiguous, possibly uneven share of the query heads and receives every key/value head that they
+// use (head_shares.h); the gradients of a key/value head used by several ranks are summed at its owner, the
+// token's rank. What is received lies token by token, so that q, k, v and do are views of the receive buffer,
+// for any B and P. With one rank nothing is copied: the results are views of the input (dq, dk, dv alone are
+// joined into one tensor).
 #pragma once
 
 #include "trireme/attention/head_shares.h"
@@ -32,14 +33,15 @@ struct HeadsQkv {
 
 // qkv [B, s, H + 2K, D] -> this rank's heads of the whole sequence. One all-to-all. Collective.
 HeadsQkv seq_to_heads_qkv(Group& group, const UlyssesShape& shape, const at::Tensor& qkv_BsND);
-// The adjoint: gradients of q, k, v of this rank's heads -> [B, s, H + 2K, D]; a key/value head's gradients from all
-// its users are summed in fp32 in rank order. One all-to-all. Collective.
+// The adjoint: gradients of q, k, v of this rank's heads -> [B, s, H + 2K, D]; a key/value head's gradients
+// from all its users are summed in fp32 in rank order. One all-to-all. Collective.
 at::Tensor heads_to_seq_qkv(Group& group, const UlyssesShape& shape, const AttentionGradients& gradients);
 
 // o [B, S, h, D] -> [B, s, H, D], and its adjoint. One all-to-all each. Collective.
 at::Tensor heads_to_seq(Group& group, const UlyssesShape& shape, const at::Tensor& o_BShD);
 at::Tensor seq_to_heads(Group& group, const UlyssesShape& shape, const at::Tensor& do_BsHD);
-// do and o packed in one exchange, for a backward that kept o_BsHD rather than o_BShD: {do_BShD, o_BShD}. Collective.
+// do and o packed in one exchange, for a backward that kept o_BsHD rather than o_BShD: {do_BShD, o_BShD}.
+// Collective.
 std::pair<at::Tensor, at::Tensor> seq_to_heads_pair(Group& group, const UlyssesShape& shape,
                                                     const at::Tensor& do_BsHD, const at::Tensor& o_BsHD);
 
@@ -49,12 +51,13 @@ struct UlyssesAttention {
   at::Tensor lse;  // [B, h, S] of this rank's heads
 };
 
-// scale and window of `spec` are the model's; its head map is filled in for this rank. Two all-to-alls. Collective.
+// scale and window of `spec` are the model's; its head map is filled in for this rank. Two all-to-alls.
+// Collective.
 UlyssesAttention ulysses_attention_forward(Group& group, const UlyssesShape& shape, LocalAttention& local,
                                            AttentionSpec spec, const at::Tensor& qkv_BsND);
 // -> dqkv [B, s, N, D]. Exchanges q, k, v again rather than keeping them; three all-to-alls. Collective.
 at::Tensor ulysses_attention_backward(Group& group, const UlyssesShape& shape, LocalAttention& local,
-                                      AttentionSpec spec, const at::Tensor& do_BsHD, const at::Tensor& qkv_BsND,
-                                      const UlyssesAttention& saved);
+                                      AttentionSpec spec, const at::Tensor& do_BsHD,
+                                      const at::Tensor& qkv_BsND, const UlyssesAttention& saved);
 
 }  // namespace trireme

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct InitOptions {
-  std::string preset = "tiny";
+  std::string preset;
   fs::path out;
   int64_t seed = 0;
   std::string dtype = "float32";

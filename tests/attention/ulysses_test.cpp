@@ -1,0 +1,232 @@
+// Laws of Ulysses attention, with ranks as threads.
+#include <mutex>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "trireme/attention/ulysses.h"
+#include "trireme/base/error.h"
+#include "trireme/comm/thread_world.h"
+
+#include "tests/attention/attention_oracle.h"
+
+namespace trireme {
+namespace {
+
+using trireme_test::relative_error;
+
+constexpr int64_t kWidth = 8;
+
+struct HeadCounts {
+  int64_t query, key_value;
+};
+const std::vector<HeadCounts> kHeadCounts{{6, 3}, {3, 3}, {6, 2}, {8, 4}, {7, 1}, {4, 4}};
+const std::vector<int64_t> kTokens{1, 3, 61, 128};
+
+at::Tensor random_tensor(std::vector<int64_t> sizes, uint64_t seed, at::ScalarType dtype = at::kFloat) {
+  return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble).to(dtype);
+}
+
+// Runs body(group) on ranks as threads; a group of one has no backend.
+void on_ranks(int ranks, const std::function<void(Group&)>& body) {
+  run_ranks_as_threads(ranks, [&](World& world) {
+    std::vector<int> all(ranks);
+    std::iota(all.begin(), all.end(), 0);
+    const auto group = world.make_group("ulysses", {all});
+    body(*group);
+  });
+}
+
+at::Tensor shard(const at::Tensor& x, const SequenceLayout& layout, int rank) {
+  return x.slice(1, layout.begin(rank), layout.begin(rank) + layout.size(rank)).contiguous();
+}
+
+AttentionSpec spec_of(int64_t window) {
+  AttentionSpec spec;
+  spec.scale = 1 / std::sqrt(static_cast<double>(kWidth));
+  spec.window = window;
+  return spec;
+}
+
+void expect_ranks_equal_one(int ranks, HeadCounts heads, int64_t tokens, int64_t batch, int64_t window,
+                            at::ScalarType dtype, double tolerance) {
+  SCOPED_TRACE(testing::Message() << "P " << ranks << " heads " << heads.query << "/" << heads.key_value << " S "
+                                  << tokens << " B " << batch << " window " << window);
+  const at::Tensor qkv = random_tensor({batch, tokens, heads.query + 2 * heads.key_value, kWidth}, 1, dtype);
+  const at::Tensor d_o = random_tensor({batch, tokens, heads.query, kWidth}, 2, dtype);
+  std::vector<int> map;
+  for (int64_t head = 0; head < heads.query; ++head)
+    map.push_back(static_cast<int>(head / (heads.query / heads.key_value)));
+  const int64_t h = heads.query, k = heads.key_value;
+  const auto truth = trireme_test::attention_oracle(qkv.narrow(2, 0, h), qkv.narrow(2, h, k), qkv.narrow(2, h + k, k),
+                                                    d_o, spec_of(window).scale, window, map);
+  std::vector<at::Tensor> o(ranks), dqkv(ranks);
+  on_ranks(ranks, [&](Group& group) {
+    const UlyssesShape shape{{tokens, ranks}, share_heads(heads.query, heads.key_value, ranks)};
+    const auto local = make_local_attention(AttentionKernel::automatic, at::kCPU, dtype);
+    const at::Tensor mine = shard(qkv, shape.layout, group.rank());
+    const UlyssesAttention out = ulysses_attention_forward(group, shape, *local, spec_of(window), mine);
+    o[group.rank()] = out.o;
+    dqkv[group.rank()] = ulysses_attention_backward(group, shape, *local, spec_of(window),
+                                                    shard(d_o, shape.layout, group.rank()), mine, out);
+  });
+  EXPECT_LT(relative_error(at::cat(o, 1), truth.o), tolerance);
+  EXPECT_LT(relative_error(at::cat(dqkv, 1), at::cat({truth.dq, truth.dk, truth.dv}, 2)), tolerance);
+}
+
+TEST(Ulysses, outputs_and_gradients_equal_those_of_one_rank) {
+  for (const int ranks : {1, 2, 3, 4})
+    for (const HeadCounts heads : kHeadCounts)
+      if (ranks <= heads.query)
+        for (const int64_t tokens : kTokens)
+          for (const int64_t batch : {1, 2}) expect_ranks_equal_one(ranks, heads, tokens, batch, 0, at::kFloat, 1e-5);
+}
+
+TEST(Ulysses, windows_and_bf16_travel_too) {
+  for (const int ranks : {2, 3}) {
+    expect_ranks_equal_one(ranks, {6, 3}, 61, 2, 17, at::kFloat, 1e-5);
+    expect_ranks_equal_one(ranks, {7, 1}, 61, 1, 0, at::kBFloat16, 2e-2);
+  }
+}
+
+TEST(Ulysses, each_rank_gets_its_heads_of_the_whole_sequence) {
+  const int64_t tokens = 7, batch = 2;
+  const at::Tensor qkv = random_tensor({batch, tokens, 12, kWidth}, 3);
+  on_ranks(2, [&](Group& group) {
+    const UlyssesShape shape{{tokens, 2}, share_heads(6, 3, 2)};
+    const HeadsQkv mine = seq_to_heads_qkv(group, shape, shard(qkv, shape.layout, group.rank()));
+    const int64_t r = group.rank();
+    EXPECT_TRUE(at::equal(mine.q, qkv.narrow(2, 3 * r, 3)));
+    EXPECT_TRUE(at::equal(mine.k, qkv.narrow(2, 6 + r, 2)));
+    EXPECT_TRUE(at::equal(mine.v, qkv.narrow(2, 9 + r, 2)));
+    EXPECT_TRUE(mine.q.is_alias_of(mine.k) && mine.q.is_alias_of(mine.v));
+  });
+}
+
+TEST(Ulysses, one_rank_copies_nothing) {
+  Group group = Group::alone("ulysses");
+  const UlyssesShape shape{{5, 1}, share_heads(6, 3, 1)};
+  const at::Tensor qkv = random_tensor({2, 5, 12, kWidth}, 4);
+  const HeadsQkv mine = seq_to_heads_qkv(group, shape, qkv);
+  EXPECT_TRUE(mine.q.is_alias_of(qkv) && mine.k.is_alias_of(qkv) && mine.v.is_alias_of(qkv));
+  const at::Tensor o = random_tensor({2, 5, 6, kWidth}, 5), d_o = o.clone();
+  EXPECT_EQ(heads_to_seq(group, shape, o).data_ptr(), o.data_ptr());
+  EXPECT_EQ(seq_to_heads(group, shape, d_o).data_ptr(), d_o.data_ptr());
+  const auto [first, second] = seq_to_heads_pair(group, shape, d_o, o);
+  EXPECT_TRUE(first.data_ptr() == d_o.data_ptr() && second.data_ptr() == o.data_ptr());
+}
+
+double dot(const at::Tensor& a, const at::Tensor& b) {
+  return (a.to(at::kDouble) * b.to(at::kDouble)).sum().item<double>();
+}
+
+// <A x, y> = <x, A' y>, summed over ranks; exact up to the rounding of sums in fp32.
+TEST(Ulysses, the_two_directions_are_adjoint) {
+  for (const int ranks : {1, 2, 3, 4})
+    for (const HeadCounts heads : kHeadCounts) {
+      if (ranks > heads.query) continue;
+      for (const int64_t tokens : {3, 61})
+        for (const int64_t batch : {1, 2}) {
+          std::mutex mutex;
+          double qkv_there = 0, qkv_back = 0, o_there = 0, o_back = 0;
+          on_ranks(ranks, [&](Group& group) {
+            const UlyssesShape shape{{tokens, ranks}, share_heads(heads.query, heads.key_value, ranks)};
+            const int64_t s = shape.layout.size(group.rank());
+            const uint64_t seed = 100 + group.rank();
+            const at::Tensor x = random_tensor({batch, s, heads.query + 2 * heads.key_value, kWidth}, seed);
+            const HeadsQkv ax = seq_to_heads_qkv(group, shape, x);
+            const AttentionGradients y{random_tensor(ax.q.sizes().vec(), seed + 10),
+                                       random_tensor(ax.k.sizes().vec(), seed + 20),
+                                       random_tensor(ax.v.sizes().vec(), seed + 30)};
+            const at::Tensor aty = heads_to_seq_qkv(group, shape, y);
+            const at::Tensor z = random_tensor({batch, s, heads.query, kWidth}, seed + 40);
+            const at::Tensor az = seq_to_heads(group, shape, z), w = random_tensor(az.sizes().vec(), seed + 50);
+            const at::Tensor atw = heads_to_seq(group, shape, w);
+            const std::lock_guard<std::mutex> lock(mutex);
+            qkv_there += dot(ax.q, y.dq) + dot(ax.k, y.dk) + dot(ax.v, y.dv);
+            qkv_back += dot(x, aty);
+            o_there += dot(az, w);
+            o_back += dot(z, atw);
+          });
+          EXPECT_NEAR(qkv_there, qkv_back, 1e-4);
+          EXPECT_NEAR(o_there, o_back, 1e-9);
+        }
+    }
+}
+
+TEST(Ulysses, do_and_o_travel_packed_as_they_would_alone) {
+  on_ranks(3, [&](Group& group) {
+    const UlyssesShape shape{{10, 3}, share_heads(7, 1, 3)};
+    const int64_t s = shape.layout.size(group.rank());
+    const at::Tensor d_o = random_tensor({2, s, 7, kWidth}, group.rank());
+    const at::Tensor o = random_tensor({2, s, 7, kWidth}, 10 + group.rank());
+    const auto [first, second] = seq_to_heads_pair(group, shape, d_o, o);
+    EXPECT_TRUE(at::equal(first, seq_to_heads(group, shape, d_o)));
+    EXPECT_TRUE(at::equal(second, seq_to_heads(group, shape, o)));
+    EXPECT_EQ(group.traffic().at("all_to_all").calls, 3);
+  });
+}
+
+// A shared key/value head's gradients are summed in fp32: in bf16, 256 + 1 + 1 would stay 256.
+TEST(Ulysses, gradients_of_a_shared_head_are_summed_in_fp32) {
+  on_ranks(3, [&](Group& group) {
+    const UlyssesShape shape{{3, 3}, share_heads(3, 1, 3)};
+    const auto constant = [&](double value) { return at::full({1, 3, 1, kWidth}, value, at::kBFloat16); };
+    const double mine = group.rank() == 0 ? 256 : 1;
+    const at::Tensor dqkv = heads_to_seq_qkv(group, shape, {constant(0), constant(mine), constant(mine)});
+    EXPECT_EQ(dqkv.narrow(2, 3, 2).to(at::kFloat).min().item<float>(), 258);
+    EXPECT_EQ(dqkv.narrow(2, 3, 2).to(at::kFloat).max().item<float>(), 258);
+  });
+}
+
+// A rank sends its tokens of every head that others compute: s B D (heads of the others) elements.
+TEST(Ulysses, each_exchange_sends_what_the_formula_says_and_no_more) {
+  const int64_t batch = 2;
+  for (const int ranks : {2, 3, 4})
+    for (const HeadCounts heads : kHeadCounts) {
+      if (ranks > heads.query) continue;
+      for (const int64_t tokens : {3, 61})
+        on_ranks(ranks, [&](Group& group) {
+          const UlyssesShape shape{{tokens, ranks}, share_heads(heads.query, heads.key_value, ranks)};
+          const int64_t s = shape.layout.size(group.rank());
+          const auto sent = [&] {
+            const int64_t bytes = group.traffic().at("all_to_all").sent_bytes;
+            EXPECT_EQ(group.traffic().size(), 1);
+            EXPECT_EQ(group.traffic().at("all_to_all").calls, 1);
+            group.reset_traffic();
+            return bytes;
+          };
+          int64_t packed_of_others = 0, query_of_others = 0;
+          for (int p = 0; p < ranks; ++p)
+            if (p != group.rank()) {
+              query_of_others += shape.heads.query[p].size();
+              packed_of_others += shape.heads.query[p].size() + 2 * shape.heads.key_value[p].size();
+            }
+          const int64_t my_query = shape.heads.query[group.rank()].size();
+          const int64_t my_packed = my_query + 2 * shape.heads.key_value[group.rank()].size();
+          const int64_t row_bytes = batch * kWidth * 4;
+          group.reset_traffic();
+          const HeadsQkv mine = seq_to_heads_qkv(
+              group, shape, at::ones({batch, s, heads.query + 2 * heads.key_value, kWidth}));
+          EXPECT_EQ(sent(), s * row_bytes * packed_of_others);
+          const at::Tensor o = heads_to_seq(group, shape, at::ones(mine.q.sizes()));
+          EXPECT_EQ(sent(), (tokens - s) * row_bytes * my_query);
+          seq_to_heads_pair(group, shape, o, o);
+          EXPECT_EQ(sent(), 2 * s * row_bytes * query_of_others);
+          heads_to_seq_qkv(group, shape,
+                           {at::ones(mine.q.sizes()), at::ones(mine.k.sizes()), at::ones(mine.v.sizes())});
+          EXPECT_EQ(sent(), (tokens - s) * row_bytes * my_packed);
+        });
+    }
+}
+
+TEST(Ulysses, a_shape_that_does_not_fit_the_group_is_a_bug_and_says_so) {
+  Group group = Group::alone("ulysses");
+  const UlyssesShape shape{{5, 1}, share_heads(6, 3, 1)};
+  EXPECT_THROW(seq_to_heads_qkv(group, shape, at::ones({1, 5, 11, kWidth})), InternalError);
+  EXPECT_THROW(seq_to_heads(group, shape, at::ones({1, 4, 6, kWidth})), InternalError);
+  EXPECT_THROW(heads_to_seq(group, {{5, 2}, share_heads(6, 3, 2)}, at::ones({1, 5, 3, kWidth})), InternalError);
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,65 @@
+// Every family and rope kind against Hugging Face: loss, logits and every gradient of the committed references
+// (tests/parity/make_fixtures.py made them with transformers in fp64), for P in 1, 2, 3, 4 ranks, to 1e-4 of each
+// tensor's largest entry.
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/thread_world.h"
+#include "trireme/eval/verify_reference.h"
+#include "trireme/model/model_config.h"
+
+namespace trireme {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> fixtures() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(fs::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures"))
+    names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+class Parity : public testing::TestWithParam<std::string> {
+ protected:
+  fs::path folder() const { return fs::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures" / GetParam(); }
+
+  VerifyResult verify(int ranks, EngineOptions options) const {
+    VerifyResult result;
+    options.ulysses = ranks;
+    run_ranks_as_threads(ranks, [&](World& world) {
+      VerifyResult mine = verify_reference(world, folder(), folder() / "reference.safetensors", options, 1e-4);
+      if (world.rank() == 0) result = std::move(mine);
+    });
+    return result;
+  }
+};
+
+TEST_P(Parity, loss_logits_and_every_gradient_equal_hugging_faces_for_any_rank_count) {
+  const int64_t heads = read_model_config(folder()).num_attention_heads;
+  for (int ranks = 1; ranks <= std::min<int64_t>(4, heads); ++ranks) {
+    EngineOptions options;
+    options.recompute = ranks % 2 == 0 ? Recompute::full : Recompute::none;
+    const VerifyResult result = verify(ranks, options);
+    EXPECT_GT(result.tensors.size(), 10u);
+    EXPECT_TRUE(result.passed()) << "ranks " << ranks << "\n" << result.table(5);
+  }
+}
+
+TEST_P(Parity, the_reference_attention_and_kept_attention_agree_too) {
+  EngineOptions options;
+  options.attention = AttentionKernel::reference;
+  options.recompute = Recompute::keep_attention;
+  options.tile_tokens = 19;
+  const VerifyResult result = verify(2, options);
+  EXPECT_TRUE(result.passed()) << result.table(5);
+}
+
+INSTANTIATE_TEST_SUITE_P(HuggingFace, Parity, testing::ValuesIn(fixtures()),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace trireme

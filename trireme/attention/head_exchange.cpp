@@ -1,0 +1,50 @@
+#include "trireme/attention/head_exchange.h"
+
+#include "trireme/comm/collectives.h"
+
+namespace trireme {
+
+at::Tensor exchange_to_heads(Group& group, const SequenceLayout& layout,
+                             const std::vector<int64_t>& head_counts,
+                             const std::vector<std::vector<at::Tensor>>& slices) {
+  const at::Tensor& any = slices.at(0).at(0);
+  const int64_t batch = any.size(0), width = any.size(3), tokens = layout.size(group.rank());
+  const int64_t mine = head_counts.at(group.rank());
+  std::vector<int64_t> send, receive;
+  int64_t total = 0;
+  for (int p = 0; p < group.size(); ++p) {
+    send.push_back(tokens * batch * head_counts[p] * width);
+    receive.push_back(layout.size(p) * batch * mine * width);
+    total += send.back();
+  }
+  const at::Tensor packed = at::empty({total}, any.options());
+  int64_t at = 0;
+  for (int p = 0; p < group.size(); at += send[p++]) {
+    const at::Tensor block = packed.slice(0, at, at + send[p]).view({tokens, batch, head_counts[p], width});
+    int64_t head = 0;
+    for (const at::Tensor& slice : slices[p]) {
+      block.narrow(2, head, slice.size(2)).copy_(slice.transpose(0, 1));
+      head += slice.size(2);
+    }
+  }
+  return all_to_all(group, packed, send, receive).view({layout.tokens, batch, mine, width}).transpose(0, 1);
+}
+
+std::vector<at::Tensor> exchange_to_sequence(Group& group, const SequenceLayout& layout,
+                                             const std::vector<int64_t>& head_counts, const at::Tensor& x) {
+  const int64_t batch = x.size(0), width = x.size(3), tokens = layout.size(group.rank());
+  std::vector<int64_t> send, receive;
+  for (int p = 0; p < group.size(); ++p) {
+    send.push_back(layout.size(p) * batch * x.size(2) * width);
+    receive.push_back(tokens * batch * head_counts[p] * width);
+  }
+  const at::Tensor received = all_to_all(group, x.transpose(0, 1).contiguous().view({-1}), send, receive);
+  std::vector<at::Tensor> blocks;
+  int64_t at = 0;
+  for (int p = 0; p < group.size(); at += receive[p++])
+    blocks.push_back(
+        received.slice(0, at, at + receive[p]).view({tokens, batch, head_counts[p], width}).transpose(0, 1));
+  return blocks;
+}
+
+}  // namespace trireme

@@ -1,0 +1,31 @@
+// The two all-to-alls of Ulysses, for any choice of heads: one trades sequence for heads, the other trades
+// back.
+//
+//   to heads      x_BsHD slices for each rank  ->  [B, S, n, D]             n: this rank's heads
+//   to sequence   x_BSnD                       ->  [B, s, n_p, D] of each rank p
+//
+// On the wire a block is token-major, [tokens, B, heads, D], so that blocks received in rank order are the
+// whole sequence without unpacking.
+#pragma once
+
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "trireme/base/sequence_layout.h"
+#include "trireme/comm/group.h"
+
+namespace trireme {
+
+// `slices[p]`: what rank p gets, as views [B, s, some heads, D], `head_counts[p]` heads together. Returns a
+// view [B, S, head_counts[this rank], D] of the receive buffer. Collective.
+at::Tensor exchange_to_heads(Group& group, const SequenceLayout& layout,
+                             const std::vector<int64_t>& head_counts,
+                             const std::vector<std::vector<at::Tensor>>& slices);
+
+// `x` [B, S, head_counts[this rank], D]. Returns for each rank p a view [B, s, head_counts[p], D] of the
+// receive buffer. Collective.
+std::vector<at::Tensor> exchange_to_sequence(Group& group, const SequenceLayout& layout,
+                                             const std::vector<int64_t>& head_counts, const at::Tensor& x);
+
+}  // namespace trireme

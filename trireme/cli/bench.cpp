@@ -1,0 +1,155 @@
+#include "trireme/cli/bench.h"
+
+#include <cstdio>
+#include <iostream>
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <c10/core/DeviceGuard.h>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+#include "trireme/cli/engine_flags.h"
+#include "trireme/cli/model_directory.h"
+#include "trireme/device/processor.h"
+#include "trireme/engine/assemble.h"
+#include "trireme/measure/matmul_rate.h"
+#include "trireme/measure/step_rate.h"
+
+namespace trireme {
+namespace {
+
+struct StepFlags {
+  std::string model;
+  StepRateOptions measure;
+  int64_t seed = 0;
+  double weight_decay = 0.01;
+  bool bf16 = false;
+  bool json = false;
+  EngineFlags engine;
+};
+
+std::string fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.*f", digits, value);
+  return text;
+}
+
+// What the numbers were taken on.
+Json machine() {
+  return {{"processor", cpu_model_name()},
+          {"cores", cpu_cores()},
+          {"vector_instructions", at::get_cpu_capability()},
+          {"bf16_matmul_instructions", cpu_has_bf16_matmul()}};
+}
+
+void print_text(const StepRate& rate, const std::string& description) {
+  std::cout << description << "\n"
+            << "step          " << fixed(rate.median_step_seconds, 4) << " s (median)\n"
+            << "tokens/s      " << fixed(rate.tokens_per_second, 1) << "\n"
+            << "model GFLOP/s " << fixed(rate.model_flops_per_step / rate.median_step_seconds / 1e9, 1)
+            << ", " << fixed(100 * rate.matmul_share(), 1) << "% of the measured matmul rate (fp32 "
+            << fixed(rate.matmul_fp32_flops_per_second / 1e9, 1) << ", the run's dtype "
+            << fixed(rate.matmul_precision_flops_per_second / 1e9, 1) << " GFLOP/s)\n"
+            << "exchanges     " << fixed(rate.exchange_seconds, 4) << " s a step, "
+            << format_bytes(rate.sent_bytes) << " sent by a rank\n"
+            << "peak memory  ";
+  for (const int64_t bytes : rate.peak_memory_bytes) std::cout << " " << format_bytes(bytes);
+  std::cout << "\nlosses       ";
+  for (const double loss : rate.losses) std::cout << " " << fixed(loss, 6);
+  std::cout << std::endl;
+}
+
+int run_step(const std::vector<std::string>& arguments) {
+  StepFlags flags;
+  OptionParser parser(
+      "bench step",
+      "Times optimizer steps (AdamW, synthetic tokens), alone or under trireme launch; a step "
+      "lasts as long as its slowest rank.");
+  parser.text("model", flags.model, "model folder, or org/name in the Hugging Face cache");
+  parser.required("model");
+  parser.count("seq", flags.measure.sequence_tokens, "tokens of a sample; takes 16k");
+  parser.count("batch", flags.measure.batch, "samples of a step, for each data-parallel group");
+  parser.count("steps", flags.measure.steps, "steps in all");
+  parser.count("warmup", flags.measure.warmup, "first steps, left out of the medians");
+  parser.count("seed", flags.seed, "of the tokens");
+  parser.real("learning_rate", flags.measure.learning_rate, "AdamW's");
+  parser.real("weight_decay", flags.weight_decay, "AdamW's; skips norms and biases");
+  parser.flag("bf16", flags.bf16, "compute in bf16, with fp32 master weights");
+  parser.flag("json", flags.json, "print one line of JSON");
+  flags.engine.declare(parser);
+  if (!parser.parse(arguments)) return 0;
+
+  flags.measure.seed = static_cast<uint64_t>(flags.seed);
+  const RankPlace place = place_from_environment();
+  EngineOptions options = flags.engine.resolve(place);
+  options.precision = flags.bf16 ? Precision::bf16 : Precision::fp32;
+  options.optimizer.weight_decay = flags.weight_decay;
+  const c10::DeviceGuard guard(options.device);
+  const auto world = join_run(place, options, flags.engine.ddp_timeout);
+  const auto engine = assemble(*world, find_model_directory(flags.model), options);
+  const StepRate rate = measure_step_rate(*engine, flags.measure);
+  if (place.rank != 0) return 0;
+  if (!flags.json) {
+    print_text(rate, engine->description());
+    return 0;
+  }
+  Json line = rate.to_json();
+  line.update({{"what", "trireme"},
+               {"dtype", flags.bf16 ? "bf16" : "fp32"},
+               {"seq", flags.measure.sequence_tokens},
+               {"batch", flags.measure.batch},
+               {"ranks", place.size},
+               {"threads", at::get_num_threads()},
+               {"recompute", flags.engine.recompute},
+               {"engine", engine->description()},
+               {"machine", machine()}});
+  std::cout << line.dump() << std::endl;
+  return 0;
+}
+
+int run_matmul(const std::vector<std::string>& arguments) {
+  double seconds = 0.5;
+  bool json = false;
+  EngineFlags engine;
+  OptionParser parser("bench matmul", "Times matrix products in fp32 and bf16 with this process's threads.");
+  parser.real("seconds", seconds, "for each shape");
+  parser.flag("json", json, "print one line of JSON");
+  engine.declare(parser);
+  if (!parser.parse(arguments)) return 0;
+
+  const EngineOptions options = engine.resolve(place_from_environment());
+  const c10::DeviceGuard guard(options.device);
+  Json line = {{"device", options.device.str()}, {"threads", at::get_num_threads()}, {"machine", machine()}};
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const char* name = dtype == at::kFloat ? "fp32" : "bf16";
+    for (const MatmulRate& rate : measure_matmul_rates(options.device, dtype, seconds)) {
+      const std::string shape = cat(rate.rows, "x", rate.inner, "x", rate.columns);
+      line["gflops"][name][shape] = rate.flops_per_second / 1e9;
+      if (!json)
+        std::cout << name << " " << shape << ": " << fixed(rate.flops_per_second / 1e9, 1) << " GFLOP/s\n";
+    }
+  }
+  if (json) std::cout << line.dump() << "\n";
+  std::cout << std::flush;
+  return 0;
+}
+
+}  // namespace
+
+int run_bench(const std::vector<std::string>& arguments) {
+  const std::string usage =
+      "usage: trireme bench step --model DIR --seq N ...   optimizer steps (see --help of it)\n"
+      "       trireme bench matmul ...                     matrix products\n";
+  if (!arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h")) {
+    std::cout << usage;
+    return 0;
+  }
+  const std::vector<std::string> rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
+  if (!arguments.empty() && arguments[0] == "step") return run_step(rest);
+  if (!arguments.empty() && arguments[0] == "matmul") return run_matmul(rest);
+  throw ConfigError(cat("trireme bench", arguments.empty() ? std::string() : " " + arguments[0],
+                        ": expected 'step' or 'matmul' first\n", usage));
+}
+
+}  // namespace trireme
