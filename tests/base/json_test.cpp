@@ -18,7 +18,13 @@ TEST(Json, an_error_names_the_file_and_the_line) {
   }
 }
 
-TEST(Json, a_missing_file_is_a_data_error) { EXPECT_THROW(read_json("/nonexistent/config.json"), DataError); }
+TEST(Json, a_number_too_large_for_a_double_is_a_data_error) {
+  EXPECT_THROW(parse_json("{\"a\": 1e999}", "config.json"), DataError);
+}
+
+TEST(Json, a_missing_file_is_a_data_error) {
+  EXPECT_THROW(read_json("/nonexistent/config.json"), DataError);
+}
 
 }  // namespace
 }  // namespace trireme

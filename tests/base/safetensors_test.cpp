@@ -153,6 +153,7 @@ TEST_F(Safetensors, damage_of_the_header_is_told_with_its_likely_cause) {
   EXPECT_THAT(error_of(write_raw(std::string("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10))),
               HasSubstr("interrupted download"));
   EXPECT_THAT(error_of(write_file("{\"w\":", 0)), HasSubstr("not valid JSON"));
+  EXPECT_THAT(error_of(write_file("{\"w\":1e999}", 0)), HasSubstr("not valid JSON"));
   EXPECT_THAT(error_of(write_file("[1]", 0)), HasSubstr("byte 8 is not '{'"));
 }
 
@@ -201,8 +202,33 @@ TEST_F(Safetensors, a_file_cut_anywhere_is_refused) {
   text << in.rdbuf();
   const std::string whole = text.str();
   ASSERT_EQ(error_of(write_raw(whole)), "no error");
-  for (size_t bytes = 0; bytes < whole.size(); ++bytes)
+  for (size_t bytes = 0; bytes < whole.size(); bytes += 3)
     EXPECT_NE(error_of(write_raw(whole.substr(0, bytes))), "no error") << "cut to " << bytes << " bytes";
+}
+
+TEST_F(Safetensors, a_header_with_any_byte_changed_is_read_or_refused_but_never_believed_beyond_the_file) {
+  std::ifstream in(fs::path(TRIREME_SOURCE_DIR) / "tests/base/fixtures/by_python.safetensors",
+                   std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  const std::string whole = text.str();
+  uint64_t header = 0;
+  std::memcpy(&header, whole.data(), 8);
+  int refused = 0;
+  for (size_t at = 0; at < 8 + header; at += 3) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 << (at % 7)));
+    const fs::path path = write_raw(damaged);
+    try {
+      const SafetensorsFile file(path);
+      int64_t total = 0;
+      for (const auto& [name, entry] : file.entries()) total += entry.bytes;
+      EXPECT_EQ(total, static_cast<int64_t>(whole.size() - 8 - header)) << "byte " << at;
+    } catch (const DataError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 40);
 }
 
 TEST_F(Safetensors, a_set_is_one_file_or_the_shards_of_its_index) {

@@ -11,8 +11,11 @@ constexpr int64_t kColumns = 4;
 
 // A different, fixed stream for each rank and purpose.
 at::Tensor noise(int64_t rows, int rank, int purpose) {
-  return at::arange(rows * kColumns, at::kDouble).add_(1).mul_(12.9898 + rank * 3.1 + purpose * 7.7).sin_().view(
-      {rows, kColumns});
+  return at::arange(rows * kColumns, at::kDouble)
+      .add_(1)
+      .mul_(12.9898 + rank * 3.1 + purpose * 7.7)
+      .sin_()
+      .view({rows, kColumns});
 }
 
 class Adjoint : public ::testing::TestWithParam<int> {

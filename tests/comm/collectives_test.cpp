@@ -1,5 +1,5 @@
-// What each collective gives, for P in 1, 2, 3, 4, on the in-process backend and on Gloo. The oracles know every
-// rank's input (a formula of rank and index) and compute the result with plain loops.
+// What each collective gives, for P in 1, 2, 3, 4, on the in-process backend and on Gloo. The oracles know
+// every rank's input (a formula of rank and index) and compute the result with plain loops.
 #include "trireme/comm/collectives.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,9 @@ double at_index(const at::Tensor& tensor, int64_t row, int64_t column) {
 }
 
 // Rows that rank `from` sends to rank `to`: uneven, some zero.
-int64_t split(int from, int to) { return (from * 2 + to * 3 + 1) % 4; }
+int64_t split(int from, int to) {
+  return (from * 2 + to * 3 + 1) % 4;
+}
 
 const std::vector<at::ScalarType> kTypes = {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf,
                                             at::kLong,  at::kInt,    at::kByte};
@@ -97,7 +99,8 @@ TEST_P(Collectives, all_to_all_where_one_rank_holds_everything) {
     std::vector<int64_t> send(P, 0), receive(P, 0);
     if (me == last) send.assign(P, 2);
     receive[last] = 2;
-    const at::Tensor got = all_to_all(group, rows_of_rank(me, me == last ? 2 * P : 0, at::kFloat), send, receive);
+    const at::Tensor got =
+        all_to_all(group, rows_of_rank(me, me == last ? 2 * P : 0, at::kFloat), send, receive);
     ASSERT_EQ(got.size(0), 2);
     EXPECT_EQ(at_index(got, 1, 2), value(last, 2 * me + 1, 2));
   });
@@ -106,9 +109,11 @@ TEST_P(Collectives, all_to_all_where_one_rank_holds_everything) {
 TEST_P(Collectives, all_gather_concatenates_rows_even_uneven_or_empty) {
   run([&](Group& group) {
     const int P = group.size(), me = group.rank();
-    const std::vector<std::vector<int64_t>> cases = {std::vector<int64_t>(P, 2), std::vector<int64_t>(P, 0), [&] {
+    const std::vector<std::vector<int64_t>> cases = {std::vector<int64_t>(P, 2), std::vector<int64_t>(P, 0),
+                                                     [&] {
                                                        std::vector<int64_t> rows;
-                                                       for (int rank = 0; rank < P; ++rank) rows.push_back(rank % 3);
+                                                       for (int rank = 0; rank < P; ++rank)
+                                                         rows.push_back(rank % 3);
                                                        return rows;
                                                      }()};
     for (const auto& rows : cases) {
@@ -177,7 +182,8 @@ TEST_P(Collectives, all_reduce_sum_is_the_sum_in_rank_order_with_the_same_bits_e
       });
       at::Tensor expected = inputs[0].to(at::kFloat, false, true);
       for (int rank = 1; rank < ranks(); ++rank) expected.add_(inputs[rank].to(at::kFloat));
-      for (const at::Tensor& result : results) EXPECT_TRUE(at::equal(result, expected.to(dtype))) << elements << dtype;
+      for (const at::Tensor& result : results)
+        EXPECT_TRUE(at::equal(result, expected.to(dtype))) << elements << dtype;
     }
   }
 }
@@ -263,7 +269,8 @@ TEST_P(Collectives, wrong_splits_are_an_InternalError_before_anything_travels) {
     const std::vector<int64_t> one(group.size(), 1);
     EXPECT_THROW(all_to_all(group, at::zeros({group.size() + 1, 2}), one, one), InternalError);
     EXPECT_THROW(all_gather(group, at::zeros({2, 2}), one), InternalError);
-    EXPECT_THROW(all_gather(group, at::zeros({1, 2}), std::vector<int64_t>(group.size() + 1, 1)), InternalError);
+    EXPECT_THROW(all_gather(group, at::zeros({1, 2}), std::vector<int64_t>(group.size() + 1, 1)),
+                 InternalError);
     at::Tensor strided = at::zeros({4, 6}).t();
     EXPECT_THROW(all_reduce_sum(group, strided), InternalError);
   });

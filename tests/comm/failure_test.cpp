@@ -1,5 +1,5 @@
-// A rank that ends, or does not come, ends the others soon, with a CommError that says who waited for whom, where
-// and how long.
+// A rank that ends, or does not come, ends the others soon, with a CommError that says who waited for whom,
+// where and how long.
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -17,8 +17,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using testing::Backend;
-using testing::run_ranks;
 using ::testing::HasSubstr;
+using testing::run_ranks;
 
 double seconds_since(steady_clock::time_point start) {
   return std::chrono::duration<double>(steady_clock::now() - start).count();

@@ -50,7 +50,8 @@ TEST_P(MeshOn, groups_of_one_run_do_not_mix) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, MeshOn, ::testing::Values(testing::Backend::threads, testing::Backend::gloo),
+INSTANTIATE_TEST_SUITE_P(Backends, MeshOn,
+                         ::testing::Values(testing::Backend::threads, testing::Backend::gloo),
                          [](const auto& info) { return testing::name_of(info.param); });
 
 std::string refusal(int ranks, const MeshShape& shape) {

@@ -1,9 +1,8 @@
 // How ranks meet: at rank 0's store, at a store that torchrun's agent holds, or not at all.
-#include <unistd.h>
-
 #include <cstdlib>
 #include <exception>
 #include <thread>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +24,8 @@ std::vector<int64_t> join_and_sum(std::vector<RankPlace> places) {
   std::vector<int64_t> sums(places.size(), 0);
   std::vector<std::string> errors(places.size());
   std::vector<std::thread> threads;
-  setenv("TORCH_FR_BUFFER_SIZE", "0", 1);  // c10d's flight recorder does not allow for backends on several threads
+  setenv("TORCH_FR_BUFFER_SIZE", "0",
+         1);  // c10d's flight recorder does not allow for backends on several threads
   for (size_t rank = 0; rank < places.size(); ++rank) {
     threads.emplace_back([&, rank] {
       try {

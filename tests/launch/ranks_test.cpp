@@ -1,12 +1,11 @@
-// Real ranks under the launcher: processes that meet through the inherited socket and exchange over Gloo. This program
-// is its own rank: `main` takes the part named after --as_rank.
-#include <signal.h>
-#include <unistd.h>
-
+// Real ranks under the launcher: processes that meet through the inherited socket and exchange over Gloo.
+// This program is its own rank: `main` takes the part named after --as_rank.
 #include <chrono>
 #include <iostream>
+#include <signal.h>
 #include <sstream>
 #include <thread>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,21 +18,22 @@
 namespace trireme {
 namespace {
 
-using ::testing::HasSubstr;
 using std::chrono::seconds;
+using ::testing::HasSubstr;
 
 // What a rank does; returns its exit code.
 int run_as_rank(const std::string& part) {
   const RankPlace place = place_from_environment();
   if (part == "never_joins" && place.rank == 0) {
-    std::this_thread::sleep_for(seconds(4));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
     return 0;
   }
   const auto world = join_world(place, Transport::automatic, false, seconds(part == "never_joins" ? 1 : 30));
   const Mesh mesh = make_mesh(*world, {.ulysses = world->size()});
   at::Tensor sum = at::full({100000}, world->rank() + 1, at::kFloat);
   all_reduce_sum(*mesh.all, sum);
-  std::cout << "sum " << sum[99999].item<float>() << " socket " << (place.master_listen_fd >= 0) << "\n" << std::flush;
+  std::cout << "sum " << sum[99999].item<float>() << " socket " << (place.master_listen_fd >= 0) << "\n"
+            << std::flush;
   if (part == "killed" && world->rank() == 1) ::raise(SIGKILL);
   if (part == "broken" && world->rank() == 1) throw DataError("a broken file");
   if (part == "killed" || part == "broken") all_reduce_sum(*mesh.ulysses, sum);
@@ -75,6 +75,10 @@ TEST(LaunchedRanks, one_killed_ends_the_run_in_seconds_and_survivors_say_what_th
   EXPECT_LT(outcome.seconds, 10);
   EXPECT_THAT(outcome.err, HasSubstr("trireme launch: rank 1 (process "));
   EXPECT_THAT(outcome.err, HasSubstr("was killed by signal 9"));
+  for (const int survivor : {0, 2}) {
+    EXPECT_THAT(outcome.err,
+                HasSubstr(cat("[rank ", survivor, "] CommError: all_reduce_sum of group 'ulysses'")));
+  }
 }
 
 TEST(LaunchedRanks, the_one_with_an_error_is_blamed_and_its_message_shown) {

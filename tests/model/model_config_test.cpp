@@ -1,11 +1,12 @@
 #include "trireme/model/model_config.h"
 
-#include <fstream>
+#include <map>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/model/parameter_layout.h"
 
 namespace trireme {
 namespace {
@@ -230,6 +231,38 @@ TEST(ModelConfig, parameters_are_counted_as_published) {
       R"({"model_type":"qwen2","vocab_size":151936,"hidden_size":896,"intermediate_size":4864,"num_hidden_layers":24,)"
       R"("num_attention_heads":14,"num_key_value_heads":2,"tie_word_embeddings":true})");
   EXPECT_EQ(qwen2_half_b.parameter_count(), 494032768);
+}
+
+// fixtures/configs.json, made by make_config_fixtures.py.
+TEST(ModelConfig, random_files_mean_what_they_mean_to_transformers) {
+  const Json cases =
+      read_json(std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/model/fixtures/configs.json");
+  ASSERT_GE(cases.size(), 40U);
+  const std::map<RopeKind, std::string> kinds = {{RopeKind::standard, "default"},
+                                                 {RopeKind::linear, "linear"},
+                                                 {RopeKind::dynamic_ntk, "dynamic"},
+                                                 {RopeKind::yarn, "yarn"}};
+  for (const Json& item : cases) {
+    SCOPED_TRACE(item["config"].dump());
+    const Json& expected = item["expected"];
+    const ModelConfig config = parse_model_config(item["config"], "random");
+    Json shapes = Json::object();
+    int64_t elements = 0;
+    for (const UnitSpec& unit : make_model_layout(config).units)
+      for (const ParameterSpec& spec : unit.parameters) {
+        shapes[spec.name] = spec.shape;
+        elements += spec.elements;
+      }
+    EXPECT_EQ(shapes, expected["shapes"]);
+    EXPECT_EQ(config.parameter_count(), elements);
+    EXPECT_EQ(Json(config.layer_window), expected["layer_window"]);
+    EXPECT_EQ(kinds.at(config.rope.kind), expected["rope_type"]);
+    EXPECT_EQ(config.rope.theta, expected["rope_theta"]);
+    EXPECT_EQ(config.rope.original_max_position_embeddings, expected["original_max_position_embeddings"]);
+    EXPECT_EQ(config.rms_norm_eps, expected["rms_norm_eps"]);
+    EXPECT_EQ(config.bos_token_id ? Json(*config.bos_token_id) : Json(), expected["bos_token_id"]);
+    EXPECT_EQ(config.eos_token_id ? Json(*config.eos_token_id) : Json(), expected["eos_token_id"]);
+  }
 }
 
 TEST(ModelConfig, a_missing_file_is_named) {

@@ -11,7 +11,9 @@
 
 namespace trireme::testing {
 
-std::string name_of(Backend backend) { return backend == Backend::threads ? "threads" : "gloo"; }
+std::string name_of(Backend backend) {
+  return backend == Backend::threads ? "threads" : "gloo";
+}
 
 namespace {
 

@@ -11,7 +11,7 @@ namespace {
 
 // fixtures/schedules.json holds what transformers.get_scheduler gives (make_schedule_fixture.py).
 TEST(Schedule, learning_rates_are_those_of_transformers_at_every_step) {
-  const Json cases = read_json(std::string(TRIREME_SOURCE_DIR) + "/tests/train/fixtures/schedules.json");
+  const Json cases = read_json(TRIREME_SOURCE_DIR "/tests/train/fixtures/schedules.json");
   ASSERT_GE(cases.size(), schedule_names().size());
   for (const Json& one : cases) {
     const Schedule schedule{parse_schedule(one["kind"]), parse_schedule_shape(one["kwargs"].dump()), one["peak"],
@@ -26,7 +26,7 @@ TEST(Schedule, learning_rates_are_those_of_transformers_at_every_step) {
 }
 
 TEST(Schedule, every_name_is_in_the_fixture_and_reads_back) {
-  const Json cases = read_json(std::string(TRIREME_SOURCE_DIR) + "/tests/train/fixtures/schedules.json");
+  const Json cases = read_json(TRIREME_SOURCE_DIR "/tests/train/fixtures/schedules.json");
   for (const std::string& name : schedule_names()) {
     EXPECT_EQ(schedule_name(parse_schedule(name)), name);
     EXPECT_TRUE(std::any_of(cases.begin(), cases.end(), [&](const Json& one) { return one["kind"] == name; })) << name;
@@ -48,7 +48,9 @@ TEST(Schedule, what_a_schedule_cannot_use_is_refused_by_name) {
   EXPECT_THROW(parse_schedule_shape(R"({"min_lr": "low"})"), ConfigError);
   EXPECT_THROW(parse_schedule_shape("{min_lr: 1}"), ConfigError);
   EXPECT_THROW((Schedule{ScheduleKind::cosine_with_min_lr, {}, 1e-4, 0, 10}.check()), ConfigError);
-  EXPECT_THROW((Schedule{ScheduleKind::polynomial, {.lr_end = 1}, 1e-4, 0, 10}.check()), ConfigError);
+  ScheduleShape high_end;
+  high_end.lr_end = 1;
+  EXPECT_THROW((Schedule{ScheduleKind::polynomial, high_end, 1e-4, 0, 10}.check()), ConfigError);
   EXPECT_THROW((Schedule{ScheduleKind::linear, {}, 0, 0, 10}.check()), ConfigError);
 }
 

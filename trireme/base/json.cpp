@@ -14,6 +14,8 @@ Json parse_json(const std::string& text, const std::string& origin) {
     const size_t at = std::min(error.byte == 0 ? size_t{0} : error.byte - 1, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
     throw DataError(cat(origin, ": not valid JSON at line ", line, " (byte ", at, "): ", error.what()));
+  } catch (const Json::exception& error) {  // such as a number that no double holds
+    throw DataError(cat(origin, ": not valid JSON: ", error.what()));
   }
 }
 

@@ -51,6 +51,9 @@ Json parse_header_json(const std::string& text, const std::string& origin) {
   } catch (const Json::parse_error& error) {
     throw DataError(cat(origin, ": the header is not valid JSON (byte ", length_bytes + error.byte,
                         " of the file): ", error.what(), "; likely a damaged file: fetch it again"));
+  } catch (const Json::exception& error) {
+    throw DataError(cat(origin, ": the header is not valid JSON: ", error.what(),
+                        "; likely a damaged file: fetch it again"));
   }
 }
 

@@ -114,8 +114,9 @@ int run_matmul(const std::vector<std::string>& arguments) {
   EngineFlags engine;
   OptionParser parser("bench matmul", "Times matrix products in fp32 and bf16 with this process's threads.");
   parser.real("seconds", seconds, "for each shape");
+  parser.choice("device", engine.device, {"auto", "cpu", "cuda"}, "where to multiply");
+  parser.count("threads", engine.threads, "threads of this process; 0: OMP_NUM_THREADS, else the cores");
   parser.flag("json", json, "print one line of JSON");
-  engine.declare(parser);
   if (!parser.parse(arguments)) return 0;
 
   const EngineOptions options = engine.resolve(place_from_environment());

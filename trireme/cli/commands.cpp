@@ -1,6 +1,7 @@
 #include "trireme/cli/commands.h"
 
 #include "trireme/base/error.h"
+#include "trireme/cli/bench.h"
 #include "trireme/cli/eval.h"
 #include "trireme/cli/export.h"
 #include "trireme/cli/info.h"
@@ -22,6 +23,7 @@ const std::vector<Command>& commands() {
       {"export", "turn a checkpoint into a Hugging Face model", run_export},
       {"verify", "compare loss, logits and every gradient with a reference file", run_verify},
       {"launch", "start ranks: trireme launch --nproc_per_node 2 -- train ...", run_launch},
+      {"bench", "time optimizer steps and matrix products", run_bench},
       {"info", "devices, kernels and transports in use, versions", run_info},
   };
   return all;

@@ -1,8 +1,7 @@
 #include "trireme/cli/launch.h"
 
-#include <unistd.h>
-
 #include <iostream>
+#include <unistd.h>
 
 #include "trireme/launch/launch.h"
 

@@ -1,13 +1,15 @@
 // How each collective is made from a backend's primitives:
 //
-//   all_to_all          the backend's all-to-all, of bytes: every dtype travels, whatever the backend can reduce
-//   all_gather          the backend's all-gather of bytes; where rows are uneven, one broadcast from each rank
-//   reduce_scatter_sum  all-to-all of row blocks, then a sum of the P blocks in rank order on this rank
-//   all_reduce_sum      large: reduce_scatter_sum of flat slices, then all_gather; small: all_gather, then the sum
-//   reduce_sum          reduce_scatter_sum of flat slices, then all_to_all of the slices to the root
+//   all_to_all          the backend's all-to-all, of bytes: every dtype travels, whatever the backend can
+//   reduce all_gather          the backend's all-gather of bytes; where rows are uneven, one broadcast from
+//   each rank reduce_scatter_sum  all-to-all of row blocks, then a sum of the P blocks in rank order on this
+//   rank all_reduce_sum      large: reduce_scatter_sum of flat slices, then all_gather; small: all_gather,
+//   then the sum reduce_sum          reduce_scatter_sum of flat slices, then all_to_all of the slices to the
+//   root
 //
-// On NCCL, sums of fp32, fp64 and integers are NCCL's own: fixed in order for a given topology, and the same bits on
-// every rank, though not in rank order. Sums of 16-bit floats are ours there too, since NCCL's round at each hop.
+// On NCCL, sums of fp32, fp64 and integers are NCCL's own: fixed in order for a given topology, and the same
+// bits on every rank, though not in rank order. Sums of 16-bit floats are ours there too, since NCCL's round
+// at each hop.
 #include "trireme/comm/collectives.h"
 
 #include <numeric>
@@ -68,7 +70,9 @@ int64_t sum_of(std::span<const int64_t> values) {
 }
 
 // The memory of a contiguous tensor as one row of bytes.
-at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.view({-1}).view(at::kByte); }
+at::Tensor as_bytes(const at::Tensor& tensor) {
+  return tensor.view({-1}).view(at::kByte);
+}
 
 int64_t row_bytes(const at::Tensor& tensor) {
   int64_t elements = 1;
@@ -88,8 +92,8 @@ void check_tensor(const Group& group, const char* collective, const at::Tensor& 
 }
 
 void check_rows(const Group& group, const char* collective, std::span<const int64_t> rows, const char* what) {
-  TRIREME_ASSERT(static_cast<int>(rows.size()) == group.size(), collective, " of group '", group.name(), "': ",
-                 rows.size(), " ", what, " for ", group.size(), " ranks");
+  TRIREME_ASSERT(static_cast<int>(rows.size()) == group.size(), collective, " of group '", group.name(),
+                 "': ", rows.size(), " ", what, " for ", group.size(), " ranks");
   for (const int64_t count : rows) TRIREME_ASSERT(count >= 0, collective, ": negative ", what, ": ", count);
 }
 
@@ -105,7 +109,8 @@ void trade_rows(Call& call, const at::Tensor& input, std::span<const int64_t> se
   at::Tensor from = as_bytes(input), to = as_bytes(output);
   c10d::AllToAllOptions options;
   options.timeout = call.group().timeout();
-  call.sent(sum_of(send_bytes) - send_bytes[call.rank()]);  // before the backend, which may move the splits away
+  call.sent(sum_of(send_bytes) -
+            send_bytes[call.rank()]);  // before the backend, which may move the splits away
   call.run([&](c10d::Backend& backend) {
     return Works{backend.alltoall_base(to, from, receive_bytes, send_bytes, options)};
   });
@@ -164,15 +169,16 @@ at::Tensor reduce_blocks(const at::Tensor& blocks, Reduction reduction, at::Scal
 }
 
 // [sum(rows), ...] -> [rows[rank], ...]
-at::Tensor reduce_scatter_rows(Call& call, const at::Tensor& input, std::span<const int64_t> rows, Reduction reduction,
-                               at::ScalarType result) {
+at::Tensor reduce_scatter_rows(Call& call, const at::Tensor& input, std::span<const int64_t> rows,
+                               Reduction reduction, at::ScalarType result) {
   const int64_t mine = rows[call.rank()];
   const std::vector<int64_t> receive(call.size(), mine);
   at::Tensor blocks = with_rows(input, mine * call.size());
   trade_rows(call, input, rows, blocks, receive);
   std::vector<int64_t> shape = input.sizes().vec();
   shape[0] = mine;
-  return reduce_blocks(blocks.view({call.size(), blocks.numel() / call.size()}), reduction, result).view(shape);
+  return reduce_blocks(blocks.view({call.size(), blocks.numel() / call.size()}), reduction, result)
+      .view(shape);
 }
 
 std::vector<int64_t> even_shares(int64_t elements, int ranks) {
@@ -226,8 +232,9 @@ at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int
   check_rows(group, "all_to_all", receive_rows, "receive_rows");
   TRIREME_ASSERT(input.dim() > 0 && input.size(0) == sum_of(send_rows), "all_to_all of group '", group.name(),
                  "': input of shape ", input.sizes(), ", send_rows sum to ", sum_of(send_rows));
-  TRIREME_ASSERT(send_rows[group.rank()] == receive_rows[group.rank()], "all_to_all: ", send_rows[group.rank()],
-                 " rows to itself, ", receive_rows[group.rank()], " from itself");
+  TRIREME_ASSERT(send_rows[group.rank()] == receive_rows[group.rank()],
+                 "all_to_all: ", send_rows[group.rank()], " rows to itself, ", receive_rows[group.rank()],
+                 " from itself");
   if (group.size() == 1) return input;
   const at::NoGradGuard no_grad;
   Call call(group, "all_to_all");
@@ -240,8 +247,8 @@ at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int
 at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows) {
   check_tensor(group, "all_gather", input);
   check_rows(group, "all_gather", rows, "rows");
-  TRIREME_ASSERT(input.dim() > 0 && input.size(0) == rows[group.rank()], "all_gather of group '", group.name(),
-                 "': input of shape ", input.sizes(), ", rows[rank] is ", rows[group.rank()]);
+  TRIREME_ASSERT(input.dim() > 0 && input.size(0) == rows[group.rank()], "all_gather of group '",
+                 group.name(), "': input of shape ", input.sizes(), ", rows[rank] is ", rows[group.rank()]);
   if (group.size() == 1) return input;
   const at::NoGradGuard no_grad;
   Call call(group, "all_gather");
@@ -255,8 +262,8 @@ at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<c
                               std::optional<at::ScalarType> result) {
   check_tensor(group, "reduce_scatter_sum", input);
   check_rows(group, "reduce_scatter_sum", rows, "rows");
-  TRIREME_ASSERT(input.dim() > 0 && input.size(0) == sum_of(rows), "reduce_scatter_sum of group '", group.name(),
-                 "': input of shape ", input.sizes(), ", rows sum to ", sum_of(rows));
+  TRIREME_ASSERT(input.dim() > 0 && input.size(0) == sum_of(rows), "reduce_scatter_sum of group '",
+                 group.name(), "': input of shape ", input.sizes(), ", rows sum to ", sum_of(rows));
   const at::ScalarType dtype = result.value_or(input.scalar_type());
   if (group.size() == 1) return input.to(dtype);
   const at::NoGradGuard no_grad;
@@ -267,7 +274,8 @@ at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<c
     at::Tensor mine = with_rows(input, rows[call.rank()]), whole = input;
     c10d::ReduceScatterOptions options;
     options.timeout = group.timeout();
-    call.run([&](c10d::Backend& backend) { return Works{backend._reduce_scatter_base(mine, whole, options)}; });
+    call.run(
+        [&](c10d::Backend& backend) { return Works{backend._reduce_scatter_base(mine, whole, options)}; });
     call.sent((input.size(0) - mine.size(0)) * row_bytes(input));
     output = mine.to(dtype);
   } else {
@@ -277,9 +285,13 @@ at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<c
   return output;
 }
 
-void all_reduce_sum(Group& group, at::Tensor& tensor) { all_reduce(group, "all_reduce_sum", tensor, Reduction::sum); }
+void all_reduce_sum(Group& group, at::Tensor& tensor) {
+  all_reduce(group, "all_reduce_sum", tensor, Reduction::sum);
+}
 
-void all_reduce_max(Group& group, at::Tensor& tensor) { all_reduce(group, "all_reduce_max", tensor, Reduction::max); }
+void all_reduce_max(Group& group, at::Tensor& tensor) {
+  all_reduce(group, "all_reduce_max", tensor, Reduction::max);
+}
 
 void reduce_sum(Group& group, at::Tensor& tensor, int root) {
   check_tensor(group, "reduce_sum", tensor);

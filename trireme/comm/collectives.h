@@ -8,10 +8,11 @@
 //   all_reduce_sum       sum over ranks, everyone has it            all_reduce_sum
 //   broadcast            the root's values everywhere               reduce_sum to the root
 //
-// All are collective: every rank of the group calls them in the same order with agreeing splits. They work along
-// dim 0 of contiguous tensors of any dtype and device that the backend knows; splits may be uneven and zero.
-// Sums run in rank order, 16-bit floats being summed in fp32, so that every rank gets the same bits. A peer that
-// dies or waits longer than the group's timeout gives CommError: collective, this rank, peers, seconds.
+// All are collective: every rank of the group calls them in the same order with agreeing splits. They work
+// along dim 0 of contiguous tensors of any dtype and device that the backend knows; splits may be uneven and
+// zero. Sums run in rank order, 16-bit floats being summed in fp32, so that every rank gets the same bits. A
+// peer that dies or waits longer than the group's timeout gives CommError: collective, this rank, peers,
+// seconds.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,8 @@ at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int
 // [rows[rank], ...] -> [sum(rows), ...]
 at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows);
 
-// [sum(rows), ...] -> [rows[rank], ...]. The result has input's dtype unless `result` says otherwise (fp32 for
-// gradients that travel in bf16).
+// [sum(rows), ...] -> [rows[rank], ...]. The result has input's dtype unless `result` says otherwise (fp32
+// for gradients that travel in bf16).
 at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
                               std::optional<at::ScalarType> result = std::nullopt);
 

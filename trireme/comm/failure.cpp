@@ -15,8 +15,10 @@ void throw_comm_error(const FailureContext& context, double waited_seconds, cons
   std::ostringstream message;
   message << std::fixed << std::setprecision(1) << context.action << " failed on rank " << context.world_rank
           << " after " << waited_seconds << " s (timeout "
-          << std::chrono::duration<double>(context.timeout).count() << " s): " << text << ". Ranks taking part:";
-  for (size_t i = 0; i < context.world_ranks.size(); ++i) message << (i == 0 ? " " : ", ") << context.world_ranks[i];
+          << std::chrono::duration<double>(context.timeout).count() << " s): " << text
+          << ". Ranks taking part:";
+  for (size_t i = 0; i < context.world_ranks.size(); ++i)
+    message << (i == 0 ? " " : ", ") << context.world_ranks[i];
   message << ". Look at the output of the ranks that ended first";
   throw CommError(message.str());
 }

@@ -1,5 +1,5 @@
-// Turns what a communication backend throws into a CommError that names what was being done, this rank, the ranks
-// taking part, the seconds waited and the timeout.
+// Turns what a communication backend throws into a CommError that names what was being done, this rank, the
+// ranks taking part, the seconds waited and the timeout.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,8 @@ struct FailureContext {
   std::chrono::milliseconds timeout{0};
 };
 
-[[noreturn]] void throw_comm_error(const FailureContext& context, double waited_seconds, const std::string& reason);
+[[noreturn]] void throw_comm_error(const FailureContext& context, double waited_seconds,
+                                   const std::string& reason);
 
 // Runs `body`; any exception but Trireme's own becomes a CommError.
 template <typename Body>

@@ -7,8 +7,9 @@
 
 namespace trireme {
 
-c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                                    bool same_machine, std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                    int size, bool same_machine,
+                                                    std::chrono::milliseconds timeout) {
   using Gloo = c10d::ProcessGroupGloo;
   c10::intrusive_ptr<Gloo::Options> options;
   if (same_machine && !environment("GLOO_SOCKET_IFNAME")) {

@@ -4,15 +4,17 @@
 
 namespace trireme {
 
-Group::Group(std::string name, c10::intrusive_ptr<c10d::Backend> backend, std::vector<int> world_ranks, int rank,
-             std::chrono::milliseconds timeout)
+Group::Group(std::string name, c10::intrusive_ptr<c10d::Backend> backend, std::vector<int> world_ranks,
+             int rank, std::chrono::milliseconds timeout)
     : name_(std::move(name)),
       backend_(std::move(backend)),
       world_ranks_(std::move(world_ranks)),
       rank_(rank),
       timeout_(timeout) {
-  TRIREME_ASSERT(rank_ >= 0 && rank_ < size(), "group '", name_, "' of ", size(), " ranks, this rank ", rank_);
-  TRIREME_ASSERT(size() == 1 || backend_.defined(), "group '", name_, "' of ", size(), " ranks has no backend");
+  TRIREME_ASSERT(rank_ >= 0 && rank_ < size(), "group '", name_, "' of ", size(), " ranks, this rank ",
+                 rank_);
+  TRIREME_ASSERT(size() == 1 || backend_.defined(), "group '", name_, "' of ", size(),
+                 " ranks has no backend");
 }
 
 Group Group::alone(std::string name) {

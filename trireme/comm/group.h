@@ -1,6 +1,7 @@
-// A Group: some ranks of the run that exchange tensors with each other. It wraps a c10d backend (NCCL on GPUs, Gloo
-// on CPUs, our own in-process one whose ranks are threads), its timeout, and counters of what travels.
-// Collectives over a group are the free functions in collectives.h. A group of one rank has no backend.
+// A Group: some ranks of the run that exchange tensors with each other. It wraps a c10d backend (NCCL on
+// GPUs, Gloo on CPUs, our own in-process one whose ranks are threads), its timeout, and counters of what
+// travels. Collectives over a group are the free functions in collectives.h. A group of one rank has no
+// backend.
 #pragma once
 
 #include <chrono>

@@ -16,7 +16,8 @@ void refuse(const char* axis, int degree, const char* instead) {
 }  // namespace
 
 Mesh make_mesh(World& world, const MeshShape& shape) {
-  refuse("ring", shape.ring, "leave ring at 1 and split the sequence with ulysses (up to the number of query heads)");
+  refuse("ring", shape.ring,
+         "leave ring at 1 and split the sequence with ulysses (up to the number of query heads)");
   refuse("tensor", shape.tensor, "leave tensor at 1");
   refuse("pipeline", shape.pipeline, "leave pipeline at 1");
   const int size = world.size();
@@ -33,7 +34,8 @@ Mesh make_mesh(World& world, const MeshShape& shape) {
   mesh.dp_size = size / sp_size;
   mesh.dp_index = world.rank() / sp_size;
 
-  // Neighbouring ranks, which launchers put on the same machine, hold one sample: their exchange is the heavier one.
+  // Neighbouring ranks, which launchers put on the same machine, hold one sample: their exchange is the
+  // heavier one.
   std::vector<int> everyone;
   std::vector<std::vector<int>> samples(mesh.dp_size), slices(sp_size);
   for (int rank = 0; rank < size; ++rank) {

@@ -1,5 +1,6 @@
-// The named axes of a run: dp (data parallel) x ring x ulysses; sp = ring x ulysses holds one sample's sequence.
-// Ulysses ranks are neighbours (same machine first). Parameters are shared or sharded over `all` = dp x sp.
+// The named axes of a run: dp (data parallel) x ring x ulysses; sp = ring x ulysses holds one sample's
+// sequence. Ulysses ranks are neighbours (same machine first). Parameters are shared or sharded over `all` =
+// dp x sp.
 #pragma once
 
 #include <memory>
@@ -10,8 +11,8 @@ namespace trireme {
 
 struct MeshShape {
   int ulysses = 1;
-  int ring = 1;      // beyond 1: ConfigError until ring attention exists
-  int tensor = 1;    // outer axes, known by name; beyond 1 is a ConfigError until built
+  int ring = 1;    // beyond 1: ConfigError until ring attention exists
+  int tensor = 1;  // outer axes, known by name; beyond 1 is a ConfigError until built
   int pipeline = 1;
 };
 

@@ -5,7 +5,8 @@ namespace trireme {
 
 void require_nccl() {
   throw ConfigError(
-      "the transport 'nccl' was asked for, but this program was built without CUDA: build with TRIREME_CUDA=ON, or "
+      "the transport 'nccl' was asked for, but this program was built without CUDA: build with "
+      "TRIREME_CUDA=ON, or "
       "use gloo");
 }
 

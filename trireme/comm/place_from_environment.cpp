@@ -1,7 +1,7 @@
 // This process's place among the ranks, from the environment of its launcher:
 //
-//   torchrun, trireme launch, Kubernetes   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
-//   mpirun (Open MPI)                      OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE
+//   torchrun, trireme launch, Kubernetes   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR
+//   MASTER_PORT mpirun (Open MPI)                      OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE
 //   srun (Slurm)                           SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODEID ...
 #include <charconv>
 
@@ -19,14 +19,16 @@ std::optional<int> whole_number(const std::string& name) {
   int value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size() || value < 0) {
-    throw ConfigError(cat("environment variable ", name, " is '", *text, "', expected a whole number from 0 on"));
+    throw ConfigError(
+        cat("environment variable ", name, " is '", *text, "', expected a whole number from 0 on"));
   }
   return value;
 }
 
 int required(const std::string& name, const std::string& because) {
   const auto value = whole_number(name);
-  if (!value) throw ConfigError(cat("environment variable ", name, " is not set, though ", because, "; set both"));
+  if (!value)
+    throw ConfigError(cat("environment variable ", name, " is not set, though ", because, "; set both"));
   return *value;
 }
 
@@ -34,8 +36,8 @@ int required(const std::string& name, const std::string& because) {
 void check(const RankPlace& place, const std::vector<std::string>& names) {
   const auto below = [&](const std::string& a, int value_a, const std::string& b, int value_b) {
     if (value_a >= value_b) {
-      throw ConfigError(cat("environment variables contradict each other: ", a, " is ", value_a, ", ", b, " is ",
-                            value_b, "; expected ", a, " < ", b));
+      throw ConfigError(cat("environment variables contradict each other: ", a, " is ", value_a, ", ", b,
+                            " is ", value_b, "; expected ", a, " < ", b));
     }
   };
   below(names[0], place.rank, names[1], place.size);
@@ -60,7 +62,8 @@ void read_master(RankPlace& place, const std::string& address_if_unset, const st
                           " ranks; set it, the same for all ranks, to a free port of ", address, port_hint));
   }
   if (*port < 1 || *port > 65535) {
-    throw ConfigError(cat("environment variable MASTER_PORT is ", *port, ", expected a port from 1 to 65535"));
+    throw ConfigError(
+        cat("environment variable MASTER_PORT is ", *port, ", expected a port from 1 to 65535"));
   }
   place.master_address = address;
   place.master_port = *port;
@@ -104,15 +107,17 @@ RankPlace from_slurm() {
   const std::string tasks_name =
       environment("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE" : "SLURM_TASKS_PER_NODE";
   const auto tasks = environment(tasks_name);
-  if (!tasks) throw ConfigError(cat("environment variable ", tasks_name, " is not set, though SLURM_PROCID is"));
+  if (!tasks)
+    throw ConfigError(cat("environment variable ", tasks_name, " is not set, though SLURM_PROCID is"));
   const std::vector<int> per_node = slurm_tasks_per_node(*tasks);
   if (node >= static_cast<int>(per_node.size())) {
-    throw ConfigError(cat("environment variables contradict each other: SLURM_NODEID is ", node, ", ", tasks_name,
-                          " is '", *tasks, "', which describes ", per_node.size(), " nodes"));
+    throw ConfigError(cat("environment variables contradict each other: SLURM_NODEID is ", node, ", ",
+                          tasks_name, " is '", *tasks, "', which describes ", per_node.size(), " nodes"));
   }
   place.local_size = per_node[node];
   check(place, {"SLURM_PROCID", size_name, "SLURM_LOCALID", tasks_name});
-  const auto nodes = environment(environment("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST");
+  const auto nodes =
+      environment(environment("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST");
   read_master(place, nodes ? slurm_first_host(*nodes) : "",
               ", e.g. export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000)) before srun");
   return place;

@@ -15,7 +15,8 @@ std::vector<int> slurm_tasks_per_node(const std::string& text) {
     const std::string part = text.substr(begin, end - begin);
     std::smatch match;
     if (!std::regex_match(part, match, entry)) {
-      throw ConfigError(cat("cannot read Slurm's tasks per node '", text, "'; expected a list such as 2(x3),1"));
+      throw ConfigError(
+          cat("cannot read Slurm's tasks per node '", text, "'; expected a list such as 2(x3),1"));
     }
     tasks.insert(tasks.end(), match[2].matched ? std::stoi(match[2]) : 1, std::stoi(match[1]));
     begin = end + 1;
@@ -28,7 +29,8 @@ std::string slurm_first_host(const std::string& nodelist) {
   static const std::regex first(R"(^([^\[\],]+)(?:\[(\d+)[^\]]*\]([^\[\],]*))?(?:,.*)?$)");
   std::smatch match;
   if (!std::regex_match(nodelist, match, first)) {
-    throw ConfigError(cat("cannot read Slurm's node list '", nodelist, "'; set MASTER_ADDR to rank 0's machine"));
+    throw ConfigError(
+        cat("cannot read Slurm's node list '", nodelist, "'; set MASTER_ADDR to rank 0's machine"));
   }
   return match[1].str() + match[2].str() + match[3].str();
 }

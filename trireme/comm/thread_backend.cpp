@@ -57,8 +57,8 @@ void ThreadMeeting::exchange(int rank, Post post, std::chrono::milliseconds time
   try {
     for (int peer = 0; peer < ranks(); ++peer) {
       if (posts_[peer].collective != posts_[rank].collective) {
-        throw std::runtime_error(cat("rank ", world_ranks_[rank], " is in ", posts_[rank].collective, " while rank ",
-                                     world_ranks_[peer], " is in ", posts_[peer].collective));
+        throw std::runtime_error(cat("rank ", world_ranks_[rank], " is in ", posts_[rank].collective,
+                                     " while rank ", world_ranks_[peer], " is in ", posts_[peer].collective));
       }
     }
     copy(posts_);
@@ -93,7 +93,8 @@ class ThreadBackend : public c10d::Backend {
   const std::string getBackendName() const override { return "threads"; }
 
   c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
-                                               std::vector<int64_t>& output_sizes, std::vector<int64_t>& input_sizes,
+                                               std::vector<int64_t>& output_sizes,
+                                               std::vector<int64_t>& input_sizes,
                                                const c10d::AllToAllOptions&) override {
     return run({"alltoall", input, input_sizes}, output, [&](const std::vector<ThreadMeeting::Post>& posts) {
       int64_t to = 0;
@@ -135,8 +136,9 @@ class ThreadBackend : public c10d::Backend {
   }
 
  private:
-  c10::intrusive_ptr<c10d::Work> run(ThreadMeeting::Post post, const at::Tensor& output,
-                                     const std::function<void(const std::vector<ThreadMeeting::Post>&)>& copy) {
+  c10::intrusive_ptr<c10d::Work> run(
+      ThreadMeeting::Post post, const at::Tensor& output,
+      const std::function<void(const std::vector<ThreadMeeting::Post>&)>& copy) {
     wait_for_stream(post.tensor);
     meeting_->exchange(rank_, std::move(post), timeout_, [&](const std::vector<ThreadMeeting::Post>& posts) {
       copy(posts);

@@ -1,7 +1,7 @@
-// A c10d backend whose ranks are threads of one process that copy from each other. A collective has three parts:
-// every rank posts its tensor and waits for all posts; each copies what it needs from the others' tensors into its
-// own output; all wait until the last has copied. Nothing depends on which thread comes first.
-// On a GPU the ranks share, a rank waits for its own stream before it posts and after it has copied.
+// A c10d backend whose ranks are threads of one process that copy from each other. A collective has three
+// parts: every rank posts its tensor and waits for all posts; each copies what it needs from the others'
+// tensors into its own output; all wait until the last has copied. Nothing depends on which thread comes
+// first. On a GPU the ranks share, a rank waits for its own stream before it posts and after it has copied.
 #pragma once
 
 #include <chrono>
@@ -33,15 +33,18 @@ class ThreadMeeting {
   bool has_world_rank(int world_rank) const;
 
   // Posts, waits for everyone, calls `copy` with all posts, waits for everyone again. Collective. Throws
-  // std::runtime_error when another rank failed or does not come within the timeout; the group is then broken for all.
+  // std::runtime_error when another rank failed or does not come within the timeout; the group is then broken
+  // for all.
   void exchange(int rank, Post post, std::chrono::milliseconds timeout,
                 const std::function<void(const std::vector<Post>&)>& copy);
 
-  // Wakes all who wait, and ends every later collective, with std::runtime_error(why). The first reason stays.
+  // Wakes all who wait, and ends every later collective, with std::runtime_error(why). The first reason
+  // stays.
   void fail(const std::string& why);
 
  private:
-  void wait_for_all(std::unique_lock<std::mutex>& lock, int rank, std::chrono::steady_clock::time_point deadline);
+  void wait_for_all(std::unique_lock<std::mutex>& lock, int rank,
+                    std::chrono::steady_clock::time_point deadline);
 
   std::vector<int> world_ranks_;
   std::mutex mutex_;

@@ -30,7 +30,8 @@ class SharedRun {
     return place;
   }
 
-  // A rank that returned will not come to any collective again: whoever waits for it need not wait for the timeout.
+  // A rank that returned will not come to any collective again: whoever waits for it need not wait for the
+  // timeout.
   void end(int rank) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const std::string why = cat("rank ", rank, " has already returned");
@@ -65,7 +66,8 @@ class ThreadWorld : public World {
   ThreadWorld(const RankPlace& place, std::chrono::milliseconds timeout, SharedRun& run)
       : World(place, timeout), run_(run) {}
 
-  std::unique_ptr<Group> make_group(const std::string& name, const std::vector<std::vector<int>>& members) override {
+  std::unique_ptr<Group> make_group(const std::string& name,
+                                    const std::vector<std::vector<int>>& members) override {
     const GroupPlace place = find_group(name, members);
     const std::string key = cat(groups_made_++, "/", name, "/", place.index);
     c10::intrusive_ptr<c10d::Backend> backend;
@@ -82,7 +84,8 @@ class ThreadWorld : public World {
 
 }  // namespace
 
-void run_ranks_as_threads(int ranks, const std::function<void(World&)>& body, std::chrono::milliseconds timeout) {
+void run_ranks_as_threads(int ranks, const std::function<void(World&)>& body,
+                          std::chrono::milliseconds timeout) {
   TRIREME_ASSERT(ranks >= 1, "got ", ranks);
   SharedRun run;
   const int threads_before = at::get_num_threads();
@@ -93,7 +96,8 @@ void run_ranks_as_threads(int ranks, const std::function<void(World&)>& body, st
       try {
         // Ranks share the cores as processes started by the launcher do.
         at::set_num_threads(std::max(1, threads_before / ranks));
-        ThreadWorld world({.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks}, timeout, run);
+        ThreadWorld world({.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks}, timeout,
+                          run);
         body(world);
         run.end(rank);
       } catch (const std::exception& error) {

@@ -7,8 +7,8 @@
 
 namespace trireme {
 
-// Runs `body` on `ranks` threads, each with its own World, and joins them. When one throws, the collectives that
-// the others wait in end with CommError, and the first rank's own exception is thrown here.
+// Runs `body` on `ranks` threads, each with its own World, and joins them. When one throws, the collectives
+// that the others wait in end with CommError, and the first rank's own exception is thrown here.
 void run_ranks_as_threads(int ranks, const std::function<void(World&)>& body,
                           std::chrono::milliseconds timeout = std::chrono::seconds(60));
 

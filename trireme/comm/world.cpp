@@ -20,7 +20,8 @@ GroupPlace World::find_group(const std::string& name, const std::vector<std::vec
   for (size_t index = 0; index < members.size(); ++index) {
     for (size_t place = 0; place < members[index].size(); ++place) {
       const int member = members[index][place];
-      TRIREME_ASSERT(member >= 0 && member < size(), "group '", name, "' names rank ", member, " of ", size());
+      TRIREME_ASSERT(member >= 0 && member < size(), "group '", name, "' names rank ", member, " of ",
+                     size());
       TRIREME_ASSERT(seen.insert(member).second, "group '", name, "' names rank ", member, " twice");
       if (member != rank()) continue;
       in_one = true;
@@ -40,9 +41,11 @@ class StoreWorld : public World {
              std::chrono::milliseconds timeout)
       : World(place, timeout), store_(std::move(store)), transport_(transport) {}
 
-  std::unique_ptr<Group> make_group(const std::string& name, const std::vector<std::vector<int>>& members) override {
+  std::unique_ptr<Group> make_group(const std::string& name,
+                                    const std::vector<std::vector<int>>& members) override {
     const GroupPlace at = find_group(name, members);
-    const std::string prefix = cat("trireme/", place().attempt, "/", groups_made_++, "/", name, "/", at.index);
+    const std::string prefix =
+        cat("trireme/", place().attempt, "/", groups_made_++, "/", name, "/", at.index);
     c10::intrusive_ptr<c10d::Backend> backend;
     if (at.world_ranks.size() > 1) {
       const FailureContext context{cat("connecting group '", name, "'"), rank(), at.world_ranks, timeout()};
@@ -55,7 +58,8 @@ class StoreWorld : public World {
   c10::intrusive_ptr<c10d::Backend> connect(const std::string& prefix, const GroupPlace& at) {
     auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
     const int size = static_cast<int>(at.world_ranks.size());
-    if (transport_ == Transport::nccl) return make_nccl_backend(store, at.rank, size, place().local_rank, timeout());
+    if (transport_ == Transport::nccl)
+      return make_nccl_backend(store, at.rank, size, place().local_rank, timeout());
     return make_gloo_backend(store, at.rank, size, place().local_size == place().size, timeout());
   }
 
@@ -82,21 +86,23 @@ c10::intrusive_ptr<c10d::Store> connect_store(const RankPlace& place, std::chron
   options.port = static_cast<uint16_t>(place.master_port);
   options.isServer = place.rank == 0 && !place.agent_has_store;
   options.numWorkers = static_cast<size_t>(place.size);
-  options.waitWorkers = !place.agent_has_store;  // an agent's store counts the workers of earlier attempts too
+  options.waitWorkers =
+      !place.agent_has_store;  // an agent's store counts the workers of earlier attempts too
   options.timeout = timeout;
   if (options.isServer && place.master_listen_fd >= 0) options.masterListenFd = place.master_listen_fd;
   std::vector<int> everyone;
   for (int rank = 0; rank < place.size; ++rank) everyone.push_back(rank);
   const FailureContext context{
-      cat("meeting the other ranks at ", place.master_address, ":", place.master_port), place.rank, everyone, timeout};
-  return rethrow_as_comm_error(context,
-                               [&] { return c10::make_intrusive<c10d::TCPStore>(place.master_address, options); });
+      cat("meeting the other ranks at ", place.master_address, ":", place.master_port), place.rank, everyone,
+      timeout};
+  return rethrow_as_comm_error(
+      context, [&] { return c10::make_intrusive<c10d::TCPStore>(place.master_address, options); });
 }
 
 }  // namespace
 
-std::unique_ptr<World> join_world(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store, Transport transport,
-                                  bool cuda, std::chrono::milliseconds timeout) {
+std::unique_ptr<World> join_world(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store,
+                                  Transport transport, bool cuda, std::chrono::milliseconds timeout) {
   const Transport chosen = choose_transport(transport, cuda);
   if (chosen == Transport::nccl) require_nccl();
   store->setTimeout(timeout);

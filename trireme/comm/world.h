@@ -1,5 +1,6 @@
 // This process's (or thread's) place among all ranks of the run, and the store through which they meet.
-// Read from the environment of torchrun, Kubernetes operators, Slurm or Open MPI; alone, it is a world of one.
+// Read from the environment of torchrun, Kubernetes operators, Slurm or Open MPI; alone, it is a world of
+// one.
 #pragma once
 
 #include <chrono>
@@ -27,9 +28,9 @@ struct RankPlace {
   int local_size = 1;
   std::string master_address = "127.0.0.1";
   int master_port = 0;
-  int master_listen_fd = -1;    // rank 0 under `trireme launch`: the listening socket that it inherited
-  bool agent_has_store = false; // torchrun's agent already listens at the master's port
-  std::string attempt = "0";    // of a run that was started again; keeps its keys in the store apart
+  int master_listen_fd = -1;     // rank 0 under `trireme launch`: the listening socket that it inherited
+  bool agent_has_store = false;  // torchrun's agent already listens at the master's port
+  std::string attempt = "0";     // of a run that was started again; keeps its keys in the store apart
 };
 
 // RANK/WORLD_SIZE/LOCAL_RANK/LOCAL_WORLD_SIZE/MASTER_ADDR/MASTER_PORT, else SLURM_*, else OMPI_*, else alone.
@@ -69,8 +70,8 @@ class World {
 };
 
 // Joins the run through a store that all ranks share.
-std::unique_ptr<World> join_world(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store, Transport transport,
-                                  bool cuda, std::chrono::milliseconds timeout);
+std::unique_ptr<World> join_world(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store,
+                                  Transport transport, bool cuda, std::chrono::milliseconds timeout);
 
 // Joins the run through c10d's TCPStore (CommError when the others do not come within the timeout).
 std::unique_ptr<World> join_world(const RankPlace& place, Transport transport, bool cuda,

@@ -88,7 +88,8 @@ LaunchOptions parse_launch_arguments(const std::vector<std::string>& arguments) 
   if (next < arguments.size() && arguments[next] == "--") ++next;
   options.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(next), arguments.end());
   if (options.command.empty()) {
-    throw ConfigError("launch: no command to run; for example: trireme launch --nproc_per_node 2 -- train ...");
+    throw ConfigError(
+        "launch: no command to run; for example: trireme launch --nproc_per_node 2 -- train ...");
   }
   return options;
 }

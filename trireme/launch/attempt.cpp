@@ -1,19 +1,17 @@
 #include "trireme/launch/attempt.h"
 
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <optional>
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
-#include <chrono>
-#include <cstring>
-#include <optional>
-
 #include "trireme/base/error.h"
-#include "trireme/launch/restart_rule.h"
 
 namespace trireme {
 
@@ -50,8 +48,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A rank that lost its peer often ends before that peer has told why it ended.
-constexpr auto kWaitForCulprit = std::chrono::milliseconds(1000);
+// After a first failure, time for the others to end by themselves: one that lost its peer then says so, and
+// often it ends before the peer that is the cause of it all.
+constexpr auto kTimeToSpeak = std::chrono::milliseconds(1000);
 constexpr int kPollMilliseconds = 50;
 
 // One rank while it runs, and the two streams that come from it.
@@ -64,8 +63,8 @@ struct Watched {
 
 class Watch {
  public:
-  Watch(const std::vector<RankProcess>& ranks, int first_rank, double grace_seconds, const TakenSignals& signals,
-        OutputSink& out, OutputSink& err)
+  Watch(const std::vector<RankProcess>& ranks, int first_rank, double grace_seconds,
+        const TakenSignals& signals, OutputSink& out, OutputSink& err)
       : grace_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(grace_seconds))),
         first_rank_(first_rank),
         signals_(signals) {
@@ -85,7 +84,8 @@ class Watch {
     }
     result_.last_lines.resize(ranks_.size());
     for (Watched& rank : ranks_) {
-      // What it wrote last. A child that it left behind may hold the pipe open: take what is there, wait for no more.
+      // What it wrote last. A child that it left behind may hold the pipe open: take what is there, wait for
+      // no more.
       drain(rank.process.stdout_fd, rank.out);
       drain(rank.process.stderr_fd, rank.err);
       rank.out.finish();
@@ -180,14 +180,12 @@ class Watch {
     }
   }
 
-  // After a failure: SIGTERM to the rest, SIGKILL after the grace.
+  // After a failure: a moment, SIGTERM to the rest, SIGKILL after the grace.
   void end_the_rest() {
     if (!first_failure_) return;
     const auto now = Clock::now();
     if (!told_) {
-      const auto why = culprit(result_.ends);
-      const bool only_lost_peers = why && why->signal == 0 && why->code == kLostPeer;
-      if (only_lost_peers && now < *first_failure_ + kWaitForCulprit) return;
+      if (now < *first_failure_ + kTimeToSpeak) return;
       signal_all(SIGTERM);
       told_ = true;
       deadline_ = now + grace_;

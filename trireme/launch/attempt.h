@@ -10,7 +10,8 @@
 
 namespace trireme {
 
-// Blocks the signals that the launcher takes over for as long as it lives; they can be read from `descriptor`.
+// Blocks the signals that the launcher takes over for as long as it lives; they can be read from
+// `descriptor`.
 class TakenSignals {
  public:
   TakenSignals();

@@ -1,14 +1,13 @@
 #include "trireme/launch/launch.h"
 
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <array>
 #include <cstring>
 #include <ostream>
 #include <random>
+#include <signal.h>
+#include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
@@ -36,14 +35,16 @@ void check(const LaunchOptions& options) {
     throw ConfigError(cat("launch: --master_port is ", options.master_port, ", expected 1 to 65535"));
   }
   if (options.nnodes > 1 && options.master_port == 0) {
-    throw ConfigError("launch: several machines need --master_port, the same free port of machine 0 for all of them");
+    throw ConfigError(
+        "launch: several machines need --master_port, the same free port of machine 0 for all of them");
   }
   if (options.nnodes > 1 && options.master_address == "127.0.0.1") {
     throw ConfigError("launch: several machines need --master_addr, the name or address of machine 0");
   }
   if (options.nnodes > 1 && options.max_restarts > 0) {
     throw ConfigError(
-        "launch: --max_restarts works on one machine; over several, let the scheduler start the whole run again");
+        "launch: --max_restarts works on one machine; over several, let the scheduler start the whole run "
+        "again");
   }
 }
 
@@ -125,7 +126,8 @@ void report(const RankEnd& end, const std::deque<std::string>& last_lines, std::
   err << "trireme launch: rank " << end.rank << " (process " << end.pid << ") ";
   if (end.signal != 0) {
     err << "was killed by signal " << end.signal << " (" << ::strsignal(end.signal) << ")";
-    if (end.signal == SIGKILL && !end.ended_by_us) err << "; if nobody sent it, the machine was out of memory";
+    if (end.signal == SIGKILL && !end.ended_by_us)
+      err << "; if nobody sent it, the machine was out of memory";
   } else {
     err << "ended with code " << end.code;
   }
@@ -154,15 +156,15 @@ int launch(const LaunchOptions& options, std::ostream& out, std::ostream& err) {
     const auto failed = culprit(result.ends);
     if (!failed) return 0;
     if (result.stop_signal != 0) {
-      err << "trireme launch: stopped by signal " << result.stop_signal << " (" << ::strsignal(result.stop_signal)
-          << ")\n"
+      err << "trireme launch: stopped by signal " << result.stop_signal << " ("
+          << ::strsignal(result.stop_signal) << ")\n"
           << std::flush;
       return failed->exit_code();
     }
     report(*failed, result.last_lines[failed->rank - first_rank], err);
     if (attempt >= options.max_restarts || !may_restart(result.ends)) return failed->exit_code();
-    err << "trireme launch: starting all ranks again (restart " << attempt + 1 << " of " << options.max_restarts
-        << ")\n"
+    err << "trireme launch: starting all ranks again (restart " << attempt + 1 << " of "
+        << options.max_restarts << ")\n"
         << std::flush;
   }
 }

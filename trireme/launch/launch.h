@@ -1,7 +1,8 @@
-// Starts the ranks of a run on this machine and watches over them: prefixes their output, passes signals on, and
-// when one rank dies ends the rest, says which and why, and returns its code.
+// Starts the ranks of a run on this machine and watches over them: prefixes their output, passes signals on,
+// and when one rank dies ends the rest, says which and why, and returns its code.
 //
-//   launch -> attempt: open_listening_socket -> fork/exec of each rank (RANK, WORLD_SIZE, ... in its environment)
+//   launch -> attempt: open_listening_socket -> fork/exec of each rank (RANK, WORLD_SIZE, ... in its
+//   environment)
 //          -> watch: output, signals, deaths -> report -> another attempt, where asked and allowed
 #pragma once
 
@@ -12,26 +13,26 @@
 namespace trireme {
 
 struct LaunchOptions {
-  int nproc = 1;                               // ranks on this machine
-  int nnodes = 1;                              // machines, each with its own launcher and the same nproc
-  int node_rank = 0;                           // which of them this is
-  std::string master_address = "127.0.0.1";    // machine of rank 0
-  int master_port = 0;                         // 0: a free one, chosen by the system (one machine only)
-  int max_restarts = 0;                        // of the whole run; one machine only
-  double grace_seconds = 5;                    // from SIGTERM to SIGKILL
-  std::string program;                         // what to run; empty: this very program
-  std::vector<std::string> command;            // its arguments
-  bool terminal = false;                       // `out` is a terminal: a live line (ended by \r) stays one
+  int nproc = 1;                             // ranks on this machine
+  int nnodes = 1;                            // machines, each with its own launcher and the same nproc
+  int node_rank = 0;                         // which of them this is
+  std::string master_address = "127.0.0.1";  // machine of rank 0
+  int master_port = 0;                       // 0: a free one, chosen by the system (one machine only)
+  int max_restarts = 0;                      // of the whole run; one machine only
+  double grace_seconds = 5;                  // from SIGTERM to SIGKILL
+  std::string program;                       // what to run; empty: this very program
+  std::vector<std::string> command;          // its arguments
+  bool terminal = false;                     // `out` is a terminal: a live line (ended by \r) stays one
 };
 
-// Returns 0 when every rank did, else the code of the rank that failed first (128 + its signal). The ranks' stdout
-// goes to `out`; their stderr, and what the launcher says, to `err`. While it runs, it takes SIGINT, SIGTERM, SIGHUP,
-// SIGUSR1, SIGUSR2 and SIGCHLD of the calling thread. Throws ConfigError: impossible options, port in use, program
-// that cannot be run.
+// Returns 0 when every rank did, else the code of the rank that failed first (128 + its signal). The ranks'
+// stdout goes to `out`; their stderr, and what the launcher says, to `err`. While it runs, it takes SIGINT,
+// SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD of the calling thread. Throws ConfigError: impossible
+// options, port in use, program that cannot be run.
 int launch(const LaunchOptions& options, std::ostream& out, std::ostream& err);
 
-// `--nproc_per_node 2 [--flag value | --flag=value]... [--] command...`; hyphens count as underscores. ConfigError for
-// what it does not know.
+// `--nproc_per_node 2 [--flag value | --flag=value]... [--] command...`; hyphens count as underscores.
+// ConfigError for what it does not know.
 LaunchOptions parse_launch_arguments(const std::vector<std::string>& arguments);
 
 // What the flags are.

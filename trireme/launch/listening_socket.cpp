@@ -1,12 +1,11 @@
 #include "trireme/launch/listening_socket.h"
 
 #include <arpa/inet.h>
+#include <cerrno>
+#include <cstring>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 
 #include "trireme/base/error.h"
 

@@ -1,5 +1,5 @@
-// The socket at which the ranks will meet. The launcher opens it and rank 0 inherits it, so that no port is guessed
-// and none is lost between choosing it and using it.
+// The socket at which the ranks will meet. The launcher opens it and rank 0 inherits it, so that no port is
+// guessed and none is lost between choosing it and using it.
 #pragma once
 
 #include <string>

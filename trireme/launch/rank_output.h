@@ -1,8 +1,9 @@
-// One output stream of one rank, on its way to the launcher's: cut into lines, each with "[rank N] " before it.
+// One output stream of one rank, on its way to the launcher's: cut into lines, each with "[rank N] " before
+// it.
 //
-// A line may end with \n, or with \r: a live line, to be overwritten by the next. On a terminal it stays one; in a file
-// each state of it becomes a line. Programs that write "\r" first and the text after it, without an end, are shown
-// too: `show_pending`.
+// A line may end with \n, or with \r: a live line, to be overwritten by the next. On a terminal it stays one;
+// in a file each state of it becomes a line. Programs that write "\r" first and the text after it, without an
+// end, are shown too: `show_pending`.
 #pragma once
 
 #include <deque>
@@ -46,9 +47,9 @@ class RankOutput {
   std::string prefix_;
   OutputSink& sink_;
   std::string pending_;
-  size_t shown_ = 0;             // bytes of pending_ that a live line already shows
-  bool live_ = false;            // the last line ended with \r
-  bool after_return_ = false;    // \r was the last byte: \n may follow
+  size_t shown_ = 0;           // bytes of pending_ that a live line already shows
+  bool live_ = false;          // the last line ended with \r
+  bool after_return_ = false;  // \r was the last byte: \n may follow
   std::deque<std::string> last_lines_;
 };
 

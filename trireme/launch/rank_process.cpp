@@ -1,14 +1,13 @@
 #include "trireme/launch/rank_process.h"
 
+#include <array>
+#include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <array>
-#include <cerrno>
-#include <cstring>
 
 #include "trireme/base/error.h"
 
@@ -25,7 +24,8 @@ struct Pipe {
 // Both ends are closed on exec, so that no rank holds another's pipe open.
 Pipe make_pipe() {
   std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw ConfigError(cat("cannot make a pipe: ", std::strerror(errno)));
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw ConfigError(cat("cannot make a pipe: ", std::strerror(errno)));
   return {ends[0], ends[1]};
 }
 
@@ -81,8 +81,8 @@ RankProcess start_rank(int rank, const std::string& program, const std::vector<s
   const pid_t launcher = ::getpid();
   const pid_t pid = ::fork();
   if (pid == 0) {
-    become_rank(program.c_str(), const_cast<char**>(argv.data()), const_cast<char**>(envp.data()), out, err, failure,
-                inherit_fd, launcher);
+    become_rank(program.c_str(), const_cast<char**>(argv.data()), const_cast<char**>(envp.data()), out, err,
+                failure, inherit_fd, launcher);
   }
   const int fork_reason = errno;
   ::close(out.write);

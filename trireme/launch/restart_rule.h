@@ -8,10 +8,12 @@
 
 namespace trireme {
 
-// Exit codes of trireme that matter here (base/error.h): CommError; and ConfigError, DataError, InternalError, which
-// would only come again.
+// Exit codes of trireme that matter here (base/error.h): CommError; and ConfigError, DataError,
+// InternalError, which would only come again.
 constexpr int kLostPeer = 75;
-inline bool would_come_again(int code) { return code == 78 || code == 65 || code == 70; }
+inline bool would_come_again(int code) {
+  return code == 78 || code == 65 || code == 70;
+}
 
 // The first end that failed of its own accord; one that only lost a peer (75) counts when there is no other.
 std::optional<RankEnd> culprit(const std::vector<RankEnd>& ends);

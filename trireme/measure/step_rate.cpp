@@ -62,10 +62,11 @@ Traffic traffic_of(const Mesh& mesh) {
   return sum;
 }
 
-double rate_of_all_ranks(Engine& engine, at::ScalarType dtype) {
+double rate_of_all_ranks(Engine& engine, at::ScalarType dtype, double seconds) {
   barrier(*engine.mesh().all);
   double sum = 0;
-  for (const auto& one : gather(engine, {best_matmul_rate(engine.options().device, dtype)})) sum += one[0];
+  for (const auto& one : gather(engine, {best_matmul_rate(engine.options().device, dtype, seconds)}))
+    sum += one[0];
   return sum;
 }
 
@@ -86,10 +87,11 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
                           ": expected a sequence of 2 tokens or more, and a batch of 1 or more"));
   Mesh& mesh = engine.mesh();
   StepRate rate;
-  rate.matmul_fp32_flops_per_second = rate_of_all_ranks(engine, at::kFloat);
-  rate.matmul_precision_flops_per_second = engine.options().precision == Precision::bf16
-                                               ? rate_of_all_ranks(engine, at::kBFloat16)
-                                               : rate.matmul_fp32_flops_per_second;
+  rate.matmul_fp32_flops_per_second = rate_of_all_ranks(engine, at::kFloat, options.matmul_seconds);
+  rate.matmul_precision_flops_per_second =
+      engine.options().precision == Precision::bf16
+          ? rate_of_all_ranks(engine, at::kBFloat16, options.matmul_seconds)
+          : rate.matmul_fp32_flops_per_second;
 
   std::vector<double> seconds;
   std::vector<double> exchange_seconds, sent_bytes;

@@ -17,6 +17,7 @@ struct StepRateOptions {
   int64_t warmup = 2;              // left out of the medians
   uint64_t seed = 0;
   double learning_rate = 1e-3;
+  double matmul_seconds = 0.25;  // spent on each shape of the matmul rate
 };
 
 struct StepRate {

@@ -1,0 +1,106 @@
+// Text to an indexed dataset: documents in order, each ended once, equal on any number of threads.
+#include "trireme/data/tokenize_corpus.h"
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/data/byte_level_tokenizer.h"
+#include "trireme/data/indexed_dataset.h"
+
+#include "tests/data/temporary_folder.h"
+
+namespace trireme {
+namespace {
+
+using test::bytes_of;
+using test::message_of;
+using test::TemporaryFolder;
+using testing::HasSubstr;
+
+class TokenizeCorpus : public testing::Test {
+ protected:
+  TokenizeCorpus() : threads_(at::get_num_threads()) {}
+  ~TokenizeCorpus() override { at::set_num_threads(threads_); }
+
+  Tokenizer byte_level() const {
+    write_byte_level_tokenizer(folder_ / "tokenizer");
+    return Tokenizer::load(folder_ / "tokenizer");
+  }
+  TemporaryFolder folder_;
+  int threads_;
+};
+
+TEST_F(TokenizeCorpus, each_document_is_one_sequence_ended_once) {
+  const Tokenizer tokenizer = byte_level();
+  const std::vector<std::filesystem::path> inputs{
+      folder_.write("a.txt", "ab"), folder_.write("b.txt", "c<|endoftext|>"), folder_.write("c.txt", "\xff")};
+  const CorpusReport report = tokenize_corpus(tokenizer, inputs, folder_ / "set", {});
+  EXPECT_EQ(report.documents, 3);
+  EXPECT_EQ(report.tokens, 3 + 2 + 4);
+  EXPECT_EQ(report.replaced_documents, 1);
+  EXPECT_EQ(report.source.files, 3);
+  EXPECT_EQ(bytes_of(folder_ / "set.bin"), std::string("a\0b\0\0\1"
+                                                       "c\0\0\1"
+                                                       "\xef\0\xbf\0\xbd\0\0\1",
+                                                       18));
+  CorpusOptions bare;
+  bare.append_end_of_text = false;
+  EXPECT_EQ(tokenize_corpus(tokenizer, inputs, folder_ / "bare", bare).tokens, 2 + 2 + 3);
+}
+
+TEST_F(TokenizeCorpus, the_set_is_the_same_on_any_number_of_threads) {
+  const Tokenizer tokenizer =
+      Tokenizer::load(std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/data/fixtures/qwen_tokenizer.json");
+  const std::vector<std::filesystem::path> inputs{std::filesystem::path(TRIREME_SOURCE_DIR) / "trireme/base",
+                                                  std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/data"};
+  at::set_num_threads(1);
+  tokenize_corpus(tokenizer, inputs, folder_ / "one", {});
+  at::set_num_threads(4);
+  tokenize_corpus(tokenizer, inputs, folder_ / "four", {});
+  EXPECT_EQ(bytes_of(folder_ / "one.bin"), bytes_of(folder_ / "four.bin"));
+  EXPECT_EQ(bytes_of(folder_ / "one.idx"), bytes_of(folder_ / "four.idx"));
+}
+
+TEST_F(TokenizeCorpus, failures_leave_nothing_behind) {
+  const Tokenizer tokenizer = byte_level();
+  const auto good = folder_.write("in/a.txt", "abc"), bad = folder_.write("in/b.jsonl", "{");
+  const size_t before = folder_.files();
+  EXPECT_THAT(message_of<DataError>([&] {
+                tokenize_corpus(tokenizer, {good, bad}, folder_ / "set", {});
+              }),
+              HasSubstr("b.jsonl:1"));
+  CorpusOptions small_model;
+  small_model.vocab_size = 99;
+  EXPECT_THAT(
+      message_of<DataError>([&] { tokenize_corpus(tokenizer, {good}, folder_ / "set", small_model); }),
+      HasSubstr("token id 99"));
+  EXPECT_EQ(folder_.files(), before);
+}
+
+TEST_F(TokenizeCorpus, an_input_without_text_is_refused) {
+  const Tokenizer tokenizer = byte_level();
+  folder_.write("in/image", std::string(4, '\0'));
+  EXPECT_THAT(
+      message_of<DataError>([&] { tokenize_corpus(tokenizer, {folder_ / "in"}, folder_ / "set", {}); }),
+      HasSubstr("1 binary"));
+  const auto empty = folder_.write("empty.txt", "");
+  EXPECT_THAT(message_of<DataError>([&] { tokenize_corpus(tokenizer, {empty}, folder_ / "set", {}); }),
+              HasSubstr("is the input empty?"));
+}
+
+TEST_F(TokenizeCorpus, a_failing_document_is_named) {
+  Json json =
+      read_json(std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/data/fixtures/gpt2_tokenizer.json");
+  json["model"]["vocab"].erase("~");
+  json["model"]["vocab"]["never"] = 93;
+  const Tokenizer tokenizer = Tokenizer::load(folder_.write("tokenizer.json", json.dump()));
+  const auto file =
+      folder_.write("a.jsonl", "{\"text\": \"fine\"}\n{\"text\": \"a~\"}\n{\"text\": \"b~\"}\n");
+  EXPECT_THAT(message_of<DataError>([&] { tokenize_corpus(tokenizer, {file}, folder_ / "set", {}); }),
+              HasSubstr("a.jsonl:2"));
+}
+
+}  // namespace
+}  // namespace trireme

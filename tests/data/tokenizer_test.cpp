@@ -1,0 +1,200 @@
+// What the tokenizer refuses, by name; wrong UTF-8; the end-of-text token; the byte-level tokenizer of tiny
+// models.
+#include "trireme/data/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/data/byte_level_tokenizer.h"
+#include "trireme/data/utf8.h"
+
+#include "tests/data/temporary_folder.h"
+
+namespace trireme {
+namespace {
+
+using test::message_of;
+using test::TemporaryFolder;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::filesystem::path fixture(const std::string& name) {
+  return std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/data/fixtures" / name;
+}
+
+// The message of loading the GPT-2 fixture with one value changed.
+template <typename E>
+std::string refusal(const std::string& pointer, const Json& value) {
+  const TemporaryFolder folder;
+  Json json = read_json(fixture("gpt2_tokenizer.json"));
+  json[Json::json_pointer(pointer)] = value;
+  const auto file = folder.write("tokenizer.json", json.dump());
+  return message_of<E>([&] { Tokenizer::load(file); });
+}
+
+Json typed(const std::string& type) {
+  return {{"type", type}};
+}
+
+TEST(Tokenizer, what_is_not_built_is_refused_by_name) {
+  const auto refused = [](const std::string& pointer, const Json& value) {
+    return refusal<ConfigError>(pointer, value);
+  };
+  EXPECT_THAT(refused("/model/type", "WordPiece"), HasSubstr("the model WordPiece is not built"));
+  EXPECT_THAT(refused("/model/type", "Unigram"), HasSubstr("the model Unigram is not built"));
+  EXPECT_THAT(refused("/normalizer", typed("NFKC")), HasSubstr("the normalizer NFKC is not built"));
+  EXPECT_THAT(
+      refused("/normalizer", {{"type", "Sequence"}, {"normalizers", {typed("NFC"), typed("Lowercase")}}}),
+      HasSubstr("the normalizer Lowercase"));
+  EXPECT_THAT(refused("/pre_tokenizer", typed("Metaspace")),
+              HasSubstr("the pre_tokenizer Metaspace is not built"));
+  EXPECT_THAT(refused("/pre_tokenizer", nullptr), HasSubstr("must end in ByteLevel"));
+  EXPECT_THAT(refused("/pre_tokenizer",
+                      {{"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "Contiguous"}}),
+              HasSubstr("the behavior \"Contiguous\" is not built"));
+  EXPECT_THAT(refused("/pre_tokenizer",
+                      {{"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}}),
+              HasSubstr("the tokenizer's split pattern is not valid"));
+  EXPECT_THAT(refused("/post_processor", typed("BertProcessing")),
+              HasSubstr("the post_processor BertProcessing"));
+  EXPECT_THAT(refused("/decoder", typed("Metaspace")), HasSubstr("the decoder Metaspace"));
+  EXPECT_THAT(refused("/model/dropout", 0.1), HasSubstr("model.dropout is 0.1"));
+  EXPECT_THAT(refused("/model/unk_token", "<unk>"), HasSubstr("model.unk_token is \"<unk>\""));
+  EXPECT_THAT(refused("/model/byte_fallback", true), HasSubstr("model.byte_fallback is true"));
+  EXPECT_THAT(refused("/model/continuing_subword_prefix", "##"),
+              HasSubstr("model.continuing_subword_prefix"));
+}
+
+TEST(Tokenizer, a_file_that_contradicts_itself_names_the_place) {
+  const auto wrong = [](const std::string& pointer, const Json& value) {
+    return refusal<DataError>(pointer, value);
+  };
+  EXPECT_THAT(wrong("/model", nullptr), HasSubstr("has no model"));
+  EXPECT_THAT(wrong("/model/merges/3", "abc"), HasSubstr("model.merges[3]"));
+  EXPECT_THAT(wrong("/model/merges/3", {"a", "zzqzz"}),
+              AllOf(HasSubstr("model.merges[3]"), HasSubstr("\"zzqzz\" is not in the vocabulary")));
+  EXPECT_THAT(wrong("/model/vocab/a", -1), HasSubstr("gives \"a\" the id -1"));
+  EXPECT_THAT(wrong("/added_tokens/0/id", 5000),
+              AllOf(HasSubstr("has the id 5000"), HasSubstr("would get 700")));
+  EXPECT_THAT(wrong("/added_tokens/0/content", 7), HasSubstr("expected an id and a content"));
+  EXPECT_THAT(wrong("/pre_tokenizer/add_prefix_space", "no"), HasSubstr("expected true or false"));
+}
+
+TEST(Tokenizer, what_is_not_there_is_named) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(message_of<ConfigError>([&] { Tokenizer::load(folder / "none"); }),
+              HasSubstr("does not exist"));
+  EXPECT_THAT(message_of<ConfigError>([&] { Tokenizer::load(folder.path()); }),
+              HasSubstr("holds no tokenizer.json"));
+  folder.write("tokenizer.json", "{\"model\": \n tru}");
+  EXPECT_THAT(message_of<DataError>([&] { Tokenizer::load(folder.path()); }), HasSubstr("line 2"));
+  const Tokenizer tokenizer = Tokenizer::load(fixture("gpt2_tokenizer.json"));
+  EXPECT_THROW(tokenizer.decode(std::vector<int32_t>{701}), DataError);
+  EXPECT_THROW(tokenizer.decode(std::vector<int32_t>{-1}), DataError);
+}
+
+TEST(Tokenizer, a_byte_without_a_token_is_an_error_not_lost) {
+  const TemporaryFolder folder;
+  Json json = read_json(fixture("gpt2_tokenizer.json"));
+  json["model"]["vocab"].erase("~");
+  json["model"]["vocab"]["never"] = 93;
+  const Tokenizer tokenizer = Tokenizer::load(folder.write("tokenizer.json", json.dump()));
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("no tilde")), "no tilde");
+  EXPECT_THAT(message_of<DataError>([&] { tokenizer.encode("a ~ b"); }), HasSubstr("byte 126"));
+}
+
+TEST(Tokenizer, wrong_utf8_is_read_as_python_replaces_it) {
+  // bytes.decode("utf-8", errors="replace") of each, from Python.
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"a\xff"
+       "b",
+       "a\uFFFDb"},
+      {"\xc3", "\uFFFD"},
+      {"\xe4\xb8", "\uFFFD"},
+      {"\xe4\xb8"
+       "a",
+       "\uFFFDa"},
+      {"\xc0\xaf", "\uFFFD\uFFFD"},
+      {"\xed\xa0\x80", "\uFFFD\uFFFD\uFFFD"},
+      {"\xf0\x9f\x98", "\uFFFD"},
+      {"\xf0\x9f\x98\xf0\x9f\x98\x80", "\uFFFD\U0001F600"},
+      {"\xf4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD"},
+      {"\xe0\x80\x80", "\uFFFD\uFFFD\uFFFD"},
+      {"\x80\xe4\xb8\xad\x80", "\uFFFD中\uFFFD"},
+  };
+  const Tokenizer tokenizer = Tokenizer::load(fixture("qwen_tokenizer.json"));
+  for (const auto& [wrong, replaced] : cases) {
+    EXPECT_EQ(with_replacements(wrong), replaced);
+    EXPECT_EQ(tokenizer.encode(wrong), tokenizer.encode(replaced));
+    EXPECT_FALSE(is_valid_utf8("12345678" + wrong));
+    EXPECT_TRUE(is_valid_utf8("12345678" + replaced));
+  }
+}
+
+TEST(Tokenizer, long_pieces_merge_as_short_ones_do) {
+  // The heap and the scan must agree: a piece of 47 bytes takes the scan, one of 48 and more the heap.
+  const Tokenizer tokenizer = Tokenizer::load(fixture("gpt2_tokenizer.json"));
+  std::string word;
+  for (const char* part :
+       {"re", "turn", "ing", "class", "er", "th", "on", "std", "tion", "e", "r", "in", "con"})
+    word += part;
+  const auto ids = tokenizer.encode(word);  // 37 bytes, not cut by the pattern
+  ASSERT_LT(ids.size(), word.size());
+  const auto long_ids = tokenizer.encode(word + "0" + word);  // a digit ends the piece
+  std::vector<int32_t> expected = ids;
+  const auto digit = tokenizer.encode("0");
+  expected.insert(expected.end(), digit.begin(), digit.end());
+  expected.insert(expected.end(), ids.begin(), ids.end());
+  EXPECT_EQ(long_ids, expected);
+  // A long piece of one letter: pairs join from the left.
+  const auto equals = tokenizer.encode(std::string(1000, '='));
+  EXPECT_EQ(tokenizer.decode(equals), std::string(1000, '='));
+  EXPECT_TRUE(std::is_sorted(equals.begin(), equals.end() - 1, [&](int32_t a, int32_t b) {
+    return tokenizer.token_of_id(a).size() > tokenizer.token_of_id(b).size();
+  }));
+}
+
+TEST(Tokenizer, end_of_text_comes_from_the_files_beside_it_in_order) {
+  const TemporaryFolder folder;
+  std::filesystem::copy_file(fixture("qwen_tokenizer.json"), folder / "tokenizer.json");
+  const Tokenizer tokenizer = Tokenizer::load(folder.path());
+  const auto id = [&](const char* token) { return tokenizer.id_of_token(token).value(); };
+  EXPECT_EQ(tokenizer.end_of_text_id(), id("<|endoftext|>"));
+  folder.write("generation_config.json", Json{{"eos_token_id", 65}}.dump());
+  EXPECT_EQ(tokenizer.end_of_text_id(), 65);
+  folder.write("config.json", Json{{"eos_token_id", {id("<|im_end|>"), 5}}}.dump());
+  EXPECT_EQ(tokenizer.end_of_text_id(), id("<|im_end|>"));
+  folder.write("tokenizer_config.json", Json{{"eos_token", {{"content", "<|im_start|>"}}}}.dump());
+  EXPECT_EQ(tokenizer.end_of_text_id(), id("<|im_start|>"));
+  folder.write("tokenizer_config.json", Json{{"eos_token", "<none>"}}.dump());
+  EXPECT_THAT(message_of<ConfigError>([&] { tokenizer.end_of_text_id(); }), HasSubstr("<none>"));
+}
+
+TEST(Tokenizer, without_any_end_of_text_says_where_to_give_one) {
+  const TemporaryFolder folder;
+  Json json = read_json(fixture("gpt2_tokenizer.json"));
+  json["added_tokens"] = Json::array();
+  const Tokenizer tokenizer = Tokenizer::load(folder.write("tokenizer.json", json.dump()));
+  EXPECT_THAT(message_of<ConfigError>([&] { tokenizer.end_of_text_id(); }),
+              HasSubstr("tokenizer_config.json"));
+}
+
+TEST(ByteLevelTokenizer, ids_are_the_bytes_and_every_text_comes_back) {
+  const TemporaryFolder folder;
+  write_byte_level_tokenizer(folder.path(), 320);
+  const Tokenizer tokenizer = Tokenizer::load(folder.path());
+  EXPECT_EQ(tokenizer.vocab_size(), 320);
+  EXPECT_EQ(tokenizer.end_of_text_id(), 256);
+  EXPECT_EQ(tokenizer.id_of_token("<|pad|>"), 257);
+  EXPECT_EQ(tokenizer.encode("a\n \xe4\xb8\xad<|endoftext|>z"),
+            (std::vector<int32_t>{97, 10, 32, 0xe4, 0xb8, 0xad, 256, 122}));
+  std::string every;
+  for (uint32_t code = 0; code < 0x3000; ++code) append_character(every, code);
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(every)), every);
+  EXPECT_EQ(tokenizer.encode(every).size(), every.size());
+  EXPECT_THROW(write_byte_level_tokenizer(folder.path(), 257), ConfigError);
+}
+
+}  // namespace
+}  // namespace trireme
