@@ -46,7 +46,9 @@ class LossByPosition : public ::testing::Test {
       EvaluationWalk walk(set, whole_set(*set), loader);
       const PositionLoss of_rank = evaluate_loss_by_position(*engine, walk, edges);
       const std::lock_guard<std::mutex> lock(mutex);
-      if (!result.buckets.empty()) EXPECT_EQ(result.to_json(), of_rank.to_json()) << "ranks disagree";
+      if (!result.buckets.empty()) {
+        EXPECT_EQ(result.to_json(), of_rank.to_json()) << "ranks disagree";
+      }
       result = of_rank;
     });
     return result;

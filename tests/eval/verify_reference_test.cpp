@@ -35,7 +35,8 @@ VerifyResult verify(int ranks, const fs::path& reference) {
   return result;
 }
 
-// The committed reference, changed: each tensor's bytes pass through `change`, which returns false to leave it out.
+// The committed reference, changed: each tensor's bytes pass through `change`, which returns false to leave
+// it out.
 struct Changed {
   std::string dtype;
   std::vector<int64_t> shape;
@@ -48,8 +49,9 @@ class VerifyReference : public ::testing::Test {
     const SafetensorsFile file(kModel / "reference.safetensors");
     std::map<std::string, Changed> all = added;
     for (const auto& [name, entry] : file.entries()) {
-      Changed tensor{entry.dtype, entry.shape,
-                     std::string(reinterpret_cast<const char*>(entry.data), static_cast<size_t>(entry.bytes))};
+      Changed tensor{
+          entry.dtype, entry.shape,
+          std::string(reinterpret_cast<const char*>(entry.data), static_cast<size_t>(entry.bytes))};
       if (change(name, tensor)) all[name] = tensor;
     }
     std::vector<SafetensorsSpec> specs;
@@ -88,7 +90,8 @@ TEST_F(VerifyReference, passes_on_hugging_faces_own_numbers_at_any_number_of_ran
 }
 
 TEST_F(VerifyReference, one_tensor_that_is_off_fails_and_is_named_first) {
-  for (const char* wrong : {"loss", "logits", "grad.model.layers.1.mlp.down_proj.weight", "grad.model.norm.weight"}) {
+  for (const char* wrong :
+       {"loss", "logits", "grad.model.layers.1.mlp.down_proj.weight", "grad.model.norm.weight"}) {
     const VerifyResult result = verify(2, changed([&](const std::string& name, Changed& tensor) {
                                          if (name == wrong) scale(tensor, 1.001F);
                                          return true;
@@ -103,7 +106,8 @@ TEST_F(VerifyReference, one_tensor_that_is_off_fails_and_is_named_first) {
 
 TEST_F(VerifyReference, a_reference_that_is_not_a_number_fails) {
   const VerifyResult result = verify(1, changed([&](const std::string& name, Changed& tensor) {
-                                       if (name == "logits") scale(tensor, std::numeric_limits<float>::quiet_NaN());
+                                       if (name == "logits")
+                                         scale(tensor, std::numeric_limits<float>::quiet_NaN());
                                        return true;
                                      }));
   EXPECT_FALSE(result.passed());
@@ -117,21 +121,23 @@ TEST_F(VerifyReference, what_is_missing_or_of_another_shape_is_named) {
   EXPECT_THAT(refusal<DataError>(without("grad.model.norm.weight")), HasSubstr("grad.model.norm.weight"));
   EXPECT_THAT(refusal<DataError>(without("logits")), HasSubstr("logits"));
   EXPECT_THAT(refusal<DataError>(changed([](const std::string& name, Changed& tensor) {
-    if (name == "grad.model.norm.weight") tensor.shape = {static_cast<int64_t>(tensor.shape[0] / 2), 2};
-    return true;
-  })),
+                if (name == "grad.model.norm.weight")
+                  tensor.shape = {static_cast<int64_t>(tensor.shape[0] / 2), 2};
+                return true;
+              })),
               HasSubstr("grad.model.norm.weight"));
   const auto keep = [](const std::string& /*name*/, Changed& /*tensor*/) { return true; };
-  EXPECT_THAT(refusal<DataError>(changed(keep, {{"grad.model.extra.weight", {"F32", {1}, std::string(4, '\0')}}})),
-              HasSubstr("no such parameter"));
+  EXPECT_THAT(
+      refusal<DataError>(changed(keep, {{"grad.model.extra.weight", {"F32", {1}, std::string(4, '\0')}}})),
+      HasSubstr("no such parameter"));
 }
 
 TEST_F(VerifyReference, an_id_outside_the_vocabulary_is_named) {
   EXPECT_THAT(refusal<DataError>(changed([](const std::string& name, Changed& tensor) {
-    const int64_t wrong = 4711;
-    if (name == "input_ids") std::memcpy(tensor.bytes.data(), &wrong, sizeof(wrong));
-    return true;
-  })),
+                const int64_t wrong = 4711;
+                if (name == "input_ids") std::memcpy(tensor.bytes.data(), &wrong, sizeof(wrong));
+                return true;
+              })),
               HasSubstr("4711"));
 }
 

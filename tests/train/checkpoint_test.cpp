@@ -1,10 +1,9 @@
 #include "trireme/train/checkpoint.h"
 
-#include <sys/resource.h>
-
 #include <csignal>
 #include <fstream>
 #include <numeric>
+#include <sys/resource.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

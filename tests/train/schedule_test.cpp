@@ -14,8 +14,8 @@ TEST(Schedule, learning_rates_are_those_of_transformers_at_every_step) {
   const Json cases = read_json(TRIREME_SOURCE_DIR "/tests/train/fixtures/schedules.json");
   ASSERT_GE(cases.size(), schedule_names().size());
   for (const Json& one : cases) {
-    const Schedule schedule{parse_schedule(one["kind"]), parse_schedule_shape(one["kwargs"].dump()), one["peak"],
-                            one["warmup_steps"], one["total_steps"]};
+    const Schedule schedule{parse_schedule(one["kind"]), parse_schedule_shape(one["kwargs"].dump()),
+                            one["peak"], one["warmup_steps"], one["total_steps"]};
     schedule.check();
     const auto expected = one["learning_rates"].get<std::vector<double>>();
     ASSERT_EQ(static_cast<int64_t>(expected.size()), schedule.total_steps);
@@ -29,7 +29,8 @@ TEST(Schedule, every_name_is_in_the_fixture_and_reads_back) {
   const Json cases = read_json(TRIREME_SOURCE_DIR "/tests/train/fixtures/schedules.json");
   for (const std::string& name : schedule_names()) {
     EXPECT_EQ(schedule_name(parse_schedule(name)), name);
-    EXPECT_TRUE(std::any_of(cases.begin(), cases.end(), [&](const Json& one) { return one["kind"] == name; })) << name;
+    EXPECT_TRUE(std::any_of(cases.begin(), cases.end(), [&](const Json& one) { return one["kind"] == name; }))
+        << name;
   }
 }
 

@@ -14,7 +14,8 @@ namespace trireme::testing {
 
 class TinyRun {
  public:
-  // The set has `tokens` tokens in documents of 37: numbers that follow each other, so that there is something to learn.
+  // The set has `tokens` tokens in documents of 37: numbers that follow each other, so that there is
+  // something to learn.
   explicit TinyRun(int64_t tokens = 400);
 
   const std::filesystem::path& folder() const { return folder_.path(); }

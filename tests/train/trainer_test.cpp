@@ -50,8 +50,8 @@ struct Topology {
 
 class Resume : public ::testing::TestWithParam<Topology> {};
 
-// Ten windows of 16 tokens a set of 160 and some: steps end in the middle of epochs. Stops: inside a stage, at the
-// border of two, inside the second.
+// Ten windows of 16 tokens a set of 160 and some: steps end in the middle of epochs. Stops: inside a stage,
+// at the border of two, inside the second.
 TEST_P(Resume, is_bitwise_equal_to_never_having_stopped) {
   const TinyRun run(170);
   TrainOptions whole = run.options("whole");
@@ -78,7 +78,8 @@ TEST_P(Resume, is_bitwise_equal_to_never_having_stopped) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Topologies, Resume, ::testing::Values(Topology{1, 1}, Topology{2, 2}, Topology{2, 1}));
+INSTANTIATE_TEST_SUITE_P(Topologies, Resume,
+                         ::testing::Values(Topology{1, 1}, Topology{2, 2}, Topology{2, 1}));
 
 TEST(Trainer, resumes_at_another_number_of_ranks_with_the_losses_of_a_run_that_never_stopped) {
   const TinyRun run(170);
@@ -107,7 +108,8 @@ TEST(Trainer, each_stage_has_its_length_and_learning_rates_in_the_metrics) {
   EXPECT_EQ(lines[5]["learning_rate"], 0);  // the second stage warms up anew
   EXPECT_DOUBLE_EQ(lines[6]["learning_rate"], 5e-3);
   EXPECT_EQ(lines[8]["tokens_seen"], 5 * 2 * 16 + 4 * 2 * 32);
-  for (const char* key : {"loss", "grad_norm", "tokens_per_second", "mfu", "memory_bytes", "seconds", "eta_seconds"})
+  for (const char* key :
+       {"loss", "grad_norm", "tokens_per_second", "mfu", "memory_bytes", "seconds", "eta_seconds"})
     EXPECT_TRUE(lines[8].contains(key)) << key;
   const Json config = read_json(options.output_dir / "config.json");
   EXPECT_EQ(config["learning_rate"], 1e-2);
@@ -145,15 +147,14 @@ TEST(Trainer, a_loss_that_is_not_finite_names_the_step_and_the_last_good_checkpo
   const ModelLayout layout = make_model_layout(config);
   const CheckpointReader reader(run.model());
   const fs::path broken = run.folder() / "broken";
-  write_checkpoint(
-      broken, config, layout,
-      [&](int unit) {
-        at::Tensor flat = at::zeros({layout.units[static_cast<size_t>(unit)].elements});
-        reader.read_unit(layout.units[static_cast<size_t>(unit)], flat);
-        if (unit == 1) flat[0] = std::numeric_limits<float>::infinity();
-        return flat;
-      },
-      at::kFloat, {});
+  write_checkpoint(broken, config, layout,
+                   [&](int unit) {
+                     at::Tensor flat = at::zeros({layout.units[static_cast<size_t>(unit)].elements});
+                     reader.read_unit(layout.units[static_cast<size_t>(unit)], flat);
+                     if (unit == 1) flat[0] = std::numeric_limits<float>::infinity();
+                     return flat;
+                   },
+                   at::kFloat, {});
   TrainOptions fresh = run.options("broken-run");
   fresh.model_dir = broken;
   EXPECT_THAT(message_of<DataError>(2, fresh), AllOf(HasSubstr("step 1"), HasSubstr("checkpoint is none")));
@@ -161,7 +162,8 @@ TEST(Trainer, a_loss_that_is_not_finite_names_the_step_and_the_last_good_checkpo
   options.resume_from_checkpoint = "true";
   options.learning_rate = 1e30;
   options.engine.optimizer.max_grad_norm = 0;
-  EXPECT_THAT(message_of<DataError>(1, options), AllOf(HasSubstr("training stopped at step"), HasSubstr("step-3")));
+  EXPECT_THAT(message_of<DataError>(1, options),
+              AllOf(HasSubstr("training stopped at step"), HasSubstr("step-3")));
 }
 
 TEST(Trainer, an_earlier_run_is_not_trained_over_unless_asked) {

@@ -2,7 +2,7 @@
 // cpu_flash_backward.cpp.
 #include "trireme/attention/cpu_flash_attention.h"
 
-#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include "trireme/attention/attention_arguments.h"
 #include "trireme/base/error.h"

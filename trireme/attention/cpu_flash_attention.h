@@ -12,6 +12,8 @@
 
 #include <atomic>
 
+#include <ATen/Parallel.h>
+
 #include "trireme/attention/local_attention.h"
 #include "trireme/attention/softmax_tile.h"
 #include "trireme/attention/tile_gemm.h"

@@ -12,8 +12,6 @@
 #include <array>
 #include <limits>
 
-#include <ATen/Parallel.h>
-
 #include "trireme/attention/attention_arguments.h"
 #include "trireme/attention/cpu_flash_attention.h"
 

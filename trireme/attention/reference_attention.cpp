@@ -10,6 +10,8 @@
 
 #include <limits>
 
+#include <ATen/core/grad_mode.h>
+
 #include "trireme/attention/attention_arguments.h"
 #include "trireme/base/error.h"
 

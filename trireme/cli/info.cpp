@@ -1,22 +1,25 @@
 #include "trireme/cli/info.h"
 
+#include <cmath>
 #include <iostream>
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <nlohmann/json.hpp>
 #include <torch/version.h>
 
 #include "trireme/attention/local_attention.h"
 #include "trireme/base/error.h"
-#include "trireme/base/json.h"
 #include "trireme/cli/option_parser.h"
 #include "trireme/device/processor.h"
-#include "trireme/train/peak_rate.h"
+#include "trireme/measure/matmul_rate.h"
 
 namespace trireme {
 namespace {
+
+using OrderedJson = nlohmann::ordered_json;
 
 // The kernel that `auto` means there, or why there is none.
 std::string kernel_in_use(at::Device device, at::ScalarType dtype) {
@@ -27,48 +30,49 @@ std::string kernel_in_use(at::Device device, at::ScalarType dtype) {
   }
 }
 
-Json attention_of(at::Device device) {
+OrderedJson attention_of(at::Device device) {
   return {{"fp32", kernel_in_use(device, at::kFloat)}, {"bf16", kernel_in_use(device, at::kBFloat16)}};
 }
 
-Json collect(bool measure) {
-  Json info;
+OrderedJson collect(bool measure) {
+  OrderedJson info;
   info["version"] = TRIREME_VERSION;
   info["libtorch"] = TORCH_VERSION;
   info["build"] = {{"cuda", TRIREME_BUILT_WITH_CUDA != 0}, {"compiler", __VERSION__}};
-  Json cpu = {{"device", "cpu"},
-              {"model", cpu_model_name()},
-              {"cores", cpu_cores()},
-              {"threads", at::get_num_threads()},
-              {"vector_instructions", at::get_cpu_capability()},
-              {"bf16_matmul_instructions", cpu_has_bf16_matmul()},
-              {"attention", attention_of(at::kCPU)},
-              {"transport", "gloo"}};
+  OrderedJson cpu = {{"device", "cpu"},
+                     {"model", cpu_model_name()},
+                     {"cores", cpu_cores()},
+                     {"threads", at::get_num_threads()},
+                     {"vector_instructions", at::get_cpu_capability()},
+                     {"bf16_matmul_instructions", cpu_has_bf16_matmul()},
+                     {"attention", attention_of(at::kCPU)},
+                     {"transport", "gloo"}};
   if (measure) {
-    cpu["matmul_gflops_fp32"] = measure_matmul_rate(at::kCPU, at::kFloat) / 1e9;
-    cpu["matmul_gflops_bf16"] = measure_matmul_rate(at::kCPU, at::kBFloat16) / 1e9;
+    cpu["matmul_gflops_fp32"] = std::round(best_matmul_rate(at::kCPU, at::kFloat, 0.1) / 1e9);
+    if (cpu_has_bf16_matmul())
+      cpu["matmul_gflops_bf16"] = std::round(best_matmul_rate(at::kCPU, at::kBFloat16, 0.1) / 1e9);
   }
-  info["devices"] = Json::array({cpu});
+  info["devices"] = OrderedJson::array({cpu});
   const int gpus = at::hasCUDA() ? c10::impl::getDeviceGuardImpl(at::kCUDA)->deviceCount() : 0;
   for (int i = 0; i < gpus; ++i) {
     const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(i));
     info["devices"].push_back(
         {{"device", device.str()}, {"attention", attention_of(device)}, {"transport", "nccl"}});
   }
-  Json transports = {{"gloo", "ranks are processes, on the CPU"},
-                     {"threads", "ranks are threads of one process"}};
+  OrderedJson transports = {{"gloo", "ranks are processes, on the CPU"},
+                            {"threads", "ranks are threads of one process"}};
   if (TRIREME_BUILT_WITH_CUDA != 0) transports["nccl"] = "ranks are processes, one GPU each";
   info["transports"] = transports;
   return info;
 }
 
-void print_text(const Json& value, const std::string& indent) {
+void print_text(const OrderedJson& value, const std::string& indent) {
   for (const auto& [key, item] : value.items()) {
     if (item.is_object()) {
       std::cout << indent << key << "\n";
       print_text(item, indent + "  ");
     } else if (item.is_array()) {
-      for (const Json& part : item) {
+      for (const OrderedJson& part : item) {
         std::cout << indent << key << "\n";
         print_text(part, indent + "  ");
       }
@@ -85,9 +89,9 @@ int run_info(const std::vector<std::string>& arguments) {
   bool json = false, measure = true;
   OptionParser parser("info", "Versions, devices, and the kernels and transports in use on them.");
   parser.flag("json", json, "print JSON");
-  parser.flag("measure", measure, "measure the matmul rate of the CPU (half a second)");
+  parser.flag("measure", measure, "measure the matmul rate of the CPU (seconds)");
   if (!parser.parse(arguments)) return 0;
-  const Json info = collect(measure);
+  const OrderedJson info = collect(measure);
   if (json)
     std::cout << info.dump(1) << "\n";
   else

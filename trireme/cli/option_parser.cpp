@@ -70,15 +70,15 @@ void OptionParser::paths(const std::string& name, std::vector<std::filesystem::p
 
 void OptionParser::count(const std::string& name, int64_t& value, const std::string& help) {
   add(name, "COUNT", std::to_string(value), help).set = [&value, name](const auto& words) {
-    value = parse_count(words[0], "--" + name);
+    const int64_t count = parse_count(words[0], "--" + name);
+    if (count < 0) throw ConfigError(cat("--", name, " is ", count, "; expected 0 or more"));
+    value = count;
   };
 }
 
 void OptionParser::integer(const std::string& name, int64_t& value, const std::string& help) {
   add(name, "INT", std::to_string(value), help).set = [&value, name](const auto& words) {
-    const bool negative = words[0].starts_with("-");
-    const int64_t magnitude = parse_count(negative ? words[0].substr(1) : words[0], "--" + name);
-    value = negative ? -magnitude : magnitude;
+    value = parse_count(words[0], "--" + name);
   };
 }
 

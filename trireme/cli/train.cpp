@@ -24,6 +24,7 @@ struct TrainFlags {
   std::string optim = "adamw_torch";
   std::string packing = "concat";
   bool no_append_eos = false;
+  bool gradient_checkpointing = false;
 };
 
 void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
@@ -63,6 +64,7 @@ void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
   parser.flag("bf16", flags.bf16, "compute in bf16, with fp32 masters and sums");
   parser.flag("fp16", flags.fp16, "not built yet");
   flags.engine.declare(parser);
+  parser.flag("gradient_checkpointing", flags.gradient_checkpointing, "the same as --recompute full");
   parser.path("output_dir", o.output_dir, "the run's folder");
   parser.flag("overwrite_output_dir", o.overwrite_output_dir,
               "remove an earlier run's checkpoints and metrics there");
@@ -101,6 +103,11 @@ int run_train(const std::vector<std::string>& arguments) {
 
   const RankPlace place = place_from_environment();
   const OptimizerOptions optimizer = options.engine.optimizer;
+  if (flags.gradient_checkpointing) {
+    if (parser.given("recompute") && flags.engine.recompute != "full")
+      throw ConfigError(cat("--gradient_checkpointing contradicts --recompute ", flags.engine.recompute));
+    flags.engine.recompute = "full";
+  }
   options.engine = flags.engine.resolve(place);
   options.engine.optimizer = optimizer;
   options.engine.optimizer.kind = flags.optim == "sgd" ? OptimizerKind::sgd : OptimizerKind::adamw;

@@ -5,6 +5,7 @@
 #include <utf8proc.h>
 
 #include "trireme/base/error.h"
+#include "trireme/data/unicode_versions.h"
 #include "trireme/data/utf8.h"
 
 namespace trireme {
@@ -20,7 +21,7 @@ size_t begin_of_last_character(std::string_view text, size_t end) {
 // \w of Unicode's regular expressions (UTS 18): alphabetic, mark, decimal number, connector or joiner. The
 // Alphabetic property beyond letters is letter numbers, marks and the circled letters.
 bool is_word(uint32_t code) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(older_character(code)))) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:

@@ -6,6 +6,7 @@
 #include <utf8proc.h>
 
 #include "trireme/base/error.h"
+#include "trireme/data/unicode_versions.h"
 #include "trireme/data/utf8.h"
 
 namespace trireme {
@@ -30,7 +31,7 @@ bool flag(const Json& json, const char* key, bool otherwise, const std::string& 
 }
 
 bool is_number(uint32_t code) {
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(older_character(code)));
   return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
          category == UTF8PROC_CATEGORY_NO;
 }
@@ -51,6 +52,18 @@ void split_digits(std::string_view text, bool each_alone,
     at += static_cast<size_t>(character.bytes);
   }
   if (begin < text.size()) piece(text.substr(begin));
+}
+
+void append_nfc(std::string& out, std::string_view text) {
+  utf8proc_uint8_t* normal = nullptr;
+  const auto bytes = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                  static_cast<utf8proc_ssize_t>(text.size()), &normal,
+                                  static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  if (bytes < 0)
+    throw DataError(
+        cat("a document of ", text.size(), " bytes cannot be normalized: ", utf8proc_errmsg(bytes)));
+  out.append(reinterpret_cast<const char*>(normal), static_cast<size_t>(bytes));
+  std::free(normal);
 }
 
 }  // namespace
@@ -78,15 +91,13 @@ std::string_view Normalizer::normalize(std::string_view text, std::string& stora
     return byte < 0xCC;
   });
   if (!nfc_ || plain) return text;
-  utf8proc_uint8_t* normal = nullptr;
-  const auto bytes = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                  static_cast<utf8proc_ssize_t>(text.size()), &normal,
-                                  static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  if (bytes < 0)
-    throw DataError(
-        cat("a document of ", text.size(), " bytes cannot be normalized: ", utf8proc_errmsg(bytes)));
-  storage.assign(reinterpret_cast<const char*>(normal), static_cast<size_t>(bytes));
-  std::free(normal);
+  storage.clear();
+  for (size_t at = 0; at < text.size();) {
+    const auto [unknown, bytes] = find_character_unknown_to_nfc(text, at);
+    append_nfc(storage, text.substr(at, unknown - at));
+    storage.append(text.substr(unknown, bytes));
+    at = unknown + bytes;
+  }
   return storage;
 }
 

@@ -2,10 +2,12 @@
 
 #include <array>
 #include <mutex>
+#include <optional>
 
 #include <oniguruma.h>
 
 #include "trireme/base/error.h"
+#include "trireme/data/unicode_versions.h"
 #include "trireme/data/utf8.h"
 
 namespace trireme {
@@ -54,7 +56,9 @@ void SplitPattern::split(std::string_view text,
     Region& operator=(const Region&) = delete;
   } const found;
   auto* regex = static_cast<regex_t*>(regex_.get());
-  const OnigUChar* const begin = bytes(text);
+  const std::optional<std::string> older = with_older_characters(text);
+  const std::string_view searched = older ? std::string_view(*older) : text;
+  const OnigUChar* const begin = bytes(searched);
   const OnigUChar* const end = begin + text.size();
   size_t from = 0, done = 0;
   bool matched_before = false;

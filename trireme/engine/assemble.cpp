@@ -45,6 +45,16 @@ int64_t logits_tile_tokens_by_rule(const ModelConfig& config, at::Device device)
   return std::clamp<int64_t>(target_bytes / (config.vocab_size * 4) / 16 * 16, 16, 16384);
 }
 
+// A tensor that no part of the model reads means that config.json and the weights tell of different models.
+void refuse_unused(const std::vector<std::string>& names, const std::filesystem::path& model_dir) {
+  if (names.empty()) return;
+  std::string list;
+  for (size_t at = 0; at < std::min<size_t>(names.size(), 5); ++at) list += (at == 0 ? "" : ", ") + names[at];
+  throw DataError(cat(model_dir.string(), ": the weights hold ", names.size(),
+                      " tensors that the model of config.json does not have: ", list, names.size() > 5 ? ", ..." : "",
+                      "; expected weights and config.json of the same model"));
+}
+
 std::string describe(const EngineParts& parts, const Dtypes& dtypes, int64_t tile_tokens, int64_t logits_tile_tokens) {
   const auto name = [](at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; };
   const char* recompute = parts.options.recompute == Recompute::full             ? "full"
@@ -82,6 +92,7 @@ std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& mode
 
   const Dtypes dtypes = choose_dtypes(options);
   const CheckpointReader reader(model_dir);
+  refuse_unused(reader.unused_names(parts->layout), model_dir);
   std::vector<at::Tensor> masters;
   for (const UnitSpec& unit : parts->layout.units) {
     at::Tensor flat = at::zeros({unit.elements}, at::kFloat);

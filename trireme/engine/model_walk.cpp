@@ -88,6 +88,20 @@ at::Tensor ModelWalk::forward(const TokenBatch& batch,
   return loss.view(batch.tokens.sizes());
 }
 
+void ModelWalk::add_embedding_gradient(const at::Tensor& flat_gradient, at::Tensor tokens, at::Tensor dx) {
+  at::Tensor rows = parameter_view(
+      flat_gradient, layout_.units[static_cast<size_t>(layout_.embedding_unit())].find("embed_tokens.weight"));
+  if (config_.pad_token_id) {
+    // As in Hugging Face: looking up the padding token teaches its row nothing.
+    const at::Tensor kept = tokens.ne(*config_.pad_token_id).nonzero().squeeze(1);
+    if (kept.size(0) < tokens.size(0)) {
+      tokens = tokens.index_select(0, kept);
+      dx = dx.index_select(0, kept);
+    }
+  }
+  rows.index_add_(0, tokens, dx.to(at::kFloat));
+}
+
 double ModelWalk::forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients,
                                    ActivationStore& activations) {
   check(batch);
@@ -123,9 +137,7 @@ double ModelWalk::forward_backward(const TokenBatch& batch, double scale, Gradie
     gradients.close(unit);
   }
   // A tied matrix is open since the head; it closes here, after its second use.
-  at::Tensor rows = parameter_view(gradients.open(embedding),
-                                   layout_.units[static_cast<size_t>(embedding)].find("embed_tokens.weight"));
-  rows.index_add_(0, tokens, dx.to(at::kFloat));
+  add_embedding_gradient(gradients.open(embedding), tokens, dx);
   gradients.close(embedding);
   return loss.sum(at::kDouble).item<double>();
 }

@@ -45,6 +45,7 @@ class ModelWalk {
  private:
   SequenceContext context_of(const TokenBatch& batch) const;
   at::Tensor embed(const at::Tensor& tokens);
+  void add_embedding_gradient(const at::Tensor& flat_gradient, at::Tensor tokens, at::Tensor dx);
   DecoderTensors layer_tensors(const at::Tensor& flat, int64_t layer) const;
   HeadTensors head_tensors(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const;
   HeadOptions head_options() const { return {config_.rms_norm_eps, settings_.logits_tile_tokens}; }

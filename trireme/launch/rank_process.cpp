@@ -11,8 +11,6 @@
 
 #include "trireme/base/error.h"
 
-extern char** environ;
-
 namespace trireme {
 namespace {
 
@@ -43,6 +41,7 @@ std::vector<std::string> merged_environment(const std::map<std::string, std::str
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> result;
+  result.reserve(texts.size() + 1);
   for (std::string& text : texts) result.push_back(text.data());
   result.push_back(nullptr);
   return result;

@@ -10,10 +10,11 @@
 #include "trireme/device/processor.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/eval/loss_by_position.h"
+#include "trireme/measure/matmul_rate.h"
 #include "trireme/train/agreement.h"
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/durable_file.h"
-#include "trireme/train/peak_rate.h"
+#include "trireme/train/peak_memory.h"
 #include "trireme/train/resume.h"
 #include "trireme/train/training_data.h"
 
@@ -51,7 +52,7 @@ class Trainer {
   void evaluate();
   void save();
   double step_flops(const ContextStage& stage) const;
-  double eta_seconds(double seconds, double flops) const;
+  double eta_seconds() const;
   LoaderOptions loader_options(int64_t sequence_tokens) const;
   const ContextStage& stage() const { return stages_[static_cast<size_t>(stage_)]; }
   int64_t total_steps() const { return stages_.back().end_step(); }
@@ -74,7 +75,8 @@ class Trainer {
   int stage_ = -1;
   int64_t steps_done_ = 0;
   int64_t tokens_seen_ = 0;
-  double peak_flops_ = 0;  // FLOP/s of all ranks
+  double peak_flops_ = 0;        // FLOP/s of all ranks
+  double seconds_per_flop_ = 0;  // of recent steps, the last ones counting most
   double loss_ = 0;
   std::filesystem::path checkpoint_;  // last good one
   bool metrics_warned_ = false;
@@ -162,18 +164,23 @@ void Trainer::prepare() {
     write_durable(run_.config(), to_json(options_).dump(2) + "\n");
     metrics_.emplace(run_.metrics(), resume_from_ ? steps_done_ : -1);
   });
+  constexpr double kSecondsPerShape = 0.05;
+  const at::Device device = options_.engine.device;
   double peak = options_.peak_tflops * 1e12;
   if (peak == 0) {
-    const bool bf16 = options_.engine.precision == Precision::bf16 &&
-                      (!options_.engine.device.is_cpu() || cpu_has_bf16_matmul());
-    peak = measure_matmul_rate(options_.engine.device, bf16 ? at::kBFloat16 : at::kFloat);
+    peak = best_matmul_rate(device, at::kFloat, kSecondsPerShape);
+    // A processor without bf16 instructions multiplies bf16 values faster in fp32.
+    if (options_.engine.precision == Precision::bf16 && (!device.is_cpu() || cpu_has_bf16_matmul()))
+      peak = std::max(peak, best_matmul_rate(device, at::kBFloat16, kSecondsPerShape));
   }
   peak_flops_ = agreement_.sum(peak);
 }
 
 void Trainer::resume() {
   // Rank 0 verified the files when it chose them.
-  const Json state = read_checkpoint(resume_from_->path, *engine_, reports());
+  Json state;
+  agreement_.all_or_none(cat("reading ", resume_from_->path.string()),
+                         [&] { state = read_checkpoint(resume_from_->path, *engine_, reports()); });
   const ResumedRun resumed = parse_trainer_state(state, resume_from_->path);
   steps_done_ = resumed.step;
   tokens_seen_ = resumed.tokens_seen;
@@ -199,13 +206,13 @@ double Trainer::step_flops(const ContextStage& stage) const {
          static_cast<double>(loader.accumulation_steps * loader.dp_size);
 }
 
-double Trainer::eta_seconds(double seconds, double flops) const {
+double Trainer::eta_seconds() const {
   double left = 0;
   for (const ContextStage& stage : stages_) {
     const int64_t steps = stage.end_step() - std::max(stage.first_step, steps_done_);
     if (steps > 0) left += static_cast<double>(steps) * step_flops(stage);
   }
-  return flops > 0 ? left * seconds / flops : 0;
+  return left * seconds_per_flop_;
 }
 
 void Trainer::step() {
@@ -239,7 +246,10 @@ void Trainer::step() {
   record.mfu = flops / (record.seconds * peak_flops_);
   record.memory_bytes = peak_memory_bytes(options_.engine.device);
   record.tokens_seen = tokens_seen_;
-  record.eta_seconds = eta_seconds(record.seconds, flops);
+  const double seconds_per_flop = record.seconds / flops;
+  seconds_per_flop_ =
+      seconds_per_flop_ == 0 ? seconds_per_flop : 0.8 * seconds_per_flop_ + 0.2 * seconds_per_flop;
+  record.eta_seconds = eta_seconds();
   if (metrics_ && !metrics_->write(record.to_json()) && !metrics_warned_) {
     metrics_warned_ = true;
     note(cat("warning: cannot write to ", run_.metrics().string(), "; is the disk full?"));
@@ -302,7 +312,6 @@ TrainOutcome Trainer::run() {
     note(engine_->description());
   }
   TrainOutcome outcome;
-  int64_t saved_at = resume_from_ ? steps_done_ : -1;
   while (steps_done_ < total_steps() && !outcome.stopped) {
     const int due = stage_of_step(stages_, steps_done_);
     if (due != stage_) open_stage(due);
@@ -312,12 +321,9 @@ TrainOutcome Trainer::run() {
       evaluate();
     outcome.stopped =
         agreement_.any(hooks_.stop_requested != nullptr && hooks_.stop_requested->load()) && !last;
-    if (last || outcome.stopped || (options_.save_steps > 0 && steps_done_ % options_.save_steps == 0)) {
+    if (last || outcome.stopped || (options_.save_steps > 0 && steps_done_ % options_.save_steps == 0))
       save();
-      saved_at = steps_done_;
-    }
   }
-  if (saved_at < steps_done_) throw InternalError("the last step was not saved");
   if (progress_) progress_->finish();
   outcome.steps = steps_done_;
   outcome.total_steps = total_steps();

@@ -1,0 +1,115 @@
+#include "trireme/cli/option_parser.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct Options {
+  std::string name = "a";
+  std::filesystem::path folder;
+  std::vector<std::filesystem::path> inputs;
+  int64_t max_seq_length = 1024;
+  int64_t max_steps = -1;
+  double learning_rate = 5e-5;
+  bool bf16 = false;
+  std::string optim = "adamw_torch";
+  bool ran = false;
+};
+
+Options parse(const std::vector<std::string>& words, bool needs_name = false) {
+  Options o;
+  OptionParser parser("train", "Trains.");
+  parser.text("name", o.name, "a name");
+  if (needs_name) parser.required("name");
+  parser.path("folder", o.folder, "a folder");
+  parser.paths("input", o.inputs, "files");
+  parser.count("max_seq_length", o.max_seq_length, "tokens");
+  parser.integer("max_steps", o.max_steps, "steps");
+  parser.real("learning_rate", o.learning_rate, "peak");
+  parser.flag("bf16", o.bf16, "compute in bf16");
+  parser.choice("optim", o.optim, {"adamw_torch", "sgd"}, "optimizer");
+  o.ran = parser.parse(words);
+  return o;
+}
+
+std::string refusal(const std::vector<std::string>& words, bool needs_name = false) {
+  try {
+    parse(words, needs_name);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(OptionParser, flags_take_underscores_hyphens_and_equal_signs) {
+  EXPECT_EQ(parse({"--max_seq_length", "16k"}).max_seq_length, 16384);
+  EXPECT_EQ(parse({"--max-seq-length", "1m"}).max_seq_length, 1048576);
+  EXPECT_EQ(parse({"--max-seq_length=512k"}).max_seq_length, 524288);
+  EXPECT_EQ(parse({"--name=a=b"}).name, "a=b");
+  EXPECT_EQ(parse({}).max_seq_length, 1024);
+}
+
+TEST(OptionParser, numbers_may_be_negative_where_the_flag_says_so) {
+  EXPECT_EQ(parse({"--max_steps", "-1", "--learning_rate", "-3e-4"}).max_steps, -1);
+  EXPECT_DOUBLE_EQ(parse({"--learning_rate", "-3e-4"}).learning_rate, -3e-4);
+  EXPECT_THAT(refusal({"--max_seq_length", "-1"}), HasSubstr("--max_seq_length"));
+}
+
+TEST(OptionParser, booleans_are_taken_as_hugging_face_takes_them) {
+  EXPECT_TRUE(parse({"--bf16"}).bf16);
+  EXPECT_TRUE(parse({"--bf16", "True"}).bf16);
+  EXPECT_FALSE(parse({"--bf16", "false"}).bf16);
+  EXPECT_FALSE(parse({"--bf16=no"}).bf16);
+  const Options both = parse({"--bf16", "--name", "b"});
+  EXPECT_TRUE(both.bf16);
+  EXPECT_EQ(both.name, "b");
+  EXPECT_THAT(refusal({"--bf16=perhaps"}), AllOf(HasSubstr("perhaps"), HasSubstr("true or false")));
+}
+
+TEST(OptionParser, a_flag_of_many_takes_words_up_to_the_next_flag) {
+  const Options o = parse({"--input", "a", "b", "--bf16", "--input", "c"});
+  EXPECT_EQ(o.inputs, (std::vector<std::filesystem::path>{"a", "b", "c"}));
+}
+
+TEST(OptionParser, an_unknown_flag_suggests_the_nearest_and_names_the_command) {
+  EXPECT_THAT(refusal({"--max_seq_lenght", "4"}),
+              AllOf(HasSubstr("trireme train"), HasSubstr("--max_seq_length?")));
+  EXPECT_THAT(refusal({"--learningrate", "4"}), HasSubstr("--learning_rate?"));
+  EXPECT_THAT(refusal({"--bf61"}), HasSubstr("--bf16?"));
+  EXPECT_THAT(refusal({"--zzzzzzzzzzz"}), HasSubstr("--help"));
+}
+
+TEST(OptionParser, a_wrong_value_is_quoted_with_what_was_expected) {
+  EXPECT_THAT(refusal({"--max_seq_length", "1.5k"}), HasSubstr("1.5k"));
+  EXPECT_THAT(refusal({"--learning_rate", "3e-4x"}), HasSubstr("3e-4x"));
+  EXPECT_THAT(refusal({"--learning_rate", "nan"}), HasSubstr("nan"));
+  EXPECT_THAT(refusal({"--optim", "sdg"}),
+              AllOf(HasSubstr("sdg"), HasSubstr("adamw_torch|sgd"), HasSubstr("'sgd'?")));
+}
+
+TEST(OptionParser, missing_repeated_and_stray_words_are_refused) {
+  EXPECT_THAT(refusal({"--name"}), HasSubstr("--name needs a value"));
+  EXPECT_THAT(refusal({"--name", "--bf16"}), HasSubstr("--name needs a value"));
+  EXPECT_THAT(refusal({"--name", "a", "--name", "b"}), HasSubstr("--name"));
+  EXPECT_THAT(refusal({"stray"}), HasSubstr("'stray'"));
+  EXPECT_THAT(refusal({}, true), HasSubstr("needs --name"));
+}
+
+TEST(OptionParser, help_lists_every_flag_with_its_default_and_stops) {
+  ::testing::internal::CaptureStdout();
+  EXPECT_FALSE(parse({"--bf16", "--help"}, true).ran);
+  const std::string help = ::testing::internal::GetCapturedStdout();
+  for (const char* part :
+       {"trireme train", "--max_seq_length", "1024", "--optim", "adamw_torch|sgd", "required"})
+    EXPECT_THAT(help, HasSubstr(part));
+}
+
+}  // namespace
+}  // namespace trireme

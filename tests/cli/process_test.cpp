@@ -1,0 +1,252 @@
+// What happens to a run when its processes are killed or asked to stop, its disk is full, or its input is
+// broken: the program is run as a user runs it, two ranks under `trireme launch`.
+#include <fstream>
+#include <limits>
+#include <signal.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/data/indexed_dataset_writer.h"
+#include "trireme/model/checkpoint_files.h"
+#include "trireme/train/run_directory.h"
+
+#include "tests/cli/program.h"
+#include "tests/train/tiny_run.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+using ::testing::AllOf;
+using testing::eventually;
+using ::testing::HasSubstr;
+using testing::Program;
+using testing::ProgramOptions;
+using testing::tensors_of;
+
+class Processes : public ::testing::Test {
+ protected:
+  std::vector<std::string> train(const std::string& run, const std::vector<std::string>& more) const {
+    std::vector<std::string> words{"launch",
+                                   "--nproc_per_node",
+                                   "2",
+                                   "--",
+                                   "train",
+                                   "--model_name_or_path",
+                                   run_.model().string(),
+                                   "--train_file",
+                                   run_.tokens().string(),
+                                   "--max_seq_length",
+                                   "32",
+                                   "--ulysses",
+                                   "2",
+                                   "--output_dir",
+                                   (run_.folder() / run).string(),
+                                   "--per_device_train_batch_size",
+                                   "1",
+                                   "--peak_tflops",
+                                   "1",
+                                   "--threads",
+                                   "1",
+                                   "--logging_steps",
+                                   "1",
+                                   "--ddp_timeout",
+                                   "30"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  fs::path log(const std::string& name) const { return run_.folder() / (name + ".log"); }
+  RunDirectory directory(const std::string& run) const { return RunDirectory(run_.folder() / run); }
+  int64_t steps(const std::string& run) const {
+    std::ifstream in(directory(run).metrics());
+    int64_t count = 0;
+    for (std::string line; std::getline(in, line);) ++count;
+    return count;
+  }
+
+  testing::TinyRun run_;
+};
+
+TEST_F(Processes, a_rank_that_is_killed_ends_the_run_in_seconds_and_is_named) {
+  Program program(train("run", {"--max_steps", "1000000"}), log("run"));
+  ASSERT_TRUE(eventually([&] { return steps("run") >= 3; })) << program.output();
+  const auto ranks = program.children();
+  ASSERT_EQ(ranks.size(), 2U);
+  ::kill(ranks[1], SIGKILL);
+  EXPECT_EQ(program.wait(std::chrono::seconds(15)), 128 + SIGKILL) << program.output();
+  EXPECT_THAT(program.output(), HasSubstr("rank 1"));
+  for (const pid_t rank : ranks) EXPECT_NE(::kill(rank, 0), 0) << "a rank is still there";
+}
+
+TEST_F(Processes, a_run_that_is_asked_to_stop_saves_exits_75_and_resumes_bitwise) {
+  Program whole(train("whole", {"--max_steps", "600", "--save_steps", "0"}), log("whole"));
+  Program program(train("run", {"--max_steps", "600", "--save_steps", "0"}), log("run"));
+  ASSERT_TRUE(eventually([&] { return steps("run") >= 5; })) << program.output();
+  program.send(SIGTERM);
+  ASSERT_EQ(program.wait(), 75) << program.output();
+  EXPECT_THAT(program.output(),
+              AllOf(HasSubstr("asked to stop"), HasSubstr("--resume_from_checkpoint true")));
+  ASSERT_EQ(directory("run").list().size(), 1U);
+  const int64_t stopped_at = directory("run").list().back().step;
+  EXPECT_GE(stopped_at, 5);
+  ASSERT_LT(stopped_at, 600) << "the run was over before it was asked";
+
+  Program resumed(
+      train("run", {"--max_steps", "600", "--save_steps", "0", "--resume_from_checkpoint", "true"}),
+      log("resumed"));
+  ASSERT_EQ(resumed.wait(), 0) << resumed.output();
+  EXPECT_THAT(resumed.output(), HasSubstr("resumed at step " + std::to_string(stopped_at)));
+  ASSERT_EQ(whole.wait(), 0) << whole.output();
+  EXPECT_EQ(tensors_of(directory("run").checkpoint(600)), tensors_of(directory("whole").checkpoint(600)));
+  EXPECT_EQ(steps("run"), 600);
+}
+
+TEST_F(Processes, a_full_disk_during_a_save_is_told_and_leaves_the_checkpoint_before_usable) {
+  Program first(train("run", {"--max_steps", "4", "--lr_scheduler_type", "constant"}), log("first"));
+  ASSERT_EQ(first.wait(), 0) << first.output();
+  const auto before = tensors_of(directory("run").checkpoint(4));
+  // Room for metrics and text, not for a shard.
+  const std::vector<std::string> more{
+      "--max_steps", "8", "--lr_scheduler_type", "constant", "--resume_from_checkpoint", "true"};
+  Program full(train("run", more), log("full"), {.largest_file_bytes = 20000});
+  EXPECT_EQ(full.wait(), 65) << full.output();
+  EXPECT_THAT(full.output(), AllOf(HasSubstr("DataError"), HasSubstr("bytes"), HasSubstr("step-4")));
+  EXPECT_EQ(directory("run").list().size(), 1U);
+  EXPECT_EQ(tensors_of(directory("run").checkpoint(4)), before);
+  Program again(train("run", more), log("again"));
+  EXPECT_EQ(again.wait(), 0) << again.output();
+  EXPECT_EQ(directory("run").list().back().step, 8);
+}
+
+TEST_F(Processes, a_loss_that_is_not_finite_is_an_error_of_the_data) {
+  const ModelConfig config = read_model_config(run_.model());
+  const ModelLayout layout = make_model_layout(config);
+  const CheckpointReader reader(run_.model());
+  write_checkpoint(run_.folder() / "broken", config, layout,
+                   [&](int unit) {
+                     at::Tensor flat = at::zeros({layout.units[static_cast<size_t>(unit)].elements});
+                     reader.read_unit(layout.units[static_cast<size_t>(unit)], flat);
+                     if (unit == 0) flat.fill_(std::numeric_limits<float>::infinity());
+                     return flat;
+                   },
+                   at::kFloat, {});
+  auto words = train("run", {"--max_steps", "4"});
+  std::replace(words.begin(), words.end(), run_.model().string(), (run_.folder() / "broken").string());
+  Program program(words, log("run"));
+  EXPECT_EQ(program.wait(), 65) << program.output();
+  EXPECT_THAT(program.output(), AllOf(HasSubstr("DataError"), HasSubstr("step 1"), HasSubstr("nan")));
+}
+
+TEST_F(Processes, empty_and_missing_data_and_wrong_json_are_clear_errors) {
+  const auto end_of = [&](const std::string& train_file, const std::string& name) {
+    Program program(
+        {"train", "--model_name_or_path", run_.model().string(), "--train_file", train_file, "--output_dir",
+         (run_.folder() / name).string(), "--max_steps", "1", "--max_seq_length", "16"},
+        log(name));
+    const int code = program.wait();
+    return std::make_pair(code, program.output());
+  };
+  const auto [missing_code, missing] = end_of((run_.folder() / "nowhere").string(), "missing");
+  EXPECT_EQ(missing_code, 78) << missing;
+  EXPECT_THAT(missing, HasSubstr("nowhere"));
+  std::ofstream((run_.folder() / "none.bin").string());
+  std::ofstream((run_.folder() / "none.idx").string());
+  const auto [empty_code, empty] = end_of((run_.folder() / "none").string(), "empty");
+  EXPECT_EQ(empty_code, 65) << empty;
+  EXPECT_THAT(empty, HasSubstr("none.idx"));
+  std::ofstream(run_.model() / "config.json") << "{\"model_type\": \"llama\", oops}";
+  const auto [json_code, json] = end_of(run_.tokens().string(), "json");
+  EXPECT_EQ(json_code, 65) << json;
+  EXPECT_THAT(json, HasSubstr("config.json"));
+}
+
+TEST_F(Processes, eval_and_export_read_the_newest_checkpoint_and_agree) {
+  Program trained(train("run", {"--max_steps", "6"}), log("train"));
+  ASSERT_EQ(trained.wait(), 0) << trained.output();
+  Program exported(
+      {"export", "--checkpoint", (run_.folder() / "run").string(), "--out", (run_.folder() / "hf").string()},
+      log("export"));
+  ASSERT_EQ(exported.wait(), 0) << exported.output();
+  const auto evaluate = [&](const std::vector<std::string>& before, const std::string& flag,
+                            const fs::path& model) {
+    std::vector<std::string> words = before;
+    for (const std::string& word :
+         {std::string("eval"), std::string("loss"), flag, model.string(), std::string("--eval_file"),
+          run_.tokens().string(), std::string("--max_seq_length"), std::string("32"),
+          std::string("--threads"), std::string("1")})
+      words.push_back(word);
+    Program program(words, log("eval"));
+    EXPECT_EQ(program.wait(), 0) << program.output();
+    return program.output();
+  };
+  const std::string of_checkpoint = evaluate({}, "--checkpoint", run_.folder() / "run");
+  EXPECT_THAT(of_checkpoint, HasSubstr("perplexity"));
+  EXPECT_EQ(of_checkpoint, evaluate({}, "--model_name_or_path", run_.folder() / "hf"));
+}
+
+TEST(TextProgram, text_is_tokenized_once_and_two_ranks_train_on_it) {
+  const testing::TemporaryFolder folder;
+  const std::string model = (folder.path() / "model").string(), run = (folder.path() / "run").string();
+  Program init(
+      {"init", "--preset", "tiny", "--out", model, "--set", "hidden_size=16", "intermediate_size=16"},
+      folder.path() / "init.log");
+  ASSERT_EQ(init.wait(), 0) << init.output();
+  fs::create_directories(folder.path() / "text");
+  for (const char* name : {"a.txt", "b.txt"}) {
+    std::ofstream out(folder.path() / "text" / name);
+    for (int line = 0; line < 40; ++line) out << name << " has the line " << line << "\n";
+  }
+  Program program({"launch",
+                   "--nproc_per_node",
+                   "2",
+                   "--",
+                   "train",
+                   "--model_name_or_path",
+                   model,
+                   "--train_file",
+                   (folder.path() / "text").string(),
+                   "--eval_file",
+                   (folder.path() / "text" / "a.txt").string(),
+                   "--context_stages",
+                   "32:3,64:2",
+                   "--ulysses",
+                   "2",
+                   "--output_dir",
+                   run,
+                   "--per_device_train_batch_size",
+                   "1",
+                   "--threads",
+                   "1",
+                   "--bf16",
+                   "--peak_tflops",
+                   "1"},
+                  folder.path() / "train.log");
+  ASSERT_EQ(program.wait(), 0) << program.output();
+  EXPECT_THAT(program.output(),
+              AllOf(HasSubstr("step 5/5"), HasSubstr("stage 2/2"), HasSubstr("held-out loss")));
+  EXPECT_TRUE(fs::exists(folder.path() / "run" / "data" / "train.bin"));
+  EXPECT_TRUE(fs::exists(folder.path() / "run" / "checkpoints" / "step-5" / "tokenizer.json"));
+}
+
+TEST(VerifyProgram, exits_0_on_the_reference_and_1_beyond_the_tolerance) {
+  const fs::path fixture = fs::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures/llama";
+  const testing::TemporaryFolder folder;
+  const std::vector<std::string> verify{
+      "verify",    "--model", fixture.string(), "--reference", (fixture / "reference.safetensors").string(),
+      "--threads", "1"};
+  auto words = verify;
+  words.insert(words.begin(), {"launch", "--nproc_per_node", "2", "--"});
+  Program ranks(words, folder.path() / "ranks.log");
+  EXPECT_EQ(ranks.wait(), 0) << ranks.output();
+  EXPECT_THAT(ranks.output(), AllOf(HasSubstr("PASSED"), HasSubstr("over 2 ranks")));
+  words = verify;
+  words.insert(words.end(), {"--ranks_as_threads", "3", "--tolerance", "1e-12", "--json"});
+  Program threads(words, folder.path() / "threads.log");
+  EXPECT_EQ(threads.wait(), 1) << threads.output();
+  EXPECT_THAT(threads.output(), AllOf(HasSubstr("\"passed\": false"), HasSubstr("\"ranks\": 3")));
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,57 @@
+// Runs the trireme program as a user would, for tests of what happens to processes.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace trireme::testing {
+
+struct ProgramOptions {
+  int64_t largest_file_bytes = 0;  // 0: no limit (RLIMIT_FSIZE of the process and its children)
+};
+
+// One run of the program (the environment's TRIREME_BINARY); killed with its children when the object goes.
+class Program {
+ public:
+  Program(const std::vector<std::string>& arguments, const std::filesystem::path& output,
+          const ProgramOptions& options = {});
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  pid_t pid() const { return pid_; }
+  std::vector<pid_t> children() const;
+  void send(int signal) const;
+  // Its exit code (128 + signal for one that was killed); -1 when it did not end in time.
+  int wait(std::chrono::seconds limit = std::chrono::seconds(60));
+  // What it has printed so far, both streams.
+  std::string output() const;
+
+ private:
+  pid_t pid_ = -1;
+  bool ended_ = false;
+  int code_ = -1;
+  std::filesystem::path output_;
+};
+
+// Waits until `condition` holds; false after `limit`.
+template <typename Condition>
+bool eventually(const Condition& condition, std::chrono::seconds limit = std::chrono::seconds(60));
+
+}  // namespace trireme::testing
+
+#include <thread>
+
+template <typename Condition>
+bool trireme::testing::eventually(const Condition& condition, std::chrono::seconds limit) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
+}
