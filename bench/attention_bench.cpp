@@ -1,5 +1,6 @@
-// Times our attention beside libtorch's CPU flash kernel with repeated keys (what Hugging Face Transformers runs), in
-// one interleaved run: forward and backward, median and spread, GFLOP/s and share of the matmul rate.
+// Times our attention beside libtorch's CPU flash kernel with repeated keys (what Hugging Face Transformers
+// runs), in one interleaved run: forward and backward, median and spread, GFLOP/s and share of the matmul
+// rate.
 //
 //   attention_bench [--tokens 2048,8192] [--threads 1,2] [--heads 8] [--kv_heads 4] [--width 64] [--window 0]
 //                   [--seconds 3]
@@ -80,7 +81,8 @@ void measure(const Options& options, int64_t tokens, int threads, at::ScalarType
   AttentionSpec spec;
   spec.scale = 1 / std::sqrt(static_cast<double>(width));
   spec.window = options.number("window");
-  for (int64_t head = 0; head < heads; ++head) spec.kv_of_query.push_back(static_cast<int>(head * kv_heads / heads));
+  for (int64_t head = 0; head < heads; ++head)
+    spec.kv_of_query.push_back(static_cast<int>(head * kv_heads / heads));
   const auto ours = make_local_attention(AttentionKernel::flash, at::kCPU, dtype);
   const AttentionOutput out = ours->forward(q, k, v, spec);
 
@@ -97,7 +99,8 @@ void measure(const Options& options, int64_t tokens, int threads, at::ScalarType
   const std::vector<std::function<void()>> bodies{
       [&] { ours->forward(q, k, v, spec); },
       [&] {
-        at::_scaled_dot_product_flash_attention_for_cpu(q_BHSD, repeated(k), repeated(v), 0.0, true, {}, spec.scale);
+        at::_scaled_dot_product_flash_attention_for_cpu(q_BHSD, repeated(k), repeated(v), 0.0, true, {},
+                                                        spec.scale);
       },
       [&] { ours->backward(d_o, q, k, v, out, spec); },
       [&] {
@@ -112,19 +115,21 @@ void measure(const Options& options, int64_t tokens, int threads, at::ScalarType
       [&] { at::mm_out(c, a, b); },
   };
   const std::vector<Spread> t = interleave(bodies, static_cast<double>(options.number("seconds")));
-  const double pairs = spec.window == 0 || spec.window >= tokens
-                           ? tokens * (tokens + 1.0) / 2
-                           : spec.window * (spec.window + 1.0) / 2 + (tokens - spec.window) * 1.0 * spec.window;
+  const double pairs =
+      spec.window == 0 || spec.window >= tokens
+          ? tokens * (tokens + 1.0) / 2
+          : spec.window * (spec.window + 1.0) / 2 + (tokens - spec.window) * 1.0 * spec.window;
   const double forward_flop = 4 * pairs * width * heads, backward_flop = 10 * pairs * width * heads;
   const double matmul = 2.0 * 1024 * 1024 * 1024 / t[4].median;
-  std::printf("S %6ld  %s  %d threads  %s  matmul %.0f GFLOP/s\n", tokens, dtype == at::kFloat ? "fp32" : "bf16", threads,
-              ours->name().c_str(), matmul / 1e9);
+  std::printf("S %6ld  %s  %d threads  %s  matmul %.0f GFLOP/s\n", tokens,
+              dtype == at::kFloat ? "fp32" : "bf16", threads, ours->name().c_str(), matmul / 1e9);
   const auto line = [&](const char* what, double flop, const Spread& mine, const Spread& theirs) {
-    std::printf("  %-8s ours %9.2f ms [%.2f, %.2f] %5.0f GFLOP/s %3.0f %%   libtorch %9.2f ms [%.2f, %.2f] %5.0f "
-                "GFLOP/s %3.0f %%   %.2fx\n",
-                what, mine.median * 1e3, mine.low * 1e3, mine.high * 1e3, flop / mine.median / 1e9,
-                100 * flop / mine.median / matmul, theirs.median * 1e3, theirs.low * 1e3, theirs.high * 1e3,
-                flop / theirs.median / 1e9, 100 * flop / theirs.median / matmul, theirs.median / mine.median);
+    std::printf(
+        "  %-8s ours %9.2f ms [%.2f, %.2f] %5.0f GFLOP/s %3.0f %%   libtorch %9.2f ms [%.2f, %.2f] %5.0f "
+        "GFLOP/s %3.0f %%   %.2fx\n",
+        what, mine.median * 1e3, mine.low * 1e3, mine.high * 1e3, flop / mine.median / 1e9,
+        100 * flop / mine.median / matmul, theirs.median * 1e3, theirs.low * 1e3, theirs.high * 1e3,
+        flop / theirs.median / 1e9, 100 * flop / theirs.median / matmul, theirs.median / mine.median);
   };
   line("forward", forward_flop, t[0], t[1]);
   line("backward", backward_flop, t[2], t[3]);

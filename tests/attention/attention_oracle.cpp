@@ -49,7 +49,10 @@ OracleResult plain_low_precision(const at::Tensor& q, const at::Tensor& k, const
                                  const std::vector<int>& kv_of_query) {
   const at::ScalarType dtype = q.scalar_type();
   const int64_t tokens = q.size(1);
-  OracleResult r{at::zeros_like(q), {}, at::zeros_like(q), at::zeros(k.sizes(), at::kFloat),
+  OracleResult r{at::zeros_like(q),
+                 {},
+                 at::zeros_like(q),
+                 at::zeros(k.sizes(), at::kFloat),
                  at::zeros(v.sizes(), at::kFloat)};
   const at::Tensor hidden = seen(tokens, window).logical_not();
   for (int64_t b = 0; b < q.size(0); ++b)

@@ -1,11 +1,11 @@
-// Causal attention by its definition, in fp64, with dense S x S matrices and masks: the judge of every kernel. It
-// shares no code with trireme/attention.
+// Causal attention by its definition, in fp64, with dense S x S matrices and masks: the judge of every
+// kernel. It shares no code with trireme/attention.
 #pragma once
-
-#include <ATen/ATen.h>
 
 #include <string>
 #include <vector>
+
+#include <ATen/ATen.h>
 
 namespace trireme_test {
 
@@ -16,11 +16,12 @@ struct OracleResult {
 };
 
 // Inputs [B, S, heads, D] of any dtype; window 0 means all earlier tokens.
-OracleResult attention_oracle(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& d_o,
-                              double scale, int64_t window, const std::vector<int>& kv_of_query);
+OracleResult attention_oracle(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                              const at::Tensor& d_o, double scale, int64_t window,
+                              const std::vector<int>& kv_of_query);
 
-// The plain implementation in low precision: matrix products of `dtype` inputs with results rounded to it, softmax in
-// fp32. What a kernel's error is compared with.
+// The plain implementation in low precision: matrix products of `dtype` inputs with results rounded to it,
+// softmax in fp32. What a kernel's error is compared with.
 OracleResult plain_low_precision(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  const at::Tensor& d_o, double scale, int64_t window,
                                  const std::vector<int>& kv_of_query);

@@ -1,6 +1,7 @@
+#include "trireme/attention/head_shares.h"
+
 #include <gtest/gtest.h>
 
-#include "trireme/attention/head_shares.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -21,7 +22,8 @@ TEST(HeadShares, six_over_three_on_two_ranks_share_the_middle_key_value_head) {
 }
 
 TEST(HeadShares, every_query_head_is_computed_once_and_finds_its_key_value_head) {
-  for (const auto& [heads, kv_heads] : {std::pair{1, 1}, {3, 3}, {6, 2}, {7, 1}, {8, 4}, {14, 2}, {28, 4}, {40, 8}})
+  for (const auto& [heads, kv_heads] :
+       {std::pair{1, 1}, {3, 3}, {6, 2}, {7, 1}, {8, 4}, {14, 2}, {28, 4}, {40, 8}})
     for (int ranks = 1; ranks <= heads; ++ranks) {
       const HeadShares shares = share_heads(heads, kv_heads, ranks);
       int64_t next = 0;

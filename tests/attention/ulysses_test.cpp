@@ -1,10 +1,11 @@
 // Laws of Ulysses attention, with ranks as threads.
+#include "trireme/attention/ulysses.h"
+
 #include <mutex>
 #include <numeric>
 
 #include <gtest/gtest.h>
 
-#include "trireme/attention/ulysses.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 
@@ -50,16 +51,17 @@ AttentionSpec spec_of(int64_t window) {
 
 void expect_ranks_equal_one(int ranks, HeadCounts heads, int64_t tokens, int64_t batch, int64_t window,
                             at::ScalarType dtype, double tolerance) {
-  SCOPED_TRACE(testing::Message() << "P " << ranks << " heads " << heads.query << "/" << heads.key_value << " S "
-                                  << tokens << " B " << batch << " window " << window);
+  SCOPED_TRACE(testing::Message() << "P " << ranks << " heads " << heads.query << "/" << heads.key_value
+                                  << " S " << tokens << " B " << batch << " window " << window);
   const at::Tensor qkv = random_tensor({batch, tokens, heads.query + 2 * heads.key_value, kWidth}, 1, dtype);
   const at::Tensor d_o = random_tensor({batch, tokens, heads.query, kWidth}, 2, dtype);
   std::vector<int> map;
   for (int64_t head = 0; head < heads.query; ++head)
     map.push_back(static_cast<int>(head / (heads.query / heads.key_value)));
   const int64_t h = heads.query, k = heads.key_value;
-  const auto truth = trireme_test::attention_oracle(qkv.narrow(2, 0, h), qkv.narrow(2, h, k), qkv.narrow(2, h + k, k),
-                                                    d_o, spec_of(window).scale, window, map);
+  const auto truth =
+      trireme_test::attention_oracle(qkv.narrow(2, 0, h), qkv.narrow(2, h, k), qkv.narrow(2, h + k, k), d_o,
+                                     spec_of(window).scale, window, map);
   std::vector<at::Tensor> o(ranks), dqkv(ranks);
   on_ranks(ranks, [&](Group& group) {
     const UlyssesShape shape{{tokens, ranks}, share_heads(heads.query, heads.key_value, ranks)};
@@ -79,7 +81,8 @@ TEST(Ulysses, outputs_and_gradients_equal_those_of_one_rank) {
     for (const HeadCounts heads : kHeadCounts)
       if (ranks <= heads.query)
         for (const int64_t tokens : kTokens)
-          for (const int64_t batch : {1, 2}) expect_ranks_equal_one(ranks, heads, tokens, batch, 0, at::kFloat, 1e-5);
+          for (const int64_t batch : {1, 2})
+            expect_ranks_equal_one(ranks, heads, tokens, batch, 0, at::kFloat, 1e-5);
 }
 
 TEST(Ulysses, windows_and_bf16_travel_too) {
@@ -140,7 +143,8 @@ TEST(Ulysses, the_two_directions_are_adjoint) {
                                        random_tensor(ax.v.sizes().vec(), seed + 30)};
             const at::Tensor aty = heads_to_seq_qkv(group, shape, y);
             const at::Tensor z = random_tensor({batch, s, heads.query, kWidth}, seed + 40);
-            const at::Tensor az = seq_to_heads(group, shape, z), w = random_tensor(az.sizes().vec(), seed + 50);
+            const at::Tensor az = seq_to_heads(group, shape, z),
+                             w = random_tensor(az.sizes().vec(), seed + 50);
             const at::Tensor atw = heads_to_seq(group, shape, w);
             const std::lock_guard<std::mutex> lock(mutex);
             qkv_there += inner_product(ax.q, y.dq) + inner_product(ax.k, y.dk) + inner_product(ax.v, y.dv);
@@ -206,8 +210,8 @@ TEST(Ulysses, each_exchange_sends_what_the_formula_says_and_no_more) {
           const int64_t my_packed = my_query + 2 * shape.heads.key_value[group.rank()].size();
           const int64_t row_bytes = batch * kWidth * 4;
           group.reset_traffic();
-          const HeadsQkv mine = seq_to_heads_qkv(
-              group, shape, at::ones({batch, s, heads.query + 2 * heads.key_value, kWidth}));
+          const HeadsQkv mine =
+              seq_to_heads_qkv(group, shape, at::ones({batch, s, heads.query + 2 * heads.key_value, kWidth}));
           EXPECT_EQ(sent(), s * row_bytes * packed_of_others);
           const at::Tensor o = heads_to_seq(group, shape, at::ones(mine.q.sizes()));
           EXPECT_EQ(sent(), (tokens - s) * row_bytes * my_query);
@@ -225,7 +229,8 @@ TEST(Ulysses, a_shape_that_does_not_fit_the_group_is_a_bug_and_says_so) {
   const UlyssesShape shape{{5, 1}, share_heads(6, 3, 1)};
   EXPECT_THROW(seq_to_heads_qkv(group, shape, at::ones({1, 5, 11, kWidth})), InternalError);
   EXPECT_THROW(seq_to_heads(group, shape, at::ones({1, 4, 6, kWidth})), InternalError);
-  EXPECT_THROW(heads_to_seq(group, {{5, 2}, share_heads(6, 3, 2)}, at::ones({1, 5, 3, kWidth})), InternalError);
+  EXPECT_THROW(heads_to_seq(group, {{5, 2}, share_heads(6, 3, 2)}, at::ones({1, 5, 3, kWidth})),
+               InternalError);
 }
 
 }  // namespace

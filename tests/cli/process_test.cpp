@@ -81,8 +81,8 @@ TEST_F(Processes, a_rank_that_is_killed_ends_the_run_in_seconds_and_is_named) {
 }
 
 TEST_F(Processes, a_run_that_is_asked_to_stop_saves_exits_75_and_resumes_bitwise) {
-  Program whole(train("whole", {"--max_steps", "600", "--save_steps", "0"}), log("whole"));
-  Program program(train("run", {"--max_steps", "600", "--save_steps", "0"}), log("run"));
+  Program whole(train("whole", {"--max_steps", "250", "--save_steps", "0"}), log("whole"));
+  Program program(train("run", {"--max_steps", "250", "--save_steps", "0"}), log("run"));
   ASSERT_TRUE(eventually([&] { return steps("run") >= 5; })) << program.output();
   program.send(SIGTERM);
   ASSERT_EQ(program.wait(), 75) << program.output();
@@ -91,16 +91,16 @@ TEST_F(Processes, a_run_that_is_asked_to_stop_saves_exits_75_and_resumes_bitwise
   ASSERT_EQ(directory("run").list().size(), 1U);
   const int64_t stopped_at = directory("run").list().back().step;
   EXPECT_GE(stopped_at, 5);
-  ASSERT_LT(stopped_at, 600) << "the run was over before it was asked";
+  ASSERT_LT(stopped_at, 250) << "the run was over before it was asked";
 
   Program resumed(
-      train("run", {"--max_steps", "600", "--save_steps", "0", "--resume_from_checkpoint", "true"}),
+      train("run", {"--max_steps", "250", "--save_steps", "0", "--resume_from_checkpoint", "true"}),
       log("resumed"));
   ASSERT_EQ(resumed.wait(), 0) << resumed.output();
   EXPECT_THAT(resumed.output(), HasSubstr("resumed at step " + std::to_string(stopped_at)));
   ASSERT_EQ(whole.wait(), 0) << whole.output();
-  EXPECT_EQ(tensors_of(directory("run").checkpoint(600)), tensors_of(directory("whole").checkpoint(600)));
-  EXPECT_EQ(steps("run"), 600);
+  EXPECT_EQ(tensors_of(directory("run").checkpoint(250)), tensors_of(directory("whole").checkpoint(250)));
+  EXPECT_EQ(steps("run"), 250);
 }
 
 TEST_F(Processes, a_full_disk_during_a_save_is_told_and_leaves_the_checkpoint_before_usable) {

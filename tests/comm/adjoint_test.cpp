@@ -50,8 +50,8 @@ class Adjoint : public ::testing::TestWithParam<int> {
     return sum;
   }
   static std::vector<int64_t> uneven_rows(int ranks) {
-    std::vector<int64_t> rows;
-    for (int rank = 0; rank < ranks; ++rank) rows.push_back(rank == 1 ? 0 : rank + 2);
+    std::vector<int64_t> rows(ranks);
+    for (int rank = 0; rank < ranks; ++rank) rows[rank] = rank == 1 ? 0 : rank + 2;
     return rows;
   }
 };

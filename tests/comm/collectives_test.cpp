@@ -109,13 +109,10 @@ TEST_P(Collectives, all_to_all_where_one_rank_holds_everything) {
 TEST_P(Collectives, all_gather_concatenates_rows_even_uneven_or_empty) {
   run([&](Group& group) {
     const int P = group.size(), me = group.rank();
+    std::vector<int64_t> uneven(P);
+    for (int rank = 0; rank < P; ++rank) uneven[rank] = rank % 3;
     const std::vector<std::vector<int64_t>> cases = {std::vector<int64_t>(P, 2), std::vector<int64_t>(P, 0),
-                                                     [&] {
-                                                       std::vector<int64_t> rows;
-                                                       for (int rank = 0; rank < P; ++rank)
-                                                         rows.push_back(rank % 3);
-                                                       return rows;
-                                                     }()};
+                                                     uneven};
     for (const auto& rows : cases) {
       for (const auto dtype : {at::kFloat, at::kBFloat16, at::kLong}) {
         const at::Tensor got = all_gather(group, rows_of_rank(me, rows[me], dtype), rows);

@@ -132,29 +132,6 @@ TEST(Tokenizer, wrong_utf8_is_read_as_python_replaces_it) {
   }
 }
 
-TEST(Tokenizer, long_pieces_merge_as_short_ones_do) {
-  // The heap and the scan must agree: a piece of 47 bytes takes the scan, one of 48 and more the heap.
-  const Tokenizer tokenizer = Tokenizer::load(fixture("gpt2_tokenizer.json"));
-  std::string word;
-  for (const char* part :
-       {"re", "turn", "ing", "class", "er", "th", "on", "std", "tion", "e", "r", "in", "con"})
-    word += part;
-  const auto ids = tokenizer.encode(word);  // 37 bytes, not cut by the pattern
-  ASSERT_LT(ids.size(), word.size());
-  const auto long_ids = tokenizer.encode(word + "0" + word);  // a digit ends the piece
-  std::vector<int32_t> expected = ids;
-  const auto digit = tokenizer.encode("0");
-  expected.insert(expected.end(), digit.begin(), digit.end());
-  expected.insert(expected.end(), ids.begin(), ids.end());
-  EXPECT_EQ(long_ids, expected);
-  // A long piece of one letter: pairs join from the left.
-  const auto equals = tokenizer.encode(std::string(1000, '='));
-  EXPECT_EQ(tokenizer.decode(equals), std::string(1000, '='));
-  EXPECT_TRUE(std::is_sorted(equals.begin(), equals.end() - 1, [&](int32_t a, int32_t b) {
-    return tokenizer.token_of_id(a).size() > tokenizer.token_of_id(b).size();
-  }));
-}
-
 TEST(Tokenizer, end_of_text_comes_from_the_files_beside_it_in_order) {
   const TemporaryFolder folder;
   std::filesystem::copy_file(fixture("qwen_tokenizer.json"), folder / "tokenizer.json");

@@ -71,13 +71,16 @@ def check(tokenizer_file, texts, folder):
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama3", "qwen", "flags"])
 def test_random_text_of_every_script(kind, tmp_path):
-    check(FIXTURES / f"{kind}_tokenizer.json", list(random_texts(4000, seed=1)), tmp_path)
+    check(FIXTURES / f"{kind}_tokenizer.json", list(random_texts(1500, seed=1)), tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama3", "qwen", "flags"])
 def test_every_character_alone_and_beside_others(kind, tmp_path):
+    # Both ends of the great planes stand for what lies between them, which is all alike.
+    planes = [range(0x20000), range(0x2A600, 0x2BC00, 64), range(0x2EB00, 0x2FB00), range(0x31300, 0x32400, 16),
+              range(0xE0000, 0xE0200), range(0x10FF00, 0x110000)]
     texts = []
-    for first in range(0, 0x110000, 64):
+    for first in sorted({c // 64 * 64 for plane in planes for c in plane}):
         characters = [chr(c) for c in range(first, first + 64) if not 0xD800 <= c <= 0xDFFF]
         if characters:
             texts.append(" a".join(characters))
@@ -89,15 +92,12 @@ def test_every_character_alone_and_beside_others(kind, tmp_path):
 def test_source_code_with_a_large_vocabulary(kind, tmp_path):
     files = sorted(pathlib.Path(json.__file__).parent.parent.glob("*.py"))[:150]
     texts = [f.read_text(errors="replace") for f in files if f.stat().st_size]
-    tokenizer = tokenizers.Tokenizer.from_file(str(FIXTURES / f"{kind}_tokenizer.json"))
-    ignore_merges = kind == "llama3"
-    tokenizer.model = tokenizers.models.BPE(ignore_merges=ignore_merges)
+    settings = json.loads((FIXTURES / f"{kind}_tokenizer.json").read_text())
+    settings.update(added_tokens=[], post_processor=None)
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
     tokenizer.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(
         vocab_size=70000, min_frequency=2, show_progress=False,
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=[t.content for t in tokenizer.get_added_tokens_decoder().values()]))
-    if kind == "llama3":
-        tokenizer.post_processor = tokenizers.processors.ByteLevel(trim_offsets=False)
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), special_tokens=["<|endoftext|>"]))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     check(tmp_path / "tokenizer.json", texts, tmp_path)
 

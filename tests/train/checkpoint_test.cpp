@@ -5,6 +5,7 @@
 #include <numeric>
 #include <sys/resource.h>
 
+#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,6 +34,7 @@ EngineOptions adamw() {
 
 // Builds an engine on each of `ranks` threads and takes one step, so that moments are not zero.
 void with_engines(int ranks, const fs::path& model, const std::function<void(Engine&, Agreement&)>& body) {
+  at::set_num_threads(1);
   run_ranks_as_threads(ranks, [&](World& world) {
     EngineOptions options = adamw();
     options.ulysses = ranks;

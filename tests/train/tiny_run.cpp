@@ -2,6 +2,8 @@
 
 #include <mutex>
 
+#include <ATen/Parallel.h>
+
 #include "trireme/base/safetensors.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/data/indexed_dataset_writer.h"
@@ -39,6 +41,7 @@ TrainOptions TinyRun::options(const std::string& output_name) const {
 }
 
 TinyOutcome train_on_ranks(int ranks, const TrainOptions& options, int64_t stop_after) {
+  at::set_num_threads(1);  // steps of a millisecond gain nothing from more
   TinyOutcome result;
   std::mutex mutex;
   std::atomic<bool> stop{false};

@@ -1,6 +1,6 @@
 // Forward, for one key/value head and a stack of R rows (up to two query heads x 64 tokens):
 //
-//   for each block of up to 256 keys that the stack sees
+//   for each block of up to 512 keys that the stack sees
 //     s_RK = q_RD k_KD'       p = softmax step, o_RD = rescale o + p_RK v_KD
 //   o /= sum, lse = ln2 (max + log2 sum)
 //
@@ -15,7 +15,7 @@ namespace trireme {
 
 namespace {
 
-constexpr int64_t kKeys = 256;
+constexpr int64_t kKeys = 512;
 constexpr int64_t kStack = 2;
 constexpr int64_t kRows = kStack * kPanel;
 constexpr int64_t kPackedBytes = 16 << 20;  // packed keys and values at work at once, at least one head's

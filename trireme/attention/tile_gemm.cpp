@@ -18,14 +18,15 @@ void panel_gemm(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, int64_t 
     at::native::cpublas::brgemm(m, n, k, lda, kPanel, ldc, add, a, panel, c, /*is_vnni=*/true);
     return;
   }
-  for (int64_t i = 0; i < m; ++i)
-    for (int64_t j = 0; j < n; ++j) {
-      float sum = add ? c[i * ldc + j] : 0;
-      for (int64_t l = 0; l < k; ++l)
-        sum +=
-            static_cast<float>(a[i * lda + l]) * static_cast<float>(panel[panel_index<at::BFloat16>(l, j)]);
-      c[i * ldc + j] = sum;
+  for (int64_t i = 0; i < m; ++i) {
+    float* row = c + i * ldc;
+    if (!add) std::fill_n(row, n, 0.0f);
+    for (int64_t l = 0; l < k; ++l) {
+      const auto factor = static_cast<float>(a[i * lda + l]);
+      for (int64_t j = 0; j < n; ++j)
+        row[j] += factor * static_cast<float>(panel[panel_index<at::BFloat16>(l, j)]);
     }
+  }
 }
 
 void release_tiles() {

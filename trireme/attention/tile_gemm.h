@@ -8,6 +8,7 @@
 // E is the element type of A and B; sums are fp32.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -58,17 +59,20 @@ void pack_rows(const I* source, int64_t stride, int64_t rows, int64_t width, int
     E* to = out + r * padded_width;
     const int64_t used = r < rows ? width : 0;
     for (int64_t d = 0; d < used; ++d) to[d] = static_cast<E>(source[r * stride + d]);
-    for (int64_t d = used; d < padded_width; ++d) to[d] = static_cast<E>(0.0f);
+    std::fill(to + used, to + padded_width, E{});
   }
 }
 
 // One panel whose columns are 64 source rows: [depth, 64], depth >= width.
 template <typename E, typename I>
 void pack_columns_panel(const I* source, int64_t stride, int64_t rows, int64_t width, int64_t depth, E* out) {
-  for (int64_t k = 0; k < depth; ++k)
-    for (int64_t n = 0; n < kPanel; ++n)
-      out[panel_index<E>(k, n)] =
-          n < rows && k < width ? static_cast<E>(source[n * stride + k]) : static_cast<E>(0.0f);
+  if (rows < kPanel || width < depth) std::fill_n(out, panel_size(depth), E{});
+  constexpr int64_t kStep =
+      8;  // source rows at a time: whole sectors of the panel are written, not single words
+  for (int64_t n = 0; n < rows; n += kStep)
+    for (int64_t k = 0; k < width; ++k)
+      for (int64_t i = n; i < std::min(n + kStep, rows); ++i)
+        out[panel_index<E>(k, i)] = static_cast<E>(source[i * stride + k]);
 }
 
 // 64 source rows as rows k0 .. k0 + 64 of panels of `depth` rows, one panel for each 64 of width.
@@ -77,10 +81,14 @@ void pack_rows_panels(const I* source, int64_t stride, int64_t rows, int64_t wid
                       E* out) {
   for (int64_t d0 = 0; d0 < width; d0 += kPanel, out += panel_size(depth)) {
     const int64_t columns = std::min(kPanel, width - d0);
-    for (int64_t k = 0; k < kPanel; ++k)
-      for (int64_t n = 0; n < kPanel; ++n)
-        out[panel_index<E>(k0 + k, n)] =
-            k < rows && n < columns ? static_cast<E>(source[k * stride + d0 + n]) : static_cast<E>(0.0f);
+    if (rows < kPanel || columns < kPanel) std::fill_n(out + panel_size(k0), panel_size(kPanel), E{});
+    for (int64_t k = 0; k < rows; ++k) {
+      const I* from = source + k * stride + d0;
+      if (columns == kPanel)  // a constant length vectorises
+        for (int64_t n = 0; n < kPanel; ++n) out[panel_index<E>(k0 + k, n)] = static_cast<E>(from[n]);
+      else
+        for (int64_t n = 0; n < columns; ++n) out[panel_index<E>(k0 + k, n)] = static_cast<E>(from[n]);
+    }
   }
 }
 

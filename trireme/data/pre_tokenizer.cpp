@@ -31,6 +31,8 @@ bool flag(const Json& json, const char* key, bool otherwise, const std::string& 
 }
 
 bool is_number(uint32_t code) {
+  // Of Unicode 17, which the library's Digits knows already.
+  if ((code >= 0x11DE0 && code <= 0x11DE9) || (code >= 0x16FF4 && code <= 0x16FF6)) return true;
   const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(older_character(code)));
   return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
          category == UTF8PROC_CATEGORY_NO;

@@ -1,0 +1,119 @@
+"""Turns the rows of a benchmark (a header and one row a run) into a Markdown page."""
+import statistics
+
+from systems import SYSTEMS
+
+RECOMPUTE_TITLES = {False: "each at its fastest setting", True: "equal recompute: every layer is computed again in backward"}
+
+
+def median(values):
+    return statistics.median(values) if values else None
+
+
+def number(value, digits=0):
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def best_allocator(rows, system, dtype, length, recompute):
+    """The allocator with the highest median speed, or None where nothing has finished."""
+    speeds = {}
+    for row in rows:
+        if (row["system"], row["dtype"], row["length"], row["recompute"]) == (system, dtype, length, recompute) and not row["failed"]:
+            speeds.setdefault(row["allocator"], []).append(row["tokens_per_s"])
+    return max(speeds, key=lambda name: median(speeds[name])) if speeds else None
+
+
+class Cell:
+    """All runs of one system at one dtype, length and recompute setting, with the allocator that serves it best."""
+
+    def __init__(self, rows, system, dtype, length, recompute):
+        mine = [r for r in rows if (r["system"], r["dtype"], r["length"], r["recompute"]) == (system, dtype, length, recompute)]
+        self.allocator = best_allocator(rows, system, dtype, length, recompute)
+        self.runs = [r for r in mine if not r["failed"] and r["allocator"] == self.allocator]
+        self.failures = [r["failed"] for r in mine if r["failed"]]
+        speeds = [r["tokens_per_s"] for r in self.runs]
+        self.speed, self.least, self.most = median(speeds), min(speeds, default=None), max(speeds, default=None)
+        self.gflops = median([r["model_gflops"] for r in self.runs])
+        self.matmul = median([max(r["matmul_gflops_fp32"], r["matmul_gflops_precision"]) for r in self.runs
+                              if "matmul_gflops_fp32" in r])
+        self.memory_mib = median([sum(r["peak_rss_mib"]) for r in self.runs])
+        self.others = max((r["load"]["other_cores"] + r["load"]["steal_cores"] for r in self.runs), default=None)
+        self.losses = self.runs[0]["losses"] if self.runs else []
+
+
+def table(rows, dtype, recompute, lengths, shape):
+    lines = [f"| tokens | system | tokens/s (least - most) | share of matmul rate | peak memory, MiB | allocator | Trireme is | memory of Trireme | cores used by others |",
+             "|---:|---|---:|---:|---:|---|---:|---:|---:|"]
+    names = [s.name for s in SYSTEMS.values() if s.shape == shape and any(r["system"] == s.name for r in rows)]
+    shown = False
+    for length in lengths:
+        cells = {name: Cell(rows, name, dtype, length, recompute) for name in names}
+        ours = next((cells[n] for n in names if SYSTEMS[n].ours), None)
+        for name in names:
+            cell, note = cells[name], ""
+            if not cell.runs and not cell.failures:
+                continue
+            shown = True
+            if not cell.runs and not recompute:
+                fallback = Cell(rows, name, dtype, length, True)
+                note = f" ({cell.failures[0]})"
+                if fallback.runs:
+                    cell, note = fallback, note + ", with recompute"
+            if not cell.runs:
+                lines.append(f"| {length} | {SYSTEMS[name].title} | {cell.failures[0] if cell.failures else '-'} | | | | | | |")
+                continue
+            share = f"{100 * cell.gflops / ours.matmul:.0f}%" if ours and ours.matmul else "-"
+            peer = not SYSTEMS[name].ours
+            ratio = f"{ours.speed / cell.speed:.2f}x" if peer and ours and ours.speed else ""
+            memory = f"{ours.memory_mib / cell.memory_mib:.2f}x" if peer and ours and ours.memory_mib else ""
+            lines.append(f"| {length} | {SYSTEMS[name].title}{note} | {number(cell.speed)} ({number(cell.least)} - {number(cell.most)}) | {share} "
+                         f"| {number(cell.memory_mib)} | {cell.allocator} | {ratio} | {memory} | {number(cell.others, 2)} |")
+    return lines if shown else []
+
+
+def loss_lines(rows, lengths, dtypes):
+    """How far the peers' losses lie from ours, step by step on the same weights and tokens."""
+    lines = []
+    for dtype in dtypes:
+        for length in lengths:
+            cells = {name: Cell(rows, name, dtype, length, False) for name in SYSTEMS}
+            reference = next((cells[n] for n in ("trireme1", "trireme2") if cells[n].losses), None)
+            if reference is None:
+                continue
+            for name, cell in cells.items():
+                pairs = list(zip(reference.losses, cell.losses))
+                if cell is reference or not pairs:
+                    continue
+                worst = max(abs(a - b) / abs(a) for a, b in pairs)
+                lines.append(f"- {dtype}, {length} tokens, {SYSTEMS[name].title}: {len(pairs)} steps, largest difference "
+                             f"{worst:.1e} of the loss")
+    return lines
+
+
+def page(header, rows):
+    machine = header["machine"]
+    dtypes = [d for d in ("fp32", "bf16") if any(r["dtype"] == d for r in rows)]
+    lengths = sorted({r["length"] for r in rows})
+    rates = {}
+    for row in rows:
+        if "matmul_gflops_fp32" in row and row["system"] == "trireme1":
+            rates.setdefault("fp32", []).append(row["matmul_gflops_fp32"])
+            if row["dtype"] == "bf16":
+                rates.setdefault("bf16", []).append(row["matmul_gflops_precision"])
+    lines = [f"# Training speed and memory, {header['date']}{', quick' if header['quick'] else ''}", "",
+             f"`{header['command']}` at {header['commit']}. What the columns mean: [README](README.md).", "",
+             f"- {machine['processor']}, {machine['cores']} cores ({', '.join(machine['features'])}), "
+             f"{machine['memory_gib']} GiB, Linux {machine['kernel']}",
+             "- measured matmul rate of one process with all cores: " +
+             (", ".join(f"{name} {median(values):.0f} GFLOP/s" for name, values in rates.items()) or "-"),
+             f"- model: `trireme init --preset small`, {header['parameters']} parameters, the same weights and tokens for all; AdamW"]
+    for recompute in (False, True):
+        for dtype in dtypes:
+            for shape in ("one process", "two ranks"):
+                body = table(rows, dtype, recompute, lengths, shape)
+                if body:
+                    lines += ["", f"## {dtype}, {shape}, {RECOMPUTE_TITLES[recompute]}", "", *body]
+    agreement = loss_lines(rows, lengths, dtypes)
+    if agreement:
+        lines += ["", "## Do they compute the same?", "", *agreement]
+    return "\n".join(lines) + "\n"
