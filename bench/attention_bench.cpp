@@ -90,8 +90,8 @@ void measure(const Options& options, int64_t tokens, int threads, at::ScalarType
     return x.transpose(1, 2).repeat_interleave(heads / kv_heads, 1);
   };
   const at::Tensor q_BHSD = q.transpose(1, 2), do_BHSD = d_o.transpose(1, 2);
-  const auto [o_theirs, lse_theirs] = at::_scaled_dot_product_flash_attention_for_cpu(
-      q_BHSD, repeated(k), repeated(v), 0.0, true, {}, spec.scale);
+  const auto theirs = at::_scaled_dot_product_flash_attention_for_cpu(q_BHSD, repeated(k), repeated(v), 0.0,
+                                                                      true, {}, spec.scale);
   const at::Tensor k_repeated = repeated(k), v_repeated = repeated(v);
 
   const at::Tensor a = at::randn({1024, 1024}).to(dtype), b = at::randn({1024, 1024}).to(dtype);
@@ -105,7 +105,8 @@ void measure(const Options& options, int64_t tokens, int threads, at::ScalarType
       [&] { ours->backward(d_o, q, k, v, out, spec); },
       [&] {
         const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-            do_BHSD, q_BHSD, k_repeated, v_repeated, o_theirs, lse_theirs, 0.0, true, {}, spec.scale);
+            do_BHSD, q_BHSD, k_repeated, v_repeated, std::get<0>(theirs), std::get<1>(theirs), 0.0, true, {},
+            spec.scale);
         const auto folded = [&](const at::Tensor& x) {
           return x.reshape({1, kv_heads, heads / kv_heads, tokens, width}).sum(2);
         };
@@ -123,13 +124,13 @@ void measure(const Options& options, int64_t tokens, int threads, at::ScalarType
   const double matmul = 2.0 * 1024 * 1024 * 1024 / t[4].median;
   std::printf("S %6ld  %s  %d threads  %s  matmul %.0f GFLOP/s\n", tokens,
               dtype == at::kFloat ? "fp32" : "bf16", threads, ours->name().c_str(), matmul / 1e9);
-  const auto line = [&](const char* what, double flop, const Spread& mine, const Spread& theirs) {
+  const auto line = [&](const char* what, double flop, const Spread& mine, const Spread& other) {
     std::printf(
         "  %-8s ours %9.2f ms [%.2f, %.2f] %5.0f GFLOP/s %3.0f %%   libtorch %9.2f ms [%.2f, %.2f] %5.0f "
         "GFLOP/s %3.0f %%   %.2fx\n",
         what, mine.median * 1e3, mine.low * 1e3, mine.high * 1e3, flop / mine.median / 1e9,
-        100 * flop / mine.median / matmul, theirs.median * 1e3, theirs.low * 1e3, theirs.high * 1e3,
-        flop / theirs.median / 1e9, 100 * flop / theirs.median / matmul, theirs.median / mine.median);
+        100 * flop / mine.median / matmul, other.median * 1e3, other.low * 1e3, other.high * 1e3,
+        flop / other.median / 1e9, 100 * flop / other.median / matmul, other.median / mine.median);
   };
   line("forward", forward_flop, t[0], t[1]);
   line("backward", backward_flop, t[2], t[3]);

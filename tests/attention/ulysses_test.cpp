@@ -82,7 +82,8 @@ TEST(Ulysses, outputs_and_gradients_equal_those_of_one_rank) {
       if (ranks <= heads.query)
         for (const int64_t tokens : kTokens)
           for (const int64_t batch : {1, 2})
-            expect_ranks_equal_one(ranks, heads, tokens, batch, 0, at::kFloat, 1e-5);
+            if (batch == 1 || tokens == 3 || tokens == 61)
+              expect_ranks_equal_one(ranks, heads, tokens, batch, 0, at::kFloat, 1e-5);
 }
 
 TEST(Ulysses, windows_and_bf16_travel_too) {

@@ -95,6 +95,19 @@ TEST(Trainer, resumes_at_another_number_of_ranks_with_the_losses_of_a_run_that_n
   for (const auto& [step, loss] : moved.losses) EXPECT_NEAR(loss, straight.losses.at(step), 1e-4) << step;
 }
 
+TEST(Trainer, resumes_with_other_stages_only_where_the_data_still_fits) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  train_on_ranks(1, options, 7);  // two steps into the second stage
+  options.resume_from_checkpoint = "true";
+  options.context_stages = "16:9";
+  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("--context_stages"));
+  options.context_stages = "16:5,48:4";
+  EXPECT_THAT(message_of<DataError>(1, options), HasSubstr("sequence_tokens"));
+  options.context_stages = "16:5,32:5";
+  EXPECT_EQ(train_on_ranks(1, options).outcome.steps, 10);
+}
+
 TEST(Trainer, each_stage_has_its_length_and_learning_rates_in_the_metrics) {
   const TinyRun run;
   const TrainOptions options = run.options("run");

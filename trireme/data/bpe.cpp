@@ -92,7 +92,8 @@ Bpe::Bpe(const Json& model, const std::string& origin)
 
   const Json& merges = model["merges"];
   for (size_t rank = 0; rank < merges.size(); ++rank) {
-    const auto [left, right] = read_pair(merges[rank], origin, rank);
+    const auto pair = read_pair(merges[rank], origin, rank);
+    const std::string &left = pair.first, &right = pair.second;
     const auto id_of = [&](const std::string& token) {
       const auto found = vocabulary_.find(token);
       if (found == vocabulary_.end())

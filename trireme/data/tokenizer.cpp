@@ -33,7 +33,7 @@ std::filesystem::path find_file(const std::filesystem::path& path) {
   if (std::filesystem::is_regular_file(path)) return path;
   if (!std::filesystem::exists(path))
     throw ConfigError(cat("the tokenizer ", path.string(), " does not exist"));
-  const auto file = path / "tokenizer.json";
+  auto file = path / "tokenizer.json";
   if (!std::filesystem::is_regular_file(file))
     throw ConfigError(cat(path.string(),
                           ": holds no tokenizer.json; transformers' AutoTokenizer writes one: "

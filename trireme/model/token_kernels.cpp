@@ -139,18 +139,32 @@ float cross_entropy(X* __restrict logits, int64_t target, bool gradient, float s
     most = value > most ? value : most;
   }
   const float at_target = load(logits + target);
-  // Partial sums over pieces keep the error of a long row near that of one piece.
+  // Partial sums over pieces keep the error of a long row near that of one piece. An fp32 row keeps its exponentials for
+  // the gradient; in bf16 they would be rounded twice, so they are made again.
+  constexpr bool kKeeps = sizeof(X) == sizeof(float);
   constexpr int64_t kPiece = 1024;
   double total = 0;
   for (int64_t begin = 0; begin < V; begin += kPiece) {
     const int64_t end = begin + kPiece < V ? begin + kPiece : V;
     float sum = 0;
-    for (int64_t i = begin; i < end; ++i) sum += vector_exp(load(logits + i) - most);
+    if (kKeeps && gradient) {
+      for (int64_t i = begin; i < end; ++i) {
+        const float value = vector_exp(load(logits + i) - most);
+        store(logits + i, value);
+        sum += value;
+      }
+    } else {
+      for (int64_t i = begin; i < end; ++i) sum += vector_exp(load(logits + i) - most);
+    }
     total += static_cast<double>(sum);
   }
   if (gradient) {
     const float factor = scale / static_cast<float>(total);
-    for (int64_t i = 0; i < V; ++i) store(logits + i, vector_exp(load(logits + i) - most) * factor);
+    if (kKeeps) {
+      for (int64_t i = 0; i < V; ++i) store(logits + i, load(logits + i) * factor);
+    } else {
+      for (int64_t i = 0; i < V; ++i) store(logits + i, vector_exp(load(logits + i) - most) * factor);
+    }
     // Not p - 1 after rounding to the row's dtype: computed from the exact value.
     store(logits + target, vector_exp(at_target - most) * factor - scale);
   }

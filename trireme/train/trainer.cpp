@@ -185,9 +185,14 @@ void Trainer::resume() {
   steps_done_ = resumed.step;
   tokens_seen_ = resumed.tokens_seen;
   checkpoint_ = resume_from_->path;
-  if (steps_done_ < total_steps() && stage_of_step(stages_, steps_done_) == resumed.stage) {
-    open_stage(resumed.stage);
+  const int due = stage_of_step(stages_, steps_done_);
+  if (steps_done_ < total_steps() && due == resumed.stage) {
+    open_stage(due);
     loader_->restore(resumed.loader);
+  } else if (steps_done_ < total_steps() && stages_[static_cast<size_t>(due)].first_step != steps_done_) {
+    throw ConfigError(cat("step ", steps_done_, " of the checkpoint lies in stage ", resumed.stage + 1,
+                          " of its run, but in the middle of stage ", due + 1,
+                          " of these --context_stages: give the stages of that run (later ones may change)"));
   }
   note(cat("resumed at step ", steps_done_, " of ", total_steps(), " from ", checkpoint_.string()));
   for (const std::string& change : changed_options(resumed.options, to_json(options_)))
