@@ -37,13 +37,14 @@ class Cell:
         self.matmul = median([max(r["matmul_gflops_fp32"], r["matmul_gflops_precision"]) for r in self.runs
                               if "matmul_gflops_fp32" in r])
         self.memory_mib = median([sum(r["peak_rss_mib"]) for r in self.runs])
+        self.cpu_seconds = median([r["cpu_s_per_step"] for r in self.runs])
         self.others = max((r["load"]["other_cores"] + r["load"]["steal_cores"] for r in self.runs), default=None)
         self.losses = self.runs[0]["losses"] if self.runs else []
 
 
 def table(rows, dtype, recompute, lengths, shape):
-    lines = [f"| tokens | system | tokens/s (least - most) | share of matmul rate | peak memory, MiB | allocator | Trireme is | memory of Trireme | cores used by others |",
-             "|---:|---|---:|---:|---:|---|---:|---:|---:|"]
+    lines = [f"| tokens | system | tokens/s (least - most) | share of matmul rate | CPU s a step | peak memory, MiB | allocator | Trireme is | memory of Trireme | cores used by others |",
+             "|---:|---|---:|---:|---:|---:|---|---:|---:|---:|"]
     names = [s.name for s in SYSTEMS.values() if s.shape == shape and any(r["system"] == s.name for r in rows)]
     shown = False
     for length in lengths:
@@ -60,14 +61,14 @@ def table(rows, dtype, recompute, lengths, shape):
                 if fallback.runs:
                     cell, note = fallback, note + ", with recompute"
             if not cell.runs:
-                lines.append(f"| {length} | {SYSTEMS[name].title} | {cell.failures[0] if cell.failures else '-'} | | | | | | |")
+                lines.append(f"| {length} | {SYSTEMS[name].title} | {cell.failures[0] if cell.failures else '-'} | | | | | | | |")
                 continue
             share = f"{100 * cell.gflops / ours.matmul:.0f}%" if ours and ours.matmul else "-"
             peer = not SYSTEMS[name].ours
             ratio = f"{ours.speed / cell.speed:.2f}x" if peer and ours and ours.speed else ""
             memory = f"{ours.memory_mib / cell.memory_mib:.2f}x" if peer and ours and ours.memory_mib else ""
             lines.append(f"| {length} | {SYSTEMS[name].title}{note} | {number(cell.speed)} ({number(cell.least)} - {number(cell.most)}) | {share} "
-                         f"| {number(cell.memory_mib)} | {cell.allocator} | {ratio} | {memory} | {number(cell.others, 2)} |")
+                         f"| {number(cell.cpu_seconds, 1)} | {number(cell.memory_mib)} | {cell.allocator} | {ratio} | {memory} | {number(cell.others, 2)} |")
     return lines if shown else []
 
 
@@ -96,7 +97,7 @@ def page(header, rows):
     lengths = sorted({r["length"] for r in rows})
     rates = {}
     for row in rows:
-        if "matmul_gflops_fp32" in row and row["system"] == "trireme1":
+        if "matmul_gflops_fp32" in row:
             rates.setdefault("fp32", []).append(row["matmul_gflops_fp32"])
             if row["dtype"] == "bf16":
                 rates.setdefault("bf16", []).append(row["matmul_gflops_precision"])
@@ -104,7 +105,7 @@ def page(header, rows):
              f"`{header['command']}` at {header['commit']}. What the columns mean: [README](README.md).", "",
              f"- {machine['processor']}, {machine['cores']} cores ({', '.join(machine['features'])}), "
              f"{machine['memory_gib']} GiB, Linux {machine['kernel']}",
-             "- measured matmul rate of one process with all cores: " +
+             "- measured matmul rate of all cores: " +
              (", ".join(f"{name} {median(values):.0f} GFLOP/s" for name, values in rates.items()) or "-"),
              f"- model: `trireme init --preset small`, {header['parameters']} parameters, the same weights and tokens for all; AdamW"]
     for recompute in (False, True):

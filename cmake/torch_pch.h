@@ -1,10 +1,5 @@
 // Precompiled header of every library that uses libtorch: parsing these costs seconds a file.
 #pragma once
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -15,3 +10,8 @@
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>

@@ -15,7 +15,8 @@ class CpuCachingAllocator : public testing::Test {
 constexpr int64_t kMiB = int64_t{1} << 20;
 
 TEST_F(CpuCachingAllocator, hands_out_64_byte_aligned_memory_of_any_size) {
-  for (const int64_t bytes : std::vector<int64_t>{1, 63, 4096, 65536 - 1, 65536 + 1, 3 * kMiB, 9 * kMiB + 17}) {
+  for (const int64_t bytes :
+       std::vector<int64_t>{1, 63, 4096, 65536 - 1, 65536 + 1, 3 * kMiB, 9 * kMiB + 17}) {
     const at::Tensor tensor = at::full({bytes}, 7, at::kByte);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data_ptr()) % 64, 0) << bytes;
     EXPECT_EQ(tensor.sum().item<int64_t>(), 7 * bytes);

@@ -23,8 +23,8 @@ TEST(VectorMath, exp_of_the_far_ends) {
 
 TEST(VectorMath, bf16_rounds_to_nearest_even) {
   EXPECT_EQ(float_to_bf16(1.0f), 0x3f80);
-  EXPECT_EQ(float_to_bf16(1.00390625f), 0x3f80);   // halfway: to even
-  EXPECT_EQ(float_to_bf16(1.01171875f), 0x3f82);   // halfway: to even
+  EXPECT_EQ(float_to_bf16(1.00390625f), 0x3f80);  // halfway: to even
+  EXPECT_EQ(float_to_bf16(1.01171875f), 0x3f82);  // halfway: to even
   EXPECT_EQ(float_to_bf16(1.0040f), 0x3f81);
   EXPECT_EQ(bf16_to_float(0x4049), 3.140625f);
   EXPECT_TRUE(std::isnan(bf16_to_float(float_to_bf16(NAN))));

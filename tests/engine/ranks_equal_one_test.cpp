@@ -1,5 +1,5 @@
-// The laws of section 3 of the design: any number of ranks, any recompute policy and any tile size give the loss and
-// every gradient of one rank with nothing recomputed.
+// The laws of section 3 of the design: any number of ranks, any recompute policy and any tile size give the
+// loss and every gradient of one rank with nothing recomputed.
 #include <mutex>
 
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@ struct Outcome {
 };
 
 // `micro` micro-batches of B samples of S tokens; the ranks of a dp index take the samples of that index.
-Outcome run(const std::filesystem::path& model, int ranks, const EngineOptions& options, int64_t batch, int64_t tokens,
-            int64_t vocabulary, int micro = 1) {
+Outcome run(const std::filesystem::path& model, int ranks, const EngineOptions& options, int64_t batch,
+            int64_t tokens, int64_t vocabulary, int micro = 1) {
   Outcome outcome;
   std::mutex lock;
   run_ranks_as_threads(ranks, [&](World& world) {
@@ -30,8 +30,9 @@ Outcome run(const std::filesystem::path& model, int ranks, const EngineOptions& 
     StepBatches batches;
     const int dp = engine->mesh().dp_index;
     for (int at = 0; at < micro; ++at)
-      batches.push_back(testing::slice_of_batch(batch, tokens, vocabulary, 100 + at * engine->mesh().dp_size + dp,
-                                                options.ulysses, engine->mesh().ulysses->rank()));
+      batches.push_back(testing::slice_of_batch(batch, tokens, vocabulary,
+                                                100 + at * engine->mesh().dp_size + dp, options.ulysses,
+                                                engine->mesh().ulysses->rank()));
     Outcome mine{engine->accumulate_gradients(batches), testing::all_gradients(*engine)};
     const std::lock_guard guard(lock);
     if (world.rank() == 0) {
@@ -53,7 +54,8 @@ void expect_same(const Outcome& a, const Outcome& b, double tolerance, const std
 }
 
 TEST(Engine, any_ulysses_degree_gives_the_gradients_of_one_rank) {
-  for (const auto& [H, K] : std::vector<std::pair<int, int>>{{4, 2}, {6, 3}, {3, 3}, {6, 2}, {4, 1}, {7, 7}}) {
+  for (const auto& [H, K] :
+       std::vector<std::pair<int, int>>{{4, 2}, {6, 3}, {3, 3}, {6, 2}, {4, 1}, {7, 7}}) {
     TemporaryFolder folder;
     Json config = testing::tiny_llama_config(H, K);
     testing::write_tiny_model(folder.path(), config);
@@ -86,7 +88,8 @@ TEST(Engine, recompute_policies_are_bitwise_equal) {
       EngineOptions options;
       options.ulysses = ranks;
       options.precision = precision;
-      // Where x1 and gate|up are kept in bf16 but made again in fp32, keeping rounds: only equal dtypes are bitwise.
+      // Where x1 and gate|up are kept in bf16 but made again in fp32, keeping rounds: only equal dtypes are
+      // bitwise.
       options.bf16_matmul = Bf16Matmul::native;
       options.recompute = Recompute::none;
       const Outcome none = run(folder.path(), ranks, options, 1, 40, 70);
@@ -95,7 +98,8 @@ TEST(Engine, recompute_policies_are_bitwise_equal) {
         const Outcome other = run(folder.path(), ranks, options, 1, 40, 70);
         EXPECT_EQ(other.step.loss, none.step.loss);
         for (const auto& [name, gradient] : none.gradients)
-          EXPECT_TRUE(at::equal(other.gradients.at(name), gradient)) << name << " with policy " << int(policy);
+          EXPECT_TRUE(at::equal(other.gradients.at(name), gradient))
+              << name << " with policy " << int(policy);
       }
     }
 }

@@ -48,15 +48,17 @@ void write_tiny_model(const std::filesystem::path& folder, const Json& config, d
         for (const ParameterSpec& parameter : spec.parameters) {
           auto generator = at::make_generator<at::CPUGeneratorImpl>(std::hash<std::string>{}(parameter.name));
           at::Tensor view = parameter_view(flat, parameter);
-          view.normal_(parameter.shape.size() == 1 && parameter.name.find("norm") != std::string::npos ? 1.0 : 0.0,
-                       spread, generator);
+          view.normal_(
+              parameter.shape.size() == 1 && parameter.name.find("norm") != std::string::npos ? 1.0 : 0.0,
+              spread, generator);
         }
         return flat;
       },
       at::kFloat, {});
 }
 
-TokenBatch slice_of_batch(int64_t batch, int64_t tokens, int64_t vocabulary, uint64_t seed, int ranks, int rank) {
+TokenBatch slice_of_batch(int64_t batch, int64_t tokens, int64_t vocabulary, uint64_t seed, int ranks,
+                          int rank) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   const at::Tensor ids = at::randint(0, vocabulary, {batch, tokens}, generator, at::kLong);
   at::Tensor targets = at::randint(0, vocabulary, {batch, tokens}, generator, at::kLong);

@@ -10,7 +10,8 @@
 
 namespace trireme::testing {
 
-// A Hugging Face config.json of a small Llama with `query_heads` and `key_value_heads`; tests change what they need.
+// A Hugging Face config.json of a small Llama with `query_heads` and `key_value_heads`; tests change what
+// they need.
 Json tiny_llama_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 
 // A folder that is removed with the object.
@@ -29,9 +30,10 @@ class TemporaryFolder {
 // Writes config.json and weights: normal values of size `spread`, norms around 1.
 void write_tiny_model(const std::filesystem::path& folder, const Json& config, double spread = 0.15);
 
-// The same random batch for any number of ranks: this rank's slice of B samples of S tokens; about one target in five
-// is -100.
-TokenBatch slice_of_batch(int64_t batch, int64_t tokens, int64_t vocabulary, uint64_t seed, int ranks, int rank);
+// The same random batch for any number of ranks: this rank's slice of B samples of S tokens; about one target
+// in five is -100.
+TokenBatch slice_of_batch(int64_t batch, int64_t tokens, int64_t vocabulary, uint64_t seed, int ranks,
+                          int rank);
 
 // Every gradient after accumulate_gradients, by parameter name.
 std::map<std::string, at::Tensor> all_gradients(Engine& engine);

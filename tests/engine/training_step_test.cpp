@@ -1,4 +1,5 @@
-// Updates: SGD and AdamW against formulas written here in fp64, clipping, weight decay's exceptions, several ranks.
+// Updates: SGD and AdamW against formulas written here in fp64, clipping, weight decay's exceptions, several
+// ranks.
 #include <mutex>
 
 #include <gtest/gtest.h>
@@ -18,8 +19,8 @@ std::map<std::string, at::Tensor> all_values(Engine& engine) {
   std::map<std::string, at::Tensor> values;
   for (size_t unit = 0; unit < engine.layout().units.size(); ++unit)
     for (const ParameterSpec& parameter : engine.layout().units[unit].parameters)
-      values[parameter.name] =
-          parameter_view(engine.unit_values(static_cast<int>(unit)), parameter).to(at::kDouble, false, /*copy=*/true);
+      values[parameter.name] = parameter_view(engine.unit_values(static_cast<int>(unit)), parameter)
+                                   .to(at::kDouble, false, /*copy=*/true);
   return values;
 }
 

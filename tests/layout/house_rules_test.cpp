@@ -17,7 +17,8 @@ void for_sources(const F& body) {
     if (!fs::exists(root)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(root)) {
       const std::string extension = entry.path().extension();
-      if (extension == ".h" || extension == ".cpp" || extension == ".cu" || extension == ".py") body(entry.path());
+      if (extension == ".h" || extension == ".cpp" || extension == ".cu" || extension == ".py")
+        body(entry.path());
     }
   }
 }

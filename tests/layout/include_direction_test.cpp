@@ -1,5 +1,5 @@
-// Reads every #include under trireme/ and fails on an arrow that points the wrong way: a folder may include folders to
-// its left only, and never a sibling.
+// Reads every #include under trireme/ and fails on an arrow that points the wrong way: a folder may include
+// folders to its left only, and never a sibling.
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -15,8 +15,9 @@ namespace {
 
 const std::map<std::string, int>& ranks() {
   static const std::map<std::string, int> all = {
-      {"base", 0},  {"device", 1}, {"comm", 2},    {"attention", 3}, {"memory", 3}, {"data", 3}, {"model", 4},
-      {"shard", 4}, {"engine", 5}, {"measure", 6}, {"plan", 6},      {"eval", 6},   {"train", 7}, {"cli", 8}};
+      {"base", 0}, {"device", 1}, {"comm", 2},  {"attention", 3}, {"memory", 3},
+      {"data", 3}, {"model", 4},  {"shard", 4}, {"engine", 5},    {"measure", 6},
+      {"plan", 6}, {"eval", 6},   {"train", 7}, {"cli", 8}};
   return all;
 }
 

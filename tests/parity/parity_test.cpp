@@ -1,6 +1,6 @@
-// Every family and rope kind against Hugging Face: loss, logits and every gradient of the committed references
-// (tests/parity/make_fixtures.py made them with transformers in fp64), for P in 1, 2, 3, 4 ranks, to 1e-4 of each
-// tensor's largest entry.
+// Every family and rope kind against Hugging Face: loss, logits and every gradient of the committed
+// references (tests/parity/make_fixtures.py made them with transformers in fp64), for P in 1, 2, 3, 4 ranks,
+// to 1e-4 of each tensor's largest entry.
 #include <filesystem>
 
 #include <gtest/gtest.h>
@@ -31,7 +31,8 @@ class Parity : public testing::TestWithParam<std::string> {
     VerifyResult result;
     options.ulysses = ranks;
     run_ranks_as_threads(ranks, [&](World& world) {
-      VerifyResult mine = verify_reference(world, folder(), folder() / "reference.safetensors", options, 1e-4);
+      VerifyResult mine =
+          verify_reference(world, folder(), folder() / "reference.safetensors", options, 1e-4);
       if (world.rank() == 0) result = std::move(mine);
     });
     return result;

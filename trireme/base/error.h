@@ -56,11 +56,11 @@ std::string cat(const Parts&... parts) {
 }
 
 // Throws InternalError with the place when a promise inside the code does not hold.
-#define TRIREME_ASSERT(condition, ...)                                                                        \
-  do {                                                                                                       \
-    if (!(condition))                                                                                         \
-      throw ::trireme::InternalError(                                                                         \
-          ::trireme::cat(__FILE__, ":", __LINE__, ": ", #condition, " does not hold. ", ##__VA_ARGS__));      \
+#define TRIREME_ASSERT(condition, ...)                                                                   \
+  do {                                                                                                   \
+    if (!(condition))                                                                                    \
+      throw ::trireme::InternalError(                                                                    \
+          ::trireme::cat(__FILE__, ":", __LINE__, ": ", #condition, " does not hold. ", ##__VA_ARGS__)); \
   } while (false)
 
 }  // namespace trireme

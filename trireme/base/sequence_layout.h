@@ -1,5 +1,5 @@
-// Which token lies where: S tokens over P ranks, contiguous shares that differ by at most one token, so any length
-// fits any number of ranks, without padding. A share may be empty (S < P).
+// Which token lies where: S tokens over P ranks, contiguous shares that differ by at most one token, so any
+// length fits any number of ranks, without padding. A share may be empty (S < P).
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,8 @@ namespace trireme {
 
 int64_t parse_count(const std::string& text, const std::string& what) {
   const auto fail = [&](const char* why) -> int64_t {
-    throw ConfigError(cat(what, ": '", text, "' ", why, "; expected a whole number, or one with k, m or g (512k)"));
+    throw ConfigError(
+        cat(what, ": '", text, "' ", why, "; expected a whole number, or one with k, m or g (512k)"));
   };
   int64_t value = 0;
   const char* end = text.data() + text.size();

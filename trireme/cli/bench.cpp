@@ -45,7 +45,8 @@ Json machine() {
 
 void print_text(const StepRate& rate, const std::string& description) {
   std::cout << description << "\n"
-            << "step          " << fixed(rate.median_step_seconds, 4) << " s (median)\n"
+            << "step          " << fixed(rate.median_step_seconds, 4) << " s (median), "
+            << fixed(rate.cpu_seconds_per_step, 3) << " s of processor time\n"
             << "tokens/s      " << fixed(rate.tokens_per_second, 1) << "\n"
             << "model GFLOP/s " << fixed(rate.model_flops_per_step / rate.median_step_seconds / 1e9, 1)
             << ", " << fixed(100 * rate.matmul_share(), 1) << "% of the measured matmul rate (fp32 "

@@ -1,12 +1,11 @@
 #include "trireme/device/cpu_caching_allocator.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <sys/mman.h>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -138,10 +137,11 @@ class CachingAllocator final : public c10::Allocator {
   }
 
   [[noreturn]] void out_of_memory(size_t bytes) const {
-    throw ConfigError(cat("out of host memory: asked for ", format_bytes(static_cast<int64_t>(bytes)), " more with ",
-                          format_bytes(counts_.in_use_bytes),
-                          " in use by tensors; a shorter --max_seq_length, more ranks, --recompute full or a smaller ",
-                          "batch needs less"));
+    throw ConfigError(
+        cat("out of host memory: asked for ", format_bytes(static_cast<int64_t>(bytes)), " more with ",
+            format_bytes(counts_.in_use_bytes),
+            " in use by tensors; a shorter --max_seq_length, more ranks, --recompute full or a smaller ",
+            "batch needs less"));
   }
 
   std::mutex mutex_;
@@ -156,12 +156,20 @@ CachingAllocator& the_allocator() {
   return *allocator;
 }
 
-void free_block(void* data) { the_allocator().give_back(data); }
+void free_block(void* data) {
+  the_allocator().give_back(data);
+}
 
 }  // namespace
 
-void install_cpu_caching_allocator() { c10::SetCPUAllocator(&the_allocator(), /*priority=*/100); }
-HostMemoryCounts host_memory_counts() { return the_allocator().counts(); }
-void reset_host_memory_peaks() { the_allocator().reset_peaks(); }
+void install_cpu_caching_allocator() {
+  c10::SetCPUAllocator(&the_allocator(), /*priority=*/100);
+}
+HostMemoryCounts host_memory_counts() {
+  return the_allocator().counts();
+}
+void reset_host_memory_peaks() {
+  the_allocator().reset_peaks();
+}
 
 }  // namespace trireme

@@ -1,6 +1,7 @@
-// A caching allocator for libtorch's CPU tensors. glibc gives large blocks back to the kernel and faults them in again on
-// the next use, which costs a training step up to a third of its time. This one keeps freed blocks for the next request
-// of a like size, asks for huge pages, and counts bytes. What it holds never exceeds 1.1 x the most that was in use.
+// A caching allocator for libtorch's CPU tensors. glibc gives large blocks back to the kernel and faults them
+// in again on the next use, which costs a training step up to a third of its time. This one keeps freed
+// blocks for the next request of a like size, asks for huge pages, and counts bytes. What it holds never
+// exceeds 1.1 x the most that was in use.
 //
 // The program registers it; the library never does.
 #pragma once

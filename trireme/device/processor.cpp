@@ -1,11 +1,9 @@
 #include "trireme/device/processor.h"
 
-#include <sched.h>
-#include <sys/resource.h>
-
 #include <fstream>
+#include <sched.h>
 #include <string>
-
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace trireme {

@@ -6,7 +6,8 @@
 
 namespace trireme {
 
-// True where bf16 matmuls have their own instructions (AMX, AVX512-BF16), so that bf16 operands are the fast ones.
+// True where bf16 matmuls have their own instructions (AMX, AVX512-BF16), so that bf16 operands are the fast
+// ones.
 bool cpu_has_bf16_matmul();
 std::string cpu_model_name();
 int cpu_cores();  // that this process may run on

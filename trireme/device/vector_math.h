@@ -1,5 +1,5 @@
-// Arithmetic that loops of a kernel file inline: no library calls, so that the compiler vectorises them. In an anonymous
-// namespace because each kernel file is compiled for several instruction sets.
+// Arithmetic that loops of a kernel file inline: no library calls, so that the compiler vectorises them. In
+// an anonymous namespace because each kernel file is compiled for several instruction sets.
 #pragma once
 
 #include <stdint.h>

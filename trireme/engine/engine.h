@@ -1,10 +1,11 @@
-// The engine: a model, its stores and the walk over its units. Training, evaluation, verify and export all drive this.
+// The engine: a model, its stores and the walk over its units. Training, evaluation, verify and export all
+// drive this.
 //
 //   auto engine = assemble(world, model_dir, options);          // engine/assemble.h
 //   engine->train_step(batches, learning_rate);                 // forward, backward, update
 //
-// One loss rule: every rank backpropagates sum(cross entropy) / (valid targets of the whole step over all ranks);
-// gradients are summed over dp x sp; the same scalar is logged.
+// One loss rule: every rank backpropagates sum(cross entropy) / (valid targets of the whole step over all
+// ranks); gradients are summed over dp x sp; the same scalar is logged.
 #pragma once
 
 #include <functional>
@@ -36,7 +37,7 @@ struct EvaluationResult {
 
 // One named part of the training state of a unit: the fp32 master values, an optimizer moment.
 struct StateTensor {
-  std::string name;   // "layer.3/master", "layer.3/exp_avg", "layer.3/exp_avg_sq"
+  std::string name;  // "layer.3/master", "layer.3/exp_avg", "layer.3/exp_avg_sq"
   int unit = 0;
   at::Tensor values;  // flat fp32, whole unit; writing to it changes the engine (call state_restored after)
 };
@@ -52,8 +53,8 @@ class Engine {
   // "attention flash-cpu fp32; matmul bf16 values in fp32; ..." for logs and `trireme info`.
   virtual std::string description() const = 0;
 
-  // A whole optimizer step. Collective. Throws DataError naming the step's numbers when no target is valid, or when the
-  // loss or the gradient norm is not finite (the parameters are then unchanged).
+  // A whole optimizer step. Collective. Throws DataError naming the step's numbers when no target is valid,
+  // or when the loss or the gradient norm is not finite (the parameters are then unchanged).
   virtual StepResult train_step(const StepBatches& batches, double learning_rate) = 0;
 
   // The step's loss and summed gradients without an update; gradients stay until the next call. Collective.
@@ -61,8 +62,8 @@ class Engine {
   // fp32 gradient of one parameter after accumulate_gradients, summed over ranks.
   virtual at::Tensor gradient(const ParameterSpec& parameter, int unit) = 0;
 
-  // Forward only, split over ranks like training. Collective. With `on_logits`, hands over the logits tile by tile:
-  // rows [first_row, first_row + n) of this rank's flattened [B * s] tokens, [n, V].
+  // Forward only, split over ranks like training. Collective. With `on_logits`, hands over the logits tile by
+  // tile: rows [first_row, first_row + n) of this rank's flattened [B * s] tokens, [n, V].
   virtual EvaluationResult evaluate(
       const TokenBatch& batch,
       const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits = nullptr) = 0;
@@ -76,7 +77,8 @@ class Engine {
   // After a checkpoint was read into state(): refreshes what derives from it.
   virtual void state_restored(int64_t optimizer_steps) = 0;
 
-  // Model FLOPs of a step of `batch` samples of `tokens` tokens: 6 N T + 6 L H D sum(s^2) (causal; windows counted).
+  // Model FLOPs of a step of `batch` samples of `tokens` tokens: 6 N T + 6 L H D sum(s^2) (causal; windows
+  // counted).
   virtual double model_flops(int64_t tokens, int64_t batch) const = 0;
 };
 

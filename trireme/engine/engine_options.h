@@ -27,7 +27,7 @@ struct OptimizerOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double weight_decay = 0;  // skips norms and biases
+  double weight_decay = 0;   // skips norms and biases
   double max_grad_norm = 0;  // 0: no clipping
 };
 
@@ -45,7 +45,8 @@ struct EngineOptions {
   OptimizerOptions optimizer;
 };
 
-Recompute parse_recompute(const std::string& text);   // "full", "keep_attention", "none"; ConfigError otherwise
-Precision parse_precision(const std::string& text);   // "fp32", "bf16"; ConfigError otherwise
+Recompute parse_recompute(
+    const std::string& text);  // "full", "keep_attention", "none"; ConfigError otherwise
+Precision parse_precision(const std::string& text);  // "fp32", "bf16"; ConfigError otherwise
 
 }  // namespace trireme

@@ -33,7 +33,8 @@ LayerTensors LayerRunner::tensors(const DecoderTensors& weights, const SequenceC
   return {&config_, weights, context.rotary};
 }
 
-HeadsQkv LayerRunner::project(const LayerTensors& layer, const SequenceContext& context, const at::Tensor& x) {
+HeadsQkv LayerRunner::project(const LayerTensors& layer, const SequenceContext& context,
+                              const at::Tensor& x) {
   const int64_t N = config_.num_attention_heads + 2 * config_.num_key_value_heads, D = config_.head_dim;
   const at::Tensor qkv = at::empty({x.size(0), N, D}, x.options());
   for_tiles(x.size(0), tile_tokens_, [&](int64_t begin, int64_t count) {
@@ -51,7 +52,8 @@ at::Tensor LayerRunner::forward(int64_t layer, const DecoderTensors& weights, co
   AttentionOutput attended = attention_.forward(heads.q, heads.k, heads.v, spec);
   const bool keep_all = saved != nullptr && recompute_ == Recompute::none;
   if (!keep_all) heads = {};
-  const at::Tensor o = heads_to_seq(ulysses_, context.shape, attended.o).reshape({x.size(0), config_.query_width()});
+  const at::Tensor o =
+      heads_to_seq(ulysses_, context.shape, attended.o).reshape({x.size(0), config_.query_width()});
 
   const int64_t tokens = x.size(0);
   at::Tensor y = at::empty_like(x);
@@ -62,8 +64,8 @@ at::Tensor LayerRunner::forward(int64_t layer, const DecoderTensors& weights, co
   }
   for_tiles(tokens, tile_tokens_, [&](int64_t begin, int64_t count) {
     AttentionOutputKept kept{undefined_or_rows(x1, begin, count), undefined_or_rows(gate_up, begin, count)};
-    attention_output_forward(tensors, x.narrow(0, begin, count), o.narrow(0, begin, count), y.narrow(0, begin, count),
-                             keep_all ? &kept : nullptr);
+    attention_output_forward(tensors, x.narrow(0, begin, count), o.narrow(0, begin, count),
+                             y.narrow(0, begin, count), keep_all ? &kept : nullptr);
   });
   if (saved != nullptr) {
     switch (recompute_) {
@@ -137,8 +139,8 @@ at::Tensor LayerRunner::backward(int64_t layer, const DecoderTensors& weights, D
   const at::Tensor dqkv = heads_to_seq_qkv(ulysses_, context.shape, local).flatten(0, 1);
   local = {};
   for_tiles(tokens, tile_tokens_, [&](int64_t begin, int64_t count) {
-    attention_input_backward(tensors, gradients, x.narrow(0, begin, count), begin, dqkv.narrow(0, begin, count),
-                             dy.narrow(0, begin, count));
+    attention_input_backward(tensors, gradients, x.narrow(0, begin, count), begin,
+                             dqkv.narrow(0, begin, count), dy.narrow(0, begin, count));
   });
   return dy;
 }

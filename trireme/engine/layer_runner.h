@@ -1,7 +1,8 @@
-// One decoder layer on this rank's slice: the token-wise halves in tiles, attention between them through Ulysses'
-// exchanges.
+// One decoder layer on this rank's slice: the token-wise halves in tiles, attention between them through
+// Ulysses' exchanges.
 //
-//   forward   x_BsM -> attention_input (tiles) -> qkv_BsND -> all-to-all -> local attention -> all-to-all -> o_BsHD
+//   forward   x_BsM -> attention_input (tiles) -> qkv_BsND -> all-to-all -> local attention -> all-to-all ->
+//   o_BsHD
 //             -> attention_output (tiles) -> y_BsM
 //   backward  the same way back, with what the recompute policy did not keep made again
 //
@@ -24,10 +25,10 @@ namespace trireme {
 
 // What all layers of one forward share.
 struct SequenceContext {
-  int64_t batch = 1;           // B
-  int64_t shard_tokens = 0;    // s
-  UlyssesShape shape;          // S over the ulysses group
-  RotaryTable rotary;          // of this rank's positions
+  int64_t batch = 1;                    // B
+  int64_t shard_tokens = 0;             // s
+  UlyssesShape shape;                   // S over the ulysses group
+  RotaryTable rotary;                   // of this rank's positions
   at::ScalarType storage = at::kFloat;  // dtype of what lies between tiles
 };
 
@@ -35,11 +36,15 @@ class LayerRunner {
  public:
   LayerRunner(const ModelConfig& config, Group& ulysses, LocalAttention& attention, Recompute recompute,
               int64_t tile_tokens)
-      : config_(config), ulysses_(ulysses), attention_(attention), recompute_(recompute), tile_tokens_(tile_tokens) {}
+      : config_(config),
+        ulysses_(ulysses),
+        attention_(attention),
+        recompute_(recompute),
+        tile_tokens_(tile_tokens) {}
 
   // x [B * s, M] -> y [B * s, M]. With `saved`, fills it for backward (x is kept, not copied). Collective.
-  at::Tensor forward(int64_t layer, const DecoderTensors& weights, const SequenceContext& context, const at::Tensor& x,
-                     Saved* saved);
+  at::Tensor forward(int64_t layer, const DecoderTensors& weights, const SequenceContext& context,
+                     const at::Tensor& x, Saved* saved);
   // dy [B * s, M] -> dx [B * s, M]; may write over dy. Adds to the gradients. Collective.
   at::Tensor backward(int64_t layer, const DecoderTensors& weights, DecoderTensors& gradients,
                       const SequenceContext& context, Saved saved, at::Tensor dy);

@@ -6,21 +6,26 @@
 
 namespace trireme {
 
-ModelWalk::ModelWalk(const ModelConfig& config, const ModelLayout& layout, Group& ulysses, LayerRunner& layers,
-                     ParameterStore& parameters, const WalkSettings& settings)
-    : config_(config), layout_(layout), ulysses_(ulysses), layers_(layers), parameters_(parameters),
+ModelWalk::ModelWalk(const ModelConfig& config, const ModelLayout& layout, Group& ulysses,
+                     LayerRunner& layers, ParameterStore& parameters, const WalkSettings& settings)
+    : config_(config),
+      layout_(layout),
+      ulysses_(ulysses),
+      layers_(layers),
+      parameters_(parameters),
       settings_(settings) {}
 
 void ModelWalk::check(const TokenBatch& batch) const {
   const SequenceLayout& layout = batch.layout;
-  TRIREME_ASSERT(layout.ranks == ulysses_.size(), "the batch is cut for ", layout.ranks, " ranks, the group has ",
-                 ulysses_.size());
+  TRIREME_ASSERT(layout.ranks == ulysses_.size(), "the batch is cut for ", layout.ranks,
+                 " ranks, the group has ", ulysses_.size());
   TRIREME_ASSERT(batch.tokens.dim() == 2 && batch.tokens.size(1) == layout.size(ulysses_.rank()) &&
                      batch.targets.sizes() == batch.tokens.sizes(),
                  "tokens ", batch.tokens.sizes(), " targets ", batch.targets.sizes());
   if (settings_.strict_divisible && !layout.divisible()) {
     const int64_t below = layout.tokens / layout.ranks * layout.ranks;
-    throw ConfigError(cat("sequence length ", layout.tokens, " is not divisible by ulysses degree ", layout.ranks,
+    throw ConfigError(cat("sequence length ", layout.tokens, " is not divisible by ulysses degree ",
+                          layout.ranks,
                           "; the nearest lengths that are: ", below > 0 ? cat(below, " and ") : std::string(),
                           below + layout.ranks, " (without --strict_divisible any length works)"));
   }
@@ -31,8 +36,8 @@ void ModelWalk::check(const TokenBatch& batch) const {
                         " is outside the model's vocabulary of ", config_.vocab_size,
                         "; the data were made with another tokenizer"));
   if (batch.targets.max().item<int64_t>() >= config_.vocab_size)
-    throw DataError(cat("target id ", batch.targets.max().item<int64_t>(), " is outside the model's vocabulary of ",
-                        config_.vocab_size));
+    throw DataError(cat("target id ", batch.targets.max().item<int64_t>(),
+                        " is outside the model's vocabulary of ", config_.vocab_size));
 }
 
 SequenceContext ModelWalk::context_of(const TokenBatch& batch) const {
@@ -40,7 +45,8 @@ SequenceContext ModelWalk::context_of(const TokenBatch& batch) const {
   context.batch = batch.tokens.size(0);
   context.shard_tokens = batch.tokens.size(1);
   context.shape.layout = batch.layout;
-  context.shape.heads = share_heads(config_.num_attention_heads, config_.num_key_value_heads, ulysses_.size());
+  context.shape.heads =
+      share_heads(config_.num_attention_heads, config_.num_key_value_heads, ulysses_.size());
   context.rotary = make_rotary_table(config_, batch.layout.tokens, batch.layout.begin(ulysses_.rank()),
                                      context.shard_tokens, settings_.device);
   context.storage = settings_.storage;
@@ -61,15 +67,16 @@ HeadTensors ModelWalk::head_tensors(const at::Tensor& head_flat, const at::Tenso
 
 at::Tensor ModelWalk::embed(const at::Tensor& tokens) {
   const int unit = layout_.embedding_unit();
-  const at::Tensor matrix =
-      parameter_view(parameters_.gather(unit), layout_.units[static_cast<size_t>(unit)].find("embed_tokens.weight"));
+  const at::Tensor matrix = parameter_view(
+      parameters_.gather(unit), layout_.units[static_cast<size_t>(unit)].find("embed_tokens.weight"));
   at::Tensor x = matrix.index_select(0, tokens).to(settings_.storage);
   parameters_.release(unit);
   return x;
 }
 
-at::Tensor ModelWalk::forward(const TokenBatch& batch,
-                              const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits) {
+at::Tensor ModelWalk::forward(
+    const TokenBatch& batch,
+    const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits) {
   check(batch);
   const SequenceContext context = context_of(batch);
   at::Tensor x = embed(batch.tokens.to(settings_.device).flatten());
@@ -81,8 +88,8 @@ at::Tensor ModelWalk::forward(const TokenBatch& batch,
   const int head = layout_.head_unit(), embedding = layout_.embedding_unit();
   const HeadTensors weights =
       head_tensors(parameters_.gather(head), layout_.tied ? parameters_.gather(embedding) : at::Tensor());
-  at::Tensor loss =
-      head_loss(weights, head_options(), x, batch.targets.to(settings_.device).flatten().contiguous(), on_logits);
+  at::Tensor loss = head_loss(weights, head_options(), x,
+                              batch.targets.to(settings_.device).flatten().contiguous(), on_logits);
   parameters_.release(head);
   if (layout_.tied) parameters_.release(embedding);
   return loss.view(batch.tokens.sizes());
@@ -90,7 +97,8 @@ at::Tensor ModelWalk::forward(const TokenBatch& batch,
 
 void ModelWalk::add_embedding_gradient(const at::Tensor& flat_gradient, at::Tensor tokens, at::Tensor dx) {
   at::Tensor rows = parameter_view(
-      flat_gradient, layout_.units[static_cast<size_t>(layout_.embedding_unit())].find("embed_tokens.weight"));
+      flat_gradient,
+      layout_.units[static_cast<size_t>(layout_.embedding_unit())].find("embed_tokens.weight"));
   if (config_.pad_token_id) {
     // As in Hugging Face: looking up the padding token teaches its row nothing.
     const at::Tensor kept = tokens.ne(*config_.pad_token_id).nonzero().squeeze(1);
@@ -121,8 +129,9 @@ double ModelWalk::forward_backward(const TokenBatch& batch, double scale, Gradie
       head_tensors(parameters_.gather(head), layout_.tied ? parameters_.gather(embedding) : at::Tensor());
   HeadTensors head_gradients =
       head_tensors(gradients.open(head), layout_.tied ? gradients.open(embedding) : at::Tensor());
-  const at::Tensor loss = head_loss_and_gradient(
-      weights, head_options(), x, batch.targets.to(settings_.device).flatten().contiguous(), scale, head_gradients);
+  const at::Tensor loss = head_loss_and_gradient(weights, head_options(), x,
+                                                 batch.targets.to(settings_.device).flatten().contiguous(),
+                                                 scale, head_gradients);
   gradients.close(head);
   parameters_.release(head);
   if (layout_.tied) parameters_.release(embedding);

@@ -1,5 +1,5 @@
-// The walk over the model's units, forward and back, beside four stores: parameters, gradients, activations (and the
-// optimizer, in training_engine). It knows no policy: a policy is a choice of store.
+// The walk over the model's units, forward and back, beside four stores: parameters, gradients, activations
+// (and the optimizer, in training_engine). It knows no policy: a policy is a choice of store.
 //
 //   forward    x = embedding[tokens];  for each layer: gather, x = layer(x), acts.put
 //   head       loss, d(x) and the head's gradient, in tiles
@@ -31,15 +31,17 @@ class ModelWalk {
   ModelWalk(const ModelConfig& config, const ModelLayout& layout, Group& ulysses, LayerRunner& layers,
             ParameterStore& parameters, const WalkSettings& settings);
 
-  // Forward and backward of one micro-batch: adds d(sum of losses * scale) to the gradients; returns the sum of losses
-  // of this rank's tokens. Collective over the ulysses group.
-  double forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients, ActivationStore& activations);
+  // Forward and backward of one micro-batch: adds d(sum of losses * scale) to the gradients; returns the sum
+  // of losses of this rank's tokens. Collective over the ulysses group.
+  double forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients,
+                          ActivationStore& activations);
 
   // Forward alone: each token's loss [B, s] fp32 on the device. Collective over the ulysses group.
   at::Tensor forward(const TokenBatch& batch,
                      const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits);
 
-  // Throws ConfigError or DataError for a batch that this model and these ranks cannot take; touches no parameter.
+  // Throws ConfigError or DataError for a batch that this model and these ranks cannot take; touches no
+  // parameter.
   void check(const TokenBatch& batch) const;
 
  private:

@@ -8,14 +8,16 @@
 namespace trireme {
 
 double TrainingEngine::sum_over_ranks(double value) {
-  at::Tensor sum = at::full({1}, value, at::TensorOptions().dtype(at::kDouble).device(parts_->options.device));
+  at::Tensor sum =
+      at::full({1}, value, at::TensorOptions().dtype(at::kDouble).device(parts_->options.device));
   all_reduce_sum(*parts_->mesh.all, sum);
   return sum.item<double>();
 }
 
 int64_t TrainingEngine::count_targets(const StepBatches& batches) {
   double count = 0;
-  for (const TokenBatch& batch : batches) count += static_cast<double>(batch.targets.ge(0).sum().item<int64_t>());
+  for (const TokenBatch& batch : batches)
+    count += static_cast<double>(batch.targets.ge(0).sum().item<int64_t>());
   return static_cast<int64_t>(sum_over_ranks(count));
 }
 
@@ -26,8 +28,9 @@ StepResult TrainingEngine::accumulate_gradients(const StepBatches& batches) {
   StepResult result;
   result.target_tokens = count_targets(batches);
   if (result.target_tokens == 0)
-    throw DataError(cat("optimizer step ", optimizer_steps_ + 1,
-                        ": none of its tokens has a target (all labels are -100); check the data and their masks"));
+    throw DataError(
+        cat("optimizer step ", optimizer_steps_ + 1,
+            ": none of its tokens has a target (all labels are -100); check the data and their masks"));
   const double scale = 1.0 / static_cast<double>(result.target_tokens);
   parts.gradients->clear();
   double loss_sum = 0;
@@ -46,10 +49,11 @@ StepResult TrainingEngine::train_step(const StepBatches& batches, double learnin
   EngineParts& parts = *parts_;
   const StepResult result = accumulate_gradients(batches);
   if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))
-    throw DataError(cat("optimizer step ", optimizer_steps_ + 1, ": the loss is ", result.loss,
-                        " and the gradient norm ", result.gradient_norm,
-                        "; the parameters were not changed. A lower --learning_rate, --max_grad_norm 1, or resuming "
-                        "from the last checkpoint with another --seed usually helps; check the weights for infinities"));
+    throw DataError(
+        cat("optimizer step ", optimizer_steps_ + 1, ": the loss is ", result.loss, " and the gradient norm ",
+            result.gradient_norm,
+            "; the parameters were not changed. A lower --learning_rate, --max_grad_norm 1, or resuming "
+            "from the last checkpoint with another --seed usually helps; check the weights for infinities"));
   const double limit = parts.options.optimizer.max_grad_norm;
   // The small term is torch's, so that clipped runs compare.
   const double factor = limit > 0 ? std::min(1.0, limit / (result.gradient_norm + 1e-6)) : 1.0;
@@ -67,7 +71,8 @@ at::Tensor TrainingEngine::gradient(const ParameterSpec& parameter, int unit) {
 }
 
 EvaluationResult TrainingEngine::evaluate(
-    const TokenBatch& batch, const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits) {
+    const TokenBatch& batch,
+    const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits) {
   const at::NoGradGuard no_autograd;
   EvaluationResult result;
   result.loss_Bs = parts_->walk->forward(batch, on_logits).to(at::kCPU);
@@ -81,7 +86,8 @@ std::vector<StateTensor> TrainingEngine::state() {
   for (int unit = 0; unit < unit_count(); ++unit) {
     const std::string prefix = parts_->layout.units[static_cast<size_t>(unit)].name + "/";
     all.push_back({prefix + "master", unit, parts_->parameters->master(unit)});
-    for (const auto& [name, values] : parts_->optimizer->state(unit)) all.push_back({prefix + name, unit, values});
+    for (const auto& [name, values] : parts_->optimizer->state(unit))
+      all.push_back({prefix + name, unit, values});
   }
   return all;
 }

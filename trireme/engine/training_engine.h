@@ -1,5 +1,5 @@
-// The Engine over a walk and its stores: counts the step's targets over all ranks first, runs every micro-batch, sums the
-// gradients, clips, steps the optimizer.
+// The Engine over a walk and its stores: counts the step's targets over all ranks first, runs every
+// micro-batch, sums the gradients, clips, steps the optimizer.
 #pragma once
 
 #include <memory>
@@ -40,8 +40,9 @@ class TrainingEngine final : public Engine {
   StepResult train_step(const StepBatches& batches, double learning_rate) override;
   StepResult accumulate_gradients(const StepBatches& batches) override;
   at::Tensor gradient(const ParameterSpec& parameter, int unit) override;
-  EvaluationResult evaluate(const TokenBatch& batch,
-                            const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits) override;
+  EvaluationResult evaluate(
+      const TokenBatch& batch,
+      const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits) override;
   at::Tensor unit_values(int unit) override { return parts_->parameters->master(unit); }
   std::vector<StateTensor> state() override;
   int64_t optimizer_steps() const override { return optimizer_steps_; }

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-
-#include <c10/core/CachingDeviceAllocator.h>
+#include <time.h>
 
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
-#include "trireme/device/processor.h"
+#include "trireme/device/peak_memory.h"
 #include "trireme/measure/matmul_rate.h"
 #include "trireme/measure/synthetic_tokens.h"
 
@@ -19,10 +18,10 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-int64_t peak_memory_of(at::Device device) {
-  if (device.is_cpu()) return peak_resident_bytes();
-  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  return c10::getDeviceAllocator(device.type())->getDeviceStats(device.index()).allocated_bytes.at(kAll).peak;
+double cpu_seconds_of_process() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
 double median(std::vector<double> values) {
@@ -95,11 +94,13 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
 
   std::vector<double> seconds;
   std::vector<double> exchange_seconds, sent_bytes;
+  double cpu_begin = 0;
   for (int64_t step = 0; step < options.steps; ++step) {
     const auto sample = static_cast<uint64_t>((step * mesh.dp_size + mesh.dp_index) * options.batch);
     const StepBatches batches{synthetic_batch(options.seed, sample, options.batch, engine.config().vocab_size,
                                               {options.sequence_tokens, mesh.sp->size()}, mesh.sp->rank())};
     barrier(*mesh.all);
+    if (step == options.warmup) cpu_begin = cpu_seconds_of_process();
     const Traffic before = traffic_of(mesh);
     const double begin = now_seconds();
     const StepResult result = engine.train_step(batches, options.learning_rate);
@@ -111,6 +112,9 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
     exchange_seconds.push_back(after.seconds - before.seconds);
     sent_bytes.push_back(static_cast<double>(after.sent_bytes - before.sent_bytes));
   }
+  const double cpu_seconds = cpu_seconds_of_process() - cpu_begin;
+  for (const auto& one : gather(engine, {cpu_seconds}))
+    rate.cpu_seconds_per_step += one[0] / static_cast<double>(options.steps - options.warmup);
   const auto measured = [&](const std::vector<double>& values) {
     return std::vector<double>(values.begin() + options.warmup, values.end());
   };
@@ -118,7 +122,7 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
   rate.median_step_seconds = median(measured(rate.step_seconds));
   rate.exchange_seconds = median(measured(largest(gather(engine, exchange_seconds))));
   rate.sent_bytes = static_cast<int64_t>(median(measured(largest(gather(engine, sent_bytes)))));
-  for (const auto& one : gather(engine, {static_cast<double>(peak_memory_of(engine.options().device))}))
+  for (const auto& one : gather(engine, {static_cast<double>(peak_memory_bytes(engine.options().device))}))
     rate.peak_memory_bytes.push_back(static_cast<int64_t>(one[0]));
   rate.tokens_per_second =
       static_cast<double>(options.sequence_tokens * options.batch * mesh.dp_size) / rate.median_step_seconds;
@@ -142,6 +146,7 @@ Json StepRate::to_json() const {
           {"matmul_gflops_fp32", matmul_fp32_flops_per_second / 1e9},
           {"matmul_gflops_precision", matmul_precision_flops_per_second / 1e9},
           {"matmul_share", matmul_share()},
+          {"cpu_s_per_step", cpu_seconds_per_step},
           {"exchange_s", exchange_seconds},
           {"sent_mib", static_cast<double>(sent_bytes) / (1 << 20)},
           {"losses", losses},

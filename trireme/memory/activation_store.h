@@ -1,5 +1,5 @@
-// Keeps, between forward and backward, what each layer's backward reads. What that is, is the layer's business (Saved is
-// opaque here); where it lies, is this store's. This one keeps it on the device.
+// Keeps, between forward and backward, what each layer's backward reads. What that is, is the layer's
+// business (Saved is opaque here); where it lies, is this store's. This one keeps it on the device.
 #pragma once
 
 #include <cstdint>

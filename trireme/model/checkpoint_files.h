@@ -28,6 +28,9 @@ class CheckpointReader {
   std::unique_ptr<Files> files_;
 };
 
+// What a tokenizer consists of in a Hugging Face directory; most models have some of these.
+const std::vector<std::string>& tokenizer_file_names();
+
 // Writes config.json, model-0000i-of-N.safetensors (at most `shard_bytes` each) with its index, or one
 // model.safetensors, and copies the tokenizer files of `tokenizer_from` when not empty. `unit_flat(u)` gives
 // unit u's fp32 values; it is asked for one unit at a time, in order. Loadable by

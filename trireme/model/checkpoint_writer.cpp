@@ -11,18 +11,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a tokenizer consists of in a Hugging Face directory.
-constexpr const char* tokenizer_files[] = {"tokenizer.json",
-                                           "tokenizer_config.json",
-                                           "special_tokens_map.json",
-                                           "added_tokens.json",
-                                           "vocab.json",
-                                           "merges.txt",
-                                           "tokenizer.model",
-                                           "chat_template.jinja",
-                                           "chat_template.json",
-                                           "generation_config.json"};
-
 struct DtypeName {
   const char* safetensors;
   const char* config;
@@ -105,7 +93,7 @@ void remove_stale_weights(const fs::path& dir, const std::set<std::string>& curr
 void copy_tokenizer(const fs::path& from, const fs::path& to) {
   std::error_code error;
   if (from.empty() || fs::equivalent(from, to, error)) return;
-  for (const char* name : tokenizer_files) {
+  for (const std::string& name : tokenizer_file_names()) {
     if (!fs::exists(from / name)) continue;
     fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing, error);
     if (error) throw DataError(cat((to / name).string(), ": cannot be written: ", error.message()));
@@ -113,6 +101,20 @@ void copy_tokenizer(const fs::path& from, const fs::path& to) {
 }
 
 }  // namespace
+
+const std::vector<std::string>& tokenizer_file_names() {
+  static const std::vector<std::string> names{"tokenizer.json",
+                                              "tokenizer_config.json",
+                                              "special_tokens_map.json",
+                                              "added_tokens.json",
+                                              "vocab.json",
+                                              "merges.txt",
+                                              "tokenizer.model",
+                                              "chat_template.jinja",
+                                              "chat_template.json",
+                                              "generation_config.json"};
+  return names;
+}
 
 void write_checkpoint(const fs::path& out_dir, const ModelConfig& config, const ModelLayout& layout,
                       const std::function<at::Tensor(int unit)>& unit_flat, at::ScalarType dtype,

@@ -20,10 +20,13 @@ RotaryHeads rotary_heads(const LayerTensors& layer, int64_t first_row) {
   return rotary;
 }
 
-at::ScalarType tile_dtype(const LayerTensors& layer) { return layer.weights.qkv.scalar_type(); }
+at::ScalarType tile_dtype(const LayerTensors& layer) {
+  return layer.weights.qkv.scalar_type();
+}
 
 // x + o Wo', in the tile dtype.
-at::Tensor residual_after_attention(const LayerTensors& layer, const at::Tensor& x_TM, const at::Tensor& o_tile) {
+at::Tensor residual_after_attention(const LayerTensors& layer, const at::Tensor& x_TM,
+                                    const at::Tensor& o_tile) {
   const auto& w = layer.weights;
   at::Tensor x1 = at::addmm(x_TM.to(o_tile.scalar_type()), o_tile, w.o.t());
   if (w.o_bias.defined()) x1.add_(w.o_bias);
@@ -58,7 +61,8 @@ void attention_input_backward(const LayerTensors& layer, DecoderTensors& gradien
                  .view({x_TM.size(0), rotary.rotated_heads, layer.config->head_dim});
   }
   const bool in_place = dqkv_TND.scalar_type() == dtype;
-  const at::Tensor projected = in_place ? dqkv_TND : at::empty(dqkv_TND.sizes(), dqkv_TND.options().dtype(dtype));
+  const at::Tensor projected =
+      in_place ? dqkv_TND : at::empty(dqkv_TND.sizes(), dqkv_TND.options().dtype(dtype));
   rotate_heads_backward(dqkv_TND, rotary, before, projected, gradients.q_norm, gradients.k_norm);
   const at::Tensor flat = projected.view({projected.size(0), -1});
   add_linear_gradient(gradients.qkv, gradients.qkv_bias, flat, normed);
@@ -92,7 +96,8 @@ void attention_output_backward(const LayerTensors& layer, DecoderTensors& gradie
   const at::Tensor o = o_TA.to(dtype), dy = dy_TM.to(dtype);
   const at::Tensor x1 = kept != nullptr ? kept->x1 : residual_after_attention(layer, x_TM, o);
   const at::Tensor normed = rms_norm(x1, w.post_norm, eps, dtype);
-  at::Tensor gate_up = kept != nullptr ? kept->gate_up.to(dtype) : linear_forward(normed, w.gate_up, w.gate_up_bias);
+  at::Tensor gate_up =
+      kept != nullptr ? kept->gate_up.to(dtype) : linear_forward(normed, w.gate_up, w.gate_up_bias);
   const at::Tensor dact = at::mm(dy, w.down);
   const at::Tensor act = swiglu_backward(dact, gate_up);  // gate_up is d(gate_up) from here on
   add_linear_gradient(gradients.down, gradients.down_bias, dy, act);

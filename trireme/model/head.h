@@ -1,5 +1,6 @@
-// The end of the model: final RMS norm, output matrix, cross entropy, over tiles of tokens, so that the logits of a
-// sequence never exist together; loss and gradients of a tile are made in one go while its logits are there.
+// The end of the model: final RMS norm, output matrix, cross entropy, over tiles of tokens, so that the
+// logits of a sequence never exist together; loss and gradients of a tile are made in one go while its logits
+// are there.
 #pragma once
 
 #include <functional>
@@ -18,13 +19,14 @@ struct HeadOptions {
   int64_t tile_tokens = 512;
 };
 
-// x [T, M] (storage dtype), targets [T] int64 on x's device (-100: none) -> each token's loss [T] fp32. `on_logits`,
-// when given, sees every tile's logits.
-at::Tensor head_loss(const HeadTensors& weights, const HeadOptions& options, const at::Tensor& x_TM,
-                     const at::Tensor& targets,
-                     const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits = nullptr);
+// x [T, M] (storage dtype), targets [T] int64 on x's device (-100: none) -> each token's loss [T] fp32.
+// `on_logits`, when given, sees every tile's logits.
+at::Tensor head_loss(
+    const HeadTensors& weights, const HeadOptions& options, const at::Tensor& x_TM, const at::Tensor& targets,
+    const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits = nullptr);
 
-// The same, and the gradient of (sum of losses * scale): added to the gradients (fp32), and d(x) [T, M] over `x` itself.
+// The same, and the gradient of (sum of losses * scale): added to the gradients (fp32), and d(x) [T, M] over
+// `x` itself.
 at::Tensor head_loss_and_gradient(const HeadTensors& weights, const HeadOptions& options, at::Tensor& x_TM,
                                   const at::Tensor& targets, double scale, HeadTensors& gradients);
 

@@ -2,7 +2,8 @@
 
 namespace trireme {
 
-void linear_into(at::Tensor& out_Tn, const at::Tensor& x_Tk, const at::Tensor& weight_nk, const at::Tensor& bias_n) {
+void linear_into(at::Tensor& out_Tn, const at::Tensor& x_Tk, const at::Tensor& weight_nk,
+                 const at::Tensor& bias_n) {
   if (bias_n.defined())
     at::addmm_out(out_Tn, bias_n, x_Tk, weight_nk.t());
   else
@@ -21,7 +22,8 @@ void add_linear_gradient(at::Tensor& gradient_nk, at::Tensor& bias_gradient_n, c
     gradient_nk.addmm_(dy_Tn.t(), x_Tk);
   else
     gradient_nk.add_(at::mm(dy_Tn.t(), x_Tk));
-  if (bias_gradient_n.defined()) bias_gradient_n.add_(dy_Tn.sum(0, /*keepdim=*/false, bias_gradient_n.scalar_type()));
+  if (bias_gradient_n.defined())
+    bias_gradient_n.add_(dy_Tn.sum(0, /*keepdim=*/false, bias_gradient_n.scalar_type()));
 }
 
 }  // namespace trireme

@@ -1,4 +1,5 @@
-// A linear layer's three products, into given memory: y = x W' + b, dx = dy W, and the weight's gradient added in fp32.
+// A linear layer's three products, into given memory: y = x W' + b, dx = dy W, and the weight's gradient
+// added in fp32.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -6,7 +7,8 @@
 namespace trireme {
 
 // x [T, k], weight [n, k], bias [n] or undefined -> out [T, n].
-void linear_into(at::Tensor& out_Tn, const at::Tensor& x_Tk, const at::Tensor& weight_nk, const at::Tensor& bias_n);
+void linear_into(at::Tensor& out_Tn, const at::Tensor& x_Tk, const at::Tensor& weight_nk,
+                 const at::Tensor& bias_n);
 at::Tensor linear_forward(const at::Tensor& x_Tk, const at::Tensor& weight_nk, const at::Tensor& bias_n);
 
 // gradient [n, k] fp32 += dy' x; bias_gradient [n] fp32 += column sums of dy (skipped when undefined).

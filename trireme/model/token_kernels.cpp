@@ -1,4 +1,5 @@
-// Row kernels: plain loops that the compiler vectorises. Compiled once for each x86-64 level, in its own namespace.
+// Row kernels: plain loops that the compiler vectorises. Compiled once for each x86-64 level, in its own
+// namespace.
 #include "trireme/model/token_kernels.h"
 
 #include "trireme/device/vector_math.h"
@@ -6,10 +7,18 @@
 namespace trireme::TRIREME_SIMD_NAMESPACE {
 namespace {
 
-inline float load(const float* p) { return *p; }
-inline float load(const uint16_t* p) { return bf16_to_float(*p); }
-inline void store(float* p, float value) { *p = value; }
-inline void store(uint16_t* p, float value) { *p = float_to_bf16(value); }
+inline float load(const float* p) {
+  return *p;
+}
+inline float load(const uint16_t* p) {
+  return bf16_to_float(*p);
+}
+inline void store(float* p, float value) {
+  *p = value;
+}
+inline void store(uint16_t* p, float value) {
+  *p = float_to_bf16(value);
+}
 
 template <typename X>
 inline float inverse_rms(const X* x, int64_t n, float eps) {
@@ -25,8 +34,8 @@ void rms_norm(const X* __restrict x, const float* __restrict weight, float eps, 
 }
 
 template <typename Dy, typename X, typename Dx>
-void rms_norm_backward(const Dy* __restrict dy, const X* __restrict x, const float* __restrict weight, float eps,
-                       Dx* __restrict dx, float* __restrict dweight, int64_t M) {
+void rms_norm_backward(const Dy* __restrict dy, const X* __restrict x, const float* __restrict weight,
+                       float eps, Dx* __restrict dx, float* __restrict dweight, int64_t M) {
   const float r = inverse_rms(x, M, eps);
   float dot = 0;
   for (int64_t i = 0; i < M; ++i) dot += load(dy + i) * weight[i] * load(x + i);
@@ -66,7 +75,8 @@ void rotate(const X* from, const RotaryRow& row, Y* to) {
 }
 
 template <typename X, typename Y>
-void rotate_backward(const X* from, const RotaryRow& row, const Y* before, Y* to, float* dq_norm, float* dk_norm) {
+void rotate_backward(const X* from, const RotaryRow& row, const Y* before, Y* to, float* dq_norm,
+                     float* dk_norm) {
   const int64_t D = row.head_dim, half = D / 2;
   for (int64_t head = 0; head < row.rotated_heads; ++head) {
     const X* a = from + head * D;
@@ -139,8 +149,8 @@ float cross_entropy(X* __restrict logits, int64_t target, bool gradient, float s
     most = value > most ? value : most;
   }
   const float at_target = load(logits + target);
-  // Partial sums over pieces keep the error of a long row near that of one piece. An fp32 row keeps its exponentials for
-  // the gradient; in bf16 they would be rounded twice, so they are made again.
+  // Partial sums over pieces keep the error of a long row near that of one piece. An fp32 row keeps its
+  // exponentials for the gradient; in bf16 they would be rounded twice, so they are made again.
   constexpr bool kKeeps = sizeof(X) == sizeof(float);
   constexpr int64_t kPiece = 1024;
   double total = 0;
@@ -186,15 +196,26 @@ constexpr NormBackwardKernel<Dy, X, Dx> norm_kernel() {
 
 using b = uint16_t;
 constexpr TokenKernels kKernels = {
-    row_kernels<float, float>(),        row_kernels<float, b>(),         row_kernels<b, float>(),
-    row_kernels<b, b>(),                norm_kernel<float, float, float>(), norm_kernel<float, float, b>(),
-    norm_kernel<float, b, float>(),     norm_kernel<float, b, b>(),      norm_kernel<b, float, float>(),
-    norm_kernel<b, float, b>(),         norm_kernel<b, b, float>(),      norm_kernel<b, b, b>(),
-    tile_kernels<float>(),              tile_kernels<b>(),
+    row_kernels<float, float>(),
+    row_kernels<float, b>(),
+    row_kernels<b, float>(),
+    row_kernels<b, b>(),
+    norm_kernel<float, float, float>(),
+    norm_kernel<float, float, b>(),
+    norm_kernel<float, b, float>(),
+    norm_kernel<float, b, b>(),
+    norm_kernel<b, float, float>(),
+    norm_kernel<b, float, b>(),
+    norm_kernel<b, b, float>(),
+    norm_kernel<b, b, b>(),
+    tile_kernels<float>(),
+    tile_kernels<b>(),
 };
 
 }  // namespace
 
-const TokenKernels& token_kernels() { return kKernels; }
+const TokenKernels& token_kernels() {
+  return kKernels;
+}
 
 }  // namespace trireme::TRIREME_SIMD_NAMESPACE

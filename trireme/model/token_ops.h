@@ -1,9 +1,10 @@
-// The token-wise operations of a decoder beside its matmuls, forward and backward written out. Each works on a tile of
-// T tokens; sums and statistics are fp32 whatever the dtype. Two implementations of each: fused loops for the CPU
-// (token_ops_cpu.cpp) and ATen for any device (token_ops_aten.cpp), chosen by the tensors' device.
+// The token-wise operations of a decoder beside its matmuls, forward and backward written out. Each works on
+// a tile of T tokens; sums and statistics are fp32 whatever the dtype. Two implementations of each: fused
+// loops for the CPU (token_ops_cpu.cpp) and ATen for any device (token_ops_aten.cpp), chosen by the tensors'
+// device.
 //
-// "tile dtype" is what matmuls run in, "storage dtype" what is kept between tiles; they differ where bf16 values are
-// multiplied in fp32.
+// "tile dtype" is what matmuls run in, "storage dtype" what is kept between tiles; they differ where bf16
+// values are multiplied in fp32.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,10 +18,10 @@ at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps
 void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight, double eps,
                        at::Tensor& dx_TM, at::Tensor& dweight);
 
-// Rotary embedding of heads [0, rotated_heads) of `from` [T, N, D] (halves i and i + D/2 are a pair), with optional
-// RMS norm of each head's D values before it (q_norm for heads < query_heads, k_norm for the others; Qwen3), the other
-// heads copied. Result in `to` [T, N, D], possibly of another dtype, possibly the same tensor.
-// Token t of the tile has the table's row (first_row + t) % table rows.
+// Rotary embedding of heads [0, rotated_heads) of `from` [T, N, D] (halves i and i + D/2 are a pair), with
+// optional RMS norm of each head's D values before it (q_norm for heads < query_heads, k_norm for the others;
+// Qwen3), the other heads copied. Result in `to` [T, N, D], possibly of another dtype, possibly the same
+// tensor. Token t of the tile has the table's row (first_row + t) % table rows.
 struct RotaryHeads {
   int64_t query_heads = 0;    // H
   int64_t rotated_heads = 0;  // H + K
@@ -32,19 +33,23 @@ struct RotaryHeads {
   double norm_eps = 0;
 };
 void rotate_heads(const at::Tensor& from_TND, const RotaryHeads& rotary, at::Tensor to_TND);
-// The gradient: `from` of the rotated heads -> `to` of the unrotated ones. With norms, `before_TND` are the values that
-// went into the forward, and the norms' gradients are added to dq_norm and dk_norm (fp32 [D]).
-void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary, const at::Tensor& before_TND,
-                           at::Tensor to_TND, at::Tensor& dq_norm, at::Tensor& dk_norm);
+// The gradient: `from` of the rotated heads -> `to` of the unrotated ones. With norms, `before_TND` are the
+// values that went into the forward, and the norms' gradients are added to dq_norm and dk_norm (fp32 [D]).
+void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary,
+                           const at::Tensor& before_TND, at::Tensor to_TND, at::Tensor& dq_norm,
+                           at::Tensor& dk_norm);
 
 // gate_up [T, 2I] -> silu(gate) * up [T, I], same dtype.
 at::Tensor swiglu(const at::Tensor& gate_up);
-// dact [T, I], gate_up [T, 2I] -> d(gate_up), in place of gate_up; returns act [T, I] again (down's gradient needs it).
+// dact [T, I], gate_up [T, 2I] -> d(gate_up), in place of gate_up; returns act [T, I] again (down's gradient
+// needs it).
 at::Tensor swiglu_backward(const at::Tensor& dact, at::Tensor& gate_up);
 
-// Cross entropy of logits [T, V] with targets [T] int64 on the logits' device (-100: none). Writes each token's loss to
-// loss [T] fp32 (0 where there is no target). When `scale` is given, replaces logits by d(sum of losses * scale).
-void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor& loss, std::optional<double> scale);
+// Cross entropy of logits [T, V] with targets [T] int64 on the logits' device (-100: none). Writes each
+// token's loss to loss [T] fp32 (0 where there is no target). When `scale` is given, replaces logits by d(sum
+// of losses * scale).
+void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor& loss,
+                   std::optional<double> scale);
 
 // The ATen versions, for any device; tests hold the CPU's fused loops against them.
 namespace aten {
@@ -52,11 +57,13 @@ at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps
 void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight, double eps,
                        at::Tensor& dx_TM, at::Tensor& dweight);
 void rotate_heads(const at::Tensor& from_TND, const RotaryHeads& rotary, at::Tensor to_TND);
-void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary, const at::Tensor& before_TND,
-                           at::Tensor to_TND, at::Tensor& dq_norm, at::Tensor& dk_norm);
+void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary,
+                           const at::Tensor& before_TND, at::Tensor to_TND, at::Tensor& dq_norm,
+                           at::Tensor& dk_norm);
 at::Tensor swiglu(const at::Tensor& gate_up);
 at::Tensor swiglu_backward(const at::Tensor& dact, at::Tensor& gate_up);
-void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor& loss, std::optional<double> scale);
+void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor& loss,
+                   std::optional<double> scale);
 }  // namespace aten
 
 }  // namespace trireme

@@ -4,7 +4,9 @@
 namespace trireme::aten {
 namespace {
 
-at::ScalarType compute_dtype(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+at::ScalarType compute_dtype(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
 
 at::Tensor inverse_rms(const at::Tensor& x, double eps) {
   return at::rsqrt(at::mean(x * x, -1, /*keepdim=*/true) + eps);
@@ -70,11 +72,13 @@ void rotate_heads(const at::Tensor& from_TND, const RotaryHeads& rotary, at::Ten
   const auto rows = rotary_rows(rotary, T, dtype);
   const at::Tensor rotated = rotate(x, rows.cos, rows.sin);
   to_TND.narrow(1, 0, R).copy_(rotated);
-  if (to_TND.data_ptr() != from_TND.data_ptr()) to_TND.narrow(1, R, N - R).copy_(from_TND.narrow(1, R, N - R));
+  if (to_TND.data_ptr() != from_TND.data_ptr())
+    to_TND.narrow(1, R, N - R).copy_(from_TND.narrow(1, R, N - R));
 }
 
-void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary, const at::Tensor& before_TND,
-                           at::Tensor to_TND, at::Tensor& dq_norm, at::Tensor& dk_norm) {
+void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary,
+                           const at::Tensor& before_TND, at::Tensor to_TND, at::Tensor& dq_norm,
+                           at::Tensor& dk_norm) {
   const int64_t T = from_TND.size(0), N = from_TND.size(1);
   const int64_t H = rotary.query_heads, R = rotary.rotated_heads;
   const auto dtype = compute_dtype(from_TND);
@@ -82,7 +86,8 @@ void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary
   at::Tensor d = rotate(from_TND.narrow(1, 0, R).to(dtype), rows.cos, -rows.sin);
   if (rotary.q_norm.defined()) {
     const at::Tensor x = before_TND.narrow(1, 0, R).to(dtype);
-    const auto q = norm_backward(d.narrow(1, 0, H), x.narrow(1, 0, H), rotary.q_norm.to(dtype), rotary.norm_eps);
+    const auto q =
+        norm_backward(d.narrow(1, 0, H), x.narrow(1, 0, H), rotary.q_norm.to(dtype), rotary.norm_eps);
     const auto k =
         norm_backward(d.narrow(1, H, R - H), x.narrow(1, H, R - H), rotary.k_norm.to(dtype), rotary.norm_eps);
     dq_norm.add_(q.dweight_rows.sum(at::IntArrayRef({0, 1})));
@@ -90,7 +95,8 @@ void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary
     d = at::cat({q.dx, k.dx}, 1);
   }
   to_TND.narrow(1, 0, R).copy_(d);
-  if (to_TND.data_ptr() != from_TND.data_ptr()) to_TND.narrow(1, R, N - R).copy_(from_TND.narrow(1, R, N - R));
+  if (to_TND.data_ptr() != from_TND.data_ptr())
+    to_TND.narrow(1, R, N - R).copy_(from_TND.narrow(1, R, N - R));
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
@@ -114,12 +120,14 @@ at::Tensor swiglu_backward(const at::Tensor& dact, at::Tensor& gate_up) {
   return act;
 }
 
-void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor& loss, std::optional<double> scale) {
+void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor& loss,
+                   std::optional<double> scale) {
   const auto dtype = compute_dtype(logits_TV);
   const at::Tensor valid = targets.ge(0);
   const at::Tensor index = at::where(valid, targets, at::zeros_like(targets)).unsqueeze(1);
   const at::Tensor log_probabilities = at::log_softmax(logits_TV.to(dtype), 1);
-  loss.copy_(at::where(valid, -log_probabilities.gather(1, index).squeeze(1), at::zeros({}, log_probabilities.options())));
+  loss.copy_(at::where(valid, -log_probabilities.gather(1, index).squeeze(1),
+                       at::zeros({}, log_probabilities.options())));
   if (!scale) return;
   at::Tensor d = at::exp(log_probabilities);
   d.scatter_add_(1, index, at::full_like(index, -1, d.options()));

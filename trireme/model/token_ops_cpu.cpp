@@ -1,5 +1,5 @@
-// Chooses, for the tensors' device and dtypes, the implementation of each token-wise operation, and spreads the CPU's row
-// kernels over threads. Each value is read and written once.
+// Chooses, for the tensors' device and dtypes, the implementation of each token-wise operation, and spreads
+// the CPU's row kernels over threads. Each value is read and written once.
 #include <ATen/Parallel.h>
 
 #include "trireme/base/error.h"
@@ -30,7 +30,9 @@ bool fused_dtype(const at::Tensor& x) {
 bool fused(std::initializer_list<at::Tensor> tensors) {
   return std::all_of(tensors.begin(), tensors.end(), fused_dtype);
 }
-bool is_bf16(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16; }
+bool is_bf16(const at::Tensor& x) {
+  return x.scalar_type() == at::kBFloat16;
+}
 
 template <typename X>
 X* data(const at::Tensor& x) {
@@ -62,15 +64,18 @@ void with_norm_kernel(bool dy, bool x, bool dx, const F& f) {
     x ? (dx ? f(k.norm_fbb) : f(k.norm_fbf)) : (dx ? f(k.norm_ffb) : f(k.norm_fff));
 }
 
-// Runs body(task, begin, end) over equal shares of the rows, one a thread; partial sums by task are then added in task
-// order, so that a result depends on the number of threads only.
+// Runs body(task, begin, end) over equal shares of the rows, one a thread; partial sums by task are then
+// added in task order, so that a result depends on the number of threads only.
 template <typename F>
 void for_row_shares(int64_t rows, int64_t tasks, const F& body) {
   at::parallel_for(0, tasks, 1, [&](int64_t first, int64_t last) {
-    for (int64_t task = first; task < last; ++task) body(task, rows * task / tasks, rows * (task + 1) / tasks);
+    for (int64_t task = first; task < last; ++task)
+      body(task, rows * task / tasks, rows * (task + 1) / tasks);
   });
 }
-int64_t share_count(int64_t rows) { return std::max<int64_t>(1, std::min<int64_t>(at::get_num_threads(), rows)); }
+int64_t share_count(int64_t rows) {
+  return std::max<int64_t>(1, std::min<int64_t>(at::get_num_threads(), rows));
+}
 
 template <typename F>
 void for_rows(int64_t rows, const F& body) {
@@ -92,12 +97,14 @@ RotaryRow rotary_row(const RotaryHeads& rotary, int64_t heads, int64_t head_dim,
   return row;
 }
 
-at::Tensor as_float(const at::Tensor& x) { return x.defined() ? x.to(at::kFloat).contiguous() : x; }
+at::Tensor as_float(const at::Tensor& x) {
+  return x.defined() ? x.to(at::kFloat).contiguous() : x;
+}
 
 // Rows of the last dimensions are contiguous; rows themselves may lie apart.
 void check_rows(const at::Tensor& x) {
-  TRIREME_ASSERT(x.stride(-1) == 1 && (x.dim() < 3 || x.stride(1) == x.size(2)), "sizes ", x.sizes(), " strides ",
-                 x.strides());
+  TRIREME_ASSERT(x.stride(-1) == 1 && (x.dim() < 3 || x.stride(1) == x.size(2)), "sizes ", x.sizes(),
+                 " strides ", x.strides());
 }
 
 }  // namespace
@@ -120,7 +127,8 @@ at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps
 
 void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight, double eps,
                        at::Tensor& dx_TM, at::Tensor& dweight) {
-  if (!fused({dy_TM, x_TM, dx_TM, dweight})) return aten::rms_norm_backward(dy_TM, x_TM, weight, eps, dx_TM, dweight);
+  if (!fused({dy_TM, x_TM, dx_TM, dweight}))
+    return aten::rms_norm_backward(dy_TM, x_TM, weight, eps, dx_TM, dweight);
   check_rows(dy_TM);
   check_rows(x_TM);
   check_rows(dx_TM);
@@ -132,8 +140,8 @@ void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at
                      for_row_shares(rows, tasks, [&](int64_t task, int64_t begin, int64_t end) {
                        for (int64_t t = begin; t < end; ++t)
                          k.run(data<Dy>(dy_TM) + t * dy_TM.stride(0), data<X>(x_TM) + t * x_TM.stride(0),
-                               w.const_data_ptr<float>(), static_cast<float>(eps), data<Dx>(dx_TM) + t * dx_TM.stride(0),
-                               data<float>(partial) + task * M, M);
+                               w.const_data_ptr<float>(), static_cast<float>(eps),
+                               data<Dx>(dx_TM) + t * dx_TM.stride(0), data<float>(partial) + task * M, M);
                      });
                    });
   for (int64_t task = 0; task < tasks; ++task) dweight.add_(partial.select(0, task));
@@ -146,19 +154,21 @@ void rotate_heads(const at::Tensor& from_TND, const RotaryHeads& rotary, at::Ten
   const at::Tensor q_norm = as_float(rotary.q_norm), k_norm = as_float(rotary.k_norm);
   const int64_t half = rotary.cos.size(1), table_rows = rotary.cos.size(0);
   const float *cos = rotary.cos.const_data_ptr<float>(), *sin = rotary.sin.const_data_ptr<float>();
-  with_row_kernels(is_bf16(from_TND), is_bf16(to_TND), [&]<typename X, typename Y>(const RowKernels<X, Y>& k) {
-    for_rows(from_TND.size(0), [&](int64_t t) {
-      RotaryRow row = rotary_row(rotary, from_TND.size(1), from_TND.size(2), q_norm, k_norm);
-      const int64_t position = (rotary.first_row + t) % table_rows;
-      row.cos = cos + position * half;
-      row.sin = sin + position * half;
-      k.rotate(data<X>(from_TND) + t * from_TND.stride(0), row, data<Y>(to_TND) + t * to_TND.stride(0));
-    });
-  });
+  with_row_kernels(
+      is_bf16(from_TND), is_bf16(to_TND), [&]<typename X, typename Y>(const RowKernels<X, Y>& k) {
+        for_rows(from_TND.size(0), [&](int64_t t) {
+          RotaryRow row = rotary_row(rotary, from_TND.size(1), from_TND.size(2), q_norm, k_norm);
+          const int64_t position = (rotary.first_row + t) % table_rows;
+          row.cos = cos + position * half;
+          row.sin = sin + position * half;
+          k.rotate(data<X>(from_TND) + t * from_TND.stride(0), row, data<Y>(to_TND) + t * to_TND.stride(0));
+        });
+      });
 }
 
-void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary, const at::Tensor& before_TND,
-                           at::Tensor to_TND, at::Tensor& dq_norm, at::Tensor& dk_norm) {
+void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary,
+                           const at::Tensor& before_TND, at::Tensor to_TND, at::Tensor& dq_norm,
+                           at::Tensor& dk_norm) {
   const bool norms = rotary.q_norm.defined();
   if (!fused({from_TND, to_TND}) || (norms && before_TND.scalar_type() != to_TND.scalar_type()))
     return aten::rotate_heads_backward(from_TND, rotary, before_TND, to_TND, dq_norm, dk_norm);
@@ -169,20 +179,21 @@ void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary
   const int64_t rows = from_TND.size(0), tasks = share_count(rows);
   const at::Tensor partial = at::zeros({tasks, 2, D}, rotary.cos.options());
   const float *cos = rotary.cos.const_data_ptr<float>(), *sin = rotary.sin.const_data_ptr<float>();
-  with_row_kernels(is_bf16(from_TND), is_bf16(to_TND), [&]<typename X, typename Y>(const RowKernels<X, Y>& k) {
-    for_row_shares(rows, tasks, [&](int64_t task, int64_t begin, int64_t end) {
-      RotaryRow row = rotary_row(rotary, from_TND.size(1), D, q_norm, k_norm);
-      float* sums = data<float>(partial) + task * 2 * D;
-      for (int64_t t = begin; t < end; ++t) {
-        const int64_t position = (rotary.first_row + t) % table_rows;
-        row.cos = cos + position * half;
-        row.sin = sin + position * half;
-        k.rotate_backward(data<X>(from_TND) + t * from_TND.stride(0), row,
-                          norms ? data<Y>(before_TND) + t * before_TND.stride(0) : nullptr,
-                          data<Y>(to_TND) + t * to_TND.stride(0), sums, sums + D);
-      }
-    });
-  });
+  with_row_kernels(is_bf16(from_TND), is_bf16(to_TND),
+                   [&]<typename X, typename Y>(const RowKernels<X, Y>& k) {
+                     for_row_shares(rows, tasks, [&](int64_t task, int64_t begin, int64_t end) {
+                       RotaryRow row = rotary_row(rotary, from_TND.size(1), D, q_norm, k_norm);
+                       float* sums = data<float>(partial) + task * 2 * D;
+                       for (int64_t t = begin; t < end; ++t) {
+                         const int64_t position = (rotary.first_row + t) % table_rows;
+                         row.cos = cos + position * half;
+                         row.sin = sin + position * half;
+                         k.rotate_backward(data<X>(from_TND) + t * from_TND.stride(0), row,
+                                           norms ? data<Y>(before_TND) + t * before_TND.stride(0) : nullptr,
+                                           data<Y>(to_TND) + t * to_TND.stride(0), sums, sums + D);
+                       }
+                     });
+                   });
   if (!norms) return;
   for (int64_t task = 0; task < tasks; ++task) {
     dq_norm.add_(partial[task][0]);
@@ -216,8 +227,10 @@ at::Tensor swiglu_backward(const at::Tensor& dact, at::Tensor& gate_up) {
   return act;
 }
 
-void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor& loss, std::optional<double> scale) {
-  if (!fused({logits_TV}) || !logits_TV.is_contiguous()) return aten::cross_entropy(logits_TV, targets, loss, scale);
+void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor& loss,
+                   std::optional<double> scale) {
+  if (!fused({logits_TV}) || !logits_TV.is_contiguous())
+    return aten::cross_entropy(logits_TV, targets, loss, scale);
   const int64_t V = logits_TV.size(1);
   const int64_t* target = targets.const_data_ptr<int64_t>();
   float* losses = loss.data_ptr<float>();

@@ -10,13 +10,17 @@ ReplicatedGradients::ReplicatedGradients(const std::vector<FlatUnit>& units, Gro
     gradients_.push_back(at::zeros({unit.elements}, at::TensorOptions().dtype(at::kFloat).device(device)));
 }
 
-at::Tensor ReplicatedGradients::open(int unit) { return gradients_.at(static_cast<size_t>(unit)); }
+at::Tensor ReplicatedGradients::open(int unit) {
+  return gradients_.at(static_cast<size_t>(unit));
+}
 
 void ReplicatedGradients::finish() {
   for (at::Tensor& gradient : gradients_) all_reduce_sum(group_, gradient);
 }
 
-at::Tensor ReplicatedGradients::summed(int unit) { return gradients_.at(static_cast<size_t>(unit)); }
+at::Tensor ReplicatedGradients::summed(int unit) {
+  return gradients_.at(static_cast<size_t>(unit));
+}
 
 void ReplicatedGradients::clear() {
   for (at::Tensor& gradient : gradients_) gradient.zero_();

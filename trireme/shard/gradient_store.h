@@ -1,5 +1,5 @@
-// Accumulates the gradients of a step in fp32, unit by unit, and sums them over ranks. The walk opens a unit before its
-// backward and closes it after; a sharded store may then reduce and drop it at once.
+// Accumulates the gradients of a step in fp32, unit by unit, and sums them over ranks. The walk opens a unit
+// before its backward and closes it after; a sharded store may then reduce and drop it at once.
 #pragma once
 
 #include <vector>

@@ -8,7 +8,8 @@ namespace {
 std::vector<at::Tensor> views(const at::Tensor& flat, const FlatUnit& unit, bool decays) {
   std::vector<at::Tensor> result;
   for (const FlatSpan& span : unit.spans)
-    if (span.decays == decays && span.elements > 0) result.push_back(flat.narrow(0, span.offset, span.elements));
+    if (span.decays == decays && span.elements > 0)
+      result.push_back(flat.narrow(0, span.offset, span.elements));
   return result;
 }
 
@@ -60,7 +61,8 @@ class Adamw final : public Optimizer {
 
 class Sgd final : public Optimizer {
  public:
-  Sgd(std::vector<FlatUnit> units, double weight_decay) : units_(std::move(units)), weight_decay_(weight_decay) {}
+  Sgd(std::vector<FlatUnit> units, double weight_decay)
+      : units_(std::move(units)), weight_decay_(weight_decay) {}
 
   void step(int unit, at::Tensor& master, at::Tensor& gradient, double learning_rate, double gradient_factor,
             int64_t) override {
@@ -79,8 +81,8 @@ class Sgd final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adamw(std::vector<FlatUnit> units, const AdamwSettings& settings, double weight_decay,
-                                      at::Device device) {
+std::unique_ptr<Optimizer> make_adamw(std::vector<FlatUnit> units, const AdamwSettings& settings,
+                                      double weight_decay, at::Device device) {
   return std::make_unique<Adamw>(std::move(units), settings, weight_decay, device);
 }
 

@@ -1,5 +1,5 @@
-// Where the parameters that compute reads lie. The walk gathers a unit before it uses it and releases it after; a
-// replicated store has it at hand.
+// Where the parameters that compute reads lie. The walk gathers a unit before it uses it and releases it
+// after; a replicated store has it at hand.
 #pragma once
 
 #include <vector>
@@ -23,7 +23,8 @@ class ParameterStore {
   virtual int64_t bytes() const = 0;
 };
 
-// Every rank holds everything on the device: fp32 masters, and a copy in the compute dtype where that differs.
+// Every rank holds everything on the device: fp32 masters, and a copy in the compute dtype where that
+// differs.
 class ReplicatedParameters final : public ParameterStore {
  public:
   ReplicatedParameters(std::vector<at::Tensor> masters, at::ScalarType compute_dtype);

@@ -1,7 +1,6 @@
 #include "trireme/train/checkpoint.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -12,6 +11,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/base/safetensors_writer.h"
+#include "trireme/model/checkpoint_files.h"
 #include "trireme/train/checkpoint_manifest.h"
 #include "trireme/train/durable_file.h"
 
@@ -19,17 +19,6 @@ namespace fs = std::filesystem;
 
 namespace trireme {
 namespace {
-
-constexpr std::array<const char*, 10> kTokenizerFiles{"tokenizer.json",
-                                                      "tokenizer_config.json",
-                                                      "special_tokens_map.json",
-                                                      "added_tokens.json",
-                                                      "vocab.json",
-                                                      "merges.txt",
-                                                      "tokenizer.model",
-                                                      "chat_template.jinja",
-                                                      "chat_template.json",
-                                                      "generation_config.json"};
 
 std::string shard_name(int rank) {
   char text[32];
@@ -167,7 +156,7 @@ fs::path save_checkpoint(const RunDirectory& run, const CheckpointContents& cont
     write_durable(temporary / "config.json", engine.config().raw.dump(2) + "\n");
     write_weight_index(temporary / "model.safetensors.index.json", all, ranks);
     std::vector<std::string> small{"trainer_state.json", "config.json", "model.safetensors.index.json"};
-    for (const char* name : kTokenizerFiles) {
+    for (const std::string& name : tokenizer_file_names()) {
       std::error_code ignored;
       if (contents.tokenizer_from.empty() || !fs::exists(contents.tokenizer_from / name, ignored)) continue;
       copy_durable(contents.tokenizer_from / name, temporary / name);

@@ -7,6 +7,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/device/peak_memory.h"
 #include "trireme/device/processor.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/eval/loss_by_position.h"
@@ -14,7 +15,6 @@
 #include "trireme/train/agreement.h"
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/durable_file.h"
-#include "trireme/train/peak_memory.h"
 #include "trireme/train/resume.h"
 #include "trireme/train/training_data.h"
 

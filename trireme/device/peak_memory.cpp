@@ -1,4 +1,4 @@
-#include "trireme/train/peak_memory.h"
+#include "trireme/device/peak_memory.h"
 
 #include <c10/core/CachingDeviceAllocator.h>
 
