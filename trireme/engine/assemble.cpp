@@ -36,13 +36,13 @@ Dtypes choose_dtypes(const EngineOptions& options) {
 // A tile's widest tensor (gate|up) fills a few MiB: large enough for the matmuls, small enough for the
 // caches.
 int64_t tile_tokens_by_rule(const ModelConfig& config, at::Device device) {
-  const int64_t target_bytes = device.is_cpu() ? int64_t{8} << 20 : int64_t{256} << 20;
+  const int64_t target_bytes = device.is_cpu() ? int64_t{24} << 20 : int64_t{256} << 20;
   const int64_t tokens = target_bytes / (2 * config.intermediate_size * 4);
   return std::clamp<int64_t>(tokens / 64 * 64, 256, 65536);
 }
 
 int64_t logits_tile_tokens_by_rule(const ModelConfig& config, at::Device device) {
-  const int64_t target_bytes = device.is_cpu() ? int64_t{32} << 20 : int64_t{1} << 30;
+  const int64_t target_bytes = device.is_cpu() ? int64_t{64} << 20 : int64_t{1} << 30;
   return std::clamp<int64_t>(target_bytes / (config.vocab_size * 4) / 16 * 16, 16, 16384);
 }
 

@@ -2,19 +2,13 @@
 
 #include <cmath>
 
-#include "trireme/base/error.h"
+#include "trireme/memory/token_tiles.h"
 
 namespace trireme {
 namespace {
 
 // Order of the tensors in Saved.
 enum SavedTensor : size_t { kX, kO, kLse, kQ, kK, kV, kOHeads, kX1, kGateUp };
-
-template <typename F>
-void for_tiles(int64_t tokens, int64_t tile_tokens, const F& body) {
-  for (int64_t begin = 0; begin < tokens; begin += tile_tokens)
-    body(begin, std::min(tile_tokens, tokens - begin));
-}
 
 at::Tensor undefined_or_rows(const at::Tensor& whole, int64_t begin, int64_t count) {
   return whole.defined() ? whole.narrow(0, begin, count) : whole;

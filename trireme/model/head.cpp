@@ -1,18 +1,10 @@
 #include "trireme/model/head.h"
 
+#include "trireme/memory/token_tiles.h"
 #include "trireme/model/linear.h"
 #include "trireme/model/token_ops.h"
 
 namespace trireme {
-namespace {
-
-template <typename F>
-void for_tiles(int64_t tokens, int64_t tile_tokens, const F& body) {
-  for (int64_t begin = 0; begin < tokens; begin += tile_tokens)
-    body(begin, std::min(tile_tokens, tokens - begin));
-}
-
-}  // namespace
 
 at::Tensor head_loss(const HeadTensors& weights, const HeadOptions& options, const at::Tensor& x_TM,
                      const at::Tensor& targets,

@@ -1,0 +1,20 @@
+// Cuts tokens into tiles: as few as `tile_tokens` allows, of nearly equal size, so that no short tile is left at the end.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace trireme {
+
+// Calls body(begin, count) for each tile of [0, tokens), in order.
+template <typename Body>
+void for_tiles(int64_t tokens, int64_t tile_tokens, const Body& body) {
+  if (tokens == 0) return;
+  const int64_t tiles = (tokens + tile_tokens - 1) / tile_tokens;
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    const int64_t begin = tokens * tile / tiles;
+    body(begin, tokens * (tile + 1) / tiles - begin);
+  }
+}
+
+}  // namespace trireme
