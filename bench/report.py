@@ -5,6 +5,10 @@ from systems import SYSTEMS
 
 RECOMPUTE_TITLES = {False: "each at its fastest setting", True: "equal recompute: every layer is computed again in backward"}
 
+COLUMNS = {"tokens": "---:", "system": "---", "tokens/s (least - most)": "---:", "share of matmul rate": "---:",
+           "CPU s a step": "---:", "peak memory, MiB": "---:", "allocator": "---", "Trireme is": "---:",
+           "memory of Trireme": "---:", "cores used by others": "---:"}
+
 
 def median(values):
     return statistics.median(values) if values else None
@@ -14,11 +18,15 @@ def number(value, digits=0):
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
+def kind_of(row):
+    return row["system"], row["dtype"], row["length"], row["recompute"]
+
+
 def best_allocator(rows, system, dtype, length, recompute):
     """The allocator with the highest median speed, or None where nothing has finished."""
     speeds = {}
     for row in rows:
-        if (row["system"], row["dtype"], row["length"], row["recompute"]) == (system, dtype, length, recompute) and not row["failed"]:
+        if kind_of(row) == (system, dtype, length, recompute) and not row["failed"]:
             speeds.setdefault(row["allocator"], []).append(row["tokens_per_s"])
     return max(speeds, key=lambda name: median(speeds[name])) if speeds else None
 
@@ -33,7 +41,7 @@ class Cell:
     """All runs of one system at one dtype, length and recompute setting, with the allocator that serves it best."""
 
     def __init__(self, rows, system, dtype, length, recompute):
-        mine = [r for r in rows if (r["system"], r["dtype"], r["length"], r["recompute"]) == (system, dtype, length, recompute)]
+        mine = [r for r in rows if kind_of(r) == (system, dtype, length, recompute)]
         self.allocator = best_allocator(rows, system, dtype, length, recompute)
         self.runs = [r for r in mine if not r["failed"] and r["allocator"] == self.allocator]
         self.failures = [r["failed"] for r in mine if r["failed"]]
@@ -46,9 +54,12 @@ class Cell:
         self.losses = self.runs[0]["losses"] if self.runs else []
 
 
+def row_of(values):
+    return "| " + " | ".join(str(v) for v in values + [""] * (len(COLUMNS) - len(values))) + " |"
+
+
 def table(rows, dtype, recompute, lengths, shape):
-    lines = [f"| tokens | system | tokens/s (least - most) | share of matmul rate | CPU s a step | peak memory, MiB | allocator | Trireme is | memory of Trireme | cores used by others |",
-             "|---:|---|---:|---:|---:|---:|---|---:|---:|---:|"]
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "|".join(COLUMNS.values()) + "|"]
     names = [s.name for s in SYSTEMS.values() if s.shape == shape and any(r["system"] == s.name for r in rows)]
     matmul, shown = matmul_rate(rows, shape, dtype), False
     for length in lengths:
@@ -59,20 +70,21 @@ def table(rows, dtype, recompute, lengths, shape):
             if not cell.runs and not cell.failures:
                 continue
             shown = True
-            if not cell.runs and not recompute:
+            if not cell.runs and not recompute:  # the fastest setting that fits
                 fallback = Cell(rows, name, dtype, length, True)
                 note = f" ({cell.failures[0]})"
                 if fallback.runs:
                     cell, note = fallback, note + ", with recompute"
             if not cell.runs:
-                lines.append(f"| {length} | {SYSTEMS[name].title} | {cell.failures[0] if cell.failures else '-'} | | | | | | | |")
+                lines.append(row_of([length, SYSTEMS[name].title, cell.failures[0]]))
                 continue
             share = f"{100 * cell.gflops / matmul:.0f}%" if matmul else "-"
             peer = not SYSTEMS[name].ours
             ratio = f"{ours.speed / cell.speed:.2f}x" if peer and ours and ours.speed else ""
             memory = f"{ours.memory_mib / cell.memory_mib:.2f}x" if peer and ours and ours.memory_mib else ""
-            lines.append(f"| {length} | {SYSTEMS[name].title}{note} | {number(cell.speed)} ({number(cell.least)} - {number(cell.most)}) | {share} "
-                         f"| {number(cell.cpu_seconds, 1)} | {number(cell.memory_mib)} | {cell.allocator} | {ratio} | {memory} | {number(cell.others, 2)} |")
+            speed = f"{number(cell.speed)} ({number(cell.least)} - {number(cell.most)})"
+            lines.append(row_of([length, SYSTEMS[name].title + note, speed, share, number(cell.cpu_seconds, 1),
+                                 number(cell.memory_mib), cell.allocator, ratio, memory, number(cell.others, 2)]))
     return lines if shown else []
 
 
@@ -111,7 +123,8 @@ def page(header, rows):
              f"{machine['memory_gib']} GiB, Linux {machine['kernel']}",
              "- measured matmul rate of all cores: " +
              (", ".join(f"{name} {max(values):.0f} GFLOP/s" for name, values in rates.items()) or "-"),
-             f"- model: `trireme init --preset small`, {header['parameters']} parameters, the same weights and tokens for all; AdamW"]
+             f"- model: `trireme init --preset small`, {header['parameters']} parameters, the same weights and tokens for "
+             "all; AdamW"]
     for recompute in (False, True):
         for dtype in dtypes:
             for shape in ("one process", "two ranks"):

@@ -2,6 +2,7 @@
 // length fits any number of ranks, without padding. A share may be empty (S < P).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -19,7 +20,7 @@ struct SequenceLayout {
   int64_t size(int rank) const { return begin(rank + 1) - begin(rank); }
   std::vector<int64_t> sizes() const {
     std::vector<int64_t> all;
-    all.reserve(static_cast<size_t>(ranks));
+    all.reserve(static_cast<std::size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank) all.push_back(size(rank));
     return all;
   }
