@@ -23,10 +23,15 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   get_filename_component(_torch_lib_dir "${LibTorch_CPU_LIBRARY}" DIRECTORY)
   add_library(LibTorch::c10 SHARED IMPORTED)
   set_target_properties(LibTorch::c10 PROPERTIES IMPORTED_LOCATION "${LibTorch_C10_LIBRARY}")
+  # One OpenMP runtime for libtorch and us: the one that lies beside it, where it brings its own.
+  find_library(LibTorch_GOMP NAMES libgomp.so.1 gomp PATHS "${_torch_lib_dir}" NO_DEFAULT_PATH)
+  if(NOT LibTorch_GOMP)
+    set(LibTorch_GOMP gomp)
+  endif()
   add_library(LibTorch::cpu SHARED IMPORTED)
   set_target_properties(LibTorch::cpu PROPERTIES
     IMPORTED_LOCATION "${LibTorch_CPU_LIBRARY}"
-    INTERFACE_LINK_LIBRARIES LibTorch::c10
+    INTERFACE_LINK_LIBRARIES "LibTorch::c10;${LibTorch_GOMP}"
     INTERFACE_COMPILE_DEFINITIONS "USE_DISTRIBUTED;USE_C10D_GLOO"
     INTERFACE_INCLUDE_DIRECTORIES
       "${LibTorch_INCLUDE_DIR};${LibTorch_INCLUDE_DIR}/torch/csrc/api/include")

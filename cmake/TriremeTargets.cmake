@@ -85,3 +85,10 @@ function(trireme_simd_kernels library source)
     target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
   endforeach()
 endfunction()
+
+# trireme_parallel_sources(SOURCE...): files that call at::parallel_for. Its template is serial unless the file that uses
+# it is compiled for OpenMP; such files parse torch's headers anew, for the precompiled one is without it.
+function(trireme_parallel_sources)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON
+    COMPILE_OPTIONS "-fopenmp;-include;${CMAKE_SOURCE_DIR}/cmake/torch_pch.h")
+endfunction()

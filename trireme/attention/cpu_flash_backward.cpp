@@ -15,6 +15,10 @@
 #include "trireme/attention/attention_arguments.h"
 #include "trireme/attention/cpu_flash_attention.h"
 
+#ifndef INTRA_OP_PARALLEL
+#error "at::parallel_for would be serial here: name this file in trireme_parallel_sources (cmake/TriremeTargets.cmake)"
+#endif
+
 namespace trireme {
 
 namespace {
