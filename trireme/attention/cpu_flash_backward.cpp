@@ -16,7 +16,8 @@
 #include "trireme/attention/cpu_flash_attention.h"
 
 #ifndef INTRA_OP_PARALLEL
-#error "at::parallel_for would be serial here: name this file in trireme_parallel_sources (cmake/TriremeTargets.cmake)"
+#error \
+    "at::parallel_for would be serial here: name this file in trireme_parallel_sources (cmake/TriremeTargets.cmake)"
 #endif
 
 namespace trireme {

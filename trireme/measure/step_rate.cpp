@@ -71,6 +71,7 @@ double rate_of_all_ranks(Engine& engine, at::ScalarType dtype, double seconds) {
 
 std::vector<double> rounded(const std::vector<double>& values, double unit) {
   std::vector<double> result;
+  result.reserve(values.size());
   for (const double value : values) result.push_back(std::round(value / unit) * unit);
   return result;
 }

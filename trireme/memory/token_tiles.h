@@ -1,4 +1,5 @@
-// Cuts tokens into tiles: as few as `tile_tokens` allows, of nearly equal size, so that no short tile is left at the end.
+// Cuts tokens into tiles: as few as `tile_tokens` allows, of nearly equal size, so that no short tile is left
+// at the end.
 #pragma once
 
 #include <algorithm>
