@@ -61,7 +61,7 @@ function(trireme_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-    ENVIRONMENT "TRIREME_BINARY=$<$<TARGET_EXISTS:trireme>:$<TARGET_FILE:trireme>>")
+    ENVIRONMENT "TORCH_FR_BUFFER_SIZE=0;TRIREME_BINARY=$<$<TARGET_EXISTS:trireme>:$<TARGET_FILE:trireme>>")
 endfunction()
 
 # trireme_simd_kernels(LIBRARY SOURCE): compiles SOURCE once for each x86-64 level, each time in its own namespace
