@@ -6,6 +6,20 @@
 #include "trireme/base/environment.h"
 
 namespace trireme {
+namespace {
+
+// A rank may be connected before its peers are. If it used the group and closed it then, they would find a
+// closed connection where they expected one to open.
+void wait_until_all_connected(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout) {
+  const auto key = [](int of) { return "connected/" + std::to_string(of); };
+  store.set(key(rank), std::vector<uint8_t>{1});
+  std::vector<std::string> keys;
+  keys.reserve(static_cast<size_t>(size));
+  for (int peer = 0; peer < size; ++peer) keys.push_back(key(peer));
+  store.wait(keys, timeout);
+}
+
+}  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     int size, bool same_machine,
@@ -18,7 +32,9 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
   } else {
     options = Gloo::Options::create_default(timeout);
   }
-  return c10::make_intrusive<Gloo>(store, rank, size, options);
+  auto backend = c10::make_intrusive<Gloo>(store, rank, size, options);
+  wait_until_all_connected(*store, rank, size, timeout);
+  return backend;
 }
 
 }  // namespace trireme
