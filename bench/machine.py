@@ -63,15 +63,18 @@ def _in_child():
         file.write("1000")
 
 
-def run(command, environment, limit_seconds):
+def run(command, environment, limit_seconds, on_start=None):
     """Runs a program to its end, or to the limit. Returns exit code (None: over the limit), its output, and the load:
-    cores that it and that other processes used while it ran, from start-up to end."""
+    cores that it and that other processes used while it ran, from start-up to end. `on_start` is given the process,
+    which leads a session and a process group of its own."""
     busy, stolen = _busy_and_stolen_seconds()
     own, start = _own_seconds(), time.time()
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                preexec_fn=_in_child)
     code = None
     try:
+        if on_start is not None:
+            on_start(process)
         out, err = process.communicate(timeout=limit_seconds)
         code = process.returncode
     except subprocess.TimeoutExpired:

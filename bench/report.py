@@ -54,8 +54,8 @@ class Cell:
         self.losses = self.runs[0]["losses"] if self.runs else []
 
 
-def row_of(values):
-    return "| " + " | ".join(str(v) for v in values + [""] * (len(COLUMNS) - len(values))) + " |"
+def row_of(values, columns):
+    return "| " + " | ".join(str(v) for v in values + [""] * (len(columns) - len(values))) + " |"
 
 
 def table(rows, dtype, recompute, lengths, shape):
@@ -76,7 +76,7 @@ def table(rows, dtype, recompute, lengths, shape):
                 if fallback.runs:
                     cell, note = fallback, note + ", with recompute"
             if not cell.runs:
-                lines.append(row_of([length, SYSTEMS[name].title, cell.failures[0]]))
+                lines.append(row_of([length, SYSTEMS[name].title, cell.failures[0]], COLUMNS))
                 continue
             share = f"{100 * cell.gflops / matmul:.0f}%" if matmul else "-"
             peer = not SYSTEMS[name].ours
@@ -84,7 +84,7 @@ def table(rows, dtype, recompute, lengths, shape):
             memory = f"{ours.memory_mib / cell.memory_mib:.2f}x" if peer and ours and ours.memory_mib else ""
             speed = f"{number(cell.speed)} ({number(cell.least)} - {number(cell.most)})"
             lines.append(row_of([length, SYSTEMS[name].title + note, speed, share, number(cell.cpu_seconds, 1),
-                                 number(cell.memory_mib), cell.allocator, ratio, memory, number(cell.others, 2)]))
+                                 number(cell.memory_mib), cell.allocator, ratio, memory, number(cell.others, 2)], COLUMNS))
     return lines if shown else []
 
 
@@ -107,8 +107,18 @@ def loss_lines(rows, lengths, dtypes):
     return lines
 
 
-def page(header, rows):
+def machine_lines(header):
     machine = header["machine"]
+    return [f"- {machine['processor']}, {machine['cores']} cores ({', '.join(machine['features'])}), "
+            f"{machine['memory_gib']} GiB, Linux {machine['kernel']}"]
+
+
+def model_lines(header):
+    return [f"- model: `trireme init --preset small`, {header['parameters']} parameters, the same weights and tokens for "
+            "all; AdamW"]
+
+
+def page(header, rows):
     dtypes = [d for d in ("fp32", "bf16") if any(r["dtype"] == d for r in rows)]
     lengths = sorted({r["length"] for r in rows})
     rates = {}
@@ -119,12 +129,10 @@ def page(header, rows):
                 rates.setdefault("bf16", []).append(row["matmul_gflops_precision"])
     lines = [f"# Training speed and memory, {header['date']}{', quick' if header['quick'] else ''}", "",
              f"`{header['command']}` at {header['commit']}. What the columns mean: [README](README.md).", "",
-             f"- {machine['processor']}, {machine['cores']} cores ({', '.join(machine['features'])}), "
-             f"{machine['memory_gib']} GiB, Linux {machine['kernel']}",
+             *machine_lines(header),
              "- measured matmul rate of all cores: " +
              (", ".join(f"{name} {max(values):.0f} GFLOP/s" for name, values in rates.items()) or "-"),
-             f"- model: `trireme init --preset small`, {header['parameters']} parameters, the same weights and tokens for "
-             "all; AdamW"]
+             *model_lines(header)]
     for recompute in (False, True):
         for dtype in dtypes:
             for shape in ("one process", "two ranks"):

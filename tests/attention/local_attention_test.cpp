@@ -193,10 +193,40 @@ TEST(LocalAttention, bf16_error_is_at_most_twice_the_plain_one) {
 }
 
 TEST(LocalAttention, fp16_error_is_at_most_twice_the_plain_one) {
-  std::vector<std::unique_ptr<LocalAttention>> kernels;
-  kernels.push_back(make_local_attention(AttentionKernel::flash, at::kCPU, at::kHalf));
-  kernels.push_back(make_local_attention(AttentionKernel::reference, at::kCPU, at::kHalf));
-  expect_low_precision_law(at::kHalf, kernels);
+  expect_low_precision_law(at::kHalf, cpu_kernels(at::kHalf));
+}
+
+// What fp16 cannot hold is infinite or NaN, so that a loss scaler sees it, and never a wrong number.
+TEST(LocalAttention, gradients_that_overflow_fp16_are_not_finite) {
+  Inputs in = random_inputs({1, 200, {0, 0}, 1, 16, 0}, at::kHalf, 13);
+  in.d_o.fill_(30000);
+  const OracleResult truth = truth_of(in);
+  const at::Tensor overflows = truth.dv.abs().gt(65520 * 1.01);
+  ASSERT_GT(overflows.sum().item<int64_t>(), 10);
+  for (const auto& kernel : cpu_kernels(at::kHalf)) {
+    const AttentionOutput out = kernel->forward(in.q, in.k, in.v, in.spec);
+    const at::Tensor dv = kernel->backward(in.d_o, in.q, in.k, in.v, out, in.spec).dv;
+    EXPECT_TRUE(dv.masked_select(overflows).isinf().all().item<bool>()) << kernel->name();
+    in.d_o[0][150][1][3] = std::numeric_limits<double>::infinity();
+    const AttentionGradients g = kernel->backward(in.d_o, in.q, in.k, in.v, out, in.spec);
+    EXPECT_FALSE(g.dq[0][150][1].isfinite().any().item<bool>()) << kernel->name();
+    in.d_o[0][150][1][3] = 30000;
+  }
+}
+
+TEST(LocalAttention, small_gradients_are_kept_as_fp16_denormals) {
+  Inputs in = random_inputs({1, 130, {0, 0, 1}, 2, 16, 0}, at::kHalf, 14);
+  in.d_o.mul_(1e-6);  // below 2^-14, the smallest normal number
+  const OracleResult truth = truth_of(in);
+  for (const auto& kernel : cpu_kernels(at::kHalf)) {
+    SCOPED_TRACE(kernel->name());
+    const AttentionOutput out = kernel->forward(in.q, in.k, in.v, in.spec);
+    const AttentionGradients g = kernel->backward(in.d_o, in.q, in.k, in.v, out, in.spec);
+    // Half of the smallest denormal, and a little for what o, itself fp16, lacks.
+    EXPECT_LT((g.dv.to(at::kDouble) - truth.dv).abs().max().item<double>(), 0x1p-25 * 1.01);
+    EXPECT_LT((g.dq.to(at::kDouble) - truth.dq).abs().max().item<double>(), 0x1p-25 * 1.05);
+    EXPECT_GT(g.dv.abs().max().item<double>(), 0x1p-22);
+  }
 }
 
 TEST(LocalAttention, inputs_may_be_strided_views_and_are_not_changed) {

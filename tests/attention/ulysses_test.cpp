@@ -86,10 +86,11 @@ TEST(Ulysses, outputs_and_gradients_equal_those_of_one_rank) {
               expect_ranks_equal_one(ranks, heads, tokens, batch, 0, at::kFloat, 1e-5);
 }
 
-TEST(Ulysses, windows_and_bf16_travel_too) {
+TEST(Ulysses, windows_and_16_bit_types_travel_too) {
   for (const int ranks : {2, 3}) {
     expect_ranks_equal_one(ranks, {6, 3}, 61, 2, 17, at::kFloat, 1e-5);
     expect_ranks_equal_one(ranks, {7, 1}, 61, 1, 0, at::kBFloat16, 2e-2);
+    expect_ranks_equal_one(ranks, {7, 1}, 61, 1, 0, at::kHalf, 2.5e-3);
   }
 }
 
@@ -172,15 +173,18 @@ TEST(Ulysses, do_and_o_travel_packed_as_they_would_alone) {
   });
 }
 
-// A shared key/value head's gradients are summed in fp32: in bf16, 256 + 1 + 1 would stay 256.
+// A shared key/value head's gradients are summed in fp32: in bf16, 256 + 1 + 1 would stay 256, in fp16 2048 + 1
+// + 1 would stay 2048.
 TEST(Ulysses, gradients_of_a_shared_head_are_summed_in_fp32) {
   on_ranks(3, [&](Group& group) {
     const UlyssesShape shape{{3, 3}, share_heads(3, 1, 3)};
-    const auto constant = [&](double value) { return at::full({1, 3, 1, kWidth}, value, at::kBFloat16); };
-    const double mine = group.rank() == 0 ? 256 : 1;
-    const at::Tensor dqkv = heads_to_seq_qkv(group, shape, {constant(0), constant(mine), constant(mine)});
-    EXPECT_EQ(dqkv.narrow(2, 3, 2).to(at::kFloat).min().item<float>(), 258);
-    EXPECT_EQ(dqkv.narrow(2, 3, 2).to(at::kFloat).max().item<float>(), 258);
+    for (const auto& [dtype, large] : {std::pair{at::kBFloat16, 256.0}, {at::kHalf, 2048.0}}) {
+      const at::Tensor none = at::zeros({1, 3, 1, kWidth}, dtype);
+      const at::Tensor mine = at::full({1, 3, 1, kWidth}, group.rank() == 0 ? large : 1.0, dtype);
+      const at::Tensor dqkv = heads_to_seq_qkv(group, shape, {none, mine, mine});
+      EXPECT_EQ(dqkv.narrow(2, 3, 2).to(at::kDouble).min().item<double>(), large + 2);
+      EXPECT_EQ(dqkv.narrow(2, 3, 2).to(at::kDouble).max().item<double>(), large + 2);
+    }
   });
 }
 

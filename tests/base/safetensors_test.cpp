@@ -3,9 +3,6 @@
 #include <bit>
 #include <csignal>
 #include <cstring>
-#include <fstream>
-#include <functional>
-#include <sstream>
 #include <sys/resource.h>
 
 #include <gmock/gmock.h>
@@ -14,26 +11,28 @@
 #include "trireme/base/error.h"
 #include "trireme/base/safetensors_writer.h"
 
+#include "tests/support/error_message.h"
+#include "tests/support/file_bytes.h"
+#include "tests/support/temporary_folder.h"
+
 namespace trireme {
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::TemporaryFolder;
 
-// A folder of its own for each test, gone afterwards.
+// The message of the DataError that `action` throws.
+template <typename Action>
+std::string data_error(const Action& action) {
+  return testing::message_of<DataError>(action);
+}
+
 class Safetensors : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "trireme_safetensors_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    dir_ = pattern;
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-
   fs::path write_raw(const std::string& content, const std::string& name = "model.safetensors") const {
-    std::ofstream(dir_ / name, std::ios::binary) << content;
-    return dir_ / name;
+    return folder_.write(name, content);
   }
   // Length, header and `data_bytes` bytes of data.
   fs::path write_file(const std::string& header, size_t data_bytes,
@@ -43,16 +42,15 @@ class Safetensors : public ::testing::Test {
     return write_raw(content + header + std::string(data_bytes, '\1'), name);
   }
   static std::string error_of(const fs::path& file) {
-    try {
-      const SafetensorsFile opened(file);
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "no error";
+    return data_error([&] { const SafetensorsFile opened(file); });
   }
 
-  fs::path dir_;
+  TemporaryFolder folder_;
 };
+
+fs::path by_python() {
+  return fs::path(TRIREME_SOURCE_DIR) / "tests/base/fixtures/by_python.safetensors";
+}
 
 template <typename T>
 std::vector<T> values(const SafetensorsEntry& entry) {
@@ -61,17 +59,8 @@ std::vector<T> values(const SafetensorsEntry& entry) {
   return result;
 }
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST_F(Safetensors, a_file_written_by_python_is_read_as_it_is) {
-  const SafetensorsFile file(fs::path(TRIREME_SOURCE_DIR) / "tests/base/fixtures/by_python.safetensors");
+  const SafetensorsFile file(by_python());
   EXPECT_EQ(file.entries().size(), 6U);
   EXPECT_EQ(file.at("matrix").dtype, "F32");
   EXPECT_EQ(file.at("matrix").shape, (std::vector<int64_t>{2, 3}));
@@ -89,16 +78,17 @@ TEST_F(Safetensors, what_is_written_is_read_back_bit_for_bit) {
   const std::vector<float> weights{1.5F, -0.0F, 3e-40F, 7};
   const std::vector<int64_t> ids{-1, 5};
   {
-    SafetensorsWriter writer(dir_ / "a.safetensors",
+    SafetensorsWriter writer(folder_ / "a.safetensors",
                              {{"w", "F32", {2, 2}}, {"empty", "F32", {0}}, {"ids", "I64", {2}}});
     writer.write("w", weights.data(), 8);
     writer.write("w", weights.data() + 2, 8);
     writer.write("ids", ids.data(), 16);
-    EXPECT_FALSE(fs::exists(dir_ / "a.safetensors")) << "half a file must not have the name of a whole one";
+    EXPECT_FALSE(fs::exists(folder_ / "a.safetensors"))
+        << "half a file must not have the name of a whole one";
     writer.finish();
-    EXPECT_EQ(fs::file_size(dir_ / "a.safetensors"), static_cast<uintmax_t>(writer.file_bytes()));
+    EXPECT_EQ(fs::file_size(folder_ / "a.safetensors"), static_cast<uintmax_t>(writer.file_bytes()));
   }
-  const SafetensorsFile file(dir_ / "a.safetensors");
+  const SafetensorsFile file(folder_ / "a.safetensors");
   const auto bits = values<uint32_t>(file.at("w"));
   for (size_t i = 0; i < weights.size(); ++i) EXPECT_EQ(bits[i], std::bit_cast<uint32_t>(weights[i]));
   EXPECT_EQ(values<int64_t>(file.at("ids")), ids);
@@ -108,10 +98,10 @@ TEST_F(Safetensors, what_is_written_is_read_back_bit_for_bit) {
 
 TEST_F(Safetensors, an_unfinished_file_leaves_nothing_behind) {
   {
-    SafetensorsWriter writer(dir_ / "a.safetensors", {{"w", "F32", {4}}});
+    SafetensorsWriter writer(folder_ / "a.safetensors", {{"w", "F32", {4}}});
     EXPECT_THROW(writer.finish(), InternalError);
   }
-  EXPECT_TRUE(fs::is_empty(dir_));
+  EXPECT_TRUE(fs::is_empty(folder_.path()));
 }
 
 TEST_F(Safetensors, a_full_disk_is_an_error_with_the_bytes_needed_and_leaves_the_old_file) {
@@ -122,27 +112,26 @@ TEST_F(Safetensors, a_full_disk_is_an_error_with_the_bytes_needed_and_leaves_the
   small.rlim_cur = 4096;
   auto* const handler = std::signal(SIGXFSZ, SIG_IGN);
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  const std::string message = message_of([&] {
+  const std::string message = data_error([&] {
     const std::vector<float> data(4096);
-    SafetensorsWriter writer(dir_ / "a.safetensors", {{"w", "F32", {4096}}});
+    SafetensorsWriter writer(folder_ / "a.safetensors", {{"w", "F32", {4096}}});
     writer.write("w", data.data(), 4096 * 4);
     writer.finish();
   });
   ::setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
   EXPECT_THAT(message, AllOf(HasSubstr("a.safetensors"), HasSubstr("needs 164"), HasSubstr("bytes")));
-  EXPECT_EQ(fs::file_size(dir_ / "a.safetensors"), 17U);
-  EXPECT_EQ(std::distance(fs::directory_iterator(dir_), fs::directory_iterator()), 1)
-      << "no partial file may stay";
+  EXPECT_EQ(fs::file_size(folder_ / "a.safetensors"), 17U);
+  EXPECT_EQ(folder_.files(), 1U) << "no partial file may stay";
 }
 
 TEST_F(Safetensors, a_folder_that_cannot_be_written_is_named) {
-  EXPECT_THAT(message_of([&] { const SafetensorsWriter writer(dir_ / "absent" / "a.safetensors", {}); }),
+  EXPECT_THAT(data_error([&] { const SafetensorsWriter writer(folder_ / "absent" / "a.safetensors", {}); }),
               HasSubstr("absent/a.safetensors: cannot open"));
 }
 
 TEST_F(Safetensors, damage_of_the_header_is_told_with_its_likely_cause) {
-  EXPECT_THAT(error_of(dir_ / "absent.safetensors"), HasSubstr("absent.safetensors: cannot be opened"));
+  EXPECT_THAT(error_of(folder_ / "absent.safetensors"), HasSubstr("absent.safetensors: cannot be opened"));
   EXPECT_THAT(error_of(write_raw("")), HasSubstr("0 bytes long"));
   EXPECT_THAT(error_of(write_raw("1234567")), HasSubstr("interrupted download"));
   EXPECT_THAT(error_of(write_raw("version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 999\n")),
@@ -196,22 +185,14 @@ TEST_F(Safetensors, overlaps_gaps_and_duplicates_are_refused) {
 }
 
 TEST_F(Safetensors, a_file_cut_anywhere_is_refused) {
-  std::ifstream in(fs::path(TRIREME_SOURCE_DIR) / "tests/base/fixtures/by_python.safetensors",
-                   std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  const std::string whole = text.str();
+  const std::string whole = testing::bytes_of(by_python());
   ASSERT_EQ(error_of(write_raw(whole)), "no error");
   for (size_t bytes = 0; bytes < whole.size(); bytes += 3)
     EXPECT_NE(error_of(write_raw(whole.substr(0, bytes))), "no error") << "cut to " << bytes << " bytes";
 }
 
 TEST_F(Safetensors, a_header_with_any_byte_changed_is_read_or_refused_but_never_believed_beyond_the_file) {
-  std::ifstream in(fs::path(TRIREME_SOURCE_DIR) / "tests/base/fixtures/by_python.safetensors",
-                   std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  const std::string whole = text.str();
+  const std::string whole = testing::bytes_of(by_python());
   uint64_t header = 0;
   std::memcpy(&header, whole.data(), 8);
   int refused = 0;
@@ -232,28 +213,29 @@ TEST_F(Safetensors, a_header_with_any_byte_changed_is_read_or_refused_but_never_
 }
 
 TEST_F(Safetensors, a_set_is_one_file_or_the_shards_of_its_index) {
-  EXPECT_THAT(message_of([&] { const SafetensorsSet set(dir_); }),
+  EXPECT_THAT(data_error([&] { const SafetensorsSet set(folder_.path()); }),
               HasSubstr("expected model.safetensors or"));
   write_file(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", 4, "model-1.safetensors");
   write_file(R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", 2, "model-2.safetensors");
   const std::string index = "model.safetensors.index.json";
   write_raw(R"({"weight_map":{"a":"model-1.safetensors","b":"model-2.safetensors"}})", index);
   {
-    const SafetensorsSet set(dir_);
+    const SafetensorsSet set(folder_.path());
     EXPECT_EQ(set.names(), (std::vector<std::string>{"a", "b"}));
     EXPECT_EQ(set.at("b").bytes, 2);
-    EXPECT_THAT(message_of([&] { set.at("c"); }), HasSubstr("tensor 'c' is missing"));
+    EXPECT_THAT(data_error([&] { set.at("c"); }), HasSubstr("tensor 'c' is missing"));
   }
   write_raw(R"({"weight_map":{"a":"model-1.safetensors","c":"model-2.safetensors"}})", index);
-  EXPECT_THAT(message_of([&] { const SafetensorsSet set(dir_); }),
+  EXPECT_THAT(data_error([&] { const SafetensorsSet set(folder_.path()); }),
               AllOf(HasSubstr("model-2.safetensors"), HasSubstr("tensor 'c' is missing")));
   write_raw(R"({"weight_map":{"a":"model-3.safetensors"}})", index);
-  EXPECT_THAT(message_of([&] { const SafetensorsSet set(dir_); }),
+  EXPECT_THAT(data_error([&] { const SafetensorsSet set(folder_.path()); }),
               HasSubstr("model-3.safetensors: this shard is missing"));
   write_raw(R"({"weight_map":{"a":"../model-1.safetensors"}})", index);
-  EXPECT_THAT(message_of([&] { const SafetensorsSet set(dir_); }), HasSubstr("expected a file name"));
+  EXPECT_THAT(data_error([&] { const SafetensorsSet set(folder_.path()); }),
+              HasSubstr("expected a file name"));
   write_raw(R"({"weights":{}})", index);
-  EXPECT_THAT(message_of([&] { const SafetensorsSet set(dir_); }), HasSubstr("weight_map"));
+  EXPECT_THAT(data_error([&] { const SafetensorsSet set(folder_.path()); }), HasSubstr("weight_map"));
 }
 
 }  // namespace

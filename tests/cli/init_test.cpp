@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,61 +11,54 @@
 #include "trireme/data/byte_level_tokenizer.h"
 #include "trireme/model/checkpoint_files.h"
 
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
+
 namespace trireme {
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::TemporaryFolder;
 
 class Init : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "trireme_init_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    dir_ = pattern;
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-
   int init(const std::vector<std::string>& more, const std::string& out = "model") const {
-    std::vector<std::string> arguments{"--out", (dir_ / out).string()};
+    std::vector<std::string> arguments{"--out", (folder_ / out).string()};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStdout();
     int code = -1;
     try {
       code = run_init(arguments);
     } catch (...) {
-      testing::internal::GetCapturedStdout();
+      ::testing::internal::GetCapturedStdout();
       throw;
     }
-    testing::internal::GetCapturedStdout();
+    ::testing::internal::GetCapturedStdout();
     return code;
   }
   std::string refusal(const std::vector<std::string>& more) const {
-    try {
-      init(more);
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "no error";
+    return testing::message_of<ConfigError>([&] { init(more); });
   }
-  fs::path dir_;
+
+  TemporaryFolder folder_;
 };
 
 TEST_F(Init, every_tiny_preset_makes_a_model_that_is_read_back_whole) {
   for (const ModelPreset& preset : model_presets()) {
     if (!preset.byte_level_tokenizer) continue;
     EXPECT_EQ(init({"--preset", preset.name, "--seed", "3"}, preset.name), 0);
-    const ModelConfig config = read_model_config(dir_ / preset.name);
+    const ModelConfig config = read_model_config(folder_ / preset.name);
     const ModelLayout layout = make_model_layout(config);
-    const CheckpointReader reader(dir_ / preset.name);
+    const CheckpointReader reader(folder_ / preset.name);
     for (const UnitSpec& unit : layout.units) {
       at::Tensor flat = at::empty({unit.elements}, at::kFloat);
       reader.read_unit(unit, flat);
       EXPECT_TRUE(flat.equal(initial_unit_values(unit, config, 3))) << preset.name << " " << unit.name;
     }
     EXPECT_TRUE(reader.unused_names(layout).empty());
-    EXPECT_TRUE(fs::exists(dir_ / preset.name / "tokenizer.json"));
+    EXPECT_TRUE(fs::exists(folder_ / preset.name / "tokenizer.json"));
     EXPECT_GE(config.vocab_size, byte_level_vocabulary_size);
   }
 }
@@ -84,7 +76,7 @@ TEST_F(Init, large_presets_have_the_published_parameter_counts) {
 TEST_F(Init, changes_reach_the_configuration_and_nested_keys_too) {
   init({"--preset", "tiny", "--set", "num_hidden_layers=1", "--set", "rope_scaling.rope_type=linear", "--set",
         "rope_scaling.factor=4", "--dtype", "bfloat16"});
-  const ModelConfig config = read_model_config(dir_ / "model");
+  const ModelConfig config = read_model_config(folder_ / "model");
   EXPECT_EQ(config.num_hidden_layers, 1);
   EXPECT_EQ(config.rope.kind, RopeKind::linear);
   EXPECT_EQ(config.raw["torch_dtype"], "bfloat16");
@@ -100,18 +92,19 @@ TEST_F(Init, a_wrong_request_suggests_and_writes_nothing) {
   EXPECT_THAT(refusal({"--preset", "tiny", "--set", "vocab_size=100"}), HasSubstr("byte-level tokenizer"));
   EXPECT_THAT(refusal({"--preset", "tiny", "--dtype", "int8"}), HasSubstr("--dtype"));
   EXPECT_THAT(refusal({}), HasSubstr("--preset"));
-  EXPECT_TRUE(fs::is_empty(dir_));
+  EXPECT_TRUE(fs::is_empty(folder_.path()));
 }
 
 TEST_F(Init, a_folder_that_is_not_empty_is_left_alone_unless_asked) {
   init({"--preset", "tiny"});
-  std::ofstream(dir_ / "model" / "notes.txt") << "mine";
-  const auto before = fs::last_write_time(dir_ / "model" / "model.safetensors");
+  std::ofstream(folder_ / "model" / "notes.txt") << "mine";
+  const auto before = fs::last_write_time(folder_ / "model" / "model.safetensors");
   EXPECT_THAT(refusal({"--preset", "tiny"}), AllOf(HasSubstr("not empty"), HasSubstr("--overwrite")));
-  EXPECT_EQ(fs::last_write_time(dir_ / "model" / "model.safetensors"), before);
+  EXPECT_EQ(fs::last_write_time(folder_ / "model" / "model.safetensors"), before);
   init({"--preset", "small", "--set", "num_hidden_layers=1", "--set", "vocab_size=64", "--overwrite"});
-  EXPECT_TRUE(fs::exists(dir_ / "model" / "notes.txt"));
-  EXPECT_FALSE(fs::exists(dir_ / "model" / "tokenizer.json")) << "it belonged to the model that was replaced";
+  EXPECT_TRUE(fs::exists(folder_ / "model" / "notes.txt"));
+  EXPECT_FALSE(fs::exists(folder_ / "model" / "tokenizer.json"))
+      << "it belonged to the model that was replaced";
 }
 
 }  // namespace

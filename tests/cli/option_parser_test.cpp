@@ -5,6 +5,8 @@
 
 #include "trireme/base/error.h"
 
+#include "tests/support/error_message.h"
+
 namespace trireme {
 namespace {
 
@@ -40,12 +42,7 @@ Options parse(const std::vector<std::string>& words, bool needs_name = false) {
 }
 
 std::string refusal(const std::vector<std::string>& words, bool needs_name = false) {
-  try {
-    parse(words, needs_name);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return testing::message_of<ConfigError>([&] { parse(words, needs_name); });
 }
 
 TEST(OptionParser, flags_take_underscores_hyphens_and_equal_signs) {

@@ -12,15 +12,16 @@
 #include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/data/sample_order.h"
 
-#include "tests/data/temporary_folder.h"
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
 
 namespace trireme {
 namespace {
 
-using test::message_of;
-using test::TemporaryFolder;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::TemporaryFolder;
 
 constexpr int64_t kTokens = 1000;
 
@@ -56,7 +57,7 @@ std::vector<int64_t> first_tokens(ConcatLoader& loader) {
   return firsts;
 }
 
-class ConcatLoaderTest : public testing::Test {
+class ConcatLoaderTest : public ::testing::Test {
  protected:
   TemporaryFolder folder_;
   std::shared_ptr<const IndexedDataset> set_ = counting_set(folder_);

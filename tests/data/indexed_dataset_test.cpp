@@ -11,16 +11,18 @@
 #include "trireme/base/error.h"
 #include "trireme/data/indexed_dataset_writer.h"
 
-#include "tests/data/temporary_folder.h"
+#include "tests/support/error_message.h"
+#include "tests/support/file_bytes.h"
+#include "tests/support/temporary_folder.h"
 
 namespace trireme {
 namespace {
 
-using test::bytes_of;
-using test::message_of;
-using test::TemporaryFolder;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using testing::bytes_of;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::TemporaryFolder;
 
 std::vector<int64_t> all_tokens(const IndexedDataset& set) {
   std::vector<int64_t> tokens(static_cast<size_t>(set.tokens()));

@@ -6,16 +6,17 @@
 
 #include "trireme/base/error.h"
 
-#include "tests/data/temporary_folder.h"
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
 
 namespace trireme {
 namespace {
 
-using test::message_of;
-using test::TemporaryFolder;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::TemporaryFolder;
 
 std::vector<std::string> texts(TextSource& source) {
   std::vector<std::string> all;

@@ -9,17 +9,19 @@
 #include "trireme/data/byte_level_tokenizer.h"
 #include "trireme/data/indexed_dataset.h"
 
-#include "tests/data/temporary_folder.h"
+#include "tests/support/error_message.h"
+#include "tests/support/file_bytes.h"
+#include "tests/support/temporary_folder.h"
 
 namespace trireme {
 namespace {
 
-using test::bytes_of;
-using test::message_of;
-using test::TemporaryFolder;
-using testing::HasSubstr;
+using testing::bytes_of;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::TemporaryFolder;
 
-class TokenizeCorpus : public testing::Test {
+class TokenizeCorpus : public ::testing::Test {
  protected:
   TokenizeCorpus() : threads_(at::get_num_threads()) {}
   ~TokenizeCorpus() override { at::set_num_threads(threads_); }

@@ -9,15 +9,16 @@
 #include "trireme/data/byte_level_tokenizer.h"
 #include "trireme/data/utf8.h"
 
-#include "tests/data/temporary_folder.h"
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
 
 namespace trireme {
 namespace {
 
-using test::message_of;
-using test::TemporaryFolder;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::TemporaryFolder;
 
 std::filesystem::path fixture(const std::string& name) {
   return std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/data/fixtures" / name;

@@ -1,10 +1,7 @@
 #include "tests/engine/tiny_model.h"
 
-#include <stdlib.h>
-
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "trireme/base/error.h"
 #include "trireme/model/checkpoint_files.h"
 
 namespace trireme::testing {
@@ -24,17 +21,6 @@ Json tiny_llama_config(int64_t query_heads, int64_t key_value_heads) {
               {"hidden_act", "silu"},
               {"tie_word_embeddings", false},
               {"rope_theta", 10000.0}};
-}
-
-TemporaryFolder::TemporaryFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "trireme-test-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) throw InternalError("cannot make a temporary folder");
-  path_ = name;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
 }
 
 void write_tiny_model(const std::filesystem::path& folder, const Json& config, double spread) {
@@ -74,9 +60,11 @@ TokenBatch slice_of_batch(int64_t batch, int64_t tokens, int64_t vocabulary, uin
 std::map<std::string, at::Tensor> all_gradients(Engine& engine) {
   std::map<std::string, at::Tensor> gradients;
   const ModelLayout& layout = engine.layout();
-  for (size_t unit = 0; unit < layout.units.size(); ++unit)
+  for (size_t unit = 0; unit < layout.units.size(); ++unit) {
+    const at::Tensor whole = engine.unit_gradient(static_cast<int>(unit)).clone();
     for (const ParameterSpec& parameter : layout.units[unit].parameters)
-      gradients[parameter.name] = engine.gradient(parameter, static_cast<int>(unit)).clone();
+      gradients[parameter.name] = parameter_view(whole, parameter);
+  }
   return gradients;
 }
 

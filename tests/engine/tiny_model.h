@@ -8,24 +8,13 @@
 #include "trireme/data/token_batch.h"
 #include "trireme/engine/engine.h"
 
+#include "tests/support/temporary_folder.h"
+
 namespace trireme::testing {
 
 // A Hugging Face config.json of a small Llama with `query_heads` and `key_value_heads`; tests change what
 // they need.
 Json tiny_llama_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
-
-// A folder that is removed with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 // Writes config.json and weights: normal values of size `spread`, norms around 1.
 void write_tiny_model(const std::filesystem::path& folder, const Json& config, double spread = 0.15);

@@ -16,17 +16,18 @@
 
 #include "trireme/base/error.h"
 
+#include "tests/launch/launch_outcome.h"
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
+
 namespace trireme {
 namespace {
 
 using ::testing::HasSubstr;
-
-struct Outcome {
-  int code = 0;
-  double seconds = 0;
-  std::string out;
-  std::string err;
-};
+using testing::launch_and_wait;
+using testing::LaunchOutcome;
+using testing::message_of;
+using testing::TemporaryFolder;
 
 LaunchOptions shell(int nproc, const std::string& script) {
   LaunchOptions options;
@@ -37,45 +38,18 @@ LaunchOptions shell(int nproc, const std::string& script) {
   return options;
 }
 
-Outcome run(const LaunchOptions& options) {
-  std::ostringstream out, err;
-  const auto start = std::chrono::steady_clock::now();
-  Outcome outcome;
-  outcome.code = launch(options, out, err);
-  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  outcome.out = out.str();
-  outcome.err = err.str();
-  return outcome;
-}
-
-// A folder that goes away with the test.
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "trireme_launch_XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
 TEST(Launch, returns_0_when_every_rank_did) {
-  const Outcome outcome = run(shell(3, "exit 0"));
+  const LaunchOutcome outcome = launch_and_wait(shell(3, "exit 0"));
   EXPECT_EQ(outcome.code, 0);
   EXPECT_EQ(outcome.err, "");
 }
 
 TEST(Launch, gives_each_rank_its_place) {
-  const Outcome outcome =
-      run(shell(2,
-                "echo $RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE at $MASTER_ADDR "
-                "fd=${TRIREME_MASTER_FD:+yes} "
-                "threads=${OMP_NUM_THREADS:+set} id=${TRIREME_RUN_ID:+set} port=${MASTER_PORT:+set}"));
+  const LaunchOutcome outcome = launch_and_wait(
+      shell(2,
+            "echo $RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE at $MASTER_ADDR "
+            "fd=${TRIREME_MASTER_FD:+yes} "
+            "threads=${OMP_NUM_THREADS:+set} id=${TRIREME_RUN_ID:+set} port=${MASTER_PORT:+set}"));
   EXPECT_THAT(outcome.out,
               HasSubstr("[rank 0] 0/2 local 0/2 at 127.0.0.1 fd=yes threads=set id=set port=set\n"));
   EXPECT_THAT(outcome.out,
@@ -89,13 +63,14 @@ TEST(Launch, counts_ranks_of_the_machines_before_this_one) {
   options.node_rank = 2;
   options.master_address = "machine0";
   options.master_port = 29400;
-  const Outcome outcome = run(options);
+  const LaunchOutcome outcome = launch_and_wait(options);
   EXPECT_THAT(outcome.out, HasSubstr("[rank 4] 4/6 at machine0:29400 fd=.\n"));
   EXPECT_THAT(outcome.out, HasSubstr("[rank 5] 5/6 at machine0:29400 fd=.\n"));
 }
 
 TEST(Launch, prefixes_every_line_of_both_streams) {
-  const Outcome outcome = run(shell(2, "echo one; echo two; echo wrong >&2; printf unfinished"));
+  const LaunchOutcome outcome =
+      launch_and_wait(shell(2, "echo one; echo two; echo wrong >&2; printf unfinished"));
   for (const char* rank : {"[rank 0] ", "[rank 1] "}) {
     for (const char* line : {"one\n", "two\n", "unfinished\n"}) {
       EXPECT_THAT(outcome.out, HasSubstr(std::string(rank) + line));
@@ -105,7 +80,8 @@ TEST(Launch, prefixes_every_line_of_both_streams) {
 }
 
 TEST(Launch, returns_the_code_of_the_rank_that_failed_and_ends_the_rest) {
-  const Outcome outcome = run(shell(3, "[ $RANK = 1 ] && { echo no such file >&2; exit 65; }; sleep 60"));
+  const LaunchOutcome outcome =
+      launch_and_wait(shell(3, "[ $RANK = 1 ] && { echo no such file >&2; exit 65; }; sleep 60"));
   EXPECT_EQ(outcome.code, 65);
   EXPECT_LT(outcome.seconds, 5);
   EXPECT_THAT(outcome.err, HasSubstr("rank 1 (process "));
@@ -114,7 +90,7 @@ TEST(Launch, returns_the_code_of_the_rank_that_failed_and_ends_the_rest) {
 }
 
 TEST(Launch, names_the_rank_that_was_killed_and_its_signal) {
-  const Outcome outcome = run(shell(3, "[ $RANK = 2 ] && kill -9 $$; sleep 60"));
+  const LaunchOutcome outcome = launch_and_wait(shell(3, "[ $RANK = 2 ] && kill -9 $$; sleep 60"));
   EXPECT_EQ(outcome.code, 128 + SIGKILL);
   EXPECT_LT(outcome.seconds, 5);
   EXPECT_THAT(outcome.err, HasSubstr("rank 2 (process "));
@@ -122,8 +98,8 @@ TEST(Launch, names_the_rank_that_was_killed_and_its_signal) {
 }
 
 TEST(Launch, kills_ranks_that_do_not_heed_SIGTERM_after_the_grace) {
-  const Outcome outcome =
-      run(shell(2, "[ $RANK = 0 ] && { sleep 0.3; exit 1; }; trap '' TERM; while :; do sleep 0.1; done"));
+  const LaunchOutcome outcome = launch_and_wait(
+      shell(2, "[ $RANK = 0 ] && { sleep 0.3; exit 1; }; trap '' TERM; while :; do sleep 0.1; done"));
   EXPECT_EQ(outcome.code, 1);
   EXPECT_GT(outcome.seconds, 1.0);
   EXPECT_LT(outcome.seconds, 6);
@@ -131,7 +107,7 @@ TEST(Launch, kills_ranks_that_do_not_heed_SIGTERM_after_the_grace) {
 
 TEST(Launch, blames_the_rank_that_failed_not_the_one_that_lost_its_peer_sooner) {
   // Rank 0 sees the connection close and ends first; rank 1, the cause, takes longer to end.
-  const Outcome outcome = run(shell(2, "[ $RANK = 0 ] && exit 75; sleep 0.3; exit 78"));
+  const LaunchOutcome outcome = launch_and_wait(shell(2, "[ $RANK = 0 ] && exit 75; sleep 0.3; exit 78"));
   EXPECT_EQ(outcome.code, 78);
   EXPECT_THAT(outcome.err, HasSubstr("rank 1"));
 }
@@ -149,9 +125,9 @@ bool ends_soon(pid_t process) {
 }
 
 TEST(Launch, leaves_no_process_behind) {
-  const Folder folder;
-  const std::string file = folder.file("pid");
-  run(shell(1, "sleep 60 & echo $! > " + file + "; exit 0"));
+  const TemporaryFolder folder;
+  const std::string file = (folder / "pid").string();
+  launch_and_wait(shell(1, "sleep 60 & echo $! > " + file + "; exit 0"));
   std::ifstream in(file);
   pid_t left = 0;
   ASSERT_TRUE(in >> left);
@@ -159,8 +135,8 @@ TEST(Launch, leaves_no_process_behind) {
 }
 
 TEST(Launch, passes_SIGTERM_on_and_lets_the_ranks_finish) {
-  const Folder folder;
-  const std::string ready = folder.file("ready");
+  const TemporaryFolder folder;
+  const std::string ready = (folder / "ready").string();
   // The launcher runs in a child of this test, so that the signal meets nobody else.
   const pid_t child = ::fork();
   if (child == 0) {
@@ -189,8 +165,8 @@ TEST(Launch, passes_SIGTERM_on_and_lets_the_ranks_finish) {
 }
 
 TEST(Launch, that_is_killed_takes_its_ranks_with_it) {
-  const Folder folder;
-  const std::string file = folder.file("pid");
+  const TemporaryFolder folder;
+  const std::string file = (folder / "pid").string();
   const pid_t child = ::fork();
   if (child == 0) {
     std::ostringstream out, err;
@@ -208,66 +184,61 @@ TEST(Launch, that_is_killed_takes_its_ranks_with_it) {
 }
 
 // Counts the attempts in a file, one byte each, and ends with `end` in the first.
-std::string ends_once(const Folder& folder, const std::string& end) {
-  const std::string file = folder.file("attempts");
+std::string ends_once(const TemporaryFolder& folder, const std::string& end) {
+  const std::string file = (folder / "attempts").string();
   return "[ $RANK = 0 ] && printf x >> " + file + "; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; " + end;
 }
 
-size_t attempts(const Folder& folder) {
-  return std::filesystem::file_size(folder.file("attempts"));
+size_t attempts(const TemporaryFolder& folder) {
+  return std::filesystem::file_size(folder / "attempts");
 }
 
 TEST(Restart, comes_after_a_lost_peer_when_asked) {
-  const Folder folder;
+  const TemporaryFolder folder;
   LaunchOptions options = shell(2, ends_once(folder, "exit 75"));
   options.max_restarts = 1;
-  const Outcome outcome = run(options);
+  const LaunchOutcome outcome = launch_and_wait(options);
   EXPECT_EQ(outcome.code, 0);
   EXPECT_EQ(attempts(folder), 2U);
   EXPECT_THAT(outcome.err, HasSubstr("restart 1 of 1"));
 }
 
 TEST(Restart, comes_after_a_signal_that_the_launcher_did_not_send) {
-  const Folder folder;
+  const TemporaryFolder folder;
   LaunchOptions options = shell(2, ends_once(folder, "[ $RANK = 1 ] && kill -9 $$; sleep 60"));
   options.max_restarts = 2;
-  EXPECT_EQ(run(options).code, 0);
+  EXPECT_EQ(launch_and_wait(options).code, 0);
   EXPECT_EQ(attempts(folder), 2U);
 }
 
 TEST(Restart, does_not_come_unasked) {
-  const Folder folder;
-  EXPECT_EQ(run(shell(2, ends_once(folder, "exit 75"))).code, 75);
+  const TemporaryFolder folder;
+  EXPECT_EQ(launch_and_wait(shell(2, ends_once(folder, "exit 75"))).code, 75);
   EXPECT_EQ(attempts(folder), 1U);
 }
 
 TEST(Restart, stops_at_the_number_asked_for) {
-  const Folder folder;
-  LaunchOptions options = shell(1, "printf x >> " + folder.file("attempts") + "; exit 75");
+  const TemporaryFolder folder;
+  LaunchOptions options = shell(1, "printf x >> " + (folder / "attempts").string() + "; exit 75");
   options.max_restarts = 2;
-  EXPECT_EQ(run(options).code, 75);
+  EXPECT_EQ(launch_and_wait(options).code, 75);
   EXPECT_EQ(attempts(folder), 3U);
 }
 
 class NoRestart : public ::testing::TestWithParam<int> {};
 
 TEST_P(NoRestart, after_an_error_that_would_come_again) {
-  const Folder folder;
+  const TemporaryFolder folder;
   LaunchOptions options = shell(2, ends_once(folder, cat("[ $RANK = 1 ] && exit ", GetParam(), "; exit 75")));
   options.max_restarts = 3;
-  EXPECT_EQ(run(options).code, GetParam());
+  EXPECT_EQ(launch_and_wait(options).code, GetParam());
   EXPECT_EQ(attempts(folder), 1U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Code, NoRestart, ::testing::Values(78, 65, 70, 1));
 
 std::string refusal(const LaunchOptions& options) {
-  try {
-    run(options);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return message_of<ConfigError>([&] { launch_and_wait(options); });
 }
 
 TEST(LaunchOptions, that_are_impossible_are_refused) {
@@ -301,12 +272,7 @@ TEST(LaunchArguments, take_underscores_hyphens_and_equal_signs) {
 }
 
 std::string argument_refusal(const std::vector<std::string>& arguments) {
-  try {
-    parse_launch_arguments(arguments);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return message_of<ConfigError>([&] { parse_launch_arguments(arguments); });
 }
 
 TEST(LaunchArguments, that_are_wrong_are_refused_with_a_suggestion) {

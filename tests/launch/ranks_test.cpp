@@ -3,7 +3,6 @@
 #include <chrono>
 #include <iostream>
 #include <signal.h>
-#include <sstream>
 #include <thread>
 #include <unistd.h>
 
@@ -15,11 +14,15 @@
 #include "trireme/comm/mesh.h"
 #include "trireme/launch/launch.h"
 
+#include "tests/launch/launch_outcome.h"
+
 namespace trireme {
 namespace {
 
 using std::chrono::seconds;
 using ::testing::HasSubstr;
+using testing::launch_and_wait;
+using testing::LaunchOutcome;
 
 // What a rank does; returns its exit code.
 int run_as_rank(const std::string& part) {
@@ -40,29 +43,15 @@ int run_as_rank(const std::string& part) {
   return 0;
 }
 
-struct Outcome {
-  int code = 0;
-  double seconds = 0;
-  std::string out;
-  std::string err;
-};
-
-Outcome launch_ranks(int nproc, const std::string& part) {
+LaunchOutcome launch_ranks(int nproc, const std::string& part) {
   LaunchOptions options;
   options.nproc = nproc;
   options.command = {"--as_rank", part};
-  std::ostringstream out, err;
-  const auto start = std::chrono::steady_clock::now();
-  Outcome outcome;
-  outcome.code = launch(options, out, err);
-  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  outcome.out = out.str();
-  outcome.err = err.str();
-  return outcome;
+  return launch_and_wait(options);
 }
 
 TEST(LaunchedRanks, meet_through_the_socket_that_rank_0_inherits) {
-  const Outcome outcome = launch_ranks(3, "sum");
+  const LaunchOutcome outcome = launch_ranks(3, "sum");
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("[rank 0] sum 6 socket 1\n"));
   EXPECT_THAT(outcome.out, HasSubstr("[rank 1] sum 6 socket 0\n"));
@@ -70,7 +59,7 @@ TEST(LaunchedRanks, meet_through_the_socket_that_rank_0_inherits) {
 }
 
 TEST(LaunchedRanks, one_killed_ends_the_run_in_seconds_and_survivors_say_what_they_waited_for) {
-  const Outcome outcome = launch_ranks(3, "killed");
+  const LaunchOutcome outcome = launch_ranks(3, "killed");
   EXPECT_EQ(outcome.code, 128 + SIGKILL);
   EXPECT_LT(outcome.seconds, 10);
   EXPECT_THAT(outcome.err, HasSubstr("trireme launch: rank 1 (process "));
@@ -82,14 +71,14 @@ TEST(LaunchedRanks, one_killed_ends_the_run_in_seconds_and_survivors_say_what_th
 }
 
 TEST(LaunchedRanks, the_one_with_an_error_is_blamed_and_its_message_shown) {
-  const Outcome outcome = launch_ranks(2, "broken");
+  const LaunchOutcome outcome = launch_ranks(2, "broken");
   EXPECT_EQ(outcome.code, 65);
   EXPECT_THAT(outcome.err, HasSubstr("trireme launch: rank 1 (process "));
   EXPECT_THAT(outcome.err, HasSubstr("    DataError: a broken file\n"));
 }
 
 TEST(LaunchedRanks, a_rank_whose_peer_never_joins_gives_up_with_CommError) {
-  const Outcome outcome = launch_ranks(2, "never_joins");
+  const LaunchOutcome outcome = launch_ranks(2, "never_joins");
   EXPECT_EQ(outcome.code, 75) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("CommError: meeting the other ranks at 127.0.0.1:"));
   EXPECT_THAT(outcome.err, HasSubstr("failed on rank 1 after "));

@@ -9,6 +9,9 @@
 #include "trireme/base/safetensors.h"
 #include "trireme/base/safetensors_writer.h"
 
+#include "tests/support/error_message.h"
+#include "tests/support/temporary_folder.h"
+
 namespace trireme {
 namespace {
 
@@ -16,16 +19,11 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::message_of;
+using testing::TemporaryFolder;
 
 class CheckpointFiles : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "trireme_checkpoint_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    dir_ = pattern;
-  }
-  void TearDown() override { fs::remove_all(dir_); }
-
   static ModelConfig tiny(bool tied = false) {
     return parse_model_config({{"model_type", "qwen2"},
                                {"hidden_size", 24},
@@ -46,14 +44,6 @@ class CheckpointFiles : public ::testing::Test {
         [&](int unit) { return initial_unit_values(layout.units[static_cast<size_t>(unit)], config, seed); },
         dtype, {}, shard_bytes);
   }
-  static std::string message_of(const std::function<void()>& action) {
-    try {
-      action();
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "no error";
-  }
   static void read_all(const fs::path& dir, const ModelConfig& config) {
     const CheckpointReader reader(dir);
     for (const UnitSpec& unit : make_model_layout(config).units) {
@@ -70,7 +60,7 @@ class CheckpointFiles : public ::testing::Test {
         if (spec.name != name) specs.push_back({spec.name, "F32", spec.shape});
         if (spec.name == name && !other_shape.empty()) specs.push_back({name, "F32", other_shape});
       }
-    SafetensorsWriter writer(dir_ / "model.safetensors", specs);
+    SafetensorsWriter writer(folder_ / "model.safetensors", specs);
     for (const SafetensorsSpec& spec : specs) {
       const at::Tensor zeros = at::zeros(spec.shape, at::kFloat);
       writer.write(spec.name, zeros.const_data_ptr(), static_cast<int64_t>(zeros.nbytes()));
@@ -78,17 +68,17 @@ class CheckpointFiles : public ::testing::Test {
     writer.finish();
   }
 
-  fs::path dir_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(CheckpointFiles, what_is_written_is_read_back_in_one_file_or_in_shards) {
   const ModelConfig config = tiny();
   const ModelLayout layout = make_model_layout(config);
   for (const int64_t shard_bytes : {int64_t{1} << 30, int64_t{6000}, int64_t{1}}) {
-    write(dir_, config, at::kFloat, shard_bytes);
-    EXPECT_EQ(fs::exists(dir_ / "model.safetensors"), shard_bytes == int64_t{1} << 30);
-    EXPECT_EQ(fs::exists(dir_ / "model.safetensors.index.json"), shard_bytes != int64_t{1} << 30);
-    const CheckpointReader reader(dir_);
+    write(folder_.path(), config, at::kFloat, shard_bytes);
+    EXPECT_EQ(fs::exists(folder_ / "model.safetensors"), shard_bytes == int64_t{1} << 30);
+    EXPECT_EQ(fs::exists(folder_ / "model.safetensors.index.json"), shard_bytes != int64_t{1} << 30);
+    const CheckpointReader reader(folder_.path());
     for (const UnitSpec& unit : layout.units) {
       at::Tensor flat = at::full({unit.elements}, 99, at::kFloat);
       reader.read_unit(unit, flat);
@@ -96,17 +86,17 @@ TEST_F(CheckpointFiles, what_is_written_is_read_back_in_one_file_or_in_shards) {
     }
     EXPECT_TRUE(reader.unused_names(layout).empty());
   }
-  EXPECT_EQ(read_model_config(dir_).hidden_size, 24);
-  EXPECT_EQ(read_json(dir_ / "config.json")["torch_dtype"], "float32");
+  EXPECT_EQ(read_model_config(folder_.path()).hidden_size, 24);
+  EXPECT_EQ(read_json(folder_ / "config.json")["torch_dtype"], "float32");
 }
 
 TEST_F(CheckpointFiles, a_save_with_fewer_shards_leaves_none_of_the_old) {
-  write(dir_, tiny(), at::kFloat, 1);
-  write(dir_, tiny(), at::kFloat, 20000);
-  const Json index = read_json(dir_ / "model.safetensors.index.json");
+  write(folder_.path(), tiny(), at::kFloat, 1);
+  write(folder_.path(), tiny(), at::kFloat, 20000);
+  const Json index = read_json(folder_ / "model.safetensors.index.json");
   std::set<std::string> listed, there;
   for (const auto& [name, file] : index["weight_map"].items()) listed.insert(file.get<std::string>());
-  for (const auto& item : fs::directory_iterator(dir_))
+  for (const auto& item : fs::directory_iterator(folder_.path()))
     if (item.path().extension() == ".safetensors") there.insert(item.path().filename());
   EXPECT_EQ(listed, there);
 }
@@ -115,8 +105,8 @@ TEST_F(CheckpointFiles, low_precision_is_rounded_once_and_converted_when_read) {
   const ModelConfig config = tiny();
   const UnitSpec unit = make_model_layout(config).units[1];
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-    write(dir_, config, dtype);
-    const CheckpointReader reader(dir_);
+    write(folder_.path(), config, dtype);
+    const CheckpointReader reader(folder_.path());
     const at::Tensor values = initial_unit_values(unit, config, 1);
     at::Tensor wide = at::empty({unit.elements}, at::kFloat);
     reader.read_unit(unit, wide);
@@ -142,40 +132,41 @@ TEST_F(CheckpointFiles, references_of_transformers_are_read) {
 TEST_F(CheckpointFiles, a_missing_or_misshaped_tensor_is_named) {
   const ModelConfig config = tiny();
   write_but(config, "model.layers.1.mlp.up_proj.weight", {});
-  EXPECT_THAT(message_of([&] { read_all(dir_, config); }),
+  EXPECT_THAT(message_of<DataError>([&] { read_all(folder_.path(), config); }),
               HasSubstr("'model.layers.1.mlp.up_proj.weight' is missing"));
   write_but(config, "model.layers.0.self_attn.k_proj.bias", {13});
-  EXPECT_THAT(message_of([&] { read_all(dir_, config); }),
+  EXPECT_THAT(message_of<DataError>([&] { read_all(folder_.path(), config); }),
               AllOf(HasSubstr("model.safetensors"), HasSubstr("k_proj.bias' (F32 [13])"), HasSubstr("[12]")));
   write_but(config, "lm_head.weight", {});
-  EXPECT_THAT(message_of([&] { read_all(dir_, config); }),
+  EXPECT_THAT(message_of<DataError>([&] { read_all(folder_.path(), config); }),
               AllOf(HasSubstr("lm_head.weight"), HasSubstr("tie_word_embeddings true")));
 }
 
 TEST_F(CheckpointFiles, a_truncated_or_missing_shard_is_named) {
   const ModelConfig config = tiny();
-  write(dir_, config, at::kFloat, 6000);
+  write(folder_.path(), config, at::kFloat, 6000);
   std::vector<fs::path> shards;
-  for (const auto& item : fs::directory_iterator(dir_))
+  for (const auto& item : fs::directory_iterator(folder_.path()))
     if (item.path().extension() == ".safetensors") shards.push_back(item.path());
   ASSERT_GT(shards.size(), 2U);
   const fs::path last = *std::max_element(shards.begin(), shards.end());
   fs::resize_file(last, fs::file_size(last) - 5);
-  EXPECT_THAT(message_of([&] { read_all(dir_, config); }),
+  EXPECT_THAT(message_of<DataError>([&] { read_all(folder_.path(), config); }),
               AllOf(HasSubstr(last.filename()), HasSubstr("interrupted download")));
   fs::remove(last);
-  EXPECT_THAT(message_of([&] { read_all(dir_, config); }),
+  EXPECT_THAT(message_of<DataError>([&] { read_all(folder_.path(), config); }),
               AllOf(HasSubstr(last.filename()), HasSubstr("shard is missing")));
 }
 
 TEST_F(CheckpointFiles, integer_weights_are_refused) {
   const ModelConfig config = tiny();
   write_but(config, "", {});
-  SafetensorsWriter writer(dir_ / "model.safetensors", {{"model.embed_tokens.weight", "I8", {50, 24}}});
+  SafetensorsWriter writer(folder_ / "model.safetensors", {{"model.embed_tokens.weight", "I8", {50, 24}}});
   const std::string zeros(1200, '\0');
   writer.write("model.embed_tokens.weight", zeros.data(), 1200);
   writer.finish();
-  EXPECT_THAT(message_of([&] { read_all(dir_, config); }), HasSubstr("quantized weights cannot be trained"));
+  EXPECT_THAT(message_of<DataError>([&] { read_all(folder_.path(), config); }),
+              HasSubstr("quantized weights cannot be trained"));
 }
 
 TEST_F(CheckpointFiles, tensors_that_no_unit_uses_are_listed_but_not_rotary_buffers) {
@@ -188,7 +179,7 @@ TEST_F(CheckpointFiles, tensors_that_no_unit_uses_are_listed_but_not_rotary_buff
   specs.push_back({"score.weight", "F32", {2}});
   specs.push_back({"lm_head.weight", "F32", {50, 24}});
   const auto write_head = [&](float head) {
-    SafetensorsWriter writer(dir_ / "model.safetensors", specs);
+    SafetensorsWriter writer(folder_ / "model.safetensors", specs);
     for (const SafetensorsSpec& spec : specs) {
       const at::Tensor values = at::full(spec.shape, spec.name == "lm_head.weight" ? head : 0.F, at::kFloat);
       writer.write(spec.name, values.const_data_ptr(), static_cast<int64_t>(values.nbytes()));
@@ -196,9 +187,9 @@ TEST_F(CheckpointFiles, tensors_that_no_unit_uses_are_listed_but_not_rotary_buff
     writer.finish();
   };
   write_head(0);
-  EXPECT_THAT(CheckpointReader(dir_).unused_names(layout), ElementsAre("score.weight"));
+  EXPECT_THAT(CheckpointReader(folder_.path()).unused_names(layout), ElementsAre("score.weight"));
   write_head(1);
-  EXPECT_THAT(message_of([&] { CheckpointReader(dir_).unused_names(layout); }),
+  EXPECT_THAT(message_of<DataError>([&] { CheckpointReader(folder_.path()).unused_names(layout); }),
               HasSubstr("differs from the embedding"));
 }
 

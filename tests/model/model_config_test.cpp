@@ -8,6 +8,8 @@
 #include "trireme/base/error.h"
 #include "trireme/model/parameter_layout.h"
 
+#include "tests/support/error_message.h"
+
 namespace trireme {
 namespace {
 
@@ -21,12 +23,7 @@ ModelConfig parse(const std::string& text) {
 }
 
 std::string refusal(const std::string& text) {
-  try {
-    parse(text);
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no error";
+  return testing::message_of<ConfigError>([&] { parse(text); });
 }
 
 // A small model of a family with more keys.

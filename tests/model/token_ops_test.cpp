@@ -2,6 +2,8 @@
 // differences in fp64.
 #include "trireme/model/token_ops.h"
 
+#include <array>
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
@@ -18,32 +20,37 @@ at::Tensor random(at::IntArrayRef shape, at::ScalarType dtype, uint64_t seed) {
   return at::randn(shape, generator, at::kFloat).to(dtype);
 }
 
-const at::ScalarType kDtypes[] = {at::kFloat, at::kBFloat16};
+// What one run mixes: fp32 and a 16-bit type.
+const std::array<std::array<at::ScalarType, 2>, 2> kMixes = {
+    {{at::kFloat, at::kBFloat16}, {at::kFloat, at::kHalf}}};
+// One step of the type's last place.
 double tolerance(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 ? 8e-3 : 2e-6;
+  return dtype == at::kBFloat16 ? 8e-3 : dtype == at::kHalf ? 1e-3 : 2e-6;
 }
 
 TEST(TokenOps, fused_rms_norm_equals_atens) {
-  for (const auto in : kDtypes)
-    for (const auto out : kDtypes) {
-      const at::Tensor x = random({7, 48}, in, 1), w = random({48}, at::kFloat, 2);
-      EXPECT_LT(worst(rms_norm(x, w, 1e-5, out), aten::rms_norm(x, w, 1e-5, out)), tolerance(out));
-    }
+  for (const auto& dtypes : kMixes)
+    for (const auto in : dtypes)
+      for (const auto out : dtypes) {
+        const at::Tensor x = random({7, 48}, in, 1), w = random({48}, at::kFloat, 2);
+        EXPECT_LT(worst(rms_norm(x, w, 1e-5, out), aten::rms_norm(x, w, 1e-5, out)), tolerance(out));
+      }
 }
 
 TEST(TokenOps, fused_rms_norm_backward_equals_atens_and_adds) {
-  for (const auto d : kDtypes)
-    for (const auto in : kDtypes)
-      for (const auto out : kDtypes) {
-        const at::Tensor dy = random({37, 40}, d, 3), x = random({37, 40}, in, 4),
-                         w = random({40}, at::kFloat, 5);
-        at::Tensor dx = random({37, 40}, out, 6), dw = random({40}, at::kFloat, 7);
-        at::Tensor dx2 = dx.clone(), dw2 = dw.clone();
-        rms_norm_backward(dy, x, w, 1e-5, dx, dw);
-        aten::rms_norm_backward(dy, x, w, 1e-5, dx2, dw2);
-        EXPECT_LT(worst(dx, dx2), tolerance(out));
-        EXPECT_LT(worst(dw, dw2), 1e-5);
-      }
+  for (const auto& dtypes : kMixes)
+    for (const auto d : dtypes)
+      for (const auto in : dtypes)
+        for (const auto out : dtypes) {
+          const at::Tensor dy = random({37, 40}, d, 3), x = random({37, 40}, in, 4),
+                           w = random({40}, at::kFloat, 5);
+          at::Tensor dx = random({37, 40}, out, 6), dw = random({40}, at::kFloat, 7);
+          at::Tensor dx2 = dx.clone(), dw2 = dw.clone();
+          rms_norm_backward(dy, x, w, 1e-5, dx, dw);
+          aten::rms_norm_backward(dy, x, w, 1e-5, dx2, dw2);
+          EXPECT_LT(worst(dx, dx2), tolerance(out));
+          EXPECT_LT(worst(dw, dw2), 1e-5);
+        }
 }
 
 RotaryHeads rotary_heads(int64_t H, int64_t K, int64_t D, bool norms) {
@@ -65,23 +72,24 @@ RotaryHeads rotary_heads(int64_t H, int64_t K, int64_t D, bool norms) {
 TEST(TokenOps, fused_rotary_equals_atens_both_ways_with_and_without_norms) {
   constexpr int64_t H = 4, K = 2, D = 6, N = H + 2 * K, T = 11;
   for (const bool norms : {false, true})
-    for (const auto in : kDtypes)
-      for (const auto out : kDtypes) {
-        const RotaryHeads rotary = rotary_heads(H, K, D, norms);
-        const at::Tensor x = random({T, N, D}, in, 11);
-        const at::Tensor y = at::empty({T, N, D}, out), y2 = at::empty({T, N, D}, out);
-        rotate_heads(x, rotary, y);
-        aten::rotate_heads(x, rotary, y2);
-        EXPECT_LT(worst(y, y2), tolerance(out));
+    for (const auto& dtypes : kMixes)
+      for (const auto in : dtypes)
+        for (const auto out : dtypes) {
+          const RotaryHeads rotary = rotary_heads(H, K, D, norms);
+          const at::Tensor x = random({T, N, D}, in, 11);
+          const at::Tensor y = at::empty({T, N, D}, out), y2 = at::empty({T, N, D}, out);
+          rotate_heads(x, rotary, y);
+          aten::rotate_heads(x, rotary, y2);
+          EXPECT_LT(worst(y, y2), tolerance(out));
 
-        const at::Tensor before = random({T, H + K, D}, out, 12);
-        at::Tensor dq = at::zeros({D}), dk = at::zeros({D}), dq2 = at::zeros({D}), dk2 = at::zeros({D});
-        rotate_heads_backward(x, rotary, before, y, dq, dk);
-        aten::rotate_heads_backward(x, rotary, before, y2, dq2, dk2);
-        EXPECT_LT(worst(y, y2), tolerance(out));
-        EXPECT_LT(worst(dq, dq2), 1e-5);
-        EXPECT_LT(worst(dk, dk2), 1e-5);
-      }
+          const at::Tensor before = random({T, H + K, D}, out, 12);
+          at::Tensor dq = at::zeros({D}), dk = at::zeros({D}), dq2 = at::zeros({D}), dk2 = at::zeros({D});
+          rotate_heads_backward(x, rotary, before, y, dq, dk);
+          aten::rotate_heads_backward(x, rotary, before, y2, dq2, dk2);
+          EXPECT_LT(worst(y, y2), tolerance(out));
+          EXPECT_LT(worst(dq, dq2), 1e-5);
+          EXPECT_LT(worst(dk, dk2), 1e-5);
+        }
 }
 
 TEST(TokenOps, rotary_may_work_in_place) {
@@ -93,7 +101,7 @@ TEST(TokenOps, rotary_may_work_in_place) {
 }
 
 TEST(TokenOps, fused_swiglu_equals_atens_both_ways) {
-  for (const auto dtype : kDtypes) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const at::Tensor gate_up = random({13, 2 * 33}, dtype, 14) * 4, dact = random({13, 33}, dtype, 15);
     EXPECT_LT(worst(swiglu(gate_up), aten::swiglu(gate_up)), tolerance(dtype));
     at::Tensor a = gate_up.clone(), b = gate_up.clone();
@@ -112,7 +120,7 @@ TEST(TokenOps, swiglu_survives_extreme_gates) {
 }
 
 TEST(TokenOps, fused_cross_entropy_equals_atens_with_ignored_targets) {
-  for (const auto dtype : kDtypes) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const at::Tensor logits = random({6, 3001}, dtype, 16) * 8;
     const at::Tensor targets = at::tensor({5, -100, 3000, 0, -100, 17}, at::kLong);
     at::Tensor a = logits.clone(), b = logits.clone(), loss = at::empty({6}), loss2 = at::empty({6});
@@ -123,6 +131,29 @@ TEST(TokenOps, fused_cross_entropy_equals_atens_with_ignored_targets) {
     EXPECT_EQ(loss[1].item<float>(), 0);
     EXPECT_EQ(a[1].abs().max().item<float>(), 0);
   }
+}
+
+TEST(TokenOps, what_fp16_cannot_hold_is_infinite_and_then_not_a_number) {
+  at::Tensor gate_up = at::full({1, 2 * 40}, 300, at::kHalf);
+  const at::Tensor act = swiglu(gate_up);  // 90000
+  EXPECT_TRUE(act.isinf().all().item<bool>());
+  EXPECT_TRUE(rms_norm(act, at::ones({40}), 1e-5, at::kFloat).isnan().all().item<bool>());
+  EXPECT_TRUE(rms_norm(act, at::ones({40}), 1e-5, at::kHalf).isnan().all().item<bool>());
+  const at::Tensor dact = swiglu_backward(at::full({1, 40}, -300, at::kHalf), gate_up);
+  EXPECT_TRUE(dact.isinf().all().item<bool>());
+  EXPECT_TRUE(gate_up.isinf().all().item<bool>() && gate_up.lt(0).all().item<bool>());
+  at::Tensor logits = at::ones({1, 50}, at::kHalf), loss = at::empty({1});
+  logits[0][7] = std::numeric_limits<double>::infinity();
+  cross_entropy(logits, at::tensor({3}, at::kLong), loss, 1.0);
+  EXPECT_FALSE(std::isfinite(loss.item<float>()));
+}
+
+TEST(TokenOps, gradients_too_small_for_normal_fp16_numbers_are_kept_as_denormals) {
+  at::Tensor gate_up = at::ones({1, 2 * 40}, at::kHalf);
+  swiglu_backward(at::full({1, 40}, 1e-6, at::kHalf), gate_up);
+  const double expected = 1e-6 / (1 + std::exp(-1.0));  // d(up) = silu(1) d(act)
+  EXPECT_NEAR(gate_up[0][79].item<double>(), expected, 0x1p-24);
+  EXPECT_GT(gate_up[0][79].item<double>(), 0);
 }
 
 TEST(TokenOps, a_nan_among_the_logits_is_a_nan_loss) {

@@ -92,10 +92,13 @@ TEST_F(Checkpoint, read_back_is_bitwise_what_was_saved_at_any_number_of_ranks) {
     ASSERT_GT(saved.size(), 20U);
     for (const int readers : {1, 2}) {
       with_engines(readers, model_, [&](Engine& engine, Agreement& agreement) {
-        for (const StateTensor& state : engine.state()) at::Tensor(state.values).fill_(7);
+        for (size_t unit = 0; unit < engine.layout().units.size(); ++unit)
+          for (const std::string& name : engine.state_names())
+            engine.restore_unit_state(static_cast<int>(unit), name,
+                                      at::full({engine.layout().units[unit].elements}, 7.0));
         const Json state = read_checkpoint(run_.checkpoint(writers), engine, false);
         EXPECT_EQ(state["step"], writers);
-        EXPECT_EQ(engine.optimizer_steps(), 1);
+        EXPECT_EQ(engine.progress().optimizer_steps, 1);
         save_checkpoint(run_, {100, state, {}}, engine, agreement, 0);
       });
       EXPECT_EQ(tensors_of(run_.checkpoint(100)), saved) << writers << " ranks, then " << readers;

@@ -54,6 +54,17 @@ TEST(Metrics, a_resumed_run_keeps_the_lines_up_to_its_step_and_drops_a_torn_last
   EXPECT_TRUE(lines_of(file).empty());
 }
 
+TEST(Metrics, a_record_tells_the_peak_bytes_of_every_category) {
+  StepRecord record = record_of(1);
+  record.peak_memory[MemoryCategory::activations] = int64_t{5} << 30;
+  const Json json = record.to_json();
+  ASSERT_TRUE(json["memory"].is_object());
+  EXPECT_EQ(json["memory"].size(), kAllMemoryCategories.size());
+  EXPECT_EQ(json["memory"]["activations"], int64_t{5} << 30);
+  EXPECT_EQ(json["memory"]["parameters"], 0);
+  EXPECT_EQ(json["memory_bytes"], record.memory_bytes);
+}
+
 TEST(Metrics, a_folder_that_is_not_there_is_a_data_error_and_a_full_disk_is_told) {
   EXPECT_THROW(MetricsLog("/nonexistent/metrics.jsonl", -1), DataError);
   MetricsLog full("/dev/full", -1);

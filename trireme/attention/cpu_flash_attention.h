@@ -17,6 +17,7 @@
 #include "trireme/attention/local_attention.h"
 #include "trireme/attention/softmax_tile.h"
 #include "trireme/attention/tile_gemm.h"
+#include "trireme/device/memory_account.h"
 
 namespace trireme {
 
@@ -27,7 +28,10 @@ class Scratch {
   template <typename T>
   T* get(int64_t count) {
     const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
-    if (!buffer_.defined() || buffer_.numel() < bytes) buffer_ = at::empty({bytes}, at::kByte);
+    if (!buffer_.defined() || buffer_.numel() < bytes) {
+      buffer_ = at::Tensor();  // the old one goes before the new one comes
+      buffer_ = at::empty({bytes}, at::kByte);
+    }
     return reinterpret_cast<T*>(buffer_.mutable_data_ptr<uint8_t>());
   }
 
@@ -76,7 +80,9 @@ int attention_threads();
 template <typename Body>
 void share_items(int workers, int64_t items, const Body& body) {
   std::atomic<int64_t> next{0};
+  const MemoryPlace place = MemoryScope::here();
   at::parallel_for(0, workers, 1, [&](int64_t begin, int64_t end) {
+    const MemoryScope scope(place);  // what a worker allocates is this call's
     for (int64_t worker = begin; worker < end; ++worker)
       for (int64_t item = next++; item < items; item = next++) body(static_cast<int>(worker), item);
   });

@@ -1,6 +1,7 @@
 #include "trireme/attention/head_exchange.h"
 
 #include "trireme/comm/collectives.h"
+#include "trireme/device/memory_account.h"
 
 namespace trireme {
 
@@ -17,7 +18,10 @@ at::Tensor exchange_to_heads(Group& group, const SequenceLayout& layout,
     receive.push_back(layout.size(p) * batch * mine * width);
     total += send.back();
   }
-  const at::Tensor packed = at::empty({total}, any.options());
+  const at::Tensor packed = [&] {
+    const MemoryScope scope(MemoryCategory::communication);
+    return at::empty({total}, any.options());
+  }();
   int64_t at = 0;
   for (int p = 0; p < group.size(); at += send[p++]) {
     const at::Tensor block = packed.slice(0, at, at + send[p]).view({tokens, batch, head_counts[p], width});
@@ -32,6 +36,8 @@ at::Tensor exchange_to_heads(Group& group, const SequenceLayout& layout,
 
 std::vector<at::Tensor> exchange_to_sequence(Group& group, const SequenceLayout& layout,
                                              const std::vector<int64_t>& head_counts, const at::Tensor& x) {
+  // The blocks are put together by the caller, so both sides of the exchange are buffers.
+  const MemoryScope scope(MemoryCategory::communication);
   const int64_t batch = x.size(0), width = x.size(3), tokens = layout.size(group.rank());
   std::vector<int64_t> send, receive;
   for (int p = 0; p < group.size(); ++p) {

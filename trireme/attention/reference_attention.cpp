@@ -2,8 +2,7 @@
 // head:
 //
 //   forward    s_GTK = scale q k', masked;  lse_GT = logsumexp(s);  o_GTD = exp(s - lse) v
-//   backward   p = exp(s - lse);  ds = p (do v' - rowsum(do o));  dq = scale ds k, dk += scale ds' q, dv +=
-//   p' do
+//   backward   p = exp(s - lse);  ds = p (do v' - rowsum(do o));  dq = scale ds k, dk += scale ds' q, dv += p' do
 //
 // K runs over only those keys that the tile's causal mask and window can reach.
 #include "trireme/attention/reference_attention.h"

@@ -1,8 +1,7 @@
 // The element-wise half of attention on the CPU, on tiles of scores that lie in cache, in base-2
 // exponentials:
 //
-//   forward    p = exp2(c s - max),  c = scale log2(e), with the running row maximum and sum of online
-//   softmax
+//   forward    p = exp2(c s - max),  c = scale log2(e), with the running row maximum and sum of online softmax
 //              (Milakov and Gimelshein, arXiv 1805.02867)
 //   backward   p' = exp2(c s' - lse2);  ds' = scale p' (dp' - delta)    on transposed tiles: rows are keys
 //

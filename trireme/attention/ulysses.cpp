@@ -3,6 +3,7 @@
 
 #include "trireme/attention/head_exchange.h"
 #include "trireme/base/error.h"
+#include "trireme/device/memory_account.h"
 
 namespace trireme {
 
@@ -53,15 +54,20 @@ HeadsQkv seq_to_heads_qkv(Group& group, const UlyssesShape& shape, const at::Ten
 at::Tensor heads_to_seq_qkv(Group& group, const UlyssesShape& shape, const AttentionGradients& gradients) {
   const HeadShares& heads = shape.heads;
   check(group, shape, gradients.dq, shape.layout.tokens, heads.query[group.rank()].size());
-  const at::Tensor mine = at::cat({gradients.dq, gradients.dk, gradients.dv}, 2);
-  if (group.size() == 1) return mine;
-  const auto blocks = exchange_to_sequence(group, shape.layout, packed_counts(heads), mine);
+  const auto joined = [&] { return at::cat({gradients.dq, gradients.dk, gradients.dv}, 2); };
+  if (group.size() == 1) return joined();
+  const MemoryPlace caller = MemoryScope::here();
+  const MemoryScope buffers(MemoryCategory::communication);
+  const auto blocks = exchange_to_sequence(group, shape.layout, packed_counts(heads), joined());
   const int64_t all = heads.query_heads + 2 * heads.key_value_heads;
-  const at::Tensor result =
-      at::empty({mine.size(0), shape.layout.size(group.rank()), all, mine.size(3)}, mine.options());
-  const auto sum_type = mine.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto options = gradients.dq.options();
+  const at::Tensor result = [&] {
+    const MemoryScope own(caller);
+    return at::empty({gradients.dq.size(0), shape.layout.size(group.rank()), all, gradients.dq.size(3)}, options);
+  }();
+  const auto sum_type = result.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const HeadsQkv out = split_qkv(result, heads.query_heads, heads.key_value_heads);
-  const at::Tensor dk = at::zeros(out.k.sizes(), mine.options().dtype(sum_type)), dv = at::zeros_like(dk);
+  const at::Tensor dk = at::zeros(out.k.sizes(), options.dtype(sum_type)), dv = at::zeros_like(dk);
   for (int p = 0; p < group.size(); ++p) {
     const HeadRange &q = heads.query[p], &kv = heads.key_value[p];
     const HeadsQkv block = split_qkv(blocks[p], q.size(), kv.size());

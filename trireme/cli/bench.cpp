@@ -11,6 +11,7 @@
 #include "trireme/base/sizes.h"
 #include "trireme/cli/engine_flags.h"
 #include "trireme/cli/model_directory.h"
+#include "trireme/cli/update_flags.h"
 #include "trireme/device/processor.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/measure/matmul_rate.h"
@@ -24,9 +25,9 @@ struct StepFlags {
   StepRateOptions measure;
   int64_t seed = 0;
   double weight_decay = 0.01;
-  bool bf16 = false;
   bool json = false;
   EngineFlags engine;
+  UpdateFlags update;
 };
 
 std::string fixed(double value, int digits) {
@@ -76,15 +77,15 @@ int run_step(const std::vector<std::string>& arguments) {
   parser.count("seed", flags.seed, "of the tokens");
   parser.real("learning_rate", flags.measure.learning_rate, "AdamW's");
   parser.real("weight_decay", flags.weight_decay, "AdamW's; skips norms and biases");
-  parser.flag("bf16", flags.bf16, "compute in bf16, with fp32 master weights");
   parser.flag("json", flags.json, "print one line of JSON");
   flags.engine.declare(parser);
+  flags.update.declare(parser);
   if (!parser.parse(arguments)) return 0;
 
   flags.measure.seed = static_cast<uint64_t>(flags.seed);
   const RankPlace place = place_from_environment();
   EngineOptions options = flags.engine.resolve(place);
-  options.precision = flags.bf16 ? Precision::bf16 : Precision::fp32;
+  flags.update.apply(options);
   options.optimizer.weight_decay = flags.weight_decay;
   const c10::DeviceGuard guard(options.device);
   const auto world = join_run(place, options, flags.engine.ddp_timeout);
@@ -97,7 +98,7 @@ int run_step(const std::vector<std::string>& arguments) {
   }
   Json line = rate.to_json();
   line.update({{"what", "trireme"},
-               {"dtype", flags.bf16 ? "bf16" : "fp32"},
+               {"dtype", flags.update.dtype()},
                {"seq", flags.measure.sequence_tokens},
                {"batch", flags.measure.batch},
                {"ranks", place.size},

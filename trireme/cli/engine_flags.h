@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -15,11 +16,18 @@ namespace trireme {
 struct EngineFlags {
   std::string device = "auto";
   std::string attention = "auto";
-  std::string recompute = "none";
+  std::string recompute = "keep_attention";
+  int64_t checkpoint_every = 1;
+  double keep_fraction = 1;
   int64_t ulysses = 1;
   bool strict_divisible = false;
   int64_t tile_tokens = 0;
   int64_t logits_tile_tokens = 0;
+  int64_t zero = 0;
+  std::string offload_params = "none";
+  std::string offload_activations = "none";
+  std::filesystem::path offload_dir;
+  int64_t offload_limit = 0;   // bytes
   int64_t threads = 0;         // 0: OMP_NUM_THREADS, else the machine's cores over its ranks
   int64_t ddp_timeout = 1800;  // seconds
 

@@ -66,6 +66,7 @@ int run_loss(const std::vector<std::string>& arguments) {
     throw ConfigError(cat("the ranks are on several machines: turn ", flags.eval_file.string(),
                           " into a tokenized set that all of them see (trireme tokenize) and evaluate that"));
   EngineOptions options = flags.engine.resolve(place);
+  options.purpose = Purpose::evaluation;
   options.precision = flags.bf16 ? Precision::bf16 : Precision::fp32;
   const c10::DeviceGuard guard(options.device);
   const auto world = join_run(place, options, flags.engine.ddp_timeout);

@@ -10,6 +10,7 @@
 #include "trireme/cli/engine_flags.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/stop_signal.h"
+#include "trireme/cli/update_flags.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme {
@@ -19,9 +20,7 @@ namespace {
 struct TrainFlags {
   std::string model;
   EngineFlags engine;
-  bool bf16 = false;
-  bool fp16 = false;
-  std::string optim = "adamw_torch";
+  UpdateFlags update;
   std::string packing = "concat";
   bool no_append_eos = false;
   bool gradient_checkpointing = false;
@@ -55,14 +54,12 @@ void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
   parser.real("warmup_ratio", o.warmup_ratio, "share of a stage's steps");
   parser.real("warmup_steps", o.warmup_steps, "steps; below 1: a share");
   OptimizerOptions& optimizer = o.engine.optimizer;
-  parser.choice("optim", flags.optim, {"adamw_torch", "sgd"}, "optimizer");
   parser.real("weight_decay", optimizer.weight_decay, "skips norms and biases");
   parser.real("adam_beta1", optimizer.beta1, "");
   parser.real("adam_beta2", optimizer.beta2, "");
   parser.real("adam_epsilon", optimizer.epsilon, "");
   parser.real("max_grad_norm", optimizer.max_grad_norm, "gradients are clipped to this norm; 0: not");
-  parser.flag("bf16", flags.bf16, "compute in bf16, with fp32 masters and sums");
-  parser.flag("fp16", flags.fp16, "not built yet");
+  flags.update.declare(parser);
   flags.engine.declare(parser);
   parser.flag("gradient_checkpointing", flags.gradient_checkpointing, "the same as --recompute full");
   parser.path("output_dir", o.output_dir, "the run's folder");
@@ -81,7 +78,6 @@ void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
 }
 
 void refuse_what_is_not_built(const TrainFlags& flags) {
-  if (flags.fp16) throw ConfigError("--fp16 is not built yet; use --bf16, or neither for fp32");
   if (flags.packing == "documents")
     throw ConfigError(
         "--packing documents is not built yet; --packing concat joins documents by the end-of-text token, "
@@ -110,8 +106,8 @@ int run_train(const std::vector<std::string>& arguments) {
   }
   options.engine = flags.engine.resolve(place);
   options.engine.optimizer = optimizer;
-  options.engine.optimizer.kind = flags.optim == "sgd" ? OptimizerKind::sgd : OptimizerKind::adamw;
-  options.engine.precision = flags.bf16 ? Precision::bf16 : Precision::fp32;
+  options.engine.optimizer.seed = static_cast<uint64_t>(options.seed);
+  flags.update.apply(options.engine);
   check_options(options);
 
   TrainHooks hooks;

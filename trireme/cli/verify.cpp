@@ -28,7 +28,7 @@ int run_verify(const std::vector<std::string>& arguments) {
   parser.required("model");
   parser.path("reference", reference, "file made by tools/hf_reference.py");
   parser.required("reference");
-  parser.choice("precision", precision, {"fp32", "bf16"}, "of the computation");
+  parser.choice("precision", precision, {"fp32", "bf16", "fp16"}, "of the computation");
   parser.real("tolerance", tolerance, "of each tensor's largest entry");
   parser.count("ranks_as_threads", ranks_as_threads,
                "ranks within this process; sets --ulysses where that is not given");

@@ -1,11 +1,10 @@
 // How each collective is made from a backend's primitives:
 //
-//   all_to_all          the backend's all-to-all, of bytes: every dtype travels, whatever the backend can
-//   reduce all_gather          the backend's all-gather of bytes; where rows are uneven, one broadcast from
-//   each rank reduce_scatter_sum  all-to-all of row blocks, then a sum of the P blocks in rank order on this
-//   rank all_reduce_sum      large: reduce_scatter_sum of flat slices, then all_gather; small: all_gather,
-//   then the sum reduce_sum          reduce_scatter_sum of flat slices, then all_to_all of the slices to the
-//   root
+//   all_to_all          the backend's all-to-all, of bytes: every dtype travels, whatever the backend can reduce
+//   all_gather          the backend's all-gather of bytes; where rows are uneven, one broadcast from each rank
+//   reduce_scatter_sum  all-to-all of row blocks, then a sum of the P blocks in rank order on this rank
+//   all_reduce_sum      large: reduce_scatter_sum of flat slices, then all_gather; small: all_gather, then the sum
+//   reduce_sum          reduce_scatter_sum of flat slices, then all_to_all of the slices to the root
 //
 // On NCCL, sums of fp32, fp64 and integers are NCCL's own: fixed in order for a given topology, and the same
 // bits on every rank, though not in rank order. Sums of 16-bit floats are ours there too, since NCCL's round
@@ -16,6 +15,7 @@
 
 #include "trireme/base/sequence_layout.h"
 #include "trireme/comm/failure.h"
+#include "trireme/device/memory_account.h"
 
 namespace trireme {
 namespace {
@@ -44,22 +44,30 @@ class Call {
   // Starts the works and waits for them; failures become CommError.
   template <typename Start>
   void run(Start&& start) {
-    const FailureContext context{cat(name_, " of group '", group_.name(), "'"),
-                                 group_.world_ranks()[group_.rank()], group_.world_ranks(), group_.timeout()};
-    rethrow_as_comm_error(context, [&] {
+    guarded([&] {
       for (const c10::intrusive_ptr<c10d::Work>& work : start(group_.backend())) work->wait();
     });
   }
+  template <typename Body>
+  void guarded(Body&& body) {
+    const FailureContext context{cat(name_, " of group '", group_.name(), "'"),
+                                 group_.world_ranks()[group_.rank()], group_.world_ranks(), group_.timeout()};
+    rethrow_as_comm_error(context, body);
+  }
 
+  // What passes between pause and resume is the caller's own time.
+  void pause() { passed_ += std::chrono::steady_clock::now() - start_; }
+  void resume() { start_ = std::chrono::steady_clock::now(); }
   void finish() {
-    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
-    group_.count(name_, sent_bytes_, passed.count());
+    pause();
+    group_.count(name_, sent_bytes_, passed_.count());
   }
 
  private:
   Group& group_;
   std::string name_;
   std::chrono::steady_clock::time_point start_;
+  std::chrono::duration<double> passed_{0};
   int64_t sent_bytes_ = 0;
 };
 
@@ -116,34 +124,38 @@ void trade_rows(Call& call, const at::Tensor& input, std::span<const int64_t> se
   });
 }
 
-// Everyone's rows into `output`, which has sum(rows) rows.
+// Everyone's rows into `output`, which has sum(rows) rows: the works that do it, begun. `from`, `to`: as bytes.
+Works start_gather(Call& call, c10d::Backend& backend, at::Tensor from, at::Tensor to,
+                   std::span<const int64_t> rows, int64_t row_bytes) {
+  const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; });
+  // Gloo's all-gather goes through a second buffer as large as the output; its broadcasts do not.
+  if (even && backend.getBackendName() != "gloo") {
+    c10d::AllgatherOptions options;
+    options.timeout = call.group().timeout();
+    return {backend._allgather_base(to, from, options)};
+  }
+  Works works;
+  int64_t offset = 0;
+  for (int root = 0; root < call.size(); ++root) {
+    const int64_t size = rows[root] * row_bytes;
+    if (size == 0) continue;
+    std::vector<at::Tensor> part{to.narrow(0, offset, size)};
+    if (root == call.rank()) part[0].copy_(from);
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    options.timeout = call.group().timeout();
+    works.push_back(backend.broadcast(part, options));
+    offset += size;
+  }
+  return works;
+}
+
 void gather_rows(Call& call, const at::Tensor& input, at::Tensor& output, std::span<const int64_t> rows) {
   const int64_t bytes = row_bytes(input);
   call.sent(rows[call.rank()] * bytes * (call.size() - 1));
   if (bytes == 0 || sum_of(rows) == 0) return;
-  const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; });
-  at::Tensor from = as_bytes(input), to = as_bytes(output);
-  call.run([&](c10d::Backend& backend) -> Works {
-    // Gloo's all-gather goes through a second buffer as large as the output; its broadcasts do not.
-    if (even && backend.getBackendName() != "gloo") {
-      c10d::AllgatherOptions options;
-      options.timeout = call.group().timeout();
-      return {backend._allgather_base(to, from, options)};
-    }
-    Works works;
-    int64_t offset = 0;
-    for (int root = 0; root < call.size(); ++root) {
-      const int64_t size = rows[root] * bytes;
-      if (size == 0) continue;
-      std::vector<at::Tensor> part{to.narrow(0, offset, size)};
-      if (root == call.rank()) part[0].copy_(from);
-      c10d::BroadcastOptions options;
-      options.rootRank = root;
-      options.timeout = call.group().timeout();
-      works.push_back(backend.broadcast(part, options));
-      offset += size;
-    }
-    return works;
+  call.run([&](c10d::Backend& backend) {
+    return start_gather(call, backend, as_bytes(input), as_bytes(output), rows, bytes);
   });
 }
 
@@ -153,6 +165,7 @@ at::Tensor reduce_blocks(const at::Tensor& blocks, Reduction reduction, at::Scal
   const bool narrow = blocks.scalar_type() == at::kHalf || blocks.scalar_type() == at::kBFloat16;
   const at::ScalarType sum_in = narrow ? at::kFloat : blocks.scalar_type();
   at::Tensor output = at::empty({elements}, blocks.options().dtype(result));
+  const MemoryScope buffers(MemoryCategory::communication);
   for (int64_t begin = 0; begin < elements; begin += kPiece_elements) {
     const at::Tensor piece = blocks.narrow(1, begin, std::min(kPiece_elements, elements - begin));
     at::Tensor total = piece[0].to(sum_in, /*non_blocking=*/false, /*copy=*/true);
@@ -173,8 +186,12 @@ at::Tensor reduce_scatter_rows(Call& call, const at::Tensor& input, std::span<co
                                Reduction reduction, at::ScalarType result) {
   const int64_t mine = rows[call.rank()];
   const std::vector<int64_t> receive(call.size(), mine);
-  at::Tensor blocks = with_rows(input, mine * call.size());
-  trade_rows(call, input, rows, blocks, receive);
+  const at::Tensor blocks = [&] {
+    const MemoryScope buffers(MemoryCategory::communication);
+    at::Tensor received = with_rows(input, mine * call.size());
+    trade_rows(call, input, rows, received, receive);
+    return received;
+  }();
   std::vector<int64_t> shape = input.sizes().vec();
   shape[0] = mine;
   return reduce_blocks(blocks.view({call.size(), blocks.numel() / call.size()}), reduction, result)
@@ -185,27 +202,27 @@ std::vector<int64_t> even_shares(int64_t elements, int ranks) {
   return SequenceLayout{elements, ranks}.sizes();
 }
 
-// The reduction over ranks of a flat tensor, on every rank, in two rounds or one.
-at::Tensor all_reduce_flat(Call& call, const at::Tensor& flat, Reduction reduction) {
+// The reduction over ranks of a flat tensor, in place, in two rounds or one.
+void all_reduce_flat(Call& call, at::Tensor& flat, Reduction reduction) {
   const at::ScalarType dtype = flat.scalar_type();
   const int64_t elements = flat.numel();
   if (elements * static_cast<int64_t>(flat.element_size()) < kGatherBelow_bytes) {
     const std::vector<int64_t> all(call.size(), elements);
     at::Tensor blocks = with_rows(flat, elements * call.size());
     gather_rows(call, flat, blocks, all);
-    return reduce_blocks(blocks.view({call.size(), elements}), reduction, dtype);
+    flat.copy_(reduce_blocks(blocks.view({call.size(), elements}), reduction, dtype));
+    return;
   }
   const std::vector<int64_t> shares = even_shares(elements, call.size());
   const at::Tensor share = reduce_scatter_rows(call, flat, shares, reduction, dtype);
-  at::Tensor whole = with_rows(flat, elements);
-  gather_rows(call, share, whole, shares);
-  return whole;
+  gather_rows(call, share, flat, shares);
 }
 
 void all_reduce(Group& group, const char* name, at::Tensor& tensor, Reduction reduction) {
   check_tensor(group, name, tensor);
   if (group.size() == 1 || tensor.numel() == 0) return;
   const at::NoGradGuard no_grad;
+  const MemoryScope buffers(MemoryCategory::communication);
   Call call(group, name);
   at::Tensor flat = tensor.view({-1});
   if (call.native_sum(flat.scalar_type())) {
@@ -218,7 +235,7 @@ void all_reduce(Group& group, const char* name, at::Tensor& tensor, Reduction re
     const int64_t mine = even_shares(flat.numel(), call.size())[call.rank()];
     call.sent((flat.numel() + mine * (call.size() - 2)) * static_cast<int64_t>(flat.element_size()));
   } else {
-    flat.copy_(all_reduce_flat(call, flat, reduction));
+    all_reduce_flat(call, flat, reduction);
   }
   call.finish();
 }
@@ -244,11 +261,65 @@ at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int
   return output;
 }
 
-at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows) {
+namespace {
+
+void check_gather(const Group& group, const at::Tensor& input, std::span<const int64_t> rows) {
   check_tensor(group, "all_gather", input);
   check_rows(group, "all_gather", rows, "rows");
   TRIREME_ASSERT(input.dim() > 0 && input.size(0) == rows[group.rank()], "all_gather of group '",
                  group.name(), "': input of shape ", input.sizes(), ", rows[rank] is ", rows[group.rank()]);
+}
+
+}  // namespace
+
+struct PendingRows::State {
+  Call call;
+  at::Tensor input, output;
+  Works works;
+};
+
+PendingRows::PendingRows(std::unique_ptr<State> state) : state_(std::move(state)) {}
+PendingRows::PendingRows(PendingRows&&) noexcept = default;
+
+PendingRows::~PendingRows() {
+  if (!state_) return;
+  try {
+    wait();
+  } catch (const std::exception&) {
+    // The error that made the caller drop this is the one that is told.
+  }
+}
+
+at::Tensor PendingRows::wait() {
+  TRIREME_ASSERT(state_ != nullptr, "a gather was waited for twice");
+  const std::unique_ptr<State> state = std::move(state_);
+  if (state->works.empty()) return state->output;
+  state->call.resume();
+  state->call.guarded([&] {
+    for (const c10::intrusive_ptr<c10d::Work>& work : state->works) work->wait();
+  });
+  state->call.finish();
+  return state->output;
+}
+
+PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows) {
+  check_gather(group, input, rows);
+  const at::NoGradGuard no_grad;
+  std::unique_ptr<PendingRows::State> state(new PendingRows::State{Call(group, "all_gather"), input, input, {}});
+  if (group.size() == 1) return PendingRows(std::move(state));
+  state->output = with_rows(input, sum_of(rows));
+  const int64_t bytes = row_bytes(input);
+  state->call.sent(rows[group.rank()] * bytes * (group.size() - 1));
+  if (bytes == 0 || sum_of(rows) == 0) return PendingRows(std::move(state));
+  state->call.guarded([&] {
+    state->works = start_gather(state->call, group.backend(), as_bytes(input), as_bytes(state->output), rows, bytes);
+  });
+  state->call.pause();
+  return PendingRows(std::move(state));
+}
+
+at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows) {
+  check_gather(group, input, rows);
   if (group.size() == 1) return input;
   const at::NoGradGuard no_grad;
   Call call(group, "all_gather");
@@ -298,6 +369,7 @@ void reduce_sum(Group& group, at::Tensor& tensor, int root) {
   TRIREME_ASSERT(root >= 0 && root < group.size(), "reduce_sum: root ", root, " of ", group.size());
   if (group.size() == 1 || tensor.numel() == 0) return;
   const at::NoGradGuard no_grad;
+  const MemoryScope buffers(MemoryCategory::communication);
   Call call(group, "reduce_sum");
   at::Tensor flat = tensor.view({-1});
   const std::vector<int64_t> shares = even_shares(flat.numel(), call.size());

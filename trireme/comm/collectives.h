@@ -16,6 +16,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 
 #include <ATen/ATen.h>
@@ -31,6 +33,25 @@ at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int
 
 // [rows[rank], ...] -> [sum(rows), ...]
 at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows);
+
+// An all_gather under way. wait() gives its result, once; the destructor waits as well, and drops it. Every rank
+// begins and waits for the same ones in the same order.
+class PendingRows {
+ public:
+  PendingRows(PendingRows&&) noexcept;
+  PendingRows& operator=(PendingRows&&) = delete;
+  ~PendingRows();
+  at::Tensor wait();
+
+ private:
+  friend PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows);
+  struct State;
+  explicit PendingRows(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+// all_gather that goes on while the caller computes. Neither `input` nor what it views may change before wait().
+// "seconds" of the traffic is the time that begin and wait took from the caller.
+PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows);
 
 // [sum(rows), ...] -> [rows[rank], ...]. The result has input's dtype unless `result` says otherwise (fp32
 // for gradients that travel in bf16).

@@ -2,10 +2,9 @@
 //
 //   PREFIX.bin   the tokens of all sequences, one after another, in one integer type
 //   PREFIX.idx   "MMIDIDX\0\0", version 1 (u64), dtype code (u8), sequence count n (u64), document index
-//   count d (u64),
-//                sizes int32[n] in tokens, pointers int64[n] in bytes into .bin, document indices int64[d] (0
-//                first, n last: document i is the sequences [index[i], index[i+1])); little-endian,
-//                unaligned.
+//                count d (u64), sizes int32[n] in tokens, pointers int64[n] in bytes into .bin, document
+//                indices int64[d] (0 first, n last: document i is the sequences [index[i], index[i+1]));
+//                little-endian, unaligned.
 //
 // Here the whole set is one stream of tokens, cut by sequence borders; Trireme's writer makes a document one
 // sequence.

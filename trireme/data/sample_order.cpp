@@ -3,25 +3,15 @@
 #include <algorithm>
 #include <bit>
 
+#include "trireme/base/splitmix64.h"
+
 namespace trireme {
-
-namespace {
-
-// The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ULL;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
 
 SampleOrder::SampleOrder(int64_t count, uint64_t seed, int64_t epoch) : count_(static_cast<uint64_t>(count)) {
   const int bits = std::bit_width(count_ > 0 ? count_ - 1 : 0);
   half_bits_ = std::max(1, (bits + 1) / 2);
-  uint64_t key = mix(mix(seed) ^ static_cast<uint64_t>(epoch));
-  for (uint64_t& round_key : round_keys_) round_key = key = mix(key);
+  uint64_t key = splitmix64(splitmix64(seed) ^ static_cast<uint64_t>(epoch));
+  for (uint64_t& round_key : round_keys_) round_key = key = splitmix64(key);
 }
 
 int64_t SampleOrder::operator[](int64_t i) const {
@@ -30,7 +20,7 @@ int64_t SampleOrder::operator[](int64_t i) const {
   do {
     uint64_t left = x >> half_bits_, right = x & mask;
     for (const uint64_t key : round_keys_) {
-      const uint64_t next = left ^ (mix(right ^ key) & mask);
+      const uint64_t next = left ^ (splitmix64(right ^ key) & mask);
       left = right;
       right = next;
     }

@@ -1,7 +1,6 @@
 // Documents from files: what `tokenize` and `--train_file` take as input.
 //
-//   a folder        every file below it, sorted by path, hidden ones (.git) and binary ones left out and
-//   counted;
+//   a folder        every file below it, sorted by path, hidden ones (.git) and binary ones left out and counted;
 //                   symbolic links are followed, a folder is visited once
 //   a .jsonl file   one document a line: the string under `field`
 //   another file    one document, its bytes as they are (line ends kept)

@@ -4,14 +4,18 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <sys/mman.h>
+#include <utility>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/device/memory_account.h"
 
 namespace trireme {
 namespace {
@@ -20,10 +24,25 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kSmallLimit = size_t{64} << 10;  // below this malloc is quick, and keeps its pages
 constexpr size_t kGranule = size_t{64} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kMostBytes = size_t{1} << 62;
 
 // Lies in the 64 bytes before a block's data.
 struct BlockHeader {
-  size_t mapped_bytes;  // 0: from malloc
+  size_t mapped_bytes = 0;     // 0: from malloc
+  int64_t counted_bytes = 0;   // in `place`
+  MemoryPlace place;           // keeps the account alive as long as the block
+
+  void count(size_t bytes) {
+    place = MemoryScope::here();
+    if (place.account == nullptr) return;
+    counted_bytes = static_cast<int64_t>(bytes);
+    place.account->add(place.category, counted_bytes);
+  }
+  void uncount() {
+    if (place.account == nullptr) return;
+    place.account->add(place.category, -counted_bytes);
+    place.account.reset();
+  }
 };
 static_assert(sizeof(BlockHeader) <= kAlignment);
 
@@ -45,7 +64,9 @@ class CachingAllocator final : public c10::Allocator {
   void give_back(void* data) {
     if (data == nullptr) return;
     BlockHeader* header = header_of(data);
+    header->uncount();
     if (header->mapped_bytes == 0) {
+      std::destroy_at(header);
       std::free(header);
       return;
     }
@@ -59,6 +80,11 @@ class CachingAllocator final : public c10::Allocator {
     return counts_;
   }
 
+  void limit(int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    limit_bytes_ = bytes;
+  }
+
   void reset_peaks() {
     const std::lock_guard lock(mutex_);
     counts_.peak_in_use_bytes = counts_.in_use_bytes;
@@ -69,12 +95,21 @@ class CachingAllocator final : public c10::Allocator {
   void* take(size_t bytes) {
     if (bytes < kSmallLimit) {
       void* base = std::aligned_alloc(kAlignment, (bytes + 2 * kAlignment - 1) / kAlignment * kAlignment);
-      if (base == nullptr) out_of_memory(bytes);
-      static_cast<BlockHeader*>(base)->mapped_bytes = 0;
+      if (base == nullptr) out_of_memory(bytes, 0);
+      (new (base) BlockHeader)->count(bytes);
       return static_cast<char*>(base) + kAlignment;
     }
+    BlockHeader* block = take_mapped(bytes);
+    block->count(bytes);
+    return reinterpret_cast<char*>(block) + kAlignment;
+  }
+
+  BlockHeader* take_mapped(size_t bytes) {
+    if (bytes > kMostBytes) out_of_memory(bytes, 0);  // rounded up it would not be a number any more
     const size_t wanted = (bytes + kAlignment + kGranule - 1) / kGranule * kGranule;
     const std::lock_guard lock(mutex_);
+    if (limit_bytes_ > 0 && counts_.in_use_bytes + static_cast<int64_t>(wanted) > limit_bytes_)
+      out_of_memory(bytes, counts_.in_use_bytes);
     BlockHeader* block = nullptr;
     const auto fit = cached_.lower_bound(wanted);
     if (fit != cached_.end() && fit->first <= wanted + wanted / 4) {
@@ -87,15 +122,15 @@ class CachingAllocator final : public c10::Allocator {
         release_cached(reserved());
         block = map_block(wanted);
       }
-      if (block == nullptr) out_of_memory(bytes);
-      block->mapped_bytes = wanted;
+      if (block == nullptr) out_of_memory(bytes, counts_.in_use_bytes);
+      (new (block) BlockHeader)->mapped_bytes = wanted;
       counts_.reserved_bytes += static_cast<int64_t>(wanted);
       counts_.peak_reserved_bytes = std::max(counts_.peak_reserved_bytes, counts_.reserved_bytes);
     }
     counts_.in_use_bytes += static_cast<int64_t>(block->mapped_bytes);
     counts_.peak_in_use_bytes = std::max(counts_.peak_in_use_bytes, counts_.in_use_bytes);
     most_in_use_ = std::max(most_in_use_, static_cast<size_t>(counts_.in_use_bytes));
-    return reinterpret_cast<char*>(block) + kAlignment;
+    return block;
   }
 
   size_t reserved() const { return static_cast<size_t>(counts_.reserved_bytes); }
@@ -104,7 +139,8 @@ class CachingAllocator final : public c10::Allocator {
   void make_room(size_t wanted) {
     const size_t in_use = static_cast<size_t>(counts_.in_use_bytes);
     const size_t most = std::max(most_in_use_, in_use + wanted);
-    const size_t limit = most + most / 10;
+    size_t limit = most + most / 10;
+    if (limit_bytes_ > 0) limit = std::min(limit, static_cast<size_t>(limit_bytes_));
     if (reserved() + wanted > limit) release_cached(reserved() + wanted - limit);
   }
 
@@ -136,17 +172,21 @@ class CachingAllocator final : public c10::Allocator {
     return reinterpret_cast<BlockHeader*>(aligned);
   }
 
-  [[noreturn]] void out_of_memory(size_t bytes) const {
-    throw ConfigError(
-        cat("out of host memory: asked for ", format_bytes(static_cast<int64_t>(bytes)), " more with ",
-            format_bytes(counts_.in_use_bytes),
-            " in use by tensors; a shorter --max_seq_length, more ranks, --recompute full or a smaller ",
-            "batch needs less"));
+  // Where no account counts, all that is in use stands for itself.
+  [[noreturn]] static void out_of_memory(size_t bytes, int64_t in_use_bytes) {
+    const MemoryPlace& place = MemoryScope::here();
+    MemoryBytes held;
+    held[MemoryCategory::other] = in_use_bytes;
+    if (place.account != nullptr) held = place.account->state().now;
+    throw ConfigError(out_of_memory_message(
+        "host", place.category, static_cast<int64_t>(std::min(bytes, kMostBytes)), held,
+        place.account == nullptr ? usual_memory_options() : place.account->options()));
   }
 
   std::mutex mutex_;
   std::multimap<size_t, BlockHeader*> cached_;
   size_t most_in_use_ = 0;
+  int64_t limit_bytes_ = 0;  // 0: none
   HostMemoryCounts counts_;
 };
 
@@ -170,6 +210,16 @@ HostMemoryCounts host_memory_counts() {
 }
 void reset_host_memory_peaks() {
   the_allocator().reset_peaks();
+}
+void limit_host_memory(int64_t bytes) {
+  the_allocator().limit(bytes);
+}
+void count_host_block_as(const c10::DataPtr& data, MemoryCategory category) {
+  if (data.get() == nullptr || data.get_deleter() != &free_block) return;
+  BlockHeader* header = header_of(data.get_context());
+  MemoryPlace& place = header->place;
+  if (place.account == nullptr || place.category == category) return;
+  place.account->move(std::exchange(place.category, category), category, header->counted_bytes);
 }
 
 }  // namespace trireme

@@ -3,8 +3,12 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/device/processor.h"
+#include "trireme/engine/check_options.h"
+#include "trireme/engine/recompute_plan.h"
 #include "trireme/engine/training_engine.h"
+#include "trireme/memory/make_activation_store.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/shard/masters.h"
 
 namespace trireme {
 namespace {
@@ -27,6 +31,8 @@ struct Dtypes {
 
 Dtypes choose_dtypes(const EngineOptions& options) {
   if (options.precision == Precision::fp32) return {at::kFloat, at::kFloat};
+  // Processors multiply fp16 values slowly or not at all; their products are made in fp32.
+  if (options.precision == Precision::fp16) return {at::kHalf, options.device.is_cpu() ? at::kFloat : at::kHalf};
   const bool native =
       options.bf16_matmul == Bf16Matmul::native ||
       (options.bf16_matmul == Bf16Matmul::automatic && (!options.device.is_cpu() || cpu_has_bf16_matmul()));
@@ -57,16 +63,77 @@ void refuse_unused(const std::vector<std::string>& names, const std::filesystem:
                       "; expected weights and config.json of the same model"));
 }
 
+const char* dtype_name(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 ? "bf16" : dtype == at::kHalf ? "fp16" : "fp32";
+}
+
+const char* offload_name(Offload place) {
+  return place == Offload::disk ? "disk" : place == Offload::cpu ? "host" : "device";
+}
+
 std::string describe(const EngineParts& parts, const Dtypes& dtypes, int64_t tile_tokens,
                      int64_t logits_tile_tokens) {
-  const auto name = [](at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bf16" : "fp32"; };
-  const char* recompute = parts.options.recompute == Recompute::full             ? "full"
-                          : parts.options.recompute == Recompute::keep_attention ? "keep_attention"
-                                                                                 : "none";
-  return cat("attention ", parts.attention->name(), "; values in ", name(dtypes.storage), ", matmuls in ",
-             name(dtypes.tile), "; recompute ", recompute, "; tiles of ", tile_tokens, " tokens, logits of ",
-             logits_tile_tokens, "; ulysses ", parts.mesh.ulysses->size(), ", data parallel ",
-             parts.mesh.dp_size);
+  const EngineOptions& options = parts.options;
+  const char* recompute = options.recompute == Recompute::full             ? "full"
+                          : options.recompute == Recompute::keep_attention ? "keep_attention"
+                                                                           : "none";
+  std::string text = cat("attention ", parts.attention->name(), "; values in ", dtype_name(dtypes.storage),
+                         ", matmuls in ", dtype_name(dtypes.tile), "; recompute ", recompute);
+  if (options.checkpoint_every > 1) text += cat(", inputs of every ", options.checkpoint_every, " layers");
+  if (options.keep_fraction < 1) text += cat(", on ", options.keep_fraction, " of the layers");
+  text += cat("; tiles of ", tile_tokens, " tokens, logits of ", logits_tile_tokens, "; ulysses ",
+              parts.mesh.ulysses->size(), ", data parallel ", parts.mesh.dp_size, "; ZeRO ",
+              static_cast<int>(options.zero));
+  const OffloadOptions& offload = options.offload;
+  if (offload.parameters != Offload::none || offload.optimizer != Offload::none ||
+      offload.activations != Offload::none)
+    text += cat("; parameters on ", offload_name(offload.parameters), ", optimizer on ",
+                offload_name(offload.optimizer), ", activations on ", offload_name(offload.activations));
+  if (options.update_in_backward) text += "; updates in backward";
+  return text;
+}
+
+// The stores of parameters, gradients and the optimizer's state.
+void make_stores(EngineParts& parts, const Dtypes& dtypes) {
+  const EngineOptions& options = parts.options;
+  const std::vector<FlatUnit> units = flat_units(parts.layout);
+  Group& all = *parts.mesh.all;
+  const bool shard = options.zero != ZeroStage::none;
+  parts.shares = owned_shares(units, all, shard);
+
+  const ParameterSettings parameters{dtypes.tile, options.device, options.offload.parameters,
+                                     options.offload.optimizer, parts.spill.get(),
+                                     options.purpose == Purpose::training};
+  parts.parameters = options.zero == ZeroStage::parameters
+                         ? make_sharded_parameters(units, all, parameters)
+                         : make_replicated_parameters(units, all, shard, parameters);
+
+  if (options.purpose == Purpose::evaluation) return;
+  const GradientSettings gradients{options.device, step_device(parameters), options.reduce_dtype};
+  if (options.update_in_backward) {
+    parts.gradients =
+        make_gradients_summed_at_close(units, all, shard, gradients, [&parts](int unit, at::Tensor& gradient) {
+          const double norm = gradient.numel() > 0 ? at::linalg_vector_norm(gradient, 2).item<double>() : 0;
+          parts.update.gradient_squares += norm * norm;
+          step_unit(parts, unit, gradient, parts.update.learning_rate, 1, parts.update.step);
+        });
+  } else {
+    parts.gradients = options.zero == ZeroStage::none || options.zero == ZeroStage::optimizer
+                          ? make_whole_gradients(units, all, shard, gradients)
+                          : make_gradients_summed_at_close(units, all, shard, gradients);
+  }
+
+  const OptimizerOptions& optimizer = options.optimizer;
+  parts.optimizer =
+      optimizer.kind == OptimizerKind::sgd
+          ? make_sgd(units, parts.shares, optimizer.weight_decay)
+          : make_adamw(units, parts.shares,
+                       {optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay,
+                        optimizer.state_dtype, optimizer.seed, options.device, options.offload.optimizer,
+                        parts.spill.get()});
+  if (options.precision == Precision::fp16)
+    parts.loss_scaler = std::make_unique<LossScaler>(
+        LossScalerSettings{options.loss_scale.initial, options.loss_scale.growth_steps});
 }
 
 }  // namespace
@@ -78,10 +145,18 @@ Recompute parse_recompute(const std::string& text) {
   throw ConfigError(cat("--recompute: '", text, "' is unknown; expected full, keep_attention or none"));
 }
 
+Offload parse_offload(const std::string& flag, const std::string& text) {
+  if (text == "none") return Offload::none;
+  if (text == "cpu") return Offload::cpu;
+  if (text == "disk") return Offload::disk;
+  throw ConfigError(cat("--", flag, ": '", text, "' is unknown; expected none, cpu or disk"));
+}
+
 Precision parse_precision(const std::string& text) {
   if (text == "fp32") return Precision::fp32;
   if (text == "bf16") return Precision::bf16;
-  throw ConfigError(cat("--precision: '", text, "' is unknown; expected fp32 or bf16"));
+  if (text == "fp16") return Precision::fp16;
+  throw ConfigError(cat("--precision: '", text, "' is unknown; expected fp32, bf16 or fp16"));
 }
 
 std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& model_dir,
@@ -90,7 +165,10 @@ std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& mode
   auto parts = std::make_unique<EngineParts>();
   parts->config = read_model_config(model_dir);
   parts->options = options;
+  check_engine_options(options);
   const ModelConfig& config = parts->config;
+  const RecomputePlan plan = make_recompute_plan(options.recompute, options.checkpoint_every,
+                                                 options.keep_fraction, config.num_hidden_layers);
   share_heads(config.num_attention_heads, config.num_key_value_heads,
               options.ulysses);  // refuses P > H early
   parts->layout = make_model_layout(config);
@@ -99,21 +177,17 @@ std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& mode
   const Dtypes dtypes = choose_dtypes(options);
   const CheckpointReader reader(model_dir);
   refuse_unused(reader.unused_names(parts->layout), model_dir);
-  std::vector<at::Tensor> masters;
-  for (const UnitSpec& unit : parts->layout.units) {
-    at::Tensor flat = at::zeros({unit.elements}, at::kFloat);
-    reader.read_unit(unit, flat);
-    masters.push_back(flat.to(options.device));
+  if (uses_disk(options.offload))
+    parts->spill = std::make_unique<SpillFile>(options.offload.folder, options.offload.limit_bytes);
+  make_stores(*parts, dtypes);
+  // Unit by unit, so that no rank ever holds the whole model where parameters are sharded.
+  for (size_t unit = 0; unit < parts->layout.units.size(); ++unit) {
+    at::Tensor flat = at::zeros({parts->layout.units[unit].elements}, at::kFloat);
+    reader.read_unit(parts->layout.units[unit], flat);
+    parts->parameters->set(static_cast<int>(unit), flat);
   }
-  const auto units = flat_units(parts->layout);
-  parts->parameters = std::make_unique<ReplicatedParameters>(std::move(masters), dtypes.tile);
-  parts->gradients = std::make_unique<ReplicatedGradients>(units, *parts->mesh.all, options.device);
-  parts->activations = std::make_unique<DeviceActivationStore>(config.num_hidden_layers);
-  const OptimizerOptions& optimizer = options.optimizer;
-  parts->optimizer = optimizer.kind == OptimizerKind::sgd
-                         ? make_sgd(units, optimizer.weight_decay)
-                         : make_adamw(units, {optimizer.beta1, optimizer.beta2, optimizer.epsilon},
-                                      optimizer.weight_decay, options.device);
+  parts->activations = make_activation_store(config.num_hidden_layers, options.device, options.offload.activations,
+                                             parts->spill.get());
 
   const int64_t tile_tokens =
       options.tile_tokens > 0 ? options.tile_tokens : tile_tokens_by_rule(config, options.device);
@@ -122,7 +196,7 @@ std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& mode
                                          : logits_tile_tokens_by_rule(config, options.device);
   parts->attention = make_local_attention(options.attention, options.device, dtypes.storage);
   parts->layers = std::make_unique<LayerRunner>(config, *parts->mesh.ulysses, *parts->attention,
-                                                options.recompute, tile_tokens);
+                                                plan, tile_tokens);
   parts->walk = std::make_unique<ModelWalk>(
       config, parts->layout, *parts->mesh.ulysses, *parts->layers, *parts->parameters,
       WalkSettings{options.device, dtypes.storage, logits_tile_tokens, options.strict_divisible});

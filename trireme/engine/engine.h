@@ -27,6 +27,8 @@ struct StepResult {
   double loss = 0;            // mean cross entropy over the step's valid targets, natural log
   double gradient_norm = 0;   // of the summed gradients, before clipping
   int64_t target_tokens = 0;  // over all ranks
+  bool skipped = false;       // fp16: gradients overflowed, nothing was changed but the loss scale
+  double loss_scale = 1;      // fp16: with which the gradients were made
 };
 
 struct EvaluationResult {
@@ -35,11 +37,11 @@ struct EvaluationResult {
   at::Tensor loss_Bs;         // [B, s] fp32 on the CPU, this rank's tokens; 0 where the target is -100
 };
 
-// One named part of the training state of a unit: the fp32 master values, an optimizer moment.
-struct StateTensor {
-  std::string name;  // "layer.3/master", "layer.3/exp_avg", "layer.3/exp_avg_sq"
-  int unit = 0;
-  at::Tensor values;  // flat fp32, whole unit; writing to it changes the engine (call state_restored after)
+// The numbers beside the tensors that a checkpoint must hold.
+struct TrainingProgress {
+  int64_t optimizer_steps = 0;  // updates made
+  double loss_scale = 0;        // fp16 alone; 0: none
+  int64_t clean_steps = 0;      // since the loss scale last changed
 };
 
 class Engine {
@@ -59,8 +61,9 @@ class Engine {
 
   // The step's loss and summed gradients without an update; gradients stay until the next call. Collective.
   virtual StepResult accumulate_gradients(const StepBatches& batches) = 0;
-  // fp32 gradient of one parameter after accumulate_gradients, summed over ranks.
-  virtual at::Tensor gradient(const ParameterSpec& parameter, int unit) = 0;
+  // The whole fp32 gradient of a unit after accumulate_gradients, summed over ranks; see parameter_view. Collective
+  // where gradients are sharded.
+  virtual at::Tensor unit_gradient(int unit) = 0;
 
   // Forward only, split over ranks like training. Collective. With `on_logits`, hands over the logits tile by
   // tile: rows [first_row, first_row + n) of this rank's flattened [B * s] tokens, [n, V].
@@ -68,14 +71,17 @@ class Engine {
       const TokenBatch& batch,
       const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits = nullptr) = 0;
 
-  // fp32 values of a whole unit, for export. Collective once stores are sharded.
-  virtual at::Tensor unit_values(int unit) = 0;
+  // fp32 values of a whole unit. Collective where they are sharded. Not to be written to.
+  at::Tensor unit_values(int unit) { return unit_state(unit, "master"); }
 
-  // Everything a checkpoint must hold, in a fixed order; replicated over ranks for now.
-  virtual std::vector<StateTensor> state() = 0;
-  virtual int64_t optimizer_steps() const = 0;
-  // After a checkpoint was read into state(): refreshes what derives from it.
-  virtual void state_restored(int64_t optimizer_steps) = 0;
+  // What a checkpoint must hold of every unit: flat fp32 tensors of the whole unit, named "master" and as the optimizer
+  // names its own ("exp_avg", "exp_avg_sq"). unit_state is collective where they are sharded; every rank restores
+  // the same values.
+  virtual std::vector<std::string> state_names() const = 0;
+  virtual at::Tensor unit_state(int unit, const std::string& name) = 0;
+  virtual void restore_unit_state(int unit, const std::string& name, const at::Tensor& whole) = 0;
+  virtual TrainingProgress progress() const = 0;
+  virtual void restore_progress(const TrainingProgress& progress) = 0;
 
   // Model FLOPs of a step of `batch` samples of `tokens` tokens: 6 N T + 6 L H D sum(s^2) (causal; windows
   // counted).

@@ -9,10 +9,15 @@
 #include <ATen/ATen.h>
 
 #include "trireme/attention/local_attention.h"
+#include "trireme/memory/offload.h"
 
 namespace trireme {
 
-enum class Precision { fp32, bf16 };
+enum class Purpose {
+  training,
+  evaluation,  // forward alone: neither gradients nor optimizer nor fp32 masters exist
+};
+enum class Precision { fp32, bf16, fp16 };
 enum class Recompute {
   full,            // keep each layer's input
   keep_attention,  // also the attention output and its log-sum-exp: backward never repeats attention forward
@@ -21,6 +26,8 @@ enum class Recompute {
 // How bf16 matmuls run on a CPU: in its own bf16 instructions, or, where it has none, in fp32 on bf16 values.
 enum class Bf16Matmul { automatic, native, fp32 };
 enum class OptimizerKind { adamw, sgd };
+// What is sharded over all ranks (arXiv 1910.02054): each stage adds to the one before.
+enum class ZeroStage { none, optimizer, gradients, parameters };
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;
@@ -29,24 +36,42 @@ struct OptimizerOptions {
   double epsilon = 1e-8;
   double weight_decay = 0;   // skips norms and biases
   double max_grad_norm = 0;  // 0: no clipping
+  at::ScalarType state_dtype = at::kFloat;  // of AdamW's moments: fp32, or bf16 with stochastic rounding
+  uint64_t seed = 0;                        // of the stochastic rounding
+};
+
+// Dynamic loss scaling for fp16: doubled after `growth_steps` steps without overflow, halved at each one.
+struct LossScaleOptions {
+  double initial = 65536;
+  int64_t growth_steps = 2000;
 };
 
 struct EngineOptions {
+  Purpose purpose = Purpose::training;
   at::Device device = at::kCPU;
   Precision precision = Precision::fp32;
   Bf16Matmul bf16_matmul = Bf16Matmul::automatic;
-  Recompute recompute = Recompute::none;
+  Recompute recompute = Recompute::keep_attention;
+  int64_t checkpoint_every = 1;  // layers between two kept layer inputs
+  double keep_fraction = 1;      // of the layers that keep what `recompute` says; the others their input alone
   AttentionKernel attention = AttentionKernel::automatic;
   int64_t tile_tokens = 0;         // tokens of one tile of a layer's token-wise halves; 0: by rule
   int64_t logits_tile_tokens = 0;  // tokens of one tile of the head; 0: by rule
   int ulysses = 1;
   int ring = 1;
   bool strict_divisible = false;  // refuse lengths that the ulysses degree does not divide
+  ZeroStage zero = ZeroStage::none;
+  at::ScalarType reduce_dtype = at::kFloat;  // in which gradients travel: fp32 or bf16; they are summed in fp32
+  OffloadOptions offload;
+  bool update_in_backward = false;  // step a unit as soon as its gradient is whole
+  LossScaleOptions loss_scale;
   OptimizerOptions optimizer;
 };
 
 Recompute parse_recompute(
     const std::string& text);  // "full", "keep_attention", "none"; ConfigError otherwise
-Precision parse_precision(const std::string& text);  // "fp32", "bf16"; ConfigError otherwise
+Offload parse_offload(const std::string& flag,
+                      const std::string& text);  // "none", "cpu", "disk"; ConfigError that names the flag
+Precision parse_precision(const std::string& text);  // "fp32", "bf16", "fp16"; ConfigError otherwise
 
 }  // namespace trireme

@@ -4,12 +4,16 @@
 //   forward   x_BsM -> attention_input (tiles) -> qkv_BsND -> all-to-all -> local attention -> all-to-all ->
 //   o_BsHD
 //             -> attention_output (tiles) -> y_BsM
-//   backward  the same way back, with what the recompute policy did not keep made again
+//   backward  the same way back, with what was not kept made again
 //
-// What is kept (Saved):      none                                     keep_attention     full
+// What is kept (Saved, in the slots of recompute_plan.h):
+//                            none                                     keep_attention     full
 //                            x, q, k, v, o_BShD, lse, o_BsHD, x1,     x, o_BsHD, lse     x
 //                            gate|up
 // exchanges in backward:     2                                        3                  4
+//
+// The exchanges are as many where x is kept every few layers alone: those of a second forward count as
+// backward's, which then does without them.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -17,7 +21,7 @@
 #include "trireme/attention/local_attention.h"
 #include "trireme/attention/ulysses.h"
 #include "trireme/comm/group.h"
-#include "trireme/engine/engine_options.h"
+#include "trireme/engine/recompute_plan.h"
 #include "trireme/memory/activation_store.h"
 #include "trireme/model/decoder_layer.h"
 
@@ -34,31 +38,42 @@ struct SequenceContext {
 
 class LayerRunner {
  public:
-  LayerRunner(const ModelConfig& config, Group& ulysses, LocalAttention& attention, Recompute recompute,
+  LayerRunner(const ModelConfig& config, Group& ulysses, LocalAttention& attention, const RecomputePlan& plan,
               int64_t tile_tokens)
-      : config_(config),
-        ulysses_(ulysses),
-        attention_(attention),
-        recompute_(recompute),
-        tile_tokens_(tile_tokens) {}
+      : config_(config), ulysses_(ulysses), attention_(attention), plan_(plan), tile_tokens_(tile_tokens) {}
 
-  // x [B * s, M] -> y [B * s, M]. With `saved`, fills it for backward (x is kept, not copied). Collective.
+  const RecomputePlan& plan() const { return plan_; }
+
+  // x [B * s, M] -> y [B * s, M]. With `saved`, fills the plan's slots of it for backward (x is kept, not
+  // copied). Collective.
   at::Tensor forward(int64_t layer, const DecoderTensors& weights, const SequenceContext& context,
                      const at::Tensor& x, Saved* saved);
-  // dy [B * s, M] -> dx [B * s, M]; may write over dy. Adds to the gradients. Collective.
+  // The same once more, from kX of `saved`, whose kO and kLse stand in for attention where the first forward
+  // kept them; fills the slots of the plan's second forward. Collective where kO is not there.
+  at::Tensor forward_again(int64_t layer, const DecoderTensors& weights, const SequenceContext& context,
+                           Saved& saved);
+  // dy [B * s, M] -> dx [B * s, M]; may write over dy. Adds to the gradients. Makes what `saved` lacks beside
+  // kX. Collective.
   at::Tensor backward(int64_t layer, const DecoderTensors& weights, DecoderTensors& gradients,
                       const SequenceContext& context, Saved saved, at::Tensor dy);
 
  private:
-  struct Attended;  // q, k, v, o, lse of this rank's heads
-  AttentionSpec spec(int64_t layer) const;
+  // Uses kO and kLse of `saved` when they are there; fills the slots `keep`.
+  at::Tensor forward_keeping(SavedSlots keep, int64_t layer, const DecoderTensors& weights,
+                             const SequenceContext& context, const at::Tensor& x, Saved& saved);
+  AttentionSpec spec(int64_t layer, const SequenceContext& context) const;
   LayerTensors tensors(const DecoderTensors& weights, const SequenceContext& context) const;
   HeadsQkv project(const LayerTensors& layer, const SequenceContext& context, const at::Tensor& x);
+  // o of this rank's heads [B, S, h, D] -> [B * s, H D]
+  at::Tensor by_tokens(const SequenceContext& context, const at::Tensor& o_BShD);
+  // Calls body(begin, count) for each tile of tokens.
+  template <typename Body>
+  void in_tiles(int64_t tokens, const Body& body) const;
 
   const ModelConfig& config_;
   Group& ulysses_;
   LocalAttention& attention_;
-  Recompute recompute_;
+  RecomputePlan plan_;
   int64_t tile_tokens_;
 };
 

@@ -1,7 +1,12 @@
 #include "trireme/engine/model_walk.h"
 
+#include <utility>
+#include <vector>
+
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/device/memory_account.h"
+#include "trireme/device/tensor_memory.h"
 #include "trireme/model/rotary.h"
 
 namespace trireme {
@@ -13,7 +18,10 @@ ModelWalk::ModelWalk(const ModelConfig& config, const ModelLayout& layout, Group
       ulysses_(ulysses),
       layers_(layers),
       parameters_(parameters),
-      settings_(settings) {}
+      settings_(settings) {
+  TRIREME_ASSERT(layers.plan().layers == config.num_hidden_layers, "the plan is for ", layers.plan().layers,
+                 " layers, the model has ", config.num_hidden_layers);
+}
 
 void ModelWalk::check(const TokenBatch& batch) const {
   const SequenceLayout& layout = batch.layout;
@@ -65,12 +73,14 @@ HeadTensors ModelWalk::head_tensors(const at::Tensor& head_flat, const at::Tenso
                        : parameter_view(head_flat, head.find("lm_head.weight"))};
 }
 
-at::Tensor ModelWalk::embed(const at::Tensor& tokens) {
+at::Tensor ModelWalk::embed(const at::Tensor& tokens, UnitOrder& order) {
   const int unit = layout_.embedding_unit();
-  const at::Tensor matrix = parameter_view(
-      parameters_.gather(unit), layout_.units[static_cast<size_t>(unit)].find("embed_tokens.weight"));
-  at::Tensor x = matrix.index_select(0, tokens).to(settings_.storage);
-  parameters_.release(unit);
+  const at::Tensor flat = order.gather(unit);
+  const MemoryScope scope(MemoryCategory::activations);
+  at::Tensor x = parameter_view(flat, layout_.units[static_cast<size_t>(unit)].find("embed_tokens.weight"))
+                     .index_select(0, tokens)
+                     .to(settings_.storage);
+  order.release(unit);
   return x;
 }
 
@@ -79,23 +89,30 @@ at::Tensor ModelWalk::forward(
     const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits) {
   check(batch);
   const SequenceContext context = context_of(batch);
-  at::Tensor x = embed(batch.tokens.to(settings_.device).flatten());
+  UnitOrder order(parameters_, forward_order(layout_));
+  at::Tensor x = embed(batch.tokens.to(settings_.device).flatten(), order);
   for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
     const int unit = layout_.layer_unit(layer);
-    x = layers_.forward(layer, layer_tensors(parameters_.gather(unit), layer), context, x, nullptr);
-    parameters_.release(unit);
+    x = layers_.forward(layer, layer_tensors(order.gather(unit), layer), context, x, nullptr);
+    order.release(unit);
   }
   const int head = layout_.head_unit(), embedding = layout_.embedding_unit();
-  const HeadTensors weights =
-      head_tensors(parameters_.gather(head), layout_.tied ? parameters_.gather(embedding) : at::Tensor());
-  at::Tensor loss = head_loss(weights, head_options(), x,
-                              batch.targets.to(settings_.device).flatten().contiguous(), on_logits);
-  parameters_.release(head);
-  if (layout_.tied) parameters_.release(embedding);
+  const at::Tensor head_flat = order.gather(head);
+  const HeadTensors weights = head_tensors(head_flat, layout_.tied ? order.gather(embedding) : at::Tensor());
+  const at::Tensor targets = batch.targets.to(settings_.device).flatten().contiguous();
+  at::Tensor loss;
+  {
+    const MemoryScope scope(MemoryCategory::tiles);
+    loss = head_loss(weights, head_options(), x, targets, on_logits);
+    count_as(loss, MemoryCategory::other);
+  }
+  order.release(head);
+  if (layout_.tied) order.release(embedding);
   return loss.view(batch.tokens.sizes());
 }
 
 void ModelWalk::add_embedding_gradient(const at::Tensor& flat_gradient, at::Tensor tokens, at::Tensor dx) {
+  const MemoryScope scope(MemoryCategory::activations);
   at::Tensor rows = parameter_view(
       flat_gradient,
       layout_.units[static_cast<size_t>(layout_.embedding_unit())].find("embed_tokens.weight"));
@@ -110,42 +127,78 @@ void ModelWalk::add_embedding_gradient(const at::Tensor& flat_gradient, at::Tens
   rows.index_add_(0, tokens, dx.to(at::kFloat));
 }
 
+at::Tensor ModelWalk::head_backward(const at::Tensor& targets, double scale, at::Tensor& x, UnitOrder& order,
+                                    GradientStore& gradients) {
+  const int head = layout_.head_unit(), embedding = layout_.embedding_unit();
+  const at::Tensor head_flat = order.gather(head);
+  const HeadTensors weights = head_tensors(head_flat, layout_.tied ? order.gather(embedding) : at::Tensor());
+  HeadTensors head_gradients =
+      head_tensors(gradients.open(head), layout_.tied ? gradients.open(embedding) : at::Tensor());
+  at::Tensor loss;
+  {
+    const MemoryScope scope(MemoryCategory::tiles);
+    loss = head_loss_and_gradient(weights, head_options(), x, targets, scale, head_gradients);
+    count_as(loss, MemoryCategory::other);
+  }
+  order.release(head);
+  if (layout_.tied) order.release(embedding);
+  return loss;
+}
+
+at::Tensor ModelWalk::group_backward(int64_t begin, int64_t end, const SequenceContext& context,
+                                     at::Tensor dx, UnitOrder& order, GradientStore& gradients,
+                                     ActivationStore& activations) {
+  // From the last, as stores expect that bring back what they put away.
+  std::vector<Saved> saved(static_cast<size_t>(end - begin));
+  const auto of = [&](int64_t layer) -> Saved& { return saved[static_cast<size_t>(layer - begin)]; };
+  for (int64_t layer = end - 1; layer >= begin; --layer) of(layer) = activations.take(layer);
+
+  for (int64_t layer = begin; layer + 1 < end; ++layer) {
+    const int unit = layout_.layer_unit(layer);
+    of(layer + 1).at(kX) =
+        layers_.forward_again(layer, layer_tensors(order.gather(unit), layer), context, of(layer));
+    order.release(unit);
+  }
+  for (int64_t layer = end - 1; layer >= begin; --layer) {
+    const int unit = layout_.layer_unit(layer);
+    DecoderTensors layer_gradients = layer_tensors(gradients.open(unit), layer);
+    dx = layers_.backward(layer, layer_tensors(order.gather(unit), layer), layer_gradients, context,
+                          std::move(of(layer)), dx);
+    order.release(unit);
+    layer_gradients = {};
+    gradients.close(unit);
+  }
+  return dx;
+}
+
 double ModelWalk::forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients,
                                    ActivationStore& activations) {
   check(batch);
   const SequenceContext context = context_of(batch);
+  const RecomputePlan& plan = layers_.plan();
+  UnitOrder order(parameters_, training_order(layout_, plan));
   const at::Tensor tokens = batch.tokens.to(settings_.device).flatten();
-  at::Tensor x = embed(tokens);
-  for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
+  at::Tensor x = embed(tokens, order);
+  for (int64_t layer = 0; layer < plan.layers; ++layer) {
     const int unit = layout_.layer_unit(layer);
     Saved saved;
-    x = layers_.forward(layer, layer_tensors(parameters_.gather(unit), layer), context, x, &saved);
-    parameters_.release(unit);
+    x = layers_.forward(layer, layer_tensors(order.gather(unit), layer), context, x, &saved);
+    order.release(unit);
     activations.put(layer, std::move(saved));
   }
 
-  const int head = layout_.head_unit(), embedding = layout_.embedding_unit();
-  const HeadTensors weights =
-      head_tensors(parameters_.gather(head), layout_.tied ? parameters_.gather(embedding) : at::Tensor());
-  HeadTensors head_gradients =
-      head_tensors(gradients.open(head), layout_.tied ? gradients.open(embedding) : at::Tensor());
-  const at::Tensor loss = head_loss_and_gradient(weights, head_options(), x,
-                                                 batch.targets.to(settings_.device).flatten().contiguous(),
-                                                 scale, head_gradients);
-  gradients.close(head);
-  parameters_.release(head);
-  if (layout_.tied) parameters_.release(embedding);
+  const at::Tensor loss =
+      head_backward(batch.targets.to(settings_.device).flatten().contiguous(), scale, x, order, gradients);
+  gradients.close(layout_.head_unit());
   at::Tensor dx = std::move(x);
-
-  for (int64_t layer = config_.num_hidden_layers - 1; layer >= 0; --layer) {
-    const int unit = layout_.layer_unit(layer);
-    DecoderTensors layer_gradients = layer_tensors(gradients.open(unit), layer);
-    dx = layers_.backward(layer, layer_tensors(parameters_.gather(unit), layer), layer_gradients, context,
-                          activations.take(layer), dx);
-    parameters_.release(unit);
-    gradients.close(unit);
+  for (int64_t end = plan.layers; end > 0;) {
+    const int64_t begin = plan.group_begin(end - 1);
+    dx = group_backward(begin, end, context, dx, order, gradients, activations);
+    end = begin;
   }
+
   // A tied matrix is open since the head; it closes here, after its second use.
+  const int embedding = layout_.embedding_unit();
   add_embedding_gradient(gradients.open(embedding), tokens, dx);
   gradients.close(embedding);
   return loss.sum(at::kDouble).item<double>();

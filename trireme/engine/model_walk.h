@@ -1,10 +1,14 @@
 // The walk over the model's units, forward and back, beside four stores: parameters, gradients, activations
-// (and the optimizer, in training_engine). It knows no policy: a policy is a choice of store.
+// (and the optimizer, in training_engine). It knows no policy: a policy is a choice of store, or of slots that
+// layers keep (recompute_plan.h).
 //
 //   forward    x = embedding[tokens];  for each layer: gather, x = layer(x), acts.put
 //   head       loss, d(x) and the head's gradient, in tiles
-//   backward   for each layer from the last: gather, acts.take, dx = layer'(dy), grads.close
+//   backward   for each group of layers from the last: acts.take of its layers; forward again of all but its
+//              last; for each of its layers from the last: gather, dx = layer'(dy), grads.close
 //   embedding  rows of d(x) added to the rows of its gradient
+//
+// A unit is released before its gradient is closed; while one computes, the store may gather the next.
 #pragma once
 
 #include <functional>
@@ -12,6 +16,7 @@
 #include "trireme/comm/mesh.h"
 #include "trireme/data/token_batch.h"
 #include "trireme/engine/layer_runner.h"
+#include "trireme/engine/unit_order.h"
 #include "trireme/model/head.h"
 #include "trireme/model/parameter_layout.h"
 #include "trireme/shard/gradient_store.h"
@@ -46,7 +51,13 @@ class ModelWalk {
 
  private:
   SequenceContext context_of(const TokenBatch& batch) const;
-  at::Tensor embed(const at::Tensor& tokens);
+  at::Tensor embed(const at::Tensor& tokens, UnitOrder& order);
+  // Loss of each token; x becomes d(x).
+  at::Tensor head_backward(const at::Tensor& targets, double scale, at::Tensor& x, UnitOrder& order,
+                           GradientStore& gradients);
+  // Back through layers [begin, end), one group of the plan: d(output) of the last -> d(input) of the first.
+  at::Tensor group_backward(int64_t begin, int64_t end, const SequenceContext& context, at::Tensor dx,
+                            UnitOrder& order, GradientStore& gradients, ActivationStore& activations);
   void add_embedding_gradient(const at::Tensor& flat_gradient, at::Tensor tokens, at::Tensor dx);
   DecoderTensors layer_tensors(const at::Tensor& flat, int64_t layer) const;
   HeadTensors head_tensors(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const;

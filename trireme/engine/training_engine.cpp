@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
+#include "trireme/shard/masters.h"
 
 namespace trireme {
 
@@ -21,53 +22,102 @@ int64_t TrainingEngine::count_targets(const StepBatches& batches) {
   return static_cast<int64_t>(sum_over_ranks(count));
 }
 
-StepResult TrainingEngine::accumulate_gradients(const StepBatches& batches) {
-  const at::NoGradGuard no_autograd;
+StepResult TrainingEngine::backward(const StepBatches& batches, double loss_scale) {
   EngineParts& parts = *parts_;
+  TRIREME_ASSERT(parts.options.purpose == Purpose::training, "an engine for evaluation was asked to train");
   for (const TokenBatch& batch : batches) parts.walk->check(batch);
   StepResult result;
+  result.loss_scale = loss_scale;
   result.target_tokens = count_targets(batches);
   if (result.target_tokens == 0)
     throw DataError(
         cat("optimizer step ", optimizer_steps_ + 1,
             ": none of its tokens has a target (all labels are -100); check the data and their masks"));
-  const double scale = 1.0 / static_cast<double>(result.target_tokens);
+  const double mean = 1.0 / static_cast<double>(result.target_tokens);
   parts.gradients->clear();
   double loss_sum = 0;
   for (const TokenBatch& batch : batches)
-    loss_sum += parts.walk->forward_backward(batch, scale, *parts.gradients, *parts.activations);
-  result.loss = sum_over_ranks(loss_sum) * scale;
+    loss_sum += parts.walk->forward_backward(batch, mean * loss_scale, *parts.gradients, *parts.activations);
+  result.loss = sum_over_ranks(loss_sum) * mean;
   parts.gradients->finish();
-  std::vector<at::Tensor> summed;
-  for (int unit = 0; unit < unit_count(); ++unit) summed.push_back(parts.gradients->summed(unit));
-  result.gradient_norm = trireme::gradient_norm(summed);
   return result;
+}
+
+StepResult TrainingEngine::accumulate_gradients(const StepBatches& batches) {
+  const at::NoGradGuard no_autograd;
+  if (parts_->options.update_in_backward)
+    throw ConfigError("gradients are not kept with --update_in_backward; leave it out to look at them");
+  StepResult result = backward(batches, 1);
+  result.gradient_norm = gradient_norm(*parts_->gradients, unit_count(), *parts_->mesh.all);
+  return result;
+}
+
+void step_unit(EngineParts& parts, int unit, at::Tensor& gradient, double learning_rate, double gradient_factor,
+               int64_t step) {
+  at::Tensor master = parts.parameters->open_master(unit);
+  parts.optimizer->step(unit, master, gradient, learning_rate, gradient_factor, step);
+  parts.parameters->close_master(unit);
+}
+
+void TrainingEngine::check_update_in_backward(const StepBatches& batches) const {
+  if (batches.size() > 1)
+    throw ConfigError(cat("--update_in_backward steps a unit as soon as its gradient is whole, which ", batches.size(),
+                          " accumulated micro-batches do not allow; use --gradient_accumulation_steps 1"));
+}
+
+void TrainingEngine::refuse(const StepResult& result) const {
+  const char* state = parts_->options.update_in_backward
+                          ? "; some parameters were changed already (--update_in_backward): go on from the last checkpoint. "
+                          : "; the parameters were not changed. ";
+  throw DataError(
+      cat("optimizer step ", optimizer_steps_ + 1, ": the loss is ", result.loss, " and the gradient norm ",
+          result.gradient_norm, state,
+          "A lower --learning_rate, --max_grad_norm 1, or resuming "
+          "from the last checkpoint with another --seed usually helps; check the weights for infinities"));
 }
 
 StepResult TrainingEngine::train_step(const StepBatches& batches, double learning_rate) {
   const at::NoGradGuard no_autograd;
   EngineParts& parts = *parts_;
-  const StepResult result = accumulate_gradients(batches);
-  if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))
-    throw DataError(
-        cat("optimizer step ", optimizer_steps_ + 1, ": the loss is ", result.loss, " and the gradient norm ",
-            result.gradient_norm,
-            "; the parameters were not changed. A lower --learning_rate, --max_grad_norm 1, or resuming "
-            "from the last checkpoint with another --seed usually helps; check the weights for infinities"));
+  if (parts.options.update_in_backward) {
+    check_update_in_backward(batches);
+    parts.update = {learning_rate, optimizer_steps_ + 1, 0};
+    StepResult result = backward(batches, 1);
+    const double squares = parts.update.gradient_squares;
+    result.gradient_norm = std::sqrt(parts.gradients->sharded() ? sum_over_ranks(squares) : squares);
+    if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) refuse(result);
+    ++optimizer_steps_;
+    return result;
+  }
+
+  const double loss_scale = parts.loss_scaler ? parts.loss_scaler->scale() : 1.0;
+  StepResult result = backward(batches, loss_scale);
+  result.gradient_norm = gradient_norm(*parts.gradients, unit_count(), *parts.mesh.all) / loss_scale;
+  if (parts.loss_scaler && std::isfinite(result.loss)) {
+    // The norm is the same on every rank, so all skip or none.
+    result.skipped = !std::isfinite(result.gradient_norm);
+    parts.loss_scaler->update(result.skipped);
+    if (result.skipped) return result;
+  }
+  if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) refuse(result);
   const double limit = parts.options.optimizer.max_grad_norm;
   // The small term is torch's, so that clipped runs compare.
-  const double factor = limit > 0 ? std::min(1.0, limit / (result.gradient_norm + 1e-6)) : 1.0;
+  const double clip = limit > 0 ? std::min(1.0, limit / (result.gradient_norm + 1e-6)) : 1.0;
   ++optimizer_steps_;
   for (int unit = 0; unit < unit_count(); ++unit) {
-    at::Tensor master = parts.parameters->master(unit), gradient = parts.gradients->summed(unit);
-    parts.optimizer->step(unit, master, gradient, learning_rate, factor, optimizer_steps_);
-    parts.parameters->masters_changed(unit);
+    if (unit + 1 < unit_count()) {
+      parts.parameters->prefetch_master(unit + 1);
+      parts.optimizer->prefetch(unit + 1);
+    }
+    at::Tensor gradient = parts.gradients->summed(unit);
+    step_unit(parts, unit, gradient, learning_rate, clip / loss_scale, optimizer_steps_);
   }
   return result;
 }
 
-at::Tensor TrainingEngine::gradient(const ParameterSpec& parameter, int unit) {
-  return parameter_view(parts_->gradients->summed(unit), parameter);
+at::Tensor TrainingEngine::unit_gradient(int unit) {
+  const at::NoGradGuard no_autograd;
+  return parts_->gradients->whole(unit);
 }
 
 EvaluationResult TrainingEngine::evaluate(
@@ -81,21 +131,46 @@ EvaluationResult TrainingEngine::evaluate(
   return result;
 }
 
-std::vector<StateTensor> TrainingEngine::state() {
-  std::vector<StateTensor> all;
-  for (int unit = 0; unit < unit_count(); ++unit) {
-    const std::string prefix = parts_->layout.units[static_cast<size_t>(unit)].name + "/";
-    all.push_back({prefix + "master", unit, parts_->parameters->master(unit)});
-    for (const auto& [name, values] : parts_->optimizer->state(unit))
-      all.push_back({prefix + name, unit, values});
-  }
-  return all;
+std::vector<std::string> TrainingEngine::state_names() const {
+  std::vector<std::string> names{"master"};
+  if (!parts_->optimizer) return names;
+  for (std::string& name : parts_->optimizer->state_names()) names.push_back(std::move(name));
+  return names;
 }
 
-void TrainingEngine::state_restored(int64_t optimizer_steps) {
+at::Tensor TrainingEngine::unit_state(int unit, const std::string& name) {
   const at::NoGradGuard no_autograd;
-  optimizer_steps_ = optimizer_steps;
-  for (int unit = 0; unit < unit_count(); ++unit) parts_->parameters->masters_changed(unit);
+  EngineParts& parts = *parts_;
+  if (name == "master") return parts.parameters->whole_master(unit);
+  const at::Tensor share = parts.optimizer->state(unit, name);
+  const int64_t elements = parts.layout.units.at(static_cast<size_t>(unit)).elements;
+  const bool whole = parts.options.zero == ZeroStage::none || parts.mesh.all->size() == 1;
+  return gather_shares(*parts.mesh.all, share, elements, !whole, parts.options.device);
+}
+
+void TrainingEngine::restore_unit_state(int unit, const std::string& name, const at::Tensor& whole) {
+  const at::NoGradGuard no_autograd;
+  if (name == "master") {
+    parts_->parameters->set(unit, whole);
+    return;
+  }
+  const UnitShare& share = parts_->shares.at(static_cast<size_t>(unit));
+  parts_->optimizer->set_state(unit, name, whole.narrow(0, share.begin, share.elements));
+}
+
+TrainingProgress TrainingEngine::progress() const {
+  TrainingProgress progress{optimizer_steps_};
+  if (parts_->loss_scaler) {
+    progress.loss_scale = parts_->loss_scaler->scale();
+    progress.clean_steps = parts_->loss_scaler->clean_steps();
+  }
+  return progress;
+}
+
+void TrainingEngine::restore_progress(const TrainingProgress& progress) {
+  optimizer_steps_ = progress.optimizer_steps;
+  if (parts_->loss_scaler && progress.loss_scale > 0)
+    parts_->loss_scaler->restore(progress.loss_scale, progress.clean_steps);
 }
 
 double TrainingEngine::model_flops(int64_t tokens, int64_t batch) const {

@@ -7,9 +7,18 @@
 
 #include "trireme/engine/engine.h"
 #include "trireme/engine/model_walk.h"
+#include "trireme/memory/spill_file.h"
+#include "trireme/shard/loss_scaler.h"
 #include "trireme/shard/optimizer.h"
 
 namespace trireme {
+
+// A step whose update happens during its backward (--update_in_backward).
+struct UpdateInBackward {
+  double learning_rate = 0;
+  int64_t step = 0;
+  double gradient_squares = 0;  // of the units stepped so far, this rank's shares
+};
 
 // Everything that assemble chose; TrainingEngine owns it.
 struct EngineParts {
@@ -18,14 +27,22 @@ struct EngineParts {
   EngineOptions options;
   Mesh mesh;
   std::string description;
+  std::vector<UnitShare> shares;      // of each unit, what this rank steps
+  std::unique_ptr<SpillFile> spill;   // for what is offloaded to disk
+  UpdateInBackward update;
   std::unique_ptr<LocalAttention> attention;
   std::unique_ptr<ParameterStore> parameters;
   std::unique_ptr<GradientStore> gradients;
   std::unique_ptr<ActivationStore> activations;
   std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<LossScaler> loss_scaler;  // fp16 alone
   std::unique_ptr<LayerRunner> layers;
   std::unique_ptr<ModelWalk> walk;
 };
+
+// Steps one unit with its summed gradient.
+void step_unit(EngineParts& parts, int unit, at::Tensor& gradient, double learning_rate, double gradient_factor,
+               int64_t step);
 
 class TrainingEngine final : public Engine {
  public:
@@ -39,18 +56,23 @@ class TrainingEngine final : public Engine {
 
   StepResult train_step(const StepBatches& batches, double learning_rate) override;
   StepResult accumulate_gradients(const StepBatches& batches) override;
-  at::Tensor gradient(const ParameterSpec& parameter, int unit) override;
+  at::Tensor unit_gradient(int unit) override;
   EvaluationResult evaluate(
       const TokenBatch& batch,
       const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits) override;
-  at::Tensor unit_values(int unit) override { return parts_->parameters->master(unit); }
-  std::vector<StateTensor> state() override;
-  int64_t optimizer_steps() const override { return optimizer_steps_; }
-  void state_restored(int64_t optimizer_steps) override;
+  std::vector<std::string> state_names() const override;
+  at::Tensor unit_state(int unit, const std::string& name) override;
+  void restore_unit_state(int unit, const std::string& name, const at::Tensor& whole) override;
+  TrainingProgress progress() const override;
+  void restore_progress(const TrainingProgress& progress) override;
   double model_flops(int64_t tokens, int64_t batch) const override;
 
  private:
   int unit_count() const { return static_cast<int>(parts_->layout.units.size()); }
+  // Forward and backward of the whole step, gradients scaled by `loss_scale`: loss and targets.
+  StepResult backward(const StepBatches& batches, double loss_scale);
+  void check_update_in_backward(const StepBatches& batches) const;
+  [[noreturn]] void refuse(const StepResult& result) const;
   // Both summed over every rank of the run.
   int64_t count_targets(const StepBatches& batches);
   double sum_over_ranks(double value);

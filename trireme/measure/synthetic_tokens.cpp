@@ -2,18 +2,9 @@
 
 #include <algorithm>
 
+#include "trireme/base/splitmix64.h"
+
 namespace trireme {
-namespace {
-
-// https://prng.di.unimi.it/splitmix64.c, with t as its state.
-uint64_t splitmix64(uint64_t x) {
-  x += 0x9E3779B97F4A7C15u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
 
 std::vector<int64_t> synthetic_tokens(uint64_t seed, uint64_t sample, int64_t length, int64_t vocabulary) {
   const uint64_t base = (seed << 48) + (sample << 32);

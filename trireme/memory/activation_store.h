@@ -18,7 +18,10 @@ class ActivationStore {
   virtual void put(int64_t layer, Saved saved) = 0;
   // Hands the layer's tensors over and forgets them. InternalError when there are none.
   virtual Saved take(int64_t layer) = 0;
+  // In the memory of the device.
   virtual int64_t held_bytes() const = 0;
+  // Put and not yet taken, and kept elsewhere or on the way there or back.
+  virtual int64_t spilled_bytes() const { return 0; }
 };
 
 class DeviceActivationStore final : public ActivationStore {

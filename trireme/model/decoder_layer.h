@@ -2,8 +2,7 @@
 // of T tokens:
 //
 //   attention_input    x_TM -> RMS norm -> q|k|v projection -> (q/k norm) -> rotary -> qkv_TND
-//   attention_output   x_TM, o -> out projection + x = x1 -> RMS norm -> gate|up -> SwiGLU -> down + x1 =
-//   y_TM
+//   attention_output   x_TM, o -> out projection + x = x1 -> RMS norm -> gate|up -> SwiGLU -> down + x1 = y_TM
 //
 // T tokens of the tile, M hidden width, N = H + 2K heads of D, I the MLP's width. Backward runs the out
 // projection and gate|up once more (or takes what was kept), never the down projection: no matmul's forward

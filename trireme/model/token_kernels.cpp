@@ -10,14 +10,20 @@ namespace {
 inline float load(const float* p) {
   return *p;
 }
-inline float load(const uint16_t* p) {
-  return bf16_to_float(*p);
+inline float load(const Bf16* p) {
+  return bf16_to_float(p->bits);
+}
+inline float load(const Fp16* p) {
+  return fp16_to_float(p->bits);
 }
 inline void store(float* p, float value) {
   *p = value;
 }
-inline void store(uint16_t* p, float value) {
-  *p = float_to_bf16(value);
+inline void store(Bf16* p, float value) {
+  p->bits = float_to_bf16(value);
+}
+inline void store(Fp16* p, float value) {
+  p->bits = float_to_fp16(value);
 }
 
 template <typename X>
@@ -150,7 +156,7 @@ float cross_entropy(X* __restrict logits, int64_t target, bool gradient, float s
   }
   const float at_target = load(logits + target);
   // Partial sums over pieces keep the error of a long row near that of one piece. An fp32 row keeps its
-  // exponentials for the gradient; in bf16 they would be rounded twice, so they are made again.
+  // exponentials for the gradient; in 16 bits they would be rounded twice, so they are made again.
   constexpr bool kKeeps = sizeof(X) == sizeof(float);
   constexpr int64_t kPiece = 1024;
   double total = 0;
@@ -194,23 +200,27 @@ constexpr NormBackwardKernel<Dy, X, Dx> norm_kernel() {
   return {&rms_norm_backward<Dy, X, Dx>};
 }
 
-using b = uint16_t;
-constexpr TokenKernels kKernels = {
-    row_kernels<float, float>(),
-    row_kernels<float, b>(),
-    row_kernels<b, float>(),
-    row_kernels<b, b>(),
-    norm_kernel<float, float, float>(),
-    norm_kernel<float, float, b>(),
-    norm_kernel<float, b, float>(),
-    norm_kernel<float, b, b>(),
-    norm_kernel<b, float, float>(),
-    norm_kernel<b, float, b>(),
-    norm_kernel<b, b, float>(),
-    norm_kernel<b, b, b>(),
-    tile_kernels<float>(),
-    tile_kernels<b>(),
-};
+template <typename S>
+constexpr KernelsWith<S> kernels_with() {
+  return {
+      row_kernels<float, float>(),
+      row_kernels<float, S>(),
+      row_kernels<S, float>(),
+      row_kernels<S, S>(),
+      norm_kernel<float, float, float>(),
+      norm_kernel<float, float, S>(),
+      norm_kernel<float, S, float>(),
+      norm_kernel<float, S, S>(),
+      norm_kernel<S, float, float>(),
+      norm_kernel<S, float, S>(),
+      norm_kernel<S, S, float>(),
+      norm_kernel<S, S, S>(),
+      tile_kernels<float>(),
+      tile_kernels<S>(),
+  };
+}
+
+constexpr TokenKernels kKernels = {kernels_with<Bf16>(), kernels_with<Fp16>()};
 
 }  // namespace
 

@@ -1,10 +1,18 @@
-// Row kernels behind token_ops_cpu.cpp, as a table of functions, one table for each x86-64 level. bf16 values
-// are uint16_t here. Pointers to rows come with a stride in elements.
+// Row kernels behind token_ops_cpu.cpp, as a table of functions, one table for each x86-64 level. Each kernel
+// reads and writes fp32 or one 16-bit type (bf16 or fp16, never both) and computes in fp32. Pointers to rows
+// come with a stride in elements.
 #pragma once
 
 #include <stdint.h>
 
 namespace trireme {
+
+struct Bf16 {
+  uint16_t bits;
+};
+struct Fp16 {
+  uint16_t bits;
+};
 
 struct RotaryRow {
   int64_t heads = 0, query_heads = 0, rotated_heads = 0, head_dim = 0;
@@ -38,21 +46,28 @@ struct TileKernels {
   float (*cross_entropy)(X* logits, int64_t target, bool gradient, float scale, int64_t V);
 };
 
-struct TokenKernels {
+// The kernels of fp32 (f) and one 16-bit type S (s).
+template <typename S>
+struct KernelsWith {
   RowKernels<float, float> ff;
-  RowKernels<float, uint16_t> fb;
-  RowKernels<uint16_t, float> bf;
-  RowKernels<uint16_t, uint16_t> bb;
+  RowKernels<float, S> fs;
+  RowKernels<S, float> sf;
+  RowKernels<S, S> ss;
   NormBackwardKernel<float, float, float> norm_fff;
-  NormBackwardKernel<float, float, uint16_t> norm_ffb;
-  NormBackwardKernel<float, uint16_t, float> norm_fbf;
-  NormBackwardKernel<float, uint16_t, uint16_t> norm_fbb;
-  NormBackwardKernel<uint16_t, float, float> norm_bff;
-  NormBackwardKernel<uint16_t, float, uint16_t> norm_bfb;
-  NormBackwardKernel<uint16_t, uint16_t, float> norm_bbf;
-  NormBackwardKernel<uint16_t, uint16_t, uint16_t> norm_bbb;
+  NormBackwardKernel<float, float, S> norm_ffs;
+  NormBackwardKernel<float, S, float> norm_fsf;
+  NormBackwardKernel<float, S, S> norm_fss;
+  NormBackwardKernel<S, float, float> norm_sff;
+  NormBackwardKernel<S, float, S> norm_sfs;
+  NormBackwardKernel<S, S, float> norm_ssf;
+  NormBackwardKernel<S, S, S> norm_sss;
   TileKernels<float> f;
-  TileKernels<uint16_t> b;
+  TileKernels<S> s;
+};
+
+struct TokenKernels {
+  KernelsWith<Bf16> bf16;
+  KernelsWith<Fp16> fp16;
 };
 
 namespace simd_base {

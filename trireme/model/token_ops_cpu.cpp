@@ -29,14 +29,21 @@ const TokenKernels& kernels() {
   return chosen;
 }
 
-bool fused_dtype(const at::Tensor& x) {
-  return x.device().is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+bool is_fp32(const at::Tensor& x) {
+  return x.scalar_type() == at::kFloat;
 }
+
+// The loops know fp32 beside one of the 16-bit types.
 bool fused(std::initializer_list<at::Tensor> tensors) {
-  return std::all_of(tensors.begin(), tensors.end(), fused_dtype);
-}
-bool is_bf16(const at::Tensor& x) {
-  return x.scalar_type() == at::kBFloat16;
+  const auto any = [&](at::ScalarType dtype) {
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [&](const at::Tensor& x) { return x.scalar_type() == dtype; });
+  };
+  const bool known = std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) {
+    return x.device().is_cpu() &&
+           (is_fp32(x) || x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf);
+  });
+  return known && !(any(at::kBFloat16) && any(at::kHalf));
 }
 
 template <typename X>
@@ -44,29 +51,49 @@ X* data(const at::Tensor& x) {
   return static_cast<X*>(x.data_ptr());
 }
 
-// Calls f.template operator()<X, Y>(kernels of X, Y).
+// Calls f with the kernels of the 16-bit type among the tensors.
 template <typename F>
-void with_row_kernels(bool x_is_bf16, bool y_is_bf16, const F& f) {
-  if (x_is_bf16) {
-    if (y_is_bf16)
-      f(kernels().bb);
+void with_kernels(std::initializer_list<at::Tensor> tensors, const F& f) {
+  const bool fp16 = std::any_of(tensors.begin(), tensors.end(),
+                                [](const at::Tensor& x) { return x.scalar_type() == at::kHalf; });
+  if (fp16)
+    f(kernels().fp16);
+  else
+    f(kernels().bf16);
+}
+
+// Calls f.template operator()<X, Y>(kernels of x's and y's types).
+template <typename F>
+void with_row_kernels(const at::Tensor& x, const at::Tensor& y, const F& f) {
+  with_kernels({x, y}, [&](const auto& k) {
+    if (is_fp32(x))
+      is_fp32(y) ? f(k.ff) : f(k.fs);
     else
-      f(kernels().bf);
-  } else {
-    if (y_is_bf16)
-      f(kernels().fb);
-    else
-      f(kernels().ff);
-  }
+      is_fp32(y) ? f(k.sf) : f(k.ss);
+  });
 }
 
 template <typename F>
-void with_norm_kernel(bool dy, bool x, bool dx, const F& f) {
-  const auto& k = kernels();
-  if (dy)
-    x ? (dx ? f(k.norm_bbb) : f(k.norm_bbf)) : (dx ? f(k.norm_bfb) : f(k.norm_bff));
-  else
-    x ? (dx ? f(k.norm_fbb) : f(k.norm_fbf)) : (dx ? f(k.norm_ffb) : f(k.norm_fff));
+void with_norm_kernel(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& dx, const F& f) {
+  with_kernels({dy, x, dx}, [&](const auto& k) {
+    if (is_fp32(dy)) {
+      if (is_fp32(x))
+        is_fp32(dx) ? f(k.norm_fff) : f(k.norm_ffs);
+      else
+        is_fp32(dx) ? f(k.norm_fsf) : f(k.norm_fss);
+    } else {
+      if (is_fp32(x))
+        is_fp32(dx) ? f(k.norm_sff) : f(k.norm_sfs);
+      else
+        is_fp32(dx) ? f(k.norm_ssf) : f(k.norm_sss);
+    }
+  });
+}
+
+// The same for an operation on tensors of one type.
+template <typename F>
+void with_tile_kernels(const at::Tensor& x, const F& f) {
+  with_kernels({x}, [&](const auto& k) { is_fp32(x) ? f(k.f) : f(k.s); });
 }
 
 // Runs body(task, begin, end) over equal shares of the rows, one a thread; partial sums by task are then
@@ -119,7 +146,7 @@ at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps
   if (!fused({x_TM, y})) return aten::rms_norm(x_TM, weight, eps, out_dtype);
   check_rows(x_TM);
   const at::Tensor w = as_float(weight);
-  with_row_kernels(is_bf16(x_TM), is_bf16(y), [&]<typename X, typename Y>(const RowKernels<X, Y>& k) {
+  with_row_kernels(x_TM, y, [&]<typename X, typename Y>(const RowKernels<X, Y>& k) {
     const X* x = data<X>(x_TM);
     Y* out = data<Y>(y);
     const int64_t M = x_TM.size(1), stride = x_TM.stride(0);
@@ -140,7 +167,7 @@ void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at
   const at::Tensor w = as_float(weight);
   const int64_t rows = x_TM.size(0), M = x_TM.size(1), tasks = share_count(rows);
   const at::Tensor partial = at::zeros({tasks, M}, dweight.options());
-  with_norm_kernel(is_bf16(dy_TM), is_bf16(x_TM), is_bf16(dx_TM),
+  with_norm_kernel(dy_TM, x_TM, dx_TM,
                    [&]<typename Dy, typename X, typename Dx>(const NormBackwardKernel<Dy, X, Dx>& k) {
                      for_row_shares(rows, tasks, [&](int64_t task, int64_t begin, int64_t end) {
                        for (int64_t t = begin; t < end; ++t)
@@ -159,16 +186,15 @@ void rotate_heads(const at::Tensor& from_TND, const RotaryHeads& rotary, at::Ten
   const at::Tensor q_norm = as_float(rotary.q_norm), k_norm = as_float(rotary.k_norm);
   const int64_t half = rotary.cos.size(1), table_rows = rotary.cos.size(0);
   const float *cos = rotary.cos.const_data_ptr<float>(), *sin = rotary.sin.const_data_ptr<float>();
-  with_row_kernels(
-      is_bf16(from_TND), is_bf16(to_TND), [&]<typename X, typename Y>(const RowKernels<X, Y>& k) {
-        for_rows(from_TND.size(0), [&](int64_t t) {
-          RotaryRow row = rotary_row(rotary, from_TND.size(1), from_TND.size(2), q_norm, k_norm);
-          const int64_t position = (rotary.first_row + t) % table_rows;
-          row.cos = cos + position * half;
-          row.sin = sin + position * half;
-          k.rotate(data<X>(from_TND) + t * from_TND.stride(0), row, data<Y>(to_TND) + t * to_TND.stride(0));
-        });
-      });
+  with_row_kernels(from_TND, to_TND, [&]<typename X, typename Y>(const RowKernels<X, Y>& k) {
+    for_rows(from_TND.size(0), [&](int64_t t) {
+      RotaryRow row = rotary_row(rotary, from_TND.size(1), from_TND.size(2), q_norm, k_norm);
+      const int64_t position = (rotary.first_row + t) % table_rows;
+      row.cos = cos + position * half;
+      row.sin = sin + position * half;
+      k.rotate(data<X>(from_TND) + t * from_TND.stride(0), row, data<Y>(to_TND) + t * to_TND.stride(0));
+    });
+  });
 }
 
 void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary,
@@ -184,21 +210,20 @@ void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary
   const int64_t rows = from_TND.size(0), tasks = share_count(rows);
   const at::Tensor partial = at::zeros({tasks, 2, D}, rotary.cos.options());
   const float *cos = rotary.cos.const_data_ptr<float>(), *sin = rotary.sin.const_data_ptr<float>();
-  with_row_kernels(is_bf16(from_TND), is_bf16(to_TND),
-                   [&]<typename X, typename Y>(const RowKernels<X, Y>& k) {
-                     for_row_shares(rows, tasks, [&](int64_t task, int64_t begin, int64_t end) {
-                       RotaryRow row = rotary_row(rotary, from_TND.size(1), D, q_norm, k_norm);
-                       float* sums = data<float>(partial) + task * 2 * D;
-                       for (int64_t t = begin; t < end; ++t) {
-                         const int64_t position = (rotary.first_row + t) % table_rows;
-                         row.cos = cos + position * half;
-                         row.sin = sin + position * half;
-                         k.rotate_backward(data<X>(from_TND) + t * from_TND.stride(0), row,
-                                           norms ? data<Y>(before_TND) + t * before_TND.stride(0) : nullptr,
-                                           data<Y>(to_TND) + t * to_TND.stride(0), sums, sums + D);
-                       }
-                     });
-                   });
+  with_row_kernels(from_TND, to_TND, [&]<typename X, typename Y>(const RowKernels<X, Y>& k) {
+    for_row_shares(rows, tasks, [&](int64_t task, int64_t begin, int64_t end) {
+      RotaryRow row = rotary_row(rotary, from_TND.size(1), D, q_norm, k_norm);
+      float* sums = data<float>(partial) + task * 2 * D;
+      for (int64_t t = begin; t < end; ++t) {
+        const int64_t position = (rotary.first_row + t) % table_rows;
+        row.cos = cos + position * half;
+        row.sin = sin + position * half;
+        k.rotate_backward(data<X>(from_TND) + t * from_TND.stride(0), row,
+                          norms ? data<Y>(before_TND) + t * before_TND.stride(0) : nullptr,
+                          data<Y>(to_TND) + t * to_TND.stride(0), sums, sums + D);
+      }
+    });
+  });
   if (!norms) return;
   for (int64_t task = 0; task < tasks; ++task) {
     dq_norm.add_(partial[task][0]);
@@ -210,10 +235,9 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
   if (!fused({gate_up}) || !gate_up.is_contiguous()) return aten::swiglu(gate_up);
   const int64_t T = gate_up.size(0), I = gate_up.size(1) / 2;
   at::Tensor act = at::empty({T, I}, gate_up.options());
-  const auto run = [&]<typename X>(const TileKernels<X>& k) {
+  with_tile_kernels(gate_up, [&]<typename X>(const TileKernels<X>& k) {
     for_rows(T, [&](int64_t t) { k.swiglu(data<X>(gate_up) + t * 2 * I, data<X>(act) + t * I, I); });
-  };
-  is_bf16(gate_up) ? run(kernels().b) : run(kernels().f);
+  });
   return act;
 }
 
@@ -223,12 +247,11 @@ at::Tensor swiglu_backward(const at::Tensor& dact, at::Tensor& gate_up) {
     return aten::swiglu_backward(dact, gate_up);
   const int64_t T = gate_up.size(0), I = gate_up.size(1) / 2;
   at::Tensor act = at::empty({T, I}, gate_up.options());
-  const auto run = [&]<typename X>(const TileKernels<X>& k) {
+  with_tile_kernels(gate_up, [&]<typename X>(const TileKernels<X>& k) {
     for_rows(T, [&](int64_t t) {
       k.swiglu_backward(data<X>(dact) + t * I, data<X>(gate_up) + t * 2 * I, data<X>(act) + t * I, I);
     });
-  };
-  is_bf16(gate_up) ? run(kernels().b) : run(kernels().f);
+  });
   return act;
 }
 
@@ -239,13 +262,12 @@ void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor&
   const int64_t V = logits_TV.size(1);
   const int64_t* target = targets.const_data_ptr<int64_t>();
   float* losses = loss.data_ptr<float>();
-  const auto run = [&]<typename X>(const TileKernels<X>& k) {
+  with_tile_kernels(logits_TV, [&]<typename X>(const TileKernels<X>& k) {
     for_rows(logits_TV.size(0), [&](int64_t t) {
       losses[t] = k.cross_entropy(data<X>(logits_TV) + t * V, target[t], scale.has_value(),
                                   static_cast<float>(scale.value_or(0)), V);
     });
-  };
-  is_bf16(logits_TV) ? run(kernels().b) : run(kernels().f);
+  });
 }
 
 }  // namespace trireme

@@ -1,7 +1,17 @@
 // Accumulates the gradients of a step in fp32, unit by unit, and sums them over ranks. The walk opens a unit
-// before its backward and closes it after; a sharded store may then reduce and drop it at once.
+// before its backward and closes it when its gradient of this micro-batch is whole.
+//
+//   ZeRO stage             held between micro-batches         summed over ranks
+//   none                   every unit, whole                  at the end of the step, on every rank
+//   optimizer              every unit, whole                  at the end; each rank its share
+//   gradients, parameters  this rank's share of every unit    at each close; each rank its share
+//
+// With `on_summed` (--update_in_backward) a unit's sum is handed over at its close and then dropped: gradients never
+// exist together.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -14,32 +24,47 @@ namespace trireme {
 class GradientStore {
  public:
   virtual ~GradientStore() = default;
-  // The unit's flat fp32 gradient, to be added to. Before the first open of a step it is zero.
+  // The unit's flat fp32 gradient, to be added to; the same one until its close. Zero at the first open of a step,
+  // and, where sums are made at each close, after each close.
   virtual at::Tensor open(int unit) = 0;
+  // Collective where sums are made at each close.
   virtual void close(int unit) = 0;
-  // All micro-batches are done: sums over ranks. Collective.
+  // All micro-batches are done: sums over ranks what close has not. Collective.
   virtual void finish() = 0;
-  // After finish: the summed gradient of this rank's part of the unit (here: the whole).
+  // After finish: the summed gradient of this rank's share of the unit (of the whole where it is replicated), on
+  // the device where the optimizer steps.
   virtual at::Tensor summed(int unit) = 0;
+  // The whole summed gradient. Collective.
+  virtual at::Tensor whole(int unit) = 0;
+  // True where each rank has the sum of its share alone.
+  virtual bool sharded() const = 0;
+  // Where the whole gradients are accumulated.
+  virtual at::Device device() const = 0;
   // Forgets the values, for the next step.
   virtual void clear() = 0;
-  virtual int64_t bytes() const = 0;
 };
 
-// Every rank holds every gradient; summed over `group` in rank order when the step's backward is done.
-class ReplicatedGradients final : public GradientStore {
- public:
-  ReplicatedGradients(const std::vector<FlatUnit>& units, Group& group, at::Device device);
-  at::Tensor open(int unit) override;
-  void close(int) override {}
-  void finish() override;
-  at::Tensor summed(int unit) override;
-  void clear() override;
-  int64_t bytes() const override;
-
- private:
-  Group& group_;
-  std::vector<at::Tensor> gradients_;
+struct GradientSettings {
+  at::Device device = at::kCPU;
+  at::Device step_device = at::kCPU;        // where shares lie that are summed at each close
+  at::ScalarType reduce_dtype = at::kFloat;  // in which gradients travel; sums are fp32
 };
+using OnSummed = std::function<void(int unit, at::Tensor& gradient)>;
+
+// ZeRO none and optimizer (`shard`).
+std::unique_ptr<GradientStore> make_whole_gradients(const std::vector<FlatUnit>& units, Group& group, bool shard,
+                                                    const GradientSettings& settings);
+// ZeRO gradients and parameters; with `on_summed` also the lower stages (`shard` false: the whole is summed).
+std::unique_ptr<GradientStore> make_gradients_summed_at_close(const std::vector<FlatUnit>& units, Group& group,
+                                                              bool shard, const GradientSettings& settings,
+                                                              OnSummed on_summed = nullptr);
+
+// The sum over ranks of a unit's flat fp32 gradient: this rank's share of it, or (`shard` false) the whole. May write
+// over `gradient`. Collective.
+at::Tensor sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::ScalarType reduce_dtype);
+
+// sqrt of the sum of squares over the units, in fp64; over the ranks of `group` too where gradients are sharded
+// (collective then).
+double gradient_norm(GradientStore& gradients, int units, Group& group);
 
 }  // namespace trireme

@@ -1,9 +1,25 @@
 #include "trireme/shard/optimizer.h"
 
-#include <cmath>
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/shard/stochastic_rounding.h"
+#include "trireme/shard/unit_tensors.h"
 
 namespace trireme {
 namespace {
+
+constexpr const char* kMean = "exp_avg";
+constexpr const char* kSquare = "exp_avg_sq";
+// bf16 moments are widened piece by piece, so that the fp32 copies stay small.
+constexpr int64_t kPiece_elements = int64_t{1} << 20;
+
+std::vector<FlatUnit> cut_units(const std::vector<FlatUnit>& units, const std::vector<UnitShare>& shares) {
+  std::vector<FlatUnit> cut;
+  cut.reserve(units.size());
+  for (size_t unit = 0; unit < units.size(); ++unit) cut.push_back(cut_unit(units[unit], shares[unit]));
+  return cut;
+}
 
 std::vector<at::Tensor> views(const at::Tensor& flat, const FlatUnit& unit, bool decays) {
   std::vector<at::Tensor> result;
@@ -15,54 +31,99 @@ std::vector<at::Tensor> views(const at::Tensor& flat, const FlatUnit& unit, bool
 
 class Adamw final : public Optimizer {
  public:
-  Adamw(std::vector<FlatUnit> units, const AdamwSettings& settings, double weight_decay, at::Device device)
-      : units_(std::move(units)), settings_(settings), weight_decay_(weight_decay) {
-    const auto options = at::TensorOptions().dtype(at::kFloat).device(device);
-    for (const FlatUnit& unit : units_) {
-      mean_.push_back(at::zeros({unit.elements}, options));
-      square_.push_back(at::zeros({unit.elements}, options));
-    }
+  Adamw(const std::vector<FlatUnit>& units, const std::vector<UnitShare>& shares, const AdamwSettings& settings)
+      : units_(cut_units(units, shares)), shares_(shares), settings_(settings) {
+    std::vector<int64_t> elements;
+    for (const UnitShare& share : shares) elements.push_back(share.elements);
+    for (auto* moment : {&mean_, &square_})
+      *moment =
+          make_unit_tensors(elements, settings.state_dtype, settings.device, settings.place, settings.spill);
+  }
+
+  void prefetch(int unit) override {
+    mean_->prefetch(unit);
+    square_->prefetch(unit);
   }
 
   void step(int unit, at::Tensor& master, at::Tensor& gradient, double learning_rate, double gradient_factor,
             int64_t steps) override {
-    const auto at = static_cast<size_t>(unit);
+    const FlatUnit& flat = units_.at(static_cast<size_t>(unit));
+    if (flat.elements == 0) return;
     if (gradient_factor != 1) gradient.mul_(gradient_factor);
+    const at::Tensor mean = mean_->open(unit), square = square_->open(unit);
     for (const bool decays : {true, false}) {
-      const auto parameters = views(master, units_[at], decays);
-      if (parameters.empty()) continue;
-      // The kernel reads the number of the step from a tensor a parameter.
-      const std::vector<at::Tensor> counts(parameters.size(),
-                                           at::full({}, static_cast<double>(steps), master.options()));
-      at::_fused_adamw_(parameters, views(gradient, units_[at], decays), views(mean_[at], units_[at], decays),
-                        views(square_[at], units_[at], decays), {}, counts, learning_rate, settings_.beta1,
-                        settings_.beta2, decays ? weight_decay_ : 0.0, settings_.epsilon, /*amsgrad=*/false,
-                        /*maximize=*/false);
+      const double decay = decays ? settings_.weight_decay : 0;
+      if (settings_.state_dtype == at::kFloat) {
+        update(views(master, flat, decays), views(gradient, flat, decays), views(mean, flat, decays),
+               views(square, flat, decays), learning_rate, decay, steps);
+        continue;
+      }
+      for (const FlatSpan& span : flat.spans)
+        if (span.decays == decays)
+          for (int64_t at = 0; at < span.elements; at += kPiece_elements)
+            update_narrow(unit, span.offset + at, std::min(kPiece_elements, span.elements - at), master, gradient,
+                          mean, square, learning_rate, decay, steps);
     }
+    mean_->close(unit, true);
+    square_->close(unit, true);
   }
 
-  std::vector<std::pair<std::string, at::Tensor>> state(int unit) override {
-    const auto at = static_cast<size_t>(unit);
-    return {{"exp_avg", mean_[at]}, {"exp_avg_sq", square_[at]}};
+  std::vector<std::string> state_names() const override { return {kMean, kSquare}; }
+  at::Tensor state(int unit, const std::string& name) override {
+    UnitTensors& moment = this->moment(name);
+    at::Tensor values = moment.open(unit);
+    // What lies on disk may not be read after its close.
+    values = values.to(at::kFloat, /*non_blocking=*/false, /*copy=*/settings_.place == Offload::disk);
+    moment.close(unit, false);
+    return values;
   }
-
-  int64_t bytes() const override {
-    int64_t bytes = 0;
-    for (const at::Tensor& mean : mean_) bytes += 2 * static_cast<int64_t>(mean.nbytes());
-    return bytes;
+  void set_state(int unit, const std::string& name, const at::Tensor& share) override {
+    UnitTensors& moment = this->moment(name);
+    moment.open(unit).copy_(share);
+    moment.close(unit, true);
   }
 
  private:
-  std::vector<FlatUnit> units_;
+  UnitTensors& moment(const std::string& name) {
+    TRIREME_ASSERT(name == kMean || name == kSquare, "AdamW has no state '", name, "'");
+    return name == kMean ? *mean_ : *square_;
+  }
+
+  void update(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& gradients,
+              const std::vector<at::Tensor>& means, const std::vector<at::Tensor>& squares, double learning_rate,
+              double decay, int64_t steps) const {
+    if (parameters.empty()) return;
+    // The kernel reads the number of the step from a tensor a parameter.
+    const std::vector<at::Tensor> counts(parameters.size(),
+                                         at::full({}, static_cast<double>(steps), parameters[0].options()));
+    at::_fused_adamw_(parameters, gradients, means, squares, {}, counts, learning_rate, settings_.beta1,
+                      settings_.beta2, decay, settings_.epsilon, /*amsgrad=*/false, /*maximize=*/false);
+  }
+
+  void update_narrow(int unit, int64_t begin, int64_t count, const at::Tensor& master, const at::Tensor& gradient,
+                     const at::Tensor& mean, const at::Tensor& square, double learning_rate, double decay,
+                     int64_t steps) const {
+    at::Tensor mean16 = mean.narrow(0, begin, count), square16 = square.narrow(0, begin, count);
+    const at::Tensor wide_mean = mean16.to(at::kFloat), wide_square = square16.to(at::kFloat);
+    update({master.narrow(0, begin, count)}, {gradient.narrow(0, begin, count)}, {wide_mean}, {wide_square},
+           learning_rate, decay, steps);
+    // The bits depend on the step, the unit and the element in it: shards round as the whole does.
+    const int64_t first = shares_[static_cast<size_t>(unit)].begin + begin;
+    const auto stream = (static_cast<uint64_t>(steps) << 24) + 2 * static_cast<uint64_t>(unit);
+    round_stochastically(wide_mean, mean16, settings_.seed, stream, first);
+    round_stochastically(wide_square, square16, settings_.seed, stream + 1, first);
+  }
+
+  std::vector<FlatUnit> units_;  // this rank's shares
+  std::vector<UnitShare> shares_;
   AdamwSettings settings_;
-  double weight_decay_;
-  std::vector<at::Tensor> mean_, square_;
+  std::unique_ptr<UnitTensors> mean_, square_;
 };
 
 class Sgd final : public Optimizer {
  public:
-  Sgd(std::vector<FlatUnit> units, double weight_decay)
-      : units_(std::move(units)), weight_decay_(weight_decay) {}
+  Sgd(const std::vector<FlatUnit>& units, const std::vector<UnitShare>& shares, double weight_decay)
+      : units_(cut_units(units, shares)), weight_decay_(weight_decay) {}
 
   void step(int unit, at::Tensor& master, at::Tensor& gradient, double learning_rate, double gradient_factor,
             int64_t) override {
@@ -71,8 +132,13 @@ class Sgd final : public Optimizer {
         part.mul_(1 - learning_rate * weight_decay_);
     master.add_(gradient, -learning_rate * gradient_factor);
   }
-  std::vector<std::pair<std::string, at::Tensor>> state(int) override { return {}; }
-  int64_t bytes() const override { return 0; }
+  std::vector<std::string> state_names() const override { return {}; }
+  at::Tensor state(int, const std::string& name) override {
+    throw InternalError(cat("SGD has no state '", name, "'"));
+  }
+  void set_state(int, const std::string& name, const at::Tensor&) override {
+    throw InternalError(cat("SGD has no state '", name, "'"));
+  }
 
  private:
   std::vector<FlatUnit> units_;
@@ -81,22 +147,14 @@ class Sgd final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adamw(std::vector<FlatUnit> units, const AdamwSettings& settings,
-                                      double weight_decay, at::Device device) {
-  return std::make_unique<Adamw>(std::move(units), settings, weight_decay, device);
+std::unique_ptr<Optimizer> make_adamw(const std::vector<FlatUnit>& units, const std::vector<UnitShare>& shares,
+                                      const AdamwSettings& settings) {
+  return std::make_unique<Adamw>(units, shares, settings);
 }
 
-std::unique_ptr<Optimizer> make_sgd(std::vector<FlatUnit> units, double weight_decay) {
-  return std::make_unique<Sgd>(std::move(units), weight_decay);
-}
-
-double gradient_norm(const std::vector<at::Tensor>& gradients) {
-  double sum = 0;
-  for (const at::Tensor& gradient : gradients) {
-    const double norm = at::linalg_vector_norm(gradient, 2).item<double>();
-    sum += norm * norm;
-  }
-  return std::sqrt(sum);
+std::unique_ptr<Optimizer> make_sgd(const std::vector<FlatUnit>& units, const std::vector<UnitShare>& shares,
+                                    double weight_decay) {
+  return std::make_unique<Sgd>(units, shares, weight_decay);
 }
 
 }  // namespace trireme

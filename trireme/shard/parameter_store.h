@@ -1,11 +1,22 @@
-// Where the parameters that compute reads lie. The walk gathers a unit before it uses it and releases it
-// after; a replicated store has it at hand.
+// Where the parameters lie. The walk gathers a unit before it uses it and releases it after; the optimizer steps
+// this rank's share of the fp32 masters. Values "that compute reads" have the dtype of the matmuls; in fp32 they
+// are the masters themselves.
+//
+//   ZeRO stage           values that compute reads        fp32 masters
+//   none                 whole on every rank              whole on every rank
+//   optimizer, gradients whole on every rank              this rank's share
+//   parameters           this rank's share, gathered      this rank's share
+//                        unit by unit
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include <ATen/ATen.h>
 
+#include "trireme/comm/group.h"
+#include "trireme/memory/offload.h"
+#include "trireme/memory/spill_file.h"
 #include "trireme/shard/flat_unit.h"
 
 namespace trireme {
@@ -13,30 +24,40 @@ namespace trireme {
 class ParameterStore {
  public:
   virtual ~ParameterStore() = default;
-  // The unit's flat values in the compute dtype, valid until release. Collective once sharded.
+  // The unit's whole flat values, valid until release. Collective once parameters are sharded.
   virtual at::Tensor gather(int unit) = 0;
   virtual void release(int unit) = 0;
-  // fp32 master values of this rank's part of the unit (here: the whole).
-  virtual at::Tensor master(int unit) = 0;
-  // The masters changed: what compute reads follows.
-  virtual void masters_changed(int unit) = 0;
-  virtual int64_t bytes() const = 0;
+  // The walk will gather this unit next: a store may begin now. Like gather, called by all ranks in one order.
+  virtual void prefetch(int unit) { static_cast<void>(unit); }
+
+  // fp32 masters of this rank's share (where masters are replicated: of the whole), to be stepped; valid until
+  // close_master, after which what compute reads follows. On the host where the optimizer is offloaded.
+  virtual at::Tensor open_master(int unit) = 0;
+  // Collective where masters are sharded and values are not.
+  virtual void close_master(int unit) = 0;
+  // The unit will be opened next.
+  virtual void prefetch_master(int unit) { static_cast<void>(unit); }
+
+  // The whole fp32 masters of a unit, on the host where they are offloaded. Collective where they are sharded.
+  virtual at::Tensor whole_master(int unit) = 0;
+  // Sets them, and what compute reads, from a whole fp32 unit; every rank gives the same values.
+  virtual void set(int unit, const at::Tensor& whole) = 0;
 };
 
-// Every rank holds everything on the device: fp32 masters, and a copy in the compute dtype where that
-// differs.
-class ReplicatedParameters final : public ParameterStore {
- public:
-  ReplicatedParameters(std::vector<at::Tensor> masters, at::ScalarType compute_dtype);
-  at::Tensor gather(int unit) override;
-  void release(int) override {}
-  at::Tensor master(int unit) override;
-  void masters_changed(int unit) override;
-  int64_t bytes() const override;
-
- private:
-  std::vector<at::Tensor> masters_;
-  std::vector<at::Tensor> compute_;  // the same tensors when the dtypes agree
+struct ParameterSettings {
+  at::ScalarType compute_dtype = at::kFloat;
+  at::Device device = at::kCPU;
+  Offload parameters = Offload::none;
+  Offload optimizer = Offload::none;
+  SpillFile* spill = nullptr;  // for Offload::disk
+  bool masters = true;         // false: values are never stepped, so that they need no fp32 masters
 };
+
+// Values whole on every rank; masters whole, or sharded over `group` (`shard_masters`).
+std::unique_ptr<ParameterStore> make_replicated_parameters(const std::vector<FlatUnit>& units, Group& group,
+                                                           bool shard_masters, const ParameterSettings& settings);
+// Values and masters sharded over `group`.
+std::unique_ptr<ParameterStore> make_sharded_parameters(const std::vector<FlatUnit>& units, Group& group,
+                                                        const ParameterSettings& settings);
 
 }  // namespace trireme

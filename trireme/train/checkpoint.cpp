@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <map>
+#include <exception>
 #include <memory>
 #include <system_error>
 #include <vector>
@@ -26,50 +26,77 @@ std::string shard_name(int rank) {
   return text;
 }
 
-// One tensor of a shard, and the part of the engine's state that it is. Masters are cut into parameters,
-// whose names and shapes are Hugging Face's; moments stay flat.
+// One tensor of a checkpoint: a part of a unit's flat state. Masters are cut into parameters, whose names and shapes
+// are Hugging Face's; moments stay flat.
 struct StoredTensor {
   std::string name;
-  at::Tensor values;
-  int unit = 0;
-  bool weight = false;
+  std::vector<int64_t> shape;
+  int64_t offset = 0;  // elements from the start of the unit
+  int64_t elements = 0;
 };
 
-std::vector<StoredTensor> stored_tensors(Engine& engine) {
+std::vector<StoredTensor> stored_tensors(const UnitSpec& unit, const std::string& state) {
+  if (state != "master") return {{unit.name + "/" + state, {unit.elements}, 0, unit.elements}};
   std::vector<StoredTensor> all;
-  for (const StateTensor& state : engine.state()) {
-    TRIREME_ASSERT(state.values.scalar_type() == at::kFloat, state.name);
-    if (!state.name.ends_with("/master")) {
-      all.push_back({state.name, state.values, state.unit, false});
-      continue;
-    }
-    for (const ParameterSpec& spec : engine.layout().units.at(static_cast<size_t>(state.unit)).parameters)
-      all.push_back({spec.name, parameter_view(state.values, spec), state.unit, true});
-  }
+  for (const ParameterSpec& spec : unit.parameters)
+    all.push_back({spec.name, spec.shape, spec.offset, spec.elements});
   return all;
 }
 
-void write_shard(const fs::path& file, const std::vector<StoredTensor>& tensors) {
-  std::vector<SafetensorsSpec> specs;
-  specs.reserve(tensors.size());
-  for (const StoredTensor& tensor : tensors)
-    specs.push_back({tensor.name, "F32", tensor.values.sizes().vec()});
-  SafetensorsWriter writer(file, std::move(specs));
-  for (const StoredTensor& tensor : tensors) {
-    const at::Tensor values = tensor.values.to(at::kCPU).contiguous();
-    writer.write(tensor.name, values.const_data_ptr(), static_cast<int64_t>(values.nbytes()));
-  }
-  writer.finish();
+// Writes the units of this rank (u % ranks), while all ranks put each unit together. Collective: a rank that cannot
+// write still takes part to the end, and throws then.
+void write_shard(const fs::path& file, Engine& engine) {
+  const Group& group = *engine.mesh().all;
+  const std::vector<UnitSpec>& units = engine.layout().units;
+  const std::vector<std::string> states = engine.state_names();
+  const auto mine = [&](size_t unit) {
+    return static_cast<int>(unit) % group.size() == group.rank();
+  };
+  std::unique_ptr<SafetensorsWriter> writer;
+  std::exception_ptr failure;
+  const auto attempt = [&](const auto& work) {
+    if (failure) return;
+    try {
+      work();
+    } catch (const Error&) {
+      failure = std::current_exception();
+    }
+  };
+  attempt([&] {
+    std::vector<SafetensorsSpec> specs;
+    for (size_t unit = 0; unit < units.size(); ++unit)
+      if (mine(unit))
+        for (const std::string& state : states)
+          for (const StoredTensor& tensor : stored_tensors(units[unit], state))
+            specs.push_back({tensor.name, "F32", tensor.shape});
+    if (!specs.empty()) writer = std::make_unique<SafetensorsWriter>(file, std::move(specs));
+  });
+  for (size_t unit = 0; unit < units.size(); ++unit)
+    for (const std::string& state : states) {
+      const at::Tensor flat = engine.unit_state(static_cast<int>(unit), state);
+      if (!mine(unit)) continue;
+      attempt([&] {
+        const at::Tensor values = flat.to(at::kCPU).contiguous();
+        const auto* data = values.const_data_ptr<float>();
+        for (const StoredTensor& tensor : stored_tensors(units[unit], state))
+          writer->write(tensor.name, data + tensor.offset,
+                        tensor.elements * static_cast<int64_t>(sizeof(float)));
+      });
+    }
+  attempt([&] {
+    if (writer) writer->finish();
+  });
+  if (failure) std::rethrow_exception(failure);
 }
 
-void write_weight_index(const fs::path& file, const std::vector<StoredTensor>& all, int ranks) {
+void write_weight_index(const fs::path& file, const ModelLayout& layout, int ranks) {
   Json map = Json::object();
   int64_t bytes = 0;
-  for (const StoredTensor& tensor : all) {
-    if (!tensor.weight) continue;
-    map[tensor.name] = shard_name(tensor.unit % ranks);
-    bytes += static_cast<int64_t>(tensor.values.nbytes());
-  }
+  for (size_t unit = 0; unit < layout.units.size(); ++unit)
+    for (const ParameterSpec& spec : layout.units[unit].parameters) {
+      map[spec.name] = shard_name(static_cast<int>(unit) % ranks);
+      bytes += spec.elements * static_cast<int64_t>(sizeof(float));
+    }
   write_durable(file, Json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump(1) + "\n");
 }
 
@@ -91,15 +118,15 @@ void publish(const fs::path& temporary, const fs::path& final_name) {
   sync_folder(final_name.parent_path());
 }
 
-void read_tensor(const SafetensorsEntry& entry, at::Tensor values) {
-  if (entry.dtype != "F32" || entry.shape != values.sizes().vec()) {
+// Into the tensor's place in the unit's flat buffer.
+void read_tensor(const SafetensorsEntry& entry, const StoredTensor& tensor, at::Tensor& flat) {
+  if (entry.dtype != "F32" || entry.shape != tensor.shape) {
     std::string expected;
-    for (const int64_t extent : values.sizes()) expected += cat(expected.empty() ? "" : ", ", extent);
+    for (const int64_t extent : tensor.shape) expected += cat(expected.empty() ? "" : ", ", extent);
     throw DataError(cat(entry.describe(), ": the model needs F32 [", expected, "]"));
   }
-  at::Tensor copy = at::empty(values.sizes(), at::kFloat);
-  if (entry.bytes > 0) std::memcpy(copy.mutable_data_ptr(), entry.data, static_cast<size_t>(entry.bytes));
-  values.copy_(copy);
+  if (entry.bytes > 0)
+    std::memcpy(flat.mutable_data_ptr<float>() + tensor.offset, entry.data, static_cast<size_t>(entry.bytes));
 }
 
 }  // namespace
@@ -130,15 +157,11 @@ fs::path save_checkpoint(const RunDirectory& run, const CheckpointContents& cont
     if (error) throw DataError(cat(temporary.string(), ": cannot make the folder: ", error.message()));
   });
 
-  const std::vector<StoredTensor> all = stored_tensors(engine);
-  std::vector<StoredTensor> mine;
-  std::copy_if(all.begin(), all.end(), std::back_inserter(mine),
-               [&](const StoredTensor& tensor) { return tensor.unit % ranks == rank; });
   ManifestFile shard;
   step([&] {
-    if (mine.empty()) return;  // more ranks than units
-    write_shard(temporary / shard_name(rank), mine);
-    shard = describe_file(temporary / shard_name(rank));
+    write_shard(temporary / shard_name(rank), engine);
+    std::error_code none;  // more ranks than units
+    if (fs::exists(temporary / shard_name(rank), none)) shard = describe_file(temporary / shard_name(rank));
   });
   const auto shards = agreement.gather({shard.bytes, static_cast<int64_t>(shard.xxh3)});
 
@@ -151,10 +174,15 @@ fs::path save_checkpoint(const RunDirectory& run, const CheckpointContents& cont
         manifest.files[shard_name(r)] = {described[0], static_cast<uint64_t>(described[1])};
     }
     Json state = contents.trainer_state;
-    state["optimizer_steps"] = engine.optimizer_steps();
+    const TrainingProgress progress = engine.progress();
+    state["optimizer_steps"] = progress.optimizer_steps;
+    if (progress.loss_scale > 0) {
+      state["loss_scale"] = progress.loss_scale;
+      state["loss_scale_clean_steps"] = progress.clean_steps;
+    }
     write_durable(temporary / "trainer_state.json", state.dump(1) + "\n");
     write_durable(temporary / "config.json", engine.config().raw.dump(2) + "\n");
-    write_weight_index(temporary / "model.safetensors.index.json", all, ranks);
+    write_weight_index(temporary / "model.safetensors.index.json", engine.layout(), ranks);
     std::vector<std::string> small{"trainer_state.json", "config.json", "model.safetensors.index.json"};
     for (const std::string& name : tokenizer_file_names()) {
       std::error_code ignored;
@@ -177,19 +205,25 @@ Json read_checkpoint(const fs::path& dir, Engine& engine, bool verified) {
   std::vector<std::unique_ptr<SafetensorsFile>> files;
   for (const auto& [name, described] : manifest.files)
     if (name.ends_with(".safetensors")) files.push_back(std::make_unique<SafetensorsFile>(dir / name));
-  for (const StoredTensor& tensor : stored_tensors(engine)) {
-    const SafetensorsEntry* entry = nullptr;
+  const auto find = [&](const std::string& name) -> const SafetensorsEntry& {
     for (const auto& file : files)
-      if (entry == nullptr) entry = file->find(tensor.name);
-    if (entry == nullptr)
-      throw DataError(cat(dir.string(), ": the checkpoint has no tensor '", tensor.name,
-                          "', which this model and optimizer need"));
-    read_tensor(*entry, tensor.values);
-  }
+      if (const SafetensorsEntry* entry = file->find(name)) return *entry;
+    throw DataError(cat(dir.string(), ": the checkpoint has no tensor '", name,
+                        "', which this model and optimizer need"));
+  };
+  const std::vector<UnitSpec>& units = engine.layout().units;
+  for (size_t unit = 0; unit < units.size(); ++unit)
+    for (const std::string& name : engine.state_names()) {
+      at::Tensor flat = at::zeros({units[unit].elements}, at::kFloat);
+      for (const StoredTensor& tensor : stored_tensors(units[unit], name))
+        read_tensor(find(tensor.name), tensor, flat);
+      engine.restore_unit_state(static_cast<int>(unit), name, flat);
+    }
   Json state = read_json(dir / "trainer_state.json");
   if (!state.contains("optimizer_steps") || !state["optimizer_steps"].is_number_integer())
     throw DataError(cat((dir / "trainer_state.json").string(), ": no \"optimizer_steps\""));
-  engine.state_restored(state["optimizer_steps"].get<int64_t>());
+  engine.restore_progress({state["optimizer_steps"].get<int64_t>(), state.value("loss_scale", 0.0),
+                           state.value("loss_scale_clean_steps", int64_t{0})});
   return state;
 }
 

@@ -1,14 +1,15 @@
 // Saves and reads the whole state of a training run.
 //
-//   step-N/rank-0000r.safetensors        fp32 masters under their Hugging Face names, optimizer moments under
-//   theirs step-N/model.safetensors.index.json  which shard holds which weight: a checkpoint is also a model
-//   directory step-N/config.json, tokenizer files  of the model, so that export and evaluation need no other
-//   path step-N/trainer_state.json            step, stage, data loader, seed, tokens seen, optimizer steps,
-//   options step-N/manifest.json                 size and checksum of every other file
+//   step-N/rank-0000r.safetensors         fp32 masters under their Hugging Face names, optimizer moments under theirs
+//   step-N/model.safetensors.index.json   which file holds which weight: a checkpoint is also a model directory
+//   step-N/config.json, tokenizer files   of the model, so that export and evaluation need no other path
+//   step-N/trainer_state.json             step, stage, data loader, seed, tokens seen, optimizer steps, options
+//   step-N/manifest.json                  size and checksum of every other file
 //
-// Replicated state is written once: unit u by rank u % ranks. All ranks write and sync their shard under a
-// temporary name; then rank 0 writes the manifest and renames. So a name step-N is a whole checkpoint,
-// whatever is killed when, and a checkpoint written by one number of ranks is read by any other.
+// Files hold whole units, whatever is sharded (a unit is put together as it is written): unit u by rank u % ranks.
+// So a checkpoint written by one number of ranks and ZeRO stage is read by any other. All ranks write and sync
+// their file under a temporary name; then rank 0 writes the manifest and renames: a name step-N is a whole
+// checkpoint, whatever is killed when.
 #pragma once
 
 #include <filesystem>

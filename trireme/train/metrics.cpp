@@ -10,6 +10,8 @@
 namespace trireme {
 
 Json StepRecord::to_json() const {
+  Json memory = Json::object();
+  for (const MemoryCategory category : kAllMemoryCategories) memory[name_of(category)] = peak_memory[category];
   return {{"step", step},
           {"epoch", epoch},
           {"stage", stage},
@@ -20,6 +22,7 @@ Json StepRecord::to_json() const {
           {"tokens_per_second", tokens_per_second},
           {"mfu", mfu},
           {"memory_bytes", memory_bytes},
+          {"memory", memory},
           {"seconds", seconds},
           {"tokens_seen", tokens_seen},
           {"eta_seconds", eta_seconds}};

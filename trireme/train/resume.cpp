@@ -84,7 +84,8 @@ std::vector<std::string> changed_options(const Json& before, const Json& now) {
                                                "logging_steps",       "eval_steps",
                                                "max_eval_samples",    "peak_tflops",
                                                "eval_file",           "model_name_or_path",
-                                               "overwrite_output_dir"};
+                                               "overwrite_output_dir", "offload_dir",
+                                               "offload_limit"};
   std::vector<std::string> changes;
   for (const auto& [key, value] : now.items()) {
     const Json old = before.value(key, Json());

@@ -36,6 +36,22 @@ const char* attention_name(AttentionKernel kernel) {
   throw InternalError("an attention kernel without a name");
 }
 
+const char* dtype_name(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 ? "bf16" : "fp32";
+}
+
+const char* offload_name(Offload place) {
+  switch (place) {
+    case Offload::none:
+      return "none";
+    case Offload::cpu:
+      return "cpu";
+    case Offload::disk:
+      return "disk";
+  }
+  throw InternalError("a place without a name");
+}
+
 }  // namespace
 
 void check_options(const TrainOptions& o) {
@@ -60,6 +76,10 @@ void check_options(const TrainOptions& o) {
           "0 (no clipping) or more");
   require(o.engine.tile_tokens >= 0, "tile_tokens", o.engine.tile_tokens, kZeroUp);
   require(o.engine.logits_tile_tokens >= 0, "logits_tile_tokens", o.engine.logits_tile_tokens, kZeroUp);
+  if (o.engine.update_in_backward && o.gradient_accumulation_steps > 1)
+    throw ConfigError(
+        cat("--update_in_backward steps a layer as soon as its gradient is whole, which --gradient_accumulation_steps ",
+            o.gradient_accumulation_steps, " does not allow; use 1"));
   require(o.save_steps >= 0, "save_steps", o.save_steps, kZeroUp);
   require(o.save_total_limit >= 0, "save_total_limit", o.save_total_limit, kZeroUp);
   require(o.logging_steps >= 1, "logging_steps", o.logging_steps, kOneUp);
@@ -100,7 +120,19 @@ Json to_json(const TrainOptions& o) {
           {"warmup_steps", o.warmup_steps},
           {"device", o.engine.device.str()},
           {"bf16", o.engine.precision == Precision::bf16},
+          {"fp16", o.engine.precision == Precision::fp16},
           {"recompute", recompute_name(o.engine.recompute)},
+          {"checkpoint_every", o.engine.checkpoint_every},
+          {"keep_fraction", o.engine.keep_fraction},
+          {"zero", static_cast<int>(o.engine.zero)},
+          {"reduce_dtype", dtype_name(o.engine.reduce_dtype)},
+          {"update_in_backward", o.engine.update_in_backward},
+          {"offload_params", offload_name(o.engine.offload.parameters)},
+          {"offload_optimizer", offload_name(o.engine.offload.optimizer)},
+          {"offload_activations", offload_name(o.engine.offload.activations)},
+          {"offload_dir", o.engine.offload.folder.string()},
+          {"offload_limit", o.engine.offload.limit_bytes},
+          {"optim_state_dtype", dtype_name(optimizer.state_dtype)},
           {"attention", attention_name(o.engine.attention)},
           {"ulysses", o.engine.ulysses},
           {"strict_divisible", o.engine.strict_divisible},

@@ -1,0 +1,294 @@
+// Bytes that a step takes, counted as they are allocated, against the formulas that are known before the run.
+// A binary of its own: it makes the caching allocator libtorch's for the whole process.
+#include "trireme/engine/memory_bytes.h"
+
+#include <mutex>
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/comm/thread_world.h"
+#include "trireme/device/cpu_caching_allocator.h"
+#include "trireme/engine/assemble.h"
+#include "trireme/engine/memory_moments.h"
+#include "trireme/engine/memory_shape.h"
+#include "trireme/measure/memory_report.h"
+#include "trireme/shard/unit_shares.h"
+
+#include "tests/engine/tiny_model.h"
+
+namespace trireme {
+namespace {
+
+using enum MemoryCategory;
+using testing::TemporaryFolder;
+
+constexpr int64_t kTile_tokens = 192, kLogitsTile_tokens = 256;
+
+// Three models: grouped heads; tied, with norms of q and k and one head a group; biases, and heads that 2 and 4
+// ranks do not share evenly.
+Json grouped_model() {
+  Json config = testing::tiny_llama_config(4, 2);
+  config.update({{"hidden_size", 256}, {"head_dim", 64}, {"intermediate_size", 640}, {"num_hidden_layers", 4},
+                 {"vocab_size", 3000}, {"max_position_embeddings", 4096}});
+  return config;
+}
+Json tied_model() {
+  Json config = testing::tiny_llama_config(8, 8);
+  config.update({{"model_type", "qwen3"}, {"architectures", {"Qwen3ForCausalLM"}}, {"hidden_size", 192},
+                 {"head_dim", 32}, {"intermediate_size", 512}, {"num_hidden_layers", 3}, {"vocab_size", 5000},
+                 {"tie_word_embeddings", true}, {"max_position_embeddings", 4096}});
+  return config;
+}
+Json uneven_model() {
+  Json config = testing::tiny_llama_config(5, 1);
+  config.update({{"model_type", "qwen2"}, {"architectures", {"Qwen2ForCausalLM"}}, {"hidden_size", 320},
+                 {"intermediate_size", 480}, {"num_hidden_layers", 4}, {"vocab_size", 2000},
+                 {"max_position_embeddings", 4096}});
+  config.erase("head_dim");
+  return config;
+}
+
+struct Case {
+  const char* name;
+  Json (*config)();
+  int ranks;
+  int ulysses;
+  int64_t batch, tokens;
+  std::function<void(EngineOptions&)> change = [](EngineOptions&) {};
+};
+
+struct Measured {
+  MemoryState state;
+  MemoryForecast forecast;
+};
+
+std::vector<Measured> measure(const Case& test, int threads) {
+  const TemporaryFolder folder;
+  write_tiny_model(folder.path(), test.config());
+  EngineOptions options;
+  options.ulysses = test.ulysses;
+  options.tile_tokens = kTile_tokens;
+  options.logits_tile_tokens = kLogitsTile_tokens;
+  test.change(options);
+  if (uses_disk(options.offload)) options.offload.folder = folder.path();
+
+  std::vector<Measured> of_ranks(static_cast<size_t>(test.ranks));
+  run_ranks_as_threads(test.ranks, [&](World& world) {
+    at::set_num_threads(threads);
+    const auto engine = assemble(world, folder.path(), options);
+    const ModelConfig& config = engine->config();
+    ChosenSizes chosen;
+    if (options.precision == Precision::bf16) chosen.storage = at::kBFloat16;
+    if (options.bf16_matmul == Bf16Matmul::native) chosen.tile = at::kBFloat16;
+    chosen.tile_tokens = kTile_tokens;
+    chosen.logits_tile_tokens = kLogitsTile_tokens;
+    chosen.recompute = make_recompute_plan(options.recompute, options.checkpoint_every, options.keep_fraction,
+                                           config.num_hidden_layers);
+    const Mesh& mesh = engine->mesh();
+    const auto sample = static_cast<uint64_t>(mesh.dp_index);
+    for (uint64_t step = 0; step < 2; ++step)
+      engine->train_step({testing::slice_of_batch(test.batch, test.tokens, config.vocab_size, sample + 10 * step,
+                                                  test.ulysses, mesh.ulysses->rank())},
+                         1e-3);
+    Measured& mine = of_ranks[static_cast<size_t>(mesh.all->rank())];
+    mine.state = engine->memory_account()->state();
+    mine.forecast = memory_forecast(
+        with_batch(memory_shape(config, options, mesh, chosen), test.batch, test.tokens));
+  });
+  return of_ranks;
+}
+
+// Scalars, norms' partial sums and the like are not in the formulas.
+constexpr int64_t kCrumbs_bytes = 48 * 1024;
+
+void expect_within(double share, const char* what, int64_t measured, int64_t formula) {
+  EXPECT_NEAR(static_cast<double>(measured), static_cast<double>(formula),
+              share * static_cast<double>(formula) + kCrumbs_bytes)
+      << what;
+}
+
+class MemoryOfAStep : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { install_cpu_caching_allocator(); }
+};
+
+TEST_F(MemoryOfAStep, measured_peaks_of_every_category_are_within_5_percent_of_the_formulas) {
+  const auto zero = [](int stage) {
+    return [stage](EngineOptions& options) { options.zero = static_cast<ZeroStage>(stage); };
+  };
+  const std::vector<Case> cases = {
+      {"grouped, 1 rank", grouped_model, 1, 1, 1, 1024},
+      {"grouped, 1 rank, all kept", grouped_model, 1, 1, 2, 512,
+       [](EngineOptions& o) { o.recompute = Recompute::none; }},
+      {"grouped, 2 ranks, layer inputs kept", grouped_model, 2, 2, 1, 1100,
+       [](EngineOptions& o) { o.recompute = Recompute::full; }},
+      {"grouped, 2 ranks, inputs of two layers", grouped_model, 2, 2, 1, 1024,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::full;
+         o.checkpoint_every = 2;
+       }},
+      {"grouped, 4 ranks, two samples, ZeRO 1", grouped_model, 4, 2, 2, 700, zero(1)},
+      {"tied, 1 rank, half of the layers keep attention", tied_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) { o.keep_fraction = 0.5; }},
+      {"tied, 2 ranks, all kept, ZeRO 2", tied_model, 2, 2, 1, 1024,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::none;
+         o.zero = ZeroStage::gradients;
+       }},
+      {"tied, 4 ranks, ZeRO 3", tied_model, 4, 4, 1, 1200, zero(3)},
+      {"tied, 2 ranks, bf16 and bf16 states", tied_model, 2, 2, 1, 1024,
+       [](EngineOptions& o) {
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+         o.optimizer.state_dtype = at::kBFloat16;
+         o.zero = ZeroStage::optimizer;
+       }},
+      {"uneven, 1 rank, updates in backward", uneven_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) { o.update_in_backward = true; }},
+      {"uneven, 2 ranks, ZeRO 3, groups of 2", uneven_model, 2, 2, 1, 1024,
+       [](EngineOptions& o) {
+         o.zero = ZeroStage::parameters;
+         o.checkpoint_every = 2;
+       }},
+      {"uneven, 4 ranks, gradients travel in bf16", uneven_model, 4, 4, 1, 1201,
+       [](EngineOptions& o) {
+         o.zero = ZeroStage::gradients;
+         o.reduce_dtype = at::kBFloat16;
+       }},
+      {"uneven, 1 rank, bf16 matmuls, SGD", uneven_model, 1, 1, 1, 512,
+       [](EngineOptions& o) {
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::native;
+         o.optimizer.kind = OptimizerKind::sgd;
+       }},
+  };
+  for (const Case& test : cases) {
+    const auto of_ranks = measure(test, /*threads=*/1);
+    for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+      const auto& [state, forecast] = of_ranks[rank];
+      SCOPED_TRACE(::testing::Message() << test.name << ", rank " << rank << "\n" << memory_report(state, forecast));
+      for (const MemoryCategory category : kAllMemoryCategories)
+        expect_within(0.05, name_of(category), state.peak[category], forecast.peak[category]);
+      EXPECT_LE(state.peak_total_bytes, forecast.peak_total_bytes * 21 / 20);
+      EXPECT_GE(state.peak_total_bytes, forecast.peak_total_bytes * 3 / 4);
+    }
+  }
+}
+
+TEST_F(MemoryOfAStep, two_threads_of_the_attention_kernel_have_their_workspace_each) {
+  // One key/value head: its queries are dealt out to both threads, so that both work for sure.
+  const auto of_ranks = measure({"", uneven_model, 1, 1, 1, 1024}, /*threads=*/2);
+  const auto& [state, forecast] = of_ranks[0];
+  SCOPED_TRACE(memory_report(state, forecast));
+  expect_within(0.05, "attention", state.peak[attention], forecast.peak[attention]);
+}
+
+// What waits for the disk is freed sooner or later, depending on the disk: the formulas say the most.
+TEST_F(MemoryOfAStep, with_offload_to_disk_no_category_exceeds_its_formula_and_memory_falls) {
+  const Case resident{"", grouped_model, 2, 2, 1, 1024, [](EngineOptions& o) { o.zero = ZeroStage::parameters; }};
+  Case disk = resident;
+  disk.change = [](EngineOptions& o) {
+    o.zero = ZeroStage::parameters;
+    o.offload.parameters = o.offload.optimizer = o.offload.activations = Offload::disk;
+  };
+  const auto before = measure(resident, 1), after = measure(disk, 1);
+  for (size_t rank = 0; rank < after.size(); ++rank) {
+    const auto& [state, forecast] = after[rank];
+    SCOPED_TRACE(memory_report(state, forecast));
+    for (const MemoryCategory category : kAllMemoryCategories) {
+      EXPECT_LE(state.peak[category], forecast.peak[category] * 21 / 20 + kCrumbs_bytes) << name_of(category);
+      EXPECT_GE(state.peak[category], forecast.peak[category] / 2 - kCrumbs_bytes) << name_of(category);
+    }
+    EXPECT_LT(state.peak[optimizer], before[rank].state.peak[optimizer]);
+    EXPECT_LT(state.peak_total_bytes, before[rank].state.peak_total_bytes);
+  }
+}
+
+MemoryShape shape_of(const Json& json, int ranks) {
+  const ModelConfig config = parse_model_config(json, "test");
+  MemoryShape shape;
+  shape.model = {config.num_hidden_layers, config.hidden_size, config.intermediate_size,
+                 config.num_attention_heads, config.num_key_value_heads, config.head_dim, config.vocab_size,
+                 config.tie_word_embeddings, config.qkv_bias, config.output_bias, config.mlp_bias, config.qk_norm};
+  shape.heads_here = config.num_attention_heads;
+  shape.kv_heads_here = config.num_key_value_heads;
+  shape.packed_heads = shape.heads_here + 2 * shape.kv_heads_here;
+  shape.ranks = ranks;
+  shape.recompute = make_recompute_plan(Recompute::keep_attention, 1, 1, config.num_hidden_layers);
+  shape.tile_tokens = kTile_tokens;
+  shape.logits_tile_tokens = kLogitsTile_tokens;
+  return with_batch(shape, 1, 4096);
+}
+
+TEST(MemoryFormulas, know_the_units_and_their_shares) {
+  Json biased = grouped_model();
+  biased.update({{"attention_bias", true}, {"mlp_bias", true}, {"intermediate_size", 645}});
+  for (const Json& json : {grouped_model(), tied_model(), uneven_model(), biased}) {
+    const ModelLayout layout = make_model_layout(parse_model_config(json, "test"));
+    const std::vector<int64_t> units = unit_elements(shape_of(json, 1).model);
+    ASSERT_EQ(units.size(), layout.units.size());
+    for (size_t unit = 0; unit < units.size(); ++unit) {
+      EXPECT_EQ(units[unit], layout.units[unit].elements) << layout.units[unit].name;
+      for (int rank = 0; rank < 3; ++rank)
+        EXPECT_EQ(share_elements(units, 3, rank)[unit], share_sizes(units[unit], 3)[static_cast<size_t>(rank)]);
+    }
+  }
+}
+
+TEST(MemoryFormulas, count_past_2_to_the_31) {
+  MemoryShape shape = with_batch(shape_of(grouped_model(), 1), 1, int64_t{1} << 24);
+  const MemoryForecast forecast = memory_forecast(shape);
+  // Four layers keep x and o of 256 values each, and four lse: 2^24 tokens of 4 x (2 x 1024 + 16) bytes, and x.
+  EXPECT_EQ(forecast.peak[activations], (int64_t{1} << 24) * (4 * (2 * 1024 + 16) + 1024));
+  EXPECT_GT(forecast.peak[attention], int64_t{1} << 34);
+  EXPECT_GE(forecast.peak_total_bytes, forecast.peak[activations] + forecast.peak[attention] / 2);
+}
+
+TEST(MemoryFormulas, each_zero_stage_holds_less) {
+  MemoryShape shape = shape_of(grouped_model(), 8);
+  std::vector<MemoryForecast> stages;
+  for (shape.zero = 0; shape.zero <= 3; ++shape.zero) stages.push_back(memory_forecast(shape));
+  EXPECT_EQ(stages[1].peak[gradients], stages[0].peak[gradients]);
+  EXPECT_LT(stages[1].peak[optimizer], stages[0].peak[optimizer] / 7);
+  EXPECT_LT(stages[2].peak[gradients], stages[1].peak[gradients] * 3 / 4);
+  EXPECT_EQ(stages[2].peak[parameters], stages[1].peak[parameters]);
+  EXPECT_LT(stages[3].peak[parameters], stages[2].peak[parameters] * 3 / 4);
+}
+
+std::vector<std::string> names_of(const std::vector<MemoryOption>& options) {
+  std::vector<std::string> names;
+  for (const MemoryOption& option : options) names.push_back(option.option);
+  return names;
+}
+
+TEST(MemoryOptions, are_those_that_the_run_does_not_use_with_what_they_save) {
+  MemoryShape shape = shape_of(grouped_model(), 4);
+  const auto usual = names_of(memory_options(shape));
+  for (const char* option : {"--recompute full", "--offload_activations disk", "--zero 1", "--zero 3",
+                             "--offload_optimizer disk", "--logits_tile_tokens 128", "--max_seq_length 2048"})
+    EXPECT_THAT(usual, ::testing::Contains(option));
+  for (const MemoryOption& option : memory_options(shape)) {
+    EXPECT_GT(option.saved_share, 0) << option.option;
+    EXPECT_LE(option.saved_share, 1) << option.option;
+    if (option.option == "--zero 1") {
+      EXPECT_NEAR(option.saved_share, 0.75, 1e-3);
+    }
+  }
+
+  shape.zero = 3;
+  shape.recompute = make_recompute_plan(Recompute::full, 4, 1, shape.model.layers);
+  shape.offload.optimizer = Offload::disk;
+  shape.update_in_backward = true;
+  const auto thrifty = names_of(memory_options(shape));
+  for (const std::string& option : thrifty) {
+    EXPECT_EQ(option.find("--zero"), std::string::npos) << option;
+    EXPECT_EQ(option.find("--recompute"), std::string::npos) << option;
+    EXPECT_EQ(option.find("--offload_optimizer"), std::string::npos) << option;
+  }
+  EXPECT_THAT(thrifty, ::testing::Contains("--offload_params disk"));
+}
+
+}  // namespace
+}  // namespace trireme

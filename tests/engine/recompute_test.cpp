@@ -1,0 +1,247 @@
+// Recomputation: whatever a plan keeps, losses and gradients are those of keeping everything, to the bit; what
+// it costs in exchanges, attention passes, matmuls and bytes is what recompute_plan.h and layer_runner.h say.
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/thread_world.h"
+#include "trireme/engine/assemble.h"
+
+#include "tests/engine/tiny_model.h"
+#include "tests/engine/watched_walk.h"
+
+namespace trireme {
+namespace {
+
+using testing::WalkRecord;
+using testing::WatchedRun;
+
+constexpr int64_t kLayers = 5;
+
+Json five_layers(bool tied = false) {
+  Json config = testing::tiny_llama_config();
+  config["num_hidden_layers"] = kLayers;
+  config["tie_word_embeddings"] = tied;
+  return config;
+}
+
+RecomputePlan plan_of(Recompute policy, int64_t every = 1, double fraction = 1) {
+  return make_recompute_plan(policy, every, fraction, kLayers);
+}
+
+std::vector<RecomputePlan> all_plans() {
+  std::vector<RecomputePlan> plans;
+  for (const int64_t every : {int64_t{1}, int64_t{2}, int64_t{3}, kLayers + 1}) {
+    plans.push_back(plan_of(Recompute::full, every));
+    for (const double fraction : {0.25, 0.5, 1.0}) {
+      plans.push_back(plan_of(Recompute::keep_attention, every, fraction));
+      if (every == 1) plans.push_back(plan_of(Recompute::none, 1, fraction));
+    }
+  }
+  return plans;
+}
+
+std::string name_of(const RecomputePlan& plan) {
+  const char* policy = plan.policy == Recompute::full   ? "full"
+                       : plan.policy == Recompute::none ? "none"
+                                                        : "keep_attention";
+  return cat(policy, ", every ", plan.checkpoint_every, ", fraction ", plan.keep_fraction);
+}
+
+// What layer `layer` keeps, told again from the options.
+struct Kept {
+  bool everything = false, attention = false, input = false;
+};
+Kept kept_of(const RecomputePlan& plan, int64_t layer) {
+  const int64_t last = plan.keep_fraction == 0.25 ? 1 : plan.keep_fraction == 0.5 ? 3 : kLayers;
+  const bool follows = layer >= kLayers - last;
+  Kept kept;
+  kept.everything = follows && plan.policy == Recompute::none;
+  kept.attention = follows && plan.policy != Recompute::full;
+  kept.input = layer % plan.checkpoint_every == 0;
+  return kept;
+}
+
+void expect_same_bits(const std::vector<WalkRecord>& a, const std::vector<WalkRecord>& b,
+                      const std::string& what) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t rank = 0; rank < a.size(); ++rank) {
+    EXPECT_EQ(a[rank].loss_sum, b[rank].loss_sum) << what;
+    ASSERT_EQ(a[rank].gradients.size(), b[rank].gradients.size());
+    for (size_t unit = 0; unit < b[rank].gradients.size(); ++unit)
+      EXPECT_TRUE(at::equal(a[rank].gradients[unit], b[rank].gradients[unit]))
+          << what << ": unit " << unit << " of rank " << rank;
+  }
+}
+
+TEST(Recompute, every_plan_gives_losses_and_gradients_of_keeping_everything_to_the_bit) {
+  for (const bool tied : {false, true}) {
+    testing::TemporaryFolder folder;
+    testing::write_tiny_model(folder.path(), five_layers(tied));
+    for (const int ranks : {1, 2}) {
+      const WatchedRun run{.ranks = ranks};
+      const auto none = testing::walk_once(folder.path(), run, plan_of(Recompute::none));
+      for (const at::Tensor& gradient : none[0].gradients)
+        EXPECT_GT(gradient.abs().max().item<float>(), 1e-3);
+      for (const RecomputePlan& plan : all_plans())
+        expect_same_bits(testing::walk_once(folder.path(), run, plan), none,
+                         cat(name_of(plan), ", ", ranks, " ranks", tied ? ", tied" : ""));
+    }
+  }
+}
+
+TEST(Recompute, plans_are_bitwise_equal_in_bf16_whichever_dtype_multiplies) {
+  testing::TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), five_layers());
+  for (const at::ScalarType compute : {at::kBFloat16, at::kFloat})
+    for (const int ranks : {1, 2}) {
+      const WatchedRun run{.ranks = ranks, .storage = at::kBFloat16, .compute = compute};
+      const auto none = testing::walk_once(folder.path(), run, plan_of(Recompute::none));
+      for (const RecomputePlan& plan :
+           {plan_of(Recompute::full), plan_of(Recompute::full, 3), plan_of(Recompute::keep_attention),
+            plan_of(Recompute::keep_attention, 2, 0.5), plan_of(Recompute::none, 1, 0.5)})
+        expect_same_bits(testing::walk_once(folder.path(), run, plan), none,
+                         cat(name_of(plan), ", ", ranks, " ranks, matmuls in ", compute));
+    }
+}
+
+TEST(Recompute, exchanges_and_attention_passes_are_those_of_the_table) {
+  testing::TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), five_layers());
+  for (const RecomputePlan& plan : all_plans()) {
+    int64_t exchanges = 0, forwards = 0;
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      const Kept kept = kept_of(plan, layer);
+      exchanges += 2 + (kept.everything ? 2 : kept.attention ? 3 : 4);
+      forwards += kept.attention ? 1 : 2;
+    }
+    for (const WalkRecord& record : testing::walk_once(folder.path(), {.ranks = 2}, plan)) {
+      EXPECT_EQ(record.exchanges, exchanges) << name_of(plan);
+      EXPECT_EQ(record.attention_forwards, forwards) << name_of(plan);
+    }
+  }
+}
+
+TEST(Recompute, no_matmul_runs_forward_more_than_twice) {
+  testing::TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), five_layers());
+  const ModelLayout layout = make_model_layout(read_model_config(folder.path()));
+  for (const RecomputePlan& plan : all_plans()) {
+    const WalkRecord record = testing::walk_once(folder.path(), {}, plan)[0];
+    EXPECT_EQ(record.forward_products.size(), 4 * kLayers + 1);
+    for (const auto& [matrix, products] : record.forward_products)
+      EXPECT_LE(products, plan.policy == Recompute::none && plan.keep_fraction == 1 ? 1 : 2)
+          << name_of(plan) << ": unit " << matrix.first << " byte " << matrix.second;
+    // The down projection is needed again only for the next layer's input.
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      const int unit = layout.layer_unit(layer);
+      const int64_t down = layout.units[static_cast<size_t>(unit)].find("down_proj.weight").offset * 4;
+      const bool last_of_group = (layer + 1) % plan.checkpoint_every == 0 || layer + 1 == kLayers;
+      EXPECT_EQ(record.forward_products.at({unit, down}), last_of_group ? 1 : 2) << name_of(plan);
+    }
+  }
+}
+
+TEST(Recompute, kept_bytes_are_those_of_the_slots) {
+  testing::TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), five_layers());
+  constexpr int64_t M = 32, H = 4, K = 2, D = 8, I = 48, B = 2, S = 41;
+  for (const int64_t P : {1, 2})
+    for (const RecomputePlan& plan : all_plans()) {
+      const WatchedRun run{.ranks = static_cast<int>(P), .batch = B, .tokens = S};
+      const auto records = testing::walk_once(folder.path(), run, plan);
+      for (int64_t rank = 0; rank < P; ++rank) {
+        const int64_t own = B * (S / P + (rank < S % P ? 1 : 0)), whole = B * S;
+        const int64_t attention = own * H * D + whole * H / P;
+        const int64_t rest =
+            whole * (H + 2 * K) / P * D + (P > 1 ? whole * H / P * D : 0) + own * (M + 2 * I);
+        int64_t elements = 0;
+        for (int64_t layer = 0; layer < kLayers; ++layer) {
+          const Kept kept = kept_of(plan, layer);
+          elements +=
+              (kept.input ? own * M : 0) + (kept.attention ? attention : 0) + (kept.everything ? rest : 0);
+        }
+        EXPECT_EQ(records[static_cast<size_t>(rank)].kept_bytes, 4 * elements)
+            << name_of(plan) << ", rank " << rank << " of " << P;
+      }
+    }
+}
+
+TEST(Recompute, less_is_kept_from_none_to_full_and_with_larger_groups) {
+  testing::TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), five_layers());
+  const auto bytes = [&](const RecomputePlan& plan) {
+    return testing::walk_once(folder.path(), {}, plan)[0].kept_bytes;
+  };
+  for (const std::vector<RecomputePlan>& falling :
+       {std::vector{plan_of(Recompute::none), plan_of(Recompute::none, 1, 0.5),
+                    plan_of(Recompute::keep_attention), plan_of(Recompute::keep_attention, 1, 0.5),
+                    plan_of(Recompute::full)},
+        std::vector{plan_of(Recompute::full), plan_of(Recompute::full, 2), plan_of(Recompute::full, kLayers)},
+        std::vector{plan_of(Recompute::keep_attention), plan_of(Recompute::keep_attention, 2),
+                    plan_of(Recompute::keep_attention, 2, 0.25)}})
+    for (size_t at = 1; at < falling.size(); ++at)
+      EXPECT_LT(bytes(falling[at]), bytes(falling[at - 1])) << name_of(falling[at]);
+}
+
+TEST(Recompute, all_units_but_the_first_are_prefetched_and_all_prefetched_are_used) {
+  for (const bool tied : {false, true}) {
+    testing::TemporaryFolder folder;
+    testing::write_tiny_model(folder.path(), five_layers(tied));
+    for (const RecomputePlan& plan : all_plans()) {
+      int64_t again = 0;
+      for (int64_t layer = 0; layer + 1 < kLayers; ++layer)
+        again += (layer + 1) % plan.checkpoint_every == 0 ? 0 : 1;
+      const WalkRecord record = testing::walk_once(folder.path(), {}, plan)[0];
+      EXPECT_EQ(record.gathers, 1 + kLayers + (tied ? 2 : 1) + kLayers + again) << name_of(plan);
+      EXPECT_EQ(record.prefetches, record.gathers - 1) << name_of(plan);
+    }
+  }
+}
+
+TEST(Recompute, plans_that_mean_nothing_are_config_errors) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& [policy, every, fraction] :
+       std::vector<std::tuple<Recompute, int64_t, double>>{{Recompute::full, 0, 1},
+                                                           {Recompute::keep_attention, -1, 1},
+                                                           {Recompute::none, 2, 1},
+                                                           {Recompute::none, 2, 0.5},
+                                                           {Recompute::full, 1, 0.5},
+                                                           {Recompute::keep_attention, 1, -0.01},
+                                                           {Recompute::keep_attention, 1, 1.01},
+                                                           {Recompute::keep_attention, 1, nan}})
+    EXPECT_THROW(plan_of(policy, every, fraction), ConfigError) << every << " " << fraction;
+  EXPECT_NO_THROW(plan_of(Recompute::full, std::numeric_limits<int64_t>::max()));
+}
+
+TEST(Recompute, the_engine_follows_its_options) {
+  testing::TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), five_layers());
+  const auto exchanges = [&](const EngineOptions& options) {
+    int64_t calls = 0;
+    run_ranks_as_threads(2, [&](World& world) {
+      const auto engine = assemble(world, folder.path(), options);
+      engine->mesh().ulysses->reset_traffic();
+      engine->accumulate_gradients({testing::slice_of_batch(1, 12, 70, 1, 2, world.rank())});
+      if (world.rank() == 0) calls = engine->mesh().ulysses->traffic().at("all_to_all").calls;
+    });
+    return calls;
+  };
+  EngineOptions options;
+  options.ulysses = 2;
+  options.recompute = Recompute::none;
+  EXPECT_EQ(exchanges(options), kLayers * 4);
+  options.keep_fraction = 0.5;
+  EXPECT_EQ(exchanges(options), 3 * 4 + 2 * 6);
+  options.checkpoint_every = 2;
+  EXPECT_THROW(exchanges(options), ConfigError);
+  options.recompute = Recompute::keep_attention;
+  EXPECT_EQ(exchanges(options), 3 * 5 + 2 * 6);
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,31 @@
+#include "trireme/device/device_memory_observer.h"
+
+#include <utility>
+
+namespace trireme {
+
+void DeviceMemoryObserver::reportMemoryUsage(void* data, int64_t bytes, size_t /*total_allocated*/,
+                                             size_t /*total_reserved*/, c10::Device device) {
+  if (device.is_cpu()) return;
+  const std::lock_guard lock(mutex_);
+  // A block that comes out again was freed by a thread without this observer, which told no one.
+  if (const auto known = blocks_.find(data); known != blocks_.end()) {
+    const Block& block = known->second;
+    block.place.account->add(block.place.category, -block.bytes);
+    blocks_.erase(known);
+  }
+  const MemoryPlace& place = MemoryScope::here();
+  if (bytes <= 0 || place.account == nullptr) return;
+  blocks_[data] = {place, bytes};
+  place.account->add(place.category, bytes);
+}
+
+void DeviceMemoryObserver::recount(const void* data, MemoryCategory category) {
+  const std::lock_guard lock(mutex_);
+  const auto known = blocks_.find(data);
+  if (known == blocks_.end()) return;
+  Block& block = known->second;
+  block.place.account->move(std::exchange(block.place.category, category), category, block.bytes);
+}
+
+}  // namespace trireme

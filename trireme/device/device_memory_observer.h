@@ -1,0 +1,40 @@
+// Counts a GPU's tensors in a MemoryAccount. libtorch's CUDA caching allocator reports every block that it
+// gives and takes back, with its bytes, to a reporter that the calling thread carries; this is one.
+//
+//   auto observer = std::make_shared<DeviceMemoryObserver>();
+//   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, observer);
+//
+// Used only when the device is not the CPU. Builds without CUDA compile it, and its test plays the
+// allocator's part; no test of this tree has seen it behind a real CUDA allocator.
+#pragma once
+
+#include <mutex>
+#include <unordered_map>
+
+#include <ATen/ATen.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include "trireme/device/memory_account.h"
+
+namespace trireme {
+
+class DeviceMemoryObserver final : public c10::MemoryReportingInfoBase {
+ public:
+  // `bytes` > 0: given out, and counted in this thread's place; < 0: taken back. The CPU's are not looked at.
+  void reportMemoryUsage(void* data, int64_t bytes, size_t total_allocated, size_t total_reserved,
+                         c10::Device device) override;
+  bool memoryProfilingEnabled() const override { return true; }
+
+  // Counted as another category from now on; nothing happens for memory that it has not seen.
+  void recount(const void* data, MemoryCategory category);
+
+ private:
+  struct Block {
+    MemoryPlace place;
+    int64_t bytes = 0;
+  };
+  std::mutex mutex_;
+  std::unordered_map<const void*, Block> blocks_;
+};
+
+}  // namespace trireme

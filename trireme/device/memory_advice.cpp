@@ -1,0 +1,72 @@
+#include "trireme/device/memory_advice.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+
+namespace trireme {
+
+std::vector<MemoryOption> usual_memory_options() {
+  using enum MemoryCategory;
+  return {
+      {"--offload_activations disk", activations, 0.9},
+      {"--recompute full", activations, 0.8},
+      {"a shorter --max_seq_length or more --ulysses ranks", activations, 0.5},
+      {"--checkpoint_every 2", activations, 0.4},
+      {"--offload_optimizer disk", optimizer, 0.9},
+      {"--zero 1 on more ranks", optimizer, 0.5},
+      {"--optim_state_dtype bf16", optimizer, 0.5},
+      {"--zero 2 on more ranks", gradients, 0.5},
+      {"--update_in_backward", gradients, 0.8},
+      {"--zero 3 --offload_params disk", parameters, 0.9},
+      {"--zero 3 on more ranks", parameters, 0.5},
+      {"--precision bf16", parameters, 0.5},
+      {"a shorter --max_seq_length or more --ulysses ranks", attention, 0.5},
+      {"a smaller --tile_tokens or --logits_tile_tokens", tiles, 0.5},
+      {"a shorter --max_seq_length", communication, 0.5},
+  };
+}
+
+std::string memory_advice(const MemoryBytes& held, const std::vector<MemoryOption>& options, size_t most) {
+  struct Saving {
+    const MemoryOption* option;
+    int64_t bytes;
+  };
+  std::vector<Saving> savings;
+  for (const MemoryOption& option : options) {
+    const auto bytes = static_cast<int64_t>(option.saved_share * static_cast<double>(held[option.category]));
+    if (bytes > 0) savings.push_back({&option, bytes});
+  }
+  std::stable_sort(savings.begin(), savings.end(),
+                   [](const Saving& a, const Saving& b) { return a.bytes > b.bytes; });
+  std::string text;
+  std::vector<std::string> named;
+  for (const auto& [option, bytes] : savings) {
+    if (named.size() == most || bytes < savings.front().bytes / 100) break;
+    // One option may make several categories smaller; its largest saving stands for it.
+    if (std::find(named.begin(), named.end(), option->option) != named.end()) continue;
+    text += cat(named.empty() ? "" : ", ", option->option, " (saves about ", format_bytes(bytes), " of ",
+                name_of(option->category), ")");
+    named.push_back(option->option);
+  }
+  return text;
+}
+
+std::string out_of_memory_message(const char* where, MemoryCategory category, int64_t asked_bytes,
+                                  const MemoryBytes& held, const std::vector<MemoryOption>& options) {
+  std::string holds;
+  for (const MemoryCategory each : kAllMemoryCategories)
+    if (held[each] > 0)
+      holds += cat(holds.empty() ? "" : ", ", name_of(each), " ", format_bytes(held[each]));
+  MemoryBytes wanted = held;
+  wanted[category] += asked_bytes;
+  const std::string advice = memory_advice(wanted, options);
+  return cat("out of ", where, " memory: asked for ", format_bytes(asked_bytes), " (", asked_bytes,
+             " bytes) more for ", name_of(category), "; this rank holds ",
+             holds.empty() ? std::string("nothing that is counted") : holds, ". ",
+             advice.empty() ? std::string("A shorter --max_seq_length or more ranks need less")
+                            : cat("What would help, the largest saving first: ", advice));
+}
+
+}  // namespace trireme

@@ -1,0 +1,64 @@
+#include "trireme/engine/check_options.h"
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+void check_offload(const EngineOptions& options) {
+  const OffloadOptions& offload = options.offload;
+  const bool disk = uses_disk(offload);
+  if (disk && offload.folder.empty())
+    throw ConfigError("offload to disk needs a folder on a fast local disk: give --offload_dir DIR");
+  if (!disk && (!offload.folder.empty() || offload.limit_bytes != 0))
+    throw ConfigError(
+        "--offload_dir and --offload_limit are for offload to disk, and nothing is offloaded there; give "
+        "--offload_params, --offload_optimizer or --offload_activations disk, or leave them out");
+  if (offload.limit_bytes < 0)
+    throw ConfigError(cat("--offload_limit is ", offload.limit_bytes, " bytes; expected 1 or more"));
+  if (offload.parameters != Offload::none && options.zero != ZeroStage::parameters)
+    throw ConfigError(
+        "--offload_params moves parameters that are gathered unit by unit, which is --zero 3; give that too (it "
+        "works on one rank as well)");
+  if (offload.activations != Offload::none && options.recompute == Recompute::none)
+    throw ConfigError(
+        "--offload_activations with --recompute none would move all that backward reads, more than can be moved in "
+        "the time; use --recompute keep_attention or full");
+  const bool no_states = options.optimizer.kind == OptimizerKind::sgd && options.precision == Precision::fp32;
+  if (offload.optimizer != Offload::none && no_states)
+    throw ConfigError(
+        "--offload_optimizer: sgd in fp32 keeps nothing that could be offloaded; leave it out, or offload the "
+        "parameters (--zero 3 --offload_params)");
+}
+
+void check_optimizer(const EngineOptions& options) {
+  const at::ScalarType state = options.optimizer.state_dtype;
+  if (state != at::kFloat && state != at::kBFloat16)
+    throw ConfigError(cat("--optim_state_dtype ", state, "; expected fp32 or bf16"));
+  if (state != at::kFloat && options.optimizer.kind == OptimizerKind::sgd)
+    throw ConfigError("--optim_state_dtype: sgd has no states; leave it out");
+  if (options.reduce_dtype != at::kFloat && options.reduce_dtype != at::kBFloat16)
+    throw ConfigError(cat("--reduce_dtype ", options.reduce_dtype, "; expected fp32 or bf16"));
+  if (!options.update_in_backward) return;
+  if (options.optimizer.max_grad_norm > 0)
+    throw ConfigError(
+        cat("--update_in_backward steps a unit before the norm of all gradients is known, so they cannot be clipped to "
+            "--max_grad_norm ",
+            options.optimizer.max_grad_norm, "; give --max_grad_norm 0"));
+  if (options.precision == Precision::fp16)
+    throw ConfigError(
+        "--update_in_backward steps a unit before it is known whether gradients of another one overflow, which fp16's "
+        "loss scale needs; use bf16");
+}
+
+}  // namespace
+
+void check_engine_options(const EngineOptions& options) {
+  check_offload(options);
+  check_optimizer(options);
+  if (!(options.loss_scale.initial >= 1) || options.loss_scale.growth_steps < 1)
+    throw ConfigError(cat("the loss scale begins at ", options.loss_scale.initial, " and grows after ",
+                          options.loss_scale.growth_steps, " steps; expected 1 or more of both"));
+}
+
+}  // namespace trireme

@@ -1,0 +1,184 @@
+#include "trireme/engine/memory_bytes.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "trireme/base/sequence_layout.h"
+#include "trireme/engine/memory_moments.h"
+
+namespace trireme {
+namespace {
+
+constexpr int64_t kFloat_bytes = 4;
+constexpr int64_t kBlock_elements = 16;          // shares are cut at multiples of it
+constexpr int64_t kSumPiece_elements = 64 * 1024;  // comm/collectives.cpp
+constexpr int64_t kNarrowPiece_elements = int64_t{1} << 20;  // shard/optimizer.cpp
+
+int64_t sum_of(const std::vector<int64_t>& values) {
+  return std::accumulate(values.begin(), values.end(), int64_t{0});
+}
+int64_t largest(const std::vector<int64_t>& values) {
+  return *std::max_element(values.begin(), values.end());
+}
+
+// The most that neighbours, `width` of them, come to.
+int64_t largest_run(const std::vector<int64_t>& values, size_t width) {
+  int64_t most = 0, sum = 0;
+  for (size_t at = 0; at < values.size(); ++at) {
+    sum += values[at];
+    if (at >= width) sum -= values[at - width];
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
+// shard/disk_tensors.h: two units on their way back, the open one, and the next one read ahead; where units
+// are stepped as backward closes them, none is read ahead.
+int64_t on_disk_elements(const std::vector<int64_t>& shares, bool read_ahead) {
+  return largest_run(shares, read_ahead ? 4 : 3);
+}
+
+// Appends a part that starts at a multiple of 16 elements.
+class UnitSize {
+ public:
+  void add(int64_t elements) {
+    align();
+    elements_ += elements;
+  }
+  int64_t finish() {
+    align();
+    return elements_;
+  }
+
+ private:
+  void align() { elements_ = (elements_ + kBlock_elements - 1) / kBlock_elements * kBlock_elements; }
+  int64_t elements_ = 0;
+};
+
+int64_t layer_elements(const ModelExtents& model) {
+  const int64_t m = model.hidden, i = model.intermediate, d = model.head_dim;
+  const int64_t q = model.heads * d, qkv = q + 2 * model.kv_heads * d;
+  UnitSize size;
+  size.add(m);
+  size.add(qkv * m);
+  if (model.qkv_bias) size.add(qkv);
+  if (model.qk_norm) {
+    size.add(d);
+    size.add(d);
+  }
+  size.add(m * q);
+  if (model.output_bias) size.add(m);
+  size.add(m);
+  size.add(2 * i * m);
+  if (model.mlp_bias) size.add(2 * i);
+  size.add(m * i);
+  if (model.mlp_bias) size.add(m);
+  return size.finish();
+}
+
+std::vector<int64_t> own_shares(const MemoryShape& shape) {
+  const std::vector<int64_t> units = unit_elements(shape.model);
+  return shape.zero > 0 ? share_elements(units, shape.ranks, shape.rank) : units;
+}
+
+// ZeRO 3 over several ranks: the unit at work is whole, and the next one is on its way. All orders of the walk
+// (engine/unit_order.h) have the embedding before the first layer, then layers, the head, layers again.
+int64_t gathered_elements(const MemoryShape& shape, const std::vector<int64_t>& units) {
+  const bool reads_ahead_whole = shape.offload.parameters != Offload::disk;
+  const int64_t embedding = units.front(), head = units.back();
+  if (!reads_ahead_whole) return std::max(largest(units), shape.model.tied ? head + embedding : 0);
+  int64_t most = largest_run(units, 2);
+  if (shape.model.tied && units.size() > 2) most = std::max(most, head + embedding + units[units.size() - 2]);
+  return most;
+}
+
+}  // namespace
+
+std::vector<int64_t> unit_elements(const ModelExtents& model) {
+  std::vector<int64_t> units(static_cast<size_t>(model.layers) + 2, layer_elements(model));
+  UnitSize embedding, head;
+  embedding.add(model.vocab * model.hidden);
+  head.add(model.hidden);
+  if (!model.tied) head.add(model.vocab * model.hidden);
+  units.front() = embedding.finish();
+  units.back() = head.finish();
+  return units;
+}
+
+std::vector<int64_t> share_elements(const std::vector<int64_t>& units, int ranks, int rank) {
+  std::vector<int64_t> shares;
+  shares.reserve(units.size());
+  for (const int64_t elements : units)
+    shares.push_back(SequenceLayout{elements / kBlock_elements, ranks}.size(rank) * kBlock_elements);
+  return shares;
+}
+
+int64_t parameter_bytes(const MemoryShape& shape) {
+  const std::vector<int64_t> units = unit_elements(shape.model);
+  if (shape.zero < 3) return sum_of(units) * shape.tile_bytes;
+  const std::vector<int64_t> shares = own_shares(shape);
+  const bool alone = shape.ranks == 1, disk = shape.offload.parameters == Offload::disk;
+  const int64_t gathered = alone ? 0 : gathered_elements(shape, units);
+  if (!disk) return (sum_of(shares) + gathered) * shape.tile_bytes;
+  // Alone, a unit is opened in its place and the next one read ahead; tied, the head's and the embedding's.
+  const int64_t work = alone ? largest_run(shares, 2) + (shape.model.tied ? shares.back() : 0)
+                             : gathered + largest(shares);
+  return std::max(work, on_disk_elements(shares, !shape.update_in_backward)) * shape.tile_bytes;
+}
+
+int64_t gradient_bytes(const MemoryShape& shape) {
+  const std::vector<int64_t> units = unit_elements(shape.model);
+  if (shape.zero < 2 && !shape.update_in_backward) return sum_of(units) * kFloat_bytes;
+  // Open at once: the head, or a layer; where the matrix is tied the embedding is open with both.
+  int64_t open = largest(units);
+  if (shape.model.tied) open = std::max(open, units.front() + *std::max_element(units.begin() + 1, units.end()));
+  const int64_t sums = shape.update_in_backward ? 0 : sum_of(own_shares(shape));
+  return (sums + open) * kFloat_bytes;
+}
+
+int64_t optimizer_bytes(const MemoryShape& shape) {
+  const std::vector<int64_t> shares = own_shares(shape);
+  const int64_t elements = shape.offload.optimizer == Offload::disk
+                               ? on_disk_elements(shares, !shape.update_in_backward)
+                               : sum_of(shares);
+  int64_t bytes = elements * shape.moments * shape.state_bytes;
+  if (shape.tile_bytes != kFloat_bytes) bytes += elements * kFloat_bytes;
+  // Moments of 16 bits are widened piece by piece.
+  if (shape.moments > 0 && shape.state_bytes != kFloat_bytes)
+    bytes += shape.moments * std::min(kNarrowPiece_elements, largest(shares)) * kFloat_bytes;
+  return bytes;
+}
+
+int64_t sum_buffer_bytes(const MemoryShape& shape) {
+  if (shape.ranks == 1) return 0;
+  const std::vector<int64_t> units = unit_elements(shape.model);
+  const int64_t whole = largest(units), narrow = shape.reduce_bytes != kFloat_bytes ? whole * shape.reduce_bytes : 0;
+  const int64_t share = largest(share_elements(units, shape.ranks, shape.rank));
+  // Every rank's block of the share, then their sum; the partial sums of one piece.
+  const int64_t scatter =
+      narrow + share * shape.ranks * shape.reduce_bytes +
+      (share + std::min(kSumPiece_elements, share)) * kFloat_bytes;
+  if (shape.zero == 0) return narrow > 0 ? std::max(scatter, (whole + share) * kFloat_bytes) : scatter;
+  // After the step the ranks trade their shares of the new values.
+  return shape.zero < 3 ? std::max(scatter, whole * shape.tile_bytes) : scatter;
+}
+
+MemoryForecast memory_forecast(const MemoryShape& shape) {
+  using enum MemoryCategory;
+  MemoryForecast forecast;
+  MemoryBytes stores;
+  stores[parameters] = parameter_bytes(shape);
+  stores[gradients] = gradient_bytes(shape);
+  stores[optimizer] = optimizer_bytes(shape);
+  for (const MemoryMoment& moment : memory_moments(shape)) {
+    int64_t total = stores.total() + moment.bytes.total();
+    forecast.peak_total_bytes = std::max(forecast.peak_total_bytes, total);
+    for (const MemoryCategory category : kAllMemoryCategories)
+      forecast.peak[category] = std::max(forecast.peak[category], moment.bytes[category]);
+  }
+  for (const MemoryCategory category : {parameters, gradients, optimizer})
+    forecast.peak[category] += stores[category];
+  return forecast;
+}
+
+}  // namespace trireme

@@ -1,0 +1,299 @@
+#include "trireme/engine/memory_moments.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+using enum MemoryCategory;
+
+int64_t round_up(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+// Tokens of the largest tile (memory/token_tiles.h).
+int64_t largest_tile(int64_t tokens, int64_t tile_tokens) {
+  const int64_t tiles = std::max<int64_t>(1, (tokens + tile_tokens - 1) / tile_tokens);
+  return (tokens + tiles - 1) / tiles;
+}
+
+// attention/cpu_flash_forward.cpp and cpu_flash_backward.cpp, whose constants these are.
+int64_t attention_workspace_bytes(const MemoryShape& shape) {
+  if (shape.attention_threads == 0) return 0;
+  constexpr int64_t kPanel = 64, kStackRows = 128, kForwardKeys = 512, kBackwardKeys = 192;
+  constexpr int64_t kPackedBytes = int64_t{16} << 20;
+  const int64_t width = shape.model.head_dim, element = shape.attention_element_bytes;
+  const int64_t depth = element == 4 ? width : round_up(width, 2), columns = round_up(width, 16);
+  const int64_t panels = round_up(width, kPanel) / kPanel, padded = round_up(shape.tokens, kPanel);
+  const int64_t head = (padded * depth + padded * kPanel * panels) * element;
+  const int64_t shared =
+      head * std::min(std::max<int64_t>(1, kPackedBytes / head), shape.batch * shape.kv_heads_here);
+  const int64_t forward = kStackRows * 4 * (depth + 2 * kForwardKeys + columns);
+  const int64_t backward = padded * 4 * (2 * columns + width + 2) +
+                           padded * element * 2 * (depth + panels * kPanel) +
+                           kBackwardKeys * element * (2 * depth + width) +
+                           kBackwardKeys * kPanel * (2 * 4 + 3 * 2);
+  return shared + shape.attention_threads * std::max(forward, backward);
+}
+
+// Bytes of the buffers of one layer.
+struct LayerBuffers {
+  int64_t x;             // [B s, M], stored
+  int64_t qkv;           // [B s, H + 2K, D]
+  int64_t qkv_heads;     // [B, S, h + 2k, D]
+  int64_t o;             // [B s, H, D]
+  int64_t o_heads;       // [B, S, h, D]
+  int64_t lse;           // [B, h, S] fp32
+  int64_t packed;        // q, k and v for every rank
+  int64_t kv_sums;       // dk and dv of this rank's tokens in fp32
+  int64_t x1, gate_up;   // in the dtype of tiles
+  bool alone;            // one ulysses rank: what is by heads is what is by tokens
+
+  explicit LayerBuffers(const MemoryShape& shape) {
+    const ModelExtents& model = shape.model;
+    const int64_t rows = shape.batch * shape.shard_tokens, whole = shape.batch * shape.tokens;
+    const int64_t d = model.head_dim, e = shape.storage_bytes;
+    x = rows * model.hidden * e;
+    qkv = rows * (model.heads + 2 * model.kv_heads) * d * e;
+    qkv_heads = whole * (shape.heads_here + 2 * shape.kv_heads_here) * d * e;
+    o = rows * model.heads * d * e;
+    o_heads = whole * shape.heads_here * d * e;
+    lse = whole * shape.heads_here * 4;
+    packed = rows * shape.packed_heads * d * e;
+    kv_sums = 2 * rows * model.kv_heads * d * 4;
+    x1 = rows * model.hidden * shape.tile_bytes;
+    gate_up = 2 * rows * model.intermediate * shape.tile_bytes;
+    alone = shape.ulysses == 1;
+  }
+
+  // q, k and v of this rank's heads.
+  int64_t heads() const { return alone ? qkv : qkv_heads; }
+
+  int64_t kept(const SavedSlots& slots) const {
+    int64_t bytes = 0;
+    if (slots[kX]) bytes += x;
+    if (slots[kO]) bytes += o;
+    if (slots[kLse]) bytes += lse;
+    if (slots[kQ]) bytes += heads();
+    if (slots[kOHeads] && !alone) bytes += o_heads;
+    if (slots[kX1]) bytes += x1;
+    if (slots[kGateUp]) bytes += gate_up;
+    return bytes;
+  }
+};
+
+// Bytes inside a tile of each half, forward and backward (model/decoder_layer.cpp), and of the head.
+struct TileBytes {
+  int64_t input_forward, input_backward, output_forward, output_backward, output_backward_kept, head;
+
+  explicit TileBytes(const MemoryShape& shape) {
+    const ModelExtents& model = shape.model;
+    const int64_t rows = shape.batch * shape.shard_tokens;
+    const int64_t T = largest_tile(rows, shape.tile_tokens), t = shape.tile_bytes;
+    const int64_t m = model.hidden, i = model.intermediate, d = model.head_dim;
+    const int64_t q = model.heads * d, qkv = q + 2 * model.kv_heads * d;
+    // Tiles of another dtype than what is stored are converted on their way in and out; gradients of 16-bit
+    // products are made beside the fp32 sum.
+    const bool converts = shape.storage_bytes != t;
+    const int64_t narrow = t == 4 ? 0 : t, convert = converts ? t : 0;
+
+    input_forward = T * m * t + T * qkv * convert;
+    const int64_t before = model.qk_norm ? T * (model.heads + model.kv_heads) * d * t : 0;
+    input_backward = T * m * t + before + T * qkv * convert + std::max(T * m * t, qkv * m * narrow);
+
+    output_forward = std::max(T * (q + m) * convert + T * m * t, T * (2 * m + 3 * i) * t);
+    const int64_t inside = T * (q + m) * convert + T * (m + 2 * i) * t;  // o, dy; normed, dact, act
+    const auto backward = [&](int64_t x1, int64_t gate_up) {
+      const int64_t held = inside + x1 + gate_up;
+      const int64_t last = std::max(m * q * narrow, T * q * convert);
+      return std::max(held + 2 * i * m * narrow, held + 2 * T * m * t + last);
+    };
+    output_backward = backward(T * m * t, T * 2 * i * t);
+    output_backward_kept = backward(0, 0);
+
+    const int64_t head_rows = largest_tile(rows, shape.logits_tile_tokens);
+    head = head_rows * (m + model.vocab) * t + std::max(2 * head_rows * m * t, model.vocab * m * narrow);
+  }
+};
+
+class Moments {
+ public:
+  explicit Moments(const MemoryShape& shape) : shape_(shape), layer_(shape), tile_(shape) {
+    held_[attention] = attention_workspace_bytes(shape);
+    const int64_t rows = shape.batch * shape.shard_tokens, table = shape.shard_tokens * shape.model.head_dim / 2 * 4;
+    held_[other] = 5 * table;
+    note("rotary tables");
+    held_[other] = 2 * table + rows * 4;
+  }
+
+  std::vector<MemoryMoment> walk() {
+    const RecomputePlan& plan = shape_.recompute;
+    held_[activations] = layer_.x;
+    if (shape_.storage_bytes != shape_.tile_bytes) {
+      held_[activations] += layer_.x1;
+      note("embedding");
+      held_[activations] -= layer_.x1;
+    }
+    for (int64_t layer = 0; layer < plan.layers; ++layer) {
+      name_ = cat("forward of layer ", layer);
+      send_away(layer);
+      forward(plan.kept_by_forward(layer), /*x_stays=*/plan.kept_by_forward(layer)[kX], /*o_is_there=*/false);
+    }
+    name_ = "head";
+    send_away(plan.layers);
+    note_with({{tiles, tile_.head}});
+    int64_t end = plan.layers;
+    while (end > 0) {
+      const int64_t begin = plan.group_begin(end - 1);
+      bring_back(std::max<int64_t>(0, begin - kAheadLayers));
+      group_backward(begin, end);
+      end = begin;
+    }
+    if (shape_.storage_bytes != 4) held_[activations] += layer_.x / shape_.storage_bytes * 4;
+    note("gradient of the embedding");
+    note_with({{communication, sum_buffer_bytes(shape_)}});
+    return std::move(moments_);
+  }
+
+ private:
+  void note(const std::string& what) { moments_.push_back({what, held_}); }
+  void note_with(std::initializer_list<std::pair<MemoryCategory, int64_t>> more, const char* part = "") {
+    MemoryMoment moment{cat(name_, part), held_};
+    for (const auto& [category, bytes] : more) moment.bytes[category] += bytes;
+    moments_.push_back(std::move(moment));
+  }
+
+  // Where activations are offloaded: memory/offloaded_activations.h keeps some layers here, and one is leaving.
+  static constexpr int64_t kHereLayers = 3, kAheadLayers = 1;
+  bool offloads() const {
+    return shape_.offload.activations == Offload::disk ||
+           (shape_.offload.activations == Offload::cpu && !shape_.device_is_host);
+  }
+  int64_t kept_of(int64_t layer) const { return layer_.kept(shape_.recompute.kept_by_forward(layer)); }
+  // Before `layer` begins its forward.
+  void send_away(int64_t layer) {
+    if (!offloads() || layer <= kHereLayers) return;
+    held_[activations] -= kept_of(layer - kHereLayers - 1);
+    lowest_here_ = layer - kHereLayers;
+  }
+  // Layers from `lowest` on are here, or on their way.
+  void bring_back(int64_t lowest) {
+    for (; offloads() && lowest_here_ > lowest; --lowest_here_) held_[activations] += kept_of(lowest_here_ - 1);
+  }
+
+  // x -> y. At its end the running x is y; `slots` stay, and x itself where it is one of them.
+  void forward(SavedSlots slots, bool x_stays, bool o_is_there) {
+    slots.reset(kX);
+    const int64_t kept_o = layer_.kept(slots & SavedSlots().set(kO));
+    if (!o_is_there) {
+      project();
+      note_with({{attention, layer_.heads() + layer_.o_heads + layer_.lse}}, ": attention");
+      if (!layer_.alone) {
+        const int64_t heads_kept = slots[kQ] ? layer_.heads() : 0;
+        const int64_t copy = shape_.batch > 1 ? layer_.o_heads : 0;
+        held_[activations] += heads_kept;
+        note_with({{attention, layer_.o_heads + layer_.lse}, {communication, copy + layer_.o}}, ": exchange");
+        note_with({{attention, layer_.o_heads + layer_.lse + layer_.o}, {communication, layer_.o}},
+                     ": exchange");
+        held_[activations] -= heads_kept;
+      }
+    }
+    held_[activations] += layer_.kept(slots) + layer_.x;
+    // Alone, o by heads is o by tokens.
+    const int64_t o = kept_o > 0 || o_is_there ? 0 : layer_.o;
+    note_with({{attention, o}, {tiles, tile_.output_forward}}, ": tiles");
+    if (!x_stays) held_[activations] -= layer_.x;
+  }
+
+  // The layer's q, k and v by heads, from x.
+  void project() {
+    note_with({{attention, layer_.qkv}, {tiles, tile_.input_forward}}, ": projection");
+    if (layer_.alone) return;
+    note_with({{attention, layer_.qkv + layer_.qkv_heads}, {communication, layer_.packed}}, ": exchange");
+  }
+
+  void group_backward(int64_t begin, int64_t end) {
+    const RecomputePlan& plan = shape_.recompute;
+    const auto again = [&](int64_t layer) {
+      return plan.kept_by_rerun(layer) & ~plan.kept_by_forward(layer) & ~SavedSlots().set(kX);
+    };
+    // held_ has the running dx; a layer that runs again leaves its output as the next one's x.
+    for (int64_t layer = begin; layer + 1 < end; ++layer) {
+      name_ = cat("second forward of layer ", layer);
+      forward(again(layer), /*x_stays=*/true, plan.kept_by_forward(layer)[kO]);
+    }
+    for (int64_t layer = end - 1; layer >= begin; --layer) {
+      name_ = cat("backward of layer ", layer);
+      SavedSlots slots = plan.kept_by_forward(layer);
+      if (layer + 1 < end) slots |= again(layer);
+      slots.set(kX);
+      backward(slots);
+    }
+  }
+
+  void backward(const SavedSlots& slots) {
+    const LayerBuffers& at = layer_;
+    int64_t own = 0;  // attention's buffers that were not kept
+    if (!slots[kQ]) {
+      project();
+      own += at.heads();
+    }
+    const bool o_by_heads = !slots[kO] || (slots[kOHeads] && !at.alone);
+    if (!slots[kO]) {
+      own += at.o_heads + at.lse;
+      note_with({{attention, own}}, ": attention again");
+      if (!at.alone) {
+        const int64_t copy = shape_.batch > 1 ? at.o_heads : 0;
+        note_with({{attention, own}, {communication, copy + at.o}}, ": exchange");
+        note_with({{attention, own + at.o}, {communication, at.o}}, ": exchange");
+      }
+    }
+    const int64_t o_rows = slots[kO] || at.alone ? 0 : at.o;  // beside o by heads
+    note_with({{attention, own + o_rows + at.o},
+                  {tiles, slots[kX1] ? tile_.output_backward_kept : tile_.output_backward}},
+                 ": output tiles");
+    // x1 and gate|up are gone, then the rest, piece by piece.
+    int64_t freed = (slots[kX1] ? at.x1 : 0) + (slots[kGateUp] ? at.gate_up : 0);
+    held_[activations] -= freed;
+    int64_t d_o = at.o;
+    if (!at.alone) {
+      const int64_t received = o_by_heads ? at.o_heads : 2 * at.o_heads;
+      const int64_t packed = o_by_heads ? at.o : 2 * at.o;
+      note_with({{attention, own + o_rows + at.o + received}, {communication, packed}}, ": exchange");
+      if (slots[kO]) held_[activations] -= at.o;
+      freed += slots[kO] ? at.o : 0;
+      d_o = received;
+    }
+    note_with({{attention, own + d_o + at.heads()}}, ": attention");
+    const int64_t rest = at.kept(slots) - freed - at.x;
+    held_[activations] -= rest;
+    if (at.alone) {
+      note_with({{attention, 2 * at.qkv}}, ": joined gradients");
+    } else {
+      const int64_t copy = shape_.batch > 1 ? at.qkv_heads : 0;
+      note_with({{attention, at.qkv_heads}, {communication, at.qkv_heads + copy + at.packed}}, ": exchange");
+      note_with({{attention, at.qkv_heads + at.qkv}, {communication, at.packed + at.kv_sums}}, ": exchange");
+    }
+    note_with({{attention, at.qkv}, {tiles, tile_.input_backward}}, ": input tiles");
+    held_[activations] -= at.x;
+    note_with({{communication, sum_buffer_bytes(shape_)}}, ": sum over ranks");
+  }
+
+  const MemoryShape& shape_;
+  LayerBuffers layer_;
+  TileBytes tile_;
+  MemoryBytes held_;
+  int64_t lowest_here_ = 0;  // layer whose kept tensors are in memory, and all above it
+  std::string name_;
+  std::vector<MemoryMoment> moments_;
+};
+
+}  // namespace
+
+std::vector<MemoryMoment> memory_moments(const MemoryShape& shape) {
+  return Moments(shape).walk();
+}
+
+}  // namespace trireme

@@ -1,0 +1,133 @@
+#include "trireme/engine/memory_shape.h"
+
+#include <algorithm>
+#include <functional>
+
+#include <ATen/Parallel.h>
+
+#include "trireme/attention/tile_gemm.h"
+#include "trireme/base/error.h"
+#include "trireme/base/sequence_layout.h"
+
+namespace trireme {
+
+MemoryShape memory_shape(const ModelConfig& config, const EngineOptions& options, const Mesh& mesh,
+                         const ChosenSizes& chosen) {
+  MemoryShape shape;
+  shape.model = {config.num_hidden_layers, config.hidden_size,   config.intermediate_size,
+                 config.num_attention_heads, config.num_key_value_heads, config.head_dim,
+                 config.vocab_size,        config.tie_word_embeddings, config.qkv_bias,
+                 config.output_bias,       config.mlp_bias,      config.qk_norm};
+  shape.ulysses = mesh.ulysses->size();
+  const HeadShares heads =
+      share_heads(config.num_attention_heads, config.num_key_value_heads, mesh.ulysses->size());
+  const auto here = static_cast<size_t>(mesh.ulysses->rank());
+  shape.heads_here = heads.query[here].size();
+  shape.kv_heads_here = heads.key_value[here].size();
+  for (size_t rank = 0; rank < heads.query.size(); ++rank)
+    shape.packed_heads += heads.query[rank].size() + 2 * heads.key_value[rank].size();
+  shape.ulysses_rank = mesh.ulysses->rank();
+  shape.ranks = mesh.all->size();
+  shape.rank = mesh.all->rank();
+  shape.device_is_host = options.device.is_cpu();
+  shape.zero = static_cast<int>(options.zero);
+  shape.recompute = chosen.recompute;
+  shape.offload = options.offload;
+  shape.update_in_backward = options.update_in_backward;
+  shape.tile_tokens = chosen.tile_tokens;
+  shape.logits_tile_tokens = chosen.logits_tile_tokens;
+  const auto bytes = [](at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); };
+  shape.storage_bytes = bytes(chosen.storage);
+  shape.tile_bytes = bytes(chosen.tile);
+  shape.reduce_bytes = bytes(options.reduce_dtype);
+  shape.state_bytes = bytes(options.optimizer.state_dtype);
+  shape.moments = options.optimizer.kind == OptimizerKind::adamw ? 2 : 0;
+  const bool cpu_flash = options.device.is_cpu() && options.attention != AttentionKernel::reference;
+  if (cpu_flash) shape.attention_threads = at::get_num_threads();
+  if (chosen.storage == at::kBFloat16 && bf16_tiles_available()) shape.attention_element_bytes = 2;
+  return shape;
+}
+
+MemoryShape with_batch(MemoryShape shape, int64_t batch, int64_t tokens) {
+  shape.batch = batch;
+  shape.tokens = tokens;
+  shape.shard_tokens = SequenceLayout{tokens, shape.ulysses}.size(shape.ulysses_rank);
+  return shape;
+}
+
+std::vector<MemoryOption> memory_options(const MemoryShape& shape) {
+  using enum MemoryCategory;
+  const MemoryForecast now = memory_forecast(shape);
+  std::vector<MemoryOption> options;
+  const auto propose = [&](const std::string& option, MemoryCategory category,
+                           const std::function<void(MemoryShape&)>& change) {
+    MemoryShape changed = shape;
+    change(changed);
+    const int64_t before = now.peak[category], after = memory_forecast(changed).peak[category];
+    if (before > after)
+      options.push_back(
+          {option, category, static_cast<double>(before - after) / static_cast<double>(before)});
+  };
+  const auto halved_sequence = [](MemoryShape& s) { s = with_batch(s, s.batch, std::max<int64_t>(1, s.tokens / 2)); };
+
+  // Tokens: what no other option makes smaller.
+  const std::string shorter = cat("--max_seq_length ", std::max<int64_t>(1, shape.tokens / 2));
+  propose(shorter, activations, halved_sequence);
+  propose(shorter, attention, halved_sequence);
+  propose(shorter, communication, halved_sequence);
+  if (shape.batch > 1)
+    propose("a batch of 1 with --gradient_accumulation_steps", activations, [](MemoryShape& s) { s.batch = 1; });
+
+  const RecomputePlan& plan = shape.recompute;
+  constexpr Recompute full = Recompute::full, keep_attention = Recompute::keep_attention;
+  if (plan.policy != full) {
+    const auto with_policy = [&](Recompute policy) {
+      return [policy](MemoryShape& s) {
+        s.recompute.policy = policy;
+        s.recompute.keep_fraction = 1;
+      };
+    };
+    propose("--recompute full", activations, with_policy(full));
+    if (plan.policy != keep_attention) propose("--recompute keep_attention", activations, with_policy(keep_attention));
+    if (plan.keep_fraction > 0.5)
+      propose("--keep_fraction 0.5", activations, [](MemoryShape& s) { s.recompute.keep_fraction /= 2; });
+  }
+  for (const int64_t every : {2, 4})
+    if (every > plan.checkpoint_every && every <= plan.layers && (plan.policy == full || plan.policy == keep_attention))
+      propose(cat("--checkpoint_every ", every), activations,
+              [every](MemoryShape& s) { s.recompute.checkpoint_every = every; });
+  if (shape.offload.activations != Offload::disk && plan.policy != Recompute::none)
+    propose("--offload_activations disk", activations, [](MemoryShape& s) { s.offload.activations = Offload::disk; });
+
+  if (shape.offload.optimizer != Offload::disk)
+    propose("--offload_optimizer disk", optimizer, [](MemoryShape& s) { s.offload.optimizer = Offload::disk; });
+  if (shape.state_bytes == 4)
+    propose("--optim_state_dtype bf16", optimizer, [](MemoryShape& s) { s.state_bytes = 2; });
+  // With one rank, as two would be.
+  const auto with_stage = [](int stage) {
+    return [stage](MemoryShape& s) {
+      s.zero = stage;
+      s.ranks = std::max(2, s.ranks);
+    };
+  };
+  const std::string where = shape.ranks > 1 ? "" : " on 2 ranks or more";
+  if (shape.zero < 1) propose(cat("--zero 1", where), optimizer, with_stage(1));
+  if (shape.zero < 2) propose(cat("--zero 2", where), gradients, with_stage(2));
+  if (shape.zero < 3) propose(cat("--zero 3", where), parameters, with_stage(3));
+  if (!shape.update_in_backward)
+    propose("--update_in_backward", gradients, [](MemoryShape& s) { s.update_in_backward = true; });
+  if (shape.zero == 3 && shape.offload.parameters != Offload::disk)
+    propose("--offload_params disk", parameters, [](MemoryShape& s) { s.offload.parameters = Offload::disk; });
+
+  const int64_t rows = shape.batch * shape.shard_tokens;
+  for (const bool head : {false, true}) {
+    const int64_t tile = std::min(rows, head ? shape.logits_tile_tokens : shape.tile_tokens);
+    if (tile < 32) continue;
+    propose(cat(head ? "--logits_tile_tokens " : "--tile_tokens ", tile / 2), tiles, [head, tile](MemoryShape& s) {
+      (head ? s.logits_tile_tokens : s.tile_tokens) = tile / 2;
+    });
+  }
+  return options;
+}
+
+}  // namespace trireme

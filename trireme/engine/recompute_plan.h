@@ -1,0 +1,55 @@
+// What each layer's forward keeps for its backward, and which layers' forward runs a second time: a choice of
+// slots a layer, read by the layer runner and the walk. No torch here: byte formulas use it too.
+//
+//   slot      shape            kept by forward                    kept by a second forward
+//   kX        [B s, M]         where a group starts               always
+//   kO        [B s, H D]       keep_attention, none               where the first did not keep kO
+//   kLse      [B, h, S]        keep_attention, none               where the first did not keep kO
+//   kQ        [B, S, h, D]     none                               where the first did not keep kO
+//   kK, kV    [B, S, k, D]     none                               where the first did not keep kO
+//   kOHeads   [B, S, h, D]     none; on one rank it is kO: never  as kQ
+//   kX1       [B s, M]         none                               always
+//   kGateUp   [B s, 2 I]       none                               always
+//
+// kX1 and kGateUp have the dtype of the matmuls, so that keeping them rounds nothing; kLse is fp32; all others
+// have the storage dtype. The layers are cut into groups of `checkpoint_every`. Backward of a group runs its
+// layers but the last forward again from the group's kept input; the last goes back from its input (and kO,
+// kLse if kept), so that no forward matmul runs more than twice in a step. With groups of one layer nothing
+// runs ahead.
+// Gradient checkpointing: arXiv 1604.06174.
+#pragma once
+
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+
+namespace trireme {
+
+enum class Recompute;  // engine/engine_options.h
+
+// Places in Saved.
+enum SavedSlot : std::size_t { kX, kO, kLse, kQ, kK, kV, kOHeads, kX1, kGateUp, kSavedSlotCount };
+using SavedSlots = std::bitset<kSavedSlotCount>;
+
+struct RecomputePlan {
+  Recompute policy{};            // of the last layers, as many as keep_fraction says; the others: full
+  int64_t checkpoint_every = 1;  // layers of a group
+  double keep_fraction = 1;
+  int64_t layers = 0;
+
+  // Layers before this one keep no more than their input, or the input of their group.
+  int64_t first_layer_of_policy() const;
+  // First layer of this one's group.
+  int64_t group_begin(int64_t layer) const { return layer - layer % checkpoint_every; }
+
+  SavedSlots kept_by_forward(int64_t layer) const;
+  // Beside those, when a layer that is not its group's last runs again.
+  SavedSlots kept_by_rerun(int64_t layer) const;
+};
+
+// ConfigError: checkpoint_every < 1, or > 1 with policy none (which recomputes nothing); keep_fraction outside
+// [0, 1], or not 1 with policy full (which keeps the same everywhere).
+RecomputePlan make_recompute_plan(Recompute policy, int64_t checkpoint_every, double keep_fraction,
+                                  int64_t layers);
+
+}  // namespace trireme

@@ -1,0 +1,17 @@
+// Where a rank's memory goes, as a table for people: each category's bytes now, at its peak, when the total
+// was largest, and by the byte formulas (engine/memory_bytes.h).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "trireme/device/memory_account.h"
+#include "trireme/engine/memory_bytes.h"
+
+namespace trireme {
+
+// Lines of equal width that end in newlines; without a forecast the last column is left out. Not collective:
+// it is about one rank.
+std::string memory_report(const MemoryState& state, const std::optional<MemoryForecast>& forecast = std::nullopt);
+
+}  // namespace trireme

@@ -1,0 +1,41 @@
+// Spans on disk: written straight from the tensors' memory, read into new memory. A layer keeps its regions
+// from step to step while its sizes stay.
+#pragma once
+
+#include <vector>
+
+#include "trireme/memory/span_storage.h"
+#include "trireme/memory/spill_file.h"
+
+namespace trireme {
+
+class DiskSpans final : public SpanStorage {
+ public:
+  // Spans lie on the host; with `pinned`, those that are read back are pinned for copies to a GPU. The file
+  // outlives this object.
+  DiskSpans(int64_t layers, SpillFile& file, bool pinned);
+  ~DiskSpans() override;
+
+  void store(int64_t layer, const std::vector<at::Tensor>& spans) override;
+  void stored(int64_t layer) override;
+  void fetch(int64_t layer) override;
+  std::vector<at::Tensor> fetched(int64_t layer) override;
+  bool storing(int64_t layer) const override;
+
+ private:
+  struct Place {
+    bool holds = false;
+    std::vector<SpillFile::Region> regions;
+    std::vector<at::Tensor> buffers;             // being read into
+    std::vector<SpillFile::Transfer> transfers;  // after what they work on: they wait when they go
+  };
+  Place& place(int64_t layer) { return places_.at(static_cast<size_t>(layer)); }
+  void reserve(Place& place, const std::vector<at::Tensor>& spans);
+  void release(Place& place);
+
+  SpillFile& file_;
+  const bool pinned_;
+  std::vector<Place> places_;
+};
+
+}  // namespace trireme

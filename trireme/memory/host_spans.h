@@ -1,0 +1,42 @@
+// Spans of a GPU's memory in pinned memory of the host, copied on a stream of their own, and from there, with
+// `behind`, on to where that puts them (disk).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "trireme/memory/copy_stream.h"
+#include "trireme/memory/span_storage.h"
+
+namespace trireme {
+
+class HostSpans final : public SpanStorage {
+ public:
+  HostSpans(int64_t layers, at::Device device, std::unique_ptr<SpanStorage> behind = nullptr);
+
+  void store(int64_t layer, const std::vector<at::Tensor>& spans) override;
+  void stored(int64_t layer) override;
+  void fetch(int64_t layer) override;
+  std::vector<at::Tensor> fetched(int64_t layer) override;
+  bool storing(int64_t layer) const override;
+
+ private:
+  struct Place {
+    std::vector<at::Tensor> device;  // given to store, or being fetched
+    std::vector<at::Tensor> host;
+    CopyStream::Mark copied;
+    bool storing = false;
+    bool behind = false;  // they lie there
+  };
+  Place& place(int64_t layer) { return places_.at(static_cast<size_t>(layer)); }
+  at::Tensor empty_on_device(const at::Tensor& host) const;
+
+  at::Device device_;
+  CopyStream copies_;
+  std::vector<Place> places_;
+  std::unique_ptr<SpanStorage> behind_;
+  std::optional<int64_t> last_behind_;  // may still be using the host's memory
+};
+
+}  // namespace trireme

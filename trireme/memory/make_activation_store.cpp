@@ -1,0 +1,24 @@
+#include "trireme/memory/make_activation_store.h"
+
+#include "trireme/base/error.h"
+#include "trireme/memory/disk_spans.h"
+#include "trireme/memory/host_spans.h"
+#include "trireme/memory/offloaded_activations.h"
+
+namespace trireme {
+
+std::unique_ptr<ActivationStore> make_activation_store(int64_t layers, at::Device device, Offload place,
+                                                       SpillFile* spill) {
+  const bool on_host = device.is_cpu();
+  if (place == Offload::none || (place == Offload::cpu && on_host))
+    return std::make_unique<DeviceActivationStore>(layers);
+  std::unique_ptr<SpanStorage> elsewhere;
+  if (place == Offload::disk) {
+    TRIREME_ASSERT(spill != nullptr, "offload to disk without a file");
+    elsewhere = std::make_unique<DiskSpans>(layers, *spill, /*pinned=*/!on_host);
+  }
+  if (!on_host) elsewhere = std::make_unique<HostSpans>(layers, device, std::move(elsewhere));
+  return std::make_unique<OffloadedActivations>(layers, std::move(elsewhere));
+}
+
+}  // namespace trireme

@@ -1,0 +1,27 @@
+// A file without a name: nobody can open it, and the system takes its blocks back when the process ends,
+// however it ends.
+#pragma once
+
+#include <filesystem>
+
+namespace trireme {
+
+class NamelessFile {
+ public:
+  enum class Way {
+    automatic,  // O_TMPFILE, and where the file system has none, unlinked
+    unlinked,   // made with a name that is taken away at once
+  };
+  // Open for reading and writing, empty. ConfigError when the folder is missing or cannot be written.
+  explicit NamelessFile(const std::filesystem::path& folder, Way way = Way::automatic);
+  ~NamelessFile();
+  NamelessFile(const NamelessFile&) = delete;
+  NamelessFile& operator=(const NamelessFile&) = delete;
+
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_ = -1;
+};
+
+}  // namespace trireme

@@ -1,0 +1,28 @@
+// Where a part of the training state lies while no computation reads it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace trireme {
+
+enum class Offload {
+  none,  // on the device
+  cpu,   // in the host's memory (pinned on a GPU; on a CPU this is where it lies anyway)
+  disk,  // in a file without a name: gone when the process ends, however it ends
+};
+
+struct OffloadOptions {
+  Offload parameters = Offload::none;   // the values that compute reads, this rank's shard
+  Offload optimizer = Offload::none;    // fp32 masters where they are not those values, and the moments
+  Offload activations = Offload::none;  // what forward keeps for backward
+  std::filesystem::path folder;         // for disk
+  int64_t limit_bytes = 0;              // of this rank's files on disk; 0: what the disk holds
+};
+
+inline bool uses_disk(const OffloadOptions& options) {
+  return options.parameters == Offload::disk || options.optimizer == Offload::disk ||
+         options.activations == Offload::disk;
+}
+
+}  // namespace trireme

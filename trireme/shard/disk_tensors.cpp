@@ -1,0 +1,82 @@
+#include "trireme/shard/disk_tensors.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+DiskTensors::DiskTensors(const std::vector<int64_t>& elements, at::ScalarType dtype, SpillFile& spill)
+    : dtype_(dtype), spill_(spill), places_(elements.size()) {
+  const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  for (size_t unit = 0; unit < elements.size(); ++unit) {
+    places_[unit].elements = elements[unit];
+    if (elements[unit] > 0) places_[unit].region = spill_.reserve(elements[unit] * element_bytes);
+  }
+}
+
+DiskTensors::~DiskTensors() {
+  for (Place& place : places_) {
+    // Its destructor waits: the region may not go to others while a transfer works on it.
+    place.transfer = {};
+    if (place.elements > 0 && place.region.bytes > 0) spill_.release(place.region);
+  }
+}
+
+void DiskTensors::begin_read(Place& place) {
+  place.values = at::empty({place.elements}, dtype_);
+  place.content = Content::whole;
+  if (place.elements == 0) return;
+  if (!place.written) {
+    place.values.zero_();
+    return;
+  }
+  place.transfer = spill_.read(place.region, place.values.mutable_data_ptr());
+  place.content = Content::reading;
+}
+
+// Waits for the transfer under way; its values are whole afterwards, in memory and, after a write, on disk.
+void DiskTensors::finish(Place& place) {
+  if (place.content != Content::reading && place.content != Content::writing) return;
+  place.transfer.wait();
+  place.transfer = {};
+  place.content = Content::whole;
+}
+
+void DiskTensors::prefetch(int unit) {
+  Place& at = place(unit);
+  if (at.content == Content::absent) begin_read(at);
+}
+
+at::Tensor DiskTensors::open(int unit) {
+  Place& at = place(unit);
+  TRIREME_ASSERT(!at.open, "unit ", unit, " is open already");
+  if (at.content == Content::absent) begin_read(at);
+  if (at.content == Content::writing) writing_.erase(std::find(writing_.begin(), writing_.end(), unit));
+  finish(at);
+  at.open = true;
+  return at.values;
+}
+
+void DiskTensors::close(int unit, bool changed) {
+  Place& at = place(unit);
+  TRIREME_ASSERT(at.open, "unit ", unit, " is not open");
+  at.open = false;
+  if (!changed || at.elements == 0) {
+    at.values = at::Tensor();
+    at.content = Content::absent;
+    return;
+  }
+  at.transfer = spill_.write(at.region, at.values.const_data_ptr());
+  at.content = Content::writing;
+  at.written = true;
+  writing_.push_back(unit);
+  if (writing_.size() <= kMostWrites) return;
+  Place& oldest = place(writing_.front());
+  writing_.pop_front();
+  finish(oldest);
+  oldest.values = at::Tensor();
+  oldest.content = Content::absent;
+}
+
+}  // namespace trireme

@@ -1,0 +1,43 @@
+// Units' tensors on disk. In memory: those that are open, those read ahead, and at most kMostWrites that are on
+// their way back.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "trireme/shard/unit_tensors.h"
+
+namespace trireme {
+
+class DiskTensors final : public UnitTensors {
+ public:
+  // Reserves the space of all units at once: a disk that is too small shows before training begins.
+  DiskTensors(const std::vector<int64_t>& elements, at::ScalarType dtype, SpillFile& spill);
+  ~DiskTensors() override;
+  at::Tensor open(int unit) override;
+  void close(int unit, bool changed) override;
+  void prefetch(int unit) override;
+
+ private:
+  static constexpr size_t kMostWrites = 2;
+  enum class Content { absent, reading, writing, whole };
+  struct Place {
+    int64_t elements = 0;
+    SpillFile::Region region;
+    bool written = false;  // else its values are zero
+    bool open = false;
+    Content content = Content::absent;
+    at::Tensor values;  // unless absent
+    SpillFile::Transfer transfer;
+  };
+  Place& place(int unit) { return places_.at(static_cast<size_t>(unit)); }
+  void begin_read(Place& place);
+  void finish(Place& place);
+
+  at::ScalarType dtype_;
+  SpillFile& spill_;
+  std::vector<Place> places_;
+  std::deque<int> writing_;  // in the order in which they began
+};
+
+}  // namespace trireme

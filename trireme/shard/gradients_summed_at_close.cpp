@@ -1,0 +1,89 @@
+// A unit's whole gradient exists while it is open; at its close it is summed over ranks, and this rank's share is
+// kept, or handed over and dropped.
+#include "trireme/base/error.h"
+#include "trireme/comm/collectives.h"
+#include "trireme/shard/gradient_store.h"
+#include "trireme/shard/unit_shares.h"
+
+namespace trireme {
+namespace {
+
+class GradientsSummedAtClose final : public GradientStore {
+ public:
+  GradientsSummedAtClose(const std::vector<FlatUnit>& units, Group& group, bool shard,
+                         const GradientSettings& settings, OnSummed on_summed)
+      : group_(group),
+        shard_(shard && group.size() > 1),
+        settings_(settings),
+        on_summed_(std::move(on_summed)),
+        open_(units.size()),
+        sums_(units.size()) {
+    for (const FlatUnit& unit : units) unit_elements_.push_back(unit.elements);
+    if (on_summed_) return;
+    const auto options = at::TensorOptions().dtype(at::kFloat).device(settings.step_device);
+    for (size_t unit = 0; unit < units.size(); ++unit) sums_[unit] = at::zeros({share(unit).elements}, options);
+  }
+
+  at::Tensor open(int unit) override {
+    at::Tensor& gradient = open_.at(static_cast<size_t>(unit));
+    if (!gradient.defined())
+      gradient = at::zeros({unit_elements_[static_cast<size_t>(unit)]},
+                           at::TensorOptions().dtype(at::kFloat).device(settings_.device));
+    return gradient;
+  }
+  void close(int unit) override {
+    at::Tensor gradient = std::exchange(open_.at(static_cast<size_t>(unit)), at::Tensor());
+    TRIREME_ASSERT(gradient.defined(), "unit ", unit, " is not open");
+    at::Tensor sum = sum_gradient(group_, gradient, shard_, settings_.reduce_dtype);
+    gradient = at::Tensor();
+    sum = sum.to(settings_.step_device);
+    if (on_summed_) {
+      on_summed_(unit, sum);
+    } else {
+      sums_[static_cast<size_t>(unit)].add_(sum);
+    }
+  }
+  void finish() override {}
+  at::Tensor summed(int unit) override {
+    const at::Tensor& sum = sums_.at(static_cast<size_t>(unit));
+    TRIREME_ASSERT(sum.defined(), "gradients are not kept with update_in_backward");
+    return sum;
+  }
+  at::Tensor whole(int unit) override {
+    const at::Tensor sum = summed(unit);
+    if (!shard_) return sum;
+    return all_gather(group_, sum.to(settings_.device).contiguous(),
+                      share_sizes(unit_elements_[static_cast<size_t>(unit)], group_.size()));
+  }
+  bool sharded() const override { return shard_; }
+  at::Device device() const override { return settings_.device; }
+  void clear() override {
+    for (at::Tensor& open : open_) open = at::Tensor();  // of a step that ended early
+    for (at::Tensor& sum : sums_)
+      if (sum.defined()) sum.zero_();
+  }
+
+ private:
+  UnitShare share(size_t unit) const {
+    return shard_ ? share_of(unit_elements_[unit], group_.size(), group_.rank())
+                  : UnitShare{0, unit_elements_[unit]};
+  }
+
+  Group& group_;
+  bool shard_;
+  GradientSettings settings_;
+  OnSummed on_summed_;
+  std::vector<int64_t> unit_elements_;
+  std::vector<at::Tensor> open_;
+  std::vector<at::Tensor> sums_;
+};
+
+}  // namespace
+
+std::unique_ptr<GradientStore> make_gradients_summed_at_close(const std::vector<FlatUnit>& units, Group& group,
+                                                              bool shard, const GradientSettings& settings,
+                                                              OnSummed on_summed) {
+  return std::make_unique<GradientsSummedAtClose>(units, group, shard, settings, std::move(on_summed));
+}
+
+}  // namespace trireme

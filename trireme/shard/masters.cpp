@@ -1,0 +1,36 @@
+#include "trireme/shard/masters.h"
+
+#include "trireme/comm/collectives.h"
+
+namespace trireme {
+
+std::vector<UnitShare> owned_shares(const std::vector<FlatUnit>& units, const Group& group, bool sharded) {
+  std::vector<UnitShare> shares;
+  shares.reserve(units.size());
+  for (const FlatUnit& unit : units)
+    shares.push_back(sharded ? share_of(unit.elements, group.size(), group.rank())
+                             : UnitShare{0, unit.elements});
+  return shares;
+}
+
+std::unique_ptr<UnitTensors> make_masters(const std::vector<UnitShare>& shares,
+                                          const ParameterSettings& settings) {
+  if (!settings.masters || settings.compute_dtype == at::kFloat) return nullptr;
+  std::vector<int64_t> elements;
+  elements.reserve(shares.size());
+  for (const UnitShare& share : shares) elements.push_back(share.elements);
+  return make_unit_tensors(elements, at::kFloat, settings.device, settings.optimizer, settings.spill);
+}
+
+at::Device step_device(const ParameterSettings& settings) {
+  return settings.optimizer == Offload::none ? settings.device : at::Device(at::kCPU);
+}
+
+at::Tensor gather_shares(Group& group, const at::Tensor& share, int64_t unit_elements, bool sharded,
+                         at::Device device) {
+  if (!sharded) return share;
+  // Backends take tensors of the run's device.
+  return all_gather(group, share.to(device).contiguous(), share_sizes(unit_elements, group.size()));
+}
+
+}  // namespace trireme

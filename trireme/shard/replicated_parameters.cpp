@@ -1,0 +1,87 @@
+// Values whole on every rank (ZeRO none, optimizer, gradients): a gather finds them at hand; after a step of
+// sharded masters, the ranks trade their shares of the new values.
+#include "trireme/comm/collectives.h"
+#include "trireme/shard/masters.h"
+#include "trireme/shard/parameter_store.h"
+
+namespace trireme {
+namespace {
+
+class ReplicatedParameters final : public ParameterStore {
+ public:
+  ReplicatedParameters(const std::vector<FlatUnit>& units, Group& group, bool shard_masters,
+                       const ParameterSettings& settings)
+      : group_(group),
+        sharded_(shard_masters),
+        settings_(settings),
+        shares_(owned_shares(units, group, shard_masters)),
+        masters_(make_masters(shares_, settings)),
+        stepped_(units.size()) {
+    const auto options = at::TensorOptions().dtype(settings.compute_dtype).device(settings.device);
+    for (const FlatUnit& unit : units) values_.push_back(at::zeros({unit.elements}, options));
+  }
+
+  at::Tensor gather(int unit) override { return values_.at(static_cast<size_t>(unit)); }
+  void release(int) override {}
+
+  void prefetch_master(int unit) override {
+    if (masters_) masters_->prefetch(unit);
+  }
+  at::Tensor open_master(int unit) override {
+    at::Tensor& stepped = stepped_.at(static_cast<size_t>(unit));
+    stepped = masters_ ? masters_->open(unit) : own_values(unit).to(step_device(settings_));
+    return stepped;
+  }
+  void close_master(int unit) override {
+    at::Tensor& stepped = stepped_.at(static_cast<size_t>(unit));
+    at::Tensor own = own_values(unit);
+    if (own.data_ptr() != stepped.data_ptr()) own.copy_(stepped);
+    stepped = at::Tensor();
+    if (masters_) masters_->close(unit, true);
+    if (sharded_ && group_.size() > 1) {
+      at::Tensor& whole = values_[static_cast<size_t>(unit)];
+      whole.copy_(all_gather(group_, own.contiguous(), share_sizes(whole.size(0), group_.size())));
+    }
+  }
+
+  at::Tensor whole_master(int unit) override {
+    const at::Tensor& values = values_.at(static_cast<size_t>(unit));
+    if (!masters_) return values;
+    const at::Tensor master = masters_->open(unit);
+    at::Tensor whole = gather_shares(group_, master, values.size(0), sharded_, settings_.device);
+    if (whole.is_same(master) && settings_.optimizer == Offload::disk) whole = whole.clone();
+    masters_->close(unit, false);
+    return whole;
+  }
+  void set(int unit, const at::Tensor& whole) override {
+    values_.at(static_cast<size_t>(unit)).copy_(whole);
+    if (!masters_) return;
+    const UnitShare& share = shares_[static_cast<size_t>(unit)];
+    masters_->open(unit).copy_(whole.narrow(0, share.begin, share.elements));
+    masters_->close(unit, true);
+  }
+
+ private:
+  at::Tensor own_values(int unit) const {
+    const UnitShare& share = shares_.at(static_cast<size_t>(unit));
+    return values_.at(static_cast<size_t>(unit)).narrow(0, share.begin, share.elements);
+  }
+
+  Group& group_;
+  bool sharded_;
+  ParameterSettings settings_;
+  std::vector<UnitShare> shares_;
+  std::vector<at::Tensor> values_;
+  std::unique_ptr<UnitTensors> masters_;  // null: the values are the masters
+  std::vector<at::Tensor> stepped_;       // what open_master gave
+};
+
+}  // namespace
+
+std::unique_ptr<ParameterStore> make_replicated_parameters(const std::vector<FlatUnit>& units, Group& group,
+                                                           bool shard_masters,
+                                                           const ParameterSettings& settings) {
+  return std::make_unique<ReplicatedParameters>(units, group, shard_masters, settings);
+}
+
+}  // namespace trireme

@@ -1,0 +1,22 @@
+// The loop behind stochastic_rounding.cpp, one for each x86-64 level.
+#pragma once
+
+#include <stdint.h>
+
+namespace trireme {
+
+// Bits of fp32 [count] -> bits of bf16 [count]; `from` is element `first_element` of what has `key`.
+using RoundingKernel = void (*)(const uint32_t* from, uint16_t* to, int64_t count, uint64_t key,
+                                uint64_t first_element);
+
+namespace simd_base {
+void round_block(const uint32_t* from, uint16_t* to, int64_t count, uint64_t key, uint64_t first_element);
+}
+namespace simd_v3 {
+void round_block(const uint32_t* from, uint16_t* to, int64_t count, uint64_t key, uint64_t first_element);
+}
+namespace simd_v4 {
+void round_block(const uint32_t* from, uint16_t* to, int64_t count, uint64_t key, uint64_t first_element);
+}
+
+}  // namespace trireme

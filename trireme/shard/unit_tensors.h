@@ -1,0 +1,32 @@
+// One flat tensor a unit (parameter shards, fp32 masters, a moment of AdamW), lying on the device, on the host or
+// on disk. A user opens a unit to read or change it and closes it; what lies on disk is read ahead of its use and
+// written back while later work goes on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "trireme/memory/offload.h"
+#include "trireme/memory/spill_file.h"
+
+namespace trireme {
+
+class UnitTensors {
+ public:
+  virtual ~UnitTensors() = default;
+  // The unit's values, on the device for Offload::none, else on the host; valid until close.
+  virtual at::Tensor open(int unit) = 0;
+  // `changed`: the values were written to and are to be kept.
+  virtual void close(int unit, bool changed) = 0;
+  // The unit will be opened soon.
+  virtual void prefetch(int unit) = 0;
+};
+
+// Zero to begin with; `elements[u]` of unit u. `spill` is needed for Offload::disk alone, and outlives the result.
+std::unique_ptr<UnitTensors> make_unit_tensors(const std::vector<int64_t>& elements, at::ScalarType dtype,
+                                               at::Device device, Offload place, SpillFile* spill);
+
+}  // namespace trireme

@@ -1,0 +1,60 @@
+// Every rank accumulates whole gradients; they are summed over ranks when the step's backward is done.
+#include "trireme/comm/collectives.h"
+#include "trireme/shard/gradient_store.h"
+#include "trireme/shard/unit_shares.h"
+
+namespace trireme {
+namespace {
+
+class WholeGradients final : public GradientStore {
+ public:
+  WholeGradients(const std::vector<FlatUnit>& units, Group& group, bool shard, const GradientSettings& settings)
+      : group_(group), shard_(shard && group.size() > 1), settings_(settings) {
+    const auto options = at::TensorOptions().dtype(at::kFloat).device(settings.device);
+    for (const FlatUnit& unit : units) gradients_.push_back(at::zeros({unit.elements}, options));
+  }
+
+  at::Tensor open(int unit) override { return gradients_.at(static_cast<size_t>(unit)); }
+  void close(int) override {}
+  void finish() override {
+    for (at::Tensor& gradient : gradients_) {
+      const at::Tensor sum = sum_gradient(group_, gradient, shard_, settings_.reduce_dtype);
+      if (shard_) own(gradient).copy_(sum);
+    }
+  }
+  at::Tensor summed(int unit) override {
+    const at::Tensor& gradient = gradients_.at(static_cast<size_t>(unit));
+    return (shard_ ? own(gradient) : gradient).to(settings_.step_device);
+  }
+  at::Tensor whole(int unit) override {
+    const at::Tensor& gradient = gradients_.at(static_cast<size_t>(unit));
+    if (!shard_) return gradient;
+    return all_gather(group_, own(gradient).contiguous(), share_sizes(gradient.size(0), group_.size()));
+  }
+  bool sharded() const override { return shard_; }
+  at::Device device() const override { return settings_.device; }
+  void clear() override {
+    for (at::Tensor& gradient : gradients_) gradient.zero_();
+  }
+
+ private:
+  // This rank's share, which holds the sum after finish; the rest is then of no use.
+  at::Tensor own(const at::Tensor& gradient) const {
+    const UnitShare share = share_of(gradient.size(0), group_.size(), group_.rank());
+    return gradient.narrow(0, share.begin, share.elements);
+  }
+
+  Group& group_;
+  bool shard_;
+  GradientSettings settings_;
+  std::vector<at::Tensor> gradients_;
+};
+
+}  // namespace
+
+std::unique_ptr<GradientStore> make_whole_gradients(const std::vector<FlatUnit>& units, Group& group, bool shard,
+                                                    const GradientSettings& settings) {
+  return std::make_unique<WholeGradients>(units, group, shard, settings);
+}
+
+}  // namespace trireme
