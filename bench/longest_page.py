@@ -95,7 +95,7 @@ def page(header, rows):
              *machine_lines(header), *model_lines(header),
              "- a length counts when two training steps end within the limit; tried by doubling, then by halves down to "
              f"{header['resolution']:g} of the length",
-             f"- limit, for all alike: {header['limit_gib']:g} GiB of RssAnon + RssShmem by {header['limiter']}",
+             f"- limit, for all alike: {header['limit_gib']:g} GiB by {header['limiter']}; peaks are RssAnon + RssShmem of all processes",
              f"- a run may take {header['trial_minutes']:g} minutes; one process, all cores; seconds and tokens/s are the second step's"]
     losses = []
     for dtype in DTYPES:

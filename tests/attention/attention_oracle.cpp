@@ -13,6 +13,12 @@ at::Tensor seen(int64_t tokens, int64_t window) {
   return mask.to(at::kBool);
 }
 
+// A matrix product of 16-bit inputs whose result is rounded to their type; sums in fp32, as processors with such
+// products have them (libtorch's own, where there are none, are slow).
+at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
+  return at::mm(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
+}
+
 }  // namespace
 
 OracleResult attention_oracle(const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
@@ -60,16 +66,16 @@ OracleResult plain_low_precision(const at::Tensor& q, const at::Tensor& k, const
       const int64_t kv = kv_of_query[head];
       const at::Tensor q_SD = q[b].select(1, head), k_SD = k[b].select(1, kv), v_SD = v[b].select(1, kv);
       const at::Tensor do_SD = d_o[b].select(1, head);
-      const at::Tensor scores = at::mm(q_SD, k_SD.t()).to(at::kFloat) * scale;
+      const at::Tensor scores = product(q_SD, k_SD.t()).to(at::kFloat) * scale;
       const at::Tensor p = at::softmax(scores.masked_fill(hidden, -INFINITY), 1);
       const at::Tensor p_low = p.to(dtype);
-      const at::Tensor o = at::mm(p_low, v_SD);
+      const at::Tensor o = product(p_low, v_SD);
       r.o[b].select(1, head).copy_(o);
-      const at::Tensor dp = at::mm(do_SD, v_SD.t()).to(at::kFloat);
+      const at::Tensor dp = product(do_SD, v_SD.t()).to(at::kFloat);
       const at::Tensor ds = (p * (dp - (p * dp).sum(1, true)) * scale).to(dtype);
-      r.dq[b].select(1, head).copy_(at::mm(ds, k_SD));
-      r.dk[b].select(1, kv).add_(at::mm(ds.t(), q_SD).to(at::kFloat));
-      r.dv[b].select(1, kv).add_(at::mm(p_low.t(), do_SD).to(at::kFloat));
+      r.dq[b].select(1, head).copy_(product(ds, k_SD));
+      r.dk[b].select(1, kv).add_(product(ds.t(), q_SD).to(at::kFloat));
+      r.dv[b].select(1, kv).add_(product(p_low.t(), do_SD).to(at::kFloat));
     }
   r.dk = r.dk.to(dtype);
   r.dv = r.dv.to(dtype);

@@ -193,7 +193,10 @@ TEST(LocalAttention, bf16_error_is_at_most_twice_the_plain_one) {
 }
 
 TEST(LocalAttention, fp16_error_is_at_most_twice_the_plain_one) {
-  expect_low_precision_law(at::kHalf, cpu_kernels(at::kHalf));
+  std::vector<std::unique_ptr<LocalAttention>> kernels;
+  kernels.push_back(make_local_attention(AttentionKernel::flash, at::kCPU, at::kHalf));
+  kernels.push_back(make_local_attention(AttentionKernel::reference, at::kCPU, at::kHalf));
+  expect_low_precision_law(at::kHalf, kernels);
 }
 
 // What fp16 cannot hold is infinite or NaN, so that a loss scaler sees it, and never a wrong number.

@@ -66,7 +66,7 @@ struct Measured {
 
 std::vector<Measured> measure(const Case& test, int threads) {
   const TemporaryFolder folder;
-  write_tiny_model(folder.path(), test.config());
+  testing::write_tiny_model(folder.path(), test.config());
   EngineOptions options;
   options.ulysses = test.ulysses;
   options.tile_tokens = kTile_tokens;
@@ -79,13 +79,6 @@ std::vector<Measured> measure(const Case& test, int threads) {
     at::set_num_threads(threads);
     const auto engine = assemble(world, folder.path(), options);
     const ModelConfig& config = engine->config();
-    ChosenSizes chosen;
-    if (options.precision == Precision::bf16) chosen.storage = at::kBFloat16;
-    if (options.bf16_matmul == Bf16Matmul::native) chosen.tile = at::kBFloat16;
-    chosen.tile_tokens = kTile_tokens;
-    chosen.logits_tile_tokens = kLogitsTile_tokens;
-    chosen.recompute = make_recompute_plan(options.recompute, options.checkpoint_every, options.keep_fraction,
-                                           config.num_hidden_layers);
     const Mesh& mesh = engine->mesh();
     const auto sample = static_cast<uint64_t>(mesh.dp_index);
     for (uint64_t step = 0; step < 2; ++step)
@@ -94,8 +87,7 @@ std::vector<Measured> measure(const Case& test, int threads) {
                          1e-3);
     Measured& mine = of_ranks[static_cast<size_t>(mesh.all->rank())];
     mine.state = engine->memory_account()->state();
-    mine.forecast = memory_forecast(
-        with_batch(memory_shape(config, options, mesh, chosen), test.batch, test.tokens));
+    mine.forecast = memory_forecast(engine->memory_shape(test.batch, test.tokens));
   });
   return of_ranks;
 }

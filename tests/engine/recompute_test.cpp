@@ -3,6 +3,7 @@
 #include <limits>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -94,18 +95,21 @@ TEST(Recompute, every_plan_gives_losses_and_gradients_of_keeping_everything_to_t
   }
 }
 
-TEST(Recompute, plans_are_bitwise_equal_in_bf16_whichever_dtype_multiplies) {
+TEST(Recompute, plans_are_bitwise_equal_in_16_bits_whichever_dtype_multiplies) {
   testing::TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), five_layers());
-  for (const at::ScalarType compute : {at::kBFloat16, at::kFloat})
+  using Dtypes = std::pair<at::ScalarType, at::ScalarType>;
+  for (const auto& [storage, compute] : {Dtypes{at::kBFloat16, at::kBFloat16},
+                                         Dtypes{at::kBFloat16, at::kFloat}, Dtypes{at::kHalf, at::kFloat}})
     for (const int ranks : {1, 2}) {
-      const WatchedRun run{.ranks = ranks, .storage = at::kBFloat16, .compute = compute};
+      const WatchedRun run{.ranks = ranks, .storage = storage, .compute = compute};
       const auto none = testing::walk_once(folder.path(), run, plan_of(Recompute::none));
       for (const RecomputePlan& plan :
            {plan_of(Recompute::full), plan_of(Recompute::full, 3), plan_of(Recompute::keep_attention),
             plan_of(Recompute::keep_attention, 2, 0.5), plan_of(Recompute::none, 1, 0.5)})
-        expect_same_bits(testing::walk_once(folder.path(), run, plan), none,
-                         cat(name_of(plan), ", ", ranks, " ranks, matmuls in ", compute));
+        expect_same_bits(
+            testing::walk_once(folder.path(), run, plan), none,
+            cat(name_of(plan), ", ", ranks, " ranks, values in ", storage, ", matmuls in ", compute));
     }
 }
 

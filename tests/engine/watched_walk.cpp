@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
@@ -203,6 +204,7 @@ std::vector<at::Tensor> read_units(const std::filesystem::path& folder, const Mo
 void walk_rank(World& world, const std::filesystem::path& folder, const WatchedRun& run,
                const RecomputePlan& plan, WalkRecord& record) {
   const at::NoGradGuard no_autograd;
+  at::set_num_threads(1);  // walks of a millisecond gain nothing from more
   const ModelConfig config = read_model_config(folder);
   const ModelLayout layout = make_model_layout(config);
   const Mesh mesh = make_mesh(world, {.ulysses = run.ranks});

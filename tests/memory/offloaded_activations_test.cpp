@@ -20,7 +20,9 @@ namespace {
 
 using ::testing::HasSubstr;
 using trireme::testing::message_of;
+using trireme::testing::open_file_in;
 using trireme::testing::SmallFiles;
+using trireme::testing::status_of;
 using trireme::testing::TemporaryFolder;
 
 constexpr int64_t kLayers = 7;
@@ -151,6 +153,7 @@ TEST(OffloadedActivations, use_the_same_space_in_every_step_and_none_of_an_earli
   const int64_t longer = file.reserved_bytes();
   EXPECT_GT(longer, 2 * once);
   EXPECT_EQ(file.peak_reserved_bytes(), longer);
+  EXPECT_EQ(status_of(open_file_in(folder.path())).st_size, longer) << "laid out without holes";
   walk(store, 500);
   EXPECT_EQ(file.reserved_bytes(), once);
 }

@@ -28,4 +28,9 @@ void DeviceMemoryObserver::recount(const void* data, MemoryCategory category) {
   block.place.account->move(std::exchange(block.place.category, category), category, block.bytes);
 }
 
+RankMemory make_rank_memory(at::Device device) {
+  return {std::make_shared<MemoryAccount>(),
+          device.is_cpu() ? nullptr : std::make_shared<DeviceMemoryObserver>()};
+}
+
 }  // namespace trireme

@@ -1,14 +1,16 @@
 // Counts a GPU's tensors in a MemoryAccount. libtorch's CUDA caching allocator reports every block that it
 // gives and takes back, with its bytes, to a reporter that the calling thread carries; this is one.
 //
-//   auto observer = std::make_shared<DeviceMemoryObserver>();
-//   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, observer);
+//   const RankMemory memory = make_rank_memory(device);
+//   const RankMemoryScope counted(memory);
 //
 // Used only when the device is not the CPU. Builds without CUDA compile it, and its test plays the
 // allocator's part; no test of this tree has seen it behind a real CUDA allocator.
 #pragma once
 
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 #include <ATen/ATen.h>
@@ -35,6 +37,25 @@ class DeviceMemoryObserver final : public c10::MemoryReportingInfoBase {
   };
   std::mutex mutex_;
   std::unordered_map<const void*, Block> blocks_;
+};
+
+// What counts a rank's memory.
+struct RankMemory {
+  std::shared_ptr<MemoryAccount> account;
+  std::shared_ptr<DeviceMemoryObserver> observer;  // null on the CPU, whose allocator counts
+};
+RankMemory make_rank_memory(at::Device device);
+
+// Allocations of this thread, on the host and the device, are counted in the rank's account.
+class RankMemoryScope {
+ public:
+  explicit RankMemoryScope(const RankMemory& memory) : scope_(memory.account, MemoryCategory::other) {
+    if (memory.observer) guard_.emplace(c10::DebugInfoKind::PROFILER_STATE, memory.observer);
+  }
+
+ private:
+  MemoryScope scope_;
+  std::optional<c10::DebugInfoGuard> guard_;
 };
 
 }  // namespace trireme

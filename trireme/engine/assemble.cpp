@@ -4,6 +4,7 @@
 #include "trireme/base/sizes.h"
 #include "trireme/device/processor.h"
 #include "trireme/engine/check_options.h"
+#include "trireme/engine/memory_shape.h"
 #include "trireme/engine/recompute_plan.h"
 #include "trireme/engine/training_engine.h"
 #include "trireme/memory/make_activation_store.h"
@@ -163,6 +164,8 @@ std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& mode
                                  const EngineOptions& options) {
   const at::NoGradGuard no_autograd;
   auto parts = std::make_unique<EngineParts>();
+  parts->memory = make_rank_memory(options.device);
+  const RankMemoryScope counted(parts->memory);
   parts->config = read_model_config(model_dir);
   parts->options = options;
   check_engine_options(options);
@@ -201,6 +204,9 @@ std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& mode
       config, parts->layout, *parts->mesh.ulysses, *parts->layers, *parts->parameters,
       WalkSettings{options.device, dtypes.storage, logits_tile_tokens, options.strict_divisible});
   parts->description = describe(*parts, dtypes, tile_tokens, logits_tile_tokens);
+  parts->memory_shape = memory_shape(config, options, parts->mesh,
+                                     {dtypes.storage, dtypes.tile, tile_tokens, logits_tile_tokens, plan});
+  parts->memory.account->reset_peaks();  // loading is over
   return std::make_unique<TrainingEngine>(std::move(parts));
 }
 

@@ -17,7 +17,9 @@
 
 #include "trireme/comm/mesh.h"
 #include "trireme/data/token_batch.h"
+#include "trireme/device/memory_account.h"
 #include "trireme/engine/engine_options.h"
+#include "trireme/engine/memory_bytes.h"
 #include "trireme/model/model_config.h"
 #include "trireme/model/parameter_layout.h"
 
@@ -52,6 +54,10 @@ class Engine {
   virtual const ModelLayout& layout() const = 0;
   virtual const EngineOptions& options() const = 0;
   virtual Mesh& mesh() = 0;
+  // Bytes of this rank's tensors by what they are for; peaks are those since the engine was assembled.
+  virtual std::shared_ptr<MemoryAccount> memory_account() = 0;
+  // The byte formulas' arguments for this rank and micro-batches of `batch` samples of `tokens` tokens.
+  virtual MemoryShape memory_shape(int64_t batch, int64_t tokens) const = 0;
   // "attention flash-cpu fp32; matmul bf16 values in fp32; ..." for logs and `trireme info`.
   virtual std::string description() const = 0;
 

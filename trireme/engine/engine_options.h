@@ -62,10 +62,10 @@ struct EngineOptions {
   bool strict_divisible = false;  // refuse lengths that the ulysses degree does not divide
   ZeroStage zero = ZeroStage::none;
   at::ScalarType reduce_dtype = at::kFloat;  // in which gradients travel: fp32 or bf16; they are summed in fp32
-  OffloadOptions offload;
+  OffloadOptions offload = {};
   bool update_in_backward = false;  // step a unit as soon as its gradient is whole
-  LossScaleOptions loss_scale;
-  OptimizerOptions optimizer;
+  LossScaleOptions loss_scale = {};
+  OptimizerOptions optimizer = {};
 };
 
 Recompute parse_recompute(

@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
+#include "trireme/engine/memory_shape.h"
 #include "trireme/shard/masters.h"
 
 namespace trireme {
@@ -22,10 +23,25 @@ int64_t TrainingEngine::count_targets(const StepBatches& batches) {
   return static_cast<int64_t>(sum_over_ranks(count));
 }
 
+MemoryShape TrainingEngine::memory_shape(int64_t batch, int64_t tokens) const {
+  return with_batch(parts_->memory_shape, batch, tokens);
+}
+
+void TrainingEngine::note_batch(const TokenBatch& batch) {
+  MemoryShape& shape = parts_->memory_shape;
+  const int64_t samples = batch.tokens.size(0), tokens = batch.layout.tokens;
+  if (shape.batch == samples && shape.tokens == tokens) return;
+  shape = memory_shape(samples, tokens);
+  parts_->memory.account->set_options(memory_options(shape));
+}
+
 StepResult TrainingEngine::backward(const StepBatches& batches, double loss_scale) {
   EngineParts& parts = *parts_;
   TRIREME_ASSERT(parts.options.purpose == Purpose::training, "an engine for evaluation was asked to train");
-  for (const TokenBatch& batch : batches) parts.walk->check(batch);
+  for (const TokenBatch& batch : batches) {
+    parts.walk->check(batch);
+    note_batch(batch);
+  }
   StepResult result;
   result.loss_scale = loss_scale;
   result.target_tokens = count_targets(batches);
@@ -45,6 +61,7 @@ StepResult TrainingEngine::backward(const StepBatches& batches, double loss_scal
 
 StepResult TrainingEngine::accumulate_gradients(const StepBatches& batches) {
   const at::NoGradGuard no_autograd;
+  const RankMemoryScope counted(parts_->memory);
   if (parts_->options.update_in_backward)
     throw ConfigError("gradients are not kept with --update_in_backward; leave it out to look at them");
   StepResult result = backward(batches, 1);
@@ -78,6 +95,7 @@ void TrainingEngine::refuse(const StepResult& result) const {
 
 StepResult TrainingEngine::train_step(const StepBatches& batches, double learning_rate) {
   const at::NoGradGuard no_autograd;
+  const RankMemoryScope counted(parts_->memory);
   EngineParts& parts = *parts_;
   if (parts.options.update_in_backward) {
     check_update_in_backward(batches);
@@ -117,6 +135,7 @@ StepResult TrainingEngine::train_step(const StepBatches& batches, double learnin
 
 at::Tensor TrainingEngine::unit_gradient(int unit) {
   const at::NoGradGuard no_autograd;
+  const RankMemoryScope counted(parts_->memory);
   return parts_->gradients->whole(unit);
 }
 
@@ -124,6 +143,7 @@ EvaluationResult TrainingEngine::evaluate(
     const TokenBatch& batch,
     const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits) {
   const at::NoGradGuard no_autograd;
+  const RankMemoryScope counted(parts_->memory);
   EvaluationResult result;
   result.loss_Bs = parts_->walk->forward(batch, on_logits).to(at::kCPU);
   result.loss_sum = sum_over_ranks(result.loss_Bs.sum(at::kDouble).item<double>());
@@ -140,6 +160,7 @@ std::vector<std::string> TrainingEngine::state_names() const {
 
 at::Tensor TrainingEngine::unit_state(int unit, const std::string& name) {
   const at::NoGradGuard no_autograd;
+  const RankMemoryScope counted(parts_->memory);
   EngineParts& parts = *parts_;
   if (name == "master") return parts.parameters->whole_master(unit);
   const at::Tensor share = parts.optimizer->state(unit, name);
@@ -150,6 +171,7 @@ at::Tensor TrainingEngine::unit_state(int unit, const std::string& name) {
 
 void TrainingEngine::restore_unit_state(int unit, const std::string& name, const at::Tensor& whole) {
   const at::NoGradGuard no_autograd;
+  const RankMemoryScope counted(parts_->memory);
   if (name == "master") {
     parts_->parameters->set(unit, whole);
     return;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "trireme/device/device_memory_observer.h"
 #include "trireme/engine/engine.h"
 #include "trireme/engine/model_walk.h"
 #include "trireme/memory/spill_file.h"
@@ -27,6 +28,8 @@ struct EngineParts {
   EngineOptions options;
   Mesh mesh;
   std::string description;
+  RankMemory memory;
+  MemoryShape memory_shape;           // of the last micro-batch
   std::vector<UnitShare> shares;      // of each unit, what this rank steps
   std::unique_ptr<SpillFile> spill;   // for what is offloaded to disk
   UpdateInBackward update;
@@ -53,6 +56,8 @@ class TrainingEngine final : public Engine {
   const EngineOptions& options() const override { return parts_->options; }
   Mesh& mesh() override { return parts_->mesh; }
   std::string description() const override { return parts_->description; }
+  std::shared_ptr<MemoryAccount> memory_account() override { return parts_->memory.account; }
+  MemoryShape memory_shape(int64_t batch, int64_t tokens) const override;
 
   StepResult train_step(const StepBatches& batches, double learning_rate) override;
   StepResult accumulate_gradients(const StepBatches& batches) override;
@@ -72,6 +77,8 @@ class TrainingEngine final : public Engine {
   // Forward and backward of the whole step, gradients scaled by `loss_scale`: loss and targets.
   StepResult backward(const StepBatches& batches, double loss_scale);
   void check_update_in_backward(const StepBatches& batches) const;
+  // An out-of-memory error is to name the options that would help with batches as this one.
+  void note_batch(const TokenBatch& batch);
   [[noreturn]] void refuse(const StepResult& result) const;
   // Both summed over every rank of the run.
   int64_t count_targets(const StepBatches& batches);

@@ -24,6 +24,7 @@ DiskTensors::~DiskTensors() {
 }
 
 void DiskTensors::begin_read(Place& place) {
+  const MemoryScope scope(category_);
   place.values = at::empty({place.elements}, dtype_);
   place.content = Content::whole;
   if (place.elements == 0) return;

@@ -5,6 +5,7 @@
 #include <deque>
 #include <vector>
 
+#include "trireme/device/memory_account.h"
 #include "trireme/shard/unit_tensors.h"
 
 namespace trireme {
@@ -35,6 +36,8 @@ class DiskTensors final : public UnitTensors {
   void finish(Place& place);
 
   at::ScalarType dtype_;
+  // What is read in is counted as what these tensors were made for.
+  MemoryCategory category_ = MemoryScope::here().category;
   SpillFile& spill_;
   std::vector<Place> places_;
   std::deque<int> writing_;  // in the order in which they began

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "trireme/comm/collectives.h"
+#include "trireme/device/memory_account.h"
 #include "trireme/shard/gradient_store.h"
 #include "trireme/shard/unit_shares.h"
 
@@ -9,6 +10,7 @@ namespace trireme {
 
 at::Tensor sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::ScalarType reduce_dtype) {
   if (group.size() == 1) return gradient;
+  const MemoryScope scope(MemoryCategory::communication);
   const bool narrow = reduce_dtype != gradient.scalar_type();
   if (!shard && !narrow) {
     all_reduce_sum(group, gradient);

@@ -2,6 +2,7 @@
 // kept, or handed over and dropped.
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
+#include "trireme/device/memory_account.h"
 #include "trireme/shard/gradient_store.h"
 #include "trireme/shard/unit_shares.h"
 
@@ -20,12 +21,14 @@ class GradientsSummedAtClose final : public GradientStore {
         sums_(units.size()) {
     for (const FlatUnit& unit : units) unit_elements_.push_back(unit.elements);
     if (on_summed_) return;
+    const MemoryScope scope(MemoryCategory::gradients);
     const auto options = at::TensorOptions().dtype(at::kFloat).device(settings.step_device);
     for (size_t unit = 0; unit < units.size(); ++unit) sums_[unit] = at::zeros({share(unit).elements}, options);
   }
 
   at::Tensor open(int unit) override {
     at::Tensor& gradient = open_.at(static_cast<size_t>(unit));
+    const MemoryScope scope(MemoryCategory::gradients);
     if (!gradient.defined())
       gradient = at::zeros({unit_elements_[static_cast<size_t>(unit)]},
                            at::TensorOptions().dtype(at::kFloat).device(settings_.device));

@@ -1,6 +1,7 @@
 #include "trireme/shard/masters.h"
 
 #include "trireme/comm/collectives.h"
+#include "trireme/device/memory_account.h"
 
 namespace trireme {
 
@@ -16,6 +17,7 @@ std::vector<UnitShare> owned_shares(const std::vector<FlatUnit>& units, const Gr
 std::unique_ptr<UnitTensors> make_masters(const std::vector<UnitShare>& shares,
                                           const ParameterSettings& settings) {
   if (!settings.masters || settings.compute_dtype == at::kFloat) return nullptr;
+  const MemoryScope scope(MemoryCategory::optimizer);
   std::vector<int64_t> elements;
   elements.reserve(shares.size());
   for (const UnitShare& share : shares) elements.push_back(share.elements);

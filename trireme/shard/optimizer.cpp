@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/device/memory_account.h"
 #include "trireme/shard/stochastic_rounding.h"
 #include "trireme/shard/unit_tensors.h"
 
@@ -35,6 +36,7 @@ class Adamw final : public Optimizer {
       : units_(cut_units(units, shares)), shares_(shares), settings_(settings) {
     std::vector<int64_t> elements;
     for (const UnitShare& share : shares) elements.push_back(share.elements);
+    const MemoryScope scope(MemoryCategory::optimizer);
     for (auto* moment : {&mean_, &square_})
       *moment =
           make_unit_tensors(elements, settings.state_dtype, settings.device, settings.place, settings.spill);
@@ -49,6 +51,7 @@ class Adamw final : public Optimizer {
             int64_t steps) override {
     const FlatUnit& flat = units_.at(static_cast<size_t>(unit));
     if (flat.elements == 0) return;
+    const MemoryScope scope(MemoryCategory::optimizer);
     if (gradient_factor != 1) gradient.mul_(gradient_factor);
     const at::Tensor mean = mean_->open(unit), square = square_->open(unit);
     for (const bool decays : {true, false}) {

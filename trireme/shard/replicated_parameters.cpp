@@ -1,6 +1,7 @@
 // Values whole on every rank (ZeRO none, optimizer, gradients): a gather finds them at hand; after a step of
 // sharded masters, the ranks trade their shares of the new values.
 #include "trireme/comm/collectives.h"
+#include "trireme/device/memory_account.h"
 #include "trireme/shard/masters.h"
 #include "trireme/shard/parameter_store.h"
 
@@ -17,6 +18,7 @@ class ReplicatedParameters final : public ParameterStore {
         shares_(owned_shares(units, group, shard_masters)),
         masters_(make_masters(shares_, settings)),
         stepped_(units.size()) {
+    const MemoryScope scope(MemoryCategory::parameters);
     const auto options = at::TensorOptions().dtype(settings.compute_dtype).device(settings.device);
     for (const FlatUnit& unit : units) values_.push_back(at::zeros({unit.elements}, options));
   }
@@ -39,6 +41,7 @@ class ReplicatedParameters final : public ParameterStore {
     stepped = at::Tensor();
     if (masters_) masters_->close(unit, true);
     if (sharded_ && group_.size() > 1) {
+      const MemoryScope scope(MemoryCategory::communication);
       at::Tensor& whole = values_[static_cast<size_t>(unit)];
       whole.copy_(all_gather(group_, own.contiguous(), share_sizes(whole.size(0), group_.size())));
     }

@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
+#include "trireme/device/memory_account.h"
 #include "trireme/shard/masters.h"
 #include "trireme/shard/parameter_store.h"
 
@@ -24,6 +25,7 @@ class ShardedParameters final : public ParameterStore {
     std::vector<int64_t> elements;
     for (const UnitShare& share : shares_) elements.push_back(share.elements);
     for (const FlatUnit& unit : units) unit_elements_.push_back(unit.elements);
+    const MemoryScope scope(MemoryCategory::parameters);
     values_ = make_unit_tensors(elements, settings.compute_dtype, settings.device, settings.parameters,
                                 settings.spill);
   }
@@ -104,6 +106,7 @@ class ShardedParameters final : public ParameterStore {
   bool alone() const { return group_.size() == 1; }
   void begin_gather(int unit, Gathered& gathered) {
     const int64_t elements = unit_elements_.at(static_cast<size_t>(unit));
+    const MemoryScope scope(MemoryCategory::parameters);
     gathered.pending.emplace(begin_all_gather(group_, values_->open(unit).to(settings_.device).contiguous(),
                                               share_sizes(elements, group_.size())));
   }

@@ -1,5 +1,6 @@
 // Every rank accumulates whole gradients; they are summed over ranks when the step's backward is done.
 #include "trireme/comm/collectives.h"
+#include "trireme/device/memory_account.h"
 #include "trireme/shard/gradient_store.h"
 #include "trireme/shard/unit_shares.h"
 
@@ -10,6 +11,7 @@ class WholeGradients final : public GradientStore {
  public:
   WholeGradients(const std::vector<FlatUnit>& units, Group& group, bool shard, const GradientSettings& settings)
       : group_(group), shard_(shard && group.size() > 1), settings_(settings) {
+    const MemoryScope scope(MemoryCategory::gradients);
     const auto options = at::TensorOptions().dtype(at::kFloat).device(settings.device);
     for (const FlatUnit& unit : units) gradients_.push_back(at::zeros({unit.elements}, options));
   }

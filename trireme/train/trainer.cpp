@@ -250,6 +250,7 @@ void Trainer::step() {
   record.tokens_per_second = static_cast<double>(tokens) / record.seconds;
   record.mfu = flops / (record.seconds * peak_flops_);
   record.memory_bytes = peak_memory_bytes(options_.engine.device);
+  record.peak_memory = engine_->memory_account()->state().peak;
   record.tokens_seen = tokens_seen_;
   const double seconds_per_flop = record.seconds / flops;
   seconds_per_flop_ =
