@@ -73,7 +73,7 @@ rlimit soft_limit(int64_t bytes) {
   return {static_cast<rlim_t>(bytes), RLIM_INFINITY};
 }
 
-TEST(HostMemoryLimit, is_of_this_machine_and_follows_resource_limits) {
+TEST(HostMemoryLimitDeathTest, is_of_this_machine_and_follows_resource_limits) {
   const int64_t machine = host_memory_limit_bytes();
   EXPECT_GT(machine, 64 * kMiB);
   EXPECT_LE(machine, sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
@@ -110,12 +110,13 @@ void run_out_of_memory(decltype(RLIMIT_AS) resource) {
   std::_Exit(1);
 }
 
-TEST(HostMemory, an_address_space_that_is_used_up_names_the_category_and_what_would_help) {
-  EXPECT_EXIT(run_out_of_memory(RLIMIT_AS), testing::ExitedWithCode(0),
-              "asked for 16.0 MiB .*more for activations.*holds activations .* MiB.*--recompute full.*late enough");
+TEST(HostMemoryDeathTest, an_address_space_that_is_used_up_names_the_category_and_what_would_help) {
+  EXPECT_EXIT(
+      run_out_of_memory(RLIMIT_AS), testing::ExitedWithCode(0),
+      "asked for 16.0 MiB .*more for activations.*holds activations .* MiB.*--recompute full.*late enough");
 }
 
-TEST(HostMemory, a_data_segment_that_is_used_up_is_the_same_error) {
+TEST(HostMemoryDeathTest, a_data_segment_that_is_used_up_is_the_same_error) {
   EXPECT_EXIT(run_out_of_memory(RLIMIT_DATA), testing::ExitedWithCode(0),
               "asked for 16.0 MiB .*more for activations.*--offload_activations disk.*late enough");
 }

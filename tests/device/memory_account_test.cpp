@@ -94,9 +94,7 @@ TEST_F(MemoryAccountOnHost, a_cached_block_that_is_given_again_is_counted_in_the
     const MemoryScope rank(account_, gradients);
     bytes_of(7 * kMiB);
   }
-  {
-    const at::Tensor uncounted = bytes_of(7 * kMiB);
-  }
+  { const at::Tensor uncounted = bytes_of(7 * kMiB); }
   EXPECT_EQ(account_->state().now, MemoryBytes{});
   const MemoryScope rank(account_, tiles);
   const at::Tensor again = bytes_of(7 * kMiB);

@@ -29,15 +29,20 @@ TEST(MemoryAdvice, starts_with_the_largest_saving_and_says_how_much) {
               StartsWith("--a (saves about 10.0 GiB"));
 }
 
+TEST(MemoryAdvice, counts_what_a_step_will_come_to_where_that_is_known) {
+  const std::vector<MemoryOption> options = {{"--a", optimizer, 0.5}, {"--b", activations, 0.5, 16 * kGiB}};
+  EXPECT_THAT(memory_advice(held({{optimizer, 2 * kGiB}}), options),
+              StartsWith("--b (saves about 8.0 GiB of activations), --a (saves about 1.0 GiB"));
+}
+
 TEST(MemoryAdvice, leaves_out_what_saves_nothing_or_next_to_nothing_and_names_an_option_once) {
   const std::vector<MemoryOption> options = {{"--a", optimizer, 0.5},
                                              {"--a", tiles, 1},
                                              {"--b", activations, 0},
                                              {"--c", attention, 0.5},
                                              {"--d", gradients, 1}};
-  const std::string advice =
-      memory_advice(held({{optimizer, kGiB}, {tiles, kGiB}, {activations, kGiB}, {gradients, kGiB / 200}}),
-                    options);
+  const std::string advice = memory_advice(
+      held({{optimizer, kGiB}, {tiles, kGiB}, {activations, kGiB}, {gradients, kGiB / 200}}), options);
   EXPECT_EQ(advice, "--a (saves about 1.0 GiB of tiles)");
   EXPECT_EQ(memory_advice({}, options), "");
 }

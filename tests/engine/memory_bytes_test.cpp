@@ -2,16 +2,17 @@
 // A binary of its own: it makes the caching allocator libtorch's for the whole process.
 #include "trireme/engine/memory_bytes.h"
 
-#include <mutex>
+#include <cmath>
+#include <functional>
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/engine/assemble.h"
-#include "trireme/engine/memory_moments.h"
 #include "trireme/engine/memory_shape.h"
 #include "trireme/measure/memory_report.h"
 #include "trireme/shard/unit_shares.h"
@@ -30,21 +31,35 @@ constexpr int64_t kTile_tokens = 192, kLogitsTile_tokens = 256;
 // ranks do not share evenly.
 Json grouped_model() {
   Json config = testing::tiny_llama_config(4, 2);
-  config.update({{"hidden_size", 256}, {"head_dim", 64}, {"intermediate_size", 640}, {"num_hidden_layers", 4},
-                 {"vocab_size", 3000}, {"max_position_embeddings", 4096}});
+  config.update({{"hidden_size", 256},
+                 {"head_dim", 64},
+                 {"intermediate_size", 640},
+                 {"num_hidden_layers", 4},
+                 {"vocab_size", 3000},
+                 {"max_position_embeddings", 4096}});
   return config;
 }
 Json tied_model() {
   Json config = testing::tiny_llama_config(8, 8);
-  config.update({{"model_type", "qwen3"}, {"architectures", {"Qwen3ForCausalLM"}}, {"hidden_size", 192},
-                 {"head_dim", 32}, {"intermediate_size", 512}, {"num_hidden_layers", 3}, {"vocab_size", 5000},
-                 {"tie_word_embeddings", true}, {"max_position_embeddings", 4096}});
+  config.update({{"model_type", "qwen3"},
+                 {"architectures", {"Qwen3ForCausalLM"}},
+                 {"hidden_size", 192},
+                 {"head_dim", 32},
+                 {"intermediate_size", 512},
+                 {"num_hidden_layers", 3},
+                 {"vocab_size", 5000},
+                 {"tie_word_embeddings", true},
+                 {"max_position_embeddings", 4096}});
   return config;
 }
 Json uneven_model() {
   Json config = testing::tiny_llama_config(5, 1);
-  config.update({{"model_type", "qwen2"}, {"architectures", {"Qwen2ForCausalLM"}}, {"hidden_size", 320},
-                 {"intermediate_size", 480}, {"num_hidden_layers", 4}, {"vocab_size", 2000},
+  config.update({{"model_type", "qwen2"},
+                 {"architectures", {"Qwen2ForCausalLM"}},
+                 {"hidden_size", 320},
+                 {"intermediate_size", 480},
+                 {"num_hidden_layers", 4},
+                 {"vocab_size", 2000},
                  {"max_position_embeddings", 4096}});
   config.erase("head_dim");
   return config;
@@ -57,6 +72,7 @@ struct Case {
   int ulysses;
   int64_t batch, tokens;
   std::function<void(EngineOptions&)> change = [](EngineOptions&) {};
+  bool stores_stay = false;  // no store changes its size during a step: the total is exact as well
 };
 
 struct Measured {
@@ -64,7 +80,7 @@ struct Measured {
   MemoryForecast forecast;
 };
 
-std::vector<Measured> measure(const Case& test, int threads) {
+std::vector<Measured> measure(const Case& test, int threads, uint64_t steps = 1) {
   const TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), test.config());
   EngineOptions options;
@@ -81,9 +97,9 @@ std::vector<Measured> measure(const Case& test, int threads) {
     const ModelConfig& config = engine->config();
     const Mesh& mesh = engine->mesh();
     const auto sample = static_cast<uint64_t>(mesh.dp_index);
-    for (uint64_t step = 0; step < 2; ++step)
-      engine->train_step({testing::slice_of_batch(test.batch, test.tokens, config.vocab_size, sample + 10 * step,
-                                                  test.ulysses, mesh.ulysses->rank())},
+    for (uint64_t step = 0; step < steps; ++step)
+      engine->train_step({testing::slice_of_batch(test.batch, test.tokens, config.vocab_size,
+                                                  sample + 10 * step, test.ulysses, mesh.ulysses->rank())},
                          1e-3);
     Measured& mine = of_ranks[static_cast<size_t>(mesh.all->rank())];
     mine.state = engine->memory_account()->state();
@@ -111,11 +127,11 @@ TEST_F(MemoryOfAStep, measured_peaks_of_every_category_are_within_5_percent_of_t
     return [stage](EngineOptions& options) { options.zero = static_cast<ZeroStage>(stage); };
   };
   const std::vector<Case> cases = {
-      {"grouped, 1 rank", grouped_model, 1, 1, 1, 1024},
+      {"grouped, 1 rank", grouped_model, 1, 1, 1, 1024, [](EngineOptions&) {}, true},
       {"grouped, 1 rank, all kept", grouped_model, 1, 1, 2, 512,
-       [](EngineOptions& o) { o.recompute = Recompute::none; }},
+       [](EngineOptions& o) { o.recompute = Recompute::none; }, true},
       {"grouped, 2 ranks, layer inputs kept", grouped_model, 2, 2, 1, 1100,
-       [](EngineOptions& o) { o.recompute = Recompute::full; }},
+       [](EngineOptions& o) { o.recompute = Recompute::full; }, true},
       {"grouped, 2 ranks, inputs of two layers", grouped_model, 2, 2, 1, 1024,
        [](EngineOptions& o) {
          o.recompute = Recompute::full;
@@ -123,7 +139,7 @@ TEST_F(MemoryOfAStep, measured_peaks_of_every_category_are_within_5_percent_of_t
        }},
       {"grouped, 4 ranks, two samples, ZeRO 1", grouped_model, 4, 2, 2, 700, zero(1)},
       {"tied, 1 rank, half of the layers keep attention", tied_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) { o.keep_fraction = 0.5; }},
+       [](EngineOptions& o) { o.keep_fraction = 0.5; }, true},
       {"tied, 2 ranks, all kept, ZeRO 2", tied_model, 2, 2, 1, 1024,
        [](EngineOptions& o) {
          o.recompute = Recompute::none;
@@ -160,11 +176,12 @@ TEST_F(MemoryOfAStep, measured_peaks_of_every_category_are_within_5_percent_of_t
     const auto of_ranks = measure(test, /*threads=*/1);
     for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
       const auto& [state, forecast] = of_ranks[rank];
-      SCOPED_TRACE(::testing::Message() << test.name << ", rank " << rank << "\n" << memory_report(state, forecast));
+      SCOPED_TRACE(::testing::Message() << test.name << ", rank " << rank << "\n"
+                                        << memory_report(state, forecast));
       for (const MemoryCategory category : kAllMemoryCategories)
         expect_within(0.05, name_of(category), state.peak[category], forecast.peak[category]);
       EXPECT_LE(state.peak_total_bytes, forecast.peak_total_bytes * 21 / 20);
-      EXPECT_GE(state.peak_total_bytes, forecast.peak_total_bytes * 3 / 4);
+      EXPECT_GE(state.peak_total_bytes, forecast.peak_total_bytes * (test.stores_stay ? 19 : 15) / 20);
     }
   }
 }
@@ -179,13 +196,15 @@ TEST_F(MemoryOfAStep, two_threads_of_the_attention_kernel_have_their_workspace_e
 
 // What waits for the disk is freed sooner or later, depending on the disk: the formulas say the most.
 TEST_F(MemoryOfAStep, with_offload_to_disk_no_category_exceeds_its_formula_and_memory_falls) {
-  const Case resident{"", grouped_model, 2, 2, 1, 1024, [](EngineOptions& o) { o.zero = ZeroStage::parameters; }};
+  const Case resident{
+      "", grouped_model, 2, 2, 1, 1024, [](EngineOptions& o) { o.zero = ZeroStage::parameters; }};
   Case disk = resident;
   disk.change = [](EngineOptions& o) {
     o.zero = ZeroStage::parameters;
     o.offload.parameters = o.offload.optimizer = o.offload.activations = Offload::disk;
   };
-  const auto before = measure(resident, 1), after = measure(disk, 1);
+  // In a second step writes of the first may still be under way.
+  const auto before = measure(resident, 1), after = measure(disk, 1, 2);
   for (size_t rank = 0; rank < after.size(); ++rank) {
     const auto& [state, forecast] = after[rank];
     SCOPED_TRACE(memory_report(state, forecast));
@@ -198,12 +217,48 @@ TEST_F(MemoryOfAStep, with_offload_to_disk_no_category_exceeds_its_formula_and_m
   }
 }
 
+TEST_F(MemoryOfAStep, that_does_not_fit_is_an_error_that_names_the_options_this_run_does_not_use) {
+  const TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), grouped_model());
+  run_ranks_as_threads(1, [&](World& world) {
+    EngineOptions options;
+    options.zero = ZeroStage::optimizer;
+    const auto engine = assemble(world, folder.path(), options);
+    const StepBatches batches{testing::slice_of_batch(1, 4096, engine->config().vocab_size, 1, 1, 0)};
+    limit_host_memory(host_memory_counts().in_use_bytes + (int64_t{16} << 20));
+    std::string message;
+    try {
+      engine->train_step(batches, 1e-3);
+    } catch (const ConfigError& error) {
+      message = error.what();
+    }
+    limit_host_memory(0);
+    for (const char* part : {"out of host memory: asked for ", "this rank holds parameters ",
+                             "--recompute full (saves", "--max_seq_length 2048 (saves"})
+      EXPECT_THAT(message, ::testing::HasSubstr(part));
+    EXPECT_THAT(message, ::testing::Not(::testing::HasSubstr("--zero 1")));
+    // A shorter sequence fits, and trains as if nothing had been.
+    EXPECT_TRUE(std::isfinite(
+        engine->train_step({testing::slice_of_batch(1, 512, engine->config().vocab_size, 1, 1, 0)}, 1e-3)
+            .loss));
+  });
+}
+
 MemoryShape shape_of(const Json& json, int ranks) {
   const ModelConfig config = parse_model_config(json, "test");
   MemoryShape shape;
-  shape.model = {config.num_hidden_layers, config.hidden_size, config.intermediate_size,
-                 config.num_attention_heads, config.num_key_value_heads, config.head_dim, config.vocab_size,
-                 config.tie_word_embeddings, config.qkv_bias, config.output_bias, config.mlp_bias, config.qk_norm};
+  shape.model = {config.num_hidden_layers,
+                 config.hidden_size,
+                 config.intermediate_size,
+                 config.num_attention_heads,
+                 config.num_key_value_heads,
+                 config.head_dim,
+                 config.vocab_size,
+                 config.tie_word_embeddings,
+                 config.qkv_bias,
+                 config.output_bias,
+                 config.mlp_bias,
+                 config.qk_norm};
   shape.heads_here = config.num_attention_heads;
   shape.kv_heads_here = config.num_key_value_heads;
   shape.packed_heads = shape.heads_here + 2 * shape.kv_heads_here;
@@ -224,7 +279,8 @@ TEST(MemoryFormulas, know_the_units_and_their_shares) {
     for (size_t unit = 0; unit < units.size(); ++unit) {
       EXPECT_EQ(units[unit], layout.units[unit].elements) << layout.units[unit].name;
       for (int rank = 0; rank < 3; ++rank)
-        EXPECT_EQ(share_elements(units, 3, rank)[unit], share_sizes(units[unit], 3)[static_cast<size_t>(rank)]);
+        EXPECT_EQ(share_elements(units, 3, rank)[unit],
+                  share_sizes(units[unit], 3)[static_cast<size_t>(rank)]);
     }
   }
 }
@@ -256,7 +312,9 @@ std::vector<std::string> names_of(const std::vector<MemoryOption>& options) {
 }
 
 TEST(MemoryOptions, are_those_that_the_run_does_not_use_with_what_they_save) {
-  MemoryShape shape = shape_of(grouped_model(), 4);
+  Json deep = grouped_model();
+  deep["num_hidden_layers"] = 12;
+  MemoryShape shape = shape_of(deep, 4);
   const auto usual = names_of(memory_options(shape));
   for (const char* option : {"--recompute full", "--offload_activations disk", "--zero 1", "--zero 3",
                              "--offload_optimizer disk", "--logits_tile_tokens 128", "--max_seq_length 2048"})

@@ -33,11 +33,11 @@ EngineOptions adamw() {
 }
 
 // Builds an engine on each of `ranks` threads and takes one step, so that moments are not zero.
-void with_engines(int ranks, const fs::path& model, const std::function<void(Engine&, Agreement&)>& body) {
+void with_engines(int ranks, const fs::path& model, const std::function<void(Engine&, Agreement&)>& body,
+                  EngineOptions options = adamw()) {
   at::set_num_threads(1);
+  options.ulysses = ranks;
   run_ranks_as_threads(ranks, [&](World& world) {
-    EngineOptions options = adamw();
-    options.ulysses = ranks;
     const auto engine = assemble(world, model, options);
     Agreement agreement(*engine->mesh().all, at::kCPU);
     const int rank = engine->mesh().sp->rank();
@@ -104,6 +104,67 @@ TEST_F(Checkpoint, read_back_is_bitwise_what_was_saved_at_any_number_of_ranks) {
       EXPECT_EQ(tensors_of(run_.checkpoint(100)), saved) << writers << " ranks, then " << readers;
     }
   }
+}
+
+TEST_F(Checkpoint, is_the_same_from_any_zero_stage_and_place_and_is_read_by_any_other) {
+  EngineOptions sharded = adamw(), on_disk = adamw();
+  sharded.zero = ZeroStage::gradients;
+  on_disk.zero = ZeroStage::parameters;
+  on_disk.offload = {Offload::disk, Offload::disk, Offload::none, folder_.path(), 0};
+  save(3, 1);
+  const auto saved = tensors_of(run_.checkpoint(1));
+  int64_t step = 2;
+  for (const EngineOptions& writer : {sharded, on_disk}) {
+    with_engines(
+        3, model_,
+        [&](Engine& engine, Agreement& agreement) {
+          save_checkpoint(run_, {step, {{"step", step}}, model_}, engine, agreement, 0);
+        },
+        writer);
+    EXPECT_EQ(tensors_of(run_.checkpoint(step)), saved) << "written at ZeRO " << int(writer.zero);
+    for (const EngineOptions& reader : {adamw(), sharded, on_disk}) {
+      with_engines(
+          2, model_,
+          [&](Engine& engine, Agreement& agreement) {
+            const Json state = read_checkpoint(run_.checkpoint(step), engine, false);
+            save_checkpoint(run_, {100, state, {}}, engine, agreement, 0);
+          },
+          reader);
+      EXPECT_EQ(tensors_of(run_.checkpoint(100)), saved) << "read at ZeRO " << int(reader.zero);
+    }
+    ++step;
+  }
+}
+
+// The one whose file is too large goes on taking part in what puts units together.
+TEST_F(Checkpoint, one_rank_that_cannot_write_does_not_keep_the_others_waiting_where_state_is_sharded) {
+  EngineOptions sharded = adamw();
+  sharded.zero = ZeroStage::parameters;
+  save(2, 1);
+  const auto size_of = [&](const char* name) { return fs::file_size(run_.checkpoint(1) / name); };
+  // By value: of a list, minmax gives no references.
+  const auto sizes = std::minmax({size_of("rank-00000.safetensors"), size_of("rank-00001.safetensors")});
+  ASSERT_LT(sizes.first, sizes.second);
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  getrlimit(RLIMIT_FSIZE, &before);
+  std::atomic<int> told{0};
+  with_engines(
+      2, model_,
+      [&](Engine& engine, Agreement& agreement) {
+        if (engine.mesh().all->rank() == 0) {
+          const rlimit between = {(sizes.first + sizes.second) / 2, before.rlim_max};
+          setrlimit(RLIMIT_FSIZE, &between);
+        }
+        agreement.any(false);
+        EXPECT_THROW(save_checkpoint(run_, {2, {{"step", 2}}, model_}, engine, agreement, 0), DataError);
+        ++told;
+        agreement.any(false);
+        if (engine.mesh().all->rank() == 0) setrlimit(RLIMIT_FSIZE, &before);
+      },
+      sharded);
+  EXPECT_EQ(told.load(), 2);
+  EXPECT_EQ(steps(), std::vector<int64_t>{1});
 }
 
 TEST_F(Checkpoint, is_also_a_model_folder_with_the_masters_as_weights) {

@@ -47,7 +47,20 @@ TEST(Trainer, loss_falls_on_something_that_can_be_learned) {
 struct Topology {
   int ranks;
   int ulysses;
+  ZeroStage zero = ZeroStage::none;
+  bool disk = false;
+  Precision precision = Precision::fp32;
 };
+
+void set(EngineOptions& options, const Topology& topology, const std::filesystem::path& folder) {
+  options.ulysses = topology.ulysses;
+  options.zero = topology.zero;
+  options.precision = topology.precision;
+  if (topology.disk) {
+    options.offload = {Offload::disk, Offload::disk, Offload::disk, folder, 0};
+    options.optimizer.state_dtype = at::kBFloat16;
+  }
+}
 
 class Resume : public ::testing::TestWithParam<Topology> {};
 
@@ -56,13 +69,13 @@ class Resume : public ::testing::TestWithParam<Topology> {};
 TEST_P(Resume, is_bitwise_equal_to_never_having_stopped) {
   const TinyRun run(170);
   TrainOptions whole = run.options("whole");
-  whole.engine.ulysses = GetParam().ulysses;
+  set(whole.engine, GetParam(), run.folder());
   const TinyOutcome straight = train_on_ranks(GetParam().ranks, whole);
   ASSERT_EQ(straight.losses.size(), 9U);
   const auto expected = tensors_of(straight.outcome.checkpoint);
   for (const int64_t stop : {2, 5, 7}) {
     TrainOptions options = run.options("stopped-" + std::to_string(stop));
-    options.engine.ulysses = GetParam().ulysses;
+    set(options.engine, GetParam(), run.folder());
     const TinyOutcome first = train_on_ranks(GetParam().ranks, options, stop);
     EXPECT_TRUE(first.outcome.stopped);
     EXPECT_EQ(first.outcome.steps, stop);
@@ -80,7 +93,9 @@ TEST_P(Resume, is_bitwise_equal_to_never_having_stopped) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Topologies, Resume,
-                         ::testing::Values(Topology{1, 1}, Topology{2, 2}, Topology{2, 1}));
+                         ::testing::Values(Topology{1, 1}, Topology{2, 2}, Topology{2, 1},
+                                           Topology{2, 2, ZeroStage::gradients, false, Precision::fp16},
+                                           Topology{2, 2, ZeroStage::parameters, true, Precision::bf16}));
 
 TEST(Trainer, resumes_at_another_number_of_ranks_with_the_losses_of_a_run_that_never_stopped) {
   const TinyRun run(170);

@@ -28,9 +28,9 @@ constexpr size_t kMostBytes = size_t{1} << 62;
 
 // Lies in the 64 bytes before a block's data.
 struct BlockHeader {
-  size_t mapped_bytes = 0;     // 0: from malloc
-  int64_t counted_bytes = 0;   // in `place`
-  MemoryPlace place;           // keeps the account alive as long as the block
+  size_t mapped_bytes = 0;    // 0: from malloc
+  int64_t counted_bytes = 0;  // in `place`
+  MemoryPlace place;          // keeps the account alive as long as the block
 
   void count(size_t bytes) {
     place = MemoryScope::here();
@@ -64,7 +64,7 @@ class CachingAllocator final : public c10::Allocator {
   void give_back(void* data) {
     if (data == nullptr) return;
     BlockHeader* header = header_of(data);
-    header->uncount();
+    //BREAK header->uncount();
     if (header->mapped_bytes == 0) {
       std::destroy_at(header);
       std::free(header);
@@ -178,9 +178,9 @@ class CachingAllocator final : public c10::Allocator {
     MemoryBytes held;
     held[MemoryCategory::other] = in_use_bytes;
     if (place.account != nullptr) held = place.account->state().now;
-    throw ConfigError(out_of_memory_message(
-        "host", place.category, static_cast<int64_t>(std::min(bytes, kMostBytes)), held,
-        place.account == nullptr ? usual_memory_options() : place.account->options()));
+    throw ConfigError(
+        out_of_memory_message("host", place.category, static_cast<int64_t>(std::min(bytes, kMostBytes)), held,
+                              place.account == nullptr ? usual_memory_options() : place.account->options()));
   }
 
   std::mutex mutex_;

@@ -35,7 +35,8 @@ std::string memory_advice(const MemoryBytes& held, const std::vector<MemoryOptio
   };
   std::vector<Saving> savings;
   for (const MemoryOption& option : options) {
-    const auto bytes = static_cast<int64_t>(option.saved_share * static_cast<double>(held[option.category]));
+    const int64_t of_bytes = std::max(held[option.category], option.peak_bytes);
+    const auto bytes = static_cast<int64_t>(option.saved_share * static_cast<double>(of_bytes));
     if (bytes > 0) savings.push_back({&option, bytes});
   }
   std::stable_sort(savings.begin(), savings.end(),
@@ -57,8 +58,7 @@ std::string out_of_memory_message(const char* where, MemoryCategory category, in
                                   const MemoryBytes& held, const std::vector<MemoryOption>& options) {
   std::string holds;
   for (const MemoryCategory each : kAllMemoryCategories)
-    if (held[each] > 0)
-      holds += cat(holds.empty() ? "" : ", ", name_of(each), " ", format_bytes(held[each]));
+    if (held[each] > 0) holds += cat(holds.empty() ? "" : ", ", name_of(each), " ", format_bytes(held[each]));
   MemoryBytes wanted = held;
   wanted[category] += asked_bytes;
   const std::string advice = memory_advice(wanted, options);

@@ -13,6 +13,7 @@ struct MemoryOption {
   std::string option;       // "--recompute full"
   MemoryCategory category;  // that it makes smaller
   double saved_share = 0;   // of that category's bytes, in [0, 1]
+  int64_t peak_bytes = 0;   // that the category comes to in a step, where that is known
 };
 
 // For a run of which nothing is known: every option, with the share that it saves of a usual model's
@@ -20,7 +21,7 @@ struct MemoryOption {
 // formulas (engine/memory_bytes.h).
 std::vector<MemoryOption> usual_memory_options();
 
-// "--recompute full (saves about 3.0 GiB of activations), ...": at most `most` of them, the largest saving
+// "--recompute full (saves about 3.0 GiB of activations), ...": shares of what is held or will be; at most `most` of them, the largest saving
 // first, those under a hundredth of the first left out. Empty when nothing would help.
 std::string memory_advice(const MemoryBytes& held, const std::vector<MemoryOption>& options, size_t most = 5);
 

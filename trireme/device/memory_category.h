@@ -20,8 +20,8 @@ enum class MemoryCategory : uint8_t {
 };
 
 inline constexpr std::array kAllMemoryCategories = {
-    MemoryCategory::parameters,  MemoryCategory::gradients, MemoryCategory::optimizer,
-    MemoryCategory::activations, MemoryCategory::attention, MemoryCategory::tiles,
+    MemoryCategory::parameters,    MemoryCategory::gradients, MemoryCategory::optimizer,
+    MemoryCategory::activations,   MemoryCategory::attention, MemoryCategory::tiles,
     MemoryCategory::communication, MemoryCategory::other};
 
 inline const char* name_of(MemoryCategory category) {

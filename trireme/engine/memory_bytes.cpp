@@ -10,8 +10,8 @@ namespace trireme {
 namespace {
 
 constexpr int64_t kFloat_bytes = 4;
-constexpr int64_t kBlock_elements = 16;          // shares are cut at multiples of it
-constexpr int64_t kSumPiece_elements = 64 * 1024;  // comm/collectives.cpp
+constexpr int64_t kBlock_elements = 16;                      // shares are cut at multiples of it
+constexpr int64_t kSumPiece_elements = 64 * 1024;            // comm/collectives.cpp
 constexpr int64_t kNarrowPiece_elements = int64_t{1} << 20;  // shard/optimizer.cpp
 
 int64_t sum_of(const std::vector<int64_t>& values) {
@@ -121,9 +121,13 @@ int64_t parameter_bytes(const MemoryShape& shape) {
   const int64_t gathered = alone ? 0 : gathered_elements(shape, units);
   if (!disk) return (sum_of(shares) + gathered) * shape.tile_bytes;
   // Alone, a unit is opened in its place and the next one read ahead; tied, the head's and the embedding's.
-  const int64_t work = alone ? largest_run(shares, 2) + (shape.model.tied ? shares.back() : 0)
-                             : gathered + largest(shares);
-  return std::max(work, on_disk_elements(shares, !shape.update_in_backward)) * shape.tile_bytes;
+  const int64_t work =
+      alone ? largest_run(shares, 2) + (shape.model.tied ? shares.back() : 0) : gathered + largest(shares);
+  // The two units that were stepped last are on their way to the disk still.
+  const size_t last = shape.update_in_backward ? 1 : shares.size() - 1;
+  return std::max(work + shares[last] + shares[last - 1],
+                  on_disk_elements(shares, !shape.update_in_backward)) *
+         shape.tile_bytes;
 }
 
 int64_t gradient_bytes(const MemoryShape& shape) {
@@ -131,7 +135,8 @@ int64_t gradient_bytes(const MemoryShape& shape) {
   if (shape.zero < 2 && !shape.update_in_backward) return sum_of(units) * kFloat_bytes;
   // Open at once: the head, or a layer; where the matrix is tied the embedding is open with both.
   int64_t open = largest(units);
-  if (shape.model.tied) open = std::max(open, units.front() + *std::max_element(units.begin() + 1, units.end()));
+  if (shape.model.tied)
+    open = std::max(open, units.front() + *std::max_element(units.begin() + 1, units.end()));
   const int64_t sums = shape.update_in_backward ? 0 : sum_of(own_shares(shape));
   return (sums + open) * kFloat_bytes;
 }
@@ -152,12 +157,13 @@ int64_t optimizer_bytes(const MemoryShape& shape) {
 int64_t sum_buffer_bytes(const MemoryShape& shape) {
   if (shape.ranks == 1) return 0;
   const std::vector<int64_t> units = unit_elements(shape.model);
-  const int64_t whole = largest(units), narrow = shape.reduce_bytes != kFloat_bytes ? whole * shape.reduce_bytes : 0;
+  const int64_t whole = largest(units),
+                narrow = shape.reduce_bytes != kFloat_bytes ? whole * shape.reduce_bytes : 0;
   const int64_t share = largest(share_elements(units, shape.ranks, shape.rank));
-  // Every rank's block of the share, then their sum; the partial sums of one piece.
-  const int64_t scatter =
-      narrow + share * shape.ranks * shape.reduce_bytes +
-      (share + std::min(kSumPiece_elements, share)) * kFloat_bytes;
+  // Every rank's block of the share, then their sum; the partial sums of one piece, and a block of it
+  // (16-bit ones are widened to be added).
+  const int64_t piece = std::min(kSumPiece_elements, share) * (narrow > 0 ? 2 : 1);
+  const int64_t scatter = narrow + share * shape.ranks * shape.reduce_bytes + (share + piece) * kFloat_bytes;
   if (shape.zero == 0) return narrow > 0 ? std::max(scatter, (whole + share) * kFloat_bytes) : scatter;
   // After the step the ranks trade their shares of the new values.
   return shape.zero < 3 ? std::max(scatter, whole * shape.tile_bytes) : scatter;

@@ -44,30 +44,30 @@ struct ModelExtents {
 struct MemoryShape {
   ModelExtents model;
   // This rank's part of a micro-batch.
-  int64_t batch = 1;           // B
-  int64_t tokens = 0;          // S
-  int64_t shard_tokens = 0;    // s
-  int ulysses = 1;             // ranks that share a sequence
+  int64_t batch = 1;         // B
+  int64_t tokens = 0;        // S
+  int64_t shard_tokens = 0;  // s
+  int ulysses = 1;           // ranks that share a sequence
   int ulysses_rank = 0;
-  int64_t heads_here = 0;      // h
-  int64_t kv_heads_here = 0;   // k
-  int64_t packed_heads = 0;    // sum over the ulysses ranks of h + 2k: key/value heads may go to several ranks
-  int ranks = 1;               // of the whole run, over which stores shard
+  int64_t heads_here = 0;     // h
+  int64_t kv_heads_here = 0;  // k
+  int64_t packed_heads = 0;   // sum over the ulysses ranks of h + 2k: key/value heads may go to several ranks
+  int ranks = 1;              // of the whole run, over which stores shard
   int rank = 0;
   bool device_is_host = true;  // the CPU, where offload to the host moves nothing
   // Policies.
-  int zero = 0;                // ZeRO stage
+  int zero = 0;  // ZeRO stage
   RecomputePlan recompute;
   OffloadOptions offload;
   bool update_in_backward = false;
   int64_t tile_tokens = 0;
   int64_t logits_tile_tokens = 0;
   // Bytes of an element.
-  int64_t storage_bytes = 4;   // e
-  int64_t tile_bytes = 4;      // t
-  int64_t reduce_bytes = 4;    // of gradients that travel
-  int64_t state_bytes = 4;     // of a moment
-  int moments = 2;             // AdamW 2, SGD 0
+  int64_t storage_bytes = 4;  // e
+  int64_t tile_bytes = 4;     // t
+  int64_t reduce_bytes = 4;   // of gradients that travel
+  int64_t state_bytes = 4;    // of a moment
+  int moments = 2;            // AdamW 2, SGD 0
   // The CPU's attention kernel; 0 threads: another one, whose own workspace is not counted.
   int attention_threads = 0;
   int64_t attention_element_bytes = 4;  // that its tiles are multiplied in

@@ -31,25 +31,24 @@ int64_t attention_workspace_bytes(const MemoryShape& shape) {
   const int64_t shared =
       head * std::min(std::max<int64_t>(1, kPackedBytes / head), shape.batch * shape.kv_heads_here);
   const int64_t forward = kStackRows * 4 * (depth + 2 * kForwardKeys + columns);
-  const int64_t backward = padded * 4 * (2 * columns + width + 2) +
-                           padded * element * 2 * (depth + panels * kPanel) +
-                           kBackwardKeys * element * (2 * depth + width) +
-                           kBackwardKeys * kPanel * (2 * 4 + 3 * 2);
+  const int64_t backward =
+      padded * 4 * (2 * columns + width + 2) + padded * element * 2 * (depth + panels * kPanel) +
+      kBackwardKeys * element * (2 * depth + width) + kBackwardKeys * kPanel * (2 * 4 + 3 * 2);
   return shared + shape.attention_threads * std::max(forward, backward);
 }
 
 // Bytes of the buffers of one layer.
 struct LayerBuffers {
-  int64_t x;             // [B s, M], stored
-  int64_t qkv;           // [B s, H + 2K, D]
-  int64_t qkv_heads;     // [B, S, h + 2k, D]
-  int64_t o;             // [B s, H, D]
-  int64_t o_heads;       // [B, S, h, D]
-  int64_t lse;           // [B, h, S] fp32
-  int64_t packed;        // q, k and v for every rank
-  int64_t kv_sums;       // dk and dv of this rank's tokens in fp32
-  int64_t x1, gate_up;   // in the dtype of tiles
-  bool alone;            // one ulysses rank: what is by heads is what is by tokens
+  int64_t x;            // [B s, M], stored
+  int64_t qkv;          // [B s, H + 2K, D]
+  int64_t qkv_heads;    // [B, S, h + 2k, D]
+  int64_t o;            // [B s, H, D]
+  int64_t o_heads;      // [B, S, h, D]
+  int64_t lse;          // [B, h, S] fp32
+  int64_t packed;       // q, k and v for every rank
+  int64_t kv_sums;      // dk and dv of this rank's tokens in fp32
+  int64_t x1, gate_up;  // in the dtype of tiles
+  bool alone;           // one ulysses rank: what is by heads is what is by tokens
 
   explicit LayerBuffers(const MemoryShape& shape) {
     const ModelExtents& model = shape.model;
@@ -62,7 +61,8 @@ struct LayerBuffers {
     o_heads = whole * shape.heads_here * d * e;
     lse = whole * shape.heads_here * 4;
     packed = rows * shape.packed_heads * d * e;
-    kv_sums = 2 * rows * model.kv_heads * d * 4;
+    // Blocks of 16 bits are widened to be added.
+    kv_sums = rows * (2 * model.kv_heads + (e == 4 ? 0 : shape.kv_heads_here)) * d * 4;
     x1 = rows * model.hidden * shape.tile_bytes;
     gate_up = 2 * rows * model.intermediate * shape.tile_bytes;
     alone = shape.ulysses == 1;
@@ -94,10 +94,10 @@ struct TileBytes {
     const int64_t T = largest_tile(rows, shape.tile_tokens), t = shape.tile_bytes;
     const int64_t m = model.hidden, i = model.intermediate, d = model.head_dim;
     const int64_t q = model.heads * d, qkv = q + 2 * model.kv_heads * d;
-    // Tiles of another dtype than what is stored are converted on their way in and out; gradients of 16-bit
-    // products are made beside the fp32 sum.
+    // Tiles of another dtype than what is stored are converted on their way in and out. Gradients of 16-bit
+    // products are made beside the fp32 sum, and widened to be added to it.
     const bool converts = shape.storage_bytes != t;
-    const int64_t narrow = t == 4 ? 0 : t, convert = converts ? t : 0;
+    const int64_t narrow = t == 4 ? 0 : t + 4, convert = converts ? t : 0;
 
     input_forward = T * m * t + T * qkv * convert;
     const int64_t before = model.qk_norm ? T * (model.heads + model.kv_heads) * d * t : 0;
@@ -122,7 +122,8 @@ class Moments {
  public:
   explicit Moments(const MemoryShape& shape) : shape_(shape), layer_(shape), tile_(shape) {
     held_[attention] = attention_workspace_bytes(shape);
-    const int64_t rows = shape.batch * shape.shard_tokens, table = shape.shard_tokens * shape.model.head_dim / 2 * 4;
+    const int64_t rows = shape.batch * shape.shard_tokens,
+                  table = shape.shard_tokens * shape.model.head_dim / 2 * 4;
     held_[other] = 5 * table;
     note("rotary tables");
     held_[other] = 2 * table + rows * 4;
@@ -180,7 +181,8 @@ class Moments {
   }
   // Layers from `lowest` on are here, or on their way.
   void bring_back(int64_t lowest) {
-    for (; offloads() && lowest_here_ > lowest; --lowest_here_) held_[activations] += kept_of(lowest_here_ - 1);
+    for (; offloads() && lowest_here_ > lowest; --lowest_here_)
+      held_[activations] += kept_of(lowest_here_ - 1);
   }
 
   // x -> y. At its end the running x is y; `slots` stay, and x itself where it is one of them.
@@ -196,7 +198,7 @@ class Moments {
         held_[activations] += heads_kept;
         note_with({{attention, layer_.o_heads + layer_.lse}, {communication, copy + layer_.o}}, ": exchange");
         note_with({{attention, layer_.o_heads + layer_.lse + layer_.o}, {communication, layer_.o}},
-                     ": exchange");
+                  ": exchange");
         held_[activations] -= heads_kept;
       }
     }
@@ -252,8 +254,8 @@ class Moments {
     }
     const int64_t o_rows = slots[kO] || at.alone ? 0 : at.o;  // beside o by heads
     note_with({{attention, own + o_rows + at.o},
-                  {tiles, slots[kX1] ? tile_.output_backward_kept : tile_.output_backward}},
-                 ": output tiles");
+               {tiles, slots[kX1] ? tile_.output_backward_kept : tile_.output_backward}},
+              ": output tiles");
     // x1 and gate|up are gone, then the rest, piece by piece.
     int64_t freed = (slots[kX1] ? at.x1 : 0) + (slots[kGateUp] ? at.gate_up : 0);
     held_[activations] -= freed;

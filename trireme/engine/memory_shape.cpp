@@ -14,10 +14,18 @@ namespace trireme {
 MemoryShape memory_shape(const ModelConfig& config, const EngineOptions& options, const Mesh& mesh,
                          const ChosenSizes& chosen) {
   MemoryShape shape;
-  shape.model = {config.num_hidden_layers, config.hidden_size,   config.intermediate_size,
-                 config.num_attention_heads, config.num_key_value_heads, config.head_dim,
-                 config.vocab_size,        config.tie_word_embeddings, config.qkv_bias,
-                 config.output_bias,       config.mlp_bias,      config.qk_norm};
+  shape.model = {config.num_hidden_layers,
+                 config.hidden_size,
+                 config.intermediate_size,
+                 config.num_attention_heads,
+                 config.num_key_value_heads,
+                 config.head_dim,
+                 config.vocab_size,
+                 config.tie_word_embeddings,
+                 config.qkv_bias,
+                 config.output_bias,
+                 config.mlp_bias,
+                 config.qk_norm};
   shape.ulysses = mesh.ulysses->size();
   const HeadShares heads =
       share_heads(config.num_attention_heads, config.num_key_value_heads, mesh.ulysses->size());
@@ -66,9 +74,11 @@ std::vector<MemoryOption> memory_options(const MemoryShape& shape) {
     const int64_t before = now.peak[category], after = memory_forecast(changed).peak[category];
     if (before > after)
       options.push_back(
-          {option, category, static_cast<double>(before - after) / static_cast<double>(before)});
+          {option, category, static_cast<double>(before - after) / static_cast<double>(before), before});
   };
-  const auto halved_sequence = [](MemoryShape& s) { s = with_batch(s, s.batch, std::max<int64_t>(1, s.tokens / 2)); };
+  const auto halved_sequence = [](MemoryShape& s) {
+    s = with_batch(s, s.batch, std::max<int64_t>(1, s.tokens / 2));
+  };
 
   // Tokens: what no other option makes smaller.
   const std::string shorter = cat("--max_seq_length ", std::max<int64_t>(1, shape.tokens / 2));
@@ -76,7 +86,8 @@ std::vector<MemoryOption> memory_options(const MemoryShape& shape) {
   propose(shorter, attention, halved_sequence);
   propose(shorter, communication, halved_sequence);
   if (shape.batch > 1)
-    propose("a batch of 1 with --gradient_accumulation_steps", activations, [](MemoryShape& s) { s.batch = 1; });
+    propose("a batch of 1 with --gradient_accumulation_steps", activations,
+            [](MemoryShape& s) { s.batch = 1; });
 
   const RecomputePlan& plan = shape.recompute;
   constexpr Recompute full = Recompute::full, keep_attention = Recompute::keep_attention;
@@ -88,19 +99,23 @@ std::vector<MemoryOption> memory_options(const MemoryShape& shape) {
       };
     };
     propose("--recompute full", activations, with_policy(full));
-    if (plan.policy != keep_attention) propose("--recompute keep_attention", activations, with_policy(keep_attention));
+    if (plan.policy != keep_attention)
+      propose("--recompute keep_attention", activations, with_policy(keep_attention));
     if (plan.keep_fraction > 0.5)
       propose("--keep_fraction 0.5", activations, [](MemoryShape& s) { s.recompute.keep_fraction /= 2; });
   }
   for (const int64_t every : {2, 4})
-    if (every > plan.checkpoint_every && every <= plan.layers && (plan.policy == full || plan.policy == keep_attention))
+    if (every > plan.checkpoint_every && every <= plan.layers &&
+        (plan.policy == full || plan.policy == keep_attention))
       propose(cat("--checkpoint_every ", every), activations,
               [every](MemoryShape& s) { s.recompute.checkpoint_every = every; });
   if (shape.offload.activations != Offload::disk && plan.policy != Recompute::none)
-    propose("--offload_activations disk", activations, [](MemoryShape& s) { s.offload.activations = Offload::disk; });
+    propose("--offload_activations disk", activations,
+            [](MemoryShape& s) { s.offload.activations = Offload::disk; });
 
   if (shape.offload.optimizer != Offload::disk)
-    propose("--offload_optimizer disk", optimizer, [](MemoryShape& s) { s.offload.optimizer = Offload::disk; });
+    propose("--offload_optimizer disk", optimizer,
+            [](MemoryShape& s) { s.offload.optimizer = Offload::disk; });
   if (shape.state_bytes == 4)
     propose("--optim_state_dtype bf16", optimizer, [](MemoryShape& s) { s.state_bytes = 2; });
   // With one rank, as two would be.
@@ -117,15 +132,15 @@ std::vector<MemoryOption> memory_options(const MemoryShape& shape) {
   if (!shape.update_in_backward)
     propose("--update_in_backward", gradients, [](MemoryShape& s) { s.update_in_backward = true; });
   if (shape.zero == 3 && shape.offload.parameters != Offload::disk)
-    propose("--offload_params disk", parameters, [](MemoryShape& s) { s.offload.parameters = Offload::disk; });
+    propose("--offload_params disk", parameters,
+            [](MemoryShape& s) { s.offload.parameters = Offload::disk; });
 
   const int64_t rows = shape.batch * shape.shard_tokens;
   for (const bool head : {false, true}) {
     const int64_t tile = std::min(rows, head ? shape.logits_tile_tokens : shape.tile_tokens);
     if (tile < 32) continue;
-    propose(cat(head ? "--logits_tile_tokens " : "--tile_tokens ", tile / 2), tiles, [head, tile](MemoryShape& s) {
-      (head ? s.logits_tile_tokens : s.tile_tokens) = tile / 2;
-    });
+    propose(cat(head ? "--logits_tile_tokens " : "--tile_tokens ", tile / 2), tiles,
+            [head, tile](MemoryShape& s) { (head ? s.logits_tile_tokens : s.tile_tokens) = tile / 2; });
   }
   return options;
 }

@@ -12,6 +12,7 @@ namespace trireme {
 
 // Lines of equal width that end in newlines; without a forecast the last column is left out. Not collective:
 // it is about one rank.
-std::string memory_report(const MemoryState& state, const std::optional<MemoryForecast>& forecast = std::nullopt);
+std::string memory_report(const MemoryState& state,
+                          const std::optional<MemoryForecast>& forecast = std::nullopt);
 
 }  // namespace trireme

@@ -4,7 +4,7 @@
 // device.
 //
 // "tile dtype" is what matmuls run in, "storage dtype" what is kept between tiles; they differ where bf16
-// values are multiplied in fp32.
+// or fp16 values are multiplied in fp32.
 #pragma once
 
 #include <ATen/ATen.h>

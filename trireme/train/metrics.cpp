@@ -11,21 +11,27 @@ namespace trireme {
 
 Json StepRecord::to_json() const {
   Json memory = Json::object();
-  for (const MemoryCategory category : kAllMemoryCategories) memory[name_of(category)] = peak_memory[category];
-  return {{"step", step},
-          {"epoch", epoch},
-          {"stage", stage},
-          {"sequence_length", sequence_tokens},
-          {"loss", loss},
-          {"grad_norm", gradient_norm},
-          {"learning_rate", learning_rate},
-          {"tokens_per_second", tokens_per_second},
-          {"mfu", mfu},
-          {"memory_bytes", memory_bytes},
-          {"memory", memory},
-          {"seconds", seconds},
-          {"tokens_seen", tokens_seen},
-          {"eta_seconds", eta_seconds}};
+  for (const MemoryCategory category : kAllMemoryCategories)
+    memory[name_of(category)] = peak_memory[category];
+  Json record = {{"step", step},
+                 {"epoch", epoch},
+                 {"stage", stage},
+                 {"sequence_length", sequence_tokens},
+                 {"loss", loss},
+                 {"grad_norm", gradient_norm},
+                 {"learning_rate", learning_rate},
+                 {"tokens_per_second", tokens_per_second},
+                 {"mfu", mfu},
+                 {"memory_bytes", memory_bytes},
+                 {"memory", memory},
+                 {"seconds", seconds},
+                 {"tokens_seen", tokens_seen},
+                 {"eta_seconds", eta_seconds}};
+  if (loss_scale > 0) {
+    record["loss_scale"] = loss_scale;
+    record["skipped"] = skipped;
+  }
+  return record;
 }
 
 MetricsLog::MetricsLog(const std::filesystem::path& file, int64_t last_step) {
@@ -68,6 +74,7 @@ void ProgressLine::show(const StepRecord& record) {
                 format_bytes(record.memory_bytes).c_str(), format_duration(record.eta_seconds).c_str());
   std::string text = cat("step ", record.step, "/", total_steps_, "  ");
   if (stages_ > 1) text += cat("stage ", record.stage + 1, "/", stages_, "  ");
+  if (record.skipped) text += cat("SKIPPED: fp16 overflow at loss scale ", record.loss_scale, "  ");
   text += cat("length ", format_count(record.sequence_tokens), "  ", numbers);
   if (!terminal_) {
     out_ << text << std::endl;

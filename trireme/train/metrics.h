@@ -20,6 +20,8 @@ struct StepRecord {
   double loss = 0;
   double gradient_norm = 0;  // before clipping
   double learning_rate = 0;
+  double loss_scale = 0;         // fp16: of this step; 0: none
+  bool skipped = false;          // fp16: gradients overflowed at that scale, the parameters stayed
   double tokens_per_second = 0;  // over all ranks
   double mfu = 0;                // causal model FLOPs over the peak of all ranks
   int64_t memory_bytes = 0;      // of rank 0: peak resident on the CPU, peak allocated on a GPU

@@ -247,6 +247,8 @@ void Trainer::step() {
   record.sequence_tokens = stage().sequence_tokens;
   record.loss = result.loss;
   record.gradient_norm = result.gradient_norm;
+  record.skipped = result.skipped;
+  if (options_.engine.precision == Precision::fp16) record.loss_scale = result.loss_scale;
   record.tokens_per_second = static_cast<double>(tokens) / record.seconds;
   record.mfu = flops / (record.seconds * peak_flops_);
   record.memory_bytes = peak_memory_bytes(options_.engine.device);
