@@ -63,7 +63,8 @@ at::Tensor heads_to_seq_qkv(Group& group, const UlyssesShape& shape, const Atten
   const auto options = gradients.dq.options();
   const at::Tensor result = [&] {
     const MemoryScope own(caller);
-    return at::empty({gradients.dq.size(0), shape.layout.size(group.rank()), all, gradients.dq.size(3)}, options);
+    return at::empty({gradients.dq.size(0), shape.layout.size(group.rank()), all, gradients.dq.size(3)},
+                     options);
   }();
   const auto sum_type = result.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const HeadsQkv out = split_qkv(result, heads.query_heads, heads.key_value_heads);

@@ -64,7 +64,7 @@ class CachingAllocator final : public c10::Allocator {
   void give_back(void* data) {
     if (data == nullptr) return;
     BlockHeader* header = header_of(data);
-    //BREAK header->uncount();
+    header->uncount();
     if (header->mapped_bytes == 0) {
       std::destroy_at(header);
       std::free(header);

@@ -38,7 +38,7 @@ class GradientsSummedAtClose final : public GradientStore {
     at::Tensor gradient = std::exchange(open_.at(static_cast<size_t>(unit)), at::Tensor());
     TRIREME_ASSERT(gradient.defined(), "unit ", unit, " is not open");
     at::Tensor sum = sum_gradient(group_, gradient, shard_, settings_.reduce_dtype);
-    //BREAK gradient = at::Tensor();
+    gradient = at::Tensor();
     sum = sum.to(settings_.step_device);
     if (on_summed_) {
       on_summed_(unit, sum);

@@ -85,7 +85,7 @@ std::vector<std::string> changed_options(const Json& before, const Json& now) {
                                                "max_eval_samples",    "peak_tflops",
                                                "eval_file",           "model_name_or_path",
                                                "overwrite_output_dir", "offload_dir",
-                                               "offload_limit"};
+                                               "offload_limit",       "memory_report"};
   std::vector<std::string> changes;
   for (const auto& [key, value] : now.items()) {
     const Json old = before.value(key, Json());

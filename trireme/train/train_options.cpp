@@ -152,6 +152,7 @@ Json to_json(const TrainOptions& o) {
           {"eval_steps", o.eval_steps},
           {"max_eval_samples", o.max_eval_samples},
           {"seed", o.seed},
+          {"memory_report", o.memory_report},
           {"peak_tflops", o.peak_tflops}};
 }
 

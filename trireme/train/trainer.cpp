@@ -12,6 +12,7 @@
 #include "trireme/engine/assemble.h"
 #include "trireme/eval/loss_by_position.h"
 #include "trireme/measure/matmul_rate.h"
+#include "trireme/measure/memory_report.h"
 #include "trireme/train/agreement.h"
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/durable_file.h"
@@ -49,6 +50,7 @@ class Trainer {
   void resume();
   void open_stage(int stage);
   void step();
+  void report_memory();
   void evaluate();
   void save();
   double step_flops(const ContextStage& stage) const;
@@ -203,6 +205,7 @@ void Trainer::open_stage(int stage) {
   stage_ = stage;
   loader_ = std::make_unique<ConcatLoader>(data_.train.set, data_.train.range,
                                            loader_options(this->stage().sequence_tokens));
+  engine_->memory_account()->reset_peaks();
 }
 
 double Trainer::step_flops(const ContextStage& stage) const {
@@ -264,6 +267,14 @@ void Trainer::step() {
   }
   if (progress_) progress_->show(record);
   if (hooks_.on_step) hooks_.on_step(record);
+  if (options_.memory_report && steps_done_ == stage().first_step + 1) report_memory();
+}
+
+void Trainer::report_memory() {
+  const MemoryShape shape =
+      engine_->memory_shape(options_.per_device_train_batch_size, stage().sequence_tokens);
+  note(cat("memory of rank ", world_.rank(), " at length ", format_count(stage().sequence_tokens), "\n",
+           memory_report(engine_->memory_account()->state(), memory_forecast(shape))));
 }
 
 void Trainer::evaluate() {
