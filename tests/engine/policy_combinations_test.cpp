@@ -155,8 +155,8 @@ Outcome run(const std::filesystem::path& model, const Case& c, OptimizerKind opt
         TokenBatch one;
         for (int at = 0; at < batch; ++at) {
           const int sample = (mesh.dp_index * c.micro + micro) * batch + at;
-          one = testing::slice_of_batch(1, 29, kVocabulary, static_cast<uint64_t>(step * 4 + sample), mesh.sp->size(),
-                                        mesh.sp->rank());
+          one = testing::slice_of_batch(1, 29, kVocabulary, static_cast<uint64_t>(step * 4 + sample),
+                                        mesh.sp->size(), mesh.sp->rank());
           tokens.push_back(one.tokens);
           targets.push_back(one.targets);
         }
@@ -186,17 +186,20 @@ Outcome run(const std::filesystem::path& model, const Case& c, OptimizerKind opt
 }
 
 double tolerance_of(const EngineOptions& options) {
-  const double values = options.precision == Precision::bf16 ? 4e-2 : options.precision == Precision::fp16 ? 6e-3 : 5e-5;
+  const double values = options.precision == Precision::bf16   ? 4e-2
+                        : options.precision == Precision::fp16 ? 6e-3
+                                                               : 5e-5;
   return std::max(values, options.reduce_dtype == at::kBFloat16 ? 8e-3 : 0.0);
 }
 
 std::string describe(const Case& c) {
   const EngineOptions& o = c.options;
-  return cat(c.ranks, " ranks, ulysses ", o.ulysses, ", ZeRO ", int(o.zero), ", offload ", int(o.offload.parameters),
-             int(o.offload.optimizer), int(o.offload.activations), ", recompute ", int(o.recompute), " every ",
-             o.checkpoint_every, " fraction ", o.keep_fraction, ", tiles ", o.tile_tokens, "/", o.logits_tile_tokens,
-             ", precision ", int(o.precision), ", states ", o.optimizer.state_dtype, ", reduce ", o.reduce_dtype,
-             ", in backward ", o.update_in_backward, ", micro-batches ", c.micro);
+  return cat(c.ranks, " ranks, ulysses ", o.ulysses, ", ZeRO ", int(o.zero), ", offload ",
+             int(o.offload.parameters), int(o.offload.optimizer), int(o.offload.activations), ", recompute ",
+             int(o.recompute), " every ", o.checkpoint_every, " fraction ", o.keep_fraction, ", tiles ",
+             o.tile_tokens, "/", o.logits_tile_tokens, ", precision ", int(o.precision), ", states ",
+             o.optimizer.state_dtype, ", reduce ", o.reduce_dtype, ", in backward ", o.update_in_backward,
+             ", micro-batches ", c.micro);
 }
 
 class PolicyCombinations : public ::testing::Test {

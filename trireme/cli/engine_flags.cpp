@@ -48,13 +48,15 @@ void EngineFlags::declare(OptionParser& parser) {
   parser.count("checkpoint_every", checkpoint_every, "layers between two whose input is kept for backward");
   parser.real("keep_fraction", keep_fraction,
               "share of the layers that keep what --recompute says; the others their input alone");
-  parser.count("zero", zero, "shard over all ranks: 1 the optimizer's state, 2 also gradients, 3 also parameters");
+  parser.count("zero", zero,
+               "shard over all ranks: 1 the optimizer's state, 2 also gradients, 3 also parameters");
   parser.choice("offload_params", offload_params, {"none", "cpu", "disk"},
                 "where parameter shards lie while no layer uses them");
   parser.choice("offload_activations", offload_activations, {"none", "cpu", "disk"},
                 "where what forward keeps lies until backward");
   parser.path("offload_dir", offload_dir, "folder on a fast local disk, for offload to disk");
-  parser.count("offload_limit", offload_limit, "bytes on disk that a rank may use; takes 200g; 0: what there is");
+  parser.count("offload_limit", offload_limit,
+               "bytes on disk that a rank may use; takes 200g; 0: what there is");
   parser.count("ulysses", ulysses, "ranks that share one sequence; the others take other samples");
   parser.flag("strict_divisible", strict_divisible, "refuse lengths that --ulysses does not divide");
   parser.count("tile_tokens", tile_tokens, "tokens of one tile of a layer's token-wise parts; 0: by rule");

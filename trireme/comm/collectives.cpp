@@ -305,14 +305,16 @@ at::Tensor PendingRows::wait() {
 PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows) {
   check_gather(group, input, rows);
   const at::NoGradGuard no_grad;
-  std::unique_ptr<PendingRows::State> state(new PendingRows::State{Call(group, "all_gather"), input, input, {}});
+  std::unique_ptr<PendingRows::State> state(
+      new PendingRows::State{Call(group, "all_gather"), input, input, {}});
   if (group.size() == 1) return PendingRows(std::move(state));
   state->output = with_rows(input, sum_of(rows));
   const int64_t bytes = row_bytes(input);
   state->call.sent(rows[group.rank()] * bytes * (group.size() - 1));
   if (bytes == 0 || sum_of(rows) == 0) return PendingRows(std::move(state));
   state->call.guarded([&] {
-    state->works = start_gather(state->call, group.backend(), as_bytes(input), as_bytes(state->output), rows, bytes);
+    state->works =
+        start_gather(state->call, group.backend(), as_bytes(input), as_bytes(state->output), rows, bytes);
   });
   state->call.pause();
   return PendingRows(std::move(state));

@@ -33,7 +33,8 @@ struct Dtypes {
 Dtypes choose_dtypes(const EngineOptions& options) {
   if (options.precision == Precision::fp32) return {at::kFloat, at::kFloat};
   // Processors multiply fp16 values slowly or not at all; their products are made in fp32.
-  if (options.precision == Precision::fp16) return {at::kHalf, options.device.is_cpu() ? at::kFloat : at::kHalf};
+  if (options.precision == Precision::fp16)
+    return {at::kHalf, options.device.is_cpu() ? at::kFloat : at::kHalf};
   const bool native =
       options.bf16_matmul == Bf16Matmul::native ||
       (options.bf16_matmul == Bf16Matmul::automatic && (!options.device.is_cpu() || cpu_has_bf16_matmul()));
@@ -102,8 +103,11 @@ void make_stores(EngineParts& parts, const Dtypes& dtypes) {
   const bool shard = options.zero != ZeroStage::none;
   parts.shares = owned_shares(units, all, shard);
 
-  const ParameterSettings parameters{dtypes.tile, options.device, options.offload.parameters,
-                                     options.offload.optimizer, parts.spill.get(),
+  const ParameterSettings parameters{dtypes.tile,
+                                     options.device,
+                                     options.offload.parameters,
+                                     options.offload.optimizer,
+                                     parts.spill.get(),
                                      options.purpose == Purpose::training};
   parts.parameters = options.zero == ZeroStage::parameters
                          ? make_sharded_parameters(units, all, parameters)
@@ -112,8 +116,8 @@ void make_stores(EngineParts& parts, const Dtypes& dtypes) {
   if (options.purpose == Purpose::evaluation) return;
   const GradientSettings gradients{options.device, step_device(parameters), options.reduce_dtype};
   if (options.update_in_backward) {
-    parts.gradients =
-        make_gradients_summed_at_close(units, all, shard, gradients, [&parts](int unit, at::Tensor& gradient) {
+    parts.gradients = make_gradients_summed_at_close(
+        units, all, shard, gradients, [&parts](int unit, at::Tensor& gradient) {
           const double norm = gradient.numel() > 0 ? at::linalg_vector_norm(gradient, 2).item<double>() : 0;
           parts.update.gradient_squares += norm * norm;
           step_unit(parts, unit, gradient, parts.update.learning_rate, 1, parts.update.step);
@@ -125,13 +129,12 @@ void make_stores(EngineParts& parts, const Dtypes& dtypes) {
   }
 
   const OptimizerOptions& optimizer = options.optimizer;
-  parts.optimizer =
-      optimizer.kind == OptimizerKind::sgd
-          ? make_sgd(units, parts.shares, optimizer.weight_decay)
-          : make_adamw(units, parts.shares,
-                       {optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay,
-                        optimizer.state_dtype, optimizer.seed, options.device, options.offload.optimizer,
-                        parts.spill.get()});
+  parts.optimizer = optimizer.kind == OptimizerKind::sgd
+                        ? make_sgd(units, parts.shares, optimizer.weight_decay)
+                        : make_adamw(units, parts.shares,
+                                     {optimizer.beta1, optimizer.beta2, optimizer.epsilon,
+                                      optimizer.weight_decay, optimizer.state_dtype, optimizer.seed,
+                                      options.device, options.offload.optimizer, parts.spill.get()});
   if (options.precision == Precision::fp16)
     parts.loss_scaler = std::make_unique<LossScaler>(
         LossScalerSettings{options.loss_scale.initial, options.loss_scale.growth_steps});
@@ -189,8 +192,8 @@ std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& mode
     reader.read_unit(parts->layout.units[unit], flat);
     parts->parameters->set(static_cast<int>(unit), flat);
   }
-  parts->activations = make_activation_store(config.num_hidden_layers, options.device, options.offload.activations,
-                                             parts->spill.get());
+  parts->activations = make_activation_store(config.num_hidden_layers, options.device,
+                                             options.offload.activations, parts->spill.get());
 
   const int64_t tile_tokens =
       options.tile_tokens > 0 ? options.tile_tokens : tile_tokens_by_rule(config, options.device);
@@ -198,8 +201,8 @@ std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& mode
                                          ? options.logits_tile_tokens
                                          : logits_tile_tokens_by_rule(config, options.device);
   parts->attention = make_local_attention(options.attention, options.device, dtypes.storage);
-  parts->layers = std::make_unique<LayerRunner>(config, *parts->mesh.ulysses, *parts->attention,
-                                                plan, tile_tokens);
+  parts->layers =
+      std::make_unique<LayerRunner>(config, *parts->mesh.ulysses, *parts->attention, plan, tile_tokens);
   parts->walk = std::make_unique<ModelWalk>(
       config, parts->layout, *parts->mesh.ulysses, *parts->layers, *parts->parameters,
       WalkSettings{options.device, dtypes.storage, logits_tile_tokens, options.strict_divisible});

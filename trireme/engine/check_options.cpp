@@ -18,16 +18,19 @@ void check_offload(const EngineOptions& options) {
     throw ConfigError(cat("--offload_limit is ", offload.limit_bytes, " bytes; expected 1 or more"));
   if (offload.parameters != Offload::none && options.zero != ZeroStage::parameters)
     throw ConfigError(
-        "--offload_params moves parameters that are gathered unit by unit, which is --zero 3; give that too (it "
+        "--offload_params moves parameters that are gathered unit by unit, which is --zero 3; give that too "
+        "(it "
         "works on one rank as well)");
   if (offload.activations != Offload::none && options.recompute == Recompute::none)
     throw ConfigError(
-        "--offload_activations with --recompute none would move all that backward reads, more than can be moved in "
+        "--offload_activations with --recompute none would move all that backward reads, more than can be "
+        "moved in "
         "the time; use --recompute keep_attention or full");
   const bool no_states = options.optimizer.kind == OptimizerKind::sgd && options.precision == Precision::fp32;
   if (offload.optimizer != Offload::none && no_states)
     throw ConfigError(
-        "--offload_optimizer: sgd in fp32 keeps nothing that could be offloaded; leave it out, or offload the "
+        "--offload_optimizer: sgd in fp32 keeps nothing that could be offloaded; leave it out, or offload "
+        "the "
         "parameters (--zero 3 --offload_params)");
 }
 
@@ -42,12 +45,14 @@ void check_optimizer(const EngineOptions& options) {
   if (!options.update_in_backward) return;
   if (options.optimizer.max_grad_norm > 0)
     throw ConfigError(
-        cat("--update_in_backward steps a unit before the norm of all gradients is known, so they cannot be clipped to "
+        cat("--update_in_backward steps a unit before the norm of all gradients is known, so they cannot be "
+            "clipped to "
             "--max_grad_norm ",
             options.optimizer.max_grad_norm, "; give --max_grad_norm 0"));
   if (options.precision == Precision::fp16)
     throw ConfigError(
-        "--update_in_backward steps a unit before it is known whether gradients of another one overflow, which fp16's "
+        "--update_in_backward steps a unit before it is known whether gradients of another one overflow, "
+        "which fp16's "
         "loss scale needs; use bf16");
 }
 

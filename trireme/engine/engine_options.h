@@ -34,8 +34,8 @@ struct OptimizerOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double weight_decay = 0;   // skips norms and biases
-  double max_grad_norm = 0;  // 0: no clipping
+  double weight_decay = 0;                  // skips norms and biases
+  double max_grad_norm = 0;                 // 0: no clipping
   at::ScalarType state_dtype = at::kFloat;  // of AdamW's moments: fp32, or bf16 with stochastic rounding
   uint64_t seed = 0;                        // of the stochastic rounding
 };
@@ -53,7 +53,7 @@ struct EngineOptions {
   Bf16Matmul bf16_matmul = Bf16Matmul::automatic;
   Recompute recompute = Recompute::keep_attention;
   int64_t checkpoint_every = 1;  // layers between two kept layer inputs
-  double keep_fraction = 1;      // of the layers that keep what `recompute` says; the others their input alone
+  double keep_fraction = 1;  // of the layers that keep what `recompute` says; the others their input alone
   AttentionKernel attention = AttentionKernel::automatic;
   int64_t tile_tokens = 0;         // tokens of one tile of a layer's token-wise halves; 0: by rule
   int64_t logits_tile_tokens = 0;  // tokens of one tile of the head; 0: by rule
@@ -61,7 +61,8 @@ struct EngineOptions {
   int ring = 1;
   bool strict_divisible = false;  // refuse lengths that the ulysses degree does not divide
   ZeroStage zero = ZeroStage::none;
-  at::ScalarType reduce_dtype = at::kFloat;  // in which gradients travel: fp32 or bf16; they are summed in fp32
+  at::ScalarType reduce_dtype =
+      at::kFloat;  // in which gradients travel: fp32 or bf16; they are summed in fp32
   OffloadOptions offload = {};
   bool update_in_backward = false;  // step a unit as soon as its gradient is whole
   LossScaleOptions loss_scale = {};
@@ -71,7 +72,7 @@ struct EngineOptions {
 Recompute parse_recompute(
     const std::string& text);  // "full", "keep_attention", "none"; ConfigError otherwise
 Offload parse_offload(const std::string& flag,
-                      const std::string& text);  // "none", "cpu", "disk"; ConfigError that names the flag
+                      const std::string& text);      // "none", "cpu", "disk"; ConfigError that names the flag
 Precision parse_precision(const std::string& text);  // "fp32", "bf16", "fp16"; ConfigError otherwise
 
 }  // namespace trireme

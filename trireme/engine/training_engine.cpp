@@ -69,8 +69,8 @@ StepResult TrainingEngine::accumulate_gradients(const StepBatches& batches) {
   return result;
 }
 
-void step_unit(EngineParts& parts, int unit, at::Tensor& gradient, double learning_rate, double gradient_factor,
-               int64_t step) {
+void step_unit(EngineParts& parts, int unit, at::Tensor& gradient, double learning_rate,
+               double gradient_factor, int64_t step) {
   at::Tensor master = parts.parameters->open_master(unit);
   parts.optimizer->step(unit, master, gradient, learning_rate, gradient_factor, step);
   parts.parameters->close_master(unit);
@@ -78,14 +78,16 @@ void step_unit(EngineParts& parts, int unit, at::Tensor& gradient, double learni
 
 void TrainingEngine::check_update_in_backward(const StepBatches& batches) const {
   if (batches.size() > 1)
-    throw ConfigError(cat("--update_in_backward steps a unit as soon as its gradient is whole, which ", batches.size(),
+    throw ConfigError(cat("--update_in_backward steps a unit as soon as its gradient is whole, which ",
+                          batches.size(),
                           " accumulated micro-batches do not allow; use --gradient_accumulation_steps 1"));
 }
 
 void TrainingEngine::refuse(const StepResult& result) const {
-  const char* state = parts_->options.update_in_backward
-                          ? "; some parameters were changed already (--update_in_backward): go on from the last checkpoint. "
-                          : "; the parameters were not changed. ";
+  const char* state =
+      parts_->options.update_in_backward
+          ? "; some parameters were changed already (--update_in_backward): go on from the last checkpoint. "
+          : "; the parameters were not changed. ";
   throw DataError(
       cat("optimizer step ", optimizer_steps_ + 1, ": the loss is ", result.loss, " and the gradient norm ",
           result.gradient_norm, state,

@@ -29,9 +29,9 @@ struct EngineParts {
   Mesh mesh;
   std::string description;
   RankMemory memory;
-  MemoryShape memory_shape;           // of the last micro-batch
-  std::vector<UnitShare> shares;      // of each unit, what this rank steps
-  std::unique_ptr<SpillFile> spill;   // for what is offloaded to disk
+  MemoryShape memory_shape;          // of the last micro-batch
+  std::vector<UnitShare> shares;     // of each unit, what this rank steps
+  std::unique_ptr<SpillFile> spill;  // for what is offloaded to disk
   UpdateInBackward update;
   std::unique_ptr<LocalAttention> attention;
   std::unique_ptr<ParameterStore> parameters;
@@ -44,8 +44,8 @@ struct EngineParts {
 };
 
 // Steps one unit with its summed gradient.
-void step_unit(EngineParts& parts, int unit, at::Tensor& gradient, double learning_rate, double gradient_factor,
-               int64_t step);
+void step_unit(EngineParts& parts, int unit, at::Tensor& gradient, double learning_rate,
+               double gradient_factor, int64_t step);
 
 class TrainingEngine final : public Engine {
  public:

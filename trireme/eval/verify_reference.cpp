@@ -197,8 +197,7 @@ VerifyResult verify_reference(World& world, const std::filesystem::path& model_d
     for (const ParameterSpec& spec : engine->layout().units[unit].parameters) {
       const std::string name = "grad." + spec.name;
       const SafetensorsEntry& entry = float_entry(file, name, spec.shape);
-      const at::Tensor ours =
-          parameter_view(unit_gradient, spec).to(at::kCPU, at::kFloat).reshape({-1});
+      const at::Tensor ours = parameter_view(unit_gradient, spec).to(at::kCPU, at::kFloat).reshape({-1});
       extremes.emplace_back();
       extremes.back().add(ours, float_rows(entry, spec.elements, 0, 1).reshape({-1}));
       names.push_back(name);

@@ -46,17 +46,18 @@ class GradientStore {
 
 struct GradientSettings {
   at::Device device = at::kCPU;
-  at::Device step_device = at::kCPU;        // where shares lie that are summed at each close
+  at::Device step_device = at::kCPU;         // where shares lie that are summed at each close
   at::ScalarType reduce_dtype = at::kFloat;  // in which gradients travel; sums are fp32
 };
 using OnSummed = std::function<void(int unit, at::Tensor& gradient)>;
 
 // ZeRO none and optimizer (`shard`).
-std::unique_ptr<GradientStore> make_whole_gradients(const std::vector<FlatUnit>& units, Group& group, bool shard,
-                                                    const GradientSettings& settings);
+std::unique_ptr<GradientStore> make_whole_gradients(const std::vector<FlatUnit>& units, Group& group,
+                                                    bool shard, const GradientSettings& settings);
 // ZeRO gradients and parameters; with `on_summed` also the lower stages (`shard` false: the whole is summed).
-std::unique_ptr<GradientStore> make_gradients_summed_at_close(const std::vector<FlatUnit>& units, Group& group,
-                                                              bool shard, const GradientSettings& settings,
+std::unique_ptr<GradientStore> make_gradients_summed_at_close(const std::vector<FlatUnit>& units,
+                                                              Group& group, bool shard,
+                                                              const GradientSettings& settings,
                                                               OnSummed on_summed = nullptr);
 
 // The sum over ranks of a unit's flat fp32 gradient: this rank's share of it, or (`shard` false) the whole. May write

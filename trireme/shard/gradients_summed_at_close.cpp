@@ -23,7 +23,8 @@ class GradientsSummedAtClose final : public GradientStore {
     if (on_summed_) return;
     const MemoryScope scope(MemoryCategory::gradients);
     const auto options = at::TensorOptions().dtype(at::kFloat).device(settings.step_device);
-    for (size_t unit = 0; unit < units.size(); ++unit) sums_[unit] = at::zeros({share(unit).elements}, options);
+    for (size_t unit = 0; unit < units.size(); ++unit)
+      sums_[unit] = at::zeros({share(unit).elements}, options);
   }
 
   at::Tensor open(int unit) override {
@@ -83,8 +84,9 @@ class GradientsSummedAtClose final : public GradientStore {
 
 }  // namespace
 
-std::unique_ptr<GradientStore> make_gradients_summed_at_close(const std::vector<FlatUnit>& units, Group& group,
-                                                              bool shard, const GradientSettings& settings,
+std::unique_ptr<GradientStore> make_gradients_summed_at_close(const std::vector<FlatUnit>& units,
+                                                              Group& group, bool shard,
+                                                              const GradientSettings& settings,
                                                               OnSummed on_summed) {
   return std::make_unique<GradientsSummedAtClose>(units, group, shard, settings, std::move(on_summed));
 }

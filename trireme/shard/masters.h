@@ -15,7 +15,8 @@ namespace trireme {
 std::vector<UnitShare> owned_shares(const std::vector<FlatUnit>& units, const Group& group, bool sharded);
 
 // fp32 shares on the places that `settings.optimizer` says; null where the values serve as masters.
-std::unique_ptr<UnitTensors> make_masters(const std::vector<UnitShare>& shares, const ParameterSettings& settings);
+std::unique_ptr<UnitTensors> make_masters(const std::vector<UnitShare>& shares,
+                                          const ParameterSettings& settings);
 
 // Where the optimizer's step runs.
 at::Device step_device(const ParameterSettings& settings);

@@ -32,7 +32,8 @@ std::vector<at::Tensor> views(const at::Tensor& flat, const FlatUnit& unit, bool
 
 class Adamw final : public Optimizer {
  public:
-  Adamw(const std::vector<FlatUnit>& units, const std::vector<UnitShare>& shares, const AdamwSettings& settings)
+  Adamw(const std::vector<FlatUnit>& units, const std::vector<UnitShare>& shares,
+        const AdamwSettings& settings)
       : units_(cut_units(units, shares)), shares_(shares), settings_(settings) {
     std::vector<int64_t> elements;
     for (const UnitShare& share : shares) elements.push_back(share.elements);
@@ -64,8 +65,8 @@ class Adamw final : public Optimizer {
       for (const FlatSpan& span : flat.spans)
         if (span.decays == decays)
           for (int64_t at = 0; at < span.elements; at += kPiece_elements)
-            update_narrow(unit, span.offset + at, std::min(kPiece_elements, span.elements - at), master, gradient,
-                          mean, square, learning_rate, decay, steps);
+            update_narrow(unit, span.offset + at, std::min(kPiece_elements, span.elements - at), master,
+                          gradient, mean, square, learning_rate, decay, steps);
     }
     mean_->close(unit, true);
     square_->close(unit, true);
@@ -93,8 +94,8 @@ class Adamw final : public Optimizer {
   }
 
   void update(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& gradients,
-              const std::vector<at::Tensor>& means, const std::vector<at::Tensor>& squares, double learning_rate,
-              double decay, int64_t steps) const {
+              const std::vector<at::Tensor>& means, const std::vector<at::Tensor>& squares,
+              double learning_rate, double decay, int64_t steps) const {
     if (parameters.empty()) return;
     // The kernel reads the number of the step from a tensor a parameter.
     const std::vector<at::Tensor> counts(parameters.size(),
@@ -103,9 +104,9 @@ class Adamw final : public Optimizer {
                       settings_.beta2, decay, settings_.epsilon, /*amsgrad=*/false, /*maximize=*/false);
   }
 
-  void update_narrow(int unit, int64_t begin, int64_t count, const at::Tensor& master, const at::Tensor& gradient,
-                     const at::Tensor& mean, const at::Tensor& square, double learning_rate, double decay,
-                     int64_t steps) const {
+  void update_narrow(int unit, int64_t begin, int64_t count, const at::Tensor& master,
+                     const at::Tensor& gradient, const at::Tensor& mean, const at::Tensor& square,
+                     double learning_rate, double decay, int64_t steps) const {
     at::Tensor mean16 = mean.narrow(0, begin, count), square16 = square.narrow(0, begin, count);
     const at::Tensor wide_mean = mean16.to(at::kFloat), wide_square = square16.to(at::kFloat);
     update({master.narrow(0, begin, count)}, {gradient.narrow(0, begin, count)}, {wide_mean}, {wide_square},
@@ -150,8 +151,8 @@ class Sgd final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adamw(const std::vector<FlatUnit>& units, const std::vector<UnitShare>& shares,
-                                      const AdamwSettings& settings) {
+std::unique_ptr<Optimizer> make_adamw(const std::vector<FlatUnit>& units,
+                                      const std::vector<UnitShare>& shares, const AdamwSettings& settings) {
   return std::make_unique<Adamw>(units, shares, settings);
 }
 

@@ -45,8 +45,8 @@ class Optimizer {
 };
 
 // `shares[u]`: the part of unit u that this rank steps.
-std::unique_ptr<Optimizer> make_adamw(const std::vector<FlatUnit>& units, const std::vector<UnitShare>& shares,
-                                      const AdamwSettings& settings);
+std::unique_ptr<Optimizer> make_adamw(const std::vector<FlatUnit>& units,
+                                      const std::vector<UnitShare>& shares, const AdamwSettings& settings);
 std::unique_ptr<Optimizer> make_sgd(const std::vector<FlatUnit>& units, const std::vector<UnitShare>& shares,
                                     double weight_decay);
 

@@ -55,7 +55,8 @@ struct ParameterSettings {
 
 // Values whole on every rank; masters whole, or sharded over `group` (`shard_masters`).
 std::unique_ptr<ParameterStore> make_replicated_parameters(const std::vector<FlatUnit>& units, Group& group,
-                                                           bool shard_masters, const ParameterSettings& settings);
+                                                           bool shard_masters,
+                                                           const ParameterSettings& settings);
 // Values and masters sharded over `group`.
 std::unique_ptr<ParameterStore> make_sharded_parameters(const std::vector<FlatUnit>& units, Group& group,
                                                         const ParameterSettings& settings);

@@ -9,7 +9,8 @@ namespace {
 
 class WholeGradients final : public GradientStore {
  public:
-  WholeGradients(const std::vector<FlatUnit>& units, Group& group, bool shard, const GradientSettings& settings)
+  WholeGradients(const std::vector<FlatUnit>& units, Group& group, bool shard,
+                 const GradientSettings& settings)
       : group_(group), shard_(shard && group.size() > 1), settings_(settings) {
     const MemoryScope scope(MemoryCategory::gradients);
     const auto options = at::TensorOptions().dtype(at::kFloat).device(settings.device);
@@ -54,8 +55,8 @@ class WholeGradients final : public GradientStore {
 
 }  // namespace
 
-std::unique_ptr<GradientStore> make_whole_gradients(const std::vector<FlatUnit>& units, Group& group, bool shard,
-                                                    const GradientSettings& settings) {
+std::unique_ptr<GradientStore> make_whole_gradients(const std::vector<FlatUnit>& units, Group& group,
+                                                    bool shard, const GradientSettings& settings) {
   return std::make_unique<WholeGradients>(units, group, shard, settings);
 }
 

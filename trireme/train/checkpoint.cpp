@@ -49,9 +49,7 @@ void write_shard(const fs::path& file, Engine& engine) {
   const Group& group = *engine.mesh().all;
   const std::vector<UnitSpec>& units = engine.layout().units;
   const std::vector<std::string> states = engine.state_names();
-  const auto mine = [&](size_t unit) {
-    return static_cast<int>(unit) % group.size() == group.rank();
-  };
+  const auto mine = [&](size_t unit) { return static_cast<int>(unit) % group.size() == group.rank(); };
   std::unique_ptr<SafetensorsWriter> writer;
   std::exception_ptr failure;
   const auto attempt = [&](const auto& work) {

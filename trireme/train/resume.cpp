@@ -79,13 +79,20 @@ ResumedRun parse_trainer_state(const Json& state, const fs::path& checkpoint) {
 }
 
 std::vector<std::string> changed_options(const Json& before, const Json& now) {
-  static const std::set<std::string> kHarmless{"output_dir",          "resume_from_checkpoint",
-                                               "save_steps",          "save_total_limit",
-                                               "logging_steps",       "eval_steps",
-                                               "max_eval_samples",    "peak_tflops",
-                                               "eval_file",           "model_name_or_path",
-                                               "overwrite_output_dir", "offload_dir",
-                                               "offload_limit",       "memory_report"};
+  static const std::set<std::string> kHarmless{"output_dir",
+                                               "resume_from_checkpoint",
+                                               "save_steps",
+                                               "save_total_limit",
+                                               "logging_steps",
+                                               "eval_steps",
+                                               "max_eval_samples",
+                                               "peak_tflops",
+                                               "eval_file",
+                                               "model_name_or_path",
+                                               "overwrite_output_dir",
+                                               "offload_dir",
+                                               "offload_limit",
+                                               "memory_report"};
   std::vector<std::string> changes;
   for (const auto& [key, value] : now.items()) {
     const Json old = before.value(key, Json());

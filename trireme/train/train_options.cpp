@@ -78,7 +78,8 @@ void check_options(const TrainOptions& o) {
   require(o.engine.logits_tile_tokens >= 0, "logits_tile_tokens", o.engine.logits_tile_tokens, kZeroUp);
   if (o.engine.update_in_backward && o.gradient_accumulation_steps > 1)
     throw ConfigError(
-        cat("--update_in_backward steps a layer as soon as its gradient is whole, which --gradient_accumulation_steps ",
+        cat("--update_in_backward steps a layer as soon as its gradient is whole, which "
+            "--gradient_accumulation_steps ",
             o.gradient_accumulation_steps, " does not allow; use 1"));
   require(o.save_steps >= 0, "save_steps", o.save_steps, kZeroUp);
   require(o.save_total_limit >= 0, "save_total_limit", o.save_total_limit, kZeroUp);

@@ -50,7 +50,7 @@ struct TrainOptions {
   int64_t max_eval_samples = 0;  // windows of one evaluation; 0: all
   int64_t seed = 42;
   bool memory_report = false;  // after the first step of each stage: where memory went
-  double peak_tflops = 0;  // of one rank's device, for MFU; 0: measured
+  double peak_tflops = 0;      // of one rank's device, for MFU; 0: measured
 };
 
 // Throws ConfigError for numbers that cannot be.
