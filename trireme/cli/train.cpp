@@ -96,6 +96,7 @@ int run_train(const std::vector<std::string>& arguments) {
   declare(parser, flags, options);
   if (!parser.parse(arguments)) return 0;
   refuse_what_is_not_built(flags);
+  flags.update.check();
   options.model_dir = find_model_directory(flags.model);
   options.append_eos = !flags.no_append_eos;
 

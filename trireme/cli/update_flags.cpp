@@ -17,8 +17,12 @@ void UpdateFlags::declare(OptionParser& parser) {
               "step each layer as soon as its gradient is whole, so that gradients never exist together");
 }
 
-void UpdateFlags::apply(EngineOptions& options) const {
+void UpdateFlags::check() const {
   if (bf16 && fp16) throw ConfigError("--bf16 and --fp16 contradict each other; give one of them");
+}
+
+void UpdateFlags::apply(EngineOptions& options) const {
+  check();
   const auto dtype = [](const std::string& name) { return name == "bf16" ? at::kBFloat16 : at::kFloat; };
   options.precision = parse_precision(this->dtype());
   options.optimizer.kind = optim == "sgd" ? OptimizerKind::sgd : OptimizerKind::adamw;

@@ -19,6 +19,7 @@ struct UpdateFlags {
 
   void declare(OptionParser& parser);
   // Throws ConfigError where two of them contradict each other.
+  void check() const;
   void apply(EngineOptions& options) const;
   const char* dtype() const { return bf16 ? "bf16" : fp16 ? "fp16" : "fp32"; }
 };
