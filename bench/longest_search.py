@@ -1,7 +1,7 @@
 """What is tried for the longest sequence, and in which order: doubling until it fails, then halves of what is left."""
 from dataclasses import dataclass
 
-from session import BINARY, ROOT
+from measuring import BINARY, ROOT
 from systems import Measurement
 
 STEPS, WARMUP = 2, 1  # two training steps; the second one is timed
@@ -24,7 +24,7 @@ SETTINGS = {
     setting.name: setting
     for setting in (
         Setting("everything", "Trireme, everything on", "trireme1", (
-            "--zero", "3", "--recompute", "full", "--checkpoint_every", "1", "--offload_params", "disk",
+            "--zero", "3", "--recompute", "keep_attention", "--offload_params", "disk",
             "--offload_optimizer", "disk", "--offload_activations", "disk", "--offload_dir", "{dir}",
             "--update_in_backward")),
         Setting("checkpointing", "Trireme, layer inputs kept in memory", "trireme1", ("--recompute", "full")),

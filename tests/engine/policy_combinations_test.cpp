@@ -141,7 +141,7 @@ Outcome run(const std::filesystem::path& model, const Case& c, OptimizerKind opt
     options.optimizer.kind = optimizer;
     if (optimizer == OptimizerKind::sgd) {
       options.optimizer.state_dtype = at::kFloat;
-      if (options.precision == Precision::fp32) options.offload.optimizer = Offload::none;
+      options.offload.optimizer = Offload::none;  // on fp32 values it keeps nothing to offload
       if (!uses_disk(options.offload)) options.offload.folder.clear();
     }
     const auto engine = assemble(world, model, options);
@@ -327,6 +327,10 @@ TEST(EngineOptions, combinations_that_mean_nothing_are_refused) {
   EXPECT_TRUE(refused([](EngineOptions& o) {
     o.optimizer.kind = OptimizerKind::sgd;
     o.optimizer.state_dtype = at::kBFloat16;
+  }));
+  EXPECT_TRUE(refused([](EngineOptions& o) {
+    o.purpose = Purpose::evaluation;
+    o.zero = ZeroStage::gradients;
   }));
 }
 

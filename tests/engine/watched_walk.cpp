@@ -107,6 +107,7 @@ class WatchedGradients final : public GradientStore {
   at::Tensor whole(int) override { return {}; }
   bool sharded() const override { return false; }
   at::Device device() const override { return at::kCPU; }
+  void multiply(double) override { ADD_FAILURE() << "the walk multiplies no gradients"; }
   void clear() override {}
 
   void expect_all_closed() const {

@@ -8,6 +8,8 @@
 
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
+#include "trireme/device/cpu_caching_allocator.h"
+#include "trireme/device/host_memory_limit.h"
 #include "trireme/device/processor.h"
 
 namespace trireme {
@@ -91,6 +93,8 @@ EngineOptions EngineFlags::resolve(const RankPlace& place) const {
 
 std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& options,
                                 int64_t ddp_timeout_seconds) {
+  // Shared by the ranks of this machine; a twentieth is for what is not a tensor.
+  limit_host_memory(host_memory_limit_bytes() / std::max(1, place.local_size) / 20 * 19);
   return join_world(place, Transport::automatic, options.device.is_cuda(),
                     std::chrono::seconds(ddp_timeout_seconds));
 }

@@ -6,13 +6,10 @@
 #include "trireme/base/error.h"
 #include "trireme/cli/commands.h"
 #include "trireme/device/cpu_caching_allocator.h"
-#include "trireme/device/host_memory_limit.h"
 
 int main(int argc, char** argv) {
   try {
     trireme::install_cpu_caching_allocator();
-    // The rest is for what is not a tensor.
-    trireme::limit_host_memory(trireme::host_memory_limit_bytes() / 20 * 19);
     // A file at its size limit is then an error of write(), which says which file, and not a silent end.
     std::signal(SIGXFSZ, SIG_IGN);
     const std::vector<std::string> words(argv + 1, argv + argc);

@@ -73,7 +73,7 @@ void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
                "steps between printed lines where the output is no terminal");
   parser.count("eval_steps", o.eval_steps, "steps between evaluations; 0: only at the end");
   parser.count("max_eval_samples", o.max_eval_samples, "sequences of one evaluation; 0: all");
-  parser.count("seed", o.seed, "of the order of samples");
+  parser.count("seed", o.seed, "of the order of samples, and of stochastic rounding");
   parser.flag("memory_report", o.memory_report,
               "after the first step of each stage, print what each part of memory took, beside its formula");
   parser.real("peak_tflops", o.peak_tflops, "of one rank's device, for MFU; 0: measured");

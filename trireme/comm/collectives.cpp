@@ -1,7 +1,7 @@
 // How each collective is made from a backend's primitives:
 //
 //   all_to_all          the backend's all-to-all, of bytes: every dtype travels, whatever the backend can reduce
-//   all_gather          the backend's all-gather of bytes; where rows are uneven, one broadcast from each rank
+//   all_gather          the backend's all-gather of bytes; on Gloo or with uneven rows a broadcast from each rank
 //   reduce_scatter_sum  all-to-all of row blocks, then a sum of the P blocks in rank order on this rank
 //   all_reduce_sum      large: reduce_scatter_sum of flat slices, then all_gather; small: all_gather, then the sum
 //   reduce_sum          reduce_scatter_sum of flat slices, then all_to_all of the slices to the root

@@ -21,7 +21,7 @@ std::vector<MemoryOption> usual_memory_options() {
       {"--update_in_backward", gradients, 0.8},
       {"--zero 3 --offload_params disk", parameters, 0.9},
       {"--zero 3 on more ranks", parameters, 0.5},
-      {"--precision bf16", parameters, 0.5},
+      {"--bf16", parameters, 0.5},
       {"a shorter --max_seq_length or more --ulysses ranks", attention, 0.5},
       {"a smaller --tile_tokens or --logits_tile_tokens", tiles, 0.5},
       {"a shorter --max_seq_length", communication, 0.5},

@@ -118,8 +118,7 @@ void make_stores(EngineParts& parts, const Dtypes& dtypes) {
   if (options.update_in_backward) {
     parts.gradients = make_gradients_summed_at_close(
         units, all, shard, gradients, [&parts](int unit, at::Tensor& gradient) {
-          const double norm = gradient.numel() > 0 ? at::linalg_vector_norm(gradient, 2).item<double>() : 0;
-          parts.update.gradient_squares += norm * norm;
+          parts.update.gradient_squares += sum_of_squares(gradient);
           step_unit(parts, unit, gradient, parts.update.learning_rate, 1, parts.update.step);
         });
   } else {
@@ -185,6 +184,7 @@ std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& mode
   refuse_unused(reader.unused_names(parts->layout), model_dir);
   if (uses_disk(options.offload))
     parts->spill = std::make_unique<SpillFile>(options.offload.folder, options.offload.limit_bytes);
+  check_stored_states(options, dtypes.tile);
   make_stores(*parts, dtypes);
   // Unit by unit, so that no rank ever holds the whole model where parameters are sharded.
   for (size_t unit = 0; unit < parts->layout.units.size(); ++unit) {

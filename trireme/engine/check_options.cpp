@@ -26,12 +26,13 @@ void check_offload(const EngineOptions& options) {
         "--offload_activations with --recompute none would move all that backward reads, more than can be "
         "moved in "
         "the time; use --recompute keep_attention or full");
-  const bool no_states = options.optimizer.kind == OptimizerKind::sgd && options.precision == Precision::fp32;
-  if (offload.optimizer != Offload::none && no_states)
+  if (options.precision == Precision::fp32) check_stored_states(options, at::kFloat);
+  if (options.purpose == Purpose::training) return;
+  if (offload.activations != Offload::none || offload.optimizer != Offload::none ||
+      options.zero == ZeroStage::optimizer || options.zero == ZeroStage::gradients)
     throw ConfigError(
-        "--offload_optimizer: sgd in fp32 keeps nothing that could be offloaded; leave it out, or offload "
-        "the "
-        "parameters (--zero 3 --offload_params)");
+        "evaluation keeps neither activations nor gradients nor an optimizer's state: leave "
+        "--offload_activations, --offload_optimizer and --zero 1 or 2 out; --zero 3 shards the parameters");
 }
 
 void check_optimizer(const EngineOptions& options) {
@@ -57,6 +58,14 @@ void check_optimizer(const EngineOptions& options) {
 }
 
 }  // namespace
+
+void check_stored_states(const EngineOptions& options, at::ScalarType compute_dtype) {
+  if (options.optimizer.kind == OptimizerKind::sgd && compute_dtype == at::kFloat &&
+      options.offload.optimizer != Offload::none)
+    throw ConfigError(
+        "--offload_optimizer: sgd on fp32 values keeps nothing that could be offloaded; leave it out, or "
+        "offload the parameters (--zero 3 --offload_params)");
+}
 
 void check_engine_options(const EngineOptions& options) {
   check_offload(options);

@@ -7,5 +7,7 @@
 namespace trireme {
 
 void check_engine_options(const EngineOptions& options);
+// The same for what depends on the dtype of the values that compute reads, which assemble chooses.
+void check_stored_states(const EngineOptions& options, at::ScalarType compute_dtype);
 
 }  // namespace trireme

@@ -54,7 +54,8 @@ class Engine {
   virtual const ModelLayout& layout() const = 0;
   virtual const EngineOptions& options() const = 0;
   virtual Mesh& mesh() = 0;
-  // Bytes of this rank's tensors by what they are for; peaks are those since the engine was assembled.
+  // Bytes of this rank's tensors by what they are for; peaks are those since the engine was
+  // assembled or the account's were reset.
   virtual std::shared_ptr<MemoryAccount> memory_account() = 0;
   // The byte formulas' arguments for this rank and micro-batches of `batch` samples of `tokens` tokens.
   virtual MemoryShape memory_shape(int64_t batch, int64_t tokens) const = 0;
@@ -62,7 +63,8 @@ class Engine {
   virtual std::string description() const = 0;
 
   // A whole optimizer step. Collective. Throws DataError naming the step's numbers when no target is valid,
-  // or when the loss or the gradient norm is not finite (the parameters are then unchanged).
+  // or when the loss or the gradient norm is not finite (the parameters are then unchanged,
+  // but with update_in_backward).
   virtual StepResult train_step(const StepBatches& batches, double learning_rate) = 0;
 
   // The step's loss and summed gradients without an update; gradients stay until the next call. Collective.

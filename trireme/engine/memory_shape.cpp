@@ -85,7 +85,7 @@ std::vector<MemoryOption> memory_options(const MemoryShape& shape) {
   propose(shorter, activations, halved_sequence);
   propose(shorter, attention, halved_sequence);
   propose(shorter, communication, halved_sequence);
-  if (shape.batch > 1)
+  if (shape.batch > 1 && !shape.update_in_backward)
     propose("a batch of 1 with --gradient_accumulation_steps", activations,
             [](MemoryShape& s) { s.batch = 1; });
 
@@ -130,7 +130,8 @@ std::vector<MemoryOption> memory_options(const MemoryShape& shape) {
   if (shape.zero < 2) propose(cat("--zero 2", where), gradients, with_stage(2));
   if (shape.zero < 3) propose(cat("--zero 3", where), parameters, with_stage(3));
   if (!shape.update_in_backward)
-    propose("--update_in_backward", gradients, [](MemoryShape& s) { s.update_in_backward = true; });
+    propose("--update_in_backward (with --max_grad_norm 0, without accumulation or fp16)", gradients,
+            [](MemoryShape& s) { s.update_in_backward = true; });
   if (shape.zero == 3 && shape.offload.parameters != Offload::disk)
     propose("--offload_params disk", parameters,
             [](MemoryShape& s) { s.offload.parameters = Offload::disk; });

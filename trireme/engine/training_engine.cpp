@@ -64,7 +64,10 @@ StepResult TrainingEngine::accumulate_gradients(const StepBatches& batches) {
   const RankMemoryScope counted(parts_->memory);
   if (parts_->options.update_in_backward)
     throw ConfigError("gradients are not kept with --update_in_backward; leave it out to look at them");
-  StepResult result = backward(batches, 1);
+  // fp16: with the scale of training, so that small gradients are as in training.
+  const double loss_scale = parts_->loss_scaler ? parts_->loss_scaler->scale() : 1.0;
+  StepResult result = backward(batches, loss_scale);
+  if (loss_scale != 1) parts_->gradients->multiply(1 / loss_scale);
   result.gradient_norm = gradient_norm(*parts_->gradients, unit_count(), *parts_->mesh.all);
   return result;
 }

@@ -1,6 +1,8 @@
 #include "trireme/shard/disk_tensors.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "trireme/base/error.h"
 
@@ -36,25 +38,29 @@ void DiskTensors::begin_read(Place& place) {
   place.content = Content::reading;
 }
 
-// Waits for the transfer under way; its values are whole afterwards, in memory and, after a write, on disk.
-void DiskTensors::finish(Place& place) {
-  if (place.content != Content::reading && place.content != Content::writing) return;
-  place.transfer.wait();
-  place.transfer = {};
-  place.content = Content::whole;
+// Waits for the transfer under way: what was read is whole then, what was written is on disk alone.
+void DiskTensors::finish(int unit) {
+  Place& at = place(unit);
+  const auto found = std::find(writing_.begin(), writing_.end(), unit);
+  if (found != writing_.end()) writing_.erase(found);
+  if (at.content != Content::reading && at.content != Content::writing) return;
+  at.transfer.wait();
+  at.transfer = {};
+  at.content = at.content == Content::reading ? Content::whole : Content::absent;
 }
 
 void DiskTensors::prefetch(int unit) {
   Place& at = place(unit);
+  if (at.content == Content::writing && !at.transfer.pending()) finish(unit);
   if (at.content == Content::absent) begin_read(at);
 }
 
 at::Tensor DiskTensors::open(int unit) {
   Place& at = place(unit);
   TRIREME_ASSERT(!at.open, "unit ", unit, " is open already");
+  if (at.content == Content::writing) finish(unit);
   if (at.content == Content::absent) begin_read(at);
-  if (at.content == Content::writing) writing_.erase(std::find(writing_.begin(), writing_.end(), unit));
-  finish(at);
+  finish(unit);
   at.open = true;
   return at.values;
 }
@@ -63,21 +69,14 @@ void DiskTensors::close(int unit, bool changed) {
   Place& at = place(unit);
   TRIREME_ASSERT(at.open, "unit ", unit, " is not open");
   at.open = false;
-  if (!changed || at.elements == 0) {
-    at.values = at::Tensor();
-    at.content = Content::absent;
-    return;
-  }
-  at.transfer = spill_.write(at.region, at.values.const_data_ptr());
+  const auto values = std::make_shared<at::Tensor>(std::exchange(at.values, at::Tensor()));
+  at.content = Content::absent;
+  if (!changed || at.elements == 0) return;
+  at.transfer = spill_.write(at.region, values->const_data_ptr(), values);  // which frees them when written
   at.content = Content::writing;
   at.written = true;
   writing_.push_back(unit);
-  if (writing_.size() <= kMostWrites) return;
-  Place& oldest = place(writing_.front());
-  writing_.pop_front();
-  finish(oldest);
-  oldest.values = at::Tensor();
-  oldest.content = Content::absent;
+  if (writing_.size() > kMostWrites) finish(writing_.front());
 }
 
 }  // namespace trireme

@@ -28,12 +28,12 @@ class DiskTensors final : public UnitTensors {
     bool written = false;  // else its values are zero
     bool open = false;
     Content content = Content::absent;
-    at::Tensor values;  // unless absent
+    at::Tensor values;  // while reading or whole
     SpillFile::Transfer transfer;
   };
   Place& place(int unit) { return places_.at(static_cast<size_t>(unit)); }
   void begin_read(Place& place);
-  void finish(Place& place);
+  void finish(int unit);
 
   at::ScalarType dtype_;
   // What is read in is counted as what these tensors were made for.

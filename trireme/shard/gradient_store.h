@@ -40,6 +40,8 @@ class GradientStore {
   virtual bool sharded() const = 0;
   // Where the whole gradients are accumulated.
   virtual at::Device device() const = 0;
+  // Multiplies all that is held between steps.
+  virtual void multiply(double factor) = 0;
   // Forgets the values, for the next step.
   virtual void clear() = 0;
 };
@@ -47,7 +49,7 @@ class GradientStore {
 struct GradientSettings {
   at::Device device = at::kCPU;
   at::Device step_device = at::kCPU;         // where shares lie that are summed at each close
-  at::ScalarType reduce_dtype = at::kFloat;  // in which gradients travel; sums are fp32
+  at::ScalarType reduce_dtype = at::kFloat;  // in which gradients travel to be summed, in fp32
 };
 using OnSummed = std::function<void(int unit, at::Tensor& gradient)>;
 
@@ -63,6 +65,9 @@ std::unique_ptr<GradientStore> make_gradients_summed_at_close(const std::vector<
 // The sum over ranks of a unit's flat fp32 gradient: this rank's share of it, or (`shard` false) the whole. May write
 // over `gradient`. Collective.
 at::Tensor sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::ScalarType reduce_dtype);
+
+// Of a flat fp32 tensor, added up in fp64.
+double sum_of_squares(const at::Tensor& values);
 
 // sqrt of the sum of squares over the units, in fp64; over the ranks of `group` too where gradients are sharded
 // (collective then).

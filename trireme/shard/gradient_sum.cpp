@@ -1,4 +1,4 @@
-// Sums of gradients over ranks: what travels has reduce_dtype, what is summed is fp32, in rank order.
+// Sums of gradients over ranks: what travels to be summed has reduce_dtype, the sum is fp32, in rank order.
 #include <cmath>
 
 #include "trireme/comm/collectives.h"
@@ -23,14 +23,23 @@ at::Tensor sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::Scal
   return gradient;
 }
 
+double sum_of_squares(const at::Tensor& values) {
+  // ATen adds a whole vector up in fp32, lane by lane: past some 2^23 terms a lane, more of them change nothing.
+  constexpr int64_t kRow_elements = 4096;
+  const int64_t rows = values.numel() / kRow_elements, rest = values.numel() % kRow_elements;
+  double sum = 0;
+  const auto add = [&](const at::Tensor& some_rows) {
+    const std::vector<int64_t> along{1};
+    sum += at::linalg_vector_norm(some_rows, 2, along).to(at::kDouble).square().sum().item<double>();
+  };
+  if (rows > 0) add(values.narrow(0, 0, rows * kRow_elements).view({rows, kRow_elements}));
+  if (rest > 0) add(values.narrow(0, rows * kRow_elements, rest).view({1, rest}));
+  return sum;
+}
+
 double gradient_norm(GradientStore& gradients, int units, Group& group) {
   double sum = 0;
-  for (int unit = 0; unit < units; ++unit) {
-    const at::Tensor gradient = gradients.summed(unit);
-    if (gradient.numel() == 0) continue;
-    const double norm = at::linalg_vector_norm(gradient, 2).item<double>();
-    sum += norm * norm;
-  }
+  for (int unit = 0; unit < units; ++unit) sum += sum_of_squares(gradients.summed(unit));
   if (gradients.sharded() && group.size() > 1) {
     at::Tensor total = at::full({1}, sum, at::TensorOptions().dtype(at::kDouble).device(gradients.device()));
     all_reduce_sum(group, total);

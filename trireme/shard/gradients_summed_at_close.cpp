@@ -61,6 +61,10 @@ class GradientsSummedAtClose final : public GradientStore {
   }
   bool sharded() const override { return shard_; }
   at::Device device() const override { return settings_.device; }
+  void multiply(double factor) override {
+    for (at::Tensor& sum : sums_)
+      if (sum.defined()) sum.mul_(factor);
+  }
   void clear() override {
     for (at::Tensor& open : open_) open = at::Tensor();  // of a step that ended early
     for (at::Tensor& sum : sums_)

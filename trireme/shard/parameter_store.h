@@ -38,7 +38,7 @@ class ParameterStore {
   // The unit will be opened next.
   virtual void prefetch_master(int unit) { static_cast<void>(unit); }
 
-  // The whole fp32 masters of a unit, on the host where they are offloaded. Collective where they are sharded.
+  // The whole fp32 masters of a unit; not to be written to. Collective where they are sharded.
   virtual at::Tensor whole_master(int unit) = 0;
   // Sets them, and what compute reads, from a whole fp32 unit; every rank gives the same values.
   virtual void set(int unit, const at::Tensor& whole) = 0;

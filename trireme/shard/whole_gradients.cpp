@@ -36,6 +36,9 @@ class WholeGradients final : public GradientStore {
   }
   bool sharded() const override { return shard_; }
   at::Device device() const override { return settings_.device; }
+  void multiply(double factor) override {
+    for (at::Tensor& gradient : gradients_) gradient.mul_(factor);
+  }
   void clear() override {
     for (at::Tensor& gradient : gradients_) gradient.zero_();
   }

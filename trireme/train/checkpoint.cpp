@@ -56,8 +56,20 @@ void write_shard(const fs::path& file, Engine& engine) {
     if (failure) return;
     try {
       work();
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       failure = std::current_exception();
+    }
+  };
+  // The others wait for this rank in the exchange that it could not finish: they cannot be told.
+  const auto state_of = [&](int unit, const std::string& state) {
+    try {
+      return engine.unit_state(unit, state);
+    } catch (const CommError&) {
+      throw;
+    } catch (const std::exception& error) {
+      if (group.size() == 1) throw;
+      throw CommError(
+          cat("putting unit ", units[static_cast<size_t>(unit)].name, " together: ", error.what()));
     }
   };
   attempt([&] {
@@ -71,7 +83,7 @@ void write_shard(const fs::path& file, Engine& engine) {
   });
   for (size_t unit = 0; unit < units.size(); ++unit)
     for (const std::string& state : states) {
-      const at::Tensor flat = engine.unit_state(static_cast<int>(unit), state);
+      const at::Tensor flat = state_of(static_cast<int>(unit), state);
       if (!mine(unit)) continue;
       attempt([&] {
         const at::Tensor values = flat.to(at::kCPU).contiguous();

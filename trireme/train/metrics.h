@@ -25,7 +25,7 @@ struct StepRecord {
   double tokens_per_second = 0;  // over all ranks
   double mfu = 0;                // causal model FLOPs over the peak of all ranks
   int64_t memory_bytes = 0;      // of rank 0: peak resident on the CPU, peak allocated on a GPU
-  MemoryBytes peak_memory;       // of rank 0's tensors, each category by itself, since the run began
+  MemoryBytes peak_memory;       // of rank 0's tensors, each category by itself, since its stage began
   double seconds = 0;            // of this step
   int64_t tokens_seen = 0;       // by the run so far
   double eta_seconds = 0;        // left, by the FLOPs of the steps to come

@@ -10,6 +10,8 @@
 #include "trireme/device/peak_memory.h"
 #include "trireme/device/processor.h"
 #include "trireme/engine/assemble.h"
+#include "trireme/engine/check_options.h"
+#include "trireme/engine/recompute_plan.h"
 #include "trireme/eval/loss_by_position.h"
 #include "trireme/measure/matmul_rate.h"
 #include "trireme/measure/memory_report.h"
@@ -75,6 +77,7 @@ class Trainer {
   std::optional<MetricsLog> metrics_;     // rank 0
   std::optional<ProgressLine> progress_;  // rank 0, where it reports
   int stage_ = -1;
+  bool report_due_ = false;  // --memory_report: after the next step
   int64_t steps_done_ = 0;
   int64_t tokens_seen_ = 0;
   double peak_flops_ = 0;        // FLOP/s of all ranks
@@ -141,6 +144,10 @@ void Trainer::prepare() {
     throw ConfigError(
         cat("--ulysses ", options_.engine.ulysses, " does not divide the number of ranks, ", world_.size()));
   const ModelConfig config = read_model_config(options_.model_dir);
+  // Before anything of an earlier run is touched.
+  check_engine_options(options_.engine);
+  make_recompute_plan(options_.engine.recompute, options_.engine.checkpoint_every,
+                      options_.engine.keep_fraction, config.num_hidden_layers);
   resume_from_ =
       choose_checkpoint(options_, run_, reports(), agreement_, [&](const std::string& text) { note(text); });
   agreement_.all_or_none(cat("preparing ", run_.path().string()), [&] {
@@ -206,6 +213,7 @@ void Trainer::open_stage(int stage) {
   loader_ = std::make_unique<ConcatLoader>(data_.train.set, data_.train.range,
                                            loader_options(this->stage().sequence_tokens));
   engine_->memory_account()->reset_peaks();
+  report_due_ = options_.memory_report;
 }
 
 double Trainer::step_flops(const ContextStage& stage) const {
@@ -267,7 +275,7 @@ void Trainer::step() {
   }
   if (progress_) progress_->show(record);
   if (hooks_.on_step) hooks_.on_step(record);
-  if (options_.memory_report && steps_done_ == stage().first_step + 1) report_memory();
+  if (std::exchange(report_due_, false)) report_memory();
 }
 
 void Trainer::report_memory() {
