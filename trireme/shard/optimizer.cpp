@@ -36,6 +36,7 @@ class Adamw final : public Optimizer {
         const AdamwSettings& settings)
       : units_(cut_units(units, shares)), shares_(shares), settings_(settings) {
     std::vector<int64_t> elements;
+    elements.reserve(shares.size());
     for (const UnitShare& share : shares) elements.push_back(share.elements);
     const MemoryScope scope(MemoryCategory::optimizer);
     for (auto* moment : {&mean_, &square_})
