@@ -80,7 +80,7 @@ void measure(const Options& options, int64_t tokens, int threads, at::ScalarType
   const at::Tensor q = draw(heads), k = draw(kv_heads), v = draw(kv_heads), d_o = draw(heads);
   AttentionSpec spec;
   spec.scale = 1 / std::sqrt(static_cast<double>(width));
-  spec.window = options.number("window");
+  spec.keys = causal_keys(tokens, options.number("window"));
   for (int64_t head = 0; head < heads; ++head)
     spec.kv_of_query.push_back(static_cast<int>(head * kv_heads / heads));
   const auto ours = make_local_attention(AttentionKernel::flash, at::kCPU, dtype);
@@ -116,10 +116,7 @@ void measure(const Options& options, int64_t tokens, int threads, at::ScalarType
       [&] { at::mm_out(c, a, b); },
   };
   const std::vector<Spread> t = interleave(bodies, static_cast<double>(options.number("seconds")));
-  const double pairs =
-      spec.window == 0 || spec.window >= tokens
-          ? tokens * (tokens + 1.0) / 2
-          : spec.window * (spec.window + 1.0) / 2 + (tokens - spec.window) * 1.0 * spec.window;
+  const auto pairs = static_cast<double>(spec.keys->pairs(0));
   const double forward_flop = 4 * pairs * width * heads, backward_flop = 10 * pairs * width * heads;
   const double matmul = 2.0 * 1024 * 1024 * 1024 / t[4].median;
   std::printf("S %6ld  %s  %d threads  %s  matmul %.0f GFLOP/s\n", tokens,

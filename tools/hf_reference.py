@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Makes a reference file for `trireme verify` from any Hugging Face causal language model.
+"""Makes a reference file for `trireme verify` from any Hugging Face causal language model, or a BERT.
 
     tools/hf_reference.py MODEL_DIR --out reference.safetensors --seq 128 --batch 2
     tools/hf_reference.py MODEL_DIR --out reference.safetensors --scale-weights 4 --out-model SCALED_DIR
+    tools/hf_reference.py MODEL_DIR --out reference.safetensors --seq 128 --documents 40,1,20
 
 The file holds input_ids and labels [B, S] int64 (labels aligned with the inputs, -100 ignored), loss, logits
-[B, S, V] and grad.<parameter name>, all fp32. The loss is the model's own: the mean over valid shifted labels.
+[B, S, V] and grad.<parameter name>, all fp32. The loss is the model's own: the mean over valid shifted labels; of a
+BERT over those 15 of 100 positions that were chosen to be predicted, unshifted.
 Attention is the eager kind. With --dtype float64 (the default) everything but the rotary tables is computed in
 fp64 and rounded once at the end, so that what a comparison sees is the other side's error alone.
 
@@ -24,7 +26,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 import torch
 from safetensors.torch import save_file
 from torch.overrides import TorchFunctionMode
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.utils import logging
 
 logging.disable_progress_bar()
@@ -67,17 +69,33 @@ def scale_weights(model, factor, seed):
                 parameter.add_((0.2 if name.endswith("weight") else 0.5) * noise.to(parameter.dtype))
 
 
+def auto_class(config):
+    return AutoModelForMaskedLM if config.model_type == "bert" else AutoModelForCausalLM
+
+
+def load(path):
+    return auto_class(AutoConfig.from_pretrained(path)).from_pretrained(
+        path, dtype=torch.float32, attn_implementation="eager")
+
+
 def draw_batch(config, batch, seq, seed):
     """Random ids (never the padding id, whose embedding transformers leaves without gradient) and labels."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, config.vocab_size, (batch, seq), generator=generator)
     if config.pad_token_id is not None:
         ids[ids == config.pad_token_id] = (config.pad_token_id + 1) % config.vocab_size
-    return ids, mask_labels(ids, generator)
+    return ids, draw_labels(config, ids, generator)
 
 
-def mask_labels(ids, generator):
+def draw_labels(config, ids, generator):
+    """Labels for the ids; for a masked language model most of what is to be predicted is hidden in them."""
     labels = ids.clone()
+    if config.model_type == "bert":
+        labels[torch.rand(ids.shape, generator=generator) >= 0.15] = -100
+        labels[0, 0] = ids[0, 0]
+        hidden = (labels != -100) & (torch.rand(ids.shape, generator=generator) < 0.8)
+        ids[hidden] = config.vocab_size - 1  # any id serves as the mask token
+        return labels
     labels[torch.rand(ids.shape, generator=generator) < 0.1] = -100
     labels[:, : min(4, ids.shape[1] // 2)] = -100
     return labels
@@ -106,6 +124,64 @@ def reference(model, input_ids, labels):
     return {name: tensor.contiguous() for name, tensor in result.items()}
 
 
+def packed_reference(model, input_ids, labels, pieces):
+    """The same for rows that hold several documents, or padding: each piece (row, begin, end) runs alone, the loss is the
+    sum over all targets divided by their number, and tokens in no piece are padding."""
+    model.zero_grad(set_to_none=True)
+    model.eval()
+    shift = 0 if model.config.model_type == "bert" else 1
+    positions = torch.zeros_like(input_ids)
+    attention_mask = torch.zeros_like(input_ids)
+    logits = torch.zeros(*input_ids.shape, model.config.vocab_size)
+    labels = labels.clone()
+    for row, begin, end in pieces:
+        positions[row, begin:end] = torch.arange(end - begin)
+        attention_mask[row, begin:end] = 1
+        if shift:
+            labels[row, begin] = -100  # no one's target
+    labels[attention_mask == 0] = -100
+    targets = int((labels != -100).sum())
+    loss = 0.0
+    for row, begin, end in pieces:
+        with KeepFloat64():
+            out = model(input_ids=input_ids[row : row + 1, begin:end]).logits[0]
+            logits[row, begin:end] = out.detach().float()
+            of_piece = torch.nn.functional.cross_entropy(out[: len(out) - shift], labels[row, begin + shift : end],
+                                                         ignore_index=-100, reduction="sum") / targets
+            of_piece.backward()
+        loss += of_piece.item()
+    result = {
+        "input_ids": input_ids,
+        "labels": labels,
+        "position_ids": positions,
+        "loss": torch.tensor([loss], dtype=torch.float32),
+        "logits": logits,
+    }
+    if not bool(attention_mask.all()):
+        result["attention_mask"] = attention_mask
+    for name, parameter in model.named_parameters():
+        result["grad." + name] = (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).float()
+    return {name: tensor.contiguous() for name, tensor in result.items()}
+
+
+def cut_pieces(documents, padding, batch, seq):
+    """(row, begin, end) of every document of every row: lengths such as 40,1,20 (what is left of a row is its last
+    document), and padding such as 0,17 (tokens at the end of each row)."""
+    lengths = [int(word) for word in documents.split(",")] if documents else []
+    pads = [int(word) for word in padding.split(",")] if padding else [0]
+    pieces = []
+    for row in range(batch):
+        end, begin = seq - pads[row % len(pads)], 0
+        # Another order in every row, so that samples differ.
+        for length in lengths[row % max(1, len(lengths)) :] + lengths[: row % max(1, len(lengths))]:
+            if begin + length < end:
+                pieces.append((row, begin, begin + length))
+                begin += length
+        if begin < end:
+            pieces.append((row, begin, end))
+    return pieces
+
+
 def read_tokens(path):
     """A JSON list of token ids, or of lists of them; or ids separated by white space, one sequence a line."""
     with open(path) as file:
@@ -128,6 +204,8 @@ def main():
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokens", help="token ids to use instead of random ones (then --seq and --batch do not count)")
+    parser.add_argument("--documents", help="lengths of packed documents, such as 40,1,20; each is run alone")
+    parser.add_argument("--padding", help="tokens of padding at the end of each row, such as 0,17; it is not run")
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float64", help="of the computation")
     parser.add_argument("--scale-weights", type=float, metavar="F")
     parser.add_argument("--out-model", help="where to write the scaled model")
@@ -135,7 +213,7 @@ def main():
     if options.scale_weights is not None and not options.out_model:
         parser.error("--scale-weights needs --out-model: the reference would belong to no model on disk")
 
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32, attn_implementation="eager")
+    model = load(options.model)
     if options.scale_weights is not None:
         scale_weights(model, options.scale_weights, options.seed)
         model.save_pretrained(options.out_model)
@@ -143,14 +221,19 @@ def main():
         input_ids = read_tokens(options.tokens)
         if input_ids.min() < 0 or input_ids.max() >= model.config.vocab_size:
             raise SystemExit(f"{options.tokens}: token ids must lie in 0 .. {model.config.vocab_size - 1}")
-        labels = mask_labels(input_ids, torch.Generator().manual_seed(options.seed))
+        labels = draw_labels(model.config, input_ids, torch.Generator().manual_seed(options.seed))
     else:
         input_ids, labels = draw_batch(model.config, options.batch, options.seq, options.seed)
     if options.dtype == "float64":
         to_float64(model)
-    tensors = reference(model, input_ids, labels)
+    if options.documents or options.padding:
+        tensors = packed_reference(model, input_ids, labels, cut_pieces(options.documents, options.padding, *input_ids.shape))
+    else:
+        tensors = reference(model, input_ids, labels)
     save_file(tensors, options.out, metadata={"format": "pt"})
-    smallest = min((t.abs().max().item(), n) for n, t in tensors.items() if n.startswith("grad."))
+    # Softmax does not see the bias of BERT's keys, whose gradient is rounding.
+    smallest = min((t.abs().max().item(), n) for n, t in tensors.items()
+                   if n.startswith("grad.") and not n.endswith("attention.self.key.bias"))
     print(f"{options.out}: {input_ids.shape[0]} x {input_ids.shape[1]} tokens, loss {tensors['loss'].item():.6f}, "
           f"gradient with the smallest largest entry: {smallest[1]} ({smallest[0]:.3g})")
     if smallest[0] < 1e-5:

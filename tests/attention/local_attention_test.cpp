@@ -1,86 +1,28 @@
-// Laws of local attention, for every kernel that this machine runs.
+// Laws of local attention of whole samples, for every kernel that this machine runs.
 #include "trireme/attention/local_attention.h"
 
-#include <functional>
 #include <random>
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "trireme/attention/cpu_flash_attention.h"
-#include "trireme/attention/reference_attention.h"
 #include "trireme/base/error.h"
 
-#include "tests/attention/attention_oracle.h"
+#include "tests/attention/local_case.h"
 
 namespace trireme {
 namespace {
 
-using trireme_test::attention_oracle;
+using trireme_test::cpu_kernels;
+using trireme_test::draw_inputs;
+using trireme_test::errors_of;
+using trireme_test::expect_below;
 using trireme_test::OracleResult;
 using trireme_test::relative_error;
-using Products = CpuFlashAttention::Products;
-
-struct Case {
-  int64_t batch;
-  int64_t tokens;
-  std::vector<int> kv_of_query;
-  int64_t kv_heads;
-  int64_t width;
-  int64_t window;
-  double spread = 1;  // of queries and keys
-};
-
-std::ostream& operator<<(std::ostream& out, const Case& c) {
-  out << "B " << c.batch << " S " << c.tokens << " h/k " << c.kv_of_query.size() << "/" << c.kv_heads
-      << " map ";
-  for (const int kv : c.kv_of_query) out << kv;
-  return out << " D " << c.width << " window " << c.window;
-}
-
-struct Inputs {
-  at::Tensor q, k, v, d_o;
-  AttentionSpec spec;
-};
-
-Inputs random_inputs(const Case& c, at::ScalarType dtype, uint64_t seed) {
-  auto generator = at::detail::createCPUGenerator(seed);
-  const auto heads = static_cast<int64_t>(c.kv_of_query.size());
-  const auto draw = [&](int64_t count, double spread) {
-    return (at::randn({c.batch, c.tokens, count, c.width}, generator, at::kDouble) * spread).to(dtype);
-  };
-  Inputs in{draw(heads, c.spread), draw(c.kv_heads, c.spread), draw(c.kv_heads, 1), draw(heads, 1), {}};
-  in.spec.scale = 1.0 / std::sqrt(static_cast<double>(c.width));
-  in.spec.window = c.window;
-  in.spec.kv_of_query = c.kv_of_query;
-  return in;
-}
-
-OracleResult truth_of(const Inputs& in) {
-  return attention_oracle(in.q, in.k, in.v, in.d_o, in.spec.scale, in.spec.window, in.spec.kv_of_query);
-}
-
-struct Errors {
-  double o, lse, dq, dk, dv;
-};
-
-Errors errors_of(LocalAttention& kernel, const Inputs& in, const OracleResult& truth) {
-  const AttentionOutput out = kernel.forward(in.q, in.k, in.v, in.spec);
-  const AttentionGradients g = kernel.backward(in.d_o, in.q, in.k, in.v, out, in.spec);
-  EXPECT_EQ(out.o.scalar_type(), in.q.scalar_type());
-  EXPECT_EQ(out.lse.scalar_type(), at::kFloat);
-  EXPECT_TRUE(out.o.is_contiguous() && g.dq.is_contiguous() && g.dk.is_contiguous() && g.dv.is_contiguous());
-  return {relative_error(out.o, truth.o), relative_error(out.lse, truth.lse), relative_error(g.dq, truth.dq),
-          relative_error(g.dk, truth.dk), relative_error(g.dv, truth.dv)};
-}
-
-void expect_below(const Errors& errors, double bound, double lse_bound) {
-  EXPECT_LT(errors.o, bound);
-  EXPECT_LT(errors.lse, lse_bound);
-  EXPECT_LT(errors.dq, bound);
-  EXPECT_LT(errors.dk, bound);
-  EXPECT_LT(errors.dv, bound);
-}
+using trireme_test::truth_of;
+using Case = trireme_test::LocalCase;
+using Inputs = trireme_test::LocalInputs;
 
 std::vector<Case> hand_picked_cases() {
   return {
@@ -125,21 +67,10 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-// Every CPU kernel of one dtype: the reference, and the flash kernel with each instruction set that is here.
-std::vector<std::unique_ptr<LocalAttention>> cpu_kernels(at::ScalarType dtype) {
-  std::vector<std::unique_ptr<LocalAttention>> kernels;
-  kernels.push_back(make_local_attention(AttentionKernel::reference, at::kCPU, dtype));
-  kernels.push_back(make_local_attention(AttentionKernel::flash, at::kCPU, dtype));
-  for (const char* instructions : {"avx2", "portable"})
-    if (const TileMath* math = tile_math(instructions))
-      kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, Products::fp32, *math));
-  return kernels;
-}
-
 TEST(LocalAttention, fp32_equals_the_definition) {
   uint64_t seed = 1;
   for (const Case& c : all_cases()) {
-    const Inputs in = random_inputs(c, at::kFloat, seed++);
+    const Inputs in = draw_inputs(c, at::kFloat, seed++);
     const OracleResult truth = truth_of(in);
     for (const auto& kernel : cpu_kernels(at::kFloat)) {
       SCOPED_TRACE(testing::Message() << kernel->name() << ": " << c);
@@ -154,54 +85,37 @@ TEST(LocalAttention, reference_in_fp64_equals_the_definition) {
   EXPECT_NE(kernel->name().find("reference"), std::string::npos);
   for (const Case& c : hand_picked_cases()) {
     SCOPED_TRACE(testing::Message() << c);
-    const Inputs in = random_inputs(c, at::kDouble, seed++);
+    const Inputs in = draw_inputs(c, at::kDouble, seed++);
     expect_below(errors_of(*kernel, in, truth_of(in)), 1e-12, 1e-6);  // lse is fp32
   }
 }
 
-// Error to the truth at most twice that of the plain implementation in the same precision.
-void expect_low_precision_law(at::ScalarType dtype,
-                              const std::vector<std::unique_ptr<LocalAttention>>& kernels) {
+void expect_low_precision_law(at::ScalarType dtype) {
   uint64_t seed = 200;
-  const double floor = dtype == at::kHalf ? 1e-3 : 8e-3;  // one rounding of a result near the largest
+  const auto kernels = cpu_kernels(dtype);
   for (const Case& c : all_cases()) {
     if (c.tokens > 130 && c.window == 0 && c.width > 16)
       continue;  // plain products in low precision are slow
-    const Inputs in = random_inputs(c, dtype, seed++);
-    const OracleResult truth = truth_of(in);
-    const OracleResult plain = trireme_test::plain_low_precision(in.q, in.k, in.v, in.d_o, in.spec.scale,
-                                                                 in.spec.window, in.spec.kv_of_query);
-    const auto bound = [&](const at::Tensor& of_plain, const at::Tensor& of_truth) {
-      return std::max(2 * relative_error(of_plain, of_truth), floor / 2);
-    };
+    const Inputs in = draw_inputs(c, dtype, seed++);
+    const OracleResult truth = truth_of(in), plain = trireme_test::plain_of(in);
     for (const auto& kernel : kernels) {
       SCOPED_TRACE(testing::Message() << kernel->name() << ": " << c);
-      const Errors errors = errors_of(*kernel, in, truth);
-      EXPECT_LE(errors.o, bound(plain.o, truth.o));
-      EXPECT_LE(errors.dq, bound(plain.dq, truth.dq));
-      EXPECT_LE(errors.dk, bound(plain.dk, truth.dk));
-      EXPECT_LE(errors.dv, bound(plain.dv, truth.dv));
-      EXPECT_LT(errors.lse, 1e-3);
+      trireme_test::expect_low_precision_law(*kernel, in, truth, plain);
     }
   }
 }
 
 TEST(LocalAttention, bf16_error_is_at_most_twice_the_plain_one) {
-  auto kernels = cpu_kernels(at::kBFloat16);
-  kernels.push_back(std::make_unique<CpuFlashAttention>(at::kBFloat16, Products::bf16_loops, tile_math()));
-  expect_low_precision_law(at::kBFloat16, kernels);
+  expect_low_precision_law(at::kBFloat16);
 }
 
 TEST(LocalAttention, fp16_error_is_at_most_twice_the_plain_one) {
-  std::vector<std::unique_ptr<LocalAttention>> kernels;
-  kernels.push_back(make_local_attention(AttentionKernel::flash, at::kCPU, at::kHalf));
-  kernels.push_back(make_local_attention(AttentionKernel::reference, at::kCPU, at::kHalf));
-  expect_low_precision_law(at::kHalf, kernels);
+  expect_low_precision_law(at::kHalf);
 }
 
 // What fp16 cannot hold is infinite or NaN, so that a loss scaler sees it, and never a wrong number.
 TEST(LocalAttention, gradients_that_overflow_fp16_are_not_finite) {
-  Inputs in = random_inputs({1, 200, {0, 0}, 1, 16, 0}, at::kHalf, 13);
+  Inputs in = draw_inputs({1, 200, {0, 0}, 1, 16, 0}, at::kHalf, 13);
   in.d_o.fill_(30000);
   const OracleResult truth = truth_of(in);
   const at::Tensor overflows = truth.dv.abs().gt(65520 * 1.01);
@@ -218,7 +132,7 @@ TEST(LocalAttention, gradients_that_overflow_fp16_are_not_finite) {
 }
 
 TEST(LocalAttention, small_gradients_are_kept_as_fp16_denormals) {
-  Inputs in = random_inputs({1, 130, {0, 0, 1}, 2, 16, 0}, at::kHalf, 14);
+  Inputs in = draw_inputs({1, 130, {0, 0, 1}, 2, 16, 0}, at::kHalf, 14);
   in.d_o.mul_(1e-6);  // below 2^-14, the smallest normal number
   const OracleResult truth = truth_of(in);
   for (const auto& kernel : cpu_kernels(at::kHalf)) {
@@ -234,7 +148,7 @@ TEST(LocalAttention, small_gradients_are_kept_as_fp16_denormals) {
 
 TEST(LocalAttention, inputs_may_be_strided_views_and_are_not_changed) {
   const Case c{2, 150, {0, 0, 1}, 2, 16, 40};
-  const Inputs in = random_inputs(c, at::kFloat, 5);
+  const Inputs in = draw_inputs(c, at::kFloat, 5);
   for (const auto& kernel : cpu_kernels(at::kFloat)) {
     SCOPED_TRACE(kernel->name());
     const AttentionOutput dense = kernel->forward(in.q, in.k, in.v, in.spec);
@@ -260,11 +174,11 @@ TEST(LocalAttention, inputs_may_be_strided_views_and_are_not_changed) {
 TEST(LocalAttention, very_large_scores_neither_overflow_nor_lose_the_answer) {
   for (const int64_t window : {0, 50}) {
     const Case c{1, 200, {0, 0}, 1, 16, window, 60};  // scores to about 1e4: each softmax is nearly one-hot
-    const Inputs in = random_inputs(c, at::kFloat, 6);
+    const Inputs in = draw_inputs(c, at::kFloat, 6);
     const OracleResult truth = truth_of(in);
     for (const auto& kernel : cpu_kernels(at::kFloat)) {
       SCOPED_TRACE(testing::Message() << kernel->name() << ": " << c);
-      const Errors errors = errors_of(*kernel, in, truth);
+      const trireme_test::LocalErrors errors = errors_of(*kernel, in, truth);
       EXPECT_LT(errors.lse, 1e-6);
       EXPECT_LT(errors.o, 3e-3);
       EXPECT_LT(errors.dv, 3e-3);
@@ -275,7 +189,7 @@ TEST(LocalAttention, very_large_scores_neither_overflow_nor_lose_the_answer) {
 TEST(LocalAttention, rows_whose_scores_rise_with_distance_keep_their_running_maximum) {
   // Keys grow more negative with position: the first key block holds the maximum, the last ones underflow.
   const int64_t tokens = 700;
-  Inputs in = random_inputs({1, tokens, {0}, 1, 8, 0}, at::kFloat, 7);
+  Inputs in = draw_inputs({1, tokens, {0}, 1, 8, 0}, at::kFloat, 7);
   in.q.fill_(1);
   in.k.copy_(at::linspace(30, -3000, tokens, at::kFloat).view({1, tokens, 1, 1}).expand({1, tokens, 1, 8}));
   const OracleResult falling = truth_of(in);
@@ -285,7 +199,7 @@ TEST(LocalAttention, rows_whose_scores_rise_with_distance_keep_their_running_max
   for (const auto& kernel : cpu_kernels(at::kFloat)) {
     SCOPED_TRACE(kernel->name());
     for (const auto& [inputs, truth] : {std::pair(&in, &falling), std::pair(&rising, &rising_truth)}) {
-      const Errors errors =
+      const trireme_test::LocalErrors errors =
           errors_of(*kernel, *inputs, *truth);  // dq and dk are differences of nearly nothing
       EXPECT_LT(errors.o, 1e-3);
       EXPECT_LT(errors.dv, 1e-3);
@@ -295,7 +209,7 @@ TEST(LocalAttention, rows_whose_scores_rise_with_distance_keep_their_running_max
 }
 
 TEST(LocalAttention, a_window_of_one_sees_only_itself) {
-  const Inputs in = random_inputs({1, 130, {0, 1}, 2, 8, 1}, at::kFloat, 8);
+  const Inputs in = draw_inputs({1, 130, {0, 1}, 2, 8, 1}, at::kFloat, 8);
   for (const auto& kernel : cpu_kernels(at::kFloat)) {
     SCOPED_TRACE(kernel->name());
     const AttentionOutput out = kernel->forward(in.q, in.k, in.v, in.spec);
@@ -307,11 +221,11 @@ TEST(LocalAttention, a_window_of_one_sees_only_itself) {
 }
 
 TEST(LocalAttention, a_window_wider_than_the_sequence_is_no_window) {
-  Inputs in = random_inputs({1, 200, {0, 0}, 1, 16, 0}, at::kFloat, 9);
+  Inputs in = draw_inputs({1, 200, {0, 0}, 1, 16, 0}, at::kFloat, 9);
   for (const auto& kernel : cpu_kernels(at::kFloat)) {
-    in.spec.window = 0;
+    in.spec.keys = causal_keys(200);
     const AttentionOutput open = kernel->forward(in.q, in.k, in.v, in.spec);
-    in.spec.window = 4096;
+    in.spec.keys = causal_keys(200, 4096);
     EXPECT_TRUE(at::equal(kernel->forward(in.q, in.k, in.v, in.spec).o, open.o)) << kernel->name();
   }
 }
@@ -321,6 +235,7 @@ TEST(LocalAttention, nothing_in_gives_nothing_out) {
     const auto run = [&](int64_t tokens, int64_t heads, int64_t kv_heads) {
       const at::Tensor q = at::randn({1, tokens, heads, 8}), k = at::randn({1, tokens, kv_heads, 8});
       AttentionSpec spec;
+      spec.keys = causal_keys(tokens);
       spec.kv_of_query.assign(heads, 0);
       const AttentionOutput out = kernel->forward(q, k, k, spec);
       EXPECT_EQ(out.o.sizes(), q.sizes());
@@ -337,7 +252,7 @@ TEST(LocalAttention, nothing_in_gives_nothing_out) {
 }
 
 TEST(LocalAttention, a_nan_in_the_input_shows_in_the_output) {
-  Inputs in = random_inputs({1, 100, {0}, 1, 8, 0}, at::kFloat, 10);
+  Inputs in = draw_inputs({1, 100, {0}, 1, 8, 0}, at::kFloat, 10);
   in.k[0][3][0][2] = NAN;
   for (const auto& kernel : cpu_kernels(at::kFloat)) {
     const AttentionOutput out = kernel->forward(in.q, in.k, in.v, in.spec);
@@ -351,7 +266,7 @@ TEST(LocalAttention, threads_change_nothing_and_runs_repeat_bit_for_bit) {
   const int threads_before = at::get_num_threads();
   for (const auto& [batch, map, kv_heads] :
        {std::tuple{1, std::vector<int>{0}, 1}, {1, {0, 0, 1, 1, 2, 2}, 3}, {2, {0, 0, 1}, 2}}) {
-    const Inputs in = random_inputs({batch, 700, map, kv_heads, 16, 0}, at::kFloat, 12);
+    const Inputs in = draw_inputs({batch, 700, map, kv_heads, 16, 0}, at::kFloat, 12);
     CpuFlashAttention kernel(at::kFloat);
     at::set_num_threads(1);
     const AttentionOutput out = kernel.forward(in.q, in.k, in.v, in.spec);

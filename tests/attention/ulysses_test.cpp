@@ -9,12 +9,13 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 
-#include "tests/attention/attention_oracle.h"
+#include "tests/attention/sharded_case.h"
 
 namespace trireme {
 namespace {
 
 using trireme_test::relative_error;
+using trireme_test::ShardedCase;
 
 constexpr int64_t kWidth = 8;
 
@@ -42,38 +43,23 @@ at::Tensor shard(const at::Tensor& x, const SequenceLayout& layout, int rank) {
   return x.slice(1, layout.begin(rank), layout.begin(rank) + layout.size(rank)).contiguous();
 }
 
-AttentionSpec spec_of(int64_t window) {
-  AttentionSpec spec;
-  spec.scale = 1 / std::sqrt(static_cast<double>(kWidth));
-  spec.window = window;
-  return spec;
-}
-
 void expect_ranks_equal_one(int ranks, HeadCounts heads, int64_t tokens, int64_t batch, int64_t window,
                             at::ScalarType dtype, double tolerance) {
-  SCOPED_TRACE(testing::Message() << "P " << ranks << " heads " << heads.query << "/" << heads.key_value
-                                  << " S " << tokens << " B " << batch << " window " << window);
-  const at::Tensor qkv = random_tensor({batch, tokens, heads.query + 2 * heads.key_value, kWidth}, 1, dtype);
-  const at::Tensor d_o = random_tensor({batch, tokens, heads.query, kWidth}, 2, dtype);
-  std::vector<int> map;
-  for (int64_t head = 0; head < heads.query; ++head)
-    map.push_back(static_cast<int>(head / (heads.query / heads.key_value)));
-  const int64_t h = heads.query, k = heads.key_value;
-  const auto truth =
-      trireme_test::attention_oracle(qkv.narrow(2, 0, h), qkv.narrow(2, h, k), qkv.narrow(2, h + k, k), d_o,
-                                     spec_of(window).scale, window, map);
-  std::vector<at::Tensor> o(ranks), dqkv(ranks);
-  on_ranks(ranks, [&](Group& group) {
-    const UlyssesShape shape{{tokens, ranks}, share_heads(heads.query, heads.key_value, ranks)};
-    const auto local = make_local_attention(AttentionKernel::automatic, at::kCPU, dtype);
-    const at::Tensor mine = shard(qkv, shape.layout, group.rank());
-    const UlyssesAttention out = ulysses_attention_forward(group, shape, *local, spec_of(window), mine);
-    o[group.rank()] = out.o;
-    dqkv[group.rank()] = ulysses_attention_backward(group, shape, *local, spec_of(window),
-                                                    shard(d_o, shape.layout, group.rank()), mine, out);
-  });
-  EXPECT_LT(relative_error(at::cat(o, 1), truth.o), tolerance);
-  EXPECT_LT(relative_error(at::cat(dqkv, 1), at::cat({truth.dq, truth.dk, truth.dv}, 2)), tolerance);
+  const ShardedCase c{.ulysses = ranks,
+                      .batch = batch,
+                      .tokens = tokens,
+                      .query_heads = heads.query,
+                      .kv_heads = heads.key_value,
+                      .width = kWidth,
+                      .mask = {.window = window},
+                      .dtype = dtype};
+  SCOPED_TRACE(testing::Message() << c);
+  const auto in = trireme_test::draw_inputs(c, 1);
+  const auto truth = trireme_test::truth_of(c, in);
+  const auto got = trireme_test::run_on_ranks(c, in);
+  EXPECT_LT(relative_error(got.o, truth.o), tolerance);
+  EXPECT_LT(relative_error(at::cat({got.dq, got.dk, got.dv}, 2), at::cat({truth.dq, truth.dk, truth.dv}, 2)),
+            tolerance);
 }
 
 TEST(Ulysses, outputs_and_gradients_equal_those_of_one_rank) {

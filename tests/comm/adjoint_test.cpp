@@ -68,6 +68,21 @@ TEST_P(Adjoint, of_all_to_all_is_all_to_all_with_the_splits_swapped) {
   });
 }
 
+// What a rank received at hop t of a ring goes back the same way, hop by hop.
+TEST_P(Adjoint, of_a_hop_round_the_ring_is_a_hop_the_other_way_round) {
+  expect_adjoint([](Group& group) {
+    const int P = group.size(), me = group.rank();
+    const auto rows = uneven_rows(P);
+    std::vector<int64_t> to_next(P, 0), from_before(P, 0);
+    to_next[(me + 1) % P] = rows[me];
+    from_before[(me + P - 1) % P] = rows[(me + P - 1) % P];
+    const at::Tensor x = noise(total(to_next), me, 0), y = noise(total(from_before), me, 1);
+    PendingRows there = begin_all_to_all(group, x, to_next, from_before);
+    PendingRows back = begin_all_to_all(group, y, from_before, to_next);
+    return Products{dot(there.wait(), y), dot(x, back.wait())};
+  });
+}
+
 TEST_P(Adjoint, of_all_gather_is_reduce_scatter_sum_and_the_other_way_round) {
   expect_adjoint([](Group& group) {
     const auto rows = uneven_rows(group.size());

@@ -83,6 +83,73 @@ TEST_P(Collectives, all_to_all_trades_uneven_and_empty_blocks_in_rank_order) {
   });
 }
 
+TEST_P(Collectives, begun_all_to_alls_give_what_waiting_ones_give_in_the_order_in_which_they_were_begun) {
+  run([&](Group& group) {
+    const int P = group.size(), me = group.rank();
+    // Round i trades other amounts; round 2 nothing at all.
+    const auto splits = [&](int round, bool sends) {
+      std::vector<int64_t> rows(P);
+      for (int peer = 0; peer < P; ++peer)
+        rows[peer] = round == 2 ? 0 : (sends ? split(me, peer) : split(peer, me)) * (round + 1);
+      return rows;
+    };
+    std::vector<at::Tensor> inputs;
+    inputs.reserve(4);
+    for (int round = 0; round < 4; ++round) {
+      int64_t rows = 0;
+      for (const int64_t count : splits(round, true)) rows += count;
+      inputs.push_back(rows_of_rank(me + 10 * round, rows, at::kFloat));
+    }
+    std::vector<PendingRows> under_way;
+    under_way.reserve(4);
+    for (int round = 0; round < 4; ++round)
+      under_way.push_back(begin_all_to_all(group, inputs[round], splits(round, true), splits(round, false)));
+    for (int round = 0; round < 4; ++round) {
+      const at::Tensor got = under_way[round].wait();
+      EXPECT_TRUE(at::equal(got, all_to_all(group, inputs[round], splits(round, true), splits(round, false))))
+          << "round " << round;
+    }
+  });
+}
+
+// As ring attention passes blocks on: each rank sends to the next alone, and computes before it waits.
+TEST_P(Collectives, a_begun_all_to_all_round_the_ring_brings_every_block_past_every_rank) {
+  run([&](Group& group) {
+    const int P = group.size(), me = group.rank();
+    const auto rows_of = [](int owner) { return owner == 1 ? int64_t{0} : int64_t{owner} + 2; };
+    at::Tensor block = rows_of_rank(me, rows_of(me), at::kBFloat16);
+    for (int hop = 0; hop < P; ++hop) {
+      const int owner = (me + P - hop) % P, next_owner = (owner + P - 1) % P;
+      EXPECT_TRUE(at::equal(block, rows_of_rank(owner, rows_of(owner), at::kBFloat16)));
+      std::vector<int64_t> send(P, 0), receive(P, 0);
+      send[(me + 1) % P] = rows_of(owner);
+      receive[(me + P - 1) % P] = rows_of(next_owner);
+      PendingRows next = begin_all_to_all(group, block, send, receive);
+      block = next.wait();
+    }
+    EXPECT_TRUE(at::equal(block, rows_of_rank(me, rows_of(me), at::kBFloat16)));
+  });
+}
+
+TEST_P(Collectives, a_begun_all_to_all_that_is_dropped_leaves_the_group_usable_and_is_counted_once) {
+  run([&](Group& group) {
+    const int P = group.size(), me = group.rank();
+    const std::vector<int64_t> one(P, 1);
+    const at::Tensor input = rows_of_rank(me, P, at::kFloat);
+    { const PendingRows dropped = begin_all_to_all(group, input, one, one); }
+    PendingRows kept = begin_all_to_all(group, input, one, one);
+    const at::Tensor got = kept.wait();
+    for (int peer = 0; peer < P; ++peer) EXPECT_EQ(at_index(got, peer, 1), value(peer, me, 1));
+    EXPECT_THROW(kept.wait(), InternalError);
+    if (P == 1) {
+      EXPECT_TRUE(group.traffic().empty());
+      return;
+    }
+    EXPECT_EQ(group.traffic().at("all_to_all").calls, 2);
+    EXPECT_EQ(group.traffic().at("all_to_all").sent_bytes, 2 * (P - 1) * kColumns * 4);
+  });
+}
+
 TEST_P(Collectives, all_to_all_of_nothing_at_all_gives_nothing) {
   run([&](Group& group) {
     const std::vector<int64_t> none(group.size(), 0);
@@ -265,6 +332,7 @@ TEST_P(Collectives, wrong_splits_are_an_InternalError_before_anything_travels) {
   run([&](Group& group) {
     const std::vector<int64_t> one(group.size(), 1);
     EXPECT_THROW(all_to_all(group, at::zeros({group.size() + 1, 2}), one, one), InternalError);
+    EXPECT_THROW(begin_all_to_all(group, at::zeros({group.size() + 1, 2}), one, one), InternalError);
     EXPECT_THROW(all_gather(group, at::zeros({2, 2}), one), InternalError);
     EXPECT_THROW(all_gather(group, at::zeros({1, 2}), std::vector<int64_t>(group.size() + 1, 1)),
                  InternalError);

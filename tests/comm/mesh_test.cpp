@@ -12,6 +12,7 @@
 namespace trireme {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -28,6 +29,33 @@ TEST(Mesh, puts_neighbours_in_a_ulysses_group_and_equal_slices_in_a_dp_group) {
     EXPECT_EQ(mesh.dp->rank(), world.rank() / 3);
     EXPECT_EQ(mesh.dp_size, 2);
     EXPECT_EQ(mesh.dp_index, world.rank() / 3);
+  });
+}
+
+// rank = (dp x R + ring place) x U + ulysses place.
+TEST(Mesh, a_ring_joins_ranks_of_one_ulysses_place_and_sp_holds_both_axes) {
+  run_ranks_as_threads(8, [](World& world) {
+    const Mesh mesh = make_mesh(world, {.ulysses = 2, .ring = 2});
+    const int first = world.rank() / 4 * 4, place = world.rank() % 4 / 2, u = world.rank() % 2;
+    EXPECT_THAT(mesh.sp->world_ranks(), ElementsAre(first, first + 1, first + 2, first + 3));
+    EXPECT_THAT(mesh.ulysses->world_ranks(), ElementsAre(first + 2 * place, first + 2 * place + 1));
+    EXPECT_THAT(mesh.ring->world_ranks(), ElementsAre(first + u, first + 2 + u));
+    EXPECT_THAT(mesh.dp->world_ranks(), ElementsAre(world.rank() % 4, world.rank() % 4 + 4));
+    EXPECT_EQ(mesh.sp->rank(), world.rank() % 4);
+    EXPECT_EQ(mesh.ulysses->rank(), u);
+    EXPECT_EQ(mesh.ring->rank(), place);
+    EXPECT_EQ(mesh.dp_size, 2);
+    EXPECT_EQ(mesh.dp_index, world.rank() / 4);
+  });
+}
+
+TEST(Mesh, an_axis_of_one_leaves_the_other_the_whole_sample) {
+  run_ranks_as_threads(3, [](World& world) {
+    const Mesh ring = make_mesh(world, {.ring = 3}), ulysses = make_mesh(world, {.ulysses = 3});
+    EXPECT_EQ(ring.ring->world_ranks(), ring.sp->world_ranks());
+    EXPECT_EQ(ring.ulysses->size(), 1);
+    EXPECT_EQ(ulysses.ulysses->world_ranks(), ulysses.sp->world_ranks());
+    EXPECT_EQ(ulysses.ring->size(), 1);
   });
 }
 
@@ -50,6 +78,22 @@ TEST_P(MeshOn, groups_of_one_run_do_not_mix) {
   });
 }
 
+TEST_P(MeshOn, sums_over_ring_then_ulysses_are_sums_over_the_sample) {
+  testing::run_ranks(GetParam(), 4, [](World& world) {
+    const Mesh mesh = make_mesh(world, {.ulysses = 2, .ring = 2});
+    const at::Tensor mine = at::full({1}, 1 << world.rank(), at::kLong);
+    at::Tensor ring = mine.clone(), ulysses = mine.clone(), sample = mine.clone();
+    all_reduce_sum(*mesh.ring, ring);
+    all_reduce_sum(*mesh.ulysses, ulysses);
+    all_reduce_sum(*mesh.sp, sample);
+    EXPECT_EQ(ring.item<int64_t>(), world.rank() % 2 == 0 ? 0b0101 : 0b1010);
+    EXPECT_EQ(ulysses.item<int64_t>(), world.rank() / 2 == 0 ? 0b0011 : 0b1100);
+    EXPECT_EQ(sample.item<int64_t>(), 0b1111);
+    all_reduce_sum(*mesh.ulysses, ring);
+    EXPECT_EQ(ring.item<int64_t>(), 0b1111);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, MeshOn,
                          ::testing::Values(testing::Backend::threads, testing::Backend::gloo),
                          [](const auto& info) { return testing::name_of(info.param); });
@@ -63,14 +107,23 @@ std::string refusal(int ranks, const MeshShape& shape) {
   return "accepted";
 }
 
-TEST(Mesh, refuses_a_ulysses_degree_that_does_not_divide_and_lists_those_that_do) {
-  EXPECT_THAT(refusal(6, {.ulysses = 4}), HasSubstr("it may be 1, 2, 3, 6"));
+TEST(Mesh, refuses_axes_whose_product_does_not_divide_and_lists_those_that_do) {
+  EXPECT_THAT(refusal(6, {.ulysses = 4}),
+              AllOf(HasSubstr("ulysses degree 4"), HasSubstr("number of ranks, 6"),
+                    HasSubstr("may be 1 x 1, 2 x 1, 1 x 2, 3 x 1, 1 x 3, 6 x 1, 3 x 2, 2 x 3, 1 x 6")));
+  EXPECT_THAT(refusal(6, {.ulysses = 2, .ring = 2}),
+              AllOf(HasSubstr("ulysses degree 2 x ring degree 2"), HasSubstr("number of ranks, 6")));
+  EXPECT_THAT(refusal(4, {.ulysses = 2, .ring = 3}),
+              HasSubstr("may be 1 x 1, 2 x 1, 1 x 2, 4 x 1, 2 x 2, 1 x 4"));
   EXPECT_THAT(refusal(2, {.ulysses = 0}), HasSubstr("ulysses degree 0"));
+  EXPECT_THAT(refusal(2, {.ring = 0}), HasSubstr("ring degree 0"));
+  EXPECT_THAT(refusal(2, {.ulysses = -1, .ring = -2}), HasSubstr("ring degree -2"));
   EXPECT_THAT(refusal(1, {.ulysses = 2}), HasSubstr("number of ranks, 1"));
+  EXPECT_THAT(refusal(1, {.ring = 2}), HasSubstr("number of ranks, 1"));
+  EXPECT_THAT(refusal(4, {.ulysses = 65536, .ring = 65536}), HasSubstr("ring degree 65536"));  // 2^32
 }
 
 TEST(Mesh, refuses_axes_that_do_not_exist_yet_by_name) {
-  EXPECT_THAT(refusal(2, {.ring = 2}), HasSubstr("'ring'"));
   EXPECT_THAT(refusal(2, {.tensor = 2}), HasSubstr("'tensor'"));
   EXPECT_THAT(refusal(2, {.pipeline = 2}), HasSubstr("'pipeline'"));
 }
@@ -78,7 +131,8 @@ TEST(Mesh, refuses_axes_that_do_not_exist_yet_by_name) {
 TEST(Mesh, a_world_of_one_has_groups_of_one) {
   run_ranks_as_threads(1, [](World& world) {
     const Mesh mesh = make_mesh(world, {});
-    for (const Group* group : {mesh.all.get(), mesh.sp.get(), mesh.ulysses.get(), mesh.dp.get()}) {
+    for (const Group* group :
+         {mesh.all.get(), mesh.sp.get(), mesh.ulysses.get(), mesh.ring.get(), mesh.dp.get()}) {
       EXPECT_EQ(group->size(), 1);
       EXPECT_THROW(group->backend(), InternalError);
     }

@@ -27,8 +27,8 @@ using testing::TemporaryFolder;
 
 constexpr int64_t kTile_tokens = 192, kLogitsTile_tokens = 256;
 
-// Three models: grouped heads; tied, with norms of q and k and one head a group; biases, and heads that 2 and 4
-// ranks do not share evenly.
+// Four models: grouped heads; tied, with norms of q and k and one head a group; biases, and heads that 2 and 4
+// ranks do not share evenly; an encoder.
 Json grouped_model() {
   Json config = testing::tiny_llama_config(4, 2);
   config.update({{"hidden_size", 256},
@@ -62,6 +62,16 @@ Json uneven_model() {
                  {"vocab_size", 2000},
                  {"max_position_embeddings", 4096}});
   config.erase("head_dim");
+  return config;
+}
+
+Json encoder_model() {
+  Json config = testing::tiny_bert_config(4);
+  config.update({{"hidden_size", 192},
+                 {"intermediate_size", 640},
+                 {"num_hidden_layers", 4},
+                 {"vocab_size", 3000},
+                 {"max_position_embeddings", 2048}});
   return config;
 }
 
@@ -171,6 +181,39 @@ TEST_F(MemoryOfAStep, measured_peaks_of_every_category_are_within_5_percent_of_t
          o.bf16_matmul = Bf16Matmul::native;
          o.optimizer.kind = OptimizerKind::sgd;
        }},
+      // With few tokens in the head's tiles those of the layers are the fullest.
+      {"encoder, 1 rank", encoder_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; },
+       true},
+      {"encoder, 1 rank, large tiles of the head", encoder_model, 1, 1, 1, 1024, [](EngineOptions&) {}, true},
+      {"encoder, 2 ranks, all kept, ZeRO 2", encoder_model, 2, 2, 2, 700,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::none;
+         o.zero = ZeroStage::gradients;
+         o.logits_tile_tokens = 16;
+       }},
+      {"encoder, 2 ranks, inputs of two layers, ZeRO 3", encoder_model, 2, 2, 1, 1100,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::full;
+         o.checkpoint_every = 2;
+         o.zero = ZeroStage::parameters;
+       }},
+      {"encoder, 1 rank, bf16", encoder_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+         o.logits_tile_tokens = 16;
+       }},
+      {"encoder, 1 rank, bf16 matmuls", encoder_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::native;
+         o.logits_tile_tokens = 16;
+       }},
+      {"encoder, 1 rank, bf16 matmuls, large tiles of the head", encoder_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::native;
+       }},
   };
   for (const Case& test : cases) {
     const auto of_ranks = measure(test, /*threads=*/1);
@@ -247,18 +290,7 @@ TEST_F(MemoryOfAStep, that_does_not_fit_is_an_error_that_names_the_options_this_
 MemoryShape shape_of(const Json& json, int ranks) {
   const ModelConfig config = parse_model_config(json, "test");
   MemoryShape shape;
-  shape.model = {config.num_hidden_layers,
-                 config.hidden_size,
-                 config.intermediate_size,
-                 config.num_attention_heads,
-                 config.num_key_value_heads,
-                 config.head_dim,
-                 config.vocab_size,
-                 config.tie_word_embeddings,
-                 config.qkv_bias,
-                 config.output_bias,
-                 config.mlp_bias,
-                 config.qk_norm};
+  shape.model = model_extents(config);
   shape.heads_here = config.num_attention_heads;
   shape.kv_heads_here = config.num_key_value_heads;
   shape.packed_heads = shape.heads_here + 2 * shape.kv_heads_here;
@@ -272,7 +304,7 @@ MemoryShape shape_of(const Json& json, int ranks) {
 TEST(MemoryFormulas, know_the_units_and_their_shares) {
   Json biased = grouped_model();
   biased.update({{"attention_bias", true}, {"mlp_bias", true}, {"intermediate_size", 645}});
-  for (const Json& json : {grouped_model(), tied_model(), uneven_model(), biased}) {
+  for (const Json& json : {grouped_model(), tied_model(), uneven_model(), biased, encoder_model()}) {
     const ModelLayout layout = make_model_layout(parse_model_config(json, "test"));
     const std::vector<int64_t> units = unit_elements(shape_of(json, 1).model);
     ASSERT_EQ(units.size(), layout.units.size());

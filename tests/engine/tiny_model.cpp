@@ -5,6 +5,14 @@
 #include "trireme/model/checkpoint_files.h"
 
 namespace trireme::testing {
+namespace {
+
+// "norm.weight", "input_layernorm.weight", "q_norm.weight", "LayerNorm.weight".
+bool scales_a_norm(const std::string& name) {
+  return name.ends_with("norm.weight") || name.ends_with("Norm.weight");
+}
+
+}  // namespace
 
 Json tiny_llama_config(int64_t query_heads, int64_t key_value_heads) {
   return Json{{"model_type", "llama"},
@@ -23,38 +31,66 @@ Json tiny_llama_config(int64_t query_heads, int64_t key_value_heads) {
               {"rope_theta", 10000.0}};
 }
 
+Json tiny_bert_config(int64_t heads) {
+  return Json{{"model_type", "bert"},
+              {"architectures", {"BertForMaskedLM"}},
+              {"hidden_size", 8 * heads},
+              {"intermediate_size", 48},
+              {"num_hidden_layers", 2},
+              {"num_attention_heads", heads},
+              {"vocab_size", 70},
+              {"max_position_embeddings", 64},
+              {"type_vocab_size", 2},
+              {"hidden_dropout_prob", 0.0},
+              {"attention_probs_dropout_prob", 0.0},
+              {"pad_token_id", 3}};
+}
+
 void write_tiny_model(const std::filesystem::path& folder, const Json& config, double spread) {
   const ModelConfig parsed = parse_model_config(config, "test config");
   const ModelLayout layout = make_model_layout(parsed);
-  write_checkpoint(
-      folder, parsed, layout,
-      [&](int unit) {
-        const UnitSpec& spec = layout.units[static_cast<size_t>(unit)];
-        at::Tensor flat = at::zeros({spec.elements});
-        for (const ParameterSpec& parameter : spec.parameters) {
-          auto generator = at::make_generator<at::CPUGeneratorImpl>(std::hash<std::string>{}(parameter.name));
-          at::Tensor view = parameter_view(flat, parameter);
-          view.normal_(
-              parameter.shape.size() == 1 && parameter.name.find("norm") != std::string::npos ? 1.0 : 0.0,
-              spread, generator);
-        }
-        return flat;
-      },
-      at::kFloat, {});
+  write_checkpoint(folder, parsed, layout,
+                   [&](int unit) {
+                     const UnitSpec& spec = layout.units[static_cast<size_t>(unit)];
+                     at::Tensor flat = at::zeros({spec.elements});
+                     for (const ParameterSpec& parameter : spec.parameters) {
+                       auto generator =
+                           at::make_generator<at::CPUGeneratorImpl>(std::hash<std::string>{}(parameter.name));
+                       at::Tensor view = parameter_view(flat, parameter);
+                       view.normal_(scales_a_norm(parameter.name) ? 1.0 : 0.0, spread, generator);
+                     }
+                     return flat;
+                   },
+                   at::kFloat, {});
 }
 
-TokenBatch slice_of_batch(int64_t batch, int64_t tokens, int64_t vocabulary, uint64_t seed, int ranks,
-                          int rank) {
+TokenBatch slice_of_batch(int64_t batch, int64_t vocabulary, uint64_t seed, const SampleLayout& layout,
+                          int rank, const std::vector<Documents>& documents) {
+  const int64_t tokens = layout.tokens;
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   const at::Tensor ids = at::randint(0, vocabulary, {batch, tokens}, generator, at::kLong);
   at::Tensor targets = at::randint(0, vocabulary, {batch, tokens}, generator, at::kLong);
   targets.masked_fill_(at::rand({batch, tokens}, generator, at::kFloat).lt(0.2), kIgnoredLabel);
+  for (size_t sample = 0; sample < documents.size(); ++sample)
+    for (const int64_t end : documents[sample].cu_seqlens())
+      if (end > 0) targets[static_cast<int64_t>(sample)][end - 1] = kIgnoredLabel;
   TokenBatch result;
-  result.layout = {tokens, ranks};
-  const int64_t begin = result.layout.begin(rank), size = result.layout.size(rank);
-  result.tokens = ids.narrow(1, begin, size).contiguous();
-  result.targets = targets.narrow(1, begin, size).contiguous();
+  result.layout = layout;
+  result.documents = documents;
+  std::vector<at::Tensor> ids_here{at::empty({batch, 0}, at::kLong)};  // a rank may hold nothing
+  std::vector<at::Tensor> targets_here = ids_here;
+  for (const TokenSpan& span : layout.spans(rank)) {
+    ids_here.push_back(ids.narrow(1, span.begin, span.size()));
+    targets_here.push_back(targets.narrow(1, span.begin, span.size()));
+  }
+  result.tokens = at::cat(ids_here, 1);
+  result.targets = at::cat(targets_here, 1);
   return result;
+}
+
+TokenBatch slice_of_batch(int64_t batch, int64_t tokens, int64_t vocabulary, uint64_t seed, int ranks,
+                          int rank) {
+  return slice_of_batch(batch, vocabulary, seed, SampleLayout{tokens, ranks, 1}, rank);
 }
 
 std::map<std::string, at::Tensor> all_gradients(Engine& engine) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "trireme/base/json.h"
 #include "trireme/data/token_batch.h"
@@ -16,11 +18,17 @@ namespace trireme::testing {
 // they need.
 Json tiny_llama_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 
+// The same of a small BERT with `heads`: 64 positions, padding id 3.
+Json tiny_bert_config(int64_t heads = 4);
+
 // Writes config.json and weights: normal values of size `spread`, norms around 1.
 void write_tiny_model(const std::filesystem::path& folder, const Json& config, double spread = 0.15);
 
-// The same random batch for any number of ranks: this rank's slice of B samples of S tokens; about one target
-// in five is -100.
+// The same random batch for any number of ranks: this rank's tokens of B samples of S = layout.tokens; about
+// one target in five is -100. `documents` of each sample, or none: their last tokens have no target either.
+TokenBatch slice_of_batch(int64_t batch, int64_t vocabulary, uint64_t seed, const SampleLayout& layout,
+                          int rank, const std::vector<Documents>& documents = {});
+// Over `ranks` Ulysses ranks.
 TokenBatch slice_of_batch(int64_t batch, int64_t tokens, int64_t vocabulary, uint64_t seed, int ranks,
                           int rank);
 

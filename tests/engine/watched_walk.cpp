@@ -213,8 +213,9 @@ void walk_rank(World& world, const std::filesystem::path& folder, const WatchedR
   WatchedGradients gradients(layout, record);
   WatchedActivations activations(config.num_hidden_layers, record);
   CountedAttention attention(run.storage, record);
-  LayerRunner layers(config, *mesh.ulysses, attention, plan, run.tile_tokens);
-  ModelWalk walk(config, layout, *mesh.ulysses, layers, parameters,
+  const auto whole = make_sequence_attention(RingMethod::ring, *mesh.ring, attention);
+  LayerRunner layers(config, ShardedAttention{*mesh.ulysses, *whole, run.head_chunks}, plan, run.tile_tokens);
+  ModelWalk walk(config, layout, mesh, layers, parameters,
                  {.storage = run.storage, .logits_tile_tokens = 23});
   const TokenBatch batch =
       slice_of_batch(run.batch, run.tokens, config.vocab_size, 7, run.ranks, mesh.ulysses->rank());

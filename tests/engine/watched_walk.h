@@ -20,6 +20,7 @@ struct WatchedRun {
   int64_t batch = 2;
   int64_t tokens = 41;  // S
   int64_t tile_tokens = 16;
+  int head_chunks = 1;
 };
 
 // What one rank saw.

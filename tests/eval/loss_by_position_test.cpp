@@ -1,5 +1,6 @@
 #include "trireme/eval/loss_by_position.h"
 
+#include <array>
 #include <cmath>
 #include <mutex>
 
@@ -8,6 +9,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
+#include "trireme/data/held_out_split.h"
 #include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/engine/assemble.h"
 
@@ -17,31 +19,40 @@ namespace trireme {
 namespace {
 
 constexpr int64_t kVocabulary = 70;
+constexpr std::array<int, 6> kDocuments{50, 1, 9, 85, 36, 19};
 
 class LossByPosition : public ::testing::Test {
  protected:
   LossByPosition() {
     testing::write_tiny_model(folder_.path() / "model", testing::tiny_llama_config());
     IndexedDatasetWriter writer(folder_.path() / "set", kVocabulary);
-    std::vector<int32_t> ids;
-    for (int32_t i = 0; i < 200; ++i) ids.push_back(i * i % kVocabulary);
-    writer.add_document(ids);
+    int32_t next = 0;
+    for (const int size : kDocuments) {
+      std::vector<int32_t> ids;
+      ids.reserve(static_cast<size_t>(size));
+      for (int i = 0; i < size; ++i, ++next) ids.push_back(next * next % kVocabulary);
+      writer.add_document(ids);
+    }
     writer.finish();
   }
 
-  PositionLoss evaluate(int ranks, int ulysses, int64_t tokens, const std::vector<int64_t>& edges) {
+  PositionLoss evaluate(int ranks, int ulysses, int ring, int64_t tokens, const std::vector<int64_t>& edges,
+                        Packing packing) {
     PositionLoss result;
     std::mutex mutex;
     run_ranks_as_threads(ranks, [&](World& world) {
       EngineOptions options;
       options.ulysses = ulysses;
+      options.ring = ring;
       const auto engine = assemble(world, folder_.path() / "model", options);
       const auto set = std::make_shared<IndexedDataset>(folder_.path() / "set");
       LoaderOptions loader;
+      loader.packing = packing;
       loader.sequence_tokens = tokens;
       loader.dp_size = engine->mesh().dp_size;
       loader.dp_index = engine->mesh().dp_index;
-      loader.sp_size = ulysses;
+      loader.ulysses = ulysses;
+      loader.ring = ring;
       loader.sp_rank = engine->mesh().sp->rank();
       EvaluationWalk walk(set, whole_set(*set), loader);
       const PositionLoss of_rank = evaluate_loss_by_position(*engine, walk, edges);
@@ -84,7 +95,7 @@ TEST_F(LossByPosition, is_the_mean_of_each_positions_losses) {
       });
     }
   });
-  const PositionLoss result = evaluate(1, 1, S, equal_edges(S, S));
+  const PositionLoss result = evaluate(1, 1, 1, S, equal_edges(S, S), Packing::concat);
   ASSERT_EQ(result.buckets.size(), static_cast<size_t>(S));
   for (size_t i = 0; i < sums.size(); ++i) {
     EXPECT_EQ(static_cast<double>(result.buckets[i].target_tokens), counts[i]);
@@ -92,17 +103,40 @@ TEST_F(LossByPosition, is_the_mean_of_each_positions_losses) {
   }
 }
 
+struct Split {
+  int ranks;
+  int ulysses;
+  int ring;
+};
+
 TEST_F(LossByPosition, is_the_same_however_the_ranks_are_split) {
   const std::vector<int64_t> edges = equal_edges(37, 5);
-  const PositionLoss one = evaluate(1, 1, 37, edges);
-  EXPECT_EQ(one.target_tokens(), one.windows * 37);
-  for (const auto& [ranks, ulysses] : std::vector<std::pair<int, int>>{{2, 2}, {3, 3}, {4, 2}, {3, 1}}) {
-    const PositionLoss split = evaluate(ranks, ulysses, 37, edges);
-    for (size_t i = 0; i < one.buckets.size(); ++i) {
-      EXPECT_EQ(split.buckets[i].target_tokens, one.buckets[i].target_tokens);
-      EXPECT_NEAR(split.buckets[i].mean(), one.buckets[i].mean(), 1e-5) << ranks << " ranks, bucket " << i;
+  for (const Packing packing : {Packing::concat, Packing::documents, Packing::none}) {
+    const PositionLoss one = evaluate(1, 1, 1, 37, edges, packing);
+    for (const Split& split : {Split{2, 2, 1}, Split{3, 3, 1}, Split{4, 2, 1}, Split{3, 1, 1}, Split{2, 1, 2},
+                               Split{3, 1, 3}, Split{4, 2, 2}, Split{4, 1, 2}}) {
+      const PositionLoss ranks = evaluate(split.ranks, split.ulysses, split.ring, 37, edges, packing);
+      for (size_t i = 0; i < one.buckets.size(); ++i) {
+        EXPECT_EQ(ranks.buckets[i].target_tokens, one.buckets[i].target_tokens);
+        EXPECT_NEAR(ranks.buckets[i].mean(), one.buckets[i].mean(), 1e-5)
+            << name_of(packing) << " " << split.ranks << " ranks, bucket " << i;
+      }
     }
   }
+}
+
+TEST_F(LossByPosition, counts_only_places_with_a_target) {
+  const std::vector<int64_t> edges = equal_edges(37, 37);
+  const PositionLoss concat = evaluate(1, 1, 1, 37, edges, Packing::concat);
+  EXPECT_EQ(concat.samples, 199 / 37);
+  EXPECT_EQ(concat.target_tokens(), concat.samples * 37);
+  const PositionLoss documents = evaluate(1, 1, 1, 37, edges, Packing::documents);
+  // In the windows' 185 tokens five documents end: after 50, 51, 60, 145 and 181 tokens of the set.
+  EXPECT_EQ(documents.target_tokens(), documents.samples * 37 - 5);
+  for (const int64_t end : {50, 51, 60, 145, 181})
+    EXPECT_LT(documents.buckets[static_cast<size_t>((end - 1) % 37)].target_tokens, documents.samples);
+  const PositionLoss none = evaluate(1, 1, 1, 37, edges, Packing::none);
+  EXPECT_EQ(none.target_tokens(), 200 - 6);  // all tokens but the first of each document
 }
 
 TEST(PositionEdges, cover_the_sequence) {

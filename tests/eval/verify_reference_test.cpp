@@ -141,21 +141,22 @@ TEST_F(VerifyReference, an_id_outside_the_vocabulary_is_named) {
               HasSubstr("4711"));
 }
 
-TEST_F(VerifyReference, plain_positions_are_accepted_and_packed_ones_refused) {
+TEST_F(VerifyReference, positions_begin_documents_that_no_label_crosses) {
   const SafetensorsFile file(kModel / "reference.safetensors");
   const std::vector<int64_t> shape = file.at("input_ids").shape;
-  const auto with_positions = [&](int64_t restart) {
+  const auto with_positions = [&](int64_t restart, int64_t first) {
     Changed positions{"I64", shape, {}};
     for (int64_t b = 0; b < shape[0]; ++b)
       for (int64_t s = 0; s < shape[1]; ++s) {
-        const int64_t position = s >= restart ? s - restart : s;
+        const int64_t position = s >= restart ? s - restart + first : s;
         positions.bytes.append(reinterpret_cast<const char*>(&position), sizeof(position));
       }
     return changed([](const std::string& name, Changed& /*tensor*/) { return name != "position_ids"; },
                    {{"position_ids", positions}});
   };
-  EXPECT_EQ(refusal<ConfigError>(with_positions(shape[1])), "compared");
-  EXPECT_THAT(refusal<ConfigError>(with_positions(20)), HasSubstr("packed documents"));
+  EXPECT_EQ(refusal<ConfigError>(with_positions(shape[1], 0)), "compared");
+  EXPECT_THAT(refusal<DataError>(with_positions(20, 0)), HasSubstr("label at token 20"));
+  EXPECT_THAT(refusal<DataError>(with_positions(20, 3)), HasSubstr("token 20 has position 3 after 19"));
 }
 
 }  // namespace

@@ -13,18 +13,20 @@
 namespace trireme {
 namespace {
 
-StepRate measure_tiny(const std::filesystem::path& model, int ranks, const StepRateOptions& options) {
+StepRate measure_tiny(const std::filesystem::path& model, int ranks, const StepRateOptions& options,
+                      int ring = 1) {
   StepRate result;
   run_ranks_as_threads(ranks, [&](World& world) {
     EngineOptions engine;
-    engine.ulysses = ranks;
+    engine.ulysses = ranks / ring;
+    engine.ring = ring;
     const StepRate rate = measure_step_rate(*assemble(world, model, engine), options);
     if (world.rank() == 0) result = rate;
   });
   return result;
 }
 
-TEST(StepRate, counts_and_losses_hold_for_one_rank_and_for_two) {
+TEST(StepRate, counts_and_losses_hold_for_one_rank_and_for_two_by_ulysses_or_ring) {
   testing::TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_llama_config(), 0.05);
   const StepRateOptions options{.sequence_tokens = 65,
@@ -35,7 +37,8 @@ TEST(StepRate, counts_and_losses_hold_for_one_rank_and_for_two) {
                                 .matmul_seconds = 0.01};
   const StepRate one = measure_tiny(folder.path(), 1, options);
   const StepRate two = measure_tiny(folder.path(), 2, options);
-  for (const StepRate* rate : {&one, &two}) {
+  const StepRate ring = measure_tiny(folder.path(), 2, options, 2);
+  for (const StepRate* rate : {&one, &two, &ring}) {
     ASSERT_EQ(rate->step_seconds.size(), 4u);
     ASSERT_EQ(rate->losses.size(), 4u);
     EXPECT_LT(rate->losses[3], rate->losses[0]) << "the engine did not train";
@@ -49,10 +52,13 @@ TEST(StepRate, counts_and_losses_hold_for_one_rank_and_for_two) {
   }
   EXPECT_EQ(one.sent_bytes, 0);
   EXPECT_GT(two.sent_bytes, 0);
+  EXPECT_GT(ring.sent_bytes, 0);
   EXPECT_EQ(one.peak_memory_bytes.size(), 1u);
   EXPECT_EQ(two.peak_memory_bytes.size(), 2u);
-  for (size_t step = 0; step < one.losses.size(); ++step)
+  for (size_t step = 0; step < one.losses.size(); ++step) {
     EXPECT_NEAR(one.losses[step], two.losses[step], 1e-4 * one.losses[step]) << "step " << step;
+    EXPECT_NEAR(one.losses[step], ring.losses[step], 1e-4 * one.losses[step]) << "step " << step;
+  }
 }
 
 TEST(StepRate, medians_leave_the_warm_up_out) {

@@ -2,6 +2,8 @@
 #include "trireme/measure/synthetic_tokens.h"
 
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,14 +30,22 @@ TEST(SyntheticTokens, are_those_of_the_python_program) {
 
 TEST(SyntheticTokens, slices_of_all_ranks_join_to_the_samples_and_targets_are_the_next_tokens) {
   constexpr int64_t kTokens = 11, kBatch = 2;
-  for (const int ranks : {1, 2, 3, 13}) {
-    std::vector<at::Tensor> tokens, targets;
-    for (int rank = 0; rank < ranks; ++rank) {
-      const TokenBatch slice = synthetic_batch(5, 8, kBatch, 100, {kTokens, ranks}, rank);
-      tokens.push_back(slice.tokens);
-      targets.push_back(slice.targets);
+  for (const auto& [ulysses, ring] :
+       std::vector<std::pair<int, int>>{{1, 1}, {3, 1}, {13, 1}, {1, 2}, {2, 3}}) {
+    const SampleLayout layout{kTokens, ulysses, ring};
+    at::Tensor all_tokens = at::full({kBatch, kTokens}, -1, at::kLong), all_targets = all_tokens.clone();
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      const TokenBatch slice = synthetic_batch(5, 8, kBatch, 100, layout, rank);
+      EXPECT_EQ(slice.layout, layout);
+      int64_t column = 0;
+      for (const TokenSpan& span : layout.spans(rank)) {
+        all_tokens.slice(1, span.begin, span.end).copy_(slice.tokens.slice(1, column, column + span.size()));
+        all_targets.slice(1, span.begin, span.end)
+            .copy_(slice.targets.slice(1, column, column + span.size()));
+        column += span.size();
+      }
+      EXPECT_EQ(column, slice.tokens.size(1));
     }
-    const at::Tensor all_tokens = at::cat(tokens, 1), all_targets = at::cat(targets, 1);
     for (int64_t b = 0; b < kBatch; ++b) {
       const std::vector<int64_t> sample = synthetic_tokens(5, static_cast<uint64_t>(8 + b), kTokens, 100);
       for (int64_t t = 0; t < kTokens; ++t) {

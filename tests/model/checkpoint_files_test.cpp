@@ -1,6 +1,8 @@
 #include "trireme/model/checkpoint_files.h"
 
 #include <fstream>
+#include <map>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -191,6 +193,98 @@ TEST_F(CheckpointFiles, tensors_that_no_unit_uses_are_listed_but_not_rotary_buff
   write_head(1);
   EXPECT_THAT(message_of<DataError>([&] { CheckpointReader(folder_.path()).unused_names(layout); }),
               HasSubstr("differs from the embedding"));
+}
+
+// BERT's checkpoints as they are found: the first ones' names of norms, a next-sentence head, second names of
+// the tied.
+class EncoderFiles : public CheckpointFiles {
+ protected:
+  static ModelConfig tiny_bert() {
+    return parse_model_config({{"model_type", "bert"},
+                               {"hidden_size", 24},
+                               {"intermediate_size", 40},
+                               {"num_hidden_layers", 2},
+                               {"num_attention_heads", 4},
+                               {"vocab_size", 50},
+                               {"max_position_embeddings", 32},
+                               {"hidden_dropout_prob", 0.0},
+                               {"attention_probs_dropout_prob", 0.0}},
+                              "tiny bert");
+  }
+  using Named = std::map<std::string, at::Tensor>;
+  static Named values() {
+    Named named;
+    for (const UnitSpec& unit : make_model_layout(tiny_bert()).units) {
+      const at::Tensor flat = at::randn({unit.elements});
+      for (const ParameterSpec& spec : unit.parameters) named[spec.name] = parameter_view(flat, spec).clone();
+    }
+    return named;
+  }
+  void write(const Named& named) const {
+    std::vector<SafetensorsSpec> specs;
+    specs.reserve(named.size());
+    for (const auto& [name, tensor] : named) specs.push_back({name, "F32", tensor.sizes().vec()});
+    SafetensorsWriter writer(folder_ / "model.safetensors", specs);
+    for (const auto& [name, tensor] : named)
+      writer.write(name, tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes()));
+    writer.finish();
+  }
+  void expect_read(const Named& expected) const {
+    const ModelLayout layout = make_model_layout(tiny_bert());
+    const CheckpointReader reader(folder_.path());
+    for (const UnitSpec& unit : layout.units) {
+      at::Tensor flat = at::empty({unit.elements}, at::kFloat);
+      reader.read_unit(unit, flat);
+      for (const ParameterSpec& spec : unit.parameters)
+        EXPECT_TRUE(parameter_view(flat, spec).equal(expected.at(spec.name))) << spec.name;
+    }
+    EXPECT_TRUE(reader.unused_names(layout).empty());
+  }
+};
+
+TEST_F(EncoderFiles, older_names_second_names_and_the_next_sentence_head_are_understood) {
+  const Named today = values();
+  Named found;
+  for (const auto& [name, tensor] : today) {
+    std::string older = name;
+    for (const auto& [from, to] :
+         {std::pair("LayerNorm.weight", "LayerNorm.gamma"), std::pair("LayerNorm.bias", "LayerNorm.beta")})
+      if (const size_t at = older.find(from); at != std::string::npos)
+        older.replace(at, std::string::npos, to);
+    found[older] = tensor;
+  }
+  found["bert.pooler.dense.weight"] = at::ones({24, 24});
+  found["cls.seq_relationship.weight"] = at::ones({2, 24});
+  found["bert.embeddings.position_ids"] = at::ones({1, 32});
+  found["cls.predictions.decoder.weight"] = today.at("bert.embeddings.word_embeddings.weight");
+  found["cls.predictions.decoder.bias"] = today.at("cls.predictions.bias");
+  write(found);
+  expect_read(today);
+  found.erase("cls.predictions.bias");
+  write(found);
+  expect_read(today);
+}
+
+TEST_F(EncoderFiles, what_is_missing_or_not_tied_is_named) {
+  Named found = values();
+  found["cls.predictions.decoder.bias"] = at::zeros({50});
+  write(found);
+  EXPECT_THAT(message_of<DataError>(
+                  [&] { CheckpointReader(folder_.path()).unused_names(make_model_layout(tiny_bert())); }),
+              AllOf(HasSubstr("cls.predictions.decoder.bias"), HasSubstr("'cls.predictions.bias'")));
+
+  Named headless, bare;
+  for (const auto& [name, tensor] : values()) {
+    if (name.rfind("bert.", 0) != 0) continue;
+    headless[name] = tensor;
+    bare[name.substr(5)] = tensor;
+  }
+  write(headless);
+  EXPECT_THAT(message_of<DataError>([&] { read_all(folder_.path(), tiny_bert()); }),
+              HasSubstr("no head for the masked-token loss"));
+  write(bare);
+  EXPECT_THAT(message_of<DataError>([&] { read_all(folder_.path(), tiny_bert()); }),
+              AllOf(HasSubstr("saved without its head"), HasSubstr("masked language model")));
 }
 
 TEST_F(CheckpointFiles, fresh_weights_depend_on_seed_and_name_alone) {

@@ -9,8 +9,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
-#include "trireme/model/decoder_layer.h"
 #include "trireme/model/head.h"
+#include "trireme/model/layer_halves.h"
 
 namespace trireme {
 namespace {
@@ -101,8 +101,8 @@ Results autograd_layer(const Weights& all, const Inputs& in, const RotaryTable& 
   return results;
 }
 
-DecoderTensors decoder_tensors_of(const Weights& w) {
-  DecoderTensors t;
+LayerWeights layer_weights_of(const Weights& w) {
+  LayerWeights t;
   t.input_norm = w.input_norm;
   t.qkv = w.qkv;
   t.q_norm = w.q_norm;
@@ -120,11 +120,11 @@ Results layer_in_fp16(const Weights& all, const Inputs& in, const RotaryTable& t
   config.num_key_value_heads = kK;
   config.head_dim = kD;
   config.rms_norm_eps = kEps;
-  const LayerTensors layer{&config, decoder_tensors_of(all.to(tile)), table};
+  const LayerTensors layer{&config, layer_weights_of(all.to(tile)), table};
   const auto zeros = [](const at::Tensor& x) { return at::zeros(x.sizes(), at::kFloat); };
-  DecoderTensors gradients =
-      decoder_tensors_of({zeros(all.input_norm), zeros(all.qkv), zeros(all.q_norm), zeros(all.k_norm),
-                          zeros(all.o), zeros(all.post_norm), zeros(all.gate_up), zeros(all.down)});
+  LayerWeights gradients =
+      layer_weights_of({zeros(all.input_norm), zeros(all.qkv), zeros(all.q_norm), zeros(all.k_norm),
+                        zeros(all.o), zeros(all.post_norm), zeros(all.gate_up), zeros(all.down)});
   const at::Tensor qkv = at::empty({kT, kN, kD}, at::kHalf), y = at::empty({kT, kM}, at::kHalf);
   const at::Tensor dx = at::empty({kT, kM}, at::kHalf), d_o = at::empty({kT, kH * kD}, at::kHalf);
   attention_input_forward(layer, in.x, 0, qkv);

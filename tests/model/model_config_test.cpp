@@ -186,13 +186,88 @@ TEST(ModelConfig, what_is_not_built_is_refused_by_name) {
   for (const auto& [keys, expected] : cases)
     EXPECT_THAT(refusal(small("llama", keys)), HasSubstr(expected)) << keys;
   EXPECT_THAT(refusal(small("gemma2")),
-              AllOf(HasSubstr("\"gemma2\""), HasSubstr("llama, mistral, qwen2 and qwen3")));
+              AllOf(HasSubstr("\"gemma2\""), HasSubstr("llama, mistral, qwen2, qwen3 and bert")));
   EXPECT_THAT(refusal("{}"), HasSubstr("model_type is missing"));
   EXPECT_THAT(refusal("[]"), HasSubstr("expected a JSON object"));
   EXPECT_EQ(refusal(small(
                 "llama",
                 R"("pretraining_tp":1,"attention_dropout":0.0,"use_cache":true,"torch_dtype":"bfloat16")")),
             "no error");
+}
+
+// A small encoder with more keys.
+std::string small_bert(const std::string& more = "") {
+  return R"({"model_type":"bert","hidden_size":64,"intermediate_size":96,"num_attention_heads":4,"vocab_size":100,)"
+         R"("num_hidden_layers":4,"max_position_embeddings":256,"hidden_dropout_prob":0.0,)"
+         R"("attention_probs_dropout_prob":0)" +
+         (more.empty() ? "" : "," + more) + "}";
+}
+
+TEST(ModelConfig, an_encoder_has_full_attention_and_the_defaults_of_transformers) {
+  const ModelConfig base =
+      parse(R"({"model_type":"bert","hidden_dropout_prob":0.0,"attention_probs_dropout_prob":0.0})");
+  EXPECT_EQ(base.causality, Causality::full);
+  EXPECT_FALSE(base.rotates());
+  EXPECT_FALSE(base.shifts_labels());
+  EXPECT_EQ(base.vocab_size, 30522);
+  EXPECT_EQ(base.hidden_size, 768);
+  EXPECT_EQ(base.intermediate_size, 3072);
+  EXPECT_EQ(base.num_key_value_heads, 12);
+  EXPECT_EQ(base.head_dim, 64);
+  EXPECT_EQ(base.max_position_embeddings, 512);
+  EXPECT_EQ(base.type_vocab_size, 2);
+  EXPECT_DOUBLE_EQ(base.layer_norm_eps, 1e-12);
+  EXPECT_EQ(base.pad_token_id, 0);
+  EXPECT_THAT(base.layer_window, Each(0));
+  EXPECT_EQ(base.layer_window.size(), 12U);
+  EXPECT_EQ(base.parameter_count(), 109'514'298) << "bert-base-uncased as BertForMaskedLM";
+  const ModelConfig llama = parse(small("llama"));
+  EXPECT_EQ(llama.causality, Causality::causal);
+  EXPECT_TRUE(llama.rotates() && llama.shifts_labels());
+}
+
+TEST(ModelConfig, keys_of_published_encoders_that_change_nothing_are_accepted) {
+  const ModelConfig config = parse(small_bert(
+      R"("architectures":["BertForPreTraining"],"hidden_act":"gelu","position_embedding_type":"absolute",)"
+      R"("classifier_dropout":0.1,"gradient_checkpointing":false,"use_cache":true,"is_decoder":false,)"
+      R"("pad_token_id":null,"layer_norm_eps":1e-6)"));
+  EXPECT_FALSE(config.pad_token_id.has_value());
+  EXPECT_DOUBLE_EQ(config.layer_norm_eps, 1e-6);
+  EXPECT_EQ(config.raw["architectures"], Json::array({"BertForMaskedLM"})) << "what export writes";
+}
+
+TEST(ModelConfig, what_is_not_built_of_encoders_is_refused_by_name) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"("hidden_act":"gelu_new")", "hidden_act is \"gelu_new\""},
+      {R"("hidden_act":"relu")", "hidden_act is \"relu\""},
+      {R"("position_embedding_type":"relative_key")", "position_embedding_type is \"relative_key\""},
+      {R"("is_decoder":true)", "is_decoder is true"},
+      {R"("add_cross_attention":true)", "add_cross_attention is true"},
+      {R"("tie_word_embeddings":false)", "tie_word_embeddings is false"},
+      {R"("architectures":["BertModel"])", "BertForMaskedLM"},
+      {R"("architectures":["BertForSequenceClassification"])", "architectures"},
+      {R"("quantization_config":{"bits":4})", "quantization_config"},
+      {R"("type_vocab_size":0)", "type_vocab_size is 0"},
+      {R"("layer_norm_eps":0)", "layer_norm_eps is 0"},
+      {R"("intermediate_size":-1)", "intermediate_size is -1"},
+  };
+  for (const auto& [keys, expected] : cases)
+    EXPECT_THAT(refusal(small_bert(keys)), HasSubstr(expected)) << keys;
+  EXPECT_THAT(refusal(R"({"model_type":"bert","hidden_dropout_prob":0.1})"),
+              AllOf(HasSubstr("hidden_dropout_prob is 0.1"), HasSubstr("set it to 0 in config.json")));
+  EXPECT_THAT(refusal(R"({"model_type":"bert","hidden_dropout_prob":0})"),
+              AllOf(HasSubstr("attention_probs_dropout_prob is absent"), HasSubstr("by default 0.1")));
+  EXPECT_THAT(refusal(R"({"model_type":"bert","hidden_dropout_prob":0,"attention_probs_dropout_prob":0,)"
+                      R"("hidden_size":60,"num_attention_heads":7})"),
+              HasSubstr("hidden_size 60 is not a multiple"));
+}
+
+TEST(ModelConfig, attention_pairs_are_half_of_the_square_where_attention_is_causal) {
+  EXPECT_DOUBLE_EQ(parse(small("llama")).attention_pairs(100), 4 * 100.0 * 100 / 2);
+  EXPECT_DOUBLE_EQ(parse(small_bert()).attention_pairs(100), 4 * 100 * 100);
+  const ModelConfig window = parse(small("mistral", R"("sliding_window":10)"));
+  EXPECT_DOUBLE_EQ(window.attention_pairs(8), 4 * 8.0 * 8 / 2);
+  EXPECT_DOUBLE_EQ(window.attention_pairs(100), 4 * (10.0 * 100 - 10.0 * 10 / 2));
 }
 
 TEST(ModelConfig, nonsense_sizes_and_wrong_types_name_the_key) {

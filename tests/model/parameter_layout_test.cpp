@@ -44,9 +44,9 @@ TEST(ParameterLayout, parts_are_aligned_do_not_overlap_and_fill_the_unit) {
     for (const UnitSpec& unit : layout.units) {
       int64_t end = 0;
       for (const ParameterSpec& spec : unit.parameters) {
-        const bool inside_group = spec.name.find("k_proj") != std::string::npos ||
-                                  spec.name.find("v_proj") != std::string::npos ||
-                                  spec.name.find("up_proj") != std::string::npos;
+        bool inside_group = false;
+        for (const char* part : {"k_proj", "v_proj", "up_proj", "self.key", "self.value"})
+          inside_group = inside_group || spec.name.find(part) != std::string::npos;
         if (inside_group) {
           EXPECT_EQ(spec.offset, end) << spec.name;
         } else {
@@ -66,10 +66,11 @@ TEST(ParameterLayout, parts_are_aligned_do_not_overlap_and_fill_the_unit) {
 TEST(ParameterLayout, fused_views_hold_the_rows_of_their_parts_in_order) {
   for (const fs::path& dir : parity_models()) {
     const ModelConfig config = read_model_config(dir);
+    if (config.family == ModelFamily::bert) continue;
     const ModelLayout layout = make_model_layout(config);
     const UnitSpec& unit = layout.units[static_cast<size_t>(layout.layer_unit(1))];
     const at::Tensor flat = at::arange(1, unit.elements + 1, at::kFloat);
-    const DecoderTensors tensors = decoder_tensors(flat, unit, config);
+    const LayerWeights tensors = layer_weights(flat, unit, config);
     const auto part = [&](const char* name) { return parameter_view(flat, unit.find(name)); };
     EXPECT_TRUE(
         tensors.qkv.equal(at::cat({part("q_proj.weight"), part("k_proj.weight"), part("v_proj.weight")})));
@@ -90,6 +91,31 @@ TEST(ParameterLayout, fused_views_hold_the_rows_of_their_parts_in_order) {
     tensors.qkv.zero_();
     EXPECT_EQ(flat.eq(0).sum().item<int64_t>(), tensors.qkv.numel()) << "the views share the flat buffer";
   }
+}
+
+TEST(ParameterLayout, an_encoders_views_are_the_parts_of_their_names) {
+  const ModelConfig config = read_model_config(fs::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures/bert");
+  const ModelLayout layout = make_model_layout(config);
+  const UnitSpec& unit = layout.units[static_cast<size_t>(layout.layer_unit(1))];
+  const at::Tensor flat = at::arange(1, unit.elements + 1, at::kFloat);
+  const LayerWeights weights = layer_weights(flat, unit, config);
+  const auto part = [&](const std::string& name) {
+    return parameter_view(flat, unit.find("bert.encoder.layer.1." + name));
+  };
+  for (const auto& [fused, kind] : {std::pair(weights.qkv, "weight"), std::pair(weights.qkv_bias, "bias")})
+    EXPECT_TRUE(fused.equal(at::cat({part(std::string("attention.self.query.") + kind),
+                                     part(std::string("attention.self.key.") + kind),
+                                     part(std::string("attention.self.value.") + kind)})));
+  EXPECT_TRUE(weights.o.equal(part("attention.output.dense.weight")));
+  EXPECT_TRUE(weights.o_bias.equal(part("attention.output.dense.bias")));
+  EXPECT_TRUE(weights.attention_norm.equal(part("attention.output.LayerNorm.weight")));
+  EXPECT_TRUE(weights.attention_norm_bias.equal(part("attention.output.LayerNorm.bias")));
+  EXPECT_TRUE(weights.up.equal(part("intermediate.dense.weight")));
+  EXPECT_TRUE(weights.up_bias.equal(part("intermediate.dense.bias")));
+  EXPECT_TRUE(weights.down.equal(part("output.dense.weight")));
+  EXPECT_TRUE(weights.down_bias.equal(part("output.dense.bias")));
+  EXPECT_TRUE(weights.output_norm.equal(part("output.LayerNorm.weight")));
+  EXPECT_TRUE(weights.output_norm_bias.equal(part("output.LayerNorm.bias")));
 }
 
 TEST(ParameterLayout, a_tied_head_holds_the_final_norm_only) {

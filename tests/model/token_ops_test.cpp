@@ -2,7 +2,10 @@
 // differences in fp64.
 #include "trireme/model/token_ops.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
+#include <functional>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
@@ -163,6 +166,41 @@ TEST(TokenOps, a_nan_among_the_logits_is_a_nan_loss) {
   EXPECT_TRUE(std::isnan(loss.item<float>()));
 }
 
+TEST(TokenOps, gelu_is_the_exact_form_and_its_backward_leaves_it_behind) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor x = random({13, 33}, dtype, 30) * 3, wide = x.to(at::kDouble);
+    const at::Tensor cdf = (1 + at::erf(wide * M_SQRT1_2)) / 2;
+    const at::Tensor density = at::exp(-wide.square() / 2) * (0.5 * M_SQRT1_2 * M_2_SQRTPI);
+    EXPECT_LT(worst(exact_gelu(x), wide * cdf), tolerance(dtype));
+    const at::Tensor dact = random({13, 33}, dtype, 31);
+    at::Tensor dx = dact.clone(), act = x.clone();
+    exact_gelu_backward(dx, act);
+    EXPECT_LT(worst(dx, dact.to(at::kDouble) * (cdf + wide * density)), tolerance(dtype));
+    EXPECT_TRUE(at::equal(act, exact_gelu(x)));
+  }
+}
+
+TEST(TokenOps, layer_norm_takes_its_statistics_in_fp32_whatever_the_dtype) {
+  for (const auto& dtypes : kMixes)
+    for (const auto in : dtypes)
+      for (const auto out : dtypes) {
+        // A mean far from zero: 16-bit sums would lose the rest.
+        const at::Tensor x = random({7, 48}, in, 32) + 20, w = random({48}, in, 33), b = random({48}, in, 34);
+        const at::Tensor wide = x.to(at::kDouble), centered = wide - wide.mean(1, true);
+        const at::Tensor rstd = at::rsqrt(centered.square().mean(1, true) + 1e-5);
+        EXPECT_LT(worst(layer_norm(x, w, b, 1e-5, out), centered * rstd * w + b),
+                  std::max(tolerance(out), 2e-5));
+
+        const at::Tensor dy = random({7, 48}, out, 35), g = dy.to(at::kDouble) * w, hat = centered * rstd;
+        at::Tensor dw = at::ones({48}), db = at::ones({48});
+        const at::Tensor dx = layer_norm_backward(dy, x, w, 1e-5, out, dw, db);
+        const at::Tensor expected = rstd * (g - g.mean(1, true) - hat * (g * hat).mean(1, true));
+        EXPECT_LT(worst(dx, expected), std::max(tolerance(out), 2e-5));
+        EXPECT_LT(worst(dw, 1 + (dy.to(at::kDouble) * hat).sum(0)), 2e-5);
+        EXPECT_LT(worst(db, 1 + dy.to(at::kDouble).sum(0)), 2e-5);
+      }
+}
+
 // d(sum(f(x) * weights)) / dx by central differences.
 at::Tensor numeric_gradient(const std::function<at::Tensor(const at::Tensor&)>& f, const at::Tensor& x,
                             const at::Tensor& weights) {
@@ -197,6 +235,20 @@ TEST(TokenOps, gradients_equal_central_differences) {
   swiglu_backward(dact, dgate_up);
   EXPECT_LT(worst(dgate_up, numeric_gradient([](const at::Tensor& v) { return swiglu(v); }, gate_up, dact)),
             1e-7);
+
+  const at::Tensor b = random({10}, at::kDouble, 28);
+  at::Tensor dw2 = at::zeros_like(w), db = at::zeros_like(b);
+  const at::Tensor dx2 = layer_norm_backward(dy, x, w, 1e-5, at::kDouble, dw2, db);
+  const auto norm = [&](const at::Tensor& v, const at::Tensor& weight, const at::Tensor& bias) {
+    return layer_norm(v, weight, bias, 1e-5, at::kDouble);
+  };
+  EXPECT_LT(worst(dx2, numeric_gradient([&](const at::Tensor& v) { return norm(v, w, b); }, x, dy)), 1e-7);
+  EXPECT_LT(worst(dw2, numeric_gradient([&](const at::Tensor& v) { return norm(x, v, b); }, w, dy)), 1e-7);
+  EXPECT_LT(worst(db, numeric_gradient([&](const at::Tensor& v) { return norm(x, w, v); }, b, dy)), 1e-7);
+
+  at::Tensor inner = x.clone(), dinner = dy.clone();
+  exact_gelu_backward(dinner, inner);
+  EXPECT_LT(worst(dinner, numeric_gradient([](const at::Tensor& v) { return exact_gelu(v); }, x, dy)), 1e-7);
 
   RotaryHeads rotary = rotary_heads(2, 1, 6, true);
   const at::Tensor heads = random({3, 4, 6}, at::kDouble, 25), dheads = random({3, 4, 6}, at::kDouble, 26);

@@ -19,7 +19,7 @@ sys.path.insert(0, str(here.parent.parent / "tools"))
 import hf_reference  # sets the environment of transformers first
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
@@ -38,6 +38,13 @@ def model(model_type, heads, key_value_heads, head_dim=None, hidden=32, **more):
         config["head_dim"] = head_dim
     config.update(more)
     return config
+
+
+def bert(hidden, heads, intermediate, **more):
+    return {"model_type": "bert", "vocab_size": 96, "hidden_size": hidden, "intermediate_size": intermediate,
+            "num_hidden_layers": 2, "num_attention_heads": heads, "max_position_embeddings": 64, "type_vocab_size": 2,
+            "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+            "layer_norm_eps": 1e-12, **more}
 
 
 # name: (config.json as written, B, S). Both forms of rotary keys are kept as written here.
@@ -63,6 +70,21 @@ CASES = {
                                      rope_theta=10000.0, rope_scaling={"rope_type": "dynamic", "factor": 2.0}), 1, 61),
     "qwen3_tied_yarn": (model("qwen3", 8, 2, head_dim=8, tie_word_embeddings=True,
                               rope_parameters={**YARN, "attention_factor": 1.1, "truncate": False}), 1, 128),
+    "bert": (bert(hidden=32, heads=4, intermediate=64), 2, 61),
+}
+
+
+# name: (lengths of documents, tokens of padding at the end of each row), for packed.safetensors and padded.safetensors
+# beside reference.safetensors. Each document is run alone.
+PACKED = {
+    "llama": ("40,1,5", None),
+    "llama_dynamic": ("70,1", None),
+    "mistral_window": ("1,44", None),
+    "qwen2_tied": ("20,20", None),
+    "bert": ("40,1,5", None),
+}
+PADDED = {
+    "llama": ("30", "0,17"),
 }
 
 
@@ -74,10 +96,10 @@ def draw_weights(net, seed):
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() == 1:
                 parameter.copy_(1 + 0.2 * noise if name.endswith("weight") else 0.5 * noise)
-            elif "embed_tokens" in name:
+            elif "embed" in name:
                 parameter.copy_(0.6 * noise)
             else:
-                gain = 2.0 if "q_proj" in name or "k_proj" in name else 1.2
+                gain = 2.0 if any(part in name for part in ("q_proj", "k_proj", "query", "key")) else 1.2
                 parameter.copy_(gain * noise / parameter.shape[1] ** 0.5)
 
 
@@ -93,9 +115,14 @@ def check(name, expected, model_fp32):
             continue
         assert torch.isfinite(tensor).all(), f"{name}: {key} is not finite"
         largest = tensor.abs().max().item()
+        if key.endswith("attention.self.key.bias"):
+            # It adds the same to all scores of a query, which softmax does not see: rounding is all that is left.
+            assert largest < 1e-12, f"{name}: {key} has a gradient of {largest:.2e}"
+            continue
         assert largest > 2e-3, f"{name}: the largest entry of {key} is only {largest:.2e}"
         rows = tensor.reshape(-1, tensor.shape[-1])
-        if key.endswith("_proj.weight"):
+        # (GELU may switch a row of BERT's first MLP matrix off.)
+        if key.endswith(("_proj.weight", "query.weight", "key.weight", "value.weight", "output.dense.weight")):
             assert (rows.abs().amax(1) > 1e-4 * largest).all(), f"{name}: {key} has a row of no gradient"
         error = relative_error(got[key], tensor)
         assert error < 2e-5, f"{name}: fp32 differs from fp64 by {error:.1e} of the largest entry of {key}"
@@ -109,7 +136,8 @@ def make(name, seed):
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    net = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(out), dtype=torch.float32)
+    loaded = AutoConfig.from_pretrained(out)
+    net = hf_reference.auto_class(loaded).from_config(loaded, dtype=torch.float32)
     draw_weights(net, seed)
     net.save_pretrained(out)
     # save_pretrained rewrites the configuration in today's form; the fixture keeps the one above.
@@ -117,7 +145,7 @@ def make(name, seed):
     architecture = type(net).__name__
     (out / "config.json").write_text(json.dumps({"architectures": [architecture], **config}, indent=2) + "\n")
 
-    load = lambda: AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, attn_implementation="eager")
+    load = lambda: hf_reference.load(out)
     input_ids, labels = hf_reference.draw_batch(net.config, batch, seq, seed + 1)
     tensors = hf_reference.reference(hf_reference.to_float64(load()), input_ids, labels)
     worst = check(name, tensors, load())
@@ -128,11 +156,27 @@ def make(name, seed):
     return sizes
 
 
+def make_packed(name, file, documents, padding, seed):
+    out = here / "fixtures" / name
+    net = hf_reference.load(out)
+    batch, seq = CASES[name][1:]
+    input_ids, labels = hf_reference.draw_batch(net.config, batch, seq, seed)
+    pieces = hf_reference.cut_pieces(documents, padding, batch, seq)
+    tensors = hf_reference.packed_reference(hf_reference.to_float64(net), input_ids, labels, pieces)
+    save_file(tensors, out / file, metadata={"format": "pt"})
+    print(f"{name}/{file}: {len(pieces)} documents, loss {tensors['loss'].item():.3f}")
+
+
 def main():
     torch.set_num_threads(1)
     names = sys.argv[1:] or list(CASES)
-    total = sum(make(name, 100 + 7 * list(CASES).index(name)) for name in names)
+    seed = {name: 100 + 7 * list(CASES).index(name) for name in names}
+    total = sum(make(name, seed[name]) for name in names)
     print(f"{len(names)} fixtures, {total / 1e6:.2f} MB")
+    for file, cases, more in (("packed.safetensors", PACKED, 2), ("padded.safetensors", PADDED, 3)):
+        for name in names:
+            if name in cases:
+                make_packed(name, file, *cases[name], seed[name] + more)
 
 
 if __name__ == "__main__":

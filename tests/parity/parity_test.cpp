@@ -1,7 +1,8 @@
 // Every family and rope kind against Hugging Face: loss, logits and every gradient of the committed
-// references (tests/parity/make_fixtures.py made them with transformers in fp64), for P in 1, 2, 3, 4 ranks,
-// to 1e-4 of each tensor's largest entry.
+// references (tests/parity/make_fixtures.py made them with transformers in fp64), for P in 1, 2, 3, 4 ranks and every
+// way to share a sequence, to 1e-4 of each tensor's largest entry.
 #include <filesystem>
+#include <tuple>
 
 #include <gtest/gtest.h>
 
@@ -28,11 +29,13 @@ class Parity : public testing::TestWithParam<std::string> {
   fs::path folder() const { return fs::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures" / GetParam(); }
 
   VerifyResult verify(int ranks, EngineOptions options) const {
-    VerifyResult result;
     options.ulysses = ranks;
-    run_ranks_as_threads(ranks, [&](World& world) {
-      VerifyResult mine =
-          verify_reference(world, folder(), folder() / "reference.safetensors", options, 1e-4);
+    return verify("reference.safetensors", options);
+  }
+  VerifyResult verify(const std::string& reference, const EngineOptions& options) const {
+    VerifyResult result;
+    run_ranks_as_threads(options.ulysses * options.ring, [&](World& world) {
+      VerifyResult mine = verify_reference(world, folder(), folder() / reference, options, 1e-4);
       if (world.rank() == 0) result = std::move(mine);
     });
     return result;
@@ -57,6 +60,33 @@ TEST_P(Parity, the_reference_attention_and_kept_attention_agree_too) {
   options.tile_tokens = 19;
   const VerifyResult result = verify(2, options);
   EXPECT_TRUE(result.passed()) << result.table(5);
+}
+
+// packed.safetensors has several documents a row and padding.safetensors rows of unequal length; both were made by
+// running each document alone.
+TEST_P(Parity, every_mode_passes_packed_and_padded_references_too) {
+  const int64_t heads = read_model_config(folder()).num_attention_heads;
+  for (const std::string reference : {"reference.safetensors", "packed.safetensors", "padded.safetensors"}) {
+    if (!fs::exists(folder() / reference)) continue;
+    for (const auto& [ulysses, ring, method, chunks] : {std::tuple{1, 1, RingMethod::ring, 1},
+                                                        {2, 1, RingMethod::ring, 1},
+                                                        {1, 2, RingMethod::ring, 1},
+                                                        {1, 3, RingMethod::gather, 1},
+                                                        {2, 2, RingMethod::ring, 1},
+                                                        {3, 2, RingMethod::gather, 1},
+                                                        {2, 1, RingMethod::ring, 2}}) {
+      if (ulysses > heads || chunks * ulysses > heads) continue;
+      EngineOptions options;
+      options.ulysses = ulysses;
+      options.ring = ring;
+      options.ring_method = method;
+      options.head_chunks = chunks;
+      const VerifyResult result = verify(reference, options);
+      EXPECT_TRUE(result.passed()) << reference << " ulysses " << ulysses << " ring " << ring << " chunks "
+                                   << chunks << "\n"
+                                   << result.table(5);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(HuggingFace, Parity, testing::ValuesIn(fixtures()),

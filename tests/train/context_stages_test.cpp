@@ -108,13 +108,24 @@ TEST(ContextStages, rope_scaling_stretches_the_positions) {
 
 TEST(ContextStages, strict_divisible_names_the_nearest_lengths) {
   const auto stages = parse_context_stages("64:3,61:2", defaults());
-  EXPECT_NO_THROW(check_divisible(stages, 1));
+  EXPECT_NO_THROW(check_divisible(stages, 1, 1));
   try {
-    check_divisible(stages, 4);
+    check_divisible(stages, 4, 1);
     FAIL() << "accepted";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("sequence length 61 is not divisible by ulysses degree 4"));
     EXPECT_THAT(error.what(), HasSubstr("60 and 64"));
+  }
+}
+
+TEST(ContextStages, strict_divisible_counts_both_chunks_of_a_ring_place) {
+  EXPECT_NO_THROW(check_divisible(parse_context_stages("64:3,56:2", defaults()), 2, 2));
+  try {
+    check_divisible(parse_context_stages("64:3,60:2", defaults()), 2, 2);
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("sequence length 60 is not divisible by 2 x ulysses 2 x ring 2 = 8"));
+    EXPECT_THAT(error.what(), HasSubstr("56 and 64"));
   }
 }
 

@@ -1,7 +1,9 @@
 #include "trireme/train/trainer.h"
 
+#include <cmath>
 #include <fstream>
 #include <limits>
+#include <map>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -110,6 +112,58 @@ TEST(Trainer, resumes_at_another_number_of_ranks_with_the_losses_of_a_run_that_n
   for (const auto& [step, loss] : moved.losses) EXPECT_NEAR(loss, straight.losses.at(step), 1e-4) << step;
 }
 
+struct Split {
+  int ulysses;
+  int ring;
+  int dp;
+};
+
+// Documents of 37 tokens in windows of 16 and 32: they cross the borders of windows and of ranks.
+TEST(Trainer, packed_documents_over_ranks_have_the_losses_of_one_rank) {
+  const TinyRun run(170);
+  std::map<Packing, testing::StepLosses> losses;
+  for (const Packing packing : {Packing::concat, Packing::documents, Packing::none}) {
+    TrainOptions options = run.options(std::string("one-") + name_of(packing));
+    options.samples.packing = packing;
+    options.engine.optimizer.kind =
+        OptimizerKind::sgd;  // AdamW's first steps follow signs, which noise decides
+    losses[packing] = train_on_ranks(1, options).losses;
+    ASSERT_EQ(losses[packing].size(), 9U);
+    for (const Split& split :
+         {Split{2, 1, 1}, Split{1, 2, 1}, Split{2, 2, 1}, Split{1, 1, 2}, Split{1, 2, 2}}) {
+      const std::string what = cat(name_of(packing), "-", split.ulysses, "x", split.ring, "x", split.dp);
+      options.output_dir = run.folder() / what;
+      options.engine.ulysses = split.ulysses;
+      options.engine.ring = split.ring;
+      options.gradient_accumulation_steps = 2 / split.dp;
+      const TinyOutcome ranks = train_on_ranks(split.ulysses * split.ring * split.dp, options);
+      ASSERT_EQ(ranks.losses.size(), 9U);
+      for (const auto& [step, loss] : ranks.losses)
+        EXPECT_NEAR(loss, losses[packing].at(step), 1e-4) << what << " step " << step;
+    }
+  }
+  // Each is a task of its own.
+  const auto differ = [&](Packing a, Packing b) {
+    double most = 0;
+    for (const auto& [step, loss] : losses[a]) most = std::max(most, std::abs(loss - losses[b].at(step)));
+    return most > 1e-2;
+  };
+  EXPECT_TRUE(differ(Packing::concat, Packing::documents));
+  EXPECT_TRUE(differ(Packing::documents, Packing::none));
+}
+
+TEST(Trainer, resumes_only_with_the_packing_that_it_stopped_with) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  train_on_ranks(1, options, 7);
+  options.resume_from_checkpoint = "true";
+  options.samples.packing = Packing::concat;
+  EXPECT_THAT(message_of<DataError>(1, options),
+              AllOf(HasSubstr("packing \"documents\""), HasSubstr("\"concat\"")));
+  options.samples.packing = Packing::documents;
+  EXPECT_EQ(train_on_ranks(1, options).outcome.steps, 9);
+}
+
 TEST(Trainer, resumes_with_other_stages_only_where_the_data_still_fits) {
   const TinyRun run;
   TrainOptions options = run.options("run");
@@ -140,9 +194,16 @@ TEST(Trainer, each_stage_has_its_length_and_learning_rates_in_the_metrics) {
   for (const char* key :
        {"loss", "grad_norm", "tokens_per_second", "mfu", "memory_bytes", "seconds", "eta_seconds"})
     EXPECT_TRUE(lines[8].contains(key)) << key;
+  // A window of 16 tokens holds at most one end of a document of 37.
+  int64_t targets = 0;
+  for (size_t step = 0; step < 5; ++step) targets += lines[step]["target_tokens"].get<int64_t>();
+  EXPECT_GE(targets, 5 * 2 * 16 - 10);
+  EXPECT_LE(targets, 5 * 2 * 16);
+  EXPECT_EQ(lines[8]["packing"], "documents");
   const Json config = read_json(options.output_dir / "config.json");
   EXPECT_EQ(config["learning_rate"], 1e-2);
   EXPECT_EQ(config["adam_beta2"], 0.999);
+  EXPECT_EQ(config["packing"], "documents");
 }
 
 TEST(Trainer, evaluates_on_what_it_held_out) {
@@ -238,6 +299,13 @@ TEST(Trainer, data_that_cannot_serve_is_refused_before_the_first_step) {
   options.engine.strict_divisible = true;
   options.context_stages = "15:2";
   EXPECT_THAT(message_of<ConfigError>(2, options), HasSubstr("not divisible by ulysses degree 2"));
+  options = run.options("run");
+  options.engine.ulysses = 3;
+  options.context_stages = "16:2,2:2";
+  EXPECT_THAT(message_of<ConfigError>(3, options), HasSubstr("2 tokens is shorter than the 3 ranks"));
+  options = run.options("run");
+  options.samples.mlm_probability = 0.15;
+  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("--mlm_probability"));
   options = run.options("run");
   options.max_steps = 7;
   EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("--max_steps 7"));

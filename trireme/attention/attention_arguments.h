@@ -6,14 +6,15 @@
 
 namespace trireme {
 
-// Sizes of one call. B batch, S sequence, h query heads, k key/value heads, D head width.
+// Sizes of one call. B batch, S query and T key rows, h query heads, k key/value heads, D head width.
 struct AttentionSizes {
   int64_t batch = 0;
-  int64_t tokens = 0;
+  int64_t queries = 0;
+  int64_t keys = 0;
   int64_t query_heads = 0;
   int64_t kv_heads = 0;
   int64_t width = 0;
-  bool empty() const { return batch == 0 || tokens == 0 || query_heads == 0 || kv_heads == 0; }
+  bool empty() const { return batch == 0 || queries == 0 || keys == 0 || query_heads == 0 || kv_heads == 0; }
 };
 
 // Throws InternalError: shapes, dtypes or the head map do not agree.
@@ -26,10 +27,13 @@ AttentionSizes check_attention_backward(const at::Tensor& d_o, const at::Tensor&
 // The tensor itself, or a copy where its last dimension is not contiguous.
 at::Tensor with_contiguous_rows(const at::Tensor& tensor);
 
-// The first key that query i sees (i itself is the last).
-inline int64_t first_key(int64_t query, int64_t window) {
-  return window == 0 || query < window ? 0 : query - window + 1;
-}
+// o = 0 and lse = minus infinity: of queries that see nothing.
+AttentionOutput nothing_seen(const at::Tensor& q, const AttentionSpec& spec);
+// Of backward, all zero.
+AttentionGradients no_gradients(const at::Tensor& q, const at::Tensor& k, const AttentionSpec& spec);
+
+// The dtype of o, dq, dk and dv.
+at::ScalarType result_dtype(const at::Tensor& q, const AttentionSpec& spec);
 
 // Query heads [begin, end) that use one key/value head.
 struct HeadRun {

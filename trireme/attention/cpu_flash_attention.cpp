@@ -33,22 +33,24 @@ std::string CpuFlashAttention::name() const {
   return cat("flash (CPU, ", products, ", ", math_.instructions, " softmax)");
 }
 
-void CpuFlashAttention::check_dtype(const at::Tensor& q) const {
+void CpuFlashAttention::check_call(const at::Tensor& q, const AttentionSpec& spec) const {
   TRIREME_ASSERT(q.scalar_type() == dtype_ && q.device().is_cpu(), "this kernel is for ", dtype_,
                  " on the CPU, got ", q.scalar_type(), " on ", q.device());
+  TRIREME_ASSERT(spec.keys->sparse.block_tokens % kPanel == 0, "sparse blocks of ",
+                 spec.keys->sparse.block_tokens, " tokens, expected a multiple of ", kPanel);
 }
 
 AttentionOutput CpuFlashAttention::forward(const at::Tensor& q_in, const at::Tensor& k_in,
                                            const at::Tensor& v_in, const AttentionSpec& spec) {
   const at::NoGradGuard no_grad;
   const AttentionSizes sizes = check_attention(q_in, k_in, v_in, spec);
-  check_dtype(q_in);
+  check_call(q_in, spec);
   const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in),
                    v = with_contiguous_rows(v_in);
+  if (sizes.empty()) return nothing_seen(q, spec);
   AttentionOutput out{
-      at::empty(q.sizes(), q.options()),
-      at::empty({sizes.batch, sizes.query_heads, sizes.tokens}, q.options().dtype(at::kFloat))};
-  if (sizes.empty()) return out;
+      at::empty(q.sizes(), q.options().dtype(result_dtype(q, spec))),
+      at::empty({sizes.batch, sizes.query_heads, sizes.queries}, q.options().dtype(at::kFloat))};
   if (products_ != Products::fp32)
     forward_in<at::BFloat16, at::BFloat16>(q, k, v, spec, out);
   else if (dtype_ == at::kFloat)
@@ -65,18 +67,15 @@ AttentionGradients CpuFlashAttention::backward(const at::Tensor& do_in, const at
                                                const AttentionOutput& saved_in, const AttentionSpec& spec) {
   const at::NoGradGuard no_grad;
   const AttentionSizes sizes = check_attention_backward(do_in, q_in, k_in, v_in, saved_in, spec);
-  check_dtype(q_in);
+  check_call(q_in, spec);
   const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in),
                    v = with_contiguous_rows(v_in);
   const at::Tensor d_o = with_contiguous_rows(do_in);
   const AttentionOutput saved{with_contiguous_rows(saved_in.o), saved_in.lse};
-  AttentionGradients gradients{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
-                               at::empty(v.sizes(), v.options())};
-  if (sizes.empty()) {
-    gradients.dk.zero_();
-    gradients.dv.zero_();
-    return gradients;
-  }
+  if (sizes.empty()) return no_gradients(q, k, spec);
+  const auto options = q.options().dtype(result_dtype(q, spec));
+  const AttentionGradients gradients{at::empty(q.sizes(), options), at::empty(k.sizes(), options),
+                                     at::empty(v.sizes(), options)};
   if (products_ != Products::fp32)
     backward_in<at::BFloat16, at::BFloat16>(d_o, q, k, v, saved, spec, gradients);
   else if (dtype_ == at::kFloat)

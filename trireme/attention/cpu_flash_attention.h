@@ -1,6 +1,7 @@
 // Exact attention on the CPU in tiles: scores exist only as blocks that lie in cache (FlashAttention, arXiv
-// 2205.14135 and 2307.08691). Blocks that the causal mask or the window hides are skipped, so that a window's
-// cost is proportional to it. Grouped query heads share one packed copy of their key/value head.
+// 2205.14135 and 2307.08691). Blocks that no query of a tile sees are skipped, so that the cost of windows, documents
+// and sparse layouts is proportional to what they keep. Grouped query heads share one packed copy of their
+// key/value head.
 //
 //   forward    one query block of 64 tokens and up to two heads at a time, over its keys
 //   backward   one key/value head at a time, over its key blocks; dk, dv, dq in fp32
@@ -64,7 +65,7 @@ class CpuFlashAttention final : public LocalAttention {
                    const AttentionOutput& saved, const AttentionSpec& spec,
                    const AttentionGradients& gradients);
   Bf16Units units() const { return products_ == Products::bf16_amx ? Bf16Units::amx : Bf16Units::loops; }
-  void check_dtype(const at::Tensor& q) const;
+  void check_call(const at::Tensor& q, const AttentionSpec& spec) const;
 
   at::ScalarType dtype_;
   Products products_;

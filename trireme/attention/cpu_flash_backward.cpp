@@ -11,6 +11,7 @@
 // of one query head are dealt out to all threads, each with its own dq', which are summed in thread order.
 #include <array>
 #include <limits>
+#include <utility>
 
 #include "trireme/attention/attention_arguments.h"
 #include "trireme/attention/cpu_flash_attention.h"
@@ -32,13 +33,67 @@ const I* rows_of(const at::Tensor& x, int64_t batch, int64_t token, int64_t head
 }
 
 struct Sizes {
-  int64_t tokens;
+  int64_t queries;
+  int64_t keys;
   int64_t width;
-  int64_t depth;    // width as an inner dimension: even for bf16
-  int64_t columns;  // width as columns of fp32 sums
-  int64_t panels;   // of 64 columns, across width
-  int64_t padded;   // tokens, in whole panels
-  int64_t window;
+  int64_t depth;           // width as an inner dimension: even for bf16
+  int64_t columns;         // width as columns of fp32 sums
+  int64_t panels;          // of 64 columns, across width
+  int64_t padded_queries;  // in whole panels
+  int64_t padded_keys;
+};
+
+// The key rows that each tile of 64 queries of one sample sees.
+class QueryTiles {
+ public:
+  QueryTiles(const VisibleKeys& keys, int64_t sample, int64_t queries)
+      : ranges_(keys.of(sample)), dense_(keys.sparse.dense()), queries_(queries) {
+    int64_t end = 0;
+    intervals_.reserve(static_cast<size_t>(round_up(queries, kPanel) / kPanel));
+    ends_.reserve(intervals_.capacity());
+    for (int64_t row = 0; row < queries; row += kPanel) {
+      intervals_.push_back(key_intervals(keys, sample, row, std::min(row + kPanel, queries)));
+      if (!intervals_.back().empty()) end = std::max(end, intervals_.back().back().end);
+      ends_.push_back(end);
+    }
+  }
+
+  // body(row, key, n) for each tile [row, row + 64) and keys [key, key + n) in whole panels of [block, block_end).
+  template <typename Body>
+  void with_block(int64_t block, int64_t block_end, const Body& body) const {
+    const auto first = std::upper_bound(ends_.begin(), ends_.end(), block) - ends_.begin();
+    for (size_t tile = static_cast<size_t>(first); tile < intervals_.size(); ++tile) {
+      if (dense_ && !intervals_[tile].empty() && intervals_[tile].front().begin >= block_end) return;
+      for (const RowRange& interval : intervals_[tile]) {
+        const int64_t key = std::max(block, interval.begin / kPanel * kPanel);
+        const int64_t key_end = std::min(block_end, round_up(interval.end, kPanel));
+        if (key < key_end) body(static_cast<int64_t>(tile) * kPanel, key, key_end - key);
+      }
+    }
+  }
+
+  // Of keys [key, key + n) and the tile at `row`: the queries [begin, end) that see each, if not all do. The
+  // queries that see a key are consecutive, since both ends of the ranges grow.
+  bool edges(int64_t row, int64_t key, int64_t n, int32_t* begin, int32_t* end) const {
+    const auto rows = static_cast<int32_t>(std::min(kPanel, queries_ - row));
+    const int64_t *first = ranges_.begin.data() + row, *last = ranges_.end.data() + row;
+    if (first[rows - 1] <= key && last[0] >= key + n) return false;
+    int32_t from = 0, to = 0;
+    for (int64_t r = 0; r < n; ++r) {
+      while (from < rows && last[from] <= key + r) ++from;
+      while (to < rows && first[to] <= key + r) ++to;
+      begin[r] = from;
+      end[r] = std::max(from, to);
+    }
+    return true;
+  }
+
+ private:
+  const KeyRanges& ranges_;
+  bool dense_;
+  int64_t queries_;
+  std::vector<std::vector<RowRange>> intervals_;
+  std::vector<int64_t> ends_;  // of the keys seen by this tile or one before
 };
 
 // One thread's memory, cut into pieces of whole cache lines.
@@ -60,14 +115,14 @@ class Pieces {
 
 template <typename E>
 struct HeadTiles {
-  float* dk;  // [padded, columns], of the key/value head
+  float* dk;  // [padded_keys, columns], of the key/value head
   float* dv;
   float* dq;     // panels [width, 64], of the query head
-  float* lse2;   // [padded]
-  float* delta;  // [padded]
+  float* lse2;   // [padded_queries]
+  float* delta;  // [padded_queries]
   E* q_columns;  // panels [depth, 64]
   E* do_columns;
-  E* q_rows;  // panels [padded, 64], one for each 64 of width
+  E* q_rows;  // panels [padded_queries, 64], one for each 64 of width
   E* do_rows;
   E* k_rows;         // [kKeys, depth], of the key block
   E* v_rows;         // [kKeys, depth]
@@ -80,15 +135,15 @@ struct HeadTiles {
 
   static HeadTiles cut(Pieces& pieces, const Sizes& z) {
     HeadTiles t{};
-    t.dk = pieces.next<float>(z.padded * z.columns);
-    t.dv = pieces.next<float>(z.padded * z.columns);
-    t.dq = pieces.next<float>(z.padded * z.width);
-    t.lse2 = pieces.next<float>(z.padded);
-    t.delta = pieces.next<float>(z.padded);
-    t.q_columns = pieces.next<E>(z.padded * z.depth);
-    t.do_columns = pieces.next<E>(z.padded * z.depth);
-    t.q_rows = pieces.next<E>(z.padded * z.panels * kPanel);
-    t.do_rows = pieces.next<E>(z.padded * z.panels * kPanel);
+    t.dk = pieces.next<float>(z.padded_keys * z.columns);
+    t.dv = pieces.next<float>(z.padded_keys * z.columns);
+    t.dq = pieces.next<float>(z.padded_queries * z.width);
+    t.lse2 = pieces.next<float>(z.padded_queries);
+    t.delta = pieces.next<float>(z.padded_queries);
+    t.q_columns = pieces.next<E>(z.padded_queries * z.depth);
+    t.do_columns = pieces.next<E>(z.padded_queries * z.depth);
+    t.q_rows = pieces.next<E>(z.padded_queries * z.panels * kPanel);
+    t.do_rows = pieces.next<E>(z.padded_queries * z.panels * kPanel);
     t.k_rows = pieces.next<E>(kKeys * z.depth);
     t.v_rows = pieces.next<E>(kKeys * z.depth);
     t.k_columns = pieces.next<E>(kKeys * z.width);
@@ -118,16 +173,16 @@ struct HeadRows {
 template <typename I, typename E>
 void pack_queries(const HeadRows<I>& rows, const Sizes& z, HeadTiles<E>& t) {
   const auto log2e = static_cast<float>(1.0 / std::log(2.0));
-  for (int64_t row = 0; row < z.padded; row += kPanel) {
-    const int64_t used = std::min(kPanel, z.tokens - row);
+  for (int64_t row = 0; row < z.padded_queries; row += kPanel) {
+    const int64_t used = std::min(kPanel, z.queries - row);
     const I* q = rows.q + row * rows.q_stride;
     const I* d_o = rows.d_o + row * rows.do_stride;
     pack_columns_panel(q, rows.q_stride, used, z.width, z.depth, t.q_columns + row * z.depth);
     pack_columns_panel(d_o, rows.do_stride, used, z.width, z.depth, t.do_columns + row * z.depth);
-    pack_rows_panels(q, rows.q_stride, used, z.width, row, z.padded, t.q_rows);
-    pack_rows_panels(d_o, rows.do_stride, used, z.width, row, z.padded, t.do_rows);
+    pack_rows_panels(q, rows.q_stride, used, z.width, row, z.padded_queries, t.q_rows);
+    pack_rows_panels(d_o, rows.do_stride, used, z.width, row, z.padded_queries, t.do_rows);
   }
-  for (int64_t i = 0; i < z.tokens; ++i) {
+  for (int64_t i = 0; i < z.queries; ++i) {
     const I* o = rows.o + i * rows.o_stride;
     const I* d_o = rows.d_o + i * rows.do_stride;
     std::array<float, 8> sums{};  // eight chains, so that additions do not wait for each other
@@ -137,9 +192,11 @@ void pack_queries(const HeadRows<I>& rows, const Sizes& z, HeadTiles<E>& t) {
         sums[j] += static_cast<float>(o[d + j]) * static_cast<float>(d_o[d + j]);
     for (; d < z.width; ++d) sums[0] += static_cast<float>(o[d]) * static_cast<float>(d_o[d]);
     t.delta[i] = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
-    t.lse2[i] = rows.lse[i] * log2e;
+    // A query that sees nothing has no probabilities.
+    const float lse = rows.lse[i];
+    t.lse2[i] = lse == -std::numeric_limits<float>::infinity() ? -lse : lse * log2e;
   }
-  for (int64_t i = z.tokens; i < z.padded; ++i) {
+  for (int64_t i = z.queries; i < z.padded_queries; ++i) {
     t.delta[i] = 0;
     t.lse2[i] = std::numeric_limits<float>::infinity();
   }
@@ -147,7 +204,7 @@ void pack_queries(const HeadRows<I>& rows, const Sizes& z, HeadTiles<E>& t) {
 
 template <typename I, typename E>
 void pack_keys(const HeadRows<I>& rows, const Sizes& z, int64_t key, HeadTiles<E>& t) {
-  const int64_t used = std::min(kKeys, z.tokens - key);
+  const int64_t used = std::min(kKeys, z.keys - key);
   const I* k = rows.k + key * rows.k_stride;
   pack_rows(k, rows.k_stride, used, z.width, kKeys, z.depth, t.k_rows);
   pack_rows(rows.v + key * rows.v_stride, rows.v_stride, used, z.width, kKeys, z.depth, t.v_rows);
@@ -157,20 +214,14 @@ void pack_keys(const HeadRows<I>& rows, const Sizes& z, int64_t key, HeadTiles<E
 
 // The products of keys [key, key + n) and queries [row, row + 64).
 template <typename E>
-void one_tile(const Sizes& z, const TileMath& math, Bf16Units units, float scale, int64_t block, int64_t key,
-              int64_t n, int64_t row, HeadTiles<E>& t) {
+void one_tile(const QueryTiles& queries, const Sizes& z, const TileMath& math, Bf16Units units, float scale,
+              int64_t block, int64_t key, int64_t n, int64_t row, HeadTiles<E>& t) {
   panel_gemm(n, kPanel, z.depth, t.k_rows + (key - block) * z.depth, z.depth, t.q_columns + row * z.depth,
              t.scores, kPanel, false, units);
   panel_gemm(n, kPanel, z.depth, t.v_rows + (key - block) * z.depth, z.depth, t.do_columns + row * z.depth,
              t.gradients, kPanel, false, units);
   std::array<int32_t, kKeys> begin{}, end{};
-  const bool edge = key + n > row + 1 || first_key(row + kPanel - 1, z.window) > key;
-  if (edge)
-    for (int64_t r = 0; r < n; ++r) {
-      const int64_t last = z.window == 0 ? kPanel : key + r + z.window - row;
-      begin[r] = static_cast<int32_t>(std::clamp<int64_t>(key + r - row, 0, kPanel));
-      end[r] = static_cast<int32_t>(std::clamp<int64_t>(last, begin[r], kPanel));
-    }
+  const bool edge = queries.edges(row, key, n, begin.data(), end.data());
   constexpr bool kWide = std::is_same_v<E, float>;
   math.gradient({t.scores, t.gradients, kWide ? nullptr : t.scores16, t.gradients16, t.pairs16, n,
                  edge ? begin.data() : nullptr, edge ? end.data() : nullptr,
@@ -186,7 +237,7 @@ void one_tile(const Sizes& z, const TileMath& math, Bf16Units units, float scale
   }
   for (int64_t panel = 0; panel < z.panels; ++panel) {
     const int64_t columns = std::min(kPanel, z.width - panel * kPanel),
-                  from = panel * panel_size(z.padded) + row * kPanel;
+                  from = panel * panel_size(z.padded_queries) + row * kPanel;
     panel_gemm(n, columns, kPanel, p, kPanel, t.do_rows + from, t.dv + key * z.columns + panel * kPanel,
                z.columns, true, units);
     panel_gemm(n, columns, kPanel, ds, kPanel, t.q_rows + from, t.dk + key * z.columns + panel * kPanel,
@@ -198,35 +249,43 @@ void one_tile(const Sizes& z, const TileMath& math, Bf16Units units, float scale
 
 // Key blocks turn, turn + turns, ... of one query head; adds to dk, dv and dq of `t`.
 template <typename I, typename E>
-void one_head(const HeadRows<I>& rows, const Sizes& z, const TileMath& math, Bf16Units units, float scale,
-              int64_t turn, int64_t turns, HeadTiles<E>& t) {
-  for (int64_t block = turn * kKeys; block < z.tokens; block += turns * kKeys) {
-    pack_keys(rows, z, block, t);
-    const int64_t block_end = std::min(block + kKeys, z.padded);
-    const int64_t last_query = z.window == 0 ? z.tokens : std::min(z.tokens, block_end + z.window - 1);
-    for (int64_t row = block; row < last_query; row += kPanel) {
-      const int64_t key = std::max(block, first_key(row, z.window) / kPanel * kPanel);
-      const int64_t n = std::min(block_end, row + kPanel) - key;
-      if (n > 0) one_tile(z, math, units, scale, block, key, n, row, t);
-    }
+void one_head(const HeadRows<I>& rows, const QueryTiles& queries, const Sizes& z, const TileMath& math,
+              Bf16Units units, float scale, int64_t turn, int64_t turns, HeadTiles<E>& t) {
+  for (int64_t block = turn * kKeys; block < z.keys; block += turns * kKeys) {
+    bool packed = false;
+    queries.with_block(block, std::min(block + kKeys, z.padded_keys),
+                       [&](int64_t row, int64_t key, int64_t n) {
+                         if (!std::exchange(packed, true)) pack_keys(rows, z, block, t);
+                         one_tile(queries, z, math, units, scale, block, key, n, row, t);
+                       });
   }
 }
 
 // Sum over `parts` of panels dq' of tokens [row, row + 64) -> the head's rows of the result.
-template <typename I>
-void write_dq(const std::vector<const float*>& parts, const Sizes& z, int64_t row, I* dq, int64_t stride) {
-  for (int64_t i = 0; i < std::min(kPanel, z.tokens - row); ++i)
+template <typename O>
+void write_dq(const std::vector<const float*>& parts, const Sizes& z, int64_t row, O* dq, int64_t stride) {
+  for (int64_t i = 0; i < std::min(kPanel, z.queries - row); ++i)
     for (int64_t d = 0; d < z.width; ++d) {
       float sum = 0;
       for (const float* part : parts) sum += part[row * z.width + d * kPanel + i];
-      dq[(row + i) * stride + d] = static_cast<I>(sum);
+      dq[(row + i) * stride + d] = static_cast<O>(sum);
     }
 }
 
-template <typename I>
-void write_rows(const float* from, const Sizes& z, I* to, int64_t stride) {
-  for (int64_t i = 0; i < z.tokens; ++i)
-    for (int64_t d = 0; d < z.width; ++d) to[i * stride + d] = static_cast<I>(from[i * z.columns + d]);
+template <typename O>
+void write_rows(const float* from, const Sizes& z, O* to, int64_t stride) {
+  for (int64_t i = 0; i < z.keys; ++i)
+    for (int64_t d = 0; d < z.width; ++d) to[i * stride + d] = static_cast<O>(from[i * z.columns + d]);
+}
+
+// body(first row of a head in `result`), in the result's own type: fp32 or I.
+template <typename I, typename Body>
+void with_rows_of(const at::Tensor& result, int64_t b, int64_t head, const Body& body) {
+  const int64_t offset = (b * result.size(1) * result.size(2) + head) * result.size(3);
+  if (result.scalar_type() == at::kFloat)
+    body(result.mutable_data_ptr<float>() + offset);
+  else
+    body(result.mutable_data_ptr<I>() + offset);
 }
 
 }  // namespace
@@ -237,12 +296,20 @@ void CpuFlashAttention::backward_in(const at::Tensor& d_o, const at::Tensor& q, 
                                     const AttentionSpec& spec, const AttentionGradients& gradients) {
   const int64_t batch_size = q.size(0), kv_heads = k.size(2), heads = q.size(2), width = q.size(3);
   const Sizes z{q.size(1),
+                k.size(1),
                 width,
                 std::is_same_v<E, float> ? width : round_up(width, 2),
                 round_up(width, 16),
                 round_up(width, kPanel) / kPanel,
                 round_up(q.size(1), kPanel),
-                spec.window};
+                round_up(k.size(1), kPanel)};
+  std::vector<QueryTiles> queries_of;  // one sample, or one for all
+  queries_of.reserve(spec.keys->samples.size());
+  for (size_t sample = 0; sample < spec.keys->samples.size(); ++sample)
+    queries_of.emplace_back(*spec.keys, static_cast<int64_t>(sample), z.queries);
+  const auto queries_at = [&](int64_t b) -> const QueryTiles& {
+    return queries_of[queries_of.size() == 1 ? 0 : static_cast<size_t>(b)];
+  };
   const at::Tensor lse = saved.lse.contiguous();
   const std::vector<HeadRun> runs = runs_of_heads(spec, kv_heads);
   const auto scale = static_cast<float>(spec.scale);
@@ -260,18 +327,19 @@ void CpuFlashAttention::backward_in(const at::Tensor& d_o, const at::Tensor& q, 
                        v.stride(1),
                        saved.o.stride(1),
                        d_o.stride(1),
-                       lse.const_data_ptr<float>() + (b * heads + head) * z.tokens};
-  };
-  const auto result_at = [&](const at::Tensor& x, int64_t b, int64_t head) {
-    return x.mutable_data_ptr<I>() + (b * z.tokens * x.size(2) + head) * width;
+                       lse.const_data_ptr<float>() + (b * heads + head) * z.queries};
   };
   const auto write_keys = [&](const HeadTiles<E>& t, int64_t b, int64_t kv_head) {
-    write_rows(t.dk, z, result_at(gradients.dk, b, kv_head), kv_heads * width);
-    write_rows(t.dv, z, result_at(gradients.dv, b, kv_head), kv_heads * width);
+    with_rows_of<I>(gradients.dk, b, kv_head, [&](auto* to) { write_rows(t.dk, z, to, kv_heads * width); });
+    with_rows_of<I>(gradients.dv, b, kv_head, [&](auto* to) { write_rows(t.dv, z, to, kv_heads * width); });
+  };
+  const auto write_queries = [&](const std::vector<const float*>& parts, int64_t row, int64_t b,
+                                 int64_t head) {
+    with_rows_of<I>(gradients.dq, b, head, [&](auto* to) { write_dq(parts, z, row, to, heads * width); });
   };
   const auto clear_keys = [&](const HeadTiles<E>& t) {
-    std::fill_n(t.dk, z.padded * z.columns, 0.0f);
-    std::fill_n(t.dv, z.padded * z.columns, 0.0f);
+    std::fill_n(t.dk, z.padded_keys * z.columns, 0.0f);
+    std::fill_n(t.dv, z.padded_keys * z.columns, 0.0f);
   };
   const auto finish_thread = [&] {
     if constexpr (!std::is_same_v<E, float>)
@@ -288,10 +356,9 @@ void CpuFlashAttention::backward_in(const at::Tensor& d_o, const at::Tensor& q, 
       for (int64_t head = run.begin; head < run.end; ++head) {
         const HeadRows<I> rows = rows_at(b, head, run.kv_head);
         pack_queries(rows, z, t);
-        std::fill_n(t.dq, z.padded * width, 0.0f);
-        one_head(rows, z, math_, units(), scale, 0, 1, t);
-        for (int64_t row = 0; row < z.tokens; row += kPanel)
-          write_dq<I>({t.dq}, z, row, result_at(gradients.dq, b, head), heads * width);
+        std::fill_n(t.dq, z.padded_queries * width, 0.0f);
+        one_head(rows, queries_at(b), z, math_, units(), scale, 0, 1, t);
+        for (int64_t row = 0; row < z.queries; row += kPanel) write_queries({t.dq}, row, b, head);
       }
       write_keys(t, b, run.kv_head);
       finish_thread();
@@ -314,13 +381,12 @@ void CpuFlashAttention::backward_in(const at::Tensor& d_o, const at::Tensor& q, 
       const HeadRows<I> rows = rows_at(b, head, run.kv_head);
       share_items(workers, workers, [&](int /*worker*/, int64_t turn) {
         pack_queries(rows, z, tiles[turn]);
-        std::fill_n(tiles[turn].dq, z.padded * width, 0.0f);
-        one_head(rows, z, math_, units(), scale, turn, workers, tiles[turn]);
+        std::fill_n(tiles[turn].dq, z.padded_queries * width, 0.0f);
+        one_head(rows, queries_at(b), z, math_, units(), scale, turn, workers, tiles[turn]);
         finish_thread();
       });
-      share_items(workers, z.padded / kPanel, [&](int /*worker*/, int64_t block) {
-        write_dq<I>(parts, z, block * kPanel, result_at(gradients.dq, b, head), heads * width);
-      });
+      share_items(workers, z.padded_queries / kPanel,
+                  [&](int /*worker*/, int64_t block) { write_queries(parts, block * kPanel, b, head); });
     }
     write_keys(tiles.front(), b, run.kv_head);
   }

@@ -1,12 +1,13 @@
 // Forward, for one key/value head and a stack of R rows (up to two query heads x 64 tokens):
 //
-//   for each block of up to 512 keys that the stack sees
+//   for each block of up to 512 of the keys that the stack sees (mask.h: key_intervals)
 //     s_RK = q_RD k_KD'       p = softmax step, o_RD = rescale o + p_RK v_KD
 //   o /= sum, lse = ln2 (max + log2 sum)
 //
 // Keys are packed as panels k'_[D,64], values as panels v_[S,64], once a head, and shared by all threads.
 #include <array>
 #include <limits>
+#include <tuple>
 
 #include "trireme/attention/attention_arguments.h"
 #include "trireme/attention/cpu_flash_attention.h"
@@ -50,6 +51,28 @@ struct StackTiles {
   }
 };
 
+// What the up to 64 query rows of one block see.
+class RowsOfRanges {
+ public:
+  RowsOfRanges(const KeyRanges& ranges, int64_t row, int64_t rows)
+      : begin_(ranges.begin.data() + row), end_(ranges.end.data() + row), rows_(rows) {}
+  // Rows beyond the last are not looked at: nothing of them is written.
+  bool all_see(int64_t key, int64_t key_end) const {
+    return begin_[rows_ - 1] <= key && end_[0] >= key_end;  // both ends grow from row to row
+  }
+  // Of keys [key, key + n): the columns that row r sees.
+  std::pair<int32_t, int32_t> within(int64_t r, int64_t key, int64_t n) const {
+    if (r >= rows_) return {0, 0};
+    const int64_t begin = std::clamp<int64_t>(begin_[r] - key, 0, n);
+    return {static_cast<int32_t>(begin), static_cast<int32_t>(std::clamp<int64_t>(end_[r] - key, begin, n))};
+  }
+
+ private:
+  const int64_t* begin_;
+  const int64_t* end_;
+  int64_t rows_;
+};
+
 template <typename I>
 const I* rows_of(const at::Tensor& x, int64_t batch, int64_t token, int64_t head) {
   return x.const_data_ptr<I>() + batch * x.stride(0) + token * x.stride(1) + head * x.stride(2);
@@ -60,10 +83,11 @@ const I* rows_of(const at::Tensor& x, int64_t batch, int64_t token, int64_t head
 template <typename I, typename E>
 void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                    const AttentionSpec& spec, const AttentionOutput& out) {
-  const int64_t tokens = q.size(1), heads = q.size(2), width = q.size(3);
+  const int64_t queries = q.size(1), tokens = k.size(1), heads = q.size(2), width = q.size(3);
   const int64_t depth = std::is_same_v<E, float> ? width : round_up(width, 2);
   const int64_t columns = round_up(width, 16), panels = round_up(width, kPanel) / kPanel;
-  const int64_t padded = round_up(tokens, kPanel), blocks = padded / kPanel;
+  const int64_t padded = round_up(tokens, kPanel), key_blocks = padded / kPanel;
+  const int64_t blocks = round_up(queries, kPanel) / kPanel;
   const int64_t key_size = padded * depth, value_size = padded * kPanel * panels;
   const auto log2_scale = static_cast<float>(spec.scale * std::log2(std::exp(1.0)));
 
@@ -79,10 +103,10 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
     const auto count = std::min<int64_t>(at_once, tasks.size() - first);
     E* packed = shared_.get<E>(count * (key_size + value_size));
     const auto keys_of = [&](int64_t task) { return packed + task * (key_size + value_size); };
-    share_items(workers, count * blocks, [&](int /*worker*/, int64_t item) {
-      const HeadTask& task = tasks[first + item / blocks];
-      const int64_t block = item % blocks, rows = std::min(kPanel, tokens - block * kPanel);
-      E* keys = keys_of(item / blocks);
+    share_items(workers, count * key_blocks, [&](int /*worker*/, int64_t item) {
+      const HeadTask& task = tasks[first + item / key_blocks];
+      const int64_t block = item % key_blocks, rows = std::min(kPanel, tokens - block * kPanel);
+      E* keys = keys_of(item / key_blocks);
       pack_columns_panel(rows_of<I>(k, task.batch, block * kPanel, task.run.kv_head), k.stride(1), rows,
                          width, depth, keys + block * panel_size(depth));
       pack_rows_panels(rows_of<I>(v, task.batch, block * kPanel, task.run.kv_head), v.stride(1), rows, width,
@@ -100,7 +124,7 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
     share_items(workers, stack_count * blocks, [&](int worker, int64_t item) {
       const int64_t block = blocks - 1 - item / stack_count, row = block * kPanel;
       const auto& [task, run] = stacks[item % stack_count];
-      const int64_t batch = tasks[first + task].batch, used = std::min(kPanel, tokens - row);
+      const int64_t batch = tasks[first + task].batch, used = std::min(kPanel, queries - row);
       const E* keys = keys_of(task);
       const E* values = keys + key_size;
       const int64_t m = (run.end - run.begin) * kPanel;
@@ -111,44 +135,51 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
         pack_rows(rows_of<I>(q, batch, row, head), q.stride(1), used, width, kPanel, depth,
                   tiles.q + (head - run.begin) * kPanel * depth);
 
-      const int64_t key_begin = first_key(row, spec.window) / kPanel * kPanel;
-      const int64_t key_end = row + kPanel;
-      for (int64_t key = key_begin; key < key_end; key += kKeys) {
-        const int64_t n = std::min(kKeys, key_end - key);
-        for (int64_t j = 0; j < n; j += kPanel)
-          panel_gemm(m, kPanel, depth, tiles.q, depth, keys + (key + j) * depth, tiles.scores + j, kKeys,
-                     false, units());
-        // Edge blocks: some rows do not see all of these keys.
-        std::array<int32_t, kRows> begin{}, end{};
-        const bool edge = key + n > row + 1 || first_key(row + kPanel - 1, spec.window) > key;
-        if (edge)
-          for (int64_t r = 0; r < m; ++r) {
-            const int64_t query = row + r % kPanel;
-            begin[r] = static_cast<int32_t>(std::clamp<int64_t>(first_key(query, spec.window) - key, 0, n));
-            end[r] = static_cast<int32_t>(std::clamp<int64_t>(query + 1 - key, begin[r], n));
-          }
-        auto* p16 = std::is_same_v<E, float> ? nullptr : reinterpret_cast<uint16_t*>(tiles.p16);
-        math_.softmax({tiles.scores, p16, m, n, kKeys, edge ? begin.data() : nullptr,
-                       edge ? end.data() : nullptr, log2_scale, row_max.data(), row_sum.data(),
-                       rescale.data()});
-        if (key > key_begin) math_.scale_rows(tiles.o, m, columns, columns, rescale.data());
-        const E* p = nullptr;
-        if constexpr (std::is_same_v<E, float>)
-          p = tiles.scores;
-        else
-          p = tiles.p16;
-        for (int64_t panel = 0; panel < panels; ++panel)
-          panel_gemm(m, std::min(kPanel, width - panel * kPanel), n, p, kKeys,
-                     values + panel * panel_size(padded) + key * kPanel, tiles.o + panel * kPanel, columns,
-                     key > key_begin, units());
-      }
+      const RowsOfRanges ranges(spec.keys->of(batch), row, used);
+      bool added = false;  // to o
+      for (const RowRange& interval : key_intervals(*spec.keys, batch, row, row + used))
+        for (int64_t key = interval.begin / kPanel * kPanel, n = 0; key < interval.end; key += n) {
+          n = std::min(kKeys, round_up(interval.end, kPanel) - key);
+          for (int64_t j = 0; j < n; j += kPanel)
+            panel_gemm(m, kPanel, depth, tiles.q, depth, keys + (key + j) * depth, tiles.scores + j, kKeys,
+                       false, units());
+          std::array<int32_t, kRows> begin{}, end{};
+          const bool edge = !ranges.all_see(key, key + n);
+          if (edge)
+            for (int64_t r = 0; r < m; ++r) std::tie(begin[r], end[r]) = ranges.within(r % kPanel, key, n);
+          auto* p16 = std::is_same_v<E, float> ? nullptr : reinterpret_cast<uint16_t*>(tiles.p16);
+          math_.softmax({tiles.scores, p16, m, n, kKeys, edge ? begin.data() : nullptr,
+                         edge ? end.data() : nullptr, log2_scale, row_max.data(), row_sum.data(),
+                         rescale.data()});
+          if (added) math_.scale_rows(tiles.o, m, columns, columns, rescale.data());
+          const E* p = nullptr;
+          if constexpr (std::is_same_v<E, float>)
+            p = tiles.scores;
+          else
+            p = tiles.p16;
+          for (int64_t panel = 0; panel < panels; ++panel)
+            panel_gemm(m, std::min(kPanel, width - panel * kPanel), n, p, kKeys,
+                       values + panel * panel_size(padded) + key * kPanel, tiles.o + panel * kPanel, columns,
+                       added, units());
+          added = true;
+        }
       for (int64_t r = 0; r < m; ++r) {
         const int64_t token = row + r % kPanel, head = run.begin + r / kPanel;
-        if (token >= tokens) continue;
-        auto* o = out.o.mutable_data_ptr<I>() + ((batch * tokens + token) * heads + head) * width;
+        if (token >= queries) continue;
+        // A query that saw no key: the sum is zero, and what tiles.o holds is no number.
+        const bool saw_keys = row_sum[r] != 0;
         const float inverse = 1.0f / row_sum[r];
-        for (int64_t d = 0; d < width; ++d) o[d] = static_cast<I>(tiles.o[r * columns + d] * inverse);
-        out.lse.mutable_data_ptr<float>()[(batch * heads + head) * tokens + token] =
+        const auto write = [&](auto* o) {
+          o += ((batch * queries + token) * heads + head) * width;
+          using Out = std::remove_pointer_t<decltype(o)>;
+          for (int64_t d = 0; d < width; ++d)
+            o[d] = saw_keys ? static_cast<Out>(tiles.o[r * columns + d] * inverse) : Out{};
+        };
+        if (out.o.scalar_type() == at::kFloat)
+          write(out.o.mutable_data_ptr<float>());
+        else
+          write(out.o.mutable_data_ptr<I>());
+        out.lse.mutable_data_ptr<float>()[(batch * heads + head) * queries + token] =
             (row_max[r] + std::log2(row_sum[r])) * static_cast<float>(std::log(2.0));
       }
       if constexpr (!std::is_same_v<E, float>)

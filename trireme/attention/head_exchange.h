@@ -1,5 +1,5 @@
 // The two all-to-alls of Ulysses, for any choice of heads: one trades sequence for heads, the other trades
-// back.
+// back. Each may go on while the caller computes.
 //
 //   to heads      x_BsHD slices for each rank  ->  [B, S, n, D]             n: this rank's heads
 //   to sequence   x_BSnD                       ->  [B, s, n_p, D] of each rank p
@@ -13,18 +13,40 @@
 #include <ATen/ATen.h>
 
 #include "trireme/base/sequence_layout.h"
+#include "trireme/comm/collectives.h"
 #include "trireme/comm/group.h"
 
 namespace trireme {
 
-// `slices[p]`: what rank p gets, as views [B, s, some heads, D], `head_counts[p]` heads together. Returns a
-// view [B, S, head_counts[this rank], D] of the receive buffer. Collective.
+// An exchange to heads under way.
+struct ToHeads {
+  PendingRows rows;
+  int64_t tokens, batch, heads, width;
+  // A view [B, S, heads, D] of the receive buffer. Once.
+  at::Tensor wait();
+};
+
+// An exchange to the sequence under way.
+struct ToSequence {
+  PendingRows rows;
+  std::vector<int64_t> receive;      // elements from each rank
+  std::vector<int64_t> head_counts;  // of each rank
+  int64_t tokens, batch, width;
+  // For each rank p a view [B, s, head_counts[p], D] of the receive buffer. Once.
+  std::vector<at::Tensor> wait();
+};
+
+// `slices[p]`: what rank p gets, as views [B, s, some heads, D], `head_counts[p]` heads together. Collective.
+ToHeads begin_exchange_to_heads(Group& group, const SequenceLayout& layout,
+                                const std::vector<int64_t>& head_counts,
+                                const std::vector<std::vector<at::Tensor>>& slices);
 at::Tensor exchange_to_heads(Group& group, const SequenceLayout& layout,
                              const std::vector<int64_t>& head_counts,
                              const std::vector<std::vector<at::Tensor>>& slices);
 
-// `x` [B, S, head_counts[this rank], D]. Returns for each rank p a view [B, s, head_counts[p], D] of the
-// receive buffer. Collective.
+// `x` [B, S, head_counts[this rank], D]. Collective.
+ToSequence begin_exchange_to_sequence(Group& group, const SequenceLayout& layout,
+                                      const std::vector<int64_t>& head_counts, const at::Tensor& x);
 std::vector<at::Tensor> exchange_to_sequence(Group& group, const SequenceLayout& layout,
                                              const std::vector<int64_t>& head_counts, const at::Tensor& x);
 

@@ -1,13 +1,15 @@
-// The interface of attention on one rank: whole sequence, this rank's heads. Explicit both ways, so that the
-// walk over layers decides what is kept and what travels:
+// The interface of attention on one rank: some query rows, some key rows, this rank's heads. Explicit both ways, so
+// that the walk over layers decides what is kept and what travels:
 //
-//   forward    q_BShD, k_BSkD, v_BSkD                    -> o_BShD, lse_BhS
-//   backward   do_BShD, q_BShD, k_BSkD, v_BSkD, o, lse   -> dq_BShD, dk_BSkD, dv_BSkD
+//   forward    q_BShD, k_BTkD, v_BTkD                    -> o_BShD, lse_BhS
+//   backward   do_BShD, q_BShD, k_BTkD, v_BTkD, o, lse   -> dq_BShD, dk_BTkD, dv_BTkD
 //
-// B batch, S the whole sequence, h this rank's query heads, k its key/value heads, D head width. Query head i
-// uses key/value head kv_of_query[i]: grouped-query attention without repeating keys. lse is the natural log
-// of the sum of exp(score) of each query, fp32. Inputs may be strided views (last dim contiguous); outputs
-// are contiguous BShD.
+// B batch, S query rows, T key rows (the whole sequence, or what ring attention holds at one time), h this rank's query
+// heads, k its key/value heads, D head width. Query head i uses key/value head kv_of_query[i]: grouped-query
+// attention without repeating keys. Which keys a query sees: mask.h. lse is the natural log of the sum of exp(score)
+// of each query, fp32; a query that sees no key has o = 0 and lse = minus infinity. Backward may be given the o and
+// lse of more keys than these: it then gives these keys' part of the gradients. Inputs may be strided views (last dim
+// contiguous); outputs are contiguous.
 #pragma once
 
 #include <cstdint>
@@ -17,26 +19,33 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/attention/mask.h"
+
 namespace trireme {
 
+// Of o, dq, dk and dv: fp32 where they are parts of a sum. Kernels that sum in 16-bit types give those as fp32.
+enum class ResultDtype { of_input, fp32 };
+
 struct AttentionSpec {
-  double scale = 1;              // scores are scale * q.k
-  int64_t window = 0;            // 0: every earlier token; W: query i sees key j when 0 <= i - j < W
-  std::vector<int> kv_of_query;  // size h, values in [0, k), not decreasing
+  double scale = 1;                         // scores are scale * q.k
+  std::shared_ptr<const VisibleKeys> keys;  // of S query rows and T key rows
+  std::vector<int> kv_of_query;             // size h, values in [0, k), not decreasing
+  ResultDtype results = ResultDtype::of_input;
 };
 
 struct AttentionOutput {
-  at::Tensor o;    // [B, S, h, D], q's dtype
+  at::Tensor o;    // [B, S, h, D], q's dtype or fp32
   at::Tensor lse;  // [B, h, S], fp32
 };
 
 struct AttentionGradients {
-  at::Tensor dq;  // [B, S, h, D], q's dtype
-  at::Tensor dk;  // [B, S, k, D]
-  at::Tensor dv;  // [B, S, k, D]
+  at::Tensor dq;  // [B, S, h, D], q's dtype or fp32
+  at::Tensor dk;  // [B, T, k, D]
+  at::Tensor dv;  // [B, T, k, D]
 };
 
-// Causal attention. No method is collective. h, k or S of zero give empty results.
+// No method is collective. h, k, S or T of zero give empty results, or zeros. A mask that the kernel does not know is a
+// ConfigError that names one that does.
 class LocalAttention {
  public:
   virtual ~LocalAttention() = default;

@@ -1,6 +1,7 @@
 // The exchanges, named by what travels, and attention between them.
 #include "trireme/attention/ulysses.h"
 
+#include "trireme/attention/head_chunks.h"
 #include "trireme/attention/head_exchange.h"
 #include "trireme/base/error.h"
 #include "trireme/device/memory_account.h"
@@ -110,22 +111,27 @@ std::pair<at::Tensor, at::Tensor> seq_to_heads_pair(Group& group, const UlyssesS
   return {both.narrow(2, 0, mine), both.narrow(2, mine, mine)};
 }
 
-UlyssesAttention ulysses_attention_forward(Group& group, const UlyssesShape& shape, LocalAttention& local,
-                                           AttentionSpec spec, const at::Tensor& qkv) {
-  spec.kv_of_query = shape.heads.kv_of_query(group.rank());
-  const HeadsQkv mine = seq_to_heads_qkv(group, shape, qkv);
-  const AttentionOutput out = local.forward(mine.q, mine.k, mine.v, spec);
-  return {heads_to_seq(group, shape, out.o), out.lse};
+UlyssesAttention ulysses_attention_forward(const ShardedAttention& over, const HeadShares& heads,
+                                           SequenceSpec spec, const at::Tensor& qkv) {
+  if (over.head_chunks > 1) return chunked_attention_forward(over, heads, std::move(spec), qkv);
+  const UlyssesShape shape{spec.layout.within(over.attention.place()), heads};
+  spec.kv_of_query = heads.kv_of_query(over.ulysses.rank());
+  const HeadsQkv mine = seq_to_heads_qkv(over.ulysses, shape, qkv);
+  const AttentionOutput out = over.attention.forward(mine.q, mine.k, mine.v, spec);
+  return {heads_to_seq(over.ulysses, shape, out.o), out.lse};
 }
 
-at::Tensor ulysses_attention_backward(Group& group, const UlyssesShape& shape, LocalAttention& local,
-                                      AttentionSpec spec, const at::Tensor& d_o, const at::Tensor& qkv,
+at::Tensor ulysses_attention_backward(const ShardedAttention& over, const HeadShares& heads,
+                                      SequenceSpec spec, const at::Tensor& d_o, const at::Tensor& qkv,
                                       const UlyssesAttention& saved) {
-  spec.kv_of_query = shape.heads.kv_of_query(group.rank());
-  const HeadsQkv mine = seq_to_heads_qkv(group, shape, qkv);
-  const auto [do_heads, o_heads] = seq_to_heads_pair(group, shape, d_o, saved.o);
-  return heads_to_seq_qkv(group, shape,
-                          local.backward(do_heads, mine.q, mine.k, mine.v, {o_heads, saved.lse}, spec));
+  if (over.head_chunks > 1) return chunked_attention_backward(over, heads, std::move(spec), d_o, qkv, saved);
+  const UlyssesShape shape{spec.layout.within(over.attention.place()), heads};
+  spec.kv_of_query = heads.kv_of_query(over.ulysses.rank());
+  const HeadsQkv mine = seq_to_heads_qkv(over.ulysses, shape, qkv);
+  const auto [do_heads, o_heads] = seq_to_heads_pair(over.ulysses, shape, d_o, saved.o);
+  return heads_to_seq_qkv(
+      over.ulysses, shape,
+      over.attention.backward(do_heads, mine.q, mine.k, mine.v, {o_heads, saved.lse}, spec));
 }
 
 }  // namespace trireme

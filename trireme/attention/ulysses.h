@@ -1,8 +1,11 @@
 // Ulysses sequence parallelism (arXiv 2309.14509): each of P ranks holds s tokens and all heads; an
 // all-to-all trades sequence for heads before attention, and another trades back after it.
 //
-//   forward    qkv_BsND --seq_to_heads--> q_BShD, k_BSkD, v_BSkD --local--> o_BShD --heads_to_seq--> o_BsHD
-//   backward   do_BsHD --seq_to_heads--> do_BShD --local--> dq, dk, dv --heads_to_seq--> dqkv_BsND
+//   forward    qkv_BsND --seq_to_heads--> q_BShD, k_BSkD, v_BSkD --attention--> o_BShD --heads_to_seq--> o_BsHD
+//   backward   do_BsHD --seq_to_heads--> do_BShD --attention--> dq, dk, dv --heads_to_seq--> dqkv_BsND
+//
+// S are the tokens of the group's ring place: the whole sequence, unless ring attention stands between the exchanges
+// (sequence_attention.h; the two together: USP, arXiv 2405.07719).
 //
 // N = H + 2K heads packed [queries | keys | values], so that q, k and v travel in one exchange. A rank
 // computes a contiguous, possibly uneven share of the query heads and receives every key/value head that they
@@ -13,7 +16,7 @@
 #pragma once
 
 #include "trireme/attention/head_shares.h"
-#include "trireme/attention/local_attention.h"
+#include "trireme/attention/sequence_attention.h"
 #include "trireme/base/sequence_layout.h"
 #include "trireme/comm/group.h"
 
@@ -45,19 +48,26 @@ at::Tensor seq_to_heads(Group& group, const UlyssesShape& shape, const at::Tenso
 std::pair<at::Tensor, at::Tensor> seq_to_heads_pair(Group& group, const UlyssesShape& shape,
                                                     const at::Tensor& do_BsHD, const at::Tensor& o_BsHD);
 
-// The whole of attention over the group's ranks.
+// Who shares a sample: the ranks of one ring place by Ulysses, the places by `attention`.
+struct ShardedAttention {
+  Group& ulysses;
+  SequenceAttention& attention;
+  int head_chunks = 1;  // more: head_chunks.h
+};
+
+// The whole of attention over all ranks that share a sample.
 struct UlyssesAttention {
   at::Tensor o;    // [B, s, H, D]
   at::Tensor lse;  // [B, h, S] of this rank's heads
 };
 
-// scale and window of `spec` are the model's; its head map is filled in for this rank. Two all-to-alls.
-// Collective.
-UlyssesAttention ulysses_attention_forward(Group& group, const UlyssesShape& shape, LocalAttention& local,
-                                           AttentionSpec spec, const at::Tensor& qkv_BsND);
-// -> dqkv [B, s, N, D]. Exchanges q, k, v again rather than keeping them; three all-to-alls. Collective.
-at::Tensor ulysses_attention_backward(Group& group, const UlyssesShape& shape, LocalAttention& local,
-                                      AttentionSpec spec, const at::Tensor& do_BsHD,
+// The head map of `spec` is filled in for this rank. Two all-to-alls, and those of `attention`. Collective.
+UlyssesAttention ulysses_attention_forward(const ShardedAttention& over, const HeadShares& heads,
+                                           SequenceSpec spec, const at::Tensor& qkv_BsND);
+// -> dqkv [B, s, N, D]. Exchanges q, k, v again rather than keeping them: three all-to-alls, and those of
+// `attention`. Collective.
+at::Tensor ulysses_attention_backward(const ShardedAttention& over, const HeadShares& heads,
+                                      SequenceSpec spec, const at::Tensor& do_BsHD,
                                       const at::Tensor& qkv_BsND, const UlyssesAttention& saved);
 
 }  // namespace trireme

@@ -9,6 +9,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/cli/bench_comm.h"
 #include "trireme/cli/engine_flags.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/update_flags.h"
@@ -34,14 +35,6 @@ std::string fixed(double value, int digits) {
   char text[64];
   std::snprintf(text, sizeof(text), "%.*f", digits, value);
   return text;
-}
-
-// What the numbers were taken on.
-Json machine() {
-  return {{"processor", cpu_model_name()},
-          {"cores", cpu_cores()},
-          {"vector_instructions", at::get_cpu_capability()},
-          {"bf16_matmul_instructions", cpu_has_bf16_matmul()}};
 }
 
 void print_text(const StepRate& rate, const std::string& description) {
@@ -84,12 +77,14 @@ int run_step(const std::vector<std::string>& arguments) {
 
   flags.measure.seed = static_cast<uint64_t>(flags.seed);
   const RankPlace place = place_from_environment();
-  EngineOptions options = flags.engine.resolve(place);
+  const std::filesystem::path model_dir = find_model_directory(flags.model);
+  EngineOptions options =
+      flags.engine.resolve(place, flags.engine.degrees(parser, place.local_size, model_dir));
   flags.update.apply(options);
   options.optimizer.weight_decay = flags.weight_decay;
   const c10::DeviceGuard guard(options.device);
   const auto world = join_run(place, options, flags.engine.ddp_timeout);
-  const auto engine = assemble(*world, find_model_directory(flags.model), options);
+  const auto engine = assemble(*world, model_dir, options);
   const StepRate rate = measure_step_rate(*engine, flags.measure);
   if (place.rank != 0) return 0;
   if (!flags.json) {
@@ -105,7 +100,7 @@ int run_step(const std::vector<std::string>& arguments) {
                {"threads", at::get_num_threads()},
                {"recompute", flags.engine.recompute},
                {"engine", engine->description()},
-               {"machine", machine()}});
+               {"machine", benchmarked_machine()}});
   std::cout << line.dump() << std::endl;
   return 0;
 }
@@ -121,9 +116,11 @@ int run_matmul(const std::vector<std::string>& arguments) {
   parser.flag("json", json, "print one line of JSON");
   if (!parser.parse(arguments)) return 0;
 
-  const EngineOptions options = engine.resolve(place_from_environment());
+  const EngineOptions options = engine.resolve(place_from_environment(), {});
   const c10::DeviceGuard guard(options.device);
-  Json line = {{"device", options.device.str()}, {"threads", at::get_num_threads()}, {"machine", machine()}};
+  Json line = {{"device", options.device.str()},
+               {"threads", at::get_num_threads()},
+               {"machine", benchmarked_machine()}};
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const char* name = dtype == at::kFloat ? "fp32" : "bf16";
     for (const MatmulRate& rate : measure_matmul_rates(options.device, dtype, seconds)) {
@@ -140,10 +137,18 @@ int run_matmul(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
+Json benchmarked_machine() {
+  return {{"processor", cpu_model_name()},
+          {"cores", cpu_cores()},
+          {"vector_instructions", at::get_cpu_capability()},
+          {"bf16_matmul_instructions", cpu_has_bf16_matmul()}};
+}
+
 int run_bench(const std::vector<std::string>& arguments) {
   const std::string usage =
       "usage: trireme bench step --model DIR --seq N ...   optimizer steps (see --help of it)\n"
-      "       trireme bench matmul ...                     matrix products\n";
+      "       trireme bench matmul ...                     matrix products\n"
+      "       trireme bench comm --tokens S ...            bytes and seconds of a layer's exchanges\n";
   if (!arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h")) {
     std::cout << usage;
     return 0;
@@ -151,8 +156,9 @@ int run_bench(const std::vector<std::string>& arguments) {
   const std::vector<std::string> rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
   if (!arguments.empty() && arguments[0] == "step") return run_step(rest);
   if (!arguments.empty() && arguments[0] == "matmul") return run_matmul(rest);
+  if (!arguments.empty() && arguments[0] == "comm") return run_bench_comm(rest);
   throw ConfigError(cat("trireme bench", arguments.empty() ? std::string() : " " + arguments[0],
-                        ": expected 'step' or 'matmul' first\n", usage));
+                        ": expected 'step', 'matmul' or 'comm' first\n", usage));
 }
 
 }  // namespace trireme

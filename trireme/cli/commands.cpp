@@ -23,7 +23,7 @@ const std::vector<Command>& commands() {
       {"export", "turn a checkpoint into a Hugging Face model", run_export},
       {"verify", "compare loss, logits and every gradient with a reference file", run_verify},
       {"launch", "start ranks: trireme launch --nproc_per_node 2 -- train ...", run_launch},
-      {"bench", "time optimizer steps and matrix products", run_bench},
+      {"bench", "time optimizer steps, matrix products and exchanges", run_bench},
       {"info", "devices, kernels and transports in use, versions", run_info},
   };
   return all;

@@ -11,6 +11,7 @@
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/device/processor.h"
+#include "trireme/model/model_config.h"
 
 namespace trireme {
 namespace {
@@ -59,16 +60,49 @@ void EngineFlags::declare(OptionParser& parser) {
   parser.path("offload_dir", offload_dir, "folder on a fast local disk, for offload to disk");
   parser.count("offload_limit", offload_limit,
                "bytes on disk that a rank may use; takes 200g; 0: what there is");
-  parser.count("ulysses", ulysses, "ranks that share one sequence; the others take other samples");
-  parser.flag("strict_divisible", strict_divisible, "refuse lengths that --ulysses does not divide");
+  parser.count(
+      "sp", sp,
+      "ranks that share one sequence, by Ulysses as far as heads and machine allow and a ring for the rest");
+  parser.count("ulysses", ulysses, "ranks that trade sequence for heads; the others take other samples");
+  parser.count("ring", ring,
+               "ring places of --ulysses ranks each: more ranks a sequence than there are heads");
+  parser.choice("ring_method", ring_method, {"ring", "gather"},
+                "keys and values travel round the ring, or are gathered at once (more memory, one exchange)");
+  parser.count("head_chunks", head_chunks,
+               "rounds of Ulysses' exchanges: the next one runs while attention computes, and memory falls");
+  parser.count("sparse_block_tokens", sparse_block_tokens,
+               "block-sparse attention in blocks of so many tokens, a multiple of 64; 0: dense");
+  parser.count("sparse_local_blocks", sparse_local_blocks, "blocks that a block sees, counted from itself");
+  parser.count("sparse_global_blocks", sparse_global_blocks, "first blocks of the sequence, which all see");
+  parser.count("sparse_stride_blocks", sparse_stride_blocks,
+               "every so many-th block is seen by all; 0: none");
+  parser.flag("strict_divisible", strict_divisible, "refuse lengths that leave ranks with unequal shares");
   parser.count("tile_tokens", tile_tokens, "tokens of one tile of a layer's token-wise parts; 0: by rule");
   parser.count("logits_tile_tokens", logits_tile_tokens, "tokens of one tile of the head; 0: by rule");
   parser.count("threads", threads, "threads of this process; 0: OMP_NUM_THREADS, else cores / ranks here");
   parser.count("ddp_timeout", ddp_timeout, "seconds to wait for another rank");
 }
 
-EngineOptions EngineFlags::resolve(const RankPlace& place) const {
+SequenceDegrees EngineFlags::degrees(const OptionParser& parser, int machine_ranks,
+                                     const std::filesystem::path& model_dir) const {
   if (ulysses < 1) throw ConfigError(cat("--ulysses is ", ulysses, "; expected 1 or more"));
+  if (ring < 1) throw ConfigError(cat("--ring is ", ring, "; expected 1 or more"));
+  const auto degree = [](int64_t value) { return static_cast<int>(std::min<int64_t>(value, 1 << 20)); };
+  if (!parser.given("sp")) return {degree(ulysses), degree(ring)};
+  if (sp < 1) throw ConfigError(cat("--sp is ", sp, "; expected 1 or more"));
+  const bool given_ulysses = parser.given("ulysses"), given_ring = parser.given("ring");
+  if (!given_ulysses && !given_ring)
+    return choose_degrees(degree(sp), read_model_config(model_dir).num_attention_heads, machine_ranks);
+  const int64_t given = (given_ulysses ? ulysses : 1) * (given_ring ? ring : 1);
+  if (sp % given != 0 || (given_ulysses && given_ring && sp != given))
+    throw ConfigError(cat("--sp ", sp, " contradicts",
+                          given_ulysses ? cat(" --ulysses ", ulysses) : std::string(),
+                          given_ring ? cat(" --ring ", ring) : std::string(),
+                          ": --sp is their product; leave one of them out"));
+  return {degree(given_ulysses ? ulysses : sp / ring), degree(given_ring ? ring : sp / ulysses)};
+}
+
+EngineOptions EngineFlags::resolve(const RankPlace& place, const SequenceDegrees& degrees) const {
   if (ddp_timeout < 1)
     throw ConfigError(cat("--ddp_timeout is ", ddp_timeout, "; expected 1 second or more"));
   at::set_num_threads(count_threads(threads, place));
@@ -84,7 +118,11 @@ EngineOptions EngineFlags::resolve(const RankPlace& place) const {
   options.offload.activations = parse_offload("offload_activations", offload_activations);
   options.offload.folder = offload_dir;
   options.offload.limit_bytes = offload_limit;
-  options.ulysses = static_cast<int>(ulysses);
+  options.ulysses = degrees.ulysses;
+  options.ring = degrees.ring;
+  options.ring_method = parse_ring_method(ring_method);
+  options.head_chunks = static_cast<int>(std::min<int64_t>(head_chunks, 1 << 20));
+  options.sparse = {sparse_block_tokens, sparse_local_blocks, sparse_global_blocks, sparse_stride_blocks};
   options.strict_divisible = strict_divisible;
   options.tile_tokens = tile_tokens;
   options.logits_tile_tokens = logits_tile_tokens;

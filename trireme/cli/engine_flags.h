@@ -10,6 +10,7 @@
 #include "trireme/cli/option_parser.h"
 #include "trireme/comm/world.h"
 #include "trireme/engine/engine_options.h"
+#include "trireme/engine/sequence_degrees.h"
 
 namespace trireme {
 
@@ -19,7 +20,15 @@ struct EngineFlags {
   std::string recompute = "keep_attention";
   int64_t checkpoint_every = 1;
   double keep_fraction = 1;
+  int64_t sp = 0;  // 0: ulysses x ring
   int64_t ulysses = 1;
+  int64_t ring = 1;
+  std::string ring_method = "ring";
+  int64_t head_chunks = 1;
+  int64_t sparse_block_tokens = 0;
+  int64_t sparse_local_blocks = 1;
+  int64_t sparse_global_blocks = 0;
+  int64_t sparse_stride_blocks = 0;
   bool strict_divisible = false;
   int64_t tile_tokens = 0;
   int64_t logits_tile_tokens = 0;
@@ -32,9 +41,13 @@ struct EngineFlags {
   int64_t ddp_timeout = 1800;  // seconds
 
   void declare(OptionParser& parser);
+  // Of --sp, --ulysses and --ring; --sp alone looks at the model's heads and at the run's ranks on this machine. Throws
+  // ConfigError where they contradict each other.
+  SequenceDegrees degrees(const OptionParser& parser, int machine_ranks,
+                          const std::filesystem::path& model_dir) const;
   // Sets this process's number of threads, and picks its device. Throws ConfigError for devices that are not
   // there.
-  EngineOptions resolve(const RankPlace& place) const;
+  EngineOptions resolve(const RankPlace& place, const SequenceDegrees& degrees = {}) const;
 };
 
 // Joins the run that the environment describes.

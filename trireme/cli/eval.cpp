@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/cli/checkpoint_directory.h"
+#include "trireme/cli/data_flags.h"
 #include "trireme/cli/engine_flags.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/scratch_folder.h"
@@ -19,15 +20,12 @@ namespace {
 struct EvalFlags {
   std::string model;
   std::filesystem::path checkpoint;
-  std::filesystem::path eval_file;
   double validation_split_percentage = 0;
-  std::string text_field = "text";
-  bool no_append_eos = false;
-  int64_t max_seq_length = 1024;
   int64_t max_eval_samples = 0;
   int64_t buckets = 0;
   bool bf16 = false;
   bool json = false;
+  DataFlags data;
   EngineFlags engine;
 };
 
@@ -35,15 +33,10 @@ void declare(OptionParser& parser, EvalFlags& flags) {
   parser.text("model_name_or_path", flags.model, "model folder, or org/name in the Hugging Face cache");
   parser.path("checkpoint", flags.checkpoint,
               "a run's folder (its newest checkpoint) or one checkpoint, instead");
-  parser.path("eval_file", flags.eval_file,
-              "text (.txt, .jsonl or a folder), or the PREFIX of a tokenized set");
-  parser.required("eval_file");
+  flags.data.declare(parser, "eval_file");
   parser.real("validation_split_percentage", flags.validation_split_percentage,
               "only this end of --eval_file; 0: all of it");
-  parser.text("text_field", flags.text_field, "field of .jsonl documents");
-  parser.flag("no_append_eos", flags.no_append_eos, "no end-of-text token after documents of text");
-  parser.count("max_seq_length", flags.max_seq_length, "tokens of a sequence; takes 16k");
-  parser.count("max_eval_samples", flags.max_eval_samples, "sequences at most; 0: all");
+  parser.count("max_eval_samples", flags.max_eval_samples, "samples at most; 0: all");
   parser.count("buckets", flags.buckets, "equal ranges of positions; 0: by powers of two");
   parser.flag("bf16", flags.bf16, "compute in bf16");
   parser.flag("json", flags.json, "print JSON");
@@ -60,12 +53,13 @@ int run_loss(const std::vector<std::string>& arguments) {
     throw ConfigError("trireme eval loss needs one of --model_name_or_path and --checkpoint");
   const std::filesystem::path model =
       flags.checkpoint.empty() ? find_model_directory(flags.model) : find_checkpoint(flags.checkpoint);
+  const SampleOptions samples = resolve_samples(flags.data.samples(parser), read_model_config(model), model);
 
   const RankPlace place = place_from_environment();
-  if (place.local_size < place.size && !is_indexed_dataset(flags.eval_file))
-    throw ConfigError(cat("the ranks are on several machines: turn ", flags.eval_file.string(),
+  if (place.local_size < place.size && !is_indexed_dataset(flags.data.file))
+    throw ConfigError(cat("the ranks are on several machines: turn ", flags.data.file.string(),
                           " into a tokenized set that all of them see (trireme tokenize) and evaluate that"));
-  EngineOptions options = flags.engine.resolve(place);
+  EngineOptions options = flags.engine.resolve(place, flags.engine.degrees(parser, place.local_size, model));
   options.purpose = Purpose::evaluation;
   options.precision = flags.bf16 ? Precision::bf16 : Precision::fp32;
   const c10::DeviceGuard guard(options.device);
@@ -75,27 +69,28 @@ int run_loss(const std::vector<std::string>& arguments) {
 
   const ScratchFolder scratch(place.rank, agreement);
   TokenSource source;
-  source.set = open_tokens({flags.eval_file, model, scratch.path() / "eval", flags.text_field,
-                            !flags.no_append_eos, engine->config().vocab_size, false},
+  source.set = open_tokens({flags.data.file, model, scratch.path() / "eval", flags.data.text_field,
+                            !flags.data.no_append_eos, engine->config().vocab_size, false},
                            place.rank, agreement);
   source.range = flags.validation_split_percentage > 0
                      ? split_held_out(*source.set, flags.validation_split_percentage / 100).held_out
                      : whole_set(*source.set);
-  LoaderOptions loader;
-  loader.sequence_tokens = flags.max_seq_length;
+  LoaderOptions loader = sample_loader_options(samples, engine->config());
+  loader.sequence_tokens = flags.data.max_seq_length;
   loader.dp_size = engine->mesh().dp_size;
   loader.dp_index = engine->mesh().dp_index;
-  loader.sp_size = engine->mesh().sp->size();
+  loader.ulysses = options.ulysses;
+  loader.ring = options.ring;
   loader.sp_rank = engine->mesh().sp->rank();
-  loader.vocab_size = engine->config().vocab_size;
   EvaluationWalk walk(source.set, source.range, loader);
-  if (flags.max_eval_samples > 0) walk.limit_windows(flags.max_eval_samples);
+  if (flags.max_eval_samples > 0) walk.limit_rows(flags.max_eval_samples);
   const PositionLoss result =
       evaluate_loss_by_position(*engine, walk,
-                                flags.buckets > 0 ? equal_edges(flags.max_seq_length, flags.buckets)
-                                                  : power_of_two_edges(flags.max_seq_length));
-  if (place.rank == 0)
-    std::cout << (flags.json ? result.to_json().dump(1) + "\n" : result.table()) << std::flush;
+                                flags.buckets > 0 ? equal_edges(flags.data.max_seq_length, flags.buckets)
+                                                  : power_of_two_edges(flags.data.max_seq_length));
+  Json record = result.to_json();
+  record["packing"] = name_of(samples.packing);
+  if (place.rank == 0) std::cout << (flags.json ? record.dump(1) + "\n" : result.table()) << std::flush;
   return 0;
 }
 

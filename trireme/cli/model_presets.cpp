@@ -117,17 +117,40 @@ Json qwen2_7b() {
                              {"eos_token_id", 151643}});
 }
 
+// The same sizes as an encoder; the tokenizer's padding token is 257.
+Json tiny_bert() {
+  return {{"model_type", "bert"},
+          {"architectures", Json::array({"BertForMaskedLM"})},
+          {"hidden_act", "gelu"},
+          {"hidden_size", 64},
+          {"intermediate_size", 256},
+          {"num_hidden_layers", 2},
+          {"num_attention_heads", 4},
+          {"vocab_size", 320},
+          {"max_position_embeddings", 8192},
+          {"type_vocab_size", 2},
+          {"layer_norm_eps", 1e-12},
+          {"initializer_range", 0.02},
+          {"hidden_dropout_prob", 0.0},
+          {"attention_probs_dropout_prob", 0.0},
+          {"tie_word_embeddings", true},
+          {"pad_token_id", 257}};
+}
+
 // Every key that these families' configuration classes read.
 const std::vector<std::string>& known_keys() {
   static const std::vector<std::string> keys = {"attention_bias",
                                                 "attention_dropout",
+                                                "attention_probs_dropout_prob",
                                                 "bos_token_id",
                                                 "eos_token_id",
                                                 "head_dim",
                                                 "hidden_act",
+                                                "hidden_dropout_prob",
                                                 "hidden_size",
                                                 "initializer_range",
                                                 "intermediate_size",
+                                                "layer_norm_eps",
                                                 "layer_types",
                                                 "max_position_embeddings",
                                                 "max_window_layers",
@@ -143,6 +166,7 @@ const std::vector<std::string>& known_keys() {
                                                 "rope_theta",
                                                 "sliding_window",
                                                 "tie_word_embeddings",
+                                                "type_vocab_size",
                                                 "use_cache",
                                                 "use_sliding_window",
                                                 "vocab_size"};
@@ -170,6 +194,8 @@ const std::vector<ModelPreset>& model_presets() {
            tiny_llama(),
            {{"model_type", "qwen3"}, {"architectures", Json::array({"Qwen3ForCausalLM"})}, {"head_dim", 32}}),
        true},
+      {"bert-tiny", "an encoder of the same width, for masked-token training (--mask_token_id 258)",
+       tiny_bert(), true},
       {"small", "llama, 512 wide, 8 layers, 8/4 heads, vocabulary 32,000", small_llama(), false},
       {"llama3-8b", "the sizes of Llama 3.1 8B", llama3_8b(), false},
       {"mistral-7b", "the sizes of Mistral 7B v0.1, window 4,096", mistral_7b(), false},

@@ -7,6 +7,7 @@
 
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
+#include "trireme/cli/data_flags.h"
 #include "trireme/cli/engine_flags.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/stop_signal.h"
@@ -21,24 +22,17 @@ struct TrainFlags {
   std::string model;
   EngineFlags engine;
   UpdateFlags update;
-  std::string packing = "concat";
-  bool no_append_eos = false;
+  DataFlags data;
   bool gradient_checkpointing = false;
 };
 
 void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
   parser.text("model_name_or_path", flags.model, "model folder, or org/name in the Hugging Face cache");
   parser.required("model_name_or_path");
-  parser.path("train_file", o.train_file,
-              "text (.txt, .jsonl or a folder), or the PREFIX of a tokenized set");
-  parser.required("train_file");
+  flags.data.declare(parser, "train_file");
   parser.path("eval_file", o.eval_file, "held-out text or tokenized set");
   parser.real("validation_split_percentage", o.validation_split_percentage,
               "hold out this end of --train_file instead");
-  parser.text("text_field", o.text_field, "field of .jsonl documents");
-  parser.flag("no_append_eos", flags.no_append_eos, "no end-of-text token after documents of text");
-  parser.choice("packing", flags.packing, {"concat", "documents"}, "how documents fill sequences");
-  parser.count("max_seq_length", o.max_seq_length, "tokens of a sequence; takes 16k");
   parser.text(
       "context_stages", o.context_stages,
       "LENGTH:STEPS[:PEAK_LEARNING_RATE],...: each stage has its own warm-up and schedule, and half the peak "
@@ -46,7 +40,7 @@ void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
   parser.integer("max_steps", o.max_steps, "optimizer steps; -1: --num_train_epochs decides");
   parser.real("num_train_epochs", o.num_train_epochs, "passes over the data");
   parser.count("per_device_train_batch_size", o.per_device_train_batch_size,
-               "sequences of one micro-batch of each group of --ulysses ranks");
+               "samples of one micro-batch of each group of ranks that share a sample");
   parser.count("gradient_accumulation_steps", o.gradient_accumulation_steps, "micro-batches of one step");
   parser.real("learning_rate", o.learning_rate, "peak");
   parser.choice("lr_scheduler_type", o.lr_scheduler_type, schedule_names(), "schedule of each stage");
@@ -72,19 +66,11 @@ void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
   parser.count("logging_steps", o.logging_steps,
                "steps between printed lines where the output is no terminal");
   parser.count("eval_steps", o.eval_steps, "steps between evaluations; 0: only at the end");
-  parser.count("max_eval_samples", o.max_eval_samples, "sequences of one evaluation; 0: all");
+  parser.count("max_eval_samples", o.max_eval_samples, "samples of one evaluation; 0: all");
   parser.count("seed", o.seed, "of the order of samples, and of stochastic rounding");
   parser.flag("memory_report", o.memory_report,
               "after the first step of each stage, print what each part of memory took, beside its formula");
   parser.real("peak_tflops", o.peak_tflops, "of one rank's device, for MFU; 0: measured");
-}
-
-void refuse_what_is_not_built(const TrainFlags& flags) {
-  if (flags.packing == "documents")
-    throw ConfigError(
-        "--packing documents is not built yet; --packing concat joins documents by the end-of-text token, "
-        "with "
-        "attention across them");
 }
 
 }  // namespace
@@ -92,13 +78,16 @@ void refuse_what_is_not_built(const TrainFlags& flags) {
 int run_train(const std::vector<std::string>& arguments) {
   TrainOptions options;
   TrainFlags flags;
-  OptionParser parser("train", "Trains a model on long sequences, split over --ulysses ranks.");
+  OptionParser parser("train", "Trains a model on long sequences, split over --ulysses x --ring ranks.");
   declare(parser, flags, options);
   if (!parser.parse(arguments)) return 0;
-  refuse_what_is_not_built(flags);
   flags.update.check();
   options.model_dir = find_model_directory(flags.model);
-  options.append_eos = !flags.no_append_eos;
+  options.train_file = flags.data.file;
+  options.text_field = flags.data.text_field;
+  options.append_eos = !flags.data.no_append_eos;
+  options.samples = flags.data.samples(parser);
+  options.max_seq_length = flags.data.max_seq_length;
 
   const RankPlace place = place_from_environment();
   const OptimizerOptions optimizer = options.engine.optimizer;
@@ -107,7 +96,8 @@ int run_train(const std::vector<std::string>& arguments) {
       throw ConfigError(cat("--gradient_checkpointing contradicts --recompute ", flags.engine.recompute));
     flags.engine.recompute = "full";
   }
-  options.engine = flags.engine.resolve(place);
+  options.engine =
+      flags.engine.resolve(place, flags.engine.degrees(parser, place.local_size, options.model_dir));
   options.engine.optimizer = optimizer;
   options.engine.optimizer.seed = static_cast<uint64_t>(options.seed);
   flags.update.apply(options.engine);

@@ -10,6 +10,7 @@
 #include "trireme/cli/model_directory.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/eval/verify_reference.h"
+#include "trireme/model/model_config.h"
 
 namespace trireme {
 
@@ -31,7 +32,7 @@ int run_verify(const std::vector<std::string>& arguments) {
   parser.choice("precision", precision, {"fp32", "bf16", "fp16"}, "of the computation");
   parser.real("tolerance", tolerance, "of each tensor's largest entry");
   parser.count("ranks_as_threads", ranks_as_threads,
-               "ranks within this process; sets --ulysses where that is not given");
+               "ranks within this process; sets --sp where no degree is given");
   parser.count("rows", rows, "worst tensors to print");
   parser.flag("json", json, "print JSON, with every tensor");
   flags.declare(parser);
@@ -45,8 +46,12 @@ int run_verify(const std::vector<std::string>& arguments) {
     throw ConfigError("--ranks_as_threads runs all ranks in one process; do not give it under a launcher");
   if (threads && ranks_as_threads < 1) throw ConfigError("--ranks_as_threads is 0; expected 1 or more");
   // Every rank takes part in the one sequence unless asked otherwise.
-  if (!parser.given("ulysses")) flags.ulysses = threads ? ranks_as_threads : place.size;
-  EngineOptions options = flags.resolve(place);
+  const int ranks = threads ? static_cast<int>(ranks_as_threads) : place.size;
+  const int machine_ranks = threads ? ranks : place.local_size;
+  const bool chosen = parser.given("ulysses") || parser.given("ring") || parser.given("sp");
+  EngineOptions options = flags.resolve(
+      place, chosen ? flags.degrees(parser, machine_ranks, model_dir)
+                    : choose_degrees(ranks, read_model_config(model_dir).num_attention_heads, machine_ranks));
   options.precision = parse_precision(precision);
   const c10::DeviceGuard guard(options.device);
 

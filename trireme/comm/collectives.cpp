@@ -105,11 +105,12 @@ void check_rows(const Group& group, const char* collective, std::span<const int6
   for (const int64_t count : rows) TRIREME_ASSERT(count >= 0, collective, ": negative ", what, ": ", count);
 }
 
-// Row blocks to and from every rank. `output` has sum(receive_rows) rows.
-void trade_rows(Call& call, const at::Tensor& input, std::span<const int64_t> send_rows, at::Tensor& output,
-                std::span<const int64_t> receive_rows) {
+// Row blocks to and from every rank, begun. `output` has sum(receive_rows) rows.
+Works start_trade(Call& call, c10d::Backend& backend, const at::Tensor& input,
+                  std::span<const int64_t> send_rows, const at::Tensor& output,
+                  std::span<const int64_t> receive_rows) {
   const int64_t bytes = row_bytes(input);
-  if (bytes == 0) return;
+  if (bytes == 0) return {};
   std::vector<int64_t> send_bytes(send_rows.begin(), send_rows.end());
   std::vector<int64_t> receive_bytes(receive_rows.begin(), receive_rows.end());
   for (int64_t& count : send_bytes) count *= bytes;
@@ -119,8 +120,14 @@ void trade_rows(Call& call, const at::Tensor& input, std::span<const int64_t> se
   options.timeout = call.group().timeout();
   call.sent(sum_of(send_bytes) -
             send_bytes[call.rank()]);  // before the backend, which may move the splits away
+  return {backend.alltoall_base(to, from, receive_bytes, send_bytes, options)};
+}
+
+// The same, and waited for.
+void trade_rows(Call& call, const at::Tensor& input, std::span<const int64_t> send_rows,
+                const at::Tensor& output, std::span<const int64_t> receive_rows) {
   call.run([&](c10d::Backend& backend) {
-    return Works{backend.alltoall_base(to, from, receive_bytes, send_bytes, options)};
+    return start_trade(call, backend, input, send_rows, output, receive_rows);
   });
 }
 
@@ -242,8 +249,10 @@ void all_reduce(Group& group, const char* name, at::Tensor& tensor, Reduction re
 
 }  // namespace
 
-at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
-                      std::span<const int64_t> receive_rows) {
+namespace {
+
+void check_trade(const Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
+                 std::span<const int64_t> receive_rows) {
   check_tensor(group, "all_to_all", input);
   check_rows(group, "all_to_all", send_rows, "send_rows");
   check_rows(group, "all_to_all", receive_rows, "receive_rows");
@@ -252,6 +261,13 @@ at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int
   TRIREME_ASSERT(send_rows[group.rank()] == receive_rows[group.rank()],
                  "all_to_all: ", send_rows[group.rank()], " rows to itself, ", receive_rows[group.rank()],
                  " from itself");
+}
+
+}  // namespace
+
+at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
+                      std::span<const int64_t> receive_rows) {
+  check_trade(group, input, send_rows, receive_rows);
   if (group.size() == 1) return input;
   const at::NoGradGuard no_grad;
   Call call(group, "all_to_all");
@@ -315,6 +331,21 @@ PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<co
   state->call.guarded([&] {
     state->works =
         start_gather(state->call, group.backend(), as_bytes(input), as_bytes(state->output), rows, bytes);
+  });
+  state->call.pause();
+  return PendingRows(std::move(state));
+}
+
+PendingRows begin_all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
+                             std::span<const int64_t> receive_rows) {
+  check_trade(group, input, send_rows, receive_rows);
+  const at::NoGradGuard no_grad;
+  std::unique_ptr<PendingRows::State> state(
+      new PendingRows::State{Call(group, "all_to_all"), input, input, {}});
+  if (group.size() == 1) return PendingRows(std::move(state));
+  state->output = with_rows(input, sum_of(receive_rows));
+  state->call.guarded([&] {
+    state->works = start_trade(state->call, group.backend(), input, send_rows, state->output, receive_rows);
   });
   state->call.pause();
   return PendingRows(std::move(state));

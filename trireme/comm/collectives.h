@@ -34,7 +34,7 @@ at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int
 // [rows[rank], ...] -> [sum(rows), ...]
 at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows);
 
-// An all_gather under way. wait() gives its result, once; the destructor waits as well, and drops it. Every rank
+// A collective under way. wait() gives its result, once; the destructor waits as well, and drops it. Every rank
 // begins and waits for the same ones in the same order.
 class PendingRows {
  public:
@@ -45,13 +45,18 @@ class PendingRows {
 
  private:
   friend PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows);
+  friend PendingRows begin_all_to_all(Group& group, const at::Tensor& input,
+                                      std::span<const int64_t> send_rows,
+                                      std::span<const int64_t> receive_rows);
   struct State;
   explicit PendingRows(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
-// all_gather that goes on while the caller computes. Neither `input` nor what it views may change before wait().
-// "seconds" of the traffic is the time that begin and wait took from the caller.
+// all_gather and all_to_all that go on while the caller computes. Neither `input` nor what it views may change before
+// wait(). "seconds" of the traffic is the time that begin and wait took from the caller.
 PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows);
+PendingRows begin_all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
+                             std::span<const int64_t> receive_rows);
 
 // [sum(rows), ...] -> [rows[rank], ...]. The result has input's dtype unless `result` says otherwise (fp32
 // for gradients that travel in bf16).

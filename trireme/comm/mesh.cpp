@@ -10,42 +10,51 @@ namespace {
 void refuse(const char* axis, int degree, const char* instead) {
   if (degree == 1) return;
   throw ConfigError(cat("the mesh axis '", axis, "' was asked for with degree ", degree,
-                        "; this version has the axes dp (data parallel) and ulysses: ", instead));
+                        "; this version has the axes dp (data parallel), ring and ulysses: ", instead));
+}
+
+// What the axes may be: "1 x 4, 2 x 2, ..." as ulysses x ring.
+std::string pairs_within(int size) {
+  std::string text;
+  for (int sp = 1; sp <= size; ++sp) {
+    if (size % sp != 0) continue;
+    for (int ulysses = sp; ulysses >= 1; --ulysses)
+      if (sp % ulysses == 0) text += cat(text.empty() ? "" : ", ", ulysses, " x ", sp / ulysses);
+  }
+  return text;
 }
 
 }  // namespace
 
 Mesh make_mesh(World& world, const MeshShape& shape) {
-  refuse("ring", shape.ring,
-         "leave ring at 1 and split the sequence with ulysses (up to the number of query heads)");
   refuse("tensor", shape.tensor, "leave tensor at 1");
   refuse("pipeline", shape.pipeline, "leave pipeline at 1");
-  const int size = world.size();
-  if (shape.ulysses < 1 || size % shape.ulysses != 0) {
-    std::string divisors;
-    for (int degree = 1; degree <= size; ++degree) {
-      if (size % degree == 0) divisors += cat(degree == 1 ? "" : ", ", degree);
-    }
-    throw ConfigError(cat("ulysses degree ", shape.ulysses, " does not divide the number of ranks, ", size,
-                          "; it may be ", divisors));
-  }
-  const int sp_size = shape.ulysses;
+  const int size = world.size(), U = shape.ulysses, R = shape.ring;
+  if (U < 1 || R < 1 || U > size || R > size || size % (U * R) != 0)
+    throw ConfigError(cat("ulysses degree ", U, R == 1 ? std::string() : cat(" x ring degree ", R),
+                          " does not divide the number of ranks, ", size, "; ulysses x ring may be ",
+                          pairs_within(size)));
+  const int sp_size = U * R;
   Mesh mesh;
   mesh.dp_size = size / sp_size;
   mesh.dp_index = world.rank() / sp_size;
 
-  // Neighbouring ranks, which launchers put on the same machine, hold one sample: their exchange is the
-  // heavier one.
+  // Neighbouring ranks, which launchers put on the same machine, hold one sample, and the nearest of them trade
+  // heads: theirs is the heavier exchange.
   std::vector<int> everyone;
   std::vector<std::vector<int>> samples(mesh.dp_size), slices(sp_size);
+  std::vector<std::vector<int>> heads(size / U), rings(mesh.dp_size * U);
   for (int rank = 0; rank < size; ++rank) {
     everyone.push_back(rank);
     samples[rank / sp_size].push_back(rank);
     slices[rank % sp_size].push_back(rank);
+    heads[rank / U].push_back(rank);
+    rings[rank / sp_size * U + rank % U].push_back(rank);
   }
   mesh.all = world.make_group("all", {everyone});
   mesh.sp = world.make_group("sp", samples);
-  mesh.ulysses = world.make_group("ulysses", samples);
+  mesh.ulysses = world.make_group("ulysses", heads);
+  mesh.ring = world.make_group("ring", rings);
   mesh.dp = world.make_group("dp", slices);
   return mesh;
 }

@@ -1,6 +1,6 @@
 // The named axes of a run: dp (data parallel) x ring x ulysses; sp = ring x ulysses holds one sample's
-// sequence. Ulysses ranks are neighbours (same machine first). Parameters are shared or sharded over `all` =
-// dp x sp.
+// sequence. Ulysses ranks are neighbours (same machine first): rank = (dp x R + ring place) x U + ulysses place.
+// Parameters are shared or sharded over `all` = dp x sp.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace trireme {
 
 struct MeshShape {
   int ulysses = 1;
-  int ring = 1;    // beyond 1: ConfigError until ring attention exists
+  int ring = 1;
   int tensor = 1;  // outer axes, known by name; beyond 1 is a ConfigError until built
   int pipeline = 1;
 };
@@ -19,7 +19,8 @@ struct MeshShape {
 struct Mesh {
   std::unique_ptr<Group> all;      // dp x sp: every rank of the run
   std::unique_ptr<Group> sp;       // the ranks that hold one sample
-  std::unique_ptr<Group> ulysses;  // the all-to-all group (equal to sp while ring is 1)
+  std::unique_ptr<Group> ulysses;  // of one ring place: they trade sequence for heads
+  std::unique_ptr<Group> ring;     // of one ulysses place: they hold the same heads of other tokens
   std::unique_ptr<Group> dp;       // ranks that hold the same slice of different samples
   int dp_size = 1;
   int dp_index = 0;

@@ -5,16 +5,18 @@
 
 #include <ATen/ATen.h>
 
-#include "trireme/base/sequence_layout.h"
+#include "trireme/base/documents.h"
+#include "trireme/base/sample_layout.h"
 
 namespace trireme {
 
 constexpr int64_t kIgnoredLabel = -100;
 
 struct TokenBatch {
-  at::Tensor tokens;   // [B, s] int64, on the CPU
-  at::Tensor targets;  // [B, s] int64: the token that each position must predict (already shifted), or -100
-  SequenceLayout layout;  // S and P of the sample
+  at::Tensor tokens;    // [B, s] int64, on the CPU: those of layout.spans(rank), one span after another
+  at::Tensor targets;   // [B, s] int64: the token that each position must predict (already shifted), or -100
+  SampleLayout layout;  // which tokens of a sample this rank holds
+  std::vector<Documents> documents;  // of each whole sample; empty: each sample is one document
 };
 
 // One optimizer step: all its micro-batches, so that the number of valid targets is known before backward.

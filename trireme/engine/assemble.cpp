@@ -65,32 +65,29 @@ void refuse_unused(const std::vector<std::string>& names, const std::filesystem:
                       "; expected weights and config.json of the same model"));
 }
 
-const char* dtype_name(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 ? "bf16" : dtype == at::kHalf ? "fp16" : "fp32";
-}
-
-const char* offload_name(Offload place) {
-  return place == Offload::disk ? "disk" : place == Offload::cpu ? "host" : "device";
-}
-
 std::string describe(const EngineParts& parts, const Dtypes& dtypes, int64_t tile_tokens,
                      int64_t logits_tile_tokens) {
   const EngineOptions& options = parts.options;
-  const char* recompute = options.recompute == Recompute::full             ? "full"
-                          : options.recompute == Recompute::keep_attention ? "keep_attention"
-                                                                           : "none";
-  std::string text = cat("attention ", parts.attention->name(), "; values in ", dtype_name(dtypes.storage),
-                         ", matmuls in ", dtype_name(dtypes.tile), "; recompute ", recompute);
+  std::string text =
+      cat("attention ", parts.attention->name(), "; values in ", dtype_name(dtypes.storage), ", matmuls in ",
+          dtype_name(dtypes.tile), "; recompute ", name_of(options.recompute));
   if (options.checkpoint_every > 1) text += cat(", inputs of every ", options.checkpoint_every, " layers");
   if (options.keep_fraction < 1) text += cat(", on ", options.keep_fraction, " of the layers");
   text += cat("; tiles of ", tile_tokens, " tokens, logits of ", logits_tile_tokens, "; ulysses ",
-              parts.mesh.ulysses->size(), ", data parallel ", parts.mesh.dp_size, "; ZeRO ",
-              static_cast<int>(options.zero));
+              parts.mesh.ulysses->size(), ", ring ", parts.mesh.ring->size(), ", data parallel ",
+              parts.mesh.dp_size, "; ZeRO ", static_cast<int>(options.zero));
+  if (options.head_chunks > 1) text += cat("; heads in ", options.head_chunks, " rounds");
+  if (!options.sparse.dense()) {
+    const SparseBlocks& sparse = options.sparse;
+    text += cat("; sparse blocks of ", sparse.block_tokens, ": ", sparse.local_blocks, " local, ",
+                sparse.global_blocks, " global");
+    if (sparse.stride_blocks > 0) text += cat(", every ", sparse.stride_blocks, "th");
+  }
   const OffloadOptions& offload = options.offload;
   if (offload.parameters != Offload::none || offload.optimizer != Offload::none ||
       offload.activations != Offload::none)
-    text += cat("; parameters on ", offload_name(offload.parameters), ", optimizer on ",
-                offload_name(offload.optimizer), ", activations on ", offload_name(offload.activations));
+    text += cat("; offload of parameters ", name_of(offload.parameters), ", optimizer ",
+                name_of(offload.optimizer), ", activations ", name_of(offload.activations));
   if (options.update_in_backward) text += "; updates in backward";
   return text;
 }
@@ -141,27 +138,6 @@ void make_stores(EngineParts& parts, const Dtypes& dtypes) {
 
 }  // namespace
 
-Recompute parse_recompute(const std::string& text) {
-  if (text == "full") return Recompute::full;
-  if (text == "keep_attention") return Recompute::keep_attention;
-  if (text == "none") return Recompute::none;
-  throw ConfigError(cat("--recompute: '", text, "' is unknown; expected full, keep_attention or none"));
-}
-
-Offload parse_offload(const std::string& flag, const std::string& text) {
-  if (text == "none") return Offload::none;
-  if (text == "cpu") return Offload::cpu;
-  if (text == "disk") return Offload::disk;
-  throw ConfigError(cat("--", flag, ": '", text, "' is unknown; expected none, cpu or disk"));
-}
-
-Precision parse_precision(const std::string& text) {
-  if (text == "fp32") return Precision::fp32;
-  if (text == "bf16") return Precision::bf16;
-  if (text == "fp16") return Precision::fp16;
-  throw ConfigError(cat("--precision: '", text, "' is unknown; expected fp32, bf16 or fp16"));
-}
-
 std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& model_dir,
                                  const EngineOptions& options) {
   const at::NoGradGuard no_autograd;
@@ -174,17 +150,16 @@ std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& mode
   const ModelConfig& config = parts->config;
   const RecomputePlan plan = make_recompute_plan(options.recompute, options.checkpoint_every,
                                                  options.keep_fraction, config.num_hidden_layers);
-  share_heads(config.num_attention_heads, config.num_key_value_heads,
-              options.ulysses);  // refuses P > H early
+  check_heads(options, config);
   parts->layout = make_model_layout(config);
   parts->mesh = make_mesh(world, {.ulysses = options.ulysses, .ring = options.ring});
 
   const Dtypes dtypes = choose_dtypes(options);
+  check_stored_states(options, dtypes.tile);
   const CheckpointReader reader(model_dir);
   refuse_unused(reader.unused_names(parts->layout), model_dir);
   if (uses_disk(options.offload))
     parts->spill = std::make_unique<SpillFile>(options.offload.folder, options.offload.limit_bytes);
-  check_stored_states(options, dtypes.tile);
   make_stores(*parts, dtypes);
   // Unit by unit, so that no rank ever holds the whole model where parameters are sharded.
   for (size_t unit = 0; unit < parts->layout.units.size(); ++unit) {
@@ -200,12 +175,15 @@ std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& mode
   const int64_t logits_tile_tokens = options.logits_tile_tokens > 0
                                          ? options.logits_tile_tokens
                                          : logits_tile_tokens_by_rule(config, options.device);
-  parts->attention = make_local_attention(options.attention, options.device, dtypes.storage);
-  parts->layers =
-      std::make_unique<LayerRunner>(config, *parts->mesh.ulysses, *parts->attention, plan, tile_tokens);
+  parts->local_attention = make_local_attention(options.attention, options.device, dtypes.storage);
+  parts->attention = make_sequence_attention(options.ring_method, *parts->mesh.ring, *parts->local_attention);
+  parts->layers = std::make_unique<LayerRunner>(
+      config, ShardedAttention{*parts->mesh.ulysses, *parts->attention, options.head_chunks}, plan,
+      tile_tokens);
   parts->walk = std::make_unique<ModelWalk>(
-      config, parts->layout, *parts->mesh.ulysses, *parts->layers, *parts->parameters,
-      WalkSettings{options.device, dtypes.storage, logits_tile_tokens, options.strict_divisible});
+      config, parts->layout, parts->mesh, *parts->layers, *parts->parameters,
+      WalkSettings{options.device, dtypes.storage, logits_tile_tokens, options.strict_divisible,
+                   options.ring_method, options.sparse});
   parts->description = describe(*parts, dtypes, tile_tokens, logits_tile_tokens);
   parts->memory_shape = memory_shape(config, options, parts->mesh,
                                      {dtypes.storage, dtypes.tile, tile_tokens, logits_tile_tokens, plan});

@@ -35,6 +35,47 @@ void check_offload(const EngineOptions& options) {
         "--offload_activations, --offload_optimizer and --zero 1 or 2 out; --zero 3 shards the parameters");
 }
 
+void check_sequence(const EngineOptions& options) {
+  if (options.ulysses < 1 || options.ring < 1)
+    throw ConfigError(
+        cat("--ulysses is ", options.ulysses, ", --ring ", options.ring, "; expected 1 or more"));
+  if (options.ring_method == RingMethod::gather && options.ring == 1)
+    throw ConfigError(
+        "--ring_method gather: there is no ring whose keys could be gathered; give --ring N, or leave it "
+        "out");
+  if (options.head_chunks < 1)
+    throw ConfigError(cat("--head_chunks is ", options.head_chunks, "; expected 1 or more"));
+  if (options.head_chunks > 1 && options.ulysses == 1)
+    throw ConfigError(
+        "--head_chunks cuts the exchanges of --ulysses ranks into rounds, and with --ulysses 1 there are "
+        "none; "
+        "give --ulysses N, or leave it out");
+  const SparseBlocks& sparse = options.sparse;
+  if (sparse.dense()) {
+    if (!(sparse == SparseBlocks{}))
+      throw ConfigError(
+          "--sparse_local_blocks, --sparse_global_blocks and --sparse_stride_blocks need "
+          "--sparse_block_tokens N, "
+          "the size of a block");
+    return;
+  }
+  if (sparse.block_tokens < 0 || sparse.block_tokens % 64 != 0)
+    throw ConfigError(cat("--sparse_block_tokens is ", sparse.block_tokens, "; expected a multiple of 64"));
+  if (sparse.local_blocks < 1 || sparse.global_blocks < 0 || sparse.stride_blocks < 0)
+    throw ConfigError(cat("sparse attention of ", sparse.local_blocks, " local, ", sparse.global_blocks,
+                          " global blocks and a stride of ", sparse.stride_blocks,
+                          "; expected at least 1 local block (a token sees itself), the others 0 or more"));
+  if (options.ring > 1)
+    throw ConfigError(
+        cat("--sparse_block_tokens with --ring ", options.ring,
+            ": a ring place holds a part of the sequence, and block-sparse layouts need the whole; "
+            "use --ulysses alone"));
+  if (!options.device.is_cpu() && options.attention != AttentionKernel::reference)
+    throw ConfigError(
+        "--sparse_block_tokens: the CUDA kernels have no block-sparse layouts; use --attention reference, or "
+        "--device cpu");
+}
+
 void check_optimizer(const EngineOptions& options) {
   const at::ScalarType state = options.optimizer.state_dtype;
   if (state != at::kFloat && state != at::kBFloat16)
@@ -59,6 +100,19 @@ void check_optimizer(const EngineOptions& options) {
 
 }  // namespace
 
+void check_heads(const EngineOptions& options, const ModelConfig& config) {
+  const int64_t H = config.num_attention_heads;
+  if (options.ulysses > H)
+    throw ConfigError(cat("--ulysses ", options.ulysses, ": the model has ", H,
+                          " query heads, expected at most one rank a head; use --ulysses ", H,
+                          " or less, and --ring for more ranks a sequence (--sp ",
+                          options.ulysses * options.ring, " chooses both)"));
+  const int64_t most = (H + options.ulysses - 1) / options.ulysses;
+  if (options.head_chunks > most)
+    throw ConfigError(cat("--head_chunks ", options.head_chunks, ": a rank computes at most ", most,
+                          " of the ", H, " query heads; use --head_chunks ", most, " or less"));
+}
+
 void check_stored_states(const EngineOptions& options, at::ScalarType compute_dtype) {
   if (options.optimizer.kind == OptimizerKind::sgd && compute_dtype == at::kFloat &&
       options.offload.optimizer != Offload::none)
@@ -69,6 +123,7 @@ void check_stored_states(const EngineOptions& options, at::ScalarType compute_dt
 
 void check_engine_options(const EngineOptions& options) {
   check_offload(options);
+  check_sequence(options);
   check_optimizer(options);
   if (!(options.loss_scale.initial >= 1) || options.loss_scale.growth_steps < 1)
     throw ConfigError(cat("the loss scale begins at ", options.loss_scale.initial, " and grows after ",

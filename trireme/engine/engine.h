@@ -91,9 +91,9 @@ class Engine {
   virtual TrainingProgress progress() const = 0;
   virtual void restore_progress(const TrainingProgress& progress) = 0;
 
-  // Model FLOPs of a step of `batch` samples of `tokens` tokens: 6 N T + 6 L H D sum(s^2) (causal; windows
-  // counted).
-  virtual double model_flops(int64_t tokens, int64_t batch) const = 0;
+  // Model FLOPs of a micro-batch's whole samples, forward and backward: 6 N T + 12 H D x (pairs of query and key that
+  // the layers' masks let see each other). Causal without documents or windows: 6 N T + 6 L H D S^2 a sample.
+  virtual double model_flops(const TokenBatch& batch) const = 0;
 };
 
 }  // namespace trireme

@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include "trireme/attention/local_attention.h"
+#include "trireme/attention/sequence_attention.h"
 #include "trireme/memory/offload.h"
 
 namespace trireme {
@@ -59,7 +60,10 @@ struct EngineOptions {
   int64_t logits_tile_tokens = 0;  // tokens of one tile of the head; 0: by rule
   int ulysses = 1;
   int ring = 1;
-  bool strict_divisible = false;  // refuse lengths that the ulysses degree does not divide
+  RingMethod ring_method = RingMethod::ring;  // with ring > 1
+  int head_chunks = 1;                        // rounds in which Ulysses' exchanges and attention run
+  SparseBlocks sparse = {};                   // dense: what config.json says
+  bool strict_divisible = false;              // refuse lengths that leave ranks with unequal shares
   ZeroStage zero = ZeroStage::none;
   at::ScalarType reduce_dtype =
       at::kFloat;  // in which gradients travel: fp32 or bf16; they are summed in fp32
@@ -69,10 +73,15 @@ struct EngineOptions {
   OptimizerOptions optimizer = {};
 };
 
-Recompute parse_recompute(
-    const std::string& text);  // "full", "keep_attention", "none"; ConfigError otherwise
-Offload parse_offload(const std::string& flag,
-                      const std::string& text);      // "none", "cpu", "disk"; ConfigError that names the flag
-Precision parse_precision(const std::string& text);  // "fp32", "bf16", "fp16"; ConfigError otherwise
+// As flags write them: "keep_attention", "bf16", "disk".
+const char* name_of(Recompute recompute);
+const char* name_of(Precision precision);
+const char* name_of(Offload place);
+const char* dtype_name(at::ScalarType dtype);  // "fp32", "bf16", "fp16"
+
+// The other way; ConfigError that names the flag otherwise.
+Recompute parse_recompute(const std::string& text);
+Offload parse_offload(const std::string& flag, const std::string& text);
+Precision parse_precision(const std::string& text);
 
 }  // namespace trireme

@@ -59,6 +59,10 @@ int64_t layer_elements(const ModelExtents& model) {
   const int64_t m = model.hidden, i = model.intermediate, d = model.head_dim;
   const int64_t q = model.heads * d, qkv = q + 2 * model.kv_heads * d;
   UnitSize size;
+  if (model.encoder) {
+    for (const int64_t part : {3 * m * m, 3 * m, m * m, m, m, m, i * m, i, m * i, m, m, m}) size.add(part);
+    return size.finish();
+  }
   size.add(m);
   size.add(qkv * m);
   if (model.qkv_bias) size.add(qkv);
@@ -82,7 +86,8 @@ std::vector<int64_t> own_shares(const MemoryShape& shape) {
 }
 
 // ZeRO 3 over several ranks: the unit at work is whole, and the next one is on its way. All orders of the walk
-// (engine/unit_order.h) have the embedding before the first layer, then layers, the head, layers again.
+// (engine/unit_order.h) have the embedding before the first layer, then layers, the head, layers again; of an encoder
+// the embedding behind the first layer once more.
 int64_t gathered_elements(const MemoryShape& shape, const std::vector<int64_t>& units) {
   const bool reads_ahead_whole = shape.offload.parameters != Offload::disk;
   const int64_t embedding = units.front(), head = units.back();
@@ -97,9 +102,16 @@ int64_t gathered_elements(const MemoryShape& shape, const std::vector<int64_t>& 
 std::vector<int64_t> unit_elements(const ModelExtents& model) {
   std::vector<int64_t> units(static_cast<size_t>(model.layers) + 2, layer_elements(model));
   UnitSize embedding, head;
-  embedding.add(model.vocab * model.hidden);
-  head.add(model.hidden);
-  if (!model.tied) head.add(model.vocab * model.hidden);
+  const int64_t m = model.hidden;
+  embedding.add(model.vocab * m);
+  if (model.encoder) {
+    for (const int64_t part : {model.positions * m, model.token_types * m, m, m}) embedding.add(part);
+    for (const int64_t part : {m * m, m, m, m}) head.add(part);
+    head.add(model.vocab);
+  } else {
+    head.add(m);
+    if (!model.tied) head.add(model.vocab * m);
+  }
   units.front() = embedding.finish();
   units.back() = head.finish();
   return units;

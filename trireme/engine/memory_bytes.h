@@ -11,9 +11,10 @@
 //   optimizer      of the rank's shares: fp32 masters (unless t is fp32), the moments; on disk: of four units
 //   activations    what recompute_plan.h keeps of every layer, the running x, what a group made again
 //   attention      of one layer: q, k, v, o, lse, do, dq, dk, dv; the kernel's packed tiles
-//   tiles          of T tokens: forward 2 M + 3 I values, backward 4 M + 4 I; the head 3 M + V
+//   tiles          of T tokens: forward 2 M + 3 I values, backward 4 M + 4 I; the head 3 M + V; encoders: the larger of
+//                  M + 2 I and 2 M + I, that of 3 M + 2 I and 4 M + I; 6 M + V (tile_bytes.h)
 //   communication  one exchange's packed and received heads, or one unit's sum
-//   other          rotary tables, losses
+//   other          rotary tables, positions, losses
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,13 @@ struct ModelExtents {
   bool output_bias = false;
   bool mlp_bias = false;
   bool qk_norm = false;
+  // BERT: biases everywhere, no gate, rows for positions and token types.
+  bool encoder = false;
+  int64_t positions = 0;
+  int64_t token_types = 0;
+
+  // As ModelConfig's.
+  int64_t mlp_kept_width() const { return encoder ? intermediate + hidden : 2 * intermediate; }
 };
 
 struct MemoryShape {
@@ -47,8 +55,13 @@ struct MemoryShape {
   int64_t batch = 1;         // B
   int64_t tokens = 0;        // S
   int64_t shard_tokens = 0;  // s
-  int ulysses = 1;           // ranks that share a sequence
-  int ulysses_rank = 0;
+  int64_t local_tokens =
+      0;            // n: of this rank's ring place, whose Ulysses ranks hold them together; S where ring is 1
+  int ulysses = 1;  // ranks that trade sequence for heads
+  int ring = 1;     // ring places that share a sequence
+  int sp_rank = 0;  // of ulysses x ring
+  bool gathers_keys = false;  // RingMethod::gather
+  int head_chunks = 1;
   int64_t heads_here = 0;     // h
   int64_t kv_heads_here = 0;  // k
   int64_t packed_heads = 0;   // sum over the ulysses ranks of h + 2k: key/value heads may go to several ranks

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/engine/tile_bytes.h"
 
 namespace trireme {
 namespace {
@@ -13,12 +14,6 @@ int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-// Tokens of the largest tile (memory/token_tiles.h).
-int64_t largest_tile(int64_t tokens, int64_t tile_tokens) {
-  const int64_t tiles = std::max<int64_t>(1, (tokens + tile_tokens - 1) / tile_tokens);
-  return (tokens + tiles - 1) / tiles;
-}
-
 // attention/cpu_flash_forward.cpp and cpu_flash_backward.cpp, whose constants these are.
 int64_t attention_workspace_bytes(const MemoryShape& shape) {
   if (shape.attention_threads == 0) return 0;
@@ -26,33 +21,34 @@ int64_t attention_workspace_bytes(const MemoryShape& shape) {
   constexpr int64_t kPackedBytes = int64_t{16} << 20;
   const int64_t width = shape.model.head_dim, element = shape.attention_element_bytes;
   const int64_t depth = element == 4 ? width : round_up(width, 2), columns = round_up(width, 16);
-  const int64_t panels = round_up(width, kPanel) / kPanel, padded = round_up(shape.tokens, kPanel);
-  const int64_t head = (padded * depth + padded * kPanel * panels) * element;
+  const int64_t panels = round_up(width, kPanel) / kPanel, queries = round_up(shape.local_tokens, kPanel);
+  const int64_t keys = round_up(shape.gathers_keys ? shape.tokens : shape.local_tokens, kPanel);
+  const int64_t head = (keys * depth + keys * kPanel * panels) * element;
   const int64_t shared =
       head * std::min(std::max<int64_t>(1, kPackedBytes / head), shape.batch * shape.kv_heads_here);
   const int64_t forward = kStackRows * 4 * (depth + 2 * kForwardKeys + columns);
   const int64_t backward =
-      padded * 4 * (2 * columns + width + 2) + padded * element * 2 * (depth + panels * kPanel) +
+      keys * 4 * 2 * columns + queries * 4 * (width + 2) + queries * element * 2 * (depth + panels * kPanel) +
       kBackwardKeys * element * (2 * depth + width) + kBackwardKeys * kPanel * (2 * 4 + 3 * 2);
   return shared + shape.attention_threads * std::max(forward, backward);
 }
 
 // Bytes of the buffers of one layer.
 struct LayerBuffers {
-  int64_t x;            // [B s, M], stored
-  int64_t qkv;          // [B s, H + 2K, D]
-  int64_t qkv_heads;    // [B, S, h + 2k, D]
-  int64_t o;            // [B s, H, D]
-  int64_t o_heads;      // [B, S, h, D]
-  int64_t lse;          // [B, h, S] fp32
-  int64_t packed;       // q, k and v for every rank
-  int64_t kv_sums;      // dk and dv of this rank's tokens in fp32
-  int64_t x1, gate_up;  // in the dtype of tiles
-  bool alone;           // one ulysses rank: what is by heads is what is by tokens
+  int64_t x;          // [B s, M], stored
+  int64_t qkv;        // [B s, H + 2K, D]
+  int64_t qkv_heads;  // [B, S, h + 2k, D]
+  int64_t o;          // [B s, H, D]
+  int64_t o_heads;    // [B, S, h, D]
+  int64_t lse;        // [B, h, S] fp32
+  int64_t packed;     // q, k and v for every rank
+  int64_t kv_sums;    // dk and dv of this rank's tokens in fp32
+  int64_t x1, mlp;    // kept of attention_output, in the dtype of tiles
+  bool alone;         // one ulysses rank: what is by heads is what is by tokens
 
   explicit LayerBuffers(const MemoryShape& shape) {
     const ModelExtents& model = shape.model;
-    const int64_t rows = shape.batch * shape.shard_tokens, whole = shape.batch * shape.tokens;
+    const int64_t rows = shape.batch * shape.shard_tokens, whole = shape.batch * shape.local_tokens;
     const int64_t d = model.head_dim, e = shape.storage_bytes;
     x = rows * model.hidden * e;
     qkv = rows * (model.heads + 2 * model.kv_heads) * d * e;
@@ -64,7 +60,7 @@ struct LayerBuffers {
     // Blocks of 16 bits are widened to be added.
     kv_sums = rows * (2 * model.kv_heads + (e == 4 ? 0 : shape.kv_heads_here)) * d * 4;
     x1 = rows * model.hidden * shape.tile_bytes;
-    gate_up = 2 * rows * model.intermediate * shape.tile_bytes;
+    mlp = rows * model.mlp_kept_width() * shape.tile_bytes;
     alone = shape.ulysses == 1;
   }
 
@@ -79,64 +75,25 @@ struct LayerBuffers {
     if (slots[kQ]) bytes += heads();
     if (slots[kOHeads] && !alone) bytes += o_heads;
     if (slots[kX1]) bytes += x1;
-    if (slots[kGateUp]) bytes += gate_up;
+    if (slots[kGateUp]) bytes += mlp;
     return bytes;
-  }
-};
-
-// Bytes inside a tile of each half, forward and backward (model/decoder_layer.cpp), and of the head.
-struct TileBytes {
-  int64_t input_forward, input_backward, output_forward, output_backward, output_backward_kept, head;
-
-  explicit TileBytes(const MemoryShape& shape) {
-    const ModelExtents& model = shape.model;
-    const int64_t rows = shape.batch * shape.shard_tokens;
-    const int64_t T = largest_tile(rows, shape.tile_tokens), t = shape.tile_bytes;
-    const int64_t m = model.hidden, i = model.intermediate, d = model.head_dim;
-    const int64_t q = model.heads * d, qkv = q + 2 * model.kv_heads * d;
-    // Tiles of another dtype than what is stored are converted on their way in and out. Gradients of 16-bit
-    // products are made beside the fp32 sum, and widened to be added to it.
-    const bool converts = shape.storage_bytes != t;
-    const int64_t narrow = t == 4 ? 0 : t + 4, convert = converts ? t : 0;
-
-    input_forward = T * m * t + T * qkv * convert;
-    const int64_t before = model.qk_norm ? T * (model.heads + model.kv_heads) * d * t : 0;
-    input_backward = T * m * t + before + T * qkv * convert + std::max(T * m * t, qkv * m * narrow);
-
-    output_forward = std::max(T * (q + m) * convert + T * m * t, T * (2 * m + 3 * i) * t);
-    const int64_t inside = T * (q + m) * convert + T * (m + 2 * i) * t;  // o, dy; normed, dact, act
-    const auto backward = [&](int64_t x1, int64_t gate_up) {
-      const int64_t held = inside + x1 + gate_up;
-      const int64_t last = std::max(m * q * narrow, T * q * convert);
-      return std::max(held + 2 * i * m * narrow, held + 2 * T * m * t + last);
-    };
-    output_backward = backward(T * m * t, T * 2 * i * t);
-    output_backward_kept = backward(0, 0);
-
-    const int64_t head_rows = largest_tile(rows, shape.logits_tile_tokens);
-    head = head_rows * (m + model.vocab) * t + std::max(2 * head_rows * m * t, model.vocab * m * narrow);
   }
 };
 
 class Moments {
  public:
-  explicit Moments(const MemoryShape& shape) : shape_(shape), layer_(shape), tile_(shape) {
+  explicit Moments(const MemoryShape& shape) : shape_(shape), layer_(shape), tile_(tile_bytes(shape)) {
     held_[attention] = attention_workspace_bytes(shape);
     const int64_t rows = shape.batch * shape.shard_tokens,
-                  table = shape.shard_tokens * shape.model.head_dim / 2 * 4;
+                  table = shape.model.encoder ? 0 : shape.shard_tokens * shape.model.head_dim / 2 * 4;
     held_[other] = 5 * table;
     note("rotary tables");
-    held_[other] = 2 * table + rows * 4;
+    held_[other] = 2 * table + rows * (8 + 4);  // positions, losses
   }
 
   std::vector<MemoryMoment> walk() {
     const RecomputePlan& plan = shape_.recompute;
     held_[activations] = layer_.x;
-    if (shape_.storage_bytes != shape_.tile_bytes) {
-      held_[activations] += layer_.x1;
-      note("embedding");
-      held_[activations] -= layer_.x1;
-    }
     for (int64_t layer = 0; layer < plan.layers; ++layer) {
       name_ = cat("forward of layer ", layer);
       send_away(layer);
@@ -152,7 +109,6 @@ class Moments {
       group_backward(begin, end);
       end = begin;
     }
-    if (shape_.storage_bytes != 4) held_[activations] += layer_.x / shape_.storage_bytes * 4;
     note("gradient of the embedding");
     note_with({{communication, sum_buffer_bytes(shape_)}});
     return std::move(moments_);
@@ -256,8 +212,8 @@ class Moments {
     note_with({{attention, own + o_rows + at.o},
                {tiles, slots[kX1] ? tile_.output_backward_kept : tile_.output_backward}},
               ": output tiles");
-    // x1 and gate|up are gone, then the rest, piece by piece.
-    int64_t freed = (slots[kX1] ? at.x1 : 0) + (slots[kGateUp] ? at.gate_up : 0);
+    // x1 and what the MLP kept are gone, then the rest, piece by piece.
+    int64_t freed = (slots[kX1] ? at.x1 : 0) + (slots[kGateUp] ? at.mlp : 0);
     held_[activations] -= freed;
     int64_t d_o = at.o;
     if (!at.alone) {

@@ -1,7 +1,7 @@
 // The fullest moments of the walk over one micro-batch, each with what it holds beside the stores: where
 // activations, attention, tiles, exchanges and the rest have their peaks. Written after layer_runner.cpp,
-// model_walk.cpp, attention/head_exchange.cpp and model/decoder_layer.cpp; a change there that moves memory
-// shows in tests/engine/memory_bytes_test.cpp.
+// model_walk.cpp, attention/head_exchange.cpp, and tile_bytes.h; a change there that moves memory shows in
+// tests/engine/memory_bytes_test.cpp.
 #pragma once
 
 #include <string>

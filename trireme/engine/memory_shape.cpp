@@ -7,25 +7,36 @@
 
 #include "trireme/attention/tile_gemm.h"
 #include "trireme/base/error.h"
-#include "trireme/base/sequence_layout.h"
+#include "trireme/base/sample_layout.h"
 
 namespace trireme {
+
+ModelExtents model_extents(const ModelConfig& config) {
+  ModelExtents model;
+  model.layers = config.num_hidden_layers;
+  model.hidden = config.hidden_size;
+  model.intermediate = config.intermediate_size;
+  model.heads = config.num_attention_heads;
+  model.kv_heads = config.num_key_value_heads;
+  model.head_dim = config.head_dim;
+  model.vocab = config.vocab_size;
+  model.tied = config.tie_word_embeddings;
+  model.qkv_bias = config.qkv_bias;
+  model.output_bias = config.output_bias;
+  model.mlp_bias = config.mlp_bias;
+  model.qk_norm = config.qk_norm;
+  model.encoder = config.family == ModelFamily::bert;
+  if (model.encoder) {
+    model.positions = config.max_position_embeddings;
+    model.token_types = config.type_vocab_size;
+  }
+  return model;
+}
 
 MemoryShape memory_shape(const ModelConfig& config, const EngineOptions& options, const Mesh& mesh,
                          const ChosenSizes& chosen) {
   MemoryShape shape;
-  shape.model = {config.num_hidden_layers,
-                 config.hidden_size,
-                 config.intermediate_size,
-                 config.num_attention_heads,
-                 config.num_key_value_heads,
-                 config.head_dim,
-                 config.vocab_size,
-                 config.tie_word_embeddings,
-                 config.qkv_bias,
-                 config.output_bias,
-                 config.mlp_bias,
-                 config.qk_norm};
+  shape.model = model_extents(config);
   shape.ulysses = mesh.ulysses->size();
   const HeadShares heads =
       share_heads(config.num_attention_heads, config.num_key_value_heads, mesh.ulysses->size());
@@ -34,7 +45,10 @@ MemoryShape memory_shape(const ModelConfig& config, const EngineOptions& options
   shape.kv_heads_here = heads.key_value[here].size();
   for (size_t rank = 0; rank < heads.query.size(); ++rank)
     shape.packed_heads += heads.query[rank].size() + 2 * heads.key_value[rank].size();
-  shape.ulysses_rank = mesh.ulysses->rank();
+  shape.ring = mesh.ring->size();
+  shape.sp_rank = mesh.sp->rank();
+  shape.gathers_keys = options.ring_method == RingMethod::gather && shape.ring > 1;
+  shape.head_chunks = options.head_chunks;
   shape.ranks = mesh.all->size();
   shape.rank = mesh.all->rank();
   shape.device_is_host = options.device.is_cpu();
@@ -59,7 +73,9 @@ MemoryShape memory_shape(const ModelConfig& config, const EngineOptions& options
 MemoryShape with_batch(MemoryShape shape, int64_t batch, int64_t tokens) {
   shape.batch = batch;
   shape.tokens = tokens;
-  shape.shard_tokens = SequenceLayout{tokens, shape.ulysses}.size(shape.ulysses_rank);
+  const SampleLayout layout{tokens, shape.ulysses, shape.ring};
+  shape.shard_tokens = layout.size(shape.sp_rank);
+  shape.local_tokens = layout.ring_tokens(layout.ring_place(shape.sp_rank));
   return shape;
 }
 

@@ -21,6 +21,8 @@ struct ChosenSizes {
   RecomputePlan recompute;
 };
 
+ModelExtents model_extents(const ModelConfig& config);
+
 // For this rank, without a batch yet: see with_batch.
 MemoryShape memory_shape(const ModelConfig& config, const EngineOptions& options, const Mesh& mesh,
                          const ChosenSizes& chosen);

@@ -1,21 +1,33 @@
 #include "trireme/engine/model_walk.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/data/token_positions.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/device/tensor_memory.h"
+#include "trireme/memory/token_tiles.h"
 #include "trireme/model/rotary.h"
 
 namespace trireme {
+namespace {
 
-ModelWalk::ModelWalk(const ModelConfig& config, const ModelLayout& layout, Group& ulysses,
+int64_t longest_document_tokens(const TokenBatch& batch) {
+  int64_t longest = batch.documents.empty() ? batch.layout.tokens : 0;
+  for (const Documents& documents : batch.documents) longest = std::max(longest, documents.longest());
+  return longest;
+}
+
+}  // namespace
+
+ModelWalk::ModelWalk(const ModelConfig& config, const ModelLayout& layout, const Mesh& mesh,
                      LayerRunner& layers, ParameterStore& parameters, const WalkSettings& settings)
     : config_(config),
       layout_(layout),
-      ulysses_(ulysses),
+      mesh_(mesh),
       layers_(layers),
       parameters_(parameters),
       settings_(settings) {
@@ -24,19 +36,30 @@ ModelWalk::ModelWalk(const ModelConfig& config, const ModelLayout& layout, Group
 }
 
 void ModelWalk::check(const TokenBatch& batch) const {
-  const SequenceLayout& layout = batch.layout;
-  TRIREME_ASSERT(layout.ranks == ulysses_.size(), "the batch is cut for ", layout.ranks,
-                 " ranks, the group has ", ulysses_.size());
-  TRIREME_ASSERT(batch.tokens.dim() == 2 && batch.tokens.size(1) == layout.size(ulysses_.rank()) &&
+  const SampleLayout& layout = batch.layout;
+  TRIREME_ASSERT(layout.ulysses == mesh_.ulysses->size() && layout.ring == mesh_.ring->size(),
+                 "the batch is cut for ", layout.ulysses, " x ", layout.ring, " ranks, the mesh has ",
+                 mesh_.ulysses->size(), " x ", mesh_.ring->size());
+  TRIREME_ASSERT(batch.tokens.dim() == 2 && batch.tokens.size(1) == layout.size(mesh_.sp->rank()) &&
                      batch.targets.sizes() == batch.tokens.sizes(),
                  "tokens ", batch.tokens.sizes(), " targets ", batch.targets.sizes());
+  TRIREME_ASSERT(
+      batch.documents.empty() || static_cast<int64_t>(batch.documents.size()) == batch.tokens.size(0),
+      "documents of ", batch.documents.size(), " samples in a batch of ", batch.tokens.size(0));
+  if (layout.tokens < layout.ranks())
+    throw ConfigError(cat("a sequence of ", layout.tokens, " tokens cannot be shared by ", layout.ranks(),
+                          " ranks (ulysses ", layout.ulysses, " x ring ", layout.ring,
+                          "): each needs one; use at most ", layout.tokens,
+                          " ranks a sequence (the others take other samples), or longer sequences"));
   if (settings_.strict_divisible && !layout.divisible()) {
-    const int64_t below = layout.tokens / layout.ranks * layout.ranks;
-    throw ConfigError(cat("sequence length ", layout.tokens, " is not divisible by ulysses degree ",
-                          layout.ranks,
+    const int64_t below = layout.tokens / layout.unit() * layout.unit();
+    throw ConfigError(cat("sequence length ", layout.tokens, " is not divisible by ",
+                          layout.ring == 1 ? cat("ulysses degree ", layout.ulysses)
+                                           : cat("2 x ulysses ", layout.ulysses, " x ring ", layout.ring),
                           "; the nearest lengths that are: ", below > 0 ? cat(below, " and ") : std::string(),
-                          below + layout.ranks, " (without --strict_divisible any length works)"));
+                          below + layout.unit(), " (without --strict_divisible any length works)"));
   }
+  check_positions(config_, longest_document_tokens(batch));
   if (batch.tokens.numel() == 0) return;
   const auto [least, most] = at::aminmax(batch.tokens);
   if (least.item<int64_t>() < 0 || most.item<int64_t>() >= config_.vocab_size)
@@ -48,38 +71,92 @@ void ModelWalk::check(const TokenBatch& batch) const {
                         " is outside the model's vocabulary of ", config_.vocab_size));
 }
 
+// Layers with the same mask share one description, made once a step.
+std::vector<std::shared_ptr<const SequenceMask>> ModelWalk::masks_of(const TokenBatch& batch) const {
+  std::vector<LayerMask> seen;
+  std::vector<std::shared_ptr<const SequenceMask>> made, masks;
+  for (const int64_t window : config_.layer_window) {
+    const LayerMask mask{config_.causality, window, settings_.sparse};
+    const auto at = static_cast<size_t>(std::find(seen.begin(), seen.end(), mask) - seen.begin());
+    if (at == seen.size()) {
+      seen.push_back(mask);
+      made.push_back(std::make_shared<SequenceMask>(make_sequence_mask(
+          mask, batch.documents, batch.layout, mesh_.ring->rank(), settings_.ring_method)));
+    }
+    masks.push_back(made[at]);
+  }
+  return masks;
+}
+
 SequenceContext ModelWalk::context_of(const TokenBatch& batch) const {
   SequenceContext context;
   context.batch = batch.tokens.size(0);
   context.shard_tokens = batch.tokens.size(1);
-  context.shape.layout = batch.layout;
+  context.layout = batch.layout;
+  context.shape.layout = batch.layout.within(mesh_.ring->rank());
   context.shape.heads =
-      share_heads(config_.num_attention_heads, config_.num_key_value_heads, ulysses_.size());
-  context.rotary = make_rotary_table(config_, batch.layout.tokens, batch.layout.begin(ulysses_.rank()),
-                                     context.shard_tokens, settings_.device);
+      share_heads(config_.num_attention_heads, config_.num_key_value_heads, mesh_.ulysses->size());
+  context.masks = masks_of(batch);
+  context.positions = positions_in_documents(batch, mesh_.sp->rank()).to(settings_.device);
   context.storage = settings_.storage;
+  if (!config_.rotates()) return context;
+  context.rotary = rotary_of(batch, context.positions);
   return context;
 }
 
-DecoderTensors ModelWalk::layer_tensors(const at::Tensor& flat, int64_t layer) const {
-  return decoder_tensors(flat, layout_.units[static_cast<size_t>(layout_.layer_unit(layer))], config_);
+RotaryTable ModelWalk::rotary_of(const TokenBatch& batch, const at::Tensor& positions) const {
+  const int64_t tokens = batch.layout.tokens;
+  // With one document a sample, all samples have the same positions: one table serves them.
+  if (batch.documents.empty())
+    return make_rotary_table(config_, tokens, positions.narrow(0, 0, batch.tokens.size(1)));
+  RotaryTable table = make_rotary_table(config_, 1, positions);
+  if (config_.rope.kind != RopeKind::dynamic_ntk) return table;
+  // The base depends on the length of the document, as if it were run alone.
+  int64_t row = 0;
+  for (const Documents& documents : batch.documents)
+    for (const TokenSpan& span : batch.layout.spans(mesh_.sp->rank()))
+      for (int64_t token = span.begin; token < span.end;) {
+        const TokenSpan document = documents.at(token);
+        const int64_t count = std::min(document.end, span.end) - token;
+        if (document.size() > config_.max_position_embeddings) {
+          const RotaryTable own =
+              make_rotary_table(config_, document.size(), positions.narrow(0, row, count));
+          table.cos.narrow(0, row, count).copy_(own.cos);
+          table.sin.narrow(0, row, count).copy_(own.sin);
+        }
+        token += count;
+        row += count;
+      }
+  return table;
+}
+
+LayerWeights ModelWalk::layer_tensors(const at::Tensor& flat, int64_t layer) const {
+  return layer_weights(flat, layout_.units[static_cast<size_t>(layout_.layer_unit(layer))], config_);
 }
 
 HeadTensors ModelWalk::head_tensors(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const {
   const UnitSpec& head = layout_.units[static_cast<size_t>(layout_.head_unit())];
-  const UnitSpec& embedding = layout_.units[static_cast<size_t>(layout_.embedding_unit())];
-  return {parameter_view(head_flat, head.find("norm.weight")),
-          layout_.tied ? parameter_view(embedding_flat, embedding.find("embed_tokens.weight"))
-                       : parameter_view(head_flat, head.find("lm_head.weight"))};
+  const auto view = [&](const char* name) { return parameter_view(head_flat, head.find(name)); };
+  const at::Tensor matrix = layout_.tied ? embedding_tensors(embedding_flat, embedding_spec(), config_).words
+                                         : view("lm_head.weight");
+  if (config_.family != ModelFamily::bert) return {view("norm.weight"), matrix};
+  return {view("transform.LayerNorm.weight"), matrix,
+          view("transform.LayerNorm.bias"),   view("transform.dense.weight"),
+          view("transform.dense.bias"),       view("predictions.bias")};
 }
 
-at::Tensor ModelWalk::embed(const at::Tensor& tokens, UnitOrder& order) {
+at::Tensor ModelWalk::embed(const EmbeddedTokens& embedded, UnitOrder& order) {
   const int unit = layout_.embedding_unit();
-  const at::Tensor flat = order.gather(unit);
+  const EmbeddingTensors weights = embedding_tensors(order.gather(unit), embedding_spec(), config_);
   const MemoryScope scope(MemoryCategory::activations);
-  at::Tensor x = parameter_view(flat, layout_.units[static_cast<size_t>(unit)].find("embed_tokens.weight"))
-                     .index_select(0, tokens)
-                     .to(settings_.storage);
+  const int64_t tokens = embedded.tokens.size(0);
+  at::Tensor x = at::empty({tokens, config_.hidden_size}, weights.words.options().dtype(settings_.storage));
+  {
+    const MemoryScope tiles(MemoryCategory::tiles);
+    for_tiles(tokens, settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
+      embedding_forward(weights, config_.norm_eps(), embedded.rows(begin, count), x.narrow(0, begin, count));
+    });
+  }
   order.release(unit);
   return x;
 }
@@ -90,7 +167,7 @@ at::Tensor ModelWalk::forward(
   check(batch);
   const SequenceContext context = context_of(batch);
   UnitOrder order(parameters_, forward_order(layout_));
-  at::Tensor x = embed(batch.tokens.to(settings_.device).flatten(), order);
+  at::Tensor x = embed({batch.tokens.to(settings_.device).flatten(), context.positions}, order);
   for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
     const int unit = layout_.layer_unit(layer);
     x = layers_.forward(layer, layer_tensors(order.gather(unit), layer), context, x, nullptr);
@@ -111,20 +188,19 @@ at::Tensor ModelWalk::forward(
   return loss.view(batch.tokens.sizes());
 }
 
-void ModelWalk::add_embedding_gradient(const at::Tensor& flat_gradient, at::Tensor tokens, at::Tensor dx) {
-  const MemoryScope scope(MemoryCategory::activations);
-  at::Tensor rows = parameter_view(
-      flat_gradient,
-      layout_.units[static_cast<size_t>(layout_.embedding_unit())].find("embed_tokens.weight"));
-  if (config_.pad_token_id) {
-    // As in Hugging Face: looking up the padding token teaches its row nothing.
-    const at::Tensor kept = tokens.ne(*config_.pad_token_id).nonzero().squeeze(1);
-    if (kept.size(0) < tokens.size(0)) {
-      tokens = tokens.index_select(0, kept);
-      dx = dx.index_select(0, kept);
-    }
-  }
-  rows.index_add_(0, tokens, dx.to(at::kFloat));
+void ModelWalk::add_embedding_gradient(const at::Tensor& flat_gradient, const EmbeddedTokens& embedded,
+                                       const at::Tensor& dx, UnitOrder& order) {
+  const int unit = layout_.embedding_unit();
+  const bool reads = layout_.embedding_read_backward;
+  const EmbeddingTensors weights =
+      reads ? embedding_tensors(order.gather(unit), embedding_spec(), config_) : EmbeddingTensors();
+  EmbeddingTensors gradients = embedding_tensors(flat_gradient, embedding_spec(), config_);
+  const MemoryScope scope(MemoryCategory::tiles);
+  for_tiles(dx.size(0), settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
+    embedding_backward(weights, gradients, config_.norm_eps(), config_.pad_token_id,
+                       embedded.rows(begin, count), dx.narrow(0, begin, count));
+  });
+  if (reads) order.release(unit);
 }
 
 at::Tensor ModelWalk::head_backward(const at::Tensor& targets, double scale, at::Tensor& x, UnitOrder& order,
@@ -161,7 +237,7 @@ at::Tensor ModelWalk::group_backward(int64_t begin, int64_t end, const SequenceC
   }
   for (int64_t layer = end - 1; layer >= begin; --layer) {
     const int unit = layout_.layer_unit(layer);
-    DecoderTensors layer_gradients = layer_tensors(gradients.open(unit), layer);
+    LayerWeights layer_gradients = layer_tensors(gradients.open(unit), layer);
     dx = layers_.backward(layer, layer_tensors(order.gather(unit), layer), layer_gradients, context,
                           std::move(of(layer)), dx);
     order.release(unit);
@@ -177,8 +253,8 @@ double ModelWalk::forward_backward(const TokenBatch& batch, double scale, Gradie
   const SequenceContext context = context_of(batch);
   const RecomputePlan& plan = layers_.plan();
   UnitOrder order(parameters_, training_order(layout_, plan));
-  const at::Tensor tokens = batch.tokens.to(settings_.device).flatten();
-  at::Tensor x = embed(tokens, order);
+  const EmbeddedTokens embedded{batch.tokens.to(settings_.device).flatten(), context.positions};
+  at::Tensor x = embed(embedded, order);
   for (int64_t layer = 0; layer < plan.layers; ++layer) {
     const int unit = layout_.layer_unit(layer);
     Saved saved;
@@ -199,7 +275,7 @@ double ModelWalk::forward_backward(const TokenBatch& batch, double scale, Gradie
 
   // A tied matrix is open since the head; it closes here, after its second use.
   const int embedding = layout_.embedding_unit();
-  add_embedding_gradient(gradients.open(embedding), tokens, dx);
+  add_embedding_gradient(gradients.open(embedding), embedded, dx, order);
   gradients.close(embedding);
   return loss.sum(at::kDouble).item<double>();
 }

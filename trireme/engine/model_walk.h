@@ -6,7 +6,7 @@
 //   head       loss, d(x) and the head's gradient, in tiles
 //   backward   for each group of layers from the last: acts.take of its layers; forward again of all but its
 //              last; for each of its layers from the last: gather, dx = layer'(dy), grads.close
-//   embedding  rows of d(x) added to the rows of its gradient
+//   embedding  rows of d(x) added to the rows of its gradient, in tiles
 //
 // A unit is released before its gradient is closed; while one computes, the store may gather the next.
 #pragma once
@@ -17,6 +17,7 @@
 #include "trireme/data/token_batch.h"
 #include "trireme/engine/layer_runner.h"
 #include "trireme/engine/unit_order.h"
+#include "trireme/model/embedding.h"
 #include "trireme/model/head.h"
 #include "trireme/model/parameter_layout.h"
 #include "trireme/shard/gradient_store.h"
@@ -27,21 +28,23 @@ namespace trireme {
 struct WalkSettings {
   at::Device device = at::kCPU;
   at::ScalarType storage = at::kFloat;
-  int64_t logits_tile_tokens = 512;
+  int64_t logits_tile_tokens = 512;  // of one tile of the head, and of the embedding
   bool strict_divisible = false;
+  RingMethod ring_method = RingMethod::ring;
+  SparseBlocks sparse = {};
 };
 
 class ModelWalk {
  public:
-  ModelWalk(const ModelConfig& config, const ModelLayout& layout, Group& ulysses, LayerRunner& layers,
+  ModelWalk(const ModelConfig& config, const ModelLayout& layout, const Mesh& mesh, LayerRunner& layers,
             ParameterStore& parameters, const WalkSettings& settings);
 
   // Forward and backward of one micro-batch: adds d(sum of losses * scale) to the gradients; returns the sum
-  // of losses of this rank's tokens. Collective over the ulysses group.
+  // of losses of this rank's tokens. Collective over the sp group.
   double forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients,
                           ActivationStore& activations);
 
-  // Forward alone: each token's loss [B, s] fp32 on the device. Collective over the ulysses group.
+  // Forward alone: each token's loss [B, s] fp32 on the device. Collective over the sp group.
   at::Tensor forward(const TokenBatch& batch,
                      const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits);
 
@@ -51,21 +54,27 @@ class ModelWalk {
 
  private:
   SequenceContext context_of(const TokenBatch& batch) const;
-  at::Tensor embed(const at::Tensor& tokens, UnitOrder& order);
+  RotaryTable rotary_of(const TokenBatch& batch, const at::Tensor& positions) const;
+  std::vector<std::shared_ptr<const SequenceMask>> masks_of(const TokenBatch& batch) const;
+  at::Tensor embed(const EmbeddedTokens& embedded, UnitOrder& order);
   // Loss of each token; x becomes d(x).
   at::Tensor head_backward(const at::Tensor& targets, double scale, at::Tensor& x, UnitOrder& order,
                            GradientStore& gradients);
   // Back through layers [begin, end), one group of the plan: d(output) of the last -> d(input) of the first.
   at::Tensor group_backward(int64_t begin, int64_t end, const SequenceContext& context, at::Tensor dx,
                             UnitOrder& order, GradientStore& gradients, ActivationStore& activations);
-  void add_embedding_gradient(const at::Tensor& flat_gradient, at::Tensor tokens, at::Tensor dx);
-  DecoderTensors layer_tensors(const at::Tensor& flat, int64_t layer) const;
+  void add_embedding_gradient(const at::Tensor& flat_gradient, const EmbeddedTokens& embedded,
+                              const at::Tensor& dx, UnitOrder& order);
+  LayerWeights layer_tensors(const at::Tensor& flat, int64_t layer) const;
   HeadTensors head_tensors(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const;
-  HeadOptions head_options() const { return {config_.rms_norm_eps, settings_.logits_tile_tokens}; }
+  HeadOptions head_options() const { return {config_.norm_eps(), settings_.logits_tile_tokens}; }
+  const UnitSpec& embedding_spec() const {
+    return layout_.units[static_cast<size_t>(layout_.embedding_unit())];
+  }
 
   const ModelConfig& config_;
   const ModelLayout& layout_;
-  Group& ulysses_;
+  const Mesh& mesh_;
   LayerRunner& layers_;
   ParameterStore& parameters_;
   WalkSettings settings_;

@@ -10,6 +10,7 @@
 //   kOHeads   [B, S, h, D]     none; on one rank it is kO: never  as kQ
 //   kX1       [B s, M]         none                               always
 //   kGateUp   [B s, 2 I]       none                               always
+//             of encoders [B s, I + M], see model/encoder_layer.h
 //
 // kX1 and kGateUp have the dtype of the matmuls, so that keeping them rounds nothing; kLse is fp32; all others
 // have the storage dtype. The layers are cut into groups of `checkpoint_every`. Backward of a group runs its

@@ -200,17 +200,19 @@ void TrainingEngine::restore_progress(const TrainingProgress& progress) {
     parts_->loss_scaler->restore(progress.loss_scale, progress.clean_steps);
 }
 
-double TrainingEngine::model_flops(int64_t tokens, int64_t batch) const {
+double TrainingEngine::model_flops(const TokenBatch& batch) const {
   const ModelConfig& config = parts_->config;
-  const auto S = static_cast<double>(tokens);
-  double pairs = 0;  // S^2 of full causal attention; a window sees fewer
-  for (const int64_t window : config.layer_window) {
-    const auto W = static_cast<double>(window);
-    pairs += window == 0 || window >= tokens ? S * S : 2 * W * S - W * W;
+  double pairs = 0;  // of one head, all layers together
+  for (int64_t sample = 0; sample < batch.tokens.size(0); ++sample) {
+    const std::vector<int64_t> cu_seqlens =
+        documents_of(batch.documents, static_cast<size_t>(sample), batch.layout.tokens).cu_seqlens();
+    for (size_t i = 1; i < cu_seqlens.size(); ++i)
+      pairs += config.attention_pairs(cu_seqlens[i] - cu_seqlens[i - 1]);
   }
-  const auto width = static_cast<double>(config.query_width());
-  return static_cast<double>(batch) *
-         (6.0 * static_cast<double>(config.matmul_parameter_count()) * S + 6.0 * width * pairs);
+  pairs *= parts_->options.sparse.kept(batch.layout.tokens, config.causality);
+  const auto tokens = static_cast<double>(batch.tokens.size(0) * batch.layout.tokens);
+  return 6.0 * static_cast<double>(config.matmul_parameter_count()) * tokens +
+         12.0 * static_cast<double>(config.query_width()) * pairs;
 }
 
 }  // namespace trireme

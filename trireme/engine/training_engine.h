@@ -33,7 +33,8 @@ struct EngineParts {
   std::vector<UnitShare> shares;     // of each unit, what this rank steps
   std::unique_ptr<SpillFile> spill;  // for what is offloaded to disk
   UpdateInBackward update;
-  std::unique_ptr<LocalAttention> attention;
+  std::unique_ptr<LocalAttention> local_attention;
+  std::unique_ptr<SequenceAttention> attention;
   std::unique_ptr<ParameterStore> parameters;
   std::unique_ptr<GradientStore> gradients;
   std::unique_ptr<ActivationStore> activations;
@@ -70,7 +71,7 @@ class TrainingEngine final : public Engine {
   void restore_unit_state(int unit, const std::string& name, const at::Tensor& whole) override;
   TrainingProgress progress() const override;
   void restore_progress(const TrainingProgress& progress) override;
-  double model_flops(int64_t tokens, int64_t batch) const override;
+  double model_flops(const TokenBatch& batch) const override;
 
  private:
   int unit_count() const { return static_cast<int>(parts_->layout.units.size()); }

@@ -18,6 +18,7 @@ std::vector<int> training_order(const ModelLayout& layout, const RecomputePlan& 
     for (int64_t layer = begin; layer + 1 < end; ++layer) units.push_back(layout.layer_unit(layer));
     for (int64_t layer = end - 1; layer >= begin; --layer) units.push_back(layout.layer_unit(layer));
   }
+  if (layout.embedding_read_backward) units.push_back(layout.embedding_unit());
   return units;
 }
 

@@ -16,7 +16,8 @@ namespace trireme {
 
 // embedding, layers, head (with the embedding's matrix when tied)
 std::vector<int> forward_order(const ModelLayout& layout);
-// The same, then group by group from the last: its layers but the last forward, then all of them back.
+// The same, then group by group from the last: its layers but the last forward, then all of them back; the
+// embedding where its backward reads it.
 std::vector<int> training_order(const ModelLayout& layout, const RecomputePlan& plan);
 
 class UnitOrder {

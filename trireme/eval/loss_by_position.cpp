@@ -29,7 +29,7 @@ Json PositionLoss::to_json() const {
                     {"end", bucket.end},
                     {"target_tokens", bucket.target_tokens},
                     {"loss", bucket.mean()}});
-  return {{"sequence_tokens", sequence_tokens}, {"windows", windows},
+  return {{"sequence_tokens", sequence_tokens}, {"samples", samples},
           {"target_tokens", target_tokens()},   {"loss", loss()},
           {"perplexity", std::exp(loss())},     {"by_position", rows}};
 }
@@ -78,15 +78,18 @@ PositionLoss evaluate_loss_by_position(Engine& engine, EvaluationWalk& walk,
     TRIREME_ASSERT(edges.back() == batch->layout.tokens, "the last bucket ends with the sequence");
     const at::Tensor loss_Bs = engine.evaluate(*batch).loss_Bs.to(at::kDouble).contiguous();
     const at::Tensor valid_Bs = batch->targets.ne(kIgnoredLabel);
-    const int64_t begin = batch->layout.begin(engine.mesh().sp->rank());
-    const int64_t end = begin + loss_Bs.size(1);
-    for (int64_t i = 0; i < buckets; ++i) {
-      const int64_t from = std::max(edges[static_cast<size_t>(i)], begin);
-      const int64_t to = std::min(edges[static_cast<size_t>(i) + 1], end);
-      if (from >= to) continue;
-      const at::Tensor valid = valid_Bs.slice(1, from - begin, to - begin);
-      loss_sums[i] += loss_Bs.slice(1, from - begin, to - begin).masked_select(valid).sum().item<double>();
-      counts[i] += static_cast<double>(valid.sum().item<int64_t>());
+    int64_t column = 0;  // of the span's first token in this rank's slice
+    for (const TokenSpan& span : batch->layout.spans(engine.mesh().sp->rank())) {
+      for (int64_t i = 0; i < buckets; ++i) {
+        const int64_t from = std::max(edges[static_cast<size_t>(i)], span.begin);
+        const int64_t to = std::min(edges[static_cast<size_t>(i) + 1], span.end);
+        if (from >= to) continue;
+        const int64_t first = column + from - span.begin, last = column + to - span.begin;
+        const at::Tensor valid = valid_Bs.slice(1, first, last);
+        loss_sums[i] += loss_Bs.slice(1, first, last).masked_select(valid).sum().item<double>();
+        counts[i] += static_cast<double>(valid.sum().item<int64_t>());
+      }
+      column += span.size();
     }
   }
   at::Tensor everywhere = sums.to(engine.options().device);
@@ -94,7 +97,7 @@ PositionLoss evaluate_loss_by_position(Engine& engine, EvaluationWalk& walk,
   sums = everywhere.to(at::kCPU);
   PositionLoss result;
   result.sequence_tokens = edges.back();
-  result.windows = walk.windows();
+  result.samples = walk.rows();
   for (int64_t i = 0; i < buckets; ++i)
     result.buckets.push_back({edges[static_cast<size_t>(i)], edges[static_cast<size_t>(i) + 1],
                               static_cast<int64_t>(sums[1][i].item<double>()), sums[0][i].item<double>()});

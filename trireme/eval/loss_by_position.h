@@ -4,7 +4,9 @@
 //   loss_Bs of Engine::evaluate -> per bucket [begin, end): sum of losses, number of targets -> sum over
 //   ranks
 //
-// The loss at position t is that of the token which t predicts: it saw t + 1 tokens.
+// A position is a place in the sample, also where documents are packed. The loss at position t is that of the
+// token which t predicts (of an encoder: the masked token at t): with one document it saw t + 1 tokens, with
+// packed ones those since its document's begin. Places without a target (-100) are skipped.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +14,7 @@
 #include <vector>
 
 #include "trireme/base/json.h"
-#include "trireme/data/concat_loader.h"
+#include "trireme/data/evaluation_walk.h"
 #include "trireme/engine/engine.h"
 
 namespace trireme {
@@ -28,7 +30,7 @@ struct PositionBucket {
 
 struct PositionLoss {
   int64_t sequence_tokens = 0;  // S
-  int64_t windows = 0;
+  int64_t samples = 0;
   std::vector<PositionBucket> buckets;
 
   int64_t target_tokens() const;

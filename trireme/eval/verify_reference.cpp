@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <numeric>
 
 #include <ATen/ATen.h>
 
@@ -65,27 +66,65 @@ const SafetensorsEntry& float_entry(const SafetensorsFile& file, const std::stri
   return entry;
 }
 
-void check_positions_restart_nowhere(const SafetensorsFile& file) {
-  const SafetensorsEntry* entry = file.find("position_ids");
-  if (entry == nullptr) return;
-  const at::Tensor positions = integers(*entry);
-  if (positions.dim() < 1 || positions.numel() == 0)
-    throw DataError(cat(entry->describe(), ": expected [B, S]"));
-  const at::Tensor plain = at::arange(positions.size(-1), at::kLong).expand_as(positions);
-  if (!at::equal(positions, plain))
-    throw ConfigError(
-        cat(entry->describe(),
-            ": the positions do not run 0, 1, 2, ... over the whole sequence: packed documents are not "
-            "built yet; give a reference of one document a row"));
+// Of the shape of input_ids; undefined where the file has none.
+at::Tensor optional_integers(const SafetensorsFile& file, const char* name, const at::Tensor& input_ids) {
+  const SafetensorsEntry* entry = file.find(name);
+  if (entry == nullptr) return {};
+  at::Tensor values = integers(*entry);
+  if (values.dim() == 1) values = values.unsqueeze(0);
+  if (values.size(-1) != input_ids.size(1) || (values.size(0) != 1 && values.size(0) != input_ids.size(0)))
+    throw DataError(
+        cat(entry->describe(), ": expected the shape of input_ids, ", shape_text(input_ids.sizes().vec())));
+  return values.expand_as(input_ids).contiguous();
+}
+
+// The documents of one sample: those of its positions, and every padding token by itself.
+Documents documents_of_row(const at::Tensor& positions, const at::Tensor& attention_mask, int64_t row,
+                           int64_t tokens) {
+  std::vector<int64_t> plain(static_cast<size_t>(tokens));
+  std::iota(plain.begin(), plain.end(), 0);
+  if (positions.defined()) {
+    const at::Tensor of_row = positions[row].contiguous();
+    const auto* values = of_row.const_data_ptr<int64_t>();
+    plain.assign(values, values + tokens);
+  }
+  if (!attention_mask.defined()) return Documents::of_positions(plain);
+  // Positions of padding say nothing, and those after it count from its end, whatever the file has.
+  const at::Tensor of_row = attention_mask[row].contiguous();
+  const auto* seen = of_row.const_data_ptr<int64_t>();
+  for (int64_t token = 0; token < tokens; ++token) {
+    const bool begins = seen[token] == 0 || token == 0 || seen[token - 1] == 0;
+    auto& position = plain[static_cast<size_t>(token)];
+    if (begins || (positions.defined() && position == 0))
+      position = 0;
+    else
+      position = plain[static_cast<size_t>(token) - 1] + 1;
+  }
+  return Documents::of_positions(plain);
 }
 
 struct Reference {
-  at::Tensor input_ids;  // [B, S]
-  at::Tensor targets;    // [B, S], shifted
+  at::Tensor input_ids;              // [B, S]
+  at::Tensor targets;                // [B, S], shifted
+  std::vector<Documents> documents;  // empty: each sample is one
+  at::Tensor attention_mask;         // [B, S], or undefined
+  bool shifted = true;               // targets are the labels of the next token
 };
 
+// A document's first token is no one's target, and padding has none.
+void check_no_target_crosses(const Reference& reference, const SafetensorsFile& file) {
+  for (size_t row = 0; row < reference.documents.size(); ++row) {
+    const at::Tensor targets = reference.targets[static_cast<int64_t>(row)].contiguous();
+    const auto* target = targets.const_data_ptr<int64_t>();
+    const std::vector<int64_t>& ends = reference.documents[row].cu_seqlens();
+    for (size_t i = 1; i < ends.size(); ++i)
+      if (reference.shifted && target[ends[i] - 1] != kIgnoredLabel)
+        throw DataError(cat(file.at("labels").describe(), ": sample ", row, " has a label at token ", ends[i],
+                            ", the first of a document or of padding; expected -100 there"));
+  }
+}
+
 Reference read_inputs(const SafetensorsFile& file, const ModelConfig& config) {
-  check_positions_restart_nowhere(file);
   Reference reference;
   reference.input_ids = integers(file.at("input_ids"));
   const at::Tensor labels = integers(file.at("labels"));
@@ -103,9 +142,20 @@ Reference read_inputs(const SafetensorsFile& file, const ModelConfig& config) {
   };
   check_ids(reference.input_ids, "input_ids", false);
   check_ids(labels, "labels", true);
-  reference.targets = at::full_like(labels, kIgnoredLabel);
   const int64_t S = labels.size(1);
-  reference.targets.slice(1, 0, S - 1).copy_(labels.slice(1, 1, S));
+  reference.shifted = config.shifts_labels();
+  if (reference.shifted) {
+    reference.targets = at::full_like(labels, kIgnoredLabel);
+    reference.targets.slice(1, 0, S - 1).copy_(labels.slice(1, 1, S));
+  } else {
+    reference.targets = labels;
+  }
+  const at::Tensor positions = optional_integers(file, "position_ids", reference.input_ids);
+  reference.attention_mask = optional_integers(file, "attention_mask", reference.input_ids);
+  if (!positions.defined() && !reference.attention_mask.defined()) return reference;
+  for (int64_t row = 0; row < labels.size(0); ++row)
+    reference.documents.push_back(documents_of_row(positions, reference.attention_mask, row, S));
+  check_no_target_crosses(reference, file);
   return reference;
 }
 
@@ -172,21 +222,40 @@ VerifyResult verify_reference(World& world, const std::filesystem::path& model_d
 
   Group& sp = *engine->mesh().sp;
   TokenBatch batch;
-  batch.layout = {S, sp.size()};
-  const int64_t begin = batch.layout.begin(sp.rank()), s = batch.layout.size(sp.rank());
-  batch.tokens = reference.input_ids.slice(1, begin, begin + s).contiguous();
-  batch.targets = reference.targets.slice(1, begin, begin + s).contiguous();
+  batch.layout = {S, engine->mesh().ulysses->size(), engine->mesh().ring->size()};
+  batch.documents = reference.documents;
+  const TokenSpans spans = batch.layout.spans(sp.rank());
+  const int64_t s = size_of(spans);
+  const auto mine = [&](const at::Tensor& whole) {
+    std::vector<at::Tensor> pieces{whole.slice(1, 0, 0)};
+    for (const TokenSpan& span : spans) pieces.push_back(whole.slice(1, span.begin, span.end));
+    return at::cat(pieces, 1);
+  };
+  batch.tokens = mine(reference.input_ids);
+  batch.targets = mine(reference.targets);
+  // Of this rank's token t of a sample: where it lies in the sample.
+  const at::Tensor places = mine(at::arange(S, at::kLong).unsqueeze(0)).squeeze(0).contiguous();
 
   std::vector<std::string> names{"logits"};
   std::vector<Extremes> extremes(1);
   engine->evaluate(batch, [&](int64_t first_row, const at::Tensor& logits) {
     const at::Tensor ours = logits.detach().to(at::kCPU, at::kFloat);
     // Rows of this rank run over [B * s]; those of the file over [B * S].
+    const auto* place = places.const_data_ptr<int64_t>();
     for (int64_t row = first_row; row < first_row + ours.size(0);) {
       const int64_t sample = row / s, at_token = row % s;
-      const int64_t count = std::min(s - at_token, first_row + ours.size(0) - row);
-      extremes[0].add(ours.slice(0, row - first_row, row - first_row + count),
-                      float_rows(reference_logits, V, sample * S + begin + at_token, count));
+      const int64_t most = std::min(s - at_token, first_row + ours.size(0) - row);
+      int64_t count = 1;
+      while (count < most && place[at_token + count] == place[at_token] + count) ++count;
+      at::Tensor own = ours.slice(0, row - first_row, row - first_row + count);
+      at::Tensor theirs = float_rows(reference_logits, V, sample * S + place[at_token], count);
+      if (reference.attention_mask.defined()) {
+        const at::Tensor seen =
+            reference.attention_mask[sample].narrow(0, place[at_token], count).ne(0).nonzero().squeeze(1);
+        own = own.index_select(0, seen);
+        theirs = theirs.index_select(0, seen);
+      }
+      extremes[0].add(own, theirs);
       row += count;
     }
   });
@@ -194,15 +263,22 @@ VerifyResult verify_reference(World& world, const std::filesystem::path& model_d
   std::map<std::string, bool> compared;
   for (size_t unit = 0; unit < engine->layout().units.size(); ++unit) {
     const at::Tensor unit_gradient = engine->unit_gradient(static_cast<int>(unit));
+    const size_t first = extremes.size();
+    double unit_largest = 0;
     for (const ParameterSpec& spec : engine->layout().units[unit].parameters) {
       const std::string name = "grad." + spec.name;
       const SafetensorsEntry& entry = float_entry(file, name, spec.shape);
       const at::Tensor ours = parameter_view(unit_gradient, spec).to(at::kCPU, at::kFloat).reshape({-1});
       extremes.emplace_back();
       extremes.back().add(ours, float_rows(entry, spec.elements, 0, 1).reshape({-1}));
+      unit_largest = std::max(unit_largest, extremes.back().largest);
       names.push_back(name);
       compared[name] = true;
     }
+    // What is zero but for rounding is compared with its neighbours.
+    const std::vector<ParameterSpec>& parameters = engine->layout().units[unit].parameters;
+    for (size_t i = 0; i < parameters.size(); ++i)
+      if (parameters[i].gradient_vanishes) extremes[first + i].largest = unit_largest;
   }
   for (const auto& [name, entry] : file.entries())
     if (name.starts_with("grad.") && !compared.contains(name) &&

@@ -2,8 +2,10 @@
 // the proof that the numbers are right, for any number of ranks.
 //
 // The file is safetensors: input_ids [B, S] and labels [B, S] int64 (aligned as in Hugging Face: the target
-// of position t is labels[t + 1], the last has none; -100 is ignored), optional position_ids, loss, logits
-// [B, S, V] and grad.<Hugging Face parameter name>, fp32. tools/hf_reference.py makes one.
+// of position t is labels[t + 1], the last has none; of an encoder labels[t]; -100 is ignored), loss, logits [B, S, V]
+// and grad.<Hugging Face parameter name>, fp32. Optional position_ids [B, S]: a 0 begins a packed document. Optional
+// attention_mask [B, S]: 0 is padding, which no token sees; it must have no labels, and its logits are not compared.
+// tools/hf_reference.py makes one.
 #pragma once
 
 #include <filesystem>
@@ -19,7 +21,7 @@ namespace trireme {
 struct TensorError {
   std::string name;    // "loss", "logits", "grad.model.norm.weight"
   double error = 0;    // largest |ours - reference| / largest |reference|; infinite where ours is not finite
-  double largest = 0;  // largest |reference|
+  double largest = 0;  // largest |reference|; of its unit, where the gradient vanishes (BERT's key biases)
 };
 
 struct VerifyResult {
@@ -39,7 +41,7 @@ struct VerifyResult {
 };
 
 // Collective over the world; every rank gets the same result. Throws DataError (a tensor is missing or has
-// another shape, an id is outside the vocabulary) and ConfigError (packed documents in position_ids).
+// another shape, an id is outside the vocabulary, positions that neither count up nor begin again at 0).
 VerifyResult verify_reference(World& world, const std::filesystem::path& model_dir,
                               const std::filesystem::path& reference, const EngineOptions& options,
                               double tolerance);

@@ -52,7 +52,7 @@ std::vector<double> largest(const std::vector<std::vector<double>>& of_ranks) {
 
 Traffic traffic_of(const Mesh& mesh) {
   Traffic sum;
-  for (const Group* group : {mesh.all.get(), mesh.ulysses.get()})
+  for (const Group* group : {mesh.all.get(), mesh.ulysses.get(), mesh.ring.get()})
     for (const auto& [name, traffic] : group->traffic()) {
       sum.calls += traffic.calls;
       sum.sent_bytes += traffic.sent_bytes;
@@ -95,11 +95,13 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
 
   std::vector<double> seconds;
   std::vector<double> exchange_seconds, sent_bytes;
+  const SampleLayout layout{options.sequence_tokens, engine.options().ulysses, engine.options().ring};
   double cpu_begin = 0;
   for (int64_t step = 0; step < options.steps; ++step) {
     const auto sample = static_cast<uint64_t>((step * mesh.dp_size + mesh.dp_index) * options.batch);
     const StepBatches batches{synthetic_batch(options.seed, sample, options.batch, engine.config().vocab_size,
-                                              {options.sequence_tokens, mesh.sp->size()}, mesh.sp->rank())};
+                                              layout, mesh.sp->rank())};
+    rate.model_flops_per_step = engine.model_flops(batches.front()) * mesh.dp_size;
     barrier(*mesh.all);
     if (step == options.warmup) cpu_begin = cpu_seconds_of_process();
     const Traffic before = traffic_of(mesh);
@@ -127,7 +129,6 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
     rate.peak_memory_bytes.push_back(static_cast<int64_t>(one[0]));
   rate.tokens_per_second =
       static_cast<double>(options.sequence_tokens * options.batch * mesh.dp_size) / rate.median_step_seconds;
-  rate.model_flops_per_step = engine.model_flops(options.sequence_tokens, options.batch) * mesh.dp_size;
   return rate;
 }
 

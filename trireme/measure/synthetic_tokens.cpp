@@ -20,18 +20,23 @@ std::vector<int64_t> synthetic_tokens(uint64_t seed, uint64_t sample, int64_t le
 }
 
 TokenBatch synthetic_batch(uint64_t seed, uint64_t first_sample, int64_t batch, int64_t vocabulary,
-                           const SequenceLayout& layout, int rank) {
+                           const SampleLayout& layout, int rank) {
   TokenBatch result;
   result.layout = layout;
-  const int64_t begin = layout.begin(rank), size = layout.size(rank);
+  const TokenSpans spans = layout.spans(rank);
+  const int64_t size = size_of(spans);
   result.tokens = at::empty({batch, size}, at::kLong);
   result.targets = at::empty({batch, size}, at::kLong);
+  auto* tokens = result.tokens.mutable_data_ptr<int64_t>();
+  auto* targets = result.targets.mutable_data_ptr<int64_t>();
   for (int64_t b = 0; b < batch; ++b) {
     std::vector<int64_t> sample =
         synthetic_tokens(seed, first_sample + static_cast<uint64_t>(b), layout.tokens, vocabulary);
     sample.push_back(kIgnoredLabel);
-    std::copy_n(sample.begin() + begin, size, result.tokens.mutable_data_ptr<int64_t>() + b * size);
-    std::copy_n(sample.begin() + begin + 1, size, result.targets.mutable_data_ptr<int64_t>() + b * size);
+    for (const TokenSpan& span : spans) {
+      tokens = std::copy(sample.begin() + span.begin, sample.begin() + span.end, tokens);
+      targets = std::copy(sample.begin() + span.begin + 1, sample.begin() + span.end + 1, targets);
+    }
   }
   return result;
 }

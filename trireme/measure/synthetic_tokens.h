@@ -17,9 +17,9 @@ namespace trireme {
 // One sample of `length` token ids.
 std::vector<int64_t> synthetic_tokens(uint64_t seed, uint64_t sample, int64_t length, int64_t vocabulary);
 
-// Samples [first_sample, first_sample + B) as one micro-batch, this rank's slice [B, s] of S = layout.tokens.
-// Each position's target is the token after it; a sample's last token has none.
+// Samples [first_sample, first_sample + B) as one micro-batch: tokens [B, s], those of layout.spans(rank) of
+// S = layout.tokens. Each position's target is the token after it; a sample's last token has none.
 TokenBatch synthetic_batch(uint64_t seed, uint64_t first_sample, int64_t batch, int64_t vocabulary,
-                           const SequenceLayout& layout, int rank);
+                           const SampleLayout& layout, int rank);
 
 }  // namespace trireme

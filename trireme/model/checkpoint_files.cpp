@@ -1,9 +1,10 @@
 #include "trireme/model/checkpoint_files.h"
 
+#include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/safetensors.h"
@@ -31,26 +32,60 @@ at::Tensor entry_tensor(const SafetensorsEntry& entry) {
   return copy;
 }
 
-const SafetensorsEntry& find_parameter(const SafetensorsSet& weights, const ParameterSpec& spec) {
-  const SafetensorsEntry* entry = weights.find(spec.name);
-  if (entry == nullptr && spec.name == "model.embed_tokens.weight") {
-    // transformers ties in both directions: a file may keep either of the two names.
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+// The name that BERT's first checkpoints, converted from TensorFlow, have for a layer norm's weight or bias;
+// empty for other parameters.
+std::string older_name(const std::string& name) {
+  for (const auto& [today, before] :
+       {std::pair("LayerNorm.weight", "LayerNorm.gamma"), std::pair("LayerNorm.bias", "LayerNorm.beta")})
+    if (ends_with(name, today)) return name.substr(0, name.size() - std::strlen(today)) + before;
+  return "";
+}
+
+const SafetensorsEntry* find_by_any_name(const SafetensorsSet& weights, const std::string& name) {
+  if (const SafetensorsEntry* entry = weights.find(name)) return entry;
+  if (const std::string older = older_name(name); !older.empty()) return weights.find(older);
+  // transformers ties in both directions: a file may keep either of the two names.
+  return name == "cls.predictions.bias" ? weights.find("cls.predictions.decoder.bias") : nullptr;
+}
+
+// What is missing, and why that may be.
+void explain_missing(const SafetensorsSet& weights, const ParameterSpec& spec) {
+  if (spec.name == "model.embed_tokens.weight") {
     if (const SafetensorsEntry* tied = weights.find("lm_head.weight");
         tied != nullptr && tied->shape == spec.shape)
       throw DataError(cat(tied->describe(), ": there is no '", spec.name,
                           "' beside it; save the model again with "
                           "transformers, which keeps the embedding"));
   }
-  if (entry == nullptr && spec.name == "lm_head.weight")
+  if (spec.name == "lm_head.weight")
     throw DataError(cat(
         weights.at("model.embed_tokens.weight").file.parent_path().string(),
         ": tensor 'lm_head.weight' "
         "is missing; if the model's head shares the embedding, set tie_word_embeddings true in config.json"));
-  if (entry == nullptr && spec.name.rfind("model.", 0) == 0 && weights.find(spec.name.substr(6)) != nullptr)
+  for (const std::string prefix : {"model.", "bert."}) {
+    if (spec.name.rfind(prefix, 0) != 0) continue;
+    if (const SafetensorsEntry* bare = find_by_any_name(weights, spec.name.substr(prefix.size())))
+      throw DataError(cat(bare->describe(), ": expected the name '", spec.name,
+                          "'; this is a model saved without its head, load it as a ",
+                          prefix == "bert." ? "masked" : "causal", " language model and save it again"));
+  }
+  if (spec.name.rfind("cls.predictions.", 0) == 0 &&
+      weights.find("bert.embeddings.word_embeddings.weight") != nullptr)
     throw DataError(cat(
-        weights.at(spec.name.substr(6)).describe(), ": expected the name '", spec.name,
-        "'; this is a model saved without its head, load it as a causal language model and save it again"));
-  const SafetensorsEntry& found = weights.at(spec.name);
+        weights.at("bert.embeddings.word_embeddings.weight").file.parent_path().string(), ": tensor '",
+        spec.name,
+        "' is missing: these weights have no head for the masked-token loss; load them as BertForMaskedLM, "
+        "which begins a fresh one, and save them again"));
+}
+
+const SafetensorsEntry& find_parameter(const SafetensorsSet& weights, const ParameterSpec& spec) {
+  const SafetensorsEntry* entry = find_by_any_name(weights, spec.name);
+  if (entry == nullptr) explain_missing(weights, spec);
+  const SafetensorsEntry& found = entry != nullptr ? *entry : weights.at(spec.name);
   if (found.shape != spec.shape) {
     std::string expected;
     for (const int64_t extent : spec.shape) expected += cat(expected.empty() ? "[" : ", ", extent);
@@ -58,6 +93,21 @@ const SafetensorsEntry& find_parameter(const SafetensorsSet& weights, const Para
                         "]; config.json and weights do not belong together"));
   }
   return found;
+}
+
+// A second name of a parameter must hold the same values.
+void check_tied(const SafetensorsSet& weights, const TiedName& tied) {
+  const SafetensorsEntry& second = weights.at(tied.name);
+  const SafetensorsEntry* first = weights.find(tied.parameter);
+  if (first == nullptr || (second.dtype == first->dtype && second.shape == first->shape &&
+                           std::memcmp(second.data, first->data, static_cast<size_t>(second.bytes)) == 0))
+    return;
+  if (tied.name.rfind("cls.", 0) == 0)
+    throw DataError(cat(second.describe(), ": differs from '", tied.parameter,
+                        "'; a bert with an output matrix or bias of its own is not supported"));
+  throw DataError(cat(second.describe(),
+                      ": differs from the embedding, but config.json says that they are tied; "
+                      "set tie_word_embeddings false there"));
 }
 
 }  // namespace
@@ -88,27 +138,25 @@ void CheckpointReader::read_unit(const UnitSpec& unit, at::Tensor& flat) const {
 std::vector<std::string> CheckpointReader::unused_names(const ModelLayout& layout) const {
   std::set<std::string> used;
   for (const UnitSpec& unit : layout.units)
-    for (const ParameterSpec& spec : unit.parameters) used.insert(spec.name);
-  const auto is_rotary_buffer = [](const std::string& name) {
-    const std::string end =
-        "rotary_emb.inv_freq";  // saved by transformers before 4.32, computed from config.json since
-    return name.size() >= end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
+    for (const ParameterSpec& spec : unit.parameters) {
+      used.insert(spec.name);
+      if (const std::string older = older_name(spec.name); !older.empty()) used.insert(older);
+    }
+  const auto is_unread = [&](const std::string& name) {
+    // Saved by transformers before 4.32, computed from config.json since.
+    if (ends_with(name, "rotary_emb.inv_freq")) return true;
+    return std::any_of(layout.unread_prefixes.begin(), layout.unread_prefixes.end(),
+                       [&](const std::string& prefix) { return name.rfind(prefix, 0) == 0; });
   };
   std::vector<std::string> unused;
   for (const std::string& name : files_->weights.names()) {
-    if (used.count(name) != 0 || is_rotary_buffer(name)) continue;
-    if (layout.tied && name == "lm_head.weight") {
-      const SafetensorsEntry& head = files_->weights.at(name);
-      const SafetensorsEntry* embedding = files_->weights.find("model.embed_tokens.weight");
-      if (embedding == nullptr ||
-          (head.dtype == embedding->dtype && head.shape == embedding->shape &&
-           std::memcmp(head.data, embedding->data, static_cast<size_t>(head.bytes)) == 0))
-        continue;
-      throw DataError(cat(head.describe(),
-                          ": differs from the embedding, but config.json says that they are tied; "
-                          "set tie_word_embeddings false there"));
-    }
-    unused.push_back(name);
+    if (used.count(name) != 0 || is_unread(name)) continue;
+    const auto tied = std::find_if(layout.tied_names.begin(), layout.tied_names.end(),
+                                   [&](const TiedName& second) { return second.name == name; });
+    if (tied == layout.tied_names.end())
+      unused.push_back(name);
+    else
+      check_tied(files_->weights, *tied);
   }
   return unused;
 }

@@ -20,7 +20,8 @@ class CheckpointReader {
   explicit CheckpointReader(const std::filesystem::path& model_dir);
   ~CheckpointReader();
   void read_unit(const UnitSpec& unit, at::Tensor& flat) const;
-  // Names in the files that no unit of the layout asks for (a tied lm_head.weight is not reported).
+  // Names in the files that no unit of the layout asks for (second names of tied parameters, which must be
+  // equal, and ModelLayout::unread_prefixes are not reported).
   std::vector<std::string> unused_names(const ModelLayout& layout) const;
 
  private:
@@ -34,7 +35,7 @@ const std::vector<std::string>& tokenizer_file_names();
 // Writes config.json, model-0000i-of-N.safetensors (at most `shard_bytes` each) with its index, or one
 // model.safetensors, and copies the tokenizer files of `tokenizer_from` when not empty. `unit_flat(u)` gives
 // unit u's fp32 values; it is asked for one unit at a time, in order. Loadable by
-// AutoModelForCausalLM.from_pretrained.
+// from_pretrained of transformers' AutoModelForCausalLM (BERT: AutoModelForMaskedLM).
 void write_checkpoint(const std::filesystem::path& out_dir, const ModelConfig& config,
                       const ModelLayout& layout, const std::function<at::Tensor(int unit)>& unit_flat,
                       at::ScalarType dtype, const std::filesystem::path& tokenizer_from,

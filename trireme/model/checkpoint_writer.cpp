@@ -108,6 +108,7 @@ const std::vector<std::string>& tokenizer_file_names() {
                                               "special_tokens_map.json",
                                               "added_tokens.json",
                                               "vocab.json",
+                                              "vocab.txt",
                                               "merges.txt",
                                               "tokenizer.model",
                                               "chat_template.jinja",

@@ -46,6 +46,20 @@ std::optional<double> ConfigKeys::number_or_null(const std::string& key) const {
   return value.get<double>();
 }
 
+std::optional<int64_t> ConfigKeys::first_integer(const std::string& key,
+                                                 std::optional<int64_t> fallback) const {
+  if (!has(key) || !(*json_)[key].is_array()) return integer_or_null(key, fallback);
+  const Json& list = (*json_)[key];
+  if (list.empty() || !list[0].is_number_integer()) refuse(key, "expected a token id or a list of token ids");
+  return list[0].get<int64_t>();
+}
+
+std::string ConfigKeys::first_text(const std::string& key) const {
+  if (!has(key)) return "";
+  const Json& list = (*json_)[key];
+  return list.is_array() && !list.empty() && list[0].is_string() ? list[0].get<std::string>() : "";
+}
+
 bool ConfigKeys::boolean(const std::string& key, bool fallback) const {
   if (!has(key)) return fallback;
   if (!(*json_)[key].is_boolean()) wrong_type(key, "true or false");

@@ -27,6 +27,10 @@ class ConfigKeys {
   // An absent key gives `fallback`, null gives nothing.
   std::optional<int64_t> integer_or_null(const std::string& key, std::optional<int64_t> fallback) const;
   std::optional<double> number_or_null(const std::string& key) const;
+  // A whole number, or the first of a list of them; otherwise as integer_or_null.
+  std::optional<int64_t> first_integer(const std::string& key, std::optional<int64_t> fallback) const;
+  // The first of a list of texts; empty when the key is absent or holds something else.
+  std::string first_text(const std::string& key) const;
 
   // ConfigError: "FILE: KEY is VALUE: WHY".
   [[noreturn]] void refuse(const std::string& key, const std::string& why) const;

@@ -3,7 +3,7 @@
 #include "trireme/model/linear.h"
 #include "trireme/model/token_ops.h"
 
-namespace trireme {
+namespace trireme::decoder_layer {
 namespace {
 
 RotaryHeads rotary_heads(const LayerTensors& layer, int64_t first_row) {
@@ -36,7 +36,7 @@ at::Tensor residual_after_attention(const LayerTensors& layer, const at::Tensor&
 }  // namespace
 
 void attention_input_forward(const LayerTensors& layer, const at::Tensor& x_TM, int64_t first_row,
-                             at::Tensor qkv_TND) {
+                             const at::Tensor& qkv_TND) {
   const auto& w = layer.weights;
   const auto dtype = tile_dtype(layer);
   const at::Tensor normed = rms_norm(x_TM, w.input_norm, layer.config->rms_norm_eps, dtype);
@@ -47,7 +47,7 @@ void attention_input_forward(const LayerTensors& layer, const at::Tensor& x_TM, 
   rotate_heads(projected, rotary_heads(layer, first_row), qkv_TND);
 }
 
-void attention_input_backward(const LayerTensors& layer, DecoderTensors& gradients, const at::Tensor& x_TM,
+void attention_input_backward(const LayerTensors& layer, LayerWeights& gradients, const at::Tensor& x_TM,
                               int64_t first_row, const at::Tensor& dqkv_TND, at::Tensor dx_TM) {
   const auto& w = layer.weights;
   const auto dtype = tile_dtype(layer);
@@ -71,7 +71,7 @@ void attention_input_backward(const LayerTensors& layer, DecoderTensors& gradien
 }
 
 void attention_output_forward(const LayerTensors& layer, const at::Tensor& x_TM, const at::Tensor& o_TA,
-                              at::Tensor y_TM, AttentionOutputKept* kept) {
+                              const at::Tensor& y_TM, AttentionOutputKept* kept) {
   const auto& w = layer.weights;
   const auto dtype = tile_dtype(layer);
   at::Tensor x1 = residual_after_attention(layer, x_TM, o_TA.to(dtype));
@@ -80,16 +80,16 @@ void attention_output_forward(const LayerTensors& layer, const at::Tensor& x_TM,
   const at::Tensor act = swiglu(gate_up);
   if (kept != nullptr) {
     kept->x1.copy_(x1);
-    kept->gate_up.copy_(gate_up);
+    kept->mlp.copy_(gate_up);
   }
   x1.addmm_(act, w.down.t());
   if (w.down_bias.defined()) x1.add_(w.down_bias);
   y_TM.copy_(x1);
 }
 
-void attention_output_backward(const LayerTensors& layer, DecoderTensors& gradients, const at::Tensor& x_TM,
+void attention_output_backward(const LayerTensors& layer, LayerWeights& gradients, const at::Tensor& x_TM,
                                const at::Tensor& o_TA, const at::Tensor& dy_TM, AttentionOutputKept* kept,
-                               at::Tensor dx_TM, at::Tensor do_TA) {
+                               const at::Tensor& dx_TM, at::Tensor do_TA) {
   const auto& w = layer.weights;
   const auto dtype = tile_dtype(layer);
   const double eps = layer.config->rms_norm_eps;
@@ -97,7 +97,7 @@ void attention_output_backward(const LayerTensors& layer, DecoderTensors& gradie
   const at::Tensor x1 = kept != nullptr ? kept->x1 : residual_after_attention(layer, x_TM, o);
   const at::Tensor normed = rms_norm(x1, w.post_norm, eps, dtype);
   at::Tensor gate_up =
-      kept != nullptr ? kept->gate_up.to(dtype) : linear_forward(normed, w.gate_up, w.gate_up_bias);
+      kept != nullptr ? kept->mlp.to(dtype) : linear_forward(normed, w.gate_up, w.gate_up_bias);
   const at::Tensor dact = at::mm(dy, w.down);
   const at::Tensor act = swiglu_backward(dact, gate_up);  // gate_up is d(gate_up) from here on
   add_linear_gradient(gradients.down, gradients.down_bias, dy, act);
@@ -113,4 +113,4 @@ void attention_output_backward(const LayerTensors& layer, DecoderTensors& gradie
   dx_TM.copy_(dx1);
 }
 
-}  // namespace trireme
+}  // namespace trireme::decoder_layer

@@ -1,6 +1,9 @@
-// The end of the model: final RMS norm, output matrix, cross entropy, over tiles of tokens, so that the
-// logits of a sequence never exist together; loss and gradients of a tile are made in one go while its logits
-// are there.
+// The end of the model: what turns x into what the output matrix multiplies, that matrix, cross entropy, over
+// tiles of tokens, so that the logits of a sequence never exist together; loss and gradients of a tile are
+// made in one go while its logits are there.
+//
+//   decoders   x_TM -> RMS norm -> matrix -> logits_TV
+//   BERT       x_TM -> dense -> GELU -> layer norm -> matrix + bias -> logits_TV
 #pragma once
 
 #include <functional>
@@ -12,6 +15,11 @@ namespace trireme {
 struct HeadTensors {
   at::Tensor norm;    // [M]
   at::Tensor matrix;  // [V, M]: lm_head, or the embedding when tied
+  // Of BERT; undefined for decoders.
+  at::Tensor norm_bias = {};   // [M]
+  at::Tensor dense = {};       // [M, M]
+  at::Tensor dense_bias = {};  // [M]
+  at::Tensor bias = {};        // [V]
 };
 
 struct HeadOptions {

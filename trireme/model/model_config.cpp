@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "trireme/base/error.h"
+#include "trireme/model/bert_config.h"
 #include "trireme/model/config_keys.h"
 #include "trireme/model/rope_config.h"
 
@@ -34,7 +35,7 @@ const FamilyDefaults& family_of(const ConfigKeys& keys) {
   for (const FamilyDefaults& defaults : families)
     if (type == defaults.model_type) return defaults;
   throw ConfigError(cat(keys.origin(), ": model_type is ", type.empty() ? "missing" : "\"" + type + "\"",
-                        "; Trireme trains llama, mistral, qwen2 and qwen3"));
+                        "; Trireme trains llama, mistral, qwen2, qwen3 and bert"));
 }
 
 // Keys that change what the model computes and that Trireme does not have.
@@ -75,9 +76,7 @@ void refuse_unbuilt(const ConfigKeys& keys, ModelFamily family) {
   if (family == ModelFamily::qwen2 && !keys.boolean("attention_bias", true))
     keys.refuse("attention_bias", "this family's q, k and v projections always have biases in transformers");
   if (keys.has("architectures")) {
-    const Json& list = keys.json()["architectures"];
-    const std::string first =
-        list.is_array() && !list.empty() && list[0].is_string() ? list[0].get<std::string>() : "";
+    const std::string first = keys.first_text("architectures");
     const auto ends_with = [&](const std::string& end) {
       return first.size() >= end.size() && first.compare(first.size() - end.size(), end.size(), end) == 0;
     };
@@ -129,17 +128,6 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, ModelFamily family, i
   return windows;
 }
 
-std::optional<int64_t> first_token_id(const ConfigKeys& keys, const char* key,
-                                      std::optional<int64_t> fallback) {
-  if (keys.has(key) && keys.json()[key].is_array()) {
-    const Json& list = keys.json()[key];
-    if (list.empty() || !list[0].is_number_integer())
-      keys.refuse(key, "expected a token id or a list of token ids");
-    return list[0].get<int64_t>();
-  }
-  return keys.integer_or_null(key, fallback);
-}
-
 void check_sizes(const ConfigKeys& keys, const ModelConfig& config) {
   const auto check = [&](const char* key, int64_t value) {
     if (value < 1 || value > largest_size)
@@ -179,24 +167,42 @@ int64_t head_width(const ConfigKeys& keys, const ModelConfig& config, int64_t fa
 }  // namespace
 
 int64_t ModelConfig::parameter_count() const {
-  const int64_t width = query_width() + 2 * key_value_width();
-  int64_t layer = 2 * hidden_size + width * hidden_size + query_width() * hidden_size +
-                  3 * intermediate_size * hidden_size;
+  const int64_t m = hidden_size, width = query_width() + 2 * key_value_width();
+  if (family == ModelFamily::bert) {
+    const int64_t layer_norm = 2 * m, square = m * m + m;
+    const int64_t layer = 4 * square + 2 * layer_norm + 2 * intermediate_size * m + intermediate_size + m;
+    const int64_t embedding = (vocab_size + max_position_embeddings + type_vocab_size) * m + layer_norm;
+    return embedding + num_hidden_layers * layer + square + layer_norm + vocab_size;
+  }
+  int64_t layer = 2 * m + width * m + query_width() * m + 3 * intermediate_size * m;
   if (qkv_bias) layer += width;
-  if (output_bias) layer += hidden_size;
-  if (mlp_bias) layer += 2 * intermediate_size + hidden_size;
+  if (output_bias) layer += m;
+  if (mlp_bias) layer += 2 * intermediate_size + m;
   if (qk_norm) layer += 2 * head_dim;
   const int64_t matrices = tie_word_embeddings ? 1 : 2;
-  return num_hidden_layers * layer + matrices * vocab_size * hidden_size + hidden_size;
+  return num_hidden_layers * layer + matrices * vocab_size * m + m;
 }
 
 int64_t ModelConfig::matmul_parameter_count() const {
-  const int64_t layer = (2 * query_width() + 2 * key_value_width() + 3 * intermediate_size) * hidden_size;
-  return num_hidden_layers * layer + vocab_size * hidden_size;
+  const int64_t attention = (2 * query_width() + 2 * key_value_width()) * hidden_size;
+  const int64_t mlp = (family == ModelFamily::bert ? 2 : 3) * intermediate_size * hidden_size;
+  const int64_t transform = family == ModelFamily::bert ? hidden_size * hidden_size : 0;
+  return num_hidden_layers * (attention + mlp) + transform + vocab_size * hidden_size;
+}
+
+double ModelConfig::attention_pairs(int64_t tokens) const {
+  const auto S = static_cast<double>(tokens);
+  double squares = 0;
+  for (const int64_t window : layer_window) {
+    const auto W = static_cast<double>(window);
+    squares += window == 0 || window >= tokens ? S * S : 2 * W * S - W * W;
+  }
+  return causality == Causality::causal ? squares / 2 : squares;
 }
 
 ModelConfig parse_model_config(const Json& json, const std::string& origin) {
   const ConfigKeys keys(json, origin);
+  if (keys.text("model_type", "") == "bert") return parse_bert_config(keys);
   const FamilyDefaults& defaults = family_of(keys);
   ModelConfig config;
   config.family = defaults.family;
@@ -230,9 +236,9 @@ ModelConfig parse_model_config(const Json& json, const std::string& origin) {
   const auto id = [&](int64_t value) {
     return defaults.token_ids ? std::optional<int64_t>(value) : std::nullopt;
   };
-  config.bos_token_id = first_token_id(keys, "bos_token_id", id(1));
-  config.eos_token_id = first_token_id(keys, "eos_token_id", id(2));
-  config.pad_token_id = first_token_id(keys, "pad_token_id", std::nullopt);
+  config.bos_token_id = keys.first_integer("bos_token_id", id(1));
+  config.eos_token_id = keys.first_integer("eos_token_id", id(2));
+  config.pad_token_id = keys.first_integer("pad_token_id", std::nullopt);
   return config;
 }
 

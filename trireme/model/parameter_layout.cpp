@@ -38,6 +38,7 @@ class UnitBuilder {
     unit_.elements += spec.elements;
     unit_.parameters.push_back(std::move(spec));
   }
+  ParameterSpec& last() { return unit_.parameters.back(); }
   UnitSpec finish() {
     unit_.elements = (unit_.elements + alignment_elements - 1) / alignment_elements * alignment_elements;
     return std::move(unit_);
@@ -48,7 +49,7 @@ class UnitBuilder {
   std::string prefix_;
 };
 
-UnitSpec layer_unit_of(const ModelConfig& config, int64_t layer) {
+UnitSpec decoder_unit(const ModelConfig& config, int64_t layer) {
   const int64_t m = config.hidden_size, q = config.query_width(), kv = config.key_value_width();
   const int64_t i = config.intermediate_size, d = config.head_dim;
   UnitBuilder build(cat("layer.", layer), cat("model.layers.", layer, "."));
@@ -79,6 +80,124 @@ UnitSpec layer_unit_of(const ModelConfig& config, int64_t layer) {
   return build.finish();
 }
 
+void add_linear(UnitBuilder& build, const std::string& name, int64_t rows, int64_t columns) {
+  build.add(name + ".weight", {rows, columns}, true);
+  build.add(name + ".bias", {rows}, false);
+}
+void add_layer_norm(UnitBuilder& build, const std::string& name, int64_t width) {
+  build.add(name + ".weight", {width}, false);
+  build.add(name + ".bias", {width}, false);
+}
+
+UnitSpec encoder_unit(const ModelConfig& config, int64_t layer) {
+  const int64_t m = config.hidden_size, i = config.intermediate_size;
+  UnitBuilder build(cat("layer.", layer), cat("bert.encoder.layer.", layer, "."));
+  build.add("attention.self.query.weight", {m, m}, true);
+  build.append("attention.self.key.weight", {m, m}, true);
+  build.append("attention.self.value.weight", {m, m}, true);
+  build.add("attention.self.query.bias", {m}, false);
+  build.append("attention.self.key.bias", {m}, false);
+  build.last().gradient_vanishes = true;
+  build.append("attention.self.value.bias", {m}, false);
+  add_linear(build, "attention.output.dense", m, m);
+  add_layer_norm(build, "attention.output.LayerNorm", m);
+  add_linear(build, "intermediate.dense", i, m);
+  add_linear(build, "output.dense", m, i);
+  add_layer_norm(build, "output.LayerNorm", m);
+  return build.finish();
+}
+
+UnitSpec encoder_embedding(const ModelConfig& config) {
+  const int64_t m = config.hidden_size;
+  UnitBuilder build("embedding", "bert.embeddings.");
+  build.add("word_embeddings.weight", {config.vocab_size, m}, true);
+  build.add("position_embeddings.weight", {config.max_position_embeddings, m}, true);
+  build.add("token_type_embeddings.weight", {config.type_vocab_size, m}, true);
+  add_layer_norm(build, "LayerNorm", m);
+  return build.finish();
+}
+
+UnitSpec encoder_head(const ModelConfig& config) {
+  UnitBuilder build("head", "cls.predictions.");
+  add_linear(build, "transform.dense", config.hidden_size, config.hidden_size);
+  add_layer_norm(build, "transform.LayerNorm", config.hidden_size);
+  build.add("bias", {config.vocab_size}, false);
+  return build.finish();
+}
+
+ModelLayout encoder_layout(const ModelConfig& config) {
+  TRIREME_ASSERT(config.tie_word_embeddings, "an encoder's head uses the embedding's matrix");
+  ModelLayout layout;
+  layout.tied = layout.embedding_read_backward = true;
+  layout.tied_names = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
+                       {"cls.predictions.decoder.bias", "cls.predictions.bias"}};
+  // The next-sentence head and what it reads, which transformers' BertForMaskedLM leaves out too, and a
+  // buffer.
+  layout.unread_prefixes = {"bert.pooler.", "cls.seq_relationship.", "bert.embeddings.position_ids"};
+  layout.units.reserve(static_cast<size_t>(config.num_hidden_layers) + 2);
+  layout.units.push_back(encoder_embedding(config));
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    layout.units.push_back(encoder_unit(config, layer));
+  layout.units.push_back(encoder_head(config));
+  return layout;
+}
+
+// Views of a unit's flat buffer by their names' ends.
+class UnitViews {
+ public:
+  UnitViews(const at::Tensor& flat, const UnitSpec& unit) : flat_(flat), unit_(unit) {}
+  at::Tensor single(const std::string& name) const { return parameter_view(flat_, unit_.find(name)); }
+  // `rows` of a fused group that starts at `first`.
+  at::Tensor fused(const std::string& first, int64_t rows) const {
+    const ParameterSpec& spec = unit_.find(first);
+    if (spec.shape.size() == 1) return flat_.narrow(0, spec.offset, rows);
+    return flat_.narrow(0, spec.offset, rows * spec.shape[1]).view({rows, spec.shape[1]});
+  }
+
+ private:
+  const at::Tensor& flat_;
+  const UnitSpec& unit_;
+};
+
+LayerWeights decoder_weights(const UnitViews& views, const ModelConfig& config) {
+  const int64_t qkv_rows = config.query_width() + 2 * config.key_value_width();
+  LayerWeights weights;
+  weights.input_norm = views.single("input_layernorm.weight");
+  weights.qkv = views.fused("self_attn.q_proj.weight", qkv_rows);
+  if (config.qkv_bias) weights.qkv_bias = views.fused("self_attn.q_proj.bias", qkv_rows);
+  if (config.qk_norm) {
+    weights.q_norm = views.single("self_attn.q_norm.weight");
+    weights.k_norm = views.single("self_attn.k_norm.weight");
+  }
+  weights.o = views.single("self_attn.o_proj.weight");
+  if (config.output_bias) weights.o_bias = views.single("self_attn.o_proj.bias");
+  weights.post_norm = views.single("post_attention_layernorm.weight");
+  weights.gate_up = views.fused("mlp.gate_proj.weight", 2 * config.intermediate_size);
+  if (config.mlp_bias) weights.gate_up_bias = views.fused("mlp.gate_proj.bias", 2 * config.intermediate_size);
+  weights.down = views.single("mlp.down_proj.weight");
+  if (config.mlp_bias) weights.down_bias = views.single("mlp.down_proj.bias");
+  return weights;
+}
+
+// "output.dense" alone would find "attention.output.dense" too, so names begin with the layer's.
+LayerWeights encoder_weights(const UnitViews& views, const std::string& layer, const ModelConfig& config) {
+  const int64_t qkv_rows = 3 * config.hidden_size;
+  LayerWeights weights;
+  weights.qkv = views.fused("self.query.weight", qkv_rows);
+  weights.qkv_bias = views.fused("self.query.bias", qkv_rows);
+  weights.o = views.single("attention.output.dense.weight");
+  weights.o_bias = views.single("attention.output.dense.bias");
+  weights.attention_norm = views.single("attention.output.LayerNorm.weight");
+  weights.attention_norm_bias = views.single("attention.output.LayerNorm.bias");
+  weights.up = views.single("intermediate.dense.weight");
+  weights.up_bias = views.single("intermediate.dense.bias");
+  weights.down = views.single(layer + ".output.dense.weight");
+  weights.down_bias = views.single(layer + ".output.dense.bias");
+  weights.output_norm = views.single(layer + ".output.LayerNorm.weight");
+  weights.output_norm_bias = views.single(layer + ".output.LayerNorm.bias");
+  return weights;
+}
+
 }  // namespace
 
 const ParameterSpec& UnitSpec::find(const std::string& suffix) const {
@@ -100,8 +219,10 @@ bool UnitSpec::has(const std::string& suffix) const {
 }
 
 ModelLayout make_model_layout(const ModelConfig& config) {
+  if (config.family == ModelFamily::bert) return encoder_layout(config);
   ModelLayout layout;
   layout.tied = config.tie_word_embeddings;
+  if (layout.tied) layout.tied_names = {{"lm_head.weight", "model.embed_tokens.weight"}};
   layout.units.reserve(static_cast<size_t>(config.num_hidden_layers) + 2);
 
   UnitBuilder embedding("embedding", "model.");
@@ -109,7 +230,7 @@ ModelLayout make_model_layout(const ModelConfig& config) {
   layout.units.push_back(embedding.finish());
 
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
-    layout.units.push_back(layer_unit_of(config, layer));
+    layout.units.push_back(decoder_unit(config, layer));
 
   UnitBuilder head("head", "");
   head.add("model.norm.weight", {config.hidden_size}, false);
@@ -122,32 +243,10 @@ at::Tensor parameter_view(const at::Tensor& flat, const ParameterSpec& spec) {
   return flat.narrow(0, spec.offset, spec.elements).view(spec.shape);
 }
 
-DecoderTensors decoder_tensors(const at::Tensor& flat, const UnitSpec& unit, const ModelConfig& config) {
-  // `rows` of a fused group that starts at `first`.
-  const auto fused = [&](const char* first, int64_t rows) {
-    const ParameterSpec& spec = unit.find(first);
-    if (spec.shape.size() == 1) return flat.narrow(0, spec.offset, rows);
-    return flat.narrow(0, spec.offset, rows * spec.shape[1]).view({rows, spec.shape[1]});
-  };
-  const auto single = [&](const char* name) { return parameter_view(flat, unit.find(name)); };
-  const int64_t qkv_rows = config.query_width() + 2 * config.key_value_width();
-
-  DecoderTensors tensors;
-  tensors.input_norm = single("input_layernorm.weight");
-  tensors.qkv = fused("self_attn.q_proj.weight", qkv_rows);
-  if (config.qkv_bias) tensors.qkv_bias = fused("self_attn.q_proj.bias", qkv_rows);
-  if (config.qk_norm) {
-    tensors.q_norm = single("self_attn.q_norm.weight");
-    tensors.k_norm = single("self_attn.k_norm.weight");
-  }
-  tensors.o = single("self_attn.o_proj.weight");
-  if (config.output_bias) tensors.o_bias = single("self_attn.o_proj.bias");
-  tensors.post_norm = single("post_attention_layernorm.weight");
-  tensors.gate_up = fused("mlp.gate_proj.weight", 2 * config.intermediate_size);
-  if (config.mlp_bias) tensors.gate_up_bias = fused("mlp.gate_proj.bias", 2 * config.intermediate_size);
-  tensors.down = single("mlp.down_proj.weight");
-  if (config.mlp_bias) tensors.down_bias = single("mlp.down_proj.bias");
-  return tensors;
+LayerWeights layer_weights(const at::Tensor& flat, const UnitSpec& unit, const ModelConfig& config) {
+  const UnitViews views(flat, unit);
+  return config.family == ModelFamily::bert ? encoder_weights(views, unit.name, config)
+                                            : decoder_weights(views, config);
 }
 
 }  // namespace trireme

@@ -118,15 +118,20 @@ RotaryFrequencies rotary_frequencies(const ModelConfig& config, int64_t sequence
   return result;
 }
 
+RotaryTable make_rotary_table(const ModelConfig& config, int64_t sequence_tokens,
+                              const at::Tensor& positions) {
+  const at::NoGradGuard no_grad;
+  if (!config.rotates()) return {};
+  const RotaryFrequencies frequencies = rotary_frequencies(config, sequence_tokens);
+  const at::Tensor inverse = at::tensor(frequencies.inverse, at::kDouble).to(positions.device(), at::kFloat);
+  const at::Tensor angles = positions.to(at::kFloat).unsqueeze(1).mul(inverse);
+  return {angles.cos().mul(frequencies.attention_scaling), angles.sin().mul(frequencies.attention_scaling)};
+}
+
 RotaryTable make_rotary_table(const ModelConfig& config, int64_t sequence_tokens, int64_t begin,
                               int64_t count, at::Device device) {
-  const at::NoGradGuard no_grad;
-  const RotaryFrequencies frequencies = rotary_frequencies(config, sequence_tokens);
-  const at::Tensor inverse = at::tensor(frequencies.inverse, at::kDouble).to(device, at::kFloat);
-  const at::Tensor positions =
-      at::arange(begin, begin + count, at::TensorOptions(device).dtype(at::kLong)).to(at::kFloat);
-  const at::Tensor angles = positions.unsqueeze(1).mul(inverse);
-  return {angles.cos().mul(frequencies.attention_scaling), angles.sin().mul(frequencies.attention_scaling)};
+  return make_rotary_table(config, sequence_tokens,
+                           at::arange(begin, begin + count, at::TensorOptions(device).dtype(at::kLong)));
 }
 
 }  // namespace trireme

@@ -18,12 +18,15 @@ struct RotaryFrequencies {
 RotaryFrequencies rotary_frequencies(const ModelConfig& config, int64_t sequence_tokens);
 
 // cos and sin of positions [begin, begin + count) of a sequence of `sequence_tokens`, fp32, halves not
-// repeated.
+// repeated. Undefined for a model that does not rotate.
 struct RotaryTable {
   at::Tensor cos;  // [count, D / 2]
   at::Tensor sin;  // [count, D / 2]
 };
 RotaryTable make_rotary_table(const ModelConfig& config, int64_t sequence_tokens, int64_t begin,
                               int64_t count, at::Device device);
+// The same for any positions [count] int64, on their device.
+RotaryTable make_rotary_table(const ModelConfig& config, int64_t sequence_tokens,
+                              const at::Tensor& positions);
 
 }  // namespace trireme

@@ -1,11 +1,13 @@
-// The token-wise operations of a decoder beside its matmuls, forward and backward written out. Each works on
-// a tile of T tokens; sums and statistics are fp32 whatever the dtype. Two implementations of each: fused
-// loops for the CPU (token_ops_cpu.cpp) and ATen for any device (token_ops_aten.cpp), chosen by the tensors'
-// device.
+// The token-wise operations of a layer beside its matmuls, forward and backward written out. Each works on
+// a tile of T tokens; sums and statistics are fp32 whatever the dtype. Two implementations of those that
+// decoders use: fused loops for the CPU (token_ops_cpu.cpp) and ATen for any device (token_ops_aten.cpp),
+// chosen by the tensors' device. Those of encoders have kernels of ATen's own (token_ops_encoder.cpp).
 //
 // "tile dtype" is what matmuls run in, "storage dtype" what is kept between tiles; they differ where bf16
 // or fp16 values are multiplied in fp32.
 #pragma once
+
+#include <optional>
 
 #include <ATen/ATen.h>
 
@@ -44,6 +46,19 @@ at::Tensor swiglu(const at::Tensor& gate_up);
 // dact [T, I], gate_up [T, 2I] -> d(gate_up), in place of gate_up; returns act [T, I] again (down's gradient
 // needs it).
 at::Tensor swiglu_backward(const at::Tensor& dact, at::Tensor& gate_up);
+
+// y = (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias.   x [T, M], weight and bias [M] -> y [T, M] of
+// `out_dtype`.
+at::Tensor layer_norm(const at::Tensor& x_TM, const at::Tensor& weight, const at::Tensor& bias, double eps,
+                      at::ScalarType out_dtype);
+// dy [T, M] -> dx [T, M] of `out_dtype`; added to dweight and dbias [M] fp32.
+at::Tensor layer_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight,
+                               double eps, at::ScalarType out_dtype, at::Tensor& dweight, at::Tensor& dbias);
+
+// x * P(X <= x) for a standard normal X, the exact form with erf (arXiv 1606.08415); same shape and dtype.
+at::Tensor exact_gelu(const at::Tensor& x);
+// Both in place: d(act) becomes d(x), and x becomes act again (down's gradient needs it).
+void exact_gelu_backward(at::Tensor& dact, at::Tensor& x);
 
 // Cross entropy of logits [T, V] with targets [T] int64 on the logits' device (-100: none). Writes each
 // token's loss to loss [T] fp32 (0 where there is no target). When `scale` is given, replaces logits by d(sum

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "trireme/base/error.h"
+#include "trireme/base/sample_layout.h"
 #include "trireme/base/sizes.h"
 
 namespace trireme {
@@ -102,13 +103,16 @@ void check_positions(const std::vector<ContextStage>& stages, const ModelConfig&
               "shorter sequences"));
 }
 
-void check_divisible(const std::vector<ContextStage>& stages, int ulysses) {
+void check_divisible(const std::vector<ContextStage>& stages, int ulysses, int ring) {
   for (const ContextStage& stage : stages) {
-    const int64_t tokens = stage.sequence_tokens, below = tokens / ulysses * ulysses;
-    if (below == tokens) continue;
-    throw ConfigError(cat("sequence length ", tokens, " is not divisible by ulysses degree ", ulysses,
+    const SampleLayout layout{stage.sequence_tokens, ulysses, ring};
+    if (layout.divisible()) continue;
+    const int64_t unit = layout.unit(), below = layout.tokens / unit * unit;
+    throw ConfigError(cat("sequence length ", layout.tokens, " is not divisible by ",
+                          ring == 1 ? cat("ulysses degree ", ulysses)
+                                    : cat("2 x ulysses ", ulysses, " x ring ", ring, " = ", unit),
                           "; the nearest lengths that are: ", below > 0 ? cat(below, " and ") : std::string(),
-                          below + ulysses, " (or leave --strict_divisible out: any length works)"));
+                          below + unit, " (or leave --strict_divisible out: any length works)"));
   }
 }
 

@@ -48,8 +48,8 @@ int stage_of_step(const std::vector<ContextStage>& stages, int64_t step);
 int64_t position_reach(const ModelConfig& config);
 // ConfigError that names the config key when a stage is longer than that.
 void check_positions(const std::vector<ContextStage>& stages, const ModelConfig& config);
-// For --strict_divisible: "sequence length N is not divisible by ulysses degree P" with the nearest lengths
-// that are.
-void check_divisible(const std::vector<ContextStage>& stages, int ulysses);
+// For --strict_divisible: ConfigError for a length that does not give every rank the same number of tokens
+// (SampleLayout::unit), with the nearest lengths that do.
+void check_divisible(const std::vector<ContextStage>& stages, int ulysses, int ring);
 
 }  // namespace trireme

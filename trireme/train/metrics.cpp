@@ -17,6 +17,8 @@ Json StepRecord::to_json() const {
                  {"epoch", epoch},
                  {"stage", stage},
                  {"sequence_length", sequence_tokens},
+                 {"packing", packing},
+                 {"target_tokens", target_tokens},
                  {"loss", loss},
                  {"grad_norm", gradient_norm},
                  {"learning_rate", learning_rate},

@@ -17,17 +17,19 @@ struct StepRecord {
   double epoch = 0;  // passes over the data of this stage's loader
   int stage = 0;
   int64_t sequence_tokens = 0;
+  std::string packing;
+  int64_t target_tokens = 0;  // of this step, over all ranks: what the loss is the mean of
   double loss = 0;
   double gradient_norm = 0;  // before clipping
   double learning_rate = 0;
   double loss_scale = 0;         // fp16: of this step; 0: none
   bool skipped = false;          // fp16: gradients overflowed at that scale, the parameters stayed
-  double tokens_per_second = 0;  // over all ranks
-  double mfu = 0;                // causal model FLOPs over the peak of all ranks
+  double tokens_per_second = 0;  // over all ranks, padding counted
+  double mfu = 0;                // model FLOPs over the peak of all ranks, attention counted within documents
   int64_t memory_bytes = 0;      // of rank 0: peak resident on the CPU, peak allocated on a GPU
   MemoryBytes peak_memory;       // of rank 0's tensors, each category by itself, since its stage began
   double seconds = 0;            // of this step
-  int64_t tokens_seen = 0;       // by the run so far
+  int64_t tokens_seen = 0;       // by the run so far, padding counted
   double eta_seconds = 0;        // left, by the FLOPs of the steps to come
 
   Json to_json() const;

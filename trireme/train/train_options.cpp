@@ -10,18 +10,6 @@ void require(bool holds, const char* flag, const Number& got, const char* expect
   if (!holds) throw ConfigError(cat("--", flag, " is ", got, "; expected ", expected));
 }
 
-const char* recompute_name(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::full:
-      return "full";
-    case Recompute::keep_attention:
-      return "keep_attention";
-    case Recompute::none:
-      return "none";
-  }
-  throw InternalError("a recompute policy without a name");
-}
-
 const char* attention_name(AttentionKernel kernel) {
   switch (kernel) {
     case AttentionKernel::automatic:
@@ -36,20 +24,19 @@ const char* attention_name(AttentionKernel kernel) {
   throw InternalError("an attention kernel without a name");
 }
 
-const char* dtype_name(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 ? "bf16" : "fp32";
+const char* ring_method_name(RingMethod method) {
+  switch (method) {
+    case RingMethod::ring:
+      return "ring";
+    case RingMethod::gather:
+      return "gather";
+  }
+  throw InternalError("a ring method without a name");
 }
 
-const char* offload_name(Offload place) {
-  switch (place) {
-    case Offload::none:
-      return "none";
-    case Offload::cpu:
-      return "cpu";
-    case Offload::disk:
-      return "disk";
-  }
-  throw InternalError("a place without a name");
+template <typename Number>
+Json optional_number(const std::optional<Number>& number) {
+  return number ? Json(*number) : Json();
 }
 
 }  // namespace
@@ -66,6 +53,7 @@ void check_options(const TrainOptions& o) {
   require(o.max_steps > 0 || o.num_train_epochs > 0, "num_train_epochs", o.num_train_epochs,
           "a number above 0, or a --max_steps");
   require(o.engine.ulysses >= 1, "ulysses", o.engine.ulysses, kOneUp);
+  require(o.engine.ring >= 1, "ring", o.engine.ring, kOneUp);
   require(o.engine.optimizer.beta1 >= 0 && o.engine.optimizer.beta1 < 1, "adam_beta1",
           o.engine.optimizer.beta1, "a number from 0 to below 1");
   require(o.engine.optimizer.beta2 >= 0 && o.engine.optimizer.beta2 < 1, "adam_beta2",
@@ -107,7 +95,9 @@ Json to_json(const TrainOptions& o) {
           {"validation_split_percentage", o.validation_split_percentage},
           {"text_field", o.text_field},
           {"append_eos", o.append_eos},
-          {"packing", "concat"},
+          {"packing", name_of(o.samples.packing)},
+          {"mlm_probability", optional_number(o.samples.mlm_probability)},
+          {"mask_token_id", optional_number(o.samples.mask_token_id)},
           {"max_seq_length", o.max_seq_length},
           {"context_stages", o.context_stages},
           {"max_steps", o.max_steps},
@@ -122,20 +112,27 @@ Json to_json(const TrainOptions& o) {
           {"device", o.engine.device.str()},
           {"bf16", o.engine.precision == Precision::bf16},
           {"fp16", o.engine.precision == Precision::fp16},
-          {"recompute", recompute_name(o.engine.recompute)},
+          {"recompute", name_of(o.engine.recompute)},
           {"checkpoint_every", o.engine.checkpoint_every},
           {"keep_fraction", o.engine.keep_fraction},
           {"zero", static_cast<int>(o.engine.zero)},
           {"reduce_dtype", dtype_name(o.engine.reduce_dtype)},
           {"update_in_backward", o.engine.update_in_backward},
-          {"offload_params", offload_name(o.engine.offload.parameters)},
-          {"offload_optimizer", offload_name(o.engine.offload.optimizer)},
-          {"offload_activations", offload_name(o.engine.offload.activations)},
+          {"offload_params", name_of(o.engine.offload.parameters)},
+          {"offload_optimizer", name_of(o.engine.offload.optimizer)},
+          {"offload_activations", name_of(o.engine.offload.activations)},
           {"offload_dir", o.engine.offload.folder.string()},
           {"offload_limit", o.engine.offload.limit_bytes},
           {"optim_state_dtype", dtype_name(optimizer.state_dtype)},
           {"attention", attention_name(o.engine.attention)},
           {"ulysses", o.engine.ulysses},
+          {"ring", o.engine.ring},
+          {"ring_method", ring_method_name(o.engine.ring_method)},
+          {"head_chunks", o.engine.head_chunks},
+          {"sparse_block_tokens", o.engine.sparse.block_tokens},
+          {"sparse_local_blocks", o.engine.sparse.local_blocks},
+          {"sparse_global_blocks", o.engine.sparse.global_blocks},
+          {"sparse_stride_blocks", o.engine.sparse.stride_blocks},
           {"strict_divisible", o.engine.strict_divisible},
           {"tile_tokens", o.engine.tile_tokens},
           {"logits_tile_tokens", o.engine.logits_tile_tokens},

@@ -9,6 +9,7 @@
 #include "trireme/base/json.h"
 #include "trireme/engine/engine_options.h"
 #include "trireme/train/context_stages.h"
+#include "trireme/train/sample_options.h"
 
 namespace trireme {
 
@@ -20,6 +21,7 @@ struct TrainOptions {
   double validation_split_percentage = 0;  // the end of train_file that is held out for evaluation
   std::string text_field = "text";         // of .jsonl documents
   bool append_eos = true;                  // after each document of text
+  SampleOptions samples;                   // packing, masked tokens
 
   // Length and schedule
   int64_t max_seq_length = 1024;
@@ -47,7 +49,7 @@ struct TrainOptions {
   int64_t save_total_limit = 0;        // 0: keep all
   int64_t logging_steps = 500;
   int64_t eval_steps = 0;        // 0: only at the end
-  int64_t max_eval_samples = 0;  // windows of one evaluation; 0: all
+  int64_t max_eval_samples = 0;  // of one evaluation; 0: all
   int64_t seed = 42;
   bool memory_report = false;  // after the first step of each stage: where memory went
   double peak_tflops = 0;      // of one rank's device, for MFU; 0: measured

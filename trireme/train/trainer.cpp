@@ -7,6 +7,8 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/data/evaluation_walk.h"
+#include "trireme/data/packed_loader.h"
 #include "trireme/device/peak_memory.h"
 #include "trireme/device/processor.h"
 #include "trireme/engine/assemble.h"
@@ -19,6 +21,7 @@
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/durable_file.h"
 #include "trireme/train/resume.h"
+#include "trireme/train/time_left.h"
 #include "trireme/train/training_data.h"
 
 namespace trireme {
@@ -55,33 +58,35 @@ class Trainer {
   void report_memory();
   void evaluate();
   void save();
-  double step_flops(const ContextStage& stage) const;
-  double eta_seconds() const;
+  double step_flops(const StepBatches& batches) const;
+  std::vector<double> first_step_flops() const;
   LoaderOptions loader_options(int64_t sequence_tokens) const;
+  int sequence_ranks() const { return options_.engine.ulysses * options_.engine.ring; }
   const ContextStage& stage() const { return stages_[static_cast<size_t>(stage_)]; }
   int64_t total_steps() const { return stages_.back().end_step(); }
   bool reports() const { return world_.rank() == 0; }
   void note(const std::string& text);
 
   World& world_;
-  const TrainOptions& options_;
+  TrainOptions options_;
   const TrainHooks& hooks_;
   RunDirectory run_;
   std::unique_ptr<Group> group_;
   Agreement agreement_;
   std::optional<CheckpointEntry> resume_from_;
   TrainingData data_;
+  LoaderOptions samples_;  // of any length: what follows from the options and the model
   std::vector<ContextStage> stages_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<ConcatLoader> loader_;
+  std::unique_ptr<PackedLoader> loader_;
   std::optional<MetricsLog> metrics_;     // rank 0
   std::optional<ProgressLine> progress_;  // rank 0, where it reports
   int stage_ = -1;
   bool report_due_ = false;  // --memory_report: after the next step
   int64_t steps_done_ = 0;
   int64_t tokens_seen_ = 0;
-  double peak_flops_ = 0;        // FLOP/s of all ranks
-  double seconds_per_flop_ = 0;  // of recent steps, the last ones counting most
+  double peak_flops_ = 0;  // FLOP/s of all ranks
+  std::optional<TimeLeft> time_left_;
   double loss_ = 0;
   std::filesystem::path checkpoint_;  // last good one
   bool metrics_warned_ = false;
@@ -95,18 +100,18 @@ void Trainer::note(const std::string& text) {
 }
 
 LoaderOptions Trainer::loader_options(int64_t sequence_tokens) const {
-  const int ulysses = options_.engine.ulysses;
-  LoaderOptions loader;
+  LoaderOptions loader = samples_;
   loader.sequence_tokens = sequence_tokens;
   loader.batch_size = options_.per_device_train_batch_size;
   loader.accumulation_steps = options_.gradient_accumulation_steps;
-  loader.dp_size = world_.size() / ulysses;
-  loader.sp_size = ulysses;
+  loader.dp_size = world_.size() / sequence_ranks();
+  loader.ulysses = options_.engine.ulysses;
+  loader.ring = options_.engine.ring;
   loader.seed = static_cast<uint64_t>(options_.seed);
+  if (loader.masked_tokens) loader.masked_tokens->seed = loader.seed;
   if (engine_) {
     loader.dp_index = engine_->mesh().dp_index;
     loader.sp_rank = engine_->mesh().sp->rank();
-    loader.vocab_size = engine_->config().vocab_size;
   }
   return loader;
 }
@@ -122,17 +127,19 @@ void Trainer::prepare_stages(const ModelConfig& config) {
   } else {
     int64_t steps = options_.max_steps;
     if (steps <= 0) {
-      const ConcatLoader counted(data_.train.set, data_.train.range, loader_options(options_.max_seq_length));
+      const PackedLoader counted(data_.train.set, data_.train.range, loader_options(options_.max_seq_length));
       steps = static_cast<int64_t>(
           std::ceil(options_.num_train_epochs * static_cast<double>(counted.steps_per_epoch())));
     }
     stages_ = single_stage(options_.max_seq_length, steps, defaults);
   }
   check_positions(stages_, config);
-  if (options_.engine.strict_divisible) check_divisible(stages_, options_.engine.ulysses);
-  // A set too short for a later stage is known now, not after the earlier ones.
+  if (options_.engine.strict_divisible)
+    check_divisible(stages_, options_.engine.ulysses, options_.engine.ring);
+  // A set too short for a later stage, or a stage too short for its ranks, is known now, not after the
+  // earlier ones.
   for (const ContextStage& stage : stages_)
-    ConcatLoader(data_.train.set, data_.train.range, loader_options(stage.sequence_tokens));
+    PackedLoader(data_.train.set, data_.train.range, loader_options(stage.sequence_tokens));
   if (data_.held_out)
     for (const ContextStage& stage : stages_)
       EvaluationWalk(data_.held_out->set, data_.held_out->range, loader_options(stage.sequence_tokens));
@@ -140,12 +147,16 @@ void Trainer::prepare_stages(const ModelConfig& config) {
 
 void Trainer::prepare() {
   check_options(options_);
-  if (world_.size() % options_.engine.ulysses != 0)
-    throw ConfigError(
-        cat("--ulysses ", options_.engine.ulysses, " does not divide the number of ranks, ", world_.size()));
+  if (world_.size() % sequence_ranks() != 0)
+    throw ConfigError(cat("--ulysses ", options_.engine.ulysses, " x --ring ", options_.engine.ring, ": ",
+                          sequence_ranks(), " ranks a sequence do not divide the number of ranks, ",
+                          world_.size()));
   const ModelConfig config = read_model_config(options_.model_dir);
+  options_.samples = resolve_samples(options_.samples, config, options_.model_dir);
+  samples_ = sample_loader_options(options_.samples, config);
   // Before anything of an earlier run is touched.
   check_engine_options(options_.engine);
+  check_heads(options_.engine, config);
   make_recompute_plan(options_.engine.recompute, options_.engine.checkpoint_every,
                       options_.engine.keep_fraction, config.num_hidden_layers);
   resume_from_ =
@@ -167,6 +178,7 @@ void Trainer::prepare() {
       open_training_data(options_, config.vocab_size, resume_from_.has_value(), world_.rank(), agreement_);
   prepare_stages(config);
   engine_ = assemble(world_, options_.model_dir, options_.engine);
+  time_left_.emplace(first_step_flops());
   if (resume_from_) resume();
   agreement_.all_or_none("writing the run's config.json and metrics.jsonl", [&] {
     if (!reports()) return;
@@ -210,25 +222,26 @@ void Trainer::resume() {
 
 void Trainer::open_stage(int stage) {
   stage_ = stage;
-  loader_ = std::make_unique<ConcatLoader>(data_.train.set, data_.train.range,
+  loader_ = std::make_unique<PackedLoader>(data_.train.set, data_.train.range,
                                            loader_options(this->stage().sequence_tokens));
   engine_->memory_account()->reset_peaks();
   report_due_ = options_.memory_report;
 }
 
-double Trainer::step_flops(const ContextStage& stage) const {
-  const LoaderOptions loader = loader_options(stage.sequence_tokens);
-  return engine_->model_flops(stage.sequence_tokens, loader.batch_size) *
-         static_cast<double>(loader.accumulation_steps * loader.dp_size);
+double Trainer::step_flops(const StepBatches& batches) const {
+  double flops = 0;
+  for (const TokenBatch& batch : batches) flops += engine_->model_flops(batch);
+  // The other data-parallel ranks' documents end elsewhere, but as often.
+  return flops * (world_.size() / sequence_ranks());
 }
 
-double Trainer::eta_seconds() const {
-  double left = 0;
-  for (const ContextStage& stage : stages_) {
-    const int64_t steps = stage.end_step() - std::max(stage.first_step, steps_done_);
-    if (steps > 0) left += static_cast<double>(steps) * step_flops(stage);
-  }
-  return left * seconds_per_flop_;
+std::vector<double> Trainer::first_step_flops() const {
+  std::vector<double> flops;
+  flops.reserve(stages_.size());
+  for (const ContextStage& stage : stages_)
+    flops.push_back(step_flops(
+        PackedLoader(data_.train.set, data_.train.range, loader_options(stage.sequence_tokens)).next()));
+  return flops;
 }
 
 void Trainer::step() {
@@ -251,11 +264,13 @@ void Trainer::step() {
       stage().sequence_tokens * loader.batch_size * loader.accumulation_steps * loader.dp_size;
   tokens_seen_ += tokens;
   record.seconds = now_seconds() - begin;
-  const double flops = step_flops(stage());
+  const double flops = step_flops(batches);
   record.step = steps_done_;
   record.epoch = loader_->epochs_done();
   record.stage = stage_;
   record.sequence_tokens = stage().sequence_tokens;
+  record.packing = name_of(options_.samples.packing);
+  record.target_tokens = result.target_tokens;
   record.loss = result.loss;
   record.gradient_norm = result.gradient_norm;
   record.skipped = result.skipped;
@@ -265,10 +280,8 @@ void Trainer::step() {
   record.memory_bytes = peak_memory_bytes(options_.engine.device);
   record.peak_memory = engine_->memory_account()->state().peak;
   record.tokens_seen = tokens_seen_;
-  const double seconds_per_flop = record.seconds / flops;
-  seconds_per_flop_ =
-      seconds_per_flop_ == 0 ? seconds_per_flop : 0.8 * seconds_per_flop_ + 0.2 * seconds_per_flop;
-  record.eta_seconds = eta_seconds();
+  time_left_->add_step(stage_, flops, record.seconds);
+  record.eta_seconds = time_left_->seconds(stages_, steps_done_);
   if (metrics_ && !metrics_->write(record.to_json()) && !metrics_warned_) {
     metrics_warned_ = true;
     note(cat("warning: cannot write to ", run_.metrics().string(), "; is the disk full?"));
@@ -290,21 +303,23 @@ void Trainer::evaluate() {
   EvaluationWalk walk(data_.held_out->set, data_.held_out->range, [&] {
     LoaderOptions loader = loader_options(tokens);
     loader.batch_size = 1;
+    if (loader.masked_tokens) loader.masked_tokens->seed = MaskedTokenOptions{}.seed;  // as `eval loss` masks
     return loader;
   }());
-  if (options_.max_eval_samples > 0) walk.limit_windows(options_.max_eval_samples);
+  if (options_.max_eval_samples > 0) walk.limit_rows(options_.max_eval_samples);
   const PositionLoss result = evaluate_loss_by_position(*engine_, walk, power_of_two_edges(tokens));
   if (metrics_) {
     Json record = result.to_json();
     record["eval_loss"] = result.loss();
     record["step"] = steps_done_;
+    record["packing"] = name_of(options_.samples.packing);
     record.erase("loss");
     metrics_->write(record);
   }
   char text[128];
-  std::snprintf(text, sizeof(text), "step %lld  held-out loss %.4f at length %s (%lld windows)",
+  std::snprintf(text, sizeof(text), "step %lld  held-out loss %.4f at length %s (%lld samples)",
                 static_cast<long long>(steps_done_), result.loss(), format_count(tokens).c_str(),
-                static_cast<long long>(result.windows));
+                static_cast<long long>(result.samples));
   note(text);
 }
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <optional>
 
-#include "trireme/data/concat_loader.h"
+#include "trireme/data/held_out_split.h"
 #include "trireme/train/agreement.h"
 #include "trireme/train/train_options.h"
 
@@ -15,7 +15,7 @@ namespace trireme {
 // A stretch of a set's token stream.
 struct TokenSource {
   std::shared_ptr<const IndexedDataset> set;
-  TokenRange range;
+  TokenSpan range;
 };
 
 struct TrainingData {

@@ -1,0 +1,160 @@
+#include "tests/attention/sharded_case.h"
+
+#include <cmath>
+#include <memory>
+
+#include "trireme/attention/ulysses.h"
+#include "trireme/comm/thread_world.h"
+
+namespace trireme_test {
+
+using namespace trireme;
+
+namespace {
+
+struct Qkv {
+  at::Tensor q, k, v;
+};
+Qkv split(const ShardedCase& c, const at::Tensor& qkv) {
+  return {qkv.narrow(2, 0, c.query_heads), qkv.narrow(2, c.query_heads, c.kv_heads),
+          qkv.narrow(2, c.query_heads + c.kv_heads, c.kv_heads)};
+}
+
+const char* name_of(AttentionKernel kernel) {
+  if (kernel == AttentionKernel::reference) return "reference";
+  return kernel == AttentionKernel::flash ? "flash" : "auto";
+}
+
+}  // namespace
+
+double ShardedCase::scale() const {
+  return 1 / std::sqrt(static_cast<double>(width));
+}
+
+std::vector<int> ShardedCase::kv_of_query() const {
+  std::vector<int> map;
+  map.reserve(query_heads);
+  for (int64_t head = 0; head < query_heads; ++head)
+    map.push_back(static_cast<int>(head * kv_heads / query_heads));
+  return map;
+}
+
+std::ostream& operator<<(std::ostream& out, const ShardedCase& c) {
+  out << "U " << c.ulysses << " R " << c.ring << (c.method == RingMethod::ring ? " ring" : " gather")
+      << " chunks " << c.head_chunks << " B " << c.batch << " S " << c.tokens << " H/K " << c.query_heads
+      << "/" << c.kv_heads << " D " << c.width
+      << (c.mask.causality == Causality::causal ? " causal" : " full") << " window " << c.mask.window;
+  if (!c.mask.sparse.dense())
+    out << " blocks of " << c.mask.sparse.block_tokens << " local " << c.mask.sparse.local_blocks
+        << " global " << c.mask.sparse.global_blocks << " stride " << c.mask.sparse.stride_blocks;
+  for (const std::vector<int64_t>& sample : c.cu_seqlens) {
+    out << " documents";
+    for (const int64_t cut : sample) out << " " << cut;
+  }
+  return out << " " << c.dtype << " " << name_of(c.kernel);
+}
+
+ShardedInputs draw_inputs(const ShardedCase& c, uint64_t seed) {
+  const auto generator = at::detail::createCPUGenerator(seed);
+  const auto draw = [&](int64_t heads) {
+    return at::randn({c.batch, c.tokens, heads, c.width}, generator, at::kFloat).to(c.dtype);
+  };
+  return {draw(c.query_heads + 2 * c.kv_heads), draw(c.query_heads)};
+}
+
+ShardedResult nothing_yet(const ShardedCase& c) {
+  const auto options = at::TensorOptions(c.dtype);
+  const at::Tensor dqkv =
+      at::full({c.batch, c.tokens, c.query_heads + 2 * c.kv_heads, c.width}, NAN, options);
+  const Qkv parts = split(c, dqkv);
+  return {at::full({c.batch, c.tokens, c.query_heads, c.width}, NAN, options),
+          at::full({c.batch, c.query_heads, c.tokens}, NAN, at::kFloat), parts.q, parts.k, parts.v};
+}
+
+void run_rank(const Mesh& mesh, const ShardedCase& c, const ShardedInputs& in, ShardedResult& whole) {
+  const SampleLayout layout = c.layout();
+  const int place = layout.ring_place(mesh.sp->rank()), u = layout.ulysses_place(mesh.sp->rank());
+  const HeadShares heads = share_heads(c.query_heads, c.kv_heads, c.ulysses);
+  const auto local = make_local_attention(c.kernel, at::kCPU, c.dtype);
+  const auto sequence = make_sequence_attention(c.method, *mesh.ring, *local);
+  const ShardedAttention over{*mesh.ulysses, *sequence, c.head_chunks};
+  SequenceSpec spec;
+  spec.scale = c.scale();
+  spec.layout = layout;
+  spec.mask = std::make_shared<const SequenceMask>(
+      make_sequence_mask(c.mask, documents_from(c.cu_seqlens), layout, place, c.method));
+
+  const at::Tensor mine = tokens_of(layout.spans(mesh.sp->rank()));
+  const at::Tensor qkv = in.qkv.index_select(1, mine), d_o = in.d_o.index_select(1, mine);
+  const UlyssesAttention out = ulysses_attention_forward(over, heads, spec, qkv);
+  const at::Tensor dqkv = ulysses_attention_backward(over, heads, spec, d_o, qkv, out);
+
+  whole.o.index_copy_(1, mine, out.o);
+  const Qkv gradients = split(c, dqkv);
+  whole.dq.index_copy_(1, mine, gradients.q);
+  whole.dk.index_copy_(1, mine, gradients.k);
+  whole.dv.index_copy_(1, mine, gradients.v);
+  const HeadRange& my_heads = heads.query[u];
+  whole.lse.slice(1, my_heads.begin, my_heads.end)
+      .index_copy_(2, tokens_of(layout.ring_spans(place)), out.lse);
+}
+
+ShardedResult run_on_ranks(const ShardedCase& c, const ShardedInputs& in) {
+  ShardedResult whole = nothing_yet(c);
+  run_ranks_as_threads(c.ranks(), [&](World& world) {
+    const Mesh mesh = make_mesh(world, {.ulysses = c.ulysses, .ring = c.ring});
+    run_rank(mesh, c, in, whole);
+  });
+  return whole;
+}
+
+OracleResult truth_of(const ShardedCase& c, const ShardedInputs& in, at::ScalarType kept_o) {
+  const Qkv x = split(c, in.qkv);
+  return attention_oracle(x.q, x.k, x.v, in.d_o, c.scale(),
+                          seen_keys(oracle_mask(c.mask, c.cu_seqlens), c.batch, c.tokens), c.kv_of_query(),
+                          kept_o);
+}
+
+OracleResult plain_of(const ShardedCase& c, const ShardedInputs& in) {
+  const Qkv x = split(c, in.qkv);
+  return plain_low_precision(x.q, x.k, x.v, in.d_o, c.scale(),
+                             seen_keys(oracle_mask(c.mask, c.cu_seqlens), c.batch, c.tokens),
+                             c.kv_of_query());
+}
+
+std::vector<std::vector<int64_t>> document_of_token(const std::vector<std::vector<int64_t>>& cu_seqlens) {
+  std::vector<std::vector<int64_t>> samples;
+  samples.reserve(cu_seqlens.size());
+  for (const std::vector<int64_t>& cuts : cu_seqlens) {
+    std::vector<int64_t> documents;
+    for (size_t i = 1; i < cuts.size(); ++i)
+      documents.insert(documents.end(), cuts[i] - cuts[i - 1], static_cast<int64_t>(i));
+    samples.push_back(documents);
+  }
+  return samples;
+}
+
+OracleMask oracle_mask(const LayerMask& mask, const std::vector<std::vector<int64_t>>& cu_seqlens) {
+  return {mask.causality == Causality::causal,
+          mask.window,
+          document_of_token(cu_seqlens),
+          mask.sparse.block_tokens,
+          mask.sparse.local_blocks,
+          mask.sparse.global_blocks,
+          mask.sparse.stride_blocks};
+}
+
+std::vector<Documents> documents_from(const std::vector<std::vector<int64_t>>& cu_seqlens) {
+  std::vector<Documents> documents;
+  documents.reserve(cu_seqlens.size());
+  for (const std::vector<int64_t>& cuts : cu_seqlens) documents.emplace_back(cuts);
+  return documents;
+}
+
+at::Tensor tokens_of(const TokenSpans& spans) {
+  std::vector<at::Tensor> parts{at::empty({0}, at::kLong)};
+  for (const TokenSpan& span : spans) parts.push_back(at::arange(span.begin, span.end, at::kLong));
+  return at::cat(parts, 0);
+}
+
+}  // namespace trireme_test

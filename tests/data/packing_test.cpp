@@ -1,0 +1,279 @@
+// What each packing makes of documents, judged by a scan of their lengths that knows nothing of rows.
+#include "trireme/data/packing.h"
+
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/data/held_out_split.h"
+#include "trireme/data/row_reader.h"
+
+#include "tests/data/numbered_set.h"
+#include "tests/support/error_message.h"
+
+namespace trireme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::NumberedSet;
+
+constexpr int64_t kPad = 1999;
+constexpr int64_t kMask = 1998;
+
+LoaderOptions options(Packing packing, int64_t sequence_tokens) {
+  LoaderOptions o;
+  o.packing = packing;
+  o.sequence_tokens = sequence_tokens;
+  o.pad_token_id = kPad;
+  return o;
+}
+
+MaskedTokenOptions masks() {
+  MaskedTokenOptions masked;
+  masked.probability = 0.3;
+  masked.mask_token_id = kMask;
+  masked.vocab_size = testing::kNumberedVocabulary;
+  masked.seed = 5;
+  return masked;
+}
+
+std::vector<int64_t> values(const at::Tensor& row) {
+  const at::Tensor plain = row.contiguous();
+  return {plain.const_data_ptr<int64_t>(), plain.const_data_ptr<int64_t>() + plain.numel()};
+}
+
+// Short, empty and long documents, borders that fall on those of windows, many of one token.
+class PackingTest : public ::testing::Test {
+ protected:
+  const NumberedSet set_{{3, 1, 0, 1, 7, 40, 2, 5, 0, 0, 16, 1, 9, 64, 1, 1, 1, 12, 4, 0}};
+  // The whole, and a stretch that cuts documents at both ends.
+  const std::vector<TokenSpan> ranges_{whole_set(*set_.set), {2, 140}};
+  const std::vector<int64_t> lengths_{1, 2, 5, 8, 16, 40, 100};
+};
+
+TEST_F(PackingTest, concat_is_windows_of_the_stream_whose_targets_are_the_next_tokens_also_across_documents) {
+  for (const TokenSpan& range : ranges_) {
+    for (const int64_t S : lengths_) {
+      const RowReader reader(set_.set, range, options(Packing::concat, S));
+      ASSERT_EQ(reader.rows(), (range.size() - 1) / S);
+      for (int64_t row = 0; row < reader.rows(); ++row) {
+        const TokenBatch batch = reader.read({{row, 0}});
+        EXPECT_TRUE(batch.documents.empty());
+        EXPECT_TRUE(at::equal(batch.tokens[0], at::arange(S) + range.begin + row * S));
+        EXPECT_TRUE(at::equal(batch.targets, batch.tokens + 1));
+      }
+    }
+  }
+}
+
+TEST_F(PackingTest, documents_are_the_same_windows_with_the_documents_that_a_scan_finds) {
+  for (const TokenSpan& range : ranges_) {
+    for (const int64_t S : lengths_) {
+      const RowReader reader(set_.set, range, options(Packing::documents, S));
+      ASSERT_EQ(reader.rows(), (range.size() - 1) / S);
+      for (int64_t row = 0; row < reader.rows(); ++row) {
+        const int64_t begin = range.begin + row * S;
+        std::vector<int64_t> expected{0};
+        for (int64_t t = 1; t < S; ++t)
+          if (!set_.same_document(begin + t - 1, begin + t)) expected.push_back(t);
+        expected.push_back(S);
+        const TokenBatch batch = reader.read({{row, 0}});
+        ASSERT_EQ(batch.documents.size(), 1U);
+        EXPECT_EQ(batch.documents[0].cu_seqlens(), expected) << "S " << S << " row " << row;
+        EXPECT_TRUE(at::equal(batch.tokens[0], at::arange(S) + begin));
+      }
+    }
+  }
+}
+
+TEST_F(PackingTest, a_token_predicts_the_next_of_its_document_also_in_the_next_window_and_nothing_beyond) {
+  for (const TokenSpan& range : ranges_) {
+    for (const int64_t S : lengths_) {
+      const RowReader reader(set_.set, range, options(Packing::documents, S));
+      for (int64_t row = 0; row < reader.rows(); ++row) {
+        const TokenBatch batch = reader.read({{row, 0}});
+        const std::vector<int64_t> tokens = values(batch.tokens[0]), targets = values(batch.targets[0]);
+        for (size_t t = 0; t < tokens.size(); ++t)
+          EXPECT_EQ(targets[t], set_.same_document(tokens[t], tokens[t] + 1) ? tokens[t] + 1 : kIgnoredLabel)
+              << "S " << S << " row " << row << " place " << t;
+      }
+    }
+  }
+}
+
+TEST_F(PackingTest, none_gives_every_document_once_in_rows_of_its_own_and_pads_that_nothing_sees) {
+  for (const bool masked : {false, true}) {
+    for (const TokenSpan& range : ranges_) {
+      for (const int64_t S : lengths_) {
+        LoaderOptions o = options(Packing::none, S);
+        if (masked) o.masked_tokens = masks();
+        const RowReader reader(set_.set, range, o);
+        const PackedRows rows(set_.set, range, Packing::none, S, !masked);
+        ASSERT_EQ(reader.rows(), rows.count());
+        std::map<int64_t, int> seen;
+        for (int64_t row = 0; row < reader.rows(); ++row) {
+          const TokenSpan held = rows.row(row).stream;
+          ASSERT_TRUE(held.size() >= 1 && held.size() <= S);
+          EXPECT_TRUE(set_.same_document(held.begin, held.end - 1));
+          for (int64_t t = held.begin; t < held.end; ++t) ++seen[t];
+          const TokenBatch batch = reader.read({{row, 0}});
+          std::vector<int64_t> expected{0};
+          for (int64_t t = held.size(); t <= S; ++t) expected.push_back(t);
+          EXPECT_EQ(batch.documents.at(0).cu_seqlens(), expected);
+          const std::vector<int64_t> tokens = values(batch.tokens[0]), targets = values(batch.targets[0]);
+          for (int64_t t = 0; t < S; ++t) {
+            const int64_t token = tokens[static_cast<size_t>(t)], target = targets[static_cast<size_t>(t)];
+            if (t >= held.size()) {
+              EXPECT_EQ(token, kPad);
+              EXPECT_EQ(target, kIgnoredLabel);
+            } else if (!masked) {
+              const int64_t next = held.begin + t + 1;
+              EXPECT_EQ(token, held.begin + t);
+              EXPECT_EQ(target, next < range.end && set_.same_document(token, next) ? next : kIgnoredLabel);
+            }
+          }
+        }
+        int64_t left_out = 0;
+        for (int64_t t = range.begin; t < range.end; ++t) {
+          if (seen.contains(t)) {
+            EXPECT_EQ(seen[t], 1) << "token " << t;
+            continue;
+          }
+          // Alone in its row, and the last of its document: it has no target, and is one of another row
+          // already.
+          ++left_out;
+          int64_t first = t;
+          while (first > range.begin && set_.same_document(first - 1, t)) --first;
+          EXPECT_EQ((t - first) % S, 0) << "token " << t << " at S " << S;
+          EXPECT_TRUE(t + 1 == range.end || !set_.same_document(t, t + 1)) << "token " << t;
+        }
+        EXPECT_TRUE(!masked || left_out == 0);
+        EXPECT_EQ(static_cast<int64_t>(seen.size()) + left_out, range.size());
+      }
+    }
+  }
+}
+
+TEST_F(PackingTest, slices_of_ulysses_and_ring_ranks_join_to_the_row_of_one_rank) {
+  constexpr int64_t S = 29;
+  for (const bool masked : {false, true}) {
+    for (const Packing packing : {Packing::concat, Packing::documents, Packing::none}) {
+      LoaderOptions o = options(packing, S);
+      if (masked) o.masked_tokens = masks();
+      const RowReader one(set_.set, whole_set(*set_.set), o);
+      const std::vector<RowOfEpoch> rows{{2, 1}, {0, 0}, {one.rows() - 1, 3}};
+      const TokenBatch expected = one.read(rows);
+      for (const auto& [ulysses, ring] : std::vector<std::pair<int, int>>{
+               {2, 1}, {3, 1}, {29, 1}, {1, 2}, {2, 2}, {1, 3}, {4, 2}, {2, 5}}) {
+        at::Tensor tokens = at::full({3, S}, -1, at::kLong), targets = at::full({3, S}, -1, at::kLong);
+        for (int rank = 0; rank < ulysses * ring; ++rank) {
+          o.ulysses = ulysses;
+          o.ring = ring;
+          o.sp_rank = rank;
+          const TokenBatch slice = RowReader(set_.set, whole_set(*set_.set), o).read(rows);
+          EXPECT_EQ(slice.layout, (SampleLayout{S, ulysses, ring}));
+          ASSERT_EQ(slice.documents.size(), expected.documents.size());
+          for (size_t i = 0; i < slice.documents.size(); ++i)
+            EXPECT_EQ(slice.documents[i].cu_seqlens(), expected.documents[i].cu_seqlens());
+          int64_t column = 0;
+          for (const TokenSpan& span : slice.layout.spans(rank)) {
+            EXPECT_TRUE(tokens.slice(1, span.begin, span.end).eq(-1).all().item<bool>()) << "held twice";
+            tokens.slice(1, span.begin, span.end).copy_(slice.tokens.slice(1, column, column + span.size()));
+            targets.slice(1, span.begin, span.end)
+                .copy_(slice.targets.slice(1, column, column + span.size()));
+            column += span.size();
+          }
+          EXPECT_EQ(column, slice.tokens.size(1));
+        }
+        EXPECT_TRUE(at::equal(tokens, expected.tokens)) << name_of(packing) << " " << ulysses << "x" << ring;
+        EXPECT_TRUE(at::equal(targets, expected.targets))
+            << name_of(packing) << " " << ulysses << "x" << ring;
+      }
+    }
+  }
+}
+
+TEST_F(PackingTest, masked_tokens_are_their_own_targets_and_the_others_stay_as_they_are) {
+  for (const Packing packing : {Packing::concat, Packing::documents, Packing::none}) {
+    LoaderOptions o = options(packing, 24);
+    const PackedRows plain(set_.set, whole_set(*set_.set), packing, 24, false);
+    o.masked_tokens = masks();
+    const RowReader reader(set_.set, whole_set(*set_.set), o);
+    ASSERT_EQ(reader.rows(), plain.count());
+    int64_t chosen = 0, replaced = 0, held_tokens = 0;
+    for (int64_t epoch = 0; epoch < 8; ++epoch) {
+      for (int64_t row = 0; row < reader.rows(); ++row) {
+        const TokenBatch batch = reader.read({{row, epoch}});
+        const std::vector<int64_t> tokens = values(batch.tokens[0]), targets = values(batch.targets[0]);
+        const TokenSpan held = plain.row(row).stream;
+        held_tokens += held.size();
+        for (int64_t t = 0; t < 24; ++t) {
+          const int64_t token = tokens[static_cast<size_t>(t)], target = targets[static_cast<size_t>(t)];
+          const int64_t original = t < held.size() ? held.begin + t : kPad;
+          if (target == kIgnoredLabel) {
+            EXPECT_EQ(token, original);
+          } else {
+            EXPECT_LT(t, held.size()) << "padding was masked";
+            EXPECT_EQ(target, original);
+            ++chosen;
+            if (token == kMask) ++replaced;
+          }
+        }
+      }
+    }
+    EXPECT_NEAR(static_cast<double>(chosen) / static_cast<double>(held_tokens), 0.3, 0.06);
+    EXPECT_GT(replaced, chosen / 2);
+    const TokenBatch first = reader.read({{0, 0}, {1, 0}}), again = reader.read({{0, 0}, {1, 0}});
+    EXPECT_TRUE(at::equal(first.tokens, again.tokens));
+    EXPECT_FALSE(at::equal(first.targets, reader.read({{0, 1}, {1, 1}}).targets))
+        << "every epoch masks alike";
+  }
+}
+
+TEST_F(PackingTest, a_set_shorter_than_one_window_says_what_is_there_and_what_is_needed) {
+  const int64_t N = set_.tokens();
+  EXPECT_EQ(RowReader(set_.set, whole_set(*set_.set), options(Packing::documents, N - 1)).rows(), 1);
+  EXPECT_THAT(message_of<DataError>(
+                  [&] { RowReader(set_.set, whole_set(*set_.set), options(Packing::documents, N)); }),
+              AllOf(HasSubstr("there are 168 tokens"), HasSubstr("needs 169"), HasSubstr("--packing none")));
+  EXPECT_EQ(RowReader(set_.set, whole_set(*set_.set), options(Packing::none, N)).rows(), 10);
+  const NumberedSet lonely({1, 1, 0, 1});
+  EXPECT_THAT(message_of<DataError>(
+                  [&] { RowReader(lonely.set, whole_set(*lonely.set), options(Packing::none, 4)); }),
+              HasSubstr("none of 4 documents has two tokens"));
+}
+
+TEST_F(PackingTest, a_row_shorter_than_the_ranks_that_share_it_is_refused_with_what_would_work) {
+  LoaderOptions o = options(Packing::documents, 7);
+  o.ulysses = 4;
+  o.ring = 2;
+  EXPECT_THAT(message_of<ConfigError>([&] { RowReader(set_.set, whole_set(*set_.set), o); }),
+              AllOf(HasSubstr("7 tokens is shorter than the 8 ranks"), HasSubstr("--ulysses 4 x --ring 2"),
+                    HasSubstr("at most 7 ranks"), HasSubstr("8 tokens or more")));
+}
+
+TEST_F(PackingTest, every_token_and_target_must_be_in_the_models_vocabulary) {
+  LoaderOptions o = options(Packing::documents, 167);
+  o.vocab_size = 168;
+  EXPECT_NO_THROW(RowReader(set_.set, whole_set(*set_.set), o).read({{0, 0}}));
+  o.vocab_size = 167;
+  EXPECT_THAT(message_of<DataError>([&] {
+                RowReader(set_.set, whole_set(*set_.set), o).read({{0, 0}});
+              }),
+              HasSubstr("has the id 167"));
+}
+
+TEST(Packing, has_a_name_that_reads_back_and_others_are_refused_with_all_of_them) {
+  ASSERT_EQ(packing_names().size(), 3U);
+  for (const std::string& name : packing_names()) EXPECT_EQ(name_of(parse_packing(name)), name);
+  EXPECT_EQ(parse_packing("documents"), Packing::documents);
+  EXPECT_THAT(message_of<ConfigError>([] { parse_packing("document"); }),
+              AllOf(HasSubstr("'document'"), HasSubstr("documents"), HasSubstr("concat"), HasSubstr("none")));
+}
+
+}  // namespace
+}  // namespace trireme

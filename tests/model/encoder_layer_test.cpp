@@ -1,0 +1,211 @@
+// An encoder layer's token-wise halves against the same formulas written out under autograd in fp64, and
+// against themselves: in tiles, with what was kept, in 16 bits.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
+
+#include "trireme/memory/token_tiles.h"
+#include "trireme/model/layer_halves.h"
+
+namespace trireme {
+namespace {
+
+constexpr int64_t kM = 64, kH = 4, kD = 16, kI = 96, kN = 3 * kH, kT = 40;
+constexpr double kEps = 1e-5;
+
+at::Tensor random(at::IntArrayRef shape, double spread, double center, uint64_t seed) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  // Exact in every dtype.
+  return (at::randn(shape, generator, at::kFloat) * spread + center).to(at::kBFloat16).to(at::kDouble);
+}
+
+constexpr std::array<const char*, 12> kNames = {
+    "qkv", "qkv_bias", "o",    "o_bias",    "attention_norm", "attention_norm_bias",
+    "up",  "up_bias",  "down", "down_bias", "output_norm",    "output_norm_bias"};
+
+std::vector<at::Tensor> random_weights() {
+  return {random({3 * kM, kM}, 0.2, 0, 1), random({3 * kM}, 0.5, 0, 2), random({kM, kM}, 0.2, 0, 3),
+          random({kM}, 0.5, 0, 4),         random({kM}, 0.3, 1, 5),     random({kM}, 0.5, 0, 6),
+          random({kI, kM}, 0.2, 0, 7),     random({kI}, 0.5, 0, 8),     random({kM, kI}, 0.2, 0, 9),
+          random({kM}, 0.5, 0, 10),        random({kM}, 0.3, 1, 11),    random({kM}, 0.5, 0, 12)};
+}
+
+// In the order of kNames.
+LayerWeights named(const std::vector<at::Tensor>& all) {
+  LayerWeights w;
+  size_t at = 0;
+  for (at::Tensor* part : {&w.qkv, &w.qkv_bias, &w.o, &w.o_bias, &w.attention_norm, &w.attention_norm_bias,
+                           &w.up, &w.up_bias, &w.down, &w.down_bias, &w.output_norm, &w.output_norm_bias})
+    *part = all.at(at++);
+  return w;
+}
+
+std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors, at::ScalarType dtype) {
+  std::vector<at::Tensor> result;
+  result.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) result.push_back(tensor.to(dtype, false, /*copy=*/true));
+  return result;
+}
+
+std::vector<at::Tensor> zeros_like(const std::vector<at::Tensor>& tensors, at::ScalarType dtype) {
+  std::vector<at::Tensor> result;
+  result.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) result.push_back(at::zeros(tensor.sizes(), dtype));
+  return result;
+}
+
+struct Inputs {
+  at::Tensor x = random({kT, kM}, 1, 0, 20), o = random({kT, kM}, 1, 0, 21);
+  at::Tensor dqkv = random({kT, kN, kD}, 1, 0, 22), dy = random({kT, kM}, 1, 0, 23);
+};
+
+// Named results, in one order for all ways to them.
+using Results = std::vector<std::pair<std::string, at::Tensor>>;
+
+// Statistics in fp32 at least, as Hugging Face's modules do.
+at::Tensor written_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  const auto dtype = x.scalar_type();
+  const at::Tensor wide = dtype == at::kDouble ? x : x.to(at::kFloat);
+  const at::Tensor centered = wide - wide.mean(-1, true);
+  const at::Tensor normed = centered / at::sqrt(centered.square().mean(-1, true) + kEps);
+  return (normed * weight.to(wide.scalar_type()) + bias.to(wide.scalar_type())).to(dtype);
+}
+
+at::Tensor written_gelu(const at::Tensor& x) {
+  const at::Tensor wide = x.scalar_type() == at::kDouble ? x : x.to(at::kFloat);
+  return (wide * 0.5 * (1 + at::erf(wide * M_SQRT1_2))).to(x.scalar_type());
+}
+
+Results autograd_layer(const Inputs& in, at::ScalarType dtype) {
+  const std::vector<at::Tensor> weights = copies(random_weights(), dtype);
+  const LayerWeights w = named(weights);
+  const at::Tensor x = in.x.to(dtype, false, true), o = in.o.to(dtype, false, true);
+  std::vector<std::pair<std::string, at::Tensor>> leaves = {{"dx", x}, {"do", o}};
+  for (size_t at = 0; at < weights.size(); ++at) leaves.emplace_back(kNames.at(at), weights[at]);
+  for (const auto& [name, leaf] : leaves) leaf.requires_grad_(true);
+  const at::Tensor qkv = (at::matmul(x, w.qkv.t()) + w.qkv_bias).view({kT, kN, kD});
+  const at::Tensor a =
+      written_norm(at::matmul(o, w.o.t()) + w.o_bias + x, w.attention_norm, w.attention_norm_bias);
+  const at::Tensor act = written_gelu(at::matmul(a, w.up.t()) + w.up_bias);
+  const at::Tensor y =
+      written_norm(at::matmul(act, w.down.t()) + w.down_bias + a, w.output_norm, w.output_norm_bias);
+  y.backward(in.dy.to(dtype), /*retain_graph=*/true);
+  qkv.backward(in.dqkv.to(dtype));
+  Results results = {{"qkv", qkv.detach()}, {"y", y.detach()}};
+  for (const auto& [name, leaf] : leaves) results.emplace_back(name, leaf.grad());
+  return results;
+}
+
+struct LayerRun {
+  at::ScalarType storage = at::kDouble, tile = at::kDouble;
+  int64_t tile_tokens = kT;
+  bool kept = false;
+};
+
+Results layer_in_tiles(const Inputs& in, const LayerRun& run) {
+  ModelConfig config;
+  config.family = ModelFamily::bert;
+  config.hidden_size = kM;
+  config.intermediate_size = kI;
+  config.layer_norm_eps = kEps;
+  const LayerTensors layer{&config, named(copies(random_weights(), run.tile)), {}};
+  const auto sums = zeros_like(random_weights(), run.tile == at::kDouble ? at::kDouble : at::kFloat);
+  LayerWeights gradients = named(sums);
+  const auto stored = [&](const at::Tensor& x) { return x.to(run.storage, false, true); };
+  const at::Tensor x = stored(in.x), o = stored(in.o), dqkv = stored(in.dqkv), d = stored(in.dy);
+  const at::Tensor qkv = at::empty({kT, kN, kD}, run.storage), y = at::empty({kT, kM}, run.storage);
+  const at::Tensor d_o = at::empty({kT, kM}, run.storage);
+  const at::Tensor x1 = at::empty({kT, kM}, run.tile),
+                   mlp = at::empty({kT, config.mlp_kept_width()}, run.tile);
+  const auto kept_rows = [&](int64_t begin, int64_t count) {
+    return AttentionOutputKept{x1.narrow(0, begin, count), mlp.narrow(0, begin, count)};
+  };
+  for_tiles(kT, run.tile_tokens, [&](int64_t begin, int64_t count) {
+    AttentionOutputKept kept = kept_rows(begin, count);
+    attention_input_forward(layer, x.narrow(0, begin, count), begin, qkv.narrow(0, begin, count));
+    attention_output_forward(layer, x.narrow(0, begin, count), o.narrow(0, begin, count),
+                             y.narrow(0, begin, count), run.kept ? &kept : nullptr);
+  });
+  for_tiles(kT, run.tile_tokens, [&](int64_t begin, int64_t count) {
+    AttentionOutputKept kept = kept_rows(begin, count);
+    const at::Tensor rows = d.narrow(0, begin, count);  // dx takes dy's place, as in a step
+    attention_output_backward(layer, gradients, x.narrow(0, begin, count), o.narrow(0, begin, count), rows,
+                              run.kept ? &kept : nullptr, rows, d_o.narrow(0, begin, count));
+    attention_input_backward(layer, gradients, x.narrow(0, begin, count), begin, dqkv.narrow(0, begin, count),
+                             rows);
+  });
+  Results results = {{"qkv", qkv}, {"y", y}, {"dx", d}, {"do", d_o}};
+  for (size_t at = 0; at < sums.size(); ++at) results.emplace_back(kNames.at(at), sums[at]);
+  return results;
+}
+
+double relative_error(const at::Tensor& got, const at::Tensor& truth) {
+  const at::Tensor difference = (got.to(at::kDouble) - truth.to(at::kDouble)).abs();
+  return difference.isfinite().all().item<bool>()
+             ? difference.max().item<double>() / truth.abs().max().item<double>()
+             : INFINITY;
+}
+
+TEST(EncoderLayer, both_ways_equal_autograd_through_the_written_formulas) {
+  const Inputs in;
+  const Results truth = autograd_layer(in, at::kDouble), got = layer_in_tiles(in, {});
+  ASSERT_EQ(got.size(), truth.size());
+  for (size_t at = 0; at < got.size(); ++at) {
+    ASSERT_EQ(got[at].first, truth[at].first);
+    EXPECT_GT(truth[at].second.abs().max().item<double>(), 1e-2) << got[at].first;
+    EXPECT_LT(relative_error(got[at].second, truth[at].second), 1e-11) << got[at].first;
+  }
+}
+
+TEST(EncoderLayer, tiles_equal_the_whole) {
+  const Inputs in;
+  const Results whole = layer_in_tiles(in, {});
+  for (const int64_t tile_tokens : {1, 7, 16}) {
+    const Results tiled = layer_in_tiles(in, {.tile_tokens = tile_tokens});
+    for (size_t at = 0; at < whole.size(); ++at)
+      EXPECT_LT(relative_error(tiled[at].second, whole[at].second), 1e-12)
+          << whole[at].first << " in tiles of " << tile_tokens;
+  }
+}
+
+TEST(EncoderLayer, what_was_kept_gives_the_bits_of_what_is_made_again) {
+  const Inputs in;
+  using Dtypes = std::pair<at::ScalarType, at::ScalarType>;
+  for (const auto& [storage, tile] : {Dtypes{at::kFloat, at::kFloat}, Dtypes{at::kBFloat16, at::kBFloat16},
+                                      Dtypes{at::kBFloat16, at::kFloat}})
+    for (const int64_t tile_tokens : {kT, int64_t{9}}) {
+      LayerRun run{storage, tile, tile_tokens, false};
+      const Results again = layer_in_tiles(in, run);
+      run.kept = true;
+      const Results kept = layer_in_tiles(in, run);
+      for (size_t at = 0; at < again.size(); ++at)
+        EXPECT_TRUE(at::equal(kept[at].second, again[at].second))
+            << again[at].first << " stored in " << storage << ", multiplied in " << tile;
+    }
+}
+
+// The law of low precision: at most twice the error of the plain formulas in the same dtype.
+TEST(EncoderLayer, errors_in_16_bits_are_at_most_twice_those_of_the_plain_formulas) {
+  const Inputs in;
+  const Results truth = autograd_layer(in, at::kDouble);
+  using Case = std::pair<at::ScalarType, double>;  // and half a last place
+  for (const auto& [storage, least] : {Case{at::kBFloat16, 4e-3}, Case{at::kHalf, 5e-4}}) {
+    const Results plain = autograd_layer(in, storage);
+    for (const at::ScalarType tile : {at::kFloat, storage}) {
+      const Results got = layer_in_tiles(in, {.storage = storage, .tile = tile, .tile_tokens = 16});
+      for (size_t at = 0; at < got.size(); ++at)
+        EXPECT_LE(relative_error(got[at].second, truth[at].second),
+                  std::max(2 * relative_error(plain[at].second, truth[at].second), least))
+            << got[at].first << " stored in " << storage << ", multiplied in " << tile;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,207 @@
+// Both kernels take grouped heads when every key/value head has as many query heads; other head maps are cut
+// into runs that are so ({0,0,1} into {0,0} and {1}), one call each. No key is repeated.
+#include "trireme/attention/cuda_calls.h"
+
+#include <limits>
+
+#include <ATen/core/grad_mode.h>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+namespace {
+
+// Query heads [query, query_end) over key/value heads [kv, kv_end), the same number for each.
+struct EvenRun {
+  int64_t query, query_end;
+  int64_t kv, kv_end;
+};
+
+std::vector<EvenRun> even_runs(const AttentionSpec& spec, int64_t kv_heads) {
+  std::vector<EvenRun> runs;
+  int64_t group = 0;
+  for (const HeadRun& head : runs_of_heads(spec, kv_heads)) {
+    const int64_t size = head.end - head.begin;
+    if (size != 0 && size == group)
+      runs.back() = {runs.back().query, head.end, runs.back().kv, head.kv_head + 1};
+    else if (size != 0)
+      runs.push_back({head.begin, head.end, head.kv_head, head.kv_head + 1});
+    group = size;
+  }
+  return runs;
+}
+
+// One call and one even run of heads: the views of them.
+class Part {
+ public:
+  Part(const MaskCall& call, const EvenRun& heads) : call_(call), heads_(heads) {}
+  at::Tensor queries(const at::Tensor& x_BShD) const {
+    return samples(x_BShD).slice(1, call_.q, call_.q_end).slice(2, heads_.query, heads_.query_end);
+  }
+  at::Tensor keys(const at::Tensor& x_BTkD) const {
+    return samples(x_BTkD).slice(1, call_.k, call_.k_end).slice(2, heads_.kv, heads_.kv_end);
+  }
+  at::Tensor lse(const at::Tensor& lse_BhS) const {
+    return samples(lse_BhS).slice(1, heads_.query, heads_.query_end).slice(2, call_.q, call_.q_end);
+  }
+  bool all_queries(const AttentionSizes& sizes) const {
+    return all_samples(sizes) && call_.rows() == sizes.queries &&
+           heads_.query_end - heads_.query == sizes.query_heads;
+  }
+  bool all(const AttentionSizes& sizes) const {
+    return all_queries(sizes) && call_.keys() == sizes.keys && heads_.kv_end - heads_.kv == sizes.kv_heads;
+  }
+
+ private:
+  at::Tensor samples(const at::Tensor& x) const { return x.slice(0, call_.sample, call_.sample_end); }
+  bool all_samples(const AttentionSizes& sizes) const {
+    return call_.sample_end - call_.sample == sizes.batch;
+  }
+  const MaskCall& call_;
+  const EvenRun& heads_;
+};
+
+KernelMask mask_of(const MaskCall& call, double scale, at::Device device) {
+  KernelMask mask{scale, call.band, {}, {}, call.longest_q, call.longest_k};
+  if (call.dense()) return mask;
+  mask.cu_q = at::tensor(call.cu_q, at::kInt).to(device);
+  mask.cu_k = at::tensor(call.cu_k, at::kInt).to(device);
+  return mask;
+}
+
+// [b, s, heads, D] -> [b s, heads, D]: a view where the call has whole samples, or one.
+at::Tensor as_rows(const at::Tensor& x) {
+  return x.flatten(0, 1);
+}
+
+AttentionOutput forward_part(CallKernel& kernel, const at::Tensor& q, const at::Tensor& k,
+                             const at::Tensor& v, const KernelMask& mask) {
+  if (mask.dense()) return kernel.forward(q, k, v, mask);
+  const AttentionOutput rows = kernel.forward(as_rows(q), as_rows(k), as_rows(v), mask);
+  const double infinity = std::numeric_limits<double>::infinity();
+  const at::Tensor lse = rows.lse.masked_fill(rows.lse.eq(infinity), -infinity);
+  return {rows.o.view(q.sizes()), lse.view({q.size(2), q.size(0), q.size(1)}).transpose(0, 1)};
+}
+
+AttentionGradients backward_part(CallKernel& kernel, const at::Tensor& d_o, const at::Tensor& q,
+                                 const at::Tensor& k, const at::Tensor& v, const AttentionOutput& saved,
+                                 const KernelMask& mask) {
+  if (mask.dense()) return kernel.backward(d_o, q, k, v, {saved.o, saved.lse.contiguous()}, mask);
+  const AttentionOutput rows{as_rows(saved.o), saved.lse.transpose(0, 1).flatten(1, 2).contiguous()};
+  const AttentionGradients g = kernel.backward(as_rows(d_o), as_rows(q), as_rows(k), as_rows(v), rows, mask);
+  return {g.dq.view(q.sizes()), g.dk.view(k.sizes()), g.dv.view(v.sizes())};
+}
+
+// Some key row of some sample is in two calls.
+bool share_keys(const std::vector<MaskCall>& calls, int64_t batch) {
+  std::vector<int64_t> reached(static_cast<size_t>(batch), 0);
+  for (const MaskCall& call : calls)
+    for (int64_t sample = call.sample; sample < call.sample_end; ++sample) {
+      int64_t& end = reached[static_cast<size_t>(sample)];
+      if (call.k < end) return true;
+      end = call.k_end;
+    }
+  return false;
+}
+
+at::Tensor in(at::ScalarType dtype, const at::Tensor& result) {
+  return result.to(dtype).contiguous();
+}
+
+}  // namespace
+
+CallsAttention::CallsAttention(std::vector<std::unique_ptr<CallKernel>> kernels)
+    : kernels_(std::move(kernels)) {
+  TRIREME_ASSERT(!kernels_.empty(), "attention without a kernel");
+}
+
+std::string CallsAttention::name() const {
+  std::string name = kernels_.front()->name();
+  for (size_t i = 1; i < kernels_.size(); ++i) name += "; " + kernels_[i]->name() + " for other masks";
+  return name;
+}
+
+std::vector<MaskCall> CallsAttention::calls_of(const AttentionSpec& spec, const AttentionSizes& sizes) const {
+  if (!spec.keys->sparse.dense())
+    throw ConfigError(cat("attention kernel '", name(),
+                          "': got block-sparse attention, which kernels on CUDA do ",
+                          "not know; use --attention reference, or --attention flash on the CPU"));
+  if (sizes.empty()) return {};
+  return mask_calls(*spec.keys, sizes.batch);
+}
+
+CallKernel& CallsAttention::kernel_for(const MaskCall& call, const AttentionSizes& sizes) const {
+  std::string refusal;
+  for (const std::unique_ptr<CallKernel>& kernel : kernels_) {
+    refusal = kernel->refusal(call, sizes);
+    if (refusal.empty()) return *kernel;
+  }
+  throw ConfigError(cat("attention kernel '", kernels_.back()->name(), "': ", refusal));
+}
+
+AttentionOutput CallsAttention::forward(const at::Tensor& q_in, const at::Tensor& k_in,
+                                        const at::Tensor& v_in, const AttentionSpec& spec) {
+  const at::NoGradGuard no_grad;
+  const AttentionSizes sizes = check_attention(q_in, k_in, v_in, spec);
+  const std::vector<MaskCall> calls = calls_of(spec, sizes);
+  if (calls.empty()) return nothing_seen(q_in, spec);
+  const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in),
+                   v = with_contiguous_rows(v_in);
+  const std::vector<EvenRun> runs = even_runs(spec, sizes.kv_heads);
+  AttentionOutput out;
+  for (const MaskCall& call : calls) {
+    CallKernel& kernel = kernel_for(call, sizes);
+    const KernelMask mask = mask_of(call, spec.scale, q.device());
+    for (const EvenRun& heads : runs) {
+      const Part part(call, heads);
+      const AttentionOutput own = forward_part(kernel, part.queries(q), part.keys(k), part.keys(v), mask);
+      if (part.all_queries(sizes)) return {in(result_dtype(q, spec), own.o), own.lse.contiguous()};
+      if (!out.o.defined()) out = nothing_seen(q, spec);
+      part.queries(out.o).copy_(own.o);
+      part.lse(out.lse).copy_(own.lse);
+    }
+  }
+  return out;
+}
+
+AttentionGradients CallsAttention::backward(const at::Tensor& d_o, const at::Tensor& q_in,
+                                            const at::Tensor& k_in, const at::Tensor& v_in,
+                                            const AttentionOutput& saved, const AttentionSpec& spec) {
+  const at::NoGradGuard no_grad;
+  const AttentionSizes sizes = check_attention_backward(d_o, q_in, k_in, v_in, saved, spec);
+  const std::vector<MaskCall> calls = calls_of(spec, sizes);
+  if (calls.empty()) return no_gradients(q_in, k_in, spec);
+  const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in),
+                   v = with_contiguous_rows(v_in);
+  const std::vector<EvenRun> runs = even_runs(spec, sizes.kv_heads);
+  const at::ScalarType dtype = result_dtype(q, spec);
+  const bool sum = share_keys(calls, sizes.batch);
+  const auto sums = k.options().dtype(sum && at::isReducedFloatingType(dtype) ? at::kFloat : dtype);
+  AttentionGradients out;
+  for (const MaskCall& call : calls) {
+    CallKernel& kernel = kernel_for(call, sizes);
+    const KernelMask mask = mask_of(call, spec.scale, q.device());
+    for (const EvenRun& heads : runs) {
+      const Part part(call, heads);
+      const AttentionGradients own =
+          backward_part(kernel, part.queries(d_o), part.queries(q), part.keys(k), part.keys(v),
+                        {part.queries(saved.o), part.lse(saved.lse)}, mask);
+      if (part.all(sizes)) return {in(dtype, own.dq), in(dtype, own.dk), in(dtype, own.dv)};
+      if (!out.dq.defined())
+        out = {at::zeros(q.sizes(), q.options().dtype(dtype)), at::zeros(k.sizes(), sums),
+               at::zeros(v.sizes(), sums)};
+      part.queries(out.dq).copy_(own.dq);
+      if (sum) {
+        part.keys(out.dk).add_(own.dk);
+        part.keys(out.dv).add_(own.dv);
+      } else {
+        part.keys(out.dk).copy_(own.dk);
+        part.keys(out.dv).copy_(own.dv);
+      }
+    }
+  }
+  return {out.dq, in(dtype, out.dk), in(dtype, out.dv)};
+}
+
+}  // namespace trireme

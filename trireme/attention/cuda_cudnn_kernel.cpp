@@ -1,0 +1,63 @@
+// cuDNN's fused attention through libtorch, on [b, heads, rows, D]: transposed views. Its causal mask is
+// aligned at the first key, FlashAttention's at the last; they agree where there are as many keys as rows.
+#include "trireme/attention/cuda_kernels.h"
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+namespace {
+
+class CudnnKernel final : public CallKernel {
+ public:
+  std::string name() const override { return "cudnn"; }
+
+  std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const override {
+    constexpr const char* kInstead = "; use --attention flash or --attention auto";
+    if (sizes.width % 8 != 0 || sizes.width > 128)
+      return cat("got head width ", sizes.width, ", expected a multiple of 8 up to 128", kInstead);
+    if (!call.dense()) return cat("got packed documents, which it does not know", kInstead);
+    if (!call.band.full() && !call.band.causal())
+      return cat("got a window, which it does not know", kInstead);
+    if (call.band.causal() && call.rows() != call.keys())
+      return cat("got causal attention of ", call.rows(), " query rows over ", call.keys(),
+                 " key rows, expected as many", kInstead);
+    if (call.rows() == 1 || call.keys() == 1)
+      return cat("got ", call.rows(), " query rows over ", call.keys(),
+                 " key rows, expected two or more of both", kInstead);
+    // A graph is built for every new shape, which takes longer than most calls: only shapes that come again.
+    if (call.rows() != sizes.queries && call.keys() != sizes.keys)
+      return cat("got a mask of which ", call.rows(), " of ", sizes.queries, " query rows see ", call.keys(),
+                 " of ", sizes.keys, " key rows, expected all of either", kInstead);
+    return {};
+  }
+
+  AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const KernelMask& mask) override {
+    const auto result = at::_cudnn_attention_forward(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+                                                     /*attn_bias=*/std::nullopt, std::nullopt, std::nullopt,
+                                                     q.size(1), k.size(1), /*compute_log_sumexp=*/true,
+                                                     /*dropout_p=*/0.0, mask.band.causal(),
+                                                     /*return_debug_mask=*/false, mask.scale);
+    const at::Tensor& lse = std::get<1>(result);
+    return {std::get<0>(result).transpose(1, 2), lse.dim() == 4 ? lse.squeeze(3) : lse};
+  }
+
+  AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
+                              const at::Tensor& v, const AttentionOutput& saved,
+                              const KernelMask& mask) override {
+    const at::Tensor seed = at::zeros({}, q.options().dtype(at::kLong)), none;
+    const auto [dq, dk, dv] = at::_cudnn_attention_backward(
+        d_o.contiguous().transpose(1, 2), q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+        saved.o.contiguous().transpose(1, 2), saved.lse, seed, seed, none, none, none, q.size(1), k.size(1),
+        /*dropout_p=*/0.0, mask.band.causal(), mask.scale);
+    return {dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)};
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<CallKernel> make_cudnn_kernel() {
+  return std::make_unique<CudnnKernel>();
+}
+
+}  // namespace trireme

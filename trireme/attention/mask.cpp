@@ -1,0 +1,143 @@
+// From descriptions of a mask to ranges of rows.
+#include "trireme/attention/mask.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+namespace {
+
+// How many rows of `spans` lie before a position; positions must not fall from call to call.
+class RowCounter {
+ public:
+  explicit RowCounter(const TokenSpans& spans) : spans_(spans) {}
+  int64_t before(int64_t position) {
+    while (at_ < spans_.size() && spans_[at_].end <= position) rows_ += spans_[at_++].size();
+    if (at_ == spans_.size()) return rows_;
+    return rows_ + std::max<int64_t>(0, position - spans_[at_].begin);
+  }
+
+ private:
+  const TokenSpans& spans_;
+  size_t at_ = 0;
+  int64_t rows_ = 0;
+};
+
+KeyRanges ranges_of(const LayerMask& mask, const Documents& documents, const TokenSpans& queries,
+                    const TokenSpans& keys) {
+  KeyRanges ranges;
+  const auto rows = static_cast<size_t>(size_of(queries));
+  ranges.begin.reserve(rows);
+  ranges.end.reserve(rows);
+  RowCounter first(keys), last(keys);
+  const std::vector<int64_t>& cu_seqlens = documents.cu_seqlens();
+  size_t document = 1;  // its end in cu_seqlens
+  for (const TokenSpan& span : queries)
+    for (int64_t position = span.begin; position < span.end; ++position) {
+      while (cu_seqlens[document] <= position) ++document;
+      int64_t begin = cu_seqlens[document - 1];
+      int64_t end = mask.causality == Causality::causal ? position + 1 : cu_seqlens[document];
+      if (mask.window > 0) {
+        begin = std::max(begin, position - mask.window + 1);
+        end = std::min(end, position + mask.window);
+      }
+      ranges.begin.push_back(first.before(begin));
+      ranges.end.push_back(last.before(end));
+    }
+  return ranges;
+}
+
+}  // namespace
+
+bool SparseBlocks::keeps(int64_t query_block, int64_t key_block, Causality causality) const {
+  if (causality == Causality::causal && key_block > query_block) return false;
+  if (std::abs(query_block - key_block) < local_blocks || key_block < global_blocks) return true;
+  if (causality == Causality::full && query_block < global_blocks) return true;
+  return stride_blocks > 0 && (key_block + 1) % stride_blocks == 0;
+}
+
+double SparseBlocks::kept(int64_t tokens, Causality causality) const {
+  if (dense()) return 1;
+  const int64_t blocks = (tokens + block_tokens - 1) / block_tokens;
+  int64_t kept = 0, all = 0;
+  for (int64_t i = 0; i < blocks; ++i)
+    for (int64_t j = 0; j < (causality == Causality::causal ? i + 1 : blocks); ++j) {
+      ++all;
+      kept += keeps(i, j, causality) ? 1 : 0;
+    }
+  return all > 0 ? static_cast<double>(kept) / static_cast<double>(all) : 1;
+}
+
+bool VisibleKeys::none() const {
+  for (size_t sample = 0; sample < samples.size(); ++sample)
+    if (pairs(static_cast<int64_t>(sample)) > 0) return false;
+  return true;
+}
+
+int64_t VisibleKeys::pairs(int64_t sample) const {
+  const KeyRanges& ranges = of(sample);
+  int64_t pairs = 0;
+  for (size_t row = 0; row < ranges.begin.size(); ++row) pairs += ranges.end[row] - ranges.begin[row];
+  return pairs;
+}
+
+std::shared_ptr<const VisibleKeys> visible_keys(const LayerMask& mask,
+                                                const std::vector<Documents>& documents, int64_t tokens,
+                                                const TokenSpans& queries, const TokenSpans& keys) {
+  TRIREME_ASSERT(mask.window >= 0, "window: got ", mask.window);
+  auto visible = std::make_shared<VisibleKeys>();
+  const TokenSpans whole = tokens > 0 ? TokenSpans{{0, tokens}} : TokenSpans{};
+  TRIREME_ASSERT(mask.sparse.dense() || (queries == whole && keys == whole),
+                 "sparse blocks on a part of the sample");
+  visible->sparse = mask.sparse;
+  visible->causality = mask.causality;
+  visible->key_rows = size_of(keys);
+  for (size_t sample = 0; sample < std::max<size_t>(1, documents.size()); ++sample) {
+    const Documents own = documents_of(documents, sample, tokens);
+    TRIREME_ASSERT(own.tokens() == tokens, "documents of ", own.tokens(), " tokens in a sample of ", tokens);
+    visible->samples.push_back(ranges_of(mask, own, queries, keys));
+  }
+  return visible;
+}
+
+std::shared_ptr<const VisibleKeys> causal_keys(int64_t tokens, int64_t window) {
+  const TokenSpans whole = tokens > 0 ? TokenSpans{{0, tokens}} : TokenSpans{};
+  return visible_keys({.window = window}, {}, tokens, whole, whole);
+}
+
+std::vector<RowRange> key_intervals(const VisibleKeys& keys, int64_t sample, int64_t row, int64_t row_end) {
+  const KeyRanges& ranges = keys.of(sample);
+  // Rows that see nothing have an empty range, which must not widen that of the others.
+  int64_t begin = keys.key_rows, end = 0;
+  for (int64_t r = row; r < row_end; ++r)
+    if (ranges.begin[static_cast<size_t>(r)] < ranges.end[static_cast<size_t>(r)]) {
+      begin = ranges.begin[static_cast<size_t>(r)];
+      break;
+    }
+  for (int64_t r = row_end - 1; r >= row; --r)
+    if (ranges.begin[static_cast<size_t>(r)] < ranges.end[static_cast<size_t>(r)]) {
+      end = ranges.end[static_cast<size_t>(r)];
+      break;
+    }
+  if (begin >= end) return {};
+  if (keys.sparse.dense()) return {{begin, end}};
+  const int64_t block = keys.sparse.block_tokens;
+  std::vector<RowRange> intervals;
+  for (int64_t j = begin / block; j * block < end; ++j) {
+    bool kept = false;
+    for (int64_t i = row / block; i * block < row_end && !kept; ++i)
+      kept = keys.sparse.keeps(i, j, keys.causality);
+    if (!kept) continue;
+    const int64_t from = std::max(begin, j * block), to = std::min(end, (j + 1) * block);
+    if (!intervals.empty() && intervals.back().end == from)
+      intervals.back().end = to;
+    else
+      intervals.push_back({from, to});
+  }
+  return intervals;
+}
+
+}  // namespace trireme

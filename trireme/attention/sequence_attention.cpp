@@ -1,0 +1,67 @@
+#include "trireme/attention/sequence_attention.h"
+
+#include "trireme/attention/gathered_keys.h"
+#include "trireme/attention/ring_attention.h"
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+namespace {
+
+class WholeSequence final : public SequenceAttention {
+ public:
+  explicit WholeSequence(LocalAttention& local) : local_(local) {}
+  std::string name() const override { return local_.name(); }
+  int place() const override { return 0; }
+  AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const SequenceSpec& spec) override {
+    return local_.forward(q, k, v, local_spec(spec));
+  }
+  AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
+                              const at::Tensor& v, const AttentionOutput& saved,
+                              const SequenceSpec& spec) override {
+    AttentionSpec local = local_spec(spec);
+    local.results = spec.gradients;
+    return local_.backward(d_o, q, k, v, saved, local);
+  }
+
+ private:
+  static AttentionSpec local_spec(const SequenceSpec& spec) {
+    TRIREME_ASSERT(spec.mask != nullptr && spec.mask->keys.size() == 1 && spec.layout.ring == 1,
+                   "a mask for another way of attention");
+    return {spec.scale, spec.mask->keys.front(), spec.kv_of_query};
+  }
+  LocalAttention& local_;
+};
+
+}  // namespace
+
+SequenceMask make_sequence_mask(const LayerMask& mask, const std::vector<Documents>& documents,
+                                const SampleLayout& layout, int place, RingMethod method) {
+  const TokenSpans queries = layout.ring_spans(place);
+  SequenceMask result;
+  if (layout.ring == 1 || method == RingMethod::gather) {
+    const TokenSpans whole = SampleLayout{layout.tokens}.ring_spans(0);
+    result.keys.push_back(visible_keys(mask, documents, layout.tokens, queries, whole));
+    return result;
+  }
+  result.keys.reserve(static_cast<size_t>(layout.ring));
+  for (int owner = 0; owner < layout.ring; ++owner)
+    result.keys.push_back(visible_keys(mask, documents, layout.tokens, queries, layout.ring_spans(owner)));
+  return result;
+}
+
+std::unique_ptr<SequenceAttention> make_sequence_attention(RingMethod method, Group& ring,
+                                                           LocalAttention& local) {
+  if (ring.size() == 1) return std::make_unique<WholeSequence>(local);
+  if (method == RingMethod::gather) return std::make_unique<GatheredKeys>(ring, local);
+  return std::make_unique<RingAttention>(ring, local);
+}
+
+RingMethod parse_ring_method(const std::string& text) {
+  if (text == "ring") return RingMethod::ring;
+  if (text == "gather") return RingMethod::gather;
+  throw ConfigError(cat("--ring_method: '", text, "' is unknown; expected ring or gather"));
+}
+
+}  // namespace trireme

@@ -1,0 +1,64 @@
+// Attention of this rank's queries over every key of the sample, wherever it lies: what stands between Ulysses' two
+// exchanges. Three ways to it:
+//
+//   alone    R = 1: the rank holds the whole sequence of its heads, and the local kernel does all
+//   ring     keys and values travel round the R ring places while each computes (ring_attention.h)
+//   gather   all keys and values are gathered first (gathered_keys.h)
+//
+//   forward    q_BnHD, k_BnKD, v_BnKD                        -> o_BnHD, lse_BHn
+//   backward   do_BnHD, q_BnHD, k_BnKD, v_BnKD, o, lse       -> dq_BnHD, dk_BnKD, dv_BnKD
+//
+// n tokens of this ring place, H and K this rank's query and key/value heads.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/attention/local_attention.h"
+#include "trireme/attention/mask.h"
+#include "trireme/base/sample_layout.h"
+#include "trireme/comm/group.h"
+
+namespace trireme {
+
+enum class RingMethod { ring, gather };
+
+// What one layer's mask is for the queries of one ring place. Computed once a step for all layers alike.
+struct SequenceMask {
+  // Of the keys of ring place p; with RingMethod::gather, or one place, a single entry: all keys.
+  std::vector<std::shared_ptr<const VisibleKeys>> keys;
+};
+
+SequenceMask make_sequence_mask(const LayerMask& mask, const std::vector<Documents>& documents,
+                                const SampleLayout& layout, int place, RingMethod method);
+
+struct SequenceSpec {
+  double scale = 1;
+  std::vector<int> kv_of_query;  // as in AttentionSpec
+  SampleLayout layout;
+  std::shared_ptr<const SequenceMask> mask;
+  ResultDtype gradients = ResultDtype::of_input;  // of backward: fp32 where they are parts of a sum
+};
+
+class SequenceAttention {
+ public:
+  virtual ~SequenceAttention() = default;
+  virtual std::string name() const = 0;
+  virtual int place() const = 0;  // this rank's, of layout.ring
+  // Both collective over the ring.
+  virtual AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const SequenceSpec& spec) = 0;
+  virtual AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
+                                      const at::Tensor& v, const AttentionOutput& saved,
+                                      const SequenceSpec& spec) = 0;
+};
+
+// `ring` of one rank: the local kernel alone. Neither is owned.
+std::unique_ptr<SequenceAttention> make_sequence_attention(RingMethod method, Group& ring,
+                                                           LocalAttention& local);
+
+// "ring", "gather"; ConfigError otherwise.
+RingMethod parse_ring_method(const std::string& text);
+
+}  // namespace trireme

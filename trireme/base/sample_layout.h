@@ -1,0 +1,48 @@
+// Which tokens of a sample lie on which of the U x R ranks that share it: U Ulysses ranks (neighbours) in each of R
+// ring places.
+//
+//   R = 1     contiguous shares: rank u holds share u of U
+//   R > 1     zig-zag: the sample is cut into 2R chunks, and ring place r holds chunks r and 2R - 1 - r, so that
+//             causal attention is equal work for all; its U ranks hold contiguous shares of the two together
+//
+//   U = 1, R = 2:   rank 0  [0 . . 3]   rank 1  [. 1 2 .]
+//
+// Shares and chunks differ by at most one token, so any length fits any number of ranks without padding. The
+// order is that of Llama 3 (arXiv 2407.21783, section 3.3.2). No torch here.
+#pragma once
+
+#include <cstdint>
+
+#include "trireme/base/sequence_layout.h"
+#include "trireme/base/token_span.h"
+
+namespace trireme {
+
+struct SampleLayout {
+  int64_t tokens = 0;  // S
+  int ulysses = 1;     // U
+  int ring = 1;        // R
+
+  int ranks() const { return ulysses * ring; }
+  int ring_place(int rank) const { return rank / ulysses; }
+  int ulysses_place(int rank) const { return rank % ulysses; }
+
+  // What the Ulysses ranks of one ring place hold together.
+  TokenSpans ring_spans(int place) const;
+  int64_t ring_tokens(int place) const { return size_of(ring_spans(place)); }
+  // How they share it: tokens are counted along ring_spans.
+  SequenceLayout within(int place) const { return {ring_tokens(place), ulysses}; }
+
+  // What one rank holds, in the order in which it holds it; no span is empty.
+  TokenSpans spans(int rank) const;
+  int64_t size(int rank) const { return within(ring_place(rank)).size(ulysses_place(rank)); }
+
+  // Every rank holds as many tokens as any other.
+  bool divisible() const { return tokens % unit() == 0; }
+  // The lengths that are divisible are its multiples.
+  int64_t unit() const { return ring == 1 ? ulysses : int64_t{2} * ulysses * ring; }
+
+  bool operator==(const SampleLayout&) const = default;
+};
+
+}  // namespace trireme

@@ -1,0 +1,288 @@
+#include "trireme/cli/bench_comm.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <numeric>
+#include <sstream>
+
+#include <ATen/Parallel.h>
+#include <c10/core/DeviceGuard.h>
+
+#include "trireme/base/error.h"
+#include "trireme/cli/bench.h"
+#include "trireme/cli/bench_comm_report.h"
+#include "trireme/cli/engine_flags.h"
+#include "trireme/cli/model_directory.h"
+#include "trireme/comm/thread_world.h"
+#include "trireme/measure/exchange_rate.h"
+#include "trireme/measure/link_rate.h"
+#include "trireme/model/model_config.h"
+
+namespace trireme {
+namespace {
+
+struct CommFlags {
+  std::string model;
+  int64_t heads = 8, kv_heads = 4, head_dim = 64;
+  int64_t tokens = 2048, batch = 1;
+  std::string methods;
+  int64_t ulysses = 0, ring = 0;  // of the hybrid; 0: not given
+  std::string ring_method = "ring";
+  std::string dtype = "fp32";
+  int64_t head_chunks = 1, repeats = 5, ranks_as_threads = 0;
+  bool json = false;
+  EngineFlags engine;
+};
+
+// Worlds of several sizes where ranks are threads; under a launcher, or alone, the one that was started.
+class Worlds {
+ public:
+  Worlds(const RankPlace& place, const EngineOptions& options, const CommFlags& flags, bool threads)
+      : timeout_(flags.engine.ddp_timeout) {
+    if (threads)
+      threads_ = static_cast<int>(flags.ranks_as_threads);
+    else
+      world_ = join_run(place, options, flags.engine.ddp_timeout);
+  }
+  bool threads() const { return threads_ > 0; }
+  int ranks() const { return threads() ? threads_ : world_->size(); }
+  bool can_start(int ranks) const { return threads() || ranks == world_->size(); }
+  void run(int ranks, const std::function<void(World&)>& body) const {
+    if (threads())
+      run_ranks_as_threads(ranks, body, timeout_);
+    else
+      body(*world_);
+  }
+
+ private:
+  std::chrono::seconds timeout_;
+  int threads_ = 0;
+  std::unique_ptr<World> world_;
+};
+
+at::ScalarType scalar_type(const std::string& dtype) {
+  if (dtype == "bf16") return at::kBFloat16;
+  return dtype == "fp16" ? at::kHalf : at::kFloat;
+}
+
+void take_model(const OptionParser& parser, const CommFlags& flags, ExchangeRateOptions& options) {
+  options.heads = flags.heads;
+  options.kv_heads = flags.kv_heads;
+  options.head_dim = flags.head_dim;
+  options.hidden = flags.heads * flags.head_dim;
+  if (!parser.given("model_name_or_path")) return;
+  for (const char* flag : {"heads", "kv_heads", "head_dim"})
+    if (parser.given(flag))
+      throw ConfigError(
+          cat("--", flag, " and --model_name_or_path contradict each other: give the model, or its sizes"));
+  const ModelConfig config = read_model_config(find_model_directory(flags.model));
+  options.heads = config.num_attention_heads;
+  options.kv_heads = config.num_key_value_heads;
+  options.head_dim = config.head_dim;
+  options.hidden = config.hidden_size;
+}
+
+ExchangeRateOptions options_of(const OptionParser& parser, const CommFlags& flags,
+                               const EngineOptions& engine, int ranks) {
+  for (const auto& [flag, value] : {std::pair{"heads", flags.heads},
+                                    {"kv_heads", flags.kv_heads},
+                                    {"head_dim", flags.head_dim},
+                                    {"batch", flags.batch},
+                                    {"head_chunks", flags.head_chunks},
+                                    {"repeats", flags.repeats}})
+    if (value < 1) throw ConfigError(cat("--", flag, " is ", value, "; expected 1 or more"));
+  if (flags.tokens < ranks)
+    throw ConfigError(
+        cat("--tokens ", flags.tokens, " over ", ranks, " ranks: expected one token a rank or more"));
+  ExchangeRateOptions options;
+  take_model(parser, flags, options);
+  share_heads(options.heads, options.kv_heads, 1);  // refuses heads that do not divide
+  options.batch = flags.batch;
+  options.tokens = flags.tokens;
+  options.dtype = scalar_type(flags.dtype);
+  options.device = engine.device;
+  options.attention = engine.attention;
+  options.head_chunks = static_cast<int>(flags.head_chunks);
+  options.repeats = flags.repeats;
+  return options;
+}
+
+// U of the hybrid; 0 where these ranks have none of both kinds and none was asked for.
+int hybrid_ulysses(const CommFlags& flags, int ranks, int64_t query_heads) {
+  if (flags.ulysses == 0 && flags.ring == 0) return most_hybrid_ulysses(ranks, query_heads);
+  const int64_t ulysses = flags.ulysses > 0 ? flags.ulysses : ranks / flags.ring;
+  const int64_t ring = flags.ring > 0 ? flags.ring : ranks / flags.ulysses;
+  if (ulysses * ring != ranks) {
+    std::string pairs;
+    for (int u = 1; u <= ranks; ++u)
+      if (ranks % u == 0) pairs += cat(pairs.empty() ? "" : ", ", u, " x ", ranks / u);
+    throw ConfigError(cat("the hybrid's --ulysses ", ulysses, " x --ring ", ring, " are not the ", ranks,
+                          " ranks; they may be ", pairs));
+  }
+  return static_cast<int>(ulysses);
+}
+
+struct Choice {
+  std::vector<MethodShape> shapes;
+  std::vector<std::string> left_out;
+  int hybrid_ulysses = 1;
+};
+
+// All methods that the ranks have, or those that were asked for, which they must have.
+Choice choose_methods(const OptionParser& parser, const CommFlags& flags, int ranks, int64_t query_heads) {
+  std::vector<ExchangeMethod> methods;
+  const bool asked = parser.given("methods");
+  if (asked) {
+    std::istringstream words(flags.methods);
+    for (std::string word; std::getline(words, word, ',');) methods.push_back(parse_exchange_method(word));
+    if (methods.empty())
+      throw ConfigError("--methods is empty; expected some of ulysses,ring,gather,hybrid,megatron");
+  } else {
+    methods.assign(std::begin(kAllExchangeMethods), std::end(kAllExchangeMethods));
+  }
+  const bool hybrid = std::find(methods.begin(), methods.end(), ExchangeMethod::hybrid) != methods.end();
+  for (const char* flag : {"ulysses", "ring", "ring_method"})
+    if (parser.given(flag) && !hybrid)
+      throw ConfigError(cat("--", flag, " is the hybrid's, which --methods ", flags.methods, " leaves out"));
+
+  Choice choice;
+  for (const ExchangeMethod method : methods) {
+    std::string missing;
+    if (method == ExchangeMethod::hybrid) {
+      const int ulysses = hybrid_ulysses(flags, ranks, query_heads);
+      if (ulysses == 0)
+        missing = cat(ranks, " ranks are no product U x R of two factors above 1, U of them at most ",
+                      query_heads, " heads");
+      else
+        choice.hybrid_ulysses = ulysses;
+    }
+    const MethodShape shape =
+        shape_over(method, ranks, choice.hybrid_ulysses, parse_ring_method(flags.ring_method));
+    if (missing.empty() && shape.ulysses > query_heads)
+      missing = cat(query_heads, " query heads for ", shape.ulysses, " ranks that share them");
+    if (missing.empty())
+      choice.shapes.push_back(shape);
+    else if (asked || (method == ExchangeMethod::hybrid && flags.ulysses + flags.ring > 0))
+      throw ConfigError(
+          cat("--methods ", name_of(method), ": ", missing, "; leave it out, or change the ranks"));
+    else
+      choice.left_out.push_back(cat(name_of(method), " (", missing, ")"));
+  }
+  return choice;
+}
+
+void measure_methods(const Worlds& worlds, const Choice& choice, CommReport& report) {
+  worlds.run(report.ranks, [&](World& world) {
+    std::vector<int> all(static_cast<size_t>(world.size()));
+    std::iota(all.begin(), all.end(), 0);
+    const auto group = world.make_group("link", {all});
+    const LinkRate link =
+        measure_link_rate(*group, report.options.device, std::max<int64_t>(7, report.options.repeats));
+    std::vector<ExchangeRate> rates;
+    rates.reserve(choice.shapes.size());
+    for (const MethodShape& shape : choice.shapes)
+      rates.push_back(measure_exchange_rate(world, shape, report.options));
+    if (world.rank() != 0) return;
+    report.link = link;
+    report.methods = rates;
+  });
+}
+
+// Tokens of a rank stay those of the run; 1, 2, 4, ... ranks, and the run's own number.
+std::vector<WeakScalingRow> weak_scaling(const Worlds& worlds, const Choice& choice,
+                                         const CommReport& report) {
+  const int64_t tokens_of_rank = (report.options.tokens + report.ranks - 1) / report.ranks;
+  std::vector<int> sizes;
+  for (int ranks = 1; ranks < report.ranks; ranks *= 2) sizes.push_back(ranks);
+  sizes.push_back(report.ranks);
+  std::vector<WeakScalingRow> rows;
+  rows.reserve(sizes.size());
+  for (const int ranks : sizes) {
+    ExchangeRateOptions options = report.options;
+    options.tokens = tokens_of_rank * ranks;
+    options.repeats = 1;
+    std::vector<MethodShape> shapes;
+    shapes.reserve(choice.shapes.size());
+    for (const MethodShape& shape : choice.shapes)
+      shapes.push_back(shape_over(shape.method, ranks, choice.hybrid_ulysses, shape.ring_method));
+    WeakScalingRow row{ranks, options.tokens, worlds.can_start(ranks), {}};
+    if (row.measured)
+      worlds.run(ranks, [&](World& world) {
+        for (const MethodShape& shape : shapes) {
+          const ExchangeRate rate = measure_exchange_rate(world, shape, options);
+          if (world.rank() == 0) row.sent.push_back(rate.most_sent);
+        }
+      });
+    else
+      for (const MethodShape& shape : shapes) row.sent.push_back(most_formula_bytes(shape, options));
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace
+
+int run_bench_comm(const std::vector<std::string>& arguments) {
+  CommFlags flags;
+  OptionParser parser(
+      "bench comm",
+      "Counts and times the exchanges of one layer, forward and backward: Ulysses, ring, key/value "
+      "gather, their hybrid, Megatron-style sequence parallelism; each beside its formula.");
+  parser.text("model_name_or_path", flags.model,
+              "model folder, or org/name in the Hugging Face cache: its heads");
+  parser.count("heads", flags.heads, "query heads, where no model is given");
+  parser.count("kv_heads", flags.kv_heads, "key/value heads");
+  parser.count("head_dim", flags.head_dim, "width of a head");
+  parser.count("tokens", flags.tokens, "tokens of a sample, over all ranks; takes 16k");
+  parser.count("batch", flags.batch, "samples");
+  parser.text("methods", flags.methods,
+              "some of ulysses,ring,gather,hybrid,megatron; not given: all that the ranks and heads allow");
+  parser.count("ulysses", flags.ulysses, "of the hybrid; 0: as many as can be");
+  parser.count("ring", flags.ring, "of the hybrid; 0: the rest of the ranks");
+  parser.choice("ring_method", flags.ring_method, {"ring", "gather"}, "between the hybrid's ring places");
+  parser.count("head_chunks", flags.head_chunks, "rounds of heads, all but megatron's");
+  parser.choice("dtype", flags.dtype, {"fp32", "bf16", "fp16"}, "of what travels and is computed");
+  parser.count("repeats", flags.repeats, "measured repetitions, after one that warms up");
+  parser.count("ranks_as_threads", flags.ranks_as_threads, "ranks within this process");
+  parser.choice("device", flags.engine.device, {"auto", "cpu", "cuda"}, "where to compute");
+  parser.choice("attention", flags.engine.attention, {"auto", "flash", "cudnn", "reference"},
+                "attention kernel");
+  parser.count("threads", flags.engine.threads,
+               "threads of this process; 0: OMP_NUM_THREADS, else cores / ranks here");
+  parser.count("ddp_timeout", flags.engine.ddp_timeout, "seconds to wait for another rank");
+  parser.flag("json", flags.json, "print one line of JSON");
+  if (!parser.parse(arguments)) return 0;
+
+  const RankPlace place = place_from_environment();
+  const bool threads = parser.given("ranks_as_threads");
+  if (threads && place.size > 1)
+    throw ConfigError("--ranks_as_threads runs all ranks in one process; do not give it under a launcher");
+  if (threads && flags.ranks_as_threads < 1) throw ConfigError("--ranks_as_threads is 0; expected 1 or more");
+  const EngineOptions engine = flags.engine.resolve(place, {});
+  const c10::DeviceGuard guard(engine.device);
+
+  CommReport report;
+  report.threads = threads;
+  report.ranks = threads ? static_cast<int>(flags.ranks_as_threads) : place.size;
+  report.options = options_of(parser, flags, engine, report.ranks);
+  const Choice choice = choose_methods(parser, flags, report.ranks, report.options.heads);
+  report.left_out = choice.left_out;
+  const Worlds worlds(place, engine, flags, threads);
+  measure_methods(worlds, choice, report);
+  if (report.ranks > 1) report.weak_scaling = weak_scaling(worlds, choice, report);
+  if (place.rank != 0) return 0;
+  if (!flags.json) {
+    std::cout << text_of(report) << std::flush;
+    return 0;
+  }
+  Json line = json_of(report);
+  line["threads"] = at::get_num_threads();
+  line["machine"] = benchmarked_machine();
+  std::cout << line.dump() << std::endl;
+  return 0;
+}
+
+}  // namespace trireme

@@ -1,0 +1,30 @@
+#include "trireme/data/held_out_split.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+TokenSpan whole_set(const IndexedDataset& dataset) {
+  return {0, dataset.tokens()};
+}
+
+HeldOutSplit split_held_out(const IndexedDataset& dataset, double fraction) {
+  if (!(fraction > 0 && fraction < 1))
+    throw ConfigError(cat("the held-out fraction is ", fraction, "; expected a number between 0 and 1"));
+  const int64_t all = dataset.tokens();
+  const auto wanted = std::clamp<int64_t>(all - std::llround(static_cast<double>(all) * fraction), 1,
+                                          std::max<int64_t>(1, all - 1));
+  const int64_t document = dataset.document_of(wanted);
+  const int64_t before = dataset.document_begin(document), after = dataset.document_begin(document + 1);
+  int64_t cut = wanted;  // inside the set's only document
+  if (before > 0 && (after == all || wanted - before <= after - wanted))
+    cut = before;
+  else if (after < all)
+    cut = after;
+  return {{0, cut}, {cut, all}};
+}
+
+}  // namespace trireme

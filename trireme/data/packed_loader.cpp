@@ -1,0 +1,85 @@
+#include "trireme/data/packed_loader.h"
+
+#include <utility>
+#include <vector>
+
+#include "trireme/base/error.h"
+#include "trireme/data/sample_order.h"
+
+namespace trireme {
+
+PackedLoader::PackedLoader(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range,
+                           const LoaderOptions& options)
+    : reader_(std::move(dataset), range, options) {}
+
+int64_t PackedLoader::rows_per_step() const {
+  const LoaderOptions& options = reader_.options();
+  return options.batch_size * options.accumulation_steps * options.dp_size;
+}
+
+int64_t PackedLoader::steps_per_epoch() const {
+  return (rows() + rows_per_step() - 1) / rows_per_step();
+}
+
+double PackedLoader::epochs_done() const {
+  return static_cast<double>(epoch_) + static_cast<double>(row_) / static_cast<double>(rows());
+}
+
+StepBatches PackedLoader::next() {
+  const LoaderOptions& options = reader_.options();
+  StepBatches step;
+  step.reserve(static_cast<size_t>(options.accumulation_steps));
+  std::vector<RowOfEpoch> mine;
+  mine.reserve(static_cast<size_t>(options.batch_size));
+  for (int64_t micro = 0; micro < options.accumulation_steps; ++micro) {
+    for (int dp = 0; dp < options.dp_size; ++dp) {
+      for (int64_t b = 0; b < options.batch_size; ++b) {
+        if (dp == options.dp_index)
+          mine.push_back({options.shuffle ? SampleOrder(rows(), options.seed, epoch_)[row_] : row_, epoch_});
+        if (++row_ == rows()) {
+          row_ = 0;
+          ++epoch_;
+        }
+      }
+    }
+    step.push_back(reader_.read(mine));
+    mine.clear();
+  }
+  return step;
+}
+
+Json PackedLoader::state() const {
+  const LoaderOptions& options = reader_.options();
+  return {{"epoch", epoch_},
+          {"row", row_},
+          {"set_tokens", reader_.dataset().tokens()},
+          {"range_begin", reader_.range().begin},
+          {"range_end", reader_.range().end},
+          {"packing", name_of(options.packing)},
+          {"sequence_tokens", options.sequence_tokens},
+          {"seed", options.seed},
+          {"shuffle", options.shuffle}};
+}
+
+void PackedLoader::restore(const Json& state) {
+  const Json own = this->state();
+  for (const auto& [key, value] : own.items()) {
+    if (!state.is_object() || !state.contains(key))
+      throw DataError(cat("the saved state of the data loader has no \"", key, "\""));
+    if (key == "epoch" || key == "row") {
+      if (!state[key].is_number_integer() || state[key].get<int64_t>() < 0)
+        throw DataError(cat("the saved state of the data loader has ", key, " ", state[key].dump()));
+    } else if (state[key] != value) {
+      throw DataError(cat("the saved state of the data loader has ", key, " ", state[key].dump(),
+                          ", this run has ", value.dump(),
+                          ": resume with the same data and options, or start a new run"));
+    }
+  }
+  if (state["row"].get<int64_t>() >= rows())
+    throw DataError(
+        cat("the saved state of the data loader is at row ", state["row"].dump(), " of ", rows()));
+  epoch_ = state["epoch"].get<int64_t>();
+  row_ = state["row"].get<int64_t>();
+}
+
+}  // namespace trireme

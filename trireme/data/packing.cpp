@@ -1,0 +1,141 @@
+#include "trireme/data/packing.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+#include "trireme/data/token_batch.h"
+
+namespace trireme {
+
+const std::vector<std::string>& packing_names() {
+  static const std::vector<std::string> kNames{"concat", "documents", "none"};
+  return kNames;
+}
+
+const char* name_of(Packing packing) {
+  return packing_names().at(static_cast<size_t>(packing)).c_str();
+}
+
+Packing parse_packing(const std::string& text) {
+  for (const Packing packing : {Packing::concat, Packing::documents, Packing::none})
+    if (text == name_of(packing)) return packing;
+  throw ConfigError(cat("--packing: '", text,
+                        "' is unknown; expected documents (attention stays within each document), concat (it "
+                        "crosses them) or none (a document a row, padded)"));
+}
+
+PackedRows::PackedRows(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range, Packing packing,
+                       int64_t sequence_tokens, bool next_token_targets)
+    : dataset_(std::move(dataset)), range_(range), packing_(packing), sequence_tokens_(sequence_tokens) {
+  TRIREME_ASSERT(range.begin >= 0 && range.begin <= range.end && range.end <= dataset_->tokens(), "range [",
+                 range.begin, ", ", range.end, ") of ", dataset_->tokens(), " tokens");
+  TRIREME_ASSERT(sequence_tokens > 0, "rows of ", sequence_tokens, " tokens");
+  if (packing == Packing::none)
+    count_pieces(next_token_targets);
+  else
+    count_windows();
+}
+
+void PackedRows::count_windows() {
+  if (range_.size() <= sequence_tokens_)
+    throw DataError(cat(dataset_->path().string(), ": there are ", format_count(range_.size()),
+                        " tokens, but one window of ", format_count(sequence_tokens_), " needs ",
+                        format_count(sequence_tokens_ + 1),
+                        " (one more for the last target): give more data, a shorter sequence length, or "
+                        "--packing none, which pads"));
+  count_ = (range_.size() - 1) / sequence_tokens_;
+}
+
+void PackedRows::count_pieces(bool next_token_targets) {
+  int64_t documents = 0;
+  if (range_.size() > 0) {
+    first_document_ = dataset_->document_of(range_.begin);
+    documents = dataset_->document_of(range_.end - 1) + 1 - first_document_;
+  }
+  rows_before_.reserve(static_cast<size_t>(documents) + 1);
+  rows_before_.push_back(0);
+  for (int64_t i = 0; i < documents; ++i) {
+    const int64_t tokens = document_span(first_document_ + i).size();
+    const int64_t full = tokens / sequence_tokens_, rest = tokens % sequence_tokens_;
+    int64_t rows = full + (rest > 0 ? 1 : 0);
+    const int64_t last = rest > 0 ? rest : sequence_tokens_;
+    if (next_token_targets && rows > 0 && last == 1) --rows;
+    rows_before_.push_back(rows_before_.back() + rows);
+  }
+  count_ = rows_before_.back();
+  if (count_ == 0)
+    throw DataError(cat(dataset_->path().string(), ": none of ", format_count(documents),
+                        " documents has two tokens, so none has a target"));
+}
+
+TokenSpan PackedRows::document_span(int64_t document) const {
+  return {std::max(range_.begin, dataset_->document_begin(document)),
+          std::min(range_.end, dataset_->document_begin(document + 1))};
+}
+
+PackedRow PackedRows::row(int64_t index) const {
+  TRIREME_ASSERT(index >= 0 && index < count_, "row ", index, " of ", count_);
+  return packing_ == Packing::none ? piece(index) : window(index);
+}
+
+PackedRow PackedRows::window(int64_t index) const {
+  const int64_t begin = range_.begin + index * sequence_tokens_, end = begin + sequence_tokens_;
+  PackedRow row{{begin, end}, true, std::nullopt};
+  if (packing_ == Packing::concat) return row;
+  std::vector<int64_t> borders{0};
+  for (int64_t document = dataset_->document_of(begin) + 1;; ++document) {
+    const int64_t at = dataset_->document_begin(document);  // of the set's last one: its end
+    if (at >= end) {
+      row.goes_on = at > end;
+      break;
+    }
+    if (at - begin > borders.back()) borders.push_back(at - begin);  // some documents are empty
+  }
+  borders.push_back(sequence_tokens_);
+  row.documents.emplace(std::move(borders));
+  return row;
+}
+
+PackedRow PackedRows::piece(int64_t index) const {
+  const auto after = std::ranges::upper_bound(rows_before_, index);
+  const int64_t place = after - rows_before_.begin() - 1;
+  const TokenSpan document = document_span(first_document_ + place);
+  const int64_t begin =
+      document.begin + (index - rows_before_[static_cast<size_t>(place)]) * sequence_tokens_;
+  const int64_t end = std::min(begin + sequence_tokens_, document.end);
+  std::vector<int64_t> borders{0};
+  borders.reserve(static_cast<size_t>(sequence_tokens_ - (end - begin)) + 2);
+  for (int64_t border = end - begin; border <= sequence_tokens_; ++border) borders.push_back(border);
+  return {{begin, end}, end < document.end, Documents(std::move(borders))};
+}
+
+void read_row(const IndexedDataset& dataset, const PackedRow& row, const TokenSpans& spans,
+              int64_t vocab_size, int64_t pad, int64_t* tokens, int64_t* targets) {
+  const int64_t held = row.stream.size();
+  const int64_t with_next = row.goes_on ? held : held - 1;  // places whose next token is a target
+  for (const TokenSpan& span : spans) {
+    const int64_t begin = row.stream.begin + span.begin;
+    const auto read = [&](int64_t places, int64_t first, int64_t filling, int64_t* out) {
+      const int64_t count = std::clamp<int64_t>(places - span.begin, 0, span.size());
+      if (count > 0) dataset.read(first, count, out, vocab_size);
+      std::fill(out + count, out + span.size(), filling);
+    };
+    read(held, begin, pad, tokens);
+    // The last target may be another rank's first token; it is in the stream, so the shift needs no exchange.
+    read(with_next, begin + 1, kIgnoredLabel, targets);
+    if (row.documents) {
+      const std::vector<int64_t>& borders = row.documents->cu_seqlens();
+      // Between two documents of the row; its own ends are not borders.
+      const auto last = borders.end() - 1;
+      for (auto at = std::upper_bound(borders.begin() + 1, last, span.begin); at < last && *at <= span.end;
+           ++at)
+        targets[*at - 1 - span.begin] = kIgnoredLabel;
+    }
+    tokens += span.size();
+    targets += span.size();
+  }
+}
+
+}  // namespace trireme

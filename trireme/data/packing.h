@@ -1,0 +1,78 @@
+// How documents fill samples of S tokens. The stream is all documents of a set, one after another; a row is
+// one sample:
+//
+//   stream       a a a a b b b b b b b c c d d d d d e      S = 6
+//
+//   concat       a a a a b b | b b b b b c | c d d d d d                 attention crosses documents
+//   documents    a a a a b b | b b b b b c | c d d d d d                 the same windows; attention stays
+//                ~~~~~~~ ~~~   ~~~~~~~~~ ~   ~ ~~~~~~~~~                 within a document
+//   none         a a a a . . | b b b b b b | c c . . . . | d d d d d .   a document a row
+//
+// A document that a window's border cuts begins anew behind it; one that is longer than a row is cut in
+// pieces of S. The target of a token is the next of its document, also where that lies in the next window or
+// piece; the last token of a document has none (with concat, the next document's first token). Padding (.) is
+// a document of one token for each, so that nothing sees it, and has no target.
+//
+// The windows are the W = (N - 1) / S whole ones of N tokens that leave a token for the last target; what is
+// behind them is in no row. Nothing here is collective.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/base/documents.h"
+#include "trireme/base/token_span.h"
+#include "trireme/data/indexed_dataset.h"
+
+namespace trireme {
+
+enum class Packing { concat, documents, none };
+
+const std::vector<std::string>& packing_names();
+const char* name_of(Packing packing);
+Packing parse_packing(const std::string& text);  // "concat", "documents", "none"; ConfigError otherwise
+
+// What one sample of S tokens holds.
+struct PackedRow {
+  TokenSpan stream;                    // of the set, at most S tokens; padding follows
+  bool goes_on = false;                // the token after them is the target of the last of them
+  std::optional<Documents> documents;  // of all S tokens; none with concat
+};
+
+class PackedRows {
+ public:
+  // Rows of stretch `range` of the set's stream. `next_token_targets`: a row of one token that ends its
+  // document predicts nothing, and Packing::none leaves it out; false for masked tokens, which are their own
+  // targets. Throws DataError when there is no row.
+  PackedRows(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range, Packing packing,
+             int64_t sequence_tokens, bool next_token_targets);
+
+  int64_t count() const { return count_; }
+  PackedRow row(int64_t index) const;
+
+ private:
+  void count_windows();
+  void count_pieces(bool next_token_targets);
+  TokenSpan document_span(int64_t document) const;  // what of it is in the range
+  PackedRow window(int64_t index) const;
+  PackedRow piece(int64_t index) const;
+
+  std::shared_ptr<const IndexedDataset> dataset_;
+  TokenSpan range_;
+  Packing packing_;
+  int64_t sequence_tokens_ = 0;
+  int64_t count_ = 0;
+  // Packing::none: the rows before each document from the range's first on, and at the end all of them.
+  int64_t first_document_ = 0;
+  std::vector<int64_t> rows_before_;
+};
+
+// Tokens and targets at places `spans` of a row, as many of each as the spans hold. `vocab_size` as in
+// IndexedDataset::read; `pad` stands behind the row's tokens.
+void read_row(const IndexedDataset& dataset, const PackedRow& row, const TokenSpans& spans,
+              int64_t vocab_size, int64_t pad, int64_t* tokens, int64_t* targets);
+
+}  // namespace trireme

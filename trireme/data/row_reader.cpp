@@ -1,0 +1,76 @@
+#include "trireme/data/row_reader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+namespace {
+
+const LoaderOptions& checked(const LoaderOptions& o) {
+  const auto positive = [](int64_t value, const char* what) {
+    if (value < 1) throw ConfigError(cat(what, " is ", value, "; expected 1 or more"));
+  };
+  positive(o.sequence_tokens, "the sequence length");
+  positive(o.batch_size, "the batch size");
+  positive(o.accumulation_steps, "the number of accumulation steps");
+  positive(o.dp_size, "the number of data-parallel ranks");
+  positive(o.ulysses, "the Ulysses degree");
+  positive(o.ring, "the ring degree");
+  if (o.dp_index < 0 || o.dp_index >= o.dp_size)
+    throw ConfigError(cat("data-parallel index ", o.dp_index, " of ", o.dp_size, " ranks"));
+  const int ranks = o.layout().ranks();
+  if (o.sp_rank < 0 || o.sp_rank >= ranks)
+    throw ConfigError(cat("sequence-parallel rank ", o.sp_rank, " of ", ranks, " ranks"));
+  if (o.sequence_tokens < ranks)
+    throw ConfigError(cat("a sequence of ", o.sequence_tokens, " tokens is shorter than the ", ranks,
+                          " ranks that share it (--ulysses ", o.ulysses, " x --ring ", o.ring,
+                          "): let at most ", o.sequence_tokens,
+                          " ranks share a sequence, or take sequences of ", ranks, " tokens or more"));
+  return o;
+}
+
+}  // namespace
+
+RowReader::RowReader(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range,
+                     const LoaderOptions& options)
+    : dataset_(std::move(dataset)),
+      range_(range),
+      options_(checked(options)),
+      spans_(options_.layout().spans(options_.sp_rank)),
+      packed_(dataset_, range_, options_.packing, options_.sequence_tokens, !options_.masked_tokens) {}
+
+TokenBatch RowReader::read(const std::vector<RowOfEpoch>& rows) const {
+  TokenBatch batch;
+  batch.layout = options_.layout();
+  const auto count = static_cast<int64_t>(rows.size());
+  const int64_t slice = size_of(spans_);
+  batch.tokens = at::empty({count, slice}, at::kLong);
+  batch.targets = at::empty({count, slice}, at::kLong);
+  auto* tokens = batch.tokens.mutable_data_ptr<int64_t>();
+  auto* targets = batch.targets.mutable_data_ptr<int64_t>();
+  for (const RowOfEpoch& of_epoch : rows) {
+    PackedRow row = packed_.row(of_epoch.row);
+    read_row(*dataset_, row, spans_, options_.vocab_size, options_.pad_token_id, tokens, targets);
+    if (options_.masked_tokens) mask(row, of_epoch.epoch, tokens, targets);
+    if (row.documents) batch.documents.push_back(std::move(*row.documents));
+    tokens += slice;
+    targets += slice;
+  }
+  return batch;
+}
+
+void RowReader::mask(const PackedRow& row, int64_t epoch, int64_t* tokens, int64_t* targets) const {
+  for (const TokenSpan& span : spans_) {
+    // Chosen by the place in the stream, so that every split over ranks masks the same tokens; never padding.
+    const int64_t held = std::clamp<int64_t>(row.stream.size() - span.begin, 0, span.size());
+    if (held > 0)
+      mask_tokens(*options_.masked_tokens, epoch, row.stream.begin + span.begin, held, tokens, targets);
+    tokens += span.size();
+    targets += span.size();
+  }
+}
+
+}  // namespace trireme

@@ -1,0 +1,372 @@
+#include "trireme/measure/exchange_rate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <numeric>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "trireme/attention/ulysses.h"
+#include "trireme/base/error.h"
+#include "trireme/comm/collectives.h"
+#include "trireme/comm/mesh.h"
+#include "trireme/measure/megatron_exchanges.h"
+
+namespace trireme {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The host runs ahead of a GPU.
+void wait_for(at::Device device) {
+  if (device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  guard.getStream(device).synchronize();
+}
+
+int64_t hidden_of(const ExchangeRateOptions& options) {
+  return options.hidden > 0 ? options.hidden : options.heads * options.head_dim;
+}
+
+ExchangeExtents extents_of(const ExchangeRateOptions& options) {
+  return {.batch = options.batch,
+          .head_dim = options.head_dim,
+          .element_bytes = static_cast<int64_t>(c10::elementSize(options.dtype)),
+          .sum_bytes =
+              static_cast<int64_t>(c10::elementSize(options.dtype == at::kDouble ? at::kDouble : at::kFloat)),
+          .head_chunks = options.head_chunks};
+}
+
+SampleLayout layout_of(const MethodShape& shape, const ExchangeRateOptions& options) {
+  return {.tokens = options.tokens, .ulysses = shape.ulysses, .ring = shape.ring};
+}
+
+RingMethod ring_method_of(const MethodShape& shape) {
+  return shape.method == ExchangeMethod::gather ? RingMethod::gather : shape.ring_method;
+}
+
+// Random tensors, different on each rank.
+class Noise {
+ public:
+  Noise(const ExchangeRateOptions& options, int rank)
+      : options_(options),
+        generator_(at::detail::createCPUGenerator(options.seed * 1000003 + static_cast<uint64_t>(rank))) {}
+  at::Tensor operator()(const std::vector<int64_t>& sizes) {
+    return at::randn(sizes, generator_, at::TensorOptions().dtype(at::kFloat))
+        .to(at::TensorOptions(options_.device).dtype(options_.dtype));
+  }
+
+ private:
+  const ExchangeRateOptions& options_;
+  at::Generator generator_;
+};
+
+// On a GPU an exchange goes on after the call that began it, and is over where attention needs what it
+// brings: so long the stream is waited for before attention is started, and that counts as exchange.
+class AwaitedAttention : public LocalAttention {
+ public:
+  AwaitedAttention(std::unique_ptr<LocalAttention> inner, at::Device device)
+      : inner_(std::move(inner)), device_(device) {}
+
+  std::string name() const override { return inner_->name(); }
+  AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const AttentionSpec& spec) override {
+    await_exchanges();
+    AttentionOutput out = inner_->forward(q, k, v, spec);
+    wait_for(device_);
+    return out;
+  }
+  AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
+                              const at::Tensor& v, const AttentionOutput& saved,
+                              const AttentionSpec& spec) override {
+    await_exchanges();
+    AttentionGradients gradients = inner_->backward(d_o, q, k, v, saved, spec);
+    wait_for(device_);
+    return gradients;
+  }
+
+  void await_exchanges() {
+    if (device_.is_cpu()) return;
+    const double begin = now_seconds();
+    wait_for(device_);
+    seconds_ += now_seconds() - begin;
+  }
+  double seconds() const { return seconds_; }
+
+ private:
+  std::unique_ptr<LocalAttention> inner_;
+  at::Device device_;
+  double seconds_ = 0;
+};
+
+// One method on one rank, with the tensors that it works on.
+class MeasuredLayer {
+ public:
+  virtual ~MeasuredLayer() = default;
+  virtual void forward() = 0;
+  virtual void backward() = 0;
+};
+
+class SequenceParallelLayer : public MeasuredLayer {
+ public:
+  SequenceParallelLayer(const Mesh& mesh, const MethodShape& shape, const ExchangeRateOptions& options,
+                        LocalAttention& local)
+      : heads_(share_heads(options.heads, options.kv_heads, shape.ulysses)),
+        attention_(make_sequence_attention(ring_method_of(shape), *mesh.ring, local)),
+        over_{*mesh.ulysses, *attention_, options.head_chunks} {
+    const int rank = mesh.sp->rank();
+    spec_.scale = 1 / std::sqrt(static_cast<double>(options.head_dim));
+    spec_.layout = layout_of(shape, options);
+    spec_.mask = std::make_shared<const SequenceMask>(
+        make_sequence_mask({}, {}, spec_.layout, spec_.layout.ring_place(rank), ring_method_of(shape)));
+    Noise noise(options, rank);
+    const int64_t tokens = spec_.layout.size(rank);
+    qkv_ = noise({options.batch, tokens, options.heads + 2 * options.kv_heads, options.head_dim});
+    d_o_ = noise({options.batch, tokens, options.heads, options.head_dim});
+  }
+
+  void forward() override { saved_ = ulysses_attention_forward(over_, heads_, spec_, qkv_); }
+  void backward() override {
+    ulysses_attention_backward(over_, heads_, spec_, d_o_, qkv_, saved_);
+    saved_ = {};
+  }
+
+ private:
+  HeadShares heads_;
+  std::unique_ptr<SequenceAttention> attention_;
+  ShardedAttention over_;
+  SequenceSpec spec_;
+  at::Tensor qkv_, d_o_;
+  UlyssesAttention saved_;
+};
+
+class MegatronLayer : public MeasuredLayer {
+ public:
+  MegatronLayer(const Mesh& mesh, const ExchangeRateOptions& options, LocalAttention& local)
+      : group_(*mesh.sp), layout_{options.tokens, mesh.sp->size()}, local_(local) {
+    const HeadShares heads = share_heads(options.heads, options.kv_heads, group_.size());
+    const int rank = group_.rank();
+    const int64_t query = heads.query.at(static_cast<size_t>(rank)).size();
+    const int64_t key_value = heads.key_value.at(static_cast<size_t>(rank)).size();
+    spec_.scale = 1 / std::sqrt(static_cast<double>(options.head_dim));
+    spec_.keys = causal_keys(options.tokens);
+    spec_.kv_of_query = heads.kv_of_query(rank);
+    Noise noise(options, rank);
+    q_ = noise({options.batch, options.tokens, query, options.head_dim});
+    k_ = noise({options.batch, options.tokens, key_value, options.head_dim});
+    v_ = noise(k_.sizes().vec());
+    d_o_ = noise(q_.sizes().vec());
+    x_ = noise({layout_.size(rank), options.batch, hidden_of(options)});
+    dz_ = noise(x_.sizes().vec());
+    // The heads are those of a projection that is left out, and so is what would follow: the parts that
+    // travel are as large as they would be, and have x's values.
+    blocks_.attention.forward = [this](const at::Tensor& x) {
+      saved_attention_ = local_.forward(q_, k_, v_, spec_);
+      return x;
+    };
+    blocks_.attention.backward = [this](const at::Tensor& /*x*/, const at::Tensor& d_out) {
+      local_.backward(d_o_, q_, k_, v_, saved_attention_, spec_);
+      return d_out;
+    };
+    blocks_.mlp.forward = [](const at::Tensor& x) { return x; };
+    blocks_.mlp.backward = [](const at::Tensor& /*x*/, const at::Tensor& d_out) { return d_out; };
+  }
+
+  void forward() override { saved_ = megatron_layer_forward(group_, layout_, blocks_, x_).saved; }
+  void backward() override {
+    megatron_layer_backward(group_, layout_, blocks_, dz_, saved_);
+    saved_ = {};
+    saved_attention_ = {};
+  }
+
+ private:
+  Group& group_;
+  SequenceLayout layout_;
+  LocalAttention& local_;
+  MegatronBlocks blocks_;
+  AttentionSpec spec_;
+  at::Tensor q_, k_, v_, d_o_, x_, dz_;
+  AttentionOutput saved_attention_;
+  MegatronSaved saved_;
+};
+
+// What this rank sent since the counters were last read, over the groups that a layer exchanges in.
+Traffic take_traffic(const Mesh& mesh) {
+  Traffic sum;
+  for (Group* group : {mesh.sp.get(), mesh.ring.get(), mesh.ulysses.get()}) {
+    for (const auto& [name, traffic] : group->traffic()) {
+      sum.calls += traffic.calls;
+      sum.sent_bytes += traffic.sent_bytes;
+      sum.seconds += traffic.seconds;
+    }
+    group->reset_traffic();
+  }
+  return sum;
+}
+
+std::vector<double> largest_of_ranks(Group& group, const std::vector<double>& values, at::Device device) {
+  at::Tensor most = at::tensor(values, at::kDouble).to(device);
+  all_reduce_max(group, most);
+  most = most.to(at::kCPU).contiguous();
+  const double* data = most.const_data_ptr<double>();
+  return {data, data + most.numel()};
+}
+
+void check_options(const World& world, const MethodShape& shape, const ExchangeRateOptions& options) {
+  TRIREME_ASSERT(world.size() == shape.ranks(), "world of ", world.size(), " ranks for ",
+                 shape.description());
+  TRIREME_ASSERT(options.batch >= 1 && options.tokens >= 1 && options.head_dim >= 1 &&
+                     options.head_chunks >= 1 && options.repeats >= 1,
+                 "batch ", options.batch, ", tokens ", options.tokens, ", head_dim ", options.head_dim,
+                 ", head_chunks ", options.head_chunks, ", repeats ", options.repeats);
+}
+
+}  // namespace
+
+std::string name_of(ExchangeMethod method) {
+  switch (method) {
+    case ExchangeMethod::ulysses:
+      return "ulysses";
+    case ExchangeMethod::ring:
+      return "ring";
+    case ExchangeMethod::gather:
+      return "gather";
+    case ExchangeMethod::hybrid:
+      return "hybrid";
+    case ExchangeMethod::megatron:
+      return "megatron";
+  }
+  throw InternalError(cat("there is no exchange method ", static_cast<int>(method)));
+}
+
+ExchangeMethod parse_exchange_method(const std::string& text) {
+  std::string all;
+  for (const ExchangeMethod method : kAllExchangeMethods) {
+    if (name_of(method) == text) return method;
+    all += (all.empty() ? "" : ", ") + name_of(method);
+  }
+  throw ConfigError(cat("there is no exchange method '", text, "'; expected some of ", all));
+}
+
+std::string MethodShape::description() const {
+  if (method != ExchangeMethod::hybrid) return cat(name_of(method), " ", ranks());
+  return cat("hybrid ", ulysses, "x", ring, ring_method == RingMethod::gather ? " (gather)" : "");
+}
+
+MethodShape shape_over(ExchangeMethod method, int ranks, int hybrid_ulysses, RingMethod hybrid_ring_method) {
+  switch (method) {
+    case ExchangeMethod::ring:
+    case ExchangeMethod::gather:
+      return {method, 1, ranks};
+    case ExchangeMethod::hybrid: {
+      const int ulysses = std::gcd(ranks, hybrid_ulysses);
+      return {method, ulysses, ranks / ulysses, hybrid_ring_method};
+    }
+    case ExchangeMethod::ulysses:
+    case ExchangeMethod::megatron:
+      return {method, ranks, 1};
+  }
+  throw InternalError(cat("there is no exchange method ", static_cast<int>(method)));
+}
+
+int most_hybrid_ulysses(int ranks, int64_t query_heads) {
+  for (int ulysses = ranks / 2; ulysses > 1; --ulysses)
+    if (ranks % ulysses == 0 && ulysses <= query_heads) return ulysses;
+  return 0;
+}
+
+ExchangeBytes formula_bytes(const MethodShape& shape, const ExchangeRateOptions& options, int rank) {
+  const ExchangeExtents extents = extents_of(options);
+  const SampleLayout layout = layout_of(shape, options);
+  if (shape.method == ExchangeMethod::megatron)
+    return megatron_exchange_bytes(options.batch, hidden_of(options), extents.element_bytes,
+                                   {options.tokens, shape.ranks()}, rank);
+  const HeadShares heads = share_heads(options.heads, options.kv_heads, shape.ulysses);
+  const ExchangeBytes around = ring_method_of(shape) == RingMethod::gather
+                                   ? gather_exchange_bytes(extents, layout, heads, rank)
+                                   : ring_exchange_bytes(extents, layout, heads, rank);
+  return ulysses_exchange_bytes(extents, layout, heads, rank).layer() + around;
+}
+
+ExchangeBytes most_formula_bytes(const MethodShape& shape, const ExchangeRateOptions& options) {
+  ExchangeBytes most;
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    const ExchangeBytes one = formula_bytes(shape, options, rank);
+    most.forward = std::max(most.forward, one.forward);
+    most.backward = std::max(most.backward, one.backward);
+  }
+  return most;
+}
+
+void check_formula(const std::string& what, const ExchangeBytes& measured, const ExchangeBytes& formula) {
+  if (measured == formula) return;
+  throw InternalError(cat(what, ": sent ", measured.forward, " bytes forward and ", measured.backward,
+                          " backward, by formula ", formula.forward, " and ", formula.backward,
+                          " (trireme/attention/exchange_bytes.h)"));
+}
+
+Spread spread_of(std::vector<double> values) {
+  TRIREME_ASSERT(!values.empty(), "the spread of nothing");
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return {n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2, values.front(),
+          values.back()};
+}
+
+ExchangeRate measure_exchange_rate(World& world, const MethodShape& shape,
+                                   const ExchangeRateOptions& options) {
+  check_options(world, shape, options);
+  const at::NoGradGuard no_grad;
+  const bool megatron = shape.method == ExchangeMethod::megatron;
+  const Mesh mesh = make_mesh(world, {.ulysses = shape.ulysses, .ring = shape.ring});
+  AwaitedAttention local(make_local_attention(options.attention, options.device, options.dtype),
+                         options.device);
+  const std::unique_ptr<MeasuredLayer> layer =
+      megatron ? std::unique_ptr<MeasuredLayer>(std::make_unique<MegatronLayer>(mesh, options, local))
+               : std::make_unique<SequenceParallelLayer>(mesh, shape, options, local);
+
+  ExchangeRate rate;
+  rate.shape = shape;
+  const ExchangeBytes formula = formula_bytes(shape, options, mesh.sp->rank());
+  std::vector<double> layer_seconds, exchange_seconds;
+  for (int64_t repeat = -1; repeat < options.repeats; ++repeat) {  // the first one warms up
+    wait_for(options.device);
+    barrier(*mesh.all);
+    take_traffic(mesh);
+    const double begin = now_seconds(), awaited_before = local.seconds();
+    layer->forward();
+    const Traffic forward = take_traffic(mesh);
+    layer->backward();
+    local.await_exchanges();
+    const double end = now_seconds();
+    const Traffic backward = take_traffic(mesh);
+    rate.sent = {forward.sent_bytes, backward.sent_bytes};
+    rate.forward_calls = forward.calls;
+    rate.backward_calls = backward.calls;
+    check_formula(cat(shape.description(), ", rank ", mesh.sp->rank()), rate.sent, formula);
+    if (repeat < 0) continue;
+    layer_seconds.push_back(end - begin);
+    exchange_seconds.push_back(forward.seconds + backward.seconds + local.seconds() - awaited_before);
+  }
+
+  rate.layer_seconds = spread_of(largest_of_ranks(*mesh.all, layer_seconds, options.device));
+  rate.exchange_seconds = spread_of(largest_of_ranks(*mesh.all, exchange_seconds, options.device));
+  const std::vector<double> counts =
+      largest_of_ranks(*mesh.all,
+                       {static_cast<double>(rate.forward_calls), static_cast<double>(rate.backward_calls),
+                        static_cast<double>(rate.sent.forward), static_cast<double>(rate.sent.backward)},
+                       options.device);
+  rate.forward_calls = static_cast<int64_t>(counts[0]);
+  rate.backward_calls = static_cast<int64_t>(counts[1]);
+  rate.most_sent = {static_cast<int64_t>(counts[2]), static_cast<int64_t>(counts[3])};
+  rate.most_formula = most_formula_bytes(shape, options);
+  check_formula(shape.description() + ", the rank that sends most", rate.most_sent, rate.most_formula);
+  return rate;
+}
+
+}  // namespace trireme

@@ -1,0 +1,87 @@
+#include "trireme/measure/link_rate.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/collectives.h"
+
+namespace trireme {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Whole bytes to each other rank, none to itself.
+TimedExchange time_all_to_all(Group& group, at::Device device, int64_t sent_bytes, int64_t repeats) {
+  const int64_t each = std::max<int64_t>(1, sent_bytes / (group.size() - 1));
+  std::vector<int64_t> rows(static_cast<size_t>(group.size()), each);
+  rows.at(static_cast<size_t>(group.rank())) = 0;
+  const at::Tensor block = at::zeros({each * (group.size() - 1)}, at::TensorOptions(device).dtype(at::kByte));
+  std::vector<double> seconds;
+  seconds.reserve(static_cast<size_t>(repeats));
+  for (int64_t repeat = -1; repeat < repeats; ++repeat) {  // the first one warms up
+    barrier(group);
+    const double begin = now_seconds();
+    const at::Tensor received = all_to_all(group, block, rows, rows);
+    if (!device.is_cpu()) {
+      const c10::impl::VirtualGuardImpl guard(device.type());
+      guard.getStream(device).synchronize();
+    }
+    if (repeat >= 0) seconds.push_back(now_seconds() - begin);
+  }
+  at::Tensor slowest = at::tensor(seconds, at::kDouble).to(device);
+  all_reduce_max(group, slowest);
+  return {block.size(0), std::get<0>(slowest.to(at::kCPU).median(0)).item<double>()};
+}
+
+}  // namespace
+
+double LinkRate::seconds(int64_t calls, int64_t sent_bytes) const {
+  if (sent_bytes == 0) return 0;
+  return static_cast<double>(calls) * latency_seconds + static_cast<double>(sent_bytes) / bytes_per_second;
+}
+
+LinkRate fit_link_rate(std::vector<TimedExchange> timed) {
+  // Least squares of (a + b x - t) / t: weights 1 / t^2.
+  double w = 0, wx = 0, wxx = 0, wt = 0, wxt = 0;
+  int64_t least = 0, most = 0;
+  for (const TimedExchange& one : timed) {
+    TRIREME_ASSERT(one.sent_bytes > 0 && one.seconds > 0, one.sent_bytes, " bytes took ", one.seconds, " s");
+    least = least == 0 ? one.sent_bytes : std::min(least, one.sent_bytes);
+    most = std::max(most, one.sent_bytes);
+    const double x = static_cast<double>(one.sent_bytes), weight = 1 / (one.seconds * one.seconds);
+    w += weight;
+    wx += weight * x;
+    wxx += weight * x * x;
+    wt += weight * one.seconds;
+    wxt += weight * x * one.seconds;
+  }
+  TRIREME_ASSERT(least < most, "a line through ", timed.size(), " exchanges of one size");
+  const double seconds_per_byte = (w * wxt - wx * wt) / (w * wxx - wx * wx);
+  const double latency = (wt - seconds_per_byte * wx) / w;
+  LinkRate rate;
+  if (latency > 0 && seconds_per_byte > 0) {
+    rate.latency_seconds = latency;
+    rate.bytes_per_second = 1 / seconds_per_byte;
+  } else {
+    // Noise alone bends the line so: through the origin, then.
+    rate.bytes_per_second = wxx / wxt;
+  }
+  rate.timed = std::move(timed);
+  return rate;
+}
+
+LinkRate measure_link_rate(Group& group, at::Device device, int64_t repeats) {
+  TRIREME_ASSERT(repeats >= 1, "got ", repeats);
+  if (group.size() == 1) return {};
+  std::vector<TimedExchange> timed;
+  for (int64_t sent_bytes = int64_t{4} << 10; sent_bytes <= int64_t{16} << 20; sent_bytes *= 4)
+    timed.push_back(time_all_to_all(group, device, sent_bytes, repeats));
+  return fit_link_rate(std::move(timed));
+}
+
+}  // namespace trireme

@@ -1,0 +1,31 @@
+// How the documents of a set become samples of a model: what training and evaluation share.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "trireme/data/row_reader.h"
+#include "trireme/model/model_config.h"
+
+namespace trireme {
+
+struct SampleOptions {
+  Packing packing = Packing::documents;
+  // Of encoders, whose loss is that of masked tokens.
+  std::optional<double> mlm_probability;  // none: 0.15
+  std::optional<int64_t> mask_token_id;   // none: "[MASK]" or "<mask>" of the tokenizer
+};
+
+// With both set for an encoder; neither for a decoder. Throws ConfigError: given for a decoder, a probability
+// that is none, a mask token that is not given and not in the folder's tokenizer.json, or not in the
+// vocabulary.
+SampleOptions resolve_samples(const SampleOptions& options, const ModelConfig& config,
+                              const std::filesystem::path& model_dir);
+
+// What of LoaderOptions follows from resolved options and the model: packing, vocabulary, padding
+// (pad_token_id, else eos_token_id, else 0) and masked tokens, with seed 0, which is that of every
+// evaluation.
+LoaderOptions sample_loader_options(const SampleOptions& resolved, const ModelConfig& config);
+
+}  // namespace trireme
