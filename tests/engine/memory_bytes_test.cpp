@@ -108,8 +108,9 @@ std::vector<Measured> measure(const Case& test, int threads, uint64_t steps = 1)
     const Mesh& mesh = engine->mesh();
     const auto sample = static_cast<uint64_t>(mesh.dp_index);
     for (uint64_t step = 0; step < steps; ++step)
-      engine->train_step({testing::slice_of_batch(test.batch, test.tokens, config.vocab_size,
-                                                  sample + 10 * step, test.ulysses, mesh.ulysses->rank())},
+      engine->train_step({testing::slice_of_batch(test.batch, config.vocab_size, sample + 10 * step,
+                                                  {test.tokens, options.ulysses, options.ring},
+                                                  mesh.sp->rank())},
                          1e-3);
     Measured& mine = of_ranks[static_cast<size_t>(mesh.all->rank())];
     mine.state = engine->memory_account()->state();
@@ -180,6 +181,35 @@ TEST_F(MemoryOfAStep, measured_peaks_of_every_category_are_within_5_percent_of_t
          o.precision = Precision::bf16;
          o.bf16_matmul = Bf16Matmul::native;
          o.optimizer.kind = OptimizerKind::sgd;
+       }},
+      {"grouped, ring of 2", grouped_model, 2, 1, 1, 2048, [](EngineOptions& o) { o.ring = 2; }, true},
+      {"grouped, ulysses 2 x ring 2, all kept", grouped_model, 4, 2, 1, 3000,
+       [](EngineOptions& o) {
+         o.ring = 2;
+         o.recompute = Recompute::none;
+       }},
+      {"tied, ring of 4, layer inputs kept", tied_model, 4, 1, 1, 3000,
+       [](EngineOptions& o) {
+         o.ring = 4;
+         o.recompute = Recompute::full;
+       }},
+      {"tied, ring of 3, bf16", tied_model, 3, 1, 1, 3000,
+       [](EngineOptions& o) {
+         o.ring = 3;
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+       }},
+      {"grouped, keys gathered from 3", grouped_model, 3, 1, 1, 3000,
+       [](EngineOptions& o) {
+         o.ring = 3;
+         o.ring_method = RingMethod::gather;
+       }},
+      {"tied, 2 ranks, heads in 4 rounds", tied_model, 2, 2, 1, 2000,
+       [](EngineOptions& o) { o.head_chunks = 4; }},
+      {"tied, 2 ranks, heads in 2 rounds, layer inputs kept", tied_model, 2, 2, 2, 1000,
+       [](EngineOptions& o) {
+         o.head_chunks = 2;
+         o.recompute = Recompute::full;
        }},
       // With few tokens in the head's tiles those of the layers are the fullest.
       {"encoder, 1 rank", encoder_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; },

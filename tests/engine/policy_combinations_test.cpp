@@ -1,5 +1,5 @@
-// Memory policies do not change results: a table of configurations in which every pair of choices occurs, each
-// against the plain run on one rank: losses, first-step gradients and weights after SGD steps.
+// Neither memory policies nor ways to share a sequence change results: a table of configurations in which every pair of
+// choices occurs, each against the plain run on one rank: losses, first-step gradients and weights after SGD steps.
 #include <mutex>
 #include <random>
 
@@ -24,7 +24,9 @@ constexpr int64_t kVocabulary = 70;
 // Choices by number, in the order of kChoices.
 enum Choice : size_t {
   kRanks,
-  kUlysses,
+  kSharing,
+  kHeadChunks,
+  kDocuments,
   kZero,
   kParameters,
   kOptimizer,
@@ -41,12 +43,13 @@ enum Choice : size_t {
   kMicro,
   kChoiceCount
 };
-constexpr std::array<int, kChoiceCount> kChoices{4, 2, 4, 3, 3, 3, 3, 3, 2, 3, 2, 3, 2, 2, 2, 2};
+constexpr std::array<int, kChoiceCount> kChoices{4, 4, 2, 2, 4, 3, 3, 3, 3, 3, 2, 3, 2, 3, 2, 2, 2, 2};
 using Row = std::array<int, kChoiceCount>;
 
 struct Case {
   int ranks = 1;
   int micro = 1;  // micro-batches of each data-parallel rank, so that all cases see the same 4 samples
+  bool packed = false;
   EngineOptions options;
 };
 
@@ -55,9 +58,18 @@ std::optional<Case> case_of(const Row& row, const std::filesystem::path& folder)
   Case result;
   result.ranks = row[kRanks] + 1;
   EngineOptions& o = result.options;
-  o.ulysses = row[kUlysses] == 0 ? 1 : result.ranks;
-  if (o.ulysses > 4) return std::nullopt;
-  const int dp = result.ranks / o.ulysses;
+  if (row[kSharing] == 1) o.ulysses = result.ranks;
+  if (row[kSharing] == 2) o.ring = result.ranks;
+  if (row[kSharing] == 3) {
+    if (result.ranks % 2 != 0) return std::nullopt;
+    o.ulysses = result.ranks / 2;
+    o.ring = 2;
+    o.ring_method = RingMethod::gather;
+  }
+  o.head_chunks = row[kHeadChunks] + 1;
+  if (o.head_chunks > 1 && o.ulysses > 2) return std::nullopt;  // a rank has one head
+  result.packed = row[kDocuments] == 1;
+  const int dp = result.ranks / (o.ulysses * o.ring);
   if (4 % dp != 0) return std::nullopt;
   o.zero = static_cast<ZeroStage>(row[kZero]);
   o.offload.parameters = static_cast<Offload>(row[kParameters]);
@@ -152,14 +164,19 @@ Outcome run(const std::filesystem::path& model, const Case& c, OptimizerKind opt
       for (int micro = 0; micro < c.micro; ++micro) {
         // Sample n of the step is the same tokens however the samples are dealt out.
         std::vector<at::Tensor> tokens, targets;
+        std::vector<Documents> documents;
         TokenBatch one;
         for (int at = 0; at < batch; ++at) {
           const int sample = (mesh.dp_index * c.micro + micro) * batch + at;
-          one = testing::slice_of_batch(1, 29, kVocabulary, static_cast<uint64_t>(step * 4 + sample),
-                                        mesh.sp->size(), mesh.sp->rank());
+          std::vector<Documents> pack;
+          if (c.packed) pack.emplace_back(std::vector<int64_t>{0, 1 + sample, 19, 29});
+          one = testing::slice_of_batch(1, kVocabulary, static_cast<uint64_t>(step * 4 + sample),
+                                        {29, options.ulysses, options.ring}, mesh.sp->rank(), pack);
           tokens.push_back(one.tokens);
           targets.push_back(one.targets);
+          documents.insert(documents.end(), pack.begin(), pack.end());
         }
+        one.documents = documents;
         one.tokens = at::cat(tokens);
         one.targets = at::cat(targets);
         batches.push_back(one);
@@ -194,12 +211,13 @@ double tolerance_of(const EngineOptions& options) {
 
 std::string describe(const Case& c) {
   const EngineOptions& o = c.options;
-  return cat(c.ranks, " ranks, ulysses ", o.ulysses, ", ZeRO ", int(o.zero), ", offload ",
-             int(o.offload.parameters), int(o.offload.optimizer), int(o.offload.activations), ", recompute ",
-             int(o.recompute), " every ", o.checkpoint_every, " fraction ", o.keep_fraction, ", tiles ",
-             o.tile_tokens, "/", o.logits_tile_tokens, ", precision ", int(o.precision), ", states ",
-             o.optimizer.state_dtype, ", reduce ", o.reduce_dtype, ", in backward ", o.update_in_backward,
-             ", micro-batches ", c.micro);
+  return cat(c.ranks, " ranks, ulysses ", o.ulysses, ", ring ", o.ring, ", chunks ", o.head_chunks,
+             c.packed ? ", packed" : "", ", ZeRO ", int(o.zero), ", offload ", int(o.offload.parameters),
+             int(o.offload.optimizer), int(o.offload.activations), ", recompute ", int(o.recompute),
+             " every ", o.checkpoint_every, " fraction ", o.keep_fraction, ", tiles ", o.tile_tokens, "/",
+             o.logits_tile_tokens, ", precision ", int(o.precision), ", states ", o.optimizer.state_dtype,
+             ", reduce ", o.reduce_dtype, ", in backward ", o.update_in_backward, ", micro-batches ",
+             c.micro);
 }
 
 class PolicyCombinations : public ::testing::Test {
@@ -210,8 +228,10 @@ class PolicyCombinations : public ::testing::Test {
     testing::write_tiny_model(model_.path(), config);
   }
   // The plain run: one rank, nothing sharded, offloaded, recomputed or tiled.
-  static Case plain(const EngineOptions& like) {
+  static Case plain(const Case& of) {
+    const EngineOptions& like = of.options;
     Case c;
+    c.packed = of.packed;
     c.options.recompute = Recompute::none;
     c.options.tile_tokens = c.options.logits_tile_tokens = 1000;
     c.options.precision = like.precision;
@@ -219,15 +239,16 @@ class PolicyCombinations : public ::testing::Test {
     c.options.loss_scale = like.loss_scale;
     return c;
   }
-  const Outcome& plain_outcome(const EngineOptions& like, OptimizerKind optimizer, int steps) {
-    const auto key = std::tuple(like.precision, like.optimizer.max_grad_norm, optimizer);
+  const Outcome& plain_outcome(const Case& like, OptimizerKind optimizer, int steps) {
+    const auto key =
+        std::tuple(like.options.precision, like.options.optimizer.max_grad_norm, optimizer, like.packed);
     auto& found = plain_[key];
     if (found.losses.empty()) found = run(model_.path(), plain(like), optimizer, steps);
     return found;
   }
 
   TemporaryFolder model_, disk_;
-  std::map<std::tuple<Precision, double, OptimizerKind>, Outcome> plain_;
+  std::map<std::tuple<Precision, double, OptimizerKind, bool>, Outcome> plain_;
 };
 
 TEST_F(PolicyCombinations, every_pair_of_choices_gives_the_numbers_of_the_plain_run) {
@@ -239,14 +260,14 @@ TEST_F(PolicyCombinations, every_pair_of_choices_gives_the_numbers_of_the_plain_
     const double tolerance = tolerance_of(c.options);
 
     const Outcome sgd = run(model_.path(), c, OptimizerKind::sgd, 5);
-    const Outcome& plain_sgd = plain_outcome(c.options, OptimizerKind::sgd, 5);
+    const Outcome& plain_sgd = plain_outcome(c, OptimizerKind::sgd, 5);
     for (const auto& [name, gradient] : sgd.gradients)
       EXPECT_LT(testing::relative_error(gradient, plain_sgd.gradients.at(name)), tolerance) << name;
     for (const auto& [name, weights] : sgd.weights)
       EXPECT_LT(testing::relative_error(weights, plain_sgd.weights.at(name)), tolerance) << name;
 
     const Outcome adamw = run(model_.path(), c, OptimizerKind::adamw, 2);
-    const Outcome& plain_adamw = plain_outcome(c.options, OptimizerKind::adamw, 2);
+    const Outcome& plain_adamw = plain_outcome(c, OptimizerKind::adamw, 2);
     for (size_t step = 0; step < adamw.losses.size(); ++step)
       EXPECT_NEAR(adamw.losses[step] / plain_adamw.losses[step], 1, tolerance) << "step " << step;
     if (HasFailure()) return;

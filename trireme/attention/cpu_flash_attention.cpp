@@ -74,7 +74,7 @@ AttentionGradients CpuFlashAttention::backward(const at::Tensor& do_in, const at
   const AttentionOutput saved{with_contiguous_rows(saved_in.o), saved_in.lse};
   if (sizes.empty()) return no_gradients(q, k, spec);
   const auto options = q.options().dtype(result_dtype(q, spec));
-  const AttentionGradients gradients{at::empty(q.sizes(), options), at::empty(k.sizes(), options),
+  AttentionGradients gradients{at::empty(q.sizes(), options), at::empty(k.sizes(), options),
                                      at::empty(v.sizes(), options)};
   if (products_ != Products::fp32)
     backward_in<at::BFloat16, at::BFloat16>(d_o, q, k, v, saved, spec, gradients);

@@ -90,6 +90,7 @@ AttentionGradients GatheredKeys::backward(const at::Tensor& d_o, const at::Tenso
       local_.backward(d_o, q, all.narrow(2, 0, heads), all.narrow(2, heads, heads), saved, of_all);
   all = at::Tensor();
   const at::Tensor mine = scatter(ring_, spec.layout, local.dk, local.dv).transpose(0, 1);
+  local.dk = local.dv = at::Tensor();
   const auto dtype = spec.gradients == ResultDtype::fp32 ? local.dq.scalar_type() : q.scalar_type();
   return {local.dq.to(dtype), mine.narrow(2, 0, heads).to(dtype).contiguous(),
           mine.narrow(2, heads, heads).to(dtype).contiguous()};

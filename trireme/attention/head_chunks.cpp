@@ -169,7 +169,7 @@ at::Tensor chunked_attention_backward(const ShardedAttention& over, const HeadSh
   Rounds rounds(over, heads, spec);
   const HeadRange mine = heads.query[rounds.rank()];
   const int64_t H = heads.query_heads, K = heads.key_value_heads;
-  const at::Tensor dqkv = at::empty_like(qkv);
+  at::Tensor dqkv = at::empty_like(qkv);
   // A key/value head that several ranks use is summed in fp32 in the order of rounds and ranks.
   const auto sum_dtype = qkv.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor dkv = [&] {

@@ -101,7 +101,7 @@ AttentionOutput ReferenceAttention::forward(const at::Tensor& q, const at::Tenso
   const at::NoGradGuard no_grad;
   const AttentionSizes sizes = check_attention(q, k, v, spec);
   const auto compute = compute_type(q.scalar_type());
-  const AttentionOutput out = nothing_seen(q, spec);
+  AttentionOutput out = nothing_seen(q, spec);
   if (sizes.empty()) return out;
   const std::vector<HeadRun> runs = runs_of_heads(spec, sizes.kv_heads);
   for (int64_t b = 0; b < sizes.batch; ++b)
@@ -128,7 +128,7 @@ AttentionGradients ReferenceAttention::backward(const at::Tensor& d_o, const at:
   const at::NoGradGuard no_grad;
   const AttentionSizes sizes = check_attention_backward(d_o, q, k, v, saved, spec);
   const auto compute = compute_type(q.scalar_type());
-  const AttentionGradients gradients = no_gradients(q, k, spec);
+  AttentionGradients gradients = no_gradients(q, k, spec);
   if (sizes.empty()) return gradients;
   // fp32 lse would cap the precision of fp64, where it can be made again from these keys alone.
   const bool lse_again = compute == at::kDouble && spec.results == ResultDtype::of_input;

@@ -62,7 +62,7 @@ at::Tensor heads_to_seq_qkv(Group& group, const UlyssesShape& shape, const Atten
   const auto blocks = exchange_to_sequence(group, shape.layout, packed_counts(heads), joined());
   const int64_t all = heads.query_heads + 2 * heads.key_value_heads;
   const auto options = gradients.dq.options();
-  const at::Tensor result = [&] {
+  at::Tensor result = [&] {
     const MemoryScope own(caller);
     return at::empty({gradients.dq.size(0), shape.layout.size(group.rank()), all, gradients.dq.size(3)},
                      options);

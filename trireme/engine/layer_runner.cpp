@@ -76,7 +76,7 @@ at::Tensor LayerRunner::attend(SavedSlots keep, const LayerTensors& layer, const
   if (chunked()) {
     const at::Tensor qkv = project(layer, context, x);
     const UlyssesAttention out = ulysses_attention_forward(over_, context.shape.heads, spec, qkv);
-    const at::Tensor o = out.o.view({x.size(0), config_.query_width()});
+    at::Tensor o = out.o.view({x.size(0), config_.query_width()});
     keep_if_asked(keep, kQ, qkv, saved);
     keep_if_asked(keep, kLse, out.lse, saved);
     keep_if_asked(keep, kO, o, saved);
@@ -90,7 +90,7 @@ at::Tensor LayerRunner::attend(SavedSlots keep, const LayerTensors& layer, const
   keep_if_asked(keep, kK, heads.k, saved);
   keep_if_asked(keep, kV, heads.v, saved);
   heads = {};
-  const at::Tensor o = by_tokens(context, out.o);
+  at::Tensor o = by_tokens(context, out.o);
   keep_if_asked(keep, kOHeads, out.o, saved);
   keep_if_asked(keep, kLse, out.lse, saved);
   keep_if_asked(keep, kO, o, saved);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/engine/attention_moments.h"
 #include "trireme/engine/tile_bytes.h"
 
 namespace trireme {
@@ -12,6 +13,16 @@ using enum MemoryCategory;
 
 int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
+}
+
+// Of one call of the attention kernel.
+int64_t heads_at_once(const MemoryShape& shape) {
+  return (shape.heads_here + shape.head_chunks - 1) / shape.head_chunks;
+}
+int64_t kv_heads_at_once(const MemoryShape& shape) {
+  if (shape.head_chunks == 1) return shape.kv_heads_here;
+  const int64_t group = std::max<int64_t>(1, shape.model.heads / std::max<int64_t>(1, shape.model.kv_heads));
+  return std::min(shape.kv_heads_here, (heads_at_once(shape) + group - 1) / group);
 }
 
 // attention/cpu_flash_forward.cpp and cpu_flash_backward.cpp, whose constants these are.
@@ -25,7 +36,7 @@ int64_t attention_workspace_bytes(const MemoryShape& shape) {
   const int64_t keys = round_up(shape.gathers_keys ? shape.tokens : shape.local_tokens, kPanel);
   const int64_t head = (keys * depth + keys * kPanel * panels) * element;
   const int64_t shared =
-      head * std::min(std::max<int64_t>(1, kPackedBytes / head), shape.batch * shape.kv_heads_here);
+      head * std::min(std::max<int64_t>(1, kPackedBytes / head), shape.batch * kv_heads_at_once(shape));
   const int64_t forward = kStackRows * 4 * (depth + 2 * kForwardKeys + columns);
   const int64_t backward =
       keys * 4 * 2 * columns + queries * 4 * (width + 2) + queries * element * 2 * (depth + panels * kPanel) +
@@ -45,6 +56,12 @@ struct LayerBuffers {
   int64_t kv_sums;    // dk and dv of this rank's tokens in fp32
   int64_t x1, mlp;    // kept of attention_output, in the dtype of tiles
   bool alone;         // one ulysses rank: what is by heads is what is by tokens
+  // With head chunks: of one round's heads; q, k and v are then kept by tokens.
+  bool chunked;
+  int64_t round_heads = 0, round_kv_heads = 0;
+  int64_t round_qkv, round_o;
+  int64_t last_kv;   // the key/value head that stays for the next round
+  int64_t dkv_sums;  // dk and dv of this rank's tokens in fp32
 
   explicit LayerBuffers(const MemoryShape& shape) {
     const ModelExtents& model = shape.model;
@@ -62,10 +79,17 @@ struct LayerBuffers {
     x1 = rows * model.hidden * shape.tile_bytes;
     mlp = rows * model.mlp_kept_width() * shape.tile_bytes;
     alone = shape.ulysses == 1;
+    chunked = shape.head_chunks > 1;
+    round_heads = heads_at_once(shape);
+    round_kv_heads = kv_heads_at_once(shape);
+    round_qkv = whole * (round_heads + 2 * round_kv_heads) * d * e;
+    round_o = whole * round_heads * d * e;
+    last_kv = 2 * whole * d * e;
+    dkv_sums = rows * 2 * model.kv_heads * d * 4;
   }
 
-  // q, k and v of this rank's heads.
-  int64_t heads() const { return alone ? qkv : qkv_heads; }
+  // q, k and v of this rank's heads, or with head chunks of its tokens.
+  int64_t heads() const { return alone || chunked ? qkv : qkv_heads; }
 
   int64_t kept(const SavedSlots& slots) const {
     int64_t bytes = 0;
@@ -73,7 +97,7 @@ struct LayerBuffers {
     if (slots[kO]) bytes += o;
     if (slots[kLse]) bytes += lse;
     if (slots[kQ]) bytes += heads();
-    if (slots[kOHeads] && !alone) bytes += o_heads;
+    if (slots[kOHeads] && !alone && !chunked) bytes += o_heads;
     if (slots[kX1]) bytes += x1;
     if (slots[kGateUp]) bytes += mlp;
     return bytes;
@@ -145,9 +169,12 @@ class Moments {
   void forward(SavedSlots slots, bool x_stays, bool o_is_there) {
     slots.reset(kX);
     const int64_t kept_o = layer_.kept(slots & SavedSlots().set(kO));
-    if (!o_is_there) {
+    if (!o_is_there && layer_.chunked) {
       project();
-      note_with({{attention, layer_.heads() + layer_.o_heads + layer_.lse}}, ": attention");
+      note_rounds_forward(layer_.qkv);
+    } else if (!o_is_there) {
+      project();
+      note_attention(attention_forward_moments(shape_, shape_.heads_here, shape_.kv_heads_here), layer_.heads());
       if (!layer_.alone) {
         const int64_t heads_kept = slots[kQ] ? layer_.heads() : 0;
         const int64_t copy = shape_.batch > 1 ? layer_.o_heads : 0;
@@ -168,8 +195,53 @@ class Moments {
   // The layer's q, k and v by heads, from x.
   void project() {
     note_with({{attention, layer_.qkv}, {tiles, tile_.input_forward}}, ": projection");
-    if (layer_.alone) return;
+    if (layer_.alone || layer_.chunked) return;
     note_with({{attention, layer_.qkv + layer_.qkv_heads}, {communication, layer_.packed}}, ": exchange");
+  }
+
+  void note_attention(const std::vector<AttentionMoment>& moments, int64_t own, int64_t messages = 0) {
+    for (const AttentionMoment& moment : moments)
+      note_with({{attention, own + moment.attention}, {communication, messages + moment.communication}},
+                ": attention");
+  }
+
+  // attention/head_chunks.cpp, beside `own`: in a round's attention the next round is on its way, and the one before
+  // on its way back. Of two rounds only one of these is there at a time. A message of one sample is no copy.
+  struct Round {
+    int64_t own;      // of what the caller holds, and the result
+    int64_t arrived;  // what one round takes
+    int64_t result;   // what one round gives back
+    int64_t packed;   // messages of what arrives, and of what goes back
+    int64_t sent;
+  };
+  void note_rounds(const Round& round, const std::vector<AttentionMoment>& moments) {
+    const int64_t kept = shape_.batch == 1 ? round.result : 0, copy = shape_.batch == 1 ? 0 : round.result;
+    const int64_t back = round.sent + copy;
+    const bool both = shape_.head_chunks > 2;
+    const auto at_round = [&](bool next, bool before) {
+      const int64_t own = round.own + round.arrived * (next ? 2 : 1) + (before ? kept : 0);
+      const int64_t messages = (next ? round.packed : 0) + (before ? back : 0);
+      note_attention(moments, own, messages);
+      note_with({{attention, own + 2 * round.result}, {communication, messages + back}}, ": rounds");
+    };
+    at_round(true, both);
+    at_round(false, true);
+  }
+  void note_rounds_forward(int64_t own) {
+    const LayerBuffers& at = layer_;
+    const int64_t C = shape_.head_chunks;
+    // o is not joined, so that it counts once.
+    note_rounds({own + at.o + at.lse + at.last_kv - at.round_o, at.round_qkv, at.round_o, at.packed / C, at.o / C},
+                attention_forward_moments(shape_, at.round_heads, at.round_kv_heads));
+  }
+  void note_rounds_backward(int64_t own) {
+    const LayerBuffers& at = layer_;
+    const int64_t C = shape_.head_chunks;
+    held_[communication] += at.dkv_sums;
+    note_rounds({own + at.qkv + at.last_kv, at.round_qkv + 2 * at.round_o, at.round_qkv,
+                 (at.packed + 2 * at.o) / C, at.packed / C},
+                attention_backward_moments(shape_, at.round_heads, at.round_kv_heads));
+    held_[communication] -= at.dkv_sums;
   }
 
   void group_backward(int64_t begin, int64_t end) {
@@ -198,10 +270,13 @@ class Moments {
       project();
       own += at.heads();
     }
-    const bool o_by_heads = !slots[kO] || (slots[kOHeads] && !at.alone);
-    if (!slots[kO]) {
+    const bool o_by_heads = !at.chunked && (!slots[kO] || (slots[kOHeads] && !at.alone));
+    if (!slots[kO] && at.chunked) {
+      note_rounds_forward(own);
+      own += at.lse;
+    } else if (!slots[kO]) {
+      note_attention(attention_forward_moments(shape_, shape_.heads_here, shape_.kv_heads_here), own);
       own += at.o_heads + at.lse;
-      note_with({{attention, own}}, ": attention again");
       if (!at.alone) {
         const int64_t copy = shape_.batch > 1 ? at.o_heads : 0;
         note_with({{attention, own}, {communication, copy + at.o}}, ": exchange");
@@ -216,6 +291,15 @@ class Moments {
     int64_t freed = (slots[kX1] ? at.x1 : 0) + (slots[kGateUp] ? at.mlp : 0);
     held_[activations] -= freed;
     int64_t d_o = at.o;
+    if (at.chunked) {
+      note_rounds_backward(own + o_rows + at.o);
+      const int64_t rest = at.kept(slots) - freed - at.x;
+      held_[activations] -= rest;
+      note_with({{attention, at.qkv}, {tiles, tile_.input_backward}}, ": input tiles");
+      held_[activations] -= at.x;
+      note_with({{communication, sum_buffer_bytes(shape_)}}, ": sum over ranks");
+      return;
+    }
     if (!at.alone) {
       const int64_t received = o_by_heads ? at.o_heads : 2 * at.o_heads;
       const int64_t packed = o_by_heads ? at.o : 2 * at.o;
@@ -224,7 +308,7 @@ class Moments {
       freed += slots[kO] ? at.o : 0;
       d_o = received;
     }
-    note_with({{attention, own + d_o + at.heads()}}, ": attention");
+    note_attention(attention_backward_moments(shape_, shape_.heads_here, shape_.kv_heads_here), own + d_o);
     const int64_t rest = at.kept(slots) - freed - at.x;
     held_[activations] -= rest;
     if (at.alone) {

@@ -152,6 +152,10 @@ std::vector<MemoryOption> memory_options(const MemoryShape& shape) {
     propose("--offload_params disk", parameters,
             [](MemoryShape& s) { s.offload.parameters = Offload::disk; });
 
+  if (shape.ulysses > 1 && 2 * shape.head_chunks <= shape.heads_here)
+    propose(cat("--head_chunks ", 2 * shape.head_chunks), attention,
+            [](MemoryShape& s) { s.head_chunks *= 2; });
+
   const int64_t rows = shape.batch * shape.shard_tokens;
   for (const bool head : {false, true}) {
     const int64_t tile = std::min(rows, head ? shape.logits_tile_tokens : shape.tile_tokens);

@@ -1,0 +1,59 @@
+#include "trireme/engine/attention_moments.h"
+
+namespace trireme {
+namespace {
+
+// Bytes of one tensor each: stored, or in fp32 (32); `all`: of the whole sample's tokens.
+struct Buffers {
+  int64_t o, o32, lse;
+  int64_t kv, kv32;          // keys and values together
+  int64_t all_kv, all_kv32;
+
+  Buffers(const MemoryShape& shape, int64_t heads, int64_t kv_heads) {
+    const int64_t rows = shape.batch * shape.local_tokens, all = shape.batch * shape.tokens;
+    const int64_t d = shape.model.head_dim, e = shape.storage_bytes;
+    o = rows * heads * d * e;
+    o32 = rows * heads * d * 4;
+    lse = rows * heads * 4;
+    kv = 2 * rows * kv_heads * d * e;
+    kv32 = 2 * rows * kv_heads * d * 4;
+    all_kv = 2 * all * kv_heads * d * e;
+    all_kv32 = 2 * all * kv_heads * d * 4;
+  }
+};
+
+}  // namespace
+
+std::vector<AttentionMoment> attention_forward_moments(const MemoryShape& shape, int64_t heads,
+                                                       int64_t kv_heads) {
+  const Buffers at(shape, heads, kv_heads);
+  if (shape.ring == 1) return {{at.o + at.lse, 0}};
+  if (shape.gathers_keys) return {{0, at.kv + 2 * at.all_kv}, {at.o + at.lse, at.all_kv}};
+  const bool narrow = shape.storage_bytes != 4;
+  const int64_t blocks = shape.ring > 2 ? 2 * at.kv : at.kv;  // while a part is merged
+  return {{at.o32 + at.lse, 2 * at.kv},
+          // The sum, a part, and what the merge makes of the two log-sum-exps.
+          {2 * at.o32 + 6 * at.lse, blocks},
+          {at.o32 + at.lse + (narrow ? at.o : 0), 0}};
+}
+
+std::vector<AttentionMoment> attention_backward_moments(const MemoryShape& shape, int64_t heads,
+                                                        int64_t kv_heads) {
+  const Buffers at(shape, heads, kv_heads);
+  const int64_t gradients = at.o + at.kv, gradients32 = at.o32 + at.kv32;
+  if (shape.ring == 1) return {{gradients, 0}};
+  const int64_t rounded = shape.storage_bytes != 4 ? gradients : 0;
+  if (shape.gathers_keys)
+    return {{0, at.kv + 2 * at.all_kv},
+            {at.o32 + at.all_kv32, at.all_kv},
+            // All dk and dv, in the order of places, and the blocks that come from them.
+            {at.o32 + at.all_kv32, 3 * at.all_kv32 + at.kv32},
+            {at.o32 + at.kv + rounded, at.kv32}};
+  const int64_t blocks = shape.ring > 2 ? 2 * at.kv : at.kv;
+  return {{gradients32, 2 * at.kv},
+          // The sum and a part; the traveller that goes and the one that comes.
+          {2 * gradients32, blocks + 2 * at.kv32},
+          {gradients32 + rounded, 0}};
+}
+
+}  // namespace trireme
