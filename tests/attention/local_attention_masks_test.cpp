@@ -89,6 +89,17 @@ TEST(LocalAttentionMasks, error_in_16_bits_is_at_most_twice_the_plain_one) {
     }
 }
 
+// A query that sees keys, and whose scores are all minus infinity, has no answer: NaN must not look like a query that
+// sees nothing, or training would go on over it.
+TEST(LocalAttentionMasks, scores_of_minus_infinity_give_nan_and_not_zero) {
+  for (const auto& kernel : cpu_kernels(at::kFloat)) {
+    const at::Tensor q = at::full({1, 3, 1, 16}, -std::numeric_limits<float>::infinity()),
+                     k = at::ones({1, 3, 1, 16});
+    const AttentionSpec spec{1.0, causal_keys(3), {0}};
+    EXPECT_TRUE(kernel->forward(q, k, k, spec).o.isnan().all().item<bool>()) << kernel->name();
+  }
+}
+
 // What ring place `queries` of a sample sees of place `keys`.
 struct Part {
   at::Tensor query_tokens, key_tokens;

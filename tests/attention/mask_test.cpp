@@ -287,5 +287,33 @@ TEST(Mask, sparse_blocks_on_a_part_of_a_sample_and_documents_of_another_length_a
   EXPECT_THROW(visible_keys({}, {Documents::one(99)}, 100, {{0, 100}}, {{0, 100}}), InternalError);
 }
 
+TEST(SparseBlocks, ranges_of_kept_blocks_are_those_that_the_rule_keeps) {
+  for (const Causality causality : {Causality::causal, Causality::full})
+    for (const int64_t local : {1, 2, 5})
+      for (const int64_t global : {0, 1, 4})
+        for (const int64_t stride : {0, 1, 3})
+          for (const int64_t blocks : {1, 2, 9}) {
+            const SparseBlocks sparse{64, local, global, stride};
+            int64_t kept = 0, all = 0;
+            for (int64_t i = 0; i < blocks; ++i) {
+              std::vector<int> times(static_cast<size_t>(blocks), 0);
+              int64_t last = 0;
+              for (const RowRange& range : sparse.kept_blocks(i, blocks, causality)) {
+                EXPECT_LE(last, range.begin);
+                last = range.end;
+                for (int64_t j = range.begin; j < range.end; ++j) ++times[static_cast<size_t>(j)];
+              }
+              for (int64_t j = 0; j < blocks; ++j) {
+                EXPECT_EQ(times[static_cast<size_t>(j)], sparse.keeps(i, j, causality) ? 1 : 0)
+                    << i << " " << j << " of " << blocks << ": " << local << " " << global << " " << stride;
+                kept += times[static_cast<size_t>(j)];
+                if (causality == Causality::full || j <= i) ++all;
+              }
+            }
+            EXPECT_DOUBLE_EQ(sparse.kept(blocks * 64, causality),
+                             static_cast<double>(kept) / static_cast<double>(all));
+          }
+}
+
 }  // namespace
 }  // namespace trireme

@@ -135,5 +135,33 @@ TEST(MaskedTokens, nonsense_is_refused_by_name) {
   EXPECT_THAT(refusal(beyond), HasSubstr("--mask_token_id"));
 }
 
+TEST(MaskedTokens, a_sample_that_draws_none_has_one_chosen_all_the_same_wherever_it_is_cut) {
+  const MaskedTokenOptions rare = options(0.01);
+  int64_t without = 0;
+  for (int64_t first = 0; first < 4000; first += 20) {
+    const int64_t also = choice_of_none(rare, 1, first, 20);
+    if (chosen(mask(rare, 1, first, 20)) > 0) {
+      EXPECT_EQ(also, -1);
+      continue;
+    }
+    ++without;
+    ASSERT_GE(also, first);
+    ASSERT_LT(also, first + 20);
+    int64_t found = 0;
+    for (const int64_t part : {int64_t{0}, int64_t{13}}) {  // two ranks
+      std::vector<int64_t> tokens(static_cast<size_t>(part == 0 ? 13 : 7), 5), targets(tokens.size());
+      mask_tokens(rare, 1, first + part, static_cast<int64_t>(tokens.size()), tokens.data(), targets.data(),
+                  also);
+      for (size_t i = 0; i < targets.size(); ++i) {
+        if (targets[i] == kIgnored) continue;
+        EXPECT_EQ(first + part + static_cast<int64_t>(i), also);
+        ++found;
+      }
+    }
+    EXPECT_EQ(found, 1);
+  }
+  EXPECT_GT(without, 100);
+}
+
 }  // namespace
 }  // namespace trireme

@@ -65,6 +65,18 @@ Json uneven_model() {
   return config;
 }
 
+// The second of two rounds of 12 query heads over 2 ranks uses two of the 3 key/value heads.
+Json straddling_model() {
+  Json config = testing::tiny_llama_config(12, 3);
+  config.update({{"hidden_size", 192},
+                 {"head_dim", 32},
+                 {"intermediate_size", 480},
+                 {"num_hidden_layers", 3},
+                 {"vocab_size", 2000},
+                 {"max_position_embeddings", 4096}});
+  return config;
+}
+
 Json encoder_model() {
   Json config = testing::tiny_bert_config(4);
   config.update({{"hidden_size", 192},
@@ -108,10 +120,10 @@ std::vector<Measured> measure(const Case& test, int threads, uint64_t steps = 1)
     const Mesh& mesh = engine->mesh();
     const auto sample = static_cast<uint64_t>(mesh.dp_index);
     for (uint64_t step = 0; step < steps; ++step)
-      engine->train_step({testing::slice_of_batch(test.batch, config.vocab_size, sample + 10 * step,
-                                                  {test.tokens, options.ulysses, options.ring},
-                                                  mesh.sp->rank())},
-                         1e-3);
+      engine->train_step(
+          {testing::slice_of_batch(test.batch, config.vocab_size, sample + 10 * step,
+                                   {test.tokens, options.ulysses, options.ring}, mesh.sp->rank())},
+          1e-3);
     Measured& mine = of_ranks[static_cast<size_t>(mesh.all->rank())];
     mine.state = engine->memory_account()->state();
     mine.forecast = memory_forecast(engine->memory_shape(test.batch, test.tokens));
@@ -268,6 +280,18 @@ TEST_F(MemoryOfAStep, two_threads_of_the_attention_kernel_have_their_workspace_e
 }
 
 // What waits for the disk is freed sooner or later, depending on the disk: the formulas say the most.
+// The formula takes every round for the largest.
+TEST_F(MemoryOfAStep, rounds_that_share_a_key_value_head_do_not_exceed_the_formula) {
+  const Case rounds{"", straddling_model, 2, 2, 1, 2000, [](EngineOptions& o) { o.head_chunks = 2; }};
+  for (const auto& [state, forecast] : measure(rounds, 1)) {
+    SCOPED_TRACE(memory_report(state, forecast));
+    for (const MemoryCategory category : kAllMemoryCategories) {
+      EXPECT_LE(state.peak[category], forecast.peak[category] * 21 / 20 + kCrumbs_bytes) << name_of(category);
+      EXPECT_GE(state.peak[category], forecast.peak[category] * 4 / 5 - kCrumbs_bytes) << name_of(category);
+    }
+  }
+}
+
 TEST_F(MemoryOfAStep, with_offload_to_disk_no_category_exceeds_its_formula_and_memory_falls) {
   const Case resident{
       "", grouped_model, 2, 2, 1, 1024, [](EngineOptions& o) { o.zero = ZeroStage::parameters; }};

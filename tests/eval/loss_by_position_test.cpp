@@ -133,8 +133,17 @@ TEST_F(LossByPosition, counts_only_places_with_a_target) {
   const PositionLoss documents = evaluate(1, 1, 1, 37, edges, Packing::documents);
   // In the windows' 185 tokens five documents end: after 50, 51, 60, 145 and 181 tokens of the set.
   EXPECT_EQ(documents.target_tokens(), documents.samples * 37 - 5);
-  for (const int64_t end : {50, 51, 60, 145, 181})
-    EXPECT_LT(documents.buckets[static_cast<size_t>((end - 1) % 37)].target_tokens, documents.samples);
+  // A position counts from the begin of the document in its window: from there comes the context.
+  std::vector<int64_t> expected(37, 0);
+  for (int64_t token = 0, begin = 0; token < 185; ++token) {
+    const auto ends_at = [](int64_t end) {
+      return end == 50 || end == 51 || end == 60 || end == 145 || end == 181;
+    };
+    if (token % 37 == 0 || ends_at(token)) begin = token;
+    if (!ends_at(token + 1)) ++expected[static_cast<size_t>(token - begin)];
+  }
+  for (size_t position = 0; position < expected.size(); ++position)
+    EXPECT_EQ(documents.buckets[position].target_tokens, expected[position]) << position;
   const PositionLoss none = evaluate(1, 1, 1, 37, edges, Packing::none);
   EXPECT_EQ(none.target_tokens(), 200 - 6);  // all tokens but the first of each document
 }

@@ -52,10 +52,19 @@ struct Topology {
   ZeroStage zero = ZeroStage::none;
   bool disk = false;
   Precision precision = Precision::fp32;
+  int ring = 1;
+  int head_chunks = 1;
+  Packing packing = Packing::documents;
+  bool encoder = false;
 };
 
-void set(EngineOptions& options, const Topology& topology, const std::filesystem::path& folder) {
+void set(TrainOptions& run, const Topology& topology, const std::filesystem::path& folder) {
+  EngineOptions& options = run.engine;
+  run.samples.packing = topology.packing;
+  if (topology.encoder) run.samples.mask_token_id = 69;
   options.ulysses = topology.ulysses;
+  options.ring = topology.ring;
+  options.head_chunks = topology.head_chunks;
   options.zero = topology.zero;
   options.precision = topology.precision;
   if (topology.disk) {
@@ -64,20 +73,27 @@ void set(EngineOptions& options, const Topology& topology, const std::filesystem
   }
 }
 
+// In place of the run's model.
+void make_encoder(const TinyRun& run) {
+  std::filesystem::remove_all(run.model());
+  testing::write_tiny_model(run.model(), testing::tiny_bert_config());
+}
+
 class Resume : public ::testing::TestWithParam<Topology> {};
 
 // Ten windows of 16 tokens a set of 160 and some: steps end in the middle of epochs. Stops: inside a stage,
 // at the border of two, inside the second.
 TEST_P(Resume, is_bitwise_equal_to_never_having_stopped) {
   const TinyRun run(170);
+  if (GetParam().encoder) make_encoder(run);
   TrainOptions whole = run.options("whole");
-  set(whole.engine, GetParam(), run.folder());
+  set(whole, GetParam(), run.folder());
   const TinyOutcome straight = train_on_ranks(GetParam().ranks, whole);
   ASSERT_EQ(straight.losses.size(), 9U);
   const auto expected = tensors_of(straight.outcome.checkpoint);
   for (const int64_t stop : {2, 5, 7}) {
     TrainOptions options = run.options("stopped-" + std::to_string(stop));
-    set(options.engine, GetParam(), run.folder());
+    set(options, GetParam(), run.folder());
     const TinyOutcome first = train_on_ranks(GetParam().ranks, options, stop);
     EXPECT_TRUE(first.outcome.stopped);
     EXPECT_EQ(first.outcome.steps, stop);
@@ -94,10 +110,40 @@ TEST_P(Resume, is_bitwise_equal_to_never_having_stopped) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Topologies, Resume,
-                         ::testing::Values(Topology{1, 1}, Topology{2, 2}, Topology{2, 1},
-                                           Topology{2, 2, ZeroStage::gradients, false, Precision::fp16},
-                                           Topology{2, 2, ZeroStage::parameters, true, Precision::bf16}));
+INSTANTIATE_TEST_SUITE_P(
+    Topologies, Resume,
+    ::testing::Values(Topology{1, 1}, Topology{2, 2}, Topology{2, 1},
+                      Topology{2, 2, ZeroStage::gradients, false, Precision::fp16},
+                      Topology{2, 2, ZeroStage::parameters, true, Precision::bf16},
+                      Topology{2, 1, ZeroStage::none, false, Precision::fp32, 2},
+                      Topology{4, 2, ZeroStage::gradients, false, Precision::bf16, 2, 2},
+                      Topology{2, 2, ZeroStage::none, false, Precision::fp32, 1, 1, Packing::none},
+                      Topology{2, 2, ZeroStage::none, false, Precision::fp32, 1, 1, Packing::documents, true},
+                      Topology{4, 2, ZeroStage::parameters, false, Precision::fp32, 2, 1, Packing::none,
+                               true}));
+
+// The chosen tokens of each step, and so its loss, are the same however ranks share the samples.
+TEST(Trainer, an_encoder_learns_its_masked_tokens_with_the_losses_of_one_rank) {
+  const TinyRun run;
+  make_encoder(run);
+  const auto train = [&](const std::string& name, int ulysses, int ring) {
+    TrainOptions options = run.options(name);
+    options.context_stages = "32:60";
+    options.learning_rate = 5e-3;
+    options.samples.mask_token_id = 69;
+    options.engine.ulysses = ulysses;
+    options.engine.ring = ring;
+    return train_on_ranks(ulysses * ring, options);
+  };
+  const TinyOutcome one = train("one", 1, 1);
+  EXPECT_LT(one.losses.at(60), 0.9 * one.losses.at(1));
+  for (const auto& [ulysses, ring] : {std::pair(2, 1), {1, 3}, {2, 2}}) {
+    const TinyOutcome shared = train(cat("shared-", ulysses, "-", ring), ulysses, ring);
+    for (const int64_t step : {1, 2, 3})
+      EXPECT_NEAR(shared.losses.at(step), one.losses.at(step), 1e-3)
+          << step << ", " << ulysses << " x " << ring;
+  }
+}
 
 TEST(Trainer, resumes_at_another_number_of_ranks_with_the_losses_of_a_run_that_never_stopped) {
   const TinyRun run(170);
@@ -289,13 +335,17 @@ TEST(Trainer, data_that_cannot_serve_is_refused_before_the_first_step) {
   options.context_stages = "16:2,64:2";
   EXPECT_THAT(message_of<DataError>(1, options), HasSubstr("64"));
   options.context_stages = "16:2,1k:2";
+  options.samples.packing = Packing::concat;
   EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("max_position_embeddings"));
+  // Packed documents reach no further than the longest of them.
+  options.samples.packing = Packing::documents;
+  EXPECT_THAT(message_of<DataError>(1, options), HasSubstr("one window of 1,024"));
   options = run.options("run");
   options.train_file = run.folder() / "nowhere";
   EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("nowhere"));
   options = run.options("run");
   options.engine.ulysses = 2;
-  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("--ulysses 2"));
+  EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("ulysses x ring may be 1 x 1"));
   options.engine.strict_divisible = true;
   options.context_stages = "15:2";
   EXPECT_THAT(message_of<ConfigError>(2, options), HasSubstr("not divisible by ulysses degree 2"));

@@ -60,6 +60,7 @@ class RowsOfRanges {
   bool all_see(int64_t key, int64_t key_end) const {
     return begin_[rows_ - 1] <= key && end_[0] >= key_end;  // both ends grow from row to row
   }
+  bool sees(int64_t r) const { return begin_[r] < end_[r]; }
   // Of keys [key, key + n): the columns that row r sees.
   std::pair<int32_t, int32_t> within(int64_t r, int64_t key, int64_t n) const {
     if (r >= rows_) return {0, 0};
@@ -166,8 +167,9 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
       for (int64_t r = 0; r < m; ++r) {
         const int64_t token = row + r % kPanel, head = run.begin + r / kPanel;
         if (token >= queries) continue;
-        // A query that saw no key: the sum is zero, and what tiles.o holds is no number.
-        const bool saw_keys = row_sum[r] != 0;
+        // Where a query sees no key, tiles.o holds no number. Where it does and the sum is zero, all its scores
+        // are minus infinity, and NaN is the answer.
+        const bool saw_keys = ranges.sees(r % kPanel);
         const float inverse = 1.0f / row_sum[r];
         const auto write = [&](auto* o) {
           o += ((batch * queries + token) * heads + head) * width;
@@ -180,7 +182,8 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
         else
           write(out.o.mutable_data_ptr<I>());
         out.lse.mutable_data_ptr<float>()[(batch * heads + head) * queries + token] =
-            (row_max[r] + std::log2(row_sum[r])) * static_cast<float>(std::log(2.0));
+            (row_max[r] + std::log2(row_sum[r])) * static_cast<float>(std::log(2.0)) +
+            (saw_keys ? inverse * 0 : 0);
       }
       if constexpr (!std::is_same_v<E, float>)
         if (units() == Bf16Units::amx) release_tiles();

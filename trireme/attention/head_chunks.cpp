@@ -22,7 +22,7 @@ std::vector<int64_t> packed_counts(const HeadShares& heads) {
   return counts;
 }
 
-// The exchanges of one call, for any round. With one rank they are views.
+// The exchanges of one call, for any round.
 class Rounds {
  public:
   Rounds(const ShardedAttention& over, const HeadShares& heads, const SequenceSpec& spec)

@@ -63,17 +63,43 @@ double SparseBlocks::kept(int64_t tokens, Causality causality) const {
   if (dense()) return 1;
   const int64_t blocks = (tokens + block_tokens - 1) / block_tokens;
   int64_t kept = 0, all = 0;
-  for (int64_t i = 0; i < blocks; ++i)
-    for (int64_t j = 0; j < (causality == Causality::causal ? i + 1 : blocks); ++j) {
-      ++all;
-      kept += keeps(i, j, causality) ? 1 : 0;
-    }
+  for (int64_t i = 0; i < blocks; ++i) {
+    all += causality == Causality::causal ? i + 1 : blocks;
+    for (const RowRange& range : kept_blocks(i, blocks, causality)) kept += range.end - range.begin;
+  }
   return all > 0 ? static_cast<double>(kept) / static_cast<double>(all) : 1;
 }
 
+std::vector<RowRange> SparseBlocks::kept_blocks(int64_t i, int64_t blocks, Causality causality) const {
+  const bool full = causality == Causality::full;
+  const int64_t end = full ? blocks : std::min(blocks, i + 1);
+  if (full && i < global_blocks) return {{0, blocks}};
+  std::vector<RowRange> kept;
+  const int64_t local_begin = std::max<int64_t>(0, i - local_blocks + 1),
+                local_end = std::min(end, i + local_blocks);
+  int64_t at = 0;  // what is before is decided
+  const auto take = [&](int64_t from, int64_t to) {
+    from = std::max(from, at);
+    if (from >= to) return;
+    kept.push_back({from, to});
+    at = to;
+  };
+  const auto take_strided = [&](int64_t to) {
+    if (stride_blocks == 0) return;
+    for (int64_t j = (at + stride_blocks) / stride_blocks * stride_blocks - 1; j < to; j += stride_blocks)
+      take(j, j + 1);
+  };
+  take(0, std::min(global_blocks, end));
+  take_strided(local_begin);
+  take(local_begin, local_end);
+  take_strided(end);
+  return kept;
+}
+
 bool VisibleKeys::none() const {
-  for (size_t sample = 0; sample < samples.size(); ++sample)
-    if (pairs(static_cast<int64_t>(sample)) > 0) return false;
+  for (const KeyRanges& ranges : samples)
+    for (size_t row = 0; row < ranges.begin.size(); ++row)
+      if (ranges.begin[row] < ranges.end[row]) return false;
   return true;
 }
 
@@ -124,16 +150,19 @@ std::vector<RowRange> key_intervals(const VisibleKeys& keys, int64_t sample, int
     }
   if (begin >= end) return {};
   if (keys.sparse.dense()) return {{begin, end}};
-  const int64_t block = keys.sparse.block_tokens;
+  const int64_t block = keys.sparse.block_tokens, blocks = (keys.key_rows + block - 1) / block;
+  std::vector<RowRange> kept;  // of all query blocks that the rows touch
+  for (int64_t i = row / block; i * block < row_end; ++i) {
+    const std::vector<RowRange> own = keys.sparse.kept_blocks(i, blocks, keys.causality);
+    kept.insert(kept.end(), own.begin(), own.end());
+  }
+  std::sort(kept.begin(), kept.end(), [](const RowRange& a, const RowRange& b) { return a.begin < b.begin; });
   std::vector<RowRange> intervals;
-  for (int64_t j = begin / block; j * block < end; ++j) {
-    bool kept = false;
-    for (int64_t i = row / block; i * block < row_end && !kept; ++i)
-      kept = keys.sparse.keeps(i, j, keys.causality);
-    if (!kept) continue;
-    const int64_t from = std::max(begin, j * block), to = std::min(end, (j + 1) * block);
-    if (!intervals.empty() && intervals.back().end == from)
-      intervals.back().end = to;
+  for (const RowRange& range : kept) {
+    const int64_t from = std::max(begin, range.begin * block), to = std::min(end, range.end * block);
+    if (from >= to) continue;
+    if (!intervals.empty() && intervals.back().end >= from)
+      intervals.back().end = std::max(intervals.back().end, to);
     else
       intervals.push_back({from, to});
   }

@@ -26,6 +26,12 @@ enum class Causality {
   full,    // encoders: everything in its document
 };
 
+// Rows, or blocks of them, [begin, end).
+struct RowRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 // Query block i keeps key block j when |i - j| < local_blocks, or j < global_blocks, or stride_blocks divides j + 1;
 // with full attention also when i < global_blocks (global tokens see everything).
 struct SparseBlocks {
@@ -36,6 +42,8 @@ struct SparseBlocks {
 
   bool dense() const { return block_tokens == 0; }
   bool keeps(int64_t query_block, int64_t key_block, Causality causality) const;
+  // The key blocks of [0, blocks) that a query block keeps, as ascending ranges that may touch; as many steps as ranges.
+  std::vector<RowRange> kept_blocks(int64_t query_block, int64_t blocks, Causality causality) const;
   // The share of the blocks of a sample of `tokens` that dense attention computes and this keeps; 1 when dense.
   double kept(int64_t tokens, Causality causality) const;
   bool operator==(const SparseBlocks&) const = default;
@@ -83,10 +91,6 @@ std::shared_ptr<const VisibleKeys> causal_keys(int64_t tokens, int64_t window = 
 
 // Rows [begin, end) of keys that are computed for query rows [row, row_end) of a sample: ascending and disjoint, their
 // ends cut at nothing finer than sparse blocks. A kernel masks their edges by the ranges themselves.
-struct RowRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-};
 std::vector<RowRange> key_intervals(const VisibleKeys& keys, int64_t sample, int64_t row, int64_t row_end);
 
 }  // namespace trireme

@@ -81,9 +81,8 @@ at::Tensor masked_scores(const at::Tensor& q_GTD, const at::Tensor& k_KD, const 
 }
 
 // exp(s - lse); a query that sees nothing has no probabilities.
-at::Tensor probabilities(const at::Tensor& scores, const at::Tensor& lse_GT1) {
-  const at::Tensor nothing = lse_GT1.eq(-std::numeric_limits<double>::infinity());
-  return (scores - lse_GT1.masked_fill(nothing, 0)).exp_();
+at::Tensor probabilities(const at::Tensor& scores, const at::Tensor& lse_GT1, const RowTile& tile) {
+  return (scores - lse_GT1.masked_fill(tile.hidden.all(1, true), 0)).exp_();
 }
 
 at::ScalarType compute_type(at::ScalarType dtype) {
@@ -114,7 +113,7 @@ AttentionOutput ReferenceAttention::forward(const at::Tensor& q, const at::Tenso
                                                 head_keys(k[b], run, tile, compute), tile, spec.scale);
         const at::Tensor lse_GT1 = scores.logsumexp(2, true);
         const at::Tensor o_GTD =
-            at::matmul(probabilities(scores, lse_GT1), head_keys(v[b], run, tile, compute));
+            at::matmul(probabilities(scores, lse_GT1, tile), head_keys(v[b], run, tile, compute));
         out.o[b].slice(0, row, row + tile.rows).slice(1, run.begin, run.end).copy_(o_GTD.transpose(0, 1));
         out.lse[b].slice(0, run.begin, run.end).slice(1, row, row + tile.rows).copy_(lse_GT1.squeeze(2));
       }
@@ -148,7 +147,7 @@ AttentionGradients ReferenceAttention::backward(const at::Tensor& d_o, const at:
         const at::Tensor lse_GT1 =
             lse_again ? scores.logsumexp(2, true)
                       : saved.lse[b].slice(0, run.begin, run.end).slice(1, row, row + tile.rows).unsqueeze(2);
-        const at::Tensor p_GTK = probabilities(scores, lse_GT1);
+        const at::Tensor p_GTK = probabilities(scores, lse_GT1, tile);
         const at::Tensor delta_GT1 = (do_GTD * head_rows(saved.o[b], run, tile, compute)).sum(2, true);
         const at::Tensor dp_GTK = at::matmul(do_GTD, head_keys(v[b], run, tile, compute).t());
         const at::Tensor ds_GTK = p_GTK * (dp_GTK - delta_GT1) * spec.scale;

@@ -78,12 +78,13 @@ int run_step(const std::vector<std::string>& arguments) {
   flags.measure.seed = static_cast<uint64_t>(flags.seed);
   const RankPlace place = place_from_environment();
   const std::filesystem::path model_dir = find_model_directory(flags.model);
-  EngineOptions options =
-      flags.engine.resolve(place, flags.engine.degrees(parser, place.local_size, model_dir));
+  EngineOptions options = flags.engine.resolve(place);
   flags.update.apply(options);
   options.optimizer.weight_decay = flags.weight_decay;
   const c10::DeviceGuard guard(options.device);
   const auto world = join_run(place, options, flags.engine.ddp_timeout);
+  const int machine_ranks = least_machine_ranks(*world, place, options.device);
+  set_degrees(options, flags.engine.degrees(parser, machine_ranks, model_dir));
   const auto engine = assemble(*world, model_dir, options);
   const StepRate rate = measure_step_rate(*engine, flags.measure);
   if (place.rank != 0) return 0;
@@ -116,7 +117,7 @@ int run_matmul(const std::vector<std::string>& arguments) {
   parser.flag("json", json, "print one line of JSON");
   if (!parser.parse(arguments)) return 0;
 
-  const EngineOptions options = engine.resolve(place_from_environment(), {});
+  const EngineOptions options = engine.resolve(place_from_environment());
   const c10::DeviceGuard guard(options.device);
   Json line = {{"device", options.device.str()},
                {"threads", at::get_num_threads()},

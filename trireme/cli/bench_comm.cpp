@@ -261,7 +261,7 @@ int run_bench_comm(const std::vector<std::string>& arguments) {
   if (threads && place.size > 1)
     throw ConfigError("--ranks_as_threads runs all ranks in one process; do not give it under a launcher");
   if (threads && flags.ranks_as_threads < 1) throw ConfigError("--ranks_as_threads is 0; expected 1 or more");
-  const EngineOptions engine = flags.engine.resolve(place, {});
+  const EngineOptions engine = flags.engine.resolve(place);
   const c10::DeviceGuard guard(engine.device);
 
   CommReport report;

@@ -12,7 +12,7 @@ void DataFlags::declare(OptionParser& parser, const std::string& file_flag) {
       "documents: attention stays within each; concat: it crosses them; none: a document a sample, padded");
   parser.real("mlm_probability", mlm_probability, "encoders: share of tokens that are masked");
   parser.integer("mask_token_id", mask_token_id,
-                 "encoders: what stands for masked tokens; -1: [MASK] or <mask> of the tokenizer");
+                 "encoders: what stands for masked tokens; not given: [MASK] or <mask> of the tokenizer");
   parser.count("max_seq_length", max_seq_length, "tokens of a sample; takes 16k");
 }
 

@@ -1,6 +1,7 @@
 #include "trireme/cli/engine_flags.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -8,6 +9,7 @@
 
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
+#include "trireme/comm/collectives.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/device/processor.h"
@@ -87,7 +89,10 @@ SequenceDegrees EngineFlags::degrees(const OptionParser& parser, int machine_ran
                                      const std::filesystem::path& model_dir) const {
   if (ulysses < 1) throw ConfigError(cat("--ulysses is ", ulysses, "; expected 1 or more"));
   if (ring < 1) throw ConfigError(cat("--ring is ", ring, "; expected 1 or more"));
-  const auto degree = [](int64_t value) { return static_cast<int>(std::min<int64_t>(value, 1 << 20)); };
+  constexpr int64_t kMost = 1 << 20;
+  for (const auto& [flag, value] : {std::pair("sp", sp), {"ulysses", ulysses}, {"ring", ring}})
+    if (value > kMost) throw ConfigError(cat("--", flag, " is ", value, "; expected at most ", kMost));
+  const auto degree = [](int64_t value) { return static_cast<int>(value); };
   if (!parser.given("sp")) return {degree(ulysses), degree(ring)};
   if (sp < 1) throw ConfigError(cat("--sp is ", sp, "; expected 1 or more"));
   const bool given_ulysses = parser.given("ulysses"), given_ring = parser.given("ring");
@@ -102,7 +107,22 @@ SequenceDegrees EngineFlags::degrees(const OptionParser& parser, int machine_ran
   return {degree(given_ulysses ? ulysses : sp / ring), degree(given_ring ? ring : sp / ulysses)};
 }
 
-EngineOptions EngineFlags::resolve(const RankPlace& place, const SequenceDegrees& degrees) const {
+void set_degrees(EngineOptions& options, const SequenceDegrees& degrees) {
+  options.ulysses = degrees.ulysses;
+  options.ring = degrees.ring;
+}
+
+int least_machine_ranks(World& world, const RankPlace& place, at::Device device) {
+  if (world.size() == 1) return 1;
+  std::vector<int> everyone(static_cast<size_t>(world.size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  const auto group = world.make_group("machines", {everyone});
+  at::Tensor least = at::full({1}, -place.local_size, at::TensorOptions().dtype(at::kLong).device(device));
+  all_reduce_max(*group, least);
+  return static_cast<int>(-least.item<int64_t>());
+}
+
+EngineOptions EngineFlags::resolve(const RankPlace& place) const {
   if (ddp_timeout < 1)
     throw ConfigError(cat("--ddp_timeout is ", ddp_timeout, "; expected 1 second or more"));
   at::set_num_threads(count_threads(threads, place));
@@ -118,10 +138,10 @@ EngineOptions EngineFlags::resolve(const RankPlace& place, const SequenceDegrees
   options.offload.activations = parse_offload("offload_activations", offload_activations);
   options.offload.folder = offload_dir;
   options.offload.limit_bytes = offload_limit;
-  options.ulysses = degrees.ulysses;
-  options.ring = degrees.ring;
   options.ring_method = parse_ring_method(ring_method);
-  options.head_chunks = static_cast<int>(std::min<int64_t>(head_chunks, 1 << 20));
+  if (head_chunks < 1 || head_chunks > (1 << 20))
+    throw ConfigError(cat("--head_chunks is ", head_chunks, "; expected 1 to the query heads of a rank"));
+  options.head_chunks = static_cast<int>(head_chunks);
   options.sparse = {sparse_block_tokens, sparse_local_blocks, sparse_global_blocks, sparse_stride_blocks};
   options.strict_divisible = strict_divisible;
   options.tile_tokens = tile_tokens;

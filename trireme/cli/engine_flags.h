@@ -41,14 +41,21 @@ struct EngineFlags {
   int64_t ddp_timeout = 1800;  // seconds
 
   void declare(OptionParser& parser);
-  // Of --sp, --ulysses and --ring; --sp alone looks at the model's heads and at the run's ranks on this machine. Throws
+  // Of --sp, --ulysses and --ring; --sp alone looks at the model's heads and at the run's ranks on one machine. Throws
   // ConfigError where they contradict each other.
   SequenceDegrees degrees(const OptionParser& parser, int machine_ranks,
                           const std::filesystem::path& model_dir) const;
   // Sets this process's number of threads, and picks its device. Throws ConfigError for devices that are not
   // there.
-  EngineOptions resolve(const RankPlace& place, const SequenceDegrees& degrees = {}) const;
+  // The degrees are 1; see set_degrees.
+  EngineOptions resolve(const RankPlace& place) const;
 };
+
+void set_degrees(EngineOptions& options, const SequenceDegrees& degrees);
+
+// The least number of ranks that a machine of the run has: what places say of their own machine may differ.
+// Collective.
+int least_machine_ranks(World& world, const RankPlace& place, at::Device device);
 
 // Joins the run that the environment describes.
 std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& options,

@@ -59,11 +59,14 @@ int run_loss(const std::vector<std::string>& arguments) {
   if (place.local_size < place.size && !is_indexed_dataset(flags.data.file))
     throw ConfigError(cat("the ranks are on several machines: turn ", flags.data.file.string(),
                           " into a tokenized set that all of them see (trireme tokenize) and evaluate that"));
-  EngineOptions options = flags.engine.resolve(place, flags.engine.degrees(parser, place.local_size, model));
+  EngineOptions options = flags.engine.resolve(place);
   options.purpose = Purpose::evaluation;
   options.precision = flags.bf16 ? Precision::bf16 : Precision::fp32;
   const c10::DeviceGuard guard(options.device);
+  check_packing(samples.packing, options);
   const auto world = join_run(place, options, flags.engine.ddp_timeout);
+  const int machine_ranks = least_machine_ranks(*world, place, options.device);
+  set_degrees(options, flags.engine.degrees(parser, machine_ranks, model));
   const auto engine = assemble(*world, model, options);
   Agreement agreement(*engine->mesh().all, options.device);
 

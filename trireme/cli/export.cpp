@@ -20,7 +20,8 @@ int run_export(const std::vector<std::string>& arguments) {
   std::string dtype = "float32";
   bool overwrite = false;
   OptionParser parser("export",
-                      "Turns a checkpoint into a Hugging Face model (AutoModelForCausalLM.from_pretrained).");
+                      "Turns a checkpoint into a Hugging Face model (from_pretrained of "
+                      "AutoModelForCausalLM, or AutoModelForMaskedLM).");
   parser.path("checkpoint", checkpoint, "a run's folder (its newest checkpoint) or one checkpoint");
   parser.required("checkpoint");
   parser.path("out", out, "the model's folder");

@@ -96,8 +96,7 @@ int run_train(const std::vector<std::string>& arguments) {
       throw ConfigError(cat("--gradient_checkpointing contradicts --recompute ", flags.engine.recompute));
     flags.engine.recompute = "full";
   }
-  options.engine =
-      flags.engine.resolve(place, flags.engine.degrees(parser, place.local_size, options.model_dir));
+  options.engine = flags.engine.resolve(place);
   options.engine.optimizer = optimizer;
   options.engine.optimizer.seed = static_cast<uint64_t>(options.seed);
   flags.update.apply(options.engine);
@@ -110,6 +109,8 @@ int run_train(const std::vector<std::string>& arguments) {
   hooks.stop_requested = &watch_stop_signals();
   const c10::DeviceGuard guard(options.engine.device);
   const auto world = join_run(place, options.engine, flags.engine.ddp_timeout);
+  const int machine_ranks = least_machine_ranks(*world, place, options.engine.device);
+  set_degrees(options.engine, flags.engine.degrees(parser, machine_ranks, options.model_dir));
   const TrainOutcome outcome = train(*world, options, hooks);
   if (outcome.stopped) {
     if (place.rank == 0)

@@ -46,17 +46,19 @@ int run_verify(const std::vector<std::string>& arguments) {
     throw ConfigError("--ranks_as_threads runs all ranks in one process; do not give it under a launcher");
   if (threads && ranks_as_threads < 1) throw ConfigError("--ranks_as_threads is 0; expected 1 or more");
   // Every rank takes part in the one sequence unless asked otherwise.
-  const int ranks = threads ? static_cast<int>(ranks_as_threads) : place.size;
-  const int machine_ranks = threads ? ranks : place.local_size;
-  const bool chosen = parser.given("ulysses") || parser.given("ring") || parser.given("sp");
-  EngineOptions options = flags.resolve(
-      place, chosen ? flags.degrees(parser, machine_ranks, model_dir)
-                    : choose_degrees(ranks, read_model_config(model_dir).num_attention_heads, machine_ranks));
+  EngineOptions options = flags.resolve(place);
   options.precision = parse_precision(precision);
   const c10::DeviceGuard guard(options.device);
 
+  const auto degrees_of = [&](int ranks, int machine_ranks) {
+    if (parser.given("ulysses") || parser.given("ring") || parser.given("sp"))
+      return flags.degrees(parser, machine_ranks, model_dir);
+    return choose_degrees(ranks, read_model_config(model_dir).num_attention_heads, machine_ranks);
+  };
   VerifyResult result;
   if (threads) {
+    const auto ranks = static_cast<int>(ranks_as_threads);
+    set_degrees(options, degrees_of(ranks, ranks));
     std::mutex mutex;
     run_ranks_as_threads(
         static_cast<int>(ranks_as_threads),
@@ -68,6 +70,8 @@ int run_verify(const std::vector<std::string>& arguments) {
         std::chrono::seconds(flags.ddp_timeout));
   } else {
     const auto world = join_run(place, options, flags.ddp_timeout);
+    const int machine_ranks = least_machine_ranks(*world, place, options.device);
+    set_degrees(options, degrees_of(world->size(), machine_ranks));
     result = verify_reference(*world, model_dir, reference, options, tolerance);
   }
   if (place.rank == 0)

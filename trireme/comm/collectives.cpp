@@ -307,7 +307,7 @@ PendingRows::~PendingRows() {
 }
 
 at::Tensor PendingRows::wait() {
-  TRIREME_ASSERT(state_ != nullptr, "a gather was waited for twice");
+  TRIREME_ASSERT(state_ != nullptr, "a collective was waited for twice");
   const std::unique_ptr<State> state = std::move(state_);
   if (state->works.empty()) return state->output;
   state->call.resume();

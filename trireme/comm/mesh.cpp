@@ -26,14 +26,18 @@ std::string pairs_within(int size) {
 
 }  // namespace
 
+void check_degrees(int64_t ulysses, int64_t ring, int ranks) {
+  if (ulysses >= 1 && ring >= 1 && ulysses <= ranks && ring <= ranks && ranks % (ulysses * ring) == 0) return;
+  throw ConfigError(cat("ulysses degree ", ulysses, ring == 1 ? std::string() : cat(" x ring degree ", ring),
+                        " does not divide the number of ranks, ", ranks, "; ulysses x ring may be ",
+                        pairs_within(ranks)));
+}
+
 Mesh make_mesh(World& world, const MeshShape& shape) {
   refuse("tensor", shape.tensor, "leave tensor at 1");
   refuse("pipeline", shape.pipeline, "leave pipeline at 1");
   const int size = world.size(), U = shape.ulysses, R = shape.ring;
-  if (U < 1 || R < 1 || U > size || R > size || size % (U * R) != 0)
-    throw ConfigError(cat("ulysses degree ", U, R == 1 ? std::string() : cat(" x ring degree ", R),
-                          " does not divide the number of ranks, ", size, "; ulysses x ring may be ",
-                          pairs_within(size)));
+  check_degrees(U, R, size);
   const int sp_size = U * R;
   Mesh mesh;
   mesh.dp_size = size / sp_size;

@@ -26,7 +26,10 @@ struct Mesh {
   int dp_index = 0;
 };
 
-// Collective. Throws ConfigError when the axes do not multiply to a divisor of the world's size.
+// Throws ConfigError, with what may be, unless ulysses x ring divides the number of ranks.
+void check_degrees(int64_t ulysses, int64_t ring, int ranks);
+
+// Collective. Throws ConfigError as check_degrees, and for axes that are not built.
 Mesh make_mesh(World& world, const MeshShape& shape);
 
 }  // namespace trireme

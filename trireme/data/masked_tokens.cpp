@@ -12,6 +12,13 @@ double uniform(uint64_t bits) {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
+uint64_t key_of(const MaskedTokenOptions& options, int64_t epoch) {
+  return splitmix64(splitmix64(options.seed) ^ static_cast<uint64_t>(epoch));
+}
+uint64_t draw_at(uint64_t key, int64_t place) {
+  return splitmix64(key + static_cast<uint64_t>(place) * kSplitmix64Step);
+}
+
 void check(const MaskedTokenOptions& options) {
   if (!(options.probability > 0 && options.probability <= 1))
     throw ConfigError(cat("--mlm_probability ", options.probability,
@@ -24,15 +31,24 @@ void check(const MaskedTokenOptions& options) {
 
 }  // namespace
 
-void mask_tokens(const MaskedTokenOptions& options, int64_t epoch, int64_t first, int64_t count,
-                 int64_t* tokens, int64_t* targets) {
+int64_t choice_of_none(const MaskedTokenOptions& options, int64_t epoch, int64_t first, int64_t count) {
   check(options);
-  const uint64_t key = splitmix64(splitmix64(options.seed) ^ static_cast<uint64_t>(epoch));
+  TRIREME_ASSERT(count > 0, "no place to choose from");
+  const uint64_t key = key_of(options, epoch);
+  for (int64_t place = first; place < first + count; ++place)
+    if (uniform(draw_at(key, place)) < options.probability) return -1;
+  return first + static_cast<int64_t>(splitmix64(draw_at(key, first)) % static_cast<uint64_t>(count));
+}
+
+void mask_tokens(const MaskedTokenOptions& options, int64_t epoch, int64_t first, int64_t count,
+                 int64_t* tokens, int64_t* targets, int64_t also) {
+  check(options);
+  const uint64_t key = key_of(options, epoch);
   for (int64_t i = 0; i < count; ++i) {
     targets[i] = kIgnoredLabel;
     // The place's own stream: is it chosen, what becomes of it, which random token.
-    uint64_t state = splitmix64(key + static_cast<uint64_t>(first + i) * kSplitmix64Step);
-    if (uniform(state) >= options.probability) continue;
+    uint64_t state = draw_at(key, first + i);
+    if (uniform(state) >= options.probability && first + i != also) continue;
     targets[i] = tokens[i];
     state = splitmix64(state);
     const double fate = uniform(state);

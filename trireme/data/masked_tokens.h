@@ -22,9 +22,13 @@ struct MaskedTokenOptions {
 };
 
 // tokens [count] are those of the stream from place `first` on, in pass `epoch`; they are written over, and
-// targets [count] are filled. Throws ConfigError: a probability out of range, a mask token outside the
-// vocabulary.
+// targets [count] are filled. The token at place `also` is chosen whatever its draw. Throws ConfigError: a
+// probability out of range, a mask token outside the vocabulary.
 void mask_tokens(const MaskedTokenOptions& options, int64_t epoch, int64_t first, int64_t count,
-                 int64_t* tokens, int64_t* targets);
+                 int64_t* tokens, int64_t* targets, int64_t also = -1);
+
+// A sample of few tokens may draw none, and would teach nothing: then the place that is chosen all the same; -1
+// where places [first, first + count), at least one, have a chosen one.
+int64_t choice_of_none(const MaskedTokenOptions& options, int64_t epoch, int64_t first, int64_t count);
 
 }  // namespace trireme

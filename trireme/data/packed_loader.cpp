@@ -61,7 +61,13 @@ Json PackedLoader::state() const {
           {"shuffle", options.shuffle}};
 }
 
-void PackedLoader::restore(const Json& state) {
+void PackedLoader::restore(const Json& saved) {
+  Json state = saved;
+  // Before there were ways to pack, all was concat, and a row was called a window.
+  if (state.is_object() && !state.contains("packing") && state.contains("window")) {
+    state["packing"] = name_of(Packing::concat);
+    state["row"] = state["window"];
+  }
   const Json own = this->state();
   for (const auto& [key, value] : own.items()) {
     if (!state.is_object() || !state.contains(key))

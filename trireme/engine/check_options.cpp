@@ -101,6 +101,12 @@ void check_optimizer(const EngineOptions& options) {
 }  // namespace
 
 void check_heads(const EngineOptions& options, const ModelConfig& config) {
+  if (options.attention == AttentionKernel::cudnn)
+    for (size_t layer = 0; layer < config.layer_window.size(); ++layer)
+      if (config.layer_window[layer] > 0)
+        throw ConfigError(cat("--attention cudnn: layer ", layer, " of the model has a window of ",
+                              config.layer_window[layer],
+                              " tokens, which that kernel does not know; use --attention auto or flash"));
   const int64_t H = config.num_attention_heads;
   if (options.ulysses > H)
     throw ConfigError(cat("--ulysses ", options.ulysses, ": the model has ", H,

@@ -62,6 +62,7 @@ struct MemoryShape {
   int sp_rank = 0;  // of ulysses x ring
   bool gathers_keys = false;  // RingMethod::gather
   int head_chunks = 1;
+  int64_t heads_begin = 0;    // the first of this rank's query heads
   int64_t heads_here = 0;     // h
   int64_t kv_heads_here = 0;  // k
   int64_t packed_heads = 0;   // sum over the ulysses ranks of h + 2k: key/value heads may go to several ranks

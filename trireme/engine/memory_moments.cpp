@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/base/sequence_layout.h"
 #include "trireme/engine/attention_moments.h"
 #include "trireme/engine/tile_bytes.h"
 
@@ -22,7 +23,13 @@ int64_t heads_at_once(const MemoryShape& shape) {
 int64_t kv_heads_at_once(const MemoryShape& shape) {
   if (shape.head_chunks == 1) return shape.kv_heads_here;
   const int64_t group = std::max<int64_t>(1, shape.model.heads / std::max<int64_t>(1, shape.model.kv_heads));
-  return std::min(shape.kv_heads_here, (heads_at_once(shape) + group - 1) / group);
+  const SequenceLayout rounds{shape.heads_here, shape.head_chunks};
+  int64_t most = 0;
+  for (int round = 0; round < shape.head_chunks; ++round) {
+    const int64_t begin = shape.heads_begin + rounds.begin(round), end = begin + rounds.size(round);
+    if (begin < end) most = std::max(most, (end - 1) / group - begin / group + 1);
+  }
+  return most;
 }
 
 // attention/cpu_flash_forward.cpp and cpu_flash_backward.cpp, whose constants these are.
@@ -174,7 +181,8 @@ class Moments {
       note_rounds_forward(layer_.qkv);
     } else if (!o_is_there) {
       project();
-      note_attention(attention_forward_moments(shape_, shape_.heads_here, shape_.kv_heads_here), layer_.heads());
+      note_attention(attention_forward_moments(shape_, shape_.heads_here, shape_.kv_heads_here),
+                     layer_.heads());
       if (!layer_.alone) {
         const int64_t heads_kept = slots[kQ] ? layer_.heads() : 0;
         const int64_t copy = shape_.batch > 1 ? layer_.o_heads : 0;
@@ -231,8 +239,9 @@ class Moments {
     const LayerBuffers& at = layer_;
     const int64_t C = shape_.head_chunks;
     // o is not joined, so that it counts once.
-    note_rounds({own + at.o + at.lse + at.last_kv - at.round_o, at.round_qkv, at.round_o, at.packed / C, at.o / C},
-                attention_forward_moments(shape_, at.round_heads, at.round_kv_heads));
+    note_rounds(
+        {own + at.o + at.lse + at.last_kv - at.round_o, at.round_qkv, at.round_o, at.packed / C, at.o / C},
+        attention_forward_moments(shape_, at.round_heads, at.round_kv_heads));
   }
   void note_rounds_backward(int64_t own) {
     const LayerBuffers& at = layer_;

@@ -41,6 +41,7 @@ MemoryShape memory_shape(const ModelConfig& config, const EngineOptions& options
   const HeadShares heads =
       share_heads(config.num_attention_heads, config.num_key_value_heads, mesh.ulysses->size());
   const auto here = static_cast<size_t>(mesh.ulysses->rank());
+  shape.heads_begin = heads.query[here].begin;
   shape.heads_here = heads.query[here].size();
   shape.kv_heads_here = heads.key_value[here].size();
   for (size_t rank = 0; rank < heads.query.size(); ++rank)

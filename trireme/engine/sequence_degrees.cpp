@@ -6,10 +6,9 @@ namespace trireme {
 
 SequenceDegrees choose_degrees(int sp, int64_t query_heads, int machine_ranks) {
   if (sp < 1) throw ConfigError(cat("--sp is ", sp, "; expected 1 or more"));
-  const bool one_machine = sp <= machine_ranks;
   int even = 1, uneven = 1;
   for (int degree = 1; degree <= sp && degree <= query_heads; ++degree) {
-    if (sp % degree != 0 || (!one_machine && machine_ranks % degree != 0)) continue;
+    if (sp % degree != 0 || machine_ranks % degree != 0) continue;
     uneven = degree;
     if (query_heads % degree == 0) even = degree;
   }

@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/comm/collectives.h"
+#include "trireme/data/token_positions.h"
 
 namespace trireme {
 
@@ -78,18 +79,13 @@ PositionLoss evaluate_loss_by_position(Engine& engine, EvaluationWalk& walk,
     TRIREME_ASSERT(edges.back() == batch->layout.tokens, "the last bucket ends with the sequence");
     const at::Tensor loss_Bs = engine.evaluate(*batch).loss_Bs.to(at::kDouble).contiguous();
     const at::Tensor valid_Bs = batch->targets.ne(kIgnoredLabel);
-    int64_t column = 0;  // of the span's first token in this rank's slice
-    for (const TokenSpan& span : batch->layout.spans(engine.mesh().sp->rank())) {
-      for (int64_t i = 0; i < buckets; ++i) {
-        const int64_t from = std::max(edges[static_cast<size_t>(i)], span.begin);
-        const int64_t to = std::min(edges[static_cast<size_t>(i) + 1], span.end);
-        if (from >= to) continue;
-        const int64_t first = column + from - span.begin, last = column + to - span.begin;
-        const at::Tensor valid = valid_Bs.slice(1, first, last);
-        loss_sums[i] += loss_Bs.slice(1, first, last).masked_select(valid).sum().item<double>();
-        counts[i] += static_cast<double>(valid.sum().item<int64_t>());
-      }
-      column += span.size();
+    const at::Tensor position_Bs =
+        positions_in_documents(*batch, engine.mesh().sp->rank()).view(valid_Bs.sizes());
+    for (int64_t i = 0; i < buckets; ++i) {
+      const at::Tensor here = valid_Bs.logical_and(position_Bs.ge(edges[static_cast<size_t>(i)]))
+                                  .logical_and(position_Bs.lt(edges[static_cast<size_t>(i) + 1]));
+      loss_sums[i] += loss_Bs.masked_select(here).sum().item<double>();
+      counts[i] += static_cast<double>(here.sum().item<int64_t>());
     }
   }
   at::Tensor everywhere = sums.to(engine.options().device);

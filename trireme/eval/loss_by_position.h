@@ -4,9 +4,9 @@
 //   loss_Bs of Engine::evaluate -> per bucket [begin, end): sum of losses, number of targets -> sum over
 //   ranks
 //
-// A position is a place in the sample, also where documents are packed. The loss at position t is that of the
-// token which t predicts (of an encoder: the masked token at t): with one document it saw t + 1 tokens, with
-// packed ones those since its document's begin. Places without a target (-100) are skipped.
+// Where documents are packed, a position counts from the begin of its document in the sample: it is how much
+// context there is. The loss at position t is that of the token which t predicts, having seen t + 1 tokens (of an
+// encoder: the masked token at t). Places without a target (-100) are skipped.
 #pragma once
 
 #include <cstdint>

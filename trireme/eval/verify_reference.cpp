@@ -116,12 +116,35 @@ void check_no_target_crosses(const Reference& reference, const SafetensorsFile& 
   for (size_t row = 0; row < reference.documents.size(); ++row) {
     const at::Tensor targets = reference.targets[static_cast<int64_t>(row)].contiguous();
     const auto* target = targets.const_data_ptr<int64_t>();
+    if (reference.attention_mask.defined() && !reference.shifted &&
+        reference.targets[static_cast<int64_t>(row)]
+            .ne(kIgnoredLabel)
+            .logical_and(reference.attention_mask[static_cast<int64_t>(row)].eq(0))
+            .any()
+            .item<bool>())
+      throw DataError(
+          cat(file.at("labels").describe(), ": sample ", row, " has a label at padding; expected -100"));
     const std::vector<int64_t>& ends = reference.documents[row].cu_seqlens();
     for (size_t i = 1; i < ends.size(); ++i)
       if (reference.shifted && target[ends[i] - 1] != kIgnoredLabel)
         throw DataError(cat(file.at("labels").describe(), ": sample ", row, " has a label at token ", ends[i],
                             ", the first of a document or of padding; expected -100 there"));
   }
+}
+
+// Without position_ids a mask says where one document lies: holes in it, which tokens behind them would look through,
+// are another mask than Trireme has; and padding before it moves positions that a model has a table for.
+void check_padding_is_at_an_end(const at::Tensor& attention_mask, const ModelConfig& config,
+                                const SafetensorsFile& file) {
+  const at::Tensor seen = attention_mask.ne(0).to(at::kLong);
+  const at::Tensor changes = seen.diff(1, 1).ne(0).sum(1);
+  const bool hole = changes.gt(2).any().item<bool>() ||
+                    changes.eq(2).logical_and(seen.select(1, 0).eq(1)).any().item<bool>();
+  const bool before = !config.rotates() && seen.select(1, 0).eq(0).any().item<bool>();
+  if (hole || before)
+    throw DataError(cat(file.at("attention_mask").describe(), ": padding ",
+                        hole ? "within a document" : "before a document of a model with learned positions",
+                        "; give position_ids, which say where documents begin, or pad at the end"));
 }
 
 Reference read_inputs(const SafetensorsFile& file, const ModelConfig& config) {
@@ -153,6 +176,7 @@ Reference read_inputs(const SafetensorsFile& file, const ModelConfig& config) {
   const at::Tensor positions = optional_integers(file, "position_ids", reference.input_ids);
   reference.attention_mask = optional_integers(file, "attention_mask", reference.input_ids);
   if (!positions.defined() && !reference.attention_mask.defined()) return reference;
+  if (!positions.defined()) check_padding_is_at_an_end(reference.attention_mask, config, file);
   for (int64_t row = 0; row < labels.size(0); ++row)
     reference.documents.push_back(documents_of_row(positions, reference.attention_mask, row, S));
   check_no_target_crosses(reference, file);

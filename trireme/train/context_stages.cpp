@@ -8,6 +8,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/base/sizes.h"
+#include "trireme/model/embedding.h"
 
 namespace trireme {
 namespace {
@@ -91,16 +92,19 @@ int64_t position_reach(const ModelConfig& config) {
                   static_cast<int64_t>(std::llround(rope.factor * static_cast<double>(original))));
 }
 
-void check_positions(const std::vector<ContextStage>& stages, const ModelConfig& config) {
+void check_positions(const std::vector<ContextStage>& stages, const ModelConfig& config,
+                     int64_t longest_document_tokens) {
   const int64_t reach = position_reach(config);
-  for (const ContextStage& stage : stages)
-    if (stage.sequence_tokens > reach)
+  for (const ContextStage& stage : stages) {
+    const int64_t tokens = std::min(stage.sequence_tokens, longest_document_tokens);
+    check_positions(config, tokens);
+    if (tokens > reach)
       throw ConfigError(
-          cat("a sequence of ", format_count(stage.sequence_tokens), " tokens is longer than the ",
-              format_count(reach), " positions of the model: raise max_position_embeddings (now ",
-              config.max_position_embeddings,
+          cat("a sequence of ", format_count(tokens), " tokens is longer than the ", format_count(reach),
+              " positions of the model: raise max_position_embeddings (now ", config.max_position_embeddings,
               ") in its config.json, with a larger rope_theta or a rope scaling such as yarn, or train on "
               "shorter sequences"));
+  }
 }
 
 void check_divisible(const std::vector<ContextStage>& stages, int ulysses, int ring) {

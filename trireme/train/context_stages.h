@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,8 @@ int stage_of_step(const std::vector<ContextStage>& stages, int64_t step);
 // to.
 int64_t position_reach(const ModelConfig& config);
 // ConfigError that names the config key when a stage is longer than that.
-void check_positions(const std::vector<ContextStage>& stages, const ModelConfig& config);
+void check_positions(const std::vector<ContextStage>& stages, const ModelConfig& config,
+                     int64_t longest_document_tokens = std::numeric_limits<int64_t>::max());
 // For --strict_divisible: ConfigError for a length that does not give every rank the same number of tokens
 // (SampleLayout::unit), with the nearest lengths that do.
 void check_divisible(const std::vector<ContextStage>& stages, int ulysses, int ring);

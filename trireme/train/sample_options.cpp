@@ -60,6 +60,13 @@ SampleOptions resolve_samples(const SampleOptions& options, const ModelConfig& c
   return resolved;
 }
 
+void check_packing(Packing packing, const EngineOptions& engine) {
+  if (packing == Packing::concat || engine.device.is_cpu() || engine.attention != AttentionKernel::cudnn)
+    return;
+  throw ConfigError(cat("--attention cudnn does not know documents that share a sample, which --packing ",
+                        name_of(packing), " makes; use --attention auto or flash, or --packing concat"));
+}
+
 LoaderOptions sample_loader_options(const SampleOptions& resolved, const ModelConfig& config) {
   LoaderOptions loader;
   loader.packing = resolved.packing;

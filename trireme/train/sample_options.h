@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "trireme/data/row_reader.h"
+#include "trireme/engine/engine_options.h"
 #include "trireme/model/model_config.h"
 
 namespace trireme {
@@ -27,5 +28,8 @@ SampleOptions resolve_samples(const SampleOptions& options, const ModelConfig& c
 // (pad_token_id, else eos_token_id, else 0) and masked tokens, with seed 0, which is that of every
 // evaluation.
 LoaderOptions sample_loader_options(const SampleOptions& resolved, const ModelConfig& config);
+
+// ConfigError: packed documents for an attention kernel that does not know them (--attention cudnn on a GPU).
+void check_packing(Packing packing, const EngineOptions& engine);
 
 }  // namespace trireme

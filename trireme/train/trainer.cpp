@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <numeric>
 
@@ -61,6 +62,8 @@ class Trainer {
   double step_flops(const StepBatches& batches) const;
   std::vector<double> first_step_flops() const;
   LoaderOptions loader_options(int64_t sequence_tokens) const;
+  // Tokens that attention and positions reach over at most; with concat, as many as there are.
+  int64_t longest_document() const;
   int sequence_ranks() const { return options_.engine.ulysses * options_.engine.ring; }
   const ContextStage& stage() const { return stages_[static_cast<size_t>(stage_)]; }
   int64_t total_steps() const { return stages_.back().end_step(); }
@@ -133,7 +136,7 @@ void Trainer::prepare_stages(const ModelConfig& config) {
     }
     stages_ = single_stage(options_.max_seq_length, steps, defaults);
   }
-  check_positions(stages_, config);
+  check_positions(stages_, config, longest_document());
   if (options_.engine.strict_divisible)
     check_divisible(stages_, options_.engine.ulysses, options_.engine.ring);
   // A set too short for a later stage, or a stage too short for its ranks, is known now, not after the
@@ -145,18 +148,28 @@ void Trainer::prepare_stages(const ModelConfig& config) {
       EvaluationWalk(data_.held_out->set, data_.held_out->range, loader_options(stage.sequence_tokens));
 }
 
+int64_t Trainer::longest_document() const {
+  if (options_.samples.packing == Packing::concat) return std::numeric_limits<int64_t>::max();
+  int64_t longest = 0;
+  const auto look_at = [&](const IndexedDataset& set) {
+    for (int64_t document = 0; document < set.documents(); ++document)
+      longest = std::max(longest, set.document_begin(document + 1) - set.document_begin(document));
+  };
+  look_at(*data_.train.set);
+  if (data_.held_out && data_.held_out->set != data_.train.set) look_at(*data_.held_out->set);
+  return longest;
+}
+
 void Trainer::prepare() {
   check_options(options_);
-  if (world_.size() % sequence_ranks() != 0)
-    throw ConfigError(cat("--ulysses ", options_.engine.ulysses, " x --ring ", options_.engine.ring, ": ",
-                          sequence_ranks(), " ranks a sequence do not divide the number of ranks, ",
-                          world_.size()));
+  check_degrees(options_.engine.ulysses, options_.engine.ring, world_.size());
   const ModelConfig config = read_model_config(options_.model_dir);
   options_.samples = resolve_samples(options_.samples, config, options_.model_dir);
   samples_ = sample_loader_options(options_.samples, config);
   // Before anything of an earlier run is touched.
   check_engine_options(options_.engine);
   check_heads(options_.engine, config);
+  check_packing(options_.samples.packing, options_.engine);
   make_recompute_plan(options_.engine.recompute, options_.engine.checkpoint_every,
                       options_.engine.keep_fraction, config.num_hidden_layers);
   resume_from_ =
