@@ -383,6 +383,7 @@ TEST(MemoryFormulas, count_past_2_to_the_31) {
 TEST(MemoryFormulas, each_zero_stage_holds_less) {
   MemoryShape shape = shape_of(grouped_model(), 8);
   std::vector<MemoryForecast> stages;
+  stages.reserve(4);
   for (shape.zero = 0; shape.zero <= 3; ++shape.zero) stages.push_back(memory_forecast(shape));
   EXPECT_EQ(stages[1].peak[gradients], stages[0].peak[gradients]);
   EXPECT_LT(stages[1].peak[optimizer], stages[0].peak[optimizer] / 7);
@@ -393,6 +394,7 @@ TEST(MemoryFormulas, each_zero_stage_holds_less) {
 
 std::vector<std::string> names_of(const std::vector<MemoryOption>& options) {
   std::vector<std::string> names;
+  names.reserve(options.size());
   for (const MemoryOption& option : options) names.push_back(option.option);
   return names;
 }

@@ -170,7 +170,8 @@ Outcome run(const std::filesystem::path& model, const Case& c, OptimizerKind opt
           const int sample = (mesh.dp_index * c.micro + micro) * batch + at;
           std::vector<Documents> pack;
           if (c.packed) pack.emplace_back(std::vector<int64_t>{0, 1 + sample, 19, 29});
-          one = testing::slice_of_batch(1, kVocabulary, static_cast<uint64_t>(step * 4 + sample),
+          one = testing::slice_of_batch(1, kVocabulary,
+                                        static_cast<uint64_t>(step) * 4 + static_cast<uint64_t>(sample),
                                         {29, options.ulysses, options.ring}, mesh.sp->rank(), pack);
           tokens.push_back(one.tokens);
           targets.push_back(one.targets);

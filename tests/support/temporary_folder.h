@@ -29,7 +29,7 @@ class TemporaryFolder {
 
   // Writes a file, and the folders above it; returns its path.
   std::filesystem::path write(const std::filesystem::path& name, const std::string& bytes) const {
-    const std::filesystem::path file = path_ / name;
+    std::filesystem::path file = path_ / name;
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file, std::ios::binary) << bytes;
     return file;
