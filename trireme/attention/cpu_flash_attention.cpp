@@ -75,7 +75,7 @@ AttentionGradients CpuFlashAttention::backward(const at::Tensor& do_in, const at
   if (sizes.empty()) return no_gradients(q, k, spec);
   const auto options = q.options().dtype(result_dtype(q, spec));
   AttentionGradients gradients{at::empty(q.sizes(), options), at::empty(k.sizes(), options),
-                                     at::empty(v.sizes(), options)};
+                               at::empty(v.sizes(), options)};
   if (products_ != Products::fp32)
     backward_in<at::BFloat16, at::BFloat16>(d_o, q, k, v, saved, spec, gradients);
   else if (dtype_ == at::kFloat)

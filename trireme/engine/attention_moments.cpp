@@ -6,7 +6,7 @@ namespace {
 // Bytes of one tensor each: stored, or in fp32 (32); `all`: of the whole sample's tokens.
 struct Buffers {
   int64_t o, o32, lse;
-  int64_t kv, kv32;          // keys and values together
+  int64_t kv, kv32;  // keys and values together
   int64_t all_kv, all_kv32;
 
   Buffers(const MemoryShape& shape, int64_t heads, int64_t kv_heads) {

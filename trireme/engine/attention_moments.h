@@ -16,7 +16,8 @@ struct AttentionMoment {
 };
 
 // `heads` query and `kv_heads` key/value heads of this rank's local_tokens. After the last moment o and lse stay.
-std::vector<AttentionMoment> attention_forward_moments(const MemoryShape& shape, int64_t heads, int64_t kv_heads);
+std::vector<AttentionMoment> attention_forward_moments(const MemoryShape& shape, int64_t heads,
+                                                       int64_t kv_heads);
 // After the last moment dq, dk and dv stay.
 std::vector<AttentionMoment> attention_backward_moments(const MemoryShape& shape, int64_t heads,
                                                         int64_t kv_heads);
