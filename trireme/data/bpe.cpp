@@ -23,7 +23,7 @@ void refuse_unless(bool fine, const std::string& origin, const char* option, con
 }
 
 bool is_empty(const Json& model, const char* key) {
-  return !model.contains(key) || model[key].is_null() || model[key] == "" || model[key] == false ||
+  return !model.contains(key) || model[key].is_null() || model[key] == Json("") || model[key] == false ||
          model[key] == 0.0;
 }
 

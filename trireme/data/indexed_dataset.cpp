@@ -29,7 +29,8 @@ void widen(const std::byte* from, int64_t count, int64_t* out) {
   // The tokens of .bin start at a multiple of their width: the mapping is page aligned and the pointers are
   // checked.
   const T* tokens = reinterpret_cast<const T*>(from);
-  for (int64_t i = 0; i < count; ++i) out[i] = tokens[i];
+  // Ids may be signed: a negative one stays negative, and is found to be outside the vocabulary.
+  for (int64_t i = 0; i < count; ++i) out[i] = tokens[i];  // NOLINT(bugprone-signed-char-misuse)
 }
 
 }  // namespace
