@@ -10,18 +10,6 @@ namespace trireme {
 
 namespace {
 
-std::vector<int64_t> query_counts(const HeadShares& heads) {
-  std::vector<int64_t> counts;
-  counts.reserve(heads.query.size());
-  for (const HeadRange& query : heads.query) counts.push_back(query.size());
-  return counts;
-}
-std::vector<int64_t> packed_counts(const HeadShares& heads) {
-  std::vector<int64_t> counts = query_counts(heads);
-  for (int rank = 0; rank < heads.ranks(); ++rank) counts[rank] += 2 * heads.key_value[rank].size();
-  return counts;
-}
-
 // The exchanges of one call, for any round.
 class Rounds {
  public:

@@ -12,11 +12,16 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/attention/head_shares.h"
 #include "trireme/base/sequence_layout.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/comm/group.h"
 
 namespace trireme {
+
+// How many heads of do or o, and of packed q, k and v, each rank computes.
+std::vector<int64_t> query_counts(const HeadShares& heads);
+std::vector<int64_t> packed_counts(const HeadShares& heads);
 
 // An exchange to heads under way.
 struct ToHeads {

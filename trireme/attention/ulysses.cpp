@@ -19,18 +19,6 @@ void check(const Group& group, const UlyssesShape& shape, const at::Tensor& x, i
                  ", expected [B, ", tokens, ", ", heads, ", D]");
 }
 
-// How many heads of do or o, and of packed q, k and v, each rank computes.
-std::vector<int64_t> query_counts(const HeadShares& heads) {
-  std::vector<int64_t> counts;
-  for (const HeadRange& query : heads.query) counts.push_back(query.size());
-  return counts;
-}
-std::vector<int64_t> packed_counts(const HeadShares& heads) {
-  std::vector<int64_t> counts = query_counts(heads);
-  for (int rank = 0; rank < heads.ranks(); ++rank) counts[rank] += 2 * heads.key_value[rank].size();
-  return counts;
-}
-
 HeadsQkv split_qkv(const at::Tensor& x, int64_t q_heads, int64_t kv_heads) {
   return {x.narrow(2, 0, q_heads), x.narrow(2, q_heads, kv_heads), x.narrow(2, q_heads + kv_heads, kv_heads)};
 }
