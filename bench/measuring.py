@@ -93,9 +93,8 @@ class Results:
 def result_of(code, out, err, limit_minutes, warmup):
     """The JSON line that a run printed, and why it failed."""
     for line in reversed(out.splitlines()):
-        begin = line.find("{")  # the launcher puts the rank before it
-        if begin >= 0 and code == 0:
-            row = json.loads(line[begin:].replace(ROOT + os.sep, ""))  # no paths of one machine in what is kept
+        if line.startswith("{") and code == 0:
+            row = json.loads(line.replace(ROOT + os.sep, ""))  # no paths of one machine in what is kept
             row.pop("versions", None)
             load = row.pop("load", None)
             if load:  # the peers give cores used and seconds, from the end of the warm-up

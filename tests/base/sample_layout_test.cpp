@@ -3,10 +3,19 @@
 #include <algorithm>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+
+#include "tests/support/error_message.h"
 
 namespace trireme {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::message_of;
 
 const std::vector<int64_t> kTokens{0, 1, 2, 3, 7, 16, 61, 128, 1001};
 
@@ -140,6 +149,28 @@ TEST(SampleLayout, lengths_that_divide_are_multiples_of_its_unit) {
   EXPECT_TRUE((SampleLayout{32, 4, 2}.divisible()));
   EXPECT_FALSE((SampleLayout{24, 4, 2}.divisible()));
   EXPECT_TRUE((SampleLayout{24, 4, 1}.divisible()));
+}
+
+TEST(SampleLayout, lengths_that_do_not_divide_are_refused_with_the_nearest_that_do) {
+  EXPECT_NO_THROW(check_divisible({32, 4, 2}));
+  EXPECT_THAT(
+      message_of<ConfigError>([] {
+        check_divisible({24, 4, 2});
+      }),
+      AllOf(HasSubstr("24 is not divisible by 2 x ulysses 4 x ring 2 = 16"), HasSubstr(": 16 and 32")));
+  EXPECT_THAT(message_of<ConfigError>([] {
+                check_divisible({3, 4, 1});
+              }),
+              AllOf(HasSubstr("3 is not divisible by ulysses degree 4"), HasSubstr("that are: 4 (or")));
+}
+
+TEST(SampleLayout, fewer_tokens_than_ranks_are_refused_with_what_would_work) {
+  EXPECT_NO_THROW(check_a_token_for_each_rank({8, 4, 2}));
+  EXPECT_THAT(message_of<ConfigError>([] {
+                check_a_token_for_each_rank({7, 4, 2});
+              }),
+              AllOf(HasSubstr("7 tokens is shorter than the 8 ranks that share it (--ulysses 4 x --ring 2)"),
+                    HasSubstr("at most 7 ranks"), HasSubstr("8 tokens or more")));
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/json.h"
+#include "trireme/cli/bench.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/nearest_name.h"
 #include "trireme/cli/train.h"
@@ -60,6 +62,40 @@ TEST(Train, flags_that_contradict_or_do_not_exist_are_refused_by_name) {
   EXPECT_THAT(with({"--packing", "document"}), HasSubstr("'documents'?"));
   EXPECT_THAT(with({"--deepspeed", "ds.json"}), HasSubstr("no flag --deepspeed"));
   EXPECT_THAT(refusal([] { run_train({"--model_name_or_path", "m"}); }), HasSubstr("needs --train_file"));
+}
+
+TEST(Train, recompute_auto_takes_no_fraction_and_a_budget_no_other_policy) {
+  const testing::TemporaryFolder folder;
+  testing::write_tiny_model(folder.path() / "model", testing::tiny_llama_config());
+  const std::string model = (folder.path() / "model").string(), out = (folder.path() / "out").string();
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"--model_name_or_path", model, "--train_file", "t", "--output_dir", out, "--device", "cpu"});
+    return refusal([&] { run_train(more); });
+  };
+  EXPECT_THAT(with({"--recompute", "auto", "--keep_fraction", "0.5"}),
+              HasSubstr("give --recompute keep_attention with it"));
+  EXPECT_THAT(with({"--keep_fraction", "0.5"}), HasSubstr("give --recompute keep_attention with it"));
+  EXPECT_THAT(with({"--gradient_checkpointing", "--recompute", "auto"}), HasSubstr("contradicts"));
+  EXPECT_THAT(with({"--gradient_checkpointing", "--memory_budget", "1g"}), HasSubstr("--recompute is full"));
+  EXPECT_THAT(with({"--recompute", "autto"}), HasSubstr("'auto'?"));
+  EXPECT_THAT(with({"--recompute", "keep_atention"}), HasSubstr("'keep_attention'?"));
+}
+
+// The line for programs has the policy that was done, not "auto".
+TEST(Bench, a_step_reports_the_recompute_policy_that_fits) {
+  const testing::TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_llama_config(), 0.05);
+  ::testing::internal::CaptureStdout();
+  const int code =
+      run_bench({"step", "--model", folder.path().string(), "--seq", "64", "--steps", "1", "--warmup", "0",
+                 "--device", "cpu", "--threads", "1", "--memory_budget", "1", "--json"});
+  const std::string text = ::testing::internal::GetCapturedStdout();
+  EXPECT_EQ(code, 0);
+  const Json line = Json::parse(text);
+  EXPECT_EQ(line.at("recompute"), "full");
+  EXPECT_EQ(line.at("keep_fraction"), 1);
+  EXPECT_THAT(line.at("engine").get<std::string>(), HasSubstr("though the formulas expect"));
 }
 
 class ModelDirectory : public ::testing::Test {

@@ -70,6 +70,18 @@ TEST(OptionParser, booleans_are_taken_as_hugging_face_takes_them) {
   EXPECT_THAT(refusal({"--bf16=perhaps"}), AllOf(HasSubstr("perhaps"), HasSubstr("true or false")));
 }
 
+TEST(OptionParser, a_switch_is_found_among_flags_that_are_not_known) {
+  const auto json = [](const std::vector<std::string>& words) { return is_switched_on("json", words); };
+  EXPECT_TRUE(json({"verify", "--model", "m", "--json"}));
+  EXPECT_TRUE(json({"verify", "--json", "--model", "m"}));
+  EXPECT_TRUE(json({"info", "--json", "true"}));
+  EXPECT_TRUE(json({"info", "--json=yes"}));
+  EXPECT_FALSE(json({"info", "--json", "false"}));
+  EXPECT_FALSE(json({"info", "--json=no"}));
+  EXPECT_FALSE(json({"train", "--json_field", "text", "json"}));
+  EXPECT_FALSE(json({}));
+}
+
 TEST(OptionParser, a_flag_of_many_takes_words_up_to_the_next_flag) {
   const Options o = parse({"--input", "a", "b", "--bf16", "--input", "c"});
   EXPECT_EQ(o.inputs, (std::vector<std::filesystem::path>{"a", "b", "c"}));

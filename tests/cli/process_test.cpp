@@ -7,11 +7,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "trireme/base/json.h"
 #include "trireme/data/indexed_dataset_writer.h"
+#include "trireme/memory/memory_file_system.h"
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/train/run_directory.h"
 
 #include "tests/cli/program.h"
+#include "tests/support/file_bytes.h"
 #include "tests/train/tiny_run.h"
 
 namespace fs = std::filesystem;
@@ -23,7 +26,6 @@ using ::testing::AllOf;
 using testing::eventually;
 using ::testing::HasSubstr;
 using testing::Program;
-using testing::ProgramOptions;
 using testing::tensors_of;
 
 class Processes : public ::testing::Test {
@@ -151,8 +153,7 @@ TEST_F(Processes, empty_and_missing_data_and_wrong_json_are_clear_errors) {
   const auto [missing_code, missing] = end_of((run_.folder() / "nowhere").string(), "missing");
   EXPECT_EQ(missing_code, 78) << missing;
   EXPECT_THAT(missing, HasSubstr("nowhere"));
-  std::ofstream((run_.folder() / "none.bin").string());
-  std::ofstream((run_.folder() / "none.idx").string());
+  for (const char* name : {"none.bin", "none.idx"}) const std::ofstream made(run_.folder() / name);
   const auto [empty_code, empty] = end_of((run_.folder() / "none").string(), "empty");
   EXPECT_EQ(empty_code, 65) << empty;
   EXPECT_THAT(empty, HasSubstr("none.idx"));
@@ -184,6 +185,24 @@ TEST_F(Processes, eval_and_export_read_the_newest_checkpoint_and_agree) {
   const std::string of_checkpoint = evaluate({}, "--checkpoint", run_.folder() / "run");
   EXPECT_THAT(of_checkpoint, HasSubstr("perplexity"));
   EXPECT_EQ(of_checkpoint, evaluate({}, "--model_name_or_path", run_.folder() / "hf"));
+}
+
+TEST_F(Processes, offload_to_a_disk_that_is_memory_is_told_once) {
+  if (!memory_file_system("/dev/shm")) GTEST_SKIP() << "/dev/shm is not in memory here";
+  const auto output_of = [&](const std::string& run, const std::string& folder) {
+    Program program(train(run, {"--max_steps", "1", "--offload_optimizer", "disk", "--offload_dir", folder}),
+                    log(run));
+    EXPECT_EQ(program.wait(), 0) << program.output();
+    return program.output();
+  };
+  const std::string warned = output_of("memory", "/dev/shm");
+  const std::string warning = "warning: --offload_dir /dev/shm lies on ";
+  const size_t first = warned.find(warning);
+  EXPECT_NE(first, std::string::npos) << warned;
+  EXPECT_EQ(warned.find(warning, first + 1), std::string::npos) << warned;
+  if (!memory_file_system(run_.folder())) {
+    EXPECT_THAT(output_of("disk", run_.folder().string()), ::testing::Not(HasSubstr("warning")));
+  }
 }
 
 TEST(TextProgram, text_is_tokenized_once_and_two_ranks_train_on_it) {
@@ -246,6 +265,45 @@ TEST(VerifyProgram, exits_0_on_the_reference_and_1_beyond_the_tolerance) {
   Program threads(words, folder.path() / "threads.log");
   EXPECT_EQ(threads.wait(), 1) << threads.output();
   EXPECT_THAT(threads.output(), AllOf(HasSubstr("\"passed\": false"), HasSubstr("\"ranks\": 3")));
+}
+
+// What a command under the launcher writes to stdout, to be parsed whole.
+Json stdout_of_two_ranks(const std::vector<std::string>& command, const testing::TemporaryFolder& folder) {
+  std::vector<std::string> words{"launch", "--nproc_per_node", "2", "--"};
+  words.insert(words.end(), command.begin(), command.end());
+  Program program(words, folder / "stdout", {.errors = folder / "stderr"});
+  EXPECT_EQ(program.wait(), 0) << program.output() << testing::bytes_of(folder / "stderr");
+  return Json::parse(program.output(), nullptr, false);
+}
+
+TEST(LaunchedJson, is_the_whole_of_stdout) {
+  const testing::TemporaryFolder folder;
+  const std::string fixture = (fs::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures/llama").string();
+  const Json verified = stdout_of_two_ranks({"verify", "--json", "--model", fixture, "--reference",
+                                             fixture + "/reference.safetensors", "--threads", "1"},
+                                            folder);
+  ASSERT_TRUE(verified.is_object());
+  EXPECT_EQ(verified["passed"], true);
+  EXPECT_EQ(verified["ranks"], 2);
+  const Json exchanges =
+      stdout_of_two_ranks({"bench", "comm", "--heads", "4", "--kv_heads", "2", "--head_dim", "8", "--tokens",
+                           "33", "--repeats", "1", "--threads", "1", "--json=true"},
+                          folder);
+  ASSERT_TRUE(exchanges.is_object());
+  EXPECT_EQ(exchanges["ranks"], 2);
+  // Every rank of this command prints; one is what a program reads.
+  const Json info = stdout_of_two_ranks({"info", "--json", "--measure", "false"}, folder);
+  ASSERT_TRUE(info.is_object());
+  EXPECT_TRUE(info.contains("devices"));
+  EXPECT_THAT(testing::bytes_of(folder / "stderr"), HasSubstr("[rank 1] {"));
+}
+
+TEST(LaunchedText, has_its_rank_before_each_line_where_json_is_switched_off) {
+  const testing::TemporaryFolder folder;
+  Program program({"launch", "--nproc_per_node", "1", "--", "info", "--json=false", "--measure", "false"},
+                  folder / "log");
+  EXPECT_EQ(program.wait(), 0) << program.output();
+  EXPECT_THAT(program.output(), HasSubstr("[rank 0] version: "));
 }
 
 }  // namespace

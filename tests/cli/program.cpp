@@ -37,7 +37,10 @@ Program::Program(const std::vector<std::string>& arguments, const std::filesyste
   if (pid_ == 0) {
     const int out = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0644);
     ::dup2(out, STDOUT_FILENO);
-    ::dup2(out, STDERR_FILENO);
+    const int err = options.errors.empty()
+                        ? out
+                        : ::open(options.errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0644);
+    ::dup2(err, STDERR_FILENO);
     if (options.largest_file_bytes > 0) {
       const auto bytes = static_cast<rlim_t>(options.largest_file_bytes);
       const rlimit limit = {bytes, bytes};

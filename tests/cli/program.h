@@ -11,7 +11,8 @@
 namespace trireme::testing {
 
 struct ProgramOptions {
-  int64_t largest_file_bytes = 0;  // 0: no limit (RLIMIT_FSIZE of the process and its children)
+  int64_t largest_file_bytes = 0;     // 0: no limit (RLIMIT_FSIZE of the process and its children)
+  std::filesystem::path errors = {};  // where stderr goes; empty: with stdout
 };
 
 // One run of the program (the environment's TRIREME_BINARY); killed with its children when the object goes.
@@ -28,7 +29,7 @@ class Program {
   void send(int signal) const;
   // Its exit code (128 + signal for one that was killed); -1 when it did not end in time.
   int wait(std::chrono::seconds limit = std::chrono::seconds(60));
-  // What it has printed so far, both streams.
+  // What it has printed so far, both streams unless errors go elsewhere.
   std::string output() const;
 
  private:

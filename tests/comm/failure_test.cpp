@@ -1,5 +1,7 @@
 // A rank that ends, or does not come, ends the others soon, with a CommError that says who waited for whom,
 // where and how long.
+#include "trireme/comm/failure.h"
+
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -102,6 +104,13 @@ TEST_P(Failure, names_world_ranks_not_places_in_the_group) {
 
 INSTANTIATE_TEST_SUITE_P(On, Failure, ::testing::Values(Backend::threads, Backend::gloo),
                          [](const auto& info) { return testing::name_of(info.param); });
+
+TEST(RethrowAsCommError, leaves_a_device_without_memory_to_the_user) {
+  const FailureContext context{"all_gather of group 'all'", 0, {0, 1}, milliseconds(100)};
+  const c10::OutOfMemoryError full(c10::SourceLocation{"f", "f.cpp", 1}, "CUDA out of memory");
+  EXPECT_THROW(rethrow_as_comm_error(context, [&] { throw full; }), ConfigError);
+  EXPECT_THROW(rethrow_as_comm_error(context, [] { throw std::runtime_error("reset by peer"); }), CommError);
+}
 
 TEST(ThreadWorld, a_rank_that_returned_is_not_waited_for) {
   const auto start = steady_clock::now();

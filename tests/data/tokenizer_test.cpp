@@ -2,11 +2,14 @@
 // models.
 #include "trireme/data/tokenizer.h"
 
+#include <sys/mman.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
 #include "trireme/data/byte_level_tokenizer.h"
+#include "trireme/data/split_pattern.h"
 #include "trireme/data/utf8.h"
 
 #include "tests/support/error_message.h"
@@ -172,6 +175,22 @@ TEST(ByteLevelTokenizer, ids_are_the_bytes_and_every_text_comes_back) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(every)), every);
   EXPECT_EQ(tokenizer.encode(every).size(), every.size());
   EXPECT_THROW(write_byte_level_tokenizer(folder.path(), 257), ConfigError);
+}
+
+// Zeros that take no memory.
+TEST(SplitPattern, a_text_longer_than_oniguruma_counts_is_refused) {
+  const size_t bytes = size_t{1} << 31;
+  void* zeros = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (zeros == MAP_FAILED) GTEST_SKIP() << "no address space of 2 GiB";
+  int64_t pieces = 0;
+  const std::string message = message_of<DataError>([&] {
+    SplitPattern("a+").split({static_cast<const char*>(zeros), bytes},
+                             [&](std::string_view, bool) { ++pieces; });
+  });
+  ::munmap(zeros, bytes);
+  EXPECT_THAT(message, AllOf(HasSubstr("2147483648 bytes"), HasSubstr("2147483647 bytes"),
+                             HasSubstr("split the document")));
+  EXPECT_EQ(pieces, 0);
 }
 
 }  // namespace

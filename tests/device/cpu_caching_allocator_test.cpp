@@ -23,6 +23,11 @@ TEST_F(CpuCachingAllocator, hands_out_64_byte_aligned_memory_of_any_size) {
   }
 }
 
+TEST_F(CpuCachingAllocator, hands_out_large_memory_at_a_page_as_direct_transfers_to_a_disk_need_it) {
+  for (const int64_t bytes : std::vector<int64_t>{65536, 65536 + 1, 3 * kMiB, 9 * kMiB + 17})
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(at::empty({bytes}, at::kByte).data_ptr()) % 4096, 0) << bytes;
+}
+
 TEST_F(CpuCachingAllocator, gives_a_freed_block_again_and_counts_what_lives) {
   const int64_t before = host_memory_counts().in_use_bytes;
   void* first = nullptr;

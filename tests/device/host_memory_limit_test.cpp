@@ -29,7 +29,8 @@ class Machine : public testing::Test {
   Machine() {
     std::string name = (fs::temp_directory_path() / "trireme-limit-XXXXXX").string();
     root_ = mkdtemp(name.data());
-    write("proc/meminfo", "MemTotal:       1048576 kB\nMemFree:         1000 kB\n");
+    write("proc/meminfo",
+          "MemTotal:       1048576 kB\nMemFree:         1000 kB\nMemAvailable:    716800 kB\n");
   }
   ~Machine() override { fs::remove_all(root_); }
   void write(const fs::path& file, const std::string& text) const {
@@ -37,6 +38,7 @@ class Machine : public testing::Test {
     std::ofstream(root_ / file) << text;
   }
   int64_t limit_bytes() const { return host_memory_limit_bytes_under(root_); }
+  int64_t left_bytes() const { return host_memory_left_bytes_under(root_); }
   fs::path root_;
 };
 
@@ -69,6 +71,40 @@ TEST_F(Machine, a_v1_memory_group_counts_and_other_v1_groups_do_not) {
   EXPECT_EQ(limit_bytes(), 1024 * kMiB);
 }
 
+TEST_F(Machine, has_left_what_it_says_is_available) {
+  EXPECT_EQ(left_bytes(), 700 * kMiB);
+  write("proc/meminfo", "MemTotal:       1048576 kB\n");
+  EXPECT_EQ(left_bytes(), 1024 * kMiB);
+}
+
+// Of 300 MiB used, 100 and 50 are file pages; 512 MiB is the limit.
+TEST_F(Machine, a_v2_group_has_left_its_limit_less_what_is_used_but_not_file_pages) {
+  write("proc/self/cgroup", "0::/job/rank\n");
+  write("sys/fs/cgroup/job/memory.max", "536870912\n");
+  write("sys/fs/cgroup/job/memory.current", "314572800\n");
+  write("sys/fs/cgroup/job/memory.stat",
+        "anon 157286400\nfile 157286400\ninactive_anon 1\nactive_anon 2\ninactive_file 104857600\n"
+        "active_file 52428800\nunevictable 0\n");
+  EXPECT_EQ(left_bytes(), (512 - 150) * kMiB);
+  // A group within it that has less left counts, and one whose limit is passed has nothing left.
+  write("sys/fs/cgroup/job/rank/memory.max", "209715200\n");
+  write("sys/fs/cgroup/job/rank/memory.current", "104857600\n");
+  EXPECT_EQ(left_bytes(), 100 * kMiB);
+  write("sys/fs/cgroup/job/rank/memory.current", "314572800\n");
+  EXPECT_EQ(left_bytes(), 0);
+}
+
+TEST_F(Machine, a_v1_group_counts_its_own_and_its_childrens_file_pages) {
+  write("proc/self/cgroup", "5:memory:/b\n");
+  write("sys/fs/cgroup/memory/b/memory.limit_in_bytes", "536870912\n");
+  write("sys/fs/cgroup/memory/b/memory.usage_in_bytes", "314572800\n");
+  write("sys/fs/cgroup/memory/b/memory.stat",
+        "inactive_file 5\nactive_file 7\ntotal_inactive_file 104857600\ntotal_active_file 52428800\n");
+  EXPECT_EQ(left_bytes(), (512 - 150) * kMiB);
+  write("sys/fs/cgroup/memory/b/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_EQ(left_bytes(), 700 * kMiB);
+}
+
 rlimit soft_limit(int64_t bytes) {
   return {static_cast<rlim_t>(bytes), RLIM_INFINITY};
 }
@@ -82,6 +118,22 @@ TEST(HostMemoryLimitDeathTest, is_of_this_machine_and_follows_resource_limits) {
         const rlimit limit = soft_limit(machine / 2);
         setrlimit(RLIMIT_DATA, &limit);
         std::_Exit(host_memory_limit_bytes() == machine / 2 ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST(HostMemoryLimitDeathTest, what_is_left_follows_what_this_process_holds_of_a_resource_limit) {
+  EXPECT_GT(host_memory_left_bytes(), 64 * kMiB);
+  EXPECT_LT(host_memory_left_bytes(), host_memory_limit_bytes());
+  EXPECT_EXIT(
+      {
+        std::ifstream statm("/proc/self/statm");
+        int64_t mapped = 0;
+        statm >> mapped;
+        const rlimit limit = soft_limit(mapped * sysconf(_SC_PAGESIZE) + 64 * kMiB);
+        setrlimit(RLIMIT_AS, &limit);
+        const int64_t left = host_memory_left_bytes();
+        std::_Exit(left <= 64 * kMiB && left > 56 * kMiB ? 0 : 1);
       },
       testing::ExitedWithCode(0), "");
 }

@@ -165,6 +165,37 @@ TEST_F(MemoryAccountOnHost, a_tensor_that_changes_its_role_moves_to_another_cate
   EXPECT_EQ(account_->state().now, MemoryBytes{});
 }
 
+TEST_F(MemoryAccountOnHost, beside_a_gpu_the_hosts_bytes_stand_by_themselves) {
+  const auto beside = std::make_shared<MemoryAccount>(MemorySpace::host);
+  beside->add(optimizer, 7 * kMiB);
+  at::Tensor tensor;
+  {
+    const MemoryScope rank(beside, optimizer);
+    tensor = bytes_of(3 * kMiB);
+  }
+  EXPECT_EQ(beside->state().now.total(), 7 * kMiB);
+  EXPECT_EQ(beside->state().host.now[optimizer], 3 * kMiB);
+  EXPECT_EQ(beside->held(MemorySpace::host)[optimizer], 3 * kMiB);
+  count_as(tensor, gradients);
+  EXPECT_EQ(beside->state().host.now[gradients], 3 * kMiB);
+  tensor = at::Tensor();
+  EXPECT_EQ(beside->state().host.now, MemoryBytes{});
+  EXPECT_EQ(beside->state().host.peak_total_bytes, 3 * kMiB);
+  beside->reset_peaks();
+  EXPECT_EQ(beside->state().host.peak_total_bytes, 0);
+  EXPECT_EQ(beside->state().peak_total_bytes, 7 * kMiB);
+}
+
+TEST(MemoryAccount, of_a_cpu_has_one_memory_however_it_is_asked) {
+  MemoryAccount account;
+  account.add(tiles, 100, MemorySpace::host);
+  account.add(tiles, 10, MemorySpace::device);
+  EXPECT_EQ(account.held(MemorySpace::host)[tiles], 110);
+  EXPECT_EQ(account.held(MemorySpace::device)[tiles], 110);
+  EXPECT_EQ(account.state().host.peak_total_bytes, 0);
+  EXPECT_EQ(account.options(MemorySpace::host).size(), account.options(MemorySpace::device).size());
+}
+
 // The part of the CUDA caching allocator is played by the functions that it calls.
 TEST(DeviceMemoryObserver, counts_what_a_device_allocator_reports) {
   const auto account = std::make_shared<MemoryAccount>();

@@ -211,7 +211,7 @@ TEST(SequenceModes, requests_that_cannot_be_are_refused_and_told_what_would_work
     return refusal<ConfigError>(folder.path(), options, input);
   };
   EXPECT_THAT(refused({.ulysses = 2, .ring = 2}, {1, 3, {}}),
-              HasSubstr("3 tokens cannot be shared by 4 ranks"));
+              HasSubstr("3 tokens is shorter than the 4 ranks that share it"));
   EXPECT_THAT(refused({.ulysses = 5}), HasSubstr("use --ulysses 4 or less, and --ring"));
   EXPECT_THAT(refused({.ulysses = 2, .head_chunks = 3}), HasSubstr("--head_chunks 2 or less"));
   EXPECT_THAT(refused({.head_chunks = 2}), HasSubstr("give --ulysses N"));

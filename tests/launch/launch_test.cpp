@@ -79,6 +79,17 @@ TEST(Launch, prefixes_every_line_of_both_streams) {
   }
 }
 
+TEST(Launch, gives_a_reading_program_rank_0s_stdout_as_it_is_and_nothing_else) {
+  LaunchOptions options =
+      shell(3, "echo wrong >&2; [ $RANK = 0 ] && printf '{\\r\\n 1}' || echo other; exit 0");
+  options.rank_stdout = RankStdout::of_rank_0;
+  const LaunchOutcome outcome = launch_and_wait(options);
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.out, "{\r\n 1}");
+  for (const char* line : {"[rank 0] wrong\n", "[rank 1] wrong\n", "[rank 1] other\n", "[rank 2] other\n"})
+    EXPECT_THAT(outcome.err, HasSubstr(line));
+}
+
 TEST(Launch, returns_the_code_of_the_rank_that_failed_and_ends_the_rest) {
   const LaunchOutcome outcome =
       launch_and_wait(shell(3, "[ $RANK = 1 ] && { echo no such file >&2; exit 65; }; sleep 60"));

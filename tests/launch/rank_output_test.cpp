@@ -61,6 +61,19 @@ TEST(RankOutput, makes_a_line_of_each_state_in_a_file) {
   EXPECT_EQ(streams.text(), "[a] step 1\n[a] step 2\n");
 }
 
+TEST(RankOutput, without_a_prefix_passes_every_byte_as_it_comes) {
+  std::ostringstream stream;
+  OutputSink sink(stream, true);
+  RankOutput output(std::nullopt, sink);
+  output.take("{\"a\":\r\n 1");
+  EXPECT_EQ(stream.str(), "{\"a\":\r\n 1");  // at once, whole line or not
+  output.take(std::string_view("\r}\0", 3));
+  output.show_pending();
+  output.finish();
+  sink.finish();
+  EXPECT_EQ(stream.str(), std::string("{\"a\":\r\n 1\r}\0", 12));
+}
+
 TEST(RankOutput, remembers_the_last_lines_and_of_a_live_line_the_last_state) {
   Streams streams(false);
   for (int i = 0; i < 30; ++i) streams.a.take("line " + std::to_string(i) + "\n\n");

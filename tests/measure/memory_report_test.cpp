@@ -43,6 +43,22 @@ TEST(MemoryReport, has_a_line_for_every_category_and_one_for_all) {
               ElementsAre("all", "3.0", "GiB", "3.0", "GiB", "3.0", "GiB", "4.0", "GiB"));
 }
 
+TEST(MemoryReport, tells_of_the_host_beside_a_gpu_apart_from_the_gpu) {
+  MemoryAccount account(MemorySpace::host);
+  account.add(MemoryCategory::optimizer, int64_t{1} << 20);
+  EXPECT_THAT(memory_report(account.state()), Not(HasSubstr("host_")));
+  account.add(MemoryCategory::optimizer, int64_t{3} << 30, MemorySpace::host);
+  MemoryForecast forecast;
+  forecast.host[MemoryCategory::optimizer] = int64_t{2} << 30;
+  const std::string report = memory_report(account.state(), forecast);
+  EXPECT_THAT(words_of(report, "optimizer"),
+              ElementsAre("optimizer", "1.0", "MiB", "1.0", "MiB", "1.0", "MiB", "0", "B"));
+  EXPECT_THAT(words_of(report, "host_optimizer"),
+              ElementsAre("host_optimizer", "3.0", "GiB", "3.0", "GiB", "3.0", "GiB", "2.0", "GiB"));
+  EXPECT_THAT(words_of(report, "host_all"),
+              ElementsAre("host_all", "3.0", "GiB", "3.0", "GiB", "3.0", "GiB", "2.0", "GiB"));
+}
+
 TEST(MemoryReport, without_a_forecast_has_no_formula_column) {
   EXPECT_THAT(memory_report(MemoryState{}), Not(HasSubstr("formula")));
   EXPECT_THAT(memory_report(MemoryState{}, MemoryForecast{}), HasSubstr("formula"));

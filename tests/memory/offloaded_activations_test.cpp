@@ -13,6 +13,7 @@
 #include "tests/memory/open_file.h"
 #include "tests/memory/small_files.h"
 #include "tests/support/error_message.h"
+#include "tests/support/pinned_ranges.h"
 #include "tests/support/temporary_folder.h"
 
 namespace trireme {
@@ -21,6 +22,7 @@ namespace {
 using ::testing::HasSubstr;
 using trireme::testing::message_of;
 using trireme::testing::open_file_in;
+using trireme::testing::pinning_of;
 using trireme::testing::SmallFiles;
 using trireme::testing::status_of;
 using trireme::testing::TemporaryFolder;
@@ -72,15 +74,18 @@ void walk(ActivationStore& store, int64_t tokens) {
   EXPECT_EQ(store.spilled_bytes(), 0);
 }
 
+std::unique_ptr<SpanStorage> host_spans(std::unique_ptr<SpanStorage> behind = nullptr) {
+  const auto pool = std::make_shared<PinnedPool>(pinning_of(std::make_shared<testing::PinnedRanges>()));
+  return std::make_unique<HostSpans>(kLayers, at::kCPU, pool, make_copy_stream(at::kCPU), std::move(behind));
+}
+
 // The three ways out of a device's memory. A CPU takes the place of the GPU that the last two are for: it
 // shows their order of calls, not their streams.
 std::vector<std::pair<const char*, std::unique_ptr<SpanStorage>>> storages(SpillFile& file) {
   std::vector<std::pair<const char*, std::unique_ptr<SpanStorage>>> all;
-  all.emplace_back("disk", std::make_unique<DiskSpans>(kLayers, file, false));
-  all.emplace_back("host", std::make_unique<HostSpans>(kLayers, at::kCPU));
-  all.emplace_back(
-      "disk behind host",
-      std::make_unique<HostSpans>(kLayers, at::kCPU, std::make_unique<DiskSpans>(kLayers, file, false)));
+  all.emplace_back("disk", std::make_unique<DiskSpans>(kLayers, file));
+  all.emplace_back("host", host_spans());
+  all.emplace_back("disk behind host", host_spans(std::make_unique<DiskSpans>(kLayers, file)));
   return all;
 }
 
@@ -102,7 +107,7 @@ TEST(OffloadedActivations, come_back_bitwise_whatever_stays_and_whatever_the_len
 TEST(OffloadedActivations, may_be_few_or_empty_for_some_layers) {
   const TemporaryFolder folder;
   SpillFile file(folder.path(), 0);
-  OffloadedActivations store(kLayers, std::make_unique<DiskSpans>(kLayers, file, false), {1, 1, 1});
+  OffloadedActivations store(kLayers, std::make_unique<DiskSpans>(kLayers, file), {1, 1, 1});
   const Saved zero = random_saved(100, 0), three = random_saved(100, 3);
   store.put(0, cloned(zero));
   store.put(1, {at::Tensor(), at::Tensor()});
@@ -119,7 +124,7 @@ TEST(OffloadedActivations, may_be_few_or_empty_for_some_layers) {
 TEST(OffloadedActivations, taking_what_was_not_put_or_putting_twice_is_a_bug) {
   const TemporaryFolder folder;
   SpillFile file(folder.path(), 0);
-  OffloadedActivations store(2, std::make_unique<DiskSpans>(2, file, false), {0, 1, 0});
+  OffloadedActivations store(2, std::make_unique<DiskSpans>(2, file), {0, 1, 0});
   EXPECT_THROW(store.take(0), InternalError);
   store.put(0, {at::ones({1})});
   EXPECT_THROW(store.put(0, {at::ones({1})}), InternalError);
@@ -144,7 +149,7 @@ TEST(OffloadedActivations, say_what_they_hold_and_what_is_elsewhere) {
 TEST(OffloadedActivations, use_the_same_space_in_every_step_and_none_of_an_earlier_length) {
   const TemporaryFolder folder;
   SpillFile file(folder.path(), 0);
-  OffloadedActivations store(kLayers, std::make_unique<DiskSpans>(kLayers, file, false), {});
+  OffloadedActivations store(kLayers, std::make_unique<DiskSpans>(kLayers, file), {});
   walk(store, 500);
   const int64_t once = file.peak_reserved_bytes();
   for (int step = 0; step < 10; ++step) walk(store, 500);
@@ -204,9 +209,8 @@ TEST(OffloadedActivations, fall_in_memory_to_those_that_stay_leave_and_come) {
         const int64_t most = 1 + std::max(resident + leaving, ahead);
         EXPECT_LE(peak_of_a_step(std::make_unique<SlowestStorage>(), {resident, leaving, ahead}),
                   small(most));
-        EXPECT_LE(
-            peak_of_a_step(std::make_unique<DiskSpans>(kLayers, file, false), {resident, leaving, ahead}),
-            small(most));
+        EXPECT_LE(peak_of_a_step(std::make_unique<DiskSpans>(kLayers, file), {resident, leaving, ahead}),
+                  small(most));
       }
   EXPECT_GE(peak_of_a_step(std::make_unique<SlowestStorage>(), {2, 1, 1}), 3 * SlowestStorage::kBytes);
 }
@@ -233,11 +237,10 @@ TEST(OffloadedActivations, beyond_the_limit_are_refused_and_what_was_put_can_be_
 TEST(OffloadedActivations, on_a_disk_that_refuses_are_a_data_error_and_the_store_goes_in_peace) {
   const TemporaryFolder folder;
   for (auto make : {+[](SpillFile& file) -> std::unique_ptr<SpanStorage> {
-                      return std::make_unique<DiskSpans>(kLayers, file, false);
+                      return std::make_unique<DiskSpans>(kLayers, file);
                     },
                     +[](SpillFile& file) -> std::unique_ptr<SpanStorage> {
-                      return std::make_unique<HostSpans>(kLayers, at::kCPU,
-                                                         std::make_unique<DiskSpans>(kLayers, file, false));
+                      return host_spans(std::make_unique<DiskSpans>(kLayers, file));
                     }}) {
     SpillFile file(folder.path(), 0);
     OffloadedActivations store(kLayers, make(file), {1, 1, 1});

@@ -63,6 +63,12 @@ TEST(Metrics, a_record_tells_the_peak_bytes_of_every_category) {
   EXPECT_EQ(json["memory"]["activations"], int64_t{5} << 30);
   EXPECT_EQ(json["memory"]["parameters"], 0);
   EXPECT_EQ(json["memory_bytes"], record.memory_bytes);
+
+  record.host_peak_memory[MemoryCategory::activations] = int64_t{7} << 30;
+  const Json beside_a_gpu = record.to_json();
+  EXPECT_EQ(beside_a_gpu["memory"].size(), kAllMemoryCategories.size() + 1);
+  EXPECT_EQ(beside_a_gpu["memory"]["activations"], int64_t{5} << 30);
+  EXPECT_EQ(beside_a_gpu["memory"]["host_activations"], int64_t{7} << 30);
 }
 
 TEST(Metrics, a_folder_that_is_not_there_is_a_data_error_and_a_full_disk_is_told) {

@@ -128,7 +128,7 @@ std::vector<MaskCall> CallsAttention::calls_of(const AttentionSpec& spec, const 
                           "': got block-sparse attention, which kernels on CUDA do ",
                           "not know; use --attention reference, or --attention flash on the CPU"));
   if (sizes.empty()) return {};
-  return mask_calls(*spec.keys, sizes.batch);
+  return with_countable_samples(mask_calls(*spec.keys, sizes.batch), sizes.query_heads, sizes.width);
 }
 
 CallKernel& CallsAttention::kernel_for(const MaskCall& call, const AttentionSizes& sizes) const {

@@ -77,4 +77,9 @@ inline constexpr int64_t kMostSegments = 65535;
 std::vector<MaskCall> mask_calls(const VisibleKeys& keys, int64_t batch,
                                  int64_t most_segments = kMostSegments);
 
+// The same calls; a dense one of several samples becomes one a sample where a sample's dq has 2^31 elements or more.
+// FlashAttention-2's backward computes the distance between the samples of its fp32 dq in 32 bits: rows, in blocks of
+// 128, x heads x width, in blocks of 32 or 64.
+std::vector<MaskCall> with_countable_samples(std::vector<MaskCall> calls, int64_t query_heads, int64_t width);
+
 }  // namespace trireme

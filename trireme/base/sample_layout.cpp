@@ -1,6 +1,9 @@
 #include "trireme/base/sample_layout.h"
 
 #include <algorithm>
+#include <string>
+
+#include "trireme/base/error.h"
 
 namespace trireme {
 
@@ -41,6 +44,25 @@ TokenSpans SampleLayout::spans(int rank) const {
     at += span.size();
   }
   return mine;
+}
+
+void check_a_token_for_each_rank(const SampleLayout& layout) {
+  if (layout.tokens >= layout.ranks()) return;
+  throw ConfigError(cat("a sequence of ", layout.tokens, " tokens is shorter than the ", layout.ranks(),
+                        " ranks that share it (--ulysses ", layout.ulysses, " x --ring ", layout.ring,
+                        "): let at most ", layout.tokens, " ranks share a sequence, or take sequences of ",
+                        layout.ranks(), " tokens or more"));
+}
+
+void check_divisible(const SampleLayout& layout) {
+  if (layout.divisible()) return;
+  const int64_t unit = layout.unit(), below = layout.tokens / unit * unit;
+  throw ConfigError(cat("sequence length ", layout.tokens, " is not divisible by ",
+                        layout.ring == 1
+                            ? cat("ulysses degree ", layout.ulysses)
+                            : cat("2 x ulysses ", layout.ulysses, " x ring ", layout.ring, " = ", unit),
+                        "; the nearest lengths that are: ", below > 0 ? cat(below, " and ") : std::string(),
+                        below + unit, " (or leave --strict_divisible out: any length works)"));
 }
 
 }  // namespace trireme

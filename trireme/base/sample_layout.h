@@ -45,4 +45,10 @@ struct SampleLayout {
   bool operator==(const SampleLayout&) const = default;
 };
 
+// What a run refuses before it begins, and the engine at each batch, in the same words. ConfigError: fewer tokens than
+// ranks.
+void check_a_token_for_each_rank(const SampleLayout& layout);
+// For --strict_divisible. ConfigError: not divisible; names the nearest lengths that are.
+void check_divisible(const SampleLayout& layout);
+
 }  // namespace trireme

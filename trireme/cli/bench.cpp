@@ -81,6 +81,7 @@ int run_step(const std::vector<std::string>& arguments) {
   EngineOptions options = flags.engine.resolve(place);
   flags.update.apply(options);
   options.optimizer.weight_decay = flags.weight_decay;
+  options.planned_batch = {flags.measure.batch, flags.measure.sequence_tokens};
   const c10::DeviceGuard guard(options.device);
   const auto world = join_run(place, options, flags.engine.ddp_timeout);
   const int machine_ranks = least_machine_ranks(*world, place, options.device);
@@ -99,7 +100,8 @@ int run_step(const std::vector<std::string>& arguments) {
                {"batch", flags.measure.batch},
                {"ranks", place.size},
                {"threads", at::get_num_threads()},
-               {"recompute", flags.engine.recompute},
+               {"recompute", name_of(engine->options().recompute)},
+               {"keep_fraction", engine->options().keep_fraction},
                {"engine", engine->description()},
                {"machine", benchmarked_machine()}});
   std::cout << line.dump() << std::endl;

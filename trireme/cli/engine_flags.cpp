@@ -1,6 +1,7 @@
 #include "trireme/cli/engine_flags.h"
 
 #include <algorithm>
+#include <iostream>
 #include <numeric>
 
 #include <ATen/Context.h>
@@ -13,6 +14,7 @@
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/device/processor.h"
+#include "trireme/memory/memory_file_system.h"
 #include "trireme/model/model_config.h"
 
 namespace trireme {
@@ -48,8 +50,12 @@ int count_threads(int64_t asked, const RankPlace& place) {
 void EngineFlags::declare(OptionParser& parser) {
   parser.choice("device", device, {"auto", "cpu", "cuda"}, "where to compute");
   parser.choice("attention", attention, {"auto", "flash", "cudnn", "reference"}, "attention kernel");
-  parser.choice("recompute", recompute, {"none", "keep_attention", "full"},
-                "what backward computes again instead of keeping it");
+  parser.choice(
+      "recompute", recompute, {"auto", "none", "keep_attention", "full"},
+      "what backward computes again instead of keeping it; auto: keep_attention on as many layers as fit, "
+      "the others full");
+  parser.count("memory_budget", memory_budget,
+               "bytes that --recompute auto plans with on each rank; takes 60g; 0: by what is free");
   parser.count("checkpoint_every", checkpoint_every, "layers between two whose input is kept for backward");
   parser.real("keep_fraction", keep_fraction,
               "share of the layers that keep what --recompute says; the others their input alone");
@@ -130,6 +136,7 @@ EngineOptions EngineFlags::resolve(const RankPlace& place) const {
   options.device = pick_device(device, place);
   options.attention = parse_attention_kernel(attention);
   options.recompute = parse_recompute(recompute);
+  options.memory_budget_bytes = memory_budget;
   options.checkpoint_every = checkpoint_every;
   options.keep_fraction = keep_fraction;
   if (zero > 3) throw ConfigError(cat("--zero is ", zero, "; expected 0, 1, 2 or 3"));
@@ -151,6 +158,9 @@ EngineOptions EngineFlags::resolve(const RankPlace& place) const {
 
 std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& options,
                                 int64_t ddp_timeout_seconds) {
+  if (place.local_rank == 0)
+    if (const auto warning = memory_for_disk_warning(options.offload))
+      std::cerr << "trireme: warning: " << *warning << std::endl;
   // Shared by the ranks of this machine; a twentieth is for what is not a tensor.
   limit_host_memory(host_memory_limit_bytes() / std::max(1, place.local_size) / 20 * 19);
   return join_world(place, Transport::automatic, options.device.is_cuda(),

@@ -17,7 +17,8 @@ namespace trireme {
 struct EngineFlags {
   std::string device = "auto";
   std::string attention = "auto";
-  std::string recompute = "keep_attention";
+  std::string recompute = "auto";
+  int64_t memory_budget = 0;  // bytes
   int64_t checkpoint_every = 1;
   double keep_fraction = 1;
   int64_t sp = 0;  // 0: ulysses x ring
@@ -57,7 +58,8 @@ void set_degrees(EngineOptions& options, const SequenceDegrees& degrees);
 // Collective.
 int least_machine_ranks(World& world, const RankPlace& place, at::Device device);
 
-// Joins the run that the environment describes.
+// Joins the run that the environment describes. One rank of a machine warns on stderr where offload to disk would go to
+// a file system in memory.
 std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& options,
                                 int64_t ddp_timeout_seconds);
 

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <unistd.h>
 
+#include "trireme/cli/option_parser.h"
 #include "trireme/launch/launch.h"
 
 namespace trireme {
@@ -14,6 +15,7 @@ int run_launch(const std::vector<std::string>& arguments) {
   }
   LaunchOptions options = parse_launch_arguments(arguments);
   options.terminal = ::isatty(STDOUT_FILENO) == 1;
+  if (is_switched_on("json", options.command)) options.rank_stdout = RankStdout::of_rank_0;
   return launch(options, std::cout, std::cerr);
 }
 

@@ -6,6 +6,16 @@
 #include "trireme/base/error.h"
 #include "trireme/cli/commands.h"
 #include "trireme/device/cpu_caching_allocator.h"
+#include "trireme/device/out_of_memory.h"
+
+namespace {
+
+int tell(const trireme::Error& error) {
+  std::cerr << "trireme: " << error.kind() << ": " << error.what() << std::endl;
+  return error.exit_code();
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   try {
@@ -23,8 +33,9 @@ int main(int argc, char** argv) {
     }
     return trireme::find_command(words[0]).run({words.begin() + 1, words.end()});
   } catch (const trireme::Error& error) {
-    std::cerr << "trireme: " << error.kind() << ": " << error.what() << std::endl;
-    return error.exit_code();
+    return tell(error);
+  } catch (const c10::OutOfMemoryError& error) {
+    return tell(trireme::out_of_memory_error(error));
   } catch (const std::exception& error) {
     std::cerr << "trireme: unexpected error: " << error.what() << std::endl;
     return trireme::InternalError("").exit_code();

@@ -36,6 +36,16 @@ std::string number_text(double value) {
 
 }  // namespace
 
+bool is_switched_on(const std::string& name, const std::vector<std::string>& arguments) {
+  const std::string flag = "--" + name;
+  for (size_t at = 0; at < arguments.size(); ++at) {
+    const std::string& word = arguments[at];
+    if (word.starts_with(flag + "=")) return parse_boolean(word.substr(flag.size() + 1)).value_or(false);
+    if (word == flag) return at + 1 == arguments.size() || parse_boolean(arguments[at + 1]).value_or(true);
+  }
+  return false;
+}
+
 OptionParser::OptionParser(std::string command, const std::string& description)
     : command_(std::move(command)), app_(std::make_unique<CLI::App>(description, "trireme " + command_)) {
   app_->get_formatter()->column_width(44);

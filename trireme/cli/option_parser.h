@@ -23,6 +23,9 @@ class App;
 
 namespace trireme {
 
+// Whether the boolean --`name` is on among a command's arguments, for one who does not know its other flags.
+bool is_switched_on(const std::string& name, const std::vector<std::string>& arguments);
+
 class OptionParser {
  public:
   OptionParser(std::string command, const std::string& description);

@@ -24,6 +24,7 @@ struct TrainFlags {
   UpdateFlags update;
   DataFlags data;
   bool gradient_checkpointing = false;
+  std::string report_to = "tensorboard";
 };
 
 void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
@@ -58,7 +59,7 @@ void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
   parser.flag("gradient_checkpointing", flags.gradient_checkpointing, "the same as --recompute full");
   parser.path("output_dir", o.output_dir, "the run's folder");
   parser.flag("overwrite_output_dir", o.overwrite_output_dir,
-              "remove an earlier run's checkpoints and metrics there");
+              "remove an earlier run's checkpoints, metrics and event files there");
   parser.text("resume_from_checkpoint", o.resume_from_checkpoint,
               "true: newest whole one; auto: that, or a fresh run; or a path");
   parser.count("save_steps", o.save_steps, "steps between checkpoints; 0: only at the end");
@@ -68,6 +69,9 @@ void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
   parser.count("eval_steps", o.eval_steps, "steps between evaluations; 0: only at the end");
   parser.count("max_eval_samples", o.max_eval_samples, "samples of one evaluation; 0: all");
   parser.count("seed", o.seed, "of the order of samples, and of stochastic rounding");
+  parser.choice("report_to", flags.report_to, {"tensorboard", "all", "none"},
+                "beside metrics.jsonl; all: what is built, which is TensorBoard's event files");
+  parser.path("logging_dir", o.logging_dir, "folder of the event files; not given: runs in --output_dir");
   parser.flag("memory_report", o.memory_report,
               "after the first step of each stage, print what each part of memory took, beside its formula");
   parser.real("peak_tflops", o.peak_tflops, "of one rank's device, for MFU; 0: measured");
@@ -88,6 +92,7 @@ int run_train(const std::vector<std::string>& arguments) {
   options.append_eos = !flags.data.no_append_eos;
   options.samples = flags.data.samples(parser);
   options.max_seq_length = flags.data.max_seq_length;
+  options.tensorboard = flags.report_to != "none";
 
   const RankPlace place = place_from_environment();
   const OptimizerOptions optimizer = options.engine.optimizer;

@@ -20,13 +20,15 @@ struct FailureContext {
 [[noreturn]] void throw_comm_error(const FailureContext& context, double waited_seconds,
                                    const std::string& reason);
 
-// Runs `body`; any exception but Trireme's own becomes a CommError.
+// Runs `body`; any exception but Trireme's own becomes a CommError. A device that has no memory for the buffers of a
+// collective is no failure of a peer: that is a ConfigError, after which no one starts the run again.
 template <typename Body>
 auto rethrow_as_comm_error(const FailureContext& context, Body&& body);
 
 }  // namespace trireme
 
 #include "trireme/base/error.h"
+#include "trireme/device/out_of_memory.h"
 
 namespace trireme {
 
@@ -40,6 +42,8 @@ auto rethrow_as_comm_error(const FailureContext& context, Body&& body) {
     return body();
   } catch (const Error&) {
     throw;
+  } catch (const c10::OutOfMemoryError& error) {
+    throw out_of_memory_error(error);
   } catch (const c10::Error& error) {
     throw_comm_error(context, waited(), error.what_without_backtrace());
   } catch (const std::exception& error) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/sample_layout.h"
 
 namespace trireme {
 
@@ -24,11 +25,7 @@ const LoaderOptions& checked(const LoaderOptions& o) {
   const int ranks = o.layout().ranks();
   if (o.sp_rank < 0 || o.sp_rank >= ranks)
     throw ConfigError(cat("sequence-parallel rank ", o.sp_rank, " of ", ranks, " ranks"));
-  if (o.sequence_tokens < ranks)
-    throw ConfigError(cat("a sequence of ", o.sequence_tokens, " tokens is shorter than the ", ranks,
-                          " ranks that share it (--ulysses ", o.ulysses, " x --ring ", o.ring,
-                          "): let at most ", o.sequence_tokens,
-                          " ranks share a sequence, or take sequences of ", ranks, " tokens or more"));
+  check_a_token_for_each_rank(o.layout());
   return o;
 }
 

@@ -1,6 +1,7 @@
 #include "trireme/data/split_pattern.h"
 
 #include <array>
+#include <limits>
 #include <mutex>
 #include <optional>
 
@@ -13,6 +14,9 @@
 namespace trireme {
 
 namespace {
+
+// Oniguruma counts bytes in int.
+constexpr size_t kMostBytes = std::numeric_limits<int>::max();
 
 std::string onig_message(int code, OnigErrorInfo* info) {
   std::array<OnigUChar, ONIG_MAX_ERROR_MESSAGE_LEN> text{};
@@ -48,6 +52,9 @@ SplitPattern::SplitPattern(const std::string& pattern) : pattern_(pattern) {
 
 void SplitPattern::split(std::string_view text,
                          const std::function<void(std::string_view, bool)>& piece) const {
+  if (text.size() > kMostBytes)
+    throw DataError(cat("a text of ", text.size(), " bytes is longer than the ", kMostBytes,
+                        " bytes that a tokenizer's split pattern can be matched in: split the document"));
   struct Region {
     OnigRegion* region = onig_region_new();
     Region() = default;

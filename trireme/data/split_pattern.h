@@ -14,8 +14,8 @@ class SplitPattern {
   explicit SplitPattern(const std::string& pattern);
 
   // Calls `piece(text, is_match)` for the matches and for what lies between them, in order; together they are
-  // `text`. Empty pieces are left out. Throws DataError when a match takes beyond Oniguruma's limits. Safe
-  // from many threads.
+  // `text`. Empty pieces are left out. Throws DataError for a text of more than 2^31 - 1 bytes, and when a match takes
+  // beyond Oniguruma's limits. Safe from many threads.
   void split(std::string_view text, const std::function<void(std::string_view, bool)>& piece) const;
 
  private:

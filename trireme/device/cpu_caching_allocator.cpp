@@ -13,9 +13,8 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
-#include "trireme/base/error.h"
-#include "trireme/base/sizes.h"
 #include "trireme/device/memory_account.h"
+#include "trireme/device/out_of_memory.h"
 
 namespace trireme {
 namespace {
@@ -24,6 +23,9 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kSmallLimit = size_t{64} << 10;  // below this malloc is quick, and keeps its pages
 constexpr size_t kGranule = size_t{64} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
+// The data of a mapped block begin with its second page, its header lies at the end of the first: direct transfers to a
+// disk take memory at a page's address alone.
+constexpr size_t kPage = 4096;
 constexpr size_t kMostBytes = size_t{1} << 62;
 
 // Lies in the 64 bytes before a block's data.
@@ -36,11 +38,11 @@ struct BlockHeader {
     place = MemoryScope::here();
     if (place.account == nullptr) return;
     counted_bytes = static_cast<int64_t>(bytes);
-    place.account->add(place.category, counted_bytes);
+    place.account->add(place.category, counted_bytes, MemorySpace::host);
   }
   void uncount() {
     if (place.account == nullptr) return;
-    place.account->add(place.category, -counted_bytes);
+    place.account->add(place.category, -counted_bytes, MemorySpace::host);
     place.account.reset();
   }
 };
@@ -48,6 +50,13 @@ static_assert(sizeof(BlockHeader) <= kAlignment);
 
 BlockHeader* header_of(void* data) {
   return reinterpret_cast<BlockHeader*>(static_cast<char*>(data) - kAlignment);
+}
+
+char* data_of(BlockHeader* header) {
+  return reinterpret_cast<char*>(header) + kAlignment;
+}
+char* mapped_base_of(BlockHeader* header) {
+  return data_of(header) - kPage;
 }
 
 void free_block(void* data);
@@ -101,12 +110,12 @@ class CachingAllocator final : public c10::Allocator {
     }
     BlockHeader* block = take_mapped(bytes);
     block->count(bytes);
-    return reinterpret_cast<char*>(block) + kAlignment;
+    return data_of(block);
   }
 
   BlockHeader* take_mapped(size_t bytes) {
     if (bytes > kMostBytes) out_of_memory(bytes, 0);  // rounded up it would not be a number any more
-    const size_t wanted = (bytes + kAlignment + kGranule - 1) / kGranule * kGranule;
+    const size_t wanted = (bytes + kPage + kGranule - 1) / kGranule * kGranule;
     const std::lock_guard lock(mutex_);
     if (limit_bytes_ > 0 && counts_.in_use_bytes + static_cast<int64_t>(wanted) > limit_bytes_)
       out_of_memory(bytes, counts_.in_use_bytes);
@@ -151,7 +160,7 @@ class CachingAllocator final : public c10::Allocator {
       auto victim = cached_.lower_bound(bytes - released);
       if (victim == cached_.end()) victim = std::prev(cached_.end());
       const size_t size = victim->first;
-      munmap(victim->second, size);
+      munmap(mapped_base_of(victim->second), size);
       cached_.erase(victim);
       counts_.reserved_bytes -= static_cast<int64_t>(size);
       released += size;
@@ -162,25 +171,19 @@ class CachingAllocator final : public c10::Allocator {
     const size_t slack = bytes >= kHugePage ? kHugePage : 0;
     void* raw = mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED) return nullptr;
-    if (slack == 0) return static_cast<BlockHeader*>(raw);
+    if (slack == 0) return header_of(static_cast<char*>(raw) + kPage);
     const auto start = reinterpret_cast<uintptr_t>(raw);
     const uintptr_t aligned = (start + kHugePage - 1) / kHugePage * kHugePage;
     if (aligned > start) munmap(raw, aligned - start);
     const size_t tail = start + slack - aligned;
     if (tail > 0) munmap(reinterpret_cast<void*>(aligned + bytes), tail);
     madvise(reinterpret_cast<void*>(aligned), bytes, MADV_HUGEPAGE);
-    return reinterpret_cast<BlockHeader*>(aligned);
+    return header_of(reinterpret_cast<char*>(aligned) + kPage);
   }
 
-  // Where no account counts, all that is in use stands for itself.
   [[noreturn]] static void out_of_memory(size_t bytes, int64_t in_use_bytes) {
-    const MemoryPlace& place = MemoryScope::here();
-    MemoryBytes held;
-    held[MemoryCategory::other] = in_use_bytes;
-    if (place.account != nullptr) held = place.account->state().now;
-    throw ConfigError(
-        out_of_memory_message("host", place.category, static_cast<int64_t>(std::min(bytes, kMostBytes)), held,
-                              place.account == nullptr ? usual_memory_options() : place.account->options()));
+    throw_out_of_memory("host", MemorySpace::host, static_cast<int64_t>(std::min(bytes, kMostBytes)),
+                        in_use_bytes);
   }
 
   std::mutex mutex_;
@@ -219,7 +222,8 @@ void count_host_block_as(const c10::DataPtr& data, MemoryCategory category) {
   BlockHeader* header = header_of(data.get_context());
   MemoryPlace& place = header->place;
   if (place.account == nullptr || place.category == category) return;
-  place.account->move(std::exchange(place.category, category), category, header->counted_bytes);
+  place.account->move(std::exchange(place.category, category), category, header->counted_bytes,
+                      MemorySpace::host);
 }
 
 }  // namespace trireme

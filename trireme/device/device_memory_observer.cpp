@@ -2,6 +2,10 @@
 
 #include <utility>
 
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+#include "trireme/device/out_of_memory.h"
+
 namespace trireme {
 
 void DeviceMemoryObserver::reportMemoryUsage(void* data, int64_t bytes, size_t /*total_allocated*/,
@@ -20,6 +24,18 @@ void DeviceMemoryObserver::reportMemoryUsage(void* data, int64_t bytes, size_t /
   place.account->add(place.category, bytes);
 }
 
+void DeviceMemoryObserver::reportOutOfMemory(int64_t asked_bytes, size_t allocated_bytes,
+                                             size_t reserved_bytes, c10::Device device) {
+  if (device.is_cpu()) return;
+  const auto allocated = static_cast<int64_t>(allocated_bytes);
+  const int64_t scattered = static_cast<int64_t>(reserved_bytes) - allocated;
+  throw_out_of_memory("device", MemorySpace::device, asked_bytes, allocated,
+                      scattered < asked_bytes
+                          ? std::string()
+                          : cat(format_bytes(scattered), " more lie in pieces that are too small: ",
+                                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets them be joined"));
+}
+
 void DeviceMemoryObserver::recount(const void* data, MemoryCategory category) {
   const std::lock_guard lock(mutex_);
   const auto known = blocks_.find(data);
@@ -29,8 +45,8 @@ void DeviceMemoryObserver::recount(const void* data, MemoryCategory category) {
 }
 
 RankMemory make_rank_memory(at::Device device) {
-  return {std::make_shared<MemoryAccount>(),
-          device.is_cpu() ? nullptr : std::make_shared<DeviceMemoryObserver>()};
+  if (device.is_cpu()) return {std::make_shared<MemoryAccount>(MemorySpace::device), nullptr};
+  return {std::make_shared<MemoryAccount>(MemorySpace::host), std::make_shared<DeviceMemoryObserver>()};
 }
 
 }  // namespace trireme

@@ -1,6 +1,8 @@
 #include "trireme/device/memory_account.h"
 
 #include <algorithm>
+#include <initializer_list>
+#include <iterator>
 #include <utility>
 
 namespace trireme {
@@ -13,28 +15,38 @@ MemoryPlace& place_of_thread() {
   return place;
 }
 
-}  // namespace
-
-void MemoryAccount::count_peak(MemoryCategory category) {
-  state_.peak[category] = std::max(state_.peak[category], state_.now[category]);
-  if (total_bytes_ > state_.peak_total_bytes) {
-    state_.peak_total_bytes = total_bytes_;
-    state_.at_peak = state_.now;
+void count_peak(MemoryUse& use, MemoryCategory category) {
+  use.peak[category] = std::max(use.peak[category], use.now[category]);
+  const int64_t total = use.now.total();
+  if (total > use.peak_total_bytes) {
+    use.peak_total_bytes = total;
+    use.at_peak = use.now;
   }
 }
 
-void MemoryAccount::add(MemoryCategory category, int64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  state_.now[category] += bytes;
-  total_bytes_ += bytes;
-  count_peak(category);
+}  // namespace
+
+MemoryAccount::MemoryAccount(MemorySpace host) : host_(host), options_(usual_memory_options()) {
+  if (host == MemorySpace::device) return;
+  for (MemoryOption& option : usual_memory_options()) {
+    option.space = MemorySpace::host;
+    options_.push_back(std::move(option));
+  }
 }
 
-void MemoryAccount::move(MemoryCategory from, MemoryCategory to, int64_t bytes) {
+void MemoryAccount::add(MemoryCategory category, int64_t bytes, MemorySpace space) {
   const std::lock_guard lock(mutex_);
-  state_.now[from] -= bytes;
-  state_.now[to] += bytes;
-  count_peak(to);
+  MemoryUse& use = this->use(space);
+  use.now[category] += bytes;
+  count_peak(use, category);
+}
+
+void MemoryAccount::move(MemoryCategory from, MemoryCategory to, int64_t bytes, MemorySpace space) {
+  const std::lock_guard lock(mutex_);
+  MemoryUse& use = this->use(space);
+  use.now[from] -= bytes;
+  use.now[to] += bytes;
+  count_peak(use, to);
 }
 
 MemoryState MemoryAccount::state() const {
@@ -42,10 +54,17 @@ MemoryState MemoryAccount::state() const {
   return state_;
 }
 
+MemoryBytes MemoryAccount::held(MemorySpace space) const {
+  const std::lock_guard lock(mutex_);
+  return counted_as(space) == MemorySpace::host ? state_.host.now : state_.now;
+}
+
 void MemoryAccount::reset_peaks() {
   const std::lock_guard lock(mutex_);
-  state_.peak = state_.at_peak = state_.now;
-  state_.peak_total_bytes = total_bytes_;
+  for (MemoryUse* use : std::initializer_list<MemoryUse*>{&state_, &state_.host}) {
+    use->peak = use->at_peak = use->now;
+    use->peak_total_bytes = use->now.total();
+  }
 }
 
 void MemoryAccount::set_options(std::vector<MemoryOption> options) {
@@ -53,9 +72,12 @@ void MemoryAccount::set_options(std::vector<MemoryOption> options) {
   options_ = std::move(options);
 }
 
-std::vector<MemoryOption> MemoryAccount::options() const {
+std::vector<MemoryOption> MemoryAccount::options(MemorySpace space) const {
   const std::lock_guard lock(mutex_);
-  return options_;
+  std::vector<MemoryOption> options;
+  std::copy_if(options_.begin(), options_.end(), std::back_inserter(options),
+               [&](const MemoryOption& option) { return option.space == counted_as(space); });
+  return options;
 }
 
 MemoryScope::MemoryScope(MemoryCategory category) : changes_account_(false) {

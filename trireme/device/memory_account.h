@@ -7,8 +7,9 @@
 //   { const MemoryScope tile(MemoryCategory::tiles); x = at::empty(...); }
 //   account->state().peak[MemoryCategory::tiles];
 //
-// On the CPU the caching allocator counts (cpu_caching_allocator.h; nothing is counted without it), on a GPU
-// an observer of libtorch's own (device_memory_observer.h). Counted are the bytes asked for, not rounded.
+// The host's memory is counted by the caching allocator (cpu_caching_allocator.h; not at all without it), a GPU's by
+// an observer of libtorch's own (device_memory_observer.h). Counted are the bytes asked for, not rounded. Beside a GPU
+// the host's bytes stand by themselves: they are never part of what the device holds.
 #pragma once
 
 #include <memory>
@@ -20,32 +21,43 @@
 
 namespace trireme {
 
-struct MemoryState {
+struct MemoryUse {
   MemoryBytes now;
   MemoryBytes peak;     // of each category by itself, since the start or the last reset
   MemoryBytes at_peak;  // what each category held when the total was largest
   int64_t peak_total_bytes = 0;
 };
 
+// Of the device that computes.
+struct MemoryState : MemoryUse {
+  MemoryUse host;  // beside a GPU; nothing on a CPU
+};
+
 // Thread-safe.
 class MemoryAccount {
  public:
-  void add(MemoryCategory category, int64_t bytes);  // negative: given back
-  void move(MemoryCategory from, MemoryCategory to, int64_t bytes);
+  // `host`: where the host's tensors are counted; MemorySpace::device for a rank that computes on the CPU.
+  explicit MemoryAccount(MemorySpace host = MemorySpace::device);
+
+  void add(MemoryCategory category, int64_t bytes,
+           MemorySpace space = MemorySpace::device);  // negative: given back
+  void move(MemoryCategory from, MemoryCategory to, int64_t bytes, MemorySpace space = MemorySpace::device);
   MemoryState state() const;
-  void reset_peaks();  // to what is held now
+  MemoryBytes held(MemorySpace space) const;  // now
+  void reset_peaks();                         // to what is held now
 
   // What an out-of-memory error proposes; at first the options of a run of which nothing is known.
   void set_options(std::vector<MemoryOption> options);
-  std::vector<MemoryOption> options() const;
+  std::vector<MemoryOption> options(MemorySpace space) const;
 
  private:
-  void count_peak(MemoryCategory category);
+  MemoryUse& use(MemorySpace space) { return counted_as(space) == MemorySpace::host ? state_.host : state_; }
+  MemorySpace counted_as(MemorySpace space) const { return space == MemorySpace::host ? host_ : space; }
 
+  const MemorySpace host_;
   mutable std::mutex mutex_;
   MemoryState state_;
-  int64_t total_bytes_ = 0;
-  std::vector<MemoryOption> options_ = usual_memory_options();
+  std::vector<MemoryOption> options_;
 };
 
 // Where allocations of a thread are counted.

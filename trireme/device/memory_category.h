@@ -1,4 +1,5 @@
-// What memory is used for, and bytes by that. No torch here: the byte formulas and the planner use it too.
+// What memory is used for, which memory it is, and bytes by that. No torch here: the byte formulas and the planner
+// use it too.
 #pragma once
 
 #include <array>
@@ -18,6 +19,9 @@ enum class MemoryCategory : uint8_t {
   communication,  // buffers that a collective packs, receives or sums in
   other,          // tokens, targets, losses, rotary tables
 };
+
+// The device that computes, or the host beside it. A CPU has one memory alone, which is the device's.
+enum class MemorySpace : uint8_t { device, host };
 
 inline constexpr std::array kAllMemoryCategories = {
     MemoryCategory::parameters,    MemoryCategory::gradients, MemoryCategory::optimizer,

@@ -5,7 +5,8 @@
 #include "trireme/device/processor.h"
 #include "trireme/engine/check_options.h"
 #include "trireme/engine/memory_shape.h"
-#include "trireme/engine/recompute_plan.h"
+#include "trireme/engine/parameters_in_update.h"
+#include "trireme/engine/settle_recompute.h"
 #include "trireme/engine/training_engine.h"
 #include "trireme/memory/make_activation_store.h"
 #include "trireme/model/checkpoint_files.h"
@@ -68,11 +69,11 @@ void refuse_unused(const std::vector<std::string>& names, const std::filesystem:
 std::string describe(const EngineParts& parts, const Dtypes& dtypes, int64_t tile_tokens,
                      int64_t logits_tile_tokens) {
   const EngineOptions& options = parts.options;
-  std::string text =
-      cat("attention ", parts.attention->name(), "; values in ", dtype_name(dtypes.storage), ", matmuls in ",
-          dtype_name(dtypes.tile), "; recompute ", name_of(options.recompute));
-  if (options.checkpoint_every > 1) text += cat(", inputs of every ", options.checkpoint_every, " layers");
-  if (options.keep_fraction < 1) text += cat(", on ", options.keep_fraction, " of the layers");
+  std::string text = cat("attention ", parts.attention->name(), "; values in ", dtype_name(dtypes.storage),
+                         ", matmuls in ", dtype_name(dtypes.tile));
+  if (options.purpose == Purpose::training)
+    text += "; recompute " + parts.memory_shape.recompute.description();
+  if (parts.recompute_choice) text += ", " + parts.recompute_choice->description();
   text += cat("; tiles of ", tile_tokens, " tokens, logits of ", logits_tile_tokens, "; ulysses ",
               parts.mesh.ulysses->size(), ", ring ", parts.mesh.ring->size(), ", data parallel ",
               parts.mesh.dp_size, "; ZeRO ", static_cast<int>(options.zero));
@@ -111,13 +112,16 @@ void make_stores(EngineParts& parts, const Dtypes& dtypes) {
                          : make_replicated_parameters(units, all, shard, parameters);
 
   if (options.purpose == Purpose::evaluation) return;
-  const GradientSettings gradients{options.device, step_device(parameters), options.reduce_dtype};
+  if (options.offload.optimizer != Offload::none) {
+    parts.updates = std::make_unique<DeferredUpdates>(parts.memory, options.device, units.size());
+    parts.parameters_in_update = std::make_unique<ParametersInUpdate>(*parts.parameters, *parts.updates);
+  }
+  const GradientSettings gradients{options.device, step_device(options.device, options.offload.optimizer),
+                                   options.reduce_dtype};
   if (options.update_in_backward) {
     parts.gradients = make_gradients_summed_at_close(
-        units, all, shard, gradients, [&parts](int unit, at::Tensor& gradient) {
-          parts.update.gradient_squares += sum_of_squares(gradient);
-          step_unit(parts, unit, gradient, parts.update.learning_rate, 1, parts.update.step);
-        });
+        units, all, shard, gradients,
+        [&parts](int unit, at::Tensor gradient) { step_in_backward(parts, unit, std::move(gradient)); });
   } else {
     parts.gradients = options.zero == ZeroStage::none || options.zero == ZeroStage::optimizer
                           ? make_whole_gradients(units, all, shard, gradients)
@@ -148,14 +152,24 @@ std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& mode
   parts->options = options;
   check_engine_options(options);
   const ModelConfig& config = parts->config;
-  const RecomputePlan plan = make_recompute_plan(options.recompute, options.checkpoint_every,
-                                                 options.keep_fraction, config.num_hidden_layers);
   check_heads(options, config);
   parts->layout = make_model_layout(config);
   parts->mesh = make_mesh(world, {.ulysses = options.ulysses, .ring = options.ring});
 
   const Dtypes dtypes = choose_dtypes(options);
   check_stored_states(options, dtypes.tile);
+  const int64_t tile_tokens =
+      options.tile_tokens > 0 ? options.tile_tokens : tile_tokens_by_rule(config, options.device);
+  const int64_t logits_tile_tokens = options.logits_tile_tokens > 0
+                                         ? options.logits_tile_tokens
+                                         : logits_tile_tokens_by_rule(config, options.device);
+  parts->memory_shape = memory_shape(config, options, parts->mesh,
+                                     {dtypes.storage, dtypes.tile, tile_tokens, logits_tile_tokens});
+  parts->recompute_choice = settle_recompute(world, *parts->mesh.all, parts->memory_shape, parts->options);
+  const RecomputePlan plan = make_recompute_plan(parts->options.recompute, options.checkpoint_every,
+                                                 parts->options.keep_fraction, config.num_hidden_layers);
+  parts->memory_shape.recompute = plan;
+
   const CheckpointReader reader(model_dir);
   refuse_unused(reader.unused_names(parts->layout), model_dir);
   if (uses_disk(options.offload))
@@ -170,23 +184,17 @@ std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& mode
   parts->activations = make_activation_store(config.num_hidden_layers, options.device,
                                              options.offload.activations, parts->spill.get());
 
-  const int64_t tile_tokens =
-      options.tile_tokens > 0 ? options.tile_tokens : tile_tokens_by_rule(config, options.device);
-  const int64_t logits_tile_tokens = options.logits_tile_tokens > 0
-                                         ? options.logits_tile_tokens
-                                         : logits_tile_tokens_by_rule(config, options.device);
   parts->local_attention = make_local_attention(options.attention, options.device, dtypes.storage);
   parts->attention = make_sequence_attention(options.ring_method, *parts->mesh.ring, *parts->local_attention);
   parts->layers = std::make_unique<LayerRunner>(
       config, ShardedAttention{*parts->mesh.ulysses, *parts->attention, options.head_chunks}, plan,
       tile_tokens);
   parts->walk = std::make_unique<ModelWalk>(
-      config, parts->layout, parts->mesh, *parts->layers, *parts->parameters,
+      config, parts->layout, parts->mesh, *parts->layers,
+      parts->parameters_in_update ? *parts->parameters_in_update : *parts->parameters,
       WalkSettings{options.device, dtypes.storage, logits_tile_tokens, options.strict_divisible,
                    options.ring_method, options.sparse});
   parts->description = describe(*parts, dtypes, tile_tokens, logits_tile_tokens);
-  parts->memory_shape = memory_shape(config, options, parts->mesh,
-                                     {dtypes.storage, dtypes.tile, tile_tokens, logits_tile_tokens, plan});
   parts->memory.account->reset_peaks();  // loading is over
   return std::make_unique<TrainingEngine>(std::move(parts));
 }

@@ -98,6 +98,17 @@ void check_optimizer(const EngineOptions& options) {
         "loss scale needs; use bf16");
 }
 
+void check_memory_budget(const EngineOptions& options) {
+  if (options.memory_budget_bytes == 0) return;
+  if (options.memory_budget_bytes < 0)
+    throw ConfigError(cat("--memory_budget is ", options.memory_budget_bytes, " bytes; expected 0 or more"));
+  if (options.purpose == Purpose::evaluation)
+    throw ConfigError("--memory_budget: evaluation keeps nothing for backward; leave it out");
+  if (options.recompute != Recompute::automatic)
+    throw ConfigError(cat("--memory_budget is what --recompute auto plans with, and --recompute is ",
+                          name_of(options.recompute), "; leave one of them out"));
+}
+
 }  // namespace
 
 void check_heads(const EngineOptions& options, const ModelConfig& config) {
@@ -131,6 +142,8 @@ void check_engine_options(const EngineOptions& options) {
   check_offload(options);
   check_sequence(options);
   check_optimizer(options);
+  check_recompute(options.recompute, options.checkpoint_every, options.keep_fraction);
+  check_memory_budget(options);
   if (!(options.loss_scale.initial >= 1) || options.loss_scale.growth_steps < 1)
     throw ConfigError(cat("the loss scale begins at ", options.loss_scale.initial, " and grows after ",
                           options.loss_scale.growth_steps, " steps; expected 1 or more of both"));

@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "trireme/comm/mesh.h"
 #include "trireme/data/token_batch.h"
 #include "trireme/device/memory_account.h"
+#include "trireme/engine/choose_recompute.h"
 #include "trireme/engine/engine_options.h"
 #include "trireme/engine/memory_bytes.h"
 #include "trireme/model/model_config.h"
@@ -59,6 +61,9 @@ class Engine {
   virtual std::shared_ptr<MemoryAccount> memory_account() = 0;
   // The byte formulas' arguments for this rank and micro-batches of `batch` samples of `tokens` tokens.
   virtual MemoryShape memory_shape(int64_t batch, int64_t tokens) const = 0;
+  // What --recompute auto came to, the same on every rank; none where another policy was asked for, or where the batch
+  // was not known (then it is keep_attention).
+  virtual std::optional<RecomputeChoice> recompute_choice() const = 0;
   // "attention flash-cpu fp32; matmul bf16 values in fp32; ..." for logs and `trireme info`.
   virtual std::string description() const = 0;
 

@@ -5,18 +5,6 @@
 
 namespace trireme {
 
-const char* name_of(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::full:
-      return "full";
-    case Recompute::keep_attention:
-      return "keep_attention";
-    case Recompute::none:
-      return "none";
-  }
-  throw InternalError("unknown recompute policy");
-}
-
 const char* name_of(Precision precision) {
   switch (precision) {
     case Precision::fp32:
@@ -46,9 +34,10 @@ const char* dtype_name(at::ScalarType dtype) {
 }
 
 Recompute parse_recompute(const std::string& text) {
-  for (const Recompute recompute : {Recompute::full, Recompute::keep_attention, Recompute::none})
+  for (const Recompute recompute :
+       {Recompute::automatic, Recompute::full, Recompute::keep_attention, Recompute::none})
     if (text == name_of(recompute)) return recompute;
-  throw ConfigError(cat("--recompute: '", text, "' is unknown; expected full, keep_attention or none"));
+  throw ConfigError(cat("--recompute: '", text, "' is unknown; expected auto, full, keep_attention or none"));
 }
 
 Offload parse_offload(const std::string& flag, const std::string& text) {

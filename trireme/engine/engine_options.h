@@ -10,6 +10,7 @@
 
 #include "trireme/attention/local_attention.h"
 #include "trireme/attention/sequence_attention.h"
+#include "trireme/engine/recompute_plan.h"
 #include "trireme/memory/offload.h"
 
 namespace trireme {
@@ -19,11 +20,6 @@ enum class Purpose {
   evaluation,  // forward alone: neither gradients nor optimizer nor fp32 masters exist
 };
 enum class Precision { fp32, bf16, fp16 };
-enum class Recompute {
-  full,            // keep each layer's input
-  keep_attention,  // also the attention output and its log-sum-exp: backward never repeats attention forward
-  none,            // keep all that backward reads
-};
 // How bf16 matmuls run on a CPU: in its own bf16 instructions, or, where it has none, in fp32 on bf16 values.
 enum class Bf16Matmul { automatic, native, fp32 };
 enum class OptimizerKind { adamw, sgd };
@@ -47,13 +43,22 @@ struct LossScaleOptions {
   int64_t growth_steps = 2000;
 };
 
+// The largest micro-batch that a rank will be given, from which memory is known beforehand.
+struct PlannedBatch {
+  int64_t samples = 0;  // B; 0: unknown
+  int64_t tokens = 0;   // S of one sample, over all ranks that share it; 0: unknown
+  bool known() const { return samples > 0 && tokens > 0; }
+};
+
 struct EngineOptions {
   Purpose purpose = Purpose::training;
   at::Device device = at::kCPU;
   Precision precision = Precision::fp32;
   Bf16Matmul bf16_matmul = Bf16Matmul::automatic;
-  Recompute recompute = Recompute::keep_attention;
-  int64_t checkpoint_every = 1;  // layers between two kept layer inputs
+  Recompute recompute = Recompute::automatic;
+  PlannedBatch planned_batch = {};  // unknown: automatic is keep_attention
+  int64_t memory_budget_bytes = 0;  // that automatic plans with on this rank; 0: by what its device has left
+  int64_t checkpoint_every = 1;     // layers between two kept layer inputs
   double keep_fraction = 1;  // of the layers that keep what `recompute` says; the others their input alone
   AttentionKernel attention = AttentionKernel::automatic;
   int64_t tile_tokens = 0;         // tokens of one tile of a layer's token-wise halves; 0: by rule
@@ -74,7 +79,6 @@ struct EngineOptions {
 };
 
 // As flags write them: "keep_attention", "bf16", "disk".
-const char* name_of(Recompute recompute);
 const char* name_of(Precision precision);
 const char* name_of(Offload place);
 const char* dtype_name(at::ScalarType dtype);  // "fp32", "bf16", "fp16"

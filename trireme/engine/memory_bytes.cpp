@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "trireme/base/sequence_layout.h"
+#include "trireme/engine/host_memory_bytes.h"
 #include "trireme/engine/memory_moments.h"
 
 namespace trireme {
@@ -19,17 +20,6 @@ int64_t sum_of(const std::vector<int64_t>& values) {
 }
 int64_t largest(const std::vector<int64_t>& values) {
   return *std::max_element(values.begin(), values.end());
-}
-
-// The most that neighbours, `width` of them, come to.
-int64_t largest_run(const std::vector<int64_t>& values, size_t width) {
-  int64_t most = 0, sum = 0;
-  for (size_t at = 0; at < values.size(); ++at) {
-    sum += values[at];
-    if (at >= width) sum -= values[at - width];
-    most = std::max(most, sum);
-  }
-  return most;
 }
 
 // shard/disk_tensors.h: two units on their way back, the open one, and the next one read ahead; where units
@@ -80,11 +70,6 @@ int64_t layer_elements(const ModelExtents& model) {
   return size.finish();
 }
 
-std::vector<int64_t> own_shares(const MemoryShape& shape) {
-  const std::vector<int64_t> units = unit_elements(shape.model);
-  return shape.zero > 0 ? share_elements(units, shape.ranks, shape.rank) : units;
-}
-
 // ZeRO 3 over several ranks: the unit at work is whole, and the next one is on its way. All orders of the walk
 // (engine/unit_order.h) have the embedding before the first layer, then layers, the head, layers again; of an encoder
 // the embedding behind the first layer once more.
@@ -98,6 +83,16 @@ int64_t gathered_elements(const MemoryShape& shape, const std::vector<int64_t>& 
 }
 
 }  // namespace
+
+int64_t largest_run(const std::vector<int64_t>& values, size_t width) {
+  int64_t most = 0, sum = 0;
+  for (size_t at = 0; at < values.size(); ++at) {
+    sum += values[at];
+    if (at >= width) sum -= values[at - width];
+    most = std::max(most, sum);
+  }
+  return most;
+}
 
 std::vector<int64_t> unit_elements(const ModelExtents& model) {
   std::vector<int64_t> units(static_cast<size_t>(model.layers) + 2, layer_elements(model));
@@ -125,35 +120,50 @@ std::vector<int64_t> share_elements(const std::vector<int64_t>& units, int ranks
   return shares;
 }
 
+std::vector<int64_t> own_shares(const MemoryShape& shape) {
+  const std::vector<int64_t> units = unit_elements(shape.model);
+  return shape.zero > 0 ? share_elements(units, shape.ranks, shape.rank) : units;
+}
+
 int64_t parameter_bytes(const MemoryShape& shape) {
   const std::vector<int64_t> units = unit_elements(shape.model);
   if (shape.zero < 3) return sum_of(units) * shape.tile_bytes;
   const std::vector<int64_t> shares = own_shares(shape);
   const bool alone = shape.ranks == 1, disk = shape.offload.parameters == Offload::disk;
+  // The units at work, and the share that one of them is gathered from.
+  if (!on_device(shape, shape.offload.parameters))
+    return (gathered_elements(shape, units) + (alone ? 0 : largest(shares))) * shape.tile_bytes;
   const int64_t gathered = alone ? 0 : gathered_elements(shape, units);
   if (!disk) return (sum_of(shares) + gathered) * shape.tile_bytes;
   // Alone, a unit is opened in its place and the next one read ahead; tied, the head's and the embedding's.
   const int64_t work =
       alone ? largest_run(shares, 2) + (shape.model.tied ? shares.back() : 0) : gathered + largest(shares);
+  const int64_t stepped = on_disk_elements(shares, !shape.update_in_backward);
+  if (updates_are_deferred(shape)) return (work + stepped) * shape.tile_bytes;
   // The two units that were stepped last are on their way to the disk still.
   const size_t last = shape.update_in_backward ? 1 : shares.size() - 1;
-  return std::max(work + shares[last] + shares[last - 1],
-                  on_disk_elements(shares, !shape.update_in_backward)) *
-         shape.tile_bytes;
+  return std::max(work + shares[last] + shares[last - 1], stepped) * shape.tile_bytes;
 }
 
 int64_t gradient_bytes(const MemoryShape& shape) {
   const std::vector<int64_t> units = unit_elements(shape.model);
   if (shape.zero < 2 && !shape.update_in_backward) return sum_of(units) * kFloat_bytes;
-  // Open at once: the head, or a layer; where the matrix is tied the embedding is open with both.
-  int64_t open = largest(units);
-  if (shape.model.tied)
-    open = std::max(open, units.front() + *std::max_element(units.begin() + 1, units.end()));
-  const int64_t sums = shape.update_in_backward ? 0 : sum_of(own_shares(shape));
-  return (sums + open) * kFloat_bytes;
+  const std::vector<int64_t> shares = own_shares(shape);
+  const bool sums_here = on_device(shape, shape.offload.optimizer);
+  const bool deferred = shape.update_in_backward && updates_are_deferred(shape);
+  // Open at once: the head, or a layer; where the matrix is tied the embedding is open with both. The unit that was
+  // closed before is stepped meanwhile, or beside a GPU copied to where it is.
+  int64_t most = 0;
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    const int64_t open = units[unit] + (shape.model.tied && unit > 0 ? units.front() : 0);
+    most = std::max(most, open + (deferred && unit + 1 < units.size() ? shares[unit + 1] : 0));
+  }
+  const int64_t sums = shape.update_in_backward || !sums_here ? 0 : sum_of(shares);
+  return (sums + most) * kFloat_bytes;
 }
 
 int64_t optimizer_bytes(const MemoryShape& shape) {
+  if (!on_device(shape, shape.offload.optimizer)) return 0;
   const std::vector<int64_t> shares = own_shares(shape);
   const int64_t elements = shape.offload.optimizer == Offload::disk
                                ? on_disk_elements(shares, !shape.update_in_backward)
@@ -176,9 +186,12 @@ int64_t sum_buffer_bytes(const MemoryShape& shape) {
   // (16-bit ones are widened to be added).
   const int64_t piece = std::min(kSumPiece_elements, share) * (narrow > 0 ? 2 : 1);
   const int64_t scatter = narrow + share * shape.ranks * shape.reduce_bytes + (share + piece) * kFloat_bytes;
-  if (shape.zero == 0) return narrow > 0 ? std::max(scatter, (whole + share) * kFloat_bytes) : scatter;
-  // After the step the ranks trade their shares of the new values.
-  return shape.zero < 3 ? std::max(scatter, whole * shape.tile_bytes) : scatter;
+  return shape.zero == 0 && narrow > 0 ? std::max(scatter, (whole + share) * kFloat_bytes) : scatter;
+}
+
+int64_t trade_buffer_bytes(const MemoryShape& shape) {
+  if (shape.ranks == 1 || shape.zero < 1 || shape.zero > 2) return 0;
+  return unit_elements(shape.model).back() * shape.tile_bytes;
 }
 
 MemoryForecast memory_forecast(const MemoryShape& shape) {
@@ -196,6 +209,7 @@ MemoryForecast memory_forecast(const MemoryShape& shape) {
   }
   for (const MemoryCategory category : {parameters, gradients, optimizer})
     forecast.peak[category] += stores[category];
+  forecast.host = host_memory_bytes(shape);
   return forecast;
 }
 

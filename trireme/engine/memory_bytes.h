@@ -7,7 +7,8 @@
 //   tile (the dtype of the weights). A unit is the embedding, a layer, or the head.
 //
 //   parameters     all units x t; with ZeRO 3 the rank's shares, the unit at work and the next one
-//   gradients      all units x 4; with ZeRO 2 and 3 the rank's shares and the open units
+//   gradients      all units x 4; with ZeRO 2 and 3 the rank's shares and the open units; with update_in_backward the
+//                  open units, and where the optimizer is offloaded the rank's share of the unit closed before
 //   optimizer      of the rank's shares: fp32 masters (unless t is fp32), the moments; on disk: of four units
 //   activations    what recompute_plan.h keeps of every layer, the running x, what a group made again
 //   attention      of one layer: q, k, v, o, lse, do, dq, dk, dv; the kernel's packed tiles
@@ -79,21 +80,35 @@ struct MemoryShape {
   // Bytes of an element.
   int64_t storage_bytes = 4;  // e
   int64_t tile_bytes = 4;     // t
-  int64_t reduce_bytes = 4;   // of gradients that travel
-  int64_t state_bytes = 4;    // of a moment
-  int moments = 2;            // AdamW 2, SGD 0
+  int product_threads =
+      0;  // of the CPU, that a product of 16 bits copies blocks on; 0: products have no workspace
+  int64_t reduce_bytes = 4;  // of gradients that travel
+  int64_t state_bytes = 4;   // of a moment
+  int moments = 2;           // AdamW 2, SGD 0
   // The CPU's attention kernel; 0 threads: another one, whose own workspace is not counted.
   int attention_threads = 0;
   int64_t attention_element_bytes = 4;  // that its tiles are multiplied in
 };
 
 // What a step takes at most: each category by itself, and all together. The total is an upper bound that is
-// reached where parameters, gradients and the optimizer's state do not change their size during a step.
+// reached where parameters, gradients and the optimizer's state do not change their size during a step. So is each
+// part that depends on when a disk or a worker is done: what is on its way to a disk, what is stepped beside the walk.
 struct MemoryForecast {
   MemoryBytes peak;
   int64_t peak_total_bytes = 0;
+  MemoryBytes host;  // beside a GPU, of the host's memory (host_memory_bytes.h)
 };
 MemoryForecast memory_forecast(const MemoryShape& shape);
+
+// The walk goes on while units are stepped (engine/deferred_updates.h).
+inline bool updates_are_deferred(const MemoryShape& shape) {
+  return shape.offload.optimizer != Offload::none;
+}
+
+// Whether what is put there takes the device's memory: on a CPU it does wherever it is put, while it is read.
+inline bool on_device(const MemoryShape& shape, Offload place) {
+  return place == Offload::none || shape.device_is_host;
+}
 
 // The parts of it: what the stores hold (memory_bytes.cpp), and what the walk does (memory_moments.h).
 
@@ -101,11 +116,18 @@ MemoryForecast memory_forecast(const MemoryShape& shape);
 std::vector<int64_t> unit_elements(const ModelExtents& model);
 // This rank's share of each unit, as shard/unit_shares.h cuts it.
 std::vector<int64_t> share_elements(const std::vector<int64_t>& units, int ranks, int rank);
+// This rank's share of each unit; the whole where nothing is sharded.
+std::vector<int64_t> own_shares(const MemoryShape& shape);
+// The most that neighbours, `width` of them, come to.
+int64_t largest_run(const std::vector<int64_t>& values, size_t width);
 
 int64_t parameter_bytes(const MemoryShape& shape);
 int64_t gradient_bytes(const MemoryShape& shape);
 int64_t optimizer_bytes(const MemoryShape& shape);
-// Of the sum of one unit's gradient over ranks, or of trading its new parameters.
+// Of the sum of one unit's gradient over ranks.
 int64_t sum_buffer_bytes(const MemoryShape& shape);
+// Of trading the head's new values at its first use after a step (ZeRO 1 and 2), when most activations are kept. For
+// other units the sum of their gradients takes more, at a moment that is as full.
+int64_t trade_buffer_bytes(const MemoryShape& shape);
 
 }  // namespace trireme

@@ -132,6 +132,7 @@ class Moments {
     }
     name_ = "head";
     send_away(plan.layers);
+    note_with({{communication, trade_buffer_bytes(shape_)}}, ": new values");
     note_with({{tiles, tile_.head}});
     int64_t end = plan.layers;
     while (end > 0) {
@@ -345,6 +346,15 @@ class Moments {
 
 std::vector<MemoryMoment> memory_moments(const MemoryShape& shape) {
   return Moments(shape).walk();
+}
+
+std::vector<int64_t> kept_bytes_of_layers(const MemoryShape& shape) {
+  const LayerBuffers layer(shape);
+  std::vector<int64_t> kept;
+  kept.reserve(static_cast<size_t>(shape.recompute.layers));
+  for (int64_t at = 0; at < shape.recompute.layers; ++at)
+    kept.push_back(layer.kept(shape.recompute.kept_by_forward(at)));
+  return kept;
 }
 
 }  // namespace trireme

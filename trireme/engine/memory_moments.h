@@ -18,4 +18,7 @@ struct MemoryMoment {
 
 std::vector<MemoryMoment> memory_moments(const MemoryShape& shape);
 
+// What each layer's forward keeps for its backward.
+std::vector<int64_t> kept_bytes_of_layers(const MemoryShape& shape);
+
 }  // namespace trireme

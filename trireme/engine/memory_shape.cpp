@@ -54,7 +54,6 @@ MemoryShape memory_shape(const ModelConfig& config, const EngineOptions& options
   shape.rank = mesh.all->rank();
   shape.device_is_host = options.device.is_cpu();
   shape.zero = static_cast<int>(options.zero);
-  shape.recompute = chosen.recompute;
   shape.offload = options.offload;
   shape.update_in_backward = options.update_in_backward;
   shape.tile_tokens = chosen.tile_tokens;
@@ -62,6 +61,7 @@ MemoryShape memory_shape(const ModelConfig& config, const EngineOptions& options
   const auto bytes = [](at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); };
   shape.storage_bytes = bytes(chosen.storage);
   shape.tile_bytes = bytes(chosen.tile);
+  if (options.device.is_cpu() && shape.tile_bytes == 2) shape.product_threads = at::get_num_threads();
   shape.reduce_bytes = bytes(options.reduce_dtype);
   shape.state_bytes = bytes(options.optimizer.state_dtype);
   shape.moments = options.optimizer.kind == OptimizerKind::adamw ? 2 : 0;
@@ -88,10 +88,20 @@ std::vector<MemoryOption> memory_options(const MemoryShape& shape) {
                            const std::function<void(MemoryShape&)>& change) {
     MemoryShape changed = shape;
     change(changed);
-    const int64_t before = now.peak[category], after = memory_forecast(changed).peak[category];
-    if (before > after)
-      options.push_back(
-          {option, category, static_cast<double>(before - after) / static_cast<double>(before), before});
+    const MemoryForecast then = memory_forecast(changed);
+    for (const MemorySpace space : {MemorySpace::device, MemorySpace::host}) {
+      const auto bytes_of = [&](const MemoryForecast& forecast) {
+        return (space == MemorySpace::host ? forecast.host : forecast.peak)[category];
+      };
+      const int64_t before = bytes_of(now), after = bytes_of(then);
+      if (before > after)
+        options.push_back({option, category,
+                           static_cast<double>(before - after) / static_cast<double>(before), before, space});
+    }
+  };
+  // Beside a GPU there is the host before the disk.
+  const auto next_place = [&](Offload place) {
+    return place == Offload::none && !shape.device_is_host ? Offload::cpu : Offload::disk;
   };
   const auto halved_sequence = [](MemoryShape& s) {
     s = with_batch(s, s.batch, std::max<int64_t>(1, s.tokens / 2));
@@ -119,7 +129,8 @@ std::vector<MemoryOption> memory_options(const MemoryShape& shape) {
     if (plan.policy != keep_attention)
       propose("--recompute keep_attention", activations, with_policy(keep_attention));
     if (plan.keep_fraction > 0.5)
-      propose("--keep_fraction 0.5", activations, [](MemoryShape& s) { s.recompute.keep_fraction /= 2; });
+      propose(cat("--recompute ", name_of(plan.policy), " --keep_fraction 0.5"), activations,
+              [](MemoryShape& s) { s.recompute.keep_fraction = 0.5; });
   }
   for (const int64_t every : {2, 4})
     if (every > plan.checkpoint_every && every <= plan.layers &&
@@ -127,12 +138,12 @@ std::vector<MemoryOption> memory_options(const MemoryShape& shape) {
       propose(cat("--checkpoint_every ", every), activations,
               [every](MemoryShape& s) { s.recompute.checkpoint_every = every; });
   if (shape.offload.activations != Offload::disk && plan.policy != Recompute::none)
-    propose("--offload_activations disk", activations,
-            [](MemoryShape& s) { s.offload.activations = Offload::disk; });
+    propose(cat("--offload_activations ", name_of(next_place(shape.offload.activations))), activations,
+            [&](MemoryShape& s) { s.offload.activations = next_place(s.offload.activations); });
 
   if (shape.offload.optimizer != Offload::disk)
-    propose("--offload_optimizer disk", optimizer,
-            [](MemoryShape& s) { s.offload.optimizer = Offload::disk; });
+    propose(cat("--offload_optimizer ", name_of(next_place(shape.offload.optimizer))), optimizer,
+            [&](MemoryShape& s) { s.offload.optimizer = next_place(s.offload.optimizer); });
   if (shape.state_bytes == 4)
     propose("--optim_state_dtype bf16", optimizer, [](MemoryShape& s) { s.state_bytes = 2; });
   // With one rank, as two would be.
@@ -150,8 +161,8 @@ std::vector<MemoryOption> memory_options(const MemoryShape& shape) {
     propose("--update_in_backward (with --max_grad_norm 0, without accumulation or fp16)", gradients,
             [](MemoryShape& s) { s.update_in_backward = true; });
   if (shape.zero == 3 && shape.offload.parameters != Offload::disk)
-    propose("--offload_params disk", parameters,
-            [](MemoryShape& s) { s.offload.parameters = Offload::disk; });
+    propose(cat("--offload_params ", name_of(next_place(shape.offload.parameters))), parameters,
+            [&](MemoryShape& s) { s.offload.parameters = next_place(s.offload.parameters); });
 
   if (shape.ulysses > 1 && 2 * shape.head_chunks <= shape.heads_here)
     propose(cat("--head_chunks ", 2 * shape.head_chunks), attention,

@@ -18,12 +18,11 @@ struct ChosenSizes {
   at::ScalarType tile = at::kFloat;
   int64_t tile_tokens = 0;
   int64_t logits_tile_tokens = 0;
-  RecomputePlan recompute;
 };
 
 ModelExtents model_extents(const ModelConfig& config);
 
-// For this rank, without a batch yet: see with_batch.
+// For this rank, without a batch and a recompute plan yet: see with_batch, and settle_recompute.h.
 MemoryShape memory_shape(const ModelConfig& config, const EngineOptions& options, const Mesh& mesh,
                          const ChosenSizes& chosen);
 // The same with micro-batches of `batch` samples of `tokens` tokens.

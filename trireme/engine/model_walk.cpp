@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
-#include "trireme/base/sizes.h"
+#include "trireme/base/sample_layout.h"
 #include "trireme/data/token_positions.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/device/tensor_memory.h"
@@ -46,19 +46,8 @@ void ModelWalk::check(const TokenBatch& batch) const {
   TRIREME_ASSERT(
       batch.documents.empty() || static_cast<int64_t>(batch.documents.size()) == batch.tokens.size(0),
       "documents of ", batch.documents.size(), " samples in a batch of ", batch.tokens.size(0));
-  if (layout.tokens < layout.ranks())
-    throw ConfigError(cat("a sequence of ", layout.tokens, " tokens cannot be shared by ", layout.ranks(),
-                          " ranks (ulysses ", layout.ulysses, " x ring ", layout.ring,
-                          "): each needs one; use at most ", layout.tokens,
-                          " ranks a sequence (the others take other samples), or longer sequences"));
-  if (settings_.strict_divisible && !layout.divisible()) {
-    const int64_t below = layout.tokens / layout.unit() * layout.unit();
-    throw ConfigError(cat("sequence length ", layout.tokens, " is not divisible by ",
-                          layout.ring == 1 ? cat("ulysses degree ", layout.ulysses)
-                                           : cat("2 x ulysses ", layout.ulysses, " x ring ", layout.ring),
-                          "; the nearest lengths that are: ", below > 0 ? cat(below, " and ") : std::string(),
-                          below + layout.unit(), " (without --strict_divisible any length works)"));
-  }
+  check_a_token_for_each_rank(layout);
+  if (settings_.strict_divisible) check_divisible(layout);
   check_positions(config_, longest_document_tokens(batch));
   if (batch.tokens.numel() == 0) return;
   const auto [least, most] = at::aminmax(batch.tokens);

@@ -4,7 +4,6 @@
 #include <initializer_list>
 
 #include "trireme/base/error.h"
-#include "trireme/engine/engine_options.h"
 
 namespace trireme {
 namespace {
@@ -16,6 +15,20 @@ SavedSlots slots(std::initializer_list<SavedSlot> list) {
 }
 
 }  // namespace
+
+const char* name_of(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::full:
+      return "full";
+    case Recompute::keep_attention:
+      return "keep_attention";
+    case Recompute::none:
+      return "none";
+    case Recompute::automatic:
+      return "auto";
+  }
+  throw InternalError("unknown recompute policy");
+}
 
 int64_t RecomputePlan::first_layer_of_policy() const {
   return layers - std::llround(keep_fraction * static_cast<double>(layers));
@@ -36,8 +49,15 @@ SavedSlots RecomputePlan::kept_by_rerun(int64_t layer) const {
   return kept_by_forward(layer)[kO] ? slots({kX, kX1, kGateUp}) : ~SavedSlots();
 }
 
-RecomputePlan make_recompute_plan(Recompute policy, int64_t checkpoint_every, double keep_fraction,
-                                  int64_t layers) {
+std::string RecomputePlan::description() const {
+  std::string text = name_of(policy);
+  if (const int64_t first = first_layer_of_policy(); first > 0)
+    text += cat(" on ", layers - first, " of ", layers, " layers");
+  if (checkpoint_every > 1) text += cat(", inputs of every ", checkpoint_every, " layers");
+  return text;
+}
+
+void check_recompute(Recompute policy, int64_t checkpoint_every, double keep_fraction) {
   if (checkpoint_every < 1)
     throw ConfigError(cat("--checkpoint_every ", checkpoint_every,
                           ": expected 1 (each layer keeps its input) or more layers"));
@@ -51,6 +71,16 @@ RecomputePlan make_recompute_plan(Recompute policy, int64_t checkpoint_every, do
     throw ConfigError(cat("--keep_fraction ", keep_fraction,
                           " means nothing with --recompute full, which keeps the same of every layer; use "
                           "--recompute keep_attention or none, or leave it out"));
+  if (policy == Recompute::automatic && keep_fraction != 1)
+    throw ConfigError(cat("--keep_fraction ", keep_fraction,
+                          " means nothing with --recompute auto, which chooses the layers by what fits; give "
+                          "--recompute keep_attention with it, or leave it out"));
+}
+
+RecomputePlan make_recompute_plan(Recompute policy, int64_t checkpoint_every, double keep_fraction,
+                                  int64_t layers) {
+  check_recompute(policy, checkpoint_every, keep_fraction);
+  TRIREME_ASSERT(policy != Recompute::automatic, "a plan was asked for before --recompute auto was settled");
   return {policy, checkpoint_every, keep_fraction, layers};
 }
 

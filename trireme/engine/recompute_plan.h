@@ -23,10 +23,19 @@
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace trireme {
 
-enum class Recompute;  // engine/engine_options.h
+enum class Recompute {
+  full,            // keep each layer's input
+  keep_attention,  // also the attention output and its log-sum-exp: backward never repeats attention forward
+  none,            // keep all that backward reads
+  automatic,       // keep_attention on as many layers as fit, see choose_recompute.h; no plan has it
+};
+
+// As flags write them: "keep_attention", "auto".
+const char* name_of(Recompute recompute);
 
 // Places in Saved.
 enum SavedSlot : std::size_t { kX, kO, kLse, kQ, kK, kV, kOHeads, kX1, kGateUp, kSavedSlotCount };
@@ -46,10 +55,16 @@ struct RecomputePlan {
   SavedSlots kept_by_forward(int64_t layer) const;
   // Beside those, when a layer that is not its group's last runs again.
   SavedSlots kept_by_rerun(int64_t layer) const;
+
+  // "keep_attention on 20 of 32 layers, inputs of every 2 layers"
+  std::string description() const;
 };
 
 // ConfigError: checkpoint_every < 1, or > 1 with policy none (which recomputes nothing); keep_fraction outside
-// [0, 1], or not 1 with policy full (which keeps the same everywhere).
+// [0, 1], or not 1 with policy full (which keeps the same everywhere) or automatic (which chooses it).
+void check_recompute(Recompute policy, int64_t checkpoint_every, double keep_fraction);
+
+// The same; InternalError for automatic, which is to be settled first.
 RecomputePlan make_recompute_plan(Recompute policy, int64_t checkpoint_every, double keep_fraction,
                                   int64_t layers);
 

@@ -12,10 +12,9 @@ int64_t largest_tile(int64_t tokens, int64_t tile_tokens) {
 }
 
 // Tiles of another dtype than what is stored are converted on their way in and out (`convert` bytes an
-// element). Gradients of 16-bit products are made beside the fp32 sum, and widened to be added to it
-// (`narrow`).
+// element).
 struct TileShape {
-  int64_t T, head_T, t, convert, narrow, m, i, q, qkv, vocab;
+  int64_t T, head_T, t, convert, threads, m, i, q, qkv, vocab;
 
   explicit TileShape(const MemoryShape& shape) {
     const ModelExtents& model = shape.model;
@@ -24,13 +23,25 @@ struct TileShape {
     head_T = largest_tile(rows, shape.logits_tile_tokens);
     t = shape.tile_bytes;
     convert = shape.storage_bytes != t ? t : 0;
-    narrow = t == 4 ? 0 : t + 4;
+    threads = shape.product_threads;
     m = model.hidden;
     i = model.intermediate;
     q = model.heads * model.head_dim;
     qkv = q + 2 * model.kv_heads * model.head_dim;
     vocab = model.vocab;
   }
+
+  // Of a weight [n, k], beside the fp32 sum: a 16-bit product of `tokens` rows, which is then widened to be added. While
+  // it is made, oneDNN keeps a block of each operand and of fp32 sums on each thread: about this many bytes, by
+  // measurement with AVX-512.
+  int64_t gradient(int64_t n, int64_t k, int64_t tokens) const {
+    if (t == 4) return 0;
+    const int64_t rows = std::min<int64_t>(n, 256), depth = std::min<int64_t>(tokens, 512);
+    const int64_t columns = std::min<int64_t>(k, tokens > depth ? 1024 : 64);
+    const int64_t workspace = threads * (depth * (rows + columns) * t + rows * 64 * 4);
+    return n * k * t + std::max(n * k * 4, workspace);
+  }
+  int64_t gradient(int64_t n, int64_t k) const { return gradient(n, k, T); }
 };
 
 TileBytes decoder_tiles(const MemoryShape& shape) {
@@ -40,28 +51,30 @@ TileBytes decoder_tiles(const MemoryShape& shape) {
   bytes.input_forward = T * m * t + T * qkv * s.convert;
   const int64_t rotated = (shape.model.heads + shape.model.kv_heads) * shape.model.head_dim;
   const int64_t before = shape.model.qk_norm ? T * rotated * t : 0;
-  bytes.input_backward = T * m * t + before + T * qkv * s.convert + std::max(T * m * t, qkv * m * s.narrow);
+  bytes.input_backward = T * m * t + before + T * qkv * s.convert + std::max(T * m * t, s.gradient(qkv, m));
 
   bytes.output_forward = std::max(T * (q + m) * s.convert + T * m * t, T * (2 * m + 3 * i) * t);
   const int64_t inside = T * (q + m) * s.convert + T * (m + 2 * i) * t;  // o, dy; normed, dact, act
   const auto backward = [&](int64_t x1, int64_t gate_up) {
     const int64_t held = inside + x1 + gate_up;
-    const int64_t last = std::max(m * q * s.narrow, T * q * s.convert);
-    return std::max(held + 2 * i * m * s.narrow, held + 2 * T * m * t + last);
+    const int64_t last = std::max(s.gradient(m, q), T * q * s.convert);
+    return std::max(held + std::max(s.gradient(m, i), s.gradient(2 * i, m)), held + 2 * T * m * t + last);
   };
   bytes.output_backward = backward(T * m * t, T * 2 * i * t);
   bytes.output_backward_kept = backward(0, 0);
 
-  bytes.head = s.head_T * (m + s.vocab) * t + std::max(2 * s.head_T * m * t, s.vocab * m * s.narrow);
+  bytes.head =
+      s.head_T * (m + s.vocab) * t + std::max(2 * s.head_T * m * t, s.gradient(s.vocab, m, s.head_T));
   return bytes;
 }
 
-// Inside a layer norm, per element: its operands of 16 bits are widened, and its result rounded.
+// Inside a layer norm, per element: its operands of 16 bits are widened, and its result rounded; on the way back when
+// the widened dy is gone.
 int64_t layer_norm_bytes(int64_t x, int64_t y) {
   return (x == 4 ? 0 : 4) + 4 + (y == 4 ? 0 : y);
 }
 int64_t layer_norm_backward_bytes(int64_t dy, int64_t x, int64_t dx) {
-  return (x == 4 ? 0 : 4) + (dy == 4 ? 0 : 4) + 4 + (dx == 4 ? 0 : dx);
+  return (x == 4 ? 0 : 4) + 4 + std::max<int64_t>(dy == 4 ? 0 : 4, dx == 4 ? 0 : dx);
 }
 
 TileBytes encoder_tiles(const MemoryShape& shape) {
@@ -70,7 +83,7 @@ TileBytes encoder_tiles(const MemoryShape& shape) {
   const int64_t Tm = s.T * m, Ti = s.T * s.i, Tq = s.T * s.q, Tqkv = s.T * s.qkv;
   TileBytes bytes;
   bytes.input_forward = (Tm + Tqkv) * s.convert;
-  bytes.input_backward = Tqkv * s.convert + std::max(Tm * s.convert + s.qkv * m * s.narrow, Tm * s.convert);
+  bytes.input_backward = Tqkv * s.convert + std::max(Tm * s.convert + s.gradient(s.qkv, m), Tm * s.convert);
 
   bytes.output_forward = std::max({(Tq + Tm) * s.convert + Tm * t,        // x1
                                    Tm * t + Tm * layer_norm_bytes(t, t),  // a
@@ -82,9 +95,10 @@ TileBytes encoder_tiles(const MemoryShape& shape) {
     const int64_t held = o + x1 + Tm * t;  // and a
     const int64_t again = kept ? 0 : held + up + x2 + Ti * t;
     const int64_t last_norm = held + up + x2 + Tm * layer_norm_backward_bytes(e, t, t);
-    const int64_t mlp = held + up + (Tm + Ti) * t + s.i * m * s.narrow;  // dx2, dup
+    const int64_t mlp =
+        held + up + (Tm + Ti) * t + std::max(s.gradient(m, s.i), s.gradient(s.i, m));  // dx2, dup
     const int64_t first_norm = held + Tm * t + Tm * layer_norm_backward_bytes(t, t, t);
-    const int64_t out = held + 2 * Tm * t + std::max(m * s.q * s.narrow, Tq * s.convert);
+    const int64_t out = held + 2 * Tm * t + std::max(s.gradient(m, s.q), Tq * s.convert);
     return std::max({again, last_norm, mlp, first_norm, out});
   };
   bytes.output_backward = backward(false);
@@ -92,8 +106,9 @@ TileBytes encoder_tiles(const MemoryShape& shape) {
 
   const int64_t Hm = s.head_T * m;
   const int64_t tile = (3 * Hm + s.head_T * s.vocab) * t;  // dense, act, normed, logits
-  bytes.head = tile + std::max({s.vocab * m * s.narrow, Hm * (t + layer_norm_backward_bytes(t, t, t)),
-                                Hm * (2 * t + s.convert) + m * m * s.narrow, 3 * Hm * t});
+  bytes.head =
+      tile + std::max({s.gradient(s.vocab, m, s.head_T), Hm * (t + layer_norm_backward_bytes(t, t, t)),
+                       Hm * (2 * t + s.convert) + s.gradient(m, m, s.head_T), 3 * Hm * t});
   return bytes;
 }
 

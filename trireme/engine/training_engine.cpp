@@ -1,9 +1,11 @@
 #include "trireme/engine/training_engine.h"
 
 #include <cmath>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
+#include "trireme/device/memory_account.h"
 #include "trireme/engine/memory_shape.h"
 #include "trireme/shard/masters.h"
 
@@ -55,8 +57,14 @@ StepResult TrainingEngine::backward(const StepBatches& batches, double loss_scal
   for (const TokenBatch& batch : batches)
     loss_sum += parts.walk->forward_backward(batch, mean * loss_scale, *parts.gradients, *parts.activations);
   result.loss = sum_over_ranks(loss_sum) * mean;
+  // Those of the step before are done, as every unit was used since; those of this step's backward are not.
+  wait_for_updates();
   parts.gradients->finish();
   return result;
+}
+
+void TrainingEngine::wait_for_updates() const {
+  if (parts_->updates) parts_->updates->wait_all();
 }
 
 StepResult TrainingEngine::accumulate_gradients(const StepBatches& batches) {
@@ -64,6 +72,7 @@ StepResult TrainingEngine::accumulate_gradients(const StepBatches& batches) {
   const RankMemoryScope counted(parts_->memory);
   if (parts_->options.update_in_backward)
     throw ConfigError("gradients are not kept with --update_in_backward; leave it out to look at them");
+  wait_for_updates();
   // fp16: with the scale of training, so that small gradients are as in training.
   const double loss_scale = parts_->loss_scaler ? parts_->loss_scaler->scale() : 1.0;
   StepResult result = backward(batches, loss_scale);
@@ -72,11 +81,59 @@ StepResult TrainingEngine::accumulate_gradients(const StepBatches& batches) {
   return result;
 }
 
+namespace {
+
+// Steps one unit with its summed gradient.
 void step_unit(EngineParts& parts, int unit, at::Tensor& gradient, double learning_rate,
                double gradient_factor, int64_t step) {
   at::Tensor master = parts.parameters->open_master(unit);
   parts.optimizer->step(unit, master, gradient, learning_rate, gradient_factor, step);
   parts.parameters->close_master(unit);
+}
+
+}  // namespace
+
+void step_in_backward(EngineParts& parts, int unit, at::Tensor gradient) {
+  // Gradients do not exist together: one at most waits or is at work beside those that the walk has open.
+  if (parts.updates) parts.updates->wait_all();
+  DeferredUpdates::Job step = [&parts, unit, gradient = std::move(gradient)]() mutable {
+    at::Tensor here = [&] {
+      const MemoryScope scope(MemoryCategory::gradients);
+      const at::Device device = step_device(parts.options.device, parts.options.offload.optimizer);
+      return std::exchange(gradient, at::Tensor()).to(device);
+    }();
+    parts.update.gradient_squares += sum_of_squares(here);
+    step_unit(parts, unit, here, parts.update.learning_rate, 1, parts.update.step);
+  };
+  if (parts.updates) {
+    parts.updates->submit(unit, std::move(step));
+  } else {
+    step();
+  }
+}
+
+void TrainingEngine::update(double learning_rate, double gradient_factor) {
+  EngineParts& parts = *parts_;
+  for (int unit = 0; unit < unit_count(); ++unit) {
+    const bool last = unit + 1 == unit_count();
+    DeferredUpdates::Job step = [&parts, unit, last, learning_rate, gradient_factor,
+                                 number = optimizer_steps_] {
+      if (!last) {
+        parts.parameters->prefetch_master(unit + 1);
+        parts.optimizer->prefetch(unit + 1);
+      }
+      at::Tensor gradient = [&] {
+        const MemoryScope scope(MemoryCategory::gradients);
+        return parts.gradients->summed(unit);
+      }();
+      step_unit(parts, unit, gradient, learning_rate, gradient_factor, number);
+    };
+    if (parts.updates) {
+      parts.updates->submit(unit, std::move(step));
+    } else {
+      step();
+    }
+  }
 }
 
 void TrainingEngine::check_update_in_backward(const StepBatches& batches) const {
@@ -104,6 +161,7 @@ StepResult TrainingEngine::train_step(const StepBatches& batches, double learnin
   EngineParts& parts = *parts_;
   if (parts.options.update_in_backward) {
     check_update_in_backward(batches);
+    wait_for_updates();  // of a step that ended early
     parts.update = {learning_rate, optimizer_steps_ + 1, 0};
     StepResult result = backward(batches, 1);
     const double squares = parts.update.gradient_squares;
@@ -127,20 +185,14 @@ StepResult TrainingEngine::train_step(const StepBatches& batches, double learnin
   // The small term is torch's, so that clipped runs compare.
   const double clip = limit > 0 ? std::min(1.0, limit / (result.gradient_norm + 1e-6)) : 1.0;
   ++optimizer_steps_;
-  for (int unit = 0; unit < unit_count(); ++unit) {
-    if (unit + 1 < unit_count()) {
-      parts.parameters->prefetch_master(unit + 1);
-      parts.optimizer->prefetch(unit + 1);
-    }
-    at::Tensor gradient = parts.gradients->summed(unit);
-    step_unit(parts, unit, gradient, learning_rate, clip / loss_scale, optimizer_steps_);
-  }
+  update(learning_rate, clip / loss_scale);
   return result;
 }
 
 at::Tensor TrainingEngine::unit_gradient(int unit) {
   const at::NoGradGuard no_autograd;
   const RankMemoryScope counted(parts_->memory);
+  wait_for_updates();
   return parts_->gradients->whole(unit);
 }
 
@@ -167,6 +219,7 @@ at::Tensor TrainingEngine::unit_state(int unit, const std::string& name) {
   const at::NoGradGuard no_autograd;
   const RankMemoryScope counted(parts_->memory);
   EngineParts& parts = *parts_;
+  wait_for_updates();
   if (name == "master") return parts.parameters->whole_master(unit);
   const at::Tensor share = parts.optimizer->state(unit, name);
   const int64_t elements = parts.layout.units.at(static_cast<size_t>(unit)).elements;
@@ -177,6 +230,7 @@ at::Tensor TrainingEngine::unit_state(int unit, const std::string& name) {
 void TrainingEngine::restore_unit_state(int unit, const std::string& name, const at::Tensor& whole) {
   const at::NoGradGuard no_autograd;
   const RankMemoryScope counted(parts_->memory);
+  wait_for_updates();
   if (name == "master") {
     parts_->parameters->set(unit, whole);
     return;

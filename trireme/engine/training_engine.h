@@ -1,11 +1,20 @@
 // The Engine over a walk and its stores: counts the step's targets over all ranks first, runs every
 // micro-batch, sums the gradients, clips, steps the optimizer.
+//
+//   optimizer on the device      all units are stepped before train_step returns (with update_in_backward: each
+//                                in its close)
+//   on the host, or on a disk    a worker steps them in the same order (deferred_updates.h), while the next step's
+//                                forward goes on (with update_in_backward: the backward of the layers below)
+//
+// What is decided about a step (clipping, the loss scale, refusing it) is decided before its first unit is stepped.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "trireme/device/device_memory_observer.h"
+#include "trireme/engine/deferred_updates.h"
 #include "trireme/engine/engine.h"
 #include "trireme/engine/model_walk.h"
 #include "trireme/memory/spill_file.h"
@@ -29,24 +38,27 @@ struct EngineParts {
   Mesh mesh;
   std::string description;
   RankMemory memory;
-  MemoryShape memory_shape;          // of the last micro-batch
+  MemoryShape memory_shape;  // of the last micro-batch
+  std::optional<RecomputeChoice> recompute_choice;
   std::vector<UnitShare> shares;     // of each unit, what this rank steps
   std::unique_ptr<SpillFile> spill;  // for what is offloaded to disk
   UpdateInBackward update;
   std::unique_ptr<LocalAttention> local_attention;
   std::unique_ptr<SequenceAttention> attention;
   std::unique_ptr<ParameterStore> parameters;
+  std::unique_ptr<ParameterStore> parameters_in_update;  // as the walk sees them; null: as they are
   std::unique_ptr<GradientStore> gradients;
   std::unique_ptr<ActivationStore> activations;
   std::unique_ptr<Optimizer> optimizer;
   std::unique_ptr<LossScaler> loss_scaler;  // fp16 alone
   std::unique_ptr<LayerRunner> layers;
   std::unique_ptr<ModelWalk> walk;
+  std::unique_ptr<DeferredUpdates>
+      updates;  // null: units are stepped where they come; last: ends before the rest
 };
 
-// Steps one unit with its summed gradient.
-void step_unit(EngineParts& parts, int unit, at::Tensor& gradient, double learning_rate,
-               double gradient_factor, int64_t step);
+// --update_in_backward: takes the unit's summed gradient and steps it, or has it stepped.
+void step_in_backward(EngineParts& parts, int unit, at::Tensor gradient);
 
 class TrainingEngine final : public Engine {
  public:
@@ -59,6 +71,7 @@ class TrainingEngine final : public Engine {
   std::string description() const override { return parts_->description; }
   std::shared_ptr<MemoryAccount> memory_account() override { return parts_->memory.account; }
   MemoryShape memory_shape(int64_t batch, int64_t tokens) const override;
+  std::optional<RecomputeChoice> recompute_choice() const override { return parts_->recompute_choice; }
 
   StepResult train_step(const StepBatches& batches, double learning_rate) override;
   StepResult accumulate_gradients(const StepBatches& batches) override;
@@ -75,7 +88,11 @@ class TrainingEngine final : public Engine {
 
  private:
   int unit_count() const { return static_cast<int>(parts_->layout.units.size()); }
-  // Forward and backward of the whole step, gradients scaled by `loss_scale`: loss and targets.
+  void wait_for_updates() const;
+  // Of all units.
+  void update(double learning_rate, double gradient_factor);
+  // Forward and backward of the whole step, gradients scaled by `loss_scale`: loss and targets. No update is under way
+  // at its end.
   StepResult backward(const StepBatches& batches, double loss_scale);
   void check_update_in_backward(const StepBatches& batches) const;
   // An out-of-memory error is to name the options that would help with batches as this one.

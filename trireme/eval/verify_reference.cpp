@@ -236,7 +236,9 @@ VerifyResult verify_reference(World& world, const std::filesystem::path& model_d
   const at::NoGradGuard no_grad;
   const SafetensorsFile file(reference_path);
   const Reference reference = read_inputs(file, read_model_config(model_dir));
-  const auto engine = assemble(world, model_dir, options);
+  EngineOptions planned = options;
+  planned.planned_batch = {reference.input_ids.size(0), reference.input_ids.size(1)};
+  const auto engine = assemble(world, model_dir, planned);
   const ModelConfig& config = engine->config();
   const int64_t B = reference.input_ids.size(0), S = reference.input_ids.size(1), V = config.vocab_size;
   const SafetensorsEntry& reference_logits = float_entry(file, "logits", {B, S, V});

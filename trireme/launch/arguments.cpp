@@ -49,7 +49,10 @@ std::string launch_usage() {
          "  --nnodes N            machines; run the launcher on each (default 1)\n"
          "  --node_rank N         which machine this is, from 0 (default 0)\n"
          "  --master_addr HOST    name or address of machine 0 (default 127.0.0.1)\n"
-         "  --master_port PORT    free port of machine 0 (default: on one machine, the system chooses)\n";
+         "  --master_port PORT    free port of machine 0 (default: on one machine, the system chooses)\n"
+         "\n"
+         "Each line that a rank prints has [rank N] before it. Where the command is given --json, stdout\n"
+         "is what rank 0 prints, as it is, for a program to read; all else goes to stderr.\n";
 }
 
 LaunchOptions parse_launch_arguments(const std::vector<std::string>& arguments) {

@@ -64,14 +64,14 @@ struct Watched {
 class Watch {
  public:
   Watch(const std::vector<RankProcess>& ranks, int first_rank, double grace_seconds,
-        const TakenSignals& signals, OutputSink& out, OutputSink& err)
+        const TakenSignals& signals, const RankStreams& streams)
       : grace_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(grace_seconds))),
         first_rank_(first_rank),
         signals_(signals) {
     ranks_.reserve(ranks.size());
     for (const RankProcess& process : ranks) {
       const std::string prefix = cat("[rank ", process.rank, "] ");
-      ranks_.push_back({process, RankOutput(prefix, out), RankOutput(prefix, err)});
+      ranks_.push_back({process, stdout_of(process.rank, prefix, streams), RankOutput(prefix, streams.err)});
     }
   }
 
@@ -98,6 +98,12 @@ class Watch {
   }
 
  private:
+  static RankOutput stdout_of(int rank, const std::string& prefix, const RankStreams& streams) {
+    if (streams.rank_stdout == RankStdout::prefixed) return {prefix, streams.out};
+    if (rank == 0) return {std::nullopt, streams.out};
+    return {prefix, streams.err};
+  }
+
   int running_ranks() const {
     int count = 0;
     for (const Watched& rank : ranks_) count += rank.running ? 1 : 0;
@@ -207,8 +213,8 @@ class Watch {
 }  // namespace
 
 AttemptResult watch(const std::vector<RankProcess>& ranks, int first_rank, double grace_seconds,
-                    const TakenSignals& signals, OutputSink& out, OutputSink& err) {
-  return Watch(ranks, first_rank, grace_seconds, signals, out, err).run();
+                    const TakenSignals& signals, const RankStreams& streams) {
+  return Watch(ranks, first_rank, grace_seconds, signals, streams).run();
 }
 
 }  // namespace trireme

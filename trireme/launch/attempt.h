@@ -34,8 +34,15 @@ struct AttemptResult {
   int stop_signal = 0;                              // SIGINT, SIGTERM or SIGHUP that the launcher was sent
 };
 
+// Where the ranks' two streams end up.
+struct RankStreams {
+  OutputSink& out;
+  OutputSink& err;
+  RankStdout rank_stdout = RankStdout::prefixed;
+};
+
 // `first_rank` is the lowest rank of this machine.
 AttemptResult watch(const std::vector<RankProcess>& ranks, int first_rank, double grace_seconds,
-                    const TakenSignals& signals, OutputSink& out, OutputSink& err);
+                    const TakenSignals& signals, const RankStreams& streams);
 
 }  // namespace trireme

@@ -151,7 +151,8 @@ int launch(const LaunchOptions& options, std::ostream& out, std::ostream& err) {
   for (int attempt = 0;; ++attempt) {
     const std::vector<RankProcess> ranks = start_ranks(options, run_id, attempt);
     OutputSink out_sink(out, options.terminal), err_sink(err, false);
-    const AttemptResult result = watch(ranks, first_rank, options.grace_seconds, signals, out_sink, err_sink);
+    const AttemptResult result =
+        watch(ranks, first_rank, options.grace_seconds, signals, {out_sink, err_sink, options.rank_stdout});
     out_sink.finish();
     const auto failed = culprit(result.ends);
     if (!failed) return 0;

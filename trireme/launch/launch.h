@@ -12,6 +12,12 @@
 
 namespace trireme {
 
+// What becomes of the ranks' stdout.
+enum class RankStdout {
+  prefixed,   // to `out`, each line with its rank before it
+  of_rank_0,  // rank 0's alone goes to `out`, byte for byte; the others', with their ranks, to `err`
+};
+
 struct LaunchOptions {
   int nproc = 1;                             // ranks on this machine
   int nnodes = 1;                            // machines, each with its own launcher and the same nproc
@@ -23,12 +29,13 @@ struct LaunchOptions {
   std::string program;                       // what to run; empty: this very program
   std::vector<std::string> command;          // its arguments
   bool terminal = false;                     // `out` is a terminal: a live line (ended by \r) stays one
+  RankStdout rank_stdout = RankStdout::prefixed;
 };
 
 // Returns 0 when every rank did, else the code of the rank that failed first (128 + its signal). The ranks'
-// stdout goes to `out`; their stderr, and what the launcher says, to `err`. While it runs, it takes SIGINT,
-// SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD of the calling thread. Throws ConfigError: impossible
-// options, port in use, program that cannot be run.
+// stdout goes where `rank_stdout` says; their stderr, and what the launcher says, to `err`. While it runs, it
+// takes SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD of the calling thread. Throws ConfigError:
+// impossible options, port in use, program that cannot be run.
 int launch(const LaunchOptions& options, std::ostream& out, std::ostream& err);
 
 // `--nproc_per_node 2 [--flag value | --flag=value]... [--] command...`; hyphens count as underscores.

@@ -13,6 +13,10 @@ void OutputSink::line(std::string_view prefix, std::string_view text, bool live)
   live_ = live;
 }
 
+void OutputSink::bytes(std::string_view bytes) {
+  stream_ << bytes << std::flush;
+}
+
 void OutputSink::finish() {
   if (live_ && terminal_) stream_ << '\n' << std::flush;
   live_ = false;
@@ -20,7 +24,7 @@ void OutputSink::finish() {
 
 void RankOutput::end_line(bool live) {
   // A return before the text begins a live line: nothing to show yet.
-  if (!live || !pending_.empty()) sink_.line(prefix_, pending_, live);
+  if (!live || !pending_.empty()) sink_.line(*prefix_, pending_, live);
   if (!pending_.empty()) {
     if (live_ && !last_lines_.empty()) last_lines_.pop_back();  // it overwrote that state of the line
     last_lines_.push_back(pending_);
@@ -32,6 +36,10 @@ void RankOutput::end_line(bool live) {
 }
 
 void RankOutput::take(std::string_view bytes) {
+  if (!prefix_) {
+    sink_.bytes(bytes);
+    return;
+  }
   for (const char byte : bytes) {
     if (after_return_) {
       after_return_ = false;
@@ -57,7 +65,7 @@ void RankOutput::show_pending() {
     end_line(true);
   }
   if (!live_ || !sink_.terminal() || pending_.size() == shown_) return;
-  sink_.line(prefix_, pending_, true);
+  sink_.line(*prefix_, pending_, true);
   shown_ = pending_.size();
 }
 

@@ -1,5 +1,5 @@
 // One output stream of one rank, on its way to the launcher's: cut into lines, each with "[rank N] " before
-// it.
+// it; or, for programs that read it, byte for byte.
 //
 // A line may end with \n, or with \r: a live line, to be overwritten by the next. On a terminal it stays one;
 // in a file each state of it becomes a line. Programs that write "\r" first and the text after it, without an
@@ -7,6 +7,7 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -20,6 +21,8 @@ class OutputSink {
   bool terminal() const { return terminal_; }
   // `live`: the next line overwrites this one.
   void line(std::string_view prefix, std::string_view text, bool live);
+  // As they are, at once.
+  void bytes(std::string_view bytes);
   // Ends a live line that is still there.
   void finish();
 
@@ -31,7 +34,8 @@ class OutputSink {
 
 class RankOutput {
  public:
-  RankOutput(std::string prefix, OutputSink& sink) : prefix_(std::move(prefix)), sink_(sink) {}
+  // Without a prefix, bytes pass as they come, and no last lines are kept.
+  RankOutput(std::optional<std::string> prefix, OutputSink& sink) : prefix_(std::move(prefix)), sink_(sink) {}
 
   void take(std::string_view bytes);
   // Shows an unfinished live line; it stays unfinished.
@@ -44,7 +48,7 @@ class RankOutput {
  private:
   void end_line(bool live);
 
-  std::string prefix_;
+  std::optional<std::string> prefix_;
   OutputSink& sink_;
   std::string pending_;
   size_t shown_ = 0;           // bytes of pending_ that a live line already shows

@@ -9,10 +9,31 @@
 namespace trireme {
 namespace {
 
+constexpr int kNameWidth = 20, kCellWidth = 14;
+
 void add_line(std::ostream& out, const std::string& name, const std::vector<std::string>& cells) {
-  out << std::left << std::setw(14) << name;
-  for (const std::string& cell : cells) out << std::right << std::setw(14) << cell;
+  out << std::left << std::setw(kNameWidth) << name;
+  for (const std::string& cell : cells) out << std::right << std::setw(kCellWidth) << cell;
   out << '\n';
+}
+
+// What a space's formulas say.
+struct Formula {
+  MemoryBytes peak;
+  int64_t total_bytes = 0;
+};
+
+void add_lines(std::ostream& out, const std::string& prefix, const MemoryUse& use,
+               const std::optional<Formula>& formula) {
+  const auto line = [&](const std::string& name, int64_t now, int64_t peak, int64_t at_peak, int64_t known) {
+    std::vector<std::string> cells{format_bytes(now), format_bytes(peak), format_bytes(at_peak)};
+    if (formula) cells.push_back(format_bytes(known));
+    add_line(out, prefix + name, cells);
+  };
+  for (const MemoryCategory category : kAllMemoryCategories)
+    line(name_of(category), use.now[category], use.peak[category], use.at_peak[category],
+         formula ? formula->peak[category] : 0);
+  line("all", use.now.total(), use.peak_total_bytes, use.at_peak.total(), formula ? formula->total_bytes : 0);
 }
 
 }  // namespace
@@ -22,16 +43,13 @@ std::string memory_report(const MemoryState& state, const std::optional<MemoryFo
   std::vector<std::string> head{"now", "own peak", "at the peak"};
   if (forecast) head.emplace_back("formula");
   add_line(out, "memory", head);
-  const auto line = [&](const char* name, int64_t now, int64_t peak, int64_t at_peak, int64_t formula) {
-    std::vector<std::string> cells{format_bytes(now), format_bytes(peak), format_bytes(at_peak)};
-    if (forecast) cells.push_back(format_bytes(formula));
-    add_line(out, name, cells);
-  };
-  for (const MemoryCategory category : kAllMemoryCategories)
-    line(name_of(category), state.now[category], state.peak[category], state.at_peak[category],
-         forecast ? forecast->peak[category] : 0);
-  line("all", state.now.total(), state.peak_total_bytes, state.at_peak.total(),
-       forecast ? forecast->peak_total_bytes : 0);
+  std::optional<Formula> device, host;
+  if (forecast) {
+    device = {forecast->peak, forecast->peak_total_bytes};
+    host = {forecast->host, forecast->host.total()};
+  }
+  add_lines(out, "", state, device);
+  if (state.host.peak_total_bytes > 0) add_lines(out, "host_", state.host, host);
   return out.str();
 }
 

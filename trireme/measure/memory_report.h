@@ -1,5 +1,5 @@
 // Where a rank's memory goes, as a table for people: each category's bytes now, at its peak, when the total
-// was largest, and by the byte formulas (engine/memory_bytes.h).
+// was largest, and by the byte formulas (engine/memory_bytes.h); beside a GPU, the same of the host.
 #pragma once
 
 #include <optional>

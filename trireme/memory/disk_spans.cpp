@@ -8,8 +8,8 @@
 
 namespace trireme {
 
-DiskSpans::DiskSpans(int64_t layers, SpillFile& file, bool pinned)
-    : file_(file), pinned_(pinned), places_(static_cast<size_t>(layers)) {}
+DiskSpans::DiskSpans(int64_t layers, SpillFile& file, std::shared_ptr<PinnedPool> pinned)
+    : file_(file), pinned_(std::move(pinned)), places_(static_cast<size_t>(layers)) {}
 
 DiskSpans::~DiskSpans() {
   for (Place& place : places_) {
@@ -66,9 +66,8 @@ void DiskSpans::fetch(int64_t layer) {
   stored(layer);
   place.transfers.clear();
   for (const SpillFile::Region& region : place.regions) {
-    // The allocator keeps the block of the layer that was just used, and gives it out again here.
-    place.buffers.push_back(
-        at::empty({region.bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned_)));
+    // The allocator, or the pool, keeps the block of the layer that was just used, and gives it out again here.
+    place.buffers.push_back(pinned_ ? pinned_->take(region.bytes) : at::empty({region.bytes}, at::kByte));
     place.transfers.push_back(file_.read(region, place.buffers.back().mutable_data_ptr()));
   }
 }

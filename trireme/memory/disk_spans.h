@@ -2,8 +2,10 @@
 // from step to step while its sizes stay.
 #pragma once
 
+#include <memory>
 #include <vector>
 
+#include "trireme/device/pinned_pool.h"
 #include "trireme/memory/span_storage.h"
 #include "trireme/memory/spill_file.h"
 
@@ -11,9 +13,9 @@ namespace trireme {
 
 class DiskSpans final : public SpanStorage {
  public:
-  // Spans lie on the host; with `pinned`, those that are read back are pinned for copies to a GPU. The file
+  // Spans lie on the host; with `pinned`, those that are read back come from that pool, for copies to a GPU. The file
   // outlives this object.
-  DiskSpans(int64_t layers, SpillFile& file, bool pinned);
+  DiskSpans(int64_t layers, SpillFile& file, std::shared_ptr<PinnedPool> pinned = nullptr);
   ~DiskSpans() override;
 
   void store(int64_t layer, const std::vector<at::Tensor>& spans) override;
@@ -34,7 +36,7 @@ class DiskSpans final : public SpanStorage {
   void release(Place& place);
 
   SpillFile& file_;
-  const bool pinned_;
+  std::shared_ptr<PinnedPool> pinned_;
   std::vector<Place> places_;
 };
 

@@ -1,5 +1,10 @@
-// Moves bytes between memory and a file, whatever the system does in between (signals, short transfers), and
-// leaves little of them in the page cache.
+// Moves bytes between memory and a file without leaving them in the page cache, whatever the system does in between
+// (signals, short transfers): past the cache (O_DIRECT) where the file system can, else through it, emptied behind.
+//
+//   memory   | 4 KiB | 4 KiB | 4 KiB | rest |      whole blocks at a block's address: between the disk and the tensor
+//   file     | 4 KiB | 4 KiB | 4 KiB | 4 KiB|      all else: by way of a buffer of 1 MiB at most
+//
+// Past the cache, because what the processor copies there it does not compute: docs/benchmarks/README.md, "Disk".
 #pragma once
 
 #include <cstdint>
@@ -7,9 +12,26 @@
 
 namespace trireme {
 
-// Both return an empty text, or what went wrong and after how many bytes. They return when the memory may be
-// used again.
-std::string write_bytes(int descriptor, int64_t offset, const char* data, int64_t bytes);
-std::string read_bytes(int descriptor, int64_t offset, char* data, int64_t bytes);
+inline constexpr int64_t kFileBlock_bytes = 4096;
+
+// Thread-safe.
+class FileTransfer {
+ public:
+  enum class Way { automatic, page_cache };
+
+  // `descriptor` is of an empty file and open as long as this object is used; O_DIRECT is set on it where that works.
+  explicit FileTransfer(int descriptor, Way way = Way::automatic);
+  bool past_page_cache() const { return direct_; }
+
+  // Both return an empty text, or what went wrong and after how many bytes. They return when the memory may be used
+  // again. A write begins at a block of the file (a multiple of kFileBlock_bytes), and may change what lies behind its
+  // bytes in their last block, which must be in the file. A read begins anywhere.
+  std::string write(int64_t offset, const char* data, int64_t bytes) const;
+  std::string read(int64_t offset, char* data, int64_t bytes) const;
+
+ private:
+  int descriptor_;
+  bool direct_ = false;
+};
 
 }  // namespace trireme

@@ -1,16 +1,34 @@
 #include "trireme/memory/host_spans.h"
 
+#include <exception>
 #include <utility>
 
 #include "trireme/base/error.h"
 
 namespace trireme {
 
-HostSpans::HostSpans(int64_t layers, at::Device device, std::unique_ptr<SpanStorage> behind)
-    : device_(device), copies_(device), places_(static_cast<size_t>(layers)), behind_(std::move(behind)) {}
+HostSpans::HostSpans(int64_t layers, at::Device device, std::shared_ptr<PinnedPool> pool,
+                     std::unique_ptr<CopyStream> copies, std::unique_ptr<SpanStorage> behind)
+    : device_(device),
+      pool_(std::move(pool)),
+      copies_(std::move(copies)),
+      places_(static_cast<size_t>(layers)),
+      behind_(std::move(behind)) {}
 
-at::Tensor HostSpans::empty_on_device(const at::Tensor& host) const {
-  return at::empty({host.numel()}, at::TensorOptions().dtype(at::kByte).device(device_));
+HostSpans::~HostSpans() {
+  try {
+    for (const Place& place : places_) copies_->compute_waits(place.copied);
+  } catch (const std::exception&) {
+    // The device is lost; the error that told so is the one to see.
+  }
+}
+
+void HostSpans::copy(Place& place, const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from) {
+  // The device's memory may be in use by work that the computation's stream has not come to yet.
+  copies_->wait_for_compute();
+  for (size_t i = 0; i < to.size(); ++i) copies_->copy(to[i], from[i]);
+  place.copied = copies_->mark();
+  for (const at::Tensor& host : place.host) PinnedPool::in_use_until(host, place.copied);
 }
 
 void HostSpans::store(int64_t layer, const std::vector<at::Tensor>& spans) {
@@ -18,13 +36,9 @@ void HostSpans::store(int64_t layer, const std::vector<at::Tensor>& spans) {
   TRIREME_ASSERT(place.host.empty() && !place.behind, "layer ", layer, " was stored twice");
   std::vector<at::Tensor> host;
   host.reserve(spans.size());
-  for (const at::Tensor& span : spans)
-    host.push_back(
-        at::empty({span.numel()}, at::TensorOptions().dtype(at::kByte).pinned_memory(!device_.is_cpu())));
-  copies_.wait_for_compute();
-  for (size_t i = 0; i < spans.size(); ++i) copies_.copy(host[i], spans[i]);
-  place.copied = copies_.mark();
+  for (const at::Tensor& span : spans) host.push_back(pool_->take(span.numel()));
   place.host = std::move(host);
+  copy(place, place.host, spans);
   place.device = spans;
   place.storing = true;
 }
@@ -33,7 +47,7 @@ void HostSpans::stored(int64_t layer) {
   Place& place = this->place(layer);
   if (!place.storing) return;
   // Their memory may be given out again in the order of the computation's stream: that waits, not this thread.
-  copies_.compute_waits(place.copied);
+  copies_->compute_waits(place.copied);
   place.device.clear();
   place.storing = false;
   if (behind_ == nullptr) return;
@@ -50,6 +64,15 @@ bool HostSpans::storing(int64_t layer) const {
   return places_.at(static_cast<size_t>(layer)).storing;
 }
 
+void HostSpans::bring_back(Place& place) {
+  std::vector<at::Tensor> device;
+  device.reserve(place.host.size());
+  for (const at::Tensor& host : place.host)
+    device.push_back(at::empty({host.numel()}, at::TensorOptions().dtype(at::kByte).device(device_)));
+  place.device = std::move(device);
+  copy(place, place.device, place.host);
+}
+
 void HostSpans::fetch(int64_t layer) {
   Place& place = this->place(layer);
   stored(layer);
@@ -59,24 +82,18 @@ void HostSpans::fetch(int64_t layer) {
     return;
   }
   TRIREME_ASSERT(place.device.empty(), "layer ", layer, " is fetched twice");
-  for (const at::Tensor& host : place.host) place.device.push_back(empty_on_device(host));
-  // That memory may be in use by work that the computation's stream has not come to yet.
-  copies_.wait_for_compute();
-  for (size_t i = 0; i < place.host.size(); ++i) copies_.copy(place.device[i], place.host[i]);
-  place.copied = copies_.mark();
+  bring_back(place);
 }
 
 std::vector<at::Tensor> HostSpans::fetched(int64_t layer) {
   Place& place = this->place(layer);
   if (place.behind) {
-    // The disk is the slow part of this way, and was read meanwhile; the copy waits in the computation's stream.
+    // The disk is the slow part of this way, and was read meanwhile.
     place.host = behind_->fetched(layer);
     place.behind = false;
-    for (const at::Tensor& host : place.host)
-      place.device.push_back(empty_on_device(host).copy_(host, /*non_blocking=*/true));
-  } else {
-    copies_.compute_waits(place.copied);
+    bring_back(place);
   }
+  copies_->compute_waits(place.copied);
   place.host.clear();
   return std::exchange(place.device, {});
 }

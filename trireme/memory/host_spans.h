@@ -1,11 +1,15 @@
 // Spans of a GPU's memory in pinned memory of the host, copied on a stream of their own, and from there, with
 // `behind`, on to where that puts them (disk).
+//
+//   store    device -> pinned          fetch    (disk -> pinned)
+//   stored   (pinned -> disk)          fetched  pinned -> device
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "trireme/device/pinned_pool.h"
 #include "trireme/memory/copy_stream.h"
 #include "trireme/memory/span_storage.h"
 
@@ -13,8 +17,13 @@ namespace trireme {
 
 class HostSpans final : public SpanStorage {
  public:
-  HostSpans(int64_t layers, at::Device device, std::unique_ptr<SpanStorage> behind = nullptr);
+  // Spans lie on `device`, that `copies` copies from and to. What `behind` brings back is pinned memory of a pool as
+  // well, best of this one: it then serves both ways.
+  HostSpans(int64_t layers, at::Device device, std::shared_ptr<PinnedPool> pool,
+            std::unique_ptr<CopyStream> copies, std::unique_ptr<SpanStorage> behind = nullptr);
+  ~HostSpans() override;
 
+  // ConfigError when there is no memory for them, see PinnedPool.
   void store(int64_t layer, const std::vector<at::Tensor>& spans) override;
   void stored(int64_t layer) override;
   void fetch(int64_t layer) override;
@@ -30,10 +39,12 @@ class HostSpans final : public SpanStorage {
     bool behind = false;  // they lie there
   };
   Place& place(int64_t layer) { return places_.at(static_cast<size_t>(layer)); }
-  at::Tensor empty_on_device(const at::Tensor& host) const;
+  void copy(Place& place, const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from);
+  void bring_back(Place& place);
 
   at::Device device_;
-  CopyStream copies_;
+  std::shared_ptr<PinnedPool> pool_;
+  std::unique_ptr<CopyStream> copies_;
   std::vector<Place> places_;
   std::unique_ptr<SpanStorage> behind_;
   std::optional<int64_t> last_behind_;  // may still be using the host's memory

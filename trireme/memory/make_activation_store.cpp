@@ -12,12 +12,16 @@ std::unique_ptr<ActivationStore> make_activation_store(int64_t layers, at::Devic
   const bool on_host = device.is_cpu();
   if (place == Offload::none || (place == Offload::cpu && on_host))
     return std::make_unique<DeviceActivationStore>(layers);
+  std::shared_ptr<PinnedPool> pinned;
+  if (!on_host) pinned = std::make_shared<PinnedPool>(make_host_pinning(device));
   std::unique_ptr<SpanStorage> elsewhere;
   if (place == Offload::disk) {
     TRIREME_ASSERT(spill != nullptr, "offload to disk without a file");
-    elsewhere = std::make_unique<DiskSpans>(layers, *spill, /*pinned=*/!on_host);
+    elsewhere = std::make_unique<DiskSpans>(layers, *spill, pinned);
   }
-  if (!on_host) elsewhere = std::make_unique<HostSpans>(layers, device, std::move(elsewhere));
+  if (!on_host)
+    elsewhere =
+        std::make_unique<HostSpans>(layers, device, pinned, make_copy_stream(device), std::move(elsewhere));
   return std::make_unique<OffloadedActivations>(layers, std::move(elsewhere));
 }
 

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <fcntl.h>
 #include <mutex>
 #include <optional>
@@ -24,12 +25,11 @@
 namespace trireme {
 namespace {
 
-constexpr int64_t kBlockBytes = 4096;
-// One copies between the page cache and memory while the disk works for the other.
+// One prepares while the disk works for the other.
 constexpr int kThreads = 2;
 
 int64_t in_blocks(int64_t bytes) {
-  return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  return (bytes + kFileBlock_bytes - 1) / kFileBlock_bytes * kFileBlock_bytes;
 }
 
 std::string exact(int64_t bytes) {
@@ -59,7 +59,7 @@ struct SpillFile::Transfer::State {
 class SpillFile::Implementation {
  public:
   Implementation(const std::filesystem::path& folder, int64_t limit_bytes)
-      : folder_(folder.string()), file_(folder), limit_bytes_(limit_bytes) {
+      : folder_(folder.string()), file_(folder), bytes_(file_.descriptor()), limit_bytes_(limit_bytes) {
     for (int i = 0; i < kThreads; ++i)
       threads_.emplace_back([this](const std::stop_token& stop) { serve(stop); });
   }
@@ -125,6 +125,16 @@ class SpillFile::Implementation {
     std::shared_ptr<const void> owner;
   };
 
+  // An empty text, or what went wrong: nothing may leave a thread of its own.
+  std::string transfer(const Job& job) const {
+    const auto [offset, bytes] = job.region;
+    try {
+      return job.writes ? bytes_.write(offset, job.data, bytes) : bytes_.read(offset, job.data, bytes);
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+  }
+
   void serve(const std::stop_token& stop) {
     while (true) {
       Job job;
@@ -135,15 +145,14 @@ class SpillFile::Implementation {
         job = std::move(queue_.front());
         queue_.pop_front();
       }
-      const auto [offset, bytes] = job.region;
-      const std::string problem = job.writes ? write_bytes(file_.descriptor(), offset, job.data, bytes)
-                                             : read_bytes(file_.descriptor(), offset, job.data, bytes);
+      const std::string problem = transfer(job);
       job.owner.reset();
       const std::lock_guard lock(job.state->mutex);
       if (!problem.empty())
-        job.state->failure = cat("offload to disk in ", folder_, ": ", job.writes ? "writing " : "reading ",
-                                 exact(bytes), " at offset ", offset, " failed: ", problem,
-                                 "; check that disk, or give --offload_dir a folder on another one");
+        job.state->failure =
+            cat("offload to disk in ", folder_, ": ", job.writes ? "writing " : "reading ",
+                exact(job.region.bytes), " at offset ", job.region.offset, " failed: ", problem,
+                "; check that disk, or give --offload_dir a folder on another one");
       job.state->done = true;
       job.state->changed.notify_all();
     }
@@ -173,6 +182,7 @@ class SpillFile::Implementation {
 
   const std::string folder_;
   const NamelessFile file_;
+  const FileTransfer bytes_;
   const int64_t limit_bytes_;
 
   mutable std::mutex space_mutex_;

@@ -9,7 +9,7 @@
 
 namespace trireme {
 
-// Thread-safe; a Transfer belongs to one thread at a time.
+// Thread-safe. Several threads may wait for one Transfer; it is assigned to and moved from by one at a time.
 class SpillFile {
  public:
   struct Region {
@@ -54,7 +54,7 @@ class SpillFile {
   void release(const Region& region);
 
   // region.bytes from `data`. `owner` is let go as soon as they are written: what it keeps alive then makes
-  // room without anyone's waiting. A part of a region is a region here.
+  // room without anyone's waiting. A write is of a whole region; any part of one can be read.
   Transfer write(const Region& region, const void* data, std::shared_ptr<const void> owner = nullptr);
   Transfer read(const Region& region, void* data);  // region.bytes into `data`
 

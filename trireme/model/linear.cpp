@@ -1,6 +1,23 @@
 #include "trireme/model/linear.h"
 
+#include <algorithm>
+
 namespace trireme {
+namespace {
+
+// On the CPU ATen widens all of a 16-bit tensor before it sums it up in fp32: rows that lie in cache are widened at a
+// time instead.
+void add_column_sums(at::Tensor& sums_n, const at::Tensor& x_Tn) {
+  constexpr int64_t kWidened_elements = 16 * 1024;
+  const bool widens = x_Tn.is_cpu() && x_Tn.scalar_type() != sums_n.scalar_type();
+  const int64_t tokens = x_Tn.size(0);
+  const int64_t rows = widens ? std::max<int64_t>(1, kWidened_elements / x_Tn.size(1)) : tokens;
+  for (int64_t begin = 0; begin < tokens; begin += rows)
+    sums_n.add_(x_Tn.narrow(0, begin, std::min(rows, tokens - begin))
+                    .sum(0, /*keepdim=*/false, sums_n.scalar_type()));
+}
+
+}  // namespace
 
 void linear_into(at::Tensor& out_Tn, const at::Tensor& x_Tk, const at::Tensor& weight_nk,
                  const at::Tensor& bias_n) {
@@ -22,8 +39,7 @@ void add_linear_gradient(at::Tensor& gradient_nk, at::Tensor& bias_gradient_n, c
     gradient_nk.addmm_(dy_Tn.t(), x_Tk);
   else
     gradient_nk.add_(at::mm(dy_Tn.t(), x_Tk));
-  if (bias_gradient_n.defined())
-    bias_gradient_n.add_(dy_Tn.sum(0, /*keepdim=*/false, bias_gradient_n.scalar_type()));
+  if (bias_gradient_n.defined()) add_column_sums(bias_gradient_n, dy_Tn);
 }
 
 }  // namespace trireme

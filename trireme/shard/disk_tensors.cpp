@@ -1,7 +1,5 @@
 #include "trireme/shard/disk_tensors.h"
 
-#include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -18,9 +16,10 @@ DiskTensors::DiskTensors(const std::vector<int64_t>& elements, at::ScalarType dt
 }
 
 DiskTensors::~DiskTensors() {
+  writes_.clear();
   for (Place& place : places_) {
     // Its destructor waits: the region may not go to others while a transfer works on it.
-    place.transfer = {};
+    place.transfer.reset();
     if (place.elements > 0 && place.region.bytes > 0) spill_.release(place.region);
   }
 }
@@ -34,33 +33,44 @@ void DiskTensors::begin_read(Place& place) {
     place.values.zero_();
     return;
   }
-  place.transfer = spill_.read(place.region, place.values.mutable_data_ptr());
+  place.transfer =
+      std::make_shared<SpillFile::Transfer>(spill_.read(place.region, place.values.mutable_data_ptr()));
   place.content = Content::reading;
 }
 
 // Waits for the transfer under way: what was read is whole then, what was written is on disk alone.
-void DiskTensors::finish(int unit) {
-  Place& at = place(unit);
-  const auto found = std::find(writing_.begin(), writing_.end(), unit);
-  if (found != writing_.end()) writing_.erase(found);
-  if (at.content != Content::reading && at.content != Content::writing) return;
-  at.transfer.wait();
-  at.transfer = {};
-  at.content = at.content == Content::reading ? Content::whole : Content::absent;
+void DiskTensors::finish(Place& place) {
+  if (place.content != Content::reading && place.content != Content::writing) return;
+  place.transfer->wait();
+  place.transfer.reset();
+  place.content = place.content == Content::reading ? Content::whole : Content::absent;
+}
+
+void DiskTensors::limit_writes(std::shared_ptr<SpillFile::Transfer> newest) {
+  std::shared_ptr<SpillFile::Transfer> oldest;
+  {
+    const std::lock_guard lock(writes_mutex_);
+    writes_.push_back(std::move(newest));
+    if (writes_.size() <= kMostWrites) return;
+    oldest = std::move(writes_.front());
+    writes_.pop_front();
+  }
+  // Without the lock, which another unit's thread may want. That unit's own wait finds the same result.
+  oldest->wait();
 }
 
 void DiskTensors::prefetch(int unit) {
   Place& at = place(unit);
-  if (at.content == Content::writing && !at.transfer.pending()) finish(unit);
+  if (at.content == Content::writing && !at.transfer->pending()) finish(at);
   if (at.content == Content::absent) begin_read(at);
 }
 
 at::Tensor DiskTensors::open(int unit) {
   Place& at = place(unit);
   TRIREME_ASSERT(!at.open, "unit ", unit, " is open already");
-  if (at.content == Content::writing) finish(unit);
+  if (at.content == Content::writing) finish(at);
   if (at.content == Content::absent) begin_read(at);
-  finish(unit);
+  finish(at);
   at.open = true;
   return at.values;
 }
@@ -72,11 +82,12 @@ void DiskTensors::close(int unit, bool changed) {
   const auto values = std::make_shared<at::Tensor>(std::exchange(at.values, at::Tensor()));
   at.content = Content::absent;
   if (!changed || at.elements == 0) return;
-  at.transfer = spill_.write(at.region, values->const_data_ptr(), values);  // which frees them when written
+  // Which frees them when written.
+  at.transfer =
+      std::make_shared<SpillFile::Transfer>(spill_.write(at.region, values->const_data_ptr(), values));
   at.content = Content::writing;
   at.written = true;
-  writing_.push_back(unit);
-  if (writing_.size() > kMostWrites) finish(writing_.front());
+  limit_writes(at.transfer);
 }
 
 }  // namespace trireme

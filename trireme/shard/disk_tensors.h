@@ -1,8 +1,14 @@
 // Units' tensors on disk. In memory: those that are open, those read ahead, and at most kMostWrites that are on
 // their way back.
+//
+//   absent -> reading -> whole -> open -> (changed) writing -> absent
+//
+// All of a unit belongs to the thread that uses it; threads share the list of writes alone.
 #pragma once
 
 #include <deque>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "trireme/device/memory_account.h"
@@ -28,19 +34,22 @@ class DiskTensors final : public UnitTensors {
     bool written = false;  // else its values are zero
     bool open = false;
     Content content = Content::absent;
-    at::Tensor values;  // while reading or whole
-    SpillFile::Transfer transfer;
+    at::Tensor values;                              // while reading or whole
+    std::shared_ptr<SpillFile::Transfer> transfer;  // while reading or writing
   };
   Place& place(int unit) { return places_.at(static_cast<size_t>(unit)); }
   void begin_read(Place& place);
-  void finish(int unit);
+  static void finish(Place& place);
+  void limit_writes(std::shared_ptr<SpillFile::Transfer> newest);
 
   at::ScalarType dtype_;
   // What is read in is counted as what these tensors were made for.
   MemoryCategory category_ = MemoryScope::here().category;
   SpillFile& spill_;
   std::vector<Place> places_;
-  std::deque<int> writing_;  // in the order in which they began
+  std::mutex writes_mutex_;
+  std::deque<std::shared_ptr<SpillFile::Transfer>>
+      writes_;  // the last ones, in the order in which they began
 };
 
 }  // namespace trireme

@@ -6,8 +6,11 @@
 //   optimizer              every unit, whole                  at the end; each rank its share
 //   gradients, parameters  this rank's share of every unit    at each close; each rank its share
 //
-// With `on_summed` (--update_in_backward) a unit's sum is handed over at its close and then dropped: gradients never
+// With `on_summed` (--update_in_backward) a unit's sum is handed over at its close, and not kept: gradients never
 // exist together.
+//
+// Another thread may read summed(u) while the walk is in the next step already, until the walk opens u there: a unit's
+// values are forgotten no sooner.
 #pragma once
 
 #include <functional>
@@ -24,25 +27,26 @@ namespace trireme {
 class GradientStore {
  public:
   virtual ~GradientStore() = default;
-  // The unit's flat fp32 gradient, to be added to; the same one until its close. Zero at the first open of a step,
+  // The unit's flat fp32 gradient, to be added to; the same one until its close. Zero at the first open after clear,
   // and, where sums are made at each close, after each close.
   virtual at::Tensor open(int unit) = 0;
   // Collective where sums are made at each close.
   virtual void close(int unit) = 0;
-  // All micro-batches are done: sums over ranks what close has not. Collective.
+  // All micro-batches are done: sums over ranks what close has not. What was not opened since clear is zero, and may not
+  // be read by another thread any more. Collective.
   virtual void finish() = 0;
   // After finish: the summed gradient of this rank's share of the unit (of the whole where it is replicated), on
   // the device where the optimizer steps.
   virtual at::Tensor summed(int unit) = 0;
-  // The whole summed gradient. Collective.
+  // After finish: the whole summed gradient. Collective.
   virtual at::Tensor whole(int unit) = 0;
   // True where each rank has the sum of its share alone.
   virtual bool sharded() const = 0;
   // Where the whole gradients are accumulated.
   virtual at::Device device() const = 0;
-  // Multiplies all that is held between steps.
+  // After finish: multiplies all that is held.
   virtual void multiply(double factor) = 0;
-  // Forgets the values, for the next step.
+  // The next step begins: each unit's values are forgotten when it is first opened, or at finish.
   virtual void clear() = 0;
 };
 
@@ -51,7 +55,8 @@ struct GradientSettings {
   at::Device step_device = at::kCPU;         // where shares lie that are summed at each close
   at::ScalarType reduce_dtype = at::kFloat;  // in which gradients travel to be summed, in fp32
 };
-using OnSummed = std::function<void(int unit, at::Tensor& gradient)>;
+// `gradient`, on the device of the run, is the receiver's to keep or to write over.
+using OnSummed = std::function<void(int unit, at::Tensor gradient)>;
 
 // ZeRO none and optimizer (`shard`).
 std::unique_ptr<GradientStore> make_whole_gradients(const std::vector<FlatUnit>& units, Group& group,

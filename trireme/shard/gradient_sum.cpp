@@ -38,6 +38,7 @@ double sum_of_squares(const at::Tensor& values) {
 }
 
 double gradient_norm(GradientStore& gradients, int units, Group& group) {
+  const MemoryScope scope(MemoryCategory::gradients);  // of copies, where they are stepped elsewhere
   double sum = 0;
   for (int unit = 0; unit < units; ++unit) sum += sum_of_squares(gradients.summed(unit));
   if (gradients.sharded() && group.size() > 1) {

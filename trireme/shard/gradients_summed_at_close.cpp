@@ -3,6 +3,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
+#include "trireme/device/tensor_memory.h"
 #include "trireme/shard/gradient_store.h"
 #include "trireme/shard/unit_shares.h"
 
@@ -20,6 +21,7 @@ class GradientsSummedAtClose final : public GradientStore {
         open_(units.size()),
         sums_(units.size()) {
     for (const FlatUnit& unit : units) unit_elements_.push_back(unit.elements);
+    forgotten_.assign(units.size(), false);
     if (on_summed_) return;
     const MemoryScope scope(MemoryCategory::gradients);
     const auto options = at::TensorOptions().dtype(at::kFloat).device(settings.step_device);
@@ -40,14 +42,17 @@ class GradientsSummedAtClose final : public GradientStore {
     TRIREME_ASSERT(gradient.defined(), "unit ", unit, " is not open");
     at::Tensor sum = sum_gradient(group_, gradient, shard_, settings_.reduce_dtype);
     gradient = at::Tensor();
-    sum = sum.to(settings_.step_device);
     if (on_summed_) {
-      on_summed_(unit, sum);
+      count_as(sum, MemoryCategory::gradients);  // its buffer was the sum's
+      on_summed_(unit, std::move(sum));
     } else {
-      sums_[static_cast<size_t>(unit)].add_(sum);
+      current(static_cast<size_t>(unit)).add_(sum.to(settings_.step_device));
     }
   }
-  void finish() override {}
+  void finish() override {
+    if (on_summed_) return;
+    for (size_t unit = 0; unit < sums_.size(); ++unit) current(unit);
+  }
   at::Tensor summed(int unit) override {
     const at::Tensor& sum = sums_.at(static_cast<size_t>(unit));
     TRIREME_ASSERT(sum.defined(), "gradients are not kept with update_in_backward");
@@ -67,11 +72,16 @@ class GradientsSummedAtClose final : public GradientStore {
   }
   void clear() override {
     for (at::Tensor& open : open_) open = at::Tensor();  // of a step that ended early
-    for (at::Tensor& sum : sums_)
-      if (sum.defined()) sum.zero_();
+    forgotten_.assign(sums_.size(), true);
   }
 
  private:
+  // As the step that goes on sees it.
+  at::Tensor& current(size_t unit) {
+    if (forgotten_[unit]) sums_[unit].zero_();
+    forgotten_[unit] = false;
+    return sums_[unit];
+  }
   UnitShare share(size_t unit) const {
     return shard_ ? share_of(unit_elements_[unit], group_.size(), group_.rank())
                   : UnitShare{0, unit_elements_[unit]};
@@ -84,6 +94,7 @@ class GradientsSummedAtClose final : public GradientStore {
   std::vector<int64_t> unit_elements_;
   std::vector<at::Tensor> open_;
   std::vector<at::Tensor> sums_;
+  std::vector<bool> forgotten_;  // the sum is of the step before
 };
 
 }  // namespace

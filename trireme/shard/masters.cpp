@@ -24,8 +24,8 @@ std::unique_ptr<UnitTensors> make_masters(const std::vector<UnitShare>& shares,
   return make_unit_tensors(elements, at::kFloat, settings.device, settings.optimizer, settings.spill);
 }
 
-at::Device step_device(const ParameterSettings& settings) {
-  return settings.optimizer == Offload::none ? settings.device : at::Device(at::kCPU);
+at::Device step_device(at::Device device, Offload optimizer) {
+  return optimizer == Offload::none ? device : at::Device(at::kCPU);
 }
 
 at::Tensor gather_shares(Group& group, const at::Tensor& share, int64_t unit_elements, bool sharded,

@@ -18,8 +18,8 @@ std::vector<UnitShare> owned_shares(const std::vector<FlatUnit>& units, const Gr
 std::unique_ptr<UnitTensors> make_masters(const std::vector<UnitShare>& shares,
                                           const ParameterSettings& settings);
 
-// Where the optimizer's step runs.
-at::Device step_device(const ParameterSettings& settings);
+// Where the step of an optimizer that lies at `optimizer` runs, in a run on `device`.
+at::Device step_device(at::Device device, Offload optimizer);
 
 // Shares of all ranks put together, where `sharded`; else the tensor itself. Collective.
 at::Tensor gather_shares(Group& group, const at::Tensor& share, int64_t unit_elements, bool sharded,

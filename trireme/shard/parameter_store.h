@@ -7,6 +7,9 @@
 //   optimizer, gradients whole on every rank              this rank's share
 //   parameters           this rank's share, gathered      this rank's share
 //                        unit by unit
+//
+// Units may be stepped (prefetch_master, open_master, close_master: no collectives) on another thread than that
+// which uses the rest, as long as that one keeps away from a unit from before its step until after it.
 #pragma once
 
 #include <memory>
@@ -24,16 +27,17 @@ namespace trireme {
 class ParameterStore {
  public:
   virtual ~ParameterStore() = default;
-  // The unit's whole flat values, valid until release. Collective once parameters are sharded.
+  // The unit's whole flat values, valid until release. Collective where masters or parameters are sharded.
   virtual at::Tensor gather(int unit) = 0;
   virtual void release(int unit) = 0;
-  // The walk will gather this unit next: a store may begin now. Like gather, called by all ranks in one order.
+  // The walk will gather this unit next: a store may begin now.
   virtual void prefetch(int unit) { static_cast<void>(unit); }
+  // True: like gather, prefetch is called by all ranks in one order.
+  virtual bool prefetch_is_collective() const { return false; }
 
   // fp32 masters of this rank's share (where masters are replicated: of the whole), to be stepped; valid until
   // close_master, after which what compute reads follows. On the host where the optimizer is offloaded.
   virtual at::Tensor open_master(int unit) = 0;
-  // Collective where masters are sharded and values are not.
   virtual void close_master(int unit) = 0;
   // The unit will be opened next.
   virtual void prefetch_master(int unit) { static_cast<void>(unit); }

@@ -1,5 +1,10 @@
-// Values whole on every rank (ZeRO none, optimizer, gradients): a gather finds them at hand; after a step of
-// sharded masters, the ranks trade their shares of the new values.
+// Values whole on every rank (ZeRO none, optimizer, gradients): a gather finds them at hand. Where masters are
+// sharded, a rank has new values of its share alone after a step; the ranks trade them at the unit's next use, so that a
+// step needs no other rank:
+//
+//   close_master: values[own share] = masters, stale     gather: all-gather of the shares -> values [E]
+#include <deque>
+
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/shard/masters.h"
@@ -17,13 +22,17 @@ class ReplicatedParameters final : public ParameterStore {
         settings_(settings),
         shares_(owned_shares(units, group, shard_masters)),
         masters_(make_masters(shares_, settings)),
-        stepped_(units.size()) {
+        stepped_(units.size()),
+        stale_(units.size()) {
     const MemoryScope scope(MemoryCategory::parameters);
     const auto options = at::TensorOptions().dtype(settings.compute_dtype).device(settings.device);
     for (const FlatUnit& unit : units) values_.push_back(at::zeros({unit.elements}, options));
   }
 
-  at::Tensor gather(int unit) override { return values_.at(static_cast<size_t>(unit)); }
+  at::Tensor gather(int unit) override {
+    refresh(unit);
+    return values_.at(static_cast<size_t>(unit));
+  }
   void release(int) override {}
 
   void prefetch_master(int unit) override {
@@ -31,7 +40,8 @@ class ReplicatedParameters final : public ParameterStore {
   }
   at::Tensor open_master(int unit) override {
     at::Tensor& stepped = stepped_.at(static_cast<size_t>(unit));
-    stepped = masters_ ? masters_->open(unit) : own_values(unit).to(step_device(settings_));
+    stepped = masters_ ? masters_->open(unit)
+                       : own_values(unit).to(step_device(settings_.device, settings_.optimizer));
     return stepped;
   }
   void close_master(int unit) override {
@@ -40,16 +50,15 @@ class ReplicatedParameters final : public ParameterStore {
     if (own.data_ptr() != stepped.data_ptr()) own.copy_(stepped);
     stepped = at::Tensor();
     if (masters_) masters_->close(unit, true);
-    if (sharded_ && group_.size() > 1) {
-      const MemoryScope scope(MemoryCategory::communication);
-      at::Tensor& whole = values_[static_cast<size_t>(unit)];
-      whole.copy_(all_gather(group_, own.contiguous(), share_sizes(whole.size(0), group_.size())));
-    }
+    stale_[static_cast<size_t>(unit)] = sharded_ && group_.size() > 1;
   }
 
   at::Tensor whole_master(int unit) override {
     const at::Tensor& values = values_.at(static_cast<size_t>(unit));
-    if (!masters_) return values;
+    if (!masters_) {
+      refresh(unit);
+      return values;
+    }
     const at::Tensor master = masters_->open(unit);
     at::Tensor whole = gather_shares(group_, master, values.size(0), sharded_, settings_.device);
     if (whole.is_same(master) && settings_.optimizer == Offload::disk) whole = whole.clone();
@@ -58,6 +67,7 @@ class ReplicatedParameters final : public ParameterStore {
   }
   void set(int unit, const at::Tensor& whole) override {
     values_.at(static_cast<size_t>(unit)).copy_(whole);
+    stale_[static_cast<size_t>(unit)] = false;
     if (!masters_) return;
     const UnitShare& share = shares_[static_cast<size_t>(unit)];
     masters_->open(unit).copy_(whole.narrow(0, share.begin, share.elements));
@@ -65,6 +75,14 @@ class ReplicatedParameters final : public ParameterStore {
   }
 
  private:
+  // Every rank has stepped the same units, so that all trade or none does.
+  void refresh(int unit) {
+    if (!stale_.at(static_cast<size_t>(unit))) return;
+    const MemoryScope scope(MemoryCategory::communication);
+    at::Tensor& whole = values_[static_cast<size_t>(unit)];
+    whole.copy_(all_gather(group_, own_values(unit).contiguous(), share_sizes(whole.size(0), group_.size())));
+    stale_[static_cast<size_t>(unit)] = false;
+  }
   at::Tensor own_values(int unit) const {
     const UnitShare& share = shares_.at(static_cast<size_t>(unit));
     return values_.at(static_cast<size_t>(unit)).narrow(0, share.begin, share.elements);
@@ -77,6 +95,7 @@ class ReplicatedParameters final : public ParameterStore {
   std::vector<at::Tensor> values_;
   std::unique_ptr<UnitTensors> masters_;  // null: the values are the masters
   std::vector<at::Tensor> stepped_;       // what open_master gave
+  std::deque<bool> stale_;  // other ranks' shares of the values are old; not packed: threads step other units
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // ZeRO stage 3: every rank keeps its share of each unit; a gather puts the unit together, and it is gone after its
-// release. A prefetch begins the gather, or the read of a share on disk, while the unit before computes.
+// release. A prefetch begins the gather, or the read of a share on disk, or alone on a GPU the copy of one on the host,
+// while the unit before computes.
 //
 //   share [E / ranks] -> device -> all-gather -> unit [E]
 #include <optional>
@@ -9,6 +10,7 @@
 #include "trireme/device/memory_account.h"
 #include "trireme/shard/masters.h"
 #include "trireme/shard/parameter_store.h"
+#include "trireme/shard/unit_uploads.h"
 
 namespace trireme {
 namespace {
@@ -28,23 +30,29 @@ class ShardedParameters final : public ParameterStore {
     const MemoryScope scope(MemoryCategory::parameters);
     values_ = make_unit_tensors(elements, settings.compute_dtype, settings.device, settings.parameters,
                                 settings.spill);
+    if (settings.parameters == Offload::cpu && !settings.device.is_cpu())
+      uploads_ =
+          std::make_unique<UnitUploads>(units.size(), settings.device, make_copy_stream(settings.device));
   }
 
   void prefetch(int unit) override {
     Gathered& gathered = gathered_.at(static_cast<size_t>(unit));
     if (gathered.whole.defined() || gathered.pending) return;
     // A read from disk and a gather do not both fit into the time of one unit: the read goes ahead.
-    if (alone() || settings_.parameters == Offload::disk) {
-      values_->prefetch(unit);
-    } else {
+    if (prefetch_is_collective()) {
       begin_gather(unit, gathered);
+    } else if (uploads_) {
+      uploads_->begin(unit, values_->open(unit));
+    } else {
+      values_->prefetch(unit);
     }
   }
+  bool prefetch_is_collective() const override { return !alone() && settings_.parameters != Offload::disk; }
   at::Tensor gather(int unit) override {
     Gathered& gathered = gathered_.at(static_cast<size_t>(unit));
     TRIREME_ASSERT(!gathered.whole.defined(), "unit ", unit, " is gathered already");
     if (alone()) {
-      gathered.whole = values_->open(unit).to(settings_.device);
+      gathered.whole = share_on_device(unit);
       return gathered.whole;
     }
     if (!gathered.pending) begin_gather(unit, gathered);
@@ -64,16 +72,17 @@ class ShardedParameters final : public ParameterStore {
     values_->prefetch(unit);
   }
   at::Tensor open_master(int unit) override {
-    const at::Tensor values = values_->open(unit);
-    opened_values_ = values;
-    at::Tensor& stepped = stepped_.at(static_cast<size_t>(unit));
-    stepped = masters_ ? masters_->open(unit) : values.to(step_device(settings_));
-    return stepped;
+    Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
+    if (uploads_) uploads_->drop(unit);
+    stepped.values = values_->open(unit);
+    stepped.master = masters_ ? masters_->open(unit)
+                              : stepped.values.to(step_device(settings_.device, settings_.optimizer));
+    return stepped.master;
   }
   void close_master(int unit) override {
-    at::Tensor& stepped = stepped_.at(static_cast<size_t>(unit));
-    if (opened_values_.data_ptr() != stepped.data_ptr()) opened_values_.copy_(stepped);
-    opened_values_ = stepped = at::Tensor();
+    Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
+    if (stepped.values.data_ptr() != stepped.master.data_ptr()) stepped.values.copy_(stepped.master);
+    stepped = {};
     values_->close(unit, true);
     if (masters_) masters_->close(unit, true);
   }
@@ -91,6 +100,7 @@ class ShardedParameters final : public ParameterStore {
   void set(int unit, const at::Tensor& whole) override {
     const UnitShare& share = shares_.at(static_cast<size_t>(unit));
     const at::Tensor own = whole.narrow(0, share.begin, share.elements);
+    if (uploads_) uploads_->drop(unit);
     values_->open(unit).copy_(own);
     values_->close(unit, true);
     if (!masters_) return;
@@ -103,12 +113,20 @@ class ShardedParameters final : public ParameterStore {
     at::Tensor whole;
     std::optional<PendingRows> pending;
   };
+  // Open between open_master and close_master.
+  struct Stepped {
+    at::Tensor values, master;
+  };
   bool alone() const { return group_.size() == 1; }
+  at::Tensor share_on_device(int unit) {
+    const at::Tensor share = values_->open(unit);
+    return uploads_ ? uploads_->finish(unit, share) : share.to(settings_.device);
+  }
   void begin_gather(int unit, Gathered& gathered) {
     const int64_t elements = unit_elements_.at(static_cast<size_t>(unit));
     const MemoryScope scope(MemoryCategory::parameters);
-    gathered.pending.emplace(begin_all_gather(group_, values_->open(unit).to(settings_.device).contiguous(),
-                                              share_sizes(elements, group_.size())));
+    gathered.pending.emplace(
+        begin_all_gather(group_, share_on_device(unit).contiguous(), share_sizes(elements, group_.size())));
   }
 
   Group& group_;
@@ -116,9 +134,9 @@ class ShardedParameters final : public ParameterStore {
   std::vector<UnitShare> shares_;
   std::vector<int64_t> unit_elements_;
   std::unique_ptr<UnitTensors> values_;
+  std::unique_ptr<UnitUploads> uploads_;  // null, but for shares that lie on the host of a GPU
   std::unique_ptr<UnitTensors> masters_;  // null: the values are the masters
-  std::vector<at::Tensor> stepped_;
-  at::Tensor opened_values_;
+  std::vector<Stepped> stepped_;
   std::vector<Gathered> gathered_;
 };
 

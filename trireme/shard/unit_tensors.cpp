@@ -1,6 +1,9 @@
 #include "trireme/shard/unit_tensors.h"
 
+#include <optional>
+
 #include "trireme/base/error.h"
+#include "trireme/device/pinned_pool.h"
 #include "trireme/shard/disk_tensors.h"
 
 namespace trireme {
@@ -8,11 +11,13 @@ namespace {
 
 class ResidentTensors final : public UnitTensors {
  public:
-  ResidentTensors(const std::vector<int64_t>& elements, const at::TensorOptions& options, bool pinned) {
-    for (const int64_t count : elements) {
-      at::Tensor values = at::zeros({count}, options);
-      tensors_.push_back(pinned ? values.pin_memory() : values);
-    }
+  // With `pinned`, on the host, for copies from and to a GPU.
+  ResidentTensors(const std::vector<int64_t>& elements, const at::TensorOptions& options,
+                  std::optional<PinnedPool> pinned = std::nullopt) {
+    tensors_.reserve(elements.size());
+    for (const int64_t count : elements)
+      tensors_.push_back(pinned ? pinned->take(count, c10::typeMetaToScalarType(options.dtype())).zero_()
+                                : at::zeros({count}, options));
   }
   at::Tensor open(int unit) override { return tensors_.at(static_cast<size_t>(unit)); }
   void close(int, bool) override {}
@@ -31,9 +36,9 @@ std::unique_ptr<UnitTensors> make_unit_tensors(const std::vector<int64_t>& eleme
     TRIREME_ASSERT(spill != nullptr, "tensors on disk need a file");
     return std::make_unique<DiskTensors>(elements, dtype, *spill);
   }
-  if (place == Offload::cpu)
-    return std::make_unique<ResidentTensors>(elements, options.device(at::kCPU), !device.is_cpu());
-  return std::make_unique<ResidentTensors>(elements, options.device(device), false);
+  if (place == Offload::none || device.is_cpu())
+    return std::make_unique<ResidentTensors>(elements, options.device(device));
+  return std::make_unique<ResidentTensors>(elements, options, PinnedPool(make_host_pinning(device)));
 }
 
 }  // namespace trireme

@@ -1,6 +1,6 @@
 // One flat tensor a unit (parameter shards, fp32 masters, a moment of AdamW), lying on the device, on the host or
 // on disk. A user opens a unit to read or change it and closes it; what lies on disk is read ahead of its use and
-// written back while later work goes on.
+// written back while later work goes on. Threads may use different units at the same time, not the same one.
 #pragma once
 
 #include <cstdint>

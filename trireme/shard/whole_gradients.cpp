@@ -15,12 +15,14 @@ class WholeGradients final : public GradientStore {
     const MemoryScope scope(MemoryCategory::gradients);
     const auto options = at::TensorOptions().dtype(at::kFloat).device(settings.device);
     for (const FlatUnit& unit : units) gradients_.push_back(at::zeros({unit.elements}, options));
+    forgotten_.assign(units.size(), false);
   }
 
-  at::Tensor open(int unit) override { return gradients_.at(static_cast<size_t>(unit)); }
+  at::Tensor open(int unit) override { return current(static_cast<size_t>(unit)); }
   void close(int) override {}
   void finish() override {
-    for (at::Tensor& gradient : gradients_) {
+    for (size_t unit = 0; unit < gradients_.size(); ++unit) {
+      at::Tensor& gradient = current(unit);
       const at::Tensor sum = sum_gradient(group_, gradient, shard_, settings_.reduce_dtype);
       if (shard_) own(gradient).copy_(sum);
     }
@@ -39,11 +41,16 @@ class WholeGradients final : public GradientStore {
   void multiply(double factor) override {
     for (at::Tensor& gradient : gradients_) gradient.mul_(factor);
   }
-  void clear() override {
-    for (at::Tensor& gradient : gradients_) gradient.zero_();
-  }
+  void clear() override { forgotten_.assign(gradients_.size(), true); }
 
  private:
+  // As the step that goes on sees it.
+  at::Tensor& current(size_t unit) {
+    at::Tensor& gradient = gradients_.at(unit);
+    if (forgotten_[unit]) gradient.zero_();
+    forgotten_[unit] = false;
+    return gradient;
+  }
   // This rank's share, which holds the sum after finish; the rest is then of no use.
   at::Tensor own(const at::Tensor& gradient) const {
     const UnitShare share = share_of(gradient.size(0), group_.size(), group_.rank());
@@ -54,6 +61,7 @@ class WholeGradients final : public GradientStore {
   bool shard_;
   GradientSettings settings_;
   std::vector<at::Tensor> gradients_;
+  std::vector<bool> forgotten_;  // holds values of the step before
 };
 
 }  // namespace

@@ -108,16 +108,8 @@ void check_positions(const std::vector<ContextStage>& stages, const ModelConfig&
 }
 
 void check_divisible(const std::vector<ContextStage>& stages, int ulysses, int ring) {
-  for (const ContextStage& stage : stages) {
-    const SampleLayout layout{stage.sequence_tokens, ulysses, ring};
-    if (layout.divisible()) continue;
-    const int64_t unit = layout.unit(), below = layout.tokens / unit * unit;
-    throw ConfigError(cat("sequence length ", layout.tokens, " is not divisible by ",
-                          ring == 1 ? cat("ulysses degree ", ulysses)
-                                    : cat("2 x ulysses ", ulysses, " x ring ", ring, " = ", unit),
-                          "; the nearest lengths that are: ", below > 0 ? cat(below, " and ") : std::string(),
-                          below + unit, " (or leave --strict_divisible out: any length works)"));
-  }
+  for (const ContextStage& stage : stages)
+    check_divisible(SampleLayout{stage.sequence_tokens, ulysses, ring});
 }
 
 }  // namespace trireme

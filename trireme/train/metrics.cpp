@@ -13,6 +13,8 @@ Json StepRecord::to_json() const {
   Json memory = Json::object();
   for (const MemoryCategory category : kAllMemoryCategories)
     memory[name_of(category)] = peak_memory[category];
+  for (const MemoryCategory category : kAllMemoryCategories)
+    if (host_peak_memory[category] > 0) memory[cat("host_", name_of(category))] = host_peak_memory[category];
   Json record = {{"step", step},
                  {"epoch", epoch},
                  {"stage", stage},

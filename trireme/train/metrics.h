@@ -28,6 +28,7 @@ struct StepRecord {
   double mfu = 0;                // model FLOPs over the peak of all ranks, attention counted within documents
   int64_t memory_bytes = 0;      // of rank 0: peak resident on the CPU, peak allocated on a GPU
   MemoryBytes peak_memory;       // of rank 0's tensors, each category by itself, since its stage began
+  MemoryBytes host_peak_memory;  // the same of the host's memory beside a GPU
   double seconds = 0;            // of this step
   int64_t tokens_seen = 0;       // by the run so far, padding counted
   double eta_seconds = 0;        // left, by the FLOPs of the steps to come

@@ -92,7 +92,10 @@ std::vector<std::string> changed_options(const Json& before, const Json& now) {
                                                "overwrite_output_dir",
                                                "offload_dir",
                                                "offload_limit",
-                                               "memory_report"};
+                                               "memory_budget",
+                                               "memory_report",
+                                               "report_to",
+                                               "logging_dir"};
   std::vector<std::string> changes;
   for (const auto& [key, value] : now.items()) {
     const Json old = before.value(key, Json());

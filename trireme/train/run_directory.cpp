@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/train/checkpoint_manifest.h"
+#include "trireme/train/tensorboard_events.h"
 
 namespace fs = std::filesystem;
 
@@ -91,10 +92,19 @@ void RunDirectory::keep_newest(int64_t limit) const {
   for (size_t i = 0; i + static_cast<size_t>(limit) < all.size(); ++i) remove_checkpoint(all[i].path);
 }
 
+void RunDirectory::remove_events() const {
+  std::error_code error;
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(events(), error))
+    if (entry.path().filename().string().starts_with(kEventFilePrefix)) files.push_back(entry.path());
+  for (const fs::path& file : files) fs::remove(file, error);
+}
+
 void RunDirectory::clear() const {
   for (const CheckpointEntry& entry : list()) remove_checkpoint(entry.path);
   std::error_code ignored;
   fs::remove(metrics(), ignored);
+  remove_events();
 }
 
 }  // namespace trireme

@@ -2,6 +2,7 @@
 //
 //   OUTPUT_DIR/config.json               the run, every option resolved
 //   OUTPUT_DIR/metrics.jsonl             one line a step
+//   OUTPUT_DIR/runs/events.out.tfevents* the same for TensorBoard, a file for each process that went on
 //   OUTPUT_DIR/checkpoints/step-N/       whole checkpoints only
 //   OUTPUT_DIR/checkpoints/step-N.tmp*   one being written, or what a killed run left: never read
 #pragma once
@@ -27,6 +28,7 @@ class RunDirectory {
   const std::filesystem::path& path() const { return output_dir_; }
   std::filesystem::path checkpoints() const { return output_dir_ / "checkpoints"; }
   std::filesystem::path metrics() const { return output_dir_ / "metrics.jsonl"; }
+  std::filesystem::path events() const { return output_dir_ / "runs"; }
   std::filesystem::path config() const { return output_dir_ / "config.json"; }
   std::filesystem::path checkpoint(int64_t step) const;
   std::filesystem::path temporary(int64_t step) const;
@@ -42,7 +44,9 @@ class RunDirectory {
   void remove_stale() const;
   // Removes the oldest checkpoints until at most `limit` are left (0: no limit).
   void keep_newest(int64_t limit) const;
-  // Removes checkpoints and metrics of an earlier run.
+  // Removes what TensorBoard would read of an earlier run.
+  void remove_events() const;
+  // Removes checkpoints, metrics and TensorBoard's events of an earlier run.
   void clear() const;
 
  private:

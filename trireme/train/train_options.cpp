@@ -78,6 +78,10 @@ void check_options(const TrainOptions& o) {
   require(o.peak_tflops >= 0, "peak_tflops", o.peak_tflops, kZeroUp);
   require(o.validation_split_percentage >= 0 && o.validation_split_percentage < 100,
           "validation_split_percentage", o.validation_split_percentage, "a number from 0 to below 100");
+  if (!o.tensorboard && !o.logging_dir.empty())
+    throw ConfigError(
+        "--logging_dir is for TensorBoard's event files, which --report_to none does not write; leave one "
+        "of them out");
   if (!o.eval_file.empty() && o.validation_split_percentage > 0)
     throw ConfigError("give either --eval_file or --validation_split_percentage, not both");
 }
@@ -113,6 +117,7 @@ Json to_json(const TrainOptions& o) {
           {"bf16", o.engine.precision == Precision::bf16},
           {"fp16", o.engine.precision == Precision::fp16},
           {"recompute", name_of(o.engine.recompute)},
+          {"memory_budget", o.engine.memory_budget_bytes},
           {"checkpoint_every", o.engine.checkpoint_every},
           {"keep_fraction", o.engine.keep_fraction},
           {"zero", static_cast<int>(o.engine.zero)},
@@ -150,6 +155,8 @@ Json to_json(const TrainOptions& o) {
           {"eval_steps", o.eval_steps},
           {"max_eval_samples", o.max_eval_samples},
           {"seed", o.seed},
+          {"report_to", o.tensorboard ? "tensorboard" : "none"},
+          {"logging_dir", o.logging_dir.string()},
           {"memory_report", o.memory_report},
           {"peak_tflops", o.peak_tflops}};
 }

@@ -51,8 +51,10 @@ struct TrainOptions {
   int64_t eval_steps = 0;        // 0: only at the end
   int64_t max_eval_samples = 0;  // of one evaluation; 0: all
   int64_t seed = 42;
-  bool memory_report = false;  // after the first step of each stage: where memory went
-  double peak_tflops = 0;      // of one rank's device, for MFU; 0: measured
+  bool tensorboard = true;            // event files, of what metrics.jsonl holds
+  std::filesystem::path logging_dir;  // for them; empty: OUTPUT_DIR/runs
+  bool memory_report = false;         // after the first step of each stage: where memory went
+  double peak_tflops = 0;             // of one rank's device, for MFU; 0: measured
 };
 
 // Throws ConfigError for numbers that cannot be.

@@ -14,7 +14,7 @@
 #include "trireme/device/processor.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/engine/check_options.h"
-#include "trireme/engine/recompute_plan.h"
+#include "trireme/engine/settle_recompute.h"
 #include "trireme/eval/loss_by_position.h"
 #include "trireme/measure/matmul_rate.h"
 #include "trireme/measure/memory_report.h"
@@ -22,6 +22,7 @@
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/durable_file.h"
 #include "trireme/train/resume.h"
+#include "trireme/train/tensorboard_events.h"
 #include "trireme/train/time_left.h"
 #include "trireme/train/training_data.h"
 
@@ -69,6 +70,8 @@ class Trainer {
   int64_t total_steps() const { return stages_.back().end_step(); }
   bool reports() const { return world_.rank() == 0; }
   void note(const std::string& text);
+  // Where the run's numbers are kept; what cannot be written is told once.
+  void keep(const Json& record);
 
   World& world_;
   TrainOptions options_;
@@ -82,8 +85,9 @@ class Trainer {
   std::vector<ContextStage> stages_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<PackedLoader> loader_;
-  std::optional<MetricsLog> metrics_;     // rank 0
-  std::optional<ProgressLine> progress_;  // rank 0, where it reports
+  std::optional<MetricsLog> metrics_;        // rank 0
+  std::optional<TensorBoardEvents> events_;  // rank 0, where they are written
+  std::optional<ProgressLine> progress_;     // rank 0, where it reports
   int stage_ = -1;
   bool report_due_ = false;  // --memory_report: after the next step
   int64_t steps_done_ = 0;
@@ -93,6 +97,7 @@ class Trainer {
   double loss_ = 0;
   std::filesystem::path checkpoint_;  // last good one
   bool metrics_warned_ = false;
+  bool events_warned_ = false;
 };
 
 void Trainer::note(const std::string& text) {
@@ -100,6 +105,16 @@ void Trainer::note(const std::string& text) {
     progress_->note(text);
   else if (reports() && hooks_.out != nullptr)
     *hooks_.out << text << std::endl;
+}
+
+void Trainer::keep(const Json& record) {
+  if (metrics_ && !metrics_->write(record) && !std::exchange(metrics_warned_, true))
+    note(cat("warning: cannot write to ", run_.metrics().string(), "; is the disk full?"));
+  if (!events_) return;
+  const std::string problem = events_->write(record);
+  if (!problem.empty() && !std::exchange(events_warned_, true))
+    note(cat("warning: cannot write TensorBoard's event file in ", options_.logging_dir.string(), ": ",
+             problem, "; training goes on, and points are left out"));
 }
 
 LoaderOptions Trainer::loader_options(int64_t sequence_tokens) const {
@@ -136,6 +151,9 @@ void Trainer::prepare_stages(const ModelConfig& config) {
     }
     stages_ = single_stage(options_.max_seq_length, steps, defaults);
   }
+  int64_t longest_tokens = 0;
+  for (const ContextStage& stage : stages_) longest_tokens = std::max(longest_tokens, stage.sequence_tokens);
+  options_.engine.planned_batch = {options_.per_device_train_batch_size, longest_tokens};
   check_positions(stages_, config, longest_document());
   if (options_.engine.strict_divisible)
     check_divisible(stages_, options_.engine.ulysses, options_.engine.ring);
@@ -162,6 +180,7 @@ int64_t Trainer::longest_document() const {
 
 void Trainer::prepare() {
   check_options(options_);
+  if (options_.tensorboard && options_.logging_dir.empty()) options_.logging_dir = run_.events();
   check_degrees(options_.engine.ulysses, options_.engine.ring, world_.size());
   const ModelConfig config = read_model_config(options_.model_dir);
   options_.samples = resolve_samples(options_.samples, config, options_.model_dir);
@@ -170,8 +189,6 @@ void Trainer::prepare() {
   check_engine_options(options_.engine);
   check_heads(options_.engine, config);
   check_packing(options_.samples.packing, options_.engine);
-  make_recompute_plan(options_.engine.recompute, options_.engine.checkpoint_every,
-                      options_.engine.keep_fraction, config.num_hidden_layers);
   resume_from_ =
       choose_checkpoint(options_, run_, reports(), agreement_, [&](const std::string& text) { note(text); });
   agreement_.all_or_none(cat("preparing ", run_.path().string()), [&] {
@@ -197,6 +214,8 @@ void Trainer::prepare() {
     if (!reports()) return;
     write_durable(run_.config(), to_json(options_).dump(2) + "\n");
     metrics_.emplace(run_.metrics(), resume_from_ ? steps_done_ : -1);
+    if (!resume_from_) run_.remove_events();
+    if (options_.tensorboard) events_.emplace(options_.logging_dir, steps_done_ + 1);
   });
   constexpr double kSecondsPerShape = 0.05;
   const at::Device device = options_.engine.device;
@@ -244,8 +263,9 @@ void Trainer::open_stage(int stage) {
 double Trainer::step_flops(const StepBatches& batches) const {
   double flops = 0;
   for (const TokenBatch& batch : batches) flops += engine_->model_flops(batch);
+  const int samples_at_once = world_.size() / sequence_ranks();
   // The other data-parallel ranks' documents end elsewhere, but as often.
-  return flops * (world_.size() / sequence_ranks());
+  return flops * samples_at_once;
 }
 
 std::vector<double> Trainer::first_step_flops() const {
@@ -291,14 +311,13 @@ void Trainer::step() {
   record.tokens_per_second = static_cast<double>(tokens) / record.seconds;
   record.mfu = flops / (record.seconds * peak_flops_);
   record.memory_bytes = peak_memory_bytes(options_.engine.device);
-  record.peak_memory = engine_->memory_account()->state().peak;
+  const MemoryState memory = engine_->memory_account()->state();
+  record.peak_memory = memory.peak;
+  record.host_peak_memory = memory.host.peak;
   record.tokens_seen = tokens_seen_;
   time_left_->add_step(stage_, flops, record.seconds);
   record.eta_seconds = time_left_->seconds(stages_, steps_done_);
-  if (metrics_ && !metrics_->write(record.to_json()) && !metrics_warned_) {
-    metrics_warned_ = true;
-    note(cat("warning: cannot write to ", run_.metrics().string(), "; is the disk full?"));
-  }
+  keep(record.to_json());
   if (progress_) progress_->show(record);
   if (hooks_.on_step) hooks_.on_step(record);
   if (std::exchange(report_due_, false)) report_memory();
@@ -307,7 +326,8 @@ void Trainer::step() {
 void Trainer::report_memory() {
   const MemoryShape shape =
       engine_->memory_shape(options_.per_device_train_batch_size, stage().sequence_tokens);
-  note(cat("memory of rank ", world_.rank(), " at length ", format_count(stage().sequence_tokens), "\n",
+  note(cat("memory of rank ", world_.rank(), " at length ", format_count(stage().sequence_tokens),
+           ", recompute ", shape.recompute.description(), "\n",
            memory_report(engine_->memory_account()->state(), memory_forecast(shape))));
 }
 
@@ -321,14 +341,12 @@ void Trainer::evaluate() {
   }());
   if (options_.max_eval_samples > 0) walk.limit_rows(options_.max_eval_samples);
   const PositionLoss result = evaluate_loss_by_position(*engine_, walk, power_of_two_edges(tokens));
-  if (metrics_) {
-    Json record = result.to_json();
-    record["eval_loss"] = result.loss();
-    record["step"] = steps_done_;
-    record["packing"] = name_of(options_.samples.packing);
-    record.erase("loss");
-    metrics_->write(record);
-  }
+  Json record = result.to_json();
+  record["eval_loss"] = result.loss();
+  record["step"] = steps_done_;
+  record["packing"] = name_of(options_.samples.packing);
+  record.erase("loss");
+  keep(record);
   char text[128];
   std::snprintf(text, sizeof(text), "step %lld  held-out loss %.4f at length %s (%lld samples)",
                 static_cast<long long>(steps_done_), result.loss(), format_count(tokens).c_str(),
@@ -365,6 +383,10 @@ TrainOutcome Trainer::run() {
     note(cat("model ", options_.model_dir.string(), ", ", format_count(engine_->config().parameter_count()),
              " parameters, ", world_.size(), world_.size() == 1 ? " rank" : " ranks"));
     note(engine_->description());
+    if (const auto choice = engine_->recompute_choice(); choice && !choice->fits()) {
+      const PlannedBatch& batch = options_.engine.planned_batch;
+      note(shortage_warning(*choice, engine_->memory_shape(batch.samples, batch.tokens)));
+    }
   }
   TrainOutcome outcome;
   while (steps_done_ < total_steps() && !outcome.stopped) {

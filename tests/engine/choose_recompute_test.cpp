@@ -1,0 +1,378 @@
+// --recompute auto: the rule against every other answer that it could have given, what ranks agree on, and that a run
+// keeps what was chosen. In the binary that counts memory.
+#include "trireme/engine/choose_recompute.h"
+
+#include <cmath>
+#include <functional>
+#include <mutex>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/thread_world.h"
+#include "trireme/device/cpu_caching_allocator.h"
+#include "trireme/engine/assemble.h"
+#include "trireme/engine/memory_shape.h"
+#include "trireme/engine/settle_recompute.h"
+
+#include "tests/engine/tiny_model.h"
+#include "tests/support/error_message.h"
+
+namespace trireme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using testing::TemporaryFolder;
+
+// One rank with a model of `layers`, and 2 samples of 3,000 tokens.
+MemoryShape deep_shape(int64_t layers) {
+  MemoryShape shape;
+  shape.model = {.layers = layers,
+                 .hidden = 256,
+                 .intermediate = 704,
+                 .heads = 8,
+                 .kv_heads = 2,
+                 .head_dim = 32,
+                 .vocab = 1000};
+  shape.heads_here = 8;
+  shape.kv_heads_here = 2;
+  shape.packed_heads = 12;
+  shape.tile_tokens = 512;
+  shape.logits_tile_tokens = 256;
+  shape.recompute.checkpoint_every = 1;
+  return with_batch(shape, 2, 3000);
+}
+
+MemoryShape changed(MemoryShape shape, const std::function<void(MemoryShape&)>& change) {
+  change(shape);
+  return with_batch(shape, shape.batch, shape.tokens);
+}
+
+RecomputePlan plan_with(int64_t keeping, const MemoryShape& shape) {
+  const int64_t layers = shape.model.layers, every = shape.recompute.checkpoint_every;
+  if (keeping == 0) return make_recompute_plan(Recompute::full, every, 1, layers);
+  return make_recompute_plan(Recompute::keep_attention, every,
+                             static_cast<double>(keeping) / static_cast<double>(layers), layers);
+}
+
+// The forecast with attention kept on 0, 1, ... all layers.
+std::vector<int64_t> forecasts(MemoryShape shape) {
+  std::vector<int64_t> bytes;
+  bytes.reserve(static_cast<size_t>(shape.model.layers) + 1);
+  for (int64_t keeping = 0; keeping <= shape.model.layers; ++keeping) {
+    shape.recompute = plan_with(keeping, shape);
+    bytes.push_back(memory_forecast(shape).peak_total_bytes);
+  }
+  return bytes;
+}
+
+int64_t most_that_fit(const std::vector<int64_t>& of_layers, int64_t budget_bytes) {
+  int64_t most = 0;
+  for (size_t keeping = 0; keeping < of_layers.size(); ++keeping)
+    if (of_layers[keeping] <= budget_bytes) most = static_cast<int64_t>(keeping);
+  return most;
+}
+
+const std::vector<std::pair<const char*, MemoryShape>>& shapes() {
+  static const std::vector<std::pair<const char*, MemoryShape>> list = {
+      {"one rank", deep_shape(12)},
+      {"one layer", deep_shape(1)},
+      {"2 x 2 ranks, ZeRO 3", changed(deep_shape(7),
+                                      [](MemoryShape& s) {
+                                        s.ulysses = s.ring = 2;
+                                        s.ranks = 4;
+                                        s.sp_rank = s.rank = 3;
+                                        s.zero = 3;
+                                        s.heads_here = 4;
+                                        s.kv_heads_here = 1;
+                                      })},
+      {"bf16, SGD", changed(deep_shape(12),
+                            [](MemoryShape& s) {
+                              s.storage_bytes = s.tile_bytes = 2;
+                              s.moments = 0;
+                            })},
+      {"inputs of every 3 layers",
+       changed(deep_shape(10), [](MemoryShape& s) { s.recompute.checkpoint_every = 3; })},
+      {"the input of the first layer alone",
+       changed(deep_shape(10), [](MemoryShape& s) { s.recompute.checkpoint_every = 10; })},
+      {"activations on disk",
+       changed(deep_shape(12), [](MemoryShape& s) { s.offload.activations = Offload::disk; })},
+      {"updates in backward", changed(deep_shape(12), [](MemoryShape& s) { s.update_in_backward = true; })},
+  };
+  return list;
+}
+
+TEST(ChooseRecompute, keeps_attention_on_the_most_layers_whose_forecast_fits) {
+  for (const auto& [name, shape] : shapes()) {
+    SCOPED_TRACE(name);
+    const std::vector<int64_t> of_layers = forecasts(shape);
+    std::set<int64_t> budgets{0, 1, of_layers.front() / 2, of_layers.back() * 2};
+    for (const int64_t threshold : of_layers) budgets.insert({threshold - 1, threshold, threshold + 1});
+    int64_t before = 0;
+    for (const int64_t budget : budgets) {
+      const RecomputeChoice choice = choose_recompute(shape, budget);
+      const int64_t expected = most_that_fit(of_layers, budget);
+      EXPECT_EQ(choice.keeping_layers, expected) << "of " << budget;
+      EXPECT_EQ(choice.layers, shape.model.layers);
+      EXPECT_EQ(choice.budget_bytes, budget);
+      EXPECT_EQ(choice.expected_bytes, of_layers[static_cast<size_t>(expected)]);
+      EXPECT_EQ(choice.fits(), of_layers[static_cast<size_t>(expected)] <= budget);
+      EXPECT_GE(choice.keeping_layers, before) << "more memory, fewer layers";
+      before = choice.keeping_layers;
+    }
+    EXPECT_EQ(before, shape.model.layers);
+  }
+}
+
+TEST(ChooseRecompute, one_byte_decides_over_a_layer) {
+  const MemoryShape shape = deep_shape(12);
+  const std::vector<int64_t> of_layers = forecasts(shape);
+  // The last layer's o is there at the fullest moment in any case.
+  for (int64_t keeping = 2; keeping <= 12; ++keeping) {
+    const int64_t threshold = of_layers[static_cast<size_t>(keeping)];
+    ASSERT_GT(threshold, of_layers[static_cast<size_t>(keeping) - 1]);
+    EXPECT_EQ(choose_recompute(shape, threshold).keeping_layers, keeping);
+    EXPECT_EQ(choose_recompute(shape, threshold - 1).keeping_layers, keeping - 1);
+  }
+}
+
+// A layer that runs again with its attention kept keeps less: all layers may fit where half of them do not.
+TEST(ChooseRecompute, finds_all_layers_where_fewer_need_more) {
+  const MemoryShape shape = shapes()[5].second;
+  const std::vector<int64_t> of_layers = forecasts(shape);
+  ASSERT_GT(of_layers[5], of_layers[10]);
+  EXPECT_EQ(choose_recompute(shape, of_layers[10]).keeping_layers, 10);
+}
+
+TEST(ChooseRecompute, is_a_plan_with_exactly_so_many_layers) {
+  for (int64_t layers = 1; layers <= 128; ++layers)
+    for (int64_t keeping = 0; keeping <= layers; ++keeping) {
+      const RecomputeChoice choice{keeping, layers, 0, 0};
+      const RecomputePlan plan = make_recompute_plan(choice.policy(), 1, choice.keep_fraction(), layers);
+      int64_t kept = 0;
+      for (int64_t layer = 0; layer < layers; ++layer) {
+        const SavedSlots slots = plan.kept_by_forward(layer);
+        kept += slots[kO] ? 1 : 0;
+        EXPECT_EQ(slots[kO], layer >= layers - keeping);
+      }
+      ASSERT_EQ(kept, keeping) << "of " << layers;
+    }
+}
+
+TEST(RecomputeOptions, a_fraction_or_a_budget_beside_the_wrong_policy_is_refused_with_what_would_work) {
+  EXPECT_THAT(testing::message_of<ConfigError>([] { check_recompute(Recompute::automatic, 1, 0.5); }),
+              AllOf(HasSubstr("--keep_fraction 0.5"), HasSubstr("--recompute keep_attention with it")));
+  EXPECT_NO_THROW(check_recompute(Recompute::automatic, 2, 1));
+  EXPECT_THROW(make_recompute_plan(Recompute::automatic, 1, 1, 4), InternalError);
+}
+
+// A model of four layers whose attention outputs are a good part of a step.
+Json four_layers() {
+  Json config = testing::tiny_llama_config(4, 2);
+  config.update({{"hidden_size", 128},
+                 {"head_dim", 64},
+                 {"intermediate_size", 320},
+                 {"num_hidden_layers", 4},
+                 {"vocab_size", 500},
+                 {"max_position_embeddings", 4096}});
+  return config;
+}
+
+class Auto : public ::testing::Test {
+ protected:
+  static constexpr int64_t kSamples = 1, kTokens = 2048;
+
+  static void SetUpTestSuite() { install_cpu_caching_allocator(); }
+  Auto() { testing::write_tiny_model(folder_.path(), four_layers()); }
+
+  static EngineOptions options_of(int ranks) {
+    EngineOptions options;
+    options.ulysses = ranks;
+    options.tile_tokens = 128;
+    options.logits_tile_tokens = 64;
+    options.planned_batch = {kSamples, kTokens};
+    return options;
+  }
+  // Runs `body` on every rank's engine; `change` may differ between ranks.
+  void on_engines(int ranks, const std::function<void(EngineOptions&, int rank)>& change,
+                  const std::function<void(Engine&, int rank)>& body) const {
+    run_ranks_as_threads(ranks, [&](World& world) {
+      EngineOptions options = options_of(ranks);
+      change(options, world.rank());
+      const auto engine = assemble(world, folder_.path(), options);
+      body(*engine, world.rank());
+    });
+  }
+  // Each rank's forecasts with attention kept on 0, 1, ... 4 layers.
+  std::vector<std::vector<int64_t>> forecasts_of(int ranks) const {
+    std::vector<std::vector<int64_t>> of_ranks(static_cast<size_t>(ranks));
+    on_engines(
+        ranks, [](EngineOptions& options, int) { options.recompute = Recompute::full; },
+        [&](Engine& engine, int rank) {
+          of_ranks[static_cast<size_t>(rank)] = forecasts(engine.memory_shape(kSamples, kTokens));
+        });
+    return of_ranks;
+  }
+  static TokenBatch batch_of(Engine& engine, uint64_t step) {
+    return testing::slice_of_batch(kSamples, kTokens, 500, step, engine.mesh().ulysses->size(),
+                                   engine.mesh().ulysses->rank());
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Auto, ranks_with_different_room_do_what_the_least_of_them_can) {
+  const auto of_ranks = forecasts_of(2);
+  for (const int tight : {0, 1}) {
+    std::mutex mutex;
+    std::set<std::string> descriptions;
+    on_engines(
+        2,
+        [&](EngineOptions& options, int rank) {
+          const auto& mine = of_ranks[static_cast<size_t>(rank)];
+          options.memory_budget_bytes = rank == tight ? mine[2] : 2 * mine[4];
+        },
+        [&](Engine& engine, int) {
+          EXPECT_EQ(engine.options().recompute, Recompute::keep_attention);
+          EXPECT_EQ(engine.options().keep_fraction, 0.5);
+          ASSERT_TRUE(engine.recompute_choice().has_value());
+          EXPECT_EQ(engine.recompute_choice()->keeping_layers, 2);
+          EXPECT_EQ(engine.recompute_choice()->budget_bytes, of_ranks[static_cast<size_t>(tight)][2]);
+          EXPECT_EQ(engine.memory_shape(1, 1).recompute.first_layer_of_policy(), 2);
+          const std::lock_guard lock(mutex);
+          descriptions.insert(engine.description());
+        });
+    ASSERT_EQ(descriptions.size(), 1U);
+    EXPECT_THAT(*descriptions.begin(), HasSubstr("recompute keep_attention on 2 of 4 layers, chosen: "));
+  }
+}
+
+TEST_F(Auto, a_middle_budget_keeps_the_bytes_that_were_forecast_and_the_bits_of_full) {
+  const std::vector<int64_t> of_layers = forecasts_of(1)[0];
+  struct Run {
+    std::vector<double> losses;
+    std::vector<at::Tensor> units;
+    MemoryState state;
+    MemoryForecast forecast;
+  };
+  const auto train = [&](const std::function<void(EngineOptions&)>& change) {
+    Run run;
+    on_engines(
+        1, [&](EngineOptions& options, int) { change(options); },
+        [&](Engine& engine, int) {
+          for (uint64_t step = 0; step < 2; ++step)
+            run.losses.push_back(engine.train_step({batch_of(engine, step)}, 1e-3).loss);
+          run.state = engine.memory_account()->state();
+          run.forecast = memory_forecast(engine.memory_shape(kSamples, kTokens));
+          for (size_t unit = 0; unit < engine.layout().units.size(); ++unit)
+            run.units.push_back(engine.unit_values(static_cast<int>(unit)).clone());
+        });
+    return run;
+  };
+  const int64_t budget = (of_layers[2] + of_layers[3]) / 2;
+  const Run middle = train([&](EngineOptions& o) { o.memory_budget_bytes = budget; });
+  const Run full = train([](EngineOptions& o) { o.recompute = Recompute::full; });
+
+  constexpr MemoryCategory kActivations = MemoryCategory::activations;
+  const auto measured = static_cast<double>(middle.state.peak[kActivations]);
+  const auto expected = static_cast<double>(middle.forecast.peak[kActivations]);
+  EXPECT_NEAR(measured, expected, 0.02 * expected);
+  EXPECT_EQ(middle.forecast.peak_total_bytes, of_layers[2]);
+  EXPECT_LE(middle.state.peak_total_bytes, budget);
+  // Two layers' o of [2048, 4, 64] and lse of [4, 2048] beside what full keeps.
+  const int64_t two_layers = 2 * (2048 * 4 * 64 * 4 + 4 * 2048 * 4);
+  EXPECT_NEAR(static_cast<double>(middle.state.peak[kActivations] - full.state.peak[kActivations]),
+              static_cast<double>(two_layers), 0.02 * static_cast<double>(two_layers));
+
+  EXPECT_EQ(middle.losses, full.losses);
+  ASSERT_EQ(middle.units.size(), full.units.size());
+  for (size_t unit = 0; unit < full.units.size(); ++unit)
+    EXPECT_TRUE(at::equal(middle.units[unit], full.units[unit])) << "unit " << unit;
+}
+
+TEST_F(Auto, keeps_attention_everywhere_where_this_machine_has_the_room) {
+  on_engines(
+      2, [](EngineOptions&, int) {},
+      [](Engine& engine, int) {
+        ASSERT_TRUE(engine.recompute_choice().has_value());
+        EXPECT_TRUE(engine.recompute_choice()->fits());
+        EXPECT_GT(engine.recompute_choice()->budget_bytes, engine.recompute_choice()->expected_bytes);
+        EXPECT_EQ(engine.options().recompute, Recompute::keep_attention);
+        EXPECT_EQ(engine.options().keep_fraction, 1);
+        EXPECT_THAT(engine.description(), HasSubstr("recompute keep_attention, chosen: "));
+        EXPECT_THAT(shortage_warning(*engine.recompute_choice(), engine.memory_shape(kSamples, kTokens)),
+                    IsEmpty());
+      });
+}
+
+TEST_F(Auto, says_what_would_help_where_not_even_full_fits) {
+  on_engines(
+      1, [](EngineOptions& options, int) { options.memory_budget_bytes = int64_t{1} << 20; },
+      [](Engine& engine, int) {
+        EXPECT_EQ(engine.options().recompute, Recompute::full);
+        ASSERT_TRUE(engine.recompute_choice().has_value());
+        EXPECT_FALSE(engine.recompute_choice()->fits());
+        EXPECT_THAT(engine.description(),
+                    AllOf(HasSubstr("recompute full, chosen, though the formulas expect "),
+                          HasSubstr(" of 1.0 MiB")));
+        EXPECT_THAT(shortage_warning(*engine.recompute_choice(), engine.memory_shape(kSamples, kTokens)),
+                    AllOf(HasSubstr("even with --recompute full"), HasSubstr("--zero 1"),
+                          HasSubstr("--max_seq_length 1024 (saves about ")));
+        // It is a warning: what the formulas say does not stop a step.
+        EXPECT_GT(engine.train_step({batch_of(engine, 0)}, 1e-3).loss, 0);
+      });
+}
+
+TEST_F(Auto, chooses_nothing_without_a_batch_for_an_evaluation_or_beside_another_policy) {
+  const auto expect = [&](const std::function<void(EngineOptions&)>& change, Recompute policy) {
+    on_engines(
+        1, [&](EngineOptions& options, int) { change(options); },
+        [&](Engine& engine, int) {
+          EXPECT_FALSE(engine.recompute_choice().has_value());
+          EXPECT_EQ(engine.options().recompute, policy);
+          EXPECT_EQ(engine.options().keep_fraction, 1);
+          EXPECT_THAT(engine.description(), Not(HasSubstr("chosen")));
+        });
+  };
+  expect([](EngineOptions& o) { o.planned_batch = {}; }, Recompute::keep_attention);
+  expect([](EngineOptions& o) { o.planned_batch.tokens = 0; }, Recompute::keep_attention);
+  expect([](EngineOptions& o) { o.purpose = Purpose::evaluation; }, Recompute::full);
+  expect([](EngineOptions& o) { o.recompute = Recompute::none; }, Recompute::none);
+  // Fewer tokens than ranks: the batch itself is refused.
+  on_engines(
+      2, [](EngineOptions& o, int) { o.planned_batch.tokens = 1; },
+      [](Engine& engine, int) { EXPECT_FALSE(engine.recompute_choice().has_value()); });
+}
+
+TEST_F(Auto, a_budget_that_nothing_would_plan_with_is_refused) {
+  const auto refusal = [&](const std::function<void(EngineOptions&)>& change) {
+    return testing::message_of<ConfigError>([&] {
+      on_engines(
+          1, [&](EngineOptions& options, int) { change(options); }, [](Engine&, int) {});
+    });
+  };
+  EXPECT_THAT(refusal([](EngineOptions& o) {
+                o.recompute = Recompute::full;
+                o.memory_budget_bytes = 1 << 30;
+              }),
+              AllOf(HasSubstr("--memory_budget"), HasSubstr("--recompute is full")));
+  EXPECT_THAT(refusal([](EngineOptions& o) {
+                o.purpose = Purpose::evaluation;
+                o.memory_budget_bytes = 1 << 30;
+              }),
+              AllOf(HasSubstr("--memory_budget"), HasSubstr("evaluation")));
+  EXPECT_THAT(refusal([](EngineOptions& o) { o.memory_budget_bytes = -1; }), HasSubstr("0 or more"));
+  EXPECT_THROW(refusal([](EngineOptions& o) {
+                 o.planned_batch = {};
+                 o.memory_budget_bytes = 1 << 30;
+               }),
+               InternalError);
+}
+
+}  // namespace
+}  // namespace trireme

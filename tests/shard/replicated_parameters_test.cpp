@@ -1,0 +1,78 @@
+// Values whole on every rank whose masters are sharded: a step changes a rank's own share and talks to no other rank;
+// the ranks trade the new values when a unit is next used, once.
+#include <gtest/gtest.h>
+
+#include "trireme/comm/mesh.h"
+#include "trireme/comm/thread_world.h"
+#include "trireme/shard/parameter_store.h"
+#include "trireme/shard/unit_shares.h"
+
+namespace trireme {
+namespace {
+
+constexpr int64_t kElements = 80;  // of 2 ranks 48 and 32, of 3 ranks 32, 32 and 16
+
+int64_t gathers(const Group& group) {
+  const auto found = group.traffic().find("all_gather");
+  return found == group.traffic().end() ? 0 : found->second.calls;
+}
+
+bool all_equal(const at::Tensor& values, const at::Tensor& expected) {
+  return at::equal(values.to(at::kFloat), expected);
+}
+
+// `rank` adds this to its masters.
+double added(int rank) {
+  return 0.5 * (rank + 1);
+}
+
+TEST(ReplicatedParameters, new_values_are_traded_at_the_next_use_and_not_before_or_again) {
+  for (const int ranks : {2, 3})
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      SCOPED_TRACE(::testing::Message() << ranks << " ranks, " << dtype);
+      run_ranks_as_threads(ranks, [&](World& world) {
+        const at::NoGradGuard no_autograd;
+        const Mesh mesh = make_mesh(world, {.ulysses = ranks});
+        Group& group = *mesh.all;
+        const auto store = make_replicated_parameters({{"used", kElements, {}}, {"other", 16, {}}}, group,
+                                                      true, {.compute_dtype = dtype});
+        // Small whole numbers and halves, which both dtypes hold.
+        at::Tensor expected = at::arange(kElements, at::kFloat);
+        store->set(0, expected);
+        store->set(1, at::ones({16}));
+        group.reset_traffic();
+        const auto step = [&] {
+          store->open_master(0).add_(added(group.rank()));
+          store->close_master(0);
+          for (int rank = 0; rank < ranks; ++rank) {
+            const UnitShare share = share_of(kElements, ranks, rank);
+            expected.narrow(0, share.begin, share.elements).add_(added(rank));
+          }
+        };
+        step();
+        EXPECT_EQ(gathers(group), 0);
+        EXPECT_TRUE(all_equal(store->gather(1), at::ones({16})));
+        EXPECT_EQ(gathers(group), 0) << "the other unit was not stepped";
+        EXPECT_TRUE(all_equal(store->gather(0), expected));
+        EXPECT_EQ(gathers(group), 1);
+        EXPECT_TRUE(all_equal(store->gather(0), expected));
+        EXPECT_EQ(gathers(group), 1);
+
+        step();
+        step();
+        EXPECT_TRUE(all_equal(store->whole_master(0), expected));
+        EXPECT_TRUE(all_equal(store->gather(0), expected));
+        // Masters beside the values are put together by themselves.
+        EXPECT_EQ(gathers(group), dtype == at::kFloat ? 2 : 3);
+
+        step();
+        group.reset_traffic();
+        store->set(0, expected.mul_(0.5));
+        EXPECT_TRUE(all_equal(store->gather(0), expected));
+        EXPECT_EQ(gathers(group), 0) << "what was set is whole";
+      });
+    }
+}
+
+}  // namespace
+}  // namespace trireme

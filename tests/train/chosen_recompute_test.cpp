@@ -1,0 +1,125 @@
+// --recompute auto in a training run: what is told, what is recorded, and that machines with other memory go on bitwise.
+#include <atomic>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/thread_world.h"
+#include "trireme/engine/assemble.h"
+#include "trireme/train/run_directory.h"
+
+#include "tests/support/error_message.h"
+#include "tests/train/tiny_run.h"
+
+namespace trireme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::tensors_of;
+using testing::TinyRun;
+
+// What the formulas expect of a step with the longest stage of TinyRun, with attention kept on 0, 1 and 2 layers.
+std::vector<int64_t> expected_bytes(const TrainOptions& options) {
+  std::vector<int64_t> of_layers;
+  run_ranks_as_threads(1, [&](World& world) {
+    const auto engine = assemble(world, options.model_dir, options.engine);
+    MemoryShape shape = engine->memory_shape(options.per_device_train_batch_size, 32);
+    for (const auto& [policy, fraction] : {std::pair(Recompute::full, 1.0),
+                                           {Recompute::keep_attention, 0.5},
+                                           {Recompute::keep_attention, 1.0}}) {
+      shape.recompute = make_recompute_plan(policy, 1, fraction, 2);
+      of_layers.push_back(memory_forecast(shape).peak_total_bytes);
+    }
+  });
+  return of_layers;
+}
+
+struct Told {
+  std::string text;
+  TrainOutcome outcome;
+};
+
+Told train_and_listen(const TrainOptions& options, int64_t stop_after = 0) {
+  Told told;
+  std::ostringstream out;
+  std::atomic<bool> stop{false};
+  run_ranks_as_threads(1, [&](World& world) {
+    TrainHooks hooks;
+    hooks.out = &out;
+    hooks.stop_requested = &stop;
+    hooks.on_step = [&](const StepRecord& record) { stop = record.step == stop_after; };
+    told.outcome = train(world, options, hooks);
+  });
+  told.text = out.str();
+  return told;
+}
+
+TEST(ChosenRecompute, plans_with_the_longest_stage_and_is_told_and_recorded_as_asked) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.memory_report = true;
+  const auto of_layers = expected_bytes(options);
+  ASSERT_LT(of_layers[1], of_layers[2]);
+  options.engine.memory_budget_bytes = of_layers[2] - 1;
+  const Told told = train_and_listen(options);
+  EXPECT_THAT(told.text, AllOf(HasSubstr("recompute keep_attention on 1 of 2 layers, chosen: "),
+                               HasSubstr("at length 16, recompute keep_attention on 1 of 2 layers\n"),
+                               Not(HasSubstr("warning"))));
+  const Json config = Json::parse(std::ifstream(RunDirectory(options.output_dir).config()));
+  EXPECT_EQ(config.at("recompute"), "auto");
+  EXPECT_EQ(config.at("memory_budget"), of_layers[2] - 1);
+  EXPECT_EQ(config.at("keep_fraction"), 1);
+}
+
+TEST(ChosenRecompute, resumes_bitwise_with_more_or_less_memory) {
+  const TinyRun run(170);
+  const auto of_layers = expected_bytes(run.options("none"));
+  TrainOptions whole = run.options("whole");
+  whole.engine.recompute = Recompute::full;
+  const auto expected = tensors_of(train_and_listen(whole).outcome.checkpoint);
+  TrainOptions options = run.options("moved");
+  options.engine.memory_budget_bytes = of_layers[2];
+  EXPECT_THAT(train_and_listen(options, 3).text, HasSubstr("recompute keep_attention, chosen: "));
+  options.resume_from_checkpoint = "true";
+  options.engine.memory_budget_bytes = of_layers[1];
+  EXPECT_THAT(train_and_listen(options, 6).text,
+              AllOf(HasSubstr("keep_attention on 1 of 2 layers"), HasSubstr("resumed at step 3"),
+                    Not(HasSubstr("changed option"))));
+  options.engine.memory_budget_bytes = of_layers[0] - 1;
+  const Told last = train_and_listen(options);
+  EXPECT_THAT(last.text, HasSubstr("recompute full, chosen"));
+  EXPECT_EQ(last.outcome.steps, 9);
+  EXPECT_EQ(tensors_of(last.outcome.checkpoint), expected);
+}
+
+TEST(ChosenRecompute, warns_once_with_what_would_help_where_nothing_fits_and_trains) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.engine.memory_budget_bytes = 1000;
+  const Told told = train_and_listen(options);
+  EXPECT_EQ(told.outcome.steps, 9);
+  const std::string warning = "warning: by the memory formulas a rank comes to ";
+  const size_t first = told.text.find(warning);
+  ASSERT_NE(first, std::string::npos) << told.text;
+  EXPECT_EQ(told.text.find(warning, first + 1), std::string::npos);
+  EXPECT_THAT(told.text.substr(first),
+              AllOf(HasSubstr("1000 B can be planned with"), HasSubstr("(saves about ")));
+}
+
+TEST(ChosenRecompute, a_fraction_beside_auto_is_refused_before_an_earlier_run_is_touched) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.engine.keep_fraction = 0.5;
+  EXPECT_THAT(testing::message_of<ConfigError>([&] { train_and_listen(options); }),
+              HasSubstr("--recompute keep_attention with it"));
+  EXPECT_FALSE(std::filesystem::exists(options.output_dir));
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,33 @@
+#include "trireme/device/memory_budget.h"
+
+#include <algorithm>
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include "trireme/base/error.h"
+#include "trireme/device/host_memory_limit.h"
+
+namespace trireme {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+// Code that is read in, stacks of threads, buffers of oneDNN, MKL and Gloo.
+constexpr int64_t kOutsideOnHost_bytes = 256 * kMiB;
+// NCCL's channels and cuBLAS's workspaces.
+constexpr int64_t kOutsideOnGpu_bytes = 1024 * kMiB;
+
+}  // namespace
+
+int64_t device_memory_left_bytes(at::Device device) {
+  if (device.is_cpu()) return host_memory_left_bytes();
+  return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
+}
+
+int64_t memory_budget_bytes(at::Device device, int64_t left_bytes, int ranks) {
+  TRIREME_ASSERT(ranks >= 1, "got ", ranks);
+  const int64_t share = left_bytes / ranks;
+  return std::max<int64_t>(
+      0, share - share / 10 - (device.is_cpu() ? kOutsideOnHost_bytes : kOutsideOnGpu_bytes));
+}
+
+}  // namespace trireme

@@ -1,0 +1,105 @@
+#include "trireme/engine/deferred_updates.h"
+
+#include <utility>
+
+#include <ATen/Parallel.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace trireme {
+
+DeferredUpdates::DeferredUpdates(const RankMemory& memory, at::Device device, size_t units)
+    : memory_(memory), device_(device), pending_(units) {
+  if (!device.is_cpu())
+    stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, false);
+  worker_ = std::jthread([this](const std::stop_token& stop) { serve(stop); });
+}
+
+void DeferredUpdates::throw_failure() const {
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void DeferredUpdates::submit(int unit, Job job) {
+  Task task{unit, std::move(job), at::get_num_threads(), {}};
+  if (stream_) {
+    task.submitted.emplace(device_.type());
+    task.submitted->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    throw_failure();
+    ++pending_.at(static_cast<size_t>(unit));
+    ++all_pending_;
+    queue_.push_back(std::move(task));
+  }
+  submitted_.notify_one();
+}
+
+void DeferredUpdates::wait(int unit) {
+  std::unique_lock lock(mutex_);
+  const int64_t& jobs = pending_.at(static_cast<size_t>(unit));
+  finished_.wait(lock, [&] { return jobs == 0; });
+  throw_failure();
+}
+
+void DeferredUpdates::wait_all() {
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, [this] { return all_pending_ == 0; });
+  throw_failure();
+}
+
+bool DeferredUpdates::pending(int unit) const {
+  const std::lock_guard lock(mutex_);
+  return pending_.at(static_cast<size_t>(unit)) > 0;
+}
+
+std::exception_ptr DeferredUpdates::run(Task& task) {
+  try {
+    if (at::get_num_threads() != task.threads) at::set_num_threads(task.threads);
+    if (!stream_) {
+      task.job();
+    } else {
+      const c10::StreamGuard guard(*stream_);
+      task.submitted->block(*stream_);
+      task.job();
+      stream_->synchronize();
+    }
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+void DeferredUpdates::serve(const std::stop_token& stop) {
+  const at::NoGradGuard no_autograd;
+  const RankMemoryScope counted(memory_);
+  while (true) {
+    Task task;
+    {
+      std::unique_lock lock(mutex_);
+      submitted_.wait(lock, stop, [this] { return !queue_.empty(); });
+      if (stop.stop_requested()) return;
+      task = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    const std::exception_ptr failure = run(task);
+    // Whoever waits may count on the room that its tensors took.
+    task.job = nullptr;
+    std::deque<Task> dropped;
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure) {
+        failure_ = failure;
+        dropped.swap(queue_);
+        pending_.assign(pending_.size(), 0);
+        all_pending_ = 0;
+      } else {
+        --pending_[static_cast<size_t>(task.unit)];
+        --all_pending_;
+      }
+    }
+    finished_.notify_all();
+  }
+}
+
+}  // namespace trireme

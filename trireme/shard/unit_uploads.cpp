@@ -1,0 +1,44 @@
+#include "trireme/shard/unit_uploads.h"
+
+#include <exception>
+#include <utility>
+
+#include "trireme/device/memory_account.h"
+
+namespace trireme {
+
+UnitUploads::UnitUploads(size_t units, at::Device device, std::unique_ptr<CopyStream> copies)
+    : device_(device), copies_(std::move(copies)), uploads_(units) {}
+
+UnitUploads::~UnitUploads() {
+  try {
+    for (const Upload& upload : uploads_) CopyStream::host_waits(upload.copied);
+  } catch (const std::exception&) {
+    // The device is lost; the error that told so is the one to see.
+  }
+}
+
+void UnitUploads::begin(int unit, const at::Tensor& host) {
+  Upload& upload = uploads_.at(static_cast<size_t>(unit));
+  if (upload.values.defined()) return;
+  const MemoryScope scope(MemoryCategory::parameters);
+  upload.values = at::empty(host.sizes(), host.options().device(device_));
+  // That memory may be in use by work that the computation's stream has not come to yet.
+  copies_->wait_for_compute();
+  copies_->copy(upload.values, host);
+  upload.copied = copies_->mark();
+}
+
+at::Tensor UnitUploads::finish(int unit, const at::Tensor& host) {
+  begin(unit, host);
+  Upload upload = std::exchange(uploads_[static_cast<size_t>(unit)], {});
+  copies_->compute_waits(upload.copied);
+  return upload.values;
+}
+
+void UnitUploads::drop(int unit) {
+  const Upload upload = std::exchange(uploads_.at(static_cast<size_t>(unit)), {});
+  CopyStream::host_waits(upload.copied);
+}
+
+}  // namespace trireme

@@ -1,0 +1,129 @@
+#include "trireme/train/tensorboard_events.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <system_error>
+#include <unistd.h>
+
+#include "trireme/base/error.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+double unix_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
+  return name.data();
+}
+
+// Now, or a second behind the last file there: a process may follow within a second, or on a machine whose clock is
+// late.
+int64_t file_seconds(const fs::path& folder) {
+  auto seconds = static_cast<int64_t>(unix_seconds());
+  const size_t prefix = std::strlen(kEventFilePrefix);
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kEventFilePrefix)) continue;
+    int64_t earlier = 0;
+    std::from_chars(name.data() + prefix, name.data() + name.size(), earlier);
+    seconds = std::max(seconds, earlier + 1);
+  }
+  return seconds;
+}
+
+std::string file_name(const fs::path& folder) {
+  std::array<char, 32> seconds{};  // of equal width: names are sorted as text
+  std::snprintf(seconds.data(), seconds.size(), "%010lld", static_cast<long long>(file_seconds(folder)));
+  return cat(kEventFilePrefix, seconds.data(), ".", host_name(), ".", ::getpid(), ".0");
+}
+
+double number_of(const Json& value) {
+  return value.is_boolean() ? (value.get<bool>() ? 1.0 : 0.0) : value.get<double>();
+}
+
+}  // namespace
+
+std::vector<EventScalar> event_scalars(const Json& record) {
+  const std::string prefix = "eval_";
+  const std::string group = record.contains("eval_loss") ? "eval/" : "train/";
+  std::vector<EventScalar> scalars;
+  for (const auto& [name, value] : record.items()) {
+    if (name == "step") continue;
+    if (value.is_number() || value.is_boolean()) {
+      scalars.push_back(
+          {group + (name.starts_with(prefix) ? name.substr(prefix.size()) : name), number_of(value)});
+    } else if (name == "memory") {
+      for (const auto& [category, bytes] : value.items())
+        scalars.push_back({"memory/" + category, bytes.get<double>()});
+    } else if (name == "by_position") {
+      for (const Json& bucket : value)
+        if (bucket.at("target_tokens").get<int64_t>() > 0)
+          scalars.push_back({cat("eval_loss_by_position/", bucket.at("begin").get<int64_t>(), "-",
+                                 bucket.at("end").get<int64_t>() - 1),
+                             bucket.at("loss").get<double>()});
+    }
+  }
+  return scalars;
+}
+
+TensorBoardEvents::~TensorBoardEvents() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+std::string TensorBoardEvents::write(const Json& record) {
+  if (descriptor_ < 0)
+    if (std::string problem = open(); !problem.empty()) return problem;
+  return append(
+      event_record(scalars_event(unix_seconds(), record.at("step").get<int64_t>(), event_scalars(record))));
+}
+
+std::string TensorBoardEvents::open() {
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  if (error) return error.message();
+  const fs::path file = folder_ / file_name(folder_);
+  descriptor_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) return std::strerror(errno);
+  const double now = unix_seconds();
+  bytes_ = 0;
+  std::string problem =
+      append(event_record(file_version_event(now)) + event_record(session_start_event(now, first_step_)));
+  if (!problem.empty()) {
+    fs::remove(file, error);
+    ::close(descriptor_);
+    descriptor_ = -1;
+  }
+  return problem;
+}
+
+std::string TensorBoardEvents::append(const std::string& bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t wrote = ::pwrite(descriptor_, bytes.data() + done, bytes.size() - done,
+                                   static_cast<off_t>(bytes_ + static_cast<int64_t>(done)));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) {
+      std::string problem = std::strerror(wrote < 0 ? errno : ENOSPC);
+      // No reader gets past a record that is cut off.
+      [[maybe_unused]] const int cut = ::ftruncate(descriptor_, static_cast<off_t>(bytes_));
+      return problem;
+    }
+    done += static_cast<size_t>(wrote);
+  }
+  bytes_ += static_cast<int64_t>(bytes.size());
+  return {};
+}
+
+}  // namespace trireme

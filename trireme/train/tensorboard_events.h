@@ -1,0 +1,50 @@
+// A run's numbers as TensorBoard reads them, beside metrics.jsonl.
+//
+//   record of metrics.jsonl -> event_scalars -> one event -> FOLDER/events.out.tfevents.SECONDS.HOST.PROCESS.0
+//
+// Readers take a folder's files in the order of their names. A process that goes on with a run begins a file that
+// sorts behind the earlier ones, and begins it with the order to drop the points, of steps that it will take again,
+// that the process before it had written.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "trireme/base/json.h"
+#include "trireme/train/tensorboard_record.h"
+
+namespace trireme {
+
+// How the names of event files begin.
+inline constexpr const char* kEventFilePrefix = "events.out.tfevents.";
+
+// Every number of a record, but its step: train/NAME and memory/CATEGORY of a training step; eval/NAME and
+// eval_loss_by_position/FIRST-LAST of an evaluation, without buckets in which nothing was scored.
+std::vector<EventScalar> event_scalars(const Json& record);
+
+class TensorBoardEvents {
+ public:
+  // For records of steps from `first_step` on. The folder and the file are made with the first one.
+  TensorBoardEvents(std::filesystem::path folder, int64_t first_step)
+      : folder_(std::move(folder)), first_step_(first_step) {}
+  ~TensorBoardEvents();
+  TensorBoardEvents(const TensorBoardEvents&) = delete;
+  TensorBoardEvents& operator=(const TensorBoardEvents&) = delete;
+
+  // Hands the record's event to the system at once. Returns an empty text, or why it could not: the record is then
+  // left out, the file holds whole records still, and the next call tries anew.
+  std::string write(const Json& record);
+
+ private:
+  std::string open();
+  std::string append(const std::string& bytes);
+
+  const std::filesystem::path folder_;
+  const int64_t first_step_;
+  int descriptor_ = -1;
+  int64_t bytes_ = 0;  // of whole records in the file
+};
+
+}  // namespace trireme
