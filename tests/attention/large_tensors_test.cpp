@@ -1,5 +1,5 @@
 // Exchanges and the CPU kernel on tensors of more than 2^31 elements: what lies beyond is what it is in a tensor that
-// holds nothing else. About 13 GiB of memory, and two minutes on two cores.
+// holds nothing else. About 13 GiB of memory, and two to three minutes on two cores.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

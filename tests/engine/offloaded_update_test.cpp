@@ -104,7 +104,8 @@ class OffloadedUpdate : public ::testing::Test {
   Outcome expect_same(const std::filesystem::path& model, const EngineOptions& plain, EngineOptions offloaded,
                       int ranks) {
     if (uses_disk(offloaded.offload)) offloaded.offload.folder = disk_.path();
-    const Outcome expected = train(model, plain, ranks), got = train(model, offloaded, ranks);
+    const Outcome expected = train(model, plain, ranks);
+    Outcome got = train(model, offloaded, ranks);
     EXPECT_EQ(got.numbers, expected.numbers);
     expect_equal(got.first, expected.first, "right after the first step");
     expect_equal(got.last, expected.last, "after the last step");

@@ -32,7 +32,7 @@ class Gpu {
   explicit Gpu(unsigned seed) : streams(seed), random_(seed + 1) {}
 
   at::Tensor filled(int64_t value) {
-    const at::Tensor tensor = at::empty({kElements}, at::kLong);
+    at::Tensor tensor = at::empty({kElements}, at::kLong);
     streams.compute(
         [data = tensor.mutable_data_ptr<int64_t>(), value] { std::fill_n(data, kElements, value); });
     return tensor;

@@ -27,6 +27,7 @@ class UnitUploadsTest : public ::testing::Test {
 
 TEST_F(UnitUploadsTest, come_whole_and_as_they_are_after_their_last_update_in_every_order_of_the_streams) {
   std::vector<at::Tensor> host;
+  host.reserve(kUnits);
   for (int unit = 0; unit < kUnits; ++unit) host.push_back(at::full({kElements}, unit, at::kLong));
   for (unsigned seed = 0; seed < 40; ++seed) {
     SimulatedStreams streams(seed);

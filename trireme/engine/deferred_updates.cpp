@@ -60,7 +60,8 @@ std::exception_ptr DeferredUpdates::run(Task& task) {
       task.job();
     } else {
       const c10::StreamGuard guard(*stream_);
-      task.submitted->block(*stream_);
+      // By this thread, not by the stream alone: the host may write what copies to the device still read.
+      task.submitted->synchronize();
       task.job();
       stream_->synchronize();
     }

@@ -31,8 +31,8 @@ namespace trireme {
 // the order.
 //
 // A job runs without autograd, with as many threads as its submitter has, counted in the rank's account. On a
-// GPU it runs on a stream of its own, behind what the submitter's stream had been given, and is done when that
-// stream has done its work.
+// GPU it runs on a stream of its own, when the work that the submitter's stream had been given is done, and is done
+// when its own stream has done its work.
 //
 // When a job throws, those after it are dropped, and every submit and wait from then on throws its exception:
 // the parameters are of no step any more.

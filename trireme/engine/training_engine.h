@@ -6,7 +6,8 @@
 //   on the host, or on a disk    a worker steps them in the same order (deferred_updates.h), while the next step's
 //                                forward goes on (with update_in_backward: the backward of the layers below)
 //
-// What is decided about a step (clipping, the loss scale, refusing it) is decided before its first unit is stepped.
+// What is decided about a step (clipping, the loss scale, refusing it) is decided before its first unit is stepped;
+// update_in_backward has neither of the former, and refuses when units are stepped already.
 #pragma once
 
 #include <memory>

@@ -59,7 +59,7 @@ class GradientsSummedAtClose final : public GradientStore {
     return sum;
   }
   at::Tensor whole(int unit) override {
-    const at::Tensor sum = summed(unit);
+    at::Tensor sum = summed(unit);
     if (!shard_) return sum;
     return all_gather(group_, sum.to(settings_.device).contiguous(),
                       share_sizes(unit_elements_[static_cast<size_t>(unit)], group_.size()));
