@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -15,31 +14,28 @@
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/memory_account.h"
 
+#include "tests/support/temporary_folder.h"
+
 namespace trireme {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::TemporaryFolder;
 namespace fs = std::filesystem;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
 // A machine made of files.
-class Machine : public testing::Test {
+class Machine : public ::testing::Test {
  protected:
   Machine() {
-    std::string name = (fs::temp_directory_path() / "trireme-limit-XXXXXX").string();
-    root_ = mkdtemp(name.data());
     write("proc/meminfo",
           "MemTotal:       1048576 kB\nMemFree:         1000 kB\nMemAvailable:    716800 kB\n");
   }
-  ~Machine() override { fs::remove_all(root_); }
-  void write(const fs::path& file, const std::string& text) const {
-    fs::create_directories((root_ / file).parent_path());
-    std::ofstream(root_ / file) << text;
-  }
-  int64_t limit_bytes() const { return host_memory_limit_bytes_under(root_); }
-  int64_t left_bytes() const { return host_memory_left_bytes_under(root_); }
-  fs::path root_;
+  void write(const fs::path& file, const std::string& text) const { root_.write(file, text); }
+  int64_t limit_bytes() const { return host_memory_limit_bytes_under(root_.path()); }
+  int64_t left_bytes() const { return host_memory_left_bytes_under(root_.path()); }
+  const TemporaryFolder root_;
 };
 
 TEST_F(Machine, without_control_groups_is_its_memory) {
@@ -119,7 +115,7 @@ TEST(HostMemoryLimitDeathTest, is_of_this_machine_and_follows_resource_limits) {
         setrlimit(RLIMIT_DATA, &limit);
         std::_Exit(host_memory_limit_bytes() == machine / 2 ? 0 : 1);
       },
-      testing::ExitedWithCode(0), "");
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST(HostMemoryLimitDeathTest, what_is_left_follows_what_this_process_holds_of_a_resource_limit) {
@@ -135,7 +131,7 @@ TEST(HostMemoryLimitDeathTest, what_is_left_follows_what_this_process_holds_of_a
         const int64_t left = host_memory_left_bytes();
         std::_Exit(left <= 64 * kMiB && left > 56 * kMiB ? 0 : 1);
       },
-      testing::ExitedWithCode(0), "");
+      ::testing::ExitedWithCode(0), "");
 }
 
 // What a rank meets that its machine has no memory for.
@@ -164,12 +160,12 @@ void run_out_of_memory(decltype(RLIMIT_AS) resource) {
 
 TEST(HostMemoryDeathTest, an_address_space_that_is_used_up_names_the_category_and_what_would_help) {
   EXPECT_EXIT(
-      run_out_of_memory(RLIMIT_AS), testing::ExitedWithCode(0),
+      run_out_of_memory(RLIMIT_AS), ::testing::ExitedWithCode(0),
       "asked for 16.0 MiB .*more for activations.*holds activations .* MiB.*--recompute full.*late enough");
 }
 
 TEST(HostMemoryDeathTest, a_data_segment_that_is_used_up_is_the_same_error) {
-  EXPECT_EXIT(run_out_of_memory(RLIMIT_DATA), testing::ExitedWithCode(0),
+  EXPECT_EXIT(run_out_of_memory(RLIMIT_DATA), ::testing::ExitedWithCode(0),
               "asked for 16.0 MiB .*more for activations.*--offload_activations disk.*late enough");
 }
 

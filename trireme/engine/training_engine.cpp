@@ -91,6 +91,15 @@ void step_unit(EngineParts& parts, int unit, at::Tensor& gradient, double learni
   parts.parameters->close_master(unit);
 }
 
+// On the updates' thread where there is one, else here.
+void submit_or_run(EngineParts& parts, int unit, DeferredUpdates::Job step) {
+  if (parts.updates) {
+    parts.updates->submit(unit, std::move(step));
+  } else {
+    step();
+  }
+}
+
 }  // namespace
 
 void step_in_backward(EngineParts& parts, int unit, at::Tensor gradient) {
@@ -105,11 +114,7 @@ void step_in_backward(EngineParts& parts, int unit, at::Tensor gradient) {
     parts.update.gradient_squares += sum_of_squares(here);
     step_unit(parts, unit, here, parts.update.learning_rate, 1, parts.update.step);
   };
-  if (parts.updates) {
-    parts.updates->submit(unit, std::move(step));
-  } else {
-    step();
-  }
+  submit_or_run(parts, unit, std::move(step));
 }
 
 void TrainingEngine::update(double learning_rate, double gradient_factor) {
@@ -128,11 +133,7 @@ void TrainingEngine::update(double learning_rate, double gradient_factor) {
       }();
       step_unit(parts, unit, gradient, learning_rate, gradient_factor, number);
     };
-    if (parts.updates) {
-      parts.updates->submit(unit, std::move(step));
-    } else {
-      step();
-    }
+    submit_or_run(parts, unit, std::move(step));
   }
 }
 

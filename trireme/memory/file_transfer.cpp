@@ -51,9 +51,6 @@ std::string read_all(int descriptor, int64_t offset, char* data, int64_t bytes) 
 int64_t down_to_block(int64_t bytes) {
   return bytes / kFileBlock_bytes * kFileBlock_bytes;
 }
-int64_t up_to_block(int64_t bytes) {
-  return down_to_block(bytes + kFileBlock_bytes - 1);
-}
 bool at_block(const char* data) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(kFileBlock_bytes) == 0;
 }
@@ -61,7 +58,8 @@ bool at_block(const char* data) {
 // Memory at a block's address, made at its first use.
 class Bounce {
  public:
-  explicit Bounce(int64_t bytes) : bytes_(std::min(kBounceBytes, up_to_block(bytes) + kFileBlock_bytes)) {}
+  explicit Bounce(int64_t bytes)
+      : bytes_(std::min(kBounceBytes, up_to_file_block(bytes) + kFileBlock_bytes)) {}
   int64_t bytes() const { return bytes_; }
   char* data() {
     if (data_ == nullptr)
@@ -89,7 +87,7 @@ std::string write_direct(int descriptor, int64_t offset, const char* data, int64
       failed = write_all(descriptor, offset + done, data + done, count);
     } else {
       count = std::min(bounce.bytes(), bytes - done);
-      const int64_t padded = up_to_block(count);
+      const int64_t padded = up_to_file_block(count);
       std::memcpy(bounce.data(), data + done, static_cast<size_t>(count));
       std::memset(bounce.data() + count, 0, static_cast<size_t>(padded - count));
       failed = write_all(descriptor, offset + done, bounce.data(), padded);
@@ -109,7 +107,7 @@ std::string read_direct(int descriptor, int64_t offset, char* data, int64_t byte
     if (count > 0 && begin == from && at_block(data + done)) {
       failed = read_all(descriptor, from, data + done, count);
     } else {
-      const int64_t span = std::min(bounce.bytes(), up_to_block(offset + bytes) - begin);
+      const int64_t span = std::min(bounce.bytes(), up_to_file_block(offset + bytes) - begin);
       count = std::min(span - (from - begin), bytes - done);
       failed = read_all(descriptor, begin, bounce.data(), span);
       if (failed.empty())

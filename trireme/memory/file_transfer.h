@@ -13,6 +13,10 @@
 namespace trireme {
 
 inline constexpr int64_t kFileBlock_bytes = 4096;
+// The bytes of the blocks that so many bytes, from a block's begin on, take.
+constexpr int64_t up_to_file_block(int64_t bytes) {
+  return (bytes + kFileBlock_bytes - 1) / kFileBlock_bytes * kFileBlock_bytes;
+}
 
 // Thread-safe.
 class FileTransfer {

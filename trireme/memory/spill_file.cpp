@@ -28,10 +28,6 @@ namespace {
 // One prepares while the disk works for the other.
 constexpr int kThreads = 2;
 
-int64_t in_blocks(int64_t bytes) {
-  return (bytes + kFileBlock_bytes - 1) / kFileBlock_bytes * kFileBlock_bytes;
-}
-
 std::string exact(int64_t bytes) {
   return cat(format_bytes(bytes), " (", bytes, " bytes)");
 }
@@ -67,7 +63,7 @@ class SpillFile::Implementation {
   Region reserve(int64_t bytes) {
     TRIREME_ASSERT(bytes >= 0 && bytes < INT64_MAX / 4, bytes, " bytes asked");
     if (bytes == 0) return {};
-    const int64_t size = in_blocks(bytes);
+    const int64_t size = up_to_file_block(bytes);
     const std::lock_guard lock(space_mutex_);
     if (limit_bytes_ > 0 && size > limit_bytes_ - reserved_bytes_)
       throw ConfigError(cat("offload to disk in ", folder_, ": asked for ", exact(bytes), " with ",
@@ -89,7 +85,7 @@ class SpillFile::Implementation {
 
   void release(const Region& region) {
     if (region.bytes == 0) return;
-    const int64_t size = in_blocks(region.bytes);
+    const int64_t size = up_to_file_block(region.bytes);
     const std::lock_guard lock(space_mutex_);
     space_.give_back(region.offset, size);
     free_blocks(region.offset, size);
