@@ -79,11 +79,11 @@ def load(path):
 
 
 def draw_batch(config, batch, seq, seed):
-    """Random ids (never the padding id, whose embedding transformers leaves without gradient) and labels."""
+    """Random ids and labels; the padding id, whose lookups transformers leaves without gradient, is among them."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, config.vocab_size, (batch, seq), generator=generator)
     if config.pad_token_id is not None:
-        ids[ids == config.pad_token_id] = (config.pad_token_id + 1) % config.vocab_size
+        ids[:, seq // 2] = config.pad_token_id
     return ids, draw_labels(config, ids, generator)
 
 

@@ -90,15 +90,16 @@ void expect_low_precision_law(trireme::LocalAttention& kernel, const LocalInputs
 }
 
 Kernels cpu_kernels(at::ScalarType dtype) {
-  using Products = CpuFlashAttention::Products;
   Kernels kernels;
   kernels.push_back(trireme::make_local_attention(AttentionKernel::reference, at::kCPU, dtype));
   kernels.push_back(trireme::make_local_attention(AttentionKernel::flash, at::kCPU, dtype));
   for (const char* instructions : {"avx2", "portable"})
     if (const trireme::TileMath* math = trireme::tile_math(instructions))
-      kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, Products::fp32, *math));
-  if (dtype == at::kBFloat16)
-    kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, Products::bf16_loops, trireme::tile_math()));
+      kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, std::nullopt, *math));
+  if (dtype == at::kBFloat16) {
+    kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, std::nullopt, trireme::tile_math()));
+    kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, trireme::Bf16Units::loops, trireme::tile_math()));
+  }
   return kernels;
 }
 

@@ -319,7 +319,7 @@ TEST_F(MemoryOfAStep, in_native_bf16_peaks_are_within_5_percent_however_a_sequen
 // The workspace of a product is known by measurement alone, and for processors like this one: the formula is an upper
 // bound by what it says of it.
 TEST_F(MemoryOfAStep, in_native_bf16_tiles_of_many_tokens_hold_no_more_than_the_formula) {
-  if (!cpu_has_bf16_matmul() || bf16_tiles_available())
+  if (processor_bf16_units() != Bf16Units::avx512_bf16)
     GTEST_SKIP() << "products of bf16 have another workspace on this processor";
   struct Run {
     const char* name;

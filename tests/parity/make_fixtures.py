@@ -71,6 +71,8 @@ CASES = {
     "qwen3_tied_yarn": (model("qwen3", 8, 2, head_dim=8, tie_word_embeddings=True,
                               rope_parameters={**YARN, "attention_factor": 1.1, "truncate": False}), 1, 128),
     "bert": (bert(hidden=32, heads=4, intermediate=64), 2, 61),
+    "llama_padding_id": (model("llama", 4, 2, pad_token_id=11, rope_parameters=DEFAULT), 1, 61),
+    "qwen2_tied_padding_id": (model("qwen2", 4, 2, tie_word_embeddings=True, pad_token_id=11, rope_parameters=DEFAULT), 1, 61),
 }
 
 

@@ -14,22 +14,22 @@ int attention_threads() {
 }
 
 CpuFlashAttention::CpuFlashAttention(at::ScalarType dtype)
-    : CpuFlashAttention(
-          dtype, dtype == at::kBFloat16 && bf16_tiles_available() ? Products::bf16_amx : Products::fp32,
-          tile_math()) {}
+    : CpuFlashAttention(dtype, dtype == at::kBFloat16 ? processor_bf16_units() : std::nullopt, tile_math()) {}
 
-CpuFlashAttention::CpuFlashAttention(at::ScalarType dtype, Products products, const TileMath& math)
-    : dtype_(dtype), products_(products), math_(math) {
+CpuFlashAttention::CpuFlashAttention(at::ScalarType dtype, std::optional<Bf16Units> units,
+                                     const TileMath& math)
+    : dtype_(dtype), units_(units), math_(math) {
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     throw ConfigError(cat("attention kernel 'flash' on the CPU: got ", dtype,
                           ", expected fp32, bf16 or fp16; use 'reference'"));
-  TRIREME_ASSERT(products == Products::fp32 || dtype == at::kBFloat16, "bf16 products of ", dtype, " inputs");
+  TRIREME_ASSERT(!units || dtype == at::kBFloat16, "bf16 products of ", dtype, " inputs");
 }
 
 std::string CpuFlashAttention::name() const {
-  const char* products = products_ == Products::fp32       ? "fp32 products"
-                         : products_ == Products::bf16_amx ? "bf16 products on AMX"
-                                                           : "bf16 products in loops";
+  const char* products = !units_                              ? "fp32 products"
+                         : *units_ == Bf16Units::amx         ? "bf16 products on AMX"
+                         : *units_ == Bf16Units::avx512_bf16 ? "bf16 products on AVX512-BF16"
+                                                             : "bf16 products in loops";
   return cat("flash (CPU, ", products, ", ", math_.instructions, " softmax)");
 }
 
@@ -51,7 +51,7 @@ AttentionOutput CpuFlashAttention::forward(const at::Tensor& q_in, const at::Ten
   AttentionOutput out{
       at::empty(q.sizes(), q.options().dtype(result_dtype(q, spec))),
       at::empty({sizes.batch, sizes.query_heads, sizes.queries}, q.options().dtype(at::kFloat))};
-  if (products_ != Products::fp32)
+  if (units_)
     forward_in<at::BFloat16, at::BFloat16>(q, k, v, spec, out);
   else if (dtype_ == at::kFloat)
     forward_in<float, float>(q, k, v, spec, out);
@@ -76,7 +76,7 @@ AttentionGradients CpuFlashAttention::backward(const at::Tensor& do_in, const at
   const auto options = q.options().dtype(result_dtype(q, spec));
   AttentionGradients gradients{at::empty(q.sizes(), options), at::empty(k.sizes(), options),
                                at::empty(v.sizes(), options)};
-  if (products_ != Products::fp32)
+  if (units_)
     backward_in<at::BFloat16, at::BFloat16>(d_o, q, k, v, saved, spec, gradients);
   else if (dtype_ == at::kFloat)
     backward_in<float, float>(d_o, q, k, v, saved, spec, gradients);

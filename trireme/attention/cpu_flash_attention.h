@@ -6,8 +6,8 @@
 //   forward    one query block of 64 tokens and up to two heads at a time, over its keys
 //   backward   one key/value head at a time, over its key blocks; dk, dv, dq in fp32
 //
-// Inputs fp32, bf16 or fp16; sums and softmax in fp32. The products of bf16 inputs run on AMX tiles where the
-// processor has them and libtorch's block kernels use them, otherwise in fp32. Two runs on the same machine
+// Inputs fp32, bf16 or fp16; sums and softmax in fp32. The products of bf16 inputs run in bf16 where the
+// processor has instructions for them (AMX, AVX512-BF16), otherwise in fp32. Two runs on the same machine
 // with the same number of threads give the same bits.
 #pragma once
 
@@ -42,12 +42,9 @@ class Scratch {
 
 class CpuFlashAttention final : public LocalAttention {
  public:
-  // `products`: the type that tiles are multiplied in.
-  enum class Products { fp32, bf16_amx, bf16_loops };
-
   explicit CpuFlashAttention(at::ScalarType dtype);
-  // For tests of every path on one machine.
-  CpuFlashAttention(at::ScalarType dtype, Products products, const TileMath& math);
+  // For tests of every path on one machine. Without `units` tiles are multiplied in fp32.
+  CpuFlashAttention(at::ScalarType dtype, std::optional<Bf16Units> units, const TileMath& math);
 
   std::string name() const override;
   AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -64,11 +61,11 @@ class CpuFlashAttention final : public LocalAttention {
   void backward_in(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                    const AttentionOutput& saved, const AttentionSpec& spec,
                    const AttentionGradients& gradients);
-  Bf16Units units() const { return products_ == Products::bf16_amx ? Bf16Units::amx : Bf16Units::loops; }
+  Bf16Units units() const { return units_.value_or(Bf16Units::loops); }
   void check_call(const at::Tensor& q, const AttentionSpec& spec) const;
 
   at::ScalarType dtype_;
-  Products products_;
+  std::optional<Bf16Units> units_;
   const TileMath& math_;
   Scratch shared_;                // packed keys and values of the heads at work
   std::vector<Scratch> threads_;  // one a thread

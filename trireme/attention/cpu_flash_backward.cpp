@@ -342,8 +342,7 @@ void CpuFlashAttention::backward_in(const at::Tensor& d_o, const at::Tensor& q, 
     std::fill_n(t.dv, z.padded_keys * z.columns, 0.0f);
   };
   const auto finish_thread = [&] {
-    if constexpr (!std::is_same_v<E, float>)
-      if (units() == Bf16Units::amx) release_tiles();
+    if constexpr (!std::is_same_v<E, float>) release_tiles(units());
   };
 
   const int64_t tasks = batch_size * kv_heads;

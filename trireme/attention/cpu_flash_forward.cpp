@@ -185,8 +185,7 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
             (row_max[r] + std::log2(row_sum[r])) * static_cast<float>(std::log(2.0)) +
             (saw_keys ? inverse * 0 : 0);
       }
-      if constexpr (!std::is_same_v<E, float>)
-        if (units() == Bf16Units::amx) release_tiles();
+      if constexpr (!std::is_same_v<E, float>) release_tiles(units());
     });
   }
 }

@@ -5,6 +5,8 @@
 
 #include <ATen/native/CPUBlas.h>
 
+#include "trireme/device/processor.h"
+
 namespace trireme {
 
 void panel_gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* panel, float* c,
@@ -14,7 +16,7 @@ void panel_gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, co
 
 void panel_gemm(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, int64_t lda,
                 const at::BFloat16* panel, float* c, int64_t ldc, bool add, Bf16Units units) {
-  if (units == Bf16Units::amx) {
+  if (units != Bf16Units::loops) {
     at::native::cpublas::brgemm(m, n, k, lda, kPanel, ldc, add, a, panel, c, /*is_vnni=*/true);
     return;
   }
@@ -29,13 +31,16 @@ void panel_gemm(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, int64_t 
   }
 }
 
-void release_tiles() {
-  at::native::cpublas::brgemm_release();
+void release_tiles(Bf16Units units) {
+  if (units == Bf16Units::amx) at::native::cpublas::brgemm_release();
 }
 
-bool bf16_tiles_available() {
+std::optional<Bf16Units> processor_bf16_units() {
+  // Without instructions of its own the processor would run these kernels too, slower than in fp32.
+  if (!cpu_has_bf16_matmul()) return std::nullopt;
   // `could_pack` is libtorch's own question for AMX.
-  if (!at::native::cpublas::could_pack(at::kBFloat16)) return false;
+  const Bf16Units units =
+      at::native::cpublas::could_pack(at::kBFloat16) ? Bf16Units::amx : Bf16Units::avx512_bf16;
   // The panel layout is a convention between libtorch and oneDNN: a product in both makes sure that it holds.
   constexpr int64_t kRows = 64, kDepth = 80;
   std::array<at::BFloat16, kRows * kDepth> a{};
@@ -50,12 +55,15 @@ bool bf16_tiles_available() {
     std::array<float, kRows * kPanel> tiles{};
     panel_gemm(kRows, columns, kDepth, a.data(), kDepth, panel.data(), plain.data(), kPanel, false,
                Bf16Units::loops);
-    panel_gemm(kRows, columns, kDepth, a.data(), kDepth, panel.data(), tiles.data(), kPanel, false,
-               Bf16Units::amx);
-    release_tiles();
+    try {
+      panel_gemm(kRows, columns, kDepth, a.data(), kDepth, panel.data(), tiles.data(), kPanel, false, units);
+    } catch (const c10::Error&) {  // these kernels are switched off
+      return std::nullopt;
+    }
+    release_tiles(units);
     right = right && plain == tiles;  // whole numbers, so exact
   }
-  return right;
+  return right ? std::optional(units) : std::nullopt;
 }
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
-// Small matrix products on tiles that lie in cache, through libtorch's block kernels (oneDNN brgemm: AVX2,
-// AVX-512, and AMX for bfloat16). A is row-major. B is cut into panels of 64 columns, as these kernels want
+// Small matrix products on tiles that lie in cache, through libtorch's block kernels (oneDNN brgemm: AVX2 and
+// AVX-512, and for bfloat16 AMX or AVX512-BF16). A is row-major. B is cut into panels of 64 columns, as these kernels want
 // it:
 //
 //   float      [K, 64]
@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 
 #include <ATen/ATen.h>
@@ -33,12 +34,13 @@ int64_t panel_index(int64_t k, int64_t n) {
   return (k / 2) * 2 * kPanel + n * 2 + k % 2;
 }
 
-// How bfloat16 products are computed: by the processor's AMX units, or by plain loops over the same panels,
-// which is slow and serves tests of the packing where there is no AMX.
-enum class Bf16Units { amx, loops };
+// How bfloat16 products are computed: by the processor's own instructions for them, or by plain loops over the
+// same panels, which is slow and serves tests of the packing where the processor has none.
+enum class Bf16Units { amx, avx512_bf16, loops };
 
-// True where bfloat16 tiles run on AMX and a small product through them gives the right numbers.
-bool bf16_tiles_available();
+// The instructions that libtorch's block kernels use here; none where the processor has none, or where a small
+// product through them does not give the right numbers.
+std::optional<Bf16Units> processor_bf16_units();
 
 // c[M, N] (+)= a[M, K] panel[K, N], N at most 64.
 void panel_gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* panel, float* c,
@@ -46,8 +48,8 @@ void panel_gemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, co
 void panel_gemm(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, int64_t lda,
                 const at::BFloat16* panel, float* c, int64_t ldc, bool add, Bf16Units units);
 
-// Every thread that multiplied bfloat16 tiles calls this when it is done: AMX state is given back.
-void release_tiles();
+// Every thread that multiplied bfloat16 tiles calls this when it is done: AMX state, if any, is given back.
+void release_tiles(Bf16Units units);
 
 // Rows of `width` elements, `stride` apart, in the tensor's own type I, widened or narrowed to E on the way.
 

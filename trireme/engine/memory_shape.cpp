@@ -67,7 +67,7 @@ MemoryShape memory_shape(const ModelConfig& config, const EngineOptions& options
   shape.moments = options.optimizer.kind == OptimizerKind::adamw ? 2 : 0;
   const bool cpu_flash = options.device.is_cpu() && options.attention != AttentionKernel::reference;
   if (cpu_flash) shape.attention_threads = at::get_num_threads();
-  if (chosen.storage == at::kBFloat16 && bf16_tiles_available()) shape.attention_element_bytes = 2;
+  if (chosen.storage == at::kBFloat16 && processor_bf16_units()) shape.attention_element_bytes = 2;
   return shape;
 }
 
