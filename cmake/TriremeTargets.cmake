@@ -13,7 +13,8 @@ target_include_directories(trireme_warnings INTERFACE "${CMAKE_SOURCE_DIR}")
 target_link_libraries(trireme_warnings INTERFACE Threads::Threads)
 if(TRIREME_SANITIZE)
   # libtorch is not instrumented: container annotations would disagree across the border.
-  target_compile_options(trireme_warnings INTERFACE -fsanitize=address,undefined -fno-sanitize=vptr)
+  target_compile_options(trireme_warnings INTERFACE -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined
+    -fno-omit-frame-pointer -Wno-maybe-uninitialized) # GCC's own headers warn falsely under sanitizers
   target_link_options(trireme_warnings INTERFACE -fsanitize=address,undefined)
 endif()
 

@@ -98,7 +98,8 @@ Kernels cpu_kernels(at::ScalarType dtype) {
       kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, std::nullopt, *math));
   if (dtype == at::kBFloat16) {
     kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, std::nullopt, trireme::tile_math()));
-    kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, trireme::Bf16Units::loops, trireme::tile_math()));
+    kernels.push_back(
+        std::make_unique<CpuFlashAttention>(dtype, trireme::Bf16Units::loops, trireme::tile_math()));
   }
   return kernels;
 }

@@ -26,7 +26,7 @@ CpuFlashAttention::CpuFlashAttention(at::ScalarType dtype, std::optional<Bf16Uni
 }
 
 std::string CpuFlashAttention::name() const {
-  const char* products = !units_                              ? "fp32 products"
+  const char* products = !units_                             ? "fp32 products"
                          : *units_ == Bf16Units::amx         ? "bf16 products on AMX"
                          : *units_ == Bf16Units::avx512_bf16 ? "bf16 products on AVX512-BF16"
                                                              : "bf16 products in loops";

@@ -31,8 +31,7 @@ TRIREME_INLINE void fill(float value, Float16& to) {
 }
 
 // x = 2^x, zero below the normal numbers; NaN stays NaN. The integer part moves into the exponent bits; the
-// rest, in
-// [-1/2, 1/2], goes through a polynomial whose relative error is below 1e-8 before rounding.
+// rest, in [-1/2, 1/2], goes through a polynomial whose relative error is below 1e-8 before rounding.
 TRIREME_INLINE void exp2_in_place(Float16& x) {
   const Int16 vanishes = x < -126.0f;
   Float16 shifted = x + 12582912.0f;  // 1.5 * 2^23: the low bits now hold the nearest integer
@@ -43,11 +42,13 @@ TRIREME_INLINE void exp2_in_place(Float16& x) {
   p = p * f + 0.2402264791f;
   p = p * f + 0.6931472029f;
   p = p * f + 1.0f;
-  Int16 exponent;
-  Int16 bits;
+  Word16 exponent;
+  Word16 bits;
+  Word16 gone;
   std::memcpy(&exponent, &shifted, sizeof(bits));
   std::memcpy(&bits, &p, sizeof(bits));
-  bits = (bits + (exponent << 23)) & ~vanishes;
+  std::memcpy(&gone, &vanishes, sizeof(bits));
+  bits = (bits + (exponent << 23)) & ~gone;
   std::memcpy(&x, &bits, sizeof(bits));
 }
 
