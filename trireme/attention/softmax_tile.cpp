@@ -194,6 +194,7 @@ TRIREME_INLINE void scale_rows_body(float* rows, int64_t count, int64_t columns,
   }
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): attributes take none
 #define TRIREME_TILE_MATH(name, attributes)                                                   \
   namespace name {                                                                            \
   attributes void softmax(const SoftmaxTile& tile) {                                          \
@@ -208,6 +209,7 @@ TRIREME_INLINE void scale_rows_body(float* rows, int64_t count, int64_t columns,
   }                                                                                           \
   constexpr TileMath kMath{#name, softmax, gradient, scale_rows};                             \
   }
+// NOLINTEND(bugprone-macro-parentheses)
 
 #if defined(__x86_64__)
 TRIREME_TILE_MATH(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))))
