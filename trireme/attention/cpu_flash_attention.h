@@ -71,6 +71,14 @@ class CpuFlashAttention final : public LocalAttention {
   std::vector<Scratch> threads_;  // one a thread
 };
 
+// body(first element of `result`), in the result's own type: fp32 or I.
+template <typename I, typename Body>
+void with_elements_of(const at::Tensor& result, const Body& body) {
+  if constexpr (!std::is_same_v<I, float>)
+    if (result.scalar_type() == at::kFloat) return body(result.mutable_data_ptr<float>());
+  body(result.mutable_data_ptr<I>());
+}
+
 // Threads that a loop started here can use.
 int attention_threads();
 

@@ -278,14 +278,11 @@ void write_rows(const float* from, const Sizes& z, O* to, int64_t stride) {
     for (int64_t d = 0; d < z.width; ++d) to[i * stride + d] = static_cast<O>(from[i * z.columns + d]);
 }
 
-// body(first row of a head in `result`), in the result's own type: fp32 or I.
+// body(first row of a head in `result`), in the result's own type.
 template <typename I, typename Body>
 void with_rows_of(const at::Tensor& result, int64_t b, int64_t head, const Body& body) {
   const int64_t offset = (b * result.size(1) * result.size(2) + head) * result.size(3);
-  if (result.scalar_type() == at::kFloat)
-    body(result.mutable_data_ptr<float>() + offset);
-  else
-    body(result.mutable_data_ptr<I>() + offset);
+  with_elements_of<I>(result, [&](auto* first) { body(first + offset); });
 }
 
 }  // namespace

@@ -171,16 +171,12 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
         // are minus infinity, and NaN is the answer.
         const bool saw_keys = ranges.sees(r % kPanel);
         const float inverse = 1.0f / row_sum[r];
-        const auto write = [&](auto* o) {
+        with_elements_of<I>(out.o, [&](auto* o) {
           o += ((batch * queries + token) * heads + head) * width;
           using Out = std::remove_pointer_t<decltype(o)>;
           for (int64_t d = 0; d < width; ++d)
             o[d] = saw_keys ? static_cast<Out>(tiles.o[r * columns + d] * inverse) : Out{};
-        };
-        if (out.o.scalar_type() == at::kFloat)
-          write(out.o.mutable_data_ptr<float>());
-        else
-          write(out.o.mutable_data_ptr<I>());
+        });
         out.lse.mutable_data_ptr<float>()[(batch * heads + head) * queries + token] =
             (row_max[r] + std::log2(row_sum[r])) * static_cast<float>(std::log(2.0)) +
             (saw_keys ? inverse * 0 : 0);
