@@ -97,7 +97,8 @@ Kernels cpu_kernels(at::ScalarType dtype) {
     if (const trireme::TileMath* math = trireme::tile_math(instructions))
       kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, std::nullopt, *math));
   if (dtype == at::kBFloat16) {
-    kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, std::nullopt, trireme::tile_math()));
+    if (trireme::processor_bf16_units())  // else the flash kernel above is the one with fp32 products
+      kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, std::nullopt, trireme::tile_math()));
     kernels.push_back(
         std::make_unique<CpuFlashAttention>(dtype, trireme::Bf16Units::loops, trireme::tile_math()));
   }

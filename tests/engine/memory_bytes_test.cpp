@@ -14,7 +14,6 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/device/cpu_caching_allocator.h"
-#include "trireme/device/processor.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/engine/memory_shape.h"
 #include "trireme/measure/memory_report.h"

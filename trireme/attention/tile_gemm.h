@@ -1,6 +1,6 @@
 // Small matrix products on tiles that lie in cache, through libtorch's block kernels (oneDNN brgemm: AVX2 and
-// AVX-512, and for bfloat16 AMX or AVX512-BF16). A is row-major. B is cut into panels of 64 columns, as these kernels want
-// it:
+// AVX-512, and for bfloat16 AMX or AVX512-BF16). A is row-major. B is cut into panels of 64 columns, as these
+// kernels want it:
 //
 //   float      [K, 64]
 //   bfloat16   [K / 2, 64, 2]     rows interleaved by twos ("VNNI"), K even
