@@ -5,7 +5,6 @@
 //   attention_bench [--tokens 2048,8192] [--threads 1,2] [--heads 8] [--kv_heads 4] [--width 64] [--window 0]
 //                   [--seconds 3]
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <iostream>
@@ -16,14 +15,11 @@
 #include <ATen/Parallel.h>
 
 #include "trireme/attention/local_attention.h"
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
 namespace {
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 struct Spread {
   double median, low, high;  // seconds
@@ -33,12 +29,12 @@ struct Spread {
 std::vector<Spread> interleave(const std::vector<std::function<void()>>& bodies, double seconds) {
   std::vector<std::vector<double>> times(bodies.size());
   for (const auto& body : bodies) body();
-  const double end = seconds_now() + seconds;
-  while (times.back().size() < 3 || seconds_now() < end)
+  const double end = now_seconds() + seconds;
+  while (times.back().size() < 3 || now_seconds() < end)
     for (size_t i = 0; i < bodies.size(); ++i) {
-      const double begin = seconds_now();
+      const double begin = now_seconds();
       bodies[i]();
-      times[i].push_back(seconds_now() - begin);
+      times[i].push_back(now_seconds() - begin);
     }
   std::vector<Spread> result;
   for (auto& all : times) {

@@ -4,7 +4,6 @@
 //
 //   offload_bench --dir DIR [--span_mib 64] [--spans 16] [--repeats 5]
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,6 +19,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/memory/file_transfer.h"
 #include "trireme/memory/nameless_file.h"
@@ -29,10 +29,6 @@ namespace trireme {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Of the whole process, what the kernel does for it included.
 double cpu_seconds() {
@@ -199,10 +195,10 @@ int run(int argc, char** argv) {
   for (int64_t repeat = 0; repeat < std::stoll(given["--repeats"]); ++repeat)
     for (size_t w = 0; w < ways.size(); ++w)
       for (const bool writes : {true, false}) {
-        const double begin = seconds_now(), cpu = cpu_seconds();
+        const double begin = now_seconds(), cpu = cpu_seconds();
         ways[w].second->transfer(writes, writes ? source : target, span_bytes);
         Times& of = times[w][writes ? 0 : 1];
-        of.gib_per_second.push_back(gib / (seconds_now() - begin));
+        of.gib_per_second.push_back(gib / (now_seconds() - begin));
         of.cpu_seconds_per_gib.push_back((cpu_seconds() - cpu) / gib);
         for (size_t i = 0; !writes && i < source.size(); ++i) {
           if (std::memcmp(source[i].get(), target[i].get(), static_cast<size_t>(span_bytes)) != 0)

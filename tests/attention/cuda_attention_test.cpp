@@ -13,7 +13,7 @@ using trireme_test::draw_mask;
 using trireme_test::DrawnMask;
 using trireme_test::LawCase;
 
-class CudaAttention : public testing::TestWithParam<at::ScalarType> {
+class CudaAttention : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override {
     if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
@@ -84,7 +84,7 @@ TEST_P(CudaAttention, documents_of_one_token_see_only_themselves) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(HalfPrecision, CudaAttention, testing::Values(at::kHalf, at::kBFloat16),
+INSTANTIATE_TEST_SUITE_P(HalfPrecision, CudaAttention, ::testing::Values(at::kHalf, at::kBFloat16),
                          [](const auto& dtype) { return std::string(c10::toString(dtype.param)); });
 
 }  // namespace

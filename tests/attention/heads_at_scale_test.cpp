@@ -28,7 +28,7 @@ template <typename Body>
 void for_each_case(const Body& body) {
   for (const HeadCounts heads : kHeadCounts)
     for (int ranks = 2; ranks <= 8 && ranks <= heads.query; ++ranks) {
-      SCOPED_TRACE(testing::Message()
+      SCOPED_TRACE(::testing::Message()
                    << heads.query << "/" << heads.key_value << " on " << ranks << " ranks");
       body(heads, ranks);
     }
@@ -86,7 +86,7 @@ TEST(HeadsAtScale, ranks_equal_one_rank) {
       for (const int head_chunks : {1, 3}) {
         c.ulysses = ranks;
         c.head_chunks = head_chunks;
-        SCOPED_TRACE(testing::Message() << c);
+        SCOPED_TRACE(::testing::Message() << c);
         const auto got = trireme_test::run_on_ranks(c, in);
         EXPECT_LT(relative_error(got.o, truth.o), 1e-5);
         EXPECT_LT(relative_error(got.lse, truth.lse), 1e-5);

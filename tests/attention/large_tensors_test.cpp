@@ -13,17 +13,18 @@
 #include "trireme/comm/thread_world.h"
 
 #include "tests/attention/attention_oracle.h"
+#include "tests/support/byte_units.h"
 #include "tests/support/memory_at_hand.h"
 
 namespace trireme {
 namespace {
 
+using testing::kGiB;
 using trireme_test::OracleResult;
 using trireme_test::relative_error;
 using trireme_test::SeenKeys;
 
 constexpr int64_t k2To31 = int64_t{1} << 31;
-constexpr int64_t kGiB = int64_t{1} << 30;
 
 // Bytes [n, heads, D] of tokens [begin, begin + n) of a sample: no two tokens that are a power of two apart are alike,
 // nor two heads.

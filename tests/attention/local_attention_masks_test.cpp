@@ -70,7 +70,7 @@ TEST(LocalAttentionMasks, fp32_equals_the_definition) {
     const Inputs in = draw_inputs(c, at::kFloat, seed++);
     const OracleResult truth = truth_of(in);
     for (const auto& kernel : cpu_kernels(at::kFloat)) {
-      SCOPED_TRACE(testing::Message() << kernel->name() << ": " << c);
+      SCOPED_TRACE(::testing::Message() << kernel->name() << ": " << c);
       expect_below(errors_of(*kernel, in, truth), 1e-5, 3e-6);
     }
   }
@@ -83,7 +83,7 @@ TEST(LocalAttentionMasks, error_in_16_bits_is_at_most_twice_the_plain_one) {
       const Inputs in = draw_inputs(c, dtype, seed++);
       const OracleResult truth = truth_of(in), plain = plain_of(in);
       for (const auto& kernel : cpu_kernels(dtype)) {
-        SCOPED_TRACE(testing::Message() << kernel->name() << " " << dtype << ": " << c);
+        SCOPED_TRACE(::testing::Message() << kernel->name() << " " << dtype << ": " << c);
         expect_low_precision_law(*kernel, in, truth, plain);
       }
     }
@@ -152,8 +152,8 @@ TEST(LocalAttentionMasks, a_part_of_queries_and_keys_equals_the_definition_of_th
           const OracleResult truth =
               trireme_test::attention_oracle(q, k, v, d_o, part.spec.scale, seen, part.spec.kv_of_query);
           for (const auto& kernel : cpu_kernels(at::kFloat)) {
-            SCOPED_TRACE(testing::Message() << kernel->name() << ": " << c << ", place " << queries << " of "
-                                            << ring << " sees place " << keys);
+            SCOPED_TRACE(::testing::Message() << kernel->name() << ": " << c << ", place " << queries
+                                              << " of " << ring << " sees place " << keys);
             const AttentionOutput out = kernel->forward(q, k, v, part.spec);
             const AttentionGradients g = kernel->backward(d_o, q, k, v, out, part.spec);
             EXPECT_LT(relative_error(out.o, truth.o), 1e-5);
@@ -226,7 +226,7 @@ TEST(LocalAttentionMasks, parts_in_fp32_make_the_whole) {
     const OracleResult truth = truth_of(in);
     for (const int ring : {2, 3})
       for (const auto& kernel : cpu_kernels(at::kFloat)) {
-        SCOPED_TRACE(testing::Message() << kernel->name() << ": " << c << ", " << ring << " parts");
+        SCOPED_TRACE(::testing::Message() << kernel->name() << ": " << c << ", " << ring << " parts");
         expect_parts_to_make_the_whole(c, in, ring, *kernel, [&](const OracleResult& whole) {
           EXPECT_LT(relative_error(whole.o, truth.o), 1e-5);
           EXPECT_LT(largest_difference(whole.lse, truth.lse), 1e-5);
@@ -250,7 +250,7 @@ TEST(LocalAttentionMasks, parts_in_16_bits_make_the_whole_with_at_most_twice_the
         return std::max(2 * relative_error(of_plain, of_truth), floor);
       };
       for (const auto& kernel : cpu_kernels(dtype)) {
-        SCOPED_TRACE(testing::Message() << kernel->name() << " " << dtype << ": " << c);
+        SCOPED_TRACE(::testing::Message() << kernel->name() << " " << dtype << ": " << c);
         expect_parts_to_make_the_whole(c, in, 3, *kernel, [&](const OracleResult& whole) {
           EXPECT_LE(relative_error(whole.o, truth.o), bound(plain.o, truth.o));
           EXPECT_LE(relative_error(whole.dq, truth.dq), bound(plain.dq, truth.dq));
@@ -280,7 +280,7 @@ TEST(LocalAttentionMasks, a_query_that_sees_no_key_gives_zero_and_minus_infinity
     ASSERT_EQ(blind.size(), window == 0 ? 100 : 201);
     const at::Tensor rows = at::tensor(blind, at::kLong);
     for (const auto& kernel : cpu_kernels(dtype)) {
-      SCOPED_TRACE(testing::Message() << kernel->name() << " window " << window);
+      SCOPED_TRACE(::testing::Message() << kernel->name() << " window " << window);
       const AttentionOutput out = kernel->forward(q, k, v, spec);
       EXPECT_TRUE(out.o.isfinite().all().item<bool>());
       EXPECT_EQ(out.o.index_select(1, rows).abs().max().item<double>(), 0);

@@ -73,7 +73,7 @@ TEST(LocalAttention, fp32_equals_the_definition) {
     const Inputs in = draw_inputs(c, at::kFloat, seed++);
     const OracleResult truth = truth_of(in);
     for (const auto& kernel : cpu_kernels(at::kFloat)) {
-      SCOPED_TRACE(testing::Message() << kernel->name() << ": " << c);
+      SCOPED_TRACE(::testing::Message() << kernel->name() << ": " << c);
       expect_below(errors_of(*kernel, in, truth), 1e-5, 3e-6);
     }
   }
@@ -84,7 +84,7 @@ TEST(LocalAttention, reference_in_fp64_equals_the_definition) {
   const auto kernel = make_local_attention(AttentionKernel::automatic, at::kCPU, at::kDouble);
   EXPECT_NE(kernel->name().find("reference"), std::string::npos);
   for (const Case& c : hand_picked_cases()) {
-    SCOPED_TRACE(testing::Message() << c);
+    SCOPED_TRACE(::testing::Message() << c);
     const Inputs in = draw_inputs(c, at::kDouble, seed++);
     expect_below(errors_of(*kernel, in, truth_of(in)), 1e-12, 1e-6);  // lse is fp32
   }
@@ -99,7 +99,7 @@ void expect_low_precision_law(at::ScalarType dtype) {
     const Inputs in = draw_inputs(c, dtype, seed++);
     const OracleResult truth = truth_of(in), plain = trireme_test::plain_of(in);
     for (const auto& kernel : kernels) {
-      SCOPED_TRACE(testing::Message() << kernel->name() << ": " << c);
+      SCOPED_TRACE(::testing::Message() << kernel->name() << ": " << c);
       trireme_test::expect_low_precision_law(*kernel, in, truth, plain);
     }
   }
@@ -177,7 +177,7 @@ TEST(LocalAttention, very_large_scores_neither_overflow_nor_lose_the_answer) {
     const Inputs in = draw_inputs(c, at::kFloat, 6);
     const OracleResult truth = truth_of(in);
     for (const auto& kernel : cpu_kernels(at::kFloat)) {
-      SCOPED_TRACE(testing::Message() << kernel->name() << ": " << c);
+      SCOPED_TRACE(::testing::Message() << kernel->name() << ": " << c);
       const trireme_test::LocalErrors errors = errors_of(*kernel, in, truth);
       EXPECT_LT(errors.lse, 1e-6);
       EXPECT_LT(errors.o, 3e-3);

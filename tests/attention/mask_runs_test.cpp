@@ -10,7 +10,7 @@
 
 #include "tests/attention/band_laws.h"
 
-namespace trireme {
+namespace trireme::mask_runs_test {
 namespace {
 
 using trireme_test::draw_mask;
@@ -281,4 +281,4 @@ TEST(MaskCalls, samples_whose_distance_32_bits_do_not_count_are_called_one_by_on
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::mask_runs_test

@@ -11,7 +11,7 @@
 #include "trireme/attention/sequence_attention.h"
 #include "trireme/base/error.h"
 
-namespace trireme {
+namespace trireme::mask_test {
 namespace {
 
 using Cuts = std::vector<int64_t>;
@@ -122,7 +122,7 @@ std::vector<Case> random_cases() {
 
 TEST(Mask, ranges_are_what_a_scan_of_all_keys_finds) {
   for (const Case& c : random_cases()) {
-    SCOPED_TRACE(testing::Message() << c);
+    SCOPED_TRACE(::testing::Message() << c);
     const auto keys = visible(c);
     const std::vector<int64_t> query_tokens = tokens_of(c.queries), key_tokens = tokens_of(c.keys);
     ASSERT_EQ(keys->key_rows, key_tokens.size());
@@ -169,7 +169,7 @@ std::set<int64_t> rows_in(const std::vector<RowRange>& intervals) {
 TEST(Mask, dense_intervals_reach_from_the_first_key_seen_to_the_last) {
   Random random(2);
   for (const Case& c : random_cases()) {
-    SCOPED_TRACE(testing::Message() << c);
+    SCOPED_TRACE(::testing::Message() << c);
     const auto keys = visible(c);
     const std::vector<int64_t> query_tokens = tokens_of(c.queries), key_tokens = tokens_of(c.keys);
     if (query_tokens.empty()) continue;
@@ -316,4 +316,4 @@ TEST(SparseBlocks, ranges_of_kept_blocks_are_those_that_the_rule_keeps) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::mask_test

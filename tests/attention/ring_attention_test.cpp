@@ -13,7 +13,7 @@
 
 #include "tests/attention/sharded_case.h"
 
-namespace trireme {
+namespace trireme::ring_attention_test {
 namespace {
 
 using trireme_test::relative_error;
@@ -246,4 +246,4 @@ TEST(RingAttention, a_method_that_does_not_exist_is_refused_with_those_that_do) 
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::ring_attention_test

@@ -11,7 +11,7 @@
 
 #include "tests/attention/sharded_case.h"
 
-namespace trireme {
+namespace trireme::ulysses_test {
 namespace {
 
 using trireme_test::relative_error;
@@ -53,7 +53,7 @@ void expect_ranks_equal_one(int ranks, HeadCounts heads, int64_t tokens, int64_t
                       .width = kWidth,
                       .mask = {.window = window},
                       .dtype = dtype};
-  SCOPED_TRACE(testing::Message() << c);
+  SCOPED_TRACE(::testing::Message() << c);
   const auto in = trireme_test::draw_inputs(c, 1);
   const auto truth = trireme_test::truth_of(c, in);
   const auto got = trireme_test::run_on_ranks(c, in);
@@ -225,4 +225,4 @@ TEST(Ulysses, a_shape_that_does_not_fit_the_group_is_a_bug_and_says_so) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::ulysses_test

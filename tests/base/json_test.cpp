@@ -13,8 +13,8 @@ TEST(Json, an_error_names_the_file_and_the_line) {
     parse_json("{\n\"a\": 1,\n oops}", "config.json");
     FAIL() << "expected DataError";
   } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("config.json"));
-    EXPECT_THAT(error.what(), testing::HasSubstr("line 3"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("config.json"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("line 3"));
   }
 }
 

@@ -24,6 +24,8 @@ TEST(Sizes, are_written_as_people_read_them) {
   EXPECT_EQ(format_bytes(17), "17 B");
   EXPECT_EQ(format_count(1048576), "1,048,576");
   EXPECT_EQ(format_count(-100), "-100");
+  EXPECT_EQ(format_fixed(3.14159, 2), "3.14");
+  EXPECT_EQ(format_fixed(-2, 1), "-2.0");
   EXPECT_EQ(format_duration(3725.2), "1:02:05");
 }
 

@@ -7,7 +7,7 @@
 
 #include "tests/support/error_message.h"
 
-namespace trireme {
+namespace trireme::option_parser_test {
 namespace {
 
 using ::testing::AllOf;
@@ -121,4 +121,4 @@ TEST(OptionParser, help_lists_every_flag_with_its_default_and_stops) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::option_parser_test

@@ -8,7 +8,7 @@
 
 #include "tests/support/ranks.h"
 
-namespace trireme {
+namespace trireme::collectives_test {
 namespace {
 
 using testing::Backend;
@@ -350,4 +350,4 @@ INSTANTIATE_TEST_SUITE_P(P, Collectives,
                          });
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::collectives_test

@@ -13,7 +13,7 @@
 #include "tests/data/numbered_set.h"
 #include "tests/support/error_message.h"
 
-namespace trireme {
+namespace trireme::packing_test {
 namespace {
 
 using ::testing::AllOf;
@@ -276,4 +276,4 @@ TEST(Packing, has_a_name_that_reads_back_and_others_are_refused_with_all_of_them
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::packing_test

@@ -10,7 +10,7 @@
 namespace trireme {
 namespace {
 
-class TokenizerParity : public testing::TestWithParam<std::string> {
+class TokenizerParity : public ::testing::TestWithParam<std::string> {
  protected:
   std::filesystem::path fixture(const std::string& ending) const {
     return std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/data/fixtures" / (GetParam() + ending);
@@ -46,7 +46,7 @@ TEST_P(TokenizerParity, decoded_texts_equal_the_librarys) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerParity, testing::Values("gpt2", "llama3", "qwen", "flags"),
+INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerParity, ::testing::Values("gpt2", "llama3", "qwen", "flags"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -4,15 +4,17 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/byte_units.h"
+
 namespace trireme {
 namespace {
 
-class CpuCachingAllocator : public testing::Test {
+using testing::kMiB;
+
+class CpuCachingAllocator : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { install_cpu_caching_allocator(); }
 };
-
-constexpr int64_t kMiB = int64_t{1} << 20;
 
 TEST_F(CpuCachingAllocator, hands_out_64_byte_aligned_memory_of_any_size) {
   for (const int64_t bytes :

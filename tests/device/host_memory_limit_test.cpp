@@ -14,6 +14,7 @@
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/memory_account.h"
 
+#include "tests/support/byte_units.h"
 #include "tests/support/temporary_folder.h"
 
 namespace trireme {
@@ -22,8 +23,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::TemporaryFolder;
 namespace fs = std::filesystem;
-
-constexpr int64_t kMiB = int64_t{1} << 20;
+using testing::kMiB;
 
 // A machine made of files.
 class Machine : public ::testing::Test {

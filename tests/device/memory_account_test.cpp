@@ -8,18 +8,19 @@
 #include "trireme/device/device_memory_observer.h"
 #include "trireme/device/tensor_memory.h"
 
+#include "tests/support/byte_units.h"
+
 namespace trireme {
 namespace {
 
 using enum MemoryCategory;
-
-constexpr int64_t kMiB = int64_t{1} << 20;
+using testing::kMiB;
 
 at::Tensor bytes_of(int64_t bytes) {
   return at::empty({bytes}, at::kByte);
 }
 
-class MemoryAccountOnHost : public testing::Test {
+class MemoryAccountOnHost : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { install_cpu_caching_allocator(); }
   std::shared_ptr<MemoryAccount> account_ = std::make_shared<MemoryAccount>();

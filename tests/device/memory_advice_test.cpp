@@ -3,15 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/byte_units.h"
+
 namespace trireme {
 namespace {
 
 using enum MemoryCategory;
 using ::testing::HasSubstr;
+using testing::kGiB;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-constexpr int64_t kGiB = int64_t{1} << 30;
 
 MemoryBytes held(std::initializer_list<std::pair<MemoryCategory, int64_t>> parts) {
   MemoryBytes bytes;

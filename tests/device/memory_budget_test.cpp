@@ -7,10 +7,12 @@
 #include "trireme/base/error.h"
 #include "trireme/device/host_memory_limit.h"
 
+#include "tests/support/byte_units.h"
+
 namespace trireme {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
+using testing::kMiB;
 
 TEST(MemoryBudget, is_a_ranks_share_less_a_tenth_and_a_fixed_part) {
   EXPECT_EQ(memory_budget_bytes(at::kCPU, 10240 * kMiB, 1), (9216 - 256) * kMiB);

@@ -7,6 +7,7 @@
 #include "trireme/device/device_memory_observer.h"
 #include "trireme/device/memory_account.h"
 
+#include "tests/support/byte_units.h"
 #include "tests/support/error_message.h"
 
 namespace trireme {
@@ -15,10 +16,10 @@ namespace {
 using enum MemoryCategory;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::kGiB;
 using testing::message_of;
 using ::testing::Not;
 
-constexpr int64_t kGiB = int64_t{1} << 30;
 const c10::Device kGpu(c10::DeviceType::CUDA, 0);
 
 // Of a rank that computes on a GPU.

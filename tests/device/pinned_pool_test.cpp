@@ -12,6 +12,7 @@
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/memory_account.h"
 
+#include "tests/support/byte_units.h"
 #include "tests/support/error_message.h"
 #include "tests/support/pinned_ranges.h"
 
@@ -21,11 +22,11 @@ namespace {
 using enum MemoryCategory;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::kMiB;
 using testing::message_of;
 using testing::pinning_of;
 
 constexpr int64_t kPage = 4096;
-constexpr int64_t kMiB = int64_t{1} << 20;
 
 // A copy that is done when somebody waits for it, or when the test says so.
 class Copy final : public StreamMark {

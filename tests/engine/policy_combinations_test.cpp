@@ -13,7 +13,7 @@
 
 #include "tests/engine/tiny_model.h"
 
-namespace trireme {
+namespace trireme::policy_combinations_test {
 namespace {
 
 using testing::TemporaryFolder;
@@ -357,4 +357,4 @@ TEST(EngineOptions, combinations_that_mean_nothing_are_refused) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::policy_combinations_test

@@ -10,7 +10,7 @@
 
 #include "tests/engine/tiny_model.h"
 
-namespace trireme {
+namespace trireme::ranks_equal_one_test {
 namespace {
 
 using testing::TemporaryFolder;
@@ -195,4 +195,4 @@ TEST(Engine, a_loss_that_is_not_finite_leaves_the_parameters_alone) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::ranks_equal_one_test

@@ -15,7 +15,7 @@
 #include "tests/engine/tiny_model.h"
 #include "tests/engine/watched_walk.h"
 
-namespace trireme {
+namespace trireme::recompute_test {
 namespace {
 
 using testing::WalkRecord;
@@ -248,4 +248,4 @@ TEST(Recompute, the_engine_follows_its_options) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::recompute_test

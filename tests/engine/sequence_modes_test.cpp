@@ -14,7 +14,7 @@
 #include "tests/engine/tiny_model.h"
 #include "tests/support/error_message.h"
 
-namespace trireme {
+namespace trireme::sequence_modes_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -238,4 +238,4 @@ TEST(SequenceModes, sp_takes_ulysses_as_far_as_heads_and_machine_allow_and_a_rin
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::sequence_modes_test

@@ -10,7 +10,7 @@
 
 #include "tests/engine/tiny_model.h"
 
-namespace trireme {
+namespace trireme::training_step_test {
 namespace {
 
 using testing::TemporaryFolder;
@@ -139,4 +139,4 @@ TEST(TrainingStep, evaluation_gives_the_training_loss_and_touches_nothing) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::training_step_test

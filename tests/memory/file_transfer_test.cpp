@@ -14,14 +14,14 @@
 
 #include "trireme/memory/nameless_file.h"
 
+#include "tests/support/byte_units.h"
 #include "tests/support/temporary_folder.h"
 
 namespace trireme {
 namespace {
 
+using testing::kMiB;
 using trireme::testing::TemporaryFolder;
-
-constexpr int64_t kMiB = int64_t{1} << 20;
 
 std::vector<char> random_bytes(int64_t bytes, uint64_t seed) {
   std::vector<char> data(static_cast<size_t>(bytes));

@@ -16,7 +16,7 @@
 #include "tests/support/pinned_ranges.h"
 #include "tests/support/temporary_folder.h"
 
-namespace trireme {
+namespace trireme::offloaded_activations_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -274,4 +274,4 @@ TEST(OffloadedActivations, to_the_host_of_a_cpu_stay_the_very_tensors_they_were)
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::offloaded_activations_test

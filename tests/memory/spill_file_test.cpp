@@ -18,6 +18,7 @@
 
 #include "tests/memory/open_file.h"
 #include "tests/memory/small_files.h"
+#include "tests/support/byte_units.h"
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"
 
@@ -26,13 +27,12 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::kMiB;
 using trireme::testing::bytes_on_disk;
 using trireme::testing::message_of;
 using trireme::testing::open_file_in;
 using trireme::testing::SmallFiles;
 using trireme::testing::TemporaryFolder;
-
-constexpr int64_t kMiB = int64_t{1} << 20;
 
 std::vector<uint64_t> random_words(int64_t bytes, uint64_t seed) {
   std::vector<uint64_t> words(static_cast<size_t>((bytes + 7) / 8));

@@ -14,7 +14,7 @@
 
 #include "tests/support/error_message.h"
 
-namespace trireme {
+namespace trireme::encoder_ends_test {
 namespace {
 
 using ::testing::AllOf;
@@ -141,4 +141,4 @@ TEST(EncoderHead, loss_and_gradients_equal_autograd_for_any_tiles) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::encoder_ends_test

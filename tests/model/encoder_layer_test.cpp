@@ -13,7 +13,7 @@
 #include "trireme/memory/token_tiles.h"
 #include "trireme/model/layer_halves.h"
 
-namespace trireme {
+namespace trireme::encoder_layer_test {
 namespace {
 
 constexpr int64_t kM = 64, kH = 4, kD = 16, kI = 96, kN = 3 * kH, kT = 40;
@@ -208,4 +208,4 @@ TEST(EncoderLayer, errors_in_16_bits_are_at_most_twice_those_of_the_plain_formul
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::encoder_layer_test

@@ -12,7 +12,7 @@
 #include "trireme/model/head.h"
 #include "trireme/model/layer_halves.h"
 
-namespace trireme {
+namespace trireme::fp16_layer_test {
 namespace {
 
 constexpr int64_t kM = 64, kH = 4, kK = 2, kD = 16, kI = 96, kN = kH + 2 * kK, kT = 40, kV = 300;
@@ -154,7 +154,7 @@ TEST(Fp16Layer, errors_are_at_most_twice_those_of_plain_fp16) {
   const Results truth = autograd_layer(weights, in, table, at::kDouble);
   const Results plain = autograd_layer(weights, in, table, at::kHalf);
   for (const at::ScalarType tile : {at::kFloat, at::kHalf}) {
-    SCOPED_TRACE(testing::Message() << "matmuls in " << tile);
+    SCOPED_TRACE(::testing::Message() << "matmuls in " << tile);
     expect_at_most_twice(layer_in_fp16(weights, in, table, tile), plain, truth);
   }
 }
@@ -178,7 +178,7 @@ TEST(Fp16Head, errors_are_at_most_twice_those_of_plain_fp16_under_a_loss_scale) 
   const Results truth = autograd_head(x, norm, matrix, targets, scale, at::kDouble);
   const Results plain = autograd_head(x, norm, matrix, targets, scale, at::kHalf);
   for (const at::ScalarType tile : {at::kFloat, at::kHalf}) {
-    SCOPED_TRACE(testing::Message() << "matmuls in " << tile);
+    SCOPED_TRACE(::testing::Message() << "matmuls in " << tile);
     HeadTensors gradients{at::zeros({kM}), at::zeros({kV, kM})};
     at::Tensor dx = x.clone();
     const at::Tensor loss = head_loss_and_gradient(
@@ -203,4 +203,4 @@ TEST(Fp16Head, a_loss_scale_that_overflows_shows_in_the_gradients) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::fp16_layer_test

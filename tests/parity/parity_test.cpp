@@ -24,7 +24,7 @@ std::vector<std::string> fixtures() {
   return names;
 }
 
-class Parity : public testing::TestWithParam<std::string> {
+class Parity : public ::testing::TestWithParam<std::string> {
  protected:
   fs::path folder() const { return fs::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures" / GetParam(); }
 
@@ -90,7 +90,7 @@ TEST_P(Parity, every_mode_passes_packed_and_padded_references_too) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(HuggingFace, Parity, testing::ValuesIn(fixtures()),
+INSTANTIATE_TEST_SUITE_P(HuggingFace, Parity, ::testing::ValuesIn(fixtures()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

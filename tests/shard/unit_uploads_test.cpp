@@ -11,7 +11,7 @@
 
 #include "tests/support/simulated_streams.h"
 
-namespace trireme {
+namespace trireme::unit_uploads_test {
 namespace {
 
 using testing::SimulatedStreams;
@@ -93,4 +93,4 @@ TEST_F(UnitUploadsTest, are_parameters_of_the_device) {
 }
 
 }  // namespace
-}  // namespace trireme
+}  // namespace trireme::unit_uploads_test

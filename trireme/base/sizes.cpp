@@ -60,6 +60,12 @@ std::string format_count(int64_t count) {
   return digits;
 }
 
+std::string format_fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.*f", digits, value);
+  return text;
+}
+
 std::string format_duration(double seconds) {
   if (!(seconds >= 0) || seconds > 1e9) return "?";
   const int64_t total = std::llround(seconds);

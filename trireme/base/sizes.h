@@ -15,6 +15,9 @@ std::string format_bytes(int64_t bytes);
 // 16384 -> "16,384"
 std::string format_count(int64_t count);
 
+// 3.14159 with two digits -> "3.14"
+std::string format_fixed(double value, int digits);
+
 // 3725 seconds -> "1:02:05"
 std::string format_duration(double seconds);
 

@@ -1,6 +1,5 @@
 #include "trireme/cli/bench.h"
 
-#include <cstdio>
 #include <iostream>
 
 #include <ATen/Parallel.h>
@@ -31,27 +30,21 @@ struct StepFlags {
   UpdateFlags update;
 };
 
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof(text), "%.*f", digits, value);
-  return text;
-}
-
 void print_text(const StepRate& rate, const std::string& description) {
   std::cout << description << "\n"
-            << "step          " << fixed(rate.median_step_seconds, 4) << " s (median), "
-            << fixed(rate.cpu_seconds_per_step, 3) << " s of processor time\n"
-            << "tokens/s      " << fixed(rate.tokens_per_second, 1) << "\n"
-            << "model GFLOP/s " << fixed(rate.model_flops_per_step / rate.median_step_seconds / 1e9, 1)
-            << ", " << fixed(100 * rate.matmul_share(), 1) << "% of the measured matmul rate (fp32 "
-            << fixed(rate.matmul_fp32_flops_per_second / 1e9, 1) << ", the run's dtype "
-            << fixed(rate.matmul_precision_flops_per_second / 1e9, 1) << " GFLOP/s)\n"
-            << "exchanges     " << fixed(rate.exchange_seconds, 4) << " s a step, "
+            << "step          " << format_fixed(rate.median_step_seconds, 4) << " s (median), "
+            << format_fixed(rate.cpu_seconds_per_step, 3) << " s of processor time\n"
+            << "tokens/s      " << format_fixed(rate.tokens_per_second, 1) << "\n"
+            << "model GFLOP/s " << format_fixed(rate.model_flops_per_step / rate.median_step_seconds / 1e9, 1)
+            << ", " << format_fixed(100 * rate.matmul_share(), 1) << "% of the measured matmul rate (fp32 "
+            << format_fixed(rate.matmul_fp32_flops_per_second / 1e9, 1) << ", the run's dtype "
+            << format_fixed(rate.matmul_precision_flops_per_second / 1e9, 1) << " GFLOP/s)\n"
+            << "exchanges     " << format_fixed(rate.exchange_seconds, 4) << " s a step, "
             << format_bytes(rate.sent_bytes) << " sent by a rank\n"
             << "peak memory  ";
   for (const int64_t bytes : rate.peak_memory_bytes) std::cout << " " << format_bytes(bytes);
   std::cout << "\nlosses       ";
-  for (const double loss : rate.losses) std::cout << " " << fixed(loss, 6);
+  for (const double loss : rate.losses) std::cout << " " << format_fixed(loss, 6);
   std::cout << std::endl;
 }
 
@@ -130,7 +123,8 @@ int run_matmul(const std::vector<std::string>& arguments) {
       const std::string shape = cat(rate.rows, "x", rate.inner, "x", rate.columns);
       line["gflops"][name][shape] = rate.flops_per_second / 1e9;
       if (!json)
-        std::cout << name << " " << shape << ": " << fixed(rate.flops_per_second / 1e9, 1) << " GFLOP/s\n";
+        std::cout << name << " " << shape << ": " << format_fixed(rate.flops_per_second / 1e9, 1)
+                  << " GFLOP/s\n";
     }
   }
   if (json) std::cout << line.dump() << "\n";

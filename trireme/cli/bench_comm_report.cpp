@@ -1,27 +1,16 @@
 #include "trireme/cli/bench_comm_report.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/engine/engine_options.h"
 
 namespace trireme {
 namespace {
 
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof(text), "%.*f", digits, value);
-  return text;
-}
-
 std::string mebibytes(int64_t bytes) {
-  return fixed(static_cast<double>(bytes) / (1 << 20), 3);
-}
-
-std::string dtype_name(at::ScalarType dtype) {
-  if (dtype == at::kBFloat16) return "bf16";
-  return dtype == at::kHalf ? "fp16" : "fp32";
+  return format_fixed(static_cast<double>(bytes) / (1 << 20), 3);
 }
 
 using Row = std::vector<std::string>;
@@ -58,10 +47,11 @@ std::string methods_table(const CommReport& report) {
     rows.push_back({rate.shape.description(), cat(rate.forward_calls, "+", rate.backward_calls),
                     mebibytes(rate.most_sent.forward), mebibytes(rate.most_formula.forward),
                     mebibytes(rate.most_sent.backward), mebibytes(rate.most_formula.backward),
-                    fixed(rate.exchange_seconds.median, 5), fixed(rate.exchange_seconds.least, 5),
-                    fixed(rate.exchange_seconds.most, 5),
-                    fixed(report.link.seconds(rate.calls(), rate.most_sent.both()), 5),
-                    fixed(rate.layer_seconds.median, 5), fixed(100 * rate.exchange_share(), 1) + "%"});
+                    format_fixed(rate.exchange_seconds.median, 5),
+                    format_fixed(rate.exchange_seconds.least, 5), format_fixed(rate.exchange_seconds.most, 5),
+                    format_fixed(report.link.seconds(rate.calls(), rate.most_sent.both()), 5),
+                    format_fixed(rate.layer_seconds.median, 5),
+                    format_fixed(100 * rate.exchange_share(), 1) + "%"});
   return aligned(rows) +
          "exchanges forward+backward; MiB sent by the rank that sends most: each rank's count, in bytes, is "
          "its\n"
@@ -101,10 +91,10 @@ std::string text_of(const CommReport& report) {
         "one rank: nothing travels. Use trireme launch --nproc_per_node P -- bench comm, or "
         "--ranks_as_threads P\n";
   else
-    text += cat("an all-to-all here: ", fixed(report.link.latency_seconds * 1e6, 1), " us + bytes / ",
-                fixed(report.link.bytes_per_second / 1e9, 3), " GB/s, fitted to ", report.link.timed.size(),
-                " sizes from ", format_bytes(report.link.timed.front().sent_bytes), " to ",
-                format_bytes(report.link.timed.back().sent_bytes), " a rank\n");
+    text += cat("an all-to-all here: ", format_fixed(report.link.latency_seconds * 1e6, 1), " us + bytes / ",
+                format_fixed(report.link.bytes_per_second / 1e9, 3), " GB/s, fitted to ",
+                report.link.timed.size(), " sizes from ", format_bytes(report.link.timed.front().sent_bytes),
+                " to ", format_bytes(report.link.timed.back().sent_bytes), " a rank\n");
   text += "\n" + methods_table(report);
   if (report.ranks > 1) text += "\n" + weak_scaling_table(report);
   return text;

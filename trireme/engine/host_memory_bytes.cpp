@@ -8,7 +8,6 @@
 namespace trireme {
 namespace {
 
-constexpr int64_t kFloat_bytes = 4;
 constexpr size_t kStayingLayers = 2;  // memory/offloaded_activations.h
 
 int64_t parameters_on_host(const MemoryShape& shape, const std::vector<int64_t>& shares) {

@@ -10,7 +10,6 @@
 namespace trireme {
 namespace {
 
-constexpr int64_t kFloat_bytes = 4;
 constexpr int64_t kBlock_elements = 16;                      // shares are cut at multiples of it
 constexpr int64_t kSumPiece_elements = 64 * 1024;            // comm/collectives.cpp
 constexpr int64_t kNarrowPiece_elements = int64_t{1} << 20;  // shard/optimizer.cpp

@@ -27,6 +27,8 @@
 
 namespace trireme {
 
+inline constexpr int64_t kFloat_bytes = 4;
+
 // The extents of a model that bytes depend on.
 struct ModelExtents {
   int64_t layers = 0;

@@ -1,7 +1,6 @@
 #include "trireme/measure/exchange_rate.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -10,6 +9,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "trireme/attention/ulysses.h"
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/comm/mesh.h"
@@ -17,10 +17,6 @@
 
 namespace trireme {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // The host runs ahead of a GPU.
 void wait_for(at::Device device) {
@@ -308,14 +304,6 @@ void check_formula(const std::string& what, const ExchangeBytes& measured, const
   throw InternalError(cat(what, ": sent ", measured.forward, " bytes forward and ", measured.backward,
                           " backward, by formula ", formula.forward, " and ", formula.backward,
                           " (trireme/attention/exchange_bytes.h)"));
-}
-
-Spread spread_of(std::vector<double> values) {
-  TRIREME_ASSERT(!values.empty(), "the spread of nothing");
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return {n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2, values.front(),
-          values.back()};
 }
 
 ExchangeRate measure_exchange_rate(World& world, const MethodShape& shape,

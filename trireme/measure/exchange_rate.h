@@ -21,6 +21,7 @@
 #include "trireme/attention/local_attention.h"
 #include "trireme/attention/sequence_attention.h"
 #include "trireme/comm/world.h"
+#include "trireme/measure/spread.h"
 
 namespace trireme {
 
@@ -74,14 +75,6 @@ ExchangeBytes most_formula_bytes(const MethodShape& shape, const ExchangeRateOpt
 
 // Throws InternalError that names both unless they are equal.
 void check_formula(const std::string& what, const ExchangeBytes& measured, const ExchangeBytes& formula);
-
-// Of repeated measurements.
-struct Spread {
-  double median = 0;
-  double least = 0;
-  double most = 0;
-};
-Spread spread_of(std::vector<double> values);
 
 struct ExchangeRate {
   MethodShape shape;

@@ -1,19 +1,15 @@
 #include "trireme/measure/link_rate.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
 
 namespace trireme {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Whole bytes to each other rank, none to itself.
 TimedExchange time_all_to_all(Group& group, at::Device device, int64_t sent_bytes, int64_t repeats) {

@@ -1,7 +1,10 @@
 #include "trireme/measure/matmul_rate.h"
 
 #include <algorithm>
-#include <chrono>
+#include <utility>
+
+#include "trireme/base/clock.h"
+#include "trireme/measure/spread.h"
 
 namespace trireme {
 namespace {
@@ -9,16 +12,6 @@ namespace {
 struct Shape {
   int64_t rows, inner, columns;
 };
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 double seconds_of_one(at::Device device, at::ScalarType dtype, const Shape& shape, double seconds) {
   const at::TensorOptions options = at::TensorOptions(device).dtype(dtype);
@@ -38,7 +31,7 @@ double seconds_of_one(at::Device device, at::ScalarType dtype, const Shape& shap
     multiply();
     all.push_back(now_seconds() - begin);
   } while (now_seconds() - start < seconds || all.size() < 3);
-  return median(std::move(all));
+  return spread_of(std::move(all)).median;
 }
 
 }  // namespace

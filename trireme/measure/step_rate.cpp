@@ -1,33 +1,24 @@
 #include "trireme/measure/step_rate.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <time.h>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/device/peak_memory.h"
 #include "trireme/measure/matmul_rate.h"
+#include "trireme/measure/spread.h"
 #include "trireme/measure/synthetic_tokens.h"
 
 namespace trireme {
 namespace {
 
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 double cpu_seconds_of_process() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
 // [ranks][values.size()]: what every rank has.
@@ -122,9 +113,9 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
     return std::vector<double>(values.begin() + options.warmup, values.end());
   };
   rate.step_seconds = largest(gather(engine, seconds));
-  rate.median_step_seconds = median(measured(rate.step_seconds));
-  rate.exchange_seconds = median(measured(largest(gather(engine, exchange_seconds))));
-  rate.sent_bytes = static_cast<int64_t>(median(measured(largest(gather(engine, sent_bytes)))));
+  rate.median_step_seconds = spread_of(measured(rate.step_seconds)).median;
+  rate.exchange_seconds = spread_of(measured(largest(gather(engine, exchange_seconds)))).median;
+  rate.sent_bytes = static_cast<int64_t>(spread_of(measured(largest(gather(engine, sent_bytes)))).median);
   for (const auto& one : gather(engine, {static_cast<double>(peak_memory_bytes(engine.options().device))}))
     rate.peak_memory_bytes.push_back(static_cast<int64_t>(one[0]));
   rate.tokens_per_second =

@@ -1,11 +1,11 @@
 #include "trireme/train/trainer.h"
 
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <memory>
 #include <numeric>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/data/evaluation_walk.h"
@@ -28,10 +28,6 @@
 
 namespace trireme {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::unique_ptr<Group> everyone(World& world) {
   std::vector<int> ranks(static_cast<size_t>(world.size()));
