@@ -2,6 +2,9 @@
 #   one static library a folder; TORCH gives libtorch and the shared precompiled header.
 # trireme_test(NAME SOURCES a_test.cpp ... DEPENDS ... [LABELS unit] [TORCH] [TIMEOUT seconds])
 #   one test binary and one ctest entry (each start loads libtorch, so a binary holds a folder's tests).
+#
+# The presets compile four files of a folder as one, for each start with torch's headers costs seconds. So names in
+# unnamed namespaces are unique in a folder; a test file with short names of its own lies in a namespace of its own.
 
 add_library(trireme_warnings INTERFACE)
 target_compile_options(trireme_warnings INTERFACE
@@ -11,6 +14,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
 endif()
 target_include_directories(trireme_warnings INTERFACE "${CMAKE_SOURCE_DIR}")
 target_link_libraries(trireme_warnings INTERFACE Threads::Threads)
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # It takes a source for a header where one file includes several.
+  target_compile_options(trireme_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+endif()
 if(TRIREME_SANITIZE)
   # libtorch is not instrumented: container annotations would disagree across the border.
   target_compile_options(trireme_warnings INTERFACE -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined
@@ -20,6 +27,8 @@ endif()
 
 add_library(trireme_torch INTERFACE)
 target_link_libraries(trireme_torch INTERFACE LibTorch::cpu)
+# at::parallel_for is a template that is serial where OpenMP is off.
+target_compile_options(trireme_torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
 if(TRIREME_CUDA)
   target_link_libraries(trireme_torch INTERFACE LibTorch::cuda)
 endif()
@@ -88,11 +97,4 @@ function(trireme_simd_kernels library source)
     endif()
     target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
   endforeach()
-endfunction()
-
-# trireme_parallel_sources(SOURCE...): files that call at::parallel_for. Its template is serial unless the file that uses
-# it is compiled for OpenMP; such files parse torch's headers anew, for the precompiled one is without it.
-function(trireme_parallel_sources)
-  set_source_files_properties(${ARGN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON
-    COMPILE_OPTIONS "-fopenmp;-include;${CMAKE_SOURCE_DIR}/cmake/torch_pch.h")
 endfunction()

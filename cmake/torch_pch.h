@@ -15,3 +15,7 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+
+#ifndef INTRA_OP_PARALLEL
+#error "at::parallel_for would be serial: compile for OpenMP"
+#endif

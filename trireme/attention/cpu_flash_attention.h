@@ -71,6 +71,12 @@ class CpuFlashAttention final : public LocalAttention {
   std::vector<Scratch> threads_;  // one a thread
 };
 
+// The row of one token and head in x [B, S, H, D].
+template <typename I>
+const I* rows_of(const at::Tensor& x, int64_t batch, int64_t token, int64_t head) {
+  return x.const_data_ptr<I>() + batch * x.stride(0) + token * x.stride(1) + head * x.stride(2);
+}
+
 // body(first element of `result`), in the result's own type: fp32 or I.
 template <typename I, typename Body>
 void with_elements_of(const at::Tensor& result, const Body& body) {

@@ -16,21 +16,11 @@
 #include "trireme/attention/attention_arguments.h"
 #include "trireme/attention/cpu_flash_attention.h"
 
-#ifndef INTRA_OP_PARALLEL
-#error \
-    "at::parallel_for would be serial here: name this file in trireme_parallel_sources (cmake/TriremeTargets.cmake)"
-#endif
-
 namespace trireme {
 
 namespace {
 
-constexpr int64_t kKeys = 192;
-
-template <typename I>
-const I* rows_of(const at::Tensor& x, int64_t batch, int64_t token, int64_t head) {
-  return x.const_data_ptr<I>() + batch * x.stride(0) + token * x.stride(1) + head * x.stride(2);
-}
+constexpr int64_t kBackwardKeys = 192;
 
 struct Sizes {
   int64_t queries;
@@ -124,11 +114,11 @@ struct HeadTiles {
   E* do_columns;
   E* q_rows;  // panels [padded_queries, 64], one for each 64 of width
   E* do_rows;
-  E* k_rows;         // [kKeys, depth], of the key block
-  E* v_rows;         // [kKeys, depth]
-  E* k_columns;      // [width, kKeys]
-  float* scores;     // [kKeys, 64]
-  float* gradients;  // [kKeys, 64]
+  E* k_rows;         // [kBackwardKeys, depth], of the key block
+  E* v_rows;         // [kBackwardKeys, depth]
+  E* k_columns;      // [width, kBackwardKeys]
+  float* scores;     // [kBackwardKeys, 64]
+  float* gradients;  // [kBackwardKeys, 64]
   uint16_t* scores16;
   uint16_t* gradients16;
   uint16_t* pairs16;
@@ -144,14 +134,14 @@ struct HeadTiles {
     t.do_columns = pieces.next<E>(z.padded_queries * z.depth);
     t.q_rows = pieces.next<E>(z.padded_queries * z.panels * kPanel);
     t.do_rows = pieces.next<E>(z.padded_queries * z.panels * kPanel);
-    t.k_rows = pieces.next<E>(kKeys * z.depth);
-    t.v_rows = pieces.next<E>(kKeys * z.depth);
-    t.k_columns = pieces.next<E>(kKeys * z.width);
-    t.scores = pieces.next<float>(kKeys * kPanel);
-    t.gradients = pieces.next<float>(kKeys * kPanel);
-    t.scores16 = pieces.next<uint16_t>(kKeys * kPanel);
-    t.gradients16 = pieces.next<uint16_t>(kKeys * kPanel);
-    t.pairs16 = pieces.next<uint16_t>(kKeys * kPanel);
+    t.k_rows = pieces.next<E>(kBackwardKeys * z.depth);
+    t.v_rows = pieces.next<E>(kBackwardKeys * z.depth);
+    t.k_columns = pieces.next<E>(kBackwardKeys * z.width);
+    t.scores = pieces.next<float>(kBackwardKeys * kPanel);
+    t.gradients = pieces.next<float>(kBackwardKeys * kPanel);
+    t.scores16 = pieces.next<uint16_t>(kBackwardKeys * kPanel);
+    t.gradients16 = pieces.next<uint16_t>(kBackwardKeys * kPanel);
+    t.pairs16 = pieces.next<uint16_t>(kBackwardKeys * kPanel);
     return t;
   }
   static HeadTiles in(Scratch& scratch, const Sizes& z) {
@@ -204,12 +194,13 @@ void pack_queries(const HeadRows<I>& rows, const Sizes& z, HeadTiles<E>& t) {
 
 template <typename I, typename E>
 void pack_keys(const HeadRows<I>& rows, const Sizes& z, int64_t key, HeadTiles<E>& t) {
-  const int64_t used = std::min(kKeys, z.keys - key);
+  const int64_t used = std::min(kBackwardKeys, z.keys - key);
   const I* k = rows.k + key * rows.k_stride;
-  pack_rows(k, rows.k_stride, used, z.width, kKeys, z.depth, t.k_rows);
-  pack_rows(rows.v + key * rows.v_stride, rows.v_stride, used, z.width, kKeys, z.depth, t.v_rows);
+  pack_rows(k, rows.k_stride, used, z.width, kBackwardKeys, z.depth, t.k_rows);
+  pack_rows(rows.v + key * rows.v_stride, rows.v_stride, used, z.width, kBackwardKeys, z.depth, t.v_rows);
   for (int64_t d = 0; d < z.width; ++d)
-    for (int64_t n = 0; n < kKeys; ++n) t.k_columns[d * kKeys + n] = t.k_rows[n * z.depth + d];
+    for (int64_t n = 0; n < kBackwardKeys; ++n)
+      t.k_columns[d * kBackwardKeys + n] = t.k_rows[n * z.depth + d];
 }
 
 // The products of keys [key, key + n) and queries [row, row + 64).
@@ -220,7 +211,7 @@ void one_tile(const QueryTiles& queries, const Sizes& z, const TileMath& math, B
              t.scores, kPanel, false, units);
   panel_gemm(n, kPanel, z.depth, t.v_rows + (key - block) * z.depth, z.depth, t.do_columns + row * z.depth,
              t.gradients, kPanel, false, units);
-  std::array<int32_t, kKeys> begin{}, end{};
+  std::array<int32_t, kBackwardKeys> begin{}, end{};
   const bool edge = queries.edges(row, key, n, begin.data(), end.data());
   constexpr bool kWide = std::is_same_v<E, float>;
   math.gradient({t.scores, t.gradients, kWide ? nullptr : t.scores16, t.gradients16, t.pairs16, n,
@@ -243,17 +234,17 @@ void one_tile(const QueryTiles& queries, const Sizes& z, const TileMath& math, B
     panel_gemm(n, columns, kPanel, ds, kPanel, t.q_rows + from, t.dk + key * z.columns + panel * kPanel,
                z.columns, true, units);
   }
-  panel_gemm(z.width, kPanel, n, t.k_columns + (key - block), kKeys, ds_panel, t.dq + row * z.width, kPanel,
-             true, units);
+  panel_gemm(z.width, kPanel, n, t.k_columns + (key - block), kBackwardKeys, ds_panel, t.dq + row * z.width,
+             kPanel, true, units);
 }
 
 // Key blocks turn, turn + turns, ... of one query head; adds to dk, dv and dq of `t`.
 template <typename I, typename E>
 void one_head(const HeadRows<I>& rows, const QueryTiles& queries, const Sizes& z, const TileMath& math,
               Bf16Units units, float scale, int64_t turn, int64_t turns, HeadTiles<E>& t) {
-  for (int64_t block = turn * kKeys; block < z.keys; block += turns * kKeys) {
+  for (int64_t block = turn * kBackwardKeys; block < z.keys; block += turns * kBackwardKeys) {
     bool packed = false;
-    queries.with_block(block, std::min(block + kKeys, z.padded_keys),
+    queries.with_block(block, std::min(block + kBackwardKeys, z.padded_keys),
                        [&](int64_t row, int64_t key, int64_t n) {
                          if (!std::exchange(packed, true)) pack_keys(rows, z, block, t);
                          one_tile(queries, z, math, units, scale, block, key, n, row, t);

@@ -12,16 +12,11 @@
 #include "trireme/attention/attention_arguments.h"
 #include "trireme/attention/cpu_flash_attention.h"
 
-#ifndef INTRA_OP_PARALLEL
-#error \
-    "at::parallel_for would be serial here: name this file in trireme_parallel_sources (cmake/TriremeTargets.cmake)"
-#endif
-
 namespace trireme {
 
 namespace {
 
-constexpr int64_t kKeys = 512;
+constexpr int64_t kForwardKeys = 512;
 constexpr int64_t kStack = 2;
 constexpr int64_t kRows = kStack * kPanel;
 constexpr int64_t kPackedBytes = 16 << 20;  // packed keys and values at work at once, at least one head's
@@ -36,16 +31,16 @@ struct HeadTask {
 template <typename E>
 struct StackTiles {
   E* q;           // [R, depth]
-  E* p16;         // [R, kKeys], bf16 only
-  float* scores;  // [R, kKeys]
+  E* p16;         // [R, kForwardKeys], bf16 only
+  float* scores;  // [R, kForwardKeys]
   float* o;       // [R, columns]
   static int64_t bytes(int64_t depth, int64_t columns) {
-    return kRows * (depth * 4 + kKeys * 4 + kKeys * 4 + columns * 4);
+    return kRows * (depth * 4 + kForwardKeys * 4 + kForwardKeys * 4 + columns * 4);
   }
   StackTiles(Scratch& scratch, int64_t depth, int64_t columns) {
     auto* at = scratch.get<char>(bytes(depth, columns));
     scores = reinterpret_cast<float*>(at);
-    o = scores + kRows * kKeys;
+    o = scores + kRows * kForwardKeys;
     q = reinterpret_cast<E*>(o + kRows * columns);
     p16 = reinterpret_cast<E*>(reinterpret_cast<char*>(q) + kRows * depth * 4);
   }
@@ -73,11 +68,6 @@ class RowsOfRanges {
   const int64_t* end_;
   int64_t rows_;
 };
-
-template <typename I>
-const I* rows_of(const at::Tensor& x, int64_t batch, int64_t token, int64_t head) {
-  return x.const_data_ptr<I>() + batch * x.stride(0) + token * x.stride(1) + head * x.stride(2);
-}
 
 }  // namespace
 
@@ -140,16 +130,16 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
       bool added = false;  // to o
       for (const RowRange& interval : key_intervals(*spec.keys, batch, row, row + used))
         for (int64_t key = interval.begin / kPanel * kPanel, n = 0; key < interval.end; key += n) {
-          n = std::min(kKeys, round_up(interval.end, kPanel) - key);
+          n = std::min(kForwardKeys, round_up(interval.end, kPanel) - key);
           for (int64_t j = 0; j < n; j += kPanel)
-            panel_gemm(m, kPanel, depth, tiles.q, depth, keys + (key + j) * depth, tiles.scores + j, kKeys,
-                       false, units());
+            panel_gemm(m, kPanel, depth, tiles.q, depth, keys + (key + j) * depth, tiles.scores + j,
+                       kForwardKeys, false, units());
           std::array<int32_t, kRows> begin{}, end{};
           const bool edge = !ranges.all_see(key, key + n);
           if (edge)
             for (int64_t r = 0; r < m; ++r) std::tie(begin[r], end[r]) = ranges.within(r % kPanel, key, n);
           auto* p16 = std::is_same_v<E, float> ? nullptr : reinterpret_cast<uint16_t*>(tiles.p16);
-          math_.softmax({tiles.scores, p16, m, n, kKeys, edge ? begin.data() : nullptr,
+          math_.softmax({tiles.scores, p16, m, n, kForwardKeys, edge ? begin.data() : nullptr,
                          edge ? end.data() : nullptr, log2_scale, row_max.data(), row_sum.data(),
                          rescale.data()});
           if (added) math_.scale_rows(tiles.o, m, columns, columns, rescale.data());
@@ -159,7 +149,7 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
           else
             p = tiles.p16;
           for (int64_t panel = 0; panel < panels; ++panel)
-            panel_gemm(m, std::min(kPanel, width - panel * kPanel), n, p, kKeys,
+            panel_gemm(m, std::min(kPanel, width - panel * kPanel), n, p, kForwardKeys,
                        values + panel * panel_size(padded) + key * kPanel, tiles.o + panel * kPanel, columns,
                        added, units());
           added = true;

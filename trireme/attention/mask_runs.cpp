@@ -105,20 +105,20 @@ int64_t segments_of(const MaskRun& before, const MaskRun& run) {
 }
 
 // Successive runs of one sample that share a call.
-struct Group {
+struct RunGroup {
   size_t first = 0;
   size_t end = 0;
   int64_t segments = 0;
   CommonBand band;
 };
 
-std::vector<Group> groups_of(const std::vector<MaskRun>& runs, int64_t most_segments) {
-  std::vector<Group> groups;
+std::vector<RunGroup> groups_of(const std::vector<MaskRun>& runs, int64_t most_segments) {
+  std::vector<RunGroup> groups;
   for (size_t i = 0; i < runs.size(); ++i) {
     const MaskRun& run = runs[i];
     if (i > 0) {
       TRIREME_ASSERT(run.q >= runs[i - 1].q_end, "query row ", run.q, " is in two runs");
-      Group& group = groups.back();
+      RunGroup& group = groups.back();
       const int64_t more = segments_of(runs[i - 1], run);
       if (run.k >= runs[i - 1].k_end && group.segments + more <= most_segments && group.band.admit(run)) {
         group.segments += more;
@@ -126,7 +126,7 @@ std::vector<Group> groups_of(const std::vector<MaskRun>& runs, int64_t most_segm
         continue;
       }
     }
-    Group group{i, i + 1, 1, {}};
+    RunGroup group{i, i + 1, 1, {}};
     group.band.admit(run);
     groups.push_back(group);
   }
@@ -249,7 +249,7 @@ std::vector<MaskCall> mask_calls(const VisibleKeys& keys, int64_t batch, int64_t
   for (int64_t s = 0; s < times; ++s) {
     const std::vector<MaskRun>& runs = samples[static_cast<size_t>(s)];
     const int64_t sample_end = alike ? batch : s + 1;
-    for (const Group& group : groups_of(runs, most_segments)) {
+    for (const RunGroup& group : groups_of(runs, most_segments)) {
       const std::span<const MaskRun> own(runs.data() + group.first, group.end - group.first);
       // Segments of each sample; with a single run there are none, and samples do not count.
       const int64_t at_a_time =

@@ -7,11 +7,6 @@
 #include "trireme/model/token_kernels.h"
 #include "trireme/model/token_ops.h"
 
-#ifndef INTRA_OP_PARALLEL
-#error \
-    "at::parallel_for would be serial here: name this file in trireme_parallel_sources (cmake/TriremeTargets.cmake)"
-#endif
-
 namespace trireme {
 namespace {
 

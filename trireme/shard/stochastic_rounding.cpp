@@ -10,11 +10,6 @@
 #include "trireme/device/simd_level.h"
 #include "trireme/shard/rounding_kernel.h"
 
-#ifndef INTRA_OP_PARALLEL
-#error \
-    "at::parallel_for would be serial here: name this file in trireme_parallel_sources (cmake/TriremeTargets.cmake)"
-#endif
-
 namespace trireme {
 
 namespace {
