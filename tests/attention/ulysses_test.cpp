@@ -25,7 +25,8 @@ struct HeadCounts {
 const std::vector<HeadCounts> kHeadCounts{{6, 3}, {3, 3}, {6, 2}, {8, 4}, {7, 1}, {4, 4}};
 const std::vector<int64_t> kTokens{1, 3, 61, 128};
 
-at::Tensor random_tensor(std::vector<int64_t> sizes, uint64_t seed, at::ScalarType dtype = at::kFloat) {
+at::Tensor random_tensor(const std::vector<int64_t>& sizes, uint64_t seed,
+                         at::ScalarType dtype = at::kFloat) {
   return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble).to(dtype);
 }
 

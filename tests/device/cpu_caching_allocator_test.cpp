@@ -53,6 +53,7 @@ TEST_F(CpuCachingAllocator, holds_no_more_than_a_tenth_above_the_most_that_was_i
 TEST_F(CpuCachingAllocator, serves_threads_that_free_each_others_blocks) {
   std::vector<at::Tensor> tensors(64);
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int worker = 0; worker < 4; ++worker)
     threads.emplace_back([&, worker] {
       for (int round = 0; round < 50; ++round)

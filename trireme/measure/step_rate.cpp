@@ -28,6 +28,7 @@ std::vector<std::vector<double>> gather(Engine& engine, const std::vector<double
   const std::vector<int64_t> rows(static_cast<size_t>(all.size()), mine.size(0));
   const at::Tensor everyone = all_gather(all, mine, rows).to(at::kCPU).contiguous();
   std::vector<std::vector<double>> result;
+  result.reserve(rows.size());
   const double* data = everyone.const_data_ptr<double>();
   for (int rank = 0; rank < all.size(); ++rank)
     result.emplace_back(data + rank * mine.size(0), data + (rank + 1) * mine.size(0));
