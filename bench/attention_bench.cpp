@@ -4,7 +4,7 @@
 //
 //   attention_bench [--tokens 2048,8192] [--threads 1,2] [--heads 8] [--kv_heads 4] [--width 64] [--window 0]
 //                   [--seconds 3]
-#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <iostream>
@@ -17,13 +17,10 @@
 #include "trireme/attention/local_attention.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/measure/spread.h"
 
 namespace trireme {
 namespace {
-
-struct Spread {
-  double median, low, high;  // seconds
-};
 
 // Calls each body in turn until the time is used up, at least three times each.
 std::vector<Spread> interleave(const std::vector<std::function<void()>>& bodies, double seconds) {
@@ -37,10 +34,7 @@ std::vector<Spread> interleave(const std::vector<std::function<void()>>& bodies,
       times[i].push_back(now_seconds() - begin);
     }
   std::vector<Spread> result;
-  for (auto& all : times) {
-    std::sort(all.begin(), all.end());
-    result.push_back({all[all.size() / 2], all.front(), all.back()});
-  }
+  for (auto& all : times) result.push_back(spread_of(std::move(all)));
   return result;
 }
 
@@ -121,8 +115,8 @@ void measure(const Options& options, int64_t tokens, int threads, at::ScalarType
     std::printf(
         "  %-8s ours %9.2f ms [%.2f, %.2f] %5.0f GFLOP/s %3.0f %%   libtorch %9.2f ms [%.2f, %.2f] %5.0f "
         "GFLOP/s %3.0f %%   %.2fx\n",
-        what, mine.median * 1e3, mine.low * 1e3, mine.high * 1e3, flop / mine.median / 1e9,
-        100 * flop / mine.median / matmul, other.median * 1e3, other.low * 1e3, other.high * 1e3,
+        what, mine.median * 1e3, mine.least * 1e3, mine.most * 1e3, flop / mine.median / 1e9,
+        100 * flop / mine.median / matmul, other.median * 1e3, other.least * 1e3, other.most * 1e3,
         flop / other.median / 1e9, 100 * flop / other.median / matmul, other.median / mine.median);
   };
   line("forward", forward_flop, t[0], t[1]);

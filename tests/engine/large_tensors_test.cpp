@@ -12,6 +12,7 @@
 
 #include "tests/engine/tiny_model.h"
 #include "tests/support/memory_at_hand.h"
+#include "tests/support/relative_error.h"
 
 namespace trireme {
 namespace {

@@ -12,6 +12,7 @@
 #include "trireme/engine/recompute_plan.h"
 
 #include "tests/engine/tiny_model.h"
+#include "tests/support/relative_error.h"
 
 namespace trireme::policy_combinations_test {
 namespace {

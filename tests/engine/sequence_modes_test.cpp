@@ -13,6 +13,7 @@
 
 #include "tests/engine/tiny_model.h"
 #include "tests/support/error_message.h"
+#include "tests/support/relative_error.h"
 
 namespace trireme::sequence_modes_test {
 namespace {

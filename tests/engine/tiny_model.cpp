@@ -104,9 +104,4 @@ std::map<std::string, at::Tensor> all_gradients(Engine& engine) {
   return gradients;
 }
 
-double relative_error(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor x = a.to(at::kDouble), y = b.to(at::kDouble);
-  return (x - y).abs().max().item<double>() / y.abs().max().item<double>();
-}
-
 }  // namespace trireme::testing

@@ -35,7 +35,4 @@ TokenBatch slice_of_batch(int64_t batch, int64_t tokens, int64_t vocabulary, uin
 // Every gradient after accumulate_gradients, by parameter name.
 std::map<std::string, at::Tensor> all_gradients(Engine& engine);
 
-// max |a - b| / max |b|
-double relative_error(const at::Tensor& a, const at::Tensor& b);
-
 }  // namespace trireme::testing

@@ -9,6 +9,7 @@
 #include "trireme/engine/assemble.h"
 
 #include "tests/engine/tiny_model.h"
+#include "tests/support/relative_error.h"
 
 namespace trireme::training_step_test {
 namespace {

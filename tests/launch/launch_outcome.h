@@ -1,10 +1,10 @@
 // One run of the launcher: its code, its time and what it wrote.
 #pragma once
 
-#include <chrono>
 #include <sstream>
 #include <string>
 
+#include "trireme/base/clock.h"
 #include "trireme/launch/launch.h"
 
 namespace trireme::testing {
@@ -18,10 +18,10 @@ struct LaunchOutcome {
 
 inline LaunchOutcome launch_and_wait(const LaunchOptions& options) {
   std::ostringstream out, err;
-  const auto start = std::chrono::steady_clock::now();
+  const double start = now_seconds();
   LaunchOutcome outcome;
   outcome.code = launch(options, out, err);
-  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  outcome.seconds = now_seconds() - start;
   outcome.out = out.str();
   outcome.err = err.str();
   return outcome;

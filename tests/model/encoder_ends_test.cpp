@@ -13,12 +13,14 @@
 #include "trireme/model/head.h"
 
 #include "tests/support/error_message.h"
+#include "tests/support/relative_error.h"
 
 namespace trireme::encoder_ends_test {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::relative_error;
 
 constexpr int64_t kV = 50, kM = 24, kPositions = 16, kTypes = 2, kT = 37;
 constexpr double kEps = 1e-5;
@@ -38,10 +40,6 @@ at::Tensor leaf(const at::Tensor& values) {
 at::Tensor written_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   const at::Tensor centered = x - x.mean(-1, true);
   return centered / at::sqrt(centered.square().mean(-1, true) + kEps) * weight + bias;
-}
-
-double relative_error(const at::Tensor& got, const at::Tensor& truth) {
-  return (got - truth).abs().max().item<double>() / truth.abs().max().item<double>();
 }
 
 EmbeddingTensors random_embedding() {

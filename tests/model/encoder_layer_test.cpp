@@ -13,8 +13,12 @@
 #include "trireme/memory/token_tiles.h"
 #include "trireme/model/layer_halves.h"
 
+#include "tests/support/relative_error.h"
+
 namespace trireme::encoder_layer_test {
 namespace {
+
+using testing::relative_error;
 
 constexpr int64_t kM = 64, kH = 4, kD = 16, kI = 96, kN = 3 * kH, kT = 40;
 constexpr double kEps = 1e-5;
@@ -143,13 +147,6 @@ Results layer_in_tiles(const Inputs& in, const LayerRun& run) {
   Results results = {{"qkv", qkv}, {"y", y}, {"dx", d}, {"do", d_o}};
   for (size_t at = 0; at < sums.size(); ++at) results.emplace_back(kNames.at(at), sums[at]);
   return results;
-}
-
-double relative_error(const at::Tensor& got, const at::Tensor& truth) {
-  const at::Tensor difference = (got.to(at::kDouble) - truth.to(at::kDouble)).abs();
-  return difference.isfinite().all().item<bool>()
-             ? difference.max().item<double>() / truth.abs().max().item<double>()
-             : INFINITY;
 }
 
 TEST(EncoderLayer, both_ways_equal_autograd_through_the_written_formulas) {

@@ -12,8 +12,12 @@
 #include "trireme/model/head.h"
 #include "trireme/model/layer_halves.h"
 
+#include "tests/support/relative_error.h"
+
 namespace trireme::fp16_layer_test {
 namespace {
+
+using testing::relative_error;
 
 constexpr int64_t kM = 64, kH = 4, kK = 2, kD = 16, kI = 96, kN = kH + 2 * kK, kT = 40, kV = 300;
 constexpr double kEps = 1e-5;
@@ -21,13 +25,6 @@ constexpr double kEps = 1e-5;
 at::Tensor random(at::IntArrayRef shape, double spread, uint64_t seed) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   return (at::randn(shape, generator, at::kFloat) * spread).to(at::kHalf);  // exact in every dtype
-}
-
-double relative_error(const at::Tensor& got, const at::Tensor& truth) {
-  const at::Tensor difference = (got.to(at::kDouble) - truth).abs();
-  return difference.isfinite().all().item<bool>()
-             ? difference.max().item<double>() / truth.abs().max().item<double>()
-             : INFINITY;
 }
 
 // Named results, in one order for the truth, the plain version and Trireme.

@@ -17,7 +17,7 @@ StopRequest& request() {
   return one;
 }
 
-int64_t now_seconds() {
+int64_t monotonic_seconds() {
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec;
@@ -27,8 +27,8 @@ void on_signal(int signal) {
   // Control-C reaches a rank twice, from the terminal and through the launcher: that is one request.
   constexpr int64_t kOneRequestSeconds = 2;
   if (!request().asked.exchange(true)) {
-    request().first_seconds.store(now_seconds());
-  } else if (now_seconds() - request().first_seconds.load() > kOneRequestSeconds) {
+    request().first_seconds.store(monotonic_seconds());
+  } else if (monotonic_seconds() - request().first_seconds.load() > kOneRequestSeconds) {
     std::signal(signal, SIG_DFL);
     std::raise(signal);
   }

@@ -27,6 +27,7 @@ auto rethrow_as_comm_error(const FailureContext& context, Body&& body);
 
 }  // namespace trireme
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/device/out_of_memory.h"
 
@@ -34,10 +35,8 @@ namespace trireme {
 
 template <typename Body>
 auto rethrow_as_comm_error(const FailureContext& context, Body&& body) {
-  const auto start = std::chrono::steady_clock::now();
-  const auto waited = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
+  const double start = now_seconds();
+  const auto waited = [&] { return now_seconds() - start; };
   try {
     return body();
   } catch (const Error&) {

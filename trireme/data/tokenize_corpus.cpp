@@ -1,12 +1,12 @@
 #include "trireme/data/tokenize_corpus.h"
 
 #include <atomic>
-#include <chrono>
 #include <exception>
 #include <mutex>
 
 #include <ATen/Parallel.h>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/data/utf8.h"
@@ -61,7 +61,7 @@ std::vector<std::vector<int32_t>> encode_batch(const Tokenizer& tokenizer, const
 CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::filesystem::path>& inputs,
                              const std::filesystem::path& prefix, const CorpusOptions& options,
                              const std::function<void(const CorpusReport&)>& progress) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = now_seconds();
   const int32_t end_of_text = options.append_end_of_text ? tokenizer.end_of_text_id() : -1;
   TextSource source(inputs, options.field);
   IndexedDatasetWriter writer(prefix, options.vocab_size > 0 ? options.vocab_size : tokenizer.vocab_size());
@@ -71,7 +71,7 @@ CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::
     report.documents = writer.documents();
     report.tokens = writer.tokens();
     report.source = source.counts();
-    report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    report.seconds = now_seconds() - start;
   };
   for (auto batch = read_batch(source); !batch.empty(); batch = read_batch(source)) {
     auto encoded = encode_batch(tokenizer, batch, caches);
