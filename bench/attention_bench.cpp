@@ -34,6 +34,7 @@ std::vector<Spread> interleave(const std::vector<std::function<void()>>& bodies,
       times[i].push_back(now_seconds() - begin);
     }
   std::vector<Spread> result;
+  result.reserve(times.size());
   for (auto& all : times) result.push_back(spread_of(std::move(all)));
   return result;
 }
