@@ -19,142 +19,20 @@
 #include "trireme/measure/memory_report.h"
 #include "trireme/shard/unit_shares.h"
 
+#include "tests/engine/memory_cases.h"
 #include "tests/engine/tiny_model.h"
 
 namespace trireme {
 namespace {
 
 using enum MemoryCategory;
+using testing::encoder_model, testing::grouped_model, testing::narrow_model, testing::straddling_model;
+using testing::expect_within, testing::measure_memory;
+using testing::kCrumbs_bytes, testing::kLogitsTile_tokens, testing::kTile_tokens;
 using testing::TemporaryFolder;
-
-constexpr int64_t kTile_tokens = 192, kLogitsTile_tokens = 256;
-
-// Four models: grouped heads; tied, with norms of q and k and one head a group; biases, and heads that 2 and 4
-// ranks do not share evenly; an encoder.
-Json grouped_model() {
-  Json config = testing::tiny_llama_config(4, 2);
-  config.update({{"hidden_size", 256},
-                 {"head_dim", 64},
-                 {"intermediate_size", 640},
-                 {"num_hidden_layers", 4},
-                 {"vocab_size", 3000},
-                 {"max_position_embeddings", 4096}});
-  return config;
-}
-Json tied_model() {
-  Json config = testing::tiny_llama_config(8, 8);
-  config.update({{"model_type", "qwen3"},
-                 {"architectures", {"Qwen3ForCausalLM"}},
-                 {"hidden_size", 192},
-                 {"head_dim", 32},
-                 {"intermediate_size", 512},
-                 {"num_hidden_layers", 3},
-                 {"vocab_size", 5000},
-                 {"tie_word_embeddings", true},
-                 {"max_position_embeddings", 4096}});
-  return config;
-}
-Json uneven_model() {
-  Json config = testing::tiny_llama_config(5, 1);
-  config.update({{"model_type", "qwen2"},
-                 {"architectures", {"Qwen2ForCausalLM"}},
-                 {"hidden_size", 320},
-                 {"intermediate_size", 480},
-                 {"num_hidden_layers", 4},
-                 {"vocab_size", 2000},
-                 {"max_position_embeddings", 4096}});
-  config.erase("head_dim");
-  return config;
-}
-
-// The second of two rounds of 12 query heads over 2 ranks uses two of the 3 key/value heads.
-Json straddling_model() {
-  Json config = testing::tiny_llama_config(12, 3);
-  config.update({{"hidden_size", 192},
-                 {"head_dim", 32},
-                 {"intermediate_size", 480},
-                 {"num_hidden_layers", 3},
-                 {"vocab_size", 2000},
-                 {"max_position_embeddings", 4096}});
-  return config;
-}
-
-// Tiles have many more tokens than it has values.
-Json narrow_model() {
-  Json config = testing::tiny_llama_config(4, 2);
-  config.update({{"hidden_size", 128},
-                 {"head_dim", 32},
-                 {"intermediate_size", 352},
-                 {"num_hidden_layers", 3},
-                 {"vocab_size", 512},
-                 {"max_position_embeddings", 4096}});
-  return config;
-}
-
-Json encoder_model() {
-  Json config = testing::tiny_bert_config(4);
-  config.update({{"hidden_size", 192},
-                 {"intermediate_size", 640},
-                 {"num_hidden_layers", 4},
-                 {"vocab_size", 3000},
-                 {"max_position_embeddings", 2048}});
-  return config;
-}
-
-struct Case {
-  const char* name;
-  Json (*config)();
-  int ranks;
-  int ulysses;
-  int64_t batch, tokens;
-  std::function<void(EngineOptions&)> change = [](EngineOptions&) {};
-  bool stores_stay = false;  // no store changes its size during a step: the total is exact as well
-};
-
-struct Measured {
-  MemoryState state;
-  MemoryForecast forecast;
-  MemoryShape shape;
-};
-
-std::vector<Measured> measure(const Case& test, int threads, uint64_t steps = 1) {
-  const TemporaryFolder folder;
-  testing::write_tiny_model(folder.path(), test.config());
-  EngineOptions options;
-  options.ulysses = test.ulysses;
-  options.tile_tokens = kTile_tokens;
-  options.logits_tile_tokens = kLogitsTile_tokens;
-  test.change(options);
-  if (uses_disk(options.offload)) options.offload.folder = folder.path();
-
-  std::vector<Measured> of_ranks(static_cast<size_t>(test.ranks));
-  run_ranks_as_threads(test.ranks, [&](World& world) {
-    at::set_num_threads(threads);
-    const auto engine = assemble(world, folder.path(), options);
-    const ModelConfig& config = engine->config();
-    const Mesh& mesh = engine->mesh();
-    const auto sample = static_cast<uint64_t>(mesh.dp_index);
-    for (uint64_t step = 0; step < steps; ++step)
-      engine->train_step(
-          {testing::slice_of_batch(test.batch, config.vocab_size, sample + 10 * step,
-                                   {test.tokens, options.ulysses, options.ring}, mesh.sp->rank())},
-          1e-3);
-    Measured& mine = of_ranks[static_cast<size_t>(mesh.all->rank())];
-    mine.state = engine->memory_account()->state();
-    mine.shape = engine->memory_shape(test.batch, test.tokens);
-    mine.forecast = memory_forecast(mine.shape);
-  });
-  return of_ranks;
-}
-
-// Scalars, norms' partial sums and the like are not in the formulas.
-constexpr int64_t kCrumbs_bytes = 48 * 1024;
-
-void expect_within(double share, const char* what, int64_t measured, int64_t formula) {
-  EXPECT_NEAR(static_cast<double>(measured), static_cast<double>(formula),
-              share * static_cast<double>(formula) + kCrumbs_bytes)
-      << what;
-}
+using testing::tied_model, testing::uneven_model;
+using Case = testing::MemoryCase;
+using Measured = testing::MeasuredMemory;
 
 class MemoryOfAStep : public ::testing::Test {
  protected:
@@ -162,123 +40,8 @@ class MemoryOfAStep : public ::testing::Test {
 };
 
 TEST_F(MemoryOfAStep, measured_peaks_of_every_category_are_within_5_percent_of_the_formulas) {
-  const auto zero = [](int stage) {
-    return [stage](EngineOptions& options) { options.zero = static_cast<ZeroStage>(stage); };
-  };
-  const std::vector<Case> cases = {
-      {"grouped, 1 rank", grouped_model, 1, 1, 1, 1024, [](EngineOptions&) {}, true},
-      {"grouped, 1 rank, all kept", grouped_model, 1, 1, 2, 512,
-       [](EngineOptions& o) { o.recompute = Recompute::none; }, true},
-      {"grouped, 2 ranks, layer inputs kept", grouped_model, 2, 2, 1, 1100,
-       [](EngineOptions& o) { o.recompute = Recompute::full; }, true},
-      {"grouped, 2 ranks, inputs of two layers", grouped_model, 2, 2, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::full;
-         o.checkpoint_every = 2;
-       }},
-      {"grouped, 4 ranks, two samples, ZeRO 1", grouped_model, 4, 2, 2, 700, zero(1)},
-      {"tied, 1 rank, half of the layers keep attention", tied_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::keep_attention;
-         o.keep_fraction = 0.5;
-       },
-       true},
-      {"tied, 2 ranks, all kept, ZeRO 2", tied_model, 2, 2, 1, 1024,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::none;
-         o.zero = ZeroStage::gradients;
-       }},
-      {"tied, 4 ranks, ZeRO 3", tied_model, 4, 4, 1, 1200, zero(3)},
-      {"tied, 2 ranks, bf16 and bf16 states", tied_model, 2, 2, 1, 1024,
-       [](EngineOptions& o) {
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-         o.optimizer.state_dtype = at::kBFloat16;
-         o.zero = ZeroStage::optimizer;
-       }},
-      {"uneven, 1 rank, updates in backward", uneven_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) { o.update_in_backward = true; }},
-      {"uneven, 2 ranks, ZeRO 3, groups of 2", uneven_model, 2, 2, 1, 1024,
-       [](EngineOptions& o) {
-         o.zero = ZeroStage::parameters;
-         o.checkpoint_every = 2;
-       }},
-      {"uneven, 4 ranks, gradients travel in bf16", uneven_model, 4, 4, 1, 1201,
-       [](EngineOptions& o) {
-         o.zero = ZeroStage::gradients;
-         o.reduce_dtype = at::kBFloat16;
-       }},
-      {"uneven, 1 rank, bf16 matmuls, SGD", uneven_model, 1, 1, 1, 512,
-       [](EngineOptions& o) {
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::native;
-         o.optimizer.kind = OptimizerKind::sgd;
-       }},
-      {"grouped, ring of 2", grouped_model, 2, 1, 1, 2048, [](EngineOptions& o) { o.ring = 2; }, true},
-      {"grouped, ulysses 2 x ring 2, all kept", grouped_model, 4, 2, 1, 3000,
-       [](EngineOptions& o) {
-         o.ring = 2;
-         o.recompute = Recompute::none;
-       }},
-      {"tied, ring of 4, layer inputs kept", tied_model, 4, 1, 1, 3000,
-       [](EngineOptions& o) {
-         o.ring = 4;
-         o.recompute = Recompute::full;
-       }},
-      {"tied, ring of 3, bf16", tied_model, 3, 1, 1, 3000,
-       [](EngineOptions& o) {
-         o.ring = 3;
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-       }},
-      {"grouped, keys gathered from 3", grouped_model, 3, 1, 1, 3000,
-       [](EngineOptions& o) {
-         o.ring = 3;
-         o.ring_method = RingMethod::gather;
-       }},
-      {"tied, 2 ranks, heads in 4 rounds", tied_model, 2, 2, 1, 2000,
-       [](EngineOptions& o) { o.head_chunks = 4; }},
-      {"tied, 2 ranks, heads in 2 rounds, layer inputs kept", tied_model, 2, 2, 2, 1000,
-       [](EngineOptions& o) {
-         o.head_chunks = 2;
-         o.recompute = Recompute::full;
-       }},
-      // With few tokens in the head's tiles those of the layers are the fullest.
-      {"encoder, 1 rank", encoder_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; },
-       true},
-      {"encoder, 1 rank, large tiles of the head", encoder_model, 1, 1, 1, 1024, [](EngineOptions&) {}, true},
-      {"encoder, 2 ranks, all kept, ZeRO 2", encoder_model, 2, 2, 2, 700,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::none;
-         o.zero = ZeroStage::gradients;
-         o.logits_tile_tokens = 16;
-       }},
-      {"encoder, 2 ranks, inputs of two layers, ZeRO 3", encoder_model, 2, 2, 1, 1100,
-       [](EngineOptions& o) {
-         o.recompute = Recompute::full;
-         o.checkpoint_every = 2;
-         o.zero = ZeroStage::parameters;
-       }},
-      {"encoder, 1 rank, bf16", encoder_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::fp32;
-         o.logits_tile_tokens = 16;
-       }},
-      {"encoder, 1 rank, bf16 matmuls", encoder_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::native;
-         o.logits_tile_tokens = 16;
-       }},
-      {"encoder, 1 rank, bf16 matmuls, large tiles of the head", encoder_model, 1, 1, 1, 1024,
-       [](EngineOptions& o) {
-         o.precision = Precision::bf16;
-         o.bf16_matmul = Bf16Matmul::native;
-       }},
-  };
-  for (const Case& test : cases) {
-    const auto of_ranks = measure(test, /*threads=*/1);
+  for (const Case& test : testing::memory_cases()) {
+    const auto of_ranks = measure_memory(test, /*threads=*/1);
     for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
       const auto& [state, forecast, shape] = of_ranks[rank];
       SCOPED_TRACE(::testing::Message() << test.name << ", rank " << rank << "\n"
@@ -306,7 +69,7 @@ TEST_F(MemoryOfAStep, in_native_bf16_peaks_are_within_5_percent_however_a_sequen
                           in_native_bf16(o);
                           o.ring = ring;
                         }};
-        for (const auto& [state, forecast, shape] : measure(test, 1)) {
+        for (const auto& [state, forecast, shape] : measure_memory(test, 1)) {
           SCOPED_TRACE(::testing::Message() << name << ", ulysses " << ulysses << ", ring " << ring << "\n"
                                             << memory_report(state, forecast));
           for (const MemoryCategory category : kAllMemoryCategories)
@@ -336,7 +99,7 @@ TEST_F(MemoryOfAStep, in_native_bf16_tiles_of_many_tokens_hold_no_more_than_the_
                       o.logits_tile_tokens = 128;
                       o.recompute = Recompute::full;
                     }};
-    for (const auto& [state, forecast, shape] : measure(test, run.threads)) {
+    for (const auto& [state, forecast, shape] : measure_memory(test, run.threads)) {
       SCOPED_TRACE(::testing::Message() << run.name << ", ring " << run.ring << ", " << run.threads
                                         << " threads, tiles of " << run.tile_tokens << "\n"
                                         << memory_report(state, forecast));
@@ -353,7 +116,7 @@ TEST_F(MemoryOfAStep, in_native_bf16_tiles_of_many_tokens_hold_no_more_than_the_
 
 TEST_F(MemoryOfAStep, two_threads_of_the_attention_kernel_have_their_workspace_each) {
   // One key/value head: its queries are dealt out to both threads, so that both work for sure.
-  const auto of_ranks = measure({"", uneven_model, 1, 1, 1, 1024}, /*threads=*/2);
+  const auto of_ranks = measure_memory({"", uneven_model, 1, 1, 1, 1024}, /*threads=*/2);
   const auto& [state, forecast, shape] = of_ranks[0];
   SCOPED_TRACE(memory_report(state, forecast));
   expect_within(0.05, "attention", state.peak[attention], forecast.peak[attention]);
@@ -363,7 +126,7 @@ TEST_F(MemoryOfAStep, two_threads_of_the_attention_kernel_have_their_workspace_e
 // The formula takes every round for the largest.
 TEST_F(MemoryOfAStep, rounds_that_share_a_key_value_head_do_not_exceed_the_formula) {
   const Case rounds{"", straddling_model, 2, 2, 1, 2000, [](EngineOptions& o) { o.head_chunks = 2; }};
-  for (const auto& [state, forecast, shape] : measure(rounds, 1)) {
+  for (const auto& [state, forecast, shape] : measure_memory(rounds, 1)) {
     SCOPED_TRACE(memory_report(state, forecast));
     for (const MemoryCategory category : kAllMemoryCategories) {
       EXPECT_LE(state.peak[category], forecast.peak[category] * 21 / 20 + kCrumbs_bytes) << name_of(category);
@@ -381,7 +144,7 @@ TEST_F(MemoryOfAStep, with_offload_to_disk_no_category_exceeds_its_formula_and_m
     o.offload.parameters = o.offload.optimizer = o.offload.activations = Offload::disk;
   };
   // In a second step writes of the first may still be under way.
-  const auto before = measure(resident, 1), after = measure(disk, 1, 2);
+  const auto before = measure_memory(resident, 1), after = measure_memory(disk, 1, 2);
   for (size_t rank = 0; rank < after.size(); ++rank) {
     const auto& [state, forecast, shape] = after[rank];
     SCOPED_TRACE(memory_report(state, forecast));
@@ -434,7 +197,7 @@ TEST_F(MemoryOfAStep, beside_the_walk_only_what_is_stepped_depends_on_timing) {
        {gradients, optimizer}},
   };
   for (const Deferred& test : cases) {
-    const auto of_ranks = measure(test.run, 1, 2);
+    const auto of_ranks = measure_memory(test.run, 1, 2);
     for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
       const auto& [state, forecast, shape] = of_ranks[rank];
       SCOPED_TRACE(::testing::Message() << test.run.name << ", rank " << rank << "\n"
@@ -520,6 +283,16 @@ TEST(MemoryFormulas, count_past_2_to_the_31) {
   EXPECT_EQ(forecast.peak[activations], (int64_t{1} << 24) * (4 * (2 * 1024 + 16) + 1024));
   EXPECT_GT(forecast.peak[attention], int64_t{1} << 34);
   EXPECT_GE(forecast.peak_total_bytes, forecast.peak[activations] + forecast.peak[attention] / 2);
+}
+
+TEST(MemoryFormulas, count_what_flash_attention_holds_on_a_gpu) {
+  MemoryShape shape = shape_of(grouped_model(), 1);  // 4 query and 2 key/value heads of 64
+  shape.device_is_host = false;
+  shape.storage_bytes = shape.tile_bytes = 2;
+  const int64_t without = memory_forecast(shape).peak[attention];
+  shape.flash_on_gpu = true;
+  const int64_t dq_and_sums = 4096 * 4 * (64 + 1) * 4, dk_and_dv_of_query_heads = 2 * 4096 * 4 * 64 * 2;
+  EXPECT_EQ(memory_forecast(shape).peak[attention], without + dq_and_sums + dk_and_dv_of_query_heads);
 }
 
 TEST(MemoryFormulas, each_zero_stage_holds_less) {

@@ -18,9 +18,10 @@ std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at:
                                                      at::ScalarType dtype) {
   if (!at::isFloatingType(dtype))
     throw ConfigError(cat("attention: got dtype ", dtype, ", expected a floating type"));
-  if (!device.is_cpu() && !device.is_cuda())
-    throw ConfigError(cat("attention: got device ", device, ", expected cpu or cuda"));
   if (kernel == AttentionKernel::reference) return std::make_unique<ReferenceAttention>();
+  if (!device.is_cpu() && !device.is_cuda())
+    throw ConfigError(cat("attention: got device ", device,
+                          ", which has 'reference' alone; the others are for cpu and cuda"));
   const bool automatic = kernel == AttentionKernel::automatic;
   if (device.is_cuda()) {
     if (automatic && !is_half_precision(dtype))

@@ -17,7 +17,13 @@ struct HostPinning {
   std::function<void(void* data)> unpin;
 };
 
-// For copies from and to `device`, and any other GPU of this process. ConfigError in a build without CUDA.
+// For copies from and to `device`, and any other GPU of this process. Only CUDA devices need pages that stay; for them, a
+// ConfigError in a build without CUDA.
 HostPinning make_host_pinning(at::Device device);
+
+// Leaves pages as they are.
+inline HostPinning no_pinning() {
+  return {[](void* /*data*/, int64_t /*bytes*/) { return std::string(); }, [](void* /*data*/) {}};
+}
 
 }  // namespace trireme

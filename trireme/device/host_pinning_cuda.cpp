@@ -7,6 +7,7 @@
 namespace trireme {
 
 HostPinning make_host_pinning(at::Device device) {
+  if (!device.is_cuda()) return no_pinning();
   HostPinning pinning;
   // The guards: a thread that has used no GPU yet would begin to use the first one.
   pinning.pin = [device](void* data, int64_t bytes) {

@@ -22,6 +22,23 @@ struct Buffers {
   }
 };
 
+int64_t round_up(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+// What FlashAttention-2's backward holds beside its arguments and results: dq in fp32, a sum for each query, and with
+// grouped heads dk and dv of every query head (libtorch's flash_api.cpp, mha_bwd). What cuDNN asks for is known when it
+// has planned a call; the same is counted for it.
+int64_t flash_workspace_bytes(const MemoryShape& shape, int64_t heads, int64_t kv_heads) {
+  if (!shape.flash_on_gpu) return 0;
+  constexpr int64_t kRowBlock = 128;
+  const int64_t width = shape.model.head_dim, keys = shape.gathers_keys ? shape.tokens : shape.local_tokens;
+  const int64_t rows = shape.batch * heads * round_up(shape.local_tokens, kRowBlock);
+  const int64_t expanded =
+      heads == kv_heads ? 0 : 2 * shape.batch * keys * heads * width * shape.storage_bytes;
+  return rows * (round_up(width, width <= 128 ? 32 : 64) + 1) * 4 + expanded;
+}
+
 }  // namespace
 
 std::vector<AttentionMoment> attention_forward_moments(const MemoryShape& shape, int64_t heads,
@@ -30,8 +47,10 @@ std::vector<AttentionMoment> attention_forward_moments(const MemoryShape& shape,
   if (shape.ring == 1) return {{at.o + at.lse, 0}};
   if (shape.gathers_keys) return {{0, at.kv + 2 * at.all_kv}, {at.o + at.lse, at.all_kv}};
   const bool narrow = shape.storage_bytes != 4;
-  const int64_t blocks = shape.ring > 2 ? 2 * at.kv : at.kv;  // while a part is merged
-  return {{at.o32 + at.lse, 2 * at.kv},
+  const int64_t blocks = shape.ring > 2 ? 2 * at.kv : at.kv;   // while a part is merged
+  const int64_t own = shape.flash_on_gpu ? at.o + at.lse : 0;  // of the kernel, before it is widened
+  return {{at.o32 + at.lse + own, 2 * at.kv},
+          {2 * (at.o32 + at.lse) + own, blocks},
           // The sum, a part, and what the merge makes of the two log-sum-exps.
           {2 * at.o32 + 6 * at.lse, blocks},
           {at.o32 + at.lse + (narrow ? at.o : 0), 0}};
@@ -41,18 +60,22 @@ std::vector<AttentionMoment> attention_backward_moments(const MemoryShape& shape
                                                         int64_t kv_heads) {
   const Buffers at(shape, heads, kv_heads);
   const int64_t gradients = at.o + at.kv, gradients32 = at.o32 + at.kv32;
-  if (shape.ring == 1) return {{gradients, 0}};
+  const int64_t workspace = flash_workspace_bytes(shape, heads, kv_heads);
+  if (shape.ring == 1) return {{gradients + workspace, 0}};
   const int64_t rounded = shape.storage_bytes != 4 ? gradients : 0;
-  if (shape.gathers_keys)
+  if (shape.gathers_keys) {
+    const int64_t own = shape.flash_on_gpu ? workspace + at.o + at.all_kv : 0;  // before they are widened
     return {{0, at.kv + 2 * at.all_kv},
-            {at.o32 + at.all_kv32, at.all_kv},
+            {at.o32 + at.all_kv32 + own, at.all_kv},
             // All dk and dv, in the order of places, and the blocks that come from them.
             {at.o32 + at.all_kv32, 3 * at.all_kv32 + at.kv32},
             {at.o32 + at.kv + rounded, at.kv32}};
+  }
+  const int64_t own = shape.flash_on_gpu ? workspace + gradients : 0;
   const int64_t blocks = shape.ring > 2 ? 2 * at.kv : at.kv;
-  return {{gradients32, 2 * at.kv},
+  return {{gradients32 + own, 2 * at.kv},
           // The sum and a part; the traveller that goes and the one that comes.
-          {2 * gradients32, blocks + 2 * at.kv32},
+          {2 * gradients32 + own, blocks + 2 * at.kv32},
           {gradients32 + rounded, 0}};
 }
 

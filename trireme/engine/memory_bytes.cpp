@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kBlock_elements = 16;                      // shares are cut at multiples of it
 constexpr int64_t kSumPiece_elements = 64 * 1024;            // comm/collectives.cpp
 constexpr int64_t kNarrowPiece_elements = int64_t{1} << 20;  // shard/optimizer.cpp
+constexpr int64_t kRoundedOnDevice_bytes = 4 * 8 + 1;        // shard/stochastic_rounding.cpp, an element
 
 int64_t sum_of(const std::vector<int64_t>& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
@@ -169,9 +170,10 @@ int64_t optimizer_bytes(const MemoryShape& shape) {
                                : sum_of(shares);
   int64_t bytes = elements * shape.moments * shape.state_bytes;
   if (shape.tile_bytes != kFloat_bytes) bytes += elements * kFloat_bytes;
-  // Moments of 16 bits are widened piece by piece.
+  // Moments of 16 bits are widened piece by piece, and beside a GPU's kernels rounded in int64.
   if (shape.moments > 0 && shape.state_bytes != kFloat_bytes)
-    bytes += shape.moments * std::min(kNarrowPiece_elements, largest(shares)) * kFloat_bytes;
+    bytes += std::min(kNarrowPiece_elements, largest(shares)) *
+             (shape.moments * kFloat_bytes + (shape.device_is_host ? 0 : kRoundedOnDevice_bytes));
   return bytes;
 }
 
@@ -182,8 +184,8 @@ int64_t sum_buffer_bytes(const MemoryShape& shape) {
                 narrow = shape.reduce_bytes != kFloat_bytes ? whole * shape.reduce_bytes : 0;
   const int64_t share = largest(share_elements(units, shape.ranks, shape.rank));
   // Every rank's block of the share, then their sum; the partial sums of one piece, and a block of it
-  // (16-bit ones are widened to be added).
-  const int64_t piece = std::min(kSumPiece_elements, share) * (narrow > 0 ? 2 : 1);
+  // (the CPU widens 16-bit ones to add them).
+  const int64_t piece = std::min(kSumPiece_elements, share) * (narrow > 0 && shape.device_is_host ? 2 : 1);
   const int64_t scatter = narrow + share * shape.ranks * shape.reduce_bytes + (share + piece) * kFloat_bytes;
   return shape.zero == 0 && narrow > 0 ? std::max(scatter, (whole + share) * kFloat_bytes) : scatter;
 }

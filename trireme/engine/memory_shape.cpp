@@ -65,8 +65,9 @@ MemoryShape memory_shape(const ModelConfig& config, const EngineOptions& options
   shape.reduce_bytes = bytes(options.reduce_dtype);
   shape.state_bytes = bytes(options.optimizer.state_dtype);
   shape.moments = options.optimizer.kind == OptimizerKind::adamw ? 2 : 0;
-  const bool cpu_flash = options.device.is_cpu() && options.attention != AttentionKernel::reference;
-  if (cpu_flash) shape.attention_threads = at::get_num_threads();
+  const bool reference = options.attention == AttentionKernel::reference;
+  if (options.device.is_cpu() && !reference) shape.attention_threads = at::get_num_threads();
+  shape.flash_on_gpu = !options.device.is_cpu() && !reference && chosen.storage != at::kFloat;
   if (chosen.storage == at::kBFloat16 && processor_bf16_units()) shape.attention_element_bytes = 2;
   return shape;
 }

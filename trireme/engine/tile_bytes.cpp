@@ -15,6 +15,7 @@ int64_t largest_tile(int64_t tokens, int64_t tile_tokens) {
 // element).
 struct TileShape {
   int64_t T, head_T, t, convert, threads, m, i, q, qkv, vocab;
+  bool on_host;
 
   explicit TileShape(const MemoryShape& shape) {
     const ModelExtents& model = shape.model;
@@ -29,42 +30,59 @@ struct TileShape {
     q = model.heads * model.head_dim;
     qkv = q + 2 * model.kv_heads * model.head_dim;
     vocab = model.vocab;
+    on_host = shape.device_is_host;
   }
 
-  // Of a weight [n, k], beside the fp32 sum: a 16-bit product of `tokens` rows, which is then widened to be added. While
-  // it is made, oneDNN keeps a block of each operand and of fp32 sums on each thread: about this many bytes, by
+  // model/token_ops_aten.cpp: `halves` / 2 fp32 tensors of a block of `tokens` rows. The CPU's own loops have none.
+  int64_t blocks(int64_t halves, int64_t width, int64_t tokens) const {
+    constexpr int64_t kBlock_elements = int64_t{1} << 23;  // model/token_ops.h
+    if (on_host) return 0;
+    return halves * largest_tile(tokens, std::max<int64_t>(1, kBlock_elements / width)) * width * 4 / 2;
+  }
+  int64_t blocks(int64_t halves, int64_t width) const { return blocks(halves, width, T); }
+
+  // Of a weight [n, k], beside the fp32 sum: a 16-bit product of `tokens` rows, which the CPU widens to add it. While
+  // it is made there, oneDNN keeps a block of each operand and of fp32 sums on each thread: about this many bytes, by
   // measurement with AVX-512.
   int64_t gradient(int64_t n, int64_t k, int64_t tokens) const {
     if (t == 4) return 0;
+    if (!on_host) return n * k * t;
     const int64_t rows = std::min<int64_t>(n, 256), depth = std::min<int64_t>(tokens, 512);
     const int64_t columns = std::min<int64_t>(k, tokens > depth ? 1024 : 64);
     const int64_t workspace = threads * (depth * (rows + columns) * t + rows * 64 * 4);
     return n * k * t + std::max(n * k * 4, workspace);
   }
   int64_t gradient(int64_t n, int64_t k) const { return gradient(n, k, T); }
+  int64_t cross_entropy() const { return blocks(t == 4 ? 2 : 4, vocab, head_T); }
 };
 
 TileBytes decoder_tiles(const MemoryShape& shape) {
   const TileShape s(shape);
   const int64_t T = s.T, t = s.t, m = s.m, i = s.i, q = s.q, qkv = s.qkv;
   TileBytes bytes;
-  bytes.input_forward = T * m * t + T * qkv * s.convert;
   const int64_t rotated = (shape.model.heads + shape.model.kv_heads) * shape.model.head_dim;
+  // Rows of cos and sin, beside the heads.
+  const int64_t turning = s.blocks(3, rotated) + s.blocks(2, shape.model.head_dim);
+  bytes.input_forward = T * m * t + std::max(s.blocks(2, m), T * qkv * s.convert + turning);
   const int64_t before = shape.model.qk_norm ? T * rotated * t : 0;
-  bytes.input_backward = T * m * t + before + T * qkv * s.convert + std::max(T * m * t, s.gradient(qkv, m));
+  const int64_t norms = shape.model.qk_norm ? s.blocks(4, rotated) + s.blocks(2, q) : 0;
+  bytes.input_backward = T * m * t + before + T * qkv * s.convert +
+                         std::max({T * m * t + s.blocks(6, m), s.gradient(qkv, m), std::max(turning, norms)});
 
-  bytes.output_forward = std::max(T * (q + m) * s.convert + T * m * t, T * (2 * m + 3 * i) * t);
+  bytes.output_forward = std::max({T * (q + m) * s.convert + T * m * t, 2 * T * m * t + s.blocks(2, m),
+                                   T * (2 * m + 3 * i) * t + s.blocks(2, i)});
   const int64_t inside = T * (q + m) * s.convert + T * (m + 2 * i) * t;  // o, dy; normed, dact, act
   const auto backward = [&](int64_t x1, int64_t gate_up) {
     const int64_t held = inside + x1 + gate_up;
     const int64_t last = std::max(s.gradient(m, q), T * q * s.convert);
-    return std::max(held + std::max(s.gradient(m, i), s.gradient(2 * i, m)), held + 2 * T * m * t + last);
+    return std::max(held + std::max({s.gradient(m, i), s.gradient(2 * i, m), s.blocks(6, i)}),
+                    held + 2 * T * m * t + std::max(last, s.blocks(6, m)));
   };
   bytes.output_backward = backward(T * m * t, T * 2 * i * t);
   bytes.output_backward_kept = backward(0, 0);
 
-  bytes.head =
-      s.head_T * (m + s.vocab) * t + std::max(2 * s.head_T * m * t, s.gradient(s.vocab, m, s.head_T));
+  bytes.head = s.head_T * (m + s.vocab) * t + std::max({2 * s.head_T * m * t + s.blocks(6, m, s.head_T),
+                                                        s.gradient(s.vocab, m, s.head_T), s.cross_entropy()});
   return bytes;
 }
 
@@ -106,9 +124,9 @@ TileBytes encoder_tiles(const MemoryShape& shape) {
 
   const int64_t Hm = s.head_T * m;
   const int64_t tile = (3 * Hm + s.head_T * s.vocab) * t;  // dense, act, normed, logits
-  bytes.head =
-      tile + std::max({s.gradient(s.vocab, m, s.head_T), Hm * (t + layer_norm_backward_bytes(t, t, t)),
-                       Hm * (2 * t + s.convert) + s.gradient(m, m, s.head_T), 3 * Hm * t});
+  bytes.head = tile + std::max({s.cross_entropy(), s.gradient(s.vocab, m, s.head_T),
+                                Hm * (t + layer_norm_backward_bytes(t, t, t)),
+                                Hm * (2 * t + s.convert) + s.gradient(m, m, s.head_T), 3 * Hm * t});
   return bytes;
 }
 

@@ -1,4 +1,13 @@
 // The token-wise operations in ATen: any device, any float dtype, computed in fp32 (fp64 for fp64).
+//
+// Rows are worked on in blocks, so that what lies between two kernels does not grow with the tile: at most so many
+// tensors of a block (engine/tile_bytes.cpp counts them): norm 1 and backward 3, rotation 1.5 and backward with norms 3,
+// SwiGLU 1 and backward 3, cross entropy 1 or, of 16-bit logits, 2.
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "trireme/memory/token_tiles.h"
 #include "trireme/model/token_ops.h"
 
 namespace trireme::aten {
@@ -8,131 +17,174 @@ at::ScalarType compute_dtype(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-at::Tensor inverse_rms(const at::Tensor& x, double eps) {
-  return at::rsqrt(at::mean(x * x, -1, /*keepdim=*/true) + eps);
+// body(rows of a block): at most kBlock_elements of them, or one row.
+template <typename Body>
+void for_row_blocks(int64_t rows, int64_t row_elements, const Body& body) {
+  for_tiles(rows, std::max<int64_t>(1, kBlock_elements / std::max<int64_t>(1, row_elements)), body);
 }
 
-// d(x) of y = x * r * w with r = rsqrt(mean(x^2) + eps), for each row; everything in the compute dtype.
-struct NormGradient {
-  at::Tensor dx;
-  at::Tensor dweight_rows;  // to be summed over rows
-};
-NormGradient norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, double eps) {
+// A copy, to be worked on in place.
+at::Tensor widened(const at::Tensor& x) {
+  return x.to(compute_dtype(x), /*non_blocking=*/false, /*copy=*/true);
+}
+
+at::Tensor inverse_rms(const at::Tensor& x, double eps) {
+  return at::linalg_vector_norm(x, 2, {-1}, /*keepdim=*/true)
+      .square_()
+      .div_(static_cast<double>(x.size(-1)))
+      .add_(eps)
+      .rsqrt_();
+}
+
+// dy becomes d(x) of y = x * r * w with r = rsqrt(mean(x^2) + eps), for each row; x is written over. Added to dweight.
+void norm_backward(at::Tensor dy, at::Tensor x, const at::Tensor& weight, double eps, at::Tensor& dweight) {
   const at::Tensor r = inverse_rms(x, eps);
-  const at::Tensor hat = x * r;
-  const at::Tensor g = dy * weight;
-  return {r * (g - hat * at::mean(g * hat, -1, true)), dy * hat};
+  const at::Tensor hat = x.mul_(r);
+  {
+    at::Tensor product = dy * hat;
+    std::vector<int64_t> rows(static_cast<size_t>(dy.dim() - 1));
+    std::iota(rows.begin(), rows.end(), 0);
+    dweight.add_(product.sum(rows));
+    const at::Tensor mean = product.mul_(weight).mean(-1, /*keepdim=*/true);
+    product = at::Tensor();
+    hat.mul_(mean);
+  }
+  dy.mul_(weight).sub_(hat).mul_(r);
 }
 
 struct RotaryRows {
   at::Tensor cos, sin;  // [T, 1, D/2]
 };
-RotaryRows rotary_rows(const RotaryHeads& rotary, int64_t tokens, at::ScalarType dtype) {
-  const int64_t rows = rotary.cos.size(0);
+RotaryRows rotary_rows(const RotaryHeads& rotary, int64_t begin, int64_t tokens, at::ScalarType dtype) {
+  const int64_t rows = rotary.cos.size(0), first = rotary.first_row + begin;
   const at::Tensor index =
-      at::remainder(at::arange(rotary.first_row, rotary.first_row + tokens,
-                               at::TensorOptions().dtype(at::kLong).device(rotary.cos.device())),
-                    rows);
+      at::arange(first, first + tokens, at::TensorOptions().dtype(at::kLong).device(rotary.cos.device()))
+          .remainder_(rows);
   return {rotary.cos.index_select(0, index).unsqueeze(1).to(dtype),
           rotary.sin.index_select(0, index).unsqueeze(1).to(dtype)};
 }
 
-at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+enum class Turn { forward, back };
+
+void rotate_in_place(const at::Tensor& x, const RotaryRows& rows, Turn turn) {
   const int64_t half = x.size(-1) / 2;
-  const at::Tensor a = x.narrow(-1, 0, half), b = x.narrow(-1, half, half);
-  return at::cat({a * cos - b * sin, b * cos + a * sin}, -1);
+  const double sign = turn == Turn::forward ? 1 : -1;
+  at::Tensor a = x.narrow(-1, 0, half), b = x.narrow(-1, half, half);
+  const at::Tensor a_sin = a * rows.sin;
+  a.mul_(rows.cos).addcmul_(b, rows.sin, -sign);
+  b.mul_(rows.cos).add_(a_sin, sign);
+}
+
+// The heads that are not rotated.
+void copy_others(const at::Tensor& from_TND, const RotaryHeads& rotary, const at::Tensor& to_TND) {
+  const int64_t R = rotary.rotated_heads, others = from_TND.size(1) - R;
+  if (to_TND.data_ptr() != from_TND.data_ptr())
+    to_TND.narrow(1, R, others).copy_(from_TND.narrow(1, R, others));
 }
 
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps, at::ScalarType out_dtype) {
-  const at::Tensor x = x_TM.to(compute_dtype(x_TM));
-  return (x * inverse_rms(x, eps) * weight.to(x.scalar_type())).to(out_dtype);
+  at::Tensor y_TM = at::empty(x_TM.sizes(), x_TM.options().dtype(out_dtype));
+  const at::Tensor w = weight.to(compute_dtype(x_TM));
+  for_row_blocks(x_TM.size(0), x_TM.size(1), [&](int64_t begin, int64_t count) {
+    at::Tensor x = widened(x_TM.narrow(0, begin, count));
+    y_TM.narrow(0, begin, count).copy_(x.mul_(inverse_rms(x, eps)).mul_(w));
+  });
+  return y_TM;
 }
 
 void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight, double eps,
                        at::Tensor& dx_TM, at::Tensor& dweight) {
-  const auto dtype = compute_dtype(x_TM);
-  const auto gradient = norm_backward(dy_TM.to(dtype), x_TM.to(dtype), weight.to(dtype), eps);
-  dx_TM.copy_(dx_TM.to(dtype) + gradient.dx);
-  dweight.add_(gradient.dweight_rows.sum(0));
+  const at::Tensor w = weight.to(compute_dtype(x_TM));
+  for_row_blocks(x_TM.size(0), x_TM.size(1), [&](int64_t begin, int64_t count) {
+    const at::Tensor d = widened(dy_TM.narrow(0, begin, count));
+    norm_backward(d, widened(x_TM.narrow(0, begin, count)), w, eps, dweight);
+    dx_TM.narrow(0, begin, count).add_(d);
+  });
 }
 
 void rotate_heads(const at::Tensor& from_TND, const RotaryHeads& rotary, at::Tensor to_TND) {
-  const int64_t T = from_TND.size(0), N = from_TND.size(1);
   const int64_t H = rotary.query_heads, R = rotary.rotated_heads;
   const auto dtype = compute_dtype(from_TND);
-  at::Tensor x = from_TND.narrow(1, 0, R).to(dtype);
-  if (rotary.q_norm.defined()) {
-    const at::Tensor q = x.narrow(1, 0, H), k = x.narrow(1, H, R - H);
-    x = at::cat({q * inverse_rms(q, rotary.norm_eps) * rotary.q_norm.to(dtype),
-                 k * inverse_rms(k, rotary.norm_eps) * rotary.k_norm.to(dtype)},
-                1);
-  }
-  const auto rows = rotary_rows(rotary, T, dtype);
-  const at::Tensor rotated = rotate(x, rows.cos, rows.sin);
-  to_TND.narrow(1, 0, R).copy_(rotated);
-  if (to_TND.data_ptr() != from_TND.data_ptr())
-    to_TND.narrow(1, R, N - R).copy_(from_TND.narrow(1, R, N - R));
+  for_row_blocks(from_TND.size(0), R * from_TND.size(2), [&](int64_t begin, int64_t count) {
+    const at::Tensor x = widened(from_TND.narrow(0, begin, count).narrow(1, 0, R));
+    if (rotary.q_norm.defined()) {
+      at::Tensor q = x.narrow(1, 0, H), k = x.narrow(1, H, R - H);
+      q.mul_(inverse_rms(q, rotary.norm_eps)).mul_(rotary.q_norm.to(dtype));
+      k.mul_(inverse_rms(k, rotary.norm_eps)).mul_(rotary.k_norm.to(dtype));
+    }
+    rotate_in_place(x, rotary_rows(rotary, begin, count, dtype), Turn::forward);
+    to_TND.narrow(0, begin, count).narrow(1, 0, R).copy_(x);
+  });
+  copy_others(from_TND, rotary, to_TND);
 }
 
 void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary,
                            const at::Tensor& before_TND, at::Tensor to_TND, at::Tensor& dq_norm,
                            at::Tensor& dk_norm) {
-  const int64_t T = from_TND.size(0), N = from_TND.size(1);
   const int64_t H = rotary.query_heads, R = rotary.rotated_heads;
   const auto dtype = compute_dtype(from_TND);
-  const auto rows = rotary_rows(rotary, T, dtype);
-  at::Tensor d = rotate(from_TND.narrow(1, 0, R).to(dtype), rows.cos, -rows.sin);
-  if (rotary.q_norm.defined()) {
-    const at::Tensor x = before_TND.narrow(1, 0, R).to(dtype);
-    const auto q =
-        norm_backward(d.narrow(1, 0, H), x.narrow(1, 0, H), rotary.q_norm.to(dtype), rotary.norm_eps);
-    const auto k =
-        norm_backward(d.narrow(1, H, R - H), x.narrow(1, H, R - H), rotary.k_norm.to(dtype), rotary.norm_eps);
-    dq_norm.add_(q.dweight_rows.sum(at::IntArrayRef({0, 1})));
-    dk_norm.add_(k.dweight_rows.sum(at::IntArrayRef({0, 1})));
-    d = at::cat({q.dx, k.dx}, 1);
-  }
-  to_TND.narrow(1, 0, R).copy_(d);
-  if (to_TND.data_ptr() != from_TND.data_ptr())
-    to_TND.narrow(1, R, N - R).copy_(from_TND.narrow(1, R, N - R));
+  for_row_blocks(from_TND.size(0), R * from_TND.size(2), [&](int64_t begin, int64_t count) {
+    const at::Tensor d = widened(from_TND.narrow(0, begin, count).narrow(1, 0, R));
+    rotate_in_place(d, rotary_rows(rotary, begin, count, dtype), Turn::back);
+    if (rotary.q_norm.defined()) {
+      const at::Tensor x = widened(before_TND.narrow(0, begin, count).narrow(1, 0, R));
+      norm_backward(d.narrow(1, 0, H), x.narrow(1, 0, H), rotary.q_norm.to(dtype), rotary.norm_eps, dq_norm);
+      norm_backward(d.narrow(1, H, R - H), x.narrow(1, H, R - H), rotary.k_norm.to(dtype), rotary.norm_eps,
+                    dk_norm);
+    }
+    to_TND.narrow(0, begin, count).narrow(1, 0, R).copy_(d);
+  });
+  copy_others(from_TND, rotary, to_TND);
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
-  const int64_t I = gate_up.size(1) / 2;
-  const auto dtype = compute_dtype(gate_up);
-  const at::Tensor gate = gate_up.narrow(1, 0, I).to(dtype), up = gate_up.narrow(1, I, I).to(dtype);
-  return (at::silu(gate) * up).to(gate_up.scalar_type());
-}
-
-at::Tensor swiglu_backward(const at::Tensor& dact, at::Tensor& gate_up) {
-  const int64_t I = gate_up.size(1) / 2;
-  const auto dtype = compute_dtype(gate_up);
-  const at::Tensor gate = gate_up.narrow(1, 0, I).to(dtype), up = gate_up.narrow(1, I, I).to(dtype);
-  const at::Tensor d = dact.to(dtype);
-  const at::Tensor sigmoid = at::sigmoid(gate);
-  const at::Tensor silu = gate * sigmoid;
-  const at::Tensor act = (silu * up).to(gate_up.scalar_type());
-  const at::Tensor dgate = d * up * sigmoid * (1 + gate * (1 - sigmoid));
-  gate_up.narrow(1, 0, I).copy_(dgate);
-  gate_up.narrow(1, I, I).copy_(d * silu);
+  const int64_t T = gate_up.size(0), I = gate_up.size(1) / 2;
+  at::Tensor act = at::empty({T, I}, gate_up.options());
+  for_row_blocks(T, I, [&](int64_t begin, int64_t count) {
+    const at::Tensor rows = gate_up.narrow(0, begin, count);
+    at::Tensor gate = widened(rows.narrow(1, 0, I));
+    act.narrow(0, begin, count).copy_(at::silu_(gate).mul_(rows.narrow(1, I, I)));
+  });
   return act;
 }
 
-void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor& loss,
+// With s = sigmoid(gate) and silu = gate s: d(silu) = s (1 + gate - silu).
+at::Tensor swiglu_backward(const at::Tensor& dact, at::Tensor& gate_up) {
+  const int64_t T = gate_up.size(0), I = gate_up.size(1) / 2;
+  at::Tensor act = at::empty({T, I}, gate_up.options());
+  for_row_blocks(T, I, [&](int64_t begin, int64_t count) {
+    const at::Tensor rows = gate_up.narrow(0, begin, count), up = rows.narrow(1, I, I);
+    at::Tensor gate = widened(rows.narrow(1, 0, I)), work = at::sigmoid(gate), silu = gate * work;
+    gate.sub_(silu).add_(1).mul_(work);
+    at::mul_out(work, silu, up);
+    act.narrow(0, begin, count).copy_(work);
+    work.copy_(dact.narrow(0, begin, count));
+    gate.mul_(work).mul_(up);
+    silu.mul_(work);
+    rows.narrow(1, 0, I).copy_(gate);
+    rows.narrow(1, I, I).copy_(silu);
+  });
+  return act;
+}
+
+void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets_T, at::Tensor& loss_T,
                    std::optional<double> scale) {
   const auto dtype = compute_dtype(logits_TV);
-  const at::Tensor valid = targets.ge(0);
-  const at::Tensor index = at::where(valid, targets, at::zeros_like(targets)).unsqueeze(1);
-  const at::Tensor log_probabilities = at::log_softmax(logits_TV.to(dtype), 1);
-  loss.copy_(at::where(valid, -log_probabilities.gather(1, index).squeeze(1),
-                       at::zeros({}, log_probabilities.options())));
-  if (!scale) return;
-  at::Tensor d = at::exp(log_probabilities);
-  d.scatter_add_(1, index, at::full_like(index, -1, d.options()));
-  d.mul_(valid.to(dtype).unsqueeze(1) * *scale);
-  logits_TV.copy_(d);
+  for_row_blocks(logits_TV.size(0), logits_TV.size(1), [&](int64_t begin, int64_t count) {
+    at::Tensor logits = logits_TV.narrow(0, begin, count);
+    const at::Tensor targets = targets_T.narrow(0, begin, count), valid = targets.ge(0);
+    const at::Tensor index = targets.clamp_min(0).unsqueeze(1);
+    at::Tensor d = at::log_softmax(logits.to(dtype), 1);  // log-probabilities, until exp_
+    loss_T.narrow(0, begin, count)
+        .copy_(at::where(valid, -d.gather(1, index).squeeze(1), at::zeros({}, d.options())));
+    if (!scale) return;
+    d.exp_();
+    d.scatter_add_(1, index, at::full_like(index, -1, d.options()));
+    d.mul_(valid.to(dtype).unsqueeze(1) * *scale);
+    logits.copy_(d);
+  });
 }
 
 }  // namespace trireme::aten

@@ -28,17 +28,15 @@ bool is_fp32(const at::Tensor& x) {
   return x.scalar_type() == at::kFloat;
 }
 
-// The loops know fp32 beside one of the 16-bit types.
-bool fused(std::initializer_list<at::Tensor> tensors) {
+// The loops know fp32 beside one of the 16-bit types. `result`: the dtype of a tensor that is yet to be made.
+bool fused(std::initializer_list<at::Tensor> tensors, at::ScalarType result = at::kFloat) {
   const auto any = [&](at::ScalarType dtype) {
-    return std::any_of(tensors.begin(), tensors.end(),
-                       [&](const at::Tensor& x) { return x.scalar_type() == dtype; });
+    return result == dtype || std::any_of(tensors.begin(), tensors.end(),
+                                          [&](const at::Tensor& x) { return x.scalar_type() == dtype; });
   };
-  const bool known = std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) {
-    return x.device().is_cpu() &&
-           (is_fp32(x) || x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf);
-  });
-  return known && !(any(at::kBFloat16) && any(at::kHalf));
+  const bool on_cpu =
+      std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) { return x.device().is_cpu(); });
+  return on_cpu && !any(at::kDouble) && !(any(at::kBFloat16) && any(at::kHalf));
 }
 
 template <typename X>
@@ -137,8 +135,8 @@ void check_rows(const at::Tensor& x) {
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps, at::ScalarType out_dtype) {
+  if (!fused({x_TM}, out_dtype)) return aten::rms_norm(x_TM, weight, eps, out_dtype);
   at::Tensor y = at::empty(x_TM.sizes(), x_TM.options().dtype(out_dtype));
-  if (!fused({x_TM, y})) return aten::rms_norm(x_TM, weight, eps, out_dtype);
   check_rows(x_TM);
   const at::Tensor w = as_float(weight);
   with_row_kernels(x_TM, y, [&]<typename X, typename Y>(const RowKernels<X, Y>& k) {

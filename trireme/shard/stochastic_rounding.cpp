@@ -97,12 +97,12 @@ void round_stochastically(const at::Tensor& from_fp32, at::Tensor& to_bf16, uint
     const int64_t count = std::min(kPiece, from.numel() - begin);
     const at::Tensor bits = from.narrow(0, begin, count).to(at::kLong);
     const at::Tensor magnitude = bits.bitwise_and(0x7fffffff);
-    at::Tensor rounded =
-        magnitude.add(random_numbers(key, first_element + begin, count, bits.device())).clamp_max(0x7f7fffff);
+    at::Tensor rounded = random_numbers(key, first_element + begin, count, bits.device()).add_(magnitude);
+    rounded.clamp_max_(0x7f7fffff);
     rounded = at::where(magnitude.ge(0x7f800000), magnitude, rounded);
     rounded.masked_fill_(magnitude.gt(0x7f800000), 0x7fc00000);
     // With the sign bit set, 16 bits read as a signed number are 2^15 less.
-    to.narrow(0, begin, count).copy_(rounded.bitwise_right_shift(16).sub(bits.lt(0).to(at::kLong), 0x8000));
+    to.narrow(0, begin, count).copy_(rounded.bitwise_right_shift_(16).sub_(bits.lt(0).to(at::kLong), 0x8000));
   }
 }
 

@@ -1,0 +1,233 @@
+#include "tests/engine/memory_cases.h"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include "trireme/comm/thread_world.h"
+#include "trireme/engine/assemble.h"
+
+#include "tests/engine/tiny_model.h"
+
+namespace trireme::testing {
+Json grouped_model() {
+  Json config = tiny_llama_config(4, 2);
+  config.update({{"hidden_size", 256},
+                 {"head_dim", 64},
+                 {"intermediate_size", 640},
+                 {"num_hidden_layers", 4},
+                 {"vocab_size", 3000},
+                 {"max_position_embeddings", 4096}});
+  return config;
+}
+Json tied_model() {
+  Json config = tiny_llama_config(8, 8);
+  config.update({{"model_type", "qwen3"},
+                 {"architectures", {"Qwen3ForCausalLM"}},
+                 {"hidden_size", 192},
+                 {"head_dim", 32},
+                 {"intermediate_size", 512},
+                 {"num_hidden_layers", 3},
+                 {"vocab_size", 5000},
+                 {"tie_word_embeddings", true},
+                 {"max_position_embeddings", 4096}});
+  return config;
+}
+Json uneven_model() {
+  Json config = tiny_llama_config(5, 1);
+  config.update({{"model_type", "qwen2"},
+                 {"architectures", {"Qwen2ForCausalLM"}},
+                 {"hidden_size", 320},
+                 {"intermediate_size", 480},
+                 {"num_hidden_layers", 4},
+                 {"vocab_size", 2000},
+                 {"max_position_embeddings", 4096}});
+  config.erase("head_dim");
+  return config;
+}
+
+Json straddling_model() {
+  Json config = tiny_llama_config(12, 3);
+  config.update({{"hidden_size", 192},
+                 {"head_dim", 32},
+                 {"intermediate_size", 480},
+                 {"num_hidden_layers", 3},
+                 {"vocab_size", 2000},
+                 {"max_position_embeddings", 4096}});
+  return config;
+}
+
+Json narrow_model() {
+  Json config = tiny_llama_config(4, 2);
+  config.update({{"hidden_size", 128},
+                 {"head_dim", 32},
+                 {"intermediate_size", 352},
+                 {"num_hidden_layers", 3},
+                 {"vocab_size", 512},
+                 {"max_position_embeddings", 4096}});
+  return config;
+}
+
+Json encoder_model() {
+  Json config = tiny_bert_config(4);
+  config.update({{"hidden_size", 192},
+                 {"intermediate_size", 640},
+                 {"num_hidden_layers", 4},
+                 {"vocab_size", 3000},
+                 {"max_position_embeddings", 2048}});
+  return config;
+}
+
+std::vector<MemoryCase> memory_cases() {
+  const auto zero = [](int stage) {
+    return [stage](EngineOptions& options) { options.zero = static_cast<ZeroStage>(stage); };
+  };
+  return {
+      {"grouped, 1 rank", grouped_model, 1, 1, 1, 1024, [](EngineOptions&) {}, true},
+      {"grouped, 1 rank, all kept", grouped_model, 1, 1, 2, 512,
+       [](EngineOptions& o) { o.recompute = Recompute::none; }, true},
+      {"grouped, 2 ranks, layer inputs kept", grouped_model, 2, 2, 1, 1100,
+       [](EngineOptions& o) { o.recompute = Recompute::full; }, true},
+      {"grouped, 2 ranks, inputs of two layers", grouped_model, 2, 2, 1, 1024,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::full;
+         o.checkpoint_every = 2;
+       }},
+      {"grouped, 4 ranks, two samples, ZeRO 1", grouped_model, 4, 2, 2, 700, zero(1)},
+      {"tied, 1 rank, half of the layers keep attention", tied_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::keep_attention;
+         o.keep_fraction = 0.5;
+       },
+       true},
+      {"tied, 2 ranks, all kept, ZeRO 2", tied_model, 2, 2, 1, 1024,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::none;
+         o.zero = ZeroStage::gradients;
+       }},
+      {"tied, 4 ranks, ZeRO 3", tied_model, 4, 4, 1, 1200, zero(3)},
+      {"tied, 2 ranks, bf16 and bf16 states", tied_model, 2, 2, 1, 1024,
+       [](EngineOptions& o) {
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+         o.optimizer.state_dtype = at::kBFloat16;
+         o.zero = ZeroStage::optimizer;
+       }},
+      {"uneven, 1 rank, updates in backward", uneven_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) { o.update_in_backward = true; }},
+      {"uneven, 2 ranks, ZeRO 3, groups of 2", uneven_model, 2, 2, 1, 1024,
+       [](EngineOptions& o) {
+         o.zero = ZeroStage::parameters;
+         o.checkpoint_every = 2;
+       }},
+      {"uneven, 4 ranks, gradients travel in bf16", uneven_model, 4, 4, 1, 1201,
+       [](EngineOptions& o) {
+         o.zero = ZeroStage::gradients;
+         o.reduce_dtype = at::kBFloat16;
+       }},
+      {"uneven, 1 rank, bf16 matmuls, SGD", uneven_model, 1, 1, 1, 512,
+       [](EngineOptions& o) {
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::native;
+         o.optimizer.kind = OptimizerKind::sgd;
+       }},
+      {"grouped, ring of 2", grouped_model, 2, 1, 1, 2048, [](EngineOptions& o) { o.ring = 2; }, true},
+      {"grouped, ulysses 2 x ring 2, all kept", grouped_model, 4, 2, 1, 3000,
+       [](EngineOptions& o) {
+         o.ring = 2;
+         o.recompute = Recompute::none;
+       }},
+      {"tied, ring of 4, layer inputs kept", tied_model, 4, 1, 1, 3000,
+       [](EngineOptions& o) {
+         o.ring = 4;
+         o.recompute = Recompute::full;
+       }},
+      {"tied, ring of 3, bf16", tied_model, 3, 1, 1, 3000,
+       [](EngineOptions& o) {
+         o.ring = 3;
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+       }},
+      {"grouped, keys gathered from 3", grouped_model, 3, 1, 1, 3000,
+       [](EngineOptions& o) {
+         o.ring = 3;
+         o.ring_method = RingMethod::gather;
+       }},
+      {"tied, 2 ranks, heads in 4 rounds", tied_model, 2, 2, 1, 2000,
+       [](EngineOptions& o) { o.head_chunks = 4; }},
+      {"tied, 2 ranks, heads in 2 rounds, layer inputs kept", tied_model, 2, 2, 2, 1000,
+       [](EngineOptions& o) {
+         o.head_chunks = 2;
+         o.recompute = Recompute::full;
+       }},
+      // With few tokens in the head's tiles those of the layers are the fullest.
+      {"encoder, 1 rank", encoder_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; },
+       true},
+      {"encoder, 1 rank, large tiles of the head", encoder_model, 1, 1, 1, 1024, [](EngineOptions&) {}, true},
+      {"encoder, 2 ranks, all kept, ZeRO 2", encoder_model, 2, 2, 2, 700,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::none;
+         o.zero = ZeroStage::gradients;
+         o.logits_tile_tokens = 16;
+       }},
+      {"encoder, 2 ranks, inputs of two layers, ZeRO 3", encoder_model, 2, 2, 1, 1100,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::full;
+         o.checkpoint_every = 2;
+         o.zero = ZeroStage::parameters;
+       }},
+      {"encoder, 1 rank, bf16", encoder_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+         o.logits_tile_tokens = 16;
+       }},
+      {"encoder, 1 rank, bf16 matmuls", encoder_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::native;
+         o.logits_tile_tokens = 16;
+       }},
+      {"encoder, 1 rank, bf16 matmuls, large tiles of the head", encoder_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::native;
+       }},
+  };
+}
+
+std::vector<MeasuredMemory> measure_memory(const MemoryCase& test, int threads, uint64_t steps) {
+  const TemporaryFolder folder;
+  write_tiny_model(folder.path(), test.config());
+  EngineOptions options;
+  options.ulysses = test.ulysses;
+  options.tile_tokens = kTile_tokens;
+  options.logits_tile_tokens = kLogitsTile_tokens;
+  test.change(options);
+  if (uses_disk(options.offload)) options.offload.folder = folder.path();
+
+  std::vector<MeasuredMemory> of_ranks(static_cast<size_t>(test.ranks));
+  run_ranks_as_threads(test.ranks, [&](World& world) {
+    at::set_num_threads(threads);
+    const auto engine = assemble(world, folder.path(), options);
+    const ModelConfig& config = engine->config();
+    const Mesh& mesh = engine->mesh();
+    const auto sample = static_cast<uint64_t>(mesh.dp_index);
+    for (uint64_t step = 0; step < steps; ++step)
+      engine->train_step({slice_of_batch(test.batch, config.vocab_size, sample + 10 * step,
+                                         {test.tokens, options.ulysses, options.ring}, mesh.sp->rank())},
+                         1e-3);
+    MeasuredMemory& mine = of_ranks[static_cast<size_t>(mesh.all->rank())];
+    mine.state = engine->memory_account()->state();
+    mine.shape = engine->memory_shape(test.batch, test.tokens);
+    mine.forecast = memory_forecast(mine.shape);
+  });
+  return of_ranks;
+}
+
+void expect_within(double share, const char* what, int64_t measured, int64_t formula) {
+  EXPECT_NEAR(static_cast<double>(measured), static_cast<double>(formula),
+              share * static_cast<double>(formula) + kCrumbs_bytes)
+      << what;
+}
+
+}  // namespace trireme::testing

@@ -1,0 +1,240 @@
+#include "tests/engine/policy_cases.h"
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <set>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/thread_world.h"
+#include "trireme/engine/assemble.h"
+#include "trireme/engine/check_options.h"
+#include "trireme/engine/recompute_plan.h"
+
+#include "tests/engine/tiny_model.h"
+
+namespace trireme::testing {
+namespace {
+
+constexpr int64_t kLayers = 3;
+constexpr int64_t kVocabulary = 70;
+
+// Choices by number, in the order of kChoices.
+enum Choice : size_t {
+  kRanks,
+  kSharing,
+  kHeadChunks,
+  kDocuments,
+  kZero,
+  kParameters,
+  kOptimizer,
+  kActivations,
+  kRecompute,
+  kEvery,
+  kFraction,
+  kTile,
+  kLogitsTile,
+  kPrecision,
+  kState,
+  kReduce,
+  kInBackward,
+  kMicro,
+  kChoiceCount
+};
+constexpr std::array<int, kChoiceCount> kChoices{4, 4, 2, 2, 4, 3, 3, 3, 3, 3, 2, 3, 2, 3, 2, 2, 2, 2};
+using Row = std::array<int, kChoiceCount>;
+
+// What a row means, or nothing where it is no valid combination.
+std::optional<PolicyCase> case_of(const Row& row, const std::filesystem::path& folder) {
+  PolicyCase result;
+  result.ranks = row[kRanks] + 1;
+  EngineOptions& o = result.options;
+  if (row[kSharing] == 1) o.ulysses = result.ranks;
+  if (row[kSharing] == 2) o.ring = result.ranks;
+  if (row[kSharing] == 3) {
+    if (result.ranks % 2 != 0) return std::nullopt;
+    o.ulysses = result.ranks / 2;
+    o.ring = 2;
+    o.ring_method = RingMethod::gather;
+  }
+  o.head_chunks = row[kHeadChunks] + 1;
+  if (o.head_chunks > 1 && o.ulysses > 2) return std::nullopt;  // a rank has one head
+  result.packed = row[kDocuments] == 1;
+  const int dp = result.ranks / (o.ulysses * o.ring);
+  if (4 % dp != 0) return std::nullopt;
+  o.zero = static_cast<ZeroStage>(row[kZero]);
+  o.offload.parameters = static_cast<Offload>(row[kParameters]);
+  o.offload.optimizer = static_cast<Offload>(row[kOptimizer]);
+  o.offload.activations = static_cast<Offload>(row[kActivations]);
+  if (uses_disk(o.offload)) o.offload.folder = folder;
+  o.recompute = static_cast<Recompute>(row[kRecompute]);
+  o.checkpoint_every = std::array{1, 2, 9}[static_cast<size_t>(row[kEvery])];
+  o.keep_fraction = row[kFraction] == 0 ? 1 : 0.4;
+  o.tile_tokens = std::array{0, 7, 100}[static_cast<size_t>(row[kTile])];
+  o.logits_tile_tokens = row[kLogitsTile] == 0 ? 0 : 5;
+  o.precision = static_cast<Precision>(row[kPrecision]);
+  o.optimizer.state_dtype = row[kState] == 0 ? at::kFloat : at::kBFloat16;
+  o.reduce_dtype = row[kReduce] == 0 ? at::kFloat : at::kBFloat16;
+  o.update_in_backward = row[kInBackward] == 1;
+  o.loss_scale.initial = 1024;
+  // One step is 4 samples: in dp x micro-batches x batch.
+  result.micro = row[kMicro] == 0 ? 1 : std::max(1, 4 / dp / 2);
+  if (o.update_in_backward && result.micro > 1) return std::nullopt;
+  o.optimizer.max_grad_norm = o.update_in_backward ? 0 : 0.5;
+  try {
+    check_engine_options(o);
+    make_recompute_plan(o.recompute, o.checkpoint_every, o.keep_fraction, kLayers);
+  } catch (const ConfigError&) {
+    return std::nullopt;
+  }
+  return result;
+}
+
+// Rows until every pair of choices that can stand together does: greedy over random valid rows, seeded.
+std::vector<Row> covering_rows(const std::filesystem::path& folder) {
+  std::mt19937 random(7);
+  std::vector<Row> candidates;
+  for (int tries = 0; tries < 60000; ++tries) {
+    Row row{};
+    for (size_t at = 0; at < kChoiceCount; ++at) row[at] = static_cast<int>(random() % kChoices[at]);
+    if (case_of(row, folder)) candidates.push_back(row);
+  }
+  const auto pairs_of = [](const Row& row) {
+    std::vector<int> pairs;
+    for (size_t a = 0; a < kChoiceCount; ++a)
+      for (size_t b = a + 1; b < kChoiceCount; ++b)
+        pairs.push_back(static_cast<int>((a * kChoiceCount + b) * 16) + row[a] * 4 + row[b]);
+    return pairs;
+  };
+  std::set<int> missing;
+  for (const Row& row : candidates)
+    for (const int pair : pairs_of(row)) missing.insert(pair);
+  std::vector<Row> rows;
+  while (!missing.empty()) {
+    size_t best = 0, most = 0;
+    for (size_t at = 0; at < candidates.size(); ++at) {
+      if (at % 16 != rows.size() % 16) continue;  // a sixteenth of them is choice enough
+      size_t gain = 0;
+      for (const int pair : pairs_of(candidates[at])) gain += missing.count(pair);
+      if (gain > most) most = gain, best = at;
+    }
+    if (most == 0) {
+      for (best = 0; best < candidates.size(); ++best) {
+        const auto pairs = pairs_of(candidates[best]);
+        if (std::any_of(pairs.begin(), pairs.end(), [&](int pair) { return missing.contains(pair); })) break;
+      }
+    }
+    for (const int pair : pairs_of(candidates[best])) missing.erase(pair);
+    rows.push_back(candidates[best]);
+  }
+  return rows;
+}
+
+}  // namespace
+
+std::vector<PolicyCase> every_pair_of_policies(const std::filesystem::path& folder) {
+  std::vector<PolicyCase> cases;
+  for (const Row& row : covering_rows(folder)) cases.push_back(*case_of(row, folder));
+  return cases;
+}
+
+PolicyCase plain_run_of(const PolicyCase& policy) {
+  const EngineOptions& like = policy.options;
+  PolicyCase plain;
+  plain.packed = policy.packed;
+  plain.options.device = like.device;
+  plain.options.attention = like.attention;
+  plain.options.recompute = Recompute::none;
+  plain.options.tile_tokens = plain.options.logits_tile_tokens = 1000;
+  plain.options.precision = like.precision;
+  plain.options.optimizer.max_grad_norm = like.optimizer.max_grad_norm;
+  plain.options.loss_scale = like.loss_scale;
+  return plain;
+}
+
+PolicyOutcome run_policy(const std::filesystem::path& model, const PolicyCase& policy,
+                         OptimizerKind optimizer, int steps) {
+  PolicyOutcome outcome;
+  std::mutex lock;
+  run_ranks_as_threads(policy.ranks, [&](World& world) {
+    EngineOptions options = policy.options;
+    options.optimizer.kind = optimizer;
+    if (optimizer == OptimizerKind::sgd) {
+      options.optimizer.state_dtype = at::kFloat;
+      options.offload.optimizer = Offload::none;  // on fp32 values it keeps nothing to offload
+      if (!uses_disk(options.offload)) options.offload.folder.clear();
+    }
+    const auto engine = assemble(world, model, options);
+    const Mesh& mesh = engine->mesh();
+    const int batch = 4 / mesh.dp_size / policy.micro;
+    const auto batches_of = [&](int step) {
+      StepBatches batches;
+      for (int micro = 0; micro < policy.micro; ++micro) {
+        // Sample n of the step is the same tokens however the samples are dealt out.
+        std::vector<at::Tensor> tokens, targets;
+        std::vector<Documents> documents;
+        TokenBatch one;
+        for (int at = 0; at < batch; ++at) {
+          const int sample = (mesh.dp_index * policy.micro + micro) * batch + at;
+          std::vector<Documents> pack;
+          if (policy.packed) pack.emplace_back(std::vector<int64_t>{0, 1 + sample, 19, 29});
+          one =
+              slice_of_batch(1, kVocabulary, static_cast<uint64_t>(step) * 4 + static_cast<uint64_t>(sample),
+                             {29, options.ulysses, options.ring}, mesh.sp->rank(), pack);
+          tokens.push_back(one.tokens);
+          targets.push_back(one.targets);
+          documents.insert(documents.end(), pack.begin(), pack.end());
+        }
+        one.documents = documents;
+        one.tokens = at::cat(tokens);
+        one.targets = at::cat(targets);
+        batches.push_back(one);
+      }
+      return batches;
+    };
+    PolicyOutcome mine;
+    if (!options.update_in_backward) {
+      engine->accumulate_gradients(batches_of(0));
+      for (const auto& [name, gradient] : all_gradients(*engine))
+        mine.gradients[name] = gradient.to(at::kCPU);
+    }
+    for (int step = 0; step < steps; ++step)
+      mine.losses.push_back(
+          engine->train_step(batches_of(step), optimizer == OptimizerKind::sgd ? 0.3 : 1e-3).loss);
+    for (size_t unit = 0; unit < engine->layout().units.size(); ++unit) {
+      const at::Tensor values = engine->unit_values(static_cast<int>(unit)).to(at::kCPU, at::kFloat).clone();
+      for (const ParameterSpec& parameter : engine->layout().units[unit].parameters)
+        mine.weights[parameter.name] = parameter_view(values, parameter);
+    }
+    const std::lock_guard guard(lock);
+    if (world.rank() == 0) outcome = std::move(mine);
+  });
+  return outcome;
+}
+
+double tolerance_of(const PolicyCase& policy) {
+  const Precision precision = policy.options.precision;
+  const double values = precision == Precision::bf16 ? 4e-2 : precision == Precision::fp16 ? 6e-3 : 5e-5;
+  return std::max(values, policy.options.reduce_dtype == at::kBFloat16 ? 8e-3 : 0.0);
+}
+
+std::string describe(const PolicyCase& policy) {
+  const EngineOptions& o = policy.options;
+  return cat(policy.ranks, " ranks, ulysses ", o.ulysses, ", ring ", o.ring, ", chunks ", o.head_chunks,
+             policy.packed ? ", packed" : "", ", ZeRO ", int(o.zero), ", offload ", int(o.offload.parameters),
+             int(o.offload.optimizer), int(o.offload.activations), ", recompute ", int(o.recompute),
+             " every ", o.checkpoint_every, " fraction ", o.keep_fraction, ", tiles ", o.tile_tokens, "/",
+             o.logits_tile_tokens, ", precision ", int(o.precision), ", states ", o.optimizer.state_dtype,
+             ", reduce ", o.reduce_dtype, ", in backward ", o.update_in_backward, ", micro-batches ",
+             policy.micro);
+}
+
+void write_policy_model(const std::filesystem::path& folder) {
+  Json config = tiny_llama_config();
+  config["num_hidden_layers"] = kLayers;
+  write_tiny_model(folder, config);
+}
+
+}  // namespace trireme::testing

@@ -1,0 +1,47 @@
+// The engine's choices that must not change results (memory policies, ways to share a sequence), as cases to run: a table
+// in which every pair of choices that can stand together occurs.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "trireme/engine/engine_options.h"
+
+namespace trireme::testing {
+
+struct PolicyCase {
+  int ranks = 1;
+  int micro = 1;  // micro-batches of each data-parallel rank, so that all cases see the same 4 samples
+  bool packed = false;
+  EngineOptions options;
+};
+
+// Seeded: the same at each call. `folder` is what cases offload to that use the disk.
+std::vector<PolicyCase> every_pair_of_policies(const std::filesystem::path& folder);
+
+// The plain run of the same computation: one rank, nothing sharded, offloaded, recomputed or tiled.
+PolicyCase plain_run_of(const PolicyCase& policy);
+
+// How far a case's numbers may be from the plain run's, relative to each tensor's largest entry.
+double tolerance_of(const PolicyCase& policy);
+
+std::string describe(const PolicyCase& policy);
+
+struct PolicyOutcome {
+  std::vector<double> losses;
+  std::map<std::string, at::Tensor> gradients;  // of the first step; none with update_in_backward
+  std::map<std::string, at::Tensor> weights;    // after the steps
+};
+
+// Writes the model that the cases are for.
+void write_policy_model(const std::filesystem::path& folder);
+
+// Runs `steps` steps over threads as ranks; what rank 0 saw, on the CPU.
+PolicyOutcome run_policy(const std::filesystem::path& model, const PolicyCase& policy,
+                         OptimizerKind optimizer, int steps);
+
+}  // namespace trireme::testing
