@@ -1,0 +1,120 @@
+// What a user does on a GPU, without one: training, resuming, evaluation, verifying and measuring on the guarded device
+// (tests/support/guarded_device.h), which ends or refuses whatever looks for a tensor in the wrong place.
+#include <gtest/gtest.h>
+
+#include "trireme/comm/thread_world.h"
+#include "trireme/eval/verify_reference.h"
+#include "trireme/measure/exchange_rate.h"
+#include "trireme/measure/link_rate.h"
+
+#include "tests/support/guarded_device.h"
+#include "tests/train/tiny_run.h"
+
+namespace trireme::guarded_device_run_test {
+namespace {
+
+using testing::guarded_device, testing::train_on_ranks, testing::TinyOutcome, testing::TinyRun;
+
+struct Way {
+  int ranks = 1;
+  int ulysses = 1;
+  int ring = 1;
+  ZeroStage zero = ZeroStage::none;
+  Offload offload = Offload::none;
+  Precision precision = Precision::fp32;
+};
+
+void set(EngineOptions& options, const Way& way, const std::filesystem::path& folder) {
+  options.device = guarded_device();
+  options.attention = AttentionKernel::reference;
+  options.ulysses = way.ulysses;
+  options.ring = way.ring;
+  options.zero = way.zero;
+  options.precision = way.precision;
+  const bool shards = way.zero == ZeroStage::parameters;
+  options.offload = {shards ? way.offload : Offload::none, way.offload, way.offload,
+                     way.offload == Offload::disk ? folder : std::filesystem::path(), 0};
+}
+
+class OnGuardedDevice : public ::testing::TestWithParam<Way> {};
+
+TEST_P(OnGuardedDevice, training_has_the_cpus_losses_and_resumes_bitwise) {
+  const TinyRun run(600);
+  const auto options_of = [&](const char* name) {
+    TrainOptions options = run.options(name);
+    options.validation_split_percentage = 20;
+    options.eval_steps = 4;
+    set(options.engine, GetParam(), run.folder());
+    return options;
+  };
+  const TinyOutcome straight = train_on_ranks(GetParam().ranks, options_of("straight"));
+  ASSERT_EQ(straight.losses.size(), 9U);
+
+  TrainOptions on_cpu = options_of("cpu");
+  on_cpu.engine.device = at::kCPU;
+  const TinyOutcome expected = train_on_ranks(GetParam().ranks, on_cpu);
+  // Products of fp16 are made in fp32 on the CPU.
+  const Precision precision = GetParam().precision;
+  const double tolerance = precision == Precision::bf16 ? 2e-2 : precision == Precision::fp16 ? 6e-3 : 1e-4;
+  for (const auto& [step, loss] : straight.losses) EXPECT_NEAR(loss / expected.losses.at(step), 1, tolerance);
+
+  TrainOptions stopped = options_of("stopped");
+  const TinyOutcome first = train_on_ranks(GetParam().ranks, stopped, /*stop_after=*/5);
+  stopped.resume_from_checkpoint = "true";
+  const TinyOutcome second = train_on_ranks(GetParam().ranks, stopped);
+  auto losses = first.losses;
+  losses.insert(second.losses.begin(), second.losses.end());
+  EXPECT_EQ(losses, straight.losses);
+  EXPECT_EQ(testing::tensors_of(second.outcome.checkpoint), testing::tensors_of(straight.outcome.checkpoint));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ways, OnGuardedDevice,
+    ::testing::Values(Way{}, Way{.ranks = 2, .ulysses = 2, .precision = Precision::bf16},
+                      Way{.ranks = 2,
+                          .ulysses = 2,
+                          .zero = ZeroStage::parameters,
+                          .offload = Offload::cpu,
+                          .precision = Precision::bf16},
+                      Way{.ranks = 4, .ulysses = 2, .ring = 2, .zero = ZeroStage::optimizer},
+                      Way{.ranks = 2,
+                          .ring = 2,
+                          .zero = ZeroStage::parameters,
+                          .offload = Offload::disk,
+                          .precision = Precision::fp16}));
+
+TEST(VerifyOnGuardedDevice, passes_on_hugging_faces_numbers) {
+  const std::filesystem::path model =
+      std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures/llama";
+  for (const int ranks : {1, 3}) {
+    run_ranks_as_threads(ranks, [&](World& world) {
+      EngineOptions options;
+      set(options, {.ranks = ranks, .ulysses = ranks}, {});
+      const VerifyResult result =
+          verify_reference(world, model, model / "reference.safetensors", options, 1e-4);
+      EXPECT_TRUE(result.passed()) << result.table(5);
+    });
+  }
+}
+
+// Not measure_step_rate, whose products fill a GPU for a while.
+TEST(MeasureOnGuardedDevice, links_and_exchanges_are_measured_where_the_device_is) {
+  run_ranks_as_threads(2, [&](World& world) {
+    const auto group = world.make_group("link", {{0, 1}});
+    EXPECT_FALSE(measure_link_rate(*group, guarded_device(), 1).timed.empty());
+
+    ExchangeRateOptions exchange;
+    exchange.tokens = 64;
+    exchange.heads = 4;
+    exchange.kv_heads = 2;
+    exchange.head_dim = 16;
+    exchange.device = guarded_device();
+    exchange.attention = AttentionKernel::reference;
+    exchange.repeats = 1;
+    const ExchangeRate rate = measure_exchange_rate(world, shape_over(ExchangeMethod::ulysses, 2), exchange);
+    EXPECT_GT(rate.most_sent.forward, 0);
+  });
+}
+
+}  // namespace
+}  // namespace trireme::guarded_device_run_test
