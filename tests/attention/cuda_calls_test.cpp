@@ -3,6 +3,7 @@
 #include "trireme/attention/cuda_calls.h"
 
 #include <cmath>
+#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +31,8 @@ struct Segment {
 
 class EmulatedFlash final : public CallKernel {
  public:
-  explicit EmulatedFlash(bool dense_only, int* calls) : dense_only_(dense_only), calls_(calls) {}
+  EmulatedFlash(bool dense_only, int* calls, std::set<const void*>* cu_seqlens)
+      : dense_only_(dense_only), calls_(calls), cu_seqlens_(cu_seqlens) {}
   std::string name() const override { return dense_only_ ? "dense" : "emulated"; }
   std::string refusal(const MaskCall& call, const AttentionSizes& /*sizes*/) const override {
     return dense_only_ && !call.dense() ? "got segments" : "";
@@ -70,7 +72,8 @@ class EmulatedFlash final : public CallKernel {
  private:
   static at::Tensor unwritten(const at::Tensor& like) { return at::full(like.sizes(), NAN, like.options()); }
 
-  static std::vector<Segment> segments(const KernelMask& mask) {
+  std::vector<Segment> segments(const KernelMask& mask) const {
+    cu_seqlens_->insert(mask.cu_q.const_data_ptr());
     std::vector<Segment> all;
     for (int64_t i = 0; i + 1 < mask.cu_q.size(0); ++i) {
       const auto at = [&](const at::Tensor& cu, int64_t index) -> int64_t {
@@ -147,10 +150,12 @@ class EmulatedFlash final : public CallKernel {
 
   bool dense_only_;
   int* calls_;
+  std::set<const void*>* cu_seqlens_;
 };
 
 struct Emulated {
   int dense_calls = 0, calls = 0;
+  std::set<const void*> cu_seqlens;  // that a kernel was given
   // As 'auto' is: what is dense goes to a kernel that knows nothing else.
   std::unique_ptr<CallsAttention> both() { return attention(true, true); }
   std::unique_ptr<CallsAttention> dense() { return attention(true, false); }
@@ -159,8 +164,8 @@ struct Emulated {
  private:
   std::unique_ptr<CallsAttention> attention(bool with_dense, bool with_flash) {
     std::vector<std::unique_ptr<CallKernel>> kernels;
-    if (with_dense) kernels.push_back(std::make_unique<EmulatedFlash>(true, &dense_calls));
-    if (with_flash) kernels.push_back(std::make_unique<EmulatedFlash>(false, &calls));
+    if (with_dense) kernels.push_back(std::make_unique<EmulatedFlash>(true, &dense_calls, &cu_seqlens));
+    if (with_flash) kernels.push_back(std::make_unique<EmulatedFlash>(false, &calls, &cu_seqlens));
     return std::make_unique<CallsAttention>(std::move(kernels));
   }
 };
@@ -234,6 +239,25 @@ TEST(CallsAttention, whole_samples_and_packed_documents_are_one_call) {
   run({Documents({0, 5, 12}), Documents({0, 1, 2, 12})}, 3);
   EXPECT_EQ(kernels.dense_calls, 2);
   EXPECT_EQ(kernels.calls, 2);
+}
+
+TEST(CallsAttention, the_segments_of_a_mask_are_made_once_for_all_layers_of_a_step) {
+  Emulated kernels;
+  const auto attention = kernels.flash();
+  const at::Tensor q = at::randn({1, 12, 2, 8}), k = at::randn({1, 12, 1, 8});
+  std::vector<std::shared_ptr<const VisibleKeys>> masks;  // none goes, so that no address comes again
+  for (const int64_t border : {5, 9, 5}) {
+    masks.push_back(visible_keys({}, {Documents({0, border, 12})}, 12, {{0, 12}}, {{0, 12}}));
+    AttentionSpec spec{1, masks.back(), {0, 0}, ResultDtype::of_input};
+    for (int layer = 0; layer < 3; ++layer) {
+      spec.scale = 1 + layer;
+      const AttentionOutput out = attention->forward(q, k, k, spec);
+      attention->backward(q, q, k, k, out, spec);
+      EXPECT_FALSE(
+          at::equal(attention->forward(q, k, k, {7, masks.back(), {0, 0}, spec.results}).lse, out.lse));
+    }
+  }
+  EXPECT_EQ(kernels.cu_seqlens.size(), 3U);
 }
 
 TEST(CallsAttention, a_mask_that_no_kernel_knows_is_refused) {

@@ -14,6 +14,7 @@ struct AttentionSizes {
   int64_t query_heads = 0;
   int64_t kv_heads = 0;
   int64_t width = 0;
+  bool operator==(const AttentionSizes&) const = default;
   bool empty() const { return batch == 0 || queries == 0 || keys == 0 || query_heads == 0 || kv_heads == 0; }
 };
 

@@ -2,7 +2,9 @@
 // into runs that are so ({0,0,1} into {0,0} and {1}), one call each. No key is repeated.
 #include "trireme/attention/cuda_calls.h"
 
+#include <algorithm>
 #include <limits>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
 
@@ -62,8 +64,8 @@ class Part {
   const EvenRun& heads_;
 };
 
-KernelMask mask_of(const MaskCall& call, double scale, at::Device device) {
-  KernelMask mask{scale, call.band, {}, {}, call.longest_q, call.longest_k};
+KernelMask mask_of(const MaskCall& call, at::Device device) {
+  KernelMask mask{1, call.band, {}, {}, call.longest_q, call.longest_k};
   if (call.dense()) return mask;
   mask.cu_q = at::tensor(call.cu_q, at::kInt).to(device);
   mask.cu_k = at::tensor(call.cu_k, at::kInt).to(device);
@@ -94,9 +96,10 @@ AttentionGradients backward_part(CallKernel& kernel, const at::Tensor& d_o, cons
 }
 
 // Some key row of some sample is in two calls.
-bool share_keys(const std::vector<MaskCall>& calls, int64_t batch) {
+template <typename PlannedCalls>
+bool share_keys(const PlannedCalls& calls, int64_t batch) {
   std::vector<int64_t> reached(static_cast<size_t>(batch), 0);
-  for (const MaskCall& call : calls)
+  for (const auto& [call, mask, kernel] : calls)
     for (int64_t sample = call.sample; sample < call.sample_end; ++sample) {
       int64_t& end = reached[static_cast<size_t>(sample)];
       if (call.k < end) return true;
@@ -122,13 +125,34 @@ std::string CallsAttention::name() const {
   return name;
 }
 
-std::vector<MaskCall> CallsAttention::calls_of(const AttentionSpec& spec, const AttentionSizes& sizes) const {
-  if (!spec.keys->sparse.dense())
+const std::vector<CallsAttention::PlannedCall>& CallsAttention::calls_of(const AttentionSpec& spec,
+                                                                         const AttentionSizes& sizes,
+                                                                         at::Device device) {
+  std::erase_if(plans_, [](const Plan& plan) { return plan.keys.expired(); });
+  const auto known = std::find_if(plans_.begin(), plans_.end(), [&](const Plan& plan) {
+    return plan.keys.lock() == spec.keys && plan.sizes == sizes && plan.device == device;
+  });
+  if (known != plans_.end()) return known->calls;
+  plans_.push_back({spec.keys, sizes, device, plan_calls(*spec.keys, sizes, device)});
+  return plans_.back().calls;
+}
+
+std::vector<CallsAttention::PlannedCall> CallsAttention::plan_calls(const VisibleKeys& keys,
+                                                                    const AttentionSizes& sizes,
+                                                                    at::Device device) const {
+  if (!keys.sparse.dense())
     throw ConfigError(cat("attention kernel '", name(),
                           "': got block-sparse attention, which kernels on CUDA do ",
                           "not know; use --attention reference, or --attention flash on the CPU"));
   if (sizes.empty()) return {};
-  return with_countable_samples(mask_calls(*spec.keys, sizes.batch), sizes.query_heads, sizes.width);
+  std::vector<PlannedCall> planned;
+  for (MaskCall& call :
+       with_countable_samples(mask_calls(keys, sizes.batch), sizes.query_heads, sizes.width)) {
+    CallKernel& kernel = kernel_for(call, sizes);
+    KernelMask mask = mask_of(call, device);
+    planned.push_back({std::move(call), std::move(mask), &kernel});
+  }
+  return planned;
 }
 
 CallKernel& CallsAttention::kernel_for(const MaskCall& call, const AttentionSizes& sizes) const {
@@ -144,18 +168,20 @@ AttentionOutput CallsAttention::forward(const at::Tensor& q_in, const at::Tensor
                                         const at::Tensor& v_in, const AttentionSpec& spec) {
   const at::NoGradGuard no_grad;
   const AttentionSizes sizes = check_attention(q_in, k_in, v_in, spec);
-  const std::vector<MaskCall> calls = calls_of(spec, sizes);
+  const std::vector<PlannedCall>& calls = calls_of(spec, sizes, q_in.device());
   if (calls.empty()) return nothing_seen(q_in, spec);
   const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in),
                    v = with_contiguous_rows(v_in);
   const std::vector<EvenRun> runs = even_runs(spec, sizes.kv_heads);
   AttentionOutput out;
-  for (const MaskCall& call : calls) {
-    CallKernel& kernel = kernel_for(call, sizes);
-    const KernelMask mask = mask_of(call, spec.scale, q.device());
+  for (const PlannedCall& planned : calls) {
+    const MaskCall& call = planned.call;
+    KernelMask mask = planned.mask;
+    mask.scale = spec.scale;
     for (const EvenRun& heads : runs) {
       const Part part(call, heads);
-      const AttentionOutput own = forward_part(kernel, part.queries(q), part.keys(k), part.keys(v), mask);
+      const AttentionOutput own =
+          forward_part(*planned.kernel, part.queries(q), part.keys(k), part.keys(v), mask);
       if (part.all_queries(sizes)) return {in(result_dtype(q, spec), own.o), own.lse.contiguous()};
       if (!out.o.defined()) out = nothing_seen(q, spec);
       part.queries(out.o).copy_(own.o);
@@ -170,7 +196,7 @@ AttentionGradients CallsAttention::backward(const at::Tensor& d_o, const at::Ten
                                             const AttentionOutput& saved, const AttentionSpec& spec) {
   const at::NoGradGuard no_grad;
   const AttentionSizes sizes = check_attention_backward(d_o, q_in, k_in, v_in, saved, spec);
-  const std::vector<MaskCall> calls = calls_of(spec, sizes);
+  const std::vector<PlannedCall>& calls = calls_of(spec, sizes, q_in.device());
   if (calls.empty()) return no_gradients(q_in, k_in, spec);
   const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in),
                    v = with_contiguous_rows(v_in);
@@ -179,13 +205,14 @@ AttentionGradients CallsAttention::backward(const at::Tensor& d_o, const at::Ten
   const bool sum = share_keys(calls, sizes.batch);
   const auto sums = k.options().dtype(sum && at::isReducedFloatingType(dtype) ? at::kFloat : dtype);
   AttentionGradients out;
-  for (const MaskCall& call : calls) {
-    CallKernel& kernel = kernel_for(call, sizes);
-    const KernelMask mask = mask_of(call, spec.scale, q.device());
+  for (const PlannedCall& planned : calls) {
+    const MaskCall& call = planned.call;
+    KernelMask mask = planned.mask;
+    mask.scale = spec.scale;
     for (const EvenRun& heads : runs) {
       const Part part(call, heads);
       const AttentionGradients own =
-          backward_part(kernel, part.queries(d_o), part.queries(q), part.keys(k), part.keys(v),
+          backward_part(*planned.kernel, part.queries(d_o), part.queries(q), part.keys(k), part.keys(v),
                         {part.queries(saved.o), part.lse(saved.lse)}, mask);
       if (part.all(sizes)) return {in(dtype, own.dq), in(dtype, own.dk), in(dtype, own.dv)};
       if (!out.dq.defined())

@@ -55,8 +55,8 @@ class CallKernel {
                                       const KernelMask& mask) = 0;
 };
 
-// Each call goes to the first kernel that takes it. Throws ConfigError: a call that none takes, block-sparse
-// masks.
+// Each call goes to the first kernel that takes it. All layers of a step share a mask (VisibleKeys): it is cut, and its
+// cu_seqlens are copied to the device, once. Throws ConfigError: a call that none takes, block-sparse masks.
 class CallsAttention final : public LocalAttention {
  public:
   explicit CallsAttention(std::vector<std::unique_ptr<CallKernel>> kernels);
@@ -68,10 +68,27 @@ class CallsAttention final : public LocalAttention {
                               const AttentionSpec& spec) override;
 
  private:
-  std::vector<MaskCall> calls_of(const AttentionSpec& spec, const AttentionSizes& sizes) const;
+  struct PlannedCall {
+    MaskCall call;
+    KernelMask mask;  // scale is the caller's
+    CallKernel* kernel = nullptr;
+  };
+  // The calls of a mask, for as long as it lives.
+  struct Plan {
+    std::weak_ptr<const VisibleKeys> keys;
+    AttentionSizes sizes;
+    at::Device device;
+    std::vector<PlannedCall> calls;
+  };
+  // Valid until the next call of it.
+  const std::vector<PlannedCall>& calls_of(const AttentionSpec& spec, const AttentionSizes& sizes,
+                                           at::Device device);
+  std::vector<PlannedCall> plan_calls(const VisibleKeys& keys, const AttentionSizes& sizes,
+                                      at::Device device) const;
   CallKernel& kernel_for(const MaskCall& call, const AttentionSizes& sizes) const;
 
   std::vector<std::unique_ptr<CallKernel>> kernels_;
+  std::vector<Plan> plans_;
 };
 
 }  // namespace trireme
