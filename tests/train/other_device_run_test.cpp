@@ -1,5 +1,5 @@
-// What a user does on a GPU, without one: training, resuming, evaluation, verifying and measuring on the guarded device
-// (tests/support/guarded_device.h), which ends or refuses whatever looks for a tensor in the wrong place.
+// What a user does on a GPU: training, resuming, evaluation, verifying and measuring, on the device under test. Without a
+// GPU that is the guarded device, which ends or refuses whatever looks for a tensor in the wrong place.
 #include <gtest/gtest.h>
 
 #include "trireme/comm/thread_world.h"
@@ -7,13 +7,13 @@
 #include "trireme/measure/exchange_rate.h"
 #include "trireme/measure/link_rate.h"
 
-#include "tests/support/guarded_device.h"
+#include "tests/support/device_under_test.h"
 #include "tests/train/tiny_run.h"
 
-namespace trireme::guarded_device_run_test {
+namespace trireme::other_device_run_test {
 namespace {
 
-using testing::guarded_device, testing::train_on_ranks, testing::TinyOutcome, testing::TinyRun;
+using testing::device_under_test, testing::train_on_ranks, testing::TinyOutcome, testing::TinyRun;
 
 struct Way {
   int ranks = 1;
@@ -25,8 +25,8 @@ struct Way {
 };
 
 void set(EngineOptions& options, const Way& way, const std::filesystem::path& folder) {
-  options.device = guarded_device();
-  options.attention = AttentionKernel::reference;
+  options.device = *device_under_test();
+  if (!options.device.is_cuda()) options.attention = AttentionKernel::reference;
   options.ulysses = way.ulysses;
   options.ring = way.ring;
   options.zero = way.zero;
@@ -36,9 +36,21 @@ void set(EngineOptions& options, const Way& way, const std::filesystem::path& fo
                      way.offload == Offload::disk ? folder : std::filesystem::path(), 0};
 }
 
-class OnGuardedDevice : public ::testing::TestWithParam<Way> {};
+void skip_without_device() {
+  if (!device_under_test()) GTEST_SKIP() << "no GPU here";
+}
 
-TEST_P(OnGuardedDevice, training_has_the_cpus_losses_and_resumes_bitwise) {
+class OnAnotherDevice : public ::testing::TestWithParam<Way> {
+ protected:
+  void SetUp() override { skip_without_device(); }
+};
+
+class CommandsOnAnotherDevice : public ::testing::Test {
+ protected:
+  void SetUp() override { skip_without_device(); }
+};
+
+TEST_P(OnAnotherDevice, training_has_the_cpus_losses_and_resumes_bitwise) {
   const TinyRun run(600);
   const auto options_of = [&](const char* name) {
     TrainOptions options = run.options(name);
@@ -69,7 +81,7 @@ TEST_P(OnGuardedDevice, training_has_the_cpus_losses_and_resumes_bitwise) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Ways, OnGuardedDevice,
+    Ways, OnAnotherDevice,
     ::testing::Values(Way{}, Way{.ranks = 2, .ulysses = 2, .precision = Precision::bf16},
                       Way{.ranks = 2,
                           .ulysses = 2,
@@ -83,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(
                           .offload = Offload::disk,
                           .precision = Precision::fp16}));
 
-TEST(VerifyOnGuardedDevice, passes_on_hugging_faces_numbers) {
+TEST_F(CommandsOnAnotherDevice, verify_passes_on_hugging_faces_numbers) {
   const std::filesystem::path model =
       std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures/llama";
   for (const int ranks : {1, 3}) {
@@ -98,17 +110,17 @@ TEST(VerifyOnGuardedDevice, passes_on_hugging_faces_numbers) {
 }
 
 // Not measure_step_rate, whose products fill a GPU for a while.
-TEST(MeasureOnGuardedDevice, links_and_exchanges_are_measured_where_the_device_is) {
+TEST_F(CommandsOnAnotherDevice, links_and_exchanges_are_measured_where_the_device_is) {
   run_ranks_as_threads(2, [&](World& world) {
     const auto group = world.make_group("link", {{0, 1}});
-    EXPECT_FALSE(measure_link_rate(*group, guarded_device(), 1).timed.empty());
+    EXPECT_FALSE(measure_link_rate(*group, *device_under_test(), 1).timed.empty());
 
     ExchangeRateOptions exchange;
     exchange.tokens = 64;
     exchange.heads = 4;
     exchange.kv_heads = 2;
     exchange.head_dim = 16;
-    exchange.device = guarded_device();
+    exchange.device = *device_under_test();
     exchange.attention = AttentionKernel::reference;
     exchange.repeats = 1;
     const ExchangeRate rate = measure_exchange_rate(world, shape_over(ExchangeMethod::ulysses, 2), exchange);
@@ -117,4 +129,4 @@ TEST(MeasureOnGuardedDevice, links_and_exchanges_are_measured_where_the_device_i
 }
 
 }  // namespace
-}  // namespace trireme::guarded_device_run_test
+}  // namespace trireme::other_device_run_test

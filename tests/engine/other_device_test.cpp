@@ -1,0 +1,71 @@
+// Device placement: the engine on a device that is not the host, with every pair of policies, gives the CPU's numbers. On
+// the guarded device (tests/support/guarded_device.h) what looks for a tensor in the wrong place is ended or refused; on a
+// GPU the same laws are held by its own kernels.
+#include <gtest/gtest.h>
+
+#include "tests/engine/policy_cases.h"
+#include "tests/support/device_under_test.h"
+#include "tests/support/relative_error.h"
+#include "tests/support/temporary_folder.h"
+
+namespace trireme::other_device_test {
+namespace {
+
+using testing::PolicyCase, testing::PolicyOutcome, testing::run_policy;
+using testing::TemporaryFolder;
+
+class OnAnotherDevice : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!testing::device_under_test()) GTEST_SKIP() << "no GPU here";
+    testing::write_policy_model(model_.path());
+  }
+
+  TemporaryFolder model_, disk_;
+};
+
+PolicyCase on_device_under_test(PolicyCase policy) {
+  policy.options.device = *testing::device_under_test();
+  // The others are for a CPU or a GPU.
+  if (!policy.options.device.is_cuda()) policy.options.attention = AttentionKernel::reference;
+  return policy;
+}
+
+TEST_F(OnAnotherDevice, every_pair_of_choices_gives_the_numbers_of_the_plain_run) {
+  for (const PolicyCase& policy : testing::every_pair_of_policies(disk_.path())) {
+    SCOPED_TRACE(describe(policy));
+    const double tolerance = testing::tolerance_of(policy);
+    const PolicyCase there = on_device_under_test(policy);
+    const PolicyOutcome got = run_policy(model_.path(), there, OptimizerKind::adamw, 2);
+    const PolicyOutcome expected =
+        run_policy(model_.path(), testing::plain_run_of(policy), OptimizerKind::adamw, 2);
+    for (const auto& [name, gradient] : got.gradients)
+      EXPECT_LT(testing::relative_error(gradient, expected.gradients.at(name)), tolerance) << name;
+    for (size_t step = 0; step < expected.losses.size(); ++step)
+      EXPECT_NEAR(got.losses[step] / expected.losses[step], 1, tolerance) << "step " << step;
+    if (HasFailure()) return;
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(disk_.path())) << "files were left behind";
+}
+
+TEST_F(OnAnotherDevice, offload_is_bitwise_equal_to_none) {
+  PolicyCase resident;
+  resident.ranks = 2;
+  resident.options.ulysses = 2;
+  resident.options.zero = ZeroStage::parameters;
+  resident.options.precision = Precision::bf16;
+  resident = on_device_under_test(resident);
+  const PolicyOutcome expected = run_policy(model_.path(), resident, OptimizerKind::adamw, 3);
+  for (const Offload place : {Offload::cpu, Offload::disk}) {
+    PolicyCase offloaded = resident;
+    offloaded.options.offload = {place, place, place,
+                                 place == Offload::disk ? disk_.path() : std::filesystem::path(), 0};
+    const PolicyOutcome got = run_policy(model_.path(), offloaded, OptimizerKind::adamw, 3);
+    EXPECT_EQ(got.losses, expected.losses) << name_of(place);
+    for (const auto& [name, weights] : expected.weights)
+      EXPECT_TRUE(at::equal(weights, got.weights.at(name))) << name << ", " << name_of(place);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::other_device_test

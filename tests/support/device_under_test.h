@@ -1,0 +1,15 @@
+// The device that tests of any device run on. A binary is linked with one of two answers: the guarded device
+// (device_under_test_guarded.cpp), or the first GPU (device_under_test_cuda.cpp), so that what is seen without a GPU is
+// seen again where there is one.
+#pragma once
+
+#include <optional>
+
+#include <c10/core/Device.h>
+
+namespace trireme::testing {
+
+// Nothing where this machine has none. On a GPU, libtorch's kernels are from then on those that repeat their bits.
+std::optional<c10::Device> device_under_test();
+
+}  // namespace trireme::testing
