@@ -37,19 +37,16 @@ at::Tensor inverse_rms(const at::Tensor& x, double eps) {
 }
 
 // dy becomes d(x) of y = x * r * w with r = rsqrt(mean(x^2) + eps), for each row; x is written over. Added to dweight.
-void norm_backward(at::Tensor dy, at::Tensor x, const at::Tensor& weight, double eps, at::Tensor& dweight) {
+void norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, double eps,
+                   at::Tensor& dweight) {
   const at::Tensor r = inverse_rms(x, eps);
   const at::Tensor hat = x.mul_(r);
-  {
-    at::Tensor product = dy * hat;
-    std::vector<int64_t> rows(static_cast<size_t>(dy.dim() - 1));
-    std::iota(rows.begin(), rows.end(), 0);
-    dweight.add_(product.sum(rows));
-    const at::Tensor mean = product.mul_(weight).mean(-1, /*keepdim=*/true);
-    product = at::Tensor();
-    hat.mul_(mean);
-  }
-  dy.mul_(weight).sub_(hat).mul_(r);
+  at::Tensor product = dy * hat;
+  std::vector<int64_t> rows(static_cast<size_t>(dy.dim() - 1));
+  std::iota(rows.begin(), rows.end(), 0);
+  dweight.add_(product.sum(rows));
+  const at::Tensor mean = product.mul_(weight).mean(-1, /*keepdim=*/true);
+  dy.mul_(weight).sub_(hat.mul_(mean)).mul_(r);
 }
 
 struct RotaryRows {
