@@ -3,7 +3,7 @@
 #include "trireme/attention/cuda_calls.h"
 
 #include <cmath>
-#include <set>
+#include <map>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ struct Segment {
 
 class EmulatedFlash final : public CallKernel {
  public:
-  EmulatedFlash(bool dense_only, int* calls, std::set<const void*>* cu_seqlens)
+  EmulatedFlash(bool dense_only, int* calls, std::map<const void*, at::Tensor>* cu_seqlens)
       : dense_only_(dense_only), calls_(calls), cu_seqlens_(cu_seqlens) {}
   std::string name() const override { return dense_only_ ? "dense" : "emulated"; }
   std::string refusal(const MaskCall& call, const AttentionSizes& /*sizes*/) const override {
@@ -73,7 +73,7 @@ class EmulatedFlash final : public CallKernel {
   static at::Tensor unwritten(const at::Tensor& like) { return at::full(like.sizes(), NAN, like.options()); }
 
   std::vector<Segment> segments(const KernelMask& mask) const {
-    cu_seqlens_->insert(mask.cu_q.const_data_ptr());
+    cu_seqlens_->emplace(mask.cu_q.const_data_ptr(), mask.cu_q);
     std::vector<Segment> all;
     for (int64_t i = 0; i + 1 < mask.cu_q.size(0); ++i) {
       const auto at = [&](const at::Tensor& cu, int64_t index) -> int64_t {
@@ -150,12 +150,13 @@ class EmulatedFlash final : public CallKernel {
 
   bool dense_only_;
   int* calls_;
-  std::set<const void*>* cu_seqlens_;
+  std::map<const void*, at::Tensor>* cu_seqlens_;
 };
 
 struct Emulated {
   int dense_calls = 0, calls = 0;
-  std::set<const void*> cu_seqlens;  // that a kernel was given
+  std::map<const void*, at::Tensor>
+      cu_seqlens;  // that a kernel was given, kept so that no address comes again
   // As 'auto' is: what is dense goes to a kernel that knows nothing else.
   std::unique_ptr<CallsAttention> both() { return attention(true, true); }
   std::unique_ptr<CallsAttention> dense() { return attention(true, false); }
@@ -245,16 +246,14 @@ TEST(CallsAttention, the_segments_of_a_mask_are_made_once_for_all_layers_of_a_st
   Emulated kernels;
   const auto attention = kernels.flash();
   const at::Tensor q = at::randn({1, 12, 2, 8}), k = at::randn({1, 12, 1, 8});
-  std::vector<std::shared_ptr<const VisibleKeys>> masks;  // none goes, so that no address comes again
   for (const int64_t border : {5, 9, 5}) {
-    masks.push_back(visible_keys({}, {Documents({0, border, 12})}, 12, {{0, 12}}, {{0, 12}}));
-    AttentionSpec spec{1, masks.back(), {0, 0}, ResultDtype::of_input};
+    const auto mask = visible_keys({}, {Documents({0, border, 12})}, 12, {{0, 12}}, {{0, 12}});
+    AttentionSpec spec{1, mask, {0, 0}, ResultDtype::of_input};
     for (int layer = 0; layer < 3; ++layer) {
       spec.scale = 1 + layer;
       const AttentionOutput out = attention->forward(q, k, k, spec);
       attention->backward(q, q, k, k, out, spec);
-      EXPECT_FALSE(
-          at::equal(attention->forward(q, k, k, {7, masks.back(), {0, 0}, spec.results}).lse, out.lse));
+      EXPECT_FALSE(at::equal(attention->forward(q, k, k, {7, mask, {0, 0}, spec.results}).lse, out.lse));
     }
   }
   EXPECT_EQ(kernels.cu_seqlens.size(), 3U);

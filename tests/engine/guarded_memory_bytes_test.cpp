@@ -19,7 +19,8 @@ constexpr int64_t kMost_tokens = 520;  // the reference kernel is slow, and is n
 TEST(MemoryOnGuardedDevice, peaks_of_all_but_attention_are_within_5_percent_of_the_formulas) {
   for (const bool all_in_bf16 : {false, true})
     for (MemoryCase test : testing::memory_cases()) {
-      if (test.ranks > (all_in_bf16 ? 2 : 1)) continue;
+      if (test.ranks > (all_in_bf16 ? 2 : 1))
+        continue;  // more ranks hold nothing that two do not, and take long
       test.tokens = std::min(test.tokens, kMost_tokens);
       const auto change = test.change;
       test.change = [&](EngineOptions& options) {

@@ -290,7 +290,7 @@ TEST(MemoryFormulas, count_what_flash_attention_holds_on_a_gpu) {
   shape.device_is_host = false;
   shape.storage_bytes = shape.tile_bytes = 2;
   const int64_t without = memory_forecast(shape).peak[attention];
-  shape.flash_on_gpu = true;
+  shape.fused_on_gpu = true;
   const int64_t dq_and_sums = 4096 * 4 * (64 + 1) * 4, dk_and_dv_of_query_heads = 2 * 4096 * 4 * 64 * 2;
   EXPECT_EQ(memory_forecast(shape).peak[attention], without + dq_and_sums + dk_and_dv_of_query_heads);
 }

@@ -140,20 +140,6 @@ std::vector<PolicyCase> every_pair_of_policies(const std::filesystem::path& fold
   return cases;
 }
 
-PolicyCase plain_run_of(const PolicyCase& policy) {
-  const EngineOptions& like = policy.options;
-  PolicyCase plain;
-  plain.packed = policy.packed;
-  plain.options.device = like.device;
-  plain.options.attention = like.attention;
-  plain.options.recompute = Recompute::none;
-  plain.options.tile_tokens = plain.options.logits_tile_tokens = 1000;
-  plain.options.precision = like.precision;
-  plain.options.optimizer.max_grad_norm = like.optimizer.max_grad_norm;
-  plain.options.loss_scale = like.loss_scale;
-  return plain;
-}
-
 PolicyOutcome run_policy(const std::filesystem::path& model, const PolicyCase& policy,
                          OptimizerKind optimizer, int steps) {
   PolicyOutcome outcome;
@@ -212,6 +198,22 @@ PolicyOutcome run_policy(const std::filesystem::path& model, const PolicyCase& p
     if (world.rank() == 0) outcome = std::move(mine);
   });
   return outcome;
+}
+
+const PolicyOutcome& PlainRuns::of(const PolicyCase& policy, OptimizerKind optimizer, int steps) {
+  const EngineOptions& like = policy.options;
+  PolicyOutcome& found =
+      runs_[{like.precision, like.optimizer.max_grad_norm, optimizer, policy.packed, steps}];
+  if (!found.losses.empty()) return found;
+  PolicyCase plain;
+  plain.packed = policy.packed;
+  plain.options.recompute = Recompute::none;
+  plain.options.tile_tokens = plain.options.logits_tile_tokens = 1000;
+  plain.options.precision = like.precision;
+  plain.options.optimizer.max_grad_norm = like.optimizer.max_grad_norm;
+  plain.options.loss_scale = like.loss_scale;
+  found = run_policy(model_, plain, optimizer, steps);
+  return found;
 }
 
 double tolerance_of(const PolicyCase& policy) {

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -23,9 +25,6 @@ struct PolicyCase {
 // Seeded: the same at each call. `folder` is what cases offload to that use the disk.
 std::vector<PolicyCase> every_pair_of_policies(const std::filesystem::path& folder);
 
-// The plain run of the same computation: one rank, nothing sharded, offloaded, recomputed or tiled.
-PolicyCase plain_run_of(const PolicyCase& policy);
-
 // How far a case's numbers may be from the plain run's, relative to each tensor's largest entry.
 double tolerance_of(const PolicyCase& policy);
 
@@ -43,5 +42,17 @@ void write_policy_model(const std::filesystem::path& folder);
 // Runs `steps` steps over threads as ranks; what rank 0 saw, on the CPU.
 PolicyOutcome run_policy(const std::filesystem::path& model, const PolicyCase& policy,
                          OptimizerKind optimizer, int steps);
+
+// Plain runs of a model, each made once: one rank on the CPU, nothing sharded, offloaded, recomputed or tiled.
+class PlainRuns {
+ public:
+  explicit PlainRuns(std::filesystem::path model) : model_(std::move(model)) {}
+  // With the precision, packing and clipping of `policy`.
+  const PolicyOutcome& of(const PolicyCase& policy, OptimizerKind optimizer, int steps);
+
+ private:
+  std::filesystem::path model_;
+  std::map<std::tuple<Precision, double, OptimizerKind, bool, int>, PolicyOutcome> runs_;
+};
 
 }  // namespace trireme::testing

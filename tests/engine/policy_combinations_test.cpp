@@ -14,7 +14,7 @@
 namespace trireme::policy_combinations_test {
 namespace {
 
-using testing::run_policy, testing::plain_run_of;
+using testing::run_policy;
 using testing::TemporaryFolder;
 using Case = testing::PolicyCase;
 using Outcome = testing::PolicyOutcome;
@@ -22,16 +22,8 @@ using Outcome = testing::PolicyOutcome;
 class PolicyCombinations : public ::testing::Test {
  protected:
   void SetUp() override { testing::write_policy_model(model_.path()); }
-  const Outcome& plain_outcome(const Case& like, OptimizerKind optimizer, int steps) {
-    const auto key =
-        std::tuple(like.options.precision, like.options.optimizer.max_grad_norm, optimizer, like.packed);
-    auto& found = plain_[key];
-    if (found.losses.empty()) found = run_policy(model_.path(), plain_run_of(like), optimizer, steps);
-    return found;
-  }
-
   TemporaryFolder model_, disk_;
-  std::map<std::tuple<Precision, double, OptimizerKind, bool>, Outcome> plain_;
+  testing::PlainRuns plain_{model_.path()};
 };
 
 TEST_F(PolicyCombinations, every_pair_of_choices_gives_the_numbers_of_the_plain_run) {
@@ -42,14 +34,14 @@ TEST_F(PolicyCombinations, every_pair_of_choices_gives_the_numbers_of_the_plain_
     const double tolerance = testing::tolerance_of(c);
 
     const Outcome sgd = run_policy(model_.path(), c, OptimizerKind::sgd, 5);
-    const Outcome& plain_sgd = plain_outcome(c, OptimizerKind::sgd, 5);
+    const Outcome& plain_sgd = plain_.of(c, OptimizerKind::sgd, 5);
     for (const auto& [name, gradient] : sgd.gradients)
       EXPECT_LT(testing::relative_error(gradient, plain_sgd.gradients.at(name)), tolerance) << name;
     for (const auto& [name, weights] : sgd.weights)
       EXPECT_LT(testing::relative_error(weights, plain_sgd.weights.at(name)), tolerance) << name;
 
     const Outcome adamw = run_policy(model_.path(), c, OptimizerKind::adamw, 2);
-    const Outcome& plain_adamw = plain_outcome(c, OptimizerKind::adamw, 2);
+    const Outcome& plain_adamw = plain_.of(c, OptimizerKind::adamw, 2);
     for (size_t step = 0; step < adamw.losses.size(); ++step)
       EXPECT_NEAR(adamw.losses[step] / plain_adamw.losses[step], 1, tolerance) << "step " << step;
     if (HasFailure()) return;

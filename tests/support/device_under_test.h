@@ -9,7 +9,8 @@
 
 namespace trireme::testing {
 
-// Nothing where this machine has none. On a GPU, libtorch's kernels are from then on those that repeat their bits.
+// Nothing where this machine has none. On a GPU, libtorch from then on takes kernels that repeat their bits, and throws
+// where it has none (cuDNN's attention).
 std::optional<c10::Device> device_under_test();
 
 }  // namespace trireme::testing

@@ -57,13 +57,18 @@ at::Tensor& set_storage(at::Tensor& tensor, at::Storage storage, int64_t offset,
   return tensor;
 }
 
+// The same memory, which nobody keeps for a copy that is yet to happen.
+at::Tensor unowned(const at::Tensor& tensor) {
+  if (is_guarded(tensor)) return seen(tensor);
+  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options());
+}
+
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
-  const auto copy = [target = seen(to), source = seen(from)] { target.copy_(source); };
-  if (!non_blocking) {
-    finish_current_stream();
-    copy();
+  if (non_blocking) {
+    queue_on_current_stream([target = unowned(to), source = unowned(from)] { target.copy_(source); });
   } else {
-    queue_on_current_stream(copy);
+    finish_current_stream();
+    seen(to).copy_(seen(from));
   }
   return to;
 }

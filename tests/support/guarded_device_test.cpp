@@ -1,11 +1,14 @@
 // What makes the guarded device a witness: each thing that it is to see, done wrong on purpose.
 #include "tests/support/guarded_device.h"
 
+#include <cmath>
 #include <cstdlib>
 
 #include <gtest/gtest.h>
 
 #include "trireme/memory/copy_stream.h"
+
+#include "tests/support/guarded_memory.h"
 
 namespace trireme::guarded_device_test {
 namespace {
@@ -41,7 +44,14 @@ TEST(GuardedDeviceDeathTest, ends_a_host_that_touches_its_memory) {
 }
 
 TEST(GuardedDevice, memory_given_back_or_never_written_reads_as_nan) {
-  EXPECT_TRUE(at::isnan(at::empty({100}, guarded_device())).all().item<bool>());
+  at::Tensor there = at::empty({100}, guarded_device());
+  EXPECT_TRUE(at::isnan(there).all().item<bool>());
+  there.fill_(3);
+  const auto* const bytes =
+      static_cast<const float*>(testing::guarded_memory().seen_by_operators(there.const_data_ptr()));
+  EXPECT_EQ(bytes[99], 3);
+  there = at::Tensor();
+  EXPECT_TRUE(std::isnan(bytes[99]));
 }
 
 TEST(GuardedDevice, a_copy_that_nobody_waits_for_comes_too_late) {

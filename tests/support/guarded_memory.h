@@ -1,5 +1,5 @@
-// The memory of the guarded device (guarded_device.h): one range of bytes at two addresses. Tensors hold the first, which
-// the host may not touch; operators find the bytes at the second.
+// The memory of the guarded device (guarded_device.h): two ranges of addresses. Tensors hold the first, where nothing may be
+// touched; operators find the bytes as far into the second.
 #pragma once
 
 #include <cstdint>

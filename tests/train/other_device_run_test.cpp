@@ -7,6 +7,7 @@
 #include "trireme/measure/exchange_rate.h"
 #include "trireme/measure/link_rate.h"
 
+#include "tests/engine/attention_under_test.h"
 #include "tests/support/device_under_test.h"
 #include "tests/train/tiny_run.h"
 
@@ -26,11 +27,11 @@ struct Way {
 
 void set(EngineOptions& options, const Way& way, const std::filesystem::path& folder) {
   options.device = *device_under_test();
-  if (!options.device.is_cuda()) options.attention = AttentionKernel::reference;
   options.ulysses = way.ulysses;
   options.ring = way.ring;
   options.zero = way.zero;
   options.precision = way.precision;
+  options.attention = testing::attention_under_test(options.device, way.precision);
   const bool shards = way.zero == ZeroStage::parameters;
   options.offload = {shards ? way.offload : Offload::none, way.offload, way.offload,
                      way.offload == Offload::disk ? folder : std::filesystem::path(), 0};
@@ -64,6 +65,7 @@ TEST_P(OnAnotherDevice, training_has_the_cpus_losses_and_resumes_bitwise) {
 
   TrainOptions on_cpu = options_of("cpu");
   on_cpu.engine.device = at::kCPU;
+  on_cpu.engine.attention = AttentionKernel::automatic;
   const TinyOutcome expected = train_on_ranks(GetParam().ranks, on_cpu);
   // Products of fp16 are made in fp32 on the CPU.
   const Precision precision = GetParam().precision;
@@ -121,7 +123,7 @@ TEST_F(CommandsOnAnotherDevice, links_and_exchanges_are_measured_where_the_devic
     exchange.kv_heads = 2;
     exchange.head_dim = 16;
     exchange.device = *device_under_test();
-    exchange.attention = AttentionKernel::reference;
+    exchange.attention = testing::attention_under_test(exchange.device, Precision::fp32);
     exchange.repeats = 1;
     const ExchangeRate rate = measure_exchange_rate(world, shape_over(ExchangeMethod::ulysses, 2), exchange);
     EXPECT_GT(rate.most_sent.forward, 0);

@@ -96,14 +96,14 @@ AttentionGradients backward_part(CallKernel& kernel, const at::Tensor& d_o, cons
 }
 
 // Some key row of some sample is in two calls.
-template <typename PlannedCalls>
+template <typename PlannedCalls>  // their type is private
 bool share_keys(const PlannedCalls& calls, int64_t batch) {
   std::vector<int64_t> reached(static_cast<size_t>(batch), 0);
-  for (const auto& [call, mask, kernel] : calls)
-    for (int64_t sample = call.sample; sample < call.sample_end; ++sample) {
+  for (const auto& planned : calls)
+    for (int64_t sample = planned.call.sample; sample < planned.call.sample_end; ++sample) {
       int64_t& end = reached[static_cast<size_t>(sample)];
-      if (call.k < end) return true;
-      end = call.k_end;
+      if (planned.call.k < end) return true;
+      end = planned.call.k_end;
     }
   return false;
 }

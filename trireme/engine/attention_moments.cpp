@@ -26,17 +26,21 @@ int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-// What FlashAttention-2's backward holds beside its arguments and results: dq in fp32, a sum for each query, and with
-// grouped heads dk and dv of every query head (libtorch's flash_api.cpp, mha_bwd). What cuDNN asks for is known when it
-// has planned a call; the same is counted for it.
-int64_t flash_workspace_bytes(const MemoryShape& shape, int64_t heads, int64_t kv_heads) {
-  if (!shape.flash_on_gpu) return 0;
+// What FlashAttention-2's backward holds beside its arguments and results (libtorch's attention_backward.cu and
+// flash_api.cpp): dq in fp32, a sum for each query, and with grouped heads dk and dv of every query head; o and d(o) as
+// copies where they are views of an exchange's message, and of several samples q, k and v too. Packed documents add up to
+// 128 rows of dq each, which is not counted. What cuDNN asks for is known when it has planned a call; the same is counted
+// for it.
+int64_t fused_workspace_bytes(const MemoryShape& shape, const Buffers& at, int64_t heads, int64_t kv_heads) {
+  if (!shape.fused_on_gpu) return 0;
   constexpr int64_t kRowBlock = 128;
   const int64_t width = shape.model.head_dim, keys = shape.gathers_keys ? shape.tokens : shape.local_tokens;
   const int64_t rows = shape.batch * heads * round_up(shape.local_tokens, kRowBlock);
   const int64_t expanded =
       heads == kv_heads ? 0 : 2 * shape.batch * keys * heads * width * shape.storage_bytes;
-  return rows * (round_up(width, width <= 128 ? 32 : 64) + 1) * 4 + expanded;
+  int64_t copies = shape.ulysses > 1 || shape.batch > 1 ? 2 * at.o : 0;
+  if (shape.batch > 1) copies += at.o + (shape.gathers_keys ? at.all_kv : at.kv);
+  return rows * (round_up(width, width <= 128 ? 32 : 64) + 1) * 4 + expanded + copies;
 }
 
 }  // namespace
@@ -48,7 +52,7 @@ std::vector<AttentionMoment> attention_forward_moments(const MemoryShape& shape,
   if (shape.gathers_keys) return {{0, at.kv + 2 * at.all_kv}, {at.o + at.lse, at.all_kv}};
   const bool narrow = shape.storage_bytes != 4;
   const int64_t blocks = shape.ring > 2 ? 2 * at.kv : at.kv;   // while a part is merged
-  const int64_t own = shape.flash_on_gpu ? at.o + at.lse : 0;  // of the kernel, before it is widened
+  const int64_t own = shape.fused_on_gpu ? at.o + at.lse : 0;  // of the kernel, before it is widened
   return {{at.o32 + at.lse + own, 2 * at.kv},
           {2 * (at.o32 + at.lse) + own, blocks},
           // The sum, a part, and what the merge makes of the two log-sum-exps.
@@ -60,18 +64,18 @@ std::vector<AttentionMoment> attention_backward_moments(const MemoryShape& shape
                                                         int64_t kv_heads) {
   const Buffers at(shape, heads, kv_heads);
   const int64_t gradients = at.o + at.kv, gradients32 = at.o32 + at.kv32;
-  const int64_t workspace = flash_workspace_bytes(shape, heads, kv_heads);
+  const int64_t workspace = fused_workspace_bytes(shape, at, heads, kv_heads);
   if (shape.ring == 1) return {{gradients + workspace, 0}};
   const int64_t rounded = shape.storage_bytes != 4 ? gradients : 0;
   if (shape.gathers_keys) {
-    const int64_t own = shape.flash_on_gpu ? workspace + at.o + at.all_kv : 0;  // before they are widened
+    const int64_t own = shape.fused_on_gpu ? workspace + at.o + at.all_kv : 0;  // before they are widened
     return {{0, at.kv + 2 * at.all_kv},
             {at.o32 + at.all_kv32 + own, at.all_kv},
             // All dk and dv, in the order of places, and the blocks that come from them.
             {at.o32 + at.all_kv32, 3 * at.all_kv32 + at.kv32},
             {at.o32 + at.kv + rounded, at.kv32}};
   }
-  const int64_t own = shape.flash_on_gpu ? workspace + gradients : 0;
+  const int64_t own = shape.fused_on_gpu ? workspace + gradients : 0;
   const int64_t blocks = shape.ring > 2 ? 2 * at.kv : at.kv;
   return {{gradients32 + own, 2 * at.kv},
           // The sum and a part; the traveller that goes and the one that comes.

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kBlock_elements = 16;                      // shares are cut at multiples of it
 constexpr int64_t kSumPiece_elements = 64 * 1024;            // comm/collectives.cpp
 constexpr int64_t kNarrowPiece_elements = int64_t{1} << 20;  // shard/optimizer.cpp
-constexpr int64_t kRoundedOnDevice_bytes = 4 * 8 + 1;        // shard/stochastic_rounding.cpp, an element
+constexpr int64_t kRoundedOnDevice_bytes = 4 * 8 + 2;        // shard/stochastic_rounding.cpp, an element
 
 int64_t sum_of(const std::vector<int64_t>& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});

@@ -88,7 +88,7 @@ struct MemoryShape {
   int64_t state_bytes = 4;   // of a moment
   int moments = 2;           // AdamW 2, SGD 0
   // A kernel of CUDA; it and the CPU's know their workspace, the reference kernel's is not counted.
-  bool flash_on_gpu = false;
+  bool fused_on_gpu = false;
   // The CPU's attention kernel; 0 threads: another one.
   int attention_threads = 0;
   int64_t attention_element_bytes = 4;  // that its tiles are multiplied in

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "trireme/model/row_blocks.h"
+
 namespace trireme {
 namespace {
 
@@ -33,13 +35,13 @@ struct TileShape {
     on_host = shape.device_is_host;
   }
 
-  // model/token_ops_aten.cpp: `halves` / 2 fp32 tensors of a block of `tokens` rows. The CPU's own loops have none.
-  int64_t blocks(int64_t halves, int64_t width, int64_t tokens) const {
-    constexpr int64_t kBlock_elements = int64_t{1} << 23;  // model/token_ops.h
+  // model/token_ops_aten.cpp: `halves` / 2 fp32 tensors of `width` a row, of a block of rows that are cut by
+  // `row_elements`. The CPU's own loops have none.
+  int64_t blocks(int64_t halves, int64_t width, int64_t tokens, int64_t row_elements) const {
     if (on_host) return 0;
-    return halves * largest_tile(tokens, std::max<int64_t>(1, kBlock_elements / width)) * width * 4 / 2;
+    return halves * largest_tile(tokens, rows_of_block(row_elements)) * width * 4 / 2;
   }
-  int64_t blocks(int64_t halves, int64_t width) const { return blocks(halves, width, T); }
+  int64_t blocks(int64_t halves, int64_t width) const { return blocks(halves, width, T, width); }
 
   // Of a weight [n, k], beside the fp32 sum: a 16-bit product of `tokens` rows, which the CPU widens to add it. While
   // it is made there, oneDNN keeps a block of each operand and of fp32 sums on each thread: about this many bytes, by
@@ -53,7 +55,7 @@ struct TileShape {
     return n * k * t + std::max(n * k * 4, workspace);
   }
   int64_t gradient(int64_t n, int64_t k) const { return gradient(n, k, T); }
-  int64_t cross_entropy() const { return blocks(t == 4 ? 2 : 4, vocab, head_T); }
+  int64_t cross_entropy() const { return blocks(t == 4 ? 2 : 4, vocab, head_T, vocab); }
 };
 
 TileBytes decoder_tiles(const MemoryShape& shape) {
@@ -62,12 +64,12 @@ TileBytes decoder_tiles(const MemoryShape& shape) {
   TileBytes bytes;
   const int64_t rotated = (shape.model.heads + shape.model.kv_heads) * shape.model.head_dim;
   // Rows of cos and sin, beside the heads.
-  const int64_t turning = s.blocks(3, rotated) + s.blocks(2, shape.model.head_dim);
+  const int64_t turning = s.blocks(3, rotated) + s.blocks(2, shape.model.head_dim, T, rotated);
   bytes.input_forward = T * m * t + std::max(s.blocks(2, m), T * qkv * s.convert + turning);
   const int64_t before = shape.model.qk_norm ? T * rotated * t : 0;
-  const int64_t norms = shape.model.qk_norm ? s.blocks(4, rotated) + s.blocks(2, q) : 0;
+  const int64_t norms = shape.model.qk_norm ? s.blocks(4, rotated) + s.blocks(2, q, T, rotated) : 0;
   bytes.input_backward = T * m * t + before + T * qkv * s.convert +
-                         std::max({T * m * t + s.blocks(6, m), s.gradient(qkv, m), std::max(turning, norms)});
+                         std::max({T * m * t + s.blocks(6, m), s.gradient(qkv, m), turning, norms});
 
   bytes.output_forward = std::max({T * (q + m) * s.convert + T * m * t, 2 * T * m * t + s.blocks(2, m),
                                    T * (2 * m + 3 * i) * t + s.blocks(2, i)});
@@ -81,7 +83,7 @@ TileBytes decoder_tiles(const MemoryShape& shape) {
   bytes.output_backward = backward(T * m * t, T * 2 * i * t);
   bytes.output_backward_kept = backward(0, 0);
 
-  bytes.head = s.head_T * (m + s.vocab) * t + std::max({2 * s.head_T * m * t + s.blocks(6, m, s.head_T),
+  bytes.head = s.head_T * (m + s.vocab) * t + std::max({2 * s.head_T * m * t + s.blocks(6, m, s.head_T, m),
                                                         s.gradient(s.vocab, m, s.head_T), s.cross_entropy()});
   return bytes;
 }

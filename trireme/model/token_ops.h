@@ -68,9 +68,6 @@ void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor&
 
 // The ATen versions, for any device; tests hold the CPU's fused loops against them.
 namespace aten {
-// Of a tensor between two of their kernels (32 MiB in fp32): enough for a GPU to be busy.
-constexpr int64_t kBlock_elements = int64_t{1} << 23;
-
 at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps, at::ScalarType out_dtype);
 void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight, double eps,
                        at::Tensor& dx_TM, at::Tensor& dweight);

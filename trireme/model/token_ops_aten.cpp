@@ -3,11 +3,11 @@
 // Rows are worked on in blocks, so that what lies between two kernels does not grow with the tile: at most so many
 // tensors of a block (engine/tile_bytes.cpp counts them): norm 1 and backward 3, rotation 1.5 and backward with norms 3,
 // SwiGLU 1 and backward 3, cross entropy 1 or, of 16-bit logits, 2.
-#include <algorithm>
 #include <numeric>
 #include <vector>
 
 #include "trireme/memory/token_tiles.h"
+#include "trireme/model/row_blocks.h"
 #include "trireme/model/token_ops.h"
 
 namespace trireme::aten {
@@ -17,10 +17,9 @@ at::ScalarType compute_dtype(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// body(rows of a block): at most kBlock_elements of them, or one row.
 template <typename Body>
 void for_row_blocks(int64_t rows, int64_t row_elements, const Body& body) {
-  for_tiles(rows, std::max<int64_t>(1, kBlock_elements / std::max<int64_t>(1, row_elements)), body);
+  for_tiles(rows, rows_of_block(row_elements), body);
 }
 
 // A copy, to be worked on in place.
