@@ -73,8 +73,9 @@ function(trireme_test name)
     set(ARG_LABELS unit)
   endif()
   add_test(NAME ${name} COMMAND ${name})
+  # Tests run beside each other: threads of OpenMP that spin while they wait would take the others' cores.
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-    ENVIRONMENT "TORCH_FR_BUFFER_SIZE=0;TRIREME_BINARY=$<$<TARGET_EXISTS:trireme>:$<TARGET_FILE:trireme>>")
+    ENVIRONMENT "OMP_WAIT_POLICY=passive;TORCH_FR_BUFFER_SIZE=0;TRIREME_BINARY=$<$<TARGET_EXISTS:trireme>:$<TARGET_FILE:trireme>>")
 endfunction()
 
 # trireme_simd_kernels(LIBRARY SOURCE): compiles SOURCE once for each x86-64 level, each time in its own namespace
