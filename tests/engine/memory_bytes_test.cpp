@@ -3,10 +3,7 @@
 #include "trireme/engine/memory_bytes.h"
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
 
-#include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +29,6 @@ using testing::kCrumbs_bytes, testing::kLogitsTile_tokens, testing::kTile_tokens
 using testing::TemporaryFolder;
 using testing::tied_model, testing::uneven_model;
 using Case = testing::MemoryCase;
-using Measured = testing::MeasuredMemory;
 
 class MemoryOfAStep : public ::testing::Test {
  protected:

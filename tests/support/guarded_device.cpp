@@ -73,26 +73,31 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   return to;
 }
 
+// Every tensor in `value` becomes f of it.
+template <typename F>
+void change_tensors(c10::IValue& value, const F& f) {
+  if (value.isTensor()) {
+    value = f(value.toTensor());
+  } else if (value.isTensorList()) {
+    std::vector<at::Tensor> list = value.toTensorVector();
+    for (at::Tensor& tensor : list) tensor = f(tensor);
+    value = list;
+  } else if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector())
+      list.push_back(tensor ? std::optional(f(*tensor)) : std::nullopt);
+    value = list;
+  }
+}
+
 // One call's tensors, on the device and as the CPU's kernel sees them.
 class Arguments {
  public:
   explicit Arguments(const c10::OperatorHandle& op) : op_(op) {}
 
   void replace(c10::IValue& value) {
-    if (value.isTensor()) {
-      value = take(value.toTensor());
-    } else if (value.isTensorList()) {
-      std::vector<at::Tensor> list = value.toTensorVector();
-      for (at::Tensor& tensor : list) tensor = take(tensor);
-      value = list;
-    } else if (value.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector())
-        list.push_back(tensor ? std::optional(take(*tensor)) : std::nullopt);
-      value = list;
-    } else if (value.isDevice()) {
-      value = c10::Device(c10::DeviceType::CPU);
-    }
+    change_tensors(value, [this](const at::Tensor& tensor) { return take(tensor); });
+    if (value.isDevice()) value = c10::Device(c10::DeviceType::CPU);
   }
 
   void check_one_device() const {
@@ -104,13 +109,7 @@ class Arguments {
 
   // Of the CPU's kernel, turned back.
   void give_back(c10::IValue& value) {
-    if (value.isTensor()) {
-      value = give_back(value.toTensor());
-    } else if (value.isTensorList()) {
-      std::vector<at::Tensor> list = value.toTensorVector();
-      for (at::Tensor& tensor : list) tensor = give_back(tensor);
-      value = list;
-    }
+    change_tensors(value, [this](const at::Tensor& tensor) { return give_back(tensor); });
   }
 
   // Outputs that came empty and that the kernel gave a size.

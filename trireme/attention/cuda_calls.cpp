@@ -96,14 +96,13 @@ AttentionGradients backward_part(CallKernel& kernel, const at::Tensor& d_o, cons
 }
 
 // Some key row of some sample is in two calls.
-template <typename PlannedCalls>  // their type is private
-bool share_keys(const PlannedCalls& calls, int64_t batch) {
+bool share_keys(const std::vector<MaskCall>& calls, int64_t batch) {
   std::vector<int64_t> reached(static_cast<size_t>(batch), 0);
-  for (const auto& planned : calls)
-    for (int64_t sample = planned.call.sample; sample < planned.call.sample_end; ++sample) {
+  for (const MaskCall& call : calls)
+    for (int64_t sample = call.sample; sample < call.sample_end; ++sample) {
       int64_t& end = reached[static_cast<size_t>(sample)];
-      if (planned.call.k < end) return true;
-      end = planned.call.k_end;
+      if (call.k < end) return true;
+      end = call.k_end;
     }
   return false;
 }
@@ -125,34 +124,34 @@ std::string CallsAttention::name() const {
   return name;
 }
 
-const std::vector<CallsAttention::PlannedCall>& CallsAttention::calls_of(const AttentionSpec& spec,
-                                                                         const AttentionSizes& sizes,
-                                                                         at::Device device) {
+const CallsAttention::Plan& CallsAttention::plan_of(const AttentionSpec& spec, const AttentionSizes& sizes,
+                                                    at::Device device) {
   std::erase_if(plans_, [](const Plan& plan) { return plan.keys.expired(); });
   const auto known = std::find_if(plans_.begin(), plans_.end(), [&](const Plan& plan) {
     return plan.keys.lock() == spec.keys && plan.sizes == sizes && plan.device == device;
   });
-  if (known != plans_.end()) return known->calls;
-  plans_.push_back({spec.keys, sizes, device, plan_calls(*spec.keys, sizes, device)});
-  return plans_.back().calls;
+  if (known != plans_.end()) return *known;
+  plans_.push_back(make_plan(spec.keys, sizes, device));
+  return plans_.back();
 }
 
-std::vector<CallsAttention::PlannedCall> CallsAttention::plan_calls(const VisibleKeys& keys,
-                                                                    const AttentionSizes& sizes,
-                                                                    at::Device device) const {
-  if (!keys.sparse.dense())
+CallsAttention::Plan CallsAttention::make_plan(const std::shared_ptr<const VisibleKeys>& keys,
+                                               const AttentionSizes& sizes, at::Device device) const {
+  if (!keys->sparse.dense())
     throw ConfigError(cat("attention kernel '", name(),
                           "': got block-sparse attention, which kernels on CUDA do ",
                           "not know; use --attention reference, or --attention flash on the CPU"));
-  if (sizes.empty()) return {};
-  std::vector<PlannedCall> planned;
-  for (MaskCall& call :
-       with_countable_samples(mask_calls(keys, sizes.batch), sizes.query_heads, sizes.width)) {
+  Plan plan{keys, sizes, device, {}, false};
+  if (sizes.empty()) return plan;
+  std::vector<MaskCall> calls =
+      with_countable_samples(mask_calls(*keys, sizes.batch), sizes.query_heads, sizes.width);
+  plan.calls_share_keys = share_keys(calls, sizes.batch);
+  for (MaskCall& call : calls) {
     CallKernel& kernel = kernel_for(call, sizes);
     KernelMask mask = mask_of(call, device);
-    planned.push_back({std::move(call), std::move(mask), &kernel});
+    plan.calls.push_back({std::move(call), std::move(mask), &kernel});
   }
-  return planned;
+  return plan;
 }
 
 CallKernel& CallsAttention::kernel_for(const MaskCall& call, const AttentionSizes& sizes) const {
@@ -168,13 +167,13 @@ AttentionOutput CallsAttention::forward(const at::Tensor& q_in, const at::Tensor
                                         const at::Tensor& v_in, const AttentionSpec& spec) {
   const at::NoGradGuard no_grad;
   const AttentionSizes sizes = check_attention(q_in, k_in, v_in, spec);
-  const std::vector<PlannedCall>& calls = calls_of(spec, sizes, q_in.device());
-  if (calls.empty()) return nothing_seen(q_in, spec);
+  const Plan& plan = plan_of(spec, sizes, q_in.device());
+  if (plan.calls.empty()) return nothing_seen(q_in, spec);
   const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in),
                    v = with_contiguous_rows(v_in);
   const std::vector<EvenRun> runs = even_runs(spec, sizes.kv_heads);
   AttentionOutput out;
-  for (const PlannedCall& planned : calls) {
+  for (const PlannedCall& planned : plan.calls) {
     const MaskCall& call = planned.call;
     KernelMask mask = planned.mask;
     mask.scale = spec.scale;
@@ -196,16 +195,16 @@ AttentionGradients CallsAttention::backward(const at::Tensor& d_o, const at::Ten
                                             const AttentionOutput& saved, const AttentionSpec& spec) {
   const at::NoGradGuard no_grad;
   const AttentionSizes sizes = check_attention_backward(d_o, q_in, k_in, v_in, saved, spec);
-  const std::vector<PlannedCall>& calls = calls_of(spec, sizes, q_in.device());
-  if (calls.empty()) return no_gradients(q_in, k_in, spec);
+  const Plan& plan = plan_of(spec, sizes, q_in.device());
+  if (plan.calls.empty()) return no_gradients(q_in, k_in, spec);
   const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in),
                    v = with_contiguous_rows(v_in);
   const std::vector<EvenRun> runs = even_runs(spec, sizes.kv_heads);
   const at::ScalarType dtype = result_dtype(q, spec);
-  const bool sum = share_keys(calls, sizes.batch);
+  const bool sum = plan.calls_share_keys;
   const auto sums = k.options().dtype(sum && at::isReducedFloatingType(dtype) ? at::kFloat : dtype);
   AttentionGradients out;
-  for (const PlannedCall& planned : calls) {
+  for (const PlannedCall& planned : plan.calls) {
     const MaskCall& call = planned.call;
     KernelMask mask = planned.mask;
     mask.scale = spec.scale;

@@ -79,12 +79,12 @@ class CallsAttention final : public LocalAttention {
     AttentionSizes sizes;
     at::Device device;
     std::vector<PlannedCall> calls;
+    bool calls_share_keys = false;
   };
   // Valid until the next call of it.
-  const std::vector<PlannedCall>& calls_of(const AttentionSpec& spec, const AttentionSizes& sizes,
-                                           at::Device device);
-  std::vector<PlannedCall> plan_calls(const VisibleKeys& keys, const AttentionSizes& sizes,
-                                      at::Device device) const;
+  const Plan& plan_of(const AttentionSpec& spec, const AttentionSizes& sizes, at::Device device);
+  Plan make_plan(const std::shared_ptr<const VisibleKeys>& keys, const AttentionSizes& sizes,
+                 at::Device device) const;
   CallKernel& kernel_for(const MaskCall& call, const AttentionSizes& sizes) const;
 
   std::vector<std::unique_ptr<CallKernel>> kernels_;

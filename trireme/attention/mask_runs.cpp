@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/round_up.h"
 
 namespace trireme {
 
@@ -263,11 +264,10 @@ std::vector<MaskCall> mask_calls(const VisibleKeys& keys, int64_t batch, int64_t
 
 std::vector<MaskCall> with_countable_samples(std::vector<MaskCall> calls, int64_t query_heads,
                                              int64_t width) {
-  const auto blocks = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; };
   std::vector<MaskCall> cut;
   cut.reserve(calls.size());
   for (MaskCall& call : calls) {
-    const int64_t elements = blocks(call.rows(), 128) * query_heads * blocks(width, 64);
+    const int64_t elements = round_up(call.rows(), 128) * query_heads * round_up(width, 64);
     const bool counts = elements <= std::numeric_limits<int32_t>::max();
     if (counts || !call.dense() || call.sample_end - call.sample == 1) {
       cut.push_back(std::move(call));

@@ -15,13 +15,11 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/base/round_up.h"
+
 namespace trireme {
 
 constexpr int64_t kPanel = 64;
-
-inline int64_t round_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 // Elements that a panel of `depth` rows takes; `depth` is even for bfloat16.
 inline int64_t panel_size(int64_t depth) {

@@ -1,5 +1,7 @@
 #include "trireme/engine/attention_moments.h"
 
+#include "trireme/base/round_up.h"
+
 namespace trireme {
 namespace {
 
@@ -21,10 +23,6 @@ struct Buffers {
     all_kv32 = 2 * all * kv_heads * d * 4;
   }
 };
-
-int64_t round_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 // What FlashAttention-2's backward holds beside its arguments and results (libtorch's attention_backward.cu and
 // flash_api.cpp): dq in fp32, a sum for each query, and with grouped heads dk and dv of every query head; o and d(o) as

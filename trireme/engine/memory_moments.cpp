@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/base/round_up.h"
 #include "trireme/base/sequence_layout.h"
 #include "trireme/engine/attention_moments.h"
 #include "trireme/engine/tile_bytes.h"
@@ -11,10 +12,6 @@ namespace trireme {
 namespace {
 
 using enum MemoryCategory;
-
-int64_t round_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 // Of one call of the attention kernel.
 int64_t heads_at_once(const MemoryShape& shape) {

@@ -3,9 +3,6 @@
 // Rows are worked on in blocks, so that what lies between two kernels does not grow with the tile: at most so many
 // tensors of a block (engine/tile_bytes.cpp counts them): norm 1 and backward 3, rotation 1.5 and backward with norms 3,
 // SwiGLU 1 and backward 3, cross entropy 1 or, of 16-bit logits, 2.
-#include <numeric>
-#include <vector>
-
 #include "trireme/memory/token_tiles.h"
 #include "trireme/model/row_blocks.h"
 #include "trireme/model/token_ops.h"
@@ -41,12 +38,20 @@ void norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& 
   const at::Tensor r = inverse_rms(x, eps);
   const at::Tensor hat = x.mul_(r);
   at::Tensor product = dy * hat;
-  std::vector<int64_t> rows(static_cast<size_t>(dy.dim() - 1));
-  std::iota(rows.begin(), rows.end(), 0);
-  dweight.add_(product.sum(rows));
+  dweight.add_(product.flatten(0, -2).sum(0));
   const at::Tensor mean = product.mul_(weight).mean(-1, /*keepdim=*/true);
   dy.mul_(weight).sub_(hat.mul_(mean)).mul_(r);
 }
+
+// Of the heads, in the compute dtype; undefined where heads have no norm.
+struct HeadNorms {
+  at::Tensor q, k;  // [D]
+  HeadNorms(const RotaryHeads& rotary, at::ScalarType dtype) {
+    if (!rotary.q_norm.defined()) return;
+    q = rotary.q_norm.to(dtype);
+    k = rotary.k_norm.to(dtype);
+  }
+};
 
 struct RotaryRows {
   at::Tensor cos, sin;  // [T, 1, D/2]
@@ -103,12 +108,13 @@ void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at
 void rotate_heads(const at::Tensor& from_TND, const RotaryHeads& rotary, at::Tensor to_TND) {
   const int64_t H = rotary.query_heads, R = rotary.rotated_heads;
   const auto dtype = compute_dtype(from_TND);
+  const HeadNorms norms(rotary, dtype);
   for_row_blocks(from_TND.size(0), R * from_TND.size(2), [&](int64_t begin, int64_t count) {
     const at::Tensor x = widened(from_TND.narrow(0, begin, count).narrow(1, 0, R));
-    if (rotary.q_norm.defined()) {
+    if (norms.q.defined()) {
       at::Tensor q = x.narrow(1, 0, H), k = x.narrow(1, H, R - H);
-      q.mul_(inverse_rms(q, rotary.norm_eps)).mul_(rotary.q_norm.to(dtype));
-      k.mul_(inverse_rms(k, rotary.norm_eps)).mul_(rotary.k_norm.to(dtype));
+      q.mul_(inverse_rms(q, rotary.norm_eps)).mul_(norms.q);
+      k.mul_(inverse_rms(k, rotary.norm_eps)).mul_(norms.k);
     }
     rotate_in_place(x, rotary_rows(rotary, begin, count, dtype), Turn::forward);
     to_TND.narrow(0, begin, count).narrow(1, 0, R).copy_(x);
@@ -121,14 +127,14 @@ void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary
                            at::Tensor& dk_norm) {
   const int64_t H = rotary.query_heads, R = rotary.rotated_heads;
   const auto dtype = compute_dtype(from_TND);
+  const HeadNorms norms(rotary, dtype);
   for_row_blocks(from_TND.size(0), R * from_TND.size(2), [&](int64_t begin, int64_t count) {
     const at::Tensor d = widened(from_TND.narrow(0, begin, count).narrow(1, 0, R));
     rotate_in_place(d, rotary_rows(rotary, begin, count, dtype), Turn::back);
-    if (rotary.q_norm.defined()) {
+    if (norms.q.defined()) {
       const at::Tensor x = widened(before_TND.narrow(0, begin, count).narrow(1, 0, R));
-      norm_backward(d.narrow(1, 0, H), x.narrow(1, 0, H), rotary.q_norm.to(dtype), rotary.norm_eps, dq_norm);
-      norm_backward(d.narrow(1, H, R - H), x.narrow(1, H, R - H), rotary.k_norm.to(dtype), rotary.norm_eps,
-                    dk_norm);
+      norm_backward(d.narrow(1, 0, H), x.narrow(1, 0, H), norms.q, rotary.norm_eps, dq_norm);
+      norm_backward(d.narrow(1, H, R - H), x.narrow(1, H, R - H), norms.k, rotary.norm_eps, dk_norm);
     }
     to_TND.narrow(0, begin, count).narrow(1, 0, R).copy_(d);
   });

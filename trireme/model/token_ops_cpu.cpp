@@ -34,9 +34,13 @@ bool fused(std::initializer_list<at::Tensor> tensors, at::ScalarType result = at
     return result == dtype || std::any_of(tensors.begin(), tensors.end(),
                                           [&](const at::Tensor& x) { return x.scalar_type() == dtype; });
   };
-  const bool on_cpu =
-      std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) { return x.device().is_cpu(); });
-  return on_cpu && !any(at::kDouble) && !(any(at::kBFloat16) && any(at::kHalf));
+  const auto known = [](at::ScalarType dtype) {
+    return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
+  };
+  const bool all_known = std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& x) {
+    return x.device().is_cpu() && known(x.scalar_type());
+  });
+  return all_known && known(result) && !(any(at::kBFloat16) && any(at::kHalf));
 }
 
 template <typename X>
