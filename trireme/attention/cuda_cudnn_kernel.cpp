@@ -1,5 +1,6 @@
-// cuDNN's fused attention through libtorch, on [b, heads, rows, D]: transposed views. Its causal mask is
-// aligned at the first key, FlashAttention's at the last; they agree where there are as many keys as rows.
+// cuDNN's fused attention through libtorch, on [b, heads, rows, D]: transposed views. Its log-sum-exp has four
+// dimensions, [b, heads, rows, 1], both ways: backward refuses three. Its causal mask is aligned at the first key,
+// FlashAttention's at the last; they agree where there are as many keys as rows.
 #include "trireme/attention/cuda_kernels.h"
 #include "trireme/base/error.h"
 
@@ -38,8 +39,7 @@ class CudnnKernel final : public CallKernel {
                                                      q.size(1), k.size(1), /*compute_log_sumexp=*/true,
                                                      /*dropout_p=*/0.0, mask.band.causal(),
                                                      /*return_debug_mask=*/false, mask.scale);
-    const at::Tensor& lse = std::get<1>(result);
-    return {std::get<0>(result).transpose(1, 2), lse.dim() == 4 ? lse.squeeze(3) : lse};
+    return {std::get<0>(result).transpose(1, 2), std::get<1>(result).squeeze(3)};
   }
 
   AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
@@ -48,7 +48,8 @@ class CudnnKernel final : public CallKernel {
     const at::Tensor seed = at::zeros({}, q.options().dtype(at::kLong)), none;
     const auto [dq, dk, dv] = at::_cudnn_attention_backward(
         d_o.contiguous().transpose(1, 2), q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
-        saved.o.contiguous().transpose(1, 2), saved.lse, seed, seed, none, none, none, q.size(1), k.size(1),
+        saved.o.contiguous().transpose(1, 2), saved.lse.unsqueeze(3), seed, seed, none, none, none, q.size(1),
+        k.size(1),
         /*dropout_p=*/0.0, mask.band.causal(), mask.scale);
     return {dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)};
   }
