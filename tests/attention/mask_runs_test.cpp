@@ -16,10 +16,12 @@ namespace {
 using trireme_test::draw_mask;
 using trireme_test::DrawnMask;
 
-// The keys that a row of a band sees, as FlashAttention has it: bounds as wide as `longest` keys are none.
+// The keys that a row of a band sees, as FlashAttention has it: bounds as wide as `longest` keys are none, and no right
+// bound beside a left one is as wide as they.
 RowRange seen_in_band(Band band, int64_t row, int64_t rows, int64_t keys, int64_t longest) {
   if (band.left >= longest) band.left = kUnbounded;
   if (band.right >= longest) band.right = kUnbounded;
+  if (band.left != kUnbounded && band.right == kUnbounded) band.right = longest;
   const int64_t diagonal = keys - rows + row;
   return {band.left == kUnbounded ? 0 : std::max<int64_t>(0, diagonal - band.left),
           band.right == kUnbounded ? keys : std::min(keys, diagonal + band.right + 1)};
@@ -253,31 +255,6 @@ TEST(MaskCalls, more_rows_than_32_bits_count_are_refused) {
   const std::vector<Documents> alike(1, Documents({0, 5, tokens}));
   EXPECT_THROW(mask_calls(*whole({}, tokens, alike), 65535), ConfigError);
   EXPECT_NO_THROW(mask_calls(*whole({}, tokens), 65535));
-}
-
-TEST(MaskCalls, samples_whose_distance_32_bits_do_not_count_are_called_one_by_one) {
-  const int64_t tokens = (int64_t{1} << 16) - 5, heads = 256;  // 2^16 rows in blocks of 128
-  const auto sizes_of = [&](const VisibleKeys& keys, int64_t query_heads, int64_t width) {
-    std::vector<int64_t> sizes;
-    int64_t next = 0;
-    for (const MaskCall& call : with_countable_samples(mask_calls(keys, 3), query_heads, width)) {
-      EXPECT_EQ(call.sample, next);
-      next = call.sample_end;
-      sizes.push_back(call.sample_end - call.sample);
-      EXPECT_EQ(call.rows(), tokens);
-      EXPECT_EQ(call.band, (Band{kUnbounded, 0}));
-    }
-    EXPECT_EQ(next, 3);
-    return sizes;
-  };
-  const auto causal = whole({}, tokens);
-  EXPECT_EQ(sizes_of(*causal, heads - 1, 128), (std::vector<int64_t>{3}));
-  EXPECT_EQ(sizes_of(*causal, heads, 128), (std::vector<int64_t>{1, 1, 1}));
-  EXPECT_EQ(sizes_of(*causal, heads, 72), (std::vector<int64_t>{1, 1, 1}));  // the kernel pads it to 128
-  EXPECT_EQ(sizes_of(*causal, heads, 64), (std::vector<int64_t>{3}));
-  // Packed documents lie one after another: nothing is multiplied.
-  const auto packed = whole({}, tokens, {Documents({0, 5, tokens})});
-  EXPECT_EQ(sizes_of(*packed, heads, 128), (std::vector<int64_t>{3}));
 }
 
 }  // namespace

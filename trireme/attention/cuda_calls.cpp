@@ -1,5 +1,6 @@
-// Both kernels take grouped heads when every key/value head has as many query heads; other head maps are cut
-// into runs that are so ({0,0,1} into {0,0} and {1}), one call each. No key is repeated.
+// Kernels take grouped heads when every key/value head has as many query heads; other head maps are cut into runs that
+// are so ({0,0,1} into {0,0} and {1}), one call each, and longer runs into as many heads as a kernel takes. No key is
+// repeated.
 #include "trireme/attention/cuda_calls.h"
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/round_up.h"
 
 namespace trireme {
 
@@ -20,7 +22,22 @@ struct EvenRun {
   int64_t kv, kv_end;
 };
 
-std::vector<EvenRun> even_runs(const AttentionSpec& spec, int64_t kv_heads) {
+// Whole groups where a group fits, else parts of one: calls that share their keys.
+void cut(const EvenRun& run, const HeadsOfCall& heads, std::vector<EvenRun>& pieces) {
+  const int64_t all = run.kv_end - run.kv, group = (run.query_end - run.query) / all;
+  const int64_t most = group > 1 && !heads.many_groups ? 1 : heads.most_query_heads / group;
+  const int64_t calls = round_up(all, std::max<int64_t>(1, most)) / std::max<int64_t>(1, most);
+  const int64_t groups = round_up(all, calls) / calls;
+  for (int64_t kv = run.kv; kv < run.kv_end; kv += groups) {
+    const int64_t kv_end = std::min(run.kv_end, kv + groups);
+    const int64_t end = run.query + (kv_end - run.kv) * group;
+    const int64_t step = std::min((kv_end - kv) * group, heads.most_query_heads);
+    for (int64_t query = run.query + (kv - run.kv) * group; query < end; query += step)
+      pieces.push_back({query, std::min(end, query + step), kv, kv_end});
+  }
+}
+
+std::vector<EvenRun> even_runs(const AttentionSpec& spec, int64_t kv_heads, const HeadsOfCall& heads) {
   std::vector<EvenRun> runs;
   int64_t group = 0;
   for (const HeadRun& head : runs_of_heads(spec, kv_heads)) {
@@ -31,7 +48,16 @@ std::vector<EvenRun> even_runs(const AttentionSpec& spec, int64_t kv_heads) {
       runs.push_back({head.begin, head.end, head.kv_head, head.kv_head + 1});
     group = size;
   }
-  return runs;
+  std::vector<EvenRun> pieces;
+  for (const EvenRun& run : runs) cut(run, heads, pieces);
+  return pieces;
+}
+
+int64_t largest_group(const AttentionSpec& spec, int64_t kv_heads) {
+  int64_t largest = 0;
+  for (const HeadRun& head : runs_of_heads(spec, kv_heads))
+    largest = std::max(largest, head.end - head.begin);
+  return largest;
 }
 
 // One call and one even run of heads: the views of them.
@@ -143,13 +169,15 @@ CallsAttention::Plan CallsAttention::make_plan(const std::shared_ptr<const Visib
                           "not know; use --attention reference, or --attention flash on the CPU"));
   Plan plan{keys, sizes, device, {}, false};
   if (sizes.empty()) return plan;
-  std::vector<MaskCall> calls =
-      with_countable_samples(mask_calls(*keys, sizes.batch), sizes.query_heads, sizes.width);
+  int64_t most_segments = kMostSegments;
+  for (const auto& kernel : kernels_) most_segments = std::min(most_segments, kernel->most_segments(sizes));
+  std::vector<MaskCall> calls = mask_calls(*keys, sizes.batch, most_segments);
   plan.calls_share_keys = share_keys(calls, sizes.batch);
   for (MaskCall& call : calls) {
     CallKernel& kernel = kernel_for(call, sizes);
+    const HeadsOfCall heads = kernel.heads_of(call, sizes);
     KernelMask mask = mask_of(call, device);
-    plan.calls.push_back({std::move(call), std::move(mask), &kernel});
+    plan.calls.push_back({std::move(call), std::move(mask), &kernel, heads});
   }
   return plan;
 }
@@ -171,13 +199,12 @@ AttentionOutput CallsAttention::forward(const at::Tensor& q_in, const at::Tensor
   if (plan.calls.empty()) return nothing_seen(q_in, spec);
   const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in),
                    v = with_contiguous_rows(v_in);
-  const std::vector<EvenRun> runs = even_runs(spec, sizes.kv_heads);
   AttentionOutput out;
   for (const PlannedCall& planned : plan.calls) {
     const MaskCall& call = planned.call;
     KernelMask mask = planned.mask;
     mask.scale = spec.scale;
-    for (const EvenRun& heads : runs) {
+    for (const EvenRun& heads : even_runs(spec, sizes.kv_heads, planned.heads)) {
       const Part part(call, heads);
       const AttentionOutput own =
           forward_part(*planned.kernel, part.queries(q), part.keys(k), part.keys(v), mask);
@@ -199,16 +226,19 @@ AttentionGradients CallsAttention::backward(const at::Tensor& d_o, const at::Ten
   if (plan.calls.empty()) return no_gradients(q_in, k_in, spec);
   const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in),
                    v = with_contiguous_rows(v_in);
-  const std::vector<EvenRun> runs = even_runs(spec, sizes.kv_heads);
   const at::ScalarType dtype = result_dtype(q, spec);
-  const bool sum = plan.calls_share_keys;
+  const int64_t group = largest_group(spec, sizes.kv_heads);
+  const bool sum = plan.calls_share_keys ||
+                   std::any_of(plan.calls.begin(), plan.calls.end(), [&](const PlannedCall& planned) {
+                     return planned.heads.most_query_heads < group;
+                   });
   const auto sums = k.options().dtype(sum && at::isReducedFloatingType(dtype) ? at::kFloat : dtype);
   AttentionGradients out;
   for (const PlannedCall& planned : plan.calls) {
     const MaskCall& call = planned.call;
     KernelMask mask = planned.mask;
     mask.scale = spec.scale;
-    for (const EvenRun& heads : runs) {
+    for (const EvenRun& heads : even_runs(spec, sizes.kv_heads, planned.heads)) {
       const Part part(call, heads);
       const AttentionGradients own =
           backward_part(*planned.kernel, part.queries(d_o), part.queries(q), part.keys(k), part.keys(v),

@@ -38,13 +38,25 @@ struct KernelMask {
   bool dense() const { return !cu_q.defined(); }
 };
 
+// The heads that a kernel takes in one call.
+struct HeadsOfCall {
+  int64_t most_query_heads = 1;
+  bool many_groups = true;  // false: several query heads of one key/value head, or one of each of several
+};
+
 // Every key/value head has as many query heads as any other. Results are of the inputs' dtype, lse fp32.
 class CallKernel {
  public:
   virtual ~CallKernel() = default;
   virtual std::string name() const = 0;
+  // The segments that the kernel takes in one call; 1: it knows dense calls alone.
+  virtual int64_t most_segments(const AttentionSizes& /*sizes*/) const { return kMostSegments; }
   // Empty: the kernel takes the call. Else what it got, what it expects, and what to use.
   virtual std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const = 0;
+  // Of a call that is not refused.
+  virtual HeadsOfCall heads_of(const MaskCall& /*call*/, const AttentionSizes& sizes) const {
+    return {sizes.query_heads};
+  }
   // A row without keys has o = 0 and an infinite lse of either sign.
   virtual AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const KernelMask& mask) = 0;
@@ -55,7 +67,7 @@ class CallKernel {
                                       const KernelMask& mask) = 0;
 };
 
-// Each call goes to the first kernel that takes it. All layers of a step share a mask (VisibleKeys): it is cut, and its
+// Each call goes to the first kernel that takes it, and as often as its heads need. All layers of a step share a mask (VisibleKeys): it is cut, and its
 // cu_seqlens are copied to the device, once. Throws ConfigError: a call that none takes, block-sparse masks.
 class CallsAttention final : public LocalAttention {
  public:
@@ -72,6 +84,7 @@ class CallsAttention final : public LocalAttention {
     MaskCall call;
     KernelMask mask;  // scale is the caller's
     CallKernel* kernel = nullptr;
+    HeadsOfCall heads;
   };
   // The calls of a mask, for as long as it lives.
   struct Plan {

@@ -24,7 +24,7 @@ std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at:
                           ", which has 'reference' alone; the others are for cpu and cuda"));
   const bool automatic = kernel == AttentionKernel::automatic;
   if (device.is_cuda()) {
-    if (automatic && !is_half_precision(dtype))
+    if (automatic && dtype != at::kFloat && !is_half_precision(dtype))
       return std::make_unique<ReferenceAttention>(cat("CUDA kernels have no ", dtype));
     return make_cuda_attention(kernel, dtype);
   }

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "trireme/base/error.h"
-#include "trireme/base/round_up.h"
 
 namespace trireme {
 
@@ -27,8 +26,11 @@ class OpenRun {
     const bool begin_rises = begin == begin_ + 1, end_rises = end == end_ + 1;
     if (!begin_rises && (begin != begin_ || begin_rises_)) return false;
     if (end_rises ? rows_at_end_ > 0 : end != end_) return false;
-    // FlashAttention takes a right bound as wide as the keys for none.
-    if (!end_rises && end_rises_ && rows_at_end_ + 1 == end - run_.k) return false;
+    // FlashAttention takes a right bound as wide as the keys for none, and beside a left bound none for one as wide
+    // as the keys.
+    const int64_t keys = end - run_.k;
+    if (!end_rises && end_rises_ && rows_at_end_ + 1 == keys) return false;
+    if ((begin_rises || begin_rises_) && !end_rises && !end_rises_ && run_.rows() > keys) return false;
     begin_rises_ |= begin_rises;
     end_rises_ |= end_rises;
     if (!end_rises) ++rows_at_end_;
@@ -87,17 +89,26 @@ class CommonBound {
 class CommonBand {
  public:
   bool admit(const MaskRun& run) {
-    CommonBound left = left_, right = right_;
-    if (!left.admit(run.band.left, run.keys() - 1) || !right.admit(run.band.right, run.rows() - 1))
+    CommonBand with = *this;
+    with.most_rows_ = std::max(most_rows_, run.rows());
+    with.most_keys_ = std::max(most_keys_, run.keys());
+    if (!with.left_.admit(run.band.left, run.keys() - 1) ||
+        !with.right_.admit(run.band.right, run.rows() - 1) || with.right_hides())
       return false;
-    left_ = left;
-    right_ = right;
+    *this = with;
     return true;
   }
   Band value() const { return {left_.value(), right_.value()}; }
 
  private:
+  // No right bound is one as wide as the longest keys where there is a left one.
+  bool right_hides() const {
+    return left_.value() != kUnbounded && right_.value() == kUnbounded && most_rows_ - 1 > most_keys_;
+  }
+
   CommonBound left_, right_;
+  int64_t most_rows_ = 0;
+  int64_t most_keys_ = 0;
 };
 
 // Of a run that follows rows and keys up to `before`'s ends, with what lies between.
@@ -260,26 +271,6 @@ std::vector<MaskCall> mask_calls(const VisibleKeys& keys, int64_t batch, int64_t
     }
   }
   return calls;
-}
-
-std::vector<MaskCall> with_countable_samples(std::vector<MaskCall> calls, int64_t query_heads,
-                                             int64_t width) {
-  std::vector<MaskCall> cut;
-  cut.reserve(calls.size());
-  for (MaskCall& call : calls) {
-    const int64_t elements = round_up(call.rows(), 128) * query_heads * round_up(width, 64);
-    const bool counts = elements <= std::numeric_limits<int32_t>::max();
-    if (counts || !call.dense() || call.sample_end - call.sample == 1) {
-      cut.push_back(std::move(call));
-      continue;
-    }
-    for (int64_t sample = call.sample; sample < call.sample_end; ++sample) {
-      cut.push_back(call);
-      cut.back().sample = sample;
-      cut.back().sample_end = sample + 1;
-    }
-  }
-  return cut;
 }
 
 }  // namespace trireme

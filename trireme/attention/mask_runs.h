@@ -32,7 +32,9 @@ struct Band {
 };
 
 // Query rows [q, q_end) and key rows [k, k_end) of one sample, which are a band. Where a bound is missing,
-// one that hides nothing does as well: left of keys() - 1 or more, right of rows() - 1 or more.
+// one that hides nothing does as well: left of keys() - 1 or more, right of rows() - 1 or more. FlashAttention replaces
+// a missing right bound beside a left one, and a right bound of keys() or more, by keys() (set_params_fprop in
+// flash_api.cpp): a run with a left bound alone has at most keys() + 1 rows.
 struct MaskRun {
   int64_t q = 0;
   int64_t q_end = 0;
@@ -76,10 +78,5 @@ inline constexpr int64_t kMostSegments = 65535;
 // rows can be in several. Throws ConfigError: more rows in a call than 32 bits count.
 std::vector<MaskCall> mask_calls(const VisibleKeys& keys, int64_t batch,
                                  int64_t most_segments = kMostSegments);
-
-// The same calls; a dense one of several samples becomes one a sample where a sample's dq has 2^31 elements or more.
-// FlashAttention-2's backward computes the distance between the samples of its fp32 dq in 32 bits: rows, in blocks of
-// 128, x heads x width, in blocks of 32 or 64.
-std::vector<MaskCall> with_countable_samples(std::vector<MaskCall> calls, int64_t query_heads, int64_t width);
 
 }  // namespace trireme

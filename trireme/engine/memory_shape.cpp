@@ -67,7 +67,7 @@ MemoryShape memory_shape(const ModelConfig& config, const EngineOptions& options
   shape.moments = options.optimizer.kind == OptimizerKind::adamw ? 2 : 0;
   const bool reference = options.attention == AttentionKernel::reference;
   if (options.device.is_cpu() && !reference) shape.attention_threads = at::get_num_threads();
-  shape.fused_on_gpu = !options.device.is_cpu() && !reference && chosen.storage != at::kFloat;
+  shape.fused_on_gpu = !options.device.is_cpu() && !reference;
   if (chosen.storage == at::kBFloat16 && processor_bf16_units()) shape.attention_element_bytes = 2;
   return shape;
 }
