@@ -245,6 +245,22 @@ TEST(MaskCalls, rows_and_keys_that_meet_nothing_are_segments_of_their_own) {
   EXPECT_EQ(calls.front().cu_k, (std::vector<int32_t>{0, 3, 3, 5}));
 }
 
+// Twenty rows that see all of three keys, then rows of a window: beside a left bound the right one would be as wide as the
+// longest keys, five, and hide keys from the first rows.
+TEST(MaskCalls, a_left_bound_is_not_shared_with_more_rows_than_keys) {
+  auto keys = std::make_shared<VisibleKeys>();
+  keys->key_rows = 8;
+  KeyRanges ranges{std::vector<int64_t>(20, 0), std::vector<int64_t>(20, 3)};
+  for (int64_t begin = 3; begin < 8; ++begin) {
+    ranges.begin.push_back(begin);
+    ranges.end.push_back(8);
+  }
+  keys->samples = {ranges};
+  const auto calls = mask_calls(*keys, 1);
+  expect_calls_to_be(calls, *keys, 1, kMostSegments);
+  EXPECT_EQ(calls.size(), 2);
+}
+
 TEST(MaskCalls, where_no_query_sees_a_key_there_are_none) {
   EXPECT_TRUE(mask_calls(*visible_keys({}, {}, 9, {{0, 4}}, {{4, 9}}), 2).empty());
   EXPECT_TRUE(mask_calls(*visible_keys({}, {}, 0, {}, {}), 2).empty());

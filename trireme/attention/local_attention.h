@@ -59,8 +59,8 @@ class LocalAttention {
 
 enum class AttentionKernel { automatic, flash, cudnn, reference };
 
-// The backend for a device. `automatic`: flash on the CPU; cuDNN on CUDA, flash for the masks that it lacks. A
-// kernel that the device or dtype does not have is a ConfigError that names those it has; nothing falls back
+// The backend for a device. `automatic`: flash on the CPU; on CUDA cuDNN, and flash for the masks that it lacks, in fp32
+// memory-efficient attention. A kernel that the device or dtype does not have is a ConfigError that names those it has; nothing falls back
 // in silence.
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
                                                      at::ScalarType dtype);
