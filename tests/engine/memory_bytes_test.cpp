@@ -291,6 +291,19 @@ TEST(MemoryFormulas, count_what_flash_attention_holds_on_a_gpu) {
   EXPECT_EQ(memory_forecast(shape).peak[attention], without + dq_and_sums + dk_and_dv_of_query_heads);
 }
 
+// A call for the two query heads of each key/value head.
+TEST(MemoryFormulas, count_what_efficient_attention_holds_on_a_gpu_in_fp32) {
+  MemoryShape shape = shape_of(grouped_model(), 1);
+  shape.device_is_host = false;
+  shape.storage_bytes = shape.tile_bytes = 4;
+  const int64_t without = memory_forecast(shape).peak[attention];
+  shape.fused_on_gpu = true;
+  const int64_t dq_and_sums = 4096 * 2 * (64 + 1) * 4, dk_and_dv_of_query_heads = 2 * 4096 * 2 * 64 * 4,
+                copies = 3 * 4096 * 2 * 64 * 4;
+  EXPECT_EQ(memory_forecast(shape).peak[attention],
+            without + dq_and_sums + dk_and_dv_of_query_heads + copies);
+}
+
 TEST(MemoryFormulas, each_zero_stage_holds_less) {
   MemoryShape shape = shape_of(grouped_model(), 8);
   std::vector<MemoryForecast> stages;
