@@ -64,7 +64,7 @@ DrawnMask whole(Causality causality, int64_t tokens) {
 
 TEST_P(CudaAttention, cudnn_equals_the_definition_whole_and_in_parts) {
   const auto cudnn = kernel(AttentionKernel::cudnn);
-  for (uint64_t seed = 0; seed < 8; ++seed) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {  // a graph is built for every shape
     SCOPED_TRACE(seed);
     LawCase c = on_cuda(seed);
     c.width = std::max<int64_t>(32, c.width);

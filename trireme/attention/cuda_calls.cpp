@@ -22,12 +22,12 @@ struct EvenRun {
   int64_t kv, kv_end;
 };
 
-// Whole groups where a group fits, else parts of one: calls that share their keys.
+// Whole groups, as many in each call, where a group fits; else parts of one: calls that share their keys.
 void cut(const EvenRun& run, const HeadsOfCall& heads, std::vector<EvenRun>& pieces) {
   const int64_t all = run.kv_end - run.kv, group = (run.query_end - run.query) / all;
-  const int64_t most = group > 1 && !heads.many_groups ? 1 : heads.most_query_heads / group;
-  const int64_t calls = round_up(all, std::max<int64_t>(1, most)) / std::max<int64_t>(1, most);
-  const int64_t groups = round_up(all, calls) / calls;
+  const bool one = heads.most_query_heads < group || (group > 1 && !heads.many_groups);
+  const int64_t most = one ? 1 : heads.most_query_heads / group;
+  const int64_t calls = round_up(all, most) / most, groups = round_up(all, calls) / calls;
   for (int64_t kv = run.kv; kv < run.kv_end; kv += groups) {
     const int64_t kv_end = std::min(run.kv_end, kv + groups);
     const int64_t end = run.query + (kv_end - run.kv) * group;
