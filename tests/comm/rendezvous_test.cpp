@@ -31,7 +31,7 @@ std::vector<int64_t> join_and_sum(std::vector<RankPlace> places) {
   for (size_t rank = 0; rank < places.size(); ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        const auto world = join_world(places[rank], Transport::gloo, false, milliseconds(20000));
+        const auto world = join_world(places[rank], Transport::gloo, at::kCPU, milliseconds(20000));
         const auto group = world->make_group("all", {{0, 1}});
         at::Tensor sum = at::full({1}, static_cast<int64_t>(rank) + 1, at::kLong);
         all_reduce_sum(*group, sum);
@@ -99,7 +99,8 @@ std::vector<std::string> meet_and_leave() {
       c10::intrusive_ptr<c10d::Store> mine = c10::make_intrusive<c10d::PrefixStore>("all", store);
       if (rank == 2) mine = c10::make_intrusive<LateStore>(store);
       try {
-        join_world(place, mine, Transport::gloo, false, milliseconds(20000))->make_group("all", {{0, 1, 2}});
+        join_world(place, mine, Transport::gloo, at::kCPU, milliseconds(20000))
+            ->make_group("all", {{0, 1, 2}});
       } catch (const std::exception& error) {
         errors[rank] = error.what();
       }
@@ -115,12 +116,28 @@ TEST(Rendezvous, a_rank_that_leaves_its_group_at_once_does_not_disturb_a_peer_th
     ASSERT_THAT(meet_and_leave(), ::testing::Each(""));
 }
 
+TEST(Rendezvous, ranks_learn_the_least_number_of_ranks_of_a_machine) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<int> least(3);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      // Two ranks on the first machine, one on the second.
+      const RankPlace place{.rank = rank, .size = 3, .local_rank = rank % 2, .local_size = rank < 2 ? 2 : 1};
+      least[rank] =
+          join_world(place, store, Transport::gloo, at::kCPU, milliseconds(20000))->least_machine_ranks();
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_THAT(least, ::testing::Each(1));
+}
+
 TEST(Rendezvous, without_the_others_is_a_CommError_after_the_timeout) {
   const ListeningSocket socket(0, /*loopback=*/true);
   RankPlace place = two_places(socket.port())[0];
   place.master_listen_fd = ::dup(socket.descriptor());
   try {
-    join_world(place, Transport::gloo, false, milliseconds(500));
+    join_world(place, Transport::gloo, at::kCPU, milliseconds(500));
     FAIL() << "joined alone";
   } catch (const CommError& error) {
     EXPECT_THAT(error.what(), HasSubstr("meeting the other ranks at 127.0.0.1:"));
@@ -131,8 +148,8 @@ TEST(Rendezvous, without_the_others_is_a_CommError_after_the_timeout) {
 
 TEST(Rendezvous, refuses_transports_that_cannot_serve_before_it_waits) {
   const auto place = two_places(1)[0];
-  EXPECT_THROW(join_world(place, Transport::threads, false, milliseconds(100)), ConfigError);
-  EXPECT_THROW(join_world(place, Transport::nccl, false, milliseconds(100)), ConfigError);
+  EXPECT_THROW(join_world(place, Transport::threads, at::kCPU, milliseconds(100)), ConfigError);
+  EXPECT_THROW(join_world(place, Transport::nccl, at::kCPU, milliseconds(100)), ConfigError);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ void run_over_gloo(int ranks, const std::function<void(World&)>& body, std::chro
     threads.emplace_back([&, rank] {
       try {
         const RankPlace place{.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks};
-        const auto world = join_world(place, store, Transport::gloo, false, timeout);
+        const auto world = join_world(place, store, Transport::gloo, at::kCPU, timeout);
         body(*world);
       } catch (...) {
         const std::lock_guard<std::mutex> lock(mutex);

@@ -77,7 +77,7 @@ int run_step(const std::vector<std::string>& arguments) {
   options.planned_batch = {flags.measure.batch, flags.measure.sequence_tokens};
   const c10::DeviceGuard guard(options.device);
   const auto world = join_run(place, options, flags.engine.ddp_timeout);
-  const int machine_ranks = least_machine_ranks(*world, place, options.device);
+  const int machine_ranks = world->least_machine_ranks();
   set_degrees(options, flags.engine.degrees(parser, machine_ranks, model_dir));
   const auto engine = assemble(*world, model_dir, options);
   const StepRate rate = measure_step_rate(*engine, flags.measure);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iostream>
-#include <numeric>
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -10,7 +9,7 @@
 
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
-#include "trireme/comm/collectives.h"
+#include "trireme/comm/gpu_of_rank.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/device/processor.h"
@@ -31,11 +30,7 @@ at::Device pick_device(const std::string& name, const RankPlace& place) {
   if (devices == 0)
     throw ConfigError(
         "--device cuda: this build or machine has no CUDA device (see trireme info); use --device cpu");
-  if (place.local_rank >= devices)
-    throw ConfigError(cat("--device cuda: local rank ", place.local_rank,
-                          " has no GPU of its own; this machine has ", devices,
-                          ": start at most that many ranks on it"));
-  return {at::kCUDA, static_cast<c10::DeviceIndex>(place.local_rank)};
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(choose_gpu(devices, place.local_rank, place.local_size))};
 }
 
 int count_threads(int64_t asked, const RankPlace& place) {
@@ -118,16 +113,6 @@ void set_degrees(EngineOptions& options, const SequenceDegrees& degrees) {
   options.ring = degrees.ring;
 }
 
-int least_machine_ranks(World& world, const RankPlace& place, at::Device device) {
-  if (world.size() == 1) return 1;
-  std::vector<int> everyone(static_cast<size_t>(world.size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  const auto group = world.make_group("machines", {everyone});
-  at::Tensor least = at::full({1}, -place.local_size, at::TensorOptions().dtype(at::kLong).device(device));
-  all_reduce_max(*group, least);
-  return static_cast<int>(-least.item<int64_t>());
-}
-
 EngineOptions EngineFlags::resolve(const RankPlace& place) const {
   if (ddp_timeout < 1)
     throw ConfigError(cat("--ddp_timeout is ", ddp_timeout, "; expected 1 second or more"));
@@ -163,8 +148,7 @@ std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& opt
       std::cerr << "trireme: warning: " << *warning << std::endl;
   // Shared by the ranks of this machine; a twentieth is for what is not a tensor.
   limit_host_memory(host_memory_limit_bytes() / std::max(1, place.local_size) / 20 * 19);
-  return join_world(place, Transport::automatic, options.device.is_cuda(),
-                    std::chrono::seconds(ddp_timeout_seconds));
+  return join_world(place, Transport::automatic, options.device, std::chrono::seconds(ddp_timeout_seconds));
 }
 
 }  // namespace trireme

@@ -54,10 +54,6 @@ struct EngineFlags {
 
 void set_degrees(EngineOptions& options, const SequenceDegrees& degrees);
 
-// The least number of ranks that a machine of the run has: what places say of their own machine may differ.
-// Collective.
-int least_machine_ranks(World& world, const RankPlace& place, at::Device device);
-
 // Joins the run that the environment describes. One rank of a machine warns on stderr where offload to disk would go to
 // a file system in memory.
 std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& options,

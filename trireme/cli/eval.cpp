@@ -65,7 +65,7 @@ int run_loss(const std::vector<std::string>& arguments) {
   const c10::DeviceGuard guard(options.device);
   check_packing(samples.packing, options);
   const auto world = join_run(place, options, flags.engine.ddp_timeout);
-  const int machine_ranks = least_machine_ranks(*world, place, options.device);
+  const int machine_ranks = world->least_machine_ranks();
   set_degrees(options, flags.engine.degrees(parser, machine_ranks, model));
   const auto engine = assemble(*world, model, options);
   Agreement agreement(*engine->mesh().all, options.device);

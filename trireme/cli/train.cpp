@@ -114,7 +114,7 @@ int run_train(const std::vector<std::string>& arguments) {
   hooks.stop_requested = &watch_stop_signals();
   const c10::DeviceGuard guard(options.engine.device);
   const auto world = join_run(place, options.engine, flags.engine.ddp_timeout);
-  const int machine_ranks = least_machine_ranks(*world, place, options.engine.device);
+  const int machine_ranks = world->least_machine_ranks();
   set_degrees(options.engine, flags.engine.degrees(parser, machine_ranks, options.model_dir));
   const TrainOutcome outcome = train(*world, options, hooks);
   if (outcome.stopped) {

@@ -70,7 +70,7 @@ int run_verify(const std::vector<std::string>& arguments) {
         std::chrono::seconds(flags.ddp_timeout));
   } else {
     const auto world = join_run(place, options, flags.ddp_timeout);
-    const int machine_ranks = least_machine_ranks(*world, place, options.device);
+    const int machine_ranks = world->least_machine_ranks();
     set_degrees(options, degrees_of(world->size(), machine_ranks));
     result = verify_reference(*world, model_dir, reference, options, tolerance);
   }

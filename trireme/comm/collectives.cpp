@@ -22,8 +22,10 @@ namespace {
 
 // Below this size a sum gathers everything at once rather than in two rounds.
 constexpr int64_t kGatherBelow_bytes = 16 * 1024;
-// The partial sums of one piece stay in the cache.
-constexpr int64_t kPiece_elements = 64 * 1024;
+// Sums are made piece by piece: on a CPU their partial sums stay in the cache; on a GPU, where each operation of a piece
+// costs a launch, pieces only bound the fp32 buffer of a sum that is kept in 16 bits.
+constexpr int64_t kPieceOnHost_elements = 64 * 1024;
+constexpr int64_t kPieceOnDevice_elements = 32 * 1024 * 1024;
 
 enum class Reduction { sum, max };
 
@@ -171,11 +173,15 @@ at::Tensor reduce_blocks(const at::Tensor& blocks, Reduction reduction, at::Scal
   const int64_t ranks = blocks.size(0), elements = blocks.size(1);
   const bool narrow = blocks.scalar_type() == at::kHalf || blocks.scalar_type() == at::kBFloat16;
   const at::ScalarType sum_in = narrow ? at::kFloat : blocks.scalar_type();
+  const int64_t most = blocks.device().is_cpu() ? kPieceOnHost_elements : kPieceOnDevice_elements;
   at::Tensor output = at::empty({elements}, blocks.options().dtype(result));
   const MemoryScope buffers(MemoryCategory::communication);
-  for (int64_t begin = 0; begin < elements; begin += kPiece_elements) {
-    const at::Tensor piece = blocks.narrow(1, begin, std::min(kPiece_elements, elements - begin));
-    at::Tensor total = piece[0].to(sum_in, /*non_blocking=*/false, /*copy=*/true);
+  for (int64_t begin = 0; begin < elements; begin += most) {
+    const at::Tensor piece = blocks.narrow(1, begin, std::min(most, elements - begin));
+    at::Tensor of_output = output.narrow(0, begin, piece.size(1));
+    at::Tensor total =
+        result == sum_in ? of_output : at::empty({piece.size(1)}, blocks.options().dtype(sum_in));
+    total.copy_(piece[0]);
     for (int64_t rank = 1; rank < ranks; ++rank) {
       if (reduction == Reduction::sum) {
         total.add_(piece[rank]);
@@ -183,7 +189,7 @@ at::Tensor reduce_blocks(const at::Tensor& blocks, Reduction reduction, at::Scal
         at::maximum_out(total, total, piece[rank].to(sum_in));
       }
     }
-    output.narrow(0, begin, total.size(0)).copy_(total);
+    if (result != sum_in) of_output.copy_(total);
   }
   return output;
 }

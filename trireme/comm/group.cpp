@@ -4,8 +4,8 @@
 
 namespace trireme {
 
-Group::Group(std::string name, c10::intrusive_ptr<c10d::Backend> backend, std::vector<int> world_ranks,
-             int rank, std::chrono::milliseconds timeout)
+Group::Group(std::string name, std::shared_ptr<c10d::Backend> backend, std::vector<int> world_ranks, int rank,
+             std::chrono::milliseconds timeout)
     : name_(std::move(name)),
       backend_(std::move(backend)),
       world_ranks_(std::move(world_ranks)),
@@ -13,7 +13,7 @@ Group::Group(std::string name, c10::intrusive_ptr<c10d::Backend> backend, std::v
       timeout_(timeout) {
   TRIREME_ASSERT(rank_ >= 0 && rank_ < size(), "group '", name_, "' of ", size(), " ranks, this rank ",
                  rank_);
-  TRIREME_ASSERT(size() == 1 || backend_.defined(), "group '", name_, "' of ", size(),
+  TRIREME_ASSERT(size() == 1 || backend_ != nullptr, "group '", name_, "' of ", size(),
                  " ranks has no backend");
 }
 
@@ -22,7 +22,7 @@ Group Group::alone(std::string name) {
 }
 
 c10d::Backend& Group::backend() const {
-  TRIREME_ASSERT(backend_.defined(), "group '", name_, "' of one rank has no backend");
+  TRIREME_ASSERT(backend_ != nullptr, "group '", name_, "' of one rank has no backend");
   return *backend_;
 }
 

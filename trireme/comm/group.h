@@ -1,12 +1,13 @@
 // A Group: some ranks of the run that exchange tensors with each other. It wraps a c10d backend (NCCL on
 // GPUs, Gloo on CPUs, our own in-process one whose ranks are threads), its timeout, and counters of what
 // travels. Collectives over a group are the free functions in collectives.h. A group of one rank has no
-// backend.
+// backend; groups of the same ranks may share one (world.h).
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,7 @@ struct Traffic {
 class Group {
  public:
   // `world_ranks[i]` is the rank in the whole run of this group's rank i (for messages).
-  Group(std::string name, c10::intrusive_ptr<c10d::Backend> backend, std::vector<int> world_ranks, int rank,
+  Group(std::string name, std::shared_ptr<c10d::Backend> backend, std::vector<int> world_ranks, int rank,
         std::chrono::milliseconds timeout);
 
   // A group of one: every collective is the identity.
@@ -44,7 +45,7 @@ class Group {
 
  private:
   std::string name_;
-  c10::intrusive_ptr<c10d::Backend> backend_;
+  std::shared_ptr<c10d::Backend> backend_;
   std::vector<int> world_ranks_;
   int rank_ = 0;
   std::chrono::milliseconds timeout_;

@@ -56,9 +56,10 @@ Mesh make_mesh(World& world, const MeshShape& shape) {
     rings[rank / sp_size * U + rank % U].push_back(rank);
   }
   mesh.all = world.make_group("all", {everyone});
-  mesh.sp = world.make_group("sp", samples);
-  mesh.ulysses = world.make_group("ulysses", heads);
-  mesh.ring = world.make_group("ring", rings);
+  mesh.ulysses = world.make_group("ulysses", heads, Queue::exchange);
+  mesh.ring = world.make_group("ring", rings, Queue::exchange);
+  // Where one axis is the whole sample, its backend is there already.
+  mesh.sp = world.make_group("sp", samples, U == 1 || R == 1 ? Queue::exchange : Queue::beside);
   mesh.dp = world.make_group("dp", slices);
   return mesh;
 }

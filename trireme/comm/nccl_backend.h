@@ -3,6 +3,8 @@
 #pragma once
 
 #include <chrono>
+#include <string>
+#include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -12,10 +14,15 @@ namespace trireme {
 // Throws ConfigError where this build has no NCCL.
 void require_nccl();
 
-// Collective over the `size` ranks that share `store`; each has its own GPU, `device_index`. A peer that does
-// not answer within the timeout is found by c10d's watchdog, which names the collective and ends the process.
-c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                                    int size, int device_index,
+// "0000:3B:00.0"
+std::string gpu_bus_address(at::Device device);
+
+// Collective over the `world_ranks` that share `store`, of which this is number `rank`; each has its own GPU, `device`.
+// Its communicator, 150 to 500 MB of the GPU, is made at its first collective. A peer that does not answer within the
+// timeout is found by c10d's watchdog, which names the collective and ends the process.
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    const std::string& name, int rank,
+                                                    const std::vector<int>& world_ranks, at::Device device,
                                                     std::chrono::milliseconds timeout);
 
 }  // namespace trireme

@@ -10,8 +10,14 @@ void require_nccl() {
       "use gloo");
 }
 
-c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>&, int, int, int,
-                                                    std::chrono::milliseconds) {
+std::string gpu_bus_address(at::Device) {
+  require_nccl();
+  return "";
+}
+
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>&,
+                                                    const std::string&, int, const std::vector<int>&,
+                                                    at::Device, std::chrono::milliseconds) {
   require_nccl();
   return nullptr;
 }

@@ -64,22 +64,15 @@ class SharedRun {
 class ThreadWorld : public World {
  public:
   ThreadWorld(const RankPlace& place, std::chrono::milliseconds timeout, SharedRun& run)
-      : World(place, timeout), run_(run) {}
-
-  std::unique_ptr<Group> make_group(const std::string& name,
-                                    const std::vector<std::vector<int>>& members) override {
-    const GroupPlace place = find_group(name, members);
-    const std::string key = cat(groups_made_++, "/", name, "/", place.index);
-    c10::intrusive_ptr<c10d::Backend> backend;
-    if (place.world_ranks.size() > 1) {
-      backend = make_thread_backend(run_.meeting(key, place.world_ranks), place.rank, timeout());
-    }
-    return std::make_unique<Group>(name, backend, place.world_ranks, place.rank, timeout());
-  }
+      : World(place, timeout, place.local_size), run_(run) {}
 
  private:
+  c10::intrusive_ptr<c10d::Backend> connect(const std::string& key, const std::string& /*name*/,
+                                            const GroupPlace& group) override {
+    return make_thread_backend(run_.meeting(key, group.world_ranks), group.rank, timeout());
+  }
+
   SharedRun& run_;
-  int groups_made_ = 0;
 };
 
 }  // namespace

@@ -1,6 +1,10 @@
 #include "trireme/comm/world.h"
 
+#include <algorithm>
+#include <fstream>
+#include <numeric>
 #include <set>
+#include <unistd.h>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -9,75 +13,132 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/failure.h"
 #include "trireme/comm/gloo_backend.h"
+#include "trireme/comm/gpu_of_rank.h"
 #include "trireme/comm/nccl_backend.h"
+#include "trireme/comm/owned_backend.h"
+#include "trireme/comm/store_exchange.h"
 
 namespace trireme {
 
-GroupPlace World::find_group(const std::string& name, const std::vector<std::vector<int>>& members) const {
+namespace {
+
+// InternalError when this rank is in none of the groups, or a rank in two of them.
+GroupPlace find_group(const World& world, const std::string& name,
+                      const std::vector<std::vector<int>>& members) {
   std::set<int> seen;
   GroupPlace found;
   bool in_one = false;
   for (size_t index = 0; index < members.size(); ++index) {
     for (size_t place = 0; place < members[index].size(); ++place) {
       const int member = members[index][place];
-      TRIREME_ASSERT(member >= 0 && member < size(), "group '", name, "' names rank ", member, " of ",
-                     size());
+      TRIREME_ASSERT(member >= 0 && member < world.size(), "group '", name, "' names rank ", member, " of ",
+                     world.size());
       TRIREME_ASSERT(seen.insert(member).second, "group '", name, "' names rank ", member, " twice");
-      if (member != rank()) continue;
+      if (member != world.rank()) continue;
       in_one = true;
       found = {static_cast<int>(index), static_cast<int>(place), members[index]};
     }
   }
-  TRIREME_ASSERT(in_one, "group '", name, "' does not have rank ", rank());
+  TRIREME_ASSERT(in_one, "group '", name, "' does not have rank ", world.rank());
   return found;
+}
+
+}  // namespace
+
+std::unique_ptr<Group> World::make_group(const std::string& name,
+                                         const std::vector<std::vector<int>>& members, Queue queue) {
+  const GroupPlace at = find_group(*this, name, members);
+  const std::string key = cat(groups_made_++, "/", name, "/", at.index);
+  std::shared_ptr<c10d::Backend> backend;
+  if (at.world_ranks.size() > 1) {
+    std::weak_ptr<c10d::Backend>& known = backends_[{queue, at.world_ranks}];
+    backend = known.lock();
+    if (backend == nullptr) {
+      const FailureContext context{cat("connecting group '", name, "'"), rank(), at.world_ranks, timeout()};
+      known = backend = own_backend(rethrow_as_comm_error(context, [&] { return connect(key, name, at); }));
+    }
+  }
+  return std::make_unique<Group>(name, std::move(backend), at.world_ranks, at.rank, timeout());
 }
 
 namespace {
 
-// Ranks that met in a store; each group has its own backend and its own names in the store.
+// Ranks that met in a store; each backend has its own names in it.
 class StoreWorld : public World {
  public:
   StoreWorld(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store, Transport transport,
-             std::chrono::milliseconds timeout)
-      : World(place, timeout), store_(std::move(store)), transport_(transport) {}
-
-  std::unique_ptr<Group> make_group(const std::string& name,
-                                    const std::vector<std::vector<int>>& members) override {
-    const GroupPlace at = find_group(name, members);
-    const std::string prefix =
-        cat("trireme/", place().attempt, "/", groups_made_++, "/", name, "/", at.index);
-    c10::intrusive_ptr<c10d::Backend> backend;
-    if (at.world_ranks.size() > 1) {
-      const FailureContext context{cat("connecting group '", name, "'"), rank(), at.world_ranks, timeout()};
-      backend = rethrow_as_comm_error(context, [&] { return connect(prefix, at); });
-    }
-    return std::make_unique<Group>(name, backend, at.world_ranks, at.rank, timeout());
-  }
+             at::Device device, std::chrono::milliseconds timeout, int least_machine_ranks)
+      : World(place, timeout, least_machine_ranks),
+        store_(std::move(store)),
+        transport_(transport),
+        device_(device) {}
 
  private:
-  c10::intrusive_ptr<c10d::Backend> connect(const std::string& prefix, const GroupPlace& at) {
-    auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
-    const int size = static_cast<int>(at.world_ranks.size());
+  c10::intrusive_ptr<c10d::Backend> connect(const std::string& key, const std::string& name,
+                                            const GroupPlace& group) override {
+    auto store = c10::make_intrusive<c10d::PrefixStore>(cat("trireme/", place().attempt, "/", key), store_);
     if (transport_ == Transport::nccl)
-      return make_nccl_backend(store, at.rank, size, place().local_rank, timeout());
-    return make_gloo_backend(store, at.rank, size, place().local_size == place().size, timeout());
+      return make_nccl_backend(store, name, group.rank, group.world_ranks, device_, timeout());
+    return make_gloo_backend(store, group.rank, static_cast<int>(group.world_ranks.size()),
+                             place().local_size == place().size, timeout());
   }
 
   c10::intrusive_ptr<c10d::Store> store_;
   Transport transport_;
-  int groups_made_ = 0;
+  at::Device device_;
 };
 
-Transport choose_transport(Transport transport, bool cuda) {
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+// Of the running kernel, which containers share; the host's name where it cannot be read.
+std::string machine_identity() {
+  std::ifstream in("/proc/sys/kernel/random/boot_id");
+  std::string identity;
+  return std::getline(in, identity) && !identity.empty() ? identity : host_name();
+}
+
+std::vector<int> all_ranks(const RankPlace& place) {
+  std::vector<int> ranks(static_cast<size_t>(place.size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+// The least number of ranks of one machine, once it is known that no two ranks have one GPU.
+int meet(const RankPlace& place, c10d::Store& store, Transport transport, at::Device device,
+         std::chrono::milliseconds timeout) {
+  if (place.size == 1) return 1;
+  Json mine = {{"local_size", place.local_size}};
+  if (transport == Transport::nccl)
+    mine["gpu"] = {{"machine", machine_identity()}, {"host", host_name()}, {"bus", gpu_bus_address(device)}};
+  const FailureContext context{"meeting the other ranks", place.rank, all_ranks(place), timeout};
+  const std::vector<Json> of_ranks = rethrow_as_comm_error(context, [&] {
+    return tell_everyone(store, place.rank, place.size, cat("trireme/", place.attempt, "/meeting"), mine);
+  });
+  int least = place.local_size;
+  std::vector<RankGpu> gpus;
+  for (const Json& one : of_ranks) {
+    least = std::min(least, one.at("local_size").get<int>());
+    if (one.contains("gpu")) gpus.push_back({one["gpu"]["machine"], one["gpu"]["host"], one["gpu"]["bus"]});
+  }
+  refuse_shared_gpus(gpus);
+  return least;
+}
+
+Transport choose_transport(Transport transport, at::Device device) {
   if (transport == Transport::threads) {
     throw ConfigError(
         "the transport 'threads' joins ranks that are threads of one process; processes need gloo or nccl");
   }
-  if (transport == Transport::nccl && !cuda) {
+  if (transport == Transport::nccl && !device.is_cuda()) {
     throw ConfigError("the transport 'nccl' moves tensors of CUDA devices only; on the CPU use gloo");
   }
-  if (transport != Transport::automatic) return transport;
-  return cuda ? Transport::nccl : Transport::gloo;
+  if (transport == Transport::automatic) transport = device.is_cuda() ? Transport::nccl : Transport::gloo;
+  if (transport == Transport::nccl) require_nccl();
+  return transport;
 }
 
 c10::intrusive_ptr<c10d::Store> connect_store(const RankPlace& place, std::chrono::milliseconds timeout) {
@@ -90,11 +151,9 @@ c10::intrusive_ptr<c10d::Store> connect_store(const RankPlace& place, std::chron
       !place.agent_has_store;  // an agent's store counts the workers of earlier attempts too
   options.timeout = timeout;
   if (options.isServer && place.master_listen_fd >= 0) options.masterListenFd = place.master_listen_fd;
-  std::vector<int> everyone;
-  for (int rank = 0; rank < place.size; ++rank) everyone.push_back(rank);
   const FailureContext context{
-      cat("meeting the other ranks at ", place.master_address, ":", place.master_port), place.rank, everyone,
-      timeout};
+      cat("meeting the other ranks at ", place.master_address, ":", place.master_port), place.rank,
+      all_ranks(place), timeout};
   return rethrow_as_comm_error(
       context, [&] { return c10::make_intrusive<c10d::TCPStore>(place.master_address, options); });
 }
@@ -102,18 +161,17 @@ c10::intrusive_ptr<c10d::Store> connect_store(const RankPlace& place, std::chron
 }  // namespace
 
 std::unique_ptr<World> join_world(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store,
-                                  Transport transport, bool cuda, std::chrono::milliseconds timeout) {
-  const Transport chosen = choose_transport(transport, cuda);
-  if (chosen == Transport::nccl) require_nccl();
+                                  Transport transport, at::Device device, std::chrono::milliseconds timeout) {
+  const Transport chosen = choose_transport(transport, device);
   store->setTimeout(timeout);
-  return std::make_unique<StoreWorld>(place, std::move(store), chosen, timeout);
+  const int least_machine_ranks = meet(place, *store, chosen, device, timeout);
+  return std::make_unique<StoreWorld>(place, std::move(store), chosen, device, timeout, least_machine_ranks);
 }
 
-std::unique_ptr<World> join_world(const RankPlace& place, Transport transport, bool cuda,
+std::unique_ptr<World> join_world(const RankPlace& place, Transport transport, at::Device device,
                                   std::chrono::milliseconds timeout) {
-  const Transport chosen = choose_transport(transport, cuda);  // refuse before waiting for anyone
-  if (chosen == Transport::nccl) require_nccl();
-  return join_world(place, connect_store(place, timeout), chosen, cuda, timeout);
+  const Transport chosen = choose_transport(transport, device);  // refuse before waiting for anyone
+  return join_world(place, connect_store(place, timeout), chosen, device, timeout);
 }
 
 }  // namespace trireme

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -45,36 +47,57 @@ struct GroupPlace {
   std::vector<int> world_ranks;  // all its members
 };
 
+// Collectives of groups with the same ranks and the same queue travel through one backend: on a GPU one communicator and
+// one stream, in which each waits for those begun before it. What a computation waits for therefore has another queue
+// than what travels beside it.
+enum class Queue {
+  beside,    // parameters, gradients, what ranks decide together
+  exchange,  // attention's exchanges
+};
+
+// Of a rank, one thread makes groups, begins collectives, waits for them and drops groups, in the same order on all ranks:
+// backends that groups share, and NCCL itself, need that.
 class World {
  public:
   virtual ~World() = default;
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
   const RankPlace& place() const { return place_; }
   int rank() const { return place_.rank; }
   int size() const { return place_.size; }
   std::chrono::milliseconds timeout() const { return timeout_; }
+  // The least number of ranks that a machine of the run has: what `place` says of its own machine may differ.
+  int least_machine_ranks() const { return least_machine_ranks_; }
 
-  // Collective over the whole world: every rank calls it with the same name and list of member groups (which
-  // cover each rank at most once); returns the group this rank belongs to (InternalError when in none).
-  virtual std::unique_ptr<Group> make_group(const std::string& name,
-                                            const std::vector<std::vector<int>>& members) = 0;
+  // Collective over the whole world: every rank calls it with the same name, queue and list of member groups (which
+  // cover each rank at most once); returns the group this rank belongs to (InternalError when in none). A living
+  // group of the same members and queue gives it its backend.
+  std::unique_ptr<Group> make_group(const std::string& name, const std::vector<std::vector<int>>& members,
+                                    Queue queue = Queue::beside);
 
  protected:
-  // InternalError when this rank is in none of the groups, or a rank in two of them.
-  GroupPlace find_group(const std::string& name, const std::vector<std::vector<int>>& members) const;
-
-  World(RankPlace place, std::chrono::milliseconds timeout) : place_(std::move(place)), timeout_(timeout) {}
+  World(RankPlace place, std::chrono::milliseconds timeout, int least_machine_ranks)
+      : place_(std::move(place)), timeout_(timeout), least_machine_ranks_(least_machine_ranks) {}
 
  private:
+  // Collective over the members of `group`, two or more. `key` is one that they agree on and that is not used again.
+  virtual c10::intrusive_ptr<c10d::Backend> connect(const std::string& key, const std::string& name,
+                                                    const GroupPlace& group) = 0;
+
   RankPlace place_;
   std::chrono::milliseconds timeout_;
+  int least_machine_ranks_ = 1;
+  int groups_made_ = 0;
+  std::map<std::pair<Queue, std::vector<int>>, std::weak_ptr<c10d::Backend>> backends_;
 };
 
-// Joins the run through a store that all ranks share.
+// Joins the run through a store that all ranks share; `device` is what this rank computes on and what NCCL uses. CommError
+// when the others do not come within the timeout, ConfigError on all ranks where two compute on one GPU over NCCL.
 std::unique_ptr<World> join_world(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store,
-                                  Transport transport, bool cuda, std::chrono::milliseconds timeout);
+                                  Transport transport, at::Device device, std::chrono::milliseconds timeout);
 
-// Joins the run through c10d's TCPStore (CommError when the others do not come within the timeout).
-std::unique_ptr<World> join_world(const RankPlace& place, Transport transport, bool cuda,
+// Joins the run through c10d's TCPStore.
+std::unique_ptr<World> join_world(const RankPlace& place, Transport transport, at::Device device,
                                   std::chrono::milliseconds timeout);
 
 }  // namespace trireme

@@ -11,7 +11,7 @@ namespace trireme {
 namespace {
 
 constexpr int64_t kBlock_elements = 16;                      // shares are cut at multiples of it
-constexpr int64_t kSumPiece_elements = 64 * 1024;            // comm/collectives.cpp
+constexpr int64_t kSumPiece_elements = 64 * 1024;            // comm/collectives.cpp, on the host
 constexpr int64_t kNarrowPiece_elements = int64_t{1} << 20;  // shard/optimizer.cpp
 constexpr int64_t kRoundedOnDevice_bytes = 4 * 8 + 2;        // shard/stochastic_rounding.cpp, an element
 
@@ -183,9 +183,8 @@ int64_t sum_buffer_bytes(const MemoryShape& shape) {
   const int64_t whole = largest(units),
                 narrow = shape.reduce_bytes != kFloat_bytes ? whole * shape.reduce_bytes : 0;
   const int64_t share = largest(share_elements(units, shape.ranks, shape.rank));
-  // Every rank's block of the share, then their sum; the partial sums of one piece, and a block of it
-  // (the CPU widens 16-bit ones to add them).
-  const int64_t piece = std::min(kSumPiece_elements, share) * (narrow > 0 && shape.device_is_host ? 2 : 1);
+  // Every rank's block of the share, then their sum; the CPU widens a piece of a 16-bit block to add it.
+  const int64_t piece = narrow > 0 && shape.device_is_host ? std::min(kSumPiece_elements, share) : 0;
   const int64_t scatter = narrow + share * shape.ranks * shape.reduce_bytes + (share + piece) * kFloat_bytes;
   return shape.zero == 0 && narrow > 0 ? std::max(scatter, (whole + share) * kFloat_bytes) : scatter;
 }
