@@ -2,6 +2,7 @@
 // broken: the program is run as a user runs it, two ranks under `trireme launch`.
 #include <fstream>
 #include <limits>
+#include <optional>
 #include <signal.h>
 
 #include <gmock/gmock.h>
@@ -296,6 +297,19 @@ TEST(LaunchedJson, is_the_whole_of_stdout) {
   ASSERT_TRUE(info.is_object());
   EXPECT_TRUE(info.contains("devices"));
   EXPECT_THAT(testing::bytes_of(folder / "stderr"), HasSubstr("[rank 1] {"));
+}
+
+TEST(Info, tells_what_the_gpus_allocator_was_told_by_the_program_or_by_the_user) {
+  const testing::TemporaryFolder folder;
+  const auto settings = [&](const std::optional<std::string>& mine) {
+    if (mine) ::setenv("PYTORCH_CUDA_ALLOC_CONF", mine->c_str(), 1);
+    Program program({"info", "--json", "--measure", "false"}, folder / "info", {.errors = folder / "stderr"});
+    EXPECT_EQ(program.wait(), 0) << program.output();
+    ::unsetenv("PYTORCH_CUDA_ALLOC_CONF");
+    return parse_json(program.output(), "info").at("gpu_allocator").get<std::string>();
+  };
+  EXPECT_EQ(settings(std::nullopt), "expandable_segments:True");
+  EXPECT_EQ(settings("max_split_size_mb:512"), "max_split_size_mb:512");
 }
 
 TEST(LaunchedText, has_its_rank_before_each_line_where_json_is_switched_off) {

@@ -81,7 +81,7 @@ TEST(BackendSharing, groups_stay_apart_in_all_but_their_backend) {
   EXPECT_EQ(&a->backend(), &b->backend());
   EXPECT_NE(&a->backend(), &turned->backend()) << "the order gives the ranks their numbers";
   EXPECT_NE(&a->backend(), &exchange->backend());
-  a->count("all_gather", 8, 1);
+  a->count("all_gather", 8, {1, {}});
   EXPECT_TRUE(b->traffic().empty());
   EXPECT_EQ(b->name(), "b");
   EXPECT_THAT(world.connected, ElementsAre("0/a/0", "2/turned/0", "3/exchange/0"));

@@ -1,6 +1,7 @@
 // A GPU's allocation that fails: libtorch's allocator is played by the function that it calls before it throws.
 #include "trireme/device/out_of_memory.h"
 
+#include <c10/core/AllocatorConfig.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,14 +52,18 @@ TEST_F(OutOfDeviceMemory, names_the_category_at_work_the_bytes_asked_and_what_wo
   EXPECT_EQ(MemoryScope::here().category, other) << "scopes are left as by any error";
 }
 
-TEST_F(OutOfDeviceMemory, says_when_enough_lies_in_pieces) {
+TEST_F(OutOfDeviceMemory, says_when_enough_lies_in_pieces_and_how_to_join_them_where_they_are_not) {
   const RankMemoryScope rank(memory_);
+  c10::CachingAllocator::setAllocatorSettings("expandable_segments:False");
   EXPECT_THAT(message_of<ConfigError>([&] { report(kGiB, 60 * kGiB, 61 * kGiB - 1); }),
               Not(HasSubstr("expandable_segments")));
   EXPECT_THAT(
       message_of<ConfigError>([&] { report(kGiB, 60 * kGiB, 65 * kGiB); }),
       HasSubstr(
-          "5.0 GiB more lie in pieces that are too small: PYTORCH_CUDA_ALLOC_CONF=expandable_segments"));
+          "5.0 GiB more lie in pieces that are too small: PYTORCH_ALLOC_CONF=expandable_segments:True"));
+  c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+  EXPECT_THAT(message_of<ConfigError>([&] { report(kGiB, 60 * kGiB, 65 * kGiB); }),
+              AllOf(HasSubstr("lie in pieces that are too small"), Not(HasSubstr("PYTORCH"))));
 }
 
 TEST_F(OutOfDeviceMemory, tells_of_the_device_and_not_of_the_host_beside_it) {

@@ -13,6 +13,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/device/cpu_caching_allocator.h"
+#include "trireme/device/memory_budget.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/engine/memory_shape.h"
 #include "trireme/engine/settle_recompute.h"
@@ -307,6 +308,16 @@ TEST_F(Auto, keeps_attention_everywhere_where_this_machine_has_the_room) {
         EXPECT_THAT(engine.description(), HasSubstr("recompute keep_attention, chosen: "));
         EXPECT_THAT(shortage_warning(*engine.recompute_choice(), engine.memory_shape(kSamples, kTokens)),
                     IsEmpty());
+      });
+}
+
+TEST_F(Auto, plans_with_the_host_memory_that_it_is_told_of_in_place_of_what_the_machine_says) {
+  constexpr int64_t kLimit_bytes = int64_t{1} << 50;
+  on_engines(
+      2, [](EngineOptions& options, int) { options.host_memory_limit_bytes = kLimit_bytes; },
+      [](Engine& engine, int) {
+        ASSERT_TRUE(engine.recompute_choice().has_value());
+        EXPECT_EQ(engine.recompute_choice()->budget_bytes, memory_budget_bytes(at::kCPU, kLimit_bytes, 2));
       });
 }
 

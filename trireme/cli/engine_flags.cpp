@@ -51,6 +51,10 @@ void EngineFlags::declare(OptionParser& parser) {
       "the others full");
   parser.count("memory_budget", memory_budget,
                "bytes that --recompute auto plans with on each rank; takes 60g; 0: by what is free");
+  parser.count(
+      "host_memory_limit", host_memory_limit,
+      "bytes of host memory that the ranks of this machine may hold together; takes 200g; 0: by what the "
+      "machine and its limits say, which is too little where its memory grows on demand");
   parser.count("checkpoint_every", checkpoint_every, "layers between two whose input is kept for backward");
   parser.real("keep_fraction", keep_fraction,
               "share of the layers that keep what --recompute says; the others their input alone");
@@ -122,6 +126,11 @@ EngineOptions EngineFlags::resolve(const RankPlace& place) const {
   options.attention = parse_attention_kernel(attention);
   options.recompute = parse_recompute(recompute);
   options.memory_budget_bytes = memory_budget;
+  constexpr int64_t kLeastHostMemory_bytes = int64_t{64} << 20;
+  if (host_memory_limit != 0 && host_memory_limit / place.local_size < kLeastHostMemory_bytes)
+    throw ConfigError(cat("--host_memory_limit is ", host_memory_limit, " bytes for ", place.local_size,
+                          " ranks on this machine; expected 0, or 64m or more for each, such as 200g"));
+  options.host_memory_limit_bytes = host_memory_limit;
   options.checkpoint_every = checkpoint_every;
   options.keep_fraction = keep_fraction;
   if (zero > 3) throw ConfigError(cat("--zero is ", zero, "; expected 0, 1, 2 or 3"));
@@ -147,7 +156,9 @@ std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& opt
     if (const auto warning = memory_for_disk_warning(options.offload))
       std::cerr << "trireme: warning: " << *warning << std::endl;
   // Shared by the ranks of this machine; a twentieth is for what is not a tensor.
-  limit_host_memory(host_memory_limit_bytes() / std::max(1, place.local_size) / 20 * 19);
+  const int64_t of_machine =
+      options.host_memory_limit_bytes > 0 ? options.host_memory_limit_bytes : host_memory_limit_bytes();
+  limit_host_memory(of_machine / std::max(1, place.local_size) / 20 * 19);
   return join_world(place, Transport::automatic, options.device, std::chrono::seconds(ddp_timeout_seconds));
 }
 

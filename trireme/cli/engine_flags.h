@@ -18,7 +18,8 @@ struct EngineFlags {
   std::string device = "auto";
   std::string attention = "auto";
   std::string recompute = "auto";
-  int64_t memory_budget = 0;  // bytes
+  int64_t memory_budget = 0;      // bytes
+  int64_t host_memory_limit = 0;  // bytes
   int64_t checkpoint_every = 1;
   double keep_fraction = 1;
   int64_t sp = 0;  // 0: ulysses x ring

@@ -12,6 +12,7 @@
 
 #include "trireme/attention/local_attention.h"
 #include "trireme/base/error.h"
+#include "trireme/cli/library_defaults.h"
 #include "trireme/cli/option_parser.h"
 #include "trireme/device/processor.h"
 #include "trireme/measure/matmul_rate.h"
@@ -59,6 +60,7 @@ OrderedJson collect(bool measure) {
     info["devices"].push_back(
         {{"device", device.str()}, {"attention", attention_of(device)}, {"transport", "nccl"}});
   }
+  info["gpu_allocator"] = gpu_allocator_settings();
   OrderedJson transports = {{"gloo", "ranks are processes, on the CPU"},
                             {"threads", "ranks are threads of one process"}};
   if (TRIREME_BUILT_WITH_CUDA != 0) transports["nccl"] = "ranks are processes, one GPU each";

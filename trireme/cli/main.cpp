@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/cli/commands.h"
+#include "trireme/cli/library_defaults.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/out_of_memory.h"
 
@@ -20,6 +21,7 @@ int tell(const trireme::Error& error) {
 int main(int argc, char** argv) {
   try {
     trireme::install_cpu_caching_allocator();
+    trireme::set_library_defaults();
     // A file at its size limit is then an error of write(), which says which file, and not a silent end.
     std::signal(SIGXFSZ, SIG_IGN);
     const std::vector<std::string> words(argv + 1, argv + argc);

@@ -32,8 +32,9 @@ enum class Reduction { sum, max };
 // One collective as the caller sees it: it counts time and bytes under one name, whatever it is made of.
 class Call {
  public:
-  Call(Group& group, std::string name)
-      : group_(group), name_(std::move(name)), start_(std::chrono::steady_clock::now()) {}
+  // `device` is where its tensors lie.
+  Call(Group& group, std::string name, at::Device device)
+      : group_(group), name_(std::move(name)), watch_(device) {}
 
   Group& group() { return group_; }
   int rank() const { return group_.rank(); }
@@ -58,18 +59,17 @@ class Call {
   }
 
   // What passes between pause and resume is the caller's own time.
-  void pause() { passed_ += std::chrono::steady_clock::now() - start_; }
-  void resume() { start_ = std::chrono::steady_clock::now(); }
+  void pause() { watch_.pause(); }
+  void resume() { watch_.resume(); }
   void finish() {
     pause();
-    group_.count(name_, sent_bytes_, passed_.count());
+    group_.count(name_, sent_bytes_, watch_.take());
   }
 
  private:
   Group& group_;
   std::string name_;
-  std::chrono::steady_clock::time_point start_;
-  std::chrono::duration<double> passed_{0};
+  CallWatch watch_;
   int64_t sent_bytes_ = 0;
 };
 
@@ -233,10 +233,10 @@ void all_reduce_flat(Call& call, at::Tensor& flat, Reduction reduction) {
 
 void all_reduce(Group& group, const char* name, at::Tensor& tensor, Reduction reduction) {
   check_tensor(group, name, tensor);
-  if (group.size() == 1 || tensor.numel() == 0) return;
+  if (group.is_alone() || tensor.numel() == 0) return;
   const at::NoGradGuard no_grad;
   const MemoryScope buffers(MemoryCategory::communication);
-  Call call(group, name);
+  Call call(group, name, tensor.device());
   at::Tensor flat = tensor.view({-1});
   if (call.native_sum(flat.scalar_type())) {
     std::vector<at::Tensor> tensors{flat};
@@ -274,9 +274,9 @@ void check_trade(const Group& group, const at::Tensor& input, std::span<const in
 at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
                       std::span<const int64_t> receive_rows) {
   check_trade(group, input, send_rows, receive_rows);
-  if (group.size() == 1) return input;
+  if (group.is_alone()) return input;
   const at::NoGradGuard no_grad;
-  Call call(group, "all_to_all");
+  Call call(group, "all_to_all", input.device());
   at::Tensor output = with_rows(input, sum_of(receive_rows));
   trade_rows(call, input, send_rows, output, receive_rows);
   call.finish();
@@ -328,8 +328,8 @@ PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<co
   check_gather(group, input, rows);
   const at::NoGradGuard no_grad;
   std::unique_ptr<PendingRows::State> state(
-      new PendingRows::State{Call(group, "all_gather"), input, input, {}});
-  if (group.size() == 1) return PendingRows(std::move(state));
+      new PendingRows::State{Call(group, "all_gather", input.device()), input, input, {}});
+  if (group.is_alone()) return PendingRows(std::move(state));
   state->output = with_rows(input, sum_of(rows));
   const int64_t bytes = row_bytes(input);
   state->call.sent(rows[group.rank()] * bytes * (group.size() - 1));
@@ -347,8 +347,8 @@ PendingRows begin_all_to_all(Group& group, const at::Tensor& input, std::span<co
   check_trade(group, input, send_rows, receive_rows);
   const at::NoGradGuard no_grad;
   std::unique_ptr<PendingRows::State> state(
-      new PendingRows::State{Call(group, "all_to_all"), input, input, {}});
-  if (group.size() == 1) return PendingRows(std::move(state));
+      new PendingRows::State{Call(group, "all_to_all", input.device()), input, input, {}});
+  if (group.is_alone()) return PendingRows(std::move(state));
   state->output = with_rows(input, sum_of(receive_rows));
   state->call.guarded([&] {
     state->works = start_trade(state->call, group.backend(), input, send_rows, state->output, receive_rows);
@@ -359,9 +359,9 @@ PendingRows begin_all_to_all(Group& group, const at::Tensor& input, std::span<co
 
 at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows) {
   check_gather(group, input, rows);
-  if (group.size() == 1) return input;
+  if (group.is_alone()) return input;
   const at::NoGradGuard no_grad;
-  Call call(group, "all_gather");
+  Call call(group, "all_gather", input.device());
   at::Tensor output = with_rows(input, sum_of(rows));
   gather_rows(call, input, output, rows);
   call.finish();
@@ -375,9 +375,9 @@ at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<c
   TRIREME_ASSERT(input.dim() > 0 && input.size(0) == sum_of(rows), "reduce_scatter_sum of group '",
                  group.name(), "': input of shape ", input.sizes(), ", rows sum to ", sum_of(rows));
   const at::ScalarType dtype = result.value_or(input.scalar_type());
-  if (group.size() == 1) return input.to(dtype);
+  if (group.is_alone()) return input.to(dtype);
   const at::NoGradGuard no_grad;
-  Call call(group, "reduce_scatter_sum");
+  Call call(group, "reduce_scatter_sum", input.device());
   const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; });
   at::Tensor output;
   if (even && call.native_sum(input.scalar_type()) && input.numel() > 0) {
@@ -406,10 +406,10 @@ void all_reduce_max(Group& group, at::Tensor& tensor) {
 void reduce_sum(Group& group, at::Tensor& tensor, int root) {
   check_tensor(group, "reduce_sum", tensor);
   TRIREME_ASSERT(root >= 0 && root < group.size(), "reduce_sum: root ", root, " of ", group.size());
-  if (group.size() == 1 || tensor.numel() == 0) return;
+  if (group.is_alone() || tensor.numel() == 0) return;
   const at::NoGradGuard no_grad;
   const MemoryScope buffers(MemoryCategory::communication);
-  Call call(group, "reduce_sum");
+  Call call(group, "reduce_sum", tensor.device());
   at::Tensor flat = tensor.view({-1});
   const std::vector<int64_t> shares = even_shares(flat.numel(), call.size());
   const at::Tensor share = reduce_scatter_rows(call, flat, shares, Reduction::sum, flat.scalar_type());
@@ -425,9 +425,9 @@ void reduce_sum(Group& group, at::Tensor& tensor, int root) {
 void broadcast(Group& group, at::Tensor& tensor, int root) {
   check_tensor(group, "broadcast", tensor);
   TRIREME_ASSERT(root >= 0 && root < group.size(), "broadcast: root ", root, " of ", group.size());
-  if (group.size() == 1 || tensor.numel() == 0) return;
+  if (group.is_alone() || tensor.numel() == 0) return;
   const at::NoGradGuard no_grad;
-  Call call(group, "broadcast");
+  Call call(group, "broadcast", tensor.device());
   std::vector<at::Tensor> tensors{as_bytes(tensor)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
@@ -438,8 +438,8 @@ void broadcast(Group& group, at::Tensor& tensor, int root) {
 }
 
 void barrier(Group& group) {
-  if (group.size() == 1) return;
-  Call call(group, "barrier");
+  if (group.is_alone()) return;
+  Call call(group, "barrier", at::kCPU);  // the host waits for it, on any backend
   c10d::BarrierOptions options;
   options.timeout = group.timeout();
   call.run([&](c10d::Backend& backend) { return Works{backend.barrier(options)}; });

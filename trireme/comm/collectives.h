@@ -53,7 +53,7 @@ class PendingRows {
   std::unique_ptr<State> state_;
 };
 // all_gather and all_to_all that go on while the caller computes. Neither `input` nor what it views may change before
-// wait(). "seconds" of the traffic is the time that begin and wait took from the caller.
+// wait(). "seconds" of the traffic is the time that begin and wait took from the caller, on a device from its stream.
 PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows);
 PendingRows begin_all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
                              std::span<const int64_t> receive_rows);

@@ -26,11 +26,35 @@ c10d::Backend& Group::backend() const {
   return *backend_;
 }
 
-void Group::count(const std::string& collective, int64_t sent_bytes, double seconds) {
+void Group::count(const std::string& collective, int64_t sent_bytes, CallTime time) {
   Traffic& entry = traffic_[collective];
   entry.calls += 1;
   entry.sent_bytes += sent_bytes;
-  entry.seconds += seconds;
+  entry.seconds += time.host_seconds;
+  for (StreamSpan& span : time.spans) spans_.emplace_back(collective, std::move(span));
+  add_passed_spans(/*all=*/false);
+}
+
+void Group::add_passed_spans(bool all) const {
+  while (!spans_.empty()) {
+    const auto& [collective, span] = spans_.front();
+    if (all)
+      span.end.synchronize();
+    else if (!span.end.query())
+      return;
+    traffic_[collective].seconds += span.begin.elapsedTime(span.end) / 1000;
+    spans_.pop_front();
+  }
+}
+
+const std::map<std::string, Traffic>& Group::traffic() const {
+  add_passed_spans(/*all=*/true);
+  return traffic_;
+}
+
+void Group::reset_traffic() {
+  traffic_.clear();
+  spans_.clear();
 }
 
 }  // namespace trireme

@@ -6,12 +6,16 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "trireme/comm/call_time.h"
 
 namespace trireme {
 
@@ -19,7 +23,7 @@ namespace trireme {
 struct Traffic {
   int64_t calls = 0;
   int64_t sent_bytes = 0;
-  double seconds = 0;  // waiting included
+  double seconds = 0;  // waiting included; on a device those of its stream (call_time.h)
 };
 
 class Group {
@@ -28,20 +32,21 @@ class Group {
   Group(std::string name, std::shared_ptr<c10d::Backend> backend, std::vector<int> world_ranks, int rank,
         std::chrono::milliseconds timeout);
 
-  // A group of one: every collective is the identity.
+  // A group of one without a backend: every collective is the identity.
   static Group alone(std::string name);
 
   const std::string& name() const { return name_; }
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(world_ranks_.size()); }
+  bool is_alone() const { return backend_ == nullptr; }
   const std::vector<int>& world_ranks() const { return world_ranks_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
   c10d::Backend& backend() const;  // InternalError for a group of one
 
-  // "all_to_all" -> what it has sent so far.
-  const std::map<std::string, Traffic>& traffic() const { return traffic_; }
-  void count(const std::string& collective, int64_t sent_bytes, double seconds);
-  void reset_traffic() { traffic_.clear(); }
+  // "all_to_all" -> what it has sent so far. Waits for the device that these collectives ran on.
+  const std::map<std::string, Traffic>& traffic() const;
+  void count(const std::string& collective, int64_t sent_bytes, CallTime time);
+  void reset_traffic();
 
  private:
   std::string name_;
@@ -49,7 +54,11 @@ class Group {
   std::vector<int> world_ranks_;
   int rank_ = 0;
   std::chrono::milliseconds timeout_;
-  std::map<std::string, Traffic> traffic_;
+
+  // Adds up the spans that the device has passed, or all of them.
+  void add_passed_spans(bool all) const;
+  mutable std::map<std::string, Traffic> traffic_;
+  mutable std::deque<std::pair<std::string, StreamSpan>> spans_;  // whose seconds are not known yet
 };
 
 }  // namespace trireme

@@ -7,12 +7,15 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <string>
 #include <sys/mman.h>
 #include <utility>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/device/out_of_memory.h"
 
@@ -118,7 +121,9 @@ class CachingAllocator final : public c10::Allocator {
     const size_t wanted = (bytes + kPage + kGranule - 1) / kGranule * kGranule;
     const std::lock_guard lock(mutex_);
     if (limit_bytes_ > 0 && counts_.in_use_bytes + static_cast<int64_t>(wanted) > limit_bytes_)
-      out_of_memory(bytes, counts_.in_use_bytes);
+      out_of_memory(bytes, counts_.in_use_bytes,
+                    cat("Tensors of this process may hold ", format_bytes(limit_bytes_),
+                        "; --host_memory_limit sets what the ranks of this machine may hold together"));
     BlockHeader* block = nullptr;
     const auto fit = cached_.lower_bound(wanted);
     if (fit != cached_.end() && fit->first <= wanted + wanted / 4) {
@@ -181,9 +186,9 @@ class CachingAllocator final : public c10::Allocator {
     return header_of(reinterpret_cast<char*>(aligned) + kPage);
   }
 
-  [[noreturn]] static void out_of_memory(size_t bytes, int64_t in_use_bytes) {
+  [[noreturn]] static void out_of_memory(size_t bytes, int64_t in_use_bytes, const std::string& detail = "") {
     throw_out_of_memory("host", MemorySpace::host, static_cast<int64_t>(std::min(bytes, kMostBytes)),
-                        in_use_bytes);
+                        in_use_bytes, detail);
   }
 
   std::mutex mutex_;

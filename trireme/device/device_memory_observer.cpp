@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <c10/core/AllocatorConfig.h>
+
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/device/out_of_memory.h"
@@ -24,16 +26,23 @@ void DeviceMemoryObserver::reportMemoryUsage(void* data, int64_t bytes, size_t /
   place.account->add(place.category, bytes);
 }
 
+namespace {
+
+std::string hint_on_scattered_memory(int64_t scattered_bytes) {
+  const std::string lie = cat(format_bytes(scattered_bytes), " more lie in pieces that are too small");
+  if (c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments()) return lie;
+  return cat(lie, ": PYTORCH_ALLOC_CONF=expandable_segments:True lets them be joined");
+}
+
+}  // namespace
+
 void DeviceMemoryObserver::reportOutOfMemory(int64_t asked_bytes, size_t allocated_bytes,
                                              size_t reserved_bytes, c10::Device device) {
   if (device.is_cpu()) return;
   const auto allocated = static_cast<int64_t>(allocated_bytes);
   const int64_t scattered = static_cast<int64_t>(reserved_bytes) - allocated;
   throw_out_of_memory("device", MemorySpace::device, asked_bytes, allocated,
-                      scattered < asked_bytes
-                          ? std::string()
-                          : cat(format_bytes(scattered), " more lie in pieces that are too small: ",
-                                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets them be joined"));
+                      scattered < asked_bytes ? std::string() : hint_on_scattered_memory(scattered));
 }
 
 void DeviceMemoryObserver::recount(const void* data, MemoryCategory category) {

@@ -58,7 +58,9 @@ struct EngineOptions {
   Recompute recompute = Recompute::automatic;
   PlannedBatch planned_batch = {};  // unknown: automatic is keep_attention
   int64_t memory_budget_bytes = 0;  // that automatic plans with on this rank; 0: by what its device has left
-  int64_t checkpoint_every = 1;     // layers between two kept layer inputs
+  // Host memory that the ranks of this machine may hold together; 0: by what the machine and its limits say.
+  int64_t host_memory_limit_bytes = 0;
+  int64_t checkpoint_every = 1;  // layers between two kept layer inputs
   double keep_fraction = 1;  // of the layers that keep what `recompute` says; the others their input alone
   AttentionKernel attention = AttentionKernel::automatic;
   int64_t tile_tokens = 0;         // tokens of one tile of a layer's token-wise halves; 0: by rule

@@ -44,7 +44,10 @@ int64_t budget_bytes(const World& world, Group& all, const EngineOptions& option
   // Collective, so that ranks whose budget is given ask too.
   const int ranks = ranks_on_the_device(world, all, options.device);
   if (options.memory_budget_bytes > 0) return options.memory_budget_bytes;
-  return memory_budget_bytes(options.device, device_memory_left_bytes(options.device), ranks);
+  const bool told = options.device.is_cpu() && options.host_memory_limit_bytes > 0;
+  return memory_budget_bytes(
+      options.device, told ? options.host_memory_limit_bytes : device_memory_left_bytes(options.device),
+      ranks);
 }
 
 // Of two ranks' choices, the one that decides: fewer layers, then the fuller memory.

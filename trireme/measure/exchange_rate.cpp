@@ -62,44 +62,6 @@ class Noise {
   at::Generator generator_;
 };
 
-// On a GPU an exchange goes on after the call that began it, and is over where attention needs what it
-// brings: so long the stream is waited for before attention is started, and that counts as exchange.
-class AwaitedAttention : public LocalAttention {
- public:
-  AwaitedAttention(std::unique_ptr<LocalAttention> inner, at::Device device)
-      : inner_(std::move(inner)), device_(device) {}
-
-  std::string name() const override { return inner_->name(); }
-  AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                          const AttentionSpec& spec) override {
-    await_exchanges();
-    AttentionOutput out = inner_->forward(q, k, v, spec);
-    wait_for(device_);
-    return out;
-  }
-  AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
-                              const at::Tensor& v, const AttentionOutput& saved,
-                              const AttentionSpec& spec) override {
-    await_exchanges();
-    AttentionGradients gradients = inner_->backward(d_o, q, k, v, saved, spec);
-    wait_for(device_);
-    return gradients;
-  }
-
-  void await_exchanges() {
-    if (device_.is_cpu()) return;
-    const double begin = now_seconds();
-    wait_for(device_);
-    seconds_ += now_seconds() - begin;
-  }
-  double seconds() const { return seconds_; }
-
- private:
-  std::unique_ptr<LocalAttention> inner_;
-  at::Device device_;
-  double seconds_ = 0;
-};
-
 // One method on one rank, with the tensors that it works on.
 class MeasuredLayer {
  public:
@@ -312,11 +274,11 @@ ExchangeRate measure_exchange_rate(World& world, const MethodShape& shape,
   const at::NoGradGuard no_grad;
   const bool megatron = shape.method == ExchangeMethod::megatron;
   const Mesh mesh = make_mesh(world, {.ulysses = shape.ulysses, .ring = shape.ring});
-  AwaitedAttention local(make_local_attention(options.attention, options.device, options.dtype),
-                         options.device);
+  const std::unique_ptr<LocalAttention> local =
+      make_local_attention(options.attention, options.device, options.dtype);
   const std::unique_ptr<MeasuredLayer> layer =
-      megatron ? std::unique_ptr<MeasuredLayer>(std::make_unique<MegatronLayer>(mesh, options, local))
-               : std::make_unique<SequenceParallelLayer>(mesh, shape, options, local);
+      megatron ? std::unique_ptr<MeasuredLayer>(std::make_unique<MegatronLayer>(mesh, options, *local))
+               : std::make_unique<SequenceParallelLayer>(mesh, shape, options, *local);
 
   ExchangeRate rate;
   rate.shape = shape;
@@ -326,11 +288,11 @@ ExchangeRate measure_exchange_rate(World& world, const MethodShape& shape,
     wait_for(options.device);
     barrier(*mesh.all);
     take_traffic(mesh);
-    const double begin = now_seconds(), awaited_before = local.seconds();
+    const double begin = now_seconds();
     layer->forward();
     const Traffic forward = take_traffic(mesh);
     layer->backward();
-    local.await_exchanges();
+    wait_for(options.device);
     const double end = now_seconds();
     const Traffic backward = take_traffic(mesh);
     rate.sent = {forward.sent_bytes, backward.sent_bytes};
@@ -339,7 +301,7 @@ ExchangeRate measure_exchange_rate(World& world, const MethodShape& shape,
     check_formula(cat(shape.description(), ", rank ", mesh.sp->rank()), rate.sent, formula);
     if (repeat < 0) continue;
     layer_seconds.push_back(end - begin);
-    exchange_seconds.push_back(forward.seconds + backward.seconds + local.seconds() - awaited_before);
+    exchange_seconds.push_back(forward.seconds + backward.seconds);
   }
 
   rate.layer_seconds = spread_of(largest_of_ranks(*mesh.all, layer_seconds, options.device));

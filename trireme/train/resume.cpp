@@ -93,6 +93,7 @@ std::vector<std::string> changed_options(const Json& before, const Json& now) {
                                                "offload_dir",
                                                "offload_limit",
                                                "memory_budget",
+                                               "host_memory_limit",
                                                "memory_report",
                                                "report_to",
                                                "logging_dir"};

@@ -118,6 +118,7 @@ Json to_json(const TrainOptions& o) {
           {"fp16", o.engine.precision == Precision::fp16},
           {"recompute", name_of(o.engine.recompute)},
           {"memory_budget", o.engine.memory_budget_bytes},
+          {"host_memory_limit", o.engine.host_memory_limit_bytes},
           {"checkpoint_every", o.engine.checkpoint_every},
           {"keep_fraction", o.engine.keep_fraction},
           {"zero", static_cast<int>(o.engine.zero)},

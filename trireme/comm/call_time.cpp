@@ -1,0 +1,34 @@
+#include "trireme/comm/call_time.h"
+
+#include <utility>
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "trireme/base/clock.h"
+
+namespace trireme {
+namespace {
+
+c10::Event mark(at::Device device) {
+  c10::Event event(device.type(), c10::EventFlag::BACKEND_DEFAULT);  // one that can be timed
+  event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  return event;
+}
+
+}  // namespace
+
+void CallWatch::resume() {
+  if (device_.is_cpu())
+    begin_seconds_ = now_seconds();
+  else
+    begin_.emplace(mark(device_));
+}
+
+void CallWatch::pause() {
+  if (device_.is_cpu())
+    time_.host_seconds += now_seconds() - begin_seconds_;
+  else
+    time_.spans.push_back({std::move(*begin_), mark(device_)});
+}
+
+}  // namespace trireme
