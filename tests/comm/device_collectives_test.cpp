@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "trireme/comm/collectives.h"
+#include "trireme/comm/owned_backend.h"
+#include "trireme/comm/thread_backend.h"
 #include "trireme/comm/thread_world.h"
 
 #include "tests/support/guarded_device.h"
@@ -93,6 +95,34 @@ TEST(DeviceCollectives, seconds_are_those_of_the_devices_stream_and_not_of_the_h
     group->reset_traffic();
     EXPECT_TRUE(group->traffic().empty());
   });
+}
+
+// How a single GPU reaches NCCL (nccl_test.cpp).
+TEST(DeviceCollectives, of_a_group_of_one_that_has_a_backend_travel_and_give_what_the_identity_gives) {
+  const auto meeting = std::make_shared<ThreadMeeting>(std::vector<int>{0});
+  const std::chrono::seconds timeout(30);
+  for (const at::Device device : {at::Device(at::kCPU), guarded_device()})
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      Group one("one", own_backend(make_thread_backend(meeting, 0, timeout)), {0}, 0, timeout);
+      const at::Tensor x = at::arange(9000).view({-1, 3}).to(dtype).to(device);
+      const std::vector<int64_t> rows{x.size(0)};
+      PendingRows gathered = begin_all_gather(one, x, rows), traded = begin_all_to_all(one, x, rows, rows);
+      at::Tensor sum = x.clone(), largest = x.clone(), rooted = x.clone(), sent = x.clone();
+      all_reduce_sum(one, sum);
+      all_reduce_max(one, largest);
+      reduce_sum(one, rooted, 0);
+      broadcast(one, sent, 0);
+      barrier(one);
+      for (const at::Tensor& y :
+           {gathered.wait(), traded.wait(), all_gather(one, x, rows), all_to_all(one, x, rows, rows),
+            reduce_scatter_sum(one, x, rows), sum, largest, rooted, sent})
+        EXPECT_TRUE(at::equal(y, x)) << dtype << " on " << device;
+      for (const char* name : {"all_gather", "all_to_all", "reduce_scatter_sum", "all_reduce_sum",
+                               "all_reduce_max", "reduce_sum", "broadcast", "barrier"}) {
+        EXPECT_GE(one.traffic().at(name).calls, 1) << name;
+        EXPECT_EQ(one.traffic().at(name).sent_bytes, 0) << name;
+      }
+    }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <unistd.h>
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -159,7 +160,13 @@ std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& opt
   const int64_t of_machine =
       options.host_memory_limit_bytes > 0 ? options.host_memory_limit_bytes : host_memory_limit_bytes();
   limit_host_memory(of_machine / std::max(1, place.local_size) / 20 * 19);
-  return join_world(place, Transport::automatic, options.device, std::chrono::seconds(ddp_timeout_seconds));
+  const auto end_process = [](const CommError& error) {
+    // As main would; not by its path, for its thread waits on a device.
+    std::cerr << cat("trireme: ", error.kind(), ": ", error.what(), "\n") << std::flush;
+    ::_exit(error.exit_code());
+  };
+  return join_world(place, Transport::automatic, options.device, std::chrono::seconds(ddp_timeout_seconds),
+                    end_process);
 }
 
 }  // namespace trireme

@@ -14,6 +14,7 @@
 #include "trireme/comm/failure.h"
 #include "trireme/comm/gloo_backend.h"
 #include "trireme/comm/gpu_of_rank.h"
+#include "trireme/comm/heartbeat.h"
 #include "trireme/comm/nccl_backend.h"
 #include "trireme/comm/owned_backend.h"
 #include "trireme/comm/store_exchange.h"
@@ -67,11 +68,20 @@ namespace {
 class StoreWorld : public World {
  public:
   StoreWorld(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store, Transport transport,
-             at::Device device, std::chrono::milliseconds timeout, int least_machine_ranks)
+             at::Device device, std::chrono::milliseconds timeout, int least_machine_ranks,
+             OnLostRank on_lost)
       : World(place, timeout, least_machine_ranks),
         store_(std::move(store)),
         transport_(transport),
-        device_(device) {}
+        device_(device) {
+    if (place.size == 1 || transport != Transport::nccl || !on_lost) return;
+    HeartbeatPace pace;
+    pace.silence = std::min(pace.silence, timeout);
+    pace.period = std::min(pace.period, pace.silence / 10);
+    const std::string prefix = cat("trireme/", place.attempt, "/heartbeat");
+    heartbeat_ = std::make_unique<Heartbeat>(c10::make_intrusive<c10d::PrefixStore>(prefix, store_->clone()),
+                                             place.rank, place.size, pace, std::move(on_lost));
+  }
 
  private:
   c10::intrusive_ptr<c10d::Backend> connect(const std::string& key, const std::string& name,
@@ -86,6 +96,7 @@ class StoreWorld : public World {
   c10::intrusive_ptr<c10d::Store> store_;
   Transport transport_;
   at::Device device_;
+  std::unique_ptr<Heartbeat> heartbeat_;  // over NCCL alone: other backends' collectives end by themselves
 };
 
 std::string host_name() {
@@ -161,17 +172,19 @@ c10::intrusive_ptr<c10d::Store> connect_store(const RankPlace& place, std::chron
 }  // namespace
 
 std::unique_ptr<World> join_world(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store,
-                                  Transport transport, at::Device device, std::chrono::milliseconds timeout) {
+                                  Transport transport, at::Device device, std::chrono::milliseconds timeout,
+                                  OnLostRank on_lost) {
   const Transport chosen = choose_transport(transport, device);
   store->setTimeout(timeout);
   const int least_machine_ranks = meet(place, *store, chosen, device, timeout);
-  return std::make_unique<StoreWorld>(place, std::move(store), chosen, device, timeout, least_machine_ranks);
+  return std::make_unique<StoreWorld>(place, std::move(store), chosen, device, timeout, least_machine_ranks,
+                                      std::move(on_lost));
 }
 
 std::unique_ptr<World> join_world(const RankPlace& place, Transport transport, at::Device device,
-                                  std::chrono::milliseconds timeout) {
+                                  std::chrono::milliseconds timeout, OnLostRank on_lost) {
   const Transport chosen = choose_transport(transport, device);  // refuse before waiting for anyone
-  return join_world(place, connect_store(place, timeout), chosen, device, timeout);
+  return join_world(place, connect_store(place, timeout), chosen, device, timeout, std::move(on_lost));
 }
 
 }  // namespace trireme

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "trireme/base/error.h"
 #include "trireme/comm/group.h"
 
 namespace trireme {
@@ -91,13 +93,18 @@ class World {
   std::map<std::pair<Queue, std::vector<int>>, std::weak_ptr<c10d::Backend>> backends_;
 };
 
+// Called on another thread when a rank of a run over NCCL is lost (heartbeat.h); expected to end the process, whose own
+// thread may wait on its device for ever.
+using OnLostRank = std::function<void(const CommError&)>;
+
 // Joins the run through a store that all ranks share; `device` is what this rank computes on and what NCCL uses. CommError
 // when the others do not come within the timeout, ConfigError on all ranks where two compute on one GPU over NCCL.
 std::unique_ptr<World> join_world(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store,
-                                  Transport transport, at::Device device, std::chrono::milliseconds timeout);
+                                  Transport transport, at::Device device, std::chrono::milliseconds timeout,
+                                  OnLostRank on_lost = nullptr);
 
 // Joins the run through c10d's TCPStore.
 std::unique_ptr<World> join_world(const RankPlace& place, Transport transport, at::Device device,
-                                  std::chrono::milliseconds timeout);
+                                  std::chrono::milliseconds timeout, OnLostRank on_lost = nullptr);
 
 }  // namespace trireme

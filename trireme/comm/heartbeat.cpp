@@ -1,0 +1,108 @@
+#include "trireme/comm/heartbeat.h"
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/clock.h"
+
+namespace trireme {
+namespace {
+
+const char* const kLost = "lost";
+
+std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+std::string key_of(const char* what, int rank) {
+  return cat(what, "/", rank);
+}
+
+}  // namespace
+
+LifeSigns::LifeSigns(c10::intrusive_ptr<c10d::Store> store, int rank, int size, double silence_seconds)
+    : store_(std::move(store)),
+      rank_(rank),
+      size_(size),
+      next_((rank + 1) % size),
+      silence_seconds_(silence_seconds) {}
+
+std::optional<std::string> LifeSigns::look(double now_seconds) {
+  store_->set(key_of("sign", rank_), bytes_of(std::to_string(++signs_)));
+  if (has(kLost)) {
+    const std::vector<uint8_t> text = store_->get(kLost);
+    return std::string(text.begin(), text.end());
+  }
+  if (!seen_at_seconds_) seen_at_seconds_ = now_seconds;
+  if (has(key_of("left", next_))) return std::nullopt;
+  if (const std::string key = key_of("sign", next_); has(key)) {
+    const std::vector<uint8_t> text = store_->get(key);
+    const std::string sign(text.begin(), text.end());
+    if (sign != std::exchange(seen_, sign)) seen_at_seconds_ = now_seconds;
+  }
+  const double silent_seconds = now_seconds - *seen_at_seconds_;
+  if (silent_seconds <= silence_seconds_) return std::nullopt;
+  const std::string lost =
+      cat("rank ", next_, " has given no sign of life for ", static_cast<int64_t>(silent_seconds),
+          " s: its process or machine is dead, stopped or cannot be reached");
+  store_->set(kLost, bytes_of(lost));
+  return lost;
+}
+
+void LifeSigns::leave(bool by_error, std::chrono::milliseconds patience) {
+  if (by_error) {
+    if (!has(kLost))
+      store_->set(kLost, bytes_of(cat("rank ", rank_, " ended by an error; its own message says why")));
+    return;
+  }
+  store_->set(key_of("left", rank_), bytes_of("1"));
+  if (rank_ != 0) return;
+  std::vector<std::string> others;
+  for (int rank = 1; rank < size_; ++rank) others.push_back(key_of("left", rank));
+  store_->wait(others, patience);
+}
+
+Heartbeat::Heartbeat(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const HeartbeatPace& pace,
+                     std::function<void(const CommError&)> on_lost)
+    : signs_(std::move(store), rank, size, std::chrono::duration<double>(pace.silence).count()),
+      rank_(rank),
+      pace_(pace),
+      on_lost_(std::move(on_lost)),
+      thread_([this](const std::stop_token& stop) { serve(stop); }) {}
+
+Heartbeat::~Heartbeat() {
+  thread_.request_stop();
+  thread_.join();
+  try {
+    signs_.leave(std::uncaught_exceptions() > 0, pace_.grace);
+  } catch (const std::exception&) {
+    // The store is gone, and with it those who would read this.
+  }
+}
+
+void Heartbeat::serve(const std::stop_token& stop) {
+  std::mutex mutex;
+  std::condition_variable_any never;
+  const auto stopped_within = [&](std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex);
+    return never.wait_for(lock, stop, time, [&] { return stop.stop_requested(); });
+  };
+  std::optional<std::string> lost;
+  while (!lost) {
+    try {
+      lost = signs_.look(now_seconds());
+    } catch (const std::exception&) {
+      lost =
+          "the store where the ranks met cannot be reached: the process or machine that holds it, rank 0's "
+          "or the "
+          "launcher's, is dead";
+    }
+    if (stopped_within(lost ? pace_.grace : pace_.period)) return;
+  }
+  on_lost_(CommError(cat("the run has lost a rank, says rank ", rank_, ": ", *lost)));
+}
+
+}  // namespace trireme
