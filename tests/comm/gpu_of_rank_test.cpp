@@ -45,16 +45,26 @@ TEST(ChooseGpu, refuses_several_gpus_for_more_ranks_on_each_of_them_and_says_wha
                       HasSubstr("this machine has 4 ranks"), HasSubstr("CUDA_VISIBLE_DEVICES")));
 }
 
-TEST(RefuseSharedGpus, names_two_ranks_of_one_machine_on_one_gpu) {
-  const std::vector<RankGpu> of_ranks{{"boot-a", "node1", "0000:3B:00.0"},
-                                      {"boot-a", "node1", "0000:5E:00.0"},
-                                      {"boot-b", "node2", "0000:3B:00.0"},
-                                      {"boot-a", "pod-7", "0000:5E:00.0"}};
-  EXPECT_THAT(message_of<ConfigError>([&] { refuse_shared_gpus(of_ranks); }),
+TEST(CheckGpus, names_two_ranks_on_one_gpu) {
+  const std::vector<std::optional<RankGpu>> of_ranks{
+      RankGpu{"1a", "0000:3B:00.0", "node1"}, RankGpu{"1b", "0000:5E:00.0", "node1"},
+      RankGpu{"2a", "0000:3B:00.0", "node2"}, RankGpu{"1b", "0000:5E:00.0", "pod-7"}};
+  EXPECT_THAT(message_of<ConfigError>([&] { check_gpus(of_ranks); }),
               AllOf(HasSubstr("ranks 1 and 3 both compute on GPU 0000:5E:00.0 of pod-7"),
                     HasSubstr("LOCAL_RANK"), HasSubstr("CUDA_VISIBLE_DEVICES")));
-  EXPECT_NO_THROW(refuse_shared_gpus(std::span(of_ranks).first(3)));
-  EXPECT_NO_THROW(refuse_shared_gpus({}));
+  EXPECT_NO_THROW(check_gpus(std::span(of_ranks).first(3)));
+  EXPECT_NO_THROW(check_gpus({}));
+}
+
+TEST(CheckGpus, names_ranks_of_which_one_has_a_gpu_and_one_has_not) {
+  const std::optional<RankGpu> gpu = RankGpu{"1a", "0000:3B:00.0", "node1"};
+  const std::vector<std::optional<RankGpu>> last{gpu, std::nullopt}, first{std::nullopt, gpu},
+      none{std::nullopt, std::nullopt};
+  EXPECT_THAT(message_of<ConfigError>([&] { check_gpus(last); }),
+              HasSubstr("rank 0 computes on a GPU and rank 1 on a CPU"));
+  EXPECT_THAT(message_of<ConfigError>([&] { check_gpus(first); }),
+              HasSubstr("rank 0 computes on a CPU and rank 1 on a GPU"));
+  EXPECT_NO_THROW(check_gpus(none));
 }
 
 }  // namespace

@@ -117,9 +117,10 @@ TEST_F(Nccl, closes_in_order_when_its_last_user_goes_and_at_once_while_an_error_
               ::testing::Not(::testing::HasSubstr("destroy_process_group")));
 }
 
-TEST_F(Nccl, knows_the_address_of_its_gpu) {
-  EXPECT_THAT(gpu_bus_address(kGpu),
-              ::testing::MatchesRegex("[0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+\\.[0-9]"));
+TEST_F(Nccl, knows_its_gpu_by_name) {
+  EXPECT_THAT(name_of_gpu(kGpu).bus, ::testing::MatchesRegex("[0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+.[0-9]"));
+  EXPECT_EQ(name_of_gpu(kGpu).uuid.size(), 32);
+  EXPECT_NE(name_of_gpu(kGpu).uuid, std::string(32, '0'));
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "trireme/comm/gpu_of_rank.h"
 
 #include <map>
-#include <utility>
 
 #include "trireme/base/error.h"
 
@@ -18,11 +17,17 @@ int choose_gpu(int visible, int local_rank, int local_size) {
                         "CUDA_VISIBLE_DEVICES)"));
 }
 
-void refuse_shared_gpus(std::span<const RankGpu> of_ranks) {
-  std::map<std::pair<std::string, std::string>, size_t> user;
+void check_gpus(std::span<const std::optional<RankGpu>> of_ranks) {
+  std::map<std::string, size_t> user;
   for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-    const RankGpu& gpu = of_ranks[rank];
-    const auto [known, added] = user.emplace(std::pair(gpu.machine, gpu.bus), rank);
+    if (of_ranks[rank].has_value() != of_ranks.front().has_value())
+      throw ConfigError(cat("rank 0 computes on a ", of_ranks.front() ? "GPU" : "CPU", " and rank ", rank,
+                            " on a ", of_ranks[rank] ? "GPU" : "CPU",
+                            ": say --device cuda to see why a rank finds no GPU, or "
+                            "--device cpu for all"));
+    if (!of_ranks[rank]) continue;
+    const RankGpu& gpu = *of_ranks[rank];
+    const auto [known, added] = user.emplace(gpu.uuid, rank);
     if (added) continue;
     throw ConfigError(
         cat("ranks ", known->second, " and ", rank, " both compute on GPU ", gpu.bus, " of ", gpu.host,

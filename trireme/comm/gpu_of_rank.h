@@ -7,6 +7,7 @@
 // No CUDA here: the caller counts the devices and asks for their names.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -18,13 +19,14 @@ int choose_gpu(int visible, int local_rank, int local_size);
 
 // What a rank tells the others of its GPU.
 struct RankGpu {
-  std::string machine;  // the same for processes of one running kernel, whatever their containers
-  std::string host;     // its name, for people
-  std::string bus;      // PCI address: "0000:3B:00.0"
+  std::string uuid;  // no two GPUs have the same, whatever machine or container sees them
+  std::string bus;   // PCI address on its machine, for people: "0000:3B:00.0"
+  std::string host;  // the machine's name, for people
 };
 
-// Throws ConfigError that names two ranks which compute on one GPU; `of_ranks[r]` is rank r's. NCCL refuses that with an
-// error that names no rank, or waits, when their containers differ.
-void refuse_shared_gpus(std::span<const RankGpu> of_ranks);
+// Throws ConfigError that names two ranks which compute on one GPU, or one on a GPU and one on a CPU; `of_ranks[r]` is rank
+// r's, nothing where it computes on the CPU. NCCL refuses the first with an error that names no rank, or waits, when
+// their containers differ; of the second each would wait for the other.
+void check_gpus(std::span<const std::optional<RankGpu>> of_ranks);
 
 }  // namespace trireme

@@ -10,9 +10,9 @@ void require_nccl() {
       "use gloo");
 }
 
-std::string gpu_bus_address(at::Device) {
+GpuName name_of_gpu(at::Device) {
   require_nccl();
-  return "";
+  return {};
 }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>&,

@@ -1,7 +1,6 @@
 #include "trireme/comm/world.h"
 
 #include <algorithm>
-#include <fstream>
 #include <numeric>
 #include <set>
 #include <unistd.h>
@@ -105,37 +104,34 @@ std::string host_name() {
   return name;
 }
 
-// Of the running kernel, which containers share; the host's name where it cannot be read.
-std::string machine_identity() {
-  std::ifstream in("/proc/sys/kernel/random/boot_id");
-  std::string identity;
-  return std::getline(in, identity) && !identity.empty() ? identity : host_name();
-}
-
 std::vector<int> all_ranks(const RankPlace& place) {
   std::vector<int> ranks(static_cast<size_t>(place.size));
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
 }
 
-// The least number of ranks of one machine, once it is known that no two ranks have one GPU.
+// The least number of ranks of one machine, once it is known that each rank has a GPU of its own, or none has.
 int meet(const RankPlace& place, c10d::Store& store, Transport transport, at::Device device,
          std::chrono::milliseconds timeout) {
   if (place.size == 1) return 1;
   Json mine = {{"local_size", place.local_size}};
-  if (transport == Transport::nccl)
-    mine["gpu"] = {{"machine", machine_identity()}, {"host", host_name()}, {"bus", gpu_bus_address(device)}};
+  if (transport == Transport::nccl) {
+    const GpuName gpu = name_of_gpu(device);
+    mine["gpu"] = {{"uuid", gpu.uuid}, {"bus", gpu.bus}, {"host", host_name()}};
+  }
   const FailureContext context{"meeting the other ranks", place.rank, all_ranks(place), timeout};
   const std::vector<Json> of_ranks = rethrow_as_comm_error(context, [&] {
     return tell_everyone(store, place.rank, place.size, cat("trireme/", place.attempt, "/meeting"), mine);
   });
   int least = place.local_size;
-  std::vector<RankGpu> gpus;
-  for (const Json& one : of_ranks) {
-    least = std::min(least, one.at("local_size").get<int>());
-    if (one.contains("gpu")) gpus.push_back({one["gpu"]["machine"], one["gpu"]["host"], one["gpu"]["bus"]});
+  std::vector<std::optional<RankGpu>> gpus(of_ranks.size());
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    const Json& told = of_ranks[rank];
+    least = std::min(least, told.at("local_size").get<int>());
+    if (told.contains("gpu"))
+      gpus[rank] = RankGpu{told["gpu"]["uuid"], told["gpu"]["bus"], told["gpu"]["host"]};
   }
-  refuse_shared_gpus(gpus);
+  check_gpus(gpus);
   return least;
 }
 
