@@ -9,6 +9,8 @@
 set(TRIREME_CUDA_WHEELS "${CMAKE_SOURCE_DIR}/.deps/cuda" CACHE PATH "Folder that holds NVIDIA's wheels")
 
 find_package(CUDAToolkit 13.0 REQUIRED)
+enable_language(CUDA)
+set(CMAKE_CUDA_RUNTIME_LIBRARY Shared) # libtorch's
 
 find_library(LibTorch_CUDA_LIBRARY torch_cuda PATHS "${_torch_lib_dir}" NO_DEFAULT_PATH REQUIRED)
 find_library(LibTorch_C10_CUDA_LIBRARY c10_cuda PATHS "${_torch_lib_dir}" NO_DEFAULT_PATH REQUIRED)

@@ -99,3 +99,17 @@ function(trireme_simd_kernels library source)
     target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
   endforeach()
 endfunction()
+
+# trireme_cuda_kernels(LIBRARY SOURCE): compiles SOURCE with nvcc and adds the object to LIBRARY, which stays one that the
+# C++ compiler links. Such a source includes no libtorch; C++ files beside it launch what it has. Products and sums are not
+# fused, so that a kernel's numbers are those of its functions compiled for the host.
+function(trireme_cuda_kernels library source)
+  get_filename_component(stem "${source}" NAME_WE)
+  set(objects "${library}_${stem}")
+  add_library(${objects} OBJECT "${source}")
+  target_include_directories(${objects} PRIVATE "${CMAKE_SOURCE_DIR}")
+  # CMake 3.25 does not know of nvcc 13 that it understands C++20.
+  set_target_properties(${objects} PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON UNITY_BUILD OFF)
+  target_compile_options(${objects} PRIVATE --expt-relaxed-constexpr --fmad=false)
+  target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
+endfunction()

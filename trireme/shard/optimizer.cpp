@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/device/memory_account.h"
+#include "trireme/shard/narrow_adamw_device.h"
 #include "trireme/shard/stochastic_rounding.h"
 #include "trireme/shard/unit_tensors.h"
 
@@ -12,7 +13,8 @@ namespace {
 
 constexpr const char* kMean = "exp_avg";
 constexpr const char* kSquare = "exp_avg_sq";
-// bf16 moments are widened piece by piece, so that the fp32 copies stay small.
+// Without a kernel of their own (narrow_adamw.h), bf16 moments are widened piece by piece, so that the fp32 copies stay
+// small.
 constexpr int64_t kPiece_elements = int64_t{1} << 20;
 
 std::vector<FlatUnit> cut_units(const std::vector<FlatUnit>& units, const std::vector<UnitShare>& shares) {
@@ -54,8 +56,15 @@ class Adamw final : public Optimizer {
     const FlatUnit& flat = units_.at(static_cast<size_t>(unit));
     if (flat.elements == 0) return;
     const MemoryScope scope(MemoryCategory::optimizer);
-    if (gradient_factor != 1) gradient.mul_(gradient_factor);
     const at::Tensor mean = mean_->open(unit), square = square_->open(unit);
+    if (settings_.state_dtype == at::kBFloat16 && has_narrow_adamw(master.device())) {
+      for (const FlatSpan& span : flat.spans)
+        step_narrow(unit, span, master, gradient, mean, square, learning_rate, gradient_factor, steps);
+      mean_->close(unit, true);
+      square_->close(unit, true);
+      return;
+    }
+    if (gradient_factor != 1) gradient.mul_(gradient_factor);
     for (const bool decays : {true, false}) {
       const double decay = decays ? settings_.weight_decay : 0;
       if (settings_.state_dtype == at::kFloat) {
@@ -105,6 +114,31 @@ class Adamw final : public Optimizer {
                       settings_.beta2, decay, settings_.epsilon, /*amsgrad=*/false, /*maximize=*/false);
   }
 
+  // The bits of the rounding depend on the step, the unit, the moment and the element in the unit: shards round as the
+  // whole does.
+  static uint64_t stream_of(int unit, int64_t steps) {
+    return (static_cast<uint64_t>(steps) << 24) + 2 * static_cast<uint64_t>(unit);
+  }
+  int64_t first_element(int unit, int64_t begin) const {
+    return shares_[static_cast<size_t>(unit)].begin + begin;
+  }
+
+  void step_narrow(int unit, const FlatSpan& span, at::Tensor& master, const at::Tensor& gradient,
+                   const at::Tensor& mean, const at::Tensor& square, double learning_rate,
+                   double gradient_factor, int64_t steps) const {
+    const auto bits = [&](const at::Tensor& moment) {
+      return static_cast<uint16_t*>(moment.mutable_data_ptr()) + span.offset;
+    };
+    const uint64_t stream = stream_of(unit, steps);
+    step_narrow_adamw(
+        {master.mutable_data_ptr<float>() + span.offset, gradient.const_data_ptr<float>() + span.offset,
+         bits(mean), bits(square), span.elements, rounding_key(settings_.seed, stream),
+         rounding_key(settings_.seed, stream + 1), static_cast<uint64_t>(first_element(unit, span.offset))},
+        narrow_adamw_step(settings_.beta1, settings_.beta2, settings_.epsilon,
+                          span.decays ? settings_.weight_decay : 0, learning_rate, gradient_factor, steps),
+        master.device());
+  }
+
   void update_narrow(int unit, int64_t begin, int64_t count, const at::Tensor& master,
                      const at::Tensor& gradient, const at::Tensor& mean, const at::Tensor& square,
                      double learning_rate, double decay, int64_t steps) const {
@@ -112,9 +146,8 @@ class Adamw final : public Optimizer {
     const at::Tensor wide_mean = mean16.to(at::kFloat), wide_square = square16.to(at::kFloat);
     update({master.narrow(0, begin, count)}, {gradient.narrow(0, begin, count)}, {wide_mean}, {wide_square},
            learning_rate, decay, steps);
-    // The bits depend on the step, the unit and the element in it: shards round as the whole does.
-    const int64_t first = shares_[static_cast<size_t>(unit)].begin + begin;
-    const auto stream = (static_cast<uint64_t>(steps) << 24) + 2 * static_cast<uint64_t>(unit);
+    const int64_t first = first_element(unit, begin);
+    const uint64_t stream = stream_of(unit, steps);
     round_stochastically(wide_mean, mean16, settings_.seed, stream, first);
     round_stochastically(wide_square, square16, settings_.seed, stream + 1, first);
   }

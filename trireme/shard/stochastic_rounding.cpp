@@ -6,17 +6,13 @@
 #include <ATen/core/grad_mode.h>
 
 #include "trireme/base/error.h"
-#include "trireme/base/splitmix64.h"
 #include "trireme/device/simd_level.h"
+#include "trireme/shard/rounded_bits.h"
 #include "trireme/shard/rounding_kernel.h"
 
 namespace trireme {
 
 namespace {
-
-uint64_t key_of(uint64_t seed, uint64_t stream) {
-  return splitmix64(splitmix64(seed) ^ stream);
-}
 
 void check(const at::Tensor& from, const at::Tensor& to, int64_t first_element) {
   TRIREME_ASSERT(from.scalar_type() == at::kFloat && to.scalar_type() == at::kBFloat16, "got ",
@@ -74,7 +70,7 @@ void round_stochastically(const at::Tensor& from_fp32, at::Tensor& to_bf16, uint
                           int64_t first_element) {
   if (!from_fp32.is_cpu()) return aten::round_stochastically(from_fp32, to_bf16, seed, stream, first_element);
   check(from_fp32, to_bf16, first_element);
-  const uint64_t key = key_of(seed, stream);
+  const uint64_t key = rounding_key(seed, stream);
   const auto* from = static_cast<const uint32_t*>(from_fp32.const_data_ptr());
   auto* to = static_cast<uint16_t*>(to_bf16.mutable_data_ptr());
   const RoundingKernel round = kernel();
@@ -90,7 +86,7 @@ void round_stochastically(const at::Tensor& from_fp32, at::Tensor& to_bf16, uint
                           int64_t first_element) {
   const at::NoGradGuard no_grad;
   check(from_fp32, to_bf16, first_element);
-  const uint64_t key = key_of(seed, stream);
+  const uint64_t key = rounding_key(seed, stream);
   const at::Tensor from = from_fp32.view({-1}).view(at::kInt), to = to_bf16.view({-1}).view(at::kShort);
   constexpr int64_t kPiece = 1 << 22;  // bounds the int64 tensors between
   for (int64_t begin = 0; begin < from.numel(); begin += kPiece) {

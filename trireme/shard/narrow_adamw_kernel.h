@@ -1,0 +1,11 @@
+// The kernel of narrow_adamw_kernel.cu, without CUDA's headers.
+#pragma once
+
+#include "trireme/shard/narrow_adamw.h"
+
+namespace trireme {
+
+// On `stream`, a cudaStream_t of the current device; what the span points to lies on that device.
+void launch_narrow_adamw(const NarrowAdamwSpan& span, const NarrowAdamwStep& step, void* stream);
+
+}  // namespace trireme
