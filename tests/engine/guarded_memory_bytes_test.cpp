@@ -16,9 +16,36 @@ using testing::MemoryCase;
 
 constexpr int64_t kMost_tokens = 520;  // the reference kernel is slow, and is not what is looked at
 
+// Of what is offloaded to the host, units and shares pass through the device.
+std::vector<MemoryCase> cases_beside_the_host() {
+  const auto offload = [](ZeroStage stage, Offload parameters) {
+    return [=](EngineOptions& o) {
+      o.zero = stage;
+      o.offload.parameters = parameters;
+      o.offload.optimizer = o.offload.activations = Offload::cpu;
+    };
+  };
+  return {
+      {"uneven, 1 rank, all on the host", testing::uneven_model, 1, 1, 1, 512,
+       offload(ZeroStage::parameters, Offload::cpu)},
+      {"uneven, 2 ranks, all on the host", testing::uneven_model, 2, 2, 1, 512,
+       offload(ZeroStage::parameters, Offload::cpu)},
+      {"tied, 2 ranks, all on the host", testing::tied_model, 2, 2, 1, 512,
+       offload(ZeroStage::parameters, Offload::cpu)},
+      {"grouped, 2 ranks, parameters on disk", testing::grouped_model, 2, 2, 1, 512,
+       offload(ZeroStage::parameters, Offload::disk)},
+      {"grouped, 2 ranks, ZeRO 2, optimizer on the host", testing::grouped_model, 2, 2, 1, 512,
+       offload(ZeroStage::gradients, Offload::none)},
+      {"grouped, 2 ranks, ZeRO 1, optimizer on the host", testing::grouped_model, 2, 2, 1, 512,
+       offload(ZeroStage::optimizer, Offload::none)},
+  };
+}
+
 TEST(MemoryOnGuardedDevice, peaks_of_all_but_attention_are_within_5_percent_of_the_formulas) {
+  std::vector<MemoryCase> cases = testing::memory_cases();
+  for (MemoryCase& offloaded : cases_beside_the_host()) cases.push_back(std::move(offloaded));
   for (const bool all_in_bf16 : {false, true})
-    for (MemoryCase test : testing::memory_cases()) {
+    for (MemoryCase test : cases) {
       if (test.ranks > (all_in_bf16 ? 2 : 1))
         continue;  // more ranks hold nothing that two do not, and take long
       test.tokens = std::min(test.tokens, kMost_tokens);

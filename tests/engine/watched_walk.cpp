@@ -221,7 +221,7 @@ void walk_rank(World& world, const std::filesystem::path& folder, const WatchedR
       slice_of_batch(run.batch, run.tokens, config.vocab_size, 7, run.ranks, mesh.ulysses->rank());
   {
     const MatmulWatch watch(parameters);
-    record.loss_sum = walk.forward_backward(batch, 0.25, gradients, activations);
+    record.loss_sum = walk.forward_backward(batch, 0.25, gradients, activations).item<double>();
   }
   parameters.expect_nothing_left();
   gradients.expect_all_closed();

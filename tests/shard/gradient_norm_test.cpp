@@ -13,13 +13,15 @@ TEST(GradientNorm, counts_every_small_term_beside_large_ones) {
   values.narrow(0, 0, 64).fill_(1);
   const double term = static_cast<double>(1e-4F) * static_cast<double>(1e-4F);
   const double expected = 64 + static_cast<double>(small_terms) * term;
-  EXPECT_NEAR(sum_of_squares(values) / expected, 1, 1e-6);
+  EXPECT_NEAR(sum_of_squares(values).item<double>() / expected, 1, 1e-6);
 }
 
 TEST(GradientNorm, is_that_of_any_length) {
-  EXPECT_EQ(sum_of_squares(at::empty({0})), 0);
+  EXPECT_EQ(sum_of_squares(at::empty({0})).item<double>(), 0);
   for (const int64_t length : {1, 4095, 4096, 4097, 10000})
-    EXPECT_NEAR(sum_of_squares(at::full({length}, 2.0)) / static_cast<double>(4 * length), 1, 1e-6) << length;
+    EXPECT_NEAR(sum_of_squares(at::full({length}, 2.0)).item<double>() / static_cast<double>(4 * length), 1,
+                1e-6)
+        << length;
 }
 
 }  // namespace

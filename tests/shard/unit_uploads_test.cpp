@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "trireme/base/error.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/memory_account.h"
 
@@ -43,9 +44,10 @@ TEST_F(UnitUploadsTest, come_whole_and_as_they_are_after_their_last_update_in_ev
       UnitUploads uploads(kUnits, at::kCPU, streams.copy_stream());
       for (int step = 0; step < 3; ++step) {
         for (int unit = 0; unit < kUnits; ++unit) {
-          const at::Tensor values = uploads.finish(unit, host[unit]);
+          if (!uploads.begun(unit)) uploads.begin(unit, host[unit]);
+          const at::Tensor values = uploads.finish(unit);
           if (unit + 1 < kUnits) uploads.begin(unit + 1, host[unit + 1]);
-          streams.compute([&, data = values.const_data_ptr<int64_t>(), value = 100 * step + unit] {
+          streams.compute_unit([&, data = values.const_data_ptr<int64_t>(), value = 100 * step + unit] {
             ++checks;
             if (std::count(data, data + kElements, value) != kElements) ++wrong;
           });
@@ -82,9 +84,9 @@ TEST_F(UnitUploadsTest, are_parameters_of_the_device) {
   const at::Tensor host = at::zeros({kElements}, at::kFloat);
   UnitUploads uploads(2, at::kCPU, make_copy_stream(at::kCPU));
   uploads.begin(1, host);
-  uploads.begin(1, host);
+  EXPECT_THROW(uploads.begin(1, host), InternalError);
   EXPECT_EQ(account->state().now[MemoryCategory::parameters], 4 * kElements);
-  const at::Tensor values = uploads.finish(1, host);
+  const at::Tensor values = uploads.finish(1);
   EXPECT_TRUE(at::equal(values, host));
   EXPECT_EQ(account->state().now[MemoryCategory::parameters], 4 * kElements);
   uploads.begin(0, host);

@@ -19,6 +19,8 @@ namespace {
 
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
+thread_local int64_t blocking_copies = 0;  // bytes
+
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> dtype,
                          std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
                          std::optional<bool> /*pinned*/) {
@@ -67,6 +69,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   if (non_blocking) {
     queue_on_current_stream([target = unowned(to), source = unowned(from)] { target.copy_(source); });
   } else {
+    if (is_guarded(from) != is_guarded(to)) blocking_copies += static_cast<int64_t>(from.nbytes());
     finish_current_stream();
     seen(to).copy_(seen(from));
   }
@@ -177,6 +180,10 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, tor
 }
 
 }  // namespace
+
+int64_t blocking_copy_bytes() {
+  return blocking_copies;
+}
 
 c10::Device guarded_device() {
   static const bool registered = [] {

@@ -7,10 +7,16 @@
 // the host or a copy must wait for there is not seen here.
 #pragma once
 
+#include <cstdint>
+
 #include <c10/core/Device.h>
 
 namespace trireme::testing {
 
 c10::Device guarded_device();
+
+// That this thread has copied so far between the host and the device, waiting for each copy: on a GPU it would have stood
+// until the work given before was done.
+int64_t blocking_copy_bytes();
 
 }  // namespace trireme::testing

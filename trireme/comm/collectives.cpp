@@ -324,13 +324,14 @@ at::Tensor PendingRows::wait() {
   return state->output;
 }
 
-PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows) {
+PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
+                             at::Tensor output) {
   check_gather(group, input, rows);
   const at::NoGradGuard no_grad;
   std::unique_ptr<PendingRows::State> state(
       new PendingRows::State{Call(group, "all_gather", input.device()), input, input, {}});
   if (group.is_alone()) return PendingRows(std::move(state));
-  state->output = with_rows(input, sum_of(rows));
+  state->output = output.defined() ? std::move(output) : with_rows(input, sum_of(rows));
   const int64_t bytes = row_bytes(input);
   state->call.sent(rows[group.rank()] * bytes * (group.size() - 1));
   if (bytes == 0 || sum_of(rows) == 0) return PendingRows(std::move(state));

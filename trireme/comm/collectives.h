@@ -44,7 +44,8 @@ class PendingRows {
   at::Tensor wait();
 
  private:
-  friend PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows);
+  friend PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
+                                      at::Tensor output);
   friend PendingRows begin_all_to_all(Group& group, const at::Tensor& input,
                                       std::span<const int64_t> send_rows,
                                       std::span<const int64_t> receive_rows);
@@ -54,7 +55,9 @@ class PendingRows {
 };
 // all_gather and all_to_all that go on while the caller computes. Neither `input` nor what it views may change before
 // wait(). "seconds" of the traffic is the time that begin and wait took from the caller, on a device from its stream.
-PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows);
+// `output`: memory for the gathered rows, of another stream than the current one; none: it is made.
+PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
+                             at::Tensor output = {});
 PendingRows begin_all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
                              std::span<const int64_t> receive_rows);
 

@@ -101,12 +101,21 @@ void make_stores(EngineParts& parts, const Dtypes& dtypes) {
   const bool shard = options.zero != ZeroStage::none;
   parts.shares = owned_shares(units, all, shard);
 
+  const bool beside_gpu = !options.device.is_cpu();
+  const auto copy_stream_for = [&](Offload place) -> std::shared_ptr<CopyStream> {
+    return beside_gpu && place != Offload::none ? make_copy_stream(options.device) : nullptr;
+  };
+  if (beside_gpu &&
+      (options.offload.parameters != Offload::none || options.offload.optimizer != Offload::none))
+    parts.pinned = std::make_shared<PinnedPool>(make_host_pinning(options.device));
   const ParameterSettings parameters{dtypes.tile,
                                      options.device,
                                      options.offload.parameters,
                                      options.offload.optimizer,
                                      parts.spill.get(),
-                                     options.purpose == Purpose::training};
+                                     options.purpose == Purpose::training,
+                                     copy_stream_for(options.offload.parameters),
+                                     parts.pinned};
   parts.parameters = options.zero == ZeroStage::parameters
                          ? make_sharded_parameters(units, all, parameters)
                          : make_replicated_parameters(units, all, shard, parameters);
@@ -116,8 +125,9 @@ void make_stores(EngineParts& parts, const Dtypes& dtypes) {
     parts.updates = std::make_unique<DeferredUpdates>(parts.memory, options.device, units.size());
     parts.parameters_in_update = std::make_unique<ParametersInUpdate>(*parts.parameters, *parts.updates);
   }
-  const GradientSettings gradients{options.device, step_device(options.device, options.offload.optimizer),
-                                   options.reduce_dtype};
+  const auto copies = copy_stream_for(options.offload.optimizer);
+  const GradientSettings gradients{options.device, options.reduce_dtype, copies,
+                                   copies ? parts.pinned : nullptr};
   if (options.update_in_backward) {
     parts.gradients = make_gradients_summed_at_close(
         units, all, shard, gradients,

@@ -11,7 +11,10 @@ namespace {
 constexpr size_t kStayingLayers = 2;  // memory/offloaded_activations.h
 
 int64_t parameters_on_host(const MemoryShape& shape, const std::vector<int64_t>& shares) {
-  if (shape.zero < 3 || on_device(shape, shape.offload.parameters)) return 0;
+  // Stepped masters are narrowed in pinned memory, on their way to values on the device.
+  const bool narrowed = !on_device(shape, shape.offload.optimizer) && shape.tile_bytes != kFloat_bytes;
+  if (shape.zero < 3 || on_device(shape, shape.offload.parameters))
+    return narrowed ? largest_run(shares, 1) * shape.tile_bytes : 0;
   if (shape.offload.parameters == Offload::cpu)
     return std::accumulate(shares.begin(), shares.end(), int64_t{0}) * shape.tile_bytes;
   return (largest_run(shares, 4) + (updates_are_deferred(shape) ? largest_run(shares, 2) : 0)) *
@@ -28,6 +31,7 @@ int64_t gradients_on_host(const MemoryShape& shape, const std::vector<int64_t>& 
 int64_t optimizer_on_host(MemoryShape shape) {
   if (on_device(shape, shape.offload.optimizer)) return 0;
   shape.device_is_host = true;
+  shape.narrow_kernel = false;
   return optimizer_bytes(shape);
 }
 

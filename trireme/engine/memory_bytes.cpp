@@ -70,15 +70,34 @@ int64_t layer_elements(const ModelExtents& model) {
   return size.finish();
 }
 
-// ZeRO 3 over several ranks: the unit at work is whole, and the next one is on its way. All orders of the walk
-// (engine/unit_order.h) have the embedding before the first layer, then layers, the head, layers again; of an encoder
-// the embedding behind the first layer once more.
-int64_t gathered_elements(const MemoryShape& shape, const std::vector<int64_t>& units) {
-  const bool reads_ahead_whole = shape.offload.parameters != Offload::disk;
-  const int64_t embedding = units.front(), head = units.back();
-  if (!reads_ahead_whole) return std::max(largest(units), shape.model.tied ? head + embedding : 0);
-  int64_t most = largest_run(units, 2);
-  if (shape.model.tied && units.size() > 2) most = std::max(most, head + embedding + units[units.size() - 2]);
+// ZeRO 3: the units at work are whole, and the next one is on its way, but for what a CPU reads from a disk and gathers.
+// Beside a GPU (`uploads`) the share that the next one is gathered from, and that of the one after it, are there as well.
+int64_t gathered_elements(const MemoryShape& shape, const std::vector<int64_t>& units,
+                          const std::vector<int64_t>& shares, bool uploads) {
+  const bool ahead = uploads || shape.offload.parameters != Offload::disk, alone = shape.ranks == 1;
+  // Units in the order in which the walk gathers them (engine/unit_order.h), as far as their sizes differ.
+  const size_t embedding = 0, head = units.size() - 1, first = std::min<size_t>(1, head - 1), last = head - 1;
+  std::vector<size_t> order{embedding};
+  const auto visit = [&](size_t unit) {
+    if (order.back() != unit || shape.model.layers > 1) order.push_back(unit);
+  };
+  for (const size_t unit : {first, last, head}) visit(unit);
+  if (shape.model.tied) visit(embedding);
+  for (const size_t unit : {last, last, first}) visit(unit);
+  if (shape.model.encoder) visit(embedding);
+  int64_t most = 0;
+  for (size_t at = 0; at < order.size(); ++at) {
+    // Of a tied matrix the embedding is there beside the head.
+    const bool beside_head = at > 0 && order[at - 1] == head && order[at] == embedding;
+    int64_t elements = units[order[at]] + (beside_head ? units[head] : 0);
+    if (ahead && at + 1 < order.size()) elements += units[order[at + 1]];
+    // The share that is gathered goes when its unit is whole; of a disk's none comes two units ahead.
+    for (const size_t later : {at + 1, at + 2})
+      if (uploads && !alone && later < order.size() &&
+          (later == at + 1 || shape.offload.parameters == Offload::cpu))
+        elements += shares[order[later]];
+    most = std::max(most, elements);
+  }
   return most;
 }
 
@@ -130,10 +149,9 @@ int64_t parameter_bytes(const MemoryShape& shape) {
   if (shape.zero < 3) return sum_of(units) * shape.tile_bytes;
   const std::vector<int64_t> shares = own_shares(shape);
   const bool alone = shape.ranks == 1, disk = shape.offload.parameters == Offload::disk;
-  // The units at work, and the share that one of them is gathered from.
   if (!on_device(shape, shape.offload.parameters))
-    return (gathered_elements(shape, units) + (alone ? 0 : largest(shares))) * shape.tile_bytes;
-  const int64_t gathered = alone ? 0 : gathered_elements(shape, units);
+    return gathered_elements(shape, units, shares, /*uploads=*/true) * shape.tile_bytes;
+  const int64_t gathered = alone ? 0 : gathered_elements(shape, units, shares, /*uploads=*/false);
   if (!disk) return (sum_of(shares) + gathered) * shape.tile_bytes;
   // Alone, a unit is opened in its place and the next one read ahead; tied, the head's and the embedding's.
   const int64_t work =
@@ -150,13 +168,14 @@ int64_t gradient_bytes(const MemoryShape& shape) {
   if (shape.zero < 2 && !shape.update_in_backward) return sum_of(units) * kFloat_bytes;
   const std::vector<int64_t> shares = own_shares(shape);
   const bool sums_here = on_device(shape, shape.offload.optimizer);
-  const bool deferred = shape.update_in_backward && updates_are_deferred(shape);
+  const bool leaves = updates_are_deferred(shape) && (shape.update_in_backward || !sums_here);
   // Open at once: the head, or a layer; where the matrix is tied the embedding is open with both. The unit that was
-  // closed before is stepped meanwhile, or beside a GPU copied to where it is.
+  // closed before is stepped meanwhile, or beside a GPU copied to where it is. (Of a second micro-batch the unit's sum so
+  // far is there as well.)
   int64_t most = 0;
   for (size_t unit = 0; unit < units.size(); ++unit) {
     const int64_t open = units[unit] + (shape.model.tied && unit > 0 ? units.front() : 0);
-    most = std::max(most, open + (deferred && unit + 1 < units.size() ? shares[unit + 1] : 0));
+    most = std::max(most, open + (leaves && unit + 1 < units.size() ? shares[unit + 1] : 0));
   }
   const int64_t sums = shape.update_in_backward || !sums_here ? 0 : sum_of(shares);
   return (sums + most) * kFloat_bytes;
@@ -170,8 +189,8 @@ int64_t optimizer_bytes(const MemoryShape& shape) {
                                : sum_of(shares);
   int64_t bytes = elements * shape.moments * shape.state_bytes;
   if (shape.tile_bytes != kFloat_bytes) bytes += elements * kFloat_bytes;
-  // Moments of 16 bits are widened piece by piece, and beside a GPU's kernels rounded in int64.
-  if (shape.moments > 0 && shape.state_bytes != kFloat_bytes)
+  // Without a kernel of their own, moments of 16 bits are widened piece by piece, and beside the host rounded in int64.
+  if (shape.moments > 0 && shape.state_bytes != kFloat_bytes && !shape.narrow_kernel)
     bytes += std::min(kNarrowPiece_elements, largest(shares)) *
              (shape.moments * kFloat_bytes + (shape.device_is_host ? 0 : kRoundedOnDevice_bytes));
   return bytes;

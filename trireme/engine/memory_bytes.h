@@ -84,9 +84,10 @@ struct MemoryShape {
   int64_t tile_bytes = 4;     // t
   int product_threads =
       0;  // of the CPU, that a product of 16 bits copies blocks on; 0: products have no workspace
-  int64_t reduce_bytes = 4;  // of gradients that travel
-  int64_t state_bytes = 4;   // of a moment
-  int moments = 2;           // AdamW 2, SGD 0
+  int64_t reduce_bytes = 4;    // of gradients that travel
+  int64_t state_bytes = 4;     // of a moment
+  int moments = 2;             // AdamW 2, SGD 0
+  bool narrow_kernel = false;  // CUDA's for moments of 16 bits (shard/narrow_adamw.h), which has no workspace
   // A kernel of CUDA; it and the CPU's know their workspace, the reference kernel's is not counted.
   bool fused_on_gpu = false;
   // The CPU's attention kernel; 0 threads: another one.

@@ -65,6 +65,7 @@ MemoryShape memory_shape(const ModelConfig& config, const EngineOptions& options
   shape.reduce_bytes = bytes(options.reduce_dtype);
   shape.state_bytes = bytes(options.optimizer.state_dtype);
   shape.moments = options.optimizer.kind == OptimizerKind::adamw ? 2 : 0;
+  shape.narrow_kernel = options.device.is_cuda();
   const bool reference = options.attention == AttentionKernel::reference;
   if (options.device.is_cpu() && !reference) shape.attention_threads = at::get_num_threads();
   shape.fused_on_gpu = !options.device.is_cpu() && !reference;

@@ -236,13 +236,15 @@ at::Tensor ModelWalk::group_backward(int64_t begin, int64_t end, const SequenceC
   return dx;
 }
 
-double ModelWalk::forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients,
-                                   ActivationStore& activations) {
+at::Tensor ModelWalk::forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients,
+                                       ActivationStore& activations) {
   check(batch);
   const SequenceContext context = context_of(batch);
   const RecomputePlan& plan = layers_.plan();
   UnitOrder order(parameters_, training_order(layout_, plan));
+  // Both now: a copy from pageable memory waits for the work that was given before it.
   const EmbeddedTokens embedded{batch.tokens.to(settings_.device).flatten(), context.positions};
+  const at::Tensor targets = batch.targets.to(settings_.device).flatten().contiguous();
   at::Tensor x = embed(embedded, order);
   for (int64_t layer = 0; layer < plan.layers; ++layer) {
     const int unit = layout_.layer_unit(layer);
@@ -252,8 +254,7 @@ double ModelWalk::forward_backward(const TokenBatch& batch, double scale, Gradie
     activations.put(layer, std::move(saved));
   }
 
-  const at::Tensor loss =
-      head_backward(batch.targets.to(settings_.device).flatten().contiguous(), scale, x, order, gradients);
+  const at::Tensor loss = head_backward(targets, scale, x, order, gradients);
   gradients.close(layout_.head_unit());
   at::Tensor dx = std::move(x);
   for (int64_t end = plan.layers; end > 0;) {
@@ -266,7 +267,7 @@ double ModelWalk::forward_backward(const TokenBatch& batch, double scale, Gradie
   const int embedding = layout_.embedding_unit();
   add_embedding_gradient(gradients.open(embedding), embedded, dx, order);
   gradients.close(embedding);
-  return loss.sum(at::kDouble).item<double>();
+  return loss.sum(at::kDouble);
 }
 
 }  // namespace trireme

@@ -40,9 +40,9 @@ class ModelWalk {
             ParameterStore& parameters, const WalkSettings& settings);
 
   // Forward and backward of one micro-batch: adds d(sum of losses * scale) to the gradients; returns the sum
-  // of losses of this rank's tokens. Collective over the sp group.
-  double forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients,
-                          ActivationStore& activations);
+  // of losses of this rank's tokens, [] fp64 on the device, for which nobody has waited. Collective over the sp group.
+  at::Tensor forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients,
+                              ActivationStore& activations);
 
   // Forward alone: each token's loss [B, s] fp32 on the device. Collective over the sp group.
   at::Tensor forward(const TokenBatch& batch,

@@ -24,6 +24,9 @@ class ParametersInUpdate final : public ParameterStore {
     updates_.wait(unit);
     store_.prefetch(unit);
   }
+  void prefetch_later(int unit) override {
+    if (!updates_.pending(unit)) store_.prefetch_later(unit);
+  }
   bool prefetch_is_collective() const override { return store_.prefetch_is_collective(); }
 
   at::Tensor open_master(int unit) override {

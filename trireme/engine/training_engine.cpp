@@ -7,6 +7,7 @@
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/engine/memory_shape.h"
+#include "trireme/memory/through_pinned.h"
 #include "trireme/shard/masters.h"
 
 namespace trireme {
@@ -53,10 +54,10 @@ StepResult TrainingEngine::backward(const StepBatches& batches, double loss_scal
             ": none of its tokens has a target (all labels are -100); check the data and their masks"));
   const double mean = 1.0 / static_cast<double>(result.target_tokens);
   parts.gradients->clear();
-  double loss_sum = 0;
+  at::Tensor loss_sum = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(parts.options.device));
   for (const TokenBatch& batch : batches)
     loss_sum += parts.walk->forward_backward(batch, mean * loss_scale, *parts.gradients, *parts.activations);
-  result.loss = sum_over_ranks(loss_sum) * mean;
+  result.loss = sum_over_ranks(loss_sum.item<double>()) * mean;
   // Those of the step before are done, as every unit was used since; those of this step's backward are not.
   wait_for_updates();
   parts.gradients->finish();
@@ -108,10 +109,10 @@ void step_in_backward(EngineParts& parts, int unit, at::Tensor gradient) {
   DeferredUpdates::Job step = [&parts, unit, gradient = std::move(gradient)]() mutable {
     at::Tensor here = [&] {
       const MemoryScope scope(MemoryCategory::gradients);
-      const at::Device device = step_device(parts.options.device, parts.options.offload.optimizer);
-      return std::exchange(gradient, at::Tensor()).to(device);
+      parts.update.gradient_squares += sum_of_squares(gradient);
+      const at::Tensor there = std::exchange(gradient, at::Tensor());
+      return parts.options.offload.optimizer == Offload::none ? there : on_host(there, parts.pinned.get());
     }();
-    parts.update.gradient_squares += sum_of_squares(here);
     step_unit(parts, unit, here, parts.update.learning_rate, 1, parts.update.step);
   };
   submit_or_run(parts, unit, std::move(step));
@@ -163,9 +164,10 @@ StepResult TrainingEngine::train_step(const StepBatches& batches, double learnin
   if (parts.options.update_in_backward) {
     check_update_in_backward(batches);
     wait_for_updates();  // of a step that ended early
-    parts.update = {learning_rate, optimizer_steps_ + 1, 0};
+    parts.update = {learning_rate, optimizer_steps_ + 1,
+                    at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(parts.options.device))};
     StepResult result = backward(batches, 1);
-    const double squares = parts.update.gradient_squares;
+    const auto squares = parts.update.gradient_squares.item<double>();
     result.gradient_norm = std::sqrt(parts.gradients->sharded() ? sum_over_ranks(squares) : squares);
     if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) refuse(result);
     ++optimizer_steps_;

@@ -28,7 +28,7 @@ namespace trireme {
 struct UpdateInBackward {
   double learning_rate = 0;
   int64_t step = 0;
-  double gradient_squares = 0;  // of the units stepped so far, this rank's shares
+  at::Tensor gradient_squares;  // [] fp64 on the device: of the units stepped so far, this rank's shares
 };
 
 // Everything that assemble chose; TrainingEngine owns it.
@@ -41,8 +41,9 @@ struct EngineParts {
   RankMemory memory;
   MemoryShape memory_shape;  // of the last micro-batch
   std::optional<RecomputeChoice> recompute_choice;
-  std::vector<UnitShare> shares;     // of each unit, what this rank steps
-  std::unique_ptr<SpillFile> spill;  // for what is offloaded to disk
+  std::vector<UnitShare> shares;       // of each unit, what this rank steps
+  std::unique_ptr<SpillFile> spill;    // for what is offloaded to disk
+  std::shared_ptr<PinnedPool> pinned;  // beside a GPU with offloaded parameters or optimizer
   UpdateInBackward update;
   std::unique_ptr<LocalAttention> local_attention;
   std::unique_ptr<SequenceAttention> attention;

@@ -1,5 +1,5 @@
 // The units of one pass over the model in the order in which the walk gathers them: gathering one lets the
-// parameter store begin the next.
+// parameter store begin the next, and what it needs earlier for the one after that.
 #pragma once
 
 #include <cstddef>

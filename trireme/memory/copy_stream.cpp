@@ -14,6 +14,7 @@ class CopiesAtOnce final : public CopyStream {
   void compute_waits(const Mark& /*mark*/) override {}
   void copy(const at::Tensor& to, const at::Tensor& from) override { to.copy_(from); }
   Mark mark() override { return nullptr; }
+  void behind_copies(const std::function<void()>& give) override { give(); }
 };
 
 class DeviceCopies final : public CopyStream {
@@ -38,6 +39,10 @@ class DeviceCopies final : public CopyStream {
     auto mark = std::make_shared<EventMark>(device_.type());
     mark->event.record(stream_);
     return mark;
+  }
+  void behind_copies(const std::function<void()>& give) override {
+    const c10::StreamGuard guard(stream_);
+    give();
   }
 
  private:

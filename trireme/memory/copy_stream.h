@@ -9,6 +9,7 @@
 // until its pool was told the mark (device/pinned_pool.h).
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include <ATen/ATen.h>
@@ -29,6 +30,9 @@ class CopyStream {
   // to = from, both contiguous, of one dtype and shape; one is on the host.
   virtual void copy(const at::Tensor& to, const at::Tensor& from) = 0;
   virtual Mark mark() = 0;  // after the copies so far
+  // What `give` gives the device (a collective, that waits for the stream that it is given on) comes behind the copies so
+  // far, and not behind the computation. Memory that it allocates is this stream's.
+  virtual void behind_copies(const std::function<void()>& give) = 0;
 
   // This thread waits for the copies up to `mark`.
   static void host_waits(const Mark& mark) {

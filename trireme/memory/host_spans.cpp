@@ -79,20 +79,27 @@ void HostSpans::fetch(int64_t layer) {
   if (place.behind) {
     if (last_behind_ == layer) last_behind_.reset();
     behind_->fetch(layer);
+    pass_on();
+    coming_ = layer;
+    just_begun_ = true;
     return;
   }
   TRIREME_ASSERT(place.device.empty(), "layer ", layer, " is fetched twice");
   bring_back(place);
 }
 
+void HostSpans::pass_on() {
+  if (!coming_) return;
+  const int64_t layer = *std::exchange(coming_, std::nullopt);
+  Place& place = this->place(layer);
+  place.host = behind_->fetched(layer);
+  place.behind = false;
+  bring_back(place);
+}
+
 std::vector<at::Tensor> HostSpans::fetched(int64_t layer) {
   Place& place = this->place(layer);
-  if (place.behind) {
-    // The disk is the slow part of this way, and was read meanwhile.
-    place.host = behind_->fetched(layer);
-    place.behind = false;
-    bring_back(place);
-  }
+  if (!std::exchange(just_begun_, false) || place.behind) pass_on();
   copies_->compute_waits(place.copied);
   place.host.clear();
   return std::exchange(place.device, {});

@@ -1,8 +1,11 @@
 // Spans of a GPU's memory in pinned memory of the host, copied on a stream of their own, and from there, with
 // `behind`, on to where that puts them (disk).
 //
-//   store    device -> pinned          fetch    (disk -> pinned)
-//   stored   (pinned -> disk)          fetched  pinned -> device
+//   store    device -> pinned          fetch    pinned -> device, or with `behind` disk -> pinned
+//   stored   (pinned -> disk)          fetched
+//
+// With `behind`, a layer goes on to the device when the next one is fetched: two layers are to be fetched ahead, so that
+// both halves of the way go on beside the computation.
 #pragma once
 
 #include <memory>
@@ -41,6 +44,8 @@ class HostSpans final : public SpanStorage {
   Place& place(int64_t layer) { return places_.at(static_cast<size_t>(layer)); }
   void copy(Place& place, const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from);
   void bring_back(Place& place);
+  // With `behind`: this thread waits for the layer that is on its way to the host, which goes on to the device.
+  void pass_on();
 
   at::Device device_;
   std::shared_ptr<PinnedPool> pool_;
@@ -48,6 +53,8 @@ class HostSpans final : public SpanStorage {
   std::vector<Place> places_;
   std::unique_ptr<SpanStorage> behind_;
   std::optional<int64_t> last_behind_;  // may still be using the host's memory
+  std::optional<int64_t> coming_;       // on its way from behind
+  bool just_begun_ = false;             // that is, since the last fetched()
 };
 
 }  // namespace trireme

@@ -19,10 +19,14 @@ std::unique_ptr<ActivationStore> make_activation_store(int64_t layers, at::Devic
     TRIREME_ASSERT(spill != nullptr, "offload to disk without a file");
     elsewhere = std::make_unique<DiskSpans>(layers, *spill, pinned);
   }
-  if (!on_host)
+  ResidentLayers resident;
+  if (!on_host) {
+    // From a disk by way of the host's memory.
+    if (elsewhere) resident.ahead_layers = 2;
     elsewhere =
         std::make_unique<HostSpans>(layers, device, pinned, make_copy_stream(device), std::move(elsewhere));
-  return std::make_unique<OffloadedActivations>(layers, std::move(elsewhere));
+  }
+  return std::make_unique<OffloadedActivations>(layers, std::move(elsewhere), resident);
 }
 
 }  // namespace trireme

@@ -6,8 +6,9 @@
 
 namespace trireme {
 
-DiskTensors::DiskTensors(const std::vector<int64_t>& elements, at::ScalarType dtype, SpillFile& spill)
-    : dtype_(dtype), spill_(spill), places_(elements.size()) {
+DiskTensors::DiskTensors(const std::vector<int64_t>& elements, at::ScalarType dtype, SpillFile& spill,
+                         std::shared_ptr<PinnedPool> pinned)
+    : dtype_(dtype), spill_(spill), pinned_(std::move(pinned)), places_(elements.size()) {
   const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
   for (size_t unit = 0; unit < elements.size(); ++unit) {
     places_[unit].elements = elements[unit];
@@ -26,7 +27,7 @@ DiskTensors::~DiskTensors() {
 
 void DiskTensors::begin_read(Place& place) {
   const MemoryScope scope(category_);
-  place.values = at::empty({place.elements}, dtype_);
+  place.values = pinned_ ? pinned_->take(place.elements, dtype_) : at::empty({place.elements}, dtype_);
   place.content = Content::whole;
   if (place.elements == 0) return;
   if (!place.written) {

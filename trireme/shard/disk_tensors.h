@@ -18,8 +18,10 @@ namespace trireme {
 
 class DiskTensors final : public UnitTensors {
  public:
-  // Reserves the space of all units at once: a disk that is too small shows before training begins.
-  DiskTensors(const std::vector<int64_t>& elements, at::ScalarType dtype, SpillFile& spill);
+  // Reserves the space of all units at once: a disk that is too small shows before training begins. With `pinned`, what
+  // is read in comes from that pool.
+  DiskTensors(const std::vector<int64_t>& elements, at::ScalarType dtype, SpillFile& spill,
+              std::shared_ptr<PinnedPool> pinned = nullptr);
   ~DiskTensors() override;
   at::Tensor open(int unit) override;
   void close(int unit, bool changed) override;
@@ -46,6 +48,7 @@ class DiskTensors final : public UnitTensors {
   // What is read in is counted as what these tensors were made for.
   MemoryCategory category_ = MemoryScope::here().category;
   SpillFile& spill_;
+  std::shared_ptr<PinnedPool> pinned_;
   std::vector<Place> places_;
   std::mutex writes_mutex_;
   std::deque<std::shared_ptr<SpillFile::Transfer>>

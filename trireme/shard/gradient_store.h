@@ -9,6 +9,9 @@
 // With `on_summed` (--update_in_backward) a unit's sum is handed over at its close, and not kept: gradients never
 // exist together.
 //
+// Beside a GPU whose optimizer is offloaded, sums that are made at each close leave for the host's memory
+// (offloaded_sums.h); whole gradients stay on the device, and a unit is copied when it is stepped.
+//
 // Another thread may read summed(u) while the walk is in the next step already, until the walk opens u there: a unit's
 // values are forgotten no sooner.
 #pragma once
@@ -20,6 +23,8 @@
 #include <ATen/ATen.h>
 
 #include "trireme/comm/group.h"
+#include "trireme/device/pinned_pool.h"
+#include "trireme/memory/copy_stream.h"
 #include "trireme/shard/flat_unit.h"
 
 namespace trireme {
@@ -35,9 +40,11 @@ class GradientStore {
   // All micro-batches are done: sums over ranks what close has not. What was not opened since clear is zero, and may not
   // be read by another thread any more. Collective.
   virtual void finish() = 0;
-  // After finish: the summed gradient of this rank's share of the unit (of the whole where it is replicated), on
-  // the device where the optimizer steps.
+  // After finish: the summed gradient of this rank's share of the unit (of the whole where it is replicated), where the
+  // optimizer steps: on the device, or where that is offloaded on the host, for which the calling thread waits.
   virtual at::Tensor summed(int unit) = 0;
+  // After finish: the sum of squares of summed(unit), [] fp64 on device(). Nobody waits.
+  virtual at::Tensor squares(int unit) = 0;
   // After finish: the whole summed gradient. Collective.
   virtual at::Tensor whole(int unit) = 0;
   // True where each rank has the sum of its share alone.
@@ -52,8 +59,10 @@ class GradientStore {
 
 struct GradientSettings {
   at::Device device = at::kCPU;
-  at::Device step_device = at::kCPU;         // where shares lie that are summed at each close
   at::ScalarType reduce_dtype = at::kFloat;  // in which gradients travel to be summed, in fp32
+  // Beside a GPU whose optimizer is offloaded, else null.
+  std::shared_ptr<CopyStream> copies = nullptr;
+  std::shared_ptr<PinnedPool> pinned = nullptr;
 };
 // `gradient`, on the device of the run, is the receiver's to keep or to write over.
 using OnSummed = std::function<void(int unit, at::Tensor gradient)>;
@@ -71,8 +80,8 @@ std::unique_ptr<GradientStore> make_gradients_summed_at_close(const std::vector<
 // over `gradient`. Collective.
 at::Tensor sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::ScalarType reduce_dtype);
 
-// Of a flat fp32 tensor, added up in fp64.
-double sum_of_squares(const at::Tensor& values);
+// Of a flat fp32 tensor, added up in fp64: [] on its device.
+at::Tensor sum_of_squares(const at::Tensor& values);
 
 // sqrt of the sum of squares over the units, in fp64; over the ranks of `group` too where gradients are sharded
 // (collective then).

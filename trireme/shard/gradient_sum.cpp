@@ -23,30 +23,26 @@ at::Tensor sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::Scal
   return gradient;
 }
 
-double sum_of_squares(const at::Tensor& values) {
+at::Tensor sum_of_squares(const at::Tensor& values) {
   // ATen adds a whole vector up in fp32, lane by lane: past some 2^23 terms a lane, more of them change nothing.
   constexpr int64_t kRow_elements = 4096;
   const int64_t rows = values.numel() / kRow_elements, rest = values.numel() % kRow_elements;
-  double sum = 0;
-  const auto add = [&](const at::Tensor& some_rows) {
+  const auto of_rows = [](const at::Tensor& some_rows) {
     const std::vector<int64_t> along{1};
-    sum += at::linalg_vector_norm(some_rows, 2, along).to(at::kDouble).square().sum().item<double>();
+    return at::linalg_vector_norm(some_rows, 2, along).to(at::kDouble).square().sum();
   };
-  if (rows > 0) add(values.narrow(0, 0, rows * kRow_elements).view({rows, kRow_elements}));
-  if (rest > 0) add(values.narrow(0, rows * kRow_elements, rest).view({1, rest}));
+  at::Tensor sum = at::zeros({}, values.options().dtype(at::kDouble));
+  if (rows > 0) sum += of_rows(values.narrow(0, 0, rows * kRow_elements).view({rows, kRow_elements}));
+  if (rest > 0) sum += of_rows(values.narrow(0, rows * kRow_elements, rest).view({1, rest}));
   return sum;
 }
 
 double gradient_norm(GradientStore& gradients, int units, Group& group) {
-  const MemoryScope scope(MemoryCategory::gradients);  // of copies, where they are stepped elsewhere
-  double sum = 0;
-  for (int unit = 0; unit < units; ++unit) sum += sum_of_squares(gradients.summed(unit));
-  if (gradients.sharded() && group.size() > 1) {
-    at::Tensor total = at::full({1}, sum, at::TensorOptions().dtype(at::kDouble).device(gradients.device()));
-    all_reduce_sum(group, total);
-    sum = total.item<double>();
-  }
-  return std::sqrt(sum);
+  const MemoryScope scope(MemoryCategory::gradients);
+  at::Tensor sum = at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(gradients.device()));
+  for (int unit = 0; unit < units; ++unit) sum += gradients.squares(unit);
+  if (gradients.sharded() && group.size() > 1) all_reduce_sum(group, sum);
+  return std::sqrt(sum.item<double>());  // the one time that the host waits
 }
 
 }  // namespace trireme

@@ -1,10 +1,13 @@
 // A unit's whole gradient exists while it is open; at its close it is summed over ranks, and this rank's share is
-// kept, or handed over and dropped.
+// kept, on the device or on the host of a GPU, or handed over and dropped.
+#include <optional>
+
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/device/tensor_memory.h"
 #include "trireme/shard/gradient_store.h"
+#include "trireme/shard/offloaded_sums.h"
 #include "trireme/shard/unit_shares.h"
 
 namespace trireme {
@@ -23,8 +26,15 @@ class GradientsSummedAtClose final : public GradientStore {
     for (const FlatUnit& unit : units) unit_elements_.push_back(unit.elements);
     forgotten_.assign(units.size(), false);
     if (on_summed_) return;
+    if (settings.copies) {
+      std::vector<int64_t> elements;
+      for (size_t unit = 0; unit < units.size(); ++unit) elements.push_back(share(unit).elements);
+      offloaded_.emplace(elements, settings.device, settings.copies, *settings.pinned);
+      squares_.resize(units.size());
+      return;
+    }
     const MemoryScope scope(MemoryCategory::gradients);
-    const auto options = at::TensorOptions().dtype(at::kFloat).device(settings.step_device);
+    const auto options = at::TensorOptions().dtype(at::kFloat).device(settings.device);
     for (size_t unit = 0; unit < units.size(); ++unit)
       sums_[unit] = at::zeros({share(unit).elements}, options);
   }
@@ -32,6 +42,7 @@ class GradientsSummedAtClose final : public GradientStore {
   at::Tensor open(int unit) override {
     at::Tensor& gradient = open_.at(static_cast<size_t>(unit));
     const MemoryScope scope(MemoryCategory::gradients);
+    if (offloaded_) offloaded_->expect(unit);
     if (!gradient.defined())
       gradient = at::zeros({unit_elements_[static_cast<size_t>(unit)]},
                            at::TensorOptions().dtype(at::kFloat).device(settings_.device));
@@ -42,21 +53,34 @@ class GradientsSummedAtClose final : public GradientStore {
     TRIREME_ASSERT(gradient.defined(), "unit ", unit, " is not open");
     at::Tensor sum = sum_gradient(group_, gradient, shard_, settings_.reduce_dtype);
     gradient = at::Tensor();
+    if (!on_summed_ && !offloaded_) {
+      current(static_cast<size_t>(unit)).add_(sum);
+      return;
+    }
+    count_as(sum, MemoryCategory::gradients);  // its buffer was the sum's
     if (on_summed_) {
-      count_as(sum, MemoryCategory::gradients);  // its buffer was the sum's
       on_summed_(unit, std::move(sum));
     } else {
-      current(static_cast<size_t>(unit)).add_(sum.to(settings_.step_device));
+      send_away(unit, sum);
     }
   }
   void finish() override {
     if (on_summed_) return;
-    for (size_t unit = 0; unit < sums_.size(); ++unit) current(unit);
+    if (offloaded_) offloaded_->finish();
+    for (size_t unit = 0; unit < sums_.size(); ++unit) {
+      if (!offloaded_) current(unit);
+      if (offloaded_ && forgotten_[unit]) squares_[unit] = at::Tensor();
+    }
   }
   at::Tensor summed(int unit) override {
+    if (offloaded_) return offloaded_->on_host(unit);
     const at::Tensor& sum = sums_.at(static_cast<size_t>(unit));
     TRIREME_ASSERT(sum.defined(), "gradients are not kept with update_in_backward");
     return sum;
+  }
+  at::Tensor squares(int unit) override {
+    const bool known = offloaded_ && squares_.at(static_cast<size_t>(unit)).defined();
+    return known ? squares_[static_cast<size_t>(unit)] : sum_of_squares(summed(unit)).to(settings_.device);
   }
   at::Tensor whole(int unit) override {
     at::Tensor sum = summed(unit);
@@ -67,10 +91,13 @@ class GradientsSummedAtClose final : public GradientStore {
   bool sharded() const override { return shard_; }
   at::Device device() const override { return settings_.device; }
   void multiply(double factor) override {
-    for (at::Tensor& sum : sums_)
-      if (sum.defined()) sum.mul_(factor);
+    for (size_t unit = 0; unit < sums_.size() && !on_summed_; ++unit) {
+      summed(static_cast<int>(unit)).mul_(factor);
+      if (offloaded_) squares_[unit] = at::Tensor();
+    }
   }
   void clear() override {
+    if (offloaded_) offloaded_->clear();
     for (at::Tensor& open : open_) open = at::Tensor();  // of a step that ended early
     forgotten_.assign(sums_.size(), true);
   }
@@ -81,6 +108,14 @@ class GradientsSummedAtClose final : public GradientStore {
     if (forgotten_[unit]) sums_[unit].zero_();
     forgotten_[unit] = false;
     return sums_[unit];
+  }
+  // Adds this micro-batch's sum on the device, where the unit's squares are read from before the host has them.
+  void send_away(int unit, at::Tensor& sum) {
+    const at::Tensor earlier = offloaded_->earlier(unit);
+    if (earlier.defined()) sum.add_(earlier);
+    squares_[static_cast<size_t>(unit)] = sum_of_squares(sum);
+    forgotten_[static_cast<size_t>(unit)] = false;
+    offloaded_->put(unit, sum);
   }
   UnitShare share(size_t unit) const {
     return shard_ ? share_of(unit_elements_[unit], group_.size(), group_.rank())
@@ -93,8 +128,10 @@ class GradientsSummedAtClose final : public GradientStore {
   OnSummed on_summed_;
   std::vector<int64_t> unit_elements_;
   std::vector<at::Tensor> open_;
-  std::vector<at::Tensor> sums_;
-  std::vector<bool> forgotten_;  // the sum is of the step before
+  std::vector<at::Tensor> sums_;            // none: offloaded, or handed over
+  std::optional<OffloadedSums> offloaded_;  // beside a GPU
+  std::vector<at::Tensor> squares_;  // of what was offloaded, [] on the device; none: to be read on the host
+  std::vector<bool> forgotten_;      // the sum is of the step before
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
+#include "trireme/memory/through_pinned.h"
 
 namespace trireme {
 
@@ -24,8 +25,9 @@ std::unique_ptr<UnitTensors> make_masters(const std::vector<UnitShare>& shares,
   return make_unit_tensors(elements, at::kFloat, settings.device, settings.optimizer, settings.spill);
 }
 
-at::Device step_device(at::Device device, Offload optimizer) {
-  return optimizer == Offload::none ? device : at::Device(at::kCPU);
+at::Tensor values_to_step(const at::Tensor& values, const ParameterSettings& settings) {
+  return settings.optimizer == Offload::none ? values.to(settings.device)
+                                             : on_host(values, settings.pinned.get());
 }
 
 at::Tensor gather_shares(Group& group, const at::Tensor& share, int64_t unit_elements, bool sharded,

@@ -18,8 +18,9 @@ std::vector<UnitShare> owned_shares(const std::vector<FlatUnit>& units, const Gr
 std::unique_ptr<UnitTensors> make_masters(const std::vector<UnitShare>& shares,
                                           const ParameterSettings& settings);
 
-// Where the step of an optimizer that lies at `optimizer` runs, in a run on `device`.
-at::Device step_device(at::Device device, Offload optimizer);
+// What a step of `values` works on where nothing else serves as their masters: the values themselves, or beside a GPU
+// whose optimizer is offloaded a copy on the host.
+at::Tensor values_to_step(const at::Tensor& values, const ParameterSettings& settings);
 
 // Shares of all ranks put together, where `sharded`; else the tensor itself. Collective.
 at::Tensor gather_shares(Group& group, const at::Tensor& share, int64_t unit_elements, bool sharded,

@@ -18,6 +18,8 @@
 #include <ATen/ATen.h>
 
 #include "trireme/comm/group.h"
+#include "trireme/device/pinned_pool.h"
+#include "trireme/memory/copy_stream.h"
 #include "trireme/memory/offload.h"
 #include "trireme/memory/spill_file.h"
 #include "trireme/shard/flat_unit.h"
@@ -32,6 +34,8 @@ class ParameterStore {
   virtual void release(int unit) = 0;
   // The walk will gather this unit next: a store may begin now.
   virtual void prefetch(int unit) { static_cast<void>(unit); }
+  // The walk will gather this unit after the next: a store may begin what takes that long. Not collective.
+  virtual void prefetch_later(int unit) { static_cast<void>(unit); }
   // True: like gather, prefetch is called by all ranks in one order.
   virtual bool prefetch_is_collective() const { return false; }
 
@@ -55,6 +59,9 @@ struct ParameterSettings {
   Offload optimizer = Offload::none;
   SpillFile* spill = nullptr;  // for Offload::disk
   bool masters = true;         // false: values are never stepped, so that they need no fp32 masters
+  // Beside a GPU, for what is offloaded; null where the device is the host.
+  std::shared_ptr<CopyStream> copies = nullptr;
+  std::shared_ptr<PinnedPool> pinned = nullptr;
 };
 
 // Values whole on every rank; masters whole, or sharded over `group` (`shard_masters`).

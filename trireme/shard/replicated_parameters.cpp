@@ -7,6 +7,7 @@
 
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
+#include "trireme/memory/through_pinned.h"
 #include "trireme/shard/masters.h"
 #include "trireme/shard/parameter_store.h"
 
@@ -40,14 +41,14 @@ class ReplicatedParameters final : public ParameterStore {
   }
   at::Tensor open_master(int unit) override {
     at::Tensor& stepped = stepped_.at(static_cast<size_t>(unit));
-    stepped = masters_ ? masters_->open(unit)
-                       : own_values(unit).to(step_device(settings_.device, settings_.optimizer));
+    stepped = masters_ ? masters_->open(unit) : values_to_step(own_values(unit), settings_);
     return stepped;
   }
   void close_master(int unit) override {
+    const MemoryScope scope(MemoryCategory::parameters);
     at::Tensor& stepped = stepped_.at(static_cast<size_t>(unit));
     at::Tensor own = own_values(unit);
-    if (own.data_ptr() != stepped.data_ptr()) own.copy_(stepped);
+    if (own.data_ptr() != stepped.data_ptr()) copy_through_pinned(own, stepped, settings_.pinned.get());
     stepped = at::Tensor();
     if (masters_) masters_->close(unit, true);
     stale_[static_cast<size_t>(unit)] = sharded_ && group_.size() > 1;

@@ -1,13 +1,22 @@
 // ZeRO stage 3: every rank keeps its share of each unit; a gather puts the unit together, and it is gone after its
-// release. A prefetch begins the gather, or the read of a share on disk, or alone on a GPU the copy of one on the host,
-// while the unit before computes.
+// release. What brings it there goes on while units before it compute:
 //
-//   share [E / ranks] -> device -> all-gather -> unit [E]
+//   share [E / ranks]   (disk -> host) -> device -> all-gather -> unit [E]
+//
+//   share on            begun two units ahead       begun one unit ahead
+//   the device                                      gather
+//   the host of a GPU   over several ranks: upload  gather behind that upload; alone: upload
+//   disk, with a GPU    read                        upload, over several ranks the gather behind it
+//   disk, on a CPU                                  read
+//
+// The computation waits for what was begun a unit before it at the latest. Where a GPU's share is read from disk, this
+// thread waits for the read of the next unit.
 #include <optional>
 
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
+#include "trireme/memory/through_pinned.h"
 #include "trireme/shard/masters.h"
 #include "trireme/shard/parameter_store.h"
 #include "trireme/shard/unit_uploads.h"
@@ -28,43 +37,53 @@ class ShardedParameters final : public ParameterStore {
     for (const UnitShare& share : shares_) elements.push_back(share.elements);
     for (const FlatUnit& unit : units) unit_elements_.push_back(unit.elements);
     const MemoryScope scope(MemoryCategory::parameters);
+    const bool travels = settings.parameters != Offload::none && settings.copies != nullptr;
     values_ = make_unit_tensors(elements, settings.compute_dtype, settings.device, settings.parameters,
-                                settings.spill);
-    if (settings.parameters == Offload::cpu && !settings.device.is_cpu())
-      uploads_ =
-          std::make_unique<UnitUploads>(units.size(), settings.device, make_copy_stream(settings.device));
+                                settings.spill, travels ? settings.pinned : nullptr);
+    if (travels) uploads_ = std::make_unique<UnitUploads>(units.size(), settings.device, settings.copies);
   }
 
   void prefetch(int unit) override {
     Gathered& gathered = gathered_.at(static_cast<size_t>(unit));
     if (gathered.whole.defined() || gathered.pending) return;
-    // A read from disk and a gather do not both fit into the time of one unit: the read goes ahead.
     if (prefetch_is_collective()) {
       begin_gather(unit, gathered);
     } else if (uploads_) {
-      uploads_->begin(unit, values_->open(unit));
+      begin_upload(unit);
     } else {
       values_->prefetch(unit);
     }
   }
-  bool prefetch_is_collective() const override { return !alone() && settings_.parameters != Offload::disk; }
+  void prefetch_later(int unit) override {
+    if (!uploads_ || uploads_->begun(unit)) return;
+    if (settings_.parameters == Offload::disk) {
+      values_->prefetch(unit);
+    } else if (!alone()) {
+      begin_upload(unit);
+    }
+  }
+  // On a CPU a read from disk and a gather do not both fit into the time of one unit: the read goes ahead.
+  bool prefetch_is_collective() const override {
+    return !alone() && (settings_.parameters != Offload::disk || uploads_);
+  }
   at::Tensor gather(int unit) override {
     Gathered& gathered = gathered_.at(static_cast<size_t>(unit));
     TRIREME_ASSERT(!gathered.whole.defined(), "unit ", unit, " is gathered already");
     if (alone()) {
-      gathered.whole = share_on_device(unit);
+      if (uploads_) begin_upload(unit);
+      gathered.whole = uploads_ ? uploads_->finish(unit) : values_->open(unit);
       return gathered.whole;
     }
     if (!gathered.pending) begin_gather(unit, gathered);
     gathered.whole = gathered.pending->wait();
     gathered.pending.reset();
-    values_->close(unit, false);
+    if (!uploads_) values_->close(unit, false);
     return gathered.whole;
   }
   void release(int unit) override {
     Gathered& gathered = gathered_.at(static_cast<size_t>(unit));
     gathered.whole = at::Tensor();
-    if (alone()) values_->close(unit, false);
+    if (alone() && !uploads_) values_->close(unit, false);
   }
 
   void prefetch_master(int unit) override {
@@ -75,13 +94,14 @@ class ShardedParameters final : public ParameterStore {
     Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
     if (uploads_) uploads_->drop(unit);
     stepped.values = values_->open(unit);
-    stepped.master = masters_ ? masters_->open(unit)
-                              : stepped.values.to(step_device(settings_.device, settings_.optimizer));
+    stepped.master = masters_ ? masters_->open(unit) : values_to_step(stepped.values, settings_);
     return stepped.master;
   }
   void close_master(int unit) override {
+    const MemoryScope scope(MemoryCategory::parameters);
     Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
-    if (stepped.values.data_ptr() != stepped.master.data_ptr()) stepped.values.copy_(stepped.master);
+    if (stepped.values.data_ptr() != stepped.master.data_ptr())
+      copy_through_pinned(stepped.values, stepped.master, settings_.pinned.get());
     stepped = {};
     values_->close(unit, true);
     if (masters_) masters_->close(unit, true);
@@ -118,15 +138,32 @@ class ShardedParameters final : public ParameterStore {
     at::Tensor values, master;
   };
   bool alone() const { return group_.size() == 1; }
-  at::Tensor share_on_device(int unit) {
-    const at::Tensor share = values_->open(unit);
-    return uploads_ ? uploads_->finish(unit, share) : share.to(settings_.device);
+  // Nothing to do when the unit is on its way already.
+  void begin_upload(int unit) {
+    if (uploads_->begun(unit)) return;
+    at::Tensor share = values_->open(unit);
+    const CopyStream::Mark copied = uploads_->begin(unit, share);
+    values_->close(unit, false);
+    if (settings_.parameters != Offload::disk) return;
+    PinnedPool::in_use_until(share, copied);
+    // The next read takes the memory of the share before, whose copy is older.
+    last_uploaded_ = std::move(share);
   }
   void begin_gather(int unit, Gathered& gathered) {
     const int64_t elements = unit_elements_.at(static_cast<size_t>(unit));
+    const std::vector<int64_t> shares = share_sizes(elements, group_.size());
     const MemoryScope scope(MemoryCategory::parameters);
-    gathered.pending.emplace(
-        begin_all_gather(group_, share_on_device(unit).contiguous(), share_sizes(elements, group_.size())));
+    if (!uploads_) {
+      gathered.pending.emplace(begin_all_gather(group_, values_->open(unit).contiguous(), shares));
+      return;
+    }
+    begin_upload(unit);
+    // Memory of the computation's stream, which is the one that uses it.
+    at::Tensor whole =
+        at::empty({elements}, at::TensorOptions().dtype(settings_.compute_dtype).device(settings_.device));
+    uploads_->finish_beside(unit, [&](const at::Tensor& share) {
+      gathered.pending.emplace(begin_all_gather(group_, share, shares, std::move(whole)));
+    });
   }
 
   Group& group_;
@@ -134,7 +171,9 @@ class ShardedParameters final : public ParameterStore {
   std::vector<UnitShare> shares_;
   std::vector<int64_t> unit_elements_;
   std::unique_ptr<UnitTensors> values_;
-  std::unique_ptr<UnitUploads> uploads_;  // null, but for shares that lie on the host of a GPU
+  std::unique_ptr<UnitUploads>
+      uploads_;               // null, but for shares that lie on the host of a GPU, or on disk beside one
+  at::Tensor last_uploaded_;  // on the host, of those on disk
   std::unique_ptr<UnitTensors> masters_;  // null: the values are the masters
   std::vector<Stepped> stepped_;
   std::vector<Gathered> gathered_;

@@ -1,9 +1,8 @@
 #include "trireme/shard/unit_tensors.h"
 
-#include <optional>
+#include <utility>
 
 #include "trireme/base/error.h"
-#include "trireme/device/pinned_pool.h"
 #include "trireme/shard/disk_tensors.h"
 
 namespace trireme {
@@ -11,9 +10,8 @@ namespace {
 
 class ResidentTensors final : public UnitTensors {
  public:
-  // With `pinned`, on the host, for copies from and to a GPU.
   ResidentTensors(const std::vector<int64_t>& elements, const at::TensorOptions& options,
-                  std::optional<PinnedPool> pinned = std::nullopt) {
+                  PinnedPool* pinned = nullptr) {
     tensors_.reserve(elements.size());
     for (const int64_t count : elements)
       tensors_.push_back(pinned ? pinned->take(count, c10::typeMetaToScalarType(options.dtype())).zero_()
@@ -30,15 +28,15 @@ class ResidentTensors final : public UnitTensors {
 }  // namespace
 
 std::unique_ptr<UnitTensors> make_unit_tensors(const std::vector<int64_t>& elements, at::ScalarType dtype,
-                                               at::Device device, Offload place, SpillFile* spill) {
+                                               at::Device device, Offload place, SpillFile* spill,
+                                               std::shared_ptr<PinnedPool> pinned) {
   const auto options = at::TensorOptions().dtype(dtype);
   if (place == Offload::disk) {
     TRIREME_ASSERT(spill != nullptr, "tensors on disk need a file");
-    return std::make_unique<DiskTensors>(elements, dtype, *spill);
+    return std::make_unique<DiskTensors>(elements, dtype, *spill, std::move(pinned));
   }
-  if (place == Offload::none || device.is_cpu())
-    return std::make_unique<ResidentTensors>(elements, options.device(device));
-  return std::make_unique<ResidentTensors>(elements, options, PinnedPool(make_host_pinning(device)));
+  if (place == Offload::none) return std::make_unique<ResidentTensors>(elements, options.device(device));
+  return std::make_unique<ResidentTensors>(elements, options, pinned.get());
 }
 
 }  // namespace trireme

@@ -9,6 +9,7 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/device/pinned_pool.h"
 #include "trireme/memory/offload.h"
 #include "trireme/memory/spill_file.h"
 
@@ -25,8 +26,10 @@ class UnitTensors {
   virtual void prefetch(int unit) = 0;
 };
 
-// Zero to begin with; `elements[u]` of unit u. `spill` is needed for Offload::disk alone, and outlives the result.
+// Zero to begin with; `elements[u]` of unit u. `spill` is needed for Offload::disk alone, and outlives the result. What is
+// on the host is memory of `pinned` where that is given, for copies from and to a GPU.
 std::unique_ptr<UnitTensors> make_unit_tensors(const std::vector<int64_t>& elements, at::ScalarType dtype,
-                                               at::Device device, Offload place, SpillFile* spill);
+                                               at::Device device, Offload place, SpillFile* spill,
+                                               std::shared_ptr<PinnedPool> pinned = nullptr);
 
 }  // namespace trireme

@@ -3,11 +3,12 @@
 #include <exception>
 #include <utility>
 
+#include "trireme/base/error.h"
 #include "trireme/device/memory_account.h"
 
 namespace trireme {
 
-UnitUploads::UnitUploads(size_t units, at::Device device, std::unique_ptr<CopyStream> copies)
+UnitUploads::UnitUploads(size_t units, at::Device device, std::shared_ptr<CopyStream> copies)
     : device_(device), copies_(std::move(copies)), uploads_(units) {}
 
 UnitUploads::~UnitUploads() {
@@ -18,22 +19,34 @@ UnitUploads::~UnitUploads() {
   }
 }
 
-void UnitUploads::begin(int unit, const at::Tensor& host) {
+CopyStream::Mark UnitUploads::begin(int unit, const at::Tensor& host) {
   Upload& upload = uploads_.at(static_cast<size_t>(unit));
-  if (upload.values.defined()) return;
+  TRIREME_ASSERT(!upload.values.defined(), "unit ", unit, " is on its way already");
   const MemoryScope scope(MemoryCategory::parameters);
   upload.values = at::empty(host.sizes(), host.options().device(device_));
   // That memory may be in use by work that the computation's stream has not come to yet.
   copies_->wait_for_compute();
   copies_->copy(upload.values, host);
   upload.copied = copies_->mark();
+  return upload.copied;
 }
 
-at::Tensor UnitUploads::finish(int unit, const at::Tensor& host) {
-  begin(unit, host);
-  Upload upload = std::exchange(uploads_[static_cast<size_t>(unit)], {});
+UnitUploads::Upload UnitUploads::take(int unit) {
+  TRIREME_ASSERT(begun(unit), "unit ", unit, " is not on its way");
+  return std::exchange(uploads_[static_cast<size_t>(unit)], {});
+}
+
+at::Tensor UnitUploads::finish(int unit) {
+  const Upload upload = take(unit);
   copies_->compute_waits(upload.copied);
   return upload.values;
+}
+
+void UnitUploads::finish_beside(int unit, const std::function<void(const at::Tensor& values)>& give) {
+  const Upload upload = take(unit);
+  // What the work writes to may be in use as well.
+  copies_->wait_for_compute();
+  copies_->behind_copies([&] { give(upload.values); });
 }
 
 void UnitUploads::drop(int unit) {

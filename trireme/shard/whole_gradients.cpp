@@ -1,6 +1,7 @@
 // Every rank accumulates whole gradients; they are summed over ranks when the step's backward is done.
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
+#include "trireme/memory/through_pinned.h"
 #include "trireme/shard/gradient_store.h"
 #include "trireme/shard/unit_shares.h"
 
@@ -29,7 +30,12 @@ class WholeGradients final : public GradientStore {
   }
   at::Tensor summed(int unit) override {
     const at::Tensor& gradient = gradients_.at(static_cast<size_t>(unit));
-    return (shard_ ? own(gradient) : gradient).to(settings_.step_device);
+    const at::Tensor sum = shard_ ? own(gradient) : gradient;
+    return settings_.pinned ? on_host(sum, settings_.pinned.get()) : sum;
+  }
+  at::Tensor squares(int unit) override {
+    const at::Tensor& gradient = gradients_.at(static_cast<size_t>(unit));
+    return sum_of_squares(shard_ ? own(gradient) : gradient);
   }
   at::Tensor whole(int unit) override {
     const at::Tensor& gradient = gradients_.at(static_cast<size_t>(unit));

@@ -1,0 +1,84 @@
+#include "trireme/shard/offloaded_sums.h"
+
+#include <exception>
+#include <utility>
+
+#include "trireme/base/error.h"
+#include "trireme/device/memory_account.h"
+
+namespace trireme {
+
+OffloadedSums::OffloadedSums(const std::vector<int64_t>& elements, at::Device device,
+                             std::shared_ptr<CopyStream> copies, PinnedPool& pinned)
+    : device_(device), copies_(std::move(copies)), sums_(elements.size()) {
+  const MemoryScope scope(MemoryCategory::gradients);
+  for (size_t unit = 0; unit < elements.size(); ++unit)
+    sums_[unit].host = pinned.take(elements[unit], at::kFloat).zero_();
+}
+
+OffloadedSums::~OffloadedSums() {
+  try {
+    for (const Sum& sum : sums_) CopyStream::host_waits(sum.copied);
+    CopyStream::host_waits(left_);
+  } catch (const std::exception&) {
+    // The device is lost; the error that told so is the one to see.
+  }
+}
+
+void OffloadedSums::let_leaving_go() {
+  copies_->compute_waits(std::exchange(left_, nullptr));
+  leaving_ = at::Tensor();
+}
+
+void OffloadedSums::clear() {
+  let_leaving_go();
+  for (Sum& sum : sums_) {
+    // Of a step that ended early.
+    if (std::exchange(sum.coming, at::Tensor()).defined()) CopyStream::host_waits(sum.copied);
+    sum.put = false;
+  }
+}
+
+void OffloadedSums::expect(int unit) {
+  Sum& sum = this->sum(unit);
+  if (!sum.put || sum.coming.defined()) return;
+  const MemoryScope scope(MemoryCategory::gradients);
+  sum.coming = at::empty(sum.host.sizes(), sum.host.options().device(device_));
+  // That memory may be in use by work that the computation's stream has not come to yet.
+  copies_->wait_for_compute();
+  copies_->copy(sum.coming, sum.host);
+  sum.copied = copies_->mark();
+}
+
+at::Tensor OffloadedSums::earlier(int unit) {
+  Sum& sum = this->sum(unit);
+  TRIREME_ASSERT(sum.coming.defined() == sum.put, "unit ", unit, " was not expected");
+  if (sum.put) copies_->compute_waits(sum.copied);
+  return std::exchange(sum.coming, at::Tensor());
+}
+
+void OffloadedSums::put(int unit, const at::Tensor& sum) {
+  Sum& place = this->sum(unit);
+  let_leaving_go();
+  copies_->wait_for_compute();
+  copies_->copy(place.host, sum);
+  place.copied = left_ = copies_->mark();
+  leaving_ = sum;
+  place.put = true;
+}
+
+at::Tensor OffloadedSums::on_host(int unit) {
+  Sum& sum = this->sum(unit);
+  CopyStream::host_waits(sum.copied);
+  return sum.host;
+}
+
+void OffloadedSums::finish() {
+  for (Sum& sum : sums_) {
+    if (std::exchange(sum.put, true)) continue;
+    CopyStream::host_waits(sum.copied);
+    sum.host.zero_();
+  }
+}
+
+}  // namespace trireme
