@@ -13,6 +13,7 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
+#include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 
 namespace trireme {
@@ -49,7 +50,7 @@ class Safetensors : public ::testing::Test {
 };
 
 fs::path by_python() {
-  return fs::path(TRIREME_SOURCE_DIR) / "tests/base/fixtures/by_python.safetensors";
+  return testing::source_folder() / "tests/base/fixtures/by_python.safetensors";
 }
 
 template <typename T>

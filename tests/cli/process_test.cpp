@@ -16,6 +16,7 @@
 
 #include "tests/cli/program.h"
 #include "tests/support/file_bytes.h"
+#include "tests/support/source_folder.h"
 #include "tests/train/tiny_run.h"
 
 namespace fs = std::filesystem;
@@ -251,7 +252,7 @@ TEST(TextProgram, text_is_tokenized_once_and_two_ranks_train_on_it) {
 }
 
 TEST(VerifyProgram, exits_0_on_the_reference_and_1_beyond_the_tolerance) {
-  const fs::path fixture = fs::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures/llama";
+  const fs::path fixture = testing::source_folder() / "tests/parity/fixtures/llama";
   const testing::TemporaryFolder folder;
   const std::vector<std::string> verify{
       "verify",    "--model", fixture.string(), "--reference", (fixture / "reference.safetensors").string(),
@@ -279,7 +280,7 @@ Json stdout_of_two_ranks(const std::vector<std::string>& command, const testing:
 
 TEST(LaunchedJson, is_the_whole_of_stdout) {
   const testing::TemporaryFolder folder;
-  const std::string fixture = (fs::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures/llama").string();
+  const std::string fixture = (testing::source_folder() / "tests/parity/fixtures/llama").string();
   const Json verified = stdout_of_two_ranks({"verify", "--json", "--model", fixture, "--reference",
                                              fixture + "/reference.safetensors", "--threads", "1"},
                                             folder);

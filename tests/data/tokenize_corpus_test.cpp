@@ -11,6 +11,7 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
+#include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 
 namespace trireme {
@@ -54,9 +55,9 @@ TEST_F(TokenizeCorpus, each_document_is_one_sequence_ended_once) {
 
 TEST_F(TokenizeCorpus, the_set_is_the_same_on_any_number_of_threads) {
   const Tokenizer tokenizer =
-      Tokenizer::load(std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/data/fixtures/qwen_tokenizer.json");
-  const std::vector<std::filesystem::path> inputs{std::filesystem::path(TRIREME_SOURCE_DIR) / "trireme/base",
-                                                  std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/data"};
+      Tokenizer::load(testing::source_folder() / "tests/data/fixtures/qwen_tokenizer.json");
+  const std::vector<std::filesystem::path> inputs{testing::source_folder() / "trireme/base",
+                                                  testing::source_folder() / "tests/data"};
   at::set_num_threads(1);
   tokenize_corpus(tokenizer, inputs, folder_ / "one", {});
   at::set_num_threads(4);
@@ -93,8 +94,7 @@ TEST_F(TokenizeCorpus, an_input_without_text_is_refused) {
 }
 
 TEST_F(TokenizeCorpus, a_failing_document_is_named) {
-  Json json =
-      read_json(std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/data/fixtures/gpt2_tokenizer.json");
+  Json json = read_json(testing::source_folder() / "tests/data/fixtures/gpt2_tokenizer.json");
   json["model"]["vocab"].erase("~");
   json["model"]["vocab"]["never"] = 93;
   const Tokenizer tokenizer = Tokenizer::load(folder_.write("tokenizer.json", json.dump()));

@@ -7,13 +7,15 @@
 #include "trireme/base/json.h"
 #include "trireme/data/tokenizer.h"
 
+#include "tests/support/source_folder.h"
+
 namespace trireme {
 namespace {
 
 class TokenizerParity : public ::testing::TestWithParam<std::string> {
  protected:
   std::filesystem::path fixture(const std::string& ending) const {
-    return std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/data/fixtures" / (GetParam() + ending);
+    return testing::source_folder() / "tests/data/fixtures" / (GetParam() + ending);
   }
   Json cases_ = read_json(fixture("_cases.json"));
   Tokenizer tokenizer_ = Tokenizer::load(fixture("_tokenizer.json"));

@@ -13,6 +13,7 @@
 #include "trireme/data/utf8.h"
 
 #include "tests/support/error_message.h"
+#include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 
 namespace trireme {
@@ -24,7 +25,7 @@ using testing::message_of;
 using testing::TemporaryFolder;
 
 std::filesystem::path fixture(const std::string& name) {
-  return std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/data/fixtures" / name;
+  return testing::source_folder() / "tests/data/fixtures" / name;
 }
 
 // The message of loading the GPT-2 fixture with one value changed.

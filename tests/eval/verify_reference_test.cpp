@@ -12,6 +12,7 @@
 #include "trireme/comm/thread_world.h"
 
 #include "tests/engine/tiny_model.h"
+#include "tests/support/source_folder.h"
 
 namespace fs = std::filesystem;
 
@@ -20,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const fs::path kModel = fs::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures/llama";
+const fs::path kModel = testing::source_folder() / "tests/parity/fixtures/llama";
 
 VerifyResult verify(int ranks, const fs::path& reference) {
   VerifyResult result;

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/source_folder.h"
+
 namespace fs = std::filesystem;
 
 namespace {
@@ -13,7 +15,7 @@ namespace {
 template <typename F>
 void for_sources(const F& body) {
   for (const char* folder : {"trireme", "tests", "bench"}) {
-    const fs::path root = fs::path(TRIREME_SOURCE_DIR) / folder;
+    const fs::path root = trireme::testing::source_folder() / folder;
     if (!fs::exists(root)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(root)) {
       const std::string extension = entry.path().extension();
@@ -39,6 +41,16 @@ TEST(HouseRules, names_say_what_a_file_is) {
     if (path.string().find("gloo_declarations") != std::string::npos) return;
     EXPECT_FALSE(std::regex_search(path.filename().string(), empty_name)) << path;
     EXPECT_FALSE(std::regex_search(path.parent_path().filename().string(), empty_name)) << path;
+  });
+}
+
+TEST(HouseRules, tests_find_the_sources_by_source_folder_alone) {
+  const std::string built_in = std::string("TRIREME_SOURCE") + "_DIR";
+  for_sources([&](const fs::path& path) {
+    if (path.extension() != ".cpp") return;
+    std::ifstream in(path);
+    for (std::string line; std::getline(in, line);)
+      EXPECT_EQ(line.find(built_in), std::string::npos) << path << ": " << line;
   });
 }
 

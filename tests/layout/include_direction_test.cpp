@@ -9,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/source_folder.h"
+
 namespace fs = std::filesystem;
 
 namespace {
@@ -32,7 +34,7 @@ bool allowed(const std::string& from, const std::string& to) {
 const std::set<std::string> kTorchFree = {"base", "launch", "plan"};
 
 TEST(IncludeDirection, points_only_left) {
-  const fs::path root = fs::path(TRIREME_SOURCE_DIR) / "trireme";
+  const fs::path root = trireme::testing::source_folder() / "trireme";
   const std::regex ours("^\\s*#include \"trireme/([a-z_]+)/");
   const std::regex torch("^\\s*#include <(ATen|c10|torch)/");
   int seen = 0;

@@ -12,6 +12,7 @@
 #include "trireme/base/safetensors_writer.h"
 
 #include "tests/support/error_message.h"
+#include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 
 namespace trireme {
@@ -120,7 +121,7 @@ TEST_F(CheckpointFiles, low_precision_is_rounded_once_and_converted_when_read) {
 }
 
 TEST_F(CheckpointFiles, references_of_transformers_are_read) {
-  const fs::path dir = fs::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures/llama_biases";
+  const fs::path dir = testing::source_folder() / "tests/parity/fixtures/llama_biases";
   read_all(dir, read_model_config(dir));
   const SafetensorsFile file(dir / "model.safetensors");
   const UnitSpec unit = make_model_layout(read_model_config(dir)).units[1];

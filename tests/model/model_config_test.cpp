@@ -9,6 +9,7 @@
 #include "trireme/model/parameter_layout.h"
 
 #include "tests/support/error_message.h"
+#include "tests/support/source_folder.h"
 
 namespace trireme {
 namespace {
@@ -307,8 +308,7 @@ TEST(ModelConfig, parameters_are_counted_as_published) {
 
 // fixtures/configs.json, made by make_config_fixtures.py.
 TEST(ModelConfig, random_files_mean_what_they_mean_to_transformers) {
-  const Json cases =
-      read_json(std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/model/fixtures/configs.json");
+  const Json cases = read_json(testing::source_folder() / "tests/model/fixtures/configs.json");
   ASSERT_GE(cases.size(), 40U);
   const std::map<RopeKind, std::string> kinds = {{RopeKind::standard, "default"},
                                                  {RopeKind::linear, "linear"},

@@ -7,6 +7,8 @@
 #include "trireme/base/error.h"
 #include "trireme/base/safetensors.h"
 
+#include "tests/support/source_folder.h"
+
 namespace trireme {
 namespace {
 
@@ -14,7 +16,7 @@ namespace fs = std::filesystem;
 
 std::vector<fs::path> parity_models() {
   std::vector<fs::path> all;
-  for (const auto& item : fs::directory_iterator(fs::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures"))
+  for (const auto& item : fs::directory_iterator(testing::source_folder() / "tests/parity/fixtures"))
     if (item.is_directory()) all.push_back(item.path());
   return all;
 }
@@ -94,7 +96,7 @@ TEST(ParameterLayout, fused_views_hold_the_rows_of_their_parts_in_order) {
 }
 
 TEST(ParameterLayout, an_encoders_views_are_the_parts_of_their_names) {
-  const ModelConfig config = read_model_config(fs::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures/bert");
+  const ModelConfig config = read_model_config(testing::source_folder() / "tests/parity/fixtures/bert");
   const ModelLayout layout = make_model_layout(config);
   const UnitSpec& unit = layout.units[static_cast<size_t>(layout.layer_unit(1))];
   const at::Tensor flat = at::arange(1, unit.elements + 1, at::kFloat);

@@ -4,11 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/source_folder.h"
+
 namespace trireme {
 namespace {
 
 Json rope_tables() {
-  return read_json(std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/model/fixtures/rope_tables.json");
+  return read_json(testing::source_folder() / "tests/model/fixtures/rope_tables.json");
 }
 
 double largest_difference(const at::Tensor& got, const Json& expected, int64_t row) {

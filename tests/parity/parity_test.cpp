@@ -11,6 +11,8 @@
 #include "trireme/eval/verify_reference.h"
 #include "trireme/model/model_config.h"
 
+#include "tests/support/source_folder.h"
+
 namespace trireme {
 namespace {
 
@@ -18,7 +20,7 @@ namespace fs = std::filesystem;
 
 std::vector<std::string> fixtures() {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(fs::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures"))
+  for (const auto& entry : fs::directory_iterator(testing::source_folder() / "tests/parity/fixtures"))
     names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
   return names;
@@ -26,7 +28,7 @@ std::vector<std::string> fixtures() {
 
 class Parity : public ::testing::TestWithParam<std::string> {
  protected:
-  fs::path folder() const { return fs::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures" / GetParam(); }
+  fs::path folder() const { return testing::source_folder() / "tests/parity/fixtures" / GetParam(); }
 
   VerifyResult verify(int ranks, EngineOptions options) const {
     options.ulysses = ranks;

@@ -9,6 +9,7 @@
 
 #include "tests/engine/attention_under_test.h"
 #include "tests/support/device_under_test.h"
+#include "tests/support/source_folder.h"
 #include "tests/train/tiny_run.h"
 
 namespace trireme::other_device_run_test {
@@ -98,8 +99,7 @@ INSTANTIATE_TEST_SUITE_P(
                           .precision = Precision::fp16}));
 
 TEST_F(CommandsOnAnotherDevice, verify_passes_on_hugging_faces_numbers) {
-  const std::filesystem::path model =
-      std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/parity/fixtures/llama";
+  const std::filesystem::path model = testing::source_folder() / "tests/parity/fixtures/llama";
   for (const int ranks : {1, 3}) {
     run_ranks_as_threads(ranks, [&](World& world) {
       EngineOptions options;

@@ -6,12 +6,14 @@
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
 
+#include "tests/support/source_folder.h"
+
 namespace trireme {
 namespace {
 
 // fixtures/schedules.json holds what transformers.get_scheduler gives (make_schedule_fixture.py).
 TEST(Schedule, learning_rates_are_those_of_transformers_at_every_step) {
-  const Json cases = read_json(TRIREME_SOURCE_DIR "/tests/train/fixtures/schedules.json");
+  const Json cases = read_json(testing::source_folder() / "tests/train/fixtures/schedules.json");
   ASSERT_GE(cases.size(), schedule_names().size());
   for (const Json& one : cases) {
     const Schedule schedule{parse_schedule(one["kind"]), parse_schedule_shape(one["kwargs"].dump()),
@@ -26,7 +28,7 @@ TEST(Schedule, learning_rates_are_those_of_transformers_at_every_step) {
 }
 
 TEST(Schedule, every_name_is_in_the_fixture_and_reads_back) {
-  const Json cases = read_json(TRIREME_SOURCE_DIR "/tests/train/fixtures/schedules.json");
+  const Json cases = read_json(testing::source_folder() / "tests/train/fixtures/schedules.json");
   for (const std::string& name : schedule_names()) {
     EXPECT_EQ(schedule_name(parse_schedule(name)), name);
     EXPECT_TRUE(std::any_of(cases.begin(), cases.end(), [&](const Json& one) { return one["kind"] == name; }))

@@ -20,6 +20,7 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
+#include "tests/support/source_folder.h"
 #include "tests/train/tiny_run.h"
 
 namespace fs = std::filesystem;
@@ -59,7 +60,7 @@ TEST(EventRecord, has_the_bytes_that_tensorboard_writes) {
                                   {"train/grad_norm", infinite},
                                   {"eval_loss_by_position/8192-16383", -0.0}})) +
       event_record(scalars_event(1763740802.0, 5'000'000'000, {{"train/" + std::string(200, 'n'), 1}}));
-  EXPECT_EQ(written, bytes_of(fs::path(TRIREME_SOURCE_DIR) / "tests/train/fixtures/scalars.tfevents"));
+  EXPECT_EQ(written, bytes_of(testing::source_folder() / "tests/train/fixtures/scalars.tfevents"));
 }
 
 std::map<std::string, double> named(const std::vector<EventScalar>& scalars) {
