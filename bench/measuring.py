@@ -9,7 +9,7 @@ import sys
 import machine
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-BINARY = os.path.join(ROOT, "build/cpu/bin/trireme")
+BINARY = os.environ.get("TRIREME_BINARY") or os.path.join(ROOT, "build/cpu/bin/trireme")
 
 
 def say(text):
@@ -34,7 +34,7 @@ def git(*words):
 
 def need_binary():
     if not os.path.exists(BINARY):
-        sys.exit("bench: build/cpu/bin/trireme is missing; ./dev bench builds it")
+        sys.exit(f"bench: {BINARY} is missing; ./dev bench builds it")
 
 
 def make_model():

@@ -8,6 +8,8 @@ import os
 import sys
 from dataclasses import dataclass
 
+from measuring import BINARY
+
 PEER_PACKAGES = ["torch==2.11.0", "numpy", "transformers==5.23.0", "accelerate==1.15.0", "safetensors", "ninja", "hjson",
                  "psutil", "py-cpuinfo", "pydantic", "msgpack", "einops", "tqdm", "wheel", "setuptools"]
 DEEPSPEED = "deepspeed==0.19.8"
@@ -61,8 +63,7 @@ class Measurement:
         threads = cores if system.shape == "one process" else max(1, cores // 2)
         amount = ["--seq", str(self.length), "--steps", str(steps), "--warmup", str(warmup)]
         if system.ours:
-            binary = os.path.join(root, "build/cpu/bin/trireme")
-            command = [binary] if threads == cores else [binary, "launch", "--nproc_per_node", "2", "--"]
+            command = [BINARY] if threads == cores else [BINARY, "launch", "--nproc_per_node", "2", "--"]
             command += ["bench", "step", "--model", model, "--threads", str(threads), "--json", "--device", "cpu",
                         "--recompute", "full" if self.recompute else "none", *amount]
             return command + (["--bf16"] if self.dtype == "bf16" else []) + \

@@ -73,6 +73,10 @@ function(trireme_test name)
     set(ARG_LABELS unit)
   endif()
   add_test(NAME ${name} COMMAND ${name})
+  # What the package holds (packaging/make_package.py).
+  if(NOT "slow" IN_LIST ARG_LABELS AND (TRIREME_CUDA OR NOT "gpu" IN_LIST ARG_LABELS))
+    install(TARGETS ${name} RUNTIME DESTINATION libexec)
+  endif()
   # Tests run beside each other: threads of OpenMP that spin while they wait would take the others' cores.
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
     ENVIRONMENT "OMP_WAIT_POLICY=passive;TORCH_FR_BUFFER_SIZE=0;TRIREME_BINARY=$<$<TARGET_EXISTS:trireme>:$<TARGET_FILE:trireme>>")
