@@ -36,7 +36,7 @@ fits() {
     note "$1: no libtorch in $2 (no torch/lib/libtorch_cpu.so, no lib/libtorch_cpu.so)"
     return 1
   fi
-  torch=$(cd "$torch" && pwd)
+  torch=$(CDPATH= cd -- "$torch" && pwd)
   # The wheel says its version in version.py, the archive without Python in build-version.
   version=$(sed -n "s/^__version__ = '\(.*\)'/\1/p" "$torch/version.py" 2>/dev/null || cat "$torch/build-version" 2>/dev/null)
   case ${version%%+*} in

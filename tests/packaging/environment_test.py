@@ -131,6 +131,13 @@ class Start(FakePackage):
         self.assertEqual(self.start(TRIREME_LIBTORCH="site").stdout,
                          f"{torch}|{self.package}/libexec/trireme|{self.package}/share/trireme\n")
 
+    def test_the_demo_writes_where_it_is_called_and_names_a_command_that_works_by_itself(self):
+        self.libtorch("site/torch")
+        write(os.path.join(self.package, "share/trireme/examples/demo"), '#!/bin/sh\necho "$1|$TRIREME_BINARY"\n', 0o755)
+        for words, folder in (((), "demo-out"), (("of mine",), "of mine")):
+            done = self.start(*words, program="trireme-demo", TRIREME_LIBTORCH="site")
+            self.assertEqual(done.stdout, f"{self.folder}/{folder}|{self.package}/bin/trireme\n", done.stderr)
+
 
 class Runner(FakePackage):
     def setUp(self):
