@@ -5,11 +5,12 @@
 #   TRIREME_LIBTORCH    the folder whose lib/ and include/ are libtorch's
 #   TRIREME_BINARY, TRIREME_SOURCE_DIR    the program itself and the repository's files, for tests and scripts
 #
-# Looked at in this order: TRIREME_LIBTORCH, and nothing else where it is set; libtorch/ in the package and beside it; the Python
-# environments (VIRTUAL_ENV, python3, python). Python is asked where torch lies and does not import it.
+# Looked at, in this order: TRIREME_LIBTORCH, and nothing else where it is set; libtorch/ in the package and beside it; the
+# Python environments (VIRTUAL_ENV, python3, python). Python says where torch lies and does not import it.
 #
-# libtorch is given by LD_LIBRARY_PATH and not by a path in the binaries, as it lies elsewhere on each machine. Its own
-# libraries carry an RPATH to NVIDIA's wheels beside them, which comes first; that of libgomp makes one OpenMP runtime of ours and its.
+# libtorch is given by LD_LIBRARY_PATH and not by a path in the binaries, as it lies elsewhere on each machine. Its
+# libraries carry an RPATH to NVIDIA's wheels beside them, which the loader reads first. Its lib/ also holds the one OpenMP
+# runtime, libgomp.so.1, that libtorch and the program share.
 
 . "$root/libexec/built_for.sh" # libtorch_version=2.11, libtorch_cuda=13 or empty, package_name
 
@@ -18,7 +19,7 @@ else libtorch_kind="libtorch $libtorch_version"; fi
 looked_for=
 note() {
   looked_for="$looked_for
-  $1"
+  $*"
 }
 
 refuse() {
@@ -71,6 +72,23 @@ fits() {
       return 1
     fi
   done
+  case $root$torch in
+    *[:\;]*)
+      note "$1: the dynamic loader takes no folder with ':' or ';' in its name; libtorch is $torch, the package $root"
+      return 1
+      ;;
+  esac
+  library_path=$root/lib:$torch/lib
+  for folder in "${torch%/*}"/nvidia/*/lib; do
+    if [ -d "$folder" ]; then library_path=$library_path:$folder; fi
+  done
+  library_path=$library_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  # The loader itself says what it would not find, as for ldd.
+  missing=$(LD_LIBRARY_PATH=$library_path LD_TRACE_LOADED_OBJECTS=1 "$root/libexec/trireme" 2>/dev/null | sed -n 's/ => not found$//p')
+  if [ -n "$missing" ]; then
+    note "$1: $torch is version $version, and neither beside it nor in the system are" $missing
+    return 1
+  fi
 }
 
 # in_python WHERE COMMAND: the same for the torch of a Python environment.
@@ -109,12 +127,5 @@ find_libtorch || refuse "found no $libtorch_kind, which $package_name needs. Loo
 Install it in a Python environment and have that on the path (python3 -m venv DIR && DIR/bin/pip install torch==$libtorch_version.0 &&
 . DIR/bin/activate), or set TRIREME_LIBTORCH to the folder that holds torch/lib or lib."
 
-library_path=$root/lib:$torch/lib
-for folder in "${torch%/*}"/nvidia/*/lib; do
-  if [ -d "$folder" ]; then library_path=$library_path:$folder; fi
-done
-case $root$torch in
-  *[:\;]*) refuse "the dynamic loader takes no folder whose name has ':' or ';': package $root, libtorch $torch" ;;
-esac
-export LD_LIBRARY_PATH="$library_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+export LD_LIBRARY_PATH="$library_path"
 export TRIREME_LIBTORCH="$torch" TRIREME_BINARY="$root/libexec/trireme" TRIREME_SOURCE_DIR="$root/share/trireme"

@@ -1,5 +1,6 @@
 """Where the package's programs look for libtorch, and what they say."""
 import os
+import shutil
 import unittest
 
 from fake_package import FakePackage, write
@@ -103,6 +104,15 @@ class Lookup(FakePackage):
         self.assertEqual(done.stdout.splitlines()[0].split(":"), [
             f"{self.package}/lib", f"{torch}/lib", f"{nvidia}/cu13/lib", f"{nvidia}/nccl/lib", "/opt/users", "/opt/more"])
         self.assertFalse(self.start(TRIREME_LIBTORCH=torch).stdout.splitlines()[0].endswith(":"))
+
+    def test_a_libtorch_without_the_libraries_that_it_needs_is_no_good(self):
+        half = self.libtorch("half/torch")
+        with open(shutil.which("true"), "rb") as file:
+            program = file.read().replace(b"libc.so.6", b"libq.so.6")
+        with open(os.path.join(self.package, "libexec/trireme"), "wb") as file:
+            file.write(program)
+        done = self.start(TRIREME_LIBTORCH=half)
+        self.assert_refuses(done, f"{half} is version 2.11.0+cu130, and neither beside it nor in the system are libq.so.6\n")
 
     def test_a_folder_that_the_loader_cannot_take_is_refused(self):
         torch = self.libtorch("a:b/torch")
