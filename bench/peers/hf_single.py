@@ -16,7 +16,6 @@ import sys
 import time
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 ap = argparse.ArgumentParser()
 ap.add_argument("--model", required=True)
@@ -27,6 +26,7 @@ ap.add_argument("--warmup", type=int, default=1, help="steps left out of the med
 ap.add_argument("--dtype", default="fp32", choices=["fp32", "bf16", "bf16_pure", "autocast"])
 ap.add_argument("--attn", default="sdpa", choices=["sdpa", "eager"])
 ap.add_argument("--threads", type=int, default=2)
+ap.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
 ap.add_argument("--lr", type=float, default=1e-3)
 ap.add_argument("--wd", type=float, default=0.01)
 ap.add_argument("--clip", type=float, default=0.0)
@@ -37,6 +37,8 @@ ap.add_argument("--dump", help="write fp32 logits, loss, all grads (and weights 
 ap.add_argument("--no-logits", action="store_true", help="leave logits out of the dump")
 ap.add_argument("--profile", help="write a torch profiler table of one step here")
 a = ap.parse_args()
+if a.device == "cpu":
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import torch
 
@@ -47,7 +49,7 @@ from peer_data import Load, flops_per_step, tokens, versions
 load_dtype = {"fp32": torch.float32, "autocast": torch.float32}.get(a.dtype, torch.bfloat16)
 if a.dump:
     load_dtype = torch.float32
-model = AutoModelForCausalLM.from_pretrained(a.model, dtype=load_dtype, attn_implementation=a.attn)
+model = AutoModelForCausalLM.from_pretrained(a.model, dtype=load_dtype, attn_implementation=a.attn).to(a.device)
 model.train()
 model.config.use_cache = False
 if a.checkpointing:
@@ -57,7 +59,7 @@ cfg = model.config
 
 def batch_of(step):
     rows = [tokens(a.seed, step * a.batch + b, a.seq, cfg.vocab_size) for b in range(a.batch)]
-    return torch.tensor(rows) if a.batch > 1 else torch.from_numpy(rows[0]).unsqueeze(0)
+    return (torch.tensor(rows) if a.batch > 1 else torch.from_numpy(rows[0]).unsqueeze(0)).to(a.device)
 
 
 class MasterAdamW:
@@ -113,7 +115,7 @@ if a.dump:
 def one_step(ids):
     t0 = time.perf_counter()
     if a.dtype == "autocast":
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(a.device, dtype=torch.bfloat16):
             loss = model(input_ids=ids, labels=ids, use_cache=False).loss
     else:
         loss = model(input_ids=ids, labels=ids, use_cache=False).loss
@@ -121,8 +123,11 @@ def one_step(ids):
     loss.backward()
     t2 = time.perf_counter()
     opt.step()
+    value = loss.item()
+    if a.device == "cuda":
+        torch.cuda.synchronize()
     t3 = time.perf_counter()
-    return loss.item(), t3 - t0, (t1 - t0, t2 - t1, t3 - t2)
+    return value, t3 - t0, (t1 - t0, t2 - t1, t3 - t2)
 
 
 data = [batch_of(s) for s in range(a.steps)]

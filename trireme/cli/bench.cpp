@@ -15,6 +15,7 @@
 #include "trireme/device/processor.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/measure/matmul_rate.h"
+#include "trireme/measure/memory_report.h"
 #include "trireme/measure/step_rate.h"
 
 namespace trireme {
@@ -26,6 +27,7 @@ struct StepFlags {
   int64_t seed = 0;
   double weight_decay = 0.01;
   bool json = false;
+  bool memory_report = false;
   EngineFlags engine;
   UpdateFlags update;
 };
@@ -64,6 +66,8 @@ int run_step(const std::vector<std::string>& arguments) {
   parser.real("learning_rate", flags.measure.learning_rate, "AdamW's");
   parser.real("weight_decay", flags.weight_decay, "AdamW's; skips norms and biases");
   parser.flag("json", flags.json, "print one line of JSON");
+  parser.flag("memory_report", flags.memory_report,
+              "print what each part of memory took, beside its formula, on stderr");
   flags.engine.declare(parser);
   flags.update.declare(parser);
   if (!parser.parse(arguments)) return 0;
@@ -82,6 +86,11 @@ int run_step(const std::vector<std::string>& arguments) {
   const auto engine = assemble(*world, model_dir, options);
   const StepRate rate = measure_step_rate(*engine, flags.measure);
   if (place.rank != 0) return 0;
+  if (flags.memory_report)
+    std::cerr << memory_report(engine->memory_account()->state(),
+                               memory_forecast(
+                                   engine->memory_shape(flags.measure.batch, flags.measure.sequence_tokens)))
+              << std::flush;
   if (!flags.json) {
     print_text(rate, engine->description());
     return 0;

@@ -1,0 +1,15 @@
+"""What torch's own kernels reach on this GPU: the measure of what a step can be. torch alone, our program has no part in it."""
+import judges
+from command import Command
+from layout import python_with
+
+GROUPS = ("attention", "weight_gradients", "matmul", "copies", "launches", "fp32_attention")
+
+
+def commands(setting):
+    python = python_with(setting.layout, "torch")
+    lacks = setting.lacks or ("" if python else "a Python with torch; name one in TRIREME_PYTHON")
+    script = setting.layout.script("gpu/micro_bench.py")
+    limit = {"attention": 90, "fp32_attention": 60}
+    return [Command(group, [python, script, group, "--device", setting.device], limit.get(group, 45), 20 if setting.on_gpu else 8,
+                    judge=judges.json_rows, lacks=lacks) for group in GROUPS]
