@@ -23,7 +23,8 @@ def json_rows(outcome, _):
         problem = f"{len(errors)} of {len(rows)} measurements failed, the first: {errors[0]}"
     elif not rows and not problem:
         problem = "no measurement was printed"
-    return Verdict(problem, {"measurements": len(rows)}, rows)
+    lacks = [row["lacks"] for row in rows if "lacks" in row]
+    return Verdict(problem, {"measurements": len(rows)}, rows, lacks[0] if rows and len(lacks) == len(rows) and not problem else "")
 
 
 def step_rate(outcome, _):
@@ -37,6 +38,8 @@ def step_rate(outcome, _):
                "matmul_tflops_beside": line["matmul_gflops_precision"] / 1e3, "peak_memory_mib": max(line["peak_rss_mib"]),
                "losses": line["losses"], "gradient_norms": line["gradient_norms"], "step_seconds_each": line["step_s"],
                "engine": line["engine"]}
+    if "formula" in outcome.stderr:
+        figures["memory_report"] = outcome.stderr
     wrong = [loss for loss in line["losses"] if loss is None or not 0 < loss < 100]
     return Verdict(f"losses {line['losses']} are no losses" if wrong else "", figures)
 

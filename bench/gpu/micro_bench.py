@@ -291,6 +291,9 @@ def main():
     parser.add_argument("group", choices=GROUPS)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     a = parser.parse_args()
+    if a.device == "cuda" and not torch.cuda.is_available():
+        print(json.dumps({"name": a.group, "lacks": "no GPU: torch finds none"}))
+        return
     torch.manual_seed(0)
     with torch.no_grad():
         GROUPS[a.group](Bench(a.device))

@@ -23,5 +23,6 @@ class Setting:
 
     def bench_step(self, model, tokens, steps, warmup, *words, device=""):
         """Optimizer steps of a model of models.py, on the device of the run where no other is given."""
+        one_thread = () if self.on_gpu else ("--threads", "1")  # tiny models wait for each other's threads more than they compute
         return [self.layout.program, "bench", "step", "--model", self.model_folder(model), "--seq", str(tokens), "--steps", str(steps),
-                "--warmup", str(warmup), "--json", "--device", device or self.device, *words]
+                "--warmup", str(warmup), "--json", "--device", device or self.device, *one_thread, *words]

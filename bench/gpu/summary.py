@@ -5,7 +5,7 @@ Made from the results alone, anew after each command, so that it is right whenev
 from estimates import expected
 
 STATES = ("passed", "failed", "over limit", "cut off", "not reached", "lacks")
-KEPT_FROM_TABLES = ("losses", "gradient_norms", "step_seconds_each", "engine", "peer_losses")
+KEPT_FROM_TABLES = ("losses", "gradient_norms", "step_seconds_each", "engine", "peer_losses", "memory_report")
 
 
 def number(value):
@@ -66,7 +66,12 @@ def stage_table(planned, results):
 def command_table(planned, results):
     rows = []
     keys = [key for key in results.commands if key.startswith("models/")]
-    keys += [f"{stage}/{name}" for stage, _, names in planned for name in names]
+    for stage, _, names in planned:
+        reasons = {results.commands.get(f"{stage}/{name}", {}).get("reason", "") for name in names}
+        if len(names) > 1 and len(reasons) == 1 and {results.state(f"{stage}/{name}") for name in names} == {"lacks"}:
+            rows.append([f"{stage}, all {len(names)}", "lacks", "", reasons.pop()])
+        else:
+            keys += [f"{stage}/{name}" for name in names]
     for key in keys:
         record = results.commands.get(key, {})
         told = "; ".join(text for text in (record.get("reason", ""), figures_text(record)) if text)
@@ -142,8 +147,12 @@ def page(planned, results):
         lines += [f"The program was built anew between calls: {', '.join(sorted(builds))}; state.json says which call ran a command.", ""]
     lines += facts(results)
     on_gpu = last["device"] == "cuda"
+    memory = [line for stage, _, names in planned for name in names
+              for report in [results.commands.get(f"{stage}/{name}", {}).get("figures", {}).get("memory_report")] if report
+              for line in (f"{stage}/{name}:", "", "```", report.rstrip(), "```", "")]
     sections = [("Stages", stage_table(planned, results)), ("Beside the estimates", beside_estimates(planned, results) if on_gpu else []),
                 ("Commands", command_table(planned, results)), ("What did not pass", failures(results)),
+                ("Where memory went", memory[:-1]),
                 ("torch's own kernels", measurement_table(records("micro"), on_gpu)), ("Exchanges", measurement_table(records("ranks"), on_gpu)),
                 ("GPU kernels of three steps", kernel_rows(records("kernels")))]
     for title, body in sections:

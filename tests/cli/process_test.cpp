@@ -313,6 +313,17 @@ TEST(Info, tells_what_the_gpus_allocator_was_told_by_the_program_or_by_the_user)
   EXPECT_EQ(settings("max_split_size_mb:512"), "max_split_size_mb:512");
 }
 
+TEST(BenchStep, tells_where_memory_went_beside_its_line_of_json) {
+  const testing::TemporaryFolder folder;
+  const std::string fixture = (testing::source_folder() / "tests/parity/fixtures/llama").string();
+  Program program({"bench", "step", "--model", fixture, "--seq", "32", "--steps", "1", "--warmup", "0",
+                   "--threads", "1", "--memory_report", "--json"},
+                  folder / "stdout", {.errors = folder / "stderr"});
+  EXPECT_EQ(program.wait(), 0) << program.output() << testing::bytes_of(folder / "stderr");
+  EXPECT_TRUE(Json::parse(program.output(), nullptr, false).is_object());
+  EXPECT_THAT(testing::bytes_of(folder / "stderr"), AllOf(HasSubstr("formula"), HasSubstr("activations")));
+}
+
 TEST(LaunchedText, has_its_rank_before_each_line_where_json_is_switched_off) {
   const testing::TemporaryFolder folder;
   Program program({"launch", "--nproc_per_node", "1", "--", "info", "--json=false", "--measure", "false"},

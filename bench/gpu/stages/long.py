@@ -11,10 +11,10 @@ def commands(setting):
     k = 1024 if setting.on_gpu else 16
     step = (*setting.bf16, UPDATE)
     offload = (*step, "--offload_activations", "cpu", "--memory_report")
-    out_of_memory = setting.bench_step("8b", 64 * k if setting.on_gpu else 65536, 1, 0, *step, "--recompute", "none")
+    out_of_memory = setting.bench_step("8b", 64 * k if setting.on_gpu else 1 << 20, 1, 0, *step, "--recompute", "none")
     if not setting.on_gpu:
-        # RLIMIT_DATA stands in for the GPU's memory: threads of OpenMP and libtorch itself take some 300 MB.
-        out_of_memory = ["sh", "-c", 'ulimit -d 900000 && exec "$@"', "sh", *out_of_memory, "--threads", "1"]
+        # RLIMIT_DATA stands in for the GPU's memory.
+        out_of_memory = ["sh", "-c", 'ulimit -d 600000 && exec "$@"', "sh", *out_of_memory]
     memory = judges.out_of_memory(("activations", "tiles", "attention"))
     return [
         Command("step-128k", setting.bench_step("8b", 128 * k, 2, 1, *offload), 280, 150 if setting.on_gpu else 8, model="8b",

@@ -8,7 +8,7 @@ GROUPS = ("attention", "weight_gradients", "matmul", "copies", "launches", "fp32
 
 def commands(setting):
     python = python_with(setting.layout, "torch")
-    lacks = setting.lacks or ("" if python else "a Python with torch; name one in TRIREME_PYTHON")
+    lacks = "" if python else "a Python with torch; name one in TRIREME_PYTHON"
     script = setting.layout.script("gpu/micro_bench.py")
     limit = {"attention": 90, "fp32_attention": 60}
     return [Command(group, [python, script, group, "--device", setting.device], limit.get(group, 45), 20 if setting.on_gpu else 8,

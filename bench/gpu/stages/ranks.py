@@ -4,7 +4,7 @@ NCCL refuses two ranks on one GPU; its test is of size 1.
 """
 import judges
 from command import Command
-from stages.tests import ENVIRONMENT
+from stages.tests import environment_of
 
 
 def commands(setting):
@@ -15,4 +15,4 @@ def commands(setting):
     names = layout.tests_like("*nccl*_test") if setting.on_gpu else []
     lacks = setting.lacks or ("a test of NCCL (a build with CUDA)" if not names else "")
     for name in names or ["nccl_test"]:
-        yield Command(name, layout.test(name), 60, 10, environment=ENVIRONMENT, judge=judges.gtests, lacks=lacks)
+        yield Command(name, layout.test(name), 60, 10, environment=environment_of(layout), judge=judges.gtests, lacks=lacks)

@@ -5,9 +5,13 @@ On a CPU their siblings: the same sources on the guarded device, and the kernels
 import judges
 from command import Command
 
-ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "TORCH_FR_BUFFER_SIZE": "0"}
 LIMITS = {"cuda_attention_test": 150, "engine_on_cuda_test": 240, "run_on_cuda_test": 180}
 ON_CPU = {"attention_test": ["--gtest_filter=*Cuda*:*Mask*"], "run_on_guarded_device_test": [], "cuda_attention_test": []}
+
+
+def environment_of(layout):
+    """As ctest gives it."""
+    return {"OMP_WAIT_POLICY": "passive", "TORCH_FR_BUFFER_SIZE": "0", "TRIREME_BINARY": layout.binary}
 
 
 def commands(setting):
@@ -17,6 +21,6 @@ def commands(setting):
         names = {name: [] for name in ("cuda_attention_test", *others, "engine_on_cuda_test", "run_on_cuda_test")}
     else:
         names = ON_CPU
-    return [Command(name, layout.test(name, *words), LIMITS.get(name, 90), 10, environment=ENVIRONMENT, judge=judges.gtests,
+    return [Command(name, layout.test(name, *words), LIMITS.get(name, 90), 10, environment=environment_of(layout), judge=judges.gtests,
                     lacks=setting.lacks or ("" if layout.has_test(name) else f"the test program {name}; build it"))
             for name, words in names.items()]
