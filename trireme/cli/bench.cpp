@@ -40,8 +40,10 @@ void print_text(const StepRate& rate, const std::string& description) {
             << "model GFLOP/s " << format_fixed(rate.model_flops_per_step / rate.median_step_seconds / 1e9, 1)
             << ", " << format_fixed(100 * rate.matmul_share(), 1) << "% of the measured matmul rate (fp32 "
             << format_fixed(rate.matmul_fp32_flops_per_second / 1e9, 1) << ", the run's dtype "
-            << format_fixed(rate.matmul_precision_flops_per_second / 1e9, 1) << " GFLOP/s)\n"
-            << "exchanges     " << format_fixed(rate.exchange_seconds, 4) << " s a step, "
+            << format_fixed(rate.matmul_precision_flops_per_second / 1e9, 1) << " GFLOP/s)\n";
+  if (const auto mfu = rate.mfu())
+    std::cout << "MFU           " << format_fixed(100 * *mfu, 1) << "% of the published rate\n";
+  std::cout << "exchanges     " << format_fixed(rate.exchange_seconds, 4) << " s a step, "
             << format_bytes(rate.sent_bytes) << " sent by a rank\n"
             << "peak memory  ";
   for (const int64_t bytes : rate.peak_memory_bytes) std::cout << " " << format_bytes(bytes);

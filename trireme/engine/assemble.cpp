@@ -194,6 +194,9 @@ std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& mode
   parts->activations = make_activation_store(config.num_hidden_layers, options.device,
                                              options.offload.activations, parts->spill.get());
 
+  // Products of 16-bit factors are added up in fp32, over the pieces of a sum that cuBLAS splits as well.
+  at::globalContext().setAllowBF16ReductionCuBLAS(false);
+  at::globalContext().setAllowFP16ReductionCuBLAS(false);
   parts->local_attention = make_local_attention(options.attention, options.device, dtypes.storage);
   parts->attention = make_sequence_attention(options.ring_method, *parts->mesh.ring, *parts->local_attention);
   parts->layers = std::make_unique<LayerRunner>(

@@ -43,12 +43,11 @@ struct TileShape {
   }
   int64_t blocks(int64_t halves, int64_t width) const { return blocks(halves, width, T, width); }
 
-  // Of a weight [n, k], beside the fp32 sum: a 16-bit product of `tokens` rows, which the CPU widens to add it. While
-  // it is made there, oneDNN keeps a block of each operand and of fp32 sums on each thread: about this many bytes, by
-  // measurement with AVX-512.
+  // Of a weight [n, k], beside the fp32 sum (model/linear.cpp). On a GPU the product is added to it. The CPU makes a
+  // 16-bit product of `tokens` rows and widens it. While it is made, oneDNN keeps a block of each operand and of fp32
+  // sums on each thread: about this many bytes, by measurement with AVX-512.
   int64_t gradient(int64_t n, int64_t k, int64_t tokens) const {
-    if (t == 4) return 0;
-    if (!on_host) return n * k * t;
+    if (t == 4 || !on_host) return 0;
     const int64_t rows = std::min<int64_t>(n, 256), depth = std::min<int64_t>(tokens, 512);
     const int64_t columns = std::min<int64_t>(k, tokens > depth ? 1024 : 64);
     const int64_t workspace = threads * (depth * (rows + columns) * t + rows * 64 * 4);

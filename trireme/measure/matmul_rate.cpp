@@ -15,9 +15,9 @@ struct Shape {
 
 double seconds_of_one(at::Device device, at::ScalarType dtype, const Shape& shape, double seconds) {
   const at::TensorOptions options = at::TensorOptions(device).dtype(dtype);
-  // Ones: a processor's speed may depend on the values, but not on these being round.
-  const at::Tensor a = at::ones({shape.rows, shape.inner}, options);
-  const at::Tensor b = at::ones({shape.inner, shape.columns}, options);
+  // Random: a GPU's clock falls with the power that changing bits draw, and equal values change none.
+  const at::Tensor a = at::randn({shape.rows, shape.inner}, options);
+  const at::Tensor b = at::randn({shape.inner, shape.columns}, options);
   at::Tensor c = at::empty({shape.rows, shape.columns}, options);
   const auto multiply = [&] {
     at::mm_out(c, a, b);

@@ -7,8 +7,10 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
+#include "trireme/device/gpu_name.h"
 #include "trireme/device/peak_memory.h"
 #include "trireme/measure/matmul_rate.h"
+#include "trireme/measure/peak_rate.h"
 #include "trireme/measure/spread.h"
 #include "trireme/measure/synthetic_tokens.h"
 
@@ -85,6 +87,14 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
           ? rate_of_all_ranks(engine, at::kBFloat16, options.matmul_seconds)
           : rate.matmul_fp32_flops_per_second;
 
+  const auto published = published_peak_rate(gpu_name(engine.options().device), engine.options().precision);
+  bool all_known = true;
+  for (const auto& one : gather(engine, {published ? published->flops_per_second : 0})) {
+    all_known = all_known && one[0] > 0;
+    rate.published_flops_per_second += one[0];
+  }
+  if (!all_known) rate.published_flops_per_second = 0;
+
   std::vector<double> seconds;
   std::vector<double> exchange_seconds, sent_bytes;
   const SampleLayout layout{options.sequence_tokens, engine.options().ulysses, engine.options().ring};
@@ -129,10 +139,15 @@ double StepRate::matmul_share() const {
          std::max(matmul_fp32_flops_per_second, matmul_precision_flops_per_second);
 }
 
+std::optional<double> StepRate::mfu() const {
+  if (published_flops_per_second == 0) return std::nullopt;
+  return model_flops_per_step / median_step_seconds / published_flops_per_second;
+}
+
 Json StepRate::to_json() const {
   std::vector<int64_t> peak_mib;
   for (const int64_t bytes : peak_memory_bytes) peak_mib.push_back(bytes >> 20);
-  return {{"step_s", rounded(step_seconds, 1e-4)},
+  Json json = {{"step_s", rounded(step_seconds, 1e-4)},
           {"median_step_s", median_step_seconds},
           {"tokens_per_s", tokens_per_second},
           {"model_gflop_per_step", model_flops_per_step / 1e9},
@@ -146,6 +161,8 @@ Json StepRate::to_json() const {
           {"losses", losses},
           {"gradient_norms", gradient_norms},
           {"peak_rss_mib", peak_mib}};
+  if (const auto share = mfu()) json["mfu"] = *share;
+  return json;
 }
 
 }  // namespace trireme

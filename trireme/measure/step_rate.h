@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "trireme/base/json.h"
@@ -29,6 +30,7 @@ struct StepRate {
   double model_flops_per_step = 0;               // over all ranks
   double matmul_fp32_flops_per_second = 0;       // all ranks together, measured at the same time
   double matmul_precision_flops_per_second = 0;  // the same in the dtype of the run's precision
+  double published_flops_per_second = 0;         // of all ranks' GPUs (measure/peak_rate.h); 0: of one it is unknown
   double exchange_seconds = 0;      // a measured step's collectives, of the rank that waited longest
   int64_t sent_bytes = 0;           // by one rank in a measured step, the most of any
   double cpu_seconds_per_step = 0;  // processor time of all ranks; says more than the clock on a busy machine
@@ -36,6 +38,8 @@ struct StepRate {
 
   // Model FLOP/s over the faster of the two matmul rates: bf16 values can be multiplied in fp32 as well.
   double matmul_share() const;
+  // Model FLOP/s over the published rate; nothing where that is unknown.
+  std::optional<double> mfu() const;
   // The names that bench/peers prints: step_s, median_step_s, tokens_per_s, model_gflops, ...
   Json to_json() const;
 };

@@ -37,7 +37,7 @@ void embedding_forward(const EmbeddingTensors& weights, double eps, const Embedd
 void embedding_backward(const EmbeddingTensors& weights, EmbeddingTensors& gradients, double eps,
                         std::optional<int64_t> padding, const EmbeddedTokens& embedded,
                         const at::Tensor& dx_TM) {
-  at::Tensor tokens = embedded.tokens, d = dx_TM;
+  at::Tensor d = dx_TM;
   if (weights.positions.defined()) {
     const at::Tensor sum = embedded_sum(weights, embedded);
     d = layer_norm_backward(dx_TM, sum, weights.norm, eps, sum.scalar_type(), gradients.norm,
@@ -45,14 +45,14 @@ void embedding_backward(const EmbeddingTensors& weights, EmbeddingTensors& gradi
     gradients.positions.index_add_(0, embedded.positions, d);
     gradients.token_types.select(0, 0).add_(d.sum(0));
   }
+  // The padding token's row is put back: to leave its tokens out, the host would have to wait for their number.
+  at::Tensor row, before;
   if (padding) {
-    const at::Tensor kept = tokens.ne(*padding).nonzero().squeeze(1);
-    if (kept.size(0) < tokens.size(0)) {
-      tokens = tokens.index_select(0, kept);
-      d = d.index_select(0, kept);
-    }
+    row = gradients.words.select(0, *padding);
+    before = row.clone();
   }
-  gradients.words.index_add_(0, tokens, d.to(gradients.words.scalar_type()));
+  gradients.words.index_add_(0, embedded.tokens, d.to(gradients.words.scalar_type()));
+  if (padding) row.copy_(before);
 }
 
 void check_positions(const ModelConfig& config, int64_t longest_document_tokens) {

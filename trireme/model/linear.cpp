@@ -37,8 +37,10 @@ void add_linear_gradient(at::Tensor& gradient_nk, at::Tensor& bias_gradient_n, c
                          const at::Tensor& x_Tk) {
   if (dy_Tn.scalar_type() == gradient_nk.scalar_type())
     gradient_nk.addmm_(dy_Tn.t(), x_Tk);
-  else
+  else if (dy_Tn.is_cpu())  // libtorch has no CPU product of 16-bit factors that is added to fp32
     gradient_nk.add_(at::mm(dy_Tn.t(), x_Tk));
+  else
+    at::addmm_out(gradient_nk, gradient_nk, dy_Tn.t(), x_Tk, gradient_nk.scalar_type());
   if (bias_gradient_n.defined()) add_column_sums(bias_gradient_n, dy_Tn);
 }
 

@@ -54,7 +54,7 @@ struct TrainOptions {
   bool tensorboard = true;            // event files, of what metrics.jsonl holds
   std::filesystem::path logging_dir;  // for them; empty: OUTPUT_DIR/runs
   bool memory_report = false;         // after the first step of each stage: where memory went
-  double peak_tflops = 0;             // of one rank's device, for MFU; 0: measured
+  double peak_tflops = 0;             // of one rank's device, for MFU; 0: by measure/peak_rate.h
 };
 
 // Throws ConfigError for numbers that cannot be.

@@ -11,13 +11,12 @@
 #include "trireme/data/evaluation_walk.h"
 #include "trireme/data/packed_loader.h"
 #include "trireme/device/peak_memory.h"
-#include "trireme/device/processor.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/engine/check_options.h"
 #include "trireme/engine/settle_recompute.h"
 #include "trireme/eval/loss_by_position.h"
-#include "trireme/measure/matmul_rate.h"
 #include "trireme/measure/memory_report.h"
+#include "trireme/measure/peak_rate.h"
 #include "trireme/train/agreement.h"
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/durable_file.h"
@@ -88,6 +87,7 @@ class Trainer {
   bool report_due_ = false;  // --memory_report: after the next step
   int64_t steps_done_ = 0;
   int64_t tokens_seen_ = 0;
+  PeakRate peak_;          // of this rank's device
   double peak_flops_ = 0;  // FLOP/s of all ranks
   std::optional<TimeLeft> time_left_;
   double loss_ = 0;
@@ -214,15 +214,10 @@ void Trainer::prepare() {
     if (options_.tensorboard) events_.emplace(options_.logging_dir, steps_done_ + 1);
   });
   constexpr double kSecondsPerShape = 0.05;
-  const at::Device device = options_.engine.device;
-  double peak = options_.peak_tflops * 1e12;
-  if (peak == 0) {
-    peak = best_matmul_rate(device, at::kFloat, kSecondsPerShape);
-    // A processor without bf16 instructions multiplies bf16 values faster in fp32.
-    if (options_.engine.precision == Precision::bf16 && (!device.is_cpu() || cpu_has_bf16_matmul()))
-      peak = std::max(peak, best_matmul_rate(device, at::kBFloat16, kSecondsPerShape));
-  }
-  peak_flops_ = agreement_.sum(peak);
+  peak_ = options_.peak_tflops > 0
+              ? PeakRate{options_.peak_tflops * 1e12, "given"}
+              : peak_rate(options_.engine.device, options_.engine.precision, kSecondsPerShape);
+  peak_flops_ = agreement_.sum(peak_.flops_per_second);
 }
 
 void Trainer::resume() {
@@ -379,6 +374,7 @@ TrainOutcome Trainer::run() {
     note(cat("model ", options_.model_dir.string(), ", ", format_count(engine_->config().parameter_count()),
              " parameters, ", world_.size(), world_.size() == 1 ? " rank" : " ranks"));
     note(engine_->description());
+    note(cat("MFU is a share of ", format_fixed(peak_.flops_per_second / 1e12, 2), " TFLOP/s a rank (", peak_.source, ")"));
     if (const auto choice = engine_->recompute_choice(); choice && !choice->fits()) {
       const PlannedBatch& batch = options_.engine.planned_batch;
       note(shortage_warning(*choice, engine_->memory_shape(batch.samples, batch.tokens)));

@@ -1,0 +1,78 @@
+// The model's operations on a device that is not the host: the guarded one, or a GPU.
+#include <set>
+#include <string>
+
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+
+#include "trireme/model/embedding.h"
+#include "trireme/model/linear.h"
+
+#include "tests/support/device_under_test.h"
+#include "tests/support/relative_error.h"
+
+namespace trireme::model_on_another_device_test {
+namespace {
+
+class OnAnotherDevice : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!testing::device_under_test()) GTEST_SKIP() << "no GPU here";
+    device_ = *testing::device_under_test();
+  }
+  at::Device device_ = at::kCPU;
+};
+
+// The names of the operators that `run` calls.
+template <typename F>
+std::set<std::string> operators_of(const F& run) {
+  static thread_local std::set<std::string>* names = nullptr;
+  std::set<std::string> called;
+  names = &called;
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(
+          [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+            names->insert(function.name());
+            return nullptr;
+          })
+          .scopes({at::RecordScope::FUNCTION}));
+  run();
+  at::removeCallback(handle);
+  return called;
+}
+
+// A product of each tile that is rounded to 16 bits before the sum has errors of 2^-9 of its largest entries.
+TEST_F(OnAnotherDevice, weight_gradients_of_16_bit_tiles_add_up_in_fp32) {
+  constexpr int64_t kTokens = 96, kTile = 32, kRows = 24, kColumns = 40;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const at::Tensor dy = at::randn({kTokens, kRows}).to(dtype), x = at::randn({kTokens, kColumns}).to(dtype);
+    at::Tensor gradient = at::zeros({kRows, kColumns}, device_), bias = at::zeros({kRows}, device_);
+    for (int64_t begin = 0; begin < kTokens; begin += kTile)
+      add_linear_gradient(gradient, bias, dy.narrow(0, begin, kTile).to(device_),
+                          x.narrow(0, begin, kTile).to(device_));
+    const at::Tensor exact = at::mm(dy.to(at::kDouble).t(), x.to(at::kDouble));
+    EXPECT_LT(testing::relative_error(gradient.to(at::kCPU), exact), 1e-6) << dtype;
+    EXPECT_LT(testing::relative_error(bias.to(at::kCPU), dy.to(at::kDouble).sum(0)), 1e-6) << dtype;
+  }
+}
+
+TEST_F(OnAnotherDevice, the_embeddings_gradient_leaves_padding_out_and_the_host_does_not_wait) {
+  constexpr int64_t kPadding = 3;
+  const at::Tensor tokens = at::tensor({1, 3, 0, 3, 1}, at::kLong), dx = at::randn({5, 4});
+  const EmbeddingTensors weights{at::zeros({6, 4}, device_)};
+  // A tied embedding's gradient holds the head's already.
+  EmbeddingTensors gradients{at::ones({6, 4}, device_)};
+  at::Tensor expected = at::ones({6, 4});
+  for (const int64_t position : {0, 2, 4}) expected[tokens[position].item<int64_t>()].add_(dx[position]);
+  const EmbeddedTokens embedded{tokens.to(device_), {}};
+  const at::Tensor dx_there = dx.to(device_);
+  const std::set<std::string> called =
+      operators_of([&] { embedding_backward(weights, gradients, 1e-5, kPadding, embedded, dx_there); });
+  EXPECT_LT(testing::relative_error(gradients.words.to(at::kCPU), expected), 1e-6);
+  EXPECT_TRUE(called.contains("aten::index_add_"));
+  for (const char* const waits : {"aten::nonzero", "aten::item", "aten::_local_scalar_dense"})
+    EXPECT_FALSE(called.contains(waits)) << waits;
+}
+
+}  // namespace
+}  // namespace trireme::model_on_another_device_test

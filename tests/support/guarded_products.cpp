@@ -1,0 +1,33 @@
+// Products that libtorch has for GPUs alone, on the guarded device: what they demand is what CUDA's kernels demand.
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+namespace trireme::testing {
+namespace {
+
+// beta self [n, m] + alpha a [n, k] b [k, m], of 16-bit factors into fp32. The demands are those of
+// _addmm_dtype_out_cuda in ATen/native/cuda/Blas.cpp of PyTorch 2.11; that each matrix be dense along one dimension, so
+// that cuBLAS takes it without a copy, is ours.
+at::Tensor& addmm_dtype_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                            at::ScalarType dtype, const at::Scalar& beta, const at::Scalar& alpha,
+                            at::Tensor& out) {
+  TORCH_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), "factors of ", a.sizes(), " and ",
+              b.sizes());
+  TORCH_CHECK(a.scalar_type() == b.scalar_type(), "factors of ", a.scalar_type(), " and ", b.scalar_type());
+  TORCH_CHECK(dtype == a.scalar_type() || (dtype == at::kFloat && at::isReducedFloatingType(a.scalar_type())),
+              "a result of ", dtype, " of factors of ", a.scalar_type());
+  TORCH_CHECK(dtype == out.scalar_type(), "a result of ", dtype, " into ", out.scalar_type());
+  TORCH_CHECK(self.scalar_type() == dtype || self.scalar_type() == a.scalar_type(), "a summand of ",
+              self.scalar_type());
+  for (const at::Tensor& matrix : {a, b, static_cast<const at::Tensor&>(out)})
+    TORCH_CHECK(matrix.stride(0) == 1 || matrix.stride(1) == 1, "strides ", matrix.strides());
+  const at::Tensor product = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+  return out.copy_(self.to(at::kDouble).mul(beta).add(product, alpha));
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("addmm.dtype_out", &addmm_dtype_out);
+}
+
+}  // namespace
+}  // namespace trireme::testing
