@@ -21,8 +21,9 @@ at::Tensor& addmm_dtype_out(const at::Tensor& self, const at::Tensor& a, const a
               self.scalar_type());
   for (const at::Tensor& matrix : {a, b, static_cast<const at::Tensor&>(out)})
     TORCH_CHECK(matrix.stride(0) == 1 || matrix.stride(1) == 1, "strides ", matrix.strides());
-  const at::Tensor product = at::mm(a.to(at::kDouble), b.to(at::kDouble));
-  return out.copy_(self.to(at::kDouble).mul(beta).add(product, alpha));
+  // On the host, so that it takes none of the device's memory, as cuBLAS does not.
+  const auto on_host = [](const at::Tensor& x) { return x.to(at::kCPU).to(at::kFloat); };
+  return out.copy_(on_host(self).mul(beta).add(at::mm(on_host(a), on_host(b)), alpha));
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
