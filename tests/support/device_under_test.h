@@ -10,7 +10,8 @@
 namespace trireme::testing {
 
 // Nothing where this machine has none. On a GPU, libtorch from then on takes kernels that repeat their bits, and throws
-// where it has none (cuDNN's attention).
+// where it has none, except for cuDNN's attention: its backward then adds in no fixed order all the same
+// (attention_backward.cu).
 std::optional<c10::Device> device_under_test();
 
 }  // namespace trireme::testing
