@@ -2,6 +2,7 @@
 // so that on a GPU it is always ahead of the work that it gives.
 #include <gtest/gtest.h>
 
+#include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/engine/assemble.h"
 
@@ -36,7 +37,8 @@ TEST(WalkWithOffload, makes_no_copy_of_a_unit_that_it_waits_for) {
           options.zero = static_cast<ZeroStage>(stage);
           options.update_in_backward = in_backward;
           options.optimizer.max_grad_norm = in_backward ? 0 : 1;
-          options.offload = {stage == 3 ? place : Offload::none, place, place};
+          if (stage == 3) options.offload.parameters = place;
+          options.offload.optimizer = options.offload.activations = place;
           if (place == Offload::disk) options.offload.folder = disk.path();
           run_ranks_as_threads(ranks, [&](World& world) {
             const auto engine = assemble(world, model.path(), options);

@@ -104,6 +104,7 @@ class WatchedGradients final : public GradientStore {
   }
   void finish() override {}
   at::Tensor summed(int) override { return {}; }
+  at::Tensor squares(int) override { return {}; }
   at::Tensor whole(int) override { return {}; }
   bool sharded() const override { return false; }
   at::Device device() const override { return at::kCPU; }
