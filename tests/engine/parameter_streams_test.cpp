@@ -77,6 +77,7 @@ TEST_P(ParameterStreams, bring_each_unit_as_it_is_after_its_last_update_and_nobo
         work_a_while(streams, random() % 12);
       }
       streams.finish();          // as the host waits for a step's norm
+      streams.begin_pass();      // what was begun too early may be waited for
       store->prefetch_later(1);  // too early: before its update
       for (int unit = 0; unit < kUnits; ++unit) {
         store->open_master(unit).add_(100);
