@@ -83,12 +83,12 @@ fits() {
     if [ -d "$folder" ]; then library_path=$library_path:$folder; fi
   done
   library_path=$library_path${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-  # The loader itself says what it would not find, as for ldd.
-  missing=$(LD_LIBRARY_PATH=$library_path LD_TRACE_LOADED_OBJECTS=1 "$root/libexec/trireme" 2>/dev/null | sed -n 's/ => not found$//p')
-  if [ -n "$missing" ]; then
-    note "$1: $torch is version $version, and neither beside it nor in the system are" $missing
-    return 1
-  fi
+  # The loader's own account, as for ldd, is quick; that of Ubuntu 22.04 crashes where a library is missing, and a start then says which.
+  { LD_LIBRARY_PATH=$library_path LD_TRACE_LOADED_OBJECTS=1 "$root/libexec/trireme" || echo "not found"; } 2>/dev/null |
+    grep 'not found' >/dev/null || return 0
+  problem=$(LD_LIBRARY_PATH=$library_path "$root/libexec/trireme" --version 2>&1 >/dev/null) && return 0
+  note "$1: $torch is version $version, and the program does not start with it: ${problem#*: }"
+  return 1
 }
 
 # in_python WHERE COMMAND: the same for the torch of a Python environment.
