@@ -22,9 +22,9 @@ class Bench:
         self.device, self.on_gpu = device, device == "cuda"
 
     def seconds(self, body, repeats=5):
-        """Of one call: the fastest of two rounds, after a call that warms up."""
+        """Of one call, after one that warms up: the faster of two rounds; of calls that last seconds, one round."""
         body()
-        return min(self._round(body, repeats) for _ in range(2))
+        return min(self._round(body, repeats) for _ in range(2 if repeats > 1 else 1))
 
     def _round(self, body, repeats):
         if not self.on_gpu:

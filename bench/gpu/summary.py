@@ -63,19 +63,21 @@ def stage_table(planned, results):
     return table(["stage", "state", "commands", "seconds", "limit"], rows)
 
 
+def command_row(key, results):
+    record = results.commands.get(key, {})
+    told = "; ".join(text for text in (record.get("reason", ""), figures_text(record)) if text)
+    return [key, results.state(key), f"{record['seconds']:.1f}" if "seconds" in record else "", told]
+
+
 def command_table(planned, results):
-    rows = []
-    keys = [key for key in results.commands if key.startswith("models/")]
+    """A stage all of whose commands lack the same is one row."""
+    rows = [command_row(key, results) for key in results.commands if key.startswith("models/")]
     for stage, _, names in planned:
-        reasons = {results.commands.get(f"{stage}/{name}", {}).get("reason", "") for name in names}
-        if len(names) > 1 and len(reasons) == 1 and {results.state(f"{stage}/{name}") for name in names} == {"lacks"}:
-            rows.append([f"{stage}, all {len(names)}", "lacks", "", reasons.pop()])
+        told = {(results.state(f"{stage}/{name}"), results.commands.get(f"{stage}/{name}", {}).get("reason", "")) for name in names}
+        if len(names) > 1 and len(told) == 1 and ("lacks", reason := min(told)[1]) in told:
+            rows.append([f"{stage}, all {len(names)}", "lacks", "", reason])
         else:
-            keys += [f"{stage}/{name}" for name in names]
-    for key in keys:
-        record = results.commands.get(key, {})
-        told = "; ".join(text for text in (record.get("reason", ""), figures_text(record)) if text)
-        rows.append([key, results.state(key), f"{record['seconds']:.1f}" if "seconds" in record else "", told])
+            rows += [command_row(f"{stage}/{name}", results) for name in names]
     return table(["command", "state", "seconds", "figures"], rows)
 
 
