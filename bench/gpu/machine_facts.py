@@ -10,6 +10,8 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import machine  # noqa: E402
 
+MODULES = ("torch", "transformers", "numpy", "nvidia-cudnn-cu13", "nvidia-nccl-cu13")
+
 
 def tell(name, value):
     print(json.dumps({"name": name, "value": value}), flush=True)
@@ -48,7 +50,8 @@ def version_in(python, module):
 
 
 def main():
-    query = "name,driver_version,memory.total,memory.used,power.limit,clocks.max.sm,clocks.max.mem,pcie.link.gen.max,pcie.link.width.max,mig.mode.current"
+    query = ("name,driver_version,memory.total,memory.used,power.limit,clocks.max.sm,clocks.max.mem,pcie.link.gen.max,pcie.link.width.max,"
+             "mig.mode.current")
     gpu = first_line(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"])
     tell("gpu", dict(zip(query.split(","), gpu.split(", "))) if gpu else "none: nvidia-smi is missing or finds none")
     tell("machine", machine.describe())
@@ -63,7 +66,7 @@ def main():
             tell(f"disk_{name}", {"folder": where, "total_gib": round(usage.total / 2**30, 1), "free_gib": round(usage.free / 2**30, 1)})
     for python in dict.fromkeys((os.environ.get("TRIREME_PYTHON"), sys.executable, shutil.which("python3"))):
         if python:
-            tell(f"python {python}", {name: version_in(python, name) for name in ("torch", "transformers", "numpy", "nvidia-cudnn-cu13", "nvidia-nccl-cu13")})
+            tell(f"python {python}", {name: version_in(python, name) for name in MODULES})
     tell("python", platform.python_version())
     for tool in ("nvcc", "ncu", "nsys", "g++"):
         tell(f"tool {tool}", shutil.which(tool, path=os.environ.get("PATH", "") + ":/usr/local/cuda/bin") or "not found")

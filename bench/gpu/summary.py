@@ -32,7 +32,8 @@ def stage_state(states):
 def overall(planned, results):
     """The worst of the stages. A stage that lacks all that it needs counts, a single command that does not run here does not."""
     stages = [stage_state([results.state(f"{stage}/{name}") for name in names]) for stage, _, names in planned]
-    stages += [record["state"] for key, record in results.commands.items() if key.startswith("models/")]
+    models = {record["state"] for key, record in results.commands.items() if key.startswith("models/")}
+    stages += models & {"failed", "lacks"}  # of others the commands that wait for them tell
     worst = stage_state(stages)
     return "lacks" if worst == "passed" and "lacks" in stages else worst
 

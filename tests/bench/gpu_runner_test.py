@@ -170,6 +170,8 @@ class Runner(unittest.TestCase):
         process.communicate()
         self.wait_for(lambda: not running(marker))
         self.assertEqual((self.state("one/first"), self.state("one/at work")), ("passed", "running"))
+        self.call([["one", 30, stages[0][2][:1]]])
+        self.assertEqual(self.state("one/at work"), "cut off")
         open(os.path.join(self.folder, "again"), "w").close()
         self.assertEqual(self.call(stages), "passed")
         self.assertEqual(self.state("one/at work", "attempts"), 2)

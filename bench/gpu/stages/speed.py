@@ -11,5 +11,5 @@ def commands(setting):
     tiles = ("--tile_tokens", str(8 * k))
     rows = [("8k", 8, 5, 2, ()), ("32k", 32, 3, 1, ()), ("2k", 2, 6, 2, ()), ("32k-flash", 32, 3, 1, flash), ("8k-tiles-8k", 8, 5, 2, tiles),
             ("8k-flash", 8, 5, 2, flash), ("32k-tiles-8k", 32, 3, 1, tiles)]
-    return [Command(f"step-{name}", setting.bench_step("8b", tokens * k, steps, warmup, *setting.bf16, UPDATE, *words), 180, 50 if setting.on_gpu else 4,
-                    model="8b", judge=judges.step_rate, lacks=setting.lacks) for name, tokens, steps, warmup, words in rows]
+    return [Command(f"step-{name}", setting.bench_step("8b", tokens * k, steps, warmup, *setting.bf16, UPDATE, *words), 180,
+                    50 if setting.on_gpu else 4, model="8b", judge=judges.step_rate, lacks=setting.lacks) for name, tokens, steps, warmup, words in rows]
