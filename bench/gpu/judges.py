@@ -34,10 +34,12 @@ def step_rate(outcome, _):
         return Verdict(problem or "it printed no line of JSON")
     line = rows[-1]
     figures = {"step_seconds": line["median_step_s"], "tokens_per_second": line["tokens_per_s"],
-               "model_tflops": line["model_gflops"] / 1e3, "mfu_percent": line["model_gflops"] / 1e3 / PEAK_TFLOPS * 100,
+               "model_tflops": line["model_gflops"] / 1e3,
                "matmul_tflops_beside": line["matmul_gflops_precision"] / 1e3, "peak_memory_mib": max(line["peak_rss_mib"]),
                "losses": line["losses"], "gradient_norms": line["gradient_norms"], "step_seconds_each": line["step_s"],
                "engine": line["engine"]}
+    if "(CPU" not in line["engine"]:
+        figures["mfu_percent"] = figures["model_tflops"] / PEAK_TFLOPS * 100
     if "formula" in outcome.stderr:
         figures["memory_report"] = outcome.stderr
     wrong = [loss for loss in line["losses"] if loss is None or not 0 < loss < 100]

@@ -29,9 +29,10 @@ def write_whole(path, text):
 
 
 class Results:
-    def __init__(self, folder, header, pack=""):
-        """Goes on with what lies in the folder. `header` describes this call; `pack` is an archive to keep beside."""
-        self.folder, self.pack = os.path.abspath(folder), pack
+    def __init__(self, folder, header, pack="", root=""):
+        """Goes on with what lies in the folder. `header` describes this call; `pack` is an archive to keep beside; the page
+        names files below `root` without it: it speaks of no one's folders."""
+        self.folder, self.pack, self._root = os.path.abspath(folder), pack, root
         os.makedirs(os.path.join(self.folder, "logs"), exist_ok=True)
         self._lock = open(os.path.join(self.folder, ".lock"), "w")
         try:
@@ -92,8 +93,11 @@ class Results:
         write_whole(self._path, json.dumps({"calls": self.calls, "commands": self.commands}, indent=1))
 
     def write_summary(self, text):
+        """Returns the page as written."""
+        text = text.replace(self._root + os.sep, "") if self._root else text
         write_whole(os.path.join(self.folder, "summary.md"), text)
         if self.pack:
             with tarfile.open(self.pack + ".part", "w:gz") as archive:
                 archive.add(self.folder, os.path.basename(self.folder), filter=lambda entry: None if entry.name.endswith(".lock") else entry)
             os.replace(self.pack + ".part", self.pack)
+        return text

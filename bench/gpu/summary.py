@@ -94,6 +94,15 @@ def beside_estimates(planned, results):
     return table(["command", "figure", "measured", "estimate", "measured / estimate"], rows) if rows else []
 
 
+def beside_kernels(results):
+    """Steps as a share of the fastest bf16 product of random values that torch reached in the same run."""
+    products = [row["tflops"] for row in results.commands.get("micro/matmul", {}).get("rows", [])
+                if row["name"].startswith("bf16") and row["name"].endswith("random") and "tflops" in row]
+    steps = [(key, record.get("figures", {}).get("model_tflops")) for key, record in results.commands.items() if key.startswith(("speed/", "long/"))]
+    rows = [[key, number(tflops), number(max(products)), f"{100 * tflops / max(products):.0f} %"] for key, tflops in steps if tflops and products]
+    return table(["command", "model TFLOP/s", "bf16 product, TFLOP/s", "share"], rows) if rows else []
+
+
 def measurement_table(records, on_gpu):
     rows = []
     for record in records:
@@ -154,6 +163,7 @@ def page(planned, results):
               for report in [results.commands.get(f"{stage}/{name}", {}).get("figures", {}).get("memory_report")] if report
               for line in (f"{stage}/{name}:", "", "```", report.rstrip(), "```", "")]
     sections = [("Stages", stage_table(planned, results)), ("Beside the estimates", beside_estimates(planned, results) if on_gpu else []),
+                ("Steps beside torch's own products", beside_kernels(results) if on_gpu else []),
                 ("Commands", command_table(planned, results)), ("What did not pass", failures(results)),
                 ("Where memory went", memory[:-1]),
                 ("torch's own kernels", measurement_table(records("micro"), on_gpu)), ("Exchanges", measurement_table(records("ranks"), on_gpu)),

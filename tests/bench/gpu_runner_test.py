@@ -46,7 +46,7 @@ def call(folder, stages, seconds):
     clock.give(seconds + 1)
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: clock.stop())
-    results = Results(os.path.join(folder, "results"), HEADER, os.path.join(folder, "pack.tar.gz"))
+    results = Results(os.path.join(folder, "results"), HEADER, os.path.join(folder, "pack.tar.gz"), folder)
     program = os.path.join(folder, "program")
     maker = ModelMaker(Layout(program, program, folder, "", folder, os.path.join(folder, "scratch")), "cpu", results)
     planned = runner.run([(stage, limit) for stage, limit, _ in stages], None, results, maker, clock)
@@ -138,6 +138,8 @@ class Runner(unittest.TestCase):
         self.assertLess(self.state("one/slow", "seconds"), 30)
         self.assertEqual(running(marker), [])
         self.assertEqual(self.text("results/logs/one-slow.out"), "begun\n")
+        self.assertIn("Command: `sh -c", self.text("results/summary.md"))
+        self.assertNotIn(self.folder, self.text("results/summary.md"))
         self.call(stages)
         self.assertEqual(runs(), 1)
 
