@@ -98,7 +98,8 @@ def beside_kernels(results):
     """Steps as a share of the fastest bf16 product of random values that torch reached in the same run."""
     products = [row["tflops"] for row in results.commands.get("micro/matmul", {}).get("rows", [])
                 if row["name"].startswith("bf16") and row["name"].endswith("random") and "tflops" in row]
-    steps = [(key, record.get("figures", {}).get("model_tflops")) for key, record in results.commands.items() if key.startswith(("speed/", "long/"))]
+    steps = [(key, record.get("figures", {}).get("model_tflops")) for key, record in results.commands.items()
+             if key.startswith(("speed/", "long/"))]
     rows = [[key, number(tflops), number(max(products)), f"{100 * tflops / max(products):.0f} %"] for key, tflops in steps if tflops and products]
     return table(["command", "model TFLOP/s", "bf16 product, TFLOP/s", "share"], rows) if rows else []
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 GPU = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "bench/gpu")
 sys.dont_write_bytecode = True
@@ -24,8 +25,13 @@ from models import ModelMaker  # noqa: E402
 from results import Results  # noqa: E402
 
 HEADER = {"date": "today", "began": "now", "plan": "made up", "device": "cpu", "commit": "none", "binary": "none"}
-# Makes the model: waits as --seed says nothing of; the folder is the last word of `init ... --out FOLDER`.
-MAKES_MODELS = '#!/bin/sh\nfor folder; do :; done\nsleep 0.5\nmkdir -p "$folder"\n'
+# Programs that stand in for trireme: the folder of a model is the last word of `init ... --out FOLDER`.
+# The first of them waits until a command that runs beside it has written the file `go`.
+MAKES_MODELS = """#!/bin/sh
+for folder; do :; done
+until [ -e "$(dirname "$0")/go" ]; do sleep 0.05; done
+mkdir -p "$folder"
+"""
 MAKES_NONE = "#!/bin/sh\necho the disk is full >&2\nexit 65\n"
 
 
@@ -40,7 +46,8 @@ def call(folder, stages, seconds):
     """One call of the runner; stages: [[name, seconds, [{name, shell, limit, usual, ...}]]]."""
     runner.GRACE_SECONDS = 0
     layouts = {stage: [Command(c["name"], ["sh", "-c", c["shell"]], c.get("limit", 30), c.get("usual", 0), model=c.get("model", ""),
-                               lacks=c.get("lacks", ""), judge=JUDGES[c.get("judge", "plain")]) for c in commands] for stage, _, commands in stages}
+                               lacks=c.get("lacks", ""), judge=JUDGES[c.get("judge", "plain")]) for c in commands]
+               for stage, _, commands in stages}
     runner.commands_of = lambda stage, setting: layouts[stage]
     clock = runner.Clock()
     clock.give(seconds + 1)
@@ -119,8 +126,8 @@ class Runner(unittest.TestCase):
         self.assertTrue(os.path.exists(os.path.join(self.folder, "pack.tar.gz")))
 
     def test_a_failure_ends_nothing_else_and_the_page_says_where_its_output_lies(self):
-        stages = [["one", 20, [{"name": "bad", "shell": "echo no such kernel >&2; exit 3"}, {"name": "odd", "shell": "echo {}", "judge": "unreadable"},
-                               {"name": "good", "shell": "true"}]]]
+        stages = [["one", 20, [{"name": "bad", "shell": "echo no such kernel >&2; exit 3"},
+                               {"name": "odd", "shell": "echo {}", "judge": "unreadable"}, {"name": "good", "shell": "true"}]]]
         self.assertEqual(self.call(stages), "failed")
         self.assertEqual([self.state(f"one/{name}") for name in ("bad", "odd", "good")], ["failed", "failed", "passed"])
         self.assertIn("exit code 3: no such kernel", self.state("one/bad", "reason"))
@@ -206,8 +213,8 @@ class Runner(unittest.TestCase):
 
     def test_a_command_waits_for_its_model_which_is_made_beside_the_first_ones(self):
         uses = {"name": "uses", "shell": f"[ -d {self.folder}/scratch/cpu-8b ]", "model": "8b"}
-        stages = [["one", 20, [{"name": "meanwhile", "shell": f"[ -d {self.folder}/scratch/cpu-8b.part ] || [ ! -d {self.folder}/scratch/cpu-8b ]"}, uses]]]
-        self.assertEqual(self.call(stages), "passed")
+        meanwhile = {"name": "meanwhile", "shell": f"touch {self.folder}/go"}
+        self.assertEqual(self.call([["one", 20, [meanwhile, uses]]]), "passed")
         self.assertEqual((self.state("one/meanwhile"), self.state("models/8b")), ("passed", "passed"))
 
     def test_without_its_model_a_command_is_not_run_and_the_model_is_the_failure(self):
@@ -218,8 +225,20 @@ class Runner(unittest.TestCase):
         self.assertIn("the disk is full", self.state("one/uses", "reason"))
 
 
+def main():
+    """The tests beside each other: they wait more than they compute."""
+    cases = list(unittest.defaultTestLoader.loadTestsFromTestCase(Runner))
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda case: case.run(unittest.TestResult()), cases))
+    wrong = [(str(case), text) for result in results for case, text in (*result.failures, *result.errors)]
+    for name, text in wrong:
+        print(f"FAIL: {name}\n{text}")
+    print(f"{sum(result.testsRun for result in results)} tests, {len(wrong)} failed")
+    return 1 if wrong or not cases else 0
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--call"]:
         call(sys.argv[2], json.loads(sys.argv[3]), float(sys.argv[4]))
     else:
-        unittest.main()
+        sys.exit(main())
