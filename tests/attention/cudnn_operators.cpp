@@ -71,10 +71,9 @@ using CudnnOutput = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c
 CudnnOutput cudnn_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const std::optional<at::Tensor>& attn_bias,
                           const std::optional<at::Tensor>& cum_seq_q,
-                          const std::optional<at::Tensor>& cum_seq_k, c10::SymInt sym_max_q,
-                          c10::SymInt sym_max_k, bool compute_log_sumexp, double dropout_p, bool is_causal,
-                          bool return_debug_mask, std::optional<double> scale) {
-  const int64_t max_q = sym_max_q.expect_int(), max_k = sym_max_k.expect_int();
+                          const std::optional<at::Tensor>& cum_seq_k, int64_t max_q, int64_t max_k,
+                          bool compute_log_sumexp, double dropout_p, bool is_causal, bool return_debug_mask,
+                          std::optional<double> scale) {
   demand_cudnn_inputs(q, k, v, max_q, max_k, dropout_p, scale);
   TORCH_CHECK(!attn_bias && !cum_seq_q && !cum_seq_k, "bias or segments");
   TORCH_CHECK(compute_log_sumexp && !return_debug_mask);
@@ -106,10 +105,8 @@ CudnnOutput cudnn_forward(const at::Tensor& q, const at::Tensor& k, const at::Te
 std::tuple<at::Tensor, at::Tensor, at::Tensor> cudnn_backward(
     const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& o,
     const at::Tensor& lse, const at::Tensor& philox_seed, const at::Tensor& philox_offset,
-    const at::Tensor& attn_bias, const at::Tensor& cum_seq_q, const at::Tensor& cum_seq_k,
-    c10::SymInt sym_max_q, c10::SymInt sym_max_k, double dropout_p, bool is_causal,
-    std::optional<double> scale) {
-  const int64_t max_q = sym_max_q.expect_int(), max_k = sym_max_k.expect_int();
+    const at::Tensor& attn_bias, const at::Tensor& cum_seq_q, const at::Tensor& cum_seq_k, int64_t max_q,
+    int64_t max_k, double dropout_p, bool is_causal, std::optional<double> scale) {
   demand_cudnn_inputs(q, k, v, max_q, max_k, dropout_p, scale);
   TORCH_CHECK(!attn_bias.defined() && !cum_seq_q.defined() && !cum_seq_k.defined());
   for (const at::Tensor& x : {d_o, o}) {

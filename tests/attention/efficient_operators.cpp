@@ -48,12 +48,14 @@ SeenBand efficient_band(const at::Tensor& q, const at::Tensor& k, int64_t custom
 
 using EfficientOutput = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt>;
 
-EfficientOutput efficient_forward(
-    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& bias,
-    const std::optional<at::Tensor>& cu_seqlens_q, const std::optional<at::Tensor>& cu_seqlens_k,
-    std::optional<c10::SymInt> max_seqlen_q, std::optional<c10::SymInt> max_seqlen_k, double dropout_p,
-    int64_t custom_mask_type, bool compute_log_sumexp, std::optional<double> scale,
-    const std::optional<at::Tensor>& seqlen_k, std::optional<int64_t> window_size) {
+EfficientOutput efficient_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const std::optional<at::Tensor>& bias,
+                                  const std::optional<at::Tensor>& cu_seqlens_q,
+                                  const std::optional<at::Tensor>& cu_seqlens_k,
+                                  std::optional<int64_t> max_seqlen_q, std::optional<int64_t> max_seqlen_k,
+                                  double dropout_p, int64_t custom_mask_type, bool compute_log_sumexp,
+                                  std::optional<double> scale, const std::optional<at::Tensor>& seqlen_k,
+                                  std::optional<int64_t> window_size) {
   demand_efficient_inputs(q, k, v, custom_mask_type, dropout_p, scale);
   TORCH_CHECK(!bias && !cu_seqlens_q && !cu_seqlens_k && !seqlen_k && !window_size);
   TORCH_CHECK(!max_seqlen_q && !max_seqlen_k && compute_log_sumexp);
@@ -71,8 +73,8 @@ EfficientOutput efficient_forward(
              {"bias", bias},
              {"cu_seqlens_q", cu_seqlens_q},
              {"cu_seqlens_k", cu_seqlens_k},
-             {"max_seqlen_q", c10::IValue()},
-             {"max_seqlen_k", c10::IValue()},
+             {"max_seqlen_q", max_seqlen_q},
+             {"max_seqlen_k", max_seqlen_k},
              {"dropout_p", dropout_p},
              {"custom_mask_type", custom_mask_type},
              {"compute_log_sumexp", compute_log_sumexp},
@@ -86,7 +88,7 @@ EfficientOutput efficient_forward(
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_backward(
     const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const std::optional<at::Tensor>& bias, const at::Tensor& o, const std::optional<at::Tensor>& cu_seqlens_q,
-    const std::optional<at::Tensor>& cu_seqlens_k, c10::SymInt max_seqlen_q, c10::SymInt max_seqlen_k,
+    const std::optional<at::Tensor>& cu_seqlens_k, int64_t max_seqlen_q, int64_t max_seqlen_k,
     const at::Tensor& lse, double dropout_p, const at::Tensor& philox_seed, const at::Tensor& philox_offset,
     int64_t custom_mask_type, bool bias_requires_grad, std::optional<double> scale,
     std::optional<int64_t> num_splits_key, std::optional<int64_t> window_size, bool shared_storage_dqdkdv) {
@@ -121,8 +123,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_backward(
              {"out", o},
              {"cu_seqlens_q", cu_seqlens_q},
              {"cu_seqlens_k", cu_seqlens_k},
-             {"max_seqlen_q", max_seqlen_q.expect_int()},
-             {"max_seqlen_k", max_seqlen_k.expect_int()},
+             {"max_seqlen_q", max_seqlen_q},
+             {"max_seqlen_k", max_seqlen_k},
              {"logsumexp", lse},
              {"dropout_p", dropout_p},
              {"philox_seed", philox_seed},
