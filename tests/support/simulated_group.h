@@ -11,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "trireme/comm/group.h"
+#include "trireme/comm/owned_backend.h"
 
 #include "tests/support/simulated_streams.h"
 
@@ -52,7 +53,7 @@ inline Group simulated_group(SimulatedStreams& streams, int ranks) {
   if (ranks == 1) return Group::alone("simulated");
   std::vector<int> world(static_cast<size_t>(ranks));
   std::iota(world.begin(), world.end(), 0);
-  return {"simulated", c10::make_intrusive<SimulatedBackend>(streams, ranks), world, 0,
+  return {"simulated", own_backend(c10::make_intrusive<SimulatedBackend>(streams, ranks)), world, 0,
           std::chrono::minutes(1)};
 }
 
