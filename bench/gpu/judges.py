@@ -6,7 +6,6 @@ import re
 
 from command import Verdict, exit_problem
 
-PEAK_TFLOPS = 989  # of an H100 or H200, bf16, dense: what a step's share (MFU) is measured against
 NO_GPU = "no GPU"
 
 
@@ -38,8 +37,8 @@ def step_rate(outcome, _):
                "matmul_tflops_beside": line["matmul_gflops_precision"] / 1e3, "peak_memory_mib": max(line["peak_rss_mib"]),
                "losses": line["losses"], "gradient_norms": line["gradient_norms"], "step_seconds_each": line["step_s"],
                "engine": line["engine"]}
-    if "(CPU" not in line["engine"]:
-        figures["mfu_percent"] = figures["model_tflops"] / PEAK_TFLOPS * 100
+    if "mfu" in line:  # of a GPU whose published rate is known (trireme/measure/peak_rate.cpp)
+        figures["mfu_percent"] = line["mfu"] * 100
     if "formula" in outcome.stderr:
         figures["memory_report"] = outcome.stderr
     wrong = [loss for loss in line["losses"] if loss is None or not 0 < loss < 100]

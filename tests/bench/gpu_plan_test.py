@@ -22,7 +22,7 @@ def outcome(stdout="", stderr="", exit_code=0, ended=""):
     return Outcome(exit_code, ended, 1.0, stdout, stderr)
 
 
-STEP = ('{"median_step_s": 2.0, "tokens_per_s": 4096, "model_gflops": 494500.0, "matmul_gflops_precision": 700000.0, "peak_rss_mib": [120000], '
+STEP = ('{"median_step_s": 2.0, "tokens_per_s": 4096, "model_gflops": 494500.0, "mfu": 0.5, "matmul_gflops_precision": 700000.0, "peak_rss_mib": [120000], '
         '"losses": [%s], "gradient_norms": [1.0, 2.0], "step_s": [2.0], "engine": "attention cudnn"}')
 
 
