@@ -29,13 +29,12 @@ std::set<std::string> operators_of(const F& run) {
   static thread_local std::set<std::string>* names = nullptr;
   std::set<std::string> called;
   names = &called;
-  const auto handle = at::addThreadLocalCallback(
-      at::RecordFunctionCallback(
-          [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
-            names->insert(function.name());
-            return nullptr;
-          })
-          .scopes({at::RecordScope::FUNCTION}));
+  const auto handle =
+      at::addThreadLocalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function)
+                                                                -> std::unique_ptr<at::ObserverContext> {
+                                   names->insert(function.name());
+                                   return nullptr;
+                                 }).scopes({at::RecordScope::FUNCTION}));
   run();
   at::removeCallback(handle);
   return called;

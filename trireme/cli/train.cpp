@@ -74,7 +74,8 @@ void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
   parser.path("logging_dir", o.logging_dir, "folder of the event files; not given: runs in --output_dir");
   parser.flag("memory_report", o.memory_report,
               "after the first step of each stage, print what each part of memory took, beside its formula");
-  parser.real("peak_tflops", o.peak_tflops, "of one rank's device, for MFU; 0: published for a known GPU, else measured");
+  parser.real("peak_tflops", o.peak_tflops,
+              "of one rank's device, for MFU; 0: published for a known GPU, else measured");
 }
 
 }  // namespace

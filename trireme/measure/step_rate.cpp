@@ -148,19 +148,19 @@ Json StepRate::to_json() const {
   std::vector<int64_t> peak_mib;
   for (const int64_t bytes : peak_memory_bytes) peak_mib.push_back(bytes >> 20);
   Json json = {{"step_s", rounded(step_seconds, 1e-4)},
-          {"median_step_s", median_step_seconds},
-          {"tokens_per_s", tokens_per_second},
-          {"model_gflop_per_step", model_flops_per_step / 1e9},
-          {"model_gflops", model_flops_per_step / median_step_seconds / 1e9},
-          {"matmul_gflops_fp32", matmul_fp32_flops_per_second / 1e9},
-          {"matmul_gflops_precision", matmul_precision_flops_per_second / 1e9},
-          {"matmul_share", matmul_share()},
-          {"cpu_s_per_step", cpu_seconds_per_step},
-          {"exchange_s", exchange_seconds},
-          {"sent_mib", static_cast<double>(sent_bytes) / (1 << 20)},
-          {"losses", losses},
-          {"gradient_norms", gradient_norms},
-          {"peak_rss_mib", peak_mib}};
+               {"median_step_s", median_step_seconds},
+               {"tokens_per_s", tokens_per_second},
+               {"model_gflop_per_step", model_flops_per_step / 1e9},
+               {"model_gflops", model_flops_per_step / median_step_seconds / 1e9},
+               {"matmul_gflops_fp32", matmul_fp32_flops_per_second / 1e9},
+               {"matmul_gflops_precision", matmul_precision_flops_per_second / 1e9},
+               {"matmul_share", matmul_share()},
+               {"cpu_s_per_step", cpu_seconds_per_step},
+               {"exchange_s", exchange_seconds},
+               {"sent_mib", static_cast<double>(sent_bytes) / (1 << 20)},
+               {"losses", losses},
+               {"gradient_norms", gradient_norms},
+               {"peak_rss_mib", peak_mib}};
   if (const auto share = mfu()) json["mfu"] = *share;
   return json;
 }

@@ -30,9 +30,9 @@ struct StepRate {
   double model_flops_per_step = 0;               // over all ranks
   double matmul_fp32_flops_per_second = 0;       // all ranks together, measured at the same time
   double matmul_precision_flops_per_second = 0;  // the same in the dtype of the run's precision
-  double published_flops_per_second = 0;         // of all ranks' GPUs (measure/peak_rate.h); 0: of one it is unknown
-  double exchange_seconds = 0;      // a measured step's collectives, of the rank that waited longest
-  int64_t sent_bytes = 0;           // by one rank in a measured step, the most of any
+  double published_flops_per_second = 0;  // of all ranks' GPUs (measure/peak_rate.h); 0: of one it is unknown
+  double exchange_seconds = 0;            // a measured step's collectives, of the rank that waited longest
+  int64_t sent_bytes = 0;                 // by one rank in a measured step, the most of any
   double cpu_seconds_per_step = 0;  // processor time of all ranks; says more than the clock on a busy machine
   std::vector<int64_t> peak_memory_bytes;  // of each rank: resident on the CPU, allocated on a GPU
 

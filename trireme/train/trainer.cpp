@@ -374,7 +374,8 @@ TrainOutcome Trainer::run() {
     note(cat("model ", options_.model_dir.string(), ", ", format_count(engine_->config().parameter_count()),
              " parameters, ", world_.size(), world_.size() == 1 ? " rank" : " ranks"));
     note(engine_->description());
-    note(cat("MFU is a share of ", format_fixed(peak_.flops_per_second / 1e12, 2), " TFLOP/s a rank (", peak_.source, ")"));
+    note(cat("MFU is a share of ", format_fixed(peak_.flops_per_second / 1e12, 2), " TFLOP/s a rank (",
+             peak_.source, ")"));
     if (const auto choice = engine_->recompute_choice(); choice && !choice->fits()) {
       const PlannedBatch& batch = options_.engine.planned_batch;
       note(shortage_warning(*choice, engine_->memory_shape(batch.samples, batch.tokens)));
