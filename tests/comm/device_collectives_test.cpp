@@ -1,7 +1,4 @@
 // What a collective costs on a device: operations that are given to it, and seconds by its own clock.
-#include <map>
-
-#include <ATen/record_function.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
@@ -11,34 +8,13 @@
 #include "trireme/comm/thread_backend.h"
 #include "trireme/comm/thread_world.h"
 
+#include "tests/support/called_operators.h"
 #include "tests/support/guarded_device.h"
 
 namespace trireme::device_collectives_test {
 namespace {
 
 using trireme::testing::guarded_device;
-
-// Operators that this thread calls while it lives, by name.
-class Operations {
- public:
-  Operations() {
-    now_ = this;
-    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function) {
-                                           ++now_->calls_[function.name()];
-                                           return std::unique_ptr<at::ObserverContext>();
-                                         }).scopes({at::RecordScope::FUNCTION}));
-  }
-  ~Operations() { at::removeCallback(handle_); }
-  Operations(const Operations&) = delete;
-  Operations& operator=(const Operations&) = delete;
-  int64_t of(const std::string& name) const { return calls_.contains(name) ? calls_.at(name) : 0; }
-
- private:
-  static thread_local Operations* now_;
-  at::CallbackHandle handle_{};
-  std::map<std::string, int64_t> calls_;
-};
-thread_local Operations* Operations::now_ = nullptr;
 
 constexpr int kRanks = 4;
 constexpr int64_t kElements = kRanks * 5 * 64 * 1024;  // five of the host's pieces for each rank
@@ -56,7 +32,7 @@ Scattered reduce_scatter_on(at::Device device) {
     const at::Tensor values =
         at::arange(kElements, at::kFloat).sin().mul(1 + world.rank()).to(at::kBFloat16).to(device);
     const std::vector<int64_t> rows(kRanks, kElements / kRanks);
-    const Operations operations;
+    const testing::CalledOperators operations;
     const at::Tensor share = reduce_scatter_sum(*group, values, rows, at::kFloat);
     if (world.rank() != 1) return;
     result = {share.to(at::kCPU), operations.of("aten::add_")};

@@ -1,13 +1,10 @@
 // The model's operations on a device that is not the host: the guarded one, or a GPU.
-#include <set>
-#include <string>
-
-#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
 #include "trireme/model/embedding.h"
 #include "trireme/model/linear.h"
 
+#include "tests/support/called_operators.h"
 #include "tests/support/device_under_test.h"
 #include "tests/support/relative_error.h"
 
@@ -22,23 +19,6 @@ class OnAnotherDevice : public ::testing::Test {
   }
   at::Device device_ = at::kCPU;
 };
-
-// The names of the operators that `run` calls.
-template <typename F>
-std::set<std::string> operators_of(const F& run) {
-  static thread_local std::set<std::string>* names = nullptr;
-  std::set<std::string> called;
-  names = &called;
-  const auto handle =
-      at::addThreadLocalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function)
-                                                                -> std::unique_ptr<at::ObserverContext> {
-                                   names->insert(function.name());
-                                   return nullptr;
-                                 }).scopes({at::RecordScope::FUNCTION}));
-  run();
-  at::removeCallback(handle);
-  return called;
-}
 
 // A product of each tile that is rounded to 16 bits before the sum has errors of 2^-9 of its largest entries.
 TEST_F(OnAnotherDevice, weight_gradients_of_16_bit_tiles_add_up_in_fp32) {
@@ -65,12 +45,14 @@ TEST_F(OnAnotherDevice, the_embeddings_gradient_leaves_padding_out_and_the_host_
   for (const int64_t position : {0, 2, 4}) expected[tokens[position].item<int64_t>()].add_(dx[position]);
   const EmbeddedTokens embedded{tokens.to(device_), {}};
   const at::Tensor dx_there = dx.to(device_);
-  const std::set<std::string> called =
-      operators_of([&] { embedding_backward(weights, gradients, 1e-5, kPadding, embedded, dx_there); });
+  {
+    const testing::CalledOperators called;
+    embedding_backward(weights, gradients, 1e-5, kPadding, embedded, dx_there);
+    EXPECT_EQ(called.of("aten::index_add_"), 1);
+    for (const char* const waits : {"aten::nonzero", "aten::item", "aten::_local_scalar_dense"})
+      EXPECT_EQ(called.of(waits), 0) << waits;
+  }
   EXPECT_LT(testing::relative_error(gradients.words.to(at::kCPU), expected), 1e-6);
-  EXPECT_TRUE(called.contains("aten::index_add_"));
-  for (const char* const waits : {"aten::nonzero", "aten::item", "aten::_local_scalar_dense"})
-    EXPECT_FALSE(called.contains(waits)) << waits;
 }
 
 }  // namespace
