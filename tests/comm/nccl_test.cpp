@@ -8,6 +8,7 @@
 #include "trireme/comm/collectives.h"
 #include "trireme/comm/nccl_backend.h"
 #include "trireme/comm/owned_backend.h"
+#include "trireme/device/gpu_identity.h"
 
 namespace trireme::nccl_test {
 namespace {
@@ -118,9 +119,10 @@ TEST_F(Nccl, closes_in_order_when_its_last_user_goes_and_at_once_while_an_error_
 }
 
 TEST_F(Nccl, knows_its_gpu_by_name) {
-  EXPECT_THAT(name_of_gpu(kGpu).bus, ::testing::MatchesRegex("[0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+.[0-9]"));
-  EXPECT_EQ(name_of_gpu(kGpu).uuid.size(), 32);
-  EXPECT_NE(name_of_gpu(kGpu).uuid, std::string(32, '0'));
+  EXPECT_THAT(gpu_identity(kGpu).bus,
+              ::testing::MatchesRegex("[0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+.[0-9]"));
+  EXPECT_EQ(gpu_identity(kGpu).uuid.size(), 32);
+  EXPECT_NE(gpu_identity(kGpu).uuid, std::string(32, '0'));
 }
 
 }  // namespace

@@ -67,8 +67,8 @@ class CallKernel {
                                       const KernelMask& mask) = 0;
 };
 
-// Each call goes to the first kernel that takes it, and as often as its heads need. All layers of a step share a mask (VisibleKeys): it is cut, and its
-// cu_seqlens are copied to the device, once. Throws ConfigError: a call that none takes, block-sparse masks.
+// Each call goes to the first kernel that takes it, and as often as its heads need. All layers of a step share a mask
+// (VisibleKeys): it is cut, and its cu_seqlens are copied to the device, once. Throws ConfigError: a call that none takes, block-sparse masks.
 class CallsAttention final : public LocalAttention {
  public:
   explicit CallsAttention(std::vector<std::unique_ptr<CallKernel>> kernels);

@@ -96,9 +96,8 @@ void Heartbeat::serve(const std::stop_token& stop) {
       lost = signs_.look(now_seconds());
     } catch (const std::exception&) {
       lost =
-          "the store where the ranks met cannot be reached: the process or machine that holds it, rank 0's "
-          "or the "
-          "launcher's, is dead";
+          "the store where the ranks met cannot be reached: the process or machine that holds it, "
+          "rank 0's or the launcher's, is dead";
     }
     if (stopped_within(lost ? pace_.grace : pace_.period)) return;
   }

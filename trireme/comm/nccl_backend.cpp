@@ -1,27 +1,10 @@
 #include "trireme/comm/nccl_backend.h"
 
-#include <array>
-#include <iomanip>
-#include <sstream>
-
-#include <ATen/cuda/CUDAContext.h>
-#include <c10/cuda/CUDAException.h>
-#include <cuda_runtime_api.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 namespace trireme {
 
 void require_nccl() {}
-
-GpuName name_of_gpu(at::Device device) {
-  std::array<char, 32> bus{};
-  C10_CUDA_CHECK(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), device.index()));
-  std::ostringstream uuid;
-  uuid << std::hex << std::setfill('0');
-  for (const char byte : at::cuda::getDeviceProperties(device.index())->uuid.bytes)
-    uuid << std::setw(2) << static_cast<int>(static_cast<unsigned char>(byte));
-  return {uuid.str(), bus.data()};
-}
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     const std::string& name, int rank,

@@ -14,12 +14,6 @@ namespace trireme {
 // Throws ConfigError where this build has no NCCL.
 void require_nccl();
 
-struct GpuName {
-  std::string uuid;  // 32 hexadecimal digits
-  std::string bus;   // PCI address: "0000:3B:00.0"
-};
-GpuName name_of_gpu(at::Device device);
-
 // Collective over the `world_ranks` that share `store`, of which this is number `rank`; each has its own GPU, `device`.
 // Its communicator, 150 to 500 MB of the GPU, is made at its first collective. A peer that does not answer within the
 // timeout is found by c10d's watchdog, which names the collective and ends the process.

@@ -10,11 +10,6 @@ void require_nccl() {
       "use gloo");
 }
 
-GpuName name_of_gpu(at::Device) {
-  require_nccl();
-  return {};
-}
-
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>&,
                                                     const std::string&, int, const std::vector<int>&,
                                                     at::Device, std::chrono::milliseconds) {

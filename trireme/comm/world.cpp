@@ -17,6 +17,7 @@
 #include "trireme/comm/nccl_backend.h"
 #include "trireme/comm/owned_backend.h"
 #include "trireme/comm/store_exchange.h"
+#include "trireme/device/gpu_identity.h"
 
 namespace trireme {
 
@@ -116,7 +117,7 @@ int meet(const RankPlace& place, c10d::Store& store, Transport transport, at::De
   if (place.size == 1) return 1;
   Json mine = {{"local_size", place.local_size}};
   if (transport == Transport::nccl) {
-    const GpuName gpu = name_of_gpu(device);
+    const GpuIdentity gpu = gpu_identity(device);
     mine["gpu"] = {{"uuid", gpu.uuid}, {"bus", gpu.bus}, {"host", host_name()}};
   }
   const FailureContext context{"meeting the other ranks", place.rank, all_ranks(place), timeout};

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "trireme/base/error.h"
-#include "trireme/device/gpu_name.h"
+#include "trireme/device/gpu_identity.h"
 #include "trireme/device/processor.h"
 #include "trireme/measure/matmul_rate.h"
 
@@ -55,7 +55,7 @@ std::optional<PeakRate> published_peak_rate(std::string_view gpu_name, Precision
 }
 
 PeakRate peak_rate(at::Device device, Precision precision, double seconds) {
-  if (const auto published = published_peak_rate(gpu_name(device), precision)) return *published;
+  if (const auto published = published_peak_rate(gpu_identity(device).name, precision)) return *published;
   double peak = best_matmul_rate(device, at::kFloat, seconds);
   // A processor without bf16 instructions multiplies bf16 values faster in fp32.
   const bool in_16_bits =

@@ -7,7 +7,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
-#include "trireme/device/gpu_name.h"
+#include "trireme/device/gpu_identity.h"
 #include "trireme/device/peak_memory.h"
 #include "trireme/measure/matmul_rate.h"
 #include "trireme/measure/peak_rate.h"
@@ -87,7 +87,8 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
           ? rate_of_all_ranks(engine, at::kBFloat16, options.matmul_seconds)
           : rate.matmul_fp32_flops_per_second;
 
-  const auto published = published_peak_rate(gpu_name(engine.options().device), engine.options().precision);
+  const auto published =
+      published_peak_rate(gpu_identity(engine.options().device).name, engine.options().precision);
   bool all_known = true;
   for (const auto& one : gather(engine, {published ? published->flops_per_second : 0})) {
     all_known = all_known && one[0] > 0;

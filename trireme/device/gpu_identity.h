@@ -1,0 +1,18 @@
+// What the driver says of a GPU: its kind, and which one it is.
+#pragma once
+
+#include <string>
+
+#include <ATen/ATen.h>
+
+namespace trireme {
+
+// All empty for a device that is no CUDA device.
+struct GpuIdentity {
+  std::string name;  // of its kind: "NVIDIA H200"
+  std::string uuid;  // 32 hexadecimal digits
+  std::string bus;   // PCI address: "0000:3B:00.0"
+};
+GpuIdentity gpu_identity(at::Device device);
+
+}  // namespace trireme
