@@ -56,7 +56,7 @@ fs::path by_python() {
 template <typename T>
 std::vector<T> values(const SafetensorsEntry& entry) {
   std::vector<T> result(static_cast<size_t>(entry.elements));
-  if (entry.bytes > 0) std::memcpy(result.data(), entry.data, static_cast<size_t>(entry.bytes));
+  entry.read(0, result.data(), entry.bytes);
   return result;
 }
 
@@ -94,7 +94,7 @@ TEST_F(Safetensors, what_is_written_is_read_back_bit_for_bit) {
   for (size_t i = 0; i < weights.size(); ++i) EXPECT_EQ(bits[i], std::bit_cast<uint32_t>(weights[i]));
   EXPECT_EQ(values<int64_t>(file.at("ids")), ids);
   EXPECT_EQ(file.metadata().at("format"), "pt");
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(file.at("w").data) % 8, 0U);
+  EXPECT_EQ(file.at("w").offset % 8, 0);
 }
 
 TEST_F(Safetensors, an_unfinished_file_leaves_nothing_behind) {
@@ -159,7 +159,8 @@ TEST_F(Safetensors, a_tensor_that_does_not_fit_is_named_with_its_offsets) {
   EXPECT_THAT(one(R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})", 8), HasSubstr("F32 [3] needs 12"));
   EXPECT_THAT(one(R"({"dtype":"Q4","shape":[2],"data_offsets":[0,8]})", 8),
               HasSubstr("unknown dtype \"Q4\""));
-  EXPECT_THAT(one(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})", 8), HasSubstr("got -2"));
+  EXPECT_THAT(one(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})", 8),
+              HasSubstr("is -2; expected a whole number"));
   EXPECT_THAT(one(R"({"dtype":"F32","shape":[2],"data_offsets":[8,0]})", 8), HasSubstr("[8, 0]"));
   EXPECT_THAT(one(R"({"dtype":"F32","shape":[2],"data_offsets":[0]})", 8),
               HasSubstr("expected [begin, end]"));
@@ -167,6 +168,53 @@ TEST_F(Safetensors, a_tensor_that_does_not_fit_is_named_with_its_offsets) {
               HasSubstr("more bytes than 64 bits"));
   EXPECT_THAT(one(R"({"shape":[2],"data_offsets":[0,8]})", 8), HasSubstr("expected an object with dtype"));
   EXPECT_THAT(one("7", 8), HasSubstr("expected an object with dtype"));
+}
+
+// A header of 100,000 brackets ended the process by its stack.
+TEST_F(Safetensors, a_header_nested_deeply_is_refused) {
+  for (const size_t depth : {101, 100'000}) {
+    const std::string deep = std::string(depth, '[') + std::string(depth, ']');
+    for (const std::string& header : {"{\"w\":" + deep + "}", "{\"__metadata__\":{\"a\":" + deep + "}}"})
+      EXPECT_THAT(error_of(write_file(header, 0)),
+                  AllOf(HasSubstr("model.safetensors: the header"), HasSubstr("more than 100 deep")));
+  }
+}
+
+TEST_F(Safetensors, a_shape_whose_extents_overflow_is_refused_even_beside_a_zero) {
+  EXPECT_THAT(error_of(write_file(
+                  R"({"w":{"dtype":"F32","shape":[0,4611686018427387904,8],"data_offsets":[0,0]}})", 0)),
+              HasSubstr("more bytes than 64 bits"));
+}
+
+TEST_F(Safetensors, a_quoted_name_or_value_of_a_megabyte_is_cut) {
+  const std::string name(1'000'000, 'n');
+  EXPECT_LT(error_of(write_file("{\"" + name + "\":7}", 0)).size(), 1000U);
+  EXPECT_LT(error_of(write_file("{\"w\":[\"" + name + "\"]}", 0)).size(), 1000U);
+}
+
+TEST_F(Safetensors, a_file_that_shrinks_while_it_is_read_is_named) {
+  const fs::path path = write_file(R"({"w":{"dtype":"U8","shape":[8192],"data_offsets":[0,8192]}})", 8192);
+  const SafetensorsFile file(path);
+  fs::resize_file(path, 4096);
+  std::string bytes(8192, ' ');
+  EXPECT_THAT(data_error([&] { file.at("w").read(0, bytes.data(), 8192); }),
+              AllOf(HasSubstr("model.safetensors"), HasSubstr("ends at byte 4096")));
+}
+
+TEST_F(Safetensors, equal_values_compares_type_shape_and_every_byte) {
+  const auto file = [&](const std::string& name, size_t at, char value) {
+    SafetensorsWriter writer(folder_ / name, {{"w", "F32", {700'000}}, {"v", "F32", {700, 1000}}});
+    std::string bytes(2'800'000, '\0');
+    bytes[at] = value;
+    writer.write("w", bytes.data(), static_cast<int64_t>(bytes.size()));
+    writer.write("v", bytes.data(), static_cast<int64_t>(bytes.size()));
+    writer.finish();
+    return std::make_unique<SafetensorsFile>(folder_ / name);
+  };
+  const auto a = file("a", 2'799'999, 1), b = file("b", 2'799'999, 1), c = file("c", 2'799'999, 2);
+  EXPECT_TRUE(equal_values(a->at("w"), b->at("w")));
+  EXPECT_FALSE(equal_values(a->at("w"), c->at("w")));
+  EXPECT_FALSE(equal_values(a->at("w"), b->at("v")));
 }
 
 TEST_F(Safetensors, overlaps_gaps_and_duplicates_are_refused) {
@@ -180,7 +228,7 @@ TEST_F(Safetensors, overlaps_gaps_and_duplicates_are_refused) {
   EXPECT_THAT(two("[0,4]", "[2,6]"), HasSubstr("overlap"));
   EXPECT_THAT(two("[0,4]", "[0,4]"), HasSubstr("overlap"));
   EXPECT_THAT(two("[1,5]", "[5,9]"), HasSubstr("past the 8 bytes"));
-  EXPECT_THAT(two("[0,4]", "[4,8]", "a"), HasSubstr("'a' is listed twice"));
+  EXPECT_THAT(two("[0,4]", "[4,8]", "a"), HasSubstr("\"a\" is there twice"));
   EXPECT_THAT(error_of(write_file(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})", 6)),
               HasSubstr("gap"));
 }
@@ -235,6 +283,11 @@ TEST_F(Safetensors, a_set_is_one_file_or_the_shards_of_its_index) {
   write_raw(R"({"weight_map":{"a":"../model-1.safetensors"}})", index);
   EXPECT_THAT(data_error([&] { const SafetensorsSet set(folder_.path()); }),
               HasSubstr("expected a file name"));
+  for (const char* name : {"/etc/passwd", "..", "model-1.safetensors\\u0000x"}) {
+    write_raw(cat("{\"weight_map\":{\"a\":\"", name, "\"}}"), index);
+    EXPECT_THAT(data_error([&] { const SafetensorsSet set(folder_.path()); }),
+                AllOf(HasSubstr(index), HasSubstr("expected a file name")));
+  }
   write_raw(R"({"weights":{}})", index);
   EXPECT_THAT(data_error([&] { const SafetensorsSet set(folder_.path()); }), HasSubstr("weight_map"));
 }

@@ -1,6 +1,8 @@
 // What the engine's flags become.
 #include "trireme/cli/engine_flags.h"
 
+#include <limits>
+
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -45,6 +47,17 @@ TEST(EngineFlags, host_memory_limit_is_of_the_machine_and_too_little_to_be_meant
               }),
               HasSubstr("for 2 ranks"));
   EXPECT_THROW(resolved({"--host_memory_limit", "-1"}), ConfigError);
+}
+
+TEST(EngineFlags, ddp_timeout_is_1_second_to_30_days) {
+  EngineFlags flags;
+  flags.ddp_timeout = 2592000;
+  EXPECT_EQ(flags.timeout(), std::chrono::hours(30 * 24));
+  for (const int64_t seconds : {int64_t{0}, int64_t{2592001}, std::numeric_limits<int64_t>::max()})
+    EXPECT_THAT(testing::message_of<ConfigError>([&] {
+                  resolved({"--ddp_timeout", std::to_string(seconds)});
+                }),
+                HasSubstr("expected 1 to 2592000 seconds"));
 }
 
 }  // namespace

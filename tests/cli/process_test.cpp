@@ -81,6 +81,7 @@ TEST_F(Processes, a_rank_that_is_killed_ends_the_run_in_seconds_and_is_named) {
   ::kill(ranks[1], SIGKILL);
   EXPECT_EQ(program.wait(std::chrono::seconds(15)), 128 + SIGKILL) << program.output();
   EXPECT_THAT(program.output(), HasSubstr("rank 1"));
+  EXPECT_EQ(program.output().find("frame #"), std::string::npos) << "libtorch's stack traces";
   for (const pid_t rank : ranks) EXPECT_NE(::kill(rank, 0), 0) << "a rank is still there";
 }
 
@@ -124,7 +125,7 @@ TEST_F(Processes, a_full_disk_during_a_save_is_told_and_leaves_the_checkpoint_be
   EXPECT_EQ(directory("run").list().back().step, 8);
 }
 
-TEST_F(Processes, a_loss_that_is_not_finite_is_an_error_of_the_data) {
+TEST_F(Processes, weights_that_are_not_finite_are_an_error_of_the_data) {
   const ModelConfig config = read_model_config(run_.model());
   const ModelLayout layout = make_model_layout(config);
   const CheckpointReader reader(run_.model());
@@ -140,7 +141,8 @@ TEST_F(Processes, a_loss_that_is_not_finite_is_an_error_of_the_data) {
   std::replace(words.begin(), words.end(), run_.model().string(), (run_.folder() / "broken").string());
   Program program(words, log("run"));
   EXPECT_EQ(program.wait(), 65) << program.output();
-  EXPECT_THAT(program.output(), AllOf(HasSubstr("DataError"), HasSubstr("step 1"), HasSubstr("nan")));
+  EXPECT_THAT(program.output(), AllOf(HasSubstr("DataError"), HasSubstr("broken/model.safetensors"),
+                                      HasSubstr("row 0 holds infinity")));
 }
 
 TEST_F(Processes, empty_and_missing_data_and_wrong_json_are_clear_errors) {
@@ -247,7 +249,7 @@ TEST(TextProgram, text_is_tokenized_once_and_two_ranks_train_on_it) {
   ASSERT_EQ(program.wait(), 0) << program.output();
   EXPECT_THAT(program.output(),
               AllOf(HasSubstr("step 5/5"), HasSubstr("stage 2/2"), HasSubstr("held-out loss")));
-  EXPECT_TRUE(fs::exists(folder.path() / "run" / "data" / "train.bin"));
+  EXPECT_FALSE(fs::is_empty(folder.path() / "run" / "data"));
   EXPECT_TRUE(fs::exists(folder.path() / "run" / "checkpoints" / "step-5" / "tokenizer.json"));
 }
 

@@ -1,5 +1,6 @@
 #include "tests/cli/program.h"
 
+#include <array>
 #include <cstdlib>
 #include <fcntl.h>
 #include <fstream>
@@ -36,7 +37,9 @@ Program::Program(const std::vector<std::string>& arguments, const std::filesyste
   if (pid_ < 0) throw std::runtime_error("cannot fork");
   if (pid_ == 0) {
     const int out = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0644);
-    ::dup2(out, STDOUT_FILENO);
+    std::array<int, 2> unread{};
+    if (options.unread && ::pipe(unread.data()) == 0) ::close(unread[0]);
+    ::dup2(options.unread ? unread[1] : out, STDOUT_FILENO);
     const int err = options.errors.empty()
                         ? out
                         : ::open(options.errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0644);
@@ -46,6 +49,11 @@ Program::Program(const std::vector<std::string>& arguments, const std::filesyste
       const rlimit limit = {bytes, bytes};
       ::setrlimit(RLIMIT_FSIZE, &limit);
     }
+    // Whoever started the tests may ignore some, as a shell does of what it runs in the background.
+    for (const int signal : {SIGPIPE, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT})
+      ::signal(signal, SIG_DFL);
+    for (const auto& [name, value] : options.environment) ::setenv(name.c_str(), value.c_str(), 1);
+    if (options.inherit >= 0) ::fcntl(options.inherit, F_SETFD, 0);
     ::execv(binary, pointers.data());
     ::_exit(127);
   }

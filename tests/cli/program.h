@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <sys/types.h>
 #include <vector>
@@ -13,6 +14,9 @@ namespace trireme::testing {
 struct ProgramOptions {
   int64_t largest_file_bytes = 0;     // 0: no limit (RLIMIT_FSIZE of the process and its children)
   std::filesystem::path errors = {};  // where stderr goes; empty: with stdout
+  bool unread = false;                // stdout is a pipe whose reader has gone
+  std::map<std::string, std::string> environment = {};  // beside this process's own
+  int inherit = -1;                                     // a descriptor that stays open
 };
 
 // One run of the program (the environment's TRIREME_BINARY); killed with its children when the object goes.

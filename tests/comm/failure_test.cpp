@@ -2,6 +2,7 @@
 // where and how long.
 #include "trireme/comm/failure.h"
 
+#include <signal.h>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -105,10 +106,17 @@ TEST_P(Failure, names_world_ranks_not_places_in_the_group) {
 INSTANTIATE_TEST_SUITE_P(On, Failure, ::testing::Values(Backend::threads, Backend::gloo),
                          [](const auto& info) { return testing::name_of(info.param); });
 
+TEST(GlooBackend, leaves_a_write_to_a_rank_that_has_gone_an_error_and_no_end_of_the_process) {
+  const auto before = ::signal(SIGPIPE, SIG_DFL);
+  run_ranks(Backend::gloo, 2, [](World& world) { barrier(*world.make_group("all", {{0, 1}})); });
+  EXPECT_EQ(::signal(SIGPIPE, before), SIG_IGN);
+}
+
 TEST(RethrowAsCommError, leaves_a_device_without_memory_to_the_user) {
   const FailureContext context{"all_gather of group 'all'", 0, {0, 1}, milliseconds(100)};
   const c10::OutOfMemoryError full(c10::SourceLocation{"f", "f.cpp", 1}, "CUDA out of memory");
   EXPECT_THROW(rethrow_as_comm_error(context, [&] { throw full; }), ConfigError);
+  EXPECT_THROW(rethrow_as_comm_error(context, [] { throw std::bad_alloc(); }), ConfigError);
   EXPECT_THROW(rethrow_as_comm_error(context, [] { throw std::runtime_error("reset by peer"); }), CommError);
 }
 

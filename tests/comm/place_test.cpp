@@ -26,8 +26,12 @@ class Place : public ::testing::Test {
                              "TRIREME_MASTER_FD",
                              "TORCHELASTIC_USE_AGENT_STORE",
                              "TORCHELASTIC_RESTART_COUNT",
+                             "TORCHELASTIC_RUN_ID",
+                             "TRIREME_SECRET",
+                             "TRIREME_SECRET_FILE",
                              "SLURM_PROCID",
                              "SLURM_NTASKS",
+                             "SLURM_JOB_ID",
                              "SLURM_STEP_ID",
                              "SLURM_STEP_NUM_TASKS",
                              "SLURM_LOCALID",
@@ -192,6 +196,30 @@ TEST_F(Place, of_openmpi_and_it_counts_before_the_slurm_step_that_carries_it) {
   EXPECT_EQ(place.master_address, "127.0.0.1");
   set({{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}});
   EXPECT_THAT(refusal(), HasSubstr("MASTER_ADDR is not set"));
+}
+
+TEST_F(Place, has_a_secret_derived_from_the_launcher_alone_that_gave_it) {
+  set(kSlurm);
+  set({{"SLURM_JOB_ID", "77"}});
+  const RunSecret of_step_0 = place_from_environment().secret;
+  EXPECT_TRUE(of_step_0.guessable);
+  set({{"SLURM_STEP_ID", "1"}});
+  EXPECT_NE(place_from_environment().secret.bytes, of_step_0.bytes);
+  // mpirun of a batch script, and ranks numbered by hand: each machine has another step, or none.
+  const std::map<std::string, std::string> of_mpirun{{"OMPI_COMM_WORLD_RANK", "1"},
+                                                     {"OMPI_COMM_WORLD_SIZE", "2"},
+                                                     {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                                     {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  set(of_mpirun);
+  EXPECT_EQ(place_from_environment().secret.origin, "no secret");
+  set(kTorchrun);
+  EXPECT_EQ(place_from_environment().secret.origin, "no secret");
+  set({{"TORCHELASTIC_RUN_ID", "run-7"}});
+  const RunSecret of_run_7 = place_from_environment().secret;
+  EXPECT_EQ(of_run_7.origin, "TORCHELASTIC_RUN_ID");
+  EXPECT_TRUE(of_run_7.guessable);
+  set({{"TRIREME_SECRET", "00112233445566778899aabbccddee5a"}});
+  EXPECT_EQ(place_from_environment().secret.origin, "TRIREME_SECRET");
 }
 
 TEST(SlurmLists, are_read_as_slurm_writes_them) {

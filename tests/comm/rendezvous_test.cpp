@@ -11,9 +11,9 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "trireme/base/error.h"
+#include "trireme/base/listening_socket.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/comm/world.h"
-#include "trireme/launch/listening_socket.h"
 
 namespace trireme {
 namespace {
@@ -56,7 +56,7 @@ std::vector<RankPlace> two_places(int port) {
 }
 
 TEST(Rendezvous, at_the_store_that_rank_0_opens) {
-  const ListeningSocket socket(0, /*loopback=*/true);
+  const ListeningSocket socket("127.0.0.1", 0);
   auto places = two_places(socket.port());
   places[0].master_listen_fd = ::dup(socket.descriptor());  // the store takes it over and closes it
   EXPECT_THAT(join_and_sum(places), ::testing::ElementsAre(3, 3));
@@ -75,6 +75,21 @@ TEST(Rendezvous, at_an_agent_s_store_also_in_a_second_attempt) {
       place.attempt = attempt;
     }
     EXPECT_THAT(join_and_sum(places), ::testing::ElementsAre(3, 3));
+  }
+}
+
+TEST(Rendezvous, at_an_agent_s_store_that_tells_no_port_is_a_ConfigError) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  RankPlace place = two_places(agent->getPort())[1];
+  place.agent_has_store = true;
+  for (const char* told : {"no number", "70000"}) {
+    static_cast<c10d::Store&>(*agent).set("trireme/0/port", std::string(told));
+    EXPECT_THAT([&] { join_world(place, Transport::gloo, at::kCPU, milliseconds(20000)); },
+                ::testing::ThrowsMessage<ConfigError>(HasSubstr(told)));
   }
 }
 
@@ -133,7 +148,7 @@ TEST(Rendezvous, ranks_learn_the_least_number_of_ranks_of_a_machine) {
 }
 
 TEST(Rendezvous, without_the_others_is_a_CommError_after_the_timeout) {
-  const ListeningSocket socket(0, /*loopback=*/true);
+  const ListeningSocket socket("127.0.0.1", 0);
   RankPlace place = two_places(socket.port())[0];
   place.master_listen_fd = ::dup(socket.descriptor());
   try {

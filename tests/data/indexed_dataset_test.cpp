@@ -128,6 +128,47 @@ TEST(IndexedDataset, every_truncation_of_either_file_is_refused) {
   EXPECT_THAT(message_of<DataError>([&] { IndexedDataset set(folder / "set"); }), HasSubstr("9 bytes"));
 }
 
+// Under a memory map each of these was a SIGBUS.
+TEST(IndexedDataset, a_file_that_shrinks_or_changes_after_it_was_opened_is_named) {
+  const TemporaryFolder folder;
+  for (const char* name : {"set.bin", "set.idx"}) {
+    write_three_documents(folder / "set", 300);
+    const IndexedDataset set(folder / "set");
+    std::filesystem::resize_file(folder / name, 0);
+    EXPECT_THAT(message_of<DataError>([&] {
+                  all_tokens(set);
+                  set.document_of(3);
+                }),
+                AllOf(HasSubstr(name), HasSubstr("cut or replaced")));
+  }
+  write_three_documents(folder / "set", 300);
+  const IndexedDataset set(folder / "set");
+  std::string changed = kIndexBytes;
+  changed[46 + 16] = '\x7f';  // where the last sequence begins
+  folder.write("set.idx", changed);
+  EXPECT_THAT(message_of<DataError>([&] { set.document_begin(2); }),
+              AllOf(HasSubstr("set.idx"), HasSubstr("changed")));
+}
+
+TEST(IndexedDataset, document_begins_are_read_in_one_go) {
+  const TemporaryFolder folder;
+  std::vector<int64_t> expected;
+  {
+    IndexedDatasetWriter writer(folder / "set", 300);
+    for (int i = 0; i < 20'000; ++i) {
+      expected.push_back(writer.tokens());
+      writer.add_document(std::vector<int32_t>(i == 19'000 ? 77 : static_cast<size_t>(i % 5), 1));
+    }
+    expected.push_back(writer.tokens());
+    writer.finish();
+  }
+  const IndexedDataset set(folder / "set");
+  EXPECT_EQ(set.document_begins(0, 20'001), expected);
+  EXPECT_EQ(set.document_begins(8'190, 5),
+            std::vector<int64_t>(expected.begin() + 8'190, expected.begin() + 8'195));
+  EXPECT_EQ(set.longest_document(), 77);
+}
+
 TEST(IndexedDataset, damage_is_named_with_its_offset) {
   struct Case {
     size_t at;

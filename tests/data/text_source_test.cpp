@@ -44,6 +44,18 @@ TEST(TextSource, a_folder_gives_its_text_files_in_the_order_of_their_paths) {
   EXPECT_EQ(source.counts().text_bytes, 3 + 2 + 4 + 1 + 2 + 2);
 }
 
+TEST(TextSource, wrong_bytes_of_a_line_become_replacement_characters_as_in_a_text) {
+  const TemporaryFolder folder;
+  const auto lines = folder.write("lines.jsonl", "{\"text\": \"a\xff\xe4\xb8 b\"}\n{\"text\": \"c\"}\n");
+  const auto text = folder.write("text.txt", "a\xff");
+  TextSource source({lines, text}, "text");
+  const auto first = source.next(), second = source.next(), third = source.next();
+  EXPECT_EQ(first->text, "a\uFFFD\uFFFD b");
+  EXPECT_TRUE(first->wrong_utf8);
+  EXPECT_FALSE(second->wrong_utf8);
+  EXPECT_TRUE(third->wrong_utf8);
+}
+
 TEST(TextSource, links_are_followed_but_never_round) {
   const TemporaryFolder folder;
   folder.write("in/a/one", "1");
@@ -54,7 +66,10 @@ TEST(TextSource, links_are_followed_but_never_round) {
   std::filesystem::create_symlink("nowhere", folder / "in/broken");
   std::filesystem::create_symlink(folder / "outside/two", folder / "in/link");
   TextSource source({folder / "in"}, "text");
-  EXPECT_THAT(texts(source), ElementsAre("1", "2", "2"));
+  EXPECT_THAT(texts(source), ElementsAre("1", "2"));
+  EXPECT_THAT(source.counts().left_out,
+              ElementsAre(HasSubstr("in/broken is a link that leads nowhere"),
+                          HasSubstr("in/out/two is a link to a file that is read already")));
 }
 
 TEST(TextSource, inputs_keep_the_order_given_and_bytes_stay_as_they_are) {
@@ -89,8 +104,14 @@ TEST(TextSource, a_wrong_line_is_named_with_file_and_line) {
   EXPECT_THAT(message("{\"text\": \"a\"}\n{\"text\": \"b\"\n"),
               AllOf(HasSubstr("a.jsonl:2: not valid JSON")));
   EXPECT_THAT(message("{\"text\": \"a\"}\n\n{\"txt\": \"b\"}\n"),
-              AllOf(HasSubstr("a.jsonl:3"), HasSubstr("--field")));
+              AllOf(HasSubstr("a.jsonl:3"), HasSubstr("--text_field")));
   EXPECT_THAT(message("{\"text\": 5}\n"), HasSubstr("a.jsonl:1: \"text\" is number; expected a string"));
+  EXPECT_THAT(message("{\"messages\": []}\n"), HasSubstr("chat template"));
+  EXPECT_THAT(message("{\"text\": \"a\"}\n{\"text\": \"b\", \"n\": 1e400}\n"),
+              AllOf(HasSubstr("a.jsonl:2"), HasSubstr("1e400")));
+  EXPECT_THAT(message(std::string(100'000, '[')),
+              AllOf(HasSubstr("a.jsonl:1"), HasSubstr("more than 100 deep")));
+  EXPECT_LT(message("{\"" + std::string(100'000, 'x') + "\": 1}\n").size(), 500U);
   EXPECT_THAT(message("[1]\n"), HasSubstr("a.jsonl:1: has no \"text\""));
 }
 
@@ -100,6 +121,46 @@ TEST(TextSource, an_input_that_is_missing_or_binary_is_refused) {
               HasSubstr("none does not exist"));
   const auto binary = folder.write("b.txt", std::string(1, '\0'));
   EXPECT_THAT(message_of<DataError>([&] { TextSource source({binary}, "text"); }), HasSubstr("is binary"));
+  EXPECT_THAT(message_of<ConfigError>([&] { TextSource source({folder / std::string(300, 'n')}, "text"); }),
+              HasSubstr("too long"));
+}
+
+TEST(TextSource, what_is_no_text_is_named_with_what_to_do) {
+  const std::vector<std::pair<std::string, const char*>> kinds{{"\x1f\x8b\x08", "gzip: unpack it"},
+                                                               {"\x28\xb5\x2f\xfd", "zstd: unpack it"},
+                                                               {"PK\3\4", "zip archive"},
+                                                               {"%PDF-1.7\n1 0 obj", "PDF: extract its text"},
+                                                               {"\xff\xfeh", "UTF-16"},
+                                                               {std::string("a\0", 2), "zero byte"}};
+  const TemporaryFolder folder;
+  folder.write("in/text", "text");
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    const auto file = folder.write(cat("in/", i), kinds[i].first);
+    EXPECT_THAT(message_of<DataError>([&] { TextSource source({file}, "text"); }),
+                AllOf(HasSubstr(cat("in/", i)), HasSubstr(kinds[i].second)));
+  }
+  TextSource source({folder / "in"}, "text");
+  EXPECT_THAT(texts(source), ElementsAre("text"));
+  EXPECT_EQ(source.counts().binary_files, 6);
+  ASSERT_EQ(source.counts().left_out.size(), 5U) << "the first few";
+  EXPECT_THAT(source.counts().left_out[3], AllOf(HasSubstr("in/3 is a PDF")));
+}
+
+TEST(TextSource, a_byte_order_mark_is_no_text) {
+  const TemporaryFolder folder;
+  TextSource source(
+      {folder.write("a.txt", "\xef\xbb\xbfhi"), folder.write("b.jsonl", "\xef\xbb\xbf{\"text\": \"line\"}")},
+      "text");
+  EXPECT_THAT(texts(source), ElementsAre("hi", "line"));
+}
+
+TEST(TextSource, lines_longer_than_a_block_come_whole) {
+  const TemporaryFolder folder;
+  const std::string a(700'000, 'a'), b(262'144 - 12, 'b');
+  TextSource source(
+      {folder.write("a.jsonl", "{\"text\": \"" + b + "\"}\n{\"text\": \"" + a + "\"}\n{\"text\": \"c\"}")},
+      "text");
+  EXPECT_THAT(texts(source), ElementsAre(b, a, "c"));
 }
 
 }  // namespace

@@ -48,6 +48,8 @@ TEST_F(TokenizeCorpus, each_document_is_one_sequence_ended_once) {
                                                        "c\0\0\1"
                                                        "\xef\0\xbf\0\xbd\0\0\1",
                                                        18));
+  const auto lines = folder_.write("lines.jsonl", "{\"text\": \"\xff\"}\n{\"text\": \"d\"}\n");
+  EXPECT_EQ(tokenize_corpus(tokenizer, {lines}, folder_ / "lines", {}).replaced_documents, 1);
   CorpusOptions bare;
   bare.append_end_of_text = false;
   EXPECT_EQ(tokenize_corpus(tokenizer, inputs, folder_ / "bare", bare).tokens, 2 + 2 + 3);
@@ -87,7 +89,7 @@ TEST_F(TokenizeCorpus, an_input_without_text_is_refused) {
   folder_.write("in/image", std::string(4, '\0'));
   EXPECT_THAT(
       message_of<DataError>([&] { tokenize_corpus(tokenizer, {folder_ / "in"}, folder_ / "set", {}); }),
-      HasSubstr("1 binary"));
+      HasSubstr("such as"));
   const auto empty = folder_.write("empty.txt", "");
   EXPECT_THAT(message_of<DataError>([&] { tokenize_corpus(tokenizer, {empty}, folder_ / "set", {}); }),
               HasSubstr("is the input empty?"));

@@ -46,29 +46,29 @@ TEST(Tokenizer, what_is_not_built_is_refused_by_name) {
   const auto refused = [](const std::string& pointer, const Json& value) {
     return refusal<ConfigError>(pointer, value);
   };
-  EXPECT_THAT(refused("/model/type", "WordPiece"), HasSubstr("the model WordPiece is not built"));
-  EXPECT_THAT(refused("/model/type", "Unigram"), HasSubstr("the model Unigram is not built"));
-  EXPECT_THAT(refused("/normalizer", typed("NFKC")), HasSubstr("the normalizer NFKC is not built"));
+  EXPECT_THAT(refused("/model/type", "WordPiece"),
+              AllOf(HasSubstr("WordPiece, the kind of BERT"), HasSubstr("docs/data.md")));
+  EXPECT_THAT(refused("/model/type", "Unigram"), HasSubstr("Unigram, the kind of T5"));
+  EXPECT_THAT(refused("/normalizer", typed("NFKC")), HasSubstr("normalizer is NFKC"));
   EXPECT_THAT(
       refused("/normalizer", {{"type", "Sequence"}, {"normalizers", {typed("NFC"), typed("Lowercase")}}}),
-      HasSubstr("the normalizer Lowercase"));
-  EXPECT_THAT(refused("/pre_tokenizer", typed("Metaspace")),
-              HasSubstr("the pre_tokenizer Metaspace is not built"));
-  EXPECT_THAT(refused("/pre_tokenizer", nullptr), HasSubstr("must end in ByteLevel"));
+      HasSubstr("normalizer is Lowercase"));
+  EXPECT_THAT(refused("/pre_tokenizer", typed("Metaspace")), HasSubstr("pre_tokenizer is Metaspace"));
+  EXPECT_THAT(refused("/pre_tokenizer", nullptr), HasSubstr("does not end in ByteLevel"));
   EXPECT_THAT(refused("/pre_tokenizer",
                       {{"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "Contiguous"}}),
-              HasSubstr("the behavior \"Contiguous\" is not built"));
+              HasSubstr("the behavior \"Contiguous\", not"));
   EXPECT_THAT(refused("/pre_tokenizer",
                       {{"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}}),
-              HasSubstr("the tokenizer's split pattern is not valid"));
+              AllOf(HasSubstr("tokenizer.json"), HasSubstr("split pattern is not valid")));
   EXPECT_THAT(refused("/post_processor", typed("BertProcessing")),
-              HasSubstr("the post_processor BertProcessing"));
-  EXPECT_THAT(refused("/decoder", typed("Metaspace")), HasSubstr("the decoder Metaspace"));
-  EXPECT_THAT(refused("/model/dropout", 0.1), HasSubstr("model.dropout is 0.1"));
-  EXPECT_THAT(refused("/model/unk_token", "<unk>"), HasSubstr("model.unk_token is \"<unk>\""));
-  EXPECT_THAT(refused("/model/byte_fallback", true), HasSubstr("model.byte_fallback is true"));
-  EXPECT_THAT(refused("/model/continuing_subword_prefix", "##"),
-              HasSubstr("model.continuing_subword_prefix"));
+              HasSubstr("post_processor is BertProcessing"));
+  EXPECT_THAT(refused("/decoder", typed("Metaspace")), HasSubstr("decoder is Metaspace"));
+  EXPECT_THAT(refused("/model/dropout", 0.1), HasSubstr("BPE has dropout 0.1"));
+  EXPECT_THAT(refused("/model/unk_token", "<unk>"), HasSubstr("BPE has unk_token \"<unk>\""));
+  EXPECT_THAT(refused("/model/byte_fallback", true),
+              AllOf(HasSubstr("byte_fallback"), HasSubstr("Mistral and Gemma")));
+  EXPECT_THAT(refused("/model/continuing_subword_prefix", "##"), HasSubstr("continuing_subword_prefix"));
 }
 
 TEST(Tokenizer, a_file_that_contradicts_itself_names_the_place) {
@@ -79,11 +79,59 @@ TEST(Tokenizer, a_file_that_contradicts_itself_names_the_place) {
   EXPECT_THAT(wrong("/model/merges/3", "abc"), HasSubstr("model.merges[3]"));
   EXPECT_THAT(wrong("/model/merges/3", {"a", "zzqzz"}),
               AllOf(HasSubstr("model.merges[3]"), HasSubstr("\"zzqzz\" is not in the vocabulary")));
-  EXPECT_THAT(wrong("/model/vocab/a", -1), HasSubstr("gives \"a\" the id -1"));
+  EXPECT_THAT(wrong("/model/vocab/a", -1), HasSubstr("the id of \"a\" is -1"));
   EXPECT_THAT(wrong("/added_tokens/0/id", 5000),
               AllOf(HasSubstr("has the id 5000"), HasSubstr("would get 700")));
-  EXPECT_THAT(wrong("/added_tokens/0/content", 7), HasSubstr("expected an id and a content"));
+  EXPECT_THAT(wrong("/added_tokens/0/content", 7), HasSubstr("\"content\" is 7; expected a string"));
   EXPECT_THAT(wrong("/pre_tokenizer/add_prefix_space", "no"), HasSubstr("expected true or false"));
+}
+
+// The refusal of Mistral's own file names its kind before any of its parts.
+TEST(Tokenizer, another_kind_is_named_before_its_parts_with_what_works_now) {
+  const TemporaryFolder folder;
+  Json json = read_json(fixture("gpt2_tokenizer.json"));
+  json["normalizer"] = {{"type", "Sequence"}, {"normalizers", {typed("Prepend"), typed("Replace")}}};
+  json["pre_tokenizer"] = nullptr;
+  json["model"]["byte_fallback"] = true;
+  json["model"]["unk_token"] = "<unk>";
+  const auto file = folder.write("tokenizer.json", json.dump());
+  EXPECT_THAT(message_of<ConfigError>([&] { Tokenizer::load(file); }),
+              AllOf(HasSubstr("tokenizer.json"), HasSubstr("the kind of Llama-2, Mistral and Gemma"),
+                    HasSubstr("PREFIX.bin and PREFIX.idx"), HasSubstr("docs/data.md")));
+}
+
+// An id of 5e8 took 6 GiB.
+TEST(Tokenizer, an_id_far_beyond_the_number_of_tokens_is_refused) {
+  for (const Json& id : {Json(500'000'000), Json(1'000'000'000), Json(70'000 + 2 * 701)})
+    EXPECT_THAT(refusal<DataError>("/model/vocab/a", id),
+                AllOf(HasSubstr("tokenizer.json"), HasSubstr("\"a\""), HasSubstr("far beyond")))
+        << id;
+  for (const Json& id : {Json(2147483648), Json(1e30), Json(-1), Json("7")})
+    EXPECT_THAT(refusal<DataError>("/model/vocab/a", id), HasSubstr("expected a whole number")) << id;
+  EXPECT_EQ(refusal<DataError>("/model/vocab/~0", 60'000), "no error") << "holes are allowed";
+}
+
+TEST(Tokenizer, two_tokens_with_one_id_are_refused) {
+  EXPECT_THAT(refusal<DataError>("/model/vocab/never", 93),
+              AllOf(HasSubstr("\"never\""), HasSubstr("have one id, 93")));
+}
+
+TEST(Tokenizer, every_field_has_its_type) {
+  const auto wrong = [](const std::string& pointer, const Json& value) {
+    return refusal<DataError>(pointer, value);
+  };
+  for (const char* pointer : {"/model/type", "/model/vocab", "/model/merges", "/model/ignore_merges",
+                              "/added_tokens", "/added_tokens/0/special", "/added_tokens/0/id",
+                              "/pre_tokenizer/type", "/pre_tokenizer/use_regex", "/decoder/type"})
+    EXPECT_THAT(wrong(pointer, 1.5), AllOf(HasSubstr("tokenizer.json"), HasSubstr("1.5; expected")))
+        << pointer;
+  EXPECT_THAT(wrong("/post_processor", {{"type", "TemplateProcessing"},
+                                        {"single", {{{"SpecialToken", {{"id", "x"}}}}}},
+                                        {"special_tokens", {{"x", {{"ids", {99'999}}}}}}}),
+              AllOf(HasSubstr("an id of x is 99999"), HasSubstr("expected a whole number")));
+  EXPECT_THAT(wrong("/post_processor", {{"type", "Sequence"}, {"processors", {1}}}),
+              HasSubstr("expected a JSON object"));
+  EXPECT_LT(wrong("/model/merges/3", std::string(200'000, 'x')).size(), 1000U);
 }
 
 TEST(Tokenizer, what_is_not_there_is_named) {
@@ -185,8 +233,8 @@ TEST(SplitPattern, a_text_longer_than_oniguruma_counts_is_refused) {
   if (zeros == MAP_FAILED) GTEST_SKIP() << "no address space of 2 GiB";
   int64_t pieces = 0;
   const std::string message = message_of<DataError>([&] {
-    SplitPattern("a+").split({static_cast<const char*>(zeros), bytes},
-                             [&](std::string_view, bool) { ++pieces; });
+    SplitPattern("a+", "tokenizer.json")
+        .split({static_cast<const char*>(zeros), bytes}, [&](std::string_view, bool) { ++pieces; });
   });
   ::munmap(zeros, bytes);
   EXPECT_THAT(message, AllOf(HasSubstr("2147483648 bytes"), HasSubstr("2147483647 bytes"),

@@ -90,13 +90,17 @@ TEST_F(OutOfDeviceMemory, without_an_account_still_says_what_is_in_use) {
               HasSubstr("this rank holds other 9.0 GiB. "));
 }
 
-TEST(OutOfMemory, of_libtorchs_own_is_an_error_that_the_user_can_mend) {
+TEST(OutOfMemory, that_a_library_tells_is_an_error_that_the_user_can_mend) {
   const c10::OutOfMemoryError theirs(c10::SourceLocation{"f", "f.cpp", 1},
                                      "CUDA out of memory. Tried 3 GiB.");
-  const ConfigError ours = out_of_memory_error(theirs);
-  EXPECT_EQ(ours.exit_code(), 78);
-  EXPECT_THAT(ours.what(), AllOf(HasSubstr("out of device memory"), HasSubstr("Tried 3 GiB"),
-                                 HasSubstr("--offload_activations cpu")));
+  EXPECT_THAT(as_out_of_memory(theirs)->what(),
+              AllOf(HasSubstr("out of device memory"), HasSubstr("Tried 3 GiB"),
+                    HasSubstr("--offload_activations cpu")));
+  EXPECT_THAT(as_out_of_memory(std::bad_alloc())->what(), HasSubstr("out of host memory"));
+  const std::system_error no_thread(std::make_error_code(std::errc::resource_unavailable_try_again));
+  EXPECT_THAT(as_out_of_memory(no_thread)->what(), HasSubstr("a thread could not be started"));
+  EXPECT_FALSE(as_out_of_memory(std::runtime_error("reset by peer")));
+  EXPECT_FALSE(as_out_of_memory(std::system_error(std::make_error_code(std::errc::connection_refused))));
 }
 
 }  // namespace

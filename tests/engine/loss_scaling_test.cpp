@@ -75,6 +75,42 @@ TEST(LossScaling, steps_that_overflow_change_nothing_and_the_first_that_fits_is_
   }
 }
 
+// Each beside fp32 and not beside the other: a norm that still holds the scale would shrink both.
+TEST(LossScaling, clips_by_the_norm_of_the_gradients_without_their_scale) {
+  TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_llama_config());
+  constexpr double kLimit = 0.05;
+  struct Moved {
+    std::vector<double> norms;
+    at::Tensor change;  // of all weights together
+  };
+  run_ranks_as_threads(1, [&](World& world) {
+    const auto train = [&](EngineOptions options) {
+      options.optimizer.max_grad_norm = kLimit;
+      const auto engine = assemble(world, folder.path(), options);
+      const at::Tensor before = at::cat(all_values(*engine));
+      Moved moved;
+      for (uint64_t step = 0; step < 3; ++step)
+        moved.norms.push_back(
+            engine->train_step({testing::slice_of_batch(2, 40, 70, step, 1, 0)}, 1.0).gradient_norm);
+      moved.change = at::cat(all_values(*engine)) - before;
+      return moved;
+    };
+    EngineOptions fp32 = fp16_options(1, ZeroStage::none, 1);
+    fp32.precision = Precision::fp32;
+    const Moved expected = train(fp32);
+    for (const double norm : expected.norms) EXPECT_GT(norm, 2 * kLimit) << "nothing is clipped";
+    for (const double scale : {256.0, 4096.0}) {
+      const Moved moved = train(fp16_options(1, ZeroStage::none, scale));
+      for (size_t step = 0; step < moved.norms.size(); ++step)
+        EXPECT_NEAR(moved.norms[step] / expected.norms[step], 1, 1e-2) << "scale " << scale;
+      EXPECT_LT((moved.change - expected.change).norm().item<double>(),
+                2e-2 * expected.change.norm().item<double>())
+          << "scale " << scale;
+    }
+  });
+}
+
 TEST(LossScaling, a_resumed_run_has_the_scale_of_the_one_that_stopped) {
   TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_llama_config());

@@ -61,7 +61,7 @@ TEST_F(MemoryOfAStep, in_native_bf16_peaks_are_within_5_percent_however_a_sequen
   for (const auto& [name, config] : models)
     for (const int ulysses : {1, 2})
       for (const int ring : {1, 2}) {
-        const Case test{name, config, ulysses * ring, ulysses, 1, 900, [&, ring = ring](EngineOptions& o) {
+        const Case test{name, config, ulysses * ring, ulysses, 1, 450, [&, ring = ring](EngineOptions& o) {
                           in_native_bf16(o);
                           o.ring = ring;
                         }};

@@ -152,6 +152,8 @@ PolicyOutcome run_policy(const std::filesystem::path& model, const PolicyCase& p
       options.offload.optimizer = Offload::none;  // on fp32 values it keeps nothing to offload
       if (!uses_disk(options.offload)) options.offload.folder.clear();
     }
+    // As large as AdamW's own part of an update of these weights.
+    if (optimizer == OptimizerKind::adamw) options.optimizer.weight_decay = 5;
     const auto engine = assemble(world, model, options);
     const Mesh& mesh = engine->mesh();
     const int batch = 4 / mesh.dp_size / policy.micro;
@@ -180,7 +182,18 @@ PolicyOutcome run_policy(const std::filesystem::path& model, const PolicyCase& p
       }
       return batches;
     };
+    const auto weights = [&] {
+      std::map<std::string, at::Tensor> all;
+      for (size_t unit = 0; unit < engine->layout().units.size(); ++unit) {
+        const at::Tensor values =
+            engine->unit_values(static_cast<int>(unit)).to(at::kCPU, at::kFloat).clone();
+        for (const ParameterSpec& parameter : engine->layout().units[unit].parameters)
+          all[parameter.name] = parameter_view(values, parameter);
+      }
+      return all;
+    };
     PolicyOutcome mine;
+    mine.weights_before = weights();
     if (!options.update_in_backward) {
       engine->accumulate_gradients(batches_of(0));
       for (const auto& [name, gradient] : all_gradients(*engine))
@@ -189,11 +202,7 @@ PolicyOutcome run_policy(const std::filesystem::path& model, const PolicyCase& p
     for (int step = 0; step < steps; ++step)
       mine.losses.push_back(
           engine->train_step(batches_of(step), optimizer == OptimizerKind::sgd ? 0.3 : 1e-3).loss);
-    for (size_t unit = 0; unit < engine->layout().units.size(); ++unit) {
-      const at::Tensor values = engine->unit_values(static_cast<int>(unit)).to(at::kCPU, at::kFloat).clone();
-      for (const ParameterSpec& parameter : engine->layout().units[unit].parameters)
-        mine.weights[parameter.name] = parameter_view(values, parameter);
-    }
+    mine.weights = weights();
     const std::lock_guard guard(lock);
     if (world.rank() == 0) outcome = std::move(mine);
   });
@@ -220,6 +229,22 @@ double tolerance_of(const PolicyCase& policy) {
   const Precision precision = policy.options.precision;
   const double values = precision == Precision::bf16 ? 4e-2 : precision == Precision::fp16 ? 6e-3 : 5e-5;
   return std::max(values, policy.options.reduce_dtype == at::kBFloat16 ? 8e-3 : 0.0);
+}
+
+double change_error(const PolicyOutcome& outcome, const PolicyOutcome& plain) {
+  double worst = 0;
+  for (const auto& [name, weights] : plain.weights) {
+    const double way = (weights - plain.weights_before.at(name)).norm().item<double>();
+    worst = std::max(worst, (outcome.weights.at(name) - weights).norm().item<double>() / way);
+  }
+  return worst;
+}
+
+double change_tolerance_of(const PolicyCase& policy) {
+  const EngineOptions& o = policy.options;
+  const double values = o.precision == Precision::bf16 ? 0.3 : o.precision == Precision::fp16 ? 0.1 : 0.02;
+  const bool narrow = o.optimizer.state_dtype == at::kBFloat16 || o.reduce_dtype == at::kBFloat16;
+  return std::max(values, narrow ? 0.1 : 0.0);
 }
 
 std::string describe(const PolicyCase& policy) {

@@ -33,8 +33,15 @@ std::string describe(const PolicyCase& policy);
 struct PolicyOutcome {
   std::vector<double> losses;
   std::map<std::string, at::Tensor> gradients;  // of the first step; none with update_in_backward
-  std::map<std::string, at::Tensor> weights;    // after the steps
+  std::map<std::string, at::Tensor> weights_before;
+  std::map<std::string, at::Tensor> weights;  // after the steps
 };
+
+// How far `outcome` moved the weights from where `plain` moved them, relative to that way, of the worst tensor: AdamW's first steps
+// follow signs, so that a single weight may differ by all of its update, but a tensor's norm may not.
+double change_error(const PolicyOutcome& outcome, const PolicyOutcome& plain);
+// What it may be.
+double change_tolerance_of(const PolicyCase& policy);
 
 // Writes the model that the cases are for.
 void write_policy_model(const std::filesystem::path& folder);

@@ -1,5 +1,6 @@
 // The laws of section 3 of the design: any number of ranks, any recompute policy and any tile size give the
 // loss and every gradient of one rank with nothing recomputed.
+#include <cmath>
 #include <mutex>
 
 #include <gtest/gtest.h>
@@ -7,6 +8,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/engine/assemble.h"
+#include "trireme/model/checkpoint_files.h"
 
 #include "tests/engine/tiny_model.h"
 #include "tests/support/relative_error.h"
@@ -69,6 +71,62 @@ TEST(Engine, any_ulysses_degree_gives_the_gradients_of_one_rank) {
                     cat(H, "/", K, " heads, ", tokens, " tokens, ", ranks, " ranks"));
       }
     }
+  }
+}
+
+// Beyond the length of pre-training the frequencies follow the length of the whole sample, not of a rank's share.
+TEST(Engine, dynamic_ntk_follows_the_whole_sequence_on_any_number_of_ranks) {
+  TemporaryFolder folder;
+  Json config = testing::tiny_llama_config();
+  config["max_position_embeddings"] = 32;
+  testing::write_tiny_model(folder.path(), config);
+  const Outcome plain = run(folder.path(), 1, {}, 2, 61, 70);
+  config["rope_scaling"] = {{"type", "dynamic"}, {"factor", 4.0}};
+  testing::write_tiny_model(folder.path(), config);
+  const Outcome one = run(folder.path(), 1, {}, 2, 61, 70);
+  EXPECT_GT(std::abs(one.step.loss / plain.step.loss - 1), 1e-4) << "the scaling does nothing";
+  for (const int ranks : {2, 4}) {
+    EngineOptions options;
+    options.ulysses = ranks;
+    expect_same(run(folder.path(), ranks, options, 2, 61, 70), one, 2e-5, cat(ranks, " ranks"));
+  }
+}
+
+// The same values as two parameters, embedding and head: their gradients sum to the one of the tied parameter.
+TEST(Engine, a_tied_gradient_is_the_sum_of_those_of_its_two_uses) {
+  const std::string embedding = "model.embed_tokens.weight", head = "lm_head.weight";
+  TemporaryFolder tied, untied;
+  Json config = testing::tiny_llama_config();
+  config["tie_word_embeddings"] = true;
+  testing::write_tiny_model(tied.path(), config);
+  config["tie_word_embeddings"] = false;
+  const ModelConfig two = parse_model_config(config, "two matrices");
+  const ModelLayout layout = make_model_layout(two);
+  const CheckpointReader reader(tied.path());
+  write_checkpoint(untied.path(), two, layout,
+                   [&](int unit) {
+                     UnitSpec spec = layout.units.at(static_cast<size_t>(unit));
+                     for (ParameterSpec& parameter : spec.parameters)
+                       if (parameter.name == head) parameter.name = embedding;
+                     at::Tensor flat = at::zeros({spec.elements});
+                     reader.read_unit(spec, flat);
+                     return flat;
+                   },
+                   at::kFloat, {});
+  for (const auto& [ranks, zero] :
+       {std::pair{1, ZeroStage::none}, {2, ZeroStage::none}, {2, ZeroStage::parameters}}) {
+    EngineOptions options;
+    options.ulysses = ranks;
+    options.zero = zero;
+    const Outcome one = run(tied.path(), ranks, options, 2, 61, 70, /*micro=*/2);
+    const Outcome both = run(untied.path(), ranks, options, 2, 61, 70, /*micro=*/2);
+    EXPECT_NEAR(one.step.loss / both.step.loss, 1, 1e-6);
+    const at::Tensor sum = both.gradients.at(embedding) + both.gradients.at(head);
+    EXPECT_LT(testing::relative_error(one.gradients.at(embedding), sum), 2e-5)
+        << ranks << " ranks, ZeRO " << int(zero);
+    EXPECT_GT(testing::relative_error(both.gradients.at(head), sum), 0.05) << "one use is next to nothing";
+    EXPECT_GT(testing::relative_error(both.gradients.at(embedding), sum), 0.05)
+        << "one use is next to nothing";
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "tests/engine/tiny_model.h"
 #include "tests/support/source_folder.h"
+#include "tests/support/tensor_bytes.h"
 
 namespace fs = std::filesystem;
 
@@ -50,9 +51,7 @@ class VerifyReference : public ::testing::Test {
     const SafetensorsFile file(kModel / "reference.safetensors");
     std::map<std::string, Changed> all = added;
     for (const auto& [name, entry] : file.entries()) {
-      Changed tensor{
-          entry.dtype, entry.shape,
-          std::string(reinterpret_cast<const char*>(entry.data), static_cast<size_t>(entry.bytes))};
+      Changed tensor{entry.dtype, entry.shape, testing::bytes_of(entry)};
       if (change(name, tensor)) all[name] = tensor;
     }
     std::vector<SafetensorsSpec> specs;

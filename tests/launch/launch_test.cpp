@@ -1,15 +1,8 @@
 // The launcher with /bin/sh as its ranks: codes, deaths, output, signals, restarts.
 #include "trireme/launch/launch.h"
 
-#include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <signal.h>
-#include <sstream>
-#include <sys/wait.h>
-#include <thread>
-#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,26 +10,22 @@
 #include "trireme/base/error.h"
 
 #include "tests/launch/launch_outcome.h"
+#include "tests/launch/shell_ranks.h"
 #include "tests/support/error_message.h"
-#include "tests/support/temporary_folder.h"
 
 namespace trireme {
 namespace {
 
+using testing::ends_soon;
 using ::testing::HasSubstr;
 using testing::launch_and_wait;
+using testing::LauncherProcess;
 using testing::LaunchOutcome;
 using testing::message_of;
+using testing::read_pid;
+using testing::shell;
+using testing::soon;
 using testing::TemporaryFolder;
-
-LaunchOptions shell(int nproc, const std::string& script) {
-  LaunchOptions options;
-  options.nproc = nproc;
-  options.program = "/bin/sh";
-  options.command = {"-c", script};
-  options.grace_seconds = 1;
-  return options;
-}
 
 TEST(Launch, returns_0_when_every_rank_did) {
   const LaunchOutcome outcome = launch_and_wait(shell(3, "exit 0"));
@@ -49,23 +38,27 @@ TEST(Launch, gives_each_rank_its_place) {
       shell(2,
             "echo $RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE at $MASTER_ADDR "
             "fd=${TRIREME_MASTER_FD:+yes} "
-            "threads=${OMP_NUM_THREADS:+set} id=${TRIREME_RUN_ID:+set} port=${MASTER_PORT:+set}"));
-  EXPECT_THAT(outcome.out,
-              HasSubstr("[rank 0] 0/2 local 0/2 at 127.0.0.1 fd=yes threads=set id=set port=set\n"));
-  EXPECT_THAT(outcome.out,
-              HasSubstr("[rank 1] 1/2 local 1/2 at 127.0.0.1 fd= threads=set id=set port=set\n"));
+            "threads=${OMP_NUM_THREADS:+set} id=${TRIREME_RUN_ID:+set} port=${MASTER_PORT:+set} "
+            "activity=${TRIREME_ACTIVITY_FD:+set} secret=${#TRIREME_SECRET}"));
+  EXPECT_THAT(
+      outcome.out,
+      HasSubstr(
+          "[rank 0] 0/2 local 0/2 at 127.0.0.1 fd=yes threads=set id=set port=set activity=set secret=64\n"));
+  EXPECT_THAT(
+      outcome.out,
+      HasSubstr(
+          "[rank 1] 1/2 local 1/2 at 127.0.0.1 fd= threads=set id=set port=set activity=set secret=64\n"));
 }
 
-TEST(Launch, counts_ranks_of_the_machines_before_this_one) {
-  LaunchOptions options =
-      shell(2, "echo $RANK/$WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT fd=$TRIREME_MASTER_FD.");
-  options.nnodes = 3;
-  options.node_rank = 2;
-  options.master_address = "machine0";
-  options.master_port = 29400;
+TEST(Launch, tells_each_rank_the_columns_that_its_prefix_leaves_of_a_terminal) {
+  LaunchOptions options = shell(11, "echo columns=$TRIREME_TERMINAL.");
+  EXPECT_THAT(launch_and_wait(options).out, HasSubstr("columns=.\n")) << "no terminal";
+  options.terminal_columns = 100;
   const LaunchOutcome outcome = launch_and_wait(options);
-  EXPECT_THAT(outcome.out, HasSubstr("[rank 4] 4/6 at machine0:29400 fd=.\n"));
-  EXPECT_THAT(outcome.out, HasSubstr("[rank 5] 5/6 at machine0:29400 fd=.\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("[rank 0] columns=91.\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("[rank 10] columns=90.\n"));
+  options.terminal_columns = 5;
+  EXPECT_THAT(launch_and_wait(options).out, HasSubstr("columns=.\n"));
 }
 
 TEST(Launch, prefixes_every_line_of_both_streams) {
@@ -75,19 +68,18 @@ TEST(Launch, prefixes_every_line_of_both_streams) {
     for (const char* line : {"one\n", "two\n", "unfinished\n"}) {
       EXPECT_THAT(outcome.out, HasSubstr(std::string(rank) + line));
     }
-    EXPECT_THAT(outcome.err, HasSubstr(std::string(rank) + "wrong\n"));
   }
+  EXPECT_EQ(outcome.err, "[ranks 0, 1] wrong\n");  // said alike, told once
 }
 
 TEST(Launch, gives_a_reading_program_rank_0s_stdout_as_it_is_and_nothing_else) {
   LaunchOptions options =
-      shell(3, "echo wrong >&2; [ $RANK = 0 ] && printf '{\\r\\n 1}' || echo other; exit 0");
+      shell(3, "[ $RANK = 0 ] && printf '{\\r\\n 1}' || { echo other; sleep 0.1; echo wrong >&2; }; exit 0");
   options.rank_stdout = RankStdout::of_rank_0;
   const LaunchOutcome outcome = launch_and_wait(options);
   EXPECT_EQ(outcome.code, 0);
   EXPECT_EQ(outcome.out, "{\r\n 1}");
-  for (const char* line : {"[rank 0] wrong\n", "[rank 1] wrong\n", "[rank 1] other\n", "[rank 2] other\n"})
-    EXPECT_THAT(outcome.err, HasSubstr(line));
+  EXPECT_EQ(outcome.err, "[ranks 1, 2] other\n[ranks 1, 2] wrong\n");
 }
 
 TEST(Launch, returns_the_code_of_the_rank_that_failed_and_ends_the_rest) {
@@ -96,7 +88,7 @@ TEST(Launch, returns_the_code_of_the_rank_that_failed_and_ends_the_rest) {
   EXPECT_EQ(outcome.code, 65);
   EXPECT_LT(outcome.seconds, 5);
   EXPECT_THAT(outcome.err, HasSubstr("rank 1 (process "));
-  EXPECT_THAT(outcome.err, HasSubstr("ended with code 65"));
+  EXPECT_THAT(outcome.err, HasSubstr("ended with code 65 (DataError: "));
   EXPECT_THAT(outcome.err, HasSubstr("Its last lines on stderr:\n    no such file\n"));
 }
 
@@ -109,11 +101,11 @@ TEST(Launch, names_the_rank_that_was_killed_and_its_signal) {
 }
 
 TEST(Launch, kills_ranks_that_do_not_heed_SIGTERM_after_the_grace) {
-  const LaunchOutcome outcome = launch_and_wait(
-      shell(2, "[ $RANK = 0 ] && { sleep 0.3; exit 1; }; trap '' TERM; while :; do sleep 0.1; done"));
+  const LaunchOutcome outcome = launch_and_wait(shell(
+      2, "[ $RANK = 0 ] && { sleep 0.3; exit 1; }; trap '' TERM; for i in $(seq 80); do sleep 0.1; done"));
   EXPECT_EQ(outcome.code, 1);
   EXPECT_GT(outcome.seconds, 1.0);
-  EXPECT_LT(outcome.seconds, 6);
+  EXPECT_LT(outcome.seconds, 6);  // else nobody killed it, and it ended by itself
 }
 
 TEST(Launch, blames_the_rank_that_failed_not_the_one_that_lost_its_peer_sooner) {
@@ -121,18 +113,6 @@ TEST(Launch, blames_the_rank_that_failed_not_the_one_that_lost_its_peer_sooner) 
   const LaunchOutcome outcome = launch_and_wait(shell(2, "[ $RANK = 0 ] && exit 75; sleep 0.3; exit 78"));
   EXPECT_EQ(outcome.code, 78);
   EXPECT_THAT(outcome.err, HasSubstr("rank 1"));
-}
-
-// Whether a process runs no more, soon; a zombie that nobody has collected yet does not run.
-bool ends_soon(pid_t process) {
-  for (int i = 0; i < 250; ++i) {
-    std::string state;
-    std::ifstream stat("/proc/" + std::to_string(process) + "/stat");
-    std::getline(stat, state);
-    if (state.empty() || state.find(") Z ") != std::string::npos) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return false;
 }
 
 TEST(Launch, leaves_no_process_behind) {
@@ -145,52 +125,16 @@ TEST(Launch, leaves_no_process_behind) {
   EXPECT_TRUE(ends_soon(left));
 }
 
-TEST(Launch, passes_SIGTERM_on_and_lets_the_ranks_finish) {
-  const TemporaryFolder folder;
-  const std::string ready = (folder / "ready").string();
-  // The launcher runs in a child of this test, so that the signal meets nobody else.
-  const pid_t child = ::fork();
-  if (child == 0) {
-    std::ostringstream out, err;
-    int code = 99;
-    try {
-      code = launch(shell(2, "trap 'echo saved > " + ready + ".$RANK; exit 7' TERM; : > " + ready +
-                                 "$RANK; while :; do sleep 0.05; done"),
-                    out, err);
-    } catch (const Error&) {
-      code = 98;
-    }
-    ::_exit(code);
-  }
-  for (int i = 0; i < 250; ++i) {
-    if (std::filesystem::exists(ready + "0") && std::filesystem::exists(ready + "1")) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  ::kill(child, SIGTERM);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 7);
-  EXPECT_TRUE(std::filesystem::exists(ready + ".0"));
-  EXPECT_TRUE(std::filesystem::exists(ready + ".1"));
-}
-
 TEST(Launch, that_is_killed_takes_its_ranks_with_it) {
   const TemporaryFolder folder;
   const std::string file = (folder / "pid").string();
-  const pid_t child = ::fork();
-  if (child == 0) {
-    std::ostringstream out, err;
-    launch(shell(1, "echo $$ > " + file + ".new; mv " + file + ".new " + file + "; exec sleep 60"), out, err);
-    ::_exit(0);
-  }
-  for (int i = 0; i < 250 && !std::filesystem::exists(file); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  pid_t rank = 0;
-  ASSERT_TRUE(std::ifstream(file) >> rank);
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
+  LauncherProcess launcher(
+      shell(1, "echo $$ > " + file + ".new; mv " + file + ".new " + file + "; exec sleep 60"));
+  ASSERT_TRUE(soon([&] { return std::filesystem::exists(file); }));
+  const pid_t rank = read_pid(file);
+  ASSERT_GT(rank, 0);
+  launcher.send(SIGKILL);
+  EXPECT_EQ(launcher.wait(), 128 + SIGKILL);
   EXPECT_TRUE(ends_soon(rank));
 }
 
@@ -259,16 +203,30 @@ TEST(LaunchOptions, that_are_impossible_are_refused) {
   options.nnodes = 2;
   EXPECT_THAT(refusal(options), HasSubstr("--master_port"));
   options.master_port = 29400;
-  EXPECT_THAT(refusal(options), HasSubstr("--master_addr"));
-  options.master_address = "machine0";
-  options.max_restarts = 1;
-  EXPECT_THAT(refusal(options), HasSubstr("--max_restarts works on one machine"));
-  options.max_restarts = 0;
+  EXPECT_THAT(refusal(options), HasSubstr("need --master_addr"));
+  options.master_address = "127.0.0.1";  // given is given
+  EXPECT_THAT(refusal(options), HasSubstr("openssl rand -hex 32"));
   options.node_rank = 2;
   EXPECT_THAT(refusal(options), HasSubstr("--node_rank is 2"));
   options = shell(1, "exit 0");
   options.program = "/no/such/program";
   EXPECT_THAT(refusal(options), HasSubstr("cannot run /no/such/program: No such file or directory"));
+  options = shell(1, "exit 0");
+  options.log_dir = "/proc/nowhere";
+  EXPECT_THAT(refusal(options), HasSubstr("/proc/nowhere/attempt-0 for --log_dir"));
+}
+
+TEST(LaunchOptions, that_are_no_numbers_or_out_of_range_are_refused) {
+  for (const char* value : {"nan", "inf", "-1", "1e300"}) {
+    for (const char* flag : {"--grace_seconds", "--stop_seconds", "--join_seconds"}) {
+      LaunchOptions options = parse_launch_arguments({flag, value, "--", "train"});
+      options.program = "/bin/true";  // else this test would be its own rank
+      EXPECT_THAT(refusal(options), HasSubstr(flag)) << value;
+    }
+  }
+  LaunchOptions options = shell(1, "exit 0");
+  options.master_port = 65536;
+  EXPECT_THAT(refusal(options), HasSubstr("--master_port is 65536"));
 }
 
 TEST(LaunchArguments, take_underscores_hyphens_and_equal_signs) {
@@ -292,6 +250,8 @@ TEST(LaunchArguments, that_are_wrong_are_refused_with_a_suggestion) {
   EXPECT_THAT(argument_refusal({"--max_restart", "2", "--", "train"}),
               HasSubstr("did you mean --max_restarts?"));
   EXPECT_THAT(argument_refusal({"--nnodes", "two", "--", "train"}), HasSubstr("--nnodes is 'two'"));
+  EXPECT_THAT(argument_refusal({"--nnodes", "99999999999", "--", "train"}),
+              HasSubstr("--nnodes is '99999999999'"));
   EXPECT_THAT(argument_refusal({"--nnodes", "--", "train"}), HasSubstr("--nnodes needs a value"));
   EXPECT_THAT(argument_refusal({"--nproc_per_node", "2"}), HasSubstr("no command to run"));
 }

@@ -11,7 +11,7 @@ namespace {
 using ::testing::ElementsAre;
 
 struct Streams {
-  explicit Streams(bool terminal) : sink(stream, terminal), a("[a] ", sink), b("[b] ", sink) {}
+  explicit Streams(bool terminal) : sink(stream, terminal), a(0, sink), b(1, sink) {}
   std::ostringstream stream;
   OutputSink sink;
   RankOutput a, b;
@@ -24,14 +24,15 @@ TEST(RankOutput, joins_what_comes_in_pieces_and_keeps_lines_whole) {
   streams.b.take("other\n");
   streams.a.take("two\nthree");
   streams.a.finish();
-  EXPECT_EQ(streams.text(), "[b] other\n[a] one two\n[a] three\n");
+  EXPECT_EQ(streams.text(), "[rank 1] other\n[rank 0] one two\n[rank 0] three\n");
 }
 
 TEST(RankOutput, keeps_a_live_line_live_on_a_terminal) {
   Streams streams(true);
   streams.a.take("step 10\rstep 11\r");
   streams.a.take("step 12\ndone\n");
-  EXPECT_EQ(streams.text(), "[a] step 10\r\033[K[a] step 11\r\033[K[a] step 12\n[a] done\n");
+  EXPECT_EQ(streams.text(),
+            "[rank 0] step 10\r\033[K[rank 0] step 11\r\033[K[rank 0] step 12\n[rank 0] done\n");
 }
 
 TEST(RankOutput, shows_a_live_line_that_begins_with_its_return) {
@@ -40,7 +41,7 @@ TEST(RankOutput, shows_a_live_line_that_begins_with_its_return) {
   streams.a.show_pending();
   streams.a.show_pending();  // nothing new: nothing shown
   streams.a.take("\rstep 2\n");
-  EXPECT_EQ(streams.text(), "[a] step 1\r\033[K[a] step 1\r\033[K[a] step 2\n");
+  EXPECT_EQ(streams.text(), "[rank 0] step 1\r\033[K[rank 0] step 1\r\033[K[rank 0] step 2\n");
 }
 
 TEST(RankOutput, of_another_rank_replaces_a_live_line) {
@@ -48,17 +49,17 @@ TEST(RankOutput, of_another_rank_replaces_a_live_line) {
   streams.a.take("a long live line\r");
   streams.a.show_pending();
   streams.b.take("note\n");
-  EXPECT_EQ(streams.text(), "[a] a long live line\r\033[K[b] note\n");
+  EXPECT_EQ(streams.text(), "[rank 0] a long live line\r\033[K[rank 1] note\n");
   streams.a.take("again\r");
   streams.a.show_pending();
   streams.sink.finish();
-  EXPECT_EQ(streams.text(), "[a] a long live line\r\033[K[b] note\n[a] again\r\n");
+  EXPECT_EQ(streams.text(), "[rank 0] a long live line\r\033[K[rank 1] note\n[rank 0] again\r\n");
 }
 
 TEST(RankOutput, makes_a_line_of_each_state_in_a_file) {
   Streams streams(false);
   streams.a.take("\rstep 1\rstep 2\r\n");
-  EXPECT_EQ(streams.text(), "[a] step 1\n[a] step 2\n");
+  EXPECT_EQ(streams.text(), "[rank 0] step 1\n[rank 0] step 2\n");
 }
 
 TEST(RankOutput, without_a_prefix_passes_every_byte_as_it_comes) {
@@ -72,6 +73,14 @@ TEST(RankOutput, without_a_prefix_passes_every_byte_as_it_comes) {
   output.finish();
   sink.finish();
   EXPECT_EQ(stream.str(), std::string("{\"a\":\r\n 1\r}\0", 12));
+}
+
+TEST(RankOutput, cuts_a_very_long_line_in_what_it_remembers_alone) {
+  Streams streams(false);
+  const std::string line(100000, 'x');
+  streams.a.take(line + "\n");
+  EXPECT_EQ(streams.text(), "[rank 0] " + line + "\n");
+  EXPECT_EQ(streams.a.last_lines().back(), std::string(2000, 'x') + "... (100000 bytes)");
 }
 
 TEST(RankOutput, remembers_the_last_lines_and_of_a_live_line_the_last_state) {

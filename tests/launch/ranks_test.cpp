@@ -81,7 +81,7 @@ TEST(LaunchedRanks, the_one_with_an_error_is_blamed_and_its_message_shown) {
 TEST(LaunchedRanks, a_rank_whose_peer_never_joins_gives_up_with_CommError) {
   const LaunchOutcome outcome = launch_ranks(2, "never_joins");
   EXPECT_EQ(outcome.code, 75) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("CommError: meeting the other ranks at 127.0.0.1:"));
+  EXPECT_THAT(outcome.err, HasSubstr("CommError: meeting the other ranks at rank 0's address, 127.0.0.1:"));
   EXPECT_THAT(outcome.err, HasSubstr("failed on rank 1 after "));
 }
 

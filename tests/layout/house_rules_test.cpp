@@ -54,4 +54,17 @@ TEST(HouseRules, tests_find_the_sources_by_source_folder_alone) {
   });
 }
 
+// base/json.h has the limits of depth, size and numbers, and names the file.
+TEST(HouseRules, json_is_parsed_by_one_reader) {
+  const std::regex parse("[jJ]son::(parse|accept|sax_parse|from_)\\b");
+  for_sources([&](const fs::path& path) {
+    const fs::path relative = path.lexically_relative(trireme::testing::source_folder());
+    if (*relative.begin() != "trireme" || relative == "trireme/base/json.cpp") return;
+    std::ifstream in(path);
+    for (std::string line; std::getline(in, line);)
+      EXPECT_FALSE(std::regex_search(line, parse))
+          << relative << ": " << line << "\n  use parse_json or read_json";
+  });
+}
+
 }  // namespace

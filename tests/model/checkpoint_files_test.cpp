@@ -14,6 +14,7 @@
 #include "tests/support/error_message.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/tensor_bytes.h"
 
 namespace trireme {
 namespace {
@@ -129,7 +130,9 @@ TEST_F(CheckpointFiles, references_of_transformers_are_read) {
   CheckpointReader(dir).read_unit(unit, flat);
   const SafetensorsEntry& entry = file.at("model.layers.0.self_attn.v_proj.bias");
   const at::Tensor values = parameter_view(flat, unit.find("v_proj.bias"));
-  EXPECT_EQ(std::memcmp(values.const_data_ptr(), entry.data, static_cast<size_t>(entry.bytes)), 0);
+  EXPECT_EQ(
+      std::memcmp(values.const_data_ptr(), testing::bytes_of(entry).data(), static_cast<size_t>(entry.bytes)),
+      0);
 }
 
 TEST_F(CheckpointFiles, a_missing_or_misshaped_tensor_is_named) {

@@ -1,6 +1,6 @@
 // Every family and rope kind against Hugging Face: loss, logits and every gradient of the committed
 // references (tests/parity/make_fixtures.py made them with transformers in fp64), for P in 1, 2, 3, 4 ranks and every
-// way to share a sequence, to 1e-4 of each tensor's largest entry.
+// way to share a sequence, to 2e-5 of each tensor's largest entry (measured: 1e-6 to 9e-6; users are promised 1e-4).
 #include <filesystem>
 #include <tuple>
 
@@ -17,6 +17,8 @@ namespace trireme {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr double kTolerance = 2e-5;
 
 std::vector<std::string> fixtures() {
   std::vector<std::string> names;
@@ -37,7 +39,7 @@ class Parity : public ::testing::TestWithParam<std::string> {
   VerifyResult verify(const std::string& reference, const EngineOptions& options) const {
     VerifyResult result;
     run_ranks_as_threads(options.ulysses * options.ring, [&](World& world) {
-      VerifyResult mine = verify_reference(world, folder(), folder() / reference, options, 1e-4);
+      VerifyResult mine = verify_reference(world, folder(), folder() / reference, options, kTolerance);
       if (world.rank() == 0) result = std::move(mine);
     });
     return result;

@@ -1,5 +1,6 @@
 #include "trireme/train/checkpoint.h"
 
+#include <cmath>
 #include <csignal>
 #include <fstream>
 #include <numeric>
@@ -15,6 +16,7 @@
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/train/checkpoint_manifest.h"
 
+#include "tests/support/file_operations.h"
 #include "tests/train/tiny_run.h"
 
 namespace fs = std::filesystem;
@@ -103,6 +105,53 @@ TEST_F(Checkpoint, read_back_is_bitwise_what_was_saved_at_any_number_of_ranks) {
       });
       EXPECT_EQ(tensors_of(run_.checkpoint(100)), saved) << writers << " ranks, then " << readers;
     }
+  }
+}
+
+// A name step-N stands for bytes that are on the disk: every file is synced before its folder, that before the renaming,
+// and the renaming before the older ones go.
+TEST_F(Checkpoint, is_synced_file_by_file_before_it_gets_its_name) {
+  save(2, 1);
+  const testing::FileOperations operations;
+  save(2, 2, 1);
+  const auto all = operations.in(run_.checkpoints().string());
+  const auto at = [&](const std::string& operation) {
+    const auto found = std::find(all.begin(), all.end(), operation);
+    EXPECT_NE(found, all.end()) << operation << " in\n" << ::testing::PrintToString(all);
+    return found - all.begin();
+  };
+  const auto published = at("rename step-2.tmp step-2");
+  EXPECT_LT(published, at("sync ."));
+  EXPECT_LT(at("sync ."), at("rename step-1 step-1.tmp-removed"));
+  EXPECT_EQ(all.at(static_cast<size_t>(published) - 1), "sync step-2.tmp");
+  EXPECT_EQ(all.at(static_cast<size_t>(published) - 2), "sync step-2.tmp/manifest.json");
+  for (const auto& entry : fs::directory_iterator(run_.checkpoint(2))) {
+    const std::string name = "step-2.tmp/" + entry.path().filename().string();
+    const std::string written = entry.path().extension() == ".safetensors" ? name + ".partial" : name;
+    EXPECT_LT(at("write " + written), at("sync " + written));
+    EXPECT_LT(at("sync " + written), published);
+    if (written == name) continue;
+    EXPECT_LT(at("sync " + written), at("rename " + written + " " + name));
+    EXPECT_LT(at("rename " + written + " " + name), at("write step-2.tmp/manifest.json"));
+  }
+}
+
+TEST_F(Checkpoint, with_a_value_that_is_not_finite_is_not_saved_and_the_tensor_and_row_are_named) {
+  save(2, 1);
+  for (const std::string state : {"master", "exp_avg_sq"}) {
+    EXPECT_THAT(
+        [&] {
+          with_engines(2, model_, [&](Engine& engine, Agreement& agreement) {
+            at::Tensor values = engine.unit_state(0, state).clone();
+            values[values.size(0) - 1] = std::nanf("");  // a row that the batch may never use
+            engine.restore_unit_state(0, state, values);
+            save_checkpoint(run_, {2, {{"step", 2}}, model_}, engine, agreement, 1);
+          });
+        },
+        ::testing::ThrowsMessage<DataError>(::testing::AnyOf(
+            HasSubstr("rank 0 failed"), HasSubstr(state == "master" ? "row 69 holds NaN" : state))))
+        << state;
+    EXPECT_EQ(steps(), std::vector<int64_t>{1});
   }
 }
 
@@ -197,9 +246,12 @@ TEST_F(Checkpoint, one_that_a_killed_save_left_is_never_listed_and_goes_at_the_n
 
 TEST_F(Checkpoint, every_kind_of_damage_names_the_file_and_the_one_before_serves) {
   save(2, 1);
+  save(2, 2);
+  const fs::path whole = folder_.path() / "whole";
+  fs::rename(run_.checkpoint(2), whole);
   const auto damage = [&](const std::string& file, const std::function<void(const fs::path&)>& harm) {
     fs::remove_all(run_.checkpoint(2));
-    fs::copy(run_.checkpoint(1), run_.checkpoint(2), fs::copy_options::recursive);
+    fs::copy(whole, run_.checkpoint(2), fs::copy_options::recursive);
     EXPECT_EQ(problem_of(2), "whole");
     EXPECT_EQ(newest(), 2);
     harm(run_.checkpoint(2) / file);

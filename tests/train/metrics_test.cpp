@@ -1,7 +1,9 @@
 #include "trireme/train/metrics.h"
 
+#include <csignal>
 #include <fstream>
 #include <sstream>
+#include <sys/resource.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,10 +11,15 @@
 #include "trireme/base/error.h"
 
 #include "tests/engine/tiny_model.h"
+#include "tests/support/file_bytes.h"
+#include "tests/support/file_operations.h"
+
+namespace fs = std::filesystem;
 
 namespace trireme {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::TemporaryFolder;
 
@@ -40,12 +47,12 @@ TEST(Metrics, a_resumed_run_keeps_the_lines_up_to_its_step_and_drops_a_torn_last
   const auto file = folder.path() / "metrics.jsonl";
   {
     MetricsLog log(file, -1);
-    for (int64_t step = 1; step <= 5; ++step) EXPECT_TRUE(log.write(record_of(step).to_json()));
+    for (int64_t step = 1; step <= 5; ++step) EXPECT_EQ(log.write(record_of(step).to_json()), "");
   }
   std::ofstream(file, std::ios::app) << R"({"step": 6, "los)";
   {
     MetricsLog log(file, 3);
-    EXPECT_TRUE(log.write(record_of(4).to_json()));
+    EXPECT_EQ(log.write(record_of(4).to_json()), "");
   }
   const auto lines = lines_of(file);
   ASSERT_EQ(lines.size(), 4U);
@@ -71,32 +78,168 @@ TEST(Metrics, a_record_tells_the_peak_bytes_of_every_category) {
   EXPECT_EQ(beside_a_gpu["memory"]["host_activations"], int64_t{7} << 30);
 }
 
-TEST(Metrics, a_folder_that_is_not_there_is_a_data_error_and_a_full_disk_is_told) {
-  EXPECT_THROW(MetricsLog("/nonexistent/metrics.jsonl", -1), DataError);
-  MetricsLog full("/dev/full", -1);
-  EXPECT_FALSE(full.write(record_of(1).to_json()));
+TEST(Metrics, a_folder_that_cannot_be_made_is_a_data_error) {
+  const TemporaryFolder folder;
+  folder.write("file", "");
+  EXPECT_THROW(MetricsLog(folder / "file/metrics.jsonl", -1), DataError);
 }
 
-TEST(ProgressLine, without_a_terminal_is_a_plain_line_every_logging_steps_and_at_the_end) {
+// While it lives, no file may grow beyond `bytes`.
+class SmallFiles {
+ public:
+  explicit SmallFiles(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit small{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &small);
+  }
+  ~SmallFiles() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  SmallFiles(const SmallFiles&) = delete;
+  SmallFiles& operator=(const SmallFiles&) = delete;
+
+ private:
+  rlimit before_ = {};
+  void (*handler_)(int);
+};
+
+TEST(Metrics, a_full_disk_is_told_and_leaves_whole_lines) {
+  const TemporaryFolder folder;
+  MetricsLog log(folder / "metrics.jsonl", -1);
+  EXPECT_EQ(log.write(record_of(1).to_json()), "");
+  {
+    const SmallFiles small(fs::file_size(folder / "metrics.jsonl") + 20);
+    EXPECT_THAT(log.write(record_of(2).to_json()), HasSubstr("large"));
+  }
+  EXPECT_EQ(log.write(record_of(3).to_json()), "");
+  const auto lines = lines_of(folder / "metrics.jsonl");
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[1]["step"], 3);
+}
+
+TEST(Metrics, a_resumed_run_whose_disk_is_full_keeps_the_old_file) {
+  const TemporaryFolder folder;
+  const fs::path file = folder / "metrics.jsonl";
+  {
+    MetricsLog log(file, -1);
+    for (int64_t step = 1; step <= 50; ++step) log.write(record_of(step).to_json());
+  }
+  const std::string before = testing::bytes_of(file);
+  {
+    const SmallFiles small(before.size() / 2);
+    EXPECT_THROW(MetricsLog(file, 40), DataError);
+  }
+  EXPECT_EQ(testing::bytes_of(file), before);
+  EXPECT_EQ(folder.files(), 1U);
+}
+
+TEST(Metrics, of_a_resumed_run_are_written_beside_and_renamed) {
+  const TemporaryFolder folder;
+  const fs::path file = folder / "metrics.jsonl";
+  {
+    MetricsLog log(file, -1);
+    for (int64_t step = 1; step <= 3; ++step) log.write(record_of(step).to_json());
+  }
+  const testing::FileOperations operations;
+  const MetricsLog nothing_to_drop(file, 3);
+  EXPECT_THAT(operations.in(folder.path().string()), ::testing::IsEmpty());
+  const MetricsLog log(file, 2);
+  EXPECT_THAT(operations.in(folder.path().string()),
+              ::testing::ElementsAre("write metrics.jsonl.partial", "sync metrics.jsonl.partial",
+                                     "rename metrics.jsonl.partial metrics.jsonl", "sync ."));
+}
+
+TEST(Metrics, lines_that_are_no_records_are_left_out_and_told_once) {
+  const TemporaryFolder folder;
+  const auto file =
+      folder.write("metrics.jsonl", "{\"step\": 1}\n{\"step\": \"two\"}\n[3]\n{\"step\": 1e400}\n" +
+                                        std::string(100000, '[') + "\n{\"step\": 4}\n{\"step\": 9");
+  std::vector<std::string> notes;
+  const MetricsLog log(file, 5, [&](const std::string& text) { notes.push_back(text); });
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_THAT(notes[0], AllOf(HasSubstr("4 lines"), HasSubstr("line 2"), HasSubstr(file.string())));
+  EXPECT_EQ(testing::bytes_of(file), "{\"step\": 1}\n{\"step\": 4}\n");
+}
+
+TEST(Metrics, a_file_that_was_removed_is_told_and_begun_anew) {
+  const TemporaryFolder folder;
+  const fs::path file = folder / "run/metrics.jsonl";
+  MetricsLog log(file, -1, nullptr, 0);
+  EXPECT_EQ(log.write(record_of(1).to_json()), "");
+  fs::remove_all(folder / "run");
+  EXPECT_THAT(log.write(record_of(2).to_json()), HasSubstr("removed"));
+  EXPECT_EQ(log.write(record_of(3).to_json()), "");
+  EXPECT_EQ(lines_of(file).size(), 2U);
+}
+
+TEST(ProgressLine, without_a_terminal_is_a_plain_line_at_first_every_logging_steps_and_at_the_end) {
   std::ostringstream out;
-  ProgressLine progress(out, false, 10, 25, 3);
+  ProgressLine progress(out, {}, 10, 25, 3, [] { return 0.0; });
   for (int64_t step = 1; step <= 25; ++step) progress.show(record_of(step));
   const std::string text = out.str();
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
   EXPECT_EQ(text.find('\r'), std::string::npos);
-  for (const char* part : {"step 10/25", "stage 1/3", "loss 2.5000", "12,345 tok/s", "MFU 25.0 %",
-                           "mem 3.0 MiB", "left 0:02:05", "length 4,096", "step 25/25"})
+  for (const char* part : {"step 1/25", "step 10/25", "stage 1/3", "loss 2.5000", "12,345 tok/s",
+                           "MFU 25.0 %", "mem 3.0 MiB", "left 0:02:05", "length 4,096", "step 25/25"})
     EXPECT_THAT(text, HasSubstr(part));
+}
+
+TEST(ProgressLine, is_never_silent_for_more_than_a_minute_and_a_step) {
+  std::ostringstream out;
+  double now = 1000;
+  ProgressLine progress(out, {}, 500, 10000, 1, [&] { return now; });
+  std::vector<int64_t> shown;
+  for (int64_t step = 1; step <= 10; ++step, now += 25) {
+    out.str("");
+    progress.show(record_of(step));
+    if (!out.str().empty()) shown.push_back(step);
+  }
+  EXPECT_EQ(shown, (std::vector<int64_t>{1, 4, 7, 10}));
 }
 
 TEST(ProgressLine, on_a_terminal_is_one_line_redrawn_until_a_note_comes) {
   std::ostringstream out;
-  ProgressLine progress(out, true, 500, 25, 1);
+  ProgressLine progress(
+      out, [] { return 200; }, 500, 25, 1);
   progress.show(record_of(1));
   progress.show(record_of(2));
   EXPECT_EQ(out.str().find('\n'), std::string::npos);
   progress.note("saved");
   EXPECT_THAT(out.str(), HasSubstr("\nsaved\n"));
+}
+
+TEST(ProgressLine, is_never_wider_than_the_terminal_and_leaves_out_what_matters_least) {
+  int columns = 200;
+  for (const int width : {200, 118, 80, 60, 40, 20, 5, 1}) {
+    std::ostringstream out;
+    ProgressLine progress(
+        out, [&] { return columns; }, 500, 25, 3);
+    columns = 200;
+    progress.show(record_of(1));
+    const size_t first = out.str().size();
+    columns = width;  // of a window that was made narrower
+    progress.show(record_of(2));
+    const std::string line = out.str().substr(first);
+    EXPECT_LE(line.find('\r'), static_cast<size_t>(std::max(0, width - 1))) << width;
+    EXPECT_EQ(line.find('\n'), std::string::npos);
+    if (width == 80) {
+      EXPECT_THAT(line,
+                  AllOf(HasSubstr("step 2/25"), HasSubstr("loss"), HasSubstr("left"), Not(HasSubstr("mem"))));
+    }
+    if (width == 40) {
+      EXPECT_THAT(line, AllOf(HasSubstr("step 2/25"), HasSubstr("loss")));
+    }
+  }
+}
+
+TEST(ProgressLine, of_a_terminal_of_unknown_width_is_a_plain_line_every_logging_steps) {
+  std::ostringstream out;
+  ProgressLine progress(
+      out, [] { return 0; }, 10, 25, 1);
+  for (int64_t step = 1; step <= 25; ++step) progress.show(record_of(step));
+  EXPECT_EQ(out.str().find('\r'), std::string::npos);
+  EXPECT_THAT(out.str(), AllOf(HasSubstr("step 10/25"), HasSubstr("mem"), Not(HasSubstr("step 9/25"))));
 }
 
 }  // namespace

@@ -1,12 +1,16 @@
 #include "tests/train/tiny_run.h"
 
 #include <mutex>
+#include <sstream>
 
 #include <ATen/Parallel.h>
 
 #include "trireme/base/safetensors.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/data/indexed_dataset_writer.h"
+#include "trireme/model/checkpoint_files.h"
+
+#include "tests/support/tensor_bytes.h"
 
 namespace trireme::testing {
 
@@ -40,13 +44,45 @@ TrainOptions TinyRun::options(const std::string& output_name) const {
   return options;
 }
 
-TinyOutcome train_on_ranks(int ranks, const TrainOptions& options, int64_t stop_after) {
+TrainOptions TinyRun::with_text(const std::string& output_name, const std::string& text,
+                                const std::filesystem::path& tokenizer) const {
+  Json config = tiny_llama_config();
+  config["vocab_size"] = 704;
+  std::filesystem::remove_all(model());
+  write_tiny_model(model(), config);
+  std::filesystem::copy_file(tokenizer, model() / "tokenizer.json");
+  folder_.write("text.txt", text);
+  TrainOptions options = this->options(output_name);
+  options.train_file = this->text();
+  return options;
+}
+
+std::filesystem::path TinyRun::overflowing_model() const {
+  const ModelConfig config = read_model_config(model());
+  const ModelLayout layout = make_model_layout(config);
+  const CheckpointReader reader(model());
+  const auto values_of = [&](int unit) {
+    const UnitSpec& spec = layout.units[static_cast<size_t>(unit)];
+    at::Tensor flat = at::zeros({spec.elements});
+    reader.read_unit(spec, flat);
+    if (unit == layout.head_unit()) flat.fill_(3e38F);
+    return flat;
+  };
+  std::filesystem::path large = folder() / "large";
+  write_checkpoint(large, config, layout, values_of, at::kFloat, {});
+  return large;
+}
+
+TinyOutcome train_on_ranks(int ranks, const TrainOptions& options, int64_t stop_after,
+                           const RankPlace& like) {
   at::set_num_threads(1);  // steps of a millisecond gain nothing from more
   TinyOutcome result;
   std::mutex mutex;
   std::atomic<bool> stop{false};
-  run_ranks_as_threads(ranks, [&](World& world) {
+  std::ostringstream output;
+  const auto body = [&](World& world) {
     TrainHooks hooks;
+    if (world.rank() == 0) hooks.out = &output;
     hooks.stop_requested = &stop;
     hooks.on_step = [&](const StepRecord& record) {
       if (world.rank() != 0) return;
@@ -58,7 +94,9 @@ TinyOutcome train_on_ranks(int ranks, const TrainOptions& options, int64_t stop_
     const TrainOutcome outcome = train(world, options, hooks);
     const std::lock_guard<std::mutex> lock(mutex);
     result.outcome = outcome;
-  });
+  };
+  run_ranks_as_threads(ranks, body, std::chrono::seconds(60), like);
+  result.output = output.str();
   return result;
 }
 
@@ -67,8 +105,7 @@ std::map<std::string, std::string> tensors_of(const std::filesystem::path& dir) 
   for (const auto& entry : std::filesystem::directory_iterator(dir)) {
     if (entry.path().extension() != ".safetensors") continue;
     const SafetensorsFile file(entry.path());
-    for (const auto& [name, tensor] : file.entries())
-      all[name] = std::string(reinterpret_cast<const char*>(tensor.data), static_cast<size_t>(tensor.bytes));
+    for (const auto& [name, tensor] : file.entries()) all[name] = bytes_of(tensor);
   }
   return all;
 }

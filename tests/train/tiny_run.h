@@ -21,6 +21,12 @@ class TinyRun {
   const std::filesystem::path& folder() const { return folder_.path(); }
   std::filesystem::path model() const { return folder() / "model"; }
   std::filesystem::path tokens() const { return folder() / "tokens"; }
+  // A model with this tokenizer.json in place of the first, and a text to train on; the options name that text.
+  TrainOptions with_text(const std::string& output_name, const std::string& text,
+                         const std::filesystem::path& tokenizer) const;
+  // A model of finite weights with which the first step's loss is not finite.
+  std::filesystem::path overflowing_model() const;
+  std::filesystem::path text() const { return folder() / "text.txt"; }
   // SGD with a learning rate that moves things, two micro-batches of one sample, stages of 16 and 32 tokens.
   TrainOptions options(const std::string& output_name) const;
 
@@ -35,10 +41,12 @@ struct TinyOutcome {
   TrainOutcome outcome;
   StepLosses losses;
   std::map<int64_t, StepRecord> records;
+  std::string output;  // what rank 0 told
 };
 
-// Trains on `ranks` threads; asks to stop after `stop_after` steps (0: never).
-TinyOutcome train_on_ranks(int ranks, const TrainOptions& options, int64_t stop_after = 0);
+// Trains on `ranks` threads; asks to stop after `stop_after` steps (0: never). Attempt and launch are those of `like`.
+TinyOutcome train_on_ranks(int ranks, const TrainOptions& options, int64_t stop_after = 0,
+                           const RankPlace& like = {});
 
 // "tensor name" -> bytes of its values, over all shards of a checkpoint or model folder.
 std::map<std::string, std::string> tensors_of(const std::filesystem::path& dir);

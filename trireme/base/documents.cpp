@@ -27,7 +27,7 @@ Documents Documents::of_positions(std::span<const int64_t> position_ids) {
     const int64_t position = position_ids[static_cast<size_t>(token)];
     if (position == 0) {
       cu_seqlens.push_back(token);
-    } else if (token == 0 || position != position_ids[static_cast<size_t>(token) - 1] + 1) {
+    } else if (token == 0 || position < 0 || position - 1 != position_ids[static_cast<size_t>(token) - 1]) {
       throw DataError(cat("position_ids: token ", token, " has position ", position,
                           token == 0 ? std::string(" as the first")
                                      : cat(" after ", position_ids[static_cast<size_t>(token) - 1]),

@@ -5,6 +5,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace trireme {
 
@@ -54,6 +55,10 @@ std::string cat(const Parts&... parts) {
   (out << ... << parts);
   return out.str();
 }
+
+// Text from outside as it may stand in a message: cut after about 200 bytes, with its length told, and control
+// characters written as \xNN. Adds no quotation marks.
+std::string quotation(std::string_view text);
 
 // Throws InternalError with the place when a promise inside the code does not hold.
 #define TRIREME_ASSERT(condition, ...)                                                                   \

@@ -1,30 +1,150 @@
 #include "trireme/base/json.h"
 
-#include <fstream>
-#include <sstream>
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string_view>
+#include <utility>
 
-#include "trireme/base/error.h"
+#include "trireme/base/input_file.h"
 
 namespace trireme {
+namespace {
 
-Json parse_json(const std::string& text, const std::string& origin) {
-  try {
-    return Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    const size_t at = std::min(error.byte == 0 ? size_t{0} : error.byte - 1, text.size());
-    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
-    throw DataError(cat(origin, ": not valid JSON at line ", line, " (byte ", at, "): ", error.what()));
-  } catch (const Json::exception& error) {  // such as a number that no double holds
-    throw DataError(cat(origin, ": not valid JSON: ", error.what()));
+std::string line_at(const std::string& text, size_t byte) {
+  const auto end = text.begin() + static_cast<std::ptrdiff_t>(std::min(byte, text.size()));
+  return cat("line ", 1 + std::count(text.begin(), end, '\n'), " (byte ", byte, ")");
+}
+
+// Before anything is built: values are copied and compared by recursion.
+void check_depth(const std::string& text, const std::string& origin, int64_t limit) {
+  int64_t depth = 0;
+  bool in_string = false;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (in_string) {
+      if (c == '\\')
+        ++at;
+      else if (c == '"')
+        in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > limit)
+        throw DataError(cat(origin, ": ", line_at(text, at), ": objects and arrays lie more than ", limit,
+                            " deep in one another; such a file was not made for this use"));
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
   }
 }
 
-Json read_json(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw DataError(cat(file.string(), ": cannot be opened; expected a JSON file there"));
-  std::ostringstream text;
-  text << in.rdbuf();
-  return parse_json(text.str(), file.string());
+[[noreturn]] void refuse_field(const std::string& origin, const std::string& key, const Json* found,
+                               const std::string& expected) {
+  throw DataError(cat(origin, ": \"", quotation(key), "\" is ",
+                      found == nullptr ? "missing" : quotation(*found), "; expected ", expected));
+}
+
+std::string range_text(const WholeRange& range) {
+  if (range.most == std::numeric_limits<int64_t>::max()) return cat("a whole number >= ", range.least);
+  return cat("a whole number from ", range.least, " to ", range.most);
+}
+
+std::optional<int64_t> whole_within(const Json& value, const WholeRange& range) {
+  if (!value.is_number_integer()) return std::nullopt;
+  if (value.is_number_unsigned() &&
+      value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+    return std::nullopt;
+  const auto number = value.get<int64_t>();
+  if (number < range.least || number > range.most) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+Json parse_json(const std::string& text, const std::string& origin, const JsonLimits& limits) {
+  if (static_cast<int64_t>(text.size()) > limits.bytes)
+    throw DataError(cat(origin, ": ", text.size(), " bytes of JSON; at most ", limits.bytes, " are read"));
+  check_depth(text, origin, limits.depth);
+  std::set<std::string> seen;
+  const auto refuse_equal = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth == 1 && event == Json::parse_event_t::key && !seen.insert(parsed.get<std::string>()).second)
+      throw DataError(cat(origin, ": \"", quotation(parsed.get<std::string>()), "\" is there twice"));
+    return true;
+  };
+  try {
+    return limits.equal_keys == EqualKeys::refused ? Json::parse(text, refuse_equal) : Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    throw DataError(cat(origin, ": not valid JSON at ", line_at(text, error.byte == 0 ? 0 : error.byte - 1),
+                        ": ", quotation(error.what())));
+  } catch (const Json::exception& error) {  // such as a number that no double holds
+    throw DataError(cat(origin, ": not valid JSON: ", quotation(error.what())));
+  }
+}
+
+Json read_json(const std::filesystem::path& file, const JsonLimits& limits) {
+  const InputFile in(file, "a JSON file");
+  return parse_json(in.whole(limits.bytes), file.string(), limits);
+}
+
+const Json* find_field(const Json& object, const std::string& key, const std::string& origin) {
+  if (!object.is_object())
+    throw DataError(cat(origin, ": got ", quotation(object), "; expected a JSON object"));
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+int64_t whole_number(const Json& object, const std::string& key, WholeRange range, const std::string& origin,
+                     std::optional<int64_t> otherwise) {
+  const Json* found = find_field(object, key, origin);
+  if (found == nullptr && otherwise) return *otherwise;
+  const auto number = found == nullptr ? std::nullopt : whole_within(*found, range);
+  if (!number) refuse_field(origin, key, found, range_text(range));
+  return *number;
+}
+
+double finite_number(const Json& object, const std::string& key, double least, double most,
+                     const std::string& origin, std::optional<double> otherwise) {
+  const Json* found = find_field(object, key, origin);
+  if (found == nullptr && otherwise) return *otherwise;
+  const double number = found != nullptr && found->is_number() ? found->get<double>() : std::nan("");
+  if (!(std::isfinite(number) && number >= least && number <= most))
+    refuse_field(origin, key, found, cat("a number from ", least, " to ", most));
+  return number;
+}
+
+bool true_or_false(const Json& object, const std::string& key, const std::string& origin,
+                   std::optional<bool> otherwise) {
+  const Json* found = find_field(object, key, origin);
+  if (found == nullptr && otherwise) return *otherwise;
+  if (found == nullptr || !found->is_boolean()) refuse_field(origin, key, found, "true or false");
+  return found->get<bool>();
+}
+
+std::string text_value(const Json& object, const std::string& key, const std::string& origin,
+                       const std::optional<std::string>& otherwise) {
+  const Json* found = find_field(object, key, origin);
+  if (found == nullptr && otherwise) return *otherwise;
+  if (found == nullptr || !found->is_string()) refuse_field(origin, key, found, "a string");
+  return found->get<std::string>();
+}
+
+const Json& object_value(const Json& object, const std::string& key, const std::string& origin) {
+  const Json* found = find_field(object, key, origin);
+  if (found == nullptr || !found->is_object()) refuse_field(origin, key, found, "an object");
+  return *found;
+}
+
+const Json& array_value(const Json& object, const std::string& key, const std::string& origin) {
+  const Json* found = find_field(object, key, origin);
+  if (found == nullptr || !found->is_array()) refuse_field(origin, key, found, "a list");
+  return *found;
+}
+
+int64_t whole_number(const Json& value, WholeRange range, const std::string& what) {
+  const auto number = whole_within(value, range);
+  if (!number) throw DataError(cat(what, " is ", quotation(value), "; expected ", range_text(range)));
+  return *number;
 }
 
 }  // namespace trireme

@@ -1,19 +1,64 @@
-// JSON files, with errors that name the file and the place.
+// The one reader of JSON from outside: files, lines of .jsonl, options. What is nested too deeply, too long, or has a number
+// that no double holds is a DataError with file and line. Fields are read by name, type and range: a DataError names the
+// file, the field, what is there, and what was expected.
 #pragma once
 
+#include <concepts>
+#include <cstdint>
 #include <filesystem>
+#include <limits>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
+
+#include "trireme/base/error.h"
 
 namespace trireme {
 
 using Json = nlohmann::json;
 
-// Reads and parses a file. Throws DataError: missing, or not JSON (file, line and column).
-Json read_json(const std::filesystem::path& file);
+enum class EqualKeys { last_counts, refused };  // of the outermost object
+
+struct JsonLimits {
+  int64_t depth = 100;                 // objects and arrays inside one another
+  int64_t bytes = int64_t{256} << 20;  // of the text
+  EqualKeys equal_keys = EqualKeys::last_counts;
+};
+
+// Reads and parses a file. Throws DataError: cannot be opened, not JSON (file, line and byte), beyond a limit.
+Json read_json(const std::filesystem::path& file, const JsonLimits& limits = {});
 
 // Parses text; `origin` is named in the DataError.
-Json parse_json(const std::string& text, const std::string& origin);
+Json parse_json(const std::string& text, const std::string& origin, const JsonLimits& limits = {});
+
+// JSON as it may stand in a message (error.h).
+template <std::same_as<Json> J>
+std::string quotation(const J& json) {
+  return quotation(std::string_view(json.dump(-1, ' ', false, Json::error_handler_t::replace)));
+}
+
+// The value under `key`; nullptr where there is none, or null. DataError: `object` is not an object.
+const Json* find_field(const Json& object, const std::string& key, const std::string& origin);
+
+// Each throws DataError: no such field (where `otherwise` is not given), another type, outside the range.
+struct WholeRange {
+  int64_t least = 0;
+  int64_t most = std::numeric_limits<int64_t>::max();
+};
+int64_t whole_number(const Json& object, const std::string& key, WholeRange range, const std::string& origin,
+                     std::optional<int64_t> otherwise = std::nullopt);
+double finite_number(const Json& object, const std::string& key, double least, double most,
+                     const std::string& origin, std::optional<double> otherwise = std::nullopt);
+bool true_or_false(const Json& object, const std::string& key, const std::string& origin,
+                   std::optional<bool> otherwise = std::nullopt);
+std::string text_value(const Json& object, const std::string& key, const std::string& origin,
+                       const std::optional<std::string>& otherwise = std::nullopt);
+const Json& object_value(const Json& object, const std::string& key, const std::string& origin);
+const Json& array_value(const Json& object, const std::string& key, const std::string& origin);
+
+// A value that has no name, such as an entry of a list; `what` says in messages which it is.
+int64_t whole_number(const Json& value, WholeRange range, const std::string& what);
 
 }  // namespace trireme

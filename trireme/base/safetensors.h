@@ -1,15 +1,15 @@
-// safetensors files (huggingface.co/docs/safetensors), read by memory map: eight bytes with the header's
-// length, a JSON header (name -> dtype, shape, data_offsets), then the raw little-endian values, without
-// gaps.
+// safetensors files (huggingface.co/docs/safetensors): eight bytes with the header's length, a JSON header (name -> dtype,
+// shape, data_offsets), then the raw little-endian values, without gaps.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "trireme/base/input_file.h"
 
 namespace trireme {
 
@@ -24,18 +24,23 @@ struct SafetensorsEntry {
   std::vector<int64_t> shape;
   int64_t elements = 0;
   int64_t bytes = 0;
-  const std::byte* data = nullptr;  // inside the map: lives as long as the file object; any alignment
-  std::filesystem::path file;
+  const InputFile* source = nullptr;  // lives as long as the SafetensorsFile
+  int64_t offset = 0;                 // of its first byte in the file
 
+  const std::filesystem::path& file() const { return source->path(); }
+  // Bytes [begin, begin + count) of its values. DataError that names the file: it was cut meanwhile, cannot be read.
+  void read(int64_t begin, void* to, int64_t count) const { source->read(offset + begin, to, count); }
   std::string describe() const;  // "model.safetensors: tensor 'lm_head.weight' (F32 [320, 64])"
 };
 
-// One file, mapped and fully checked when made. DataError names the file, the tensor and the offsets, and the
+// Of the same dtype, shape and values, bit for bit. Reads both.
+bool equal_values(const SafetensorsEntry& a, const SafetensorsEntry& b);
+
+// One file, open and fully checked when made. DataError names the file, the tensor and the offsets, and the
 // likely cause (an interrupted download, a git-lfs pointer in place of the file).
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& file);
-  ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
@@ -43,16 +48,14 @@ class SafetensorsFile {
   const SafetensorsEntry& at(const std::string& name) const;    // DataError when absent
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  const std::filesystem::path& path() const { return file_; }
+  const std::filesystem::path& path() const { return file_.path(); }
 
  private:
   void parse_header();
   void check_offsets() const;
 
-  std::filesystem::path file_;
-  const std::byte* map_ = nullptr;
-  int64_t file_bytes_ = 0;
-  int64_t header_bytes_ = 0;  // of the JSON text
+  InputFile file_;
+  int64_t data_at_ = 0;  // where the header ends
   std::map<std::string, SafetensorsEntry> entries_;
   std::map<std::string, std::string> metadata_;
 };

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
 #include "trireme/base/safetensors.h"
@@ -83,16 +84,11 @@ void SafetensorsWriter::finish() {
   if (::fsync(descriptor_) != 0) fail("sync", errno);
   ::close(descriptor_);
   descriptor_ = -1;
-  if (::rename(partial_.c_str(), file_.c_str()) != 0) {
-    const int error = errno;
+  try {
+    publish_file(partial_, file_);
+  } catch (const DataError&) {
     ::unlink(partial_.c_str());
-    fail("rename", error);
-  }
-  const auto parent = file_.parent_path();
-  const int folder = ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder >= 0) {
-    ::fsync(folder);
-    ::close(folder);
+    throw;
   }
 }
 

@@ -12,8 +12,8 @@ namespace trireme {
 
 int64_t parse_count(const std::string& text, const std::string& what) {
   const auto fail = [&](const char* why) -> int64_t {
-    throw ConfigError(
-        cat(what, ": '", text, "' ", why, "; expected a whole number, or one with k, m or g (512k)"));
+    throw ConfigError(cat(what, ": '", quotation(text), "' ", why,
+                          "; expected a whole number, or one with k, m or g (512k)"));
   };
   int64_t value = 0;
   const char* end = text.data() + text.size();
@@ -36,7 +36,8 @@ int64_t parse_count(const std::string& text, const std::string& what) {
     default:
       return fail("is not a number");
   }
-  if (std::abs(value) > (std::numeric_limits<int64_t>::max() >> shift)) return fail("is too large");
+  const int64_t most = std::numeric_limits<int64_t>::max() >> shift;
+  if (value > most || value < -most) return fail("is too large");
   return value * (int64_t{1} << shift);
 }
 

@@ -9,28 +9,14 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/cli/bench_comm.h"
-#include "trireme/cli/engine_flags.h"
 #include "trireme/cli/model_directory.h"
-#include "trireme/cli/update_flags.h"
 #include "trireme/device/processor.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/measure/matmul_rate.h"
 #include "trireme/measure/memory_report.h"
-#include "trireme/measure/step_rate.h"
 
 namespace trireme {
 namespace {
-
-struct StepFlags {
-  std::string model;
-  StepRateOptions measure;
-  int64_t seed = 0;
-  double weight_decay = 0.01;
-  bool json = false;
-  bool memory_report = false;
-  EngineFlags engine;
-  UpdateFlags update;
-};
 
 void print_text(const StepRate& rate, const std::string& description) {
   std::cout << description << "\n"
@@ -53,40 +39,23 @@ void print_text(const StepRate& rate, const std::string& description) {
 }
 
 int run_step(const std::vector<std::string>& arguments) {
-  StepFlags flags;
+  BenchStepFlags flags;
   OptionParser parser(
       "bench step",
       "Times optimizer steps (AdamW, synthetic tokens), alone or under trireme launch; a step "
       "lasts as long as its slowest rank.");
-  parser.text("model", flags.model, "model folder, or org/name in the Hugging Face cache");
-  parser.required("model");
-  parser.count("seq", flags.measure.sequence_tokens, "tokens of a sample; takes 16k");
-  parser.count("batch", flags.measure.batch, "samples of a step, for each data-parallel group");
-  parser.count("steps", flags.measure.steps, "steps in all");
-  parser.count("warmup", flags.measure.warmup, "first steps, left out of the medians");
-  parser.count("seed", flags.seed, "of the tokens");
-  parser.real("learning_rate", flags.measure.learning_rate, "AdamW's");
-  parser.real("weight_decay", flags.weight_decay, "AdamW's; skips norms and biases");
-  parser.flag("json", flags.json, "print one line of JSON");
-  parser.flag("memory_report", flags.memory_report,
-              "print what each part of memory took, beside its formula, on stderr");
-  flags.engine.declare(parser);
-  flags.update.declare(parser);
+  flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
 
-  flags.measure.seed = static_cast<uint64_t>(flags.seed);
   const RankPlace place = place_from_environment();
   const std::filesystem::path model_dir = find_model_directory(flags.model);
-  EngineOptions options = flags.engine.resolve(place);
-  flags.update.apply(options);
-  options.optimizer.weight_decay = flags.weight_decay;
-  options.planned_batch = {flags.measure.batch, flags.measure.sequence_tokens};
+  EngineOptions options = flags.resolve(place);
   const c10::DeviceGuard guard(options.device);
-  const auto world = join_run(place, options, flags.engine.ddp_timeout);
+  const auto world = join_run(place, options, flags.engine.timeout());
   const int machine_ranks = world->least_machine_ranks();
   set_degrees(options, flags.engine.degrees(parser, machine_ranks, model_dir));
   const auto engine = assemble(*world, model_dir, options);
-  const StepRate rate = measure_step_rate(*engine, flags.measure);
+  const StepRate rate = measure_step_rate(*engine, flags.resolved_measure());
   if (place.rank != 0) return 0;
   if (flags.memory_report)
     std::cerr << memory_report(engine->memory_account()->state(),
@@ -113,37 +82,70 @@ int run_step(const std::vector<std::string>& arguments) {
 }
 
 int run_matmul(const std::vector<std::string>& arguments) {
-  double seconds = 0.5;
-  bool json = false;
-  EngineFlags engine;
+  BenchMatmulFlags flags;
   OptionParser parser("bench matmul", "Times matrix products in fp32 and bf16 with this process's threads.");
-  parser.real("seconds", seconds, "for each shape");
-  parser.choice("device", engine.device, {"auto", "cpu", "cuda"}, "where to multiply");
-  parser.count("threads", engine.threads, "threads of this process; 0: OMP_NUM_THREADS, else the cores");
-  parser.flag("json", json, "print one line of JSON");
+  flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
 
-  const EngineOptions options = engine.resolve(place_from_environment());
+  const EngineOptions options = flags.engine.resolve(place_from_environment());
   const c10::DeviceGuard guard(options.device);
   Json line = {{"device", options.device.str()},
                {"threads", at::get_num_threads()},
                {"machine", benchmarked_machine()}};
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const char* name = dtype == at::kFloat ? "fp32" : "bf16";
-    for (const MatmulRate& rate : measure_matmul_rates(options.device, dtype, seconds)) {
+    for (const MatmulRate& rate : measure_matmul_rates(options.device, dtype, flags.seconds)) {
       const std::string shape = cat(rate.rows, "x", rate.inner, "x", rate.columns);
       line["gflops"][name][shape] = rate.flops_per_second / 1e9;
-      if (!json)
+      if (!flags.json)
         std::cout << name << " " << shape << ": " << format_fixed(rate.flops_per_second / 1e9, 1)
                   << " GFLOP/s\n";
     }
   }
-  if (json) std::cout << line.dump() << "\n";
+  if (flags.json) std::cout << line.dump() << "\n";
   std::cout << std::flush;
   return 0;
 }
 
 }  // namespace
+
+void BenchStepFlags::declare(OptionParser& parser) {
+  parser.text("model", model, "model folder, or org/name in the Hugging Face cache");
+  parser.required("model");
+  parser.count("seq", measure.sequence_tokens, "tokens of a sample; takes 16k");
+  parser.count("batch", measure.batch, "samples of a step, for each data-parallel group");
+  parser.count("steps", measure.steps, "steps in all");
+  parser.count("warmup", measure.warmup, "first steps, left out of the medians");
+  parser.count("seed", seed, "of the tokens");
+  parser.real("learning_rate", measure.learning_rate, "AdamW's");
+  parser.real("weight_decay", weight_decay, "AdamW's; skips norms and biases");
+  parser.flag("json", json, "print one line of JSON");
+  parser.flag("memory_report", memory_report,
+              "print what each part of memory took, beside its formula, on stderr");
+  engine.declare(parser);
+  update.declare(parser);
+}
+
+EngineOptions BenchStepFlags::resolve(const RankPlace& place) const {
+  EngineOptions options = engine.resolve(place);
+  update.apply(options);
+  options.optimizer.weight_decay = weight_decay;
+  options.planned_batch = {measure.batch, measure.sequence_tokens};
+  return options;
+}
+
+StepRateOptions BenchStepFlags::resolved_measure() const {
+  StepRateOptions options = measure;
+  options.seed = static_cast<uint64_t>(seed);
+  return options;
+}
+
+void BenchMatmulFlags::declare(OptionParser& parser) {
+  parser.real("seconds", seconds, "for each shape");
+  parser.choice("device", engine.device, {"auto", "cpu", "cuda"}, "where to multiply");
+  parser.count("threads", engine.threads, "threads of this process; 0: OMP_NUM_THREADS, else the cores");
+  parser.flag("json", json, "print one line of JSON");
+}
 
 Json benchmarked_machine() {
   return {{"processor", cpu_model_name()},

@@ -14,7 +14,6 @@
 #include "trireme/base/error.h"
 #include "trireme/cli/bench.h"
 #include "trireme/cli/bench_comm_report.h"
-#include "trireme/cli/engine_flags.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/measure/exchange_rate.h"
@@ -24,28 +23,15 @@
 namespace trireme {
 namespace {
 
-struct CommFlags {
-  std::string model;
-  int64_t heads = 8, kv_heads = 4, head_dim = 64;
-  int64_t tokens = 2048, batch = 1;
-  std::string methods;
-  int64_t ulysses = 0, ring = 0;  // of the hybrid; 0: not given
-  std::string ring_method = "ring";
-  std::string dtype = "fp32";
-  int64_t head_chunks = 1, repeats = 5, ranks_as_threads = 0;
-  bool json = false;
-  EngineFlags engine;
-};
-
 // Worlds of several sizes where ranks are threads; under a launcher, or alone, the one that was started.
 class Worlds {
  public:
-  Worlds(const RankPlace& place, const EngineOptions& options, const CommFlags& flags, bool threads)
-      : timeout_(flags.engine.ddp_timeout) {
+  Worlds(const RankPlace& place, const EngineOptions& options, const BenchCommFlags& flags, bool threads)
+      : timeout_(flags.engine.timeout()) {
     if (threads)
       threads_ = static_cast<int>(flags.ranks_as_threads);
     else
-      world_ = join_run(place, options, flags.engine.ddp_timeout);
+      world_ = join_run(place, options, timeout_);
   }
   bool threads() const { return threads_ > 0; }
   int ranks() const { return threads() ? threads_ : world_->size(); }
@@ -58,7 +44,7 @@ class Worlds {
   }
 
  private:
-  std::chrono::seconds timeout_;
+  std::chrono::milliseconds timeout_;
   int threads_ = 0;
   std::unique_ptr<World> world_;
 };
@@ -68,7 +54,7 @@ at::ScalarType scalar_type(const std::string& dtype) {
   return dtype == "fp16" ? at::kHalf : at::kFloat;
 }
 
-void take_model(const OptionParser& parser, const CommFlags& flags, ExchangeRateOptions& options) {
+void take_model(const OptionParser& parser, const BenchCommFlags& flags, ExchangeRateOptions& options) {
   options.heads = flags.heads;
   options.kv_heads = flags.kv_heads;
   options.head_dim = flags.head_dim;
@@ -85,7 +71,7 @@ void take_model(const OptionParser& parser, const CommFlags& flags, ExchangeRate
   options.hidden = config.hidden_size;
 }
 
-ExchangeRateOptions options_of(const OptionParser& parser, const CommFlags& flags,
+ExchangeRateOptions options_of(const OptionParser& parser, const BenchCommFlags& flags,
                                const EngineOptions& engine, int ranks) {
   for (const auto& [flag, value] : {std::pair{"heads", flags.heads},
                                     {"kv_heads", flags.kv_heads},
@@ -111,7 +97,7 @@ ExchangeRateOptions options_of(const OptionParser& parser, const CommFlags& flag
 }
 
 // U of the hybrid; 0 where these ranks have none of both kinds and none was asked for.
-int hybrid_ulysses(const CommFlags& flags, int ranks, int64_t query_heads) {
+int hybrid_ulysses(const BenchCommFlags& flags, int ranks, int64_t query_heads) {
   if (flags.ulysses == 0 && flags.ring == 0) return most_hybrid_ulysses(ranks, query_heads);
   const int64_t ulysses = flags.ulysses > 0 ? flags.ulysses : ranks / flags.ring;
   const int64_t ring = flags.ring > 0 ? flags.ring : ranks / flags.ulysses;
@@ -132,7 +118,8 @@ struct Choice {
 };
 
 // All methods that the ranks have, or those that were asked for, which they must have.
-Choice choose_methods(const OptionParser& parser, const CommFlags& flags, int ranks, int64_t query_heads) {
+Choice choose_methods(const OptionParser& parser, const BenchCommFlags& flags, int ranks,
+                      int64_t query_heads) {
   std::vector<ExchangeMethod> methods;
   const bool asked = parser.given("methods");
   if (asked) {
@@ -225,35 +212,37 @@ std::vector<WeakScalingRow> weak_scaling(const Worlds& worlds, const Choice& cho
 
 }  // namespace
 
+void BenchCommFlags::declare(OptionParser& parser) {
+  parser.text("model_name_or_path", model, "model folder, or org/name in the Hugging Face cache: its heads");
+  parser.count("heads", heads, "query heads, where no model is given");
+  parser.count("kv_heads", kv_heads, "key/value heads");
+  parser.count("head_dim", head_dim, "width of a head");
+  parser.count("tokens", tokens, "tokens of a sample, over all ranks; takes 16k");
+  parser.count("batch", batch, "samples");
+  parser.text("methods", methods,
+              "some of ulysses,ring,gather,hybrid,megatron; not given: all that the ranks and heads allow");
+  parser.count("ulysses", ulysses, "of the hybrid; 0: as many as can be");
+  parser.count("ring", ring, "of the hybrid; 0: the rest of the ranks");
+  parser.choice("ring_method", ring_method, {"ring", "gather"}, "between the hybrid's ring places");
+  parser.count("head_chunks", head_chunks, "rounds of heads, all but megatron's");
+  parser.choice("dtype", dtype, {"fp32", "bf16", "fp16"}, "of what travels and is computed");
+  parser.count("repeats", repeats, "measured repetitions, after one that warms up");
+  parser.count("ranks_as_threads", ranks_as_threads, "ranks within this process");
+  parser.choice("device", engine.device, {"auto", "cpu", "cuda"}, "where to compute");
+  parser.choice("attention", engine.attention, {"auto", "flash", "cudnn", "reference"}, "attention kernel");
+  parser.count("threads", engine.threads,
+               "threads of this process; 0: OMP_NUM_THREADS, else cores / ranks here");
+  parser.count("ddp_timeout", engine.ddp_timeout, "seconds to wait for another rank");
+  parser.flag("json", json, "print one line of JSON");
+}
+
 int run_bench_comm(const std::vector<std::string>& arguments) {
-  CommFlags flags;
+  BenchCommFlags flags;
   OptionParser parser(
       "bench comm",
       "Counts and times the exchanges of one layer, forward and backward: Ulysses, ring, key/value "
       "gather, their hybrid, Megatron-style sequence parallelism; each beside its formula.");
-  parser.text("model_name_or_path", flags.model,
-              "model folder, or org/name in the Hugging Face cache: its heads");
-  parser.count("heads", flags.heads, "query heads, where no model is given");
-  parser.count("kv_heads", flags.kv_heads, "key/value heads");
-  parser.count("head_dim", flags.head_dim, "width of a head");
-  parser.count("tokens", flags.tokens, "tokens of a sample, over all ranks; takes 16k");
-  parser.count("batch", flags.batch, "samples");
-  parser.text("methods", flags.methods,
-              "some of ulysses,ring,gather,hybrid,megatron; not given: all that the ranks and heads allow");
-  parser.count("ulysses", flags.ulysses, "of the hybrid; 0: as many as can be");
-  parser.count("ring", flags.ring, "of the hybrid; 0: the rest of the ranks");
-  parser.choice("ring_method", flags.ring_method, {"ring", "gather"}, "between the hybrid's ring places");
-  parser.count("head_chunks", flags.head_chunks, "rounds of heads, all but megatron's");
-  parser.choice("dtype", flags.dtype, {"fp32", "bf16", "fp16"}, "of what travels and is computed");
-  parser.count("repeats", flags.repeats, "measured repetitions, after one that warms up");
-  parser.count("ranks_as_threads", flags.ranks_as_threads, "ranks within this process");
-  parser.choice("device", flags.engine.device, {"auto", "cpu", "cuda"}, "where to compute");
-  parser.choice("attention", flags.engine.attention, {"auto", "flash", "cudnn", "reference"},
-                "attention kernel");
-  parser.count("threads", flags.engine.threads,
-               "threads of this process; 0: OMP_NUM_THREADS, else cores / ranks here");
-  parser.count("ddp_timeout", flags.engine.ddp_timeout, "seconds to wait for another rank");
-  parser.flag("json", flags.json, "print one line of JSON");
+  flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
 
   const RankPlace place = place_from_environment();

@@ -119,8 +119,7 @@ void set_degrees(EngineOptions& options, const SequenceDegrees& degrees) {
 }
 
 EngineOptions EngineFlags::resolve(const RankPlace& place) const {
-  if (ddp_timeout < 1)
-    throw ConfigError(cat("--ddp_timeout is ", ddp_timeout, "; expected 1 second or more"));
+  static_cast<void>(timeout());
   at::set_num_threads(count_threads(threads, place));
   EngineOptions options;
   options.device = pick_device(device, place);
@@ -151,8 +150,16 @@ EngineOptions EngineFlags::resolve(const RankPlace& place) const {
   return options;
 }
 
+std::chrono::milliseconds EngineFlags::timeout() const {
+  constexpr int64_t kMost_seconds = int64_t{30} * 24 * 3600;
+  if (ddp_timeout < 1 || ddp_timeout > kMost_seconds)
+    throw ConfigError(cat("--ddp_timeout is ", ddp_timeout, "; expected 1 to ", kMost_seconds,
+                          " seconds, which are 30 days"));
+  return std::chrono::seconds(ddp_timeout);
+}
+
 std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& options,
-                                int64_t ddp_timeout_seconds) {
+                                std::chrono::milliseconds timeout) {
   if (place.local_rank == 0)
     if (const auto warning = memory_for_disk_warning(options.offload))
       std::cerr << "trireme: warning: " << *warning << std::endl;
@@ -165,8 +172,10 @@ std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& opt
     std::cerr << cat("trireme: ", error.kind(), ": ", error.what(), "\n") << std::flush;
     ::_exit(error.exit_code());
   };
-  return join_world(place, Transport::automatic, options.device, std::chrono::seconds(ddp_timeout_seconds),
-                    end_process);
+  if (const auto warning = open_door_warning(place))
+    std::cerr << "trireme: warning: " << *warning << std::endl;
+  return join_world(place, Transport::automatic, options.device, timeout, end_process,
+                    std::make_shared<RankActivity>(RankActivity::from_environment()));
 }
 
 }  // namespace trireme

@@ -2,6 +2,7 @@
 // the run.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -51,13 +52,15 @@ struct EngineFlags {
   // there.
   // The degrees are 1; see set_degrees.
   EngineOptions resolve(const RankPlace& place) const;
+  // --ddp_timeout. Throws ConfigError beyond 1 second to 30 days.
+  std::chrono::milliseconds timeout() const;
 };
 
 void set_degrees(EngineOptions& options, const SequenceDegrees& degrees);
 
 // Joins the run that the environment describes. One rank of a machine warns on stderr where offload to disk would go to
-// a file system in memory.
+// a file system in memory; rank 0 warns where others may join the run.
 std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& options,
-                                int64_t ddp_timeout_seconds);
+                                std::chrono::milliseconds timeout);
 
 }  // namespace trireme

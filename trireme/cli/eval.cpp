@@ -6,8 +6,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/cli/checkpoint_directory.h"
-#include "trireme/cli/data_flags.h"
-#include "trireme/cli/engine_flags.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/scratch_folder.h"
 #include "trireme/engine/assemble.h"
@@ -15,75 +13,69 @@
 #include "trireme/train/training_data.h"
 
 namespace trireme {
-namespace {
 
-struct EvalFlags {
-  std::string model;
-  std::filesystem::path checkpoint;
-  double validation_split_percentage = 0;
-  int64_t max_eval_samples = 0;
-  int64_t buckets = 0;
-  bool bf16 = false;
-  bool json = false;
-  DataFlags data;
-  EngineFlags engine;
-};
-
-void declare(OptionParser& parser, EvalFlags& flags) {
-  parser.text("model_name_or_path", flags.model, "model folder, or org/name in the Hugging Face cache");
-  parser.path("checkpoint", flags.checkpoint,
-              "a run's folder (its newest checkpoint) or one checkpoint, instead");
-  flags.data.declare(parser, "eval_file");
-  parser.real("validation_split_percentage", flags.validation_split_percentage,
+void EvalFlags::declare(OptionParser& parser) {
+  parser.text("model_name_or_path", model, "model folder, or org/name in the Hugging Face cache");
+  parser.path("checkpoint", checkpoint, "a run's folder (its newest checkpoint) or one checkpoint, instead");
+  data.declare(parser, "eval_file");
+  parser.real("validation_split_percentage", validation_split_percentage,
               "only this end of --eval_file; 0: all of it");
-  parser.count("max_eval_samples", flags.max_eval_samples, "samples at most; 0: all");
-  parser.count("buckets", flags.buckets, "equal ranges of positions; 0: by powers of two");
-  parser.flag("bf16", flags.bf16, "compute in bf16");
-  parser.flag("json", flags.json, "print JSON");
-  flags.engine.declare(parser);
+  parser.count("max_eval_samples", max_eval_samples, "samples at most; 0: all");
+  parser.count("buckets", buckets, "equal ranges of positions; 0: by powers of two");
+  parser.flag("bf16", bf16, "compute in bf16");
+  parser.flag("json", json, "print JSON");
+  engine.declare(parser);
 }
+
+EvalOptions EvalFlags::resolve(const OptionParser& parser, const RankPlace& place) const {
+  if (model.empty() == checkpoint.empty())
+    throw ConfigError("trireme eval loss needs one of --model_name_or_path and --checkpoint");
+  EvalOptions options;
+  options.model_dir = checkpoint.empty() ? find_model_directory(model) : find_checkpoint(checkpoint);
+  options.samples =
+      resolve_samples(data.samples(parser), read_model_config(options.model_dir), options.model_dir);
+  options.engine = engine.resolve(place);
+  options.engine.purpose = Purpose::evaluation;
+  options.engine.precision = bf16 ? Precision::bf16 : Precision::fp32;
+  check_packing(options.samples.packing, options.engine);
+  return options;
+}
+
+namespace {
 
 int run_loss(const std::vector<std::string>& arguments) {
   EvalFlags flags;
   OptionParser parser("eval loss",
                       "Mean loss of each range of positions over a held-out set, split over ranks.");
-  declare(parser, flags);
+  flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
-  if (flags.model.empty() == flags.checkpoint.empty())
-    throw ConfigError("trireme eval loss needs one of --model_name_or_path and --checkpoint");
-  const std::filesystem::path model =
-      flags.checkpoint.empty() ? find_model_directory(flags.model) : find_checkpoint(flags.checkpoint);
-  const SampleOptions samples = resolve_samples(flags.data.samples(parser), read_model_config(model), model);
-
   const RankPlace place = place_from_environment();
+  EvalOptions options = flags.resolve(parser, place);
   if (place.local_size < place.size && !is_indexed_dataset(flags.data.file))
     throw ConfigError(cat("the ranks are on several machines: turn ", flags.data.file.string(),
                           " into a tokenized set that all of them see (trireme tokenize) and evaluate that"));
-  EngineOptions options = flags.engine.resolve(place);
-  options.purpose = Purpose::evaluation;
-  options.precision = flags.bf16 ? Precision::bf16 : Precision::fp32;
-  const c10::DeviceGuard guard(options.device);
-  check_packing(samples.packing, options);
-  const auto world = join_run(place, options, flags.engine.ddp_timeout);
+  const c10::DeviceGuard guard(options.engine.device);
+  const auto world = join_run(place, options.engine, flags.engine.timeout());
   const int machine_ranks = world->least_machine_ranks();
-  set_degrees(options, flags.engine.degrees(parser, machine_ranks, model));
-  const auto engine = assemble(*world, model, options);
-  Agreement agreement(*engine->mesh().all, options.device);
+  set_degrees(options.engine, flags.engine.degrees(parser, machine_ranks, options.model_dir));
+  const auto engine = assemble(*world, options.model_dir, options.engine);
+  Agreement agreement(*engine->mesh().all, options.engine.device);
 
   const ScratchFolder scratch(place.rank, agreement);
   TokenSource source;
-  source.set = open_tokens({flags.data.file, model, scratch.path() / "eval", flags.data.text_field,
-                            !flags.data.no_append_eos, engine->config().vocab_size, false},
-                           place.rank, agreement);
+  source.set =
+      open_tokens({flags.data.file, options.model_dir, scratch.path() / "eval", flags.data.text_field,
+                   !flags.data.no_append_eos, engine->config().vocab_size, false},
+                  place.rank, agreement);
   source.range = flags.validation_split_percentage > 0
                      ? split_held_out(*source.set, flags.validation_split_percentage / 100).held_out
                      : whole_set(*source.set);
-  LoaderOptions loader = sample_loader_options(samples, engine->config());
+  LoaderOptions loader = sample_loader_options(options.samples, engine->config());
   loader.sequence_tokens = flags.data.max_seq_length;
   loader.dp_size = engine->mesh().dp_size;
   loader.dp_index = engine->mesh().dp_index;
-  loader.ulysses = options.ulysses;
-  loader.ring = options.ring;
+  loader.ulysses = options.engine.ulysses;
+  loader.ring = options.engine.ring;
   loader.sp_rank = engine->mesh().sp->rank();
   EvaluationWalk walk(source.set, source.range, loader);
   if (flags.max_eval_samples > 0) walk.limit_rows(flags.max_eval_samples);
@@ -92,7 +84,7 @@ int run_loss(const std::vector<std::string>& arguments) {
                                 flags.buckets > 0 ? equal_edges(flags.data.max_seq_length, flags.buckets)
                                                   : power_of_two_edges(flags.data.max_seq_length));
   Json record = result.to_json();
-  record["packing"] = name_of(samples.packing);
+  record["packing"] = name_of(options.samples.packing);
   if (place.rank == 0) std::cout << (flags.json ? record.dump(1) + "\n" : result.table()) << std::flush;
   return 0;
 }

@@ -1,53 +1,75 @@
 #include "trireme/cli/export.h"
 
 #include <iostream>
-#include <system_error>
 
 #include <ATen/ATen.h>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/cli/checkpoint_directory.h"
-#include "trireme/cli/option_parser.h"
+#include "trireme/cli/model_output.h"
+#include "trireme/cli/weight_dtype.h"
 #include "trireme/model/checkpoint_files.h"
 
 namespace fs = std::filesystem;
 
 namespace trireme {
+namespace {
 
-int run_export(const std::vector<std::string>& arguments) {
-  fs::path checkpoint, out;
-  std::string dtype = "float32";
-  bool overwrite = false;
-  OptionParser parser("export",
-                      "Turns a checkpoint into a Hugging Face model (from_pretrained of "
-                      "AutoModelForCausalLM, or AutoModelForMaskedLM).");
+// fp16 ends at 65504: what lies beyond would become infinite.
+void check_range(const UnitSpec& unit, const at::Tensor& flat, at::ScalarType dtype) {
+  if (dtype != at::kHalf || flat.numel() == 0) return;
+  const auto largest = flat.abs().max().item<float>();
+  if (largest > 65504)
+    throw ConfigError(cat("--dtype float16: ", unit.name, " holds the value ", largest,
+                          ", and float16 ends at 65504; use --dtype bfloat16 or float32"));
+}
+
+}  // namespace
+
+void ExportFlags::declare(OptionParser& parser) {
   parser.path("checkpoint", checkpoint, "a run's folder (its newest checkpoint) or one checkpoint");
   parser.required("checkpoint");
   parser.path("out", out, "the model's folder");
   parser.required("out");
-  parser.choice("dtype", dtype, {"float32", "bfloat16"}, "of the weights");
-  parser.flag("overwrite", overwrite, "write into a folder that holds something already");
+  parser.choice("dtype", dtype, {"auto", "float32", "bfloat16", "float16"},
+                "of the weights; auto: as the model had that was trained (torch_dtype of its config.json)");
+  parser.flag("overwrite", overwrite, "replace the model in a folder that is not empty");
+}
+
+int run_export(const std::vector<std::string>& arguments) {
+  ExportFlags flags;
+  OptionParser parser("export",
+                      "Turns a checkpoint into a Hugging Face model (from_pretrained of "
+                      "AutoModelForCausalLM, or AutoModelForMaskedLM).");
+  flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
 
-  std::error_code ignored;
-  if (!overwrite && fs::exists(out, ignored) && !fs::is_empty(out, ignored))
-    throw ConfigError(
-        cat("--out ", out.string(), " is not empty; choose another folder or give --overwrite"));
-  const fs::path source = find_checkpoint(checkpoint);
+  ModelOutput::check(flags.out, flags.overwrite);
+  const fs::path source = find_checkpoint(flags.checkpoint);
   const at::NoGradGuard no_grad;
   const ModelConfig config = read_model_config(source);
   const ModelLayout layout = make_model_layout(config);
+  const at::ScalarType dtype =
+      flags.dtype == "auto" ? dtype_of_model(config) : parse_weight_dtype(flags.dtype);
   const CheckpointReader reader(source);
+  ModelOutput output(flags.out, flags.overwrite);
+  int64_t elements = 0;
   const auto unit_values = [&](int unit) {
     const UnitSpec& spec = layout.units.at(static_cast<size_t>(unit));
     at::Tensor flat = at::zeros({spec.elements}, at::kFloat);
     reader.read_unit(spec, flat);
+    check_range(spec, flat, dtype);
+    elements += spec.elements;
     return flat;
   };
-  write_checkpoint(out, config, layout, unit_values, dtype == "float32" ? at::kFloat : at::kBFloat16, source);
+  write_checkpoint(output.path(), config, layout, unit_values, dtype, source);
+  output.publish();
   std::cout << "exported " << source.string() << " (" << format_count(config.parameter_count())
-            << " parameters, " << dtype << ") to " << out.string() << std::endl;
+            << " parameters) to " << flags.out.string() << ": " << name_of_weight_dtype(dtype)
+            << (flags.dtype == "auto" ? ", as the model had, " : ", ")
+            << format_bytes(elements * static_cast<int64_t>(c10::elementSize(dtype))) << " of weights"
+            << std::endl;
   return 0;
 }
 

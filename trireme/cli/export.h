@@ -1,10 +1,21 @@
-// trireme export: turns a checkpoint into a Hugging Face model directory. One process, no ranks.
+// `trireme export`: a checkpoint as a Hugging Face model.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "trireme/cli/option_parser.h"
+
 namespace trireme {
+
+struct ExportFlags {
+  std::filesystem::path checkpoint, out;
+  std::string dtype = "auto";
+  bool overwrite = false;
+
+  void declare(OptionParser& parser);
+};
 
 int run_export(const std::vector<std::string>& arguments);
 

@@ -13,7 +13,6 @@
 #include "trireme/attention/local_attention.h"
 #include "trireme/base/error.h"
 #include "trireme/cli/library_defaults.h"
-#include "trireme/cli/option_parser.h"
 #include "trireme/device/processor.h"
 #include "trireme/measure/matmul_rate.h"
 
@@ -87,14 +86,18 @@ void print_text(const OrderedJson& value, const std::string& indent) {
 
 }  // namespace
 
-int run_info(const std::vector<std::string>& arguments) {
-  bool json = false, measure = true;
-  OptionParser parser("info", "Versions, devices, and the kernels and transports in use on them.");
+void InfoFlags::declare(OptionParser& parser) {
   parser.flag("json", json, "print JSON");
   parser.flag("measure", measure, "measure the matmul rate of the CPU (seconds)");
+}
+
+int run_info(const std::vector<std::string>& arguments) {
+  InfoFlags flags;
+  OptionParser parser("info", "Versions, devices, and the kernels and transports in use on them.");
+  flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
-  const OrderedJson info = collect(measure);
-  if (json)
+  const OrderedJson info = collect(flags.measure);
+  if (flags.json)
     std::cout << info.dump(1) << "\n";
   else
     print_text(info, "");

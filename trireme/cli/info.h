@@ -4,7 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "trireme/cli/option_parser.h"
+
 namespace trireme {
+
+struct InfoFlags {
+  bool json = false, measure = true;
+
+  void declare(OptionParser& parser);
+};
 
 int run_info(const std::vector<std::string>& arguments);
 

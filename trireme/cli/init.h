@@ -1,12 +1,27 @@
-// trireme init: a fresh model directory in Hugging Face's form, drawn by seed.
+// `trireme init`: a fresh model from a preset.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "trireme/cli/option_parser.h"
+
 namespace trireme {
 
-// `arguments` without the program's and the command's name. Returns the exit code; throws Error.
+struct InitFlags {
+  std::string preset;
+  std::filesystem::path out;
+  int64_t seed = 0;
+  std::string dtype = "float32";
+  std::vector<std::filesystem::path> overrides;  // key=value; a list of words
+  bool overwrite = false;
+
+  void declare(OptionParser& parser);
+};
+
+// Draws the weights by seed and writes a Hugging Face directory; errors come before the folder is touched.
 int run_init(const std::vector<std::string>& arguments);
 
 }  // namespace trireme

@@ -1,19 +1,25 @@
 // The program: finds the command, runs it, and turns errors into messages and exit codes.
-#include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 
 #include "trireme/base/error.h"
 #include "trireme/cli/commands.h"
 #include "trireme/cli/library_defaults.h"
+#include "trireme/cli/stop_signal.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/out_of_memory.h"
 
 namespace {
 
-int tell(const trireme::Error& error) {
+// Without the end of main: threads of c10d may still wait for lost peers (comm/owned_backend.cpp), and must not outlive
+// what that destroys.
+[[noreturn]] void tell_and_end(const trireme::Error& error) {
   std::cerr << "trireme: " << error.kind() << ": " << error.what() << std::endl;
-  return error.exit_code();
+  std::cout.flush();
+  std::fflush(nullptr);
+  std::_Exit(error.exit_code());
 }
 
 }  // namespace
@@ -22,8 +28,7 @@ int main(int argc, char** argv) {
   try {
     trireme::install_cpu_caching_allocator();
     trireme::set_library_defaults();
-    // A file at its size limit is then an error of write(), which says which file, and not a silent end.
-    std::signal(SIGXFSZ, SIG_IGN);
+    trireme::ignore_signals_of_writing();
     const std::vector<std::string> words(argv + 1, argv + argc);
     if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
       std::cout << trireme::commands_help();
@@ -35,10 +40,9 @@ int main(int argc, char** argv) {
     }
     return trireme::find_command(words[0]).run({words.begin() + 1, words.end()});
   } catch (const trireme::Error& error) {
-    return tell(error);
-  } catch (const c10::OutOfMemoryError& error) {
-    return tell(trireme::out_of_memory_error(error));
+    tell_and_end(error);
   } catch (const std::exception& error) {
+    if (const auto memory = trireme::as_out_of_memory(error)) tell_and_end(*memory);
     std::cerr << "trireme: unexpected error: " << error.what() << std::endl;
     return trireme::InternalError("").exit_code();
   }

@@ -24,28 +24,42 @@ bool is_hub_name(const std::string& text) {
   return std::regex_match(text, form);
 }
 
-}  // namespace
-
-fs::path find_model_directory(const std::string& name_or_path) {
+// The folder that `name_or_path` means, which must hold `file`; `expected` is what to give.
+fs::path find_directory(const std::string& name_or_path, const char* file, const char* expected) {
   std::error_code ignored;
-  if (fs::exists(fs::path(name_or_path) / "config.json", ignored)) return name_or_path;
+  if (fs::exists(fs::path(name_or_path) / file, ignored)) return name_or_path;
   if (fs::is_directory(name_or_path, ignored))
-    throw ConfigError(
-        cat("the folder ", name_or_path, " has no config.json: it is not a Hugging Face model"));
+    throw ConfigError(cat("the folder ", name_or_path, " has no ", file, "; expected ", expected));
   if (!is_hub_name(name_or_path))
-    throw ConfigError(cat("there is no folder '", name_or_path,
-                          "'; expected a model folder with config.json, or a name such as org/name"));
+    throw ConfigError(
+        cat("there is no folder '", name_or_path, "'; expected ", expected, ", or a name such as org/name"));
   std::string folder = "models--" + name_or_path;
   folder.replace(folder.find('/'), 1, "--");
   const fs::path model = hub_cache() / folder;
   std::string revision;
   std::ifstream(model / "refs" / "main") >> revision;
   const fs::path snapshot = model / "snapshots" / revision;
-  if (revision.empty() || !fs::exists(snapshot / "config.json", ignored))
+  if (revision.empty() || !fs::is_directory(snapshot, ignored))
     throw ConfigError(cat("there is no folder '", name_or_path,
                           "', and the model is not in the Hugging Face cache (", model.string(),
                           "); download it with:  hf download ", name_or_path));
+  if (!fs::exists(snapshot / file, ignored))
+    throw ConfigError(cat(name_or_path, " is in the Hugging Face cache without ", file, " (",
+                          snapshot.string(), "); download it with:  hf download ", name_or_path));
   return snapshot;
+}
+
+}  // namespace
+
+fs::path find_model_directory(const std::string& name_or_path) {
+  return find_directory(name_or_path, "config.json",
+                        "a folder with config.json, which a Hugging Face model has");
+}
+
+fs::path find_tokenizer(const std::string& name_or_path) {
+  std::error_code ignored;
+  if (fs::is_regular_file(name_or_path, ignored)) return name_or_path;
+  return find_directory(name_or_path, "tokenizer.json", "a folder with tokenizer.json, or the file");
 }
 
 }  // namespace trireme

@@ -1,4 +1,4 @@
-// Which folder a model's name means.
+// Which folder a model's name means, for every command that takes one.
 #pragma once
 
 #include <filesystem>
@@ -10,5 +10,8 @@ namespace trireme {
 // (HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub), at the revision that its refs/main names.
 // Nothing is downloaded: when it is not there, the ConfigError gives the command that does.
 std::filesystem::path find_model_directory(const std::string& name_or_path);
+
+// The same for a tokenizer: a folder with tokenizer.json, the file itself, or org/name. Gives the folder or the file.
+std::filesystem::path find_tokenizer(const std::string& name_or_path);
 
 }  // namespace trireme

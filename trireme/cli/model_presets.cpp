@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/cli/nearest_name.h"
+#include "trireme/data/utf8.h"
 
 namespace trireme {
 namespace {
@@ -221,24 +222,32 @@ const ModelPreset& find_model_preset(const std::string& name) {
 void apply_config_override(Json& config, const std::string& assignment) {
   const size_t equals = assignment.find('=');
   if (equals == std::string::npos || equals == 0)
-    throw ConfigError(cat("--set is '", assignment, "'; expected key=value, such as num_hidden_layers=4"));
+    throw ConfigError(
+        cat("--set is '", quotation(assignment), "'; expected key=value, such as num_hidden_layers=4"));
   const std::string path = assignment.substr(0, equals);
   const std::string text = assignment.substr(equals + 1);
   const std::string key = path.substr(0, path.find('.'));
   const auto& keys = known_keys();
   if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
     const auto nearest = nearest_name(key, keys);
-    throw ConfigError(cat("--set ", assignment, ": config.json has no key '", key, "' that these models read",
+    throw ConfigError(cat("--set ", quotation(assignment), ": config.json has no key '", quotation(key),
+                          "' that these models read",
                           nearest ? cat("; did you mean '", *nearest, "'?") : std::string()));
   }
-  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) value = text;
+  if (!is_valid_utf8(assignment)) throw ConfigError(cat("--set ", quotation(assignment), ": is not UTF-8"));
+  Json value;
+  try {
+    value = parse_json(text, "--set");
+  } catch (const DataError&) {  // a bare word
+    value = text;
+  }
   Json* place = &config;
   for (size_t begin = 0; begin <= path.size();) {
     const size_t dot = std::min(path.find('.', begin), path.size());
     if (place->is_null()) *place = Json::object();
     if (!place->is_object())
-      throw ConfigError(cat("--set ", assignment, ": '", path.substr(0, begin == 0 ? 0 : begin - 1),
+      throw ConfigError(cat("--set ", quotation(assignment), ": '",
+                            quotation(path.substr(0, begin == 0 ? 0 : begin - 1)),
                             "' is not an object in this config.json"));
     place = &(*place)[path.substr(begin, dot - begin)];
     begin = dot + 1;

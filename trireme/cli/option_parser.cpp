@@ -10,6 +10,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/cli/foreign_flags.h"
 #include "trireme/cli/nearest_name.h"
 
 namespace trireme {
@@ -98,7 +99,7 @@ void OptionParser::real(const std::string& name, double& value, const std::strin
     char* end = nullptr;
     const double number = std::strtod(word.c_str(), &end);
     if (word.empty() || *end != '\0' || !std::isfinite(number))
-      throw ConfigError(cat("--", name, " is '", word, "'; expected a number such as 3e-4"));
+      throw ConfigError(cat("--", name, " is '", quotation(word), "'; expected a number such as 3e-4"));
     value = number;
   };
 }
@@ -108,7 +109,8 @@ void OptionParser::flag(const std::string& name, bool& value, const std::string&
   flag.boolean = true;
   flag.set = [&value, name](const auto& words) {
     const auto parsed = parse_boolean(words[0]);
-    if (!parsed) throw ConfigError(cat("--", name, " is '", words[0], "'; expected true or false"));
+    if (!parsed)
+      throw ConfigError(cat("--", name, " is '", quotation(words[0]), "'; expected true or false"));
     value = *parsed;
   };
 }
@@ -120,32 +122,43 @@ void OptionParser::choice(const std::string& name, std::string& value,
   add(name, list, value, help).set = [&value, name, choices, list](const auto& words) {
     if (std::find(choices.begin(), choices.end(), words[0]) == choices.end()) {
       const auto nearest = nearest_name(words[0], choices);
-      throw ConfigError(cat("--", name, " is '", words[0], "'; expected one of ", list,
+      throw ConfigError(cat("--", name, " is '", quotation(words[0]), "'; expected one of ", list,
                             nearest ? cat(". Did you mean '", *nearest, "'?") : std::string()));
     }
     value = words[0];
   };
 }
 
-std::vector<std::string> OptionParser::normalise(const std::vector<std::string>& arguments) const {
+std::vector<std::string> OptionParser::names() const {
   std::vector<std::string> names;
+  names.reserve(flags_.size());
   for (const auto& [name, flag] : flags_) names.push_back(name);
+  return names;
+}
+
+void OptionParser::refuse_unknown(const std::string& name) const {
+  const std::string refusal = cat("trireme ", command_, " has no flag --", quotation(name));
+  if (const auto answer = foreign_flag_answer(name)) throw ConfigError(cat(refusal, ": ", *answer));
+  if (const auto nearest = nearest_name(name, names()))
+    throw ConfigError(cat(refusal, "; did you mean --", *nearest, "?"));
+  throw ConfigError(cat(refusal, ". See trireme ", command_, " --help"));
+}
+
+std::vector<std::string> OptionParser::normalise(const std::vector<std::string>& arguments) const {
+  std::set<std::string> met;
   std::vector<std::string> out;
   for (size_t at = 0; at < arguments.size(); ++at) {
     const std::string& word = arguments[at];
     if (!is_flag(word))
-      throw ConfigError(cat("trireme ", command_, " does not know what to do with '", word,
+      throw ConfigError(cat("trireme ", command_, " does not know what to do with '", quotation(word),
                             "'; flags begin with --. See trireme ", command_, " --help"));
     const size_t equals = word.find('=');
     std::string name = word.substr(2, equals == std::string::npos ? equals : equals - 2);
     std::replace(name.begin(), name.end(), '-', '_');
     const auto found = flags_.find(name);
-    if (found == flags_.end()) {
-      const auto nearest = nearest_name(name, names);
-      throw ConfigError(cat(
-          "trireme ", command_, " has no flag --", name,
-          nearest ? cat("; did you mean --", *nearest, "?") : cat(". See trireme ", command_, " --help")));
-    }
+    if (found == flags_.end()) refuse_unknown(name);
+    if (!met.insert(name).second && !found->second.many)
+      throw ConfigError(cat("--", name, " is given more than once; give it once"));
     if (equals != std::string::npos) {
       out.push_back(cat("--", name, "=", word.substr(equals + 1)));
       continue;
@@ -174,11 +187,10 @@ bool OptionParser::parse(const std::vector<std::string>& arguments) {
   try {
     app_->parse(words);
   } catch (const CLI::ParseError& error) {
-    throw ConfigError(cat("trireme ", command_, ": ", error.what()));
+    throw ConfigError(cat("trireme ", command_, ": ", quotation(error.what())));
   }
   for (auto& [name, flag] : flags_) {
     if (app_->get_option("--" + name)->count() == 0) continue;
-    if (!flag.many && flag.words.size() > 1) throw ConfigError(cat("--", name, " is given more than once"));
     flag.set(flag.words);
     given_.insert(name);
   }

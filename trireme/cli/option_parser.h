@@ -1,7 +1,7 @@
 // The flags of one command. A flag is written with underscores or hyphens, as `--flag value` or
 // `--flag=value`; booleans as `--flag`, `--flag true` or `--flag false`, the way that Hugging Face's parser
-// takes them. An unknown flag is a ConfigError that suggests the nearest one; a wrong value one that quotes
-// it.
+// takes them. An unknown flag is a ConfigError that says what to give instead (foreign_flags.h) or suggests the
+// nearest one; a wrong value one that quotes it.
 //
 //   OptionParser parser("train", "Trains a model on long sequences.");
 //   parser.count("max_seq_length", options.max_seq_length, "tokens of a sample");
@@ -50,6 +50,8 @@ class OptionParser {
   // Returns false after printing the help that was asked for. Throws ConfigError.
   bool parse(const std::vector<std::string>& arguments);
   bool given(const std::string& name) const { return given_.contains(name); }
+  // Of all declared flags, in alphabetical order.
+  std::vector<std::string> names() const;
   std::string help() const;
 
  private:
@@ -61,6 +63,7 @@ class OptionParser {
   };
   Flag& add(const std::string& name, const std::string& type, const std::string& default_text,
             const std::string& help);
+  [[noreturn]] void refuse_unknown(const std::string& name) const;
   // Takes hyphens, missing boolean values and many-valued flags to the one form `--name=value`.
   std::vector<std::string> normalise(const std::vector<std::string>& arguments) const;
 

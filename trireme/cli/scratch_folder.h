@@ -1,9 +1,11 @@
-// A folder in the system's place for temporary files, removed at the end, that all ranks of this machine
-// share.
+// A folder for temporary files that all ranks of this machine share, in the system's folder for them (TMPDIR). Goes at the end
+// (owned_folder.h says when the process is killed).
 #pragma once
 
 #include <filesystem>
+#include <optional>
 
+#include "trireme/cli/owned_folder.h"
 #include "trireme/train/agreement.h"
 
 namespace trireme {
@@ -12,15 +14,12 @@ class ScratchFolder {
  public:
   // Rank 0 makes it; the others learn its name. Collective.
   ScratchFolder(int rank, Agreement& agreement);
-  ~ScratchFolder();
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  std::optional<OwnedFolder> folder_;  // rank 0
   std::filesystem::path path_;
-  bool owner_;
 };
 
 }  // namespace trireme

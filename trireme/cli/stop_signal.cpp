@@ -1,50 +1,69 @@
 #include "trireme/cli/stop_signal.h"
 
 #include <csignal>
-#include <ctime>
+#include <string_view>
+#include <unistd.h>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/base/last_words.h"
+#include "trireme/base/stop_request.h"
 
 namespace trireme {
 namespace {
 
-struct StopRequest {
-  std::atomic<bool> asked{false};
-  std::atomic<int64_t> first_seconds{0};
-};
+constexpr std::string_view kNothingLost = " before training began; nothing was lost\n";
 
 // A signal handler can reach nothing but statics.
-StopRequest& request() {
-  static StopRequest one;
+struct StopState {
+  StopRequests requests;
+  std::atomic<bool> asked{false};
+  std::atomic<bool> training{false};
+  std::atomic<int> exit_code{0};
+};
+
+StopState& stop_state() {
+  static StopState one;
   return one;
 }
 
-int64_t monotonic_seconds() {
-  timespec now = {};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec;
-}
-
-void on_signal(int signal) {
-  // Control-C reaches a rank twice, from the terminal and through the launcher: that is one request.
-  constexpr int64_t kOneRequestSeconds = 2;
-  if (!request().asked.exchange(true)) {
-    request().first_seconds.store(monotonic_seconds());
-  } else if (monotonic_seconds() - request().first_seconds.load() > kOneRequestSeconds) {
+void on_stop_signal(int signal) {
+  StopState& state = stop_state();
+  if (!state.training.load()) {
+    for (const std::string_view text : {kAskedToStop, kNothingLost})
+      [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    ::_exit(state.exit_code.load());
+  }
+  if (state.requests.take(now_seconds()) == StopRequest::second) {
     std::signal(signal, SIG_DFL);
     std::raise(signal);
+    return;
   }
+  state.asked.store(true);
 }
 
 }  // namespace
 
-const std::atomic<bool>& watch_stop_signals() {
-  request().asked.store(false);
+void ignore_signals_of_writing() {
+  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
+}
+
+void end_on_stop_request() {
+  stop_state().exit_code.store(CommError("").exit_code());
   struct sigaction action = {};
-  action.sa_handler = on_signal;
+  action.sa_handler = on_stop_signal;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  sigaction(SIGTERM, &action, nullptr);
-  sigaction(SIGINT, &action, nullptr);
-  return request().asked;
+  for (const int signal : kStopSignals)
+    if (!is_ignored(signal)) sigaction(signal, &action, nullptr);
+}
+
+void save_on_stop_request() {
+  stop_state().training.store(true);
+}
+
+const std::atomic<bool>& stop_requested() {
+  return stop_state().asked;
 }
 
 }  // namespace trireme

@@ -1,13 +1,21 @@
-// SIGTERM and SIGINT as a request to stop: the run finishes its step, saves, and exits 75.
-// A second one, seconds later, ends it at once.
+// Signals that ask this rank to stop (base/stop_request.h says which). Until training begins the process ends at once,
+// with the code of CommError; from then on the run finishes its step, saves, and ends with that code. A second request,
+// seconds later, ends it at once.
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 
 namespace trireme {
 
-// Handles the two signals from here on; the flag turns true at the first of them.
-const std::atomic<bool>& watch_stop_signals();
+// Writing to a reader that has gone is an error that the stream keeps, and no end of the process; the same for a file at
+// its size limit. For every command, before anything else.
+void ignore_signals_of_writing();
+
+// From here on a request ends the process. For training's start-up.
+void end_on_stop_request();
+
+// From here on a request sets the flag.
+void save_on_stop_request();
+const std::atomic<bool>& stop_requested();
 
 }  // namespace trireme

@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <filesystem>
 #include <functional>
 #include <iostream>
+#include <system_error>
 #include <unistd.h>
 
 #include <ATen/Parallel.h>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
-#include "trireme/cli/option_parser.h"
+#include "trireme/base/terminal.h"
+#include "trireme/cli/model_directory.h"
 #include "trireme/data/indexed_dataset.h"
-#include "trireme/data/tokenize_corpus.h"
 
 namespace trireme {
 
@@ -50,7 +50,11 @@ void print_report(const CorpusReport& report, const std::filesystem::path& outpu
   line("speed               ",
        cat(decimal(megabytes_per_second(report), "%.1f MB/s"), " in ", decimal(report.seconds, "%.1f s"),
            " on ", at::get_num_threads(), " threads"));
-  line("binary, skipped     ", format_count(report.source.binary_files));
+  line("no text, skipped    ", format_count(report.source.binary_files));
+  for (const std::string& file : report.source.left_out) line("  ", file);
+  if (const auto more = report.source.binary_files - static_cast<int64_t>(report.source.left_out.size());
+      more > 0)
+    line("  ", cat("and ", format_count(more), " more"));
   line("hidden, skipped     ", format_count(report.source.hidden_entries));
   line("empty documents     ", format_count(report.source.empty_documents));
   if (report.replaced_documents > 0)
@@ -59,36 +63,58 @@ void print_report(const CorpusReport& report, const std::filesystem::path& outpu
   std::cout << std::flush;
 }
 
+// A set in use would change under its readers, and one that took hours would be lost.
+void refuse_to_replace(const std::filesystem::path& output) {
+  for (const std::filesystem::path& file : {indexed_dataset_idx(output), indexed_dataset_bin(output)}) {
+    std::error_code error;
+    if (std::filesystem::exists(file, error))
+      throw ConfigError(cat("--output ", output.string(), ": ", file.string(),
+                            " is there already; choose another name, or add --overwrite to replace the set"));
+  }
+}
+
 }  // namespace
 
-int run_tokenize(const std::vector<std::string>& arguments) {
-  std::filesystem::path tokenizer_path, output;
-  std::vector<std::filesystem::path> inputs;
-  CorpusOptions options;
-  bool no_append_eos = false;
-  int64_t threads = 0;
-  OptionParser parser("tokenize",
-                      "Turns text into a tokenized set, Megatron-LM's PREFIX.bin and PREFIX.idx.");
-  parser.path("tokenizer", tokenizer_path, "a folder with tokenizer.json, or the file");
+void TokenizeFlags::declare(OptionParser& parser) {
+  parser.text("tokenizer", tokenizer,
+              "a folder with tokenizer.json, the file, or org/name in the Hugging Face cache");
   parser.required("tokenizer");
   parser.paths("input", inputs,
                "folders of text or source code, .txt files, .jsonl files (a document a line)");
   parser.required("input");
   parser.path("output", output, "PREFIX of the two files");
   parser.required("output");
-  parser.text("field", options.field, "the field of a .jsonl line that holds the text");
+  parser.flag("overwrite", overwrite, "replace a set of that name");
+  parser.text("field", field, "the field of a .jsonl line that holds the text");
   parser.flag("no_append_eos", no_append_eos, "do not end documents with the end-of-text token");
   parser.count("threads", threads, "0: as many as the machine has cores");
+}
+
+CorpusOptions TokenizeFlags::corpus() const {
+  CorpusOptions options;
+  options.field = field;
+  options.field_flag = "--field";
+  options.append_end_of_text = !no_append_eos;
+  return options;
+}
+
+int run_tokenize(const std::vector<std::string>& arguments) {
+  TokenizeFlags flags;
+  OptionParser parser("tokenize",
+                      "Turns text into a tokenized set, Megatron-LM's PREFIX.bin and PREFIX.idx.");
+  flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
 
-  options.append_end_of_text = !no_append_eos;
-  if (threads > 0) at::set_num_threads(static_cast<int>(threads));
-  const Tokenizer tokenizer = Tokenizer::load(tokenizer_path);
-  const bool live = isatty(STDERR_FILENO) == 1;
-  const CorpusReport report = tokenize_corpus(
-      tokenizer, inputs, output, options, live ? print_progress : std::function<void(const CorpusReport&)>());
+  if (!flags.overwrite) refuse_to_replace(flags.output);
+  if (flags.threads > 0) at::set_num_threads(static_cast<int>(flags.threads));
+  const Tokenizer tokenizer = Tokenizer::load(find_tokenizer(flags.tokenizer));
+  constexpr int kProgressColumns = 60;
+  const bool live = terminal_columns(STDERR_FILENO) >= kProgressColumns;
+  const CorpusReport report =
+      tokenize_corpus(tokenizer, flags.inputs, flags.output, flags.corpus(),
+                      live ? print_progress : std::function<void(const CorpusReport&)>());
   if (live) std::cerr << "\r\x1b[K";
-  print_report(report, output);
+  print_report(report, flags.output);
   return 0;
 }
 

@@ -1,5 +1,6 @@
 #include "trireme/cli/train.h"
 
+#include <functional>
 #include <iostream>
 #include <unistd.h>
 
@@ -7,30 +8,29 @@
 
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
-#include "trireme/cli/data_flags.h"
-#include "trireme/cli/engine_flags.h"
+#include "trireme/base/last_words.h"
+#include "trireme/base/terminal.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/stop_signal.h"
-#include "trireme/cli/update_flags.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme {
 namespace {
 
-// Flags that are not options by themselves.
-struct TrainFlags {
-  std::string model;
-  EngineFlags engine;
-  UpdateFlags update;
-  DataFlags data;
-  bool gradient_checkpointing = false;
-  std::string report_to = "tensorboard";
-};
+// In columns, before each line. A launcher on a terminal says how wide it is.
+std::function<int()> columns_of_output() {
+  if (terminal_columns(STDOUT_FILENO) > 0) return [] { return terminal_columns(STDOUT_FILENO); };
+  return
+      [columns = static_cast<int>(environment_integer("TRIREME_TERMINAL").value_or(0))] { return columns; };
+}
 
-void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
-  parser.text("model_name_or_path", flags.model, "model folder, or org/name in the Hugging Face cache");
+}  // namespace
+
+void TrainFlags::declare(OptionParser& parser) {
+  TrainOptions& o = options;
+  parser.text("model_name_or_path", model, "model folder, or org/name in the Hugging Face cache");
   parser.required("model_name_or_path");
-  flags.data.declare(parser, "train_file");
+  data.declare(parser, "train_file");
   parser.path("eval_file", o.eval_file, "held-out text or tokenized set");
   parser.real("validation_split_percentage", o.validation_split_percentage,
               "hold out this end of --train_file instead");
@@ -53,15 +53,24 @@ void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
   parser.real("adam_beta1", optimizer.beta1, "");
   parser.real("adam_beta2", optimizer.beta2, "");
   parser.real("adam_epsilon", optimizer.epsilon, "");
+  parser.real(
+      "dropout", dropout,
+      "0, the only value that is built: train a model without the dropout that its config.json asks for");
   parser.real("max_grad_norm", optimizer.max_grad_norm, "gradients are clipped to this norm; 0: not");
-  flags.update.declare(parser);
-  flags.engine.declare(parser);
-  parser.flag("gradient_checkpointing", flags.gradient_checkpointing, "the same as --recompute full");
+  update.declare(parser);
+  engine.declare(parser);
+  parser.flag("gradient_checkpointing", gradient_checkpointing, "the same as --recompute full");
   parser.path("output_dir", o.output_dir, "the run's folder");
-  parser.flag("overwrite_output_dir", o.overwrite_output_dir,
-              "remove an earlier run's checkpoints, metrics and event files there");
+  parser.flag(
+      "overwrite_output_dir", o.overwrite_output_dir,
+      "when the first step is done, remove an earlier run's checkpoints, metrics and event files there");
   parser.text("resume_from_checkpoint", o.resume_from_checkpoint,
               "true: newest whole one; auto: that, or a fresh run; or a path");
+  parser.flag("resume_with_new_data", o.resume_with_new_data,
+              "go on where the data, or its order, is not the checkpoint's: it begins at its beginning");
+  parser.flag("keep_global_batch", o.keep_global_batch,
+              "where a run goes on with other ranks: as many samples a step as before, by "
+              "--gradient_accumulation_steps");
   parser.count("save_steps", o.save_steps, "steps between checkpoints; 0: only at the end");
   parser.count("save_total_limit", o.save_total_limit, "checkpoints to keep; 0: all");
   parser.count("logging_steps", o.logging_steps,
@@ -69,7 +78,7 @@ void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
   parser.count("eval_steps", o.eval_steps, "steps between evaluations; 0: only at the end");
   parser.count("max_eval_samples", o.max_eval_samples, "samples of one evaluation; 0: all");
   parser.count("seed", o.seed, "of the order of samples, and of stochastic rounding");
-  parser.choice("report_to", flags.report_to, {"tensorboard", "all", "none"},
+  parser.choice("report_to", report_to, {"tensorboard", "all", "none"},
                 "beside metrics.jsonl; all: what is built, which is TensorBoard's event files");
   parser.path("logging_dir", o.logging_dir, "folder of the event files; not given: runs in --output_dir");
   parser.flag("memory_report", o.memory_report,
@@ -78,49 +87,54 @@ void declare(OptionParser& parser, TrainFlags& flags, TrainOptions& o) {
               "of one rank's device, for MFU; 0: published for a known GPU, else measured");
 }
 
-}  // namespace
+TrainOptions TrainFlags::resolve(const OptionParser& parser, const RankPlace& place) const {
+  TrainOptions resolved = options;
+  update.check();
+  resolved.model_dir = find_model_directory(model);
+  resolved.train_file = data.file;
+  resolved.text_field = data.text_field;
+  resolved.append_eos = !data.no_append_eos;
+  resolved.samples = data.samples(parser);
+  resolved.max_seq_length = data.max_seq_length;
+  resolved.tensorboard = report_to != "none";
+  if (parser.given("dropout")) resolved.dropout = dropout;
+
+  EngineFlags of_engine = engine;
+  if (gradient_checkpointing) {
+    if (parser.given("recompute") && engine.recompute != "full")
+      throw ConfigError(cat("--gradient_checkpointing contradicts --recompute ", engine.recompute));
+    of_engine.recompute = "full";
+  }
+  resolved.engine = of_engine.resolve(place);
+  resolved.engine.optimizer = options.engine.optimizer;
+  resolved.engine.optimizer.seed = static_cast<uint64_t>(resolved.seed);
+  update.apply(resolved.engine);
+  check_options(resolved);
+  return resolved;
+}
 
 int run_train(const std::vector<std::string>& arguments) {
-  TrainOptions options;
   TrainFlags flags;
   OptionParser parser("train", "Trains a model on long sequences, split over --ulysses x --ring ranks.");
-  declare(parser, flags, options);
+  flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
-  flags.update.check();
-  options.model_dir = find_model_directory(flags.model);
-  options.train_file = flags.data.file;
-  options.text_field = flags.data.text_field;
-  options.append_eos = !flags.data.no_append_eos;
-  options.samples = flags.data.samples(parser);
-  options.max_seq_length = flags.data.max_seq_length;
-  options.tensorboard = flags.report_to != "none";
-
+  end_on_stop_request();
   const RankPlace place = place_from_environment();
-  const OptimizerOptions optimizer = options.engine.optimizer;
-  if (flags.gradient_checkpointing) {
-    if (parser.given("recompute") && flags.engine.recompute != "full")
-      throw ConfigError(cat("--gradient_checkpointing contradicts --recompute ", flags.engine.recompute));
-    flags.engine.recompute = "full";
-  }
-  options.engine = flags.engine.resolve(place);
-  options.engine.optimizer = optimizer;
-  options.engine.optimizer.seed = static_cast<uint64_t>(options.seed);
-  flags.update.apply(options.engine);
-  check_options(options);
+  TrainOptions options = flags.resolve(parser, place);
 
   TrainHooks hooks;
   hooks.out = &std::cout;
-  // A launcher on a terminal tells its ranks so.
-  hooks.terminal = ::isatty(STDOUT_FILENO) == 1 || environment("TRIREME_TERMINAL") == "1";
-  hooks.stop_requested = &watch_stop_signals();
+  hooks.terminal_columns = columns_of_output();
+  hooks.stop_requested = &stop_requested();
+  hooks.on_training_begins = save_on_stop_request;
   const c10::DeviceGuard guard(options.engine.device);
-  const auto world = join_run(place, options.engine, flags.engine.ddp_timeout);
+  const auto world = join_run(place, options.engine, flags.engine.timeout());
   const int machine_ranks = world->least_machine_ranks();
   set_degrees(options.engine, flags.engine.degrees(parser, machine_ranks, options.model_dir));
   const TrainOutcome outcome = train(*world, options, hooks);
   if (outcome.stopped) {
     if (place.rank == 0)
-      std::cerr << "trireme: asked to stop: finished step " << outcome.steps << " of " << outcome.total_steps
+      std::cerr << kAskedToStop << ": finished step " << outcome.steps << " of " << outcome.total_steps
                 << " and saved " << outcome.checkpoint.string()
                 << "; go on with --resume_from_checkpoint true" << std::endl;
     return CommError("").exit_code();

@@ -34,7 +34,8 @@ at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int
 // [rows[rank], ...] -> [sum(rows), ...]
 at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows);
 
-// A collective under way. wait() gives its result, once; the destructor waits as well, and drops it. Every rank
+// A collective under way. wait() gives its result, once; the destructor waits as well, unless an error unwinds this rank,
+// and drops it. Every rank
 // begins and waits for the same ones in the same order.
 class PendingRows {
  public:

@@ -8,6 +8,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "trireme/base/rank_activity.h"
+
 namespace trireme {
 
 struct FailureContext {
@@ -15,12 +17,14 @@ struct FailureContext {
   int world_rank = 0;  // this rank
   std::vector<int> world_ranks;
   std::chrono::milliseconds timeout{0};
+  const RankActivity* activity = nullptr;  // tells step and layer, where there is one
+  std::string advice = {};                 // one sentence; empty: to look at the ranks that ended first
 };
 
 [[noreturn]] void throw_comm_error(const FailureContext& context, double waited_seconds,
                                    const std::string& reason);
 
-// Runs `body`; any exception but Trireme's own becomes a CommError. A device that has no memory for the buffers of a
+// Runs `body`; any exception but Trireme's own becomes a CommError. Missing memory for the buffers of a
 // collective is no failure of a peer: that is a ConfigError, after which no one starts the run again.
 template <typename Body>
 auto rethrow_as_comm_error(const FailureContext& context, Body&& body);
@@ -41,11 +45,10 @@ auto rethrow_as_comm_error(const FailureContext& context, Body&& body) {
     return body();
   } catch (const Error&) {
     throw;
-  } catch (const c10::OutOfMemoryError& error) {
-    throw out_of_memory_error(error);
-  } catch (const c10::Error& error) {
-    throw_comm_error(context, waited(), error.what_without_backtrace());
   } catch (const std::exception& error) {
+    if (const auto memory = as_out_of_memory(error)) throw *memory;
+    if (const auto* theirs = dynamic_cast<const c10::Error*>(&error))
+      throw_comm_error(context, waited(), theirs->what_without_backtrace());
     throw_comm_error(context, waited(), error.what());
   }
 }

@@ -1,5 +1,7 @@
 #include "trireme/comm/gloo_backend.h"
 
+#include <signal.h>
+
 // Needs trireme/comm/gloo_declarations on the include path; see gloo_declarations/README.md.
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
@@ -19,12 +21,21 @@ void wait_until_all_connected(c10d::Store& store, int rank, int size, std::chron
   store.wait(keys, timeout);
 }
 
+// Gloo writes to its sockets by writev: where the peer has gone, SIGPIPE would end this process before it can tell who.
+// A handler of the program's own stays.
+void take_broken_connections_as_errors() {
+  struct sigaction action = {};
+  ::sigaction(SIGPIPE, nullptr, &action);
+  if (action.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
+}
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     int size, bool same_machine,
                                                     std::chrono::milliseconds timeout) {
   using Gloo = c10d::ProcessGroupGloo;
+  take_broken_connections_as_errors();
   c10::intrusive_ptr<Gloo::Options> options;
   if (same_machine && !environment("GLOO_SOCKET_IFNAME")) {
     options = Gloo::Options::create(timeout);

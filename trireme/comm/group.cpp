@@ -5,12 +5,13 @@
 namespace trireme {
 
 Group::Group(std::string name, std::shared_ptr<c10d::Backend> backend, std::vector<int> world_ranks, int rank,
-             std::chrono::milliseconds timeout)
+             std::chrono::milliseconds timeout, std::shared_ptr<RankActivity> activity)
     : name_(std::move(name)),
       backend_(std::move(backend)),
       world_ranks_(std::move(world_ranks)),
       rank_(rank),
-      timeout_(timeout) {
+      timeout_(timeout),
+      activity_(activity ? std::move(activity) : std::make_shared<RankActivity>()) {
   TRIREME_ASSERT(rank_ >= 0 && rank_ < size(), "group '", name_, "' of ", size(), " ranks, this rank ",
                  rank_);
   TRIREME_ASSERT(size() == 1 || backend_ != nullptr, "group '", name_, "' of ", size(),

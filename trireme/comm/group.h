@@ -15,6 +15,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "trireme/base/rank_activity.h"
 #include "trireme/comm/call_time.h"
 
 namespace trireme {
@@ -30,7 +31,7 @@ class Group {
  public:
   // `world_ranks[i]` is the rank in the whole run of this group's rank i (for messages).
   Group(std::string name, std::shared_ptr<c10d::Backend> backend, std::vector<int> world_ranks, int rank,
-        std::chrono::milliseconds timeout);
+        std::chrono::milliseconds timeout, std::shared_ptr<RankActivity> activity = nullptr);
 
   // A group of one without a backend: every collective is the identity.
   static Group alone(std::string name);
@@ -43,6 +44,9 @@ class Group {
   std::chrono::milliseconds timeout() const { return timeout_; }
   c10d::Backend& backend() const;  // InternalError for a group of one
 
+  // Where the rank tells what it waits for.
+  RankActivity& activity() const { return *activity_; }
+
   // "all_to_all" -> what it has sent so far. Waits for the device that these collectives ran on.
   const std::map<std::string, Traffic>& traffic() const;
   void count(const std::string& collective, int64_t sent_bytes, CallTime time);
@@ -54,6 +58,7 @@ class Group {
   std::vector<int> world_ranks_;
   int rank_ = 0;
   std::chrono::milliseconds timeout_;
+  std::shared_ptr<RankActivity> activity_;
 
   // Adds up the spans that the device has passed, or all of them.
   void add_passed_spans(bool all) const;

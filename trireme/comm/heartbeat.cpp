@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/base/clock.h"
+#include "trireme/base/last_words.h"
 
 namespace trireme {
 namespace {
@@ -53,9 +54,10 @@ std::optional<std::string> LifeSigns::look(double now_seconds) {
 }
 
 void LifeSigns::leave(bool by_error, std::chrono::milliseconds patience) {
+  store_->setTimeout(patience);
   if (by_error) {
     if (!has(kLost))
-      store_->set(kLost, bytes_of(cat("rank ", rank_, " ended by an error; its own message says why")));
+      store_->set(kLost, bytes_of(cat("rank ", rank_, " ended by an error; ", kAnotherSaysWhy)));
     return;
   }
   store_->set(key_of("left", rank_), bytes_of("1"));

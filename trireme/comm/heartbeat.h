@@ -27,7 +27,7 @@ class LifeSigns {
   // Gives a sign and looks around; says which rank is lost, if any is. Throws what the store throws.
   std::optional<std::string> look(double now_seconds);
   // This rank goes: in order, or by an error that the others are told of. Rank 0, whose process may hold the store, then
-  // waits until all have gone, at most `patience`.
+  // waits until all have gone. No call of the store takes longer than `patience`.
   void leave(bool by_error, std::chrono::milliseconds patience);
 
  private:

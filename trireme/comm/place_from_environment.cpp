@@ -3,12 +3,18 @@
 //   torchrun, trireme launch, Kubernetes   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 //   mpirun (Open MPI)                      OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE
 //   srun (Slurm)                           SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODEID ...
+#include <algorithm>
 #include <charconv>
+#include <optional>
+#include <unistd.h>
+#include <utility>
+#include <vector>
 
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
+#include "trireme/base/machine_identity.h"
+#include "trireme/comm/rank_place.h"
 #include "trireme/comm/slurm_lists.h"
-#include "trireme/comm/world.h"
 
 namespace trireme {
 namespace {
@@ -69,6 +75,16 @@ void read_master(RankPlace& place, const std::string& address_if_unset, const st
   place.master_port = *port;
 }
 
+// `trireme launch` names its launches. torchrun does where it is told to (--rdzv-id); else the process that starts the
+// ranks anew tells one launch from another.
+std::string launch_from_environment() {
+  if (const auto id = environment("TRIREME_RUN_ID")) return *id;
+  if (!environment("TORCHELASTIC_RESTART_COUNT")) return "";
+  const std::string id = environment("TORCHELASTIC_RUN_ID").value_or("none");
+  if (id != "none") return cat("torchrun ", id);
+  return cat("agent ", boot_id(), " ", ::getppid(), " ", start_ticks(::getppid()));
+}
+
 RankPlace from_torchrun() {
   RankPlace place;
   place.rank = required("RANK", "WORLD_SIZE is");
@@ -81,6 +97,9 @@ RankPlace from_torchrun() {
   place.master_listen_fd = whole_number("TRIREME_MASTER_FD").value_or(-1);
   place.agent_has_store = environment("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
   place.attempt = environment("TORCHELASTIC_RESTART_COUNT").value_or("0");
+  place.launch_id = launch_from_environment();
+  if (const auto id = environment("TORCHELASTIC_RUN_ID"))
+    place.secret = derived_secret("TORCHELASTIC_RUN_ID", *id);
   return place;
 }
 
@@ -115,6 +134,12 @@ RankPlace from_slurm() {
                           tasks_name, " is '", *tasks, "', which describes ", per_node.size(), " nodes"));
   }
   place.local_size = per_node[node];
+  // A job that Slurm queued again is the same launch.
+  place.attempt = environment("SLURM_RESTART_COUNT").value_or("0");
+  const std::string step =
+      cat(environment("SLURM_JOB_ID").value_or(""), ".", environment("SLURM_STEP_ID").value_or(""));
+  place.launch_id = cat("slurm ", step);
+  place.secret = derived_secret("SLURM_JOB_ID and SLURM_STEP_ID", step);
   check(place, {"SLURM_PROCID", size_name, "SLURM_LOCALID", tasks_name});
   const auto nodes =
       environment(environment("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST");
@@ -126,11 +151,21 @@ RankPlace from_slurm() {
 }  // namespace
 
 RankPlace place_from_environment() {
-  if (environment("RANK") || environment("WORLD_SIZE")) return from_torchrun();
-  if (environment("OMPI_COMM_WORLD_RANK") || environment("OMPI_COMM_WORLD_SIZE")) return from_openmpi();
-  // A batch script itself is no rank, though SLURM_PROCID is set there; only srun's steps have an id.
-  if (environment("SLURM_STEP_ID") && environment("SLURM_PROCID")) return from_slurm();
-  return {};
+  RankPlace place;
+  if (environment("RANK") || environment("WORLD_SIZE")) {
+    place = from_torchrun();
+  } else if (environment("OMPI_COMM_WORLD_RANK") || environment("OMPI_COMM_WORLD_SIZE")) {
+    place = from_openmpi();
+  } else if (environment("SLURM_STEP_ID") && environment("SLURM_PROCID")) {
+    // A batch script itself is no rank, though SLURM_PROCID is set there; only srun's steps have an id.
+    place = from_slurm();
+  }
+  if (place.size == 1) {
+    place.secret = {};
+  } else if (auto given = given_secret()) {
+    place.secret = std::move(*given);
+  }
+  return place;
 }
 
 }  // namespace trireme

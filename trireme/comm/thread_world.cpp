@@ -78,7 +78,7 @@ class ThreadWorld : public World {
 }  // namespace
 
 void run_ranks_as_threads(int ranks, const std::function<void(World&)>& body,
-                          std::chrono::milliseconds timeout) {
+                          std::chrono::milliseconds timeout, const RankPlace& like) {
   TRIREME_ASSERT(ranks >= 1, "got ", ranks);
   SharedRun run;
   const int threads_before = at::get_num_threads();
@@ -89,8 +89,10 @@ void run_ranks_as_threads(int ranks, const std::function<void(World&)>& body,
       try {
         // Ranks share the cores as processes started by the launcher do.
         at::set_num_threads(std::max(1, threads_before / ranks));
-        ThreadWorld world({.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks}, timeout,
-                          run);
+        RankPlace place = like;
+        place.rank = place.local_rank = rank;
+        place.size = place.local_size = ranks;
+        ThreadWorld world(place, timeout, run);
         body(world);
         run.end(rank);
       } catch (const std::exception& error) {

@@ -1,22 +1,28 @@
 #include "trireme/comm/world.h"
 
 #include <algorithm>
+#include <charconv>
 #include <numeric>
 #include <set>
-#include <unistd.h>
+#include <sys/resource.h>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "trireme/base/error.h"
+#include "trireme/base/listening_socket.h"
+#include "trireme/base/machine_identity.h"
 #include "trireme/comm/failure.h"
 #include "trireme/comm/gloo_backend.h"
 #include "trireme/comm/gpu_of_rank.h"
 #include "trireme/comm/heartbeat.h"
 #include "trireme/comm/nccl_backend.h"
+#include "trireme/comm/network_identity.h"
 #include "trireme/comm/owned_backend.h"
+#include "trireme/comm/run_store.h"
 #include "trireme/comm/store_exchange.h"
+#include "trireme/comm/store_messages.h"
 #include "trireme/device/gpu_identity.h"
 
 namespace trireme {
@@ -55,32 +61,44 @@ std::unique_ptr<Group> World::make_group(const std::string& name,
     std::weak_ptr<c10d::Backend>& known = backends_[{queue, at.world_ranks}];
     backend = known.lock();
     if (backend == nullptr) {
-      const FailureContext context{cat("connecting group '", name, "'"), rank(), at.world_ranks, timeout()};
+      const FailureContext context{cat("connecting group '", name, "'"), rank(), at.world_ranks, timeout(),
+                                   activity_.get()};
+      const ActivityWait wait(*activity_, "connecting", name);
       known = backend = own_backend(rethrow_as_comm_error(context, [&] { return connect(key, name, at); }));
     }
   }
-  return std::make_unique<Group>(name, std::move(backend), at.world_ranks, at.rank, timeout());
+  return std::make_unique<Group>(name, std::move(backend), at.world_ranks, at.rank, timeout(), activity_);
 }
 
 namespace {
+
+// What ranks learn of each other when they have met.
+struct Met {
+  int least_machine_ranks = 1;
+  bool one_network = true;  // all reach each other over the loopback interface
+};
 
 // Ranks that met in a store; each backend has its own names in it.
 class StoreWorld : public World {
  public:
   StoreWorld(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store, Transport transport,
-             at::Device device, std::chrono::milliseconds timeout, int least_machine_ranks,
-             OnLostRank on_lost)
-      : World(place, timeout, least_machine_ranks),
+             at::Device device, std::chrono::milliseconds timeout, const Met& met, OnLostRank on_lost,
+             std::shared_ptr<RankActivity> activity)
+      : World(place, timeout, met.least_machine_ranks, std::move(activity)),
         store_(std::move(store)),
         transport_(transport),
-        device_(device) {
+        device_(device),
+        one_network_(met.one_network) {
     if (place.size == 1 || transport != Transport::nccl || !on_lost) return;
     HeartbeatPace pace;
     pace.silence = std::min(pace.silence, timeout);
     pace.period = std::min(pace.period, pace.silence / 10);
     const std::string prefix = cat("trireme/", place.attempt, "/heartbeat");
-    heartbeat_ = std::make_unique<Heartbeat>(c10::make_intrusive<c10d::PrefixStore>(prefix, store_->clone()),
-                                             place.rank, place.size, pace, std::move(on_lost));
+    auto connection = store_->clone();
+    connection->setTimeout(pace.silence);  // the machine of rank 0 may vanish without a word
+    heartbeat_ =
+        std::make_unique<Heartbeat>(c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(connection)),
+                                    place.rank, place.size, pace, std::move(on_lost));
   }
 
  private:
@@ -89,21 +107,16 @@ class StoreWorld : public World {
     auto store = c10::make_intrusive<c10d::PrefixStore>(cat("trireme/", place().attempt, "/", key), store_);
     if (transport_ == Transport::nccl)
       return make_nccl_backend(store, name, group.rank, group.world_ranks, device_, timeout());
-    return make_gloo_backend(store, group.rank, static_cast<int>(group.world_ranks.size()),
-                             place().local_size == place().size, timeout());
+    return make_gloo_backend(store, group.rank, static_cast<int>(group.world_ranks.size()), one_network_,
+                             timeout());
   }
 
   c10::intrusive_ptr<c10d::Store> store_;
   Transport transport_;
   at::Device device_;
+  bool one_network_ = true;
   std::unique_ptr<Heartbeat> heartbeat_;  // over NCCL alone: other backends' collectives end by themselves
 };
-
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof(name) - 1);
-  return name;
-}
 
 std::vector<int> all_ranks(const RankPlace& place) {
   std::vector<int> ranks(static_cast<size_t>(place.size));
@@ -111,11 +124,11 @@ std::vector<int> all_ranks(const RankPlace& place) {
   return ranks;
 }
 
-// The least number of ranks of one machine, once it is known that each rank has a GPU of its own, or none has.
-int meet(const RankPlace& place, c10d::Store& store, Transport transport, at::Device device,
+// Throws ConfigError unless each rank has a GPU of its own, or none has.
+Met meet(const RankPlace& place, c10d::Store& store, Transport transport, at::Device device,
          std::chrono::milliseconds timeout) {
-  if (place.size == 1) return 1;
-  Json mine = {{"local_size", place.local_size}};
+  if (place.size == 1) return {};
+  Json mine = {{"local_size", place.local_size}, {"network", network_identity()}};
   if (transport == Transport::nccl) {
     const GpuIdentity gpu = gpu_identity(device);
     mine["gpu"] = {{"uuid", gpu.uuid}, {"bus", gpu.bus}, {"host", host_name()}};
@@ -124,16 +137,17 @@ int meet(const RankPlace& place, c10d::Store& store, Transport transport, at::De
   const std::vector<Json> of_ranks = rethrow_as_comm_error(context, [&] {
     return tell_everyone(store, place.rank, place.size, cat("trireme/", place.attempt, "/meeting"), mine);
   });
-  int least = place.local_size;
+  Met met{place.local_size, true};
   std::vector<std::optional<RankGpu>> gpus(of_ranks.size());
   for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
     const Json& told = of_ranks[rank];
-    least = std::min(least, told.at("local_size").get<int>());
+    met.least_machine_ranks = std::min(met.least_machine_ranks, told.at("local_size").get<int>());
+    met.one_network = met.one_network && told.at("network") == mine.at("network");
     if (told.contains("gpu"))
       gpus[rank] = RankGpu{told["gpu"]["uuid"], told["gpu"]["bus"], told["gpu"]["host"]};
   }
   check_gpus(gpus);
-  return least;
+  return met;
 }
 
 Transport choose_transport(Transport transport, at::Device device) {
@@ -149,39 +163,114 @@ Transport choose_transport(Transport transport, at::Device device) {
   return transport;
 }
 
+// The port of rank 0's store, told through the store of torchrun's agent, which holds the master's port. c10d's client
+// waits for ever on an agent that is stopped; so it has a thread that may be left behind.
+int port_through_agent(const RankPlace& place, const StoreServer* server, std::chrono::milliseconds timeout) {
+  const auto ask = [place, port = server == nullptr ? 0 : server->port(), timeout] {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(place.master_port);
+    options.waitWorkers = false;  // the agent's store counts the workers of earlier attempts too
+    options.timeout = timeout;
+    c10d::TCPStore store(place.master_address, options);
+    const std::string key = cat("trireme/", place.attempt, "/port");
+    if (place.rank == 0) static_cast<c10d::Store&>(store).set(key, std::to_string(port));
+    return store.get_to_str(key);
+  };
+  const FailureContext context{
+      .action = cat("meeting torchrun's agent at ", place.master_address, ":", place.master_port),
+      .world_rank = place.rank,
+      .world_ranks = {},
+      .timeout = timeout,
+      .activity = nullptr,
+      .advice = {}};
+  const std::string told = rethrow_as_comm_error(context, [&] {
+    const auto port = within(std::chrono::steady_clock::now() + timeout, ask);
+    if (!port)
+      throw DeadlinePassed("the agent gave no answer: it is stopped or unreachable, or rank 0 has not come");
+    return *port;
+  });
+  int port = 0;
+  const auto [end, error] = std::from_chars(told.data(), told.data() + told.size(), port);
+  if (error != std::errc() || end != told.data() + told.size() || port < 1 || port > 65535)
+    throw ConfigError(cat("torchrun's agent at ", place.master_address, ":", place.master_port, " tells '",
+                          printable(told),
+                          "', expected the port of rank 0's store; another program writes to "
+                          "the agent's store: choose another MASTER_PORT (--master-port)"));
+  return port;
+}
+
+// The store has some connections from each rank, and the usual limit of open files is 1024.
+void raise_limit_of_open_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+std::shared_ptr<StoreServer> open_store(const RankPlace& place, std::chrono::milliseconds timeout) {
+  if (place.rank != 0) return nullptr;
+  raise_limit_of_open_files();
+  int descriptor = place.master_listen_fd;
+  if (descriptor < 0) {
+    const int port = place.agent_has_store ? 0 : place.master_port;
+    descriptor = ListeningSocket(place.master_address, port, ForeignAddress::all_interfaces).release();
+  }
+  return std::make_shared<StoreServer>(descriptor, place, timeout);
+}
+
 c10::intrusive_ptr<c10d::Store> connect_store(const RankPlace& place, std::chrono::milliseconds timeout) {
   if (place.size == 1) return c10::make_intrusive<c10d::HashStore>();
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(place.master_port);
-  options.isServer = place.rank == 0 && !place.agent_has_store;
-  options.numWorkers = static_cast<size_t>(place.size);
-  options.waitWorkers =
-      !place.agent_has_store;  // an agent's store counts the workers of earlier attempts too
-  options.timeout = timeout;
-  if (options.isServer && place.master_listen_fd >= 0) options.masterListenFd = place.master_listen_fd;
-  const FailureContext context{
-      cat("meeting the other ranks at ", place.master_address, ":", place.master_port), place.rank,
-      all_ranks(place), timeout};
-  return rethrow_as_comm_error(
-      context, [&] { return c10::make_intrusive<c10d::TCPStore>(place.master_address, options); });
+  const auto begin = std::chrono::steady_clock::now();
+  auto server = open_store(place, timeout);
+  StoreAddress address{place.master_address, place.master_port};
+  if (place.agent_has_store) address.port = port_through_agent(place, server.get(), timeout);
+  const auto left =
+      timeout - std::chrono::floor<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
+  auto store = c10::make_intrusive<RunStore>(place, address, std::max(left, std::chrono::milliseconds(1)),
+                                             std::move(server));
+  store->setTimeout(timeout);
+  return store;
 }
 
 }  // namespace
 
+std::optional<std::string> open_door_warning(const RankPlace& place) {
+  if (place.size == 1 || place.rank != 0 || !place.secret.guessable || is_loopback(place.master_address))
+    return std::nullopt;
+  return cat("the run has ",
+             place.secret.origin == "no secret"
+                 ? "no secret"
+                 : cat("a secret that others may guess, ", place.secret.origin),
+             ": whoever reaches ", place.master_address, ":", place.master_port,
+             " may join it; give all ranks the same TRIREME_SECRET_FILE (docs/security.md)");
+}
+
 std::unique_ptr<World> join_world(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store,
                                   Transport transport, at::Device device, std::chrono::milliseconds timeout,
-                                  OnLostRank on_lost) {
+                                  OnLostRank on_lost, std::shared_ptr<RankActivity> activity) {
   const Transport chosen = choose_transport(transport, device);
   store->setTimeout(timeout);
-  const int least_machine_ranks = meet(place, *store, chosen, device, timeout);
-  return std::make_unique<StoreWorld>(place, std::move(store), chosen, device, timeout, least_machine_ranks,
-                                      std::move(on_lost));
+  const Met met = [&] {
+    activity->set_phase(RankPhase::connecting);
+    const ActivityWait wait(*activity, "the meeting of all ranks");
+    return meet(place, *store, chosen, device, timeout);
+  }();
+  return std::make_unique<StoreWorld>(place, std::move(store), chosen, device, timeout, met,
+                                      std::move(on_lost), std::move(activity));
 }
 
 std::unique_ptr<World> join_world(const RankPlace& place, Transport transport, at::Device device,
-                                  std::chrono::milliseconds timeout, OnLostRank on_lost) {
+                                  std::chrono::milliseconds timeout, OnLostRank on_lost,
+                                  std::shared_ptr<RankActivity> activity) {
   const Transport chosen = choose_transport(transport, device);  // refuse before waiting for anyone
-  return join_world(place, connect_store(place, timeout), chosen, device, timeout, std::move(on_lost));
+  auto store = [&] {
+    activity->set_phase(RankPhase::connecting);
+    const ActivityWait wait(
+        *activity, cat("the meeting of all ranks at ", place.master_address, ":", place.master_port));
+    return connect_store(place, timeout);
+  }();
+  return join_world(place, std::move(store), chosen, device, timeout, std::move(on_lost),
+                    std::move(activity));
 }
 
 }  // namespace trireme

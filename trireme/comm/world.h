@@ -1,12 +1,12 @@
-// This process's (or thread's) place among all ranks of the run, and the store through which they meet.
-// Read from the environment of torchrun, Kubernetes operators, Slurm or Open MPI; alone, it is a world of
-// one.
+// All ranks of the run, of which this process (or thread) is one, and the store through which they meet. Alone, it is a
+// world of one.
 #pragma once
 
 #include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +14,9 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "trireme/base/error.h"
+#include "trireme/base/rank_activity.h"
 #include "trireme/comm/group.h"
+#include "trireme/comm/rank_place.h"
 
 namespace trireme {
 
@@ -24,23 +26,6 @@ enum class Transport {
   nccl,
   threads,  // ranks are threads of this process
 };
-
-struct RankPlace {
-  int rank = 0;
-  int size = 1;
-  int local_rank = 0;  // among the ranks of this machine
-  int local_size = 1;
-  std::string master_address = "127.0.0.1";
-  int master_port = 0;
-  int master_listen_fd = -1;     // rank 0 under `trireme launch`: the listening socket that it inherited
-  bool agent_has_store = false;  // torchrun's agent already listens at the master's port
-  std::string attempt = "0";     // of a run that was started again; keeps its keys in the store apart
-};
-
-// RANK/WORLD_SIZE/LOCAL_RANK/LOCAL_WORLD_SIZE/MASTER_ADDR/MASTER_PORT, else SLURM_*, else OMPI_*, else alone.
-// mpirun under Slurm sets both of the latter; then OMPI_*, the inner one, counts.
-// Throws ConfigError when they are incomplete or contradict each other, naming the variable.
-RankPlace place_from_environment();
 
 // Where a rank stands in the list of member groups given to World::make_group.
 struct GroupPlace {
@@ -70,6 +55,8 @@ class World {
   std::chrono::milliseconds timeout() const { return timeout_; }
   // The least number of ranks that a machine of the run has: what `place` says of its own machine may differ.
   int least_machine_ranks() const { return least_machine_ranks_; }
+  // Where this rank tells what it is doing; its groups tell there what they wait for.
+  RankActivity& activity() { return *activity_; }
 
   // Collective over the whole world: every rank calls it with the same name, queue and list of member groups (which
   // cover each rank at most once); returns the group this rank belongs to (InternalError when in none). A living
@@ -78,8 +65,12 @@ class World {
                                     Queue queue = Queue::beside);
 
  protected:
-  World(RankPlace place, std::chrono::milliseconds timeout, int least_machine_ranks)
-      : place_(std::move(place)), timeout_(timeout), least_machine_ranks_(least_machine_ranks) {}
+  World(RankPlace place, std::chrono::milliseconds timeout, int least_machine_ranks,
+        std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>())
+      : place_(std::move(place)),
+        timeout_(timeout),
+        least_machine_ranks_(least_machine_ranks),
+        activity_(std::move(activity)) {}
 
  private:
   // Collective over the members of `group`, two or more. `key` is one that they agree on and that is not used again.
@@ -89,6 +80,7 @@ class World {
   RankPlace place_;
   std::chrono::milliseconds timeout_;
   int least_machine_ranks_ = 1;
+  std::shared_ptr<RankActivity> activity_;
   int groups_made_ = 0;
   std::map<std::pair<Queue, std::vector<int>>, std::weak_ptr<c10d::Backend>> backends_;
 };
@@ -101,10 +93,16 @@ using OnLostRank = std::function<void(const CommError&)>;
 // when the others do not come within the timeout, ConfigError on all ranks where two compute on one GPU over NCCL.
 std::unique_ptr<World> join_world(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store,
                                   Transport transport, at::Device device, std::chrono::milliseconds timeout,
-                                  OnLostRank on_lost = nullptr);
+                                  OnLostRank on_lost = nullptr,
+                                  std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>());
 
-// Joins the run through c10d's TCPStore.
+// Joins the run through the store that rank 0 opens (run_store.h). ConfigError on all ranks that cannot be one run:
+// another secret, number of ranks or program, one rank twice; also where rank 0 cannot listen.
 std::unique_ptr<World> join_world(const RankPlace& place, Transport transport, at::Device device,
-                                  std::chrono::milliseconds timeout, OnLostRank on_lost = nullptr);
+                                  std::chrono::milliseconds timeout, OnLostRank on_lost = nullptr,
+                                  std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>());
+
+// What to tell the user when the run's secret can be guessed and other machines can try; nothing when all is well.
+std::optional<std::string> open_door_warning(const RankPlace& place);
 
 }  // namespace trireme

@@ -1,6 +1,7 @@
 #include "trireme/data/added_tokens.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <utf8proc.h>
 
@@ -73,20 +74,19 @@ size_t after_white_space(std::string_view text, size_t begin) {
 std::vector<AddedToken> parse_added_tokens(const Json& json, const std::string& origin) {
   std::vector<AddedToken> tokens;
   if (json.is_null()) return tokens;
-  if (!json.is_array()) throw DataError(cat(origin, ": added_tokens is not an array"));
+  if (!json.is_array())
+    throw DataError(cat(origin, ": added_tokens is ", quotation(json), "; expected a list"));
+  const std::string entry_of = origin + ": an entry of added_tokens";
   for (const Json& entry : json) {
-    if (!entry.is_object() || !entry.contains("id") || !entry["id"].is_number_unsigned() ||
-        !entry.contains("content") || !entry["content"].is_string())
-      throw DataError(
-          cat(origin, ": added_tokens has the entry ", entry.dump(), "; expected an id and a content"));
     AddedToken token;
-    token.id = entry["id"].get<int32_t>();
-    token.content = entry["content"].get<std::string>();
-    token.special = entry.value("special", false);
-    token.normalized = entry.value("normalized", !token.special);
-    token.single_word = entry.value("single_word", false);
-    token.lstrip = entry.value("lstrip", false);
-    token.rstrip = entry.value("rstrip", false);
+    token.id = static_cast<int32_t>(
+        whole_number(entry, "id", {0, std::numeric_limits<int32_t>::max() - 1}, entry_of));
+    token.content = text_value(entry, "content", entry_of);
+    token.special = true_or_false(entry, "special", entry_of, false);
+    token.normalized = true_or_false(entry, "normalized", entry_of, !token.special);
+    token.single_word = true_or_false(entry, "single_word", entry_of, false);
+    token.lstrip = true_or_false(entry, "lstrip", entry_of, false);
+    token.rstrip = true_or_false(entry, "rstrip", entry_of, false);
     if (!token.content.empty()) tokens.push_back(std::move(token));
   }
   return tokens;

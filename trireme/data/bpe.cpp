@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <queue>
 
 #include "trireme/base/error.h"
 #include "trireme/data/byte_level.h"
+#include "trireme/data/unbuilt_tokenizer.h"
 
 namespace trireme {
 
@@ -15,12 +17,6 @@ constexpr size_t kCachedPieces = size_t{1} << 17;
 constexpr size_t kCachedPieceBytes = 64;
 constexpr size_t kShortSymbols = 48;  // below, looking at every pair beats a heap
 constexpr int32_t kNoMerge = std::numeric_limits<int32_t>::max();
-
-void refuse_unless(bool fine, const std::string& origin, const char* option, const Json& model) {
-  if (!fine)
-    throw ConfigError(cat(origin, ": model.", option, " is ", model.at(option).dump(),
-                          ", which is not built; byte-level BPE without it is"));
-}
 
 bool is_empty(const Json& model, const char* key) {
   return !model.contains(key) || model[key].is_null() || model[key] == Json("") || model[key] == false ||
@@ -37,7 +33,7 @@ std::pair<std::string, std::string> read_pair(const Json& merge, const std::stri
       return {text.substr(0, space), text.substr(space + 1)};
   }
   throw DataError(
-      cat(origin, ": model.merges[", index, "] is ", merge.dump(), R"(; expected "a b" or ["a", "b"])"));
+      cat(origin, ": model.merges[", index, "] is ", quotation(merge), R"(; expected "a b" or ["a", "b"])"));
 }
 
 }  // namespace
@@ -69,20 +65,20 @@ MergeTable::Merge MergeTable::find(int32_t left, int32_t right) const {
 }
 
 Bpe::Bpe(const Json& model, const std::string& origin)
-    : origin_(origin), merges_(model.contains("merges") ? model["merges"].size() : 0) {
+    : origin_(origin), merges_(array_value(model, "merges", origin + ": model").size()) {
   for (const char* option :
        {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"})
-    refuse_unless(is_empty(model, option), origin, option, model);
-  if (!model.contains("vocab") || !model["vocab"].is_object() || !model.contains("merges") ||
-      !model["merges"].is_array())
-    throw DataError(cat(origin, ": model has no vocab object and merges array; expected a BPE model"));
-  ignore_merges_ = model.value("ignore_merges", false);
+    if (!is_empty(model, option))
+      refuse_tokenizer(origin, cat("the tokenizer's BPE has ", option, " ", quotation(model[option])));
+  const Json& vocabulary = object_value(model, "vocab", origin + ": model");
+  const Json& merges = array_value(model, "merges", origin + ": model");
+  ignore_merges_ = true_or_false(model, "ignore_merges", origin + ": model", false);
 
   id_of_byte_.fill(-1);
-  for (const auto& [token, id] : model["vocab"].items()) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > std::numeric_limits<int32_t>::max() - 1)
-      throw DataError(cat(origin, ": model.vocab gives \"", token, "\" the id ", id.dump()));
-    const auto value = id.get<int32_t>();
+  for (const auto& [token, id] : vocabulary.items()) {
+    const auto value =
+        static_cast<int32_t>(whole_number(id, {0, std::numeric_limits<int32_t>::max() - 1},
+                                          cat(origin, ": the id of \"", quotation(token), "\"")));
     vocabulary_.emplace(token, value);
     const auto bytes = bytes_of_token(token);
     if (!bytes || bytes->empty()) continue;  // no text's bytes can become it
@@ -90,15 +86,14 @@ Bpe::Bpe(const Json& model, const std::string& origin)
     if (bytes->size() == 1) id_of_byte_.at(static_cast<unsigned char>((*bytes)[0])) = value;
   }
 
-  const Json& merges = model["merges"];
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const auto pair = read_pair(merges[rank], origin, rank);
     const std::string &left = pair.first, &right = pair.second;
     const auto id_of = [&](const std::string& token) {
       const auto found = vocabulary_.find(token);
       if (found == vocabulary_.end())
-        throw DataError(cat(origin, ": model.merges[", rank, "] joins \"", left, "\" and \"", right,
-                            "\", but \"", token, "\" is not in the vocabulary"));
+        throw DataError(cat(origin, ": model.merges[", rank, "] joins \"", quotation(left), "\" and \"",
+                            quotation(right), "\", but \"", quotation(token), "\" is not in the vocabulary"));
       return found->second;
     };
     const int32_t left_id = id_of(left), right_id = id_of(right);

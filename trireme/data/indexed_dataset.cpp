@@ -1,7 +1,9 @@
 #include "trireme/data/indexed_dataset.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cstddef>
 #include <cstring>
 
 #include "trireme/base/error.h"
@@ -25,12 +27,50 @@ std::filesystem::path with_ending(const std::filesystem::path& prefix, const cha
 }
 
 template <typename T>
-void widen(const std::byte* from, int64_t count, int64_t* out) {
-  // The tokens of .bin start at a multiple of their width: the mapping is page aligned and the pointers are
-  // checked.
-  const T* tokens = reinterpret_cast<const T*>(from);
-  // Ids may be signed: a negative one stays negative, and is found to be outside the vocabulary.
-  for (int64_t i = 0; i < count; ++i) out[i] = tokens[i];  // NOLINT(bugprone-signed-char-misuse)
+T number_at(const InputFile& file, int64_t offset) {
+  T value{};
+  file.read(offset, &value, sizeof(T));
+  return value;
+}
+
+// An array of numbers in a file, for walks that go forward: one read for many numbers.
+template <typename T>
+class Numbers {
+ public:
+  Numbers(const InputFile& file, int64_t at, int64_t count, int64_t at_once)
+      : file_(file), at_(at), count_(count), at_once_(at_once) {}
+
+  T operator[](int64_t index) {
+    if (index < first_ || index >= first_ + static_cast<int64_t>(block_.size())) {
+      first_ = index;
+      block_.resize(static_cast<size_t>(std::min(at_once_, count_ - index)));
+      file_.read(at_ + first_ * kBytes, block_.data(), static_cast<int64_t>(block_.size()) * kBytes);
+    }
+    return block_[static_cast<size_t>(index - first_)];
+  }
+
+ private:
+  static constexpr int64_t kBytes = sizeof(T);
+  const InputFile& file_;
+  int64_t at_;
+  int64_t count_;
+  int64_t at_once_;
+  int64_t first_ = 0;
+  std::vector<T> block_;
+};
+constexpr int64_t kNumbersAtOnce = 8192;
+
+template <typename T>
+void read_tokens(const InputFile& file, int64_t begin, int64_t count, int64_t* out) {
+  constexpr int64_t kBytes = sizeof(T);
+  std::array<T, 65536 / sizeof(T)> block;
+  for (int64_t done = 0; done < count;) {
+    const int64_t now = std::min<int64_t>(count - done, block.size());
+    file.read((begin + done) * kBytes, block.data(), now * kBytes);
+    // Ids may be signed: a negative one stays negative, and is found to be outside the vocabulary.
+    for (int64_t i = 0; i < now; ++i) out[done + i] = block[i];  // NOLINT(bugprone-signed-char-misuse)
+    done += now;
+  }
 }
 
 }  // namespace
@@ -68,24 +108,27 @@ bool is_indexed_dataset(const std::filesystem::path& prefix) {
 }
 
 IndexedDataset::IndexedDataset(const std::filesystem::path& prefix)
-    : idx_(indexed_dataset_idx(prefix)), bin_(indexed_dataset_bin(prefix)) {
+    : idx_(indexed_dataset_idx(prefix), "the index of a tokenized set"),
+      bin_(indexed_dataset_bin(prefix), "the tokens of a tokenized set") {
   const std::string idx = idx_.path().string();
   if (idx_.bytes() < kHeaderBytes)
     throw DataError(
         cat(idx, ": truncated: ", idx_.bytes(), " bytes, but the header alone has ", kHeaderBytes));
-  if (std::memcmp(idx_.data(), kMagic, kMagicBytes) != 0)
+  std::array<std::byte, kMagicBytes> magic{};
+  idx_.read(0, magic.data(), kMagicBytes);
+  if (std::memcmp(magic.data(), kMagic, kMagicBytes) != 0)
     throw DataError(cat(idx,
                         ": offset 0: not the index of an indexed dataset: its first 9 bytes are not "
                         "MMIDIDX\\0\\0; was it written by Megatron-LM or `trireme tokenize`?"));
-  if (const auto version = idx_.read<uint64_t>(9); version != 1)
+  if (const auto version = number_at<uint64_t>(idx_, 9); version != 1)
     throw DataError(cat(idx, ": offset 9: format version ", version, "; version 1 is known"));
-  const auto code = idx_.read<uint8_t>(17);
+  const auto code = number_at<uint8_t>(idx_, 17);
   if (code < 1 || (code > 5 && code != 8))
     throw DataError(cat(idx, ": offset 17: token type code ", static_cast<int>(code),
                         " is no integer type (1 uint8, 2 int8, 3 int16, 4 int32, 5 int64, 8 uint16)"));
   type_ = static_cast<TokenType>(code);
 
-  const auto sequences = idx_.read<uint64_t>(18), indices = idx_.read<uint64_t>(26);
+  const auto sequences = number_at<uint64_t>(idx_, 18), indices = number_at<uint64_t>(idx_, 26);
   const auto room = static_cast<uint64_t>(idx_.bytes() - kHeaderBytes);
   // Compared before multiplying, so that absurd counts cannot wrap around.
   if (sequences > room / 12 || indices > room / 8 || sequences * 12 + indices * 8 > room)
@@ -107,10 +150,12 @@ IndexedDataset::IndexedDataset(const std::filesystem::path& prefix)
 void IndexedDataset::check_layout() {
   const std::string idx = idx_.path().string(), bin = bin_.path().string();
   const int64_t width = token_bytes(type_);
+  Numbers<int32_t> sizes(idx_, kHeaderBytes, sequences_, kNumbersAtOnce);
+  Numbers<int64_t> pointers(idx_, pointers_at_, sequences_, kNumbersAtOnce);
+  Numbers<int64_t> indices(idx_, document_indices_at_, documents_ + 1, kNumbersAtOnce);
   int64_t expected = 0;  // bytes of .bin so far
   for (int64_t i = 0; i < sequences_; ++i) {
-    const int64_t size = idx_.read<int32_t>(kHeaderBytes + i * 4),
-                  pointer = idx_.read<int64_t>(pointers_at_ + i * 8);
+    const int64_t size = sizes[i], pointer = pointers[i];
     if (size < 0)
       throw DataError(
           cat(idx, ": offset ", kHeaderBytes + i * 4, ": sequence ", i, " has ", size, " tokens"));
@@ -128,7 +173,7 @@ void IndexedDataset::check_layout() {
                         ": the two files do not belong together"));
   int64_t before = 0;
   for (int64_t i = 0; i <= documents_; ++i) {
-    const auto index = idx_.read<int64_t>(document_indices_at_ + i * 8);
+    const int64_t index = indices[i];
     if (index < before || index > sequences_ || (i == 0 && index != 0) ||
         (i == documents_ && index != sequences_))
       throw DataError(cat(idx, ": offset ", document_indices_at_ + i * 8, ": document index ", i, " is ",
@@ -144,13 +189,44 @@ void IndexedDataset::check_layout() {
   if (tokens_ == 0) throw DataError(cat(bin, ": holds no tokens"));
 }
 
+void IndexedDataset::refuse_changed() const {
+  throw DataError(cat(idx_.path().string(),
+                      ": was changed since it was opened; write sets under another name, or begin anew"));
+}
+
+int64_t IndexedDataset::token_offset(int64_t pointer) const {
+  const int64_t token = pointer / token_bytes(type_);
+  if (pointer < 0 || token > tokens_) refuse_changed();
+  return token;
+}
+
 int64_t IndexedDataset::sequence_begin(int64_t sequence) const {
-  return sequence == sequences_ ? tokens_
-                                : idx_.read<int64_t>(pointers_at_ + sequence * 8) / token_bytes(type_);
+  if (sequence == sequences_) return tokens_;
+  return token_offset(number_at<int64_t>(idx_, pointers_at_ + sequence * 8));
 }
 
 int64_t IndexedDataset::document_begin(int64_t document) const {
-  return sequence_begin(idx_.read<int64_t>(document_indices_at_ + document * 8));
+  return document_begins(document, 1)[0];
+}
+
+std::vector<int64_t> IndexedDataset::document_begins(int64_t first, int64_t count) const {
+  std::vector<int64_t> begins(static_cast<size_t>(count));
+  idx_.read(document_indices_at_ + first * 8, begins.data(), count * 8);
+  Numbers<int64_t> pointers(idx_, pointers_at_, sequences_, std::min(count, kNumbersAtOnce));
+  for (int64_t& begin : begins) {
+    if (begin < 0 || begin > sequences_) refuse_changed();
+    begin = begin == sequences_ ? tokens_ : token_offset(pointers[begin]);
+  }
+  return begins;
+}
+
+int64_t IndexedDataset::longest_document() const {
+  int64_t longest = 0;
+  for (int64_t first = 0; first < documents_; first += kNumbersAtOnce) {
+    const auto begins = document_begins(first, std::min(kNumbersAtOnce, documents_ - first) + 1);
+    for (size_t i = 1; i < begins.size(); ++i) longest = std::max(longest, begins[i] - begins[i - 1]);
+  }
+  return longest;
 }
 
 int64_t IndexedDataset::document_of(int64_t token) const {
@@ -165,25 +241,24 @@ int64_t IndexedDataset::document_of(int64_t token) const {
 void IndexedDataset::read(int64_t begin, int64_t count, int64_t* out, int64_t vocab_size) const {
   TRIREME_ASSERT(begin >= 0 && count >= 0 && begin + count <= tokens_, "tokens [", begin, ", ", begin + count,
                  ") of ", tokens_);
-  const std::byte* from = bin_.data() + begin * token_bytes(type_);
   switch (type_) {
     case TokenType::uint8:
-      widen<uint8_t>(from, count, out);
+      read_tokens<uint8_t>(bin_, begin, count, out);
       break;
     case TokenType::int8:
-      widen<int8_t>(from, count, out);
+      read_tokens<int8_t>(bin_, begin, count, out);
       break;
     case TokenType::int16:
-      widen<int16_t>(from, count, out);
+      read_tokens<int16_t>(bin_, begin, count, out);
       break;
     case TokenType::uint16:
-      widen<uint16_t>(from, count, out);
+      read_tokens<uint16_t>(bin_, begin, count, out);
       break;
     case TokenType::int32:
-      widen<int32_t>(from, count, out);
+      read_tokens<int32_t>(bin_, begin, count, out);
       break;
     case TokenType::int64:
-      widen<int64_t>(from, count, out);
+      read_tokens<int64_t>(bin_, begin, count, out);
       break;
   }
   if (vocab_size <= 0) return;

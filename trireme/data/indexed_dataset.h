@@ -1,4 +1,4 @@
-// Reader of Megatron-LM's indexed dataset, PREFIX.bin and PREFIX.idx, by memory map.
+// Reader of Megatron-LM's indexed dataset, PREFIX.bin and PREFIX.idx.
 //
 //   PREFIX.bin   the tokens of all sequences, one after another, in one integer type
 //   PREFIX.idx   "MMIDIDX\0\0", version 1 (u64), dtype code (u8), sequence count n (u64), document index
@@ -7,14 +7,16 @@
 //                little-endian, unaligned.
 //
 // Here the whole set is one stream of tokens, cut by sequence borders; Trireme's writer makes a document one
-// sequence.
+// sequence. What is needed is read when it is needed, and nothing is kept: an index may be larger than memory. A file that is
+// cut, replaced in place or unreadable meanwhile is a DataError.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
-#include "trireme/data/mapped_file.h"
+#include "trireme/base/input_file.h"
 
 namespace trireme {
 
@@ -47,7 +49,11 @@ class IndexedDataset {
     return sequence_begin(sequence + 1) - sequence_begin(sequence);
   }
   int64_t document_begin(int64_t document) const;  // token offset in the stream; documents() gives tokens()
-  int64_t document_of(int64_t token) const;        // which document holds this token of the stream
+  // Of documents [first, first + count), and of what lies behind the last one where that is documents(): one read where
+  // single calls would be many.
+  std::vector<int64_t> document_begins(int64_t first, int64_t count) const;
+  int64_t longest_document() const;          // tokens
+  int64_t document_of(int64_t token) const;  // which document holds this token of the stream
 
   // Copies tokens [begin, begin + count) of the stream to `out`. `vocab_size` > 0: a token outside [0,
   // vocab_size) is a DataError that names the document, the token's place and its id.
@@ -55,9 +61,11 @@ class IndexedDataset {
 
  private:
   void check_layout();
+  int64_t token_offset(int64_t pointer) const;
+  [[noreturn]] void refuse_changed() const;
 
-  MappedFile idx_;
-  MappedFile bin_;
+  InputFile idx_;
+  InputFile bin_;
   TokenType type_ = TokenType::int32;
   int64_t sequences_ = 0;
   int64_t documents_ = 0;

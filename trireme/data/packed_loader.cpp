@@ -68,24 +68,19 @@ void PackedLoader::restore(const Json& saved) {
     state["packing"] = name_of(Packing::concat);
     state["row"] = state["window"];
   }
+  const std::string origin = "the saved state of the data loader";
+  const int64_t epoch = whole_number(state, "epoch", {0, int64_t{1} << 53}, origin);
+  const int64_t row = whole_number(state, "row", {}, origin);
   const Json own = this->state();
   for (const auto& [key, value] : own.items()) {
-    if (!state.is_object() || !state.contains(key))
-      throw DataError(cat("the saved state of the data loader has no \"", key, "\""));
-    if (key == "epoch" || key == "row") {
-      if (!state[key].is_number_integer() || state[key].get<int64_t>() < 0)
-        throw DataError(cat("the saved state of the data loader has ", key, " ", state[key].dump()));
-    } else if (state[key] != value) {
-      throw DataError(cat("the saved state of the data loader has ", key, " ", state[key].dump(),
-                          ", this run has ", value.dump(),
-                          ": resume with the same data and options, or start a new run"));
-    }
+    if (!state.contains(key)) throw DataError(cat(origin, " has no \"", key, "\""));
+    if (key != "epoch" && key != "row" && state[key] != value)
+      throw DataError(cat(origin, " has ", key, " ", quotation(state[key]), ", this run has ",
+                          quotation(value), ": resume with the same data and options, or start a new run"));
   }
-  if (state["row"].get<int64_t>() >= rows())
-    throw DataError(
-        cat("the saved state of the data loader is at row ", state["row"].dump(), " of ", rows()));
-  epoch_ = state["epoch"].get<int64_t>();
-  row_ = state["row"].get<int64_t>();
+  if (row >= rows()) throw DataError(cat(origin, " is at row ", row, " of ", rows()));
+  epoch_ = epoch;
+  row_ = row;
 }
 
 }  // namespace trireme

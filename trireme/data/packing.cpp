@@ -56,8 +56,13 @@ void PackedRows::count_pieces(bool next_token_targets) {
   }
   rows_before_.reserve(static_cast<size_t>(documents) + 1);
   rows_before_.push_back(0);
+  constexpr int64_t kAtOnce = 8192;
+  std::vector<int64_t> begins;
   for (int64_t i = 0; i < documents; ++i) {
-    const int64_t tokens = document_span(first_document_ + i).size();
+    if (i % kAtOnce == 0)
+      begins = dataset_->document_begins(first_document_ + i, std::min(kAtOnce, documents - i) + 1);
+    const auto at = static_cast<size_t>(i % kAtOnce);
+    const int64_t tokens = std::min(range_.end, begins[at + 1]) - std::max(range_.begin, begins[at]);
     const int64_t full = tokens / sequence_tokens_, rest = tokens % sequence_tokens_;
     int64_t rows = full + (rest > 0 ? 1 : 0);
     const int64_t last = rest > 0 ? rest : sequence_tokens_;
@@ -85,13 +90,19 @@ PackedRow PackedRows::window(int64_t index) const {
   PackedRow row{{begin, end}, true, std::nullopt};
   if (packing_ == Packing::concat) return row;
   std::vector<int64_t> borders{0};
-  for (int64_t document = dataset_->document_of(begin) + 1;; ++document) {
-    const int64_t at = dataset_->document_begin(document);  // of the set's last one: its end
+  const auto add_border = [&](int64_t at) {  // of the set's last document: its end
     if (at >= end) {
       row.goes_on = at > end;
-      break;
+      return false;
     }
     if (at - begin > borders.back()) borders.push_back(at - begin);  // some documents are empty
+    return true;
+  };
+  const int64_t documents = dataset_->documents();
+  constexpr int64_t kAtOnce = 256;
+  for (int64_t document = dataset_->document_of(begin) + 1; document <= documents; document += kAtOnce) {
+    const auto begins = dataset_->document_begins(document, std::min(kAtOnce, documents + 1 - document));
+    if (!std::ranges::all_of(begins, add_border)) break;
   }
   borders.push_back(sequence_tokens_);
   row.documents.emplace(std::move(borders));

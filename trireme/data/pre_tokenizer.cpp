@@ -6,6 +6,7 @@
 #include <utf8proc.h>
 
 #include "trireme/base/error.h"
+#include "trireme/data/unbuilt_tokenizer.h"
 #include "trireme/data/unicode_versions.h"
 #include "trireme/data/utf8.h"
 
@@ -16,19 +17,6 @@ namespace {
 // GPT-2's own pattern, which ByteLevel applies when use_regex is on.
 constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-std::string type_of(const Json& json, const char* what, const std::string& origin) {
-  if (!json.is_object() || !json.contains("type") || !json["type"].is_string())
-    throw DataError(cat(origin, ": ", what, " has no type: ", json.dump().substr(0, 100)));
-  return json["type"].get<std::string>();
-}
-
-bool flag(const Json& json, const char* key, bool otherwise, const std::string& origin) {
-  if (!json.contains(key)) return otherwise;
-  if (!json[key].is_boolean())
-    throw DataError(cat(origin, ": ", key, " is ", json[key].dump(), "; expected true or false"));
-  return json[key].get<bool>();
-}
 
 bool is_number(uint32_t code) {
   // Of Unicode 17, which the library's Digits knows already.
@@ -75,13 +63,14 @@ Normalizer::Normalizer(const Json& json, const std::string& origin) {
 }
 
 void Normalizer::add(const Json& json, const std::string& origin) {
-  const std::string type = type_of(json, "normalizer", origin);
+  const std::string type = text_value(json, "type", origin + ": normalizer");
   if (type == "NFC") {
     nfc_ = true;
-  } else if (type == "Sequence" && json.contains("normalizers") && json["normalizers"].is_array()) {
-    for (const Json& part : json["normalizers"]) add(part, origin);
+  } else if (type == "Sequence") {
+    for (const Json& part : array_value(json, "normalizers", origin + ": normalizer")) add(part, origin);
   } else {
-    throw ConfigError(cat(origin, ": the normalizer ", type, " is not built; null, NFC and Sequence are"));
+    refuse_tokenizer(origin,
+                     cat("the tokenizer's normalizer is ", quotation(type), ", not null, NFC or a Sequence"));
   }
 }
 
@@ -107,44 +96,38 @@ PreTokenizer::PreTokenizer(const Json& json, const std::string& origin) {
   if (!json.is_null()) add(json, origin);
   const auto byte_level = std::ranges::find(steps_, Kind::byte_level, &Step::kind);
   if (byte_level == steps_.end() || byte_level + 1 != steps_.end())
-    throw ConfigError(cat(origin,
-                          ": the pre_tokenizer must end in ByteLevel: byte-level BPE (the GPT-2, Llama-3 and "
-                          "Qwen kinds) is what is built"));
+    refuse_tokenizer(origin, "the tokenizer's pre_tokenizer does not end in ByteLevel");
 }
 
 void PreTokenizer::add(const Json& json, const std::string& origin) {
-  const std::string type = type_of(json, "pre_tokenizer", origin);
+  const std::string where = origin + ": pre_tokenizer", type = text_value(json, "type", where);
   Step step;
-  if (type == "Sequence" && json.contains("pretokenizers") && json["pretokenizers"].is_array()) {
-    for (const Json& part : json["pretokenizers"]) add(part, origin);
+  if (type == "Sequence") {
+    for (const Json& part : array_value(json, "pretokenizers", where)) add(part, origin);
     return;
   }
   if (type == "ByteLevel") {
     step.kind = Kind::byte_level;
-    step.add_prefix_space = flag(json, "add_prefix_space", true, origin);
-    if (flag(json, "use_regex", true, origin)) step.pattern.emplace_back(kGpt2Pattern);
+    step.add_prefix_space = true_or_false(json, "add_prefix_space", where, true);
+    if (true_or_false(json, "use_regex", where, true)) step.pattern.emplace_back(kGpt2Pattern, origin);
   } else if (type == "Digits") {
     step.kind = Kind::digits;
-    step.each_digit_alone = flag(json, "individual_digits", false, origin);
+    step.each_digit_alone = true_or_false(json, "individual_digits", where, false);
   } else if (type == "Split") {
-    const Json pattern = json.value("pattern", Json());
-    if (pattern.is_object() && pattern.contains("Regex") && pattern["Regex"].is_string())
-      step.pattern.emplace_back(pattern["Regex"].get<std::string>());
-    else if (pattern.is_object() && pattern.contains("String") && pattern["String"].is_string())
-      step.pattern.emplace_back(literal_pattern(pattern["String"].get<std::string>()));
+    const Json& pattern = object_value(json, "pattern", where + ": Split");
+    if (const std::string literal = text_value(pattern, "String", where + ": Split", ""); !literal.empty())
+      step.pattern.emplace_back(literal_pattern(literal), origin);
     else
-      throw DataError(
-          cat(origin, ": Split has the pattern ", pattern.dump(), R"(; expected {"Regex": ...})"));
-    const auto behavior = json.value("behavior", std::string());
+      step.pattern.emplace_back(text_value(pattern, "Regex", where + ": Split's pattern"), origin);
+    const auto behavior = text_value(json, "behavior", where + ": Split");
     if (behavior != "Isolated" && behavior != "Removed")
-      throw ConfigError(
-          cat(origin, ": Split with the behavior \"", behavior, "\" is not built; Isolated and Removed are"));
-    const bool invert = flag(json, "invert", false, origin);
+      refuse_tokenizer(origin, cat("the tokenizer splits with the behavior \"", quotation(behavior),
+                                   "\", not Isolated or Removed"));
+    const bool invert = true_or_false(json, "invert", where + ": Split", false);
     step.drop_matches = behavior == "Removed" && !invert;
     step.drop_others = behavior == "Removed" && invert;
   } else {
-    throw ConfigError(cat(origin, ": the pre_tokenizer ", type,
-                          " is not built; ByteLevel, Split, Digits and Sequence are"));
+    refuse_tokenizer(origin, cat("the tokenizer's pre_tokenizer is ", quotation(type)));
   }
   steps_.push_back(std::move(step));
 }

@@ -38,15 +38,16 @@ void start_oniguruma() {
 
 }  // namespace
 
-SplitPattern::SplitPattern(const std::string& pattern) : pattern_(pattern) {
+SplitPattern::SplitPattern(const std::string& pattern, const std::string& origin)
+    : pattern_(pattern), origin_(origin) {
   start_oniguruma();
   regex_t* regex = nullptr;
   OnigErrorInfo info{};
   const int code = onig_new(&regex, bytes(pattern_), bytes(pattern_) + pattern_.size(), ONIG_OPTION_NONE,
                             ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
   if (code != ONIG_NORMAL)
-    throw ConfigError(
-        cat("the tokenizer's split pattern is not valid: ", onig_message(code, &info), ": ", pattern));
+    throw ConfigError(cat(origin, ": the tokenizer's split pattern is not valid: ",
+                          quotation(onig_message(code, &info)), ": ", quotation(pattern)));
   regex_ = std::shared_ptr<void>(regex, [](void* r) { onig_free(static_cast<regex_t*>(r)); });
 }
 
@@ -73,9 +74,9 @@ void SplitPattern::split(std::string_view text,
     const auto code = onig_search(regex, begin, end, begin + from, end, found.region, ONIG_OPTION_NONE);
     if (code == ONIG_MISMATCH) break;
     if (code < 0)
-      throw DataError(cat("the tokenizer's split pattern cannot be matched at byte ", from,
-                          " of a document of ", text.size(),
-                          " bytes: ", onig_message(static_cast<int>(code), nullptr), ": ", pattern_));
+      throw DataError(cat(
+          origin_, ": the tokenizer's split pattern cannot be matched at byte ", from, " of a document of ",
+          text.size(), " bytes: ", onig_message(static_cast<int>(code), nullptr), ": ", quotation(pattern_)));
     const auto match_begin = static_cast<size_t>(found.region->beg[0]),
                match_end = static_cast<size_t>(found.region->end[0]);
     if (match_begin == match_end && matched_before && match_end == done) {

@@ -10,8 +10,8 @@ namespace trireme {
 
 class SplitPattern {
  public:
-  // Throws ConfigError that quotes the pattern and Oniguruma's reason.
-  explicit SplitPattern(const std::string& pattern);
+  // Throws ConfigError that names `origin`, the file, and quotes the pattern and Oniguruma's reason.
+  SplitPattern(const std::string& pattern, const std::string& origin);
 
   // Calls `piece(text, is_match)` for the matches and for what lies between them, in order; together they are
   // `text`. Empty pieces are left out. Throws DataError for a text of more than 2^31 - 1 bytes, and when a match takes
@@ -20,6 +20,7 @@ class SplitPattern {
 
  private:
   std::string pattern_;
+  std::string origin_;
   std::shared_ptr<void> regex_;
 };
 

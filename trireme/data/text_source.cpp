@@ -1,13 +1,13 @@
 #include "trireme/data/text_source.h"
 
 #include <algorithm>
-#include <array>
-#include <set>
-#include <sstream>
+#include <sys/stat.h>
 #include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
+#include "trireme/data/file_kind.h"
+#include "trireme/data/utf8.h"
 
 namespace trireme {
 
@@ -19,37 +19,38 @@ bool is_lines(const fs::path& file) {
   return file.extension() == ".jsonl" || file.extension() == ".ndjson";
 }
 
-std::ifstream open(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw DataError(cat(file.string(), ": cannot be opened"));
-  return in;
-}
-
-bool is_binary(const fs::path& file) {
-  std::ifstream in = open(file);
-  std::array<char, 8192> head{};
-  in.read(head.data(), head.size());
-  const auto end = head.begin() + in.gcount();
-  return std::find(head.begin(), end, '\0') != end;
+// The byte order mark of UTF-8 says nothing about the text.
+void remove_byte_order_mark(std::string& text) {
+  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
 }
 
 }  // namespace
 
-TextSource::TextSource(const std::vector<fs::path>& inputs, std::string field) : field_(std::move(field)) {
+TextSource::TextSource(const std::vector<fs::path>& inputs, std::string field, std::string field_flag)
+    : field_(std::move(field)), field_flag_(std::move(field_flag)) {
   for (const fs::path& input : inputs) {
     std::error_code error;
     const fs::file_status status = fs::status(input, error);
-    if (!fs::exists(status)) throw ConfigError(cat("the input ", input.string(), " does not exist"));
+    if (status.type() == fs::file_type::not_found || status.type() == fs::file_type::none)
+      throw ConfigError(cat("the input ", quotation(input.string()),
+                            error && status.type() != fs::file_type::not_found
+                                ? cat(" cannot be read: ", error.message())
+                                : " does not exist"));
     if (fs::is_directory(status)) {
       add_folder(input);
     } else if (fs::is_regular_file(status)) {
-      if (is_binary(input))
-        throw DataError(cat(input.string(), ": is binary (a zero byte in its first 8 KiB); expected text"));
+      if (const auto why = why_not_text(input)) throw DataError(cat(input.string(), ": ", *why));
       files_.push_back(input);
     } else {
       throw ConfigError(cat("the input ", input.string(), " is neither a file nor a folder"));
     }
   }
+}
+
+void TextSource::leave_out(const fs::path& file, const std::string& why) {
+  constexpr size_t kNamed = 5;
+  ++counts_.binary_files;
+  if (counts_.left_out.size() < kNamed) counts_.left_out.push_back(cat(quotation(file.string()), " ", why));
 }
 
 void TextSource::add_folder(const fs::path& root) {
@@ -75,12 +76,19 @@ void TextSource::add_folder(const fs::path& root) {
         folders.push_back(path);
       else if (fs::is_regular_file(status))
         found.push_back(path);
+      else
+        leave_out(path, status.type() == fs::file_type::not_found ? "is a link that leads nowhere"
+                        : error                                   ? "cannot be read: " + error.message()
+                                                                  : "is no regular file");
     }
   }
   std::sort(found.begin(), found.end());
   for (const fs::path& file : found) {
-    if (is_binary(file))
-      ++counts_.binary_files;
+    struct stat status {};
+    if (::stat(file.c_str(), &status) == 0 && !found_.insert({status.st_dev, status.st_ino}).second)
+      leave_out(file, "is a link to a file that is read already");
+    else if (const auto why = why_not_text(file))
+      leave_out(file, *why);
     else
       files_.push_back(file);
   }
@@ -89,7 +97,7 @@ void TextSource::add_folder(const fs::path& root) {
 std::optional<Document> TextSource::next() {
   while (true) {
     std::optional<Document> document;
-    if (lines_.is_open()) {
+    if (lines_) {
       document = next_line();
       if (!document) continue;  // the file has ended
     } else {
@@ -97,9 +105,7 @@ std::optional<Document> TextSource::next() {
       const fs::path& file = files_[next_file_++];
       ++counts_.files;
       if (is_lines(file)) {
-        lines_ = open(file);
-        lines_file_ = file;
-        line_ = 0;
+        lines_.emplace(file);
         continue;
       }
       document = whole_file(file);
@@ -111,35 +117,34 @@ std::optional<Document> TextSource::next() {
 }
 
 std::optional<Document> TextSource::whole_file(const fs::path& file) {
-  std::ifstream in = open(file);
-  std::ostringstream text;
-  if (in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
-  if (in.bad() || text.bad()) throw DataError(cat(file.string(), ": cannot be read to its end"));
-  return Document{std::move(text).str(), file.string()};
+  std::string text = InputFile(file, "text").whole(kLargestDocumentBytes);
+  remove_byte_order_mark(text);
+  const bool wrong = !is_valid_utf8(text);
+  return Document{std::move(text), file.string(), wrong};
 }
 
 std::optional<Document> TextSource::next_line() {
-  std::string line;
-  while (std::getline(lines_, line)) {
-    ++line_;
+  JsonLimits limits;
+  limits.bytes = kLargestDocumentBytes;
+  for (std::string line; lines_->next(line);) {
+    remove_byte_order_mark(line);
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const std::string origin = cat(lines_file_.string(), ":", line_);
-    Json json;
-    try {
-      json = Json::parse(line);
-    } catch (const Json::parse_error& error) {
-      throw DataError(cat(origin, ": not valid JSON: ", error.what()));
+    const std::string origin = lines_->origin();
+    const bool wrong = !is_valid_utf8(line);
+    if (wrong) line = with_replacements(line);
+    Json json = parse_json(line, origin, limits);
+    if (!json.is_object() || !json.contains(field_)) {
+      const bool chat = json.is_object() && (json.contains("messages") || json.contains("conversations"));
+      throw DataError(cat(origin, ": has no \"", quotation(field_), "\"; ",
+                          chat ? "a chat must be written as one text first, by its model's chat template"
+                               : cat("name the field that holds the text with ", field_flag_)));
     }
-    if (!json.is_object() || !json.contains(field_))
-      throw DataError(
-          cat(origin, ": has no \"", field_, "\"; name the field that holds the text with --field"));
     if (!json[field_].is_string())
-      throw DataError(cat(origin, ": \"", field_, "\" is ", json[field_].type_name(), "; expected a string"));
-    return Document{std::move(json[field_].get_ref<std::string&>()), origin};
+      throw DataError(
+          cat(origin, ": \"", quotation(field_), "\" is ", json[field_].type_name(), "; expected a string"));
+    return Document{std::move(json[field_].get_ref<std::string&>()), origin, wrong};
   }
-  if (lines_.bad()) throw DataError(cat(lines_file_.string(), ":", line_, ": cannot be read further"));
-  lines_.close();
-  lines_.clear();
+  lines_.reset();
   return std::nullopt;
 }
 

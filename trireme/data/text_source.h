@@ -1,57 +1,65 @@
 // Documents from files: what `tokenize` and `--train_file` take as input.
 //
-//   a folder        every file below it, sorted by path, hidden ones (.git) and binary ones left out and counted;
-//                   symbolic links are followed, a folder is visited once
-//   a .jsonl file   one document a line: the string under `field`
-//   another file    one document, its bytes as they are (line ends kept)
-//
-// A file is binary when it has a zero byte in its first 8 KiB, as git tells.
+//   a folder        every file below it, sorted by path; hidden ones (.git) and those that are no text (file_kind.h) are left
+//                   out and counted; links are followed, and folders and files that several names lead to are read once
+//   a .jsonl file   one document a line: the string under `field`; wrong UTF-8 is replaced before the line is parsed
+//   another file    one document, its bytes as they are (line ends kept), without a byte order mark at its beginning
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <optional>
+#include <set>
 #include <string>
+#include <sys/types.h>
+#include <utility>
 #include <vector>
+
+#include "trireme/data/line_reader.h"
 
 namespace trireme {
 
 struct Document {
   std::string text;    // may hold wrong UTF-8
   std::string origin;  // "file" or "file:line", for messages
+  // The file's bytes, or the line's; those of a line are U+FFFD in `text` already.
+  bool wrong_utf8 = false;
 };
 
 struct SourceCounts {
-  int64_t files = 0;            // read
-  int64_t binary_files = 0;     // left out
-  int64_t hidden_entries = 0;   // files and folders left out
-  int64_t empty_documents = 0;  // left out
-  int64_t text_bytes = 0;       // of all documents
+  int64_t files = 0;                  // read
+  int64_t binary_files = 0;           // left out: no text, no regular file, or read under another name
+  std::vector<std::string> left_out;  // the first few of those, each with why
+  int64_t hidden_entries = 0;         // files and folders left out
+  int64_t empty_documents = 0;        // left out
+  int64_t text_bytes = 0;             // of all documents
 };
 
 class TextSource {
  public:
-  // Throws ConfigError for an input that does not exist; DataError for an input file that is binary or cannot
-  // be read.
-  TextSource(const std::vector<std::filesystem::path>& inputs, std::string field);
+  // Throws ConfigError for an input that does not exist; DataError for an input file that is no text or cannot be read.
+  // `field_flag` is how the user names the field.
+  TextSource(const std::vector<std::filesystem::path>& inputs, std::string field,
+             std::string field_flag = "--text_field");
 
   // The next document that is not empty. Throws DataError with file and line for wrong JSON, a line without
   // the field, or one that is no string; with the file when it cannot be read.
   std::optional<Document> next();
   const SourceCounts& counts() const { return counts_; }
+  const std::vector<std::filesystem::path>& files() const { return files_; }  // in the order of reading
 
  private:
   void add_folder(const std::filesystem::path& folder);
+  void leave_out(const std::filesystem::path& file, const std::string& why);
   std::optional<Document> next_line();
   std::optional<Document> whole_file(const std::filesystem::path& file);
 
   std::string field_;
+  std::string field_flag_;
+  std::set<std::pair<dev_t, ino_t>> found_;  // files of folders
   std::vector<std::filesystem::path> files_;
   size_t next_file_ = 0;
-  std::ifstream lines_;  // the .jsonl file being read
-  std::filesystem::path lines_file_;
-  int64_t line_ = 0;
+  std::optional<LineReader> lines_;  // of the .jsonl file being read
   SourceCounts counts_;
 };
 

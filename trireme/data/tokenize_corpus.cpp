@@ -3,13 +3,14 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 
 #include <ATen/Parallel.h>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/data/indexed_dataset_writer.h"
-#include "trireme/data/utf8.h"
+#include "trireme/data/set_fingerprint.h"
 
 namespace trireme {
 
@@ -63,7 +64,7 @@ CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::
                              const std::function<void(const CorpusReport&)>& progress) {
   const double start = now_seconds();
   const int32_t end_of_text = options.append_end_of_text ? tokenizer.end_of_text_id() : -1;
-  TextSource source(inputs, options.field);
+  TextSource source(inputs, options.field, options.field_flag);
   IndexedDatasetWriter writer(prefix, options.vocab_size > 0 ? options.vocab_size : tokenizer.vocab_size());
   std::vector<PieceCache> caches(static_cast<size_t>(at::get_num_threads()));
   CorpusReport report;
@@ -76,7 +77,7 @@ CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::
   for (auto batch = read_batch(source); !batch.empty(); batch = read_batch(source)) {
     auto encoded = encode_batch(tokenizer, batch, caches);
     for (size_t i = 0; i < batch.size(); ++i) {
-      if (!is_valid_utf8(batch[i].text)) ++report.replaced_documents;
+      if (batch[i].wrong_utf8) ++report.replaced_documents;
       auto& ids = encoded[i];
       if (options.append_end_of_text && (ids.empty() || ids.back() != end_of_text))
         ids.push_back(end_of_text);
@@ -86,10 +87,17 @@ CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::
     if (progress) progress(report);
   }
   if (source.counts().files == 0)
-    throw DataError(cat("the input holds no text file (", source.counts().binary_files, " binary and ",
-                        source.counts().hidden_entries, " hidden ones were left out)"));
+    throw DataError(
+        cat(inputs.front().string(), ": holds no text file (", source.counts().binary_files, " files and ",
+            source.counts().hidden_entries, " hidden entries were left out",
+            source.counts().left_out.empty() ? "" : ", such as " + source.counts().left_out.front(), ")"));
+  // An older fingerprint goes first: at no time does one lie beside another set's tokens.
+  std::error_code ignored;
+  std::filesystem::remove(set_fingerprint_file(prefix), ignored);
   writer.finish();
   update();
+  write_set_fingerprint(prefix,
+                        {tokenizer.file(), options.append_end_of_text, report.documents, report.tokens});
   return report;
 }
 

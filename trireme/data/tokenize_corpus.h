@@ -13,7 +13,8 @@
 namespace trireme {
 
 struct CorpusOptions {
-  std::string field = "text";      // of .jsonl lines
+  std::string field = "text";  // of .jsonl lines
+  std::string field_flag = "--text_field";
   bool append_end_of_text = true;  // to each document that does not end with it already
   int64_t vocab_size = 0;          // of the model that will read the set; 0: of the tokenizer
 };
@@ -26,7 +27,7 @@ struct CorpusReport {
   double seconds = 0;
 };
 
-// Writes PREFIX.bin and PREFIX.idx, encoding on the threads of at::parallel_for. `progress`, when
+// Writes PREFIX.bin, PREFIX.idx and PREFIX.set.json (set_fingerprint.h), encoding on the threads of at::parallel_for. `progress`, when
 // given, hears the report so far now and then. Throws as TextSource, Tokenizer and IndexedDatasetWriter do;
 // nothing is left behind then.
 CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::filesystem::path>& inputs,

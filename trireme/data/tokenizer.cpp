@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/data/byte_level.h"
+#include "trireme/data/unbuilt_tokenizer.h"
 #include "trireme/data/utf8.h"
 
 namespace trireme {
@@ -13,19 +14,26 @@ namespace {
 
 const Json kNone;
 
-const Json& part(const Json& json, const char* key) {
-  return json.contains(key) ? json[key] : kNone;
+const Json& part(const Json& json, const char* key, const std::string& origin) {
+  const Json* found = find_field(json, key, origin);
+  return found == nullptr ? kNone : *found;
 }
 
+// Of this kind, whose vocabulary and merges Bpe reads. First of all, so that another tokenizer is refused by its kind's name.
 const Json& checked_model(const Json& json, const std::string& origin) {
-  const Json& model = part(json, "model");
+  const Json& model = part(json, "model", origin);
   if (!model.is_object())
     throw DataError(cat(origin, ": has no model; expected a tokenizer.json of Hugging Face"));
   // Files of the first versions name no type; only BPE has merges.
-  const auto type = model.value("type", model.contains("merges") ? "BPE" : "of no name");
-  if (type != "BPE")
-    throw ConfigError(
-        cat(origin, ": the model ", type, " is not built; byte-level BPE is (GPT-2, Llama-3, Qwen)"));
+  const auto type = text_value(model, "type", origin, model.contains("merges") ? "BPE" : "of no name");
+  if (type == "WordPiece") refuse_tokenizer(origin, "the tokenizer is WordPiece, the kind of BERT");
+  if (type == "Unigram")
+    refuse_tokenizer(origin, "the tokenizer is SentencePiece's Unigram, the kind of T5 and XLM-R");
+  if (type != "BPE") refuse_tokenizer(origin, cat("the tokenizer's model is ", quotation(type)));
+  if (true_or_false(model, "byte_fallback", origin, false))
+    refuse_tokenizer(
+        origin,
+        "the tokenizer is SentencePiece's BPE (byte_fallback), the kind of Llama-2, Mistral and Gemma");
   return model;
 }
 
@@ -45,57 +53,60 @@ std::filesystem::path find_file(const std::filesystem::path& path) {
 
 Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   const auto file = find_file(path);
-  const Json json = read_json(file);
-  if (!json.is_object()) throw DataError(cat(file.string(), ": is not an object; expected a tokenizer.json"));
-  try {
-    return {json, file};
-  } catch (const Json::exception& error) {
-    throw DataError(cat(file.string(), ": a value has the wrong type: ", error.what()));
-  }
+  return {read_json(file), file};
 }
 
 Tokenizer::Tokenizer(const Json& json, std::filesystem::path file)
     : file_(std::move(file)),
-      normalizer_(part(json, "normalizer"), file_.string()),
-      // The model comes first, so that another kind of tokenizer is refused by its kind's name.
-      pre_tokenizer_((checked_model(json, file_.string()), part(json, "pre_tokenizer")), file_.string()),
+      normalizer_((checked_model(json, file_.string()), part(json, "normalizer", file_.string())),
+                  file_.string()),
+      pre_tokenizer_(part(json, "pre_tokenizer", file_.string()), file_.string()),
       bpe_(checked_model(json, file_.string()), file_.string()) {
-  for (const auto& [token, id] : bpe_.vocabulary()) name_token(id, token);
-  read_added_tokens(part(json, "added_tokens"));
+  const std::string origin = file_.string();
+  const std::vector<AddedToken> added = parse_added_tokens(part(json, "added_tokens", origin), origin);
+  // The table of tokens by id has a row for each id: holes are few in tokenizers that train models.
+  const auto largest = static_cast<int64_t>(2 * (bpe_.vocabulary().size() + added.size()) + 65536);
+  for (const auto& [token, id] : bpe_.vocabulary()) name_token(id, token, largest);
+  read_added_tokens(added, largest);
   vocab_size_ = static_cast<int64_t>(tokens_.size());
   special_.resize(tokens_.size());
-  read_post_processor(part(json, "post_processor"));
+  read_post_processor(part(json, "post_processor", origin));
 
-  const Json& decoder = part(json, "decoder");
+  const Json& decoder = part(json, "decoder", origin);
   decodes_bytes_ = !decoder.is_null();
-  if (decodes_bytes_ && decoder.value("type", "") != "ByteLevel")
-    throw ConfigError(cat(file_.string(), ": the decoder ", decoder.value("type", "of no name"),
-                          " is not built; ByteLevel is"));
+  if (!decodes_bytes_) return;
+  if (const auto type = text_value(decoder, "type", origin + ": decoder", "of no name"); type != "ByteLevel")
+    refuse_tokenizer(origin, cat("the tokenizer's decoder is ", quotation(type)));
 }
 
-void Tokenizer::name_token(int32_t id, std::string_view token) {
+void Tokenizer::name_token(int32_t id, std::string_view token, int64_t largest_id) {
+  if (id > largest_id)
+    throw DataError(cat(file_.string(), ": the token \"", quotation(token), "\" has the id ", id,
+                        ", far beyond the number of ", "tokens that the file lists; ids up to ", largest_id,
+                        " are read"));
   const auto place = static_cast<size_t>(id);
   if (place >= tokens_.size()) tokens_.resize(place + 1);
+  if (!tokens_[place].empty())
+    throw DataError(cat(
+        file_.string(), ": the tokens \"", quotation(std::min<std::string_view>(tokens_[place], token)),
+        "\" and \"", quotation(std::max<std::string_view>(tokens_[place], token)), "\" have one id, ", id));
   tokens_[place] = token;
 }
 
-void Tokenizer::read_added_tokens(const Json& json) {
-  const std::vector<AddedToken> added = parse_added_tokens(json, file_.string());
+void Tokenizer::read_added_tokens(const std::vector<AddedToken>& added, int64_t largest_id) {
   // The library numbers tokens that the model lacks in the file's order and does not look at their ids.
   const auto model_size = static_cast<int32_t>(bpe_.vocabulary().size());
   int32_t largest = -1;
   for (const AddedToken& token : added) {
-    int32_t expected = 0;
-    if (const auto known = id_of_token(token.content))
-      expected = *known;
-    else
-      expected = std::max(largest + 1, model_size);
+    const auto known = id_of_token(token.content);
+    const int32_t expected = known ? *known : std::max(largest + 1, model_size);
     if (expected != token.id)
-      throw DataError(cat(file_.string(), ": the added token ", token.content, " has the id ", token.id,
-                          " in the file, but would get ", expected,
+      throw DataError(cat(file_.string(), ": the added token ", quotation(token.content), " has the id ",
+                          token.id, " in the file, but would get ", expected,
                           " by its place, as the Hugging Face library numbers "
                           "tokens: make the ids run on from the model's ",
                           model_size, " tokens"));
+    if (!known) name_token(token.id, token.content, largest_id);
     added_ids_[token.content] = token.id;
     largest = std::max(largest, token.id);
     if (static_cast<size_t>(token.id) >= special_.size()) special_.resize(static_cast<size_t>(token.id) + 1);
@@ -110,7 +121,7 @@ void Tokenizer::read_added_tokens(const Json& json) {
       const std::string_view text =
           token.normalized ? normalizer_.normalize(token.content, storage) : std::string_view(token.content);
       (token.normalized ? normalized : raw).emplace_back(text, token);
-      name_token(token.id, text);
+      tokens_[static_cast<size_t>(token.id)] = text;
     }
   }
   find_in_raw_ = std::make_unique<AddedTokenFinder>(raw);
@@ -119,25 +130,28 @@ void Tokenizer::read_added_tokens(const Json& json) {
 
 void Tokenizer::read_post_processor(const Json& json) {
   if (json.is_null()) return;
-  const auto type = json.value("type", std::string("of no name"));
+  const std::string origin = file_.string() + ": post_processor";
+  const auto type = text_value(json, "type", origin, "of no name");
   if (type == "ByteLevel") return;  // moves offsets only
   if (type == "Sequence") {
-    for (const Json& processor : json.at("processors")) read_post_processor(processor);
+    for (const Json& processor : array_value(json, "processors", origin)) read_post_processor(processor);
     return;
   }
   if (type != "TemplateProcessing")
-    throw ConfigError(cat(file_.string(), ": the post_processor ", type,
-                          " is not built; ByteLevel, TemplateProcessing and Sequence are"));
+    refuse_tokenizer(file_.string(), cat("the tokenizer's post_processor is ", quotation(type)));
   std::vector<int32_t> before, after;
   int texts = 0;
-  for (const Json& item : json.at("single")) {
-    if (item.contains("Sequence")) {
+  for (const Json& item : array_value(json, "single", origin)) {
+    if (find_field(item, "Sequence", origin) != nullptr) {
       ++texts;
       continue;
     }
-    const auto id = item.at("SpecialToken").at("id").get<std::string>();
-    for (const Json& token : json.at("special_tokens").at(id).at("ids"))
-      (texts == 0 ? before : after).push_back(token.get<int32_t>());
+    const auto name = text_value(object_value(item, "SpecialToken", origin), "id", origin);
+    const Json& special = object_value(object_value(json, "special_tokens", origin), name, origin);
+    for (const Json& token : array_value(special, "ids", origin)) {
+      const auto id = whole_number(token, {0, vocab_size_ - 1}, cat(origin, ": an id of ", quotation(name)));
+      (texts == 0 ? before : after).push_back(static_cast<int32_t>(id));
+    }
   }
   if (texts != 1)
     throw ConfigError(cat(file_.string(), ": the post_processor's template for one text names it ", texts,
@@ -211,21 +225,25 @@ int32_t Tokenizer::end_of_text_id() const {
     const auto file = folder / name;
     return std::filesystem::is_regular_file(file) ? read_json(file) : Json::object();
   };
+  const std::string settings_file = (folder / "tokenizer_config.json").string();
   const Json settings = config("tokenizer_config.json");
-  Json eos = settings.is_object() ? settings.value("eos_token", Json()) : Json();
-  if (eos.is_object()) eos = eos.value("content", Json());
-  if (eos.is_string()) {
-    if (const auto id = id_of_token(eos.get<std::string>())) return *id;
-    throw ConfigError(cat((folder / "tokenizer_config.json").string(), ": eos_token is ", eos.dump(),
-                          ", which ", file_.filename().string(), " does not have"));
+  const Json* eos = find_field(settings, "eos_token", settings_file);
+  if (eos != nullptr && eos->is_object()) eos = find_field(*eos, "content", settings_file);
+  if (eos != nullptr && eos->is_string()) {
+    if (const auto id = id_of_token(eos->get<std::string>())) return *id;
+    throw ConfigError(cat(settings_file, ": eos_token is ", quotation(*eos), ", which ",
+                          file_.filename().string(), " does not have"));
   }
   for (const char* name : {"config.json", "generation_config.json"}) {
+    const std::string origin = (folder / name).string();
     const Json model = config(name);
-    Json id = model.is_object() ? model.value("eos_token_id", Json()) : Json();
-    if (id.is_array() && !id.empty()) id = Json(id[0]);
-    if (!id.is_number_integer()) continue;
-    token_of_id(id.get<int32_t>());
-    return id.get<int32_t>();
+    const Json* id = find_field(model, "eos_token_id", origin);
+    if (id != nullptr && id->is_array() && !id->empty()) id = &(*id)[0];
+    if (id == nullptr || !id->is_number_integer()) continue;
+    const auto number =
+        static_cast<int32_t>(whole_number(*id, {0, vocab_size_ - 1}, origin + ": eos_token_id"));
+    token_of_id(number);
+    return number;
   }
   for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<|im_end|>", "<eos>"})
     if (const auto id = id_of_token(name)) return *id;

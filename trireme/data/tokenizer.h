@@ -26,8 +26,8 @@ namespace trireme {
 
 class Tokenizer {
  public:
-  // A folder that holds tokenizer.json, or the file. Throws ConfigError: none there, or it asks for what is
-  // not built (by name); DataError: the file contradicts itself.
+  // A folder that holds tokenizer.json, or the file. Throws ConfigError: none there, or of a kind that is not built, with what
+  // works for it; DataError: the file contradicts itself, gives two tokens one id, or ids far beyond the number of its tokens.
   static Tokenizer load(const std::filesystem::path& path);
 
   // As the library's `encode(text).ids`: with what the post-processor adds. One thread at a time may use a
@@ -50,8 +50,8 @@ class Tokenizer {
 
  private:
   Tokenizer(const Json& json, std::filesystem::path file);
-  void name_token(int32_t id, std::string_view token);
-  void read_added_tokens(const Json& json);
+  void name_token(int32_t id, std::string_view token, int64_t largest_id);
+  void read_added_tokens(const std::vector<AddedToken>& added, int64_t largest_id);
   void read_post_processor(const Json& json);
   void encode_plain(std::string_view text, PieceCache& cache, std::vector<int32_t>& ids) const;
 

@@ -1,6 +1,10 @@
 #include "trireme/device/out_of_memory.h"
 
+#include <new>
+#include <system_error>
 #include <vector>
+
+#include <c10/util/Exception.h>
 
 #include "trireme/device/memory_account.h"
 #include "trireme/device/memory_advice.h"
@@ -21,10 +25,20 @@ void throw_out_of_memory(const char* where, MemorySpace space, int64_t asked_byt
   throw ConfigError(detail.empty() ? message : cat(message, ". ", detail));
 }
 
-ConfigError out_of_memory_error(const c10::OutOfMemoryError& error) {
-  return ConfigError(cat("out of device memory: ", error.what_without_backtrace(),
-                         "; what would help: a shorter --max_seq_length, more ranks, --recompute full, "
-                         "--offload_activations cpu, --offload_optimizer cpu"));
+std::optional<ConfigError> as_out_of_memory(const std::exception& error) {
+  const auto* device = dynamic_cast<const c10::OutOfMemoryError*>(&error);
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  const bool no_thread = system != nullptr && (system->code() == std::errc::resource_unavailable_try_again ||
+                                               system->code() == std::errc::not_enough_memory);
+  if (device == nullptr && !no_thread && dynamic_cast<const std::bad_alloc*>(&error) == nullptr)
+    return std::nullopt;
+  return ConfigError(cat("out of ", device != nullptr ? "device" : "host",
+                         " memory: ", device != nullptr ? device->what_without_backtrace() : error.what(),
+                         no_thread ? " (a thread could not be started)" : "",
+                         "; what would help: a shorter --max_seq_length, more ranks, --recompute full, ",
+                         device != nullptr
+                             ? "--offload_activations cpu, --offload_optimizer cpu"
+                             : "offload to disk; or a higher limit of this process (ulimit -a)"));
 }
 
 }  // namespace trireme

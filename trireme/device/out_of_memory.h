@@ -4,9 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <optional>
 #include <string>
-
-#include <c10/util/Exception.h>
 
 #include "trireme/base/error.h"
 #include "trireme/device/memory_category.h"
@@ -19,7 +19,8 @@ namespace trireme {
 [[noreturn]] void throw_out_of_memory(const char* where, MemorySpace space, int64_t asked_bytes,
                                       int64_t in_use_bytes, const std::string& detail = "");
 
-// libtorch's own error as ours, for a thread whose allocations nobody watches: with its words, without a category.
-ConfigError out_of_memory_error(const c10::OutOfMemoryError& error);
+// An error of a library that says that memory is missing, as ours, with its words and without a category: libtorch's own
+// where nobody watches, std::bad_alloc, a thread that could not be started. None for any other error.
+std::optional<ConfigError> as_out_of_memory(const std::exception& error);
 
 }  // namespace trireme

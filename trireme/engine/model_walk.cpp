@@ -28,6 +28,7 @@ ModelWalk::ModelWalk(const ModelConfig& config, const ModelLayout& layout, const
     : config_(config),
       layout_(layout),
       mesh_(mesh),
+      activity_(mesh.all->activity()),
       layers_(layers),
       parameters_(parameters),
       settings_(settings) {
@@ -158,10 +159,12 @@ at::Tensor ModelWalk::forward(
   UnitOrder order(parameters_, forward_order(layout_));
   at::Tensor x = embed({batch.tokens.to(settings_.device).flatten(), context.positions}, order);
   for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
+    activity_.set_layer(layer, PassDirection::forward);
     const int unit = layout_.layer_unit(layer);
     x = layers_.forward(layer, layer_tensors(order.gather(unit), layer), context, x, nullptr);
     order.release(unit);
   }
+  activity_.leave_layers();
   const int head = layout_.head_unit(), embedding = layout_.embedding_unit();
   const at::Tensor head_flat = order.gather(head);
   const HeadTensors weights = head_tensors(head_flat, layout_.tied ? order.gather(embedding) : at::Tensor());
@@ -219,12 +222,14 @@ at::Tensor ModelWalk::group_backward(int64_t begin, int64_t end, const SequenceC
   for (int64_t layer = end - 1; layer >= begin; --layer) of(layer) = activations.take(layer);
 
   for (int64_t layer = begin; layer + 1 < end; ++layer) {
+    activity_.set_layer(layer, PassDirection::backward);
     const int unit = layout_.layer_unit(layer);
     of(layer + 1).at(kX) =
         layers_.forward_again(layer, layer_tensors(order.gather(unit), layer), context, of(layer));
     order.release(unit);
   }
   for (int64_t layer = end - 1; layer >= begin; --layer) {
+    activity_.set_layer(layer, PassDirection::backward);
     const int unit = layout_.layer_unit(layer);
     LayerWeights layer_gradients = layer_tensors(gradients.open(unit), layer);
     dx = layers_.backward(layer, layer_tensors(order.gather(unit), layer), layer_gradients, context,
@@ -247,6 +252,7 @@ at::Tensor ModelWalk::forward_backward(const TokenBatch& batch, double scale, Gr
   const at::Tensor targets = batch.targets.to(settings_.device).flatten().contiguous();
   at::Tensor x = embed(embedded, order);
   for (int64_t layer = 0; layer < plan.layers; ++layer) {
+    activity_.set_layer(layer, PassDirection::forward);
     const int unit = layout_.layer_unit(layer);
     Saved saved;
     x = layers_.forward(layer, layer_tensors(order.gather(unit), layer), context, x, &saved);
@@ -254,6 +260,7 @@ at::Tensor ModelWalk::forward_backward(const TokenBatch& batch, double scale, Gr
     activations.put(layer, std::move(saved));
   }
 
+  activity_.leave_layers();
   const at::Tensor loss = head_backward(targets, scale, x, order, gradients);
   gradients.close(layout_.head_unit());
   at::Tensor dx = std::move(x);
@@ -263,6 +270,7 @@ at::Tensor ModelWalk::forward_backward(const TokenBatch& batch, double scale, Gr
     end = begin;
   }
 
+  activity_.leave_layers();
   // A tied matrix is open since the head; it closes here, after its second use.
   const int embedding = layout_.embedding_unit();
   add_embedding_gradient(gradients.open(embedding), embedded, dx, order);

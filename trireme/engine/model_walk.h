@@ -75,6 +75,7 @@ class ModelWalk {
   const ModelConfig& config_;
   const ModelLayout& layout_;
   const Mesh& mesh_;
+  RankActivity& activity_;  // told the layer at work
   LayerRunner& layers_;
   ParameterStore& parameters_;
   WalkSettings settings_;

@@ -7,6 +7,7 @@
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/engine/memory_shape.h"
+#include "trireme/engine/not_finite_tensor.h"
 #include "trireme/memory/through_pinned.h"
 #include "trireme/shard/masters.h"
 
@@ -57,7 +58,8 @@ StepResult TrainingEngine::backward(const StepBatches& batches, double loss_scal
   at::Tensor loss_sum = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(parts.options.device));
   for (const TokenBatch& batch : batches)
     loss_sum += parts.walk->forward_backward(batch, mean * loss_scale, *parts.gradients, *parts.activations);
-  result.loss = sum_over_ranks(loss_sum.item<double>()) * mean;
+  rank_loss_ = loss_sum.item<double>();
+  result.loss = sum_over_ranks(rank_loss_) * mean;
   // Those of the step before are done, as every unit was used since; those of this step's backward are not.
   wait_for_updates();
   parts.gradients->finish();
@@ -145,16 +147,18 @@ void TrainingEngine::check_update_in_backward(const StepBatches& batches) const 
                           " accumulated micro-batches do not allow; use --gradient_accumulation_steps 1"));
 }
 
-void TrainingEngine::refuse(const StepResult& result) const {
-  const char* state =
-      parts_->options.update_in_backward
+void TrainingEngine::refuse(const StepResult& result) {
+  const bool changed = parts_->options.update_in_backward;
+  wait_for_updates();
+  throw DataError(cat(
+      "optimizer step ", optimizer_steps_ + 1, ": the loss is ", result.loss, " and the gradient norm ",
+      result.gradient_norm,
+      changed
           ? "; some parameters were changed already (--update_in_backward): go on from the last checkpoint. "
-          : "; the parameters were not changed. ";
-  throw DataError(
-      cat("optimizer step ", optimizer_steps_ + 1, ": the loss is ", result.loss, " and the gradient norm ",
-          result.gradient_norm, state,
-          "A lower --learning_rate, --max_grad_norm 1, or resuming "
-          "from the last checkpoint with another --seed usually helps; check the weights for infinities"));
+          : "; the parameters were not changed. ",
+      not_finite_tensor(*parts_, rank_loss_),
+      ". A lower --learning_rate, --max_grad_norm 1, or resuming "
+      "from the last checkpoint with another --seed and --resume_with_new_data usually helps"));
 }
 
 StepResult TrainingEngine::train_step(const StepBatches& batches, double learning_rate) {

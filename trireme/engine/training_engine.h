@@ -99,13 +99,15 @@ class TrainingEngine final : public Engine {
   void check_update_in_backward(const StepBatches& batches) const;
   // An out-of-memory error is to name the options that would help with batches as this one.
   void note_batch(const TokenBatch& batch);
-  [[noreturn]] void refuse(const StepResult& result) const;
+  // Collective: all ranks have the same result, and look together for the tensor at fault.
+  [[noreturn]] void refuse(const StepResult& result);
   // Both summed over every rank of the run.
   int64_t count_targets(const StepBatches& batches);
   double sum_over_ranks(double value);
 
   std::unique_ptr<EngineParts> parts_;
   int64_t optimizer_steps_ = 0;
+  double rank_loss_ = 0;  // summed over this rank's tokens of the last step
 };
 
 }  // namespace trireme

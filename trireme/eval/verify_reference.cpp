@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <limits>
 #include <map>
-#include <numeric>
 
 #include <ATen/ATen.h>
 
@@ -14,6 +12,7 @@
 #include "trireme/base/safetensors.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/engine/assemble.h"
+#include "trireme/eval/reference_inputs.h"
 
 namespace trireme {
 namespace {
@@ -35,26 +34,10 @@ struct Extremes {
   }
 };
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text;
-  for (const int64_t extent : shape) text += cat(text.empty() ? "" : ", ", extent);
-  return cat("[", text, "]");
-}
-
-at::Tensor integers(const SafetensorsEntry& entry) {
-  const bool wide = entry.dtype == "I64";
-  if (!wide && entry.dtype != "I32") throw DataError(cat(entry.describe(), ": expected I64"));
-  at::Tensor values = at::empty(entry.shape, wide ? at::kLong : at::kInt);
-  if (entry.bytes > 0) std::memcpy(values.mutable_data_ptr(), entry.data, static_cast<size_t>(entry.bytes));
-  return values.to(at::kLong);
-}
-
 // Rows [first, first + count) of the entry seen as [rows, width], fp32.
 at::Tensor float_rows(const SafetensorsEntry& entry, int64_t width, int64_t first, int64_t count) {
   at::Tensor values = at::empty({count, width}, at::kFloat);
-  if (count * width > 0)
-    std::memcpy(values.mutable_data_ptr(), entry.data + first * width * 4,
-                static_cast<size_t>(count * width * 4));
+  entry.read(first * width * 4, values.mutable_data_ptr(), count * width * 4);
   return values;
 }
 
@@ -62,125 +45,8 @@ const SafetensorsEntry& float_entry(const SafetensorsFile& file, const std::stri
                                     const std::vector<int64_t>& shape) {
   const SafetensorsEntry& entry = file.at(name);
   if (entry.dtype != "F32" || entry.shape != shape)
-    throw DataError(cat(entry.describe(), ": the model has F32 ", shape_text(shape)));
+    throw DataError(cat(entry.describe(), ": the model has F32 ", at::IntArrayRef(shape)));
   return entry;
-}
-
-// Of the shape of input_ids; undefined where the file has none.
-at::Tensor optional_integers(const SafetensorsFile& file, const char* name, const at::Tensor& input_ids) {
-  const SafetensorsEntry* entry = file.find(name);
-  if (entry == nullptr) return {};
-  at::Tensor values = integers(*entry);
-  if (values.dim() == 1) values = values.unsqueeze(0);
-  if (values.size(-1) != input_ids.size(1) || (values.size(0) != 1 && values.size(0) != input_ids.size(0)))
-    throw DataError(
-        cat(entry->describe(), ": expected the shape of input_ids, ", shape_text(input_ids.sizes().vec())));
-  return values.expand_as(input_ids).contiguous();
-}
-
-// The documents of one sample: those of its positions, and every padding token by itself.
-Documents documents_of_row(const at::Tensor& positions, const at::Tensor& attention_mask, int64_t row,
-                           int64_t tokens) {
-  std::vector<int64_t> plain(static_cast<size_t>(tokens));
-  std::iota(plain.begin(), plain.end(), 0);
-  if (positions.defined()) {
-    const at::Tensor of_row = positions[row].contiguous();
-    const auto* values = of_row.const_data_ptr<int64_t>();
-    plain.assign(values, values + tokens);
-  }
-  if (!attention_mask.defined()) return Documents::of_positions(plain);
-  // Positions of padding say nothing, and those after it count from its end, whatever the file has.
-  const at::Tensor of_row = attention_mask[row].contiguous();
-  const auto* seen = of_row.const_data_ptr<int64_t>();
-  for (int64_t token = 0; token < tokens; ++token) {
-    const bool begins = seen[token] == 0 || token == 0 || seen[token - 1] == 0;
-    auto& position = plain[static_cast<size_t>(token)];
-    if (begins || (positions.defined() && position == 0))
-      position = 0;
-    else
-      position = plain[static_cast<size_t>(token) - 1] + 1;
-  }
-  return Documents::of_positions(plain);
-}
-
-struct Reference {
-  at::Tensor input_ids;              // [B, S]
-  at::Tensor targets;                // [B, S], shifted
-  std::vector<Documents> documents;  // empty: each sample is one
-  at::Tensor attention_mask;         // [B, S], or undefined
-  bool shifted = true;               // targets are the labels of the next token
-};
-
-// A document's first token is no one's target, and padding has none.
-void check_no_target_crosses(const Reference& reference, const SafetensorsFile& file) {
-  for (size_t row = 0; row < reference.documents.size(); ++row) {
-    const at::Tensor targets = reference.targets[static_cast<int64_t>(row)].contiguous();
-    const auto* target = targets.const_data_ptr<int64_t>();
-    if (reference.attention_mask.defined() && !reference.shifted &&
-        reference.targets[static_cast<int64_t>(row)]
-            .ne(kIgnoredLabel)
-            .logical_and(reference.attention_mask[static_cast<int64_t>(row)].eq(0))
-            .any()
-            .item<bool>())
-      throw DataError(
-          cat(file.at("labels").describe(), ": sample ", row, " has a label at padding; expected -100"));
-    const std::vector<int64_t>& ends = reference.documents[row].cu_seqlens();
-    for (size_t i = 1; i < ends.size(); ++i)
-      if (reference.shifted && target[ends[i] - 1] != kIgnoredLabel)
-        throw DataError(cat(file.at("labels").describe(), ": sample ", row, " has a label at token ", ends[i],
-                            ", the first of a document or of padding; expected -100 there"));
-  }
-}
-
-// Without position_ids a mask says where one document lies: holes in it, which tokens behind them would look through,
-// are another mask than Trireme has; and padding before it moves positions that a model has a table for.
-void check_padding_is_at_an_end(const at::Tensor& attention_mask, const ModelConfig& config,
-                                const SafetensorsFile& file) {
-  const at::Tensor seen = attention_mask.ne(0).to(at::kLong);
-  const at::Tensor changes = seen.diff(1, 1).ne(0).sum(1);
-  const bool hole = changes.gt(2).any().item<bool>() ||
-                    changes.eq(2).logical_and(seen.select(1, 0).eq(1)).any().item<bool>();
-  const bool before = !config.rotates() && seen.select(1, 0).eq(0).any().item<bool>();
-  if (hole || before)
-    throw DataError(cat(file.at("attention_mask").describe(), ": padding ",
-                        hole ? "within a document" : "before a document of a model with learned positions",
-                        "; give position_ids, which say where documents begin, or pad at the end"));
-}
-
-Reference read_inputs(const SafetensorsFile& file, const ModelConfig& config) {
-  Reference reference;
-  reference.input_ids = integers(file.at("input_ids"));
-  const at::Tensor labels = integers(file.at("labels"));
-  if (reference.input_ids.dim() != 2 || reference.input_ids.numel() == 0)
-    throw DataError(cat(file.at("input_ids").describe(), ": expected [B, S] with at least one token"));
-  if (labels.sizes() != reference.input_ids.sizes())
-    throw DataError(cat(file.at("labels").describe(), ": expected the shape of input_ids, ",
-                        shape_text(reference.input_ids.sizes().vec())));
-  const auto check_ids = [&](const at::Tensor& ids, const char* name, bool may_be_ignored) {
-    at::Tensor wrong = ids.lt(0).logical_or(ids.ge(config.vocab_size));
-    if (may_be_ignored) wrong = wrong.logical_and(ids.ne(kIgnoredLabel));
-    if (wrong.any().item<bool>())
-      throw DataError(cat(file.at(name).describe(), ": id ", ids.masked_select(wrong)[0].item<int64_t>(),
-                          " is outside the model's vocabulary of ", config.vocab_size));
-  };
-  check_ids(reference.input_ids, "input_ids", false);
-  check_ids(labels, "labels", true);
-  const int64_t S = labels.size(1);
-  reference.shifted = config.shifts_labels();
-  if (reference.shifted) {
-    reference.targets = at::full_like(labels, kIgnoredLabel);
-    reference.targets.slice(1, 0, S - 1).copy_(labels.slice(1, 1, S));
-  } else {
-    reference.targets = labels;
-  }
-  const at::Tensor positions = optional_integers(file, "position_ids", reference.input_ids);
-  reference.attention_mask = optional_integers(file, "attention_mask", reference.input_ids);
-  if (!positions.defined() && !reference.attention_mask.defined()) return reference;
-  if (!positions.defined()) check_padding_is_at_an_end(reference.attention_mask, config, file);
-  for (int64_t row = 0; row < labels.size(0); ++row)
-    reference.documents.push_back(documents_of_row(positions, reference.attention_mask, row, S));
-  check_no_target_crosses(reference, file);
-  return reference;
 }
 
 }  // namespace
@@ -235,7 +101,7 @@ VerifyResult verify_reference(World& world, const std::filesystem::path& model_d
                               double tolerance) {
   const at::NoGradGuard no_grad;
   const SafetensorsFile file(reference_path);
-  const Reference reference = read_inputs(file, read_model_config(model_dir));
+  const ReferenceInputs reference = read_reference_inputs(file, read_model_config(model_dir));
   EngineOptions planned = options;
   planned.planned_batch = {reference.input_ids.size(0), reference.input_ids.size(1)};
   const auto engine = assemble(world, model_dir, planned);
@@ -324,7 +190,7 @@ VerifyResult verify_reference(World& world, const std::filesystem::path& model_d
   VerifyResult result;
   result.loss = step.loss;
   float reference_loss = 0;
-  std::memcpy(&reference_loss, loss_entry.data, sizeof(reference_loss));
+  loss_entry.read(0, &reference_loss, sizeof(reference_loss));
   result.reference_loss = reference_loss;
   result.tolerance = tolerance;
   result.ranks = sp.size();

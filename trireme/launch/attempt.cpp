@@ -1,220 +1,153 @@
 #include "trireme/launch/attempt.h"
 
-#include <array>
-#include <cerrno>
-#include <chrono>
-#include <cstring>
 #include <optional>
 #include <poll.h>
-#include <signal.h>
-#include <sys/signalfd.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <utility>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/launch/restart_rule.h"
 
 namespace trireme {
-
-struct TakenSignals::Saved {
-  sigset_t mask;
-};
-
-TakenSignals::TakenSignals() : saved_(std::make_unique<Saved>()) {
-  sigset_t taken;
-  ::sigemptyset(&taken);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) ::sigaddset(&taken, number);
-  ::pthread_sigmask(SIG_BLOCK, &taken, &saved_->mask);
-  descriptor_ = ::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (descriptor_ < 0) {
-    const int reason = errno;
-    ::pthread_sigmask(SIG_SETMASK, &saved_->mask, nullptr);
-    throw InternalError(cat("signalfd: ", std::strerror(reason)));
-  }
-}
-
-TakenSignals::~TakenSignals() {
-  while (next() != 0) {
-  }
-  ::close(descriptor_);
-  ::pthread_sigmask(SIG_SETMASK, &saved_->mask, nullptr);
-}
-
-int TakenSignals::next() const {
-  signalfd_siginfo info{};
-  return ::read(descriptor_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
-}
-
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // After a first failure, time for the others to end by themselves: one that lost its peer then says so, and
 // often it ends before the peer that is the cause of it all.
-constexpr auto kTimeToSpeak = std::chrono::milliseconds(1000);
+constexpr double kTimeToSpeakSeconds = 1;
+// Ranks that saved together end together; giving back much memory takes them time.
+constexpr double kLeastTimeToFollowSeconds = 30;
 constexpr int kPollMilliseconds = 50;
 
-// One rank while it runs, and the two streams that come from it.
-struct Watched {
-  RankProcess process;
-  RankOutput out;
-  RankOutput err;
-  bool running = true;
-};
-
-class Watch {
+class Attempt {
  public:
-  Watch(const std::vector<RankProcess>& ranks, int first_rank, double grace_seconds,
-        const TakenSignals& signals, const RankStreams& streams)
-      : grace_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(grace_seconds))),
-        first_rank_(first_rank),
-        signals_(signals) {
+  Attempt(const std::vector<RankProcess>& ranks, const AttemptLimits& limits, TakenSignals& signals,
+          RunControl& control, const RankStreams& streams)
+      : limits_(limits), signals_(signals), control_(control), streams_(streams) {
     ranks_.reserve(ranks.size());
-    for (const RankProcess& process : ranks) {
-      const std::string prefix = cat("[rank ", process.rank, "] ");
-      ranks_.push_back({process, stdout_of(process.rank, prefix, streams), RankOutput(prefix, streams.err)});
-    }
+    for (const RankProcess& process : ranks) ranks_.emplace_back(process, streams);
   }
 
   AttemptResult run() {
-    while (running_ranks() > 0) {
+    while (running() || (control_.waits() && !asked_again_)) {
       wait_for_news();
-      read_signals();
+      read_requests();
       reap();
       end_the_rest();
-    }
-    result_.last_lines.resize(ranks_.size());
-    for (Watched& rank : ranks_) {
-      // What it wrote last. A child that it left behind may hold the pipe open: take what is there, wait for
-      // no more.
-      drain(rank.process.stdout_fd, rank.out);
-      drain(rank.process.stderr_fd, rank.err);
-      rank.out.finish();
-      rank.err.finish();
-      close_pipe(rank.process.stdout_fd);
-      close_pipe(rank.process.stderr_fd);
-      result_.last_lines[rank.process.rank - first_rank_] = rank.err.last_lines();
     }
     return std::move(result_);
   }
 
  private:
-  static RankOutput stdout_of(int rank, const std::string& prefix, const RankStreams& streams) {
-    if (streams.rank_stdout == RankStdout::prefixed) return {prefix, streams.out};
-    if (rank == 0) return {std::nullopt, streams.out};
-    return {prefix, streams.err};
-  }
-
-  int running_ranks() const {
-    int count = 0;
-    for (const Watched& rank : ranks_) count += rank.running ? 1 : 0;
-    return count;
+  bool running() const {
+    for (const RunningRank& rank : ranks_)
+      if (rank.running()) return true;
+    return false;
   }
 
   void wait_for_news() {
     std::vector<pollfd> waiting{{signals_.descriptor(), POLLIN, 0}};
-    for (const Watched& rank : ranks_) {
-      for (const int descriptor : {rank.process.stdout_fd, rank.process.stderr_fd}) {
+    for (const RunningRank& rank : ranks_) {
+      for (const int descriptor : {rank.stdout_fd(), rank.stderr_fd()})
         waiting.push_back({descriptor, POLLIN, 0});  // poll passes over a closed one (-1)
-      }
     }
+    control_.add_to(waiting);
     const int ready = ::poll(waiting.data(), waiting.size(), kPollMilliseconds);
     for (size_t i = 0; i < ranks_.size(); ++i) {
-      if (waiting[1 + 2 * i].revents != 0) drain(ranks_[i].process.stdout_fd, ranks_[i].out);
-      if (waiting[2 + 2 * i].revents != 0) drain(ranks_[i].process.stderr_fd, ranks_[i].err);
+      if (waiting[1 + 2 * i].revents != 0) ranks_[i].read_stdout();
+      if (waiting[2 + 2 * i].revents != 0) ranks_[i].read_stderr();
     }
-    if (ready != 0) return;
-    for (Watched& rank : ranks_) {  // quiet: show live lines as far as they are
-      rank.out.show_pending();
-      rank.err.show_pending();
-    }
-  }
-
-  static void close_pipe(int& descriptor) {
-    if (descriptor >= 0) ::close(descriptor);
-    descriptor = -1;
-  }
-
-  static void drain(int& descriptor, RankOutput& output) {
-    std::array<char, 16384> buffer{};
-    // A rank that writes without end must not keep the launcher from its other duties.
-    for (int round = 0; round < 16 && descriptor >= 0; ++round) {
-      const ssize_t got = ::read(descriptor, buffer.data(), buffer.size());
-      if (got > 0) {
-        output.take({buffer.data(), static_cast<size_t>(got)});
-      } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-        close_pipe(descriptor);
-      } else {
-        return;
-      }
+    streams_.err.show_gathered();
+    for (RunningRank& rank : ranks_) {
+      rank.note_wait();
+      if (ready == 0) rank.show_pending();  // quiet: show live lines as far as they are
     }
   }
 
-  void signal_all(int number) {
-    for (const Watched& rank : ranks_) {
-      if (rank.running) ::kill(-rank.process.pid, number);
-    }
+  void ask_all() {
+    for (RunningRank& rank : ranks_) rank.ask_to_end();
   }
 
-  void read_signals() {
-    for (int number = signals_.next(); number != 0; number = signals_.next()) {
-      if (number == SIGCHLD) continue;
-      if (number == SIGUSR1 || number == SIGUSR2) {
-        signal_all(number);
-        continue;
-      }
-      // The ranks may save first, so the first request has no deadline; a second one does not wait.
-      signal_all(result_.stop_signal == 0 ? number : SIGKILL);
-      result_.stop_signal = number;
+  void kill_all() {
+    for (RunningRank& rank : ranks_) rank.kill();
+  }
+
+  void stop(int signal) {
+    result_.stop_signal = signal;
+    stop_seconds_ = now_seconds();
+    // A rank may have ended sooner than the one that was asked.
+    if (failure_seconds_) first_stopped_seconds_ = std::exchange(failure_seconds_, std::nullopt);
+    ask_all();
+  }
+
+  void read_requests() {
+    const TakenSignals::StopNews own = signals_.next_request();
+    if (own.signal != 0 && own.request == StopRequest::second) {
+      asked_again_ = true;
+      kill_all();
     }
+    if (own.signal != 0 && result_.stop_signal == 0) {
+      control_.tell_stop(own.signal);
+      stop(own.signal);
+    }
+    const PeerNews peers = control_.read();
+    if (peers.stop_signal != 0 && result_.stop_signal == 0) stop(peers.stop_signal);
+    if (peers.failure && result_.stop_signal == 0) note_failure();
+    if (peers.failure && !first_stopped_seconds_) first_stopped_seconds_ = now_seconds();
+  }
+
+  void note_failure() {
+    if (!failure_seconds_) failure_seconds_ = now_seconds();
   }
 
   void reap() {
-    for (Watched& rank : ranks_) {
-      int status = 0;
-      if (!rank.running || ::waitpid(rank.process.pid, &status, WNOHANG) != rank.process.pid) continue;
-      rank.running = false;
-      ::kill(-rank.process.pid, SIGKILL);  // processes that it left behind
-      RankEnd end{.rank = rank.process.rank, .pid = rank.process.pid};
-      if (WIFSIGNALED(status)) {
-        end.signal = WTERMSIG(status);
-      } else {
-        end.code = WEXITSTATUS(status);
+    for (RunningRank& rank : ranks_) {
+      const std::optional<RankEnd> end = rank.reap();
+      if (!end) continue;
+      control_.tell(*end);
+      result_.ends.push_back(*end);
+      if (const int signal = asked_to_stop(*end); signal != 0 && result_.stop_signal == 0) {
+        control_.tell_stop(signal);
+        stop(signal);
       }
-      end.ended_by_us = told_ || result_.stop_signal != 0;
-      result_.ends.push_back(end);
-      if (end.failed() && !first_failure_) first_failure_ = Clock::now();
+      if (result_.stop_signal != 0 && !first_stopped_seconds_) first_stopped_seconds_ = now_seconds();
+      const bool answers_request = result_.stop_signal != 0 && !judge({*end}, true).culprit;
+      if (end->failed() && !answers_request) note_failure();
     }
   }
 
-  // After a failure: a moment, SIGTERM to the rest, SIGKILL after the grace.
   void end_the_rest() {
-    if (!first_failure_) return;
-    const auto now = Clock::now();
-    if (!told_) {
-      if (now < *first_failure_ + kTimeToSpeak) return;
-      signal_all(SIGTERM);
-      told_ = true;
-      deadline_ = now + grace_;
-    } else if (now >= deadline_) {
-      signal_all(SIGKILL);
+    const double now = now_seconds();
+    const double grace = kTimeToSpeakSeconds + limits_.grace_seconds;
+    if (result_.stop_signal != 0) {
+      // Asked already: a second request would end ranks that save.
+      const double follow = std::max(grace, kLeastTimeToFollowSeconds);
+      if (now >= stop_seconds_ + limits_.stop_seconds ||
+          (failure_seconds_ && now >= *failure_seconds_ + grace) ||
+          (first_stopped_seconds_ && now >= *first_stopped_seconds_ + follow))
+        kill_all();
+    } else if (failure_seconds_ && now >= *failure_seconds_ + kTimeToSpeakSeconds) {
+      ask_all();
+      if (now >= *failure_seconds_ + grace) kill_all();
     }
   }
 
-  Clock::duration grace_;
-  int first_rank_;
-  const TakenSignals& signals_;
-  std::vector<Watched> ranks_;
+  AttemptLimits limits_;
+  TakenSignals& signals_;
+  RunControl& control_;
+  RankStreams streams_;
+  std::vector<RunningRank> ranks_;
   AttemptResult result_;
-  std::optional<Clock::time_point> first_failure_;
-  bool told_ = false;
-  Clock::time_point deadline_;
+  bool asked_again_ = false;  // a second request came: nobody is waited for
+  double stop_seconds_ = 0;   // when the run was asked to stop
+  std::optional<double> failure_seconds_;
+  std::optional<double> first_stopped_seconds_;  // when a first rank ended because of the request
 };
 
 }  // namespace
 
-AttemptResult watch(const std::vector<RankProcess>& ranks, int first_rank, double grace_seconds,
-                    const TakenSignals& signals, const RankStreams& streams) {
-  return Watch(ranks, first_rank, grace_seconds, signals, streams).run();
+AttemptResult watch(const std::vector<RankProcess>& ranks, const AttemptLimits& limits, TakenSignals& signals,
+                    RunControl& control, const RankStreams& streams) {
+  return Attempt(ranks, limits, signals, control, streams).run();
 }
 
 }  // namespace trireme

@@ -1,48 +1,26 @@
-// One attempt at a run: watches over started ranks until all have ended.
+// One attempt at a run: watches over this machine's ranks until all have ended, passes on what signals and the other
+// machines' launchers ask, and ends the rest when one failed.
 #pragma once
 
-#include <memory>
 #include <vector>
 
-#include "trireme/launch/launch.h"
-#include "trireme/launch/rank_output.h"
-#include "trireme/launch/rank_process.h"
+#include "trireme/launch/run_control.h"
+#include "trireme/launch/running_rank.h"
+#include "trireme/launch/taken_signals.h"
 
 namespace trireme {
 
-// Blocks the signals that the launcher takes over for as long as it lives; they can be read from
-// `descriptor`.
-class TakenSignals {
- public:
-  TakenSignals();
-  ~TakenSignals();
-  TakenSignals(const TakenSignals&) = delete;
-  TakenSignals& operator=(const TakenSignals&) = delete;
-  int descriptor() const { return descriptor_; }
-  // The next signal that came, 0 when there is none. Does not block.
-  int next() const;
-
- private:
-  struct Saved;
-  std::unique_ptr<Saved> saved_;
-  int descriptor_ = -1;
+struct AttemptLimits {
+  double grace_seconds = 5;    // from SIGTERM to SIGKILL after a failure
+  double stop_seconds = 1800;  // from a request to stop to SIGKILL
 };
 
 struct AttemptResult {
-  std::vector<RankEnd> ends;                        // in the order in which they ended
-  std::vector<std::deque<std::string>> last_lines;  // of stderr, by place among this machine's ranks
-  int stop_signal = 0;                              // SIGINT, SIGTERM or SIGHUP that the launcher was sent
+  std::vector<RankEnd> ends;  // of this machine's ranks, in the order in which they ended
+  int stop_signal = 0;        // by which the run was asked to stop, here or on another machine
 };
 
-// Where the ranks' two streams end up.
-struct RankStreams {
-  OutputSink& out;
-  OutputSink& err;
-  RankStdout rank_stdout = RankStdout::prefixed;
-};
-
-// `first_rank` is the lowest rank of this machine.
-AttemptResult watch(const std::vector<RankProcess>& ranks, int first_rank, double grace_seconds,
-                    const TakenSignals& signals, const RankStreams& streams);
+AttemptResult watch(const std::vector<RankProcess>& ranks, const AttemptLimits& limits, TakenSignals& signals,
+                    RunControl& control, const RankStreams& streams);
 
 }  // namespace trireme

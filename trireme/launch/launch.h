@@ -1,9 +1,10 @@
 // Starts the ranks of a run on this machine and watches over them: prefixes their output, passes signals on,
 // and when one rank dies ends the rest, says which and why, and returns its code.
 //
-//   launch -> attempt: open_listening_socket -> fork/exec of each rank (RANK, WORLD_SIZE, ... in its
-//   environment)
-//          -> watch: output, signals, deaths -> report -> another attempt, where asked and allowed
+//   launch -> run_control: one launcher, or those of several machines, begin an attempt
+//          -> start_ranks: fork/exec of each rank (RANK, WORLD_SIZE, ... in its environment)
+//          -> attempt:     output, signals, deaths, other machines' news
+//          -> run_control: which rank is to blame, the code, another attempt where asked and allowed
 #pragma once
 
 #include <iosfwd>
@@ -19,23 +20,28 @@ enum class RankStdout {
 };
 
 struct LaunchOptions {
-  int nproc = 1;                             // ranks on this machine
-  int nnodes = 1;                            // machines, each with its own launcher and the same nproc
-  int node_rank = 0;                         // which of them this is
-  std::string master_address = "127.0.0.1";  // machine of rank 0
-  int master_port = 0;                       // 0: a free one, chosen by the system (one machine only)
-  int max_restarts = 0;                      // of the whole run; one machine only
-  double grace_seconds = 5;                  // from SIGTERM to SIGKILL
-  std::string program;                       // what to run; empty: this very program
-  std::vector<std::string> command;          // its arguments
-  bool terminal = false;                     // `out` is a terminal: a live line (ended by \r) stays one
+  int nproc = 1;                     // ranks on this machine
+  int nnodes = 1;                    // machines, each with its own launcher and the same nproc
+  int node_rank = 0;                 // which of them this is
+  std::string master_address;        // of machine 0; empty: not given, 127.0.0.1 where there is one machine
+  int master_port = 0;               // 0: a free one, chosen by the system (one machine only)
+  int max_restarts = 0;              // of the whole run; machine 0's counts
+  double grace_seconds = 5;          // from SIGTERM to SIGKILL, after a failure
+  double stop_seconds = 1800;        // from a request to stop to SIGKILL
+  double join_seconds = 600;         // for the launchers of all machines to meet
+  std::string log_dir;               // keeps each rank's output; empty: nowhere
+  std::string secret_file;           // of the run; empty: the environment's, or a new one (one machine only)
+  std::string program;               // what to run; empty: this very program
+  std::vector<std::string> command;  // its arguments
+  int terminal_columns = 0;  // `out` is a terminal so wide: a live line (ended by \r) stays one; 0: not
   RankStdout rank_stdout = RankStdout::prefixed;
 };
 
-// Returns 0 when every rank did, else the code of the rank that failed first (128 + its signal). The ranks'
-// stdout goes where `rank_stdout` says; their stderr, and what the launcher says, to `err`. While it runs, it
-// takes SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD of the calling thread. Throws ConfigError:
-// impossible options, port in use, program that cannot be run.
+// Returns 0 when every rank did, else the code of the rank that failed first (128 + its signal), or 75: a rank hung, or
+// the run ended because it was asked to (docs/launching.md). The ranks' stdout goes where `rank_stdout` says; their
+// stderr, and what the launcher says, to `err`. While it runs, it takes SIGCHLD and the stop signals of the calling thread.
+// Throws ConfigError: impossible options, port in use, program that cannot be run; CommError: a launcher of another
+// machine does not come.
 int launch(const LaunchOptions& options, std::ostream& out, std::ostream& err);
 
 // `--nproc_per_node 2 [--flag value | --flag=value]... [--] command...`; hyphens count as underscores.

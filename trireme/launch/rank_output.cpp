@@ -1,33 +1,23 @@
 #include "trireme/launch/rank_output.h"
 
+#include "trireme/base/error.h"
+
 namespace trireme {
 namespace {
 
 constexpr size_t kLastLines = 12;
+constexpr size_t kLongestKeptLine = 2000;
 
 }  // namespace
 
-void OutputSink::line(std::string_view prefix, std::string_view text, bool live) {
-  if (live_ && terminal_) stream_ << "\033[K";  // a shorter line must not leave the end of a longer one
-  stream_ << prefix << text << (live && terminal_ ? '\r' : '\n') << std::flush;
-  live_ = live;
-}
-
-void OutputSink::bytes(std::string_view bytes) {
-  stream_ << bytes << std::flush;
-}
-
-void OutputSink::finish() {
-  if (live_ && terminal_) stream_ << '\n' << std::flush;
-  live_ = false;
-}
-
 void RankOutput::end_line(bool live) {
   // A return before the text begins a live line: nothing to show yet.
-  if (!live || !pending_.empty()) sink_.line(*prefix_, pending_, live);
+  if (!live || !pending_.empty()) sink_.line(*rank_, pending_, live);
   if (!pending_.empty()) {
     if (live_ && !last_lines_.empty()) last_lines_.pop_back();  // it overwrote that state of the line
-    last_lines_.push_back(pending_);
+    const bool whole = pending_.size() <= kLongestKeptLine;
+    last_lines_.push_back(
+        whole ? pending_ : cat(pending_.substr(0, kLongestKeptLine), "... (", pending_.size(), " bytes)"));
     if (last_lines_.size() > kLastLines) last_lines_.pop_front();
   }
   pending_.clear();
@@ -36,7 +26,7 @@ void RankOutput::end_line(bool live) {
 }
 
 void RankOutput::take(std::string_view bytes) {
-  if (!prefix_) {
+  if (!rank_) {
     sink_.bytes(bytes);
     return;
   }
@@ -65,7 +55,7 @@ void RankOutput::show_pending() {
     end_line(true);
   }
   if (!live_ || !sink_.terminal() || pending_.size() == shown_) return;
-  sink_.line(*prefix_, pending_, true);
+  sink_.line(*rank_, pending_, true);
   shown_ = pending_.size();
 }
 

@@ -8,34 +8,17 @@
 
 #include <deque>
 #include <optional>
-#include <ostream>
 #include <string>
 #include <string_view>
 
+#include "trireme/launch/output_sink.h"
+
 namespace trireme {
-
-// Where lines of all ranks end up.
-class OutputSink {
- public:
-  OutputSink(std::ostream& stream, bool terminal) : stream_(stream), terminal_(terminal) {}
-  bool terminal() const { return terminal_; }
-  // `live`: the next line overwrites this one.
-  void line(std::string_view prefix, std::string_view text, bool live);
-  // As they are, at once.
-  void bytes(std::string_view bytes);
-  // Ends a live line that is still there.
-  void finish();
-
- private:
-  std::ostream& stream_;
-  bool terminal_;
-  bool live_ = false;
-};
 
 class RankOutput {
  public:
-  // Without a prefix, bytes pass as they come, and no last lines are kept.
-  RankOutput(std::optional<std::string> prefix, OutputSink& sink) : prefix_(std::move(prefix)), sink_(sink) {}
+  // Without a rank, bytes pass as they come, and no last lines are kept.
+  RankOutput(std::optional<int> rank, OutputSink& sink) : rank_(rank), sink_(sink) {}
 
   void take(std::string_view bytes);
   // Shows an unfinished live line; it stays unfinished.
@@ -48,7 +31,7 @@ class RankOutput {
  private:
   void end_line(bool live);
 
-  std::optional<std::string> prefix_;
+  std::optional<int> rank_;
   OutputSink& sink_;
   std::string pending_;
   size_t shown_ = 0;           // bytes of pending_ that a live line already shows

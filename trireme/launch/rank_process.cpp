@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -49,18 +50,21 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 // In the child, between fork and exec: only what is safe after fork.
 [[noreturn]] void become_rank(const char* program, char** arguments, char** environment, const Pipe& out,
-                              const Pipe& err, const Pipe& failure, int inherit_fd, pid_t launcher) {
+                              const Pipe& err, const Pipe& failure, const std::array<int, 2>& inherit,
+                              pid_t launcher) {
   ::setpgid(0, 0);  // Ctrl-C reaches the launcher alone, which passes it on; children of the rank end with it
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launcher) ::_exit(75);  // the launcher died before the line above
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::signal(SIGTERM, SIG_DFL);  // by which the launcher asks it to end
   const int nothing = ::open("/dev/null", O_RDONLY);
   ::dup2(nothing, STDIN_FILENO);
   ::dup2(out.write, STDOUT_FILENO);
   ::dup2(err.write, STDERR_FILENO);
-  if (inherit_fd >= 0) ::fcntl(inherit_fd, F_SETFD, 0);
+  for (const int descriptor : inherit)
+    if (descriptor >= 0) ::fcntl(descriptor, F_SETFD, 0);
   ::execve(program, arguments, environment);
   const int reason = errno;
   [[maybe_unused]] const ssize_t written = ::write(failure.write, &reason, sizeof reason);
@@ -70,7 +74,9 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }  // namespace
 
 RankProcess start_rank(int rank, const std::string& program, const std::vector<std::string>& arguments,
-                       const std::map<std::string, std::string>& environment, int inherit_fd) {
+                       std::map<std::string, std::string> environment, int inherit_fd) {
+  const auto activity = std::make_shared<ActivityReader>();
+  environment["TRIREME_ACTIVITY_FD"] = std::to_string(activity->descriptor());
   // All memory is ready before fork.
   std::vector<std::string> words{program};
   words.insert(words.end(), arguments.begin(), arguments.end());
@@ -81,7 +87,7 @@ RankProcess start_rank(int rank, const std::string& program, const std::vector<s
   const pid_t pid = ::fork();
   if (pid == 0) {
     become_rank(program.c_str(), const_cast<char**>(argv.data()), const_cast<char**>(envp.data()), out, err,
-                failure, inherit_fd, launcher);
+                failure, {inherit_fd, activity->descriptor()}, launcher);
   }
   const int fork_reason = errno;
   ::close(out.write);
@@ -99,7 +105,23 @@ RankProcess start_rank(int rank, const std::string& program, const std::vector<s
   ::setpgid(pid, pid);  // as in the child: whichever comes first
   ::fcntl(out.read, F_SETFL, O_NONBLOCK);
   ::fcntl(err.read, F_SETFL, O_NONBLOCK);
-  return {rank, pid, out.read, err.read};
+  return {rank, pid, out.read, err.read, activity};
+}
+
+RankLook look_at(const RankProcess& process) {
+  RankLook look;
+  std::ifstream in(cat("/proc/", process.pid, "/stat"));
+  std::string stat;
+  std::getline(in, stat);
+  const size_t name_end = stat.rfind(')');  // the state follows the name, which may hold anything
+  look.stopped = name_end != std::string::npos && stat.size() > name_end + 2 && stat[name_end + 2] == 'T';
+  if (const auto state = process.activity->read()) {
+    look.known = true;
+    look.waiting = state->waiting;
+    look.still_seconds = state->seconds;
+    look.doing = describe(*state);
+  }
+  return look;
 }
 
 }  // namespace trireme

@@ -1,28 +1,141 @@
 #include "trireme/launch/restart_rule.h"
 
-namespace trireme {
+#include <algorithm>
+#include <csignal>
+#include <string_view>
 
-std::optional<RankEnd> culprit(const std::vector<RankEnd>& ends) {
-  std::optional<RankEnd> lost_peer, told;
-  for (const RankEnd& end : ends) {
-    if (!end.failed()) continue;
-    if (end.ended_by_us) {
-      if (!told) told = end;
-    } else if (end.signal == 0 && end.code == kLostPeer) {
-      if (!lost_peer) lost_peer = end;
-    } else {
-      return end;
-    }
-  }
-  return lost_peer ? lost_peer : told;
+#include "trireme/base/error.h"
+#include "trireme/base/last_words.h"
+#include "trireme/base/stop_request.h"
+
+namespace trireme {
+namespace {
+
+int lost_peer_code() {
+  return CommError("").exit_code();
 }
 
-bool may_restart(const std::vector<RankEnd>& ends) {
-  for (const RankEnd& end : ends) {
-    if (end.signal == 0 && would_come_again(end.code)) return false;
+const ExitMeaning* meaning_of(int code) {
+  const auto& all = exit_meanings();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.code == code; });
+  return found == all.end() ? nullptr : &*found;
+}
+
+bool lost_a_peer(const RankEnd& end) {
+  return end.signal == 0 && end.code == lost_peer_code();
+}
+
+bool says(const RankEnd& end, std::string_view words) {
+  return std::any_of(end.last_lines.begin(), end.last_lines.end(),
+                     [&](const std::string& line) { return line.find(words) != std::string::npos; });
+}
+
+bool points_at_another(const RankEnd& end) {
+  return says(end, kAnotherSaysWhy);
+}
+
+// The end of a rank that did what it was asked to, whatever its code says.
+bool complied(const RankEnd& end) {
+  if (asked_to_stop(end) != 0) return true;
+  if (!end.asked) return false;
+  if (end.signal != 0) return end.killed || end.signal == SIGTERM;
+  const ExitMeaning* meaning = meaning_of(end.code);
+  return meaning == nullptr || meaning->restart_may_cure;
+}
+
+bool failed_by_itself(const RankEnd& end) {
+  return end.failed() && !lost_a_peer(end) && !complied(end);
+}
+
+template <typename Accept>
+const RankEnd* first(const std::vector<RankEnd>& ends, const Accept& accept) {
+  const auto found = std::find_if(ends.begin(), ends.end(), accept);
+  return found == ends.end() ? nullptr : &*found;
+}
+
+// Whether others waited for this rank while it stood still, for most of the time that they waited.
+bool hung(const RankEnd& end, const std::vector<RankEnd>& ends) {
+  if (!end.asked) return false;
+  bool given_up = false;
+  double waited_seconds = 0;
+  for (const RankEnd& other : ends) {
+    if (!lost_a_peer(other) || other.asked) continue;
+    given_up = true;
+    waited_seconds = std::max(waited_seconds, other.waited_seconds);
   }
-  const auto end = culprit(ends);
-  return end && !end->ended_by_us && (end->signal != 0 || end->code == kLostPeer);
+  if (!given_up) return false;
+  if (end.look.stopped) return true;
+  if (end.look.known && end.look.waiting) return false;
+  return end.killed || (end.look.known && end.look.still_seconds >= std::max(1.0, waited_seconds / 2));
+}
+
+const RankEnd* find_hung(const std::vector<RankEnd>& ends) {
+  const RankEnd* worst = nullptr;
+  const auto weight = [](const RankEnd& end) {
+    return std::make_pair(end.look.stopped, end.look.still_seconds);
+  };
+  for (const RankEnd& end : ends)
+    if (hung(end, ends) && (worst == nullptr || weight(end) > weight(*worst))) worst = &end;
+  return worst;
+}
+
+const RankEnd* find_culprit(const std::vector<RankEnd>& ends) {
+  const auto by_itself = [](const RankEnd& end) { return failed_by_itself(end) && !points_at_another(end); };
+  if (const RankEnd* end = first(ends, by_itself)) return end;
+  if (const RankEnd* end = first(ends, failed_by_itself)) return end;
+  if (const RankEnd* end = find_hung(ends)) return end;
+  const auto gave_up = [](const RankEnd& end) { return lost_a_peer(end) && !end.asked; };
+  if (const RankEnd* end = first(ends, [&](const RankEnd& e) { return gave_up(e) && !points_at_another(e); }))
+    return end;
+  if (const RankEnd* end = first(ends, gave_up)) return end;
+  return first(ends, [](const RankEnd& end) { return end.failed(); });
+}
+
+}  // namespace
+
+const std::vector<ExitMeaning>& exit_meanings() {
+  static const std::vector<ExitMeaning> all{
+      {0, "done", false},
+      {ConfigError("").exit_code(), "ConfigError: what was asked cannot be done", false},
+      {DataError("").exit_code(), "DataError: a file does not hold what it should", false},
+      {InternalError("").exit_code(), "InternalError: a bug in Trireme", false},
+      {lost_peer_code(), "CommError: another rank did not answer; or asked to stop", true},
+  };
+  return all;
+}
+
+int asked_to_stop(const RankEnd& end) {
+  if (end.asked) return 0;
+  if (std::find(kStopSignals.begin(), kStopSignals.end(), end.signal) != kStopSignals.end())
+    return end.signal;
+  return lost_a_peer(end) && says(end, kAskedToStop) ? SIGTERM : 0;
+}
+
+std::optional<RankEnd> culprit(const std::vector<RankEnd>& ends) {
+  const RankEnd* found = find_culprit(ends);
+  return found ? std::optional(*found) : std::nullopt;
+}
+
+Outcome judge(const std::vector<RankEnd>& ends, bool stop_asked) {
+  Outcome outcome;
+  outcome.culprit = culprit(ends);
+  if (!outcome.culprit) return outcome;
+  const RankEnd& end = *outcome.culprit;
+  outcome.hung = !failed_by_itself(end) && hung(end, ends);
+  const bool ended_as_asked = complied(end) && !end.killed;
+  outcome.code = outcome.hung || ended_as_asked ? lost_peer_code() : end.exit_code();
+  if (stop_asked) {
+    for (const RankEnd& one : ends)
+      if (one.killed) outcome.code = one.exit_code();
+    if (!failed_by_itself(end)) outcome.culprit.reset();
+    return outcome;
+  }
+  outcome.may_restart = outcome.hung || (!complied(end) && (end.signal != 0 || lost_a_peer(end)));
+  for (const RankEnd& one : ends) {
+    const ExitMeaning* meaning = meaning_of(one.code);
+    if (one.signal == 0 && one.failed() && meaning && !meaning->restart_may_cure) outcome.may_restart = false;
+  }
+  return outcome;
 }
 
 }  // namespace trireme

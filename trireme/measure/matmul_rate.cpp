@@ -11,9 +11,18 @@ namespace {
 
 struct Shape {
   int64_t rows, inner, columns;
+  double flops() const {
+    return 2.0 * static_cast<double>(rows) * static_cast<double>(inner) * static_cast<double>(columns);
+  }
 };
 
-double seconds_of_one(at::Device device, at::ScalarType dtype, const Shape& shape, double seconds) {
+// The largest last.
+std::vector<Shape> shapes_of(at::Device device) {
+  if (device.is_cpu()) return {{1024, 1024, 1024}, {2048, 512, 1408}, {2048, 2048, 2048}};
+  return {{8192, 8192, 8192}, {16384, 4096, 14336}};
+}
+
+Spread seconds_of_one(at::Device device, at::ScalarType dtype, const Shape& shape, double seconds) {
   const at::TensorOptions options = at::TensorOptions(device).dtype(dtype);
   // Random: a GPU's clock falls with the power that changing bits draw, and equal values change none.
   const at::Tensor a = at::randn({shape.rows, shape.inner}, options);
@@ -31,23 +40,17 @@ double seconds_of_one(at::Device device, at::ScalarType dtype, const Shape& shap
     multiply();
     all.push_back(now_seconds() - begin);
   } while (now_seconds() - start < seconds || all.size() < 3);
-  return spread_of(std::move(all)).median;
+  return spread_of(std::move(all));
 }
 
 }  // namespace
 
 std::vector<MatmulRate> measure_matmul_rates(at::Device device, at::ScalarType dtype, double seconds) {
   const at::NoGradGuard no_autograd;
-  const std::vector<Shape> shapes =
-      device.is_cpu() ? std::vector<Shape>{{1024, 1024, 1024}, {2048, 512, 1408}, {2048, 2048, 2048}}
-                      : std::vector<Shape>{{8192, 8192, 8192}, {16384, 4096, 14336}};
   std::vector<MatmulRate> rates;
-  for (const Shape& shape : shapes) {
-    const double flops = 2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.inner) *
-                         static_cast<double>(shape.columns);
-    rates.push_back(
-        {shape.rows, shape.inner, shape.columns, flops / seconds_of_one(device, dtype, shape, seconds)});
-  }
+  for (const Shape& shape : shapes_of(device))
+    rates.push_back({shape.rows, shape.inner, shape.columns,
+                     shape.flops() / seconds_of_one(device, dtype, shape, seconds).median});
   return rates;
 }
 
@@ -55,6 +58,17 @@ double best_matmul_rate(at::Device device, at::ScalarType dtype, double seconds)
   double best = 0;
   for (const MatmulRate& rate : measure_matmul_rates(device, dtype, seconds))
     best = std::max(best, rate.flops_per_second);
+  return best;
+}
+
+double peak_matmul_rate(at::Device device, at::ScalarType dtype, double seconds) {
+  const at::NoGradGuard no_autograd;
+  double best = 0;
+  for (const Shape& shape : shapes_of(device)) {
+    constexpr double kRepetitions = 3;
+    if (best > 0 && kRepetitions * shape.flops() / best > seconds) continue;
+    best = std::max(best, shape.flops() / seconds_of_one(device, dtype, shape, seconds).least);
+  }
   return best;
 }
 

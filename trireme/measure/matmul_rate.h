@@ -22,5 +22,8 @@ std::vector<MatmulRate> measure_matmul_rates(at::Device device, at::ScalarType d
 
 // The best of those, in FLOP/s.
 double best_matmul_rate(at::Device device, at::ScalarType dtype, double seconds = 0.25);
+// The device's peak, in FLOP/s: the fastest repetition of any shape, which a busy machine disturbs least. Takes about `seconds`
+// for each of the shapes, and leaves those out that are too large to be repeated often in that time.
+double peak_matmul_rate(at::Device device, at::ScalarType dtype, double seconds = 0.25);
 
 }  // namespace trireme

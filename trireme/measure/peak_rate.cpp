@@ -56,11 +56,11 @@ std::optional<PeakRate> published_peak_rate(std::string_view gpu_name, Precision
 
 PeakRate peak_rate(at::Device device, Precision precision, double seconds) {
   if (const auto published = published_peak_rate(gpu_identity(device).name, precision)) return *published;
-  double peak = best_matmul_rate(device, at::kFloat, seconds);
+  double peak = peak_matmul_rate(device, at::kFloat, seconds);
   // A processor without bf16 instructions multiplies bf16 values faster in fp32.
   const bool in_16_bits =
       device.is_cpu() ? precision == Precision::bf16 && cpu_has_bf16_matmul() : precision != Precision::fp32;
-  if (in_16_bits) peak = std::max(peak, best_matmul_rate(device, at::kBFloat16, seconds));
+  if (in_16_bits) peak = std::max(peak, peak_matmul_rate(device, at::kBFloat16, seconds));
   return {peak, "measured"};
 }
 

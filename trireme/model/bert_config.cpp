@@ -22,10 +22,6 @@ void refuse_unbuilt(const ConfigKeys& keys) {
   if (!keys.boolean("tie_word_embeddings", true))
     keys.refuse("tie_word_embeddings",
                 "a bert whose output matrix is not its word embedding is not supported");
-  for (const char* key : {"hidden_dropout_prob", "attention_probs_dropout_prob"})
-    if (keys.number(key, kDefaultDropout) != 0)
-      keys.refuse(key, cat("training would drop activations", keys.has(key) ? "" : " (by default 0.1)",
-                           "; dropout is not supported, set it to 0 in config.json"));
 
   if (!keys.has("architectures")) return;
   const std::string architecture = keys.first_text("architectures");
@@ -73,6 +69,8 @@ ModelConfig parse_bert_config(const ConfigKeys& keys) {
   if (!(config.initializer_range >= 0 && config.initializer_range <= 1))
     keys.refuse("initializer_range", "expected 0 to 1");
 
+  for (const char* key : {"hidden_dropout_prob", "attention_probs_dropout_prob"})
+    if (const double rate = keys.number(key, kDefaultDropout); rate != 0) config.dropout[key] = rate;
   config.tie_word_embeddings = true;
   config.qkv_bias = config.output_bias = config.mlp_bias = true;
   config.layer_window.assign(static_cast<size_t>(config.num_hidden_layers), 0);

@@ -8,6 +8,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/safetensors.h"
+#include "trireme/model/finite_values.h"
 
 namespace trireme {
 namespace {
@@ -21,15 +22,17 @@ at::ScalarType tensor_dtype(const SafetensorsEntry& entry) {
                       "; quantized weights cannot be trained"));
 }
 
-// The values where they lie in the map, or a copy where the file's layout leaves them misaligned.
-at::Tensor entry_tensor(const SafetensorsEntry& entry) {
+// All values of the entry, in pieces that stay small whatever the tensor's size, converted to the type of `flat`.
+void read_values(const SafetensorsEntry& entry, const at::Tensor& flat) {
+  constexpr int64_t kPieceElements = int64_t{1} << 20;
   const at::ScalarType dtype = tensor_dtype(entry);
-  const auto address = reinterpret_cast<uintptr_t>(entry.data);
-  if (address % c10::elementSize(dtype) == 0)
-    return at::from_blob(const_cast<std::byte*>(entry.data), entry.shape, at::TensorOptions(dtype));
-  at::Tensor copy = at::empty(entry.shape, at::TensorOptions(dtype));
-  std::memcpy(copy.mutable_data_ptr(), entry.data, static_cast<size_t>(entry.bytes));
-  return copy;
+  const auto width = static_cast<int64_t>(c10::elementSize(dtype));
+  const at::Tensor piece = at::empty({std::min(entry.elements, kPieceElements)}, at::TensorOptions(dtype));
+  for (int64_t done = 0; done < entry.elements; done += kPieceElements) {
+    const int64_t count = std::min(entry.elements - done, kPieceElements);
+    entry.read(done * width, piece.mutable_data_ptr(), count * width);
+    flat.narrow(0, done, count).copy_(piece.narrow(0, 0, count));
+  }
 }
 
 bool ends_with(const std::string& text, const std::string& end) {
@@ -63,7 +66,7 @@ void explain_missing(const SafetensorsSet& weights, const ParameterSpec& spec) {
   }
   if (spec.name == "lm_head.weight")
     throw DataError(cat(
-        weights.at("model.embed_tokens.weight").file.parent_path().string(),
+        weights.at("model.embed_tokens.weight").file().parent_path().string(),
         ": tensor 'lm_head.weight' "
         "is missing; if the model's head shares the embedding, set tie_word_embeddings true in config.json"));
   for (const std::string prefix : {"model.", "bert."}) {
@@ -76,7 +79,7 @@ void explain_missing(const SafetensorsSet& weights, const ParameterSpec& spec) {
   if (spec.name.rfind("cls.predictions.", 0) == 0 &&
       weights.find("bert.embeddings.word_embeddings.weight") != nullptr)
     throw DataError(cat(
-        weights.at("bert.embeddings.word_embeddings.weight").file.parent_path().string(), ": tensor '",
+        weights.at("bert.embeddings.word_embeddings.weight").file().parent_path().string(), ": tensor '",
         spec.name,
         "' is missing: these weights have no head for the masked-token loss; load them as BertForMaskedLM, "
         "which begins a fresh one, and save them again"));
@@ -99,9 +102,7 @@ const SafetensorsEntry& find_parameter(const SafetensorsSet& weights, const Para
 void check_tied(const SafetensorsSet& weights, const TiedName& tied) {
   const SafetensorsEntry& second = weights.at(tied.name);
   const SafetensorsEntry* first = weights.find(tied.parameter);
-  if (first == nullptr || (second.dtype == first->dtype && second.shape == first->shape &&
-                           std::memcmp(second.data, first->data, static_cast<size_t>(second.bytes)) == 0))
-    return;
+  if (first == nullptr || equal_values(second, *first)) return;
   if (tied.name.rfind("cls.", 0) == 0)
     throw DataError(cat(second.describe(), ": differs from '", tied.parameter,
                         "'; a bert with an output matrix or bias of its own is not supported"));
@@ -126,10 +127,16 @@ void CheckpointReader::read_unit(const UnitSpec& unit, at::Tensor& flat) const {
                  "unit ", unit.name);
   int64_t filled = 0;
   for (const ParameterSpec& spec : unit.parameters) {
-    const at::Tensor values = entry_tensor(find_parameter(files_->weights, spec));
+    const SafetensorsEntry& entry = find_parameter(files_->weights, spec);
     flat.narrow(0, filled, spec.offset - filled)
         .zero_();  // padding is defined: it takes part in norms and sums
-    parameter_view(flat, spec).copy_(values);
+    const at::Tensor values = flat.narrow(0, spec.offset, spec.elements);
+    read_values(entry, values);
+    // Also in a row that no token of the data uses: training would carry it along, unseen.
+    if (const auto row = not_finite_row(spec, values))
+      throw DataError(cat(
+          entry.describe(), ": ", *row,
+          "; weights must be finite numbers: the file was saved from a run that had failed, or is damaged"));
     filled = spec.offset + spec.elements;
   }
   flat.narrow(0, filled, unit.elements - filled).zero_();

@@ -6,6 +6,14 @@
 #include "trireme/base/error.h"
 
 namespace trireme {
+namespace {
+
+bool beyond_63_bits(const Json& number) {
+  return number.is_number_unsigned() &&
+         number.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+}
+
+}  // namespace
 
 ConfigKeys::ConfigKeys(const Json& json, const std::string& origin, const std::string& prefix)
     : json_(&json), origin_(origin), prefix_(prefix) {
@@ -28,11 +36,9 @@ std::optional<int64_t> ConfigKeys::integer_or_null(const std::string& key,
   const auto found = json_->find(key);
   if (found == json_->end()) return fallback;
   if (found->is_null()) return std::nullopt;
-  if (found->is_number_unsigned() &&
-      found->get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-    wrong_type(key, "a whole number of 63 bits");
-  if (found->is_number_integer()) return found->get<int64_t>();
-  wrong_type(key, "a whole number");
+  if (!found->is_number_integer()) wrong_type(key, "a whole number");
+  if (beyond_63_bits(*found)) wrong_type(key, "a whole number of 63 bits");
+  return found->get<int64_t>();
 }
 
 double ConfigKeys::number(const std::string& key, double fallback) const {
@@ -50,7 +56,8 @@ std::optional<int64_t> ConfigKeys::first_integer(const std::string& key,
                                                  std::optional<int64_t> fallback) const {
   if (!has(key) || !(*json_)[key].is_array()) return integer_or_null(key, fallback);
   const Json& list = (*json_)[key];
-  if (list.empty() || !list[0].is_number_integer()) refuse(key, "expected a token id or a list of token ids");
+  if (list.empty() || !list[0].is_number_integer() || beyond_63_bits(list[0]))
+    refuse(key, "expected a token id or a list of token ids");
   return list[0].get<int64_t>();
 }
 
@@ -74,8 +81,8 @@ std::string ConfigKeys::text(const std::string& key, const std::string& fallback
 
 void ConfigKeys::refuse(const std::string& key, const std::string& why) const {
   const auto found = json_->find(key);
-  throw ConfigError(
-      cat(origin_, ": ", prefix_, key, " is ", found == json_->end() ? "absent" : found->dump(), ": ", why));
+  throw ConfigError(cat(origin_, ": ", prefix_, key, " is ",
+                        found == json_->end() ? "absent" : quotation(*found), ": ", why));
 }
 
 void ConfigKeys::refuse_unless_absent(std::initializer_list<const char*> forbidden,
@@ -85,7 +92,8 @@ void ConfigKeys::refuse_unless_absent(std::initializer_list<const char*> forbidd
 }
 
 void ConfigKeys::wrong_type(const std::string& key, const char* expected) const {
-  throw ConfigError(cat(origin_, ": ", prefix_, key, " is ", (*json_)[key].dump(), ", expected ", expected));
+  throw ConfigError(
+      cat(origin_, ": ", prefix_, key, " is ", quotation((*json_)[key]), ", expected ", expected));
 }
 
 }  // namespace trireme

@@ -34,7 +34,8 @@ const FamilyDefaults& family_of(const ConfigKeys& keys) {
   const std::string type = keys.text("model_type", "");
   for (const FamilyDefaults& defaults : families)
     if (type == defaults.model_type) return defaults;
-  throw ConfigError(cat(keys.origin(), ": model_type is ", type.empty() ? "missing" : "\"" + type + "\"",
+  throw ConfigError(cat(keys.origin(), ": model_type is ",
+                        type.empty() ? "missing" : "\"" + quotation(type) + "\"",
                         "; Trireme trains llama, mistral, qwen2, qwen3 and bert"));
 }
 
@@ -54,10 +55,6 @@ void refuse_unbuilt(const ConfigKeys& keys, ModelFamily family) {
       "it changes the model's arithmetic and is not supported");
   keys.refuse_unless_absent({"mtp_layer_types", "num_nextn_predict_layers"},
                             "multi-token prediction is not supported");
-  for (const char* key :
-       {"attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout"})
-    if (const double rate = keys.number(key, 0); rate != 0)
-      keys.refuse(key, cat("training would drop activations; dropout is not supported, set it to 0"));
   if (const std::string act = keys.text("hidden_act", "silu"); act != "silu" && act != "swish")
     keys.refuse("hidden_act", "only silu is supported");
   if (keys.integer_or_null("pretraining_tp", 1).value_or(1) > 1)
@@ -108,7 +105,8 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, ModelFamily family, i
   if (!types.is_array() || static_cast<int64_t>(types.size()) != layers)
     keys.refuse("layer_types", cat("expected a list of num_hidden_layers = ", layers, " names"));
   for (size_t layer = 0; layer < types.size(); ++layer) {
-    const std::string type = types[layer].is_string() ? types[layer].get<std::string>() : types[layer].dump();
+    const std::string type =
+        types[layer].is_string() ? quotation(types[layer].get<std::string>()) : quotation(types[layer]);
     const bool sliding = type == "sliding_attention";
     if (!sliding && type != "full_attention" && type != "attention")
       keys.refuse("layer_types", cat("layer ", layer, " is ", type,
@@ -208,6 +206,9 @@ ModelConfig parse_model_config(const Json& json, const std::string& origin) {
   config.family = defaults.family;
   config.raw = json;
   refuse_unbuilt(keys, config.family);
+  for (const char* key :
+       {"attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout"})
+    if (const double rate = keys.number(key, 0); rate != 0) config.dropout[key] = rate;
 
   config.vocab_size = keys.integer("vocab_size", defaults.vocab_size);
   config.hidden_size = keys.integer("hidden_size", 4096);

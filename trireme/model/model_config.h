@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,6 +55,9 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;               // Qwen3: RMS norm of each head's q and k before rotary
   std::vector<int64_t> layer_window;  // one a layer; 0: full attention
+  // Fields that ask training to drop activations, with their rates above 0. Nothing here does: evaluation drops none, and
+  // training refuses (train_options.h).
+  std::map<std::string, double> dropout;
   RopeConfig rope;
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> eos_token_id;  // the first one when the file lists several

@@ -3,7 +3,9 @@
 #include <exception>
 
 #include "trireme/base/error.h"
+#include "trireme/base/last_words.h"
 #include "trireme/comm/collectives.h"
+#include "trireme/device/out_of_memory.h"
 
 namespace trireme {
 namespace {
@@ -23,14 +25,15 @@ void Agreement::all_or_none(const std::string& what, const std::function<void()>
     own = std::current_exception();
     code = error.exit_code();
   } catch (const std::exception& error) {
-    own = std::make_exception_ptr(InternalError(cat(what, ": ", error.what())));
-    code = InternalError("").exit_code();
+    const auto memory = as_out_of_memory(error);
+    own = memory ? std::make_exception_ptr(ConfigError(cat(what, ": ", memory->what())))
+                 : std::make_exception_ptr(InternalError(cat(what, ": ", error.what())));
+    code = memory ? memory->exit_code() : InternalError("").exit_code();
   }
   const int64_t worst = largest(own ? (group_.rank() + 1) * kCodes + code : 0);
   if (own) std::rethrow_exception(own);
   if (worst == 0) return;
-  const std::string message =
-      cat("rank ", worst / kCodes - 1, " failed while ", what, "; its own message says why");
+  const std::string message = cat("rank ", worst / kCodes - 1, " failed while ", what, "; ", kAnotherSaysWhy);
   const int64_t kind = worst % kCodes;
   if (kind == ConfigError("").exit_code()) throw ConfigError(message);
   if (kind == DataError("").exit_code()) throw DataError(message);

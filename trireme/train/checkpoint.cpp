@@ -1,30 +1,25 @@
 #include "trireme/train/checkpoint.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <system_error>
 #include <vector>
 
+#include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/base/safetensors_writer.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/model/finite_values.h"
 #include "trireme/train/checkpoint_manifest.h"
-#include "trireme/train/durable_file.h"
+#include "trireme/train/trainer_state.h"
 
 namespace fs = std::filesystem;
 
 namespace trireme {
 namespace {
-
-std::string shard_name(int rank) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "rank-%05d.safetensors", rank);
-  return text;
-}
 
 // One tensor of a checkpoint: a part of a unit's flat state. Masters are cut into parameters, whose names and shapes
 // are Hugging Face's; moments stay flat.
@@ -41,6 +36,16 @@ std::vector<StoredTensor> stored_tensors(const UnitSpec& unit, const std::string
   for (const ParameterSpec& spec : unit.parameters)
     all.push_back({spec.name, spec.shape, spec.offset, spec.elements});
   return all;
+}
+
+// A checkpoint with such a value would be whole by its checksums and ruin every run that goes on from it.
+void refuse_not_finite(const UnitSpec& unit, const std::string& state, const at::Tensor& flat) {
+  if (state == "master") {
+    if (const auto row = not_finite_row(unit, flat)) throw DataError(cat("the weight ", *row));
+  } else if (const auto element = first_not_finite(flat)) {
+    throw DataError(
+        cat("the optimizer's ", state, " of unit ", unit.name, " is not finite at element ", *element));
+  }
 }
 
 // Writes the units of this rank (u % ranks), while all ranks put each unit together. Collective: a rank that cannot
@@ -87,6 +92,7 @@ void write_shard(const fs::path& file, Engine& engine) {
       if (!mine(unit)) continue;
       attempt([&] {
         const at::Tensor values = flat.to(at::kCPU).contiguous();
+        refuse_not_finite(units[unit], state, values);
         const auto* data = values.const_data_ptr<float>();
         for (const StoredTensor& tensor : stored_tensors(units[unit], state))
           writer->write(tensor.name, data + tensor.offset,
@@ -113,19 +119,15 @@ void write_weight_index(const fs::path& file, const ModelLayout& layout, int ran
 // The name appears at once; a checkpoint of the same step that was there (a broken one, else there is no
 // reason to save again) makes way first.
 void publish(const fs::path& temporary, const fs::path& final_name) {
-  std::error_code error;
-  if (fs::exists(final_name, error)) {
+  if (is_there(final_name)) {
     fs::path doomed = final_name;
     doomed += ".tmp-replaced";
-    fs::remove_all(doomed, error);
-    fs::rename(final_name, doomed, error);
-    fs::remove_all(doomed, error);
+    std::error_code tried;  // what stays in the way fails the renaming below
+    fs::remove_all(doomed, tried);
+    fs::rename(final_name, doomed, tried);
+    fs::remove_all(doomed, tried);
   }
-  fs::rename(temporary, final_name, error);
-  if (error)
-    throw DataError(
-        cat(temporary.string(), ": cannot rename to ", final_name.string(), ": ", error.message()));
-  sync_folder(final_name.parent_path());
+  publish_file(temporary, final_name);
 }
 
 // Into the tensor's place in the unit's flat buffer.
@@ -135,8 +137,7 @@ void read_tensor(const SafetensorsEntry& entry, const StoredTensor& tensor, at::
     for (const int64_t extent : tensor.shape) expected += cat(expected.empty() ? "" : ", ", extent);
     throw DataError(cat(entry.describe(), ": the model needs F32 [", expected, "]"));
   }
-  if (entry.bytes > 0)
-    std::memcpy(flat.mutable_data_ptr<float>() + tensor.offset, entry.data, static_cast<size_t>(entry.bytes));
+  entry.read(0, flat.mutable_data_ptr<float>() + tensor.offset, entry.bytes);
 }
 
 }  // namespace
@@ -170,8 +171,8 @@ fs::path save_checkpoint(const RunDirectory& run, const CheckpointContents& cont
   ManifestFile shard;
   step([&] {
     write_shard(temporary / shard_name(rank), engine);
-    std::error_code none;  // more ranks than units
-    if (fs::exists(temporary / shard_name(rank), none)) shard = describe_file(temporary / shard_name(rank));
+    // None where there are more ranks than units.
+    if (is_there(temporary / shard_name(rank))) shard = describe_file(temporary / shard_name(rank));
   });
   const auto shards = agreement.gather({shard.bytes, static_cast<int64_t>(shard.xxh3)});
 
@@ -195,8 +196,7 @@ fs::path save_checkpoint(const RunDirectory& run, const CheckpointContents& cont
     write_weight_index(temporary / "model.safetensors.index.json", engine.layout(), ranks);
     std::vector<std::string> small{"trainer_state.json", "config.json", "model.safetensors.index.json"};
     for (const std::string& name : tokenizer_file_names()) {
-      std::error_code ignored;
-      if (contents.tokenizer_from.empty() || !fs::exists(contents.tokenizer_from / name, ignored)) continue;
+      if (contents.tokenizer_from.empty() || !is_there(contents.tokenizer_from / name)) continue;
       copy_durable(contents.tokenizer_from / name, temporary / name);
       small.emplace_back(name);
     }
@@ -204,7 +204,7 @@ fs::path save_checkpoint(const RunDirectory& run, const CheckpointContents& cont
     write_manifest(temporary, manifest);
     sync_folder(temporary);
     publish(temporary, run.checkpoint(contents.step));
-    run.keep_newest(save_total_limit);
+    run.keep_newest(save_total_limit, contents.step);
   });
   return run.checkpoint(contents.step);
 }
@@ -227,13 +227,18 @@ Json read_checkpoint(const fs::path& dir, Engine& engine, bool verified) {
       at::Tensor flat = at::zeros({units[unit].elements}, at::kFloat);
       for (const StoredTensor& tensor : stored_tensors(units[unit], name))
         read_tensor(find(tensor.name), tensor, flat);
+      // Of a version that did not look before it saved.
+      try {
+        refuse_not_finite(units[unit], name, flat);
+      } catch (const DataError& error) {
+        throw DataError(cat(dir.string(), ": ", error.what(), "; use an earlier checkpoint"));
+      }
       engine.restore_unit_state(static_cast<int>(unit), name, flat);
     }
-  Json state = read_json(dir / "trainer_state.json");
-  if (!state.contains("optimizer_steps") || !state["optimizer_steps"].is_number_integer())
-    throw DataError(cat((dir / "trainer_state.json").string(), ": no \"optimizer_steps\""));
-  engine.restore_progress({state["optimizer_steps"].get<int64_t>(), state.value("loss_scale", 0.0),
-                           state.value("loss_scale_clean_steps", int64_t{0})});
+  const fs::path state_file = dir / "trainer_state.json";
+  Json state = read_json(state_file);
+  const SavedProgress progress = parse_saved_progress(state, state_file.string());
+  engine.restore_progress({progress.optimizer_steps, progress.loss_scale, progress.loss_scale_clean_steps});
   return state;
 }
 

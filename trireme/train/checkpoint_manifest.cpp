@@ -1,13 +1,14 @@
 #include "trireme/train/checkpoint_manifest.h"
 
 #include <charconv>
-#include <iomanip>
-#include <sstream>
+#include <cstdio>
+#include <optional>
 #include <system_error>
 
+#include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/input_file.h"
 #include "trireme/base/json.h"
-#include "trireme/train/durable_file.h"
 #include "trireme/train/file_checksum.h"
 
 namespace fs = std::filesystem;
@@ -16,22 +17,58 @@ namespace trireme {
 namespace {
 
 constexpr int kFormat = 1;
+constexpr const char* kManifest = "manifest.json";
+constexpr const char* kWeightIndex = "model.safetensors.index.json";
 
-std::string hex(uint64_t value) {
-  std::ostringstream out;
-  out << std::hex << std::setw(16) << std::setfill('0') << value;
-  return out.str();
+ManifestFile parse_entry(const Json& entry, const std::string& origin) {
+  ManifestFile file;
+  file.bytes = whole_number(entry, "bytes", {}, origin);
+  const std::string text = text_value(entry, "xxh3", origin);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), file.xxh3, 16);
+  if (error != std::errc() || end != text.data() + text.size() || text.size() != 16)
+    throw DataError(
+        cat(origin, ": \"xxh3\" is \"", quotation(text), "\"; expected a checksum of 16 hexadecimal digits"));
+  return file;
 }
 
-uint64_t parse_hex(const std::string& text, const fs::path& file) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw DataError(cat(file.string(), ": '", text, "' is not a checksum"));
-  return value;
+// Whether a file's name is that of a shard, and of which rank; what looks like one and is none belongs to no checkpoint.
+std::optional<int64_t> rank_of_shard(const std::string& name) {
+  if (!name.ends_with(".safetensors")) return std::nullopt;
+  int64_t rank = -1;
+  if (name.starts_with("rank-")) std::from_chars(name.data() + 5, name.data() + name.size(), rank);
+  return shard_name(static_cast<int>(rank)) == name ? rank : -1;
+}
+
+// Unit u is in the shard of rank u % ranks: with fewer units than ranks the last shards are not there, and no other.
+void check_shards(const CheckpointManifest& manifest, const std::string& origin) {
+  int64_t shards = 0;
+  for (const auto& [name, file] : manifest.files)
+    if (const auto rank = rank_of_shard(name)) {
+      if (*rank != shards++)
+        throw DataError(cat(origin, ": \"files\" has \"", quotation(name), "\", expected \"",
+                            shard_name(static_cast<int>(shards - 1)), "\" next: a shard is missing"));
+    }
+  if (shards < 1 || shards > manifest.ranks)
+    throw DataError(
+        cat(origin, ": \"files\" has ", shards, " shards; expected 1 to \"ranks\", ", manifest.ranks));
 }
 
 }  // namespace
+
+std::optional<int64_t> step_of_folder(const fs::path& dir) {
+  const std::string name = (dir.has_filename() ? dir : dir.parent_path()).filename().string();
+  int64_t step = 0;
+  if (!name.starts_with("step-")) return std::nullopt;
+  const auto [end, error] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
+  if (error != std::errc() || end != name.data() + name.size() || step < 0) return std::nullopt;
+  return step;
+}
+
+std::string shard_name(int rank) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "rank-%05d.safetensors", rank);
+  return text;
+}
 
 ManifestFile describe_file(const fs::path& file) {
   std::error_code error;
@@ -43,33 +80,39 @@ ManifestFile describe_file(const fs::path& file) {
 void write_manifest(const fs::path& dir, const CheckpointManifest& manifest) {
   Json files = Json::object();
   for (const auto& [name, file] : manifest.files)
-    files[name] = {{"bytes", file.bytes}, {"xxh3", hex(file.xxh3)}};
+    files[name] = {{"bytes", file.bytes}, {"xxh3", checksum_text(file.xxh3)}};
   const Json json = {
       {"format", kFormat}, {"step", manifest.step}, {"ranks", manifest.ranks}, {"files", files}};
-  write_durable(dir / "manifest.json", json.dump(1) + "\n");
+  write_durable(dir / kManifest, json.dump(1) + "\n");
 }
 
 CheckpointManifest read_manifest(const fs::path& dir) {
-  const fs::path file = dir / "manifest.json";
-  std::error_code ignored;
-  if (!fs::exists(file, ignored))
+  const fs::path file = dir / kManifest;
+  std::error_code error;
+  if (!fs::exists(file, error) && !error)
     throw DataError(
         cat(dir.string(), ": there is no manifest.json: this is not a whole checkpoint of Trireme"));
   const Json json = read_json(file);
-  try {
-    if (json.at("format").get<int>() != kFormat)
+  const std::string origin = file.string();
+  if (const int64_t format = whole_number(json, "format", {}, origin); format != kFormat)
+    throw DataError(cat(origin, ": format ", format, "; this version reads ", kFormat));
+  CheckpointManifest manifest;
+  manifest.step = whole_number(json, "step", {0, kLargestStep}, origin);
+  manifest.ranks = static_cast<int>(whole_number(json, "ranks", {1, kMostRanks}, origin));
+  if (const auto named = step_of_folder(dir); named && *named != manifest.step)
+    throw DataError(
+        cat(origin, ": \"step\" is ", manifest.step, ", but the folder is that of step ", *named));
+  for (const auto& [name, entry] : object_value(json, "files", origin).items()) {
+    if (!is_plain_file_name(name) || name == kManifest)
       throw DataError(
-          cat(file.string(), ": format ", json.at("format").dump(), "; this version reads ", kFormat));
-    CheckpointManifest manifest;
-    manifest.step = json.at("step").get<int64_t>();
-    manifest.ranks = json.at("ranks").get<int>();
-    for (const auto& [name, entry] : json.at("files").items())
-      manifest.files[name] = {entry.at("bytes").get<int64_t>(),
-                              parse_hex(entry.at("xxh3").get<std::string>(), file)};
-    return manifest;
-  } catch (const Json::exception& error) {
-    throw DataError(cat(file.string(), ": not a checkpoint's manifest: ", error.what()));
+          cat(origin, ": \"files\" has \"", quotation(name), "\"; expected names of files in this folder"));
+    manifest.files[name] = parse_entry(entry, cat(origin, ": ", quotation(name)));
   }
+  for (const char* needed : {"config.json", kWeightIndex, "trainer_state.json"})
+    if (!manifest.files.contains(needed))
+      throw DataError(cat(origin, ": \"files\" lacks ", needed, ", which every checkpoint has"));
+  check_shards(manifest, origin);
+  return manifest;
 }
 
 CheckpointManifest verify_checkpoint(const fs::path& dir) {
@@ -85,10 +128,16 @@ CheckpointManifest verify_checkpoint(const fs::path& dir) {
           cat(file.string(), ": ", bytes, " bytes; the checkpoint's manifest says ", expected.bytes));
     const uint64_t checksum = file_checksum(file);
     if (checksum != expected.xxh3)
-      throw DataError(cat(file.string(), ": its bytes have checksum ", hex(checksum),
-                          "; the checkpoint's manifest says ", hex(expected.xxh3),
+      throw DataError(cat(file.string(), ": its bytes have checksum ", checksum_text(checksum),
+                          "; the checkpoint's manifest says ", checksum_text(expected.xxh3),
                           ": the file was changed or damaged; use another checkpoint"));
   }
+  const fs::path index = dir / kWeightIndex;
+  const Json named = read_json(index);
+  for (const auto& [tensor, shard] : object_value(named, "weight_map", index.string()).items())
+    if (!shard.is_string() || !manifest.files.contains(shard.get<std::string>()))
+      throw DataError(cat(index.string(), ": tensor '", quotation(tensor), "' is in ", quotation(shard),
+                          ", which the checkpoint's manifest does not list"));
   return manifest;
 }
 

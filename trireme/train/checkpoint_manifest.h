@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace trireme {
@@ -22,14 +23,26 @@ struct CheckpointManifest {
   std::map<std::string, ManifestFile> files;  // by name within the folder
 };
 
+// No run is longer: counts of steps and of tokens stay exact, in JSON's readers too.
+constexpr int64_t kLargestStep = int64_t{1} << 53;
+constexpr int64_t kMostRanks = 100'000;
+
+// Of ".../step-40": 40; nothing of other folders, which may hold a copy.
+std::optional<int64_t> step_of_folder(const std::filesystem::path& dir);
+
+// Of the file that a rank writes.
+std::string shard_name(int rank);
+
 // Size and checksum of a file as it lies on disk.
 ManifestFile describe_file(const std::filesystem::path& file);
 
 // Writes DIR/manifest.json and syncs it. DataError when the disk refuses.
 void write_manifest(const std::filesystem::path& dir, const CheckpointManifest& manifest);
-// Throws DataError: no manifest (not a whole checkpoint), not JSON, or not of this form.
+// Throws DataError: no manifest (not a whole checkpoint), not JSON, or not of this form: plain file names alone, the files that
+// every checkpoint has, shards rank-00000 and on without a gap and within `ranks`, a step that is the folder's.
 CheckpointManifest read_manifest(const std::filesystem::path& dir);
-// Reads every file of the checkpoint and compares. Throws DataError that names the first file that differs.
+// Reads every file of the checkpoint and compares; what its weight index names must be among them. Throws DataError that
+// names the first file that differs.
 CheckpointManifest verify_checkpoint(const std::filesystem::path& dir);
 
 }  // namespace trireme

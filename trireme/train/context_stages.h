@@ -40,6 +40,8 @@ struct StageDefaults {
 std::vector<ContextStage> parse_context_stages(const std::string& text, const StageDefaults& defaults);
 // The one stage of a run without --context_stages.
 std::vector<ContextStage> single_stage(int64_t sequence_tokens, int64_t steps, const StageDefaults& defaults);
+// Told where a stage ends before its warm-up does, as a trial of a few steps may; empty where none does.
+std::string warmup_warning(const std::vector<ContextStage>& stages);
 
 // Index of the stage that step `step` (from 0) belongs to; the last one from the end on.
 int stage_of_step(const std::vector<ContextStage>& stages, int64_t step);

@@ -25,4 +25,10 @@ uint64_t file_checksum(const std::filesystem::path& file) {
   return XXH3_64bits_digest(state.get());
 }
 
+std::string checksum_text(uint64_t checksum) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(checksum));
+  return text;
+}
+
 }  // namespace trireme

@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 namespace trireme {
 
 // Throws DataError that names the file when it cannot be read.
 uint64_t file_checksum(const std::filesystem::path& file);
+// 16 hexadecimal digits.
+std::string checksum_text(uint64_t checksum);
 
 }  // namespace trireme

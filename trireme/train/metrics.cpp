@@ -1,13 +1,63 @@
 #include "trireme/train/metrics.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <fstream>
+#include <system_error>
+#include <unistd.h>
 #include <vector>
 
+#include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
 #include "trireme/base/sizes.h"
-#include "trireme/train/durable_file.h"
+
+namespace fs = std::filesystem;
 
 namespace trireme {
+namespace {
+
+struct KeptLines {
+  std::string kept;
+  int64_t dropped = 0;        // lines, strange ones included
+  int64_t strange = 0;        // no records
+  int64_t first_strange = 0;  // line, from 1
+};
+
+std::optional<int64_t> step_of_record(const std::string& line) {
+  try {
+    const std::string origin = "a line";
+    return whole_number(parse_json(line, origin), "step", {}, origin);
+  } catch (const DataError&) {
+    return std::nullopt;
+  }
+}
+
+// The last line of a killed run may be cut off: that is no reason for a word.
+KeptLines kept_lines(const fs::path& file, int64_t last_step) {
+  KeptLines lines;
+  std::ifstream in(file, std::ios::binary);
+  int64_t number = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    const bool torn = in.eof();
+    const std::optional<int64_t> step = torn ? std::nullopt : step_of_record(line);
+    if (step && *step <= last_step) {
+      lines.kept += line + "\n";
+      continue;
+    }
+    ++lines.dropped;
+    if (step || torn || last_step < 0) continue;
+    if (lines.strange++ == 0) lines.first_strange = number;
+  }
+  if (!in.eof()) throw DataError(cat(file.string(), ": cannot be read to its end"));
+  return lines;
+}
+
+}  // namespace
 
 Json StepRecord::to_json() const {
   Json memory = Json::object();
@@ -38,54 +88,110 @@ Json StepRecord::to_json() const {
   return record;
 }
 
-MetricsLog::MetricsLog(const std::filesystem::path& file, int64_t last_step) {
-  std::string kept;
-  std::ifstream in(file);
-  for (std::string line; last_step >= 0 && std::getline(in, line);) {
-    // The last line of a killed run may be cut off.
-    const Json record = Json::parse(line, nullptr, false);
-    if (record.is_object() && record.value("step", last_step + 1) <= last_step) kept += line + "\n";
+MetricsLog::MetricsLog(fs::path file, int64_t last_step, const std::function<void(const std::string&)>& note,
+                       double look_seconds)
+    : file_(std::move(file)), look_(look_seconds) {
+  if (is_there(file_)) {
+    const KeptLines lines = kept_lines(file_, last_step);
+    if (lines.dropped > 0) replace_file(file_, lines.kept);
+    if (lines.strange > 0 && note)
+      note(cat("warning: ", file_.string(), ": left out ", lines.strange,
+               lines.strange == 1 ? " line" : " lines", " that are no records of a step, the first one line ",
+               lines.first_strange));
   }
-  in.close();
-  write_durable(file, kept);
-  out_.open(file, std::ios::app);
-  if (!out_) throw DataError(cat(file.string(), ": cannot open to write"));
+  if (const std::string problem = open(); !problem.empty())
+    throw DataError(cat(file_.string(), ": cannot open to write: ", problem));
 }
 
-bool MetricsLog::write(const Json& record) {
-  out_ << record.dump() << '\n' << std::flush;
-  const bool written = out_.good();
-  out_.clear();
-  return written;
+MetricsLog::~MetricsLog() {
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-ProgressLine::ProgressLine(std::ostream& out, bool terminal, int64_t logging_steps, int64_t total_steps,
-                           int stages)
+std::string MetricsLog::open() {
+  std::error_code made;  // that it could not be made is told by the opening
+  fs::create_directories(file_.parent_path(), made);
+  descriptor_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  return descriptor_ < 0 ? std::strerror(errno) : "";
+}
+
+std::string MetricsLog::write(const Json& record) {
+  std::string removed;
+  if (look_.due() && is_unlinked(descriptor_)) {
+    removed = "it was removed; it is begun anew with this step";
+    ::close(descriptor_);
+    if (std::string problem = open(); !problem.empty()) return problem;
+  }
+  const std::string line = record.dump() + "\n";
+  for (size_t done = 0; done < line.size();) {
+    const ssize_t wrote = ::write(descriptor_, line.data() + done, line.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) {
+      std::string problem = std::strerror(wrote < 0 ? errno : ENOSPC);
+      // A line cut in the middle would spoil the next one.
+      [[maybe_unused]] const int cut =
+          ::ftruncate(descriptor_, ::lseek(descriptor_, 0, SEEK_END) - static_cast<off_t>(done));
+      return problem;
+    }
+    done += static_cast<size_t>(wrote);
+  }
+  return removed;
+}
+
+ProgressLine::ProgressLine(std::ostream& out, std::function<int()> columns, int64_t logging_steps,
+                           int64_t total_steps, int stages, std::function<double()> clock)
     : out_(out),
-      terminal_(terminal),
+      columns_(std::move(columns)),
       logging_steps_(logging_steps),
       total_steps_(total_steps),
-      stages_(stages) {}
+      stages_(stages),
+      clock_(std::move(clock)) {}
+
+std::string ProgressLine::line(const StepRecord& record, size_t columns) const {
+  const auto number = [](const char* format, double value) {
+    char text[64];
+    std::snprintf(text, sizeof(text), format, value);
+    return std::string(text);
+  };
+  struct Field {
+    std::string text;
+    int rank;  // the highest goes first where the terminal is narrow
+  };
+  std::vector<Field> fields{{cat("step ", record.step, "/", total_steps_), 0}};
+  if (stages_ > 1) fields.push_back({cat("stage ", record.stage + 1, "/", stages_), 7});
+  if (record.skipped) fields.push_back({cat("SKIPPED: fp16 overflow at loss scale ", record.loss_scale), 1});
+  fields.push_back({cat("length ", format_count(record.sequence_tokens)), 8});
+  fields.push_back({number("loss %.4f", record.loss), 2});
+  fields.push_back({number("grad norm %.3g", record.gradient_norm), 5});
+  fields.push_back({number("lr %.3g", record.learning_rate), 6});
+  fields.push_back({cat(format_count(static_cast<int64_t>(record.tokens_per_second)), " tok/s"), 4});
+  fields.push_back({number("MFU %.1f %%", 100 * record.mfu), 9});
+  fields.push_back({cat("mem ", format_bytes(record.memory_bytes)), 10});
+  fields.push_back({cat("left ", format_duration(record.eta_seconds)), 3});
+  for (;;) {
+    std::string text;
+    for (const Field& field : fields) text += cat(text.empty() ? "" : "  ", field.text);
+    if (text.size() <= columns) return text;
+    if (fields.size() == 1) return text.substr(0, columns);
+    fields.erase(std::max_element(fields.begin(), fields.end(),
+                                  [](const Field& a, const Field& b) { return a.rank < b.rank; }));
+  }
+}
 
 void ProgressLine::show(const StepRecord& record) {
-  const bool last = record.step == total_steps_;
-  if (!terminal_ && record.step % logging_steps_ != 0 && !last) return;
-  char numbers[256];
-  std::snprintf(numbers, sizeof(numbers),
-                "loss %.4f  grad norm %.3g  lr %.3g  %s tok/s  MFU %.1f %%  mem %s  left %s", record.loss,
-                record.gradient_norm, record.learning_rate,
-                format_count(static_cast<int64_t>(record.tokens_per_second)).c_str(), 100 * record.mfu,
-                format_bytes(record.memory_bytes).c_str(), format_duration(record.eta_seconds).c_str());
-  std::string text = cat("step ", record.step, "/", total_steps_, "  ");
-  if (stages_ > 1) text += cat("stage ", record.stage + 1, "/", stages_, "  ");
-  if (record.skipped) text += cat("SKIPPED: fp16 overflow at loss scale ", record.loss_scale, "  ");
-  text += cat("length ", format_count(record.sequence_tokens), "  ", numbers);
-  if (!terminal_) {
-    out_ << text << std::endl;
+  constexpr double kSilenceSeconds = 60;
+  const auto columns = static_cast<size_t>(columns_ ? columns_() : 0);
+  if (columns == 0) {
+    finish();
+    const double now = clock_();
+    const bool overdue = !shown_seconds_ || now - *shown_seconds_ >= kSilenceSeconds;
+    if (!overdue && record.step % logging_steps_ != 0 && record.step != total_steps_) return;
+    out_ << line(record, std::string::npos) << std::endl;
+    shown_seconds_ = now;
     return;
   }
+  std::string text = line(record, columns - 1);  // a character in the last column may begin a new line
   const size_t width = text.size();
-  if (width < drawn_) text.append(drawn_ - width, ' ');
+  if (width < drawn_) text.append(std::min(drawn_, columns - 1) - width, ' ');
   out_ << text << '\r' << std::flush;  // a launcher passes on what \r ends, too
   drawn_ = width;
 }

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
+#include <functional>
+#include <optional>
 #include <ostream>
 #include <string>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/json.h"
 #include "trireme/device/memory_category.h"
 
@@ -36,23 +38,38 @@ struct StepRecord {
   Json to_json() const;
 };
 
-// metrics.jsonl, one JSON object a line, flushed at each line.
+// metrics.jsonl, one JSON object a line, handed to the system at each line.
 class MetricsLog {
  public:
-  // Keeps the lines up to `last_step` (those of a run that goes on from there) and drops later ones; -1 keeps
-  // none. Throws DataError when the file cannot be written.
-  MetricsLog(const std::filesystem::path& file, int64_t last_step);
-  // False when the disk refuses: metrics are worth a warning, not a run.
-  bool write(const Json& record);
+  // Keeps the records up to `last_step` (those of a run that goes on from there) and drops later ones; -1 keeps none. Lines
+  // that are no records are dropped, and `note` hears how many. The file is replaced whole, and only where something
+  // is dropped: a full disk leaves the old one. Throws DataError when it cannot be read or written.
+  MetricsLog(std::filesystem::path file, int64_t last_step,
+             const std::function<void(const std::string&)>& note = nullptr, double look_seconds = 10);
+  ~MetricsLog();
+  MetricsLog(const MetricsLog&) = delete;
+  MetricsLog& operator=(const MetricsLog&) = delete;
+
+  // Returns an empty text, or what is wrong: metrics are worth a warning, not a run. A file that was removed is begun anew
+  // with this record; that it was is looked for every `look_seconds`.
+  std::string write(const Json& record);
 
  private:
-  std::ofstream out_;
+  std::string open();
+
+  const std::filesystem::path file_;
+  NowAndThen look_;
+  int descriptor_ = -1;
 };
 
-// One line redrawn on a terminal; elsewhere a plain line every `logging_steps`.
+// One line redrawn on a terminal, never wider than it; elsewhere a plain line for the first step shown, every `logging_steps`,
+// the last one, and whenever a minute has passed without one.
 class ProgressLine {
  public:
-  ProgressLine(std::ostream& out, bool terminal, int64_t logging_steps, int64_t total_steps, int stages);
+  // `columns` is asked before each line: the terminal's width now; 0, or no function: no line can be redrawn. `clock` gives
+  // seconds.
+  ProgressLine(std::ostream& out, std::function<int()> columns, int64_t logging_steps, int64_t total_steps,
+               int stages, std::function<double()> clock = now_seconds);
   void show(const StepRecord& record);
   // A message of its own, above the live line.
   void note(const std::string& text);
@@ -60,12 +77,16 @@ class ProgressLine {
   void finish();
 
  private:
+  std::string line(const StepRecord& record, size_t columns) const;
+
   std::ostream& out_;
-  bool terminal_;
+  std::function<int()> columns_;
   int64_t logging_steps_;
   int64_t total_steps_;
   int stages_;
-  size_t drawn_ = 0;  // characters of the line that stands on the terminal
+  std::function<double()> clock_;
+  std::optional<double> shown_seconds_;  // when the last plain line was written
+  size_t drawn_ = 0;                     // characters of the line that stands on the terminal
 };
 
 }  // namespace trireme

@@ -1,9 +1,11 @@
 #include "trireme/train/resume.h"
 
-#include <set>
 #include <system_error>
+#include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
+#include "trireme/model/computed_fields.h"
 #include "trireme/train/checkpoint_manifest.h"
 
 namespace fs = std::filesystem;
@@ -14,31 +16,71 @@ namespace {
 // Every rank learns what rank 0 found: the step, or that there is none.
 constexpr int64_t kNone = -1;
 
-std::optional<CheckpointEntry> newest(const RunDirectory& run, bool is_rank_0, Agreement& agreement,
+// `launch` empty: whoever wrote it.
+std::optional<CheckpointEntry> newest(const RunDirectory& run, const std::string& launch, bool is_rank_0,
+                                      Agreement& agreement,
                                       const std::function<void(const std::string&)>& note) {
   int64_t step = kNone;
   agreement.all_or_none(cat("looking for a checkpoint in ", run.path().string()), [&] {
     if (!is_rank_0) return;
-    const auto found = run.newest_valid([&](const CheckpointEntry& entry, const std::string& problem) {
-      note(cat("passing over the broken checkpoint ", entry.path.string(), ": ", problem));
-    });
+    std::string broken;
+    const auto found = run.newest_valid(
+        [&](const CheckpointEntry& entry, const std::string& problem) {
+          note(cat("passing over the broken checkpoint ", entry.path.string(), ": ", problem));
+          broken += "\n  " + problem;
+        },
+        launch);
     if (found) step = found->step;
+    if (!found && launch.empty() && !broken.empty())
+      throw DataError(
+          cat(run.checkpoints().string(), " holds checkpoints, and none is whole:", broken,
+              "\nTo begin anew give --overwrite_output_dir in place of --resume_from_checkpoint, or choose "
+              "another --output_dir"));
   });
   step = agreement.of_rank_0(step);
   if (step == kNone) return std::nullopt;
   return CheckpointEntry{step, run.checkpoint(step)};
 }
 
+// The checkpoints of one folder are of one run.
+void check_not_among_others(const fs::path& checkpoint, const RunDirectory& run, bool is_rank_0,
+                            Agreement& agreement) {
+  agreement.all_or_none(cat("looking for checkpoints in ", run.path().string()), [&] {
+    if (!is_rank_0) return;
+    const std::vector<CheckpointEntry> there = run.list();
+    std::error_code gone;
+    for (const CheckpointEntry& entry : there)
+      if (fs::equivalent(entry.path, checkpoint, gone)) return;
+    if (!there.empty())
+      throw ConfigError(cat("--resume_from_checkpoint ", checkpoint.string(), " is of another run, and ",
+                            run.path().string(),
+                            " holds checkpoints already: choose another --output_dir, or go on with those by "
+                            "--resume_from_checkpoint true"));
+  });
+}
+
 }  // namespace
 
 std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, const RunDirectory& run,
-                                                 bool is_rank_0, Agreement& agreement,
+                                                 const RankPlace& place, Agreement& agreement,
                                                  const std::function<void(const std::string&)>& note) {
+  const bool is_rank_0 = place.rank == 0;
   const std::string& asked = options.resume_from_checkpoint;
-  if (asked.empty() || asked == "false" || asked == "False") return std::nullopt;
   const bool latest = asked == "true" || asked == "True" || asked == "latest";
-  if (latest || asked == "auto") {
-    auto found = newest(run, is_rank_0, agreement, note);
+  const bool newest_of_all = latest || asked == "auto";
+  if (place.restarted() && !newest_of_all) {
+    // Which launch this is, rank 0 knows.
+    const bool known = agreement.of_rank_0(place.launch_id.empty() ? 0 : 1) != 0;
+    auto found =
+        known ? newest(run, is_rank_0 ? place.launch_id : "-", is_rank_0, agreement, note) : std::nullopt;
+    if (found) {
+      note(cat("restart ", place.attempt, " of this launch: going on from what it saved"));
+      return found;
+    }
+  }
+  if (!resumes(options)) return std::nullopt;
+  if (newest_of_all) {
+    auto found = newest(run, "", is_rank_0, agreement, note);
     if (!found && latest)
       throw ConfigError(cat("--resume_from_checkpoint ", asked, ": there is no whole checkpoint in ",
                             run.checkpoints().string(),
@@ -46,64 +88,42 @@ std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, co
     return found;
   }
   const fs::path path = asked;
-  std::error_code ignored;
-  if (!fs::is_directory(path, ignored))
-    throw ConfigError(cat("--resume_from_checkpoint: there is no folder ", path.string(),
-                          "; expected true, auto, or a checkpoint such as ", run.checkpoint(100).string()));
-  if (!fs::exists(path / "manifest.json", ignored) && fs::is_directory(path / "checkpoints", ignored)) {
-    auto found = newest(RunDirectory(path), is_rank_0, agreement, note);
+  CheckpointEntry entry{kNone, path};
+  bool is_run = false;
+  agreement.all_or_none(cat("looking for ", path.string()), [&] {
+    if (!is_there(path))
+      throw ConfigError(cat("--resume_from_checkpoint: there is no folder ", path.string(),
+                            "; expected true, auto, or a checkpoint such as ", run.checkpoint(100).string()));
+    is_run = !is_there(path / "manifest.json") && is_there(path / "checkpoints");
+  });
+  if (is_run) {
+    auto found = newest(RunDirectory(path), "", is_rank_0, agreement, note);
     if (!found)
       throw ConfigError(cat("--resume_from_checkpoint: there is no whole checkpoint in ", path.string()));
+    check_not_among_others(found->path, run, is_rank_0, agreement);
     return found;
   }
-  CheckpointEntry entry{kNone, path};
+  check_not_among_others(path, run, is_rank_0, agreement);
   agreement.all_or_none(cat("checking ", path.string()), [&] {
     entry.step = is_rank_0 ? verify_checkpoint(path).step : read_manifest(path).step;
   });
   return entry;
 }
 
-ResumedRun parse_trainer_state(const Json& state, const fs::path& checkpoint) {
-  try {
-    ResumedRun run;
-    run.step = state.at("step").get<int64_t>();
-    run.stage = state.at("stage").get<int>();
-    run.tokens_seen = state.at("tokens_seen").get<int64_t>();
-    run.loader = state.at("loader");
-    run.options = state.at("options");
-    return run;
-  } catch (const Json::exception& error) {
-    throw DataError(
-        cat((checkpoint / "trainer_state.json").string(), ": not a trainer's state: ", error.what()));
-  }
-}
-
-std::vector<std::string> changed_options(const Json& before, const Json& now) {
-  static const std::set<std::string> kHarmless{"output_dir",
-                                               "resume_from_checkpoint",
-                                               "save_steps",
-                                               "save_total_limit",
-                                               "logging_steps",
-                                               "eval_steps",
-                                               "max_eval_samples",
-                                               "peak_tflops",
-                                               "eval_file",
-                                               "model_name_or_path",
-                                               "overwrite_output_dir",
-                                               "offload_dir",
-                                               "offload_limit",
-                                               "memory_budget",
-                                               "host_memory_limit",
-                                               "memory_report",
-                                               "report_to",
-                                               "logging_dir"};
-  std::vector<std::string> changes;
-  for (const auto& [key, value] : now.items()) {
-    const Json old = before.value(key, Json());
-    if (!kHarmless.contains(key) && old != value)
-      changes.push_back(cat(key, " ", old.dump(), " -> ", value.dump()));
-  }
-  return changes;
+RunFacts checkpoint_facts(const Json& state, const fs::path& checkpoint) {
+  const std::string origin = (checkpoint / "trainer_state.json").string();
+  RunFacts facts;
+  facts.options = object_value(state, "options", origin);
+  facts.options_origin = origin + ": options";
+  facts.ranks = whole_number(state, "ranks", {1, kMostRanks}, origin, 1);
+  if (const Json* sources = find_field(state, "data", origin))
+    if (find_field(*sources, "train", origin) != nullptr) {
+      facts.train_source = object_value(*sources, "train", origin);
+      for (const char* key : {"path", "digest"})
+        text_value(facts.train_source, key, origin + ": data.train", "");
+    }
+  facts.model = computed_fields(read_model_config(checkpoint));
+  return facts;
 }
 
 }  // namespace trireme

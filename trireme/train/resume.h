@@ -5,34 +5,28 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "trireme/base/json.h"
+#include "trireme/comm/world.h"
 #include "trireme/train/agreement.h"
+#include "trireme/train/resume_rules.h"
 #include "trireme/train/run_directory.h"
 #include "trireme/train/train_options.h"
+#include "trireme/train/trainer_state.h"
 
 namespace trireme {
 
-// The checkpoint that --resume_from_checkpoint means, verified by rank 0; none for a fresh run. "true" and
-// "latest": the newest whole one in the output folder (broken ones are passed over, with a note), ConfigError
-// when there is none; "auto": that, or a fresh run; else a path to a checkpoint or a run's folder.
-// Collective.
+// The checkpoint that a run goes on from, verified by rank 0; none for a fresh run. As --resume_from_checkpoint says: "true"
+// and "latest" mean the newest whole one in the output folder (broken ones are passed over, with a note), whoever wrote it,
+// ConfigError when there is none; "auto" means that, or a fresh run; else a path to a checkpoint or a run's folder. A restart
+// (RankPlace::attempt) whose flags ask for a fresh run, or name a path, goes on from the newest that its launch wrote, where
+// there is one. A path into another run is a ConfigError where the output folder holds checkpoints. DataError where
+// checkpoints are there and none is whole, or where they cannot be read. Collective.
 std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, const RunDirectory& run,
-                                                 bool is_rank_0, Agreement& agreement,
+                                                 const RankPlace& place, Agreement& agreement,
                                                  const std::function<void(const std::string&)>& note);
 
-struct ResumedRun {
-  int64_t step = 0;
-  int stage = 0;
-  int64_t tokens_seen = 0;
-  Json loader;
-  Json options;
-};
-// Throws DataError that names what is missing.
-ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& checkpoint);
-
-// "learning_rate 0.0001 -> 5e-05" for each option that differs and can change a result.
-std::vector<std::string> changed_options(const Json& before, const Json& now);
+// What the run that saved a checkpoint was, to be compared with this one. Throws DataError.
+RunFacts checkpoint_facts(const Json& state, const std::filesystem::path& checkpoint);
 
 }  // namespace trireme

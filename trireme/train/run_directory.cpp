@@ -1,10 +1,17 @@
 #include "trireme/train/run_directory.h"
 
 #include <algorithm>
-#include <charconv>
+#include <cerrno>
+#include <cstring>
 #include <system_error>
+#include <unistd.h>
 
+#include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
+#include "trireme/base/json.h"
+#include "trireme/data/indexed_dataset.h"
+#include "trireme/data/set_fingerprint.h"
 #include "trireme/train/checkpoint_manifest.h"
 #include "trireme/train/tensorboard_events.h"
 
@@ -15,25 +22,52 @@ namespace {
 
 constexpr const char* kPrefix = "step-";
 
-std::optional<int64_t> step_of(const std::string& name) {
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  const char* begin = name.data() + 5;
-  const char* end = name.data() + name.size();
-  int64_t step = 0;
-  const auto [stop, error] = std::from_chars(begin, end, step);
-  if (error != std::errc() || stop != end || step < 0) return std::nullopt;
-  return step;
+// Permissions and a file server that is away say nothing about a checkpoint.
+void check_readable(const fs::path& checkpoint) {
+  for (const fs::path& file : entries_of(checkpoint))
+    if (::access(file.c_str(), R_OK) != 0 && errno != ENOENT)
+      throw DataError(cat(file.string(), ": cannot be read: ", std::strerror(errno)));
+}
+
+// "train-0123456789abcdef" of ".bin", ".idx" and ".set.json": not a set that someone else put there.
+bool is_name_of_tokens(const std::string& prefix) {
+  for (const std::string& kind : {std::string("train-"), std::string("eval-")})
+    if (prefix.starts_with(kind) && prefix.size() == kind.size() + 16 &&
+        prefix.find_first_not_of("0123456789abcdef", kind.size()) == std::string::npos)
+      return true;
+  return false;
+}
+
+// However either path is written. `input` is a text, or a set by its prefix or by one of its files.
+bool is_file_of(const fs::path& file, const fs::path& input) {
+  std::error_code error;  // what is not there is not the same
+  for (const fs::path& other :
+       {input, indexed_dataset_bin(input), indexed_dataset_idx(input), set_fingerprint_file(input)})
+    if (fs::equivalent(file, other, error) && !error) return true;
+  return false;
+}
+
+std::string launch_of(const fs::path& checkpoint) {
+  const fs::path file = checkpoint / "trainer_state.json";
+  return text_value(read_json(file), "launch", file.string(), "");
+}
+
+void remove_or_throw(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) throw DataError(cat(path.string(), ": cannot be removed: ", error.message()));
 }
 
 // A reader that lists the folder meanwhile sees the whole checkpoint or none of it.
 void remove_checkpoint(const fs::path& path) {
   fs::path doomed = path;
   doomed += ".tmp-removed";
-  std::error_code ignored;
-  fs::remove_all(doomed, ignored);
   std::error_code error;
+  fs::remove_all(doomed, error);
   fs::rename(path, doomed, error);
-  fs::remove_all(error ? path : doomed, ignored);
+  if (error) return remove_or_throw(path);
+  // A file that a reader has open may stay for a while on NFS: remove_stale comes back to it.
+  fs::remove_all(doomed, error);
 }
 
 }  // namespace
@@ -47,19 +81,21 @@ fs::path RunDirectory::temporary(int64_t step) const {
 
 std::vector<CheckpointEntry> RunDirectory::list() const {
   std::vector<CheckpointEntry> all;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(checkpoints(), error))
-    if (const auto step = step_of(entry.path().filename().string())) all.push_back({*step, entry.path()});
+  for (const fs::path& path : entries_of(checkpoints()))
+    if (const auto step = step_of_folder(path)) all.push_back({*step, path});
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
   return all;
 }
 
 std::optional<CheckpointEntry> RunDirectory::newest_valid(
-    const std::function<void(const CheckpointEntry&, const std::string&)>& on_broken) const {
+    const std::function<void(const CheckpointEntry&, const std::string&)>& on_broken,
+    const std::string& launch) const {
   std::vector<CheckpointEntry> all = list();
   std::reverse(all.begin(), all.end());
   for (const CheckpointEntry& entry : all) {
+    check_readable(entry.path);
     try {
+      if (!launch.empty() && launch_of(entry.path) != launch) continue;
       verify_checkpoint(entry.path);
       return entry;
     } catch (const DataError& error) {
@@ -77,34 +113,53 @@ void RunDirectory::prepare() const {
 }
 
 void RunDirectory::remove_stale() const {
-  std::error_code error;
-  std::vector<fs::path> stale;
-  for (const auto& entry : fs::directory_iterator(checkpoints(), error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(kPrefix) && name.find(".tmp") != std::string::npos) stale.push_back(entry.path());
+  for (const fs::path& path : entries_of(checkpoints())) {
+    const std::string name = path.filename().string();
+    std::error_code stays;  // until the next call
+    if (name.starts_with(kPrefix) && name.find(".tmp") != std::string::npos) fs::remove_all(path, stays);
   }
-  for (const fs::path& path : stale) fs::remove_all(path, error);
 }
 
-void RunDirectory::keep_newest(int64_t limit) const {
+void RunDirectory::keep_newest(int64_t limit, int64_t saved) const {
   if (limit <= 0) return;
   const std::vector<CheckpointEntry> all = list();
-  for (size_t i = 0; i + static_cast<size_t>(limit) < all.size(); ++i) remove_checkpoint(all[i].path);
+  for (size_t i = 0; i + static_cast<size_t>(limit) < all.size(); ++i)
+    if (all[i].step != saved) remove_checkpoint(all[i].path);
+}
+
+std::vector<std::string> RunDirectory::abandon_after(int64_t step) const {
+  std::vector<std::string> names;
+  for (const CheckpointEntry& entry : list()) {
+    if (entry.step <= step) continue;
+    const std::string first = cat("abandoned-", entry.path.filename().string());
+    std::string name = first;
+    for (int i = 2; is_there(checkpoints() / name); ++i) name = cat(first, ".", i);
+    std::error_code error;
+    fs::rename(entry.path, checkpoints() / name, error);
+    if (error)
+      throw DataError(cat(entry.path.string(), ": cannot be renamed to ", name, ": ", error.message()));
+    names.push_back(name);
+  }
+  if (!names.empty()) sync_folder(checkpoints());
+  return names;
 }
 
 void RunDirectory::remove_events() const {
-  std::error_code error;
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(events(), error))
-    if (entry.path().filename().string().starts_with(kEventFilePrefix)) files.push_back(entry.path());
-  for (const fs::path& file : files) fs::remove(file, error);
+  for (const fs::path& file : entries_of(events()))
+    if (file.filename().string().starts_with(kEventFilePrefix)) remove_or_throw(file);
 }
 
-void RunDirectory::clear() const {
+void RunDirectory::clear(const std::vector<fs::path>& kept) const {
   for (const CheckpointEntry& entry : list()) remove_checkpoint(entry.path);
-  std::error_code ignored;
-  fs::remove(metrics(), ignored);
+  remove_or_throw(metrics());
   remove_events();
+  for (const fs::path& file : entries_of(data())) {
+    const std::string name = file.filename().string();
+    if (is_name_of_tokens(name.substr(0, name.find('.'))) &&
+        std::none_of(kept.begin(), kept.end(),
+                     [&](const fs::path& input) { return is_file_of(file, input); }))
+      remove_or_throw(file);
+  }
 }
 
 }  // namespace trireme

@@ -3,8 +3,11 @@
 //   OUTPUT_DIR/config.json               the run, every option resolved
 //   OUTPUT_DIR/metrics.jsonl             one line a step
 //   OUTPUT_DIR/runs/events.out.tfevents* the same for TensorBoard, a file for each process that went on
+//   OUTPUT_DIR/data/train-DIGEST.bin     tokens of a text, and .idx (data_sources.h)
+//   OUTPUT_DIR/run.lock                  who writes here (run_lock.h)
 //   OUTPUT_DIR/checkpoints/step-N/       whole checkpoints only
 //   OUTPUT_DIR/checkpoints/step-N.tmp*   one being written, or what a killed run left: never read
+//   OUTPUT_DIR/checkpoints/abandoned-step-N   later than the one that the run went back to: never read, never removed
 #pragma once
 
 #include <cstdint>
@@ -29,25 +32,33 @@ class RunDirectory {
   std::filesystem::path checkpoints() const { return output_dir_ / "checkpoints"; }
   std::filesystem::path metrics() const { return output_dir_ / "metrics.jsonl"; }
   std::filesystem::path events() const { return output_dir_ / "runs"; }
+  std::filesystem::path data() const { return output_dir_ / "data"; }
   std::filesystem::path config() const { return output_dir_ / "config.json"; }
   std::filesystem::path checkpoint(int64_t step) const;
   std::filesystem::path temporary(int64_t step) const;
 
-  // By step, oldest first; temporaries are not listed.
+  // By step, oldest first; temporaries are not listed. None where there is no such folder; DataError where it cannot be read.
   std::vector<CheckpointEntry> list() const;
-  // The newest checkpoint that passes verify_checkpoint; `on_broken` is told of each newer one that does not.
+  // The newest checkpoint that passes verify_checkpoint; `on_broken` is told of each newer one that does not. With `launch`
+  // (RankPlace::launch_id) only those that this launch wrote. One whose files may not be read is a DataError: it
+  // may well be whole.
   std::optional<CheckpointEntry> newest_valid(
-      const std::function<void(const CheckpointEntry&, const std::string& problem)>& on_broken) const;
+      const std::function<void(const CheckpointEntry&, const std::string& problem)>& on_broken,
+      const std::string& launch = "") const;
 
   // Makes the folders and removes what killed saves left. DataError when the folder cannot be written.
   void prepare() const;
   void remove_stale() const;
-  // Removes the oldest checkpoints until at most `limit` are left (0: no limit).
-  void keep_newest(int64_t limit) const;
+  // Removes the oldest checkpoints until at most `limit` are left (0: no limit), never that of step `saved`.
+  void keep_newest(int64_t limit, int64_t saved) const;
+  // Gives the checkpoints of steps after `step` the name abandoned-step-N (with .2 and on at its end where that is taken), and
+  // returns these names.
+  std::vector<std::string> abandon_after(int64_t step) const;
   // Removes what TensorBoard would read of an earlier run.
   void remove_events() const;
-  // Removes checkpoints, metrics and TensorBoard's events of an earlier run.
-  void clear() const;
+  // Removes checkpoints, metrics, TensorBoard's events, and the tokens of text in data/ of an earlier run, but for what
+  // this run reads: `kept` are prefixes of sets, or files, by whatever path.
+  void clear(const std::vector<std::filesystem::path>& kept) const;
 
  private:
   std::filesystem::path output_dir_;

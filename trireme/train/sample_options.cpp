@@ -1,8 +1,7 @@
 #include "trireme/train/sample_options.h"
 
-#include <system_error>
-
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
 #include "trireme/base/json.h"
 #include "trireme/data/added_tokens.h"
 
@@ -13,12 +12,11 @@ namespace {
 
 int64_t find_mask_token(const fs::path& model_dir) {
   const fs::path file = model_dir / "tokenizer.json";
-  std::error_code ignored;
-  const bool there = fs::is_regular_file(file, ignored);
+  const bool there = is_there(file);
   if (there) {
     const Json json = read_json(file);
-    if (!json.is_object()) throw DataError(cat(file.string(), ": not a tokenizer: expected a JSON object"));
-    for (const AddedToken& token : parse_added_tokens(json.value("added_tokens", Json()), file.string()))
+    const Json* added = find_field(json, "added_tokens", file.string());
+    for (const AddedToken& token : parse_added_tokens(added == nullptr ? Json() : *added, file.string()))
       if (token.content == "[MASK]" || token.content == "<mask>") return token.id;
   }
   throw ConfigError(cat(file.string(),

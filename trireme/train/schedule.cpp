@@ -66,11 +66,12 @@ ScheduleShape parse_schedule_shape(const std::string& json_text) {
     throw ConfigError(error.what());
   }
   if (!json.is_object())
-    throw ConfigError(
-        cat("--lr_scheduler_kwargs is ", json_text, R"(; expected an object such as {"min_lr_rate": 0.1})"));
+    throw ConfigError(cat("--lr_scheduler_kwargs is ", quotation(json_text),
+                          R"(; expected an object such as {"min_lr_rate": 0.1})"));
   for (const auto& [key, value] : json.items()) {
     if (!value.is_number())
-      throw ConfigError(cat("--lr_scheduler_kwargs: ", key, " is ", value.dump(), "; expected a number"));
+      throw ConfigError(
+          cat("--lr_scheduler_kwargs: ", quotation(key), " is ", quotation(value), "; expected a number"));
     const auto number = value.get<double>();
     if (key == "num_cycles")
       shape.num_cycles = number;
@@ -83,7 +84,7 @@ ScheduleShape parse_schedule_shape(const std::string& json_text) {
     else if (key == "power")
       shape.power = number;
     else
-      throw ConfigError(cat("--lr_scheduler_kwargs has no key '", key,
+      throw ConfigError(cat("--lr_scheduler_kwargs has no key '", quotation(key),
                             "'; expected num_cycles, min_lr, min_lr_rate, lr_end or power"));
   }
   return shape;

@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
+#include "trireme/base/machine_identity.h"
 
 namespace fs = std::filesystem;
 
@@ -22,20 +24,13 @@ double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
-  return name.data();
-}
-
 // Now, or a second behind the last file there: a process may follow within a second, or on a machine whose clock is
 // late.
 int64_t file_seconds(const fs::path& folder) {
   auto seconds = static_cast<int64_t>(unix_seconds());
   const size_t prefix = std::strlen(kEventFilePrefix);
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
+  for (const fs::path& entry : entries_of(folder)) {
+    const std::string name = entry.filename().string();
     if (!name.starts_with(kEventFilePrefix)) continue;
     int64_t earlier = 0;
     std::from_chars(name.data() + prefix, name.data() + name.size(), earlier);
@@ -84,13 +79,20 @@ TensorBoardEvents::~TensorBoardEvents() {
 }
 
 std::string TensorBoardEvents::write(const Json& record) {
+  std::string removed;
+  if (descriptor_ >= 0 && look_.due() && is_unlinked(descriptor_)) {
+    removed = "the file was removed; it is begun anew";
+    ::close(descriptor_);
+    descriptor_ = -1;
+  }
   if (descriptor_ < 0)
     if (std::string problem = open(); !problem.empty()) return problem;
-  return append(
+  const std::string problem = append(
       event_record(scalars_event(unix_seconds(), record.at("step").get<int64_t>(), event_scalars(record))));
+  return problem.empty() ? removed : problem;
 }
 
-std::string TensorBoardEvents::open() {
+std::string TensorBoardEvents::open() try {
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error) return error.message();
@@ -107,6 +109,8 @@ std::string TensorBoardEvents::open() {
     descriptor_ = -1;
   }
   return problem;
+} catch (const DataError& error) {
+  return error.what();  // the folder cannot be read
 }
 
 std::string TensorBoardEvents::append(const std::string& bytes) {

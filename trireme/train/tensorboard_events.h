@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/json.h"
 #include "trireme/train/tensorboard_record.h"
 
@@ -26,15 +27,17 @@ std::vector<EventScalar> event_scalars(const Json& record);
 
 class TensorBoardEvents {
  public:
-  // For records of steps from `first_step` on. The folder and the file are made with the first one.
-  TensorBoardEvents(std::filesystem::path folder, int64_t first_step)
-      : folder_(std::move(folder)), first_step_(first_step) {}
+  // For records of steps from `first_step` on. The folder and the file are made with the first one, and anew where
+  // they were removed, which is looked for every `look_seconds`.
+  TensorBoardEvents(std::filesystem::path folder, int64_t first_step, double look_seconds = 10)
+      : folder_(std::move(folder)), first_step_(first_step), look_(look_seconds) {}
   ~TensorBoardEvents();
   TensorBoardEvents(const TensorBoardEvents&) = delete;
   TensorBoardEvents& operator=(const TensorBoardEvents&) = delete;
 
-  // Hands the record's event to the system at once. Returns an empty text, or why it could not: the record is then
-  // left out, the file holds whole records still, and the next call tries anew.
+  // Hands the record's event to the system at once. Returns an empty text, or why it could not (the record is then left
+  // out, the file holds whole records still, and the next call tries anew), or that the file was removed and is
+  // begun anew with this record.
   std::string write(const Json& record);
 
  private:
@@ -43,6 +46,7 @@ class TensorBoardEvents {
 
   const std::filesystem::path folder_;
   const int64_t first_step_;
+  NowAndThen look_;
   int descriptor_ = -1;
   int64_t bytes_ = 0;  // of whole records in the file
 };

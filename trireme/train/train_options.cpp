@@ -1,14 +1,10 @@
 #include "trireme/train/train_options.h"
 
 #include "trireme/base/error.h"
+#include "trireme/train/option_ranges.h"
 
 namespace trireme {
 namespace {
-
-template <typename Number>
-void require(bool holds, const char* flag, const Number& got, const char* expected) {
-  if (!holds) throw ConfigError(cat("--", flag, " is ", got, "; expected ", expected));
-}
 
 const char* attention_name(AttentionKernel kernel) {
   switch (kernel) {
@@ -42,48 +38,40 @@ Json optional_number(const std::optional<Number>& number) {
 }  // namespace
 
 void check_options(const TrainOptions& o) {
-  constexpr const char* kOneUp = "1 or more";
-  constexpr const char* kZeroUp = "0 or more";
-  require(o.max_seq_length >= 1, "max_seq_length", o.max_seq_length, kOneUp);
-  require(o.per_device_train_batch_size >= 1, "per_device_train_batch_size", o.per_device_train_batch_size,
-          kOneUp);
-  require(o.gradient_accumulation_steps >= 1, "gradient_accumulation_steps", o.gradient_accumulation_steps,
-          kOneUp);
-  require(o.learning_rate > 0, "learning_rate", o.learning_rate, "a number above 0");
-  require(o.max_steps > 0 || o.num_train_epochs > 0, "num_train_epochs", o.num_train_epochs,
-          "a number above 0, or a --max_steps");
-  require(o.engine.ulysses >= 1, "ulysses", o.engine.ulysses, kOneUp);
-  require(o.engine.ring >= 1, "ring", o.engine.ring, kOneUp);
-  require(o.engine.optimizer.beta1 >= 0 && o.engine.optimizer.beta1 < 1, "adam_beta1",
-          o.engine.optimizer.beta1, "a number from 0 to below 1");
-  require(o.engine.optimizer.beta2 >= 0 && o.engine.optimizer.beta2 < 1, "adam_beta2",
-          o.engine.optimizer.beta2, "a number from 0 to below 1");
-  require(o.engine.optimizer.epsilon >= 0, "adam_epsilon", o.engine.optimizer.epsilon, kZeroUp);
-  require(o.engine.optimizer.weight_decay >= 0, "weight_decay", o.engine.optimizer.weight_decay, kZeroUp);
-  require(o.engine.optimizer.max_grad_norm >= 0, "max_grad_norm", o.engine.optimizer.max_grad_norm,
-          "0 (no clipping) or more");
-  require(o.engine.tile_tokens >= 0, "tile_tokens", o.engine.tile_tokens, kZeroUp);
-  require(o.engine.logits_tile_tokens >= 0, "logits_tile_tokens", o.engine.logits_tile_tokens, kZeroUp);
+  check_ranges(o);
+  if (o.dropout.value_or(0) != 0)
+    throw ConfigError(cat("--dropout is ", *o.dropout, "; expected 0: dropout is not built"));
   if (o.engine.update_in_backward && o.gradient_accumulation_steps > 1)
     throw ConfigError(
         cat("--update_in_backward steps a layer as soon as its gradient is whole, which "
             "--gradient_accumulation_steps ",
             o.gradient_accumulation_steps, " does not allow; use 1"));
-  require(o.save_steps >= 0, "save_steps", o.save_steps, kZeroUp);
-  require(o.save_total_limit >= 0, "save_total_limit", o.save_total_limit, kZeroUp);
-  require(o.logging_steps >= 1, "logging_steps", o.logging_steps, kOneUp);
-  require(o.eval_steps >= 0, "eval_steps", o.eval_steps, kZeroUp);
-  require(o.max_eval_samples >= 0, "max_eval_samples", o.max_eval_samples, kZeroUp);
-  require(o.seed >= 0, "seed", o.seed, kZeroUp);
-  require(o.peak_tflops >= 0, "peak_tflops", o.peak_tflops, kZeroUp);
-  require(o.validation_split_percentage >= 0 && o.validation_split_percentage < 100,
-          "validation_split_percentage", o.validation_split_percentage, "a number from 0 to below 100");
+  if (o.overwrite_output_dir && resumes(o))
+    throw ConfigError(
+        cat("--overwrite_output_dir removes an earlier run, and --resume_from_checkpoint ",
+            o.resume_from_checkpoint,
+            " goes on with one: give one of them (a restart by the launcher goes on with what it wrote in "
+            "either case)"));
   if (!o.tensorboard && !o.logging_dir.empty())
     throw ConfigError(
         "--logging_dir is for TensorBoard's event files, which --report_to none does not write; leave one "
         "of them out");
   if (!o.eval_file.empty() && o.validation_split_percentage > 0)
     throw ConfigError("give either --eval_file or --validation_split_percentage, not both");
+}
+
+void check_dropout(const TrainOptions& options, const ModelConfig& config) {
+  if (options.dropout || config.dropout.empty()) return;
+  std::string fields;
+  for (const auto& [field, rate] : config.dropout)
+    fields += cat(fields.empty() ? "" : " and ", field, " ", rate);
+  throw ConfigError(cat((options.model_dir / "config.json").string(), " asks training to drop activations (",
+                        fields, "), and dropout is not built; give --dropout 0 to train without it"));
+}
+
+bool resumes(const TrainOptions& o) {
+  const std::string& asked = o.resume_from_checkpoint;
+  return !asked.empty() && asked != "false" && asked != "False";
 }
 
 StageDefaults stage_defaults(const TrainOptions& o) {
@@ -147,9 +135,13 @@ Json to_json(const TrainOptions& o) {
           {"adam_beta2", optimizer.beta2},
           {"adam_epsilon", optimizer.epsilon},
           {"weight_decay", optimizer.weight_decay},
+          {"dropout", optional_number(o.dropout)},
           {"max_grad_norm", optimizer.max_grad_norm},
           {"output_dir", o.output_dir.string()},
+          {"overwrite_output_dir", o.overwrite_output_dir},
           {"resume_from_checkpoint", o.resume_from_checkpoint},
+          {"resume_with_new_data", o.resume_with_new_data},
+          {"keep_global_batch", o.keep_global_batch},
           {"save_steps", o.save_steps},
           {"save_total_limit", o.save_total_limit},
           {"logging_steps", o.logging_steps},

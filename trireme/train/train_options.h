@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "trireme/base/json.h"
 #include "trireme/engine/engine_options.h"
+#include "trireme/model/model_config.h"
 #include "trireme/train/context_stages.h"
 #include "trireme/train/sample_options.h"
 
@@ -40,13 +42,18 @@ struct TrainOptions {
   // 1)
   EngineOptions engine = {.optimizer = {.max_grad_norm = 1}};
 
+  // In place of the dropout that the model's config.json asks for. 0 is the only value that is built.
+  std::optional<double> dropout;
+
   // Run
   std::filesystem::path output_dir = "trainer_output";
   bool overwrite_output_dir = false;
   std::string resume_from_checkpoint;  // empty, "true" or "latest" (there must be one), "auto" (if there is
                                        // one), or a path
-  int64_t save_steps = 500;            // 0: only at the end
-  int64_t save_total_limit = 0;        // 0: keep all
+  bool resume_with_new_data = false;   // other samples than the checkpoint's run: from their beginning
+  bool keep_global_batch = false;  // resumed: accumulation_steps follow from the checkpoint's samples a step
+  int64_t save_steps = 500;        // 0: only at the end
+  int64_t save_total_limit = 0;    // 0: keep all
   int64_t logging_steps = 500;
   int64_t eval_steps = 0;        // 0: only at the end
   int64_t max_eval_samples = 0;  // of one evaluation; 0: all
@@ -57,8 +64,12 @@ struct TrainOptions {
   double peak_tflops = 0;             // of one rank's device, for MFU; 0: by measure/peak_rate.h
 };
 
-// Throws ConfigError for numbers that cannot be.
+// Throws ConfigError for numbers out of their range (option_ranges.h) and options that contradict each other.
 void check_options(const TrainOptions& options);
+// Throws ConfigError for a model that asks to drop activations, unless the options say not to.
+void check_dropout(const TrainOptions& options, const ModelConfig& config);
+// --resume_from_checkpoint asks for a checkpoint.
+bool resumes(const TrainOptions& options);
 // As written to the run's config.json: every option resolved.
 Json to_json(const TrainOptions& options);
 StageDefaults stage_defaults(const TrainOptions& options);

@@ -6,10 +6,12 @@
 #include <numeric>
 
 #include "trireme/base/clock.h"
+#include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/data/evaluation_walk.h"
 #include "trireme/data/packed_loader.h"
+#include "trireme/device/host_memory_limit.h"
 #include "trireme/device/peak_memory.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/engine/check_options.h"
@@ -17,12 +19,15 @@
 #include "trireme/eval/loss_by_position.h"
 #include "trireme/measure/memory_report.h"
 #include "trireme/measure/peak_rate.h"
+#include "trireme/model/computed_fields.h"
 #include "trireme/train/agreement.h"
 #include "trireme/train/checkpoint.h"
-#include "trireme/train/durable_file.h"
+#include "trireme/train/option_ranges.h"
 #include "trireme/train/resume.h"
-#include "trireme/train/tensorboard_events.h"
+#include "trireme/train/run_lock.h"
+#include "trireme/train/run_records.h"
 #include "trireme/train/time_left.h"
+#include "trireme/train/trainer_state.h"
 #include "trireme/train/training_data.h"
 
 namespace trireme {
@@ -49,9 +54,18 @@ class Trainer {
  private:
   void prepare();
   void prepare_stages(const ModelConfig& config);
+  // Reads the checkpoint's small files and decides what this run may differ in; changes nothing.
+  void compare_with_checkpoint(const ModelConfig& config);
+  // Tokens of a sequence in the stage that goes on where the checkpoint's run left it; none where a stage begins.
+  std::optional<int64_t> length_to_go_on_with(const ResumedRun& resumed) const;
   void resume();
+  // From here on the folder is this run's: what an earlier one left there goes. Collective.
+  void begin_records();
+  // Those of the steps that an earlier run did after the one resumed from. On rank 0.
+  void abandon_later_checkpoints();
   void open_stage(int stage);
   void step();
+  void tell_epoch(double before, double after);
   void report_memory();
   void evaluate();
   void save();
@@ -63,10 +77,18 @@ class Trainer {
   int sequence_ranks() const { return options_.engine.ulysses * options_.engine.ring; }
   const ContextStage& stage() const { return stages_[static_cast<size_t>(stage_)]; }
   int64_t total_steps() const { return stages_.back().end_step(); }
+  // On any rank. Collective.
+  bool stop_requested() {
+    return agreement_.any(hooks_.stop_requested != nullptr && hooks_.stop_requested->load());
+  }
   bool reports() const { return world_.rank() == 0; }
   void note(const std::string& text);
-  // Where the run's numbers are kept; what cannot be written is told once.
-  void keep(const Json& record);
+  std::function<void(const std::string&)> notes() {
+    return [this](const std::string& text) { note(text); };
+  }
+  void keep(const Json& record) {
+    if (records_) records_->keep(record);
+  }
 
   World& world_;
   TrainOptions options_;
@@ -74,15 +96,19 @@ class Trainer {
   RunDirectory run_;
   std::unique_ptr<Group> group_;
   Agreement agreement_;
+  std::optional<RunLock> lock_;  // rank 0
   std::optional<CheckpointEntry> resume_from_;
+  Json resumed_state_;      // trainer_state.json
+  bool data_anew_ = false;  // resumed with other data
+  bool records_begun_ = false;
+  DataSources sources_;
   TrainingData data_;
   LoaderOptions samples_;  // of any length: what follows from the options and the model
   std::vector<ContextStage> stages_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<PackedLoader> loader_;
-  std::optional<MetricsLog> metrics_;        // rank 0
-  std::optional<TensorBoardEvents> events_;  // rank 0, where they are written
-  std::optional<ProgressLine> progress_;     // rank 0, where it reports
+  std::optional<RunRecords> records_;     // rank 0
+  std::optional<ProgressLine> progress_;  // rank 0, where it reports
   int stage_ = -1;
   bool report_due_ = false;  // --memory_report: after the next step
   int64_t steps_done_ = 0;
@@ -92,8 +118,7 @@ class Trainer {
   std::optional<TimeLeft> time_left_;
   double loss_ = 0;
   std::filesystem::path checkpoint_;  // last good one
-  bool metrics_warned_ = false;
-  bool events_warned_ = false;
+  bool mfu_warned_ = false;
 };
 
 void Trainer::note(const std::string& text) {
@@ -101,16 +126,6 @@ void Trainer::note(const std::string& text) {
     progress_->note(text);
   else if (reports() && hooks_.out != nullptr)
     *hooks_.out << text << std::endl;
-}
-
-void Trainer::keep(const Json& record) {
-  if (metrics_ && !metrics_->write(record) && !std::exchange(metrics_warned_, true))
-    note(cat("warning: cannot write to ", run_.metrics().string(), "; is the disk full?"));
-  if (!events_) return;
-  const std::string problem = events_->write(record);
-  if (!problem.empty() && !std::exchange(events_warned_, true))
-    note(cat("warning: cannot write TensorBoard's event file in ", options_.logging_dir.string(), ": ",
-             problem, "; training goes on, and points are left out"));
 }
 
 LoaderOptions Trainer::loader_options(int64_t sequence_tokens) const {
@@ -142,13 +157,18 @@ void Trainer::prepare_stages(const ModelConfig& config) {
     int64_t steps = options_.max_steps;
     if (steps <= 0) {
       const PackedLoader counted(data_.train.set, data_.train.range, loader_options(options_.max_seq_length));
-      steps = static_cast<int64_t>(
-          std::ceil(options_.num_train_epochs * static_cast<double>(counted.steps_per_epoch())));
+      const double wanted =
+          std::ceil(options_.num_train_epochs * static_cast<double>(counted.steps_per_epoch()));
+      if (wanted > static_cast<double>(kMostSteps))
+        throw ConfigError(cat("--num_train_epochs ", options_.num_train_epochs, " are ", wanted,
+                              " steps; a run can have ", format_count(kMostSteps)));
+      steps = static_cast<int64_t>(wanted);
     }
     stages_ = single_stage(options_.max_seq_length, steps, defaults);
   }
   int64_t longest_tokens = 0;
   for (const ContextStage& stage : stages_) longest_tokens = std::max(longest_tokens, stage.sequence_tokens);
+  check_step_tokens(options_, stages_, sequence_ranks(), host_memory_limit_bytes());
   options_.engine.planned_batch = {options_.per_device_train_batch_size, longest_tokens};
   check_positions(stages_, config, longest_document());
   if (options_.engine.strict_divisible)
@@ -164,83 +184,144 @@ void Trainer::prepare_stages(const ModelConfig& config) {
 
 int64_t Trainer::longest_document() const {
   if (options_.samples.packing == Packing::concat) return std::numeric_limits<int64_t>::max();
-  int64_t longest = 0;
-  const auto look_at = [&](const IndexedDataset& set) {
-    for (int64_t document = 0; document < set.documents(); ++document)
-      longest = std::max(longest, set.document_begin(document + 1) - set.document_begin(document));
-  };
-  look_at(*data_.train.set);
-  if (data_.held_out && data_.held_out->set != data_.train.set) look_at(*data_.held_out->set);
-  return longest;
+  const int64_t longest = data_.train.set->longest_document();
+  if (!data_.held_out || data_.held_out->set == data_.train.set) return longest;
+  return std::max(longest, data_.held_out->set->longest_document());
 }
 
 void Trainer::prepare() {
+  world_.activity().set_phase(RankPhase::preparing);
   check_options(options_);
   if (options_.tensorboard && options_.logging_dir.empty()) options_.logging_dir = run_.events();
   check_degrees(options_.engine.ulysses, options_.engine.ring, world_.size());
   const ModelConfig config = read_model_config(options_.model_dir);
+  check_dropout(options_, config);
   options_.samples = resolve_samples(options_.samples, config, options_.model_dir);
   samples_ = sample_loader_options(options_.samples, config);
   // Before anything of an earlier run is touched.
   check_engine_options(options_.engine);
   check_heads(options_.engine, config);
   check_packing(options_.samples.packing, options_.engine);
-  resume_from_ =
-      choose_checkpoint(options_, run_, reports(), agreement_, [&](const std::string& text) { note(text); });
+  agreement_.all_or_none(cat("locking ", run_.path().string()), [&] {
+    if (reports()) lock_.emplace(run_.path(), world_.place().launch_id, notes());
+  });
+  resume_from_ = choose_checkpoint(options_, run_, world_.place(), agreement_, notes());
   agreement_.all_or_none(cat("preparing ", run_.path().string()), [&] {
     if (!reports()) return;
-    if (!resume_from_ && !run_.list().empty()) {
-      if (!options_.overwrite_output_dir)
-        throw ConfigError(
-            cat(run_.path().string(),
-                " holds checkpoints of an earlier run: go on with "
-                "--resume_from_checkpoint true, choose another --output_dir, or give --overwrite_output_dir "
-                "to remove them"));
-      run_.clear();
-    }
+    if (!resume_from_ && !options_.overwrite_output_dir && !run_.list().empty())
+      throw ConfigError(
+          cat(run_.path().string(),
+              " holds checkpoints of an earlier run: go on with "
+              "--resume_from_checkpoint true, choose another --output_dir, or give --overwrite_output_dir "
+              "to remove them"));
+    // Whose they are is not sure: torchrun without --rdzv-id gives no name that all attempts share.
+    if (!resume_from_ && world_.place().restarted() && !run_.list().empty())
+      throw ConfigError(
+          cat(run_.path().string(),
+              " holds checkpoints, and a restarted attempt removes none, for an earlier attempt of this "
+              "launch may "
+              "have written them: begin a new launch with --overwrite_output_dir to remove them, or with "
+              "--resume_from_checkpoint true to go on; under torchrun give --rdzv-id a name of the launch"));
     run_.prepare();
   });
-  data_ =
-      open_training_data(options_, config.vocab_size, resume_from_.has_value(), world_.rank(), agreement_);
+  sources_ = look_at_sources(options_, config.vocab_size, world_.rank(), agreement_);
+  if (resume_from_) compare_with_checkpoint(config);
+  data_ = open_training_data(sources_, options_.validation_split_percentage, world_.rank(), agreement_);
   prepare_stages(config);
   engine_ = assemble(world_, options_.model_dir, options_.engine);
   time_left_.emplace(first_step_flops());
   if (resume_from_) resume();
-  agreement_.all_or_none("writing the run's config.json and metrics.jsonl", [&] {
-    if (!reports()) return;
-    write_durable(run_.config(), to_json(options_).dump(2) + "\n");
-    metrics_.emplace(run_.metrics(), resume_from_ ? steps_done_ : -1);
-    if (!resume_from_) run_.remove_events();
-    if (options_.tensorboard) events_.emplace(options_.logging_dir, steps_done_ + 1);
-  });
-  constexpr double kSecondsPerShape = 0.05;
+  constexpr double kSecondsPerShape = 0.15;
   peak_ = options_.peak_tflops > 0
               ? PeakRate{options_.peak_tflops * 1e12, "given"}
               : peak_rate(options_.engine.device, options_.engine.precision, kSecondsPerShape);
   peak_flops_ = agreement_.sum(peak_.flops_per_second);
 }
 
+void Trainer::compare_with_checkpoint(const ModelConfig& config) {
+  const std::filesystem::path& checkpoint = resume_from_->path;
+  ResumeDecision decision;
+  agreement_.all_or_none(cat("comparing this run with ", checkpoint.string()), [&] {
+    resumed_state_ = read_json(checkpoint / "trainer_state.json");
+    RunFacts before = checkpoint_facts(resumed_state_, checkpoint);
+    RunFacts now;
+    now.options = to_json(options_);
+    now.train_source = sources_.train_source;
+    now.model = computed_fields(config);
+    now.ranks = world_.size();
+    const ResumedRun resumed = parse_trainer_state(resumed_state_, checkpoint);
+    if (const auto length = length_to_go_on_with(resumed)) {
+      now.sequence_tokens = *length;
+      before.sequence_tokens = whole_number(resumed.loader, "sequence_tokens", {1},
+                                            (checkpoint / "trainer_state.json").string() + ": loader");
+    }
+    if (options_.keep_global_batch) {
+      options_.gradient_accumulation_steps = accumulation_to_keep(before, now);
+      check_options(options_);
+      now.options = to_json(options_);
+    }
+    decision = decide_resume(before, now, options_.resume_with_new_data);
+  });
+  data_anew_ = agreement_.of_rank_0(decision.data_anew ? 1 : 0) != 0;
+  for (const std::string& change : decision.told) note("changed option: " + change);
+}
+
+std::optional<int64_t> Trainer::length_to_go_on_with(const ResumedRun& resumed) const {
+  // How many steps a run without stages has is known with its data; its length is.
+  const std::vector<ContextStage> stages =
+      options_.context_stages.empty()
+          ? single_stage(options_.max_seq_length, kMostSteps, stage_defaults(options_))
+          : parse_context_stages(options_.context_stages, stage_defaults(options_));
+  const int due = stage_of_step(stages, resumed.step);
+  if (resumed.step >= stages.back().end_step() || due != resumed.stage) return std::nullopt;
+  return stages[static_cast<size_t>(due)].sequence_tokens;
+}
+
 void Trainer::resume() {
   // Rank 0 verified the files when it chose them.
-  Json state;
   agreement_.all_or_none(cat("reading ", resume_from_->path.string()),
-                         [&] { state = read_checkpoint(resume_from_->path, *engine_, reports()); });
-  const ResumedRun resumed = parse_trainer_state(state, resume_from_->path);
+                         [&] { resumed_state_ = read_checkpoint(resume_from_->path, *engine_, reports()); });
+  const ResumedRun resumed = parse_trainer_state(resumed_state_, resume_from_->path);
   steps_done_ = resumed.step;
   tokens_seen_ = resumed.tokens_seen;
   checkpoint_ = resume_from_->path;
+  if (steps_done_ > total_steps())
+    throw ConfigError(cat("the checkpoint ", checkpoint_.string(), " is at step ", steps_done_,
+                          ", beyond this run's last step ", total_steps(),
+                          ": give more --max_steps, or an earlier checkpoint"));
   const int due = stage_of_step(stages_, steps_done_);
   if (steps_done_ < total_steps() && due == resumed.stage) {
     open_stage(due);
-    loader_->restore(resumed.loader);
+    if (!data_anew_) loader_->restore(resumed.loader);
   } else if (steps_done_ < total_steps() && stages_[static_cast<size_t>(due)].first_step != steps_done_) {
     throw ConfigError(cat("step ", steps_done_, " of the checkpoint lies in stage ", resumed.stage + 1,
                           " of its run, but in the middle of stage ", due + 1,
                           " of these --context_stages: give the stages of that run (later ones may change)"));
   }
   note(cat("resumed at step ", steps_done_, " of ", total_steps(), " from ", checkpoint_.string()));
-  for (const std::string& change : changed_options(resumed.options, to_json(options_)))
-    note("changed option: " + change);
+}
+
+void Trainer::begin_records() {
+  records_begun_ = true;
+  agreement_.all_or_none("beginning the run's config.json and metrics.jsonl", [&] {
+    if (!reports()) return;
+    if (resume_from_)
+      abandon_later_checkpoints();
+    else
+      run_.clear({sources_.train.prefix, sources_.train.input, sources_.eval ? sources_.eval->prefix : "",
+                  options_.eval_file});
+    replace_file(run_.config(), to_json(options_).dump(2) + "\n");
+    records_.emplace(run_, resume_from_ ? std::optional(steps_done_) : std::nullopt,
+                     options_.tensorboard ? options_.logging_dir : "", notes());
+  });
+}
+
+void Trainer::abandon_later_checkpoints() {
+  const std::vector<std::string> names = run_.abandon_after(steps_done_);
+  if (names.empty()) return;
+  note(cat("this run went back to step ", steps_done_, ": later checkpoints in ", run_.checkpoints().string(),
+           " are renamed and no longer read: ", names.front(),
+           names.size() > 1 ? cat(" to ", names.back()) : ""));
 }
 
 void Trainer::open_stage(int stage) {
@@ -269,7 +350,10 @@ std::vector<double> Trainer::first_step_flops() const {
 }
 
 void Trainer::step() {
+  world_.activity().set_phase(RankPhase::training);
+  world_.activity().set_step(steps_done_ + 1);
   const double begin = now_seconds();
+  const double epochs_before = loader_->epochs_done();
   const StepBatches batches = loader_->next();
   StepRecord record;
   record.learning_rate = stage().schedule.learning_rate(steps_done_ - stage().first_step);
@@ -281,13 +365,15 @@ void Trainer::step() {
                         ". The last good checkpoint is ",
                         checkpoint_.empty() ? std::string("none") : checkpoint_.string()));
   }
+  record.seconds = now_seconds() - begin;
+  // The step has shown that the run is sound: an earlier one in this folder may go.
+  if (!records_begun_) begin_records();
   ++steps_done_;
   loss_ = result.loss;
   const LoaderOptions loader = loader_options(stage().sequence_tokens);
   const int64_t tokens =
       stage().sequence_tokens * loader.batch_size * loader.accumulation_steps * loader.dp_size;
   tokens_seen_ += tokens;
-  record.seconds = now_seconds() - begin;
   const double flops = step_flops(batches);
   record.step = steps_done_;
   record.epoch = loader_->epochs_done();
@@ -301,6 +387,13 @@ void Trainer::step() {
   if (options_.engine.precision == Precision::fp16) record.loss_scale = result.loss_scale;
   record.tokens_per_second = static_cast<double>(tokens) / record.seconds;
   record.mfu = flops / (record.seconds * peak_flops_);
+  if (record.mfu > 1 && !std::exchange(mfu_warned_, true))
+    note(cat(
+        "warning: MFU is above 100 % (", format_fixed(100 * record.mfu, 1), " % in step ", steps_done_,
+        "): the peak of ", format_fixed(peak_.flops_per_second / 1e12, 2), " TFLOP/s a rank (", peak_.source,
+        ") is too low",
+        peak_.source == "measured" ? ", as other programs kept the machine busy while it was measured" : "",
+        "; give the device's as --peak_tflops"));
   record.memory_bytes = peak_memory_bytes(options_.engine.device);
   const MemoryState memory = engine_->memory_account()->state();
   record.peak_memory = memory.peak;
@@ -309,9 +402,23 @@ void Trainer::step() {
   time_left_->add_step(stage_, flops, record.seconds);
   record.eta_seconds = time_left_->seconds(stages_, steps_done_);
   keep(record.to_json());
+  tell_epoch(epochs_before, record.epoch);
   if (progress_) progress_->show(record);
   if (hooks_.on_step) hooks_.on_step(record);
   if (std::exchange(report_due_, false)) report_memory();
+}
+
+void Trainer::tell_epoch(double before, double after) {
+  const auto done = static_cast<int64_t>(after);
+  // A step that takes several epochs at once shows by its size.
+  if (done != static_cast<int64_t>(before) + 1) return;
+  const bool by_epochs = options_.context_stages.empty() && options_.max_steps <= 0;
+  const auto planned = static_cast<int64_t>(std::ceil(options_.num_train_epochs));
+  if (steps_done_ == stage().end_step() && after == static_cast<double>(done))
+    return;  // there is no next one
+  note(cat("epoch ", done + 1, by_epochs ? cat(" of ", planned) : "",
+           stages_.size() > 1 ? " of this stage" : "",
+           after == static_cast<double>(done) ? " begins after step " : " begins in step ", steps_done_));
 }
 
 void Trainer::report_memory() {
@@ -323,6 +430,7 @@ void Trainer::report_memory() {
 }
 
 void Trainer::evaluate() {
+  world_.activity().set_phase(RankPhase::evaluating);
   const int64_t tokens = stage().sequence_tokens;
   EvaluationWalk walk(data_.held_out->set, data_.held_out->range, [&] {
     LoaderOptions loader = loader_options(tokens);
@@ -346,6 +454,7 @@ void Trainer::evaluate() {
 }
 
 void Trainer::save() {
+  world_.activity().set_phase(RankPhase::saving);
   const Json state = {{"step", steps_done_},
                       {"total_steps", total_steps()},
                       {"stage", stage_},
@@ -353,6 +462,8 @@ void Trainer::save() {
                       {"tokens_seen", tokens_seen_},
                       {"rng", {{"seed", options_.seed}}},
                       {"ranks", world_.size()},
+                      {"launch", world_.place().launch_id},
+                      {"data", {{"train", sources_.train_source}, {"eval", sources_.eval_source}}},
                       {"loss", loss_},
                       {"options", to_json(options_)}};
   try {
@@ -367,20 +478,23 @@ void Trainer::save() {
 }
 
 TrainOutcome Trainer::run() {
+  world_.activity().set_phase(RankPhase::preparing);
   prepare();
   const auto stages = static_cast<int>(stages_.size());
   if (reports() && hooks_.out != nullptr) {
-    progress_.emplace(*hooks_.out, hooks_.terminal, options_.logging_steps, total_steps(), stages);
+    progress_.emplace(*hooks_.out, hooks_.terminal_columns, options_.logging_steps, total_steps(), stages);
     note(cat("model ", options_.model_dir.string(), ", ", format_count(engine_->config().parameter_count()),
              " parameters, ", world_.size(), world_.size() == 1 ? " rank" : " ranks"));
     note(engine_->description());
     note(cat("MFU is a share of ", format_fixed(peak_.flops_per_second / 1e12, 2), " TFLOP/s a rank (",
              peak_.source, ")"));
+    if (const std::string warning = warmup_warning(stages_); !warning.empty()) note(warning);
     if (const auto choice = engine_->recompute_choice(); choice && !choice->fits()) {
       const PlannedBatch& batch = options_.engine.planned_batch;
       note(shortage_warning(*choice, engine_->memory_shape(batch.samples, batch.tokens)));
     }
   }
+  if (hooks_.on_training_begins) hooks_.on_training_begins();
   TrainOutcome outcome;
   while (steps_done_ < total_steps() && !outcome.stopped) {
     const int due = stage_of_step(stages_, steps_done_);
@@ -389,11 +503,14 @@ TrainOutcome Trainer::run() {
     const bool last = steps_done_ == total_steps();
     if (data_.held_out && (last || (options_.eval_steps > 0 && steps_done_ % options_.eval_steps == 0)))
       evaluate();
-    outcome.stopped =
-        agreement_.any(hooks_.stop_requested != nullptr && hooks_.stop_requested->load()) && !last;
-    if (last || outcome.stopped || (options_.save_steps > 0 && steps_done_ % options_.save_steps == 0))
-      save();
+    outcome.stopped = stop_requested() && !last;
+    if (!last && !outcome.stopped && (options_.save_steps <= 0 || steps_done_ % options_.save_steps != 0))
+      continue;
+    save();
+    // Asked during the save: all is saved, so no step more.
+    if (!last && !outcome.stopped) outcome.stopped = stop_requested();
   }
+  world_.activity().set_phase(RankPhase::ending);
   if (progress_) progress_->finish();
   outcome.steps = steps_done_;
   outcome.total_steps = total_steps();

@@ -19,9 +19,10 @@
 namespace trireme {
 
 struct TrainHooks {
-  std::ostream* out = nullptr;                        // where rank 0 reports; none: silent
-  bool terminal = false;                              // `out` can redraw a line
+  std::ostream* out = nullptr;            // where rank 0 reports; none: silent
+  std::function<int()> terminal_columns;  // of the terminal that `out` is; none, or 0: no live line
   const std::atomic<bool>* stop_requested = nullptr;  // set on any rank: finish the step, save, return
+  std::function<void()> on_training_begins;           // on every rank, once, when all is prepared
   std::function<void(const StepRecord&)> on_step;     // on every rank, after each step
 };
 

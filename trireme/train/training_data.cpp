@@ -1,8 +1,11 @@
 #include "trireme/train/training_data.h"
 
-#include <system_error>
-
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
+#include "trireme/data/set_fingerprint.h"
+#include "trireme/train/data_sources.h"
+#include "trireme/train/file_checksum.h"
+#include "trireme/train/run_directory.h"
 #include "trireme/train/tokenize_text.h"
 
 namespace fs = std::filesystem;
@@ -16,8 +19,7 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
     prefix = text.prefix;
     agreement.all_or_none(cat("tokenizing ", text.input.string()), [&] {
       if (rank != 0 || (text.reuse && is_indexed_dataset(prefix))) return;
-      std::error_code ignored;
-      if (!fs::exists(text.input, ignored))
+      if (!is_there(text.input))
         throw ConfigError(cat("there is no file, folder or tokenized set (PREFIX.bin and PREFIX.idx) at ",
                               text.input.string()));
       tokenize_text(text);
@@ -25,32 +27,45 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
   }
   std::shared_ptr<const IndexedDataset> set;
   agreement.all_or_none(cat("opening ", prefix.string()), [&] {
+    if (rank == 0 && prefix == text.input) check_set_fingerprint(prefix, text.tokenizer_from);
     set = std::make_shared<IndexedDataset>(prefix);
     if (set->tokens() == 0) throw DataError(cat(set->path().string(), ": the set holds no tokens"));
   });
   return set;
 }
 
-TrainingData open_training_data(const TrainOptions& options, int64_t vocab_size, bool resumed, int rank,
-                                Agreement& agreement) {
-  const auto text = [&](const fs::path& input, const char* name) {
-    return TextToTokenize{input,
-                          options.model_dir,
-                          options.output_dir / "data" / name,
-                          options.text_field,
-                          options.append_eos,
-                          vocab_size,
-                          resumed};
+DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size, int rank, Agreement& agreement) {
+  DataSources sources;
+  // The tokens of a text lie under a name that is the text's: they are never those of another.
+  const auto look = [&](const fs::path& input, const char* name, Json& source) {
+    TextToTokenize text{input, options.model_dir, "", options.text_field, options.append_eos, vocab_size,
+                        true};
+    uint64_t digest = 0;
+    agreement.all_or_none(cat("reading ", input.string()), [&] {
+      if (rank != 0) return;
+      source = describe_source(text);
+      digest = std::stoull(source.at("digest").get<std::string>(), nullptr, 16);
+    });
+    digest = static_cast<uint64_t>(agreement.of_rank_0(static_cast<int64_t>(digest)));
+    text.prefix = RunDirectory(options.output_dir).data() / cat(name, "-", checksum_text(digest));
+    return text;
   };
+  sources.train = look(options.train_file, "train", sources.train_source);
+  if (!options.eval_file.empty()) sources.eval = look(options.eval_file, "eval", sources.eval_source);
+  return sources;
+}
+
+TrainingData open_training_data(const DataSources& sources, double validation_split_percentage, int rank,
+                                Agreement& agreement) {
   TrainingData data;
-  data.train.set = open_tokens(text(options.train_file, "train"), rank, agreement);
+  data.train.set = open_tokens(sources.train, rank, agreement);
   data.train.range = whole_set(*data.train.set);
-  if (options.validation_split_percentage > 0) {
-    const HeldOutSplit split = split_held_out(*data.train.set, options.validation_split_percentage / 100);
+  if (validation_split_percentage > 0) {
+    const HeldOutSplit split = split_held_out(*data.train.set, validation_split_percentage / 100);
     data.train.range = split.train;
     data.held_out = TokenSource{data.train.set, split.held_out};
-  } else if (!options.eval_file.empty()) {
-    const auto set = open_tokens(text(options.eval_file, "eval"), rank, agreement);
+  } else if (sources.eval) {
+    const auto set = open_tokens(*sources.eval, rank, agreement);
     data.held_out = TokenSource{set, whole_set(*set)};
   }
   return data;

@@ -31,15 +31,23 @@ struct TextToTokenize {
   std::string text_field;
   bool append_eos = true;
   int64_t vocab_size = 0;
-  bool reuse = false;  // tokens that are at `prefix` already are those of `input` (a resumed run)
+  bool reuse = false;  // tokens that are at `prefix` already are those of `input`
 };
 
 // Opens `text.input` if it is a tokenized set; else rank 0 tokenizes it to `text.prefix` and every rank opens
 // that. Collective. Throws ConfigError when nothing is there, DataError when there is nothing in it.
 std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, int rank, Agreement& agreement);
 
+// What a run reads: its inputs, and on rank 0 what they hold (data_sources.h).
+struct DataSources {
+  TextToTokenize train;
+  std::optional<TextToTokenize> eval;
+  Json train_source, eval_source;  // null on the other ranks
+};
+// Looks at the inputs and changes nothing. The tokens of text have prefixes named by what the text holds. Collective.
+DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size, int rank, Agreement& agreement);
 // Collective.
-TrainingData open_training_data(const TrainOptions& options, int64_t vocab_size, bool resumed, int rank,
+TrainingData open_training_data(const DataSources& sources, double validation_split_percentage, int rank,
                                 Agreement& agreement);
 
 }  // namespace trireme

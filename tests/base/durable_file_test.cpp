@@ -1,0 +1,63 @@
+#include "trireme/base/durable_file.h"
+
+#include <csignal>
+#include <filesystem>
+#include <sys/resource.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/base/safetensors_writer.h"
+
+#include "tests/support/error_message.h"
+#include "tests/support/file_bytes.h"
+#include "tests/support/file_operations.h"
+#include "tests/support/temporary_folder.h"
+
+namespace trireme {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(ReplacedFile, is_synced_beside_before_it_gets_its_name_and_then_the_folder_is) {
+  const testing::TemporaryFolder folder;
+  const testing::FileOperations operations;
+  replace_file(folder.path() / "notes.json", "new");
+  EXPECT_THAT(operations.in(folder.path().string()),
+              ElementsAre("write notes.json.partial", "sync notes.json.partial",
+                          "rename notes.json.partial notes.json", "sync ."));
+}
+
+TEST(ReplacedFile, stays_as_it_was_where_the_new_text_does_not_fit) {
+  const testing::TemporaryFolder folder;
+  replace_file(folder.path() / "notes.json", "old");
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{1000, before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  const std::string message = testing::message_of<DataError>(
+      [&] { replace_file(folder.path() / "notes.json", std::string(2000, 'x')); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_THAT(message, HasSubstr("cannot write 2000 bytes"));
+  EXPECT_EQ(testing::bytes_of(folder.path() / "notes.json"), "old");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "notes.json.partial"));
+}
+
+TEST(SafetensorsFile, is_synced_before_it_gets_its_name_and_then_the_folder_is) {
+  const testing::TemporaryFolder folder;
+  const testing::FileOperations operations;
+  SafetensorsWriter writer(folder.path() / "w.safetensors", {{"w", "F32", {1}}});
+  const float value = 1;
+  writer.write("w", &value, sizeof(value));
+  writer.finish();
+  EXPECT_THAT(operations.in(folder.path().string()),
+              ElementsAre("write w.safetensors.partial", "sync w.safetensors.partial",
+                          "rename w.safetensors.partial w.safetensors", "sync ."));
+}
+
+}  // namespace
+}  // namespace trireme

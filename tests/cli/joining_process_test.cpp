@@ -1,0 +1,132 @@
+// Ranks that were started by hand, as processes: one that is stopped, missing, wrong or killed, and what the others say.
+#include <csignal>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/listening_socket.h"
+#include "trireme/base/rank_activity.h"
+
+#include "tests/cli/program.h"
+#include "tests/train/tiny_run.h"
+
+namespace trireme {
+namespace {
+
+using ::testing::AllOf;
+using testing::eventually;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::Program;
+using testing::ProgramOptions;
+
+class HandStarted : public ::testing::Test {
+ protected:
+  HandStarted() : port_(ListeningSocket("127.0.0.1", 0).port()) {}
+
+  ProgramOptions rank(int rank, int size,
+                      const std::string& secret = "00112233445566778899aabbccddeeff") const {
+    ProgramOptions options;
+    options.environment = {{"RANK", std::to_string(rank)},         {"WORLD_SIZE", std::to_string(size)},
+                           {"LOCAL_RANK", std::to_string(rank)},   {"MASTER_ADDR", "127.0.0.1"},
+                           {"MASTER_PORT", std::to_string(port_)}, {"TRIREME_SECRET", secret}};
+    return options;
+  }
+  static ProgramOptions watched(ProgramOptions options, const ActivityReader& activity) {
+    options.environment["TRIREME_ACTIVITY_FD"] = std::to_string(activity.descriptor());
+    options.inherit = activity.descriptor();
+    return options;
+  }
+  static bool is_connecting(const ActivityReader& activity) {
+    return eventually([&] {
+      const auto state = activity.read();
+      return state && state->phase == RankPhase::connecting;
+    });
+  }
+  std::vector<std::string> train(const std::string& timeout_seconds) const {
+    return {"train",
+            "--model_name_or_path",
+            run_.model().string(),
+            "--train_file",
+            run_.tokens().string(),
+            "--max_seq_length",
+            "32",
+            "--ulysses",
+            "2",
+            "--output_dir",
+            (run_.folder() / "run").string(),
+            "--per_device_train_batch_size",
+            "1",
+            "--max_steps",
+            "1000000",
+            "--threads",
+            "1",
+            "--peak_tflops",
+            "1",
+            "--ddp_timeout",
+            timeout_seconds};
+  }
+  std::filesystem::path log(int rank) const {
+    return run_.folder() / ("rank" + std::to_string(rank) + ".log");
+  }
+
+  testing::TinyRun run_;
+  int port_ = 0;
+};
+
+constexpr std::chrono::seconds kSoon(20);
+
+TEST_F(HandStarted, beside_a_rank_0_that_was_stopped_at_start_ends_after_the_timeout_and_says_so) {
+  const ActivityReader activity;
+  const Program rank_0(train("2"), log(0), watched(rank(0, 2), activity));
+  ASSERT_TRUE(is_connecting(activity)) << rank_0.output();
+  ASSERT_TRUE(eventually([&] { return activity.read()->waiting; }));
+  rank_0.send(SIGSTOP);
+  Program rank_1(train("2"), log(1), rank(1, 2));
+  EXPECT_EQ(rank_1.wait(kSoon), 75) << rank_1.output();
+  EXPECT_THAT(rank_1.output(), AllOf(HasSubstr("CommError"), HasSubstr("rank 0's address, 127.0.0.1:"),
+                                     HasSubstr("timeout 2.0 s"), Not(HasSubstr("frame #"))));
+}
+
+TEST_F(HandStarted, ends_at_once_when_asked_to_stop_while_it_connects) {
+  const ActivityReader activity;
+  Program alone(train("600"), log(1), watched(rank(1, 2), activity));
+  ASSERT_TRUE(is_connecting(activity)) << alone.output();
+  alone.send(SIGTERM);
+  EXPECT_EQ(alone.wait(kSoon), 75) << alone.output();
+}
+
+TEST_F(HandStarted, with_another_world_size_or_secret_exits_78_and_is_named_by_the_others) {
+  Program rank_0(train("2"), log(0), rank(0, 2));
+  Program rank_1(train("2"), log(1), rank(1, 3));
+  EXPECT_EQ(rank_0.wait(kSoon), 78) << rank_0.output();
+  EXPECT_EQ(rank_1.wait(kSoon), 78) << rank_1.output();
+  for (const Program* program : {&rank_0, &rank_1})
+    EXPECT_THAT(program->output(), HasSubstr("was started with WORLD_SIZE 3, rank 0 with 2"));
+
+  Program other_0(train("2"), log(2), rank(0, 2));
+  Program other_1(train("2"), log(3), rank(1, 2, "ffeeddccbbaa99887766554433221100"));
+  EXPECT_EQ(other_1.wait(kSoon), 78) << other_1.output();
+  EXPECT_EQ(other_0.wait(kSoon), 75) << "a claim without proof decides nothing: " << other_0.output();
+  EXPECT_THAT(other_0.output(), AllOf(HasSubstr("rank 1 (host "), HasSubstr("did not prove the run's secret"),
+                                      Not(HasSubstr("00112233")), Not(HasSubstr("ffeeddcc"))));
+}
+
+TEST_F(HandStarted, a_killed_peer_is_told_in_one_line_without_a_librarys_stack_trace) {
+  const ActivityReader activity;
+  Program rank_0(train("30"), log(0), watched(rank(0, 2), activity));
+  const Program rank_1(train("30"), log(1), rank(1, 2));
+  ASSERT_TRUE(eventually([&] {
+    const auto state = activity.read();
+    return state && state->step >= 2;
+  })) << rank_0.output();
+  rank_1.send(SIGKILL);
+  EXPECT_EQ(rank_0.wait(kSoon), 75) << rank_0.output();
+  EXPECT_THAT(rank_0.output(),
+              AllOf(HasSubstr("trireme: CommError: "), HasSubstr(" in step "), Not(HasSubstr("frame #")),
+                    Not(HasSubstr("Exception raised")), Not(HasSubstr(".cpp:")), Not(HasSubstr(".cc:"))));
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,83 @@
+// A model's folder where OUT itself cannot be renamed.
+#include "trireme/cli/model_output.h"
+
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/file_bytes.h"
+#include "tests/support/temporary_folder.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme::model_output_test {
+namespace {
+
+using testing::bytes_of;
+using ::testing::ElementsAre;
+using ::testing::Pair;
+using testing::TemporaryFolder;
+
+void write(const fs::path& file, const std::string& text) {
+  std::ofstream(file) << text;
+}
+
+// In a process of its own: root may write to every folder, and must be somebody else first.
+int write_model_as_somebody(const fs::path& out) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int code = 1;
+    if (::geteuid() == 0 && (::setgid(65534) != 0 || ::setuid(65534) != 0)) ::_exit(2);
+    try {
+      fs::create_directories(out / ".trireme.tmp-0123456789abcdef/left by a killed one");
+      ModelOutput output(out, true);
+      for (const char* name :
+           {"config.json", "model-00001-of-00001.safetensors", "model.safetensors.index.json"})
+        write(output.path() / name, "new");
+      if (bytes_of(out / "config.json") == "old") {
+        output.publish();
+        code = 0;
+      }
+    } catch (const std::exception& error) {
+      std::cerr << error.what() << std::endl;
+    }
+    ::_exit(code);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(ModelOutput, in_a_parent_that_may_not_be_written_to_is_replaced_file_by_file) {
+  const TemporaryFolder folder;
+  const fs::path out = folder / "parent/out";
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json"})
+    folder.write(fs::path("parent/out") / name, "old");
+  folder.write("parent/out/notes.txt", "mine");
+  ::chmod(folder.path().c_str(), 0755);
+  ::chmod(out.c_str(), 0777);
+  ::chmod((folder / "parent").c_str(), 0555);
+  EXPECT_EQ(write_model_as_somebody(out), 0);
+  ::chmod((folder / "parent").c_str(), 0755);
+  std::map<std::string, std::string> left;
+  for (const auto& entry : fs::directory_iterator(out))
+    left[entry.path().filename()] = bytes_of(entry.path());
+  EXPECT_THAT(left, ElementsAre(Pair("config.json", "new"), Pair("model-00001-of-00001.safetensors", "new"),
+                                Pair("model.safetensors.index.json", "new"), Pair("notes.txt", "mine")));
+}
+
+TEST(ModelOutput, what_a_killed_process_left_in_the_folder_does_not_count) {
+  const TemporaryFolder folder;
+  folder.write("out/.trireme.tmp-0123456789abcdef/config.json", "half");
+  EXPECT_NO_THROW(ModelOutput::check(folder / "out", false));
+}
+
+}  // namespace
+}  // namespace trireme::model_output_test

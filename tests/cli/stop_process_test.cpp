@@ -1,0 +1,173 @@
+// Signals, stopped ranks and readers that go, as they meet a real run: two ranks under `trireme launch`.
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <regex>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/train/run_directory.h"
+
+#include "tests/cli/program.h"
+#include "tests/support/file_bytes.h"
+#include "tests/train/tiny_run.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme::stop_process_test {
+namespace {
+
+using ::testing::AllOf;
+using testing::eventually;
+using ::testing::HasSubstr;
+using testing::Program;
+
+class StoppedRun : public ::testing::Test {
+ protected:
+  std::vector<std::string> train(const std::vector<std::string>& more) const {
+    std::vector<std::string> words{"train",
+                                   "--model_name_or_path",
+                                   run_.model().string(),
+                                   "--train_file",
+                                   run_.tokens().string(),
+                                   "--max_seq_length",
+                                   "32",
+                                   "--output_dir",
+                                   output_dir().string(),
+                                   "--peak_tflops",
+                                   "1",
+                                   "--threads",
+                                   "1",
+                                   "--logging_steps",
+                                   "1",
+                                   "--save_steps",
+                                   "0",
+                                   "--per_device_train_batch_size",
+                                   "1"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  std::vector<std::string> launch(const std::vector<std::string>& more) const {
+    std::vector<std::string> words{"launch", "--nproc_per_node", "2", "--grace_seconds", "1", "--"};
+    const auto command = train(more);
+    words.insert(words.end(), command.begin(), command.end());
+    words.insert(words.end(), {"--ulysses", "2"});
+    return words;
+  }
+  fs::path output_dir() const { return run_.folder() / "run"; }
+  fs::path log() const { return run_.folder() / "log"; }
+  int64_t steps() const {
+    std::ifstream in(RunDirectory(output_dir()).metrics());
+    int64_t count = 0;
+    for (std::string line; std::getline(in, line);) ++count;
+    return count;
+  }
+  // All that it trained is in its one checkpoint.
+  void expect_saved() const {
+    const auto checkpoints = RunDirectory(output_dir()).list();
+    ASSERT_EQ(checkpoints.size(), 1U);
+    EXPECT_EQ(checkpoints.back().step, steps());
+  }
+
+  testing::TinyRun run_;
+};
+
+bool handles(pid_t process, int signal) {
+  std::ifstream in("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind("SigCgt:", 0) == 0)
+      return (std::stoull(line.substr(8), nullptr, 16) >> (signal - 1) & 1) != 0;
+  }
+  return false;
+}
+
+struct Requests {
+  std::vector<int> signals;
+  bool to_all = false;  // to the ranks as well, as a scheduler does
+};
+
+class Asked : public StoppedRun, public ::testing::WithParamInterface<Requests> {};
+
+TEST_P(Asked, saves_what_it_has_and_exits_75) {
+  Program program(launch({"--max_steps", "1000000"}), log());
+  ASSERT_TRUE(eventually([&] { return steps() >= 2; })) << program.output();
+  const auto ranks = program.children();
+  for (const int signal : GetParam().signals) {
+    program.send(signal);
+    for (const pid_t rank : ranks)
+      if (GetParam().to_all) ::kill(rank, signal);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(program.wait(), 75) << program.output();
+  expect_saved();
+}
+
+INSTANTIATE_TEST_SUITE_P(Run, Asked,
+                         ::testing::Values(Requests{{SIGTERM, SIGTERM}},  // GNU timeout
+                                           Requests{{SIGHUP, SIGINT}},
+                                           Requests{{SIGUSR1, SIGUSR2, SIGQUIT}, true}));
+
+TEST_F(StoppedRun, by_a_signal_to_one_rank_is_not_started_again) {
+  auto words = launch({"--max_steps", "1000000"});
+  words.insert(words.begin() + 1, {"--max_restarts", "3"});
+  Program program(words, log());
+  ASSERT_TRUE(eventually([&] { return steps() >= 2; })) << program.output();
+  ::kill(program.children().at(1), SIGUSR1);
+  EXPECT_EQ(program.wait(), 75) << program.output();
+  EXPECT_THAT(program.output(), ::testing::Not(HasSubstr("starting all ranks again")));
+  expect_saved();
+}
+
+TEST_F(StoppedRun, in_start_up_ends_at_once) {
+  // Rank 1 waits for a rank 0 that does not come.
+  const auto environment = {std::pair{"RANK", "1"},    {"WORLD_SIZE", "2"},          {"LOCAL_RANK", "1"},
+                            {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "9"}};
+  for (const auto& [name, value] : environment) ::setenv(name, value, 1);
+  Program program(train({"--max_steps", "5", "--ulysses", "2", "--ddp_timeout", "600"}), log());
+  for (const auto& [name, value] : environment) ::unsetenv(name);
+  ASSERT_TRUE(eventually([&] { return handles(program.pid(), SIGQUIT); })) << program.output();
+  program.send(SIGTERM);
+  EXPECT_EQ(program.wait(std::chrono::seconds(20)), 75) << program.output();
+  EXPECT_THAT(program.output(), HasSubstr("asked to stop before training began; nothing was lost"));
+}
+
+TEST_F(StoppedRun, is_not_what_a_reader_that_goes_makes_of_it) {
+  Program program(launch({"--max_steps", "4"}), log(), {.errors = log(), .unread = true});
+  EXPECT_EQ(program.wait(), 0) << program.output();
+  EXPECT_EQ(steps(), 4);
+  expect_saved();
+}
+
+TEST_F(StoppedRun, by_a_rank_that_hangs_names_it_and_what_it_did) {
+  Program program(launch({"--max_steps", "1000000", "--ddp_timeout", "2"}), log());
+  ASSERT_TRUE(eventually([&] { return steps() >= 2; })) << program.output();
+  ::kill(program.children().at(1), SIGSTOP);
+  EXPECT_EQ(program.wait(std::chrono::seconds(30)), 75) << program.output();
+  const std::string output = program.output();
+  const size_t report = output.find("trireme launch: ");
+  ASSERT_NE(report, std::string::npos);
+  EXPECT_THAT(output.substr(report), ::testing::StartsWith("trireme launch: rank 1 (process "));
+  // Not ContainsRegex: Oniguruma, which tokenizers link, has another regexec().
+  const std::regex hung("hung: it was stopped .SIGSTOP., .* for [0-9]+ s, .*step [0-9]+");
+  EXPECT_TRUE(std::regex_search(output, hung)) << output;
+}
+
+TEST_F(StoppedRun, by_an_error_says_it_once_for_all_ranks) {
+  Program program(launch({"--no_such_flag", "1"}), log());
+  EXPECT_EQ(program.wait(), 78) << program.output();
+  EXPECT_THAT(program.output(), HasSubstr("[ranks 0, 1] trireme: ConfigError: "));
+}
+
+TEST(LaunchedHelp, is_printed_once_and_by_no_rank) {
+  const testing::TemporaryFolder folder;
+  Program launched({"launch", "--nproc_per_node", "2", "--", "train", "--help"}, folder / "launched");
+  Program alone({"train", "--help"}, folder / "alone");
+  EXPECT_EQ(launched.wait(), 0);
+  EXPECT_EQ(alone.wait(), 0);
+  EXPECT_THAT(alone.output(), HasSubstr("--model_name_or_path"));
+  EXPECT_EQ(launched.output(), alone.output());
+}
+
+}  // namespace
+}  // namespace trireme::stop_process_test

@@ -1,0 +1,16 @@
+#include "trireme/model/model_config.h"
+
+#include "tests/fuzz/fuzz_target.h"
+
+namespace trireme::fuzz {
+
+void config(Bytes input) {
+  taken_or_refused("config.json", [&] {
+    const ModelConfig config = parse_model_config(parse_json(text_of(input), "config.json"), "config.json");
+    config.parameter_count();
+    config.matmul_parameter_count();
+    config.attention_pairs(4096);
+  });
+}
+
+}  // namespace trireme::fuzz

@@ -1,0 +1,18 @@
+#include <cstdlib>
+
+#include "trireme/train/trainer_state.h"
+
+#include "tests/fuzz/fuzz_target.h"
+
+namespace trireme::fuzz {
+
+void state(Bytes input) {
+  taken_or_refused("trainer_state.json", [&] {
+    const Json json = parse_json(text_of(input), "step-4/trainer_state.json");
+    const ResumedRun run = parse_trainer_state(json, "step-4");
+    if (run.step < 0 || run.stage < 0 || run.tokens_seen < 0) std::abort();
+    parse_saved_progress(json, "step-4/trainer_state.json");
+  });
+}
+
+}  // namespace trireme::fuzz

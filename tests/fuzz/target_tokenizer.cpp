@@ -1,0 +1,17 @@
+#include "trireme/data/tokenizer.h"
+
+#include "tests/fuzz/fuzz_target.h"
+
+namespace trireme::fuzz {
+
+void tokenizer(Bytes input) {
+  const auto path = write_input("tokenizer.json", input);
+  taken_or_refused("tokenizer.json", [&] {
+    const Tokenizer tokenizer = Tokenizer::load(path);
+    const auto ids = tokenizer.encode("It's 12345 w\xc3\xb6rds,  na\xc3\xafve\xcc\x81 <|endoftext|>\xff\n\n");
+    tokenizer.decode(ids);
+    tokenizer.end_of_text_id();
+  });
+}
+
+}  // namespace trireme::fuzz

@@ -1,0 +1,101 @@
+#include "tests/support/file_operations.h"
+
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <mutex>
+#include <sstream>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace trireme::testing {
+namespace {
+
+// What the C functions below note must be reached without an object: they have the C library's signatures.
+struct Recording {
+  std::atomic<bool> on = false;
+  std::mutex mutex;
+  std::vector<std::string> operations;
+};
+
+Recording& recording() {
+  static Recording one;
+  return one;
+}
+
+std::string path_of(int descriptor) {
+  char path[4096];
+  const auto length = ::readlink(("/proc/self/fd/" + std::to_string(descriptor)).c_str(), path, sizeof(path));
+  return length < 0 ? "?" : std::string(path, static_cast<size_t>(length));
+}
+
+void note(const std::string& operation) {
+  const std::lock_guard<std::mutex> lock(recording().mutex);
+  auto& all = recording().operations;
+  if (all.empty() || all.back() != operation) all.push_back(operation);
+}
+
+}  // namespace
+
+FileOperations::FileOperations() {
+  const std::lock_guard<std::mutex> lock(recording().mutex);
+  recording().operations.clear();
+  recording().on = true;
+}
+
+FileOperations::~FileOperations() {
+  recording().on = false;
+}
+
+std::vector<std::string> FileOperations::recorded() const {
+  const std::lock_guard<std::mutex> lock(recording().mutex);
+  return recording().operations;
+}
+
+std::vector<std::string> FileOperations::in(const std::string& folder) const {
+  std::vector<std::string> kept;
+  for (const std::string& operation : recorded()) {
+    std::istringstream words(operation);
+    std::string word, text;
+    bool inside = false;
+    while (words >> word) {
+      if (word == folder) word = folder + "/.";
+      if (word.starts_with(folder + "/")) {
+        inside = true;
+        word = word.substr(folder.size() + 1);
+      }
+      text += (text.empty() ? "" : " ") + word;
+    }
+    if (inside) kept.push_back(text);
+  }
+  return kept;
+}
+
+}  // namespace trireme::testing
+
+using trireme::testing::note;
+using trireme::testing::path_of;
+using trireme::testing::recording;
+
+extern "C" {
+
+ssize_t write(int descriptor, const void* data, size_t bytes) {
+  if (recording().on) note("write " + path_of(descriptor));
+  return syscall(SYS_write, descriptor, data, bytes);
+}
+
+int fsync(int descriptor) {
+  if (recording().on) note("sync " + path_of(descriptor));
+  return static_cast<int>(syscall(SYS_fsync, descriptor));
+}
+
+int fdatasync(int descriptor) {
+  if (recording().on) note("sync " + path_of(descriptor));
+  return static_cast<int>(syscall(SYS_fdatasync, descriptor));
+}
+
+int rename(const char* from, const char* to) noexcept {
+  if (recording().on) note(std::string("rename ") + from + " " + to);
+  return static_cast<int>(syscall(SYS_renameat, -100, from, -100, to));
+}
+}

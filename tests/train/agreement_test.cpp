@@ -1,0 +1,48 @@
+#include "trireme/train/agreement.h"
+
+#include <new>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/thread_world.h"
+
+#include "tests/support/error_message.h"
+
+namespace trireme {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::message_of;
+
+// What every rank is told when rank 1 alone fails by `error`.
+template <typename Kind, typename Error>
+std::vector<std::string> told_when_rank_1_fails(const Error& error) {
+  std::vector<std::string> told(2);
+  run_ranks_as_threads(2, [&](World& world) {
+    const auto group = world.make_group("all", {{0, 1}});
+    Agreement agreement(*group, at::kCPU);
+    told[static_cast<size_t>(world.rank())] = message_of<Kind>([&] {
+      agreement.all_or_none("counting", [&] {
+        if (world.rank() == 1) throw error;
+      });
+    });
+  });
+  return told;
+}
+
+TEST(Agreement, gives_every_rank_an_error_of_the_kind_of_the_one_that_failed) {
+  const auto told = told_when_rank_1_fails<DataError>(DataError("x.bin: too short"));
+  EXPECT_THAT(told[0], HasSubstr("rank 1 failed while counting"));
+  EXPECT_EQ(told[1], "x.bin: too short");
+}
+
+TEST(Agreement, takes_missing_memory_for_an_error_that_the_user_can_mend) {
+  const auto told = told_when_rank_1_fails<ConfigError>(std::bad_alloc());
+  EXPECT_THAT(told[0], HasSubstr("rank 1 failed while counting"));
+  EXPECT_THAT(told[1], HasSubstr("counting: out of host memory"));
+}
+
+}  // namespace
+}  // namespace trireme

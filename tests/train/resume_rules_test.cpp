@@ -1,0 +1,169 @@
+#include "trireme/train/resume_rules.h"
+
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/model/computed_fields.h"
+#include "trireme/train/train_options.h"
+
+#include "tests/engine/tiny_model.h"
+#include "tests/support/error_message.h"
+
+namespace trireme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::message_of;
+using ::testing::Not;
+
+RunFacts facts() {
+  RunFacts run;
+  run.options = to_json(TrainOptions{});
+  run.train_source = {{"path", "/a"}, {"digest", "1"}, {"text_field", "text"}};
+  run.model = computed_fields(parse_model_config(testing::tiny_llama_config(), "config.json"));
+  run.ranks = 2;
+  return run;
+}
+
+TEST(ResumeRules, every_option_of_a_run_has_one) {
+  std::set<std::string> options, ruled;
+  const Json all = to_json(TrainOptions{});
+  for (const auto& [option, value] : all.items()) options.insert(option);
+  for (const OptionRule& rule : resume_rules()) EXPECT_TRUE(ruled.insert(rule.option).second) << rule.option;
+  EXPECT_EQ(ruled, options);
+}
+
+TEST(ResumeRules, the_same_run_goes_on_without_a_word) {
+  const ResumeDecision decision = decide_resume(facts(), facts(), false);
+  EXPECT_THAT(decision.told, IsEmpty());
+  EXPECT_FALSE(decision.data_anew);
+}
+
+TEST(ResumeRules, each_option_is_free_told_or_refused_as_the_table_says) {
+  for (const OptionRule& rule : resume_rules()) {
+    RunFacts now = facts();
+    Json& value = now.options[rule.option];
+    value = value.is_number_integer() ? Json(value.get<int64_t>() + 2)
+            : value.is_number()       ? Json(value.get<double>() + 2)
+                                      : Json("another");
+    if (rule.rule == ResumeRule::same_order) {
+      EXPECT_THAT(message_of<ConfigError>([&] { decide_resume(facts(), now, false); }),
+                  AllOf(HasSubstr(rule.option), HasSubstr("--resume_with_new_data")));
+      const ResumeDecision decision = decide_resume(facts(), now, true);
+      EXPECT_TRUE(decision.data_anew) << rule.option;
+      EXPECT_EQ(decision.told.size(), 1U) << rule.option;
+    } else {
+      const ResumeDecision decision = decide_resume(facts(), now, false);
+      const bool told = rule.rule == ResumeRule::told;
+      EXPECT_EQ(!decision.told.empty(), told) << rule.option;
+      if (!decision.told.empty()) {
+        EXPECT_THAT(decision.told.front(), HasSubstr(rule.option));
+      }
+    }
+  }
+}
+
+TEST(ResumeRules, other_data_is_refused_and_the_same_at_another_path_is_told) {
+  RunFacts now = facts();
+  now.train_source["path"] = "/b";
+  EXPECT_THAT(decide_resume(facts(), now, false).told,
+              ElementsAre(AllOf(HasSubstr("/b"), HasSubstr("same content"))));
+  now.train_source["digest"] = "2";
+  now.train_source["text_field"] = "body";
+  EXPECT_THAT(message_of<ConfigError>([&] { decide_resume(facts(), now, false); }),
+              AllOf(HasSubstr("/b"), HasSubstr("text_field \"text\" -> \"body\"")));
+  EXPECT_TRUE(decide_resume(facts(), now, true).data_anew);
+}
+
+// Each key that decides numbers, with a value that the parser takes.
+TEST(ResumeRules, another_number_of_the_model_is_refused_with_both_values) {
+  const Json config = testing::tiny_llama_config();
+  const std::vector<std::pair<const char*, Json>> others{
+      {"rope_theta", 77777.0},
+      {"rms_norm_eps", 0.25},
+      {"tie_word_embeddings", true},
+      {"attention_bias", true},
+      {"mlp_bias", true},
+      {"vocab_size", 71},
+      {"hidden_size", 64},
+      {"intermediate_size", 99},
+      {"num_hidden_layers", 7},
+      {"num_key_value_heads", 4},
+      {"head_dim", 24},
+      {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}}};
+  for (const auto& [key, value] : others) {
+    Json changed = config;
+    changed[key] = value;
+    if (key == std::string("hidden_size")) changed["head_dim"] = 16;
+    RunFacts now = facts();
+    now.model = computed_fields(parse_model_config(changed, "config.json"));
+    EXPECT_THAT(message_of<ConfigError>([&] { decide_resume(facts(), now, true); }), HasSubstr(" -> "))
+        << key;
+  }
+  Json changed = config;
+  changed["rope_theta"] = 77777.0;
+  RunFacts now = facts();
+  now.model = computed_fields(parse_model_config(changed, "config.json"));
+  EXPECT_THAT(message_of<ConfigError>([&] { decide_resume(facts(), now, false); }),
+              AllOf(HasSubstr("rope_theta"), HasSubstr("-> 77777.0"), Not(HasSubstr("rms_norm_eps"))));
+}
+
+TEST(ResumeRules, a_larger_bound_of_positions_is_told_where_it_changes_no_number) {
+  Json config = testing::tiny_llama_config();
+  config["max_position_embeddings"] = 4096;
+  RunFacts now = facts();
+  now.model = computed_fields(parse_model_config(config, "config.json"));
+  EXPECT_THAT(decide_resume(facts(), now, false).told, ElementsAre(HasSubstr("max_position_embeddings")));
+}
+
+TEST(ResumeRules, another_length_of_the_stage_that_goes_on_is_refused_and_of_a_stage_that_begins_is_not) {
+  RunFacts before = facts(), now = facts();
+  before.sequence_tokens = 16;
+  now.sequence_tokens = 24;
+  EXPECT_THAT(
+      message_of<ConfigError>([&] { decide_resume(before, now, false); }),
+      AllOf(HasSubstr("--max_seq_length"), HasSubstr("16 -> 24"), HasSubstr("--resume_with_new_data")));
+  EXPECT_TRUE(decide_resume(before, now, true).data_anew);
+  now.sequence_tokens = 0;
+  EXPECT_FALSE(decide_resume(before, now, false).data_anew);
+}
+
+TEST(ResumeRules, numbers_of_batches_that_no_run_has_are_refused_with_the_file_that_holds_them) {
+  for (const char* option :
+       {"per_device_train_batch_size", "gradient_accumulation_steps", "ulysses", "ring"}) {
+    RunFacts before = facts();
+    before.options_origin = "step-4/trainer_state.json: options";
+    before.options[option] = int64_t{1} << 30;
+    EXPECT_THAT(message_of<DataError>([&] { decide_resume(before, facts(), false); }),
+                AllOf(HasSubstr("step-4/trainer_state.json"), HasSubstr(option)));
+  }
+  RunFacts largest = facts();
+  largest.ranks = 100'000;
+  for (const char* option : {"per_device_train_batch_size", "gradient_accumulation_steps"})
+    largest.options[option] = int64_t{1} << 20;
+  EXPECT_EQ(global_batch_samples(largest), (int64_t{1} << 40) * 100'000);
+}
+
+TEST(ResumeRules, ranks_and_the_global_batch_are_told_and_the_batch_can_be_kept) {
+  RunFacts before = facts(), now = facts();
+  before.options["gradient_accumulation_steps"] = 4;
+  now.options["gradient_accumulation_steps"] = 4;
+  now.ranks = 4;
+  EXPECT_THAT(decide_resume(before, now, false).told,
+              ElementsAre("ranks 2 -> 4", HasSubstr("global batch 64 -> 128 samples")));
+  EXPECT_EQ(accumulation_to_keep(before, now), 2);
+  now.options["ulysses"] = 4;  // one group
+  EXPECT_EQ(accumulation_to_keep(before, now), 8);
+  now.options["ulysses"] = 1;
+  now.options["per_device_train_batch_size"] = 12;
+  EXPECT_THAT(message_of<ConfigError>([&] { accumulation_to_keep(before, now); }),
+              AllOf(HasSubstr("64 samples"), HasSubstr("48 at once")));
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,416 @@
+// What a run goes on from, and what it may not go on with: whole runs, in threads.
+#include <atomic>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/thread_world.h"
+#include "trireme/data/indexed_dataset.h"
+#include "trireme/train/run_directory.h"
+
+#include "tests/support/file_bytes.h"
+#include "tests/support/source_folder.h"
+#include "tests/train/tiny_run.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::tensors_of;
+using testing::TinyOutcome;
+using testing::TinyRun;
+using testing::train_on_ranks;
+
+std::string problem_of(const TrainOptions& options, int ranks = 1) {
+  try {
+    train_on_ranks(ranks, options);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "trained";
+}
+
+fs::path tokenizer() {
+  return testing::source_folder() / "tests/data/fixtures/gpt2_tokenizer.json";
+}
+
+std::string some_text(int seed) {
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += cat("word", (i * i + seed) % 97, i % 9 == 0 ? "\n" : " ");
+  return text;
+}
+
+std::vector<int64_t> steps_in(const TrainOptions& options) {
+  std::vector<int64_t> steps;
+  for (const CheckpointEntry& entry : RunDirectory(options.output_dir).list()) steps.push_back(entry.step);
+  return steps;
+}
+
+RankPlace attempt(const std::string& number, const std::string& launch) {
+  RankPlace place;
+  place.attempt = number;
+  place.launch_id = launch;
+  return place;
+}
+
+TEST(ResumedRun, never_trains_on_the_tokens_of_another_text) {
+  const TinyRun run;
+  TrainOptions options = run.with_text("run", some_text(1), tokenizer());
+  train_on_ranks(2, options, 3);
+  options.resume_from_checkpoint = "true";
+  std::ofstream(run.text(), std::ios::app) << " one word more";
+  EXPECT_THAT(problem_of(options), AllOf(HasSubstr(run.text().string()), HasSubstr("content"),
+                                         HasSubstr("bytes"), HasSubstr("--resume_with_new_data")));
+  std::ofstream(run.text()) << some_text(1);
+  options.append_eos = false;
+  EXPECT_THAT(problem_of(options), HasSubstr("append_eos true -> false"));
+  options.append_eos = true;
+  options.train_file = run.tokens();
+  EXPECT_THAT(problem_of(options), HasSubstr("kind \"text\" -> \"tokenized set\""));
+  options.train_file = run.text();
+  EXPECT_EQ(train_on_ranks(2, options).outcome.steps, 9);
+}
+
+TEST(ResumedRun, goes_on_with_new_data_from_its_beginning_where_it_is_asked_to) {
+  const TinyRun run;
+  TrainOptions options = run.with_text("run", some_text(1), tokenizer());
+  const TinyOutcome first = train_on_ranks(1, options, 3);
+  std::ofstream(run.text()) << some_text(50);
+  options.resume_from_checkpoint = "true";
+  options.resume_with_new_data = true;
+  const TinyOutcome second = train_on_ranks(1, options, 4);
+  EXPECT_THAT(second.output, AllOf(HasSubstr("the data begins anew"), HasSubstr("resumed at step 3")));
+  EXPECT_LT(second.records.at(4).epoch, first.records.at(3).epoch);
+  EXPECT_GT(second.records.at(4).tokens_seen, first.records.at(3).tokens_seen);
+  // What it saved is of the new data: from there it goes on where it was.
+  const TinyOutcome third = train_on_ranks(1, options);
+  EXPECT_THAT(third.output, Not(HasSubstr("begins anew")));
+  EXPECT_GT(third.records.at(5).epoch, second.records.at(4).epoch);
+}
+
+TEST(ResumedRun, sees_a_tokenized_set_that_was_made_anew_under_its_name) {
+  const TinyRun run(170);
+  TrainOptions options = run.options("run");
+  train_on_ranks(1, options, 2);
+  // Of the same length: another token in the middle.
+  const fs::path bin = indexed_dataset_bin(run.tokens());
+  std::string bytes = testing::bytes_of(bin);
+  bytes[bytes.size() / 2] ^= 1;
+  std::ofstream(bin, std::ios::binary) << bytes;
+  options.resume_from_checkpoint = "true";
+  EXPECT_THAT(problem_of(options), AllOf(HasSubstr(run.tokens().string()), HasSubstr("tokens \"")));
+}
+
+TEST(ResumedRun, refuses_a_model_with_other_numbers_and_names_them) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  train_on_ranks(1, options, 2);
+  Json config = read_json(run.model() / "config.json");
+  config["rope_theta"] = 12345.0;
+  std::ofstream(run.model() / "config.json") << config.dump();
+  options.resume_from_checkpoint = "true";
+  EXPECT_THAT(problem_of(options), AllOf(HasSubstr("rope_theta"), HasSubstr("-> 12345.0")));
+  EXPECT_EQ(steps_in(options), std::vector<int64_t>{2});
+}
+
+TEST(ResumedRun, tells_another_global_batch_and_keeps_it_where_it_is_asked_to) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  train_on_ranks(1, options, 2);
+  options.resume_from_checkpoint = "true";
+  const TinyOutcome doubled = train_on_ranks(2, options, 4);
+  EXPECT_THAT(doubled.output, AllOf(HasSubstr("ranks 1 -> 2"), HasSubstr("global batch 2 -> 4 samples")));
+  EXPECT_EQ(doubled.records.at(4).tokens_seen, 2 * 2 * 16 + 2 * 4 * 16);
+  fs::remove_all(RunDirectory(options.output_dir).checkpoint(4));
+  options.keep_global_batch = true;
+  const TinyOutcome kept = train_on_ranks(2, options, 4);
+  EXPECT_THAT(kept.output,
+              AllOf(HasSubstr("gradient_accumulation_steps 2 -> 1"), Not(HasSubstr("global batch"))));
+  EXPECT_EQ(kept.records.at(4).tokens_seen, 4 * 2 * 16);
+  EXPECT_EQ(read_json(options.output_dir / "config.json")["gradient_accumulation_steps"], 1);
+}
+
+TEST(ResumedRun, at_another_sequence_length_is_refused_before_it_is_built_and_can_begin_its_data_anew) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.context_stages.clear();
+  options.max_seq_length = 16;
+  options.max_steps = 4;
+  train_on_ranks(1, options, 2);
+  options.resume_from_checkpoint = "true";
+  options.max_seq_length = 24;
+  EXPECT_THAT(problem_of(options), AllOf(HasSubstr("16 -> 24"), HasSubstr("--resume_with_new_data")));
+  options.resume_with_new_data = true;
+  EXPECT_EQ(train_on_ranks(1, options, 3).records.at(3).sequence_tokens, 24);
+  // Beside stages the flag has no meaning; a stage of another length is refused while it is the one that goes on.
+  options.resume_with_new_data = false;
+  options.max_seq_length = 77;
+  options.max_steps = -1;
+  options.context_stages = "16:4,32:2";
+  EXPECT_THAT(problem_of(options), HasSubstr("24 -> 16"));
+  options.context_stages = "24:4,32:2";
+  EXPECT_EQ(train_on_ranks(1, options).outcome.steps, 6);
+}
+
+TEST(ResumedRun, with_fewer_steps_than_the_checkpoint_has_is_refused) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  train_on_ranks(1, options, 4);
+  options.resume_from_checkpoint = "true";
+  options.context_stages = "16:3";
+  EXPECT_THAT(problem_of(options), AllOf(HasSubstr("is at step 4"), HasSubstr("last step 3")));
+}
+
+TEST(Restart, goes_on_from_what_its_launch_wrote_where_the_flags_ask_for_a_fresh_run) {
+  const TinyRun run;
+  const auto restarted = [&](const std::string& name, bool overwrite, const std::string& resume) {
+    TrainOptions options = run.options(name);
+    options.save_steps = 2;
+    options.overwrite_output_dir = overwrite;
+    options.resume_from_checkpoint = resume;
+    train_on_ranks(2, options, 3, attempt("0", "launch 1"));
+    return train_on_ranks(2, options, 0, attempt("1", "launch 1"));
+  };
+  for (const auto& [name, overwrite, resume] : {std::tuple("plain", false, ""), {"overwriting", true, ""}}) {
+    const TinyOutcome outcome = restarted(name, overwrite, resume);
+    EXPECT_EQ(outcome.losses.begin()->first, 4) << name;
+    EXPECT_THAT(outcome.output, HasSubstr("restart 1 of this launch")) << name;
+  }
+}
+
+// A job whose first launch got to step 2 and whose second went on to step 4; then all of it is queued again.
+TEST(Restart, goes_on_from_the_newest_of_all_where_the_flags_ask_for_that) {
+  const TinyRun run;
+  for (const char* resume : {"auto", "true", "latest"}) {
+    TrainOptions options = run.options(cat("run-", resume));
+    train_on_ranks(1, options, 2, attempt("0", "job.0"));
+    options.resume_from_checkpoint = resume;
+    train_on_ranks(1, options, 4, attempt("0", "job.1"));
+    EXPECT_EQ(train_on_ranks(1, options, 6, attempt("1", "job.0")).losses.begin()->first, 5) << resume;
+  }
+}
+
+TEST(Restart, of_a_run_from_a_path_goes_on_from_what_its_launch_wrote_or_else_from_the_path) {
+  const TinyRun run;
+  TrainOptions options = run.options("first");
+  train_on_ranks(1, options, 2);
+  options.resume_from_checkpoint = RunDirectory(options.output_dir).checkpoint(2).string();
+  options.output_dir = run.folder() / "second";
+  EXPECT_EQ(train_on_ranks(1, options, 4, attempt("1", "job")).losses.begin()->first, 3);
+  EXPECT_EQ(train_on_ranks(1, options, 6, attempt("2", "job")).losses.begin()->first, 5);
+}
+
+TEST(ResumedRun, from_an_earlier_step_abandons_the_later_checkpoints_and_keeps_its_own) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.save_steps = 2;
+  train_on_ranks(1, options);
+  EXPECT_THAT(steps_in(options), ElementsAre(2, 4, 6, 8, 9));
+  const RunDirectory folder(options.output_dir);
+  options.resume_from_checkpoint = folder.checkpoint(4).string();
+  options.save_total_limit = 2;
+  const TinyOutcome back = train_on_ranks(1, options, 5);
+  EXPECT_THAT(back.output, AllOf(HasSubstr("abandoned-step-6 to abandoned-step-9"), HasSubstr("step 4")));
+  EXPECT_THAT(steps_in(options), ElementsAre(4, 5));
+  EXPECT_TRUE(fs::exists(folder.checkpoints() / "abandoned-step-9" / "manifest.json"));
+  options.resume_from_checkpoint = "auto";
+  EXPECT_EQ(train_on_ranks(1, options).losses.begin()->first, 6);
+  EXPECT_TRUE(fs::exists(folder.checkpoints() / "abandoned-step-6" / "manifest.json"));
+}
+
+TEST(ResumedRun, from_a_path_into_another_run_is_refused_where_its_folder_holds_checkpoints) {
+  const TinyRun run;
+  TrainOptions other = run.options("other"), options = run.options("run");
+  train_on_ranks(1, other, 2);
+  train_on_ranks(1, options, 3);
+  for (const fs::path& path : {other.output_dir, RunDirectory(other.output_dir).checkpoint(2)}) {
+    options.resume_from_checkpoint = path.string();
+    EXPECT_THAT(problem_of(options), AllOf(HasSubstr("another run"), HasSubstr("--output_dir")));
+  }
+  EXPECT_THAT(steps_in(options), ElementsAre(3));
+  // With a slash at its end, and by another name for the same folder.
+  options.resume_from_checkpoint = (run.folder() / "run" / "checkpoints" / "." / "step-3" / "").string();
+  EXPECT_EQ(train_on_ranks(1, options).losses.begin()->first, 4);
+}
+
+TEST(Restart, removes_no_checkpoints_where_its_launch_wrote_nothing_that_it_knows_of) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  train_on_ranks(1, options, 3, attempt("0", "launch 1"));
+  EXPECT_THAT([&] { train_on_ranks(1, options, 0, attempt("1", "launch 2")); },
+              ::testing::ThrowsMessage<ConfigError>(HasSubstr("--overwrite_output_dir")));
+  options.overwrite_output_dir = true;
+  EXPECT_THAT([&] { train_on_ranks(1, options, 0, attempt("1", "launch 2")); },
+              ::testing::ThrowsMessage<ConfigError>(HasSubstr("a restarted attempt removes none")));
+  options.output_dir = run.options("new").output_dir;
+  EXPECT_EQ(train_on_ranks(1, options, 0, attempt("1", "launch 2")).losses.begin()->first, 1);
+}
+
+TEST(OverwritingRun, contradicts_one_that_resumes) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.overwrite_output_dir = true;
+  for (const char* resume : {"true", "auto", "latest", "/a/path"}) {
+    options.resume_from_checkpoint = resume;
+    EXPECT_THAT(problem_of(options), AllOf(HasSubstr("--overwrite_output_dir"), HasSubstr(resume)));
+  }
+  options.resume_from_checkpoint = "false";
+  EXPECT_EQ(problem_of(options), "trained");
+}
+
+// Refused late (the set is too short for its second stage), and ended by an error in its first step: the earlier run is as it was.
+TEST(OverwritingRun, leaves_the_earlier_one_whole_until_its_first_step_is_done) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  train_on_ranks(1, options);
+  const auto files = [&] {
+    std::map<std::string, std::string> all;
+    for (const auto& entry : fs::recursive_directory_iterator(options.output_dir))
+      if (entry.is_regular_file() && entry.path().filename() != "run.lock")
+        all[entry.path().string()] = testing::bytes_of(entry.path());
+    return all;
+  };
+  const auto before = files();
+  TrainOptions next = options;
+  next.overwrite_output_dir = true;
+  next.context_stages = "16:2,512:2";  // longer than the set
+  EXPECT_THROW(train_on_ranks(1, next), Error);
+  EXPECT_TRUE(files() == before);
+  next = options;
+  next.overwrite_output_dir = true;
+  next.model_dir = run.overflowing_model();
+  EXPECT_THROW(train_on_ranks(1, next), Error);
+  EXPECT_TRUE(files() == before);
+}
+
+TEST(OverwritingRun, removes_the_earlier_one_with_its_tokens_when_its_first_step_is_done) {
+  const TinyRun run;
+  TrainOptions options = run.with_text("run", some_text(1), tokenizer());
+  options.save_steps = 3;
+  train_on_ranks(2, options);
+  EXPECT_THAT(steps_in(options), ElementsAre(3, 6, 9));
+  std::ofstream(run.text()) << some_text(2);
+  options.overwrite_output_dir = true;
+  options.save_steps = 0;
+  options.context_stages = "16:2";
+  train_on_ranks(2, options);
+  EXPECT_THAT(steps_in(options), ElementsAre(2));
+  std::set<std::string> prefixes;
+  for (const auto& entry : fs::directory_iterator(RunDirectory(options.output_dir).data())) {
+    const std::string name = entry.path().filename().string();
+    prefixes.insert(name.substr(0, name.find('.')));
+  }
+  EXPECT_EQ(prefixes.size(), 1U) << "the tokens of the new text alone";
+}
+
+TEST(OverwritingRun, keeps_the_set_that_it_trains_on_however_its_path_is_written) {
+  const TinyRun run;
+  const fs::path data = run.folder() / "run/data";
+  fs::create_directories(run.folder() / "elsewhere");
+  fs::create_directories(data);
+  for (const char* name : {"train-0123456789abcdef", "train-00000000deadbeef"})
+    for (const char* kind : {".bin", ".idx"})
+      fs::copy_file(run.tokens().string() + kind, (data / name).string() + kind);
+  fs::create_directory_symlink(data, run.folder() / "elsewhere/link");
+  TrainOptions options = run.options("run");
+  options.overwrite_output_dir = true;
+  options.context_stages = "16:2";
+  for (const char* path :
+       {"run/./data/train-0123456789abcdef.bin", "elsewhere/../run/data/train-0123456789abcdef",
+        "elsewhere/link/train-0123456789abcdef.idx"}) {
+    options.train_file = run.folder() / path;
+    train_on_ranks(1, options);
+    for (const char* kind : {".bin", ".idx"}) {
+      EXPECT_TRUE(fs::exists(data / cat("train-0123456789abcdef", kind))) << path;
+      EXPECT_FALSE(fs::exists(data / cat("train-00000000deadbeef", kind))) << "of an earlier run";
+    }
+  }
+}
+
+// Sets the flag as soon as a checkpoint is told of.
+class StopWhenSaved : public std::stringbuf {
+ public:
+  explicit StopWhenSaved(std::atomic<bool>& stop) : stop_(stop) {}
+
+ private:
+  int sync() override {
+    if (str().find("saved ") != std::string::npos) stop_ = true;
+    return 0;
+  }
+  std::atomic<bool>& stop_;
+};
+
+TEST(StopRequest, that_comes_in_a_save_lets_it_finish_and_needs_no_step_more) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.save_steps = 4;
+  std::atomic<bool> stop{false};
+  StopWhenSaved buffer(stop);
+  std::ostream out(&buffer);
+  TrainOutcome outcome;
+  run_ranks_as_threads(1, [&](World& world) {
+    TrainHooks hooks;
+    hooks.out = &out;
+    hooks.stop_requested = &stop;
+    outcome = train(world, options, hooks);
+  });
+  EXPECT_TRUE(outcome.stopped);
+  EXPECT_EQ(outcome.steps, 4);
+  EXPECT_EQ(steps_in(options), std::vector<int64_t>{4});
+}
+
+TEST(RunFolder, that_cannot_be_read_is_an_error_and_not_an_empty_one) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  train_on_ranks(1, options, 2);
+  const RunDirectory folder(options.output_dir);
+  // A name that no folder can have gives another error than "not there", also to root.
+  const fs::path saved = folder.checkpoints(), elsewhere = run.folder() / "elsewhere";
+  fs::rename(saved, elsewhere);
+  fs::create_symlink("checkpoints", saved);  // a loop
+  EXPECT_THAT([&] { folder.list(); }, ::testing::ThrowsMessage<DataError>(
+                                          AllOf(HasSubstr(saved.string()), HasSubstr("symbolic links"))));
+  options.resume_from_checkpoint = "auto";
+  const std::string metrics = testing::bytes_of(folder.metrics());
+  EXPECT_THROW(train_on_ranks(1, options), DataError);
+  EXPECT_EQ(testing::bytes_of(folder.metrics()), metrics);
+  EXPECT_EQ(RunDirectory(run.folder() / "none").list().size(), 0U);
+}
+
+TEST(RunFolder, whose_checkpoints_are_all_broken_is_not_begun_anew_by_itself) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  train_on_ranks(1, options, 2);
+  fs::remove(RunDirectory(options.output_dir).checkpoint(2) / "rank-00000.safetensors");
+  options.resume_from_checkpoint = "auto";
+  EXPECT_THAT([&] { train_on_ranks(1, options); }, ::testing::ThrowsMessage<DataError>(AllOf(
+                                                       HasSubstr("none is whole"), HasSubstr("rank-00000"))));
+}
+
+TEST(RunFolder, is_one_run_s_at_a_time) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.context_stages = "16:3";
+  std::string second;
+  run_ranks_as_threads(1, [&](World& world) {
+    TrainHooks hooks;
+    hooks.on_step = [&](const StepRecord& record) {
+      if (record.step == 1) second = problem_of(options);
+    };
+    train(world, options, hooks);
+  });
+  EXPECT_THAT(second, AllOf(HasSubstr("in use by another run"), HasSubstr("process")));
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,173 @@
+// The numbers that a run writes down are those of what it did: each against a calculation of its own.
+#include <cmath>
+#include <fstream>
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/comm/thread_world.h"
+#include "trireme/data/evaluation_walk.h"
+#include "trireme/data/held_out_split.h"
+#include "trireme/data/packed_loader.h"
+#include "trireme/engine/assemble.h"
+#include "trireme/eval/loss_by_position.h"
+
+#include "tests/train/tiny_run.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+using testing::TinyOutcome;
+using testing::TinyRun;
+using testing::train_on_ranks;
+
+std::vector<Json> records_of(const TrainOptions& options) {
+  std::vector<Json> all;
+  std::ifstream in(options.output_dir / "metrics.jsonl");
+  for (std::string line; std::getline(in, line);) all.push_back(Json::parse(line));
+  return all;
+}
+
+void with_engine(const TrainOptions& options, const std::function<void(Engine&)>& body) {
+  at::set_num_threads(1);
+  run_ranks_as_threads(1, [&](World& world) { body(*assemble(world, options.model_dir, options.engine)); });
+}
+
+// A step that changes nothing that a number would show.
+TrainOptions resting(const TinyRun& run, const std::string& name) {
+  TrainOptions options = run.options(name);
+  options.context_stages = "16:2";
+  options.learning_rate = 1e-30;
+  options.samples.packing = Packing::concat;
+  return options;
+}
+
+LoaderOptions loader_of(const TrainOptions& options) {
+  LoaderOptions loader;
+  loader.packing = options.samples.packing;
+  loader.sequence_tokens = 16;
+  loader.accumulation_steps = options.gradient_accumulation_steps;
+  loader.seed = static_cast<uint64_t>(options.seed);
+  loader.vocab_size = 70;
+  return loader;
+}
+
+TEST(RunRecords, speed_counts_the_tokens_of_all_ranks_once) {
+  const TinyRun run;
+  for (const int ulysses : {1, 2}) {
+    TrainOptions options = resting(run, cat("run-", ulysses));
+    options.engine.ulysses = ulysses;
+    train_on_ranks(2, options);
+    const double tokens = 16 * 2 * (2 / ulysses);
+    for (const Json& record : records_of(options)) {
+      EXPECT_NEAR(record["tokens_per_second"].get<double>() * record["seconds"].get<double>(), tokens, 1e-6);
+      EXPECT_EQ(record["tokens_seen"], record["step"].get<int64_t>() * static_cast<int64_t>(tokens));
+    }
+  }
+}
+
+TEST(RunRecords, mfu_is_the_model_s_flops_over_the_peak_of_all_ranks) {
+  const TinyRun run;
+  TrainOptions options = resting(run, "run");
+  options.peak_tflops = 0.25;
+  options.engine.ulysses = 2;
+  train_on_ranks(2, options);
+  const ModelConfig config = read_model_config(run.model());
+  // Two samples of 16 tokens, causal: half of the square a head and layer, 12 FLOPs a pair and width.
+  const double pairs = static_cast<double>(config.num_hidden_layers) * 16 * 16 / 2;
+  const double flops = 2 * (6.0 * static_cast<double>(config.matmul_parameter_count()) * 16 +
+                            12.0 * static_cast<double>(config.query_width()) * pairs);
+  for (const Json& record : records_of(options))
+    EXPECT_NEAR(record["mfu"].get<double>() * record["seconds"].get<double>() * 0.25e12 * 2 / flops, 1, 1e-9);
+}
+
+TEST(RunRecords, the_gradient_norm_is_that_of_the_gradients) {
+  const TinyRun run;
+  TrainOptions options = resting(run, "run");
+  options.engine.optimizer.max_grad_norm = 1e-3;  // the record tells the one before clipping
+  const TinyOutcome outcome = train_on_ranks(2, options);
+  with_engine(options, [&](Engine& engine) {
+    auto set = std::make_shared<IndexedDataset>(run.tokens());
+    LoaderOptions loader = loader_of(options);
+    loader.batch_size = 2;  // what the two ranks took
+    engine.accumulate_gradients(PackedLoader(set, whole_set(*set), loader).next());
+    double squares = 0;
+    for (const auto& [name, gradient] : testing::all_gradients(engine))
+      squares += gradient.to(at::kDouble).square().sum().item<double>();
+    const auto recorded = records_of(options)[0]["grad_norm"].get<double>();
+    EXPECT_GT(recorded, 1e-3);
+    EXPECT_NEAR(recorded, std::sqrt(squares), 1e-5 * recorded);
+  });
+}
+
+TEST(RunRecords, eval_loss_is_that_of_the_samples_held_out) {
+  const TinyRun run;
+  TrainOptions options = resting(run, "run");
+  options.validation_split_percentage = 25;
+  options.eval_steps = 1;
+  train_on_ranks(2, options);
+  TrainOptions few = options;
+  few.output_dir = run.folder() / "few";
+  few.max_eval_samples = 1;
+  train_on_ranks(2, few);
+  with_engine(options, [&](Engine& engine) {
+    auto set = std::make_shared<IndexedDataset>(run.tokens());
+    const HeldOutSplit split = split_held_out(*set, 0.25);
+    const auto loss_of = [&](TokenSpan range, int64_t samples) {
+      EvaluationWalk walk(set, range, loader_of(options));
+      if (samples > 0) walk.limit_rows(samples);
+      return evaluate_loss_by_position(engine, walk, power_of_two_edges(16)).loss();
+    };
+    const double held_out = loss_of(split.held_out, 0), trained = loss_of(split.train, 0);
+    const double one = loss_of(split.held_out, 1);
+    ASSERT_GT(std::abs(held_out - trained), 1e-3) << "data on which the two differ";
+    ASSERT_GT(std::abs(held_out - one), 1e-3);
+    int evaluations = 0;
+    for (const Json& record : records_of(options)) {
+      if (!record.contains("eval_loss")) {
+        EXPECT_GT(std::abs(record["loss"].get<double>() - held_out), 1e-3);
+        continue;
+      }
+      ++evaluations;
+      EXPECT_NEAR(record["eval_loss"].get<double>(), held_out, 1e-5);
+      EXPECT_GT(record["samples"], 1);
+    }
+    EXPECT_EQ(evaluations, 2);
+    for (const Json& record : records_of(few)) {
+      if (!record.contains("eval_loss")) continue;
+      EXPECT_EQ(record["samples"], 1);
+      EXPECT_NEAR(record["eval_loss"].get<double>(), one, 1e-5);
+    }
+  });
+}
+
+TEST(RunRecords, the_seed_decides_the_order_of_samples) {
+  const TinyRun run;
+  const auto losses = [&](const std::string& name, int64_t seed) {
+    TrainOptions options = resting(run, name);
+    options.context_stages = "16:6";
+    options.seed = seed;
+    return train_on_ranks(1, options).losses;
+  };
+  const auto one = losses("one", 1);
+  EXPECT_EQ(losses("again", 1), one);
+  EXPECT_NE(losses("two", 2), one);
+}
+
+TEST(RunRecords, an_epoch_whose_last_step_is_not_full_has_that_step) {
+  const TinyRun run(170);  // 10 windows of 16
+  TrainOptions options = run.options("run");
+  options.context_stages.clear();
+  options.max_seq_length = 16;
+  options.num_train_epochs = 2;
+  options.gradient_accumulation_steps = 4;  // 2.5 steps an epoch
+  const TinyOutcome outcome = train_on_ranks(1, options);
+  EXPECT_EQ(outcome.outcome.total_steps, 6);
+  EXPECT_THAT(outcome.output, ::testing::HasSubstr("epoch 2 of 2 begins in step 3"));
+}
+
+}  // namespace
+}  // namespace trireme

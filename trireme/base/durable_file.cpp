@@ -1,0 +1,83 @@
+#include "trireme/base/durable_file.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <fstream>
+#include <sstream>
+#include <unistd.h>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+
+namespace trireme {
+namespace {
+
+class Descriptor {
+ public:
+  Descriptor(const std::filesystem::path& path, int flags)
+      : value_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
+  ~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return value_; }
+
+ private:
+  int value_;
+};
+
+}  // namespace
+
+void write_durable(const std::filesystem::path& file, const std::string& text) {
+  const auto fail = [&](const char* doing) {
+    throw DataError(cat(file.string(), ": cannot ", doing, " ", text.size(), " bytes (",
+                        format_bytes(static_cast<int64_t>(text.size())), "): ", std::strerror(errno)));
+  };
+  const Descriptor out(file, O_WRONLY | O_CREAT | O_TRUNC);
+  if (out.get() < 0) fail("open it to write");
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t wrote = ::write(out.get(), text.data() + done, text.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) fail("write");
+    done += static_cast<size_t>(wrote);
+  }
+  if (::fsync(out.get()) != 0 && errno != EINVAL) fail("sync");  // EINVAL: a device that has nothing to sync
+}
+
+void copy_durable(const std::filesystem::path& from, const std::filesystem::path& to) {
+  std::ifstream in(from, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) throw DataError(cat(from.string(), ": cannot read: ", std::strerror(errno)));
+  write_durable(to, text.str());
+}
+
+void publish_file(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    throw DataError(cat(to.string(), ": cannot rename ", from.string(), " to it: ", std::strerror(errno)));
+  sync_folder(to.parent_path());
+}
+
+void replace_file(const std::filesystem::path& file, const std::string& text) {
+  std::filesystem::path partial = file;
+  partial += ".partial";
+  try {
+    write_durable(partial, text);
+    publish_file(partial, file);
+  } catch (const DataError&) {
+    ::unlink(partial.c_str());
+    throw;
+  }
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const Descriptor open(folder.empty() ? "." : folder, O_RDONLY | O_DIRECTORY);
+  // EINVAL: a file system whose folders cannot be synced.
+  if (open.get() < 0 || (::fsync(open.get()) != 0 && errno != EINVAL))
+    throw DataError(cat(folder.string(), ": cannot sync the folder: ", std::strerror(errno)));
+}
+
+}  // namespace trireme

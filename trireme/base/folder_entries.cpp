@@ -1,0 +1,52 @@
+#include "trireme/base/folder_entries.h"
+
+#include <algorithm>
+#include <sys/stat.h>
+#include <system_error>
+
+#include "trireme/base/error.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+bool means_absent(const std::error_code& error) {
+  return error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+}
+
+bool is_found(const fs::file_status& status, const fs::path& path, const std::error_code& error) {
+  if (status.type() == fs::file_type::not_found) return false;
+  if (error) throw DataError(cat(path.string(), ": cannot be looked at: ", error.message()));
+  return true;
+}
+
+}  // namespace
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return is_found(fs::status(path, error), path, error);
+}
+
+bool is_name_taken(const fs::path& path) {
+  std::error_code error;
+  return is_found(fs::symlink_status(path, error), path, error);
+}
+
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::vector<fs::path> all;
+  std::error_code error;
+  fs::directory_iterator at(folder, error);
+  if (means_absent(error)) return all;
+  for (; !error && at != fs::directory_iterator(); at.increment(error)) all.push_back(at->path());
+  if (error) throw DataError(cat(folder.string(), ": cannot read the folder: ", error.message()));
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+bool is_unlinked(int descriptor) {
+  struct stat status = {};
+  return ::fstat(descriptor, &status) == 0 && status.st_nlink == 0;
+}
+
+}  // namespace trireme

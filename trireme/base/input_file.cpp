@@ -1,0 +1,93 @@
+#include "trireme/base/input_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+bool is_plain_file_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+InputFile::InputFile(const std::filesystem::path& file, const std::string& expected) : path_(file) {
+  const auto refuse = [&](const std::string& why) {
+    throw DataError(cat(quotation(file.string()), ": cannot be opened: ", why, "; expected ", expected));
+  };
+  if (file.native().find('\0') != std::string::npos) refuse("its name has a zero byte");
+  descriptor_ = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (descriptor_ < 0) refuse(std::strerror(errno));
+  struct stat status {};
+  const int failure = ::fstat(descriptor_, &status) != 0 ? errno : 0;
+  if (failure == 0 && S_ISREG(status.st_mode)) {
+    bytes_ = status.st_size;
+    return;
+  }
+  ::close(descriptor_);
+  refuse(failure != 0               ? std::strerror(failure)
+         : S_ISDIR(status.st_mode)  ? "it is a folder"
+         : S_ISFIFO(status.st_mode) ? "it is a pipe, not a regular file"
+                                    : "it is not a regular file");
+}
+
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+InputFile& InputFile::operator=(InputFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+int64_t InputFile::read_some(int64_t offset, void* to, int64_t count) const {
+  auto* const begin = static_cast<std::byte*>(to);
+  int64_t done = 0;
+  while (done < count) {
+    const ssize_t got = ::pread(descriptor_, begin + done, static_cast<size_t>(count - done), offset + done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0)
+      throw DataError(
+          cat(path_.string(), ": cannot be read at byte ", offset + done, ": ", std::strerror(errno)));
+    if (got == 0) break;
+    done += got;
+  }
+  return done;
+}
+
+void InputFile::read(int64_t offset, void* to, int64_t count) const {
+  const int64_t got = read_some(offset, to, count);
+  if (got != count)
+    throw DataError(cat(path_.string(), ": ends at byte ", offset + got, ", and had ", bytes_,
+                        " bytes when it was opened: it was cut or replaced meanwhile"));
+}
+
+std::string InputFile::whole(int64_t limit_bytes) const {
+  // To its end, whatever its size says: files of /proc say 0.
+  std::string text;
+  for (int64_t room = std::min(bytes_, limit_bytes) + 1;; room = std::max<int64_t>(room, 1 << 16)) {
+    const auto before = static_cast<int64_t>(text.size());
+    text.resize(static_cast<size_t>(before + room));
+    const int64_t got = read_some(before, text.data() + before, room);
+    text.resize(static_cast<size_t>(before + got));
+    if (before + got > limit_bytes)
+      throw DataError(cat(path_.string(), ": ", std::max(bytes_, before + got), " bytes; at most ",
+                          limit_bytes, " are read of such a file"));
+    if (got < room) return text;
+  }
+}
+
+}  // namespace trireme

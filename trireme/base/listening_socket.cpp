@@ -1,0 +1,102 @@
+#include "trireme/base/listening_socket.h"
+
+#include <arpa/inet.h>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utility>
+
+#include "trireme/base/error.h"
+#include "trireme/base/resolved_address.h"
+
+namespace trireme {
+namespace {
+
+// A descriptor that listens, or -1 with errno. A queue is open from here on: ranks may connect before rank 0 is ready to
+// answer.
+int listen_at(const sockaddr* address, socklen_t size) {
+  const int descriptor = ::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (descriptor < 0) return -1;
+  const int yes = 1;
+  ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (::bind(descriptor, address, size) == 0 && ::listen(descriptor, SOMAXCONN) == 0) return descriptor;
+  const int reason = errno;
+  ::close(descriptor);
+  errno = reason;
+  return -1;
+}
+
+int listen_at_all(int port) {
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_port = htons(static_cast<uint16_t>(port));
+  any.sin_addr.s_addr = htonl(INADDR_ANY);
+  return listen_at(reinterpret_cast<const sockaddr*>(&any), sizeof any);
+}
+
+std::string numeric_host(const ResolvedAddress& address) {
+  std::array<char, NI_MAXHOST> host{};
+  ::getnameinfo(address.generic(), address.size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST);
+  return host.data();
+}
+
+std::pair<std::string, int> name_of_socket(int descriptor) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+      ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host.data(), host.size(), port.data(),
+                    port.size(), NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    throw InternalError("a listening socket has no address");
+  return {host.data(), std::stoi(port.data())};
+}
+
+}  // namespace
+
+bool is_loopback(const std::string& host) {
+  in_addr v4{};
+  return host == "localhost" || host == "::1" ||
+         (::inet_pton(AF_INET, host.c_str(), &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127);
+}
+
+ListeningSocket::ListeningSocket(const std::string& address, int port, ForeignAddress foreign) {
+  bool unowned = true;  // by any interface of this machine
+  for (const ResolvedAddress& one : resolve(address, port)) {
+    if (foreign == ForeignAddress::all_interfaces && !is_loopback(address) && is_loopback(numeric_host(one)))
+      continue;
+    descriptor_ = listen_at(one.generic(), one.size);
+    if (descriptor_ >= 0) break;
+    if (errno != EADDRNOTAVAIL) unowned = false;
+    if (errno == EADDRINUSE) break;
+  }
+  if (descriptor_ < 0 && unowned && foreign == ForeignAddress::all_interfaces)
+    descriptor_ = listen_at_all(port);
+  if (descriptor_ < 0) {
+    const int reason = errno;
+    throw ConfigError(cat("cannot listen at TCP port ", port, " of ", address, ": ", std::strerror(reason),
+                          unowned     ? "; --master_addr is no address of this machine"
+                          : port == 0 ? ""
+                                      : "; choose another --master_port (MASTER_PORT)"));
+  }
+  port_ = name_of_socket(descriptor_).second;
+}
+
+std::string ListeningSocket::interface() const {
+  return name_of_socket(descriptor_).first;
+}
+
+void ListeningSocket::close() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = -1;
+}
+
+int ListeningSocket::release() {
+  return std::exchange(descriptor_, -1);
+}
+
+}  // namespace trireme

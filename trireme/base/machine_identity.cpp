@@ -1,0 +1,36 @@
+#include "trireme/base/machine_identity.h"
+
+#include <array>
+#include <fstream>
+#include <sstream>
+#include <unistd.h>
+
+namespace trireme {
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "localhost";
+  return name.data();
+}
+
+std::string boot_id() {
+  std::string text;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), text);
+  return text;
+}
+
+int64_t start_ticks(int64_t process) {
+  std::string text;
+  std::getline(std::ifstream("/proc/" + std::to_string(process) + "/stat"), text);
+  // The name may hold spaces and brackets: the state, field 3, follows its last bracket.
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string skipped;
+  for (int field = 3; field < 22; ++field) fields >> skipped;
+  int64_t ticks = 0;
+  fields >> ticks;
+  return ticks;
+}
+
+}  // namespace trireme

@@ -1,0 +1,246 @@
+#include "trireme/base/rank_activity.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+#include "trireme/base/environment.h"
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+namespace {
+
+constexpr uint64_t kActivityMagic = 0x3154434154525254;  // changes with the layout of the page
+constexpr size_t kActivityPage_bytes = 4096;
+constexpr size_t kActionWords = 12;
+
+}  // namespace
+
+struct ActivityPage {
+  std::atomic<uint64_t> magic{0};
+  std::atomic<uint64_t> sequence{0};
+  std::atomic<uint64_t> phase{0};
+  std::atomic<int64_t> step{0};
+  std::atomic<int64_t> layer{-1};
+  std::atomic<uint64_t> direction{0};
+  std::atomic<uint64_t> waiting{0};
+  std::atomic<int64_t> changed_nanoseconds{0};
+  std::array<std::atomic<uint64_t>, kActionWords> action{};
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free,
+              "two processes share the page");
+static_assert(sizeof(ActivityPage) <= kActivityPage_bytes);
+
+namespace {
+
+int64_t monotonic_nanoseconds() {
+  timespec now = {};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * int64_t{1000000000} + now.tv_nsec;
+}
+
+// Stores that release, between two changes of `sequence`: a reader that sees one of them sees the odd number as well.
+template <typename Change>
+void change(ActivityPage& page, Change&& make) {
+  const uint64_t before = page.sequence.load(std::memory_order_relaxed);
+  page.sequence.store(before + 1, std::memory_order_relaxed);
+  make();
+  page.changed_nanoseconds.store(monotonic_nanoseconds(), std::memory_order_release);
+  page.sequence.store(before + 2, std::memory_order_release);
+}
+
+template <typename Field, typename Value>
+void put(Field& field, Value value) {
+  field.store(value, std::memory_order_release);
+}
+
+RankActivityState copy_of(const ActivityPage& page) {
+  const auto get = [](const auto& field) { return field.load(std::memory_order_acquire); };
+  RankActivityState state;
+  // The page's other side is another process: no value may lead out of the enumerations.
+  state.phase =
+      static_cast<RankPhase>(std::min<uint64_t>(get(page.phase), static_cast<uint64_t>(RankPhase::ending)));
+  state.step = get(page.step);
+  state.layer = get(page.layer);
+  state.direction = static_cast<PassDirection>(
+      std::min<uint64_t>(get(page.direction), static_cast<uint64_t>(PassDirection::backward)));
+  state.waiting = get(page.waiting) != 0;
+  state.seconds =
+      static_cast<double>(std::max<int64_t>(0, monotonic_nanoseconds() - get(page.changed_nanoseconds))) /
+      1e9;
+  std::array<char, kActionWords * sizeof(uint64_t)> text{};
+  for (size_t word = 0; word < kActionWords; ++word) {
+    const uint64_t bytes = get(page.action[word]);
+    std::memcpy(text.data() + word * sizeof bytes, &bytes, sizeof bytes);
+  }
+  state.action.assign(text.data(), ::strnlen(text.data(), text.size()));
+  return state;
+}
+
+RankActivityState read_state(const ActivityPage& page) {
+  // A rank that was stopped in the middle of a change never ends it: then the state is told as far as it is.
+  constexpr int kLooks = 500;
+  constexpr timespec kPause = {0, 100'000};
+  for (int look = 0;; ++look) {
+    const uint64_t before = page.sequence.load(std::memory_order_acquire);
+    RankActivityState state = copy_of(page);
+    const bool whole = before % 2 == 0 && page.sequence.load(std::memory_order_relaxed) == before;
+    if (whole || look == kLooks) return state;
+    if (look >= kLooks / 2) ::nanosleep(&kPause, nullptr);  // the writer may wait for a processor
+  }
+}
+
+std::shared_ptr<ActivityPage> map_page(int descriptor) {
+  void* const memory =
+      ::mmap(nullptr, kActivityPage_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (memory == MAP_FAILED) throw ConfigError(cat("cannot map a page of memory: ", std::strerror(errno)));
+  return {static_cast<ActivityPage*>(memory),
+          [](ActivityPage* page) { ::munmap(static_cast<void*>(page), kActivityPage_bytes); }};
+}
+
+const char* text_of(RankPhase phase) {
+  switch (phase) {
+    case RankPhase::starting:
+      return "starting";
+    case RankPhase::connecting:
+      return "connecting to the other ranks";
+    case RankPhase::preparing:
+      return "preparing the run";
+    case RankPhase::training:
+      return "training";
+    case RankPhase::evaluating:
+      return "evaluating";
+    case RankPhase::saving:
+      return "saving a checkpoint";
+    case RankPhase::ending:
+      return "ending";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string describe_progress(const RankActivityState& state) {
+  if (state.step == 0) return "";
+  std::string text = cat("step ", state.step);
+  if (state.layer >= 0) text += cat(", layer ", state.layer);
+  if (state.layer >= 0 && state.direction != PassDirection::none)
+    text += state.direction == PassDirection::forward ? " forward" : " backward";
+  return text;
+}
+
+std::string describe(const RankActivityState& state) {
+  const bool trains = state.phase == RankPhase::training;
+  std::string text = state.waiting ? cat("in ", state.action) : trains ? "computing" : text_of(state.phase);
+  text += cat(" for ", static_cast<int64_t>(state.seconds), " s");
+  if (!state.waiting && !state.action.empty()) text += cat(", after ", state.action);
+  if (state.waiting && !trains) text += cat(", ", text_of(state.phase));
+  const std::string progress = describe_progress(state);
+  return progress.empty() ? text : cat(text, ", ", progress);
+}
+
+RankActivity::RankActivity() : page_(std::make_shared<ActivityPage>()) {
+  set_phase(RankPhase::starting);
+}
+
+RankActivity::RankActivity(int descriptor) {
+  struct stat status = {};
+  if (::fstat(descriptor, &status) != 0 || status.st_size != static_cast<off_t>(kActivityPage_bytes))
+    throw ConfigError(cat("environment variable TRIREME_ACTIVITY_FD is ", descriptor,
+                          ", which is no page that a launcher made; unset it"));
+  page_ = map_page(descriptor);
+  ::close(descriptor);
+  page_->layer.store(-1, std::memory_order_relaxed);
+  set_phase(RankPhase::starting);
+  page_->magic.store(kActivityMagic, std::memory_order_release);
+}
+
+RankActivity RankActivity::from_environment() {
+  const auto descriptor = environment_integer("TRIREME_ACTIVITY_FD");
+  // One process is one rank: a second world of this process, or a child of it, has no page of the launcher's.
+  if (!descriptor) return {};
+  ::unsetenv("TRIREME_ACTIVITY_FD");
+  return RankActivity(static_cast<int>(*descriptor));
+}
+
+void RankActivity::set_phase(RankPhase phase) {
+  change(*page_, [&] { put(page_->phase, static_cast<uint64_t>(phase)); });
+}
+
+void RankActivity::set_step(int64_t step) {
+  change(*page_, [&] { put(page_->step, step); });
+}
+
+void RankActivity::set_layer(int64_t layer, PassDirection direction) {
+  change(*page_, [&] {
+    put(page_->layer, layer);
+    put(page_->direction, static_cast<uint64_t>(direction));
+  });
+}
+
+void RankActivity::begin_wait(std::string_view action, std::string_view group) {
+  std::array<char, kActionWords * sizeof(uint64_t)> text{};
+  size_t size = 0;
+  const auto add = [&](std::string_view more) {
+    const size_t count = std::min(more.size(), text.size() - 1 - size);
+    more.copy(text.data() + size, count);
+    size += count;
+  };
+  add(action);
+  if (!group.empty()) {
+    add(" of group '");
+    add(group);
+    add("'");
+  }
+  change(*page_, [&] {
+    for (size_t word = 0; word < kActionWords; ++word) {
+      uint64_t bytes = 0;
+      std::memcpy(&bytes, text.data() + word * sizeof bytes, sizeof bytes);
+      put(page_->action[word], bytes);
+    }
+    put(page_->waiting, uint64_t{1});
+  });
+}
+
+void RankActivity::end_wait() {
+  change(*page_, [&] { put(page_->waiting, uint64_t{0}); });
+}
+
+RankActivityState RankActivity::state() const {
+  return read_state(*page_);
+}
+
+ActivityReader::ActivityReader()
+    : descriptor_(::memfd_create("trireme-rank-activity", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+  // A page that a rank could shorten would end the launcher by SIGBUS.
+  if (descriptor_ < 0 || ::ftruncate(descriptor_, kActivityPage_bytes) != 0 ||
+      ::fcntl(descriptor_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    const int reason = errno;
+    if (descriptor_ >= 0) ::close(descriptor_);
+    throw ConfigError(cat("cannot make a page of shared memory for a rank: ", std::strerror(reason)));
+  }
+  page_ = map_page(descriptor_);
+}
+
+ActivityReader::~ActivityReader() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+ActivityReader::ActivityReader(ActivityReader&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), page_(std::move(other.page_)) {}
+
+std::optional<RankActivityState> ActivityReader::read() const {
+  if (page_->magic.load(std::memory_order_acquire) != kActivityMagic) return std::nullopt;
+  return read_state(*page_);
+}
+
+}  // namespace trireme

@@ -1,0 +1,31 @@
+#include "trireme/base/resolved_address.h"
+
+#include <algorithm>
+#include <cstring>
+#include <netdb.h>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+std::vector<ResolvedAddress> resolve(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int reason = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (reason != 0)
+    throw ConfigError(cat("cannot find the machine ", host, ": ", ::gai_strerror(reason),
+                          "; check --master_addr (MASTER_ADDR)"));
+  std::vector<ResolvedAddress> addresses;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    ResolvedAddress& address = addresses.emplace_back();
+    std::memcpy(&address.storage, one->ai_addr, one->ai_addrlen);
+    address.size = one->ai_addrlen;
+  }
+  ::freeaddrinfo(found);
+  std::stable_partition(addresses.begin(), addresses.end(),
+                        [](const ResolvedAddress& one) { return one.generic()->sa_family == AF_INET; });
+  return addresses;
+}
+
+}  // namespace trireme

@@ -1,0 +1,68 @@
+#include "trireme/base/secret_digits.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+std::vector<gid_t> groups_of_this_process() {
+  std::vector<gid_t> groups(static_cast<size_t>(std::max(::getgroups(0, nullptr), 0)));
+  groups.resize(
+      static_cast<size_t>(std::max(::getgroups(static_cast<int>(groups.size()), groups.data()), 0)));
+  groups.push_back(::getegid());
+  return groups;
+}
+
+}  // namespace
+
+std::string checked_secret_digits(const std::string& digits, const std::string& origin) {
+  constexpr size_t kLeastDigits = 32;
+  const bool whole = digits.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
+  if (!whole || digits.size() < kLeastDigits || digits.size() % 2 != 0)
+    throw ConfigError(cat(origin, " holds ", digits.size(), " characters; expected ", kLeastDigits,
+                          " or more hexadecimal digits, an even number, such as openssl rand -hex 32 makes"));
+  return digits;
+}
+
+std::string fault_of_secret_file(const struct stat& status, uid_t user, const std::vector<gid_t>& groups) {
+  if (!S_ISREG(status.st_mode)) return "is no file";
+  if ((status.st_mode & (S_IWGRP | S_IRWXO)) != 0)
+    return "may be used by others than its owner: chmod 600 it";
+  const bool of_our_group = std::find(groups.begin(), groups.end(), status.st_gid) != groups.end();
+  if ((status.st_mode & S_IRGRP) != 0) {
+    if (status.st_uid == 0 && of_our_group) return "";
+    return "may be read by others than its owner: chmod 600 it";
+  }
+  if (status.st_uid != user)
+    return cat("belongs to the user ", status.st_uid, ", and this process is of the user ", user,
+               ": copy it to a file of this user");
+  return "";
+}
+
+std::string read_secret_file(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe answers nobody
+  if (descriptor < 0) throw ConfigError(cat("cannot read the secret ", path, ": ", std::strerror(errno)));
+  constexpr size_t kMostDigits = 4096;
+  std::string text(kMostDigits, '\0');
+  struct stat status = {};
+  std::string fault = ::fstat(descriptor, &status) == 0
+                          ? fault_of_secret_file(status, ::geteuid(), groups_of_this_process())
+                          : std::strerror(errno);
+  if (fault.empty()) {
+    const ssize_t got = ::read(descriptor, text.data(), text.size());
+    if (got < 0) fault = cat("cannot be read: ", std::strerror(errno));
+    text.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  }
+  ::close(descriptor);
+  if (!fault.empty()) throw ConfigError(cat("the secret ", path, " ", fault));
+  text = text.substr(0, text.find_first_of("\r\n"));
+  return checked_secret_digits(text, cat("the secret ", path));
+}
+
+}  // namespace trireme

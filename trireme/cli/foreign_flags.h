@@ -1,0 +1,23 @@
+// Flags of other programs (Hugging Face's Trainer and run_clm.py, TRL, DeepSpeed, accelerate, torchrun, Megatron-LM), and what to
+// give here instead, or why nothing is needed. One list answers an unknown flag and makes docs/from-huggingface.md.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme {
+
+struct ForeignFlags {
+  std::string origin;              // a heading of the page
+  std::vector<std::string> names;  // with underscores; all have the one answer
+  std::string answer;              // one line, without a full stop
+};
+
+const std::vector<ForeignFlags>& foreign_flags();
+// Of a flag that a command does not have; nothing where no other program has it either.
+std::optional<std::string> foreign_flag_answer(const std::string& name);
+// docs/from-huggingface.md, whole.
+std::string foreign_flags_page();
+
+}  // namespace trireme

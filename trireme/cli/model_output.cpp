@@ -1,0 +1,132 @@
+#include "trireme/cli/model_output.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <system_error>
+#include <unistd.h>
+
+#include "trireme/base/durable_file.h"
+#include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
+#include "trireme/model/checkpoint_files.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+constexpr const char* kInside = ".trireme.tmp-";
+
+// But for what a killed process left of publish_file_by_file.
+bool holds_something(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    if (!entry->path().filename().string().starts_with(kInside)) return true;
+  return false;
+}
+
+// A folder that is there and that no other can take the name of.
+bool cannot_be_renamed(const fs::path& folder) {
+  const fs::path parent = folder.parent_path();
+  struct statx mount {};
+  struct stat own {
+  }, above{};
+  if (::stat(folder.c_str(), &own) != 0 || ::stat(parent.c_str(), &above) != 0) return false;
+  // Of one file system a folder may be mounted in another: the device is the same.
+  const bool is_mounted = ::statx(AT_FDCWD, folder.c_str(), 0, STATX_INO, &mount) == 0 &&
+                          (mount.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+  return is_mounted || own.st_dev != above.st_dev || ::access(parent.c_str(), W_OK | X_OK) != 0;
+}
+
+// Without links and a slash at its end, so that a name beside it can be made; its parent is.
+fs::path checked(const fs::path& out, bool overwrite) {
+  ModelOutput::check(out, overwrite);
+  std::error_code error;
+  fs::path folder = fs::weakly_canonical(fs::absolute(out), error);
+  if (!folder.has_filename()) folder = folder.parent_path();
+  fs::create_directories(folder.parent_path(), error);
+  if (error) throw DataError(cat(folder.parent_path().string(), ": cannot be made: ", error.message()));
+  return folder;
+}
+
+bool is_of_a_model(const fs::path& file) {
+  const std::string name = file.filename().string();
+  const auto& others = tokenizer_file_names();
+  return name == "config.json" || name.starts_with("model.safetensors") ||
+         (name.starts_with("model-") && file.extension() == ".safetensors") ||
+         std::find(others.begin(), others.end(), name) != others.end();
+}
+
+// Of the names of two folders. In two steps where the file system knows no exchange.
+bool exchange(const fs::path& a, const fs::path& b) {
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno != EINVAL && errno != ENOSYS) return false;
+  const fs::path aside = a.string() + ".old";
+  if (::rename(b.c_str(), aside.c_str()) != 0) return false;
+  if (::rename(a.c_str(), b.c_str()) == 0) return ::rename(aside.c_str(), a.c_str()) == 0;
+  const int error = errno;
+  ::rename(aside.c_str(), b.c_str());
+  errno = error;
+  return false;
+}
+
+}  // namespace
+
+void ModelOutput::check(const fs::path& out, bool overwrite) {
+  std::error_code error;
+  if (fs::exists(out, error) && !fs::is_directory(out, error))
+    throw ConfigError(cat("--out ", out.string(), " is a file; expected a folder to write the model into"));
+  if (!overwrite && holds_something(out))
+    throw ConfigError(
+        cat("--out ", out.string(),
+            " is not empty; choose another folder, or add --overwrite to replace the model in it"));
+}
+
+ModelOutput::ModelOutput(const fs::path& out, bool overwrite)
+    : out_(checked(out, overwrite)),
+      inside_(cannot_be_renamed(out_)),
+      written_(inside_ ? out_ / kInside : fs::path(out_.string() + ".tmp-"), 0777) {}
+
+void ModelOutput::publish_file_by_file() {
+  const auto remove = [](const fs::path& file) {
+    std::error_code error;
+    fs::remove(file, error);
+    if (error) throw DataError(cat(file.string(), ": cannot be replaced: ", error.message()));
+  };
+  const fs::path config = "config.json";
+  remove(out_ / config);
+  sync_folder(out_);
+  for (const fs::path& older : entries_of(out_))
+    if (is_of_a_model(older) && !fs::exists(path() / older.filename())) remove(older);
+  for (const fs::path& file : entries_of(path()))
+    if (file.filename() != config) publish_file(file, out_ / file.filename());
+  publish_file(path() / config, out_ / config);
+}
+
+void ModelOutput::publish() {
+  const auto fail = [&] {
+    throw DataError(cat(out_.string(), ": the model cannot take this name: ", std::strerror(errno)));
+  };
+  std::error_code error;
+  sync_folder(path());
+  if (inside_) return publish_file_by_file();
+  const bool replaces = fs::exists(out_, error) && !fs::is_empty(out_, error);
+  if (!replaces) {
+    if (::rename(path().c_str(), out_.c_str()) != 0) fail();
+  } else {
+    // Both folders are whole at every moment. What of the older one is no model's file moves into the new one.
+    if (!exchange(path(), out_)) fail();
+    for (const auto& entry : fs::directory_iterator(path(), error)) {
+      const fs::path name = entry.path().filename();
+      if (!is_of_a_model(name) && !fs::exists(out_ / name, error))
+        fs::rename(entry.path(), out_ / name, error);
+    }
+  }
+  sync_folder(out_.parent_path());
+}
+
+}  // namespace trireme

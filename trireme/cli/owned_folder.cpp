@@ -1,0 +1,103 @@
+#include "trireme/cli/owned_folder.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <random>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <system_error>
+#include <unistd.h>
+
+#include "trireme/base/error.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+constexpr size_t kDigits = 16;
+
+int64_t random_number() {
+  std::random_device random;
+  const uint64_t bits = (static_cast<uint64_t>(random()) << 32U) | random();
+  return static_cast<int64_t>(bits >> 1U);
+}
+
+// A descriptor that holds the folder's lock, or -1: another process holds it, or there is no such folder of this user.
+int lock_folder(const fs::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (descriptor < 0) return -1;
+  struct stat status {};
+  if (::fstat(descriptor, &status) == 0 && status.st_uid == ::geteuid() &&
+      ::flock(descriptor, LOCK_EX | LOCK_NB) == 0)
+    return descriptor;
+  ::close(descriptor);
+  return -1;
+}
+
+bool is_digits(const std::string& text) {
+  return text.size() == kDigits &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isxdigit(c) != 0; });
+}
+
+void remove_abandoned(const fs::path& prefix) {
+  std::error_code error;
+  const std::string name = prefix.filename().string();
+  const fs::path parent = prefix.has_parent_path() ? prefix.parent_path() : fs::path(".");
+  for (fs::directory_iterator entry(parent, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string other = entry->path().filename().string();
+    if (!other.starts_with(name) || !is_digits(other.substr(name.size()))) continue;
+    const int lock = lock_folder(entry->path());
+    if (lock < 0) continue;
+    std::error_code ignored;
+    fs::remove_all(entry->path(), ignored);
+    ::close(lock);
+  }
+}
+
+}  // namespace
+
+fs::path OwnedFolder::name_of(const fs::path& prefix, int64_t number) {
+  std::array<char, kDigits + 1> digits{};
+  std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(number));
+  return prefix.string() + digits.data();
+}
+
+bool OwnedFolder::make(const fs::path& prefix, mode_t mode) {
+  number_ = random_number();
+  path_ = name_of(prefix, number_);
+  if (::mkdir(path_.c_str(), mode) != 0) {
+    if (errno == EEXIST) return false;
+    throw DataError(cat(path_.string(), ": the folder cannot be made: ", std::strerror(errno)));
+  }
+  lock_ = lock_folder(path_);
+  struct stat held {
+  }, named{};
+  const bool ours = lock_ >= 0 && ::fstat(lock_, &held) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+                    held.st_ino == named.st_ino;
+  if (ours) return true;
+  // Another process found it before it was locked, and removes it; or this file system has no locks.
+  if (lock_ >= 0) ::close(lock_);
+  lock_ = -1;
+  std::error_code error;
+  return fs::exists(path_, error);
+}
+
+OwnedFolder::OwnedFolder(const fs::path& prefix, mode_t mode) {
+  remove_abandoned(prefix);
+  while (!make(prefix, mode)) {
+  }
+}
+
+OwnedFolder::~OwnedFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+  if (lock_ >= 0) ::close(lock_);
+}
+
+}  // namespace trireme

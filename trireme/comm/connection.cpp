@@ -1,0 +1,120 @@
+#include "trireme/comm/connection.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/error.h"
+#include "trireme/base/resolved_address.h"
+#include "trireme/base/watch_connection.h"
+
+namespace trireme {
+namespace {
+
+std::vector<ResolvedAddress> addresses_of(const std::string& host, int port, Deadline deadline) {
+  // A silent name server is asked for half a minute.
+  const auto found = within(deadline, [host, port]() -> std::pair<std::vector<ResolvedAddress>, std::string> {
+    try {
+      return {resolve(host, port), ""};
+    } catch (const ConfigError& error) {
+      return {{}, error.what()};
+    }
+  });
+  if (!found) throw DeadlinePassed(cat("the name ", host, " was not looked up in time"));
+  if (found->first.empty()) throw UnknownHost(found->second);
+  return found->first;
+}
+
+// Until the socket has news, or DeadlinePassed.
+void wait_for(int descriptor, int16_t events, Deadline deadline) {
+  for (;;) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    constexpr std::chrono::milliseconds kMost = std::chrono::hours(1);  // poll counts in an int
+    pollfd waiting{descriptor, events, 0};
+    const int ready =
+        ::poll(&waiting, 1, static_cast<int>(std::clamp(left, std::chrono::milliseconds(0), kMost).count()));
+    if (ready > 0) return;
+    if (ready < 0 && errno != EINTR) throw ConnectionLost(std::strerror(errno));
+    if (left.count() <= 0) throw DeadlinePassed("no answer");
+  }
+}
+
+// 0, or the error of the connection.
+int connect_to(int descriptor, const ResolvedAddress& address, Deadline deadline) {
+  if (::connect(descriptor, address.generic(), address.size) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  wait_for(descriptor, POLLOUT, deadline);
+  int error = 0;
+  socklen_t size = sizeof error;
+  ::getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
+}
+
+}  // namespace
+
+Connection::Connection(const std::string& host, int port, Deadline deadline) {
+  int error = 0;
+  for (const ResolvedAddress& address : addresses_of(host, port, deadline)) {
+    const int descriptor = ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (descriptor < 0) {
+      error = errno;
+      continue;
+    }
+    try {
+      error = connect_to(descriptor, address, deadline);
+    } catch (...) {
+      ::close(descriptor);
+      throw;
+    }
+    if (error != 0) {
+      ::close(descriptor);
+      continue;
+    }
+    watch_connection(descriptor);
+    descriptor_ = descriptor;
+    return;
+  }
+  throw ConnectionLost(std::strerror(error));
+}
+
+Connection::~Connection() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void Connection::send(std::string_view bytes, Deadline deadline) {
+  while (!bytes.empty()) {
+    const ssize_t sent = ::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(sent));
+    } else if (errno == EAGAIN) {
+      wait_for(descriptor_, POLLOUT, deadline);
+    } else if (errno != EINTR) {
+      throw ConnectionLost(std::strerror(errno));
+    }
+  }
+}
+
+void Connection::receive(std::string& received, Deadline deadline) {
+  std::array<char, 16384> buffer{};
+  for (;;) {
+    const ssize_t got = ::recv(descriptor_, buffer.data(), buffer.size(), 0);
+    if (got > 0) {
+      received.append(buffer.data(), static_cast<size_t>(got));
+      return;
+    }
+    if (got == 0) throw ConnectionLost("the connection was closed");
+    if (errno == EAGAIN)
+      wait_for(descriptor_, POLLIN, deadline);
+    else if (errno != EINTR)
+      throw ConnectionLost(std::strerror(errno));
+  }
+}
+
+}  // namespace trireme

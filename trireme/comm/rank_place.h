@@ -1,0 +1,31 @@
+// This process's place among all ranks of the run, as its launcher's environment tells it.
+#pragma once
+
+#include <string>
+
+#include "trireme/comm/run_secret.h"
+
+namespace trireme {
+
+struct RankPlace {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;  // among the ranks of this machine
+  int local_size = 1;
+  std::string master_address = "127.0.0.1";
+  int master_port = 0;
+  int master_listen_fd = -1;     // rank 0 under `trireme launch`: the listening socket that it inherited
+  bool agent_has_store = false;  // torchrun's agent already listens at the master's port
+  std::string attempt = "0";     // of a run that was started again; keeps its keys in the store apart
+  RunSecret secret = {};         // proved by each rank
+  std::string launch_id;         // the same for all attempts of one launch; empty: not known. Rank 0's counts
+
+  bool restarted() const { return attempt != "0"; }
+};
+
+// RANK/WORLD_SIZE/LOCAL_RANK/LOCAL_WORLD_SIZE/MASTER_ADDR/MASTER_PORT, else SLURM_*, else OMPI_*, else alone.
+// mpirun under Slurm sets both of the latter; then OMPI_*, the inner one, counts.
+// Throws ConfigError when they are incomplete or contradict each other, naming the variable.
+RankPlace place_from_environment();
+
+}  // namespace trireme

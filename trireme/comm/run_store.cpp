@@ -1,0 +1,264 @@
+#include "trireme/comm/run_store.h"
+
+#include <exception>
+#include <unistd.h>
+#include <utility>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/base/machine_identity.h"
+#include "trireme/comm/failure.h"
+
+namespace trireme {
+namespace {
+
+using StoreClock = std::chrono::steady_clock;
+
+// Between two tries to connect.
+constexpr auto kFirstPause = std::chrono::milliseconds(10);
+constexpr auto kLongestPause = std::chrono::milliseconds(500);
+// The name of a machine may become known while the run starts.
+constexpr auto kTimeForAName = std::chrono::seconds(60);
+// The news which ranks have not come are rank 0's, and reach a rank whose own time is over.
+constexpr auto kTimeToHear = std::chrono::milliseconds(500);
+
+std::string text_of(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+std::vector<uint8_t> bytes_of_text(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+// What to do where nobody, or somebody else, answers at rank 0's address.
+constexpr const char* kLookAtRank0 =
+    "Look at rank 0's output; check that it was started, and that MASTER_ADDR and MASTER_PORT are the same "
+    "for all ranks";
+
+}  // namespace
+
+RunStore::RunStore(const RankPlace& place, StoreAddress address, std::chrono::milliseconds timeout,
+                   std::shared_ptr<StoreServer> server)
+    : Store(timeout), place_(place), address_(std::move(address)), server_(std::move(server)) {
+  join(/*first=*/true);
+}
+
+RunStore::RunStore(const RunStore& first, std::chrono::milliseconds timeout)
+    : Store(timeout), place_(first.place_), address_(first.address_), server_(first.server_), first_(false) {
+  join(/*first=*/false);
+}
+
+RunStore::~RunStore() {
+  if (!first_ || connection_ == nullptr || std::uncaught_exceptions() > 0) return;
+  try {
+    constexpr std::chrono::milliseconds kPatience(200);
+    ask(StoreRequest::goodbye, {}, std::min(timeout_, kPatience));
+  } catch (const std::exception&) {
+    // The store is gone before this rank.
+  }
+}
+
+c10::intrusive_ptr<c10d::Store> RunStore::clone() {
+  return c10::intrusive_ptr<RunStore>::unsafe_steal_from_new(new RunStore(*this, timeout_));
+}
+
+void RunStore::join(bool first) {
+  const auto begin = StoreClock::now();
+  const auto deadline = begin + timeout_;
+  const auto waited = [&] { return std::chrono::duration<double>(StoreClock::now() - begin).count(); };
+  std::string last;
+  StoreClock::duration pause = kFirstPause;
+  while (true) {
+    try {
+      const Verdict verdict = meet(first, deadline);
+      if (verdict.kind == Verdict::Kind::go) return;
+      if (verdict.kind != Verdict::Kind::come_later) refuse(verdict, waited());
+      last = verdict.reason;
+    } catch (const ConnectionLost& error) {
+      last = error.what();
+    } catch (const UnknownHost& error) {
+      if (StoreClock::now() - begin >= std::min<StoreClock::duration>(kTimeForAName, timeout_ / 2))
+        throw ConfigError(cat(error.what(), ". Rank ", place_.rank, " should meet the others there"));
+      last = error.what();
+    } catch (const DeadlinePassed& error) {
+      if (last.empty()) last = error.what();
+    }
+    connection_.reset();
+    if (StoreClock::now() + pause >= deadline)
+      throw_comm_error({.action = cat("meeting the other ranks at rank 0's address, ", address_.text()),
+                        .world_rank = place_.rank,
+                        .world_ranks = {},
+                        .timeout = timeout_,
+                        .activity = nullptr,
+                        .advice = kLookAtRank0},
+                       waited(), last);
+    std::this_thread::sleep_for(pause);
+    pause = std::min<StoreClock::duration>(2 * pause, kLongestPause);
+  }
+}
+
+Verdict RunStore::meet(bool first, Deadline deadline) {
+  connection_ = std::make_unique<Connection>(address_.host, address_.port, deadline);
+  received_.clear();
+  Nonces nonces;
+  nonces.of_rank = random_bytes();
+  bool greeted = false;
+  try {
+    connection_->send(greeting(nonces.of_rank), deadline);
+    while (received_.size() < kGreeting_bytes && begins_greeting(received_))
+      connection_->receive(received_, deadline);
+    const auto nonce = nonce_of(std::string_view(received_).substr(0, kGreeting_bytes));
+    if (!nonce)
+      throw ConfigError(cat("another program listens at ", address_.text(), ", where rank ", place_.rank,
+                            " should meet the others; choose another MASTER_PORT (--master_port)"));
+    received_.erase(0, kGreeting_bytes);
+    nonces.of_store = *nonce;
+    greeted = true;
+    const Hello hello{.rank = place_.rank,
+                      .size = place_.size,
+                      .first = first,
+                      .attempt = place_.attempt,
+                      .version = program_version(),
+                      .host = host_name(),
+                      .process = ::getpid(),
+                      .secret_origin = place_.secret.origin};
+    connection_->send(proven_frame(hello.texts(), place_.secret.bytes, kRoleOfRank, nonces), deadline);
+    std::optional<std::string> frame;
+    while (!(frame = take_frame(received_, kLargestHello_bytes)))
+      connection_->receive(received_, deadline + kTimeToHear);
+    Texts texts = texts_of(*frame);
+    if (!take_proof(texts, place_.secret.bytes, kRoleOfStore, nonces) || texts.size() != 2)
+      throw ConfigError(
+          cat("rank ", place_.rank, " (host ", host_name(), ") and who listens at ", address_.text(),
+              ", rank 0's address, do not have the same secret: this rank has ", place_.secret.origin,
+              "; give all ranks the same TRIREME_SECRET or TRIREME_SECRET_FILE (docs/security.md)"));
+    return {static_cast<Verdict::Kind>(std::stoi(texts[0])), texts[1]};
+  } catch (const DeadlinePassed&) {
+    throw DeadlinePassed(
+        greeted ? "rank 0 answered, and then no more: its process is stopped, or it still waits for ranks"
+                : "the connection was taken, and no answer came: rank 0's process is stopped, or "
+                  "another program listens there");
+  } catch (const ConnectionLost& error) {
+    throw ConnectionLost(cat("rank 0 closed the connection: ", error.what()));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::runtime_error& error) {
+    throw ConnectionLost(error.what());
+  }
+}
+
+void RunStore::refuse(const Verdict& verdict, double waited_seconds) const {
+  const std::string at = cat("meeting the other ranks at ", address_.text());
+  if (verdict.kind == Verdict::Kind::differing)
+    throw ConfigError(cat(at, " failed on rank ", place_.rank, ": ", verdict.reason));
+  throw_comm_error({.action = at,
+                    .world_rank = place_.rank,
+                    .world_ranks = {},
+                    .timeout = timeout_,
+                    .activity = nullptr,
+                    .advice = {}},
+                   waited_seconds, verdict.reason);
+}
+
+Texts RunStore::ask(StoreRequest request, const Texts& arguments, std::chrono::milliseconds timeout) {
+  // A request that waits is answered when its time is over by nobody: the next one takes it back. Others are answered at
+  // once by a store that lives, to which a short timeout gives some time all the same.
+  const auto deadline = StoreClock::now() + timeout;
+  const std::unique_lock<std::timed_mutex> lock(one_at_a_time_, deadline);
+  if (!lock)
+    throw DeadlinePassed(cat("the connection to the store of rank 0 at ", address_.text(),
+                             " was in use by another request of this rank all the time"));
+  const std::string id = std::to_string(++requests_);
+  Texts texts{id, std::string(1, static_cast<char>(request))};
+  texts.insert(texts.end(), arguments.begin(), arguments.end());
+  try {
+    if (connection_ == nullptr) throw ConnectionLost("an earlier request was not sent whole in time");
+    try {
+      connection_->send(frame_of(texts), deadline);
+    } catch (const DeadlinePassed&) {
+      connection_.reset();  // half a frame may be on its way: nothing can follow it
+      throw;
+    }
+    while (true) {
+      std::optional<std::string> frame;
+      while (!(frame = take_frame(received_, kLargestFrame_bytes))) connection_->receive(received_, deadline);
+      Texts answer = texts_of(*frame);
+      if (answer.size() < 2 || answer[1].size() != 1) throw std::runtime_error("no answer to a request");
+      if (answer[0] != id) continue;  // to an earlier request, whose time was over
+      const auto status = static_cast<StoreStatus>(answer[1][0]);
+      answer.erase(answer.begin(), answer.begin() + 2);
+      if (status == StoreStatus::lost)
+        throw std::runtime_error(answer.empty() ? "a rank is lost" : answer[0]);
+      return answer;
+    }
+  } catch (const DeadlinePassed&) {
+    const bool waits = request == StoreRequest::get || request == StoreRequest::wait;
+    throw DeadlinePassed(cat(
+        "the store of rank 0 at ", address_.text(), " gave no answer in time: ",
+        waits ? "another rank has not come so far, or rank 0's process or machine is stopped or unreachable"
+              : "rank 0's process or machine is stopped or unreachable"));
+  } catch (const ConnectionLost& error) {
+    throw ConnectionLost(cat("the connection to the store of rank 0 at ", address_.text(), " is lost (",
+                             error.what(), "): rank 0 has ended, or its process or machine is stopped"));
+  }
+}
+
+void RunStore::set(const std::string& key, const std::vector<uint8_t>& value) {
+  ask(StoreRequest::set, {key, text_of(value)});
+}
+
+std::vector<uint8_t> RunStore::compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+                                          const std::vector<uint8_t>& desired) {
+  return bytes_of_text(ask(StoreRequest::compare_set, {key, text_of(expected), text_of(desired)}).at(0));
+}
+
+std::vector<uint8_t> RunStore::get(const std::string& key) {
+  return bytes_of_text(ask(StoreRequest::get, {key}).at(0));
+}
+
+int64_t RunStore::add(const std::string& key, int64_t value) {
+  return std::stoll(ask(StoreRequest::add, {key, std::to_string(value)}).at(0));
+}
+
+bool RunStore::deleteKey(const std::string& key) {
+  return ask(StoreRequest::remove, {key}).at(0) == "1";
+}
+
+bool RunStore::check(const std::vector<std::string>& keys) {
+  return ask(StoreRequest::check, keys).at(0) == "1";
+}
+
+int64_t RunStore::getNumKeys() {
+  return std::stoll(ask(StoreRequest::count, {}).at(0));
+}
+
+void RunStore::wait(const std::vector<std::string>& keys) {
+  ask(StoreRequest::wait, keys);
+}
+
+void RunStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
+  ask(StoreRequest::wait, keys, timeout);
+}
+
+void RunStore::append(const std::string& key, const std::vector<uint8_t>& value) {
+  ask(StoreRequest::append, {key, text_of(value)});
+}
+
+std::vector<std::vector<uint8_t>> RunStore::multiGet(const std::vector<std::string>& keys) {
+  std::vector<std::vector<uint8_t>> values;
+  for (const std::string& value : ask(StoreRequest::get, keys)) values.push_back(bytes_of_text(value));
+  return values;
+}
+
+void RunStore::multiSet(const std::vector<std::string>& keys,
+                        const std::vector<std::vector<uint8_t>>& values) {
+  TRIREME_ASSERT(keys.size() == values.size(), keys.size(), " keys, ", values.size(), " values");
+  Texts arguments;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    arguments.push_back(keys[i]);
+    arguments.push_back(text_of(values[i]));
+  }
+  ask(StoreRequest::set, arguments);
+}
+
+}  // namespace trireme

@@ -1,0 +1,74 @@
+// A rank's connection to the store of the run (store_server.h): c10d's backends exchange their addresses through it.
+// Unlike c10d's TCPStore it proves the run's secret, and no call waits beyond the store's timeout, whatever the other
+// side does.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "trireme/comm/connection.h"
+#include "trireme/comm/rank_place.h"
+#include "trireme/comm/store_messages.h"
+#include "trireme/comm/store_server.h"
+
+namespace trireme {
+
+struct StoreAddress {
+  std::string host;
+  int port = 0;
+  std::string text() const { return host + ":" + std::to_string(port); }
+};
+
+class RunStore : public c10d::Store {
+ public:
+  // Returns when every rank has come. Throws ConfigError on all ranks when they cannot be one run, CommError when they do
+  // not come within the timeout. Rank 0 gives the server, which lives as long as its last connection.
+  RunStore(const RankPlace& place, StoreAddress address, std::chrono::milliseconds timeout,
+           std::shared_ptr<StoreServer> server = nullptr);
+  // In order: the rank's end is no loss to the others. While an exception unwinds the stack it is.
+  ~RunStore() override;
+  RunStore(const RunStore&) = delete;
+  RunStore& operator=(const RunStore&) = delete;
+
+  // One connection more.
+  c10::intrusive_ptr<c10d::Store> clone() override;
+  void set(const std::string& key, const std::vector<uint8_t>& value) override;
+  std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
+                                  const std::vector<uint8_t>& desired) override;
+  std::vector<uint8_t> get(const std::string& key) override;
+  int64_t add(const std::string& key, int64_t value) override;
+  bool deleteKey(const std::string& key) override;
+  bool check(const std::vector<std::string>& keys) override;
+  int64_t getNumKeys() override;
+  void wait(const std::vector<std::string>& keys) override;
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
+  bool hasExtendedApi() const override { return true; }
+  void append(const std::string& key, const std::vector<uint8_t>& value) override;
+  std::vector<std::vector<uint8_t>> multiGet(const std::vector<std::string>& keys) override;
+  void multiSet(const std::vector<std::string>& keys,
+                const std::vector<std::vector<uint8_t>>& values) override;
+
+ private:
+  RunStore(const RunStore& first, std::chrono::milliseconds timeout);
+  void join(bool first);
+  // One try: the verdict. Throws ConnectionLost, DeadlinePassed, ConfigError.
+  Verdict meet(bool first, Deadline deadline);
+  [[noreturn]] void refuse(const Verdict& verdict, double waited_seconds) const;
+  Texts ask(StoreRequest request, const Texts& arguments, std::chrono::milliseconds timeout);
+  Texts ask(StoreRequest request, const Texts& arguments) { return ask(request, arguments, timeout_); }
+
+  RankPlace place_;
+  StoreAddress address_;
+  std::shared_ptr<StoreServer> server_;  // rank 0's
+  bool first_ = true;
+  std::timed_mutex one_at_a_time_;
+  std::unique_ptr<Connection> connection_;
+  std::string received_;
+  uint64_t requests_ = 0;
+};
+
+}  // namespace trireme

@@ -1,0 +1,344 @@
+#include "trireme/comm/store_server.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <list>
+#include <netinet/in.h>
+#include <optional>
+#include <poll.h>
+#include <stdexcept>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/error.h"
+#include "trireme/base/watch_connection.h"
+#include "trireme/comm/meeting.h"
+#include "trireme/comm/store_messages.h"
+#include "trireme/comm/store_table.h"
+
+namespace trireme {
+namespace {
+
+using ServerClock = std::chrono::steady_clock;
+
+// Connections that have proved nothing yet: the oldest goes when there are more, and each after a while.
+constexpr size_t kMostUnproven = 256;
+constexpr auto kTimeToProve = std::chrono::seconds(10);
+// A refusal reaches the ranks that are still to come before rank 0 ends, and the store with it.
+constexpr auto kTimeToTell = std::chrono::seconds(2);
+constexpr auto kLongestPoll = std::chrono::seconds(1);
+// Where every descriptor is taken by ranks, the next one to come waits.
+constexpr auto kPauseOfAccepting = std::chrono::milliseconds(100);
+
+struct PendingRequest {
+  std::string id;
+  StoreRequest request{};
+  Texts arguments;
+  size_t present = 0;  // so many keys are known to be there
+};
+
+// One connection.
+struct Peer {
+  enum class Stage { greeting, proof, meeting, served, closing };
+  int descriptor = -1;
+  Stage stage = Stage::greeting;
+  ServerClock::time_point since;
+  Nonces nonces;
+  Hello hello;
+  std::string received, to_send;
+  std::optional<PendingRequest> pending;
+  bool has_news = false;
+  bool gone = false;
+  bool said_goodbye = false;
+
+  bool proven() const { return stage == Stage::meeting || stage == Stage::served; }
+};
+
+}  // namespace
+
+class StoreServer::Service {
+ public:
+  Service(int listening, const RankPlace& place, std::chrono::milliseconds timeout)
+      : listening_(listening),
+        wake_(::eventfd(0, EFD_CLOEXEC)),
+        secret_(place.secret.bytes),
+        meeting_(place),
+        begin_(ServerClock::now()),
+        deadline_(begin_ + timeout) {
+    if (wake_ < 0) {
+      ::close(listening_);
+      throw InternalError(cat("eventfd: ", std::strerror(errno)));
+    }
+    ::fcntl(listening_, F_SETFL, O_NONBLOCK);
+    ::fcntl(listening_, F_SETFD, FD_CLOEXEC);
+    thread_ = std::jthread([this](const std::stop_token& stop) { serve(stop); });
+  }
+
+  ~Service() {
+    thread_.request_stop();
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
+    thread_.join();
+    for (const Peer& peer : peers_) ::close(peer.descriptor);
+    ::close(listening_);
+    ::close(wake_);
+  }
+
+ private:
+  void serve(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      wait_for_news();
+      accept_connections();
+      for (Peer& peer : peers_) {
+        if (!peer.has_news || peer.gone) continue;
+        try {
+          receive(peer);
+          advance(peer);
+        } catch (const std::exception&) {
+          peer.gone = true;  // its bytes are no message of ours
+        }
+      }
+      if (!meeting_.verdict() && ServerClock::now() >= deadline_)
+        meeting_.end(std::chrono::duration<double>(ServerClock::now() - begin_).count());
+      tell_verdict();
+      answer_pending();
+      for (Peer& peer : peers_) send(peer);
+      drop();
+    }
+  }
+
+  void wait_for_news() {
+    const auto now = ServerClock::now();
+    const bool accepts = now >= accept_from_;
+    std::vector<pollfd> waiting{{wake_, POLLIN, 0}, {accepts ? listening_ : -1, POLLIN, 0}};
+    for (const Peer& peer : peers_)
+      waiting.push_back(
+          {peer.descriptor, static_cast<int16_t>(peer.to_send.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+    auto until = !meeting_.verdict() ? deadline_ : told_ ? ServerClock::time_point::max() : tell_by();
+    if (!accepts) until = std::min(until, accept_from_);
+    const auto time = std::clamp<ServerClock::duration>(until - now, {}, kLongestPoll);
+    ::poll(waiting.data(), waiting.size(),
+           static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(time).count()));
+    size_t next = 2;
+    for (Peer& peer : peers_) peer.has_news = waiting[next++].revents != 0;
+  }
+
+  // When rank 0 hears a refusal at the latest.
+  ServerClock::time_point tell_by() const { return std::min(*decided_at_ + kTimeToTell, deadline_); }
+
+  void accept_connections() {
+    if (ServerClock::now() < accept_from_) return;
+    for (int count = 0; count < 64; ++count) {
+      const int descriptor = ::accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (descriptor < 0) {
+        // Strangers may have taken all descriptors.
+        if ((errno == EMFILE || errno == ENFILE) && !drop_oldest_unproven())
+          accept_from_ = ServerClock::now() + kPauseOfAccepting;
+        return;
+      }
+      watch_connection(descriptor);
+      Peer& peer = peers_.emplace_back();
+      peer.descriptor = descriptor;
+      peer.since = ServerClock::now();
+      const auto unproven = static_cast<size_t>(
+          std::count_if(peers_.begin(), peers_.end(), [](const Peer& each) { return is_unproven(each); }));
+      if (unproven > kMostUnproven) drop_oldest_unproven();
+    }
+  }
+
+  static bool is_unproven(const Peer& peer) { return !peer.gone && !peer.proven(); }
+
+  // Whether there was one.
+  bool drop_oldest_unproven() {
+    const auto oldest = std::find_if(peers_.begin(), peers_.end(), is_unproven);
+    if (oldest == peers_.end()) return false;
+    ::close(oldest->descriptor);
+    peers_.erase(oldest);
+    return true;
+  }
+
+  static void receive(Peer& peer) {
+    std::array<char, 16384> buffer{};
+    const size_t most = peer.proven() ? kLargestFrame_bytes : kLargestHello_bytes + kGreeting_bytes;
+    // Some rounds, so that one peer does not keep the others waiting.
+    for (int round = 0; round < 16; ++round) {
+      const ssize_t got = ::recv(peer.descriptor, buffer.data(), buffer.size(), 0);
+      if (got > 0) {
+        peer.received.append(buffer.data(), static_cast<size_t>(got));
+        if (peer.received.size() > most + buffer.size()) throw std::runtime_error("more than any message");
+      } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+        peer.gone = true;
+        return;
+      } else {
+        return;
+      }
+    }
+  }
+
+  void advance(Peer& peer) {
+    if (peer.stage == Peer::Stage::greeting && !begins_greeting(peer.received))
+      throw std::runtime_error("no greeting");
+    if (peer.stage == Peer::Stage::greeting && peer.received.size() >= kGreeting_bytes) greet(peer);
+    if (peer.stage == Peer::Stage::proof)
+      if (const auto frame = take_frame(peer.received, kLargestHello_bytes)) admit(peer, texts_of(*frame));
+    while (peer.stage == Peer::Stage::served) {
+      const auto frame = take_frame(peer.received, kLargestFrame_bytes);
+      if (!frame) return;
+      take_request(peer, texts_of(*frame));
+    }
+  }
+
+  static void greet(Peer& peer) {
+    const auto nonce = nonce_of(std::string_view(peer.received).substr(0, kGreeting_bytes));
+    peer.received.erase(0, kGreeting_bytes);
+    peer.nonces = {nonce.value(), random_bytes()};
+    peer.to_send = greeting(peer.nonces.of_store);
+    peer.stage = Peer::Stage::proof;
+  }
+
+  void admit(Peer& peer, Texts texts) {
+    const bool proved = take_proof(texts, secret_, kRoleOfRank, peer.nonces);
+    peer.hello = Hello::from(texts);
+    if (!proved) {
+      meeting_.turn_away(peer.hello);
+      tell(peer, {Verdict::Kind::wrong_secret, ""});
+      return;
+    }
+    peer.stage = Peer::Stage::meeting;
+    if (const auto verdict = meeting_.come(peer.hello)) tell(peer, *verdict);
+  }
+
+  void tell(Peer& peer, const Verdict& verdict) {
+    peer.to_send += proven_frame({std::to_string(static_cast<int>(verdict.kind)), verdict.reason}, secret_,
+                                 kRoleOfStore, peer.nonces);
+    peer.stage = verdict.kind == Verdict::Kind::go ? Peer::Stage::served : Peer::Stage::closing;
+  }
+
+  void tell_verdict() {
+    const auto verdict = meeting_.verdict();
+    if (!verdict) return;
+    if (!decided_at_) decided_at_ = ServerClock::now();
+    told_ = verdict->kind == Verdict::Kind::go || meeting_.all_have_come() || ServerClock::now() >= tell_by();
+    for (Peer& peer : peers_)
+      if (!peer.gone && peer.stage == Peer::Stage::meeting && (told_ || peer.hello.rank != 0))
+        tell(peer, *verdict);
+  }
+
+  void take_request(Peer& peer, Texts texts) {
+    if (texts.size() < 2 || texts[1].size() != 1) throw std::runtime_error("no request");
+    peer.pending = PendingRequest{texts[0], static_cast<StoreRequest>(texts[1][0]), {}, 0};
+    peer.pending->arguments.assign(std::make_move_iterator(texts.begin() + 2),
+                                   std::make_move_iterator(texts.end()));
+    if (peer.pending->request == StoreRequest::goodbye) peer.said_goodbye = true;
+    answer(peer);
+  }
+
+  // Whether the keys that a request waits for are there; each look goes on where the one before ended.
+  bool is_due(PendingRequest& pending) const {
+    if (pending.request != StoreRequest::get && pending.request != StoreRequest::wait) return true;
+    while (pending.present < pending.arguments.size() && table_.has(pending.arguments[pending.present]))
+      ++pending.present;
+    if (pending.present < pending.arguments.size()) return false;
+    // One that was there may have been removed since.
+    const auto removed = std::find_if(pending.arguments.begin(), pending.arguments.end(),
+                                      [&](const std::string& key) { return !table_.has(key); });
+    pending.present = static_cast<size_t>(removed - pending.arguments.begin());
+    return removed == pending.arguments.end();
+  }
+
+  void answer(Peer& peer) {
+    if (!peer.pending) return;
+    const bool due = is_due(*peer.pending);
+    if (!due && lost_.empty()) return;
+    Texts texts{peer.pending->id,
+                std::string(1, static_cast<char>(due ? StoreStatus::done : StoreStatus::lost))};
+    const Texts values = due ? table_.answer(peer.pending->request, peer.pending->arguments) : Texts{lost_};
+    texts.insert(texts.end(), values.begin(), values.end());
+    peer.to_send += frame_of(texts);
+    peer.pending.reset();
+  }
+
+  void answer_pending() {
+    for (Peer& peer : peers_) {
+      if (peer.gone) continue;
+      try {
+        answer(peer);
+      } catch (const std::exception&) {
+        peer.gone = true;  // its request has arguments that no rank of ours gives
+      }
+    }
+  }
+
+  static void send(Peer& peer) {
+    while (!peer.gone && !peer.to_send.empty()) {
+      const ssize_t sent = ::send(peer.descriptor, peer.to_send.data(), peer.to_send.size(), MSG_NOSIGNAL);
+      if (sent > 0)
+        peer.to_send.erase(0, static_cast<size_t>(sent));
+      else if (errno == EAGAIN)
+        return;
+      else if (errno != EINTR)
+        peer.gone = true;
+    }
+  }
+
+  void drop() {
+    const auto now = ServerClock::now();
+    for (auto peer = peers_.begin(); peer != peers_.end();) {
+      if (peer->stage == Peer::Stage::closing && peer->to_send.empty()) peer->gone = true;
+      if (is_unproven(*peer) && now > peer->since + kTimeToProve) peer->gone = true;
+      if (!peer->gone) {
+        ++peer;
+        continue;
+      }
+      if (peer->stage == Peer::Stage::meeting) meeting_.leave(peer->hello);
+      if (peer->stage == Peer::Stage::served && peer->hello.first && !peer->said_goodbye && lost_.empty())
+        lost_ = cat(peer->hello.name(), " has ended or cannot be reached");
+      ::close(peer->descriptor);
+      peer = peers_.erase(peer);
+    }
+    // The news of a rank that is gone does not wait for other news.
+    tell_verdict();
+    answer_pending();
+    for (Peer& peer : peers_) send(peer);
+  }
+
+  int listening_ = -1;
+  int wake_ = -1;
+  std::string secret_;
+  Meeting meeting_;
+  StoreTable table_;
+  std::list<Peer> peers_;
+  std::string lost_;  // which rank, once one is
+  ServerClock::time_point begin_, deadline_;
+  ServerClock::time_point accept_from_ = begin_;
+  std::optional<ServerClock::time_point> decided_at_;
+  bool told_ = false;  // all that wait have heard the verdict, rank 0 as the last
+  std::jthread thread_;
+};
+
+StoreServer::StoreServer(int listening_descriptor, const RankPlace& place,
+                         std::chrono::milliseconds timeout) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  int listens = 0;
+  socklen_t flag_size = sizeof listens;
+  if (::getsockname(listening_descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+      ::getsockopt(listening_descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &flag_size) != 0 ||
+      listens == 0)
+    throw ConfigError(cat("environment variable TRIREME_MASTER_FD is ", listening_descriptor,
+                          ", which is no listening socket; unset it"));
+  port_ = ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
+                                              : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+  service_ = std::make_unique<Service>(listening_descriptor, place, timeout);
+}
+
+StoreServer::~StoreServer() = default;
+
+}  // namespace trireme

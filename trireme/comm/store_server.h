@@ -1,0 +1,32 @@
+// The store of the run, in rank 0's process: a thread that serves who proved the run's secret, and nobody else.
+//
+//   a stranger             is dropped: at once when it sends anything else, the oldest first when there are many
+//   a rank, proved         waits until all have come, or hears why there is no run (meeting.h)
+//   its requests           are answered from the table (store_table.h)
+//   a rank that ends       without goodbye: what others wait for is answered "lost", now and from then on
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "trireme/comm/rank_place.h"
+
+namespace trireme {
+
+class StoreServer {
+ public:
+  // Takes over the listening socket. All ranks are expected within `timeout`.
+  StoreServer(int listening_descriptor, const RankPlace& place, std::chrono::milliseconds timeout);
+  // Closes every connection.
+  ~StoreServer();
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+  int port() const { return port_; }
+
+ private:
+  class Service;
+  std::unique_ptr<Service> service_;
+  int port_ = 0;
+};
+
+}  // namespace trireme

@@ -1,0 +1,138 @@
+#include "trireme/data/set_fingerprint.h"
+
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include "trireme/base/durable_file.h"
+#include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
+#include "trireme/base/input_file.h"
+#include "trireme/base/json.h"
+#include "trireme/base/sha256.h"
+#include "trireme/data/indexed_dataset.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+constexpr int64_t kLargestTokenizerBytes = int64_t{256} << 20;
+constexpr int64_t kLargestId = std::numeric_limits<int32_t>::max();
+
+std::string hex_sha256(std::string_view bytes) {
+  static constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const uint8_t byte : sha256(bytes)) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+using Vocabulary = std::map<int64_t, std::string>;  // id -> token
+
+// However the file writes them. Of another kind than BPE: nothing.
+Vocabulary vocabulary_of(const std::string& text, const std::string& origin) {
+  const Json json = parse_json(text, origin);
+  Vocabulary tokens;
+  const Json* model = find_field(json, "model", origin);
+  const Json* listed = model == nullptr ? nullptr : find_field(*model, "vocab", origin + ": model");
+  if (listed == nullptr || !listed->is_object()) return {};
+  for (const auto& [token, id] : listed->items())
+    tokens[whole_number(id, {0, kLargestId}, cat(origin, ": the id of \"", quotation(token), "\""))] = token;
+  if (const Json* added = find_field(json, "added_tokens", origin); added != nullptr && added->is_array())
+    for (const Json& token : *added)
+      tokens[whole_number(token, "id", {0, kLargestId}, origin)] = text_value(token, "content", origin);
+  return tokens;
+}
+
+// Of the first `count` tokens in the order of their ids: those below `count`, where no id is left out.
+std::string sha256_of_first(int64_t count, const Vocabulary& vocabulary) {
+  std::string all;
+  for (const auto& [id, token] : vocabulary) {
+    if (count-- == 0) break;
+    all += cat(id, " ", token.size(), " ", token, "\n");
+  }
+  return hex_sha256(all);
+}
+
+// The first id of the set's that is another token of the model's, or none; nothing where all are the same.
+std::optional<std::string> first_difference(const Vocabulary& of_set, const Vocabulary& of_model) {
+  for (const auto& [id, token] : of_set) {
+    const auto other = of_model.find(id);
+    if (other == of_model.end())
+      return cat("id ", id, " is \"", quotation(token), "\" in the set and no token of the model");
+    if (other->second != token)
+      return cat("id ", id, " is \"", quotation(token), "\" in the set and \"", quotation(other->second),
+                 "\" in the model");
+  }
+  return std::nullopt;
+}
+
+// Of the tokenizer that made the set; nothing where that file is gone or was changed.
+std::optional<Vocabulary> vocabulary_of_set(const fs::path& tokenizer, const std::string& sha256) {
+  try {
+    const std::string text = InputFile(tokenizer, "a tokenizer.json").whole(kLargestTokenizerBytes);
+    if (hex_sha256(text) == sha256) return vocabulary_of(text, tokenizer.string());
+  } catch (const Error&) {
+    // Only the message is poorer for it.
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+fs::path set_fingerprint_file(const fs::path& prefix) {
+  fs::path file = indexed_dataset_bin(prefix);
+  file.replace_extension(".set.json");
+  return file;
+}
+
+void write_set_fingerprint(const fs::path& prefix, const SetOrigin& origin) {
+  const std::string text = InputFile(origin.tokenizer, "a tokenizer.json").whole(kLargestTokenizerBytes);
+  const Vocabulary vocabulary = vocabulary_of(text, origin.tokenizer.string());
+  const auto tokens = static_cast<int64_t>(vocabulary.size());
+  std::error_code error;
+  const fs::path absolute = fs::absolute(origin.tokenizer, error);
+  const Json json = {{"format", 1},
+                     {"tokenizer", (error ? origin.tokenizer : absolute).string()},
+                     {"tokenizer_sha256", hex_sha256(text)},
+                     {"vocabulary_sha256", sha256_of_first(tokens, vocabulary)},
+                     {"vocabulary", tokens},
+                     {"end_of_text_appended", origin.end_of_text_appended},
+                     {"documents", origin.documents},
+                     {"tokens", origin.tokens}};
+  replace_file(set_fingerprint_file(prefix), json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void check_set_fingerprint(const fs::path& prefix, const fs::path& model_dir) {
+  const fs::path file = set_fingerprint_file(prefix), tokenizer = model_dir / "tokenizer.json";
+  if (!is_name_taken(file) || !is_there(tokenizer)) return;
+  const Json made = read_json(file);
+  const std::string origin = file.string();
+  whole_number(made, "format", {1, 1}, origin);
+  const std::string text = InputFile(tokenizer, "a tokenizer.json").whole(kLargestTokenizerBytes);
+  const std::string made_with = text_value(made, "tokenizer_sha256", origin);
+  if (hex_sha256(text) == made_with) return;  // the quick case
+  const Vocabulary vocabulary = vocabulary_of(text, tokenizer.string());
+  const int64_t tokens = whole_number(made, "vocabulary", {}, origin);
+  if (sha256_of_first(tokens, vocabulary) == text_value(made, "vocabulary_sha256", origin)) return;
+  const std::string maker = text_value(made, "tokenizer", origin);
+  std::string why = cat("not all of the set's ", tokens, " ids are the same tokens there");
+  if (const auto of_set = vocabulary_of_set(maker, made_with)) {
+    const auto difference = first_difference(*of_set, vocabulary);
+    if (!difference) return;  // the model's has more tokens, some of them between the set's ids
+    why = *difference;
+  }
+  throw ConfigError(cat(origin, ": the set was made with the tokenizer ", quotation(maker), " (", tokens,
+                        " tokens); the ids of the model's, ", tokenizer.string(), " (", vocabulary.size(),
+                        " tokens), mean other tokens (", why,
+                        "): make the set anew from its text with trireme tokenize --tokenizer ",
+                        model_dir.string(), ", or remove ", file.filename().string(), " if you know better"));
+}
+
+}  // namespace trireme

@@ -1,0 +1,207 @@
+#include "trireme/launch/launcher_link.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sstream>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utility>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/base/resolved_address.h"
+#include "trireme/base/sha256.h"
+#include "trireme/base/watch_connection.h"
+
+namespace trireme {
+namespace {
+
+constexpr size_t kLargestMessage_bytes = size_t{1} << 20;
+constexpr int kSendSeconds = 10;  // to a launcher that reads nothing
+constexpr double kSignOfLifeSeconds = 5;
+constexpr double kSilenceSeconds = 30;
+
+void prepare_connection(int descriptor) {
+  watch_connection(descriptor);
+  const timeval limit = {kSendSeconds, 0};
+  ::setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+std::string address_of_peer(int descriptor) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  std::array<char, NI_MAXHOST> host{};
+  if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+      ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host.data(), host.size(), nullptr, 0,
+                    NI_NUMERICHOST) != 0)
+    return "unknown";
+  return host.data();
+}
+
+// 0, or the reason.
+int finish_connecting(int descriptor, const ResolvedAddress& address, double seconds) {
+  if (::connect(descriptor, address.generic(), address.size) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  pollfd waiting{descriptor, POLLOUT, 0};
+  if (::poll(&waiting, 1, static_cast<int>(seconds * 1e3)) <= 0) return ETIMEDOUT;
+  int reason = 0;
+  socklen_t size = sizeof reason;
+  ::getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &reason, &size);
+  return reason;
+}
+
+}  // namespace
+
+std::string LauncherHello::line() const {
+  return cat("trireme-launch 2 ", node, " ", nnodes, " ", nproc, " ", host, " ", nonce);
+}
+
+std::optional<LauncherHello> LauncherHello::from(const std::string& line) {
+  std::istringstream in(line);
+  LauncherHello hello;
+  std::string name;
+  int version = 0;
+  if (!(in >> name >> version >> hello.node >> hello.nnodes >> hello.nproc >> hello.host >> hello.nonce) ||
+      name != "trireme-launch" || version != 2)
+    return std::nullopt;
+  return hello;
+}
+
+std::string launcher_proof(const std::string& secret, const std::string& role, const LauncherHello& hello,
+                           const std::string& nonce_of_machine_0) {
+  std::ostringstream digits;
+  digits << std::hex;
+  for (const uint8_t byte : hmac_sha256(secret, cat(role, "\n", hello.line(), "\n", nonce_of_machine_0)))
+    digits << byte / 16 << byte % 16;
+  return digits.str();
+}
+
+LauncherLink::LauncherLink(int descriptor)
+    : descriptor_(descriptor),
+      peer_(address_of_peer(descriptor)),
+      heard_seconds_(now_seconds()),
+      sign_seconds_(heard_seconds_) {
+  ::fcntl(descriptor_, F_SETFL, ::fcntl(descriptor_, F_GETFL) & ~O_NONBLOCK);
+  prepare_connection(descriptor_);
+}
+
+LauncherLink LauncherLink::connect(const std::string& host, int port, double seconds) {
+  int reason = 0;
+  for (const ResolvedAddress& address : resolve(host, port)) {
+    const int descriptor =
+        ::socket(address.generic()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    reason = descriptor < 0 ? errno : finish_connecting(descriptor, address, seconds);
+    if (reason == 0) return LauncherLink(descriptor);
+    if (descriptor >= 0) ::close(descriptor);
+  }
+  throw CommError(
+      cat("cannot connect to the launcher of machine 0 at ", host, ":", port, ": ", std::strerror(reason)));
+}
+
+LauncherLink::~LauncherLink() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+LauncherLink::LauncherLink(LauncherLink&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      peer_(std::move(other.peer_)),
+      received_(std::move(other.received_)),
+      lost_(std::move(other.lost_)),
+      heard_seconds_(other.heard_seconds_),
+      sign_seconds_(other.sign_seconds_) {}
+
+LauncherLink& LauncherLink::operator=(LauncherLink&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(peer_, other.peer_);
+  std::swap(received_, other.received_);
+  std::swap(lost_, other.lost_);
+  std::swap(heard_seconds_, other.heard_seconds_);
+  std::swap(sign_seconds_, other.sign_seconds_);
+  return *this;
+}
+
+void LauncherLink::lose(const std::string& reason) {
+  if (lost_.empty()) lost_ = reason;
+  if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = -1;
+}
+
+void LauncherLink::send_line(const std::string& line) {
+  const std::string whole = line + "\n";
+  for (size_t sent = 0; sent < whole.size() && descriptor_ >= 0;) {
+    const ssize_t count = ::send(descriptor_, whole.data() + sent, whole.size() - sent, MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return lose(std::strerror(errno));
+    sent += static_cast<size_t>(count);
+  }
+}
+
+void LauncherLink::keep_alive(double now) {
+  if (descriptor_ >= 0 && now > heard_seconds_ + kSilenceSeconds)
+    lose(cat("it gave no sign of life for ", kSilenceSeconds, " s"));
+  if (now < sign_seconds_ + kSignOfLifeSeconds) return;
+  sign_seconds_ = now;
+  send(Json::object());
+}
+
+void LauncherLink::receive() {
+  while (descriptor_ >= 0) {
+    std::array<char, 16384> buffer{};
+    const ssize_t count = ::recv(descriptor_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (count > 0) {
+      heard_seconds_ = now_seconds();
+      received_.append(buffer.data(), static_cast<size_t>(count));
+      if (received_.size() > kLargestMessage_bytes) return;
+    } else if (count == 0) {
+      lose("it closed the connection");
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return;
+    } else if (errno != EINTR) {
+      lose(std::strerror(errno));
+    }
+  }
+}
+
+std::optional<std::string> LauncherLink::next_line(size_t largest_bytes) {
+  if (received_.find('\n') == std::string::npos) receive();
+  const size_t end = received_.find('\n');
+  if (end != std::string::npos && end <= largest_bytes) {
+    std::string line = received_.substr(0, end);
+    received_.erase(0, end + 1);
+    return line;
+  }
+  if (received_.size() > largest_bytes) lose("it sent a line beyond the limit");
+  return std::nullopt;
+}
+
+std::optional<std::string> LauncherLink::wait_for_line(size_t largest_bytes, double seconds) {
+  const double end = now_seconds() + seconds;
+  for (;;) {
+    if (auto line = next_line(largest_bytes)) return line;
+    const double left = end - now_seconds();
+    if (descriptor_ < 0 || left <= 0) return std::nullopt;
+    pollfd waiting{descriptor_, POLLIN, 0};
+    ::poll(&waiting, 1, static_cast<int>(std::min(left, 1.0) * 1e3) + 1);
+  }
+}
+
+std::optional<Json> LauncherLink::next_message() {
+  const auto line = next_line(kLargestMessage_bytes);
+  if (!line) return std::nullopt;
+  try {
+    Json message = parse_json(*line, cat("a message of the launcher at ", peer_));
+    if (message.is_object()) return message;
+    lose("it sent something else than a message");
+  } catch (const DataError& error) {
+    lose(error.what());
+  }
+  return std::nullopt;
+}
+
+}  // namespace trireme

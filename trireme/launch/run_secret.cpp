@@ -1,0 +1,35 @@
+#include "trireme/launch/run_secret.h"
+
+#include <string_view>
+
+#include "trireme/base/environment.h"
+#include "trireme/base/error.h"
+#include "trireme/base/secret_digits.h"
+#include "trireme/base/sha256.h"
+
+namespace trireme {
+std::string random_digits(int bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const Digest random = random_bytes();
+  std::string text;
+  for (int i = 0; i < bytes; ++i) {
+    text += kDigits[random[static_cast<size_t>(i)] / 16];
+    text += kDigits[random[static_cast<size_t>(i)] % 16];
+  }
+  return text;
+}
+
+std::string run_secret(const LaunchOptions& options) {
+  if (!options.secret_file.empty()) return read_secret_file(options.secret_file);
+  if (const auto given = environment("TRIREME_SECRET"))
+    return checked_secret_digits(*given, "environment variable TRIREME_SECRET");
+  if (const auto file = environment("TRIREME_SECRET_FILE")) return read_secret_file(*file);
+  if (options.nnodes > 1)
+    throw ConfigError(
+        "launch: several machines need a secret that their launchers share. Make one, copy it to each "
+        "machine, and give "
+        "it to each launcher: (umask 077; openssl rand -hex 32 > run.secret), then --secret_file run.secret");
+  return random_digits(32);
+}
+
+}  // namespace trireme

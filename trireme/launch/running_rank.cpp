@@ -1,0 +1,112 @@
+#include "trireme/launch/running_rank.h"
+
+#include <array>
+#include <cerrno>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "trireme/base/error.h"
+#include "trireme/base/machine_identity.h"
+
+namespace trireme {
+namespace {
+
+RankOutput stdout_of(int rank, const RankStreams& streams) {
+  if (streams.rank_stdout == RankStdout::prefixed) return {rank, streams.out};
+  if (rank == 0) return {std::nullopt, streams.out};
+  return {rank, streams.err};
+}
+
+RankLog log_of(int rank, const RankStreams& streams, const char* ending) {
+  if (streams.logs.empty()) return {};
+  return RankLog(streams.logs / cat("rank-", rank, ending));
+}
+
+void close_pipe(int& descriptor) {
+  if (descriptor >= 0) ::close(descriptor);
+  descriptor = -1;
+}
+
+}  // namespace
+
+RunningRank::RunningRank(const RankProcess& process, const RankStreams& streams)
+    : process_(process),
+      launcher_(streams.launcher),
+      out_(stdout_of(process.rank, streams)),
+      err_(process.rank, streams.err),
+      out_log_(log_of(process.rank, streams, ".out")),
+      err_log_(log_of(process.rank, streams, ".err")) {}
+
+void RunningRank::drain(int& descriptor, RankOutput& output, RankLog& log) {
+  std::array<char, 16384> buffer{};
+  // A rank that writes without end must not keep the launcher from its other duties.
+  for (int round = 0; round < 16 && descriptor >= 0; ++round) {
+    const ssize_t got = ::read(descriptor, buffer.data(), buffer.size());
+    if (got > 0) {
+      const std::string_view bytes(buffer.data(), static_cast<size_t>(got));
+      launcher_ << log.write(bytes) << std::flush;
+      output.take(bytes);
+    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+      close_pipe(descriptor);
+    } else {
+      return;
+    }
+  }
+}
+
+void RunningRank::show_pending() {
+  out_.show_pending();
+  err_.show_pending();
+}
+
+void RunningRank::note_wait() {
+  const auto state = running_ ? process_.activity->read() : std::nullopt;
+  if (state && state->waiting) waited_seconds_ = state->seconds;
+}
+
+void RunningRank::ask_to_end() {
+  if (!running_ || asked_) return;
+  look();
+  asked_ = true;
+  ::kill(-process_.pid, SIGTERM);
+}
+
+void RunningRank::kill() {
+  if (!running_) return;
+  if (!killed_) look();
+  asked_ = killed_ = true;
+  ::kill(-process_.pid, SIGKILL);
+}
+
+std::optional<RankEnd> RunningRank::reap() {
+  int status = 0;
+  if (!running_ || ::waitpid(process_.pid, &status, WNOHANG) != process_.pid) return std::nullopt;
+  running_ = false;
+  ::kill(-process_.pid, SIGKILL);  // processes that it left behind
+  // A child that it left behind may hold the pipe open: take what is there, wait for no more.
+  read_stdout();
+  read_stderr();
+  out_.finish();
+  err_.finish();
+  close_pipe(process_.stdout_fd);
+  close_pipe(process_.stderr_fd);
+  if (!asked_) look();
+  RankEnd end;
+  end.rank = process_.rank;
+  end.host = host_name();
+  end.pid = process_.pid;
+  if (WIFSIGNALED(status)) {
+    end.signal = WTERMSIG(status);
+  } else {
+    end.code = WEXITSTATUS(status);
+  }
+  end.asked = asked_;
+  end.killed = killed_;
+  end.waited_seconds = waited_seconds_;
+  end.look = look_;
+  end.last_lines = err_.last_lines();
+  return end;
+}
+
+}  // namespace trireme

@@ -1,0 +1,92 @@
+#include "trireme/launch/start_ranks.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <signal.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+#include "trireme/base/environment.h"
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+std::string program_of(const LaunchOptions& options) {
+  if (!options.program.empty()) return options.program;
+  std::array<char, 4096> path{};
+  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
+  if (size <= 0) throw ConfigError(cat("cannot read /proc/self/exe: ", std::strerror(errno)));
+  return {path.data(), static_cast<size_t>(size)};
+}
+
+// The columns that "[rank N] " leaves; empty: a rank's lines are not redrawn.
+std::string terminal_of_rank(const LaunchOptions& options, int rank) {
+  const int columns = options.terminal_columns - static_cast<int>(cat("[rank ", rank, "] ").size());
+  return columns > 0 ? std::to_string(columns) : "";
+}
+
+std::map<std::string, std::string> environment_of(const LaunchOptions& options, int local_rank,
+                                                  const AttemptStart& start, const std::string& secret) {
+  const int rank = options.node_rank * options.nproc + local_rank;
+  std::map<std::string, std::string> variables{
+      {"RANK", std::to_string(rank)},
+      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"WORLD_SIZE", std::to_string(options.nnodes * options.nproc)},
+      {"LOCAL_WORLD_SIZE", std::to_string(options.nproc)},
+      {"MASTER_ADDR", options.master_address},
+      {"MASTER_PORT", std::to_string(start.port)},
+      {"TRIREME_MASTER_FD", ""},
+      {"TRIREME_RUN_ID", start.run_id},
+      {"TRIREME_SECRET", secret},
+      {"TRIREME_SECRET_FILE", ""},
+      {"TRIREME_TERMINAL", terminal_of_rank(options, rank)},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(start.attempt)},
+      {"TORCHELASTIC_RUN_ID", ""},
+      {"TORCHELASTIC_USE_AGENT_STORE", ""},
+  };
+  if (!environment("OMP_NUM_THREADS")) {
+    const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    variables["OMP_NUM_THREADS"] = std::to_string(std::max(1, cores / options.nproc));
+  }
+  return variables;
+}
+
+void end_all(const std::vector<RankProcess>& ranks) {
+  for (const RankProcess& rank : ranks) {
+    ::kill(-rank.pid, SIGKILL);
+    ::waitpid(rank.pid, nullptr, 0);
+    ::close(rank.stdout_fd);
+    ::close(rank.stderr_fd);
+  }
+}
+
+}  // namespace
+
+std::vector<RankProcess> start_ranks(const LaunchOptions& options, AttemptStart& start,
+                                     const std::string& secret) {
+  const std::string program = program_of(options);
+  std::vector<RankProcess> ranks;
+  try {
+    for (int local_rank = 0; local_rank < options.nproc; ++local_rank) {
+      auto variables = environment_of(options, local_rank, start, secret);
+      int inherit = -1;
+      if (local_rank == 0 && start.socket) {
+        inherit = start.socket->descriptor();
+        variables["TRIREME_MASTER_FD"] = std::to_string(inherit);
+      }
+      const int rank = options.node_rank * options.nproc + local_rank;
+      ranks.push_back(start_rank(rank, program, options.command, variables, inherit));
+      start.socket.reset();  // rank 0's from now on: when it dies, nobody waits in its queue
+    }
+  } catch (const Error&) {
+    end_all(ranks);
+    throw;
+  }
+  return ranks;
+}
+
+}  // namespace trireme

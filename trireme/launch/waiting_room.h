@@ -1,0 +1,52 @@
+// Where the launchers of the other machines come in: machine 0 listens, strangers are turned away.
+#pragma once
+
+#include <list>
+#include <map>
+#include <ostream>
+#include <string>
+
+#include "trireme/base/listening_socket.h"
+#include "trireme/launch/launch.h"
+#include "trireme/launch/launcher_link.h"
+#include "trireme/launch/taken_signals.h"
+
+namespace trireme {
+
+// The launcher of another machine, which has proved the secret.
+struct PeerLauncher {
+  std::string host;
+  LauncherLink link;
+};
+
+class WaitingRoom {
+ public:
+  WaitingRoom(const LaunchOptions& options, std::string secret);
+  // Waits until all have come; returns early, with some missing, when asked to stop. Throws CommError, which names the
+  // machines that did not come within --join_seconds; ConfigError for one that was started with other numbers.
+  std::map<int, PeerLauncher> wait(TakenSignals& signals, std::ostream& err);
+
+ private:
+  // Somebody who connected and has not shown who it is.
+  struct Guest {
+    LauncherLink link;
+    double since = 0;
+    std::string nonce;
+    std::optional<LauncherHello> hello;
+  };
+  void accept();
+  // Whether the guest is done with: let in, or turned away.
+  bool serve(Guest& guest, std::ostream& err);
+  void let_in(Guest& guest);
+  // Those that came and went: another may come with the same number.
+  void forget_the_lost(double now, std::ostream& err);
+  std::string missing() const;
+
+  const LaunchOptions& options_;
+  std::string secret_;
+  ListeningSocket socket_;
+  std::list<Guest> guests_;
+  std::map<int, PeerLauncher> peers_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,67 @@
+#include "trireme/model/computed_fields.h"
+
+namespace trireme {
+namespace {
+
+const char* kind_name(RopeKind kind) {
+  switch (kind) {
+    case RopeKind::standard:
+      return "default";
+    case RopeKind::linear:
+      return "linear";
+    case RopeKind::dynamic_ntk:
+      return "dynamic";
+    case RopeKind::yarn:
+      return "yarn";
+    case RopeKind::llama3:
+      return "llama3";
+  }
+  throw InternalError("a rope kind without a name");
+}
+
+Json number_or_null(const std::optional<double>& number) {
+  return number ? Json(*number) : Json();
+}
+
+}  // namespace
+
+Json computed_fields(const ModelConfig& config) {
+  const RopeConfig& rope = config.rope;
+  Json fields = {{"model_type", config.raw.value("model_type", "")},
+                 {"vocab_size", config.vocab_size},
+                 {"hidden_size", config.hidden_size},
+                 {"intermediate_size", config.intermediate_size},
+                 {"num_hidden_layers", config.num_hidden_layers},
+                 {"num_attention_heads", config.num_attention_heads},
+                 {"num_key_value_heads", config.num_key_value_heads},
+                 {"head_dim", config.head_dim},
+                 {"max_position_embeddings", config.max_position_embeddings},
+                 {"type_vocab_size", config.type_vocab_size},
+                 {"tie_word_embeddings", config.tie_word_embeddings},
+                 {"qkv_bias", config.qkv_bias},
+                 {"output_bias", config.output_bias},
+                 {"mlp_bias", config.mlp_bias},
+                 {"qk_norm", config.qk_norm},
+                 {"sliding_window", config.layer_window}};
+  if (config.family == ModelFamily::bert)
+    fields["layer_norm_eps"] = config.layer_norm_eps;
+  else
+    fields["rms_norm_eps"] = config.rms_norm_eps;
+  if (!config.rotates()) return fields;
+  fields["rope_theta"] = rope.theta;
+  fields["rope_type"] = kind_name(rope.kind);
+  if (rope.kind == RopeKind::standard) return fields;
+  fields.update({{"rope factor", rope.factor},
+                 {"rope original_max_position_embeddings", rope.original_max_position_embeddings},
+                 {"rope beta_fast", rope.beta_fast},
+                 {"rope beta_slow", rope.beta_slow},
+                 {"rope attention_factor", number_or_null(rope.attention_factor)},
+                 {"rope mscale", number_or_null(rope.mscale)},
+                 {"rope mscale_all_dim", number_or_null(rope.mscale_all_dim)},
+                 {"rope truncate", rope.truncate},
+                 {"rope low_freq_factor", rope.low_freq_factor},
+                 {"rope high_freq_factor", rope.high_freq_factor}});
+  return fields;
+}
+
+}  // namespace trireme

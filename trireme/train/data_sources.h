@@ -1,0 +1,28 @@
+// What the tokens of a run are made of, told by content: a checkpoint remembers it, and a resumed run is compared with it.
+//
+//   tokenized set   .idx whole, the size of .bin, and 256 blocks of 64 KiB spread over .bin: 16 MiB are read of a set of any
+//                   size. A change of the token counts is always seen; one that leaves every document's length as it was and
+//                   touches no block is not.
+//   text            every file's name below the input and its bytes, the field of .jsonl, --no_append_eos, tokenizer.json
+//
+// Tokens of text lie in the run's folder under a name made of that digest, so that tokens of another text are never
+// taken for these.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "trireme/base/json.h"
+
+namespace trireme {
+
+struct TextToTokenize;
+
+// {"path", "kind", ..., "digest"}. Throws ConfigError when nothing is there, DataError when it cannot be read.
+Json describe_source(const TextToTokenize& text);
+// What differs between two descriptions but the path, such as "text_field \"text\" -> \"body\""; empty: the same tokens.
+std::vector<std::string> source_changes(const Json& before, const Json& now);
+
+}  // namespace trireme

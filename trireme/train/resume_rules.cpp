@@ -1,0 +1,219 @@
+#include "trireme/train/resume_rules.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "trireme/base/error.h"
+#include "trireme/train/checkpoint_manifest.h"
+#include "trireme/train/data_sources.h"
+#include "trireme/train/option_ranges.h"
+
+namespace trireme {
+namespace {
+
+ResumeRule rule_of(const std::string& option) {
+  for (const OptionRule& rule : resume_rules())
+    if (option == rule.option) return rule.rule;
+  return ResumeRule::told;  // of another version
+}
+
+void compare_options(const RunFacts& before, const RunFacts& now, ResumeDecision& decision,
+                     std::vector<std::string>& other_order) {
+  for (const auto& [option, value] : now.options.items()) {
+    const Json old = before.options.value(option, Json());
+    const ResumeRule rule = rule_of(option);
+    if (old == value || rule == ResumeRule::free || rule == ResumeRule::by_content) continue;
+    // An older version's run knows nothing of an option: nobody can say that it differs.
+    if (rule == ResumeRule::same_order && old.is_null()) continue;
+    (rule == ResumeRule::told ? decision.told : other_order)
+        .push_back(cat(option, " ", quotation(old), " -> ", quotation(value)));
+  }
+}
+
+void compare_data(const RunFacts& before, const RunFacts& now, ResumeDecision& decision,
+                  std::vector<std::string>& other_order) {
+  if (now.train_source.is_null()) return;
+  if (before.train_source.is_null()) {
+    decision.told.push_back("the checkpoint does not tell what its data was; taken to be the same");
+    return;
+  }
+  const std::string old_path = before.train_source.value("path", ""),
+                    path = now.train_source.value("path", "");
+  const std::vector<std::string> changes = source_changes(before.train_source, now.train_source);
+  for (const std::string& change : changes) other_order.push_back(cat("the data at ", path, ": ", change));
+  if (changes.empty() && old_path != path)
+    decision.told.push_back(
+        cat("train_file ", quotation(old_path), " -> ", quotation(path), " (the same content)"));
+}
+
+void compare_length(const RunFacts& before, const RunFacts& now, std::vector<std::string>& other_order) {
+  if (before.sequence_tokens == 0 || now.sequence_tokens == 0) return;
+  if (before.sequence_tokens != now.sequence_tokens)
+    other_order.push_back(cat("tokens of a sequence in this stage (--max_seq_length, --context_stages) ",
+                              before.sequence_tokens, " -> ", now.sequence_tokens));
+}
+
+// Where positions are only a bound, more of them change nothing.
+bool bounds_positions_alone(const Json& model) {
+  return model.value("rope_type", "") == "default";
+}
+
+std::vector<std::string> compare_model(const RunFacts& before, const RunFacts& now,
+                                       ResumeDecision& decision) {
+  std::vector<std::string> refused;
+  for (const auto& [field, value] : now.model.items()) {
+    const Json old = before.model.value(field, Json());
+    if (old == value) continue;
+    const std::string change = cat(field, " ", quotation(old), " -> ", quotation(value));
+    if (field == "max_position_embeddings" && bounds_positions_alone(now.model) &&
+        bounds_positions_alone(before.model))
+      decision.told.push_back(cat("config.json: ", change));
+    else
+      refused.push_back(change);
+  }
+  return refused;
+}
+
+std::string lines(const std::vector<std::string>& all) {
+  std::string text;
+  for (const std::string& line : all) text += "\n  " + line;
+  return text;
+}
+
+}  // namespace
+
+const std::vector<OptionRule>& resume_rules() {
+  using enum ResumeRule;
+  static const std::vector<OptionRule> rules{
+      {"model_name_or_path", by_content},
+      {"train_file", by_content},
+      {"text_field", by_content},
+      {"append_eos", by_content},
+      {"packing", same_order},
+      {"seed", same_order},
+      {"validation_split_percentage", same_order},
+      // Of both, the length of the stage that the run is in is compared.
+      {"context_stages", told},
+      {"max_seq_length", by_content},
+      {"max_steps", told},
+      {"num_train_epochs", told},
+      {"per_device_train_batch_size", told},
+      {"gradient_accumulation_steps", told},
+      {"learning_rate", told},
+      {"lr_scheduler_type", told},
+      {"lr_scheduler_kwargs", told},
+      {"warmup_ratio", told},
+      {"warmup_steps", told},
+      {"mlm_probability", told},
+      {"mask_token_id", told},
+      {"device", told},
+      {"bf16", told},
+      {"fp16", told},
+      {"recompute", told},
+      {"checkpoint_every", told},
+      {"keep_fraction", told},
+      {"zero", told},
+      {"reduce_dtype", told},
+      {"update_in_backward", told},
+      {"offload_params", told},
+      {"offload_optimizer", told},
+      {"offload_activations", told},
+      {"optim_state_dtype", told},
+      {"attention", told},
+      {"ulysses", told},
+      {"ring", told},
+      {"ring_method", told},
+      {"head_chunks", told},
+      {"sparse_block_tokens", told},
+      {"sparse_local_blocks", told},
+      {"sparse_global_blocks", told},
+      {"sparse_stride_blocks", told},
+      {"strict_divisible", told},
+      {"tile_tokens", told},
+      {"logits_tile_tokens", told},
+      {"optim", told},
+      {"adam_beta1", told},
+      {"adam_beta2", told},
+      {"adam_epsilon", told},
+      {"weight_decay", told},
+      {"dropout", told},
+      {"max_grad_norm", told},
+      {"eval_file", free},
+      {"memory_budget", free},
+      {"host_memory_limit", free},
+      {"offload_dir", free},
+      {"offload_limit", free},
+      {"output_dir", free},
+      {"resume_from_checkpoint", free},
+      {"resume_with_new_data", free},
+      {"keep_global_batch", free},
+      {"overwrite_output_dir", free},
+      {"save_steps", free},
+      {"save_total_limit", free},
+      {"logging_steps", free},
+      {"eval_steps", free},
+      {"max_eval_samples", free},
+      {"report_to", free},
+      {"logging_dir", free},
+      {"memory_report", free},
+      {"peak_tflops", free},
+  };
+  return rules;
+}
+
+ResumeDecision decide_resume(const RunFacts& before, const RunFacts& now, bool new_data) {
+  ResumeDecision decision;
+  std::vector<std::string> other_order;
+  compare_options(before, now, decision, other_order);
+  compare_data(before, now, decision, other_order);
+  compare_length(before, now, other_order);
+  const std::vector<std::string> model = compare_model(before, now, decision);
+  if (!model.empty())
+    throw ConfigError(
+        cat("the model's config.json is not that of the checkpoint:", lines(model),
+            "\nThe weights were trained with the former numbers. Resume with that config.json; to train on "
+            "with others (a "
+            "longer context, say), begin a new run with the checkpoint, its config.json changed, as "
+            "--model_name_or_path"));
+  if (!other_order.empty() && !new_data)
+    throw ConfigError(cat(
+        "the checkpoint was trained on other samples than this run would go on with:", lines(other_order),
+        "\nResume with the data and options as they were, choose another --output_dir for a new run, or give "
+        "--resume_with_new_data: weights, optimizer and step then go on, and the data begins at its "
+        "beginning"));
+  decision.data_anew = !other_order.empty();
+  for (const std::string& change : other_order) decision.told.push_back(change + " (the data begins anew)");
+  if (before.ranks != now.ranks) decision.told.push_back(cat("ranks ", before.ranks, " -> ", now.ranks));
+  const int64_t old_samples = global_batch_samples(before);
+  const int64_t samples = global_batch_samples(now);
+  if (old_samples != samples)
+    decision.told.push_back(
+        cat("global batch ", old_samples, " -> ", samples,
+            " samples a step; --keep_global_batch keeps it, by --gradient_accumulation_steps"));
+  return decision;
+}
+
+int64_t global_batch_samples(const RunFacts& run) {
+  static_assert(kMostRanks <= kMostBatches, "the products below need 60 bits");
+  const auto number = [&](const char* option, std::optional<int64_t> if_missing = std::nullopt) {
+    return whole_number(run.options, option, {1, kMostBatches}, run.options_origin, if_missing);
+  };
+  return number("per_device_train_batch_size") * number("gradient_accumulation_steps") *
+         std::max<int64_t>(1, run.ranks / (number("ulysses", 1) * number("ring", 1)));
+}
+
+int64_t accumulation_to_keep(const RunFacts& before, const RunFacts& now) {
+  const int64_t wanted = global_batch_samples(before);
+  RunFacts once = now;
+  once.options["gradient_accumulation_steps"] = 1;
+  const int64_t at_once = global_batch_samples(once);
+  if (wanted % at_once != 0)
+    throw ConfigError(
+        cat("--keep_global_batch: the checkpoint's run took ", wanted,
+            " samples a step, and these ranks take ", at_once,
+            " at once (--per_device_train_batch_size times the groups of ranks that share a sample), "
+            "which does not divide it; choose another --per_device_train_batch_size or number of ranks"));
+  return wanted / at_once;
+}
+
+}  // namespace trireme

@@ -1,0 +1,122 @@
+#include "trireme/train/run_lock.h"
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <system_error>
+#include <thread>
+#include <unistd.h>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/base/json.h"
+#include "trireme/base/machine_identity.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+std::string time_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc = {};
+  ::gmtime_r(&now, &utc);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &utc);
+  return text.data();
+}
+
+std::string text_of(int descriptor) {
+  std::string text(4096, '\0');
+  const ssize_t got = ::pread(descriptor, text.data(), text.size(), 0);
+  text.resize(got > 0 ? static_cast<size_t>(got) : 0);
+  return text;
+}
+
+struct LockHolder {
+  std::string host = "an unknown host";
+  int64_t process = 0;
+  std::string since = "an unknown time";
+  std::string launch;
+  std::string boot;
+  int64_t ticks = 0;  // start_ticks
+
+  std::string text() const { return cat("host ", host, ", process ", process, ", since ", since); }
+};
+
+LockHolder parse_holder(const std::string& text) {
+  LockHolder holder;
+  if (text.empty()) return holder;
+  const std::string origin = "run.lock";
+  try {
+    const Json json = parse_json(text, origin);
+    holder.host = quotation(text_value(json, "host", origin));
+    holder.process = whole_number(json, "process", {}, origin);
+    holder.since = quotation(text_value(json, "since", origin));
+    holder.launch = text_value(json, "launch", origin, "");
+    holder.boot = text_value(json, "boot", origin, "");
+    holder.ticks = whole_number(json, "start_ticks", {}, origin, 0);
+  } catch (const DataError&) {
+    // Being written at this moment, or by something else: the lock counts, not its text.
+  }
+  return holder;
+}
+
+bool lives_here(const LockHolder& holder) {
+  return holder.host == host_name() && holder.process > 0 && !holder.boot.empty() &&
+         holder.boot == boot_id() && holder.ticks > 0 && holder.ticks == start_ticks(holder.process);
+}
+
+}  // namespace
+
+RunLock::RunLock(const fs::path& output_dir, const std::string& launch,
+                 const std::function<void(const std::string&)>& note)
+    : file_(output_dir / "run.lock") {
+  constexpr double kSameLaunchSeconds = 20;
+  std::error_code error;
+  fs::create_directories(output_dir, error);
+  if (error) throw DataError(cat(output_dir.string(), ": cannot make the folder: ", error.message()));
+  descriptor_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) throw DataError(cat(file_.string(), ": cannot open to write: ", std::strerror(errno)));
+  const auto refuse = [&](const LockHolder& holder) {
+    ::close(descriptor_);
+    throw ConfigError(cat(output_dir.string(), " is in use by another run (", holder.text(),
+                          "): wait until it has ended, or choose another --output_dir"));
+  };
+  const double begin = now_seconds();
+  while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    const int why = errno;
+    const LockHolder holder = parse_holder(text_of(descriptor_));
+    if (why != EWOULDBLOCK && !lives_here(holder)) {
+      if (holder.process > 0 && holder.host != host_name() && (launch.empty() || holder.launch != launch))
+        note(cat("warning: ", output_dir.string(), " lies on a file system without locks (",
+                 std::strerror(why), "); ", holder.text(),
+                 " trained there last: make sure that it has ended"));
+      break;
+    }
+    if (launch.empty() || holder.launch != launch || now_seconds() - begin > kSameLaunchSeconds)
+      refuse(holder);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  const Json json = {{"host", host_name()},  {"process", ::getpid()},
+                     {"since", time_text()}, {"launch", launch},
+                     {"boot", boot_id()},    {"start_ticks", start_ticks(::getpid())}};
+  text_ = json.dump() + "\n";
+  // Whoever finds the lock taken reads this; that it cannot be written (a full disk) takes nothing from the lock.
+  if (::ftruncate(descriptor_, 0) != 0 ||
+      ::pwrite(descriptor_, text_.data(), text_.size(), 0) != static_cast<ssize_t>(text_.size()))
+    note(cat("warning: cannot write to ", file_.string(), ": ", std::strerror(errno)));
+}
+
+RunLock::~RunLock() {
+  // Without locks another machine's run may have gone on meanwhile: the text is its.
+  [[maybe_unused]] const bool emptied = text_of(descriptor_) == text_ && ::ftruncate(descriptor_, 0) == 0;
+  ::close(descriptor_);
+}
+
+}  // namespace trireme

@@ -1,0 +1,35 @@
+// Where rank 0 keeps a run's numbers: metrics.jsonl, and TensorBoard's events where they are asked for. What cannot be written
+// is told once; training goes on.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "trireme/base/json.h"
+#include "trireme/train/metrics.h"
+#include "trireme/train/run_directory.h"
+#include "trireme/train/tensorboard_events.h"
+
+namespace trireme {
+
+class RunRecords {
+ public:
+  // `last_step`: of the checkpoint that the run goes on from; none: a fresh run, which begins both anew. `events` empty: no
+  // event files. Throws DataError.
+  RunRecords(const RunDirectory& run, std::optional<int64_t> last_step, const std::filesystem::path& events,
+             std::function<void(const std::string&)> note);
+  void keep(const Json& record);
+
+ private:
+  std::function<void(const std::string&)> note_;
+  std::filesystem::path metrics_file_, events_folder_;
+  MetricsLog metrics_;
+  std::optional<TensorBoardEvents> events_;
+  bool metrics_told_ = false;
+  bool events_told_ = false;
+};
+
+}  // namespace trireme

@@ -1,0 +1,27 @@
+#include "trireme/train/trainer_state.h"
+
+#include <limits>
+
+#include "trireme/train/checkpoint_manifest.h"
+
+namespace trireme {
+
+ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& checkpoint) {
+  const std::string origin = (checkpoint / "trainer_state.json").string();
+  ResumedRun run;
+  run.step = whole_number(state, "step", {0, kLargestStep}, origin);
+  run.stage = static_cast<int>(whole_number(state, "stage", {0, 1'000'000}, origin));
+  run.tokens_seen = whole_number(state, "tokens_seen", {}, origin);
+  run.loader = object_value(state, "loader", origin);
+  run.options = object_value(state, "options", origin);
+  return run;
+}
+
+SavedProgress parse_saved_progress(const Json& state, const std::string& origin) {
+  constexpr double kLargestScale = std::numeric_limits<float>::max();
+  return {whole_number(state, "optimizer_steps", {0, kLargestStep}, origin),
+          finite_number(state, "loss_scale", 0, kLargestScale, origin, 0.0),
+          whole_number(state, "loss_scale_clean_steps", {0, kLargestStep}, origin, 0)};
+}
+
+}  // namespace trireme

@@ -1,0 +1,31 @@
+// trainer_state.json of a checkpoint: where its run was.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "trireme/base/json.h"
+
+namespace trireme {
+
+struct ResumedRun {
+  int64_t step = 0;
+  int stage = 0;
+  int64_t tokens_seen = 0;
+  Json loader;   // an object, for PackedLoader::restore
+  Json options;  // an object
+};
+// Throws DataError that names the file and the field that is missing or out of range.
+ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& checkpoint);
+
+// What the engine goes on from.
+struct SavedProgress {
+  int64_t optimizer_steps = 0;
+  double loss_scale = 0;  // 0: none
+  int64_t loss_scale_clean_steps = 0;
+};
+// Throws DataError as above; `origin` is the file.
+SavedProgress parse_saved_progress(const Json& state, const std::string& origin);
+
+}  // namespace trireme
