@@ -18,7 +18,7 @@ struct RankPlace {
   bool agent_has_store = false;  // torchrun's agent already listens at the master's port
   std::string attempt = "0";     // of a run that was started again; keeps its keys in the store apart
   RunSecret secret = {};         // proved by each rank
-  std::string launch_id;         // the same for all attempts of one launch; empty: not known. Rank 0's counts
+  std::string launch_id = {};    // the same for all attempts of one launch; empty: not known. Rank 0's counts
 
   bool restarted() const { return attempt != "0"; }
 };
