@@ -159,6 +159,13 @@ TEST_F(StoppedRun, by_an_error_says_it_once_for_all_ranks) {
   EXPECT_THAT(program.output(), HasSubstr("[ranks 0, 1] trireme: ConfigError: "));
 }
 
+TEST(StandardStreams, that_were_closed_are_no_file_and_no_connection) {
+  const testing::TemporaryFolder folder;
+  const std::string errors = (folder / "errors").string();
+  const std::string words = "\"$TRIREME_BINARY\" launch --nproc_per_node 2 -- --version <&- >&- 2>" + errors;
+  EXPECT_EQ(std::system(words.c_str()), 0) << testing::bytes_of(errors);
+}
+
 TEST(LaunchedHelp, is_printed_once_and_by_no_rank) {
   const testing::TemporaryFolder folder;
   Program launched({"launch", "--nproc_per_node", "2", "--", "train", "--help"}, folder / "launched");

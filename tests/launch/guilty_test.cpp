@@ -36,6 +36,16 @@ TEST(Guilty, a_rank_that_does_not_end_is_named_and_not_the_survivor_that_gave_up
   EXPECT_THAT(outcome.err, HasSubstr("hung: it did not end when it was asked to"));
 }
 
+TEST(Guilty, a_rank_that_was_stopped_and_stays_so_after_the_others_are_done_is_killed_and_named) {
+  LaunchOptions options = shell(2, "[ $RANK = 1 ] && kill -STOP $$; exit 0");
+  options.stop_seconds = 0.5;
+  const LaunchOutcome outcome = launch_and_wait(options);
+  EXPECT_EQ(outcome.code, 128 + SIGKILL);
+  EXPECT_THAT(outcome.err, HasSubstr("trireme launch: rank 1 (process "));
+  EXPECT_THAT(outcome.err, HasSubstr("was stopped (SIGSTOP), did not go on after the others had ended"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("the other ranks were ended")));
+}
+
 TEST(Guilty, a_hung_run_is_started_again) {
   LaunchOptions options = shell(
       2, "[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; [ $RANK = 1 ] && kill -STOP $$; sleep 0.2; exit 75");

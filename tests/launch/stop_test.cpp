@@ -105,6 +105,21 @@ TEST(Stop, leaves_alone_a_signal_that_was_ignored_before) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 75);
 }
 
+TEST(Stop, that_comes_after_the_end_does_not_change_the_code) {
+  const LaunchOptions options = shell(1, "exit 3");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGTERM, SIG_DFL);
+    std::ostringstream out, err;
+    const int code = launch(options, out, err);
+    ::raise(SIGTERM);
+    ::_exit(code);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+}
+
 TEST(Stop, between_two_attempts_is_heard) {
   const TemporaryFolder folder;
   LaunchOptions options = shell(1, ": >> " + (folder / "rank.there.0").string() + "; exit 75");

@@ -60,6 +60,7 @@ RankPlace attempt(const std::string& number, const std::string& launch) {
   RankPlace place;
   place.attempt = number;
   place.launch_id = launch;
+  place.launch_is_guessed = launch.starts_with("agent");
   return place;
 }
 
@@ -243,17 +244,25 @@ TEST(ResumedRun, from_a_path_into_another_run_is_refused_where_its_folder_holds_
   EXPECT_EQ(train_on_ranks(1, options).losses.begin()->first, 4);
 }
 
-TEST(Restart, removes_no_checkpoints_where_its_launch_wrote_nothing_that_it_knows_of) {
+TEST(Restart, overwrites_another_launchs_run_as_its_first_attempt_would_have) {
   const TinyRun run;
   TrainOptions options = run.options("run");
   train_on_ranks(1, options, 3, attempt("0", "launch 1"));
   EXPECT_THAT([&] { train_on_ranks(1, options, 0, attempt("1", "launch 2")); },
               ::testing::ThrowsMessage<ConfigError>(HasSubstr("--overwrite_output_dir")));
   options.overwrite_output_dir = true;
-  EXPECT_THAT([&] { train_on_ranks(1, options, 0, attempt("1", "launch 2")); },
+  EXPECT_EQ(train_on_ranks(1, options, 0, attempt("1", "launch 2")).losses.begin()->first, 1);
+}
+
+TEST(Restart, removes_no_checkpoints_where_its_launch_is_only_guessed) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  train_on_ranks(1, options, 3, attempt("0", "agent 1"));
+  options.overwrite_output_dir = true;
+  EXPECT_THAT([&] { train_on_ranks(1, options, 0, attempt("1", "agent 2")); },
               ::testing::ThrowsMessage<ConfigError>(HasSubstr("a restarted attempt removes none")));
   options.output_dir = run.options("new").output_dir;
-  EXPECT_EQ(train_on_ranks(1, options, 0, attempt("1", "launch 2")).losses.begin()->first, 1);
+  EXPECT_EQ(train_on_ranks(1, options, 0, attempt("1", "agent 2")).losses.begin()->first, 1);
 }
 
 TEST(OverwritingRun, contradicts_one_that_resumes) {

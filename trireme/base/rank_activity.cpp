@@ -19,15 +19,14 @@ namespace trireme {
 
 namespace {
 
-constexpr uint64_t kActivityMagic = 0x3154434154525254;  // changes with the layout of the page
+constexpr uint64_t kActivityMagic = 0x3254434154525254;  // changes with the layout of the page
 constexpr size_t kActivityPage_bytes = 4096;
 constexpr size_t kActionWords = 12;
 
 }  // namespace
 
-struct ActivityPage {
-  std::atomic<uint64_t> magic{0};
-  std::atomic<uint64_t> sequence{0};
+// One state, a word a field.
+struct ActivitySlot {
   std::atomic<uint64_t> phase{0};
   std::atomic<int64_t> step{0};
   std::atomic<int64_t> layer{-1};
@@ -35,6 +34,13 @@ struct ActivityPage {
   std::atomic<uint64_t> waiting{0};
   std::atomic<int64_t> changed_nanoseconds{0};
   std::array<std::atomic<uint64_t>, kActionWords> action{};
+};
+
+// The state after `changes` changes lies in slot changes % 2; the next one is written into the other slot.
+struct ActivityPage {
+  std::atomic<uint64_t> magic{0};
+  std::atomic<uint64_t> changes{0};
+  std::array<ActivitySlot, 2> slots;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free,
               "two processes share the page");
@@ -48,38 +54,46 @@ int64_t monotonic_nanoseconds() {
   return now.tv_sec * int64_t{1000000000} + now.tv_nsec;
 }
 
-// Stores that release, between two changes of `sequence`: a reader that sees one of them sees the odd number as well.
-template <typename Change>
-void change(ActivityPage& page, Change&& make) {
-  const uint64_t before = page.sequence.load(std::memory_order_relaxed);
-  page.sequence.store(before + 1, std::memory_order_relaxed);
-  make();
-  page.changed_nanoseconds.store(monotonic_nanoseconds(), std::memory_order_release);
-  page.sequence.store(before + 2, std::memory_order_release);
-}
-
+// A store that releases: a reader that sees it sees the number of changes that went before as well.
 template <typename Field, typename Value>
 void put(Field& field, Value value) {
   field.store(value, std::memory_order_release);
 }
 
-RankActivityState copy_of(const ActivityPage& page) {
+template <typename Change>
+void change(ActivityPage& page, Change&& make) {
+  const uint64_t changes = page.changes.load(std::memory_order_relaxed);
+  const ActivitySlot& last = page.slots[changes % 2];
+  ActivitySlot& next = page.slots[(changes + 1) % 2];
+  const auto copy = [](const auto& from, auto& to) { put(to, from.load(std::memory_order_relaxed)); };
+  copy(last.phase, next.phase);
+  copy(last.step, next.step);
+  copy(last.layer, next.layer);
+  copy(last.direction, next.direction);
+  copy(last.waiting, next.waiting);
+  for (size_t word = 0; word < kActionWords; ++word) copy(last.action[word], next.action[word]);
+  make(next);
+  put(next.changed_nanoseconds, monotonic_nanoseconds());
+  put(page.changes, changes + 1);
+}
+
+RankActivityState copy_of(const ActivitySlot& slot) {
   const auto get = [](const auto& field) { return field.load(std::memory_order_acquire); };
   RankActivityState state;
   // The page's other side is another process: no value may lead out of the enumerations.
   state.phase =
-      static_cast<RankPhase>(std::min<uint64_t>(get(page.phase), static_cast<uint64_t>(RankPhase::ending)));
-  state.step = get(page.step);
-  state.layer = get(page.layer);
+      static_cast<RankPhase>(std::min<uint64_t>(get(slot.phase), static_cast<uint64_t>(RankPhase::ending)));
+  state.step = get(slot.step);
+  state.layer = get(slot.layer);
   state.direction = static_cast<PassDirection>(
-      std::min<uint64_t>(get(page.direction), static_cast<uint64_t>(PassDirection::backward)));
-  state.waiting = get(page.waiting) != 0;
+      std::min<uint64_t>(get(slot.direction), static_cast<uint64_t>(PassDirection::backward)));
+  state.waiting = get(slot.waiting) != 0;
   state.seconds =
-      static_cast<double>(std::max<int64_t>(0, monotonic_nanoseconds() - get(page.changed_nanoseconds))) /
+      static_cast<double>(std::max<int64_t>(0, monotonic_nanoseconds() - get(slot.changed_nanoseconds))) /
       1e9;
   std::array<char, kActionWords * sizeof(uint64_t)> text{};
   for (size_t word = 0; word < kActionWords; ++word) {
-    const uint64_t bytes = get(page.action[word]);
+    const uint64_t bytes = get(slot.action[word]);
     std::memcpy(text.data() + word * sizeof bytes, &bytes, sizeof bytes);
   }
   state.action.assign(text.data(), ::strnlen(text.data(), text.size()));
@@ -87,15 +101,12 @@ RankActivityState copy_of(const ActivityPage& page) {
 }
 
 RankActivityState read_state(const ActivityPage& page) {
-  // A rank that was stopped in the middle of a change never ends it: then the state is told as far as it is.
-  constexpr int kLooks = 500;
-  constexpr timespec kPause = {0, 100'000};
+  // Only a page that another program writes to without end keeps a reader here.
+  constexpr int kMostLooks = 1'000'000;
   for (int look = 0;; ++look) {
-    const uint64_t before = page.sequence.load(std::memory_order_acquire);
-    RankActivityState state = copy_of(page);
-    const bool whole = before % 2 == 0 && page.sequence.load(std::memory_order_relaxed) == before;
-    if (whole || look == kLooks) return state;
-    if (look >= kLooks / 2) ::nanosleep(&kPause, nullptr);  // the writer may wait for a processor
+    const uint64_t before = page.changes.load(std::memory_order_acquire);
+    RankActivityState state = copy_of(page.slots[before % 2]);
+    if (page.changes.load(std::memory_order_relaxed) == before || look == kMostLooks) return state;
   }
 }
 
@@ -159,7 +170,7 @@ RankActivity::RankActivity(int descriptor) {
                           ", which is no page that a launcher made; unset it"));
   page_ = map_page(descriptor);
   ::close(descriptor);
-  page_->layer.store(-1, std::memory_order_relaxed);
+  put(page_->slots[0].layer, int64_t{-1});
   set_phase(RankPhase::starting);
   page_->magic.store(kActivityMagic, std::memory_order_release);
 }
@@ -173,17 +184,17 @@ RankActivity RankActivity::from_environment() {
 }
 
 void RankActivity::set_phase(RankPhase phase) {
-  change(*page_, [&] { put(page_->phase, static_cast<uint64_t>(phase)); });
+  change(*page_, [&](ActivitySlot& next) { put(next.phase, static_cast<uint64_t>(phase)); });
 }
 
 void RankActivity::set_step(int64_t step) {
-  change(*page_, [&] { put(page_->step, step); });
+  change(*page_, [&](ActivitySlot& next) { put(next.step, step); });
 }
 
 void RankActivity::set_layer(int64_t layer, PassDirection direction) {
-  change(*page_, [&] {
-    put(page_->layer, layer);
-    put(page_->direction, static_cast<uint64_t>(direction));
+  change(*page_, [&](ActivitySlot& next) {
+    put(next.layer, layer);
+    put(next.direction, static_cast<uint64_t>(direction));
   });
 }
 
@@ -201,18 +212,18 @@ void RankActivity::begin_wait(std::string_view action, std::string_view group) {
     add(group);
     add("'");
   }
-  change(*page_, [&] {
+  change(*page_, [&](ActivitySlot& next) {
     for (size_t word = 0; word < kActionWords; ++word) {
       uint64_t bytes = 0;
       std::memcpy(&bytes, text.data() + word * sizeof bytes, sizeof bytes);
-      put(page_->action[word], bytes);
+      put(next.action[word], bytes);
     }
-    put(page_->waiting, uint64_t{1});
+    put(next.waiting, uint64_t{1});
   });
 }
 
 void RankActivity::end_wait() {
-  change(*page_, [&] { put(page_->waiting, uint64_t{0}); });
+  change(*page_, [&](ActivitySlot& next) { put(next.waiting, uint64_t{0}); });
 }
 
 RankActivityState RankActivity::state() const {
@@ -232,11 +243,15 @@ ActivityReader::ActivityReader()
 }
 
 ActivityReader::~ActivityReader() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  close_descriptor();
 }
 
 ActivityReader::ActivityReader(ActivityReader&& other) noexcept
     : descriptor_(std::exchange(other.descriptor_, -1)), page_(std::move(other.page_)) {}
+
+void ActivityReader::close_descriptor() {
+  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+}
 
 std::optional<RankActivityState> ActivityReader::read() const {
   if (page_->magic.load(std::memory_order_acquire) != kActivityMagic) return std::nullopt;

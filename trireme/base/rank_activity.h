@@ -34,7 +34,7 @@ std::string describe(const RankActivityState& state);
 // "step 7, layer 3 backward"; empty before the first step.
 std::string describe_progress(const RankActivityState& state);
 
-// What the page holds. Every field is one atomic word; `sequence` is odd while a state is being written.
+// What the page holds.
 struct ActivityPage;
 
 // The rank's side. One thread writes.
@@ -84,6 +84,8 @@ class ActivityReader {
   ActivityReader& operator=(ActivityReader&&) = delete;
   // For the rank to inherit as TRIREME_ACTIVITY_FD; closed on exec unless the child says otherwise.
   int descriptor() const { return descriptor_; }
+  // Once the rank has it; the page stays.
+  void close_descriptor();
   // Nothing before the rank has mapped the page: it may be another program.
   std::optional<RankActivityState> read() const;
 

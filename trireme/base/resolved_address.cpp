@@ -4,8 +4,6 @@
 #include <cstring>
 #include <netdb.h>
 
-#include "trireme/base/error.h"
-
 namespace trireme {
 
 std::vector<ResolvedAddress> resolve(const std::string& host, int port) {
@@ -14,7 +12,7 @@ std::vector<ResolvedAddress> resolve(const std::string& host, int port) {
   addrinfo* found = nullptr;
   const int reason = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (reason != 0)
-    throw ConfigError(cat("cannot find the machine ", host, ": ", ::gai_strerror(reason),
+    throw UnknownHost(cat("cannot find the machine ", host, ": ", ::gai_strerror(reason),
                           "; check --master_addr (MASTER_ADDR)"));
   std::vector<ResolvedAddress> addresses;
   for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "trireme/base/error.h"
@@ -9,6 +10,7 @@
 #include "trireme/cli/commands.h"
 #include "trireme/cli/foreign_flags.h"
 #include "trireme/cli/option_parser.h"
+#include "trireme/launch/backlog_stream.h"
 #include "trireme/launch/launch.h"
 
 namespace trireme {
@@ -33,6 +35,12 @@ bool asks_for_help(const std::vector<std::string>& command) {
                                 std::find(command.begin() + 1, command.end(), "-h") != command.end());
 }
 
+bool same_file(int one, int other) {
+  struct stat of_one = {}, of_other = {};
+  return ::fstat(one, &of_one) == 0 && ::fstat(other, &of_other) == 0 && of_one.st_dev == of_other.st_dev &&
+         of_one.st_ino == of_other.st_ino;
+}
+
 }  // namespace
 
 int run_launch(const std::vector<std::string>& arguments) {
@@ -47,7 +55,10 @@ int run_launch(const std::vector<std::string>& arguments) {
   }
   options.terminal_columns = terminal_columns(STDOUT_FILENO);
   if (is_switched_on("json", options.command)) options.rank_stdout = RankStdout::of_rank_0;
-  return launch(options, std::cout, std::cerr);
+  BacklogStream out(STDOUT_FILENO);
+  if (same_file(STDOUT_FILENO, STDERR_FILENO)) return launch(options, out, out);  // in the order of time
+  BacklogStream err(STDERR_FILENO);
+  return launch(options, out, err);
 }
 
 }  // namespace trireme

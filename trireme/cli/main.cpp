@@ -7,7 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/cli/commands.h"
 #include "trireme/cli/library_defaults.h"
-#include "trireme/cli/stop_signal.h"
+#include "trireme/cli/standard_streams.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/out_of_memory.h"
 
@@ -26,9 +26,9 @@ namespace {
 
 int main(int argc, char** argv) {
   try {
+    trireme::prepare_standard_streams();
     trireme::install_cpu_caching_allocator();
     trireme::set_library_defaults();
-    trireme::ignore_signals_of_writing();
     const std::vector<std::string> words(argv + 1, argv + argc);
     if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
       std::cout << trireme::commands_help();

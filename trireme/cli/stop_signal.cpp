@@ -44,10 +44,6 @@ void on_stop_signal(int signal) {
 
 }  // namespace
 
-void ignore_signals_of_writing() {
-  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
-}
-
 void end_on_stop_request() {
   stop_state().exit_code.store(CommError("").exit_code());
   struct sigaction action = {};

@@ -7,10 +7,6 @@
 
 namespace trireme {
 
-// Writing to a reader that has gone is an error that the stream keeps, and no end of the process; the same for a file at
-// its size limit. For every command, before anything else.
-void ignore_signals_of_writing();
-
 // From here on a request ends the process. For training's start-up.
 void end_on_stop_request();
 

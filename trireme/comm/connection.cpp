@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "trireme/base/error.h"
-#include "trireme/base/resolved_address.h"
 #include "trireme/base/watch_connection.h"
 
 namespace trireme {
@@ -22,7 +21,7 @@ std::vector<ResolvedAddress> addresses_of(const std::string& host, int port, Dea
   const auto found = within(deadline, [host, port]() -> std::pair<std::vector<ResolvedAddress>, std::string> {
     try {
       return {resolve(host, port), ""};
-    } catch (const ConfigError& error) {
+    } catch (const UnknownHost& error) {
       return {{}, error.what()};
     }
   });

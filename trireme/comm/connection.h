@@ -9,6 +9,8 @@
 #include <string_view>
 #include <thread>
 
+#include "trireme/base/resolved_address.h"
+
 namespace trireme {
 
 using Deadline = std::chrono::steady_clock::time_point;
@@ -19,11 +21,6 @@ class ConnectionLost : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 class DeadlinePassed : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-// The name is not known now.
-class UnknownHost : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };

@@ -77,12 +77,17 @@ void read_master(RankPlace& place, const std::string& address_if_unset, const st
 
 // `trireme launch` names its launches. torchrun does where it is told to (--rdzv-id); else the process that starts the
 // ranks anew tells one launch from another.
-std::string launch_from_environment() {
-  if (const auto id = environment("TRIREME_RUN_ID")) return *id;
-  if (!environment("TORCHELASTIC_RESTART_COUNT")) return "";
-  const std::string id = environment("TORCHELASTIC_RUN_ID").value_or("none");
-  if (id != "none") return cat("torchrun ", id);
-  return cat("agent ", boot_id(), " ", ::getppid(), " ", start_ticks(::getppid()));
+void name_launch(RankPlace& place) {
+  place.launch_is_guessed = false;
+  if (const auto id = environment("TRIREME_RUN_ID")) {
+    place.launch_id = *id;
+  } else if (const std::string name = environment("TORCHELASTIC_RUN_ID").value_or("none"); name != "none") {
+    place.launch_id = cat("torchrun ", name);
+  } else {
+    place.launch_is_guessed = true;
+    if (environment("TORCHELASTIC_RESTART_COUNT"))
+      place.launch_id = cat("agent ", boot_id(), " ", ::getppid(), " ", start_ticks(::getppid()));
+  }
 }
 
 RankPlace from_torchrun() {
@@ -97,7 +102,7 @@ RankPlace from_torchrun() {
   place.master_listen_fd = whole_number("TRIREME_MASTER_FD").value_or(-1);
   place.agent_has_store = environment("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
   place.attempt = environment("TORCHELASTIC_RESTART_COUNT").value_or("0");
-  place.launch_id = launch_from_environment();
+  name_launch(place);
   if (const auto id = environment("TORCHELASTIC_RUN_ID"))
     place.secret = derived_secret("TORCHELASTIC_RUN_ID", *id);
   return place;
@@ -139,6 +144,7 @@ RankPlace from_slurm() {
   const std::string step =
       cat(environment("SLURM_JOB_ID").value_or(""), ".", environment("SLURM_STEP_ID").value_or(""));
   place.launch_id = cat("slurm ", step);
+  place.launch_is_guessed = false;
   place.secret = derived_secret("SLURM_JOB_ID and SLURM_STEP_ID", step);
   check(place, {"SLURM_PROCID", size_name, "SLURM_LOCALID", tasks_name});
   const auto nodes =

@@ -19,6 +19,7 @@ struct RankPlace {
   std::string attempt = "0";     // of a run that was started again; keeps its keys in the store apart
   RunSecret secret = {};         // proved by each rank
   std::string launch_id = {};    // the same for all attempts of one launch; empty: not known. Rank 0's counts
+  bool launch_is_guessed = true;  // from the process that starts the ranks: in another pod it is another one
 
   bool restarted() const { return attempt != "0"; }
 };

@@ -7,6 +7,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/machine_identity.h"
+#include "trireme/base/resolved_address.h"
 #include "trireme/comm/failure.h"
 
 namespace trireme {
@@ -17,8 +18,6 @@ using StoreClock = std::chrono::steady_clock;
 // Between two tries to connect.
 constexpr auto kFirstPause = std::chrono::milliseconds(10);
 constexpr auto kLongestPause = std::chrono::milliseconds(500);
-// The name of a machine may become known while the run starts.
-constexpr auto kTimeForAName = std::chrono::seconds(60);
 // The news which ranks have not come are rank 0's, and reach a rank whose own time is over.
 constexpr auto kTimeToHear = std::chrono::milliseconds(500);
 

@@ -115,6 +115,18 @@ class Attempt {
     }
   }
 
+  // All others have ended well, and those that are left were stopped (SIGSTOP): nobody waits for them, and nobody tells.
+  bool only_stopped_ones_run() {
+    if (result_.ends.empty() || failure_seconds_) return false;
+    bool any = false;
+    for (RunningRank& rank : ranks_) {
+      if (!rank.running()) continue;
+      if (!rank.is_stopped()) return false;
+      any = true;
+    }
+    return any;
+  }
+
   void end_the_rest() {
     const double now = now_seconds();
     const double grace = kTimeToSpeakSeconds + limits_.grace_seconds;
@@ -128,6 +140,12 @@ class Attempt {
     } else if (failure_seconds_ && now >= *failure_seconds_ + kTimeToSpeakSeconds) {
       ask_all();
       if (now >= *failure_seconds_ + grace) kill_all();
+    } else if (!only_stopped_ones_run()) {
+      left_behind_seconds_.reset();
+    } else if (now >= left_behind_seconds_.value_or(now) + limits_.stop_seconds) {
+      kill_all();
+    } else if (!left_behind_seconds_) {
+      left_behind_seconds_ = now;
     }
   }
 
@@ -140,6 +158,7 @@ class Attempt {
   bool asked_again_ = false;  // a second request came: nobody is waited for
   double stop_seconds_ = 0;   // when the run was asked to stop
   std::optional<double> failure_seconds_;
+  std::optional<double> left_behind_seconds_;    // since when only ranks that were stopped run
   std::optional<double> first_stopped_seconds_;  // when a first rank ended because of the request
 };
 

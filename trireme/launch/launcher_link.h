@@ -35,7 +35,7 @@ inline constexpr const char* kRoleOfOtherMachine = "other machine";
 class LauncherLink {
  public:
   explicit LauncherLink(int descriptor);  // connected; closed with the object
-  // Connects, in `seconds` at most. Throws CommError; ConfigError for an unknown host.
+  // Connects, in `seconds` at most. Throws CommError, UnknownHost.
   static LauncherLink connect(const std::string& host, int port, double seconds);
   ~LauncherLink();
   LauncherLink(LauncherLink&& other) noexcept;

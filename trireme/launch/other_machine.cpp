@@ -7,6 +7,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/machine_identity.h"
+#include "trireme/base/resolved_address.h"
 #include "trireme/base/sha256.h"
 #include "trireme/launch/launcher_link.h"
 #include "trireme/launch/rank_end_json.h"
@@ -112,20 +113,27 @@ class OtherMachine : public RunControl {
 
   // Without a link when asked to stop.
   void join() {
-    const double end = now_seconds() + options_.join_seconds;
-    bool told = false;
+    const double begin = now_seconds();
+    const double time_for_a_name = std::min<double>(kTimeForAName.count(), options_.join_seconds);
+    std::string told;
+    const auto tell = [&](const std::string& why) {
+      link_.reset();
+      if (told != why) err_ << "trireme launch: waiting for machine 0: " << why << "\n" << std::flush;
+      told = why;
+    };
     while (signals_.stop_signal() == 0) {
       try {
         link_.emplace(LauncherLink::connect(options_.master_address, options_.master_port, 5));
         greet();
         return;
+      } catch (const UnknownHost& error) {
+        if (now_seconds() > begin + time_for_a_name) throw;
+        tell(error.what());
       } catch (const CommError& error) {
-        link_.reset();
-        if (now_seconds() > end)
+        if (now_seconds() > begin + options_.join_seconds)
           throw CommError(cat("launch: ", error.what(), " within ", options_.join_seconds,
                               " s (--join_seconds); is `trireme launch --node_rank 0` running there?"));
-        if (!std::exchange(told, true))
-          err_ << "trireme launch: waiting for machine 0: " << error.what() << "\n" << std::flush;
+        tell(error.what());
       }
       signals_.wait(kPauseSeconds);
     }

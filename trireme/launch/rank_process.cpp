@@ -96,6 +96,7 @@ RankProcess start_rank(int rank, const std::string& program, const std::vector<s
   int reason = 0;
   const bool failed = pid > 0 && ::read(failure.read, &reason, sizeof reason) == sizeof reason;
   ::close(failure.read);
+  activity->close_descriptor();
   if (pid < 0 || failed) {
     ::close(out.read);
     ::close(err.read);

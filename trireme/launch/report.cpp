@@ -30,7 +30,9 @@ std::string how_it_hung(const RankEnd& end) {
 
 std::string how_it_ended(const RankEnd& end) {
   std::string text;
-  if (end.signal != 0) {
+  if (end.killed && end.look.stopped) {
+    text = "was stopped (SIGSTOP), did not go on after the others had ended, and was killed";
+  } else if (end.signal != 0) {
     text = cat("was killed by signal ", end.signal, " (", ::strsignal(end.signal), ")");
     if (end.signal == SIGKILL && !end.killed) text += "; if nobody sent it, the machine was out of memory";
   } else {
@@ -66,7 +68,8 @@ std::string report(const Outcome& outcome, const std::vector<RankEnd>& ends) {
   const RankEnd& end = *outcome.culprit;
   std::string text =
       cat("trireme launch: ", name_of(end), " ", outcome.hung ? how_it_hung(end) : how_it_ended(end));
-  if (ends.size() > 1) text += "; the other ranks were ended";
+  const auto ended_with_it = [&](const RankEnd& other) { return other.rank != end.rank && other.asked; };
+  if (std::any_of(ends.begin(), ends.end(), ended_with_it)) text += "; the other ranks were ended";
   text += end.last_lines.empty() ? ". It wrote nothing to stderr.\n" : ". Its last lines on stderr:\n";
   text += quote(end);
   const RankEnd* other = outcome.hung || end.last_lines.empty() ? witness(end, ends) : nullptr;

@@ -36,6 +36,7 @@ class RunningRank {
   void note_wait();
   // Looks at it; asks it to end, once.
   void look() { look_ = look_at(process_); }
+  bool is_stopped() const { return look_at(process_).stopped; }
   void ask_to_end();
   void kill();
   // How it ended, once it has.

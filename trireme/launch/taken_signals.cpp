@@ -22,30 +22,21 @@ int read_signal(int descriptor) {
 
 }  // namespace
 
-struct TakenSignals::Saved {
-  sigset_t mask;
-};
-
-TakenSignals::TakenSignals() : saved_(std::make_unique<Saved>()) {
+TakenSignals::TakenSignals() {
   sigset_t taken;
   ::sigemptyset(&taken);
   ::sigaddset(&taken, SIGCHLD);
   for (const int signal : kStopSignals)
     if (!is_ignored(signal)) ::sigaddset(&taken, signal);
-  ::pthread_sigmask(SIG_BLOCK, &taken, &saved_->mask);
+  ::pthread_sigmask(SIG_BLOCK, &taken, nullptr);
   descriptor_ = ::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (descriptor_ < 0) {
-    const int reason = errno;
-    ::pthread_sigmask(SIG_SETMASK, &saved_->mask, nullptr);
-    throw InternalError(cat("signalfd: ", std::strerror(reason)));
-  }
+  if (descriptor_ < 0) throw InternalError(cat("signalfd: ", std::strerror(errno)));
 }
 
 TakenSignals::~TakenSignals() {
   while (read_signal(descriptor_) != 0) {
   }
   ::close(descriptor_);
-  ::pthread_sigmask(SIG_SETMASK, &saved_->mask, nullptr);
 }
 
 TakenSignals::StopNews TakenSignals::next_request() {

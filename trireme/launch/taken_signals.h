@@ -1,14 +1,13 @@
 // The signals that the launcher takes over: those that ask to stop, and those of children that ended.
 #pragma once
 
-#include <memory>
-
 #include "trireme/base/stop_request.h"
 
 namespace trireme {
 
-// Blocks the signals for as long as it lives; they can be read from `descriptor`. Those that were ignored before stay
-// ignored.
+// Blocks the signals for good; while it lives they can be read from `descriptor`. Those that were ignored before stay
+// ignored. They are not let through again: launching is the last that a process does, and a signal that comes late must
+// not change the code that it ends with.
 class TakenSignals {
  public:
   TakenSignals();
@@ -29,8 +28,6 @@ class TakenSignals {
   bool wait(double seconds);
 
  private:
-  struct Saved;
-  std::unique_ptr<Saved> saved_;
   StopRequests requests_;
   int stop_signal_ = 0;
   int descriptor_ = -1;

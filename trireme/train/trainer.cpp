@@ -215,12 +215,13 @@ void Trainer::prepare() {
               "--resume_from_checkpoint true, choose another --output_dir, or give --overwrite_output_dir "
               "to remove them"));
     // Whose they are is not sure: torchrun without --rdzv-id gives no name that all attempts share.
-    if (!resume_from_ && world_.place().restarted() && !run_.list().empty())
+    if (!resume_from_ && world_.place().restarted() && world_.place().launch_is_guessed &&
+        !run_.list().empty())
       throw ConfigError(
           cat(run_.path().string(),
               " holds checkpoints, and a restarted attempt removes none, for an earlier attempt of this "
-              "launch may "
-              "have written them: begin a new launch with --overwrite_output_dir to remove them, or with "
+              "launch may have written them: begin a new launch with --overwrite_output_dir to remove them, "
+              "or with "
               "--resume_from_checkpoint true to go on; under torchrun give --rdzv-id a name of the launch"));
     run_.prepare();
   });

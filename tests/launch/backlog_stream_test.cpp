@@ -1,0 +1,90 @@
+// Output through a backlog: whoever writes does not wait for a reader that pauses, and nothing is lost or mixed up.
+#include "trireme/launch/backlog_stream.h"
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <thread>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+namespace trireme {
+namespace {
+
+constexpr int kLines = 100000;  // much more than a pipe holds
+
+std::string line(int number) {
+  return "line " + std::to_string(number) + "\n";
+}
+
+class Pipe {
+ public:
+  Pipe() {
+    if (::pipe(ends_.data()) != 0) throw std::runtime_error("pipe");
+  }
+  ~Pipe() {
+    for (const int end : ends_) ::close(end);
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  int reader() const { return ends_[0]; }
+  int writer() const { return ends_[1]; }
+  void close_reader() { ::close(std::exchange(ends_[0], -1)); }
+  std::string read_all(size_t bytes) const {
+    std::string text;
+    std::array<char, 4096> buffer{};
+    while (text.size() < bytes) {
+      const ssize_t count = ::read(reader(), buffer.data(), buffer.size());
+      if (count <= 0) break;
+      text.append(buffer.data(), static_cast<size_t>(count));
+    }
+    return text;
+  }
+
+ private:
+  std::array<int, 2> ends_{-1, -1};
+};
+
+TEST(BacklogStream, does_not_wait_for_a_reader_that_pauses_and_loses_nothing) {
+  const Pipe pipe;
+  std::string expected, got;
+  {
+    BacklogStream out(pipe.writer());
+    for (int i = 0; i < kLines; ++i) {
+      out << line(i) << std::flush;
+      expected += line(i);
+    }
+    got = pipe.read_all(expected.size());  // not one byte was read until here
+  }
+  EXPECT_EQ(got.size(), expected.size());
+  EXPECT_TRUE(got == expected);
+}
+
+TEST(BacklogStream, waits_where_its_backlog_is_full) {
+  const Pipe pipe;
+  std::string expected, got;
+  std::thread reader;
+  {
+    BacklogStream out(pipe.writer(), 1000);
+    for (int i = 0; i < kLines; ++i) expected += line(i);
+    reader = std::thread([&] { got = pipe.read_all(expected.size()); });
+    for (int i = 0; i < kLines; ++i) out << line(i);
+  }
+  reader.join();
+  EXPECT_TRUE(got == expected);
+}
+
+TEST(BacklogStream, whose_reader_has_gone_is_bad_and_waits_for_nobody) {
+  const auto before = std::signal(SIGPIPE, SIG_IGN);
+  Pipe pipe;
+  pipe.close_reader();
+  BacklogStream out(pipe.writer(), 1000);
+  for (int i = 0; i < kLines && out.good(); ++i) out << line(i) << std::flush;
+  EXPECT_FALSE(out.good());
+  std::signal(SIGPIPE, before);
+}
+
+}  // namespace
+}  // namespace trireme
