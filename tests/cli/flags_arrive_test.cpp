@@ -61,7 +61,7 @@ Command command_of(std::map<std::string, std::string> required, Cases cases, ToJ
             const int threads = at::get_num_threads();
             Declared<Flags> declared;
             declared.parser.parse(words);
-            const Json json = to_json(declared.flags, declared.parser);
+            Json json = to_json(declared.flags, declared.parser);
             at::set_num_threads(threads);
             return json;
           },
