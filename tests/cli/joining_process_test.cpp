@@ -9,6 +9,7 @@
 #include "trireme/base/rank_activity.h"
 
 #include "tests/cli/program.h"
+#include "tests/cli/run_words.h"
 #include "tests/train/tiny_run.h"
 
 namespace trireme {
@@ -20,6 +21,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Program;
 using testing::ProgramOptions;
+using testing::train_words;
+using testing::Words;
 
 class HandStarted : public ::testing::Test {
  protected:
@@ -44,28 +47,9 @@ class HandStarted : public ::testing::Test {
       return state && state->phase == RankPhase::connecting;
     });
   }
-  std::vector<std::string> train(const std::string& timeout_seconds) const {
-    return {"train",
-            "--model_name_or_path",
-            run_.model().string(),
-            "--train_file",
-            run_.tokens().string(),
-            "--max_seq_length",
-            "32",
-            "--ulysses",
-            "2",
-            "--output_dir",
-            (run_.folder() / "run").string(),
-            "--per_device_train_batch_size",
-            "1",
-            "--max_steps",
-            "1000000",
-            "--threads",
-            "1",
-            "--peak_tflops",
-            "1",
-            "--ddp_timeout",
-            timeout_seconds};
+  Words train(const std::string& timeout_seconds) const {
+    return train_words(run_, run_.folder() / "run",
+                       {"--ulysses", "2", "--max_steps", "1000000", "--ddp_timeout", timeout_seconds});
   }
   std::filesystem::path log(int rank) const {
     return run_.folder() / ("rank" + std::to_string(rank) + ".log");

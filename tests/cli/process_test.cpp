@@ -15,6 +15,7 @@
 #include "trireme/train/run_directory.h"
 
 #include "tests/cli/program.h"
+#include "tests/cli/run_words.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/source_folder.h"
 #include "tests/train/tiny_run.h"
@@ -27,39 +28,17 @@ namespace {
 using ::testing::AllOf;
 using testing::eventually;
 using ::testing::HasSubstr;
+using testing::on_two_ranks;
 using testing::Program;
 using testing::tensors_of;
+using testing::train_words;
+using testing::Words;
 
 class Processes : public ::testing::Test {
  protected:
-  std::vector<std::string> train(const std::string& run, const std::vector<std::string>& more) const {
-    std::vector<std::string> words{"launch",
-                                   "--nproc_per_node",
-                                   "2",
-                                   "--",
-                                   "train",
-                                   "--model_name_or_path",
-                                   run_.model().string(),
-                                   "--train_file",
-                                   run_.tokens().string(),
-                                   "--max_seq_length",
-                                   "32",
-                                   "--ulysses",
-                                   "2",
-                                   "--output_dir",
-                                   (run_.folder() / run).string(),
-                                   "--per_device_train_batch_size",
-                                   "1",
-                                   "--peak_tflops",
-                                   "1",
-                                   "--threads",
-                                   "1",
-                                   "--logging_steps",
-                                   "1",
-                                   "--ddp_timeout",
-                                   "30"};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+  Words train(const std::string& run, const Words& more) const {
+    return on_two_ranks(
+        train_words(run_, run_.folder() / run, testing::joined({{"--ddp_timeout", "30"}, more})));
   }
   fs::path log(const std::string& name) const { return run_.folder() / (name + ".log"); }
   RunDirectory directory(const std::string& run) const { return RunDirectory(run_.folder() / run); }

@@ -10,6 +10,7 @@
 #include "trireme/train/run_directory.h"
 
 #include "tests/cli/program.h"
+#include "tests/cli/run_words.h"
 #include "tests/support/file_bytes.h"
 #include "tests/train/tiny_run.h"
 
@@ -21,40 +22,17 @@ namespace {
 using ::testing::AllOf;
 using testing::eventually;
 using ::testing::HasSubstr;
+using testing::on_two_ranks;
 using testing::Program;
+using testing::train_words;
+using testing::Words;
 
 class StoppedRun : public ::testing::Test {
  protected:
-  std::vector<std::string> train(const std::vector<std::string>& more) const {
-    std::vector<std::string> words{"train",
-                                   "--model_name_or_path",
-                                   run_.model().string(),
-                                   "--train_file",
-                                   run_.tokens().string(),
-                                   "--max_seq_length",
-                                   "32",
-                                   "--output_dir",
-                                   output_dir().string(),
-                                   "--peak_tflops",
-                                   "1",
-                                   "--threads",
-                                   "1",
-                                   "--logging_steps",
-                                   "1",
-                                   "--save_steps",
-                                   "0",
-                                   "--per_device_train_batch_size",
-                                   "1"};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+  Words train(const Words& more) const {
+    return train_words(run_, output_dir(), testing::joined({{"--save_steps", "0"}, more}));
   }
-  std::vector<std::string> launch(const std::vector<std::string>& more) const {
-    std::vector<std::string> words{"launch", "--nproc_per_node", "2", "--grace_seconds", "1", "--"};
-    const auto command = train(more);
-    words.insert(words.end(), command.begin(), command.end());
-    words.insert(words.end(), {"--ulysses", "2"});
-    return words;
-  }
+  Words launch(const Words& more) const { return on_two_ranks(train(more)); }
   fs::path output_dir() const { return run_.folder() / "run"; }
   fs::path log() const { return run_.folder() / "log"; }
   int64_t steps() const {
