@@ -19,7 +19,6 @@ namespace fs = std::filesystem;
 namespace trireme::stop_process_test {
 namespace {
 
-using ::testing::AllOf;
 using testing::eventually;
 using ::testing::HasSubstr;
 using testing::on_two_ranks;

@@ -40,7 +40,7 @@ std::string run(int (*command)(const Words&), const Words& words) {
     ::testing::internal::GetCapturedStdout();
     throw;
   }
-  const std::string out = ::testing::internal::GetCapturedStdout();
+  std::string out = ::testing::internal::GetCapturedStdout();
   EXPECT_EQ(code, 0) << out;
   return out;
 }

@@ -108,6 +108,7 @@ std::vector<std::string> meet_and_leave() {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::string> errors(3);
   std::vector<std::thread> threads;
+  threads.reserve(3);
   for (int rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
       const RankPlace place{.rank = rank, .size = 3, .local_rank = rank, .local_size = 3};
@@ -135,6 +136,7 @@ TEST(Rendezvous, ranks_learn_the_least_number_of_ranks_of_a_machine) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<int> least(3);
   std::vector<std::thread> threads;
+  threads.reserve(3);
   for (int rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
       // Two ranks on the first machine, one on the second.
