@@ -135,8 +135,7 @@ class TrainedRun : public ::testing::Test {
   static Json metrics(int64_t step) {
     std::ifstream in(*folder_ / "run" / "metrics.jsonl");
     for (std::string line; std::getline(in, line);)
-      if (Json record = Json::parse(line); record["step"] == step && record.contains("loss"))
-        return record;
+      if (Json record = Json::parse(line); record["step"] == step && record.contains("loss")) return record;
     return {};
   }
   static Json evaluated(const Words& more) {

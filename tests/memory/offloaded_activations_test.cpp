@@ -11,9 +11,9 @@
 #include "trireme/memory/make_activation_store.h"
 
 #include "tests/memory/open_file.h"
-#include "tests/memory/small_files.h"
 #include "tests/support/error_message.h"
 #include "tests/support/pinned_ranges.h"
+#include "tests/support/small_files.h"
 #include "tests/support/temporary_folder.h"
 
 namespace trireme::offloaded_activations_test {

@@ -17,9 +17,9 @@
 #include "trireme/base/error.h"
 
 #include "tests/memory/open_file.h"
-#include "tests/memory/small_files.h"
 #include "tests/support/byte_units.h"
 #include "tests/support/error_message.h"
+#include "tests/support/small_files.h"
 #include "tests/support/temporary_folder.h"
 
 namespace trireme {

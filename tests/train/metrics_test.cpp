@@ -1,9 +1,7 @@
 #include "trireme/train/metrics.h"
 
-#include <csignal>
 #include <fstream>
 #include <sstream>
-#include <sys/resource.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +11,7 @@
 #include "tests/engine/tiny_model.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/file_operations.h"
+#include "tests/support/small_files.h"
 
 namespace fs = std::filesystem;
 
@@ -21,6 +20,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::SmallFiles;
 using testing::TemporaryFolder;
 
 StepRecord record_of(int64_t step) {
@@ -83,26 +83,6 @@ TEST(Metrics, a_folder_that_cannot_be_made_is_a_data_error) {
   folder.write("file", "");
   EXPECT_THROW(MetricsLog(folder / "file/metrics.jsonl", -1), DataError);
 }
-
-// While it lives, no file may grow beyond `bytes`.
-class SmallFiles {
- public:
-  explicit SmallFiles(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit small{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &small);
-  }
-  ~SmallFiles() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-  SmallFiles(const SmallFiles&) = delete;
-  SmallFiles& operator=(const SmallFiles&) = delete;
-
- private:
-  rlimit before_ = {};
-  void (*handler_)(int);
-};
 
 TEST(Metrics, a_full_disk_is_told_and_leaves_whole_lines) {
   const TemporaryFolder folder;
