@@ -186,7 +186,7 @@ TEST(IndexedDataset, damage_is_named_with_its_offset) {
       {54, "\x80", "offset 54: sequence 1 is bytes [128"},
       {61, "\x80", "offset 54: sequence 1 is bytes [-"},
       {70, "\1", "offset 70: document index 0 is 1"},
-      {86, "\0", "offset 86: document index 2 is 0"},
+      {86, "" /* a NUL */, "offset 86: document index 2 is 0"},
       {94, "\2", "offset 94: document index 3 is 2"},
   };
   const TemporaryFolder folder;
