@@ -2,6 +2,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
+#include "trireme/base/machine_identity.h"
 #include "trireme/data/set_fingerprint.h"
 #include "trireme/train/data_sources.h"
 #include "trireme/train/file_checksum.h"
@@ -14,9 +15,13 @@ namespace trireme {
 
 std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, int rank,
                                                   Agreement& agreement) {
-  fs::path prefix = text.input;
-  if (!is_indexed_dataset(prefix)) {
-    prefix = text.prefix;
+  // A set may lie on one machine alone: rank 0 says what the input is, and the others go its way.
+  bool is_set = false;
+  agreement.all_or_none(cat("looking at ", text.input.string()),
+                        [&] { is_set = rank == 0 && is_indexed_dataset(text.input); });
+  is_set = agreement.any(is_set);
+  const fs::path& prefix = is_set ? text.input : text.prefix;
+  if (!is_set)
     agreement.all_or_none(cat("tokenizing ", text.input.string()), [&] {
       if (rank != 0 || (text.reuse && is_indexed_dataset(prefix))) return;
       if (!is_there(text.input))
@@ -24,12 +29,23 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
                               text.input.string()));
       tokenize_text(text);
     });
-  }
   std::shared_ptr<const IndexedDataset> set;
   agreement.all_or_none(cat("opening ", prefix.string()), [&] {
-    if (rank == 0 && prefix == text.input) check_set_fingerprint(prefix, text.tokenizer_from);
+    if (rank != 0 && !is_indexed_dataset(prefix))
+      throw ConfigError(cat("rank ", rank, " on ", host_name(), " finds no tokenized set at ",
+                            prefix.string(), " (.bin and .idx), where rank 0 ",
+                            is_set ? "found one: name a set that every machine sees, or copy this one there"
+                                   : "wrote one: give an --output_dir that every machine sees"));
+    if (rank == 0 && is_set) check_set_fingerprint(prefix, text.tokenizer_from);
     set = std::make_shared<IndexedDataset>(prefix);
     if (set->tokens() == 0) throw DataError(cat(set->path().string(), ": the set holds no tokens"));
+  });
+  const int64_t tokens = agreement.of_rank_0(set->tokens());
+  agreement.all_or_none(cat("comparing ", prefix.string()), [&] {
+    if (set->tokens() != tokens)
+      throw ConfigError(cat("rank ", rank, " on ", host_name(), " finds a set of ", set->tokens(),
+                            " tokens at ", prefix.string(), ", where that of rank 0 has ", tokens,
+                            ": copy rank 0's there, or name one that every machine sees"));
   });
   return set;
 }

@@ -34,8 +34,9 @@ struct TextToTokenize {
   bool reuse = false;  // tokens that are at `prefix` already are those of `input`
 };
 
-// Opens `text.input` if it is a tokenized set; else rank 0 tokenizes it to `text.prefix` and every rank opens
-// that. Collective. Throws ConfigError when nothing is there, DataError when there is nothing in it.
+// Opens `text.input` if rank 0 finds a tokenized set there; else rank 0 tokenizes it to `text.prefix` and every rank opens
+// that. Collective. Throws ConfigError when nothing is there, or a rank finds no set where rank 0 does, or one of another number
+// of tokens (that rank's error names it); DataError when there is nothing in it.
 std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, int rank, Agreement& agreement);
 
 // What a run reads: its inputs, and on rank 0 what they hold (data_sources.h).

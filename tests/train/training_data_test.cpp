@@ -1,0 +1,85 @@
+// Which tokens the ranks of a run open, where their machines do not see the same files.
+#include "trireme/train/training_data.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/base/machine_identity.h"
+#include "trireme/comm/thread_world.h"
+
+#include "tests/support/error_message.h"
+#include "tests/support/source_folder.h"
+#include "tests/train/tiny_run.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::TinyRun;
+
+// A run with a text and a set, and what a rank opens that sees `input`.
+class OpenTokens : public ::testing::Test {
+ protected:
+  OpenTokens() {
+    run_.with_text("run", "Some text to tokenize.",
+                   testing::source_folder() / "tests/data/fixtures/gpt2_tokenizer.json");
+  }
+  TextToTokenize seen(const fs::path& input) const {
+    return {input, run_.model(), run_.folder() / "data/train", "text", true, 704, false};
+  }
+
+  fs::path nowhere() const { return run_.folder() / "nowhere"; }
+
+  // Rank 1 of three finds `elsewhere` where the others find tokens.
+  void expect_rank_1_is_named(const TextToTokenize& by_others, const fs::path& elsewhere,
+                              const std::string& doing = "opening") const {
+    TextToTokenize by_rank_1 = by_others;
+    by_rank_1.input = by_rank_1.prefix = elsewhere;
+    std::vector<std::string> told(3);
+    run_ranks_as_threads(3, [&](World& world) {
+      const auto group = world.make_group("all", {{0, 1, 2}});
+      Agreement agreement(*group, at::kCPU);
+      const int rank = world.rank();
+      told[static_cast<size_t>(rank)] =
+          message_of<ConfigError>([&] { open_tokens(rank == 1 ? by_rank_1 : by_others, rank, agreement); });
+    });
+    EXPECT_THAT(told[1], AllOf(HasSubstr("rank 1 on " + host_name()), HasSubstr(elsewhere.string()),
+                               HasSubstr("rank 0")));
+    for (const size_t rank : {0, 2}) EXPECT_THAT(told[rank], HasSubstr("rank 1 failed while " + doing));
+  }
+
+  TinyRun run_;
+};
+
+TEST_F(OpenTokens, of_a_set_that_one_rank_does_not_see_ends_all_and_names_that_rank) {
+  expect_rank_1_is_named(seen(run_.tokens()), nowhere());
+}
+
+TEST_F(OpenTokens, of_a_text_that_one_rank_does_not_see_ends_all_and_names_that_rank) {
+  expect_rank_1_is_named(seen(run_.text()), nowhere());
+}
+
+TEST_F(OpenTokens, of_a_set_that_is_another_for_one_rank_ends_all_and_names_that_rank) {
+  const TinyRun other(170);
+  expect_rank_1_is_named(seen(run_.tokens()), other.tokens(), "comparing");
+}
+
+TEST_F(OpenTokens, are_those_of_what_rank_0_finds_whatever_another_rank_finds) {
+  std::vector<int64_t> tokens(2);
+  run_ranks_as_threads(2, [&](World& world) {
+    const auto group = world.make_group("all", {{0, 1}});
+    Agreement agreement(*group, at::kCPU);
+    const TextToTokenize text = seen(world.rank() == 0 ? run_.text() : run_.tokens());
+    tokens[static_cast<size_t>(world.rank())] = open_tokens(text, world.rank(), agreement)->tokens();
+  });
+  EXPECT_GT(tokens[0], 0);
+  EXPECT_EQ(tokens[0], tokens[1]);
+}
+
+}  // namespace
+}  // namespace trireme
