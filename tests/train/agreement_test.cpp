@@ -44,5 +44,18 @@ TEST(Agreement, takes_missing_memory_for_an_error_that_the_user_can_mend) {
   EXPECT_THAT(told[1], HasSubstr("counting: out of host memory"));
 }
 
+TEST(Agreement, gives_every_rank_the_text_of_the_first_rank_that_has_one) {
+  std::vector<std::string> told(3), nothing(3, "?");
+  run_ranks_as_threads(3, [&](World& world) {
+    const auto group = world.make_group("all", {{0, 1, 2}});
+    Agreement agreement(*group, at::kCPU);
+    const auto rank = static_cast<size_t>(world.rank());
+    nothing[rank] = agreement.first_text("");
+    told[rank] = agreement.first_text(rank == 0 ? "" : cat("x.bin is broken, says ", rank));
+  });
+  EXPECT_THAT(nothing, ::testing::Each(""));
+  EXPECT_THAT(told, ::testing::Each("x.bin is broken, says 1"));
+}
+
 }  // namespace
 }  // namespace trireme

@@ -9,6 +9,7 @@
 #include "trireme/train/trainer_state.h"
 
 #include "tests/support/error_message.h"
+#include "tests/support/file_bytes.h"
 #include "tests/support/temporary_folder.h"
 
 namespace fs = std::filesystem;
@@ -107,6 +108,26 @@ TEST_F(Manifest, has_numbers_that_can_be) {
   for (const char* checksum : {"", "xyz", "0123", "0123456789abcdef0", "-123456789abcdef"})
     EXPECT_THAT(changed("/files/config.json/xxh3", checksum), HasSubstr("16 hexadecimal digits")) << checksum;
   EXPECT_THAT(changed("/files/config.json", 7), HasSubstr("expected a JSON object"));
+}
+
+// What a rank reads of a checkpoint that several verify.
+TEST_F(Manifest, has_each_file_s_bytes_compared_by_one_rank_and_its_size_by_all) {
+  constexpr int kRanks = 3;
+  const auto ranks_that_see_it = [&] {
+    int seen = 0;
+    for (int rank = 0; rank < kRanks; ++rank)
+      seen += message_of<DataError>([&] { verify_checkpoint(dir(), {rank, kRanks}); }) == "no error" ? 0 : 1;
+    return seen;
+  };
+  EXPECT_EQ(ranks_that_see_it(), 0);
+  for (const auto& [name, file] : manifest_.files) {
+    const std::string bytes = testing::bytes_of(dir() / name);
+    folder_.write("step-40/" + name, std::string(bytes.size(), ' '));
+    EXPECT_EQ(ranks_that_see_it(), 1) << name;
+    folder_.write("step-40/" + name, bytes + " ");
+    EXPECT_EQ(ranks_that_see_it(), kRanks) << name;
+    folder_.write("step-40/" + name, bytes);
+  }
 }
 
 TEST_F(Manifest, covers_every_shard_that_the_weight_index_names) {

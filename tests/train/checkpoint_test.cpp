@@ -15,6 +15,7 @@
 #include "trireme/engine/assemble.h"
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/train/checkpoint_manifest.h"
+#include "trireme/train/resume.h"
 
 #include "tests/support/file_operations.h"
 #include "tests/train/tiny_run.h"
@@ -82,6 +83,28 @@ class Checkpoint : public ::testing::Test {
     return found ? std::optional(found->step) : std::nullopt;
   }
 
+  // What each rank goes on from, or the DataError that refuses it.
+  std::vector<std::string> chosen(const std::string& resume_from_checkpoint, int ranks) const {
+    std::vector<std::string> told(static_cast<size_t>(ranks));
+    std::vector<int> members(static_cast<size_t>(ranks));
+    std::iota(members.begin(), members.end(), 0);
+    run_ranks_as_threads(ranks, [&](World& world) {
+      const auto group = world.make_group("all", {members});
+      Agreement agreement(*group, at::kCPU);
+      TrainOptions options;
+      options.resume_from_checkpoint = resume_from_checkpoint;
+      std::string& mine = told[static_cast<size_t>(world.rank())];
+      try {
+        const auto entry =
+            choose_checkpoint(options, run_, world.place(), agreement, [](const std::string&) {});
+        mine = entry ? cat("step ", entry->step) : "none";
+      } catch (const DataError& error) {
+        mine = error.what();
+      }
+    });
+    return told;
+  }
+
   TemporaryFolder folder_;
   fs::path model_ = folder_.path() / "model";
   RunDirectory run_;
@@ -98,7 +121,7 @@ TEST_F(Checkpoint, read_back_is_bitwise_what_was_saved_at_any_number_of_ranks) {
           for (const std::string& name : engine.state_names())
             engine.restore_unit_state(static_cast<int>(unit), name,
                                       at::full({engine.layout().units[unit].elements}, 7.0));
-        const Json state = read_checkpoint(run_.checkpoint(writers), engine, false);
+        const Json state = read_checkpoint(run_.checkpoint(writers), engine);
         EXPECT_EQ(state["step"], writers);
         EXPECT_EQ(engine.progress().optimizer_steps, 1);
         save_checkpoint(run_, {100, state, {}}, engine, agreement, 0);
@@ -131,8 +154,8 @@ TEST_F(Checkpoint, is_synced_file_by_file_before_it_gets_its_name) {
     EXPECT_LT(at("write " + written), at("sync " + written));
     EXPECT_LT(at("sync " + written), published);
     if (written == name) continue;
-    EXPECT_LT(at("sync " + written), at("rename " + written + " " + name));
-    EXPECT_LT(at("rename " + written + " " + name), at("write step-2.tmp/manifest.json"));
+    EXPECT_LT(at("sync " + written), at(cat("rename ", written, " ", name)));
+    EXPECT_LT(at(cat("rename ", written, " ", name)), at("write step-2.tmp/manifest.json"));
   }
 }
 
@@ -175,7 +198,7 @@ TEST_F(Checkpoint, is_the_same_from_any_zero_stage_and_place_and_is_read_by_any_
       with_engines(
           2, model_,
           [&](Engine& engine, Agreement& agreement) {
-            const Json state = read_checkpoint(run_.checkpoint(step), engine, false);
+            const Json state = read_checkpoint(run_.checkpoint(step), engine);
             save_checkpoint(run_, {100, state, {}}, engine, agreement, 0);
           },
           reader);
@@ -219,7 +242,7 @@ TEST_F(Checkpoint, one_rank_that_cannot_write_does_not_keep_the_others_waiting_w
 TEST_F(Checkpoint, is_also_a_model_folder_with_the_masters_as_weights) {
   save(2, 1);
   with_engines(1, model_, [&](Engine& engine, Agreement& /*agreement*/) {
-    read_checkpoint(run_.checkpoint(1), engine, false);
+    read_checkpoint(run_.checkpoint(1), engine);
     const ModelConfig config = read_model_config(run_.checkpoint(1));
     const ModelLayout layout = make_model_layout(config);
     const CheckpointReader reader(run_.checkpoint(1));
@@ -257,9 +280,12 @@ TEST_F(Checkpoint, every_kind_of_damage_names_the_file_and_the_one_before_serves
     harm(run_.checkpoint(2) / file);
     EXPECT_THAT(problem_of(2), HasSubstr(file));
     EXPECT_EQ(newest(), 1) << file;
-    with_engines(1, model_, [&](Engine& engine, Agreement& /*agreement*/) {
-      EXPECT_THROW(read_checkpoint(run_.checkpoint(2), engine, false), DataError) << file;
-    });
+    // Whichever rank's share it is of.
+    for (const int ranks : {2, 3}) {
+      for (const std::string& told : chosen("true", ranks)) EXPECT_EQ(told, "step 1") << file;
+      const std::vector<std::string> told = chosen(run_.checkpoint(2).string(), ranks);
+      EXPECT_THAT(told, ::testing::Each(::testing::AllOf(HasSubstr(file), told.front()))) << ranks;
+    }
   };
   const auto remove = [](const fs::path& file) { fs::remove(file); };
   const auto truncate = [](const fs::path& file) { fs::resize_file(file, fs::file_size(file) / 2); };
@@ -319,7 +345,7 @@ TEST_F(Checkpoint, of_another_model_names_the_tensor) {
   testing::write_tiny_model(folder_.path() / "wider", wider);
   with_engines(1, folder_.path() / "wider", [&](Engine& engine, Agreement& /*agreement*/) {
     try {
-      read_checkpoint(run_.checkpoint(1), engine, false);
+      read_checkpoint(run_.checkpoint(1), engine);
       ADD_FAILURE() << "read";
     } catch (const DataError& error) {
       EXPECT_THAT(error.what(), HasSubstr("mlp"));

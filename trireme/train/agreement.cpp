@@ -1,5 +1,6 @@
 #include "trireme/train/agreement.h"
 
+#include <algorithm>
 #include <exception>
 
 #include "trireme/base/error.h"
@@ -56,6 +57,20 @@ double Agreement::sum(double mine) {
   at::Tensor value = at::full({1}, mine, at::TensorOptions(at::kDouble)).to(device_);
   all_reduce_sum(group_, value);
   return value.item<double>();
+}
+
+std::string Agreement::first_text(const std::string& mine) {
+  const std::vector<std::vector<int64_t>> bytes = gather({static_cast<int64_t>(mine.size())});
+  const auto has = std::find_if(bytes.begin(), bytes.end(), [](const auto& of) { return of[0] > 0; });
+  if (has == bytes.end()) return "";
+  const auto rank = static_cast<int>(has - bytes.begin());
+  at::Tensor text = at::empty({(*has)[0]}, at::kByte);
+  if (rank == group_.rank()) std::copy(mine.begin(), mine.end(), text.mutable_data_ptr<uint8_t>());
+  text = text.to(device_);
+  broadcast(group_, text, rank);
+  text = text.to(at::kCPU);
+  const auto* begin = text.const_data_ptr<uint8_t>();
+  return {begin, begin + text.size(0)};
 }
 
 std::vector<std::vector<int64_t>> Agreement::gather(const std::vector<int64_t>& mine) {

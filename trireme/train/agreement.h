@@ -31,6 +31,8 @@ class Agreement {
   int64_t of_rank_0(int64_t mine);
   // The sum over ranks, in fp64. Collective.
   double sum(double mine);
+  // The text of the first rank that has one, everywhere; empty: none has. Collective.
+  std::string first_text(const std::string& mine);
   // [ranks, values.size()] of everyone's values. Collective.
   std::vector<std::vector<int64_t>> gather(const std::vector<int64_t>& mine);
 

@@ -209,9 +209,9 @@ fs::path save_checkpoint(const RunDirectory& run, const CheckpointContents& cont
   return run.checkpoint(contents.step);
 }
 
-Json read_checkpoint(const fs::path& dir, Engine& engine, bool verified) {
+Json read_checkpoint(const fs::path& dir, Engine& engine) {
   const at::NoGradGuard no_grad;
-  const CheckpointManifest manifest = verified ? read_manifest(dir) : verify_checkpoint(dir);
+  const CheckpointManifest manifest = read_manifest(dir);
   std::vector<std::unique_ptr<SafetensorsFile>> files;
   for (const auto& [name, described] : manifest.files)
     if (name.ends_with(".safetensors")) files.push_back(std::make_unique<SafetensorsFile>(dir / name));

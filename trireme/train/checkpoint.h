@@ -33,9 +33,8 @@ struct CheckpointContents {
 std::filesystem::path save_checkpoint(const RunDirectory& run, const CheckpointContents& contents,
                                       Engine& engine, Agreement& agreement, int64_t save_total_limit);
 
-// Reads a checkpoint into the engine, whose state is fully replaced, and returns trainer_state.json. Every
-// rank verifies sizes and checksums first unless `verified`. Throws DataError that names the file, or the
-// tensor that is missing or has another shape.
-Json read_checkpoint(const std::filesystem::path& dir, Engine& engine, bool verified);
+// Reads a checkpoint that choose_checkpoint (resume.h) verified into the engine, whose state is fully replaced, and returns
+// trainer_state.json. Throws DataError that names the file, or the tensor that is missing or has another shape.
+Json read_checkpoint(const std::filesystem::path& dir, Engine& engine);
 
 }  // namespace trireme

@@ -1,12 +1,16 @@
 #include "trireme/train/checkpoint_manifest.h"
 
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
 #include <optional>
 #include <system_error>
+#include <unistd.h>
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
 #include "trireme/base/input_file.h"
 #include "trireme/base/json.h"
 #include "trireme/train/file_checksum.h"
@@ -51,6 +55,14 @@ void check_shards(const CheckpointManifest& manifest, const std::string& origin)
   if (shards < 1 || shards > manifest.ranks)
     throw DataError(
         cat(origin, ": \"files\" has ", shards, " shards; expected 1 to \"ranks\", ", manifest.ranks));
+}
+
+void check_weight_index(const fs::path& index, const CheckpointManifest& manifest) {
+  const Json named = read_json(index);
+  for (const auto& [tensor, shard] : object_value(named, "weight_map", index.string()).items())
+    if (!shard.is_string() || !manifest.files.contains(shard.get<std::string>()))
+      throw DataError(cat(index.string(), ": tensor '", quotation(tensor), "' is in ", quotation(shard),
+                          ", which the checkpoint's manifest does not list"));
 }
 
 }  // namespace
@@ -115,8 +127,15 @@ CheckpointManifest read_manifest(const fs::path& dir) {
   return manifest;
 }
 
-CheckpointManifest verify_checkpoint(const fs::path& dir) {
+void check_readable(const fs::path& dir) {
+  for (const fs::path& file : entries_of(dir))
+    if (::access(file.c_str(), R_OK) != 0 && errno != ENOENT)
+      throw DataError(cat(file.string(), ": cannot be read: ", std::strerror(errno)));
+}
+
+CheckpointManifest verify_checkpoint(const fs::path& dir, const FileShare& share) {
   CheckpointManifest manifest = read_manifest(dir);
+  int place = 0;
   for (const auto& [name, expected] : manifest.files) {
     const fs::path file = dir / name;
     std::error_code error;
@@ -126,18 +145,14 @@ CheckpointManifest verify_checkpoint(const fs::path& dir) {
     if (static_cast<int64_t>(bytes) != expected.bytes)
       throw DataError(
           cat(file.string(), ": ", bytes, " bytes; the checkpoint's manifest says ", expected.bytes));
+    if (place++ % share.ranks != share.rank) continue;
     const uint64_t checksum = file_checksum(file);
     if (checksum != expected.xxh3)
       throw DataError(cat(file.string(), ": its bytes have checksum ", checksum_text(checksum),
                           "; the checkpoint's manifest says ", checksum_text(expected.xxh3),
                           ": the file was changed or damaged; use another checkpoint"));
+    if (name == kWeightIndex) check_weight_index(file, manifest);
   }
-  const fs::path index = dir / kWeightIndex;
-  const Json named = read_json(index);
-  for (const auto& [tensor, shard] : object_value(named, "weight_map", index.string()).items())
-    if (!shard.is_string() || !manifest.files.contains(shard.get<std::string>()))
-      throw DataError(cat(index.string(), ": tensor '", quotation(tensor), "' is in ", quotation(shard),
-                          ", which the checkpoint's manifest does not list"));
   return manifest;
 }
 

@@ -41,8 +41,16 @@ void write_manifest(const std::filesystem::path& dir, const CheckpointManifest& 
 // Throws DataError: no manifest (not a whole checkpoint), not JSON, or not of this form: plain file names alone, the files that
 // every checkpoint has, shards rank-00000 and on without a gap and within `ranks`, a step that is the folder's.
 CheckpointManifest read_manifest(const std::filesystem::path& dir);
-// Reads every file of the checkpoint and compares; what its weight index names must be among them. Throws DataError that
-// names the first file that differs.
-CheckpointManifest verify_checkpoint(const std::filesystem::path& dir);
+// Permissions and a file server that is away say nothing about a checkpoint: DataError that names the file that may not be read.
+void check_readable(const std::filesystem::path& dir);
+
+// The files that one of several ranks reads: every `ranks`-th by name.
+struct FileShare {
+  int rank = 0;
+  int ranks = 1;
+};
+// Compares the size of every file of the checkpoint, and the bytes of those of the share; what the weight index names must be
+// among them. Throws DataError that names the first file that differs.
+CheckpointManifest verify_checkpoint(const std::filesystem::path& dir, const FileShare& share = {});
 
 }  // namespace trireme

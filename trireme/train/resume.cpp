@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
+#include "trireme/base/machine_identity.h"
 #include "trireme/model/computed_fields.h"
 #include "trireme/train/checkpoint_manifest.h"
 
@@ -13,33 +14,62 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-// Every rank learns what rank 0 found: the step, or that there is none.
+// In place of a step: there is no checkpoint.
 constexpr int64_t kNone = -1;
 
-// `launch` empty: whoever wrote it.
-std::optional<CheckpointEntry> newest(const RunDirectory& run, const std::string& launch, bool is_rank_0,
-                                      Agreement& agreement,
-                                      const std::function<void(const std::string&)>& note) {
-  int64_t step = kNone;
-  agreement.all_or_none(cat("looking for a checkpoint in ", run.path().string()), [&] {
-    if (!is_rank_0) return;
-    std::string broken;
-    const auto found = run.newest_valid(
-        [&](const CheckpointEntry& entry, const std::string& problem) {
-          note(cat("passing over the broken checkpoint ", entry.path.string(), ": ", problem));
-          broken += "\n  " + problem;
-        },
-        launch);
-    if (found) step = found->step;
-    if (!found && launch.empty() && !broken.empty())
-      throw DataError(
-          cat(run.checkpoints().string(), " holds checkpoints, and none is whole:", broken,
-              "\nTo begin anew give --overwrite_output_dir in place of --resume_from_checkpoint, or choose "
-              "another --output_dir"));
+// What is wrong with a checkpoint, in the same words on every rank; empty: it is whole. Each rank reads its share of the
+// files, so that all of it is read once. Collective.
+std::string problem_of(const fs::path& checkpoint, const RankPlace& place, Agreement& agreement) {
+  std::string mine;
+  agreement.all_or_none(cat("checking ", checkpoint.string()), [&] {
+    check_readable(checkpoint);
+    try {
+      verify_checkpoint(checkpoint, {place.rank, place.size});
+    } catch (const DataError& error) {
+      mine = error.what();
+      if (place.size > 1) mine += cat(" (read by rank ", place.rank, " on ", host_name(), ")");
+    }
   });
-  step = agreement.of_rank_0(step);
-  if (step == kNone) return std::nullopt;
-  return CheckpointEntry{step, run.checkpoint(step)};
+  return agreement.first_text(mine);
+}
+
+// One of which this cannot be read is left to its checksums.
+bool is_of_launch(const fs::path& checkpoint, const std::string& launch) {
+  const fs::path file = checkpoint / "trainer_state.json";
+  try {
+    return text_value(read_json(file), "launch", file.string(), "") == launch;
+  } catch (const DataError&) {
+    return true;
+  }
+}
+
+// `launch` empty: whoever wrote it.
+std::optional<CheckpointEntry> newest(const RunDirectory& run, const std::string& launch,
+                                      const RankPlace& place, Agreement& agreement,
+                                      const std::function<void(const std::string&)>& note) {
+  std::vector<int64_t> steps;  // rank 0's; the newest is the last
+  agreement.all_or_none(cat("looking for a checkpoint in ", run.path().string()), [&] {
+    if (place.rank != 0) return;
+    for (const CheckpointEntry& entry : run.list())
+      if (launch.empty() || is_of_launch(entry.path, launch)) steps.push_back(entry.step);
+  });
+  std::string broken;
+  while (true) {
+    const int64_t step = agreement.of_rank_0(steps.empty() ? kNone : steps.back());
+    if (step == kNone) break;
+    const CheckpointEntry entry{step, run.checkpoint(step)};
+    const std::string problem = problem_of(entry.path, place, agreement);
+    if (problem.empty()) return entry;
+    note(cat("passing over the broken checkpoint ", entry.path.string(), ": ", problem));
+    broken += "\n  " + problem;
+    if (!steps.empty()) steps.pop_back();
+  }
+  if (launch.empty() && !broken.empty())
+    throw DataError(
+        cat(run.checkpoints().string(), " holds checkpoints, and none is whole:", broken,
+            "\nTo begin anew give --overwrite_output_dir in place of --resume_from_checkpoint, or choose "
+            "another --output_dir"));
+  return std::nullopt;
 }
 
 // The checkpoints of one folder are of one run.
@@ -72,7 +102,7 @@ std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, co
     // Which launch this is, rank 0 knows.
     const bool known = agreement.of_rank_0(place.launch_id.empty() ? 0 : 1) != 0;
     auto found =
-        known ? newest(run, is_rank_0 ? place.launch_id : "-", is_rank_0, agreement, note) : std::nullopt;
+        known ? newest(run, is_rank_0 ? place.launch_id : "-", place, agreement, note) : std::nullopt;
     if (found) {
       note(cat("restart ", place.attempt, " of this launch: going on from what it saved"));
       return found;
@@ -80,7 +110,7 @@ std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, co
   }
   if (!resumes(options)) return std::nullopt;
   if (newest_of_all) {
-    auto found = newest(run, "", is_rank_0, agreement, note);
+    auto found = newest(run, "", place, agreement, note);
     if (!found && latest)
       throw ConfigError(cat("--resume_from_checkpoint ", asked, ": there is no whole checkpoint in ",
                             run.checkpoints().string(),
@@ -94,19 +124,19 @@ std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, co
     if (!is_there(path))
       throw ConfigError(cat("--resume_from_checkpoint: there is no folder ", path.string(),
                             "; expected true, auto, or a checkpoint such as ", run.checkpoint(100).string()));
-    is_run = !is_there(path / "manifest.json") && is_there(path / "checkpoints");
+    is_run = is_rank_0 && !is_there(path / "manifest.json") && is_there(path / "checkpoints");
   });
-  if (is_run) {
-    auto found = newest(RunDirectory(path), "", is_rank_0, agreement, note);
+  if (agreement.any(is_run)) {
+    auto found = newest(RunDirectory(path), "", place, agreement, note);
     if (!found)
       throw ConfigError(cat("--resume_from_checkpoint: there is no whole checkpoint in ", path.string()));
     check_not_among_others(found->path, run, is_rank_0, agreement);
     return found;
   }
   check_not_among_others(path, run, is_rank_0, agreement);
-  agreement.all_or_none(cat("checking ", path.string()), [&] {
-    entry.step = is_rank_0 ? verify_checkpoint(path).step : read_manifest(path).step;
-  });
+  if (const std::string problem = problem_of(path, place, agreement); !problem.empty())
+    throw DataError(problem);
+  agreement.all_or_none(cat("reading ", path.string()), [&] { entry.step = read_manifest(path).step; });
   return entry;
 }
 

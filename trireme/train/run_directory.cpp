@@ -1,15 +1,11 @@
 #include "trireme/train/run_directory.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <system_error>
-#include <unistd.h>
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
-#include "trireme/base/json.h"
 #include "trireme/data/indexed_dataset.h"
 #include "trireme/data/set_fingerprint.h"
 #include "trireme/train/checkpoint_manifest.h"
@@ -21,13 +17,6 @@ namespace trireme {
 namespace {
 
 constexpr const char* kPrefix = "step-";
-
-// Permissions and a file server that is away say nothing about a checkpoint.
-void check_readable(const fs::path& checkpoint) {
-  for (const fs::path& file : entries_of(checkpoint))
-    if (::access(file.c_str(), R_OK) != 0 && errno != ENOENT)
-      throw DataError(cat(file.string(), ": cannot be read: ", std::strerror(errno)));
-}
 
 // "train-0123456789abcdef" of ".bin", ".idx" and ".set.json": not a set that someone else put there.
 bool is_name_of_tokens(const std::string& prefix) {
@@ -45,11 +34,6 @@ bool is_file_of(const fs::path& file, const fs::path& input) {
        {input, indexed_dataset_bin(input), indexed_dataset_idx(input), set_fingerprint_file(input)})
     if (fs::equivalent(file, other, error) && !error) return true;
   return false;
-}
-
-std::string launch_of(const fs::path& checkpoint) {
-  const fs::path file = checkpoint / "trainer_state.json";
-  return text_value(read_json(file), "launch", file.string(), "");
 }
 
 void remove_or_throw(const fs::path& path) {
@@ -88,14 +72,12 @@ std::vector<CheckpointEntry> RunDirectory::list() const {
 }
 
 std::optional<CheckpointEntry> RunDirectory::newest_valid(
-    const std::function<void(const CheckpointEntry&, const std::string&)>& on_broken,
-    const std::string& launch) const {
+    const std::function<void(const CheckpointEntry&, const std::string&)>& on_broken) const {
   std::vector<CheckpointEntry> all = list();
   std::reverse(all.begin(), all.end());
   for (const CheckpointEntry& entry : all) {
     check_readable(entry.path);
     try {
-      if (!launch.empty() && launch_of(entry.path) != launch) continue;
       verify_checkpoint(entry.path);
       return entry;
     } catch (const DataError& error) {

@@ -39,12 +39,10 @@ class RunDirectory {
 
   // By step, oldest first; temporaries are not listed. None where there is no such folder; DataError where it cannot be read.
   std::vector<CheckpointEntry> list() const;
-  // The newest checkpoint that passes verify_checkpoint; `on_broken` is told of each newer one that does not. With `launch`
-  // (RankPlace::launch_id) only those that this launch wrote. One whose files may not be read is a DataError: it
-  // may well be whole.
+  // The newest checkpoint that passes verify_checkpoint; `on_broken` is told of each newer one that does not. One whose files
+  // may not be read is a DataError: it may well be whole. Ranks that look together: resume.h.
   std::optional<CheckpointEntry> newest_valid(
-      const std::function<void(const CheckpointEntry&, const std::string& problem)>& on_broken,
-      const std::string& launch = "") const;
+      const std::function<void(const CheckpointEntry&, const std::string& problem)>& on_broken) const;
 
   // Makes the folders and removes what killed saves left. DataError when the folder cannot be written.
   void prepare() const;

@@ -279,9 +279,8 @@ std::optional<int64_t> Trainer::length_to_go_on_with(const ResumedRun& resumed) 
 }
 
 void Trainer::resume() {
-  // Rank 0 verified the files when it chose them.
   agreement_.all_or_none(cat("reading ", resume_from_->path.string()),
-                         [&] { resumed_state_ = read_checkpoint(resume_from_->path, *engine_, reports()); });
+                         [&] { resumed_state_ = read_checkpoint(resume_from_->path, *engine_); });
   const ResumedRun resumed = parse_trainer_state(resumed_state_, resume_from_->path);
   steps_done_ = resumed.step;
   tokens_seen_ = resumed.tokens_seen;
