@@ -26,7 +26,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::tensors_of;
 using testing::TinyOutcome;
 using testing::TinyRun;
 using testing::train_on_ranks;
@@ -97,6 +96,69 @@ TEST(ResumedRun, goes_on_with_new_data_from_its_beginning_where_it_is_asked_to) 
   const TinyOutcome third = train_on_ranks(1, options);
   EXPECT_THAT(third.output, Not(HasSubstr("begins anew")));
   EXPECT_GT(third.records.at(5).epoch, second.records.at(4).epoch);
+}
+
+// As many bytes as before, and a time that nobody looks at by the clock.
+TEST(ResumedRun, sees_a_text_that_was_changed_under_its_name_and_size) {
+  const TinyRun run;
+  TrainOptions options = run.with_text("run", some_text(1), tokenizer());
+  const auto hour_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  fs::last_write_time(run.text(), hour_ago);
+  train_on_ranks(1, options, 2);
+  EXPECT_TRUE(fs::exists(RunDirectory(options.output_dir).sources()));
+  std::string text = some_text(1);
+  text[7] = text[7] == 'x' ? 'y' : 'x';
+  std::ofstream(run.text(), std::ios::binary) << text;
+  fs::last_write_time(run.text(), hour_ago + std::chrono::nanoseconds(1000));
+  options.resume_from_checkpoint = "true";
+  EXPECT_THAT(problem_of(options), HasSubstr("content \""));
+}
+
+TEST(ResumedRun, goes_on_without_the_text_by_the_tokens_that_were_made_of_it) {
+  const TinyRun run;
+  TrainOptions options = run.with_text("run", some_text(1), tokenizer());
+  const fs::path eval_text = run.folder() / "eval.txt";
+  std::ofstream(eval_text) << some_text(2);
+  options.eval_file = eval_text;
+  train_on_ranks(2, options, 3);
+  fs::remove(run.text());
+  fs::remove(eval_text);
+  const TrainOptions fresh = options;
+  options.resume_from_checkpoint = "true";
+  const TinyOutcome resumed = train_on_ranks(2, options, 5);
+  EXPECT_THAT(resumed.output, AllOf(HasSubstr(cat("the text ", run.text().string(), " is gone")),
+                                    HasSubstr(cat("the text ", eval_text.string(), " is gone"))));
+  EXPECT_EQ(train_on_ranks(1, options).outcome.steps, 9) << "as often as it is started";
+  // Tokens made with another setting would be others, and so is a text under another name.
+  TrainOptions other = options;
+  other.append_eos = false;
+  EXPECT_THAT(problem_of(other), HasSubstr("there is no file"));
+  other = options;
+  other.train_file = run.folder() / "another.txt";
+  EXPECT_THAT(problem_of(other, 2),
+              ::testing::AnyOf(HasSubstr("there is no file"), HasSubstr("rank 0 failed")));
+  // What the folder of a fresh run holds is not asked.
+  for (const bool overwrite : {false, true}) {
+    other = fresh;
+    other.overwrite_output_dir = overwrite;
+    if (!overwrite) other.output_dir = run.folder() / "new";
+    EXPECT_THAT(problem_of(other), HasSubstr("there is no file"));
+  }
+}
+
+TEST(ResumedRun, without_the_text_needs_the_tokens_whole) {
+  const TinyRun run;
+  TrainOptions options = run.with_text("run", some_text(1), tokenizer());
+  train_on_ranks(1, options, 3);
+  fs::remove(run.text());
+  options.resume_from_checkpoint = "true";
+  for (const auto& entry : fs::directory_iterator(RunDirectory(options.output_dir).data()))
+    if (entry.path().extension() == ".bin") fs::resize_file(entry.path(), fs::file_size(entry.path()) - 2);
+  EXPECT_THAT([&] { train_on_ranks(1, options); },
+              ::testing::ThrowsMessage<DataError>(AllOf(HasSubstr("is gone"), HasSubstr(".bin"))));
+  for (const auto& entry : fs::directory_iterator(RunDirectory(options.output_dir).data()))
+    if (entry.path().extension() == ".idx") fs::remove(entry.path());
+  EXPECT_THAT(problem_of(options), HasSubstr("there is no file"));
 }
 
 TEST(ResumedRun, sees_a_tokenized_set_that_was_made_anew_under_its_name) {

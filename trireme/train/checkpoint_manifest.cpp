@@ -25,14 +25,8 @@ constexpr const char* kManifest = "manifest.json";
 constexpr const char* kWeightIndex = "model.safetensors.index.json";
 
 ManifestFile parse_entry(const Json& entry, const std::string& origin) {
-  ManifestFile file;
-  file.bytes = whole_number(entry, "bytes", {}, origin);
-  const std::string text = text_value(entry, "xxh3", origin);
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), file.xxh3, 16);
-  if (error != std::errc() || end != text.data() + text.size() || text.size() != 16)
-    throw DataError(
-        cat(origin, ": \"xxh3\" is \"", quotation(text), "\"; expected a checksum of 16 hexadecimal digits"));
-  return file;
+  return {whole_number(entry, "bytes", {}, origin),
+          parse_checksum(text_value(entry, "xxh3", origin), origin)};
 }
 
 // Whether a file's name is that of a shard, and of which rank; what looks like one and is none belongs to no checkpoint.

@@ -10,6 +10,7 @@
 #include "trireme/data/indexed_dataset.h"
 #include "trireme/data/text_source.h"
 #include "trireme/train/file_checksum.h"
+#include "trireme/train/remembered_checksums.h"
 #include "trireme/train/training_data.h"
 
 namespace fs = std::filesystem;
@@ -62,42 +63,67 @@ Json describe_tokens(const fs::path& prefix) {
           {"tokens", digest_of_spread_blocks(bin)}};
 }
 
-Json describe_text(const TextToTokenize& text) {
+std::string path_of(const TextToTokenize& text) {
+  return fs::absolute(text.input).lexically_normal().string();
+}
+
+Json describe_text(const TextToTokenize& text, RememberedChecksums& remembered) {
   const TextSource source({text.input}, text.text_field);
-  const fs::path tokenizer = text.tokenizer_from / "tokenizer.json";
+  const std::vector<uint64_t> checksums = remembered.of(text.input, source.files());
   Digest content;
   uint64_t bytes = 0;
-  for (const fs::path& file : source.files()) {
+  for (size_t i = 0; i < checksums.size(); ++i) {
+    const fs::path& file = source.files()[i];
     content.add(file.lexically_relative(text.input).string());
-    content.add_number(file_checksum(file));
+    content.add_number(checksums[i]);
     bytes += fs::file_size(file);
   }
-  return {{"path", fs::absolute(text.input).lexically_normal().string()},
+  return {{"path", path_of(text)},
           {"kind", "text"},
           {"files", source.files().size()},
           {"bytes", bytes},
-          {"content", content.text()},
-          {"text_field", text.text_field},
-          {"append_eos", text.append_eos},
-          {"tokenizer", is_there(tokenizer) ? checksum_text(file_checksum(tokenizer)) : "none"},
-          {"vocab_size", text.vocab_size}};
+          {"content", content.text()}};
 }
 
-}  // namespace
+// How the text becomes tokens.
+void add_settings(Json& source, const TextToTokenize& text) {
+  const fs::path tokenizer = text.tokenizer_from / "tokenizer.json";
+  source["text_field"] = text.text_field;
+  source["append_eos"] = text.append_eos;
+  source["tokenizer"] = is_there(tokenizer) ? checksum_text(file_checksum(tokenizer)) : "none";
+  source["vocab_size"] = text.vocab_size;
+}
 
-Json describe_source(const TextToTokenize& text) {
-  const bool tokens = is_indexed_dataset(text.input);
-  if (!tokens && !is_there(text.input))
-    throw ConfigError(cat("there is no file, folder or tokenized set (PREFIX.bin and PREFIX.idx) at ",
-                          text.input.string()));
-  Json source = tokens ? describe_tokens(text.input) : describe_text(text);
+void add_digest(Json& source) {
   Digest digest;
   for (const auto& [key, value] : source.items()) {
-    if (key == "path") continue;
+    if (key == "path" || key == "digest") continue;
     digest.add(key);
     digest.add(value.dump());
   }
   source["digest"] = digest.text();
+}
+
+}  // namespace
+
+Json describe_source(const TextToTokenize& text, RememberedChecksums& remembered) {
+  const bool tokens = is_indexed_dataset(text.input);
+  if (!tokens && !is_there(text.input))
+    throw ConfigError(cat("there is no file, folder or tokenized set (PREFIX.bin and PREFIX.idx) at ",
+                          text.input.string()));
+  Json source = tokens ? describe_tokens(text.input) : describe_text(text, remembered);
+  if (!tokens) add_settings(source, text);
+  add_digest(source);
+  return source;
+}
+
+Json describe_gone_text(const TextToTokenize& text, const Json& before) {
+  if (!before.is_object() || before.value("kind", Json()) != "text" ||
+      before.value("path", Json()) != path_of(text))
+    return nullptr;
+  Json source = before;
+  add_settings(source, text);
+  add_digest(source);
   return source;
 }
 

@@ -1,9 +1,11 @@
 #include "trireme/train/file_checksum.h"
 
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <system_error>
 #include <vector>
 #include <xxhash.h>
 
@@ -29,6 +31,15 @@ std::string checksum_text(uint64_t checksum) {
   char text[17];
   std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(checksum));
   return text;
+}
+
+uint64_t parse_checksum(const std::string& text, const std::string& origin) {
+  uint64_t checksum = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), checksum, 16);
+  if (error != std::errc() || end != text.data() + text.size() || text.size() != 16)
+    throw DataError(
+        cat(origin, ": \"xxh3\" is \"", quotation(text), "\"; expected a checksum of 16 hexadecimal digits"));
+  return checksum;
 }
 
 }  // namespace trireme

@@ -11,5 +11,7 @@ namespace trireme {
 uint64_t file_checksum(const std::filesystem::path& file);
 // 16 hexadecimal digits.
 std::string checksum_text(uint64_t checksum);
+// Reads such text; DataError where it is another.
+uint64_t parse_checksum(const std::string& text, const std::string& origin);
 
 }  // namespace trireme

@@ -4,6 +4,7 @@
 //   OUTPUT_DIR/metrics.jsonl             one line a step
 //   OUTPUT_DIR/runs/events.out.tfevents* the same for TensorBoard, a file for each process that went on
 //   OUTPUT_DIR/data/train-DIGEST.bin     tokens of a text, and .idx (data_sources.h)
+//   OUTPUT_DIR/data/sources.json         checksums of the files of a text (remembered_checksums.h)
 //   OUTPUT_DIR/run.lock                  who writes here (run_lock.h)
 //   OUTPUT_DIR/checkpoints/step-N/       whole checkpoints only
 //   OUTPUT_DIR/checkpoints/step-N.tmp*   one being written, or what a killed run left: never read
@@ -33,6 +34,7 @@ class RunDirectory {
   std::filesystem::path metrics() const { return output_dir_ / "metrics.jsonl"; }
   std::filesystem::path events() const { return output_dir_ / "runs"; }
   std::filesystem::path data() const { return output_dir_ / "data"; }
+  std::filesystem::path sources() const { return data() / "sources.json"; }
   std::filesystem::path config() const { return output_dir_ / "config.json"; }
   std::filesystem::path checkpoint(int64_t step) const;
   std::filesystem::path temporary(int64_t step) const;

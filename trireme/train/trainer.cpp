@@ -225,7 +225,9 @@ void Trainer::prepare() {
               "--resume_from_checkpoint true to go on; under torchrun give --rdzv-id a name of the launch"));
     run_.prepare();
   });
-  sources_ = look_at_sources(options_, config.vocab_size, world_.rank(), agreement_);
+  sources_ = look_at_sources(options_, config.vocab_size,
+                             resume_from_ ? std::optional(resume_from_->path) : std::nullopt, world_.rank(),
+                             agreement_, notes());
   if (resume_from_) compare_with_checkpoint(config);
   data_ = open_training_data(sources_, options_.validation_split_percentage, world_.rank(), agreement_);
   prepare_stages(config);

@@ -2,10 +2,12 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
+#include "trireme/base/json.h"
 #include "trireme/base/machine_identity.h"
 #include "trireme/data/set_fingerprint.h"
 #include "trireme/train/data_sources.h"
 #include "trireme/train/file_checksum.h"
+#include "trireme/train/remembered_checksums.h"
 #include "trireme/train/run_directory.h"
 #include "trireme/train/tokenize_text.h"
 
@@ -50,20 +52,63 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
   return set;
 }
 
-DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size, int rank, Agreement& agreement) {
+namespace {
+
+// A name that is the text's: its tokens are never those of another.
+fs::path prefix_of_text(const RunDirectory& run, const char* name, const std::string& digest) {
+  return run.data() / cat(name, "-", digest);
+}
+
+// What the run that saved a checkpoint said of its "train" or "eval"; null where it does not say.
+Json saved_source(const fs::path& checkpoint, const char* name) {
+  const fs::path file = checkpoint / "trainer_state.json";
+  const Json state = read_json(file);
+  const Json* data = find_field(state, "data", file.string());
+  const Json* source = data == nullptr ? nullptr : find_field(*data, name, file.string());
+  return source == nullptr ? Json() : *source;
+}
+
+// Of a text that is gone, as the checkpoint's run knew it; null where the text is there, or no tokens of it are.
+Json source_without_text(const TextToTokenize& text, const RunDirectory& run, const fs::path& checkpoint,
+                         const char* name) {
+  if (is_there(text.input) || is_indexed_dataset(text.input)) return nullptr;
+  Json source = describe_gone_text(text, saved_source(checkpoint, name));
+  if (source.is_null()) return nullptr;
+  const fs::path prefix = prefix_of_text(run, name, source.at("digest"));
+  if (!is_indexed_dataset(prefix)) return nullptr;
+  try {
+    IndexedDataset{prefix};
+  } catch (const DataError& error) {
+    throw DataError(cat("the text ", text.input.string(),
+                        " is gone, and the tokens that were made of it are damaged: ", error.what()));
+  }
+  return source;
+}
+
+}  // namespace
+
+DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
+                            const std::optional<fs::path>& checkpoint, int rank, Agreement& agreement,
+                            const std::function<void(const std::string&)>& note) {
   DataSources sources;
-  // The tokens of a text lie under a name that is the text's: they are never those of another.
+  const RunDirectory run(options.output_dir);
+  std::optional<RememberedChecksums> remembered;
+  if (rank == 0) remembered.emplace(run.sources(), note);
   const auto look = [&](const fs::path& input, const char* name, Json& source) {
     TextToTokenize text{input, options.model_dir, "", options.text_field, options.append_eos, vocab_size,
                         true};
     uint64_t digest = 0;
     agreement.all_or_none(cat("reading ", input.string()), [&] {
       if (rank != 0) return;
-      source = describe_source(text);
-      digest = std::stoull(source.at("digest").get<std::string>(), nullptr, 16);
+      if (checkpoint) source = source_without_text(text, run, *checkpoint, name);
+      if (source.is_null())
+        source = describe_source(text, *remembered);
+      else
+        note(cat("the text ", input.string(), " is gone: going on with the tokens that were made of it"));
+      digest = parse_checksum(source.at("digest"), input.string());
     });
     digest = static_cast<uint64_t>(agreement.of_rank_0(static_cast<int64_t>(digest)));
-    text.prefix = RunDirectory(options.output_dir).data() / cat(name, "-", checksum_text(digest));
+    text.prefix = prefix_of_text(run, name, checksum_text(digest));
     return text;
   };
   sources.train = look(options.train_file, "train", sources.train_source);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -45,8 +46,12 @@ struct DataSources {
   std::optional<TextToTokenize> eval;
   Json train_source, eval_source;  // null on the other ranks
 };
-// Looks at the inputs and changes nothing. The tokens of text have prefixes named by what the text holds. Collective.
-DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size, int rank, Agreement& agreement);
+// Looks at the inputs, and writes but what it remembers of them (remembered_checksums.h). The tokens of text have prefixes named
+// by what the text holds. A text may be gone where the run goes on from `checkpoint`, whose run trained on it, and the tokens made
+// of it are whole in the run's folder: `note` is told. Collective.
+DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
+                            const std::optional<std::filesystem::path>& checkpoint, int rank,
+                            Agreement& agreement, const std::function<void(const std::string&)>& note);
 // Collective.
 TrainingData open_training_data(const DataSources& sources, double validation_split_percentage, int rank,
                                 Agreement& agreement);

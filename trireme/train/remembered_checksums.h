@@ -1,0 +1,53 @@
+// The checksums of the files that texts are made of, kept in the run's folder (OUTPUT_DIR/data/sources.json): a start that finds
+// a file as it was does not read it again.
+//
+//   {"format": 1, "xxh3": "9f...", "sources": {"/data/corpus": {"a.txt": {"bytes": 1234, "modified_ns": 1767225600000000000,
+//    "xxh3": "3c..."}, ...}, ...}}
+//
+// "xxh3" outside is that of "sources". A file counts as it was while its name, size and time of modification are. So one thing
+// is not seen: other bytes, as many as before, under the same time (as after touch -r). A file that was modified less than
+// two seconds before it was read is not remembered: the next write might get the same time where clocks are coarse.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace trireme {
+
+class RememberedChecksums {
+ public:
+  // Reads `file` where it is there. A damaged one is told by `note`, and removed.
+  RememberedChecksums(std::filesystem::path file, std::function<void(const std::string&)> note);
+
+  // file_checksum of each of `files`, which are `input` or lie below it. What had to be read is remembered on disk; a disk that
+  // refuses is told by `note`. DataError where a file of the text cannot be read.
+  std::vector<uint64_t> of(const std::filesystem::path& input,
+                           const std::vector<std::filesystem::path>& files);
+
+ private:
+  struct FileState {
+    int64_t bytes = 0;
+    int64_t modified_ns = 0;
+    bool operator==(const FileState&) const = default;
+  };
+  struct KnownFile {
+    FileState state;
+    uint64_t xxh3 = 0;
+    bool operator==(const KnownFile&) const = default;
+  };
+  using KnownFiles = std::map<std::string, KnownFile>;  // by name below the input
+
+  static FileState state_of(const std::filesystem::path& file);
+  void read();
+  void write() const;
+
+  std::filesystem::path file_;
+  std::function<void(const std::string&)> note_;
+  std::map<std::string, KnownFiles> sources_;  // by the input's path
+};
+
+}  // namespace trireme
