@@ -129,7 +129,7 @@ void check_readable(const fs::path& dir) {
 
 CheckpointManifest verify_checkpoint(const fs::path& dir, const FileShare& share) {
   CheckpointManifest manifest = read_manifest(dir);
-  int place = 0;
+  int number = 0;
   for (const auto& [name, expected] : manifest.files) {
     const fs::path file = dir / name;
     std::error_code error;
@@ -139,7 +139,7 @@ CheckpointManifest verify_checkpoint(const fs::path& dir, const FileShare& share
     if (static_cast<int64_t>(bytes) != expected.bytes)
       throw DataError(
           cat(file.string(), ": ", bytes, " bytes; the checkpoint's manifest says ", expected.bytes));
-    if (place++ % share.ranks != share.rank) continue;
+    if (number++ % share.ranks != share.rank) continue;
     const uint64_t checksum = file_checksum(file);
     if (checksum != expected.xxh3)
       throw DataError(cat(file.string(), ": its bytes have checksum ", checksum_text(checksum),
