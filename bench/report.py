@@ -128,7 +128,7 @@ def page(header, rows):
             if row["dtype"] == "bf16":
                 rates.setdefault("bf16", []).append(row["matmul_gflops_precision"])
     lines = [f"# Training speed and memory, {header['date']}{', quick' if header['quick'] else ''}", "",
-             f"`{header['command']}` at {header['commit']}. What the columns mean: [README](README.md).", "",
+             f"`{header['command']}` at {header['commit']}. What the columns mean: [README](../README.md).", "",
              *machine_lines(header),
              "- measured matmul rate of all cores: " +
              (", ".join(f"{name} {max(values):.0f} GFLOP/s" for name, values in rates.items()) or "-"),

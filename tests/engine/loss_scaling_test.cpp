@@ -26,6 +26,7 @@ EngineOptions fp16_options(int ranks, ZeroStage zero, double scale) {
 
 std::vector<at::Tensor> all_values(Engine& engine) {
   std::vector<at::Tensor> values;
+  values.reserve(engine.layout().units.size());
   for (int unit = 0; unit < static_cast<int>(engine.layout().units.size()); ++unit)
     values.push_back(engine.unit_values(unit).clone());
   return values;

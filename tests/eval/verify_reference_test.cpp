@@ -55,8 +55,9 @@ class VerifyReference : public ::testing::Test {
       if (change(name, tensor)) all[name] = tensor;
     }
     std::vector<SafetensorsSpec> specs;
+    specs.reserve(all.size());
     for (const auto& [name, tensor] : all) specs.push_back({name, tensor.dtype, tensor.shape});
-    const fs::path out = folder_.path() / "reference.safetensors";
+    fs::path out = folder_.path() / "reference.safetensors";
     SafetensorsWriter writer(out, specs);
     for (const auto& [name, tensor] : all)
       writer.write(name, tensor.bytes.data(), static_cast<int64_t>(tensor.bytes.size()));
