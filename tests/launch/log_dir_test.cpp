@@ -14,7 +14,6 @@ namespace {
 using testing::bytes_of;
 using ::testing::HasSubstr;
 using testing::launch_and_wait;
-using testing::LauncherProcess;
 using testing::LaunchOutcome;
 using testing::shell;
 using testing::TemporaryFolder;

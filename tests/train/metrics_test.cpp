@@ -57,7 +57,7 @@ TEST(Metrics, a_resumed_run_keeps_the_lines_up_to_its_step_and_drops_a_torn_last
   const auto lines = lines_of(file);
   ASSERT_EQ(lines.size(), 4U);
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(lines[i]["step"], i + 1);
-  MetricsLog(file, -1);
+  const MetricsLog emptied(file, -1);
   EXPECT_TRUE(lines_of(file).empty());
 }
 
