@@ -15,8 +15,6 @@
 
 #include "tests/train/tiny_run.h"
 
-namespace fs = std::filesystem;
-
 namespace trireme {
 namespace {
 
@@ -61,10 +59,11 @@ TEST(RunRecords, speed_counts_the_tokens_of_all_ranks_once) {
     TrainOptions options = resting(run, cat("run-", ulysses));
     options.engine.ulysses = ulysses;
     train_on_ranks(2, options);
-    const double tokens = 16 * 2 * (2 / ulysses);
+    const int64_t tokens = 16 * 2 * (2 / ulysses);
     for (const Json& record : records_of(options)) {
-      EXPECT_NEAR(record["tokens_per_second"].get<double>() * record["seconds"].get<double>(), tokens, 1e-6);
-      EXPECT_EQ(record["tokens_seen"], record["step"].get<int64_t>() * static_cast<int64_t>(tokens));
+      EXPECT_NEAR(record["tokens_per_second"].get<double>() * record["seconds"].get<double>(),
+                  static_cast<double>(tokens), 1e-6);
+      EXPECT_EQ(record["tokens_seen"], record["step"].get<int64_t>() * tokens);
     }
   }
 }
