@@ -38,7 +38,7 @@ fs::path find_directory(const std::string& name_or_path, const char* file, const
   const fs::path model = hub_cache() / folder;
   std::string revision;
   std::ifstream(model / "refs" / "main") >> revision;
-  const fs::path snapshot = model / "snapshots" / revision;
+  fs::path snapshot = model / "snapshots" / revision;
   if (revision.empty() || !fs::is_directory(snapshot, ignored))
     throw ConfigError(cat("there is no folder '", name_or_path,
                           "', and the model is not in the Hugging Face cache (", model.string(),
