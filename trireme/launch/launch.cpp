@@ -49,7 +49,7 @@ void check(const LaunchOptions& options) {
 
 std::filesystem::path make_log_folder(const LaunchOptions& options, int attempt) {
   if (options.log_dir.empty()) return {};
-  const std::filesystem::path folder = std::filesystem::path(options.log_dir) / cat("attempt-", attempt);
+  std::filesystem::path folder = std::filesystem::path(options.log_dir) / cat("attempt-", attempt);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   // Later attempts say so as their files cannot be written.
