@@ -19,13 +19,16 @@ std::string boot_id() {
   return text;
 }
 
-int64_t start_ticks(int64_t process) {
+std::string state_and_numbers(int64_t process) {
   std::string text;
   std::getline(std::ifstream("/proc/" + std::to_string(process) + "/stat"), text);
-  // The name may hold spaces and brackets: the state, field 3, follows its last bracket.
+  // The name may hold spaces and brackets: the state follows its last bracket.
   const size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return 0;
-  std::istringstream fields(text.substr(name_end + 1));
+  return name_end == std::string::npos || text.size() < name_end + 2 ? "" : text.substr(name_end + 2);
+}
+
+int64_t start_ticks(int64_t process) {
+  std::istringstream fields(state_and_numbers(process));  // from field 3 on
   std::string skipped;
   for (int field = 3; field < 22; ++field) fields >> skipped;
   int64_t ticks = 0;

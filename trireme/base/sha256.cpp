@@ -85,6 +85,16 @@ bool equal_in_constant_time(std::string_view a, std::string_view b) {
   return different == 0;
 }
 
+std::string hex_digits(const Digest& digest) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const uint8_t byte : digest) {
+    text += kDigits[byte / 16];
+    text += kDigits[byte % 16];
+  }
+  return text;
+}
+
 Digest random_bytes() {
   Digest bytes{};
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))

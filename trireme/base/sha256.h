@@ -22,6 +22,9 @@ inline std::string_view bytes_of(const Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
+// Two lower-case digits a byte.
+std::string hex_digits(const Digest& digest);
+
 // The operating system's random bytes. Throws ConfigError where it has none to give.
 Digest random_bytes();
 

@@ -3,7 +3,6 @@
 //   torchrun, trireme launch, Kubernetes   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 //   mpirun (Open MPI)                      OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE
 //   srun (Slurm)                           SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODEID ...
-#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <unistd.h>

@@ -75,11 +75,7 @@ std::optional<LauncherHello> LauncherHello::from(const std::string& line) {
 
 std::string launcher_proof(const std::string& secret, const std::string& role, const LauncherHello& hello,
                            const std::string& nonce_of_machine_0) {
-  std::ostringstream digits;
-  digits << std::hex;
-  for (const uint8_t byte : hmac_sha256(secret, cat(role, "\n", hello.line(), "\n", nonce_of_machine_0)))
-    digits << byte / 16 << byte % 16;
-  return digits.str();
+  return hex_digits(hmac_sha256(secret, cat(role, "\n", hello.line(), "\n", nonce_of_machine_0)));
 }
 
 LauncherLink::LauncherLink(int descriptor)

@@ -4,13 +4,13 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
-#include <fstream>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/machine_identity.h"
 
 namespace trireme {
 namespace {
@@ -111,11 +111,7 @@ RankProcess start_rank(int rank, const std::string& program, const std::vector<s
 
 RankLook look_at(const RankProcess& process) {
   RankLook look;
-  std::ifstream in(cat("/proc/", process.pid, "/stat"));
-  std::string stat;
-  std::getline(in, stat);
-  const size_t name_end = stat.rfind(')');  // the state follows the name, which may hold anything
-  look.stopped = name_end != std::string::npos && stat.size() > name_end + 2 && stat[name_end + 2] == 'T';
+  look.stopped = state_and_numbers(process.pid).starts_with('T');
   if (const auto state = process.activity->read()) {
     look.known = true;
     look.waiting = state->waiting;

@@ -1,22 +1,14 @@
 #include "trireme/launch/run_secret.h"
 
-#include <string_view>
-
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
 #include "trireme/base/secret_digits.h"
 #include "trireme/base/sha256.h"
 
 namespace trireme {
+
 std::string random_digits(int bytes) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  const Digest random = random_bytes();
-  std::string text;
-  for (int i = 0; i < bytes; ++i) {
-    text += kDigits[random[static_cast<size_t>(i)] / 16];
-    text += kDigits[random[static_cast<size_t>(i)] % 16];
-  }
-  return text;
+  return hex_digits(random_bytes()).substr(0, 2 * static_cast<size_t>(bytes));
 }
 
 std::string run_secret(const LaunchOptions& options) {
