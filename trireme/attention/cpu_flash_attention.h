@@ -15,6 +15,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "trireme/attention/cpu_flash_tiles.h"
 #include "trireme/attention/local_attention.h"
 #include "trireme/attention/softmax_tile.h"
 #include "trireme/attention/tile_gemm.h"
@@ -70,6 +71,13 @@ class CpuFlashAttention final : public LocalAttention {
   Scratch shared_;                // packed keys and values of the heads at work
   std::vector<Scratch> threads_;  // one a thread
 };
+
+// A thread's tiles of one pass.
+template <typename Tiles>
+Tiles cut_scratch(Scratch& scratch, const FlashSizes& z) {
+  ScratchCutter memory(scratch.get<char>(thread_bytes<Tiles>(z)));
+  return Tiles::cut(memory, z);
+}
 
 // The row of one token and head in x [B, S, H, D].
 template <typename I>

@@ -20,19 +20,6 @@ namespace trireme {
 
 namespace {
 
-constexpr int64_t kBackwardKeys = 192;
-
-struct Sizes {
-  int64_t queries;
-  int64_t keys;
-  int64_t width;
-  int64_t depth;           // width as an inner dimension: even for bf16
-  int64_t columns;         // width as columns of fp32 sums
-  int64_t panels;          // of 64 columns, across width
-  int64_t padded_queries;  // in whole panels
-  int64_t padded_keys;
-};
-
 // The key rows that each tile of 64 queries of one sample sees.
 class QueryTiles {
  public:
@@ -86,72 +73,6 @@ class QueryTiles {
   std::vector<int64_t> ends_;  // of the keys seen by this tile or one before
 };
 
-// One thread's memory, cut into pieces of whole cache lines.
-class Pieces {
- public:
-  explicit Pieces(char* at) : at_(at) {}
-  template <typename T>
-  T* next(int64_t count) {
-    auto* piece = reinterpret_cast<T*>(at_ == nullptr ? nullptr : at_ + used_);
-    used_ += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
-    return piece;
-  }
-  int64_t used() const { return used_; }
-
- private:
-  char* at_;
-  int64_t used_ = 0;
-};
-
-template <typename E>
-struct HeadTiles {
-  float* dk;  // [padded_keys, columns], of the key/value head
-  float* dv;
-  float* dq;     // panels [width, 64], of the query head
-  float* lse2;   // [padded_queries]
-  float* delta;  // [padded_queries]
-  E* q_columns;  // panels [depth, 64]
-  E* do_columns;
-  E* q_rows;  // panels [padded_queries, 64], one for each 64 of width
-  E* do_rows;
-  E* k_rows;         // [kBackwardKeys, depth], of the key block
-  E* v_rows;         // [kBackwardKeys, depth]
-  E* k_columns;      // [width, kBackwardKeys]
-  float* scores;     // [kBackwardKeys, 64]
-  float* gradients;  // [kBackwardKeys, 64]
-  uint16_t* scores16;
-  uint16_t* gradients16;
-  uint16_t* pairs16;
-
-  static HeadTiles cut(Pieces& pieces, const Sizes& z) {
-    HeadTiles t{};
-    t.dk = pieces.next<float>(z.padded_keys * z.columns);
-    t.dv = pieces.next<float>(z.padded_keys * z.columns);
-    t.dq = pieces.next<float>(z.padded_queries * z.width);
-    t.lse2 = pieces.next<float>(z.padded_queries);
-    t.delta = pieces.next<float>(z.padded_queries);
-    t.q_columns = pieces.next<E>(z.padded_queries * z.depth);
-    t.do_columns = pieces.next<E>(z.padded_queries * z.depth);
-    t.q_rows = pieces.next<E>(z.padded_queries * z.panels * kPanel);
-    t.do_rows = pieces.next<E>(z.padded_queries * z.panels * kPanel);
-    t.k_rows = pieces.next<E>(kBackwardKeys * z.depth);
-    t.v_rows = pieces.next<E>(kBackwardKeys * z.depth);
-    t.k_columns = pieces.next<E>(kBackwardKeys * z.width);
-    t.scores = pieces.next<float>(kBackwardKeys * kPanel);
-    t.gradients = pieces.next<float>(kBackwardKeys * kPanel);
-    t.scores16 = pieces.next<uint16_t>(kBackwardKeys * kPanel);
-    t.gradients16 = pieces.next<uint16_t>(kBackwardKeys * kPanel);
-    t.pairs16 = pieces.next<uint16_t>(kBackwardKeys * kPanel);
-    return t;
-  }
-  static HeadTiles in(Scratch& scratch, const Sizes& z) {
-    Pieces measure(nullptr);
-    cut(measure, z);
-    Pieces pieces(scratch.get<char>(measure.used()));
-    return cut(pieces, z);
-  }
-};
-
 // The tensors of one call, seen from one query head.
 template <typename I>
 struct HeadRows {
@@ -161,7 +82,7 @@ struct HeadRows {
 };
 
 template <typename I, typename E>
-void pack_queries(const HeadRows<I>& rows, const Sizes& z, HeadTiles<E>& t) {
+void pack_queries(const HeadRows<I>& rows, const FlashSizes& z, HeadTiles<E>& t) {
   const auto log2e = static_cast<float>(1.0 / std::log(2.0));
   for (int64_t row = 0; row < z.padded_queries; row += kPanel) {
     const int64_t used = std::min(kPanel, z.queries - row);
@@ -193,7 +114,7 @@ void pack_queries(const HeadRows<I>& rows, const Sizes& z, HeadTiles<E>& t) {
 }
 
 template <typename I, typename E>
-void pack_keys(const HeadRows<I>& rows, const Sizes& z, int64_t key, HeadTiles<E>& t) {
+void pack_keys(const HeadRows<I>& rows, const FlashSizes& z, int64_t key, HeadTiles<E>& t) {
   const int64_t used = std::min(kBackwardKeys, z.keys - key);
   const I* k = rows.k + key * rows.k_stride;
   pack_rows(k, rows.k_stride, used, z.width, kBackwardKeys, z.depth, t.k_rows);
@@ -205,8 +126,8 @@ void pack_keys(const HeadRows<I>& rows, const Sizes& z, int64_t key, HeadTiles<E
 
 // The products of keys [key, key + n) and queries [row, row + 64).
 template <typename E>
-void one_tile(const QueryTiles& queries, const Sizes& z, const TileMath& math, Bf16Units units, float scale,
-              int64_t block, int64_t key, int64_t n, int64_t row, HeadTiles<E>& t) {
+void one_tile(const QueryTiles& queries, const FlashSizes& z, const TileMath& math, Bf16Units units,
+              float scale, int64_t block, int64_t key, int64_t n, int64_t row, HeadTiles<E>& t) {
   panel_gemm(n, kPanel, z.depth, t.k_rows + (key - block) * z.depth, z.depth, t.q_columns + row * z.depth,
              t.scores, kPanel, false, units);
   panel_gemm(n, kPanel, z.depth, t.v_rows + (key - block) * z.depth, z.depth, t.do_columns + row * z.depth,
@@ -240,7 +161,7 @@ void one_tile(const QueryTiles& queries, const Sizes& z, const TileMath& math, B
 
 // Key blocks turn, turn + turns, ... of one query head; adds to dk, dv and dq of `t`.
 template <typename I, typename E>
-void one_head(const HeadRows<I>& rows, const QueryTiles& queries, const Sizes& z, const TileMath& math,
+void one_head(const HeadRows<I>& rows, const QueryTiles& queries, const FlashSizes& z, const TileMath& math,
               Bf16Units units, float scale, int64_t turn, int64_t turns, HeadTiles<E>& t) {
   for (int64_t block = turn * kBackwardKeys; block < z.keys; block += turns * kBackwardKeys) {
     bool packed = false;
@@ -254,7 +175,8 @@ void one_head(const HeadRows<I>& rows, const QueryTiles& queries, const Sizes& z
 
 // Sum over `parts` of panels dq' of tokens [row, row + 64) -> the head's rows of the result.
 template <typename O>
-void write_dq(const std::vector<const float*>& parts, const Sizes& z, int64_t row, O* dq, int64_t stride) {
+void write_dq(const std::vector<const float*>& parts, const FlashSizes& z, int64_t row, O* dq,
+              int64_t stride) {
   for (int64_t i = 0; i < std::min(kPanel, z.queries - row); ++i)
     for (int64_t d = 0; d < z.width; ++d) {
       float sum = 0;
@@ -264,7 +186,7 @@ void write_dq(const std::vector<const float*>& parts, const Sizes& z, int64_t ro
 }
 
 template <typename O>
-void write_rows(const float* from, const Sizes& z, O* to, int64_t stride) {
+void write_rows(const float* from, const FlashSizes& z, O* to, int64_t stride) {
   for (int64_t i = 0; i < z.keys; ++i)
     for (int64_t d = 0; d < z.width; ++d) to[i * stride + d] = static_cast<O>(from[i * z.columns + d]);
 }
@@ -283,14 +205,7 @@ void CpuFlashAttention::backward_in(const at::Tensor& d_o, const at::Tensor& q, 
                                     const at::Tensor& v, const AttentionOutput& saved,
                                     const AttentionSpec& spec, const AttentionGradients& gradients) {
   const int64_t batch_size = q.size(0), kv_heads = k.size(2), heads = q.size(2), width = q.size(3);
-  const Sizes z{q.size(1),
-                k.size(1),
-                width,
-                std::is_same_v<E, float> ? width : round_up(width, 2),
-                round_up(width, 16),
-                round_up(width, kPanel) / kPanel,
-                round_up(q.size(1), kPanel),
-                round_up(k.size(1), kPanel)};
+  const FlashSizes z(q.size(1), k.size(1), width, sizeof(E));
   std::vector<QueryTiles> queries_of;  // one sample, or one for all
   queries_of.reserve(spec.keys->samples.size());
   for (size_t sample = 0; sample < spec.keys->samples.size(); ++sample)
@@ -338,7 +253,7 @@ void CpuFlashAttention::backward_in(const at::Tensor& d_o, const at::Tensor& q, 
     share_items(workers, tasks, [&](int worker, int64_t task) {
       const int64_t b = task / kv_heads;
       const HeadRun& run = runs[task % kv_heads];
-      HeadTiles<E> t = HeadTiles<E>::in(threads_[worker], z);
+      HeadTiles<E> t = cut_scratch<HeadTiles<E>>(threads_[worker], z);
       clear_keys(t);
       for (int64_t head = run.begin; head < run.end; ++head) {
         const HeadRows<I> rows = rows_at(b, head, run.kv_head);
@@ -355,7 +270,7 @@ void CpuFlashAttention::backward_in(const at::Tensor& d_o, const at::Tensor& q, 
   std::vector<HeadTiles<E>> tiles;
   std::vector<const float*> parts;
   for (int worker = 0; worker < workers; ++worker) {
-    tiles.push_back(HeadTiles<E>::in(threads_[worker], z));
+    tiles.push_back(cut_scratch<HeadTiles<E>>(threads_[worker], z));
     tiles.back().dk = tiles.front().dk;  // each key block is one worker's
     tiles.back().dv = tiles.front().dv;
     parts.push_back(tiles.back().dq);

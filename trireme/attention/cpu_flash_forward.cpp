@@ -16,34 +16,10 @@ namespace trireme {
 
 namespace {
 
-constexpr int64_t kForwardKeys = 512;
-constexpr int64_t kStack = 2;
-constexpr int64_t kRows = kStack * kPanel;
-constexpr int64_t kPackedBytes = 16 << 20;  // packed keys and values at work at once, at least one head's
-
 // A key/value head of one sample, and the stacks of query heads that use it.
 struct HeadTask {
   int64_t batch;
   HeadRun run;
-};
-
-// What a worker needs for one stack; pieces of its scratch.
-template <typename E>
-struct StackTiles {
-  E* q;           // [R, depth]
-  E* p16;         // [R, kForwardKeys], bf16 only
-  float* scores;  // [R, kForwardKeys]
-  float* o;       // [R, columns]
-  static int64_t bytes(int64_t depth, int64_t columns) {
-    return kRows * (depth * 4 + kForwardKeys * 4 + kForwardKeys * 4 + columns * 4);
-  }
-  StackTiles(Scratch& scratch, int64_t depth, int64_t columns) {
-    auto* at = scratch.get<char>(bytes(depth, columns));
-    scores = reinterpret_cast<float*>(at);
-    o = scores + kRows * kForwardKeys;
-    q = reinterpret_cast<E*>(o + kRows * columns);
-    p16 = reinterpret_cast<E*>(reinterpret_cast<char*>(q) + kRows * depth * 4);
-  }
 };
 
 // What the up to 64 query rows of one block see.
@@ -75,33 +51,30 @@ template <typename I, typename E>
 void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                    const AttentionSpec& spec, const AttentionOutput& out) {
   const int64_t queries = q.size(1), tokens = k.size(1), heads = q.size(2), width = q.size(3);
-  const int64_t depth = std::is_same_v<E, float> ? width : round_up(width, 2);
-  const int64_t columns = round_up(width, 16), panels = round_up(width, kPanel) / kPanel;
-  const int64_t padded = round_up(tokens, kPanel), key_blocks = padded / kPanel;
-  const int64_t blocks = round_up(queries, kPanel) / kPanel;
-  const int64_t key_size = padded * depth, value_size = padded * kPanel * panels;
+  const FlashSizes z(queries, tokens, width, sizeof(E));
+  const int64_t key_blocks = z.padded_keys / kPanel, blocks = z.padded_queries / kPanel;
   const auto log2_scale = static_cast<float>(spec.scale * std::log2(std::exp(1.0)));
 
   std::vector<HeadTask> tasks;
   for (int64_t b = 0; b < q.size(0); ++b)
     for (const HeadRun& run : runs_of_heads(spec, k.size(2)))
       if (run.end > run.begin) tasks.push_back({b, run});
-  const int64_t at_once = std::max<int64_t>(1, kPackedBytes / ((key_size + value_size) * sizeof(E)));
+  const int64_t at_once = packed_heads_at_once<E>(z);
   const int workers = attention_threads();
   if (static_cast<int>(threads_.size()) < workers) threads_.resize(workers);
 
   for (size_t first = 0; first < tasks.size(); first += at_once) {
     const auto count = std::min<int64_t>(at_once, tasks.size() - first);
-    E* packed = shared_.get<E>(count * (key_size + value_size));
-    const auto keys_of = [&](int64_t task) { return packed + task * (key_size + value_size); };
+    E* packed = shared_.get<E>(count * z.packed_head());
+    const auto keys_of = [&](int64_t task) { return packed + task * z.packed_head(); };
     share_items(workers, count * key_blocks, [&](int /*worker*/, int64_t item) {
       const HeadTask& task = tasks[first + item / key_blocks];
       const int64_t block = item % key_blocks, rows = std::min(kPanel, tokens - block * kPanel);
       E* keys = keys_of(item / key_blocks);
       pack_columns_panel(rows_of<I>(k, task.batch, block * kPanel, task.run.kv_head), k.stride(1), rows,
-                         width, depth, keys + block * panel_size(depth));
+                         width, z.depth, keys + block * panel_size(z.depth));
       pack_rows_panels(rows_of<I>(v, task.batch, block * kPanel, task.run.kv_head), v.stride(1), rows, width,
-                       block * kPanel, padded, keys + key_size);
+                       block * kPanel, z.padded_keys, keys + z.packed_keys());
     });
 
     std::vector<std::pair<int64_t, HeadRun>> stacks;  // task in this round, its query heads
@@ -117,14 +90,14 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
       const auto& [task, run] = stacks[item % stack_count];
       const int64_t batch = tasks[first + task].batch, used = std::min(kPanel, queries - row);
       const E* keys = keys_of(task);
-      const E* values = keys + key_size;
+      const E* values = keys + z.packed_keys();
       const int64_t m = (run.end - run.begin) * kPanel;
-      const StackTiles<E> tiles(threads_[worker], depth, columns);
-      std::array<float, kRows> row_max{}, row_sum{}, rescale{};
+      const auto tiles = cut_scratch<StackTiles<E>>(threads_[worker], z);
+      std::array<float, kStackRows> row_max{}, row_sum{}, rescale{};
       row_max.fill(-std::numeric_limits<float>::infinity());
       for (int64_t head = run.begin; head < run.end; ++head)
-        pack_rows(rows_of<I>(q, batch, row, head), q.stride(1), used, width, kPanel, depth,
-                  tiles.q + (head - run.begin) * kPanel * depth);
+        pack_rows(rows_of<I>(q, batch, row, head), q.stride(1), used, width, kPanel, z.depth,
+                  tiles.q + (head - run.begin) * kPanel * z.depth);
 
       const RowsOfRanges ranges(spec.keys->of(batch), row, used);
       bool added = false;  // to o
@@ -132,9 +105,9 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
         for (int64_t key = interval.begin / kPanel * kPanel, n = 0; key < interval.end; key += n) {
           n = std::min(kForwardKeys, round_up(interval.end, kPanel) - key);
           for (int64_t j = 0; j < n; j += kPanel)
-            panel_gemm(m, kPanel, depth, tiles.q, depth, keys + (key + j) * depth, tiles.scores + j,
+            panel_gemm(m, kPanel, z.depth, tiles.q, z.depth, keys + (key + j) * z.depth, tiles.scores + j,
                        kForwardKeys, false, units());
-          std::array<int32_t, kRows> begin{}, end{};
+          std::array<int32_t, kStackRows> begin{}, end{};
           const bool edge = !ranges.all_see(key, key + n);
           if (edge)
             for (int64_t r = 0; r < m; ++r) std::tie(begin[r], end[r]) = ranges.within(r % kPanel, key, n);
@@ -142,16 +115,16 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
           math_.softmax({tiles.scores, p16, m, n, kForwardKeys, edge ? begin.data() : nullptr,
                          edge ? end.data() : nullptr, log2_scale, row_max.data(), row_sum.data(),
                          rescale.data()});
-          if (added) math_.scale_rows(tiles.o, m, columns, columns, rescale.data());
+          if (added) math_.scale_rows(tiles.o, m, z.columns, z.columns, rescale.data());
           const E* p = nullptr;
           if constexpr (std::is_same_v<E, float>)
             p = tiles.scores;
           else
             p = tiles.p16;
-          for (int64_t panel = 0; panel < panels; ++panel)
+          for (int64_t panel = 0; panel < z.panels; ++panel)
             panel_gemm(m, std::min(kPanel, width - panel * kPanel), n, p, kForwardKeys,
-                       values + panel * panel_size(padded) + key * kPanel, tiles.o + panel * kPanel, columns,
-                       added, units());
+                       values + panel * panel_size(z.padded_keys) + key * kPanel, tiles.o + panel * kPanel,
+                       z.columns, added, units());
           added = true;
         }
       for (int64_t r = 0; r < m; ++r) {
@@ -165,7 +138,7 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
           o += ((batch * queries + token) * heads + head) * width;
           using Out = std::remove_pointer_t<decltype(o)>;
           for (int64_t d = 0; d < width; ++d)
-            o[d] = saw_keys ? static_cast<Out>(tiles.o[r * columns + d] * inverse) : Out{};
+            o[d] = saw_keys ? static_cast<Out>(tiles.o[r * z.columns + d] * inverse) : Out{};
         });
         out.lse.mutable_data_ptr<float>()[(batch * heads + head) * queries + token] =
             (row_max[r] + std::log2(row_sum[r])) * static_cast<float>(std::log(2.0)) +

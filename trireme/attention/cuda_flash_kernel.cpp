@@ -8,28 +8,22 @@
 #include <algorithm>
 #include <optional>
 
+#include "trireme/attention/cuda_flash_bytes.h"
 #include "trireme/attention/cuda_kernels.h"
 #include "trireme/base/error.h"
-#include "trireme/base/round_up.h"
 
 namespace trireme {
 
 namespace {
 
-constexpr int64_t kRowBlock = 128;
-
 std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
 }
 
-int64_t padded_width(int64_t width) {
-  return round_up(width, width <= 128 ? 32 : 64);
-}
-
 int64_t dq_rows(const MaskCall& call) {
   const int64_t samples = call.sample_end - call.sample;
-  if (call.dense()) return samples * round_up(call.rows(), kRowBlock);
-  return samples * call.rows() + kRowBlock * static_cast<int64_t>(call.cu_q.size() - 1);
+  if (call.dense()) return samples * round_up(call.rows(), kDqRowBlock);
+  return samples * call.rows() + kDqRowBlock * static_cast<int64_t>(call.cu_q.size() - 1);
 }
 
 class CudaFlashKernel final : public CallKernel {
@@ -40,7 +34,7 @@ class CudaFlashKernel final : public CallKernel {
 
   // Half of the bound is left to the rows.
   int64_t most_segments(const AttentionSizes& sizes) const override {
-    const int64_t elements = kRowBlock * sizes.query_heads * padded_width(sizes.width);
+    const int64_t elements = kDqRowBlock * sizes.query_heads * padded_dq_width(sizes.width);
     return std::clamp<int64_t>(most_dq_elements_ / 2 / elements, 1, kMostSegments);
   }
 
@@ -55,7 +49,7 @@ class CudaFlashKernel final : public CallKernel {
   }
 
   HeadsOfCall heads_of(const MaskCall& call, const AttentionSizes& sizes) const override {
-    const int64_t heads = most_dq_elements_ / (dq_rows(call) * padded_width(sizes.width));
+    const int64_t heads = most_dq_elements_ / (dq_rows(call) * padded_dq_width(sizes.width));
     return {std::min(heads, sizes.query_heads)};
   }
 

@@ -15,11 +15,9 @@
 
 #include <ATen/ATen.h>
 
-#include "trireme/base/round_up.h"
+#include "trireme/attention/cpu_flash_tiles.h"
 
 namespace trireme {
-
-constexpr int64_t kPanel = 64;
 
 // Elements that a panel of `depth` rows takes; `depth` is even for bfloat16.
 inline int64_t panel_size(int64_t depth) {

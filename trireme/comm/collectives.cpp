@@ -15,6 +15,7 @@
 #include <numeric>
 
 #include "trireme/base/sequence_layout.h"
+#include "trireme/comm/collectives_bytes.h"
 #include "trireme/comm/failure.h"
 #include "trireme/device/memory_account.h"
 
@@ -23,10 +24,6 @@ namespace {
 
 // Below this size a sum gathers everything at once rather than in two rounds.
 constexpr int64_t kGatherBelow_bytes = 16 * 1024;
-// Sums are made piece by piece: on a CPU their partial sums stay in the cache; on a GPU, where each operation of a piece
-// costs a launch, pieces only bound the fp32 buffer of a sum that is kept in 16 bits.
-constexpr int64_t kPieceOnHost_elements = 64 * 1024;
-constexpr int64_t kPieceOnDevice_elements = 32 * 1024 * 1024;
 
 enum class Reduction { sum, max };
 
@@ -176,7 +173,7 @@ at::Tensor reduce_blocks(const at::Tensor& blocks, Reduction reduction, at::Scal
   const int64_t ranks = blocks.size(0), elements = blocks.size(1);
   const bool narrow = blocks.scalar_type() == at::kHalf || blocks.scalar_type() == at::kBFloat16;
   const at::ScalarType sum_in = narrow ? at::kFloat : blocks.scalar_type();
-  const int64_t most = blocks.device().is_cpu() ? kPieceOnHost_elements : kPieceOnDevice_elements;
+  const int64_t most = blocks.device().is_cpu() ? kSumPieceOnHost_elements : kSumPieceOnDevice_elements;
   at::Tensor output = at::empty({elements}, blocks.options().dtype(result));
   const MemoryScope buffers(MemoryCategory::communication);
   for (int64_t begin = 0; begin < elements; begin += most) {

@@ -12,16 +12,11 @@
 #include <vector>
 
 #include "trireme/memory/activation_store.h"
+#include "trireme/memory/resident_layers.h"
 #include "trireme/memory/saved_spans.h"
 #include "trireme/memory/span_storage.h"
 
 namespace trireme {
-
-struct ResidentLayers {
-  int64_t resident_layers = 2;  // put last: backward begins with them
-  int64_t leaving_layers = 1;   // on their way out beside them
-  int64_t ahead_layers = 1;     // on their way back beside the one taken
-};
 
 class OffloadedActivations final : public ActivationStore {
  public:

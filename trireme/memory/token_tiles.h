@@ -7,6 +7,12 @@
 
 namespace trireme {
 
+// Tokens of the largest tile.
+constexpr int64_t largest_tile(int64_t tokens, int64_t tile_tokens) {
+  const int64_t tiles = std::max<int64_t>(1, (tokens + tile_tokens - 1) / tile_tokens);
+  return (tokens + tiles - 1) / tiles;
+}
+
 // Calls body(begin, count) for each tile of [0, tokens), in order.
 template <typename Body>
 void for_tiles(int64_t tokens, int64_t tile_tokens, const Body& body) {

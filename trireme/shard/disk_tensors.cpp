@@ -52,7 +52,7 @@ void DiskTensors::limit_writes(std::shared_ptr<SpillFile::Transfer> newest) {
   {
     const std::lock_guard lock(writes_mutex_);
     writes_.push_back(std::move(newest));
-    if (writes_.size() <= kMostWrites) return;
+    if (writes_.size() <= kMostDiskWrites) return;
     oldest = std::move(writes_.front());
     writes_.pop_front();
   }

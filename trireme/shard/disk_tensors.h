@@ -1,4 +1,4 @@
-// Units' tensors on disk. In memory: those that are open, those read ahead, and at most kMostWrites that are on
+// Units' tensors on disk. In memory: those that are open, those read ahead, and at most kMostDiskWrites that are on
 // their way back.
 //
 //   absent -> reading -> whole -> open -> (changed) writing -> absent
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "trireme/device/memory_account.h"
+#include "trireme/shard/disk_units.h"
 #include "trireme/shard/unit_tensors.h"
 
 namespace trireme {
@@ -28,7 +29,6 @@ class DiskTensors final : public UnitTensors {
   void prefetch(int unit) override;
 
  private:
-  static constexpr size_t kMostWrites = 2;
   enum class Content { absent, reading, writing, whole };
   struct Place {
     int64_t elements = 0;

@@ -5,6 +5,7 @@
 #include "trireme/base/error.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/shard/narrow_adamw_device.h"
+#include "trireme/shard/optimizer_bytes.h"
 #include "trireme/shard/stochastic_rounding.h"
 #include "trireme/shard/unit_tensors.h"
 
@@ -13,9 +14,6 @@ namespace {
 
 constexpr const char* kMean = "exp_avg";
 constexpr const char* kSquare = "exp_avg_sq";
-// Without a kernel of their own (narrow_adamw.h), bf16 moments are widened piece by piece, so that the fp32 copies stay
-// small.
-constexpr int64_t kPiece_elements = int64_t{1} << 20;
 
 std::vector<FlatUnit> cut_units(const std::vector<FlatUnit>& units, const std::vector<UnitShare>& shares) {
   std::vector<FlatUnit> cut;
@@ -74,8 +72,8 @@ class Adamw final : public Optimizer {
       }
       for (const FlatSpan& span : flat.spans)
         if (span.decays == decays)
-          for (int64_t at = 0; at < span.elements; at += kPiece_elements)
-            update_narrow(unit, span.offset + at, std::min(kPiece_elements, span.elements - at), master,
+          for (int64_t at = 0; at < span.elements; at += kNarrowPiece_elements)
+            update_narrow(unit, span.offset + at, std::min(kNarrowPiece_elements, span.elements - at), master,
                           gradient, mean, square, learning_rate, decay, steps);
     }
     mean_->close(unit, true);

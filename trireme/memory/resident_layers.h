@@ -1,0 +1,14 @@
+// How many layers' saved tensors OffloadedActivations keeps in memory. The memory forecast counts by it. No torch here.
+#pragma once
+
+#include <cstdint>
+
+namespace trireme {
+
+struct ResidentLayers {
+  int64_t resident_layers = 2;  // put last: backward begins with them
+  int64_t leaving_layers = 1;   // on their way out beside them
+  int64_t ahead_layers = 1;     // on their way back beside the one taken
+};
+
+}  // namespace trireme
