@@ -1,6 +1,6 @@
 // --recompute auto: the rule against every other answer that it could have given, what ranks agree on, and that a run
 // keeps what was chosen. In the binary that counts memory.
-#include "trireme/engine/choose_recompute.h"
+#include "trireme/forecast/choose_recompute.h"
 
 #include <cmath>
 #include <functional>
@@ -14,9 +14,10 @@
 #include "trireme/comm/thread_world.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/memory_budget.h"
+#include "trireme/engine/agree_on_recompute.h"
 #include "trireme/engine/assemble.h"
-#include "trireme/engine/memory_shape.h"
-#include "trireme/engine/settle_recompute.h"
+#include "trireme/engine/make_forecast_inputs.h"
+#include "trireme/forecast/memory_forecast.h"
 
 #include "tests/engine/tiny_model.h"
 #include "tests/support/error_message.h"
@@ -31,43 +32,45 @@ using ::testing::Not;
 using testing::TemporaryFolder;
 
 // One rank with a model of `layers`, and 2 samples of 3,000 tokens.
-MemoryShape deep_shape(int64_t layers) {
-  MemoryShape shape;
-  shape.model = {.layers = layers,
-                 .hidden = 256,
-                 .intermediate = 704,
-                 .heads = 8,
-                 .kv_heads = 2,
-                 .head_dim = 32,
-                 .vocab = 1000};
-  shape.heads_here = 8;
-  shape.kv_heads_here = 2;
-  shape.packed_heads = 12;
-  shape.tile_tokens = 512;
-  shape.logits_tile_tokens = 256;
-  shape.recompute.checkpoint_every = 1;
-  return with_batch(shape, 2, 3000);
+ForecastInputs deep_inputs(int64_t layers) {
+  ForecastInputs inputs;
+  ModelConfig config;
+  config.num_hidden_layers = layers;
+  config.hidden_size = 256;
+  config.intermediate_size = 704;
+  config.num_attention_heads = 8;
+  config.num_key_value_heads = 2;
+  config.head_dim = 32;
+  config.vocab_size = 1000;
+  inputs.model = model_sizes(config, make_model_layout(config));
+  inputs.rank_heads = 8;
+  inputs.rank_kv_heads = 2;
+  inputs.packed_heads = 12;
+  inputs.tile_tokens = 512;
+  inputs.logits_tile_tokens = 256;
+  inputs.recompute.checkpoint_every = 1;
+  return with_batch(inputs, 2, 3000);
 }
 
-MemoryShape changed(MemoryShape shape, const std::function<void(MemoryShape&)>& change) {
-  change(shape);
-  return with_batch(shape, shape.batch, shape.tokens);
+ForecastInputs changed(ForecastInputs inputs, const std::function<void(ForecastInputs&)>& change) {
+  change(inputs);
+  return with_batch(inputs, inputs.batch, inputs.tokens);
 }
 
-RecomputePlan plan_with(int64_t keeping, const MemoryShape& shape) {
-  const int64_t layers = shape.model.layers, every = shape.recompute.checkpoint_every;
-  if (keeping == 0) return make_recompute_plan(Recompute::full, every, 1, layers);
-  return make_recompute_plan(Recompute::keep_attention, every,
-                             static_cast<double>(keeping) / static_cast<double>(layers), layers);
+RecomputePlan plan_with(int64_t keeping, const ForecastInputs& inputs) {
+  const int64_t layers = inputs.model.layers, every = inputs.recompute.checkpoint_every;
+  if (keeping == 0) return RecomputePlan{Recompute::full, every, 1, layers};
+  return RecomputePlan{Recompute::keep_attention, every,
+                       static_cast<double>(keeping) / static_cast<double>(layers), layers};
 }
 
 // The forecast with attention kept on 0, 1, ... all layers.
-std::vector<int64_t> forecasts(MemoryShape shape) {
+std::vector<int64_t> forecasts(ForecastInputs inputs) {
   std::vector<int64_t> bytes;
-  bytes.reserve(static_cast<size_t>(shape.model.layers) + 1);
-  for (int64_t keeping = 0; keeping <= shape.model.layers; ++keeping) {
-    shape.recompute = plan_with(keeping, shape);
-    bytes.push_back(memory_forecast(shape).peak_total_bytes);
+  bytes.reserve(static_cast<size_t>(inputs.model.layers) + 1);
+  for (int64_t keeping = 0; keeping <= inputs.model.layers; ++keeping) {
+    inputs.recompute = plan_with(keeping, inputs);
+    bytes.push_back(memory_forecast(inputs).peak_total_bytes);
   }
   return bytes;
 }
@@ -79,82 +82,83 @@ int64_t most_that_fit(const std::vector<int64_t>& of_layers, int64_t budget_byte
   return most;
 }
 
-const std::vector<std::pair<const char*, MemoryShape>>& shapes() {
-  static const std::vector<std::pair<const char*, MemoryShape>> list = {
-      {"one rank", deep_shape(12)},
-      {"one layer", deep_shape(1)},
-      {"2 x 2 ranks, ZeRO 3", changed(deep_shape(7),
-                                      [](MemoryShape& s) {
+const std::vector<std::pair<const char*, ForecastInputs>>& cases() {
+  static const std::vector<std::pair<const char*, ForecastInputs>> list = {
+      {"one rank", deep_inputs(12)},
+      {"one layer", deep_inputs(1)},
+      {"2 x 2 ranks, ZeRO 3", changed(deep_inputs(7),
+                                      [](ForecastInputs& s) {
                                         s.ulysses = s.ring = 2;
                                         s.ranks = 4;
                                         s.sp_rank = s.rank = 3;
                                         s.zero = 3;
-                                        s.heads_here = 4;
-                                        s.kv_heads_here = 1;
+                                        s.rank_heads = 4;
+                                        s.rank_kv_heads = 1;
                                       })},
-      {"bf16, SGD", changed(deep_shape(12),
-                            [](MemoryShape& s) {
+      {"bf16, SGD", changed(deep_inputs(12),
+                            [](ForecastInputs& s) {
                               s.storage_bytes = s.tile_bytes = 2;
                               s.moments = 0;
                             })},
       {"inputs of every 3 layers",
-       changed(deep_shape(10), [](MemoryShape& s) { s.recompute.checkpoint_every = 3; })},
+       changed(deep_inputs(10), [](ForecastInputs& s) { s.recompute.checkpoint_every = 3; })},
       {"the input of the first layer alone",
-       changed(deep_shape(10), [](MemoryShape& s) { s.recompute.checkpoint_every = 10; })},
+       changed(deep_inputs(10), [](ForecastInputs& s) { s.recompute.checkpoint_every = 10; })},
       {"activations on disk",
-       changed(deep_shape(12), [](MemoryShape& s) { s.offload.activations = Offload::disk; })},
-      {"updates in backward", changed(deep_shape(12), [](MemoryShape& s) { s.update_in_backward = true; })},
+       changed(deep_inputs(12), [](ForecastInputs& s) { s.offload.activations = Offload::disk; })},
+      {"updates in backward",
+       changed(deep_inputs(12), [](ForecastInputs& s) { s.update_in_backward = true; })},
   };
   return list;
 }
 
 TEST(ChooseRecompute, keeps_attention_on_the_most_layers_whose_forecast_fits) {
-  for (const auto& [name, shape] : shapes()) {
+  for (const auto& [name, inputs] : cases()) {
     SCOPED_TRACE(name);
-    const std::vector<int64_t> of_layers = forecasts(shape);
+    const std::vector<int64_t> of_layers = forecasts(inputs);
     std::set<int64_t> budgets{0, 1, of_layers.front() / 2, of_layers.back() * 2};
     for (const int64_t threshold : of_layers) budgets.insert({threshold - 1, threshold, threshold + 1});
     int64_t before = 0;
     for (const int64_t budget : budgets) {
-      const RecomputeChoice choice = choose_recompute(shape, budget);
+      const RecomputeChoice choice = choose_recompute(inputs, budget);
       const int64_t expected = most_that_fit(of_layers, budget);
       EXPECT_EQ(choice.keeping_layers, expected) << "of " << budget;
-      EXPECT_EQ(choice.layers, shape.model.layers);
+      EXPECT_EQ(choice.layers, inputs.model.layers);
       EXPECT_EQ(choice.budget_bytes, budget);
       EXPECT_EQ(choice.expected_bytes, of_layers[static_cast<size_t>(expected)]);
       EXPECT_EQ(choice.fits(), of_layers[static_cast<size_t>(expected)] <= budget);
       EXPECT_GE(choice.keeping_layers, before) << "more memory, fewer layers";
       before = choice.keeping_layers;
     }
-    EXPECT_EQ(before, shape.model.layers);
+    EXPECT_EQ(before, inputs.model.layers);
   }
 }
 
 TEST(ChooseRecompute, one_byte_decides_over_a_layer) {
-  const MemoryShape shape = deep_shape(12);
-  const std::vector<int64_t> of_layers = forecasts(shape);
+  const ForecastInputs inputs = deep_inputs(12);
+  const std::vector<int64_t> of_layers = forecasts(inputs);
   // The last layer's o is there at the fullest moment in any case.
   for (int64_t keeping = 2; keeping <= 12; ++keeping) {
     const int64_t threshold = of_layers[static_cast<size_t>(keeping)];
     ASSERT_GT(threshold, of_layers[static_cast<size_t>(keeping) - 1]);
-    EXPECT_EQ(choose_recompute(shape, threshold).keeping_layers, keeping);
-    EXPECT_EQ(choose_recompute(shape, threshold - 1).keeping_layers, keeping - 1);
+    EXPECT_EQ(choose_recompute(inputs, threshold).keeping_layers, keeping);
+    EXPECT_EQ(choose_recompute(inputs, threshold - 1).keeping_layers, keeping - 1);
   }
 }
 
 // A layer that runs again with its attention kept keeps less: all layers may fit where half of them do not.
 TEST(ChooseRecompute, finds_all_layers_where_fewer_need_more) {
-  const MemoryShape shape = shapes()[5].second;
-  const std::vector<int64_t> of_layers = forecasts(shape);
+  const ForecastInputs inputs = cases()[5].second;
+  const std::vector<int64_t> of_layers = forecasts(inputs);
   ASSERT_GT(of_layers[5], of_layers[10]);
-  EXPECT_EQ(choose_recompute(shape, of_layers[10]).keeping_layers, 10);
+  EXPECT_EQ(choose_recompute(inputs, of_layers[10]).keeping_layers, 10);
 }
 
 TEST(ChooseRecompute, is_a_plan_with_exactly_so_many_layers) {
   for (int64_t layers = 1; layers <= 128; ++layers)
     for (int64_t keeping = 0; keeping <= layers; ++keeping) {
       const RecomputeChoice choice{keeping, layers, 0, 0};
-      const RecomputePlan plan = make_recompute_plan(choice.policy(), 1, choice.keep_fraction(), layers);
+      const RecomputePlan plan{choice.policy(), 1, choice.keep_fraction(), layers};
       int64_t kept = 0;
       for (int64_t layer = 0; layer < layers; ++layer) {
         const SavedSlots slots = plan.kept_by_forward(layer);
@@ -169,7 +173,7 @@ TEST(RecomputeOptions, a_fraction_or_a_budget_beside_the_wrong_policy_is_refused
   EXPECT_THAT(testing::message_of<ConfigError>([] { check_recompute(Recompute::automatic, 1, 0.5); }),
               AllOf(HasSubstr("--keep_fraction 0.5"), HasSubstr("--recompute keep_attention with it")));
   EXPECT_NO_THROW(check_recompute(Recompute::automatic, 2, 1));
-  EXPECT_THROW(make_recompute_plan(Recompute::automatic, 1, 1, 4), InternalError);
+  EXPECT_THROW((RecomputePlan{Recompute::automatic, 1, 1, 4}.kept_by_forward(0)), InternalError);
 }
 
 // A model of four layers whose attention outputs are a good part of a step.
@@ -215,7 +219,7 @@ class Auto : public ::testing::Test {
     on_engines(
         ranks, [](EngineOptions& options, int) { options.recompute = Recompute::full; },
         [&](Engine& engine, int rank) {
-          of_ranks[static_cast<size_t>(rank)] = forecasts(engine.memory_shape(kSamples, kTokens));
+          of_ranks[static_cast<size_t>(rank)] = forecasts(engine.forecast_inputs(kSamples, kTokens));
         });
     return of_ranks;
   }
@@ -244,7 +248,7 @@ TEST_F(Auto, ranks_with_different_room_do_what_the_least_of_them_can) {
           ASSERT_TRUE(engine.recompute_choice().has_value());
           EXPECT_EQ(engine.recompute_choice()->keeping_layers, 2);
           EXPECT_EQ(engine.recompute_choice()->budget_bytes, of_ranks[static_cast<size_t>(tight)][2]);
-          EXPECT_EQ(engine.memory_shape(1, 1).recompute.first_layer_of_policy(), 2);
+          EXPECT_EQ(engine.forecast_inputs(1, 1).recompute.first_layer_of_policy(), 2);
           const std::lock_guard lock(mutex);
           descriptions.insert(engine.description());
         });
@@ -269,7 +273,7 @@ TEST_F(Auto, a_middle_budget_keeps_the_bytes_that_were_forecast_and_the_bits_of_
           for (uint64_t step = 0; step < 2; ++step)
             run.losses.push_back(engine.train_step({batch_of(engine, step)}, 1e-3).loss);
           run.state = engine.memory_account()->state();
-          run.forecast = memory_forecast(engine.memory_shape(kSamples, kTokens));
+          run.forecast = memory_forecast(engine.forecast_inputs(kSamples, kTokens));
           for (size_t unit = 0; unit < engine.layout().units.size(); ++unit)
             run.units.push_back(engine.unit_values(static_cast<int>(unit)).clone());
         });
@@ -306,7 +310,7 @@ TEST_F(Auto, keeps_attention_everywhere_where_this_machine_has_the_room) {
         EXPECT_EQ(engine.options().recompute, Recompute::keep_attention);
         EXPECT_EQ(engine.options().keep_fraction, 1);
         EXPECT_THAT(engine.description(), HasSubstr("recompute keep_attention, chosen: "));
-        EXPECT_THAT(shortage_warning(*engine.recompute_choice(), engine.memory_shape(kSamples, kTokens)),
+        EXPECT_THAT(shortage_warning(*engine.recompute_choice(), engine.forecast_inputs(kSamples, kTokens)),
                     IsEmpty());
       });
 }
@@ -331,7 +335,7 @@ TEST_F(Auto, says_what_would_help_where_not_even_full_fits) {
         EXPECT_THAT(engine.description(),
                     AllOf(HasSubstr("recompute full, chosen, though the formulas expect "),
                           HasSubstr(" of 1.0 MiB")));
-        EXPECT_THAT(shortage_warning(*engine.recompute_choice(), engine.memory_shape(kSamples, kTokens)),
+        EXPECT_THAT(shortage_warning(*engine.recompute_choice(), engine.forecast_inputs(kSamples, kTokens)),
                     AllOf(HasSubstr("even with --recompute full"), HasSubstr("--zero 1"),
                           HasSubstr("--max_seq_length 1024 (saves about ")));
         // It is a warning: what the formulas say does not stop a step.

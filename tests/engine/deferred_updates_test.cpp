@@ -182,7 +182,7 @@ TEST(DeferredUpdates, a_forward_goes_on_while_later_units_are_held_back_and_sees
     };
     const auto attention = make_local_attention(AttentionKernel::automatic, at::kCPU, at::kFloat);
     const auto sequence = make_sequence_attention(RingMethod::ring, *mesh.ring, *attention);
-    const RecomputePlan plan = make_recompute_plan(Recompute::full, 1, 1, config.num_hidden_layers);
+    const RecomputePlan plan{Recompute::full, 1, 1, config.num_hidden_layers};
     LayerRunner layers(config, ShardedAttention{*mesh.ulysses, *sequence, 1}, plan, 100);
     const TokenBatch batch = testing::slice_of_batch(1, 30, 70, 1, 1, 0);
     const auto loss_through = [&](ParameterStore& parameters) {

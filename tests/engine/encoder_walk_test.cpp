@@ -34,7 +34,7 @@ class EncoderWalk : public ::testing::Test {
     return testing::walk_once(folder_.path(), run, plan);
   }
   static RecomputePlan plan_of(Recompute policy, int64_t every = 1, double fraction = 1) {
-    return make_recompute_plan(policy, every, fraction, kLayers);
+    return RecomputePlan{policy, every, fraction, kLayers};
   }
   static std::vector<RecomputePlan> plans() {
     return {plan_of(Recompute::none),           plan_of(Recompute::none, 1, 0.5),

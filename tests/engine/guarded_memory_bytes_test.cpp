@@ -58,7 +58,7 @@ TEST(MemoryOnGuardedDevice, peaks_of_all_but_attention_are_within_5_percent_of_t
         options.precision = Precision::bf16;
         options.bf16_matmul = Bf16Matmul::native;
       };
-      for (const auto& [state, forecast, shape] : testing::measure_memory(test, /*threads=*/1)) {
+      for (const auto& [state, forecast, inputs] : testing::measure_memory(test, /*threads=*/1)) {
         SCOPED_TRACE(::testing::Message() << test.name << (all_in_bf16 ? ", all in bf16" : "") << "\n"
                                           << memory_report(state, forecast));
         for (const MemoryCategory category : kAllMemoryCategories)

@@ -1,15 +1,15 @@
 // What lies on the host beside a GPU, by the formulas, against counts made another way. In the binary that counts
 // memory.
-#include "trireme/engine/host_memory_bytes.h"
-
 #include <algorithm>
-#include <numeric>
 
 #include <gtest/gtest.h>
 
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/memory_account.h"
-#include "trireme/engine/memory_shape.h"
+#include "trireme/engine/make_forecast_inputs.h"
+#include "trireme/forecast/memory_forecast.h"
+#include "trireme/forecast/memory_options.h"
+#include "trireme/forecast/store_bytes.h"
 #include "trireme/memory/host_spans.h"
 #include "trireme/memory/offloaded_activations.h"
 
@@ -23,94 +23,91 @@ using enum MemoryCategory;
 constexpr int64_t kLayers = 7, kHidden = 256, kHeads = 8, kWidth = 32, kTokens = 1000;
 
 // One rank with a GPU, fp32.
-MemoryShape gpu_shape() {
-  MemoryShape shape;
-  shape.model = {.layers = kLayers,
-                 .hidden = kHidden,
-                 .intermediate = 704,
-                 .heads = kHeads,
-                 .kv_heads = 2,
-                 .head_dim = kWidth,
-                 .vocab = 1000};
-  shape.heads_here = kHeads;
-  shape.kv_heads_here = 2;
-  shape.packed_heads = kHeads + 4;
-  shape.tile_tokens = 512;
-  shape.logits_tile_tokens = 256;
-  shape.recompute = make_recompute_plan(Recompute::keep_attention, 1, 1, kLayers);
-  shape.device_is_host = false;
-  return with_batch(shape, 1, kTokens);
+ForecastInputs gpu_inputs() {
+  ForecastInputs inputs;
+  ModelConfig config;
+  config.num_hidden_layers = kLayers;
+  config.hidden_size = kHidden;
+  config.intermediate_size = 704;
+  config.num_attention_heads = kHeads;
+  config.num_key_value_heads = 2;
+  config.head_dim = kWidth;
+  config.vocab_size = 1000;
+  inputs.model = model_sizes(config, make_model_layout(config));
+  inputs.rank_heads = kHeads;
+  inputs.rank_kv_heads = 2;
+  inputs.packed_heads = kHeads + 4;
+  inputs.tile_tokens = 512;
+  inputs.logits_tile_tokens = 256;
+  inputs.recompute = {Recompute::keep_attention, 1, 1, kLayers};
+  inputs.device_is_host = false;
+  return with_batch(inputs, 1, kTokens);
 }
 
 // The third of 4 ranks of ZeRO 3.
-MemoryShape sharded_gpu_shape() {
-  MemoryShape shape = gpu_shape();
-  shape.zero = 3;
-  shape.ranks = 4;
-  shape.rank = 2;
-  return shape;
-}
-
-int64_t own_elements(const MemoryShape& shape) {
-  const auto shares = share_elements(unit_elements(shape.model), shape.ranks, shape.rank);
-  return std::accumulate(shares.begin(), shares.end(), int64_t{0});
+ForecastInputs sharded_gpu_inputs() {
+  ForecastInputs inputs = gpu_inputs();
+  inputs.zero = 3;
+  inputs.ranks = 4;
+  inputs.rank = 2;
+  return inputs;
 }
 
 TEST(HostMemoryBytes, are_none_on_a_cpu_and_none_of_what_stays_on_the_gpu) {
-  EXPECT_EQ(host_memory_bytes(gpu_shape()), MemoryBytes{});
-  MemoryShape shape = sharded_gpu_shape();
-  EXPECT_EQ(host_memory_bytes(shape), MemoryBytes{});
-  shape.device_is_host = true;
+  EXPECT_EQ(host_memory_bytes(gpu_inputs()), MemoryBytes{});
+  ForecastInputs inputs = sharded_gpu_inputs();
+  EXPECT_EQ(host_memory_bytes(inputs), MemoryBytes{});
+  inputs.device_is_host = true;
   for (const Offload place : {Offload::cpu, Offload::disk}) {
-    shape.offload.parameters = shape.offload.optimizer = shape.offload.activations = place;
-    EXPECT_EQ(host_memory_bytes(shape), MemoryBytes{});
-    EXPECT_EQ(memory_forecast(shape).host, MemoryBytes{});
+    inputs.offload.parameters = inputs.offload.optimizer = inputs.offload.activations = place;
+    EXPECT_EQ(host_memory_bytes(inputs), MemoryBytes{});
+    EXPECT_EQ(memory_forecast(inputs).host, MemoryBytes{});
   }
 }
 
 TEST(HostMemoryBytes, are_the_masters_moments_and_sums_that_left_the_gpu) {
-  MemoryShape shape = sharded_gpu_shape();
-  shape.tile_bytes = shape.storage_bytes = 2;
-  const int64_t own = own_elements(shape);
-  const MemoryForecast before = memory_forecast(shape);
-  shape.offload.optimizer = Offload::cpu;
-  const MemoryForecast after = memory_forecast(shape);
-  EXPECT_EQ(after.host[optimizer], own * (4 + 8));
-  EXPECT_EQ(after.host[gradients], own * 4);
-  const auto shares = share_elements(unit_elements(shape.model), shape.ranks, shape.rank);
+  ForecastInputs inputs = sharded_gpu_inputs();
+  inputs.tile_bytes = inputs.storage_bytes = 2;
+  const int64_t elements = sum_of(rank_shares(inputs));
+  const MemoryForecast before = memory_forecast(inputs);
+  inputs.offload.optimizer = Offload::cpu;
+  const MemoryForecast after = memory_forecast(inputs);
+  EXPECT_EQ(after.host[optimizer], elements * (4 + 8));
+  EXPECT_EQ(after.host[gradients], elements * 4);
+  const std::vector<int64_t> shares = rank_shares(inputs);
   const int64_t largest = *std::max_element(shares.begin(), shares.end());
   EXPECT_EQ(after.host[parameters], largest * 2) << "narrowed masters";
   EXPECT_EQ(after.peak[optimizer], 0);
   // One unit's sum is on its way out.
-  const int64_t leaving = after.peak[gradients] - (before.peak[gradients] - own * 4);
+  const int64_t leaving = after.peak[gradients] - (before.peak[gradients] - elements * 4);
   EXPECT_GT(leaving, 0);
   EXPECT_LE(leaving, largest * 4);
   EXPECT_EQ(before.peak_total_bytes - after.peak_total_bytes + leaving,
             after.host[optimizer] + after.host[gradients]);
 
-  shape.offload.optimizer = Offload::disk;
-  const MemoryForecast disk = memory_forecast(shape);
+  inputs.offload.optimizer = Offload::disk;
+  const MemoryForecast disk = memory_forecast(inputs);
   EXPECT_EQ(disk.peak, after.peak) << "the gpu does not see where the host keeps it";
   EXPECT_LT(disk.host[optimizer], after.host[optimizer]);
   EXPECT_GT(disk.host[optimizer], 0);
 }
 
 TEST(HostMemoryBytes, are_the_shares_of_parameters_that_left_the_gpu) {
-  MemoryShape shape = sharded_gpu_shape();
-  const MemoryForecast before = memory_forecast(shape);
-  shape.offload.parameters = Offload::cpu;
-  const MemoryForecast after = memory_forecast(shape);
-  EXPECT_EQ(after.host[parameters], own_elements(shape) * 4);
+  ForecastInputs inputs = sharded_gpu_inputs();
+  const MemoryForecast before = memory_forecast(inputs);
+  inputs.offload.parameters = Offload::cpu;
+  const MemoryForecast after = memory_forecast(inputs);
+  EXPECT_EQ(after.host[parameters], sum_of(rank_shares(inputs)) * 4);
   EXPECT_LT(after.peak[parameters], before.peak[parameters] - after.host[parameters] / 2);
   // Whole units pass through the gpu one or two at a time.
-  EXPECT_GE(after.peak[parameters], unit_elements(shape.model)[1] * 4);
+  EXPECT_GE(after.peak[parameters], inputs.model.unit_elements[1] * 4);
 }
 
 // The layers' tensors go through the real store; a CPU takes the GPU's place.
 TEST(HostMemoryBytes, are_the_pinned_memory_of_the_activations_that_left_the_gpu) {
   install_cpu_caching_allocator();
-  MemoryShape shape = gpu_shape();
-  shape.offload.activations = Offload::cpu;
+  ForecastInputs inputs = gpu_inputs();
+  inputs.offload.activations = Offload::cpu;
   const auto ranges = std::make_shared<testing::PinnedRanges>();
   OffloadedActivations store(
       kLayers, std::make_unique<HostSpans>(kLayers, at::kCPU,
@@ -119,7 +116,7 @@ TEST(HostMemoryBytes, are_the_pinned_memory_of_the_activations_that_left_the_gpu
   for (int64_t layer = 0; layer < kLayers; ++layer)
     store.put(layer, {at::empty({kTokens, kHidden}), at::empty({kTokens, kHeads, kWidth}),
                       at::empty({kHeads, kTokens})});
-  const int64_t formula = host_memory_bytes(shape)[activations];
+  const int64_t formula = host_memory_bytes(inputs)[activations];
   EXPECT_LE(formula, ranges->bytes());
   EXPECT_GT(formula, ranges->bytes() - 3 * kLayers * 4096) << "but for whole pages";
 }
@@ -133,8 +130,8 @@ bool proposes(const std::vector<MemoryOption>& options, const std::string& name,
 }
 
 TEST(MemoryOptionsBesideAGpu, go_to_the_host_first_and_from_there_to_the_disk) {
-  MemoryShape shape = sharded_gpu_shape();
-  const auto none = memory_options(shape);
+  ForecastInputs inputs = sharded_gpu_inputs();
+  const auto none = memory_options(inputs);
   for (const auto& [flag, category] :
        std::vector<std::pair<std::string, MemoryCategory>>{{"--offload_activations", activations},
                                                            {"--offload_optimizer", optimizer},
@@ -143,8 +140,8 @@ TEST(MemoryOptionsBesideAGpu, go_to_the_host_first_and_from_there_to_the_disk) {
     EXPECT_FALSE(proposes(none, flag + " disk", category, MemorySpace::device)) << flag;
     EXPECT_FALSE(proposes(none, flag + " cpu", category, MemorySpace::host)) << flag;
   }
-  shape.offload.activations = shape.offload.optimizer = shape.offload.parameters = Offload::cpu;
-  const auto host = memory_options(shape);
+  inputs.offload.activations = inputs.offload.optimizer = inputs.offload.parameters = Offload::cpu;
+  const auto host = memory_options(inputs);
   EXPECT_TRUE(proposes(host, "--offload_activations disk", activations, MemorySpace::host));
   EXPECT_TRUE(proposes(host, "--offload_optimizer disk", optimizer, MemorySpace::host));
   EXPECT_TRUE(proposes(host, "--offload_params disk", parameters, MemorySpace::host));

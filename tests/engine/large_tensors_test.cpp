@@ -109,7 +109,7 @@ TEST_P(LargeTensors, a_step_past_2_to_the_31_elements_is_that_of_its_documents_a
     options.recompute = Recompute::full;
     options.tile_tokens = options.logits_tile_tokens = 2048;
     const auto engine = assemble(world, folder.path(), options);
-    const MemoryForecast forecast = memory_forecast(engine->memory_shape(1, sample.cu_seqlens.back()));
+    const MemoryForecast forecast = memory_forecast(engine->forecast_inputs(1, sample.cu_seqlens.back()));
     // What is not in tensors comes to it; what the allocator kept of an earlier test serves again.
     const HostMemoryCounts counts = host_memory_counts();
     const int64_t kept = counts.reserved_bytes - counts.in_use_bytes;

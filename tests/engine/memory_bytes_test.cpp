@@ -1,7 +1,5 @@
 // Bytes that a step takes, counted as they are allocated, against the formulas that are known before the run.
 // A binary of its own: it makes the caching allocator libtorch's for the whole process.
-#include "trireme/engine/memory_bytes.h"
-
 #include <algorithm>
 
 #include <gmock/gmock.h>
@@ -12,9 +10,11 @@
 #include "trireme/comm/thread_world.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/engine/assemble.h"
-#include "trireme/engine/memory_shape.h"
+#include "trireme/engine/make_forecast_inputs.h"
+#include "trireme/forecast/memory_forecast.h"
+#include "trireme/forecast/memory_options.h"
+#include "trireme/forecast/store_bytes.h"
 #include "trireme/measure/memory_report.h"
-#include "trireme/shard/unit_shares.h"
 
 #include "tests/engine/memory_cases.h"
 #include "tests/engine/tiny_model.h"
@@ -39,7 +39,7 @@ TEST_F(MemoryOfAStep, measured_peaks_of_every_category_are_within_5_percent_of_t
   for (const Case& test : testing::memory_cases()) {
     const auto of_ranks = measure_memory(test, /*threads=*/1);
     for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-      const auto& [state, forecast, shape] = of_ranks[rank];
+      const auto& [state, forecast, inputs] = of_ranks[rank];
       SCOPED_TRACE(::testing::Message() << test.name << ", rank " << rank << "\n"
                                         << memory_report(state, forecast));
       for (const MemoryCategory category : kAllMemoryCategories)
@@ -65,7 +65,7 @@ TEST_F(MemoryOfAStep, in_native_bf16_peaks_are_within_5_percent_however_a_sequen
                           in_native_bf16(o);
                           o.ring = ring;
                         }};
-        for (const auto& [state, forecast, shape] : measure_memory(test, 1)) {
+        for (const auto& [state, forecast, inputs] : measure_memory(test, 1)) {
           SCOPED_TRACE(::testing::Message() << name << ", ulysses " << ulysses << ", ring " << ring << "\n"
                                             << memory_report(state, forecast));
           for (const MemoryCategory category : kAllMemoryCategories)
@@ -95,7 +95,7 @@ TEST_F(MemoryOfAStep, in_native_bf16_tiles_of_many_tokens_hold_no_more_than_the_
                       o.logits_tile_tokens = 128;
                       o.recompute = Recompute::full;
                     }};
-    for (const auto& [state, forecast, shape] : measure_memory(test, run.threads)) {
+    for (const auto& [state, forecast, inputs] : measure_memory(test, run.threads)) {
       SCOPED_TRACE(::testing::Message() << run.name << ", ring " << run.ring << ", " << run.threads
                                         << " threads, tiles of " << run.tile_tokens << "\n"
                                         << memory_report(state, forecast));
@@ -103,7 +103,7 @@ TEST_F(MemoryOfAStep, in_native_bf16_tiles_of_many_tokens_hold_no_more_than_the_
         if (category != tiles)
           expect_within(0.05, name_of(category), state.peak[category], forecast.peak[category]);
       EXPECT_LE(state.peak[tiles], forecast.peak[tiles] * 21 / 20 + kCrumbs_bytes);
-      MemoryShape without = shape;
+      ForecastInputs without = inputs;
       without.product_threads = 0;
       EXPECT_GE(state.peak[tiles], memory_forecast(without).peak[tiles] * 19 / 20 - kCrumbs_bytes);
     }
@@ -113,7 +113,7 @@ TEST_F(MemoryOfAStep, in_native_bf16_tiles_of_many_tokens_hold_no_more_than_the_
 TEST_F(MemoryOfAStep, two_threads_of_the_attention_kernel_have_their_workspace_each) {
   // One key/value head: its queries are dealt out to both threads, so that both work for sure.
   const auto of_ranks = measure_memory({"", uneven_model, 1, 1, 1, 1024}, /*threads=*/2);
-  const auto& [state, forecast, shape] = of_ranks[0];
+  const auto& [state, forecast, inputs] = of_ranks[0];
   SCOPED_TRACE(memory_report(state, forecast));
   expect_within(0.05, "attention", state.peak[attention], forecast.peak[attention]);
 }
@@ -122,7 +122,7 @@ TEST_F(MemoryOfAStep, two_threads_of_the_attention_kernel_have_their_workspace_e
 // The formula takes every round for the largest.
 TEST_F(MemoryOfAStep, rounds_that_share_a_key_value_head_do_not_exceed_the_formula) {
   const Case rounds{"", straddling_model, 2, 2, 1, 2000, [](EngineOptions& o) { o.head_chunks = 2; }};
-  for (const auto& [state, forecast, shape] : measure_memory(rounds, 1)) {
+  for (const auto& [state, forecast, inputs] : measure_memory(rounds, 1)) {
     SCOPED_TRACE(memory_report(state, forecast));
     for (const MemoryCategory category : kAllMemoryCategories) {
       EXPECT_LE(state.peak[category], forecast.peak[category] * 21 / 20 + kCrumbs_bytes) << name_of(category);
@@ -142,7 +142,7 @@ TEST_F(MemoryOfAStep, with_offload_to_disk_no_category_exceeds_its_formula_and_m
   // In a second step writes of the first may still be under way.
   const auto before = measure_memory(resident, 1), after = measure_memory(disk, 1, 2);
   for (size_t rank = 0; rank < after.size(); ++rank) {
-    const auto& [state, forecast, shape] = after[rank];
+    const auto& [state, forecast, inputs] = after[rank];
     SCOPED_TRACE(memory_report(state, forecast));
     for (const MemoryCategory category : kAllMemoryCategories) {
       EXPECT_LE(state.peak[category], forecast.peak[category] * 21 / 20 + kCrumbs_bytes) << name_of(category);
@@ -195,10 +195,10 @@ TEST_F(MemoryOfAStep, beside_the_walk_only_what_is_stepped_depends_on_timing) {
   for (const Deferred& test : cases) {
     const auto of_ranks = measure_memory(test.run, 1, 2);
     for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-      const auto& [state, forecast, shape] = of_ranks[rank];
+      const auto& [state, forecast, inputs] = of_ranks[rank];
       SCOPED_TRACE(::testing::Message() << test.run.name << ", rank " << rank << "\n"
                                         << memory_report(state, forecast));
-      MemoryShape in_place = shape;
+      ForecastInputs in_place = inputs;
       in_place.offload.optimizer = Offload::none;
       for (const MemoryCategory category : kAllMemoryCategories) {
         if (std::ranges::find(test.upper_bounds, category) == test.upper_bounds.end()) {
@@ -242,39 +242,23 @@ TEST_F(MemoryOfAStep, that_does_not_fit_is_an_error_that_names_the_options_this_
   });
 }
 
-MemoryShape shape_of(const Json& json, int ranks) {
+ForecastInputs inputs_of(const Json& json, int ranks) {
   const ModelConfig config = parse_model_config(json, "test");
-  MemoryShape shape;
-  shape.model = model_extents(config);
-  shape.heads_here = config.num_attention_heads;
-  shape.kv_heads_here = config.num_key_value_heads;
-  shape.packed_heads = shape.heads_here + 2 * shape.kv_heads_here;
-  shape.ranks = ranks;
-  shape.recompute = make_recompute_plan(Recompute::keep_attention, 1, 1, config.num_hidden_layers);
-  shape.tile_tokens = kTile_tokens;
-  shape.logits_tile_tokens = kLogitsTile_tokens;
-  return with_batch(shape, 1, 4096);
-}
-
-TEST(MemoryFormulas, know_the_units_and_their_shares) {
-  Json biased = grouped_model();
-  biased.update({{"attention_bias", true}, {"mlp_bias", true}, {"intermediate_size", 645}});
-  for (const Json& json : {grouped_model(), tied_model(), uneven_model(), biased, encoder_model()}) {
-    const ModelLayout layout = make_model_layout(parse_model_config(json, "test"));
-    const std::vector<int64_t> units = unit_elements(shape_of(json, 1).model);
-    ASSERT_EQ(units.size(), layout.units.size());
-    for (size_t unit = 0; unit < units.size(); ++unit) {
-      EXPECT_EQ(units[unit], layout.units[unit].elements) << layout.units[unit].name;
-      for (int rank = 0; rank < 3; ++rank)
-        EXPECT_EQ(share_elements(units, 3, rank)[unit],
-                  share_sizes(units[unit], 3)[static_cast<size_t>(rank)]);
-    }
-  }
+  ForecastInputs inputs;
+  inputs.model = model_sizes(config, make_model_layout(config));
+  inputs.rank_heads = config.num_attention_heads;
+  inputs.rank_kv_heads = config.num_key_value_heads;
+  inputs.packed_heads = inputs.rank_heads + 2 * inputs.rank_kv_heads;
+  inputs.ranks = ranks;
+  inputs.recompute = {Recompute::keep_attention, 1, 1, config.num_hidden_layers};
+  inputs.tile_tokens = kTile_tokens;
+  inputs.logits_tile_tokens = kLogitsTile_tokens;
+  return with_batch(inputs, 1, 4096);
 }
 
 TEST(MemoryFormulas, count_past_2_to_the_31) {
-  MemoryShape shape = with_batch(shape_of(grouped_model(), 1), 1, int64_t{1} << 24);
-  const MemoryForecast forecast = memory_forecast(shape);
+  ForecastInputs inputs = with_batch(inputs_of(grouped_model(), 1), 1, int64_t{1} << 24);
+  const MemoryForecast forecast = memory_forecast(inputs);
   // Four layers keep x and o of 256 values each, and four lse: 2^24 tokens of 4 x (2 x 1024 + 16) bytes, and x.
   EXPECT_EQ(forecast.peak[activations], (int64_t{1} << 24) * (4 * (2 * 1024 + 16) + 1024));
   EXPECT_GT(forecast.peak[attention], int64_t{1} << 34);
@@ -282,33 +266,33 @@ TEST(MemoryFormulas, count_past_2_to_the_31) {
 }
 
 TEST(MemoryFormulas, count_what_flash_attention_holds_on_a_gpu) {
-  MemoryShape shape = shape_of(grouped_model(), 1);  // 4 query and 2 key/value heads of 64
-  shape.device_is_host = false;
-  shape.storage_bytes = shape.tile_bytes = 2;
-  const int64_t without = memory_forecast(shape).peak[attention];
-  shape.fused_on_gpu = true;
+  ForecastInputs inputs = inputs_of(grouped_model(), 1);  // 4 query and 2 key/value heads of 64
+  inputs.device_is_host = false;
+  inputs.storage_bytes = inputs.tile_bytes = 2;
+  const int64_t without = memory_forecast(inputs).peak[attention];
+  inputs.fused_on_gpu = true;
   const int64_t dq_and_sums = 4096 * 4 * (64 + 1) * 4, dk_and_dv_of_query_heads = 2 * 4096 * 4 * 64 * 2;
-  EXPECT_EQ(memory_forecast(shape).peak[attention], without + dq_and_sums + dk_and_dv_of_query_heads);
+  EXPECT_EQ(memory_forecast(inputs).peak[attention], without + dq_and_sums + dk_and_dv_of_query_heads);
 }
 
 // A call for the two query heads of each key/value head.
 TEST(MemoryFormulas, count_what_efficient_attention_holds_on_a_gpu_in_fp32) {
-  MemoryShape shape = shape_of(grouped_model(), 1);
-  shape.device_is_host = false;
-  shape.storage_bytes = shape.tile_bytes = 4;
-  const int64_t without = memory_forecast(shape).peak[attention];
-  shape.fused_on_gpu = true;
+  ForecastInputs inputs = inputs_of(grouped_model(), 1);
+  inputs.device_is_host = false;
+  inputs.storage_bytes = inputs.tile_bytes = 4;
+  const int64_t without = memory_forecast(inputs).peak[attention];
+  inputs.fused_on_gpu = true;
   const int64_t dq_and_sums = 4096 * 2 * (64 + 1) * 4, dk_and_dv_of_query_heads = 2 * 4096 * 2 * 64 * 4,
                 copies = 3 * 4096 * 2 * 64 * 4;
-  EXPECT_EQ(memory_forecast(shape).peak[attention],
+  EXPECT_EQ(memory_forecast(inputs).peak[attention],
             without + dq_and_sums + dk_and_dv_of_query_heads + copies);
 }
 
 TEST(MemoryFormulas, each_zero_stage_holds_less) {
-  MemoryShape shape = shape_of(grouped_model(), 8);
+  ForecastInputs inputs = inputs_of(grouped_model(), 8);
   std::vector<MemoryForecast> stages;
   stages.reserve(4);
-  for (shape.zero = 0; shape.zero <= 3; ++shape.zero) stages.push_back(memory_forecast(shape));
+  for (inputs.zero = 0; inputs.zero <= 3; ++inputs.zero) stages.push_back(memory_forecast(inputs));
   EXPECT_EQ(stages[1].peak[gradients], stages[0].peak[gradients]);
   EXPECT_LT(stages[1].peak[optimizer], stages[0].peak[optimizer] / 7);
   EXPECT_LT(stages[2].peak[gradients], stages[1].peak[gradients] * 3 / 4);
@@ -326,12 +310,12 @@ std::vector<std::string> names_of(const std::vector<MemoryOption>& options) {
 TEST(MemoryOptions, are_those_that_the_run_does_not_use_with_what_they_save) {
   Json deep = grouped_model();
   deep["num_hidden_layers"] = 12;
-  MemoryShape shape = shape_of(deep, 4);
-  const auto usual = names_of(memory_options(shape));
+  ForecastInputs inputs = inputs_of(deep, 4);
+  const auto usual = names_of(memory_options(inputs));
   for (const char* option : {"--recompute full", "--offload_activations disk", "--zero 1", "--zero 3",
                              "--offload_optimizer disk", "--logits_tile_tokens 128", "--max_seq_length 2048"})
     EXPECT_THAT(usual, ::testing::Contains(option));
-  for (const MemoryOption& option : memory_options(shape)) {
+  for (const MemoryOption& option : memory_options(inputs)) {
     EXPECT_GT(option.saved_share, 0) << option.option;
     EXPECT_LE(option.saved_share, 1) << option.option;
     if (option.option == "--zero 1") {
@@ -339,11 +323,11 @@ TEST(MemoryOptions, are_those_that_the_run_does_not_use_with_what_they_save) {
     }
   }
 
-  shape.zero = 3;
-  shape.recompute = make_recompute_plan(Recompute::full, 4, 1, shape.model.layers);
-  shape.offload.optimizer = Offload::disk;
-  shape.update_in_backward = true;
-  const auto thrifty = names_of(memory_options(shape));
+  inputs.zero = 3;
+  inputs.recompute = {Recompute::full, 4, 1, inputs.model.layers};
+  inputs.offload.optimizer = Offload::disk;
+  inputs.update_in_backward = true;
+  const auto thrifty = names_of(memory_options(inputs));
   for (const std::string& option : thrifty) {
     EXPECT_EQ(option.find("--zero"), std::string::npos) << option;
     EXPECT_EQ(option.find("--recompute"), std::string::npos) << option;

@@ -218,8 +218,8 @@ std::vector<MeasuredMemory> measure_memory(const MemoryCase& test, int threads, 
                          1e-3);
     MeasuredMemory& mine = of_ranks[static_cast<size_t>(mesh.all->rank())];
     mine.state = engine->memory_account()->state();
-    mine.shape = engine->memory_shape(test.batch, test.tokens);
-    mine.forecast = memory_forecast(mine.shape);
+    mine.inputs = engine->forecast_inputs(test.batch, test.tokens);
+    mine.forecast = memory_forecast(mine.inputs);
   });
   return of_ranks;
 }

@@ -7,7 +7,7 @@
 #include "trireme/base/json.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/engine/engine_options.h"
-#include "trireme/engine/memory_bytes.h"
+#include "trireme/forecast/memory_forecast.h"
 
 namespace trireme::testing {
 
@@ -39,7 +39,7 @@ std::vector<MemoryCase> memory_cases();
 struct MeasuredMemory {
   MemoryState state;
   MemoryForecast forecast;
-  MemoryShape shape;
+  ForecastInputs inputs;
 };
 
 // Runs `steps` steps over threads as ranks, each with `threads`; of every rank.

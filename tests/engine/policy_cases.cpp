@@ -11,7 +11,7 @@
 #include "trireme/comm/thread_world.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/engine/check_options.h"
-#include "trireme/engine/recompute_plan.h"
+#include "trireme/forecast/recompute_plan.h"
 
 #include "tests/engine/tiny_model.h"
 
@@ -85,7 +85,7 @@ std::optional<PolicyCase> case_of(const Row& row, const std::filesystem::path& f
   o.optimizer.max_grad_norm = o.update_in_backward ? 0 : 0.5;
   try {
     check_engine_options(o);
-    make_recompute_plan(o.recompute, o.checkpoint_every, o.keep_fraction, kLayers);
+    check_recompute(o.recompute, o.checkpoint_every, o.keep_fraction);
   } catch (const ConfigError&) {
     return std::nullopt;
   }

@@ -31,7 +31,7 @@ Json five_layers(bool tied = false) {
 }
 
 RecomputePlan plan_of(Recompute policy, int64_t every = 1, double fraction = 1) {
-  return make_recompute_plan(policy, every, fraction, kLayers);
+  return RecomputePlan{policy, every, fraction, kLayers};
 }
 
 std::vector<RecomputePlan> all_plans() {

@@ -9,7 +9,7 @@
 
 #include <ATen/ATen.h>
 
-#include "trireme/engine/recompute_plan.h"
+#include "trireme/forecast/recompute_plan.h"
 
 namespace trireme::testing {
 

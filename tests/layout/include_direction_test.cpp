@@ -17,9 +17,9 @@ namespace {
 
 const std::map<std::string, int>& ranks() {
   static const std::map<std::string, int> all = {
-      {"base", 0}, {"device", 1}, {"comm", 2},  {"attention", 3}, {"memory", 3},
-      {"data", 3}, {"model", 4},  {"shard", 4}, {"engine", 5},    {"measure", 6},
-      {"plan", 6}, {"eval", 6},   {"train", 7}, {"cli", 8}};
+      {"base", 0},    {"device", 1}, {"comm", 2},  {"attention", 3}, {"memory", 3},
+      {"data", 3},    {"model", 4},  {"shard", 4}, {"forecast", 5},  {"engine", 6},
+      {"measure", 7}, {"plan", 7},   {"eval", 7},  {"train", 8},     {"cli", 9}};
   return all;
 }
 
@@ -31,7 +31,7 @@ bool allowed(const std::string& from, const std::string& to) {
 }
 
 // Folders that must not see torch.
-const std::set<std::string> kTorchFree = {"base", "launch", "plan"};
+const std::set<std::string> kTorchFree = {"base", "forecast", "launch", "plan"};
 
 TEST(IncludeDirection, points_only_left) {
   const fs::path root = trireme::testing::source_folder() / "trireme";
@@ -63,6 +63,8 @@ TEST(IncludeDirection, points_only_left) {
 TEST(IncludeDirection, the_rule_itself_refuses_wrong_arrows) {
   EXPECT_TRUE(allowed("engine", "model"));
   EXPECT_FALSE(allowed("model", "engine"));
+  EXPECT_TRUE(allowed("engine", "forecast"));
+  EXPECT_FALSE(allowed("forecast", "engine"));
   EXPECT_FALSE(allowed("model", "shard"));
   EXPECT_FALSE(allowed("attention", "data"));
   EXPECT_TRUE(allowed("cli", "launch"));

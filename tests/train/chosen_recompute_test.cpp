@@ -29,12 +29,12 @@ std::vector<int64_t> expected_bytes(const TrainOptions& options) {
   std::vector<int64_t> of_layers;
   run_ranks_as_threads(1, [&](World& world) {
     const auto engine = assemble(world, options.model_dir, options.engine);
-    MemoryShape shape = engine->memory_shape(options.per_device_train_batch_size, 32);
+    ForecastInputs inputs = engine->forecast_inputs(options.per_device_train_batch_size, 32);
     for (const auto& [policy, fraction] : {std::pair(Recompute::full, 1.0),
                                            {Recompute::keep_attention, 0.5},
                                            {Recompute::keep_attention, 1.0}}) {
-      shape.recompute = make_recompute_plan(policy, 1, fraction, 2);
-      of_layers.push_back(memory_forecast(shape).peak_total_bytes);
+      inputs.recompute = {policy, 1, fraction, 2};
+      of_layers.push_back(memory_forecast(inputs).peak_total_bytes);
     }
   });
   return of_layers;

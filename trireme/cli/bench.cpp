@@ -59,8 +59,8 @@ int run_step(const std::vector<std::string>& arguments) {
   if (place.rank != 0) return 0;
   if (flags.memory_report)
     std::cerr << memory_report(engine->memory_account()->state(),
-                               memory_forecast(
-                                   engine->memory_shape(flags.measure.batch, flags.measure.sequence_tokens)))
+                               memory_forecast(engine->forecast_inputs(flags.measure.batch,
+                                                                       flags.measure.sequence_tokens)))
               << std::flush;
   if (!flags.json) {
     print_text(rate, engine->description());

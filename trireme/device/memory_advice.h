@@ -19,7 +19,7 @@ struct MemoryOption {
 
 // For a run of which nothing is known: every option, with the share that it saves of a usual model's
 // category. The engine replaces them by those that its run does not use yet, with shares from the byte
-// formulas (engine/memory_bytes.h).
+// formulas (forecast/memory_forecast.h).
 std::vector<MemoryOption> usual_memory_options();
 
 // "--recompute full (saves about 3.0 GiB of activations), ...": shares of what is held or will be; at most `most` of

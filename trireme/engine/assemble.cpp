@@ -3,10 +3,10 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/device/processor.h"
+#include "trireme/engine/agree_on_recompute.h"
 #include "trireme/engine/check_options.h"
-#include "trireme/engine/memory_shape.h"
+#include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/engine/parameters_in_update.h"
-#include "trireme/engine/settle_recompute.h"
 #include "trireme/engine/training_engine.h"
 #include "trireme/memory/make_activation_store.h"
 #include "trireme/model/checkpoint_files.h"
@@ -72,7 +72,7 @@ std::string describe(const EngineParts& parts, const Dtypes& dtypes, int64_t til
   std::string text = cat("attention ", parts.attention->name(), "; values in ", dtype_name(dtypes.storage),
                          ", matmuls in ", dtype_name(dtypes.tile));
   if (options.purpose == Purpose::training)
-    text += "; recompute " + parts.memory_shape.recompute.description();
+    text += "; recompute " + parts.forecast_inputs.recompute.description();
   if (parts.recompute_choice) text += ", " + parts.recompute_choice->description();
   text += cat("; tiles of ", tile_tokens, " tokens, logits of ", logits_tile_tokens, "; ulysses ",
               parts.mesh.ulysses->size(), ", ring ", parts.mesh.ring->size(), ", data parallel ",
@@ -173,12 +173,14 @@ std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& mode
   const int64_t logits_tile_tokens = options.logits_tile_tokens > 0
                                          ? options.logits_tile_tokens
                                          : logits_tile_tokens_by_rule(config, options.device);
-  parts->memory_shape = memory_shape(config, options, parts->mesh,
-                                     {dtypes.storage, dtypes.tile, tile_tokens, logits_tile_tokens});
-  parts->recompute_choice = settle_recompute(world, *parts->mesh.all, parts->memory_shape, parts->options);
-  const RecomputePlan plan = make_recompute_plan(parts->options.recompute, options.checkpoint_every,
-                                                 parts->options.keep_fraction, config.num_hidden_layers);
-  parts->memory_shape.recompute = plan;
+  parts->forecast_inputs =
+      make_forecast_inputs(config, parts->layout, options, parts->mesh,
+                           {dtypes.storage, dtypes.tile, tile_tokens, logits_tile_tokens});
+  parts->recompute_choice =
+      agree_on_recompute(world, *parts->mesh.all, parts->forecast_inputs, parts->options);
+  const RecomputePlan plan{parts->options.recompute, options.checkpoint_every, parts->options.keep_fraction,
+                           config.num_hidden_layers};
+  parts->forecast_inputs.recompute = plan;
 
   const CheckpointReader reader(model_dir);
   refuse_unused(reader.unused_names(parts->layout), model_dir);

@@ -19,9 +19,8 @@
 #include "trireme/comm/mesh.h"
 #include "trireme/data/token_batch.h"
 #include "trireme/device/memory_account.h"
-#include "trireme/engine/choose_recompute.h"
 #include "trireme/engine/engine_options.h"
-#include "trireme/engine/memory_bytes.h"
+#include "trireme/forecast/choose_recompute.h"
 #include "trireme/model/model_config.h"
 #include "trireme/model/parameter_layout.h"
 
@@ -59,8 +58,8 @@ class Engine {
   // Bytes of this rank's tensors by what they are for; peaks are those since the engine was
   // assembled or the account's were reset.
   virtual std::shared_ptr<MemoryAccount> memory_account() = 0;
-  // The byte formulas' arguments for this rank and micro-batches of `batch` samples of `tokens` tokens.
-  virtual MemoryShape memory_shape(int64_t batch, int64_t tokens) const = 0;
+  // What the memory forecast depends on, for this rank and micro-batches of `batch` samples of `tokens` tokens.
+  virtual ForecastInputs forecast_inputs(int64_t batch, int64_t tokens) const = 0;
   // What --recompute auto came to, the same on every rank; none where another policy was asked for, or where the batch
   // was not known (then it is keep_attention).
   virtual std::optional<RecomputeChoice> recompute_choice() const = 0;

@@ -17,18 +17,6 @@ const char* name_of(Precision precision) {
   throw InternalError("unknown precision");
 }
 
-const char* name_of(Offload place) {
-  switch (place) {
-    case Offload::none:
-      return "none";
-    case Offload::cpu:
-      return "cpu";
-    case Offload::disk:
-      return "disk";
-  }
-  throw InternalError("unknown place of offload");
-}
-
 const char* dtype_name(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? "bf16" : dtype == at::kHalf ? "fp16" : "fp32";
 }

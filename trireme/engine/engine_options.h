@@ -10,7 +10,7 @@
 
 #include "trireme/attention/local_attention.h"
 #include "trireme/attention/sequence_attention.h"
-#include "trireme/engine/recompute_plan.h"
+#include "trireme/forecast/recompute_plan.h"
 #include "trireme/memory/offload.h"
 
 namespace trireme {
@@ -82,7 +82,6 @@ struct EngineOptions {
 
 // As flags write them: "keep_attention", "bf16", "disk".
 const char* name_of(Precision precision);
-const char* name_of(Offload place);
 const char* dtype_name(at::ScalarType dtype);  // "fp32", "bf16", "fp16"
 
 // The other way; ConfigError that names the flag otherwise.

@@ -21,7 +21,7 @@
 
 #include "trireme/attention/ulysses.h"
 #include "trireme/comm/group.h"
-#include "trireme/engine/recompute_plan.h"
+#include "trireme/forecast/recompute_plan.h"
 #include "trireme/memory/activation_store.h"
 #include "trireme/model/layer_halves.h"
 

@@ -9,6 +9,7 @@
 #include "trireme/data/token_positions.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/device/tensor_memory.h"
+#include "trireme/forecast/gather_order.h"
 #include "trireme/memory/token_tiles.h"
 #include "trireme/model/rotary.h"
 
@@ -156,7 +157,7 @@ at::Tensor ModelWalk::forward(
     const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits) {
   check(batch);
   const SequenceContext context = context_of(batch);
-  UnitOrder order(parameters_, forward_order(layout_));
+  UnitOrder order(parameters_, forward_order(config_.num_hidden_layers, layout_.tied));
   at::Tensor x = embed({batch.tokens.to(settings_.device).flatten(), context.positions}, order);
   for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
     activity_.set_layer(layer, PassDirection::forward);
@@ -246,7 +247,7 @@ at::Tensor ModelWalk::forward_backward(const TokenBatch& batch, double scale, Gr
   check(batch);
   const SequenceContext context = context_of(batch);
   const RecomputePlan& plan = layers_.plan();
-  UnitOrder order(parameters_, training_order(layout_, plan));
+  UnitOrder order(parameters_, training_order(plan, layout_.tied, layout_.embedding_read_backward));
   // Both now: a copy from pageable memory waits for the work that was given before it.
   const EmbeddedTokens embedded{batch.tokens.to(settings_.device).flatten(), context.positions};
   const at::Tensor targets = batch.targets.to(settings_.device).flatten().contiguous();

@@ -6,8 +6,8 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
-#include "trireme/engine/memory_shape.h"
 #include "trireme/engine/not_finite_tensor.h"
+#include "trireme/forecast/memory_options.h"
 #include "trireme/memory/through_pinned.h"
 #include "trireme/shard/masters.h"
 
@@ -27,16 +27,16 @@ int64_t TrainingEngine::count_targets(const StepBatches& batches) {
   return static_cast<int64_t>(sum_over_ranks(count));
 }
 
-MemoryShape TrainingEngine::memory_shape(int64_t batch, int64_t tokens) const {
-  return with_batch(parts_->memory_shape, batch, tokens);
+ForecastInputs TrainingEngine::forecast_inputs(int64_t batch, int64_t tokens) const {
+  return with_batch(parts_->forecast_inputs, batch, tokens);
 }
 
 void TrainingEngine::note_batch(const TokenBatch& batch) {
-  MemoryShape& shape = parts_->memory_shape;
+  ForecastInputs& inputs = parts_->forecast_inputs;
   const int64_t samples = batch.tokens.size(0), tokens = batch.layout.tokens;
-  if (shape.batch == samples && shape.tokens == tokens) return;
-  shape = memory_shape(samples, tokens);
-  parts_->memory.account->set_options(memory_options(shape));
+  if (inputs.batch == samples && inputs.tokens == tokens) return;
+  inputs = forecast_inputs(samples, tokens);
+  parts_->memory.account->set_options(memory_options(inputs));
 }
 
 StepResult TrainingEngine::backward(const StepBatches& batches, double loss_scale) {

@@ -39,7 +39,7 @@ struct EngineParts {
   Mesh mesh;
   std::string description;
   RankMemory memory;
-  MemoryShape memory_shape;  // of the last micro-batch
+  ForecastInputs forecast_inputs;  // of the last micro-batch
   std::optional<RecomputeChoice> recompute_choice;
   std::vector<UnitShare> shares;       // of each unit, what this rank steps
   std::unique_ptr<SpillFile> spill;    // for what is offloaded to disk
@@ -72,7 +72,7 @@ class TrainingEngine final : public Engine {
   Mesh& mesh() override { return parts_->mesh; }
   std::string description() const override { return parts_->description; }
   std::shared_ptr<MemoryAccount> memory_account() override { return parts_->memory.account; }
-  MemoryShape memory_shape(int64_t batch, int64_t tokens) const override;
+  ForecastInputs forecast_inputs(int64_t batch, int64_t tokens) const override;
   std::optional<RecomputeChoice> recompute_choice() const override { return parts_->recompute_choice; }
 
   StepResult train_step(const StepBatches& batches, double learning_rate) override;

@@ -1,4 +1,4 @@
-// The units of one pass over the model in the order in which the walk gathers them: gathering one lets the
+// Gathers the units of one pass over the model in the order of forecast/gather_order.h: gathering one lets the
 // parameter store begin the next, and what it needs earlier for the one after that.
 #pragma once
 
@@ -8,17 +8,9 @@
 
 #include <ATen/ATen.h>
 
-#include "trireme/engine/recompute_plan.h"
-#include "trireme/model/parameter_layout.h"
 #include "trireme/shard/parameter_store.h"
 
 namespace trireme {
-
-// embedding, layers, head (with the embedding's matrix when tied)
-std::vector<int> forward_order(const ModelLayout& layout);
-// The same, then group by group from the last: its layers but the last forward, then all of them back; the
-// embedding where its backward reads it.
-std::vector<int> training_order(const ModelLayout& layout, const RecomputePlan& plan);
 
 class UnitOrder {
  public:

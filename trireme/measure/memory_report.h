@@ -1,12 +1,12 @@
 // Where a rank's memory goes, as a table for people: each category's bytes now, at its peak, when the total
-// was largest, and by the byte formulas (engine/memory_bytes.h); beside a GPU, the same of the host.
+// was largest, and by the byte formulas (forecast/memory_forecast.h); beside a GPU, the same of the host.
 #pragma once
 
 #include <optional>
 #include <string>
 
 #include "trireme/device/memory_account.h"
-#include "trireme/engine/memory_bytes.h"
+#include "trireme/forecast/memory_forecast.h"
 
 namespace trireme {
 

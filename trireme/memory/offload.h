@@ -12,6 +12,11 @@ enum class Offload {
   disk,  // in a file without a name: gone when the process ends, however it ends
 };
 
+// As flags write them.
+constexpr const char* name_of(Offload offload) {
+  return offload == Offload::none ? "none" : offload == Offload::cpu ? "cpu" : "disk";
+}
+
 struct OffloadOptions {
   Offload parameters = Offload::none;   // the values that compute reads, this rank's shard
   Offload optimizer = Offload::none;    // fp32 masters where they are not those values, and the moments

@@ -1,7 +1,7 @@
 // The token-wise operations in ATen: any device, any float dtype, computed in fp32 (fp64 for fp64).
 //
 // Rows are worked on in blocks, so that what lies between two kernels does not grow with the tile: at most so many
-// tensors of a block (engine/tile_bytes.cpp counts them): norm 1 and backward 3, rotation 1.5 and backward with norms 3,
+// tensors of a block (forecast/tile_bytes.cpp counts them): norm 1 and backward 3, rotation 1.5 and backward with norms 3,
 // SwiGLU 1 and backward 3, cross entropy 1 or, of 16-bit logits, 2.
 #include "trireme/memory/token_tiles.h"
 #include "trireme/model/row_blocks.h"

@@ -13,9 +13,9 @@
 #include "trireme/data/packed_loader.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/device/peak_memory.h"
+#include "trireme/engine/agree_on_recompute.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/engine/check_options.h"
-#include "trireme/engine/settle_recompute.h"
 #include "trireme/eval/loss_by_position.h"
 #include "trireme/measure/memory_report.h"
 #include "trireme/measure/peak_rate.h"
@@ -424,11 +424,11 @@ void Trainer::tell_epoch(double before, double after) {
 }
 
 void Trainer::report_memory() {
-  const MemoryShape shape =
-      engine_->memory_shape(options_.per_device_train_batch_size, stage().sequence_tokens);
+  const ForecastInputs inputs =
+      engine_->forecast_inputs(options_.per_device_train_batch_size, stage().sequence_tokens);
   note(cat("memory of rank ", world_.rank(), " at length ", format_count(stage().sequence_tokens),
-           ", recompute ", shape.recompute.description(), "\n",
-           memory_report(engine_->memory_account()->state(), memory_forecast(shape))));
+           ", recompute ", inputs.recompute.description(), "\n",
+           memory_report(engine_->memory_account()->state(), memory_forecast(inputs))));
 }
 
 void Trainer::evaluate() {
@@ -493,7 +493,7 @@ TrainOutcome Trainer::run() {
     if (const std::string warning = warmup_warning(stages_); !warning.empty()) note(warning);
     if (const auto choice = engine_->recompute_choice(); choice && !choice->fits()) {
       const PlannedBatch& batch = options_.engine.planned_batch;
-      note(shortage_warning(*choice, engine_->memory_shape(batch.samples, batch.tokens)));
+      note(shortage_warning(*choice, engine_->forecast_inputs(batch.samples, batch.tokens)));
     }
   }
   if (hooks_.on_training_begins) hooks_.on_training_begins();

@@ -1,5 +1,5 @@
 // What each layer's forward keeps for its backward, and which layers' forward runs a second time: a choice of
-// slots a layer, read by the layer runner and the walk. No torch here: byte formulas use it too.
+// slots a layer, read by engine/layer_runner.h, engine/model_walk.h and the memory forecast.
 //
 //   slot      shape            kept by forward                    kept by a second forward
 //   kX        [B s, M]         where a group starts               always
@@ -37,7 +37,7 @@ enum class Recompute {
 // As flags write them: "keep_attention", "auto".
 const char* name_of(Recompute recompute);
 
-// Places in Saved.
+// Slots of Saved.
 enum SavedSlot : std::size_t { kX, kO, kLse, kQ, kK, kV, kOHeads, kX1, kGateUp, kSavedSlotCount };
 using SavedSlots = std::bitset<kSavedSlotCount>;
 
@@ -63,9 +63,5 @@ struct RecomputePlan {
 // ConfigError: checkpoint_every < 1, or > 1 with policy none (which recomputes nothing); keep_fraction outside
 // [0, 1], or not 1 with policy full (which keeps the same everywhere) or automatic (which chooses it).
 void check_recompute(Recompute policy, int64_t checkpoint_every, double keep_fraction);
-
-// The same; InternalError for automatic, which is to be settled first.
-RecomputePlan make_recompute_plan(Recompute policy, int64_t checkpoint_every, double keep_fraction,
-                                  int64_t layers);
 
 }  // namespace trireme

@@ -1,12 +1,9 @@
 // Bytes inside one tile of T tokens of each of a layer's halves, forward and backward, and of the head:
 // written after model/decoder_layer.cpp, model/encoder_layer.cpp, model/token_ops_encoder.cpp and
-// model/head.cpp. The embedding's tiles are never the fullest. Like all byte formulas arithmetic alone,
-// without torch.
+// model/head.cpp. The embedding's tiles are never the fullest.
 #pragma once
 
-#include <cstdint>
-
-#include "trireme/engine/memory_bytes.h"
+#include "trireme/forecast/forecast_inputs.h"
 
 namespace trireme {
 
@@ -18,6 +15,7 @@ struct TileBytes {
   int64_t output_backward_kept = 0;  // or was kept
   int64_t head = 0;
 };
-TileBytes tile_bytes(const MemoryShape& shape);
+TileBytes decoder_tile_bytes(const ForecastInputs& inputs);
+TileBytes encoder_tile_bytes(const ForecastInputs& inputs);
 
 }  // namespace trireme

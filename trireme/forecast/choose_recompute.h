@@ -1,17 +1,17 @@
-// What --recompute auto means: keep attention's output on as many of the last layers as the memory formulas fit into a
+// What --recompute auto means on one rank: keep attention's output on as many of the last layers as the memory formulas fit into a
 // budget.
 //
 //   all L layers  -> keep_attention        k of them  -> keep_attention on the last k        none  -> full
 //
 // Never `none`: it keeps 2M + 3 H D + 2 K D + 2 I values a token and layer where keep_attention keeps M + H D, and saves
-// token-wise products alone, which take the smaller a share of a step the longer its sequences are; memory that is left
-// serves a longer sequence or a larger batch better. Arithmetic, no torch: the planner uses it too.
+// token-wise products alone, whose share of a step shrinks as sequences grow; memory that is left serves a longer
+// sequence or a larger batch better.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "trireme/engine/memory_bytes.h"
+#include "trireme/forecast/forecast_inputs.h"
 
 namespace trireme {
 
@@ -23,14 +23,14 @@ struct RecomputeChoice {
 
   bool fits() const { return expected_bytes <= budget_bytes; }
   Recompute policy() const { return keeping_layers > 0 ? Recompute::keep_attention : Recompute::full; }
-  // Such that a plan's round(fraction x layers) is keeping_layers.
+  // A plan's round(fraction x layers) is keeping_layers.
   double keep_fraction() const;
   // "chosen: 61.2 GiB of 64.0 GiB", or that the formulas expect more than there is.
   std::string description() const;
 };
 
-// The most layers of `shape`, which has a batch, that may keep attention so that their forecast is within the budget;
-// 0 where not even that fits. Policy and fraction of the shape's own plan are not looked at; checkpoint_every is.
-RecomputeChoice choose_recompute(const MemoryShape& shape, int64_t budget_bytes);
+// The most layers that may keep attention so that their forecast is within the budget; 0 where not even that fits.
+// `inputs` have a batch; of their recompute plan checkpoint_every alone is read.
+RecomputeChoice choose_recompute(ForecastInputs inputs, int64_t budget_bytes);
 
 }  // namespace trireme

@@ -1,38 +1,33 @@
-#include "trireme/engine/tile_bytes.h"
+#include "trireme/forecast/tile_bytes.h"
 
 #include <algorithm>
 
+#include "trireme/memory/token_tiles.h"
 #include "trireme/model/row_blocks.h"
 
 namespace trireme {
 namespace {
 
-// Tokens of the largest tile (memory/token_tiles.h).
-int64_t largest_tile(int64_t tokens, int64_t tile_tokens) {
-  const int64_t tiles = std::max<int64_t>(1, (tokens + tile_tokens - 1) / tile_tokens);
-  return (tokens + tiles - 1) / tiles;
-}
-
 // Tiles of another dtype than what is stored are converted on their way in and out (`convert` bytes an
 // element).
-struct TileShape {
+struct TileSizes {
   int64_t T, head_T, t, convert, threads, m, i, q, qkv, vocab;
   bool on_host;
 
-  explicit TileShape(const MemoryShape& shape) {
-    const ModelExtents& model = shape.model;
-    const int64_t rows = shape.batch * shape.shard_tokens;
-    T = largest_tile(rows, shape.tile_tokens);
-    head_T = largest_tile(rows, shape.logits_tile_tokens);
-    t = shape.tile_bytes;
-    convert = shape.storage_bytes != t ? t : 0;
-    threads = shape.product_threads;
+  explicit TileSizes(const ForecastInputs& inputs) {
+    const ModelSizes& model = inputs.model;
+    const int64_t rows = inputs.batch * inputs.shard_tokens;
+    T = largest_tile(rows, inputs.tile_tokens);
+    head_T = largest_tile(rows, inputs.logits_tile_tokens);
+    t = inputs.tile_bytes;
+    convert = inputs.storage_bytes != t ? t : 0;
+    threads = inputs.product_threads;
     m = model.hidden;
     i = model.intermediate;
     q = model.heads * model.head_dim;
     qkv = q + 2 * model.kv_heads * model.head_dim;
     vocab = model.vocab;
-    on_host = shape.device_is_host;
+    on_host = inputs.device_is_host;
   }
 
   // model/token_ops_aten.cpp: `halves` / 2 fp32 tensors of `width` a row, of a block of rows that are cut by
@@ -57,16 +52,27 @@ struct TileShape {
   int64_t cross_entropy() const { return blocks(t == 4 ? 2 : 4, vocab, head_T, vocab); }
 };
 
-TileBytes decoder_tiles(const MemoryShape& shape) {
-  const TileShape s(shape);
+// Inside a layer norm, per element: its operands of 16 bits are widened, and its result rounded; on the way back when
+// the widened dy is gone.
+int64_t layer_norm_bytes(int64_t x, int64_t y) {
+  return (x == 4 ? 0 : 4) + 4 + (y == 4 ? 0 : y);
+}
+int64_t layer_norm_backward_bytes(int64_t dy, int64_t x, int64_t dx) {
+  return (x == 4 ? 0 : 4) + 4 + std::max<int64_t>(dy == 4 ? 0 : 4, dx == 4 ? 0 : dx);
+}
+
+}  // namespace
+
+TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
+  const TileSizes s(inputs);
   const int64_t T = s.T, t = s.t, m = s.m, i = s.i, q = s.q, qkv = s.qkv;
   TileBytes bytes;
-  const int64_t rotated = (shape.model.heads + shape.model.kv_heads) * shape.model.head_dim;
+  const int64_t rotated = (inputs.model.heads + inputs.model.kv_heads) * inputs.model.head_dim;
   // Rows of cos and sin, beside the heads.
-  const int64_t turning = s.blocks(3, rotated) + s.blocks(2, shape.model.head_dim, T, rotated);
+  const int64_t turning = s.blocks(3, rotated) + s.blocks(2, inputs.model.head_dim, T, rotated);
   bytes.input_forward = T * m * t + std::max(s.blocks(2, m), T * qkv * s.convert + turning);
-  const int64_t before = shape.model.qk_norm ? T * rotated * t : 0;
-  const int64_t norms = shape.model.qk_norm ? s.blocks(4, rotated) + s.blocks(2, q, T, rotated) : 0;
+  const int64_t before = inputs.model.qk_norm ? T * rotated * t : 0;
+  const int64_t norms = inputs.model.qk_norm ? s.blocks(4, rotated) + s.blocks(2, q, T, rotated) : 0;
   bytes.input_backward = T * m * t + before + T * qkv * s.convert +
                          std::max({T * m * t + s.blocks(6, m), s.gradient(qkv, m), turning, norms});
 
@@ -87,18 +93,9 @@ TileBytes decoder_tiles(const MemoryShape& shape) {
   return bytes;
 }
 
-// Inside a layer norm, per element: its operands of 16 bits are widened, and its result rounded; on the way back when
-// the widened dy is gone.
-int64_t layer_norm_bytes(int64_t x, int64_t y) {
-  return (x == 4 ? 0 : 4) + 4 + (y == 4 ? 0 : y);
-}
-int64_t layer_norm_backward_bytes(int64_t dy, int64_t x, int64_t dx) {
-  return (x == 4 ? 0 : 4) + 4 + std::max<int64_t>(dy == 4 ? 0 : 4, dx == 4 ? 0 : dx);
-}
-
-TileBytes encoder_tiles(const MemoryShape& shape) {
-  const TileShape s(shape);
-  const int64_t t = s.t, e = shape.storage_bytes, m = s.m;
+TileBytes encoder_tile_bytes(const ForecastInputs& inputs) {
+  const TileSizes s(inputs);
+  const int64_t t = s.t, e = inputs.storage_bytes, m = s.m;
   const int64_t Tm = s.T * m, Ti = s.T * s.i, Tq = s.T * s.q, Tqkv = s.T * s.qkv;
   TileBytes bytes;
   bytes.input_forward = (Tm + Tqkv) * s.convert;
@@ -129,12 +126,6 @@ TileBytes encoder_tiles(const MemoryShape& shape) {
                                 Hm * (t + layer_norm_backward_bytes(t, t, t)),
                                 Hm * (2 * t + s.convert) + s.gradient(m, m, s.head_T), 3 * Hm * t});
   return bytes;
-}
-
-}  // namespace
-
-TileBytes tile_bytes(const MemoryShape& shape) {
-  return shape.model.encoder ? encoder_tiles(shape) : decoder_tiles(shape);
 }
 
 }  // namespace trireme

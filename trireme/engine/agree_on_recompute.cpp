@@ -1,4 +1,4 @@
-#include "trireme/engine/settle_recompute.h"
+#include "trireme/engine/agree_on_recompute.h"
 
 #include <algorithm>
 #include <functional>
@@ -9,22 +9,23 @@
 #include "trireme/base/sizes.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_budget.h"
-#include "trireme/engine/memory_shape.h"
+#include "trireme/forecast/memory_forecast.h"
+#include "trireme/forecast/memory_options.h"
 
 namespace trireme {
 namespace {
 
-// [ranks][mine.size()]: what every rank has.
-std::vector<std::vector<int64_t>> gather(Group& all, at::Device device, const std::vector<int64_t>& mine) {
-  const auto width = static_cast<int64_t>(mine.size());
-  const at::Tensor row = at::tensor(mine, at::kLong).reshape({1, width}).to(device);
+// [ranks][values.size()]: every rank's.
+std::vector<std::vector<int64_t>> gather(Group& all, at::Device device, const std::vector<int64_t>& values) {
+  const auto width = static_cast<int64_t>(values.size());
+  const at::Tensor row = at::tensor(values, at::kLong).reshape({1, width}).to(device);
   const std::vector<int64_t> rows(static_cast<size_t>(all.size()), 1);
   const at::Tensor everyone = all_gather(all, row, rows).to(at::kCPU).contiguous();
   std::vector<std::vector<int64_t>> of_ranks;
   of_ranks.reserve(rows.size());
-  const auto* values = everyone.const_data_ptr<int64_t>();
+  const auto* gathered = everyone.const_data_ptr<int64_t>();
   for (int rank = 0; rank < all.size(); ++rank)
-    of_ranks.emplace_back(values + rank * width, values + (rank + 1) * width);
+    of_ranks.emplace_back(gathered + rank * width, gathered + (rank + 1) * width);
   return of_ranks;
 }
 
@@ -34,10 +35,10 @@ int ranks_on_the_device(const World& world, Group& all, at::Device device) {
   if (device.is_cpu()) return std::max(1, world.place().local_size);
   char host[256] = {};
   ::gethostname(host, sizeof(host) - 1);
-  const std::vector<int64_t> mine{static_cast<int64_t>(std::hash<std::string>{}(host)),
-                                  static_cast<int64_t>(::getpid()), device.index()};
-  const auto places = gather(all, device, mine);
-  return static_cast<int>(std::count(places.begin(), places.end(), mine));
+  const std::vector<int64_t> device_id{static_cast<int64_t>(std::hash<std::string>{}(host)),
+                                       static_cast<int64_t>(::getpid()), device.index()};
+  const auto of_ranks = gather(all, device, device_id);
+  return static_cast<int>(std::count(of_ranks.begin(), of_ranks.end(), device_id));
 }
 
 int64_t budget_bytes(const World& world, Group& all, const EngineOptions& options) {
@@ -59,8 +60,8 @@ bool has_less_room(const RecomputeChoice& a, const RecomputeChoice& b) {
 
 }  // namespace
 
-std::optional<RecomputeChoice> settle_recompute(const World& world, Group& all, const MemoryShape& shape,
-                                                EngineOptions& options) {
+std::optional<RecomputeChoice> agree_on_recompute(const World& world, Group& all,
+                                                  const ForecastInputs& inputs, EngineOptions& options) {
   if (options.recompute != Recompute::automatic) return std::nullopt;
   const PlannedBatch& batch = options.planned_batch;
   TRIREME_ASSERT(batch.known() || options.memory_budget_bytes == 0,
@@ -68,27 +69,27 @@ std::optional<RecomputeChoice> settle_recompute(const World& world, Group& all, 
   const bool evaluates = options.purpose == Purpose::evaluation;
   options.recompute = evaluates ? Recompute::full : Recompute::keep_attention;
   // Batches of fewer tokens than ranks are refused when they come.
-  if (evaluates || !batch.known() || batch.tokens < shape.ulysses * shape.ring) return std::nullopt;
+  if (evaluates || !batch.known() || batch.tokens < inputs.ulysses * inputs.ring) return std::nullopt;
 
-  const MemoryShape planned = with_batch(shape, batch.samples, batch.tokens);
-  const RecomputeChoice mine = choose_recompute(planned, budget_bytes(world, all, options));
+  const RecomputeChoice rank_choice =
+      choose_recompute(with_batch(inputs, batch.samples, batch.tokens), budget_bytes(world, all, options));
   // Also the meeting point before which no rank allocates what others would then not find left.
-  const auto of_ranks =
-      gather(all, options.device, {mine.keeping_layers, mine.expected_bytes, mine.budget_bytes});
-  std::vector<RecomputeChoice> choices;
-  choices.reserve(of_ranks.size());
-  for (const auto& row : of_ranks) choices.push_back({row[0], mine.layers, row[1], row[2]});
-  const RecomputeChoice choice = *std::min_element(choices.begin(), choices.end(), has_less_room);
+  std::vector<RecomputeChoice> of_ranks;
+  for (const std::vector<int64_t>& row :
+       gather(all, options.device,
+              {rank_choice.keeping_layers, rank_choice.expected_bytes, rank_choice.budget_bytes}))
+    of_ranks.push_back({row[0], rank_choice.layers, row[1], row[2]});
+  const RecomputeChoice choice = *std::min_element(of_ranks.begin(), of_ranks.end(), has_less_room);
   options.recompute = choice.policy();
   options.keep_fraction = choice.keep_fraction();
   return choice;
 }
 
-std::string shortage_warning(const RecomputeChoice& choice, const MemoryShape& shape) {
+std::string shortage_warning(const RecomputeChoice& choice, const ForecastInputs& inputs) {
   if (choice.fits()) return "";
-  std::vector<MemoryOption> options = memory_options(shape);
+  std::vector<MemoryOption> options = memory_options(inputs);
   std::erase_if(options, [](const MemoryOption& option) { return option.space != MemorySpace::device; });
-  const std::string advice = memory_advice(memory_forecast(shape).peak, options);
+  const std::string advice = memory_advice(memory_forecast(inputs).peak, options);
   return cat("warning: by the memory formulas a rank comes to ", format_bytes(choice.expected_bytes),
              " where ", format_bytes(choice.budget_bytes),
              " can be planned with, even with --recompute full; the run may end ", "out of memory.",

@@ -1,33 +1,14 @@
-#include "trireme/engine/recompute_plan.h"
+#include "trireme/forecast/recompute_plan.h"
 
+#include <array>
 #include <cmath>
-#include <initializer_list>
 
 #include "trireme/base/error.h"
 
 namespace trireme {
-namespace {
-
-SavedSlots slots(std::initializer_list<SavedSlot> list) {
-  SavedSlots set;
-  for (const SavedSlot slot : list) set.set(slot);
-  return set;
-}
-
-}  // namespace
-
 const char* name_of(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::full:
-      return "full";
-    case Recompute::keep_attention:
-      return "keep_attention";
-    case Recompute::none:
-      return "none";
-    case Recompute::automatic:
-      return "auto";
-  }
-  throw InternalError("unknown recompute policy");
+  constexpr std::array kNames = {"full", "keep_attention", "none", "auto"};
+  return kNames[static_cast<size_t>(recompute)];
 }
 
 int64_t RecomputePlan::first_layer_of_policy() const {
@@ -35,10 +16,11 @@ int64_t RecomputePlan::first_layer_of_policy() const {
 }
 
 SavedSlots RecomputePlan::kept_by_forward(int64_t layer) const {
+  TRIREME_ASSERT(policy != Recompute::automatic, "a plan was read before --recompute auto was chosen");
   SavedSlots kept;
   if (layer >= first_layer_of_policy()) {
     if (policy == Recompute::none) kept.set();
-    if (policy == Recompute::keep_attention) kept = slots({kO, kLse});
+    if (policy == Recompute::keep_attention) kept.set(kO).set(kLse);
   }
   kept.set(kX, layer == group_begin(layer));
   return kept;
@@ -46,7 +28,7 @@ SavedSlots RecomputePlan::kept_by_forward(int64_t layer) const {
 
 SavedSlots RecomputePlan::kept_by_rerun(int64_t layer) const {
   // With o at hand q, k and v serve backward alone, which projects them when it comes to the layer.
-  return kept_by_forward(layer)[kO] ? slots({kX, kX1, kGateUp}) : ~SavedSlots();
+  return kept_by_forward(layer)[kO] ? SavedSlots().set(kX).set(kX1).set(kGateUp) : ~SavedSlots();
 }
 
 std::string RecomputePlan::description() const {
@@ -75,13 +57,6 @@ void check_recompute(Recompute policy, int64_t checkpoint_every, double keep_fra
     throw ConfigError(cat("--keep_fraction ", keep_fraction,
                           " means nothing with --recompute auto, which chooses the layers by what fits; give "
                           "--recompute keep_attention with it, or leave it out"));
-}
-
-RecomputePlan make_recompute_plan(Recompute policy, int64_t checkpoint_every, double keep_fraction,
-                                  int64_t layers) {
-  check_recompute(policy, checkpoint_every, keep_fraction);
-  TRIREME_ASSERT(policy != Recompute::automatic, "a plan was asked for before --recompute auto was settled");
-  return {policy, checkpoint_every, keep_fraction, layers};
 }
 
 }  // namespace trireme

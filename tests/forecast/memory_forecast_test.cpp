@@ -1,0 +1,84 @@
+// The forecast for a model of today, against sums made by hand. The binary links no libtorch.
+#include "trireme/forecast/memory_forecast.h"
+
+#include <gtest/gtest.h>
+
+#include "trireme/forecast/choose_recompute.h"
+#include "trireme/forecast/memory_options.h"
+#include "trireme/shard/optimizer_bytes.h"
+
+namespace trireme {
+namespace {
+
+using enum MemoryCategory;
+
+constexpr int64_t kLayers = 32, kHidden = 4096, kIntermediate = 14336, kVocab = 128256;
+constexpr int64_t kKeyValueWidth = 8 * 128, kLayerElements = 2 * kHidden +
+                                                             (2 * kHidden + 2 * kKeyValueWidth) * kHidden +
+                                                             3 * kIntermediate * kHidden;
+
+// Llama 3 8B in bf16 on one of 8 GPUs with Ulysses and ZeRO 3, for a sample of `tokens` tokens.
+ForecastInputs llama_3_8b(int64_t tokens) {
+  ForecastInputs inputs;
+  inputs.model = {.layers = kLayers,
+                  .hidden = kHidden,
+                  .intermediate = kIntermediate,
+                  .mlp_kept_width = 2 * kIntermediate,
+                  .heads = 32,
+                  .kv_heads = 8,
+                  .head_dim = 128,
+                  .vocab = kVocab,
+                  .unit_elements = std::vector<int64_t>(kLayers + 2, kLayerElements)};
+  inputs.model.unit_elements.front() = kVocab * kHidden;
+  inputs.model.unit_elements.back() = kHidden + kVocab * kHidden;
+  inputs.ulysses = inputs.ranks = 8;
+  inputs.rank_heads = 4;
+  inputs.rank_kv_heads = 1;
+  inputs.packed_heads = 32 + 2 * 8;
+  inputs.zero = 3;
+  inputs.recompute = {Recompute::full, 1, 1, kLayers};
+  inputs.tile_tokens = 4096;
+  inputs.logits_tile_tokens = 2048;
+  inputs.storage_bytes = inputs.tile_bytes = 2;
+  inputs.device_is_host = false;
+  inputs.narrow_kernel = inputs.fused_on_gpu = true;
+  return with_batch(inputs, 1, tokens);
+}
+
+TEST(Forecast, knows_the_elements_of_llama_3_8b) {
+  int64_t elements = 0;
+  for (const int64_t unit : llama_3_8b(1).model.unit_elements) elements += unit;
+  EXPECT_EQ(elements, 8030261248);
+}
+
+TEST(Forecast, of_llama_3_8b_is_the_sum_of_its_buffers) {
+  constexpr int64_t kTokens = int64_t{1} << 20, kRankTokens = kTokens / 8, kShare = 8030261248 / 8;
+  const MemoryForecast forecast = memory_forecast(llama_3_8b(kTokens));
+  // Every unit divides by 8 x 16 elements. The embedding and the first layer are gathered together.
+  EXPECT_EQ(forecast.peak[parameters], (kShare + kHidden + kVocab * kHidden + kLayerElements) * 2);
+  EXPECT_EQ(forecast.peak[gradients], (kShare + kHidden + kVocab * kHidden) * 4);
+  EXPECT_EQ(forecast.peak[optimizer], kShare * (4 + 4 + 4));
+  // The input of every layer, and the running x.
+  EXPECT_EQ(forecast.peak[activations], (kLayers + 1) * kRankTokens * kHidden * 2);
+  // q, k and v, o and d(o), dq, dk and dv of 4 + 2 heads; log-sum-exp; the kernel's fp32 dq with its row sums, dk and dv of
+  // every query head, copies of o and d(o).
+  const int64_t head = kTokens * 128 * 2;
+  EXPECT_EQ(forecast.peak[attention], head * (6 + 4 + 4 + 6) + kTokens * 4 * 4 + kTokens * 4 * (128 + 1) * 4 +
+                                          2 * head * 4 + 2 * head * 4);
+  EXPECT_EQ(forecast.host, MemoryBytes{});
+}
+
+TEST(Forecast, fits_attention_of_llama_3_8b_into_a_budget) {
+  const ForecastInputs inputs = llama_3_8b(int64_t{1} << 20);
+  const int64_t full = memory_forecast(inputs).peak_total_bytes;
+  const int64_t kept_bytes =
+      inputs.shard_tokens * kHidden * 2 + inputs.tokens * 4 * 4;  // o and log-sum-exp of a layer
+  const RecomputeChoice choice = choose_recompute(inputs, full + 10 * kept_bytes);
+  EXPECT_TRUE(choice.fits());
+  EXPECT_GE(choice.keeping_layers, 10);
+  EXPECT_LE(choice.keeping_layers, 12);
+  EXPECT_FALSE(memory_options(inputs).empty());
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,113 @@
+#include "trireme/forecast/attention_snapshots.h"
+
+#include "trireme/attention/cpu_flash_tiles.h"
+#include "trireme/attention/cuda_flash_bytes.h"
+
+namespace trireme {
+
+namespace {
+
+// Bytes of one tensor each: stored, or in fp32 (32); `all`: of the whole sample's tokens.
+struct Buffers {
+  const ForecastInputs& inputs;
+  int64_t heads, kv_heads;
+  int64_t keys;        // tokens whose keys the kernel takes
+  int64_t call_heads;  // query heads that one call of a GPU's kernel takes
+  int64_t o, o32, lse;
+  int64_t call_o;    // of call_heads
+  int64_t kv, kv32;  // keys and values together
+  int64_t all_kv, all_kv32;
+  int64_t ring_blocks;  // of keys and values, beside the first two
+
+  Buffers(const ForecastInputs& inputs, int64_t heads, int64_t kv_heads)
+      : inputs(inputs),
+        heads(heads),
+        kv_heads(kv_heads),
+        keys(inputs.gathers_keys ? inputs.tokens : inputs.ring_tokens) {
+    const int64_t head = inputs.batch * inputs.ring_tokens * inputs.model.head_dim;
+    const int64_t all_head = inputs.batch * inputs.tokens * inputs.model.head_dim;
+    const int64_t e = inputs.storage_bytes;
+    // In fp32 those of one key/value head (cuda_efficient_kernel.cpp).
+    const bool groups = e == kFloat_bytes && kv_heads > 0 && heads != kv_heads;
+    call_heads = groups ? round_up(heads, kv_heads) / kv_heads : heads;
+    o = head * heads * e;
+    o32 = head * heads * kFloat_bytes;
+    lse = inputs.batch * inputs.ring_tokens * heads * kFloat_bytes;
+    call_o = head * call_heads * e;
+    kv = 2 * head * kv_heads * e;
+    kv32 = 2 * head * kv_heads * kFloat_bytes;
+    all_kv = 2 * all_head * kv_heads * e;
+    all_kv32 = 2 * all_head * kv_heads * kFloat_bytes;
+    ring_blocks = inputs.ring > 2 ? 2 * kv : kv;
+  }
+
+  // o of a call that is not the only one, before it is copied to its heads.
+  int64_t gpu_forward_workspace() const { return inputs.fused_on_gpu && call_heads < heads ? call_o : 0; }
+
+  // What a backward on a GPU holds beside its arguments and results (libtorch's attention_backward.cu and flash_api.cpp).
+  // FlashAttention-2 and memory-efficient attention: dq in fp32, a sum for each query, and with grouped heads dk and dv of
+  // every query head of the call; o and d(o) as copies where they are views of an exchange's message, and in 16 bits of
+  // several samples q, k and v too. Packed documents add up to 128 rows of dq each, which is not counted. What cuDNN asks
+  // for is known when it has planned a call; the same is counted for it.
+  int64_t gpu_backward_workspace() const {
+    if (!inputs.fused_on_gpu) return 0;
+    const int64_t width = inputs.model.head_dim, batch = inputs.batch;
+    const int64_t rows = batch * call_heads * round_up(inputs.ring_tokens, kDqRowBlock);
+    const int64_t expanded =
+        heads == kv_heads ? 0 : 2 * batch * keys * call_heads * width * inputs.storage_bytes;
+    int64_t copies = inputs.ulysses > 1 || batch > 1 ? 2 * o : 0;
+    if (batch > 1) copies += o + (inputs.gathers_keys ? all_kv : kv);
+    if (inputs.storage_bytes == kFloat_bytes)  // d(o), o and dq of a call that is not the only one
+      copies = call_heads < heads ? 3 * call_o : inputs.ulysses > 1 ? 2 * o : 0;
+    return rows * (padded_dq_width(width) + 1) * kFloat_bytes + expanded + copies;
+  }
+
+  std::vector<AttentionSnapshot> forward() const {
+    if (inputs.ring == 1) return {{o + lse + gpu_forward_workspace(), 0}};
+    if (inputs.gathers_keys) return {{0, kv + 2 * all_kv}, {o + lse, all_kv}};
+    const int64_t narrow_results =
+        inputs.fused_on_gpu ? o + lse : 0;  // of a GPU's kernel, before they are widened
+    return {{o32 + lse + narrow_results, 2 * kv},
+            {2 * (o32 + lse) + narrow_results, ring_blocks},
+            // The sum, a block's results, and what the merge makes of the two log-sum-exps.
+            {2 * o32 + 6 * lse, ring_blocks},
+            {o32 + lse + (inputs.storage_bytes == kFloat_bytes ? 0 : o), 0}};
+  }
+
+  std::vector<AttentionSnapshot> backward() const {
+    const int64_t gradients = o + kv, gradients32 = o32 + kv32, workspace = gpu_backward_workspace();
+    if (inputs.ring == 1) return {{gradients + workspace, 0}};
+    const int64_t rounded = inputs.storage_bytes == kFloat_bytes ? 0 : gradients;
+    if (inputs.gathers_keys) {
+      const int64_t narrow_results = inputs.fused_on_gpu ? workspace + o + all_kv : 0;
+      return {{0, kv + 2 * all_kv},
+              {o32 + all_kv32 + narrow_results, all_kv},
+              // All dk and dv, in ring order, and the blocks that come from them.
+              {o32 + all_kv32, 3 * all_kv32 + kv32},
+              {o32 + kv + rounded, kv32}};
+    }
+    const int64_t narrow_results = inputs.fused_on_gpu ? workspace + gradients : 0;
+    return {{gradients32 + narrow_results, 2 * kv},
+            // The sum and a block's gradients; the traveller that goes and the one that comes.
+            {2 * gradients32 + narrow_results, ring_blocks + 2 * kv32},
+            {gradients32 + rounded, 0}};
+  }
+
+  int64_t flash_workspace() const {
+    if (inputs.flash_threads == 0) return 0;
+    const FlashSizes sizes(inputs.ring_tokens, keys, inputs.model.head_dim, inputs.flash_element_bytes);
+    const int64_t tasks = inputs.batch * kv_heads;
+    return inputs.flash_element_bytes == kFloat_bytes
+               ? flash_scratch_bytes<float>(sizes, tasks, inputs.flash_threads)
+               : flash_scratch_bytes<uint16_t>(sizes, tasks, inputs.flash_threads);
+  }
+};
+
+}  // namespace
+
+AttentionSnapshots attention_snapshots(const ForecastInputs& inputs, int64_t heads, int64_t kv_heads) {
+  const Buffers buffers(inputs, heads, kv_heads);
+  return {buffers.forward(), buffers.backward(), buffers.flash_workspace()};
+}
+
+}  // namespace trireme

@@ -1,0 +1,94 @@
+// What one rank's memory depends on: the model, this rank's share of a micro-batch, the policies, the sizes of elements.
+// engine/make_forecast_inputs.h fills it. Like all of this folder without torch, so that the planner uses it too.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/base/sample_layout.h"
+#include "trireme/forecast/recompute_plan.h"
+#include "trireme/memory/offload.h"
+
+namespace trireme {
+
+inline constexpr int64_t kFloat_bytes = 4;
+
+struct ModelSizes {
+  int64_t layers = 0;
+  int64_t hidden = 0;          // M
+  int64_t intermediate = 0;    // I
+  int64_t mlp_kept_width = 0;  // ModelConfig::mlp_kept_width()
+  int64_t heads = 0;           // H
+  int64_t kv_heads = 0;        // K
+  int64_t head_dim = 0;        // D
+  int64_t vocab = 0;           // V
+  bool qk_norm = false;
+  bool encoder = false;  // BERT: no rotation, and encoder_tile_bytes (tile_bytes.h)
+  // As ModelLayout's: the flat buffers of the embedding, of each layer and of the head.
+  std::vector<int64_t> unit_elements;
+  bool tied = false;
+  bool embedding_read_backward = false;
+};
+
+struct ForecastInputs {
+  ModelSizes model;
+  // This rank's share of a micro-batch.
+  int64_t batch = 1;          // B
+  int64_t tokens = 0;         // S
+  int64_t shard_tokens = 0;   // s
+  int64_t ring_tokens = 0;    // n: of all Ulysses ranks of this ring index; S where ring is 1
+  int ulysses = 1;            // ranks that trade sequence for heads
+  int ring = 1;               // groups of Ulysses ranks that share a sequence
+  int sp_rank = 0;            // of ulysses x ring
+  bool gathers_keys = false;  // RingMethod::gather
+  int head_chunks = 1;
+  int64_t rank_heads_begin = 0;  // the first of this rank's query heads
+  int64_t rank_heads = 0;        // h
+  int64_t rank_kv_heads = 0;     // k
+  int64_t packed_heads = 0;  // sum over the Ulysses ranks of h + 2k: key/value heads may go to several ranks
+  int ranks = 1;             // of the whole run, over which stores shard
+  int rank = 0;
+  // Policies.
+  int zero = 0;  // ZeRO stage
+  RecomputePlan recompute;
+  OffloadOptions offload;
+  bool update_in_backward = false;
+  int64_t tile_tokens = 0;
+  int64_t logits_tile_tokens = 0;
+  // Bytes of an element.
+  int64_t storage_bytes = 4;  // e
+  int64_t tile_bytes = 4;     // t
+  int64_t reduce_bytes = 4;   // of gradients that travel
+  int64_t state_bytes = 4;    // of a moment
+  int moments = 2;            // AdamW 2, SGD 0
+  // The device and its kernels.
+  bool device_is_host = true;  // the CPU, where offload to the host moves nothing
+  int product_threads =
+      0;  // of the CPU, that a 16-bit product copies blocks on; 0: products have no workspace
+  bool narrow_kernel = false;  // CUDA's for 16-bit moments (shard/narrow_adamw.h), which has no workspace
+  bool fused_on_gpu = false;   // an attention kernel of CUDA; the reference kernel's workspace is not counted
+  int flash_threads = 0;       // of the CPU's attention kernel; 0: another kernel
+  int64_t flash_element_bytes = 4;  // that its tiles are multiplied in
+};
+
+// The same with micro-batches of `batch` samples of `tokens` tokens.
+inline ForecastInputs with_batch(ForecastInputs inputs, int64_t batch, int64_t tokens) {
+  const SampleLayout layout{tokens, inputs.ulysses, inputs.ring};
+  inputs.batch = batch;
+  inputs.tokens = tokens;
+  inputs.shard_tokens = layout.size(inputs.sp_rank);
+  inputs.ring_tokens = layout.ring_tokens(layout.ring_place(inputs.sp_rank));
+  return inputs;
+}
+
+// Forward and backward go on while units are stepped (engine/deferred_updates.h).
+inline bool updates_are_deferred(const ForecastInputs& inputs) {
+  return inputs.offload.optimizer != Offload::none;
+}
+
+// Whether what is offloaded there takes the device's memory: on a CPU it always does while it is read.
+inline bool on_device(const ForecastInputs& inputs, Offload offload) {
+  return offload == Offload::none || inputs.device_is_host;
+}
+
+}  // namespace trireme

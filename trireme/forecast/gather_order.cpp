@@ -1,0 +1,24 @@
+#include "trireme/forecast/gather_order.h"
+
+namespace trireme {
+
+std::vector<int> forward_order(int64_t layers, bool tied) {
+  std::vector<int> units;
+  for (int unit = 0; unit < layers + 2; ++unit) units.push_back(unit);
+  if (tied) units.push_back(0);
+  return units;
+}
+
+std::vector<int> training_order(const RecomputePlan& plan, bool tied, bool embedding_read_backward) {
+  std::vector<int> units = forward_order(plan.layers, tied);
+  const auto add_layer = [&](int64_t layer) { units.push_back(static_cast<int>(1 + layer)); };
+  for (int64_t end = plan.layers; end > 0; end = plan.group_begin(end - 1)) {
+    const int64_t begin = plan.group_begin(end - 1);
+    for (int64_t layer = begin; layer + 1 < end; ++layer) add_layer(layer);
+    for (int64_t layer = end - 1; layer >= begin; --layer) add_layer(layer);
+  }
+  if (embedding_read_backward) units.push_back(0);
+  return units;
+}
+
+}  // namespace trireme

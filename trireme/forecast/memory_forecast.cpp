@@ -1,0 +1,62 @@
+#include "trireme/forecast/memory_forecast.h"
+
+#include <algorithm>
+
+#include "trireme/forecast/memory_timeline.h"
+#include "trireme/forecast/store_bytes.h"
+#include "trireme/memory/resident_layers.h"
+#include "trireme/shard/disk_units.h"
+
+namespace trireme {
+
+MemoryForecast memory_forecast(const ForecastInputs& inputs) {
+  using enum MemoryCategory;
+  MemoryBytes stores;
+  stores[parameters] = parameter_bytes(inputs);
+  stores[gradients] = gradient_bytes(inputs);
+  stores[optimizer] = optimizer_bytes(inputs);
+  MemoryForecast forecast{stores, 0, host_memory_bytes(inputs)};
+  for (const MemorySnapshot& snapshot : memory_timeline(inputs)) {
+    forecast.peak_total_bytes = std::max(forecast.peak_total_bytes, stores.total() + snapshot.bytes.total());
+    for (const MemoryCategory category : kAllMemoryCategories)
+      forecast.peak[category] =
+          std::max(forecast.peak[category], stores[category] + snapshot.bytes[category]);
+  }
+  return forecast;
+}
+
+MemoryBytes host_memory_bytes(const ForecastInputs& inputs) {
+  using enum MemoryCategory;
+  MemoryBytes bytes;
+  if (inputs.device_is_host) return bytes;
+  const std::vector<int64_t> shares = rank_shares(inputs);
+  const int64_t largest_share = largest_run(shares, 1);
+  const bool steps_on_host = updates_are_deferred(inputs);
+  const Offload offload = inputs.zero == 3 ? inputs.offload.parameters : Offload::none;
+  if (offload == Offload::cpu) {
+    bytes[parameters] = sum_of(shares) * inputs.tile_bytes;
+  } else if (offload == Offload::disk) {
+    const int64_t stepped = largest_run(shares, disk_units_in_memory(/*read_ahead=*/true));
+    bytes[parameters] = (stepped + (steps_on_host ? largest_run(shares, 2) : 0)) * inputs.tile_bytes;
+  } else if (steps_on_host && inputs.tile_bytes != kFloat_bytes) {
+    // Stepped masters are narrowed in pinned memory, on their way to values on the device.
+    bytes[parameters] = largest_share * inputs.tile_bytes;
+  }
+  if (steps_on_host) {
+    const bool sums = inputs.zero >= 2 && !inputs.update_in_backward;
+    bytes[gradients] = (sums ? sum_of(shares) : largest_share) * kFloat_bytes;
+    ForecastInputs on_host = inputs;
+    on_host.device_is_host = true;
+    on_host.narrow_kernel = false;
+    bytes[optimizer] = optimizer_bytes(on_host);
+  }
+  if (inputs.offload.activations != Offload::none) {
+    std::vector<int64_t> kept = kept_bytes_of_layers(inputs);
+    const auto staying = static_cast<size_t>(ResidentLayers{}.resident_layers);
+    if (inputs.offload.activations == Offload::cpu) kept.resize(kept.size() - std::min(kept.size(), staying));
+    bytes[activations] = inputs.offload.activations == Offload::cpu ? sum_of(kept) : largest_run(kept, 2);
+  }
+  return bytes;
+}
+
+}  // namespace trireme

@@ -1,0 +1,335 @@
+#include "trireme/forecast/memory_timeline.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sequence_layout.h"
+#include "trireme/forecast/attention_snapshots.h"
+#include "trireme/forecast/store_bytes.h"
+#include "trireme/forecast/tile_bytes.h"
+#include "trireme/memory/resident_layers.h"
+
+namespace trireme {
+namespace {
+
+using enum MemoryCategory;
+
+// Of one call of the attention kernel: all of this rank's, or the most that a head chunk has.
+int64_t heads_of_chunk(const ForecastInputs& inputs) {
+  return (inputs.rank_heads + inputs.head_chunks - 1) / inputs.head_chunks;
+}
+int64_t kv_heads_of_chunk(const ForecastInputs& inputs) {
+  if (inputs.head_chunks == 1) return inputs.rank_kv_heads;
+  const int64_t group =
+      std::max<int64_t>(1, inputs.model.heads / std::max<int64_t>(1, inputs.model.kv_heads));
+  const SequenceLayout chunks{inputs.rank_heads, inputs.head_chunks};
+  int64_t most = 0;
+  for (int chunk = 0; chunk < inputs.head_chunks; ++chunk) {
+    const int64_t begin = inputs.rank_heads_begin + chunks.begin(chunk), end = begin + chunks.size(chunk);
+    if (begin < end) most = std::max(most, (end - 1) / group - begin / group + 1);
+  }
+  return most;
+}
+
+// Bytes of the buffers of one layer.
+struct LayerBuffers {
+  bool alone;         // one Ulysses rank: what is by heads is what is by tokens
+  bool chunked;       // with head chunks q, k and v are kept by tokens
+  int64_t x;          // [B s, M], stored
+  int64_t qkv;        // [B s, H + 2K, D]
+  int64_t qkv_heads;  // [B, n, h + 2k, D]
+  int64_t o;          // [B s, H, D]
+  int64_t o_heads;    // [B, n, h, D]
+  int64_t lse;        // [B, h, n] fp32
+  int64_t packed;     // q, k and v for every rank
+  int64_t dkv_sums;   // dk and dv of this rank's tokens in fp32
+  int64_t dkv_block;  // what is added to them: in 16 bits it is widened
+  int64_t x1, mlp;    // kept of attention's output and of the MLP, in the dtype of tiles
+  // Of one chunk's heads; without chunks, of all.
+  int64_t chunk_heads, chunk_kv_heads;
+  int64_t chunk_qkv, chunk_o;
+  int64_t last_kv;  // the key/value head that stays for the next chunk
+
+  explicit LayerBuffers(const ForecastInputs& inputs)
+      : alone(inputs.ulysses == 1),
+        chunked(inputs.head_chunks > 1),
+        chunk_heads(heads_of_chunk(inputs)),
+        chunk_kv_heads(kv_heads_of_chunk(inputs)) {
+    const ModelSizes& model = inputs.model;
+    const int64_t rows = inputs.batch * inputs.shard_tokens, ring_rows = inputs.batch * inputs.ring_tokens;
+    const int64_t d = model.head_dim, e = inputs.storage_bytes;
+    x = rows * model.hidden * e;
+    qkv = rows * (model.heads + 2 * model.kv_heads) * d * e;
+    qkv_heads = ring_rows * (inputs.rank_heads + 2 * inputs.rank_kv_heads) * d * e;
+    o = rows * model.heads * d * e;
+    o_heads = ring_rows * inputs.rank_heads * d * e;
+    lse = ring_rows * inputs.rank_heads * kFloat_bytes;
+    packed = rows * inputs.packed_heads * d * e;
+    dkv_sums = rows * 2 * model.kv_heads * d * kFloat_bytes;
+    dkv_block = e == kFloat_bytes ? 0 : rows * inputs.rank_kv_heads * d * kFloat_bytes;
+    x1 = rows * model.hidden * inputs.tile_bytes;
+    mlp = rows * model.mlp_kept_width * inputs.tile_bytes;
+    chunk_qkv = ring_rows * (chunk_heads + 2 * chunk_kv_heads) * d * e;
+    chunk_o = ring_rows * chunk_heads * d * e;
+    last_kv = 2 * ring_rows * d * e;
+  }
+
+  // q, k and v of this rank's heads, or with head chunks of its tokens.
+  int64_t rank_qkv() const { return alone || chunked ? qkv : qkv_heads; }
+
+  int64_t kept(const SavedSlots& slots) const {
+    int64_t bytes = 0;
+    if (slots[kX]) bytes += x;
+    if (slots[kO]) bytes += o;
+    if (slots[kLse]) bytes += lse;
+    if (slots[kQ]) bytes += rank_qkv();
+    if (slots[kOHeads] && !alone && !chunked) bytes += o_heads;
+    if (slots[kX1]) bytes += x1;
+    if (slots[kGateUp]) bytes += mlp;
+    return bytes;
+  }
+};
+
+class Timeline {
+ public:
+  explicit Timeline(const ForecastInputs& inputs)
+      : inputs_(inputs),
+        plan_(inputs.recompute),
+        layer_(inputs),
+        attention_(attention_snapshots(inputs, layer_.chunk_heads, layer_.chunk_kv_heads)),
+        tile_(inputs.model.encoder ? encoder_tile_bytes(inputs) : decoder_tile_bytes(inputs)),
+        sum_buffer_(sum_buffer_bytes(inputs)) {
+    held_[attention] = attention_.flash_workspace_bytes;
+  }
+
+  std::vector<MemorySnapshot> run() {
+    const ModelSizes& model = inputs_.model;
+    const int64_t table = model.encoder ? 0 : inputs_.shard_tokens * model.head_dim / 2 * kFloat_bytes;
+    held_[other] = 5 * table;
+    record("rotary tables");
+    held_[other] = 2 * table + inputs_.batch * inputs_.shard_tokens * (8 + 4);  // positions, losses
+    held_[activations] = layer_.x;
+    for (int64_t layer = 0; layer < plan_.layers; ++layer) {
+      pass_ = cat("forward of layer ", layer, ": ");
+      send_away(layer);
+      forward(plan_.kept_by_forward(layer), /*has_o=*/false);
+    }
+    pass_ = "head: ";
+    send_away(plan_.layers);
+    record("new values", {{communication, trade_buffer_bytes(inputs_)}});
+    record("tiles", {{tiles, tile_.head}});
+    for (int64_t end = plan_.layers; end > 0; end = plan_.group_begin(end - 1)) {
+      const int64_t begin = plan_.group_begin(end - 1);
+      bring_back(std::max<int64_t>(0, begin - resident_.ahead_layers));
+      group_backward(begin, end);
+    }
+    pass_ = "gradient of the embedding: ";
+    record("sum over ranks", {{communication, sum_buffer_}});
+    return std::move(snapshots_);
+  }
+
+ private:
+  // What is held, and `more`.
+  void record(const char* phase, std::initializer_list<std::pair<MemoryCategory, int64_t>> more = {}) {
+    MemorySnapshot& snapshot = snapshots_.emplace_back(cat(pass_, phase), held_);
+    for (const auto& [category, bytes] : more) snapshot.bytes[category] += bytes;
+  }
+
+  // Where activations are offloaded, the store keeps some layers, and some are leaving.
+  bool offloads() const {
+    return inputs_.offload.activations == Offload::disk || !on_device(inputs_, inputs_.offload.activations);
+  }
+  int64_t kept_of(int64_t layer) const { return layer_.kept(plan_.kept_by_forward(layer)); }
+  // Before `layer` begins its forward.
+  void send_away(int64_t layer) {
+    const int64_t staying = resident_.resident_layers + resident_.leaving_layers;
+    if (!offloads() || layer <= staying) return;
+    held_[activations] -= kept_of(layer - staying - 1);
+    lowest_resident_ = layer - staying;
+  }
+  // Layers from `lowest` on are in memory, or on their way to it.
+  void bring_back(int64_t lowest) {
+    for (; offloads() && lowest_resident_ > lowest; --lowest_resident_)
+      held_[activations] += kept_of(lowest_resident_ - 1);
+  }
+
+  // x -> y. At its end the running x is y; `slots` stay, and x itself where it is one of them.
+  void forward(SavedSlots slots, bool has_o) {
+    const bool keeps_x = slots[kX];
+    slots.reset(kX);
+    if (!has_o) {
+      project();
+      const int64_t results = run_attention(layer_.rank_qkv());
+      if (!layer_.alone && !layer_.chunked) {
+        const int64_t kept_qkv = slots[kQ] ? layer_.rank_qkv() : 0;
+        held_[activations] += kept_qkv;
+        exchange_o(results);
+        held_[activations] -= kept_qkv;
+      }
+    }
+    held_[activations] += layer_.kept(slots) + layer_.x;
+    // Alone, o by heads is o by tokens.
+    record("tiles", {{attention, slots[kO] || has_o ? 0 : layer_.o}, {tiles, tile_.output_forward}});
+    if (!keeps_x) held_[activations] -= layer_.x;
+  }
+
+  // The layer's q, k and v by heads, from x.
+  void project() {
+    record("projection", {{attention, layer_.qkv}, {tiles, tile_.input_forward}});
+    if (!layer_.alone && !layer_.chunked)
+      record("exchange", {{attention, layer_.qkv + layer_.qkv_heads}, {communication, layer_.packed}});
+  }
+
+  void record_attention(const std::vector<AttentionSnapshot>& snapshots, int64_t beside,
+                        int64_t messages = 0) {
+    for (const AttentionSnapshot& snapshot : snapshots)
+      record("attention",
+             {{attention, beside + snapshot.attention}, {communication, messages + snapshot.communication}});
+  }
+
+  // Attention beside q, k and v. -> what it leaves beside them: lse, and o by heads where it is not sent chunk by chunk.
+  int64_t run_attention(int64_t qkv) {
+    if (!layer_.chunked) {
+      record_attention(attention_.forward, qkv);
+      return layer_.o_heads + layer_.lse;
+    }
+    // o is not joined, so that it counts once.
+    record_chunks(attention_.forward,
+                  {.beside = qkv + layer_.o + layer_.lse + layer_.last_kv - layer_.chunk_o,
+                   .arrived = layer_.chunk_qkv,
+                   .result = layer_.chunk_o,
+                   .received = layer_.packed / inputs_.head_chunks,
+                   .sent = layer_.o / inputs_.head_chunks});
+    return layer_.lse;
+  }
+
+  void exchange_o(int64_t beside) {
+    const int64_t copy = inputs_.batch > 1 ? layer_.o_heads : 0;
+    record("exchange", {{attention, beside}, {communication, copy + layer_.o}});
+    record("exchange", {{attention, beside + layer_.o}, {communication, layer_.o}});
+  }
+
+  // attention/head_chunks.cpp: during a chunk's attention the next chunk is on its way, and the one before on its way
+  // back. Of two chunks only one of these is there at a time. A message of one sample is no copy.
+  struct Chunk {
+    int64_t beside;    // what the caller holds, and the whole result
+    int64_t arrived;   // what one chunk takes
+    int64_t result;    // what one chunk gives back
+    int64_t received;  // messages of what arrives, and of what goes back
+    int64_t sent;
+  };
+  void record_chunks(const std::vector<AttentionSnapshot>& snapshots, const Chunk& chunk) {
+    const bool one_sample = inputs_.batch == 1;
+    const int64_t back = chunk.sent + (one_sample ? 0 : chunk.result);
+    const auto record_chunk = [&](bool next, bool before) {
+      const int64_t beside =
+          chunk.beside + chunk.arrived * (next ? 2 : 1) + (before && one_sample ? chunk.result : 0);
+      const int64_t messages = (next ? chunk.received : 0) + (before ? back : 0);
+      record_attention(snapshots, beside, messages);
+      record("chunk", {{attention, beside + 2 * chunk.result}, {communication, messages + back}});
+    };
+    record_chunk(/*next=*/true, /*before=*/inputs_.head_chunks > 2);
+    record_chunk(/*next=*/false, /*before=*/true);
+  }
+
+  void group_backward(int64_t begin, int64_t end) {
+    const auto kept_again = [&](int64_t layer) {
+      return (plan_.kept_by_rerun(layer) & ~plan_.kept_by_forward(layer)).set(kX);
+    };
+    // held_ has the running dx; a layer that runs again leaves its output as the next one's x.
+    for (int64_t layer = begin; layer + 1 < end; ++layer) {
+      pass_ = cat("second forward of layer ", layer, ": ");
+      forward(kept_again(layer), plan_.kept_by_forward(layer)[kO]);
+    }
+    for (int64_t layer = end - 1; layer >= begin; --layer) {
+      pass_ = cat("backward of layer ", layer, ": ");
+      SavedSlots slots = plan_.kept_by_forward(layer).set(kX);
+      if (layer + 1 < end) slots |= kept_again(layer);
+      backward(slots);
+    }
+  }
+
+  void backward(const SavedSlots& slots) {
+    int64_t beside = 0;  // attention's buffers that were not kept
+    if (!slots[kQ]) {
+      project();
+      beside += layer_.rank_qkv();
+    }
+    if (!slots[kO]) {
+      beside += run_attention(beside);
+      if (!layer_.alone && !layer_.chunked) exchange_o(beside);
+    }
+    const int64_t o_rows = slots[kO] || layer_.alone ? 0 : layer_.o;  // beside o by heads
+    record("output tiles", {{attention, beside + o_rows + layer_.o},
+                            {tiles, slots[kX1] ? tile_.output_backward_kept : tile_.output_backward}});
+    // x1 and what the MLP kept are freed first, the rest as attention goes on.
+    int64_t freed = (slots[kX1] ? layer_.x1 : 0) + (slots[kGateUp] ? layer_.mlp : 0);
+    held_[activations] -= freed;
+    if (layer_.chunked) {
+      chunked_attention_backward(beside + o_rows + layer_.o);
+    } else {
+      int64_t d_o = layer_.o;
+      if (!layer_.alone) {
+        const int sent = !slots[kO] || slots[kOHeads] ? 1 : 2;  // d(o), and o where it is not there by heads
+        d_o = sent * layer_.o_heads;
+        record("exchange", {{attention, beside + o_rows + layer_.o + d_o}, {communication, sent * layer_.o}});
+        if (slots[kO]) held_[activations] -= layer_.o;
+        freed += slots[kO] ? layer_.o : 0;
+      }
+      record_attention(attention_.backward, beside + d_o);
+    }
+    held_[activations] -= layer_.kept(slots) - freed - layer_.x;
+    if (!layer_.chunked) join_gradients();
+    record("input tiles", {{attention, layer_.qkv}, {tiles, tile_.input_backward}});
+    held_[activations] -= layer_.x;
+    record("sum over ranks", {{communication, sum_buffer_}});
+  }
+
+  void chunked_attention_backward(int64_t beside) {
+    held_[communication] += layer_.dkv_sums;
+    record_chunks(attention_.backward, {.beside = beside + layer_.qkv + layer_.last_kv,
+                                        .arrived = layer_.chunk_qkv + 2 * layer_.chunk_o,
+                                        .result = layer_.chunk_qkv,
+                                        .received = (layer_.packed + 2 * layer_.o) / inputs_.head_chunks,
+                                        .sent = layer_.packed / inputs_.head_chunks});
+    held_[communication] -= layer_.dkv_sums;
+  }
+
+  // dq, dk and dv by heads -> one tensor by tokens.
+  void join_gradients() {
+    if (layer_.alone) return record("joined gradients", {{attention, 2 * layer_.qkv}});
+    const int64_t copy = inputs_.batch > 1 ? layer_.qkv_heads : 0;
+    record("exchange",
+           {{attention, layer_.qkv_heads}, {communication, layer_.qkv_heads + copy + layer_.packed}});
+    record("exchange", {{attention, layer_.qkv_heads + layer_.qkv},
+                        {communication, layer_.packed + layer_.dkv_sums + layer_.dkv_block}});
+  }
+
+  const ForecastInputs& inputs_;
+  const RecomputePlan& plan_;
+  const LayerBuffers layer_;
+  const AttentionSnapshots attention_;
+  const TileBytes tile_;
+  const int64_t sum_buffer_;
+  const ResidentLayers resident_;
+  MemoryBytes held_;
+  int64_t lowest_resident_ = 0;  // layer whose kept tensors are in memory, and all above it
+  std::string pass_;
+  std::vector<MemorySnapshot> snapshots_;
+};
+
+}  // namespace
+
+std::vector<MemorySnapshot> memory_timeline(const ForecastInputs& inputs) {
+  return Timeline(inputs).run();
+}
+
+std::vector<int64_t> kept_bytes_of_layers(const ForecastInputs& inputs) {
+  const LayerBuffers buffers(inputs);
+  std::vector<int64_t> kept;
+  for (int64_t layer = 0; layer < inputs.recompute.layers; ++layer)
+    kept.push_back(buffers.kept(inputs.recompute.kept_by_forward(layer)));
+  return kept;
+}
+
+}  // namespace trireme

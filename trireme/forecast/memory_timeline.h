@@ -1,0 +1,25 @@
+// Forward and backward of one micro-batch as a list of snapshots, one wherever a category can be fullest, each with what
+// is held then beside the stores: activations, attention, tiles, exchanges and the rest. Written after
+// engine/layer_runner.cpp, engine/model_walk.cpp, attention/head_exchange.cpp, and tile_bytes.h; a change there that moves
+// memory shows in tests/engine/memory_bytes_test.cpp.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trireme/device/memory_category.h"
+#include "trireme/forecast/forecast_inputs.h"
+
+namespace trireme {
+
+struct MemorySnapshot {
+  std::string name;  // "backward of layer 3: attention"
+  MemoryBytes bytes;
+};
+
+std::vector<MemorySnapshot> memory_timeline(const ForecastInputs& inputs);
+
+// What each layer's forward keeps for its backward.
+std::vector<int64_t> kept_bytes_of_layers(const ForecastInputs& inputs);
+
+}  // namespace trireme

@@ -1,0 +1,136 @@
+#include "trireme/forecast/store_bytes.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "trireme/comm/collectives_bytes.h"
+#include "trireme/forecast/gather_order.h"
+#include "trireme/shard/disk_units.h"
+#include "trireme/shard/optimizer_bytes.h"
+#include "trireme/shard/unit_shares.h"
+
+namespace trireme {
+namespace {
+
+int64_t largest(const std::vector<int64_t>& values) {
+  return *std::max_element(values.begin(), values.end());
+}
+
+// Where units are stepped as backward closes them, none is read ahead.
+int64_t on_disk_elements(const ForecastInputs& inputs, const std::vector<int64_t>& shares) {
+  return largest_run(shares, disk_units_in_memory(!inputs.update_in_backward));
+}
+
+std::vector<int64_t> shares_of(const ForecastInputs& inputs) {
+  std::vector<int64_t> shares;
+  for (const int64_t elements : inputs.model.unit_elements)
+    shares.push_back(share_of(elements, inputs.ranks, inputs.rank).elements);
+  return shares;
+}
+
+// ZeRO 3: the units at work are whole, and the next one is on its way, but for what a CPU reads from a disk and gathers.
+// Beside a GPU (`uploads`) the share that the next one is gathered from, and that of the one after it, are there as well.
+int64_t gathered_elements(const ForecastInputs& inputs, const std::vector<int64_t>& shares, bool uploads) {
+  const std::vector<int64_t>& units = inputs.model.unit_elements;
+  const std::vector<int> order =
+      training_order(inputs.recompute, inputs.model.tied, inputs.model.embedding_read_backward);
+  const bool ahead = uploads || inputs.offload.parameters != Offload::disk;
+  const int embedding = 0, head = static_cast<int>(units.size()) - 1;
+  int64_t most = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    // Of a tied matrix the embedding is there beside the head.
+    const bool beside_head = i > 0 && order[i - 1] == head && order[i] == embedding;
+    int64_t elements = units[order[i]] + (beside_head ? units[head] : 0);
+    if (ahead && i + 1 < order.size()) elements += units[order[i + 1]];
+    // The share that is gathered goes when its unit is whole; of a disk's none comes two units ahead.
+    const size_t shares_ahead = !uploads || inputs.ranks == 1               ? 0
+                                : inputs.offload.parameters == Offload::cpu ? 2
+                                                                            : 1;
+    for (size_t next = i + 1; next < std::min(i + 1 + shares_ahead, order.size()); ++next)
+      elements += shares[order[next]];
+    most = std::max(most, elements);
+  }
+  return most;
+}
+
+}  // namespace
+
+int64_t sum_of(const std::vector<int64_t>& values) {
+  return std::accumulate(values.begin(), values.end(), int64_t{0});
+}
+
+int64_t largest_run(const std::vector<int64_t>& values, size_t width) {
+  int64_t most = 0, sum = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    sum += values[i] - (i >= width ? values[i - width] : 0);
+    most = std::max(most, sum);
+  }
+  return most;
+}
+
+std::vector<int64_t> rank_shares(const ForecastInputs& inputs) {
+  return inputs.zero > 0 ? shares_of(inputs) : inputs.model.unit_elements;
+}
+
+int64_t parameter_bytes(const ForecastInputs& inputs) {
+  if (inputs.zero < 3) return sum_of(inputs.model.unit_elements) * inputs.tile_bytes;
+  const std::vector<int64_t> shares = rank_shares(inputs);
+  if (!on_device(inputs, inputs.offload.parameters))
+    return gathered_elements(inputs, shares, /*uploads=*/true) * inputs.tile_bytes;
+  const bool alone = inputs.ranks == 1;
+  const int64_t gathered = alone ? 0 : gathered_elements(inputs, shares, /*uploads=*/false);
+  if (inputs.offload.parameters != Offload::disk) return (sum_of(shares) + gathered) * inputs.tile_bytes;
+  // Alone, a unit is opened where it was read and the next one read ahead; tied, the head's and the embedding's.
+  const int64_t work =
+      alone ? largest_run(shares, 2) + (inputs.model.tied ? shares.back() : 0) : gathered + largest(shares);
+  const int64_t stepped = on_disk_elements(inputs, shares);
+  if (updates_are_deferred(inputs)) return (work + stepped) * inputs.tile_bytes;
+  // The two units that were stepped last are on their way to the disk still.
+  const size_t last = inputs.update_in_backward ? 1 : shares.size() - 1;
+  return std::max(work + shares[last] + shares[last - 1], stepped) * inputs.tile_bytes;
+}
+
+int64_t gradient_bytes(const ForecastInputs& inputs) {
+  const std::vector<int64_t>& units = inputs.model.unit_elements;
+  if (inputs.zero < 2 && !inputs.update_in_backward) return sum_of(units) * kFloat_bytes;
+  const std::vector<int64_t> shares = rank_shares(inputs);
+  const bool sums_stay = on_device(inputs, inputs.offload.optimizer);
+  const bool leaves = updates_are_deferred(inputs) && (inputs.update_in_backward || !sums_stay);
+  // Open at once: the head, or a layer; where the matrix is tied the embedding is open with both. The unit that was
+  // closed before is stepped meanwhile, or beside a GPU copied to where it is. (Of a second micro-batch the unit's sum so
+  // far is there as well.)
+  int64_t most = 0;
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    const int64_t open = units[unit] + (inputs.model.tied && unit > 0 ? units.front() : 0);
+    most = std::max(most, open + (leaves && unit + 1 < units.size() ? shares[unit + 1] : 0));
+  }
+  const int64_t sums = inputs.update_in_backward || !sums_stay ? 0 : sum_of(shares);
+  return (sums + most) * kFloat_bytes;
+}
+
+int64_t optimizer_bytes(const ForecastInputs& inputs) {
+  if (!on_device(inputs, inputs.offload.optimizer)) return 0;
+  const std::vector<int64_t> shares = rank_shares(inputs);
+  const bool disk = inputs.offload.optimizer == Offload::disk;
+  const int64_t master_bytes = inputs.tile_bytes == kFloat_bytes ? 0 : kFloat_bytes;
+  const int64_t bytes = (disk ? on_disk_elements(inputs, shares) : sum_of(shares)) *
+                        (inputs.moments * inputs.state_bytes + master_bytes);
+  if (inputs.moments == 0 || inputs.state_bytes == kFloat_bytes || inputs.narrow_kernel) return bytes;
+  return bytes + narrow_step_bytes(largest(shares), inputs.moments, inputs.device_is_host);
+}
+
+int64_t sum_buffer_bytes(const ForecastInputs& inputs) {
+  if (inputs.ranks == 1) return 0;
+  const int64_t whole = largest(inputs.model.unit_elements), share = largest(shares_of(inputs));
+  const int64_t narrowed = inputs.reduce_bytes != kFloat_bytes ? whole * inputs.reduce_bytes : 0;
+  const int64_t scatter =
+      narrowed + reduce_scatter_bytes(share, inputs.ranks, inputs.reduce_bytes, inputs.device_is_host);
+  return inputs.zero == 0 && narrowed > 0 ? std::max(scatter, (whole + share) * kFloat_bytes) : scatter;
+}
+
+int64_t trade_buffer_bytes(const ForecastInputs& inputs) {
+  if (inputs.ranks == 1 || inputs.zero < 1 || inputs.zero > 2) return 0;
+  return inputs.model.unit_elements.back() * inputs.tile_bytes;
+}
+
+}  // namespace trireme
