@@ -82,7 +82,7 @@ function(trireme_test name)
     ENVIRONMENT "OMP_WAIT_POLICY=passive;TORCH_FR_BUFFER_SIZE=0;TRIREME_BINARY=$<$<TARGET_EXISTS:trireme>:$<TARGET_FILE:trireme>>")
 endfunction()
 
-# trireme_simd_kernels(LIBRARY SOURCE): compiles SOURCE once for each x86-64 level, each time in its own namespace
+# trireme_simd_kernels(LIBRARY SOURCE OPTION...): compiles SOURCE once for each x86-64 level, each time in its own namespace
 # (TRIREME_SIMD_NAMESPACE), and adds the objects to LIBRARY, which chooses one when the program starts. Such a source
 # includes no library headers with inline functions, so that no AVX-512 code leaks into the rest.
 function(trireme_simd_kernels library source)
@@ -92,9 +92,7 @@ function(trireme_simd_kernels library source)
     add_library(${objects} OBJECT "${source}")
     target_link_libraries(${objects} PRIVATE trireme_warnings)
     target_compile_definitions(${objects} PRIVATE TRIREME_SIMD_NAMESPACE=simd_${level})
-    # Sums may be reordered (vectors need that); NaN and infinity keep their meaning.
-    target_compile_options(${objects} PRIVATE -O3 -fno-math-errno -fno-trapping-math -fno-signed-zeros
-      -fassociative-math -ffp-contract=fast)
+    target_compile_options(${objects} PRIVATE -O3 -ffp-contract=fast ${ARGN})
     if(level STREQUAL "v3")
       target_compile_options(${objects} PRIVATE -march=x86-64-v3)
     elseif(level STREQUAL "v4")

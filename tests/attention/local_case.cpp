@@ -93,14 +93,15 @@ Kernels cpu_kernels(at::ScalarType dtype) {
   Kernels kernels;
   kernels.push_back(trireme::make_local_attention(AttentionKernel::reference, at::kCPU, dtype));
   kernels.push_back(trireme::make_local_attention(AttentionKernel::flash, at::kCPU, dtype));
-  for (const char* instructions : {"avx2", "portable"})
-    if (const trireme::TileMath* math = trireme::tile_math(instructions))
-      kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, std::nullopt, *math));
+  kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, std::nullopt, trireme::simd_base::kTileMath));
+  if (trireme::simd_level() != trireme::SimdLevel::base)
+    kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, std::nullopt, trireme::simd_v3::kTileMath));
   if (dtype == at::kBFloat16) {
+    const trireme::TileMath& math = *trireme::fastest(
+        &trireme::simd_base::kTileMath, &trireme::simd_v3::kTileMath, &trireme::simd_v4::kTileMath);
     if (trireme::processor_bf16_units())  // else the flash kernel above is the one with fp32 products
-      kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, std::nullopt, trireme::tile_math()));
-    kernels.push_back(
-        std::make_unique<CpuFlashAttention>(dtype, trireme::Bf16Units::loops, trireme::tile_math()));
+      kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, std::nullopt, math));
+    kernels.push_back(std::make_unique<CpuFlashAttention>(dtype, trireme::Bf16Units::loops, math));
   }
   return kernels;
 }

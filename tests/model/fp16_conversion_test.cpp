@@ -7,7 +7,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "trireme/device/simd_level.h"
 #include "trireme/model/token_kernels.h"
 
 namespace trireme {
@@ -19,9 +18,9 @@ struct Level {
 };
 
 std::vector<Level> levels() {
-  std::vector<Level> all = {{"base", &simd_base::token_kernels().fp16}};
-  if (simd_level() != SimdLevel::base) all.push_back({"v3", &simd_v3::token_kernels().fp16});
-  if (simd_level() == SimdLevel::v4) all.push_back({"v4", &simd_v4::token_kernels().fp16});
+  std::vector<Level> all = {{"base", &simd_base::kTokenKernels.fp16}};
+  if (simd_level() != SimdLevel::base) all.push_back({"v3", &simd_v3::kTokenKernels.fp16});
+  if (simd_level() == SimdLevel::v4) all.push_back({"v4", &simd_v4::kTokenKernels.fp16});
   return all;
 }
 

@@ -10,7 +10,6 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
-#include "trireme/device/simd_level.h"
 #include "trireme/shard/rounding_kernel.h"
 
 namespace trireme {
@@ -164,14 +163,14 @@ TEST(StochasticRounding, the_aten_version_gives_the_same_bits) {
 }
 
 TEST(StochasticRounding, every_instruction_set_gives_the_same_bits) {
-  std::vector<RoundingKernel> kernels = {&simd_base::round_block};
+  std::vector kernels = {&simd_base::round_block};
   if (simd_level() != SimdLevel::base) kernels.push_back(&simd_v3::round_block);
   if (simd_level() == SimdLevel::v4) kernels.push_back(&simd_v4::round_block);
   const at::Tensor x = wide_range(2001, 5);
   const auto* bits = static_cast<const uint32_t*>(x.const_data_ptr());
   for (const int64_t count : {1, 7, 256, 2001}) {
     std::vector<std::vector<uint16_t>> results;
-    for (const RoundingKernel kernel : kernels) {
+    for (const auto kernel : kernels) {
       results.emplace_back(static_cast<size_t>(count));
       kernel(bits, results.back().data(), count, 99, 6);
       EXPECT_EQ(results.back(), results.front());

@@ -14,7 +14,8 @@ int attention_threads() {
 }
 
 CpuFlashAttention::CpuFlashAttention(at::ScalarType dtype)
-    : CpuFlashAttention(dtype, dtype == at::kBFloat16 ? processor_bf16_units() : std::nullopt, tile_math()) {}
+    : CpuFlashAttention(dtype, dtype == at::kBFloat16 ? processor_bf16_units() : std::nullopt,
+                        *fastest(&simd_base::kTileMath, &simd_v3::kTileMath, &simd_v4::kTileMath)) {}
 
 CpuFlashAttention::CpuFlashAttention(at::ScalarType dtype, std::optional<Bf16Units> units,
                                      const TileMath& math)

@@ -1,12 +1,9 @@
-// Vectors of 16 floats in the compiler's own notation. Each body is inlined into one function an instruction
-// set.
+// Vectors of 16 floats in the compiler's own notation.
 #include "trireme/attention/softmax_tile.h"
 
-#include <cstring>
-#include <limits>
+#include "trireme/device/vector_math.h"
 
-namespace trireme {
-
+namespace trireme::TRIREME_SIMD_NAMESPACE {
 namespace {
 
 using Float16 = float __attribute__((vector_size(64)));
@@ -16,23 +13,23 @@ using Short16 = uint16_t __attribute__((vector_size(32)));
 
 constexpr int64_t kLanes = 16;
 constexpr int64_t kColumns = 64;
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+const float kMinusInfinity = -__builtin_inff();
 
-#define TRIREME_INLINE inline __attribute__((always_inline))
+inline Float16 load(const float* from) {
+  Float16 values;
+  memcpy(&values, from, sizeof(values));
+  return values;
+}
+inline void store(const Float16& from, float* to) {
+  memcpy(to, &from, sizeof(from));
+}
+inline Float16 fill(float value) {
+  return Float16{} + value;
+}
 
-TRIREME_INLINE void load(const float* from, Float16& to) {
-  std::memcpy(&to, from, sizeof(to));
-}
-TRIREME_INLINE void store(const Float16& from, float* to) {
-  std::memcpy(to, &from, sizeof(from));
-}
-TRIREME_INLINE void fill(float value, Float16& to) {
-  to = Float16{} + value;
-}
-
-// x = 2^x, zero below the normal numbers; NaN stays NaN. The integer part moves into the exponent bits; the
+// 2^x, zero below the normal numbers; NaN stays NaN. The integer part moves into the exponent bits; the
 // rest, in [-1/2, 1/2], goes through a polynomial whose relative error is below 1e-8 before rounding.
-TRIREME_INLINE void exp2_in_place(Float16& x) {
+inline Float16 exp2_of(Float16 x) {
   const Int16 vanishes = x < -126.0f;
   Float16 shifted = x + 12582912.0f;  // 1.5 * 2^23: the low bits now hold the nearest integer
   const Float16 f = x - (shifted - 12582912.0f);
@@ -45,31 +42,31 @@ TRIREME_INLINE void exp2_in_place(Float16& x) {
   Word16 exponent;
   Word16 bits;
   Word16 gone;
-  std::memcpy(&exponent, &shifted, sizeof(bits));
-  std::memcpy(&bits, &p, sizeof(bits));
-  std::memcpy(&gone, &vanishes, sizeof(bits));
+  memcpy(&exponent, &shifted, sizeof(bits));
+  memcpy(&bits, &p, sizeof(bits));
+  memcpy(&gone, &vanishes, sizeof(bits));
   bits = (bits + (exponent << 23)) & ~gone;
-  std::memcpy(&x, &bits, sizeof(bits));
+  memcpy(&x, &bits, sizeof(bits));
+  return x;
 }
 
-// To bfloat16, to nearest even.
-TRIREME_INLINE void to_bf16(const Float16& from, Word16& to) {
-  std::memcpy(&to, &from, sizeof(to));
-  to = (to + 0x7fffu + ((to >> 16) & 1u)) >> 16;
+inline Word16 to_bf16(const Float16& from) {
+  Word16 bits;
+  memcpy(&bits, &from, sizeof(bits));
+  return bf16_bits(bits);
 }
-TRIREME_INLINE void store_bf16(const Float16& from, uint16_t* to) {
-  Word16 words;
-  to_bf16(from, words);
+inline void store_bf16(const Float16& from, uint16_t* to) {
+  const Word16 words = to_bf16(from);
   const Short16 narrow = __builtin_convertvector(words, Short16);
-  std::memcpy(to, &narrow, sizeof(narrow));
+  memcpy(to, &narrow, sizeof(narrow));
 }
 
-TRIREME_INLINE float largest(const Float16& x) {
+inline float largest(const Float16& x) {
   float result = x[0];
   for (int i = 1; i < kLanes; ++i) result = x[i] > result ? x[i] : result;
   return result;
 }
-TRIREME_INLINE float total(const Float16& x) {
+inline float total(const Float16& x) {
   float part[kLanes];
   store(x, part);
   for (int width = kLanes / 2; width > 0; width /= 2)
@@ -77,7 +74,7 @@ TRIREME_INLINE float total(const Float16& x) {
   return part[0];
 }
 
-TRIREME_INLINE void softmax_body(const SoftmaxTile& tile) {
+inline void softmax(const SoftmaxTile& tile) {
   for (int64_t r = 0; r < tile.rows; ++r) {
     float* row = tile.scores + r * tile.row_stride;
     if (tile.begin != nullptr) {
@@ -85,12 +82,10 @@ TRIREME_INLINE void softmax_body(const SoftmaxTile& tile) {
       for (int64_t j = tile.end[r]; j < tile.columns; ++j) row[j] = kMinusInfinity;
     }
     Float16 high[4];
-    for (auto& part : high) fill(kMinusInfinity, part);
+    for (Float16& lane : high) lane = fill(kMinusInfinity);
     for (int64_t j = 0; j < tile.columns; j += kColumns)
       for (int lane = 0; lane < 4; ++lane) {
-        Float16 x;
-        load(row + j + lane * kLanes, x);
-        x *= tile.log2_scale;
+        const Float16 x = load(row + j + lane * kLanes) * tile.log2_scale;
         high[lane] = x > high[lane] ? x : high[lane];
       }
     high[0] = high[1] > high[0] ? high[1] : high[0];
@@ -101,45 +96,32 @@ TRIREME_INLINE void softmax_body(const SoftmaxTile& tile) {
     // Until a row has met a key that it sees, its maximum is minus infinity, which must not meet itself
     // below.
     const float reference = now == kMinusInfinity ? 0.0f : now;
-    Float16 sum[2];
-    fill(0, sum[0]);
-    fill(0, sum[1]);
+    Float16 sum[2] = {};
     for (int64_t j = 0; j < tile.columns; j += 2 * kLanes)
       for (int lane = 0; lane < 2; ++lane) {
-        Float16 x;
-        load(row + j + lane * kLanes, x);
-        x = x * tile.log2_scale - reference;
-        exp2_in_place(x);
+        const Float16 x = exp2_of(load(row + j + lane * kLanes) * tile.log2_scale - reference);
         sum[lane] += x;
         if (tile.bf16_out != nullptr)
           store_bf16(x, tile.bf16_out + r * tile.row_stride + j + lane * kLanes);
         else
           store(x, row + j + lane * kLanes);
       }
-    Float16 shrink;
-    fill(before - reference, shrink);
-    exp2_in_place(shrink);
-    tile.rescale[r] = shrink[0];
+    const float shrink = exp2_of(fill(before - reference))[0];
+    tile.rescale[r] = shrink;
     tile.row_max[r] = now;
-    tile.row_sum[r] = tile.row_sum[r] * shrink[0] + total(sum[0] + sum[1]);
+    tile.row_sum[r] = tile.row_sum[r] * shrink + total(sum[0] + sum[1]);
   }
 }
 
 // One row of a gradient tile: four vectors of queries.
-TRIREME_INLINE void gradient_row(const GradientTile& tile, int64_t r, const Float16* lse2,
-                                 const Float16* delta) {
+inline void gradient_row(const GradientTile& tile, int64_t r, const Float16* lse2, const Float16* delta) {
   float* p_row = tile.scores + r * kColumns;
   float* ds_row = tile.gradients + r * kColumns;
   for (int lane = 0; lane < 4; ++lane) {
-    Float16 p;
-    Float16 ds;
-    load(p_row + lane * kLanes, p);
-    load(ds_row + lane * kLanes, ds);
-    p = p * tile.log2_scale - lse2[lane];
-    exp2_in_place(p);
-    ds = p * tile.scale * (ds - delta[lane]);
+    const Float16 s = load(p_row + lane * kLanes), dp = load(ds_row + lane * kLanes);
+    const Float16 p = exp2_of(s * tile.log2_scale - lse2[lane]);
     store(p, p_row + lane * kLanes);
-    store(ds, ds_row + lane * kLanes);
+    store(p * tile.scale * (dp - delta[lane]), ds_row + lane * kLanes);
   }
   if (tile.begin != nullptr) {
     for (int64_t j = 0; j < tile.begin[r]; ++j) p_row[j] = ds_row[j] = 0;
@@ -147,12 +129,12 @@ TRIREME_INLINE void gradient_row(const GradientTile& tile, int64_t r, const Floa
   }
 }
 
-TRIREME_INLINE void gradient_body(const GradientTile& tile) {
+inline void gradient(const GradientTile& tile) {
   Float16 lse2[4];
   Float16 delta[4];
   for (int lane = 0; lane < 4; ++lane) {
-    load(tile.lse2 + lane * kLanes, lse2[lane]);
-    load(tile.delta + lane * kLanes, delta[lane]);
+    lse2[lane] = load(tile.lse2 + lane * kLanes);
+    delta[lane] = load(tile.delta + lane * kLanes);
   }
   if (tile.bf16_scores == nullptr) {
     for (int64_t r = 0; r < tile.rows; ++r) gradient_row(tile, r, lse2, delta);
@@ -164,84 +146,37 @@ TRIREME_INLINE void gradient_body(const GradientTile& tile) {
     for (int lane = 0; lane < 4; ++lane) {
       Float16 ds[2];
       for (int64_t i = 0; i < 2; ++i) {
-        const int64_t at = (r + i) * kColumns + lane * kLanes;
-        Float16 p;
-        load(tile.scores + at, p);
-        load(tile.gradients + at, ds[i]);
-        store_bf16(p, tile.bf16_scores + at);
-        store_bf16(ds[i], tile.bf16_gradients + at);
+        const int64_t offset = (r + i) * kColumns + lane * kLanes;
+        ds[i] = load(tile.gradients + offset);
+        store_bf16(load(tile.scores + offset), tile.bf16_scores + offset);
+        store_bf16(ds[i], tile.bf16_gradients + offset);
       }
-      Word16 even;
-      Word16 odd;
-      to_bf16(ds[0], even);
-      to_bf16(ds[1], odd);
-      even |= odd << 16;
-      std::memcpy(tile.bf16_pairs + r * kColumns + lane * kLanes * 2, &even, sizeof(even));
+      const Word16 pairs = to_bf16(ds[0]) | to_bf16(ds[1]) << 16;
+      memcpy(tile.bf16_pairs + r * kColumns + lane * kLanes * 2, &pairs, sizeof(pairs));
     }
   }
 }
 
-TRIREME_INLINE void scale_rows_body(float* rows, int64_t count, int64_t columns, int64_t row_stride,
-                                    const float* factors) {
+inline void scale_rows(float* rows, int64_t count, int64_t columns, int64_t row_stride,
+                       const float* factors) {
   for (int64_t r = 0; r < count; ++r) {
     if (factors[r] == 1.0f) continue;
-    for (int64_t j = 0; j < columns; j += kLanes) {
-      Float16 x;
-      load(rows + r * row_stride + j, x);
-      x *= factors[r];
-      store(x, rows + r * row_stride + j);
-    }
+    for (int64_t j = 0; j < columns; j += kLanes)
+      store(load(rows + r * row_stride + j) * factors[r], rows + r * row_stride + j);
   }
 }
-
-// NOLINTBEGIN(bugprone-macro-parentheses): attributes take none
-#define TRIREME_TILE_MATH(name, attributes)                                                   \
-  namespace name {                                                                            \
-  attributes void softmax(const SoftmaxTile& tile) {                                          \
-    softmax_body(tile);                                                                       \
-  }                                                                                           \
-  attributes void gradient(const GradientTile& tile) {                                        \
-    gradient_body(tile);                                                                      \
-  }                                                                                           \
-  attributes void scale_rows(float* rows, int64_t count, int64_t columns, int64_t row_stride, \
-                             const float* factors) {                                          \
-    scale_rows_body(rows, count, columns, row_stride, factors);                               \
-  }                                                                                           \
-  constexpr TileMath kMath{#name, softmax, gradient, scale_rows};                             \
-  }
-// NOLINTEND(bugprone-macro-parentheses)
-
-#if defined(__x86_64__)
-TRIREME_TILE_MATH(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))))
-TRIREME_TILE_MATH(avx2, __attribute__((target("avx2,fma"))))
-bool has_avx512() {
-  return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-         __builtin_cpu_supports("fma") != 0;
-}
-bool has_avx2() {
-  return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
-}
-#endif
-TRIREME_TILE_MATH(portable, )
 
 }  // namespace
 
-const TileMath& tile_math() {
-#if defined(__x86_64__)
-  if (has_avx512()) return avx512::kMath;
-  if (has_avx2()) return avx2::kMath;
+constexpr TileMath kTileMath {
+#if defined(__AVX512F__)
+  "avx512",
+#elif defined(__AVX2__)
+  "avx2",
+#else
+  "portable",
 #endif
-  return portable::kMath;
-}
+      softmax, gradient, scale_rows
+};
 
-const TileMath* tile_math(const char* instructions) {
-#if defined(__x86_64__)
-  if (std::strcmp(instructions, avx512::kMath.instructions) == 0 && has_avx512()) return &avx512::kMath;
-  if (std::strcmp(instructions, avx2::kMath.instructions) == 0 && has_avx2()) return &avx2::kMath;
-#endif
-  if (std::strcmp(instructions, portable::kMath.instructions) == 0) return &portable::kMath;
-  return nullptr;
-}
-
-}  // namespace trireme
+}  // namespace trireme::TRIREME_SIMD_NAMESPACE

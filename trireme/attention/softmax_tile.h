@@ -5,11 +5,12 @@
 //              (Milakov and Gimelshein, arXiv 1805.02867)
 //   backward   p' = exp2(c s' - lse2);  ds' = scale p' (dp' - delta)    on transposed tiles: rows are keys
 //
-// Written with vectors of 16 floats and compiled for three instruction sets; one is chosen at run time. No
-// torch here.
+// Compiled for each x86-64 level. No torch here.
 #pragma once
 
-#include <cstdint>
+#include <stdint.h>
+
+#include "trireme/device/simd_level.h"
 
 namespace trireme {
 
@@ -52,9 +53,6 @@ struct TileMath {
   void (*scale_rows)(float* rows, int64_t count, int64_t columns, int64_t row_stride, const float* factors);
 };
 
-// The fastest that this processor runs.
-const TileMath& tile_math();
-// That of a name above, for tests; null when the processor lacks it.
-const TileMath* tile_math(const char* instructions);
+TRIREME_SIMD_KERNEL(extern const TileMath kTileMath)
 
 }  // namespace trireme

@@ -6,6 +6,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "trireme/device/simd_level.h"
+
 namespace trireme {
 namespace {
 
@@ -24,6 +26,17 @@ std::string cpuinfo_field(const std::string& field) {
 bool cpu_has_bf16_matmul() {
   const std::string flags = " " + cpuinfo_field("flags") + " ";
   return flags.find(" avx512_bf16 ") != std::string::npos || flags.find(" amx_bf16 ") != std::string::npos;
+}
+
+SimdLevel simd_level() {
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512cd"))
+    return SimdLevel::v4;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
+    return SimdLevel::v3;
+  return SimdLevel::base;
 }
 
 std::string cpu_model_name() {

@@ -1,20 +1,30 @@
-// Which of the compiled x86-64 levels of a kernel file this processor runs (see trireme_simd_kernels in
-// cmake/TriremeTargets.cmake).
+// The x86-64 levels that a kernel file is compiled for (trireme_simd_kernels in cmake/TriremeTargets.cmake), each time in a
+// namespace of its own. A kernel file includes this, so nothing here may leave code of a level behind.
 #pragma once
+
+// Declares what a kernel file defines, in the namespace of each level.
+#define TRIREME_SIMD_KERNEL(...) \
+  namespace simd_base {          \
+  __VA_ARGS__;                   \
+  }                              \
+  namespace simd_v3 {            \
+  __VA_ARGS__;                   \
+  }                              \
+  namespace simd_v4 {            \
+  __VA_ARGS__;                   \
+  }
 
 namespace trireme {
 
 enum class SimdLevel { base, v3, v4 };
 
-inline SimdLevel simd_level() {
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512cd"))
-    return SimdLevel::v4;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
-    return SimdLevel::v3;
-  return SimdLevel::base;
+// The highest that this processor runs.
+SimdLevel simd_level();
+
+template <typename Kernel>
+Kernel fastest(Kernel base, Kernel v3, Kernel v4) {
+  const Kernel kernels[] = {base, v3, v4};
+  return kernels[static_cast<int>(simd_level())];
 }
 
 }  // namespace trireme

@@ -14,12 +14,17 @@ inline float bf16_to_float(uint16_t bits) {
   return value;
 }
 
-// Round to nearest even; NaN stays NaN.
+// Bits of fp32, of a number or of a vector of them, to the nearest bf16, ties to even. A NaN may become another number.
+template <typename Words>
+inline Words bf16_bits(Words bits) {
+  return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+}
+
+// NaN stays NaN.
 inline uint16_t float_to_bf16(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof(bits));
-  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  return static_cast<uint16_t>(value == value ? rounded : 0x7fc0u);
+  return static_cast<uint16_t>(value == value ? bf16_bits(bits) : 0x7fc0u);
 }
 
 // Integer selects in place of branches, so that loops vectorise. What is added to a float comes from bits and

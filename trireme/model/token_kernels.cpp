@@ -220,12 +220,8 @@ constexpr KernelsWith<S> kernels_with() {
   };
 }
 
-constexpr TokenKernels kKernels = {kernels_with<Bf16>(), kernels_with<Fp16>()};
-
 }  // namespace
 
-const TokenKernels& token_kernels() {
-  return kKernels;
-}
+constexpr TokenKernels kTokenKernels = {kernels_with<Bf16>(), kernels_with<Fp16>()};
 
 }  // namespace trireme::TRIREME_SIMD_NAMESPACE

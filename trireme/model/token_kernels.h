@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+#include "trireme/device/simd_level.h"
+
 namespace trireme {
 
 struct Bf16 {
@@ -70,14 +72,6 @@ struct TokenKernels {
   KernelsWith<Fp16> fp16;
 };
 
-namespace simd_base {
-const TokenKernels& token_kernels();
-}
-namespace simd_v3 {
-const TokenKernels& token_kernels();
-}
-namespace simd_v4 {
-const TokenKernels& token_kernels();
-}
+TRIREME_SIMD_KERNEL(extern const TokenKernels kTokenKernels)
 
 }  // namespace trireme

@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 
 #include "trireme/base/error.h"
-#include "trireme/device/simd_level.h"
 #include "trireme/model/token_kernels.h"
 #include "trireme/model/token_ops.h"
 
@@ -11,17 +10,9 @@ namespace trireme {
 namespace {
 
 const TokenKernels& kernels() {
-  static const TokenKernels& chosen = [&]() -> const TokenKernels& {
-    switch (simd_level()) {
-      case SimdLevel::v4:
-        return simd_v4::token_kernels();
-      case SimdLevel::v3:
-        return simd_v3::token_kernels();
-      default:
-        return simd_base::token_kernels();
-    }
-  }();
-  return chosen;
+  static const TokenKernels* const chosen =
+      fastest(&simd_base::kTokenKernels, &simd_v3::kTokenKernels, &simd_v4::kTokenKernels);
+  return *chosen;
 }
 
 bool is_fp32(const at::Tensor& x) {

@@ -3,20 +3,12 @@
 
 #include <stdint.h>
 
+#include "trireme/device/simd_level.h"
+
 namespace trireme {
 
 // Bits of fp32 [count] -> bits of bf16 [count]; `from` is element `first_element` of what has `key`.
-using RoundingKernel = void (*)(const uint32_t* from, uint16_t* to, int64_t count, uint64_t key,
-                                uint64_t first_element);
-
-namespace simd_base {
-void round_block(const uint32_t* from, uint16_t* to, int64_t count, uint64_t key, uint64_t first_element);
-}
-namespace simd_v3 {
-void round_block(const uint32_t* from, uint16_t* to, int64_t count, uint64_t key, uint64_t first_element);
-}
-namespace simd_v4 {
-void round_block(const uint32_t* from, uint16_t* to, int64_t count, uint64_t key, uint64_t first_element);
-}
+TRIREME_SIMD_KERNEL(void round_block(const uint32_t* from, uint16_t* to, int64_t count, uint64_t key,
+                                     uint64_t first_element))
 
 }  // namespace trireme

@@ -6,7 +6,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include "trireme/base/error.h"
-#include "trireme/device/simd_level.h"
 #include "trireme/shard/rounded_bits.h"
 #include "trireme/shard/rounding_kernel.h"
 
@@ -22,20 +21,6 @@ void check(const at::Tensor& from, const at::Tensor& to, int64_t first_element) 
   TRIREME_ASSERT(from.is_contiguous() && to.is_contiguous(), "strides ", from.strides(), " and ",
                  to.strides());
   TRIREME_ASSERT(first_element >= 0, "first element: got ", first_element);
-}
-
-RoundingKernel kernel() {
-  static const RoundingKernel chosen = [] {
-    switch (simd_level()) {
-      case SimdLevel::v4:
-        return &simd_v4::round_block;
-      case SimdLevel::v3:
-        return &simd_v3::round_block;
-      default:
-        return &simd_base::round_block;
-    }
-  }();
-  return chosen;
 }
 
 // The arithmetic of splitmix64.h in int64, whose products and sums keep the same low 64 bits.
@@ -73,7 +58,7 @@ void round_stochastically(const at::Tensor& from_fp32, at::Tensor& to_bf16, uint
   const uint64_t key = rounding_key(seed, stream);
   const auto* from = static_cast<const uint32_t*>(from_fp32.const_data_ptr());
   auto* to = static_cast<uint16_t*>(to_bf16.mutable_data_ptr());
-  const RoundingKernel round = kernel();
+  static const auto round = fastest(&simd_base::round_block, &simd_v3::round_block, &simd_v4::round_block);
   constexpr int64_t kGrain = 1 << 15;
   at::parallel_for(0, from_fp32.numel(), kGrain, [&](int64_t begin, int64_t end) {
     round(from + begin, to + begin, end - begin, key, static_cast<uint64_t>(first_element + begin));
