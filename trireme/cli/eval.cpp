@@ -59,7 +59,7 @@ int run_loss(const std::vector<std::string>& arguments) {
   const int machine_ranks = world->least_machine_ranks();
   set_degrees(options.engine, flags.engine.degrees(parser, machine_ranks, options.model_dir));
   const auto engine = assemble(*world, options.model_dir, options.engine);
-  Agreement agreement(*engine->mesh().all, options.engine.device);
+  Agreement agreement = engine->agreement();
 
   const ScratchFolder scratch(place.rank, agreement);
   TokenSource source;

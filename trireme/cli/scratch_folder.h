@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "trireme/cli/owned_folder.h"
-#include "trireme/train/agreement.h"
+#include "trireme/comm/agreement.h"
 
 namespace trireme {
 

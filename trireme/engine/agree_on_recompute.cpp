@@ -7,7 +7,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
-#include "trireme/comm/collectives.h"
+#include "trireme/comm/agreement.h"
 #include "trireme/device/memory_budget.h"
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/forecast/memory_options.h"
@@ -15,35 +15,21 @@
 namespace trireme {
 namespace {
 
-// [ranks][values.size()]: every rank's.
-std::vector<std::vector<int64_t>> gather(Group& all, at::Device device, const std::vector<int64_t>& values) {
-  const auto width = static_cast<int64_t>(values.size());
-  const at::Tensor row = at::tensor(values, at::kLong).reshape({1, width}).to(device);
-  const std::vector<int64_t> rows(static_cast<size_t>(all.size()), 1);
-  const at::Tensor everyone = all_gather(all, row, rows).to(at::kCPU).contiguous();
-  std::vector<std::vector<int64_t>> of_ranks;
-  of_ranks.reserve(rows.size());
-  const auto* gathered = everyone.const_data_ptr<int64_t>();
-  for (int rank = 0; rank < all.size(); ++rank)
-    of_ranks.emplace_back(gathered + rank * width, gathered + (rank + 1) * width);
-  return of_ranks;
-}
-
 // Ranks of this run that take from the same memory as this one. A GPU serves one process (NCCL refuses two), and in it
 // the ranks that are its threads.
-int ranks_on_the_device(const World& world, Group& all, at::Device device) {
+int ranks_on_the_device(const World& world, Agreement& agreement, at::Device device) {
   if (device.is_cpu()) return std::max(1, world.place().local_size);
   char host[256] = {};
   ::gethostname(host, sizeof(host) - 1);
   const std::vector<int64_t> device_id{static_cast<int64_t>(std::hash<std::string>{}(host)),
                                        static_cast<int64_t>(::getpid()), device.index()};
-  const auto of_ranks = gather(all, device, device_id);
+  const auto of_ranks = agreement.gather(device_id);
   return static_cast<int>(std::count(of_ranks.begin(), of_ranks.end(), device_id));
 }
 
-int64_t budget_bytes(const World& world, Group& all, const EngineOptions& options) {
+int64_t budget_bytes(const World& world, Agreement& agreement, const EngineOptions& options) {
   // Collective, so that ranks whose budget is given ask too.
-  const int ranks = ranks_on_the_device(world, all, options.device);
+  const int ranks = ranks_on_the_device(world, agreement, options.device);
   if (options.memory_budget_bytes > 0) return options.memory_budget_bytes;
   const bool told = options.device.is_cpu() && options.host_memory_limit_bytes > 0;
   return memory_budget_bytes(
@@ -71,13 +57,13 @@ std::optional<RecomputeChoice> agree_on_recompute(const World& world, Group& all
   // Batches of fewer tokens than ranks are refused when they come.
   if (evaluates || !batch.known() || batch.tokens < inputs.ulysses * inputs.ring) return std::nullopt;
 
-  const RecomputeChoice rank_choice =
-      choose_recompute(with_batch(inputs, batch.samples, batch.tokens), budget_bytes(world, all, options));
+  Agreement agreement(all, options.device);
+  const RecomputeChoice rank_choice = choose_recompute(with_batch(inputs, batch.samples, batch.tokens),
+                                                       budget_bytes(world, agreement, options));
   // Also the meeting point before which no rank allocates what others would then not find left.
   std::vector<RecomputeChoice> of_ranks;
-  for (const std::vector<int64_t>& row :
-       gather(all, options.device,
-              {rank_choice.keeping_layers, rank_choice.expected_bytes, rank_choice.budget_bytes}))
+  for (const auto& row : agreement.gather<int64_t>(
+           {rank_choice.keeping_layers, rank_choice.expected_bytes, rank_choice.budget_bytes}))
     of_ranks.push_back({row[0], rank_choice.layers, row[1], row[2]});
   const RecomputeChoice choice = *std::min_element(of_ranks.begin(), of_ranks.end(), has_less_room);
   options.recompute = choice.policy();

@@ -16,6 +16,7 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/comm/agreement.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/data/token_batch.h"
 #include "trireme/device/memory_account.h"
@@ -50,11 +51,14 @@ struct TrainingProgress {
 class Engine {
  public:
   virtual ~Engine() = default;
+  Engine& operator=(Engine&&) = delete;
 
   virtual const ModelConfig& config() const = 0;
   virtual const ModelLayout& layout() const = 0;
   virtual const EngineOptions& options() const = 0;
   virtual Mesh& mesh() = 0;
+  // Of all ranks of the run.
+  Agreement agreement() { return {*mesh().all, options().device}; }
   // Bytes of this rank's tensors by what they are for; peaks are those since the engine was
   // assembled or the account's were reset.
   virtual std::shared_ptr<MemoryAccount> memory_account() = 0;

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "trireme/base/error.h"
-#include "trireme/comm/collectives.h"
+#include "trireme/comm/agreement.h"
 #include "trireme/model/finite_values.h"
 
 namespace trireme {
@@ -14,9 +14,7 @@ namespace {
 std::optional<int> rank_at_fault(EngineParts& parts, double rank_loss) {
   Group& all = *parts.mesh.all;
   const int64_t mine = std::isfinite(rank_loss) ? 0 : all.size() - all.rank();
-  at::Tensor largest = at::full({1}, mine, at::TensorOptions(at::kLong).device(parts.options.device));
-  all_reduce_max(all, largest);
-  const auto found = largest.item<int64_t>();
+  const int64_t found = Agreement(all, parts.options.device).largest(mine);
   return found == 0 ? std::nullopt : std::optional(static_cast<int>(all.size() - found));
 }
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "trireme/base/error.h"
-#include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/engine/not_finite_tensor.h"
 #include "trireme/forecast/memory_options.h"
@@ -13,18 +12,10 @@
 
 namespace trireme {
 
-double TrainingEngine::sum_over_ranks(double value) {
-  at::Tensor sum =
-      at::full({1}, value, at::TensorOptions().dtype(at::kDouble).device(parts_->options.device));
-  all_reduce_sum(*parts_->mesh.all, sum);
-  return sum.item<double>();
-}
-
 int64_t TrainingEngine::count_targets(const StepBatches& batches) {
-  double count = 0;
-  for (const TokenBatch& batch : batches)
-    count += static_cast<double>(batch.targets.ge(0).sum().item<int64_t>());
-  return static_cast<int64_t>(sum_over_ranks(count));
+  int64_t count = 0;
+  for (const TokenBatch& batch : batches) count += batch.targets.ge(0).sum().item<int64_t>();
+  return agreement().sum(count);
 }
 
 ForecastInputs TrainingEngine::forecast_inputs(int64_t batch, int64_t tokens) const {
@@ -59,7 +50,7 @@ StepResult TrainingEngine::backward(const StepBatches& batches, double loss_scal
   for (const TokenBatch& batch : batches)
     loss_sum += parts.walk->forward_backward(batch, mean * loss_scale, *parts.gradients, *parts.activations);
   rank_loss_ = loss_sum.item<double>();
-  result.loss = sum_over_ranks(rank_loss_) * mean;
+  result.loss = agreement().sum(rank_loss_) * mean;
   // Those of the step before are done, as every unit was used since; those of this step's backward are not.
   wait_for_updates();
   parts.gradients->finish();
@@ -172,7 +163,7 @@ StepResult TrainingEngine::train_step(const StepBatches& batches, double learnin
                     at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(parts.options.device))};
     StepResult result = backward(batches, 1);
     const auto squares = parts.update.gradient_squares.item<double>();
-    result.gradient_norm = std::sqrt(parts.gradients->sharded() ? sum_over_ranks(squares) : squares);
+    result.gradient_norm = std::sqrt(parts.gradients->sharded() ? agreement().sum(squares) : squares);
     if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) refuse(result);
     ++optimizer_steps_;
     return result;
@@ -210,7 +201,7 @@ EvaluationResult TrainingEngine::evaluate(
   const RankMemoryScope counted(parts_->memory);
   EvaluationResult result;
   result.loss_Bs = parts_->walk->forward(batch, on_logits).to(at::kCPU);
-  result.loss_sum = sum_over_ranks(result.loss_Bs.sum(at::kDouble).item<double>());
+  result.loss_sum = agreement().sum(result.loss_Bs.sum(at::kDouble).item<double>());
   result.target_tokens = count_targets({batch});
   return result;
 }

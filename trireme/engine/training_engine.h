@@ -101,9 +101,8 @@ class TrainingEngine final : public Engine {
   void note_batch(const TokenBatch& batch);
   // Collective: all ranks have the same result, and look together for the tensor at fault.
   [[noreturn]] void refuse(const StepResult& result);
-  // Both summed over every rank of the run.
+  // Of all ranks.
   int64_t count_targets(const StepBatches& batches);
-  double sum_over_ranks(double value);
 
   std::unique_ptr<EngineParts> parts_;
   int64_t optimizer_steps_ = 0;

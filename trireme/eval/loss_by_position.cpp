@@ -6,7 +6,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
-#include "trireme/comm/collectives.h"
 #include "trireme/data/token_positions.h"
 
 namespace trireme {
@@ -71,32 +70,29 @@ PositionLoss evaluate_loss_by_position(Engine& engine, EvaluationWalk& walk,
                                        const std::vector<int64_t>& edges) {
   const at::NoGradGuard no_grad;
   TRIREME_ASSERT(edges.size() >= 2 && edges.front() == 0, "bucket edges start at 0");
-  const auto buckets = static_cast<int64_t>(edges.size()) - 1;
-  at::Tensor sums = at::zeros({2, buckets}, at::kDouble);  // losses, targets
-  auto* loss_sums = sums.mutable_data_ptr<double>();
-  double* counts = loss_sums + buckets;
+  const size_t buckets = edges.size() - 1;
+  std::vector<double> loss_sums(buckets);
+  std::vector<int64_t> target_tokens(buckets);
   while (const auto batch = walk.next()) {
     TRIREME_ASSERT(edges.back() == batch->layout.tokens, "the last bucket ends with the sequence");
     const at::Tensor loss_Bs = engine.evaluate(*batch).loss_Bs.to(at::kDouble).contiguous();
     const at::Tensor valid_Bs = batch->targets.ne(kIgnoredLabel);
     const at::Tensor position_Bs =
         positions_in_documents(*batch, engine.mesh().sp->rank()).view(valid_Bs.sizes());
-    for (int64_t i = 0; i < buckets; ++i) {
-      const at::Tensor here = valid_Bs.logical_and(position_Bs.ge(edges[static_cast<size_t>(i)]))
-                                  .logical_and(position_Bs.lt(edges[static_cast<size_t>(i) + 1]));
-      loss_sums[i] += loss_Bs.masked_select(here).sum().item<double>();
-      counts[i] += static_cast<double>(here.sum().item<int64_t>());
+    for (size_t i = 0; i < buckets; ++i) {
+      const at::Tensor in_bucket_Bs =
+          valid_Bs.logical_and(position_Bs.ge(edges[i])).logical_and(position_Bs.lt(edges[i + 1]));
+      loss_sums[i] += loss_Bs.masked_select(in_bucket_Bs).sum().item<double>();
+      target_tokens[i] += in_bucket_Bs.sum().item<int64_t>();
     }
   }
-  at::Tensor everywhere = sums.to(engine.options().device);
-  all_reduce_sum(*engine.mesh().all, everywhere);
-  sums = everywhere.to(at::kCPU);
+  loss_sums = engine.agreement().sum(loss_sums);
+  target_tokens = engine.agreement().sum(target_tokens);
   PositionLoss result;
   result.sequence_tokens = edges.back();
   result.samples = walk.rows();
-  for (int64_t i = 0; i < buckets; ++i)
-    result.buckets.push_back({edges[static_cast<size_t>(i)], edges[static_cast<size_t>(i) + 1],
-                              static_cast<int64_t>(sums[1][i].item<double>()), sums[0][i].item<double>()});
+  for (size_t i = 0; i < buckets; ++i)
+    result.buckets.push_back({edges[i], edges[i + 1], target_tokens[i], loss_sums[i]});
   if (result.target_tokens() == 0) throw DataError("no token of the evaluation set is a valid target");
   return result;
 }

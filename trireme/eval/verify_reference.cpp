@@ -10,7 +10,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/safetensors.h"
-#include "trireme/comm/collectives.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/eval/reference_inputs.h"
 
@@ -178,14 +177,10 @@ VerifyResult verify_reference(World& world, const std::filesystem::path& model_d
       throw DataError(cat(entry.describe(), ": the model has no such parameter"));
 
   // Logits are spread over ranks; gradients are equal on all, or the worst of them counts.
-  at::Tensor flat = at::empty({static_cast<int64_t>(extremes.size()), 2}, at::kDouble);
-  for (size_t i = 0; i < extremes.size(); ++i) {
-    flat[static_cast<int64_t>(i)][0] = extremes[i].difference;
-    flat[static_cast<int64_t>(i)][1] = extremes[i].largest;
-  }
-  at::Tensor everywhere = flat.to(options.device);
-  all_reduce_max(*engine->mesh().all, everywhere);
-  flat = everywhere.to(at::kCPU);
+  std::vector<double> worst;
+  for (const Extremes& of_tensor : extremes)
+    worst.insert(worst.end(), {of_tensor.difference, of_tensor.largest});
+  worst = engine->agreement().largest(worst);
 
   VerifyResult result;
   result.loss = step.loss;
@@ -201,9 +196,8 @@ VerifyResult verify_reference(World& world, const std::filesystem::path& model_d
   loss.add(at::full({1}, step.loss, at::kDouble), at::full({1}, result.reference_loss, at::kDouble));
   result.tensors.push_back({"loss", loss.error(), loss.largest});
   for (size_t i = 0; i < names.size(); ++i) {
-    const Extremes worst{flat[static_cast<int64_t>(i)][0].item<double>(),
-                         flat[static_cast<int64_t>(i)][1].item<double>()};
-    result.tensors.push_back({names[i], worst.error(), worst.largest});
+    const Extremes of_tensor{worst[2 * i], worst[2 * i + 1]};
+    result.tensors.push_back({names[i], of_tensor.error(), of_tensor.largest});
   }
   std::stable_sort(result.tensors.begin(), result.tensors.end(),
                    [](const TensorError& a, const TensorError& b) { return a.error > b.error; });

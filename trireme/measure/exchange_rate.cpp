@@ -11,6 +11,7 @@
 #include "trireme/attention/ulysses.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/comm/agreement.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/measure/megatron_exchanges.h"
@@ -66,6 +67,7 @@ class Noise {
 class MeasuredLayer {
  public:
   virtual ~MeasuredLayer() = default;
+  MeasuredLayer& operator=(MeasuredLayer&&) = delete;
   virtual void forward() = 0;
   virtual void backward() = 0;
 };
@@ -165,14 +167,6 @@ Traffic take_traffic(const Mesh& mesh) {
     group->reset_traffic();
   }
   return sum;
-}
-
-std::vector<double> largest_of_ranks(Group& group, const std::vector<double>& values, at::Device device) {
-  at::Tensor most = at::tensor(values, at::kDouble).to(device);
-  all_reduce_max(group, most);
-  most = most.to(at::kCPU).contiguous();
-  const double* data = most.const_data_ptr<double>();
-  return {data, data + most.numel()};
 }
 
 void check_options(const World& world, const MethodShape& shape, const ExchangeRateOptions& options) {
@@ -304,16 +298,12 @@ ExchangeRate measure_exchange_rate(World& world, const MethodShape& shape,
     exchange_seconds.push_back(forward.seconds + backward.seconds);
   }
 
-  rate.layer_seconds = spread_of(largest_of_ranks(*mesh.all, layer_seconds, options.device));
-  rate.exchange_seconds = spread_of(largest_of_ranks(*mesh.all, exchange_seconds, options.device));
-  const std::vector<double> counts =
-      largest_of_ranks(*mesh.all,
-                       {static_cast<double>(rate.forward_calls), static_cast<double>(rate.backward_calls),
-                        static_cast<double>(rate.sent.forward), static_cast<double>(rate.sent.backward)},
-                       options.device);
-  rate.forward_calls = static_cast<int64_t>(counts[0]);
-  rate.backward_calls = static_cast<int64_t>(counts[1]);
-  rate.most_sent = {static_cast<int64_t>(counts[2]), static_cast<int64_t>(counts[3])};
+  Agreement agreement(*mesh.all, options.device);
+  rate.layer_seconds = spread_of(agreement.largest(layer_seconds));
+  rate.exchange_seconds = spread_of(agreement.largest(exchange_seconds));
+  rate.forward_calls = agreement.largest(rate.forward_calls);
+  rate.backward_calls = agreement.largest(rate.backward_calls);
+  rate.most_sent = {agreement.largest(rate.sent.forward), agreement.largest(rate.sent.backward)};
   rate.most_formula = most_formula_bytes(shape, options);
   check_formula(shape.description() + ", the rank that sends most", rate.most_sent, rate.most_formula);
   return rate;

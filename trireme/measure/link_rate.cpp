@@ -6,7 +6,9 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/comm/agreement.h"
 #include "trireme/comm/collectives.h"
+#include "trireme/measure/spread.h"
 
 namespace trireme {
 namespace {
@@ -29,9 +31,7 @@ TimedExchange time_all_to_all(Group& group, at::Device device, int64_t sent_byte
     }
     if (repeat >= 0) seconds.push_back(now_seconds() - begin);
   }
-  at::Tensor slowest = at::tensor(seconds, at::kDouble).to(device);
-  all_reduce_max(group, slowest);
-  return {block.size(0), std::get<0>(slowest.to(at::kCPU).median(0)).item<double>()};
+  return {block.size(0), spread_of(Agreement(group, device).largest(seconds)).median};
 }
 
 }  // namespace

@@ -23,27 +23,6 @@ double cpu_seconds_of_process() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-// [ranks][values.size()]: what every rank has.
-std::vector<std::vector<double>> gather(Engine& engine, const std::vector<double>& values) {
-  Group& all = *engine.mesh().all;
-  const at::Tensor mine = at::tensor(values, at::kDouble).to(engine.options().device);
-  const std::vector<int64_t> rows(static_cast<size_t>(all.size()), mine.size(0));
-  const at::Tensor everyone = all_gather(all, mine, rows).to(at::kCPU).contiguous();
-  std::vector<std::vector<double>> result;
-  result.reserve(rows.size());
-  const double* data = everyone.const_data_ptr<double>();
-  for (int rank = 0; rank < all.size(); ++rank)
-    result.emplace_back(data + rank * mine.size(0), data + (rank + 1) * mine.size(0));
-  return result;
-}
-
-std::vector<double> largest(const std::vector<std::vector<double>>& of_ranks) {
-  std::vector<double> result = of_ranks.front();
-  for (const auto& one : of_ranks)
-    for (size_t i = 0; i < result.size(); ++i) result[i] = std::max(result[i], one[i]);
-  return result;
-}
-
 Traffic traffic_of(const Mesh& mesh) {
   Traffic sum;
   for (const Group* group : {mesh.all.get(), mesh.ulysses.get(), mesh.ring.get()})
@@ -57,10 +36,7 @@ Traffic traffic_of(const Mesh& mesh) {
 
 double rate_of_all_ranks(Engine& engine, at::ScalarType dtype, double seconds) {
   barrier(*engine.mesh().all);
-  double sum = 0;
-  for (const auto& one : gather(engine, {best_matmul_rate(engine.options().device, dtype, seconds)}))
-    sum += one[0];
-  return sum;
+  return engine.agreement().sum(best_matmul_rate(engine.options().device, dtype, seconds));
 }
 
 std::vector<double> rounded(const std::vector<double>& values, double unit) {
@@ -80,6 +56,7 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
     throw ConfigError(cat("--seq ", options.sequence_tokens, " --batch ", options.batch,
                           ": expected a sequence of 2 tokens or more, and a batch of 1 or more"));
   Mesh& mesh = engine.mesh();
+  Agreement agreement = engine.agreement();
   StepRate rate;
   rate.matmul_fp32_flops_per_second = rate_of_all_ranks(engine, at::kFloat, options.matmul_seconds);
   rate.matmul_precision_flops_per_second =
@@ -89,15 +66,10 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
 
   const auto published =
       published_peak_rate(gpu_identity(engine.options().device).name, engine.options().precision);
-  bool all_known = true;
-  for (const auto& one : gather(engine, {published ? published->flops_per_second : 0})) {
-    all_known = all_known && one[0] > 0;
-    rate.published_flops_per_second += one[0];
-  }
-  if (!all_known) rate.published_flops_per_second = 0;
+  if (!agreement.any(!published))
+    rate.published_flops_per_second = agreement.sum(published->flops_per_second);
 
-  std::vector<double> seconds;
-  std::vector<double> exchange_seconds, sent_bytes;
+  std::vector<double> seconds, exchange_seconds, sent_bytes;
   const SampleLayout layout{options.sequence_tokens, engine.options().ulysses, engine.options().ring};
   double cpu_begin = 0;
   for (int64_t step = 0; step < options.steps; ++step) {
@@ -119,17 +91,17 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
     sent_bytes.push_back(static_cast<double>(after.sent_bytes - before.sent_bytes));
   }
   const double cpu_seconds = cpu_seconds_of_process() - cpu_begin;
-  for (const auto& one : gather(engine, {cpu_seconds}))
-    rate.cpu_seconds_per_step += one[0] / static_cast<double>(options.steps - options.warmup);
+  rate.cpu_seconds_per_step =
+      agreement.sum(cpu_seconds) / static_cast<double>(options.steps - options.warmup);
   const auto measured = [&](const std::vector<double>& values) {
     return std::vector<double>(values.begin() + options.warmup, values.end());
   };
-  rate.step_seconds = largest(gather(engine, seconds));
+  rate.step_seconds = agreement.largest(seconds);
   rate.median_step_seconds = spread_of(measured(rate.step_seconds)).median;
-  rate.exchange_seconds = spread_of(measured(largest(gather(engine, exchange_seconds)))).median;
-  rate.sent_bytes = static_cast<int64_t>(spread_of(measured(largest(gather(engine, sent_bytes)))).median);
-  for (const auto& one : gather(engine, {static_cast<double>(peak_memory_bytes(engine.options().device))}))
-    rate.peak_memory_bytes.push_back(static_cast<int64_t>(one[0]));
+  rate.exchange_seconds = spread_of(measured(agreement.largest(exchange_seconds))).median;
+  rate.sent_bytes = static_cast<int64_t>(spread_of(measured(agreement.largest(sent_bytes))).median);
+  for (const auto& of_rank : agreement.gather(std::vector{peak_memory_bytes(engine.options().device)}))
+    rate.peak_memory_bytes.push_back(of_rank.front());
   rate.tokens_per_second =
       static_cast<double>(options.sequence_tokens * options.batch * mesh.dp_size) / rate.median_step_seconds;
   return rate;

@@ -174,7 +174,7 @@ fs::path save_checkpoint(const RunDirectory& run, const CheckpointContents& cont
     // None where there are more ranks than units.
     if (is_there(temporary / shard_name(rank))) shard = describe_file(temporary / shard_name(rank));
   });
-  const auto shards = agreement.gather({shard.bytes, static_cast<int64_t>(shard.xxh3)});
+  const auto shards = agreement.gather<int64_t>({shard.bytes, static_cast<int64_t>(shard.xxh3)});
 
   step([&] {
     if (rank != 0) return;

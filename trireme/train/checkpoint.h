@@ -15,8 +15,8 @@
 #include <filesystem>
 
 #include "trireme/base/json.h"
+#include "trireme/comm/agreement.h"
 #include "trireme/engine/engine.h"
-#include "trireme/train/agreement.h"
 #include "trireme/train/run_directory.h"
 
 namespace trireme {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "trireme/base/json.h"
+#include "trireme/comm/agreement.h"
 #include "trireme/comm/world.h"
-#include "trireme/train/agreement.h"
 #include "trireme/train/resume_rules.h"
 #include "trireme/train/run_directory.h"
 #include "trireme/train/train_options.h"

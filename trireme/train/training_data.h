@@ -7,8 +7,8 @@
 #include <memory>
 #include <optional>
 
+#include "trireme/comm/agreement.h"
 #include "trireme/data/held_out_split.h"
-#include "trireme/train/agreement.h"
 #include "trireme/train/train_options.h"
 
 namespace trireme {

@@ -1,5 +1,6 @@
-#include "trireme/train/agreement.h"
+#include "trireme/comm/agreement.h"
 
+#include <cmath>
 #include <new>
 
 #include <gmock/gmock.h>
@@ -13,6 +14,7 @@
 namespace trireme {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::message_of;
 
@@ -42,6 +44,27 @@ TEST(Agreement, takes_missing_memory_for_an_error_that_the_user_can_mend) {
   const auto told = told_when_rank_1_fails<ConfigError>(std::bad_alloc());
   EXPECT_THAT(told[0], HasSubstr("rank 1 failed while counting"));
   EXPECT_THAT(told[1], HasSubstr("counting: out of host memory"));
+}
+
+TEST(Agreement, gives_every_rank_the_numbers_of_all_ranks) {
+  run_ranks_as_threads(3, [](World& world) {
+    const auto group = world.make_group("all", {{0, 1, 2}});
+    Agreement agreement(*group, at::kCPU);
+    const int64_t rank = world.rank();
+    const std::vector<double> values{0.5 * static_cast<double>(rank), -static_cast<double>(rank)};
+    EXPECT_THAT(agreement.largest(values), ElementsAre(1, 0));
+    EXPECT_THAT(agreement.sum(values), ElementsAre(1.5, -3));
+    EXPECT_THAT(agreement.gather(values),
+                ElementsAre(ElementsAre(0, 0), ElementsAre(0.5, -1), ElementsAre(1, -2)));
+    EXPECT_THAT(agreement.gather<int64_t>({rank}),
+                ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2)));
+    EXPECT_EQ(agreement.largest(-rank), 0);
+    EXPECT_EQ(agreement.sum((int64_t{1} << 60) + rank), (int64_t{3} << 60) + 3);
+    EXPECT_EQ(agreement.of_rank_0(rank + 7), 7);
+    EXPECT_TRUE(agreement.any(rank == 1));
+    EXPECT_FALSE(agreement.any(false));
+    EXPECT_TRUE(std::isnan(agreement.largest(std::vector{rank == 1 ? std::nan("") : 1.0}).front()));
+  });
 }
 
 TEST(Agreement, gives_every_rank_the_text_of_the_first_rank_that_has_one) {

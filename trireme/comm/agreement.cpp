@@ -1,0 +1,106 @@
+#include "trireme/comm/agreement.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "trireme/base/error.h"
+#include "trireme/base/last_words.h"
+#include "trireme/comm/collectives.h"
+#include "trireme/device/out_of_memory.h"
+
+namespace trireme {
+namespace {
+
+constexpr int64_t kCodes = 256;  // exit codes fit below this
+
+template <typename T>
+at::Tensor tensor_of(const std::vector<T>& values, at::Device device) {
+  return at::tensor(values, at::CppTypeToScalarType<T>::value).to(device);
+}
+
+template <typename T>
+std::vector<T> values_of(const at::Tensor& on_device) {
+  const at::Tensor values = on_device.to(at::kCPU);
+  return {values.const_data_ptr<T>(), values.const_data_ptr<T>() + values.numel()};
+}
+
+}  // namespace
+
+void Agreement::all_or_none(const std::string& what, const std::function<void()>& work) {
+  std::exception_ptr own;
+  int64_t code = 0;
+  try {
+    work();
+  } catch (const CommError&) {
+    throw;  // the others cannot be reached
+  } catch (const Error& error) {
+    own = std::current_exception();
+    code = error.exit_code();
+  } catch (const std::exception& error) {
+    const auto memory = as_out_of_memory(error);
+    own = memory ? std::make_exception_ptr(ConfigError(cat(what, ": ", memory->what())))
+                 : std::make_exception_ptr(InternalError(cat(what, ": ", error.what())));
+    code = memory ? memory->exit_code() : InternalError("").exit_code();
+  }
+  const int64_t worst = largest(own ? (group_.rank() + 1) * kCodes + code : 0);
+  if (own) std::rethrow_exception(own);
+  if (worst == 0) return;
+  const std::string message = cat("rank ", worst / kCodes - 1, " failed while ", what, "; ", kAnotherSaysWhy);
+  const int64_t kind = worst % kCodes;
+  if (kind == ConfigError("").exit_code()) throw ConfigError(message);
+  if (kind == DataError("").exit_code()) throw DataError(message);
+  throw InternalError(message);
+}
+
+template <typename T>
+std::vector<std::vector<T>> Agreement::gather(const std::vector<T>& values) {
+  const at::Tensor row = tensor_of(values, device_).unsqueeze(0);
+  const std::vector<int64_t> rows(static_cast<size_t>(group_.size()), 1);
+  const at::Tensor of_ranks = all_gather(group_, row, rows);
+  std::vector<std::vector<T>> result;
+  for (const at::Tensor& of_rank : of_ranks.unbind()) result.push_back(values_of<T>(of_rank));
+  return result;
+}
+
+template <typename T>
+std::vector<T> Agreement::largest(const std::vector<T>& values) {
+  at::Tensor reduced = tensor_of(values, device_);
+  all_reduce_max(group_, reduced);
+  return values_of<T>(reduced);
+}
+
+template <typename T>
+std::vector<T> Agreement::sum(const std::vector<T>& values) {
+  at::Tensor reduced = tensor_of(values, device_);
+  all_reduce_sum(group_, reduced);
+  return values_of<T>(reduced);
+}
+
+#define TRIREME_AGREEMENT(T)                                                               \
+  template std::vector<std::vector<T>> Agreement::gather<T>(const std::vector<T>& values); \
+  template std::vector<T> Agreement::largest<T>(const std::vector<T>& values);             \
+  template std::vector<T> Agreement::sum<T>(const std::vector<T>& values);
+TRIREME_AGREEMENT(int64_t)
+TRIREME_AGREEMENT(double)
+
+int64_t Agreement::of_rank_0(int64_t value) {
+  at::Tensor everywhere = tensor_of(std::vector{value}, device_);
+  broadcast(group_, everywhere, 0);
+  return everywhere.item<int64_t>();
+}
+
+std::string Agreement::first_text(const std::string& own) {
+  const std::vector<std::vector<int64_t>> bytes = gather(std::vector{static_cast<int64_t>(own.size())});
+  const auto has = std::find_if(bytes.begin(), bytes.end(), [](const auto& of) { return of[0] > 0; });
+  if (has == bytes.end()) return "";
+  const auto rank = static_cast<int>(has - bytes.begin());
+  at::Tensor text = at::empty({(*has)[0]}, at::kByte);
+  if (rank == group_.rank()) std::copy(own.begin(), own.end(), text.mutable_data_ptr<uint8_t>());
+  text = text.to(device_);
+  broadcast(group_, text, rank);
+  text = text.to(at::kCPU);
+  const auto* begin = text.const_data_ptr<uint8_t>();
+  return {begin, begin + text.size(0)};
+}
+
+}  // namespace trireme

@@ -1,0 +1,53 @@
+// What ranks decide together: whether all of them succeeded, whether any was asked to stop, what their numbers come to.
+// Without it a rank that fails alone (a full disk, a missing file) would leave the others waiting until the timeout.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "trireme/comm/group.h"
+
+namespace trireme {
+
+class Agreement {
+ public:
+  // `device` is where the group's backend exchanges tensors.
+  Agreement(Group& group, at::Device device) : group_(group), device_(device) {}
+
+  // Every rank runs its `work`; then either it returns on all ranks, or all throw: those that failed their
+  // own error, the others one of the same kind that names the rank which failed and `what` it was doing.
+  // Collective.
+  void all_or_none(const std::string& what, const std::function<void()>& work);
+
+  // Of int64_t or double. Every rank gets the same results. Collective, with as many values on every rank.
+  //
+  // [rank][i]
+  template <typename T>
+  std::vector<std::vector<T>> gather(const std::vector<T>& values);
+  // [i] over all ranks; NaN where a rank has NaN.
+  template <typename T>
+  std::vector<T> largest(const std::vector<T>& values);
+  // [i] added up in rank order.
+  template <typename T>
+  std::vector<T> sum(const std::vector<T>& values);
+
+  int64_t largest(int64_t value) { return largest(std::vector{value}).front(); }
+  int64_t sum(int64_t value) { return sum(std::vector{value}).front(); }
+  double sum(double value) { return sum(std::vector{value}).front(); }
+  // True when it is true on any rank. Collective.
+  bool any(bool value) { return largest(value ? 1 : 0) != 0; }
+  // Rank 0's value everywhere. Collective.
+  int64_t of_rank_0(int64_t value);
+  // The text of the first rank that has one, everywhere; empty: none has. Collective.
+  std::string first_text(const std::string& text);
+
+ private:
+  Group& group_;
+  at::Device device_;
+};
+
+}  // namespace trireme
