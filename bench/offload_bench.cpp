@@ -56,6 +56,7 @@ Buffer buffer(int64_t bytes, int value) {
 class Way {
  public:
   virtual ~Way() = default;
+  Way& operator=(Way&&) = delete;
   virtual void transfer(bool writes, const std::vector<Buffer>& spans, int64_t span_bytes) = 0;
 };
 

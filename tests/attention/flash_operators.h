@@ -12,8 +12,7 @@ class LoweredDqBound {
  public:
   explicit LoweredDqBound(int64_t elements);
   ~LoweredDqBound();
-  LoweredDqBound(const LoweredDqBound&) = delete;
-  LoweredDqBound& operator=(const LoweredDqBound&) = delete;
+  LoweredDqBound& operator=(LoweredDqBound&&) = delete;
 };
 
 }  // namespace trireme_test

@@ -25,8 +25,7 @@ class Program {
   Program(const std::vector<std::string>& arguments, const std::filesystem::path& output,
           const ProgramOptions& options = {});
   ~Program();
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
+  Program& operator=(Program&&) = delete;
 
   pid_t pid() const { return pid_; }
   std::vector<pid_t> children() const;

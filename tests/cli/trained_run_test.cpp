@@ -268,8 +268,7 @@ class LargestFile {
     ::setrlimit(RLIMIT_FSIZE, &before_);
     std::signal(SIGXFSZ, SIG_DFL);
   }
-  LargestFile(const LargestFile&) = delete;
-  LargestFile& operator=(const LargestFile&) = delete;
+  LargestFile& operator=(LargestFile&&) = delete;
 
  private:
   rlimit before_{};

@@ -184,8 +184,7 @@ class MatmulWatch {
     at::removeCallback(handle_);
     matmul_watcher = nullptr;
   }
-  MatmulWatch(const MatmulWatch&) = delete;
-  MatmulWatch& operator=(const MatmulWatch&) = delete;
+  MatmulWatch& operator=(MatmulWatch&&) = delete;
 
  private:
   at::CallbackHandle handle_;

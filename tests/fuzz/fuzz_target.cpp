@@ -29,8 +29,7 @@ class Scratch {
     std::error_code ignored;
     fs::remove_all(path_, ignored);
   }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
+  Scratch& operator=(Scratch&&) = delete;
   const fs::path& path() const { return path_; }
 
  private:

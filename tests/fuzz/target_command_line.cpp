@@ -42,8 +42,7 @@ class Silence {
  public:
   Silence() : before_(std::cout.rdbuf(nowhere_.rdbuf())) {}
   ~Silence() { std::cout.rdbuf(before_); }
-  Silence(const Silence&) = delete;
-  Silence& operator=(const Silence&) = delete;
+  Silence& operator=(Silence&&) = delete;
 
  private:
   std::ostringstream nowhere_;

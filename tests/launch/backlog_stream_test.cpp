@@ -27,8 +27,7 @@ class Pipe {
   ~Pipe() {
     for (const int end : ends_) ::close(end);
   }
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
+  Pipe& operator=(Pipe&&) = delete;
   int reader() const { return ends_[0]; }
   int writer() const { return ends_[1]; }
   void close_reader() { ::close(std::exchange(ends_[0], -1)); }

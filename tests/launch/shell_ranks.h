@@ -76,8 +76,7 @@ class LauncherProcess {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
-  LauncherProcess(const LauncherProcess&) = delete;
-  LauncherProcess& operator=(const LauncherProcess&) = delete;
+  LauncherProcess& operator=(LauncherProcess&&) = delete;
 
   pid_t pid() const { return pid_; }
   void send(int signal) const { ::kill(pid_, signal); }

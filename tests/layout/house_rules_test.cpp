@@ -44,6 +44,22 @@ TEST(HouseRules, names_say_what_a_file_is) {
   });
 }
 
+// A base is deleted through its pointer, so it is one object that others hold: a copy would be half of it.
+// A deleted move assignment leaves a class without any copy or move.
+TEST(HouseRules, bases_with_virtual_methods_are_not_copyable) {
+  const std::regex base("virtual ~(\\w+)\\(\\)");
+  for_sources([&](const fs::path& path) {
+    if (path.string().find("gloo_declarations") != std::string::npos) return;
+    std::ifstream in(path);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    for (std::sregex_iterator match(text.begin(), text.end(), base), end; match != end; ++match) {
+      const std::string name = (*match)[1];
+      EXPECT_NE(text.find(name + "& operator=(" + name + "&&) = delete;"), std::string::npos)
+          << path << ": " << name;
+    }
+  });
+}
+
 TEST(HouseRules, tests_find_the_sources_by_source_folder_alone) {
   const std::string built_in = std::string("TRIREME_SOURCE") + "_DIR";
   for_sources([&](const fs::path& path) {

@@ -24,8 +24,7 @@ class CalledOperators {
     at::removeCallback(handle_);
     now_ = nullptr;
   }
-  CalledOperators(const CalledOperators&) = delete;
-  CalledOperators& operator=(const CalledOperators&) = delete;
+  CalledOperators& operator=(CalledOperators&&) = delete;
 
   // "aten::add_" -> how often.
   int64_t of(const std::string& name) const { return calls_.contains(name) ? calls_.at(name) : 0; }

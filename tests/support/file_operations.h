@@ -13,8 +13,7 @@ class FileOperations {
  public:
   FileOperations();
   ~FileOperations();
-  FileOperations(const FileOperations&) = delete;
-  FileOperations& operator=(const FileOperations&) = delete;
+  FileOperations& operator=(FileOperations&&) = delete;
 
   std::vector<std::string> recorded() const;
   // With `folder` cut off the paths (the folder itself is "."), and only what touches it.

@@ -21,8 +21,7 @@ class SmallFiles {
     ::setrlimit(RLIMIT_FSIZE, &before_);
     std::signal(SIGXFSZ, handler_);
   }
-  SmallFiles(const SmallFiles&) = delete;
-  SmallFiles& operator=(const SmallFiles&) = delete;
+  SmallFiles& operator=(SmallFiles&&) = delete;
 
  private:
   rlimit before_ = {};

@@ -200,8 +200,7 @@ class LargestFile {
     ::setrlimit(RLIMIT_FSIZE, &before_);
     std::signal(SIGXFSZ, handler_);
   }
-  LargestFile(const LargestFile&) = delete;
-  LargestFile& operator=(const LargestFile&) = delete;
+  LargestFile& operator=(LargestFile&&) = delete;
 
  private:
   void (*handler_)(int);

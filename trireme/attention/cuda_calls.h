@@ -48,6 +48,7 @@ struct HeadsOfCall {
 class CallKernel {
  public:
   virtual ~CallKernel() = default;
+  CallKernel& operator=(CallKernel&&) = delete;
   virtual std::string name() const = 0;
   // The segments that the kernel takes in one call; 1: it knows dense calls alone.
   virtual int64_t most_segments(const AttentionSizes& /*sizes*/) const { return kMostSegments; }

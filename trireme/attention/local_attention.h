@@ -49,6 +49,7 @@ struct AttentionGradients {
 class LocalAttention {
  public:
   virtual ~LocalAttention() = default;
+  LocalAttention& operator=(LocalAttention&&) = delete;
   virtual std::string name() const = 0;  // the kernel in use, for `trireme info` and the run's log
   virtual AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const AttentionSpec& spec) = 0;

@@ -44,6 +44,7 @@ struct SequenceSpec {
 class SequenceAttention {
  public:
   virtual ~SequenceAttention() = default;
+  SequenceAttention& operator=(SequenceAttention&&) = delete;
   virtual std::string name() const = 0;
   virtual int place() const = 0;  // this rank's, of layout.ring
   // Both collective over the ring.

@@ -21,8 +21,7 @@ class Descriptor {
   ~Descriptor() {
     if (value_ >= 0) ::close(value_);
   }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
+  Descriptor& operator=(Descriptor&&) = delete;
   int get() const { return value_; }
 
  private:

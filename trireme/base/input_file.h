@@ -20,8 +20,6 @@ class InputFile {
   ~InputFile();
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&& other) noexcept;
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
   int descriptor() const { return descriptor_; }

@@ -19,8 +19,7 @@ class ListeningSocket {
   // Listens at `port` (0: a free one) of the interface that has `address`, a name or number. Throws ConfigError.
   ListeningSocket(const std::string& address, int port, ForeignAddress foreign = ForeignAddress::refuse);
   ~ListeningSocket() { close(); }
-  ListeningSocket(const ListeningSocket&) = delete;
-  ListeningSocket& operator=(const ListeningSocket&) = delete;
+  ListeningSocket& operator=(ListeningSocket&&) = delete;
 
   int descriptor() const { return descriptor_; }  // closed on exec, unless the child says otherwise
   int port() const { return port_; }

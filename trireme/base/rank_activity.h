@@ -67,8 +67,7 @@ class ActivityWait {
     activity_.begin_wait(action, group);
   }
   ~ActivityWait() { activity_.end_wait(); }
-  ActivityWait(const ActivityWait&) = delete;
-  ActivityWait& operator=(const ActivityWait&) = delete;
+  ActivityWait& operator=(ActivityWait&&) = delete;
 
  private:
   RankActivity& activity_;

@@ -41,8 +41,7 @@ bool equal_values(const SafetensorsEntry& a, const SafetensorsEntry& b);
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& file);
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(SafetensorsFile&&) = delete;
 
   const SafetensorsEntry* find(const std::string& name) const;  // nullptr when absent
   const SafetensorsEntry& at(const std::string& name) const;    // DataError when absent

@@ -24,8 +24,7 @@ class SafetensorsWriter {
                     const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
   // Removes the partial file unless `finish` was reached.
   ~SafetensorsWriter();
-  SafetensorsWriter(const SafetensorsWriter&) = delete;
-  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+  SafetensorsWriter& operator=(SafetensorsWriter&&) = delete;
 
   // The next tensor's values, in the order of `specs`; a tensor may come in several calls. `bytes` past its
   // size is an InternalError.

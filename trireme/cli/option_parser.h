@@ -30,8 +30,7 @@ class OptionParser {
  public:
   OptionParser(std::string command, const std::string& description);
   ~OptionParser();
-  OptionParser(const OptionParser&) = delete;
-  OptionParser& operator=(const OptionParser&) = delete;
+  OptionParser& operator=(OptionParser&&) = delete;
 
   // Each declares one flag; `value` holds the default and is written by parse(). Names have underscores.
   void text(const std::string& name, std::string& value, const std::string& help);

@@ -14,8 +14,7 @@ class OwnedFolder {
   // this user that nobody holds any more. Throws DataError where the system does not make it.
   OwnedFolder(const std::filesystem::path& prefix, mode_t mode);
   ~OwnedFolder();
-  OwnedFolder(const OwnedFolder&) = delete;
-  OwnedFolder& operator=(const OwnedFolder&) = delete;
+  OwnedFolder& operator=(OwnedFolder&&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
   int64_t number() const { return number_; }  // of the digits

@@ -30,8 +30,7 @@ class Connection {
   // One try. ConnectionLost says why there is no connection; UnknownHost, DeadlinePassed.
   Connection(const std::string& host, int port, Deadline deadline);
   ~Connection();
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
+  Connection& operator=(Connection&&) = delete;
 
   // These throw ConnectionLost or DeadlinePassed.
   void send(std::string_view bytes, Deadline deadline);

@@ -56,8 +56,7 @@ class Heartbeat {
             std::function<void(const CommError&)> on_lost);
   // Leaves: by an error while an exception unwinds the stack, else in order.
   ~Heartbeat();
-  Heartbeat(const Heartbeat&) = delete;
-  Heartbeat& operator=(const Heartbeat&) = delete;
+  Heartbeat& operator=(Heartbeat&&) = delete;
 
  private:
   void serve(const std::stop_token& stop);

@@ -31,8 +31,7 @@ class RunStore : public c10d::Store {
            std::shared_ptr<StoreServer> server = nullptr);
   // In order: the rank's end is no loss to the others. While an exception unwinds the stack it is.
   ~RunStore() override;
-  RunStore(const RunStore&) = delete;
-  RunStore& operator=(const RunStore&) = delete;
+  RunStore& operator=(RunStore&&) = delete;
 
   // One connection more.
   c10::intrusive_ptr<c10d::Store> clone() override;

@@ -19,8 +19,7 @@ class StoreServer {
   StoreServer(int listening_descriptor, const RankPlace& place, std::chrono::milliseconds timeout);
   // Closes every connection.
   ~StoreServer();
-  StoreServer(const StoreServer&) = delete;
-  StoreServer& operator=(const StoreServer&) = delete;
+  StoreServer& operator=(StoreServer&&) = delete;
   int port() const { return port_; }
 
  private:

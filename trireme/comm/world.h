@@ -47,8 +47,7 @@ enum class Queue {
 class World {
  public:
   virtual ~World() = default;
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
+  World& operator=(World&&) = delete;
   const RankPlace& place() const { return place_; }
   int rank() const { return place_.rank; }
   int size() const { return place_.size; }

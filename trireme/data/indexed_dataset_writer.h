@@ -17,8 +17,7 @@ class IndexedDatasetWriter {
   // Throws DataError when the folder cannot be written to.
   IndexedDatasetWriter(const std::filesystem::path& prefix, int64_t vocab_size);
   ~IndexedDatasetWriter();  // without `finish`: removes what was written
-  IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
-  IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
+  IndexedDatasetWriter& operator=(IndexedDatasetWriter&&) = delete;
 
   // One document, one sequence. Throws DataError: an id outside the vocabulary, 2^31 tokens or more, full
   // disk.

@@ -60,8 +60,7 @@ void SplitPattern::split(std::string_view text,
     OnigRegion* region = onig_region_new();
     Region() = default;
     ~Region() { onig_region_free(region, 1); }
-    Region(const Region&) = delete;
-    Region& operator=(const Region&) = delete;
+    Region& operator=(Region&&) = delete;
   } const found;
   auto* regex = static_cast<regex_t*>(regex_.get());
   const std::optional<std::string> older = with_older_characters(text);

@@ -75,8 +75,7 @@ class MemoryScope {
   // Of another thread's place, for a worker that allocates for it.
   explicit MemoryScope(const MemoryPlace& place) : MemoryScope(place.account, place.category) {}
   ~MemoryScope();
-  MemoryScope(const MemoryScope&) = delete;
-  MemoryScope& operator=(const MemoryScope&) = delete;
+  MemoryScope& operator=(MemoryScope&&) = delete;
 
   static const MemoryPlace& here();  // this thread's
 

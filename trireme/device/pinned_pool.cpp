@@ -50,8 +50,7 @@ class PinnedBlock {
     }
     pinning_->unpin(data_);
   }
-  PinnedBlock(const PinnedBlock&) = delete;
-  PinnedBlock& operator=(const PinnedBlock&) = delete;
+  PinnedBlock& operator=(PinnedBlock&&) = delete;
 
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }

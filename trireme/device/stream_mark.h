@@ -7,6 +7,7 @@ namespace trireme {
 class StreamMark {
  public:
   virtual ~StreamMark() = default;
+  StreamMark& operator=(StreamMark&&) = delete;
   virtual bool reached() const = 0;
   // This thread waits until it is.
   virtual void wait() const = 0;

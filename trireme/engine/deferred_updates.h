@@ -43,8 +43,7 @@ class DeferredUpdates {
   DeferredUpdates(const RankMemory& memory, at::Device device, size_t units);
   // Waits for the job at work; those behind it are dropped: what they would change goes as well.
   ~DeferredUpdates() = default;
-  DeferredUpdates(const DeferredUpdates&) = delete;
-  DeferredUpdates& operator=(const DeferredUpdates&) = delete;
+  DeferredUpdates& operator=(DeferredUpdates&&) = delete;
 
   // Jobs run one after another in the order in which they come.
   void submit(int unit, Job job);

@@ -15,8 +15,7 @@ class BacklogStream : public std::ostream {
   explicit BacklogStream(int descriptor, size_t most_bytes = size_t{64} << 20);
   // Waits until all is written, or the reader is gone.
   ~BacklogStream() override;
-  BacklogStream(const BacklogStream&) = delete;
-  BacklogStream& operator=(const BacklogStream&) = delete;
+  BacklogStream& operator=(BacklogStream&&) = delete;
 
  private:
   class Backlog;

@@ -37,6 +37,7 @@ struct AttemptStart {
 class RunControl {
  public:
   virtual ~RunControl() = default;
+  RunControl& operator=(RunControl&&) = delete;
   // Throws CommError when the launchers of other machines are lost.
   virtual AttemptStart start(int attempt) = 0;
 

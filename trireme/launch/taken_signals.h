@@ -12,8 +12,7 @@ class TakenSignals {
  public:
   TakenSignals();
   ~TakenSignals();
-  TakenSignals(const TakenSignals&) = delete;
-  TakenSignals& operator=(const TakenSignals&) = delete;
+  TakenSignals& operator=(TakenSignals&&) = delete;
   int descriptor() const { return descriptor_; }
 
   struct StopNews {

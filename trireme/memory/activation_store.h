@@ -15,6 +15,7 @@ using Saved = std::vector<at::Tensor>;
 class ActivationStore {
  public:
   virtual ~ActivationStore() = default;
+  ActivationStore& operator=(ActivationStore&&) = delete;
   virtual void put(int64_t layer, Saved saved) = 0;
   // Hands the layer's tensors over and forgets them. InternalError when there are none.
   virtual Saved take(int64_t layer) = 0;

@@ -23,6 +23,7 @@ class CopyStream {
   using Mark = std::shared_ptr<const StreamMark>;  // a point in this stream; none on a CPU
 
   virtual ~CopyStream() = default;
+  CopyStream& operator=(CopyStream&&) = delete;
   // Copies wait for what the computation has been given so far.
   virtual void wait_for_compute() = 0;
   // The computation waits for the copies up to `mark`, one of this stream's. Nothing to wait for without one.

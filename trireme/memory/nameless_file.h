@@ -15,8 +15,7 @@ class NamelessFile {
   // Open for reading and writing, empty. ConfigError when the folder is missing or cannot be written.
   explicit NamelessFile(const std::filesystem::path& folder, Way way = Way::automatic);
   ~NamelessFile();
-  NamelessFile(const NamelessFile&) = delete;
-  NamelessFile& operator=(const NamelessFile&) = delete;
+  NamelessFile& operator=(NamelessFile&&) = delete;
 
   int descriptor() const { return descriptor_; }
 

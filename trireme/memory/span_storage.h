@@ -13,6 +13,7 @@ namespace trireme {
 class SpanStorage {
  public:
   virtual ~SpanStorage() = default;
+  SpanStorage& operator=(SpanStorage&&) = delete;
   // Begins to take `spans` ([bytes] uint8) over. When it throws, they are still the caller's alone.
   virtual void store(int64_t layer, const std::vector<at::Tensor>& spans) = 0;
   // Afterwards the spans given to store are let go. Throws when they could not be stored.

@@ -23,8 +23,6 @@ class SpillFile {
     Transfer() = default;
     Transfer(Transfer&&) noexcept = default;
     Transfer& operator=(Transfer&&) noexcept;
-    Transfer(const Transfer&) = delete;
-    Transfer& operator=(const Transfer&) = delete;
     ~Transfer();
     // Throws the DataError of a failed read or write (file's folder, bytes, reason, what to do), each time
     // that it is called. Once done, does nothing.
@@ -42,8 +40,7 @@ class SpillFile {
   SpillFile(const std::filesystem::path& folder, int64_t limit_bytes);
   // Finishes what is under way.
   ~SpillFile();
-  SpillFile(const SpillFile&) = delete;
-  SpillFile& operator=(const SpillFile&) = delete;
+  SpillFile& operator=(SpillFile&&) = delete;
 
   // Space of `bytes` (0: an empty region, which takes no space); blocks on disk are taken at once, so that a
   // full disk shows here and not in a write. ConfigError beyond the limit, DataError where the disk is full:

@@ -32,6 +32,7 @@ namespace trireme {
 class GradientStore {
  public:
   virtual ~GradientStore() = default;
+  GradientStore& operator=(GradientStore&&) = delete;
   // The unit's flat fp32 gradient, to be added to; the same one until its close. Zero at the first open after clear,
   // and, where sums are made at each close, after each close.
   virtual at::Tensor open(int unit) = 0;

@@ -31,6 +31,7 @@ struct AdamwSettings {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
+  Optimizer& operator=(Optimizer&&) = delete;
   // The unit will be stepped next.
   virtual void prefetch(int unit) { static_cast<void>(unit); }
   // `master` and `gradient` are this rank's share, fp32, on the device of the step. `steps` counts from 1.

@@ -29,6 +29,7 @@ namespace trireme {
 class ParameterStore {
  public:
   virtual ~ParameterStore() = default;
+  ParameterStore& operator=(ParameterStore&&) = delete;
   // The unit's whole flat values, valid until release. Collective where masters or parameters are sharded.
   virtual at::Tensor gather(int unit) = 0;
   virtual void release(int unit) = 0;

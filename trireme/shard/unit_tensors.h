@@ -18,6 +18,7 @@ namespace trireme {
 class UnitTensors {
  public:
   virtual ~UnitTensors() = default;
+  UnitTensors& operator=(UnitTensors&&) = delete;
   // The unit's values, on the device for Offload::none, else on the host; valid until close.
   virtual at::Tensor open(int unit) = 0;
   // `changed`: the values were written to and are to be kept.

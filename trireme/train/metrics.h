@@ -47,8 +47,7 @@ class MetricsLog {
   MetricsLog(std::filesystem::path file, int64_t last_step,
              const std::function<void(const std::string&)>& note = nullptr, double look_seconds = 10);
   ~MetricsLog();
-  MetricsLog(const MetricsLog&) = delete;
-  MetricsLog& operator=(const MetricsLog&) = delete;
+  MetricsLog& operator=(MetricsLog&&) = delete;
 
   // Returns an empty text, or what is wrong: metrics are worth a warning, not a run. A file that was removed is begun anew
   // with this record; that it was is looked for every `look_seconds`.

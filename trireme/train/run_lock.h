@@ -21,8 +21,7 @@ class RunLock {
   RunLock(const std::filesystem::path& output_dir, const std::string& launch,
           const std::function<void(const std::string&)>& note);
   ~RunLock();
-  RunLock(const RunLock&) = delete;
-  RunLock& operator=(const RunLock&) = delete;
+  RunLock& operator=(RunLock&&) = delete;
 
  private:
   std::filesystem::path file_;

@@ -32,8 +32,7 @@ class TensorBoardEvents {
   TensorBoardEvents(std::filesystem::path folder, int64_t first_step, double look_seconds = 10)
       : folder_(std::move(folder)), first_step_(first_step), look_(look_seconds) {}
   ~TensorBoardEvents();
-  TensorBoardEvents(const TensorBoardEvents&) = delete;
-  TensorBoardEvents& operator=(const TensorBoardEvents&) = delete;
+  TensorBoardEvents& operator=(TensorBoardEvents&&) = delete;
 
   // Hands the record's event to the system at once. Returns an empty text, or why it could not (the record is then left
   // out, the file holds whole records still, and the next call tries anew), or that the file was removed and is
