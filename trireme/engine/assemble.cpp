@@ -5,12 +5,15 @@
 #include "trireme/device/processor.h"
 #include "trireme/engine/agree_on_recompute.h"
 #include "trireme/engine/check_options.h"
+#include "trireme/engine/deferred_updates.h"
 #include "trireme/engine/make_forecast_inputs.h"
+#include "trireme/engine/model_walk.h"
 #include "trireme/engine/parameters_in_update.h"
-#include "trireme/engine/training_engine.h"
 #include "trireme/memory/make_activation_store.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/shard/loss_scaler.h"
 #include "trireme/shard/masters.h"
+#include "trireme/shard/optimizer.h"
 
 namespace trireme {
 namespace {
@@ -66,17 +69,129 @@ void refuse_unused(const std::vector<std::string>& names, const std::filesystem:
                       "; expected weights and config.json of the same model"));
 }
 
-std::string describe(const EngineParts& parts, const Dtypes& dtypes, int64_t tile_tokens,
-                     int64_t logits_tile_tokens) {
-  const EngineOptions& options = parts.options;
-  std::string text = cat("attention ", parts.attention->name(), "; values in ", dtype_name(dtypes.storage),
+}  // namespace
+
+// The stores of parameters, gradients and the optimizer's state.
+void Engine::make_stores(at::ScalarType tile_dtype) {
+  const EngineOptions& options = options_;
+  const std::vector<FlatUnit> units = flat_units(layout_);
+  Group& all = *mesh_.all;
+  const bool shard = options.zero != ZeroStage::none;
+  shares_ = owned_shares(units, all, shard);
+
+  const bool beside_gpu = !options.device.is_cpu();
+  const auto copy_stream_for = [&](Offload place) -> std::shared_ptr<CopyStream> {
+    return beside_gpu && place != Offload::none ? make_copy_stream(options.device) : nullptr;
+  };
+  if (beside_gpu &&
+      (options.offload.parameters != Offload::none || options.offload.optimizer != Offload::none))
+    pinned_ = std::make_shared<PinnedPool>(make_host_pinning(options.device));
+  const ParameterSettings parameters{tile_dtype,
+                                     options.device,
+                                     options.offload.parameters,
+                                     options.offload.optimizer,
+                                     spill_.get(),
+                                     options.purpose == Purpose::training,
+                                     copy_stream_for(options.offload.parameters),
+                                     pinned_};
+  parameters_ = options.zero == ZeroStage::parameters
+                    ? make_sharded_parameters(units, all, parameters)
+                    : make_replicated_parameters(units, all, shard, parameters);
+
+  if (options.purpose == Purpose::evaluation) return;
+  if (options.offload.optimizer != Offload::none) {
+    updates_ = std::make_unique<DeferredUpdates>(memory_, options.device, units.size());
+    parameters_in_update_ = std::make_unique<ParametersInUpdate>(*parameters_, *updates_);
+  }
+  const auto copies = copy_stream_for(options.offload.optimizer);
+  const GradientSettings gradients{options.device, options.reduce_dtype, copies, copies ? pinned_ : nullptr};
+  if (options.update_in_backward) {
+    gradients_ = make_gradients_summed_at_close(
+        units, all, shard, gradients,
+        [this](int unit, at::Tensor gradient) { step_in_backward(unit, std::move(gradient)); });
+  } else {
+    gradients_ = options.zero == ZeroStage::none || options.zero == ZeroStage::optimizer
+                     ? make_whole_gradients(units, all, shard, gradients)
+                     : make_gradients_summed_at_close(units, all, shard, gradients);
+  }
+
+  const OptimizerOptions& optimizer = options.optimizer;
+  optimizer_ = optimizer.kind == OptimizerKind::sgd
+                   ? make_sgd(units, shares_, optimizer.weight_decay)
+                   : make_adamw(units, shares_,
+                                {optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay,
+                                 optimizer.state_dtype, optimizer.seed, options.device,
+                                 options.offload.optimizer, spill_.get()});
+  if (options.precision == Precision::fp16)
+    loss_scaler_ = std::make_unique<LossScaler>(
+        LossScalerSettings{options.loss_scale.initial, options.loss_scale.growth_steps});
+}
+
+Engine::Engine(World& world, const std::filesystem::path& model_dir, const EngineOptions& options)
+    : options_(options), memory_(make_rank_memory(options.device)) {
+  const at::NoGradGuard no_autograd;
+  const RankMemoryScope counted(memory_);
+  config_ = read_model_config(model_dir);
+  check_engine_options(options);
+  const ModelConfig& config = config_;
+  check_heads(options, config);
+  layout_ = make_model_layout(config);
+  mesh_ = make_mesh(world, {.ulysses = options.ulysses, .ring = options.ring});
+
+  const Dtypes dtypes = choose_dtypes(options);
+  check_stored_states(options, dtypes.tile);
+  const int64_t tile_tokens =
+      options.tile_tokens > 0 ? options.tile_tokens : tile_tokens_by_rule(config, options.device);
+  const int64_t logits_tile_tokens = options.logits_tile_tokens > 0
+                                         ? options.logits_tile_tokens
+                                         : logits_tile_tokens_by_rule(config, options.device);
+  forecast_inputs_ =
+      make_forecast_inputs(config, layout_, options, mesh_,
+                           {dtypes.storage, dtypes.tile, tile_tokens, logits_tile_tokens});
+  recompute_choice_ = agree_on_recompute(world, *mesh_.all, forecast_inputs_, options_);
+  const RecomputePlan plan{options_.recompute, options.checkpoint_every, options_.keep_fraction,
+                           config.num_hidden_layers};
+  forecast_inputs_.recompute = plan;
+
+  const CheckpointReader reader(model_dir);
+  refuse_unused(reader.unused_names(layout_), model_dir);
+  if (uses_disk(options.offload))
+    spill_ = std::make_unique<SpillFile>(options.offload.folder, options.offload.limit_bytes);
+  make_stores(dtypes.tile);
+  // Unit by unit, so that no rank ever holds the whole model where parameters are sharded.
+  for (size_t unit = 0; unit < layout_.units.size(); ++unit) {
+    at::Tensor flat = at::zeros({layout_.units[unit].elements}, at::kFloat);
+    reader.read_unit(layout_.units[unit], flat);
+    parameters_->set(static_cast<int>(unit), flat);
+  }
+  activations_ = make_activation_store(config.num_hidden_layers, options.device, options.offload.activations,
+                                       spill_.get());
+
+  // Products of 16-bit factors are added up in fp32, over the pieces of a sum that cuBLAS splits as well.
+  at::globalContext().setAllowBF16ReductionCuBLAS(false);
+  at::globalContext().setAllowFP16ReductionCuBLAS(false);
+  local_attention_ = make_local_attention(options.attention, options.device, dtypes.storage);
+  attention_ = make_sequence_attention(options.ring_method, *mesh_.ring, *local_attention_);
+  layers_ = std::make_unique<LayerRunner>(
+      config, ShardedAttention{*mesh_.ulysses, *attention_, options.head_chunks}, plan, tile_tokens);
+  walk_ = std::make_unique<ModelWalk>(
+      config, layout_, mesh_, *layers_, parameters_in_update_ ? *parameters_in_update_ : *parameters_,
+      WalkSettings{options.device, dtypes.storage, logits_tile_tokens, options.strict_divisible,
+                   options.ring_method, options.sparse});
+  memory_.account->reset_peaks();  // loading is over
+}
+
+std::string Engine::description() const {
+  const EngineOptions& options = options_;
+  const Dtypes dtypes = choose_dtypes(options);
+  std::string text = cat("attention ", attention_->name(), "; values in ", dtype_name(dtypes.storage),
                          ", matmuls in ", dtype_name(dtypes.tile));
-  if (options.purpose == Purpose::training)
-    text += "; recompute " + parts.forecast_inputs.recompute.description();
-  if (parts.recompute_choice) text += ", " + parts.recompute_choice->description();
-  text += cat("; tiles of ", tile_tokens, " tokens, logits of ", logits_tile_tokens, "; ulysses ",
-              parts.mesh.ulysses->size(), ", ring ", parts.mesh.ring->size(), ", data parallel ",
-              parts.mesh.dp_size, "; ZeRO ", static_cast<int>(options.zero));
+  if (options.purpose == Purpose::training) text += "; recompute " + forecast_inputs_.recompute.description();
+  if (recompute_choice_) text += ", " + recompute_choice_->description();
+  text +=
+      cat("; tiles of ", forecast_inputs_.tile_tokens, " tokens, logits of ", forecast_inputs_.logits_tile_tokens,
+          "; ulysses ", mesh_.ulysses->size(), ", ring ", mesh_.ring->size(), ", data parallel ",
+          mesh_.dp_size, "; ZeRO ", static_cast<int>(options.zero));
   if (options.head_chunks > 1) text += cat("; heads in ", options.head_chunks, " rounds");
   if (!options.sparse.dense()) {
     const SparseBlocks& sparse = options.sparse;
@@ -93,125 +208,9 @@ std::string describe(const EngineParts& parts, const Dtypes& dtypes, int64_t til
   return text;
 }
 
-// The stores of parameters, gradients and the optimizer's state.
-void make_stores(EngineParts& parts, const Dtypes& dtypes) {
-  const EngineOptions& options = parts.options;
-  const std::vector<FlatUnit> units = flat_units(parts.layout);
-  Group& all = *parts.mesh.all;
-  const bool shard = options.zero != ZeroStage::none;
-  parts.shares = owned_shares(units, all, shard);
-
-  const bool beside_gpu = !options.device.is_cpu();
-  const auto copy_stream_for = [&](Offload place) -> std::shared_ptr<CopyStream> {
-    return beside_gpu && place != Offload::none ? make_copy_stream(options.device) : nullptr;
-  };
-  if (beside_gpu &&
-      (options.offload.parameters != Offload::none || options.offload.optimizer != Offload::none))
-    parts.pinned = std::make_shared<PinnedPool>(make_host_pinning(options.device));
-  const ParameterSettings parameters{dtypes.tile,
-                                     options.device,
-                                     options.offload.parameters,
-                                     options.offload.optimizer,
-                                     parts.spill.get(),
-                                     options.purpose == Purpose::training,
-                                     copy_stream_for(options.offload.parameters),
-                                     parts.pinned};
-  parts.parameters = options.zero == ZeroStage::parameters
-                         ? make_sharded_parameters(units, all, parameters)
-                         : make_replicated_parameters(units, all, shard, parameters);
-
-  if (options.purpose == Purpose::evaluation) return;
-  if (options.offload.optimizer != Offload::none) {
-    parts.updates = std::make_unique<DeferredUpdates>(parts.memory, options.device, units.size());
-    parts.parameters_in_update = std::make_unique<ParametersInUpdate>(*parts.parameters, *parts.updates);
-  }
-  const auto copies = copy_stream_for(options.offload.optimizer);
-  const GradientSettings gradients{options.device, options.reduce_dtype, copies,
-                                   copies ? parts.pinned : nullptr};
-  if (options.update_in_backward) {
-    parts.gradients = make_gradients_summed_at_close(
-        units, all, shard, gradients,
-        [&parts](int unit, at::Tensor gradient) { step_in_backward(parts, unit, std::move(gradient)); });
-  } else {
-    parts.gradients = options.zero == ZeroStage::none || options.zero == ZeroStage::optimizer
-                          ? make_whole_gradients(units, all, shard, gradients)
-                          : make_gradients_summed_at_close(units, all, shard, gradients);
-  }
-
-  const OptimizerOptions& optimizer = options.optimizer;
-  parts.optimizer = optimizer.kind == OptimizerKind::sgd
-                        ? make_sgd(units, parts.shares, optimizer.weight_decay)
-                        : make_adamw(units, parts.shares,
-                                     {optimizer.beta1, optimizer.beta2, optimizer.epsilon,
-                                      optimizer.weight_decay, optimizer.state_dtype, optimizer.seed,
-                                      options.device, options.offload.optimizer, parts.spill.get()});
-  if (options.precision == Precision::fp16)
-    parts.loss_scaler = std::make_unique<LossScaler>(
-        LossScalerSettings{options.loss_scale.initial, options.loss_scale.growth_steps});
-}
-
-}  // namespace
-
 std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& model_dir,
                                  const EngineOptions& options) {
-  const at::NoGradGuard no_autograd;
-  auto parts = std::make_unique<EngineParts>();
-  parts->memory = make_rank_memory(options.device);
-  const RankMemoryScope counted(parts->memory);
-  parts->config = read_model_config(model_dir);
-  parts->options = options;
-  check_engine_options(options);
-  const ModelConfig& config = parts->config;
-  check_heads(options, config);
-  parts->layout = make_model_layout(config);
-  parts->mesh = make_mesh(world, {.ulysses = options.ulysses, .ring = options.ring});
-
-  const Dtypes dtypes = choose_dtypes(options);
-  check_stored_states(options, dtypes.tile);
-  const int64_t tile_tokens =
-      options.tile_tokens > 0 ? options.tile_tokens : tile_tokens_by_rule(config, options.device);
-  const int64_t logits_tile_tokens = options.logits_tile_tokens > 0
-                                         ? options.logits_tile_tokens
-                                         : logits_tile_tokens_by_rule(config, options.device);
-  parts->forecast_inputs =
-      make_forecast_inputs(config, parts->layout, options, parts->mesh,
-                           {dtypes.storage, dtypes.tile, tile_tokens, logits_tile_tokens});
-  parts->recompute_choice =
-      agree_on_recompute(world, *parts->mesh.all, parts->forecast_inputs, parts->options);
-  const RecomputePlan plan{parts->options.recompute, options.checkpoint_every, parts->options.keep_fraction,
-                           config.num_hidden_layers};
-  parts->forecast_inputs.recompute = plan;
-
-  const CheckpointReader reader(model_dir);
-  refuse_unused(reader.unused_names(parts->layout), model_dir);
-  if (uses_disk(options.offload))
-    parts->spill = std::make_unique<SpillFile>(options.offload.folder, options.offload.limit_bytes);
-  make_stores(*parts, dtypes);
-  // Unit by unit, so that no rank ever holds the whole model where parameters are sharded.
-  for (size_t unit = 0; unit < parts->layout.units.size(); ++unit) {
-    at::Tensor flat = at::zeros({parts->layout.units[unit].elements}, at::kFloat);
-    reader.read_unit(parts->layout.units[unit], flat);
-    parts->parameters->set(static_cast<int>(unit), flat);
-  }
-  parts->activations = make_activation_store(config.num_hidden_layers, options.device,
-                                             options.offload.activations, parts->spill.get());
-
-  // Products of 16-bit factors are added up in fp32, over the pieces of a sum that cuBLAS splits as well.
-  at::globalContext().setAllowBF16ReductionCuBLAS(false);
-  at::globalContext().setAllowFP16ReductionCuBLAS(false);
-  parts->local_attention = make_local_attention(options.attention, options.device, dtypes.storage);
-  parts->attention = make_sequence_attention(options.ring_method, *parts->mesh.ring, *parts->local_attention);
-  parts->layers = std::make_unique<LayerRunner>(
-      config, ShardedAttention{*parts->mesh.ulysses, *parts->attention, options.head_chunks}, plan,
-      tile_tokens);
-  parts->walk = std::make_unique<ModelWalk>(
-      config, parts->layout, parts->mesh, *parts->layers,
-      parts->parameters_in_update ? *parts->parameters_in_update : *parts->parameters,
-      WalkSettings{options.device, dtypes.storage, logits_tile_tokens, options.strict_divisible,
-                   options.ring_method, options.sparse});
-  parts->description = describe(*parts, dtypes, tile_tokens, logits_tile_tokens);
-  parts->memory.account->reset_peaks();  // loading is over
-  return std::make_unique<TrainingEngine>(std::move(parts));
+  return std::unique_ptr<Engine>(new Engine(world, model_dir, options));
 }
 
 }  // namespace trireme

@@ -8,6 +8,7 @@
 // ranks); gradients are summed over dp x sp; the same scalar is logged.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -19,11 +20,12 @@
 #include "trireme/comm/agreement.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/data/token_batch.h"
-#include "trireme/device/memory_account.h"
+#include "trireme/device/device_memory_observer.h"
 #include "trireme/engine/engine_options.h"
 #include "trireme/forecast/choose_recompute.h"
 #include "trireme/model/model_config.h"
 #include "trireme/model/parameter_layout.h"
+#include "trireme/shard/unit_shares.h"
 
 namespace trireme {
 
@@ -48,44 +50,63 @@ struct TrainingProgress {
   int64_t clean_steps = 0;      // since the loss scale last changed
 };
 
+class ActivationStore;
+class DeferredUpdates;
+class GradientStore;
+class LayerRunner;
+class LossScaler;
+class ModelWalk;
+class Optimizer;
+class ParameterStore;
+class PinnedPool;
+class SpillFile;
+
+// When a unit is stepped:
+//
+// optimizer on the device      all units are stepped before train_step returns (with update_in_backward: each in its close)
+// on the host, or on a disk    a worker steps them in the same order (deferred_updates.h), while the next step's forward
+//                              goes on (with update_in_backward: the backward of the layers below)
+//
+// What is decided about a step (clipping, the loss scale, refusing it) is decided before its first unit is stepped;
+// update_in_backward has neither of the former, and refuses when units are stepped already.
 class Engine {
  public:
-  virtual ~Engine() = default;
+  ~Engine();
   Engine& operator=(Engine&&) = delete;
 
-  virtual const ModelConfig& config() const = 0;
-  virtual const ModelLayout& layout() const = 0;
-  virtual const EngineOptions& options() const = 0;
-  virtual Mesh& mesh() = 0;
+  const ModelConfig& config() const { return config_; }
+  const ModelLayout& layout() const { return layout_; }
+  const EngineOptions& options() const { return options_; }
+  Mesh& mesh() { return mesh_; }
   // Of all ranks of the run.
-  Agreement agreement() { return {*mesh().all, options().device}; }
+  Agreement agreement() { return {*mesh_.all, options_.device}; }
   // Bytes of this rank's tensors by what they are for; peaks are those since the engine was
   // assembled or the account's were reset.
-  virtual std::shared_ptr<MemoryAccount> memory_account() = 0;
+  std::shared_ptr<MemoryAccount> memory_account() { return memory_.account; }
   // What the memory forecast depends on, for this rank and micro-batches of `batch` samples of `tokens` tokens.
-  virtual ForecastInputs forecast_inputs(int64_t batch, int64_t tokens) const = 0;
+  ForecastInputs forecast_inputs(int64_t batch, int64_t tokens) const;
   // What --recompute auto came to, the same on every rank; none where another policy was asked for, or where the batch
   // was not known (then it is keep_attention).
-  virtual std::optional<RecomputeChoice> recompute_choice() const = 0;
+  std::optional<RecomputeChoice> recompute_choice() const { return recompute_choice_; }
   // "attention flash-cpu fp32; matmul bf16 values in fp32; ..." for logs and `trireme info`.
-  virtual std::string description() const = 0;
+  std::string description() const;
 
   // A whole optimizer step. Collective. Throws DataError naming the step's numbers when no target is valid,
   // or when the loss or the gradient norm is not finite (the parameters are then unchanged,
   // but with update_in_backward).
-  virtual StepResult train_step(const StepBatches& batches, double learning_rate) = 0;
+  StepResult train_step(const StepBatches& batches, double learning_rate);
 
   // The step's loss and summed gradients without an update; gradients stay until the next call. Collective.
-  virtual StepResult accumulate_gradients(const StepBatches& batches) = 0;
+  StepResult accumulate_gradients(const StepBatches& batches);
   // The whole fp32 gradient of a unit after accumulate_gradients, summed over ranks; see parameter_view. Collective
   // where gradients are sharded.
-  virtual at::Tensor unit_gradient(int unit) = 0;
+  at::Tensor unit_gradient(int unit);
 
   // Forward only, split over ranks like training. Collective. With `on_logits`, hands over the logits tile by
   // tile: rows [first_row, first_row + n) of this rank's flattened [B * s] tokens, [n, V].
-  virtual EvaluationResult evaluate(
+  EvaluationResult evaluate(
       const TokenBatch& batch,
-      const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits = nullptr) = 0;
+      const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits = nullptr);
 
   // fp32 values of a whole unit. Collective where they are sharded. Not to be written to.
   at::Tensor unit_values(int unit) { return unit_state(unit, "master"); }
@@ -93,15 +114,77 @@ class Engine {
   // What a checkpoint must hold of every unit: flat fp32 tensors of the whole unit, named "master" and as the optimizer
   // names its own ("exp_avg", "exp_avg_sq"). unit_state is collective where they are sharded; every rank restores
   // the same values.
-  virtual std::vector<std::string> state_names() const = 0;
-  virtual at::Tensor unit_state(int unit, const std::string& name) = 0;
-  virtual void restore_unit_state(int unit, const std::string& name, const at::Tensor& whole) = 0;
-  virtual TrainingProgress progress() const = 0;
-  virtual void restore_progress(const TrainingProgress& progress) = 0;
+  std::vector<std::string> state_names() const;
+  at::Tensor unit_state(int unit, const std::string& name);
+  void restore_unit_state(int unit, const std::string& name, const at::Tensor& whole);
+  TrainingProgress progress() const;
+  void restore_progress(const TrainingProgress& progress);
 
   // Model FLOPs of a micro-batch's whole samples, forward and backward: 6 N T + 12 H D x (pairs of query and key that
   // the layers' masks let see each other). Causal without documents or windows: 6 N T + 6 L H D S^2 a sample.
-  virtual double model_flops(const TokenBatch& batch) const = 0;
+  double model_flops(const TokenBatch& batch) const;
+
+ private:
+  friend std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& model_dir,
+                                          const EngineOptions& options);
+  // These two are in assemble.cpp.
+  Engine(World& world, const std::filesystem::path& model_dir, const EngineOptions& options);
+  void make_stores(at::ScalarType tile_dtype);
+
+  int unit_count() const { return static_cast<int>(layout_.units.size()); }
+  double loss_scale() const;
+  void wait_for_updates() const;
+  // Of all units.
+  void update(double learning_rate, double gradient_factor);
+  // --update_in_backward: takes the unit's summed gradient and steps it, or has it stepped.
+  void step_in_backward(int unit, at::Tensor gradient);
+  // On the updates' thread where there is one, else here.
+  void submit_or_run(int unit, std::function<void()> step);
+  // Steps one unit with its summed gradient.
+  void step_unit(int unit, at::Tensor& gradient, double learning_rate, double gradient_factor, int64_t step);
+  // Forward and backward of the whole step, gradients scaled by `loss_scale`: loss and targets. No update is under way
+  // at its end.
+  StepResult backward(const StepBatches& batches, double loss_scale);
+  void check_update_in_backward(const StepBatches& batches) const;
+  // An out-of-memory error is to name the options that would help with batches as this one.
+  void note_batch(const TokenBatch& batch);
+  // Collective: all ranks have the same result, and look together for the tensor at fault.
+  [[noreturn]] void refuse(const StepResult& result);
+  // Of all ranks.
+  int64_t count_targets(const StepBatches& batches);
+
+  // A step whose update happens during its backward (--update_in_backward).
+  struct UpdateInBackward {
+    double learning_rate = 0;
+    int64_t step = 0;
+    at::Tensor gradient_squares;  // [] fp64 on the device: of the units stepped so far, this rank's shares
+  };
+
+  // Each may use those above it, and ends before them.
+  EngineOptions options_;
+  RankMemory memory_;
+  ModelConfig config_;
+  ModelLayout layout_;
+  Mesh mesh_;
+  ForecastInputs forecast_inputs_;  // of the last micro-batch
+  std::optional<RecomputeChoice> recompute_choice_;
+  std::vector<UnitShare> shares_;       // of each unit, what this rank steps
+  std::unique_ptr<SpillFile> spill_;    // for what is offloaded to disk
+  std::shared_ptr<PinnedPool> pinned_;  // beside a GPU with offloaded parameters or optimizer
+  UpdateInBackward backward_update_;
+  std::unique_ptr<LocalAttention> local_attention_;
+  std::unique_ptr<SequenceAttention> attention_;
+  std::unique_ptr<ParameterStore> parameters_;
+  std::unique_ptr<ParameterStore> parameters_in_update_;  // as the walk sees them; null: as they are
+  std::unique_ptr<GradientStore> gradients_;
+  std::unique_ptr<ActivationStore> activations_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<LossScaler> loss_scaler_;  // fp16 alone
+  std::unique_ptr<LayerRunner> layers_;
+  std::unique_ptr<ModelWalk> walk_;
+  int64_t optimizer_steps_ = 0;
+  double rank_loss_ = 0;                      // summed over this rank's tokens of the last step
+  std::unique_ptr<DeferredUpdates> updates_;  // null: units are stepped where they come
 };
 
 }  // namespace trireme

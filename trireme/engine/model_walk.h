@@ -1,5 +1,5 @@
 // The walk over the model's units, forward and back, beside four stores: parameters, gradients, activations
-// (and the optimizer, in training_engine). It knows no policy: a policy is a choice of store, or of slots that
+// (and the optimizer, in engine.cpp). It knows no policy: a policy is a choice of store, or of slots that
 // layers keep (recompute_plan.h).
 //
 //   forward    x = embedding[tokens];  for each layer: gather, x = layer(x), acts.put

@@ -1,0 +1,264 @@
+#include "trireme/engine/engine.h"
+
+#include <cmath>
+#include <utility>
+
+#include "trireme/base/error.h"
+#include "trireme/engine/deferred_updates.h"
+#include "trireme/engine/model_walk.h"
+#include "trireme/engine/not_finite_tensor.h"
+#include "trireme/forecast/memory_options.h"
+#include "trireme/memory/through_pinned.h"
+#include "trireme/shard/loss_scaler.h"
+#include "trireme/shard/masters.h"
+#include "trireme/shard/optimizer.h"
+
+namespace trireme {
+
+Engine::~Engine() = default;
+
+ForecastInputs Engine::forecast_inputs(int64_t batch, int64_t tokens) const {
+  return with_batch(forecast_inputs_, batch, tokens);
+}
+
+int64_t Engine::count_targets(const StepBatches& batches) {
+  int64_t count = 0;
+  for (const TokenBatch& batch : batches) count += batch.targets.ge(0).sum().item<int64_t>();
+  return agreement().sum(count);
+}
+
+void Engine::note_batch(const TokenBatch& batch) {
+  const int64_t samples = batch.tokens.size(0), tokens = batch.layout.tokens;
+  if (forecast_inputs_.batch == samples && forecast_inputs_.tokens == tokens) return;
+  forecast_inputs_ = forecast_inputs(samples, tokens);
+  memory_.account->set_options(memory_options(forecast_inputs_));
+}
+
+StepResult Engine::backward(const StepBatches& batches, double loss_scale) {
+  TRIREME_ASSERT(options_.purpose == Purpose::training, "an engine for evaluation was asked to train");
+  for (const TokenBatch& batch : batches) {
+    walk_->check(batch);
+    note_batch(batch);
+  }
+  StepResult result;
+  result.loss_scale = loss_scale;
+  result.target_tokens = count_targets(batches);
+  if (result.target_tokens == 0)
+    throw DataError(
+        cat("optimizer step ", optimizer_steps_ + 1,
+            ": none of its tokens has a target (all labels are -100); check the data and their masks"));
+  const double mean = 1.0 / static_cast<double>(result.target_tokens);
+  gradients_->clear();
+  at::Tensor loss_sum = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(options_.device));
+  for (const TokenBatch& batch : batches)
+    loss_sum += walk_->forward_backward(batch, mean * loss_scale, *gradients_, *activations_);
+  rank_loss_ = loss_sum.item<double>();
+  result.loss = agreement().sum(rank_loss_) * mean;
+  // Those of the step before are done, as every unit was used since; those of this step's backward are not.
+  wait_for_updates();
+  gradients_->finish();
+  return result;
+}
+
+double Engine::loss_scale() const {
+  return loss_scaler_ ? loss_scaler_->scale() : 1;
+}
+
+void Engine::wait_for_updates() const {
+  if (updates_) updates_->wait_all();
+}
+
+StepResult Engine::accumulate_gradients(const StepBatches& batches) {
+  const at::NoGradGuard no_autograd;
+  const RankMemoryScope counted(memory_);
+  if (options_.update_in_backward)
+    throw ConfigError("gradients are not kept with --update_in_backward; leave it out to look at them");
+  wait_for_updates();
+  // fp16: with the scale of training, so that small gradients are as in training.
+  StepResult result = backward(batches, loss_scale());
+  if (result.loss_scale != 1) gradients_->multiply(1 / result.loss_scale);
+  result.gradient_norm = gradient_norm(*gradients_, unit_count(), *mesh_.all);
+  return result;
+}
+
+void Engine::step_unit(int unit, at::Tensor& gradient, double learning_rate, double gradient_factor,
+                       int64_t step) {
+  at::Tensor master = parameters_->open_master(unit);
+  optimizer_->step(unit, master, gradient, learning_rate, gradient_factor, step);
+  parameters_->close_master(unit);
+}
+
+void Engine::submit_or_run(int unit, std::function<void()> step) {
+  if (updates_) {
+    updates_->submit(unit, std::move(step));
+  } else {
+    step();
+  }
+}
+
+void Engine::step_in_backward(int unit, at::Tensor gradient) {
+  // Gradients do not exist together: one at most waits or is at work beside those that the walk has open.
+  if (updates_) updates_->wait_all();
+  auto step = [this, unit, gradient = std::move(gradient)]() mutable {
+    at::Tensor here = [&] {
+      const MemoryScope scope(MemoryCategory::gradients);
+      backward_update_.gradient_squares += sum_of_squares(gradient);
+      const at::Tensor there = std::exchange(gradient, at::Tensor());
+      return options_.offload.optimizer == Offload::none ? there : on_host(there, pinned_.get());
+    }();
+    step_unit(unit, here, backward_update_.learning_rate, 1, backward_update_.step);
+  };
+  submit_or_run(unit, std::move(step));
+}
+
+void Engine::update(double learning_rate, double gradient_factor) {
+  for (int unit = 0; unit < unit_count(); ++unit) {
+    const bool last = unit + 1 == unit_count();
+    auto step = [this, unit, last, learning_rate, gradient_factor, number = optimizer_steps_] {
+      if (!last) {
+        parameters_->prefetch_master(unit + 1);
+        optimizer_->prefetch(unit + 1);
+      }
+      at::Tensor gradient = [&] {
+        const MemoryScope scope(MemoryCategory::gradients);
+        return gradients_->summed(unit);
+      }();
+      step_unit(unit, gradient, learning_rate, gradient_factor, number);
+    };
+    submit_or_run(unit, std::move(step));
+  }
+}
+
+void Engine::check_update_in_backward(const StepBatches& batches) const {
+  if (batches.size() > 1)
+    throw ConfigError(cat("--update_in_backward steps a unit as soon as its gradient is whole, which ",
+                          batches.size(),
+                          " accumulated micro-batches do not allow; use --gradient_accumulation_steps 1"));
+}
+
+void Engine::refuse(const StepResult& result) {
+  wait_for_updates();
+  throw DataError(cat(
+      "optimizer step ", optimizer_steps_ + 1, ": the loss is ", result.loss, " and the gradient norm ",
+      result.gradient_norm,
+      options_.update_in_backward
+          ? "; some parameters were changed already (--update_in_backward): go on from the last checkpoint. "
+          : "; the parameters were not changed. ",
+      not_finite_tensor(layout_.units, *parameters_, options_.update_in_backward ? nullptr : gradients_.get(),
+                        agreement(), rank_loss_),
+      ". A lower --learning_rate, --max_grad_norm 1, or resuming "
+      "from the last checkpoint with another --seed and --resume_with_new_data usually helps"));
+}
+
+StepResult Engine::train_step(const StepBatches& batches, double learning_rate) {
+  const at::NoGradGuard no_autograd;
+  const RankMemoryScope counted(memory_);
+  if (options_.update_in_backward) {
+    check_update_in_backward(batches);
+    wait_for_updates();  // of a step that ended early
+    backward_update_ = {learning_rate, optimizer_steps_ + 1,
+                        at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(options_.device))};
+    StepResult result = backward(batches, 1);
+    const auto squares = backward_update_.gradient_squares.item<double>();
+    result.gradient_norm = std::sqrt(gradients_->sharded() ? agreement().sum(squares) : squares);
+    if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) refuse(result);
+    ++optimizer_steps_;
+    return result;
+  }
+
+  StepResult result = backward(batches, loss_scale());
+  result.gradient_norm = gradient_norm(*gradients_, unit_count(), *mesh_.all) / result.loss_scale;
+  if (loss_scaler_ && std::isfinite(result.loss)) {
+    // The norm is the same on every rank, so all skip or none.
+    result.skipped = !std::isfinite(result.gradient_norm);
+    loss_scaler_->update(result.skipped);
+    if (result.skipped) return result;
+  }
+  if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) refuse(result);
+  const double limit = options_.optimizer.max_grad_norm;
+  // The small term is torch's, so that clipped runs compare.
+  const double clip = limit > 0 ? std::min(1.0, limit / (result.gradient_norm + 1e-6)) : 1.0;
+  ++optimizer_steps_;
+  update(learning_rate, clip / result.loss_scale);
+  return result;
+}
+
+at::Tensor Engine::unit_gradient(int unit) {
+  const at::NoGradGuard no_autograd;
+  const RankMemoryScope counted(memory_);
+  wait_for_updates();
+  return gradients_->whole(unit);
+}
+
+EvaluationResult Engine::evaluate(
+    const TokenBatch& batch,
+    const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits) {
+  const at::NoGradGuard no_autograd;
+  const RankMemoryScope counted(memory_);
+  EvaluationResult result;
+  result.loss_Bs = walk_->forward(batch, on_logits).to(at::kCPU);
+  result.loss_sum = agreement().sum(result.loss_Bs.sum(at::kDouble).item<double>());
+  result.target_tokens = count_targets({batch});
+  return result;
+}
+
+std::vector<std::string> Engine::state_names() const {
+  std::vector<std::string> names{"master"};
+  if (!optimizer_) return names;
+  for (std::string& name : optimizer_->state_names()) names.push_back(std::move(name));
+  return names;
+}
+
+at::Tensor Engine::unit_state(int unit, const std::string& name) {
+  const at::NoGradGuard no_autograd;
+  const RankMemoryScope counted(memory_);
+  wait_for_updates();
+  if (name == "master") return parameters_->whole_master(unit);
+  const at::Tensor share = optimizer_->state(unit, name);
+  const int64_t elements = layout_.units.at(static_cast<size_t>(unit)).elements;
+  const bool whole = options_.zero == ZeroStage::none || mesh_.all->size() == 1;
+  return gather_shares(*mesh_.all, share, elements, !whole, options_.device);
+}
+
+void Engine::restore_unit_state(int unit, const std::string& name, const at::Tensor& whole) {
+  const at::NoGradGuard no_autograd;
+  const RankMemoryScope counted(memory_);
+  wait_for_updates();
+  if (name == "master") {
+    parameters_->set(unit, whole);
+    return;
+  }
+  const UnitShare& share = shares_.at(static_cast<size_t>(unit));
+  optimizer_->set_state(unit, name, whole.narrow(0, share.begin, share.elements));
+}
+
+TrainingProgress Engine::progress() const {
+  TrainingProgress progress{optimizer_steps_};
+  if (loss_scaler_) {
+    progress.loss_scale = loss_scaler_->scale();
+    progress.clean_steps = loss_scaler_->clean_steps();
+  }
+  return progress;
+}
+
+void Engine::restore_progress(const TrainingProgress& progress) {
+  optimizer_steps_ = progress.optimizer_steps;
+  if (loss_scaler_ && progress.loss_scale > 0)
+    loss_scaler_->restore(progress.loss_scale, progress.clean_steps);
+}
+
+double Engine::model_flops(const TokenBatch& batch) const {
+  double pairs = 0;  // of one head, all layers together
+  for (int64_t sample = 0; sample < batch.tokens.size(0); ++sample) {
+    const std::vector<int64_t> cu_seqlens =
+        documents_of(batch.documents, static_cast<size_t>(sample), batch.layout.tokens).cu_seqlens();
+    for (size_t i = 1; i < cu_seqlens.size(); ++i)
+      pairs += config_.attention_pairs(cu_seqlens[i] - cu_seqlens[i - 1]);
+  }
+  pairs *= options_.sparse.kept(batch.layout.tokens, config_.causality);
+  const auto tokens = static_cast<double>(batch.tokens.size(0) * batch.layout.tokens);
+  return 6.0 * static_cast<double>(config_.matmul_parameter_count()) * tokens +
+         12.0 * static_cast<double>(config_.query_width()) * pairs;
+}
+
+}  // namespace trireme
