@@ -10,7 +10,6 @@
 #include <gtest/gtest.h>
 
 #include "trireme/cli/bench.h"
-#include "trireme/cli/bench_comm.h"
 #include "trireme/cli/eval.h"
 #include "trireme/cli/export.h"
 #include "trireme/cli/info.h"
@@ -21,6 +20,7 @@
 #include "trireme/comm/thread_world.h"
 #include "trireme/engine/assemble.h"
 
+#include "bench/comm/bench_comm.h"
 #include "tests/engine/tiny_model.h"
 
 namespace fs = std::filesystem;

@@ -9,13 +9,13 @@
 
 #include "trireme/base/error.h"
 #include "trireme/cli/bench.h"
-#include "trireme/cli/bench_comm.h"
 #include "trireme/cli/eval.h"
 #include "trireme/cli/init.h"
 #include "trireme/cli/tokenize.h"
 #include "trireme/cli/train.h"
 #include "trireme/cli/verify.h"
 
+#include "bench/comm/bench_comm.h"
 #include "tests/support/temporary_folder.h"
 
 namespace fs = std::filesystem;
@@ -63,8 +63,8 @@ class ModelLookup : public ::testing::Test {
          run_bench,
          {"step", "--seq", "16", "--steps", "1", "--warmup", "0", "--threads", "1", "--model"}},
         {"bench comm",
-         run_bench,
-         {"comm", "--tokens", "16", "--repeats", "1", "--threads", "1", "--model_name_or_path"}},
+         run_bench_comm,
+         {"--tokens", "16", "--repeats", "1", "--threads", "1", "--model_name_or_path"}},
     };
   }
   // The error, or nothing.

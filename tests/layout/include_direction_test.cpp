@@ -52,6 +52,7 @@ TEST(IncludeDirection, points_only_left) {
         ASSERT_TRUE(to == "launch" || ranks().count(to)) << entry.path() << ": " << line;
         EXPECT_TRUE(allowed(from, to)) << entry.path() << " includes " << line;
       }
+      EXPECT_FALSE(line.starts_with("#include \"bench/")) << entry.path() << ": " << line;
       if (kTorchFree.count(from) > 0) {
         EXPECT_FALSE(std::regex_search(line, torch)) << entry.path() << ": " << line;
       }

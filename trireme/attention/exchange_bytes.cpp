@@ -80,12 +80,4 @@ ExchangeBytes gather_exchange_bytes(const ExchangeExtents& extents, const Sample
   return {keys_and_values, keys_and_values + (layout.tokens - here) * row * extents.sum_bytes};
 }
 
-ExchangeBytes megatron_exchange_bytes(int64_t batch, int64_t hidden, int64_t element_bytes,
-                                      const SequenceLayout& layout, int rank) {
-  TRIREME_ASSERT(rank >= 0 && rank < layout.ranks, "rank ", rank, " of ", layout.ranks);
-  const int64_t here = layout.size(rank), row = batch * hidden * element_bytes;
-  const int64_t gather = here * (layout.ranks - 1) * row, scatter = (layout.tokens - here) * row;
-  return {2 * gather + 2 * scatter, 4 * gather + 2 * scatter};
-}
-
 }  // namespace trireme

@@ -24,11 +24,6 @@
 //   With C head chunks (head_chunks.h) Ulysses sends the same bytes in more exchanges. A ring, or a gather,
 //   is run for each round, so that k_u becomes the sum over rounds of the key/value heads that a round's
 //   queries use: a head whose queries fall into two rounds travels round twice.
-//
-//   Megatron-style sequence parallelism (arXiv 2205.05198, section 4.2.2)      even shares, B e times
-//     all-gather of x         B s M e (P-1)                                     M S (P-1)/P
-//     reduce-scatter of y     B (S - s) M e                                     M S (P-1)/P
-//     forward two of each; backward their adjoints, and x gathered again for the weights' gradients: 4 and 2
 #pragma once
 
 #include <cstdint>
@@ -77,9 +72,5 @@ ExchangeBytes ring_exchange_bytes(const ExchangeExtents& extents, const SampleLa
                                   const HeadShares& heads, int rank);
 ExchangeBytes gather_exchange_bytes(const ExchangeExtents& extents, const SampleLayout& layout,
                                     const HeadShares& heads, int rank);
-
-// x and y of [S, B, M] over the layout's ranks.
-ExchangeBytes megatron_exchange_bytes(int64_t batch, int64_t hidden, int64_t element_bytes,
-                                      const SequenceLayout& layout, int rank);
 
 }  // namespace trireme

@@ -1,4 +1,4 @@
-// `trireme bench`: optimizer steps, matrix products (the exchanges of a layer: bench_comm.h).
+// `trireme bench`: optimizer steps, matrix products (the exchanges of a layer: bench/comm).
 #pragma once
 
 #include <cstdint>

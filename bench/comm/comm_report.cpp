@@ -1,4 +1,4 @@
-#include "trireme/cli/bench_comm_report.h"
+#include "bench/comm/comm_report.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "trireme/cli/bench_comm.h"
+#include "bench/comm/bench_comm.h"
 
 #include <algorithm>
 #include <chrono>
@@ -13,12 +13,13 @@
 
 #include "trireme/base/error.h"
 #include "trireme/cli/bench.h"
-#include "trireme/cli/bench_comm_report.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/comm/thread_world.h"
-#include "trireme/measure/exchange_rate.h"
-#include "trireme/measure/link_rate.h"
 #include "trireme/model/model_config.h"
+
+#include "bench/comm/comm_report.h"
+#include "bench/comm/exchange_rate.h"
+#include "bench/comm/link_rate.h"
 
 namespace trireme {
 namespace {

@@ -18,6 +18,7 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/attention/exchange_bytes.h"
 #include "trireme/base/sequence_layout.h"
 #include "trireme/comm/group.h"
 
@@ -54,5 +55,14 @@ MegatronOutput megatron_layer_forward(Group& group, const SequenceLayout& layout
 // -> dx [s, B, M]. Collective.
 at::Tensor megatron_layer_backward(Group& group, const SequenceLayout& layout, const MegatronBlocks& blocks,
                                    const at::Tensor& dz_sBM, const MegatronSaved& saved);
+
+// What a rank sends of x and y [S, B, M], exactly; e bytes of an element:
+//
+//                                                                       even shares, B e times
+//   all-gather of x         B s M e (P-1)                               M S (P-1)/P
+//   reduce-scatter of y     B (S - s) M e                               M S (P-1)/P
+//   forward two of each; backward their adjoints, and x gathered again for the weights' gradients: 4 and 2
+ExchangeBytes megatron_exchange_bytes(int64_t batch, int64_t hidden, int64_t element_bytes,
+                                      const SequenceLayout& layout, int rank);
 
 }  // namespace trireme

@@ -1,4 +1,4 @@
-#include "trireme/measure/exchange_rate.h"
+#include "bench/comm/exchange_rate.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,8 @@
 #include "trireme/comm/agreement.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/comm/mesh.h"
-#include "trireme/measure/megatron_exchanges.h"
+
+#include "bench/comm/megatron_exchanges.h"
 
 namespace trireme {
 namespace {

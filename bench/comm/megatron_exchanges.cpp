@@ -1,5 +1,5 @@
 // A gather before each block, a scatter after it, and their adjoints.
-#include "trireme/measure/megatron_exchanges.h"
+#include "bench/comm/megatron_exchanges.h"
 
 #include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
@@ -44,6 +44,14 @@ at::Tensor megatron_layer_backward(Group& group, const SequenceLayout& layout, c
   check(group, layout, dz);
   const at::Tensor dy = block_backward(group, layout, blocks.mlp, saved.y_sBM, dz);
   return block_backward(group, layout, blocks.attention, saved.x_sBM, dy);
+}
+
+ExchangeBytes megatron_exchange_bytes(int64_t batch, int64_t hidden, int64_t element_bytes,
+                                      const SequenceLayout& layout, int rank) {
+  TRIREME_ASSERT(rank >= 0 && rank < layout.ranks, "rank ", rank, " of ", layout.ranks);
+  const int64_t here = layout.size(rank), row = batch * hidden * element_bytes;
+  const int64_t gather = here * (layout.ranks - 1) * row, scatter = (layout.tokens - here) * row;
+  return {2 * gather + 2 * scatter, 4 * gather + 2 * scatter};
 }
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
 // The layer that is measured computes what one rank would: output, dx, and the weights' gradients.
-#include "trireme/measure/megatron_exchanges.h"
+#include "bench/comm/megatron_exchanges.h"
 
 #include <numeric>
 

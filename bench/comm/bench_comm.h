@@ -1,5 +1,5 @@
 // trireme bench comm: what the exchanges of one layer send and take, method by method, beside their formulas;
-// alone, under a launcher, or with --ranks_as_threads. Measurement itself is trireme/measure/exchange_rate.h.
+// alone, under a launcher, or with --ranks_as_threads. Measurement itself is bench/comm/exchange_rate.h.
 #pragma once
 
 #include <cstdint>

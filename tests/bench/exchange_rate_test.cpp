@@ -1,5 +1,5 @@
 // Counted bytes are the formulas', and both are what a walk over tokens and heads says.
-#include "trireme/measure/exchange_rate.h"
+#include "bench/comm/exchange_rate.h"
 
 #include <set>
 

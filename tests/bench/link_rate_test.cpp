@@ -1,5 +1,5 @@
 // The line through timed exchanges.
-#include "trireme/measure/link_rate.h"
+#include "bench/comm/link_rate.h"
 
 #include <numeric>
 

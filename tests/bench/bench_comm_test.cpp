@@ -1,5 +1,5 @@
 // The table of exchanges, as a program reads it and as people do.
-#include "trireme/cli/bench_comm.h"
+#include "bench/comm/bench_comm.h"
 
 #include <fstream>
 
