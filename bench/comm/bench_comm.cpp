@@ -225,12 +225,12 @@ void BenchCommFlags::declare(OptionParser& parser) {
   parser.count("ulysses", ulysses, "of the hybrid; 0: as many as can be");
   parser.count("ring", ring, "of the hybrid; 0: the rest of the ranks");
   parser.choice("ring_method", ring_method, {"ring", "gather"}, "between the hybrid's ring places");
-  parser.count("head_chunks", head_chunks, "rounds of heads, all but megatron's");
+  parser.count("head_chunks", head_chunks, "head chunks, of all but megatron");
   parser.choice("dtype", dtype, {"fp32", "bf16", "fp16"}, "of what travels and is computed");
   parser.count("repeats", repeats, "measured repetitions, after one that warms up");
   parser.count("ranks_as_threads", ranks_as_threads, "ranks within this process");
   parser.choice("device", engine.device, {"auto", "cpu", "cuda"}, "where to compute");
-  parser.choice("attention", engine.attention, {"auto", "flash", "cudnn", "reference"}, "attention kernel");
+  parser.choice("attention", engine.attention, attention_kernel_names(), "attention kernel");
   parser.count("threads", engine.threads,
                "threads of this process; 0: OMP_NUM_THREADS, else cores / ranks here");
   parser.count("ddp_timeout", engine.ddp_timeout, "seconds to wait for another rank");

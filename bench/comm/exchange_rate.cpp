@@ -77,33 +77,32 @@ class SequenceParallelLayer : public MeasuredLayer {
  public:
   SequenceParallelLayer(const Mesh& mesh, const MethodShape& shape, const ExchangeRateOptions& options,
                         LocalAttention& local)
-      : heads_(share_heads(options.heads, options.kv_heads, shape.ulysses)),
-        attention_(make_sequence_attention(ring_method_of(shape), *mesh.ring, local)),
-        over_{*mesh.ulysses, *attention_, options.head_chunks} {
-    const int rank = mesh.sp->rank();
-    spec_.scale = 1 / std::sqrt(static_cast<double>(options.head_dim));
-    spec_.layout = layout_of(shape, options);
-    spec_.mask = std::make_shared<const SequenceMask>(
-        make_sequence_mask({}, {}, spec_.layout, spec_.layout.ring_place(rank), ring_method_of(shape)));
-    Noise noise(options, rank);
-    const int64_t tokens = spec_.layout.size(rank);
+      : attention_(make_sharded_attention(
+            *mesh.ulysses, make_sequence_attention(ring_method_of(shape), *mesh.ring, local),
+            share_heads(options.heads, options.kv_heads, shape.ulysses),
+            1 / std::sqrt(static_cast<double>(options.head_dim)), options.head_chunks)),
+        mask_(
+            make_sequence_mask({}, {}, layout_of(shape, options), mesh.ring->rank(), ring_method_of(shape))) {
+    Noise noise(options, mesh.sp->rank());
+    const int64_t tokens = mask_.layout.size(mesh.sp->rank());
     qkv_ = noise({options.batch, tokens, options.heads + 2 * options.kv_heads, options.head_dim});
     d_o_ = noise({options.batch, tokens, options.heads, options.head_dim});
   }
 
-  void forward() override { saved_ = ulysses_attention_forward(over_, heads_, spec_, qkv_); }
+  // As a layer that keeps o and its log-sum-exp.
+  void forward() override {
+    saved_ = attention_->forward(attention_->exchange_qkv(qkv_, mask_), mask_);
+    saved_.o_BShD = at::Tensor();
+  }
   void backward() override {
-    ulysses_attention_backward(over_, heads_, spec_, d_o_, qkv_, saved_);
-    saved_ = {};
+    attention_->backward(d_o_, attention_->exchange_qkv(qkv_, mask_), std::exchange(saved_, {}), mask_);
   }
 
  private:
-  HeadShares heads_;
-  std::unique_ptr<SequenceAttention> attention_;
-  ShardedAttention over_;
-  SequenceSpec spec_;
+  std::unique_ptr<ShardedAttention> attention_;
+  SequenceMask mask_;
   at::Tensor qkv_, d_o_;
-  UlyssesAttention saved_;
+  ShardedOutput saved_;
 };
 
 class MegatronLayer : public MeasuredLayer {

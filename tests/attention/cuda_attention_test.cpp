@@ -1,10 +1,9 @@
 // The kernels on CUDA against the definition. Skipped where there is no GPU.
-#include "trireme/attention/cuda_attention.h"
-
 #include <algorithm>
 
 #include <gtest/gtest.h>
 
+#include "trireme/attention/cuda_calls.h"
 #include "trireme/attention/cuda_kernels.h"
 #include "trireme/base/error.h"
 
@@ -24,7 +23,7 @@ class CudaAttention : public ::testing::TestWithParam<at::ScalarType> {
     if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
   }
   static std::unique_ptr<LocalAttention> kernel(AttentionKernel which) {
-    return make_cuda_attention(which, GetParam());
+    return make_local_attention(which, at::kCUDA, GetParam());
   }
   static LawCase on_cuda(uint64_t seed) {
     LawCase c = draw_heads(seed);
@@ -122,7 +121,7 @@ TEST_P(CudaAttention, documents_of_one_token_see_only_themselves) {
 // Products of three TF32 terms; windows are the reference kernel's.
 TEST(CudaAttentionInFp32, equals_the_definition_whole_packed_and_in_parts) {
   if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
-  const auto attention = make_cuda_attention(AttentionKernel::automatic, at::kFloat);
+  const auto attention = make_local_attention(AttentionKernel::automatic, at::kCUDA, at::kFloat);
   const auto case_of = [](uint64_t seed) {
     LawCase c = draw_heads(seed);
     constexpr int64_t kWidths[] = {8, 64, 80, 128};

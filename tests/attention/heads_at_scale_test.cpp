@@ -104,7 +104,7 @@ TEST(HeadsAtScale, each_exchange_sends_the_heads_that_are_used_and_no_more) {
     run_ranks_as_threads(ranks, [&](World& world) {
       const Mesh mesh = make_mesh(world, {.ulysses = ranks});
       Group& group = *mesh.ulysses;
-      const UlyssesShape shape{{kTokens, ranks}, share_heads(heads.query, heads.key_value, ranks)};
+      const UlyssesPartition partition{{kTokens, ranks}, share_heads(heads.query, heads.key_value, ranks)};
       const int64_t tokens = kTokens / ranks + (group.rank() < kTokens % ranks ? 1 : 0);
       int64_t query_of_others = 0, packed_of_others = 0;
       for (int p = 0; p < ranks; ++p)
@@ -123,21 +123,23 @@ TEST(HeadsAtScale, each_exchange_sends_the_heads_that_are_used_and_no_more) {
         return bytes;
       };
       group.reset_traffic();
-      const HeadsQkv mine =
-          seq_to_heads_qkv(group, shape, at::ones({1, tokens, heads.query + 2 * heads.key_value, kWidth}));
+      const at::Tensor qkv = seq_to_heads_qkv(
+          group, partition, at::ones({1, tokens, heads.query + 2 * heads.key_value, kWidth}));
       EXPECT_EQ(sent(), tokens * packed_of_others * row_bytes);
-      const at::Tensor o = heads_to_seq(group, shape, at::ones(mine.q.sizes()));
+      const HeadsQkv by_heads = split_qkv(qkv, my_query, (my_packed - my_query) / 2);
+      const at::Tensor o = heads_to_seq(group, partition, at::ones(by_heads.q.sizes()));
       EXPECT_EQ(sent(), (kTokens - tokens) * my_query * row_bytes);
-      seq_to_heads(group, shape, o);
+      seq_to_heads(group, partition, o);
       EXPECT_EQ(sent(), tokens * query_of_others * row_bytes);
-      heads_to_seq_qkv(group, shape,
-                       {at::ones(mine.q.sizes()), at::ones(mine.k.sizes()), at::ones(mine.v.sizes())});
+      heads_to_seq_qkv(
+          group, partition,
+          {at::ones(by_heads.q.sizes()), at::ones(by_heads.k.sizes()), at::ones(by_heads.v.sizes())});
       EXPECT_EQ(sent(), (kTokens - tokens) * my_packed * row_bytes);
     });
   });
 }
 
-// Rounds cut the buffers, not the bytes: a key/value head that several rounds use travels once.
+// Chunks cut the buffers, not the bytes: a key/value head that several chunks use travels once.
 TEST(HeadsAtScale, head_chunks_send_what_one_exchange_sends) {
   for_each_case([](HeadCounts heads, int ranks) {
     if (ranks % 3 != 0 && ranks != 8) return;

@@ -68,18 +68,19 @@ TEST(LargeTensors, queries_keys_and_values_travel_to_their_heads) {
       [&](World& world) {
         const Mesh mesh = make_mesh(world, {.ulysses = 2});
         const auto rank = static_cast<size_t>(mesh.ulysses->rank());
-        const UlyssesShape shape{{tokens, 2}, share_heads(heads, kv_heads, 2)};
-        const int64_t begin = shape.layout.begin(mesh.ulysses->rank()), here = tokens / 2;
+        const UlyssesPartition partition{{tokens, 2}, share_heads(heads, kv_heads, 2)};
+        const int64_t begin = partition.layout.begin(mesh.ulysses->rank()), here = tokens / 2;
         const TokenSpan mine{begin, begin + here};
         const auto packed = [&] {
           return at::cat({q.all_heads_of(mine), k.all_heads_of(mine).add_(7), v.all_heads_of(mine).add_(91)},
                          1)
               .unsqueeze(0);
         };
-        const HeadsQkv got = seq_to_heads_qkv(*mesh.ulysses, shape, packed());
-        ASSERT_GT(got.q.numel() + got.k.numel() + got.v.numel(), k2To31);
+        const at::Tensor qkv = seq_to_heads_qkv(*mesh.ulysses, partition, packed());
+        ASSERT_GT(qkv.numel(), k2To31);
         const TokenSpan whole{0, tokens};
-        const HeadRange &query = shape.heads.query[rank], &key_value = shape.heads.key_value[rank];
+        const HeadRange &query = partition.heads.query[rank], &key_value = partition.heads.key_value[rank];
+        const HeadsQkv got = split_qkv(qkv, query.size(), key_value.size());
         EXPECT_EQ(wrong_tokens(got.q, q, whole, query), 0);
         got.k.sub_(7);
         got.v.sub_(91);
@@ -98,14 +99,14 @@ TEST(LargeTensors, the_attention_output_travels_to_its_tokens_and_its_gradient_b
       [&](World& world) {
         const Mesh mesh = make_mesh(world, {.ulysses = 2});
         const auto rank = static_cast<size_t>(mesh.ulysses->rank());
-        const UlyssesShape shape{{tokens, 2}, share_heads(heads, heads, 2)};
-        const HeadRange query = shape.heads.query[rank];
+        const UlyssesPartition partition{{tokens, 2}, share_heads(heads, heads, 2)};
+        const HeadRange query = partition.heads.query[rank];
         const TokenSpan whole{0, tokens};
-        const int64_t begin = shape.layout.begin(mesh.ulysses->rank());
-        const at::Tensor by_tokens = heads_to_seq(*mesh.ulysses, shape, o.of(whole, query).unsqueeze(0));
+        const int64_t begin = partition.layout.begin(mesh.ulysses->rank());
+        const at::Tensor by_tokens = heads_to_seq(*mesh.ulysses, partition, o.of(whole, query).unsqueeze(0));
         ASSERT_GT(by_tokens.numel(), k2To31);
         EXPECT_EQ(wrong_tokens(by_tokens, o, {begin, begin + tokens / 2}, {0, heads}), 0);
-        const at::Tensor by_heads = seq_to_heads(*mesh.ulysses, shape, by_tokens);
+        const at::Tensor by_heads = seq_to_heads(*mesh.ulysses, partition, by_tokens);
         ASSERT_GT(by_heads.numel(), k2To31);
         EXPECT_EQ(wrong_tokens(by_heads, o, whole, query), 0);
       },

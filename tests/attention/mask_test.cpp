@@ -259,8 +259,8 @@ TEST(Mask, causal_keys_are_those_of_samples_of_one_document) {
   EXPECT_TRUE(causal_keys(0)->none());
 }
 
-// Every pair of a sample is computed at exactly one place, and causal work is equal for all places.
-TEST(Mask, ring_places_share_all_pairs_evenly) {
+// Every pair of a sample is computed at exactly one ring rank, and causal work is equal for all.
+TEST(Mask, ring_ranks_share_all_pairs_evenly) {
   for (const int ring : {2, 3, 8})
     for (const RingMethod method : {RingMethod::ring, RingMethod::gather}) {
       const SampleLayout layout{4003, 1, ring};

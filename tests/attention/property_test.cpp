@@ -168,6 +168,7 @@ TEST(AttentionProperty, the_cases_of_the_gate_reach_every_mode) {
     count("gather alone", gather && c.ulysses == 1);
     count("Ulysses and ring", ring && c.ulysses > 1);
     count("Ulysses and gather", gather && c.ulysses > 1);
+    count("Ulysses that keeps by heads", c.ulysses > 1 && c.keeps_by_heads && c.head_chunks == 1);
     count("8 ranks", c.ranks() == 8);
     count("one rank", c.ranks() == 1);
     count("fewer tokens than ranks", c.tokens < c.ranks());

@@ -93,6 +93,7 @@ ShardedCase draw_case(uint64_t seed) {
     for (int64_t b = 0; b < c.batch; ++b) c.cu_seqlens.push_back(draw_documents(draw, c.tokens));
   if (draw.one_in(2)) c.dtype = draw.one_in(2) ? at::kBFloat16 : at::kHalf;
   c.kernel = draw.one_in(5) ? AttentionKernel::reference : AttentionKernel::flash;
+  c.keeps_by_heads = draw.one_in(2);
   return c;
 }
 

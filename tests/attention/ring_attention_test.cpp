@@ -1,4 +1,4 @@
-// Laws of attention over ring places, by ring and by gathered keys: bytes, bits, and low precision. That its
+// Laws of attention over ring ranks, by ring and by gathered keys: bytes, bits, and low precision. That its
 // numbers are right is property_test's.
 #include "trireme/attention/ring_attention.h"
 
@@ -30,54 +30,53 @@ struct Sent {
 };
 
 // What each rank of a ring sends, of k and v heads [B, n, K, D] each.
-std::vector<Sent> sent_by_places(int ring, RingMethod method, int64_t batch, int64_t tokens, int64_t kv_heads,
-                                 int64_t width, at::ScalarType dtype) {
+std::vector<Sent> sent_by_ranks(int ring, RingMethod method, int64_t batch, int64_t tokens, int64_t kv_heads,
+                                int64_t width, at::ScalarType dtype) {
   std::vector<Sent> sent(ring);
   run_ranks_as_threads(ring, [&](World& world) {
     const Mesh mesh = make_mesh(world, {.ring = ring});
     const SampleLayout layout{tokens, 1, ring};
-    const int place = mesh.ring->rank();
+    const int rank = mesh.ring->rank();
     const auto local = make_local_attention(AttentionKernel::automatic, at::kCPU, dtype);
     const auto attention = make_sequence_attention(method, *mesh.ring, *local);
-    EXPECT_EQ(attention->place(), place);
+    const SequenceMask mask = make_sequence_mask({}, {}, layout, rank, method);
     const SequenceSpec spec{
-        1, trireme_test::ShardedCase{.query_heads = 2 * kv_heads, .kv_heads = kv_heads}.kv_of_query(), layout,
-        std::make_shared<const SequenceMask>(make_sequence_mask({}, {}, layout, place, method))};
-    const int64_t n = layout.ring_tokens(place);
+        1, trireme_test::ShardedCase{.query_heads = 2 * kv_heads, .kv_heads = kv_heads}.kv_of_query(), mask};
+    const int64_t n = layout.ring_tokens(rank);
     const at::Tensor q = at::ones({batch, n, 2 * kv_heads, width}, dtype);
     const at::Tensor kv = at::ones({batch, n, kv_heads, width}, dtype);
     const AttentionOutput out = attention->forward(q, kv, kv, spec);
-    sent[place].forward = sent_bytes(*mesh.ring);
+    sent[rank].forward = sent_bytes(*mesh.ring);
     mesh.ring->reset_traffic();
     attention->backward(q, q, kv, kv, out, spec);
-    sent[place].backward = sent_bytes(*mesh.ring);
+    sent[rank].backward = sent_bytes(*mesh.ring);
   });
   return sent;
 }
 
 constexpr int64_t kBatch = 2, kKvHeads = 3, kWidth = 8;
 
-// Even shares: k and v of all but one place pass each rank, and in backward their gradients, in fp32, too.
-TEST(RingAttention, bytes_are_those_of_the_keys_and_values_of_all_other_places) {
+// Even shares: k and v of all but one rank pass each rank, and in backward their gradients, in fp32, too.
+TEST(RingAttention, bytes_are_those_of_the_keys_and_values_of_all_other_ranks) {
   for (const int ring : {2, 3, 4, 8})
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
       for (const RingMethod method : {RingMethod::ring, RingMethod::gather}) {
         const int64_t tokens = 48, bytes = dtype == at::kFloat ? 4 : 2;
         const int64_t elements = 2 * kBatch * kKvHeads * kWidth * tokens * (ring - 1) / ring;
-        for (const Sent& sent : sent_by_places(ring, method, kBatch, tokens, kKvHeads, kWidth, dtype)) {
+        for (const Sent& sent : sent_by_ranks(ring, method, kBatch, tokens, kKvHeads, kWidth, dtype)) {
           EXPECT_EQ(sent.forward, elements * bytes) << "R " << ring;
           EXPECT_EQ(sent.backward, elements * (bytes + 4)) << "R " << ring;
         }
       }
 }
 
-// With uneven ones, empty ones among them: each place's own block travels R - 1 hops, whoever hands it on.
-TEST(RingAttention, all_places_together_send_each_block_to_every_other_place) {
+// With uneven ones, empty ones among them: each rank's block travels R - 1 hops, whoever hands it on.
+TEST(RingAttention, all_ranks_together_send_each_block_to_every_other_rank) {
   for (const int ring : {2, 3, 5})
     for (const int64_t tokens : {1, 4, 61})
       for (const RingMethod method : {RingMethod::ring, RingMethod::gather}) {
         Sent total;
-        for (const Sent& sent : sent_by_places(ring, method, 1, tokens, kKvHeads, kWidth, at::kBFloat16)) {
+        for (const Sent& sent : sent_by_ranks(ring, method, 1, tokens, kKvHeads, kWidth, at::kBFloat16)) {
           total.forward += sent.forward;
           total.backward += sent.backward;
         }
@@ -87,7 +86,7 @@ TEST(RingAttention, all_places_together_send_each_block_to_every_other_place) {
       }
 }
 
-// The planner's formulas are what travels, to the byte, on both axes at once and in rounds of heads.
+// The planner's formulas are what travels, to the byte, on both axes at once and in head chunks.
 TEST(RingAttention, the_formulas_of_every_exchange_are_what_each_rank_sends) {
   for (const auto& [ulysses, ring] : {std::pair{1, 3}, {2, 1}, {2, 2}, {3, 2}, {2, 4}, {4, 2}, {7, 1}})
     for (const int64_t tokens : {5, 61})
@@ -114,28 +113,25 @@ TEST(RingAttention, the_formulas_of_every_exchange_are_what_each_rank_sends) {
             EXPECT_EQ(sent_bytes(*mesh.ulysses),
                       ulysses_exchange_bytes(extents, c.layout(), heads, rank).layer().both())
                 << c;
-            // Each round of heads takes its own key/value heads round the ring.
+            // Each head chunk takes its key/value heads round the ring.
             if (head_chunks > 1) return;
-            const ExchangeBytes between_places =
+            const ExchangeBytes between_ring_ranks =
                 method == RingMethod::ring ? ring_exchange_bytes(extents, c.layout(), heads, rank)
                                            : gather_exchange_bytes(extents, c.layout(), heads, rank);
-            EXPECT_EQ(sent_bytes(*mesh.ring), between_places.both()) << c;
+            EXPECT_EQ(sent_bytes(*mesh.ring), between_ring_ranks.both()) << c;
           });
         }
 }
 
-TEST(RingAttention, one_place_exchanges_nothing_and_is_the_kernel_itself) {
+TEST(RingAttention, one_rank_exchanges_nothing_and_is_the_kernel_itself) {
   Group ring = Group::alone("ring");
   const auto local = make_local_attention(AttentionKernel::automatic, at::kCPU, at::kFloat);
   for (const RingMethod method : {RingMethod::ring, RingMethod::gather}) {
     const auto attention = make_sequence_attention(method, ring, *local);
     EXPECT_EQ(attention->name(), local->name());
     const SampleLayout layout{50, 1, 1};
-    const SequenceSpec spec{
-        0.3,
-        {0, 0},
-        layout,
-        std::make_shared<const SequenceMask>(make_sequence_mask({}, {}, layout, 0, method))};
+    const SequenceMask mask = make_sequence_mask({}, {}, layout, 0, method);
+    const SequenceSpec spec{0.3, {0, 0}, mask};
     const at::Tensor q = at::randn({1, 50, 2, 8}), k = at::randn({1, 50, 1, 8}), v = at::randn({1, 50, 1, 8});
     const AttentionOutput out = attention->forward(q, k, v, spec);
     const AttentionOutput expected = local->forward(q, k, v, {0.3, causal_keys(50), {0, 0}});
@@ -169,7 +165,7 @@ TEST(RingAttention, two_runs_give_the_same_bits) {
 }
 
 // The error does not grow with the ring: partial results are merged and summed in fp32.
-TEST(RingAttention, error_of_bf16_over_8_places_is_at_most_twice_that_of_plain_bf16) {
+TEST(RingAttention, error_of_bf16_over_8_ranks_is_at_most_twice_that_of_plain_bf16) {
   for (const Causality causality : {Causality::causal, Causality::full}) {
     ShardedCase c{.batch = 1,
                   .tokens = 1024,
@@ -184,17 +180,17 @@ TEST(RingAttention, error_of_bf16_over_8_places_is_at_most_twice_that_of_plain_b
     c.ring = 8;
     for (const RingMethod method : {RingMethod::ring, RingMethod::gather}) {
       c.method = method;
-      const auto got = trireme_test::run_on_ranks(c, in);
-      const auto judge = [&](const char* name, const at::Tensor& mine, const at::Tensor& of_plain,
+      const auto ring = trireme_test::run_on_ranks(c, in);
+      const auto judge = [&](const char* name, const at::Tensor& got, const at::Tensor& of_plain,
                              const at::Tensor& of_one, const at::Tensor& of_truth) {
-        const double error = relative_error(mine, of_truth);
+        const double error = relative_error(got, of_truth);
         EXPECT_LE(error, 2 * relative_error(of_plain, of_truth)) << name << ": " << c;
         EXPECT_LE(error, 1.5 * relative_error(of_one, of_truth)) << name << ": " << c;
       };
-      judge("o", got.o, plain.o, alone.o, truth.o);
-      judge("dq", got.dq, plain.dq, alone.dq, truth.dq);
-      judge("dk", got.dk, plain.dk, alone.dk, truth.dk);
-      judge("dv", got.dv, plain.dv, alone.dv, truth.dv);
+      judge("o", ring.o, plain.o, alone.o, truth.o);
+      judge("dq", ring.dq, plain.dq, alone.dq, truth.dq);
+      judge("dk", ring.dk, plain.dk, alone.dk, truth.dk);
+      judge("dv", ring.dv, plain.dv, alone.dv, truth.dv);
     }
   }
 }
@@ -223,14 +219,12 @@ TEST(RingAttention, a_mask_of_another_method_or_a_layout_of_another_ring_is_a_bu
     for (const auto& [method, wrong] :
          {std::pair{RingMethod::ring, RingMethod::gather}, {RingMethod::gather, RingMethod::ring}}) {
       const auto attention = make_sequence_attention(method, *mesh.ring, *local);
-      const auto mask =
-          std::make_shared<const SequenceMask>(make_sequence_mask({}, {}, layout, mesh.ring->rank(), wrong));
-      EXPECT_THROW(attention->forward(q, q, q, {1, {0}, layout, mask}), InternalError);
+      const SequenceMask mask = make_sequence_mask({}, {}, layout, mesh.ring->rank(), wrong);
+      EXPECT_THROW(attention->forward(q, q, q, {1, {0}, mask}), InternalError);
     }
     const auto ring = make_sequence_attention(RingMethod::ring, *mesh.ring, *local);
-    const auto mask = std::make_shared<const SequenceMask>(
-        make_sequence_mask({}, {}, other, mesh.ring->rank(), RingMethod::ring));
-    EXPECT_THROW(ring->forward(q, q, q, {1, {0}, other, mask}), InternalError);
+    const SequenceMask mask = make_sequence_mask({}, {}, other, mesh.ring->rank(), RingMethod::ring);
+    EXPECT_THROW(ring->forward(q, q, q, {1, {0}, mask}), InternalError);
   });
 }
 

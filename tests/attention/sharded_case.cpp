@@ -20,11 +20,6 @@ Qkv split(const ShardedCase& c, const at::Tensor& qkv) {
           qkv.narrow(2, c.query_heads + c.kv_heads, c.kv_heads)};
 }
 
-const char* name_of(AttentionKernel kernel) {
-  if (kernel == AttentionKernel::reference) return "reference";
-  return kernel == AttentionKernel::flash ? "flash" : "auto";
-}
-
 }  // namespace
 
 double ShardedCase::scale() const {
@@ -51,7 +46,7 @@ std::ostream& operator<<(std::ostream& out, const ShardedCase& c) {
     out << " documents";
     for (const int64_t cut : sample) out << " " << cut;
   }
-  return out << " " << c.dtype << " " << name_of(c.kernel);
+  return out << " " << c.dtype << " " << name_of(c.kernel) << (c.keeps_by_heads ? " keeps by heads" : "");
 }
 
 ShardedInputs draw_inputs(const ShardedCase& c, uint64_t seed) {
@@ -73,30 +68,31 @@ ShardedResult nothing_yet(const ShardedCase& c) {
 
 void run_rank(const Mesh& mesh, const ShardedCase& c, const ShardedInputs& in, ShardedResult& whole) {
   const SampleLayout layout = c.layout();
-  const int place = layout.ring_place(mesh.sp->rank()), u = layout.ulysses_place(mesh.sp->rank());
-  const HeadShares heads = share_heads(c.query_heads, c.kv_heads, c.ulysses);
+  const int rank = mesh.sp->rank(), ring_index = layout.ring_index(rank), u = layout.ulysses_rank(rank);
+  const HeadShares shares = share_heads(c.query_heads, c.kv_heads, c.ulysses);
   const auto local = make_local_attention(c.kernel, at::kCPU, c.dtype);
-  const auto sequence = make_sequence_attention(c.method, *mesh.ring, *local);
-  const ShardedAttention over{*mesh.ulysses, *sequence, c.head_chunks};
-  SequenceSpec spec;
-  spec.scale = c.scale();
-  spec.layout = layout;
-  spec.mask = std::make_shared<const SequenceMask>(
-      make_sequence_mask(c.mask, documents_from(c.cu_seqlens), layout, place, c.method));
+  const auto attention = make_sharded_attention(
+      *mesh.ulysses, make_sequence_attention(c.method, *mesh.ring, *local), shares, c.scale(), c.head_chunks);
+  const SequenceMask mask =
+      make_sequence_mask(c.mask, documents_from(c.cu_seqlens), layout, ring_index, c.method);
 
-  const at::Tensor mine = tokens_of(layout.spans(mesh.sp->rank()));
-  const at::Tensor qkv = in.qkv.index_select(1, mine), d_o = in.d_o.index_select(1, mine);
-  const UlyssesAttention out = ulysses_attention_forward(over, heads, spec, qkv);
-  const at::Tensor dqkv = ulysses_attention_backward(over, heads, spec, d_o, qkv, out);
+  const at::Tensor tokens = tokens_of(layout.spans(rank));
+  const at::Tensor qkv_BsND = in.qkv.index_select(1, tokens), d_o = in.d_o.index_select(1, tokens);
+  at::Tensor qkv = attention->exchange_qkv(qkv_BsND, mask);
+  ShardedOutput out = attention->forward(qkv, mask);
+  if (!c.keeps_by_heads) {
+    qkv = attention->exchange_qkv(qkv_BsND, mask);
+    out.o_BShD = at::Tensor();
+  }
+  const Qkv gradients = split(c, attention->backward(d_o, qkv, out, mask));
 
-  whole.o.index_copy_(1, mine, out.o);
-  const Qkv gradients = split(c, dqkv);
-  whole.dq.index_copy_(1, mine, gradients.q);
-  whole.dk.index_copy_(1, mine, gradients.k);
-  whole.dv.index_copy_(1, mine, gradients.v);
-  const HeadRange& my_heads = heads.query[u];
-  whole.lse.slice(1, my_heads.begin, my_heads.end)
-      .index_copy_(2, tokens_of(layout.ring_spans(place)), out.lse);
+  whole.o.index_copy_(1, tokens, out.o_BsHD);
+  whole.dq.index_copy_(1, tokens, gradients.q);
+  whole.dk.index_copy_(1, tokens, gradients.k);
+  whole.dv.index_copy_(1, tokens, gradients.v);
+  const HeadRange& heads = shares.query[u];
+  whole.lse.slice(1, heads.begin, heads.end)
+      .index_copy_(2, tokens_of(layout.ring_spans(ring_index)), out.lse_BhS);
 }
 
 ShardedResult run_on_ranks(const ShardedCase& c, const ShardedInputs& in) {

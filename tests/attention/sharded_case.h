@@ -32,6 +32,7 @@ struct ShardedCase {
   std::vector<std::vector<int64_t>> cu_seqlens = {};  // of each sample; empty: one document a sample
   at::ScalarType dtype = at::kFloat;
   trireme::AttentionKernel kernel = trireme::AttentionKernel::automatic;
+  bool keeps_by_heads = false;  // q, k, v and o for backward, which exchanges them again otherwise
 
   int ranks() const { return ulysses * ring; }
   trireme::SampleLayout layout() const { return {tokens, ulysses, ring}; }

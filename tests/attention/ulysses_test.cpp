@@ -85,26 +85,26 @@ TEST(Ulysses, each_rank_gets_its_heads_of_the_whole_sequence) {
   const int64_t tokens = 7, batch = 2;
   const at::Tensor qkv = random_tensor({batch, tokens, 12, kWidth}, 3);
   on_ranks(2, [&](Group& group) {
-    const UlyssesShape shape{{tokens, 2}, share_heads(6, 3, 2)};
-    const HeadsQkv mine = seq_to_heads_qkv(group, shape, shard(qkv, shape.layout, group.rank()));
+    const UlyssesPartition partition{{tokens, 2}, share_heads(6, 3, 2)};
+    const HeadsQkv heads =
+        split_qkv(seq_to_heads_qkv(group, partition, shard(qkv, partition.layout, group.rank())), 3, 2);
     const int64_t r = group.rank();
-    EXPECT_TRUE(at::equal(mine.q, qkv.narrow(2, 3 * r, 3)));
-    EXPECT_TRUE(at::equal(mine.k, qkv.narrow(2, 6 + r, 2)));
-    EXPECT_TRUE(at::equal(mine.v, qkv.narrow(2, 9 + r, 2)));
-    EXPECT_TRUE(mine.q.is_alias_of(mine.k) && mine.q.is_alias_of(mine.v));
+    EXPECT_TRUE(at::equal(heads.q, qkv.narrow(2, 3 * r, 3)));
+    EXPECT_TRUE(at::equal(heads.k, qkv.narrow(2, 6 + r, 2)));
+    EXPECT_TRUE(at::equal(heads.v, qkv.narrow(2, 9 + r, 2)));
+    EXPECT_TRUE(heads.q.is_alias_of(heads.k) && heads.q.is_alias_of(heads.v));
   });
 }
 
 TEST(Ulysses, one_rank_copies_nothing) {
   Group group = Group::alone("ulysses");
-  const UlyssesShape shape{{5, 1}, share_heads(6, 3, 1)};
+  const UlyssesPartition partition{{5, 1}, share_heads(6, 3, 1)};
   const at::Tensor qkv = random_tensor({2, 5, 12, kWidth}, 4);
-  const HeadsQkv mine = seq_to_heads_qkv(group, shape, qkv);
-  EXPECT_TRUE(mine.q.is_alias_of(qkv) && mine.k.is_alias_of(qkv) && mine.v.is_alias_of(qkv));
+  EXPECT_EQ(seq_to_heads_qkv(group, partition, qkv).data_ptr(), qkv.data_ptr());
   const at::Tensor o = random_tensor({2, 5, 6, kWidth}, 5), d_o = o.clone();
-  EXPECT_EQ(heads_to_seq(group, shape, o).data_ptr(), o.data_ptr());
-  EXPECT_EQ(seq_to_heads(group, shape, d_o).data_ptr(), d_o.data_ptr());
-  const auto [first, second] = seq_to_heads_pair(group, shape, d_o, o);
+  EXPECT_EQ(heads_to_seq(group, partition, o).data_ptr(), o.data_ptr());
+  EXPECT_EQ(seq_to_heads(group, partition, d_o).data_ptr(), d_o.data_ptr());
+  const auto [first, second] = seq_to_heads_pair(group, partition, d_o, o);
   EXPECT_TRUE(first.data_ptr() == d_o.data_ptr() && second.data_ptr() == o.data_ptr());
 }
 
@@ -122,19 +122,22 @@ TEST(Ulysses, the_two_directions_are_adjoint) {
           std::mutex mutex;
           double qkv_there = 0, qkv_back = 0, o_there = 0, o_back = 0;
           on_ranks(ranks, [&](Group& group) {
-            const UlyssesShape shape{{tokens, ranks}, share_heads(heads.query, heads.key_value, ranks)};
-            const int64_t s = shape.layout.size(group.rank());
+            const UlyssesPartition partition{{tokens, ranks},
+                                             share_heads(heads.query, heads.key_value, ranks)};
+            const int64_t s = partition.layout.size(group.rank());
             const uint64_t seed = 100 + group.rank();
             const at::Tensor x = random_tensor({batch, s, heads.query + 2 * heads.key_value, kWidth}, seed);
-            const HeadsQkv ax = seq_to_heads_qkv(group, shape, x);
+            const HeadsQkv ax =
+                split_qkv(seq_to_heads_qkv(group, partition, x), partition.heads.query[group.rank()].size(),
+                          partition.heads.key_value[group.rank()].size());
             const AttentionGradients y{random_tensor(ax.q.sizes().vec(), seed + 10),
                                        random_tensor(ax.k.sizes().vec(), seed + 20),
                                        random_tensor(ax.v.sizes().vec(), seed + 30)};
-            const at::Tensor aty = heads_to_seq_qkv(group, shape, y);
+            const at::Tensor aty = heads_to_seq_qkv(group, partition, y);
             const at::Tensor z = random_tensor({batch, s, heads.query, kWidth}, seed + 40);
-            const at::Tensor az = seq_to_heads(group, shape, z),
+            const at::Tensor az = seq_to_heads(group, partition, z),
                              w = random_tensor(az.sizes().vec(), seed + 50);
-            const at::Tensor atw = heads_to_seq(group, shape, w);
+            const at::Tensor atw = heads_to_seq(group, partition, w);
             const std::lock_guard<std::mutex> lock(mutex);
             qkv_there += inner_product(ax.q, y.dq) + inner_product(ax.k, y.dk) + inner_product(ax.v, y.dv);
             qkv_back += inner_product(x, aty);
@@ -149,13 +152,13 @@ TEST(Ulysses, the_two_directions_are_adjoint) {
 
 TEST(Ulysses, do_and_o_travel_packed_as_they_would_alone) {
   on_ranks(3, [&](Group& group) {
-    const UlyssesShape shape{{10, 3}, share_heads(7, 1, 3)};
-    const int64_t s = shape.layout.size(group.rank());
+    const UlyssesPartition partition{{10, 3}, share_heads(7, 1, 3)};
+    const int64_t s = partition.layout.size(group.rank());
     const at::Tensor d_o = random_tensor({2, s, 7, kWidth}, group.rank());
     const at::Tensor o = random_tensor({2, s, 7, kWidth}, 10 + group.rank());
-    const auto [first, second] = seq_to_heads_pair(group, shape, d_o, o);
-    EXPECT_TRUE(at::equal(first, seq_to_heads(group, shape, d_o)));
-    EXPECT_TRUE(at::equal(second, seq_to_heads(group, shape, o)));
+    const auto [first, second] = seq_to_heads_pair(group, partition, d_o, o);
+    EXPECT_TRUE(at::equal(first, seq_to_heads(group, partition, d_o)));
+    EXPECT_TRUE(at::equal(second, seq_to_heads(group, partition, o)));
     EXPECT_EQ(group.traffic().at("all_to_all").calls, 3);
   });
 }
@@ -164,11 +167,11 @@ TEST(Ulysses, do_and_o_travel_packed_as_they_would_alone) {
 // + 1 would stay 2048.
 TEST(Ulysses, gradients_of_a_shared_head_are_summed_in_fp32) {
   on_ranks(3, [&](Group& group) {
-    const UlyssesShape shape{{3, 3}, share_heads(3, 1, 3)};
+    const UlyssesPartition partition{{3, 3}, share_heads(3, 1, 3)};
     for (const auto& [dtype, large] : {std::pair{at::kBFloat16, 256.0}, {at::kHalf, 2048.0}}) {
       const at::Tensor none = at::zeros({1, 3, 1, kWidth}, dtype);
       const at::Tensor mine = at::full({1, 3, 1, kWidth}, group.rank() == 0 ? large : 1.0, dtype);
-      const at::Tensor dqkv = heads_to_seq_qkv(group, shape, {none, mine, mine});
+      const at::Tensor dqkv = heads_to_seq_qkv(group, partition, {none, mine, mine});
       EXPECT_EQ(dqkv.narrow(2, 3, 2).to(at::kDouble).min().item<double>(), large + 2);
       EXPECT_EQ(dqkv.narrow(2, 3, 2).to(at::kDouble).max().item<double>(), large + 2);
     }
@@ -183,8 +186,8 @@ TEST(Ulysses, each_exchange_sends_what_the_formula_says_and_no_more) {
       if (ranks > heads.query) continue;
       for (const int64_t tokens : {3, 61})
         on_ranks(ranks, [&](Group& group) {
-          const UlyssesShape shape{{tokens, ranks}, share_heads(heads.query, heads.key_value, ranks)};
-          const int64_t s = shape.layout.size(group.rank());
+          const UlyssesPartition partition{{tokens, ranks}, share_heads(heads.query, heads.key_value, ranks)};
+          const int64_t s = partition.layout.size(group.rank());
           const auto sent = [&] {
             const int64_t bytes = group.traffic().at("all_to_all").sent_bytes;
             EXPECT_EQ(group.traffic().size(), 1);
@@ -195,32 +198,34 @@ TEST(Ulysses, each_exchange_sends_what_the_formula_says_and_no_more) {
           int64_t packed_of_others = 0, query_of_others = 0;
           for (int p = 0; p < ranks; ++p)
             if (p != group.rank()) {
-              query_of_others += shape.heads.query[p].size();
-              packed_of_others += shape.heads.query[p].size() + 2 * shape.heads.key_value[p].size();
+              query_of_others += partition.heads.query[p].size();
+              packed_of_others += partition.heads.query[p].size() + 2 * partition.heads.key_value[p].size();
             }
-          const int64_t my_query = shape.heads.query[group.rank()].size();
-          const int64_t my_packed = my_query + 2 * shape.heads.key_value[group.rank()].size();
+          const int64_t my_query = partition.heads.query[group.rank()].size();
+          const int64_t my_packed = my_query + 2 * partition.heads.key_value[group.rank()].size();
           const int64_t row_bytes = batch * kWidth * 4;
           group.reset_traffic();
-          const HeadsQkv mine =
-              seq_to_heads_qkv(group, shape, at::ones({batch, s, heads.query + 2 * heads.key_value, kWidth}));
+          const at::Tensor qkv = seq_to_heads_qkv(
+              group, partition, at::ones({batch, s, heads.query + 2 * heads.key_value, kWidth}));
           EXPECT_EQ(sent(), s * row_bytes * packed_of_others);
-          const at::Tensor o = heads_to_seq(group, shape, at::ones(mine.q.sizes()));
+          const HeadsQkv by_heads = split_qkv(qkv, my_query, (my_packed - my_query) / 2);
+          const at::Tensor o = heads_to_seq(group, partition, at::ones(by_heads.q.sizes()));
           EXPECT_EQ(sent(), (tokens - s) * row_bytes * my_query);
-          seq_to_heads_pair(group, shape, o, o);
+          seq_to_heads_pair(group, partition, o, o);
           EXPECT_EQ(sent(), 2 * s * row_bytes * query_of_others);
-          heads_to_seq_qkv(group, shape,
-                           {at::ones(mine.q.sizes()), at::ones(mine.k.sizes()), at::ones(mine.v.sizes())});
+          heads_to_seq_qkv(
+              group, partition,
+              {at::ones(by_heads.q.sizes()), at::ones(by_heads.k.sizes()), at::ones(by_heads.v.sizes())});
           EXPECT_EQ(sent(), (tokens - s) * row_bytes * my_packed);
         });
     }
 }
 
-TEST(Ulysses, a_shape_that_does_not_fit_the_group_is_a_bug_and_says_so) {
+TEST(Ulysses, a_partition_that_does_not_fit_the_group_is_a_bug_and_says_so) {
   Group group = Group::alone("ulysses");
-  const UlyssesShape shape{{5, 1}, share_heads(6, 3, 1)};
-  EXPECT_THROW(seq_to_heads_qkv(group, shape, at::ones({1, 5, 11, kWidth})), InternalError);
-  EXPECT_THROW(seq_to_heads(group, shape, at::ones({1, 4, 6, kWidth})), InternalError);
+  const UlyssesPartition partition{{5, 1}, share_heads(6, 3, 1)};
+  EXPECT_THROW(seq_to_heads_qkv(group, partition, at::ones({1, 5, 11, kWidth})), InternalError);
+  EXPECT_THROW(seq_to_heads(group, partition, at::ones({1, 4, 6, kWidth})), InternalError);
   EXPECT_THROW(heads_to_seq(group, {{5, 2}, share_heads(6, 3, 2)}, at::ones({1, 5, 3, kWidth})),
                InternalError);
 }

@@ -55,8 +55,8 @@ TEST(SampleLayout, spans_ascend_are_never_empty_and_are_two_at_most) {
   });
 }
 
-// So that what Ulysses exchanges inside a place is the place's tokens in ascending order.
-TEST(SampleLayout, the_ranks_of_a_ring_place_hold_its_spans_one_after_another) {
+// So that what Ulysses exchanges inside a ring rank is the ring rank's tokens in ascending order.
+TEST(SampleLayout, the_ranks_of_a_ring_rank_hold_its_spans_one_after_another) {
   const auto tokens_of = [](const TokenSpans& spans, std::vector<int64_t>& tokens) {
     for (const TokenSpan& span : spans)
       for (int64_t token = span.begin; token < span.end; ++token) tokens.push_back(token);
@@ -67,8 +67,8 @@ TEST(SampleLayout, the_ranks_of_a_ring_place_hold_its_spans_one_after_another) {
       tokens_of(layout.ring_spans(place), of_place);
       for (int u = 0; u < layout.ulysses; ++u) {
         const int rank = place * layout.ulysses + u;
-        EXPECT_EQ(layout.ring_place(rank), place);
-        EXPECT_EQ(layout.ulysses_place(rank), u);
+        EXPECT_EQ(layout.ring_index(rank), place);
+        EXPECT_EQ(layout.ulysses_rank(rank), u);
         EXPECT_EQ(layout.size(rank), layout.within(place).size(u));
         tokens_of(layout.spans(rank), of_ranks);
       }

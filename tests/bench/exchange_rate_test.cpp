@@ -61,17 +61,17 @@ class Walk {
     for (const int64_t head : query) used.insert(head / group());
     return static_cast<int64_t>(used.size());
   }
-  // In each round anew.
-  int64_t kv_heads_of_rounds(int u) const {
+  // In each head chunk anew.
+  int64_t kv_heads_of_chunks(int u) const {
     const std::vector<int64_t> mine = query_heads(u);
     const auto heads = static_cast<int64_t>(mine.size()), chunks = static_cast<int64_t>(options_.head_chunks);
     int64_t used = 0;
     size_t at = 0;
-    for (int64_t round = 0; round < chunks; ++round) {
-      std::vector<int64_t> part;
-      for (int64_t i = heads / chunks + (round < heads % chunks ? 1 : 0); i > 0; --i)
-        part.push_back(mine[at++]);
-      used += kv_heads_of(part);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      std::vector<int64_t> chunk_heads;
+      for (int64_t i = heads / chunks + (chunk < heads % chunks ? 1 : 0); i > 0; --i)
+        chunk_heads.push_back(mine[at++]);
+      used += kv_heads_of(chunk_heads);
     }
     return used;
   }
@@ -96,7 +96,7 @@ class Walk {
   }
 
   int64_t block_elements(int place, int u) const {
-    return layout_.ring_tokens(place) * options_.batch * 2 * kv_heads_of_rounds(u) * options_.head_dim;
+    return layout_.ring_tokens(place) * options_.batch * 2 * kv_heads_of_chunks(u) * options_.head_dim;
   }
 
   // Every block visits every place; the sums for a block visit the places after its own and come home.

@@ -119,10 +119,10 @@ TEST_F(MemoryOfAStep, two_threads_of_the_attention_kernel_have_their_workspace_e
 }
 
 // What waits for the disk is freed sooner or later, depending on the disk: the formulas say the most.
-// The formula takes every round for the largest.
-TEST_F(MemoryOfAStep, rounds_that_share_a_key_value_head_do_not_exceed_the_formula) {
-  const Case rounds{"", straddling_model, 2, 2, 1, 2000, [](EngineOptions& o) { o.head_chunks = 2; }};
-  for (const auto& [state, forecast, inputs] : measure_memory(rounds, 1)) {
+// The formula takes every head chunk for the largest.
+TEST_F(MemoryOfAStep, head_chunks_that_share_a_key_value_head_do_not_exceed_the_formula) {
+  const Case chunks{"", straddling_model, 2, 2, 1, 2000, [](EngineOptions& o) { o.head_chunks = 2; }};
+  for (const auto& [state, forecast, inputs] : measure_memory(chunks, 1)) {
     SCOPED_TRACE(memory_report(state, forecast));
     for (const MemoryCategory category : kAllMemoryCategories) {
       EXPECT_LE(state.peak[category], forecast.peak[category] * 21 / 20 + kCrumbs_bytes) << name_of(category);

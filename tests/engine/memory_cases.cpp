@@ -152,9 +152,9 @@ std::vector<MemoryCase> memory_cases() {
          o.ring = 3;
          o.ring_method = RingMethod::gather;
        }},
-      {"tied, 2 ranks, heads in 4 rounds", tied_model, 2, 2, 1, 2000,
+      {"tied, 2 ranks, 4 head chunks", tied_model, 2, 2, 1, 2000,
        [](EngineOptions& o) { o.head_chunks = 4; }},
-      {"tied, 2 ranks, heads in 2 rounds, layer inputs kept", tied_model, 2, 2, 2, 1000,
+      {"tied, 2 ranks, 2 head chunks, layer inputs kept", tied_model, 2, 2, 2, 1000,
        [](EngineOptions& o) {
          o.head_chunks = 2;
          o.recompute = Recompute::full;

@@ -1,5 +1,5 @@
 // Every way to share a sequence gives the loss and every gradient of one rank that holds it whole: Ulysses x ring, ring
-// or gathered keys, rounds of heads, with packed documents, windows, padding, sparse blocks, and full attention; and a
+// or gathered keys, head chunks, with packed documents, windows, padding, sparse blocks, and full attention; and a
 // pack gives those of its documents run alone.
 #include <mutex>
 

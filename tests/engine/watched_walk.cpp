@@ -1,6 +1,7 @@
 #include "tests/engine/watched_walk.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -213,8 +214,11 @@ void walk_rank(World& world, const std::filesystem::path& folder, const WatchedR
   WatchedGradients gradients(layout, record);
   WatchedActivations activations(config.num_hidden_layers, record);
   CountedAttention attention(run.storage, record);
-  const auto whole = make_sequence_attention(RingMethod::ring, *mesh.ring, attention);
-  LayerRunner layers(config, ShardedAttention{*mesh.ulysses, *whole, run.head_chunks}, plan, run.tile_tokens);
+  const auto sharded =
+      make_sharded_attention(*mesh.ulysses, make_sequence_attention(RingMethod::ring, *mesh.ring, attention),
+                             share_heads(config.num_attention_heads, config.num_key_value_heads, run.ranks),
+                             1 / std::sqrt(static_cast<double>(config.head_dim)), run.head_chunks);
+  LayerRunner layers(config, *sharded, plan, run.tile_tokens);
   ModelWalk walk(config, layout, mesh, layers, parameters,
                  {.storage = run.storage, .logits_tile_tokens = 23});
   const TokenBatch batch =

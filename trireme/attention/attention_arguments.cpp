@@ -63,7 +63,7 @@ at::ScalarType result_dtype(const at::Tensor& q, const AttentionSpec& spec) {
   return spec.results == ResultDtype::fp32 && q.scalar_type() != at::kDouble ? at::kFloat : q.scalar_type();
 }
 
-AttentionOutput nothing_seen(const at::Tensor& q, const AttentionSpec& spec) {
+AttentionOutput output_without_keys(const at::Tensor& q, const AttentionSpec& spec) {
   return {at::zeros(q.sizes(), q.options().dtype(result_dtype(q, spec))),
           at::full({q.size(0), q.size(2), q.size(1)}, -std::numeric_limits<double>::infinity(),
                    q.options().dtype(at::kFloat))};
@@ -81,10 +81,10 @@ at::Tensor with_contiguous_rows(const at::Tensor& tensor) {
 std::vector<HeadRun> runs_of_heads(const AttentionSpec& spec, int64_t kv_heads) {
   std::vector<HeadRun> runs;
   const auto& map = spec.kv_of_query;
-  for (int64_t kv_head = 0, at = 0; kv_head < kv_heads; ++kv_head) {
-    HeadRun run{kv_head, at, at};
+  for (int64_t kv_head = 0, begin = 0; kv_head < kv_heads; ++kv_head) {
+    HeadRun run{kv_head, begin, begin};
     while (run.end < static_cast<int64_t>(map.size()) && map[run.end] == kv_head) ++run.end;
-    at = run.end;
+    begin = run.end;
     runs.push_back(run);
   }
   return runs;

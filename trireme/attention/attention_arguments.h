@@ -29,7 +29,7 @@ AttentionSizes check_attention_backward(const at::Tensor& d_o, const at::Tensor&
 at::Tensor with_contiguous_rows(const at::Tensor& tensor);
 
 // o = 0 and lse = minus infinity: of queries that see nothing.
-AttentionOutput nothing_seen(const at::Tensor& q, const AttentionSpec& spec);
+AttentionOutput output_without_keys(const at::Tensor& q, const AttentionSpec& spec);
 // Of backward, all zero.
 AttentionGradients no_gradients(const at::Tensor& q, const at::Tensor& k, const AttentionSpec& spec);
 

@@ -48,7 +48,7 @@ AttentionOutput CpuFlashAttention::forward(const at::Tensor& q_in, const at::Ten
   check_call(q_in, spec);
   const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in),
                    v = with_contiguous_rows(v_in);
-  if (sizes.empty()) return nothing_seen(q, spec);
+  if (sizes.empty()) return output_without_keys(q, spec);
   AttentionOutput out{
       at::empty(q.sizes(), q.options().dtype(result_dtype(q, spec))),
       at::empty({sizes.batch, sizes.query_heads, sizes.queries}, q.options().dtype(at::kFloat))};

@@ -61,9 +61,9 @@ int64_t largest_group(const AttentionSpec& spec, int64_t kv_heads) {
 }
 
 // One call and one even run of heads: the views of them.
-class Part {
+class CallViews {
  public:
-  Part(const MaskCall& call, const EvenRun& heads) : call_(call), heads_(heads) {}
+  CallViews(const MaskCall& call, const EvenRun& heads) : call_(call), heads_(heads) {}
   at::Tensor queries(const at::Tensor& x_BShD) const {
     return samples(x_BShD).slice(1, call_.q, call_.q_end).slice(2, heads_.query, heads_.query_end);
   }
@@ -103,7 +103,7 @@ at::Tensor as_rows(const at::Tensor& x) {
   return x.flatten(0, 1);
 }
 
-AttentionOutput forward_part(CallKernel& kernel, const at::Tensor& q, const at::Tensor& k,
+AttentionOutput forward_call(CallKernel& kernel, const at::Tensor& q, const at::Tensor& k,
                              const at::Tensor& v, const KernelMask& mask) {
   if (mask.dense()) return kernel.forward(q, k, v, mask);
   const AttentionOutput rows = kernel.forward(as_rows(q), as_rows(k), as_rows(v), mask);
@@ -112,7 +112,7 @@ AttentionOutput forward_part(CallKernel& kernel, const at::Tensor& q, const at::
   return {rows.o.view(q.sizes()), lse.view({q.size(2), q.size(0), q.size(1)}).transpose(0, 1)};
 }
 
-AttentionGradients backward_part(CallKernel& kernel, const at::Tensor& d_o, const at::Tensor& q,
+AttentionGradients backward_call(CallKernel& kernel, const at::Tensor& d_o, const at::Tensor& q,
                                  const at::Tensor& k, const at::Tensor& v, const AttentionOutput& saved,
                                  const KernelMask& mask) {
   if (mask.dense()) return kernel.backward(d_o, q, k, v, {saved.o, saved.lse.contiguous()}, mask);
@@ -196,7 +196,7 @@ AttentionOutput CallsAttention::forward(const at::Tensor& q_in, const at::Tensor
   const at::NoGradGuard no_grad;
   const AttentionSizes sizes = check_attention(q_in, k_in, v_in, spec);
   const Plan& plan = plan_of(spec, sizes, q_in.device());
-  if (plan.calls.empty()) return nothing_seen(q_in, spec);
+  if (plan.calls.empty()) return output_without_keys(q_in, spec);
   const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in),
                    v = with_contiguous_rows(v_in);
   AttentionOutput out;
@@ -205,13 +205,13 @@ AttentionOutput CallsAttention::forward(const at::Tensor& q_in, const at::Tensor
     KernelMask mask = planned.mask;
     mask.scale = spec.scale;
     for (const EvenRun& heads : even_runs(spec, sizes.kv_heads, planned.heads)) {
-      const Part part(call, heads);
-      const AttentionOutput own =
-          forward_part(*planned.kernel, part.queries(q), part.keys(k), part.keys(v), mask);
-      if (part.all_queries(sizes)) return {in(result_dtype(q, spec), own.o), own.lse.contiguous()};
-      if (!out.o.defined()) out = nothing_seen(q, spec);
-      part.queries(out.o).copy_(own.o);
-      part.lse(out.lse).copy_(own.lse);
+      const CallViews views(call, heads);
+      const AttentionOutput of_call =
+          forward_call(*planned.kernel, views.queries(q), views.keys(k), views.keys(v), mask);
+      if (views.all_queries(sizes)) return {in(result_dtype(q, spec), of_call.o), of_call.lse.contiguous()};
+      if (!out.o.defined()) out = output_without_keys(q, spec);
+      views.queries(out.o).copy_(of_call.o);
+      views.lse(out.lse).copy_(of_call.lse);
     }
   }
   return out;
@@ -239,21 +239,21 @@ AttentionGradients CallsAttention::backward(const at::Tensor& d_o, const at::Ten
     KernelMask mask = planned.mask;
     mask.scale = spec.scale;
     for (const EvenRun& heads : even_runs(spec, sizes.kv_heads, planned.heads)) {
-      const Part part(call, heads);
-      const AttentionGradients own =
-          backward_part(*planned.kernel, part.queries(d_o), part.queries(q), part.keys(k), part.keys(v),
-                        {part.queries(saved.o), part.lse(saved.lse)}, mask);
-      if (part.all(sizes)) return {in(dtype, own.dq), in(dtype, own.dk), in(dtype, own.dv)};
+      const CallViews views(call, heads);
+      const AttentionGradients of_call =
+          backward_call(*planned.kernel, views.queries(d_o), views.queries(q), views.keys(k), views.keys(v),
+                        {views.queries(saved.o), views.lse(saved.lse)}, mask);
+      if (views.all(sizes)) return {in(dtype, of_call.dq), in(dtype, of_call.dk), in(dtype, of_call.dv)};
       if (!out.dq.defined())
         out = {at::zeros(q.sizes(), q.options().dtype(dtype)), at::zeros(k.sizes(), sums),
                at::zeros(v.sizes(), sums)};
-      part.queries(out.dq).copy_(own.dq);
+      views.queries(out.dq).copy_(of_call.dq);
       if (sum) {
-        part.keys(out.dk).add_(own.dk);
-        part.keys(out.dv).add_(own.dv);
+        views.keys(out.dk).add_(of_call.dk);
+        views.keys(out.dv).add_(of_call.dv);
       } else {
-        part.keys(out.dk).copy_(own.dk);
-        part.keys(out.dv).copy_(own.dv);
+        views.keys(out.dk).copy_(of_call.dk);
+        views.keys(out.dv).copy_(of_call.dv);
       }
     }
   }

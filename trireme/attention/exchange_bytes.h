@@ -2,9 +2,9 @@
 // of tokens and heads included, its own share never counted. int64, no torch: the planner and `trireme bench
 // comm` use the very same formulas, and tests hold Group::traffic() against them.
 //
-// B samples of S tokens over U x R ranks (sample_layout.h); n tokens of ring place r, s of them on Ulysses
+// B samples of S tokens over U x R ranks (sample_layout.h); n tokens of ring rank r, s of them on Ulysses
 // rank u; H query and K key/value heads of D, h_u and k_u of Ulysses rank u (head_shares.h); e bytes of an
-// element, f of one that is summed over ring places; M hidden width. Beside each the closed form for even
+// element, f of one that is summed over ring ranks; M hidden width. Beside each the closed form for even
 // shares, P ranks and U a divisor of K.
 //
 //   Ulysses (arXiv 2309.14509, section 3), in all-to-alls                      even shares, B D e times
@@ -19,11 +19,11 @@
 //   gather (as in Llama 3, arXiv 2407.21783, section 3.3.2)
 //     k, v                    2 B k_u D e n                               2 K S (P-1)/P e
 //     dk, dv                  2 B k_u D f sum of n_p over p != r                2 K S (P-1)/P f
-//   hybrid U x R (arXiv 2405.07719)  Ulysses within a ring place, and ring with k_u heads: the sum of both
+//   hybrid U x R (arXiv 2405.07719)  Ulysses within a ring rank, and ring with k_u heads: the sum of both
 //
 //   With C head chunks (head_chunks.h) Ulysses sends the same bytes in more exchanges. A ring, or a gather,
-//   is run for each round, so that k_u becomes the sum over rounds of the key/value heads that a round's
-//   queries use: a head whose queries fall into two rounds travels round twice.
+//   runs once a chunk, so that k_u becomes the sum over chunks of the key/value heads that a chunk's queries
+//   use: a head whose queries fall into two chunks travels round the ring twice.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct ExchangeExtents {
   int64_t batch = 1;          // B
   int64_t head_dim = 0;       // D
   int64_t element_bytes = 2;  // e: q, k, v, o and their gradients
-  int64_t sum_bytes = 4;      // f: dk and dv on their way between ring places
+  int64_t sum_bytes = 4;      // f: dk and dv on their way between ring ranks
   int head_chunks = 1;        // C
 };
 
@@ -66,7 +66,7 @@ struct UlyssesExchangeBytes {
 UlyssesExchangeBytes ulysses_exchange_bytes(const ExchangeExtents& extents, const SampleLayout& layout,
                                             const HeadShares& heads, int rank);
 
-// Between ring places, with `heads` over the U Ulysses ranks of a place; zero with R = 1. Backward moves k
+// Between ring ranks, with `heads` over the U Ulysses ranks of each; zero with R = 1. Backward moves k
 // and v again. A hybrid's bytes are these and ulysses_exchange_bytes(...).layer().
 ExchangeBytes ring_exchange_bytes(const ExchangeExtents& extents, const SampleLayout& layout,
                                   const HeadShares& heads, int rank);

@@ -4,6 +4,88 @@
 
 namespace trireme {
 
+namespace {
+
+// `slices[p]`: what rank p gets, as views [B, s, some heads, D].
+ToHeads begin_to_heads(Group& group, const SequenceLayout& layout,
+                       const std::vector<std::vector<at::Tensor>>& slices) {
+  const at::Tensor& any = slices.at(0).at(0);
+  const int64_t batch = any.size(0), width = any.size(3), tokens = layout.size(group.rank());
+  std::vector<int64_t> head_counts;
+  for (const std::vector<at::Tensor>& of_rank : slices) {
+    head_counts.push_back(0);
+    for (const at::Tensor& slice : of_rank) head_counts.back() += slice.size(2);
+  }
+  const int64_t heads = head_counts.at(group.rank());
+  std::vector<int64_t> send, receive;
+  int64_t total = 0;
+  for (int p = 0; p < group.size(); ++p) {
+    send.push_back(tokens * batch * head_counts[p] * width);
+    receive.push_back(layout.size(p) * batch * heads * width);
+    total += send.back();
+  }
+  const at::Tensor packed = [&] {
+    const MemoryScope scope(MemoryCategory::communication);
+    return at::empty({total}, any.options());
+  }();
+  int64_t offset = 0;
+  for (int p = 0; p < group.size(); offset += send[p++]) {
+    const at::Tensor block =
+        packed.slice(0, offset, offset + send[p]).view({tokens, batch, head_counts[p], width});
+    int64_t head = 0;
+    for (const at::Tensor& slice : slices[p]) {
+      block.narrow(2, head, slice.size(2)).copy_(slice.transpose(0, 1));
+      head += slice.size(2);
+    }
+  }
+  return {begin_all_to_all(group, packed, send, receive), layout.tokens, batch, heads, width};
+}
+
+}  // namespace
+
+HeadsQkv split_qkv(const at::Tensor& packed, int64_t query_heads, int64_t kv_heads) {
+  return {packed.narrow(2, 0, query_heads), packed.narrow(2, query_heads, kv_heads),
+          packed.narrow(2, query_heads + kv_heads, kv_heads)};
+}
+
+at::Tensor ToHeads::wait() {
+  return rows.wait().view({tokens, batch, heads, width}).transpose(0, 1);
+}
+
+ToHeads begin_qkv_to_heads(Group& group, const SequenceLayout& layout, const HeadShares& heads,
+                           const at::Tensor& qkv) {
+  const HeadsQkv all = split_qkv(qkv, heads.query_heads, heads.key_value_heads);
+  std::vector<std::vector<at::Tensor>> slices;
+  for (int p = 0; p < group.size(); ++p) {
+    const HeadRange &q = heads.query[p], &kv = heads.key_value[p];
+    slices.push_back(
+        {all.q.slice(2, q.begin, q.end), all.k.slice(2, kv.begin, kv.end), all.v.slice(2, kv.begin, kv.end)});
+  }
+  return begin_to_heads(group, layout, slices);
+}
+
+ToHeads begin_queries_to_heads(Group& group, const SequenceLayout& layout, const HeadShares& heads,
+                               const std::vector<at::Tensor>& each_BsHD) {
+  std::vector<std::vector<at::Tensor>> slices;
+  for (const HeadRange& query : heads.query) {
+    std::vector<at::Tensor>& of_rank = slices.emplace_back();
+    for (const at::Tensor& x : each_BsHD) of_rank.push_back(x.slice(2, query.begin, query.end));
+  }
+  return begin_to_heads(group, layout, slices);
+}
+
+std::vector<at::Tensor> ToSequence::wait() {
+  const at::Tensor received = rows.wait();
+  std::vector<at::Tensor> blocks;
+  blocks.reserve(receive.size());
+  int64_t offset = 0;
+  for (size_t p = 0; p < receive.size(); offset += receive[p++])
+    blocks.push_back(received.slice(0, offset, offset + receive[p])
+                         .view({tokens, batch, head_counts[p], width})
+                         .transpose(0, 1));
+  return blocks;
+}
+
 std::vector<int64_t> query_counts(const HeadShares& heads) {
   std::vector<int64_t> counts;
   counts.reserve(heads.query.size());
@@ -17,58 +99,8 @@ std::vector<int64_t> packed_counts(const HeadShares& heads) {
   return counts;
 }
 
-at::Tensor ToHeads::wait() {
-  return rows.wait().view({tokens, batch, heads, width}).transpose(0, 1);
-}
-
-ToHeads begin_exchange_to_heads(Group& group, const SequenceLayout& layout,
-                                const std::vector<int64_t>& head_counts,
-                                const std::vector<std::vector<at::Tensor>>& slices) {
-  const at::Tensor& any = slices.at(0).at(0);
-  const int64_t batch = any.size(0), width = any.size(3), tokens = layout.size(group.rank());
-  const int64_t mine = head_counts.at(group.rank());
-  std::vector<int64_t> send, receive;
-  int64_t total = 0;
-  for (int p = 0; p < group.size(); ++p) {
-    send.push_back(tokens * batch * head_counts[p] * width);
-    receive.push_back(layout.size(p) * batch * mine * width);
-    total += send.back();
-  }
-  const at::Tensor packed = [&] {
-    const MemoryScope scope(MemoryCategory::communication);
-    return at::empty({total}, any.options());
-  }();
-  int64_t at = 0;
-  for (int p = 0; p < group.size(); at += send[p++]) {
-    const at::Tensor block = packed.slice(0, at, at + send[p]).view({tokens, batch, head_counts[p], width});
-    int64_t head = 0;
-    for (const at::Tensor& slice : slices[p]) {
-      block.narrow(2, head, slice.size(2)).copy_(slice.transpose(0, 1));
-      head += slice.size(2);
-    }
-  }
-  return {begin_all_to_all(group, packed, send, receive), layout.tokens, batch, mine, width};
-}
-
-at::Tensor exchange_to_heads(Group& group, const SequenceLayout& layout,
-                             const std::vector<int64_t>& head_counts,
-                             const std::vector<std::vector<at::Tensor>>& slices) {
-  return begin_exchange_to_heads(group, layout, head_counts, slices).wait();
-}
-
-std::vector<at::Tensor> ToSequence::wait() {
-  const at::Tensor received = rows.wait();
-  std::vector<at::Tensor> blocks;
-  blocks.reserve(receive.size());
-  int64_t at = 0;
-  for (size_t p = 0; p < receive.size(); at += receive[p++])
-    blocks.push_back(
-        received.slice(0, at, at + receive[p]).view({tokens, batch, head_counts[p], width}).transpose(0, 1));
-  return blocks;
-}
-
-ToSequence begin_exchange_to_sequence(Group& group, const SequenceLayout& layout,
-                                      const std::vector<int64_t>& head_counts, const at::Tensor& x) {
+ToSequence begin_to_sequence(Group& group, const SequenceLayout& layout,
+                             const std::vector<int64_t>& head_counts, const at::Tensor& x) {
   // The blocks are put together by the caller, so both sides of the exchange are buffers.
   const MemoryScope scope(MemoryCategory::communication);
   const int64_t batch = x.size(0), width = x.size(3), tokens = layout.size(group.rank());
@@ -83,11 +115,6 @@ ToSequence begin_exchange_to_sequence(Group& group, const SequenceLayout& layout
           tokens,
           batch,
           width};
-}
-
-std::vector<at::Tensor> exchange_to_sequence(Group& group, const SequenceLayout& layout,
-                                             const std::vector<int64_t>& head_counts, const at::Tensor& x) {
-  return begin_exchange_to_sequence(group, layout, head_counts, x).wait();
 }
 
 }  // namespace trireme

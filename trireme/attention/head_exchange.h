@@ -19,9 +19,13 @@
 
 namespace trireme {
 
-// How many heads of do or o, and of packed q, k and v, each rank computes.
-std::vector<int64_t> query_counts(const HeadShares& heads);
-std::vector<int64_t> packed_counts(const HeadShares& heads);
+// The three tensors that local attention takes; views of one packed tensor.
+struct HeadsQkv {
+  at::Tensor q;  // [B, S, h, D]
+  at::Tensor k;  // [B, S, k, D]
+  at::Tensor v;  // [B, S, k, D]
+};
+HeadsQkv split_qkv(const at::Tensor& packed, int64_t query_heads, int64_t kv_heads);
 
 // An exchange to heads under way.
 struct ToHeads {
@@ -30,6 +34,13 @@ struct ToHeads {
   // A view [B, S, heads, D] of the receive buffer. Once.
   at::Tensor wait();
 };
+
+// Packed q, k and v: qkv [B, s, H + 2K, D] -> [B, S, h + 2k, D]. Collective.
+ToHeads begin_qkv_to_heads(Group& group, const SequenceLayout& layout, const HeadShares& heads,
+                           const at::Tensor& qkv_BsND);
+// Several tensors [B, s, H, D] as one message: n of them -> [B, S, n h, D]. Collective.
+ToHeads begin_queries_to_heads(Group& group, const SequenceLayout& layout, const HeadShares& heads,
+                               const std::vector<at::Tensor>& each_BsHD);
 
 // An exchange to the sequence under way.
 struct ToSequence {
@@ -41,18 +52,12 @@ struct ToSequence {
   std::vector<at::Tensor> wait();
 };
 
-// `slices[p]`: what rank p gets, as views [B, s, some heads, D], `head_counts[p]` heads together. Collective.
-ToHeads begin_exchange_to_heads(Group& group, const SequenceLayout& layout,
-                                const std::vector<int64_t>& head_counts,
-                                const std::vector<std::vector<at::Tensor>>& slices);
-at::Tensor exchange_to_heads(Group& group, const SequenceLayout& layout,
-                             const std::vector<int64_t>& head_counts,
-                             const std::vector<std::vector<at::Tensor>>& slices);
+// How many heads of do or o, and of packed q, k and v, each rank computes.
+std::vector<int64_t> query_counts(const HeadShares& heads);
+std::vector<int64_t> packed_counts(const HeadShares& heads);
 
 // `x` [B, S, head_counts[this rank], D]. Collective.
-ToSequence begin_exchange_to_sequence(Group& group, const SequenceLayout& layout,
-                                      const std::vector<int64_t>& head_counts, const at::Tensor& x);
-std::vector<at::Tensor> exchange_to_sequence(Group& group, const SequenceLayout& layout,
-                                             const std::vector<int64_t>& head_counts, const at::Tensor& x);
+ToSequence begin_to_sequence(Group& group, const SequenceLayout& layout,
+                             const std::vector<int64_t>& head_counts, const at::Tensor& x);
 
 }  // namespace trireme

@@ -2,15 +2,16 @@
 #include "trireme/attention/head_shares.h"
 
 #include "trireme/base/error.h"
+#include "trireme/base/sequence_layout.h"
 
 namespace trireme {
 
 std::vector<int> HeadShares::kv_of_query(int rank) const {
-  const HeadRange& mine = query.at(rank);
+  const HeadRange& share = query.at(rank);
   const int64_t group = query_heads / key_value_heads;
   std::vector<int> map;
-  map.reserve(mine.size());
-  for (int64_t head = mine.begin; head < mine.end; ++head)
+  map.reserve(share.size());
+  for (int64_t head = share.begin; head < share.end; ++head)
     map.push_back(static_cast<int>(head / group - key_value.at(rank).begin));
   return map;
 }
@@ -36,6 +37,33 @@ HeadShares share_heads(int64_t query_heads, int64_t key_value_heads, int ranks) 
     begin = end;
   }
   return shares;
+}
+
+std::vector<HeadChunk> cut_heads(const HeadShares& heads, int chunks) {
+  TRIREME_ASSERT(chunks >= 1, "head chunks: got ", chunks);
+  const int64_t group = heads.query_heads / heads.key_value_heads;
+  const HeadShares none{heads.query_heads, heads.key_value_heads, {}, {}};
+  std::vector<HeadChunk> cut(static_cast<size_t>(chunks), HeadChunk{none, none, none});
+  for (const HeadRange& share : heads.query) {
+    const SequenceLayout ranges{share.size(), chunks};
+    for (int c = 0; c < chunks; ++c) {
+      const HeadRange query{share.begin + ranges.begin(c), share.begin + ranges.begin(c + 1)};
+      HeadRange needed{query.begin / group,
+                       query.size() > 0 ? (query.end - 1) / group + 1 : query.begin / group};
+      HeadRange arriving = needed, leaving = needed;
+      if (query.size() > 0) {
+        if (query.begin > share.begin && (query.begin - 1) / group == needed.begin) ++arriving.begin;
+        if (query.end < share.end && query.end / group == needed.end - 1) --leaving.end;
+      }
+      HeadChunk& chunk = cut[static_cast<size_t>(c)];
+      for (HeadShares* shares : {&chunk.needed, &chunk.arriving, &chunk.leaving})
+        shares->query.push_back(query);
+      chunk.needed.key_value.push_back(needed);
+      chunk.arriving.key_value.push_back(arriving);
+      chunk.leaving.key_value.push_back(leaving);
+    }
+  }
+  return cut;
 }
 
 }  // namespace trireme

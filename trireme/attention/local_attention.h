@@ -58,15 +58,19 @@ class LocalAttention {
                                       const AttentionSpec& spec) = 0;
 };
 
+// One line each in the table of make_local_attention.cpp.
 enum class AttentionKernel { automatic, flash, cudnn, reference };
 
-// The backend for a device. `automatic`: flash on the CPU; on CUDA cuDNN, and flash for the masks that it lacks, in fp32
-// memory-efficient attention. A kernel that the device or dtype does not have is a ConfigError that names those it has; nothing falls back
-// in silence.
+// The kernel for a device. `automatic`: flash on the CPU; on CUDA cuDNN, and flash for the masks that it lacks, in fp32
+// memory-efficient attention. A kernel that the device or dtype does not have is a ConfigError that names those it has;
+// nothing falls back in silence.
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
                                                      at::ScalarType dtype);
 
-// "auto", "flash", "cudnn", "reference"; ConfigError otherwise.
+// As flags write them: "auto", "flash", "cudnn", "reference".
+std::vector<std::string> attention_kernel_names();
+const char* name_of(AttentionKernel kernel);
+// ConfigError: none of the names.
 AttentionKernel parse_attention_kernel(const std::string& text);
 
 }  // namespace trireme

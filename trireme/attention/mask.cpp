@@ -77,16 +77,17 @@ std::vector<RowRange> SparseBlocks::kept_blocks(int64_t i, int64_t blocks, Causa
   std::vector<RowRange> kept;
   const int64_t local_begin = std::max<int64_t>(0, i - local_blocks + 1),
                 local_end = std::min(end, i + local_blocks);
-  int64_t at = 0;  // what is before is decided
+  int64_t decided = 0;  // the blocks before it
   const auto take = [&](int64_t from, int64_t to) {
-    from = std::max(from, at);
+    from = std::max(from, decided);
     if (from >= to) return;
     kept.push_back({from, to});
-    at = to;
+    decided = to;
   };
   const auto take_strided = [&](int64_t to) {
     if (stride_blocks == 0) return;
-    for (int64_t j = (at + stride_blocks) / stride_blocks * stride_blocks - 1; j < to; j += stride_blocks)
+    for (int64_t j = (decided + stride_blocks) / stride_blocks * stride_blocks - 1; j < to;
+         j += stride_blocks)
       take(j, j + 1);
   };
   take(0, std::min(global_blocks, end));
@@ -122,9 +123,10 @@ std::shared_ptr<const VisibleKeys> visible_keys(const LayerMask& mask,
   visible->causality = mask.causality;
   visible->key_rows = size_of(keys);
   for (size_t sample = 0; sample < std::max<size_t>(1, documents.size()); ++sample) {
-    const Documents own = documents_of(documents, sample, tokens);
-    TRIREME_ASSERT(own.tokens() == tokens, "documents of ", own.tokens(), " tokens in a sample of ", tokens);
-    visible->samples.push_back(ranges_of(mask, own, queries, keys));
+    const Documents of_sample = documents_of(documents, sample, tokens);
+    TRIREME_ASSERT(of_sample.tokens() == tokens, "documents of ", of_sample.tokens(),
+                   " tokens in a sample of ", tokens);
+    visible->samples.push_back(ranges_of(mask, of_sample, queries, keys));
   }
   return visible;
 }
@@ -153,8 +155,8 @@ std::vector<RowRange> key_intervals(const VisibleKeys& keys, int64_t sample, int
   const int64_t block = keys.sparse.block_tokens, blocks = (keys.key_rows + block - 1) / block;
   std::vector<RowRange> kept;  // of all query blocks that the rows touch
   for (int64_t i = row / block; i * block < row_end; ++i) {
-    const std::vector<RowRange> own = keys.sparse.kept_blocks(i, blocks, keys.causality);
-    kept.insert(kept.end(), own.begin(), own.end());
+    const std::vector<RowRange> of_block = keys.sparse.kept_blocks(i, blocks, keys.causality);
+    kept.insert(kept.end(), of_block.begin(), of_block.end());
   }
   std::sort(kept.begin(), kept.end(), [](const RowRange& a, const RowRange& b) { return a.begin < b.begin; });
   std::vector<RowRange> intervals;

@@ -262,12 +262,13 @@ std::vector<MaskCall> mask_calls(const VisibleKeys& keys, int64_t batch, int64_t
     const std::vector<MaskRun>& runs = samples[static_cast<size_t>(s)];
     const int64_t sample_end = alike ? batch : s + 1;
     for (const RunGroup& group : groups_of(runs, most_segments)) {
-      const std::span<const MaskRun> own(runs.data() + group.first, group.end - group.first);
+      const std::span<const MaskRun> group_runs(runs.data() + group.first, group.end - group.first);
       // Segments of each sample; with a single run there are none, and samples do not count.
       const int64_t at_a_time =
-          own.size() == 1 ? batch : std::max<int64_t>(1, most_segments / group.segments);
+          group_runs.size() == 1 ? batch : std::max<int64_t>(1, most_segments / group.segments);
       for (int64_t first = s; first < sample_end; first += at_a_time)
-        calls.push_back(call_of(own, group.band.value(), first, std::min(sample_end, first + at_a_time)));
+        calls.push_back(
+            call_of(group_runs, group.band.value(), first, std::min(sample_end, first + at_a_time)));
     }
   }
   return calls;

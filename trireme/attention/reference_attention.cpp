@@ -100,7 +100,7 @@ AttentionOutput ReferenceAttention::forward(const at::Tensor& q, const at::Tenso
   const at::NoGradGuard no_grad;
   const AttentionSizes sizes = check_attention(q, k, v, spec);
   const auto compute = compute_type(q.scalar_type());
-  AttentionOutput out = nothing_seen(q, spec);
+  AttentionOutput out = output_without_keys(q, spec);
   if (sizes.empty()) return out;
   const std::vector<HeadRun> runs = runs_of_heads(spec, sizes.kv_heads);
   for (int64_t b = 0; b < sizes.batch; ++b)

@@ -35,17 +35,17 @@ Pair unpack(const at::Tensor& packed) {
 class Ring {
  public:
   Ring(Group& group, const SampleLayout& layout) : group_(group), layout_(layout) {
-    TRIREME_ASSERT(layout.ring == group.size(), "a layout of ", layout.ring, " ring places in a group of ",
+    TRIREME_ASSERT(layout.ring == group.size(), "a layout of ", layout.ring, " ring ranks in a group of ",
                    group.size());
   }
   int size() const { return group_.size(); }
-  int place() const { return group_.rank(); }
-  // Whose block is here at step t.
-  int owner(int step) const { return (place() + size() - step) % size(); }
+  int rank() const { return group_.rank(); }
+  // Whose block this rank holds at step t.
+  int owner(int step) const { return (rank() + size() - step) % size(); }
 
-  // Sends `message`, of `owner`'s block, on; what comes is of the block of the place before it.
+  // Sends `message`, of `owner`'s block, on; the rank receives the block of the owner before it.
   PendingRows pass_on(const at::Tensor& message, int owner) const {
-    const int next = (place() + 1) % size(), before = (place() + size() - 1) % size();
+    const int next = (rank() + 1) % size(), before = (rank() + size() - 1) % size();
     std::vector<int64_t> send(static_cast<size_t>(size()), 0), receive(send);
     send[static_cast<size_t>(next)] = layout_.ring_tokens(owner);
     receive[static_cast<size_t>(before)] = layout_.ring_tokens((owner + size() - 1) % size());
@@ -58,16 +58,16 @@ class Ring {
   const SampleLayout& layout_;
 };
 
-AttentionSpec part_of(const SequenceSpec& spec, int owner) {
-  return {spec.scale, spec.mask->keys.at(static_cast<size_t>(owner)), spec.kv_of_query, ResultDtype::fp32};
+AttentionSpec spec_of_block(const SequenceSpec& spec, int owner) {
+  return {spec.scale, spec.mask.keys.at(static_cast<size_t>(owner)), spec.kv_of_query, ResultDtype::fp32};
 }
 
 void check(const Ring& ring, const at::Tensor& q, const at::Tensor& k, const SequenceSpec& spec) {
-  const int64_t tokens = spec.layout.ring_tokens(ring.place());
-  TRIREME_ASSERT(spec.mask != nullptr && static_cast<int>(spec.mask->keys.size()) == ring.size(),
-                 "a mask for another way of attention");
+  const int64_t tokens = spec.mask.layout.ring_tokens(ring.rank());
+  TRIREME_ASSERT(static_cast<int>(spec.mask.keys.size()) == ring.size(), "a mask of ", spec.mask.keys.size(),
+                 " blocks of keys in a ring of ", ring.size());
   TRIREME_ASSERT(q.size(1) == tokens && k.size(1) == tokens, "q of ", q.size(1), " and k of ", k.size(1),
-                 " tokens at a ring place of ", tokens);
+                 " tokens at a ring rank of ", tokens);
 }
 
 }  // namespace
@@ -76,22 +76,22 @@ std::string RingAttention::name() const {
   return cat("ring of ", ring_.size(), " over ", local_.name());
 }
 
-void merge_attention(AttentionOutput& sum, const AttentionOutput& part) {
+void merge_attention(AttentionOutput& sum, const AttentionOutput& block) {
   const double none = -std::numeric_limits<double>::infinity();
-  const at::Tensor lse = at::logaddexp(sum.lse, part.lse);
+  const at::Tensor lse = at::logaddexp(sum.lse, block.lse);
   // Where nothing was seen on either side, both factors are zero.
   const at::Tensor safe = lse.masked_fill(lse.eq(none), 0);
   const auto factor = [&](const at::Tensor& of) {  // [B, H, n] -> [B, n, H, 1]
     return (of - safe).exp_().transpose(1, 2).unsqueeze(3);
   };
-  sum.o.mul_(factor(sum.lse)).addcmul_(part.o, factor(part.lse));
+  sum.o.mul_(factor(sum.lse)).addcmul_(block.o, factor(block.lse));
   sum.lse = lse;
 }
 
 AttentionOutput RingAttention::forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                        const SequenceSpec& spec) {
   const at::NoGradGuard no_grad;
-  const Ring ring(ring_, spec.layout);
+  const Ring ring(ring_, spec.mask.layout);
   check(ring, q, k, spec);
   AttentionOutput sum;
   at::Tensor block = pack(k, v);
@@ -99,12 +99,12 @@ AttentionOutput RingAttention::forward(const at::Tensor& q, const at::Tensor& k,
     const int owner = ring.owner(step);
     std::optional<PendingRows> next;
     if (step + 1 < ring.size()) next.emplace(ring.pass_on(block, owner));
-    const AttentionSpec part = part_of(spec, owner);
+    const AttentionSpec block_spec = spec_of_block(spec, owner);
     if (step == 0) {
-      sum = local_.forward(q, k, v, part);
-    } else if (!part.keys->none()) {
+      sum = local_.forward(q, k, v, block_spec);
+    } else if (!block_spec.keys->none()) {
       const Pair kv = unpack(block);
-      merge_attention(sum, local_.forward(q, kv.first, kv.second, part));
+      merge_attention(sum, local_.forward(q, kv.first, kv.second, block_spec));
     }
     if (next) block = next->wait();
   }
@@ -115,19 +115,20 @@ AttentionGradients RingAttention::backward(const at::Tensor& d_o, const at::Tens
                                            const at::Tensor& v, const AttentionOutput& saved,
                                            const SequenceSpec& spec) {
   const at::NoGradGuard no_grad;
-  const Ring ring(ring_, spec.layout);
+  const Ring ring(ring_, spec.mask.layout);
   check(ring, q, k, spec);
   AttentionGradients sum;
   at::Tensor block = pack(k, v);
-  std::optional<PendingRows> gradients;  // of the block at work, from the places that it has passed
+  std::optional<PendingRows> gradients;  // of the block at work, from the ranks that it has passed
   for (int step = 0; step < ring.size(); ++step) {
     const int owner = ring.owner(step);
     std::optional<PendingRows> next;
     if (step + 1 < ring.size()) next.emplace(ring.pass_on(block, owner));
-    const AttentionSpec part = part_of(spec, owner);
+    const AttentionSpec block_spec = spec_of_block(spec, owner);
     const Pair kv = unpack(block);
     AttentionGradients local;
-    if (step == 0 || !part.keys->none()) local = local_.backward(d_o, q, kv.first, kv.second, saved, part);
+    if (step == 0 || !block_spec.keys->none())
+      local = local_.backward(d_o, q, kv.first, kv.second, saved, block_spec);
     if (step == 0) {
       sum = local;
     } else {
@@ -151,8 +152,8 @@ AttentionGradients RingAttention::backward(const at::Tensor& d_o, const at::Tens
     if (next) block = next->wait();
   }
   if (gradients) {
-    const at::Tensor mine = gradients->wait();
-    const Pair total = unpack(mine);
+    const at::Tensor dkv = gradients->wait();
+    const Pair total = unpack(dkv);
     sum.dk.add_(total.first);
     sum.dv.add_(total.second);
   }

@@ -12,7 +12,6 @@ class WholeSequence final : public SequenceAttention {
  public:
   explicit WholeSequence(LocalAttention& local) : local_(local) {}
   std::string name() const override { return local_.name(); }
-  int place() const override { return 0; }
   AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const SequenceSpec& spec) override {
     return local_.forward(q, k, v, local_spec(spec));
@@ -27,9 +26,9 @@ class WholeSequence final : public SequenceAttention {
 
  private:
   static AttentionSpec local_spec(const SequenceSpec& spec) {
-    TRIREME_ASSERT(spec.mask != nullptr && spec.mask->keys.size() == 1 && spec.layout.ring == 1,
-                   "a mask for another way of attention");
-    return {spec.scale, spec.mask->keys.front(), spec.kv_of_query};
+    TRIREME_ASSERT(spec.mask.keys.size() == 1 && spec.mask.layout.ring == 1, "a mask of ",
+                   spec.mask.layout.ring, " ring ranks, expected one of one rank");
+    return {spec.scale, spec.mask.keys.front(), spec.kv_of_query};
   }
   LocalAttention& local_;
 };
@@ -37,9 +36,9 @@ class WholeSequence final : public SequenceAttention {
 }  // namespace
 
 SequenceMask make_sequence_mask(const LayerMask& mask, const std::vector<Documents>& documents,
-                                const SampleLayout& layout, int place, RingMethod method) {
-  const TokenSpans queries = layout.ring_spans(place);
-  SequenceMask result;
+                                const SampleLayout& layout, int ring_index, RingMethod method) {
+  const TokenSpans queries = layout.ring_spans(ring_index);
+  SequenceMask result{layout, ring_index, {}};
   if (layout.ring == 1 || method == RingMethod::gather) {
     const TokenSpans whole = SampleLayout{layout.tokens}.ring_spans(0);
     result.keys.push_back(visible_keys(mask, documents, layout.tokens, queries, whole));

@@ -1,14 +1,14 @@
 // Attention of this rank's queries over every key of the sample, wherever it lies: what stands between Ulysses' two
-// exchanges. Three ways to it:
+// exchanges.
 //
 //   alone    R = 1: the rank holds the whole sequence of its heads, and the local kernel does all
-//   ring     keys and values travel round the R ring places while each computes (ring_attention.h)
+//   ring     keys and values travel round the R ring ranks while each computes (ring_attention.h)
 //   gather   all keys and values are gathered first (gathered_keys.h)
 //
 //   forward    q_BnHD, k_BnKD, v_BnKD                        -> o_BnHD, lse_BHn
 //   backward   do_BnHD, q_BnHD, k_BnKD, v_BnKD, o, lse       -> dq_BnHD, dk_BnKD, dv_BnKD
 //
-// n tokens of this ring place, H and K this rank's query and key/value heads.
+// n tokens of this ring rank, H and K this rank's query and key/value heads.
 #pragma once
 
 #include <memory>
@@ -24,21 +24,22 @@ namespace trireme {
 
 enum class RingMethod { ring, gather };
 
-// What one layer's mask is for the queries of one ring place. Computed once a step for all layers alike.
+// What one layer's mask is for the queries of one ring rank. Computed once a step for all layers alike.
 struct SequenceMask {
-  // Of the keys of ring place p; with RingMethod::gather, or one place, a single entry: all keys.
+  SampleLayout layout;
+  int ring_index = 0;  // of the queries
+  // Of the keys of ring rank p; with RingMethod::gather, or one ring rank, a single entry: all keys.
   std::vector<std::shared_ptr<const VisibleKeys>> keys;
 };
 
 SequenceMask make_sequence_mask(const LayerMask& mask, const std::vector<Documents>& documents,
-                                const SampleLayout& layout, int place, RingMethod method);
+                                const SampleLayout& layout, int ring_index, RingMethod method);
 
 struct SequenceSpec {
   double scale = 1;
   std::vector<int> kv_of_query;  // as in AttentionSpec
-  SampleLayout layout;
-  std::shared_ptr<const SequenceMask> mask;
-  ResultDtype gradients = ResultDtype::of_input;  // of backward: fp32 where they are parts of a sum
+  const SequenceMask& mask;
+  ResultDtype gradients = ResultDtype::of_input;  // of backward: fp32 where they are terms of a sum
 };
 
 class SequenceAttention {
@@ -46,7 +47,6 @@ class SequenceAttention {
   virtual ~SequenceAttention() = default;
   SequenceAttention& operator=(SequenceAttention&&) = delete;
   virtual std::string name() const = 0;
-  virtual int place() const = 0;  // this rank's, of layout.ring
   // Both collective over the ring.
   virtual AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const SequenceSpec& spec) = 0;

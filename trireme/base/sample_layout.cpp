@@ -20,30 +20,29 @@ void append(TokenSpans& spans, int64_t begin, int64_t end) {
 
 }  // namespace
 
-TokenSpans SampleLayout::ring_spans(int place) const {
+TokenSpans SampleLayout::ring_spans(int ring_index) const {
   TokenSpans spans;
   if (ring == 1) {
     append(spans, 0, tokens);
     return spans;
   }
   const SequenceLayout chunks{tokens, 2 * ring};
-  for (const int chunk : {place, 2 * ring - 1 - place})
+  for (const int chunk : {ring_index, 2 * ring - 1 - ring_index})
     append(spans, chunks.begin(chunk), chunks.begin(chunk + 1));
   return spans;
 }
 
 TokenSpans SampleLayout::spans(int rank) const {
-  const int place = ring_place(rank);
-  const SequenceLayout shares = within(place);
-  const int64_t begin = shares.begin(ulysses_place(rank)), end = begin + shares.size(ulysses_place(rank));
-  TokenSpans mine;
-  int64_t at = 0;  // along ring_spans
-  for (const TokenSpan& span : ring_spans(place)) {
-    const int64_t from = std::max(begin, at), to = std::min(end, at + span.size());
-    if (from < to) append(mine, span.begin + from - at, span.begin + to - at);
-    at += span.size();
+  const SequenceLayout shares = within(ring_index(rank));
+  const int64_t begin = shares.begin(ulysses_rank(rank)), end = begin + shares.size(ulysses_rank(rank));
+  TokenSpans spans;
+  int64_t offset = 0;  // along ring_spans
+  for (const TokenSpan& span : ring_spans(ring_index(rank))) {
+    const int64_t from = std::max(begin, offset), to = std::min(end, offset + span.size());
+    if (from < to) append(spans, span.begin + from - offset, span.begin + to - offset);
+    offset += span.size();
   }
-  return mine;
+  return spans;
 }
 
 void check_a_token_for_each_rank(const SampleLayout& layout) {

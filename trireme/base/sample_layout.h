@@ -1,8 +1,8 @@
 // Which tokens of a sample lie on which of the U x R ranks that share it: U Ulysses ranks (neighbours) in each of R
-// ring places.
+// ring ranks.
 //
 //   R = 1     contiguous shares: rank u holds share u of U
-//   R > 1     zig-zag: the sample is cut into 2R chunks, and ring place r holds chunks r and 2R - 1 - r, so that
+//   R > 1     zig-zag: the sample is cut into 2R chunks, and ring rank r holds chunks r and 2R - 1 - r, so that
 //             causal attention is equal work for all; its U ranks hold contiguous shares of the two together
 //
 //   U = 1, R = 2:   rank 0  [0 . . 3]   rank 1  [. 1 2 .]
@@ -24,18 +24,18 @@ struct SampleLayout {
   int ring = 1;        // R
 
   int ranks() const { return ulysses * ring; }
-  int ring_place(int rank) const { return rank / ulysses; }
-  int ulysses_place(int rank) const { return rank % ulysses; }
+  int ring_index(int rank) const { return rank / ulysses; }
+  int ulysses_rank(int rank) const { return rank % ulysses; }
 
-  // What the Ulysses ranks of one ring place hold together.
-  TokenSpans ring_spans(int place) const;
-  int64_t ring_tokens(int place) const { return size_of(ring_spans(place)); }
+  // What the Ulysses ranks of one ring rank hold together.
+  TokenSpans ring_spans(int ring_index) const;
+  int64_t ring_tokens(int ring_index) const { return size_of(ring_spans(ring_index)); }
   // How they share it: tokens are counted along ring_spans.
-  SequenceLayout within(int place) const { return {ring_tokens(place), ulysses}; }
+  SequenceLayout within(int ring_index) const { return {ring_tokens(ring_index), ulysses}; }
 
   // What one rank holds, in the order in which it holds it; no span is empty.
   TokenSpans spans(int rank) const;
-  int64_t size(int rank) const { return within(ring_place(rank)).size(ulysses_place(rank)); }
+  int64_t size(int rank) const { return within(ring_index(rank)).size(ulysses_rank(rank)); }
 
   // Every rank holds as many tokens as any other.
   bool divisible() const { return tokens % unit() == 0; }

@@ -45,7 +45,7 @@ int count_threads(int64_t asked, const RankPlace& place) {
 
 void EngineFlags::declare(OptionParser& parser) {
   parser.choice("device", device, {"auto", "cpu", "cuda"}, "where to compute");
-  parser.choice("attention", attention, {"auto", "flash", "cudnn", "reference"}, "attention kernel");
+  parser.choice("attention", attention, attention_kernel_names(), "attention kernel");
   parser.choice(
       "recompute", recompute, {"auto", "none", "keep_attention", "full"},
       "what backward computes again instead of keeping it; auto: keep_attention on as many layers as fit, "
@@ -77,7 +77,8 @@ void EngineFlags::declare(OptionParser& parser) {
   parser.choice("ring_method", ring_method, {"ring", "gather"},
                 "keys and values travel round the ring, or are gathered at once (more memory, one exchange)");
   parser.count("head_chunks", head_chunks,
-               "rounds of Ulysses' exchanges: the next one runs while attention computes, and memory falls");
+               "head chunks in which Ulysses exchanges and attends: the next is exchanged while one "
+               "computes; memory falls");
   parser.count("sparse_block_tokens", sparse_block_tokens,
                "block-sparse attention in blocks of so many tokens, a multiple of 64; 0: dense");
   parser.count("sparse_local_blocks", sparse_local_blocks, "blocks that a block sees, counted from itself");

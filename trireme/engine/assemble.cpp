@@ -1,5 +1,7 @@
 #include "trireme/engine/assemble.h"
 
+#include <cmath>
+
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/device/processor.h"
@@ -171,9 +173,11 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   at::globalContext().setAllowBF16ReductionCuBLAS(false);
   at::globalContext().setAllowFP16ReductionCuBLAS(false);
   local_attention_ = make_local_attention(options.attention, options.device, dtypes.storage);
-  attention_ = make_sequence_attention(options.ring_method, *mesh_.ring, *local_attention_);
-  layers_ = std::make_unique<LayerRunner>(
-      config, ShardedAttention{*mesh_.ulysses, *attention_, options.head_chunks}, plan, tile_tokens);
+  attention_ = make_sharded_attention(
+      *mesh_.ulysses, make_sequence_attention(options.ring_method, *mesh_.ring, *local_attention_),
+      share_heads(config.num_attention_heads, config.num_key_value_heads, mesh_.ulysses->size()),
+      1 / std::sqrt(static_cast<double>(config.head_dim)), options.head_chunks);
+  layers_ = std::make_unique<LayerRunner>(config, *attention_, plan, tile_tokens);
   walk_ = std::make_unique<ModelWalk>(
       config, layout_, mesh_, *layers_, parameters_in_update_ ? *parameters_in_update_ : *parameters_,
       WalkSettings{options.device, dtypes.storage, logits_tile_tokens, options.strict_divisible,
@@ -192,7 +196,7 @@ std::string Engine::description() const {
       cat("; tiles of ", forecast_inputs_.tile_tokens, " tokens, logits of ", forecast_inputs_.logits_tile_tokens,
           "; ulysses ", mesh_.ulysses->size(), ", ring ", mesh_.ring->size(), ", data parallel ",
           mesh_.dp_size, "; ZeRO ", static_cast<int>(options.zero));
-  if (options.head_chunks > 1) text += cat("; heads in ", options.head_chunks, " rounds");
+  if (options.head_chunks > 1) text += cat("; ", options.head_chunks, " head chunks");
   if (!options.sparse.dense()) {
     const SparseBlocks& sparse = options.sparse;
     text += cat("; sparse blocks of ", sparse.block_tokens, ": ", sparse.local_blocks, " local, ",

@@ -47,7 +47,7 @@ void check_sequence(const EngineOptions& options) {
     throw ConfigError(cat("--head_chunks is ", options.head_chunks, "; expected 1 or more"));
   if (options.head_chunks > 1 && options.ulysses == 1)
     throw ConfigError(
-        "--head_chunks cuts the exchanges of --ulysses ranks into rounds, and with --ulysses 1 there are "
+        "--head_chunks cuts the heads that --ulysses ranks exchange, and with --ulysses 1 there are "
         "none; "
         "give --ulysses N, or leave it out");
   const SparseBlocks& sparse = options.sparse;
@@ -68,7 +68,7 @@ void check_sequence(const EngineOptions& options) {
   if (options.ring > 1)
     throw ConfigError(
         cat("--sparse_block_tokens with --ring ", options.ring,
-            ": a ring place holds a part of the sequence, and block-sparse layouts need the whole; "
+            ": a ring rank holds a part of the sequence, and block-sparse layouts need the whole; "
             "use --ulysses alone"));
   if (!options.device.is_cpu() && options.attention != AttentionKernel::reference)
     throw ConfigError(

@@ -173,7 +173,7 @@ class Engine {
   std::shared_ptr<PinnedPool> pinned_;  // beside a GPU with offloaded parameters or optimizer
   UpdateInBackward backward_update_;
   std::unique_ptr<LocalAttention> local_attention_;
-  std::unique_ptr<SequenceAttention> attention_;
+  std::unique_ptr<ShardedAttention> attention_;
   std::unique_ptr<ParameterStore> parameters_;
   std::unique_ptr<ParameterStore> parameters_in_update_;  // as the walk sees them; null: as they are
   std::unique_ptr<GradientStore> gradients_;

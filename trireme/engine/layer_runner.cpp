@@ -1,7 +1,5 @@
 #include "trireme/engine/layer_runner.h"
 
-#include <cmath>
-#include <tuple>
 #include <utility>
 
 #include "trireme/device/memory_account.h"
@@ -29,15 +27,6 @@ void LayerRunner::in_tiles(int64_t tokens, const Body& body) const {
   for_tiles(tokens, tile_tokens_, body);
 }
 
-SequenceSpec LayerRunner::spec(int64_t layer, const SequenceContext& context) const {
-  SequenceSpec spec;
-  spec.scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim));
-  spec.kv_of_query = context.shape.heads.kv_of_query(over_.ulysses.rank());
-  spec.layout = context.layout;
-  spec.mask = context.masks.at(static_cast<size_t>(layer));
-  return spec;
-}
-
 LayerTensors LayerRunner::tensors(const LayerWeights& weights, const SequenceContext& context) const {
   return {&config_, weights, context.rotary};
 }
@@ -50,11 +39,6 @@ at::Tensor LayerRunner::project(const LayerTensors& layer, const SequenceContext
     attention_input_forward(layer, x.narrow(0, begin, count), begin, qkv.narrow(0, begin, count));
   });
   return qkv.view({context.batch, context.shard_tokens, N, D});
-}
-
-at::Tensor LayerRunner::by_tokens(const SequenceContext& context, const at::Tensor& o_BShD) {
-  return heads_to_seq(over_.ulysses, context.shape, o_BShD)
-      .reshape({context.batch * context.shard_tokens, config_.query_width()});
 }
 
 at::Tensor LayerRunner::forward(int64_t layer, const LayerWeights& weights, const SequenceContext& context,
@@ -70,31 +54,17 @@ at::Tensor LayerRunner::forward_again(int64_t layer, const LayerWeights& weights
   return forward_keeping(plan_.kept_by_rerun(layer), layer, weights, context, x, saved);
 }
 
-at::Tensor LayerRunner::attend(SavedSlots keep, const LayerTensors& layer, const SequenceSpec& spec,
+at::Tensor LayerRunner::attend(SavedSlots keep, const LayerTensors& layer, const SequenceMask& mask,
                                const SequenceContext& context, const at::Tensor& x, Saved& saved) {
   const MemoryScope scope(MemoryCategory::attention);
-  if (chunked()) {
-    const at::Tensor qkv = project(layer, context, x);
-    const UlyssesAttention out = ulysses_attention_forward(over_, context.shape.heads, spec, qkv);
-    at::Tensor o = out.o.view({x.size(0), config_.query_width()});
-    keep_if_asked(keep, kQ, qkv, saved);
-    keep_if_asked(keep, kLse, out.lse, saved);
-    keep_if_asked(keep, kO, o, saved);
-    return o;
-  }
-  // On one rank o by heads is o by tokens.
-  if (over_.ulysses.size() == 1) keep.reset(kOHeads);
-  HeadsQkv heads = seq_to_heads_qkv(over_.ulysses, context.shape, project(layer, context, x));
-  const AttentionOutput out = over_.attention.forward(heads.q, heads.k, heads.v, spec);
-  keep_if_asked(keep, kQ, heads.q, saved);
-  keep_if_asked(keep, kK, heads.k, saved);
-  keep_if_asked(keep, kV, heads.v, saved);
-  heads = {};
-  at::Tensor o = by_tokens(context, out.o);
-  keep_if_asked(keep, kOHeads, out.o, saved);
-  keep_if_asked(keep, kLse, out.lse, saved);
-  keep_if_asked(keep, kO, o, saved);
-  return o;
+  at::Tensor qkv = attention_.exchange_qkv(project(layer, context, x), mask);
+  if (keep[kQkv]) saved[kQkv] = qkv;
+  ShardedOutput output = attention_.forward(std::move(qkv), mask);
+  count_as(saved[kQkv], MemoryCategory::activations);
+  keep_if_asked(keep, kOHeads, output.o_BShD, saved);
+  keep_if_asked(keep, kLse, output.lse_BhS, saved);
+  keep_if_asked(keep, kO, output.o_BsHD, saved);
+  return output.o_BsHD;
 }
 
 at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const LayerWeights& weights,
@@ -103,8 +73,9 @@ at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const La
   const LayerTensors tensors = this->tensors(weights, context);
   const int64_t tokens = x.size(0);
   keep_if_asked(keep, kX, x, saved);
-  at::Tensor o = saved[kO];
-  if (!o.defined()) o = attend(keep, tensors, spec(layer, context), context, x, saved);
+  at::Tensor o_BsHD = saved[kO];
+  if (!o_BsHD.defined()) o_BsHD = attend(keep, tensors, *context.masks.at(layer), context, x, saved);
+  const at::Tensor o = by_tokens(o_BsHD);
 
   const MemoryScope scope(MemoryCategory::activations);
   at::Tensor y = at::empty_like(x);
@@ -123,75 +94,32 @@ at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const La
 at::Tensor LayerRunner::backward(int64_t layer, const LayerWeights& weights, LayerWeights& gradients,
                                  const SequenceContext& context, Saved saved, at::Tensor dy) {
   const LayerTensors tensors = this->tensors(weights, context);
-  const SequenceSpec spec = this->spec(layer, context);
+  const SequenceMask& mask = *context.masks.at(layer);
   const at::Tensor x = saved.at(kX);
   const int64_t tokens = x.size(0);
 
   const MemoryScope scope(MemoryCategory::attention);
-  at::Tensor x1 = std::exchange(saved.at(kX1), {}), gate_up = std::exchange(saved.at(kGateUp), {});
-  Attended attended = this->attended(tensors, spec, context, x, std::move(saved));
-  at::Tensor d_o = at::empty_like(attended.o);
+  at::Tensor x1 = saved.at(kX1), gate_up = saved.at(kGateUp), qkv = saved.at(kQkv);
+  ShardedOutput output{saved.at(kO), saved.at(kLse), saved.at(kOHeads)};
+  saved.clear();
+  if (!qkv.defined()) qkv = attention_.exchange_qkv(project(tensors, context, x), mask);
+  if (!output.o_BsHD.defined()) output = attention_.forward(qkv, mask);
+  at::Tensor do_BsHD = at::empty_like(output.o_BsHD);
   in_tiles(tokens, [&](int64_t begin, int64_t count) {
     AttentionOutputKept kept{undefined_or_rows(x1, begin, count), undefined_or_rows(gate_up, begin, count)};
     const at::Tensor rows = dy.narrow(0, begin, count);
-    attention_output_backward(tensors, gradients, x.narrow(0, begin, count),
-                              attended.o.narrow(0, begin, count), rows, x1.defined() ? &kept : nullptr, rows,
-                              d_o.narrow(0, begin, count));
+    attention_output_backward(
+        tensors, gradients, x.narrow(0, begin, count), by_tokens(output.o_BsHD).narrow(0, begin, count), rows,
+        x1.defined() ? &kept : nullptr, rows, by_tokens(do_BsHD).narrow(0, begin, count));
   });
   x1 = gate_up = at::Tensor();
-  const at::Tensor dqkv = attend_backward(spec, context, std::move(attended), std::move(d_o));
+  const at::Tensor dqkv =
+      attention_.backward(std::move(do_BsHD), std::move(qkv), std::move(output), mask).flatten(0, 1);
   in_tiles(tokens, [&](int64_t begin, int64_t count) {
     attention_input_backward(tensors, gradients, x.narrow(0, begin, count), begin,
                              dqkv.narrow(0, begin, count), dy.narrow(0, begin, count));
   });
   return dy;
-}
-
-LayerRunner::Attended LayerRunner::attended(const LayerTensors& layer, const SequenceSpec& spec,
-                                            const SequenceContext& context, const at::Tensor& x,
-                                            Saved saved) {
-  Attended result;
-  result.by_heads = {saved[kOHeads], saved[kLse]};
-  result.o = saved[kO];
-  if (chunked()) {
-    result.qkv = saved[kQ].defined() ? saved[kQ] : project(layer, context, x);
-    if (result.o.defined()) return result;
-    const UlyssesAttention out = ulysses_attention_forward(over_, context.shape.heads, spec, result.qkv);
-    result.o = out.o.view({x.size(0), config_.query_width()});
-    result.by_heads.lse = out.lse;
-    return result;
-  }
-  result.heads = {saved[kQ], saved[kK], saved[kV]};
-  if (!result.heads.q.defined())
-    result.heads = seq_to_heads_qkv(over_.ulysses, context.shape, project(layer, context, x));
-  saved.clear();
-  if (result.o.defined()) return result;
-  result.by_heads = over_.attention.forward(result.heads.q, result.heads.k, result.heads.v, spec);
-  result.o = by_tokens(context, result.by_heads.o);
-  return result;
-}
-
-at::Tensor LayerRunner::attend_backward(const SequenceSpec& spec, const SequenceContext& context,
-                                        Attended attended, at::Tensor d_o) {
-  if (chunked())
-    return ulysses_attention_backward(over_, context.shape.heads, spec, by_samples(context, d_o),
-                                      attended.qkv, {by_samples(context, attended.o), attended.by_heads.lse})
-        .flatten(0, 1);
-  AttentionOutput out = std::move(attended.by_heads);
-  at::Tensor d_o_heads;
-  if (out.o.defined()) {
-    d_o_heads = seq_to_heads(over_.ulysses, context.shape, by_samples(context, d_o));
-  } else {
-    std::tie(d_o_heads, out.o) = seq_to_heads_pair(over_.ulysses, context.shape, by_samples(context, d_o),
-                                                   by_samples(context, attended.o));
-  }
-  d_o = attended.o = at::Tensor();
-  HeadsQkv& heads = attended.heads;
-  const AttentionGradients local = over_.attention.backward(d_o_heads, heads.q, heads.k, heads.v, out, spec);
-  heads = {};
-  out = {};
-  d_o_heads = at::Tensor();
-  return heads_to_seq_qkv(over_.ulysses, context.shape, local).flatten(0, 1);
 }
 
 }  // namespace trireme

@@ -13,8 +13,8 @@
 // exchanges in backward:     2                                        3                  4
 //
 // The exchanges are as many where x is kept every few layers alone: those of a second forward count as
-// backward's, which then does without them. With head chunks (attention/head_chunks.h) q, k and v are never kept by
-// heads: kQ is then the packed qkv_BsND, and none has three exchanges too. The ring's are beside these.
+// backward's, which then does without them. With head chunks (attention/head_chunks.h) q, k and v are kept by tokens,
+// and none has three exchanges too. The ring's are beside these.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -31,20 +31,17 @@ namespace trireme {
 struct SequenceContext {
   int64_t batch = 1;         // B
   int64_t shard_tokens = 0;  // s
-  SampleLayout layout;       // S over ulysses x ring
-  UlyssesShape shape;        // of this ring place
   // Of each layer; layers with the same mask share one.
   std::vector<std::shared_ptr<const SequenceMask>> masks;
-  at::Tensor positions;                 // [B * s] int64: each token's position in its document
-  RotaryTable rotary;                   // of this rank's positions
-  at::ScalarType storage = at::kFloat;  // dtype of what lies between tiles
+  at::Tensor positions;  // [B * s] int64: each token's position in its document
+  RotaryTable rotary;    // of this rank's positions
 };
 
 class LayerRunner {
  public:
-  LayerRunner(const ModelConfig& config, const ShardedAttention& over, const RecomputePlan& plan,
+  LayerRunner(const ModelConfig& config, ShardedAttention& attention, const RecomputePlan& plan,
               int64_t tile_tokens)
-      : config_(config), over_(over), plan_(plan), tile_tokens_(tile_tokens) {}
+      : config_(config), attention_(attention), plan_(plan), tile_tokens_(tile_tokens) {}
 
   const RecomputePlan& plan() const { return plan_; }
 
@@ -65,37 +62,22 @@ class LayerRunner {
   // Uses kO and kLse of `saved` when they are there; fills the slots `keep`.
   at::Tensor forward_keeping(SavedSlots keep, int64_t layer, const LayerWeights& weights,
                              const SequenceContext& context, const at::Tensor& x, Saved& saved);
-  SequenceSpec spec(int64_t layer, const SequenceContext& context) const;
   LayerTensors tensors(const LayerWeights& weights, const SequenceContext& context) const;
   // x -> qkv [B, s, N, D]
   at::Tensor project(const LayerTensors& layer, const SequenceContext& context, const at::Tensor& x);
-  // Attention of forward: o [B * s, H D]; fills the slots `keep`.
-  at::Tensor attend(SavedSlots keep, const LayerTensors& layer, const SequenceSpec& spec,
+  // Attention of forward: o [B, s, H, D]; fills the slots `keep`.
+  at::Tensor attend(SavedSlots keep, const LayerTensors& layer, const SequenceMask& mask,
                     const SequenceContext& context, const at::Tensor& x, Saved& saved);
-  // What attention's backward reads, kept or made again.
-  struct Attended {
-    HeadsQkv heads;            // without head chunks
-    at::Tensor qkv;            // [B, s, N, D], with head chunks
-    AttentionOutput by_heads;  // o may be undefined: then it is exchanged with do
-    at::Tensor o;              // [B * s, H D]
-  };
-  Attended attended(const LayerTensors& layer, const SequenceSpec& spec, const SequenceContext& context,
-                    const at::Tensor& x, Saved saved);
-  // do [B * s, H D] -> dqkv [B * s, N, D]
-  at::Tensor attend_backward(const SequenceSpec& spec, const SequenceContext& context, Attended attended,
-                             at::Tensor d_o);
-  bool chunked() const { return over_.head_chunks > 1; }
-  at::Tensor by_samples(const SequenceContext& context, const at::Tensor& flat) const {
-    return flat.view({context.batch, context.shard_tokens, config_.num_attention_heads, config_.head_dim});
+  // [B, s, H, D] -> [B * s, H D]
+  at::Tensor by_tokens(const at::Tensor& o_BsHD) const {
+    return o_BsHD.view({o_BsHD.size(0) * o_BsHD.size(1), config_.query_width()});
   }
-  // o of this rank's heads [B, S, h, D] -> [B * s, H D]
-  at::Tensor by_tokens(const SequenceContext& context, const at::Tensor& o_BShD);
   // Calls body(begin, count) for each tile of tokens.
   template <typename Body>
   void in_tiles(int64_t tokens, const Body& body) const;
 
   const ModelConfig& config_;
-  ShardedAttention over_;
+  ShardedAttention& attention_;
   RecomputePlan plan_;
   int64_t tile_tokens_;
 };

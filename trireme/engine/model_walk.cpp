@@ -83,13 +83,8 @@ SequenceContext ModelWalk::context_of(const TokenBatch& batch) const {
   SequenceContext context;
   context.batch = batch.tokens.size(0);
   context.shard_tokens = batch.tokens.size(1);
-  context.layout = batch.layout;
-  context.shape.layout = batch.layout.within(mesh_.ring->rank());
-  context.shape.heads =
-      share_heads(config_.num_attention_heads, config_.num_key_value_heads, mesh_.ulysses->size());
   context.masks = masks_of(batch);
   context.positions = positions_in_documents(batch, mesh_.sp->rank()).to(settings_.device);
-  context.storage = settings_.storage;
   if (!config_.rotates()) return context;
   context.rotary = rotary_of(batch, context.positions);
   return context;

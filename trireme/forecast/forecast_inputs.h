@@ -77,7 +77,7 @@ inline ForecastInputs with_batch(ForecastInputs inputs, int64_t batch, int64_t t
   inputs.batch = batch;
   inputs.tokens = tokens;
   inputs.shard_tokens = layout.size(inputs.sp_rank);
-  inputs.ring_tokens = layout.ring_tokens(layout.ring_place(inputs.sp_rank));
+  inputs.ring_tokens = layout.ring_tokens(layout.ring_index(inputs.sp_rank));
   return inputs;
 }
 

@@ -82,7 +82,7 @@ struct LayerBuffers {
     if (slots[kX]) bytes += x;
     if (slots[kO]) bytes += o;
     if (slots[kLse]) bytes += lse;
-    if (slots[kQ]) bytes += rank_qkv();
+    if (slots[kQkv]) bytes += rank_qkv();
     if (slots[kOHeads] && !alone && !chunked) bytes += o_heads;
     if (slots[kX1]) bytes += x1;
     if (slots[kGateUp]) bytes += mlp;
@@ -160,12 +160,7 @@ class Timeline {
     if (!has_o) {
       project();
       const int64_t results = run_attention(layer_.rank_qkv());
-      if (!layer_.alone && !layer_.chunked) {
-        const int64_t kept_qkv = slots[kQ] ? layer_.rank_qkv() : 0;
-        held_[activations] += kept_qkv;
-        exchange_o(results);
-        held_[activations] -= kept_qkv;
-      }
+      if (!layer_.alone && !layer_.chunked) exchange_o(results + (slots[kQkv] ? layer_.rank_qkv() : 0));
     }
     held_[activations] += layer_.kept(slots) + layer_.x;
     // Alone, o by heads is o by tokens.
@@ -251,7 +246,7 @@ class Timeline {
 
   void backward(const SavedSlots& slots) {
     int64_t beside = 0;  // attention's buffers that were not kept
-    if (!slots[kQ]) {
+    if (!slots[kQkv]) {
       project();
       beside += layer_.rank_qkv();
     }

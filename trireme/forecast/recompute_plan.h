@@ -3,11 +3,12 @@
 //
 //   slot      shape            kept by forward                    kept by a second forward
 //   kX        [B s, M]         where a group starts               always
-//   kO        [B s, H D]       keep_attention, none               where the first did not keep kO
+//   kO        [B, s, H, D]     keep_attention, none               where the first did not keep kO
 //   kLse      [B, h, S]        keep_attention, none               where the first did not keep kO
-//   kQ        [B, S, h, D]     none                               where the first did not keep kO
-//   kK, kV    [B, S, k, D]     none                               where the first did not keep kO
-//   kOHeads   [B, S, h, D]     none; on one rank it is kO: never  as kQ
+//   kQkv      [B, S, h+2k, D]  none                               where the first did not keep kO
+//             with head chunks [B, s, H+2K, D]
+//   kOHeads   [B, S, h, D]     none; never on one Ulysses rank,   as kQkv
+//                              where it is kO, and with head chunks
 //   kX1       [B s, M]         none                               always
 //   kGateUp   [B s, 2 I]       none                               always
 //             of encoders [B s, I + M], see model/encoder_layer.h
@@ -38,7 +39,7 @@ enum class Recompute {
 const char* name_of(Recompute recompute);
 
 // Slots of Saved.
-enum SavedSlot : std::size_t { kX, kO, kLse, kQ, kK, kV, kOHeads, kX1, kGateUp, kSavedSlotCount };
+enum SavedSlot : std::size_t { kX, kO, kLse, kQkv, kOHeads, kX1, kGateUp, kSavedSlotCount };
 using SavedSlots = std::bitset<kSavedSlotCount>;
 
 struct RecomputePlan {

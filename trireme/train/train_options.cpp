@@ -6,20 +6,6 @@
 namespace trireme {
 namespace {
 
-const char* attention_name(AttentionKernel kernel) {
-  switch (kernel) {
-    case AttentionKernel::automatic:
-      return "auto";
-    case AttentionKernel::flash:
-      return "flash";
-    case AttentionKernel::cudnn:
-      return "cudnn";
-    case AttentionKernel::reference:
-      return "reference";
-  }
-  throw InternalError("an attention kernel without a name");
-}
-
 const char* ring_method_name(RingMethod method) {
   switch (method) {
     case RingMethod::ring:
@@ -118,7 +104,7 @@ Json to_json(const TrainOptions& o) {
           {"offload_dir", o.engine.offload.folder.string()},
           {"offload_limit", o.engine.offload.limit_bytes},
           {"optim_state_dtype", dtype_name(optimizer.state_dtype)},
-          {"attention", attention_name(o.engine.attention)},
+          {"attention", name_of(o.engine.attention)},
           {"ulysses", o.engine.ulysses},
           {"ring", o.engine.ring},
           {"ring_method", ring_method_name(o.engine.ring_method)},
