@@ -65,7 +65,7 @@ TEST_F(Init, every_tiny_preset_makes_a_model_that_is_read_back_whole) {
 
 TEST_F(Init, large_presets_have_the_published_parameter_counts) {
   const auto count = [](const char* name) {
-    return parse_model_config(find_model_preset(name).config, name).parameter_count();
+    return make_model_layout(parse_model_config(find_model_preset(name).config, name)).parameter_count();
   };
   EXPECT_EQ(count("llama3-8b"), 8030261248);
   EXPECT_EQ(count("mistral-7b"), 7241732096);

@@ -15,7 +15,7 @@
 #include "trireme/comm/mesh.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/engine/engine_options.h"
-#include "trireme/engine/model_walk.h"
+#include "trireme/engine/model_executor.h"
 #include "trireme/engine/parameters_in_update.h"
 #include "trireme/model/checkpoint_files.h"
 
@@ -188,7 +188,7 @@ TEST(DeferredUpdates, a_forward_goes_on_while_later_units_are_held_back_and_sees
     LayerRunner layers(config, *sharded, plan, 100);
     const TokenBatch batch = testing::slice_of_batch(1, 30, 70, 1, 1, 0);
     const auto loss_through = [&](ParameterStore& parameters) {
-      return ModelWalk(config, layout, mesh, layers, parameters, {}).forward(batch, nullptr);
+      return ModelExecutor(config, layout, mesh, layers, parameters, {}).forward(batch, nullptr);
     };
     constexpr double kFactor = 1.25;  // exact in fp32
     set_all(kFactor);

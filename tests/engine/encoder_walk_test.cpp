@@ -9,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/engine/assemble.h"
+#include "trireme/model/unit_weights.h"
 
 #include "tests/engine/tiny_model.h"
 #include "tests/engine/watched_walk.h"

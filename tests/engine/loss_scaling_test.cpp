@@ -20,7 +20,7 @@ EngineOptions fp16_options(int ranks, ZeroStage zero, double scale) {
   options.ulysses = ranks;
   options.zero = zero;
   options.loss_scale = {.initial = scale, .growth_steps = 3};
-  options.optimizer.kind = OptimizerKind::sgd;
+  options.optimizer.kind = &find_optimizer("sgd");
   return options;
 }
 

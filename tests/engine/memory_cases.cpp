@@ -128,7 +128,7 @@ std::vector<MemoryCase> memory_cases() {
        [](EngineOptions& o) {
          o.precision = Precision::bf16;
          o.bf16_matmul = Bf16Matmul::native;
-         o.optimizer.kind = OptimizerKind::sgd;
+         o.optimizer.kind = &find_optimizer("sgd");
        }},
       {"grouped, ring of 2", grouped_model, 2, 1, 1, 2048, [](EngineOptions& o) { o.ring = 2; }, true},
       {"grouped, ulysses 2 x ring 2, all kept", grouped_model, 4, 2, 1, 3000,

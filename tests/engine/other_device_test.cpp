@@ -37,8 +37,8 @@ TEST_F(OnAnotherDevice, every_pair_of_choices_gives_the_numbers_of_the_plain_run
     SCOPED_TRACE(describe(policy));
     const double tolerance = testing::tolerance_of(policy);
     const PolicyCase there = on_device_under_test(policy);
-    const PolicyOutcome got = run_policy(model_.path(), there, OptimizerKind::adamw, 2);
-    const PolicyOutcome& expected = plain.of(policy, OptimizerKind::adamw, 2);
+    const PolicyOutcome got = run_policy(model_.path(), there, find_optimizer("adamw_torch"), 2);
+    const PolicyOutcome& expected = plain.of(policy, find_optimizer("adamw_torch"), 2);
     for (const auto& [name, gradient] : got.gradients)
       EXPECT_LT(testing::relative_error(gradient, expected.gradients.at(name)), tolerance) << name;
     for (size_t step = 0; step < expected.losses.size(); ++step)
@@ -56,12 +56,12 @@ TEST_F(OnAnotherDevice, offload_is_bitwise_equal_to_none) {
   resident.options.precision = Precision::bf16;
   resident.options.offload.optimizer = Offload::cpu;  // a GPU's AdamW rounds otherwise than the host's
   resident = on_device_under_test(resident);
-  const PolicyOutcome expected = run_policy(model_.path(), resident, OptimizerKind::adamw, 3);
+  const PolicyOutcome expected = run_policy(model_.path(), resident, find_optimizer("adamw_torch"), 3);
   for (const Offload place : {Offload::cpu, Offload::disk}) {
     PolicyCase offloaded = resident;
     offloaded.options.offload = {place, place, place,
                                  place == Offload::disk ? disk_.path() : std::filesystem::path(), 0};
-    const PolicyOutcome got = run_policy(model_.path(), offloaded, OptimizerKind::adamw, 3);
+    const PolicyOutcome got = run_policy(model_.path(), offloaded, find_optimizer("adamw_torch"), 3);
     EXPECT_EQ(got.losses, expected.losses) << name_of(place);
     for (const auto& [name, weights] : expected.weights)
       EXPECT_TRUE(at::equal(weights, got.weights.at(name))) << name << ", " << name_of(place);

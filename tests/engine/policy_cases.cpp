@@ -12,6 +12,7 @@
 #include "trireme/engine/assemble.h"
 #include "trireme/engine/check_options.h"
 #include "trireme/forecast/recompute_plan.h"
+#include "trireme/model/unit_weights.h"
 
 #include "tests/engine/tiny_model.h"
 
@@ -141,19 +142,19 @@ std::vector<PolicyCase> every_pair_of_policies(const std::filesystem::path& fold
 }
 
 PolicyOutcome run_policy(const std::filesystem::path& model, const PolicyCase& policy,
-                         OptimizerKind optimizer, int steps) {
+                         const OptimizerKind& optimizer, int steps) {
   PolicyOutcome outcome;
   std::mutex lock;
   run_ranks_as_threads(policy.ranks, [&](World& world) {
     EngineOptions options = policy.options;
-    options.optimizer.kind = optimizer;
-    if (optimizer == OptimizerKind::sgd) {
+    options.optimizer.kind = &optimizer;
+    if (optimizer.name == "sgd") {
       options.optimizer.state_dtype = at::kFloat;
       options.offload.optimizer = Offload::none;  // on fp32 values it keeps nothing to offload
       if (!uses_disk(options.offload)) options.offload.folder.clear();
     }
     // As large as AdamW's own part of an update of these weights.
-    if (optimizer == OptimizerKind::adamw) options.optimizer.weight_decay = 5;
+    if (optimizer.name == "adamw_torch") options.optimizer.weight_decay = 5;
     const auto engine = assemble(world, model, options);
     const Mesh& mesh = engine->mesh();
     const int batch = 4 / mesh.dp_size / policy.micro;
@@ -200,8 +201,7 @@ PolicyOutcome run_policy(const std::filesystem::path& model, const PolicyCase& p
         mine.gradients[name] = gradient.to(at::kCPU);
     }
     for (int step = 0; step < steps; ++step)
-      mine.losses.push_back(
-          engine->train_step(batches_of(step), optimizer == OptimizerKind::sgd ? 0.3 : 1e-3).loss);
+      mine.losses.push_back(engine->train_step(batches_of(step), optimizer.name == "sgd" ? 0.3 : 1e-3).loss);
     mine.weights = weights();
     const std::lock_guard guard(lock);
     if (world.rank() == 0) outcome = std::move(mine);
@@ -209,10 +209,10 @@ PolicyOutcome run_policy(const std::filesystem::path& model, const PolicyCase& p
   return outcome;
 }
 
-const PolicyOutcome& PlainRuns::of(const PolicyCase& policy, OptimizerKind optimizer, int steps) {
+const PolicyOutcome& PlainRuns::of(const PolicyCase& policy, const OptimizerKind& optimizer, int steps) {
   const EngineOptions& like = policy.options;
   PolicyOutcome& found =
-      runs_[{like.precision, like.optimizer.max_grad_norm, optimizer, policy.packed, steps}];
+      runs_[{like.precision, like.optimizer.max_grad_norm, optimizer.name, policy.packed, steps}];
   if (!found.losses.empty()) return found;
   PolicyCase plain;
   plain.packed = policy.packed;

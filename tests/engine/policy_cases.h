@@ -48,18 +48,18 @@ void write_policy_model(const std::filesystem::path& folder);
 
 // Runs `steps` steps over threads as ranks; what rank 0 saw, on the CPU.
 PolicyOutcome run_policy(const std::filesystem::path& model, const PolicyCase& policy,
-                         OptimizerKind optimizer, int steps);
+                         const OptimizerKind& optimizer, int steps);
 
 // Plain runs of a model, each made once: one rank on the CPU, nothing sharded, offloaded, recomputed or tiled.
 class PlainRuns {
  public:
   explicit PlainRuns(std::filesystem::path model) : model_(std::move(model)) {}
   // With the precision, packing and clipping of `policy`.
-  const PolicyOutcome& of(const PolicyCase& policy, OptimizerKind optimizer, int steps);
+  const PolicyOutcome& of(const PolicyCase& policy, const OptimizerKind& optimizer, int steps);
 
  private:
   std::filesystem::path model_;
-  std::map<std::tuple<Precision, double, OptimizerKind, bool, int>, PolicyOutcome> runs_;
+  std::map<std::tuple<Precision, double, std::string, bool, int>, PolicyOutcome> runs_;
 };
 
 }  // namespace trireme::testing

@@ -33,15 +33,15 @@ TEST_F(PolicyCombinations, every_pair_of_choices_gives_the_numbers_of_the_plain_
     SCOPED_TRACE(describe(c));
     const double tolerance = testing::tolerance_of(c);
 
-    const Outcome sgd = run_policy(model_.path(), c, OptimizerKind::sgd, 5);
-    const Outcome& plain_sgd = plain_.of(c, OptimizerKind::sgd, 5);
+    const Outcome sgd = run_policy(model_.path(), c, find_optimizer("sgd"), 5);
+    const Outcome& plain_sgd = plain_.of(c, find_optimizer("sgd"), 5);
     for (const auto& [name, gradient] : sgd.gradients)
       EXPECT_LT(testing::relative_error(gradient, plain_sgd.gradients.at(name)), tolerance) << name;
     for (const auto& [name, weights] : sgd.weights)
       EXPECT_LT(testing::relative_error(weights, plain_sgd.weights.at(name)), tolerance) << name;
 
-    const Outcome adamw = run_policy(model_.path(), c, OptimizerKind::adamw, 2);
-    const Outcome& plain_adamw = plain_.of(c, OptimizerKind::adamw, 2);
+    const Outcome adamw = run_policy(model_.path(), c, find_optimizer("adamw_torch"), 2);
+    const Outcome& plain_adamw = plain_.of(c, find_optimizer("adamw_torch"), 2);
     for (size_t step = 0; step < adamw.losses.size(); ++step)
       EXPECT_NEAR(adamw.losses[step] / plain_adamw.losses[step], 1, tolerance) << "step " << step;
     printf("CAL %d %d %d %d %g\n", int(c.options.precision), c.options.optimizer.state_dtype == at::kBFloat16,
@@ -61,8 +61,8 @@ TEST_F(PolicyCombinations, offload_to_disk_is_bitwise_equal_to_none) {
   resident.options.precision = Precision::bf16;
   Case disk = resident;
   disk.options.offload = {Offload::disk, Offload::disk, Offload::disk, disk_.path(), 0};
-  const Outcome a = run_policy(model_.path(), resident, OptimizerKind::adamw, 3);
-  const Outcome b = run_policy(model_.path(), disk, OptimizerKind::adamw, 3);
+  const Outcome a = run_policy(model_.path(), resident, find_optimizer("adamw_torch"), 3);
+  const Outcome b = run_policy(model_.path(), disk, find_optimizer("adamw_torch"), 3);
   EXPECT_EQ(a.losses, b.losses);
   for (const auto& [name, weights] : a.weights) EXPECT_TRUE(at::equal(weights, b.weights.at(name))) << name;
 }
@@ -71,11 +71,11 @@ TEST_F(PolicyCombinations, stages_are_bitwise_equal_without_accumulation) {
   Case none;
   none.ranks = 3;
   none.options.ulysses = 3;
-  const Outcome expected = run_policy(model_.path(), none, OptimizerKind::sgd, 3);
+  const Outcome expected = run_policy(model_.path(), none, find_optimizer("sgd"), 3);
   for (const ZeroStage stage : {ZeroStage::optimizer, ZeroStage::gradients, ZeroStage::parameters}) {
     Case c = none;
     c.options.zero = stage;
-    const Outcome got = run_policy(model_.path(), c, OptimizerKind::sgd, 3);
+    const Outcome got = run_policy(model_.path(), c, find_optimizer("sgd"), 3);
     EXPECT_EQ(got.losses, expected.losses) << int(stage);
     for (const auto& [name, gradient] : expected.gradients)
       EXPECT_TRUE(at::equal(gradient, got.gradients.at(name))) << name << ", stage " << int(stage);
@@ -120,11 +120,11 @@ TEST(EngineOptions, combinations_that_mean_nothing_are_refused) {
     o.precision = Precision::fp16;
   }));
   EXPECT_TRUE(refused([](EngineOptions& o) {
-    o.optimizer.kind = OptimizerKind::sgd;
+    o.optimizer.kind = &find_optimizer("sgd");
     o.offload.optimizer = Offload::cpu;
   }));
   EXPECT_TRUE(refused([](EngineOptions& o) {
-    o.optimizer.kind = OptimizerKind::sgd;
+    o.optimizer.kind = &find_optimizer("sgd");
     o.optimizer.state_dtype = at::kBFloat16;
   }));
   EXPECT_TRUE(refused([](EngineOptions& o) {

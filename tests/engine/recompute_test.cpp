@@ -14,6 +14,7 @@
 
 #include "tests/engine/tiny_model.h"
 #include "tests/engine/watched_walk.h"
+#include "tests/support/unit_parameters.h"
 
 namespace trireme::recompute_test {
 namespace {
@@ -143,7 +144,8 @@ TEST(Recompute, no_matmul_runs_forward_more_than_twice) {
     // The down projection is needed again only for the next layer's input.
     for (int64_t layer = 0; layer < kLayers; ++layer) {
       const int unit = layout.layer_unit(layer);
-      const int64_t down = layout.units[static_cast<size_t>(unit)].find("down_proj.weight").offset * 4;
+      const int64_t down =
+          testing::parameter_of(layout.units[static_cast<size_t>(unit)], "down_proj.weight").offset * 4;
       const bool last_of_group = (layer + 1) % plan.checkpoint_every == 0 || layer + 1 == kLayers;
       EXPECT_EQ(record.forward_products.at({unit, down}), last_of_group ? 1 : 2) << name_of(plan);
     }

@@ -192,7 +192,7 @@ TEST(SequenceModes, model_flops_count_the_pairs_that_documents_leave) {
     const auto flops = [&](const std::vector<Documents>& documents) {
       return engine->model_flops(testing::slice_of_batch(1, kVocabulary, 5, {60, 1, 1}, 0, documents));
     };
-    const double matmuls = 6.0 * static_cast<double>(config.matmul_parameter_count()) * 60;
+    const double matmuls = 6.0 * static_cast<double>(engine->layout().matmul_parameter_count()) * 60;
     const double of_square =
         6.0 * static_cast<double>(config.num_hidden_layers) * static_cast<double>(config.query_width());
     EXPECT_DOUBLE_EQ(flops({}), matmuls + of_square * 60 * 60);

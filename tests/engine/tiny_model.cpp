@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/model/unit_weights.h"
 
 namespace trireme::testing {
 namespace {
@@ -46,8 +47,9 @@ Json tiny_bert_config(int64_t heads) {
               {"pad_token_id", 3}};
 }
 
-void write_tiny_model(const std::filesystem::path& folder, const Json& config, double spread) {
-  const ModelConfig parsed = parse_model_config(config, "test config");
+void write_tiny_model(const std::filesystem::path& folder, const Json& config, double spread,
+                      const ModelFamilies& families) {
+  const ModelConfig parsed = parse_model_config(config, "test config", families);
   const ModelLayout layout = make_model_layout(parsed);
   write_checkpoint(folder, parsed, layout,
                    [&](int unit) {

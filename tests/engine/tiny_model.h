@@ -22,7 +22,8 @@ Json tiny_llama_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 Json tiny_bert_config(int64_t heads = 4);
 
 // Writes config.json and weights: normal values of size `spread`, norms around 1.
-void write_tiny_model(const std::filesystem::path& folder, const Json& config, double spread = 0.15);
+void write_tiny_model(const std::filesystem::path& folder, const Json& config, double spread = 0.15,
+                      const ModelFamilies& families = model_families());
 
 // The same random batch for any number of ranks: this rank's tokens of B samples of S = layout.tokens; about
 // one target in five is -100. `documents` of each sample, or none: their last tokens have no target either.

@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/engine/assemble.h"
+#include "trireme/model/unit_weights.h"
 
 #include "tests/engine/tiny_model.h"
 #include "tests/support/relative_error.h"
@@ -35,7 +36,7 @@ TEST(TrainingStep, sgd_gives_the_same_weights_after_five_steps_on_any_number_of_
     for (const int ranks : {1, 2, 3}) {
       EngineOptions options;
       options.ulysses = ranks;
-      options.optimizer.kind = OptimizerKind::sgd;
+      options.optimizer.kind = &find_optimizer("sgd");
       options.optimizer.weight_decay = 0.1;
       options.optimizer.max_grad_norm = 0.5;
       std::mutex lock;
@@ -98,7 +99,7 @@ TEST(TrainingStep, clipping_scales_the_update_and_reports_the_norm_before_it) {
     double length = 0;
     run_ranks_as_threads(1, [&](World& world) {
       EngineOptions options;
-      options.optimizer.kind = OptimizerKind::sgd;
+      options.optimizer.kind = &find_optimizer("sgd");
       options.optimizer.max_grad_norm = limit;
       const auto engine = assemble(world, folder.path(), options);
       const auto before = all_values(*engine);

@@ -13,7 +13,7 @@
 
 #include "trireme/comm/mesh.h"
 #include "trireme/comm/thread_world.h"
-#include "trireme/engine/model_walk.h"
+#include "trireme/engine/model_executor.h"
 #include "trireme/model/checkpoint_files.h"
 
 #include "tests/engine/tiny_model.h"
@@ -219,13 +219,13 @@ void walk_rank(World& world, const std::filesystem::path& folder, const WatchedR
                              share_heads(config.num_attention_heads, config.num_key_value_heads, run.ranks),
                              1 / std::sqrt(static_cast<double>(config.head_dim)), run.head_chunks);
   LayerRunner layers(config, *sharded, plan, run.tile_tokens);
-  ModelWalk walk(config, layout, mesh, layers, parameters,
-                 {.storage = run.storage, .logits_tile_tokens = 23});
+  ModelExecutor executor(config, layout, mesh, layers, parameters,
+                         {.storage = run.storage, .logits_tile_tokens = 23});
   const TokenBatch batch =
       slice_of_batch(run.batch, run.tokens, config.vocab_size, 7, run.ranks, mesh.ulysses->rank());
   {
     const MatmulWatch watch(parameters);
-    record.loss_sum = walk.forward_backward(batch, 0.25, gradients, activations).item<double>();
+    record.loss_sum = executor.forward_backward(batch, 0.25, gradients, activations).item<double>();
   }
   parameters.expect_nothing_left();
   gradients.expect_all_closed();

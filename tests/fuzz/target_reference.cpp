@@ -7,10 +7,10 @@ namespace trireme::fuzz {
 void reference(Bytes input) {
   const auto path = write_input("reference.safetensors", input);
   taken_or_refused("reference.safetensors", [&] {
-    for (const ModelFamily family : {ModelFamily::llama, ModelFamily::bert}) {
+    for (const Causality causality : {Causality::causal, Causality::full}) {
       ModelConfig config;
-      config.family = family;
-      config.causality = family == ModelFamily::bert ? Causality::full : Causality::causal;
+      config.rotates = causality == Causality::causal;
+      config.causality = causality;
       config.vocab_size = 5;
       read_reference_inputs(SafetensorsFile(path), config);
     }

@@ -10,11 +10,13 @@
 #include "trireme/base/error.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/base/safetensors_writer.h"
+#include "trireme/model/unit_weights.h"
 
 #include "tests/support/error_message.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tensor_bytes.h"
+#include "tests/support/unit_parameters.h"
 
 namespace trireme {
 namespace {
@@ -129,7 +131,7 @@ TEST_F(CheckpointFiles, references_of_transformers_are_read) {
   at::Tensor flat = at::empty({unit.elements}, at::kFloat);
   CheckpointReader(dir).read_unit(unit, flat);
   const SafetensorsEntry& entry = file.at("model.layers.0.self_attn.v_proj.bias");
-  const at::Tensor values = parameter_view(flat, unit.find("v_proj.bias"));
+  const at::Tensor values = parameter_view(flat, testing::parameter_of(unit, "v_proj.bias"));
   EXPECT_EQ(
       std::memcmp(values.const_data_ptr(), testing::bytes_of(entry).data(), static_cast<size_t>(entry.bytes)),
       0);
@@ -196,7 +198,7 @@ TEST_F(CheckpointFiles, tensors_that_no_unit_uses_are_listed_but_not_rotary_buff
   EXPECT_THAT(CheckpointReader(folder_.path()).unused_names(layout), ElementsAre("score.weight"));
   write_head(1);
   EXPECT_THAT(message_of<DataError>([&] { CheckpointReader(folder_.path()).unused_names(layout); }),
-              HasSubstr("differs from the embedding"));
+              HasSubstr("differs from 'model.embed_tokens.weight'"));
 }
 
 // BERT's checkpoints as they are found: the first ones' names of norms, a next-sentence head, second names of
@@ -299,18 +301,22 @@ TEST_F(CheckpointFiles, fresh_weights_depend_on_seed_and_name_alone) {
   EXPECT_FALSE(first.equal(initial_unit_values(layout.units[1], config, 8)));
   EXPECT_FALSE(first.equal(initial_unit_values(layout.units[2], config, 7))) << "layers must not start equal";
   UnitSpec alone;
-  alone.parameters = {layout.units[1].find("down_proj.weight")};
+  alone.parameters = {testing::parameter_of(layout.units[1], "down_proj.weight")};
   alone.parameters[0].offset = 0;
   alone.elements = alone.parameters[0].elements;
-  EXPECT_TRUE(initial_unit_values(alone, config, 7)
-                  .equal(parameter_view(first, layout.units[1].find("down_proj.weight")).flatten()));
+  EXPECT_TRUE(
+      initial_unit_values(alone, config, 7)
+          .equal(
+              parameter_view(first, testing::parameter_of(layout.units[1], "down_proj.weight")).flatten()));
 }
 
 TEST_F(CheckpointFiles, fresh_weights_are_normal_norms_one_and_biases_zero) {
   const ModelConfig config = tiny();
   const ModelLayout layout = make_model_layout(config);
   const at::Tensor flat = initial_unit_values(layout.units[1], config, 3);
-  const auto part = [&](const char* name) { return parameter_view(flat, layout.units[1].find(name)); };
+  const auto part = [&](const char* name) {
+    return parameter_view(flat, testing::parameter_of(layout.units[1], name));
+  };
   EXPECT_TRUE(part("input_layernorm.weight").eq(1).all().item<bool>());
   EXPECT_TRUE(part("q_proj.bias").eq(0).all().item<bool>());
   const at::Tensor up = part("up_proj.weight");

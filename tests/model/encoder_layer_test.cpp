@@ -1,8 +1,8 @@
 // An encoder layer's token-wise halves against the same formulas written out under autograd in fp64, and
 // against themselves: in tiles, with what was kept, in 16 bits.
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,9 +11,11 @@
 #include <gtest/gtest.h>
 
 #include "trireme/memory/token_tiles.h"
-#include "trireme/model/layer_halves.h"
+#include "trireme/model/layer.h"
+#include "trireme/model/model_family.h"
 
 #include "tests/support/relative_error.h"
+#include "tests/support/unit_parameters.h"
 
 namespace trireme::encoder_layer_test {
 namespace {
@@ -29,39 +31,33 @@ at::Tensor random(at::IntArrayRef shape, double spread, double center, uint64_t 
   return (at::randn(shape, generator, at::kFloat) * spread + center).to(at::kBFloat16).to(at::kDouble);
 }
 
-constexpr std::array<const char*, 12> kNames = {
-    "qkv", "qkv_bias", "o",    "o_bias",    "attention_norm", "attention_norm_bias",
-    "up",  "up_bias",  "down", "down_bias", "output_norm",    "output_norm_bias"};
-
-std::vector<at::Tensor> random_weights() {
-  return {random({3 * kM, kM}, 0.2, 0, 1), random({3 * kM}, 0.5, 0, 2), random({kM, kM}, 0.2, 0, 3),
-          random({kM}, 0.5, 0, 4),         random({kM}, 0.3, 1, 5),     random({kM}, 0.5, 0, 6),
-          random({kI, kM}, 0.2, 0, 7),     random({kI}, 0.5, 0, 8),     random({kM, kI}, 0.2, 0, 9),
-          random({kM}, 0.5, 0, 10),        random({kM}, 0.3, 1, 11),    random({kM}, 0.5, 0, 12)};
+ModelConfig config() {
+  return parse_model_config({{"model_type", "bert"},
+                             {"hidden_size", kM},
+                             {"intermediate_size", kI},
+                             {"num_attention_heads", kH},
+                             {"num_hidden_layers", 1},
+                             {"layer_norm_eps", kEps}},
+                            "test");
 }
 
-// In the order of kNames.
-LayerWeights named(const std::vector<at::Tensor>& all) {
-  LayerWeights w;
-  size_t at = 0;
-  for (at::Tensor* part : {&w.qkv, &w.qkv_bias, &w.o, &w.o_bias, &w.attention_norm, &w.attention_norm_bias,
-                           &w.up, &w.up_bias, &w.down, &w.down_bias, &w.output_norm, &w.output_norm_bias})
-    *part = all.at(at++);
-  return w;
+// The parameters of the layer, or their gradients, by their names without this.
+const std::string kPrefix = "bert.encoder.layer.0.";
+using Named = std::map<std::string, at::Tensor>;
+Named named(const at::Tensor& flat) {
+  static const ModelLayout layout = make_model_layout(config());
+  return testing::parameters_of(layout.units[1], flat, kPrefix);
 }
 
-std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors, at::ScalarType dtype) {
-  std::vector<at::Tensor> result;
-  result.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) result.push_back(tensor.to(dtype, false, /*copy=*/true));
-  return result;
-}
-
-std::vector<at::Tensor> zeros_like(const std::vector<at::Tensor>& tensors, at::ScalarType dtype) {
-  std::vector<at::Tensor> result;
-  result.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) result.push_back(at::zeros(tensor.sizes(), dtype));
-  return result;
+// Matrices, biases and norms of sizes that let each show in the results.
+at::Tensor random_flat(const UnitSpec& unit) {
+  at::Tensor flat = at::zeros({unit.elements}, at::kDouble);
+  uint64_t seed = 0;
+  for (const auto& [name, view] : named(flat)) {
+    const bool norm = name.ends_with("LayerNorm.weight");
+    view.copy_(random(view.sizes(), view.dim() == 2 ? 0.2 : norm ? 0.3 : 0.5, norm ? 1 : 0, ++seed));
+  }
+  return flat;
 }
 
 struct Inputs {
@@ -87,22 +83,29 @@ at::Tensor written_gelu(const at::Tensor& x) {
 }
 
 Results autograd_layer(const Inputs& in, at::ScalarType dtype) {
-  const std::vector<at::Tensor> weights = copies(random_weights(), dtype);
-  const LayerWeights w = named(weights);
-  const at::Tensor x = in.x.to(dtype, false, true), o = in.o.to(dtype, false, true);
-  std::vector<std::pair<std::string, at::Tensor>> leaves = {{"dx", x}, {"do", o}};
-  for (size_t at = 0; at < weights.size(); ++at) leaves.emplace_back(kNames.at(at), weights[at]);
-  for (const auto& [name, leaf] : leaves) leaf.requires_grad_(true);
-  const at::Tensor qkv = (at::matmul(x, w.qkv.t()) + w.qkv_bias).view({kT, kN, kD});
-  const at::Tensor a =
-      written_norm(at::matmul(o, w.o.t()) + w.o_bias + x, w.attention_norm, w.attention_norm_bias);
-  const at::Tensor act = written_gelu(at::matmul(a, w.up.t()) + w.up_bias);
-  const at::Tensor y =
-      written_norm(at::matmul(act, w.down.t()) + w.down_bias + a, w.output_norm, w.output_norm_bias);
+  const UnitSpec unit = make_model_layout(config()).units[1];
+  Named w;
+  for (const auto& [name, view] : named(random_flat(unit).to(dtype)))
+    w[name] = view.clone().requires_grad_(true);
+  const at::Tensor x = in.x.to(dtype, false, true).requires_grad_(true),
+                   o = in.o.to(dtype, false, true).requires_grad_(true);
+  const auto projected = [&](const at::Tensor& from, const std::string& name) {
+    return at::matmul(from, w.at(name + ".weight").t()) + w.at(name + ".bias");
+  };
+  const auto normed = [&](const at::Tensor& from, const std::string& name) {
+    return written_norm(from, w.at(name + ".weight"), w.at(name + ".bias"));
+  };
+  const at::Tensor qkv = at::cat({projected(x, "attention.self.query"), projected(x, "attention.self.key"),
+                                  projected(x, "attention.self.value")},
+                                 1)
+                             .view({kT, kN, kD});
+  const at::Tensor a = normed(projected(o, "attention.output.dense") + x, "attention.output.LayerNorm");
+  const at::Tensor act = written_gelu(projected(a, "intermediate.dense"));
+  const at::Tensor y = normed(projected(act, "output.dense") + a, "output.LayerNorm");
   y.backward(in.dy.to(dtype), /*retain_graph=*/true);
   qkv.backward(in.dqkv.to(dtype));
-  Results results = {{"qkv", qkv.detach()}, {"y", y.detach()}};
-  for (const auto& [name, leaf] : leaves) results.emplace_back(name, leaf.grad());
+  Results results = {{"qkv", qkv.detach()}, {"y", y.detach()}, {"dx", x.grad()}, {"do", o.grad()}};
+  for (const auto& [name, leaf] : w) results.emplace_back(name, leaf.grad());
   return results;
 }
 
@@ -113,39 +116,38 @@ struct LayerRun {
 };
 
 Results layer_in_tiles(const Inputs& in, const LayerRun& run) {
-  ModelConfig config;
-  config.family = ModelFamily::bert;
-  config.hidden_size = kM;
-  config.intermediate_size = kI;
-  config.layer_norm_eps = kEps;
-  const LayerTensors layer{&config, named(copies(random_weights(), run.tile)), {}};
-  const auto sums = zeros_like(random_weights(), run.tile == at::kDouble ? at::kDouble : at::kFloat);
-  LayerWeights gradients = named(sums);
+  const ModelConfig config = encoder_layer_test::config();
+  const UnitSpec unit = make_model_layout(config).units[1];
+  const auto arithmetic = config.family->layer(config);
+  const LayerTensors layer{bind_weights(random_flat(unit).to(run.tile), unit), {}};
+  const at::Tensor sums = at::zeros({unit.elements}, run.tile == at::kDouble ? at::kDouble : at::kFloat);
+  UnitWeights gradients = bind_weights(sums, unit);
   const auto stored = [&](const at::Tensor& x) { return x.to(run.storage, false, true); };
   const at::Tensor x = stored(in.x), o = stored(in.o), dqkv = stored(in.dqkv), d = stored(in.dy);
   const at::Tensor qkv = at::empty({kT, kN, kD}, run.storage), y = at::empty({kT, kM}, run.storage);
   const at::Tensor d_o = at::empty({kT, kM}, run.storage);
-  const at::Tensor x1 = at::empty({kT, kM}, run.tile),
-                   mlp = at::empty({kT, config.mlp_kept_width()}, run.tile);
+  const at::Tensor x1 = at::empty({kT, kM}, run.tile), mlp = at::empty({kT, config.mlp_kept_width}, run.tile);
   const auto kept_rows = [&](int64_t begin, int64_t count) {
-    return AttentionOutputKept{x1.narrow(0, begin, count), mlp.narrow(0, begin, count)};
+    return KeptAfterAttention{x1.narrow(0, begin, count), mlp.narrow(0, begin, count)};
   };
   for_tiles(kT, run.tile_tokens, [&](int64_t begin, int64_t count) {
-    AttentionOutputKept kept = kept_rows(begin, count);
-    attention_input_forward(layer, x.narrow(0, begin, count), begin, qkv.narrow(0, begin, count));
-    attention_output_forward(layer, x.narrow(0, begin, count), o.narrow(0, begin, count),
-                             y.narrow(0, begin, count), run.kept ? &kept : nullptr);
+    KeptAfterAttention kept = kept_rows(begin, count);
+    arithmetic->before_attention_forward(layer, x.narrow(0, begin, count), begin,
+                                         qkv.narrow(0, begin, count));
+    arithmetic->after_attention_forward(layer, x.narrow(0, begin, count), o.narrow(0, begin, count),
+                                        y.narrow(0, begin, count), run.kept ? &kept : nullptr);
   });
   for_tiles(kT, run.tile_tokens, [&](int64_t begin, int64_t count) {
-    AttentionOutputKept kept = kept_rows(begin, count);
+    KeptAfterAttention kept = kept_rows(begin, count);
     const at::Tensor rows = d.narrow(0, begin, count);  // dx takes dy's place, as in a step
-    attention_output_backward(layer, gradients, x.narrow(0, begin, count), o.narrow(0, begin, count), rows,
-                              run.kept ? &kept : nullptr, rows, d_o.narrow(0, begin, count));
-    attention_input_backward(layer, gradients, x.narrow(0, begin, count), begin, dqkv.narrow(0, begin, count),
-                             rows);
+    arithmetic->after_attention_backward(layer, gradients, x.narrow(0, begin, count),
+                                         o.narrow(0, begin, count), rows, run.kept ? &kept : nullptr, rows,
+                                         d_o.narrow(0, begin, count));
+    arithmetic->before_attention_backward(layer, gradients, x.narrow(0, begin, count), begin,
+                                          dqkv.narrow(0, begin, count), rows);
   });
   Results results = {{"qkv", qkv}, {"y", y}, {"dx", d}, {"do", d_o}};
-  for (size_t at = 0; at < sums.size(); ++at) results.emplace_back(kNames.at(at), sums[at]);
+  for (const auto& [name, view] : named(sums)) results.emplace_back(name, view);
   return results;
 }
 

@@ -10,9 +10,11 @@
 #include <gtest/gtest.h>
 
 #include "trireme/model/head.h"
-#include "trireme/model/layer_halves.h"
+#include "trireme/model/layer.h"
+#include "trireme/model/model_family.h"
 
 #include "tests/support/relative_error.h"
+#include "tests/support/unit_parameters.h"
 
 namespace trireme::fp16_layer_test {
 namespace {
@@ -98,48 +100,66 @@ Results autograd_layer(const Weights& all, const Inputs& in, const RotaryTable& 
   return results;
 }
 
-LayerWeights layer_weights_of(const Weights& w) {
-  LayerWeights t;
-  t.input_norm = w.input_norm;
-  t.qkv = w.qkv;
-  t.q_norm = w.q_norm;
-  t.k_norm = w.k_norm;
-  t.o = w.o;
-  t.post_norm = w.post_norm;
-  t.gate_up = w.gate_up;
-  t.down = w.down;
-  return t;
+ModelConfig config() {
+  return parse_model_config({{"model_type", "qwen3"},
+                             {"vocab_size", kV},
+                             {"hidden_size", kM},
+                             {"intermediate_size", kI},
+                             {"num_attention_heads", kH},
+                             {"num_key_value_heads", kK},
+                             {"head_dim", kD},
+                             {"num_hidden_layers", 1},
+                             {"rms_norm_eps", kEps}},
+                            "test");
+}
+
+// Parameters of the layer that lie behind each other from the one of that name on, `rows` in all.
+at::Tensor rows_from(const UnitSpec& unit, const at::Tensor& flat, const std::string& name, int64_t rows) {
+  const ParameterSpec& first = testing::parameter_of(unit, name);
+  if (first.shape.size() == 1) return flat.narrow(0, first.offset, rows);
+  return flat.narrow(0, first.offset, rows * first.shape[1]).view({rows, first.shape[1]});
+}
+Weights weights_in(const UnitSpec& unit, const at::Tensor& flat) {
+  return {rows_from(unit, flat, "input_layernorm.weight", kM),
+          rows_from(unit, flat, "q_proj.weight", kN * kD),
+          rows_from(unit, flat, "q_norm.weight", kD),
+          rows_from(unit, flat, "k_norm.weight", kD),
+          rows_from(unit, flat, "o_proj.weight", kM),
+          rows_from(unit, flat, "post_attention_layernorm.weight", kM),
+          rows_from(unit, flat, "gate_proj.weight", 2 * kI),
+          rows_from(unit, flat, "down_proj.weight", kM)};
 }
 
 Results layer_in_fp16(const Weights& all, const Inputs& in, const RotaryTable& table, at::ScalarType tile) {
-  ModelConfig config;
-  config.num_attention_heads = kH;
-  config.num_key_value_heads = kK;
-  config.head_dim = kD;
-  config.rms_norm_eps = kEps;
-  const LayerTensors layer{&config, layer_weights_of(all.to(tile)), table};
-  const auto zeros = [](const at::Tensor& x) { return at::zeros(x.sizes(), at::kFloat); };
-  LayerWeights gradients =
-      layer_weights_of({zeros(all.input_norm), zeros(all.qkv), zeros(all.q_norm), zeros(all.k_norm),
-                        zeros(all.o), zeros(all.post_norm), zeros(all.gate_up), zeros(all.down)});
+  const ModelConfig config = fp16_layer_test::config();
+  const UnitSpec unit = make_model_layout(config).units[1];
+  const auto arithmetic = config.family->layer(config);
+  const at::Tensor values = at::zeros({unit.elements}, tile), sums = at::zeros({unit.elements}, at::kFloat);
+  const Weights w = weights_in(unit, values), d = weights_in(unit, sums);
+  for (at::Tensor Weights::*const part :
+       {&Weights::input_norm, &Weights::qkv, &Weights::q_norm, &Weights::k_norm, &Weights::o,
+        &Weights::post_norm, &Weights::gate_up, &Weights::down})
+    (w.*part).copy_(all.*part);
+  const LayerTensors layer{bind_weights(values, unit), table};
+  UnitWeights gradients = bind_weights(sums, unit);
   const at::Tensor qkv = at::empty({kT, kN, kD}, at::kHalf), y = at::empty({kT, kM}, at::kHalf);
   const at::Tensor dx = at::empty({kT, kM}, at::kHalf), d_o = at::empty({kT, kH * kD}, at::kHalf);
-  attention_input_forward(layer, in.x, 0, qkv);
-  attention_output_forward(layer, in.x, in.o, y, nullptr);
-  attention_output_backward(layer, gradients, in.x, in.o, in.dy, nullptr, dx, d_o);
-  attention_input_backward(layer, gradients, in.x, 0, in.dqkv.clone(), dx);
+  arithmetic->before_attention_forward(layer, in.x, 0, qkv);
+  arithmetic->after_attention_forward(layer, in.x, in.o, y, nullptr);
+  arithmetic->after_attention_backward(layer, gradients, in.x, in.o, in.dy, nullptr, dx, d_o);
+  arithmetic->before_attention_backward(layer, gradients, in.x, 0, in.dqkv.clone(), dx);
   return {{"qkv", qkv},
           {"y", y},
           {"dx", dx},
           {"do", d_o},
-          {"d input_norm", gradients.input_norm},
-          {"d qkv", gradients.qkv},
-          {"d q_norm", gradients.q_norm},
-          {"d k_norm", gradients.k_norm},
-          {"d o", gradients.o},
-          {"d post_norm", gradients.post_norm},
-          {"d gate_up", gradients.gate_up},
-          {"d down", gradients.down}};
+          {"d input_norm", d.input_norm},
+          {"d qkv", d.qkv},
+          {"d q_norm", d.q_norm},
+          {"d k_norm", d.k_norm},
+          {"d o", d.o},
+          {"d post_norm", d.post_norm},
+          {"d gate_up", d.gate_up},
+          {"d down", d.down}};
 }
 
 TEST(Fp16Layer, errors_are_at_most_twice_those_of_plain_fp16) {
@@ -167,6 +187,23 @@ Results autograd_head(const at::Tensor& x_in, const at::Tensor& norm_in, const a
   return {{"loss", loss.detach()}, {"dx", x.grad()}, {"d norm", norm.grad()}, {"d matrix", matrix.grad()}};
 }
 
+struct HeadResult {
+  at::Tensor loss, dx, dnorm, dmatrix;
+};
+HeadResult head_in_fp16(const at::Tensor& norm, const at::Tensor& matrix, at::ScalarType tile,
+                        const at::Tensor& x, const at::Tensor& targets, double scale) {
+  const ModelConfig config = fp16_layer_test::config();
+  const UnitSpec unit = make_model_layout(config).units.back();
+  const at::Tensor values = at::zeros({unit.elements}, tile), sums = at::zeros({unit.elements}, at::kFloat);
+  rows_from(unit, values, "norm.weight", kM).copy_(norm);
+  rows_from(unit, values, "lm_head.weight", kV).copy_(matrix);
+  UnitWeights gradients = bind_weights(sums, unit);
+  at::Tensor dx = x.clone();
+  const at::Tensor loss = config.family->head(config)->loss_and_gradient(bind_weights(values, unit), 16, dx,
+                                                                         targets, scale, gradients);
+  return {loss, dx, rows_from(unit, sums, "norm.weight", kM), rows_from(unit, sums, "lm_head.weight", kV)};
+}
+
 TEST(Fp16Head, errors_are_at_most_twice_those_of_plain_fp16_under_a_loss_scale) {
   const double scale = 65536.0 / kT;
   const at::Tensor x = random({kT, kM}, 1, 30), norm = random({kM}, 1, 31),
@@ -176,13 +213,9 @@ TEST(Fp16Head, errors_are_at_most_twice_those_of_plain_fp16_under_a_loss_scale) 
   const Results plain = autograd_head(x, norm, matrix, targets, scale, at::kHalf);
   for (const at::ScalarType tile : {at::kFloat, at::kHalf}) {
     SCOPED_TRACE(::testing::Message() << "matmuls in " << tile);
-    HeadTensors gradients{at::zeros({kM}), at::zeros({kV, kM})};
-    at::Tensor dx = x.clone();
-    const at::Tensor loss = head_loss_and_gradient(
-        {norm.to(tile), matrix.to(tile)}, {.eps = kEps, .tile_tokens = 16}, dx, targets, scale, gradients);
+    const HeadResult got = head_in_fp16(norm, matrix, tile, x, targets, scale);
     expect_at_most_twice(
-        {{"loss", loss}, {"dx", dx}, {"d norm", gradients.norm}, {"d matrix", gradients.matrix}}, plain,
-        truth);
+        {{"loss", got.loss}, {"dx", got.dx}, {"d norm", got.dnorm}, {"d matrix", got.dmatrix}}, plain, truth);
   }
 }
 
@@ -191,10 +224,7 @@ TEST(Fp16Head, a_loss_scale_that_overflows_shows_in_the_gradients) {
   const at::Tensor norm = random({kM}, 1, 31), matrix = random({kV, kM}, 0.1, 32);
   const at::Tensor targets = at::arange(kT, at::kLong) * 7;
   for (const at::ScalarType tile : {at::kFloat, at::kHalf}) {
-    HeadTensors gradients{at::zeros({kM}), at::zeros({kV, kM})};
-    at::Tensor dx = random({kT, kM}, 1, 30);
-    head_loss_and_gradient({norm.to(tile), matrix.to(tile)}, {.eps = kEps, .tile_tokens = 16}, dx, targets,
-                           1e7, gradients);
+    const at::Tensor dx = head_in_fp16(norm, matrix, tile, random({kT, kM}, 1, 30), targets, 1e7).dx;
     EXPECT_TRUE(dx.isfinite().logical_not().any().item<bool>()) << tile;
   }
 }

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
-#include "trireme/model/parameter_layout.h"
+#include "trireme/model/model_layout.h"
 
 #include "tests/support/error_message.h"
 #include "tests/support/source_folder.h"
@@ -220,7 +220,7 @@ TEST(ModelConfig, an_encoder_has_full_attention_and_the_defaults_of_transformers
   const ModelConfig base =
       parse(R"({"model_type":"bert","hidden_dropout_prob":0.0,"attention_probs_dropout_prob":0.0})");
   EXPECT_EQ(base.causality, Causality::full);
-  EXPECT_FALSE(base.rotates());
+  EXPECT_FALSE(base.rotates);
   EXPECT_FALSE(base.shifts_labels());
   EXPECT_EQ(base.vocab_size, 30522);
   EXPECT_EQ(base.hidden_size, 768);
@@ -229,14 +229,14 @@ TEST(ModelConfig, an_encoder_has_full_attention_and_the_defaults_of_transformers
   EXPECT_EQ(base.head_dim, 64);
   EXPECT_EQ(base.max_position_embeddings, 512);
   EXPECT_EQ(base.type_vocab_size, 2);
-  EXPECT_DOUBLE_EQ(base.layer_norm_eps, 1e-12);
+  EXPECT_DOUBLE_EQ(base.norm_eps, 1e-12);
   EXPECT_EQ(base.pad_token_id, 0);
   EXPECT_THAT(base.layer_window, Each(0));
   EXPECT_EQ(base.layer_window.size(), 12U);
-  EXPECT_EQ(base.parameter_count(), 109'514'298) << "bert-base-uncased as BertForMaskedLM";
+  EXPECT_EQ(make_model_layout(base).parameter_count(), 109'514'298) << "bert-base-uncased as BertForMaskedLM";
   const ModelConfig llama = parse(small("llama"));
   EXPECT_EQ(llama.causality, Causality::causal);
-  EXPECT_TRUE(llama.rotates() && llama.shifts_labels());
+  EXPECT_TRUE(llama.rotates && llama.shifts_labels());
 }
 
 TEST(ModelConfig, keys_of_published_encoders_that_change_nothing_are_accepted) {
@@ -245,7 +245,7 @@ TEST(ModelConfig, keys_of_published_encoders_that_change_nothing_are_accepted) {
       R"("classifier_dropout":0.1,"gradient_checkpointing":false,"use_cache":true,"is_decoder":false,)"
       R"("pad_token_id":null,"layer_norm_eps":1e-6)"));
   EXPECT_FALSE(config.pad_token_id.has_value());
-  EXPECT_DOUBLE_EQ(config.layer_norm_eps, 1e-6);
+  EXPECT_DOUBLE_EQ(config.norm_eps, 1e-6);
   EXPECT_EQ(config.raw["architectures"], Json::array({"BertForMaskedLM"})) << "what export writes";
 }
 
@@ -302,16 +302,16 @@ TEST(ModelConfig, parameters_are_counted_as_published) {
   const ModelConfig llama3_8b = parse(
       R"({"model_type":"llama","vocab_size":128256,"hidden_size":4096,"intermediate_size":14336,"num_hidden_layers":32,)"
       R"("num_attention_heads":32,"num_key_value_heads":8})");
-  EXPECT_EQ(llama3_8b.parameter_count(), 8030261248);
-  EXPECT_EQ(llama3_8b.matmul_parameter_count(), 8030261248 - 128256 * 4096 - 65 * 4096);
+  EXPECT_EQ(make_model_layout(llama3_8b).parameter_count(), 8030261248);
+  EXPECT_EQ(make_model_layout(llama3_8b).matmul_parameter_count(), 8030261248 - 128256 * 4096 - 65 * 4096);
   const ModelConfig qwen3_4b = parse(
       R"({"model_type":"qwen3","vocab_size":151936,"hidden_size":2560,"intermediate_size":9728,"num_hidden_layers":36,)"
       R"("num_attention_heads":32,"num_key_value_heads":8,"head_dim":128,"tie_word_embeddings":true})");
-  EXPECT_EQ(qwen3_4b.parameter_count(), 4022468096);
+  EXPECT_EQ(make_model_layout(qwen3_4b).parameter_count(), 4022468096);
   const ModelConfig qwen2_half_b = parse(
       R"({"model_type":"qwen2","vocab_size":151936,"hidden_size":896,"intermediate_size":4864,"num_hidden_layers":24,)"
       R"("num_attention_heads":14,"num_key_value_heads":2,"tie_word_embeddings":true})");
-  EXPECT_EQ(qwen2_half_b.parameter_count(), 494032768);
+  EXPECT_EQ(make_model_layout(qwen2_half_b).parameter_count(), 494032768);
 }
 
 // fixtures/configs.json, made by make_config_fixtures.py.
@@ -334,12 +334,12 @@ TEST(ModelConfig, random_files_mean_what_they_mean_to_transformers) {
         elements += spec.elements;
       }
     EXPECT_EQ(shapes, expected["shapes"]);
-    EXPECT_EQ(config.parameter_count(), elements);
+    EXPECT_EQ(make_model_layout(config).parameter_count(), elements);
     EXPECT_EQ(Json(config.layer_window), expected["layer_window"]);
     EXPECT_EQ(kinds.at(config.rope.kind), expected["rope_type"]);
     EXPECT_EQ(config.rope.theta, expected["rope_theta"]);
     EXPECT_EQ(config.rope.original_max_position_embeddings, expected["original_max_position_embeddings"]);
-    EXPECT_EQ(config.rms_norm_eps, expected["rms_norm_eps"]);
+    EXPECT_EQ(config.norm_eps, expected["rms_norm_eps"]);
     EXPECT_EQ(config.bos_token_id ? Json(*config.bos_token_id) : Json(), expected["bos_token_id"]);
     EXPECT_EQ(config.eos_token_id ? Json(*config.eos_token_id) : Json(), expected["eos_token_id"]);
   }

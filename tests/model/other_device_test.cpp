@@ -38,21 +38,22 @@ TEST_F(OnAnotherDevice, weight_gradients_of_16_bit_tiles_add_up_in_fp32) {
 TEST_F(OnAnotherDevice, the_embeddings_gradient_leaves_padding_out_and_the_host_does_not_wait) {
   constexpr int64_t kPadding = 3;
   const at::Tensor tokens = at::tensor({1, 3, 0, 3, 1}, at::kLong), dx = at::randn({5, 4});
-  const EmbeddingTensors weights{at::zeros({6, 4}, device_)};
   // A tied embedding's gradient holds the head's already.
-  EmbeddingTensors gradients{at::ones({6, 4}, device_)};
+  UnitWeights gradients{at::ones({6, 4}, device_)};
   at::Tensor expected = at::ones({6, 4});
   for (const int64_t position : {0, 2, 4}) expected[tokens[position].item<int64_t>()].add_(dx[position]);
+  ModelConfig config;
+  config.pad_token_id = kPadding;
   const EmbeddedTokens embedded{tokens.to(device_), {}};
   const at::Tensor dx_there = dx.to(device_);
   {
     const testing::CalledOperators called;
-    embedding_backward(weights, gradients, 1e-5, kPadding, embedded, dx_there);
+    make_word_embedding(config)->backward({}, gradients, embedded, dx_there);
     EXPECT_EQ(called.of("aten::index_add_"), 1);
     for (const char* const waits : {"aten::nonzero", "aten::item", "aten::_local_scalar_dense"})
       EXPECT_EQ(called.of(waits), 0) << waits;
   }
-  EXPECT_LT(testing::relative_error(gradients.words.to(at::kCPU), expected), 1e-6);
+  EXPECT_LT(testing::relative_error(gradients[kWords].to(at::kCPU), expected), 1e-6);
 }
 
 }  // namespace

@@ -21,13 +21,14 @@ struct Trained {
 Trained train(at::ScalarType state_dtype, uint64_t seed) {
   const std::vector<FlatUnit> units{
       {"unit", kElements, {{0, kElements / 2, true}, {kElements / 2, kElements / 2, false}}}};
+  const OptimizerKind& adamw = find_optimizer("adamw_torch");
   const auto optimizer =
-      make_adamw(units, {{0, kElements}}, {.weight_decay = kDecay, .state_dtype = state_dtype, .seed = seed});
+      adamw.make(adamw, units, {.weight_decay = kDecay, .state_dtype = state_dtype, .seed = seed});
   Trained result;
   result.master = at::ones({kElements});
   for (int step = 1; step <= kSteps; ++step) {
     at::Tensor gradient = at::full({kElements}, 1 + 0.5 * std::sin(3 * step));
-    optimizer->step(0, result.master, gradient, kRate, 1, step);
+    optimizer->step(0, result.master, gradient, {kRate, 1, step});
   }
   result.mean = optimizer->state(0, "exp_avg").clone();
   result.square = optimizer->state(0, "exp_avg_sq").clone();

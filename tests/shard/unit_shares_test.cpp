@@ -23,18 +23,25 @@ TEST(UnitShares, cover_the_unit_once_and_begin_on_cache_lines_at_any_number_of_r
 }
 
 TEST(UnitShares, cut_units_hold_every_element_of_every_span_once) {
-  const FlatUnit unit{"layer", 96, {{0, 10, false}, {16, 40, true}, {64, 30, true}}};
+  const FlatUnit unit{
+      "layer", 96, {{0, 10, false, "a", {10}}, {16, 40, true, "b", {4, 10}}, {64, 30, true, "c", {5, 6}}}};
   for (int ranks = 1; ranks <= 7; ++ranks) {
     std::vector<int> decayed(96, 0), plain(96, 0);
     for (int rank = 0; rank < ranks; ++rank) {
       const UnitShare share = share_of(96, ranks, rank);
       const FlatUnit cut = cut_unit(unit, share);
       EXPECT_EQ(cut.elements, share.elements);
-      for (const FlatSpan& span : cut.spans)
+      EXPECT_EQ(cut.begin, share.begin);
+      for (const FlatSpan& span : cut.spans) {
+        const FlatSpan& parameter = unit.spans.at(span.name[0] - 'a');
+        EXPECT_EQ(span.shape, parameter.shape);
+        EXPECT_EQ(span.whole(), span.elements == parameter.elements);
+        EXPECT_EQ(parameter.offset + span.first, share.begin + span.offset) << "which slice of its parameter";
         for (int64_t at = 0; at < span.elements; ++at) {
           ASSERT_LT(span.offset + at, share.elements);
           ++(span.decays ? decayed : plain).at(static_cast<size_t>(share.begin + span.offset + at));
         }
+      }
     }
     for (int at = 0; at < 96; ++at) {
       EXPECT_EQ(plain[at], at < 10 ? 1 : 0);

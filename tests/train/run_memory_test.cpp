@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/device/cpu_caching_allocator.h"
-#include "trireme/model/model_config.h"
+#include "trireme/model/model_layout.h"
 
 #include "tests/train/tiny_run.h"
 
@@ -18,7 +18,8 @@ TEST(RunMemory, of_each_record_is_what_the_tensors_took) {
   options.context_stages = "16:2";
   testing::train_on_ranks(1, options);
   const auto parameters =
-      static_cast<double>(read_model_config(run.model()).parameter_count()) * sizeof(float);
+      static_cast<double>(make_model_layout(read_model_config(run.model())).parameter_count()) *
+      sizeof(float);
   std::ifstream in(options.output_dir / "metrics.jsonl");
   int records = 0;
   for (std::string line; std::getline(in, line); ++records) {

@@ -27,7 +27,6 @@ ModelConfig decoder() {
 
 ModelConfig encoder() {
   ModelConfig config = decoder();
-  config.family = ModelFamily::bert;
   config.causality = Causality::full;
   return config;
 }

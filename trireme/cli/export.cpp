@@ -65,7 +65,7 @@ int run_export(const std::vector<std::string>& arguments) {
   };
   write_checkpoint(output.path(), config, layout, unit_values, dtype, source);
   output.publish();
-  std::cout << "exported " << source.string() << " (" << format_count(config.parameter_count())
+  std::cout << "exported " << source.string() << " (" << format_count(layout.parameter_count())
             << " parameters) to " << flags.out.string() << ": " << name_of_weight_dtype(dtype)
             << (flags.dtype == "auto" ? ", as the model had, " : ", ")
             << format_bytes(elements * static_cast<int64_t>(c10::elementSize(dtype))) << " of weights"

@@ -54,7 +54,7 @@ int run_init(const std::vector<std::string>& arguments) {
   if (preset.byte_level_tokenizer) write_byte_level_tokenizer(output.path());
   output.publish();
   std::cout << options.out.string() << ": " << json["model_type"].get<std::string>() << ", "
-            << format_count(config.parameter_count()) << " parameters in " << options.dtype << ", seed "
+            << format_count(layout.parameter_count()) << " parameters in " << options.dtype << ", seed "
             << options.seed
             << (preset.byte_level_tokenizer ? ", with a byte-level tokenizer" : ", no tokenizer")
             << std::endl;

@@ -5,6 +5,7 @@
 #include "trireme/base/error.h"
 #include "trireme/cli/nearest_name.h"
 #include "trireme/data/utf8.h"
+#include "trireme/model/model_family.h"
 
 namespace trireme {
 namespace {
@@ -138,39 +139,10 @@ Json tiny_bert() {
           {"pad_token_id", 257}};
 }
 
-// Every key that these families' configuration classes read.
-const std::vector<std::string>& known_keys() {
-  static const std::vector<std::string> keys = {"attention_bias",
-                                                "attention_dropout",
-                                                "attention_probs_dropout_prob",
-                                                "bos_token_id",
-                                                "eos_token_id",
-                                                "head_dim",
-                                                "hidden_act",
-                                                "hidden_dropout_prob",
-                                                "hidden_size",
-                                                "initializer_range",
-                                                "intermediate_size",
-                                                "layer_norm_eps",
-                                                "layer_types",
-                                                "max_position_embeddings",
-                                                "max_window_layers",
-                                                "mlp_bias",
-                                                "num_attention_heads",
-                                                "num_hidden_layers",
-                                                "num_key_value_heads",
-                                                "original_max_position_embeddings",
-                                                "pad_token_id",
-                                                "rms_norm_eps",
-                                                "rope_parameters",
-                                                "rope_scaling",
-                                                "rope_theta",
-                                                "sliding_window",
-                                                "tie_word_embeddings",
-                                                "type_vocab_size",
-                                                "use_cache",
-                                                "use_sliding_window",
-                                                "vocab_size"};
+std::vector<std::string> known_keys() {
+  std::vector<std::string> keys;
+  for (const ModelFamily* family : model_families())
+    keys.insert(keys.end(), family->config_keys.begin(), family->config_keys.end());
   return keys;
 }
 
@@ -227,7 +199,7 @@ void apply_config_override(Json& config, const std::string& assignment) {
   const std::string path = assignment.substr(0, equals);
   const std::string text = assignment.substr(equals + 1);
   const std::string key = path.substr(0, path.find('.'));
-  const auto& keys = known_keys();
+  const std::vector<std::string> keys = known_keys();
   if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
     const auto nearest = nearest_name(key, keys);
     throw ConfigError(cat("--set ", quotation(assignment), ": config.json has no key '", quotation(key),

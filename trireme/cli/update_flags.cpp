@@ -7,7 +7,7 @@ namespace trireme {
 void UpdateFlags::declare(OptionParser& parser) {
   parser.flag("bf16", bf16, "compute in bf16, with fp32 masters and sums");
   parser.flag("fp16", fp16, "compute in fp16, with fp32 masters and sums and a dynamic loss scale");
-  parser.choice("optim", optim, {"adamw_torch", "sgd"}, "optimizer");
+  parser.choice("optim", optim, optimizer_names(), "optimizer");
   parser.choice("optim_state_dtype", optim_state_dtype, {"fp32", "bf16"},
                 "of AdamW's moments; bf16 is rounded stochastically");
   parser.choice("reduce_dtype", reduce_dtype, {"fp32", "bf16"}, "in which gradients travel; sums are fp32");
@@ -25,7 +25,7 @@ void UpdateFlags::apply(EngineOptions& options) const {
   check();
   const auto dtype = [](const std::string& name) { return name == "bf16" ? at::kBFloat16 : at::kFloat; };
   options.precision = parse_precision(this->dtype());
-  options.optimizer.kind = optim == "sgd" ? OptimizerKind::sgd : OptimizerKind::adamw;
+  options.optimizer.kind = &find_optimizer(optim);
   options.optimizer.state_dtype = dtype(optim_state_dtype);
   options.reduce_dtype = dtype(reduce_dtype);
   options.offload.optimizer = parse_offload("offload_optimizer", offload_optimizer);

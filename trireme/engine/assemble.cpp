@@ -9,7 +9,7 @@
 #include "trireme/engine/check_options.h"
 #include "trireme/engine/deferred_updates.h"
 #include "trireme/engine/make_forecast_inputs.h"
-#include "trireme/engine/model_walk.h"
+#include "trireme/engine/model_executor.h"
 #include "trireme/engine/parameters_in_update.h"
 #include "trireme/memory/make_activation_store.h"
 #include "trireme/model/checkpoint_files.h"
@@ -25,7 +25,8 @@ std::vector<FlatUnit> flat_units(const ModelLayout& layout) {
   for (const UnitSpec& unit : layout.units) {
     FlatUnit flat{unit.name, unit.elements, {}};
     for (const ParameterSpec& parameter : unit.parameters)
-      flat.spans.push_back({parameter.offset, parameter.elements, parameter.decays});
+      flat.spans.push_back(
+          {parameter.offset, parameter.elements, parameter.decays, parameter.name, parameter.shape});
     units.push_back(std::move(flat));
   }
   return units;
@@ -118,22 +119,25 @@ void Engine::make_stores(at::ScalarType tile_dtype) {
   }
 
   const OptimizerOptions& optimizer = options.optimizer;
-  optimizer_ = optimizer.kind == OptimizerKind::sgd
-                   ? make_sgd(units, shares_, optimizer.weight_decay)
-                   : make_adamw(units, shares_,
-                                {optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay,
-                                 optimizer.state_dtype, optimizer.seed, options.device,
-                                 options.offload.optimizer, spill_.get()});
+  if (optimizer.kind->whole_parameters && shard && all.size() > 1)
+    throw ConfigError(cat("--optim ", optimizer.kind->name, " steps whole matrices, which --zero ",
+                          static_cast<int>(options.zero), " cuts over ", all.size(),
+                          " ranks; give --zero 0, or another --optim"));
+  optimizer_ = optimizer.kind->make(
+      *optimizer.kind, cut_units(units, shares_),
+      {optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay, optimizer.state_dtype,
+       optimizer.seed, options.device, options.offload.optimizer, spill_.get()});
   if (options.precision == Precision::fp16)
     loss_scaler_ = std::make_unique<LossScaler>(
         LossScalerSettings{options.loss_scale.initial, options.loss_scale.growth_steps});
 }
 
-Engine::Engine(World& world, const std::filesystem::path& model_dir, const EngineOptions& options)
+Engine::Engine(World& world, const std::filesystem::path& model_dir, const EngineOptions& options,
+               const ModelFamilies& families)
     : options_(options), memory_(make_rank_memory(options.device)) {
   const at::NoGradGuard no_autograd;
   const RankMemoryScope counted(memory_);
-  config_ = read_model_config(model_dir);
+  config_ = read_model_config(model_dir, families);
   check_engine_options(options);
   const ModelConfig& config = config_;
   check_heads(options, config);
@@ -178,9 +182,9 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
       share_heads(config.num_attention_heads, config.num_key_value_heads, mesh_.ulysses->size()),
       1 / std::sqrt(static_cast<double>(config.head_dim)), options.head_chunks);
   layers_ = std::make_unique<LayerRunner>(config, *attention_, plan, tile_tokens);
-  walk_ = std::make_unique<ModelWalk>(
+  executor_ = std::make_unique<ModelExecutor>(
       config, layout_, mesh_, *layers_, parameters_in_update_ ? *parameters_in_update_ : *parameters_,
-      WalkSettings{options.device, dtypes.storage, logits_tile_tokens, options.strict_divisible,
+      ExecutorSettings{options.device, dtypes.storage, logits_tile_tokens, options.strict_divisible,
                    options.ring_method, options.sparse});
   memory_.account->reset_peaks();  // loading is over
 }
@@ -213,8 +217,8 @@ std::string Engine::description() const {
 }
 
 std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& model_dir,
-                                 const EngineOptions& options) {
-  return std::unique_ptr<Engine>(new Engine(world, model_dir, options));
+                                 const EngineOptions& options, const ModelFamilies& families) {
+  return std::unique_ptr<Engine>(new Engine(world, model_dir, options, families));
 }
 
 }  // namespace trireme

@@ -13,6 +13,7 @@ namespace trireme {
 // ConfigError for options that cannot be (P > heads, an axis that is not built), DataError for broken
 // weights.
 std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& model_dir,
-                                 const EngineOptions& options);
+                                 const EngineOptions& options,
+                                 const ModelFamilies& families = model_families());
 
 }  // namespace trireme

@@ -80,8 +80,11 @@ void check_optimizer(const EngineOptions& options) {
   const at::ScalarType state = options.optimizer.state_dtype;
   if (state != at::kFloat && state != at::kBFloat16)
     throw ConfigError(cat("--optim_state_dtype ", state, "; expected fp32 or bf16"));
-  if (state != at::kFloat && options.optimizer.kind == OptimizerKind::sgd)
-    throw ConfigError("--optim_state_dtype: sgd has no states; leave it out");
+  const OptimizerKind& kind = *options.optimizer.kind;
+  if (state != at::kFloat && !kind.bf16_states)
+    throw ConfigError(cat("--optim_state_dtype: ", kind.name,
+                          kind.state_names.empty() ? " has no states" : " keeps its states in fp32 alone",
+                          "; leave it out"));
   if (options.reduce_dtype != at::kFloat && options.reduce_dtype != at::kBFloat16)
     throw ConfigError(cat("--reduce_dtype ", options.reduce_dtype, "; expected fp32 or bf16"));
   if (!options.update_in_backward) return;
@@ -131,11 +134,11 @@ void check_heads(const EngineOptions& options, const ModelConfig& config) {
 }
 
 void check_stored_states(const EngineOptions& options, at::ScalarType compute_dtype) {
-  if (options.optimizer.kind == OptimizerKind::sgd && compute_dtype == at::kFloat &&
-      options.offload.optimizer != Offload::none)
-    throw ConfigError(
-        "--offload_optimizer: sgd on fp32 values keeps nothing that could be offloaded; leave it out, or "
-        "offload the parameters (--zero 3 --offload_params)");
+  const OptimizerKind& kind = *options.optimizer.kind;
+  if (kind.state_names.empty() && compute_dtype == at::kFloat && options.offload.optimizer != Offload::none)
+    throw ConfigError(cat("--offload_optimizer: ", kind.name,
+                          " on fp32 values keeps nothing that could be offloaded; leave it out, or "
+                          "offload the parameters (--zero 3 --offload_params)"));
 }
 
 void check_engine_options(const EngineOptions& options) {

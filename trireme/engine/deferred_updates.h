@@ -1,7 +1,7 @@
-// Updates of units that run on a thread of their own while the walk goes on: the optimizer's step on the host,
-// or on tensors that come from a disk and go back there.
+// Updates of units that run on a thread of their own while a pass over the model goes on: the optimizer's step on the
+// host, or on tensors that come from a disk and go back there.
 //
-//   walk     submit(0) submit(1) submit(2)   wait(0) forward(0)   wait(1) forward(1)   ...
+//   pass     submit(0) submit(1) submit(2)   wait(0) forward(0)   wait(1) forward(1)   ...
 //   worker              [ update 0 ][ update 1 ][ update 2 ]
 //
 // Only what waits for a unit sees its new values; a unit's next use therefore waits for its own update
@@ -27,7 +27,7 @@
 
 namespace trireme {
 
-// Submitted to and waited for by one thread, the walk's. A job may call no collective: ranks would disagree on
+// Submitted to and waited for by one thread, that of the passes. A job may call no collective: ranks would disagree on
 // the order.
 //
 // A job runs without autograd, with as many threads as its submitter has, counted in the rank's account. On a

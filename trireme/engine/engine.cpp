@@ -5,7 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/engine/deferred_updates.h"
-#include "trireme/engine/model_walk.h"
+#include "trireme/engine/model_executor.h"
 #include "trireme/engine/not_finite_tensor.h"
 #include "trireme/forecast/memory_options.h"
 #include "trireme/memory/through_pinned.h"
@@ -37,7 +37,7 @@ void Engine::note_batch(const TokenBatch& batch) {
 StepResult Engine::backward(const StepBatches& batches, double loss_scale) {
   TRIREME_ASSERT(options_.purpose == Purpose::training, "an engine for evaluation was asked to train");
   for (const TokenBatch& batch : batches) {
-    walk_->check(batch);
+    executor_->check(batch);
     note_batch(batch);
   }
   StepResult result;
@@ -51,7 +51,7 @@ StepResult Engine::backward(const StepBatches& batches, double loss_scale) {
   gradients_->clear();
   at::Tensor loss_sum = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(options_.device));
   for (const TokenBatch& batch : batches)
-    loss_sum += walk_->forward_backward(batch, mean * loss_scale, *gradients_, *activations_);
+    loss_sum += executor_->forward_backward(batch, mean * loss_scale, *gradients_, *activations_);
   rank_loss_ = loss_sum.item<double>();
   result.loss = agreement().sum(rank_loss_) * mean;
   // Those of the step before are done, as every unit was used since; those of this step's backward are not.
@@ -81,10 +81,9 @@ StepResult Engine::accumulate_gradients(const StepBatches& batches) {
   return result;
 }
 
-void Engine::step_unit(int unit, at::Tensor& gradient, double learning_rate, double gradient_factor,
-                       int64_t step) {
+void Engine::step_unit(int unit, at::Tensor& gradient, const StepNumbers& numbers) {
   at::Tensor master = parameters_->open_master(unit);
-  optimizer_->step(unit, master, gradient, learning_rate, gradient_factor, step);
+  optimizer_->step(unit, master, gradient, numbers);
   parameters_->close_master(unit);
 }
 
@@ -106,7 +105,7 @@ void Engine::step_in_backward(int unit, at::Tensor gradient) {
       const at::Tensor there = std::exchange(gradient, at::Tensor());
       return options_.offload.optimizer == Offload::none ? there : on_host(there, pinned_.get());
     }();
-    step_unit(unit, here, backward_update_.learning_rate, 1, backward_update_.step);
+    step_unit(unit, here, {backward_update_.learning_rate, 1, backward_update_.step});
   };
   submit_or_run(unit, std::move(step));
 }
@@ -114,7 +113,7 @@ void Engine::step_in_backward(int unit, at::Tensor gradient) {
 void Engine::update(double learning_rate, double gradient_factor) {
   for (int unit = 0; unit < unit_count(); ++unit) {
     const bool last = unit + 1 == unit_count();
-    auto step = [this, unit, last, learning_rate, gradient_factor, number = optimizer_steps_] {
+    auto step = [this, unit, last, numbers = StepNumbers{learning_rate, gradient_factor, optimizer_steps_}] {
       if (!last) {
         parameters_->prefetch_master(unit + 1);
         optimizer_->prefetch(unit + 1);
@@ -123,7 +122,7 @@ void Engine::update(double learning_rate, double gradient_factor) {
         const MemoryScope scope(MemoryCategory::gradients);
         return gradients_->summed(unit);
       }();
-      step_unit(unit, gradient, learning_rate, gradient_factor, number);
+      step_unit(unit, gradient, numbers);
     };
     submit_or_run(unit, std::move(step));
   }
@@ -196,7 +195,7 @@ EvaluationResult Engine::evaluate(
   const at::NoGradGuard no_autograd;
   const RankMemoryScope counted(memory_);
   EvaluationResult result;
-  result.loss_Bs = walk_->forward(batch, on_logits).to(at::kCPU);
+  result.loss_Bs = executor_->forward(batch, on_logits).to(at::kCPU);
   result.loss_sum = agreement().sum(result.loss_Bs.sum(at::kDouble).item<double>());
   result.target_tokens = count_targets({batch});
   return result;
@@ -205,7 +204,7 @@ EvaluationResult Engine::evaluate(
 std::vector<std::string> Engine::state_names() const {
   std::vector<std::string> names{"master"};
   if (!optimizer_) return names;
-  for (std::string& name : optimizer_->state_names()) names.push_back(std::move(name));
+  for (const std::string& name : optimizer_->state_names()) names.push_back(name);
   return names;
 }
 
@@ -257,7 +256,7 @@ double Engine::model_flops(const TokenBatch& batch) const {
   }
   pairs *= options_.sparse.kept(batch.layout.tokens, config_.causality);
   const auto tokens = static_cast<double>(batch.tokens.size(0) * batch.layout.tokens);
-  return 6.0 * static_cast<double>(config_.matmul_parameter_count()) * tokens +
+  return 6.0 * static_cast<double>(layout_.matmul_parameter_count()) * tokens +
          12.0 * static_cast<double>(config_.query_width()) * pairs;
 }
 

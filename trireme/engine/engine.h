@@ -1,4 +1,4 @@
-// The engine: a model, its stores and the walk over its units. Training, evaluation, verify and export all
+// The engine: a model, its stores, and the forward and backward pass over its units. Training, evaluation, verify and export all
 // drive this.
 //
 //   auto engine = assemble(world, model_dir, options);          // engine/assemble.h
@@ -24,7 +24,7 @@
 #include "trireme/engine/engine_options.h"
 #include "trireme/forecast/choose_recompute.h"
 #include "trireme/model/model_config.h"
-#include "trireme/model/parameter_layout.h"
+#include "trireme/model/model_layout.h"
 #include "trireme/shard/unit_shares.h"
 
 namespace trireme {
@@ -55,9 +55,10 @@ class DeferredUpdates;
 class GradientStore;
 class LayerRunner;
 class LossScaler;
-class ModelWalk;
+class ModelExecutor;
 class Optimizer;
 class ParameterStore;
+struct StepNumbers;
 class PinnedPool;
 class SpillFile;
 
@@ -126,9 +127,10 @@ class Engine {
 
  private:
   friend std::unique_ptr<Engine> assemble(World& world, const std::filesystem::path& model_dir,
-                                          const EngineOptions& options);
+                                          const EngineOptions& options, const ModelFamilies& families);
   // These two are in assemble.cpp.
-  Engine(World& world, const std::filesystem::path& model_dir, const EngineOptions& options);
+  Engine(World& world, const std::filesystem::path& model_dir, const EngineOptions& options,
+         const ModelFamilies& families);
   void make_stores(at::ScalarType tile_dtype);
 
   int unit_count() const { return static_cast<int>(layout_.units.size()); }
@@ -141,7 +143,7 @@ class Engine {
   // On the updates' thread where there is one, else here.
   void submit_or_run(int unit, std::function<void()> step);
   // Steps one unit with its summed gradient.
-  void step_unit(int unit, at::Tensor& gradient, double learning_rate, double gradient_factor, int64_t step);
+  void step_unit(int unit, at::Tensor& gradient, const StepNumbers& numbers);
   // Forward and backward of the whole step, gradients scaled by `loss_scale`: loss and targets. No update is under way
   // at its end.
   StepResult backward(const StepBatches& batches, double loss_scale);
@@ -175,13 +177,13 @@ class Engine {
   std::unique_ptr<LocalAttention> local_attention_;
   std::unique_ptr<ShardedAttention> attention_;
   std::unique_ptr<ParameterStore> parameters_;
-  std::unique_ptr<ParameterStore> parameters_in_update_;  // as the walk sees them; null: as they are
+  std::unique_ptr<ParameterStore> parameters_in_update_;  // as the executor sees them; null: as they are
   std::unique_ptr<GradientStore> gradients_;
   std::unique_ptr<ActivationStore> activations_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<LossScaler> loss_scaler_;  // fp16 alone
   std::unique_ptr<LayerRunner> layers_;
-  std::unique_ptr<ModelWalk> walk_;
+  std::unique_ptr<ModelExecutor> executor_;
   int64_t optimizer_steps_ = 0;
   double rank_loss_ = 0;                      // summed over this rank's tokens of the last step
   std::unique_ptr<DeferredUpdates> updates_;  // null: units are stepped where they come

@@ -12,6 +12,7 @@
 #include "trireme/attention/sequence_attention.h"
 #include "trireme/forecast/recompute_plan.h"
 #include "trireme/memory/offload.h"
+#include "trireme/shard/optimizer.h"
 
 namespace trireme {
 
@@ -22,12 +23,11 @@ enum class Purpose {
 enum class Precision { fp32, bf16, fp16 };
 // How bf16 matmuls run on a CPU: in its own bf16 instructions, or, where it has none, in fp32 on bf16 values.
 enum class Bf16Matmul { automatic, native, fp32 };
-enum class OptimizerKind { adamw, sgd };
 // What is sharded over all ranks (arXiv 1910.02054): each stage adds to the one before.
 enum class ZeroStage { none, optimizer, gradients, parameters };
 
 struct OptimizerOptions {
-  OptimizerKind kind = OptimizerKind::adamw;
+  const OptimizerKind* kind = &find_optimizer("adamw_torch");
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;

@@ -27,8 +27,8 @@ void LayerRunner::in_tiles(int64_t tokens, const Body& body) const {
   for_tiles(tokens, tile_tokens_, body);
 }
 
-LayerTensors LayerRunner::tensors(const LayerWeights& weights, const SequenceContext& context) const {
-  return {&config_, weights, context.rotary};
+LayerTensors LayerRunner::tensors(const UnitWeights& weights, const SequenceContext& context) const {
+  return {weights, context.rotary};
 }
 
 at::Tensor LayerRunner::project(const LayerTensors& layer, const SequenceContext& context,
@@ -36,19 +36,19 @@ at::Tensor LayerRunner::project(const LayerTensors& layer, const SequenceContext
   const int64_t N = config_.num_attention_heads + 2 * config_.num_key_value_heads, D = config_.head_dim;
   const at::Tensor qkv = at::empty({x.size(0), N, D}, x.options());
   in_tiles(x.size(0), [&](int64_t begin, int64_t count) {
-    attention_input_forward(layer, x.narrow(0, begin, count), begin, qkv.narrow(0, begin, count));
+    layer_->before_attention_forward(layer, x.narrow(0, begin, count), begin, qkv.narrow(0, begin, count));
   });
   return qkv.view({context.batch, context.shard_tokens, N, D});
 }
 
-at::Tensor LayerRunner::forward(int64_t layer, const LayerWeights& weights, const SequenceContext& context,
+at::Tensor LayerRunner::forward(int64_t layer, const UnitWeights& weights, const SequenceContext& context,
                                 const at::Tensor& x, Saved* saved) {
   Saved nothing;
   if (saved == nullptr) return forward_keeping({}, layer, weights, context, x, nothing);
   return forward_keeping(plan_.kept_by_forward(layer), layer, weights, context, x, *saved);
 }
 
-at::Tensor LayerRunner::forward_again(int64_t layer, const LayerWeights& weights,
+at::Tensor LayerRunner::forward_again(int64_t layer, const UnitWeights& weights,
                                       const SequenceContext& context, Saved& saved) {
   const at::Tensor x = saved.at(kX);
   return forward_keeping(plan_.kept_by_rerun(layer), layer, weights, context, x, saved);
@@ -67,7 +67,7 @@ at::Tensor LayerRunner::attend(SavedSlots keep, const LayerTensors& layer, const
   return output.o_BsHD;
 }
 
-at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const LayerWeights& weights,
+at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const UnitWeights& weights,
                                         const SequenceContext& context, const at::Tensor& x, Saved& saved) {
   saved.resize(kSavedSlotCount);
   const LayerTensors tensors = this->tensors(weights, context);
@@ -79,19 +79,19 @@ at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const La
 
   const MemoryScope scope(MemoryCategory::activations);
   at::Tensor y = at::empty_like(x);
-  const auto tile_options = x.options().dtype(weights.qkv.scalar_type());
+  const auto tile_options = x.options().dtype(weights.front().scalar_type());
   if (keep[kX1]) saved[kX1] = at::empty(x.sizes(), tile_options);
-  if (keep[kGateUp]) saved[kGateUp] = at::empty({tokens, config_.mlp_kept_width()}, tile_options);
+  if (keep[kGateUp]) saved[kGateUp] = at::empty({tokens, config_.mlp_kept_width}, tile_options);
   in_tiles(tokens, [&](int64_t begin, int64_t count) {
-    AttentionOutputKept kept{undefined_or_rows(saved[kX1], begin, count),
-                             undefined_or_rows(saved[kGateUp], begin, count)};
-    attention_output_forward(tensors, x.narrow(0, begin, count), o.narrow(0, begin, count),
-                             y.narrow(0, begin, count), kept.x1.defined() ? &kept : nullptr);
+    KeptAfterAttention kept{undefined_or_rows(saved[kX1], begin, count),
+                            undefined_or_rows(saved[kGateUp], begin, count)};
+    layer_->after_attention_forward(tensors, x.narrow(0, begin, count), o.narrow(0, begin, count),
+                                    y.narrow(0, begin, count), kept.x1.defined() ? &kept : nullptr);
   });
   return y;
 }
 
-at::Tensor LayerRunner::backward(int64_t layer, const LayerWeights& weights, LayerWeights& gradients,
+at::Tensor LayerRunner::backward(int64_t layer, const UnitWeights& weights, UnitWeights& gradients,
                                  const SequenceContext& context, Saved saved, at::Tensor dy) {
   const LayerTensors tensors = this->tensors(weights, context);
   const SequenceMask& mask = *context.masks.at(layer);
@@ -106,9 +106,9 @@ at::Tensor LayerRunner::backward(int64_t layer, const LayerWeights& weights, Lay
   if (!output.o_BsHD.defined()) output = attention_.forward(qkv, mask);
   at::Tensor do_BsHD = at::empty_like(output.o_BsHD);
   in_tiles(tokens, [&](int64_t begin, int64_t count) {
-    AttentionOutputKept kept{undefined_or_rows(x1, begin, count), undefined_or_rows(gate_up, begin, count)};
+    KeptAfterAttention kept{undefined_or_rows(x1, begin, count), undefined_or_rows(gate_up, begin, count)};
     const at::Tensor rows = dy.narrow(0, begin, count);
-    attention_output_backward(
+    layer_->after_attention_backward(
         tensors, gradients, x.narrow(0, begin, count), by_tokens(output.o_BsHD).narrow(0, begin, count), rows,
         x1.defined() ? &kept : nullptr, rows, by_tokens(do_BsHD).narrow(0, begin, count));
   });
@@ -116,8 +116,8 @@ at::Tensor LayerRunner::backward(int64_t layer, const LayerWeights& weights, Lay
   const at::Tensor dqkv =
       attention_.backward(std::move(do_BsHD), std::move(qkv), std::move(output), mask).flatten(0, 1);
   in_tiles(tokens, [&](int64_t begin, int64_t count) {
-    attention_input_backward(tensors, gradients, x.narrow(0, begin, count), begin,
-                             dqkv.narrow(0, begin, count), dy.narrow(0, begin, count));
+    layer_->before_attention_backward(tensors, gradients, x.narrow(0, begin, count), begin,
+                                      dqkv.narrow(0, begin, count), dy.narrow(0, begin, count));
   });
   return dy;
 }

@@ -1,9 +1,9 @@
 // One decoder layer on this rank's slice: the token-wise halves in tiles, attention between them through
 // Ulysses' exchanges.
 //
-//   forward   x_BsM -> attention_input (tiles) -> qkv_BsND -> all-to-all -> local attention -> all-to-all ->
+//   forward   x_BsM -> before attention (tiles) -> qkv_BsND -> all-to-all -> local attention -> all-to-all ->
 //   o_BsHD
-//             -> attention_output (tiles) -> y_BsM
+//             -> after attention (tiles) -> y_BsM
 //   backward  the same way back, with what was not kept made again
 //
 // What is kept (Saved, in the slots of recompute_plan.h):
@@ -17,13 +17,16 @@
 // and none has three exchanges too. The ring's are beside these.
 #pragma once
 
+#include <memory>
+
 #include <ATen/ATen.h>
 
 #include "trireme/attention/ulysses.h"
 #include "trireme/comm/group.h"
 #include "trireme/forecast/recompute_plan.h"
 #include "trireme/memory/activation_store.h"
-#include "trireme/model/layer_halves.h"
+#include "trireme/model/layer.h"
+#include "trireme/model/model_family.h"
 
 namespace trireme {
 
@@ -41,28 +44,32 @@ class LayerRunner {
  public:
   LayerRunner(const ModelConfig& config, ShardedAttention& attention, const RecomputePlan& plan,
               int64_t tile_tokens)
-      : config_(config), attention_(attention), plan_(plan), tile_tokens_(tile_tokens) {}
+      : config_(config),
+        layer_(config.family->layer(config)),
+        attention_(attention),
+        plan_(plan),
+        tile_tokens_(tile_tokens) {}
 
   const RecomputePlan& plan() const { return plan_; }
 
   // x [B * s, M] -> y [B * s, M]. With `saved`, fills the plan's slots of it for backward (x is kept, not
   // copied). Collective.
-  at::Tensor forward(int64_t layer, const LayerWeights& weights, const SequenceContext& context,
+  at::Tensor forward(int64_t layer, const UnitWeights& weights, const SequenceContext& context,
                      const at::Tensor& x, Saved* saved);
   // The same once more, from kX of `saved`, whose kO and kLse stand in for attention where the first forward
   // kept them; fills the slots of the plan's second forward. Collective where kO is not there.
-  at::Tensor forward_again(int64_t layer, const LayerWeights& weights, const SequenceContext& context,
+  at::Tensor forward_again(int64_t layer, const UnitWeights& weights, const SequenceContext& context,
                            Saved& saved);
   // dy [B * s, M] -> dx [B * s, M]; may write over dy. Adds to the gradients. Makes what `saved` lacks beside
   // kX. Collective.
-  at::Tensor backward(int64_t layer, const LayerWeights& weights, LayerWeights& gradients,
+  at::Tensor backward(int64_t layer, const UnitWeights& weights, UnitWeights& gradients,
                       const SequenceContext& context, Saved saved, at::Tensor dy);
 
  private:
   // Uses kO and kLse of `saved` when they are there; fills the slots `keep`.
-  at::Tensor forward_keeping(SavedSlots keep, int64_t layer, const LayerWeights& weights,
+  at::Tensor forward_keeping(SavedSlots keep, int64_t layer, const UnitWeights& weights,
                              const SequenceContext& context, const at::Tensor& x, Saved& saved);
-  LayerTensors tensors(const LayerWeights& weights, const SequenceContext& context) const;
+  LayerTensors tensors(const UnitWeights& weights, const SequenceContext& context) const;
   // x -> qkv [B, s, N, D]
   at::Tensor project(const LayerTensors& layer, const SequenceContext& context, const at::Tensor& x);
   // Attention of forward: o [B, s, H, D]; fills the slots `keep`.
@@ -77,6 +84,7 @@ class LayerRunner {
   void in_tiles(int64_t tokens, const Body& body) const;
 
   const ModelConfig& config_;
+  std::unique_ptr<const Layer> layer_;
   ShardedAttention& attention_;
   RecomputePlan plan_;
   int64_t tile_tokens_;

@@ -11,13 +11,13 @@ ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
   ModelSizes sizes{.layers = config.num_hidden_layers,
                    .hidden = config.hidden_size,
                    .intermediate = config.intermediate_size,
-                   .mlp_kept_width = config.mlp_kept_width(),
+                   .mlp_kept_width = config.mlp_kept_width,
                    .heads = config.num_attention_heads,
                    .kv_heads = config.num_key_value_heads,
                    .head_dim = config.head_dim,
                    .vocab = config.vocab_size,
                    .qk_norm = config.qk_norm,
-                   .encoder = config.family == ModelFamily::bert,
+                   .encoder = !config.rotates,
                    .unit_elements = {},
                    .tied = layout.tied,
                    .embedding_read_backward = layout.embedding_read_backward};
@@ -57,7 +57,7 @@ ForecastInputs make_forecast_inputs(const ModelConfig& config, const ModelLayout
   if (options.device.is_cpu() && inputs.tile_bytes == 2) inputs.product_threads = at::get_num_threads();
   inputs.reduce_bytes = bytes(options.reduce_dtype);
   inputs.state_bytes = bytes(options.optimizer.state_dtype);
-  inputs.moments = options.optimizer.kind == OptimizerKind::adamw ? 2 : 0;
+  inputs.moments = static_cast<int>(options.optimizer.kind->state_names.size());
   inputs.narrow_kernel = options.device.is_cuda();
   const bool reference = options.attention == AttentionKernel::reference;
   if (options.device.is_cpu() && !reference) inputs.flash_threads = at::get_num_threads();

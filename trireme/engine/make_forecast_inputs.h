@@ -4,7 +4,7 @@
 #include "trireme/comm/mesh.h"
 #include "trireme/engine/engine_options.h"
 #include "trireme/forecast/forecast_inputs.h"
-#include "trireme/model/parameter_layout.h"
+#include "trireme/model/model_layout.h"
 
 namespace trireme {
 

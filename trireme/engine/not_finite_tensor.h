@@ -4,7 +4,7 @@
 #include <string>
 
 #include "trireme/comm/agreement.h"
-#include "trireme/model/parameter_layout.h"
+#include "trireme/model/model_layout.h"
 #include "trireme/shard/gradient_store.h"
 #include "trireme/shard/parameter_store.h"
 

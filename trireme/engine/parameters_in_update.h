@@ -1,4 +1,4 @@
-// A parameter store as the walk sees it while units are stepped on another thread: each use of a unit waits for
+// A parameter store as the model executor sees it while units are stepped on another thread: each use of a unit waits for
 // that unit's own update, and for no other. Never stale weights, and no waiting for more than is read.
 #pragma once
 

@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/model/model_layout.h"
 #include "trireme/shard/parameter_store.h"
 
 namespace trireme {

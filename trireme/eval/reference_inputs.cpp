@@ -90,7 +90,7 @@ void check_padding_is_at_an_end(const at::Tensor& attention_mask, const ModelCon
   const at::Tensor changes = seen.diff(1, 1).ne(0).sum(1);
   const bool hole = changes.gt(2).any().item<bool>() ||
                     changes.eq(2).logical_and(seen.select(1, 0).eq(1)).any().item<bool>();
-  const bool before = !config.rotates() && seen.select(1, 0).eq(0).any().item<bool>();
+  const bool before = !config.rotates && seen.select(1, 0).eq(0).any().item<bool>();
   if (hole || before)
     throw DataError(cat(file.at("attention_mask").describe(), ": padding ",
                         hole ? "within a document" : "before a document of a model with learned positions",

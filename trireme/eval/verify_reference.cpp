@@ -12,6 +12,7 @@
 #include "trireme/base/safetensors.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/eval/reference_inputs.h"
+#include "trireme/model/unit_weights.h"
 
 namespace trireme {
 namespace {
@@ -171,9 +172,11 @@ VerifyResult verify_reference(World& world, const std::filesystem::path& model_d
     for (size_t i = 0; i < parameters.size(); ++i)
       if (parameters[i].gradient_vanishes) extremes[first + i].largest = unit_largest;
   }
+  const std::vector<TiedName>& tied = engine->layout().tied_names;
   for (const auto& [name, entry] : file.entries())
     if (name.starts_with("grad.") && !compared.contains(name) &&
-        !(engine->layout().tied && name == "grad.lm_head.weight"))
+        std::none_of(tied.begin(), tied.end(),
+                     [&](const TiedName& second) { return name == "grad." + second.name; }))
       throw DataError(cat(entry.describe(), ": the model has no such parameter"));
 
   // Logits are spread over ranks; gradients are equal on all, or the worst of them counts.

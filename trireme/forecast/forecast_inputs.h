@@ -17,7 +17,7 @@ struct ModelSizes {
   int64_t layers = 0;
   int64_t hidden = 0;          // M
   int64_t intermediate = 0;    // I
-  int64_t mlp_kept_width = 0;  // ModelConfig::mlp_kept_width()
+  int64_t mlp_kept_width = 0;  // ModelConfig::mlp_kept_width
   int64_t heads = 0;           // H
   int64_t kv_heads = 0;        // K
   int64_t head_dim = 0;        // D

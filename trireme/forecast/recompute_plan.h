@@ -1,5 +1,5 @@
 // What each layer's forward keeps for its backward, and which layers' forward runs a second time: a choice of
-// slots a layer, read by engine/layer_runner.h, engine/model_walk.h and the memory forecast.
+// slots a layer, read by the layer runner, the model executor and the memory forecast.
 //
 //   slot      shape            kept by forward                    kept by a second forward
 //   kX        [B s, M]         where a group starts               always
@@ -11,7 +11,7 @@
 //                              where it is kO, and with head chunks
 //   kX1       [B s, M]         none                               always
 //   kGateUp   [B s, 2 I]       none                               always
-//             of encoders [B s, I + M], see model/encoder_layer.h
+//             of encoders [B s, I + M], see model/families/bert.cpp
 //
 // kX1 and kGateUp have the dtype of the matmuls, so that keeping them rounds nothing; kLse is fp32; all others
 // have the storage dtype. The layers are cut into groups of `checkpoint_every`. Backward of a group runs its

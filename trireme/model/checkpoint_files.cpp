@@ -1,7 +1,6 @@
 #include "trireme/model/checkpoint_files.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <set>
 #include <utility>
@@ -9,6 +8,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/model/finite_values.h"
+#include "trireme/model/unit_weights.h"
 
 namespace trireme {
 namespace {
@@ -35,60 +35,30 @@ void read_values(const SafetensorsEntry& entry, const at::Tensor& flat) {
   }
 }
 
-bool ends_with(const std::string& text, const std::string& end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
-// The name that BERT's first checkpoints, converted from TensorFlow, have for a layer norm's weight or bias;
-// empty for other parameters.
-std::string older_name(const std::string& name) {
-  for (const auto& [today, before] :
-       {std::pair("LayerNorm.weight", "LayerNorm.gamma"), std::pair("LayerNorm.bias", "LayerNorm.beta")})
-    if (ends_with(name, today)) return name.substr(0, name.size() - std::strlen(today)) + before;
-  return "";
-}
-
-const SafetensorsEntry* find_by_any_name(const SafetensorsSet& weights, const std::string& name) {
-  if (const SafetensorsEntry* entry = weights.find(name)) return entry;
-  if (const std::string older = older_name(name); !older.empty()) return weights.find(older);
-  // transformers ties in both directions: a file may keep either of the two names.
-  return name == "cls.predictions.bias" ? weights.find("cls.predictions.decoder.bias") : nullptr;
+const SafetensorsEntry* find_by_any_name(const SafetensorsSet& weights, const ParameterSpec& spec) {
+  const SafetensorsEntry* entry = weights.find(spec.name);
+  return entry == nullptr && !spec.other_name.empty() ? weights.find(spec.other_name) : entry;
 }
 
 // What is missing, and why that may be.
-void explain_missing(const SafetensorsSet& weights, const ParameterSpec& spec) {
-  if (spec.name == "model.embed_tokens.weight") {
-    if (const SafetensorsEntry* tied = weights.find("lm_head.weight");
-        tied != nullptr && tied->shape == spec.shape)
-      throw DataError(cat(tied->describe(), ": there is no '", spec.name,
-                          "' beside it; save the model again with "
-                          "transformers, which keeps the embedding"));
-  }
-  if (spec.name == "lm_head.weight")
-    throw DataError(cat(
-        weights.at("model.embed_tokens.weight").file().parent_path().string(),
-        ": tensor 'lm_head.weight' "
-        "is missing; if the model's head shares the embedding, set tie_word_embeddings true in config.json"));
-  for (const std::string prefix : {"model.", "bert."}) {
-    if (spec.name.rfind(prefix, 0) != 0) continue;
-    if (const SafetensorsEntry* bare = find_by_any_name(weights, spec.name.substr(prefix.size())))
+[[noreturn]] void refuse_missing(const SafetensorsSet& weights, const ParameterSpec& spec) {
+  for (const std::string& name : {spec.name, spec.other_name})
+    if (const SafetensorsEntry* bare = weights.find(name.substr(name.find('.') + 1)))
       throw DataError(cat(bare->describe(), ": expected the name '", spec.name,
-                          "'; this is a model saved without its head, load it as a ",
-                          prefix == "bert." ? "masked" : "causal", " language model and save it again"));
-  }
-  if (spec.name.rfind("cls.predictions.", 0) == 0 &&
-      weights.find("bert.embeddings.word_embeddings.weight") != nullptr)
-    throw DataError(cat(
-        weights.at("bert.embeddings.word_embeddings.weight").file().parent_path().string(), ": tensor '",
-        spec.name,
-        "' is missing: these weights have no head for the masked-token loss; load them as BertForMaskedLM, "
-        "which begins a fresh one, and save them again"));
+                          "'; this is a model saved without its head, load it as a causal language model (an "
+                          "encoder as a masked language model) and save it again"));
+  const std::vector<std::string> names = weights.names();
+  if (!spec.missing_hint.empty() && !names.empty())
+    throw DataError(cat(weights.at(names.front()).file().parent_path().string(), ": tensor '", spec.name,
+                        "' is missing; ", spec.missing_hint));
+  static_cast<void>(weights.at(spec.name));  // says what files there are
+  throw InternalError(cat("tensor ", spec.name, " is there after all"));
 }
 
 const SafetensorsEntry& find_parameter(const SafetensorsSet& weights, const ParameterSpec& spec) {
-  const SafetensorsEntry* entry = find_by_any_name(weights, spec.name);
-  if (entry == nullptr) explain_missing(weights, spec);
-  const SafetensorsEntry& found = entry != nullptr ? *entry : weights.at(spec.name);
+  const SafetensorsEntry* entry = find_by_any_name(weights, spec);
+  if (entry == nullptr) refuse_missing(weights, spec);
+  const SafetensorsEntry& found = *entry;
   if (found.shape != spec.shape) {
     std::string expected;
     for (const int64_t extent : spec.shape) expected += cat(expected.empty() ? "[" : ", ", extent);
@@ -103,12 +73,7 @@ void check_tied(const SafetensorsSet& weights, const TiedName& tied) {
   const SafetensorsEntry& second = weights.at(tied.name);
   const SafetensorsEntry* first = weights.find(tied.parameter);
   if (first == nullptr || equal_values(second, *first)) return;
-  if (tied.name.rfind("cls.", 0) == 0)
-    throw DataError(cat(second.describe(), ": differs from '", tied.parameter,
-                        "'; a bert with an output matrix or bias of its own is not supported"));
-  throw DataError(cat(second.describe(),
-                      ": differs from the embedding, but config.json says that they are tied; "
-                      "set tie_word_embeddings false there"));
+  throw DataError(cat(second.describe(), ": differs from '", tied.parameter, "'; ", tied.differs_hint));
 }
 
 }  // namespace
@@ -145,25 +110,17 @@ void CheckpointReader::read_unit(const UnitSpec& unit, at::Tensor& flat) const {
 std::vector<std::string> CheckpointReader::unused_names(const ModelLayout& layout) const {
   std::set<std::string> used;
   for (const UnitSpec& unit : layout.units)
-    for (const ParameterSpec& spec : unit.parameters) {
-      used.insert(spec.name);
-      if (const std::string older = older_name(spec.name); !older.empty()) used.insert(older);
-    }
-  const auto is_unread = [&](const std::string& name) {
-    // Saved by transformers before 4.32, computed from config.json since.
-    if (ends_with(name, "rotary_emb.inv_freq")) return true;
-    return std::any_of(layout.unread_prefixes.begin(), layout.unread_prefixes.end(),
-                       [&](const std::string& prefix) { return name.rfind(prefix, 0) == 0; });
-  };
+    for (const ParameterSpec& spec : unit.parameters) used.insert({spec.name, spec.other_name});
   std::vector<std::string> unused;
   for (const std::string& name : files_->weights.names()) {
-    if (used.count(name) != 0 || is_unread(name)) continue;
     const auto tied = std::find_if(layout.tied_names.begin(), layout.tied_names.end(),
                                    [&](const TiedName& second) { return second.name == name; });
-    if (tied == layout.tied_names.end())
-      unused.push_back(name);
-    else
+    const auto contained = [&](const std::string& text) { return name.find(text) != std::string::npos; };
+    if (tied != layout.tied_names.end())
       check_tied(files_->weights, *tied);
+    else if (used.count(name) == 0 &&
+             std::none_of(layout.unread_names.begin(), layout.unread_names.end(), contained))
+      unused.push_back(name);
   }
   return unused;
 }

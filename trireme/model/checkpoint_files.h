@@ -9,7 +9,7 @@
 
 #include <ATen/ATen.h>
 
-#include "trireme/model/parameter_layout.h"
+#include "trireme/model/model_layout.h"
 
 namespace trireme {
 
@@ -21,7 +21,7 @@ class CheckpointReader {
   ~CheckpointReader();
   void read_unit(const UnitSpec& unit, at::Tensor& flat) const;
   // Names in the files that no unit of the layout asks for (second names of tied parameters, which must be
-  // equal, and ModelLayout::unread_prefixes are not reported).
+  // equal, and ModelLayout::unread_names are not reported).
   std::vector<std::string> unused_names(const ModelLayout& layout) const;
 
  private:

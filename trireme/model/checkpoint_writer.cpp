@@ -5,6 +5,7 @@
 #include "trireme/base/safetensors_writer.h"
 #include "trireme/base/sizes.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/model/unit_weights.h"
 
 namespace trireme {
 namespace {

@@ -1,5 +1,7 @@
 #include "trireme/model/computed_fields.h"
 
+#include "trireme/model/model_family.h"
+
 namespace trireme {
 namespace {
 
@@ -43,11 +45,8 @@ Json computed_fields(const ModelConfig& config) {
                  {"mlp_bias", config.mlp_bias},
                  {"qk_norm", config.qk_norm},
                  {"sliding_window", config.layer_window}};
-  if (config.family == ModelFamily::bert)
-    fields["layer_norm_eps"] = config.layer_norm_eps;
-  else
-    fields["rms_norm_eps"] = config.rms_norm_eps;
-  if (!config.rotates()) return fields;
+  fields[config.family->norm_eps_key] = config.norm_eps;
+  if (!config.rotates) return fields;
   fields["rope_theta"] = rope.theta;
   fields["rope_type"] = kind_name(rope.kind);
   if (rope.kind == RopeKind::standard) return fields;

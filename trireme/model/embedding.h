@@ -1,48 +1,44 @@
-// The beginning of the model, on a tile of T tokens:
-//
-//   decoders   tokens -> words_VM -> x_TM
-//   BERT       tokens -> words_VM + positions_PM + token types' first row -> layer norm -> x_TM
-//
-// Sums and gradients are fp32. BERT's backward looks the rows up again instead of keeping them: a unit's
-// parameters more to gather, a layer input less to keep.
+// The beginning of a model, on a tile of T tokens: tokens -> rows of words_VM -> x_TM. Sums and gradients are fp32.
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include <ATen/ATen.h>
 
-#include "trireme/model/parameter_layout.h"
+#include "trireme/model/unit_weights.h"
 
 namespace trireme {
-
-struct EmbeddingTensors {
-  at::Tensor words;  // [V, M]
-  // Of BERT; undefined for decoders.
-  at::Tensor positions = {};    // [max_position_embeddings, M]
-  at::Tensor token_types = {};  // [type_vocab_size, M]
-  at::Tensor norm = {};         // [M]
-  at::Tensor norm_bias = {};    // [M]
-};
-// Of the embedding unit's flat values or gradient.
-EmbeddingTensors embedding_tensors(const at::Tensor& flat, const UnitSpec& unit, const ModelConfig& config);
 
 // Of each token on the weights' device, int64.
 struct EmbeddedTokens {
   at::Tensor tokens;     // [T]
-  at::Tensor positions;  // [T], within the token's document; decoders do not read them
+  at::Tensor positions;  // [T], within the token's document; models that rotate do not read them
   EmbeddedTokens rows(int64_t begin, int64_t count) const {
     return {tokens.narrow(0, begin, count), positions.narrow(0, begin, count)};
   }
 };
 
-// -> x [T, M] (written).
-void embedding_forward(const EmbeddingTensors& weights, double eps, const EmbeddedTokens& embedded,
-                       at::Tensor x_TM);
+class Embedding {
+ public:
+  Embedding() = default;
+  virtual ~Embedding() = default;
+  Embedding(const Embedding&) = delete;
+  Embedding& operator=(const Embedding&) = delete;
 
-// dx [T, M] -> added to the gradients (fp32). The word row of `padding` gets nothing: as in Hugging Face,
-// looking the padding token up teaches it nothing. `weights` are read where positions are.
-void embedding_backward(const EmbeddingTensors& weights, EmbeddingTensors& gradients, double eps,
-                        std::optional<int64_t> padding, const EmbeddedTokens& embedded,
+  // -> x [T, M] (written).
+  virtual void forward(const UnitWeights& weights, const EmbeddedTokens& embedded, at::Tensor x_TM) const = 0;
+  // dx [T, M] -> added to the gradients (fp32). `weights` are empty unless ModelLayout::embedding_read_backward.
+  virtual void backward(const UnitWeights& weights, UnitWeights& gradients, const EmbeddedTokens& embedded,
+                        const at::Tensor& dx_TM) const = 0;
+};
+
+// Rows of words alone, as decoders have it.
+std::unique_ptr<Embedding> make_word_embedding(const ModelConfig& config);
+
+// dx [T, M] -> added to the tokens' rows of dwords [V, M]. The row of `padding` gets nothing: as in Hugging Face, looking the
+// padding token up teaches it nothing.
+void add_word_gradients(const at::Tensor& dwords_VM, std::optional<int64_t> padding, const at::Tensor& tokens,
                         const at::Tensor& dx_TM);
 
 // ConfigError where a document of so many tokens has positions that the model has no embedding for.

@@ -7,7 +7,7 @@
 
 #include <ATen/ATen.h>
 
-#include "trireme/model/parameter_layout.h"
+#include "trireme/model/model_layout.h"
 
 namespace trireme {
 

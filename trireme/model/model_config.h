@@ -14,7 +14,10 @@
 
 namespace trireme {
 
-enum class ModelFamily { llama, mistral, qwen2, qwen3, bert };
+struct ModelFamily;
+using ModelFamilies = std::vector<const ModelFamily*>;
+const ModelFamilies& model_families();  // model_family.h
+
 enum class RopeKind { standard, linear, dynamic_ntk, yarn, llama3 };
 
 struct RopeConfig {
@@ -35,7 +38,7 @@ struct RopeConfig {
 };
 
 struct ModelConfig {
-  ModelFamily family = ModelFamily::llama;
+  const ModelFamily* family = nullptr;
   Causality causality = Causality::causal;
   int64_t vocab_size = 0;           // V
   int64_t hidden_size = 0;          // M
@@ -45,9 +48,12 @@ struct ModelConfig {
   int64_t num_key_value_heads = 0;  // K
   int64_t head_dim = 0;             // D
   int64_t max_position_embeddings = 0;
-  int64_t type_vocab_size = 0;    // rows of BERT's token type embeddings, of which the first is used
-  double layer_norm_eps = 1e-12;  // BERT
-  double rms_norm_eps = 1e-6;
+  // Positions are told to attention by rotating q and k; else a table of max_position_embeddings rows is
+  // added to the embedding, and there are none beyond.
+  bool rotates = true;
+  int64_t type_vocab_size = 0;  // rows of BERT's token type embeddings, of which the first is used
+  int64_t mlp_kept_width = 0;   // values a token that a layer's MLP keeps for its backward
+  double norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
   bool qkv_bias = false;
@@ -66,28 +72,19 @@ struct ModelConfig {
 
   int64_t query_width() const { return num_attention_heads * head_dim; }
   int64_t key_value_width() const { return num_key_value_heads * head_dim; }
-  double norm_eps() const { return family == ModelFamily::bert ? layer_norm_eps : rms_norm_eps; }
-  // Positions are told to attention by rotating q and k; else a table of max_position_embeddings rows is
-  // added to the embedding, and there are none beyond.
-  bool rotates() const { return family != ModelFamily::bert; }
   // Labels name the next token, so that the target of position t is label t + 1; else label t itself.
   bool shifts_labels() const { return causality == Causality::causal; }
-  // Values a token that a layer's MLP keeps for its backward: gate and up; of BERT up, and the input of the
-  // last norm.
-  int64_t mlp_kept_width() const {
-    return family == ModelFamily::bert ? intermediate_size + hidden_size : 2 * intermediate_size;
-  }
-  int64_t parameter_count() const;         // all, tied embeddings counted once
-  int64_t matmul_parameter_count() const;  // N of the FLOPs formula: embedding excluded, head included
   // Pairs of query and key that one head of every layer computes, all layers together, for a document of
   // `tokens`: half of the square where attention is causal, all of it where it is full, less where a window
   // is.
   double attention_pairs(int64_t tokens) const;
 };
 
-// `origin` is named in errors.
-ModelConfig parse_model_config(const Json& json, const std::string& origin);
+// `origin` is named in errors; `families` are those that may be meant.
+ModelConfig parse_model_config(const Json& json, const std::string& origin,
+                               const ModelFamilies& families = model_families());
 // DIR/config.json
-ModelConfig read_model_config(const std::filesystem::path& model_dir);
+ModelConfig read_model_config(const std::filesystem::path& model_dir,
+                              const ModelFamilies& families = model_families());
 
 }  // namespace trireme

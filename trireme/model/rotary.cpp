@@ -121,7 +121,7 @@ RotaryFrequencies rotary_frequencies(const ModelConfig& config, int64_t sequence
 RotaryTable make_rotary_table(const ModelConfig& config, int64_t sequence_tokens,
                               const at::Tensor& positions) {
   const at::NoGradGuard no_grad;
-  if (!config.rotates()) return {};
+  if (!config.rotates) return {};
   const RotaryFrequencies frequencies = rotary_frequencies(config, sequence_tokens);
   const at::Tensor inverse = at::tensor(frequencies.inverse, at::kDouble).to(positions.device(), at::kFloat);
   const at::Tensor angles = positions.to(at::kFloat).unsqueeze(1).mul(inverse);

@@ -1,4 +1,5 @@
-// What the stores know of a unit of the model: one flat buffer of values, some spans of which do not decay.
+// What the stores and the optimizer know of a unit of the model: one flat buffer of values, cut into spans, each a parameter
+// or, in a rank's share, a slice of one.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +9,25 @@
 namespace trireme {
 
 struct FlatSpan {
-  int64_t offset = 0;  // elements
-  int64_t elements = 0;
+  int64_t offset = 0;    // elements from the start of the buffer
+  int64_t elements = 0;  // of the slice
   bool decays = true;
+  std::string name = {};            // the parameter's
+  std::vector<int64_t> shape = {};  // of the whole parameter
+  int64_t first = 0;                // the slice's first element in the whole parameter, row by row
+
+  bool whole() const {
+    int64_t count = 1;
+    for (const int64_t extent : shape) count *= extent;
+    return elements == count;
+  }
 };
 
 struct FlatUnit {
   std::string name;
   int64_t elements = 0;
-  std::vector<FlatSpan> spans;  // of parameters; padding between them belongs to none
+  std::vector<FlatSpan> spans;  // padding between them belongs to none
+  int64_t begin = 0;            // of a share: its first element in the whole unit
 };
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
-// Accumulates the gradients of a step in fp32, unit by unit, and sums them over ranks. The walk opens a unit
-// before its backward and closes it when its gradient of this micro-batch is whole.
+// Accumulates the gradients of a step in fp32, unit by unit, and sums them over ranks. A unit is opened
+// before its backward and closed when its gradient of this micro-batch is whole.
 //
 //   ZeRO stage             held between micro-batches         summed over ranks
 //   none                   every unit, whole                  at the end of the step, on every rank
@@ -12,7 +12,7 @@
 // Beside a GPU whose optimizer is offloaded, sums that are made at each close leave for the host's memory
 // (offloaded_sums.h); whole gradients stay on the device, and a unit is copied when it is stepped.
 //
-// Another thread may read summed(u) while the walk is in the next step already, until the walk opens u there: a unit's
+// Another thread may read summed(u) while the passes of the next step run already, until they open u: a unit's
 // values are forgotten no sooner.
 #pragma once
 

@@ -1,10 +1,12 @@
-// Steps the fp32 masters of units: AdamW (decoupled weight decay, arXiv 1711.05101) or plain SGD. Works on this
-// rank's shares of flat buffers; spans that do not decay (norms, biases) are stepped with a decay of 0. Moments lie
-// where the optimizer is offloaded to, in fp32, or in bf16 with stochastic rounding (arXiv 1502.02551).
+// Steps the fp32 masters of units. An optimizer sees this rank's share of each unit as slices of parameters, with their
+// names and shapes. What it keeps of every value from step to step, its states, lies where the optimizer is offloaded to.
+//
+// A new one is a file with an OptimizerKind, listed in optimizers.cpp.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -13,10 +15,11 @@
 #include "trireme/memory/spill_file.h"
 #include "trireme/shard/flat_unit.h"
 #include "trireme/shard/unit_shares.h"
+#include "trireme/shard/unit_tensors.h"
 
 namespace trireme {
 
-struct AdamwSettings {
+struct OptimizerSettings {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
@@ -28,27 +31,73 @@ struct AdamwSettings {
   SpillFile* spill = nullptr;  // for Offload::disk
 };
 
-class Optimizer {
- public:
-  virtual ~Optimizer() = default;
-  Optimizer& operator=(Optimizer&&) = delete;
-  // The unit will be stepped next.
-  virtual void prefetch(int unit) { static_cast<void>(unit); }
-  // `master` and `gradient` are this rank's share, fp32, on the device of the step. `steps` counts from 1.
-  // `gradient_factor` multiplies the gradient first (clipping, loss scale); the gradient may be written over.
-  virtual void step(int unit, at::Tensor& master, at::Tensor& gradient, double learning_rate,
-                    double gradient_factor, int64_t steps) = 0;
-  // What a checkpoint must hold beside the masters ("exp_avg", "exp_avg_sq"; none for SGD).
-  virtual std::vector<std::string> state_names() const = 0;
-  // fp32 copy, or the tensor itself, of one of them; this rank's share of the unit.
-  virtual at::Tensor state(int unit, const std::string& name) = 0;
-  virtual void set_state(int unit, const std::string& name, const at::Tensor& share) = 0;
+// What changes from step to step.
+struct StepNumbers {
+  double learning_rate = 0;
+  double gradient_factor = 1;  // multiplies the gradient first (clipping, loss scale)
+  int64_t steps = 1;           // with this one
 };
 
-// `shares[u]`: the part of unit u that this rank steps.
-std::unique_ptr<Optimizer> make_adamw(const std::vector<FlatUnit>& units,
-                                      const std::vector<UnitShare>& shares, const AdamwSettings& settings);
-std::unique_ptr<Optimizer> make_sgd(const std::vector<FlatUnit>& units, const std::vector<UnitShare>& shares,
-                                    double weight_decay);
+class Optimizer;
+
+struct OptimizerKind {
+  std::string name;                      // as --optim takes it
+  std::vector<std::string> state_names;  // what a checkpoint must hold beside the masters
+  bool bf16_states = false;              // its states may be rounded to bf16
+  // It steps whole parameters, not slices (products of a whole matrix): nothing may be sharded over ranks.
+  bool whole_parameters = false;
+  std::unique_ptr<Optimizer> (*make)(const OptimizerKind& kind, std::vector<FlatUnit> shares,
+                                     const OptimizerSettings& settings) = nullptr;
+};
+
+const std::vector<const OptimizerKind*>& optimizers();
+std::vector<std::string> optimizer_names();
+// ConfigError that names those that there are.
+const OptimizerKind& find_optimizer(const std::string& name);
+
+class Optimizer {
+ public:
+  // `shares`: what this rank steps of each unit.
+  Optimizer(const OptimizerKind& kind, std::vector<FlatUnit> shares, const OptimizerSettings& settings);
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  // The unit will be stepped next.
+  void prefetch(int unit);
+  // `master` and `gradient` are this rank's share, fp32, on the device of the step. The gradient may be written over.
+  void step(int unit, at::Tensor& master, at::Tensor& gradient, const StepNumbers& numbers);
+  const std::vector<std::string>& state_names() const { return state_names_; }
+  // fp32 copy, or the tensor itself, of one of them; this rank's share of the unit.
+  at::Tensor state(int unit, const std::string& name);
+  void set_state(int unit, const std::string& name, const at::Tensor& share);
+
+ protected:
+  // `states` in the order of their names, in the dtype of the settings; all flat tensors are as long as the share.
+  virtual void step_share(int unit, const FlatUnit& share, at::Tensor& master, at::Tensor& gradient,
+                          const std::vector<at::Tensor>& states, const StepNumbers& numbers) const = 0;
+
+  const OptimizerSettings settings_;
+
+ private:
+  UnitTensors& tensors_of(const std::string& name);
+
+  std::vector<std::string> state_names_;
+  std::vector<FlatUnit> shares_;
+  std::vector<std::unique_ptr<UnitTensors>> states_;
+};
+
+// For OptimizerKind::make.
+template <typename Kind>
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerKind& kind, std::vector<FlatUnit> shares,
+                                          const OptimizerSettings& settings) {
+  return std::make_unique<Kind>(kind, std::move(shares), settings);
+}
+
+// The share of each unit, whose slices keep their names.
+std::vector<FlatUnit> cut_units(const std::vector<FlatUnit>& units, const std::vector<UnitShare>& shares);
+
+// The slices of a flat tensor that decay, or those that do not.
+std::vector<at::Tensor> slices(const at::Tensor& flat, const FlatUnit& share, bool decays);
 
 }  // namespace trireme

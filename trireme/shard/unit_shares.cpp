@@ -29,11 +29,13 @@ UnitShare share_of(int64_t elements, int ranks, int rank) {
 }
 
 FlatUnit cut_unit(const FlatUnit& unit, const UnitShare& share) {
-  FlatUnit cut{unit.name, share.elements, {}};
+  FlatUnit cut{unit.name, share.elements, {}, share.begin};
   for (const FlatSpan& span : unit.spans) {
     const int64_t begin = std::max(span.offset, share.begin);
     const int64_t end = std::min(span.offset + span.elements, share.begin + share.elements);
-    if (begin < end) cut.spans.push_back({begin - share.begin, end - begin, span.decays});
+    if (begin < end)
+      cut.spans.push_back({begin - share.begin, end - begin, span.decays, span.name, span.shape,
+                           span.first + begin - span.offset});
   }
   return cut;
 }

@@ -15,7 +15,7 @@ struct UnitShare {
   int64_t elements = 0;
 };
 
-// One entry a rank; `elements` must be a multiple of 16, which model/parameter_layout.h sees to (else
+// One entry a rank; `elements` must be a multiple of 16, which model/model_layout.h sees to (else
 // InternalError). They sum to `elements`.
 std::vector<int64_t> share_sizes(int64_t elements, int ranks);
 UnitShare share_of(int64_t elements, int ranks, int rank);

@@ -116,7 +116,7 @@ Json to_json(const TrainOptions& o) {
           {"strict_divisible", o.engine.strict_divisible},
           {"tile_tokens", o.engine.tile_tokens},
           {"logits_tile_tokens", o.engine.logits_tile_tokens},
-          {"optim", optimizer.kind == OptimizerKind::sgd ? "sgd" : "adamw_torch"},
+          {"optim", optimizer.kind->name},
           {"adam_beta1", optimizer.beta1},
           {"adam_beta2", optimizer.beta2},
           {"adam_epsilon", optimizer.epsilon},

@@ -485,7 +485,7 @@ TrainOutcome Trainer::run() {
   const auto stages = static_cast<int>(stages_.size());
   if (reports() && hooks_.out != nullptr) {
     progress_.emplace(*hooks_.out, hooks_.terminal_columns, options_.logging_steps, total_steps(), stages);
-    note(cat("model ", options_.model_dir.string(), ", ", format_count(engine_->config().parameter_count()),
+    note(cat("model ", options_.model_dir.string(), ", ", format_count(engine_->layout().parameter_count()),
              " parameters, ", world_.size(), world_.size() == 1 ? " rank" : " ranks"));
     note(engine_->description());
     note(cat("MFU is a share of ", format_fixed(peak_.flops_per_second / 1e12, 2), " TFLOP/s a rank (",

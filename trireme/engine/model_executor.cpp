@@ -1,4 +1,4 @@
-#include "trireme/engine/model_walk.h"
+#include "trireme/engine/model_executor.h"
 
 #include <algorithm>
 #include <utility>
@@ -11,6 +11,7 @@
 #include "trireme/device/tensor_memory.h"
 #include "trireme/forecast/gather_order.h"
 #include "trireme/memory/token_tiles.h"
+#include "trireme/model/model_family.h"
 #include "trireme/model/rotary.h"
 
 namespace trireme {
@@ -24,10 +25,13 @@ int64_t longest_document_tokens(const TokenBatch& batch) {
 
 }  // namespace
 
-ModelWalk::ModelWalk(const ModelConfig& config, const ModelLayout& layout, const Mesh& mesh,
-                     LayerRunner& layers, ParameterStore& parameters, const WalkSettings& settings)
+ModelExecutor::ModelExecutor(const ModelConfig& config, const ModelLayout& layout, const Mesh& mesh,
+                             LayerRunner& layers, ParameterStore& parameters,
+                             const ExecutorSettings& settings)
     : config_(config),
       layout_(layout),
+      embedding_(config.family->embedding(config)),
+      head_(config.family->head(config)),
       mesh_(mesh),
       activity_(mesh.all->activity()),
       layers_(layers),
@@ -37,7 +41,7 @@ ModelWalk::ModelWalk(const ModelConfig& config, const ModelLayout& layout, const
                  " layers, the model has ", config.num_hidden_layers);
 }
 
-void ModelWalk::check(const TokenBatch& batch) const {
+void ModelExecutor::check(const TokenBatch& batch) const {
   const SampleLayout& layout = batch.layout;
   TRIREME_ASSERT(layout.ulysses == mesh_.ulysses->size() && layout.ring == mesh_.ring->size(),
                  "the batch is cut for ", layout.ulysses, " x ", layout.ring, " ranks, the mesh has ",
@@ -63,7 +67,7 @@ void ModelWalk::check(const TokenBatch& batch) const {
 }
 
 // Layers with the same mask share one description, made once a step.
-std::vector<std::shared_ptr<const SequenceMask>> ModelWalk::masks_of(const TokenBatch& batch) const {
+std::vector<std::shared_ptr<const SequenceMask>> ModelExecutor::masks_of(const TokenBatch& batch) const {
   std::vector<LayerMask> seen;
   std::vector<std::shared_ptr<const SequenceMask>> made, masks;
   for (const int64_t window : config_.layer_window) {
@@ -79,18 +83,18 @@ std::vector<std::shared_ptr<const SequenceMask>> ModelWalk::masks_of(const Token
   return masks;
 }
 
-SequenceContext ModelWalk::context_of(const TokenBatch& batch) const {
+SequenceContext ModelExecutor::context_of(const TokenBatch& batch) const {
   SequenceContext context;
   context.batch = batch.tokens.size(0);
   context.shard_tokens = batch.tokens.size(1);
   context.masks = masks_of(batch);
   context.positions = positions_in_documents(batch, mesh_.sp->rank()).to(settings_.device);
-  if (!config_.rotates()) return context;
+  if (!config_.rotates) return context;
   context.rotary = rotary_of(batch, context.positions);
   return context;
 }
 
-RotaryTable ModelWalk::rotary_of(const TokenBatch& batch, const at::Tensor& positions) const {
+RotaryTable ModelExecutor::rotary_of(const TokenBatch& batch, const at::Tensor& positions) const {
   const int64_t tokens = batch.layout.tokens;
   // With one document a sample, all samples have the same positions: one table serves them.
   if (batch.documents.empty())
@@ -116,38 +120,29 @@ RotaryTable ModelWalk::rotary_of(const TokenBatch& batch, const at::Tensor& posi
   return table;
 }
 
-LayerWeights ModelWalk::layer_tensors(const at::Tensor& flat, int64_t layer) const {
-  return layer_weights(flat, layout_.units[static_cast<size_t>(layout_.layer_unit(layer))], config_);
+UnitWeights ModelExecutor::bind_head(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const {
+  UnitWeights weights = bind(layout_.head_unit(), head_flat);
+  if (layout_.tied) weights[kOutputMatrix] = bind(layout_.embedding_unit(), embedding_flat)[kWords];
+  return weights;
 }
 
-HeadTensors ModelWalk::head_tensors(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const {
-  const UnitSpec& head = layout_.units[static_cast<size_t>(layout_.head_unit())];
-  const auto view = [&](const char* name) { return parameter_view(head_flat, head.find(name)); };
-  const at::Tensor matrix = layout_.tied ? embedding_tensors(embedding_flat, embedding_spec(), config_).words
-                                         : view("lm_head.weight");
-  if (config_.family != ModelFamily::bert) return {view("norm.weight"), matrix};
-  return {view("transform.LayerNorm.weight"), matrix,
-          view("transform.LayerNorm.bias"),   view("transform.dense.weight"),
-          view("transform.dense.bias"),       view("predictions.bias")};
-}
-
-at::Tensor ModelWalk::embed(const EmbeddedTokens& embedded, UnitOrder& order) {
+at::Tensor ModelExecutor::embed(const EmbeddedTokens& embedded, UnitOrder& order) {
   const int unit = layout_.embedding_unit();
-  const EmbeddingTensors weights = embedding_tensors(order.gather(unit), embedding_spec(), config_);
+  const UnitWeights weights = bind(unit, order.gather(unit));
   const MemoryScope scope(MemoryCategory::activations);
   const int64_t tokens = embedded.tokens.size(0);
-  at::Tensor x = at::empty({tokens, config_.hidden_size}, weights.words.options().dtype(settings_.storage));
+  at::Tensor x = at::empty({tokens, config_.hidden_size}, weights[kWords].options().dtype(settings_.storage));
   {
     const MemoryScope tiles(MemoryCategory::tiles);
     for_tiles(tokens, settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
-      embedding_forward(weights, config_.norm_eps(), embedded.rows(begin, count), x.narrow(0, begin, count));
+      embedding_->forward(weights, embedded.rows(begin, count), x.narrow(0, begin, count));
     });
   }
   order.release(unit);
   return x;
 }
 
-at::Tensor ModelWalk::forward(
+at::Tensor ModelExecutor::forward(
     const TokenBatch& batch,
     const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits) {
   check(batch);
@@ -157,18 +152,18 @@ at::Tensor ModelWalk::forward(
   for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
     activity_.set_layer(layer, PassDirection::forward);
     const int unit = layout_.layer_unit(layer);
-    x = layers_.forward(layer, layer_tensors(order.gather(unit), layer), context, x, nullptr);
+    x = layers_.forward(layer, bind(unit, order.gather(unit)), context, x, nullptr);
     order.release(unit);
   }
   activity_.leave_layers();
   const int head = layout_.head_unit(), embedding = layout_.embedding_unit();
   const at::Tensor head_flat = order.gather(head);
-  const HeadTensors weights = head_tensors(head_flat, layout_.tied ? order.gather(embedding) : at::Tensor());
+  const UnitWeights weights = bind_head(head_flat, layout_.tied ? order.gather(embedding) : at::Tensor());
   const at::Tensor targets = batch.targets.to(settings_.device).flatten().contiguous();
   at::Tensor loss;
   {
     const MemoryScope scope(MemoryCategory::tiles);
-    loss = head_loss(weights, head_options(), x, targets, on_logits);
+    loss = head_->loss(weights, settings_.logits_tile_tokens, x, targets, on_logits);
     count_as(loss, MemoryCategory::other);
   }
   order.release(head);
@@ -176,32 +171,30 @@ at::Tensor ModelWalk::forward(
   return loss.view(batch.tokens.sizes());
 }
 
-void ModelWalk::add_embedding_gradient(const at::Tensor& flat_gradient, const EmbeddedTokens& embedded,
-                                       const at::Tensor& dx, UnitOrder& order) {
+void ModelExecutor::add_embedding_gradient(const at::Tensor& flat_gradient, const EmbeddedTokens& embedded,
+                                           const at::Tensor& dx, UnitOrder& order) {
   const int unit = layout_.embedding_unit();
   const bool reads = layout_.embedding_read_backward;
-  const EmbeddingTensors weights =
-      reads ? embedding_tensors(order.gather(unit), embedding_spec(), config_) : EmbeddingTensors();
-  EmbeddingTensors gradients = embedding_tensors(flat_gradient, embedding_spec(), config_);
+  const UnitWeights weights = reads ? bind(unit, order.gather(unit)) : UnitWeights();
+  UnitWeights gradients = bind(unit, flat_gradient);
   const MemoryScope scope(MemoryCategory::tiles);
   for_tiles(dx.size(0), settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
-    embedding_backward(weights, gradients, config_.norm_eps(), config_.pad_token_id,
-                       embedded.rows(begin, count), dx.narrow(0, begin, count));
+    embedding_->backward(weights, gradients, embedded.rows(begin, count), dx.narrow(0, begin, count));
   });
   if (reads) order.release(unit);
 }
 
-at::Tensor ModelWalk::head_backward(const at::Tensor& targets, double scale, at::Tensor& x, UnitOrder& order,
-                                    GradientStore& gradients) {
+at::Tensor ModelExecutor::head_backward(const at::Tensor& targets, double scale, at::Tensor& x,
+                                        UnitOrder& order, GradientStore& gradients) {
   const int head = layout_.head_unit(), embedding = layout_.embedding_unit();
   const at::Tensor head_flat = order.gather(head);
-  const HeadTensors weights = head_tensors(head_flat, layout_.tied ? order.gather(embedding) : at::Tensor());
-  HeadTensors head_gradients =
-      head_tensors(gradients.open(head), layout_.tied ? gradients.open(embedding) : at::Tensor());
+  const UnitWeights weights = bind_head(head_flat, layout_.tied ? order.gather(embedding) : at::Tensor());
+  UnitWeights head_gradients =
+      bind_head(gradients.open(head), layout_.tied ? gradients.open(embedding) : at::Tensor());
   at::Tensor loss;
   {
     const MemoryScope scope(MemoryCategory::tiles);
-    loss = head_loss_and_gradient(weights, head_options(), x, targets, scale, head_gradients);
+    loss = head_->loss_and_gradient(weights, settings_.logits_tile_tokens, x, targets, scale, head_gradients);
     count_as(loss, MemoryCategory::other);
   }
   order.release(head);
@@ -209,9 +202,9 @@ at::Tensor ModelWalk::head_backward(const at::Tensor& targets, double scale, at:
   return loss;
 }
 
-at::Tensor ModelWalk::group_backward(int64_t begin, int64_t end, const SequenceContext& context,
-                                     at::Tensor dx, UnitOrder& order, GradientStore& gradients,
-                                     ActivationStore& activations) {
+at::Tensor ModelExecutor::group_backward(int64_t begin, int64_t end, const SequenceContext& context,
+                                         at::Tensor dx, UnitOrder& order, GradientStore& gradients,
+                                         ActivationStore& activations) {
   // From the last, as stores expect that bring back what they put away.
   std::vector<Saved> saved(static_cast<size_t>(end - begin));
   const auto of = [&](int64_t layer) -> Saved& { return saved[static_cast<size_t>(layer - begin)]; };
@@ -220,15 +213,14 @@ at::Tensor ModelWalk::group_backward(int64_t begin, int64_t end, const SequenceC
   for (int64_t layer = begin; layer + 1 < end; ++layer) {
     activity_.set_layer(layer, PassDirection::backward);
     const int unit = layout_.layer_unit(layer);
-    of(layer + 1).at(kX) =
-        layers_.forward_again(layer, layer_tensors(order.gather(unit), layer), context, of(layer));
+    of(layer + 1).at(kX) = layers_.forward_again(layer, bind(unit, order.gather(unit)), context, of(layer));
     order.release(unit);
   }
   for (int64_t layer = end - 1; layer >= begin; --layer) {
     activity_.set_layer(layer, PassDirection::backward);
     const int unit = layout_.layer_unit(layer);
-    LayerWeights layer_gradients = layer_tensors(gradients.open(unit), layer);
-    dx = layers_.backward(layer, layer_tensors(order.gather(unit), layer), layer_gradients, context,
+    UnitWeights layer_gradients = bind(unit, gradients.open(unit));
+    dx = layers_.backward(layer, bind(unit, order.gather(unit)), layer_gradients, context,
                           std::move(of(layer)), dx);
     order.release(unit);
     layer_gradients = {};
@@ -237,8 +229,8 @@ at::Tensor ModelWalk::group_backward(int64_t begin, int64_t end, const SequenceC
   return dx;
 }
 
-at::Tensor ModelWalk::forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients,
-                                       ActivationStore& activations) {
+at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients,
+                                           ActivationStore& activations) {
   check(batch);
   const SequenceContext context = context_of(batch);
   const RecomputePlan& plan = layers_.plan();
@@ -251,7 +243,7 @@ at::Tensor ModelWalk::forward_backward(const TokenBatch& batch, double scale, Gr
     activity_.set_layer(layer, PassDirection::forward);
     const int unit = layout_.layer_unit(layer);
     Saved saved;
-    x = layers_.forward(layer, layer_tensors(order.gather(unit), layer), context, x, &saved);
+    x = layers_.forward(layer, bind(unit, order.gather(unit)), context, x, &saved);
     order.release(unit);
     activations.put(layer, std::move(saved));
   }

@@ -1,17 +1,18 @@
-// The walk over the model's units, forward and back, beside four stores: parameters, gradients, activations
+// The forward and the backward pass over a model's units, beside four stores: parameters, gradients, activations
 // (and the optimizer, in engine.cpp). It knows no policy: a policy is a choice of store, or of slots that
 // layers keep (recompute_plan.h).
 //
-//   forward    x = embedding[tokens];  for each layer: gather, x = layer(x), acts.put
+//   forward    x = embedding[tokens];  for each layer: gather, x = layer(x), activations.put
 //   head       loss, d(x) and the head's gradient, in tiles
-//   backward   for each group of layers from the last: acts.take of its layers; forward again of all but its
-//              last; for each of its layers from the last: gather, dx = layer'(dy), grads.close
+//   backward   for each group of layers from the last: activations.take of its layers; forward again of all but its
+//              last; for each of its layers from the last: gather, dx = layer'(dy), gradients.close
 //   embedding  rows of d(x) added to the rows of its gradient, in tiles
 //
 // A unit is released before its gradient is closed; while one computes, the store may gather the next.
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "trireme/comm/mesh.h"
 #include "trireme/data/token_batch.h"
@@ -19,13 +20,13 @@
 #include "trireme/engine/unit_order.h"
 #include "trireme/model/embedding.h"
 #include "trireme/model/head.h"
-#include "trireme/model/parameter_layout.h"
+#include "trireme/model/model_layout.h"
 #include "trireme/shard/gradient_store.h"
 #include "trireme/shard/parameter_store.h"
 
 namespace trireme {
 
-struct WalkSettings {
+struct ExecutorSettings {
   at::Device device = at::kCPU;
   at::ScalarType storage = at::kFloat;
   int64_t logits_tile_tokens = 512;  // of one tile of the head, and of the embedding
@@ -34,10 +35,10 @@ struct WalkSettings {
   SparseBlocks sparse = {};
 };
 
-class ModelWalk {
+class ModelExecutor {
  public:
-  ModelWalk(const ModelConfig& config, const ModelLayout& layout, const Mesh& mesh, LayerRunner& layers,
-            ParameterStore& parameters, const WalkSettings& settings);
+  ModelExecutor(const ModelConfig& config, const ModelLayout& layout, const Mesh& mesh, LayerRunner& layers,
+                ParameterStore& parameters, const ExecutorSettings& settings);
 
   // Forward and backward of one micro-batch: adds d(sum of losses * scale) to the gradients; returns the sum
   // of losses of this rank's tokens, [] fp64 on the device, for which nobody has waited. Collective over the sp group.
@@ -65,20 +66,22 @@ class ModelWalk {
                             UnitOrder& order, GradientStore& gradients, ActivationStore& activations);
   void add_embedding_gradient(const at::Tensor& flat_gradient, const EmbeddedTokens& embedded,
                               const at::Tensor& dx, UnitOrder& order);
-  LayerWeights layer_tensors(const at::Tensor& flat, int64_t layer) const;
-  HeadTensors head_tensors(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const;
-  HeadOptions head_options() const { return {config_.norm_eps(), settings_.logits_tile_tokens}; }
-  const UnitSpec& embedding_spec() const {
-    return layout_.units[static_cast<size_t>(layout_.embedding_unit())];
+  // A unit's flat values or gradient as tensors.
+  UnitWeights bind(int unit, const at::Tensor& flat) const {
+    return bind_weights(flat, layout_.units[static_cast<size_t>(unit)]);
   }
+  // `embedding_flat` is read where the output matrix is the embedding's.
+  UnitWeights bind_head(const at::Tensor& head_flat, const at::Tensor& embedding_flat) const;
 
   const ModelConfig& config_;
   const ModelLayout& layout_;
+  std::unique_ptr<const Embedding> embedding_;
+  std::unique_ptr<const Head> head_;
   const Mesh& mesh_;
   RankActivity& activity_;  // told the layer at work
   LayerRunner& layers_;
   ParameterStore& parameters_;
-  WalkSettings settings_;
+  ExecutorSettings settings_;
 };
 
 }  // namespace trireme

@@ -1,0 +1,178 @@
+#include "trireme/model/decoder_config.h"
+
+#include "trireme/base/error.h"
+#include "trireme/model/rope_config.h"
+
+namespace trireme {
+namespace {
+
+using AttentionBias = DecoderKind::AttentionBias;
+using Windows = DecoderKind::Windows;
+
+constexpr int64_t largest_size = int64_t{1} << 31;
+
+// Keys that change what the model computes and that Trireme does not have.
+void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
+  keys.refuse_unless_absent({"quantization_config", "compression_config"},
+                            "quantized weights cannot be trained; use the unquantized model");
+  keys.refuse_unless_absent({"num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"},
+                            "mixtures of experts are not supported");
+  keys.refuse_unless_absent(
+      {"per_layer_config", "no_rope_layers", "mrope_section", "vision_config", "audio_config"},
+      "models of this kind are not supported");
+  keys.refuse_unless_absent(
+      {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "logit_scale",
+       "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "scale_emb",
+       "scale_depth", "attention_sinks", "clip_qkv"},
+      "it changes the model's arithmetic and is not supported");
+  keys.refuse_unless_absent({"mtp_layer_types", "num_nextn_predict_layers"},
+                            "multi-token prediction is not supported");
+  if (const std::string act = keys.text("hidden_act", "silu"); act != "silu" && act != "swish")
+    keys.refuse("hidden_act", "only silu is supported");
+  if (keys.integer_or_null("pretraining_tp", 1).value_or(1) > 1)
+    keys.refuse("pretraining_tp", "slicing the matmuls as in pretraining is not supported; set it to 1");
+  if (keys.number("partial_rotary_factor", 1) != 1)
+    keys.refuse("partial_rotary_factor", "rotating a part of each head is not supported");
+  for (const char* key :
+       {"is_encoder_decoder", "add_cross_attention", "use_bidirectional_attention", "use_qk_norm"})
+    if (keys.boolean(key, false))
+      keys.refuse(key, "only causal decoders as transformers' own classes are supported");
+  if (!keys.boolean("is_causal", true)) keys.refuse("is_causal", "only causal attention is supported");
+  if (!kind.mlp_bias && keys.boolean("mlp_bias", false))
+    keys.refuse("mlp_bias", "this family's MLP has no biases in transformers");
+  if (kind.attention_bias == AttentionBias::none && keys.boolean("attention_bias", false))
+    keys.refuse("attention_bias", "this family's attention has no biases in transformers");
+  if (kind.attention_bias == AttentionBias::qkv && !keys.boolean("attention_bias", true))
+    keys.refuse("attention_bias", "this family's q, k and v projections always have biases in transformers");
+  if (keys.has("architectures")) {
+    const std::string first = keys.first_text("architectures");
+    const auto ends_with = [&](const std::string& end) {
+      return first.size() >= end.size() && first.compare(first.size() - end.size(), end.size(), end) == 0;
+    };
+    if (!ends_with("ForCausalLM") && !ends_with("Model"))
+      keys.refuse("architectures", "expected a causal language model such as [\"LlamaForCausalLM\"]");
+  }
+}
+
+// One window a layer, 0 for full attention, as transformers 5 chooses them.
+std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& kind, int64_t layers) {
+  const bool chosen = kind.windows == Windows::chosen_layers;
+  std::optional<int64_t> window;
+  if (kind.windows == Windows::all_layers || (chosen && keys.boolean("use_sliding_window", false)))
+    window = keys.integer_or_null("sliding_window", 4096);
+  if (kind.windows == Windows::none && keys.boolean("use_sliding_window", false))
+    keys.refuse("use_sliding_window",
+                "llama has no sliding windows; a model that has them is a mistral or qwen");
+  if (window && *window < 1)
+    keys.refuse("sliding_window", "expected at least 1 token, or null for full attention");
+
+  std::vector<int64_t> windows(static_cast<size_t>(layers), 0);
+  const int64_t first_sliding = chosen ? keys.integer("max_window_layers", 28) : 0;
+  for (int64_t layer = 0; layer < layers; ++layer)
+    if (window && layer >= first_sliding) windows[static_cast<size_t>(layer)] = *window;
+  if (!keys.has("layer_types")) return windows;
+
+  const Json& types = keys.json()["layer_types"];
+  if (!types.is_array() || static_cast<int64_t>(types.size()) != layers)
+    keys.refuse("layer_types", cat("expected a list of num_hidden_layers = ", layers, " names"));
+  for (size_t layer = 0; layer < types.size(); ++layer) {
+    const std::string type =
+        types[layer].is_string() ? quotation(types[layer].get<std::string>()) : quotation(types[layer]);
+    const bool sliding = type == "sliding_attention";
+    if (!sliding && type != "full_attention" && type != "attention")
+      keys.refuse("layer_types", cat("layer ", layer, " is ", type,
+                                     "; only full_attention and sliding_attention are "
+                                     "supported"));
+    if (sliding && !window)
+      keys.refuse("layer_types", cat("layer ", layer, " slides, but no window is in force: ",
+                                     chosen ? "set use_sliding_window true and sliding_window to its width"
+                                            : "this model has no sliding_window"));
+    // Mistral and Llama classes do not read layer_types: what it says must be what they do.
+    if (!chosen && sliding != (windows[layer] != 0))
+      keys.refuse("layer_types",
+                  cat("layer ", layer, " is ", type, ", but transformers' ", keys.text("model_type", ""),
+                      " ignores this key and would ", windows[layer] != 0 ? "slide" : "not slide"));
+    windows[layer] = sliding ? *window : 0;
+  }
+  return windows;
+}
+
+void check_sizes(const ConfigKeys& keys, const ModelConfig& config) {
+  const auto check = [&](const char* key, int64_t value) {
+    if (value < 1 || value > largest_size)
+      throw ConfigError(cat(keys.origin(), ": ", key, " is ", value, "; expected 1 to ", largest_size));
+  };
+  check("vocab_size", config.vocab_size);
+  check("hidden_size", config.hidden_size);
+  check("intermediate_size", config.intermediate_size);
+  check("num_hidden_layers", config.num_hidden_layers);
+  check("num_attention_heads", config.num_attention_heads);
+  check("num_key_value_heads", config.num_key_value_heads);
+  check("max_position_embeddings", config.max_position_embeddings);
+  if (config.num_hidden_layers > 100'000) keys.refuse("num_hidden_layers", "expected at most 100,000");
+  if (config.num_attention_heads % config.num_key_value_heads != 0)
+    throw ConfigError(cat(keys.origin(), ": num_attention_heads ", config.num_attention_heads,
+                          " is not a multiple of num_key_value_heads ", config.num_key_value_heads));
+  if (!(config.norm_eps > 0 && config.norm_eps < 1))
+    keys.refuse("rms_norm_eps", "expected more than 0, less than 1");
+  if (!(config.initializer_range >= 0 && config.initializer_range <= 1))
+    keys.refuse("initializer_range", "expected 0 to 1");
+}
+
+int64_t head_width(const ConfigKeys& keys, const ModelConfig& config, const DecoderKind& kind) {
+  const bool multiple = config.hidden_size % config.num_attention_heads == 0;
+  if (!multiple && (kind.heads_divide_the_width || (kind.head_dim == 0 && !keys.has("head_dim"))))
+    throw ConfigError(cat(keys.origin(), ": hidden_size ", config.hidden_size, " is not a multiple of ",
+                          "num_attention_heads ", config.num_attention_heads));
+  const int64_t by_division = config.hidden_size / config.num_attention_heads;
+  const int64_t width = keys.integer_or_null("head_dim", kind.head_dim != 0 ? kind.head_dim : by_division)
+                            .value_or(by_division);
+  if (width < 2 || width % 2 != 0 || width > 65536)
+    throw ConfigError(
+        cat(keys.origin(), ": head_dim is ", width, "; rotary embeddings need an even width, 2 or more"));
+  return width;
+}
+
+}  // namespace
+
+ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind) {
+  ModelConfig config;
+  config.raw = keys.json();
+  refuse_unbuilt(keys, kind);
+  for (const char* key :
+       {"attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout"})
+    if (const double rate = keys.number(key, 0); rate != 0) config.dropout[key] = rate;
+
+  config.vocab_size = keys.integer("vocab_size", kind.vocab_size);
+  config.hidden_size = keys.integer("hidden_size", 4096);
+  config.intermediate_size = keys.integer("intermediate_size", kind.intermediate_size);
+  config.num_hidden_layers = keys.integer("num_hidden_layers", 32);
+  config.num_attention_heads = keys.integer("num_attention_heads", 32);
+  const int64_t default_heads = kind.key_value_heads != 0 ? kind.key_value_heads : config.num_attention_heads;
+  config.num_key_value_heads =
+      keys.integer_or_null("num_key_value_heads", default_heads).value_or(config.num_attention_heads);
+  config.max_position_embeddings = keys.integer("max_position_embeddings", kind.max_position_embeddings);
+  config.norm_eps = keys.number("rms_norm_eps", 1e-6);
+  config.initializer_range = keys.number("initializer_range", 0.02);
+  check_sizes(keys, config);
+  config.head_dim = head_width(keys, config, kind);
+
+  config.tie_word_embeddings = keys.boolean("tie_word_embeddings", false);
+  const bool qkv_bias_alone = kind.attention_bias == AttentionBias::qkv;
+  config.output_bias = !qkv_bias_alone && keys.boolean("attention_bias", false);
+  config.qkv_bias = qkv_bias_alone || config.output_bias;
+  config.mlp_bias = keys.boolean("mlp_bias", false);
+  config.qk_norm = kind.qk_norm;
+  config.layer_window = layer_windows(keys, kind, config.num_hidden_layers);
+  config.rope = parse_rope_config(keys, config);
+
+  const auto id = [&](int64_t value) {
+    return kind.token_ids ? std::optional<int64_t>(value) : std::nullopt;
+  };
+  config.bos_token_id = keys.first_integer("bos_token_id", id(1));
+  config.eos_token_id = keys.first_integer("eos_token_id", id(2));
+  config.pad_token_id = keys.first_integer("pad_token_id", std::nullopt);
+  return config;
+}
+
+}  // namespace trireme

@@ -1,0 +1,38 @@
+// A family of models in one table: how its config.json is read, how its parameters lie, and its arithmetic. Nothing outside
+// the family's own file (families/) asks which family a model is of. families/families.cpp lists all.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/model/config_keys.h"
+#include "trireme/model/model_config.h"
+#include "trireme/model/model_layout.h"
+
+namespace trireme {
+
+class Embedding;
+class Layer;
+class Head;
+
+// For the table: make_part<Layer, LlamaLayer>.
+template <typename Part, typename OfFamily>
+std::unique_ptr<Part> make_part(const ModelConfig& config) {
+  return std::make_unique<OfFamily>(config);
+}
+
+struct ModelFamily {
+  std::vector<std::string> model_types;  // of config.json
+  std::vector<std::string> config_keys;  // all that the family's configuration class in transformers reads
+  std::string norm_eps_key;              // config.json's name of ModelConfig::norm_eps
+  // ConfigError: what the file asks for and the family does not do.
+  ModelConfig (*parse)(const ConfigKeys& keys) = nullptr;
+  ModelLayout (*layout)(const ModelConfig& config) = nullptr;
+  // The arithmetic, which may refer to `config` for as long as it lives.
+  std::unique_ptr<Embedding> (*embedding)(const ModelConfig& config) = nullptr;
+  std::unique_ptr<Layer> (*layer)(const ModelConfig& config) = nullptr;
+  std::unique_ptr<Head> (*head)(const ModelConfig& config) = nullptr;
+};
+
+}  // namespace trireme

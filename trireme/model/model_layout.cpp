@@ -1,0 +1,80 @@
+#include "trireme/model/model_layout.h"
+
+#include <utility>
+
+#include "trireme/base/error.h"
+#include "trireme/base/round_up.h"
+#include "trireme/model/model_family.h"
+
+namespace trireme {
+namespace {
+
+constexpr int64_t kAlignment_elements = 16;  // 64 bytes in fp32: a vector register, a cache line
+
+}  // namespace
+
+UnitBuilder::UnitBuilder(std::string name, std::string prefix, size_t slots) : prefix_(std::move(prefix)) {
+  unit_.name = std::move(name);
+  unit_.tensors.resize(slots);
+}
+
+void UnitBuilder::add(size_t slot, std::initializer_list<Rows> parameters, int64_t columns) {
+  TensorSpec& tensor = unit_.tensors.at(slot);
+  TRIREME_ASSERT(tensor.rows == 0, "unit ", unit_.name, " has its slot ", slot, " twice");
+  unit_.elements = round_up(unit_.elements, kAlignment_elements);
+  tensor.offset = unit_.elements;
+  tensor.columns = columns;
+  for (const Rows& part : parameters) {
+    ParameterSpec& spec = unit_.parameters.emplace_back();
+    spec.name = prefix_ + part.name;
+    spec.offset = unit_.elements;
+    spec.shape = columns == 0 ? std::vector<int64_t>{part.rows} : std::vector<int64_t>{part.rows, columns};
+    spec.elements = columns == 0 ? part.rows : part.rows * columns;
+    spec.decays = columns != 0;
+    unit_.elements += spec.elements;
+    tensor.rows += part.rows;
+  }
+}
+
+void UnitBuilder::matrix(size_t slot, std::initializer_list<Rows> parameters, int64_t columns) {
+  add(slot, parameters, columns);
+}
+void UnitBuilder::vector(size_t slot, std::initializer_list<Rows> parameters) {
+  add(slot, parameters, 0);
+}
+
+void UnitBuilder::linear(size_t slot, const std::string& name, int64_t rows, int64_t columns) {
+  matrix(slot, {{name + ".weight", rows}}, columns);
+  vector(slot + 1, {{name + ".bias", rows}});
+}
+void UnitBuilder::layer_norm(size_t slot, const std::string& name, int64_t width) {
+  vector(slot, {{name + ".weight", width}});
+  vector(slot + 1, {{name + ".bias", width}});
+}
+
+UnitSpec UnitBuilder::finish() {
+  unit_.elements = round_up(unit_.elements, kAlignment_elements);
+  return std::move(unit_);
+}
+
+int64_t ModelLayout::parameter_count() const {
+  int64_t count = 0;
+  for (const UnitSpec& unit : units)
+    for (const ParameterSpec& parameter : unit.parameters) count += parameter.elements;
+  return count;
+}
+
+int64_t ModelLayout::matmul_parameter_count() const {
+  const TensorSpec& words = units.front().tensors[kWords];
+  int64_t count = tied ? words.rows * words.columns : 0;
+  for (size_t unit = 1; unit < units.size(); ++unit)
+    for (const TensorSpec& tensor : units[unit].tensors) count += tensor.rows * tensor.columns;
+  return count;
+}
+
+ModelLayout make_model_layout(const ModelConfig& config) {
+  TRIREME_ASSERT(config.family != nullptr, "a model config of no family");
+  return config.family->layout(config);
+}
+
+}  // namespace trireme

@@ -1,0 +1,99 @@
+// The model as a list of units (embedding, layers, final norm + head), each one flat buffer of parameters, which stores
+// shard. A family writes a unit once, by UnitBuilder: from that list come the names in files, the tensors that the
+// arithmetic multiplies, and the counts of parameters and FLOPs. The names are Hugging Face's. No torch here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "trireme/model/model_config.h"
+
+namespace trireme {
+
+struct ParameterSpec {
+  std::string name;            // "model.layers.0.self_attn.q_proj.weight"
+  std::vector<int64_t> shape;  // as in the checkpoint
+  int64_t offset = 0;          // elements from the start of the unit's flat buffer
+  int64_t elements = 0;
+  bool decays = true;  // weight decay skips norms and biases
+  // In exact arithmetic the gradient is zero, and what is computed is rounding: the bias of k without rotary
+  // adds the same to all scores of a query, which softmax does not see.
+  bool gradient_vanishes = false;
+  std::string other_name = {};    // under which a file may hold it instead
+  std::string missing_hint = {};  // what the user can do about a file that lacks it
+};
+
+// A tensor as the arithmetic uses it: a vector, or a matrix of the rows of one parameter or of several, one below the
+// other (q|k|v, gate|up), so that one product serves them.
+struct TensorSpec {
+  int64_t offset = 0;
+  int64_t rows = 0;     // 0: this model does not have it
+  int64_t columns = 0;  // 0: a vector
+};
+
+struct UnitSpec {
+  std::string name;  // "embedding", "layer.0", "head"
+  std::vector<ParameterSpec> parameters;
+  int64_t elements = 0;  // of the flat buffer, padding included (tensors start at multiples of 16 elements)
+  std::vector<TensorSpec> tensors = {};  // by the family's slot
+};
+
+class UnitBuilder {
+ public:
+  struct Rows {
+    std::string name;  // behind the prefix
+    int64_t rows;
+  };
+  // `slots`: how many tensors the family's units of this kind have at most.
+  UnitBuilder(std::string name, std::string prefix, size_t slots);
+
+  void matrix(size_t slot, std::initializer_list<Rows> parameters, int64_t columns);
+  // Vectors do not decay.
+  void vector(size_t slot, std::initializer_list<Rows> parameters);
+  // NAME.weight and, in the next slot, NAME.bias.
+  void linear(size_t slot, const std::string& name, int64_t rows, int64_t columns);
+  void layer_norm(size_t slot, const std::string& name, int64_t width);
+  // The last one that was added.
+  ParameterSpec& last() { return unit_.parameters.back(); }
+  UnitSpec finish();
+
+ private:
+  void add(size_t slot, std::initializer_list<Rows> parameters, int64_t columns);
+
+  UnitSpec unit_;
+  std::string prefix_;
+};
+
+// The slots that every family's embedding and head have; its other slots come behind them.
+enum EmbeddingSlot : size_t { kWords, kFamilyEmbeddingSlots };
+enum HeadSlot : size_t { kOutputMatrix, kOutputBias, kFamilyHeadSlots };
+
+// A second name under which a file may hold a parameter, with the same values.
+struct TiedName {
+  std::string name;
+  std::string parameter;     // of a unit
+  std::string differs_hint;  // what an error says where the values are not the same
+};
+
+struct ModelLayout {
+  std::vector<UnitSpec> units;  // [0] embedding, [1..L] layers, [L+1] head
+  bool tied = false;            // the head unit then lacks the output matrix and uses the embedding's
+  bool embedding_read_backward = false;  // the embedding's backward needs its values, not its gradient alone
+  std::vector<TiedName> tied_names;
+  // What files of this kind may hold and this model does not have: names that contain one of these.
+  std::vector<std::string> unread_names;
+  int embedding_unit() const { return 0; }
+  int layer_unit(int64_t layer) const { return static_cast<int>(1 + layer); }
+  int head_unit() const { return static_cast<int>(units.size()) - 1; }
+
+  int64_t parameter_count() const;         // all, tied embeddings counted once
+  int64_t matmul_parameter_count() const;  // N of the FLOPs formula: embedding excluded, head included
+};
+
+// As the family of the config lays it out.
+ModelLayout make_model_layout(const ModelConfig& config);
+
+}  // namespace trireme

@@ -1,0 +1,20 @@
+// A unit's flat buffer, of values or of their gradient, seen as the tensors of its specs: views, nothing is copied.
+#pragma once
+
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "trireme/model/model_layout.h"
+
+namespace trireme {
+
+// By the family's slot; undefined where the model has none, which the first of a layer never is. All are of one dtype.
+using UnitWeights = std::vector<at::Tensor>;
+
+UnitWeights bind_weights(const at::Tensor& flat, const UnitSpec& unit);
+
+// One parameter, in its checkpoint's shape.
+at::Tensor parameter_view(const at::Tensor& flat, const ParameterSpec& spec);
+
+}  // namespace trireme

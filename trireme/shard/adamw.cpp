@@ -1,0 +1,101 @@
+// AdamW: Adam with decoupled weight decay (arXiv 1711.05101). Spans that do not decay (norms, biases) are stepped with a
+// decay of 0. Moments are fp32, or bf16 with stochastic rounding (arXiv 1502.02551).
+#include <algorithm>
+
+#include "trireme/shard/narrow_adamw_device.h"
+#include "trireme/shard/optimizer.h"
+#include "trireme/shard/optimizer_bytes.h"
+#include "trireme/shard/stochastic_rounding.h"
+
+namespace trireme {
+namespace {
+
+class Adamw final : public Optimizer {
+ public:
+  using Optimizer::Optimizer;
+
+ protected:
+  void step_share(int unit, const FlatUnit& share, at::Tensor& master, at::Tensor& gradient,
+                  const std::vector<at::Tensor>& states, const StepNumbers& numbers) const override {
+    const at::Tensor &mean = states[0], &square = states[1];
+    if (settings_.state_dtype == at::kBFloat16 && has_narrow_adamw(master.device())) {
+      for (const FlatSpan& span : share.spans)
+        step_narrow(unit, share, span, master, gradient, mean, square, numbers);
+      return;
+    }
+    if (numbers.gradient_factor != 1) gradient.mul_(numbers.gradient_factor);
+    for (const bool decays : {true, false}) {
+      const double decay = decays ? settings_.weight_decay : 0;
+      if (settings_.state_dtype == at::kFloat) {
+        update(slices(master, share, decays), slices(gradient, share, decays), slices(mean, share, decays),
+               slices(square, share, decays), decay, numbers);
+        continue;
+      }
+      for (const FlatSpan& span : share.spans)
+        if (span.decays == decays)
+          for (int64_t done = 0; done < span.elements; done += kNarrowPiece_elements)
+            update_narrow(unit, share, span.offset + done, std::min(kNarrowPiece_elements, span.elements - done),
+                          master, gradient, mean, square, decay, numbers);
+    }
+  }
+
+ private:
+  void update(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& gradients,
+              const std::vector<at::Tensor>& means, const std::vector<at::Tensor>& squares, double decay,
+              const StepNumbers& numbers) const {
+    if (parameters.empty()) return;
+    // The kernel reads the number of the step from a tensor a parameter.
+    const std::vector<at::Tensor> counts(
+        parameters.size(), at::full({}, static_cast<double>(numbers.steps), parameters[0].options()));
+    at::_fused_adamw_(parameters, gradients, means, squares, {}, counts, numbers.learning_rate,
+                      settings_.beta1, settings_.beta2, decay, settings_.epsilon, /*amsgrad=*/false,
+                      /*maximize=*/false);
+  }
+
+  // The bits of the rounding depend on the step, the unit, the moment and the element in the unit: shards round as the
+  // whole does.
+  static uint64_t stream_of(int unit, const StepNumbers& numbers) {
+    return (static_cast<uint64_t>(numbers.steps) << 24) + 2 * static_cast<uint64_t>(unit);
+  }
+
+  void step_narrow(int unit, const FlatUnit& share, const FlatSpan& span, at::Tensor& master,
+                   const at::Tensor& gradient, const at::Tensor& mean, const at::Tensor& square,
+                   const StepNumbers& numbers) const {
+    const auto bits = [&](const at::Tensor& moment) {
+      return static_cast<uint16_t*>(moment.mutable_data_ptr()) + span.offset;
+    };
+    const uint64_t stream = stream_of(unit, numbers);
+    step_narrow_adamw(
+        {master.mutable_data_ptr<float>() + span.offset, gradient.const_data_ptr<float>() + span.offset,
+         bits(mean), bits(square), span.elements, rounding_key(settings_.seed, stream),
+         rounding_key(settings_.seed, stream + 1), static_cast<uint64_t>(share.begin + span.offset)},
+        narrow_adamw_step(settings_.beta1, settings_.beta2, settings_.epsilon,
+                          span.decays ? settings_.weight_decay : 0, numbers.learning_rate,
+                          numbers.gradient_factor, numbers.steps),
+        master.device());
+  }
+
+  void update_narrow(int unit, const FlatUnit& share, int64_t begin, int64_t count, const at::Tensor& master,
+                     const at::Tensor& gradient, const at::Tensor& mean, const at::Tensor& square,
+                     double decay, const StepNumbers& numbers) const {
+    at::Tensor mean16 = mean.narrow(0, begin, count), square16 = square.narrow(0, begin, count);
+    const at::Tensor wide_mean = mean16.to(at::kFloat), wide_square = square16.to(at::kFloat);
+    update({master.narrow(0, begin, count)}, {gradient.narrow(0, begin, count)}, {wide_mean}, {wide_square},
+           decay, numbers);
+    const uint64_t stream = stream_of(unit, numbers);
+    round_stochastically(wide_mean, mean16, settings_.seed, stream, share.begin + begin);
+    round_stochastically(wide_square, square16, settings_.seed, stream + 1, share.begin + begin);
+  }
+};
+
+}  // namespace
+
+const OptimizerKind& adamw_optimizer() {
+  static const OptimizerKind kind{.name = "adamw_torch",
+                                  .state_names = {"exp_avg", "exp_avg_sq"},
+                                  .bf16_states = true,
+                                  .make = make_optimizer<Adamw>};
+  return kind;
+}
+
+}  // namespace trireme

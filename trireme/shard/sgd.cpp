@@ -1,0 +1,28 @@
+// Plain stochastic gradient descent with decoupled weight decay; it keeps no states.
+#include "trireme/shard/optimizer.h"
+
+namespace trireme {
+namespace {
+
+class Sgd final : public Optimizer {
+ public:
+  using Optimizer::Optimizer;
+
+ protected:
+  void step_share(int, const FlatUnit& share, at::Tensor& master, at::Tensor& gradient,
+                  const std::vector<at::Tensor>&, const StepNumbers& numbers) const override {
+    if (settings_.weight_decay != 0)
+      for (at::Tensor& slice : slices(master, share, /*decays=*/true))
+        slice.mul_(1 - numbers.learning_rate * settings_.weight_decay);
+    master.add_(gradient, -numbers.learning_rate * numbers.gradient_factor);
+  }
+};
+
+}  // namespace
+
+const OptimizerKind& sgd_optimizer() {
+  static const OptimizerKind kind{.name = "sgd", .state_names = {}, .make = make_optimizer<Sgd>};
+  return kind;
+}
+
+}  // namespace trireme
