@@ -27,7 +27,7 @@ NEWEST = {"GLIBC": "2.35", "GLIBCXX": "3.4.30", "CXXABI": "1.3.13", "GCC": "12.0
 # What the package does not bring: the system's, libtorch's with its OpenMP runtime, and NVIDIA's.
 FROM_THE_SYSTEM = re.compile(r"(lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+)|ld-linux-x86-64)\.so\.\d+")
 FROM_LIBTORCH = re.compile(r"lib(torch|c10)\w*\.so|libgomp\.so\.1|lib(nccl|cu(da|dart|dnn|blas|blasLt|pti|fft|rand|solver|sparse|sparseLt|file)|nv\w+)\.so\.\d+")
-COMPILED_IN = ("libcli11-dev", "libgtest-dev", "libgmock-dev", "nlohmann-json3-dev")
+COMPILED_IN = ("libgtest-dev", "libgmock-dev", "nlohmann-json3-dev")
 FILES = ("trireme", "tests", "bench", "docs", "examples", "tools", "packaging", "README.md", "LICENSE")
 
 

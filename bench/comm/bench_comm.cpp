@@ -28,9 +28,9 @@ namespace {
 class Worlds {
  public:
   Worlds(const RankPlace& place, const EngineOptions& options, const BenchCommFlags& flags, bool threads)
-      : timeout_(flags.engine.timeout()) {
+      : timeout_(flags.process.timeout()) {
     if (threads)
-      threads_ = static_cast<int>(flags.ranks_as_threads);
+      threads_ = static_cast<int>(*flags.ranks_as_threads);
     else
       world_ = join_run(place, options, timeout_);
   }
@@ -49,11 +49,6 @@ class Worlds {
   int threads_ = 0;
   std::unique_ptr<World> world_;
 };
-
-at::ScalarType scalar_type(const std::string& dtype) {
-  if (dtype == "bf16") return at::kBFloat16;
-  return dtype == "fp16" ? at::kHalf : at::kFloat;
-}
 
 void take_model(const OptionParser& parser, const BenchCommFlags& flags, ExchangeRateOptions& options) {
   options.heads = flags.heads;
@@ -74,13 +69,6 @@ void take_model(const OptionParser& parser, const BenchCommFlags& flags, Exchang
 
 ExchangeRateOptions options_of(const OptionParser& parser, const BenchCommFlags& flags,
                                const EngineOptions& engine, int ranks) {
-  for (const auto& [flag, value] : {std::pair{"heads", flags.heads},
-                                    {"kv_heads", flags.kv_heads},
-                                    {"head_dim", flags.head_dim},
-                                    {"batch", flags.batch},
-                                    {"head_chunks", flags.head_chunks},
-                                    {"repeats", flags.repeats}})
-    if (value < 1) throw ConfigError(cat("--", flag, " is ", value, "; expected 1 or more"));
   if (flags.tokens < ranks)
     throw ConfigError(
         cat("--tokens ", flags.tokens, " over ", ranks, " ranks: expected one token a rank or more"));
@@ -89,10 +77,10 @@ ExchangeRateOptions options_of(const OptionParser& parser, const BenchCommFlags&
   share_heads(options.heads, options.kv_heads, 1);  // refuses heads that do not divide
   options.batch = flags.batch;
   options.tokens = flags.tokens;
-  options.dtype = scalar_type(flags.dtype);
+  options.dtype = flags.dtype;
   options.device = engine.device;
   options.attention = engine.attention;
-  options.head_chunks = static_cast<int>(flags.head_chunks);
+  options.head_chunks = flags.head_chunks;
   options.repeats = flags.repeats;
   return options;
 }
@@ -147,8 +135,7 @@ Choice choose_methods(const OptionParser& parser, const BenchCommFlags& flags, i
       else
         choice.hybrid_ulysses = ulysses;
     }
-    const MethodShape shape =
-        shape_over(method, ranks, choice.hybrid_ulysses, parse_ring_method(flags.ring_method));
+    const MethodShape shape = shape_over(method, ranks, choice.hybrid_ulysses, flags.ring_method);
     if (missing.empty() && shape.ulysses > query_heads)
       missing = cat(query_heads, " query heads for ", shape.ulysses, " ranks that share them");
     if (missing.empty())
@@ -213,28 +200,26 @@ std::vector<WeakScalingRow> weak_scaling(const Worlds& worlds, const Choice& cho
 
 }  // namespace
 
-void BenchCommFlags::declare(OptionParser& parser) {
-  parser.text("model_name_or_path", model, "model folder, or org/name in the Hugging Face cache: its heads");
-  parser.count("heads", heads, "query heads, where no model is given");
-  parser.count("kv_heads", kv_heads, "key/value heads");
-  parser.count("head_dim", head_dim, "width of a head");
-  parser.count("tokens", tokens, "tokens of a sample, over all ranks; takes 16k");
-  parser.count("batch", batch, "samples");
-  parser.text("methods", methods,
-              "some of ulysses,ring,gather,hybrid,megatron; not given: all that the ranks and heads allow");
-  parser.count("ulysses", ulysses, "of the hybrid; 0: as many as can be");
-  parser.count("ring", ring, "of the hybrid; 0: the rest of the ranks");
-  parser.choice("ring_method", ring_method, {"ring", "gather"}, "between the hybrid's ring places");
-  parser.count("head_chunks", head_chunks, "head chunks, of all but megatron");
-  parser.choice("dtype", dtype, {"fp32", "bf16", "fp16"}, "of what travels and is computed");
-  parser.count("repeats", repeats, "measured repetitions, after one that warms up");
-  parser.count("ranks_as_threads", ranks_as_threads, "ranks within this process");
-  parser.choice("device", engine.device, {"auto", "cpu", "cuda"}, "where to compute");
-  parser.choice("attention", engine.attention, attention_kernel_names(), "attention kernel");
-  parser.count("threads", engine.threads,
-               "threads of this process; 0: OMP_NUM_THREADS, else cores / ranks here");
-  parser.count("ddp_timeout", engine.ddp_timeout, "seconds to wait for another rank");
-  parser.flag("json", json, "print one line of JSON");
+void BenchCommFlags::declare(OptionList& list) {
+  list.text("model_name_or_path", model, "model folder, or org/name in the Hugging Face cache: its heads");
+  list.count("heads", heads, at_least(1), "query heads, where no model is given");
+  list.count("kv_heads", kv_heads, at_least(1), "key/value heads");
+  list.count("head_dim", head_dim, at_least(1), "width of a head");
+  list.count("tokens", tokens, from_to(1, kMostTokens), "tokens of a sample, over all ranks; takes 16k");
+  list.count("batch", batch, at_least(1), "samples");
+  list.text("methods", methods,
+            "some of ulysses,ring,gather,hybrid,megatron; not given: all that the ranks and heads allow");
+  list.count("ulysses", ulysses, from_to(0, 1 << 20), "of the hybrid; 0: as many as can be");
+  list.count("ring", ring, from_to(0, 1 << 20), "of the hybrid; 0: the rest of the ranks");
+  list.choice("ring_method", ring_method, "between the hybrid's ring ranks");
+  list.count("head_chunks", head_chunks, from_to(1, 1 << 20), "head chunks, of all but megatron");
+  list.choice("dtype", dtype, kDtypeNames, "of what travels and is computed");
+  list.count("repeats", repeats, at_least(1), "measured repetitions, after one that warms up");
+  list.count("ranks_as_threads", ranks_as_threads, from_to(1, 1 << 20), "ranks within this process");
+  list.choice("attention", engine.attention, "attention kernel");
+  list.flag("json", json, "print one line of JSON");
+  process.list_device(list);
+  process.list_timeout(list);
 }
 
 int run_bench_comm(const std::vector<std::string>& arguments) {
@@ -247,16 +232,16 @@ int run_bench_comm(const std::vector<std::string>& arguments) {
   if (!parser.parse(arguments)) return 0;
 
   const RankPlace place = place_from_environment();
-  const bool threads = parser.given("ranks_as_threads");
+  const bool threads = flags.ranks_as_threads.has_value();
   if (threads && place.size > 1)
     throw ConfigError("--ranks_as_threads runs all ranks in one process; do not give it under a launcher");
-  if (threads && flags.ranks_as_threads < 1) throw ConfigError("--ranks_as_threads is 0; expected 1 or more");
-  const EngineOptions engine = flags.engine.resolve(place);
+  EngineOptions engine = flags.engine;
+  flags.process.prepare(engine, place);
   const c10::DeviceGuard guard(engine.device);
 
   CommReport report;
   report.threads = threads;
-  report.ranks = threads ? static_cast<int>(flags.ranks_as_threads) : place.size;
+  report.ranks = threads ? static_cast<int>(*flags.ranks_as_threads) : place.size;
   report.options = options_of(parser, flags, engine, report.ranks);
   const Choice choice = choose_methods(parser, flags, report.ranks, report.options.heads);
   report.left_out = choice.left_out;

@@ -3,10 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "trireme/cli/engine_flags.h"
+#include "trireme/cli/process_options.h"
 
 namespace trireme {
 
@@ -16,13 +17,16 @@ struct BenchCommFlags {
   int64_t tokens = 2048, batch = 1;
   std::string methods;
   int64_t ulysses = 0, ring = 0;  // of the hybrid; 0: not given
-  std::string ring_method = "ring";
-  std::string dtype = "fp32";
-  int64_t head_chunks = 1, repeats = 5, ranks_as_threads = 0;
+  RingMethod ring_method = RingMethod::ring;
+  at::ScalarType dtype = at::kFloat;
+  int head_chunks = 1;
+  int64_t repeats = 5;
+  std::optional<int64_t> ranks_as_threads;
   bool json = false;
-  EngineFlags engine;
+  EngineOptions engine;  // device and attention
+  ProcessOptions process;
 
-  void declare(OptionParser& parser);
+  void declare(OptionList& list);
 };
 
 int run_bench_comm(const std::vector<std::string>& arguments);

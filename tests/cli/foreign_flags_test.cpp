@@ -18,7 +18,6 @@
 #include "trireme/cli/tokenize.h"
 #include "trireme/cli/train.h"
 #include "trireme/cli/verify.h"
-#include "trireme/launch/launch.h"
 
 #include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
@@ -78,7 +77,10 @@ TEST(ForeignFlags, are_answered_with_flags_that_exist) {
       found.insert((*at)[1]);
     return found;
   };
-  for (const std::string& name : flags_in(launch_usage())) known.insert(name);
+  LaunchOptions launch;
+  OptionParser parser("launch", "");
+  list_launch_options(parser, launch);
+  for (const std::string& name : parser.names()) known.insert(name);
   for (const ForeignFlags& flags : foreign_flags())
     for (const std::string& name : flags_in(flags.answer))
       EXPECT_TRUE(known.contains(name)) << "--" << name << " in: " << flags.answer;

@@ -28,14 +28,16 @@ struct Options {
 Options parse(const std::vector<std::string>& words, bool needs_name = false) {
   Options o;
   OptionParser parser("train", "Trains.");
-  parser.text("name", o.name, "a name");
-  if (needs_name) parser.required("name");
+  Option& name = parser.text("name", o.name, "a name");
+  if (needs_name) name.required();
   parser.path("folder", o.folder, "a folder");
   parser.paths("input", o.inputs, "files");
-  parser.count("max_seq_length", o.max_seq_length, "tokens");
-  parser.integer("max_steps", o.max_steps, "steps");
-  parser.real("learning_rate", o.learning_rate, "peak");
+  parser.count("max_seq_length", o.max_seq_length, at_least(0), "tokens");
+  parser.count("max_steps", o.max_steps, at_least(-1), "steps");
+  parser.real("learning_rate", o.learning_rate, from_to_below(-1, 1), "peak");
   parser.flag("bf16", o.bf16, "compute in bf16");
+  parser.flag("sgd", o.optim, "sgd", "the same as --optim sgd").not_in_config();
+  parser.flag("alike", o.name, "alike", "the same as --name alike").not_in_config();
   parser.choice("optim", o.optim, {"adamw_torch", "sgd"}, "optimizer");
   o.ran = parser.parse(words);
   return o;
@@ -99,13 +101,27 @@ TEST(OptionParser, a_wrong_value_is_quoted_with_what_was_expected) {
   EXPECT_THAT(refusal({"--max_seq_length", "1.5k"}), HasSubstr("1.5k"));
   EXPECT_THAT(refusal({"--learning_rate", "3e-4x"}), HasSubstr("3e-4x"));
   EXPECT_THAT(refusal({"--learning_rate", "nan"}), HasSubstr("nan"));
+  EXPECT_EQ(refusal({"--learning_rate", "1"}),
+            "--learning_rate is 1; expected a number from -1 to below 1 (peak)");
+  EXPECT_EQ(refusal({"--max_steps", "-2"}), "--max_steps is -2; expected -1 or more (steps)");
   EXPECT_THAT(refusal({"--optim", "sdg"}),
               AllOf(HasSubstr("sdg"), HasSubstr("adamw_torch|sgd"), HasSubstr("'sgd'?")));
+}
+
+TEST(OptionParser, two_flags_of_one_option_may_agree_and_not_contradict) {
+  EXPECT_EQ(parse({"--sgd"}).optim, "sgd");
+  EXPECT_EQ(parse({"--sgd", "--optim", "sgd"}).optim, "sgd");
+  EXPECT_EQ(parse({"--sgd", "false"}).optim, "adamw_torch");
+  EXPECT_EQ(parse({"--alike", "false", "--name", "alike"}).name, "alike");
+  EXPECT_EQ(refusal({"--sgd", "--optim", "adamw_torch"}),
+            "--optim and --sgd contradict each other; give one of them");
 }
 
 TEST(OptionParser, missing_repeated_and_stray_words_are_refused) {
   EXPECT_THAT(refusal({"--name"}), HasSubstr("--name needs a value"));
   EXPECT_THAT(refusal({"--name", "--bf16"}), HasSubstr("--name needs a value"));
+  EXPECT_THAT(refusal({"--name="}), HasSubstr("--name needs a value"));
+  EXPECT_THAT(refusal({"--name", "", "--bf16"}), HasSubstr("--name needs a value"));
   EXPECT_EQ(refusal({"--name", "a", "--name", "b"}), "--name is given more than once; give it once");
   EXPECT_EQ(refusal({"--max-seq-length", "1", "--max_seq_length=2"}),
             "--max_seq_length is given more than once; give it once");

@@ -267,13 +267,5 @@ TEST_F(PackingTest, every_token_and_target_must_be_in_the_models_vocabulary) {
               HasSubstr("has the id 167"));
 }
 
-TEST(Packing, has_a_name_that_reads_back_and_others_are_refused_with_all_of_them) {
-  ASSERT_EQ(packing_names().size(), 3U);
-  for (const std::string& name : packing_names()) EXPECT_EQ(name_of(parse_packing(name)), name);
-  EXPECT_EQ(parse_packing("documents"), Packing::documents);
-  EXPECT_THAT(message_of<ConfigError>([] { parse_packing("document"); }),
-              AllOf(HasSubstr("'document'"), HasSubstr("documents"), HasSubstr("concat"), HasSubstr("none")));
-}
-
 }  // namespace
 }  // namespace trireme::packing_test

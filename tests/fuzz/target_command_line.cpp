@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "trireme/base/json.h"
+#include "trireme/cli/launch.h"
 #include "trireme/cli/model_presets.h"
 #include "trireme/cli/option_parser.h"
-#include "trireme/launch/launch.h"
 #include "trireme/train/context_stages.h"
 
 #include "tests/fuzz/fuzz_target.h"
@@ -25,14 +25,13 @@ void parse_each_kind(const std::vector<std::string>& words) {
   bool flag = false;
   OptionParser parser("train", "Fuzzed.");
   parser.text("text_field", text, "text");
-  parser.path("output_dir", path, "path");
+  parser.path("output_dir", path, "path").required();
   parser.paths("input", paths, "paths");
-  parser.count("max_seq_length", count, "count");
-  parser.integer("seed", integer, "integer");
-  parser.real("learning_rate", real, "real");
+  parser.count("max_seq_length", count, at_least(0), "count");
+  parser.count("seed", integer, from_to(-10, 1e18), "integer");
+  parser.real("learning_rate", real, above(0), "real");
   parser.flag("bf16", flag, "flag");
   parser.choice("packing", choice, {"a", "b"}, "choice");
-  parser.required("output_dir");
   parser.parse(words);
   is_switched_on("json", words);
 }

@@ -1,7 +1,5 @@
 #include "trireme/train/resume_rules.h"
 
-#include <set>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,39 +28,35 @@ RunFacts facts() {
   return run;
 }
 
-TEST(ResumeRules, every_option_of_a_run_has_one) {
-  std::set<std::string> options, ruled;
-  const Json all = to_json(TrainOptions{});
-  for (const auto& [option, value] : all.items()) options.insert(option);
-  for (const OptionRule& rule : resume_rules()) EXPECT_TRUE(ruled.insert(rule.option).second) << rule.option;
-  EXPECT_EQ(ruled, options);
-}
-
 TEST(ResumeRules, the_same_run_goes_on_without_a_word) {
   const ResumeDecision decision = decide_resume(facts(), facts(), false);
   EXPECT_THAT(decision.told, IsEmpty());
   EXPECT_FALSE(decision.data_anew);
 }
 
-TEST(ResumeRules, each_option_is_free_told_or_refused_as_the_table_says) {
-  for (const OptionRule& rule : resume_rules()) {
+TEST(ResumeRules, each_option_is_free_told_or_refused_as_its_rule_says) {
+  TrainOptions options;
+  OptionList list;
+  list_train_options(list, options);
+  for (const Option& option : list.options()) {
+    if (!option.in_config) continue;
     RunFacts now = facts();
-    Json& value = now.options[rule.option];
+    Json& value = now.options[option.name];
     value = value.is_number_integer() ? Json(value.get<int64_t>() + 2)
             : value.is_number()       ? Json(value.get<double>() + 2)
                                       : Json("another");
-    if (rule.rule == ResumeRule::same_order) {
+    if (option.resume_rule == ResumeRule::same_order) {
       EXPECT_THAT(message_of<ConfigError>([&] { decide_resume(facts(), now, false); }),
-                  AllOf(HasSubstr(rule.option), HasSubstr("--resume_with_new_data")));
+                  AllOf(HasSubstr(option.name), HasSubstr("--resume_with_new_data")));
       const ResumeDecision decision = decide_resume(facts(), now, true);
-      EXPECT_TRUE(decision.data_anew) << rule.option;
-      EXPECT_EQ(decision.told.size(), 1U) << rule.option;
+      EXPECT_TRUE(decision.data_anew) << option.name;
+      EXPECT_EQ(decision.told.size(), 1U) << option.name;
     } else {
       const ResumeDecision decision = decide_resume(facts(), now, false);
-      const bool told = rule.rule == ResumeRule::told;
-      EXPECT_EQ(!decision.told.empty(), told) << rule.option;
+      const bool told = option.resume_rule == ResumeRule::told;
+      EXPECT_EQ(!decision.told.empty(), told) << option.name;
       if (!decision.told.empty()) {
-        EXPECT_THAT(decision.told.front(), HasSubstr(rule.option));
+        EXPECT_THAT(decision.told.front(), HasSubstr(option.name));
       }
     }
   }

@@ -72,9 +72,9 @@ TEST(ResumedRun, never_trains_on_the_tokens_of_another_text) {
   EXPECT_THAT(problem_of(options), AllOf(HasSubstr(run.text().string()), HasSubstr("content"),
                                          HasSubstr("bytes"), HasSubstr("--resume_with_new_data")));
   std::ofstream(run.text()) << some_text(1);
-  options.append_eos = false;
+  options.samples.append_eos = false;
   EXPECT_THAT(problem_of(options), HasSubstr("append_eos true -> false"));
-  options.append_eos = true;
+  options.samples.append_eos = true;
   options.train_file = run.tokens();
   EXPECT_THAT(problem_of(options), HasSubstr("kind \"text\" -> \"tokenized set\""));
   options.train_file = run.text();
@@ -131,7 +131,7 @@ TEST(ResumedRun, goes_on_without_the_text_by_the_tokens_that_were_made_of_it) {
   EXPECT_EQ(train_on_ranks(1, options).outcome.steps, 9) << "as often as it is started";
   // Tokens made with another setting would be others, and so is a text under another name.
   TrainOptions other = options;
-  other.append_eos = false;
+  other.samples.append_eos = false;
   EXPECT_THAT(problem_of(other), HasSubstr("there is no file"));
   other = options;
   other.train_file = run.folder() / "another.txt";
@@ -207,17 +207,17 @@ TEST(ResumedRun, at_another_sequence_length_is_refused_before_it_is_built_and_ca
   const TinyRun run;
   TrainOptions options = run.options("run");
   options.context_stages.clear();
-  options.max_seq_length = 16;
+  options.samples.max_seq_length = 16;
   options.max_steps = 4;
   train_on_ranks(1, options, 2);
   options.resume_from_checkpoint = "true";
-  options.max_seq_length = 24;
+  options.samples.max_seq_length = 24;
   EXPECT_THAT(problem_of(options), AllOf(HasSubstr("16 -> 24"), HasSubstr("--resume_with_new_data")));
   options.resume_with_new_data = true;
   EXPECT_EQ(train_on_ranks(1, options, 3).records.at(3).sequence_tokens, 24);
   // Beside stages the flag has no meaning; a stage of another length is refused while it is the one that goes on.
   options.resume_with_new_data = false;
-  options.max_seq_length = 77;
+  options.samples.max_seq_length = 77;
   options.max_steps = -1;
   options.context_stages = "16:4,32:2";
   EXPECT_THAT(problem_of(options), HasSubstr("24 -> 16"));

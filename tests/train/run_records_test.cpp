@@ -161,7 +161,7 @@ TEST(RunRecords, an_epoch_whose_last_step_is_not_full_has_that_step) {
   const TinyRun run(170);  // 10 windows of 16
   TrainOptions options = run.options("run");
   options.context_stages.clear();
-  options.max_seq_length = 16;
+  options.samples.max_seq_length = 16;
   options.num_train_epochs = 2;
   options.gradient_accumulation_steps = 4;  // 2.5 steps an epoch
   const TinyOutcome outcome = train_on_ranks(1, options);

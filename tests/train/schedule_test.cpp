@@ -11,13 +11,19 @@
 namespace trireme {
 namespace {
 
+ScheduleKind kind_of(const std::string& text) {
+  for (const auto& [kind, name] : enum_names(ScheduleKind{}))
+    if (text == name) return kind;
+  throw std::logic_error("no schedule is named " + text);
+}
+
 // fixtures/schedules.json holds what transformers.get_scheduler gives (make_schedule_fixture.py).
 TEST(Schedule, learning_rates_are_those_of_transformers_at_every_step) {
   const Json cases = read_json(testing::source_folder() / "tests/train/fixtures/schedules.json");
-  ASSERT_GE(cases.size(), schedule_names().size());
+  ASSERT_GE(cases.size(), enum_names(ScheduleKind{}).size());
   for (const Json& one : cases) {
-    const Schedule schedule{parse_schedule(one["kind"]), parse_schedule_shape(one["kwargs"].dump()),
-                            one["peak"], one["warmup_steps"], one["total_steps"]};
+    const Schedule schedule{kind_of(one["kind"]), parse_schedule_shape(one["kwargs"].dump()), one["peak"],
+                            one["warmup_steps"], one["total_steps"]};
     schedule.check();
     const auto expected = one["learning_rates"].get<std::vector<double>>();
     ASSERT_EQ(static_cast<int64_t>(expected.size()), schedule.total_steps);
@@ -27,13 +33,12 @@ TEST(Schedule, learning_rates_are_those_of_transformers_at_every_step) {
   }
 }
 
-TEST(Schedule, every_name_is_in_the_fixture_and_reads_back) {
+TEST(Schedule, every_name_is_in_the_fixture) {
   const Json cases = read_json(testing::source_folder() / "tests/train/fixtures/schedules.json");
-  for (const std::string& name : schedule_names()) {
-    EXPECT_EQ(schedule_name(parse_schedule(name)), name);
-    EXPECT_TRUE(std::any_of(cases.begin(), cases.end(), [&](const Json& one) { return one["kind"] == name; }))
-        << name;
-  }
+  for (const auto& [kind, name] : enum_names(ScheduleKind{}))
+    EXPECT_TRUE(std::any_of(cases.begin(), cases.end(), [name](const Json& one) {
+      return one["kind"] == name;
+    })) << name;
 }
 
 TEST(Schedule, warmup_steps_below_one_and_warmup_ratio_are_shares_rounded_up) {
@@ -46,7 +51,6 @@ TEST(Schedule, warmup_steps_below_one_and_warmup_ratio_are_shares_rounded_up) {
 }
 
 TEST(Schedule, what_a_schedule_cannot_use_is_refused_by_name) {
-  EXPECT_THROW(parse_schedule("cosin"), ConfigError);
   EXPECT_THROW(parse_schedule_shape(R"({"min_rate": 0.1})"), ConfigError);
   EXPECT_THROW(parse_schedule_shape(R"({"min_lr": "low"})"), ConfigError);
   EXPECT_THROW(parse_schedule_shape("{min_lr: 1}"), ConfigError);

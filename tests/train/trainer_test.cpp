@@ -267,7 +267,7 @@ TEST(Trainer, epochs_decide_the_number_of_steps_where_max_steps_does_not) {
   const TinyRun run(170);  // 10 windows of 16, 5 steps of 2
   TrainOptions options = run.options("run");
   options.context_stages.clear();
-  options.max_seq_length = 16;
+  options.samples.max_seq_length = 16;
   options.num_train_epochs = 1.5;
   EXPECT_EQ(train_on_ranks(1, options).outcome.total_steps, 8);
 }

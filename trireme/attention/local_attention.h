@@ -20,6 +20,7 @@
 #include <ATen/ATen.h>
 
 #include "trireme/attention/mask.h"
+#include "trireme/base/enum_names.h"
 
 namespace trireme {
 
@@ -58,19 +59,18 @@ class LocalAttention {
                                       const AttentionSpec& spec) = 0;
 };
 
-// One line each in the table of make_local_attention.cpp.
+// make_local_attention.cpp has a line for each.
 enum class AttentionKernel { automatic, flash, cudnn, reference };
+constexpr auto enum_names(AttentionKernel) {
+  using enum AttentionKernel;
+  return std::to_array<EnumName<AttentionKernel>>(
+      {{automatic, "auto"}, {flash, "flash"}, {cudnn, "cudnn"}, {reference, "reference"}});
+}
 
 // The kernel for a device. `automatic`: flash on the CPU; on CUDA cuDNN, and flash for the masks that it lacks, in fp32
 // memory-efficient attention. A kernel that the device or dtype does not have is a ConfigError that names those it has;
 // nothing falls back in silence.
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
                                                      at::ScalarType dtype);
-
-// As flags write them: "auto", "flash", "cudnn", "reference".
-std::vector<std::string> attention_kernel_names();
-const char* name_of(AttentionKernel kernel);
-// ConfigError: none of the names.
-AttentionKernel parse_attention_kernel(const std::string& text);
 
 }  // namespace trireme

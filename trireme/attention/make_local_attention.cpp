@@ -55,17 +55,16 @@ Kernel automatic_on_cuda(at::ScalarType dtype) {
 
 struct KernelOfDevice {
   AttentionKernel kernel;
-  const char* name;
   std::optional<at::DeviceType> device;  // none: any
   Kernel (*make)(at::ScalarType dtype);
 };
 const KernelOfDevice kKernels[] = {
-    {AttentionKernel::automatic, "auto", at::kCPU, automatic_on_cpu},
-    {AttentionKernel::automatic, "auto", at::kCUDA, automatic_on_cuda},
-    {AttentionKernel::flash, "flash", at::kCPU, cpu_flash},
-    {AttentionKernel::flash, "flash", at::kCUDA, cuda_in_16_bits<[] { return make_cuda_flash_kernel(); }>},
-    {AttentionKernel::cudnn, "cudnn", at::kCUDA, cuda_in_16_bits<make_cudnn_kernel>},
-    {AttentionKernel::reference, "reference", std::nullopt,
+    {AttentionKernel::automatic, at::kCPU, automatic_on_cpu},
+    {AttentionKernel::automatic, at::kCUDA, automatic_on_cuda},
+    {AttentionKernel::flash, at::kCPU, cpu_flash},
+    {AttentionKernel::flash, at::kCUDA, cuda_in_16_bits<[] { return make_cuda_flash_kernel(); }>},
+    {AttentionKernel::cudnn, at::kCUDA, cuda_in_16_bits<make_cudnn_kernel>},
+    {AttentionKernel::reference, std::nullopt,
      [](at::ScalarType /*dtype*/) -> Kernel { return std::make_unique<ReferenceAttention>(); }},
 };
 
@@ -85,30 +84,10 @@ std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at:
   for (const KernelOfDevice& known : kKernels) {
     if (known.device && *known.device != device.type()) continue;
     if (known.kernel == kernel) return known.make(dtype);
-    names.emplace_back(known.name);
+    names.emplace_back(name_of(known.kernel));
   }
   throw ConfigError(
       cat("attention kernel '", name_of(kernel), "': got device ", device, ", which has ", join(names)));
-}
-
-std::vector<std::string> attention_kernel_names() {
-  std::vector<std::string> names;
-  for (const KernelOfDevice& known : kKernels)
-    if (names.empty() || names.back() != known.name) names.emplace_back(known.name);
-  return names;
-}
-
-const char* name_of(AttentionKernel kernel) {
-  for (const KernelOfDevice& known : kKernels)
-    if (known.kernel == kernel) return known.name;
-  throw InternalError("an attention kernel that is not in the table");
-}
-
-AttentionKernel parse_attention_kernel(const std::string& text) {
-  for (const KernelOfDevice& known : kKernels)
-    if (known.name == text) return known.kernel;
-  throw ConfigError(
-      cat("attention kernel: got '", text, "', expected one of ", join(attention_kernel_names())));
 }
 
 }  // namespace trireme

@@ -57,10 +57,4 @@ std::unique_ptr<SequenceAttention> make_sequence_attention(RingMethod method, Gr
   return std::make_unique<RingAttention>(ring, local);
 }
 
-RingMethod parse_ring_method(const std::string& text) {
-  if (text == "ring") return RingMethod::ring;
-  if (text == "gather") return RingMethod::gather;
-  throw ConfigError(cat("--ring_method: '", text, "' is unknown; expected ring or gather"));
-}
-
 }  // namespace trireme

@@ -17,12 +17,17 @@
 
 #include "trireme/attention/local_attention.h"
 #include "trireme/attention/mask.h"
+#include "trireme/base/enum_names.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/comm/group.h"
 
 namespace trireme {
 
 enum class RingMethod { ring, gather };
+constexpr auto enum_names(RingMethod) {
+  using enum RingMethod;
+  return std::to_array<EnumName<RingMethod>>({{ring, "ring"}, {gather, "gather"}});
+}
 
 // What one layer's mask is for the queries of one ring rank. Computed once a step for all layers alike.
 struct SequenceMask {
@@ -58,8 +63,5 @@ class SequenceAttention {
 // `ring` of one rank: the local kernel alone. Neither is owned.
 std::unique_ptr<SequenceAttention> make_sequence_attention(RingMethod method, Group& ring,
                                                            LocalAttention& local);
-
-// "ring", "gather"; ConfigError otherwise.
-RingMethod parse_ring_method(const std::string& text);
 
 }  // namespace trireme

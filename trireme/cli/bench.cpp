@@ -54,11 +54,10 @@ int run_step(const std::vector<std::string>& arguments) {
   const std::filesystem::path model_dir = find_model_directory(flags.model);
   EngineOptions options = flags.resolve(place);
   const c10::DeviceGuard guard(options.device);
-  const auto world = join_run(place, options, flags.engine.timeout());
-  const int machine_ranks = world->least_machine_ranks();
-  set_degrees(options, flags.engine.degrees(parser, machine_ranks, model_dir));
+  const auto world = join_run(place, options, flags.process.timeout());
+  flags.process.share_sequence(options, parser, world->least_machine_ranks(), model_dir);
   const auto engine = assemble(*world, model_dir, options);
-  const StepRate rate = measure_step_rate(*engine, flags.resolved_measure());
+  const StepRate rate = measure_step_rate(*engine, flags.measure);
   if (place.rank != 0) return 0;
   if (flags.memory_report)
     std::cerr << memory_report(engine->memory_account()->state(),
@@ -71,7 +70,7 @@ int run_step(const std::vector<std::string>& arguments) {
   }
   Json line = rate.to_json();
   line.update({{"what", "trireme"},
-               {"dtype", flags.update.dtype()},
+               {"dtype", name_of(options.precision)},
                {"seq", flags.measure.sequence_tokens},
                {"batch", flags.measure.batch},
                {"ranks", place.size},
@@ -90,7 +89,8 @@ int run_matmul(const std::vector<std::string>& arguments) {
   flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
 
-  const EngineOptions options = flags.engine.resolve(place_from_environment());
+  EngineOptions options;
+  flags.process.prepare(options, place_from_environment());
   const c10::DeviceGuard guard(options.device);
   Json line = {{"device", options.device.str()},
                {"threads", at::get_num_threads()},
@@ -126,42 +126,33 @@ int run_matmul(const std::vector<std::string>& arguments) {
 
 }  // namespace
 
-void BenchStepFlags::declare(OptionParser& parser) {
-  parser.text("model", model, "model folder, or org/name in the Hugging Face cache");
-  parser.required("model");
-  parser.count("seq", measure.sequence_tokens, "tokens of a sample; takes 16k");
-  parser.count("batch", measure.batch, "samples of a step, for each data-parallel group");
-  parser.count("steps", measure.steps, "steps in all");
-  parser.count("warmup", measure.warmup, "first steps, left out of the medians");
-  parser.count("seed", seed, "of the tokens");
-  parser.real("learning_rate", measure.learning_rate, "AdamW's");
-  parser.real("weight_decay", weight_decay, "AdamW's; skips norms and biases");
-  parser.flag("json", json, "print one line of JSON");
-  parser.flag("memory_report", memory_report,
-              "print what each part of memory took, beside its formula, on stderr");
-  engine.declare(parser);
-  update.declare(parser);
+void BenchStepFlags::declare(OptionList& list) {
+  list.text("model", model, "model folder, or org/name in the Hugging Face cache").required();
+  list.count("seq", measure.sequence_tokens, from_to(1, kMostTokens), "tokens of a sample; takes 16k");
+  list.count("batch", measure.batch, from_to(1, 1 << 20), "samples of a step, for each data-parallel group");
+  list.count("steps", measure.steps, at_least(1), "steps in all");
+  list.count("warmup", measure.warmup, at_least(0), "first steps, left out of the medians");
+  list.count("seed", measure.seed, at_least(0), "of the tokens");
+  list.real("learning_rate", measure.learning_rate, above(0), "AdamW's");
+  list.flag("json", json, "print one line of JSON");
+  list.flag("memory_report", memory_report,
+            "print what each part of memory took, beside its formula, on stderr");
+  process.list(list);
+  list_update_options(list, engine);
+  list_engine_options(list, engine);
 }
 
 EngineOptions BenchStepFlags::resolve(const RankPlace& place) const {
-  EngineOptions options = engine.resolve(place);
-  update.apply(options);
-  options.optimizer.weight_decay = weight_decay;
+  EngineOptions options = engine;
+  process.prepare(options, place);
   options.planned_batch = {measure.batch, measure.sequence_tokens};
   return options;
 }
 
-StepRateOptions BenchStepFlags::resolved_measure() const {
-  StepRateOptions options = measure;
-  options.seed = static_cast<uint64_t>(seed);
-  return options;
-}
-
-void BenchMatmulFlags::declare(OptionParser& parser) {
-  parser.real("seconds", seconds, "for each shape");
-  parser.choice("device", engine.device, {"auto", "cpu", "cuda"}, "where to multiply");
-  parser.count("threads", engine.threads, "threads of this process; 0: OMP_NUM_THREADS, else the cores");
-  parser.flag("json", json, "print one line of JSON");
+void BenchMatmulFlags::declare(OptionList& list) {
+  list.real("seconds", seconds, above(0), "for each shape");
+  list.flag("json", json, "print one line of JSON");
+  process.list_device(list);
 }
 
 Json benchmarked_machine() {

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "trireme/base/json.h"
-#include "trireme/cli/engine_flags.h"
-#include "trireme/cli/update_flags.h"
+#include "trireme/cli/process_options.h"
 #include "trireme/measure/step_rate.h"
 
 namespace trireme {
@@ -15,25 +14,22 @@ namespace trireme {
 struct BenchStepFlags {
   std::string model;
   StepRateOptions measure;
-  int64_t seed = 0;
-  double weight_decay = 0.01;
   bool json = false;
   bool memory_report = false;
-  EngineFlags engine;
-  UpdateFlags update;
+  EngineOptions engine = {.optimizer = {.weight_decay = 0.01}};
+  ProcessOptions process;
 
-  void declare(OptionParser& parser);
+  void declare(OptionList& list);
   // After parse; the degrees need the world. Throws ConfigError.
   EngineOptions resolve(const RankPlace& place) const;
-  StepRateOptions resolved_measure() const;
 };
 
 struct BenchMatmulFlags {
   double seconds = 0.5;
   bool json = false;
-  EngineFlags engine;  // --device and --threads
+  ProcessOptions process;  // --device and --threads
 
-  void declare(OptionParser& parser);
+  void declare(OptionList& list);
 };
 
 int run_bench(const std::vector<std::string>& arguments);

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "trireme/cli/data_flags.h"
-#include "trireme/cli/engine_flags.h"
+#include "trireme/cli/process_options.h"
+#include "trireme/train/sample_options.h"
 
 namespace trireme {
 
-// What an evaluation was asked, resolved; the degrees of `engine` need the world (EngineFlags::degrees).
+// What an evaluation was asked, resolved; the degrees of `engine` need the world (ProcessOptions::share_sequence).
 struct EvalOptions {
   std::filesystem::path model_dir;
   EngineOptions engine;
@@ -21,17 +21,18 @@ struct EvalOptions {
 struct EvalFlags {
   std::string model;
   std::filesystem::path checkpoint;
+  std::filesystem::path eval_file;
   double validation_split_percentage = 0;
   int64_t max_eval_samples = 0;
   int64_t buckets = 0;
-  bool bf16 = false;
   bool json = false;
-  DataFlags data;
-  EngineFlags engine;
+  SampleOptions samples;
+  EngineOptions engine = {.purpose = Purpose::evaluation};
+  ProcessOptions process;
 
-  void declare(OptionParser& parser);
+  void declare(OptionList& list);
   // After parse. Throws ConfigError.
-  EvalOptions resolve(const OptionParser& parser, const RankPlace& place) const;
+  EvalOptions resolve(const RankPlace& place) const;
 };
 
 int run_eval(const std::vector<std::string>& arguments);

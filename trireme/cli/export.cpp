@@ -27,14 +27,12 @@ void check_range(const UnitSpec& unit, const at::Tensor& flat, at::ScalarType dt
 
 }  // namespace
 
-void ExportFlags::declare(OptionParser& parser) {
-  parser.path("checkpoint", checkpoint, "a run's folder (its newest checkpoint) or one checkpoint");
-  parser.required("checkpoint");
-  parser.path("out", out, "the model's folder");
-  parser.required("out");
-  parser.choice("dtype", dtype, {"auto", "float32", "bfloat16", "float16"},
-                "of the weights; auto: as the model had that was trained (torch_dtype of its config.json)");
-  parser.flag("overwrite", overwrite, "replace the model in a folder that is not empty");
+void ExportFlags::declare(OptionList& list) {
+  list.path("checkpoint", checkpoint, "a run's folder (its newest checkpoint) or one checkpoint").required();
+  list.path("out", out, "the model's folder").required();
+  list.choice("dtype", dtype, {"auto", "float32", "bfloat16", "float16"},
+              "of the weights; auto: as the model had that was trained (torch_dtype of its config.json)");
+  list.flag("overwrite", overwrite, "replace the model in a folder that is not empty");
 }
 
 int run_export(const std::vector<std::string>& arguments) {

@@ -14,7 +14,7 @@ struct ExportFlags {
   std::string dtype = "auto";
   bool overwrite = false;
 
-  void declare(OptionParser& parser);
+  void declare(OptionList& list);
 };
 
 int run_export(const std::vector<std::string>& arguments);

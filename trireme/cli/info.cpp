@@ -86,9 +86,9 @@ void print_text(const OrderedJson& value, const std::string& indent) {
 
 }  // namespace
 
-void InfoFlags::declare(OptionParser& parser) {
-  parser.flag("json", json, "print JSON");
-  parser.flag("measure", measure, "measure the matmul rate of the CPU (seconds)");
+void InfoFlags::declare(OptionList& list) {
+  list.flag("json", json, "print JSON");
+  list.flag("measure", measure, "measure the matmul rate of the CPU (seconds)");
 }
 
 int run_info(const std::vector<std::string>& arguments) {

@@ -11,7 +11,7 @@ namespace trireme {
 struct InfoFlags {
   bool json = false, measure = true;
 
-  void declare(OptionParser& parser);
+  void declare(OptionList& list);
 };
 
 int run_info(const std::vector<std::string>& arguments);

@@ -12,15 +12,13 @@
 #include "trireme/model/checkpoint_files.h"
 
 namespace trireme {
-void InitFlags::declare(OptionParser& parser) {
-  parser.text("preset", preset, "which model, see above");
-  parser.required("preset");
-  parser.path("out", out, "folder to write config.json and the weights into");
-  parser.required("out");
-  parser.count("seed", seed, "of the weights");
-  parser.choice("dtype", dtype, {"float32", "bfloat16", "float16"}, "of the weights in the file");
-  parser.paths("set", overrides, "key=value changes of config.json, such as num_hidden_layers=4");
-  parser.flag("overwrite", overwrite, "replace the model in a folder that is not empty");
+void InitFlags::declare(OptionList& list) {
+  list.text("preset", preset, "which model, see above").required();
+  list.path("out", out, "folder to write config.json and the weights into").required();
+  list.count("seed", seed, at_least(0), "of the weights");
+  list.choice("dtype", dtype, {"float32", "bfloat16", "float16"}, "of the weights in the file");
+  list.paths("set", overrides, "key=value changes of config.json, such as num_hidden_layers=4");
+  list.flag("overwrite", overwrite, "replace the model in a folder that is not empty");
 }
 
 int run_init(const std::vector<std::string>& arguments) {

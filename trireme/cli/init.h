@@ -18,7 +18,7 @@ struct InitFlags {
   std::vector<std::filesystem::path> overrides;  // key=value; a list of words
   bool overwrite = false;
 
-  void declare(OptionParser& parser);
+  void declare(OptionList& list);
 };
 
 // Draws the weights by seed and writes a Hugging Face directory; errors come before the folder is touched.

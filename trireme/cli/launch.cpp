@@ -8,27 +8,11 @@
 #include "trireme/base/error.h"
 #include "trireme/base/terminal.h"
 #include "trireme/cli/commands.h"
-#include "trireme/cli/foreign_flags.h"
 #include "trireme/cli/option_parser.h"
 #include "trireme/launch/backlog_stream.h"
-#include "trireme/launch/launch.h"
 
 namespace trireme {
 namespace {
-
-// Flags of other launchers, which this one does not have.
-void refuse_foreign_flags(const std::vector<std::string>& arguments) {
-  for (size_t at = 0; at < arguments.size() && arguments[at].starts_with("--") && arguments[at] != "--";
-       ++at) {
-    const size_t equals = arguments[at].find('=');
-    std::string name = arguments[at].substr(2, equals == std::string::npos ? equals : equals - 2);
-    std::replace(name.begin(), name.end(), '-', '_');
-    const auto answer = foreign_flag_answer(name);
-    if (answer && launch_usage().find(cat("--", name, " ")) == std::string::npos)
-      throw ConfigError(cat("trireme launch has no flag --", name, ": ", *answer));
-    if (equals == std::string::npos) ++at;  // its value
-  }
-}
 
 bool asks_for_help(const std::vector<std::string>& command) {
   return command.size() > 1 && (std::find(command.begin() + 1, command.end(), "--help") != command.end() ||
@@ -43,13 +27,28 @@ bool same_file(int one, int other) {
 
 }  // namespace
 
+std::optional<LaunchOptions> parse_launch_arguments(const std::vector<std::string>& arguments) {
+  LaunchOptions options;
+  OptionParser parser(
+      "launch",
+      "Starts ranks of `trireme COMMAND...` on this machine and watches over them.\n"
+      "Each line that a rank prints has [rank N] before it. Where the command is given --json, stdout\n"
+      "is what rank 0 prints, as it is, for a program to read; all else goes to stderr.\n"
+      "SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGQUIT ask the run to save and end, with code 75.",
+      "-- COMMAND...");
+  list_launch_options(parser, options);
+  if (!parser.parse(arguments)) return std::nullopt;
+  options.command = parser.rest();
+  if (options.command.empty())
+    throw ConfigError(
+        "launch: no command to run; for example: trireme launch --nproc_per_node 2 -- train ...");
+  return options;
+}
+
 int run_launch(const std::vector<std::string>& arguments) {
-  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h") {
-    std::cout << launch_usage();
-    return 0;
-  }
-  refuse_foreign_flags(arguments);
-  LaunchOptions options = parse_launch_arguments(arguments);
+  std::optional<LaunchOptions> parsed = parse_launch_arguments(arguments);
+  if (!parsed) return 0;
+  LaunchOptions& options = *parsed;
   if (asks_for_help(options.command)) {  // once, and of no rank
     return find_command(options.command[0]).run({options.command.begin() + 1, options.command.end()});
   }

@@ -4,12 +4,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
-#include <sstream>
-
-#include <CLI/CLI.hpp>
+#include <unistd.h>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/base/terminal.h"
 #include "trireme/cli/foreign_flags.h"
 #include "trireme/cli/nearest_name.h"
 
@@ -29,180 +28,205 @@ std::optional<bool> parse_boolean(std::string text) {
   return std::nullopt;
 }
 
-std::string number_text(double value) {
-  std::ostringstream out;
-  out << value;
-  return out.str();
+double parse_real(const std::string& text, const std::string& name) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !std::isfinite(number))
+    throw ConfigError(cat("--", name, " is '", quotation(text), "'; expected a number such as 3e-4"));
+  return number;
+}
+
+Json parse_value(const Option& option, const std::vector<std::string>& words) {
+  const std::string& word = words.front();
+  switch (option.type) {
+    case OptionType::text:
+    case OptionType::path:
+      return word;
+    case OptionType::paths:
+      return words;
+    case OptionType::count:
+      return parse_count(word, "--" + option.name);
+    case OptionType::real:
+      return parse_real(word, option.name);
+    case OptionType::boolean:
+      if (const auto parsed = parse_boolean(word)) return *parsed;
+      throw ConfigError(cat("--", option.name, " is '", quotation(word), "'; expected true or false"));
+    case OptionType::choice:
+      break;
+  }
+  if (std::find(option.choices.begin(), option.choices.end(), word) != option.choices.end()) return word;
+  const auto nearest = nearest_name(word, option.choices);
+  throw ConfigError(cat("--", option.name, " is '", quotation(word), "'; expected one of ",
+                        value_text(option), nearest ? cat(". Did you mean '", *nearest, "'?") : ""));
+}
+
+// Words of `text` in lines of `width` columns; those after the first begin `indent` columns further right.
+std::string wrapped(const std::string& text, size_t width, size_t indent) {
+  std::istringstream words(text);
+  std::string lines;
+  size_t column = 0;
+  for (std::string word; words >> word; column += word.size()) {
+    if (column > 0 && column + 1 + word.size() > width) {
+      lines += "\n" + std::string(indent, ' ');
+      column = 0;
+    } else if (column > 0) {
+      lines += ' ';
+      ++column;
+    }
+    lines += word;
+  }
+  return lines;
 }
 
 }  // namespace
 
 bool is_switched_on(const std::string& name, const std::vector<std::string>& arguments) {
   const std::string flag = "--" + name;
-  for (size_t at = 0; at < arguments.size(); ++at) {
-    const std::string& word = arguments[at];
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
     if (word.starts_with(flag + "=")) return parse_boolean(word.substr(flag.size() + 1)).value_or(false);
-    if (word == flag) return at + 1 == arguments.size() || parse_boolean(arguments[at + 1]).value_or(true);
+    if (word == flag) return i + 1 == arguments.size() || parse_boolean(arguments[i + 1]).value_or(true);
   }
   return false;
 }
 
-OptionParser::OptionParser(std::string command, const std::string& description)
-    : command_(std::move(command)), app_(std::make_unique<CLI::App>(description, "trireme " + command_)) {
-  app_->get_formatter()->column_width(44);
-  app_->get_formatter()->label("REQUIRED", "(required)");
-}
-
-OptionParser::~OptionParser() = default;
-
-OptionParser::Flag& OptionParser::add(const std::string& name, const std::string& type,
-                                      const std::string& default_text, const std::string& help) {
-  Flag& flag = flags_[name];
-  CLI::Option* option = app_->add_option("--" + name, flag.words, help)->type_name(type)->expected(1);
-  if (!default_text.empty()) option->default_str(default_text);
-  return flag;
-}
-
-void OptionParser::text(const std::string& name, std::string& value, const std::string& help) {
-  add(name, "TEXT", value, help).set = [&value](const auto& words) { value = words[0]; };
-}
-
-void OptionParser::path(const std::string& name, std::filesystem::path& value, const std::string& help) {
-  add(name, "PATH", value.string(), help).set = [&value](const auto& words) { value = words[0]; };
-}
-
-void OptionParser::paths(const std::string& name, std::vector<std::filesystem::path>& value,
-                         const std::string& help) {
-  Flag& flag = add(name, "PATH...", "", help);
-  flag.many = true;
-  app_->get_option("--" + name)->expected(1, 1 << 20);
-  flag.set = [&value](const auto& words) { value.assign(words.begin(), words.end()); };
-}
-
-void OptionParser::count(const std::string& name, int64_t& value, const std::string& help) {
-  add(name, "COUNT", std::to_string(value), help).set = [&value, name](const auto& words) {
-    const int64_t count = parse_count(words[0], "--" + name);
-    if (count < 0) throw ConfigError(cat("--", name, " is ", count, "; expected 0 or more"));
-    value = count;
-  };
-}
-
-void OptionParser::integer(const std::string& name, int64_t& value, const std::string& help) {
-  add(name, "INT", std::to_string(value), help).set = [&value, name](const auto& words) {
-    value = parse_count(words[0], "--" + name);
-  };
-}
-
-void OptionParser::real(const std::string& name, double& value, const std::string& help) {
-  add(name, "NUMBER", number_text(value), help).set = [&value, name](const auto& words) {
-    const std::string& word = words[0];
-    char* end = nullptr;
-    const double number = std::strtod(word.c_str(), &end);
-    if (word.empty() || *end != '\0' || !std::isfinite(number))
-      throw ConfigError(cat("--", name, " is '", quotation(word), "'; expected a number such as 3e-4"));
-    value = number;
-  };
-}
-
-void OptionParser::flag(const std::string& name, bool& value, const std::string& help) {
-  Flag& flag = add(name, "", value ? "true" : "false", help);
-  flag.boolean = true;
-  flag.set = [&value, name](const auto& words) {
-    const auto parsed = parse_boolean(words[0]);
-    if (!parsed)
-      throw ConfigError(cat("--", name, " is '", quotation(words[0]), "'; expected true or false"));
-    value = *parsed;
-  };
-}
-
-void OptionParser::choice(const std::string& name, std::string& value,
-                          const std::vector<std::string>& choices, const std::string& help) {
+std::string value_text(const Option& option) {
   std::string list;
-  for (const std::string& choice : choices) list += (list.empty() ? "" : "|") + choice;
-  add(name, list, value, help).set = [&value, name, choices, list](const auto& words) {
-    if (std::find(choices.begin(), choices.end(), words[0]) == choices.end()) {
-      const auto nearest = nearest_name(words[0], choices);
-      throw ConfigError(cat("--", name, " is '", quotation(words[0]), "'; expected one of ", list,
-                            nearest ? cat(". Did you mean '", *nearest, "'?") : std::string()));
-    }
-    value = words[0];
-  };
+  switch (option.type) {
+    case OptionType::text:
+      return "TEXT";
+    case OptionType::path:
+      return "PATH";
+    case OptionType::paths:
+      return "PATH...";
+    case OptionType::count:
+      return option.range->least < 0 ? "INT" : "COUNT";
+    case OptionType::real:
+      return "NUMBER";
+    case OptionType::boolean:
+      return "";
+    case OptionType::choice:
+      for (const std::string& choice : option.choices) list += (list.empty() ? "" : "|") + choice;
+  }
+  return list;
+}
+
+std::string default_text(const Option& option) {
+  const Json value = option.read();
+  if (value.is_number()) return number_text(value.get<double>());
+  if (value.is_boolean()) return value.get<bool>() ? "true" : "";
+  return value.is_string() ? value.get<std::string>() : "";
 }
 
 std::vector<std::string> OptionParser::names() const {
   std::vector<std::string> names;
-  names.reserve(flags_.size());
-  for (const auto& [name, flag] : flags_) names.push_back(name);
+  for (const Option& option : options())
+    if (option.is_flag()) names.push_back(option.name);
   return names;
 }
 
-void OptionParser::refuse_unknown(const std::string& name) const {
+const Option& OptionParser::find(const std::string& name) const {
+  for (const Option& option : options())
+    if (option.is_flag() && option.name == name) return option;
   const std::string refusal = cat("trireme ", command_, " has no flag --", quotation(name));
+  const char* const after = after_flags_.empty() ? "" : " Flags of the command itself come after --";
   if (const auto answer = foreign_flag_answer(name)) throw ConfigError(cat(refusal, ": ", *answer));
   if (const auto nearest = nearest_name(name, names()))
-    throw ConfigError(cat(refusal, "; did you mean --", *nearest, "?"));
-  throw ConfigError(cat(refusal, ". See trireme ", command_, " --help"));
+    throw ConfigError(cat(refusal, "; did you mean --", *nearest, "?", after));
+  throw ConfigError(
+      cat(refusal, ". See trireme ", command_, " --help", after_flags_.empty() ? "" : ".", after));
 }
 
-std::vector<std::string> OptionParser::normalise(const std::vector<std::string>& arguments) const {
-  std::set<std::string> met;
-  std::vector<std::string> out;
-  for (size_t at = 0; at < arguments.size(); ++at) {
-    const std::string& word = arguments[at];
+std::map<std::string, std::vector<std::string>> OptionParser::words_of(
+    const std::vector<std::string>& arguments) {
+  std::map<std::string, std::vector<std::string>> words_of_flag;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (!is_flag(word) && !after_flags_.empty()) {
+      rest_.assign(arguments.begin() + static_cast<std::ptrdiff_t>(word == "--" ? i + 1 : i),
+                   arguments.end());
+      break;
+    }
     if (!is_flag(word))
       throw ConfigError(cat("trireme ", command_, " does not know what to do with '", quotation(word),
                             "'; flags begin with --. See trireme ", command_, " --help"));
     const size_t equals = word.find('=');
     std::string name = word.substr(2, equals == std::string::npos ? equals : equals - 2);
     std::replace(name.begin(), name.end(), '-', '_');
-    const auto found = flags_.find(name);
-    if (found == flags_.end()) refuse_unknown(name);
-    if (!met.insert(name).second && !found->second.many)
+    const Option& option = find(name);
+    const bool many = option.type == OptionType::paths;
+    if (words_of_flag.contains(name) && !many)
       throw ConfigError(cat("--", name, " is given more than once; give it once"));
-    if (equals != std::string::npos) {
-      out.push_back(cat("--", name, "=", word.substr(equals + 1)));
-      continue;
+    std::vector<std::string>& words = words_of_flag[name];
+    const auto next_is_value = [&] {
+      return i + 1 < arguments.size() && !arguments[i + 1].empty() && !is_flag(arguments[i + 1]) &&
+             arguments[i + 1] != "--";
+    };
+    if (equals != std::string::npos && equals + 1 < word.size()) {
+      words.push_back(word.substr(equals + 1));
+    } else if (option.type == OptionType::boolean) {
+      const bool takes = next_is_value() && parse_boolean(arguments[i + 1]);
+      words.emplace_back(takes ? arguments[++i] : "true");
+    } else {
+      if (equals != std::string::npos || !next_is_value())
+        throw ConfigError(cat("--", name, " needs a value"));
+      do words.push_back(arguments[++i]);
+      while (many && next_is_value());
     }
-    const bool next_is_value = at + 1 < arguments.size() && !is_flag(arguments[at + 1]);
-    if (found->second.boolean) {
-      const bool takes = next_is_value && parse_boolean(arguments[at + 1]);
-      out.push_back(cat("--", name, "=", takes ? arguments[++at] : std::string("true")));
-      continue;
-    }
-    if (!next_is_value) throw ConfigError(cat("--", name, " needs a value"));
-    do out.push_back(cat("--", name, "=", arguments[++at]));
-    while (found->second.many && at + 1 < arguments.size() && !is_flag(arguments[at + 1]));
   }
-  return out;
+  return words_of_flag;
 }
 
 bool OptionParser::parse(const std::vector<std::string>& arguments) {
-  if (std::any_of(arguments.begin(), arguments.end(),
-                  [](const std::string& word) { return word == "--help" || word == "-h"; })) {
+  const auto asks_for_help = [](const std::string& word) { return word == "--help" || word == "-h"; };
+  // A command that follows has a --help of its own.
+  if (after_flags_.empty() ? std::any_of(arguments.begin(), arguments.end(), asks_for_help)
+                           : arguments.empty() || asks_for_help(arguments.front())) {
     std::cout << help();
     return false;
   }
-  std::vector<std::string> words = normalise(arguments);
-  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
-  try {
-    app_->parse(words);
-  } catch (const CLI::ParseError& error) {
-    throw ConfigError(cat("trireme ", command_, ": ", quotation(error.what())));
-  }
-  for (auto& [name, flag] : flags_) {
-    if (app_->get_option("--" + name)->count() == 0) continue;
-    flag.set(flag.words);
+  std::vector<std::pair<const Option*, Json>> set;
+  for (const auto& [name, words] : words_of(arguments)) {
+    const Option& option = find(name);
+    const Json value = parse_value(option, words);
+    option.check(value);
+    option.write(value);
     given_.insert(name);
+    for (const auto& [before, read] : set)
+      if (before->read() != read)
+        throw ConfigError(
+            cat("--", before->name, " and --", name, " contradict each other; give one of them"));
+    // --gradient_checkpointing false leaves --recompute any choice.
+    if (option.in_config || value != false) set.emplace_back(&option, option.read());
   }
-  for (const std::string& name : required_)
-    if (!given(name)) throw ConfigError(cat("trireme ", command_, " needs --", name));
+  for (const Option& option : options())
+    if (option.must_be_given && !given(option.name))
+      throw ConfigError(cat("trireme ", command_, " needs --", option.name));
   return true;
 }
 
 std::string OptionParser::help() const {
-  for (const std::string& name : required_) app_->get_option("--" + name)->required();
-  std::string text = app_->help();
-  for (const std::string& name : required_) app_->get_option("--" + name)->required(false);
+  constexpr size_t kNames = 44;
+  const int columns = terminal_columns(STDOUT_FILENO);
+  const size_t width =
+      std::max<size_t>(kNames + 36, columns > 0 ? static_cast<size_t>(columns) : 120) - kNames;
+  std::string usage = cat("usage: trireme ", command_);
+  for (const Option& option : options())
+    if (option.must_be_given) usage += cat(" --", option.name, " ", value_text(option));
+  std::string text = cat(description_, "\n", usage, " [--flag value ...] ", after_flags_, "\n");
+  for (const auto& [group, title] : enum_names(OptionGroup{})) {
+    std::string lines;
+    for (const Option& option : options()) {
+      if (!option.is_flag() || option.group != group) continue;
+      std::string line = cat("  --", option.name);
+      if (const std::string value = value_text(option); !value.empty()) line += " " + value;
+      if (const std::string value = default_text(option); !value.empty()) line += "=" + value;
+      if (option.must_be_given) line += " (required)";
+      line += line.size() < kNames ? std::string(kNames - line.size(), ' ') : "\n" + std::string(kNames, ' ');
+      lines += cat(line, wrapped(option.help, width, kNames), "\n");
+    }
+    if (!lines.empty()) text += cat("\n", group == OptionGroup::command ? "flags" : title, ":\n", lines);
+  }
   return text;
 }
 

@@ -75,19 +75,17 @@ void refuse_to_replace(const std::filesystem::path& output) {
 
 }  // namespace
 
-void TokenizeFlags::declare(OptionParser& parser) {
-  parser.text("tokenizer", tokenizer,
-              "a folder with tokenizer.json, the file, or org/name in the Hugging Face cache");
-  parser.required("tokenizer");
-  parser.paths("input", inputs,
-               "folders of text or source code, .txt files, .jsonl files (a document a line)");
-  parser.required("input");
-  parser.path("output", output, "PREFIX of the two files");
-  parser.required("output");
-  parser.flag("overwrite", overwrite, "replace a set of that name");
-  parser.text("field", field, "the field of a .jsonl line that holds the text");
-  parser.flag("no_append_eos", no_append_eos, "do not end documents with the end-of-text token");
-  parser.count("threads", threads, "0: as many as the machine has cores");
+void TokenizeFlags::declare(OptionList& list) {
+  list.text("tokenizer", tokenizer,
+            "a folder with tokenizer.json, the file, or org/name in the Hugging Face cache")
+      .required();
+  list.paths("input", inputs, "folders of text or source code, .txt files, .jsonl files (a document a line)")
+      .required();
+  list.path("output", output, "PREFIX of the two files").required();
+  list.flag("overwrite", overwrite, "replace a set of that name");
+  list.text("field", field, "the field of a .jsonl line that holds the text");
+  list.flag("no_append_eos", no_append_eos, "do not end documents with the end-of-text token");
+  list.count("threads", threads, from_to(0, 1 << 20), "threads; 0: as many as the machine has cores");
 }
 
 CorpusOptions TokenizeFlags::corpus() const {

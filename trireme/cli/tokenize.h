@@ -20,7 +20,7 @@ struct TokenizeFlags {
   bool overwrite = false;
   int64_t threads = 0;
 
-  void declare(OptionParser& parser);
+  void declare(OptionList& list);
   CorpusOptions corpus() const;
 };
 

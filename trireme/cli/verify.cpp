@@ -13,28 +13,24 @@
 
 namespace trireme {
 
-void VerifyFlags::declare(OptionParser& parser) {
-  parser.text("model", model, "model folder, or org/name in the Hugging Face cache");
-  parser.required("model");
-  parser.path("reference", reference, "file made by tools/hf_reference.py");
-  parser.required("reference");
-  parser.choice("precision", precision, {"fp32", "bf16", "fp16"}, "of the computation");
-  parser.real("tolerance", tolerance, "of each tensor's largest entry");
-  parser.count("ranks_as_threads", ranks_as_threads,
-               "ranks within this process; sets --sp where no degree is given");
-  parser.count("rows", rows, "worst tensors to print");
-  parser.flag("json", json, "print JSON, with every tensor");
-  engine.declare(parser);
+void VerifyFlags::declare(OptionList& list) {
+  list.text("model", model, "model folder, or org/name in the Hugging Face cache").required();
+  list.path("reference", reference, "file made by tools/hf_reference.py").required();
+  list.choice("precision", engine.precision, "of the computation");
+  list.real("tolerance", tolerance, above(0), "of each tensor's largest entry");
+  list.count("ranks_as_threads", ranks_as_threads, from_to(1, 1 << 20),
+             "ranks within this process; sets --sp where no degree is given");
+  list.count("rows", rows, at_least(0), "worst tensors to print");
+  list.flag("json", json, "print JSON, with every tensor");
+  process.list(list);
+  list_engine_options(list, engine);
 }
 
-EngineOptions VerifyFlags::resolve(const OptionParser& parser, const RankPlace& place) const {
-  if (!(tolerance > 0)) throw ConfigError(cat("--tolerance is ", tolerance, "; expected a number above 0"));
-  const bool threads = parser.given("ranks_as_threads");
-  if (threads && place.size > 1)
+EngineOptions VerifyFlags::resolve(const RankPlace& place) const {
+  if (ranks_as_threads && place.size > 1)
     throw ConfigError("--ranks_as_threads runs all ranks in one process; do not give it under a launcher");
-  if (threads && ranks_as_threads < 1) throw ConfigError("--ranks_as_threads is 0; expected 1 or more");
-  EngineOptions options = engine.resolve(place);
-  options.precision = parse_precision(precision);
+  EngineOptions options = engine;
+  process.prepare(options, place);
   return options;
 }
 
@@ -49,19 +45,18 @@ int run_verify(const std::vector<std::string>& arguments) {
 
   const std::filesystem::path model_dir = find_model_directory(flags.model);
   const RankPlace place = place_from_environment();
-  EngineOptions options = flags.resolve(parser, place);
+  EngineOptions options = flags.resolve(place);
   const c10::DeviceGuard guard(options.device);
 
   // Every rank takes part in the one sequence unless asked otherwise.
-  const auto degrees_of = [&](int ranks, int machine_ranks) {
-    if (parser.given("ulysses") || parser.given("ring") || parser.given("sp"))
-      return flags.engine.degrees(parser, machine_ranks, model_dir);
-    return choose_degrees(ranks, read_model_config(model_dir).num_attention_heads, machine_ranks);
+  const auto share_sequence = [&](int ranks, int machine_ranks) {
+    if (!parser.given("ulysses") && !parser.given("ring") && !flags.process.sp) flags.process.sp = ranks;
+    flags.process.share_sequence(options, parser, machine_ranks, model_dir);
   };
   VerifyResult result;
-  if (flags.ranks_as_threads > 0) {
-    const auto ranks = static_cast<int>(flags.ranks_as_threads);
-    set_degrees(options, degrees_of(ranks, ranks));
+  if (flags.ranks_as_threads) {
+    const auto ranks = static_cast<int>(*flags.ranks_as_threads);
+    share_sequence(ranks, ranks);
     std::mutex mutex;
     run_ranks_as_threads(
         ranks,
@@ -71,11 +66,10 @@ int run_verify(const std::vector<std::string>& arguments) {
           const std::lock_guard<std::mutex> lock(mutex);
           result = of_rank;
         },
-        flags.engine.timeout());
+        flags.process.timeout());
   } else {
-    const auto world = join_run(place, options, flags.engine.timeout());
-    const int machine_ranks = world->least_machine_ranks();
-    set_degrees(options, degrees_of(world->size(), machine_ranks));
+    const auto world = join_run(place, options, flags.process.timeout());
+    share_sequence(world->size(), world->least_machine_ranks());
     result = verify_reference(*world, model_dir, flags.reference, options, flags.tolerance);
   }
   if (place.rank == 0)

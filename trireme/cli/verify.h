@@ -3,24 +3,27 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "trireme/cli/engine_flags.h"
+#include "trireme/cli/process_options.h"
 
 namespace trireme {
 
 struct VerifyFlags {
-  std::string model, precision = "fp32";
+  std::string model;
   std::filesystem::path reference;
   double tolerance = 1e-4;
-  int64_t ranks_as_threads = 0, rows = 8;
+  std::optional<int64_t> ranks_as_threads;
+  int64_t rows = 8;
   bool json = false;
-  EngineFlags engine;
+  EngineOptions engine;
+  ProcessOptions process;
 
-  void declare(OptionParser& parser);
+  void declare(OptionList& list);
   // After parse; the degrees need the world. Throws ConfigError.
-  EngineOptions resolve(const OptionParser& parser, const RankPlace& place) const;
+  EngineOptions resolve(const RankPlace& place) const;
 };
 
 // 0: every tensor is within the tolerance; 1: one is not.

@@ -9,23 +9,6 @@
 
 namespace trireme {
 
-const std::vector<std::string>& packing_names() {
-  static const std::vector<std::string> kNames{"concat", "documents", "none"};
-  return kNames;
-}
-
-const char* name_of(Packing packing) {
-  return packing_names().at(static_cast<size_t>(packing)).c_str();
-}
-
-Packing parse_packing(const std::string& text) {
-  for (const Packing packing : {Packing::concat, Packing::documents, Packing::none})
-    if (text == name_of(packing)) return packing;
-  throw ConfigError(cat("--packing: '", text,
-                        "' is unknown; expected documents (attention stays within each document), concat (it "
-                        "crosses them) or none (a document a row, padded)"));
-}
-
 PackedRows::PackedRows(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range, Packing packing,
                        int64_t sequence_tokens, bool next_token_targets)
     : dataset_(std::move(dataset)), range_(range), packing_(packing), sequence_tokens_(sequence_tokens) {

@@ -24,16 +24,17 @@
 #include <vector>
 
 #include "trireme/base/documents.h"
+#include "trireme/base/enum_names.h"
 #include "trireme/base/token_span.h"
 #include "trireme/data/indexed_dataset.h"
 
 namespace trireme {
 
 enum class Packing { concat, documents, none };
-
-const std::vector<std::string>& packing_names();
-const char* name_of(Packing packing);
-Packing parse_packing(const std::string& text);  // "concat", "documents", "none"; ConfigError otherwise
+constexpr auto enum_names(Packing) {
+  using enum Packing;
+  return std::to_array<EnumName<Packing>>({{concat, "concat"}, {documents, "documents"}, {none, "none"}});
+}
 
 // What one sample of S tokens holds.
 struct PackedRow {

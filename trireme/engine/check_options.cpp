@@ -14,8 +14,6 @@ void check_offload(const EngineOptions& options) {
     throw ConfigError(
         "--offload_dir and --offload_limit are for offload to disk, and nothing is offloaded there; give "
         "--offload_params, --offload_optimizer or --offload_activations disk, or leave them out");
-  if (offload.limit_bytes < 0)
-    throw ConfigError(cat("--offload_limit is ", offload.limit_bytes, " bytes; expected 1 or more"));
   if (offload.parameters != Offload::none && options.zero != ZeroStage::parameters)
     throw ConfigError(
         "--offload_params moves parameters that are gathered unit by unit, which is --zero 3; give that too "
@@ -36,15 +34,10 @@ void check_offload(const EngineOptions& options) {
 }
 
 void check_sequence(const EngineOptions& options) {
-  if (options.ulysses < 1 || options.ring < 1)
-    throw ConfigError(
-        cat("--ulysses is ", options.ulysses, ", --ring ", options.ring, "; expected 1 or more"));
   if (options.ring_method == RingMethod::gather && options.ring == 1)
     throw ConfigError(
         "--ring_method gather: there is no ring whose keys could be gathered; give --ring N, or leave it "
         "out");
-  if (options.head_chunks < 1)
-    throw ConfigError(cat("--head_chunks is ", options.head_chunks, "; expected 1 or more"));
   if (options.head_chunks > 1 && options.ulysses == 1)
     throw ConfigError(
         "--head_chunks cuts the heads that --ulysses ranks exchange, and with --ulysses 1 there are "
@@ -59,12 +52,8 @@ void check_sequence(const EngineOptions& options) {
           "the size of a block");
     return;
   }
-  if (sparse.block_tokens < 0 || sparse.block_tokens % 64 != 0)
+  if (sparse.block_tokens % 64 != 0)
     throw ConfigError(cat("--sparse_block_tokens is ", sparse.block_tokens, "; expected a multiple of 64"));
-  if (sparse.local_blocks < 1 || sparse.global_blocks < 0 || sparse.stride_blocks < 0)
-    throw ConfigError(cat("sparse attention of ", sparse.local_blocks, " local, ", sparse.global_blocks,
-                          " global blocks and a stride of ", sparse.stride_blocks,
-                          "; expected at least 1 local block (a token sees itself), the others 0 or more"));
   if (options.ring > 1)
     throw ConfigError(
         cat("--sparse_block_tokens with --ring ", options.ring,
@@ -77,16 +66,11 @@ void check_sequence(const EngineOptions& options) {
 }
 
 void check_optimizer(const EngineOptions& options) {
-  const at::ScalarType state = options.optimizer.state_dtype;
-  if (state != at::kFloat && state != at::kBFloat16)
-    throw ConfigError(cat("--optim_state_dtype ", state, "; expected fp32 or bf16"));
   const OptimizerKind& kind = *options.optimizer.kind;
-  if (state != at::kFloat && !kind.bf16_states)
+  if (options.optimizer.state_dtype != at::kFloat && !kind.bf16_states)
     throw ConfigError(cat("--optim_state_dtype: ", kind.name,
                           kind.state_names.empty() ? " has no states" : " keeps its states in fp32 alone",
                           "; leave it out"));
-  if (options.reduce_dtype != at::kFloat && options.reduce_dtype != at::kBFloat16)
-    throw ConfigError(cat("--reduce_dtype ", options.reduce_dtype, "; expected fp32 or bf16"));
   if (!options.update_in_backward) return;
   if (options.optimizer.max_grad_norm > 0)
     throw ConfigError(
@@ -103,8 +87,6 @@ void check_optimizer(const EngineOptions& options) {
 
 void check_memory_budget(const EngineOptions& options) {
   if (options.memory_budget_bytes == 0) return;
-  if (options.memory_budget_bytes < 0)
-    throw ConfigError(cat("--memory_budget is ", options.memory_budget_bytes, " bytes; expected 0 or more"));
   if (options.purpose == Purpose::evaluation)
     throw ConfigError("--memory_budget: evaluation keeps nothing for backward; leave it out");
   if (options.recompute != Recompute::automatic)
@@ -142,6 +124,11 @@ void check_stored_states(const EngineOptions& options, at::ScalarType compute_dt
 }
 
 void check_engine_options(const EngineOptions& options) {
+  EngineOptions listed = options;
+  OptionList list;
+  list_engine_options(list, listed);
+  list_update_options(list, listed);
+  list.check();
   check_offload(options);
   check_sequence(options);
   check_optimizer(options);

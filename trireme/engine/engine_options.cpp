@@ -1,43 +1,105 @@
-// Names of the choices, as flags write them and logs show them.
 #include "trireme/engine/engine_options.h"
 
 #include "trireme/base/error.h"
 
 namespace trireme {
+namespace {
 
-const char* name_of(Precision precision) {
-  switch (precision) {
-    case Precision::fp32:
-      return "fp32";
-    case Precision::bf16:
-      return "bf16";
-    case Precision::fp16:
-      return "fp16";
-  }
-  throw InternalError("unknown precision");
-}
+constexpr OptionRange kDegree = from_to(1, 1 << 20);
+constexpr OptionRange kTokens = from_to(0, kMostTokens);
+constexpr auto kSumDtypes = std::span(kDtypeNames).first(2);
+
+}  // namespace
 
 const char* dtype_name(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 ? "bf16" : dtype == at::kHalf ? "fp16" : "fp32";
+  for (const auto& [known, name] : kDtypeNames)
+    if (known == dtype) return name;
+  throw InternalError(cat("dtype ", dtype, " has no name"));
 }
 
-Recompute parse_recompute(const std::string& text) {
-  for (const Recompute recompute :
-       {Recompute::automatic, Recompute::full, Recompute::keep_attention, Recompute::none})
-    if (text == name_of(recompute)) return recompute;
-  throw ConfigError(cat("--recompute: '", text, "' is unknown; expected auto, full, keep_attention or none"));
+void list_engine_options(OptionList& list, EngineOptions& o) {
+  list.group(OptionGroup::model);
+  list.choice("attention", o.attention, "attention kernel");
+
+  list.group(OptionGroup::memory);
+  list.choice("recompute", o.recompute,
+              "what backward computes again instead of keeping it; auto: keep_attention on as many layers as "
+              "fit, the others full");
+  list.count("checkpoint_every", o.checkpoint_every, at_least(1),
+             "layers between two whose input is kept for backward");
+  list.real("keep_fraction", o.keep_fraction, from_to(0, 1),
+            "share of the layers that keep what --recompute says; the others their input alone");
+  list.count("memory_budget", o.memory_budget_bytes, at_least(0),
+             "bytes that --recompute auto plans with on each rank; takes 60g; 0: by what is free")
+      .on_resume(ResumeRule::free);
+  list.count(
+          "host_memory_limit", o.host_memory_limit_bytes, at_least(0),
+          "bytes of host memory that the ranks of this machine may hold together; takes 200g; 0: by what the "
+          "machine and its limits say, which is too little where its memory grows on demand")
+      .on_resume(ResumeRule::free);
+  list.count("zero", o.zero, from_to(0, 3),
+             "shard over all ranks: 1 the optimizer's state, 2 also gradients, 3 also parameters");
+  list.choice("offload_params", o.offload.parameters, "where parameter shards lie while no layer uses them");
+  list.choice("offload_activations", o.offload.activations, "where what forward keeps lies until backward");
+  list.path("offload_dir", o.offload.folder, "folder on a fast local disk, for offload to disk")
+      .on_resume(ResumeRule::free);
+  list.count("offload_limit", o.offload.limit_bytes, at_least(0),
+             "bytes on disk that a rank may use; takes 200g; 0: what there is")
+      .on_resume(ResumeRule::free);
+  list.count("tile_tokens", o.tile_tokens, kTokens,
+             "tokens of one tile of a layer's token-wise parts; 0: by rule");
+  list.count("logits_tile_tokens", o.logits_tile_tokens, kTokens,
+             "tokens of one tile of the head; 0: by rule");
+
+  list.group(OptionGroup::sequence);
+  list.count("ulysses", o.ulysses, kDegree,
+             "ranks that trade sequence for heads; the others take other samples");
+  list.count("ring", o.ring, kDegree,
+             "groups of --ulysses ranks in a ring: more ranks a sequence than there are heads");
+  list.choice("ring_method", o.ring_method,
+              "keys and values travel round the ring, or are gathered at once (more memory, one exchange)");
+  list.count("head_chunks", o.head_chunks, kDegree,
+             "chunks of heads in Ulysses' exchanges: the next one travels while attention computes, and "
+             "memory falls");
+  list.count("sparse_block_tokens", o.sparse.block_tokens, kTokens,
+             "block-sparse attention in blocks of so many tokens, a multiple of 64; 0: dense");
+  list.count("sparse_local_blocks", o.sparse.local_blocks, at_least(1),
+             "blocks that a block sees, counted from itself");
+  list.count("sparse_global_blocks", o.sparse.global_blocks, at_least(0),
+             "first blocks of the sequence, which all see");
+  list.count("sparse_stride_blocks", o.sparse.stride_blocks, at_least(0),
+             "every so many-th block is seen by all; 0: none");
+  list.flag("strict_divisible", o.strict_divisible, "refuse lengths that leave ranks with unequal shares");
+
+  list.group(OptionGroup::process);
+  list.derived("device", [&o] { return Json(o.device.str()); });
 }
 
-Offload parse_offload(const std::string& flag, const std::string& text) {
-  for (const Offload place : {Offload::none, Offload::cpu, Offload::disk})
-    if (text == name_of(place)) return place;
-  throw ConfigError(cat("--", flag, ": '", text, "' is unknown; expected none, cpu or disk"));
-}
+void list_update_options(OptionList& list, EngineOptions& o) {
+  list.group(OptionGroup::model);
+  list.flag("bf16", o.precision, Precision::bf16, "compute in bf16, with fp32 masters and sums");
+  list.flag("fp16", o.precision, Precision::fp16,
+            "compute in fp16, with fp32 masters and sums and a dynamic loss scale");
 
-Precision parse_precision(const std::string& text) {
-  for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::fp16})
-    if (text == name_of(precision)) return precision;
-  throw ConfigError(cat("--precision: '", text, "' is unknown; expected fp32, bf16 or fp16"));
+  list.group(OptionGroup::optimizer);
+  constexpr double kMostFloat = 1e38;  // a bit below what fp32 holds
+  OptimizerOptions& optimizer = o.optimizer;
+  list.choice("optim", optimizer.kind, optimizer_names(), "optimizer");
+  list.real("adam_beta1", optimizer.beta1, from_to_below(0, 1), "decay of AdamW's mean of gradients");
+  list.real("adam_beta2", optimizer.beta2, from_to_below(0, 1), "decay of AdamW's mean of squared gradients");
+  list.real("adam_epsilon", optimizer.epsilon, from_to(0, 1), "added to the root of AdamW's mean of squares");
+  list.real("weight_decay", optimizer.weight_decay, from_to(0, kMostFloat), "skips norms and biases");
+  list.real("max_grad_norm", optimizer.max_grad_norm, from_to(0, kMostFloat),
+            "gradients are clipped to this norm; 0: not");
+  list.choice("optim_state_dtype", optimizer.state_dtype, kSumDtypes,
+              "of AdamW's moments; bf16 is rounded stochastically");
+  list.choice("reduce_dtype", o.reduce_dtype, kSumDtypes, "in which gradients travel; sums are fp32");
+  list.flag("update_in_backward", o.update_in_backward,
+            "step each layer as soon as its gradient is whole, so that gradients never exist together");
+
+  list.group(OptionGroup::memory);
+  list.choice("offload_optimizer", o.offload.optimizer,
+              "where fp32 masters and moments lie; the step runs on the host then");
 }
 
 }  // namespace trireme

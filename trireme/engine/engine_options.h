@@ -10,6 +10,7 @@
 
 #include "trireme/attention/local_attention.h"
 #include "trireme/attention/sequence_attention.h"
+#include "trireme/base/option_list.h"
 #include "trireme/forecast/recompute_plan.h"
 #include "trireme/memory/offload.h"
 #include "trireme/shard/optimizer.h"
@@ -21,6 +22,10 @@ enum class Purpose {
   evaluation,  // forward alone: neither gradients nor optimizer nor fp32 masters exist
 };
 enum class Precision { fp32, bf16, fp16 };
+constexpr auto enum_names(Precision) {
+  using enum Precision;
+  return std::to_array<EnumName<Precision>>({{fp32, "fp32"}, {bf16, "bf16"}, {fp16, "fp16"}});
+}
 // How bf16 matmuls run on a CPU: in its own bf16 instructions, or, where it has none, in fp32 on bf16 values.
 enum class Bf16Matmul { automatic, native, fp32 };
 // What is sharded over all ranks (arXiv 1910.02054): each stage adds to the one before.
@@ -80,13 +85,13 @@ struct EngineOptions {
   OptimizerOptions optimizer = {};
 };
 
-// As flags write them: "keep_attention", "bf16", "disk".
-const char* name_of(Precision precision);
-const char* dtype_name(at::ScalarType dtype);  // "fp32", "bf16", "fp16"
+inline constexpr auto kDtypeNames = std::to_array<EnumName<at::ScalarType>>(
+    {{at::kFloat, "fp32"}, {at::kBFloat16, "bf16"}, {at::kHalf, "fp16"}});
+const char* dtype_name(at::ScalarType dtype);
 
-// The other way; ConfigError that names the flag otherwise.
-Recompute parse_recompute(const std::string& text);
-Offload parse_offload(const std::string& flag, const std::string& text);
-Precision parse_precision(const std::string& text);
+// How the model computes, what it keeps where, and how ranks share a sequence.
+void list_engine_options(OptionList& list, EngineOptions& options);
+// Of training: precision, optimizer, and what gradients and optimizer state become.
+void list_update_options(OptionList& list, EngineOptions& options);
 
 }  // namespace trireme

@@ -1,15 +1,10 @@
 #include "trireme/forecast/recompute_plan.h"
 
-#include <array>
 #include <cmath>
 
 #include "trireme/base/error.h"
 
 namespace trireme {
-const char* name_of(Recompute recompute) {
-  constexpr std::array kNames = {"full", "keep_attention", "none", "auto"};
-  return kNames[static_cast<size_t>(recompute)];
-}
 
 int64_t RecomputePlan::first_layer_of_policy() const {
   return layers - std::llround(keep_fraction * static_cast<double>(layers));

@@ -26,6 +26,8 @@
 #include <cstdint>
 #include <string>
 
+#include "trireme/base/enum_names.h"
+
 namespace trireme {
 
 enum class Recompute {
@@ -34,9 +36,11 @@ enum class Recompute {
   none,            // keep all that backward reads
   automatic,       // keep_attention on as many layers as fit, see choose_recompute.h; no plan has it
 };
-
-// As flags write them: "keep_attention", "auto".
-const char* name_of(Recompute recompute);
+constexpr auto enum_names(Recompute) {
+  using enum Recompute;
+  return std::to_array<EnumName<Recompute>>(
+      {{automatic, "auto"}, {none, "none"}, {keep_attention, "keep_attention"}, {full, "full"}});
+}
 
 // Slots of Saved.
 enum SavedSlot : std::size_t { kX, kO, kLse, kQkv, kOHeads, kX1, kGateUp, kSavedSlotCount };

@@ -20,33 +20,6 @@ namespace {
 // What one rank says on stderr waits this long for the others to say the same.
 constexpr double kGatherSeconds = 1;
 
-void check(const LaunchOptions& options) {
-  const auto within = [](const char* flag, double value, double least, double most) {
-    if (!(value >= least && value <= most))  // NaN is in no range
-      throw ConfigError(cat("launch: ", flag, " is ", value, ", expected ", least, " to ", most));
-  };
-  constexpr double kDay = 86400;
-  within("--nproc_per_node", options.nproc, 1, 4096);
-  within("--nnodes", options.nnodes, 1, 65536);
-  within("--node_rank", options.node_rank, 0, 65535);
-  within("--max_restarts", options.max_restarts, 0, 1000000);
-  within("--grace_seconds", options.grace_seconds, 0, kDay);
-  within("--stop_seconds", options.stop_seconds, 0, 7 * kDay);
-  within("--join_seconds", options.join_seconds, 1, 7 * kDay);
-  within("--master_port", options.master_port, 0, 65535);
-  if (options.node_rank >= options.nnodes) {
-    throw ConfigError(cat("launch: --node_rank is ", options.node_rank, " of --nnodes ", options.nnodes,
-                          "; machines count from 0"));
-  }
-  if (options.nnodes > 1 && options.master_port == 0) {
-    throw ConfigError(
-        "launch: several machines need --master_port, the same free port of machine 0 for all of them");
-  }
-  if (options.nnodes > 1 && options.master_address.empty()) {
-    throw ConfigError("launch: several machines need --master_addr, the name or address of machine 0");
-  }
-}
-
 std::filesystem::path make_log_folder(const LaunchOptions& options, int attempt) {
   if (options.log_dir.empty()) return {};
   std::filesystem::path folder = std::filesystem::path(options.log_dir) / cat("attempt-", attempt);
@@ -66,7 +39,7 @@ double seconds_before_restart(int attempt) {
 }  // namespace
 
 int launch(const LaunchOptions& given, std::ostream& out, std::ostream& err) {
-  check(given);
+  check_launch_options(given);
   LaunchOptions options = given;
   if (options.master_address.empty()) options.master_address = "127.0.0.1";
   const std::string secret = run_secret(options);

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/option_list.h"
+
 namespace trireme {
 
 // What becomes of the ranks' stdout.
@@ -44,11 +46,8 @@ struct LaunchOptions {
 // machine does not come.
 int launch(const LaunchOptions& options, std::ostream& out, std::ostream& err);
 
-// `--nproc_per_node 2 [--flag value | --flag=value]... [--] command...`; hyphens count as underscores.
-// ConfigError for what it does not know.
-LaunchOptions parse_launch_arguments(const std::vector<std::string>& arguments);
-
-// What the flags are.
-std::string launch_usage();
+void list_launch_options(OptionList& list, LaunchOptions& options);
+// Throws ConfigError for numbers out of their range, and options that cannot stand together.
+void check_launch_options(const LaunchOptions& options);
 
 }  // namespace trireme

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "trireme/base/enum_names.h"
+
 namespace trireme {
 
 enum class Offload {
@@ -11,6 +13,10 @@ enum class Offload {
   cpu,   // in the host's memory (pinned on a GPU; on a CPU this is where it lies anyway)
   disk,  // in a file without a name: gone when the process ends, however it ends
 };
+constexpr auto enum_names(Offload) {
+  using enum Offload;
+  return std::to_array<EnumName<Offload>>({{none, "none"}, {cpu, "cpu"}, {disk, "disk"}});
+}
 
 // As flags write them.
 constexpr const char* name_of(Offload offload) {

@@ -5,12 +5,14 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
 
+#include "trireme/base/enum_names.h"
 #include "trireme/memory/offload.h"
 #include "trireme/memory/spill_file.h"
 #include "trireme/shard/flat_unit.h"
@@ -51,7 +53,7 @@ struct OptimizerKind {
 };
 
 const std::vector<const OptimizerKind*>& optimizers();
-std::vector<std::string> optimizer_names();
+std::span<const EnumName<const OptimizerKind*>> optimizer_names();
 // ConfigError that names those that there are.
 const OptimizerKind& find_optimizer(const std::string& name);
 

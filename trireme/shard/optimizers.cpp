@@ -12,10 +12,13 @@ const std::vector<const OptimizerKind*>& optimizers() {
   return kinds;
 }
 
-std::vector<std::string> optimizer_names() {
-  std::vector<std::string> names;
-  for (const OptimizerKind* kind : optimizers()) names.push_back(kind->name);
-  return names;
+std::span<const EnumName<const OptimizerKind*>> optimizer_names() {
+  static const auto kNames = [] {
+    std::vector<EnumName<const OptimizerKind*>> names;
+    for (const OptimizerKind* kind : optimizers()) names.push_back({kind, kind->name.c_str()});
+    return names;
+  }();
+  return kNames;
 }
 
 const OptimizerKind& find_optimizer(const std::string& name) {

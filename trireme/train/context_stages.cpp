@@ -8,7 +8,6 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/base/sizes.h"
-#include "trireme/train/option_ranges.h"
 
 namespace trireme {
 namespace {

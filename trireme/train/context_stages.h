@@ -18,6 +18,9 @@
 
 namespace trireme {
 
+// Steps of a run at most: of all stages together.
+inline constexpr int64_t kMostSteps = 1'000'000'000'000;
+
 struct ContextStage {
   int64_t sequence_tokens = 0;  // S
   int64_t first_step = 0;       // of the whole run

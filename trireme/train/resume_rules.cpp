@@ -1,27 +1,32 @@
 #include "trireme/train/resume_rules.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "trireme/base/error.h"
 #include "trireme/train/checkpoint_manifest.h"
 #include "trireme/train/data_sources.h"
-#include "trireme/train/option_ranges.h"
+#include "trireme/train/train_options.h"
 
 namespace trireme {
 namespace {
 
-ResumeRule rule_of(const std::string& option) {
-  for (const OptionRule& rule : resume_rules())
-    if (option == rule.option) return rule.rule;
-  return ResumeRule::told;  // of another version
+std::map<std::string, ResumeRule> resume_rules() {
+  TrainOptions options;
+  OptionList list;
+  list_train_options(list, options);
+  std::map<std::string, ResumeRule> rules;
+  for (const Option& option : list.options()) rules[option.name] = option.resume_rule;
+  return rules;
 }
 
 void compare_options(const RunFacts& before, const RunFacts& now, ResumeDecision& decision,
                      std::vector<std::string>& other_order) {
+  const std::map<std::string, ResumeRule> rules = resume_rules();
   for (const auto& [option, value] : now.options.items()) {
     const Json old = before.options.value(option, Json());
-    const ResumeRule rule = rule_of(option);
+    const ResumeRule rule = rules.at(option);
     if (old == value || rule == ResumeRule::free || rule == ResumeRule::by_content) continue;
     // An older version's run knows nothing of an option: nobody can say that it differs.
     if (rule == ResumeRule::same_order && old.is_null()) continue;
@@ -81,85 +86,6 @@ std::string lines(const std::vector<std::string>& all) {
 }
 
 }  // namespace
-
-const std::vector<OptionRule>& resume_rules() {
-  using enum ResumeRule;
-  static const std::vector<OptionRule> rules{
-      {"model_name_or_path", by_content},
-      {"train_file", by_content},
-      {"text_field", by_content},
-      {"append_eos", by_content},
-      {"packing", same_order},
-      {"seed", same_order},
-      {"validation_split_percentage", same_order},
-      // Of both, the length of the stage that the run is in is compared.
-      {"context_stages", told},
-      {"max_seq_length", by_content},
-      {"max_steps", told},
-      {"num_train_epochs", told},
-      {"per_device_train_batch_size", told},
-      {"gradient_accumulation_steps", told},
-      {"learning_rate", told},
-      {"lr_scheduler_type", told},
-      {"lr_scheduler_kwargs", told},
-      {"warmup_ratio", told},
-      {"warmup_steps", told},
-      {"mlm_probability", told},
-      {"mask_token_id", told},
-      {"device", told},
-      {"bf16", told},
-      {"fp16", told},
-      {"recompute", told},
-      {"checkpoint_every", told},
-      {"keep_fraction", told},
-      {"zero", told},
-      {"reduce_dtype", told},
-      {"update_in_backward", told},
-      {"offload_params", told},
-      {"offload_optimizer", told},
-      {"offload_activations", told},
-      {"optim_state_dtype", told},
-      {"attention", told},
-      {"ulysses", told},
-      {"ring", told},
-      {"ring_method", told},
-      {"head_chunks", told},
-      {"sparse_block_tokens", told},
-      {"sparse_local_blocks", told},
-      {"sparse_global_blocks", told},
-      {"sparse_stride_blocks", told},
-      {"strict_divisible", told},
-      {"tile_tokens", told},
-      {"logits_tile_tokens", told},
-      {"optim", told},
-      {"adam_beta1", told},
-      {"adam_beta2", told},
-      {"adam_epsilon", told},
-      {"weight_decay", told},
-      {"dropout", told},
-      {"max_grad_norm", told},
-      {"eval_file", free},
-      {"memory_budget", free},
-      {"host_memory_limit", free},
-      {"offload_dir", free},
-      {"offload_limit", free},
-      {"output_dir", free},
-      {"resume_from_checkpoint", free},
-      {"resume_with_new_data", free},
-      {"keep_global_batch", free},
-      {"overwrite_output_dir", free},
-      {"save_steps", free},
-      {"save_total_limit", free},
-      {"logging_steps", free},
-      {"eval_steps", free},
-      {"max_eval_samples", free},
-      {"report_to", free},
-      {"logging_dir", free},
-      {"memory_report", free},
-      {"peak_tflops", free},
-  };
-  return rules;
-}
 
 ResumeDecision decide_resume(const RunFacts& before, const RunFacts& now, bool new_data) {
   ResumeDecision decision;

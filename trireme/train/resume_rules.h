@@ -1,6 +1,6 @@
 // The one decider of what a resumed run may differ in from the run that saved the checkpoint:
 //
-//   option      by the table resume_rules(): free, told, or refused
+//   option      by its ResumeRule (base/option_list.h): free, told, or refused
 //   data        by content (data_sources.h): other tokens are refused
 //   length      of the stage that the run is in: another one cuts other samples, and is refused
 //   model       by what its config.json decides (model/computed_fields.h): other numbers are refused
@@ -17,20 +17,6 @@
 #include "trireme/base/json.h"
 
 namespace trireme {
-
-enum class ResumeRule {
-  free,        // changes no result
-  told,        // may change results: a line says so
-  same_order,  // decides which samples come next: refused, but with --resume_with_new_data
-  by_content,  // a name or a setting of something that is compared by its content
-};
-
-struct OptionRule {
-  const char* option;  // as in config.json of a run
-  ResumeRule rule;
-};
-// One for every option of a run.
-const std::vector<OptionRule>& resume_rules();
 
 // What is compared. Data is rank 0's to know: null elsewhere.
 struct RunFacts {

@@ -39,6 +39,24 @@ int64_t pad_token(const ModelConfig& config) {
 
 }  // namespace
 
+void list_sample_options(OptionList& list, SampleOptions& o) {
+  list.group(OptionGroup::data);
+  list.text("text_field", o.text_field, "field of .jsonl documents").on_resume(ResumeRule::by_content);
+  list.flag("append_eos", o.append_eos, "an end-of-text token after each document of text")
+      .on_resume(ResumeRule::by_content);
+  list.flag("no_append_eos", o.append_eos, false, "the same as --append_eos false").not_in_config();
+  list.choice("packing", o.packing,
+              "documents: attention stays within each; concat: it crosses them; none: a document a sample, "
+              "padded")
+      .on_resume(ResumeRule::same_order);
+  list.count("max_seq_length", o.max_seq_length, from_to(1, kMostTokens), "tokens of a sample; takes 16k")
+      .on_resume(ResumeRule::by_content);
+  list.real("mlm_probability", o.mlm_probability, above(0, 1),
+            "encoders: share of tokens that are masked; not given: 0.15");
+  list.count("mask_token_id", o.mask_token_id, at_least(0),
+             "encoders: what stands for masked tokens; not given: [MASK] or <mask> of the tokenizer");
+}
+
 SampleOptions resolve_samples(const SampleOptions& options, const ModelConfig& config,
                               const fs::path& model_dir) {
   SampleOptions resolved = options;
@@ -48,21 +66,14 @@ SampleOptions resolve_samples(const SampleOptions& options, const ModelConfig& c
     return resolved;
   }
   if (!resolved.mlm_probability) resolved.mlm_probability = MaskedTokenOptions{}.probability;
-  if (!(*resolved.mlm_probability > 0 && *resolved.mlm_probability <= 1))
-    throw ConfigError(
-        cat("--mlm_probability is ", *resolved.mlm_probability, "; expected a number above 0 and up to 1"));
+  OptionList list;
+  list_sample_options(list, resolved);
+  list.check();
   if (!resolved.mask_token_id) resolved.mask_token_id = find_mask_token(model_dir);
   if (*resolved.mask_token_id < 0 || *resolved.mask_token_id >= config.vocab_size)
     throw ConfigError(cat("--mask_token_id: the mask token ", *resolved.mask_token_id,
                           " is outside the model's vocabulary of ", config.vocab_size, " ids"));
   return resolved;
-}
-
-void check_packing(Packing packing, const EngineOptions& engine) {
-  if (packing == Packing::concat || engine.device.is_cpu() || engine.attention != AttentionKernel::cudnn)
-    return;
-  throw ConfigError(cat("--attention cudnn does not know documents that share a sample, which --packing ",
-                        name_of(packing), " makes; use --attention auto or flash, or --packing concat"));
 }
 
 LoaderOptions sample_loader_options(const SampleOptions& resolved, const ModelConfig& config) {

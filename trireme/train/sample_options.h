@@ -4,21 +4,27 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 
+#include "trireme/base/option_list.h"
 #include "trireme/data/row_reader.h"
-#include "trireme/engine/engine_options.h"
 #include "trireme/model/model_config.h"
 
 namespace trireme {
 
 struct SampleOptions {
+  std::string text_field = "text";  // of .jsonl documents
+  bool append_eos = true;           // after each document of text
   Packing packing = Packing::documents;
+  int64_t max_seq_length = 1024;
   // Of encoders, whose loss is that of masked tokens.
   std::optional<double> mlm_probability;  // none: 0.15
   std::optional<int64_t> mask_token_id;   // none: "[MASK]" or "<mask>" of the tokenizer
 };
 
-// With both set for an encoder; neither for a decoder. Throws ConfigError: given for a decoder, a probability
+void list_sample_options(OptionList& list, SampleOptions& options);
+
+// With mask token and probability set for an encoder; neither for a decoder. Throws ConfigError: given for a decoder, a probability
 // that is none, a mask token that is not given and not in the folder's tokenizer.json, or not in the
 // vocabulary.
 SampleOptions resolve_samples(const SampleOptions& options, const ModelConfig& config,
@@ -28,8 +34,5 @@ SampleOptions resolve_samples(const SampleOptions& options, const ModelConfig& c
 // (pad_token_id, else eos_token_id, else 0) and masked tokens, with seed 0, which is that of every
 // evaluation.
 LoaderOptions sample_loader_options(const SampleOptions& resolved, const ModelConfig& config);
-
-// ConfigError: packed documents for an attention kernel that does not know them (--attention cudnn on a GPU).
-void check_packing(Packing packing, const EngineOptions& engine);
 
 }  // namespace trireme

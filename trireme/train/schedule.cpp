@@ -1,9 +1,7 @@
 #include "trireme/train/schedule.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
@@ -13,48 +11,11 @@ namespace {
 
 constexpr double kPi = 3.141592653589793;
 
-const std::array<std::pair<ScheduleKind, const char*>, 8>& kinds() {
-  static const std::array<std::pair<ScheduleKind, const char*>, 8> all{{
-      {ScheduleKind::linear, "linear"},
-      {ScheduleKind::cosine, "cosine"},
-      {ScheduleKind::cosine_with_restarts, "cosine_with_restarts"},
-      {ScheduleKind::cosine_with_min_lr, "cosine_with_min_lr"},
-      {ScheduleKind::polynomial, "polynomial"},
-      {ScheduleKind::inverse_sqrt, "inverse_sqrt"},
-      {ScheduleKind::constant, "constant"},
-      {ScheduleKind::constant_with_warmup, "constant_with_warmup"},
-  }};
-  return all;
-}
-
 double cosine(double cycles, double progress) {
   return 0.5 * (1 + std::cos(kPi * cycles * 2 * progress));
 }
 
 }  // namespace
-
-const std::vector<std::string>& schedule_names() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all;
-    for (const auto& [kind, name] : kinds()) all.emplace_back(name);
-    return all;
-  }();
-  return names;
-}
-
-ScheduleKind parse_schedule(const std::string& name) {
-  for (const auto& [kind, known] : kinds())
-    if (name == known) return kind;
-  std::string list;
-  for (const std::string& known : schedule_names()) list += (list.empty() ? "" : ", ") + known;
-  throw ConfigError(cat("--lr_scheduler_type is '", name, "'; expected one of ", list));
-}
-
-std::string schedule_name(ScheduleKind kind) {
-  for (const auto& [known, name] : kinds())
-    if (kind == known) return name;
-  throw InternalError("a schedule without a name");
-}
 
 ScheduleShape parse_schedule_shape(const std::string& json_text) {
   ScheduleShape shape;

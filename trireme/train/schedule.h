@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
+
+#include "trireme/base/enum_names.h"
 
 namespace trireme {
 
@@ -19,10 +20,17 @@ enum class ScheduleKind {
   constant,
   constant_with_warmup,
 };
-
-const std::vector<std::string>& schedule_names();
-ScheduleKind parse_schedule(const std::string& name);  // ConfigError otherwise
-std::string schedule_name(ScheduleKind kind);
+constexpr auto enum_names(ScheduleKind) {
+  using enum ScheduleKind;
+  return std::to_array<EnumName<ScheduleKind>>({{linear, "linear"},
+                                                {cosine, "cosine"},
+                                                {cosine_with_restarts, "cosine_with_restarts"},
+                                                {cosine_with_min_lr, "cosine_with_min_lr"},
+                                                {polynomial, "polynomial"},
+                                                {inverse_sqrt, "inverse_sqrt"},
+                                                {constant, "constant"},
+                                                {constant_with_warmup, "constant_with_warmup"}});
+}
 
 // What Hugging Face passes as lr_scheduler_kwargs.
 struct ScheduleShape {

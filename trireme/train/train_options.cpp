@@ -1,58 +1,97 @@
 #include "trireme/train/train_options.h"
 
-#include "trireme/base/error.h"
-#include "trireme/train/option_ranges.h"
-
 namespace trireme {
 namespace {
 
-const char* ring_method_name(RingMethod method) {
-  switch (method) {
-    case RingMethod::ring:
-      return "ring";
-    case RingMethod::gather:
-      return "gather";
-  }
-  throw InternalError("a ring method without a name");
-}
-
-template <typename Number>
-Json optional_number(const std::optional<Number>& number) {
-  return number ? Json(*number) : Json();
-}
+using enum ResumeRule;
+constexpr auto kSteps = static_cast<double>(kMostSteps);
+constexpr auto kBatches = static_cast<double>(kMostBatches);
+constexpr double kMostSeed = 9007199254740992;  // 2^53: what every JSON reader keeps
+constexpr auto kReports =
+    std::to_array<EnumName<bool>>({{true, "tensorboard"}, {true, "all"}, {false, "none"}});
 
 }  // namespace
 
-void check_options(const TrainOptions& o) {
-  check_ranges(o);
-  if (o.dropout.value_or(0) != 0)
-    throw ConfigError(cat("--dropout is ", *o.dropout, "; expected 0: dropout is not built"));
-  if (o.engine.update_in_backward && o.gradient_accumulation_steps > 1)
-    throw ConfigError(
-        cat("--update_in_backward steps a layer as soon as its gradient is whole, which "
-            "--gradient_accumulation_steps ",
-            o.gradient_accumulation_steps, " does not allow; use 1"));
-  if (o.overwrite_output_dir && resumes(o))
-    throw ConfigError(
-        cat("--overwrite_output_dir removes an earlier run, and --resume_from_checkpoint ",
-            o.resume_from_checkpoint,
-            " goes on with one: give one of them (a restart by the launcher goes on with what it wrote in "
-            "either case)"));
-  if (!o.tensorboard && !o.logging_dir.empty())
-    throw ConfigError(
-        "--logging_dir is for TensorBoard's event files, which --report_to none does not write; leave one "
-        "of them out");
-  if (!o.eval_file.empty() && o.validation_split_percentage > 0)
-    throw ConfigError("give either --eval_file or --validation_split_percentage, not both");
+void list_train_options(OptionList& list, TrainOptions& o) {
+  list.group(OptionGroup::model);
+  list.path("model_name_or_path", o.model_dir, "model folder, or org/name in the Hugging Face cache")
+      .required()
+      .on_resume(by_content);
+  list.real("dropout", o.dropout, from_to(0, 0),
+            "0 trains a model without the dropout that its config.json asks for; no other value is built");
+
+  list.group(OptionGroup::data);
+  list.path("train_file", o.train_file, "text (.txt, .jsonl or a folder), or the PREFIX of a tokenized set")
+      .required()
+      .on_resume(by_content);
+  list.path("eval_file", o.eval_file, "held-out text or tokenized set").on_resume(ResumeRule::free);
+  list.real("validation_split_percentage", o.validation_split_percentage, from_to_below(0, 100),
+            "hold out this end of --train_file instead")
+      .on_resume(same_order);
+  list_sample_options(list, o.samples);
+  list.count("seed", o.seed, from_to(0, kMostSeed), "of the order of samples, and of stochastic rounding")
+      .on_resume(same_order);
+
+  list.group(OptionGroup::schedule);
+  // Of stages and --max_seq_length, the length of the stage that the run is in is compared.
+  list.text(
+      "context_stages", o.context_stages,
+      "LENGTH:STEPS[:PEAK_LEARNING_RATE],...: each stage has its own warm-up and schedule, and half the peak "
+      "of the one before");
+  list.count("max_steps", o.max_steps, from_to(-1, kSteps),
+             "optimizer steps; -1: --num_train_epochs decides");
+  list.real("num_train_epochs", o.num_train_epochs, from_to(0, kSteps), "passes over the data");
+  list.count("per_device_train_batch_size", o.per_device_train_batch_size, from_to(1, kBatches),
+             "samples of one micro-batch of each group of ranks that share a sample");
+  list.count("gradient_accumulation_steps", o.gradient_accumulation_steps, from_to(1, kBatches),
+             "micro-batches of one step");
+  list.real("learning_rate", o.learning_rate, above(0, 1e38), "peak of the first stage");
+  list.choice("lr_scheduler_type", o.lr_scheduler_type, "schedule of each stage");
+  list.text("lr_scheduler_kwargs", o.lr_scheduler_kwargs, R"(JSON, such as {"min_lr_rate": 0.1})");
+  list.real("warmup_ratio", o.warmup_ratio, from_to(0, 1), "share of a stage's steps");
+  list.real("warmup_steps", o.warmup_steps, from_to(0, kSteps), "steps; below 1: a share");
+
+  list_engine_options(list, o.engine);
+  list_update_options(list, o.engine);
+  list.group(OptionGroup::memory);
+  list.flag("gradient_checkpointing", o.engine.recompute, Recompute::full, "the same as --recompute full")
+      .not_in_config();
+
+  list.group(OptionGroup::checkpoints, ResumeRule::free);
+  list.path("output_dir", o.output_dir, "the run's folder");
+  list.flag(
+      "overwrite_output_dir", o.overwrite_output_dir,
+      "when the first step is done, remove an earlier run's checkpoints, metrics and event files there");
+  list.text("resume_from_checkpoint", o.resume_from_checkpoint,
+            "true: newest whole one; auto: that, or a fresh run; or a path");
+  list.flag("resume_with_new_data", o.resume_with_new_data,
+            "go on where the data, or its order, is not the checkpoint's: it begins at its beginning");
+  list.flag("keep_global_batch", o.keep_global_batch,
+            "where a run goes on with other ranks: as many samples a step as before, by "
+            "--gradient_accumulation_steps");
+  list.count("save_steps", o.save_steps, from_to(0, kSteps), "steps between checkpoints; 0: only at the end");
+  list.count("save_total_limit", o.save_total_limit, from_to(0, kSteps), "checkpoints to keep; 0: all");
+
+  list.group(OptionGroup::watching, ResumeRule::free);
+  list.count("logging_steps", o.logging_steps, from_to(1, kSteps),
+             "steps between printed lines where the output is no terminal");
+  list.count("eval_steps", o.eval_steps, from_to(0, kSteps), "steps between evaluations; 0: only at the end");
+  list.count("max_eval_samples", o.max_eval_samples, from_to(0, kMostTokens),
+             "samples of one evaluation; 0: all");
+  list.choice("report_to", o.tensorboard, kReports,
+              "beside metrics.jsonl; all: what is built, which is TensorBoard's event files");
+  list.path("logging_dir", o.logging_dir, "folder of the event files; not given: runs in --output_dir");
+  list.flag("memory_report", o.memory_report,
+            "after the first step of each stage, print what each part of memory took, beside its formula");
+  list.real("peak_tflops", o.peak_tflops, from_to(0, 1e9),
+            "of one rank's device, for MFU; 0: published for a known GPU, else measured");
 }
 
-void check_dropout(const TrainOptions& options, const ModelConfig& config) {
-  if (options.dropout || config.dropout.empty()) return;
-  std::string fields;
-  for (const auto& [field, rate] : config.dropout)
-    fields += cat(fields.empty() ? "" : " and ", field, " ", rate);
-  throw ConfigError(cat((options.model_dir / "config.json").string(), " asks training to drop activations (",
-                        fields, "), and dropout is not built; give --dropout 0 to train without it"));
+Json to_json(const TrainOptions& options) {
+  TrainOptions listed = options;
+  OptionList list;
+  list_train_options(list, listed);
+  return list.config();
 }
 
 bool resumes(const TrainOptions& o) {
@@ -61,83 +100,8 @@ bool resumes(const TrainOptions& o) {
 }
 
 StageDefaults stage_defaults(const TrainOptions& o) {
-  return {parse_schedule(o.lr_scheduler_type), parse_schedule_shape(o.lr_scheduler_kwargs), o.learning_rate,
-          o.warmup_steps, o.warmup_ratio};
-}
-
-Json to_json(const TrainOptions& o) {
-  const OptimizerOptions& optimizer = o.engine.optimizer;
-  return {{"model_name_or_path", o.model_dir.string()},
-          {"train_file", o.train_file.string()},
-          {"eval_file", o.eval_file.string()},
-          {"validation_split_percentage", o.validation_split_percentage},
-          {"text_field", o.text_field},
-          {"append_eos", o.append_eos},
-          {"packing", name_of(o.samples.packing)},
-          {"mlm_probability", optional_number(o.samples.mlm_probability)},
-          {"mask_token_id", optional_number(o.samples.mask_token_id)},
-          {"max_seq_length", o.max_seq_length},
-          {"context_stages", o.context_stages},
-          {"max_steps", o.max_steps},
-          {"num_train_epochs", o.num_train_epochs},
-          {"per_device_train_batch_size", o.per_device_train_batch_size},
-          {"gradient_accumulation_steps", o.gradient_accumulation_steps},
-          {"learning_rate", o.learning_rate},
-          {"lr_scheduler_type", o.lr_scheduler_type},
-          {"lr_scheduler_kwargs", o.lr_scheduler_kwargs},
-          {"warmup_ratio", o.warmup_ratio},
-          {"warmup_steps", o.warmup_steps},
-          {"device", o.engine.device.str()},
-          {"bf16", o.engine.precision == Precision::bf16},
-          {"fp16", o.engine.precision == Precision::fp16},
-          {"recompute", name_of(o.engine.recompute)},
-          {"memory_budget", o.engine.memory_budget_bytes},
-          {"host_memory_limit", o.engine.host_memory_limit_bytes},
-          {"checkpoint_every", o.engine.checkpoint_every},
-          {"keep_fraction", o.engine.keep_fraction},
-          {"zero", static_cast<int>(o.engine.zero)},
-          {"reduce_dtype", dtype_name(o.engine.reduce_dtype)},
-          {"update_in_backward", o.engine.update_in_backward},
-          {"offload_params", name_of(o.engine.offload.parameters)},
-          {"offload_optimizer", name_of(o.engine.offload.optimizer)},
-          {"offload_activations", name_of(o.engine.offload.activations)},
-          {"offload_dir", o.engine.offload.folder.string()},
-          {"offload_limit", o.engine.offload.limit_bytes},
-          {"optim_state_dtype", dtype_name(optimizer.state_dtype)},
-          {"attention", name_of(o.engine.attention)},
-          {"ulysses", o.engine.ulysses},
-          {"ring", o.engine.ring},
-          {"ring_method", ring_method_name(o.engine.ring_method)},
-          {"head_chunks", o.engine.head_chunks},
-          {"sparse_block_tokens", o.engine.sparse.block_tokens},
-          {"sparse_local_blocks", o.engine.sparse.local_blocks},
-          {"sparse_global_blocks", o.engine.sparse.global_blocks},
-          {"sparse_stride_blocks", o.engine.sparse.stride_blocks},
-          {"strict_divisible", o.engine.strict_divisible},
-          {"tile_tokens", o.engine.tile_tokens},
-          {"logits_tile_tokens", o.engine.logits_tile_tokens},
-          {"optim", optimizer.kind->name},
-          {"adam_beta1", optimizer.beta1},
-          {"adam_beta2", optimizer.beta2},
-          {"adam_epsilon", optimizer.epsilon},
-          {"weight_decay", optimizer.weight_decay},
-          {"dropout", optional_number(o.dropout)},
-          {"max_grad_norm", optimizer.max_grad_norm},
-          {"output_dir", o.output_dir.string()},
-          {"overwrite_output_dir", o.overwrite_output_dir},
-          {"resume_from_checkpoint", o.resume_from_checkpoint},
-          {"resume_with_new_data", o.resume_with_new_data},
-          {"keep_global_batch", o.keep_global_batch},
-          {"save_steps", o.save_steps},
-          {"save_total_limit", o.save_total_limit},
-          {"logging_steps", o.logging_steps},
-          {"eval_steps", o.eval_steps},
-          {"max_eval_samples", o.max_eval_samples},
-          {"seed", o.seed},
-          {"report_to", o.tensorboard ? "tensorboard" : "none"},
-          {"logging_dir", o.logging_dir.string()},
-          {"memory_report", o.memory_report},
-          {"peak_tflops", o.peak_tflops}};
+  return {o.lr_scheduler_type, parse_schedule_shape(o.lr_scheduler_kwargs), o.learning_rate, o.warmup_steps,
+          o.warmup_ratio};
 }
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
 // Everything that a training run can be told. Names and defaults are those of Hugging Face's
-// TrainingArguments where it has them; `trireme train` has one flag for each.
+// TrainingArguments where it has them. A new option is a field and its line in list_train_options, or in the list of its part.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,13 @@
 
 #include "trireme/base/json.h"
 #include "trireme/engine/engine_options.h"
-#include "trireme/model/model_config.h"
 #include "trireme/train/context_stages.h"
 #include "trireme/train/sample_options.h"
 
 namespace trireme {
+
+// Samples of a micro-batch, micro-batches of a step, ranks that share a sample: of each at most.
+inline constexpr int64_t kMostBatches = int64_t{1} << 20;
 
 struct TrainOptions {
   // Model and data
@@ -21,25 +23,20 @@ struct TrainOptions {
   std::filesystem::path train_file;        // text (file or folder), or the PREFIX of a tokenized set
   std::filesystem::path eval_file;         // the same kinds; empty: none
   double validation_split_percentage = 0;  // the end of train_file that is held out for evaluation
-  std::string text_field = "text";         // of .jsonl documents
-  bool append_eos = true;                  // after each document of text
-  SampleOptions samples;                   // packing, masked tokens
+  SampleOptions samples;                   // packing, length, masked tokens
 
-  // Length and schedule
-  int64_t max_seq_length = 1024;
-  std::string context_stages;  // "1k:60,4k:20"; empty: one stage of max_seq_length
+  // Schedule
+  std::string context_stages;  // "1k:60,4k:20"; empty: one stage of samples.max_seq_length
   int64_t max_steps = -1;      // 0 or less: num_train_epochs decides
   double num_train_epochs = 3;
   int64_t per_device_train_batch_size = 8;  // samples of one micro-batch of each data-parallel group
   int64_t gradient_accumulation_steps = 1;
   double learning_rate = 5e-5;
-  std::string lr_scheduler_type = "linear";
+  ScheduleKind lr_scheduler_type = ScheduleKind::linear;
   std::string lr_scheduler_kwargs;  // JSON
   double warmup_ratio = 0;
   double warmup_steps = 0;
 
-  // Engine: device, precision, recompute, ulysses degree, attention kernel, tiles, optimizer (clips to norm
-  // 1)
   EngineOptions engine = {.optimizer = {.max_grad_norm = 1}};
 
   // In place of the dropout that the model's config.json asks for. 0 is the only value that is built.
@@ -64,10 +61,7 @@ struct TrainOptions {
   double peak_tflops = 0;             // of one rank's device, for MFU; 0: by measure/peak_rate.h
 };
 
-// Throws ConfigError for numbers out of their range (option_ranges.h) and options that contradict each other.
-void check_options(const TrainOptions& options);
-// Throws ConfigError for a model that asks to drop activations, unless the options say not to.
-void check_dropout(const TrainOptions& options, const ModelConfig& config);
+void list_train_options(OptionList& list, TrainOptions& options);
 // --resume_from_checkpoint asks for a checkpoint.
 bool resumes(const TrainOptions& options);
 // As written to the run's config.json: every option resolved.

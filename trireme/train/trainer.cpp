@@ -21,8 +21,8 @@
 #include "trireme/measure/memory_report.h"
 #include "trireme/measure/peak_rate.h"
 #include "trireme/model/computed_fields.h"
+#include "trireme/train/check_options.h"
 #include "trireme/train/checkpoint.h"
-#include "trireme/train/option_ranges.h"
 #include "trireme/train/resume.h"
 #include "trireme/train/run_lock.h"
 #include "trireme/train/run_records.h"
@@ -156,7 +156,8 @@ void Trainer::prepare_stages(const ModelConfig& config) {
   } else {
     int64_t steps = options_.max_steps;
     if (steps <= 0) {
-      const PackedLoader counted(data_.train.set, data_.train.range, loader_options(options_.max_seq_length));
+      const PackedLoader counted(data_.train.set, data_.train.range,
+                                 loader_options(options_.samples.max_seq_length));
       const double wanted =
           std::ceil(options_.num_train_epochs * static_cast<double>(counted.steps_per_epoch()));
       if (wanted > static_cast<double>(kMostSteps))
@@ -164,7 +165,7 @@ void Trainer::prepare_stages(const ModelConfig& config) {
                               " steps; a run can have ", format_count(kMostSteps)));
       steps = static_cast<int64_t>(wanted);
     }
-    stages_ = single_stage(options_.max_seq_length, steps, defaults);
+    stages_ = single_stage(options_.samples.max_seq_length, steps, defaults);
   }
   int64_t longest_tokens = 0;
   for (const ContextStage& stage : stages_) longest_tokens = std::max(longest_tokens, stage.sequence_tokens);
@@ -273,7 +274,7 @@ std::optional<int64_t> Trainer::length_to_go_on_with(const ResumedRun& resumed) 
   // How many steps a run without stages has is known with its data; its length is.
   const std::vector<ContextStage> stages =
       options_.context_stages.empty()
-          ? single_stage(options_.max_seq_length, kMostSteps, stage_defaults(options_))
+          ? single_stage(options_.samples.max_seq_length, kMostSteps, stage_defaults(options_))
           : parse_context_stages(options_.context_stages, stage_defaults(options_));
   const int due = stage_of_step(stages, resumed.step);
   if (resumed.step >= stages.back().end_step() || due != resumed.stage) return std::nullopt;

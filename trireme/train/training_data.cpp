@@ -95,8 +95,9 @@ DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
   std::optional<RememberedChecksums> remembered;
   if (rank == 0) remembered.emplace(run.sources(), note);
   const auto look = [&](const fs::path& input, const char* name, Json& source) {
-    TextToTokenize text{input, options.model_dir, "", options.text_field, options.append_eos, vocab_size,
-                        true};
+    TextToTokenize text{
+        input, options.model_dir, "", options.samples.text_field, options.samples.append_eos, vocab_size,
+        true};
     uint64_t digest = 0;
     agreement.all_or_none(cat("reading ", input.string()), [&] {
       if (rank != 0) return;

@@ -1,0 +1,158 @@
+// The options of a run, gone over one by one: range, config.json, and no other option's field.
+#include "trireme/train/check_options.h"
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+
+#include "tests/support/error_message.h"
+#include "tests/support/other_value.h"
+
+namespace trireme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::message_of;
+
+class Options : public ::testing::Test {
+ protected:
+  Options() { list_train_options(list, options); }
+  TrainOptions options;
+  OptionList list;
+};
+
+TEST_F(Options, have_a_help_and_a_name_each) {
+  std::set<std::string> names;
+  for (const Option& option : list.options()) {
+    EXPECT_TRUE(names.insert(option.name).second) << option.name;
+    EXPECT_EQ(option.help.empty(), !option.is_flag()) << option.name;
+    EXPECT_EQ(option.help.find("  "), std::string::npos) << option.name;
+  }
+}
+
+TEST_F(Options, lie_inside_their_ranges_by_default_and_are_refused_outside) {
+  check_options(options);
+  int numbers = 0;
+  for (const Option& option : list.options()) {
+    const bool number = option.type == OptionType::count || option.type == OptionType::real;
+    EXPECT_EQ(option.range.has_value(), number) << option.name;
+    if (!number) continue;
+    ++numbers;
+    const Json before = option.read();
+    for (const double outside : {option.range->least - 1, option.range->most * 2 + 1}) {
+      if (std::abs(outside) > 9e18) continue;  // no whole number
+      option.write(outside);
+      EXPECT_THAT(message_of<ConfigError>([&] { check_options(options); }),
+                  AllOf(HasSubstr("--" + option.name + " is "), HasSubstr("expected " + option.range->text()),
+                        HasSubstr(option.help)));
+    }
+    options = {};
+  }
+  EXPECT_GT(numbers, 30);
+}
+
+TEST_F(Options, stand_in_config_json_each_under_its_name_and_change_no_other) {
+  const Json before = to_json(options);
+  for (const Option& option : list.options()) {
+    if (!option.is_flag() || option.name == "dropout") continue;  // of dropout one value is built
+    SCOPED_TRACE(option.name);
+    const Json value = testing::other_value(option);
+    option.write(value);
+    const Json after = to_json(options);
+    EXPECT_EQ(after.size(), before.size());
+    int changed = 0;
+    for (const auto& [name, now] : after.items()) changed += now != before.at(name) ? 1 : 0;
+    EXPECT_EQ(changed, 1);
+    if (option.in_config) {
+      EXPECT_EQ(after.at(option.name), value);
+    }
+    options = {};
+  }
+}
+
+// The fields that runs of before have kept, and that a later version reads.
+TEST_F(Options, of_a_run_have_the_names_and_types_that_they_had) {
+  const std::string kept =
+      "adam_beta1:0.9 adam_beta2:0.999 adam_epsilon:1e-08 append_eos:true attention:\"auto\" bf16:false "
+      "checkpoint_every:1 context_stages:\"\" device:\"cpu\" dropout:null eval_file:\"\" eval_steps:0 "
+      "fp16:false "
+      "gradient_accumulation_steps:1 head_chunks:1 host_memory_limit:0 keep_fraction:1.0 "
+      "keep_global_batch:false "
+      "learning_rate:5e-05 logging_dir:\"\" logging_steps:500 logits_tile_tokens:0 lr_scheduler_kwargs:\"\" "
+      "lr_scheduler_type:\"linear\" mask_token_id:null max_eval_samples:0 max_grad_norm:1.0 "
+      "max_seq_length:1024 "
+      "max_steps:-1 memory_budget:0 memory_report:false mlm_probability:null model_name_or_path:\"\" "
+      "num_train_epochs:3.0 offload_activations:\"none\" offload_dir:\"\" offload_limit:0 "
+      "offload_optimizer:\"none\" offload_params:\"none\" optim:\"adamw_torch\" optim_state_dtype:\"fp32\" "
+      "output_dir:\"trainer_output\" overwrite_output_dir:false packing:\"documents\" peak_tflops:0.0 "
+      "per_device_train_batch_size:8 recompute:\"auto\" reduce_dtype:\"fp32\" report_to:\"tensorboard\" "
+      "resume_from_checkpoint:\"\" resume_with_new_data:false ring:1 ring_method:\"ring\" save_steps:500 "
+      "save_total_limit:0 seed:42 sparse_block_tokens:0 sparse_global_blocks:0 sparse_local_blocks:1 "
+      "sparse_stride_blocks:0 strict_divisible:false text_field:\"text\" tile_tokens:0 train_file:\"\" "
+      "ulysses:1 "
+      "update_in_backward:false validation_split_percentage:0.0 warmup_ratio:0.0 warmup_steps:0.0 "
+      "weight_decay:0.0 zero:0 ";
+  std::string fields;
+  const Json config = to_json(options);
+  for (const auto& [name, value] : config.items()) fields += cat(name, ":", value.dump(), " ");
+  EXPECT_EQ(fields, kept);
+}
+
+TEST(CheckOptions, what_lies_outside_is_refused_with_flag_value_and_range) {
+  const auto refused = [](const auto& change) {
+    TrainOptions options;
+    change(options);
+    return message_of<ConfigError>([&] { check_options(options); });
+  };
+  EXPECT_THAT(
+      refused([](TrainOptions& o) { o.gradient_accumulation_steps = 2147483648; }),
+      AllOf(HasSubstr("--gradient_accumulation_steps is 2147483648"), HasSubstr("from 1 to 1048576")));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.per_device_train_batch_size = int64_t{1} << 40; }),
+              HasSubstr("--per_device_train_batch_size"));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.warmup_steps = 1e20; }), HasSubstr("--warmup_steps is 1e+20"));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.warmup_ratio = 1.5; }), HasSubstr("--warmup_ratio"));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.learning_rate = std::numeric_limits<double>::infinity(); }),
+              HasSubstr("--learning_rate is inf"));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.learning_rate = 0; }), HasSubstr("a number above 0"));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.engine.optimizer.weight_decay = std::nan(""); }),
+              HasSubstr("--weight_decay is nan"));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.engine.optimizer.beta2 = 1; }), HasSubstr("to below 1"));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.max_steps = std::numeric_limits<int64_t>::max(); }),
+              HasSubstr("--max_steps"));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.seed = -1; }), HasSubstr("--seed is -1"));
+}
+
+TEST(CheckOptions, stages_whose_steps_overflow_are_refused) {
+  EXPECT_THAT(message_of<ConfigError>([] { parse_context_stages("1k:9223372036854775807,2k:5", {}); }),
+              HasSubstr("'1k:9223372036854775807'"));
+  EXPECT_THAT(message_of<ConfigError>([] { parse_context_stages("1k:1000000000000,2k:5", {}); }),
+              HasSubstr("'2k:5'"));
+}
+
+TEST(CheckOptions, a_warm_up_that_does_not_end_within_the_run_is_told) {
+  StageDefaults defaults;
+  defaults.warmup_steps = 11;
+  EXPECT_THAT(warmup_warning(single_stage(16, 10, defaults)),
+              AllOf(HasSubstr("warm-up of 11 steps"), HasSubstr("within the run's 10")));
+  defaults.warmup_steps = 10;
+  EXPECT_EQ(warmup_warning(single_stage(16, 10, defaults)), "");
+}
+
+TEST(CheckOptions, a_step_that_no_memory_holds_is_refused_with_its_factors) {
+  TrainOptions options;
+  options.per_device_train_batch_size = 1000;
+  options.gradient_accumulation_steps = 1000;
+  const auto stages = single_stage(1024, 10, {});
+  EXPECT_THAT(message_of<ConfigError>([&] { check_step_tokens(options, stages, 1, int64_t{8} << 30); }),
+              AllOf(HasSubstr("--per_device_train_batch_size"), HasSubstr("1,024"), HasSubstr("8.0 GiB")));
+  check_step_tokens(options, stages, 4, int64_t{8} << 30);
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,34 @@
+// The names of an enum's values, as flags, config.json and messages write them. One table beside each enum,
+//
+//   constexpr auto enum_names(Offload) {
+//     return std::to_array<EnumName<Offload>>({{Offload::none, "none"}, {Offload::cpu, "cpu"}});
+//   }
+//
+// gives name_of, and the choices of an option (option_list.h).
+#pragma once
+
+#include <array>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+template <typename E>
+struct EnumName {
+  E value;
+  const char* name;
+};
+
+template <typename E>
+concept NamedEnum = requires(E value) {
+  enum_names(value);
+};
+
+template <NamedEnum E>
+const char* name_of(E value) {
+  for (const auto& [known, name] : enum_names(value))
+    if (known == value) return name;
+  throw InternalError(cat("value ", static_cast<int64_t>(value), " of an enum has no name"));
+}
+
+}  // namespace trireme

@@ -1,0 +1,123 @@
+#include "trireme/cli/process_options.h"
+
+#include <algorithm>
+#include <iostream>
+#include <unistd.h>
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include "trireme/base/environment.h"
+#include "trireme/base/error.h"
+#include "trireme/comm/gpu_of_rank.h"
+#include "trireme/device/cpu_caching_allocator.h"
+#include "trireme/device/host_memory_limit.h"
+#include "trireme/device/processor.h"
+#include "trireme/engine/sequence_degrees.h"
+#include "trireme/memory/memory_file_system.h"
+#include "trireme/model/model_config.h"
+
+namespace trireme {
+namespace {
+
+int cuda_devices() {
+  if (!at::hasCUDA()) return 0;
+  return c10::impl::getDeviceGuardImpl(at::kCUDA)->deviceCount();
+}
+
+at::Device pick_device(DeviceChoice choice, const RankPlace& place) {
+  const int devices = choice == DeviceChoice::cpu ? 0 : cuda_devices();
+  if (devices == 0 && choice != DeviceChoice::cuda) return at::kCPU;
+  if (devices == 0)
+    throw ConfigError(
+        "--device cuda: this build or machine has no CUDA device (see trireme info); use --device cpu");
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(choose_gpu(devices, place.local_rank, place.local_size))};
+}
+
+int count_threads(int64_t asked, const RankPlace& place) {
+  if (asked > 0) return static_cast<int>(asked);
+  if (const auto set = environment_integer("OMP_NUM_THREADS"); set && *set > 0) return static_cast<int>(*set);
+  return std::max(1, cpu_cores() / std::max(1, place.local_size));
+}
+
+}  // namespace
+
+void ProcessOptions::list_device(OptionList& list) {
+  list.group(OptionGroup::process);
+  list.choice("device", device, "where to compute").not_in_config();
+  list.count("threads", threads, from_to(0, 1 << 20),
+             "threads of this process; 0: OMP_NUM_THREADS, else the cores of the machine over its ranks")
+      .not_in_config();
+}
+
+void ProcessOptions::list_timeout(OptionList& list) {
+  list.group(OptionGroup::process);
+  list.count("ddp_timeout", ddp_timeout_seconds, from_to(1, 30 * 24 * 3600),
+             "seconds to wait for another rank, up to 30 days")
+      .not_in_config();
+}
+
+void ProcessOptions::list(OptionList& list) {
+  list_device(list);
+  list_timeout(list);
+  list.group(OptionGroup::sequence);
+  list.count("sp", sp, from_to(1, 1 << 20),
+             "ranks that share one sequence, by Ulysses as far as heads and machine allow and a ring for the "
+             "rest")
+      .not_in_config();
+}
+
+void ProcessOptions::prepare(EngineOptions& engine, const RankPlace& place) const {
+  at::set_num_threads(count_threads(threads, place));
+  engine.device = pick_device(device, place);
+  const int64_t limit_bytes = engine.host_memory_limit_bytes;
+  constexpr int64_t kLeastHostMemory_bytes = int64_t{64} << 20;
+  if (limit_bytes != 0 && limit_bytes / place.local_size < kLeastHostMemory_bytes)
+    throw ConfigError(cat("--host_memory_limit is ", limit_bytes, " bytes for ", place.local_size,
+                          " ranks on this machine; expected 0, or 64m or more for each, such as 200g"));
+}
+
+void ProcessOptions::share_sequence(EngineOptions& engine, const OptionParser& parser, int machine_ranks,
+                                    const std::filesystem::path& model_dir) const {
+  if (!sp) return;
+  const auto degree = static_cast<int>(*sp);
+  const bool given_ulysses = parser.given("ulysses"), given_ring = parser.given("ring");
+  if (!given_ulysses && !given_ring) {
+    const SequenceDegrees chosen =
+        choose_degrees(degree, read_model_config(model_dir).num_attention_heads, machine_ranks);
+    engine.ulysses = chosen.ulysses;
+    engine.ring = chosen.ring;
+    return;
+  }
+  const int64_t given = int64_t{engine.ulysses} * engine.ring;
+  if (degree % given != 0 || (given_ulysses && given_ring && degree != given))
+    throw ConfigError(cat("--sp ", degree, " contradicts",
+                          given_ulysses ? cat(" --ulysses ", engine.ulysses) : std::string(),
+                          given_ring ? cat(" --ring ", engine.ring) : std::string(),
+                          ": --sp is their product; leave one of them out"));
+  if (!given_ulysses) engine.ulysses = degree / engine.ring;
+  if (!given_ring) engine.ring = degree / engine.ulysses;
+}
+
+std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& options,
+                                std::chrono::milliseconds timeout) {
+  if (place.local_rank == 0)
+    if (const auto warning = memory_for_disk_warning(options.offload))
+      std::cerr << "trireme: warning: " << *warning << std::endl;
+  // Shared by the ranks of this machine; a twentieth is for what is not a tensor.
+  const int64_t of_machine =
+      options.host_memory_limit_bytes > 0 ? options.host_memory_limit_bytes : host_memory_limit_bytes();
+  limit_host_memory(of_machine / std::max(1, place.local_size) / 20 * 19);
+  const auto end_process = [](const CommError& error) {
+    // As main would; not by its path, for its thread waits on a device.
+    std::cerr << cat("trireme: ", error.kind(), ": ", error.what(), "\n") << std::flush;
+    ::_exit(error.exit_code());
+  };
+  if (const auto warning = open_door_warning(place))
+    std::cerr << "trireme: warning: " << *warning << std::endl;
+  return join_world(place, Transport::automatic, options.device, timeout, end_process,
+                    std::make_shared<RankActivity>(RankActivity::from_environment()));
+}
+
+}  // namespace trireme

@@ -1,0 +1,47 @@
+// What a command is told about this process and its ranks, beside what it computes.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "trireme/cli/option_parser.h"
+#include "trireme/comm/world.h"
+#include "trireme/engine/engine_options.h"
+
+namespace trireme {
+
+enum class DeviceChoice { automatic, cpu, cuda };
+constexpr auto enum_names(DeviceChoice) {
+  using enum DeviceChoice;
+  return std::to_array<EnumName<DeviceChoice>>({{automatic, "auto"}, {cpu, "cpu"}, {cuda, "cuda"}});
+}
+
+struct ProcessOptions {
+  DeviceChoice device = DeviceChoice::automatic;
+  int64_t threads = 0;  // 0: OMP_NUM_THREADS, else the machine's cores over its ranks
+  int64_t ddp_timeout_seconds = 1800;
+  std::optional<int64_t> sp;  // ulysses x ring
+
+  void list(OptionList& list);
+  void list_device(OptionList& list);  // device and threads
+  void list_timeout(OptionList& list);
+  std::chrono::milliseconds timeout() const { return std::chrono::seconds(ddp_timeout_seconds); }
+
+  // Sets this process's number of threads, and picks its device. Throws ConfigError: a device that is not there, too little host
+  // memory for the ranks of this machine.
+  void prepare(EngineOptions& engine, const RankPlace& place) const;
+  // Ulysses and ring degrees from --sp and what was given of both; --sp alone looks at the model's heads and at the run's ranks on
+  // one machine. Throws ConfigError where they contradict each other.
+  void share_sequence(EngineOptions& engine, const OptionParser& parser, int machine_ranks,
+                      const std::filesystem::path& model_dir) const;
+};
+
+// Joins the run that the environment describes. One rank of a machine warns on stderr where offload to disk would go to
+// a file system in memory; rank 0 warns where others may join the run.
+std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& options,
+                                std::chrono::milliseconds timeout);
+
+}  // namespace trireme

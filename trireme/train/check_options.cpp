@@ -1,0 +1,71 @@
+#include "trireme/train/check_options.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+
+namespace trireme {
+
+void check_options(const TrainOptions& o) {
+  TrainOptions listed = o;
+  OptionList list;
+  list_train_options(list, listed);
+  list.check();
+  if (o.max_steps <= 0 && !(o.num_train_epochs > 0))
+    throw ConfigError(
+        cat("--num_train_epochs is ", o.num_train_epochs, "; expected a number above 0, or a --max_steps"));
+  if (o.engine.update_in_backward && o.gradient_accumulation_steps > 1)
+    throw ConfigError(
+        cat("--update_in_backward steps a layer as soon as its gradient is whole, which "
+            "--gradient_accumulation_steps ",
+            o.gradient_accumulation_steps, " does not allow; use 1"));
+  if (o.overwrite_output_dir && resumes(o))
+    throw ConfigError(
+        cat("--overwrite_output_dir removes an earlier run, and --resume_from_checkpoint ",
+            o.resume_from_checkpoint,
+            " goes on with one: give one of them (a restart by the launcher goes on with what it wrote in "
+            "either case)"));
+  if (!o.tensorboard && !o.logging_dir.empty())
+    throw ConfigError(
+        "--logging_dir is for TensorBoard's event files, which --report_to none does not write; leave one "
+        "of them out");
+  if (!o.eval_file.empty() && o.validation_split_percentage > 0)
+    throw ConfigError("give either --eval_file or --validation_split_percentage, not both");
+}
+
+void check_dropout(const TrainOptions& options, const ModelConfig& config) {
+  if (options.dropout || config.dropout.empty()) return;
+  std::string fields;
+  for (const auto& [field, rate] : config.dropout)
+    fields += cat(fields.empty() ? "" : " and ", field, " ", rate);
+  throw ConfigError(cat((options.model_dir / "config.json").string(), " asks training to drop activations (",
+                        fields, "), and dropout is not built; give --dropout 0 to train without it"));
+}
+
+void check_packing(Packing packing, const EngineOptions& engine) {
+  if (packing == Packing::concat || engine.device.is_cpu() || engine.attention != AttentionKernel::cudnn)
+    return;
+  throw ConfigError(cat("--attention cudnn does not know documents that share a sample, which --packing ",
+                        name_of(packing), " makes; use --attention auto or flash, or --packing concat"));
+}
+
+void check_step_tokens(const TrainOptions& options, const std::vector<ContextStage>& stages,
+                       int sharing_ranks, int64_t host_memory_bytes) {
+  int64_t longest = 0;
+  for (const ContextStage& stage : stages) longest = std::max(longest, stage.sequence_tokens);
+  // In fp64: the product of what the table allows does not overflow there.
+  constexpr double kBytesOfToken = 16;  // the token and its target
+  const double tokens = static_cast<double>(longest) / sharing_ranks *
+                        static_cast<double>(options.per_device_train_batch_size) *
+                        static_cast<double>(options.gradient_accumulation_steps);
+  if (tokens * kBytesOfToken > static_cast<double>(host_memory_bytes))
+    throw ConfigError(cat("one step of a rank has ", number_text(tokens), " tokens (",
+                          options.per_device_train_batch_size, " samples of --per_device_train_batch_size x ",
+                          options.gradient_accumulation_steps, " of --gradient_accumulation_steps x ",
+                          format_count(longest), " tokens / ", sharing_ranks,
+                          " ranks), more than the machine's memory of ", format_bytes(host_memory_bytes),
+                          " holds; use smaller numbers"));
+}
+
+}  // namespace trireme
