@@ -1,16 +1,17 @@
-// Time that only goes forward, for durations.
+// A monotonic clock, for durations.
 #pragma once
 
 #include <chrono>
 
 namespace trireme {
 
-// Seconds since a moment of its own: only differences mean something.
+// Seconds since an arbitrary start: use only the difference of two results.
 inline double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// For what is worth a look now and then: due() is true at first, and then once in `seconds`. No system call.
+// Limits how often a check runs: due() is true at the first call, then at most once every `seconds`. No
+// system call.
 class NowAndThen {
  public:
   explicit NowAndThen(double seconds) : seconds_(seconds) {}

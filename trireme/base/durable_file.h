@@ -1,8 +1,9 @@
-// Small files that are on disk when the call returns, and folders whose entries are.
+// Writes small files and folder entries so that they are on disk when the call returns.
 //
 //   replace_file    text -> FILE.partial, synced -> renamed to FILE -> folder synced
 //
-// After a kill or a full disk at any moment FILE holds the old text or the new one, whole.
+// If the process is killed or the disk is full, FILE still holds the complete old text or the complete new
+// text.
 #pragma once
 
 #include <filesystem>
@@ -10,16 +11,17 @@
 
 namespace trireme {
 
-// The one function that replaces a file, or makes it. FILE.partial is removed where this fails. Throws DataError that names the
-// file and the bytes that it needed (a full disk among the causes).
+// Replaces or creates a file; no other function does. On failure, for example on a full disk, it removes
+// FILE.partial and throws a DataError with the file name and the bytes needed.
 void replace_file(const std::filesystem::path& file, const std::string& text);
-// Writes and syncs, in place: for a file in a folder that is not published yet. Throws DataError likewise.
+// Writes and syncs the file directly, without FILE.partial: for folders that are not published yet. Throws
+// the same DataError.
 void write_durable(const std::filesystem::path& file, const std::string& text);
-// Copies and syncs; throws DataError likewise.
+// Copies and syncs a file. Throws the same DataError.
 void copy_durable(const std::filesystem::path& from, const std::filesystem::path& to);
-// Gives a synced file its name, and makes the name last. Throws DataError.
+// Renames a synced file and makes the new name durable. Throws DataError.
 void publish_file(const std::filesystem::path& from, const std::filesystem::path& to);
-// Makes renames and new entries in a folder last ("": the current one). Throws DataError.
+// Makes renames and new entries in a folder durable ("": the current folder). Throws DataError.
 void sync_folder(const std::filesystem::path& folder);
 
 }  // namespace trireme

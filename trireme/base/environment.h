@@ -1,4 +1,4 @@
-// Environment variables, read in one place.
+// Reads environment variables.
 #pragma once
 
 #include <cstdint>

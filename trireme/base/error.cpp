@@ -6,7 +6,7 @@ namespace trireme {
 namespace {
 
 constexpr size_t kQuotedBytes = 200;
-constexpr size_t kRoomBytes = 60;  // a text little longer than that stays whole
+constexpr size_t kRoomBytes = 60;  // a text longer by at most this stays whole
 
 }  // namespace
 
@@ -16,7 +16,7 @@ std::string quotation(std::string_view text) {
   if (end > kQuotedBytes + kRoomBytes) {
     end = kQuotedBytes;
     while (end > kQuotedBytes - 4 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
-      --end;  // whole characters
+      --end;  // cut between UTF-8 characters
   }
   std::string out;
   for (const char c : text.substr(0, end)) {

@@ -1,5 +1,5 @@
-// The four kinds of error, by who can do something about it. Every message says what happened, what was got,
-// what was expected, and what to do.
+// The four kinds of error, by who can fix the cause. Every message says what happened, what was found, what
+// was expected, and what to do.
 #pragma once
 
 #include <sstream>
@@ -9,7 +9,7 @@
 
 namespace trireme {
 
-// Base of all errors that Trireme throws on purpose; `exit_code` is what the program ends with.
+// Base of all errors that Trireme throws on purpose. The program exits with `exit_code`.
 class Error : public std::runtime_error {
  public:
   Error(const std::string& message, int exit_code) : std::runtime_error(message), exit_code_(exit_code) {}
@@ -20,21 +20,21 @@ class Error : public std::runtime_error {
   int exit_code_;
 };
 
-// The user asked for something that cannot be done, and can change it.
+// The user asked for something impossible and can change the request.
 class ConfigError : public Error {
  public:
   explicit ConfigError(const std::string& message) : Error(message, 78) {}
   const char* kind() const override { return "ConfigError"; }
 };
 
-// A file does not hold what it should: names the file and the offset, line or tensor.
+// A file has invalid content. The message names the file and the offset, line or tensor.
 class DataError : public Error {
  public:
   explicit DataError(const std::string& message) : Error(message, 65) {}
   const char* kind() const override { return "DataError"; }
 };
 
-// Another rank did not answer: names this rank, the collective, the peers and the seconds waited.
+// Another rank did not answer. The message names this rank, the collective, the peers and the seconds waited.
 class CommError : public Error {
  public:
   explicit CommError(const std::string& message) : Error(message, 75) {}
@@ -56,11 +56,11 @@ std::string cat(const Parts&... parts) {
   return out.str();
 }
 
-// Text from outside as it may stand in a message: cut after about 200 bytes, with its length told, and control
-// characters written as \xNN. Adds no quotation marks.
+// Makes text from outside safe for a message: cuts it after about 200 bytes and gives its length, and writes
+// control characters as \xNN. Adds no quotation marks.
 std::string quotation(std::string_view text);
 
-// Throws InternalError with the place when a promise inside the code does not hold.
+// Throws InternalError with file and line if an internal condition does not hold.
 #define TRIREME_ASSERT(condition, ...)                                                                   \
   do {                                                                                                   \
     if (!(condition))                                                                                    \

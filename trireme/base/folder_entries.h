@@ -1,5 +1,5 @@
-// What the file system says of a path. "It is not there" is an answer; every other error (permissions, EIO, ESTALE) is a
-// DataError that names the path, so that what cannot be read never counts as empty.
+// Queries about paths and folders. A missing path is a normal result. Every other error (permissions, EIO,
+// ESTALE) throws a DataError that names the path, so an unreadable folder never counts as empty.
 #pragma once
 
 #include <filesystem>
@@ -8,11 +8,11 @@
 namespace trireme {
 
 bool is_there(const std::filesystem::path& path);
-// As is_there, and true of a link that leads nowhere: whoever opens it says so.
+// Like is_there(), but also true for a dangling symbolic link: opening the link then reports the error.
 bool is_name_taken(const std::filesystem::path& path);
-// Sorted; none where the folder is not there.
+// Sorted; empty if the folder does not exist.
 std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder);
-// An open file that has no name any more: it was removed, and what is written to it is lost.
+// Whether an open file was removed, so that data written to it is lost.
 bool is_unlinked(int descriptor);
 
 }  // namespace trireme

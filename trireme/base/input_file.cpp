@@ -76,7 +76,7 @@ void InputFile::read(int64_t offset, void* to, int64_t count) const {
 }
 
 std::string InputFile::whole(int64_t limit_bytes) const {
-  // To its end, whatever its size says: files of /proc say 0.
+  // Reads to the end and ignores the reported size: files in /proc report 0.
   std::string text;
   for (int64_t room = std::min(bytes_, limit_bytes) + 1;; room = std::max<int64_t>(room, 1 << 16)) {
     const auto before = static_cast<int64_t>(text.size());

@@ -1,6 +1,7 @@
-// A regular file from outside, open for reading. Opening never waits (a FIFO is refused), and a name with a zero byte is
-// refused in place of the file before it. Reads are system calls, not a memory map: a file that shrinks or fails meanwhile is
-// a DataError that names it, where a map would end the process with SIGBUS.
+// A regular file from outside, open for reading. Opening never blocks: a FIFO is refused. So is a name with a
+// zero byte, where the system would cut the name. Reads are system calls, not a memory map: if the file
+// shrinks or fails meanwhile, a read throws a DataError that names it, where a map would end the process with
+// SIGBUS.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@ bool is_plain_file_name(const std::string& name);
 
 class InputFile {
  public:
-  // Throws DataError that names the file and says why it cannot be opened; `expected` is what should be there.
+  // Throws a DataError with the file name and the reason; `expected` is what should be there.
   explicit InputFile(const std::filesystem::path& file, const std::string& expected = "a file");
   ~InputFile();
   InputFile(InputFile&& other) noexcept;
@@ -25,11 +26,11 @@ class InputFile {
   int descriptor() const { return descriptor_; }
   int64_t bytes() const { return bytes_; }  // when it was opened
 
-  // Bytes [offset, offset + count). DataError: the file ends before that now, or cannot be read.
+  // Reads bytes [offset, offset + count). Throws DataError if the file now ends earlier or cannot be read.
   void read(int64_t offset, void* to, int64_t count) const;
-  // As many of them as there are; fewer only at the file's end.
+  // Reads up to `count` bytes and returns their number; fewer only at the end of the file.
   int64_t read_some(int64_t offset, void* to, int64_t count) const;
-  // DataError when the file has more than `limit_bytes`.
+  // The whole content. Throws DataError if the file has more than `limit_bytes`.
   std::string whole(int64_t limit_bytes) const;
 
  private:

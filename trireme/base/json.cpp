@@ -16,7 +16,7 @@ std::string line_at(const std::string& text, size_t byte) {
   return cat("line ", 1 + std::count(text.begin(), end, '\n'), " (byte ", byte, ")");
 }
 
-// Before anything is built: values are copied and compared by recursion.
+// Runs before the parser builds values: copying and comparing values is recursive.
 void check_depth(const std::string& text, const std::string& origin, int64_t limit) {
   int64_t depth = 0;
   bool in_string = false;
@@ -77,7 +77,7 @@ Json parse_json(const std::string& text, const std::string& origin, const JsonLi
   } catch (const Json::parse_error& error) {
     throw DataError(cat(origin, ": not valid JSON at ", line_at(text, error.byte == 0 ? 0 : error.byte - 1),
                         ": ", quotation(error.what())));
-  } catch (const Json::exception& error) {  // such as a number that no double holds
+  } catch (const Json::exception& error) {  // such as a number too large for a double
     throw DataError(cat(origin, ": not valid JSON: ", quotation(error.what())));
   }
 }

@@ -1,6 +1,6 @@
-// The one reader of JSON from outside: files, lines of .jsonl, options. What is nested too deeply, too long, or has a number
-// that no double holds is a DataError with file and line. Fields are read by name, type and range: a DataError names the
-// file, the field, what is there, and what was expected.
+// The only reader of JSON from outside: files, lines of .jsonl, options. JSON that is too long, nested too
+// deeply, or has a number too large for a double throws a DataError with file and line. Fields are read by
+// name, type and range: a DataError names the file, the field, and the value found and expected.
 #pragma once
 
 #include <concepts>
@@ -27,22 +27,24 @@ struct JsonLimits {
   EqualKeys equal_keys = EqualKeys::last_counts;
 };
 
-// Reads and parses a file. Throws DataError: cannot be opened, not JSON (file, line and byte), beyond a limit.
+// Reads and parses a file. Throws DataError if the file cannot be opened, is not JSON (file, line and byte)
+// or exceeds a limit.
 Json read_json(const std::filesystem::path& file, const JsonLimits& limits = {});
 
 // Parses text; `origin` is named in the DataError.
 Json parse_json(const std::string& text, const std::string& origin, const JsonLimits& limits = {});
 
-// JSON as it may stand in a message (error.h).
+// JSON as text that is safe for a message (error.h).
 template <std::same_as<Json> J>
 std::string quotation(const J& json) {
   return quotation(std::string_view(json.dump(-1, ' ', false, Json::error_handler_t::replace)));
 }
 
-// The value under `key`; nullptr where there is none, or null. DataError: `object` is not an object.
+// The value under `key`; nullptr if it is absent or null. Throws DataError if `object` is not an object.
 const Json* find_field(const Json& object, const std::string& key, const std::string& origin);
 
-// Each throws DataError: no such field (where `otherwise` is not given), another type, outside the range.
+// Each function throws DataError if the field is absent and `otherwise` is not given, or if the value has
+// another type or is out of range.
 struct WholeRange {
   int64_t least = 0;
   int64_t most = std::numeric_limits<int64_t>::max();
@@ -58,7 +60,7 @@ std::string text_value(const Json& object, const std::string& key, const std::st
 const Json& object_value(const Json& object, const std::string& key, const std::string& origin);
 const Json& array_value(const Json& object, const std::string& key, const std::string& origin);
 
-// A value that has no name, such as an entry of a list; `what` says in messages which it is.
+// A value without a key, such as a list entry; `what` names the value in messages.
 int64_t whole_number(const Json& value, WholeRange range, const std::string& what);
 
 }  // namespace trireme

@@ -16,8 +16,8 @@
 namespace trireme {
 namespace {
 
-// A descriptor that listens, or -1 with errno. A queue is open from here on: ranks may connect before rank 0 is ready to
-// answer.
+// Returns a listening descriptor, or -1 with errno. The system queues connections from then on: ranks may
+// connect before rank 0 is ready to answer.
 int listen_at(const sockaddr* address, socklen_t size) {
   const int descriptor = ::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (descriptor < 0) return -1;
@@ -65,7 +65,7 @@ bool is_loopback(const std::string& host) {
 }
 
 ListeningSocket::ListeningSocket(const std::string& address, int port, ForeignAddress foreign) {
-  bool unowned = true;  // by any interface of this machine
+  bool unowned = true;  // no interface of this machine has the address
   for (const ResolvedAddress& one : resolve(address, port)) {
     if (foreign == ForeignAddress::all_interfaces && !is_loopback(address) && is_loopback(numeric_host(one)))
       continue;

@@ -1,32 +1,34 @@
-// The socket at which the ranks will meet, or the launchers of several machines. The launcher opens it and rank 0
-// inherits it, so that no port is guessed and none is lost between choosing it and using it; of ranks that were started
-// by hand, rank 0 opens it.
+// The socket at which the ranks, or the launchers of several machines, meet. The launcher opens the socket
+// and rank 0 inherits it, so no port is guessed and no other process can take the port meanwhile. If the
+// ranks were started by hand, rank 0 opens the socket.
 #pragma once
 
 #include <string>
 
 namespace trireme {
 
-// 127.0.0.0/8, ::1 or localhost: this machine alone reaches it.
+// 127.0.0.0/8, ::1 or localhost: only this machine reaches such an address.
 bool is_loopback(const std::string& host);
 
-// What to do with an address that no interface of this machine has: another name of it, seen from outside. A machine's
-// name that stands for loopback here, as Debian sets it, stands for another address elsewhere: it counts as such.
+// What to do with an address that no interface of this machine has: only other machines know this one by it.
+// A host name that is loopback on this machine, as Debian sets it, counts too: on other machines it is
+// another address.
 enum class ForeignAddress { refuse, all_interfaces };
 
 class ListeningSocket {
  public:
-  // Listens at `port` (0: a free one) of the interface that has `address`, a name or number. Throws ConfigError.
+  // Listens at `port` (0: a free one) of the interface that has `address`, a name or number. Throws
+  // ConfigError.
   ListeningSocket(const std::string& address, int port, ForeignAddress foreign = ForeignAddress::refuse);
   ~ListeningSocket() { close(); }
   ListeningSocket& operator=(ListeningSocket&&) = delete;
 
   int descriptor() const { return descriptor_; }  // closed on exec, unless the child says otherwise
   int port() const { return port_; }
-  // "127.0.0.1", "0.0.0.0", "::1": where it listens.
+  // The address on which the socket listens: "127.0.0.1", "0.0.0.0", "::1".
   std::string interface() const;
   void close();
-  // The descriptor is the caller's from now on.
+  // The caller becomes the owner of the descriptor.
   int release();
 
  private:

@@ -22,7 +22,7 @@ std::string boot_id() {
 std::string state_and_numbers(int64_t process) {
   std::string text;
   std::getline(std::ifstream("/proc/" + std::to_string(process) + "/stat"), text);
-  // The name may hold spaces and brackets: the state follows its last bracket.
+  // The process name may contain spaces and brackets: the state follows the last bracket.
   const size_t name_end = text.rfind(')');
   return name_end == std::string::npos || text.size() < name_end + 2 ? "" : text.substr(name_end + 2);
 }

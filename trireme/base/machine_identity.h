@@ -1,4 +1,5 @@
-// Which machine this is, and which of its processes is which: process numbers come again, with another begin.
+// Identifies this machine and its processes. The system reuses process numbers; the start time tells such
+// processes apart.
 #pragma once
 
 #include <cstdint>
@@ -6,17 +7,17 @@
 
 namespace trireme {
 
-// "localhost" where the machine has none.
+// "localhost" if the machine has no name.
 std::string host_name();
 
-// Of the machine since it was started last; empty where the system does not say.
+// Identifies the current boot of the machine; empty if the system does not tell.
 std::string boot_id();
 
-// What /proc/PROCESS/stat says behind the process's name: its state ("R", "S", "T", ...), then the numbers. Empty when it is
-// not there.
+// The text of /proc/PROCESS/stat after the process name: the state ("R", "S", "T", ...), then numbers. Empty
+// if there is no such process.
 std::string state_and_numbers(int64_t process);
 
-// When a process began, in the kernel's ticks since the machine's start; 0 when it is not there.
+// Start time of a process, in kernel ticks since boot; 0 if there is no such process.
 int64_t start_ticks(int64_t process);
 
 }  // namespace trireme

@@ -25,7 +25,7 @@ constexpr size_t kActionWords = 12;
 
 }  // namespace
 
-// One state, a word a field.
+// One state, in 64-bit words.
 struct ActivitySlot {
   std::atomic<uint64_t> phase{0};
   std::atomic<int64_t> step{0};
@@ -36,7 +36,7 @@ struct ActivitySlot {
   std::array<std::atomic<uint64_t>, kActionWords> action{};
 };
 
-// The state after `changes` changes lies in slot changes % 2; the next one is written into the other slot.
+// The state after `changes` changes lies in slot changes % 2; the next state is written into the other slot.
 struct ActivityPage {
   std::atomic<uint64_t> magic{0};
   std::atomic<uint64_t> changes{0};
@@ -54,7 +54,7 @@ int64_t monotonic_nanoseconds() {
   return now.tv_sec * int64_t{1000000000} + now.tv_nsec;
 }
 
-// A store that releases: a reader that sees it sees the number of changes that went before as well.
+// A release store: a reader that sees this value also sees the change count stored before it.
 template <typename Field, typename Value>
 void put(Field& field, Value value) {
   field.store(value, std::memory_order_release);
@@ -80,7 +80,7 @@ void change(ActivityPage& page, Change&& make) {
 RankActivityState copy_of(const ActivitySlot& slot) {
   const auto get = [](const auto& field) { return field.load(std::memory_order_acquire); };
   RankActivityState state;
-  // The page's other side is another process: no value may lead out of the enumerations.
+  // Another process writes the page: a value outside the enumerations must not get through.
   state.phase =
       static_cast<RankPhase>(std::min<uint64_t>(get(slot.phase), static_cast<uint64_t>(RankPhase::ending)));
   state.step = get(slot.step);
@@ -101,7 +101,7 @@ RankActivityState copy_of(const ActivitySlot& slot) {
 }
 
 RankActivityState read_state(const ActivityPage& page) {
-  // Only a page that another program writes to without end keeps a reader here.
+  // Only a program that writes to the page without pause makes a reader reach this limit.
   constexpr int kMostLooks = 1'000'000;
   for (int look = 0;; ++look) {
     const uint64_t before = page.changes.load(std::memory_order_acquire);
@@ -177,7 +177,8 @@ RankActivity::RankActivity(int descriptor) {
 
 RankActivity RankActivity::from_environment() {
   const auto descriptor = environment_integer("TRIREME_ACTIVITY_FD");
-  // One process is one rank: a second world of this process, or a child of it, has no page of the launcher's.
+  // One process is one rank: a second world of this process, or a child process, must not use the launcher's
+  // page.
   if (!descriptor) return {};
   ::unsetenv("TRIREME_ACTIVITY_FD");
   return RankActivity(static_cast<int>(*descriptor));
@@ -232,7 +233,7 @@ RankActivityState RankActivity::state() const {
 
 ActivityReader::ActivityReader()
     : descriptor_(::memfd_create("trireme-rank-activity", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
-  // A page that a rank could shorten would end the launcher by SIGBUS.
+  // If a rank could shorten the page, SIGBUS would end the launcher.
   if (descriptor_ < 0 || ::ftruncate(descriptor_, kActivityPage_bytes) != 0 ||
       ::fcntl(descriptor_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     const int reason = errno;

@@ -1,10 +1,10 @@
 // A rank tells its launcher what it is doing, through one page of memory that both map:
 //
 //   launcher   ActivityReader, whose descriptor the rank inherits as TRIREME_ACTIVITY_FD; read() at any time
-//   rank       RankActivity::from_environment() -> phase, step, layer, collective: a few stores each, no system call, no
-//              lock. The reader sees whole states alone, also of a rank that was stopped or killed.
+//   rank       RankActivity::from_environment() -> phase, step, layer, collective: a few stores each, no
+//              system call, no lock. The reader sees only complete states, even of a stopped or killed rank.
 //
-// Without the variable the page is the process's own.
+// Without the variable the page is private to the process.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ namespace trireme {
 enum class RankPhase : uint8_t { starting, connecting, preparing, training, evaluating, saving, ending };
 enum class PassDirection : uint8_t { none, forward, backward };
 
-// What a rank was doing when it was looked at; seconds count to that look.
+// The activity of a rank at the time of a read; `seconds` ends at that time.
 struct RankActivityState {
   RankPhase phase = RankPhase::starting;
-  int64_t step = 0;    // the optimizer step at work, from 1; 0: before the first
-  int64_t layer = -1;  // from 0; -1: in none
+  int64_t step = 0;    // the current optimizer step, from 1; 0: before the first step
+  int64_t layer = -1;  // from 0; -1: in no layer
   PassDirection direction = PassDirection::none;
   std::string action;    // "all_to_all of group 'ulysses'"; empty: none yet
-  bool waiting = false;  // inside that action; else it was the last one
+  bool waiting = false;  // inside `action`; else `action` was the last wait
   double seconds = 0;    // since the state last changed; while waiting, since the wait began
 };
 
@@ -34,14 +34,14 @@ std::string describe(const RankActivityState& state);
 // "step 7, layer 3 backward"; empty before the first step.
 std::string describe_progress(const RankActivityState& state);
 
-// What the page holds.
+// The content of the page.
 struct ActivityPage;
 
-// The rank's side. One thread writes.
+// The rank's side. Only one thread may write.
 class RankActivity {
  public:
-  RankActivity();  // a page of its own
-  // Maps the page and closes the descriptor. Throws ConfigError when it is no activity page.
+  RankActivity();  // a private page
+  // Maps the page and closes the descriptor. Throws ConfigError if the descriptor is no activity page.
   explicit RankActivity(int descriptor);
   static RankActivity from_environment();
 
@@ -49,7 +49,7 @@ class RankActivity {
   void set_step(int64_t step);
   void set_layer(int64_t layer, PassDirection direction);
   void leave_layers() { set_layer(-1, PassDirection::none); }
-  // The rank waits for others from here to end_wait: "all_to_all", "ulysses". Text beyond 95 bytes is cut.
+  // The rank waits for other ranks until end_wait(): "all_to_all", "ulysses". Text beyond 95 bytes is cut.
   void begin_wait(std::string_view action, std::string_view group = {});
   void end_wait();
 
@@ -59,7 +59,7 @@ class RankActivity {
   std::shared_ptr<ActivityPage> page_;
 };
 
-// A wait from here to the end of the scope.
+// A wait that lasts until the end of the scope.
 class ActivityWait {
  public:
   ActivityWait(RankActivity& activity, std::string_view action, std::string_view group = {})
@@ -76,16 +76,16 @@ class ActivityWait {
 // The launcher's side of one rank.
 class ActivityReader {
  public:
-  // A new page, of a size that no rank can change. Throws ConfigError where the system gives none.
+  // Creates a page whose size no rank can change. Throws ConfigError if the system refuses the page.
   ActivityReader();
   ~ActivityReader();
   ActivityReader(ActivityReader&& other) noexcept;
   ActivityReader& operator=(ActivityReader&&) = delete;
-  // For the rank to inherit as TRIREME_ACTIVITY_FD; closed on exec unless the child says otherwise.
+  // The rank inherits it as TRIREME_ACTIVITY_FD. It is closed on exec unless the child changes that.
   int descriptor() const { return descriptor_; }
-  // Once the rank has it; the page stays.
+  // Call this once the rank has the descriptor; the page stays mapped.
   void close_descriptor();
-  // Nothing before the rank has mapped the page: it may be another program.
+  // nullopt until the rank has mapped the page; another program never maps it.
   std::optional<RankActivityState> read() const;
 
  private:

@@ -1,4 +1,4 @@
-// Ranks as people write them.
+// Formats a set of ranks for messages.
 #pragma once
 
 #include <set>

@@ -1,4 +1,4 @@
-// The network addresses that a name stands for.
+// Resolves a host name to network addresses.
 #pragma once
 
 #include <chrono>
@@ -10,12 +10,12 @@
 
 namespace trireme {
 
-// Nobody knows the name now. A cluster's name server may learn it a little later.
+// The name is unknown. A cluster's name server may learn it a little later.
 class UnknownHost : public ConfigError {
  public:
   using ConfigError::ConfigError;
 };
-// So long a name is asked for again.
+// An unknown name is looked up again for this long.
 constexpr std::chrono::seconds kTimeForAName(60);
 
 struct ResolvedAddress {
@@ -24,7 +24,7 @@ struct ResolvedAddress {
   const sockaddr* generic() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-// Those of the older protocol first. Throws UnknownHost.
+// IPv4 addresses come first. Throws UnknownHost.
 std::vector<ResolvedAddress> resolve(const std::string& host, int port);
 
 }  // namespace trireme

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t length_bytes = 8;
 constexpr int64_t largest_header_bytes = 100'000'000;  // the limit of the format's own library
 
-// What the first bytes tell about a file that is not safetensors.
+// Guesses from the first bytes why a file is not safetensors.
 std::string likely_cause(const InputFile& file) {
   std::string start(64, '\0');
   start.resize(static_cast<size_t>(file.read_some(0, start.data(), static_cast<int64_t>(start.size()))));
@@ -37,7 +37,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 Json parse_header_json(const std::string& text, const std::string& origin) {
   JsonLimits limits;
   limits.bytes = largest_header_bytes;
-  limits.equal_keys = EqualKeys::refused;  // the last of two would hide a tensor
+  limits.equal_keys = EqualKeys::refused;  // a duplicate name would hide a tensor
   try {
     return parse_json(text, origin + ": the header", limits);
   } catch (const DataError& error) {
@@ -45,7 +45,7 @@ Json parse_header_json(const std::string& text, const std::string& origin) {
   }
 }
 
-// `entry.offset` is then within the data.
+// The `offset` of the result counts from the start of the data.
 SafetensorsEntry parse_entry(const InputFile& file, const std::string& name, const Json& value) {
   const std::string where = cat(file.path().string(), ": tensor '", quotation(name), "'");
   if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") ||
@@ -62,7 +62,7 @@ SafetensorsEntry parse_entry(const InputFile& file, const std::string& name, con
   const Json& shape = array_value(value, "shape", where);
   entry.elements = 1;
   int64_t needed = safetensors_element_bytes(entry.dtype);
-  int64_t beside_zeros = needed;  // strides of an empty tensor must fit too
+  int64_t beside_zeros = needed;  // the strides of an empty tensor must fit too
   for (const Json& extent : shape) {
     entry.shape.push_back(whole_number(extent, {}, where + ": an extent of its shape"));
     if (__builtin_mul_overflow(entry.elements, entry.shape.back(), &entry.elements) ||

@@ -1,5 +1,5 @@
-// safetensors files (huggingface.co/docs/safetensors): eight bytes with the header's length, a JSON header (name -> dtype,
-// shape, data_offsets), then the raw little-endian values, without gaps.
+// safetensors files (huggingface.co/docs/safetensors): eight bytes with the header's length, a JSON header
+// (name -> dtype, shape, data_offsets), then the raw little-endian values, without gaps.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +28,17 @@ struct SafetensorsEntry {
   int64_t offset = 0;                 // of its first byte in the file
 
   const std::filesystem::path& file() const { return source->path(); }
-  // Bytes [begin, begin + count) of its values. DataError that names the file: it was cut meanwhile, cannot be read.
+  // Reads bytes [begin, begin + count) of the values. Throws a DataError with the file name if the file was
+  // shortened meanwhile or cannot be read.
   void read(int64_t begin, void* to, int64_t count) const { source->read(offset + begin, to, count); }
   std::string describe() const;  // "model.safetensors: tensor 'lm_head.weight' (F32 [320, 64])"
 };
 
-// Of the same dtype, shape and values, bit for bit. Reads both.
+// Whether dtype, shape and values are equal, bit for bit. Reads both tensors.
 bool equal_values(const SafetensorsEntry& a, const SafetensorsEntry& b);
 
-// One file, open and fully checked when made. DataError names the file, the tensor and the offsets, and the
-// likely cause (an interrupted download, a git-lfs pointer in place of the file).
+// One file; the constructor opens and fully checks it. A DataError names the file, the tensor, the offsets
+// and the likely cause (an interrupted download, a git-lfs pointer instead of the file).
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& file);
@@ -60,7 +61,8 @@ class SafetensorsFile {
 };
 
 // The weights of a model directory: model.safetensors, or the shards that model.safetensors.index.json lists.
-// DataError: neither is there, a shard is missing, or a shard lacks a tensor that the index places in it.
+// Throws DataError if both are missing, a shard is missing, or a shard lacks a tensor that the index lists
+// for it.
 class SafetensorsSet {
  public:
   explicit SafetensorsSet(const std::filesystem::path& dir);

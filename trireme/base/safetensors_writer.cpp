@@ -49,7 +49,8 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file, std::vec
   for (const SafetensorsSpec& spec : specs_) file_bytes_ += tensor_bytes(spec);
   descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor_ < 0) fail("open", errno);
-  // Reserving first makes a full disk known now, not after minutes of writing. Not every file system can.
+  // Reserving the space first reports a full disk now, not after minutes of writing. Not every file system
+  // can.
   if (::fallocate(descriptor_, 0, 0, file_bytes_) != 0 && errno != EOPNOTSUPP && errno != ENOSYS &&
       errno != EINTR)
     fail("reserve room", errno);

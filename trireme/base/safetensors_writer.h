@@ -1,5 +1,5 @@
-// Writes one safetensors file without holding it in memory: the header from the known shapes first, then one
-// tensor after the other. The file appears under its name only when it is whole and on disk.
+// Writes one safetensors file without holding it in memory: first the header from the known shapes, then one
+// tensor after the other. The file gets its name only when it is complete and on disk.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,18 @@ struct SafetensorsSpec {
 
 class SafetensorsWriter {
  public:
-  // Opens FILE.partial and reserves its whole size. DataError when the disk has no room: says the bytes
-  // needed, and leaves nothing behind.
+  // Opens FILE.partial and reserves its whole size. If the disk has no room, removes the file and throws a
+  // DataError with the bytes needed.
   SafetensorsWriter(const std::filesystem::path& file, std::vector<SafetensorsSpec> specs,
                     const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
-  // Removes the partial file unless `finish` was reached.
+  // Removes the partial file unless finish() was called.
   ~SafetensorsWriter();
   SafetensorsWriter& operator=(SafetensorsWriter&&) = delete;
 
-  // The next tensor's values, in the order of `specs`; a tensor may come in several calls. `bytes` past its
-  // size is an InternalError.
+  // The next tensor's values, in the order of `specs`; a tensor may come in several calls. Throws
+  // InternalError if `bytes` exceeds the rest of the tensor.
   void write(const std::string& name, const void* data, int64_t bytes);
-  // Syncs and renames into place. InternalError when a tensor is not complete.
+  // Syncs the file and gives it its name. Throws InternalError if a tensor is incomplete.
   void finish();
 
   int64_t file_bytes() const { return file_bytes_; }

@@ -46,7 +46,7 @@ std::string fault_of_secret_file(const struct stat& status, uid_t user, const st
 }
 
 std::string read_secret_file(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe answers nobody
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not block
   if (descriptor < 0) throw ConfigError(cat("cannot read the secret ", path, ": ", std::strerror(errno)));
   constexpr size_t kMostDigits = 4096;
   std::string text(kMostDigits, '\0');

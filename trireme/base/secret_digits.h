@@ -1,4 +1,4 @@
-// The secret of a run as the user and the launcher hand it over: hexadecimal digits (docs/security.md).
+// The secret of a run as the user and the launcher pass it: hexadecimal digits (docs/security.md).
 #pragma once
 
 #include <string>
@@ -8,14 +8,16 @@
 
 namespace trireme {
 
-// Returns the digits, at least 128 bits of them. Throws ConfigError that names `origin` and never quotes the secret.
+// Returns `digits`, which must hold at least 128 bits. Throws ConfigError that names `origin` and never
+// quotes the secret.
 std::string checked_secret_digits(const std::string& digits, const std::string& origin);
 
-// Why the secret of `user`, who is in `groups`, may not lie in a file like this; empty: it may. It is the user's and no
-// one else may use it, or it is root's and one of the user's groups may read it, as Kubernetes mounts secrets.
+// Why the secret of `user`, a member of `groups`, must not be in a file with this `status`; empty if it may.
+// It may if the user owns it and nobody else may use it, or if root owns it and one of the user's groups may
+// read it, as Kubernetes mounts secrets.
 std::string fault_of_secret_file(const struct stat& status, uid_t user, const std::vector<gid_t>& groups);
 
-// The first line of such a file. Throws ConfigError.
+// The first line of a file without such a fault. Throws ConfigError.
 std::string read_secret_file(const std::string& path);
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
-// Which token lies where: S tokens over P ranks, contiguous shares that differ by at most one token, so any
-// length fits any number of ranks, without padding. A share may be empty (S < P).
+// Divides S tokens among P ranks: each rank has one contiguous share. Shares differ by at most one token, so
+// any length fits any number of ranks without padding. A share may be empty (S < P).
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4) and the proof of a shared secret made of it, HMAC (RFC 2104).
+// SHA-256 (FIPS 180-4), and HMAC (RFC 2104), which proves that two sides share a secret.
 #pragma once
 
 #include <array>
@@ -12,20 +12,20 @@ using Digest = std::array<uint8_t, 32>;
 
 Digest sha256(std::string_view bytes);
 
-// Who gives this digest of `message` knows `secret`; it does not tell the secret.
+// The digest proves that its sender knows `secret`, and does not reveal the secret.
 Digest hmac_sha256(std::string_view secret, std::string_view message);
 
-// Takes the same time wherever the two differ, so that a guess learns nothing from the time.
+// The time does not depend on where the texts differ, so a guess learns nothing from the time.
 bool equal_in_constant_time(std::string_view a, std::string_view b);
 
 inline std::string_view bytes_of(const Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
-// Two lower-case digits a byte.
+// Two lower-case digits per byte.
 std::string hex_digits(const Digest& digest);
 
-// The operating system's random bytes. Throws ConfigError where it has none to give.
+// The operating system's random bytes. Throws ConfigError if it gives none.
 Digest random_bytes();
 
 }  // namespace trireme

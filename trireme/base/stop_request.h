@@ -1,5 +1,5 @@
-// Which signals ask a run to stop, and which of them begin a new request: one rule for the launcher and for
-// ranks (docs/launching.md has the table).
+// Defines which signals ask a run to stop, and when a signal begins a new request. The launcher and the ranks
+// share this rule (table in docs/launching.md).
 #pragma once
 
 #include <array>
@@ -12,12 +12,13 @@ namespace trireme {
 // Kill's default, Control-C, a closed terminal, Slurm's and other schedulers' warnings, Control-backslash.
 constexpr std::array<int, 6> kStopSignals{SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT};
 
-// GNU timeout and schedulers signal a process and its group; Control-C reaches a rank from the terminal and through
-// the launcher. What comes within this time of the first signal is the same request.
+// One request may arrive as several signals: GNU timeout and schedulers signal a process and its group, and
+// Control-C reaches a rank from the terminal and through the launcher. Signals within this time after the
+// first one belong to the same request.
 constexpr double kOneRequestSeconds = 2;
 
-// nohup ignores SIGHUP, and a shell ignores SIGINT of a background job: what was ignored when the process began
-// stays ignored.
+// nohup ignores SIGHUP, and a shell ignores SIGINT of a background job: a signal that was ignored when the
+// process began stays ignored.
 inline bool is_ignored(int signal) {
   struct sigaction action = {};
   return sigaction(signal, nullptr, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 &&
@@ -26,10 +27,10 @@ inline bool is_ignored(int signal) {
 
 enum class StopRequest { first, repeat, second };
 
-// The stop signals that a process has been sent. Usable in a signal handler.
+// Classifies the stop signals that a process receives. Usable in a signal handler.
 class StopRequests {
  public:
-  // A stop signal came, at `seconds` of now_seconds().
+  // Records a stop signal that came at `seconds` of now_seconds().
   StopRequest take(double seconds) {
     int64_t first = 0;
     const auto now = static_cast<int64_t>(seconds * 1e9) + 1;

@@ -1,10 +1,10 @@
-// The terminal that output may go to.
+// Properties of the terminal to which output goes.
 #pragma once
 
 namespace trireme {
 
-// Columns of the terminal behind `descriptor`, now: by its window size, else by COLUMNS. 0: it is no terminal, or nobody
-// knows its width (the pseudo-terminals that mpirun makes), so that no line on it can be redrawn.
+// The current columns of the terminal at `descriptor`: its window size, else COLUMNS. 0: `descriptor` is no
+// terminal, or its width is unknown (pseudo-terminals of mpirun), so lines on it cannot be redrawn.
 int terminal_columns(int descriptor);
 
 }  // namespace trireme

@@ -14,7 +14,7 @@ struct TokenSpan {
   bool operator==(const TokenSpan&) const = default;
 };
 
-// Spans in ascending order that neither touch nor overlap: what one rank holds of a sample.
+// Spans in ascending order that neither touch nor overlap: the tokens of a sample that one rank holds.
 using TokenSpans = std::vector<TokenSpan>;
 
 inline int64_t size_of(const TokenSpans& spans) {

@@ -1,9 +1,10 @@
-// TCP connections to machines that may vanish without a word.
+// TCP connections to machines that may vanish without notice.
 #pragma once
 
 namespace trireme {
 
-// The system finds within half a minute that the other machine is gone; small messages leave at once.
+// Makes the system detect within half a minute that the other machine is gone, and send small messages at
+// once.
 void watch_connection(int descriptor);
 
 }  // namespace trireme
