@@ -8,7 +8,7 @@
 namespace trireme {
 namespace {
 
-// What a version of control groups calls its files, and the two kinds of file pages in its statistics.
+// The file names of one cgroup version, and the names of the two kinds of file pages in its statistics.
 struct Names {
   const char* limit;
   const char* used;
@@ -19,7 +19,7 @@ constexpr Names kVersion2{"memory.max", "memory.current", "inactive_file", "acti
 constexpr Names kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
                           "total_active_file"};
 
-// A file that holds a number, or "max".
+// The number in `file`; nullopt if the file is missing or holds "max".
 std::optional<int64_t> number_in(const std::filesystem::path& file) {
   std::ifstream in(file);
   int64_t number = 0;
@@ -37,7 +37,7 @@ int64_t file_pages_bytes(const std::filesystem::path& statistics, const Names& n
 
 void add_if_limited(const std::filesystem::path& folder, const Names& names,
                     std::vector<ControlGroupMemory>& groups) {
-  // What is not there is no limit; v1 writes a number near 2^63 for none, which is above any other.
+  // A missing file means no limit. v1 writes a number near 2^63 for no limit, which exceeds any real limit.
   const auto limit = number_in(folder / names.limit);
   if (!limit) return;
   const int64_t used = number_in(folder / names.used).value_or(0);

@@ -26,8 +26,8 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kSmallLimit = size_t{64} << 10;  // below this malloc is quick, and keeps its pages
 constexpr size_t kGranule = size_t{64} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
-// The data of a mapped block begin with its second page, its header lies at the end of the first: direct transfers to a
-// disk take memory at a page's address alone.
+// The data of a mapped block start at its second page; its header is at the end of the first page. Direct
+// disk transfers need page-aligned memory.
 constexpr size_t kPage = 4096;
 constexpr size_t kMostBytes = size_t{1} << 62;
 
@@ -117,7 +117,7 @@ class CachingAllocator final : public c10::Allocator {
   }
 
   BlockHeader* take_mapped(size_t bytes) {
-    if (bytes > kMostBytes) out_of_memory(bytes, 0);  // rounded up it would not be a number any more
+    if (bytes > kMostBytes) out_of_memory(bytes, 0);  // rounding it up would overflow
     const size_t wanted = (bytes + kPage + kGranule - 1) / kGranule * kGranule;
     const std::lock_guard lock(mutex_);
     if (limit_bytes_ > 0 && counts_.in_use_bytes + static_cast<int64_t>(wanted) > limit_bytes_)
@@ -149,7 +149,7 @@ class CachingAllocator final : public c10::Allocator {
 
   size_t reserved() const { return static_cast<size_t>(counts_.reserved_bytes); }
 
-  // Before a new block is mapped: cached blocks that do not fit anything asked now make way.
+  // Called before a block is mapped: releases cached blocks so that the total stays within the limit.
   void make_room(size_t wanted) {
     const size_t in_use = static_cast<size_t>(counts_.in_use_bytes);
     const size_t most = std::max(most_in_use_, in_use + wanted);
@@ -161,7 +161,7 @@ class CachingAllocator final : public c10::Allocator {
   void release_cached(size_t bytes) {
     size_t released = 0;
     while (released < bytes && !cached_.empty()) {
-      // The smallest block that covers what is missing, else the largest.
+      // Release the smallest block that covers the missing bytes, else the largest block.
       auto victim = cached_.lower_bound(bytes - released);
       if (victim == cached_.end()) victim = std::prev(cached_.end());
       const size_t size = victim->first;

@@ -1,10 +1,11 @@
 // A caching allocator for libtorch's CPU tensors. glibc gives large blocks back to the kernel and faults them
-// in again on the next use, which costs a training step up to a third of its time. This one keeps freed
-// blocks for the next request of a like size, asks for huge pages, and counts bytes, each block in the place
-// of the thread that asked for it (memory_account.h). What it holds never exceeds 1.1 x the most that was in
-// use. Memory that is not there is a ConfigError that says what holds it and which options would help.
+// in again on the next use, which costs a training step up to a third of its time. This allocator keeps freed
+// blocks for the next request of a similar size, asks for huge pages, and counts each block in the memory
+// scope of the thread that requested it (memory_account.h). In-use and cached bytes together never exceed 1.1
+// x the peak in use. If memory runs out, it throws a ConfigError that says what holds the memory and which
+// options would help.
 //
-// The program registers it; the library never does.
+// Only the program installs this allocator; the library never does.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +23,17 @@ struct HostMemoryCounts {
   int64_t peak_reserved_bytes = 0;
 };
 
-// Makes it libtorch's CPU allocator from here on. To be called once, before the first tensor.
+// Installs it as libtorch's CPU allocator. Call this once, before the first tensor.
 void install_cpu_caching_allocator();
 // All zero when it is not installed.
 HostMemoryCounts host_memory_counts();
 void reset_host_memory_peaks();
 
-// From here on it refuses to let tensors of this process hold more than `bytes` (0: no limit), so that a
-// control group's limit is an error that tells what to do and not a kill. See host_memory_limit_bytes().
+// Limits the bytes that tensors of this process may hold (0: no limit). A request beyond the limit throws an
+// error with advice, where a control group's limit would kill the process. See host_memory_limit_bytes().
 void limit_host_memory(int64_t bytes);
 
-// The block of a CPU storage is counted as another category; nothing happens when it is not of this
-// allocator.
+// Counts the block of a CPU storage as `category`. Ignores blocks of other allocators.
 void count_host_block_as(const c10::DataPtr& data, MemoryCategory category);
 
 }  // namespace trireme

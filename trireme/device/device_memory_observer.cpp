@@ -14,7 +14,7 @@ void DeviceMemoryObserver::reportMemoryUsage(void* data, int64_t bytes, size_t /
                                              size_t /*total_reserved*/, c10::Device device) {
   if (device.is_cpu()) return;
   const std::lock_guard lock(mutex_);
-  // A block that comes out again was freed by a thread without this observer, which told no one.
+  // If a known block is allocated again, a thread without this observer freed it without a report.
   if (const auto known = blocks_.find(data); known != blocks_.end()) {
     const Block& block = known->second;
     block.place.account->add(block.place.category, -block.bytes);

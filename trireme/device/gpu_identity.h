@@ -1,4 +1,4 @@
-// What the driver says of a GPU: its kind, and which one it is.
+// The model and the identity of a GPU, as the driver reports them.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace trireme {
 
 // All empty for a device that is no CUDA device.
 struct GpuIdentity {
-  std::string name;  // of its kind: "NVIDIA H200"
+  std::string name;  // of the model: "NVIDIA H200"
   std::string uuid;  // 32 hexadecimal digits
   std::string bus;   // PCI address: "0000:3B:00.0"
 };

@@ -35,7 +35,7 @@ int64_t resource_bytes(decltype(RLIMIT_AS) resource) {
   return static_cast<int64_t>(limit.rlim_cur);
 }
 
-// What resource limits leave beside what this process has mapped.
+// The bytes that resource limits still leave to this process.
 int64_t resource_bytes_left() {
   std::ifstream in("/proc/self/statm");
   int64_t mapped = 0, resident = 0, shared = 0, code = 0, libraries = 0, data = 0;

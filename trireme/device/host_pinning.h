@@ -1,5 +1,4 @@
-// Pinning of the host's memory: its pages stay where they are, so that a GPU copies from and to them by itself, beside
-// its computation.
+// Pins host memory: its pages cannot move, so a GPU can copy to and from them by itself while it computes.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +10,18 @@
 namespace trireme {
 
 struct HostPinning {
-  // [data, data + bytes), both multiples of a page. Empty when it is pinned from then on, else why it is not.
+  // Pins [data, data + bytes), both multiples of a page. Returns an empty text on success, else the reason of
+  // the failure.
   std::function<std::string(void* data, int64_t bytes)> pin;
-  // What was pinned from `data` on; does not throw.
+  // Unpins the memory that was pinned at `data`; does not throw.
   std::function<void(void* data)> unpin;
 };
 
-// For copies from and to `device`, and any other GPU of this process. Only CUDA devices need pages that stay; for them, a
-// ConfigError in a build without CUDA.
+// For copies to and from `device` and any other GPU of this process. Only CUDA devices need pinned pages.
+// Throws ConfigError for a CUDA device in a build without CUDA.
 HostPinning make_host_pinning(at::Device device);
 
-// Leaves pages as they are.
+// Pins nothing.
 inline HostPinning no_pinning() {
   return {[](void* /*data*/, int64_t /*bytes*/) { return std::string(); }, [](void* /*data*/) {}};
 }

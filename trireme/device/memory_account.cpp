@@ -8,8 +8,8 @@
 namespace trireme {
 namespace {
 
-// The one state that is not passed: libtorch calls its allocator from deep inside an operation and hands over
-// a number of bytes only, so who asks, and for what, can be known from the calling thread alone.
+// The only state that is not passed as an argument: libtorch calls its allocator deep inside an operation
+// with only a number of bytes, so only the calling thread can tell the account and the category.
 MemoryPlace& place_of_thread() {
   thread_local MemoryPlace place;
   return place;

@@ -1,15 +1,15 @@
-// Counts the bytes of one rank's tensors by what they are for. The engine opens a MemoryScope on its account;
-// code further in opens one with its category alone, and what libtorch allocates on this thread meanwhile is
-// counted there until it is freed, by whichever thread.
+// Counts the bytes of one rank's tensors by purpose. The engine opens a MemoryScope on its account; inner
+// code opens a scope with a category only. Memory that libtorch allocates on this thread is counted in the
+// innermost scope until any thread frees it.
 //
 //   auto account = std::make_shared<MemoryAccount>();
 //   const MemoryScope rank(account, MemoryCategory::other);
 //   { const MemoryScope tile(MemoryCategory::tiles); x = at::empty(...); }
 //   account->state().peak[MemoryCategory::tiles];
 //
-// The host's memory is counted by the caching allocator (cpu_caching_allocator.h; not at all without it), a GPU's by
-// an observer of libtorch's own (device_memory_observer.h). Counted are the bytes asked for, not rounded. Beside a GPU
-// the host's bytes stand by themselves: they are never part of what the device holds.
+// The caching allocator counts host memory (cpu_caching_allocator.h; without it, nothing does). An observer
+// of libtorch's allocator counts GPU memory (device_memory_observer.h). Both count the bytes requested, not
+// rounded. With a GPU, host bytes are counted separately, never as bytes of the device.
 #pragma once
 
 #include <memory>
@@ -28,9 +28,9 @@ struct MemoryUse {
   int64_t peak_total_bytes = 0;
 };
 
-// Of the device that computes.
+// The memory of the device that computes.
 struct MemoryState : MemoryUse {
-  MemoryUse host;  // beside a GPU; nothing on a CPU
+  MemoryUse host;  // if the device is a GPU; else zero
 };
 
 // Thread-safe.
@@ -40,13 +40,13 @@ class MemoryAccount {
   explicit MemoryAccount(MemorySpace host = MemorySpace::device);
 
   void add(MemoryCategory category, int64_t bytes,
-           MemorySpace space = MemorySpace::device);  // negative: given back
+           MemorySpace space = MemorySpace::device);  // negative: freed
   void move(MemoryCategory from, MemoryCategory to, int64_t bytes, MemorySpace space = MemorySpace::device);
   MemoryState state() const;
   MemoryBytes held(MemorySpace space) const;  // now
   void reset_peaks();                         // to what is held now
 
-  // What an out-of-memory error proposes; at first the options of a run of which nothing is known.
+  // The options that an out-of-memory error proposes; initially usual_memory_options().
   void set_options(std::vector<MemoryOption> options);
   std::vector<MemoryOption> options(MemorySpace space) const;
 
@@ -66,13 +66,13 @@ struct MemoryPlace {
   MemoryCategory category = MemoryCategory::other;
 };
 
-// From here to the end of its life, allocations of this thread are counted in a place; then in the one before
-// again. Lives on the stack of one thread.
+// While a scope lives, allocations of this thread are counted in its account and category. Its end restores
+// the previous ones. A scope lives on the stack of one thread.
 class MemoryScope {
  public:
-  explicit MemoryScope(MemoryCategory category);  // of the account that this thread has, if any
+  explicit MemoryScope(MemoryCategory category);  // keeps this thread's account, if any
   MemoryScope(std::shared_ptr<MemoryAccount> account, MemoryCategory category);
-  // Of another thread's place, for a worker that allocates for it.
+  // The scope of another thread, for a worker that allocates for that thread.
   explicit MemoryScope(const MemoryPlace& place) : MemoryScope(place.account, place.category) {}
   ~MemoryScope();
   MemoryScope& operator=(MemoryScope&&) = delete;

@@ -45,7 +45,7 @@ std::string memory_advice(const MemoryBytes& held, const std::vector<MemoryOptio
   std::vector<std::string> named;
   for (const auto& [option, bytes] : savings) {
     if (named.size() == most || bytes < savings.front().bytes / 100) break;
-    // One option may make several categories smaller; its largest saving stands for it.
+    // An option may reduce several categories; only its largest saving is named.
     if (std::find(named.begin(), named.end(), option->option) != named.end()) continue;
     text += cat(named.empty() ? "" : ", ", option->option, " (saves about ", format_bytes(bytes), " of ",
                 name_of(option->category), ")");

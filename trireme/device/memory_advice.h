@@ -1,4 +1,4 @@
-// What would make memory enough: options of the program, the one that saves most first.
+// Program options that save memory, the largest saving first.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@ namespace trireme {
 
 struct MemoryOption {
   std::string option;                       // "--recompute full"
-  MemoryCategory category;                  // that it makes smaller
+  MemoryCategory category;                  // that the option reduces
   double saved_share = 0;                   // of that category's bytes, in [0, 1]
-  int64_t peak_bytes = 0;                   // that the category comes to in a step, where that is known
-  MemorySpace space = MemorySpace::device;  // that it makes smaller
+  int64_t peak_bytes = 0;                   // of the category in a step, where known
+  MemorySpace space = MemorySpace::device;  // that the option reduces
 };
 
 // For a run of which nothing is known: every option, with the share that it saves of a usual model's
@@ -22,13 +22,13 @@ struct MemoryOption {
 // formulas (forecast/memory_forecast.h).
 std::vector<MemoryOption> usual_memory_options();
 
-// "--recompute full (saves about 3.0 GiB of activations), ...": shares of what is held or will be; at most `most` of
-// them, the largest saving first, those under a hundredth of the first left out. Empty when nothing would help. All
-// are of one memory, that `held` is of.
+// "--recompute full (saves about 3.0 GiB of activations), ...": at most `most` options, the largest saving
+// first, without savings below a hundredth of the first. A saving is a share of the bytes held now or at the
+// peak. Empty if nothing would help. All `options` are of the same MemorySpace as `held`.
 std::string memory_advice(const MemoryBytes& held, const std::vector<MemoryOption>& options, size_t most = 5);
 
-// The whole message of an allocation that failed: the category and bytes asked, what each category holds,
-// the advice. `held` is before the allocation.
+// The message of a failed allocation: the category and the bytes requested, the bytes of each category, and
+// the advice. `held` excludes the failed allocation.
 std::string out_of_memory_message(const char* where, MemoryCategory category, int64_t asked_bytes,
                                   const MemoryBytes& held, const std::vector<MemoryOption>& options);
 

@@ -11,7 +11,7 @@ namespace trireme {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-// Code that is read in, stacks of threads, buffers of oneDNN, MKL and Gloo.
+// Loaded code, thread stacks, buffers of oneDNN, MKL and Gloo.
 constexpr int64_t kOutsideOnHost_bytes = 256 * kMiB;
 // NCCL's channels and cuBLAS's workspaces.
 constexpr int64_t kOutsideOnGpu_bytes = 1024 * kMiB;

@@ -1,9 +1,9 @@
-// How many bytes a rank may plan to fill with tensors, asked before any rank allocates them:
+// How many bytes of tensors a rank may plan, computed before any rank allocates them:
 //
-//   left on the machine or the GPU / ranks that share it, less a tenth, less what lies outside the account
+//   bytes left on the machine or GPU / ranks that share it, minus a tenth, minus memory outside the account
 //
-// The tenth: a caching allocator may hold blocks of sizes that fit nothing asked now, on the CPU up to 1.1 x the most
-// that was in use (cpu_caching_allocator.h).
+// The tenth is for cached blocks that fit no request: the CPU's allocator holds up to 1.1 x the peak in use
+// (cpu_caching_allocator.h).
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace trireme {
 
-// Bytes that could be allocated on the device now: host_memory_left_bytes on the CPU, what the driver has free on a
-// GPU. Not collective; ranks of one machine ask before one of them allocates.
+// Bytes that could be allocated on the device now: host_memory_left_bytes() on the CPU, the driver's free
+// memory on a GPU. Not collective; all ranks of a machine must call it before any of them allocates.
 int64_t device_memory_left_bytes(at::Device device);
 
-// One rank's part of `left_bytes` that `ranks` (1 or more) share. 0 where nothing is left.
+// One rank's budget if `ranks` (1 or more) share `left_bytes`. 0 if nothing is left.
 int64_t memory_budget_bytes(at::Device device, int64_t left_bytes, int ranks);
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
-// What memory is used for, which memory it is, and bytes by that. No torch here: the byte formulas and the planner
-// use it too.
+// The purposes of memory, the memory spaces, and bytes by purpose. This file does not use torch: the byte
+// formulas and the planner include it too.
 #pragma once
 
 #include <array>
@@ -12,15 +12,15 @@ namespace trireme {
 enum class MemoryCategory : uint8_t {
   parameters,     // the values that compute reads
   gradients,      // of parameters
-  optimizer,      // fp32 masters where they are not the parameters themselves, and the moments
-  activations,    // what forward keeps for backward, and the running x and dx between layers
-  attention,      // q, k, v, o, lse and their gradients of the layer at work, and the kernel's workspace
-  tiles,          // inside one tile of a layer's token-wise halves, or of the head
+  optimizer,      // fp32 masters where they are not the parameters themselves, and Adam's moments
+  activations,    // kept by forward for backward, and the running x and dx between layers
+  attention,      // q, k, v, o, lse and their gradients of the current layer, and the kernel's workspace
+  tiles,          // buffers of one tile of a layer's token-wise halves, or of the head
   communication,  // buffers that a collective packs, receives or sums in
   other,          // tokens, targets, losses, rotary tables
 };
 
-// The device that computes, or the host beside it. A CPU has one memory alone, which is the device's.
+// The device that computes, or the host of a GPU. A rank on the CPU has only one memory, the device's.
 enum class MemorySpace : uint8_t { device, host };
 
 inline constexpr std::array kAllMemoryCategories = {

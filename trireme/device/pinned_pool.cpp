@@ -24,7 +24,7 @@ int64_t whole_pages(int64_t bytes) {
   return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
-// Whole pages, pinned as long as it lives.
+// Whole pages that stay pinned while the block lives.
 class PinnedBlock {
  public:
   PinnedBlock(std::shared_ptr<const HostPinning> pinning, int64_t bytes)
@@ -32,21 +32,21 @@ class PinnedBlock {
     const int64_t page = page_bytes();
     try {
       memory_ = at::empty({bytes + page}, at::TensorOptions(at::kCPU).dtype(at::kByte));
-    } catch (const c10::Error& error) {  // of another allocator than ours
+    } catch (const c10::Error& error) {  // from an allocator other than ours
       throw_out_of_memory("host", MemorySpace::host, bytes, 0, error.what_without_backtrace());
     }
     auto* const begin = memory_.mutable_data_ptr<uint8_t>();
     data_ = begin + (page - reinterpret_cast<intptr_t>(begin) % page) % page;
     const std::string refusal = pinning_->pin(data_, bytes);
     if (refusal.empty()) return;
-    memory_ = at::Tensor();  // the message is to tell what is held beside it
+    memory_ = at::Tensor();  // the message must not count this block
     throw_out_of_memory("pinned host", MemorySpace::host, bytes, 0, refusal);
   }
   ~PinnedBlock() {
     try {
       wait();
     } catch (const std::exception&) {
-      // A device that is lost copies no more.
+      // A lost device no longer copies.
     }
     pinning_->unpin(data_);
   }
@@ -71,19 +71,19 @@ class PinnedBlock {
  private:
   std::shared_ptr<const HostPinning> pinning_;
   int64_t bytes_;
-  at::Tensor memory_;  // a page more than that, of which `data_` is the first whole one
+  at::Tensor memory_;  // `bytes_` and a page more; `data_` is its first whole page
   void* data_ = nullptr;
   std::vector<std::shared_ptr<const StreamMark>> marks_;
 };
 
-// A list, for its elements move to another without an allocation: giving a block back cannot fail.
+// A list: its elements move to another list without an allocation, so giving a block back cannot fail.
 using BlockList = std::list<std::unique_ptr<PinnedBlock>>;
 
 }  // namespace
 
 class PinnedPool::Blocks {
  public:
-  // What a tensor holds of the pool.
+  // Owned by a tensor of take().
   struct Lease {
     std::shared_ptr<Blocks> blocks;
     BlockList block;  // one
@@ -95,7 +95,7 @@ class PinnedPool::Blocks {
 
   explicit Blocks(HostPinning pinning) : pinning_(std::make_shared<const HostPinning>(std::move(pinning))) {}
 
-  // One block.
+  // Returns a list of one block.
   BlockList take(int64_t bytes) {
     BlockList taken, given_up;
     {
@@ -132,7 +132,8 @@ class PinnedPool::Blocks {
     kept_.splice(kept_.end(), block);
   }
 
-  // Of that size, rather one that no copy uses; empty when there is none. With the lock.
+  // Takes a kept block of this size, preferably one that no copy uses; empty if there is none. Needs the
+  // lock.
   BlockList take_kept(int64_t bytes) {
     const auto fits = [&](const auto& block) { return block->bytes() == bytes; };
     auto found = std::find_if(kept_.begin(), kept_.end(),
@@ -145,7 +146,7 @@ class PinnedPool::Blocks {
     return taken;
   }
 
-  // Blocks of at least so many bytes, where that many are kept: unpinned by their end. With the lock.
+  // Takes kept blocks of `bytes` or more, or all; their destructors unpin them. Needs the lock.
   BlockList give_up(int64_t bytes) {
     BlockList gone;
     while (bytes > 0 && !kept_.empty()) {
@@ -175,7 +176,7 @@ class PinnedPool::Blocks {
 
   std::shared_ptr<const HostPinning> pinning_;
   mutable std::mutex mutex_;
-  BlockList kept_;  // what has lain unused longest comes first
+  BlockList kept_;  // the block unused for longest comes first
   int64_t kept_bytes_ = 0;
   int64_t in_use_bytes_ = 0;
   int64_t most_in_use_bytes_ = 0;

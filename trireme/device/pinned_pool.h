@@ -1,19 +1,19 @@
-// Pinned memory of the host, for copies from and to a GPU beside its computation.
+// Pinned host memory, for copies to and from a GPU while it computes.
 //
-//   take(elements, dtype) -> [elements], on a page of its own -> dropped, by whichever thread
-//        ^                                                          |
-//        +---- the block serves the next request of its size -------+
+//   take(elements, dtype) -> [elements], page-aligned -> dropped, by any thread
+//        ^                                               |
+//        +---- it serves the next request of its size ---+
 //
-// Pinning is slow, and what is pinned is lost to everyone else: blocks are kept for the next request, and no size is
-// rounded up but to whole pages. The layers of a model ask for the same few sizes in every step, so a block serves its
-// own size alone. What the pool keeps pinned never exceeds the most that was in use at once; what has lain unused
-// longest makes way for another size.
+// Pinning is slow, so the pool keeps blocks for later requests. Nobody else can use pinned memory, so sizes
+// are rounded up to whole pages only. The layers of a model request the same few sizes in every step, so a
+// block serves only requests of its size. The pinned bytes never exceed the peak in use; the pool releases
+// the block unused for longest to make room for another size.
 //
-// A GPU works later than the calls that give it work: memory that a copy still reads or writes may be dropped, for the
-// pool waits for the copy's mark before it gives the block out again or unpins it.
+// A GPU works after the calls that give it work have returned. A caller may drop memory that a copy still
+// reads or writes: the pool waits for the copy's mark before it reuses or unpins the block.
 //
-// Host memory comes from libtorch's CPU allocator: with ours (cpu_caching_allocator.h) it is bounded by the limit of
-// this process and counted, as long as it is pinned, in the category of the thread that took it last.
+// Host memory comes from libtorch's CPU allocator. With ours (cpu_caching_allocator.h), it is bounded by the
+// limit of this process and, while pinned, counted in the category of the thread that took it last.
 #pragma once
 
 #include <cstdint>
@@ -26,17 +26,18 @@
 
 namespace trireme {
 
-// Thread-safe. Tensors may outlive it.
+// Thread-safe. Tensors may outlive the pool.
 class PinnedPool {
  public:
   explicit PinnedPool(HostPinning pinning);
 
-  // Uninitialised. Waits where the only block of that size is still being copied. ConfigError when there is no memory
-  // for it or it cannot be pinned, after unused blocks were given up for it: category, bytes asked, what would help.
+  // Returns uninitialised memory. Waits if a copy still uses the only block of that size. If memory is
+  // missing or cannot be pinned, even after unused blocks are released, throws a ConfigError with the
+  // category, the bytes requested and the options that would help.
   at::Tensor take(int64_t elements, at::ScalarType dtype = at::kByte);
 
-  // Work up to `mark` reads or writes `tensor`, a tensor of take() of any pool or a view of one, which this thread
-  // holds alone. No mark: nothing to wait for.
+  // Device work up to `mark` reads or writes `tensor`, which is a result of take() of any pool or a view of
+  // one and which only this thread holds. No mark: nothing to wait for.
   static void in_use_until(const at::Tensor& tensor, std::shared_ptr<const StreamMark> mark);
 
   int64_t pinned_bytes() const;  // in whole pages, in use and kept

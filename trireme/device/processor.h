@@ -1,4 +1,4 @@
-// What the machine's processor can do, and what this process has used of its memory.
+// Capabilities of the processor, and memory use of this process.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace trireme {
 
-// True where bf16 matmuls have their own instructions (AMX, AVX512-BF16), so that bf16 operands are the fast
+// True if the processor has bf16 matmul instructions (AMX, AVX512-BF16), so that bf16 operands are the fast
 // ones.
 bool cpu_has_bf16_matmul();
 std::string cpu_model_name();

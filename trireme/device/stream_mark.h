@@ -1,15 +1,16 @@
-// A point in the work that a device was given: the end of a copy, say. What memory serves may have to outlast it.
+// A point in the work queued on a device, such as the end of a copy. Memory that this work uses must outlive
+// it.
 #pragma once
 
 namespace trireme {
 
-// Any thread may ask.
+// Any thread may call it.
 class StreamMark {
  public:
   virtual ~StreamMark() = default;
   StreamMark& operator=(StreamMark&&) = delete;
   virtual bool reached() const = 0;
-  // This thread waits until it is.
+  // This thread waits until the mark is reached.
   virtual void wait() const = 0;
 };
 

@@ -1,5 +1,5 @@
-// A tensor that changes its role: an attention output that is kept for backward, a received buffer that is q,
-// k and v from then on.
+// Recounts tensors whose role changes: an attention output that is kept for backward, a received buffer that
+// becomes q, k and v.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,8 +8,8 @@
 
 namespace trireme {
 
-// The tensor's whole storage is counted as `category` from now on, in the account that it was counted in.
-// Nothing happens for an undefined tensor, or for memory that is not counted.
+// Counts the tensor's whole storage as `category` from now on, in the same account as before. Ignores
+// undefined tensors and memory that is not counted.
 void count_as(const at::Tensor& tensor, MemoryCategory category);
 
 }  // namespace trireme

@@ -27,8 +27,8 @@ inline uint16_t float_to_bf16(float value) {
   return static_cast<uint16_t>(value == value ? bf16_bits(bits) : 0x7fc0u);
 }
 
-// Integer selects in place of branches, so that loops vectorise. What is added to a float comes from bits and
-// goes back to bits: a compiler that may reorder sums has nothing to merge it with.
+// Integer selects instead of branches, so that loops vectorise. The float subtraction starts from bits and
+// ends in bits, so a compiler that may reorder sums cannot merge it with another sum.
 inline float fp16_to_float(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fffu) << 13;
@@ -56,7 +56,7 @@ inline uint16_t float_to_fp16(float value) {
   const int32_t order = static_cast<int32_t>(magnitude);  // signed: vectors compare signed numbers faster
   float denormal;
   memcpy(&denormal, &magnitude, sizeof(denormal));
-  denormal += 0.5f;  // whose last place is fp16's smallest denormal, 2^-24
+  denormal += 0.5f;  // the last bit of 0.5 is fp16's smallest denormal, 2^-24
   uint32_t denormal_bits;
   memcpy(&denormal_bits, &denormal, sizeof(denormal));
   const uint32_t normal = (magnitude + 0xc8000fffu + ((magnitude >> 13) & 1u)) >> 13;
