@@ -1,6 +1,6 @@
-// The time that a collective takes from the computation which waits for it. On the CPU the host's clock tells it. To a
-// device the host only gives work, so there two marks on the stream that computes tell it: the second one lies behind the
-// wait for what the collective brings.
+// Measures the time that a collective costs the computation which waits for it. On the CPU the host's clock
+// measures it. On a device, to which the host only queues work, two events on the compute stream measure it:
+// the second event comes after the wait for the collective's result.
 #pragma once
 
 #include <optional>
@@ -11,19 +11,19 @@
 
 namespace trireme {
 
-// From one mark on a stream to another.
+// The time between two events on a stream.
 struct StreamSpan {
   c10::Event begin, end;
 };
 
-// What was measured of one collective; seconds of the spans are known when the device has come to their ends.
+// The measurements of one collective. The seconds of a span are known once the device has reached its end.
 struct CallTime {
   double host_seconds = 0;
   std::vector<StreamSpan> spans;
 };
 
-// A watch over one collective, whose tensors lie on `device`. It runs from the start; between pause and resume the time is
-// the caller's own.
+// A stopwatch for one collective with tensors on `device`. It starts running, and does not count the time
+// between pause() and resume().
 class CallWatch {
  public:
   explicit CallWatch(at::Device device) : device_(device) { resume(); }

@@ -1,13 +1,13 @@
 // How each collective is made from a backend's primitives:
 //
-//   all_to_all          the backend's all-to-all, of bytes: every dtype travels, whatever the backend can reduce
-//   all_gather          the backend's all-gather of bytes; on Gloo or with uneven rows a broadcast from each rank
+//   all_to_all          the backend's all-to-all of bytes, so every dtype can be sent
+//   all_gather          the backend's all-gather of bytes; on Gloo or with uneven rows, a broadcast per rank
 //   reduce_scatter_sum  all-to-all of row blocks, then a sum of the P blocks in rank order on this rank
-//   all_reduce_sum      large: reduce_scatter_sum of flat slices, then all_gather; small: all_gather, then the sum
+//   all_reduce_sum      large: reduce_scatter_sum of flat slices and all_gather; small: all_gather and a sum
 //   reduce_sum          reduce_scatter_sum of flat slices, then all_to_all of the slices to the root
 //
-// On NCCL, sums of fp32, fp64 and integers are NCCL's own: fixed in order for a given topology, and the same
-// bits on every rank, though not in rank order. Sums of 16-bit floats are ours there too, since NCCL's round
+// On NCCL, NCCL itself sums fp32, fp64 and integers: in a fixed order for a given topology and with the same
+// bits on every rank, but not in rank order. This file sums 16-bit floats there too, because NCCL would round
 // at each hop.
 #include "trireme/comm/collectives.h"
 
@@ -22,12 +22,13 @@
 namespace trireme {
 namespace {
 
-// Below this size a sum gathers everything at once rather than in two rounds.
+// Below this size a sum over ranks takes one round, a gather of everything, instead of two.
 constexpr int64_t kGatherBelow_bytes = 16 * 1024;
 
 enum class Reduction { sum, max };
 
-// One collective as the caller sees it: it counts time and bytes under one name, whatever it is made of.
+// One collective as the caller sees it: counts time and bytes under one name, whichever primitives implement
+// it.
 class Call {
  public:
   // `device` is where its tensors lie.
@@ -58,7 +59,7 @@ class Call {
     rethrow_as_comm_error(context, body);
   }
 
-  // What passes between pause and resume is the caller's own time.
+  // The time between pause() and resume() is not counted.
   void pause() { watch_.pause(); }
   void resume() { watch_.resume(); }
   void finish() {
@@ -107,7 +108,7 @@ void check_rows(const Group& group, const char* collective, std::span<const int6
   for (const int64_t count : rows) TRIREME_ASSERT(count >= 0, collective, ": negative ", what, ": ", count);
 }
 
-// Row blocks to and from every rank, begun. `output` has sum(receive_rows) rows.
+// Starts to exchange row blocks with every rank. `output` has sum(receive_rows) rows.
 Works start_trade(Call& call, c10d::Backend& backend, const at::Tensor& input,
                   std::span<const int64_t> send_rows, const at::Tensor& output,
                   std::span<const int64_t> receive_rows) {
@@ -121,11 +122,11 @@ Works start_trade(Call& call, c10d::Backend& backend, const at::Tensor& input,
   c10d::AllToAllOptions options;
   options.timeout = call.group().timeout();
   call.sent(sum_of(send_bytes) -
-            send_bytes[call.rank()]);  // before the backend, which may move the splits away
+            send_bytes[call.rank()]);  // before the backend's call, which may move the splits away
   return {backend.alltoall_base(to, from, receive_bytes, send_bytes, options)};
 }
 
-// The same, and waited for.
+// Exchanges row blocks with every rank and waits.
 void trade_rows(Call& call, const at::Tensor& input, std::span<const int64_t> send_rows,
                 const at::Tensor& output, std::span<const int64_t> receive_rows) {
   call.run([&](c10d::Backend& backend) {
@@ -133,7 +134,8 @@ void trade_rows(Call& call, const at::Tensor& input, std::span<const int64_t> se
   });
 }
 
-// Everyone's rows into `output`, which has sum(rows) rows: the works that do it, begun. `from`, `to`: as bytes.
+// Starts to gather every rank's rows into `to`, which has sum(rows) rows. `from` and `to` are viewed as
+// bytes.
 Works start_gather(Call& call, c10d::Backend& backend, at::Tensor from, at::Tensor to,
                    std::span<const int64_t> rows, int64_t row_bytes) {
   const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; });
@@ -168,7 +170,7 @@ void gather_rows(Call& call, const at::Tensor& input, at::Tensor& output, std::s
   });
 }
 
-// blocks [P, n] -> [n]: over ranks, in rank order. A sum of 16-bit floats is made in fp32 and rounded once.
+// blocks [P, n] -> [n]: reduces over ranks, in rank order. 16-bit floats are summed in fp32 and rounded once.
 at::Tensor reduce_blocks(const at::Tensor& blocks, Reduction reduction, at::ScalarType result) {
   const int64_t ranks = blocks.size(0), elements = blocks.size(1);
   const bool narrow = blocks.scalar_type() == at::kHalf || blocks.scalar_type() == at::kBFloat16;
@@ -215,7 +217,7 @@ std::vector<int64_t> even_shares(int64_t elements, int ranks) {
   return SequenceLayout{elements, ranks}.sizes();
 }
 
-// The reduction over ranks of a flat tensor, in place, in two rounds or one.
+// Reduces a flat tensor over ranks, in place, in two rounds or one.
 void all_reduce_flat(Call& call, at::Tensor& flat, Reduction reduction) {
   const at::ScalarType dtype = flat.scalar_type();
   const int64_t elements = flat.numel();
@@ -244,7 +246,8 @@ void all_reduce(Group& group, const char* name, at::Tensor& tensor, Reduction re
     options.reduceOp = reduction == Reduction::sum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
     options.timeout = group.timeout();
     call.run([&](c10d::Backend& backend) { return Works{backend.allreduce(tensors, options)}; });
-    // As the two rounds would send: all but its own slice, then its own slice to the others.
+    // The elements that the two rounds would send: all but this rank's slice, then this rank's slice to the
+    // others.
     const int64_t mine = even_shares(flat.numel(), call.size())[call.rank()];
     call.sent((flat.numel() + mine * (call.size() - 2)) * static_cast<int64_t>(flat.element_size()));
   } else {
@@ -305,14 +308,15 @@ PendingRows::PendingRows(PendingRows&&) noexcept = default;
 
 PendingRows::~PendingRows() {
   if (!state_) return;
-  // The peers may wait for this rank: its error is told before the group's timeout. The works hold their tensors.
+  // The peers may wait for this rank, so it reports its error now, not after the group's timeout. The works
+  // keep their tensors alive.
   if (std::uncaught_exceptions() > 0 && !state_->call.group().is_alone() &&
       state_->call.group().backend().getBackendName() == "gloo")
     return;
   try {
     wait();
   } catch (const std::exception&) {
-    // The error that made the caller drop this is the one that is told.
+    // The error that made the caller drop this object is reported instead.
   }
 }
 

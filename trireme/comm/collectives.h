@@ -10,9 +10,9 @@
 //
 // All are collective: every rank of the group calls them in the same order with agreeing splits. They work
 // along dim 0 of contiguous tensors of any dtype and device that the backend knows; splits may be uneven and
-// zero. Sums run in rank order, 16-bit floats being summed in fp32, so that every rank gets the same bits. A
-// peer that dies or waits longer than the group's timeout gives CommError: collective, this rank, peers,
-// seconds.
+// zero. Sums run in rank order, and 16-bit floats are summed in fp32, so every rank gets the same bits. If a
+// peer dies or does not come within the group's timeout, a CommError names the collective, this rank, the
+// peers and the seconds.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,9 @@ at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int
 // [rows[rank], ...] -> [sum(rows), ...]
 at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows);
 
-// A collective under way. wait() gives its result, once; the destructor waits as well, unless an error unwinds this rank,
-// and drops it. Every rank
-// begins and waits for the same ones in the same order.
+// A collective in progress. wait() returns its result and may be called once. The destructor waits and drops
+// the result, but over Gloo it does not wait while an exception unwinds the stack. Every rank begins and
+// waits for the same collectives in the same order.
 class PendingRows {
  public:
   PendingRows(PendingRows&&) noexcept;
@@ -54,24 +54,25 @@ class PendingRows {
   explicit PendingRows(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
-// all_gather and all_to_all that go on while the caller computes. Neither `input` nor what it views may change before
-// wait(). "seconds" of the traffic is the time that begin and wait took from the caller, on a device from its stream.
-// `output`: memory for the gathered rows, of another stream than the current one; none: it is made.
+// all_gather and all_to_all that run while the caller computes. Neither `input` nor its storage may change
+// before wait(). The "seconds" of the traffic are the time that begin and wait cost the caller, on a device
+// its stream. `output`: memory for the gathered rows, of another stream than the current one; allocated if
+// undefined.
 PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
                              at::Tensor output = {});
 PendingRows begin_all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
                              std::span<const int64_t> receive_rows);
 
-// [sum(rows), ...] -> [rows[rank], ...]. The result has input's dtype unless `result` says otherwise (fp32
-// for gradients that travel in bf16).
+// [sum(rows), ...] -> [rows[rank], ...]. The result has input's dtype unless `result` names another (fp32 for
+// gradients that travel in bf16).
 at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
                               std::optional<at::ScalarType> result = std::nullopt);
 
 // In place; every rank gets the same bits.
 void all_reduce_sum(Group& group, at::Tensor& tensor);
-// In place; the root alone gets the sum, the others' tensors are unchanged.
+// In place; only the root gets the sum. The tensors of the other ranks are unchanged.
 void reduce_sum(Group& group, at::Tensor& tensor, int root);
-// In place; largest value over ranks.
+// In place; the largest value over ranks.
 void all_reduce_max(Group& group, at::Tensor& tensor);
 void broadcast(Group& group, at::Tensor& tensor, int root);
 void barrier(Group& group);

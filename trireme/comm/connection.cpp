@@ -17,7 +17,7 @@ namespace trireme {
 namespace {
 
 std::vector<ResolvedAddress> addresses_of(const std::string& host, int port, Deadline deadline) {
-  // A silent name server is asked for half a minute.
+  // The system asks a silent name server for half a minute.
   const auto found = within(deadline, [host, port]() -> std::pair<std::vector<ResolvedAddress>, std::string> {
     try {
       return {resolve(host, port), ""};
@@ -30,12 +30,12 @@ std::vector<ResolvedAddress> addresses_of(const std::string& host, int port, Dea
   return found->first;
 }
 
-// Until the socket has news, or DeadlinePassed.
+// Waits until the socket has news; throws DeadlinePassed.
 void wait_for(int descriptor, int16_t events, Deadline deadline) {
   for (;;) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    constexpr std::chrono::milliseconds kMost = std::chrono::hours(1);  // poll counts in an int
+    constexpr std::chrono::milliseconds kMost = std::chrono::hours(1);  // poll() takes an int
     pollfd waiting{descriptor, events, 0};
     const int ready =
         ::poll(&waiting, 1, static_cast<int>(std::clamp(left, std::chrono::milliseconds(0), kMost).count()));
@@ -45,7 +45,7 @@ void wait_for(int descriptor, int16_t events, Deadline deadline) {
   }
 }
 
-// 0, or the error of the connection.
+// Returns 0 or the error of the connection.
 int connect_to(int descriptor, const ResolvedAddress& address, Deadline deadline) {
   if (::connect(descriptor, address.generic(), address.size) == 0) return 0;
   if (errno != EINPROGRESS) return errno;

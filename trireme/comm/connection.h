@@ -1,4 +1,4 @@
-// A TCP connection on which nothing waits beyond a deadline: connecting, sending, receiving.
+// A TCP connection whose connect, send and receive calls never wait beyond a deadline.
 #pragma once
 
 #include <chrono>
@@ -27,22 +27,23 @@ class DeadlinePassed : public std::runtime_error {
 
 class Connection {
  public:
-  // One try. ConnectionLost says why there is no connection; UnknownHost, DeadlinePassed.
+  // Tries once to connect. Throws ConnectionLost with the reason, UnknownHost or DeadlinePassed.
   Connection(const std::string& host, int port, Deadline deadline);
   ~Connection();
   Connection& operator=(Connection&&) = delete;
 
   // These throw ConnectionLost or DeadlinePassed.
   void send(std::string_view bytes, Deadline deadline);
-  // What has come, one byte or more, is added to `received`.
+  // Appends the bytes that have come, one or more, to `received`.
   void receive(std::string& received, Deadline deadline);
 
  private:
   int descriptor_ = -1;
 };
 
-// Runs `work` on a thread of its own; nothing when it has not ended by the deadline: then it is left behind, for it may
-// wait for ever in a library that knows no deadline. It owns all that it uses.
+// Runs `work` on a new thread. Returns nullopt if `work` has not ended by the deadline; its thread is then
+// left running, because a library without deadlines may wait forever. `work` must own everything that it
+// uses.
 template <typename Work>
 auto within(Deadline deadline, Work work) -> std::optional<decltype(work())> {
   std::packaged_task<decltype(work())()> task(std::move(work));

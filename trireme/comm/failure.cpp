@@ -6,7 +6,7 @@
 namespace trireme {
 namespace {
 
-// What a library says, in one line: without the "[source file:line] " before it and the stack trace behind it.
+// A library's message in one line, without the leading "[source file:line] " and the trailing stack trace.
 std::string in_one_line(std::string text) {
   if (!text.empty() && text.front() == '[') {
     const size_t end = text.find("] ");

@@ -1,4 +1,4 @@
-// Turns what a communication backend throws into a CommError that names what was being done, this rank, the
+// Turns the exceptions of a communication backend into a CommError that names the action, this rank, the
 // ranks taking part, the seconds waited and the timeout.
 #pragma once
 
@@ -17,15 +17,15 @@ struct FailureContext {
   int world_rank = 0;  // this rank
   std::vector<int> world_ranks;
   std::chrono::milliseconds timeout{0};
-  const RankActivity* activity = nullptr;  // tells step and layer, where there is one
-  std::string advice = {};                 // one sentence; empty: to look at the ranks that ended first
+  const RankActivity* activity = nullptr;  // tells step and layer; may be null
+  std::string advice = {};                 // one sentence; empty: look at the ranks that ended first
 };
 
 [[noreturn]] void throw_comm_error(const FailureContext& context, double waited_seconds,
                                    const std::string& reason);
 
-// Runs `body`; any exception but Trireme's own becomes a CommError. Missing memory for the buffers of a
-// collective is no failure of a peer: that is a ConfigError, after which no one starts the run again.
+// Runs `body`. Any exception other than Trireme's becomes a CommError. Missing memory for a collective's
+// buffers is no peer's failure: it becomes a ConfigError, and nobody restarts the run.
 template <typename Body>
 auto rethrow_as_comm_error(const FailureContext& context, Body&& body);
 

@@ -10,8 +10,8 @@
 namespace trireme {
 namespace {
 
-// A rank may be connected before its peers are. If it used the group and closed it then, they would find a
-// closed connection where they expected one to open.
+// A rank may be connected before its peers are. If it used and closed the group before they are, they would
+// find closed connections.
 void wait_until_all_connected(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout) {
   const auto key = [](int of) { return "connected/" + std::to_string(of); };
   store.set(key(rank), std::vector<uint8_t>{1});
@@ -21,8 +21,8 @@ void wait_until_all_connected(c10d::Store& store, int rank, int size, std::chron
   store.wait(keys, timeout);
 }
 
-// Gloo writes to its sockets by writev: where the peer has gone, SIGPIPE would end this process before it can tell who.
-// A handler of the program's own stays.
+// Gloo writes to its sockets with writev: if a peer is gone, SIGPIPE would end this process before it can
+// name the peer. A handler that the program has set stays.
 void take_broken_connections_as_errors() {
   struct sigaction action = {};
   ::sigaction(SIGPIPE, nullptr, &action);

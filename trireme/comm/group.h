@@ -1,7 +1,7 @@
 // A Group: some ranks of the run that exchange tensors with each other. It wraps a c10d backend (NCCL on
-// GPUs, Gloo on CPUs, our own in-process one whose ranks are threads), its timeout, and counters of what
-// travels. Collectives over a group are the free functions in collectives.h. A group of one rank has no
-// backend; groups of the same ranks may share one (world.h).
+// GPUs, Gloo on CPUs, our in-process backend if ranks are threads), its timeout, and traffic counters.
+// Collectives over a group are the free functions in collectives.h. A group of one rank has no backend;
+// groups of the same ranks may share a backend (world.h).
 #pragma once
 
 #include <chrono>
@@ -20,11 +20,11 @@
 
 namespace trireme {
 
-// What one rank sent to others (its own share never travels), by collective name.
+// What one rank sent to other ranks in one kind of collective. Its share for itself is not counted.
 struct Traffic {
   int64_t calls = 0;
   int64_t sent_bytes = 0;
-  double seconds = 0;  // waiting included; on a device those of its stream (call_time.h)
+  double seconds = 0;  // including waits; on a device, of its stream (call_time.h)
 };
 
 class Group {
@@ -44,10 +44,10 @@ class Group {
   std::chrono::milliseconds timeout() const { return timeout_; }
   c10d::Backend& backend() const;  // InternalError for a group of one
 
-  // Where the rank tells what it waits for.
+  // The object to which the rank reports its waits.
   RankActivity& activity() const { return *activity_; }
 
-  // "all_to_all" -> what it has sent so far. Waits for the device that these collectives ran on.
+  // "all_to_all" -> its traffic so far. Waits for the device on which these collectives ran.
   const std::map<std::string, Traffic>& traffic() const;
   void count(const std::string& collective, int64_t sent_bytes, CallTime time);
   void reset_traffic();
@@ -60,10 +60,10 @@ class Group {
   std::chrono::milliseconds timeout_;
   std::shared_ptr<RankActivity> activity_;
 
-  // Adds up the spans that the device has passed, or all of them.
+  // Adds the seconds of the spans that the device has passed, or of all spans.
   void add_passed_spans(bool all) const;
   mutable std::map<std::string, Traffic> traffic_;
-  mutable std::deque<std::pair<std::string, StreamSpan>> spans_;  // whose seconds are not known yet
+  mutable std::deque<std::pair<std::string, StreamSpan>> spans_;  // seconds not known yet
 };
 
 }  // namespace trireme

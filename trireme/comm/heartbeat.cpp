@@ -81,7 +81,7 @@ Heartbeat::~Heartbeat() {
   try {
     signs_.leave(std::uncaught_exceptions() > 0, pace_.grace);
   } catch (const std::exception&) {
-    // The store is gone, and with it those who would read this.
+    // The store is gone, so no rank can read this any more.
   }
 }
 

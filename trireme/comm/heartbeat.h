@@ -1,8 +1,8 @@
-// Finds a rank that died, hangs or cannot be reached while the others wait for it where no error comes: in NCCL's
-// collectives, which wait on the device. Through the store where ranks met, beside all computation:
+// Detects a rank that died, hangs or cannot be reached while others wait for it without an error: in NCCL's
+// collectives, which wait on the device. Uses the store where the ranks met, beside all computation:
 //
-//   each rank, every period        writes a sign of life; reads the next rank's, and whether a rank was reported lost
-//   the next rank silent too long  this rank reports it lost; every rank reads that within a period, and ends
+//   each rank, every period        writes a sign of life; reads the next rank's sign and any report of a loss
+//   the next rank silent too long  this rank reports the loss; every rank reads it within a period, and ends
 //   a rank ends by an error        reports itself lost: the others need not wait for the silence
 #pragma once
 
@@ -19,15 +19,16 @@
 
 namespace trireme {
 
-// One rank's signs and what it reads of the others', by the caller's clock.
+// Writes one rank's signs of life and reads those of the other ranks, by the caller's clock.
 class LifeSigns {
  public:
   LifeSigns(c10::intrusive_ptr<c10d::Store> store, int rank, int size, double silence_seconds);
 
-  // Gives a sign and looks around; says which rank is lost, if any is. Throws what the store throws.
+  // Writes a sign and reads the others. Returns a text on a lost rank, if any. Throws the store's exceptions.
   std::optional<std::string> look(double now_seconds);
-  // This rank goes: in order, or by an error that the others are told of. Rank 0, whose process may hold the store, then
-  // waits until all have gone. No call of the store takes longer than `patience`.
+  // This rank leaves: normally, or by an error, which it reports to the others. If it leaves normally, rank
+  // 0, whose process may hold the store, waits until all have left. No call of the store takes longer than
+  // `patience`.
   void leave(bool by_error, std::chrono::milliseconds patience);
 
  private:
@@ -44,17 +45,17 @@ class LifeSigns {
 struct HeartbeatPace {
   std::chrono::milliseconds period{3000};
   std::chrono::milliseconds silence{60000};
-  // From the news to `on_lost`: a rank that is ending already, by the same error, says so itself.
+  // From the detection to `on_lost`: a rank that is already ending by the same error reports it itself.
   std::chrono::milliseconds grace{5000};
 };
 
 class Heartbeat {
  public:
-  // `store`: a connection that nobody else waits on. `on_lost` is called at most once, on a thread of its own, and is
-  // expected to end the process: the rank's thread may wait on its device for ever.
+  // `store`: a connection on which nobody else waits. `on_lost` is called at most once, on a separate thread,
+  // and must end the process: the rank's thread may wait for its device forever.
   Heartbeat(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const HeartbeatPace& pace,
             std::function<void(const CommError&)> on_lost);
-  // Leaves: by an error while an exception unwinds the stack, else in order.
+  // Leaves: by an error if an exception unwinds the stack, else normally.
   ~Heartbeat();
   Heartbeat& operator=(Heartbeat&&) = delete;
 

@@ -64,7 +64,7 @@ void Meeting::end(double waited_seconds) {
   }
   if (count > kMostNamed) turned_away += cat("; and ", count - kMostNamed, " more");
   if (count > 0) turned_away += "; give all ranks the same TRIREME_SECRET (docs/security.md)";
-  // Who was turned away may be a stranger that claims a rank: what it says decides nothing.
+  // A peer that was turned away may be a stranger that claims a rank: its message decides nothing.
   decide(Verdict::Kind::missing, cat(rank_list(missing), " of ", place_.size, " did not come within ",
                                      format_fixed(waited_seconds, 1), " s", turned_away));
 }

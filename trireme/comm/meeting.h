@@ -1,4 +1,5 @@
-// Who has come to the store of the run, and whether they are one run: every rank once, of one size, program and attempt.
+// Records which ranks have come to the store, and decides whether they are one run: every rank once, all with
+// the same size, program and attempt.
 #pragma once
 
 #include <map>
@@ -13,21 +14,22 @@ namespace trireme {
 
 class Meeting {
  public:
-  // `place` is rank 0's, which holds the store.
+  // `place` describes rank 0, which holds the store.
   explicit Meeting(const RankPlace& place) : place_(place) {}
 
-  // A rank that proved the secret has come. What it is told alone; nothing: it hears what all hear.
+  // A rank that proved the secret has come. Returns a verdict for this rank only, or nullopt: it gets the
+  // common one.
   std::optional<Verdict> come(const Hello& hello);
-  // Someone's proof did not hold: a stranger, or a rank that was given another secret. The run goes on.
+  // A stranger, or a rank with another secret, gave a wrong proof. The run goes on.
   void turn_away(const Hello& claimed);
   // A rank that had come is gone.
   void leave(const Hello& hello);
-  // The time for coming is over.
+  // The time in which ranks may come is over.
   void end(double waited_seconds);
 
-  // What all ranks hear; nothing while some are still to come.
+  // The verdict for all ranks; nullopt while some ranks are still to come.
   std::optional<Verdict> verdict() const { return verdict_; }
-  // Whether each rank from 0 to size has come.
+  // Whether each rank from 0 to size - 1 has come.
   bool all_have_come() const { return static_cast<int>(came_.size()) == place_.size; }
 
  private:

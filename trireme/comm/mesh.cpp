@@ -13,7 +13,7 @@ void refuse(const char* axis, int degree, const char* instead) {
                         "; this version has the axes dp (data parallel), ring and ulysses: ", instead));
 }
 
-// What the axes may be: "1 x 4, 2 x 2, ..." as ulysses x ring.
+// The valid degrees as ulysses x ring: "1 x 4, 2 x 2, ...".
 std::string pairs_within(int size) {
   std::string text;
   for (int sp = 1; sp <= size; ++sp) {
@@ -43,8 +43,8 @@ Mesh make_mesh(World& world, const MeshShape& shape) {
   mesh.dp_size = size / sp_size;
   mesh.dp_index = world.rank() / sp_size;
 
-  // Neighbouring ranks, which launchers put on the same machine, hold one sample, and the nearest of them trade
-  // heads: theirs is the heavier exchange.
+  // Neighbouring ranks, which launchers put on the same machine, hold one sample. The nearest of them trade
+  // heads, because that exchange is heavier.
   std::vector<int> everyone;
   std::vector<std::vector<int>> samples(mesh.dp_size), slices(sp_size);
   std::vector<std::vector<int>> heads(size / U), rings(mesh.dp_size * U);
@@ -58,7 +58,7 @@ Mesh make_mesh(World& world, const MeshShape& shape) {
   mesh.all = world.make_group("all", {everyone});
   mesh.ulysses = world.make_group("ulysses", heads, Queue::exchange);
   mesh.ring = world.make_group("ring", rings, Queue::exchange);
-  // Where one axis is the whole sample, its backend is there already.
+  // If one axis covers the whole sample, `sp` shares the backend of that axis.
   mesh.sp = world.make_group("sp", samples, U == 1 || R == 1 ? Queue::exchange : Queue::beside);
   mesh.dp = world.make_group("dp", slices);
   return mesh;

@@ -1,6 +1,6 @@
 // The named axes of a run: dp (data parallel) x ring x ulysses; sp = ring x ulysses holds one sample's
-// sequence. Ulysses ranks are neighbours (same machine first): rank = (dp x R + ring place) x U + ulysses place.
-// Parameters are shared or sharded over `all` = dp x sp.
+// sequence. Ulysses ranks are neighbours (same machine first): rank = (dp index x R + ring index) x U +
+// ulysses index. Parameters are replicated or sharded over `all` = dp x sp.
 #pragma once
 
 #include <memory>
@@ -12,24 +12,24 @@ namespace trireme {
 struct MeshShape {
   int ulysses = 1;
   int ring = 1;
-  int tensor = 1;  // outer axes, known by name; beyond 1 is a ConfigError until built
+  int tensor = 1;  // outer axes, not built yet: a degree above 1 is a ConfigError
   int pipeline = 1;
 };
 
 struct Mesh {
   std::unique_ptr<Group> all;      // dp x sp: every rank of the run
   std::unique_ptr<Group> sp;       // the ranks that hold one sample
-  std::unique_ptr<Group> ulysses;  // of one ring place: they trade sequence for heads
-  std::unique_ptr<Group> ring;     // of one ulysses place: they hold the same heads of other tokens
+  std::unique_ptr<Group> ulysses;  // of one ring index: they trade sequence for heads
+  std::unique_ptr<Group> ring;     // of one ulysses index: they hold the same heads of other tokens
   std::unique_ptr<Group> dp;       // ranks that hold the same slice of different samples
   int dp_size = 1;
   int dp_index = 0;
 };
 
-// Throws ConfigError, with what may be, unless ulysses x ring divides the number of ranks.
+// Throws ConfigError that lists the valid degrees unless ulysses x ring divides the number of ranks.
 void check_degrees(int64_t ulysses, int64_t ring, int ranks);
 
-// Collective. Throws ConfigError as check_degrees, and for axes that are not built.
+// Collective. Throws ConfigError like check_degrees(), and for axes that are not built yet.
 Mesh make_mesh(World& world, const MeshShape& shape);
 
 }  // namespace trireme

@@ -14,9 +14,10 @@ namespace trireme {
 // Throws ConfigError where this build has no NCCL.
 void require_nccl();
 
-// Collective over the `world_ranks` that share `store`, of which this is number `rank`; each has its own GPU, `device`.
-// Its communicator, 150 to 500 MB of the GPU, is made at its first collective. A peer that does not answer within the
-// timeout is found by c10d's watchdog, which names the collective and ends the process.
+// Collective over the `world_ranks` that share `store`; this rank has index `rank` among them. Each rank has
+// a separate GPU, `device`. The communicator takes 150 to 500 MB of the GPU and is made at the first
+// collective. If a peer does not answer within the timeout, c10d's watchdog names the collective and ends the
+// process.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     const std::string& name, int rank,
                                                     const std::vector<int>& world_ranks, at::Device device,

@@ -11,7 +11,7 @@ std::string network_identity() {
   const std::string boot = boot_id();
   std::array<char, 64> network{};
   const ssize_t size = ::readlink("/proc/self/ns/net", network.data(), network.size());
-  // Without either, ranks with the same machine name are not taken for neighbours.
+  // If one of them is unknown, ranks with the same machine name do not count as one machine.
   if (boot.empty() || size <= 0) return host_name() + " process " + std::to_string(::getpid());
   return boot + " " + std::string(network.data(), static_cast<size_t>(size));
 }

@@ -15,12 +15,14 @@ std::shared_ptr<c10d::Backend> own_backend(c10::intrusive_ptr<c10d::Backend> bac
                 return;
               }
               backend->abort();
-              // Gloo cannot be aborted: its destructor waits for what was begun, with peers that wait in theirs. The error
-              // is told first, and the end of the process closes the connections.
+              // Gloo cannot be aborted: its destructor waits for collectives in progress, while the peers
+              // wait in theirs. A detached thread destroys it, so the error is reported first; the end of the
+              // process closes the connections.
               if (backend->getBackendName() == "gloo")
                 std::thread([begun = std::move(backend)]() mutable { begun.reset(); }).detach();
             } catch (const std::exception&) {
-              // A connection that cannot be closed in order is closed by the end of the process; nobody waits for it.
+              // The end of the process closes a connection that cannot be closed normally; nobody waits for
+              // it.
             }
           }};
 }

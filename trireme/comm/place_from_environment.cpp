@@ -1,8 +1,8 @@
-// This process's place among the ranks, from the environment of its launcher:
+// Reads this process's RankPlace from the environment variables of its launcher:
 //
-//   torchrun, trireme launch, Kubernetes   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
-//   mpirun (Open MPI)                      OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE
-//   srun (Slurm)                           SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODEID ...
+//   torchrun, trireme launch, Kubernetes  RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
+//   mpirun (Open MPI)                     OMPI_COMM_WORLD_RANK _SIZE _LOCAL_RANK _LOCAL_SIZE
+//   srun (Slurm)                          SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODEID ...
 #include <charconv>
 #include <optional>
 #include <unistd.h>
@@ -53,7 +53,7 @@ void check(const RankPlace& place, const std::vector<std::string>& names) {
   }
 }
 
-// Where the ranks meet. `address_if_unset` may be empty: then it must be set.
+// Reads where the ranks meet. If `address_if_unset` is empty, MASTER_ADDR must be set.
 void read_master(RankPlace& place, const std::string& address_if_unset, const std::string& port_hint) {
   if (place.size == 1) return;
   const std::string address = environment("MASTER_ADDR").value_or(address_if_unset);
@@ -74,8 +74,8 @@ void read_master(RankPlace& place, const std::string& address_if_unset, const st
   place.master_port = *port;
 }
 
-// `trireme launch` names its launches. torchrun does where it is told to (--rdzv-id); else the process that starts the
-// ranks anew tells one launch from another.
+// `trireme launch` names its launches. torchrun does so with --rdzv-id; otherwise the process that restarts
+// the ranks identifies the launch.
 void name_launch(RankPlace& place) {
   place.launch_is_guessed = false;
   if (const auto id = environment("TRIREME_RUN_ID")) {
@@ -93,7 +93,7 @@ RankPlace from_torchrun() {
   RankPlace place;
   place.rank = required("RANK", "WORLD_SIZE is");
   place.size = required("WORLD_SIZE", "RANK is");
-  // Kubernetes operators run one rank a pod and set neither of these.
+  // Kubernetes operators run one rank per pod and set neither variable.
   place.local_rank = whole_number("LOCAL_RANK").value_or(0);
   place.local_size = whole_number("LOCAL_WORLD_SIZE").value_or(place.local_rank + 1);
   check(place, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
@@ -122,7 +122,7 @@ RankPlace from_openmpi() {
 RankPlace from_slurm() {
   RankPlace place;
   place.rank = required("SLURM_PROCID", "SLURM_STEP_ID is");
-  // SLURM_NTASKS describes the job; a step (srun -n) may have fewer.
+  // SLURM_NTASKS describes the job; a step (srun -n) may have fewer tasks.
   const std::string size_name = environment("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   place.size = required(size_name, "SLURM_PROCID is");
   place.local_rank = required("SLURM_LOCALID", "SLURM_PROCID is");
@@ -138,7 +138,7 @@ RankPlace from_slurm() {
                           tasks_name, " is '", *tasks, "', which describes ", per_node.size(), " nodes"));
   }
   place.local_size = per_node[node];
-  // A job that Slurm queued again is the same launch.
+  // A job that Slurm requeues is the same launch.
   place.attempt = environment("SLURM_RESTART_COUNT").value_or("0");
   const std::string step =
       cat(environment("SLURM_JOB_ID").value_or(""), ".", environment("SLURM_STEP_ID").value_or(""));

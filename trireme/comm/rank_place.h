@@ -1,4 +1,4 @@
-// This process's place among all ranks of the run, as its launcher's environment tells it.
+// The position of this process among all ranks of the run, from its launcher's environment.
 #pragma once
 
 #include <string>
@@ -14,19 +14,19 @@ struct RankPlace {
   int local_size = 1;
   std::string master_address = "127.0.0.1";
   int master_port = 0;
-  int master_listen_fd = -1;     // rank 0 under `trireme launch`: the listening socket that it inherited
-  bool agent_has_store = false;  // torchrun's agent already listens at the master's port
-  std::string attempt = "0";     // of a run that was started again; keeps its keys in the store apart
-  RunSecret secret = {};         // proved by each rank
-  std::string launch_id = {};    // the same for all attempts of one launch; empty: not known. Rank 0's counts
-  bool launch_is_guessed = true;  // from the process that starts the ranks: in another pod it is another one
+  int master_listen_fd = -1;      // rank 0 under `trireme launch`: the listening socket that it inherited
+  bool agent_has_store = false;   // torchrun's agent already listens at the master's port
+  std::string attempt = "0";      // of a restarted run; separates its keys in the store
+  RunSecret secret = {};          // each rank proves it
+  std::string launch_id = {};     // the same for all attempts of a launch; empty: unknown. Rank 0's counts
+  bool launch_is_guessed = true;  // from the process that starts the ranks: differs between pods
 
   bool restarted() const { return attempt != "0"; }
 };
 
-// RANK/WORLD_SIZE/LOCAL_RANK/LOCAL_WORLD_SIZE/MASTER_ADDR/MASTER_PORT, else SLURM_*, else OMPI_*, else alone.
-// mpirun under Slurm sets both of the latter; then OMPI_*, the inner one, counts.
-// Throws ConfigError when they are incomplete or contradict each other, naming the variable.
+// RANK/WORLD_SIZE/LOCAL_RANK/LOCAL_WORLD_SIZE/MASTER_ADDR/MASTER_PORT, else SLURM_*, else OMPI_*, else a run
+// of one rank. mpirun under Slurm sets both SLURM_* and OMPI_*; then OMPI_*, of the inner launcher, counts.
+// Throws ConfigError that names the variable if variables are incomplete or contradict each other.
 RankPlace place_from_environment();
 
 }  // namespace trireme

@@ -15,10 +15,10 @@ namespace {
 
 using StoreClock = std::chrono::steady_clock;
 
-// Between two tries to connect.
+// Pause between two tries to connect.
 constexpr auto kFirstPause = std::chrono::milliseconds(10);
 constexpr auto kLongestPause = std::chrono::milliseconds(500);
-// The news which ranks have not come are rank 0's, and reach a rank whose own time is over.
+// Rank 0 tells which ranks have not come. A rank waits this long beyond its deadline to hear it.
 constexpr auto kTimeToHear = std::chrono::milliseconds(500);
 
 std::string text_of(const std::vector<uint8_t>& bytes) {
@@ -29,7 +29,7 @@ std::vector<uint8_t> bytes_of_text(const std::string& text) {
   return {text.begin(), text.end()};
 }
 
-// What to do where nobody, or somebody else, answers at rank 0's address.
+// Advice if nobody, or another program, answers at rank 0's address.
 constexpr const char* kLookAtRank0 =
     "Look at rank 0's output; check that it was started, and that MASTER_ADDR and MASTER_PORT are the same "
     "for all ranks";
@@ -160,8 +160,8 @@ void RunStore::refuse(const Verdict& verdict, double waited_seconds) const {
 }
 
 Texts RunStore::ask(StoreRequest request, const Texts& arguments, std::chrono::milliseconds timeout) {
-  // A request that waits is answered when its time is over by nobody: the next one takes it back. Others are answered at
-  // once by a store that lives, to which a short timeout gives some time all the same.
+  // Nobody answers a waiting request that timed out: the next request replaces it. A live store answers other
+  // requests at once, so even a short timeout suffices for them.
   const auto deadline = StoreClock::now() + timeout;
   const std::unique_lock<std::timed_mutex> lock(one_at_a_time_, deadline);
   if (!lock)
@@ -175,7 +175,7 @@ Texts RunStore::ask(StoreRequest request, const Texts& arguments, std::chrono::m
     try {
       connection_->send(frame_of(texts), deadline);
     } catch (const DeadlinePassed&) {
-      connection_.reset();  // half a frame may be on its way: nothing can follow it
+      connection_.reset();  // half a frame may be sent: nothing can follow it
       throw;
     }
     while (true) {
@@ -183,7 +183,7 @@ Texts RunStore::ask(StoreRequest request, const Texts& arguments, std::chrono::m
       while (!(frame = take_frame(received_, kLargestFrame_bytes))) connection_->receive(received_, deadline);
       Texts answer = texts_of(*frame);
       if (answer.size() < 2 || answer[1].size() != 1) throw std::runtime_error("no answer to a request");
-      if (answer[0] != id) continue;  // to an earlier request, whose time was over
+      if (answer[0] != id) continue;  // answers an earlier request that timed out
       const auto status = static_cast<StoreStatus>(answer[1][0]);
       answer.erase(answer.begin(), answer.begin() + 2);
       if (status == StoreStatus::lost)

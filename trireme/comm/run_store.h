@@ -1,6 +1,6 @@
-// A rank's connection to the store of the run (store_server.h): c10d's backends exchange their addresses through it.
-// Unlike c10d's TCPStore it proves the run's secret, and no call waits beyond the store's timeout, whatever the other
-// side does.
+// A rank's connection to the store of the run (store_server.h): c10d's backends exchange their addresses
+// through it. Unlike c10d's TCPStore it proves the run's secret, and no call waits beyond the store's
+// timeout, whatever the other side does.
 #pragma once
 
 #include <memory>
@@ -25,15 +25,17 @@ struct StoreAddress {
 
 class RunStore : public c10d::Store {
  public:
-  // Returns when every rank has come. Throws ConfigError on all ranks when they cannot be one run, CommError when they do
-  // not come within the timeout. Rank 0 gives the server, which lives as long as its last connection.
+  // Returns when every rank has come. Throws ConfigError on all ranks if they cannot be one run, CommError if
+  // they do not come within the timeout. Rank 0 passes the server, which lives as long as the last connection
+  // of rank 0.
   RunStore(const RankPlace& place, StoreAddress address, std::chrono::milliseconds timeout,
            std::shared_ptr<StoreServer> server = nullptr);
-  // In order: the rank's end is no loss to the others. While an exception unwinds the stack it is.
+  // Says goodbye, so the rank's end does not count as a loss. While an exception unwinds the stack it does
+  // count.
   ~RunStore() override;
   RunStore& operator=(RunStore&&) = delete;
 
-  // One connection more.
+  // Opens another connection.
   c10::intrusive_ptr<c10d::Store> clone() override;
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
   std::vector<uint8_t> compareSet(const std::string& key, const std::vector<uint8_t>& expected,
@@ -54,7 +56,7 @@ class RunStore : public c10d::Store {
  private:
   RunStore(const RunStore& first, std::chrono::milliseconds timeout);
   void join(bool first);
-  // One try: the verdict. Throws ConnectionLost, DeadlinePassed, ConfigError.
+  // Tries once to meet; returns the verdict. Throws ConnectionLost, DeadlinePassed, ConfigError.
   Verdict meet(bool first, Deadline deadline);
   [[noreturn]] void refuse(const Verdict& verdict, double waited_seconds) const;
   Texts ask(StoreRequest request, const Texts& arguments, std::chrono::milliseconds timeout);
@@ -62,7 +64,7 @@ class RunStore : public c10d::Store {
 
   RankPlace place_;
   StoreAddress address_;
-  std::shared_ptr<StoreServer> server_;  // rank 0's
+  std::shared_ptr<StoreServer> server_;  // null but on rank 0
   bool first_ = true;
   std::timed_mutex one_at_a_time_;
   std::unique_ptr<Connection> connection_;

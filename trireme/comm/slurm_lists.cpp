@@ -25,7 +25,7 @@ std::vector<int> slurm_tasks_per_node(const std::string& text) {
 }
 
 std::string slurm_first_host(const std::string& nodelist) {
-  // prefix, then either the end, a comma, or a bracket whose first number (kept with its zeros) follows.
+  // A prefix, then the end, a comma or a bracket. The bracket's first number is kept with its zeros.
   static const std::regex first(R"(^([^\[\],]+)(?:\[(\d+)[^\]]*\]([^\[\],]*))?(?:,.*)?$)");
   std::smatch match;
   if (!std::regex_match(nodelist, match, first)) {

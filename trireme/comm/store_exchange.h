@@ -1,4 +1,4 @@
-// What ranks tell each other through the store where they meet: a few words each, before there is a group.
+// Ranks exchange short messages through the store where they meet, before there is a group.
 #pragma once
 
 #include <string>
@@ -10,8 +10,9 @@
 
 namespace trireme {
 
-// Everyone's `mine`, by rank. Collective over the `size` ranks of the store, with a key that was not used before. Rank 0
-// reads what the others wrote and writes all of it, so that the store answers a few requests for each rank.
+// Returns every rank's `mine`, by rank. Collective over the `size` ranks of the store, with a key that was
+// not used before. Rank 0 reads all messages and writes them as one list, so the store answers few requests
+// per rank.
 std::vector<Json> tell_everyone(c10d::Store& store, int rank, int size, const std::string& key,
                                 const Json& mine);
 

@@ -1,12 +1,12 @@
-// What travels on a connection between a rank and the store of the run, which rank 0 holds:
+// The messages between a rank and the store of the run, which rank 0 holds:
 //
 //   rank -> store   greeting: the protocol's name and a nonce
-//   store -> rank   the same, with its own nonce
+//   store -> rank   the same, with the store's nonce
 //   rank -> store   Hello, with the proof that the rank knows the run's secret
 //   store -> rank   Verdict, with the store's proof, when every rank has come or the run is refused
 //   rank -> store   requests;  store -> rank   their answers
 //
-// Each message after the greetings is a frame, size first, that holds a list of texts.
+// Each message after the greetings is a frame: its size, then a list of texts.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ namespace trireme {
 
 using Texts = std::vector<std::string>;
 
-// Of the protocol's name and a nonce.
+// The protocol's name and a nonce.
 constexpr size_t kGreeting_bytes = 40;
-// Larger frames are refused: of who has not proved the secret yet, and of ranks.
+// Larger frames are refused: of peers that have not proved the secret yet, and of ranks.
 constexpr size_t kLargestHello_bytes = 4096;
 constexpr size_t kLargestFrame_bytes = size_t{256} << 20;
 
@@ -32,23 +32,23 @@ struct Nonces {
 };
 
 std::string greeting(const Digest& nonce);
-// Whether a greeting may begin, or be, like this.
+// Whether `bytes` may be a greeting or the beginning of one.
 bool begins_greeting(std::string_view bytes);
-// Nothing when this is no greeting.
+// nullopt if this is no greeting.
 std::optional<Digest> nonce_of(std::string_view greeting);
 
 std::string frame_of(const Texts& texts);
-// Takes the first frame off `received`; nothing when it is not all there. Throws std::runtime_error for a size beyond
-// `largest_bytes`.
+// Removes the first frame from `received` and returns it; nullopt if it is incomplete. Throws
+// std::runtime_error for a size beyond `largest_bytes`.
 std::optional<std::string> take_frame(std::string& received, size_t largest_bytes);
 // Throws std::runtime_error for bytes that are no list of texts.
 Texts texts_of(std::string_view frame);
 
-// Who comes: first line of a connection.
+// The first message of a rank after its greeting.
 struct Hello {
   int rank = 0;
   int size = 1;
-  bool first = true;  // of this rank; else one connection more
+  bool first = true;  // connection of this rank; else another one
   std::string attempt;
   std::string version;        // of the program
   std::string host;           // only to be told
@@ -64,10 +64,10 @@ struct Hello {
 struct Verdict {
   enum class Kind : uint8_t {
     go,            // every rank has come
-    come_later,    // another attempt's rank 0 will answer here
+    come_later,    // rank 0 of another attempt will answer at this address
     wrong_secret,  // the proof does not hold
-    differing,     // ranks that cannot be one run: a ConfigError of all
-    missing,       // ranks that have not come in time: a CommError of all
+    differing,     // the ranks cannot be one run: ConfigError on all
+    missing,       // ranks have not come in time: CommError on all
   };
   Kind kind = Kind::go;
   std::string reason;
@@ -75,7 +75,7 @@ struct Verdict {
 
 // The last text of the message is the proof: an HMAC over role, nonces and the texts before it.
 std::string proven_frame(Texts texts, std::string_view secret, std::string_view role, const Nonces& nonces);
-// Takes the proof off; whether it holds.
+// Removes the proof from `texts`. Returns whether it holds.
 bool take_proof(Texts& texts, std::string_view secret, std::string_view role, const Nonces& nonces);
 inline constexpr std::string_view kRoleOfRank = "rank", kRoleOfStore = "store";
 
@@ -86,14 +86,14 @@ enum class StoreRequest : uint8_t {
   wait,         // key, ...: when all are there
   check,        // key, ...: "1" when all are there, else "0"
   add,          // key, number: the sum
-  compare_set,  // key, expected, desired: the value then
+  compare_set,  // key, expected, desired: the value afterwards
   remove,       // key: "1" when it was there
   count,        // how many keys there are
   goodbye,      // the rank has done its work: its end is no loss
 };
 enum class StoreStatus : uint8_t { done, lost };
 
-// For messages to people: no control characters, and short.
+// Text from outside for messages: without control characters, and short.
 std::string printable(std::string_view text);
 
 std::string program_version();

@@ -28,20 +28,21 @@ namespace {
 
 using ServerClock = std::chrono::steady_clock;
 
-// Connections that have proved nothing yet: the oldest goes when there are more, and each after a while.
+// Connections that have not proved the secret: beyond this number the oldest is dropped, and each after this
+// time.
 constexpr size_t kMostUnproven = 256;
 constexpr auto kTimeToProve = std::chrono::seconds(10);
-// A refusal reaches the ranks that are still to come before rank 0 ends, and the store with it.
+// Rank 0 hears a refusal up to this time later, so that late ranks hear it before rank 0 ends the store.
 constexpr auto kTimeToTell = std::chrono::seconds(2);
 constexpr auto kLongestPoll = std::chrono::seconds(1);
-// Where every descriptor is taken by ranks, the next one to come waits.
+// If ranks use every descriptor, the next rank to come waits this long.
 constexpr auto kPauseOfAccepting = std::chrono::milliseconds(100);
 
 struct PendingRequest {
   std::string id;
   StoreRequest request{};
   Texts arguments;
-  size_t present = 0;  // so many keys are known to be there
+  size_t present = 0;  // this many keys are known to exist
 };
 
 // One connection.
@@ -102,7 +103,7 @@ class StoreServer::Service {
           receive(peer);
           advance(peer);
         } catch (const std::exception&) {
-          peer.gone = true;  // its bytes are no message of ours
+          peer.gone = true;  // its bytes are no valid message
         }
       }
       if (!meeting_.verdict() && ServerClock::now() >= deadline_)
@@ -130,7 +131,7 @@ class StoreServer::Service {
     for (Peer& peer : peers_) peer.has_news = waiting[next++].revents != 0;
   }
 
-  // When rank 0 hears a refusal at the latest.
+  // The latest time at which rank 0 hears a refusal.
   ServerClock::time_point tell_by() const { return std::min(*decided_at_ + kTimeToTell, deadline_); }
 
   void accept_connections() {
@@ -155,7 +156,7 @@ class StoreServer::Service {
 
   static bool is_unproven(const Peer& peer) { return !peer.gone && !peer.proven(); }
 
-  // Whether there was one.
+  // Returns whether there was one.
   bool drop_oldest_unproven() {
     const auto oldest = std::find_if(peers_.begin(), peers_.end(), is_unproven);
     if (oldest == peers_.end()) return false;
@@ -167,7 +168,7 @@ class StoreServer::Service {
   static void receive(Peer& peer) {
     std::array<char, 16384> buffer{};
     const size_t most = peer.proven() ? kLargestFrame_bytes : kLargestHello_bytes + kGreeting_bytes;
-    // Some rounds, so that one peer does not keep the others waiting.
+    // A few rounds only, so that one peer does not keep the others waiting.
     for (int round = 0; round < 16; ++round) {
       const ssize_t got = ::recv(peer.descriptor, buffer.data(), buffer.size(), 0);
       if (got > 0) {
@@ -240,13 +241,13 @@ class StoreServer::Service {
     answer(peer);
   }
 
-  // Whether the keys that a request waits for are there; each look goes on where the one before ended.
+  // Whether the keys that a request waits for exist. Each check continues where the previous one ended.
   bool is_due(PendingRequest& pending) const {
     if (pending.request != StoreRequest::get && pending.request != StoreRequest::wait) return true;
     while (pending.present < pending.arguments.size() && table_.has(pending.arguments[pending.present]))
       ++pending.present;
     if (pending.present < pending.arguments.size()) return false;
-    // One that was there may have been removed since.
+    // A key that existed may have been removed since.
     const auto removed = std::find_if(pending.arguments.begin(), pending.arguments.end(),
                                       [&](const std::string& key) { return !table_.has(key); });
     pending.present = static_cast<size_t>(removed - pending.arguments.begin());
@@ -271,7 +272,7 @@ class StoreServer::Service {
       try {
         answer(peer);
       } catch (const std::exception&) {
-        peer.gone = true;  // its request has arguments that no rank of ours gives
+        peer.gone = true;  // the request has invalid arguments
       }
     }
   }
@@ -303,7 +304,7 @@ class StoreServer::Service {
       ::close(peer->descriptor);
       peer = peers_.erase(peer);
     }
-    // The news of a rank that is gone does not wait for other news.
+    // Tells the others about a lost rank now, not after the next event.
     tell_verdict();
     answer_pending();
     for (Peer& peer : peers_) send(peer);
@@ -315,11 +316,11 @@ class StoreServer::Service {
   Meeting meeting_;
   StoreTable table_;
   std::list<Peer> peers_;
-  std::string lost_;  // which rank, once one is
+  std::string lost_;  // which rank is lost; empty: none
   ServerClock::time_point begin_, deadline_;
   ServerClock::time_point accept_from_ = begin_;
   std::optional<ServerClock::time_point> decided_at_;
-  bool told_ = false;  // all that wait have heard the verdict, rank 0 as the last
+  bool told_ = false;  // all waiting ranks have heard the verdict, rank 0 last
   std::jthread thread_;
 };
 

@@ -1,9 +1,9 @@
-// The store of the run, in rank 0's process: a thread that serves who proved the run's secret, and nobody else.
+// The store of the run, in rank 0's process: a thread that serves only peers that proved the run's secret.
 //
-//   a stranger             is dropped: at once when it sends anything else, the oldest first when there are many
-//   a rank, proved         waits until all have come, or hears why there is no run (meeting.h)
+//   a stranger             is dropped: at once after an invalid message; the oldest first if there are many
+//   a rank, proved         waits until all ranks have come, or hears why there is no run (meeting.h)
 //   its requests           are answered from the table (store_table.h)
-//   a rank that ends       without goodbye: what others wait for is answered "lost", now and from then on
+//   a rank that ends       without goodbye: requests that must wait are answered "lost" from then on
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ namespace trireme {
 
 class StoreServer {
  public:
-  // Takes over the listening socket. All ranks are expected within `timeout`.
+  // Takes over the listening socket. All ranks must come within `timeout`.
   StoreServer(int listening_descriptor, const RankPlace& place, std::chrono::milliseconds timeout);
   // Closes every connection.
   ~StoreServer();

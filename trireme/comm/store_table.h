@@ -1,4 +1,4 @@
-// The keys and values that ranks share, and the answers to their requests; as c10d's TCPStore answers.
+// The keys and values that ranks share. Answers requests as c10d's TCPStore does.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@ namespace trireme {
 class StoreTable {
  public:
   bool has(const std::string& key) const { return values_.count(key) != 0; }
-  // Of a get, whose keys are all there, the values. Throws std::runtime_error for arguments that no request has.
+  // The answer to a request. All keys of a `get` must exist. Throws std::runtime_error for invalid arguments.
   Texts answer(StoreRequest request, const Texts& arguments);
 
  private:

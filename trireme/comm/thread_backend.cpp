@@ -78,7 +78,7 @@ class FinishedWork : public c10d::Work {
   FinishedWork() { finish(); }
 };
 
-// Other ranks' streams know nothing of this one: the host waits in their stead. No-op on the CPU.
+// Other ranks' streams do not wait for this rank's stream, so the host waits. No-op on the CPU.
 void wait_for_stream(const at::Tensor& tensor) {
   if (tensor.device().is_cpu()) return;
   const c10::impl::VirtualGuardImpl device(tensor.device().type());

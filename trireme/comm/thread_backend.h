@@ -1,7 +1,7 @@
 // A c10d backend whose ranks are threads of one process that copy from each other. A collective has three
-// parts: every rank posts its tensor and waits for all posts; each copies what it needs from the others'
-// tensors into its own output; all wait until the last has copied. Nothing depends on which thread comes
-// first. On a GPU the ranks share, a rank waits for its own stream before it posts and after it has copied.
+// phases: every rank posts its tensor and waits for all posts; each rank copies from the others' tensors into
+// its output; all wait until the last rank has copied. The result does not depend on which thread comes
+// first. On a GPU that ranks share, a rank waits for its stream before it posts and after it has copied.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ namespace trireme {
 // Where the threads of one group meet. Shared by their backends.
 class ThreadMeeting {
  public:
-  // What one rank shows to the others during a collective.
+  // The data that one rank shows to the others during a collective.
   struct Post {
     std::string collective;
     at::Tensor tensor;                // the rank's input
@@ -38,8 +38,7 @@ class ThreadMeeting {
   void exchange(int rank, Post post, std::chrono::milliseconds timeout,
                 const std::function<void(const std::vector<Post>&)>& copy);
 
-  // Wakes all who wait, and ends every later collective, with std::runtime_error(why). The first reason
-  // stays.
+  // Every current and later collective throws std::runtime_error(why). The first reason stays.
   void fail(const std::string& why);
 
  private:
@@ -50,7 +49,7 @@ class ThreadMeeting {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Post> posts_;
-  std::vector<char> here_;  // who has arrived at the present wait
+  std::vector<char> here_;  // which ranks have arrived at the current wait
   int arrived_ = 0;
   int64_t round_ = 0;
   std::string failure_;

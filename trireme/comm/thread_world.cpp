@@ -13,7 +13,7 @@
 namespace trireme {
 namespace {
 
-// What the threads of one run share: the meeting places of their groups, and who has ended.
+// The state that the threads of one run share: the meetings of their groups, and the ranks that have ended.
 class SharedRun {
  public:
   // The same meeting for every member that asks with the same key.
@@ -30,8 +30,7 @@ class SharedRun {
     return place;
   }
 
-  // A rank that returned will not come to any collective again: whoever waits for it need not wait for the
-  // timeout.
+  // A rank that returned will not come to another collective: other ranks need not wait for the timeout.
   void end(int rank) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const std::string why = cat("rank ", rank, " has already returned");

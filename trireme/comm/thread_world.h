@@ -7,9 +7,9 @@
 
 namespace trireme {
 
-// Runs `body` on `ranks` threads, each with its own World, and joins them. When one throws, the collectives
-// that the others wait in end with CommError, and the first rank's own exception is thrown here. Attempt and launch are
-// those of `like`.
+// Runs `body` on `ranks` threads, each with its own World, and joins them. If a rank throws, collectives in
+// which other ranks wait end with CommError, and this function rethrows the exception of the rank that failed
+// first. The attempt and the launch are those of `like`.
 void run_ranks_as_threads(int ranks, const std::function<void(World&)>& body,
                           std::chrono::milliseconds timeout = std::chrono::seconds(60),
                           const RankPlace& like = {});

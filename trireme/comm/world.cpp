@@ -29,7 +29,7 @@ namespace trireme {
 
 namespace {
 
-// InternalError when this rank is in none of the groups, or a rank in two of them.
+// Throws InternalError if this rank is in none of the groups, or any rank is in two of them.
 GroupPlace find_group(const World& world, const std::string& name,
                       const std::vector<std::vector<int>>& members) {
   std::set<int> seen;
@@ -72,13 +72,13 @@ std::unique_ptr<Group> World::make_group(const std::string& name,
 
 namespace {
 
-// What ranks learn of each other when they have met.
+// What ranks learn about each other when they have met.
 struct Met {
   int least_machine_ranks = 1;
   bool one_network = true;  // all reach each other over the loopback interface
 };
 
-// Ranks that met in a store; each backend has its own names in it.
+// Ranks that met in a store. Each backend has a separate key prefix in the store.
 class StoreWorld : public World {
  public:
   StoreWorld(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store, Transport transport,
@@ -95,7 +95,7 @@ class StoreWorld : public World {
     pace.period = std::min(pace.period, pace.silence / 10);
     const std::string prefix = cat("trireme/", place.attempt, "/heartbeat");
     auto connection = store_->clone();
-    connection->setTimeout(pace.silence);  // the machine of rank 0 may vanish without a word
+    connection->setTimeout(pace.silence);  // rank 0's machine may vanish without notice
     heartbeat_ =
         std::make_unique<Heartbeat>(c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(connection)),
                                     place.rank, place.size, pace, std::move(on_lost));
@@ -115,7 +115,7 @@ class StoreWorld : public World {
   Transport transport_;
   at::Device device_;
   bool one_network_ = true;
-  std::unique_ptr<Heartbeat> heartbeat_;  // over NCCL alone: other backends' collectives end by themselves
+  std::unique_ptr<Heartbeat> heartbeat_;  // only over NCCL: other backends' collectives end by themselves
 };
 
 std::vector<int> all_ranks(const RankPlace& place) {
@@ -124,7 +124,7 @@ std::vector<int> all_ranks(const RankPlace& place) {
   return ranks;
 }
 
-// Throws ConfigError unless each rank has a GPU of its own, or none has.
+// Throws ConfigError unless each rank has a separate GPU, or none has a GPU.
 Met meet(const RankPlace& place, c10d::Store& store, Transport transport, at::Device device,
          std::chrono::milliseconds timeout) {
   if (place.size == 1) return {};
@@ -163,8 +163,9 @@ Transport choose_transport(Transport transport, at::Device device) {
   return transport;
 }
 
-// The port of rank 0's store, told through the store of torchrun's agent, which holds the master's port. c10d's client
-// waits for ever on an agent that is stopped; so it has a thread that may be left behind.
+// The port of rank 0's store. Rank 0 publishes it in the store of torchrun's agent, which occupies the
+// master's port. c10d's client waits forever for a stopped agent, so it runs on a thread that may be left
+// running.
 int port_through_agent(const RankPlace& place, const StoreServer* server, std::chrono::milliseconds timeout) {
   const auto ask = [place, port = server == nullptr ? 0 : server->port(), timeout] {
     c10d::TCPStoreOptions options;

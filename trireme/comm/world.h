@@ -1,5 +1,5 @@
-// All ranks of the run, of which this process (or thread) is one, and the store through which they meet. Alone, it is a
-// world of one.
+// All ranks of the run, of which this process (or thread) is one, and the store through which they meet. A
+// single process is a world of one rank.
 #pragma once
 
 #include <chrono>
@@ -27,23 +27,23 @@ enum class Transport {
   threads,  // ranks are threads of this process
 };
 
-// Where a rank stands in the list of member groups given to World::make_group.
+// The position of this rank in the list of member groups given to World::make_group().
 struct GroupPlace {
   int index = 0;                 // which of the groups
-  int rank = 0;                  // this rank's place in it
-  std::vector<int> world_ranks;  // all its members
+  int rank = 0;                  // this rank's index in the group
+  std::vector<int> world_ranks;  // all members of the group
 };
 
-// Collectives of groups with the same ranks and the same queue travel through one backend: on a GPU one communicator and
-// one stream, in which each waits for those begun before it. What a computation waits for therefore has another queue
-// than what travels beside it.
+// Groups with the same ranks and the same queue share one backend: on a GPU one communicator and one stream,
+// on which each collective waits for the earlier ones. Collectives that a computation waits for therefore use
+// another queue than those that run beside it.
 enum class Queue {
-  beside,    // parameters, gradients, what ranks decide together
+  beside,    // parameters, gradients, joint decisions of ranks
   exchange,  // attention's exchanges
 };
 
-// Of a rank, one thread makes groups, begins collectives, waits for them and drops groups, in the same order on all ranks:
-// backends that groups share, and NCCL itself, need that.
+// On each rank, one thread makes groups, begins collectives, waits for them and destroys groups, in the same
+// order on all ranks: shared backends and NCCL itself need this.
 class World {
  public:
   virtual ~World() = default;
@@ -52,14 +52,14 @@ class World {
   int rank() const { return place_.rank; }
   int size() const { return place_.size; }
   std::chrono::milliseconds timeout() const { return timeout_; }
-  // The least number of ranks that a machine of the run has: what `place` says of its own machine may differ.
+  // The least number of ranks on any machine of the run; `place` knows only this machine's number.
   int least_machine_ranks() const { return least_machine_ranks_; }
-  // Where this rank tells what it is doing; its groups tell there what they wait for.
+  // This rank reports its activity to this object; its groups report their waits.
   RankActivity& activity() { return *activity_; }
 
-  // Collective over the whole world: every rank calls it with the same name, queue and list of member groups (which
-  // cover each rank at most once); returns the group this rank belongs to (InternalError when in none). A living
-  // group of the same members and queue gives it its backend.
+  // Collective over the whole world: every rank calls it with the same name, queue and list of member groups
+  // (which cover each rank at most once). Returns this rank's group; throws InternalError if this rank is in
+  // none. The group shares the backend of a living group with the same members and queue.
   std::unique_ptr<Group> make_group(const std::string& name, const std::vector<std::vector<int>>& members,
                                     Queue queue = Queue::beside);
 
@@ -72,7 +72,7 @@ class World {
         activity_(std::move(activity)) {}
 
  private:
-  // Collective over the members of `group`, two or more. `key` is one that they agree on and that is not used again.
+  // Collective over the members of `group`, two or more. All pass the same `key`, which is never used again.
   virtual c10::intrusive_ptr<c10d::Backend> connect(const std::string& key, const std::string& name,
                                                     const GroupPlace& group) = 0;
 
@@ -84,24 +84,26 @@ class World {
   std::map<std::pair<Queue, std::vector<int>>, std::weak_ptr<c10d::Backend>> backends_;
 };
 
-// Called on another thread when a rank of a run over NCCL is lost (heartbeat.h); expected to end the process, whose own
-// thread may wait on its device for ever.
+// Called on another thread when a rank of a run over NCCL is lost (heartbeat.h); must end the process,
+// because the rank's thread may wait for its device forever.
 using OnLostRank = std::function<void(const CommError&)>;
 
-// Joins the run through a store that all ranks share; `device` is what this rank computes on and what NCCL uses. CommError
-// when the others do not come within the timeout, ConfigError on all ranks where two compute on one GPU over NCCL.
+// Joins the run through a store that all ranks share. This rank computes on `device`, and NCCL uses it.
+// Throws CommError if the others do not come within the timeout, ConfigError on all ranks if two compute on
+// one GPU over NCCL.
 std::unique_ptr<World> join_world(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store,
                                   Transport transport, at::Device device, std::chrono::milliseconds timeout,
                                   OnLostRank on_lost = nullptr,
                                   std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>());
 
-// Joins the run through the store that rank 0 opens (run_store.h). ConfigError on all ranks that cannot be one run:
-// another secret, number of ranks or program, one rank twice; also where rank 0 cannot listen.
+// Joins the run through the store that rank 0 opens (run_store.h). Throws ConfigError on all ranks that
+// cannot be one run (another secret, number of ranks or program, one rank twice), and if rank 0 cannot
+// listen.
 std::unique_ptr<World> join_world(const RankPlace& place, Transport transport, at::Device device,
                                   std::chrono::milliseconds timeout, OnLostRank on_lost = nullptr,
                                   std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>());
 
-// What to tell the user when the run's secret can be guessed and other machines can try; nothing when all is well.
+// A warning if the run's secret can be guessed and other machines can try to join; else nullopt.
 std::optional<std::string> open_door_warning(const RankPlace& place);
 
 }  // namespace trireme

@@ -1,4 +1,4 @@
-// What ProcessGroupGloo.hpp names of gloo/context.h. See ../README.md.
+// The declarations of gloo/context.h that ProcessGroupGloo.hpp names. See ../README.md.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// What ProcessGroupGloo.hpp names of gloo/rendezvous/store.h. See ../../README.md.
+// The declarations of gloo/rendezvous/store.h that ProcessGroupGloo.hpp names. See ../../README.md.
 #pragma once
 
 #include <chrono>

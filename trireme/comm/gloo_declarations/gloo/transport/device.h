@@ -1,4 +1,4 @@
-// What ProcessGroupGloo.hpp names of gloo/transport/device.h. See ../../README.md.
+// The declarations of gloo/transport/device.h that ProcessGroupGloo.hpp names. See ../../README.md.
 #pragma once
 
 namespace gloo::transport {
