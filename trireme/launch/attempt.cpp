@@ -11,10 +11,10 @@
 namespace trireme {
 namespace {
 
-// After a first failure, time for the others to end by themselves: one that lost its peer then says so, and
-// often it ends before the peer that is the cause of it all.
+// After a first failure, the others have this time to end by themselves: a rank that lost its peer then says
+// so, often before the peer that caused the failure ends.
 constexpr double kTimeToSpeakSeconds = 1;
-// Ranks that saved together end together; giving back much memory takes them time.
+// Ranks that saved together end at about the same time, but freeing much memory takes a while.
 constexpr double kLeastTimeToFollowSeconds = 30;
 constexpr int kPollMilliseconds = 50;
 
@@ -48,7 +48,7 @@ class Attempt {
     std::vector<pollfd> waiting{{signals_.descriptor(), POLLIN, 0}};
     for (const RunningRank& rank : ranks_) {
       for (const int descriptor : {rank.stdout_fd(), rank.stderr_fd()})
-        waiting.push_back({descriptor, POLLIN, 0});  // poll passes over a closed one (-1)
+        waiting.push_back({descriptor, POLLIN, 0});  // poll() skips a closed descriptor (-1)
     }
     control_.add_to(waiting);
     const int ready = ::poll(waiting.data(), waiting.size(), kPollMilliseconds);
@@ -59,7 +59,7 @@ class Attempt {
     streams_.err.show_gathered();
     for (RunningRank& rank : ranks_) {
       rank.note_wait();
-      if (ready == 0) rank.show_pending();  // quiet: show live lines as far as they are
+      if (ready == 0) rank.show_pending();  // no news: show unfinished live lines
     }
   }
 
@@ -74,7 +74,7 @@ class Attempt {
   void stop(int signal) {
     result_.stop_signal = signal;
     stop_seconds_ = now_seconds();
-    // A rank may have ended sooner than the one that was asked.
+    // A peer may have failed before the asked rank ended: the request explains that failure.
     if (failure_seconds_) first_stopped_seconds_ = std::exchange(failure_seconds_, std::nullopt);
     ask_all();
   }
@@ -115,7 +115,8 @@ class Attempt {
     }
   }
 
-  // All others have ended well, and those that are left were stopped (SIGSTOP): nobody waits for them, and nobody tells.
+  // Whether all others have ended well and only stopped ranks (SIGSTOP) are left: nobody waits for these or
+  // reports them.
   bool only_stopped_ones_run() {
     if (result_.ends.empty() || failure_seconds_) return false;
     bool any = false;
@@ -131,7 +132,7 @@ class Attempt {
     const double now = now_seconds();
     const double grace = kTimeToSpeakSeconds + limits_.grace_seconds;
     if (result_.stop_signal != 0) {
-      // Asked already: a second request would end ranks that save.
+      // The ranks were asked already: a second request would end ranks that are saving.
       const double follow = std::max(grace, kLeastTimeToFollowSeconds);
       if (now >= stop_seconds_ + limits_.stop_seconds ||
           (failure_seconds_ && now >= *failure_seconds_ + grace) ||
@@ -155,10 +156,10 @@ class Attempt {
   RankStreams streams_;
   std::vector<RunningRank> ranks_;
   AttemptResult result_;
-  bool asked_again_ = false;  // a second request came: nobody is waited for
+  bool asked_again_ = false;  // a second request came: wait for nobody
   double stop_seconds_ = 0;   // when the run was asked to stop
   std::optional<double> failure_seconds_;
-  std::optional<double> left_behind_seconds_;    // since when only ranks that were stopped run
+  std::optional<double> left_behind_seconds_;    // since when only stopped ranks run
   std::optional<double> first_stopped_seconds_;  // when a first rank ended because of the request
 };
 

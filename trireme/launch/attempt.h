@@ -1,5 +1,5 @@
-// One attempt at a run: watches over this machine's ranks until all have ended, passes on what signals and the other
-// machines' launchers ask, and ends the rest when one failed.
+// One attempt at a run: watches this machine's ranks until all have ended, passes on the requests of signals
+// and of other machines' launchers, and ends the other ranks if one fails.
 #pragma once
 
 #include <vector>
@@ -17,7 +17,7 @@ struct AttemptLimits {
 
 struct AttemptResult {
   std::vector<RankEnd> ends;  // of this machine's ranks, in the order in which they ended
-  int stop_signal = 0;        // by which the run was asked to stop, here or on another machine
+  int stop_signal = 0;        // that asked the run to stop, on this or another machine
 };
 
 AttemptResult watch(const std::vector<RankProcess>& ranks, const AttemptLimits& limits, TakenSignals& signals,

@@ -1,5 +1,5 @@
-// Output that nobody waits for: a reader that pauses (`| less`, Control-S) must not stop the launcher, which watches over
-// ranks and answers other machines.
+// Output that does not block the launcher: while a reader pauses (`| less`, Control-S), the launcher must
+// watch ranks and answer other machines.
 //
 //   text -> backlog -> a thread that writes it to the descriptor, as fast as its reader reads
 #pragma once
@@ -11,7 +11,7 @@ namespace trireme {
 
 class BacklogStream : public std::ostream {
  public:
-  // Writing waits only while `most_bytes` lie in the backlog. Blocks all signals in its thread.
+  // A write waits only while the backlog holds `most_bytes` or more. The writer thread blocks all signals.
   explicit BacklogStream(int descriptor, size_t most_bytes = size_t{64} << 20);
   // Waits until all is written, or the reader is gone.
   ~BacklogStream() override;

@@ -79,13 +79,13 @@ class FirstMachine : public RunControl {
   bool waits() const override { return !still_running().empty(); }
 
   Conclusion conclude(const std::vector<RankEnd>& /*own*/, int stop_signal) override {
-    for (const int node : still_running()) {  // nobody waits any more
+    for (const int node : still_running()) {  // a second request to stop ends the wait
       peers_.at(node).link.lose("its ranks had not ended when this launcher was asked a second time to stop");
       lost_.insert(node);
     }
     Conclusion conclusion = decide(options_, attempt_, ends_, stop_signal);
     if (!lost_.empty()) conclusion = with_lost(conclusion);
-    Conclusion short_one = conclusion;  // machine 0 tells all of it
+    Conclusion short_one = conclusion;  // machine 0 prints the whole report
     short_one.report = conclusion.report.substr(0, conclusion.report.find('\n') + 1);
     broadcast(conclusion_message(short_one));
     return conclusion;
@@ -94,7 +94,7 @@ class FirstMachine : public RunControl {
   void cancel(const Conclusion& conclusion) override { broadcast(conclusion_message(conclusion)); }
 
  private:
-  // Machines that are not lost and have not told the ends of all their ranks.
+  // Machines that are not lost and have not reported the ends of all their ranks.
   std::set<int> still_running() const {
     std::map<int, int> ended;  // ranks of each machine
     for (const RankEnd& end : ends_) ++ended[end.rank / options_.nproc];
@@ -122,7 +122,7 @@ class FirstMachine : public RunControl {
     }
   }
 
-  // Machines whose launcher has gone cannot be started again.
+  // A machine whose launcher is gone cannot take part in another attempt.
   Conclusion with_lost(Conclusion conclusion) const {
     std::string text;
     for (const int node : lost_) {
@@ -144,7 +144,7 @@ class FirstMachine : public RunControl {
   std::optional<WaitingRoom> room_;  // until all have come
   std::map<int, PeerLauncher> peers_;
   std::set<int> lost_;         // machines
-  std::vector<RankEnd> ends_;  // of all ranks, in the order in which they came here
+  std::vector<RankEnd> ends_;  // of all ranks, in order of arrival
 };
 
 }  // namespace

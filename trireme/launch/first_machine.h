@@ -1,5 +1,5 @@
-// The launcher of machine 0 of several: waits for the others, starts attempts on all, collects how all ranks ended, and
-// decides.
+// The launcher of machine 0 of several: waits for the other launchers, starts attempts on all machines,
+// collects the ends of all ranks, and decides how to go on.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@
 
 namespace trireme {
 
-// Listens at --master_port for the launchers of the other machines. Throws ConfigError. `err`: what it says while it
-// waits.
+// Listens at --master_port for the launchers of the other machines. Throws ConfigError. `err` receives its
+// messages while it waits.
 std::unique_ptr<RunControl> first_machine(const LaunchOptions& options, const std::string& secret,
                                           TakenSignals& signals, std::ostream& err);
 

@@ -17,7 +17,7 @@
 namespace trireme {
 namespace {
 
-// What one rank says on stderr waits this long for the others to say the same.
+// A rank's line on stderr waits this long for the same line of the other ranks.
 constexpr double kGatherSeconds = 1;
 
 std::filesystem::path make_log_folder(const LaunchOptions& options, int attempt) {
@@ -25,7 +25,7 @@ std::filesystem::path make_log_folder(const LaunchOptions& options, int attempt)
   std::filesystem::path folder = std::filesystem::path(options.log_dir) / cat("attempt-", attempt);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  // Later attempts say so as their files cannot be written.
+  // Later attempts warn because their log files cannot be written.
   if (error && attempt == 0)
     throw ConfigError(
         cat("launch: cannot make the folder ", folder.string(), " for --log_dir: ", error.message()));

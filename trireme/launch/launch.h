@@ -1,10 +1,10 @@
-// Starts the ranks of a run on this machine and watches over them: prefixes their output, passes signals on,
-// and when one rank dies ends the rest, says which and why, and returns its code.
+// Starts the ranks of a run on this machine and watches them: prefixes their output and passes signals on. If
+// a rank dies, ends the other ranks, says which rank died and why, and returns its code.
 //
 //   launch -> run_control: one launcher, or those of several machines, begin an attempt
 //          -> start_ranks: fork/exec of each rank (RANK, WORLD_SIZE, ... in its environment)
 //          -> attempt:     output, signals, deaths, other machines' news
-//          -> run_control: which rank is to blame, the code, another attempt where asked and allowed
+//          -> run_control: the rank to blame, the code, another attempt if asked for and allowed
 #pragma once
 
 #include <iosfwd>
@@ -15,17 +15,17 @@
 
 namespace trireme {
 
-// What becomes of the ranks' stdout.
+// Where the ranks' stdout goes.
 enum class RankStdout {
   prefixed,   // to `out`, each line with its rank before it
-  of_rank_0,  // rank 0's alone goes to `out`, byte for byte; the others', with their ranks, to `err`
+  of_rank_0,  // only rank 0's goes to `out`, byte for byte; the others' goes to `err`, prefixed
 };
 
 struct LaunchOptions {
   int nproc = 1;                     // ranks on this machine
-  int nnodes = 1;                    // machines, each with its own launcher and the same nproc
-  int node_rank = 0;                 // which of them this is
-  std::string master_address;        // of machine 0; empty: not given, 127.0.0.1 where there is one machine
+  int nnodes = 1;                    // machines, each with one launcher and the same nproc
+  int node_rank = 0;                 // number of this machine, from 0
+  std::string master_address;        // of machine 0; empty: 127.0.0.1 (one machine only)
   int master_port = 0;               // 0: a free one, chosen by the system (one machine only)
   int max_restarts = 0;              // of the whole run; machine 0's counts
   double grace_seconds = 5;          // from SIGTERM to SIGKILL, after a failure
@@ -33,17 +33,17 @@ struct LaunchOptions {
   double join_seconds = 600;         // for the launchers of all machines to meet
   std::string log_dir;               // keeps each rank's output; empty: nowhere
   std::string secret_file;           // of the run; empty: the environment's, or a new one (one machine only)
-  std::string program;               // what to run; empty: this very program
+  std::string program;               // to run; empty: this program
   std::vector<std::string> command;  // its arguments
-  int terminal_columns = 0;  // `out` is a terminal so wide: a live line (ended by \r) stays one; 0: not
+  int terminal_columns = 0;          // of `out`, which then redraws live lines (ended by \r); 0: no terminal
   RankStdout rank_stdout = RankStdout::prefixed;
 };
 
-// Returns 0 when every rank did, else the code of the rank that failed first (128 + its signal), or 75: a rank hung, or
-// the run ended because it was asked to (docs/launching.md). The ranks' stdout goes where `rank_stdout` says; their
-// stderr, and what the launcher says, to `err`. While it runs, it takes SIGCHLD and the stop signals of the calling thread.
-// Throws ConfigError: impossible options, port in use, program that cannot be run; CommError: a launcher of another
-// machine does not come.
+// Returns 0 if every rank returned 0, else the code of the rank that failed first (128 + its signal), or 75
+// if a rank hung or the run ended because it was asked to (docs/launching.md). The ranks' stdout goes where
+// `rank_stdout` says; their stderr and the launcher's messages go to `err`. While it runs, it takes SIGCHLD
+// and the stop signals of the calling thread. Throws ConfigError for impossible options, a port in use or a
+// program that cannot be run; CommError if the launcher of another machine does not come.
 int launch(const LaunchOptions& options, std::ostream& out, std::ostream& err);
 
 void list_launch_options(OptionList& list, LaunchOptions& options);

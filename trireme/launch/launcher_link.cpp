@@ -23,7 +23,7 @@ namespace trireme {
 namespace {
 
 constexpr size_t kLargestMessage_bytes = size_t{1} << 20;
-constexpr int kSendSeconds = 10;  // to a launcher that reads nothing
+constexpr int kSendSeconds = 10;  // time limit if the peer reads nothing
 constexpr double kSignOfLifeSeconds = 5;
 constexpr double kSilenceSeconds = 30;
 
@@ -44,7 +44,7 @@ std::string address_of_peer(int descriptor) {
   return host.data();
 }
 
-// 0, or the reason.
+// Returns 0 or the error number.
 int finish_connecting(int descriptor, const ResolvedAddress& address, double seconds) {
   if (::connect(descriptor, address.generic(), address.size) == 0) return 0;
   if (errno != EINPROGRESS) return errno;

@@ -1,9 +1,9 @@
-// A connection between the launchers of two machines of a run: lines, and JSON in them.
+// A connection between the launchers of two machines of a run. It carries lines, most of them JSON.
 //
 //   other machine -> machine 0   "trireme-launch 2 NODE NNODES NPROC HOST NONCE"
-//   machine 0 -> other machine   "NONCE PROOF"    it knows the run's secret
-//   other machine -> machine 0   "PROOF"          so does this one
-//   from then on                 one JSON object a line; an empty one is a sign of life
+//   machine 0 -> other machine   "NONCE PROOF"    proves that it knows the run's secret
+//   other machine -> machine 0   "PROOF"          proves the same
+//   from then on                 one JSON object per line; an empty object is a sign of life
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@
 
 namespace trireme {
 
-// Who a launcher says it is.
+// How a launcher introduces itself.
 struct LauncherHello {
   int node = 0;
   int nnodes = 0;
@@ -22,11 +22,11 @@ struct LauncherHello {
   std::string host;
   std::string nonce;
   std::string line() const;
-  // Nothing when the line is none.
+  // nullopt if the line is no such introduction.
   static std::optional<LauncherHello> from(const std::string& line);
 };
 
-// What a launcher says to show that it knows the secret; `role` tells the two sides apart.
+// Proves that a launcher knows the secret; `role` tells the two sides apart.
 std::string launcher_proof(const std::string& secret, const std::string& role, const LauncherHello& hello,
                            const std::string& nonce_of_machine_0);
 inline constexpr const char* kRoleOfMachine0 = "machine 0";
@@ -34,8 +34,8 @@ inline constexpr const char* kRoleOfOtherMachine = "other machine";
 
 class LauncherLink {
  public:
-  explicit LauncherLink(int descriptor);  // connected; closed with the object
-  // Connects, in `seconds` at most. Throws CommError, UnknownHost.
+  explicit LauncherLink(int descriptor);  // a connected socket; closed with the object
+  // Connects within `seconds`. Throws CommError, UnknownHost.
   static LauncherLink connect(const std::string& host, int port, double seconds);
   ~LauncherLink();
   LauncherLink(LauncherLink&& other) noexcept;
@@ -43,23 +43,23 @@ class LauncherLink {
 
   int descriptor() const { return descriptor_; }
   const std::string& peer() const { return peer_; }  // its address, for messages
-  // Why nothing more will come; empty while all is well.
+  // Why the link was lost; empty while it works.
   const std::string& lost() const { return lost_; }
   void lose(const std::string& reason);
 
   void send_line(const std::string& line);
   void send(const Json& message) { send_line(message.dump(-1, ' ', false, Json::error_handler_t::replace)); }
-  // Takes the bytes that have come, for the functions below. Does not block.
+  // Reads the bytes that have come, for the functions below. Does not block.
   void receive();
-  // A whole line that has come, of `largest_bytes` at most. Does not block.
+  // The next whole line that has come, of at most `largest_bytes`. Does not block.
   std::optional<std::string> next_line(size_t largest_bytes);
-  // Waits for it. Nothing when it does not come.
+  // Waits for the next line; nullopt if none comes.
   std::optional<std::string> wait_for_line(size_t largest_bytes, double seconds);
   // The next message of a peer that has proved the secret. Does not block.
   std::optional<Json> next_message();
 
-  // After all messages that came are taken: sends a sign of life when one is due (every 5 s); the link is lost when
-  // nothing has come for 30 s. `now` is of now_seconds().
+  // Call this after all messages that came are taken. Sends a sign of life if one is due (every 5 s). Loses
+  // the link if nothing has come for 30 s. `now` is of now_seconds().
   void keep_alive(double now);
 
  private:

@@ -111,7 +111,7 @@ class OtherMachine : public RunControl {
     }
   }
 
-  // Without a link when asked to stop.
+  // Connects to machine 0. Leaves `link_` empty if asked to stop.
   void join() {
     const double begin = now_seconds();
     const double time_for_a_name = std::min<double>(kTimeForAName.count(), options_.join_seconds);

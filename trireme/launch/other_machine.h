@@ -1,4 +1,5 @@
-// The launcher of another machine than machine 0: does what that one's launcher says, and tells it what happens here.
+// The launcher of a machine other than machine 0: obeys machine 0's launcher and reports this machine's
+// events to it.
 #pragma once
 
 #include <memory>

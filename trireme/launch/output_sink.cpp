@@ -14,7 +14,7 @@ void OutputSink::write(const std::set<int>& ranks, std::string_view text, bool l
 }
 
 void OutputSink::gather(int rank, std::string_view text) {
-  // Behind the last line of this rank, so that its lines keep their order.
+  // Searches behind the last line of this rank, so that its lines keep their order.
   size_t candidate = gathered_.size();
   while (candidate > 0 && gathered_[candidate - 1].ranks.count(rank) == 0) --candidate;
   while (candidate < gathered_.size() && gathered_[candidate].text != text) ++candidate;

@@ -1,5 +1,5 @@
-// Where lines of all ranks end up, each with its rank before it: "[rank 3] ". What several ranks say alike within a
-// moment is one line, "[ranks 0-7] ", where asked for; the order of each rank's lines is kept.
+// Writes the lines of all ranks, each with its rank before it: "[rank 3] ". If asked to, it joins equal lines
+// of several ranks within a short time to one line, "[ranks 0-7] ". The lines of each rank keep their order.
 #pragma once
 
 #include <deque>
@@ -12,18 +12,18 @@ namespace trireme {
 
 class OutputSink {
  public:
-  // A terminal shows live lines as such. With `gather_seconds` above 0 a line waits that long for other ranks to say
-  // the same.
+  // A terminal redraws live lines. With `gather_seconds` above 0, a line waits that long for equal lines of
+  // other ranks.
   OutputSink(std::ostream& stream, bool terminal, double gather_seconds = 0)
       : stream_(stream), terminal_(terminal), gather_seconds_(gather_seconds) {}
   bool terminal() const { return terminal_; }
   // `live`: the next line overwrites this one.
   void line(int rank, std::string_view text, bool live);
-  // As they are, at once.
+  // Writes bytes unchanged and at once.
   void bytes(std::string_view bytes);
   // Writes the gathered lines that waited long enough.
   void show_gathered();
-  // Writes all that is gathered, and ends a live line that is still there.
+  // Writes all gathered lines, and ends an open live line.
   void finish();
 
  private:

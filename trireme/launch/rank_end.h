@@ -1,4 +1,4 @@
-// How a rank ended, and what is known of what it did before.
+// How a rank ended, and its activity before the end.
 #pragma once
 
 #include <deque>
@@ -7,12 +7,12 @@
 
 namespace trireme {
 
-// What the launcher saw of a rank when it looked at it.
+// The state of a rank when the launcher looked at it.
 struct RankLook {
   bool stopped = false;      // state T: somebody stopped it (SIGSTOP)
-  bool known = false;        // it told its activity; the fields below are of it
+  bool known = false;        // the rank told its activity; the fields below describe it
   bool waiting = false;      // for other ranks, in a collective
-  double still_seconds = 0;  // since it did anything else; of one that waits, since the wait began
+  double still_seconds = 0;  // since its activity changed; in a wait, since the wait began
   std::string doing = {};    // "in all_to_all of group 'ulysses' for 12 s, step 7, layer 3 backward"
 };
 
@@ -20,12 +20,12 @@ struct RankEnd {
   int rank = 0;
   std::string host;
   pid_t pid = -1;
-  int code = 0;                        // of exit, when signal is 0
+  int code = 0;                        // exit code, if signal is 0
   int signal = 0;                      // that killed it
-  bool asked = false;                  // before it ended, the launcher had asked it to (SIGTERM)
+  bool asked = false;                  // the launcher had asked it to end (SIGTERM)
   bool killed = false;                 // it did not end when asked to, and the launcher killed it
-  double waited_seconds = 0;           // how long it waited for others, the last time it did
-  RankLook look;                       // at the end; of one that was asked to end, just before
+  double waited_seconds = 0;           // length of its last wait for other ranks
+  RankLook look;                       // at the end; if asked to end, just before the request
   std::deque<std::string> last_lines;  // of stderr
 
   bool failed() const { return code != 0 || signal != 0; }

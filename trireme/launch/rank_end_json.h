@@ -1,4 +1,4 @@
-// A rank's end as it travels between launchers.
+// A rank's end as launchers send it to each other.
 #pragma once
 
 #include <string>

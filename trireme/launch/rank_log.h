@@ -1,4 +1,4 @@
-// One output stream of one rank kept in a file, byte for byte.
+// Keeps one output stream of one rank in a file, byte for byte.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,8 @@
 
 namespace trireme {
 
-// Appends to its file. A file that cannot be written is told once, on the launcher's stderr, and then left as it is: the
-// rank's output still goes where it goes without a log.
+// Appends to its file. If the file cannot be written, the launcher's stderr says so once and the log ends;
+// the rank's output still goes where it goes without a log.
 class RankLog {
  public:
   RankLog() = default;  // keeps nothing
@@ -17,7 +17,7 @@ class RankLog {
   RankLog& operator=(RankLog&&) = delete;
   ~RankLog();
 
-  // Returns a warning, empty where all went well.
+  // Returns a warning; empty on success.
   std::string write(std::string_view bytes);
 
  private:

@@ -11,10 +11,10 @@ constexpr size_t kLongestKeptLine = 2000;
 }  // namespace
 
 void RankOutput::end_line(bool live) {
-  // A return before the text begins a live line: nothing to show yet.
+  // A \r before the text begins a live line: there is nothing to show yet.
   if (!live || !pending_.empty()) sink_.line(*rank_, pending_, live);
   if (!pending_.empty()) {
-    if (live_ && !last_lines_.empty()) last_lines_.pop_back();  // it overwrote that state of the line
+    if (live_ && !last_lines_.empty()) last_lines_.pop_back();  // the new text overwrote it
     const bool whole = pending_.size() <= kLongestKeptLine;
     last_lines_.push_back(
         whole ? pending_ : cat(pending_.substr(0, kLongestKeptLine), "... (", pending_.size(), " bytes)"));

@@ -1,9 +1,9 @@
-// One output stream of one rank, on its way to the launcher's: cut into lines, each with "[rank N] " before
-// it; or, for programs that read it, byte for byte.
+// Passes one output stream of one rank to the launcher's stream: in lines, each with "[rank N] " before it,
+// or byte for byte, for programs that read it.
 //
-// A line may end with \n, or with \r: a live line, to be overwritten by the next. On a terminal it stays one;
-// in a file each state of it becomes a line. Programs that write "\r" first and the text after it, without an
-// end, are shown too: `show_pending`.
+// A line may end with \n, or with \r: then it is a live line, which the next line overwrites. A terminal
+// redraws it; in a file each of its states becomes a line. show_pending() shows the text of programs that
+// write "\r" first and then text without an end.
 #pragma once
 
 #include <deque>
@@ -17,13 +17,13 @@ namespace trireme {
 
 class RankOutput {
  public:
-  // Without a rank, bytes pass as they come, and no last lines are kept.
+  // Without a rank, bytes pass unchanged, and no last lines are kept.
   RankOutput(std::optional<int> rank, OutputSink& sink) : rank_(rank), sink_(sink) {}
 
   void take(std::string_view bytes);
   // Shows an unfinished live line; it stays unfinished.
   void show_pending();
-  // The stream has ended: an unfinished line is a line.
+  // The stream has ended: an unfinished line counts as a line.
   void finish();
   // The last lines that were not empty, oldest first.
   const std::deque<std::string>& last_lines() const { return last_lines_; }

@@ -48,17 +48,17 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-// In the child, between fork and exec: only what is safe after fork.
+// Runs in the child between fork and exec: makes only calls that are safe after fork.
 [[noreturn]] void become_rank(const char* program, char** arguments, char** environment, const Pipe& out,
                               const Pipe& err, const Pipe& failure, const std::array<int, 2>& inherit,
                               pid_t launcher) {
-  ::setpgid(0, 0);  // Ctrl-C reaches the launcher alone, which passes it on; children of the rank end with it
+  ::setpgid(0, 0);  // Ctrl-C reaches only the launcher, which passes it on; the rank's children end with it
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launcher) ::_exit(75);  // the launcher died before the line above
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  ::signal(SIGTERM, SIG_DFL);  // by which the launcher asks it to end
+  ::signal(SIGTERM, SIG_DFL);  // by it the launcher asks the rank to end
   const int nothing = ::open("/dev/null", O_RDONLY);
   ::dup2(nothing, STDIN_FILENO);
   ::dup2(out.write, STDOUT_FILENO);
@@ -77,7 +77,7 @@ RankProcess start_rank(int rank, const std::string& program, const std::vector<s
                        std::map<std::string, std::string> environment, int inherit_fd) {
   const auto activity = std::make_shared<ActivityReader>();
   environment["TRIREME_ACTIVITY_FD"] = std::to_string(activity->descriptor());
-  // All memory is ready before fork.
+  // All memory is allocated before fork.
   std::vector<std::string> words{program};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<std::string> variables = merged_environment(environment);
@@ -103,7 +103,7 @@ RankProcess start_rank(int rank, const std::string& program, const std::vector<s
     if (pid > 0) ::waitpid(pid, nullptr, 0);
     throw ConfigError(cat("cannot run ", program, ": ", std::strerror(failed ? reason : fork_reason)));
   }
-  ::setpgid(pid, pid);  // as in the child: whichever comes first
+  ::setpgid(pid, pid);  // the child does this too: either may come first
   ::fcntl(out.read, F_SETFL, O_NONBLOCK);
   ::fcntl(err.read, F_SETFL, O_NONBLOCK);
   return {rank, pid, out.read, err.read, activity};

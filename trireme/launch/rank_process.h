@@ -1,5 +1,5 @@
-// One rank as a child process: its own process group, no input, stdout and stderr through pipes; it dies with
-// the launcher.
+// One rank as a child process: a separate process group, no input, stdout and stderr through pipes. The child
+// dies with the launcher.
 #pragma once
 
 #include <map>
@@ -21,13 +21,12 @@ struct RankProcess {
   std::shared_ptr<ActivityReader> activity;
 };
 
-// `environment` is added to this process's own; an empty value takes the variable away. `inherit_fd` (or -1)
-// stays open in the child, as does the page by which it tells what it is doing. Throws ConfigError when the program
-// cannot be run.
+// `environment` is added to this process's environment; an empty value removes the variable. `inherit_fd` (or
+// -1) stays open in the child, as does its activity page. Throws ConfigError if the program cannot be run.
 RankProcess start_rank(int rank, const std::string& program, const std::vector<std::string>& arguments,
                        std::map<std::string, std::string> environment, int inherit_fd);
 
-// Reads what the system and the rank itself say of it.
+// Reads the rank's state from the system and from its activity page.
 RankLook look_at(const RankProcess& process);
 
 }  // namespace trireme

@@ -50,7 +50,7 @@ std::string quote(const RankEnd& end) {
   return text;
 }
 
-// Of the other ranks the one that says most: it waited in vain, or else said anything.
+// The other rank that says most: the first with output that ended unasked, else the first with output.
 const RankEnd* witness(const RankEnd& culprit, const std::vector<RankEnd>& ends) {
   const RankEnd* found = nullptr;
   for (const RankEnd& end : ends) {

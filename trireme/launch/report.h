@@ -1,4 +1,4 @@
-// What the launcher says of a failed attempt: which rank is to blame, what it was doing, and what it wrote itself.
+// The launcher's report on a failed attempt: which rank is to blame, what it was doing, and its last output.
 #pragma once
 
 #include <string>
@@ -8,11 +8,12 @@
 
 namespace trireme {
 
-// "rank 1 (process 4242 on node7) was killed by signal 9 (Killed). It was in all_to_all ...": lines, each with its end.
-// Empty where no rank is to blame.
+// "rank 1 (process 4242 on node7) was killed by signal 9 (Killed). It was in all_to_all ...": whole
+// lines. Empty if no rank is to blame.
 std::string report(const Outcome& outcome, const std::vector<RankEnd>& ends);
 
-// "ranks 1, 3 did not end within 1800 s and were killed": of ranks that were asked to stop. Empty where all ended.
+// "ranks 1, 3 did not end within 1800 s and were killed": of ranks that were asked to stop. Empty if all
+// ended.
 std::string report_of_killed(const std::vector<RankEnd>& ends, const std::string& after);
 
 }  // namespace trireme

@@ -34,7 +34,7 @@ bool points_at_another(const RankEnd& end) {
   return says(end, kAnotherSaysWhy);
 }
 
-// The end of a rank that did what it was asked to, whatever its code says.
+// Whether the rank only did what it was asked to do, whatever its code.
 bool complied(const RankEnd& end) {
   if (asked_to_stop(end) != 0) return true;
   if (!end.asked) return false;
@@ -53,7 +53,7 @@ const RankEnd* first(const std::vector<RankEnd>& ends, const Accept& accept) {
   return found == ends.end() ? nullptr : &*found;
 }
 
-// Whether others waited for this rank while it stood still, for most of the time that they waited.
+// Whether other ranks waited for this rank, which stood still for most of that time.
 bool hung(const RankEnd& end, const std::vector<RankEnd>& ends) {
   if (!end.asked) return false;
   bool given_up = false;

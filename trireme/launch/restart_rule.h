@@ -1,5 +1,5 @@
-// What the exit codes of ranks say: which rank's end explains the end of the run, what the launcher returns, and whether
-// the run may be started again. docs/launching.md shows the table.
+// What the exit codes of ranks mean: which rank's end explains the end of the run, which code the launcher
+// returns, and whether the run may restart. docs/launching.md shows the table.
 #pragma once
 
 #include <optional>
@@ -16,19 +16,19 @@ struct ExitMeaning {
   bool restart_may_cure = false;
 };
 
-// All codes that the program ends with on purpose. Other codes are not known to be curable.
+// All codes with which the program ends on purpose. A restart is not known to cure other codes.
 const std::vector<ExitMeaning>& exit_meanings();
 
 // `ends` in the order in which ranks ended. The rank that explains the end of the run:
-//   1. the first that failed of its own accord: an error, or a signal that the launcher did not send;
-//   2. one that hung while others waited for it: stopped, or standing still the longest;
-//   3. the first that lost a peer (75);
-//   4. the first that ended when it was asked to.
-// Of those whose error only points at another rank, one counts when there is no better.
+//   1. the first rank that failed by itself: an error, or a signal that the launcher did not send;
+//   2. a rank that hung while others waited for it: a stopped rank, or the rank still for longest;
+//   3. the first rank that lost a peer (75);
+//   4. the first rank that ended when it was asked to.
+// A rank whose error only points at another rank counts only if there is no better one.
 std::optional<RankEnd> culprit(const std::vector<RankEnd>& ends);
 
-// The signal by which somebody else than the launcher asked this rank to stop; 0: nobody did. Then the whole run is to
-// stop.
+// The signal by which somebody other than the launcher asked this rank to stop, and so the whole run; 0:
+// nobody did.
 int asked_to_stop(const RankEnd& end);
 
 // How the run ended: the code for the launcher, and whether another attempt may help.
@@ -39,7 +39,8 @@ struct Outcome {
   bool may_restart = false;
 };
 
-// `stop_asked`: the user asked the run to stop. Ranks that ended because of that explain nothing, and it returns 75.
+// `stop_asked`: the user asked the run to stop. Ranks that ended because of the request are no culprits, and
+// the code is 75.
 Outcome judge(const std::vector<RankEnd>& ends, bool stop_asked);
 
 }  // namespace trireme

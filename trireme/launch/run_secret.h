@@ -1,4 +1,4 @@
-// The secret by which the processes of one run know each other (docs/security.md).
+// The secret by which the processes of one run recognise each other (docs/security.md).
 #pragma once
 
 #include <string>
@@ -7,11 +7,12 @@
 
 namespace trireme {
 
-// Hexadecimal digits: of --secret_file, of TRIREME_SECRET or the file that TRIREME_SECRET_FILE names, else, on one
-// machine, new ones. Throws ConfigError: several machines and none given, a file that others may read, no digits.
+// Hexadecimal digits from --secret_file, TRIREME_SECRET or the file that TRIREME_SECRET_FILE names; else, on
+// one machine, new ones. Throws ConfigError for several machines without a secret, a file that others may
+// read, or text that is no digits.
 std::string run_secret(const LaunchOptions& options);
 
-// 2 digits a byte, of random bytes of the system; 32 bytes at most.
+// Random bytes of the system, 2 hexadecimal digits per byte; at most 32 bytes.
 std::string random_digits(int bytes);
 
 }  // namespace trireme

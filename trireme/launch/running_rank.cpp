@@ -84,7 +84,7 @@ std::optional<RankEnd> RunningRank::reap() {
   if (!running_ || ::waitpid(process_.pid, &status, WNOHANG) != process_.pid) return std::nullopt;
   running_ = false;
   ::kill(-process_.pid, SIGKILL);  // processes that it left behind
-  // A child that it left behind may hold the pipe open: take what is there, wait for no more.
+  // A child that the rank left behind may hold the pipe open: read what is there, do not wait for more.
   read_stdout();
   read_stderr();
   out_.finish();

@@ -1,4 +1,4 @@
-// One rank while it runs: the two streams that come from it, where they go, and what it is doing.
+// One rank while it runs: its two output streams, their destinations, and its activity.
 #pragma once
 
 #include <filesystem>
@@ -12,11 +12,11 @@
 
 namespace trireme {
 
-// Where the ranks' two streams end up.
+// The destinations of the ranks' two streams.
 struct RankStreams {
   OutputSink& out;
   OutputSink& err;
-  std::ostream& launcher;  // what the launcher itself says
+  std::ostream& launcher;  // the launcher's messages
   RankStdout rank_stdout = RankStdout::prefixed;
   std::filesystem::path logs;  // folder of this attempt; empty: none
 };
@@ -28,18 +28,18 @@ class RunningRank {
   bool running() const { return running_; }
   int stdout_fd() const { return process_.stdout_fd; }  // -1 when it was closed
   int stderr_fd() const { return process_.stderr_fd; }
-  // Takes what it wrote, does not wait for more.
+  // Reads what the rank has written; does not wait for more.
   void read_stdout() { drain(process_.stdout_fd, out_, out_log_); }
   void read_stderr() { drain(process_.stderr_fd, err_, err_log_); }
   void show_pending();
-  // Remembers how long it has waited for other ranks.
+  // Records how long the rank has waited for other ranks.
   void note_wait();
-  // Looks at it; asks it to end, once.
+  // Looks at the rank; asks the rank to end, once.
   void look() { look_ = look_at(process_); }
   bool is_stopped() const { return look_at(process_).stopped; }
   void ask_to_end();
   void kill();
-  // How it ended, once it has.
+  // How the rank ended; nullopt while it runs.
   std::optional<RankEnd> reap();
 
  private:

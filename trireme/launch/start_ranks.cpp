@@ -23,7 +23,7 @@ std::string program_of(const LaunchOptions& options) {
   return {path.data(), static_cast<size_t>(size)};
 }
 
-// The columns that "[rank N] " leaves; empty: a rank's lines are not redrawn.
+// The columns left beside "[rank N] "; empty: the rank's lines are not redrawn.
 std::string terminal_of_rank(const LaunchOptions& options, int rank) {
   const int columns = options.terminal_columns - static_cast<int>(cat("[rank ", rank, "] ").size());
   return columns > 0 ? std::to_string(columns) : "";
@@ -80,7 +80,7 @@ std::vector<RankProcess> start_ranks(const LaunchOptions& options, AttemptStart&
       }
       const int rank = options.node_rank * options.nproc + local_rank;
       ranks.push_back(start_rank(rank, program, options.command, variables, inherit));
-      start.socket.reset();  // rank 0's from now on: when it dies, nobody waits in its queue
+      start.socket.reset();  // only rank 0 has it now: if rank 0 dies, nobody waits in its queue
     }
   } catch (const Error&) {
     end_all(ranks);

@@ -10,8 +10,8 @@
 
 namespace trireme {
 
-// `secret`: what the ranks prove to each other. Takes the socket away from `start`: it is rank 0's. Throws ConfigError
-// when the program cannot be run; then none runs.
+// `secret`: each rank proves that it knows it. Takes the socket from `start` for rank 0. Throws ConfigError
+// if the program cannot be run; then no rank runs.
 std::vector<RankProcess> start_ranks(const LaunchOptions& options, AttemptStart& start,
                                      const std::string& secret);
 

@@ -1,13 +1,13 @@
-// The signals that the launcher takes over: those that ask to stop, and those of children that ended.
+// The signals that the launcher takes over: stop signals, and SIGCHLD of children that ended.
 #pragma once
 
 #include "trireme/base/stop_request.h"
 
 namespace trireme {
 
-// Blocks the signals for good; while it lives they can be read from `descriptor`. Those that were ignored before stay
-// ignored. They are not let through again: launching is the last that a process does, and a signal that comes late must
-// not change the code that it ends with.
+// Blocks the signals permanently; while this object lives they can be read from `descriptor`. Signals that
+// were ignored before stay ignored. The signals are never unblocked: launching is the last task of a process,
+// and a late signal must not change its exit code.
 class TakenSignals {
  public:
   TakenSignals();
@@ -19,11 +19,11 @@ class TakenSignals {
     int signal = 0;  // 0: none
     StopRequest request = StopRequest::repeat;
   };
-  // What stop signals came since the last call: the first request or, where there is one, the second. Does not block.
+  // The stop request since the last call: the first or, if there is one, the second. Does not block.
   StopNews next_request();
   // The first stop signal that came, 0 when none did.
   int stop_signal() const { return stop_signal_; }
-  // Waits; returns early, with true, when asked to stop.
+  // Waits `seconds`. Returns true, early, if asked to stop.
   bool wait(double seconds);
 
  private:

@@ -17,7 +17,7 @@ constexpr size_t kLargestGreeting_bytes = 1024;
 constexpr double kGreetingSeconds = 10;
 constexpr size_t kMostGuests = 1024;  // strangers that say nothing
 constexpr int kRoundMilliseconds = 200;
-constexpr double kWordSeconds = 30;  // between two words about who is missing
+constexpr double kWordSeconds = 30;  // between two messages about missing machines
 
 }  // namespace
 
@@ -30,7 +30,7 @@ void WaitingRoom::accept() {
   const int descriptor = ::accept4(socket_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC);
   if (descriptor < 0) return;
   LauncherLink link(descriptor);
-  if (guests_.size() >= kMostGuests) guests_.pop_front();  // who has come to speak has spoken
+  if (guests_.size() >= kMostGuests) guests_.pop_front();  // the oldest: a launcher would have spoken by now
   guests_.push_back({std::move(link), now_seconds(), random_digits(32), std::nullopt});
 }
 
@@ -112,7 +112,7 @@ std::map<int, PeerLauncher> WaitingRoom::wait(TakenSignals& signals, std::ostrea
     signals.next_request();
     if (signals.stop_signal() != 0) break;
     if (waiting[1].revents != 0) accept();
-    forget_the_lost(now_seconds(), err);  // before one comes that takes its number
+    forget_the_lost(now_seconds(), err);  // before another takes the number of a lost one
     guests_.remove_if([&](Guest& guest) { return serve(guest, err); });
     const double now = now_seconds();
     if (now > begin + options_.join_seconds)

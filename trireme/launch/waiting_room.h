@@ -1,4 +1,4 @@
-// Where the launchers of the other machines come in: machine 0 listens, strangers are turned away.
+// Machine 0 listens for the launchers of the other machines and turns strangers away.
 #pragma once
 
 #include <list>
@@ -22,12 +22,13 @@ struct PeerLauncher {
 class WaitingRoom {
  public:
   WaitingRoom(const LaunchOptions& options, std::string secret);
-  // Waits until all have come; returns early, with some missing, when asked to stop. Throws CommError, which names the
-  // machines that did not come within --join_seconds; ConfigError for one that was started with other numbers.
+  // Waits until all have come; returns early, with some missing, if asked to stop. Throws CommError that
+  // names the machines that did not come within --join_seconds, ConfigError if one was started with other
+  // numbers.
   std::map<int, PeerLauncher> wait(TakenSignals& signals, std::ostream& err);
 
  private:
-  // Somebody who connected and has not shown who it is.
+  // A connection whose launcher has not proved the secret yet.
   struct Guest {
     LauncherLink link;
     double since = 0;
@@ -35,10 +36,10 @@ class WaitingRoom {
     std::optional<LauncherHello> hello;
   };
   void accept();
-  // Whether the guest is done with: let in, or turned away.
+  // Returns whether the guest was let in or turned away.
   bool serve(Guest& guest, std::ostream& err);
   void let_in(Guest& guest);
-  // Those that came and went: another may come with the same number.
+  // Removes launchers that came and went: another may come with the same number.
   void forget_the_lost(double now, std::ostream& err);
   std::string missing() const;
 
