@@ -1,5 +1,5 @@
-// Keeps, between forward and backward, what each layer's backward reads. What that is, is the layer's
-// business (Saved is opaque here); where it lies, is this store's. This one keeps it on the device.
+// Keeps the tensors that each layer's backward reads, between forward and backward. The layer alone knows
+// what they are (Saved); the store decides where they lie. DeviceActivationStore keeps them on the device.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace trireme {
 
-// The tensors a layer's forward leaves for its backward; their order is known to the layer alone.
+// The tensors that a layer's forward leaves for its backward. Only the layer knows their order.
 using Saved = std::vector<at::Tensor>;
 
 class ActivationStore {
@@ -19,9 +19,9 @@ class ActivationStore {
   virtual void put(int64_t layer, Saved saved) = 0;
   // Hands the layer's tensors over and forgets them. InternalError when there are none.
   virtual Saved take(int64_t layer) = 0;
-  // In the memory of the device.
+  // Bytes in the memory of the device.
   virtual int64_t held_bytes() const = 0;
-  // Put and not yet taken, and kept elsewhere or on the way there or back.
+  // Bytes of layers put and not yet taken that lie elsewhere, or are moving there or back.
   virtual int64_t spilled_bytes() const { return 0; }
 };
 

@@ -1,12 +1,12 @@
-// A stream of a GPU for copies beside the computation. On a CPU, where everything happens in the order in
-// which it is called, it copies at once and there is nothing to wait for.
+// A GPU stream for copies that run beside the computation. On a CPU each copy is done when its call returns,
+// and there is nothing to wait for.
 //
-//   wait_for_compute, copy, copy, mark        the copies' stream
-//   compute_waits(mark)                       the computation's: what it is given from here on finds them done
+//   wait_for_compute, copy, copy, mark        on the copy stream
+//   compute_waits(mark)                       on the computation's stream: its later work sees the copies
 //
-// The calls return before the copies are done. What they work on stays where it is until then: memory of the device
-// until compute_waits, after which it is given out again in the order of the computation; pinned memory of the host
-// until its pool was told the mark (device/pinned_pool.h).
+// The calls return before the copies are done. Their memory must stay until then: device memory until
+// compute_waits, after which it is reused in the order of the computation; pinned host memory until its pool
+// was told the mark (device/pinned_pool.h).
 #pragma once
 
 #include <functional>
@@ -20,19 +20,20 @@ namespace trireme {
 
 class CopyStream {
  public:
-  using Mark = std::shared_ptr<const StreamMark>;  // a point in this stream; none on a CPU
+  using Mark = std::shared_ptr<const StreamMark>;  // a point in this stream; null on a CPU
 
   virtual ~CopyStream() = default;
   CopyStream& operator=(CopyStream&&) = delete;
   // Copies wait for what the computation has been given so far.
   virtual void wait_for_compute() = 0;
-  // The computation waits for the copies up to `mark`, one of this stream's. Nothing to wait for without one.
+  // The computation waits for the copies up to `mark`, a mark of this stream. Does nothing for a null mark.
   virtual void compute_waits(const Mark& mark) = 0;
   // to = from, both contiguous, of one dtype and shape; one is on the host.
   virtual void copy(const at::Tensor& to, const at::Tensor& from) = 0;
   virtual Mark mark() = 0;  // after the copies so far
-  // What `give` gives the device (a collective, that waits for the stream that it is given on) comes behind the copies so
-  // far, and not behind the computation. Memory that it allocates is this stream's.
+  // Calls `give`, and runs the device work that it starts (such as a collective, which waits for the current
+  // stream) after the copies so far. That work does not wait for the computation. Memory that `give`
+  // allocates belongs to this stream.
   virtual void behind_copies(const std::function<void()>& give) = 0;
 
   // This thread waits for the copies up to `mark`.
@@ -41,7 +42,7 @@ class CopyStream {
   }
 };
 
-// Written on libtorch's device-independent interface: the same source serves builds with and without CUDA.
+// Uses libtorch's device-independent interface: the same source serves builds with and without CUDA.
 std::unique_ptr<CopyStream> make_copy_stream(at::Device device);
 
 }  // namespace trireme

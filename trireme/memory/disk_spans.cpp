@@ -27,7 +27,7 @@ void DiskSpans::reserve(Place& place, const std::vector<at::Tensor>& spans) {
       place.regions.begin(), place.regions.end(), spans.begin(), spans.end(),
       [](const SpillFile::Region& region, const at::Tensor& span) { return region.bytes == span.numel(); });
   if (fits) return;
-  // Another sequence length: what the other layers keep is of the old sizes, and would only be in the way.
+  // The sequence length changed. Other layers' unused regions have the old sizes and only take up space.
   for (Place& other : places_)
     if (!other.holds) release(other);
   try {
@@ -66,7 +66,7 @@ void DiskSpans::fetch(int64_t layer) {
   stored(layer);
   place.transfers.clear();
   for (const SpillFile::Region& region : place.regions) {
-    // The allocator, or the pool, keeps the block of the layer that was just used, and gives it out again here.
+    // The allocator or the pool kept the block of the layer used last, and reuses it here.
     place.buffers.push_back(pinned_ ? pinned_->take(region.bytes) : at::empty({region.bytes}, at::kByte));
     place.transfers.push_back(file_.read(region, place.buffers.back().mutable_data_ptr()));
   }

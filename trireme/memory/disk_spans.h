@@ -1,5 +1,5 @@
-// Spans on disk: written straight from the tensors' memory, read into new memory. A layer keeps its regions
-// from step to step while its sizes stay.
+// Spans on disk: written directly from the tensors' memory, read into new memory. A layer keeps its regions
+// from step to step while its sizes do not change.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@ namespace trireme {
 
 class DiskSpans final : public SpanStorage {
  public:
-  // Spans lie on the host; with `pinned`, those that are read back come from that pool, for copies to a GPU. The file
-  // outlives this object.
+  // Spans lie on the host. With `pinned`, spans are read back into memory of that pool, for copies to a GPU.
+  // The file outlives this object.
   DiskSpans(int64_t layers, SpillFile& file, std::shared_ptr<PinnedPool> pinned = nullptr);
   ~DiskSpans() override;
 
@@ -29,7 +29,7 @@ class DiskSpans final : public SpanStorage {
     bool holds = false;
     std::vector<SpillFile::Region> regions;
     std::vector<at::Tensor> buffers;             // being read into
-    std::vector<SpillFile::Transfer> transfers;  // after what they work on: they wait when they go
+    std::vector<SpillFile::Transfer> transfers;  // declared last: destroyed first, which waits for them
   };
   Place& place(int64_t layer) { return places_.at(static_cast<size_t>(layer)); }
   void reserve(Place& place, const std::vector<at::Tensor>& spans);

@@ -1,4 +1,4 @@
-// Which bytes of a file are taken: first fit over a list of the free stretches between them.
+// Tracks which bytes of a file are taken. Allocates first fit from a list of the free stretches.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@ namespace trireme {
 
 class FileSpace {
  public:
-  // The offset of a stretch of `bytes` > 0: the first free one that holds it, else at the end.
+  // Takes `bytes` > 0 and returns their offset: in the first free stretch that fits, else at the end.
   int64_t take(int64_t bytes);
-  // `bytes` at `offset` are free again. InternalError when some of them are already.
+  // Frees `bytes` at `offset`. InternalError when some of them are free already.
   void give_back(int64_t offset, int64_t bytes);
-  // Nothing at or behind this offset is taken.
+  // No byte at or after this offset is taken.
   int64_t end() const { return end_; }
 
  private:
-  std::map<int64_t, int64_t> free_;  // offset -> bytes, never touching each other or the end
+  std::map<int64_t, int64_t> free_;  // offset -> bytes; no stretch touches another one or the end
   int64_t end_ = 0;
 };
 

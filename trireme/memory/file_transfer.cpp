@@ -15,17 +15,17 @@
 namespace trireme {
 namespace {
 
-// Long enough for a disk to run at its full rate, short beside the tensors.
+// Large enough for a disk to run at its full rate, small compared with the tensors.
 constexpr int64_t kStepBytes = int64_t{8} << 20;
 constexpr int64_t kBounceBytes = int64_t{1} << 20;
-// Less than this is left to the kernel: waiting would cost more than the memory is worth.
+// Smaller transfers stay in the page cache: waiting would cost more than the memory is worth.
 constexpr int64_t kSettledBytes = int64_t{1} << 20;
 
 std::string problem(const std::string& what, int64_t done) {
   return cat(what, " after ", format_bytes(done));
 }
 
-// An empty text, or the reason.
+// Returns an empty text, or the reason of the failure.
 std::string write_all(int descriptor, int64_t offset, const char* data, int64_t bytes) {
   for (int64_t done = 0; done < bytes;) {
     const ssize_t wrote = ::pwrite(descriptor, data + done, static_cast<size_t>(bytes - done), offset + done);
@@ -55,7 +55,7 @@ bool at_block(const char* data) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(kFileBlock_bytes) == 0;
 }
 
-// Memory at a block's address, made at its first use.
+// A buffer aligned to a block, allocated at its first use.
 class Bounce {
  public:
   explicit Bounce(int64_t bytes)
@@ -119,10 +119,10 @@ std::string read_direct(int descriptor, int64_t offset, char* data, int64_t byte
   return {};
 }
 
-// Waits until the step lies on the disk and takes it out of the page cache. A memory control group counts
-// cached pages as its process's own, and those not yet written cannot be given up quickly: without this an
-// offloaded tensor would stay in the memory that it was to leave, up to the kernel's limit for dirty pages.
-// Returns the error with which writing out ended, 0 where there is none or nothing to write out (tmpfs).
+// Waits until the step is on the disk, then drops it from the page cache. A memory control group counts
+// cached pages as memory of the process, and the kernel cannot drop unwritten pages quickly. Without this
+// call an offloaded tensor would stay in memory, up to the kernel's limit for dirty pages. Returns the error
+// of writing out, or 0 if there is none or nothing to write out (tmpfs).
 int settle(int descriptor, int64_t offset, int64_t bytes) {
   const int result =
       ::sync_file_range(descriptor, offset, bytes,
@@ -138,7 +138,7 @@ std::string write_cached(int descriptor, int64_t offset, const char* data, int64
     if (const std::string failed = write_all(descriptor, offset + step, data + step, count); !failed.empty())
       return problem(failed, step);
     if (bytes < kSettledBytes) return {};
-    // The disk begins with this step and has the time of the next copy to finish it.
+    // Starts writing this step out; the disk works during the next copy.
     ::sync_file_range(descriptor, offset + step, count, SYNC_FILE_RANGE_WRITE);
     if (step == 0) continue;
     if (const int error = settle(descriptor, offset + step - kStepBytes, kStepBytes))
@@ -153,20 +153,20 @@ std::string write_cached(int descriptor, int64_t offset, const char* data, int64
 std::string read_cached(int descriptor, int64_t offset, char* data, int64_t bytes) {
   for (int64_t step = 0; step < bytes; step += kStepBytes) {
     const int64_t end = std::min(bytes, step + kStepBytes);
-    // The disk brings the next step while this one is copied.
+    // The disk reads the next step while this step is copied.
     if (end < bytes)
       ::posix_fadvise(descriptor, offset + end, std::min(bytes - end, kStepBytes), POSIX_FADV_WILLNEED);
     if (const std::string failed = read_all(descriptor, offset + step, data + step, end - step);
         !failed.empty())
       return problem(failed, step);
-    // It is in the tensor now; see settle().
+    // The bytes are in the tensor now; see settle().
     if (bytes < kSettledBytes) return {};
     ::posix_fadvise(descriptor, offset + step, end - step, POSIX_FADV_DONTNEED);
   }
   return {};
 }
 
-// Some file systems take the flag and refuse the first transfer, or ask for larger blocks: one is tried.
+// Some file systems accept O_DIRECT but refuse the first transfer, or need larger blocks: this tries one.
 bool takes_direct(int descriptor) {
   const int flags = ::fcntl(descriptor, F_GETFL);
   if (flags < 0 || ::fcntl(descriptor, F_SETFL, flags | O_DIRECT) != 0) return false;
@@ -176,7 +176,7 @@ bool takes_direct(int descriptor) {
   do {
     wrote = ::pwrite(descriptor, block.data(), static_cast<size_t>(kFileBlock_bytes), 0);
   } while (wrote < 0 && errno == EINTR);
-  // A full disk has its own message when space is asked for.
+  // A full disk is no refusal: reserving space reports it later.
   const bool refused = wrote < 0 && (errno == EINVAL || errno == EOPNOTSUPP);
   if (::ftruncate(descriptor, 0) == 0 && !refused) return true;
   ::fcntl(descriptor, F_SETFL, flags);

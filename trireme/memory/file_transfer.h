@@ -1,10 +1,11 @@
-// Moves bytes between memory and a file without leaving them in the page cache, whatever the system does in between
-// (signals, short transfers): past the cache (O_DIRECT) where the file system can, else through it, emptied behind.
+// Moves bytes between memory and a file without leaving them in the page cache. Uses O_DIRECT where the file
+// system can, else the page cache, which it empties afterwards. Handles signals and short transfers.
 //
-//   memory   | 4 KiB | 4 KiB | 4 KiB | rest |      whole blocks at a block's address: between the disk and the tensor
-//   file     | 4 KiB | 4 KiB | 4 KiB | 4 KiB|      all else: by way of a buffer of 1 MiB at most
+//   memory   | 4 KiB | 4 KiB | 4 KiB | rest |      whole aligned blocks: directly between disk and tensor
+//   file     | 4 KiB | 4 KiB | 4 KiB | 4 KiB|      all else: through a buffer of at most 1 MiB
 //
-// Past the cache, because what the processor copies there it does not compute: docs/benchmarks/README.md, "Disk".
+// O_DIRECT, because a copy through the page cache takes processor time from the computation:
+// docs/benchmarks/README.md, "Disk".
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 namespace trireme {
 
 inline constexpr int64_t kFileBlock_bytes = 4096;
-// The bytes of the blocks that so many bytes, from a block's begin on, take.
+// `bytes` rounded up to whole blocks.
 constexpr int64_t up_to_file_block(int64_t bytes) {
   return (bytes + kFileBlock_bytes - 1) / kFileBlock_bytes * kFileBlock_bytes;
 }
@@ -23,13 +24,13 @@ class FileTransfer {
  public:
   enum class Way { automatic, page_cache };
 
-  // `descriptor` is of an empty file and open as long as this object is used; O_DIRECT is set on it where that works.
+  // `descriptor`: an empty file, open as long as this object is used. Sets O_DIRECT on it where that works.
   explicit FileTransfer(int descriptor, Way way = Way::automatic);
   bool past_page_cache() const { return direct_; }
 
-  // Both return an empty text, or what went wrong and after how many bytes. They return when the memory may be used
-  // again. A write begins at a block of the file (a multiple of kFileBlock_bytes), and may change what lies behind its
-  // bytes in their last block, which must be in the file. A read begins anywhere.
+  // Both return an empty text, or the failure and how many bytes came before it. On return the memory may be
+  // used again. A write begins at a multiple of kFileBlock_bytes. It may change the rest of its last block,
+  // which must be in the file. A read begins anywhere.
   std::string write(int64_t offset, const char* data, int64_t bytes) const;
   std::string read(int64_t offset, char* data, int64_t bytes) const;
 

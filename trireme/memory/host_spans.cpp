@@ -19,12 +19,12 @@ HostSpans::~HostSpans() {
   try {
     for (const Place& place : places_) copies_->compute_waits(place.copied);
   } catch (const std::exception&) {
-    // The device is lost; the error that told so is the one to see.
+    // The device is lost. The user should see the error that reported it.
   }
 }
 
 void HostSpans::copy(Place& place, const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from) {
-  // The device's memory may be in use by work that the computation's stream has not come to yet.
+  // Queued work of the computation's stream may still use the device's memory.
   copies_->wait_for_compute();
   for (size_t i = 0; i < to.size(); ++i) copies_->copy(to[i], from[i]);
   place.copied = copies_->mark();
@@ -46,13 +46,13 @@ void HostSpans::store(int64_t layer, const std::vector<at::Tensor>& spans) {
 void HostSpans::stored(int64_t layer) {
   Place& place = this->place(layer);
   if (!place.storing) return;
-  // Their memory may be given out again in the order of the computation's stream: that waits, not this thread.
+  // Device memory is reused in the order of the computation's stream. So that stream waits, not this thread.
   copies_->compute_waits(place.copied);
   place.device.clear();
   place.storing = false;
   if (behind_ == nullptr) return;
   CopyStream::host_waits(place.copied);
-  // One layer at a time on its way from the host's memory.
+  // Only one layer at a time is stored from the host's memory.
   if (last_behind_) behind_->stored(*std::exchange(last_behind_, std::nullopt));
   behind_->store(layer, place.host);
   place.behind = true;

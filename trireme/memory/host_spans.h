@@ -1,11 +1,11 @@
-// Spans of a GPU's memory in pinned memory of the host, copied on a stream of their own, and from there, with
-// `behind`, on to where that puts them (disk).
+// Keeps spans of a GPU in pinned host memory, copied on a separate stream. With `behind` (disk), the spans go
+// on from there to `behind`.
 //
 //   store    device -> pinned          fetch    pinned -> device, or with `behind` disk -> pinned
 //   stored   (pinned -> disk)          fetched
 //
-// With `behind`, a layer goes on to the device when the next one is fetched: two layers are to be fetched ahead, so that
-// both halves of the way go on beside the computation.
+// With `behind`, fetching the next layer starts this layer's copy to the device. So two layers must be
+// fetched ahead: then both the disk read and the copy run beside the computation.
 #pragma once
 
 #include <memory>
@@ -20,13 +20,13 @@ namespace trireme {
 
 class HostSpans final : public SpanStorage {
  public:
-  // Spans lie on `device`, that `copies` copies from and to. What `behind` brings back is pinned memory of a pool as
-  // well, best of this one: it then serves both ways.
+  // Spans lie on `device`; `copies` copies from and to it. `behind` must return pinned memory of a pool too,
+  // best of this pool, which then serves both directions.
   HostSpans(int64_t layers, at::Device device, std::shared_ptr<PinnedPool> pool,
             std::unique_ptr<CopyStream> copies, std::unique_ptr<SpanStorage> behind = nullptr);
   ~HostSpans() override;
 
-  // ConfigError when there is no memory for them, see PinnedPool.
+  // ConfigError when there is no memory for the spans, see PinnedPool.
   void store(int64_t layer, const std::vector<at::Tensor>& spans) override;
   void stored(int64_t layer) override;
   void fetch(int64_t layer) override;
@@ -39,12 +39,12 @@ class HostSpans final : public SpanStorage {
     std::vector<at::Tensor> host;
     CopyStream::Mark copied;
     bool storing = false;
-    bool behind = false;  // they lie there
+    bool behind = false;  // the spans lie in behind_
   };
   Place& place(int64_t layer) { return places_.at(static_cast<size_t>(layer)); }
   void copy(Place& place, const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from);
   void bring_back(Place& place);
-  // With `behind`: this thread waits for the layer that is on its way to the host, which goes on to the device.
+  // With `behind`: waits until the layer being fetched is on the host, then starts its copy to the device.
   void pass_on();
 
   at::Device device_;
@@ -52,9 +52,9 @@ class HostSpans final : public SpanStorage {
   std::unique_ptr<CopyStream> copies_;
   std::vector<Place> places_;
   std::unique_ptr<SpanStorage> behind_;
-  std::optional<int64_t> last_behind_;  // may still be using the host's memory
-  std::optional<int64_t> coming_;       // on its way from behind
-  bool just_begun_ = false;             // that is, since the last fetched()
+  std::optional<int64_t> last_behind_;  // the layer that behind_ may still store from host memory
+  std::optional<int64_t> coming_;       // the layer being fetched from behind_
+  bool just_begun_ = false;             // coming_ was set since the last fetched()
 };
 
 }  // namespace trireme

@@ -21,7 +21,7 @@ std::unique_ptr<ActivationStore> make_activation_store(int64_t layers, at::Devic
   }
   ResidentLayers resident;
   if (!on_host) {
-    // From a disk by way of the host's memory.
+    // Layers come from disk through the host's memory.
     if (elsewhere) resident.ahead_layers = 2;
     elsewhere =
         std::make_unique<HostSpans>(layers, device, pinned, make_copy_stream(device), std::move(elsewhere));

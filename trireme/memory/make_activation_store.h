@@ -1,4 +1,4 @@
-// The one place that chooses where activations lie between forward and backward.
+// Chooses where activations lie between forward and backward. No other code does.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace trireme {
 
-// For the saved tensors of `layers` layers on `device`. `spill` is used for Offload::disk alone and outlives
-// the store. Offload::cpu on a CPU is where they lie anyway.
+// A store for the saved tensors of `layers` layers on `device`. Only Offload::disk uses `spill`, which
+// outlives the store. On a CPU, Offload::cpu changes nothing.
 std::unique_ptr<ActivationStore> make_activation_store(int64_t layers, at::Device device, Offload place,
                                                        SpillFile* spill);
 

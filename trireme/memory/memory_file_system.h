@@ -1,5 +1,4 @@
-// Folders that look like a disk and are memory (tmpfs, ramfs): what is offloaded there stays where it was. No torch
-// here.
+// Detects folders that are memory and not a disk (tmpfs, ramfs): offloading there frees no memory. No torch.
 #pragma once
 
 #include <filesystem>
@@ -10,10 +9,10 @@
 
 namespace trireme {
 
-// "tmpfs" or "ramfs" where `folder` lies on one of these; none on other file systems, and where there is no such folder.
+// Returns "tmpfs" or "ramfs" where `folder` lies on one; nullopt elsewhere and for a missing folder.
 std::optional<std::string> memory_file_system(const std::filesystem::path& folder);
 
-// What to tell a user whose offload to disk goes to such a folder of this machine; none where it does not.
+// A warning for the user if offload to disk goes to such a folder of this machine, else nullopt.
 std::optional<std::string> memory_for_disk_warning(const OffloadOptions& options);
 
 }  // namespace trireme

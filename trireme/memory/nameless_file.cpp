@@ -19,7 +19,7 @@ int open_unlinked(const std::filesystem::path& folder) {
   return descriptor;
 }
 
-// What open() answers where the kernel or the file system knows no O_TMPFILE.
+// Errors of open() where the kernel or the file system does not know O_TMPFILE.
 bool no_tmpfile(int error) {
   return error == EOPNOTSUPP || error == EISDIR || error == EINVAL;
 }

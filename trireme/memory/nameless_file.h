@@ -9,8 +9,8 @@ namespace trireme {
 class NamelessFile {
  public:
   enum class Way {
-    automatic,  // O_TMPFILE, and where the file system has none, unlinked
-    unlinked,   // made with a name that is taken away at once
+    automatic,  // O_TMPFILE; where the file system has none, unlinked
+    unlinked,   // made with a name that is removed at once
   };
   // Open for reading and writing, empty. ConfigError when the folder is missing or cannot be written.
   explicit NamelessFile(const std::filesystem::path& folder, Way way = Way::automatic);

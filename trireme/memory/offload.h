@@ -25,10 +25,10 @@ constexpr const char* name_of(Offload offload) {
 
 struct OffloadOptions {
   Offload parameters = Offload::none;   // the values that compute reads, this rank's shard
-  Offload optimizer = Offload::none;    // fp32 masters where they are not those values, and the moments
-  Offload activations = Offload::none;  // what forward keeps for backward
+  Offload optimizer = Offload::none;    // Adam's moments, and fp32 masters that are not those values
+  Offload activations = Offload::none;  // the tensors that forward saves for backward
   std::filesystem::path folder;         // for disk
-  int64_t limit_bytes = 0;              // of this rank's files on disk; 0: what the disk holds
+  int64_t limit_bytes = 0;              // of this rank's files on disk; 0: the disk's size
 };
 
 inline bool uses_disk(const OffloadOptions& options) {

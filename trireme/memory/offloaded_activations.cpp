@@ -20,7 +20,7 @@ void OffloadedActivations::put(int64_t layer, Saved saved) {
   SavedSpans split = split_saved(saved);
   place = {State::resident, std::move(split.layout), std::move(split.spans)};
   saved.clear();
-  if (place.layout.bytes() == 0) return;  // nothing that could leave
+  if (place.layout.bytes() == 0) return;  // no bytes to offload
   here_.push_back(layer);
   while (static_cast<int64_t>(here_.size()) > resident_.resident_layers) send_oldest_away();
 }

@@ -1,10 +1,10 @@
-// Keeps few layers' saved tensors in memory and the others elsewhere, for a walk that puts layers in ascending
-// order and takes them in descending order:
+// Keeps the saved tensors of a few layers in memory and the others elsewhere. The caller puts layers in
+// ascending order and takes them in descending order:
 //
-//   put(n)    n stays; n - resident_layers begins to leave, once no more than leaving_layers others are leaving
-//   take(n)   the next ahead_layers below n that were put begin to come back; waits for n
+//   put(n)    n stays; n - resident_layers starts to leave, once fewer than leaving_layers others are leaving
+//   take(n)   the next ahead_layers below n that were put start to come back; waits for n
 //
-// What comes back is bitwise what was put, so results are bitwise those of not offloading.
+// The tensors taken are bitwise the tensors put, so results are bitwise the same as without offloading.
 #pragma once
 
 #include <deque>
@@ -23,8 +23,8 @@ class OffloadedActivations final : public ActivationStore {
   OffloadedActivations(int64_t layers, std::unique_ptr<SpanStorage> elsewhere,
                        const ResidentLayers& resident = {});
 
-  // DataError when there is no room elsewhere or an earlier layer could not be written, ConfigError beyond a
-  // limit; `layer` is put all the same, and what was put can be taken, but for what could not be written.
+  // DataError when there is no room elsewhere or an earlier layer could not be written; ConfigError beyond a
+  // limit. `layer` is put all the same. Every layer put can be taken, except one not written.
   void put(int64_t layer, Saved saved) override;
   // DataError when the layer, or one that begins to come back, could not be written or read.
   Saved take(int64_t layer) override;
@@ -45,7 +45,7 @@ class OffloadedActivations final : public ActivationStore {
   const ResidentLayers resident_;
   std::vector<Place> places_;
   std::deque<int64_t> here_;     // resident layers, in the order in which they were put
-  std::deque<int64_t> leaving_;  // away, their memory perhaps still in use
+  std::deque<int64_t> leaving_;  // layers sent away, their memory perhaps still in use
   std::unique_ptr<SpanStorage> elsewhere_;
 };
 

@@ -7,7 +7,7 @@
 namespace trireme {
 namespace {
 
-// A span begins where kernels expect a buffer to begin: results are bitwise the same at equal alignment.
+// A span begins at the alignment that kernels expect: equal alignment gives bitwise equal results.
 constexpr int64_t kAlignment = 64;
 
 struct Extent {

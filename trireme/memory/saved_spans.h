@@ -1,6 +1,6 @@
-// A layer's saved tensors as the plain bytes under them, to be moved elsewhere, and made anew over moved bytes:
-// same order, dtype, shape and strides. Tensors that share memory (views of one packed buffer) share one span
-// and share memory again afterwards.
+// Turns a layer's saved tensors into plain spans of bytes, which can be moved, and rebuilds the tensors over
+// the moved bytes: same order, dtype, shape and strides. Tensors that share memory (views of one packed
+// buffer) share one span, and share memory again afterwards.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct SavedSpans;
 
 class SavedLayout {
  public:
-  // The tensors over `spans`, which hold what split_saved() gave, at whatever place. Takes the spans' memory.
+  // The tensors over `spans`: the bytes of split_saved(), at any address. Takes the spans' memory.
   Saved tensors(const std::vector<at::Tensor>& spans) const;
   int64_t bytes() const { return bytes_; }  // of all spans
 

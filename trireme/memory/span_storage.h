@@ -1,6 +1,6 @@
-// Where layers' spans of bytes lie while nobody reads them: on disk, in the host's memory beside a GPU. For
-// each layer the calls go round: store, stored, fetch, fetched. What takes time goes on between the first and
-// the second of each pair.
+// Where layers' spans of bytes lie while nobody reads them: on disk or, beside a GPU, in the host's memory.
+// The calls for a layer repeat in the order store, stored, fetch, fetched. The slow work runs between the two
+// calls of each pair.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ class SpanStorage {
   SpanStorage& operator=(SpanStorage&&) = delete;
   // Begins to take `spans` ([bytes] uint8) over. When it throws, they are still the caller's alone.
   virtual void store(int64_t layer, const std::vector<at::Tensor>& spans) = 0;
-  // Afterwards the spans given to store are let go. Throws when they could not be stored.
+  // Releases the spans given to store. Throws when they could not be stored.
   virtual void stored(int64_t layer) = 0;
-  // Begins to bring them back into new memory.
+  // Begins to bring the spans back into new memory.
   virtual void fetch(int64_t layer) = 0;
-  // The spans, whole; the storage holds nothing of this layer any more.
+  // The complete spans. The storage then holds nothing of this layer.
   virtual std::vector<at::Tensor> fetched(int64_t layer) = 0;
   // True while memory given to store is in use.
   virtual bool storing(int64_t layer) const = 0;

@@ -25,19 +25,19 @@
 namespace trireme {
 namespace {
 
-// One prepares while the disk works for the other.
+// One thread prepares while the disk works for the other.
 constexpr int kThreads = 2;
 
 std::string exact(int64_t bytes) {
   return cat(format_bytes(bytes), " (", bytes, " bytes)");
 }
 
-// 0, or why the file system did not give the blocks.
+// Returns 0, or the error with which the file system refused the blocks.
 int take_blocks(int descriptor, int64_t offset, int64_t bytes) {
   int error = 0;
   do {
     error = ::fallocate(descriptor, 0, offset, bytes) == 0 ? 0 : errno;
-    // Where the file system cannot, the C library writes zeros.
+    // Where the file system has no fallocate, the C library writes zeros.
     if (error == EOPNOTSUPP) error = ::posix_fallocate(descriptor, offset, bytes);
   } while (error == EINTR);
   return error;
@@ -69,7 +69,7 @@ class SpillFile::Implementation {
       throw ConfigError(cat("offload to disk in ", folder_, ": asked for ", exact(bytes), " with ",
                             exact(reserved_bytes_), " in use, beyond the limit of ", exact(limit_bytes_),
                             "; raise --offload_limit, or offload less to disk"));
-    // Seen beforehand where the system tells: fallocate would fill the disk for everybody before it fails.
+    // Checks first where the system reports free space: fallocate would fill the disk, then fail.
     if (const std::optional<int64_t> free = free_on_disk(); free && size > *free)
       refuse(bytes, cat("the disk has ", exact(*free), " free"));
     const int64_t offset = space_.take(size);
@@ -121,7 +121,7 @@ class SpillFile::Implementation {
     std::shared_ptr<const void> owner;
   };
 
-  // An empty text, or what went wrong: nothing may leave a thread of its own.
+  // Returns an empty text, or the failure: no exception may leave a thread.
   std::string transfer(const Job& job) const {
     const auto [offset, bytes] = job.region;
     try {
@@ -136,7 +136,7 @@ class SpillFile::Implementation {
       Job job;
       {
         std::unique_lock lock(queue_mutex_);
-        // Also true after a request to stop while jobs are left: those are finished first.
+        // Also true after a stop request while jobs are left: the thread finishes them first.
         if (!queue_changed_.wait(lock, stop, [this] { return !queue_.empty(); })) return;
         job = std::move(queue_.front());
         queue_.pop_front();
@@ -156,7 +156,7 @@ class SpillFile::Implementation {
 
   std::optional<int64_t> free_on_disk() const {
     struct statvfs disk = {};
-    // Blocks that a file system keeps after a release are counted neither as free nor as ours.
+    // Released blocks that a file system keeps count neither as free nor as this rank's.
     if (keeps_blocks_ || ::fstatvfs(file_.descriptor(), &disk) != 0 || disk.f_blocks == 0) return {};
     return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
   }
@@ -190,11 +190,11 @@ class SpillFile::Implementation {
   std::mutex queue_mutex_;
   std::condition_variable_any queue_changed_;
   std::deque<Job> queue_;
-  std::vector<std::jthread> threads_;  // last: joined before the rest goes
+  std::vector<std::jthread> threads_;  // last member: joined before the others are destroyed
 };
 
 SpillFile::Transfer& SpillFile::Transfer::operator=(Transfer&& other) noexcept {
-  const Transfer old(std::move(*this));  // waits when it goes
+  const Transfer old(std::move(*this));  // its destructor waits
   state_ = std::move(other.state_);
   return *this;
 }
@@ -231,7 +231,7 @@ void SpillFile::release(const Region& region) {
 
 SpillFile::Transfer SpillFile::write(const Region& region, const void* data,
                                      std::shared_ptr<const void> owner) {
-  // A write only reads from it; one job type serves both ways.
+  // A write only reads from `data`; one job type serves reads and writes.
   return implementation_->begin(true, region, static_cast<char*>(const_cast<void*>(data)), std::move(owner));
 }
 SpillFile::Transfer SpillFile::read(const Region& region, void* data) {

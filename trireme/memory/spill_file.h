@@ -1,5 +1,5 @@
-// Space on disk for tensors that do not fit in memory: one file without a name (it is gone when the process
-// ends, also by kill -9), cut into regions, read and written by threads of its own while computation goes on.
+// Disk space for tensors that do not fit in memory: one file without a name, gone when the process ends (also
+// by kill -9). It is cut into regions. Separate threads read and write them while the computation goes on.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,22 @@
 
 namespace trireme {
 
-// Thread-safe. Several threads may wait for one Transfer; it is assigned to and moved from by one at a time.
+// Thread-safe. Several threads may wait for one Transfer; one at a time may assign to it or move from it.
 class SpillFile {
  public:
   struct Region {
     int64_t offset = 0;
     int64_t bytes = 0;
   };
-  // A read or write under way. The memory it works on must live until wait() returned; the destructor and
-  // assignment wait too.
+  // A running read or write. Its memory must live until wait() returns. Destructor and assignment wait too.
   class Transfer {
    public:
     Transfer() = default;
     Transfer(Transfer&&) noexcept = default;
     Transfer& operator=(Transfer&&) noexcept;
     ~Transfer();
-    // Throws the DataError of a failed read or write (file's folder, bytes, reason, what to do), each time
-    // that it is called. Once done, does nothing.
+    // Each call throws the DataError of a failed read or write (the file's folder, bytes, reason, what to
+    // do). Does nothing after a success.
     void wait();
     bool pending() const;
 
@@ -38,24 +37,24 @@ class SpillFile {
 
   // The folder must exist and be writable (ConfigError otherwise). `limit_bytes` 0: no limit but the disk's.
   SpillFile(const std::filesystem::path& folder, int64_t limit_bytes);
-  // Finishes what is under way.
+  // Finishes the pending transfers.
   ~SpillFile();
   SpillFile& operator=(SpillFile&&) = delete;
 
-  // Space of `bytes` (0: an empty region, which takes no space); blocks on disk are taken at once, so that a
+  // Reserves `bytes` (0: an empty region, which takes no space). Takes the blocks on disk at once, so that a
   // full disk shows here and not in a write. ConfigError beyond the limit, DataError where the disk is full:
-  // both name the bytes in use and asked. After either, all is as before.
+  // both name the bytes in use and the bytes asked. After either, nothing has changed.
   Region reserve(int64_t bytes);
-  // The region may be given to another reserve, its blocks go back to the disk where the file system can. No
-  // transfer on it may be pending.
+  // Another reserve may use the region again. Its blocks go back to the disk where the file system can. No
+  // transfer on the region may be pending.
   void release(const Region& region);
 
-  // region.bytes from `data`. `owner` is let go as soon as they are written: what it keeps alive then makes
-  // room without anyone's waiting. A write is of a whole region; any part of one can be read.
+  // Writes region.bytes from `data`. Releases `owner` as soon as they are written, so that its memory becomes
+  // free without a wait. A write covers a whole region; a read may cover any part of one.
   Transfer write(const Region& region, const void* data, std::shared_ptr<const void> owner = nullptr);
   Transfer read(const Region& region, void* data);  // region.bytes into `data`
 
-  // In blocks of 4 KiB, in which space is handed out.
+  // Counted in blocks of 4 KiB, in which space is handed out.
   int64_t reserved_bytes() const;
   int64_t peak_reserved_bytes() const;
 

@@ -1,6 +1,6 @@
-// Copies between a GPU and the host on the current stream, which this thread waits for. What lies in pageable memory goes by
-// way of pinned memory, values of another dtype are converted where they come from: libtorch's own ways for both are several
-// times slower.
+// Copies between a GPU and the host on the current stream; this thread waits for them. Pageable memory is
+// copied to the GPU through pinned memory. Values are converted to another dtype on the device that they come
+// from. libtorch's own code for both is several times slower.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -9,9 +9,9 @@
 
 namespace trireme {
 
-// `tensor` on the host: itself where it lies there, else a copy in memory of `pinned`.
+// `tensor` itself if it lies on the host, else a copy in memory of `pinned`.
 at::Tensor on_host(const at::Tensor& tensor, PinnedPool* pinned);
-// to = from, both contiguous. `pinned` is needed from the host to a GPU alone.
+// to = from, both contiguous. Only a copy from the host to a GPU needs `pinned`.
 void copy_through_pinned(at::Tensor& to, const at::Tensor& from, PinnedPool* pinned);
 
 }  // namespace trireme
