@@ -19,7 +19,7 @@ DiskTensors::DiskTensors(const std::vector<int64_t>& elements, at::ScalarType dt
 DiskTensors::~DiskTensors() {
   writes_.clear();
   for (Place& place : places_) {
-    // Its destructor waits: the region may not go to others while a transfer works on it.
+    // The destructor waits: no other user may get the region while a transfer works on it.
     place.transfer.reset();
     if (place.elements > 0 && place.region.bytes > 0) spill_.release(place.region);
   }
@@ -39,7 +39,7 @@ void DiskTensors::begin_read(Place& place) {
   place.content = Content::reading;
 }
 
-// Waits for the transfer under way: what was read is whole then, what was written is on disk alone.
+// Waits for the running transfer. After a read the values are whole; after a write they are on disk alone.
 void DiskTensors::finish(Place& place) {
   if (place.content != Content::reading && place.content != Content::writing) return;
   place.transfer->wait();
@@ -56,7 +56,7 @@ void DiskTensors::limit_writes(std::shared_ptr<SpillFile::Transfer> newest) {
     oldest = std::move(writes_.front());
     writes_.pop_front();
   }
-  // Without the lock, which another unit's thread may want. That unit's own wait finds the same result.
+  // Waits without the lock, which another unit's thread may need. That thread's wait has the same result.
   oldest->wait();
 }
 
@@ -83,7 +83,7 @@ void DiskTensors::close(int unit, bool changed) {
   const auto values = std::make_shared<at::Tensor>(std::exchange(at.values, at::Tensor()));
   at.content = Content::absent;
   if (!changed || at.elements == 0) return;
-  // Which frees them when written.
+  // The write frees the values when it is done.
   at.transfer =
       std::make_shared<SpillFile::Transfer>(spill_.write(at.region, values->const_data_ptr(), values));
   at.content = Content::writing;

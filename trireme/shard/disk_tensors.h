@@ -3,7 +3,7 @@
 //
 //   absent -> reading -> whole -> open -> (changed) writing -> absent
 //
-// All of a unit belongs to the thread that uses it; threads share the list of writes alone.
+// Only the thread that uses a unit touches it. Threads share the list of writes alone.
 #pragma once
 
 #include <deque>
@@ -19,8 +19,8 @@ namespace trireme {
 
 class DiskTensors final : public UnitTensors {
  public:
-  // Reserves the space of all units at once: a disk that is too small shows before training begins. With `pinned`, what
-  // is read in comes from that pool.
+  // Reserves the space of all units at once: a disk that is too small shows before training begins. With
+  // `pinned`, values are read into memory of that pool.
   DiskTensors(const std::vector<int64_t>& elements, at::ScalarType dtype, SpillFile& spill,
               std::shared_ptr<PinnedPool> pinned = nullptr);
   ~DiskTensors() override;
@@ -45,14 +45,14 @@ class DiskTensors final : public UnitTensors {
   void limit_writes(std::shared_ptr<SpillFile::Transfer> newest);
 
   at::ScalarType dtype_;
-  // What is read in is counted as what these tensors were made for.
+  // Values read from disk count in the category in which these tensors were made.
   MemoryCategory category_ = MemoryScope::here().category;
   SpillFile& spill_;
   std::shared_ptr<PinnedPool> pinned_;
   std::vector<Place> places_;
   std::mutex writes_mutex_;
   std::deque<std::shared_ptr<SpillFile::Transfer>>
-      writes_;  // the last ones, in the order in which they began
+      writes_;  // the last writes, in the order in which they began
 };
 
 }  // namespace trireme

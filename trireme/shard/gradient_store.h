@@ -6,11 +6,11 @@
 //   optimizer              every unit, whole                  at the end; each rank its share
 //   gradients, parameters  this rank's share of every unit    at each close; each rank its share
 //
-// With `on_summed` (--update_in_backward) a unit's sum is handed over at its close, and not kept: gradients never
-// exist together.
+// With `on_summed` (--update_in_backward), close hands a unit's sum over and does not keep it. So the
+// gradients of all units never exist together.
 //
-// Beside a GPU whose optimizer is offloaded, sums that are made at each close leave for the host's memory
-// (offloaded_sums.h); whole gradients stay on the device, and a unit is copied when it is stepped.
+// Beside a GPU whose optimizer is offloaded, sums made at each close go to the host's memory
+// (offloaded_sums.h). Whole gradients stay on the device; a unit is copied when it is stepped.
 //
 // Another thread may read summed(u) while the passes of the next step run already, until they open u: a unit's
 // values are forgotten no sooner.
@@ -38,54 +38,55 @@ class GradientStore {
   virtual at::Tensor open(int unit) = 0;
   // Collective where sums are made at each close.
   virtual void close(int unit) = 0;
-  // All micro-batches are done: sums over ranks what close has not. What was not opened since clear is zero, and may not
-  // be read by another thread any more. Collective.
+  // Ends the micro-batches: sums over ranks the gradients that close did not sum. Units not opened since
+  // clear() become zero. No other thread may read them after this call. Collective.
   virtual void finish() = 0;
-  // After finish: the summed gradient of this rank's share of the unit (of the whole where it is replicated), where the
-  // optimizer steps: on the device, or where that is offloaded on the host, for which the calling thread waits.
+  // After finish: the summed gradient of this rank's share of the unit (of the whole unit where it is
+  // replicated). It lies where the optimizer steps: on the device or, where the optimizer is offloaded, on
+  // the host. The calling thread waits for the copy to the host.
   virtual at::Tensor summed(int unit) = 0;
-  // After finish: the sum of squares of summed(unit), [] fp64 on device(). Nobody waits.
+  // After finish: the sum of squares of summed(unit), [] fp64 on device(). No thread waits.
   virtual at::Tensor squares(int unit) = 0;
   // After finish: the whole summed gradient. Collective.
   virtual at::Tensor whole(int unit) = 0;
   // True where each rank has the sum of its share alone.
   virtual bool sharded() const = 0;
-  // Where the whole gradients are accumulated.
+  // The device on which whole gradients are accumulated.
   virtual at::Device device() const = 0;
-  // After finish: multiplies all that is held.
+  // After finish: multiplies all gradients that are held.
   virtual void multiply(double factor) = 0;
-  // The next step begins: each unit's values are forgotten when it is first opened, or at finish.
+  // Begins the next step. Each unit's values are forgotten at its first open, or at finish.
   virtual void clear() = 0;
 };
 
 struct GradientSettings {
   at::Device device = at::kCPU;
-  at::ScalarType reduce_dtype = at::kFloat;  // in which gradients travel to be summed, in fp32
-  // Beside a GPU whose optimizer is offloaded, else null.
+  at::ScalarType reduce_dtype = at::kFloat;  // of the gradients that are sent; their sum is fp32
+  // Set beside a GPU whose optimizer is offloaded, else null.
   std::shared_ptr<CopyStream> copies = nullptr;
   std::shared_ptr<PinnedPool> pinned = nullptr;
 };
-// `gradient`, on the device of the run, is the receiver's to keep or to write over.
+// `gradient` is on the run's device. The receiver may keep it or overwrite it.
 using OnSummed = std::function<void(int unit, at::Tensor gradient)>;
 
 // ZeRO none and optimizer (`shard`).
 std::unique_ptr<GradientStore> make_whole_gradients(const std::vector<FlatUnit>& units, Group& group,
                                                     bool shard, const GradientSettings& settings);
-// ZeRO gradients and parameters; with `on_summed` also the lower stages (`shard` false: the whole is summed).
+// ZeRO gradients and parameters. With `on_summed` also the lower stages (`shard` false: whole units).
 std::unique_ptr<GradientStore> make_gradients_summed_at_close(const std::vector<FlatUnit>& units,
                                                               Group& group, bool shard,
                                                               const GradientSettings& settings,
                                                               OnSummed on_summed = nullptr);
 
-// The sum over ranks of a unit's flat fp32 gradient: this rank's share of it, or (`shard` false) the whole. May write
-// over `gradient`. Collective.
+// Sums a unit's flat fp32 gradient over ranks. Returns this rank's share of the sum, or (`shard` false) the
+// whole. May overwrite `gradient`. Collective.
 at::Tensor sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::ScalarType reduce_dtype);
 
-// Of a flat fp32 tensor, added up in fp64: [] on its device.
+// The sum of squares of a flat fp32 tensor, added up in fp64: [] on its device.
 at::Tensor sum_of_squares(const at::Tensor& values);
 
-// sqrt of the sum of squares over the units, in fp64; over the ranks of `group` too where gradients are sharded
-// (collective then).
+// sqrt of the sum of squares over the units, in fp64. Sums over the ranks of `group` too where gradients are
+// sharded (then collective).
 double gradient_norm(GradientStore& gradients, int units, Group& group);
 
 }  // namespace trireme

@@ -1,4 +1,4 @@
-// Sums of gradients over ranks: what travels to be summed has reduce_dtype, the sum is fp32, in rank order.
+// Sums gradients over ranks. They are sent as reduce_dtype and added up in fp32, in rank order.
 #include <cmath>
 
 #include "trireme/comm/collectives.h"
@@ -24,7 +24,7 @@ at::Tensor sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::Scal
 }
 
 at::Tensor sum_of_squares(const at::Tensor& values) {
-  // ATen adds a whole vector up in fp32, lane by lane: past some 2^23 terms a lane, more of them change nothing.
+  // ATen adds a whole vector up in fp32, lane by lane: after some 2^23 terms in a lane, more change nothing.
   constexpr int64_t kRow_elements = 4096;
   const int64_t rows = values.numel() / kRow_elements, rest = values.numel() % kRow_elements;
   const auto of_rows = [](const at::Tensor& some_rows) {
@@ -42,7 +42,7 @@ double gradient_norm(GradientStore& gradients, int units, Group& group) {
   at::Tensor sum = at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(gradients.device()));
   for (int unit = 0; unit < units; ++unit) sum += gradients.squares(unit);
   if (gradients.sharded() && group.size() > 1) all_reduce_sum(group, sum);
-  return std::sqrt(sum.item<double>());  // the one time that the host waits
+  return std::sqrt(sum.item<double>());  // the only wait of the host
 }
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
-// A unit's whole gradient exists while it is open; at its close it is summed over ranks, and this rank's share is
-// kept, on the device or on the host of a GPU, or handed over and dropped.
+// A unit's whole gradient exists only while the unit is open. Its close sums it over ranks. This rank's share
+// is then kept, on the device or on the host of a GPU, or handed over and dropped.
 #include <optional>
 
 #include "trireme/base/error.h"
@@ -57,7 +57,7 @@ class GradientsSummedAtClose final : public GradientStore {
       current(static_cast<size_t>(unit)).add_(sum);
       return;
     }
-    count_as(sum, MemoryCategory::gradients);  // its buffer was the sum's
+    count_as(sum, MemoryCategory::gradients);  // sum_gradient may count it as communication
     if (on_summed_) {
       on_summed_(unit, std::move(sum));
     } else {
@@ -98,18 +98,18 @@ class GradientsSummedAtClose final : public GradientStore {
   }
   void clear() override {
     if (offloaded_) offloaded_->clear();
-    for (at::Tensor& open : open_) open = at::Tensor();  // of a step that ended early
+    for (at::Tensor& open : open_) open = at::Tensor();  // left by a step that ended early
     forgotten_.assign(sums_.size(), true);
   }
 
  private:
-  // As the step that goes on sees it.
+  // The unit's sum in this step. The first call zeroes the values of the step before.
   at::Tensor& current(size_t unit) {
     if (forgotten_[unit]) sums_[unit].zero_();
     forgotten_[unit] = false;
     return sums_[unit];
   }
-  // Adds this micro-batch's sum on the device, where the unit's squares are read from before the host has them.
+  // Adds the sum of earlier micro-batches on the device, takes its squares there, and sends it to the host.
   void send_away(int unit, at::Tensor& sum) {
     const at::Tensor earlier = offloaded_->earlier(unit);
     if (earlier.defined()) sum.add_(earlier);
@@ -128,10 +128,10 @@ class GradientsSummedAtClose final : public GradientStore {
   OnSummed on_summed_;
   std::vector<int64_t> unit_elements_;
   std::vector<at::Tensor> open_;
-  std::vector<at::Tensor> sums_;            // none: offloaded, or handed over
+  std::vector<at::Tensor> sums_;            // undefined: offloaded, or handed over
   std::optional<OffloadedSums> offloaded_;  // beside a GPU
-  std::vector<at::Tensor> squares_;  // of what was offloaded, [] on the device; none: to be read on the host
-  std::vector<bool> forgotten_;      // the sum is of the step before
+  std::vector<at::Tensor> squares_;  // of offloaded sums, [] on the device; undefined: compute on the host
+  std::vector<bool> forgotten_;      // the sum holds values of the step before
 };
 
 }  // namespace

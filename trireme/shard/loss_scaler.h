@@ -6,7 +6,7 @@
 //
 //   scale = settings.initial           at first
 //   scale = min(2 scale, 2^127)        after growth_steps steps in a row without overflow
-//   scale = max(scale / 2, 1)          at each overflow; one at scale 1 is an error
+//   scale = max(scale / 2, 1)          at each overflow; an overflow at scale 1 is an error
 #pragma once
 
 #include <cstdint>
@@ -27,11 +27,11 @@ class LossScaler {
   double scale() const { return scale_; }
   int64_t clean_steps() const { return clean_steps_; }  // since the last change of the scale
 
-  // Takes note of a step: were its gradients, summed over ranks, not all finite? Throws DataError when they
-  // overflow at scale 1: no smaller one helps.
+  // Records a step. `overflow`: its gradients, summed over ranks, were not all finite. Throws DataError at an
+  // overflow at scale 1: no smaller scale helps.
   void update(bool overflow);
 
-  // Throws DataError: no scaler can have had these numbers.
+  // Throws DataError when no scaler can have had these numbers.
   void restore(double scale, int64_t clean_steps);
 
  private:

@@ -1,6 +1,7 @@
-// AdamW over flat fp32 masters and gradients with bf16 moments that are rounded stochastically, element by element: widened,
-// stepped and rounded in registers. Compiled for a GPU (narrow_adamw_kernel.cu) and for the host, where tests look at its
-// numbers. Rounded operations in the order written, no fused ones, so that both give the same bits.
+// AdamW over flat fp32 masters and gradients, with bf16 moments that are rounded stochastically. Each element
+// is widened, stepped and rounded in registers. Compiled for a GPU (narrow_adamw_kernel.cu) and for the host,
+// where tests check its numbers. Operations round in the order written and are not fused, so that both give
+// the same bits.
 //
 //   g = gradient * factor          m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g^2
 //   master = master (1 - rate * decay) - step_size * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
@@ -16,8 +17,8 @@ namespace trireme {
 
 // The numbers of one step, the same for all elements.
 struct NarrowAdamwStep {
-  float gradient_factor, kept;  // kept: of the master, beside weight decay
-  float beta1, mean_share;      // mean_share: 1 - beta1, in fp64 first
+  float gradient_factor, kept;  // kept: factor of the master, for weight decay
+  float beta1, mean_share;      // mean_share: 1 - beta1, computed in fp64
   float beta2, square_share;
   float step_size, correction, epsilon;  // correction: sqrt(1 - beta2^t)
 };
@@ -36,8 +37,8 @@ inline NarrowAdamwStep narrow_adamw_step(double beta1, double beta2, double epsi
           static_cast<float>(epsilon)};
 }
 
-// Elements [0, count) of a span; moments are bits of bf16. The random bits are those of elements
-// [first_element, first_element + count) of what has the keys.
+// Elements [0, count) of a span; mean and square are bits of bf16. The random bits are those of elements
+// [first_element, first_element + count) of the tensors that the keys belong to.
 struct NarrowAdamwSpan {
   float* master;
   const float* gradient;
@@ -60,7 +61,7 @@ TRIREME_HOST_DEVICE inline uint16_t narrowed(float value, uint16_t number) {
   return rounded_bits(bits, number);
 }
 
-// One element; the last two: its random numbers.
+// Steps one element. The last two arguments are its random numbers.
 TRIREME_HOST_DEVICE inline void step_element(const NarrowAdamwStep& step, float& master, float gradient,
                                              uint16_t& mean, uint16_t& square, uint16_t mean_number,
                                              uint16_t square_number) {
@@ -72,7 +73,7 @@ TRIREME_HOST_DEVICE inline void step_element(const NarrowAdamwStep& step, float&
   square = narrowed(v, square_number);
 }
 
-// Elements [begin, end) of a span, whatever their alignment.
+// Steps elements [begin, end) of a span, at any alignment.
 TRIREME_HOST_DEVICE inline void step_elements(const NarrowAdamwSpan& span, const NarrowAdamwStep& step,
                                               int64_t begin, int64_t end) {
   for (int64_t at = begin; at < end; ++at) {

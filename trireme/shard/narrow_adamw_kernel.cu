@@ -1,5 +1,5 @@
-// Eight elements a thread: 16 bytes a load, where the span is aligned to that. 22 bytes of memory traffic an element are all
-// that the kernel's time is made of.
+// Each thread steps eight elements, in loads of 16 bytes where the span is aligned to 16. Memory traffic, 22
+// bytes an element, determines the kernel's time.
 #include <cuda_runtime.h>
 
 #include "trireme/shard/narrow_adamw_kernel.h"
@@ -8,7 +8,7 @@ namespace trireme {
 namespace {
 
 constexpr int kElements = 8, kThreads = 256;
-constexpr int64_t kMostBlocks = 8192;  // each thread goes on where the span is longer
+constexpr int64_t kMostBlocks = 8192;  // threads loop over longer spans
 
 template <typename T>
 __device__ void load(T (&to)[kElements], const T* from) {

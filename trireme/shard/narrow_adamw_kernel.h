@@ -5,7 +5,7 @@
 
 namespace trireme {
 
-// On `stream`, a cudaStream_t of the current device; what the span points to lies on that device.
+// Runs on `stream`, a cudaStream_t of the current device. The span's pointers are of that device.
 void launch_narrow_adamw(const NarrowAdamwSpan& span, const NarrowAdamwStep& step, void* stream);
 
 }  // namespace trireme

@@ -21,7 +21,7 @@ OffloadedSums::~OffloadedSums() {
     for (const Sum& sum : sums_) CopyStream::host_waits(sum.copied);
     CopyStream::host_waits(left_);
   } catch (const std::exception&) {
-    // The device is lost; the error that told so is the one to see.
+    // The device is lost. The user should see the error that reported it.
   }
 }
 
@@ -33,7 +33,7 @@ void OffloadedSums::let_leaving_go() {
 void OffloadedSums::clear() {
   let_leaving_go();
   for (Sum& sum : sums_) {
-    // Of a step that ended early.
+    // Left by a step that ended early.
     if (std::exchange(sum.coming, at::Tensor()).defined()) CopyStream::host_waits(sum.copied);
     sum.put = false;
   }
@@ -44,7 +44,7 @@ void OffloadedSums::expect(int unit) {
   if (!sum.put || sum.coming.defined()) return;
   const MemoryScope scope(MemoryCategory::gradients);
   sum.coming = at::empty(sum.host.sizes(), sum.host.options().device(device_));
-  // That memory may be in use by work that the computation's stream has not come to yet.
+  // Queued work of the computation's stream may still use that memory.
   copies_->wait_for_compute();
   copies_->copy(sum.coming, sum.host);
   sum.copied = copies_->mark();

@@ -1,9 +1,9 @@
-// A step's running sums of gradients in pinned memory of the host, one flat fp32 tensor a unit. They are added to on the
-// device, which holds a unit's sum for that time alone, so that no thread of the host adds:
+// A step's running sums of gradients in pinned host memory, one flat fp32 tensor a unit. The device adds to a
+// sum and holds it only meanwhile. So no thread of the host adds:
 //
-//   expect(u)    host -- copy stream --> device    where this step has a sum of the unit; while the unit's backward goes on
-//   earlier(u)   the computation waits for it; the caller adds
-//   put(u)       device -- copy stream --> host    while the backward of other units goes on
+//   expect(u)    host -- copy stream --> device    where this step has a sum of u; while u's backward runs
+//   earlier(u)   the computation waits for that copy; the caller adds
+//   put(u)       device -- copy stream --> host    while the backward of other units runs
 #pragma once
 
 #include <memory>
@@ -16,23 +16,23 @@
 
 namespace trireme {
 
-// Used by one thread; on_host() of a unit by another too, until the first uses that unit again.
+// Used by one thread. Another thread may call on_host(u) until the first thread uses u again.
 class OffloadedSums {
  public:
   OffloadedSums(const std::vector<int64_t>& elements, at::Device device, std::shared_ptr<CopyStream> copies,
                 PinnedPool& pinned);
   ~OffloadedSums();
 
-  // A step begins: no unit has a sum. Lets the last one's memory of the device go.
+  // Begins a step: no unit has a sum. Releases the device memory of the last sum put.
   void clear();
   void expect(int unit);
-  // On the device, the caller's own; undefined where the step has none yet. After expect().
+  // The step's sum so far, on the device, owned by the caller; undefined if there is none. After expect().
   at::Tensor earlier(int unit);
-  // `sum` stays as it is; the device's memory of the one that was put before may be given out again.
+  // `sum` must not change afterwards. The device memory of the sum put before may be reused.
   void put(int unit, const at::Tensor& sum);
-  // The step is done: what was not put since clear is zero.
+  // Ends the step: sums not put since clear() become zero.
   void finish();
-  // Whole, of the step that put it last; this thread waits for its copy.
+  // The complete sum of the step that put it last. This thread waits for its copy.
   at::Tensor on_host(int unit);
 
  private:
@@ -48,7 +48,7 @@ class OffloadedSums {
   at::Device device_;
   std::shared_ptr<CopyStream> copies_;
   std::vector<Sum> sums_;
-  // On its way to the host.
+  // The last sum put, on its way to the host, and the mark of that copy.
   at::Tensor leaving_;
   CopyStream::Mark left_;
 };

@@ -1,8 +1,8 @@
-// Values whole on every rank (ZeRO none, optimizer, gradients): a gather finds them at hand. Where masters are
-// sharded, a rank has new values of its share alone after a step; the ranks trade them at the unit's next use, so that a
-// step needs no other rank:
+// Values whole on every rank (ZeRO none, optimizer, gradients), so that a gather returns them directly. Where
+// masters are sharded, a step gives a rank new values of its share alone. The ranks exchange shares at the
+// unit's next use, so that a step needs no other rank:
 //
-//   close_master: values[own share] = masters, stale     gather: all-gather of the shares -> values [E]
+//   close_master: values[this rank's share] = masters; stale   gather: all-gather of shares -> values [E]
 #include <deque>
 
 #include "trireme/comm/collectives.h"
@@ -76,7 +76,7 @@ class ReplicatedParameters final : public ParameterStore {
   }
 
  private:
-  // Every rank has stepped the same units, so that all trade or none does.
+  // All ranks stepped the same units, so that all exchange values or none does.
   void refresh(int unit) {
     if (!stale_.at(static_cast<size_t>(unit))) return;
     const MemoryScope scope(MemoryCategory::communication);
@@ -95,8 +95,8 @@ class ReplicatedParameters final : public ParameterStore {
   std::vector<UnitShare> shares_;
   std::vector<at::Tensor> values_;
   std::unique_ptr<UnitTensors> masters_;  // null: the values are the masters
-  std::vector<at::Tensor> stepped_;       // what open_master gave
-  std::deque<bool> stale_;  // other ranks' shares of the values are old; not packed: threads step other units
+  std::vector<at::Tensor> stepped_;       // the tensors that open_master returned
+  std::deque<bool> stale_;  // other ranks' shares are old; not vector<bool>: threads set other units' flags
 };
 
 }  // namespace

@@ -8,7 +8,7 @@ namespace trireme::TRIREME_SIMD_NAMESPACE {
 void round_block(const uint32_t* from, uint16_t* to, int64_t count, uint64_t key, uint64_t first_element) {
   constexpr int64_t kPiece = 256;
   constexpr int64_t kGroups = kPiece / 4 + 1;  // a piece may begin inside a group
-  // Four random numbers a word, in the order of x86's memory: words are written, quarters read.
+  // Four random numbers a word: written as words, read as quarters, in the byte order of x86.
   union {
     uint64_t words[kGroups];
     uint16_t numbers[4 * kGroups];

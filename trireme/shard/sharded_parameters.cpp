@@ -1,16 +1,16 @@
-// ZeRO stage 3: every rank keeps its share of each unit; a gather puts the unit together, and it is gone after its
-// release. What brings it there goes on while units before it compute:
+// ZeRO stage 3: every rank keeps its share of each unit. A gather joins the shares to the whole unit, and
+// release frees that. The transfers for a unit run while units before it compute:
 //
 //   share [E / ranks]   (disk -> host) -> device -> all-gather -> unit [E]
 //
 //   share on            begun two units ahead       begun one unit ahead
 //   the device                                      gather
-//   the host of a GPU   over several ranks: upload  gather behind that upload; alone: upload
-//   disk, with a GPU    read                        upload, over several ranks the gather behind it
+//   the host of a GPU   over several ranks: upload  gather after that upload; one rank: upload
+//   disk, with a GPU    read                        upload; over several ranks, the gather after it
 //   disk, on a CPU                                  read
 //
-// The computation waits for what was begun a unit before it at the latest. Where a GPU's share is read from disk, this
-// thread waits for the read of the next unit.
+// The computation waits only for transfers that began at least a unit earlier. Where a GPU's share is read
+// from disk, this thread waits for the read of the next unit.
 #include <optional>
 
 #include "trireme/base/error.h"
@@ -62,7 +62,7 @@ class ShardedParameters final : public ParameterStore {
       begin_upload(unit);
     }
   }
-  // On a CPU a read from disk and a gather do not both fit into the time of one unit: the read goes ahead.
+  // On a CPU, the time of one unit is too short for both a disk read and a gather: only the read runs ahead.
   bool prefetch_is_collective() const override {
     return !alone() && (settings_.parameters != Offload::disk || uploads_);
   }
@@ -112,7 +112,7 @@ class ShardedParameters final : public ParameterStore {
     const at::Tensor master = masters.open(unit);
     at::Tensor whole = gather_shares(group_, master, unit_elements_.at(static_cast<size_t>(unit)), !alone(),
                                      settings_.device);
-    // What was opened may not be read after its close.
+    // An opened tensor may not be read after its close.
     if (whole.is_same(master)) whole = whole.clone();
     masters.close(unit, false);
     return whole;
@@ -133,12 +133,12 @@ class ShardedParameters final : public ParameterStore {
     at::Tensor whole;
     std::optional<PendingRows> pending;
   };
-  // Open between open_master and close_master.
+  // A unit's tensors between open_master and close_master.
   struct Stepped {
     at::Tensor values, master;
   };
   bool alone() const { return group_.size() == 1; }
-  // Nothing to do when the unit is on its way already.
+  // Does nothing when the unit's upload has begun already.
   void begin_upload(int unit) {
     if (uploads_->begun(unit)) return;
     at::Tensor share = values_->open(unit);
@@ -146,7 +146,7 @@ class ShardedParameters final : public ParameterStore {
     values_->close(unit, false);
     if (settings_.parameters != Offload::disk) return;
     PinnedPool::in_use_until(share, copied);
-    // The next read takes the memory of the share before, whose copy is older.
+    // Holds this share, so that the next read reuses the memory of the share before, whose copy is older.
     last_uploaded_ = std::move(share);
   }
   void begin_gather(int unit, Gathered& gathered) {
@@ -158,7 +158,7 @@ class ShardedParameters final : public ParameterStore {
       return;
     }
     begin_upload(unit);
-    // Memory of the computation's stream, which is the one that uses it.
+    // The memory belongs to the computation's stream, which uses it.
     at::Tensor whole =
         at::empty({elements}, at::TensorOptions().dtype(settings_.compute_dtype).device(settings_.device));
     uploads_->finish_beside(unit, [&](const at::Tensor& share) {
@@ -172,8 +172,8 @@ class ShardedParameters final : public ParameterStore {
   std::vector<int64_t> unit_elements_;
   std::unique_ptr<UnitTensors> values_;
   std::unique_ptr<UnitUploads>
-      uploads_;               // null, but for shares that lie on the host of a GPU, or on disk beside one
-  at::Tensor last_uploaded_;  // on the host, of those on disk
+      uploads_;               // only for shares on the host of a GPU or on disk beside one, else null
+  at::Tensor last_uploaded_;  // on the host; only for shares on disk
   std::unique_ptr<UnitTensors> masters_;  // null: the values are the masters
   std::vector<Stepped> stepped_;
   std::vector<Gathered> gathered_;

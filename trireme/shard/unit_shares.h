@@ -1,6 +1,6 @@
-// Which part of a unit's flat buffer each rank owns once optimizer, gradients or parameters are sharded (ZeRO,
-// arXiv 1910.02054): contiguous shares as equal as can be, cut at multiples of 16 elements so that each starts on a
-// cache line. No padding: any unit over any number of ranks; a share may be empty.
+// The share of a unit's flat buffer that each rank owns once optimizer, gradients or parameters are sharded
+// (ZeRO, arXiv 1910.02054). Shares are contiguous and as equal as possible, cut at multiples of 16 elements
+// so that each starts on a cache line. No padding: any unit over any number of ranks; a share may be empty.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// One flat tensor a unit (parameter shards, fp32 masters, a moment of AdamW), lying on the device, on the host or
-// on disk. A user opens a unit to read or change it and closes it; what lies on disk is read ahead of its use and
-// written back while later work goes on. Threads may use different units at the same time, not the same one.
+// One flat tensor a unit (parameter shards, fp32 masters, a moment of AdamW), on the device, on the host or
+// on disk. A user opens a unit to read or change it, and closes it. Tensors on disk are read before their use
+// and written back while later work goes on. Threads may use different units, never one unit,
+// at the same time.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +22,14 @@ class UnitTensors {
   UnitTensors& operator=(UnitTensors&&) = delete;
   // The unit's values, on the device for Offload::none, else on the host; valid until close.
   virtual at::Tensor open(int unit) = 0;
-  // `changed`: the values were written to and are to be kept.
+  // `changed`: the caller wrote to the values, and they must be kept.
   virtual void close(int unit, bool changed) = 0;
   // The unit will be opened soon.
   virtual void prefetch(int unit) = 0;
 };
 
-// Zero to begin with; `elements[u]` of unit u. `spill` is needed for Offload::disk alone, and outlives the result. What is
-// on the host is memory of `pinned` where that is given, for copies from and to a GPU.
+// Tensors start at zero; unit u has `elements[u]`. Only Offload::disk needs `spill`, which outlives the
+// result. With `pinned`, tensors on the host use its memory, for copies from and to a GPU.
 std::unique_ptr<UnitTensors> make_unit_tensors(const std::vector<int64_t>& elements, at::ScalarType dtype,
                                                at::Device device, Offload place, SpillFile* spill,
                                                std::shared_ptr<PinnedPool> pinned = nullptr);

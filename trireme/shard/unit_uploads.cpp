@@ -15,7 +15,7 @@ UnitUploads::~UnitUploads() {
   try {
     for (const Upload& upload : uploads_) CopyStream::host_waits(upload.copied);
   } catch (const std::exception&) {
-    // The device is lost; the error that told so is the one to see.
+    // The device is lost. The user should see the error that reported it.
   }
 }
 
@@ -24,7 +24,7 @@ CopyStream::Mark UnitUploads::begin(int unit, const at::Tensor& host) {
   TRIREME_ASSERT(!upload.values.defined(), "unit ", unit, " is on its way already");
   const MemoryScope scope(MemoryCategory::parameters);
   upload.values = at::empty(host.sizes(), host.options().device(device_));
-  // That memory may be in use by work that the computation's stream has not come to yet.
+  // Queued work of the computation's stream may still use that memory.
   copies_->wait_for_compute();
   copies_->copy(upload.values, host);
   upload.copied = copies_->mark();
@@ -44,7 +44,7 @@ at::Tensor UnitUploads::finish(int unit) {
 
 void UnitUploads::finish_beside(int unit, const std::function<void(const at::Tensor& values)>& give) {
   const Upload upload = take(unit);
-  // What the work writes to may be in use as well.
+  // The memory that the work writes to may be in use as well.
   copies_->wait_for_compute();
   copies_->behind_copies([&] { give(upload.values); });
 }

@@ -1,6 +1,6 @@
-// Units' values on their way from pinned memory of the host to a GPU: each travels while units before it compute.
+// Uploads units' values from pinned host memory to a GPU while units before them compute.
 //
-//   host [E] -- copy stream --> device [E], which the computation's stream waits for, or a collective does
+//   host [E] -- copy stream --> device [E]; the computation's stream or a collective waits for the copy
 #pragma once
 
 #include <functional>
@@ -13,21 +13,22 @@
 
 namespace trireme {
 
-// Used by one thread; drop() by another that steps the unit meanwhile, as long as no one begins or finishes that unit.
+// Used by one thread. Another thread that steps a unit may drop() it while no thread begins or finishes it.
 class UnitUploads {
  public:
   UnitUploads(size_t units, at::Device device, std::shared_ptr<CopyStream> copies);
   ~UnitUploads();
 
   bool begun(int unit) const { return uploads_.at(static_cast<size_t>(unit)).values.defined(); }
-  // `host` stays as it is until the result, the end of its copy, or until what was begun is finished and used, or dropped.
+  // `host` must not change until the returned mark is reached, or the upload is used or dropped.
   CopyStream::Mark begin(int unit, const at::Tensor& host);
-  // What was begun: the values, whole for the work that the computation is given from here on.
+  // Ends an upload: the values, complete for the work that the computation is given from now on.
   at::Tensor finish(int unit);
-  // What was begun: `give` gives the device work that reads the values. It comes behind their copy and what the
-  // computation was given so far; the computation does not wait. The values stay until `give`'s work is waited for.
+  // Ends an upload: `give` starts device work that reads the values. That work runs after their copy and
+  // after the computation so far; the computation does not wait. The values live until that work is waited
+  // for.
   void finish_beside(int unit, const std::function<void(const at::Tensor& values)>& give);
-  // Before `host` changes: what was begun and not finished would be stale. Waits for its copy.
+  // Call before `host` changes: an upload begun and not finished would be stale. Waits for its copy.
   void drop(int unit);
 
  private:

@@ -1,4 +1,4 @@
-// Every rank accumulates whole gradients; they are summed over ranks when the step's backward is done.
+// Every rank accumulates whole gradients. They are summed over ranks when the step's backward is done.
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/memory/through_pinned.h"
@@ -50,14 +50,14 @@ class WholeGradients final : public GradientStore {
   void clear() override { forgotten_.assign(gradients_.size(), true); }
 
  private:
-  // As the step that goes on sees it.
+  // The unit's gradient in this step. The first call zeroes the values of the step before.
   at::Tensor& current(size_t unit) {
     at::Tensor& gradient = gradients_.at(unit);
     if (forgotten_[unit]) gradient.zero_();
     forgotten_[unit] = false;
     return gradient;
   }
-  // This rank's share, which holds the sum after finish; the rest is then of no use.
+  // This rank's share, which holds the sum after finish. The other shares are then unused.
   at::Tensor own(const at::Tensor& gradient) const {
     const UnitShare share = share_of(gradient.size(0), group_.size(), group_.rank());
     return gradient.narrow(0, share.begin, share.elements);
