@@ -1,6 +1,6 @@
 // The added tokens of tokenizer.json: strings such as <|endoftext|> that are cut out of the text whole,
-// before byte-pair encoding. Those not `normalized` are looked for in the text as it is, the others in the
-// normalized text.
+// before byte-pair encoding. Tokens that are not `normalized` are searched in the original text, the others
+// in the normalized text.
 #pragma once
 
 #include <array>
@@ -19,8 +19,8 @@ namespace trireme {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool special = false;      // left out by decode when asked
-  bool normalized = false;   // looked for after normalization
+  bool special = false;      // decode can leave it out
+  bool normalized = false;   // searched after normalization
   bool single_word = false;  // only where no word character stands beside it
   bool lstrip = false;       // takes the white space before it
   bool rstrip = false;       // and after it
@@ -29,12 +29,12 @@ struct AddedToken {
 // "added_tokens", in the file's order. Throws DataError for wrong entries.
 std::vector<AddedToken> parse_added_tokens(const Json& json, const std::string& origin);
 
-// Finds some tokens in text: at each place the longest, from left to right, without overlap.
+// Finds tokens in text: at each position the longest, from left to right, without overlap.
 class AddedTokenFinder {
  public:
-  // Pairs of the string to look for and its token; of equal strings the first counts.
+  // Pairs of a string to find and its token; of equal strings the first counts.
   explicit AddedTokenFinder(const std::vector<std::pair<std::string, AddedToken>>& tokens);
-  // Calls `piece(text, token)` in order, token being null for the text between.
+  // Calls `piece(text, token)` in order; the token is null for the text between tokens.
   void split(std::string_view text,
              const std::function<void(std::string_view, const AddedToken*)>& piece) const;
 
@@ -43,7 +43,7 @@ class AddedTokenFinder {
     std::vector<std::pair<unsigned char, int32_t>> children;
     int32_t token = -1;
   };
-  // The longest token that begins here: its index, or -1, and its length.
+  // The longest token that begins at `at`: its index or -1, and its length.
   std::pair<int32_t, size_t> longest_at(std::string_view text, size_t at) const;
 
   std::vector<AddedToken> tokens_;

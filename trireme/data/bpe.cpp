@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kCachedPieces = size_t{1} << 17;
 constexpr size_t kCachedPieceBytes = 64;
-constexpr size_t kShortSymbols = 48;  // below, looking at every pair beats a heap
+constexpr size_t kShortSymbols = 48;  // with fewer symbols, a scan of all pairs is faster than a heap
 constexpr int32_t kNoMerge = std::numeric_limits<int32_t>::max();
 
 bool is_empty(const Json& model, const char* key) {
@@ -166,7 +166,7 @@ void Bpe::merge_short(std::vector<int32_t>& symbols) const {
 void Bpe::merge_long(std::vector<int32_t>& symbols) const {
   struct Candidate {
     int32_t rank;
-    size_t left;  // place of the left symbol
+    size_t left;  // index of the left symbol
     int32_t left_id;
     int32_t right_id;
     bool operator<(
@@ -192,7 +192,7 @@ void Bpe::merge_long(std::vector<int32_t>& symbols) const {
     const Candidate top = queue.top();
     queue.pop();
     const size_t left = top.left, right = next[left];
-    // Out of date when either symbol has changed since; a symbol joined to its left neighbour has become -1.
+    // Skips a candidate whose symbols have changed. A symbol joined to its left neighbour is -1.
     if (right == end || symbols[left] != top.left_id || symbols[right] != top.right_id) continue;
     symbols[left] = merges_.find(top.left_id, top.right_id).id;
     symbols[right] = -1;

@@ -16,7 +16,7 @@
 
 namespace trireme {
 
-// The ids of pieces met before, for one thread: text repeats its words. Bounded: a full cache starts anew.
+// One thread's cache of the ids of earlier pieces: text repeats words. Bounded: a full cache is emptied.
 class PieceCache {
  public:
   const std::vector<int32_t>* find(std::string_view piece) const {
@@ -33,7 +33,7 @@ class PieceCache {
   std::unordered_map<std::string, std::vector<int32_t>, Hash, std::equal_to<>> ids_;
 };
 
-// What two neighbouring tokens become, by (left id, right id).
+// Maps the ids (left, right) of two neighbouring tokens to their merge.
 class MergeTable {
  public:
   struct Merge {
@@ -41,7 +41,7 @@ class MergeTable {
     int32_t id = -1;
   };
   explicit MergeTable(size_t merges);
-  void insert(int32_t left, int32_t right, Merge merge);  // replaces an earlier one of the same pair
+  void insert(int32_t left, int32_t right, Merge merge);  // replaces an earlier merge of the pair
   Merge find(int32_t left, int32_t right) const;
 
  private:
@@ -55,9 +55,9 @@ class MergeTable {
 
 class Bpe {
  public:
-  // `model` is tokenizer.json's "model", of type BPE; merges as "a b" or ["a", "b"]. Throws ConfigError for
-  // what is not built (dropout, unknown tokens, prefixes, byte fallback), DataError for merges that do not
-  // fit the vocabulary.
+  // `model` is tokenizer.json's "model", of type BPE, with merges as "a b" or ["a", "b"]. Throws ConfigError
+  // for unsupported features (dropout, unknown tokens, prefixes, byte fallback), DataError for merges that do
+  // not fit the vocabulary.
   Bpe(const Json& model, const std::string& origin);
 
   // Appends the ids of `piece` (any bytes). Throws DataError when the vocabulary lacks one of its bytes.
@@ -65,7 +65,7 @@ class Bpe {
 
   const std::unordered_map<std::string, int32_t>& vocabulary() const {
     return vocabulary_;
-  }  // as the file writes it
+  }  // tokens as the file writes them
 
  private:
   void encode_new(std::string_view piece, std::vector<int32_t>& ids) const;
@@ -77,7 +77,7 @@ class Bpe {
   std::unordered_map<std::string, int32_t> id_of_bytes_;
   std::array<int32_t, 256> id_of_byte_{};
   MergeTable merges_;
-  bool ignore_merges_ = false;  // a piece that is a token is that token, whatever the merges say
+  bool ignore_merges_ = false;  // true: a piece that is a token becomes that token without merges
 };
 
 }  // namespace trireme

@@ -1,6 +1,6 @@
-// Every row of a range once, in order, dealt to data-parallel ranks in runs of batch_size; the last batch may
-// be smaller. Every data-parallel rank gets the same number of batches: one that has no row left gets a batch
-// whose targets are all kIgnoredLabel. Masked tokens are those of epoch 0 each time. Nothing here is
+// Reads every row of a range once, in order. Data-parallel ranks take turns, batch_size rows each; the last
+// batch may be smaller. All data-parallel ranks get the same number of batches: a rank without rows left gets
+// a batch whose targets are all kIgnoredLabel. Every evaluation masks the tokens of epoch 0. Nothing here is
 // collective.
 #pragma once
 
@@ -14,14 +14,14 @@ namespace trireme {
 
 class EvaluationWalk {
  public:
-  // Uses of LoaderOptions: all but accumulation_steps, seed and shuffle. Throws what RowReader throws.
+  // Uses all of LoaderOptions but accumulation_steps, seed and shuffle. Throws what RowReader throws.
   EvaluationWalk(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range,
                  const LoaderOptions& options);
 
   std::optional<TokenBatch> next();
   int64_t rows() const { return rows_; }
   int64_t batches() const;  // calls of next() that give a batch, the same on every rank
-  // At most this many rows are walked. Throws ConfigError unless positive.
+  // Reads at most this many rows. Throws ConfigError unless positive.
   void limit_rows(int64_t rows);
 
  private:

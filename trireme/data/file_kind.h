@@ -7,8 +7,8 @@
 
 namespace trireme {
 
-// None: text. Else what it is and what to do, to stand behind the file's name: "is compressed by gzip: unpack it". Throws
-// DataError when the file cannot be read.
+// nullopt: text. Else the kind and what to do, to print after the file's name: "is compressed by gzip: unpack
+// it". Throws DataError when the file cannot be read.
 std::optional<std::string> why_not_text(const std::filesystem::path& file);
 
 }  // namespace trireme

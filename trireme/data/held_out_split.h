@@ -1,4 +1,4 @@
-// Stretches of a set's token stream: what is trained on, and what is held out of it.
+// Spans of a set's token stream: the tokens to train on, and the tokens held out.
 #pragma once
 
 #include "trireme/base/token_span.h"
@@ -12,8 +12,8 @@ struct HeldOutSplit {
 };
 
 TokenSpan whole_set(const IndexedDataset& dataset);
-// The last `fraction` of the tokens, cut at the nearest document border that leaves something on both sides;
-// a single document is cut in itself. Throws ConfigError unless 0 < fraction < 1.
+// Holds out the last `fraction` of the tokens. Cuts at the nearest document border that leaves tokens on both
+// sides, or inside a single document. Throws ConfigError unless 0 < fraction < 1.
 HeldOutSplit split_held_out(const IndexedDataset& dataset, double fraction);
 
 }  // namespace trireme

@@ -33,7 +33,7 @@ T number_at(const InputFile& file, int64_t offset) {
   return value;
 }
 
-// An array of numbers in a file, for walks that go forward: one read for many numbers.
+// An array of numbers in a file, to be read forward: one read fetches many numbers.
 template <typename T>
 class Numbers {
  public:
@@ -67,7 +67,7 @@ void read_tokens(const InputFile& file, int64_t begin, int64_t count, int64_t* o
   for (int64_t done = 0; done < count;) {
     const int64_t now = std::min<int64_t>(count - done, block.size());
     file.read((begin + done) * kBytes, block.data(), now * kBytes);
-    // Ids may be signed: a negative one stays negative, and is found to be outside the vocabulary.
+    // Ids may be signed: a negative id stays negative and is then found outside the vocabulary.
     for (int64_t i = 0; i < now; ++i) out[done + i] = block[i];  // NOLINT(bugprone-signed-char-misuse)
     done += now;
   }

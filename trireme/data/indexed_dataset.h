@@ -6,9 +6,9 @@
 //                indices int64[d] (0 first, n last: document i is the sequences [index[i], index[i+1]));
 //                little-endian, unaligned.
 //
-// Here the whole set is one stream of tokens, cut by sequence borders; Trireme's writer makes a document one
-// sequence. What is needed is read when it is needed, and nothing is kept: an index may be larger than memory. A file that is
-// cut, replaced in place or unreadable meanwhile is a DataError.
+// The reader shows the set as one stream of tokens, cut by sequence borders. Trireme's writer makes each
+// document one sequence. Data is read when it is needed and not kept, so an index may be larger than memory.
+// A file that is truncated, replaced in place or unreadable meanwhile is a DataError.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ namespace trireme {
 enum class TokenType : uint8_t { uint8 = 1, int8 = 2, int16 = 3, int32 = 4, int64 = 5, uint16 = 8 };
 
 int64_t token_bytes(TokenType type);
-// What Megatron-LM chooses: uint16 below 65,500 ids, else int32.
+// Megatron-LM's choice: uint16 below 65,500 ids, else int32.
 TokenType token_type_for(int64_t vocab_size);
 
-// The name of one of the two files. `prefix` may itself end in .bin or .idx.
+// The name of one of the two files. `prefix` may end in .bin or .idx.
 std::filesystem::path indexed_dataset_bin(const std::filesystem::path& prefix);
 std::filesystem::path indexed_dataset_idx(const std::filesystem::path& prefix);
-// Both files are there.
+// True if both files exist.
 bool is_indexed_dataset(const std::filesystem::path& prefix);
 
 class IndexedDataset {
@@ -49,14 +49,13 @@ class IndexedDataset {
     return sequence_begin(sequence + 1) - sequence_begin(sequence);
   }
   int64_t document_begin(int64_t document) const;  // token offset in the stream; documents() gives tokens()
-  // Of documents [first, first + count), and of what lies behind the last one where that is documents(): one read where
-  // single calls would be many.
+  // document_begin of documents [first, first + count), up to documents() itself: one read instead of many.
   std::vector<int64_t> document_begins(int64_t first, int64_t count) const;
   int64_t longest_document() const;          // tokens
   int64_t document_of(int64_t token) const;  // which document holds this token of the stream
 
   // Copies tokens [begin, begin + count) of the stream to `out`. `vocab_size` > 0: a token outside [0,
-  // vocab_size) is a DataError that names the document, the token's place and its id.
+  // vocab_size) is a DataError that names the document, the token's offset in it and its id.
   void read(int64_t begin, int64_t count, int64_t* out, int64_t vocab_size = 0) const;
 
  private:

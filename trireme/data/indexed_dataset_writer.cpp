@@ -37,7 +37,7 @@ void write_all(int descriptor, const std::byte* data, size_t bytes, const std::f
   }
 }
 
-// Closes in every case; some file systems tell only now that the disk is full.
+// Closes in every case. Some file systems report a full disk only here.
 void sync_and_close(int descriptor, const std::filesystem::path& file) {
   int failure = ::fsync(descriptor) == 0 ? 0 : errno;
   if (::close(descriptor) != 0 && failure == 0) failure = errno;
@@ -146,7 +146,7 @@ void IndexedDatasetWriter::finish() {
   descriptor_ = -1;
   sync_and_close(descriptor, partial_bin_);
   write_index();
-  // An older index goes first and the new one comes last: at no time does an index lie beside another set's
+  // Removes an older index first and renames the new one last: an index never lies beside another set's
   // tokens.
   std::error_code error;
   std::filesystem::remove(idx_, error);

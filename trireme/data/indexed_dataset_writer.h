@@ -1,5 +1,5 @@
-// Streams documents into an indexed dataset (format: indexed_dataset.h). The two files appear under their own
-// names only when `finish` has written and synced them; before that, and after any failure, there is nothing.
+// Streams documents into an indexed dataset (format: indexed_dataset.h). The two files get their final names
+// only when `finish` has written and synced them. Before that, and after any failure, neither exists.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ class IndexedDatasetWriter {
   ~IndexedDatasetWriter();  // without `finish`: removes what was written
   IndexedDatasetWriter& operator=(IndexedDatasetWriter&&) = delete;
 
-  // One document, one sequence. Throws DataError: an id outside the vocabulary, 2^31 tokens or more, full
-  // disk.
+  // Adds one document as one sequence. Throws DataError for an id outside the vocabulary, 2^31 tokens or
+  // more, or a full disk.
   void add_document(std::span<const int32_t> tokens);
-  // Throws DataError: no tokens were added, full disk. Replaces a set of the same name.
+  // Throws DataError when no tokens were added or the disk is full. Replaces a set of the same name.
   void finish();
 
   int64_t documents() const { return static_cast<int64_t>(sizes_.size()); }

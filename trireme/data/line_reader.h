@@ -1,4 +1,4 @@
-// The lines of a file, one after another, in memory for one line.
+// Reads a file line by line, with one line in memory.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,15 @@
 
 namespace trireme {
 
-// A document, a line of .jsonl or a whole file, is held in memory; a longer one is a DataError.
+// A document (a line of .jsonl or a whole file) is held in memory; a longer document is a DataError.
 constexpr int64_t kLargestDocumentBytes = int64_t{4} << 30;
 
 class LineReader {
  public:
   explicit LineReader(const std::filesystem::path& file) : file_(file, "lines of JSON") {}
 
-  // The next line without its line feed; false at the end. Throws DataError that names file and line: too long, cannot be read.
+  // Reads the next line, without its line feed; false at the end. Throws DataError that names file and line
+  // when the line is too long or cannot be read.
   bool next(std::string& line);
   std::string origin() const;  // "file:line" of the line read last
 

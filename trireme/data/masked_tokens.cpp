@@ -7,7 +7,7 @@
 namespace trireme {
 namespace {
 
-// In [0, 1).
+// A number in [0, 1).
 double uniform(uint64_t bits) {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
@@ -46,7 +46,7 @@ void mask_tokens(const MaskedTokenOptions& options, int64_t epoch, int64_t first
   const uint64_t key = key_of(options, epoch);
   for (int64_t i = 0; i < count; ++i) {
     targets[i] = kIgnoredLabel;
-    // The place's own stream: is it chosen, what becomes of it, which random token.
+    // Each position has its random stream: is the token chosen, what becomes of it, which random token.
     uint64_t state = draw_at(key, first + i);
     if (uniform(state) >= options.probability && first + i != also) continue;
     targets[i] = tokens[i];

@@ -1,12 +1,12 @@
 // Masked-token training data (arXiv 1810.04805, section 3.1): some tokens are chosen to be predicted, and
-// most of those are hidden.
+// most of the chosen tokens are hidden.
 //
 //   tokens    a b c d e f          chosen: b, d, f
 //   tokens    a # c q e f          8 of 10 become the mask token, 1 of 10 any token, 1 of 10 stays
 //   targets   . b . d . f          -100 where nothing is chosen
 //
-// A choice depends on (seed, epoch, place in the token stream) alone: however ranks and batches cut the
-// stream, the same tokens are chosen, and each pass over it chooses anew. Special tokens are chosen like
+// A choice depends on (seed, epoch, position in the token stream) alone. So any split of the stream over
+// ranks and batches chooses the same tokens, and each epoch chooses anew. Special tokens are chosen like
 // others.
 #pragma once
 
@@ -21,14 +21,14 @@ struct MaskedTokenOptions {
   uint64_t seed = 0;
 };
 
-// tokens [count] are those of the stream from place `first` on, in pass `epoch`; they are written over, and
-// targets [count] are filled. The token at place `also` is chosen whatever its draw. Throws ConfigError: a
-// probability out of range, a mask token outside the vocabulary.
+// Masks `tokens` [count], which are the stream's from position `first` on in epoch `epoch`, and fills
+// `targets` [count]. The token at position `also` is always chosen. Throws ConfigError for a probability out
+// of range or a mask token outside the vocabulary.
 void mask_tokens(const MaskedTokenOptions& options, int64_t epoch, int64_t first, int64_t count,
                  int64_t* tokens, int64_t* targets, int64_t also = -1);
 
-// A sample of few tokens may draw none, and would teach nothing: then the place that is chosen all the same; -1
-// where places [first, first + count), at least one, have a chosen one.
+// Returns -1 if one of the positions [first, first + count), at least one, is chosen. Else returns a position
+// to choose all the same: a short sample without a chosen token would teach nothing.
 int64_t choice_of_none(const MaskedTokenOptions& options, int64_t epoch, int64_t first, int64_t count);
 
 }  // namespace trireme

@@ -63,7 +63,7 @@ Json PackedLoader::state() const {
 
 void PackedLoader::restore(const Json& saved) {
   Json state = saved;
-  // Before there were ways to pack, all was concat, and a row was called a window.
+  // States saved before --packing existed: all packed by concat and called a row a window.
   if (state.is_object() && !state.contains("packing") && state.contains("window")) {
     state["packing"] = name_of(Packing::concat);
     state["row"] = state["window"];

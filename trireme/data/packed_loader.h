@@ -1,11 +1,11 @@
 // Deals the rows of a token set (packing.h) to ranks as training steps.
 //
-//   one step = accumulation_steps micro-batches of batch_size rows on each of dp_size ranks; of these a rank of
-//   the sequence group reads just its slice (row_reader.h): tokens [B, s], targets [B, s]
+//   one step = accumulation_steps micro-batches of batch_size rows on each of dp_size ranks; a rank of the
+//   sequence group reads only its slice of these rows (row_reader.h): tokens [B, s], targets [B, s]
 //
-// The order of rows is a permutation of each epoch keyed by (seed, epoch): the same for every number of
-// sequence ranks, and the state is two numbers. The stream of rows runs on from one epoch into the next,
-// so every row comes once an epoch whatever the step's size. Nothing here is collective.
+// Each epoch permutes the rows by a key of (seed, epoch), the same for every number of sequence ranks. So the
+// state is two numbers. Rows run on from one epoch into the next, so every row comes once an epoch at any
+// step size. Nothing here is collective.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,13 @@ class PackedLoader {
 
   int64_t rows() const { return reader_.rows(); }  // of one epoch
   int64_t rows_per_step() const;                   // over all data-parallel ranks
-  // Whole steps that pass over every row at least once (the last may begin the next epoch).
+  // Steps that pass over every row at least once (the last one may begin the next epoch).
   int64_t steps_per_epoch() const;
   double epochs_done() const;
 
-  // {"epoch", "row", and what the order depends on}. `restore` throws DataError when that differs: another
-  // set, packing, sequence length, seed or shuffling. The batch size, accumulation and numbers of ranks may
-  // change.
+  // {"epoch", "row"} and the values that the order depends on. `restore` throws DataError when those differ:
+  // another set, packing, sequence length, seed or shuffling. Batch size, accumulation and numbers of ranks
+  // may change.
   Json state() const;
   void restore(const Json& state);
 

@@ -73,7 +73,7 @@ PackedRow PackedRows::window(int64_t index) const {
   PackedRow row{{begin, end}, true, std::nullopt};
   if (packing_ == Packing::concat) return row;
   std::vector<int64_t> borders{0};
-  const auto add_border = [&](int64_t at) {  // of the set's last document: its end
+  const auto add_border = [&](int64_t at) {  // `at`: a document's begin, or the end of the last document
     if (at >= end) {
       row.goes_on = at > end;
       return false;
@@ -108,7 +108,7 @@ PackedRow PackedRows::piece(int64_t index) const {
 void read_row(const IndexedDataset& dataset, const PackedRow& row, const TokenSpans& spans,
               int64_t vocab_size, int64_t pad, int64_t* tokens, int64_t* targets) {
   const int64_t held = row.stream.size();
-  const int64_t with_next = row.goes_on ? held : held - 1;  // places whose next token is a target
+  const int64_t with_next = row.goes_on ? held : held - 1;  // positions whose next token is a target
   for (const TokenSpan& span : spans) {
     const int64_t begin = row.stream.begin + span.begin;
     const auto read = [&](int64_t places, int64_t first, int64_t filling, int64_t* out) {
@@ -117,11 +117,11 @@ void read_row(const IndexedDataset& dataset, const PackedRow& row, const TokenSp
       std::fill(out + count, out + span.size(), filling);
     };
     read(held, begin, pad, tokens);
-    // The last target may be another rank's first token; it is in the stream, so the shift needs no exchange.
+    // The last target may be another rank's first token. It is in the stream, so the shift needs no exchange.
     read(with_next, begin + 1, kIgnoredLabel, targets);
     if (row.documents) {
       const std::vector<int64_t>& borders = row.documents->cu_seqlens();
-      // Between two documents of the row; its own ends are not borders.
+      // Only borders between two documents of the row count, not its ends.
       const auto last = borders.end() - 1;
       for (auto at = std::upper_bound(borders.begin() + 1, last, span.begin); at < last && *at <= span.end;
            ++at)

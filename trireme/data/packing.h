@@ -8,13 +8,13 @@
 //                ~~~~~~~ ~~~   ~~~~~~~~~ ~   ~ ~~~~~~~~~                 within a document
 //   none         a a a a . . | b b b b b b | c c . . . . | d d d d d .   a document a row
 //
-// A document that a window's border cuts begins anew behind it; one that is longer than a row is cut in
-// pieces of S. The target of a token is the next of its document, also where that lies in the next window or
-// piece; the last token of a document has none (with concat, the next document's first token). Padding (.) is
-// a document of one token for each, so that nothing sees it, and has no target.
+// A document that a window's border cuts begins anew after it. A document longer than a row is cut into
+// pieces of S. A token's target is the next token of its document, even in the next window or piece. The last
+// token of a document has no target (with concat, its target is the next document's first token). Each
+// padding token (.) is a document of one token, so that no other token attends to it, and has no target.
 //
-// The windows are the W = (N - 1) / S whole ones of N tokens that leave a token for the last target; what is
-// behind them is in no row. Nothing here is collective.
+// N tokens give W = (N - 1) / S whole windows, which leave a token for the last target. Tokens after the last
+// window are in no row. Nothing here is collective.
 #pragma once
 
 #include <cstdint>
@@ -36,18 +36,18 @@ constexpr auto enum_names(Packing) {
   return std::to_array<EnumName<Packing>>({{concat, "concat"}, {documents, "documents"}, {none, "none"}});
 }
 
-// What one sample of S tokens holds.
+// One sample of S tokens.
 struct PackedRow {
-  TokenSpan stream;                    // of the set, at most S tokens; padding follows
-  bool goes_on = false;                // the token after them is the target of the last of them
+  TokenSpan stream;                    // span of the set's stream, at most S tokens; padding follows
+  bool goes_on = false;                // the next token of the stream is the last token's target
   std::optional<Documents> documents;  // of all S tokens; none with concat
 };
 
 class PackedRows {
  public:
-  // Rows of stretch `range` of the set's stream. `next_token_targets`: a row of one token that ends its
-  // document predicts nothing, and Packing::none leaves it out; false for masked tokens, which are their own
-  // targets. Throws DataError when there is no row.
+  // The rows of `range` of the set's stream. `next_token_targets`: a row of one token that ends its document
+  // predicts nothing, and Packing::none leaves it out; false for masked tokens, which are their own targets.
+  // Throws DataError when there is no row.
   PackedRows(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range, Packing packing,
              int64_t sequence_tokens, bool next_token_targets);
 
@@ -57,7 +57,7 @@ class PackedRows {
  private:
   void count_windows();
   void count_pieces(bool next_token_targets);
-  TokenSpan document_span(int64_t document) const;  // what of it is in the range
+  TokenSpan document_span(int64_t document) const;  // the document's tokens in the range
   PackedRow window(int64_t index) const;
   PackedRow piece(int64_t index) const;
 
@@ -66,13 +66,13 @@ class PackedRows {
   Packing packing_;
   int64_t sequence_tokens_ = 0;
   int64_t count_ = 0;
-  // Packing::none: the rows before each document from the range's first on, and at the end all of them.
+  // Packing::none: the number of rows before each document of the range; the last entry counts all rows.
   int64_t first_document_ = 0;
   std::vector<int64_t> rows_before_;
 };
 
-// Tokens and targets at places `spans` of a row, as many of each as the spans hold. `vocab_size` as in
-// IndexedDataset::read; `pad` stands behind the row's tokens.
+// Reads tokens and targets at positions `spans` of a row, one of each a position. `vocab_size` is as in
+// IndexedDataset::read. `pad` fills the positions after the row's tokens.
 void read_row(const IndexedDataset& dataset, const PackedRow& row, const TokenSpans& spans,
               int64_t vocab_size, int64_t pad, int64_t* tokens, int64_t* targets);
 

@@ -14,19 +14,19 @@ namespace trireme {
 
 namespace {
 
-// GPT-2's own pattern, which ByteLevel applies when use_regex is on.
+// GPT-2's pattern, which ByteLevel applies when use_regex is on.
 constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 bool is_number(uint32_t code) {
-  // Of Unicode 17, which the library's Digits knows already.
+  // Digits of Unicode 17, which the library's Digits knows already.
   if ((code >= 0x11DE0 && code <= 0x11DE9) || (code >= 0x16FF4 && code <= 0x16FF6)) return true;
   const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(older_character(code)));
   return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
          category == UTF8PROC_CATEGORY_NO;
 }
 
-// Calls piece(text) for runs of digits, or each digit, and for what lies between.
+// Calls piece(text) for each run of digits, or each digit, and for the text between.
 void split_digits(std::string_view text, bool each_alone,
                   const std::function<void(std::string_view)>& piece) {
   size_t begin = 0;

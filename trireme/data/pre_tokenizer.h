@@ -1,6 +1,6 @@
-// tokenizer.json's "normalizer" and "pre_tokenizer": from text to the pieces that byte-pair encoding takes
-// one by one. Built: normalizer null, NFC, Sequence; pre_tokenizer ByteLevel, Split (Isolated, Removed),
-// Digits, Sequence, where a ByteLevel must be the last step. Everything else is refused by name.
+// tokenizer.json's "normalizer" and "pre_tokenizer": they turn text into pieces, which byte-pair encoding
+// takes one by one. Supported: normalizer null, NFC, Sequence; pre_tokenizer ByteLevel, Split (Isolated,
+// Removed), Digits, Sequence, where a ByteLevel must be the last step. All others are refused by name.
 #pragma once
 
 #include <functional>
@@ -15,9 +15,9 @@ namespace trireme {
 
 class Normalizer {
  public:
-  // Throws ConfigError for a normalizer that is not built.
+  // Throws ConfigError for an unsupported normalizer.
   Normalizer(const Json& json, const std::string& origin);
-  // The normalized text; `text` must be valid UTF-8. `storage` keeps it where it differs from `text`.
+  // The normalized text; `text` must be valid UTF-8. `storage` holds the result where it differs from `text`.
   std::string_view normalize(std::string_view text, std::string& storage) const;
 
  private:
@@ -29,7 +29,7 @@ class PreTokenizer {
  public:
   using Sink = std::function<void(std::string_view piece)>;
 
-  // Throws ConfigError for a pre-tokenizer that is not built, or that does not end in ByteLevel.
+  // Throws ConfigError for an unsupported pre-tokenizer, or one that does not end in ByteLevel.
   PreTokenizer(const Json& json, const std::string& origin);
   // Calls `sink` for each piece in order; never for an empty one.
   void split(std::string_view text, const Sink& sink) const { step(0, text, sink); }

@@ -63,7 +63,7 @@ void RowReader::mask(const PackedRow& row, int64_t epoch, int64_t* tokens, int64
   const MaskedTokenOptions& masked = *options_.masked_tokens;
   const int64_t also = choice_of_none(masked, epoch, row.stream.begin, row.stream.size());
   for (const TokenSpan& span : spans_) {
-    // Chosen by the place in the stream, so that every split over ranks masks the same tokens; never padding.
+    // Positions in the stream decide, so that every split over ranks masks the same tokens; never padding.
     const int64_t held = std::clamp<int64_t>(row.stream.size() - span.begin, 0, span.size());
     if (held > 0) mask_tokens(masked, epoch, row.stream.begin + span.begin, held, tokens, targets, also);
     tokens += span.size();

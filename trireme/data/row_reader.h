@@ -1,10 +1,10 @@
 // Reads this rank's slices of some rows (packing.h) as one micro-batch:
 //
-//   rows of S tokens -> tokens [rows, s], targets [rows, s] at this rank's places of a row, and the documents
-//   of the whole rows, which every rank needs for its masks
+//   rows of S tokens -> tokens [rows, s], targets [rows, s] at this rank's positions, and the documents of
+//   the whole rows, which every rank needs for its masks
 //
-// Targets are the next tokens, already shifted, or the masked ones (masked_tokens.h). The slices of all
-// sequence ranks make the same rows, however many they are. Nothing here is collective.
+// Targets are the next tokens, already shifted, or the masked tokens (masked_tokens.h). The slices of all
+// sequence ranks make the same rows for any number of ranks. Nothing here is collective.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct LoaderOptions {
   SampleLayout layout() const { return {sequence_tokens, ulysses, ring}; }
 };
 
-// A row as an epoch reads it: each epoch masks other tokens.
+// A row in an epoch: each epoch masks other tokens.
 struct RowOfEpoch {
   int64_t row = 0;
   int64_t epoch = 0;
@@ -47,8 +47,8 @@ struct RowOfEpoch {
 
 class RowReader {
  public:
-  // Rows of stretch `range` of the set's stream. Throws ConfigError for options that contradict themselves,
-  // as for a row shorter than the ranks that share it; DataError when the range has no row.
+  // The rows of `range` of the set's stream. Throws ConfigError for options that contradict each other, such
+  // as a row shorter than the ranks that share it; DataError when the range has no row.
   RowReader(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range, const LoaderOptions& options);
 
   int64_t rows() const { return packed_.count(); }
@@ -64,7 +64,7 @@ class RowReader {
   std::shared_ptr<const IndexedDataset> dataset_;
   TokenSpan range_;
   LoaderOptions options_;
-  TokenSpans spans_;  // this rank's places of a row
+  TokenSpans spans_;  // this rank's positions of a row
   PackedRows packed_;
 };
 

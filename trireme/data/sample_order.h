@@ -1,6 +1,6 @@
-// A permutation of [0, count) keyed by (seed, epoch) that needs no memory: a balanced Feistel network over
-// the next even power of two, walked until it lands inside (Black and Rogaway, "Ciphers with arbitrary finite
-// domains", 2002). The same on every machine.
+// A permutation of [0, count), keyed by (seed, epoch), that needs no memory: a balanced Feistel network over
+// the next even power of two, applied again until its result is below count (Black and Rogaway, "Ciphers with
+// arbitrary finite domains", 2002). The same on every machine.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ namespace trireme {
 class SampleOrder {
  public:
   SampleOrder(int64_t count, uint64_t seed, int64_t epoch);
-  // The sample at place `i` of the order, i in [0, count).
+  // The sample at index `i` of the order, i in [0, count).
   int64_t operator[](int64_t i) const;
 
  private:

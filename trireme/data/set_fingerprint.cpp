@@ -35,7 +35,7 @@ std::string hex_sha256(std::string_view bytes) {
 
 using Vocabulary = std::map<int64_t, std::string>;  // id -> token
 
-// However the file writes them. Of another kind than BPE: nothing.
+// The same however the file writes its tokens. Empty for another kind than BPE.
 Vocabulary vocabulary_of(const std::string& text, const std::string& origin) {
   const Json json = parse_json(text, origin);
   Vocabulary tokens;
@@ -50,7 +50,7 @@ Vocabulary vocabulary_of(const std::string& text, const std::string& origin) {
   return tokens;
 }
 
-// Of the first `count` tokens in the order of their ids: those below `count`, where no id is left out.
+// SHA-256 of the first `count` tokens in the order of their ids: the ids below `count`, if none is missing.
 std::string sha256_of_first(int64_t count, const Vocabulary& vocabulary) {
   std::string all;
   for (const auto& [id, token] : vocabulary) {
@@ -60,7 +60,7 @@ std::string sha256_of_first(int64_t count, const Vocabulary& vocabulary) {
   return hex_sha256(all);
 }
 
-// The first id of the set's that is another token of the model's, or none; nothing where all are the same.
+// Describes the first id of the set that means another token in the model; nullopt if there is none.
 std::optional<std::string> first_difference(const Vocabulary& of_set, const Vocabulary& of_model) {
   for (const auto& [id, token] : of_set) {
     const auto other = of_model.find(id);
@@ -73,13 +73,13 @@ std::optional<std::string> first_difference(const Vocabulary& of_set, const Voca
   return std::nullopt;
 }
 
-// Of the tokenizer that made the set; nothing where that file is gone or was changed.
+// The vocabulary of the tokenizer that made the set; nullopt if its file is gone or was changed.
 std::optional<Vocabulary> vocabulary_of_set(const fs::path& tokenizer, const std::string& sha256) {
   try {
     const std::string text = InputFile(tokenizer, "a tokenizer.json").whole(kLargestTokenizerBytes);
     if (hex_sha256(text) == sha256) return vocabulary_of(text, tokenizer.string());
   } catch (const Error&) {
-    // Only the message is poorer for it.
+    // Only the error message lacks a detail then.
   }
   return std::nullopt;
 }
@@ -125,7 +125,7 @@ void check_set_fingerprint(const fs::path& prefix, const fs::path& model_dir) {
   std::string why = cat("not all of the set's ", tokens, " ids are the same tokens there");
   if (const auto of_set = vocabulary_of_set(maker, made_with)) {
     const auto difference = first_difference(*of_set, vocabulary);
-    if (!difference) return;  // the model's has more tokens, some of them between the set's ids
+    if (!difference) return;  // the model has more tokens, some with ids between the set's
     why = *difference;
   }
   throw ConfigError(cat(origin, ": the set was made with the tokenizer ", quotation(maker), " (", tokens,

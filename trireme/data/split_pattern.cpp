@@ -79,7 +79,7 @@ void SplitPattern::split(std::string_view text,
     const auto match_begin = static_cast<size_t>(found.region->beg[0]),
                match_end = static_cast<size_t>(found.region->end[0]);
     if (match_begin == match_end && matched_before && match_end == done) {
-      // An empty match right after another match is none; look again one character on.
+      // An empty match directly after another match does not count: search again one character later.
       from += from < text.size() ? static_cast<size_t>(read_character(text, from).bytes) : 1;
       continue;
     }

@@ -13,9 +13,9 @@ class SplitPattern {
   // Throws ConfigError that names `origin`, the file, and quotes the pattern and Oniguruma's reason.
   SplitPattern(const std::string& pattern, const std::string& origin);
 
-  // Calls `piece(text, is_match)` for the matches and for what lies between them, in order; together they are
-  // `text`. Empty pieces are left out. Throws DataError for a text of more than 2^31 - 1 bytes, and when a match takes
-  // beyond Oniguruma's limits. Safe from many threads.
+  // Calls `piece(text, is_match)` in order for the matches and the text between them; together they are
+  // `text`. Skips empty pieces. Throws DataError for a text of more than 2^31 - 1 bytes, and for a match
+  // beyond Oniguruma's limits. Thread-safe.
   void split(std::string_view text, const std::function<void(std::string_view, bool)>& piece) const;
 
  private:

@@ -19,7 +19,7 @@ bool is_lines(const fs::path& file) {
   return file.extension() == ".jsonl" || file.extension() == ".ndjson";
 }
 
-// The byte order mark of UTF-8 says nothing about the text.
+// Removes UTF-8's byte order mark, which is not part of the text.
 void remove_byte_order_mark(std::string& text) {
   if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);
 }
@@ -55,7 +55,7 @@ void TextSource::leave_out(const fs::path& file, const std::string& why) {
 
 void TextSource::add_folder(const fs::path& root) {
   std::vector<fs::path> found, folders{root};
-  std::set<fs::path> visited;  // real paths, so that links cannot go round
+  std::set<fs::path> visited;  // real paths, so that links cannot form a loop
   while (!folders.empty()) {
     const fs::path folder = folders.back();
     folders.pop_back();
@@ -64,7 +64,7 @@ void TextSource::add_folder(const fs::path& root) {
     if (error || !visited.insert(real).second) continue;
     fs::directory_iterator entries(folder, error);
     if (error) throw DataError(cat(folder.string(), ": cannot be read: ", error.message()));
-    // Sorted here too: which of two links to one folder is followed must not depend on the disk.
+    // Sorts, so that the link followed of two links to one folder does not depend on the disk.
     std::vector<fs::path> inside;
     for (const auto& entry : entries) inside.push_back(entry.path());
     std::sort(inside.begin(), inside.end(), std::greater<>());

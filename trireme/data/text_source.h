@@ -1,9 +1,10 @@
-// Documents from files: what `tokenize` and `--train_file` take as input.
+// Documents from files: the input of `tokenize` and `--train_file`.
 //
-//   a folder        every file below it, sorted by path; hidden ones (.git) and those that are no text (file_kind.h) are left
-//                   out and counted; links are followed, and folders and files that several names lead to are read once
-//   a .jsonl file   one document a line: the string under `field`; wrong UTF-8 is replaced before the line is parsed
-//   another file    one document, its bytes as they are (line ends kept), without a byte order mark at its beginning
+//   a folder        every file below it, sorted by path. Hidden files (.git) and files that are not text
+//                   (file_kind.h) are left out and counted. Links are followed. Folders and files with
+//                   several names are read once.
+//   a .jsonl file   one document a line: the string under `field`; wrong UTF-8 is replaced before parsing
+//   another file    one document: its bytes unchanged (line ends kept), without a leading byte order mark
 #pragma once
 
 #include <cstdint>
@@ -22,14 +23,14 @@ namespace trireme {
 struct Document {
   std::string text;    // may hold wrong UTF-8
   std::string origin;  // "file" or "file:line", for messages
-  // The file's bytes, or the line's; those of a line are U+FFFD in `text` already.
+  // The file's or line's bytes are wrong UTF-8. For a line, `text` already holds U+FFFD instead.
   bool wrong_utf8 = false;
 };
 
 struct SourceCounts {
   int64_t files = 0;                  // read
-  int64_t binary_files = 0;           // left out: no text, no regular file, or read under another name
-  std::vector<std::string> left_out;  // the first few of those, each with why
+  int64_t binary_files = 0;           // left out: not text, not a regular file, or read under another name
+  std::vector<std::string> left_out;  // the first few of those, each with the reason
   int64_t hidden_entries = 0;         // files and folders left out
   int64_t empty_documents = 0;        // left out
   int64_t text_bytes = 0;             // of all documents
@@ -37,13 +38,13 @@ struct SourceCounts {
 
 class TextSource {
  public:
-  // Throws ConfigError for an input that does not exist; DataError for an input file that is no text or cannot be read.
-  // `field_flag` is how the user names the field.
+  // Throws ConfigError for an input that does not exist; DataError for a file that is not text or cannot be
+  // read. `field_flag` is the option by which the user names the field.
   TextSource(const std::vector<std::filesystem::path>& inputs, std::string field,
              std::string field_flag = "--text_field");
 
-  // The next document that is not empty. Throws DataError with file and line for wrong JSON, a line without
-  // the field, or one that is no string; with the file when it cannot be read.
+  // The next document that is not empty. Throws DataError with file and line for wrong JSON, a missing field,
+  // or a field that is no string; with the file when it cannot be read.
   std::optional<Document> next();
   const SourceCounts& counts() const { return counts_; }
   const std::vector<std::filesystem::path>& files() const { return files_; }  // in the order of reading

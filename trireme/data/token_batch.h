@@ -1,4 +1,4 @@
-// What the loader hands to the engine: this rank's slice of one micro-batch.
+// This rank's slice of one micro-batch, which the loader hands to the engine.
 #pragma once
 
 #include <vector>

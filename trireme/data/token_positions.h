@@ -1,4 +1,4 @@
-// Each token's position within its document: what rotary and learned position embeddings look up.
+// Each token's position within its document, for rotary and learned position embeddings.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,8 +7,8 @@
 
 namespace trireme {
 
-// [B * s] int64 on the CPU, sample by sample, in the order of the batch's tokens. `rank` of the ranks that share a
-// sample.
+// [B * s] int64 on the CPU, sample by sample, in the order of the batch's tokens. `rank` is among the ranks
+// that share a sample.
 at::Tensor positions_in_documents(const TokenBatch& batch, int rank);
 
 }  // namespace trireme

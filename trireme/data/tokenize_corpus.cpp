@@ -16,7 +16,7 @@ namespace trireme {
 
 namespace {
 
-// Enough for every thread to have work, little enough to stay in memory.
+// Enough to keep every thread busy, small enough to stay in memory.
 constexpr size_t kBatchBytes = size_t{16} << 20;
 
 std::vector<Document> read_batch(TextSource& source) {
@@ -31,7 +31,7 @@ std::vector<Document> read_batch(TextSource& source) {
   return batch;
 }
 
-// ids[i] of batch[i]; documents differ in length, so threads take them one by one.
+// Encodes batch[i] to ids[i]. Documents differ in length, so threads take them one by one.
 std::vector<std::vector<int32_t>> encode_batch(const Tokenizer& tokenizer, const std::vector<Document>& batch,
                                                std::vector<PieceCache>& caches) {
   std::vector<std::vector<int32_t>> ids(batch.size());
@@ -47,7 +47,7 @@ std::vector<std::vector<int32_t>> encode_batch(const Tokenizer& tokenizer, const
         } catch (const DataError& error) {
           const std::lock_guard<std::mutex> lock(failing);
           if (i >= failed_at) continue;
-          failed_at = i;  // the first document in order is named, whichever thread came first
+          failed_at = i;  // the error names the first failed document in order
           failure = std::make_exception_ptr(DataError(cat(batch[i].origin, ": ", error.what())));
         }
       }
@@ -91,7 +91,7 @@ CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::
         cat(inputs.front().string(), ": holds no text file (", source.counts().binary_files, " files and ",
             source.counts().hidden_entries, " hidden entries were left out",
             source.counts().left_out.empty() ? "" : ", such as " + source.counts().left_out.front(), ")"));
-  // An older fingerprint goes first: at no time does one lie beside another set's tokens.
+  // Removes an older fingerprint first: a fingerprint never lies beside another set's tokens.
   std::error_code ignored;
   std::filesystem::remove(set_fingerprint_file(prefix), ignored);
   writer.finish();

@@ -27,9 +27,9 @@ struct CorpusReport {
   double seconds = 0;
 };
 
-// Writes PREFIX.bin, PREFIX.idx and PREFIX.set.json (set_fingerprint.h), encoding on the threads of at::parallel_for. `progress`, when
-// given, hears the report so far now and then. Throws as TextSource, Tokenizer and IndexedDatasetWriter do;
-// nothing is left behind then.
+// Writes PREFIX.bin, PREFIX.idx and PREFIX.set.json (set_fingerprint.h), encoding on the threads of
+// at::parallel_for. `progress`, if given, gets the report so far from time to time. Throws as TextSource,
+// Tokenizer and IndexedDatasetWriter do, and then leaves no files.
 CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::filesystem::path>& inputs,
                              const std::filesystem::path& prefix, const CorpusOptions& options,
                              const std::function<void(const CorpusReport&)>& progress = {});

@@ -19,7 +19,7 @@ const Json& part(const Json& json, const char* key, const std::string& origin) {
   return found == nullptr ? kNone : *found;
 }
 
-// Of this kind, whose vocabulary and merges Bpe reads. First of all, so that another tokenizer is refused by its kind's name.
+// The model, checked to be BPE, which Bpe reads. Called first, so that errors name another tokenizer's kind.
 const Json& checked_model(const Json& json, const std::string& origin) {
   const Json& model = part(json, "model", origin);
   if (!model.is_object())
@@ -64,7 +64,7 @@ Tokenizer::Tokenizer(const Json& json, std::filesystem::path file)
       bpe_(checked_model(json, file_.string()), file_.string()) {
   const std::string origin = file_.string();
   const std::vector<AddedToken> added = parse_added_tokens(part(json, "added_tokens", origin), origin);
-  // The table of tokens by id has a row for each id: holes are few in tokenizers that train models.
+  // The table of tokens by id has a row for each id: tokenizers that train models leave few ids out.
   const auto largest = static_cast<int64_t>(2 * (bpe_.vocabulary().size() + added.size()) + 65536);
   for (const auto& [token, id] : bpe_.vocabulary()) name_token(id, token, largest);
   read_added_tokens(added, largest);
@@ -94,7 +94,7 @@ void Tokenizer::name_token(int32_t id, std::string_view token, int64_t largest_i
 }
 
 void Tokenizer::read_added_tokens(const std::vector<AddedToken>& added, int64_t largest_id) {
-  // The library numbers tokens that the model lacks in the file's order and does not look at their ids.
+  // The library numbers tokens that the model lacks in the file's order and ignores their ids.
   const auto model_size = static_cast<int32_t>(bpe_.vocabulary().size());
   int32_t largest = -1;
   for (const AddedToken& token : added) {

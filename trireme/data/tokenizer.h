@@ -2,10 +2,10 @@
 // ids equal those of the Hugging Face tokenizers library.
 //
 //   text -> added tokens cut out -> normalized -> pieces (split pattern) -> byte-pair encoding -> ids
-//        -> what the file's post-processor puts around them (Llama-3's <|begin_of_text|>)
+//        -> with the ids that the file's post-processor puts around them (Llama-3's <|begin_of_text|>)
 //
-// The file's truncation and padding settings are not followed: a document is encoded whole. Wrong UTF-8 is
-// read as Python's errors="replace" reads it (utf8.h).
+// Ignores the file's truncation and padding settings: a document is encoded whole. Reads wrong UTF-8 as
+// Python's errors="replace" does (utf8.h).
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,13 @@ namespace trireme {
 
 class Tokenizer {
  public:
-  // A folder that holds tokenizer.json, or the file. Throws ConfigError: none there, or of a kind that is not built, with what
-  // works for it; DataError: the file contradicts itself, gives two tokens one id, or ids far beyond the number of its tokens.
+  // `path` is tokenizer.json or a folder that holds it. Throws ConfigError when there is none or its kind is
+  // not supported, with what works instead; DataError when the file contradicts itself, gives two tokens one
+  // id, or gives ids far beyond the number of its tokens.
   static Tokenizer load(const std::filesystem::path& path);
 
-  // As the library's `encode(text).ids`: with what the post-processor adds. One thread at a time may use a
-  // cache; the tokenizer itself serves any number of threads.
+  // As the library's `encode(text).ids`, with the ids that the post-processor adds. One thread at a time may
+  // use a cache; any number of threads may use the tokenizer.
   std::vector<int32_t> encode(std::string_view text) const;
   std::vector<int32_t> encode(std::string_view text, PieceCache& cache) const;
   // Throws DataError for an id that the tokenizer does not have.

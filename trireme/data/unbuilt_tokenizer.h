@@ -1,11 +1,11 @@
-// What Trireme says of a tokenizer that it does not read: which kind it is, and what works now.
+// The error for a tokenizer that Trireme does not read: its kind, and what works instead.
 #pragma once
 
 #include <string>
 
 namespace trireme {
 
-// Throws ConfigError: "`origin`: `what`", then the two things that can be done.
+// Throws ConfigError: "`origin`: `what`", then the two things that the user can do.
 [[noreturn]] void refuse_tokenizer(const std::string& origin, const std::string& what);
 
 }  // namespace trireme

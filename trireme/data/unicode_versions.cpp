@@ -21,7 +21,7 @@ struct Range {
   uint32_t last;
 };
 
-// New in Unicode 15 and 16, or of another category since.
+// New in Unicode 15 and 16, or moved to another category there.
 constexpr auto kNewer = std::to_array<Newer>(
     {{0x897, 0x897, 0x900},       {0xCF3, 0xCF3, 0x903},       {0xECE, 0xECE, 0x900},
      {0x1B4E, 0x1B4F, 0x964},     {0x1B7F, 0x1B7F, 0x964},     {0x1C89, 0x1C89, 0x1E00},
