@@ -21,8 +21,8 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-// One tensor of a checkpoint: a part of a unit's flat state. Masters are cut into parameters, whose names and shapes
-// are Hugging Face's; moments stay flat.
+// One tensor of a checkpoint: a span of a unit's flat state. Masters are split into parameters with Hugging
+// Face's names and shapes; Adam's moments stay flat.
 struct StoredTensor {
   std::string name;
   std::vector<int64_t> shape;
@@ -38,7 +38,7 @@ std::vector<StoredTensor> stored_tensors(const UnitSpec& unit, const std::string
   return all;
 }
 
-// A checkpoint with such a value would be whole by its checksums and ruin every run that goes on from it.
+// A checkpoint with a value that is not finite would pass its checksums and ruin every run that resumes.
 void refuse_not_finite(const UnitSpec& unit, const std::string& state, const at::Tensor& flat) {
   if (state == "master") {
     if (const auto row = not_finite_row(unit, flat)) throw DataError(cat("the weight ", *row));
@@ -48,8 +48,8 @@ void refuse_not_finite(const UnitSpec& unit, const std::string& state, const at:
   }
 }
 
-// Writes the units of this rank (u % ranks), while all ranks put each unit together. Collective: a rank that cannot
-// write still takes part to the end, and throws then.
+// Writes this rank's units (u % ranks), while all ranks put each unit together. Collective: a rank that
+// cannot write still takes part to the end, and then throws.
 void write_shard(const fs::path& file, Engine& engine) {
   const Group& group = *engine.mesh().all;
   const std::vector<UnitSpec>& units = engine.layout().units;
@@ -65,7 +65,7 @@ void write_shard(const fs::path& file, Engine& engine) {
       failure = std::current_exception();
     }
   };
-  // The others wait for this rank in the exchange that it could not finish: they cannot be told.
+  // The other ranks wait in the exchange that this rank could not finish: it cannot tell them.
   const auto state_of = [&](int unit, const std::string& state) {
     try {
       return engine.unit_state(unit, state);
@@ -116,13 +116,13 @@ void write_weight_index(const fs::path& file, const ModelLayout& layout, int ran
   write_durable(file, Json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump(1) + "\n");
 }
 
-// The name appears at once; a checkpoint of the same step that was there (a broken one, else there is no
-// reason to save again) makes way first.
+// The final name appears at once. An earlier checkpoint of this step, which is broken (else this run would
+// not save it again), is removed first.
 void publish(const fs::path& temporary, const fs::path& final_name) {
   if (is_there(final_name)) {
     fs::path doomed = final_name;
     doomed += ".tmp-replaced";
-    std::error_code tried;  // what stays in the way fails the renaming below
+    std::error_code tried;  // a folder that stays makes the last rename fail
     fs::remove_all(doomed, tried);
     fs::rename(final_name, doomed, tried);
     fs::remove_all(doomed, tried);
@@ -130,7 +130,7 @@ void publish(const fs::path& temporary, const fs::path& final_name) {
   publish_file(temporary, final_name);
 }
 
-// Into the tensor's place in the unit's flat buffer.
+// Reads to the tensor's offset in the unit's flat buffer.
 void read_tensor(const SafetensorsEntry& entry, const StoredTensor& tensor, at::Tensor& flat) {
   if (entry.dtype != "F32" || entry.shape != tensor.shape) {
     std::string expected;
@@ -171,7 +171,7 @@ fs::path save_checkpoint(const RunDirectory& run, const CheckpointContents& cont
   ManifestFile shard;
   step([&] {
     write_shard(temporary / shard_name(rank), engine);
-    // None where there are more ranks than units.
+    // A rank without units (more ranks than units) has no file.
     if (is_there(temporary / shard_name(rank))) shard = describe_file(temporary / shard_name(rank));
   });
   const auto shards = agreement.gather<int64_t>({shard.bytes, static_cast<int64_t>(shard.xxh3)});
@@ -227,7 +227,7 @@ Json read_checkpoint(const fs::path& dir, Engine& engine) {
       at::Tensor flat = at::zeros({units[unit].elements}, at::kFloat);
       for (const StoredTensor& tensor : stored_tensors(units[unit], name))
         read_tensor(find(tensor.name), tensor, flat);
-      // Of a version that did not look before it saved.
+      // An older version, which did not check before it saved, may have written this checkpoint.
       try {
         refuse_not_finite(units[unit], name, flat);
       } catch (const DataError& error) {

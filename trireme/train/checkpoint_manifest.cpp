@@ -29,7 +29,8 @@ ManifestFile parse_entry(const Json& entry, const std::string& origin) {
           parse_checksum(text_value(entry, "xxh3", origin), origin)};
 }
 
-// Whether a file's name is that of a shard, and of which rank; what looks like one and is none belongs to no checkpoint.
+// A shard's rank by its file name; nullopt for other files. A name that only looks like a shard's gives -1:
+// it belongs to no checkpoint.
 std::optional<int64_t> rank_of_shard(const std::string& name) {
   if (!name.ends_with(".safetensors")) return std::nullopt;
   int64_t rank = -1;
@@ -37,7 +38,7 @@ std::optional<int64_t> rank_of_shard(const std::string& name) {
   return shard_name(static_cast<int>(rank)) == name ? rank : -1;
 }
 
-// Unit u is in the shard of rank u % ranks: with fewer units than ranks the last shards are not there, and no other.
+// Unit u is in the shard of rank u % ranks. So with fewer units than ranks only the last shards are missing.
 void check_shards(const CheckpointManifest& manifest, const std::string& origin) {
   int64_t shards = 0;
   for (const auto& [name, file] : manifest.files)

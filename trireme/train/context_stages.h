@@ -1,11 +1,11 @@
-// Context extension: a run is a row of stages of growing sequence length, each with its own warm-up and
+// Context extension: a run is a sequence of stages of growing sequence length, each with its own warm-up and
 // schedule.
 //
 //   --context_stages 1k:60,4k:20,16k:8          LENGTH:STEPS[:PEAK_LEARNING_RATE], comma separated
 //
-// A stage without its own peak takes half of the one before: the learning rate is annealed at each step up,
-// because a model that already learned the short context needs small, well-warmed steps to learn the long
-// one. Without the flag a run is one stage. Arithmetic only.
+// A stage without its own peak takes half of the peak before. The learning rate falls with each stage,
+// because a model that learned the short context needs small, well-warmed steps to learn the long one.
+// Without the flag a run is one stage. Arithmetic only.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct ContextStage {
   int64_t end_step() const { return first_step + steps; }
 };
 
-// What all stages share. `learning_rate` is the peak of the first.
+// Settings that all stages share. `learning_rate` is the peak of the first stage.
 struct StageDefaults {
   ScheduleKind kind = ScheduleKind::linear;
   ScheduleShape shape;
@@ -39,20 +39,20 @@ struct StageDefaults {
   double warmup_ratio = 0;
 };
 
-// Throws ConfigError that quotes the part that is wrong.
+// Throws ConfigError that quotes the wrong stage.
 std::vector<ContextStage> parse_context_stages(const std::string& text, const StageDefaults& defaults);
 // The one stage of a run without --context_stages.
 std::vector<ContextStage> single_stage(int64_t sequence_tokens, int64_t steps, const StageDefaults& defaults);
-// Told where a stage ends before its warm-up does, as a trial of a few steps may; empty where none does.
+// A warning if a stage ends before its warm-up, as in a trial of a few steps; else empty.
 std::string warmup_warning(const std::vector<ContextStage>& stages);
 
-// Index of the stage that step `step` (from 0) belongs to; the last one from the end on.
+// Index of the stage of step `step` (from 0); the last stage for later steps.
 int stage_of_step(const std::vector<ContextStage>& stages, int64_t step);
 
-// Tokens that the model's positions reach: max_position_embeddings, or what its rope scaling stretches them
-// to.
+// The number of tokens that the model's positions reach: max_position_embeddings, or the length to which its
+// rope scaling stretches them.
 int64_t position_reach(const ModelConfig& config);
-// ConfigError that names the config key when a stage is longer than that.
+// ConfigError that names the config key when a stage is longer than that reach.
 void check_positions(const std::vector<ContextStage>& stages, const ModelConfig& config,
                      int64_t longest_document_tokens = std::numeric_limits<int64_t>::max());
 // For --strict_divisible: ConfigError for a length that does not give every rank the same number of tokens

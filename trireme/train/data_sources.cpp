@@ -27,7 +27,7 @@ class Digest {
     add(text.data(), text.size());
   }
   void add_number(uint64_t number) { add(&number, sizeof(number)); }
-  // As JSON writes and reads it without loss.
+  // As text, which JSON writes and reads without loss.
   std::string text() const { return checksum_text(XXH3_64bits_digest(state_.get())); }
 
  private:
@@ -85,7 +85,7 @@ Json describe_text(const TextToTokenize& text, RememberedChecksums& remembered) 
           {"content", content.text()}};
 }
 
-// How the text becomes tokens.
+// Adds the settings by which the text becomes tokens.
 void add_settings(Json& source, const TextToTokenize& text) {
   const fs::path tokenizer = text.tokenizer_from / "tokenizer.json";
   source["text_field"] = text.text_field;

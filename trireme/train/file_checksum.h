@@ -9,9 +9,9 @@ namespace trireme {
 
 // Throws DataError that names the file when it cannot be read.
 uint64_t file_checksum(const std::filesystem::path& file);
-// 16 hexadecimal digits.
+// As 16 hexadecimal digits.
 std::string checksum_text(uint64_t checksum);
-// Reads such text; DataError where it is another.
+// Reads such text; DataError for other text.
 uint64_t parse_checksum(const std::string& text, const std::string& origin);
 
 }  // namespace trireme

@@ -23,7 +23,7 @@ namespace {
 struct KeptLines {
   std::string kept;
   int64_t dropped = 0;        // lines, strange ones included
-  int64_t strange = 0;        // no records
+  int64_t strange = 0;        // lines that are no records
   int64_t first_strange = 0;  // line, from 1
 };
 
@@ -36,7 +36,7 @@ std::optional<int64_t> step_of_record(const std::string& line) {
   }
 }
 
-// The last line of a killed run may be cut off: that is no reason for a word.
+// The last line of a killed run may be cut off, which needs no warning.
 KeptLines kept_lines(const fs::path& file, int64_t last_step) {
   KeptLines lines;
   std::ifstream in(file, std::ios::binary);
@@ -108,7 +108,7 @@ MetricsLog::~MetricsLog() {
 }
 
 std::string MetricsLog::open() {
-  std::error_code made;  // that it could not be made is told by the opening
+  std::error_code made;  // the open below reports a failure
   fs::create_directories(file_.parent_path(), made);
   descriptor_ = ::open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
   return descriptor_ < 0 ? std::strerror(errno) : "";
@@ -127,7 +127,7 @@ std::string MetricsLog::write(const Json& record) {
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote <= 0) {
       std::string problem = std::strerror(wrote < 0 ? errno : ENOSPC);
-      // A line cut in the middle would spoil the next one.
+      // Cuts off the unfinished line, which would spoil the next one.
       [[maybe_unused]] const int cut =
           ::ftruncate(descriptor_, ::lseek(descriptor_, 0, SEEK_END) - static_cast<off_t>(done));
       return problem;
@@ -154,7 +154,7 @@ std::string ProgressLine::line(const StepRecord& record, size_t columns) const {
   };
   struct Field {
     std::string text;
-    int rank;  // the highest goes first where the terminal is narrow
+    int rank;  // on a narrow terminal the fields of the highest rank are dropped first
   };
   std::vector<Field> fields{{cat("step ", record.step, "/", total_steps_), 0}};
   if (stages_ > 1) fields.push_back({cat("stage ", record.stage + 1, "/", stages_), 7});
@@ -192,7 +192,7 @@ void ProgressLine::show(const StepRecord& record) {
   std::string text = line(record, columns - 1);  // a character in the last column may begin a new line
   const size_t width = text.size();
   if (width < drawn_) text.append(std::min(drawn_, columns - 1) - width, ' ');
-  out_ << text << '\r' << std::flush;  // a launcher passes on what \r ends, too
+  out_ << text << '\r' << std::flush;  // a launcher passes on lines that end in \r, too
   drawn_ = width;
 }
 

@@ -52,7 +52,7 @@ RememberedChecksums::RememberedChecksums(fs::path file, std::function<void(const
 void RememberedChecksums::read() {
   const std::string origin = file_.string();
   JsonLimits limits;
-  limits.bytes = int64_t{4} << 30;  // of millions of files
+  limits.bytes = int64_t{4} << 30;  // enough for millions of files
   const Json json = read_json(file_, limits);
   whole_number(json, "format", {kFormat, kFormat}, origin);
   const Json& sources = object_value(json, "sources", origin);
@@ -107,7 +107,7 @@ std::vector<uint64_t> RememberedChecksums::of(const fs::path& input, const std::
     }
     const int64_t begin_ns = now_ns();
     checksums.push_back(file_checksum(file));
-    // JSON holds UTF-8 alone.
+    // JSON holds only UTF-8.
     if (state_of(file) == state && state.modified_ns < begin_ns - kCoarsestClockNs &&
         is_valid_utf8(source + name))
       now[name] = {state, checksums.back()};

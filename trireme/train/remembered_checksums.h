@@ -1,12 +1,13 @@
-// The checksums of the files that texts are made of, kept in the run's folder (OUTPUT_DIR/data/sources.json): a start that finds
-// a file as it was does not read it again.
+// The checksums of the files of texts, kept in the run's folder (OUTPUT_DIR/data/sources.json). A start does
+// not read unchanged files again.
 //
-//   {"format": 1, "xxh3": "9f...", "sources": {"/data/corpus": {"a.txt": {"bytes": 1234, "modified_ns": 1767225600000000000,
-//    "xxh3": "3c..."}, ...}, ...}}
+//   {"format": 1, "xxh3": "9f...", "sources": {"/data/corpus": {"a.txt":
+//    {"bytes": 1234, "modified_ns": 1767225600000000000, "xxh3": "3c..."}, ...}, ...}}
 //
-// "xxh3" outside is that of "sources". A file counts as it was while its name, size and time of modification are. So one thing
-// is not seen: other bytes, as many as before, under the same time (as after touch -r). A file that was modified less than
-// two seconds before it was read is not remembered: the next write might get the same time where clocks are coarse.
+// The outer "xxh3" is of "sources". A file counts as unchanged while its name, size and modification time
+// are. So one change is not seen: other bytes, as many as before, under the same time (as after touch -r). A
+// file modified less than two seconds before it was read is not remembered: with a coarse clock, the next
+// write might get the same time.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +21,11 @@ namespace trireme {
 
 class RememberedChecksums {
  public:
-  // Reads `file` where it is there. A damaged one is told by `note`, and removed.
+  // Reads `file` if it exists. Tells `note` about a damaged file, and removes it.
   RememberedChecksums(std::filesystem::path file, std::function<void(const std::string&)> note);
 
-  // file_checksum of each of `files`, which are `input` or lie below it. What had to be read is remembered on disk; a disk that
-  // refuses is told by `note`. DataError where a file of the text cannot be read.
+  // file_checksum of each of `files`, which are `input` or lie below it. Stores the checksums of files that
+  // it had to read; tells `note` if the disk refuses. DataError when a file of the text cannot be read.
   std::vector<uint64_t> of(const std::filesystem::path& input,
                            const std::vector<std::filesystem::path>& files);
 

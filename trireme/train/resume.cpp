@@ -14,11 +14,11 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-// In place of a step: there is no checkpoint.
+// Instead of a step: there is no checkpoint.
 constexpr int64_t kNone = -1;
 
-// What is wrong with a checkpoint, in the same words on every rank; empty: it is whole. Each rank reads its share of the
-// files, so that all of it is read once. Collective.
+// The problem of a checkpoint, in the same words on every rank; empty: it is whole. Each rank reads its share
+// of the files, so that all files are read once. Collective.
 std::string problem_of(const fs::path& checkpoint, const RankPlace& place, Agreement& agreement) {
   std::string mine;
   agreement.all_or_none(cat("checking ", checkpoint.string()), [&] {
@@ -33,7 +33,7 @@ std::string problem_of(const fs::path& checkpoint, const RankPlace& place, Agree
   return agreement.first_text(mine);
 }
 
-// One of which this cannot be read is left to its checksums.
+// Also true for a checkpoint whose launch cannot be read: its checksums decide.
 bool is_of_launch(const fs::path& checkpoint, const std::string& launch) {
   const fs::path file = checkpoint / "trainer_state.json";
   try {
@@ -43,7 +43,7 @@ bool is_of_launch(const fs::path& checkpoint, const std::string& launch) {
   }
 }
 
-// `launch` empty: whoever wrote it.
+// An empty `launch` accepts the checkpoints of all launches.
 std::optional<CheckpointEntry> newest(const RunDirectory& run, const std::string& launch,
                                       const RankPlace& place, Agreement& agreement,
                                       const std::function<void(const std::string&)>& note) {
@@ -72,7 +72,7 @@ std::optional<CheckpointEntry> newest(const RunDirectory& run, const std::string
   return std::nullopt;
 }
 
-// The checkpoints of one folder are of one run.
+// All checkpoints of a folder must be of one run.
 void check_not_among_others(const fs::path& checkpoint, const RunDirectory& run, bool is_rank_0,
                             Agreement& agreement) {
   agreement.all_or_none(cat("looking for checkpoints in ", run.path().string()), [&] {
@@ -99,7 +99,7 @@ std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, co
   const bool latest = asked == "true" || asked == "True" || asked == "latest";
   const bool newest_of_all = latest || asked == "auto";
   if (place.restarted() && !newest_of_all) {
-    // Which launch this is, rank 0 knows.
+    // Rank 0 knows which launch this is.
     const bool known = agreement.of_rank_0(place.launch_id.empty() ? 0 : 1) != 0;
     auto found =
         known ? newest(run, is_rank_0 ? place.launch_id : "-", place, agreement, note) : std::nullopt;

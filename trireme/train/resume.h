@@ -1,4 +1,4 @@
-// Where a run goes on from: which checkpoint, and what its trainer_state.json says.
+// Chooses the checkpoint that a run resumes from, and reads its trainer_state.json.
 #pragma once
 
 #include <filesystem>
@@ -16,18 +16,19 @@
 
 namespace trireme {
 
-// The checkpoint that a run goes on from, found by rank 0 and verified by all, each a share of the files; none for a fresh run.
-// As --resume_from_checkpoint says: "true" and "latest" mean the newest whole one in the output folder (broken ones are passed
-// over, with a note), whoever wrote it, ConfigError when there is none; "auto" means that, or a fresh run; else a path to a
-// checkpoint or a run's folder. A restart (RankPlace::attempt) whose flags ask for a fresh run, or name a path, goes on from
-// the newest that its launch wrote, where there is one. A path into another run is a ConfigError where the output folder holds
-// checkpoints. DataError, in the same words on every rank, where checkpoints are there and none is whole; also where they cannot
-// be read. Collective.
+// The checkpoint that a run resumes from; nullopt for a fresh run. Rank 0 finds it, and all ranks verify it,
+// each a share of the files. --resume_from_checkpoint decides. "true" and "latest" mean the newest whole
+// checkpoint in the output folder, whoever wrote it; broken ones are passed over with a note. ConfigError if
+// there is none. "auto" means the same, or a fresh run. Any other value is the path of a checkpoint or of a
+// run's folder. A restart (RankPlace::attempt) whose flags ask for a fresh run or name a path resumes from
+// the newest checkpoint of its launch, if there is one. ConfigError for a path into another run if the output
+// folder holds checkpoints. DataError, in the same words on every rank, if there are checkpoints but none is
+// whole, or if they cannot be read. Collective.
 std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, const RunDirectory& run,
                                                  const RankPlace& place, Agreement& agreement,
                                                  const std::function<void(const std::string&)>& note);
 
-// What the run that saved a checkpoint was, to be compared with this one. Throws DataError.
+// The facts of the run that saved a checkpoint, to compare with this run's. Throws DataError.
 RunFacts checkpoint_facts(const Json& state, const std::filesystem::path& checkpoint);
 
 }  // namespace trireme

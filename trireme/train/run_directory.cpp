@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kPrefix = "step-";
 
-// "train-0123456789abcdef" of ".bin", ".idx" and ".set.json": not a set that someone else put there.
+// True for "train-0123456789abcdef" (of .bin, .idx and .set.json), not for a set that someone else put there.
 bool is_name_of_tokens(const std::string& prefix) {
   for (const std::string& kind : {std::string("train-"), std::string("eval-")})
     if (prefix.starts_with(kind) && prefix.size() == kind.size() + 16 &&
@@ -27,9 +27,9 @@ bool is_name_of_tokens(const std::string& prefix) {
   return false;
 }
 
-// However either path is written. `input` is a text, or a set by its prefix or by one of its files.
+// True however the paths are written. `input` is a text, or a set by its prefix or by one of its files.
 bool is_file_of(const fs::path& file, const fs::path& input) {
-  std::error_code error;  // what is not there is not the same
+  std::error_code error;  // a missing file is not the same
   for (const fs::path& other :
        {input, indexed_dataset_bin(input), indexed_dataset_idx(input), set_fingerprint_file(input)})
     if (fs::equivalent(file, other, error) && !error) return true;
@@ -50,7 +50,7 @@ void remove_checkpoint(const fs::path& path) {
   fs::remove_all(doomed, error);
   fs::rename(path, doomed, error);
   if (error) return remove_or_throw(path);
-  // A file that a reader has open may stay for a while on NFS: remove_stale comes back to it.
+  // On NFS, a file that a reader has open may stay for a while; remove_stale removes it later.
   fs::remove_all(doomed, error);
 }
 

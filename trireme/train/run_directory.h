@@ -5,10 +5,10 @@
 //   OUTPUT_DIR/runs/events.out.tfevents* the same for TensorBoard, a file for each process that went on
 //   OUTPUT_DIR/data/train-DIGEST.bin     tokens of a text, and .idx (data_sources.h)
 //   OUTPUT_DIR/data/sources.json         checksums of the files of a text (remembered_checksums.h)
-//   OUTPUT_DIR/run.lock                  who writes here (run_lock.h)
+//   OUTPUT_DIR/run.lock                  the process that writes here (run_lock.h)
 //   OUTPUT_DIR/checkpoints/step-N/       whole checkpoints only
-//   OUTPUT_DIR/checkpoints/step-N.tmp*   one being written, or what a killed run left: never read
-//   OUTPUT_DIR/checkpoints/abandoned-step-N   later than the one that the run went back to: never read, never removed
+//   OUTPUT_DIR/checkpoints/step-N.tmp*   being written, or left by a killed run: never read
+//   OUTPUT_DIR/checkpoints/abandoned-step-N   later than the resumed step: never read, never removed
 #pragma once
 
 #include <cstdint>
@@ -39,25 +39,25 @@ class RunDirectory {
   std::filesystem::path checkpoint(int64_t step) const;
   std::filesystem::path temporary(int64_t step) const;
 
-  // By step, oldest first; temporaries are not listed. None where there is no such folder; DataError where it cannot be read.
+  // By step, oldest first, without temporaries. Empty if there is no folder; DataError if it cannot be read.
   std::vector<CheckpointEntry> list() const;
-  // The newest checkpoint that passes verify_checkpoint; `on_broken` is told of each newer one that does not. One whose files
-  // may not be read is a DataError: it may well be whole. Ranks that look together: resume.h.
+  // The newest checkpoint that passes verify_checkpoint; tells `on_broken` of each newer one that does not.
+  // DataError if a file of one may not be read: it may well be whole. Ranks that look together use resume.h.
   std::optional<CheckpointEntry> newest_valid(
       const std::function<void(const CheckpointEntry&, const std::string& problem)>& on_broken) const;
 
-  // Makes the folders and removes what killed saves left. DataError when the folder cannot be written.
+  // Makes the folders and removes the remains of killed saves. DataError when the folder cannot be written.
   void prepare() const;
   void remove_stale() const;
   // Removes the oldest checkpoints until at most `limit` are left (0: no limit), never that of step `saved`.
   void keep_newest(int64_t limit, int64_t saved) const;
-  // Gives the checkpoints of steps after `step` the name abandoned-step-N (with .2 and on at its end where that is taken), and
-  // returns these names.
+  // Renames the checkpoints of steps after `step` to abandoned-step-N (with .2, .3, ... where the name is
+  // taken), and returns the new names.
   std::vector<std::string> abandon_after(int64_t step) const;
-  // Removes what TensorBoard would read of an earlier run.
+  // Removes the files of an earlier run that TensorBoard would read.
   void remove_events() const;
-  // Removes checkpoints, metrics, TensorBoard's events, and the tokens of text in data/ of an earlier run, but for what
-  // this run reads: `kept` are prefixes of sets, or files, by whatever path.
+  // Removes an earlier run's checkpoints, metrics, TensorBoard events and tokens of text in data/, except
+  // this run's inputs: `kept` are prefixes of sets, or files, by any path.
   void clear(const std::vector<std::filesystem::path>& kept) const;
 
  private:

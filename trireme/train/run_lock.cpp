@@ -61,7 +61,7 @@ LockHolder parse_holder(const std::string& text) {
     holder.boot = text_value(json, "boot", origin, "");
     holder.ticks = whole_number(json, "start_ticks", {}, origin, 0);
   } catch (const DataError&) {
-    // Being written at this moment, or by something else: the lock counts, not its text.
+    // The text may be half written or of another program: the lock counts, not its text.
   }
   return holder;
 }
@@ -107,14 +107,14 @@ RunLock::RunLock(const fs::path& output_dir, const std::string& launch,
                      {"since", time_text()}, {"launch", launch},
                      {"boot", boot_id()},    {"start_ticks", start_ticks(::getpid())}};
   text_ = json.dump() + "\n";
-  // Whoever finds the lock taken reads this; that it cannot be written (a full disk) takes nothing from the lock.
+  // A process that finds the lock taken reads this. The lock holds also if this fails (a full disk).
   if (::ftruncate(descriptor_, 0) != 0 ||
       ::pwrite(descriptor_, text_.data(), text_.size(), 0) != static_cast<ssize_t>(text_.size()))
     note(cat("warning: cannot write to ", file_.string(), ": ", std::strerror(errno)));
 }
 
 RunLock::~RunLock() {
-  // Without locks another machine's run may have gone on meanwhile: the text is its.
+  // Without locks, another machine's run may have gone on and written its text.
   [[maybe_unused]] const bool emptied = text_of(descriptor_) == text_ && ::ftruncate(descriptor_, 0) == 0;
   ::close(descriptor_);
 }

@@ -1,5 +1,5 @@
-// Where rank 0 keeps a run's numbers: metrics.jsonl, and TensorBoard's events where they are asked for. What cannot be written
-// is told once; training goes on.
+// Where rank 0 keeps a run's numbers: metrics.jsonl and, if asked for, TensorBoard's events. A failure to
+// write is reported once; training goes on.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace trireme {
 
 class RunRecords {
  public:
-  // `last_step`: of the checkpoint that the run goes on from; none: a fresh run, which begins both anew. `events` empty: no
-  // event files. Throws DataError.
+  // `last_step`: of the checkpoint that the run resumes from; nullopt: a fresh run, which begins both anew.
+  // Empty `events`: no event files. Throws DataError.
   RunRecords(const RunDirectory& run, std::optional<int64_t> last_step, const std::filesystem::path& events,
              std::function<void(const std::string&)> note);
   void keep(const Json& record);

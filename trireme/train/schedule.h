@@ -1,5 +1,5 @@
-// The learning rate of each step, by the formulas (and names) of transformers.optimization, so that a recipe
-// moves over unchanged. Steps count from 0: step 0 of a warm-up has learning rate 0, as there.
+// The learning rate of each step, by the formulas and names of transformers.optimization, so that recipes
+// need no change. Steps count from 0: step 0 of a warm-up has learning rate 0, as there.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ constexpr auto enum_names(ScheduleKind) {
                                                 {constant_with_warmup, "constant_with_warmup"}});
 }
 
-// What Hugging Face passes as lr_scheduler_kwargs.
+// Hugging Face's lr_scheduler_kwargs.
 struct ScheduleShape {
   std::optional<double> num_cycles;   // cosine 0.5, cosine_with_restarts 1, cosine_with_min_lr 0.5
   std::optional<double> min_lr;       // cosine_with_min_lr: one of these two
@@ -50,15 +50,14 @@ struct Schedule {
   int64_t warmup_steps = 0;
   int64_t total_steps = 1;
 
-  // ConfigError for what the kind cannot use: no minimum, or an end above the peak.
+  // ConfigError for settings that the kind cannot use: no minimum, or an end above the peak.
   void check() const;
   // `step` in [0, total_steps).
   double learning_rate(int64_t step) const;
 };
 
-// Steps of the warm-up: `warmup_steps` from 1 up is a number of steps, below 1 a share of `total_steps`
-// (rounded up); `warmup_ratio` is used when warmup_steps is 0. ConfigError for negative values or a ratio
-// above 1.
+// `warmup_steps` of 1 or more is the number of warm-up steps; below 1 it is a share of `total_steps` (rounded
+// up). `warmup_ratio` counts when warmup_steps is 0. ConfigError for negative values or a ratio above 1.
 int64_t resolve_warmup_steps(double warmup_steps, double warmup_ratio, int64_t total_steps);
 
 }  // namespace trireme

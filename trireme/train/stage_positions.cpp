@@ -1,4 +1,4 @@
-// Whether a model's positions reach over the stages of a run (context_stages.h).
+// Checks whether a model's positions reach over the stages of a run (context_stages.h).
 #include <algorithm>
 #include <cmath>
 
@@ -14,7 +14,7 @@ int64_t position_reach(const ModelConfig& config) {
   if (rope.kind == RopeKind::standard) return config.max_position_embeddings;
   const int64_t original = rope.original_max_position_embeddings > 0 ? rope.original_max_position_embeddings
                                                                      : config.max_position_embeddings;
-  constexpr double kMost = 9e15;  // a whole number that a double holds, whatever the factor
+  constexpr double kMost = 9e15;  // a whole number that a double holds, for any factor
   const double stretched = std::min(kMost, rope.factor * static_cast<double>(original));
   return std::max(config.max_position_embeddings, static_cast<int64_t>(std::llround(stretched)));
 }

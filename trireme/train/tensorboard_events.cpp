@@ -24,8 +24,8 @@ double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Now, or a second behind the last file there: a process may follow within a second, or on a machine whose clock is
-// late.
+// Now, or a second after the last file there: a process may follow within a second, or on a machine whose
+// clock is late.
 int64_t file_seconds(const fs::path& folder) {
   auto seconds = static_cast<int64_t>(unix_seconds());
   const size_t prefix = std::strlen(kEventFilePrefix);
@@ -120,7 +120,7 @@ std::string TensorBoardEvents::append(const std::string& bytes) {
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote <= 0) {
       std::string problem = std::strerror(wrote < 0 ? errno : ENOSPC);
-      // No reader gets past a record that is cut off.
+      // Cuts off the unfinished record, which no reader gets past.
       [[maybe_unused]] const int cut = ::ftruncate(descriptor_, static_cast<off_t>(bytes_));
       return problem;
     }

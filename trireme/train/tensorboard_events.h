@@ -1,10 +1,10 @@
 // A run's numbers as TensorBoard reads them, beside metrics.jsonl.
 //
-//   record of metrics.jsonl -> event_scalars -> one event -> FOLDER/events.out.tfevents.SECONDS.HOST.PROCESS.0
+//   record of metrics.jsonl -> event_scalars -> event -> FOLDER/events.out.tfevents.SECONDS.HOST.PROCESS.0
 //
-// Readers take a folder's files in the order of their names. A process that goes on with a run begins a file that
-// sorts behind the earlier ones, and begins it with the order to drop the points, of steps that it will take again,
-// that the process before it had written.
+// Readers take a folder's files in the order of their names. A process that resumes a run begins a file that
+// sorts after the earlier ones. The file first tells readers to drop the earlier points of the steps that the
+// process takes again.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +18,25 @@
 
 namespace trireme {
 
-// How the names of event files begin.
+// The beginning of event files' names.
 inline constexpr const char* kEventFilePrefix = "events.out.tfevents.";
 
-// Every number of a record, but its step: train/NAME and memory/CATEGORY of a training step; eval/NAME and
+// Every number of a record except its step: train/NAME and memory/CATEGORY of a training step; eval/NAME and
 // eval_loss_by_position/FIRST-LAST of an evaluation, without buckets in which nothing was scored.
 std::vector<EventScalar> event_scalars(const Json& record);
 
 class TensorBoardEvents {
  public:
-  // For records of steps from `first_step` on. The folder and the file are made with the first one, and anew where
-  // they were removed, which is looked for every `look_seconds`.
+  // For records of steps from `first_step` on. The first record makes the folder and the file. A removed file
+  // is made again; a check for that runs every `look_seconds`.
   TensorBoardEvents(std::filesystem::path folder, int64_t first_step, double look_seconds = 10)
       : folder_(std::move(folder)), first_step_(first_step), look_(look_seconds) {}
   ~TensorBoardEvents();
   TensorBoardEvents& operator=(TensorBoardEvents&&) = delete;
 
-  // Hands the record's event to the system at once. Returns an empty text, or why it could not (the record is then left
-  // out, the file holds whole records still, and the next call tries anew), or that the file was removed and is
-  // begun anew with this record.
+  // Hands the record's event to the system at once. Returns an empty text; or why it could not (the record is
+  // left out, the file still holds whole records, and the next call tries again); or that the file was
+  // removed and is begun anew with this record.
   std::string write(const Json& record);
 
  private:

@@ -27,12 +27,12 @@ void put_bytes(std::string& out, unsigned field, std::string_view bytes) {
   out += bytes;
 }
 
-// `what` is the field of Event that says what happened.
+// `what` is the field of Event that tells what happened, and holds `payload`.
 std::string encode_event(double wall_time_seconds, int64_t step, unsigned what, std::string_view payload) {
   std::string event;
   put_key(event, 1, Wire::fixed64);
   put_little_endian(event, std::bit_cast<uint64_t>(wall_time_seconds), 8);
-  if (step != 0) {  // 0 is what a missing one means
+  if (step != 0) {  // a missing step means 0
     put_key(event, 2, Wire::varint);
     put_varint(event, static_cast<uint64_t>(step));
   }

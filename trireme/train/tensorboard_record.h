@@ -1,13 +1,13 @@
-// The bytes of TensorBoard's event files, written by hand: so few fields need no protobuf library.
+// The bytes of TensorBoard's event files, without a protobuf library: there are few fields.
 //
-//   file     records, one behind the other
-//   record   bytes of the event (uint64) | their masked CRC (uint32) | event | its masked CRC (uint32)   TFRecord
+//   file     records, one after another
+//   record   TFRecord: event's length (uint64) | its masked CRC (uint32) | event | its masked CRC (uint32)
 //   event    protobuf tensorboard.Event: wall_time = 1 (double), step = 2 (int64), and one of
 //              file_version = 3 (string)                                        first of every file
 //              summary = 5 { value = 1 { tag = 1 (string), simple_value = 2 (float) }, ... }
 //              session_log = 7 { status = 1: START = 1 }                         a process began or went on
 //
-// Numbers are little-endian. At a START, readers drop what they have read of its step and of later ones.
+// Numbers are little-endian. At a START, readers drop the points that they have of its step and later steps.
 #pragma once
 
 #include <cstdint>

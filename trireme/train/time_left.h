@@ -1,9 +1,9 @@
-// How long a run has still to go, by the FLOPs of the steps to come: these depend on where documents end, so
-// each stage brings an estimate (its first step's), which the steps that have run replace.
+// How long a run still takes, by the FLOPs of its remaining steps. FLOPs depend on where documents end, so
+// each stage begins with an estimate (its first step's), which finished steps replace.
 //
-//   stage i    F_i = FLOPs of its first step, then 4/5 F_i + 1/5 (those of a step) after each
+//   stage i    F_i = FLOPs of its first step; after each step 4/5 F_i + 1/5 (the step's FLOPs)
 //   all        seconds a FLOP, the same mean over steps
-//   left       sum over stages of (steps left) F_i, times that
+//   left       sum over stages of (steps left) F_i, times seconds a FLOP
 //
 // Arithmetic only.
 #pragma once
@@ -19,7 +19,7 @@ class TimeLeft {
  public:
   // FLOPs of the first step of each stage.
   explicit TimeLeft(std::vector<double> first_step_flops);
-  // A step of stage `stage` took `seconds`.
+  // Records a step of stage `stage` that took `seconds`.
   void add_step(int stage, double flops, double seconds);
   // 0 before the first step.
   double seconds(const std::vector<ContextStage>& stages, int64_t steps_done) const;

@@ -1,11 +1,11 @@
-// Text to a tokenized set, for runs that start from text.
+// Turns text into a tokenized set, for runs that start from text.
 #pragma once
 
 #include "trireme/train/training_data.h"
 
 namespace trireme {
 
-// Writes text.prefix.{bin,idx}. Not collective. Throws DataError: no documents, not readable, full disk.
+// Writes text.prefix.{bin,idx}. Not collective. DataError for no documents, unreadable text or a full disk.
 void tokenize_text(const TextToTokenize& text);
 
 }  // namespace trireme

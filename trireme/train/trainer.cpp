@@ -54,14 +54,14 @@ class Trainer {
  private:
   void prepare();
   void prepare_stages(const ModelConfig& config);
-  // Reads the checkpoint's small files and decides what this run may differ in; changes nothing.
+  // Reads the checkpoint's small files and decides which options of this run may differ; changes nothing.
   void compare_with_checkpoint(const ModelConfig& config);
-  // Tokens of a sequence in the stage that goes on where the checkpoint's run left it; none where a stage begins.
+  // Sequence length of the stage that the checkpoint's run left unfinished; nullopt where a stage begins.
   std::optional<int64_t> length_to_go_on_with(const ResumedRun& resumed) const;
   void resume();
-  // From here on the folder is this run's: what an earlier one left there goes. Collective.
+  // From now on the folder is this run's: removes or renames the files of an earlier run. Collective.
   void begin_records();
-  // Those of the steps that an earlier run did after the one resumed from. On rank 0.
+  // Renames the checkpoints of an earlier run that are later than the resumed step. On rank 0.
   void abandon_later_checkpoints();
   void open_stage(int stage);
   void step();
@@ -72,12 +72,12 @@ class Trainer {
   double step_flops(const StepBatches& batches) const;
   std::vector<double> first_step_flops() const;
   LoaderOptions loader_options(int64_t sequence_tokens) const;
-  // Tokens that attention and positions reach over at most; with concat, as many as there are.
+  // The most tokens over which attention and positions reach; no limit with concat.
   int64_t longest_document() const;
   int sequence_ranks() const { return options_.engine.ulysses * options_.engine.ring; }
   const ContextStage& stage() const { return stages_[static_cast<size_t>(stage_)]; }
   int64_t total_steps() const { return stages_.back().end_step(); }
-  // On any rank. Collective.
+  // True if requested on any rank. Collective.
   bool stop_requested() {
     return agreement_.any(hooks_.stop_requested != nullptr && hooks_.stop_requested->load());
   }
@@ -103,7 +103,7 @@ class Trainer {
   bool records_begun_ = false;
   DataSources sources_;
   TrainingData data_;
-  LoaderOptions samples_;  // of any length: what follows from the options and the model
+  LoaderOptions samples_;  // for any length: from the options and the model
   std::vector<ContextStage> stages_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<PackedLoader> loader_;
@@ -174,8 +174,7 @@ void Trainer::prepare_stages(const ModelConfig& config) {
   check_positions(stages_, config, longest_document());
   if (options_.engine.strict_divisible)
     check_divisible(stages_, options_.engine.ulysses, options_.engine.ring);
-  // A set too short for a later stage, or a stage too short for its ranks, is known now, not after the
-  // earlier ones.
+  // Finds a set too short for a later stage, or a stage too short for its ranks, before training begins.
   for (const ContextStage& stage : stages_)
     PackedLoader(data_.train.set, data_.train.range, loader_options(stage.sequence_tokens));
   if (data_.held_out)
@@ -199,7 +198,7 @@ void Trainer::prepare() {
   check_dropout(options_, config);
   options_.samples = resolve_samples(options_.samples, config, options_.model_dir);
   samples_ = sample_loader_options(options_.samples, config);
-  // Before anything of an earlier run is touched.
+  // These checks run before any file of an earlier run changes.
   check_engine_options(options_.engine);
   check_heads(options_.engine, config);
   check_packing(options_.samples.packing, options_.engine);
@@ -215,7 +214,7 @@ void Trainer::prepare() {
               " holds checkpoints of an earlier run: go on with "
               "--resume_from_checkpoint true, choose another --output_dir, or give --overwrite_output_dir "
               "to remove them"));
-    // Whose they are is not sure: torchrun without --rdzv-id gives no name that all attempts share.
+    // The owner is uncertain: torchrun without --rdzv-id gives no name that all attempts share.
     if (!resume_from_ && world_.place().restarted() && world_.place().launch_is_guessed &&
         !run_.list().empty())
       throw ConfigError(
@@ -271,7 +270,7 @@ void Trainer::compare_with_checkpoint(const ModelConfig& config) {
 }
 
 std::optional<int64_t> Trainer::length_to_go_on_with(const ResumedRun& resumed) const {
-  // How many steps a run without stages has is known with its data; its length is.
+  // A run without stages knows its number of steps only with its data; its length is known now.
   const std::vector<ContextStage> stages =
       options_.context_stages.empty()
           ? single_stage(options_.samples.max_seq_length, kMostSteps, stage_defaults(options_))
@@ -339,7 +338,7 @@ double Trainer::step_flops(const StepBatches& batches) const {
   double flops = 0;
   for (const TokenBatch& batch : batches) flops += engine_->model_flops(batch);
   const int samples_at_once = world_.size() / sequence_ranks();
-  // The other data-parallel ranks' documents end elsewhere, but as often.
+  // Documents of the other data-parallel ranks end elsewhere, but as often.
   return flops * samples_at_once;
 }
 
@@ -369,7 +368,7 @@ void Trainer::step() {
                         checkpoint_.empty() ? std::string("none") : checkpoint_.string()));
   }
   record.seconds = now_seconds() - begin;
-  // The step has shown that the run is sound: an earlier one in this folder may go.
+  // The step has shown that the run is sound: an earlier run's files in this folder may go.
   if (!records_begun_) begin_records();
   ++steps_done_;
   loss_ = result.loss;
@@ -413,7 +412,7 @@ void Trainer::step() {
 
 void Trainer::tell_epoch(double before, double after) {
   const auto done = static_cast<int64_t>(after);
-  // A step that takes several epochs at once shows by its size.
+  // A step over several epochs needs no note.
   if (done != static_cast<int64_t>(before) + 1) return;
   const bool by_epochs = options_.context_stages.empty() && options_.max_steps <= 0;
   const auto planned = static_cast<int64_t>(std::ceil(options_.num_train_epochs));
@@ -510,7 +509,7 @@ TrainOutcome Trainer::run() {
     if (!last && !outcome.stopped && (options_.save_steps <= 0 || steps_done_ % options_.save_steps != 0))
       continue;
     save();
-    // Asked during the save: all is saved, so no step more.
+    // If the stop came during the save, all is saved: take no further step.
     if (!last && !outcome.stopped) outcome.stopped = stop_requested();
   }
   world_.activity().set_phase(RankPhase::ending);

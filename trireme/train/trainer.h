@@ -3,8 +3,8 @@
 //   per stage   loader of its length -> StepBatches -> Engine::train_step(batches, schedule(step)) -> metrics
 //   per step    all ranks agree whether to stop; every save_steps a checkpoint
 //
-// A run that stops and resumes at the same topology gives the same bits as one that never stopped: the state
-// is the engine's, the loader's two numbers and the step; nothing else is carried from step to step.
+// A run that stops and resumes at the same topology gives the same bits as one that never stopped. Its state
+// is the engine's, the loader's two numbers and the step; steps pass on nothing else.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@
 namespace trireme {
 
 struct TrainHooks {
-  std::ostream* out = nullptr;            // where rank 0 reports; none: silent
-  std::function<int()> terminal_columns;  // of the terminal that `out` is; none, or 0: no live line
+  std::ostream* out = nullptr;                        // where rank 0 reports; null: silent
+  std::function<int()> terminal_columns;              // of `out`'s terminal; null or 0: no live line
   const std::atomic<bool>* stop_requested = nullptr;  // set on any rank: finish the step, save, return
   std::function<void()> on_training_begins;           // on every rank, once, when all is prepared
   std::function<void(const StepRecord&)> on_step;     // on every rank, after each step
@@ -34,8 +34,8 @@ struct TrainOutcome {
   std::filesystem::path checkpoint;  // the last one saved
 };
 
-// Collective over the world. Throws ConfigError, DataError (broken or empty data, a loss that is not finite:
-// names the step and the last good checkpoint; a full disk) and CommError.
+// Collective over the world. Throws ConfigError, DataError (broken or empty data; a full disk; a loss that is
+// not finite, with the step and the last good checkpoint) and CommError.
 TrainOutcome train(World& world, const TrainOptions& options, const TrainHooks& hooks = {});
 
 }  // namespace trireme

@@ -1,4 +1,4 @@
-// trainer_state.json of a checkpoint: where its run was.
+// trainer_state.json of a checkpoint: the progress of its run.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct ResumedRun {
 // Throws DataError that names the file and the field that is missing or out of range.
 ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& checkpoint);
 
-// What the engine goes on from.
+// The progress from which the engine goes on.
 struct SavedProgress {
   int64_t optimizer_steps = 0;
   double loss_scale = 0;  // 0: none

@@ -17,7 +17,7 @@ namespace trireme {
 
 std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, int rank,
                                                   Agreement& agreement) {
-  // A set may lie on one machine alone: rank 0 says what the input is, and the others go its way.
+  // A set may lie on one machine alone, so rank 0 decides whether the input is a set.
   bool is_set = false;
   agreement.all_or_none(cat("looking at ", text.input.string()),
                         [&] { is_set = rank == 0 && is_indexed_dataset(text.input); });
@@ -54,12 +54,12 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
 
 namespace {
 
-// A name that is the text's: its tokens are never those of another.
+// The name holds the text's digest: tokens of another text never have it.
 fs::path prefix_of_text(const RunDirectory& run, const char* name, const std::string& digest) {
   return run.data() / cat(name, "-", digest);
 }
 
-// What the run that saved a checkpoint said of its "train" or "eval"; null where it does not say.
+// The description of "train" or "eval" that the checkpoint's run saved; null if there is none.
 Json saved_source(const fs::path& checkpoint, const char* name) {
   const fs::path file = checkpoint / "trainer_state.json";
   const Json state = read_json(file);
@@ -68,7 +68,8 @@ Json saved_source(const fs::path& checkpoint, const char* name) {
   return source == nullptr ? Json() : *source;
 }
 
-// Of a text that is gone, as the checkpoint's run knew it; null where the text is there, or no tokens of it are.
+// The description of a text that is gone, from the checkpoint's run; null if the text is there or its
+// tokens are not.
 Json source_without_text(const TextToTokenize& text, const RunDirectory& run, const fs::path& checkpoint,
                          const char* name) {
   if (is_there(text.input) || is_indexed_dataset(text.input)) return nullptr;

@@ -13,7 +13,7 @@
 
 namespace trireme {
 
-// A stretch of a set's token stream.
+// A span of a set's token stream.
 struct TokenSource {
   std::shared_ptr<const IndexedDataset> set;
   TokenSpan range;
@@ -24,7 +24,7 @@ struct TrainingData {
   std::optional<TokenSource> held_out;
 };
 
-// What a --train_file or --eval_file names, before anything is opened.
+// The input of --train_file or --eval_file, before it is opened.
 struct TextToTokenize {
   std::filesystem::path input;           // a tokenized PREFIX, a file of text, or a folder of them
   std::filesystem::path tokenizer_from;  // folder with tokenizer.json
@@ -32,23 +32,24 @@ struct TextToTokenize {
   std::string text_field;
   bool append_eos = true;
   int64_t vocab_size = 0;
-  bool reuse = false;  // tokens that are at `prefix` already are those of `input`
+  bool reuse = false;  // tokens already at `prefix` are those of `input`
 };
 
-// Opens `text.input` if rank 0 finds a tokenized set there; else rank 0 tokenizes it to `text.prefix` and every rank opens
-// that. Collective. Throws ConfigError when nothing is there, or a rank finds no set where rank 0 does, or one of another number
-// of tokens (that rank's error names it); DataError when there is nothing in it.
+// Opens `text.input` if rank 0 finds a tokenized set there. Else rank 0 tokenizes it to `text.prefix`, and
+// every rank opens the result. Collective. Throws ConfigError when nothing is there, or when a rank finds no
+// set where rank 0 does or a set with another number of tokens (that rank's error names it); DataError when
+// the set is empty.
 std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, int rank, Agreement& agreement);
 
-// What a run reads: its inputs, and on rank 0 what they hold (data_sources.h).
+// The inputs of a run and, on rank 0, the description of their content (data_sources.h).
 struct DataSources {
   TextToTokenize train;
   std::optional<TextToTokenize> eval;
   Json train_source, eval_source;  // null on the other ranks
 };
-// Looks at the inputs, and writes but what it remembers of them (remembered_checksums.h). The tokens of text have prefixes named
-// by what the text holds. A text may be gone where the run goes on from `checkpoint`, whose run trained on it, and the tokens made
-// of it are whole in the run's folder: `note` is told. Collective.
+// Describes the inputs; writes only the remembered checksums (remembered_checksums.h). The prefix of a text's
+// tokens names the text's content. A text may be gone if the run resumes from `checkpoint`, whose run trained
+// on it, and its tokens are whole in the run's folder: `note` is told. Collective.
 DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
                             const std::optional<std::filesystem::path>& checkpoint, int rank,
                             Agreement& agreement, const std::function<void(const std::string&)>& note);
