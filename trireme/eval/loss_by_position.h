@@ -1,12 +1,12 @@
-// Mean loss by position in the context, over a held-out set: does a model use a longer context? Split over
-// ranks like training: each rank scores its slice of tokens, and only sums travel.
+// Mean loss by position in the context, over a held-out set: it shows whether a model uses a longer context.
+// Split over ranks like training: each rank scores its slice of tokens, and ranks exchange only sums.
 //
 //   loss_Bs of Engine::evaluate -> per bucket [begin, end): sum of losses, number of targets -> sum over
 //   ranks
 //
-// Where documents are packed, a position counts from the begin of its document in the sample: it is how much
-// context there is. The loss at position t is that of the token which t predicts, having seen t + 1 tokens (of an
-// encoder: the masked token at t). Places without a target (-100) are skipped.
+// Where documents are packed, a position counts from its document's begin in the sample, so it is the length
+// of the context. The loss at position t is that of the token that t predicts from t + 1 tokens (for an
+// encoder: of the masked token at t). Positions without a target (-100) are skipped.
 #pragma once
 
 #include <cstdint>
@@ -39,12 +39,12 @@ struct PositionLoss {
   std::string table() const;
 };
 
-// Bucket edges 0, ..., S: halves of halves down to 64 tokens or so, as context gains show on that scale.
+// Bucket edges 0, ..., S: S is halved down to about 64 tokens, the scale on which gains from context show.
 std::vector<int64_t> power_of_two_edges(int64_t sequence_tokens);
-// `buckets` equal ones (fewer where S is smaller). ConfigError unless positive.
+// `buckets` equal buckets (fewer where S is smaller). ConfigError unless positive.
 std::vector<int64_t> equal_edges(int64_t sequence_tokens, int64_t buckets);
 
-// Walks the whole set. Collective; every rank gets the result. Throws DataError when no target is valid.
+// Evaluates the whole set. Collective; every rank gets the result. Throws DataError when no target is valid.
 PositionLoss evaluate_loss_by_position(Engine& engine, EvaluationWalk& walk,
                                        const std::vector<int64_t>& edges);
 

@@ -24,7 +24,7 @@ at::Tensor integers(const SafetensorsEntry& entry) {
   return values.to(at::kLong);
 }
 
-// Of the shape of input_ids; undefined where the file has none.
+// An optional tensor with the shape of input_ids; undefined if the file has none.
 at::Tensor optional_integers(const SafetensorsFile& file, const char* name, const at::Tensor& input_ids) {
   const SafetensorsEntry* entry = file.find(name);
   if (entry == nullptr) return {};
@@ -36,7 +36,7 @@ at::Tensor optional_integers(const SafetensorsFile& file, const char* name, cons
   return values.expand_as(input_ids).contiguous();
 }
 
-// The documents of one sample: those of its positions, and every padding token by itself.
+// The documents of one sample: those that its positions give, and one for every padding token.
 Documents documents_of_row(const at::Tensor& positions, const at::Tensor& attention_mask, int64_t row,
                            int64_t tokens) {
   std::vector<int64_t> plain(static_cast<size_t>(tokens));
@@ -47,7 +47,7 @@ Documents documents_of_row(const at::Tensor& positions, const at::Tensor& attent
     plain.assign(values, values + tokens);
   }
   if (!attention_mask.defined()) return Documents::of_positions(plain);
-  // Positions of padding say nothing, and those after it count from its end, whatever the file has.
+  // Ignores positions of padding. Positions after padding count from its end, whatever the file has.
   const at::Tensor of_row = attention_mask[row].contiguous();
   const auto* seen = of_row.const_data_ptr<int64_t>();
   for (int64_t token = 0; token < tokens; ++token) {
@@ -61,7 +61,7 @@ Documents documents_of_row(const at::Tensor& positions, const at::Tensor& attent
   return Documents::of_positions(plain);
 }
 
-// A document's first token is no one's target, and padding has none.
+// Throws where a document's first token is a target, or padding has one.
 void check_no_target_crosses(const ReferenceInputs& reference, const SafetensorsFile& file) {
   for (size_t row = 0; row < reference.documents.size(); ++row) {
     const at::Tensor targets = reference.targets[static_cast<int64_t>(row)].contiguous();
@@ -82,8 +82,8 @@ void check_no_target_crosses(const ReferenceInputs& reference, const Safetensors
   }
 }
 
-// Without position_ids a mask says where one document lies: holes in it, which tokens behind them would look through,
-// are another mask than Trireme has; and padding before it moves positions that a model has a table for.
+// Without position_ids the mask must describe one document. Trireme has no mask with holes through which
+// later tokens look, and padding before the document would shift positions that a model looks up in a table.
 void check_padding_is_at_an_end(const at::Tensor& attention_mask, const ModelConfig& config,
                                 const SafetensorsFile& file) {
   const at::Tensor seen = attention_mask.ne(0).to(at::kLong);

@@ -1,4 +1,5 @@
-// The inputs of a reference file for `trireme verify`, checked: tokens, targets, and which documents each sample holds.
+// The checked inputs of a reference file for `trireme verify`: tokens, targets, and each sample's
+// documents.
 #pragma once
 
 #include <vector>
@@ -19,8 +20,8 @@ struct ReferenceInputs {
   bool shifted = true;               // targets are the labels of the next token
 };
 
-// Throws DataError that names the file and the tensor: missing, of another shape or type, ids outside the vocabulary, labels
-// where there can be none.
+// Throws DataError that names the file and the tensor: missing, of another shape or type, with ids outside
+// the vocabulary, or with labels where there can be none.
 ReferenceInputs read_reference_inputs(const SafetensorsFile& file, const ModelConfig& config);
 
 }  // namespace trireme

@@ -17,7 +17,7 @@
 namespace trireme {
 namespace {
 
-// Of the whole tensor, maybe seen in parts and on several ranks.
+// Extremes of a whole tensor, which may come in parts and on several ranks.
 struct Extremes {
   double difference = 0;
   double largest = 0;
@@ -125,14 +125,14 @@ VerifyResult verify_reference(World& world, const std::filesystem::path& model_d
   };
   batch.tokens = mine(reference.input_ids);
   batch.targets = mine(reference.targets);
-  // Of this rank's token t of a sample: where it lies in the sample.
+  // For each of this rank's tokens of a sample: its position in the sample.
   const at::Tensor places = mine(at::arange(S, at::kLong).unsqueeze(0)).squeeze(0).contiguous();
 
   std::vector<std::string> names{"logits"};
   std::vector<Extremes> extremes(1);
   engine->evaluate(batch, [&](int64_t first_row, const at::Tensor& logits) {
     const at::Tensor ours = logits.detach().to(at::kCPU, at::kFloat);
-    // Rows of this rank run over [B * s]; those of the file over [B * S].
+    // This rank's rows run over [B * s], the file's over [B * S].
     const auto* place = places.const_data_ptr<int64_t>();
     for (int64_t row = first_row; row < first_row + ours.size(0);) {
       const int64_t sample = row / s, at_token = row % s;
@@ -167,7 +167,7 @@ VerifyResult verify_reference(World& world, const std::filesystem::path& model_d
       names.push_back(name);
       compared[name] = true;
     }
-    // What is zero but for rounding is compared with its neighbours.
+    // A gradient that is zero but for rounding is compared with the largest of its unit.
     const std::vector<ParameterSpec>& parameters = engine->layout().units[unit].parameters;
     for (size_t i = 0; i < parameters.size(); ++i)
       if (parameters[i].gradient_vanishes) extremes[first + i].largest = unit_largest;

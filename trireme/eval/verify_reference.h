@@ -1,11 +1,11 @@
-// Compares a model's loss, logits and every gradient with a reference file made by another implementation:
-// the proof that the numbers are right, for any number of ranks.
+// Compares a model's loss, logits and every gradient with a reference file of another implementation, on any
+// number of ranks.
 //
-// The file is safetensors: input_ids [B, S] and labels [B, S] int64 (aligned as in Hugging Face: the target
-// of position t is labels[t + 1], the last has none; of an encoder labels[t]; -100 is ignored), loss, logits [B, S, V]
-// and grad.<Hugging Face parameter name>, fp32. Optional position_ids [B, S]: a 0 begins a packed document. Optional
-// attention_mask [B, S]: 0 is padding, which no token sees; it must have no labels, and its logits are not compared.
-// tools/hf_reference.py makes one.
+// The file is safetensors: input_ids [B, S] and labels [B, S] int64, loss, logits [B, S, V] and
+// grad.<Hugging Face parameter name>, fp32. Labels align as in Hugging Face: the target of position t is
+// labels[t + 1], and the last position has none; for an encoder it is labels[t]. -100 is ignored. Optional
+// position_ids [B, S]: a 0 begins a packed document. Optional attention_mask [B, S]: 0 is padding, which no
+// token sees and which must have no labels; its logits are not compared. tools/hf_reference.py makes a file.
 #pragma once
 
 #include <filesystem>
