@@ -13,7 +13,7 @@
 namespace trireme {
 namespace {
 
-// Whole bytes to each other rank, none to itself.
+// Sends a whole number of bytes to each other rank, and none to itself.
 TimedExchange time_all_to_all(Group& group, at::Device device, int64_t sent_bytes, int64_t repeats) {
   const int64_t each = std::max<int64_t>(1, sent_bytes / (group.size() - 1));
   std::vector<int64_t> rows(static_cast<size_t>(group.size()), each);
@@ -64,7 +64,7 @@ LinkRate fit_link_rate(std::vector<TimedExchange> timed) {
     rate.latency_seconds = latency;
     rate.bytes_per_second = 1 / seconds_per_byte;
   } else {
-    // Noise alone bends the line so: through the origin, then.
+    // Only noise gives such a line. A line through the origin replaces it.
     rate.bytes_per_second = wxx / wxt;
   }
   rate.timed = std::move(timed);

@@ -1,5 +1,5 @@
-// What an exchange costs by its size: seconds = latency + bytes / bandwidth (Hockney's model), fitted to
-// all-to-alls that are timed on the ranks at hand.
+// The cost of an exchange by its size: seconds = latency + bytes / bandwidth (Hockney's model), fitted to
+// timed all-to-alls of the run's ranks.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,19 @@ struct TimedExchange {
 
 struct LinkRate {
   double latency_seconds = 0;   // of one exchange
-  double bytes_per_second = 0;  // that a rank sends
+  double bytes_per_second = 0;  // sent by one rank
   std::vector<TimedExchange> timed;
 
-  // Of `calls` exchanges that send `sent_bytes` together. 0 where nothing is sent.
+  // Seconds of `calls` exchanges that send `sent_bytes` in total; 0 if nothing is sent.
   double seconds(int64_t calls, int64_t sent_bytes) const;
 };
 
-// The latency, not negative, and bandwidth that make the least squares of relative errors. Throws
-// InternalError unless there are two sizes or more, all times above zero.
+// Fits latency (not negative) and bandwidth by the least squares of relative errors. Throws InternalError
+// unless there are two sizes or more and all times are above zero.
 LinkRate fit_link_rate(std::vector<TimedExchange> timed);
 
-// All-to-alls of 4 KiB to 16 MiB a rank, each `repeats` times. A group of one gives no latency and no times.
-// Collective.
+// Times all-to-alls of 4 KiB to 16 MiB a rank, each `repeats` times. A group of one rank gives no latency and
+// no times. Collective.
 LinkRate measure_link_rate(Group& group, at::Device device, int64_t repeats);
 
 }  // namespace trireme

@@ -16,7 +16,7 @@ struct Shape {
   }
 };
 
-// The largest last.
+// The largest shape comes last.
 std::vector<Shape> shapes_of(at::Device device) {
   if (device.is_cpu()) return {{1024, 1024, 1024}, {2048, 512, 1408}, {2048, 2048, 2048}};
   return {{8192, 8192, 8192}, {16384, 4096, 14336}};
@@ -24,7 +24,7 @@ std::vector<Shape> shapes_of(at::Device device) {
 
 Spread seconds_of_one(at::Device device, at::ScalarType dtype, const Shape& shape, double seconds) {
   const at::TensorOptions options = at::TensorOptions(device).dtype(dtype);
-  // Random: a GPU's clock falls with the power that changing bits draw, and equal values change none.
+  // Random values: a GPU's clock falls with the power that changing bits draw, and equal values change none.
   const at::Tensor a = at::randn({shape.rows, shape.inner}, options);
   const at::Tensor b = at::randn({shape.inner, shape.columns}, options);
   at::Tensor c = at::empty({shape.rows, shape.columns}, options);

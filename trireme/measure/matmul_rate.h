@@ -1,4 +1,4 @@
-// How fast this process multiplies matrices: what a training step's speed is held against.
+// How fast this process multiplies matrices, to compare a training step's speed with.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace trireme {
 
-// [rows, inner] x [inner, columns], by its median over the repetitions.
+// The rate of [rows, inner] x [inner, columns], by the median over the repetitions.
 struct MatmulRate {
   int64_t rows = 0;
   int64_t inner = 0;
@@ -16,14 +16,14 @@ struct MatmulRate {
   double flops_per_second = 0;
 };
 
-// A few shapes as a transformer has them, each repeated for about `seconds`, with the threads of this
-// process. Not collective, but ranks that share a machine should measure at the same time.
+// Rates of a few shapes of a transformer, each repeated for about `seconds` on this process's threads. Not
+// collective, but ranks that share a machine should measure at the same time.
 std::vector<MatmulRate> measure_matmul_rates(at::Device device, at::ScalarType dtype, double seconds = 0.25);
 
-// The best of those, in FLOP/s.
+// The best of those rates, in FLOP/s.
 double best_matmul_rate(at::Device device, at::ScalarType dtype, double seconds = 0.25);
-// The device's peak, in FLOP/s: the fastest repetition of any shape, which a busy machine disturbs least. Takes about `seconds`
-// for each of the shapes, and leaves those out that are too large to be repeated often in that time.
+// The device's peak, in FLOP/s: the fastest repetition of any shape, which a busy machine disturbs least.
+// Takes about `seconds` for each shape, and skips shapes too large to be repeated often in that time.
 double peak_matmul_rate(at::Device device, at::ScalarType dtype, double seconds = 0.25);
 
 }  // namespace trireme

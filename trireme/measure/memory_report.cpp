@@ -17,7 +17,7 @@ void add_line(std::ostream& out, const std::string& name, const std::vector<std:
   out << '\n';
 }
 
-// What a space's formulas say.
+// The bytes that the formulas give for the device or the host.
 struct Formula {
   MemoryBytes peak;
   int64_t total_bytes = 0;

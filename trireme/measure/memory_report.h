@@ -10,8 +10,8 @@
 
 namespace trireme {
 
-// Lines of equal width that end in newlines; without a forecast the last column is left out. Not collective:
-// it is about one rank.
+// Lines of equal width that end in newlines. Without a forecast there is no last column. Not collective: the
+// report is about one rank.
 std::string memory_report(const MemoryState& state,
                           const std::optional<MemoryForecast>& forecast = std::nullopt);
 

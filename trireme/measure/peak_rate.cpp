@@ -16,7 +16,7 @@ struct Published {
   double tflops_16_bit, tflops_fp32;
 };
 
-// NVIDIA's data sheets, without sparsity. A longer name stands before one that it contains.
+// NVIDIA's data sheets, without sparsity. A longer name comes before a name that it contains.
 constexpr std::array<Published, 17> kPublished = {{
     {"B200", 2250, 75},
     {"GB200", 2500, 80},

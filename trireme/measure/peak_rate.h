@@ -1,5 +1,5 @@
-// The rate that model FLOP/s are held against for MFU (model FLOPs utilisation, arXiv 2204.02311): what the maker of a
-// known GPU promises, as other programs do, else what this device was measured to do.
+// The peak rate for MFU (model FLOPs utilisation, arXiv 2204.02311): the published rate of a known GPU, as
+// other programs use it, else this device's measured rate.
 #pragma once
 
 #include <optional>
@@ -17,8 +17,8 @@ struct PeakRate {
   std::string source;  // "published for NVIDIA H200", "measured", "given"
 };
 
-// Dense products of 16-bit factors, or of fp32 ones without TF32, by the name that the driver gives the GPU. Nothing for a
-// name that is not known.
+// The rate of dense products of 16-bit values, or of fp32 values without TF32, by the driver's name of the
+// GPU; nullopt for an unknown name.
 std::optional<PeakRate> published_peak_rate(std::string_view gpu_name, Precision precision);
 
 // Of one device; not collective. Measuring takes `seconds` for each of a few shapes.

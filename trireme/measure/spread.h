@@ -11,7 +11,7 @@ struct Spread {
   double most = 0;
 };
 
-// `values` is not empty.
+// `values` must not be empty.
 Spread spread_of(std::vector<double> values);
 
 }  // namespace trireme

@@ -1,4 +1,4 @@
-// How long a training step takes: some steps of a real engine on synthetic tokens
+// Measures the time of a training step: runs some steps of a real engine on synthetic tokens
 // (measure/synthetic_tokens.h). A step lasts as long as its slowest rank; all ranks start it together.
 #pragma once
 
@@ -30,22 +30,22 @@ struct StepRate {
   double model_flops_per_step = 0;               // over all ranks
   double matmul_fp32_flops_per_second = 0;       // all ranks together, measured at the same time
   double matmul_precision_flops_per_second = 0;  // the same in the dtype of the run's precision
-  double published_flops_per_second = 0;  // of all ranks' GPUs (measure/peak_rate.h); 0: of one it is unknown
-  double exchange_seconds = 0;            // a measured step's collectives, of the rank that waited longest
-  int64_t sent_bytes = 0;                 // by one rank in a measured step, the most of any
+  double published_flops_per_second = 0;  // of all ranks' GPUs (measure/peak_rate.h); 0: one is unknown
+  double exchange_seconds = 0;            // in a measured step's collectives, of the rank that waited longest
+  int64_t sent_bytes = 0;                 // in a measured step, by the rank that sent most
   double cpu_seconds_per_step = 0;  // processor time of all ranks; says more than the clock on a busy machine
   std::vector<int64_t> peak_memory_bytes;  // of each rank: resident on the CPU, allocated on a GPU
 
   // Model FLOP/s over the faster of the two matmul rates: bf16 values can be multiplied in fp32 as well.
   double matmul_share() const;
-  // Model FLOP/s over the published rate; nothing where that is unknown.
+  // Model FLOP/s over the published rate; nullopt where that is unknown.
   std::optional<double> mfu() const;
   // The names that bench/peers prints: step_s, median_step_s, tokens_per_s, model_gflops, ...
   Json to_json() const;
 };
 
-// Collective over the whole run; every rank gets the same result. The engine trains: its weights are other
-// ones after. Throws ConfigError when no step is left after the warm-up, and what Engine::train_step throws.
+// Collective over the whole run; every rank gets the same result. The steps train the engine and change its
+// weights. Throws ConfigError when no step is left after the warm-up, and what Engine::train_step throws.
 StepRate measure_step_rate(Engine& engine, const StepRateOptions& options);
 
 }  // namespace trireme

@@ -1,10 +1,10 @@
-// Tokens that any language can make again, so that programs can be compared step by step on the same data:
+// Tokens that any language can reproduce, so that programs can be compared step by step on the same data:
 //
 //   h_t = splitmix64((seed << 48) + (sample << 32) + t)        v = min(vocabulary, 1024)
 //   x_0 = (h_0 >> 8) % v
 //   x_t = (5 * x_{t-1} + 17) % v  where h_t % 4 != 0,  else (h_t >> 8) % v
 //
-// Three tokens of four follow from the one before, so that the loss falls as a model learns.
+// Three of four tokens follow from the token before, so that the loss falls as a model learns.
 #pragma once
 
 #include <cstdint>
