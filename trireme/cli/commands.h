@@ -14,7 +14,7 @@ struct Command {
 };
 
 const std::vector<Command>& commands();
-// ConfigError that suggests the nearest name.
+// Throws ConfigError that suggests the nearest name.
 const Command& find_command(const std::string& name);
 std::string commands_help();
 

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-// fp16 ends at 65504: what lies beyond would become infinite.
+// fp16 ends at 65504: larger values would become infinite.
 void check_range(const UnitSpec& unit, const at::Tensor& flat, at::ScalarType dtype) {
   if (dtype != at::kHalf || flat.numel() == 0) return;
   const auto largest = flat.abs().max().item<float>();

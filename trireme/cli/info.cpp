@@ -21,7 +21,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// The kernel that `auto` means there, or why there is none.
+// The kernel that `auto` selects, or why there is none.
 std::string kernel_in_use(at::Device device, at::ScalarType dtype) {
   try {
     return make_local_attention(AttentionKernel::automatic, device, dtype)->name();

@@ -1,4 +1,4 @@
-// trireme info: what this build and machine have: versions, devices, transports, kernels in use.
+// `trireme info`: versions, devices, transports and kernels in use, of this build and machine.
 #pragma once
 
 #include <string>

@@ -21,7 +21,7 @@ struct InitFlags {
   void declare(OptionList& list);
 };
 
-// Draws the weights by seed and writes a Hugging Face directory; errors come before the folder is touched.
+// Draws the weights by seed and writes a Hugging Face directory. Errors come before the folder is touched.
 int run_init(const std::vector<std::string>& arguments);
 
 }  // namespace trireme

@@ -24,7 +24,7 @@ bool is_hub_name(const std::string& text) {
   return std::regex_match(text, form);
 }
 
-// The folder that `name_or_path` means, which must hold `file`; `expected` is what to give.
+// The folder that `name_or_path` means, which must hold `file`. `expected` tells the user what to give.
 fs::path find_directory(const std::string& name_or_path, const char* file, const char* expected) {
   std::error_code ignored;
   if (fs::exists(fs::path(name_or_path) / file, ignored)) return name_or_path;

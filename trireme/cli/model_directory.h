@@ -1,4 +1,4 @@
-// Which folder a model's name means, for every command that takes one.
+// Finds the folder that a model's name means, for every command that takes one.
 #pragma once
 
 #include <filesystem>
@@ -6,12 +6,12 @@
 
 namespace trireme {
 
-// A folder with config.json is itself; `org/name` is looked up in the Hugging Face cache on disk
+// A folder with config.json means itself. `org/name` is looked up in the Hugging Face cache on disk
 // (HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub), at the revision that its refs/main names.
-// Nothing is downloaded: when it is not there, the ConfigError gives the command that does.
+// Nothing is downloaded: for a missing model, the ConfigError gives the command that downloads it.
 std::filesystem::path find_model_directory(const std::string& name_or_path);
 
-// The same for a tokenizer: a folder with tokenizer.json, the file itself, or org/name. Gives the folder or the file.
+// The same for a tokenizer: a folder with tokenizer.json, the file, or org/name. Returns folder or file.
 std::filesystem::path find_tokenizer(const std::string& name_or_path);
 
 }  // namespace trireme

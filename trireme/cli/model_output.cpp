@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kInside = ".trireme.tmp-";
 
-// But for what a killed process left of publish_file_by_file.
+// Ignores the files that a killed publish_file_by_file left.
 bool holds_something(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
@@ -29,20 +29,20 @@ bool holds_something(const fs::path& folder) {
   return false;
 }
 
-// A folder that is there and that no other can take the name of.
+// True for an existing folder whose name no other folder can take.
 bool cannot_be_renamed(const fs::path& folder) {
   const fs::path parent = folder.parent_path();
   struct statx mount {};
   struct stat own {
   }, above{};
   if (::stat(folder.c_str(), &own) != 0 || ::stat(parent.c_str(), &above) != 0) return false;
-  // Of one file system a folder may be mounted in another: the device is the same.
+  // A folder may be mounted within its file system: then the device is the same.
   const bool is_mounted = ::statx(AT_FDCWD, folder.c_str(), 0, STATX_INO, &mount) == 0 &&
                           (mount.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
   return is_mounted || own.st_dev != above.st_dev || ::access(parent.c_str(), W_OK | X_OK) != 0;
 }
 
-// Without links and a slash at its end, so that a name beside it can be made; its parent is.
+// The path without links and a final slash, so that a name beside it can be made. Makes its parent.
 fs::path checked(const fs::path& out, bool overwrite) {
   ModelOutput::check(out, overwrite);
   std::error_code error;
@@ -61,7 +61,7 @@ bool is_of_a_model(const fs::path& file) {
          std::find(others.begin(), others.end(), name) != others.end();
 }
 
-// Of the names of two folders. In two steps where the file system knows no exchange.
+// Exchanges the names of two folders, in two steps where the file system has no exchange.
 bool exchange(const fs::path& a, const fs::path& b) {
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno != EINVAL && errno != ENOSYS) return false;
@@ -118,7 +118,7 @@ void ModelOutput::publish() {
   if (!replaces) {
     if (::rename(path().c_str(), out_.c_str()) != 0) fail();
   } else {
-    // Both folders are whole at every moment. What of the older one is no model's file moves into the new one.
+    // Both folders are whole at every moment. Older files that are no model's move into the new one.
     if (!exchange(path(), out_)) fail();
     for (const auto& entry : fs::directory_iterator(path(), error)) {
       const fs::path name = entry.path().filename();

@@ -1,7 +1,8 @@
-// The folder that init and export write a model into. It appears whole: files are written to OUT.tmp-..., which takes OUT's name
-// when all of them are there; until then an older model in OUT stays as it was. Where OUT cannot be renamed (a mount point, or its
-// parent may not be written to) they are written to OUT/.trireme.tmp-... and take their names one by one: an older config.json
-// goes first and the new one comes last, so that no mixture of two models is ever read.
+// The folder into which init and export write a model. The model appears whole: its files are written to
+// OUT.tmp-..., which takes OUT's name when all are there. Until then an older model in OUT stays as it was.
+// If OUT cannot be renamed (it is a mount point, or its parent is not writable), the files are written to
+// OUT/.trireme.tmp-... and take their names one by one. An older config.json is removed first and the new one
+// comes last, so that nothing reads a mixture of two models.
 #pragma once
 
 #include <filesystem>
@@ -12,12 +13,12 @@ namespace trireme {
 
 class ModelOutput {
  public:
-  // ConfigError that names --out: it is a file, or it holds something and `overwrite` is false. Changes nothing.
+  // ConfigError that names --out if it is a file, or is not empty and `overwrite` is false. Changes nothing.
   static void check(const std::filesystem::path& out, bool overwrite);
-  // Checks too.
+  // Calls check() too.
   ModelOutput(const std::filesystem::path& out, bool overwrite);
 
-  // Where to write.
+  // The folder to write to.
   const std::filesystem::path& path() const { return written_.path(); }
   // Replaces the model in `out`; its other files (not of a model: notes, a README) stay. Throws DataError.
   void publish();
@@ -26,7 +27,7 @@ class ModelOutput {
   void publish_file_by_file();
 
   std::filesystem::path out_;
-  bool inside_ = false;  // of `out_` lies what is written
+  bool inside_ = false;  // the new files lie inside `out_`
   OwnedFolder written_;
 };
 

@@ -15,7 +15,7 @@ Json with(Json base, const Json& changes) {
   return base;
 }
 
-// 64 wide, two layers: trains in seconds on a laptop. 320 leaves room beside 256 bytes for special tokens.
+// 64 wide, two layers: trains in seconds on a laptop. 320 ids leave room for special tokens beside 256 bytes.
 Json tiny_llama() {
   return {{"model_type", "llama"},
           {"architectures", Json::array({"LlamaForCausalLM"})},

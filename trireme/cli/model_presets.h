@@ -17,11 +17,11 @@ struct ModelPreset {
 
 const std::vector<ModelPreset>& model_presets();
 
-// ConfigError that suggests when there is none of that name.
+// ConfigError with a suggestion when no preset has that name.
 const ModelPreset& find_model_preset(const std::string& name);
 
-// Applies `key=value` (value is JSON, or text where it is not; a dot leads into an object, as in
-// rope_scaling.factor=8). ConfigError: no '=', or a key that no config.json of these families has.
+// Applies `key=value`. The value is JSON, or text if it is no JSON. A dot leads into an object, as in
+// rope_scaling.factor=8. ConfigError: no '=', or a key that no config.json of these families has.
 void apply_config_override(Json& config, const std::string& assignment);
 
 }  // namespace trireme

@@ -26,8 +26,7 @@ std::optional<std::string> nearest_name(const std::string& word, const std::vect
   std::optional<std::string> best;
   size_t best_distance = 0;
   for (const std::string& candidate : candidates) {
-    // A word that is a part of the name ("steps" of "max_steps") is close too, but less than a slip of the
-    // finger.
+    // A word that is part of the name ("steps" of "max_steps") is close too, but less than a typing error.
     size_t distance = edit_distance(word, candidate);
     const bool part = word.size() >= 4 && candidate.find(word) != std::string::npos;
     const size_t allowed = std::max<size_t>(1, std::max(word.size(), candidate.size()) / 3);

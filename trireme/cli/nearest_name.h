@@ -7,8 +7,8 @@
 
 namespace trireme {
 
-// The candidate with the smallest edit distance (insertions, deletions, substitutions, swaps of neighbours),
-// or none where even that differs in more than a third of its letters.
+// The candidate with the smallest edit distance (insertions, deletions, substitutions, swaps of neighbours);
+// nullopt if even that one differs in more than a third of its letters.
 std::optional<std::string> nearest_name(const std::string& word, const std::vector<std::string>& candidates);
 
 }  // namespace trireme

@@ -28,7 +28,7 @@ int64_t random_number() {
   return static_cast<int64_t>(bits >> 1U);
 }
 
-// A descriptor that holds the folder's lock, or -1: another process holds it, or there is no such folder of this user.
+// A descriptor that holds the folder's lock; -1 if another process holds it or this user has no such folder.
 int lock_folder(const fs::path& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (descriptor < 0) return -1;
@@ -81,7 +81,7 @@ bool OwnedFolder::make(const fs::path& prefix, mode_t mode) {
   const bool ours = lock_ >= 0 && ::fstat(lock_, &held) == 0 && ::stat(path_.c_str(), &named) == 0 &&
                     held.st_ino == named.st_ino;
   if (ours) return true;
-  // Another process found it before it was locked, and removes it; or this file system has no locks.
+  // Another process found the folder before it was locked, and removes it; or this file system has no locks.
   if (lock_ >= 0) ::close(lock_);
   lock_ = -1;
   std::error_code error;

@@ -1,5 +1,6 @@
-// A folder for files of this process alone, under a name that nobody can foretell. It goes with the object; of a process that
-// was killed, with the next one that makes a folder of the same prefix: a folder whose maker lives is locked (flock).
+// A folder for files of this process alone, under an unpredictable name. The destructor removes it. If the
+// process was killed, the next process that makes a folder of the same prefix removes it. A folder whose
+// maker lives is locked (flock).
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@ namespace trireme {
 
 class OwnedFolder {
  public:
-  // Makes PREFIX followed by 16 random hexadecimal digits, with `mode` less the process's umask, and removes such folders of
-  // this user that nobody holds any more. Throws DataError where the system does not make it.
+  // Makes PREFIX followed by 16 random hexadecimal digits, with `mode` less the process's umask. Removes such
+  // folders of this user that no process holds. Throws DataError where the system does not make the folder.
   OwnedFolder(const std::filesystem::path& prefix, mode_t mode);
   ~OwnedFolder();
   OwnedFolder& operator=(OwnedFolder&&) = delete;

@@ -1,5 +1,5 @@
-// A folder for temporary files that all ranks of this machine share, in the system's folder for them (TMPDIR). Goes at the end
-// (owned_folder.h says when the process is killed).
+// A folder for temporary files that all ranks of this machine share, in the system's temporary folder
+// (TMPDIR). Removed at the end (owned_folder.h tells when, if the process is killed).
 #pragma once
 
 #include <filesystem>

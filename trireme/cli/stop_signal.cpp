@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kNothingLost = " before training began; nothing was lost\n";
 
-// A signal handler can reach nothing but statics.
+// A signal handler can reach only static objects.
 struct StopState {
   StopRequests requests;
   std::atomic<bool> asked{false};

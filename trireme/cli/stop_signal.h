@@ -1,16 +1,16 @@
-// Signals that ask this rank to stop (base/stop_request.h says which). Until training begins the process ends at once,
-// with the code of CommError; from then on the run finishes its step, saves, and ends with that code. A second request,
-// seconds later, ends it at once.
+// Signals that ask this rank to stop (base/stop_request.h lists them). Before training begins the process
+// ends at once, with the code of CommError. Later the run finishes its step, saves, and ends with that code.
+// A second request, seconds later, ends it at once.
 #pragma once
 
 #include <atomic>
 
 namespace trireme {
 
-// From here on a request ends the process. For training's start-up.
+// From now on a request ends the process. For training's start-up.
 void end_on_stop_request();
 
-// From here on a request sets the flag.
+// From now on a request sets the flag.
 void save_on_stop_request();
 const std::atomic<bool>& stop_requested();
 

@@ -63,7 +63,7 @@ void print_report(const CorpusReport& report, const std::filesystem::path& outpu
   std::cout << std::flush;
 }
 
-// A set in use would change under its readers, and one that took hours would be lost.
+// A set in use would change under its readers, and a set that took hours to make would be lost.
 void refuse_to_replace(const std::filesystem::path& output) {
   for (const std::filesystem::path& file : {indexed_dataset_idx(output), indexed_dataset_bin(output)}) {
     std::error_code error;
