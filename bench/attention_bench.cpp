@@ -14,9 +14,9 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include "trireme/attention/local_attention.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/kernels/local_attention.h"
 #include "trireme/measure/spread.h"
 
 namespace trireme {
@@ -112,13 +112,13 @@ void measure(const Options& options, int64_t tokens, int threads, at::ScalarType
   const double matmul = 2.0 * 1024 * 1024 * 1024 / t[4].median;
   std::printf("S %6ld  %s  %d threads  %s  matmul %.0f GFLOP/s\n", tokens,
               dtype == at::kFloat ? "fp32" : "bf16", threads, ours->name().c_str(), matmul / 1e9);
-  const auto line = [&](const char* what, double flop, const Spread& mine, const Spread& other) {
+  const auto line = [&](const char* what, double flop, const Spread& ours, const Spread& other) {
     std::printf(
         "  %-8s ours %9.2f ms [%.2f, %.2f] %5.0f GFLOP/s %3.0f %%   libtorch %9.2f ms [%.2f, %.2f] %5.0f "
         "GFLOP/s %3.0f %%   %.2fx\n",
-        what, mine.median * 1e3, mine.least * 1e3, mine.most * 1e3, flop / mine.median / 1e9,
-        100 * flop / mine.median / matmul, other.median * 1e3, other.least * 1e3, other.most * 1e3,
-        flop / other.median / 1e9, 100 * flop / other.median / matmul, other.median / mine.median);
+        what, ours.median * 1e3, ours.least * 1e3, ours.most * 1e3, flop / ours.median / 1e9,
+        100 * flop / ours.median / matmul, other.median * 1e3, other.least * 1e3, other.most * 1e3,
+        flop / other.median / 1e9, 100 * flop / other.median / matmul, other.median / ours.median);
   };
   line("forward", forward_flop, t[0], t[1]);
   line("backward", backward_flop, t[2], t[3]);

@@ -1,6 +1,6 @@
-// How state is best moved to a disk and back: SpillFile as it is (two threads past the page cache), two threads through
-// the page cache, which they empty behind themselves, and io_uring past it through liburing. In one interleaved run: GiB/s
-// each way, and the processor's seconds a GiB, which the training step loses.
+// How state is best moved to a disk and back: SpillFile as it is (two threads past the page cache), two
+// threads through the page cache, which they empty behind themselves, and io_uring past it through liburing.
+// In one interleaved run: GiB/s each way, and the processor's seconds a GiB, which the training step loses.
 //
 //   offload_bench --dir DIR [--span_mib 64] [--spans 16] [--repeats 5]
 #include <algorithm>
@@ -52,15 +52,15 @@ Buffer buffer(int64_t bytes, int value) {
   return Buffer(data);
 }
 
-// Spans of one size at fixed places of a file; transfer returns when all are moved.
-class Way {
+// Spans of one size at fixed offsets of a file; transfer returns when all are moved.
+class Storage {
  public:
-  virtual ~Way() = default;
-  Way& operator=(Way&&) = delete;
+  virtual ~Storage() = default;
+  Storage& operator=(Storage&&) = delete;
   virtual void transfer(bool writes, const std::vector<Buffer>& spans, int64_t span_bytes) = 0;
 };
 
-class Spill final : public Way {
+class Spill final : public Storage {
  public:
   Spill(const std::string& folder, int64_t spans, int64_t span_bytes) : file_(folder, 0) {
     for (int64_t i = 0; i < spans; ++i) regions_.push_back(file_.reserve(span_bytes));
@@ -91,10 +91,10 @@ class DirectFile : public NamelessFile {
 };
 
 // What SpillFile does where a file system has no O_DIRECT.
-class ThroughPageCache final : public Way {
+class ThroughPageCache final : public Storage {
  public:
   ThroughPageCache(const std::string& folder, int64_t spans, int64_t span_bytes)
-      : file_(folder), bytes_(file_.descriptor(), FileTransfer::Way::page_cache) {
+      : file_(folder), bytes_(file_.descriptor(), FileTransfer::Access::page_cache) {
     if (::fallocate(file_.descriptor(), 0, 0, spans * span_bytes) != 0)
       throw DataError(cat(folder, ": cannot take ", spans * span_bytes, " bytes: ", std::strerror(errno)));
   }
@@ -119,7 +119,7 @@ class ThroughPageCache final : public Way {
   FileTransfer bytes_;
 };
 
-class Ring final : public Way {
+class Ring final : public Storage {
  public:
   Ring(const std::string& folder, int64_t spans, int64_t span_bytes) : file_(folder, spans * span_bytes) {
     if (const int error = io_uring_queue_init(kDepth, &ring_, 0); error != 0)
@@ -185,33 +185,34 @@ int run(int argc, char** argv) {
     source.push_back(buffer(span_bytes, static_cast<int>(i + 1)));
     target.push_back(buffer(span_bytes, 0));
   }
-  std::vector<std::pair<std::string, std::unique_ptr<Way>>> ways;
-  ways.emplace_back("SpillFile: two threads, O_DIRECT, 8 MiB",
-                    std::make_unique<Spill>(folder, spans, span_bytes));
-  ways.emplace_back("two threads, page cache", std::make_unique<ThroughPageCache>(folder, spans, span_bytes));
-  ways.emplace_back("io_uring, O_DIRECT, 8 x 1 MiB", std::make_unique<Ring>(folder, spans, span_bytes));
+  std::vector<std::pair<std::string, std::unique_ptr<Storage>>> storages;
+  storages.emplace_back("SpillFile: two threads, O_DIRECT, 8 MiB",
+                        std::make_unique<Spill>(folder, spans, span_bytes));
+  storages.emplace_back("two threads, page cache",
+                        std::make_unique<ThroughPageCache>(folder, spans, span_bytes));
+  storages.emplace_back("io_uring, O_DIRECT, 8 x 1 MiB", std::make_unique<Ring>(folder, spans, span_bytes));
 
   const double gib = static_cast<double>(spans * span_bytes) / static_cast<double>(1024 * kMiB);
-  std::vector<std::array<Times, 2>> times(ways.size());
+  std::vector<std::array<Times, 2>> times(storages.size());
   for (int64_t repeat = 0; repeat < std::stoll(given["--repeats"]); ++repeat)
-    for (size_t w = 0; w < ways.size(); ++w)
+    for (size_t w = 0; w < storages.size(); ++w)
       for (const bool writes : {true, false}) {
         const double begin = now_seconds(), cpu = cpu_seconds();
-        ways[w].second->transfer(writes, writes ? source : target, span_bytes);
+        storages[w].second->transfer(writes, writes ? source : target, span_bytes);
         Times& of = times[w][writes ? 0 : 1];
         of.gib_per_second.push_back(gib / (now_seconds() - begin));
         of.cpu_seconds_per_gib.push_back((cpu_seconds() - cpu) / gib);
         for (size_t i = 0; !writes && i < source.size(); ++i) {
           if (std::memcmp(source[i].get(), target[i].get(), static_cast<size_t>(span_bytes)) != 0)
-            throw InternalError(cat(ways[w].first, ": what was read is not what was written"));
+            throw InternalError(cat(storages[w].first, ": what was read is not what was written"));
           std::memset(target[i].get(), 0, static_cast<size_t>(span_bytes));
         }
       }
   std::cout << "| way | write, GiB/s | read, GiB/s | processor seconds a GiB written | ... read |\n"
                "|---|---:|---:|---:|---:|\n";
-  for (size_t w = 0; w < ways.size(); ++w) {
+  for (size_t w = 0; w < storages.size(); ++w) {
     const auto& [write, read] = times[w];
-    std::cout << "| " << ways[w].first << " | " << spread(write.gib_per_second) << " | "
+    std::cout << "| " << storages[w].first << " | " << spread(write.gib_per_second) << " | "
               << spread(read.gib_per_second) << " | " << spread(write.cpu_seconds_per_gib) << " | "
               << spread(read.cpu_seconds_per_gib) << " |\n";
   }

@@ -27,12 +27,13 @@ namespace {
 // Worlds of several sizes where ranks are threads; under a launcher, or alone, the one that was started.
 class Worlds {
  public:
-  Worlds(const RankPlace& place, const EngineOptions& options, const BenchCommFlags& flags, bool threads)
+  Worlds(const RankIdentity& identity, const EngineOptions& options, const BenchCommFlags& flags,
+         bool threads)
       : timeout_(flags.process.timeout()) {
     if (threads)
       threads_ = static_cast<int>(*flags.ranks_as_threads);
     else
-      world_ = join_run(place, options, timeout_);
+      world_ = join_run(identity, options, timeout_);
   }
   bool threads() const { return threads_ > 0; }
   int ranks() const { return threads() ? threads_ : world_->size(); }
@@ -101,7 +102,7 @@ int hybrid_ulysses(const BenchCommFlags& flags, int ranks, int64_t query_heads) 
 }
 
 struct Choice {
-  std::vector<MethodShape> shapes;
+  std::vector<MethodPartition> shapes;
   std::vector<std::string> left_out;
   int hybrid_ulysses = 1;
 };
@@ -135,7 +136,7 @@ Choice choose_methods(const OptionParser& parser, const BenchCommFlags& flags, i
       else
         choice.hybrid_ulysses = ulysses;
     }
-    const MethodShape shape = shape_over(method, ranks, choice.hybrid_ulysses, flags.ring_method);
+    const MethodPartition shape = partition_over(method, ranks, choice.hybrid_ulysses, flags.ring_method);
     if (missing.empty() && shape.ulysses > query_heads)
       missing = cat(query_heads, " query heads for ", shape.ulysses, " ranks that share them");
     if (missing.empty())
@@ -158,7 +159,7 @@ void measure_methods(const Worlds& worlds, const Choice& choice, CommReport& rep
         measure_link_rate(*group, report.options.device, std::max<int64_t>(7, report.options.repeats));
     std::vector<ExchangeRate> rates;
     rates.reserve(choice.shapes.size());
-    for (const MethodShape& shape : choice.shapes)
+    for (const MethodPartition& shape : choice.shapes)
       rates.push_back(measure_exchange_rate(world, shape, report.options));
     if (world.rank() != 0) return;
     report.link = link;
@@ -179,20 +180,20 @@ std::vector<WeakScalingRow> weak_scaling(const Worlds& worlds, const Choice& cho
     ExchangeRateOptions options = report.options;
     options.tokens = tokens_of_rank * ranks;
     options.repeats = 1;
-    std::vector<MethodShape> shapes;
+    std::vector<MethodPartition> shapes;
     shapes.reserve(choice.shapes.size());
-    for (const MethodShape& shape : choice.shapes)
-      shapes.push_back(shape_over(shape.method, ranks, choice.hybrid_ulysses, shape.ring_method));
+    for (const MethodPartition& shape : choice.shapes)
+      shapes.push_back(partition_over(shape.method, ranks, choice.hybrid_ulysses, shape.ring_method));
     WeakScalingRow row{ranks, options.tokens, worlds.can_start(ranks), {}};
     if (row.measured)
       worlds.run(ranks, [&](World& world) {
-        for (const MethodShape& shape : shapes) {
+        for (const MethodPartition& shape : shapes) {
           const ExchangeRate rate = measure_exchange_rate(world, shape, options);
           if (world.rank() == 0) row.sent.push_back(rate.most_sent);
         }
       });
     else
-      for (const MethodShape& shape : shapes) row.sent.push_back(most_formula_bytes(shape, options));
+      for (const MethodPartition& shape : shapes) row.sent.push_back(most_formula_bytes(shape, options));
     rows.push_back(std::move(row));
   }
   return rows;
@@ -231,24 +232,24 @@ int run_bench_comm(const std::vector<std::string>& arguments) {
   flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
 
-  const RankPlace place = place_from_environment();
+  const RankIdentity identity = rank_identity_from_environment();
   const bool threads = flags.ranks_as_threads.has_value();
-  if (threads && place.size > 1)
+  if (threads && identity.size > 1)
     throw ConfigError("--ranks_as_threads runs all ranks in one process; do not give it under a launcher");
   EngineOptions engine = flags.engine;
-  flags.process.prepare(engine, place);
+  flags.process.prepare(engine, identity);
   const c10::DeviceGuard guard(engine.device);
 
   CommReport report;
   report.threads = threads;
-  report.ranks = threads ? static_cast<int>(*flags.ranks_as_threads) : place.size;
+  report.ranks = threads ? static_cast<int>(*flags.ranks_as_threads) : identity.size;
   report.options = options_of(parser, flags, engine, report.ranks);
   const Choice choice = choose_methods(parser, flags, report.ranks, report.options.heads);
   report.left_out = choice.left_out;
-  const Worlds worlds(place, engine, flags, threads);
+  const Worlds worlds(identity, engine, flags, threads);
   measure_methods(worlds, choice, report);
   if (report.ranks > 1) report.weak_scaling = weak_scaling(worlds, choice, report);
-  if (place.rank != 0) return 0;
+  if (identity.rank != 0) return 0;
   if (!flags.json) {
     std::cout << text_of(report) << std::flush;
     return 0;

@@ -40,11 +40,11 @@ ExchangeExtents extents_of(const ExchangeRateOptions& options) {
           .head_chunks = options.head_chunks};
 }
 
-SampleLayout layout_of(const MethodShape& shape, const ExchangeRateOptions& options) {
+SampleLayout layout_of(const MethodPartition& shape, const ExchangeRateOptions& options) {
   return {.tokens = options.tokens, .ulysses = shape.ulysses, .ring = shape.ring};
 }
 
-RingMethod ring_method_of(const MethodShape& shape) {
+RingMethod ring_method_of(const MethodPartition& shape) {
   return shape.method == ExchangeMethod::gather ? RingMethod::gather : shape.ring_method;
 }
 
@@ -75,7 +75,7 @@ class MeasuredLayer {
 
 class SequenceParallelLayer : public MeasuredLayer {
  public:
-  SequenceParallelLayer(const Mesh& mesh, const MethodShape& shape, const ExchangeRateOptions& options,
+  SequenceParallelLayer(const Mesh& mesh, const MethodPartition& shape, const ExchangeRateOptions& options,
                         LocalAttention& local)
       : attention_(make_sharded_attention(
             *mesh.ulysses, make_sequence_attention(ring_method_of(shape), *mesh.ring, local),
@@ -169,7 +169,7 @@ Traffic take_traffic(const Mesh& mesh) {
   return sum;
 }
 
-void check_options(const World& world, const MethodShape& shape, const ExchangeRateOptions& options) {
+void check_options(const World& world, const MethodPartition& shape, const ExchangeRateOptions& options) {
   TRIREME_ASSERT(world.size() == shape.ranks(), "world of ", world.size(), " ranks for ",
                  shape.description());
   TRIREME_ASSERT(options.batch >= 1 && options.tokens >= 1 && options.head_dim >= 1 &&
@@ -205,12 +205,13 @@ ExchangeMethod parse_exchange_method(const std::string& text) {
   throw ConfigError(cat("there is no exchange method '", text, "'; expected some of ", all));
 }
 
-std::string MethodShape::description() const {
+std::string MethodPartition::description() const {
   if (method != ExchangeMethod::hybrid) return cat(name_of(method), " ", ranks());
   return cat("hybrid ", ulysses, "x", ring, ring_method == RingMethod::gather ? " (gather)" : "");
 }
 
-MethodShape shape_over(ExchangeMethod method, int ranks, int hybrid_ulysses, RingMethod hybrid_ring_method) {
+MethodPartition partition_over(ExchangeMethod method, int ranks, int hybrid_ulysses,
+                               RingMethod hybrid_ring_method) {
   switch (method) {
     case ExchangeMethod::ring:
     case ExchangeMethod::gather:
@@ -232,7 +233,7 @@ int most_hybrid_ulysses(int ranks, int64_t query_heads) {
   return 0;
 }
 
-ExchangeBytes formula_bytes(const MethodShape& shape, const ExchangeRateOptions& options, int rank) {
+ExchangeBytes formula_bytes(const MethodPartition& shape, const ExchangeRateOptions& options, int rank) {
   const ExchangeExtents extents = extents_of(options);
   const SampleLayout layout = layout_of(shape, options);
   if (shape.method == ExchangeMethod::megatron)
@@ -245,7 +246,7 @@ ExchangeBytes formula_bytes(const MethodShape& shape, const ExchangeRateOptions&
   return ulysses_exchange_bytes(extents, layout, heads, rank).layer() + around;
 }
 
-ExchangeBytes most_formula_bytes(const MethodShape& shape, const ExchangeRateOptions& options) {
+ExchangeBytes most_formula_bytes(const MethodPartition& shape, const ExchangeRateOptions& options) {
   ExchangeBytes most;
   for (int rank = 0; rank < shape.ranks(); ++rank) {
     const ExchangeBytes one = formula_bytes(shape, options, rank);
@@ -262,7 +263,7 @@ void check_formula(const std::string& what, const ExchangeBytes& measured, const
                           " (trireme/attention/exchange_bytes.h)"));
 }
 
-ExchangeRate measure_exchange_rate(World& world, const MethodShape& shape,
+ExchangeRate measure_exchange_rate(World& world, const MethodPartition& shape,
                                    const ExchangeRateOptions& options) {
   check_options(world, shape, options);
   const at::NoGradGuard no_grad;

@@ -18,9 +18,9 @@
 #include <ATen/ATen.h>
 
 #include "trireme/attention/exchange_bytes.h"
-#include "trireme/attention/local_attention.h"
 #include "trireme/attention/sequence_attention.h"
 #include "trireme/comm/world.h"
+#include "trireme/kernels/local_attention.h"
 #include "trireme/measure/spread.h"
 
 namespace trireme {
@@ -34,7 +34,7 @@ std::string name_of(ExchangeMethod method);
 ExchangeMethod parse_exchange_method(const std::string& text);
 
 // A method over U x R ranks.
-struct MethodShape {
+struct MethodPartition {
   ExchangeMethod method = ExchangeMethod::ulysses;
   int ulysses = 1;                            // U; of megatron the tensor-parallel ranks
   int ring = 1;                               // R
@@ -43,13 +43,13 @@ struct MethodShape {
   int ranks() const { return ulysses * ring; }
   // "ulysses 4", "hybrid 2x2", "hybrid 2x2 (gather)"
   std::string description() const;
-  bool operator==(const MethodShape&) const = default;
+  bool operator==(const MethodPartition&) const = default;
 };
 
 // The method over `ranks` ranks. A hybrid takes as many Ulysses ranks as divide both `ranks` and
 // `hybrid_ulysses`.
-MethodShape shape_over(ExchangeMethod method, int ranks, int hybrid_ulysses = 1,
-                       RingMethod hybrid_ring_method = RingMethod::ring);
+MethodPartition partition_over(ExchangeMethod method, int ranks, int hybrid_ulysses = 1,
+                               RingMethod hybrid_ring_method = RingMethod::ring);
 // The most Ulysses ranks of a hybrid that has both kinds, at most one a query head; 0 where there is none.
 int most_hybrid_ulysses(int ranks, int64_t query_heads);
 
@@ -69,15 +69,15 @@ struct ExchangeRateOptions {
 };
 
 // By formula, of one rank.
-ExchangeBytes formula_bytes(const MethodShape& shape, const ExchangeRateOptions& options, int rank);
+ExchangeBytes formula_bytes(const MethodPartition& shape, const ExchangeRateOptions& options, int rank);
 // The most of any rank, each direction by itself.
-ExchangeBytes most_formula_bytes(const MethodShape& shape, const ExchangeRateOptions& options);
+ExchangeBytes most_formula_bytes(const MethodPartition& shape, const ExchangeRateOptions& options);
 
 // Throws InternalError that names both unless they are equal.
 void check_formula(const std::string& what, const ExchangeBytes& measured, const ExchangeBytes& formula);
 
 struct ExchangeRate {
-  MethodShape shape;
+  MethodPartition shape;
   // A rank's collectives, the most of any rank.
   int64_t forward_calls = 0;
   int64_t backward_calls = 0;
@@ -94,7 +94,7 @@ struct ExchangeRate {
 
 // Collective over the world, whose size is the shape's; every rank gets the same result, `sent` apart. Throws
 // ConfigError: more Ulysses ranks than query heads; InternalError: counted bytes are not the formula's.
-ExchangeRate measure_exchange_rate(World& world, const MethodShape& shape,
+ExchangeRate measure_exchange_rate(World& world, const MethodPartition& shape,
                                    const ExchangeRateOptions& options);
 
 }  // namespace trireme

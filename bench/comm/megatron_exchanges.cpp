@@ -49,8 +49,9 @@ at::Tensor megatron_layer_backward(Group& group, const SequenceLayout& layout, c
 ExchangeBytes megatron_exchange_bytes(int64_t batch, int64_t hidden, int64_t element_bytes,
                                       const SequenceLayout& layout, int rank) {
   TRIREME_ASSERT(rank >= 0 && rank < layout.ranks, "rank ", rank, " of ", layout.ranks);
-  const int64_t here = layout.size(rank), row = batch * hidden * element_bytes;
-  const int64_t gather = here * (layout.ranks - 1) * row, scatter = (layout.tokens - here) * row;
+  const int64_t rank_tokens = layout.size(rank), row = batch * hidden * element_bytes;
+  const int64_t gather = rank_tokens * (layout.ranks - 1) * row,
+                scatter = (layout.tokens - rank_tokens) * row;
   return {2 * gather + 2 * scatter, 4 * gather + 2 * scatter};
 }
 

@@ -1,9 +1,11 @@
-// A table of the GPU kernels that a program runs, by CUPTI's activity records: no counters, so no permission is needed.
+// A table of the GPU kernels that a program runs, by CUPTI's activity records: no counters, so no permission
+// is needed.
 //
 //   CUDA_INJECTION64_PATH=libkernel_table.so TRIREME_KERNEL_TABLE=FILE program ...
 //
-// CUDA's driver loads the library and calls InitializeInjection. When the program ends, FILE has a JSON line for each kernel
-// and kind of copy: {"name", "calls", "seconds", "least_us", "most_us", "registers", "grid", "block"}.
+// CUDA's driver loads the library and calls InitializeInjection. When the program ends, FILE has a JSON line
+// for each kernel and kind of copy: {"name", "calls", "seconds", "least_us", "most_us", "registers", "grid",
+// "block"}.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

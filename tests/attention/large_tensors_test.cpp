@@ -1,5 +1,5 @@
-// Exchanges and the CPU kernel on tensors of more than 2^31 elements: what lies beyond is what it is in a tensor that
-// holds nothing else. About 13 GiB of memory, and two to three minutes on two cores.
+// Exchanges and the CPU kernel on tensors of more than 2^31 elements: what lies beyond is what it is in a
+// tensor that holds nothing else. About 13 GiB of memory, and two to three minutes on two cores.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -7,12 +7,12 @@
 
 #include <gtest/gtest.h>
 
-#include "trireme/attention/local_attention.h"
 #include "trireme/attention/ulysses.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/comm/thread_world.h"
+#include "trireme/kernels/local_attention.h"
 
-#include "tests/attention/attention_oracle.h"
+#include "tests/kernels/attention_oracle.h"
 #include "tests/support/byte_units.h"
 #include "tests/support/memory_at_hand.h"
 
@@ -26,8 +26,8 @@ using trireme_test::SeenKeys;
 
 constexpr int64_t k2To31 = int64_t{1} << 31;
 
-// Bytes [n, heads, D] of tokens [begin, begin + n) of a sample: no two tokens that are a power of two apart are alike,
-// nor two heads.
+// Bytes [n, heads, D] of tokens [begin, begin + n) of a sample: no two tokens that are a power of two apart
+// are alike, nor two heads.
 class BytesOfTokens {
  public:
   BytesOfTokens(int64_t heads, int64_t width)
@@ -115,8 +115,8 @@ TEST(LargeTensors, the_attention_output_travels_to_its_tokens_and_its_gradient_b
 
 constexpr int64_t kHeads = 512, kWidth = 64;
 constexpr int64_t kRowElements = kHeads * kWidth;
-// Two tensors of [rows, heads, D] in one block of memory, one beginning some rows behind the other: as different as
-// two blocks, in half the memory.
+// Two tensors of [rows, heads, D] in one block of memory, one beginning some rows behind the other: as
+// different as two blocks, in half the memory.
 struct TwoOfRows {
   at::Tensor first, second;
 };
@@ -147,8 +147,8 @@ void expect_law(const AttentionOutput& out, const AttentionGradients& got, const
   EXPECT_LE(relative_error(got.dv, truth.dv), bound(plain.dv, truth.dv));
 }
 
-// Short documents in `batch` samples, 512 query heads over one key/value head: q, do, o and dq pass 2^31 elements 256
-// tokens before the end of the last sample. Each document alone has the same numbers.
+// Short documents in `batch` samples, 512 query heads over one key/value head: q, do, o and dq pass 2^31
+// elements 256 tokens before the end of the last sample. Each document alone has the same numbers.
 void expect_documents_to_be_as_alone(int64_t batch) {
   const int64_t tokens = (k2To31 / kRowElements + 256) / batch, first_beyond = tokens - 256;
   std::vector<int64_t> cu_seqlens;
@@ -202,8 +202,8 @@ TEST(LargeTensors, attention_of_query_rows_beyond_is_that_of_their_documents_alo
   for (const int64_t batch : {1, 2}) expect_documents_to_be_as_alone(batch);
 }
 
-// The last rows of a sample, a window of it, and 512 key/value heads: k, v, dk and dv pass 2^31 elements before the
-// keys that are seen.
+// The last rows of a sample, a window of it, and 512 key/value heads: k, v, dk and dv pass 2^31 elements
+// before the keys that are seen.
 TEST(LargeTensors, attention_over_key_rows_beyond_is_that_over_these_rows_alone) {
   if (const std::string lack = testing::lack_of_memory(14 * kGiB); !lack.empty()) GTEST_SKIP() << lack;
   const int64_t tokens = k2To31 / kRowElements + 256, queries = 64, seen_tokens = 128, window = 50;

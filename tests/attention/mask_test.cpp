@@ -1,5 +1,5 @@
 // Laws of masks as ranges of key rows, against a scan of every query and key.
-#include "trireme/attention/mask.h"
+#include "trireme/kernels/mask.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -107,14 +107,14 @@ std::vector<Case> random_cases() {
     cases.push_back(c);
   }
   for (int ring = 1; ring <= 4; ++ring)  // as ranks hold them
-    for (int place = 0; place < ring; ++place)
+    for (int ring_index = 0; ring_index < ring; ++ring_index)
       for (int other = 0; other < ring; ++other)
         for (const int64_t window : {0, 7}) {
           const SampleLayout layout{37, 1, ring};
           cases.push_back({{Causality::causal, window, {}},
                            {{0, 1, 2, 20, 37}},
                            37,
-                           layout.ring_spans(place),
+                           layout.ring_spans(ring_index),
                            layout.ring_spans(other)});
         }
   return cases;
@@ -265,8 +265,8 @@ TEST(Mask, ring_ranks_share_all_pairs_evenly) {
     for (const RingMethod method : {RingMethod::ring, RingMethod::gather}) {
       const SampleLayout layout{4003, 1, ring};
       int64_t total = 0, least = INT64_MAX, most = 0;
-      for (int place = 0; place < ring; ++place) {
-        const SequenceMask mask = make_sequence_mask({}, {}, layout, place, method);
+      for (int ring_index = 0; ring_index < ring; ++ring_index) {
+        const SequenceMask mask = make_sequence_mask({}, {}, layout, ring_index, method);
         ASSERT_EQ(mask.keys.size(), method == RingMethod::ring ? ring : 1);
         int64_t pairs = 0;
         for (const auto& keys : mask.keys) pairs += keys->pairs(0);

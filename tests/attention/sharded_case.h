@@ -8,13 +8,14 @@
 
 #include <ATen/ATen.h>
 
-#include "trireme/attention/local_attention.h"
-#include "trireme/attention/mask.h"
 #include "trireme/attention/sequence_attention.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/comm/mesh.h"
+#include "trireme/kernels/local_attention.h"
+#include "trireme/kernels/mask.h"
 
-#include "tests/attention/attention_oracle.h"
+#include "tests/kernels/attention_oracle.h"
+#include "tests/kernels/oracle_mask.h"
 
 namespace trireme_test {
 
@@ -66,12 +67,5 @@ ShardedResult run_on_ranks(const ShardedCase& c, const ShardedInputs& in);
 // `kept_o`: attention_oracle.h.
 OracleResult truth_of(const ShardedCase& c, const ShardedInputs& in, at::ScalarType kept_o = at::kDouble);
 OracleResult plain_of(const ShardedCase& c, const ShardedInputs& in);  // low precision
-
-// Of each token of a sample the number of its document.
-std::vector<std::vector<int64_t>> document_of_token(const std::vector<std::vector<int64_t>>& cu_seqlens);
-OracleMask oracle_mask(const trireme::LayerMask& mask, const std::vector<std::vector<int64_t>>& cu_seqlens);
-std::vector<trireme::Documents> documents_from(const std::vector<std::vector<int64_t>>& cu_seqlens);
-// Token numbers, as an index.
-at::Tensor tokens_of(const trireme::TokenSpans& spans);
 
 }  // namespace trireme_test

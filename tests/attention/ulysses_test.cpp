@@ -163,8 +163,8 @@ TEST(Ulysses, do_and_o_travel_packed_as_they_would_alone) {
   });
 }
 
-// A shared key/value head's gradients are summed in fp32: in bf16, 256 + 1 + 1 would stay 256, in fp16 2048 + 1
-// + 1 would stay 2048.
+// A shared key/value head's gradients are summed in fp32: in bf16, 256 + 1 + 1 would stay 256, in fp16 2048 +
+// 1 + 1 would stay 2048.
 TEST(Ulysses, gradients_of_a_shared_head_are_summed_in_fp32) {
   on_ranks(3, [&](Group& group) {
     const UlyssesPartition partition{{3, 3}, share_heads(3, 1, 3)};

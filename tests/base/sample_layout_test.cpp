@@ -62,18 +62,18 @@ TEST(SampleLayout, the_ranks_of_a_ring_rank_hold_its_spans_one_after_another) {
       for (int64_t token = span.begin; token < span.end; ++token) tokens.push_back(token);
   };
   for_each_layout([&](const SampleLayout& layout) {
-    for (int place = 0; place < layout.ring; ++place) {
-      std::vector<int64_t> of_place, of_ranks;
-      tokens_of(layout.ring_spans(place), of_place);
+    for (int ring_index = 0; ring_index < layout.ring; ++ring_index) {
+      std::vector<int64_t> of_ring_index, of_ranks;
+      tokens_of(layout.ring_spans(ring_index), of_ring_index);
       for (int u = 0; u < layout.ulysses; ++u) {
-        const int rank = place * layout.ulysses + u;
-        EXPECT_EQ(layout.ring_index(rank), place);
+        const int rank = ring_index * layout.ulysses + u;
+        EXPECT_EQ(layout.ring_index(rank), ring_index);
         EXPECT_EQ(layout.ulysses_rank(rank), u);
-        EXPECT_EQ(layout.size(rank), layout.within(place).size(u));
+        EXPECT_EQ(layout.size(rank), layout.within(ring_index).size(u));
         tokens_of(layout.spans(rank), of_ranks);
       }
-      EXPECT_EQ(of_ranks, of_place);
-      EXPECT_EQ(layout.ring_tokens(place), of_place.size());
+      EXPECT_EQ(of_ranks, of_ring_index);
+      EXPECT_EQ(layout.ring_tokens(ring_index), of_ring_index.size());
     }
   });
 }
@@ -81,10 +81,10 @@ TEST(SampleLayout, the_ranks_of_a_ring_rank_hold_its_spans_one_after_another) {
 TEST(SampleLayout, places_differ_by_at_most_one_token_and_so_do_the_ranks_of_one) {
   for_each_layout([](const SampleLayout& layout) {
     int64_t least = layout.tokens, most = 0;
-    for (int place = 0; place < layout.ring; ++place) {
-      least = std::min(least, layout.ring_tokens(place));
-      most = std::max(most, layout.ring_tokens(place));
-      const std::vector<int64_t> sizes = layout.within(place).sizes();
+    for (int ring_index = 0; ring_index < layout.ring; ++ring_index) {
+      least = std::min(least, layout.ring_tokens(ring_index));
+      most = std::max(most, layout.ring_tokens(ring_index));
+      const std::vector<int64_t> sizes = layout.within(ring_index).sizes();
       EXPECT_LE(*std::max_element(sizes.begin(), sizes.end()),
                 *std::min_element(sizes.begin(), sizes.end()) + 1);
     }
@@ -111,12 +111,13 @@ TEST(SampleLayout, small_ones_are_what_the_header_draws) {
   const SampleLayout two_places{4, 1, 2};
   EXPECT_EQ(two_places.spans(0), (TokenSpans{{0, 1}, {3, 4}}));
   EXPECT_EQ(two_places.spans(1), (TokenSpans{{1, 3}}));  // chunks 1 and 2 touch
-  const SampleLayout hybrid{16, 2, 2};                   // places [0, 4) [12, 16) and [4, 12)
+  const SampleLayout hybrid{16, 2, 2};                   // ring indices [0, 4) [12, 16) and [4, 12)
   EXPECT_EQ(hybrid.spans(0), (TokenSpans{{0, 4}}));
   EXPECT_EQ(hybrid.spans(1), (TokenSpans{{12, 16}}));
   EXPECT_EQ(hybrid.spans(2), (TokenSpans{{4, 8}}));
   EXPECT_EQ(hybrid.spans(3), (TokenSpans{{8, 12}}));
-  const SampleLayout across{12, 3, 2};  // place 0 is [0, 3) [9, 12) of two tokens a rank: one holds both ends
+  const SampleLayout across{12, 3,
+                            2};  // ring_index 0 is [0, 3) [9, 12) of two tokens a rank: one holds both ends
   EXPECT_EQ(across.spans(1), (TokenSpans{{2, 3}, {9, 10}}));
 }
 
@@ -127,13 +128,13 @@ double causal_pairs(const TokenSpans& spans) {
   return pairs;
 }
 
-// Contiguous places would differ by 2R - 1 times.
+// Contiguous ring indices would differ by 2R - 1 times.
 TEST(SampleLayout, causal_work_of_ring_places_is_equal_but_for_the_tokens_that_do_not_divide) {
   for (const int ring : {2, 3, 5, 8})
     for (const int64_t tokens : {int64_t{240}, int64_t{1001}, int64_t{9999}, int64_t{24000}}) {
       double least = 1e300, most = 0;
-      for (int place = 0; place < ring; ++place) {
-        const double pairs = causal_pairs(SampleLayout{tokens, 1, ring}.ring_spans(place));
+      for (int ring_index = 0; ring_index < ring; ++ring_index) {
+        const double pairs = causal_pairs(SampleLayout{tokens, 1, ring}.ring_spans(ring_index));
         least = std::min(least, pairs);
         most = std::max(most, pairs);
       }

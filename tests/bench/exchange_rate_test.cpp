@@ -1,4 +1,4 @@
-// Counted bytes are the formulas', and both are what a walk over tokens and heads says.
+// Counted bytes are the formulas', and both are what counting tokens and heads gives.
 #include "bench/comm/exchange_rate.h"
 
 #include <set>
@@ -18,9 +18,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // What each rank sends, told one token and one head at a time. It knows the layout, and none of the formulas.
-class Walk {
+class CountedBytes {
  public:
-  Walk(const MethodShape& shape, const ExchangeRateOptions& options)
+  CountedBytes(const MethodPartition& shape, const ExchangeRateOptions& options)
       : shape_(shape),
         options_(options),
         element_(options.dtype == at::kFloat ? 4 : 2),
@@ -30,7 +30,7 @@ class Walk {
       megatron();
       return;
     }
-    for (int place = 0; place < shape.ring; ++place) heads_within(place);
+    for (int ring_index = 0; ring_index < shape.ring; ++ring_index) heads_within(ring_index);
     for (int u = 0; u < shape.ulysses; ++u) {
       if (shape.method == ExchangeMethod::gather || shape.ring_method == RingMethod::gather)
         gathered(u);
@@ -76,18 +76,18 @@ class Walk {
     return used;
   }
 
-  // Ulysses among the ranks of a place.
-  void heads_within(int place) {
+  // Ulysses among the ranks of a ring index.
+  void heads_within(int ring_index) {
     const int64_t head_bytes = options_.batch * options_.head_dim * element_;
     for (int owner = 0; owner < shape_.ulysses; ++owner)
-      for (const TokenSpan& span : layout_.spans(place * shape_.ulysses + owner))
+      for (const TokenSpan& span : layout_.spans(ring_index * shape_.ulysses + owner))
         for (int64_t token = span.begin; token < span.end; ++token)
           for (int user = 0; user < shape_.ulysses; ++user) {
             if (user == owner) continue;
             const auto query = static_cast<int64_t>(query_heads(user).size());
             const int64_t key_value = kv_heads_of(query_heads(user));
-            ExchangeBytes& there = of(place * shape_.ulysses + owner);
-            ExchangeBytes& back = of(place * shape_.ulysses + user);
+            ExchangeBytes& there = of(ring_index * shape_.ulysses + owner);
+            ExchangeBytes& back = of(ring_index * shape_.ulysses + user);
             there.forward += (query + 2 * key_value) * head_bytes;
             back.forward += query * head_bytes;
             there.backward += (query + 2 * key_value) * head_bytes + 2 * query * head_bytes;
@@ -95,11 +95,12 @@ class Walk {
           }
   }
 
-  int64_t block_elements(int place, int u) const {
-    return layout_.ring_tokens(place) * options_.batch * 2 * kv_heads_of_chunks(u) * options_.head_dim;
+  int64_t block_elements(int ring_index, int u) const {
+    return layout_.ring_tokens(ring_index) * options_.batch * 2 * kv_heads_of_chunks(u) * options_.head_dim;
   }
 
-  // Every block visits every place; the sums for a block visit the places after its own and come home.
+  // Every block visits every ring index; the sums for a block visit the ring indices after its own and come
+  // home.
   void around(int u) {
     for (int block = 0; block < shape_.ring; ++block)
       for (int hop = 0; hop + 1 < shape_.ring; ++hop) {
@@ -134,7 +135,7 @@ class Walk {
         }
   }
 
-  MethodShape shape_;
+  MethodPartition shape_;
   ExchangeRateOptions options_;
   int64_t element_;
   SampleLayout layout_;
@@ -142,7 +143,7 @@ class Walk {
 };
 
 struct Case {
-  MethodShape shape;
+  MethodPartition shape;
   ExchangeRateOptions options;
 };
 
@@ -152,10 +153,10 @@ std::string label_of(const Case& one) {
              " chunks");
 }
 
-std::vector<MethodShape> shapes_over(int ranks) {
-  std::vector<MethodShape> shapes{
-      shape_over(ExchangeMethod::ulysses, ranks), shape_over(ExchangeMethod::ring, ranks),
-      shape_over(ExchangeMethod::gather, ranks), shape_over(ExchangeMethod::megatron, ranks)};
+std::vector<MethodPartition> shapes_over(int ranks) {
+  std::vector<MethodPartition> shapes{
+      partition_over(ExchangeMethod::ulysses, ranks), partition_over(ExchangeMethod::ring, ranks),
+      partition_over(ExchangeMethod::gather, ranks), partition_over(ExchangeMethod::megatron, ranks)};
   for (int ulysses = 1; ulysses <= ranks; ++ulysses) {
     if (ranks % ulysses != 0) continue;
     shapes.push_back({ExchangeMethod::hybrid, ulysses, ranks / ulysses});
@@ -176,15 +177,15 @@ std::vector<std::vector<ExchangeRate>> measure(int ranks, const std::vector<Case
   return rates;
 }
 
-ExchangeRate measure_one(const MethodShape& shape, const ExchangeRateOptions& options) {
+ExchangeRate measure_one(const MethodPartition& shape, const ExchangeRateOptions& options) {
   return measure(shape.ranks(), {{shape, options}}).front().front();
 }
 
 class Ranks : public ::testing::TestWithParam<int> {};
 
-TEST_P(Ranks, send_in_every_method_what_a_walk_over_tokens_and_heads_counts) {
+TEST_P(Ranks, send_in_every_method_the_bytes_counted_token_by_token_and_head_by_head) {
   std::vector<Case> cases;
-  for (const MethodShape& shape : shapes_over(GetParam()))
+  for (const MethodPartition& shape : shapes_over(GetParam()))
     for (const auto& [heads, kv_heads] : {std::pair<int64_t, int64_t>{7, 1}, {6, 3}, {28, 4}})
       for (const auto& [batch, tokens] : {std::pair<int64_t, int64_t>{2, 37}, {1, 48}, {1, 5}})
         for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
@@ -202,15 +203,15 @@ TEST_P(Ranks, send_in_every_method_what_a_walk_over_tokens_and_heads_counts) {
   const auto rates = measure(GetParam(), cases);
   for (size_t i = 0; i < cases.size(); ++i) {
     SCOPED_TRACE(label_of(cases[i]));
-    const Walk walk(cases[i].shape, cases[i].options);
+    const CountedBytes counted(cases[i].shape, cases[i].options);
     ExchangeBytes most;
     for (int rank = 0; rank < GetParam(); ++rank) {
-      const ExchangeBytes& walked = walk.sent()[static_cast<size_t>(rank)];
+      const ExchangeBytes& bytes = counted.sent()[static_cast<size_t>(rank)];
       const ExchangeBytes& counted = rates[i][static_cast<size_t>(rank)].sent;
-      EXPECT_EQ(counted.forward, walked.forward) << "rank " << rank;
-      EXPECT_EQ(counted.backward, walked.backward) << "rank " << rank;
-      EXPECT_EQ(formula_bytes(cases[i].shape, cases[i].options, rank), walked) << "rank " << rank;
-      most = {std::max(most.forward, walked.forward), std::max(most.backward, walked.backward)};
+      EXPECT_EQ(counted.forward, bytes.forward) << "rank " << rank;
+      EXPECT_EQ(counted.backward, bytes.backward) << "rank " << rank;
+      EXPECT_EQ(formula_bytes(cases[i].shape, cases[i].options, rank), bytes) << "rank " << rank;
+      most = {std::max(most.forward, bytes.forward), std::max(most.backward, bytes.backward)};
     }
     EXPECT_EQ(rates[i].front().most_sent, most);
     EXPECT_EQ(rates[i].back().most_formula, most);
@@ -224,28 +225,29 @@ TEST(ExchangeBytesFormula, is_the_closed_form_where_shares_are_even) {
   constexpr int64_t S = 96, B = 2, H = 8, K = 4, D = 16, P = 4, M = 160;
   ExchangeRateOptions options{
       .batch = B, .tokens = S, .heads = H, .kv_heads = K, .head_dim = D, .hidden = M, .dtype = at::kBFloat16};
-  const auto bytes = [&](const MethodShape& shape) {
+  const auto bytes = [&](const MethodPartition& shape) {
     const ExchangeBytes first = formula_bytes(shape, options, 0);
     for (int rank = 1; rank < P; ++rank) EXPECT_EQ(formula_bytes(shape, options, rank), first) << rank;
     EXPECT_EQ(most_formula_bytes(shape, options), first);
     return first;
   };
   const auto is = [](int64_t forward, int64_t backward) { return ExchangeBytes{forward, backward}; };
-  EXPECT_EQ(bytes(shape_over(ExchangeMethod::ulysses, P)),
+  EXPECT_EQ(bytes(partition_over(ExchangeMethod::ulysses, P)),
             is(2 * B * (S / P) * (2 * H + 2 * K) * D * (P - 1) / P,
                2 * B * (S / P) * (4 * H + 4 * K) * D * (P - 1) / P));
   const int64_t ring = B * 2 * K * D * S * (P - 1) / P;
-  EXPECT_EQ(bytes(shape_over(ExchangeMethod::ring, P)), is(2 * ring, (2 + 4) * ring));
-  EXPECT_EQ(bytes(shape_over(ExchangeMethod::gather, P)), is(2 * ring, (2 + 4) * ring));
+  EXPECT_EQ(bytes(partition_over(ExchangeMethod::ring, P)), is(2 * ring, (2 + 4) * ring));
+  EXPECT_EQ(bytes(partition_over(ExchangeMethod::gather, P)), is(2 * ring, (2 + 4) * ring));
   constexpr int64_t U = 2, R = 2;
   const int64_t within = B * (S / P) * (2 * H + 2 * K) * D * (U - 1) / U;
   const int64_t around = B * 2 * K * D * (S / U) * (R - 1) / R;
   EXPECT_EQ(bytes({ExchangeMethod::hybrid, U, R}),
             is(2 * within + 2 * around, 2 * 2 * within + (2 + 4) * around));
-  EXPECT_EQ(bytes(shape_over(ExchangeMethod::megatron, P)),
+  EXPECT_EQ(bytes(partition_over(ExchangeMethod::megatron, P)),
             is(2 * B * 4 * M * S * (P - 1) / P, 2 * B * 6 * M * S * (P - 1) / P));
   options.hidden = 0;
-  EXPECT_EQ(bytes(shape_over(ExchangeMethod::megatron, P)).forward, 2 * B * 4 * (H * D) * S * (P - 1) / P);
+  EXPECT_EQ(bytes(partition_over(ExchangeMethod::megatron, P)).forward,
+            2 * B * 4 * (H * D) * S * (P - 1) / P);
 }
 
 TEST(WeakScaling, a_rank_of_ulysses_sends_the_same_while_others_send_more_and_more) {
@@ -254,7 +256,7 @@ TEST(WeakScaling, a_rank_of_ulysses_sends_the_same_while_others_send_more_and_mo
     const ExchangeRateOptions options{
         .tokens = s * P, .heads = H, .kv_heads = K, .head_dim = D, .dtype = at::kFloat, .repeats = 1};
     const auto sent = [&](ExchangeMethod method) {
-      return measure_one(shape_over(method, static_cast<int>(P)), options).most_sent;
+      return measure_one(partition_over(method, static_cast<int>(P)), options).most_sent;
     };
     const ExchangeBytes ulysses = sent(ExchangeMethod::ulysses);
     EXPECT_EQ(ulysses.forward * P, 4 * s * (2 * H + 2 * K) * D * (P - 1));
@@ -266,24 +268,24 @@ TEST(WeakScaling, a_rank_of_ulysses_sends_the_same_while_others_send_more_and_mo
 }
 
 TEST(Exchanges, are_as_many_as_each_method_needs) {
-  const auto calls = [](const MethodShape& shape, int chunks) {
+  const auto calls = [](const MethodPartition& shape, int chunks) {
     const ExchangeRate rate = measure_one(
         shape, {.tokens = 24, .heads = 8, .kv_heads = 4, .head_dim = 8, .head_chunks = chunks, .repeats = 1});
     return std::pair(rate.forward_calls, rate.backward_calls);
   };
   using Calls = std::pair<int64_t, int64_t>;
-  EXPECT_EQ(calls(shape_over(ExchangeMethod::ulysses, 2), 1), Calls(2, 3));
-  EXPECT_EQ(calls(shape_over(ExchangeMethod::ulysses, 2), 2), Calls(4, 6));
-  EXPECT_EQ(calls(shape_over(ExchangeMethod::ring, 3), 1), Calls(2, 4));
-  EXPECT_EQ(calls(shape_over(ExchangeMethod::gather, 3), 1), Calls(1, 2));
+  EXPECT_EQ(calls(partition_over(ExchangeMethod::ulysses, 2), 1), Calls(2, 3));
+  EXPECT_EQ(calls(partition_over(ExchangeMethod::ulysses, 2), 2), Calls(4, 6));
+  EXPECT_EQ(calls(partition_over(ExchangeMethod::ring, 3), 1), Calls(2, 4));
+  EXPECT_EQ(calls(partition_over(ExchangeMethod::gather, 3), 1), Calls(1, 2));
   EXPECT_EQ(calls({ExchangeMethod::hybrid, 2, 2}, 1), Calls(2 + 1, 3 + 2));
-  EXPECT_EQ(calls(shape_over(ExchangeMethod::megatron, 2), 1), Calls(4, 6));
+  EXPECT_EQ(calls(partition_over(ExchangeMethod::megatron, 2), 1), Calls(4, 6));
 }
 
 TEST(ExchangeRate, has_times_that_hold_together) {
   const ExchangeRateOptions options{.tokens = 256, .heads = 4, .kv_heads = 2, .head_dim = 16, .repeats = 4};
   for (const ExchangeMethod method : kAllExchangeMethods) {
-    const ExchangeRate rate = measure_one(shape_over(method, 2, 2), options);
+    const ExchangeRate rate = measure_one(partition_over(method, 2, 2), options);
     SCOPED_TRACE(rate.shape.description());
     for (const Spread& spread : {rate.layer_seconds, rate.exchange_seconds}) {
       EXPECT_GT(spread.least, 0);
@@ -298,7 +300,7 @@ TEST(ExchangeRate, has_times_that_hold_together) {
 TEST(ExchangeRate, of_one_rank_sends_nothing_and_computes) {
   for (const ExchangeMethod method : kAllExchangeMethods) {
     const ExchangeRate rate =
-        measure_one(shape_over(method, 1, 4), {.tokens = 16, .heads = 2, .kv_heads = 1, .head_dim = 8});
+        measure_one(partition_over(method, 1, 4), {.tokens = 16, .heads = 2, .kv_heads = 1, .head_dim = 8});
     EXPECT_EQ(rate.calls(), 0);
     EXPECT_EQ(rate.most_sent, ExchangeBytes{});
     EXPECT_EQ(rate.most_formula, ExchangeBytes{});
@@ -318,16 +320,16 @@ TEST(ExchangeRate, a_count_that_is_not_the_formulas_is_a_bug_and_names_both) {
 }
 
 TEST(ExchangeRate, more_ulysses_ranks_than_heads_are_refused) {
-  EXPECT_THROW(measure_one(shape_over(ExchangeMethod::ulysses, 3),
+  EXPECT_THROW(measure_one(partition_over(ExchangeMethod::ulysses, 3),
                            {.tokens = 12, .heads = 2, .kv_heads = 1, .head_dim = 8}),
                ConfigError);
 }
 
-TEST(MethodShape, a_hybrid_takes_as_many_ulysses_ranks_as_divide_the_ranks) {
-  EXPECT_EQ(shape_over(ExchangeMethod::hybrid, 8, 4), (MethodShape{ExchangeMethod::hybrid, 4, 2}));
-  EXPECT_EQ(shape_over(ExchangeMethod::hybrid, 2, 4), (MethodShape{ExchangeMethod::hybrid, 2, 1}));
-  EXPECT_EQ(shape_over(ExchangeMethod::hybrid, 3, 4, RingMethod::gather),
-            (MethodShape{ExchangeMethod::hybrid, 1, 3, RingMethod::gather}));
+TEST(MethodPartition, a_hybrid_takes_as_many_ulysses_ranks_as_divide_the_ranks) {
+  EXPECT_EQ(partition_over(ExchangeMethod::hybrid, 8, 4), (MethodPartition{ExchangeMethod::hybrid, 4, 2}));
+  EXPECT_EQ(partition_over(ExchangeMethod::hybrid, 2, 4), (MethodPartition{ExchangeMethod::hybrid, 2, 1}));
+  EXPECT_EQ(partition_over(ExchangeMethod::hybrid, 3, 4, RingMethod::gather),
+            (MethodPartition{ExchangeMethod::hybrid, 1, 3, RingMethod::gather}));
   EXPECT_EQ(most_hybrid_ulysses(8, 32), 4);
   EXPECT_EQ(most_hybrid_ulysses(8, 3), 2);
   EXPECT_EQ(most_hybrid_ulysses(5, 32), 0);

@@ -17,7 +17,7 @@ at::Tensor random_tensor(const std::vector<int64_t>& sizes, uint64_t seed) {
   return at::randn(sizes, at::detail::createCPUGenerator(seed), at::kDouble);
 }
 
-// Attention in its place mixes tokens, the MLP is not linear; rank p has one weight of each.
+// What stands for attention mixes tokens, the MLP is not linear; rank p has one weight of each.
 struct Weights {
   at::Tensor mix = random_tensor({kTokens, kTokens}, 1);
   std::vector<at::Tensor> attention, mlp;

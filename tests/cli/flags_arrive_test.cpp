@@ -1,5 +1,5 @@
-// Every flag of every command reaches the entry of the resolved options that it names, and no other. The flags are the command's
-// own list.
+// Every flag of every command reaches the entry of the resolved options that it names, and no other. The
+// flags are the command's own list.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -53,8 +53,8 @@ struct Command {
   Cases cases;
 };
 
-// `cases` are those of flags that another name, more than their own value or a value of meaning needs; every other flag is given
-// a value that it does not have.
+// `cases` are those of flags that another name, more than their own value or a value of meaning needs; every
+// other flag is given a value that it does not have.
 template <typename Flags, typename ToJson>
 Command command_of(std::map<std::string, std::string> required, Cases cases, ToJson to_json,
                    const std::set<std::string>& tested_elsewhere = {}) {

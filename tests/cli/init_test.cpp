@@ -8,8 +8,8 @@
 
 #include "trireme/base/error.h"
 #include "trireme/cli/model_presets.h"
-#include "trireme/data/byte_level_tokenizer.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/tokenizer/byte_level_tokenizer.h"
 
 #include "tests/support/error_message.h"
 #include "tests/support/temporary_folder.h"

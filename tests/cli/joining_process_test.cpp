@@ -1,4 +1,5 @@
-// Ranks that were started by hand, as processes: one that is stopped, missing, wrong or killed, and what the others say.
+// Ranks that were started by hand, as processes: one that is stopped, missing, wrong or killed, and what the
+// others say.
 #include <csignal>
 #include <thread>
 

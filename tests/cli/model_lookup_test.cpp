@@ -1,5 +1,5 @@
-// Every command that takes a model finds it as every other does: a folder, or org/name in the Hugging Face cache; one that is
-// not there is refused with the command that downloads it.
+// Every command that takes a model finds it as every other does: a folder, or org/name in the Hugging Face
+// cache; one that is not there is refused with the command that downloads it.
 #include <cstdlib>
 #include <fstream>
 

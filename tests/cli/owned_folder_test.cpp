@@ -1,5 +1,5 @@
-// A folder that a process makes for itself: nobody can foretell its name, it goes with its object, and what a killed process left
-// goes with the next one.
+// A folder that a process makes for itself: nobody can foretell its name, it goes with its object, and what a
+// killed process left goes with the next one.
 #include "trireme/cli/owned_folder.h"
 
 #include <fcntl.h>

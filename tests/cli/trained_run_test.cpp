@@ -1,5 +1,5 @@
-// What train, eval and export do with their flags, on a run of two steps: its config.json and metrics, an evaluation of its
-// checkpoint, and the model that is exported from it.
+// What train, eval and export do with their flags, on a run of two steps: its config.json and metrics, an
+// evaluation of its checkpoint, and the model that is exported from it.
 #include <csignal>
 #include <fstream>
 #include <optional>

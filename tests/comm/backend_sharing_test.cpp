@@ -1,5 +1,5 @@
-// How many backends a run makes, and how they close. A backend costs a GPU memory and a second; one that closes without
-// order takes what travels with it.
+// How many backends a run makes, and how they close. A backend costs a GPU memory and a second; one that
+// closes without order takes what travels with it.
 #include <map>
 
 #include <gmock/gmock.h>
@@ -45,7 +45,7 @@ class CountingWorld : public World {
 
  private:
   c10::intrusive_ptr<c10d::Backend> connect(const std::string& key, const std::string& /*name*/,
-                                            const GroupPlace& group) override {
+                                            const GroupMembership& group) override {
     connected.push_back(key);
     auto backend =
         c10::make_intrusive<CountedBackend>(group.rank, static_cast<int>(group.world_ranks.size()), closings);
@@ -55,7 +55,7 @@ class CountingWorld : public World {
 };
 
 // What a training run makes: the group that decides, then the mesh.
-size_t backends_of_a_run(int ranks, const MeshShape& shape) {
+size_t backends_of_a_run(int ranks, const MeshDegrees& shape) {
   CountingWorld world(0, ranks);
   std::vector<int> everyone;
   for (int rank = 0; rank < ranks; ++rank) everyone.push_back(rank);

@@ -1,5 +1,5 @@
-// Who may join a run, who is refused, and that nobody waits beyond the timeout: silent, foreign, late, wrong and lost
-// peers. Ranks are threads of this process that connect as processes do.
+// Who may join a run, who is refused, and that nobody waits beyond the timeout: silent, foreign, late, wrong
+// and lost peers. Ranks are threads of this process that connect as processes do.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -48,36 +48,36 @@ double seconds_of(const std::function<void()>& work) {
 }
 
 // Ranks that were started by hand on one machine; rank 0 has the listening socket.
-std::vector<RankPlace> places_of(int size, const ListeningSocket& socket) {
-  std::vector<RankPlace> places;
+std::vector<RankIdentity> identities_of(int size, const ListeningSocket& socket) {
+  std::vector<RankIdentity> identities;
   for (int rank = 0; rank < size; ++rank) {
-    RankPlace place;
-    place.rank = rank;
-    place.size = size;
-    place.master_port = socket.port();
-    if (rank == 0) place.master_listen_fd = ::dup(socket.descriptor());
-    place.secret = {"0123456789abcdef", "TRIREME_SECRET", false};
-    places.push_back(place);
+    RankIdentity identity;
+    identity.rank = rank;
+    identity.size = size;
+    identity.master_port = socket.port();
+    if (rank == 0) identity.master_listen_fd = ::dup(socket.descriptor());
+    identity.secret = {"0123456789abcdef", "TRIREME_SECRET", false};
+    identities.push_back(identity);
   }
-  return places;
+  return identities;
 }
 
 struct End {
   std::string kind, message;
 };
 
-// How each place's rank ends that joins and then runs `body`.
+// How each identity's rank ends that joins and then runs `body`.
 std::vector<End> join_all(
-    const std::vector<RankPlace>& places, milliseconds timeout,
+    const std::vector<RankIdentity>& identities, milliseconds timeout,
     const std::function<void(World&)>& body = [](World&) {}) {
   setenv("TORCH_FR_BUFFER_SIZE", "0",
          1);  // c10d's flight recorder does not allow for backends on several threads
-  std::vector<End> ends(places.size());
+  std::vector<End> ends(identities.size());
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < places.size(); ++i)
+  for (size_t i = 0; i < identities.size(); ++i)
     threads.emplace_back([&, i] {
       try {
-        const auto world = join_world(places[i], Transport::gloo, at::kCPU, timeout);
+        const auto world = join_world(identities[i], Transport::gloo, at::kCPU, timeout);
         body(*world);
         ends[i].kind = "joined";
       } catch (const Error& error) {
@@ -111,12 +111,12 @@ class Stranger {
     thread_.join();
     for (const int peer : peers_) ::close(peer);
   }
-  RankPlace place() const {
-    RankPlace place;
-    place.rank = 1;
-    place.size = 2;
-    place.master_port = socket_.port();
-    return place;
+  RankIdentity identity() const {
+    RankIdentity identity;
+    identity.rank = 1;
+    identity.size = 2;
+    identity.master_port = socket_.port();
+    return identity;
   }
 
  private:
@@ -140,7 +140,7 @@ int connect_to_port(int port) {
 TEST(Joining, a_silent_rank_0_is_a_CommError_after_the_timeout_that_names_its_address) {
   const Stranger silent("");
   const std::string message =
-      message_of<CommError>([&] { join_world(silent.place(), Transport::gloo, at::kCPU, kPatient); });
+      message_of<CommError>([&] { join_world(silent.identity(), Transport::gloo, at::kCPU, kPatient); });
   EXPECT_THAT(message,
               AllOf(HasSubstr("rank 0's address, 127.0.0.1:"), HasSubstr("failed on rank 1 after 1."),
                     HasSubstr("rank 0's process is stopped, or another program listens there"),
@@ -151,7 +151,7 @@ TEST(Joining, where_another_program_answers_is_a_ConfigError_at_once) {
   const Stranger server("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
   const double seconds = seconds_of([&] {
     EXPECT_THAT(
-        message_of<ConfigError>([&] { join_world(server.place(), Transport::gloo, at::kCPU, kLong); }),
+        message_of<ConfigError>([&] { join_world(server.identity(), Transport::gloo, at::kCPU, kLong); }),
         HasSubstr("another program listens at 127.0.0.1:"));
   });
   EXPECT_LT(seconds, 10);
@@ -159,14 +159,15 @@ TEST(Joining, where_another_program_answers_is_a_ConfigError_at_once) {
 
 TEST(Joining, where_another_program_says_little_is_a_ConfigError_at_once) {
   const Stranger server("TRIREXE");
-  EXPECT_THAT(message_of<ConfigError>([&] { join_world(server.place(), Transport::gloo, at::kCPU, kLong); }),
-              HasSubstr("another program listens"));
+  EXPECT_THAT(
+      message_of<ConfigError>([&] { join_world(server.identity(), Transport::gloo, at::kCPU, kLong); }),
+      HasSubstr("another program listens"));
 }
 
 TEST(Joining, drops_a_stranger_at_the_first_wrong_byte) {
   const ListeningSocket socket("127.0.0.1", 0);
-  const RankPlace place = places_of(2, socket)[0];
-  const StoreServer server(place.master_listen_fd, place, kLong);
+  const RankIdentity identity = identities_of(2, socket)[0];
+  const StoreServer server(identity.master_listen_fd, identity, kLong);
   const int stranger = connect_to_port(socket.port());
   const timeval limit{5, 0};
   ::setsockopt(stranger, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -177,28 +178,28 @@ TEST(Joining, drops_a_stranger_at_the_first_wrong_byte) {
 }
 
 TEST(Joining, where_nobody_listens_is_a_CommError_after_the_timeout) {
-  RankPlace place = Stranger("").place();  // gone by now
-  EXPECT_THAT(message_of<CommError>([&] { join_world(place, Transport::gloo, at::kCPU, kShort); }),
+  RankIdentity identity = Stranger("").identity();  // gone by now
+  EXPECT_THAT(message_of<CommError>([&] { join_world(identity, Transport::gloo, at::kCPU, kShort); }),
               AllOf(HasSubstr("Connection refused"), HasSubstr("check that it was started")));
 }
 
 TEST(Joining, an_unknown_host_and_a_port_in_use_are_ConfigErrors) {
-  RankPlace place = Stranger("").place();
-  place.master_address = "no-such-host.invalid";
-  EXPECT_THAT(message_of<ConfigError>([&] { join_world(place, Transport::gloo, at::kCPU, kShort); }),
+  RankIdentity identity = Stranger("").identity();
+  identity.master_address = "no-such-host.invalid";
+  EXPECT_THAT(message_of<ConfigError>([&] { join_world(identity, Transport::gloo, at::kCPU, kShort); }),
               HasSubstr("no-such-host.invalid"));
   const Stranger holder("");
-  place = holder.place();
-  place.rank = 0;
-  EXPECT_THAT(message_of<ConfigError>([&] { join_world(place, Transport::gloo, at::kCPU, kShort); }),
+  identity = holder.identity();
+  identity.rank = 0;
+  EXPECT_THAT(message_of<ConfigError>([&] { join_world(identity, Transport::gloo, at::kCPU, kShort); }),
               AllOf(HasSubstr("cannot listen"), HasSubstr("MASTER_PORT")));
 }
 
 TEST(Joining, with_another_secret_is_refused_on_both_sides_by_name_and_the_secret_is_not_told) {
   const ListeningSocket socket("127.0.0.1", 0);
-  auto places = places_of(2, socket);
-  places[1].secret = {"a wrong secret", "TRIREME_SECRET_FILE", false};
-  const auto ends = join_all(places, kShort);
+  auto identities = identities_of(2, socket);
+  identities[1].secret = {"a wrong secret", "TRIREME_SECRET_FILE", false};
+  const auto ends = join_all(identities, kShort);
   EXPECT_EQ(ends[0].kind, "CommError") << "a stranger's claim is no error of the configuration";
   EXPECT_EQ(ends[1].kind, "ConfigError");
   for (const End& end : ends) {
@@ -209,10 +210,10 @@ TEST(Joining, with_another_secret_is_refused_on_both_sides_by_name_and_the_secre
 
 TEST(Joining, with_another_number_of_ranks_is_named_on_all) {
   const ListeningSocket socket("127.0.0.1", 0);
-  auto places = places_of(2, socket);
-  places[1].size = 3;
+  auto identities = identities_of(2, socket);
+  identities[1].size = 3;
   double seconds = seconds_of([&] {
-    for (const End& end : join_all(places, kLong)) {
+    for (const End& end : join_all(identities, kLong)) {
       EXPECT_EQ(end.kind, "ConfigError");
       EXPECT_THAT(end.message, HasSubstr("was started with WORLD_SIZE 3, rank 0 with 2"));
     }
@@ -222,9 +223,9 @@ TEST(Joining, with_another_number_of_ranks_is_named_on_all) {
 
 TEST(Joining, of_two_processes_as_one_rank_is_named_on_all) {
   const ListeningSocket socket("127.0.0.1", 0);
-  auto places = places_of(3, socket);
-  places[2].rank = 1;
-  for (const End& end : join_all(places, kLong)) {
+  auto identities = identities_of(3, socket);
+  identities[2].rank = 1;
+  for (const End& end : join_all(identities, kLong)) {
     EXPECT_EQ(end.kind, "ConfigError");
     EXPECT_THAT(end.message, HasSubstr("two processes were started with RANK 1"));
   }
@@ -232,9 +233,9 @@ TEST(Joining, of_two_processes_as_one_rank_is_named_on_all) {
 
 TEST(Joining, names_who_has_not_come) {
   const ListeningSocket socket("127.0.0.1", 0);
-  auto places = places_of(4, socket);
-  places.erase(places.begin() + 2);
-  for (const End& end : join_all(places, kPatient)) {
+  auto identities = identities_of(4, socket);
+  identities.erase(identities.begin() + 2);
+  for (const End& end : join_all(identities, kPatient)) {
     EXPECT_EQ(end.kind, "CommError");
     EXPECT_THAT(end.message, HasSubstr("rank 2 of 4 did not come within 1.5 s"));
   }
@@ -242,22 +243,22 @@ TEST(Joining, names_who_has_not_come) {
 
 TEST(Joining, waits_for_the_same_attempt_of_the_run) {
   const ListeningSocket socket("127.0.0.1", 0);
-  auto places = places_of(2, socket);
-  places[1].attempt = "1";
-  const auto ends = join_all(places, kShort);
+  auto identities = identities_of(2, socket);
+  identities[1].attempt = "1";
+  const auto ends = join_all(identities, kShort);
   EXPECT_THAT(ends[1].message, HasSubstr("rank 0 is in attempt 0 of the run, and rank 1 in attempt 1"));
 }
 
 TEST(Joining, is_not_disturbed_by_strangers_that_came_first) {
   const ListeningSocket socket("127.0.0.1", 0);
-  const auto places = places_of(3, socket);
+  const auto identities = identities_of(3, socket);
   std::vector<int> strangers;
   const std::string garbage(5000, 'x');
   for (int i = 0; i < 500; ++i) {
     strangers.push_back(connect_to_port(socket.port()));
     if (i % 2 == 0) ::send(strangers.back(), garbage.data(), garbage.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
-  for (const End& end : join_all(places, kLong)) EXPECT_EQ(end.kind, "joined") << end.message;
+  for (const End& end : join_all(identities, kLong)) EXPECT_EQ(end.kind, "joined") << end.message;
   for (const int stranger : strangers) ::close(stranger);
 }
 
@@ -267,7 +268,8 @@ TEST(Joining, gives_rank_0_all_the_open_files_that_it_may_have) {
   const rlimit lower{std::min<rlim_t>(before.rlim_max - 1, 512), before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &lower), 0);
   const ListeningSocket socket("127.0.0.1", 0);
-  for (const End& end : join_all(places_of(2, socket), kLong)) EXPECT_EQ(end.kind, "joined") << end.message;
+  for (const End& end : join_all(identities_of(2, socket), kLong))
+    EXPECT_EQ(end.kind, "joined") << end.message;
   ::getrlimit(RLIMIT_NOFILE, &after);
   ::setrlimit(RLIMIT_NOFILE, &before);
   EXPECT_EQ(after.rlim_cur, before.rlim_max);
@@ -275,9 +277,9 @@ TEST(Joining, gives_rank_0_all_the_open_files_that_it_may_have) {
 
 TEST(Joining, a_rank_that_is_lost_ends_what_others_wait_for_in_the_store) {
   const ListeningSocket socket("127.0.0.1", 0);
-  const auto places = places_of(3, socket);
+  const auto identities = identities_of(3, socket);
   const double seconds = seconds_of([&] {
-    const auto ends = join_all(places, kLong, [](World& world) {
+    const auto ends = join_all(identities, kLong, [](World& world) {
       if (world.rank() == 1) throw DataError("the file is broken");
       world.make_group("all", {{0, 1, 2}});
     });
@@ -291,7 +293,8 @@ TEST(Joining, a_rank_that_is_lost_ends_what_others_wait_for_in_the_store) {
   EXPECT_LT(seconds, 10);
 }
 
-// Rank 0's side, which lets a rank in and is stopped then: it answers no more. With `until` it reads no more either.
+// Rank 0's side, which lets a rank in and is stopped then: it answers no more. With `until` it reads no more
+// either.
 void serve_and_stop(int listening, const RunSecret& secret, const std::future<void>* until = nullptr) {
   const int peer = ::accept(listening, nullptr, nullptr);
   std::string received;
@@ -318,10 +321,10 @@ void serve_and_stop(int listening, const RunSecret& secret, const std::future<vo
 
 TEST(RunStore, does_not_wait_for_a_stopped_rank_0_beyond_its_timeout) {
   const ListeningSocket socket("127.0.0.1", 0);
-  auto place = places_of(2, socket)[1];
-  std::thread rank_0([&] { serve_and_stop(socket.descriptor(), place.secret); });
+  auto identity = identities_of(2, socket)[1];
+  std::thread rank_0([&] { serve_and_stop(socket.descriptor(), identity.secret); });
   {
-    RunStore store(place, {"127.0.0.1", socket.port()}, kShort);
+    RunStore store(identity, {"127.0.0.1", socket.port()}, kShort);
     const std::vector<std::function<void()>> calls{[&] { store.get("key"); }, [&] { store.check({"key"}); },
                                                    [&] { store.set("key", {1}); },
                                                    [&] { store.wait({"key"}, milliseconds(100)); }};
@@ -334,12 +337,12 @@ TEST(RunStore, sends_nothing_behind_a_request_that_was_not_sent_whole) {
   const ListeningSocket socket("127.0.0.1", 0);
   const int small_bytes = 1 << 16;  // accepted connections have it too
   ::setsockopt(socket.descriptor(), SOL_SOCKET, SO_RCVBUF, &small_bytes, sizeof small_bytes);
-  auto place = places_of(2, socket)[1];
+  auto identity = identities_of(2, socket)[1];
   std::promise<void> over;
   const std::future<void> end = over.get_future();
-  std::thread rank_0([&] { serve_and_stop(socket.descriptor(), place.secret, &end); });
+  std::thread rank_0([&] { serve_and_stop(socket.descriptor(), identity.secret, &end); });
   {
-    RunStore store(place, {"127.0.0.1", socket.port()}, kShort);
+    RunStore store(identity, {"127.0.0.1", socket.port()}, kShort);
     const std::vector<uint8_t> more_than_the_system_buffers(size_t{24} << 20);
     EXPECT_THROW(store.set("key", more_than_the_system_buffers), DeadlinePassed);
     EXPECT_THAT(message_of<ConnectionLost>([&] { store.set("key", {1}); }), HasSubstr("not sent whole"));
@@ -350,9 +353,9 @@ TEST(RunStore, sends_nothing_behind_a_request_that_was_not_sent_whole) {
 
 TEST(RunStore, waits_for_no_other_thread_beyond_its_timeout) {
   const ListeningSocket socket("127.0.0.1", 0);
-  const RankPlace place = places_of(1, socket)[0];
-  const auto server = std::make_shared<StoreServer>(place.master_listen_fd, place, kLong);
-  RunStore store(place, {"127.0.0.1", socket.port()}, kShort, server);
+  const RankIdentity identity = identities_of(1, socket)[0];
+  const auto server = std::make_shared<StoreServer>(identity.master_listen_fd, identity, kLong);
+  RunStore store(identity, {"127.0.0.1", socket.port()}, kShort, server);
   std::thread waiting([&] { EXPECT_THROW(store.wait({"never"}, milliseconds(3000)), DeadlinePassed); });
   bool refused = false;
   while (!refused)  // until the other thread has the connection
@@ -370,10 +373,10 @@ TEST(RunStore, waits_for_no_other_thread_beyond_its_timeout) {
 
 TEST(RunStore, outlives_a_key_that_is_removed_while_a_rank_waits_for_it_and_another) {
   const ListeningSocket socket("127.0.0.1", 0);
-  const RankPlace place = places_of(1, socket)[0];
-  const auto server = std::make_shared<StoreServer>(place.master_listen_fd, place, kLong);
+  const RankIdentity identity = identities_of(1, socket)[0];
+  const auto server = std::make_shared<StoreServer>(identity.master_listen_fd, identity, kLong);
   const auto store =
-      c10::make_intrusive<RunStore>(place, StoreAddress{"127.0.0.1", socket.port()}, kLong, server);
+      c10::make_intrusive<RunStore>(identity, StoreAddress{"127.0.0.1", socket.port()}, kLong, server);
   const auto other = store->clone();
   using Bytes = std::vector<uint8_t>;
   store->set("a", Bytes{1});
@@ -388,10 +391,10 @@ TEST(RunStore, outlives_a_key_that_is_removed_while_a_rank_waits_for_it_and_anot
 
 TEST(RunStore, answers_as_c10d_s_stores_do) {
   const ListeningSocket socket("127.0.0.1", 0);
-  RankPlace place = places_of(1, socket)[0];
-  const auto server = std::make_shared<StoreServer>(place.master_listen_fd, place, kLong);
+  RankIdentity identity = identities_of(1, socket)[0];
+  const auto server = std::make_shared<StoreServer>(identity.master_listen_fd, identity, kLong);
   const auto store =
-      c10::make_intrusive<RunStore>(place, StoreAddress{"127.0.0.1", socket.port()}, kShort, server);
+      c10::make_intrusive<RunStore>(identity, StoreAddress{"127.0.0.1", socket.port()}, kShort, server);
   using Bytes = std::vector<uint8_t>;
   EXPECT_FALSE(store->check({"a"}));
   store->set("a", Bytes{0, 255, 10});
@@ -441,15 +444,15 @@ std::set<std::string> listening_addresses() {
 }
 
 TEST(Joining, on_one_machine_listens_at_the_loopback_interface_alone) {
-  std::vector<RankPlace> places;
+  std::vector<RankIdentity> identities;
   {
     const ListeningSocket free_port("127.0.0.1", 0);
-    places = places_of(2, free_port);
-    ::close(places[0].master_listen_fd);
-    places[0].master_listen_fd = -1;  // rank 0 opens it, as when it was started by hand
+    identities = identities_of(2, free_port);
+    ::close(identities[0].master_listen_fd);
+    identities[0].master_listen_fd = -1;  // rank 0 opens it, as when it was started by hand
   }
   std::set<std::string> addresses;
-  const auto ends = join_all(places, kLong, [&](World& world) {
+  const auto ends = join_all(identities, kLong, [&](World& world) {
     const auto group = world.make_group("all", {{0, 1}});
     barrier(*group);
     if (world.rank() == 0) addresses = listening_addresses();
@@ -485,18 +488,18 @@ TEST_F(SecretInEnvironment, is_given_as_digits_or_as_a_file) {
 }
 
 TEST_F(SecretInEnvironment, that_can_be_guessed_is_warned_of_where_others_reach_rank_0) {
-  RankPlace place{.rank = 0, .size = 2};
-  EXPECT_FALSE(open_door_warning(place).has_value()) << "loopback";
-  place.master_address = "node7";
-  EXPECT_THAT(open_door_warning(place).value_or(""), AllOf(HasSubstr("no secret"), HasSubstr("node7")));
-  place.secret.guessable = false;
-  EXPECT_FALSE(open_door_warning(place).has_value());
+  RankIdentity identity{.rank = 0, .size = 2};
+  EXPECT_FALSE(open_door_warning(identity).has_value()) << "loopback";
+  identity.master_address = "node7";
+  EXPECT_THAT(open_door_warning(identity).value_or(""), AllOf(HasSubstr("no secret"), HasSubstr("node7")));
+  identity.secret.guessable = false;
+  EXPECT_FALSE(open_door_warning(identity).has_value());
 }
 
 TEST(Activity, of_a_rank_tells_the_collective_that_failed_and_where) {
   const ListeningSocket socket("127.0.0.1", 0);
-  const auto places = places_of(2, socket);
-  const auto ends = join_all(places, kShort, [&](World& world) {
+  const auto identities = identities_of(2, socket);
+  const auto ends = join_all(identities, kShort, [&](World& world) {
     const auto group = world.make_group("all", {{0, 1}});
     world.activity().set_step(7);
     world.activity().set_layer(3, PassDirection::backward);

@@ -11,10 +11,10 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-RankPlace rank_0_of(int size) {
-  RankPlace place;
-  place.size = size;
-  return place;
+RankIdentity rank_0_of(int size) {
+  RankIdentity identity;
+  identity.size = size;
+  return identity;
 }
 
 Hello hello_of(int rank, int size) {

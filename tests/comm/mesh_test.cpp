@@ -32,18 +32,18 @@ TEST(Mesh, puts_neighbours_in_a_ulysses_group_and_equal_slices_in_a_dp_group) {
   });
 }
 
-// rank = (dp x R + ring place) x U + ulysses place.
+// rank = (dp x R + ring index) x U + ulysses index.
 TEST(Mesh, a_ring_joins_ranks_of_one_ulysses_place_and_sp_holds_both_axes) {
   run_ranks_as_threads(8, [](World& world) {
     const Mesh mesh = make_mesh(world, {.ulysses = 2, .ring = 2});
-    const int first = world.rank() / 4 * 4, place = world.rank() % 4 / 2, u = world.rank() % 2;
+    const int first = world.rank() / 4 * 4, ring = world.rank() % 4 / 2, u = world.rank() % 2;
     EXPECT_THAT(mesh.sp->world_ranks(), ElementsAre(first, first + 1, first + 2, first + 3));
-    EXPECT_THAT(mesh.ulysses->world_ranks(), ElementsAre(first + 2 * place, first + 2 * place + 1));
+    EXPECT_THAT(mesh.ulysses->world_ranks(), ElementsAre(first + 2 * ring, first + 2 * ring + 1));
     EXPECT_THAT(mesh.ring->world_ranks(), ElementsAre(first + u, first + 2 + u));
     EXPECT_THAT(mesh.dp->world_ranks(), ElementsAre(world.rank() % 4, world.rank() % 4 + 4));
     EXPECT_EQ(mesh.sp->rank(), world.rank() % 4);
     EXPECT_EQ(mesh.ulysses->rank(), u);
-    EXPECT_EQ(mesh.ring->rank(), place);
+    EXPECT_EQ(mesh.ring->rank(), ring);
     EXPECT_EQ(mesh.dp_size, 2);
     EXPECT_EQ(mesh.dp_index, world.rank() / 4);
   });
@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, MeshOn,
                          ::testing::Values(testing::Backend::threads, testing::Backend::gloo),
                          [](const auto& info) { return testing::name_of(info.param); });
 
-std::string refusal(int ranks, const MeshShape& shape) {
+std::string refusal(int ranks, const MeshDegrees& shape) {
   try {
     run_ranks_as_threads(ranks, [&](World& world) { make_mesh(world, shape); });
   } catch (const ConfigError& error) {

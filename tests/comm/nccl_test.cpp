@@ -1,5 +1,5 @@
-// NCCL as the program uses it, in a group of one rank, which is what a single GPU can show: two ranks cannot share one.
-// Skipped where there is no GPU.
+// NCCL as the program uses it, in a group of one rank, which is what a single GPU can show: two ranks cannot
+// share one. Skipped where there is no GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -73,7 +73,8 @@ TEST_F(Nccl, sums_of_one_rank_are_its_values) {
                         narrow.to(at::kFloat)));
 }
 
-// A collective runs on a stream of NCCL's: it must come after what made its input, and before what uses its result.
+// A collective runs on a stream of NCCL's: it must come after what made its input, and before what uses its
+// result.
 TEST_F(Nccl, waits_for_what_makes_its_input_and_its_result_is_waited_for) {
   Group one = group("order");
   at::Tensor x = at::full({4096, 4096}, 1.0 / 64, at::TensorOptions(kGpu).dtype(at::kFloat));

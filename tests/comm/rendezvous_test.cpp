@@ -22,16 +22,16 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
 // Ranks as threads that join as processes would; returns the sum of rank + 1 that each got.
-std::vector<int64_t> join_and_sum(std::vector<RankPlace> places) {
-  std::vector<int64_t> sums(places.size(), 0);
-  std::vector<std::string> errors(places.size());
+std::vector<int64_t> join_and_sum(std::vector<RankIdentity> identities) {
+  std::vector<int64_t> sums(identities.size(), 0);
+  std::vector<std::string> errors(identities.size());
   std::vector<std::thread> threads;
   setenv("TORCH_FR_BUFFER_SIZE", "0",
          1);  // c10d's flight recorder does not allow for backends on several threads
-  for (size_t rank = 0; rank < places.size(); ++rank) {
+  for (size_t rank = 0; rank < identities.size(); ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        const auto world = join_world(places[rank], Transport::gloo, at::kCPU, milliseconds(20000));
+        const auto world = join_world(identities[rank], Transport::gloo, at::kCPU, milliseconds(20000));
         const auto group = world->make_group("all", {{0, 1}});
         at::Tensor sum = at::full({1}, static_cast<int64_t>(rank) + 1, at::kLong);
         all_reduce_sum(*group, sum);
@@ -47,19 +47,19 @@ std::vector<int64_t> join_and_sum(std::vector<RankPlace> places) {
   return sums;
 }
 
-std::vector<RankPlace> two_places(int port) {
-  std::vector<RankPlace> places(2);
+std::vector<RankIdentity> two_identities(int port) {
+  std::vector<RankIdentity> identities(2);
   for (int rank = 0; rank < 2; ++rank) {
-    places[rank] = {.rank = rank, .size = 2, .local_rank = rank, .local_size = 2, .master_port = port};
+    identities[rank] = {.rank = rank, .size = 2, .local_rank = rank, .local_size = 2, .master_port = port};
   }
-  return places;
+  return identities;
 }
 
 TEST(Rendezvous, at_the_store_that_rank_0_opens) {
   const ListeningSocket socket("127.0.0.1", 0);
-  auto places = two_places(socket.port());
-  places[0].master_listen_fd = ::dup(socket.descriptor());  // the store takes it over and closes it
-  EXPECT_THAT(join_and_sum(places), ::testing::ElementsAre(3, 3));
+  auto identities = two_identities(socket.port());
+  identities[0].master_listen_fd = ::dup(socket.descriptor());  // the store takes it over and closes it
+  EXPECT_THAT(join_and_sum(identities), ::testing::ElementsAre(3, 3));
 }
 
 TEST(Rendezvous, at_an_agent_s_store_also_in_a_second_attempt) {
@@ -68,13 +68,13 @@ TEST(Rendezvous, at_an_agent_s_store_also_in_a_second_attempt) {
   options.isServer = true;
   options.waitWorkers = false;
   const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-  auto places = two_places(agent->getPort());
+  auto identities = two_identities(agent->getPort());
   for (const char* attempt : {"0", "1"}) {
-    for (RankPlace& place : places) {
-      place.agent_has_store = true;
-      place.attempt = attempt;
+    for (RankIdentity& identity : identities) {
+      identity.agent_has_store = true;
+      identity.attempt = attempt;
     }
-    EXPECT_THAT(join_and_sum(places), ::testing::ElementsAre(3, 3));
+    EXPECT_THAT(join_and_sum(identities), ::testing::ElementsAre(3, 3));
   }
 }
 
@@ -84,11 +84,11 @@ TEST(Rendezvous, at_an_agent_s_store_that_tells_no_port_is_a_ConfigError) {
   options.isServer = true;
   options.waitWorkers = false;
   const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-  RankPlace place = two_places(agent->getPort())[1];
-  place.agent_has_store = true;
+  RankIdentity identity = two_identities(agent->getPort())[1];
+  identity.agent_has_store = true;
   for (const char* told : {"no number", "70000"}) {
     static_cast<c10d::Store&>(*agent).set("trireme/0/port", std::string(told));
-    EXPECT_THAT([&] { join_world(place, Transport::gloo, at::kCPU, milliseconds(20000)); },
+    EXPECT_THAT([&] { join_world(identity, Transport::gloo, at::kCPU, milliseconds(20000)); },
                 ::testing::ThrowsMessage<ConfigError>(HasSubstr(told)));
   }
 }
@@ -111,11 +111,11 @@ std::vector<std::string> meet_and_leave() {
   threads.reserve(3);
   for (int rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
-      const RankPlace place{.rank = rank, .size = 3, .local_rank = rank, .local_size = 3};
+      const RankIdentity identity{.rank = rank, .size = 3, .local_rank = rank, .local_size = 3};
       c10::intrusive_ptr<c10d::Store> mine = c10::make_intrusive<c10d::PrefixStore>("all", store);
       if (rank == 2) mine = c10::make_intrusive<LateStore>(store);
       try {
-        join_world(place, mine, Transport::gloo, at::kCPU, milliseconds(20000))
+        join_world(identity, mine, Transport::gloo, at::kCPU, milliseconds(20000))
             ->make_group("all", {{0, 1, 2}});
       } catch (const std::exception& error) {
         errors[rank] = error.what();
@@ -140,9 +140,10 @@ TEST(Rendezvous, ranks_learn_the_least_number_of_ranks_of_a_machine) {
   for (int rank = 0; rank < 3; ++rank) {
     threads.emplace_back([&, rank] {
       // Two ranks on the first machine, one on the second.
-      const RankPlace place{.rank = rank, .size = 3, .local_rank = rank % 2, .local_size = rank < 2 ? 2 : 1};
+      const RankIdentity identity{
+          .rank = rank, .size = 3, .local_rank = rank % 2, .local_size = rank < 2 ? 2 : 1};
       least[rank] =
-          join_world(place, store, Transport::gloo, at::kCPU, milliseconds(20000))->least_machine_ranks();
+          join_world(identity, store, Transport::gloo, at::kCPU, milliseconds(20000))->least_machine_ranks();
     });
   }
   for (auto& thread : threads) thread.join();
@@ -151,10 +152,10 @@ TEST(Rendezvous, ranks_learn_the_least_number_of_ranks_of_a_machine) {
 
 TEST(Rendezvous, without_the_others_is_a_CommError_after_the_timeout) {
   const ListeningSocket socket("127.0.0.1", 0);
-  RankPlace place = two_places(socket.port())[0];
-  place.master_listen_fd = ::dup(socket.descriptor());
+  RankIdentity identity = two_identities(socket.port())[0];
+  identity.master_listen_fd = ::dup(socket.descriptor());
   try {
-    join_world(place, Transport::gloo, at::kCPU, milliseconds(500));
+    join_world(identity, Transport::gloo, at::kCPU, milliseconds(500));
     FAIL() << "joined alone";
   } catch (const CommError& error) {
     EXPECT_THAT(error.what(), HasSubstr("meeting the other ranks at 127.0.0.1:"));
@@ -164,9 +165,9 @@ TEST(Rendezvous, without_the_others_is_a_CommError_after_the_timeout) {
 }
 
 TEST(Rendezvous, refuses_transports_that_cannot_serve_before_it_waits) {
-  const auto place = two_places(1)[0];
-  EXPECT_THROW(join_world(place, Transport::threads, at::kCPU, milliseconds(100)), ConfigError);
-  EXPECT_THROW(join_world(place, Transport::nccl, at::kCPU, milliseconds(100)), ConfigError);
+  const auto identity = two_identities(1)[0];
+  EXPECT_THROW(join_world(identity, Transport::threads, at::kCPU, milliseconds(100)), ConfigError);
+  EXPECT_THROW(join_world(identity, Transport::nccl, at::kCPU, milliseconds(100)), ConfigError);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The files are Megatron-LM's, byte for byte, and a damaged one is refused with its place.
+// The files are Megatron-LM's, byte for byte, and a damaged one is refused with its position.
 #include "trireme/data/indexed_dataset.h"
 
 #include <csignal>

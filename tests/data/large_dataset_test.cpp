@@ -1,5 +1,5 @@
-// A set of more than 2^32 tokens in more than 2^33 bytes: what lies there is read, dealt and named by places that 32
-// bits do not count. Its .bin is a sparse file, of zeros but for a few known tokens.
+// A set of more than 2^32 tokens in more than 2^33 bytes: what lies there is read, dealt and named by
+// positions that 32 bits do not count. Its .bin is a sparse file, of zeros but for a few known tokens.
 #include <fstream>
 #include <map>
 #include <numeric>
@@ -31,13 +31,13 @@ constexpr int64_t kTokenBytes = 2;
 const std::vector<int64_t> kLengths{1'500'000'000, 1'400'000'000, 5, 0, 1'500'000'000, 7};
 constexpr int64_t kThird = 29 * kBillion / 10, kLast = 44 * kBillion / 10 + 5, kTokens = kLast + 7;
 
-// Place in the stream -> id; the others are 0.
+// Position in the stream -> id; the others are 0.
 std::map<int64_t, int64_t> known_tokens() {
   constexpr int64_t kTwo31 = int64_t{1} << 31, kTwo32 = int64_t{1} << 32;
   std::map<int64_t, int64_t> known;
   int64_t id = 101;
-  for (const int64_t place : {kTwo31 - 1, kTwo31, kTwo31 + 1, kThird - 1, kTwo32 - 1, kTwo32, kTwo32 + 1})
-    known[place] = id++;
+  for (const int64_t position : {kTwo31 - 1, kTwo31, kTwo31 + 1, kThird - 1, kTwo32 - 1, kTwo32, kTwo32 + 1})
+    known[position] = id++;
   for (int64_t i = 0; i < 5; ++i) known[kThird + i] = 201 + i;
   for (int64_t i = 0; i < 7; ++i) known[kLast + i] = 301 + i;
   return known;
@@ -78,10 +78,10 @@ class LargeDataset : public ::testing::Test {
     if (status.st_blocks * int64_t{512} > int64_t{1} << 20)
       GTEST_SKIP() << "the file system has no sparse files: 9 GB would be written";
     std::fstream out(bin, std::ios::in | std::ios::out | std::ios::binary);
-    for (const auto& [place, id] : known_tokens()) {
+    for (const auto& [position, id] : known_tokens()) {
       std::string bytes;
       append(bytes, static_cast<uint16_t>(id));
-      out.seekp(place * kTokenBytes).write(bytes.data(), kTokenBytes);
+      out.seekp(position * kTokenBytes).write(bytes.data(), kTokenBytes);
     }
     out.close();
     ASSERT_TRUE(out.good());
@@ -124,15 +124,15 @@ TEST_F(LargeDataset, borders_of_documents_are_where_the_lengths_say) {
 
 TEST_F(LargeDataset, tokens_are_read_where_they_lie) {
   const std::map<int64_t, int64_t> known = known_tokens();
-  for (const auto& [place, id] : known) {
+  for (const auto& [position, id] : known) {
     std::vector<int64_t> read(3), expected;
-    const int64_t begin = std::min(place - 1, kTokens - 3);
+    const int64_t begin = std::min(position - 1, kTokens - 3);
     for (int64_t at = begin; at < begin + 3; ++at) {
       const auto found = known.find(at);
       expected.push_back(found == known.end() ? 0 : found->second);
     }
     set_->read(begin, 3, read.data());
-    EXPECT_EQ(read, expected) << "around token " << place;
+    EXPECT_EQ(read, expected) << "around token " << position;
   }
 }
 
@@ -193,9 +193,9 @@ TEST_F(LargeDataset, single_tokens_are_rows_that_32_bits_do_not_number) {
   LoaderOptions options;
   options.packing = Packing::concat;
   options.sequence_tokens = 1;
-  for (const int64_t place : {(int64_t{1} << 32) + 1, kLast + 2}) {
-    const TokenBatch batch = batch_at(place, options);
-    EXPECT_EQ(batch.tokens.item<int64_t>(), known_tokens().at(place));
+  for (const int64_t position : {(int64_t{1} << 32) + 1, kLast + 2}) {
+    const TokenBatch batch = batch_at(position, options);
+    EXPECT_EQ(batch.tokens.item<int64_t>(), known_tokens().at(position));
   }
   // An epoch's order of so many reaches all of them.
   const SampleOrder order(kTokens - 1, 5, 0);

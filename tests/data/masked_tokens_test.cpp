@@ -26,7 +26,7 @@ struct Masked {
   bool operator==(const Masked&) const = default;
 };
 
-// The stream's token at place i.
+// The stream's token at position i.
 int64_t token_at(int64_t i) {
   return (i * 7919 + 13) % (kVocabulary - 1);
 }

@@ -1,4 +1,4 @@
-// A set whose token at place i of the stream has the id i: a batch then shows what was read.
+// A set whose token at position i of the stream has the id i: a batch then shows what was read.
 #pragma once
 
 #include <memory>

@@ -99,7 +99,7 @@ TEST_F(PackingTest, a_token_predicts_the_next_of_its_document_also_in_the_next_w
         const std::vector<int64_t> tokens = values(batch.tokens[0]), targets = values(batch.targets[0]);
         for (size_t t = 0; t < tokens.size(); ++t)
           EXPECT_EQ(targets[t], set_.same_document(tokens[t], tokens[t] + 1) ? tokens[t] + 1 : kIgnoredLabel)
-              << "S " << S << " row " << row << " place " << t;
+              << "S " << S << " row " << row << " position " << t;
       }
     }
   }

@@ -22,7 +22,7 @@ TEST(SampleOrder, is_a_permutation_for_every_count) {
 }
 
 TEST(SampleOrder, moves_samples_evenly_over_epochs) {
-  // Where sample order[0] lands over many epochs: each of 8 places about equally often (chi-square, 7
+  // Where sample order[0] lands over many epochs: each of 8 positions about equally often (chi-square, 7
   // degrees).
   std::array<double, 8> hits{};
   constexpr int kEpochs = 4000;

@@ -30,7 +30,7 @@ class SetFingerprint : public ::testing::Test {
                     folder_ / "set", {});
   }
   static Json gpt2() {
-    return read_json(testing::source_folder() / "tests/data/fixtures/gpt2_tokenizer.json");
+    return read_json(testing::source_folder() / "tests/tokenizer/fixtures/gpt2_tokenizer.json");
   }
   std::string check_with(const Json& tokenizer) const {
     folder_.write("other/tokenizer.json", tokenizer.dump());

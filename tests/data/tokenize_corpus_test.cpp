@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
-#include "trireme/data/byte_level_tokenizer.h"
 #include "trireme/data/indexed_dataset.h"
+#include "trireme/tokenizer/byte_level_tokenizer.h"
 
 #include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
@@ -57,7 +57,7 @@ TEST_F(TokenizeCorpus, each_document_is_one_sequence_ended_once) {
 
 TEST_F(TokenizeCorpus, the_set_is_the_same_on_any_number_of_threads) {
   const Tokenizer tokenizer =
-      Tokenizer::load(testing::source_folder() / "tests/data/fixtures/qwen_tokenizer.json");
+      Tokenizer::load(testing::source_folder() / "tests/tokenizer/fixtures/qwen_tokenizer.json");
   const std::vector<std::filesystem::path> inputs{testing::source_folder() / "trireme/base",
                                                   testing::source_folder() / "tests/data"};
   at::set_num_threads(1);
@@ -96,7 +96,7 @@ TEST_F(TokenizeCorpus, an_input_without_text_is_refused) {
 }
 
 TEST_F(TokenizeCorpus, a_failing_document_is_named) {
-  Json json = read_json(testing::source_folder() / "tests/data/fixtures/gpt2_tokenizer.json");
+  Json json = read_json(testing::source_folder() / "tests/tokenizer/fixtures/gpt2_tokenizer.json");
   json["model"]["vocab"].erase("~");
   json["model"]["vocab"]["never"] = 93;
   const Tokenizer tokenizer = Tokenizer::load(folder_.write("tokenizer.json", json.dump()));

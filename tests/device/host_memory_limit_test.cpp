@@ -101,7 +101,8 @@ TEST_F(Machine, a_v1_group_counts_its_own_and_its_childrens_file_pages) {
   EXPECT_EQ(left_bytes(), 700 * kMiB);
 }
 
-// The address sanitizer's shadow memory counts as data of the process, far beyond any limit that a test could set.
+// The address sanitizer's shadow memory counts as data of the process, far beyond any limit that a test could
+// set.
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kAddressSanitizer = true;
 #else

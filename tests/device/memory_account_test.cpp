@@ -45,8 +45,8 @@ TEST(MemoryAccount, the_peak_of_the_total_keeps_what_each_category_held_then) {
   EXPECT_EQ(account.state().peak_total_bytes, 100);
 }
 
-TEST_F(MemoryAccountOnHost, scopes_nest_and_give_the_place_before_back) {
-  EXPECT_EQ(MemoryScope::here().account, nullptr);
+TEST_F(MemoryAccountOnHost, scopes_nest_and_give_the_owner_before_back) {
+  EXPECT_EQ(MemoryScope::current().account, nullptr);
   at::Tensor outer, inner, after;
   {
     const MemoryScope rank(account_, other);
@@ -58,7 +58,7 @@ TEST_F(MemoryAccountOnHost, scopes_nest_and_give_the_place_before_back) {
     after = bytes_of(kMiB);
   }
   const at::Tensor uncounted = bytes_of(5 * kMiB);
-  EXPECT_EQ(MemoryScope::here().account, nullptr);
+  EXPECT_EQ(MemoryScope::current().account, nullptr);
   EXPECT_EQ(now(other), 3 * kMiB);
   EXPECT_EQ(now(tiles), 3 * kMiB);
   EXPECT_EQ(account_->state().now.total(), 6 * kMiB);
@@ -90,7 +90,7 @@ TEST_F(MemoryAccountOnHost, a_block_goes_back_to_where_it_came_from_by_whichever
   EXPECT_EQ(another->state().now, MemoryBytes{});
 }
 
-TEST_F(MemoryAccountOnHost, a_cached_block_that_is_given_again_is_counted_in_the_new_place) {
+TEST_F(MemoryAccountOnHost, a_cached_block_that_is_given_again_is_counted_by_the_new_owner) {
   {
     const MemoryScope rank(account_, gradients);
     bytes_of(7 * kMiB);
@@ -136,11 +136,11 @@ TEST_F(MemoryAccountOnHost, ranks_as_threads_count_each_their_own) {
   }
 }
 
-TEST_F(MemoryAccountOnHost, a_worker_allocates_in_the_place_of_the_thread_it_works_for) {
+TEST_F(MemoryAccountOnHost, a_worker_allocates_by_the_owner_of_the_thread_it_works_for) {
   const MemoryScope rank(account_, attention);
   at::Tensor tensor;
-  std::thread([&, place = MemoryScope::here()] {
-    const MemoryScope scope(place);
+  std::thread([&, owner = MemoryScope::current()] {
+    const MemoryScope scope(owner);
     tensor = bytes_of(2 * kMiB);
   }).join();
   EXPECT_EQ(now(attention), 2 * kMiB);

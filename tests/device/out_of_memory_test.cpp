@@ -1,4 +1,5 @@
-// A GPU's allocation that fails: libtorch's allocator is played by the function that it calls before it throws.
+// A GPU's allocation that fails: libtorch's allocator is played by the function that it calls before it
+// throws.
 #include "trireme/device/out_of_memory.h"
 
 #include <c10/core/AllocatorConfig.h>
@@ -49,7 +50,7 @@ TEST_F(OutOfDeviceMemory, names_the_category_at_work_the_bytes_asked_and_what_wo
   EXPECT_THAT(message,
               HasSubstr("--b (saves about 10.0 GiB of activations), --a (saves about 1.5 GiB of tiles)"));
   EXPECT_THAT(message, Not(HasSubstr("--c")));
-  EXPECT_EQ(MemoryScope::here().category, other) << "scopes are left as by any error";
+  EXPECT_EQ(MemoryScope::current().category, other) << "scopes are left as by any error";
 }
 
 TEST_F(OutOfDeviceMemory, says_when_enough_lies_in_pieces_and_how_to_join_them_where_they_are_not) {

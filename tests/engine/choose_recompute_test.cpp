@@ -1,5 +1,5 @@
-// --recompute auto: the rule against every other answer that it could have given, what ranks agree on, and that a run
-// keeps what was chosen. In the binary that counts memory.
+// --recompute auto: the rule against every other answer that it could have given, what ranks agree on, and
+// that a run keeps what was chosen. In the binary that counts memory.
 #include "trireme/forecast/choose_recompute.h"
 
 #include <cmath>
@@ -35,6 +35,7 @@ using testing::TemporaryFolder;
 ForecastInputs deep_inputs(int64_t layers) {
   ForecastInputs inputs;
   ModelConfig config;
+  config.family = model_families().front();
   config.num_hidden_layers = layers;
   config.hidden_size = 256;
   config.intermediate_size = 704;

@@ -1,5 +1,5 @@
-// Updates on a thread of their own: their order, who waits for which, what becomes of errors; and a real model's
-// forward that goes on while later units are still being updated, and never sees old values.
+// Updates on a thread of their own: their order, who waits for which, what becomes of errors; and a real
+// model's forward that goes on while later units are still being updated, and never sees old values.
 #include "trireme/engine/deferred_updates.h"
 
 #include <atomic>
@@ -127,14 +127,14 @@ TEST(DeferredUpdates, work_as_their_submitter_does) {
     updates.submit(0, [&, threads] {
       EXPECT_EQ(at::get_num_threads(), threads);
       EXPECT_FALSE(at::GradMode::is_enabled());
-      EXPECT_EQ(MemoryScope::here().account, memory.account);
+      EXPECT_EQ(MemoryScope::current().account, memory.account);
     });
     updates.wait_all();
   }
   at::set_num_threads(threads_before);
 }
 
-// Tells what the walk asks for.
+// Tells what the executor asks for.
 class Watched final : public ParameterStore {
  public:
   Watched(ParameterStore& store, std::function<void(int)> on_gather, std::function<void(int)> on_release)
@@ -204,7 +204,7 @@ TEST(DeferredUpdates, a_forward_goes_on_while_later_units_are_held_back_and_sees
         if (unit == 2) {
           EXPECT_TRUE(first_forward.wait()) << "forward waits for more than its own unit";
         }
-        // The walk is at the unit already: it must not compute with what it finds there.
+        // The executor is at the unit already: it must not compute with what it finds there.
         if (unit == 3) {
           EXPECT_TRUE(third_asked.wait());
           std::this_thread::sleep_for(std::chrono::milliseconds(50));

@@ -16,7 +16,8 @@ class Gate {
     }
     opened_.notify_all();
   }
-  // True when it was opened; false where nobody did so in ten seconds, which is a deadlock in the code under test.
+  // True when it was opened; false where nobody did so in ten seconds, which is a deadlock in the code under
+  // test.
   bool wait() {
     std::unique_lock lock(mutex_);
     return opened_.wait_for(lock, std::chrono::seconds(10), [this] { return open_; });

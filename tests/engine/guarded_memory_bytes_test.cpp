@@ -1,5 +1,6 @@
-// The memory formulas beside a GPU, without one: bytes counted on the guarded device (tests/support/guarded_device.h), whose
-// operators are those of a GPU. Its attention is the reference kernel, whose workspace is in no formula.
+// The memory formulas beside a GPU, without one: bytes counted on the guarded device
+// (tests/support/guarded_device.h), whose operators are those of a GPU. Its attention is the reference
+// kernel, whose workspace is in no formula.
 #include <algorithm>
 
 #include <gtest/gtest.h>

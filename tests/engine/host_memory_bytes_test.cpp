@@ -1,5 +1,5 @@
-// What lies on the host beside a GPU, by the formulas, against counts made another way. In the binary that counts
-// memory.
+// What lies on the host beside a GPU, by the formulas, against counts made another way. In the binary that
+// counts memory.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -26,6 +26,7 @@ constexpr int64_t kLayers = 7, kHidden = 256, kHeads = 8, kWidth = 32, kTokens =
 ForecastInputs gpu_inputs() {
   ForecastInputs inputs;
   ModelConfig config;
+  config.family = model_families().front();
   config.num_hidden_layers = kLayers;
   config.hidden_size = kHidden;
   config.intermediate_size = 704;
@@ -58,8 +59,8 @@ TEST(HostMemoryBytes, are_none_on_a_cpu_and_none_of_what_stays_on_the_gpu) {
   ForecastInputs inputs = sharded_gpu_inputs();
   EXPECT_EQ(host_memory_bytes(inputs), MemoryBytes{});
   inputs.device_is_host = true;
-  for (const Offload place : {Offload::cpu, Offload::disk}) {
-    inputs.offload.parameters = inputs.offload.optimizer = inputs.offload.activations = place;
+  for (const Offload offload : {Offload::cpu, Offload::disk}) {
+    inputs.offload.parameters = inputs.offload.optimizer = inputs.offload.activations = offload;
     EXPECT_EQ(host_memory_bytes(inputs), MemoryBytes{});
     EXPECT_EQ(memory_forecast(inputs).host, MemoryBytes{});
   }
@@ -103,7 +104,7 @@ TEST(HostMemoryBytes, are_the_shares_of_parameters_that_left_the_gpu) {
   EXPECT_GE(after.peak[parameters], inputs.model.unit_elements[1] * 4);
 }
 
-// The layers' tensors go through the real store; a CPU takes the GPU's place.
+// The layers' tensors go through the real store; a CPU takes the GPU's offload.
 TEST(HostMemoryBytes, are_the_pinned_memory_of_the_activations_that_left_the_gpu) {
   install_cpu_caching_allocator();
   ForecastInputs inputs = gpu_inputs();

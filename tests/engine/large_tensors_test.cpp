@@ -1,6 +1,6 @@
-// A training step whose running x_BsM has more than 2^31 elements on one rank: one sample of packed documents. The
-// oracle is the same documents as micro-batches of one step, a document each, none of whose tensors has a hundredth of
-// that. 11 GiB of memory in bf16, 20 GiB in fp32, and three minutes on two cores.
+// A training step whose running x_BsM has more than 2^31 elements on one rank: one sample of packed
+// documents. The oracle is the same documents as micro-batches of one step, a document each, none of whose
+// tensors has a hundredth of that. 11 GiB of memory in bf16, 20 GiB in fp32, and three minutes on two cores.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -23,7 +23,8 @@ using testing::TemporaryFolder;
 constexpr int64_t k2To31 = int64_t{1} << 31;
 constexpr int64_t kHidden = 2048, kVocabulary = 64;
 constexpr int64_t kFirstBeyond = k2To31 / kHidden;  // the first token whose values of x lie beyond
-// Tokens beyond have ids that no other token has: their rows of the embedding's gradient come from there alone.
+// Tokens beyond have ids that no other token has: their rows of the embedding's gradient come from there
+// alone.
 constexpr int64_t kIdsBeyond = 8;
 
 Json wide_model() {
@@ -37,7 +38,8 @@ Json wide_model() {
   return config;
 }
 
-// The sample: documents of 900 to 1,150 tokens, 16 of them beyond, and in none of them a length that is a round number.
+// The sample: documents of 900 to 1,150 tokens, 16 of them beyond, and in none of them a length that is a
+// round number.
 struct Sample {
   std::vector<int64_t> cu_seqlens{0};
   at::Tensor tokens, targets;  // [1, S]

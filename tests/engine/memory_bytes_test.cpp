@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "trireme/attention/tile_gemm.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/device/cpu_caching_allocator.h"
@@ -14,6 +13,7 @@
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/forecast/memory_options.h"
 #include "trireme/forecast/store_bytes.h"
+#include "trireme/kernels/tile_gemm.h"
 #include "trireme/measure/memory_report.h"
 
 #include "tests/engine/memory_cases.h"
@@ -74,8 +74,8 @@ TEST_F(MemoryOfAStep, in_native_bf16_peaks_are_within_5_percent_however_a_sequen
       }
 }
 
-// The workspace of a product is known by measurement alone, and for processors like this one: the formula is an upper
-// bound by what it says of it.
+// The workspace of a product is known by measurement alone, and for processors like this one: the formula is
+// an upper bound by what it says of it.
 TEST_F(MemoryOfAStep, in_native_bf16_tiles_of_many_tokens_hold_no_more_than_the_formula) {
   if (processor_bf16_units() != Bf16Units::avx512_bf16)
     GTEST_SKIP() << "products of bf16 have another workspace on this processor";
@@ -146,7 +146,8 @@ TEST_F(MemoryOfAStep, with_offload_to_disk_no_category_exceeds_its_formula_and_m
     SCOPED_TRACE(memory_report(state, forecast));
     for (const MemoryCategory category : kAllMemoryCategories) {
       EXPECT_LE(state.peak[category], forecast.peak[category] * 21 / 20 + kCrumbs_bytes) << name_of(category);
-      // Of parameters, what the walk holds and what is stepped beside it may never be there at the same time.
+      // Of parameters, what the executor holds and what is stepped beside it may never be there at the same
+      // time.
       const int64_t least = forecast.peak[category] * (category == parameters ? 2 : 3) / 6;
       EXPECT_GE(state.peak[category], least - kCrumbs_bytes) << name_of(category);
     }
@@ -155,9 +156,9 @@ TEST_F(MemoryOfAStep, with_offload_to_disk_no_category_exceeds_its_formula_and_m
   }
 }
 
-// Where a worker steps units, `upper_bounds` are what its timing decides: at least what a run without it holds, at most
-// the formula. Nothing else depends on it.
-TEST_F(MemoryOfAStep, beside_the_walk_only_what_is_stepped_depends_on_timing) {
+// Where a worker steps units, `upper_bounds` are what its timing decides: at least what a run without it
+// holds, at most the formula. Nothing else depends on it.
+TEST_F(MemoryOfAStep, beside_the_pass_only_what_is_stepped_depends_on_timing) {
   struct Deferred {
     Case run;
     std::vector<MemoryCategory> upper_bounds;
@@ -259,7 +260,8 @@ ForecastInputs inputs_of(const Json& json, int ranks) {
 TEST(MemoryFormulas, count_past_2_to_the_31) {
   ForecastInputs inputs = with_batch(inputs_of(grouped_model(), 1), 1, int64_t{1} << 24);
   const MemoryForecast forecast = memory_forecast(inputs);
-  // Four layers keep x and o of 256 values each, and four lse: 2^24 tokens of 4 x (2 x 1024 + 16) bytes, and x.
+  // Four layers keep x and o of 256 values each, and four lse: 2^24 tokens of 4 x (2 x 1024 + 16) bytes, and
+  // x.
   EXPECT_EQ(forecast.peak[activations], (int64_t{1} << 24) * (4 * (2 * 1024 + 16) + 1024));
   EXPECT_GT(forecast.peak[attention], int64_t{1} << 34);
   EXPECT_GE(forecast.peak_total_bytes, forecast.peak[activations] + forecast.peak[attention] / 2);

@@ -1,6 +1,6 @@
-// Training whose optimizer lies elsewhere, so that units are stepped beside the walk, is bit for bit training whose
-// optimizer lies beside the values: losses, norms, weights, moments, whenever one looks. And the walk does go on
-// meanwhile.
+// Training whose optimizer lies elsewhere, so that units are stepped beside the pass, is bit for bit training
+// whose optimizer lies beside the values: losses, norms, weights, moments, whenever one looks. And the pass
+// does go on meanwhile.
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -187,16 +187,16 @@ TEST_F(OffloadedUpdate, of_a_step_that_is_refused_is_none) {
   });
 }
 
-// Counts the matrix products of the walk's thread and the calls of the optimizer's kernel on any thread, and holds one
-// such call until the walk has made more products than `products_before`.
+// Counts the matrix products of the thread of the pass and the calls of the optimizer's kernel on any thread,
+// and holds one such call until the pass has made more products than `products_before`.
 struct KernelWatch {
-  std::thread::id walk;
+  std::thread::id pass_thread;
   std::atomic<int> products = 0, updates = 0;
   std::atomic<int> products_at_first_update = -1;
   int held_update = 0;  // counted from 1; 0: none
   int products_before = 0;
-  Gate walk_went_on;
-  std::atomic<bool> saw_walk_go_on = false;
+  Gate pass_went_on;
+  std::atomic<bool> saw_pass_go_on = false;
 };
 
 // libtorch's callback is a plain function, so it finds what it fills here.
@@ -208,10 +208,10 @@ std::unique_ptr<at::ObserverContext> see_kernel(const at::RecordFunction& functi
   if (name == "aten::_fused_adamw_") {
     int none = -1;
     watch.products_at_first_update.compare_exchange_strong(none, watch.products);
-    if (++watch.updates == watch.held_update) watch.saw_walk_go_on = watch.walk_went_on.wait();
-  } else if (std::this_thread::get_id() == watch.walk &&
+    if (++watch.updates == watch.held_update) watch.saw_pass_go_on = watch.pass_went_on.wait();
+  } else if (std::this_thread::get_id() == watch.pass_thread &&
              (name == "aten::mm" || name.starts_with("aten::addmm"))) {
-    if (++watch.products > watch.products_before) watch.walk_went_on.open();
+    if (++watch.products > watch.products_before) watch.pass_went_on.open();
   }
   return nullptr;
 }
@@ -222,7 +222,7 @@ void train_watched(const std::filesystem::path& model, const EngineOptions& opti
   const at::CallbackHandle handle =
       at::addGlobalCallback(at::RecordFunctionCallback(see_kernel).scopes({at::RecordScope::FUNCTION}));
   run_ranks_as_threads(1, [&](World& world) {
-    watch.walk = std::this_thread::get_id();
+    watch.pass_thread = std::this_thread::get_id();
     const auto engine = assemble(world, model, options);
     for (uint64_t step = 0; step < 2; ++step)
       engine->train_step({testing::slice_of_batch(1, 26, kVocabulary, step, 1, 0)}, 3e-3);
@@ -245,11 +245,11 @@ TEST_F(OffloadedUpdate, goes_on_beside_the_next_forward_or_the_rest_of_the_backw
     options.offload.folder = disk_.path();
     KernelWatch watch;
     watch.products_before = plain.products_at_first_update;
-    // In backward that of the head, which is first. Else that of the second layer: the embedding has one call, a layer two
-    // (what decays and what does not).
+    // In backward that of the head, which is first. Else that of the second layer: the embedding has one
+    // call, a layer two (what decays and what does not).
     watch.held_update = in_backward ? 1 : 4;
     train_watched(model_.path(), options, watch);
-    EXPECT_TRUE(watch.saw_walk_go_on) << "the walk waited for an update that it had no use for";
+    EXPECT_TRUE(watch.saw_pass_go_on) << "the pass waited for an update that it had no use for";
     EXPECT_EQ(watch.products, plain.products);
     EXPECT_EQ(watch.updates, plain.updates);
   }

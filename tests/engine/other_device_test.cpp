@@ -1,6 +1,6 @@
-// Device placement: the engine on a device that is not the host, with every pair of policies, gives the CPU's numbers. On
-// the guarded device (tests/support/guarded_device.h) what looks for a tensor in the wrong place is ended or refused; on a
-// GPU the same laws are held by its own kernels.
+// Device placement: the engine on a device that is not the host, with every pair of policies, gives the CPU's
+// numbers. On the guarded device (tests/support/guarded_device.h) what looks for a tensor on the wrong device
+// is ended or refused; on a GPU the same laws are held by its own kernels.
 #include <gtest/gtest.h>
 
 #include "tests/engine/attention_under_test.h"
@@ -57,14 +57,14 @@ TEST_F(OnAnotherDevice, offload_is_bitwise_equal_to_none) {
   resident.options.offload.optimizer = Offload::cpu;  // a GPU's AdamW rounds otherwise than the host's
   resident = on_device_under_test(resident);
   const PolicyOutcome expected = run_policy(model_.path(), resident, find_optimizer("adamw_torch"), 3);
-  for (const Offload place : {Offload::cpu, Offload::disk}) {
+  for (const Offload offload : {Offload::cpu, Offload::disk}) {
     PolicyCase offloaded = resident;
-    offloaded.options.offload = {place, place, place,
-                                 place == Offload::disk ? disk_.path() : std::filesystem::path(), 0};
+    offloaded.options.offload = {offload, offload, offload,
+                                 offload == Offload::disk ? disk_.path() : std::filesystem::path(), 0};
     const PolicyOutcome got = run_policy(model_.path(), offloaded, find_optimizer("adamw_torch"), 3);
-    EXPECT_EQ(got.losses, expected.losses) << name_of(place);
+    EXPECT_EQ(got.losses, expected.losses) << name_of(offload);
     for (const auto& [name, weights] : expected.weights)
-      EXPECT_TRUE(at::equal(weights, got.weights.at(name))) << name << ", " << name_of(place);
+      EXPECT_TRUE(at::equal(weights, got.weights.at(name))) << name << ", " << name_of(offload);
   }
 }
 

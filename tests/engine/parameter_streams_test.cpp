@@ -1,6 +1,7 @@
-// Parameters on the host of a GPU, or on disk beside one, through the walk's order: the computation reads each unit as it is
-// after its last update, however late the GPU's streams do their work; and nobody waits for a copy or a gather that was not
-// given a unit's time. In the binary that counts memory, for its allocator.
+// Parameters on the host of a GPU, or on disk beside one, through the executor's order: the computation reads
+// each unit as it is after its last update, however late the GPU's streams do their work; and nobody waits
+// for a copy or a gather that was not given a unit's time. In the binary that counts memory, for its
+// allocator.
 #include <algorithm>
 
 #include <gmock/gmock.h>
@@ -25,13 +26,13 @@ constexpr int64_t kElements =
 const std::vector<int> kOrder{0, 1, 2, 3, 4, 5, 3, 4, 3, 1, 2, 1};
 constexpr int kUnits = 6;
 
-struct Place {
+struct OffloadCase {
   const char* name;
   Offload offload;
   int ranks;
 };
 
-class ParameterStreams : public ::testing::TestWithParam<Place> {
+class ParameterStreams : public ::testing::TestWithParam<OffloadCase> {
  protected:
   static void SetUpTestSuite() { install_cpu_caching_allocator(); }
 };
@@ -96,11 +97,11 @@ TEST_P(ParameterStreams, bring_each_unit_as_it_is_after_its_last_update_and_nobo
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Places, ParameterStreams,
-                         ::testing::Values(Place{"host", Offload::cpu, 1},
-                                           Place{"host_2_ranks", Offload::cpu, 2},
-                                           Place{"disk", Offload::disk, 1},
-                                           Place{"disk_2_ranks", Offload::disk, 2}),
+INSTANTIATE_TEST_SUITE_P(Offloads, ParameterStreams,
+                         ::testing::Values(OffloadCase{"host", Offload::cpu, 1},
+                                           OffloadCase{"host_2_ranks", Offload::cpu, 2},
+                                           OffloadCase{"disk", Offload::disk, 1},
+                                           OffloadCase{"disk_2_ranks", Offload::disk, 2}),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace

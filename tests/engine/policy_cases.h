@@ -1,5 +1,5 @@
-// The engine's choices that must not change results (memory policies, ways to share a sequence), as cases to run: a table
-// in which every pair of choices that can stand together occurs.
+// The engine's choices that must not change results (memory policies, ways to share a sequence), as cases to
+// run: a table in which every pair of choices that can stand together occurs.
 #pragma once
 
 #include <filesystem>
@@ -37,8 +37,9 @@ struct PolicyOutcome {
   std::map<std::string, at::Tensor> weights;  // after the steps
 };
 
-// How far `outcome` moved the weights from where `plain` moved them, relative to that way, of the worst tensor: AdamW's first steps
-// follow signs, so that a single weight may differ by all of its update, but a tensor's norm may not.
+// How far `outcome` moved the weights from where `plain` moved them, relative to that way, of the worst
+// tensor: AdamW's first steps follow signs, so that a single weight may differ by all of its update, but a
+// tensor's norm may not.
 double change_error(const PolicyOutcome& outcome, const PolicyOutcome& plain);
 // What it may be.
 double change_tolerance_of(const PolicyCase& policy);
@@ -50,7 +51,8 @@ void write_policy_model(const std::filesystem::path& folder);
 PolicyOutcome run_policy(const std::filesystem::path& model, const PolicyCase& policy,
                          const OptimizerKind& optimizer, int steps);
 
-// Plain runs of a model, each made once: one rank on the CPU, nothing sharded, offloaded, recomputed or tiled.
+// Plain runs of a model, each made once: one rank on the CPU, nothing sharded, offloaded, recomputed or
+// tiled.
 class PlainRuns {
  public:
   explicit PlainRuns(std::filesystem::path model) : model_(std::move(model)) {}

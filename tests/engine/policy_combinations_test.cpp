@@ -1,5 +1,6 @@
-// Neither memory policies nor ways to share a sequence change results: a table of configurations in which every pair of
-// choices occurs, each against the plain run on one rank: losses, first-step gradients and weights after SGD steps.
+// Neither memory policies nor ways to share a sequence change results: a table of configurations in which
+// every pair of choices occurs, each against the plain run on one rank: losses, first-step gradients and
+// weights after SGD steps.
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"

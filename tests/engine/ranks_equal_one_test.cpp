@@ -74,7 +74,8 @@ TEST(Engine, any_ulysses_degree_gives_the_gradients_of_one_rank) {
   }
 }
 
-// Beyond the length of pre-training the frequencies follow the length of the whole sample, not of a rank's share.
+// Beyond the length of pre-training the frequencies follow the length of the whole sample, not of a rank's
+// share.
 TEST(Engine, dynamic_ntk_follows_the_whole_sequence_on_any_number_of_ranks) {
   TemporaryFolder folder;
   Json config = testing::tiny_llama_config();
@@ -92,7 +93,8 @@ TEST(Engine, dynamic_ntk_follows_the_whole_sequence_on_any_number_of_ranks) {
   }
 }
 
-// The same values as two parameters, embedding and head: their gradients sum to the one of the tied parameter.
+// The same values as two parameters, embedding and head: their gradients sum to the one of the tied
+// parameter.
 TEST(Engine, a_tied_gradient_is_the_sum_of_those_of_its_two_uses) {
   const std::string embedding = "model.embed_tokens.weight", head = "lm_head.weight";
   TemporaryFolder tied, untied;

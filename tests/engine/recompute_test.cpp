@@ -1,5 +1,6 @@
-// Recomputation: whatever a plan keeps, losses and gradients are those of keeping everything, to the bit; what
-// it costs in exchanges, attention passes, matmuls and bytes is what recompute_plan.h and layer_runner.h say.
+// Recomputation: whatever a plan keeps, losses and gradients are those of keeping everything, to the bit;
+// what it costs in exchanges, attention passes, matmuls and bytes is what recompute_plan.h and layer_runner.h
+// say.
 #include <limits>
 #include <string>
 #include <tuple>
@@ -13,13 +14,13 @@
 #include "trireme/engine/assemble.h"
 
 #include "tests/engine/tiny_model.h"
-#include "tests/engine/watched_walk.h"
+#include "tests/engine/watched_pass.h"
 #include "tests/support/unit_parameters.h"
 
 namespace trireme::recompute_test {
 namespace {
 
-using testing::WalkRecord;
+using testing::PassRecord;
 using testing::WatchedRun;
 
 constexpr int64_t kLayers = 5;
@@ -68,7 +69,7 @@ Kept kept_of(const RecomputePlan& plan, int64_t layer) {
   return kept;
 }
 
-void expect_same_bits(const std::vector<WalkRecord>& a, const std::vector<WalkRecord>& b,
+void expect_same_bits(const std::vector<PassRecord>& a, const std::vector<PassRecord>& b,
                       const std::string& what) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t rank = 0; rank < a.size(); ++rank) {
@@ -86,11 +87,11 @@ TEST(Recompute, every_plan_gives_losses_and_gradients_of_keeping_everything_to_t
     testing::write_tiny_model(folder.path(), five_layers(tied));
     for (const int ranks : {1, 2}) {
       const WatchedRun run{.ranks = ranks};
-      const auto none = testing::walk_once(folder.path(), run, plan_of(Recompute::none));
+      const auto none = testing::run_pass(folder.path(), run, plan_of(Recompute::none));
       for (const at::Tensor& gradient : none[0].gradients)
         EXPECT_GT(gradient.abs().max().item<float>(), 1e-3);
       for (const RecomputePlan& plan : all_plans())
-        expect_same_bits(testing::walk_once(folder.path(), run, plan), none,
+        expect_same_bits(testing::run_pass(folder.path(), run, plan), none,
                          cat(name_of(plan), ", ", ranks, " ranks", tied ? ", tied" : ""));
     }
   }
@@ -104,12 +105,12 @@ TEST(Recompute, plans_are_bitwise_equal_in_16_bits_whichever_dtype_multiplies) {
                                          Dtypes{at::kBFloat16, at::kFloat}, Dtypes{at::kHalf, at::kFloat}})
     for (const int ranks : {1, 2}) {
       const WatchedRun run{.ranks = ranks, .storage = storage, .compute = compute};
-      const auto none = testing::walk_once(folder.path(), run, plan_of(Recompute::none));
+      const auto none = testing::run_pass(folder.path(), run, plan_of(Recompute::none));
       for (const RecomputePlan& plan :
            {plan_of(Recompute::full), plan_of(Recompute::full, 3), plan_of(Recompute::keep_attention),
             plan_of(Recompute::keep_attention, 2, 0.5), plan_of(Recompute::none, 1, 0.5)})
         expect_same_bits(
-            testing::walk_once(folder.path(), run, plan), none,
+            testing::run_pass(folder.path(), run, plan), none,
             cat(name_of(plan), ", ", ranks, " ranks, values in ", storage, ", matmuls in ", compute));
     }
 }
@@ -124,7 +125,7 @@ TEST(Recompute, exchanges_and_attention_passes_are_those_of_the_table) {
       exchanges += 2 + (kept.everything ? 2 : kept.attention ? 3 : 4);
       forwards += kept.attention ? 1 : 2;
     }
-    for (const WalkRecord& record : testing::walk_once(folder.path(), {.ranks = 2}, plan)) {
+    for (const PassRecord& record : testing::run_pass(folder.path(), {.ranks = 2}, plan)) {
       EXPECT_EQ(record.exchanges, exchanges) << name_of(plan);
       EXPECT_EQ(record.attention_forwards, forwards) << name_of(plan);
     }
@@ -136,7 +137,7 @@ TEST(Recompute, no_matmul_runs_forward_more_than_twice) {
   testing::write_tiny_model(folder.path(), five_layers());
   const ModelLayout layout = make_model_layout(read_model_config(folder.path()));
   for (const RecomputePlan& plan : all_plans()) {
-    const WalkRecord record = testing::walk_once(folder.path(), {}, plan)[0];
+    const PassRecord record = testing::run_pass(folder.path(), {}, plan)[0];
     EXPECT_EQ(record.forward_products.size(), 4 * kLayers + 1);
     for (const auto& [matrix, products] : record.forward_products)
       EXPECT_LE(products, plan.policy == Recompute::none && plan.keep_fraction == 1 ? 1 : 2)
@@ -159,7 +160,7 @@ TEST(Recompute, kept_bytes_are_those_of_the_slots) {
   for (const int64_t P : {1, 2})
     for (const RecomputePlan& plan : all_plans()) {
       const WatchedRun run{.ranks = static_cast<int>(P), .batch = B, .tokens = S};
-      const auto records = testing::walk_once(folder.path(), run, plan);
+      const auto records = testing::run_pass(folder.path(), run, plan);
       for (int64_t rank = 0; rank < P; ++rank) {
         const int64_t own = B * (S / P + (rank < S % P ? 1 : 0)), whole = B * S;
         const int64_t attention = own * H * D + whole * H / P;
@@ -181,7 +182,7 @@ TEST(Recompute, less_is_kept_from_none_to_full_and_with_larger_groups) {
   testing::TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), five_layers());
   const auto bytes = [&](const RecomputePlan& plan) {
-    return testing::walk_once(folder.path(), {}, plan)[0].kept_bytes;
+    return testing::run_pass(folder.path(), {}, plan)[0].kept_bytes;
   };
   for (const std::vector<RecomputePlan>& falling :
        {std::vector{plan_of(Recompute::none), plan_of(Recompute::none, 1, 0.5),
@@ -202,7 +203,7 @@ TEST(Recompute, all_units_but_the_first_are_prefetched_and_all_prefetched_are_us
       int64_t again = 0;
       for (int64_t layer = 0; layer + 1 < kLayers; ++layer)
         again += (layer + 1) % plan.checkpoint_every == 0 ? 0 : 1;
-      const WalkRecord record = testing::walk_once(folder.path(), {}, plan)[0];
+      const PassRecord record = testing::run_pass(folder.path(), {}, plan)[0];
       EXPECT_EQ(record.gathers, 1 + kLayers + (tied ? 2 : 1) + kLayers + again) << name_of(plan);
       EXPECT_EQ(record.prefetches, record.gathers - 1) << name_of(plan);
     }
@@ -220,8 +221,8 @@ TEST(Recompute, plans_that_mean_nothing_are_config_errors) {
                                                            {Recompute::keep_attention, 1, -0.01},
                                                            {Recompute::keep_attention, 1, 1.01},
                                                            {Recompute::keep_attention, 1, nan}})
-    EXPECT_THROW(plan_of(policy, every, fraction), ConfigError) << every << " " << fraction;
-  EXPECT_NO_THROW(plan_of(Recompute::full, std::numeric_limits<int64_t>::max()));
+    EXPECT_THROW(check_recompute(policy, every, fraction), ConfigError) << every << " " << fraction;
+  EXPECT_NO_THROW(check_recompute(Recompute::full, std::numeric_limits<int64_t>::max(), 1));
 }
 
 TEST(Recompute, the_engine_follows_its_options) {

@@ -1,6 +1,6 @@
-// Every way to share a sequence gives the loss and every gradient of one rank that holds it whole: Ulysses x ring, ring
-// or gathered keys, head chunks, with packed documents, windows, padding, sparse blocks, and full attention; and a
-// pack gives those of its documents run alone.
+// Every way to share a sequence gives the loss and every gradient of one rank that holds it whole: Ulysses x
+// ring, ring or gathered keys, head chunks, with packed documents, windows, padding, sparse blocks, and full
+// attention; and a pack gives those of its documents run alone.
 #include <mutex>
 
 #include <gmock/gmock.h>
@@ -102,7 +102,8 @@ void expect_modes_equal_one_rank(const std::filesystem::path& model, const Input
                 cat(what, ", ulysses ", mode.ulysses, " ring ", mode.ring, " chunks ", mode.head_chunks));
 }
 
-// A document of one token, one longer than a share, borders inside shares, another pack in each sample, and padding.
+// A document of one token, one longer than a share, borders inside shares, another pack in each sample, and
+// padding.
 std::vector<Documents> packs() {
   std::vector<int64_t> padded{0, 7, 46};
   for (int64_t end = 47; end <= 61; ++end) padded.push_back(end);

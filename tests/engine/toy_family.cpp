@@ -1,5 +1,5 @@
-// A family that Trireme does not have, as one file (toy_family_test.cpp adds it): decoders whose attention and MLP stand beside
-// each other, as GPT-J's do, with layer norms and a plain GELU.
+// A family that Trireme does not have, as one file (toy_family_test.cpp adds it): decoders whose attention
+// and MLP stand beside each other, as GPT-J's do, with layer norms and a plain GELU.
 //
 //   before attention   x_TM -> layer norm = n -> q|k|v projection -> rotary -> qkv_TND
 //   after attention    x_TM, o -> x + out projection of o + down(GELU(up(n))) = y_TM
@@ -9,12 +9,12 @@
 #include <memory>
 
 #include "trireme/base/error.h"
+#include "trireme/kernels/linear.h"
+#include "trireme/kernels/token_ops.h"
 #include "trireme/model/embedding.h"
 #include "trireme/model/head.h"
 #include "trireme/model/layer.h"
-#include "trireme/model/linear.h"
 #include "trireme/model/model_family.h"
-#include "trireme/model/token_ops.h"
 
 namespace trireme {
 namespace toy {

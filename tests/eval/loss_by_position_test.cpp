@@ -46,16 +46,16 @@ class LossByPosition : public ::testing::Test {
       options.ring = ring;
       const auto engine = assemble(world, folder_.path() / "model", options);
       const auto set = std::make_shared<IndexedDataset>(folder_.path() / "set");
-      LoaderOptions loader;
-      loader.packing = packing;
-      loader.sequence_tokens = tokens;
-      loader.dp_size = engine->mesh().dp_size;
-      loader.dp_index = engine->mesh().dp_index;
-      loader.ulysses = ulysses;
-      loader.ring = ring;
-      loader.sp_rank = engine->mesh().sp->rank();
-      EvaluationWalk walk(set, whole_set(*set), loader);
-      const PositionLoss of_rank = evaluate_loss_by_position(*engine, walk, edges);
+      LoaderOptions settings;
+      settings.packing = packing;
+      settings.sequence_tokens = tokens;
+      settings.dp_size = engine->mesh().dp_size;
+      settings.dp_index = engine->mesh().dp_index;
+      settings.ulysses = ulysses;
+      settings.ring = ring;
+      settings.sp_rank = engine->mesh().sp->rank();
+      EvaluationLoader loader(set, whole_set(*set), settings);
+      const PositionLoss of_rank = evaluate_loss_by_position(*engine, loader, edges);
       const std::lock_guard<std::mutex> lock(mutex);
       if (!result.buckets.empty()) {
         EXPECT_EQ(result.to_json(), of_rank.to_json()) << "ranks disagree";

@@ -60,8 +60,8 @@ TEST(Forecast, of_llama_3_8b_is_the_sum_of_its_buffers) {
   EXPECT_EQ(forecast.peak[optimizer], kShare * (4 + 4 + 4));
   // The input of every layer, and the running x.
   EXPECT_EQ(forecast.peak[activations], (kLayers + 1) * kRankTokens * kHidden * 2);
-  // q, k and v, o and d(o), dq, dk and dv of 4 + 2 heads; log-sum-exp; the kernel's fp32 dq with its row sums, dk and dv of
-  // every query head, copies of o and d(o).
+  // q, k and v, o and d(o), dq, dk and dv of 4 + 2 heads; log-sum-exp; the kernel's fp32 dq with its row
+  // sums, dk and dv of every query head, copies of o and d(o).
   const int64_t head = kTokens * 128 * 2;
   EXPECT_EQ(forecast.peak[attention], head * (6 + 4 + 4 + 6) + kTokens * 4 * 4 + kTokens * 4 * (128 + 1) * 4 +
                                           2 * head * 4 + 2 * head * 4);

@@ -1,9 +1,11 @@
-// A fuzz target: what Trireme does with one kind of file (or line) from outside. Each may do two things with any bytes: take
-// them, or refuse them with a DataError or ConfigError that names the file and stays short. Whatever else happens is a crash:
-// another exception, a signal, a sanitizer's report.
+// A fuzz target: what Trireme does with one kind of file (or line) from outside. Each may do two things with
+// any bytes: take them, or refuse them with a DataError or ConfigError that names the file and stays short.
+// Whatever else happens is a crash: another exception, a signal, a sanitizer's report.
 //
-//   ./dev fuzz NAME           libFuzzer calls it with mutated bytes (docs/development is in README: "Fuzzing")
-//   fuzz_replay_test          calls it with the seeds of corpus/NAME and with every crash found, kept in regressions/NAME
+//   ./dev fuzz NAME           libFuzzer calls it with mutated bytes (docs/development is in README:
+//                             "Fuzzing")
+//   fuzz_replay_test          calls it with the seeds of corpus/NAME and with every crash found, kept in
+//                             regressions/NAME
 #pragma once
 
 #include <cstdint>
@@ -37,7 +39,8 @@ inline std::string text_of(Bytes bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Runs `body`; aborts with the message where it is refused otherwise than above. `name` is what a message must have.
+// Runs `body`; aborts with the message where it is refused otherwise than above. `name` is what a message
+// must have.
 void taken_or_refused(std::string_view name, const std::function<void()>& body);
 
 }  // namespace trireme::fuzz

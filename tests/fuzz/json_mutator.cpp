@@ -1,5 +1,6 @@
-// Every second mutation of a JSON input keeps it JSON: one value is replaced, removed, repeated or swapped with another. The
-// other half is libFuzzer's, byte by byte. A safetensors file's header is mutated so, with its length kept true.
+// Every second mutation of a JSON input keeps it JSON: one value is replaced, removed, repeated or swapped
+// with another. The other half is libFuzzer's, byte by byte. A safetensors file's header is mutated so, with
+// its length kept true.
 #include <cstdint>
 #include <cstring>
 #include <random>

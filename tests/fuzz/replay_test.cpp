@@ -1,5 +1,5 @@
-// The seeds and every crash that fuzzing found, through the same functions that ./dev fuzz calls. A file that crashes ends the
-// test program with its name in front.
+// The seeds and every crash that fuzzing found, through the same functions that ./dev fuzz calls. A file that
+// crashes ends the test program with its name in front.
 #include <algorithm>
 #include <map>
 #include <vector>

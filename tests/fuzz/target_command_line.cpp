@@ -1,5 +1,5 @@
-// The first line says which parser: "launch" (all of it), "set" (init's --set), "stages", "kwargs" (the schedule's), else the
-// parser of every other command, with a flag of each kind. Nothing is run.
+// The first line says which parser: "launch" (all of it), "set" (init's --set), "stages", "kwargs" (the
+// schedule's), else the parser of every other command, with a flag of each kind. Nothing is run.
 #include <filesystem>
 #include <iostream>
 #include <sstream>
@@ -69,7 +69,7 @@ void command_line(Bytes input) {
       for (const ContextStage& stage : parse_context_stages(first, {}))
         if (stage.sequence_tokens < 1 || stage.steps < 1 || stage.first_step < 0) std::abort();
     } else if (which == "kwargs") {
-      parse_schedule_shape(first);
+      parse_schedule_kwargs(first);
     } else {
       parse_each_kind(words);
     }

@@ -1,4 +1,4 @@
-#include "trireme/data/tokenizer.h"
+#include "trireme/tokenizer/tokenizer.h"
 
 #include "tests/fuzz/fuzz_target.h"
 

@@ -1,4 +1,5 @@
-// Output through a backlog: whoever writes does not wait for a reader that pauses, and nothing is lost or mixed up.
+// Output through a backlog: whoever writes does not wait for a reader that pauses, and nothing is lost or
+// mixed up.
 #include "trireme/launch/backlog_stream.h"
 
 #include <array>

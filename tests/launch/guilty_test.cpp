@@ -1,4 +1,5 @@
-// What the launcher says of a failed run: who is to blame, what it was doing, what it wrote. Shell scripts are the ranks.
+// What the launcher says of a failed run: who is to blame, what it was doing, what it wrote. Shell scripts
+// are the ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

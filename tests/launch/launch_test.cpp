@@ -35,7 +35,7 @@ TEST(Launch, returns_0_when_every_rank_did) {
   EXPECT_EQ(outcome.err, "");
 }
 
-TEST(Launch, gives_each_rank_its_place) {
+TEST(Launch, gives_each_rank_its_identity) {
   const LaunchOutcome outcome = launch_and_wait(
       shell(2,
             "echo $RANK/$WORLD_SIZE local $LOCAL_RANK/$LOCAL_WORLD_SIZE at $MASTER_ADDR "

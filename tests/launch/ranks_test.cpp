@@ -26,17 +26,17 @@ using testing::LaunchOutcome;
 
 // What a rank does; returns its exit code.
 int run_as_rank(const std::string& part) {
-  const RankPlace place = place_from_environment();
-  if (part == "never_joins" && place.rank == 0) {
+  const RankIdentity identity = rank_identity_from_environment();
+  if (part == "never_joins" && identity.rank == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2500));
     return 0;
   }
   const auto world =
-      join_world(place, Transport::automatic, at::kCPU, seconds(part == "never_joins" ? 1 : 30));
+      join_world(identity, Transport::automatic, at::kCPU, seconds(part == "never_joins" ? 1 : 30));
   const Mesh mesh = make_mesh(*world, {.ulysses = world->size()});
   at::Tensor sum = at::full({100000}, world->rank() + 1, at::kFloat);
   all_reduce_sum(*mesh.all, sum);
-  std::cout << "sum " << sum[99999].item<float>() << " socket " << (place.master_listen_fd >= 0) << "\n"
+  std::cout << "sum " << sum[99999].item<float>() << " socket " << (identity.master_listen_fd >= 0) << "\n"
             << std::flush;
   if (part == "killed" && world->rank() == 1) ::raise(SIGKILL);
   if (part == "broken" && world->rank() == 1) throw DataError("a broken file");

@@ -1,4 +1,5 @@
-// Signals that ask the launcher to stop: which of them, how often, and ranks that do not end. Shell scripts are the ranks.
+// Signals that ask the launcher to stop: which of them, how often, and ranks that do not end. Shell scripts
+// are the ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

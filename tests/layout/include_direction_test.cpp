@@ -17,9 +17,9 @@ namespace {
 
 const std::map<std::string, int>& ranks() {
   static const std::map<std::string, int> all = {
-      {"base", 0},    {"device", 1}, {"comm", 2},  {"attention", 3}, {"memory", 3},
-      {"data", 3},    {"model", 4},  {"shard", 4}, {"forecast", 5},  {"engine", 6},
-      {"measure", 7}, {"plan", 7},   {"eval", 7},  {"train", 8},     {"cli", 9}};
+      {"base", 0},    {"device", 1}, {"comm", 2},  {"kernels", 2}, {"tokenizer", 1}, {"attention", 3},
+      {"memory", 3},  {"data", 3},   {"model", 4}, {"shard", 4},   {"forecast", 5},  {"engine", 6},
+      {"measure", 7}, {"plan", 7},   {"eval", 7},  {"train", 8},   {"cli", 9}};
   return all;
 }
 
@@ -31,7 +31,7 @@ bool allowed(const std::string& from, const std::string& to) {
 }
 
 // Folders that must not see torch.
-const std::set<std::string> kTorchFree = {"base", "forecast", "launch", "plan"};
+const std::set<std::string> kTorchFree = {"base", "forecast", "launch", "plan", "tokenizer"};
 
 TEST(IncludeDirection, points_only_left) {
   const fs::path root = trireme::testing::source_folder() / "trireme";

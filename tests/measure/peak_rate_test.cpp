@@ -1,4 +1,5 @@
-// MFU is a share of what a GPU's maker promises, where its name is known, and of what was measured where it is not.
+// MFU is a share of what a GPU's maker promises, where its name is known, and of what was measured where it
+// is not.
 #include "trireme/measure/peak_rate.h"
 
 #include <gtest/gtest.h>

@@ -55,18 +55,18 @@ TEST(FileSpace, never_hands_a_byte_out_twice) {
     if (taken.empty() || random() % 2 == 0) {
       const auto bytes = static_cast<int64_t>(random() % 100 + 1);
       const int64_t offset = space.take(bytes);
-      const auto [place, fresh] = taken.emplace(offset, bytes);
+      const auto [region, fresh] = taken.emplace(offset, bytes);
       ASSERT_TRUE(fresh);
-      if (place != taken.begin()) {
-        ASSERT_LE(std::prev(place)->first + std::prev(place)->second, offset);
+      if (region != taken.begin()) {
+        ASSERT_LE(std::prev(region)->first + std::prev(region)->second, offset);
       }
-      if (std::next(place) != taken.end()) {
-        ASSERT_LE(offset + bytes, std::next(place)->first);
+      if (std::next(region) != taken.end()) {
+        ASSERT_LE(offset + bytes, std::next(region)->first);
       }
     } else {
-      const auto place = std::next(taken.begin(), static_cast<int64_t>(random() % taken.size()));
-      space.give_back(place->first, place->second);
-      taken.erase(place);
+      const auto region = std::next(taken.begin(), static_cast<int64_t>(random() % taken.size()));
+      space.give_back(region->first, region->second);
+      taken.erase(region);
     }
     ASSERT_EQ(space.end(), taken.empty() ? 0 : taken.rbegin()->first + taken.rbegin()->second);
   }

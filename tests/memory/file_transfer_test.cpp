@@ -1,5 +1,5 @@
-// Transfers between memory and a file: what is read is what was written, at any address and size, past the page cache
-// and through it.
+// Transfers between memory and a file: what is read is what was written, at any address and size, past the
+// page cache and through it.
 #include "trireme/memory/file_transfer.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::vector<char> random_bytes(int64_t bytes, uint64_t seed) {
   return data;
 }
 
-class FileTransfers : public ::testing::TestWithParam<FileTransfer::Way> {
+class FileTransfers : public ::testing::TestWithParam<FileTransfer::Access> {
  protected:
   void grow(int64_t bytes) const { ASSERT_EQ(::ftruncate(file_.descriptor(), bytes), 0); }
 
@@ -40,9 +40,10 @@ class FileTransfers : public ::testing::TestWithParam<FileTransfer::Way> {
 };
 
 INSTANTIATE_TEST_SUITE_P(ways, FileTransfers,
-                         ::testing::Values(FileTransfer::Way::automatic, FileTransfer::Way::page_cache),
-                         [](const auto& way) {
-                           return way.param == FileTransfer::Way::automatic ? "automatic" : "page_cache";
+                         ::testing::Values(FileTransfer::Access::automatic, FileTransfer::Access::page_cache),
+                         [](const auto& access) {
+                           return access.param == FileTransfer::Access::automatic ? "automatic"
+                                                                                  : "page_cache";
                          });
 
 TEST_P(FileTransfers, bring_back_what_was_written_from_any_address_at_any_size) {
@@ -51,7 +52,7 @@ TEST_P(FileTransfers, bring_back_what_was_written_from_any_address_at_any_size) 
     for (const int64_t shift : {0, 64, 4095}) {
       const std::vector<char> data = random_bytes(bytes, static_cast<uint64_t>(bytes + shift));
       grow(4096 + (bytes + 4095) / 4096 * 4096);
-      // A place at a block's address, and the shift from it.
+      // An address at a block's address, and the shift from it.
       std::vector<char> room(static_cast<size_t>(bytes + 2 * 4096));
       auto* block = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(room.data()) + 4095) / 4096 * 4096);
       std::memcpy(block + shift, data.data(), data.size());
@@ -94,7 +95,7 @@ TEST_P(FileTransfers, leave_nothing_in_the_page_cache) {
   std::vector<char> read(data.size());
   ASSERT_EQ(transfer_.write(0, data.data(), bytes), "");
   ASSERT_EQ(transfer_.read(0, read.data(), bytes), "");
-  if (GetParam() == FileTransfer::Way::automatic && !transfer_.past_page_cache())
+  if (GetParam() == FileTransfer::Access::automatic && !transfer_.past_page_cache())
     GTEST_SKIP() << "the file system of " << folder_.path() << " has no O_DIRECT";
   void* mapped = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_SHARED, file_.descriptor(), 0);
   ASSERT_NE(mapped, MAP_FAILED);

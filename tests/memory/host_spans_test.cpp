@@ -1,5 +1,5 @@
-// Activations of a GPU in pinned memory of the host: what comes back is what was put away, however late the GPU's two
-// streams do their work, although both memories are given out again as soon as they are dropped.
+// Activations of a GPU in pinned memory of the host: what comes back is what was put away, however late the
+// GPU's two streams do their work, although both memories are given out again as soon as they are dropped.
 #include "trireme/memory/host_spans.h"
 
 #include <algorithm>
@@ -27,7 +27,8 @@ constexpr int64_t kLayers = 6;
 constexpr int64_t kElements =
     20'000;  // int64: blocks that the allocator keeps, and never gives back to the kernel
 
-// A GPU whose memory is this process's: what is dropped here is given out again while queued work still reads it.
+// A GPU whose memory is this process's: what is dropped here is given out again while queued work still reads
+// it.
 class Gpu {
  public:
   explicit Gpu(unsigned seed) : streams(seed), random_(seed + 1) {}
@@ -59,7 +60,7 @@ class Gpu {
   std::mt19937 random_;
 };
 
-struct Way {
+struct StoreCase {
   const char* name;
   bool disk;
   ResidentLayers resident;
@@ -67,7 +68,7 @@ struct Way {
   bool unhurried;  // as training has it: nobody waits for a copy that was not given a layer's time
 };
 
-class HostSpansTest : public ::testing::TestWithParam<Way> {
+class HostSpansTest : public ::testing::TestWithParam<StoreCase> {
  protected:
   static void SetUpTestSuite() { install_cpu_caching_allocator(); }
 };
@@ -123,13 +124,13 @@ TEST_P(HostSpansTest, come_back_whole_in_every_order_of_the_streams_and_pin_the_
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, HostSpansTest,
-                         ::testing::Values(Way{"host", false, {2, 1, 1}, 4, true},
-                                           Way{"host_none_stay", false, {0, 1, 1}, 6, false},
-                                           Way{"host_two_leave", false, {1, 2, 2}, 5, true},
-                                           Way{"disk", true, {2, 1, 2}, 3, true},
-                                           Way{"disk_one_ahead", true, {2, 1, 1}, 3, false},
-                                           Way{"disk_none_stay", true, {0, 2, 1}, 4, false}),
+INSTANTIATE_TEST_SUITE_P(Stores, HostSpansTest,
+                         ::testing::Values(StoreCase{"host", false, {2, 1, 1}, 4, true},
+                                           StoreCase{"host_none_stay", false, {0, 1, 1}, 6, false},
+                                           StoreCase{"host_two_leave", false, {1, 2, 2}, 5, true},
+                                           StoreCase{"disk", true, {2, 1, 2}, 3, true},
+                                           StoreCase{"disk_one_ahead", true, {2, 1, 1}, 3, false},
+                                           StoreCase{"disk_none_stay", true, {0, 2, 1}, 4, false}),
                          [](const auto& test) { return test.param.name; });
 
 TEST(HostSpans, pin_exactly_what_the_layers_that_leave_keep) {

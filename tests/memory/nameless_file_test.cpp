@@ -24,9 +24,9 @@ using trireme::testing::status_of;
 using trireme::testing::TemporaryFolder;
 
 TEST(NamelessFile, has_no_name_whichever_way_it_is_made) {
-  for (const auto way : {NamelessFile::Way::automatic, NamelessFile::Way::unlinked}) {
+  for (const auto creation : {NamelessFile::Creation::automatic, NamelessFile::Creation::unlinked}) {
     const TemporaryFolder folder;
-    const NamelessFile file(folder.path(), way);
+    const NamelessFile file(folder.path(), creation);
     EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
     EXPECT_EQ(status_of(open_file_in(folder.path())).st_nlink, 0U);
     ASSERT_EQ(::pwrite(file.descriptor(), "ab", 2, 5), 2);

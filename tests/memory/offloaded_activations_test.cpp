@@ -60,8 +60,8 @@ void expect_same_bits(const Saved& got, const Saved& expected) {
   }
 }
 
-// A step's walk through the store; its layers keep tensors of `tokens` tokens.
-void walk(ActivationStore& store, int64_t tokens) {
+// The forward and backward pass of a step over the store; its layers keep tensors of `tokens` tokens.
+void pass(ActivationStore& store, int64_t tokens) {
   std::vector<Saved> expected;
   for (int64_t layer = 0; layer < kLayers; ++layer) {
     Saved saved = random_saved(tokens, layer);
@@ -79,7 +79,7 @@ std::unique_ptr<SpanStorage> host_spans(std::unique_ptr<SpanStorage> behind = nu
   return std::make_unique<HostSpans>(kLayers, at::kCPU, pool, make_copy_stream(at::kCPU), std::move(behind));
 }
 
-// The three ways out of a device's memory. A CPU takes the place of the GPU that the last two are for: it
+// The three ways out of a device's memory. A CPU stands for the GPU that the last two are for: it
 // shows their order of calls, not their streams.
 std::vector<std::pair<const char*, std::unique_ptr<SpanStorage>>> storages(SpillFile& file) {
   std::vector<std::pair<const char*, std::unique_ptr<SpanStorage>>> all;
@@ -99,7 +99,7 @@ TEST(OffloadedActivations, come_back_bitwise_whatever_stays_and_whatever_the_len
       SCOPED_TRACE(cat(name, ", ", layers.resident_layers, " resident, ", layers.leaving_layers, " leaving, ",
                        layers.ahead_layers, " ahead"));
       OffloadedActivations store(kLayers, std::move(storage), layers);
-      for (const int64_t tokens : {33, 33, 1000, 33, 1, 0}) walk(store, tokens);
+      for (const int64_t tokens : {33, 33, 1000, 33, 1, 0}) pass(store, tokens);
     }
   EXPECT_EQ(file.reserved_bytes(), 0) << "destroyed stores give their space back";
 }
@@ -150,16 +150,16 @@ TEST(OffloadedActivations, use_the_same_space_in_every_step_and_none_of_an_earli
   const TemporaryFolder folder;
   SpillFile file(folder.path(), 0);
   OffloadedActivations store(kLayers, std::make_unique<DiskSpans>(kLayers, file), {});
-  walk(store, 500);
+  pass(store, 500);
   const int64_t once = file.peak_reserved_bytes();
-  for (int step = 0; step < 10; ++step) walk(store, 500);
+  for (int step = 0; step < 10; ++step) pass(store, 500);
   EXPECT_EQ(file.peak_reserved_bytes(), once);
-  walk(store, 1500);
+  pass(store, 1500);
   const int64_t longer = file.reserved_bytes();
   EXPECT_GT(longer, 2 * once);
   EXPECT_EQ(file.peak_reserved_bytes(), longer);
   EXPECT_EQ(status_of(open_file_in(folder.path())).st_size, longer) << "laid out without holes";
-  walk(store, 500);
+  pass(store, 500);
   EXPECT_EQ(file.reserved_bytes(), once);
 }
 
@@ -244,9 +244,9 @@ TEST(OffloadedActivations, on_a_disk_that_refuses_are_a_data_error_and_the_store
                     }}) {
     SpillFile file(folder.path(), 0);
     OffloadedActivations store(kLayers, make(file), {1, 1, 1});
-    walk(store, 2000);  // has its space from here on
+    pass(store, 2000);  // has its space from here on
     const SmallFiles small(4096);
-    EXPECT_THAT(message_of<DataError>([&] { walk(store, 2000); }), HasSubstr("writing"));
+    EXPECT_THAT(message_of<DataError>([&] { pass(store, 2000); }), HasSubstr("writing"));
   }
 }
 
@@ -264,8 +264,8 @@ TEST(OffloadedActivations, on_a_disk_without_room_are_a_data_error_before_any_wr
 }
 
 TEST(OffloadedActivations, to_the_host_of_a_cpu_stay_the_very_tensors_they_were) {
-  for (const Offload place : {Offload::none, Offload::cpu}) {
-    const auto store = make_activation_store(1, at::kCPU, place, nullptr);
+  for (const Offload offload : {Offload::none, Offload::cpu}) {
+    const auto store = make_activation_store(1, at::kCPU, offload, nullptr);
     const at::Tensor x = at::ones({3});
     store->put(0, {x});
     EXPECT_TRUE(store->take(0)[0].is_same(x));

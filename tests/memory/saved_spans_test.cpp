@@ -7,7 +7,7 @@
 namespace trireme {
 namespace {
 
-// The spans at another place, as after a way through a file.
+// The spans at another address, as after a way through a file.
 std::vector<at::Tensor> copies(const std::vector<at::Tensor>& spans) {
   std::vector<at::Tensor> result;
   for (const at::Tensor& span : spans) result.push_back(span.clone());

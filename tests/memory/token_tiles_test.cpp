@@ -1,4 +1,4 @@
-#include "trireme/memory/token_tiles.h"
+#include "trireme/kernels/token_tiles.h"
 
 #include <gtest/gtest.h>
 

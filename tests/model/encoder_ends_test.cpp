@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
-#include "trireme/memory/token_tiles.h"
+#include "trireme/kernels/token_tiles.h"
 #include "trireme/model/embedding.h"
 #include "trireme/model/head.h"
 #include "trireme/model/model_family.h"
@@ -83,7 +83,7 @@ TEST(EncoderEmbedding, both_ways_equal_autograd_for_any_tiles_and_padding_teache
   const auto embedding = config.family->embedding(config);
   const at::Tensor flat = random_flat(unit, prefix);
   EmbeddedTokens embedded{random_ids(kV, 6), random_ids(kPositions, 7)};
-  for (const int64_t place : {3, 20}) embedded.tokens[place] = kPadding;
+  for (const int64_t position : {3, 20}) embedded.tokens[position] = kPadding;
   const at::Tensor dx = random({kT, kM}, 1, 0, 8);
 
   auto w = leaves(unit, flat, prefix);

@@ -10,7 +10,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
-#include "trireme/memory/token_tiles.h"
+#include "trireme/kernels/token_tiles.h"
 #include "trireme/model/layer.h"
 #include "trireme/model/model_family.h"
 
@@ -139,7 +139,7 @@ Results layer_in_tiles(const Inputs& in, const LayerRun& run) {
   });
   for_tiles(kT, run.tile_tokens, [&](int64_t begin, int64_t count) {
     KeptAfterAttention kept = kept_rows(begin, count);
-    const at::Tensor rows = d.narrow(0, begin, count);  // dx takes dy's place, as in a step
+    const at::Tensor rows = d.narrow(0, begin, count);  // dx overwrites dy, as in a step
     arithmetic->after_attention_backward(layer, gradients, x.narrow(0, begin, count),
                                          o.narrow(0, begin, count), rows, run.kept ? &kept : nullptr, rows,
                                          d_o.narrow(0, begin, count));

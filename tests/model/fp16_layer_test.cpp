@@ -219,7 +219,8 @@ TEST(Fp16Head, errors_are_at_most_twice_those_of_plain_fp16_under_a_loss_scale) 
   }
 }
 
-// The scaler's signal: a loss scale too large for fp16 leaves infinities or NaN in the gradients, not numbers.
+// The scaler's signal: a loss scale too large for fp16 leaves infinities or NaN in the gradients, not
+// numbers.
 TEST(Fp16Head, a_loss_scale_that_overflows_shows_in_the_gradients) {
   const at::Tensor norm = random({kM}, 1, 31), matrix = random({kV, kM}, 0.1, 32);
   const at::Tensor targets = at::arange(kT, at::kLong) * 7;

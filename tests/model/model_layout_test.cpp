@@ -66,8 +66,8 @@ TEST(ModelLayout, parts_are_aligned_do_not_overlap_and_fill_the_unit) {
   }
 }
 
-// The arithmetic is held to names by encoder_layer_test.cpp and fp16_layer_test.cpp; here, that each view is a run of whole
-// parameters.
+// The arithmetic is held to names by encoder_layer_test.cpp and fp16_layer_test.cpp; here, that each view is
+// a run of whole parameters.
 TEST(ModelLayout, bound_tensors_are_the_rows_of_their_parameters_in_order_and_leave_none_out) {
   for (const fs::path& dir : parity_models())
     for (const UnitSpec& unit : make_model_layout(read_model_config(dir)).units) {

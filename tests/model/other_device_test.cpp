@@ -1,8 +1,8 @@
 // The model's operations on a device that is not the host: the guarded one, or a GPU.
 #include <gtest/gtest.h>
 
+#include "trireme/kernels/linear.h"
 #include "trireme/model/embedding.h"
-#include "trireme/model/linear.h"
 
 #include "tests/support/called_operators.h"
 #include "tests/support/device_under_test.h"

@@ -1,6 +1,7 @@
 // Every family and rope kind against Hugging Face: loss, logits and every gradient of the committed
-// references (tests/parity/make_fixtures.py made them with transformers in fp64), for P in 1, 2, 3, 4 ranks and every
-// way to share a sequence, to 2e-5 of each tensor's largest entry (measured: 1e-6 to 9e-6; users are promised 1e-4).
+// references (tests/parity/make_fixtures.py made them with transformers in fp64), for P in 1, 2, 3, 4 ranks
+// and every way to share a sequence, to 2e-5 of each tensor's largest entry (measured: 1e-6 to 9e-6; users
+// are promised 1e-4).
 #include <filesystem>
 #include <tuple>
 
@@ -67,8 +68,8 @@ TEST_P(Parity, small_tiles_the_reference_attention_and_kept_attention_agree_too)
   EXPECT_TRUE(result.passed()) << result.table(5);
 }
 
-// packed.safetensors has several documents a row and padding.safetensors rows of unequal length; both were made by
-// running each document alone.
+// packed.safetensors has several documents a row and padding.safetensors rows of unequal length; both were
+// made by running each document alone.
 TEST_P(Parity, every_mode_passes_packed_and_padded_references_too) {
   const int64_t heads = read_model_config(folder()).num_attention_heads;
   for (const std::string reference : {"reference.safetensors", "packed.safetensors", "padded.safetensors"}) {

@@ -10,7 +10,7 @@ import cudnn
 import pytest
 import torch
 
-BINARY = Path(os.environ["TRIREME_BINARY"]).parent / "attention_test"
+BINARY = Path(os.environ["TRIREME_BINARY"]).parent / "kernels_test"
 DTYPES = {"BFloat16": torch.bfloat16, "Half": torch.float16, "Float": torch.float32, "Int": torch.int32,
           "Long": torch.int64, "UInt64": torch.uint64}
 OPERATORS = [f"_{kernel}_attention_{pass_}" for kernel in ("flash", "cudnn", "efficient") for pass_ in ("forward", "backward")]
@@ -18,7 +18,7 @@ OPERATORS = [f"_{kernel}_attention_{pass_}" for kernel in ("flash", "cudnn", "ef
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory):
-    """Of every operator, as tests/attention/operator_calls.h has them."""
+    """Of every operator, as tests/kernels/operator_calls.h has them."""
     path = tmp_path_factory.mktemp("calls") / "calls.jsonl"
     subprocess.run([BINARY, "--gtest_filter=CallsAttention.*"], check=True, capture_output=True,
                    env={**os.environ, "TRIREME_OPERATOR_CALLS": str(path)})

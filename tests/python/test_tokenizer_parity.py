@@ -13,7 +13,7 @@ import pytest
 import tokenizers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FIXTURES = ROOT / "tests/data/fixtures"
+FIXTURES = ROOT / "tests/tokenizer/fixtures"
 BINARY = os.environ.get("TRIREME_BINARY", str(ROOT / "build/cpu/bin/trireme"))
 
 

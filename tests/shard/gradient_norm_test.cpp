@@ -7,7 +7,8 @@ namespace trireme {
 namespace {
 
 TEST(GradientNorm, counts_every_small_term_beside_large_ones) {
-  // 64 ones first, so that every lane of a vector sum begins at 1 or more; then terms that fp32 would drop there.
+  // 64 ones first, so that every lane of a vector sum begins at 1 or more; then terms that fp32 would drop
+  // there.
   const int64_t small_terms = (int64_t{1} << 23) + 5;
   at::Tensor values = at::full({64 + small_terms}, 1e-4);
   values.narrow(0, 0, 64).fill_(1);

@@ -1,5 +1,5 @@
-// What gradient stores hold from one step to the next: sums of this step alone, while another thread may still read
-// those of the step before, unit by unit.
+// What gradient stores hold from one step to the next: sums of this step alone, while another thread may
+// still read those of the step before, unit by unit.
 #include "trireme/shard/gradient_store.h"
 
 #include <gtest/gtest.h>

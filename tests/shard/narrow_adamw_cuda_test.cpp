@@ -1,4 +1,5 @@
-// A GPU's AdamW with bf16 moments is bit for bit the same arithmetic compiled for the host, for spans of every alignment.
+// A GPU's AdamW with bf16 moments is bit for bit the same arithmetic compiled for the host, for spans of
+// every alignment.
 #include <cstring>
 
 #include <gtest/gtest.h>

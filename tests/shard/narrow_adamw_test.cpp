@@ -1,4 +1,5 @@
-// The arithmetic of a GPU's AdamW with bf16 moments, compiled for the host: it is AdamW, and it rounds as the CPU does.
+// The arithmetic of a GPU's AdamW with bf16 moments, compiled for the host: it is AdamW, and it rounds as the
+// CPU does.
 #include "trireme/shard/narrow_adamw.h"
 
 #include <ATen/CPUGeneratorImpl.h>

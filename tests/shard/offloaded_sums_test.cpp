@@ -1,5 +1,6 @@
-// Running sums of gradients on the host of a GPU: what they are after each micro-batch, however late the GPU's streams do
-// their work, and that neither the host nor the computation waits for a copy that was given no unit's time.
+// Running sums of gradients on the host of a GPU: what they are after each micro-batch, however late the
+// GPU's streams do their work, and that neither the host nor the computation waits for a copy that was given
+// no unit's time.
 #include "trireme/shard/offloaded_sums.h"
 
 #include <algorithm>

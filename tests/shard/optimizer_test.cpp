@@ -1,5 +1,5 @@
-// AdamW with bf16 moments against AdamW with fp32 ones, over so many steps that an error of either kind shows: moments that
-// are not kept, decay left out, rounding that leans to one side or repeats its bits.
+// AdamW with bf16 moments against AdamW with fp32 ones, over so many steps that an error of either kind
+// shows: moments that are not kept, decay left out, rounding that leans to one side or repeats its bits.
 #include "trireme/shard/optimizer.h"
 
 #include <cmath>
@@ -49,8 +49,8 @@ TEST(AdamwWithNarrowMoments, has_the_moments_of_fp32_on_average_and_independent_
     const at::Tensor errors = (narrow_moment.to(at::kDouble) - expected) / unit;
     const double spread = errors.std().item<double>();
     EXPECT_LT(std::abs(mean_of(errors)), 5 * spread / std::sqrt(kElements));
-    // Independent errors of 0.4 units a step, the earlier ones faded, come to 0.8 to 1.3. The same bits in each step add up
-    // to more than 2; rounding to nearest has no spread.
+    // Independent errors of 0.4 units a step, the earlier ones faded, come to 0.8 to 1.3. The same bits in
+    // each step add up to more than 2; rounding to nearest has no spread.
     EXPECT_GT(spread, 0.5);
     EXPECT_LT(spread, 1.7);
   }

@@ -1,5 +1,5 @@
-// Values whole on every rank whose masters are sharded: a step changes a rank's own share and talks to no other rank;
-// the ranks trade the new values when a unit is next used, once.
+// Values whole on every rank whose masters are sharded: a step changes a rank's own share and talks to no
+// other rank; the ranks trade the new values when a unit is next used, once.
 #include <gtest/gtest.h>
 
 #include "trireme/comm/mesh.h"

@@ -1,5 +1,5 @@
-// Parameters on the host of a GPU: the computation reads what the host held, however late the GPU's streams do their
-// work, and never the values before an update.
+// Parameters on the host of a GPU: the computation reads what the host held, however late the GPU's streams
+// do their work, and never the values before an update.
 #include "trireme/shard/unit_uploads.h"
 
 #include <algorithm>

@@ -5,7 +5,8 @@
 
 namespace trireme::testing {
 
-// The message of the E that `action` throws, "no error" if it throws nothing; another kind goes on to the caller.
+// The message of the E that `action` throws, "no error" if it throws nothing; another kind goes on to the
+// caller.
 template <typename E, typename Action>
 std::string message_of(const Action& action) {
   try {

@@ -1,5 +1,6 @@
-// Every operator without a kernel for this device comes to run_on_cpu: tensors on the device become CPU tensors on the same
-// bytes, the CPU's kernel runs, and what it returns becomes: an argument again, a view of one, or a new device tensor.
+// Every operator without a kernel for this device comes to run_on_cpu: tensors on the device become CPU
+// tensors on the same bytes, the CPU's kernel runs, and what it returns becomes: an argument again, a view of
+// one, or a new device tensor.
 #include "tests/support/guarded_device.h"
 
 #include <optional>
@@ -38,7 +39,7 @@ bool is_guarded(const at::Tensor& tensor) {
   return tensor.defined() && tensor.device().type() == guarded_device().type();
 }
 
-// The CPU tensor on the bytes of `tensor`, with its place in the storage; it owns nothing.
+// The CPU tensor on the bytes of `tensor`, with its offset in the storage; it owns nothing.
 at::Tensor seen(const at::Tensor& tensor) {
   if (!is_guarded(tensor)) return tensor;
   const auto options = at::TensorOptions(at::kCPU).dtype(tensor.dtype());

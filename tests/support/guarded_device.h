@@ -1,10 +1,12 @@
-// A device beside the CPU, for tests without a GPU: libtorch's place for a backend of one's own. What makes it a witness:
-//   - its memory lies where the host may not touch it: code that takes a device tensor's address is ended by a signal;
+// A device beside the CPU, for tests without a GPU: libtorch's hook for a backend of one's own. What makes it
+// a witness:
+//   - its memory lies where the host may not touch it: code that takes a device tensor's address is ended by
+//     a signal;
 //   - operators take tensors of one device, CPU scalars apart, as CUDA's do, or throw (guarded_device.cpp);
 //   - memory that was never written, or was given back, reads as NaN (guarded_memory.h);
 //   - copies on a stream of their own happen as late as the marks between streams allow (guarded_streams.h).
-// Operators run on the CPU, so results are the CPU's bit for bit. The default stream does not lag behind the host: what
-// the host or a copy must wait for there is not seen here.
+// Operators run on the CPU, so results are the CPU's bit for bit. The default stream does not lag behind the
+// host: what the host or a copy must wait for there is not seen here.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +17,8 @@ namespace trireme::testing {
 
 c10::Device guarded_device();
 
-// That this thread has copied so far between the host and the device, waiting for each copy: on a GPU it would have stood
-// until the work given before was done.
+// That this thread has copied so far between the host and the device, waiting for each copy: on a GPU it
+// would have stood until the work given before was done.
 int64_t blocking_copy_bytes();
 
 }  // namespace trireme::testing

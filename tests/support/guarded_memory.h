@@ -1,5 +1,5 @@
-// The memory of the guarded device (guarded_device.h): two ranges of addresses. Tensors hold the first, where nothing may be
-// touched; operators find the bytes as far into the second.
+// The memory of the guarded device (guarded_device.h): two ranges of addresses. Tensors hold the first, where
+// nothing may be touched; operators find the bytes as far into the second.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace trireme::testing {
 
-// Gives out pieces of whole 512 bytes, as libtorch's allocator for CUDA does, and tells libtorch's observers of each.
-// What was not written since, and what was given back, reads as NaN.
+// Gives out pieces of whole 512 bytes, as libtorch's allocator for CUDA does, and tells libtorch's observers
+// of each. What was not written since, and what was given back, reads as NaN.
 class GuardedMemory final : public c10::DeviceAllocator {
  public:
   GuardedMemory();

@@ -1,4 +1,5 @@
-// Products that libtorch has for GPUs alone, on the guarded device: what they demand is what CUDA's kernels demand.
+// Products that libtorch has for GPUs alone, on the guarded device: what they demand is what CUDA's kernels
+// demand.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -6,8 +7,8 @@ namespace trireme::testing {
 namespace {
 
 // beta self [n, m] + alpha a [n, k] b [k, m], of 16-bit factors into fp32. The demands are those of
-// _addmm_dtype_out_cuda in ATen/native/cuda/Blas.cpp of PyTorch 2.11; that each matrix be dense along one dimension, so
-// that cuBLAS takes it without a copy, is ours.
+// _addmm_dtype_out_cuda in ATen/native/cuda/Blas.cpp of PyTorch 2.11; that each matrix be dense along one
+// dimension, so that cuBLAS takes it without a copy, is ours.
 at::Tensor& addmm_dtype_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                             at::ScalarType dtype, const at::Scalar& beta, const at::Scalar& alpha,
                             at::Tensor& out) {

@@ -19,13 +19,13 @@ namespace {
 using StreamId = c10::StreamId;
 constexpr StreamId kDefaultStream = 0;
 
-// What a recorded event stands for: a place in a stream's work.
-struct Place {
+// What a recorded event stands for: a point in a stream's work.
+struct Point {
   StreamId stream = kDefaultStream;
   std::atomic<bool> reached = false;
   int64_t second = 0;  // by the device's clock, once it is reached
 };
-using Event = std::shared_ptr<Place>;
+using Event = std::shared_ptr<Point>;
 
 class Streams {
  public:
@@ -55,10 +55,10 @@ class Streams {
   void finish_all() {
     for (StreamId stream = 1; stream <= last_; ++stream) finish(stream);
   }
-  void reach(const Place& place) {
-    while (!place.reached)
+  void reach(const Point& point) {
+    while (!point.reached)
       // Another thread may have done the work meanwhile.
-      if (!advance(place.stream) && !place.reached)
+      if (!advance(point.stream) && !point.reached)
         throw InternalError("waited for an event that nothing leads to");
   }
 
@@ -75,7 +75,8 @@ Streams& streams() {
 
 thread_local StreamId current_stream = kDefaultStream;
 
-// The device's clock: a second passes with each mark that the work of this thread comes to, and at no other time.
+// The device's clock: a second passes with each mark that the work of this thread comes to, and at no other
+// time.
 thread_local int64_t second_now = 0;
 
 class GuardedDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
@@ -105,24 +106,24 @@ class GuardedDeviceGuard final : public c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex /*device*/,
               c10::EventFlag /*flag*/) const override {
     if (*event == nullptr) *event = new Event;
-    auto place = std::make_shared<Place>();
-    place->stream = stream.id();
-    streams().queue(stream.id(), [place] {
-      place->second = ++second_now;
-      place->reached = true;
+    auto point = std::make_shared<Point>();
+    point->stream = stream.id();
+    streams().queue(stream.id(), [point] {
+      point->second = ++second_now;
+      point->reached = true;
     });
-    *static_cast<Event*>(*event) = place;
+    *static_cast<Event*>(*event) = point;
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;
-    streams().queue(stream.id(), [place = *static_cast<Event*>(event)] { streams().reach(*place); });
+    streams().queue(stream.id(), [point = *static_cast<Event*>(event)] { streams().reach(*point); });
   }
   // Looking helps the work along, so that who asks again and again is answered at last.
   bool queryEvent(void* event) const override {
     if (event == nullptr) return true;
-    const Place& place = **static_cast<Event*>(event);
-    if (place.reached) return true;
-    streams().advance(place.stream);
+    const Point& point = **static_cast<Event*>(event);
+    if (point.reached) return true;
+    streams().advance(point.stream);
     return false;
   }
   void synchronizeEvent(void* event) const override {

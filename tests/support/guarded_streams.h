@@ -1,6 +1,7 @@
-// The streams of the guarded device (guarded_device.h). The default stream does its work at once. Any other does it as
-// late as it may: when the host or the default stream waits for a mark behind it. So a copy whose end nobody waits for
-// finds its memory used by others, as it may on a GPU. Between two marks that one thread's work comes to, a second passes.
+// The streams of the guarded device (guarded_device.h). The default stream does its work at once. Any other
+// does it as late as it may: when the host or the default stream waits for a mark behind it. So a copy whose
+// end nobody waits for finds its memory used by others, as it may on a GPU. Between two marks that one
+// thread's work comes to, a second passes.
 #pragma once
 
 #include <functional>

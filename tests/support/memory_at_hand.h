@@ -1,4 +1,5 @@
-// Whether the memory that a large test needs is there; a test that began without it would take its machine along.
+// Whether the memory that a large test needs is there; a test that began without it would take its machine
+// along.
 #pragma once
 
 #include <algorithm>

@@ -29,8 +29,8 @@ void run_over_gloo(int ranks, const std::function<void(World&)>& body, std::chro
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        const RankPlace place{.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks};
-        const auto world = join_world(place, store, Transport::gloo, at::kCPU, timeout);
+        const RankIdentity identity{.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks};
+        const auto world = join_world(identity, store, Transport::gloo, at::kCPU, timeout);
         body(*world);
       } catch (...) {
         const std::lock_guard<std::mutex> lock(mutex);

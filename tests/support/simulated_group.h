@@ -1,5 +1,6 @@
-// A group of ranks that all hold what this one holds, whose gathers are work of simulated streams: a backend as NCCL's, whose
-// collectives come behind the stream that they are given on, and which the stream that waits comes behind.
+// A group of ranks that all hold what this one holds, whose gathers are work of simulated streams: a backend
+// as NCCL's, whose collectives come behind the stream that they are given on, and which the stream that waits
+// comes behind.
 #pragma once
 
 #include <cstring>

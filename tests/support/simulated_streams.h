@@ -1,13 +1,14 @@
-// The streams of a GPU that copies and gathers beside its computation, played on the CPU: work is queued with the addresses
-// it works on and happens later, in any order that the marks between the streams allow. What the code under test gives
-// back too early is overwritten by then, as it would be on a GPU.
+// The streams of a GPU that copies and gathers beside its computation, played on the CPU: work is queued with
+// the addresses it works on and happens later, in any order that the marks between the streams allow. What
+// the code under test gives back too early is overwritten by then, as it would be on a GPU.
 //
 //   compute           the computation
 //   copies            those of a CopyStream
 //   communication     collectives of simulated_group.h, that come behind the stream that they are given on
 //
-// And a record of what waited: a wait is hasty when the computation was given no unit of its work (compute_unit) between
-// what is waited for and the wait. Were copies ever so slow, without hasty waits one unit is computed beside each.
+// And a record of what waited: a wait is hasty when the computation was given no unit of its work
+// (compute_unit) between what is waited for and the wait. Were copies ever so slow, without hasty waits one
+// unit is computed beside each.
 #pragma once
 
 #include <array>
@@ -40,7 +41,8 @@ class SimulatedStreams {
   }
   // Nothing was begun ahead for its first unit.
   void begin_pass() { units_before_pass_ = units_given_; }
-  // Begun behind what the current stream was given so far; `wait_here` of the result lets the current stream wait for it.
+  // Begun behind what the current stream was given so far; `wait_here` of the result lets the current stream
+  // wait for it.
   std::shared_ptr<const StreamMark> communicate(std::function<void()> work) {
     wait(kCommunication, point(current_));
     queue(kCommunication).push_back({std::move(work), nullptr});

@@ -1,5 +1,5 @@
-// The repository's files that tests read (fixtures, sources): TRIREME_SOURCE_DIR of the environment, as the package
-// sets it, or else the folder that the tests were built from, which only this file may name.
+// The repository's files that tests read (fixtures, sources): TRIREME_SOURCE_DIR of the environment, as the
+// package sets it, or else the folder that the tests were built from, which only this file may name.
 #pragma once
 
 #include <cstdlib>

@@ -96,7 +96,7 @@ class Checkpoint : public ::testing::Test {
       std::string& mine = told[static_cast<size_t>(world.rank())];
       try {
         const auto entry =
-            choose_checkpoint(options, run_, world.place(), agreement, [](const std::string&) {});
+            choose_checkpoint(options, run_, world.identity(), agreement, [](const std::string&) {});
         mine = entry ? cat("step ", entry->step) : "none";
       } catch (const DataError& error) {
         mine = error.what();
@@ -131,8 +131,8 @@ TEST_F(Checkpoint, read_back_is_bitwise_what_was_saved_at_any_number_of_ranks) {
   }
 }
 
-// A name step-N stands for bytes that are on the disk: every file is synced before its folder, that before the renaming,
-// and the renaming before the older ones go.
+// A name step-N stands for bytes that are on the disk: every file is synced before its folder, that before
+// the renaming, and the renaming before the older ones go.
 TEST_F(Checkpoint, is_synced_file_by_file_before_it_gets_its_name) {
   save(2, 1);
   const testing::FileOperations operations;

@@ -1,4 +1,5 @@
-// --recompute auto in a training run: what is told, what is recorded, and that machines with other memory go on bitwise.
+// --recompute auto in a training run: what is told, what is recorded, and that machines with other memory go
+// on bitwise.
 #include <atomic>
 #include <fstream>
 #include <functional>
@@ -10,6 +11,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/engine/assemble.h"
+#include "trireme/forecast/memory_forecast.h"
 #include "trireme/train/run_directory.h"
 
 #include "tests/support/error_message.h"
@@ -24,7 +26,8 @@ using ::testing::Not;
 using testing::tensors_of;
 using testing::TinyRun;
 
-// What the formulas expect of a step with the longest stage of TinyRun, with attention kept on 0, 1 and 2 layers.
+// What the formulas expect of a step with the longest stage of TinyRun, with attention kept on 0, 1 and 2
+// layers.
 std::vector<int64_t> expected_bytes(const TrainOptions& options) {
   std::vector<int64_t> of_layers;
   run_ranks_as_threads(1, [&](World& world) {

@@ -1,5 +1,6 @@
-// What a user does on a GPU: training, resuming, evaluation, verifying and measuring, on the device under test. Without a
-// GPU that is the guarded device, which ends or refuses whatever looks for a tensor in the wrong place.
+// What a user does on a GPU: training, resuming, evaluation, verifying and measuring, on the device under
+// test. Without a GPU that is the guarded device, which ends or refuses whatever looks for a tensor on the
+// wrong device.
 #include <gtest/gtest.h>
 
 #include "trireme/comm/thread_world.h"
@@ -125,7 +126,8 @@ TEST_F(CommandsOnAnotherDevice, links_and_exchanges_are_measured_where_the_devic
     exchange.device = *device_under_test();
     exchange.attention = testing::attention_under_test(exchange.device, Precision::fp32);
     exchange.repeats = 1;
-    const ExchangeRate rate = measure_exchange_rate(world, shape_over(ExchangeMethod::ulysses, 2), exchange);
+    const ExchangeRate rate =
+        measure_exchange_rate(world, partition_over(ExchangeMethod::ulysses, 2), exchange);
     EXPECT_GT(rate.most_sent.forward, 0);
   });
 }

@@ -107,12 +107,12 @@ TEST_F(Remembered, what_is_damaged_is_told_never_used_and_made_again) {
 }
 
 TEST_F(Remembered, are_none_where_they_cannot_be_written_and_that_is_told) {
-  folder_.write("data", "a file in the folder's place");
+  folder_.write("data", "a file instead of the folder");
   EXPECT_THAT(checksums(), ElementsAre(read("a.txt"), read("b.txt")));
   EXPECT_THAT(told_, HasSubstr("not remembered"));
 }
 
-// JSON has no place for it.
+// JSON cannot hold it.
 TEST_F(Remembered, a_name_that_is_no_utf_8_is_read_each_time) {
   write("\xff.txt", "text", std::chrono::hours(2));
   for (int start = 0; start < 2; ++start)

@@ -40,7 +40,7 @@ std::string problem_of(const TrainOptions& options, int ranks = 1) {
 }
 
 fs::path tokenizer() {
-  return testing::source_folder() / "tests/data/fixtures/gpt2_tokenizer.json";
+  return testing::source_folder() / "tests/tokenizer/fixtures/gpt2_tokenizer.json";
 }
 
 std::string some_text(int seed) {
@@ -55,12 +55,12 @@ std::vector<int64_t> steps_in(const TrainOptions& options) {
   return steps;
 }
 
-RankPlace attempt(const std::string& number, const std::string& launch) {
-  RankPlace place;
-  place.attempt = number;
-  place.launch_id = launch;
-  place.launch_is_guessed = launch.starts_with("agent");
-  return place;
+RankIdentity attempt(const std::string& number, const std::string& launch) {
+  RankIdentity identity;
+  identity.attempt = number;
+  identity.launch_id = launch;
+  identity.launch_is_guessed = launch.starts_with("agent");
+  return identity;
 }
 
 TEST(ResumedRun, never_trains_on_the_tokens_of_another_text) {
@@ -215,7 +215,8 @@ TEST(ResumedRun, at_another_sequence_length_is_refused_before_it_is_built_and_ca
   EXPECT_THAT(problem_of(options), AllOf(HasSubstr("16 -> 24"), HasSubstr("--resume_with_new_data")));
   options.resume_with_new_data = true;
   EXPECT_EQ(train_on_ranks(1, options, 3).records.at(3).sequence_tokens, 24);
-  // Beside stages the flag has no meaning; a stage of another length is refused while it is the one that goes on.
+  // Beside stages the flag has no meaning; a stage of another length is refused while it is the one that goes
+  // on.
   options.resume_with_new_data = false;
   options.samples.max_seq_length = 77;
   options.max_steps = -1;
@@ -339,7 +340,8 @@ TEST(OverwritingRun, contradicts_one_that_resumes) {
   EXPECT_EQ(problem_of(options), "trained");
 }
 
-// Refused late (the set is too short for its second stage), and ended by an error in its first step: the earlier run is as it was.
+// Refused late (the set is too short for its second stage), and ended by an error in its first step: the
+// earlier run is as it was.
 TEST(OverwritingRun, leaves_the_earlier_one_whole_until_its_first_step_is_done) {
   const TinyRun run;
   TrainOptions options = run.options("run");

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/comm/thread_world.h"
-#include "trireme/data/evaluation_walk.h"
+#include "trireme/data/evaluation_loader.h"
 #include "trireme/data/held_out_split.h"
 #include "trireme/data/packed_loader.h"
 #include "trireme/engine/assemble.h"
@@ -117,9 +117,9 @@ TEST(RunRecords, eval_loss_is_that_of_the_samples_held_out) {
     auto set = std::make_shared<IndexedDataset>(run.tokens());
     const HeldOutSplit split = split_held_out(*set, 0.25);
     const auto loss_of = [&](TokenSpan range, int64_t samples) {
-      EvaluationWalk walk(set, range, loader_of(options));
-      if (samples > 0) walk.limit_rows(samples);
-      return evaluate_loss_by_position(engine, walk, power_of_two_edges(16)).loss();
+      EvaluationLoader loader(set, range, loader_of(options));
+      if (samples > 0) loader.limit_rows(samples);
+      return evaluate_loss_by_position(engine, loader, power_of_two_edges(16)).loss();
     };
     const double held_out = loss_of(split.held_out, 0), trained = loss_of(split.train, 0);
     const double one = loss_of(split.held_out, 1);

@@ -22,7 +22,7 @@ TEST(Schedule, learning_rates_are_those_of_transformers_at_every_step) {
   const Json cases = read_json(testing::source_folder() / "tests/train/fixtures/schedules.json");
   ASSERT_GE(cases.size(), enum_names(ScheduleKind{}).size());
   for (const Json& one : cases) {
-    const Schedule schedule{kind_of(one["kind"]), parse_schedule_shape(one["kwargs"].dump()), one["peak"],
+    const Schedule schedule{kind_of(one["kind"]), parse_schedule_kwargs(one["kwargs"].dump()), one["peak"],
                             one["warmup_steps"], one["total_steps"]};
     schedule.check();
     const auto expected = one["learning_rates"].get<std::vector<double>>();
@@ -51,11 +51,11 @@ TEST(Schedule, warmup_steps_below_one_and_warmup_ratio_are_shares_rounded_up) {
 }
 
 TEST(Schedule, what_a_schedule_cannot_use_is_refused_by_name) {
-  EXPECT_THROW(parse_schedule_shape(R"({"min_rate": 0.1})"), ConfigError);
-  EXPECT_THROW(parse_schedule_shape(R"({"min_lr": "low"})"), ConfigError);
-  EXPECT_THROW(parse_schedule_shape("{min_lr: 1}"), ConfigError);
+  EXPECT_THROW(parse_schedule_kwargs(R"({"min_rate": 0.1})"), ConfigError);
+  EXPECT_THROW(parse_schedule_kwargs(R"({"min_lr": "low"})"), ConfigError);
+  EXPECT_THROW(parse_schedule_kwargs("{min_lr: 1}"), ConfigError);
   EXPECT_THROW((Schedule{ScheduleKind::cosine_with_min_lr, {}, 1e-4, 0, 10}.check()), ConfigError);
-  ScheduleShape high_end;
+  ScheduleKwargs high_end;
   high_end.lr_end = 1;
   EXPECT_THROW((Schedule{ScheduleKind::polynomial, high_end, 1e-4, 0, 10}.check()), ConfigError);
   EXPECT_THROW((Schedule{ScheduleKind::linear, {}, 0, 0, 10}.check()), ConfigError);

@@ -74,7 +74,7 @@ std::filesystem::path TinyRun::overflowing_model() const {
 }
 
 TinyOutcome train_on_ranks(int ranks, const TrainOptions& options, int64_t stop_after,
-                           const RankPlace& like) {
+                           const RankIdentity& like) {
   at::set_num_threads(1);  // steps of a millisecond gain nothing from more
   TinyOutcome result;
   std::mutex mutex;

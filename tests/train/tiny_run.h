@@ -21,7 +21,8 @@ class TinyRun {
   const std::filesystem::path& folder() const { return folder_.path(); }
   std::filesystem::path model() const { return folder() / "model"; }
   std::filesystem::path tokens() const { return folder() / "tokens"; }
-  // A model with this tokenizer.json in place of the first, and a text to train on; the options name that text.
+  // A model with this tokenizer.json in place of the first, and a text to train on; the options name that
+  // text.
   TrainOptions with_text(const std::string& output_name, const std::string& text,
                          const std::filesystem::path& tokenizer) const;
   // A model of finite weights with which the first step's loss is not finite.
@@ -44,9 +45,10 @@ struct TinyOutcome {
   std::string output;  // what rank 0 told
 };
 
-// Trains on `ranks` threads; asks to stop after `stop_after` steps (0: never). Attempt and launch are those of `like`.
+// Trains on `ranks` threads; asks to stop after `stop_after` steps (0: never). Attempt and launch are those
+// of `like`.
 TinyOutcome train_on_ranks(int ranks, const TrainOptions& options, int64_t stop_after = 0,
-                           const RankPlace& like = {});
+                           const RankIdentity& like = {});
 
 // "tensor name" -> bytes of its values, over all shards of a checkpoint or model folder.
 std::map<std::string, std::string> tensors_of(const std::filesystem::path& dir);

@@ -27,7 +27,7 @@ class OpenTokens : public ::testing::Test {
  protected:
   OpenTokens() {
     run_.with_text("run", "Some text to tokenize.",
-                   testing::source_folder() / "tests/data/fixtures/gpt2_tokenizer.json");
+                   testing::source_folder() / "tests/tokenizer/fixtures/gpt2_tokenizer.json");
   }
   TextToTokenize seen(const fs::path& input) const {
     return {input, run_.model(), run_.folder() / "data/train", "text", true, 704, false};

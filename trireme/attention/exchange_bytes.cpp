@@ -54,8 +54,8 @@ ExchangeBytes ring_exchange_bytes(const ExchangeExtents& extents, const SampleLa
   check(layout, heads, rank);
   if (layout.ring == 1) return {};
   const int ring_index = layout.ring_index(rank);
-  // A rank sends its own block first. The block that it receives last began at the next ring rank and is not sent on.
-  // The sums of a block's gradients begin at the next ring rank, and end where the block lives.
+  // A rank sends its own block first. The block that it receives last began at the next ring rank and is not
+  // sent on. The sums of a block's gradients begin at the next ring rank, and end where the block lives.
   const int64_t passed_on = layout.tokens - layout.ring_tokens((ring_index + 1) % layout.ring);
   const int64_t summed = layout.tokens - layout.ring_tokens(ring_index);
   const int64_t row = key_value_elements(extents, layout, heads, rank);

@@ -1,12 +1,12 @@
-// Ulysses' attention in C head chunks, each of a share of every rank's heads (UPipe, arXiv 2602.21196, and FPDT, arXiv
-// 2408.16978, pipeline in the same spirit): the exchange of the next chunk runs while this one computes, and what lies
-// by heads is 1/C of what it was.
+// Ulysses' attention in C head chunks, each of a share of every rank's heads (UPipe, arXiv 2602.21196, and
+// FPDT, arXiv 2408.16978, pipeline in the same spirit): the exchange of the next chunk runs while this one
+// computes, and what lies by heads is 1/C of what it was.
 //
 //   chunk c    exchange of chunk c + 1 begun | q_BShcD, k, v -> attention -> o_BShcD | o of chunk c begun,
 //              o of chunk c - 1 written to its heads of the result
 //
-// Which rank computes which head is as without chunks, so the numbers are the same. A key/value head whose queries fall
-// into two chunks travels once: it stays from the first, and its gradients leave with the last.
+// Which rank computes which head is as without chunks, so the numbers are the same. A key/value head whose
+// queries fall into two chunks travels once: it stays from the first, and its gradients leave with the last.
 #pragma once
 
 #include <memory>

@@ -29,15 +29,16 @@ struct HeadShares {
 // H ranks can share the heads).
 HeadShares share_heads(int64_t query_heads, int64_t key_value_heads, int ranks);
 
-// One of the chunks in which a rank computes its share (head_chunks.h). Each member names ranges of every rank; the
-// query ranges are the same in all.
+// One of the chunks in which a rank computes its share (head_chunks.h). Each member names ranges of every
+// rank; the query ranges are the same in all.
 struct HeadChunk {
   HeadShares needed;    // what attention takes
   HeadShares arriving;  // key/value heads that come with this chunk
   HeadShares leaving;   // key/value heads whose gradients leave with it
 };
 
-// Every rank's share in `chunks` ranges that differ by at most one head; some are empty where a rank has fewer.
+// Every rank's share in `chunks` ranges that differ by at most one head; some are empty where a rank has
+// fewer.
 std::vector<HeadChunk> cut_heads(const HeadShares& heads, int chunks);
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
-// Attention of this rank's queries over every key of the sample, wherever it lies: what stands between Ulysses' two
-// exchanges.
+// Attention of this rank's queries over every key of the sample, wherever it lies: what stands between
+// Ulysses' two exchanges.
 //
 //   alone    R = 1: the rank holds the whole sequence of its heads, and the local kernel does all
 //   ring     keys and values travel round the R ring ranks while each computes (ring_attention.h)
@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
-#include "trireme/attention/local_attention.h"
-#include "trireme/attention/mask.h"
 #include "trireme/base/enum_names.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/comm/group.h"
+#include "trireme/kernels/local_attention.h"
+#include "trireme/kernels/mask.h"
 
 namespace trireme {
 

@@ -84,7 +84,7 @@ at::Tensor heads_to_seq_qkv(Group& group, const UlyssesPartition& partition,
   check(group, partition, gradients.dq, partition.layout.tokens, heads.query[group.rank()].size());
   const auto joined = [&] { return at::cat({gradients.dq, gradients.dk, gradients.dv}, 2); };
   if (group.size() == 1) return joined();
-  const MemoryPlace caller = MemoryScope::here();
+  const MemoryOwner caller = MemoryScope::current();
   const MemoryScope buffers(MemoryCategory::communication);
   const auto blocks = begin_to_sequence(group, partition.layout, packed_counts(heads), joined()).wait();
   const int64_t all = heads.query_heads + 2 * heads.key_value_heads;

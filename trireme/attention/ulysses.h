@@ -1,13 +1,15 @@
-// Attention of one layer over all ranks that share a sample: what training, `trireme bench comm` and the tests run.
+// Attention of one layer over all ranks that share a sample: what training, `trireme bench comm` and the
+// tests run.
 //
-// Ulysses sequence parallelism (arXiv 2309.14509): each of P ranks holds s tokens and all heads. An all-to-all
-// trades sequence for heads before attention, and another trades back after it.
+// Ulysses sequence parallelism (arXiv 2309.14509): each of P ranks holds s tokens and all heads. An
+// all-to-all trades sequence for heads before attention, and another trades back after it.
 //
-//   forward    qkv_BsND --seq_to_heads--> q_BShD, k_BSkD, v_BSkD --attention--> o_BShD --heads_to_seq--> o_BsHD
+//   forward    qkv_BsND --seq_to_heads--> q_BShD, k_BSkD, v_BSkD --attention--> o_BShD --heads_to_seq-->
+//              o_BsHD
 //   backward   do_BsHD --seq_to_heads--> do_BShD --attention--> dq, dk, dv --heads_to_seq--> dqkv_BsND
 //
-// S are the tokens of the group's ring rank: the whole sequence, unless ring attention stands between the exchanges
-// (sequence_attention.h; the two together: USP, arXiv 2405.07719).
+// S are the tokens of the group's ring rank: the whole sequence, unless ring attention stands between the
+// exchanges (sequence_attention.h; the two together: USP, arXiv 2405.07719).
 //
 // N = H + 2K heads packed [queries | keys | values], so that q, k and v travel in one exchange. A rank
 // computes a contiguous, possibly uneven share of the query heads and receives every key/value head that they
@@ -34,7 +36,8 @@ struct UlyssesPartition {
   HeadShares heads;       // H query and K key/value heads over P ranks
 };
 
-// qkv [B, s, H + 2K, D] -> this rank's heads of the whole sequence, [B, S, h + 2k, D]. One all-to-all. Collective.
+// qkv [B, s, H + 2K, D] -> this rank's heads of the whole sequence, [B, S, h + 2k, D]. One all-to-all.
+// Collective.
 at::Tensor seq_to_heads_qkv(Group& group, const UlyssesPartition& partition, const at::Tensor& qkv_BsND);
 // The adjoint: gradients of q, k, v of this rank's heads -> [B, s, H + 2K, D]; a key/value head's gradients
 // from all its users are summed in fp32 in rank order. One all-to-all. Collective.
@@ -52,12 +55,13 @@ std::pair<at::Tensor, at::Tensor> seq_to_heads_pair(Group& group, const UlyssesP
 struct ShardedOutput {
   at::Tensor o_BsHD;
   at::Tensor lse_BhS;  // of this rank's heads
-  at::Tensor
-      o_BShD;  // of this rank's heads; undefined with head chunks, and on one Ulysses rank, where it is o_BsHD
+  at::Tensor o_BShD;   // of this rank's heads; undefined with head chunks, and on one Ulysses rank, where it
+                       // is o_BsHD
 };
 
-// The caller chooses what backward finds and what is made again: a tensor that is given by value is freed as soon as it
-// was used, unless the caller kept it too. Ulysses' exchanges in each method are beside those of the ring.
+// The caller chooses what backward finds and what is made again: a tensor that is given by value is freed as
+// soon as it was used, unless the caller kept it too. Ulysses' exchanges in each method are beside those of
+// the ring.
 class ShardedAttention {
  public:
   ShardedAttention(Group& ulysses, std::unique_ptr<SequenceAttention> sequence, HeadShares heads,
@@ -68,8 +72,8 @@ class ShardedAttention {
 
   std::string name() const { return sequence_->name(); }
 
-  // qkv_BsND -> q, k and v as forward and backward take them: by heads [B, S, h + 2k, D], in one all-to-all; with head
-  // chunks as they are. Collective.
+  // qkv_BsND -> q, k and v as forward and backward take them: by heads [B, S, h + 2k, D], in one all-to-all;
+  // with head chunks as they are. Collective.
   virtual at::Tensor exchange_qkv(at::Tensor qkv_BsND, const SequenceMask& mask) = 0;
   // One all-to-all. Collective.
   virtual ShardedOutput forward(at::Tensor qkv, const SequenceMask& mask) = 0;

@@ -36,9 +36,9 @@ bool is_name_taken(const fs::path& path) {
 std::vector<fs::path> entries_of(const fs::path& folder) {
   std::vector<fs::path> all;
   std::error_code error;
-  fs::directory_iterator at(folder, error);
+  fs::directory_iterator entry(folder, error);
   if (means_absent(error)) return all;
-  for (; !error && at != fs::directory_iterator(); at.increment(error)) all.push_back(at->path());
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) all.push_back(entry->path());
   if (error) throw DataError(cat(folder.string(), ": cannot read the folder: ", error.message()));
   std::sort(all.begin(), all.end());
   return all;

@@ -20,18 +20,18 @@ std::string line_at(const std::string& text, size_t byte) {
 void check_depth(const std::string& text, const std::string& origin, int64_t limit) {
   int64_t depth = 0;
   bool in_string = false;
-  for (size_t at = 0; at < text.size(); ++at) {
-    const char c = text[at];
+  for (size_t offset = 0; offset < text.size(); ++offset) {
+    const char c = text[offset];
     if (in_string) {
       if (c == '\\')
-        ++at;
+        ++offset;
       else if (c == '"')
         in_string = false;
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
       if (++depth > limit)
-        throw DataError(cat(origin, ": ", line_at(text, at), ": objects and arrays lie more than ", limit,
+        throw DataError(cat(origin, ": ", line_at(text, offset), ": objects and arrays lie more than ", limit,
                             " deep in one another; such a file was not made for this use"));
     } else if (c == ']' || c == '}') {
       --depth;
@@ -66,9 +66,9 @@ Json parse_json(const std::string& text, const std::string& origin, const JsonLi
   if (static_cast<int64_t>(text.size()) > limits.bytes)
     throw DataError(cat(origin, ": ", text.size(), " bytes of JSON; at most ", limits.bytes, " are read"));
   check_depth(text, origin, limits.depth);
-  std::set<std::string> seen;
+  std::set<std::string> keys;
   const auto refuse_equal = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth == 1 && event == Json::parse_event_t::key && !seen.insert(parsed.get<std::string>()).second)
+    if (depth == 1 && event == Json::parse_event_t::key && !keys.insert(parsed.get<std::string>()).second)
       throw DataError(cat(origin, ": \"", quotation(parsed.get<std::string>()), "\" is there twice"));
     return true;
   };

@@ -8,7 +8,7 @@ namespace trireme {
 
 std::string number_text(double value) {
   char text[32];
-  std::snprintf(text, sizeof(text), "%.15g", value);
+  std::snprintf(text, sizeof(text), "%.16g", value);
   return text;
 }
 

@@ -1,10 +1,11 @@
-// The options of a command, each described once: its name, where its value lies, range, help, group, and what another value
-// means to a run that goes on. Flags and --help (cli/option_parser.h), range errors, a run's config.json, what changed on resume
-// (train/resume_rules.h) and docs/options.md all come from this list.
+// The options of a command, each described once: its name, where its value lies, range, help, group, and what
+// another value means to a run that goes on. Flags and --help (cli/option_parser.h), range errors, a run's
+// config.json, what changed on resume (train/resume_rules.h) and docs/options.md all come from this list.
 //
 //   list.group(OptionGroup::memory);
 //   list.choice("recompute", o.recompute, "what backward computes again instead of keeping it");
-//   list.count("checkpoint_every", o.checkpoint_every, at_least(1), "layers between two whose input is kept");
+//   list.count("checkpoint_every", o.checkpoint_every, at_least(1), "layers between two whose input is
+//   kept");
 //
 // The list refers to the values, which must outlive it.
 #pragma once

@@ -94,12 +94,12 @@ void SafetensorsWriter::finish() {
 }
 
 void SafetensorsWriter::put(const void* data, int64_t bytes) {
-  const auto* at = static_cast<const char*>(data);
+  const auto* rest = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t done = ::write(descriptor_, at, static_cast<size_t>(bytes));
+    const ssize_t done = ::write(descriptor_, rest, static_cast<size_t>(bytes));
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) fail("write", errno);
-    at += done;
+    rest += done;
     bytes -= done;
   }
 }

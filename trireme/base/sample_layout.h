@@ -1,9 +1,10 @@
-// Which tokens of a sample lie on which of the U x R ranks that share it: U Ulysses ranks (neighbours) in each of R
-// ring ranks.
+// Which tokens of a sample lie on which of the U x R ranks that share it: U Ulysses ranks (neighbours) in
+// each of R ring ranks.
 //
 //   R = 1     contiguous shares: rank u holds share u of U
-//   R > 1     zig-zag: the sample is cut into 2R chunks, and ring rank r holds chunks r and 2R - 1 - r, so that
-//             causal attention is equal work for all; its U ranks hold contiguous shares of the two together
+//   R > 1     zig-zag: the sample is cut into 2R chunks, and ring rank r holds chunks r and 2R - 1 - r, so
+//             that causal attention is equal work for all; its U ranks hold contiguous shares of the two
+//             together
 //
 //   U = 1, R = 2:   rank 0  [0 . . 3]   rank 1  [. 1 2 .]
 //
@@ -45,8 +46,8 @@ struct SampleLayout {
   bool operator==(const SampleLayout&) const = default;
 };
 
-// What a run refuses before it begins, and the engine at each batch, in the same words. ConfigError: fewer tokens than
-// ranks.
+// What a run refuses before it begins, and the engine at each batch, in the same words. ConfigError: fewer
+// tokens than ranks.
 void check_a_token_for_each_rank(const SampleLayout& layout);
 // For --strict_divisible. ConfigError: not divisible; names the nearest lengths that are.
 void check_divisible(const SampleLayout& layout);

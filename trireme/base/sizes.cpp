@@ -57,7 +57,8 @@ std::string format_bytes(int64_t bytes) {
 std::string format_count(int64_t count) {
   std::string digits = std::to_string(count);
   const int first = count < 0 ? 1 : 0;
-  for (int at = static_cast<int>(digits.size()) - 3; at > first; at -= 3) digits.insert(at, ",");
+  for (int offset = static_cast<int>(digits.size()) - 3; offset > first; offset -= 3)
+    digits.insert(offset, ",");
   return digits;
 }
 

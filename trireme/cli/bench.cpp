@@ -50,15 +50,15 @@ int run_step(const std::vector<std::string>& arguments) {
   flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
 
-  const RankPlace place = place_from_environment();
+  const RankIdentity identity = rank_identity_from_environment();
   const std::filesystem::path model_dir = find_model_directory(flags.model);
-  EngineOptions options = flags.resolve(place);
+  EngineOptions options = flags.resolve(identity);
   const c10::DeviceGuard guard(options.device);
-  const auto world = join_run(place, options, flags.process.timeout());
+  const auto world = join_run(identity, options, flags.process.timeout());
   flags.process.share_sequence(options, parser, world->least_machine_ranks(), model_dir);
   const auto engine = assemble(*world, model_dir, options);
   const StepRate rate = measure_step_rate(*engine, flags.measure);
-  if (place.rank != 0) return 0;
+  if (identity.rank != 0) return 0;
   if (flags.memory_report)
     std::cerr << memory_report(engine->memory_account()->state(),
                                memory_forecast(engine->forecast_inputs(flags.measure.batch,
@@ -73,7 +73,7 @@ int run_step(const std::vector<std::string>& arguments) {
                {"dtype", name_of(options.precision)},
                {"seq", flags.measure.sequence_tokens},
                {"batch", flags.measure.batch},
-               {"ranks", place.size},
+               {"ranks", identity.size},
                {"threads", at::get_num_threads()},
                {"recompute", name_of(engine->options().recompute)},
                {"keep_fraction", engine->options().keep_fraction},
@@ -90,7 +90,7 @@ int run_matmul(const std::vector<std::string>& arguments) {
   if (!parser.parse(arguments)) return 0;
 
   EngineOptions options;
-  flags.process.prepare(options, place_from_environment());
+  flags.process.prepare(options, rank_identity_from_environment());
   const c10::DeviceGuard guard(options.device);
   Json line = {{"device", options.device.str()},
                {"threads", at::get_num_threads()},
@@ -142,9 +142,9 @@ void BenchStepFlags::declare(OptionList& list) {
   list_engine_options(list, engine);
 }
 
-EngineOptions BenchStepFlags::resolve(const RankPlace& place) const {
+EngineOptions BenchStepFlags::resolve(const RankIdentity& identity) const {
   EngineOptions options = engine;
-  process.prepare(options, place);
+  process.prepare(options, identity);
   options.planned_batch = {measure.batch, measure.sequence_tokens};
   return options;
 }

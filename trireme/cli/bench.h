@@ -21,7 +21,7 @@ struct BenchStepFlags {
 
   void declare(OptionList& list);
   // After parse; the degrees need the world. Throws ConfigError.
-  EngineOptions resolve(const RankPlace& place) const;
+  EngineOptions resolve(const RankIdentity& identity) const;
 };
 
 struct BenchMatmulFlags {

@@ -31,14 +31,14 @@ void EvalFlags::declare(OptionList& list) {
   list_engine_options(list, engine);
 }
 
-EvalOptions EvalFlags::resolve(const RankPlace& place) const {
+EvalOptions EvalFlags::resolve(const RankIdentity& identity) const {
   if (model.empty() == checkpoint.empty())
     throw ConfigError("trireme eval loss needs one of --model_name_or_path and --checkpoint");
   EvalOptions options;
   options.model_dir = checkpoint.empty() ? find_model_directory(model) : find_checkpoint(checkpoint);
   options.samples = resolve_samples(samples, read_model_config(options.model_dir), options.model_dir);
   options.engine = engine;
-  process.prepare(options.engine, place);
+  process.prepare(options.engine, identity);
   check_packing(options.samples.packing, options.engine);
   return options;
 }
@@ -51,42 +51,42 @@ int run_loss(const std::vector<std::string>& arguments) {
                       "Mean loss of each range of positions over a held-out set, split over ranks.");
   flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
-  const RankPlace place = place_from_environment();
-  EvalOptions options = flags.resolve(place);
-  if (place.local_size < place.size && !is_indexed_dataset(flags.eval_file))
+  const RankIdentity identity = rank_identity_from_environment();
+  EvalOptions options = flags.resolve(identity);
+  if (identity.local_size < identity.size && !is_indexed_dataset(flags.eval_file))
     throw ConfigError(cat("the ranks are on several machines: turn ", flags.eval_file.string(),
                           " into a tokenized set that all of them see (trireme tokenize) and evaluate that"));
   const c10::DeviceGuard guard(options.engine.device);
-  const auto world = join_run(place, options.engine, flags.process.timeout());
+  const auto world = join_run(identity, options.engine, flags.process.timeout());
   flags.process.share_sequence(options.engine, parser, world->least_machine_ranks(), options.model_dir);
   const auto engine = assemble(*world, options.model_dir, options.engine);
   Agreement agreement = engine->agreement();
 
-  const ScratchFolder scratch(place.rank, agreement);
+  const ScratchFolder scratch(identity.rank, agreement);
   TokenSource source;
   source.set =
       open_tokens({flags.eval_file, options.model_dir, scratch.path() / "eval", options.samples.text_field,
                    options.samples.append_eos, engine->config().vocab_size, false},
-                  place.rank, agreement);
+                  identity.rank, agreement);
   source.range = flags.validation_split_percentage > 0
                      ? split_held_out(*source.set, flags.validation_split_percentage / 100).held_out
                      : whole_set(*source.set);
-  LoaderOptions loader = sample_loader_options(options.samples, engine->config());
-  loader.sequence_tokens = options.samples.max_seq_length;
-  loader.dp_size = engine->mesh().dp_size;
-  loader.dp_index = engine->mesh().dp_index;
-  loader.ulysses = options.engine.ulysses;
-  loader.ring = options.engine.ring;
-  loader.sp_rank = engine->mesh().sp->rank();
-  EvaluationWalk walk(source.set, source.range, loader);
-  if (flags.max_eval_samples > 0) walk.limit_rows(flags.max_eval_samples);
+  LoaderOptions settings = sample_loader_options(options.samples, engine->config());
+  settings.sequence_tokens = options.samples.max_seq_length;
+  settings.dp_size = engine->mesh().dp_size;
+  settings.dp_index = engine->mesh().dp_index;
+  settings.ulysses = options.engine.ulysses;
+  settings.ring = options.engine.ring;
+  settings.sp_rank = engine->mesh().sp->rank();
+  EvaluationLoader loader(source.set, source.range, settings);
+  if (flags.max_eval_samples > 0) loader.limit_rows(flags.max_eval_samples);
   const PositionLoss result =
-      evaluate_loss_by_position(*engine, walk,
+      evaluate_loss_by_position(*engine, loader,
                                 flags.buckets > 0 ? equal_edges(options.samples.max_seq_length, flags.buckets)
                                                   : power_of_two_edges(options.samples.max_seq_length));
   Json record = result.to_json();
   record["packing"] = name_of(options.samples.packing);
-  if (place.rank == 0) std::cout << (flags.json ? record.dump(1) + "\n" : result.table()) << std::flush;
+  if (identity.rank == 0) std::cout << (flags.json ? record.dump(1) + "\n" : result.table()) << std::flush;
   return 0;
 }
 

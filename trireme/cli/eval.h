@@ -11,7 +11,8 @@
 
 namespace trireme {
 
-// What an evaluation was asked, resolved; the degrees of `engine` need the world (ProcessOptions::share_sequence).
+// What an evaluation was asked, resolved; the degrees of `engine` need the world
+// (ProcessOptions::share_sequence).
 struct EvalOptions {
   std::filesystem::path model_dir;
   EngineOptions engine;
@@ -32,7 +33,7 @@ struct EvalFlags {
 
   void declare(OptionList& list);
   // After parse. Throws ConfigError.
-  EvalOptions resolve(const RankPlace& place) const;
+  EvalOptions resolve(const RankIdentity& identity) const;
 };
 
 int run_eval(const std::vector<std::string>& arguments);

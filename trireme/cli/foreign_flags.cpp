@@ -305,7 +305,8 @@ std::string foreign_flags_page() {
   std::string page =
       "# Flags from elsewhere\n\n"
       "Flags of `trireme train` carry the names of Hugging Face's `TrainingArguments` where both have them, "
-      "and [options](options.md) lists them. Other flags of the guides to Trainer, TRL, DeepSpeed, torchrun and "
+      "and [options](options.md) lists them. Other flags of the guides to Trainer, TRL, DeepSpeed, torchrun "
+      "and "
       "Megatron-LM are below, each with its counterpart here; the program gives the same answer.\n";
   std::string origin;
   for (const ForeignFlags& flags : foreign_flags()) {

@@ -1,5 +1,6 @@
-// Flags of other programs (Hugging Face's Trainer and run_clm.py, TRL, DeepSpeed, accelerate, torchrun, Megatron-LM), and what to
-// give here instead, or why nothing is needed. One list answers an unknown flag and makes docs/from-huggingface.md.
+// Flags of other programs (Hugging Face's Trainer and run_clm.py, TRL, DeepSpeed, accelerate, torchrun,
+// Megatron-LM), and what to give here instead, or why nothing is needed. One list answers an unknown flag and
+// makes docs/from-huggingface.md.
 #pragma once
 
 #include <optional>

@@ -10,10 +10,10 @@
 #include <nlohmann/json.hpp>
 #include <torch/version.h>
 
-#include "trireme/attention/local_attention.h"
 #include "trireme/base/error.h"
 #include "trireme/cli/library_defaults.h"
 #include "trireme/device/processor.h"
+#include "trireme/kernels/local_attention.h"
 #include "trireme/measure/matmul_rate.h"
 
 namespace trireme {

@@ -8,8 +8,8 @@
 #include "trireme/cli/model_output.h"
 #include "trireme/cli/model_presets.h"
 #include "trireme/cli/weight_dtype.h"
-#include "trireme/data/byte_level_tokenizer.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/tokenizer/byte_level_tokenizer.h"
 
 namespace trireme {
 void InitFlags::declare(OptionList& list) {

@@ -35,7 +35,7 @@ std::optional<LaunchOptions> parse_launch_arguments(const std::vector<std::strin
       "Each line that a rank prints has [rank N] before it. Where the command is given --json, stdout\n"
       "is what rank 0 prints, as it is, for a program to read; all else goes to stderr.\n"
       "SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGQUIT ask the run to save and end, with code 75.",
-      "-- COMMAND...");
+      " -- COMMAND...");
   list_launch_options(parser, options);
   if (!parser.parse(arguments)) return std::nullopt;
   options.command = parser.rest();

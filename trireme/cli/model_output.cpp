@@ -33,13 +33,13 @@ bool holds_something(const fs::path& folder) {
 bool cannot_be_renamed(const fs::path& folder) {
   const fs::path parent = folder.parent_path();
   struct statx mount {};
-  struct stat own {
+  struct stat status {
   }, above{};
-  if (::stat(folder.c_str(), &own) != 0 || ::stat(parent.c_str(), &above) != 0) return false;
+  if (::stat(folder.c_str(), &status) != 0 || ::stat(parent.c_str(), &above) != 0) return false;
   // A folder may be mounted within its file system: then the device is the same.
   const bool is_mounted = ::statx(AT_FDCWD, folder.c_str(), 0, STATX_INO, &mount) == 0 &&
                           (mount.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
-  return is_mounted || own.st_dev != above.st_dev || ::access(parent.c_str(), W_OK | X_OK) != 0;
+  return is_mounted || status.st_dev != above.st_dev || ::access(parent.c_str(), W_OK | X_OK) != 0;
 }
 
 // The path without links and a final slash, so that a name beside it can be made. Makes its parent.

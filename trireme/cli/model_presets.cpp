@@ -4,8 +4,8 @@
 
 #include "trireme/base/error.h"
 #include "trireme/cli/nearest_name.h"
-#include "trireme/data/utf8.h"
 #include "trireme/model/model_family.h"
+#include "trireme/tokenizer/utf8.h"
 
 namespace trireme {
 namespace {
@@ -213,18 +213,18 @@ void apply_config_override(Json& config, const std::string& assignment) {
   } catch (const DataError&) {  // a bare word
     value = text;
   }
-  Json* place = &config;
+  Json* field = &config;
   for (size_t begin = 0; begin <= path.size();) {
     const size_t dot = std::min(path.find('.', begin), path.size());
-    if (place->is_null()) *place = Json::object();
-    if (!place->is_object())
+    if (field->is_null()) *field = Json::object();
+    if (!field->is_object())
       throw ConfigError(cat("--set ", quotation(assignment), ": '",
                             quotation(path.substr(0, begin == 0 ? 0 : begin - 1)),
                             "' is not an object in this config.json"));
-    place = &(*place)[path.substr(begin, dot - begin)];
+    field = &(*field)[path.substr(begin, dot - begin)];
     begin = dot + 1;
   }
-  *place = std::move(value);
+  *field = std::move(value);
 }
 
 }  // namespace trireme

@@ -213,7 +213,7 @@ std::string OptionParser::help() const {
   std::string usage = cat("usage: trireme ", command_);
   for (const Option& option : options())
     if (option.must_be_given) usage += cat(" --", option.name, " ", value_text(option));
-  std::string text = cat(description_, "\n", usage, " [--flag value ...] ", after_flags_, "\n");
+  std::string text = cat(description_, "\n", usage, " [--flag value ...]", after_flags_, "\n");
   for (const auto& [group, title] : enum_names(OptionGroup{})) {
     std::string lines;
     for (const Option& option : options()) {

@@ -1,7 +1,7 @@
-// The flags of one command, from its list of options. A flag is written with underscores or hyphens, as `--flag value` or
-// `--flag=value`; booleans as `--flag`, `--flag true` or `--flag false`, the way that Hugging Face's parser
-// takes them. An unknown flag is a ConfigError that says what to give instead (foreign_flags.h) or suggests the
-// nearest one; a wrong value one that quotes it.
+// The flags of one command, from its list of options. A flag is written with underscores or hyphens, as
+// `--flag value` or `--flag=value`; booleans as `--flag`, `--flag true` or `--flag false`, the way that
+// Hugging Face's parser takes them. An unknown flag is a ConfigError that says what to give instead
+// (foreign_flags.h) or suggests the nearest one; a wrong value one that quotes it.
 //
 //   OptionParser parser("train", "Trains a model on long sequences.");
 //   parser.count("max_seq_length", options.max_seq_length, at_least(1), "tokens of a sample");
@@ -22,7 +22,8 @@ bool is_switched_on(const std::string& name, const std::vector<std::string>& arg
 
 class OptionParser : public OptionList {
  public:
-  // `after_flags`: what follows them, which begins at `--` or at the first word that is no flag; empty: nothing.
+  // `after_flags`: what follows them, which begins at `--` or at the first word that is no flag; empty:
+  // nothing.
   OptionParser(std::string command, std::string description, std::string after_flags = "")
       : command_(std::move(command)),
         description_(std::move(description)),

@@ -26,19 +26,20 @@ int cuda_devices() {
   return c10::impl::getDeviceGuardImpl(at::kCUDA)->deviceCount();
 }
 
-at::Device pick_device(DeviceChoice choice, const RankPlace& place) {
+at::Device pick_device(DeviceChoice choice, const RankIdentity& identity) {
   const int devices = choice == DeviceChoice::cpu ? 0 : cuda_devices();
   if (devices == 0 && choice != DeviceChoice::cuda) return at::kCPU;
   if (devices == 0)
     throw ConfigError(
         "--device cuda: this build or machine has no CUDA device (see trireme info); use --device cpu");
-  return {at::kCUDA, static_cast<c10::DeviceIndex>(choose_gpu(devices, place.local_rank, place.local_size))};
+  return {at::kCUDA,
+          static_cast<c10::DeviceIndex>(choose_gpu(devices, identity.local_rank, identity.local_size))};
 }
 
-int count_threads(int64_t asked, const RankPlace& place) {
+int count_threads(int64_t asked, const RankIdentity& identity) {
   if (asked > 0) return static_cast<int>(asked);
   if (const auto set = environment_integer("OMP_NUM_THREADS"); set && *set > 0) return static_cast<int>(*set);
-  return std::max(1, cpu_cores() / std::max(1, place.local_size));
+  return std::max(1, cpu_cores() / std::max(1, identity.local_size));
 }
 
 }  // namespace
@@ -68,13 +69,13 @@ void ProcessOptions::list(OptionList& list) {
       .not_in_config();
 }
 
-void ProcessOptions::prepare(EngineOptions& engine, const RankPlace& place) const {
-  at::set_num_threads(count_threads(threads, place));
-  engine.device = pick_device(device, place);
+void ProcessOptions::prepare(EngineOptions& engine, const RankIdentity& identity) const {
+  at::set_num_threads(count_threads(threads, identity));
+  engine.device = pick_device(device, identity);
   const int64_t limit_bytes = engine.host_memory_limit_bytes;
   constexpr int64_t kLeastHostMemory_bytes = int64_t{64} << 20;
-  if (limit_bytes != 0 && limit_bytes / place.local_size < kLeastHostMemory_bytes)
-    throw ConfigError(cat("--host_memory_limit is ", limit_bytes, " bytes for ", place.local_size,
+  if (limit_bytes != 0 && limit_bytes / identity.local_size < kLeastHostMemory_bytes)
+    throw ConfigError(cat("--host_memory_limit is ", limit_bytes, " bytes for ", identity.local_size,
                           " ranks on this machine; expected 0, or 64m or more for each, such as 200g"));
 }
 
@@ -100,23 +101,23 @@ void ProcessOptions::share_sequence(EngineOptions& engine, const OptionParser& p
   if (!given_ring) engine.ring = degree / engine.ulysses;
 }
 
-std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& options,
+std::unique_ptr<World> join_run(const RankIdentity& identity, const EngineOptions& options,
                                 std::chrono::milliseconds timeout) {
-  if (place.local_rank == 0)
+  if (identity.local_rank == 0)
     if (const auto warning = memory_for_disk_warning(options.offload))
       std::cerr << "trireme: warning: " << *warning << std::endl;
   // Shared by the ranks of this machine; a twentieth is for what is not a tensor.
   const int64_t of_machine =
       options.host_memory_limit_bytes > 0 ? options.host_memory_limit_bytes : host_memory_limit_bytes();
-  limit_host_memory(of_machine / std::max(1, place.local_size) / 20 * 19);
+  limit_host_memory(of_machine / std::max(1, identity.local_size) / 20 * 19);
   const auto end_process = [](const CommError& error) {
     // As main would; not by its path, for its thread waits on a device.
     std::cerr << cat("trireme: ", error.kind(), ": ", error.what(), "\n") << std::flush;
     ::_exit(error.exit_code());
   };
-  if (const auto warning = open_door_warning(place))
+  if (const auto warning = open_door_warning(identity))
     std::cerr << "trireme: warning: " << *warning << std::endl;
-  return join_world(place, Transport::automatic, options.device, timeout, end_process,
+  return join_world(identity, Transport::automatic, options.device, timeout, end_process,
                     std::make_shared<RankActivity>(RankActivity::from_environment()));
 }
 

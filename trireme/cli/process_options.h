@@ -30,18 +30,18 @@ struct ProcessOptions {
   void list_timeout(OptionList& list);
   std::chrono::milliseconds timeout() const { return std::chrono::seconds(ddp_timeout_seconds); }
 
-  // Sets this process's number of threads, and picks its device. Throws ConfigError: a device that is not there, too little host
-  // memory for the ranks of this machine.
-  void prepare(EngineOptions& engine, const RankPlace& place) const;
-  // Ulysses and ring degrees from --sp and what was given of both; --sp alone looks at the model's heads and at the run's ranks on
-  // one machine. Throws ConfigError where they contradict each other.
+  // Sets this process's number of threads, and picks its device. Throws ConfigError: a device that is not
+  // there, too little host memory for the ranks of this machine.
+  void prepare(EngineOptions& engine, const RankIdentity& identity) const;
+  // Ulysses and ring degrees from --sp and what was given of both; --sp alone looks at the model's heads and
+  // at the run's ranks on one machine. Throws ConfigError where they contradict each other.
   void share_sequence(EngineOptions& engine, const OptionParser& parser, int machine_ranks,
                       const std::filesystem::path& model_dir) const;
 };
 
-// Joins the run that the environment describes. One rank of a machine warns on stderr where offload to disk would go to
-// a file system in memory; rank 0 warns where others may join the run.
-std::unique_ptr<World> join_run(const RankPlace& place, const EngineOptions& options,
+// Joins the run that the environment describes. One rank of a machine warns on stderr where offload to disk
+// would go to a file system in memory; rank 0 warns where others may join the run.
+std::unique_ptr<World> join_run(const RankIdentity& identity, const EngineOptions& options,
                                 std::chrono::milliseconds timeout);
 
 }  // namespace trireme

@@ -13,8 +13,8 @@
 namespace trireme {
 namespace {
 
-// Without the end of main: threads of c10d may still wait for lost peers (comm/owned_backend.cpp), and must not outlive
-// what that destroys.
+// Without the end of main: threads of c10d may still wait for lost peers (comm/owned_backend.cpp), and must
+// not outlive what that destroys.
 [[noreturn]] void tell_and_end(const Error& error) {
   std::cerr << "trireme: " << error.kind() << ": " << error.what() << std::endl;
   std::cout.flush();

@@ -1,4 +1,5 @@
-// What every program of this tree does around its work: the process's defaults, and errors as messages and exit codes.
+// What every program of this tree does around its work: the process's defaults, and errors as messages and
+// exit codes.
 #pragma once
 
 #include <functional>

@@ -32,11 +32,11 @@ void TrainFlags::declare(OptionList& list) {
   list_train_options(list, options);
 }
 
-TrainOptions TrainFlags::resolve(const RankPlace& place) const {
+TrainOptions TrainFlags::resolve(const RankIdentity& identity) const {
   TrainOptions resolved = options;
   resolved.model_dir = find_model_directory(options.model_dir.string());
   resolved.engine.optimizer.seed = static_cast<uint64_t>(resolved.seed);
-  process.prepare(resolved.engine, place);
+  process.prepare(resolved.engine, identity);
   check_options(resolved);
   return resolved;
 }
@@ -47,8 +47,8 @@ int run_train(const std::vector<std::string>& arguments) {
   flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
   end_on_stop_request();
-  const RankPlace place = place_from_environment();
-  TrainOptions options = flags.resolve(place);
+  const RankIdentity identity = rank_identity_from_environment();
+  TrainOptions options = flags.resolve(identity);
 
   TrainHooks hooks;
   hooks.out = &std::cout;
@@ -56,11 +56,11 @@ int run_train(const std::vector<std::string>& arguments) {
   hooks.stop_requested = &stop_requested();
   hooks.on_training_begins = save_on_stop_request;
   const c10::DeviceGuard guard(options.engine.device);
-  const auto world = join_run(place, options.engine, flags.process.timeout());
+  const auto world = join_run(identity, options.engine, flags.process.timeout());
   flags.process.share_sequence(options.engine, parser, world->least_machine_ranks(), options.model_dir);
   const TrainOutcome outcome = train(*world, options, hooks);
   if (outcome.stopped) {
-    if (place.rank == 0)
+    if (identity.rank == 0)
       std::cerr << kAskedToStop << ": finished step " << outcome.steps << " of " << outcome.total_steps
                 << " and saved " << outcome.checkpoint.string()
                 << "; go on with --resume_from_checkpoint true" << std::endl;

@@ -16,8 +16,9 @@ struct TrainFlags {
   ProcessOptions process;
 
   void declare(OptionList& list);
-  // After parse; the degrees of the engine need the world (ProcessOptions::share_sequence). Throws ConfigError.
-  TrainOptions resolve(const RankPlace& place) const;
+  // After parse; the degrees of the engine need the world (ProcessOptions::share_sequence). Throws
+  // ConfigError.
+  TrainOptions resolve(const RankIdentity& identity) const;
 };
 
 int run_train(const std::vector<std::string>& arguments);

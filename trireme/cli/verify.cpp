@@ -26,11 +26,11 @@ void VerifyFlags::declare(OptionList& list) {
   list_engine_options(list, engine);
 }
 
-EngineOptions VerifyFlags::resolve(const RankPlace& place) const {
-  if (ranks_as_threads && place.size > 1)
+EngineOptions VerifyFlags::resolve(const RankIdentity& identity) const {
+  if (ranks_as_threads && identity.size > 1)
     throw ConfigError("--ranks_as_threads runs all ranks in one process; do not give it under a launcher");
   EngineOptions options = engine;
-  process.prepare(options, place);
+  process.prepare(options, identity);
   return options;
 }
 
@@ -44,8 +44,8 @@ int run_verify(const std::vector<std::string>& arguments) {
   if (!parser.parse(arguments)) return 0;
 
   const std::filesystem::path model_dir = find_model_directory(flags.model);
-  const RankPlace place = place_from_environment();
-  EngineOptions options = flags.resolve(place);
+  const RankIdentity identity = rank_identity_from_environment();
+  EngineOptions options = flags.resolve(identity);
   const c10::DeviceGuard guard(options.device);
 
   // Every rank takes part in the one sequence unless asked otherwise.
@@ -68,11 +68,11 @@ int run_verify(const std::vector<std::string>& arguments) {
         },
         flags.process.timeout());
   } else {
-    const auto world = join_run(place, options, flags.process.timeout());
+    const auto world = join_run(identity, options, flags.process.timeout());
     share_sequence(world->size(), world->least_machine_ranks());
     result = verify_reference(*world, model_dir, flags.reference, options, flags.tolerance);
   }
-  if (place.rank == 0)
+  if (identity.rank == 0)
     std::cout << (flags.json ? result.to_json().dump(1) + "\n" : result.table(static_cast<int>(flags.rows)))
               << std::flush;
   return result.passed() ? 0 : 1;

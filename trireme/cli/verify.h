@@ -23,7 +23,7 @@ struct VerifyFlags {
 
   void declare(OptionList& list);
   // After parse; the degrees need the world. Throws ConfigError.
-  EngineOptions resolve(const RankPlace& place) const;
+  EngineOptions resolve(const RankIdentity& identity) const;
 };
 
 // 0: every tensor is within the tolerance; 1: one is not.

@@ -27,23 +27,23 @@ std::vector<T> values_of(const at::Tensor& on_device) {
 }  // namespace
 
 void Agreement::all_or_none(const std::string& what, const std::function<void()>& work) {
-  std::exception_ptr own;
+  std::exception_ptr of_rank;
   int64_t code = 0;
   try {
     work();
   } catch (const CommError&) {
     throw;  // the others cannot be reached
   } catch (const Error& error) {
-    own = std::current_exception();
+    of_rank = std::current_exception();
     code = error.exit_code();
   } catch (const std::exception& error) {
     const auto memory = as_out_of_memory(error);
-    own = memory ? std::make_exception_ptr(ConfigError(cat(what, ": ", memory->what())))
-                 : std::make_exception_ptr(InternalError(cat(what, ": ", error.what())));
+    of_rank = memory ? std::make_exception_ptr(ConfigError(cat(what, ": ", memory->what())))
+                     : std::make_exception_ptr(InternalError(cat(what, ": ", error.what())));
     code = memory ? memory->exit_code() : InternalError("").exit_code();
   }
-  const int64_t worst = largest(own ? (group_.rank() + 1) * kCodes + code : 0);
-  if (own) std::rethrow_exception(own);
+  const int64_t worst = largest(of_rank ? (group_.rank() + 1) * kCodes + code : 0);
+  if (of_rank) std::rethrow_exception(of_rank);
   if (worst == 0) return;
   const std::string message = cat("rank ", worst / kCodes - 1, " failed while ", what, "; ", kAnotherSaysWhy);
   const int64_t kind = worst % kCodes;
@@ -76,12 +76,12 @@ std::vector<T> Agreement::sum(const std::vector<T>& values) {
   return values_of<T>(reduced);
 }
 
-#define TRIREME_AGREEMENT(T)                                                               \
-  template std::vector<std::vector<T>> Agreement::gather<T>(const std::vector<T>& values); \
-  template std::vector<T> Agreement::largest<T>(const std::vector<T>& values);             \
-  template std::vector<T> Agreement::sum<T>(const std::vector<T>& values);
-TRIREME_AGREEMENT(int64_t)
-TRIREME_AGREEMENT(double)
+template std::vector<std::vector<int64_t>> Agreement::gather(const std::vector<int64_t>& values);
+template std::vector<std::vector<double>> Agreement::gather(const std::vector<double>& values);
+template std::vector<int64_t> Agreement::largest(const std::vector<int64_t>& values);
+template std::vector<double> Agreement::largest(const std::vector<double>& values);
+template std::vector<int64_t> Agreement::sum(const std::vector<int64_t>& values);
+template std::vector<double> Agreement::sum(const std::vector<double>& values);
 
 int64_t Agreement::of_rank_0(int64_t value) {
   at::Tensor everywhere = tensor_of(std::vector{value}, device_);
@@ -89,13 +89,13 @@ int64_t Agreement::of_rank_0(int64_t value) {
   return everywhere.item<int64_t>();
 }
 
-std::string Agreement::first_text(const std::string& own) {
-  const std::vector<std::vector<int64_t>> bytes = gather(std::vector{static_cast<int64_t>(own.size())});
+std::string Agreement::first_text(const std::string& of_rank) {
+  const std::vector<std::vector<int64_t>> bytes = gather(std::vector{static_cast<int64_t>(of_rank.size())});
   const auto has = std::find_if(bytes.begin(), bytes.end(), [](const auto& of) { return of[0] > 0; });
   if (has == bytes.end()) return "";
   const auto rank = static_cast<int>(has - bytes.begin());
   at::Tensor text = at::empty({(*has)[0]}, at::kByte);
-  if (rank == group_.rank()) std::copy(own.begin(), own.end(), text.mutable_data_ptr<uint8_t>());
+  if (rank == group_.rank()) std::copy(of_rank.begin(), of_rank.end(), text.mutable_data_ptr<uint8_t>());
   text = text.to(device_);
   broadcast(group_, text, rank);
   text = text.to(at::kCPU);

@@ -1,5 +1,6 @@
-// What ranks decide together: whether all of them succeeded, whether any was asked to stop, what their numbers come to.
-// Without it a rank that fails alone (a full disk, a missing file) would leave the others waiting until the timeout.
+// What ranks decide together: whether all of them succeeded, whether any was asked to stop, what their
+// numbers come to. Without it a rank that fails alone (a full disk, a missing file) would leave the others
+// waiting until the timeout.
 #pragma once
 
 #include <cstdint>

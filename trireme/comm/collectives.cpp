@@ -29,10 +29,10 @@ enum class Reduction { sum, max };
 
 // One collective as the caller sees it: counts time and bytes under one name, whichever primitives implement
 // it.
-class Call {
+class Collective {
  public:
   // `device` is where its tensors lie.
-  Call(Group& group, std::string name, at::Device device)
+  Collective(Group& group, std::string name, at::Device device)
       : group_(group), name_(std::move(name)), watch_(device) {}
 
   Group& group() { return group_; }
@@ -109,7 +109,7 @@ void check_rows(const Group& group, const char* collective, std::span<const int6
 }
 
 // Starts to exchange row blocks with every rank. `output` has sum(receive_rows) rows.
-Works start_trade(Call& call, c10d::Backend& backend, const at::Tensor& input,
+Works start_trade(Collective& collective, c10d::Backend& backend, const at::Tensor& input,
                   std::span<const int64_t> send_rows, const at::Tensor& output,
                   std::span<const int64_t> receive_rows) {
   const int64_t bytes = row_bytes(input);
@@ -120,53 +120,55 @@ Works start_trade(Call& call, c10d::Backend& backend, const at::Tensor& input,
   for (int64_t& count : receive_bytes) count *= bytes;
   at::Tensor from = as_bytes(input), to = as_bytes(output);
   c10d::AllToAllOptions options;
-  options.timeout = call.group().timeout();
-  call.sent(sum_of(send_bytes) -
-            send_bytes[call.rank()]);  // before the backend's call, which may move the splits away
+  options.timeout = collective.group().timeout();
+  collective.sent(
+      sum_of(send_bytes) -
+      send_bytes[collective.rank()]);  // before the backend's call, which may move the splits away
   return {backend.alltoall_base(to, from, receive_bytes, send_bytes, options)};
 }
 
 // Exchanges row blocks with every rank and waits.
-void trade_rows(Call& call, const at::Tensor& input, std::span<const int64_t> send_rows,
+void trade_rows(Collective& collective, const at::Tensor& input, std::span<const int64_t> send_rows,
                 const at::Tensor& output, std::span<const int64_t> receive_rows) {
-  call.run([&](c10d::Backend& backend) {
-    return start_trade(call, backend, input, send_rows, output, receive_rows);
+  collective.run([&](c10d::Backend& backend) {
+    return start_trade(collective, backend, input, send_rows, output, receive_rows);
   });
 }
 
 // Starts to gather every rank's rows into `to`, which has sum(rows) rows. `from` and `to` are viewed as
 // bytes.
-Works start_gather(Call& call, c10d::Backend& backend, at::Tensor from, at::Tensor to,
+Works start_gather(Collective& collective, c10d::Backend& backend, at::Tensor from, at::Tensor to,
                    std::span<const int64_t> rows, int64_t row_bytes) {
   const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; });
   // Gloo's all-gather goes through a second buffer as large as the output; its broadcasts do not.
   if (even && backend.getBackendName() != "gloo") {
     c10d::AllgatherOptions options;
-    options.timeout = call.group().timeout();
+    options.timeout = collective.group().timeout();
     return {backend._allgather_base(to, from, options)};
   }
   Works works;
   int64_t offset = 0;
-  for (int root = 0; root < call.size(); ++root) {
+  for (int root = 0; root < collective.size(); ++root) {
     const int64_t size = rows[root] * row_bytes;
     if (size == 0) continue;
     std::vector<at::Tensor> part{to.narrow(0, offset, size)};
-    if (root == call.rank()) part[0].copy_(from);
+    if (root == collective.rank()) part[0].copy_(from);
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    options.timeout = call.group().timeout();
+    options.timeout = collective.group().timeout();
     works.push_back(backend.broadcast(part, options));
     offset += size;
   }
   return works;
 }
 
-void gather_rows(Call& call, const at::Tensor& input, at::Tensor& output, std::span<const int64_t> rows) {
+void gather_rows(Collective& collective, const at::Tensor& input, at::Tensor& output,
+                 std::span<const int64_t> rows) {
   const int64_t bytes = row_bytes(input);
-  call.sent(rows[call.rank()] * bytes * (call.size() - 1));
+  collective.sent(rows[collective.rank()] * bytes * (collective.size() - 1));
   if (bytes == 0 || sum_of(rows) == 0) return;
-  call.run([&](c10d::Backend& backend) {
-    return start_gather(call, backend, as_bytes(input), as_bytes(output), rows, bytes);
+  collective.run([&](c10d::Backend& backend) {
+    return start_gather(collective, backend, as_bytes(input), as_bytes(output), rows, bytes);
   });
 }
 
@@ -197,19 +199,20 @@ at::Tensor reduce_blocks(const at::Tensor& blocks, Reduction reduction, at::Scal
 }
 
 // [sum(rows), ...] -> [rows[rank], ...]
-at::Tensor reduce_scatter_rows(Call& call, const at::Tensor& input, std::span<const int64_t> rows,
+at::Tensor reduce_scatter_rows(Collective& collective, const at::Tensor& input, std::span<const int64_t> rows,
                                Reduction reduction, at::ScalarType result) {
-  const int64_t mine = rows[call.rank()];
-  const std::vector<int64_t> receive(call.size(), mine);
+  const int64_t rank_rows = rows[collective.rank()];
+  const std::vector<int64_t> receive(collective.size(), rank_rows);
   const at::Tensor blocks = [&] {
     const MemoryScope buffers(MemoryCategory::communication);
-    at::Tensor received = with_rows(input, mine * call.size());
-    trade_rows(call, input, rows, received, receive);
+    at::Tensor received = with_rows(input, rank_rows * collective.size());
+    trade_rows(collective, input, rows, received, receive);
     return received;
   }();
   std::vector<int64_t> shape = input.sizes().vec();
-  shape[0] = mine;
-  return reduce_blocks(blocks.view({call.size(), blocks.numel() / call.size()}), reduction, result)
+  shape[0] = rank_rows;
+  return reduce_blocks(blocks.view({collective.size(), blocks.numel() / collective.size()}), reduction,
+                       result)
       .view(shape);
 }
 
@@ -218,19 +221,19 @@ std::vector<int64_t> even_shares(int64_t elements, int ranks) {
 }
 
 // Reduces a flat tensor over ranks, in place, in two rounds or one.
-void all_reduce_flat(Call& call, at::Tensor& flat, Reduction reduction) {
+void all_reduce_flat(Collective& collective, at::Tensor& flat, Reduction reduction) {
   const at::ScalarType dtype = flat.scalar_type();
   const int64_t elements = flat.numel();
   if (elements * static_cast<int64_t>(flat.element_size()) < kGatherBelow_bytes) {
-    const std::vector<int64_t> all(call.size(), elements);
-    at::Tensor blocks = with_rows(flat, elements * call.size());
-    gather_rows(call, flat, blocks, all);
-    flat.copy_(reduce_blocks(blocks.view({call.size(), elements}), reduction, dtype));
+    const std::vector<int64_t> all(collective.size(), elements);
+    at::Tensor blocks = with_rows(flat, elements * collective.size());
+    gather_rows(collective, flat, blocks, all);
+    flat.copy_(reduce_blocks(blocks.view({collective.size(), elements}), reduction, dtype));
     return;
   }
-  const std::vector<int64_t> shares = even_shares(elements, call.size());
-  const at::Tensor share = reduce_scatter_rows(call, flat, shares, reduction, dtype);
-  gather_rows(call, share, flat, shares);
+  const std::vector<int64_t> shares = even_shares(elements, collective.size());
+  const at::Tensor share = reduce_scatter_rows(collective, flat, shares, reduction, dtype);
+  gather_rows(collective, share, flat, shares);
 }
 
 void all_reduce(Group& group, const char* name, at::Tensor& tensor, Reduction reduction) {
@@ -238,22 +241,23 @@ void all_reduce(Group& group, const char* name, at::Tensor& tensor, Reduction re
   if (group.is_alone() || tensor.numel() == 0) return;
   const at::NoGradGuard no_grad;
   const MemoryScope buffers(MemoryCategory::communication);
-  Call call(group, name, tensor.device());
+  Collective collective(group, name, tensor.device());
   at::Tensor flat = tensor.view({-1});
-  if (call.native_sum(flat.scalar_type())) {
+  if (collective.native_sum(flat.scalar_type())) {
     std::vector<at::Tensor> tensors{flat};
     c10d::AllreduceOptions options;
     options.reduceOp = reduction == Reduction::sum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
     options.timeout = group.timeout();
-    call.run([&](c10d::Backend& backend) { return Works{backend.allreduce(tensors, options)}; });
+    collective.run([&](c10d::Backend& backend) { return Works{backend.allreduce(tensors, options)}; });
     // The elements that the two rounds would send: all but this rank's slice, then this rank's slice to the
     // others.
-    const int64_t mine = even_shares(flat.numel(), call.size())[call.rank()];
-    call.sent((flat.numel() + mine * (call.size() - 2)) * static_cast<int64_t>(flat.element_size()));
+    const int64_t rank_rows = even_shares(flat.numel(), collective.size())[collective.rank()];
+    collective.sent((flat.numel() + rank_rows * (collective.size() - 2)) *
+                    static_cast<int64_t>(flat.element_size()));
   } else {
-    all_reduce_flat(call, flat, reduction);
+    all_reduce_flat(collective, flat, reduction);
   }
-  call.finish();
+  collective.finish();
 }
 
 }  // namespace
@@ -279,10 +283,10 @@ at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int
   check_trade(group, input, send_rows, receive_rows);
   if (group.is_alone()) return input;
   const at::NoGradGuard no_grad;
-  Call call(group, "all_to_all", input.device());
+  Collective collective(group, "all_to_all", input.device());
   at::Tensor output = with_rows(input, sum_of(receive_rows));
-  trade_rows(call, input, send_rows, output, receive_rows);
-  call.finish();
+  trade_rows(collective, input, send_rows, output, receive_rows);
+  collective.finish();
   return output;
 }
 
@@ -298,7 +302,7 @@ void check_gather(const Group& group, const at::Tensor& input, std::span<const i
 }  // namespace
 
 struct PendingRows::State {
-  Call call;
+  Collective collective;
   at::Tensor input, output;
   Works works;
 };
@@ -310,8 +314,8 @@ PendingRows::~PendingRows() {
   if (!state_) return;
   // The peers may wait for this rank, so it reports its error now, not after the group's timeout. The works
   // keep their tensors alive.
-  if (std::uncaught_exceptions() > 0 && !state_->call.group().is_alone() &&
-      state_->call.group().backend().getBackendName() == "gloo")
+  if (std::uncaught_exceptions() > 0 && !state_->collective.group().is_alone() &&
+      state_->collective.group().backend().getBackendName() == "gloo")
     return;
   try {
     wait();
@@ -324,11 +328,11 @@ at::Tensor PendingRows::wait() {
   TRIREME_ASSERT(state_ != nullptr, "a collective was waited for twice");
   const std::unique_ptr<State> state = std::move(state_);
   if (state->works.empty()) return state->output;
-  state->call.resume();
-  state->call.guarded([&] {
+  state->collective.resume();
+  state->collective.guarded([&] {
     for (const c10::intrusive_ptr<c10d::Work>& work : state->works) work->wait();
   });
-  state->call.finish();
+  state->collective.finish();
   return state->output;
 }
 
@@ -337,17 +341,17 @@ PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<co
   check_gather(group, input, rows);
   const at::NoGradGuard no_grad;
   std::unique_ptr<PendingRows::State> state(
-      new PendingRows::State{Call(group, "all_gather", input.device()), input, input, {}});
+      new PendingRows::State{Collective(group, "all_gather", input.device()), input, input, {}});
   if (group.is_alone()) return PendingRows(std::move(state));
   state->output = output.defined() ? std::move(output) : with_rows(input, sum_of(rows));
   const int64_t bytes = row_bytes(input);
-  state->call.sent(rows[group.rank()] * bytes * (group.size() - 1));
+  state->collective.sent(rows[group.rank()] * bytes * (group.size() - 1));
   if (bytes == 0 || sum_of(rows) == 0) return PendingRows(std::move(state));
-  state->call.guarded([&] {
-    state->works =
-        start_gather(state->call, group.backend(), as_bytes(input), as_bytes(state->output), rows, bytes);
+  state->collective.guarded([&] {
+    state->works = start_gather(state->collective, group.backend(), as_bytes(input), as_bytes(state->output),
+                                rows, bytes);
   });
-  state->call.pause();
+  state->collective.pause();
   return PendingRows(std::move(state));
 }
 
@@ -356,13 +360,14 @@ PendingRows begin_all_to_all(Group& group, const at::Tensor& input, std::span<co
   check_trade(group, input, send_rows, receive_rows);
   const at::NoGradGuard no_grad;
   std::unique_ptr<PendingRows::State> state(
-      new PendingRows::State{Call(group, "all_to_all", input.device()), input, input, {}});
+      new PendingRows::State{Collective(group, "all_to_all", input.device()), input, input, {}});
   if (group.is_alone()) return PendingRows(std::move(state));
   state->output = with_rows(input, sum_of(receive_rows));
-  state->call.guarded([&] {
-    state->works = start_trade(state->call, group.backend(), input, send_rows, state->output, receive_rows);
+  state->collective.guarded([&] {
+    state->works =
+        start_trade(state->collective, group.backend(), input, send_rows, state->output, receive_rows);
   });
-  state->call.pause();
+  state->collective.pause();
   return PendingRows(std::move(state));
 }
 
@@ -370,10 +375,10 @@ at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int
   check_gather(group, input, rows);
   if (group.is_alone()) return input;
   const at::NoGradGuard no_grad;
-  Call call(group, "all_gather", input.device());
+  Collective collective(group, "all_gather", input.device());
   at::Tensor output = with_rows(input, sum_of(rows));
-  gather_rows(call, input, output, rows);
-  call.finish();
+  gather_rows(collective, input, output, rows);
+  collective.finish();
   return output;
 }
 
@@ -386,21 +391,22 @@ at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<c
   const at::ScalarType dtype = result.value_or(input.scalar_type());
   if (group.is_alone()) return input.to(dtype);
   const at::NoGradGuard no_grad;
-  Call call(group, "reduce_scatter_sum", input.device());
+  Collective collective(group, "reduce_scatter_sum", input.device());
   const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; });
   at::Tensor output;
-  if (even && call.native_sum(input.scalar_type()) && input.numel() > 0) {
-    at::Tensor mine = with_rows(input, rows[call.rank()]), whole = input;
+  if (even && collective.native_sum(input.scalar_type()) && input.numel() > 0) {
+    at::Tensor rank_rows = with_rows(input, rows[collective.rank()]), whole = input;
     c10d::ReduceScatterOptions options;
     options.timeout = group.timeout();
-    call.run(
-        [&](c10d::Backend& backend) { return Works{backend._reduce_scatter_base(mine, whole, options)}; });
-    call.sent((input.size(0) - mine.size(0)) * row_bytes(input));
-    output = mine.to(dtype);
+    collective.run([&](c10d::Backend& backend) {
+      return Works{backend._reduce_scatter_base(rank_rows, whole, options)};
+    });
+    collective.sent((input.size(0) - rank_rows.size(0)) * row_bytes(input));
+    output = rank_rows.to(dtype);
   } else {
-    output = reduce_scatter_rows(call, input, rows, Reduction::sum, dtype);
+    output = reduce_scatter_rows(collective, input, rows, Reduction::sum, dtype);
   }
-  call.finish();
+  collective.finish();
   return output;
 }
 
@@ -418,17 +424,17 @@ void reduce_sum(Group& group, at::Tensor& tensor, int root) {
   if (group.is_alone() || tensor.numel() == 0) return;
   const at::NoGradGuard no_grad;
   const MemoryScope buffers(MemoryCategory::communication);
-  Call call(group, "reduce_sum", tensor.device());
+  Collective collective(group, "reduce_sum", tensor.device());
   at::Tensor flat = tensor.view({-1});
-  const std::vector<int64_t> shares = even_shares(flat.numel(), call.size());
-  const at::Tensor share = reduce_scatter_rows(call, flat, shares, Reduction::sum, flat.scalar_type());
-  std::vector<int64_t> send(call.size(), 0), receive(call.size(), 0);
+  const std::vector<int64_t> shares = even_shares(flat.numel(), collective.size());
+  const at::Tensor share = reduce_scatter_rows(collective, flat, shares, Reduction::sum, flat.scalar_type());
+  std::vector<int64_t> send(collective.size(), 0), receive(collective.size(), 0);
   send[root] = share.numel();
-  if (call.rank() == root) receive = shares;
+  if (collective.rank() == root) receive = shares;
   at::Tensor whole = with_rows(flat, sum_of(receive));
-  trade_rows(call, share, send, whole, receive);
-  if (call.rank() == root) flat.copy_(whole);
-  call.finish();
+  trade_rows(collective, share, send, whole, receive);
+  if (collective.rank() == root) flat.copy_(whole);
+  collective.finish();
 }
 
 void broadcast(Group& group, at::Tensor& tensor, int root) {
@@ -436,23 +442,23 @@ void broadcast(Group& group, at::Tensor& tensor, int root) {
   TRIREME_ASSERT(root >= 0 && root < group.size(), "broadcast: root ", root, " of ", group.size());
   if (group.is_alone() || tensor.numel() == 0) return;
   const at::NoGradGuard no_grad;
-  Call call(group, "broadcast", tensor.device());
+  Collective collective(group, "broadcast", tensor.device());
   std::vector<at::Tensor> tensors{as_bytes(tensor)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
   options.timeout = group.timeout();
-  call.run([&](c10d::Backend& backend) { return Works{backend.broadcast(tensors, options)}; });
-  if (call.rank() == root) call.sent(tensors[0].numel() * (call.size() - 1));
-  call.finish();
+  collective.run([&](c10d::Backend& backend) { return Works{backend.broadcast(tensors, options)}; });
+  if (collective.rank() == root) collective.sent(tensors[0].numel() * (collective.size() - 1));
+  collective.finish();
 }
 
 void barrier(Group& group) {
   if (group.is_alone()) return;
-  Call call(group, "barrier", at::kCPU);  // the host waits for it, on any backend
+  Collective collective(group, "barrier", at::kCPU);  // the host waits for it, on any backend
   c10d::BarrierOptions options;
   options.timeout = group.timeout();
-  call.run([&](c10d::Backend& backend) { return Works{backend.barrier(options)}; });
-  call.finish();
+  collective.run([&](c10d::Backend& backend) { return Works{backend.barrier(options)}; });
+  collective.finish();
 }
 
 }  // namespace trireme

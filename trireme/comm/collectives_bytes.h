@@ -1,5 +1,5 @@
-// Bytes that the collectives allocate: collectives.cpp sums by these pieces, and the memory forecast counts by them. No
-// torch here.
+// Bytes that the collectives allocate: collectives.cpp sums by these pieces, and the memory forecast counts
+// by them. No torch here.
 #pragma once
 
 #include <algorithm>
@@ -7,13 +7,13 @@
 
 namespace trireme {
 
-// Sums are made piece by piece: on a CPU their partial sums stay in the cache; on a GPU, where each operation of a piece
-// costs a launch, pieces only bound the fp32 buffer of a sum that is kept in 16 bits.
+// Sums are made piece by piece: on a CPU their partial sums stay in the cache; on a GPU, where each operation
+// of a piece costs a launch, pieces only bound the fp32 buffer of a sum that is kept in 16 bits.
 constexpr int64_t kSumPieceOnHost_elements = 64 * 1024;
 constexpr int64_t kSumPieceOnDevice_elements = 32 * 1024 * 1024;
 
-// What reduce_scatter_sum holds beside its input, with a result in fp32: every rank's block of this rank's share, their
-// sum, and on a CPU a piece of a 16-bit block, widened to be added.
+// What reduce_scatter_sum holds beside its input, with a result in fp32: every rank's block of this rank's
+// share, their sum, and on a CPU a piece of a 16-bit block, widened to be added.
 constexpr int64_t reduce_scatter_bytes(int64_t share_elements, int ranks, int64_t element_bytes,
                                        bool on_host) {
   const bool widens = element_bytes != 4 && on_host;

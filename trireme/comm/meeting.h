@@ -7,15 +7,15 @@
 #include <set>
 #include <string>
 
-#include "trireme/comm/rank_place.h"
+#include "trireme/comm/rank_identity.h"
 #include "trireme/comm/store_messages.h"
 
 namespace trireme {
 
 class Meeting {
  public:
-  // `place` describes rank 0, which holds the store.
-  explicit Meeting(const RankPlace& place) : place_(place) {}
+  // `identity` describes rank 0, which holds the store.
+  explicit Meeting(const RankIdentity& identity) : identity_(identity) {}
 
   // A rank that proved the secret has come. Returns a verdict for this rank only, or nullopt: it gets the
   // common one.
@@ -30,12 +30,12 @@ class Meeting {
   // The verdict for all ranks; nullopt while some ranks are still to come.
   std::optional<Verdict> verdict() const { return verdict_; }
   // Whether each rank from 0 to size - 1 has come.
-  bool all_have_come() const { return static_cast<int>(came_.size()) == place_.size; }
+  bool all_have_come() const { return static_cast<int>(came_.size()) == identity_.size; }
 
  private:
   void decide(Verdict::Kind kind, const std::string& reason);
 
-  RankPlace place_;
+  RankIdentity identity_;
   std::map<int, Hello> came_;
   std::map<int, Hello> turned_away_;
   std::optional<Verdict> verdict_;

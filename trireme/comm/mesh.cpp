@@ -33,7 +33,7 @@ void check_degrees(int64_t ulysses, int64_t ring, int ranks) {
                         pairs_within(ranks)));
 }
 
-Mesh make_mesh(World& world, const MeshShape& shape) {
+Mesh make_mesh(World& world, const MeshDegrees& shape) {
   refuse("tensor", shape.tensor, "leave tensor at 1");
   refuse("pipeline", shape.pipeline, "leave pipeline at 1");
   const int size = world.size(), U = shape.ulysses, R = shape.ring;

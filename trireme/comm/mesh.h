@@ -9,7 +9,7 @@
 
 namespace trireme {
 
-struct MeshShape {
+struct MeshDegrees {
   int ulysses = 1;
   int ring = 1;
   int tensor = 1;  // outer axes, not built yet: a degree above 1 is a ConfigError
@@ -30,6 +30,6 @@ struct Mesh {
 void check_degrees(int64_t ulysses, int64_t ring, int ranks);
 
 // Collective. Throws ConfigError like check_degrees(), and for axes that are not built yet.
-Mesh make_mesh(World& world, const MeshShape& shape);
+Mesh make_mesh(World& world, const MeshDegrees& shape);
 
 }  // namespace trireme

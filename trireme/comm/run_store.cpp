@@ -36,14 +36,18 @@ constexpr const char* kLookAtRank0 =
 
 }  // namespace
 
-RunStore::RunStore(const RankPlace& place, StoreAddress address, std::chrono::milliseconds timeout,
+RunStore::RunStore(const RankIdentity& identity, StoreAddress address, std::chrono::milliseconds timeout,
                    std::shared_ptr<StoreServer> server)
-    : Store(timeout), place_(place), address_(std::move(address)), server_(std::move(server)) {
+    : Store(timeout), identity_(identity), address_(std::move(address)), server_(std::move(server)) {
   join(/*first=*/true);
 }
 
 RunStore::RunStore(const RunStore& first, std::chrono::milliseconds timeout)
-    : Store(timeout), place_(first.place_), address_(first.address_), server_(first.server_), first_(false) {
+    : Store(timeout),
+      identity_(first.identity_),
+      address_(first.address_),
+      server_(first.server_),
+      first_(false) {
   join(/*first=*/false);
 }
 
@@ -77,7 +81,7 @@ void RunStore::join(bool first) {
       last = error.what();
     } catch (const UnknownHost& error) {
       if (StoreClock::now() - begin >= std::min<StoreClock::duration>(kTimeForAName, timeout_ / 2))
-        throw ConfigError(cat(error.what(), ". Rank ", place_.rank, " should meet the others there"));
+        throw ConfigError(cat(error.what(), ". Rank ", identity_.rank, " should meet the others there"));
       last = error.what();
     } catch (const DeadlinePassed& error) {
       if (last.empty()) last = error.what();
@@ -85,7 +89,7 @@ void RunStore::join(bool first) {
     connection_.reset();
     if (StoreClock::now() + pause >= deadline)
       throw_comm_error({.action = cat("meeting the other ranks at rank 0's address, ", address_.text()),
-                        .world_rank = place_.rank,
+                        .world_rank = identity_.rank,
                         .world_ranks = {},
                         .timeout = timeout_,
                         .activity = nullptr,
@@ -108,28 +112,28 @@ Verdict RunStore::meet(bool first, Deadline deadline) {
       connection_->receive(received_, deadline);
     const auto nonce = nonce_of(std::string_view(received_).substr(0, kGreeting_bytes));
     if (!nonce)
-      throw ConfigError(cat("another program listens at ", address_.text(), ", where rank ", place_.rank,
+      throw ConfigError(cat("another program listens at ", address_.text(), ", where rank ", identity_.rank,
                             " should meet the others; choose another MASTER_PORT (--master_port)"));
     received_.erase(0, kGreeting_bytes);
     nonces.of_store = *nonce;
     greeted = true;
-    const Hello hello{.rank = place_.rank,
-                      .size = place_.size,
+    const Hello hello{.rank = identity_.rank,
+                      .size = identity_.size,
                       .first = first,
-                      .attempt = place_.attempt,
+                      .attempt = identity_.attempt,
                       .version = program_version(),
                       .host = host_name(),
                       .process = ::getpid(),
-                      .secret_origin = place_.secret.origin};
-    connection_->send(proven_frame(hello.texts(), place_.secret.bytes, kRoleOfRank, nonces), deadline);
+                      .secret_origin = identity_.secret.origin};
+    connection_->send(proven_frame(hello.texts(), identity_.secret.bytes, kRoleOfRank, nonces), deadline);
     std::optional<std::string> frame;
     while (!(frame = take_frame(received_, kLargestHello_bytes)))
       connection_->receive(received_, deadline + kTimeToHear);
     Texts texts = texts_of(*frame);
-    if (!take_proof(texts, place_.secret.bytes, kRoleOfStore, nonces) || texts.size() != 2)
+    if (!take_proof(texts, identity_.secret.bytes, kRoleOfStore, nonces) || texts.size() != 2)
       throw ConfigError(
-          cat("rank ", place_.rank, " (host ", host_name(), ") and who listens at ", address_.text(),
-              ", rank 0's address, do not have the same secret: this rank has ", place_.secret.origin,
+          cat("rank ", identity_.rank, " (host ", host_name(), ") and who listens at ", address_.text(),
+              ", rank 0's address, do not have the same secret: this rank has ", identity_.secret.origin,
               "; give all ranks the same TRIREME_SECRET or TRIREME_SECRET_FILE (docs/security.md)"));
     return {static_cast<Verdict::Kind>(std::stoi(texts[0])), texts[1]};
   } catch (const DeadlinePassed&) {
@@ -147,11 +151,11 @@ Verdict RunStore::meet(bool first, Deadline deadline) {
 }
 
 void RunStore::refuse(const Verdict& verdict, double waited_seconds) const {
-  const std::string at = cat("meeting the other ranks at ", address_.text());
+  const std::string meeting = cat("meeting the other ranks at ", address_.text());
   if (verdict.kind == Verdict::Kind::differing)
-    throw ConfigError(cat(at, " failed on rank ", place_.rank, ": ", verdict.reason));
-  throw_comm_error({.action = at,
-                    .world_rank = place_.rank,
+    throw ConfigError(cat(meeting, " failed on rank ", identity_.rank, ": ", verdict.reason));
+  throw_comm_error({.action = meeting,
+                    .world_rank = identity_.rank,
                     .world_ranks = {},
                     .timeout = timeout_,
                     .activity = nullptr,

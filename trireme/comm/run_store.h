@@ -11,7 +11,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "trireme/comm/connection.h"
-#include "trireme/comm/rank_place.h"
+#include "trireme/comm/rank_identity.h"
 #include "trireme/comm/store_messages.h"
 #include "trireme/comm/store_server.h"
 
@@ -28,7 +28,7 @@ class RunStore : public c10d::Store {
   // Returns when every rank has come. Throws ConfigError on all ranks if they cannot be one run, CommError if
   // they do not come within the timeout. Rank 0 passes the server, which lives as long as the last connection
   // of rank 0.
-  RunStore(const RankPlace& place, StoreAddress address, std::chrono::milliseconds timeout,
+  RunStore(const RankIdentity& identity, StoreAddress address, std::chrono::milliseconds timeout,
            std::shared_ptr<StoreServer> server = nullptr);
   // Says goodbye, so the rank's end does not count as a loss. While an exception unwinds the stack it does
   // count.
@@ -62,7 +62,7 @@ class RunStore : public c10d::Store {
   Texts ask(StoreRequest request, const Texts& arguments, std::chrono::milliseconds timeout);
   Texts ask(StoreRequest request, const Texts& arguments) { return ask(request, arguments, timeout_); }
 
-  RankPlace place_;
+  RankIdentity identity_;
   StoreAddress address_;
   std::shared_ptr<StoreServer> server_;  // null but on rank 0
   bool first_ = true;

@@ -18,13 +18,13 @@ Json take(c10d::Store& store, const std::string& key) {
 }  // namespace
 
 std::vector<Json> tell_everyone(c10d::Store& store, int rank, int size, const std::string& key,
-                                const Json& mine) {
+                                const Json& of_rank) {
   const std::string all = key + "/all";
   if (rank != 0) {
-    put(store, cat(key, "/", rank), mine);
+    put(store, cat(key, "/", rank), of_rank);
     return take(store, all).get<std::vector<Json>>();
   }
-  std::vector<Json> of_ranks{mine};
+  std::vector<Json> of_ranks{of_rank};
   of_ranks.reserve(static_cast<size_t>(size));
   for (int peer = 1; peer < size; ++peer) of_ranks.push_back(take(store, cat(key, "/", peer)));
   put(store, all, of_ranks);

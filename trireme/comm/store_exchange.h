@@ -14,6 +14,6 @@ namespace trireme {
 // not used before. Rank 0 reads all messages and writes them as one list, so the store answers few requests
 // per rank.
 std::vector<Json> tell_everyone(c10d::Store& store, int rank, int size, const std::string& key,
-                                const Json& mine);
+                                const Json& of_rank);
 
 }  // namespace trireme

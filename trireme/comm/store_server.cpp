@@ -66,11 +66,11 @@ struct Peer {
 
 class StoreServer::Service {
  public:
-  Service(int listening, const RankPlace& place, std::chrono::milliseconds timeout)
+  Service(int listening, const RankIdentity& identity, std::chrono::milliseconds timeout)
       : listening_(listening),
         wake_(::eventfd(0, EFD_CLOEXEC)),
-        secret_(place.secret.bytes),
-        meeting_(place),
+        secret_(identity.secret.bytes),
+        meeting_(identity),
         begin_(ServerClock::now()),
         deadline_(begin_ + timeout) {
     if (wake_ < 0) {
@@ -324,7 +324,7 @@ class StoreServer::Service {
   std::jthread thread_;
 };
 
-StoreServer::StoreServer(int listening_descriptor, const RankPlace& place,
+StoreServer::StoreServer(int listening_descriptor, const RankIdentity& identity,
                          std::chrono::milliseconds timeout) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
@@ -337,7 +337,7 @@ StoreServer::StoreServer(int listening_descriptor, const RankPlace& place,
                           ", which is no listening socket; unset it"));
   port_ = ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
                                               : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
-  service_ = std::make_unique<Service>(listening_descriptor, place, timeout);
+  service_ = std::make_unique<Service>(listening_descriptor, identity, timeout);
 }
 
 StoreServer::~StoreServer() = default;

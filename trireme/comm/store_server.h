@@ -9,14 +9,14 @@
 #include <chrono>
 #include <memory>
 
-#include "trireme/comm/rank_place.h"
+#include "trireme/comm/rank_identity.h"
 
 namespace trireme {
 
 class StoreServer {
  public:
   // Takes over the listening socket. All ranks must come within `timeout`.
-  StoreServer(int listening_descriptor, const RankPlace& place, std::chrono::milliseconds timeout);
+  StoreServer(int listening_descriptor, const RankIdentity& identity, std::chrono::milliseconds timeout);
   // Closes every connection.
   ~StoreServer();
   StoreServer& operator=(StoreServer&&) = delete;

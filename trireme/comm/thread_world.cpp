@@ -19,15 +19,15 @@ class SharedRun {
   // The same meeting for every member that asks with the same key.
   std::shared_ptr<ThreadMeeting> meeting(const std::string& key, const std::vector<int>& world_ranks) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    auto& place = meetings_[key];
-    if (!place) {
-      place = std::make_shared<ThreadMeeting>(world_ranks);
+    auto& meeting = meetings_[key];
+    if (!meeting) {
+      meeting = std::make_shared<ThreadMeeting>(world_ranks);
       for (const auto& [rank, why] : ended_) {
-        if (place->has_world_rank(rank)) place->fail(why);
+        if (meeting->has_world_rank(rank)) meeting->fail(why);
       }
-      if (!failure_.empty()) place->fail(failure_);
+      if (!failure_.empty()) meeting->fail(failure_);
     }
-    return place;
+    return meeting;
   }
 
   // A rank that returned will not come to another collective: other ranks need not wait for the timeout.
@@ -35,8 +35,8 @@ class SharedRun {
     const std::lock_guard<std::mutex> lock(mutex_);
     const std::string why = cat("rank ", rank, " has already returned");
     ended_[rank] = why;
-    for (const auto& [key, place] : meetings_) {
-      if (place->has_world_rank(rank)) place->fail(why);
+    for (const auto& [key, meeting] : meetings_) {
+      if (meeting->has_world_rank(rank)) meeting->fail(why);
     }
   }
 
@@ -45,7 +45,7 @@ class SharedRun {
     if (first_) return;  // the others fail because the first did
     first_ = std::move(exception);
     failure_ = cat("rank ", rank, " ended with an error: ", message);
-    for (const auto& [key, place] : meetings_) place->fail(failure_);
+    for (const auto& [key, meeting] : meetings_) meeting->fail(failure_);
   }
 
   void rethrow_first() const {
@@ -62,12 +62,12 @@ class SharedRun {
 
 class ThreadWorld : public World {
  public:
-  ThreadWorld(const RankPlace& place, std::chrono::milliseconds timeout, SharedRun& run)
-      : World(place, timeout, place.local_size), run_(run) {}
+  ThreadWorld(const RankIdentity& identity, std::chrono::milliseconds timeout, SharedRun& run)
+      : World(identity, timeout, identity.local_size), run_(run) {}
 
  private:
   c10::intrusive_ptr<c10d::Backend> connect(const std::string& key, const std::string& /*name*/,
-                                            const GroupPlace& group) override {
+                                            const GroupMembership& group) override {
     return make_thread_backend(run_.meeting(key, group.world_ranks), group.rank, timeout());
   }
 
@@ -77,7 +77,7 @@ class ThreadWorld : public World {
 }  // namespace
 
 void run_ranks_as_threads(int ranks, const std::function<void(World&)>& body,
-                          std::chrono::milliseconds timeout, const RankPlace& like) {
+                          std::chrono::milliseconds timeout, const RankIdentity& like) {
   TRIREME_ASSERT(ranks >= 1, "got ", ranks);
   SharedRun run;
   const int threads_before = at::get_num_threads();
@@ -88,10 +88,10 @@ void run_ranks_as_threads(int ranks, const std::function<void(World&)>& body,
       try {
         // Ranks share the cores as processes started by the launcher do.
         at::set_num_threads(std::max(1, threads_before / ranks));
-        RankPlace place = like;
-        place.rank = place.local_rank = rank;
-        place.size = place.local_size = ranks;
-        ThreadWorld world(place, timeout, run);
+        RankIdentity identity = like;
+        identity.rank = identity.local_rank = rank;
+        identity.size = identity.local_size = ranks;
+        ThreadWorld world(identity, timeout, run);
         body(world);
         run.end(rank);
       } catch (const std::exception& error) {

@@ -12,6 +12,6 @@ namespace trireme {
 // first. The attempt and the launch are those of `like`.
 void run_ranks_as_threads(int ranks, const std::function<void(World&)>& body,
                           std::chrono::milliseconds timeout = std::chrono::seconds(60),
-                          const RankPlace& like = {});
+                          const RankIdentity& like = {});
 
 }  // namespace trireme

@@ -30,20 +30,20 @@ namespace trireme {
 namespace {
 
 // Throws InternalError if this rank is in none of the groups, or any rank is in two of them.
-GroupPlace find_group(const World& world, const std::string& name,
-                      const std::vector<std::vector<int>>& members) {
-  std::set<int> seen;
-  GroupPlace found;
+GroupMembership find_group(const World& world, const std::string& name,
+                           const std::vector<std::vector<int>>& members) {
+  std::set<int> known_members;
+  GroupMembership found;
   bool in_one = false;
   for (size_t index = 0; index < members.size(); ++index) {
-    for (size_t place = 0; place < members[index].size(); ++place) {
-      const int member = members[index][place];
+    for (size_t rank = 0; rank < members[index].size(); ++rank) {
+      const int member = members[index][rank];
       TRIREME_ASSERT(member >= 0 && member < world.size(), "group '", name, "' names rank ", member, " of ",
                      world.size());
-      TRIREME_ASSERT(seen.insert(member).second, "group '", name, "' names rank ", member, " twice");
+      TRIREME_ASSERT(known_members.insert(member).second, "group '", name, "' names rank ", member, " twice");
       if (member != world.rank()) continue;
       in_one = true;
-      found = {static_cast<int>(index), static_cast<int>(place), members[index]};
+      found = {static_cast<int>(index), static_cast<int>(rank), members[index]};
     }
   }
   TRIREME_ASSERT(in_one, "group '", name, "' does not have rank ", world.rank());
@@ -54,20 +54,22 @@ GroupPlace find_group(const World& world, const std::string& name,
 
 std::unique_ptr<Group> World::make_group(const std::string& name,
                                          const std::vector<std::vector<int>>& members, Queue queue) {
-  const GroupPlace at = find_group(*this, name, members);
-  const std::string key = cat(groups_made_++, "/", name, "/", at.index);
+  const GroupMembership membership = find_group(*this, name, members);
+  const std::string key = cat(groups_made_++, "/", name, "/", membership.index);
   std::shared_ptr<c10d::Backend> backend;
-  if (at.world_ranks.size() > 1) {
-    std::weak_ptr<c10d::Backend>& known = backends_[{queue, at.world_ranks}];
+  if (membership.world_ranks.size() > 1) {
+    std::weak_ptr<c10d::Backend>& known = backends_[{queue, membership.world_ranks}];
     backend = known.lock();
     if (backend == nullptr) {
-      const FailureContext context{cat("connecting group '", name, "'"), rank(), at.world_ranks, timeout(),
-                                   activity_.get()};
+      const FailureContext context{cat("connecting group '", name, "'"), rank(), membership.world_ranks,
+                                   timeout(), activity_.get()};
       const ActivityWait wait(*activity_, "connecting", name);
-      known = backend = own_backend(rethrow_as_comm_error(context, [&] { return connect(key, name, at); }));
+      known = backend =
+          own_backend(rethrow_as_comm_error(context, [&] { return connect(key, name, membership); }));
     }
   }
-  return std::make_unique<Group>(name, std::move(backend), at.world_ranks, at.rank, timeout(), activity_);
+  return std::make_unique<Group>(name, std::move(backend), membership.world_ranks, membership.rank, timeout(),
+                                 activity_);
 }
 
 namespace {
@@ -81,30 +83,31 @@ struct Met {
 // Ranks that met in a store. Each backend has a separate key prefix in the store.
 class StoreWorld : public World {
  public:
-  StoreWorld(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store, Transport transport,
+  StoreWorld(const RankIdentity& identity, c10::intrusive_ptr<c10d::Store> store, Transport transport,
              at::Device device, std::chrono::milliseconds timeout, const Met& met, OnLostRank on_lost,
              std::shared_ptr<RankActivity> activity)
-      : World(place, timeout, met.least_machine_ranks, std::move(activity)),
+      : World(identity, timeout, met.least_machine_ranks, std::move(activity)),
         store_(std::move(store)),
         transport_(transport),
         device_(device),
         one_network_(met.one_network) {
-    if (place.size == 1 || transport != Transport::nccl || !on_lost) return;
+    if (identity.size == 1 || transport != Transport::nccl || !on_lost) return;
     HeartbeatPace pace;
     pace.silence = std::min(pace.silence, timeout);
     pace.period = std::min(pace.period, pace.silence / 10);
-    const std::string prefix = cat("trireme/", place.attempt, "/heartbeat");
+    const std::string prefix = cat("trireme/", identity.attempt, "/heartbeat");
     auto connection = store_->clone();
     connection->setTimeout(pace.silence);  // rank 0's machine may vanish without notice
     heartbeat_ =
         std::make_unique<Heartbeat>(c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(connection)),
-                                    place.rank, place.size, pace, std::move(on_lost));
+                                    identity.rank, identity.size, pace, std::move(on_lost));
   }
 
  private:
   c10::intrusive_ptr<c10d::Backend> connect(const std::string& key, const std::string& name,
-                                            const GroupPlace& group) override {
-    auto store = c10::make_intrusive<c10d::PrefixStore>(cat("trireme/", place().attempt, "/", key), store_);
+                                            const GroupMembership& group) override {
+    auto store =
+        c10::make_intrusive<c10d::PrefixStore>(cat("trireme/", identity().attempt, "/", key), store_);
     if (transport_ == Transport::nccl)
       return make_nccl_backend(store, name, group.rank, group.world_ranks, device_, timeout());
     return make_gloo_backend(store, group.rank, static_cast<int>(group.world_ranks.size()), one_network_,
@@ -118,31 +121,32 @@ class StoreWorld : public World {
   std::unique_ptr<Heartbeat> heartbeat_;  // only over NCCL: other backends' collectives end by themselves
 };
 
-std::vector<int> all_ranks(const RankPlace& place) {
-  std::vector<int> ranks(static_cast<size_t>(place.size));
+std::vector<int> all_ranks(const RankIdentity& identity) {
+  std::vector<int> ranks(static_cast<size_t>(identity.size));
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
 }
 
 // Throws ConfigError unless each rank has a separate GPU, or none has a GPU.
-Met meet(const RankPlace& place, c10d::Store& store, Transport transport, at::Device device,
+Met meet(const RankIdentity& identity, c10d::Store& store, Transport transport, at::Device device,
          std::chrono::milliseconds timeout) {
-  if (place.size == 1) return {};
-  Json mine = {{"local_size", place.local_size}, {"network", network_identity()}};
+  if (identity.size == 1) return {};
+  Json of_rank = {{"local_size", identity.local_size}, {"network", network_identity()}};
   if (transport == Transport::nccl) {
     const GpuIdentity gpu = gpu_identity(device);
-    mine["gpu"] = {{"uuid", gpu.uuid}, {"bus", gpu.bus}, {"host", host_name()}};
+    of_rank["gpu"] = {{"uuid", gpu.uuid}, {"bus", gpu.bus}, {"host", host_name()}};
   }
-  const FailureContext context{"meeting the other ranks", place.rank, all_ranks(place), timeout};
+  const FailureContext context{"meeting the other ranks", identity.rank, all_ranks(identity), timeout};
   const std::vector<Json> of_ranks = rethrow_as_comm_error(context, [&] {
-    return tell_everyone(store, place.rank, place.size, cat("trireme/", place.attempt, "/meeting"), mine);
+    return tell_everyone(store, identity.rank, identity.size, cat("trireme/", identity.attempt, "/meeting"),
+                         of_rank);
   });
-  Met met{place.local_size, true};
+  Met met{identity.local_size, true};
   std::vector<std::optional<RankGpu>> gpus(of_ranks.size());
   for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
     const Json& told = of_ranks[rank];
     met.least_machine_ranks = std::min(met.least_machine_ranks, told.at("local_size").get<int>());
-    met.one_network = met.one_network && told.at("network") == mine.at("network");
+    met.one_network = met.one_network && told.at("network") == of_rank.at("network");
     if (told.contains("gpu"))
       gpus[rank] = RankGpu{told["gpu"]["uuid"], told["gpu"]["bus"], told["gpu"]["host"]};
   }
@@ -166,20 +170,21 @@ Transport choose_transport(Transport transport, at::Device device) {
 // The port of rank 0's store. Rank 0 publishes it in the store of torchrun's agent, which occupies the
 // master's port. c10d's client waits forever for a stopped agent, so it runs on a thread that may be left
 // running.
-int port_through_agent(const RankPlace& place, const StoreServer* server, std::chrono::milliseconds timeout) {
-  const auto ask = [place, port = server == nullptr ? 0 : server->port(), timeout] {
+int port_through_agent(const RankIdentity& identity, const StoreServer* server,
+                       std::chrono::milliseconds timeout) {
+  const auto ask = [identity, port = server == nullptr ? 0 : server->port(), timeout] {
     c10d::TCPStoreOptions options;
-    options.port = static_cast<uint16_t>(place.master_port);
+    options.port = static_cast<uint16_t>(identity.master_port);
     options.waitWorkers = false;  // the agent's store counts the workers of earlier attempts too
     options.timeout = timeout;
-    c10d::TCPStore store(place.master_address, options);
-    const std::string key = cat("trireme/", place.attempt, "/port");
-    if (place.rank == 0) static_cast<c10d::Store&>(store).set(key, std::to_string(port));
+    c10d::TCPStore store(identity.master_address, options);
+    const std::string key = cat("trireme/", identity.attempt, "/port");
+    if (identity.rank == 0) static_cast<c10d::Store&>(store).set(key, std::to_string(port));
     return store.get_to_str(key);
   };
   const FailureContext context{
-      .action = cat("meeting torchrun's agent at ", place.master_address, ":", place.master_port),
-      .world_rank = place.rank,
+      .action = cat("meeting torchrun's agent at ", identity.master_address, ":", identity.master_port),
+      .world_rank = identity.rank,
       .world_ranks = {},
       .timeout = timeout,
       .activity = nullptr,
@@ -193,8 +198,8 @@ int port_through_agent(const RankPlace& place, const StoreServer* server, std::c
   int port = 0;
   const auto [end, error] = std::from_chars(told.data(), told.data() + told.size(), port);
   if (error != std::errc() || end != told.data() + told.size() || port < 1 || port > 65535)
-    throw ConfigError(cat("torchrun's agent at ", place.master_address, ":", place.master_port, " tells '",
-                          printable(told),
+    throw ConfigError(cat("torchrun's agent at ", identity.master_address, ":", identity.master_port,
+                          " tells '", printable(told),
                           "', expected the port of rank 0's store; another program writes to "
                           "the agent's store: choose another MASTER_PORT (--master-port)"));
   return port;
@@ -208,26 +213,27 @@ void raise_limit_of_open_files() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-std::shared_ptr<StoreServer> open_store(const RankPlace& place, std::chrono::milliseconds timeout) {
-  if (place.rank != 0) return nullptr;
+std::shared_ptr<StoreServer> open_store(const RankIdentity& identity, std::chrono::milliseconds timeout) {
+  if (identity.rank != 0) return nullptr;
   raise_limit_of_open_files();
-  int descriptor = place.master_listen_fd;
+  int descriptor = identity.master_listen_fd;
   if (descriptor < 0) {
-    const int port = place.agent_has_store ? 0 : place.master_port;
-    descriptor = ListeningSocket(place.master_address, port, ForeignAddress::all_interfaces).release();
+    const int port = identity.agent_has_store ? 0 : identity.master_port;
+    descriptor = ListeningSocket(identity.master_address, port, ForeignAddress::all_interfaces).release();
   }
-  return std::make_shared<StoreServer>(descriptor, place, timeout);
+  return std::make_shared<StoreServer>(descriptor, identity, timeout);
 }
 
-c10::intrusive_ptr<c10d::Store> connect_store(const RankPlace& place, std::chrono::milliseconds timeout) {
-  if (place.size == 1) return c10::make_intrusive<c10d::HashStore>();
+c10::intrusive_ptr<c10d::Store> connect_store(const RankIdentity& identity,
+                                              std::chrono::milliseconds timeout) {
+  if (identity.size == 1) return c10::make_intrusive<c10d::HashStore>();
   const auto begin = std::chrono::steady_clock::now();
-  auto server = open_store(place, timeout);
-  StoreAddress address{place.master_address, place.master_port};
-  if (place.agent_has_store) address.port = port_through_agent(place, server.get(), timeout);
+  auto server = open_store(identity, timeout);
+  StoreAddress address{identity.master_address, identity.master_port};
+  if (identity.agent_has_store) address.port = port_through_agent(identity, server.get(), timeout);
   const auto left =
       timeout - std::chrono::floor<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
-  auto store = c10::make_intrusive<RunStore>(place, address, std::max(left, std::chrono::milliseconds(1)),
+  auto store = c10::make_intrusive<RunStore>(identity, address, std::max(left, std::chrono::milliseconds(1)),
                                              std::move(server));
   store->setTimeout(timeout);
   return store;
@@ -235,18 +241,19 @@ c10::intrusive_ptr<c10d::Store> connect_store(const RankPlace& place, std::chron
 
 }  // namespace
 
-std::optional<std::string> open_door_warning(const RankPlace& place) {
-  if (place.size == 1 || place.rank != 0 || !place.secret.guessable || is_loopback(place.master_address))
+std::optional<std::string> open_door_warning(const RankIdentity& identity) {
+  if (identity.size == 1 || identity.rank != 0 || !identity.secret.guessable ||
+      is_loopback(identity.master_address))
     return std::nullopt;
   return cat("the run has ",
-             place.secret.origin == "no secret"
+             identity.secret.origin == "no secret"
                  ? "no secret"
-                 : cat("a secret that others may guess, ", place.secret.origin),
-             ": whoever reaches ", place.master_address, ":", place.master_port,
+                 : cat("a secret that others may guess, ", identity.secret.origin),
+             ": whoever reaches ", identity.master_address, ":", identity.master_port,
              " may join it; give all ranks the same TRIREME_SECRET_FILE (docs/security.md)");
 }
 
-std::unique_ptr<World> join_world(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store,
+std::unique_ptr<World> join_world(const RankIdentity& identity, c10::intrusive_ptr<c10d::Store> store,
                                   Transport transport, at::Device device, std::chrono::milliseconds timeout,
                                   OnLostRank on_lost, std::shared_ptr<RankActivity> activity) {
   const Transport chosen = choose_transport(transport, device);
@@ -254,23 +261,23 @@ std::unique_ptr<World> join_world(const RankPlace& place, c10::intrusive_ptr<c10
   const Met met = [&] {
     activity->set_phase(RankPhase::connecting);
     const ActivityWait wait(*activity, "the meeting of all ranks");
-    return meet(place, *store, chosen, device, timeout);
+    return meet(identity, *store, chosen, device, timeout);
   }();
-  return std::make_unique<StoreWorld>(place, std::move(store), chosen, device, timeout, met,
+  return std::make_unique<StoreWorld>(identity, std::move(store), chosen, device, timeout, met,
                                       std::move(on_lost), std::move(activity));
 }
 
-std::unique_ptr<World> join_world(const RankPlace& place, Transport transport, at::Device device,
+std::unique_ptr<World> join_world(const RankIdentity& identity, Transport transport, at::Device device,
                                   std::chrono::milliseconds timeout, OnLostRank on_lost,
                                   std::shared_ptr<RankActivity> activity) {
   const Transport chosen = choose_transport(transport, device);  // refuse before waiting for anyone
   auto store = [&] {
     activity->set_phase(RankPhase::connecting);
     const ActivityWait wait(
-        *activity, cat("the meeting of all ranks at ", place.master_address, ":", place.master_port));
-    return connect_store(place, timeout);
+        *activity, cat("the meeting of all ranks at ", identity.master_address, ":", identity.master_port));
+    return connect_store(identity, timeout);
   }();
-  return join_world(place, std::move(store), chosen, device, timeout, std::move(on_lost),
+  return join_world(identity, std::move(store), chosen, device, timeout, std::move(on_lost),
                     std::move(activity));
 }
 

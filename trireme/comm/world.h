@@ -16,7 +16,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/rank_activity.h"
 #include "trireme/comm/group.h"
-#include "trireme/comm/rank_place.h"
+#include "trireme/comm/rank_identity.h"
 
 namespace trireme {
 
@@ -28,7 +28,7 @@ enum class Transport {
 };
 
 // The position of this rank in the list of member groups given to World::make_group().
-struct GroupPlace {
+struct GroupMembership {
   int index = 0;                 // which of the groups
   int rank = 0;                  // this rank's index in the group
   std::vector<int> world_ranks;  // all members of the group
@@ -48,11 +48,11 @@ class World {
  public:
   virtual ~World() = default;
   World& operator=(World&&) = delete;
-  const RankPlace& place() const { return place_; }
-  int rank() const { return place_.rank; }
-  int size() const { return place_.size; }
+  const RankIdentity& identity() const { return identity_; }
+  int rank() const { return identity_.rank; }
+  int size() const { return identity_.size; }
   std::chrono::milliseconds timeout() const { return timeout_; }
-  // The least number of ranks on any machine of the run; `place` knows only this machine's number.
+  // The least number of ranks on any machine of the run; `identity` knows only this machine's number.
   int least_machine_ranks() const { return least_machine_ranks_; }
   // This rank reports its activity to this object; its groups report their waits.
   RankActivity& activity() { return *activity_; }
@@ -64,9 +64,9 @@ class World {
                                     Queue queue = Queue::beside);
 
  protected:
-  World(RankPlace place, std::chrono::milliseconds timeout, int least_machine_ranks,
+  World(RankIdentity identity, std::chrono::milliseconds timeout, int least_machine_ranks,
         std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>())
-      : place_(std::move(place)),
+      : identity_(std::move(identity)),
         timeout_(timeout),
         least_machine_ranks_(least_machine_ranks),
         activity_(std::move(activity)) {}
@@ -74,9 +74,9 @@ class World {
  private:
   // Collective over the members of `group`, two or more. All pass the same `key`, which is never used again.
   virtual c10::intrusive_ptr<c10d::Backend> connect(const std::string& key, const std::string& name,
-                                                    const GroupPlace& group) = 0;
+                                                    const GroupMembership& group) = 0;
 
-  RankPlace place_;
+  RankIdentity identity_;
   std::chrono::milliseconds timeout_;
   int least_machine_ranks_ = 1;
   std::shared_ptr<RankActivity> activity_;
@@ -91,7 +91,7 @@ using OnLostRank = std::function<void(const CommError&)>;
 // Joins the run through a store that all ranks share. This rank computes on `device`, and NCCL uses it.
 // Throws CommError if the others do not come within the timeout, ConfigError on all ranks if two compute on
 // one GPU over NCCL.
-std::unique_ptr<World> join_world(const RankPlace& place, c10::intrusive_ptr<c10d::Store> store,
+std::unique_ptr<World> join_world(const RankIdentity& identity, c10::intrusive_ptr<c10d::Store> store,
                                   Transport transport, at::Device device, std::chrono::milliseconds timeout,
                                   OnLostRank on_lost = nullptr,
                                   std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>());
@@ -99,11 +99,11 @@ std::unique_ptr<World> join_world(const RankPlace& place, c10::intrusive_ptr<c10
 // Joins the run through the store that rank 0 opens (run_store.h). Throws ConfigError on all ranks that
 // cannot be one run (another secret, number of ranks or program, one rank twice), and if rank 0 cannot
 // listen.
-std::unique_ptr<World> join_world(const RankPlace& place, Transport transport, at::Device device,
+std::unique_ptr<World> join_world(const RankIdentity& identity, Transport transport, at::Device device,
                                   std::chrono::milliseconds timeout, OnLostRank on_lost = nullptr,
                                   std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>());
 
 // A warning if the run's secret can be guessed and other machines can try to join; else nullopt.
-std::optional<std::string> open_door_warning(const RankPlace& place);
+std::optional<std::string> open_door_warning(const RankIdentity& identity);
 
 }  // namespace trireme

@@ -37,8 +37,8 @@ T number_at(const InputFile& file, int64_t offset) {
 template <typename T>
 class Numbers {
  public:
-  Numbers(const InputFile& file, int64_t at, int64_t count, int64_t at_once)
-      : file_(file), at_(at), count_(count), at_once_(at_once) {}
+  Numbers(const InputFile& file, int64_t offset, int64_t count, int64_t at_once)
+      : file_(file), at_(offset), count_(count), at_once_(at_once) {}
 
   T operator[](int64_t index) {
     if (index < first_ || index >= first_ + static_cast<int64_t>(block_.size())) {

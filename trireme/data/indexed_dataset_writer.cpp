@@ -54,9 +54,9 @@ void sync_folder(const std::filesystem::path& folder) {
 
 template <typename T>
 void append(std::vector<std::byte>& out, T value) {
-  const size_t at = out.size();
-  out.resize(at + sizeof(T));
-  std::memcpy(out.data() + at, &value, sizeof(T));
+  const size_t offset = out.size();
+  out.resize(offset + sizeof(T));
+  std::memcpy(out.data() + offset, &value, sizeof(T));
 }
 
 }  // namespace

@@ -15,8 +15,8 @@ double uniform(uint64_t bits) {
 uint64_t key_of(const MaskedTokenOptions& options, int64_t epoch) {
   return splitmix64(splitmix64(options.seed) ^ static_cast<uint64_t>(epoch));
 }
-uint64_t draw_at(uint64_t key, int64_t place) {
-  return splitmix64(key + static_cast<uint64_t>(place) * kSplitmix64Step);
+uint64_t draw_at(uint64_t key, int64_t position) {
+  return splitmix64(key + static_cast<uint64_t>(position) * kSplitmix64Step);
 }
 
 void check(const MaskedTokenOptions& options) {
@@ -33,10 +33,10 @@ void check(const MaskedTokenOptions& options) {
 
 int64_t choice_of_none(const MaskedTokenOptions& options, int64_t epoch, int64_t first, int64_t count) {
   check(options);
-  TRIREME_ASSERT(count > 0, "no place to choose from");
+  TRIREME_ASSERT(count > 0, "no position to choose from");
   const uint64_t key = key_of(options, epoch);
-  for (int64_t place = first; place < first + count; ++place)
-    if (uniform(draw_at(key, place)) < options.probability) return -1;
+  for (int64_t position = first; position < first + count; ++position)
+    if (uniform(draw_at(key, position)) < options.probability) return -1;
   return first + static_cast<int64_t>(splitmix64(draw_at(key, first)) % static_cast<uint64_t>(count));
 }
 

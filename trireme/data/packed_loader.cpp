@@ -29,21 +29,22 @@ StepBatches PackedLoader::next() {
   const LoaderOptions& options = reader_.options();
   StepBatches step;
   step.reserve(static_cast<size_t>(options.accumulation_steps));
-  std::vector<RowOfEpoch> mine;
-  mine.reserve(static_cast<size_t>(options.batch_size));
+  std::vector<RowOfEpoch> rank_rows;
+  rank_rows.reserve(static_cast<size_t>(options.batch_size));
   for (int64_t micro = 0; micro < options.accumulation_steps; ++micro) {
     for (int dp = 0; dp < options.dp_size; ++dp) {
       for (int64_t b = 0; b < options.batch_size; ++b) {
         if (dp == options.dp_index)
-          mine.push_back({options.shuffle ? SampleOrder(rows(), options.seed, epoch_)[row_] : row_, epoch_});
+          rank_rows.push_back(
+              {options.shuffle ? SampleOrder(rows(), options.seed, epoch_)[row_] : row_, epoch_});
         if (++row_ == rows()) {
           row_ = 0;
           ++epoch_;
         }
       }
     }
-    step.push_back(reader_.read(mine));
-    mine.clear();
+    step.push_back(reader_.read(rank_rows));
+    rank_rows.clear();
   }
   return step;
 }
@@ -71,8 +72,8 @@ void PackedLoader::restore(const Json& saved) {
   const std::string origin = "the saved state of the data loader";
   const int64_t epoch = whole_number(state, "epoch", {0, int64_t{1} << 53}, origin);
   const int64_t row = whole_number(state, "row", {}, origin);
-  const Json own = this->state();
-  for (const auto& [key, value] : own.items()) {
+  const Json expected = this->state();
+  for (const auto& [key, value] : expected.items()) {
     if (!state.contains(key)) throw DataError(cat(origin, " has no \"", key, "\""));
     if (key != "epoch" && key != "row" && state[key] != value)
       throw DataError(cat(origin, " has ", key, " ", quotation(state[key]), ", this run has ",

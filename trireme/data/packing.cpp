@@ -44,8 +44,8 @@ void PackedRows::count_pieces(bool next_token_targets) {
   for (int64_t i = 0; i < documents; ++i) {
     if (i % kAtOnce == 0)
       begins = dataset_->document_begins(first_document_ + i, std::min(kAtOnce, documents - i) + 1);
-    const auto at = static_cast<size_t>(i % kAtOnce);
-    const int64_t tokens = std::min(range_.end, begins[at + 1]) - std::max(range_.begin, begins[at]);
+    const auto slot = static_cast<size_t>(i % kAtOnce);
+    const int64_t tokens = std::min(range_.end, begins[slot + 1]) - std::max(range_.begin, begins[slot]);
     const int64_t full = tokens / sequence_tokens_, rest = tokens % sequence_tokens_;
     int64_t rows = full + (rest > 0 ? 1 : 0);
     const int64_t last = rest > 0 ? rest : sequence_tokens_;
@@ -73,12 +73,12 @@ PackedRow PackedRows::window(int64_t index) const {
   PackedRow row{{begin, end}, true, std::nullopt};
   if (packing_ == Packing::concat) return row;
   std::vector<int64_t> borders{0};
-  const auto add_border = [&](int64_t at) {  // `at`: a document's begin, or the end of the last document
-    if (at >= end) {
-      row.goes_on = at > end;
+  const auto add_border = [&](int64_t border) {  // `at`: a document's begin, or the end of the last document
+    if (border >= end) {
+      row.goes_on = border > end;
       return false;
     }
-    if (at - begin > borders.back()) borders.push_back(at - begin);  // some documents are empty
+    if (border - begin > borders.back()) borders.push_back(border - begin);  // some documents are empty
     return true;
   };
   const int64_t documents = dataset_->documents();
@@ -94,10 +94,10 @@ PackedRow PackedRows::window(int64_t index) const {
 
 PackedRow PackedRows::piece(int64_t index) const {
   const auto after = std::ranges::upper_bound(rows_before_, index);
-  const int64_t place = after - rows_before_.begin() - 1;
-  const TokenSpan document = document_span(first_document_ + place);
+  const int64_t holder = after - rows_before_.begin() - 1;
+  const TokenSpan document = document_span(first_document_ + holder);
   const int64_t begin =
-      document.begin + (index - rows_before_[static_cast<size_t>(place)]) * sequence_tokens_;
+      document.begin + (index - rows_before_[static_cast<size_t>(holder)]) * sequence_tokens_;
   const int64_t end = std::min(begin + sequence_tokens_, document.end);
   std::vector<int64_t> borders{0};
   borders.reserve(static_cast<size_t>(sequence_tokens_ - (end - begin)) + 2);
@@ -111,8 +111,8 @@ void read_row(const IndexedDataset& dataset, const PackedRow& row, const TokenSp
   const int64_t with_next = row.goes_on ? held : held - 1;  // positions whose next token is a target
   for (const TokenSpan& span : spans) {
     const int64_t begin = row.stream.begin + span.begin;
-    const auto read = [&](int64_t places, int64_t first, int64_t filling, int64_t* out) {
-      const int64_t count = std::clamp<int64_t>(places - span.begin, 0, span.size());
+    const auto read = [&](int64_t count_of_row, int64_t first, int64_t filling, int64_t* out) {
+      const int64_t count = std::clamp<int64_t>(count_of_row - span.begin, 0, span.size());
       if (count > 0) dataset.read(first, count, out, vocab_size);
       std::fill(out + count, out + span.size(), filling);
     };
@@ -123,9 +123,9 @@ void read_row(const IndexedDataset& dataset, const PackedRow& row, const TokenSp
       const std::vector<int64_t>& borders = row.documents->cu_seqlens();
       // Only borders between two documents of the row count, not its ends.
       const auto last = borders.end() - 1;
-      for (auto at = std::upper_bound(borders.begin() + 1, last, span.begin); at < last && *at <= span.end;
-           ++at)
-        targets[*at - 1 - span.begin] = kIgnoredLabel;
+      for (auto border = std::upper_bound(borders.begin() + 1, last, span.begin);
+           border < last && *border <= span.end; ++border)
+        targets[*border - 1 - span.begin] = kIgnoredLabel;
     }
     tokens += span.size();
     targets += span.size();

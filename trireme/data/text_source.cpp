@@ -7,7 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
 #include "trireme/data/file_kind.h"
-#include "trireme/data/utf8.h"
+#include "trireme/tokenizer/utf8.h"
 
 namespace trireme {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "trireme/data/text_source.h"
-#include "trireme/data/tokenizer.h"
+#include "trireme/tokenizer/tokenizer.h"
 
 namespace trireme {
 

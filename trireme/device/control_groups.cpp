@@ -47,10 +47,10 @@ void add_if_limited(const std::filesystem::path& folder, const Names& names,
 void add_groups(const std::filesystem::path& mount, const std::string& group, const Names& names,
                 std::vector<ControlGroupMemory>& groups) {
   add_if_limited(mount, names, groups);
-  std::filesystem::path at = mount;
+  std::filesystem::path folder = mount;
   for (const auto& part : std::filesystem::path(group).relative_path()) {
-    at /= part;
-    add_if_limited(at, names, groups);
+    folder /= part;
+    add_if_limited(folder, names, groups);
   }
 }
 

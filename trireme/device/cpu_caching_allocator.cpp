@@ -34,19 +34,19 @@ constexpr size_t kMostBytes = size_t{1} << 62;
 // Lies in the 64 bytes before a block's data.
 struct BlockHeader {
   size_t mapped_bytes = 0;    // 0: from malloc
-  int64_t counted_bytes = 0;  // in `place`
-  MemoryPlace place;          // keeps the account alive as long as the block
+  int64_t counted_bytes = 0;  // in `owner`
+  MemoryOwner owner;          // keeps the account alive as long as the block
 
   void count(size_t bytes) {
-    place = MemoryScope::here();
-    if (place.account == nullptr) return;
+    owner = MemoryScope::current();
+    if (owner.account == nullptr) return;
     counted_bytes = static_cast<int64_t>(bytes);
-    place.account->add(place.category, counted_bytes, MemorySpace::host);
+    owner.account->add(owner.category, counted_bytes, MemorySpace::host);
   }
   void uncount() {
-    if (place.account == nullptr) return;
-    place.account->add(place.category, -counted_bytes, MemorySpace::host);
-    place.account.reset();
+    if (owner.account == nullptr) return;
+    owner.account->add(owner.category, -counted_bytes, MemorySpace::host);
+    owner.account.reset();
   }
 };
 static_assert(sizeof(BlockHeader) <= kAlignment);
@@ -225,9 +225,9 @@ void limit_host_memory(int64_t bytes) {
 void count_host_block_as(const c10::DataPtr& data, MemoryCategory category) {
   if (data.get() == nullptr || data.get_deleter() != &free_block) return;
   BlockHeader* header = header_of(data.get_context());
-  MemoryPlace& place = header->place;
-  if (place.account == nullptr || place.category == category) return;
-  place.account->move(std::exchange(place.category, category), category, header->counted_bytes,
+  MemoryOwner& owner = header->owner;
+  if (owner.account == nullptr || owner.category == category) return;
+  owner.account->move(std::exchange(owner.category, category), category, header->counted_bytes,
                       MemorySpace::host);
 }
 

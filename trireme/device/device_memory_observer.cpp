@@ -17,13 +17,13 @@ void DeviceMemoryObserver::reportMemoryUsage(void* data, int64_t bytes, size_t /
   // If a known block is allocated again, a thread without this observer freed it without a report.
   if (const auto known = blocks_.find(data); known != blocks_.end()) {
     const Block& block = known->second;
-    block.place.account->add(block.place.category, -block.bytes);
+    block.owner.account->add(block.owner.category, -block.bytes);
     blocks_.erase(known);
   }
-  const MemoryPlace& place = MemoryScope::here();
-  if (bytes <= 0 || place.account == nullptr) return;
-  blocks_[data] = {place, bytes};
-  place.account->add(place.category, bytes);
+  const MemoryOwner& owner = MemoryScope::current();
+  if (bytes <= 0 || owner.account == nullptr) return;
+  blocks_[data] = {owner, bytes};
+  owner.account->add(owner.category, bytes);
 }
 
 namespace {
@@ -50,7 +50,7 @@ void DeviceMemoryObserver::recount(const void* data, MemoryCategory category) {
   const auto known = blocks_.find(data);
   if (known == blocks_.end()) return;
   Block& block = known->second;
-  block.place.account->move(std::exchange(block.place.category, category), category, block.bytes);
+  block.owner.account->move(std::exchange(block.owner.category, category), category, block.bytes);
 }
 
 RankMemory make_rank_memory(at::Device device) {

@@ -41,7 +41,7 @@ class DeviceMemoryObserver final : public c10::MemoryReportingInfoBase {
 
  private:
   struct Block {
-    MemoryPlace place;
+    MemoryOwner owner;
     int64_t bytes = 0;
   };
   std::mutex mutex_;

@@ -10,9 +10,9 @@ namespace {
 
 // The only state that is not passed as an argument: libtorch calls its allocator deep inside an operation
 // with only a number of bytes, so only the calling thread can tell the account and the category.
-MemoryPlace& place_of_thread() {
-  thread_local MemoryPlace place;
-  return place;
+MemoryOwner& owner_of_thread() {
+  thread_local MemoryOwner owner;
+  return owner;
 }
 
 void count_peak(MemoryUse& use, MemoryCategory category) {
@@ -81,20 +81,20 @@ std::vector<MemoryOption> MemoryAccount::options(MemorySpace space) const {
 }
 
 MemoryScope::MemoryScope(MemoryCategory category) : changes_account_(false) {
-  before_.category = std::exchange(place_of_thread().category, category);
+  before_.category = std::exchange(owner_of_thread().category, category);
 }
 
 MemoryScope::MemoryScope(std::shared_ptr<MemoryAccount> account, MemoryCategory category)
-    : before_(std::exchange(place_of_thread(), {std::move(account), category})), changes_account_(true) {}
+    : before_(std::exchange(owner_of_thread(), {std::move(account), category})), changes_account_(true) {}
 
 MemoryScope::~MemoryScope() {
-  MemoryPlace& place = place_of_thread();
-  place.category = before_.category;
-  if (changes_account_) place.account = std::move(before_.account);
+  MemoryOwner& owner = owner_of_thread();
+  owner.category = before_.category;
+  if (changes_account_) owner.account = std::move(before_.account);
 }
 
-const MemoryPlace& MemoryScope::here() {
-  return place_of_thread();
+const MemoryOwner& MemoryScope::current() {
+  return owner_of_thread();
 }
 
 }  // namespace trireme

@@ -60,8 +60,8 @@ class MemoryAccount {
   std::vector<MemoryOption> options_;
 };
 
-// Where allocations of a thread are counted.
-struct MemoryPlace {
+// The account and the category in which a thread's allocations are counted.
+struct MemoryOwner {
   std::shared_ptr<MemoryAccount> account;  // none: nowhere
   MemoryCategory category = MemoryCategory::other;
 };
@@ -73,14 +73,14 @@ class MemoryScope {
   explicit MemoryScope(MemoryCategory category);  // keeps this thread's account, if any
   MemoryScope(std::shared_ptr<MemoryAccount> account, MemoryCategory category);
   // The scope of another thread, for a worker that allocates for that thread.
-  explicit MemoryScope(const MemoryPlace& place) : MemoryScope(place.account, place.category) {}
+  explicit MemoryScope(const MemoryOwner& owner) : MemoryScope(owner.account, owner.category) {}
   ~MemoryScope();
   MemoryScope& operator=(MemoryScope&&) = delete;
 
-  static const MemoryPlace& here();  // this thread's
+  static const MemoryOwner& current();  // this thread's
 
  private:
-  MemoryPlace before_;
+  MemoryOwner before_;
   bool changes_account_;
 };
 

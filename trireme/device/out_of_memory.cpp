@@ -13,15 +13,15 @@ namespace trireme {
 
 void throw_out_of_memory(const char* where, MemorySpace space, int64_t asked_bytes, int64_t in_use_bytes,
                          const std::string& detail) {
-  const MemoryPlace& place = MemoryScope::here();
+  const MemoryOwner& owner = MemoryScope::current();
   MemoryBytes held;
   held[MemoryCategory::other] = in_use_bytes;
   std::vector<MemoryOption> options = usual_memory_options();
-  if (place.account != nullptr) {
-    held = place.account->held(space);
-    options = place.account->options(space);
+  if (owner.account != nullptr) {
+    held = owner.account->held(space);
+    options = owner.account->options(space);
   }
-  const std::string message = out_of_memory_message(where, place.category, asked_bytes, held, options);
+  const std::string message = out_of_memory_message(where, owner.category, asked_bytes, held, options);
   throw ConfigError(detail.empty() ? message : cat(message, ". ", detail));
 }
 

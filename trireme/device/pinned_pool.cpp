@@ -66,7 +66,7 @@ class PinnedBlock {
     for (const auto& mark : marks_) mark->wait();
     marks_.clear();
   }
-  void count_here() const { count_as(memory_, MemoryScope::here().category); }
+  void count_here() const { count_as(memory_, MemoryScope::current().category); }
 
  private:
   std::shared_ptr<const HostPinning> pinning_;

@@ -1,5 +1,6 @@
-// The x86-64 levels that a kernel file is compiled for (trireme_simd_kernels in cmake/TriremeTargets.cmake), each time in a
-// namespace of its own. A kernel file includes this, so nothing here may leave code of a level behind.
+// The x86-64 levels that a kernel file is compiled for (trireme_simd_kernels in cmake/TriremeTargets.cmake),
+// each time in a namespace of its own. A kernel file includes this, so nothing here may leave code of a level
+// behind.
 #pragma once
 
 // Declares what a kernel file defines, in the namespace of each level.

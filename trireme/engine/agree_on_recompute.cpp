@@ -15,10 +15,10 @@
 namespace trireme {
 namespace {
 
-// Ranks of this run that take from the same memory as this one. A GPU serves one process (NCCL refuses two), and in it
-// the ranks that are its threads.
+// Ranks of this run that take from the same memory as this one. A GPU serves one process (NCCL refuses two),
+// and in it the ranks that are its threads.
 int ranks_on_the_device(const World& world, Agreement& agreement, at::Device device) {
-  if (device.is_cpu()) return std::max(1, world.place().local_size);
+  if (device.is_cpu()) return std::max(1, world.identity().local_size);
   char host[256] = {};
   ::gethostname(host, sizeof(host) - 1);
   const std::vector<int64_t> device_id{static_cast<int64_t>(std::hash<std::string>{}(host)),

@@ -1,5 +1,5 @@
-// What --recompute auto comes to in a run of many ranks: every rank asks what its device has left and how many layers fit there
-// (choose_recompute.h); the least of the ranks is what all do.
+// What --recompute auto comes to in a run of many ranks: every rank asks what its device has left and how
+// many layers fit there (choose_recompute.h); the least of the ranks is what all do.
 #pragma once
 
 #include <optional>
@@ -11,16 +11,17 @@
 
 namespace trireme {
 
-// Writes `recompute` and `keep_fraction` of `options` where they were left open (Recompute::automatic). Training with a
-// planned batch: the choice, the same on every rank, with the numbers of the rank that has the least room. Otherwise
-// none: another policy was asked for; an evaluation keeps nothing for backward; with a batch that is unknown, or too short
-// for its ranks, it is keep_attention. `inputs` are this rank's, without a batch; `all` has every rank of the run. Collective; before
-// a rank allocates what the formulas count.
+// Writes `recompute` and `keep_fraction` of `options` where they were left open (Recompute::automatic).
+// Training with a planned batch: the choice, the same on every rank, with the numbers of the rank that has
+// the least room. Otherwise none: another policy was asked for; an evaluation keeps nothing for backward;
+// with a batch that is unknown, or too short for its ranks, it is keep_attention. `inputs` are this rank's,
+// without a batch; `all` has every rank of the run. Collective; before a rank allocates what the formulas
+// count.
 std::optional<RecomputeChoice> agree_on_recompute(const World& world, Group& all,
                                                   const ForecastInputs& inputs, EngineOptions& options);
 
-// Empty where the choice fits; otherwise what is expected and the options that would help, for a person. `inputs` are the
-// engine's with the planned batch.
+// Empty where the choice fits; otherwise what is expected and the options that would help, for a person.
+// `inputs` are the engine's with the planned batch.
 std::string shortage_warning(const RecomputeChoice& choice, const ForecastInputs& inputs);
 
 }  // namespace trireme

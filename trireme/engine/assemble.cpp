@@ -65,7 +65,7 @@ int64_t logits_tile_tokens_by_rule(const ModelConfig& config, at::Device device)
 void refuse_unused(const std::vector<std::string>& names, const std::filesystem::path& model_dir) {
   if (names.empty()) return;
   std::string list;
-  for (size_t at = 0; at < std::min<size_t>(names.size(), 5); ++at) list += (at == 0 ? "" : ", ") + names[at];
+  for (size_t i = 0; i < std::min<size_t>(names.size(), 5); ++i) list += (i == 0 ? "" : ", ") + names[i];
   throw DataError(cat(model_dir.string(), ": the weights hold ", names.size(),
                       " tensors that the model of config.json does not have: ", list,
                       names.size() > 5 ? ", ..." : "",
@@ -83,8 +83,8 @@ void Engine::make_stores(at::ScalarType tile_dtype) {
   shares_ = owned_shares(units, all, shard);
 
   const bool beside_gpu = !options.device.is_cpu();
-  const auto copy_stream_for = [&](Offload place) -> std::shared_ptr<CopyStream> {
-    return beside_gpu && place != Offload::none ? make_copy_stream(options.device) : nullptr;
+  const auto copy_stream_for = [&](Offload offload) -> std::shared_ptr<CopyStream> {
+    return beside_gpu && offload != Offload::none ? make_copy_stream(options.device) : nullptr;
   };
   if (beside_gpu &&
       (options.offload.parameters != Offload::none || options.offload.optimizer != Offload::none))
@@ -151,9 +151,8 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   const int64_t logits_tile_tokens = options.logits_tile_tokens > 0
                                          ? options.logits_tile_tokens
                                          : logits_tile_tokens_by_rule(config, options.device);
-  forecast_inputs_ =
-      make_forecast_inputs(config, layout_, options, mesh_,
-                           {dtypes.storage, dtypes.tile, tile_tokens, logits_tile_tokens});
+  forecast_inputs_ = make_forecast_inputs(config, layout_, options, mesh_,
+                                          {dtypes.storage, dtypes.tile, tile_tokens, logits_tile_tokens});
   recompute_choice_ = agree_on_recompute(world, *mesh_.all, forecast_inputs_, options_);
   const RecomputePlan plan{options_.recompute, options.checkpoint_every, options_.keep_fraction,
                            config.num_hidden_layers};
@@ -185,7 +184,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   executor_ = std::make_unique<ModelExecutor>(
       config, layout_, mesh_, *layers_, parameters_in_update_ ? *parameters_in_update_ : *parameters_,
       ExecutorSettings{options.device, dtypes.storage, logits_tile_tokens, options.strict_divisible,
-                   options.ring_method, options.sparse});
+                       options.ring_method, options.sparse});
   memory_.account->reset_peaks();  // loading is over
 }
 
@@ -197,9 +196,9 @@ std::string Engine::description() const {
   if (options.purpose == Purpose::training) text += "; recompute " + forecast_inputs_.recompute.description();
   if (recompute_choice_) text += ", " + recompute_choice_->description();
   text +=
-      cat("; tiles of ", forecast_inputs_.tile_tokens, " tokens, logits of ", forecast_inputs_.logits_tile_tokens,
-          "; ulysses ", mesh_.ulysses->size(), ", ring ", mesh_.ring->size(), ", data parallel ",
-          mesh_.dp_size, "; ZeRO ", static_cast<int>(options.zero));
+      cat("; tiles of ", forecast_inputs_.tile_tokens, " tokens, logits of ",
+          forecast_inputs_.logits_tile_tokens, "; ulysses ", mesh_.ulysses->size(), ", ring ",
+          mesh_.ring->size(), ", data parallel ", mesh_.dp_size, "; ZeRO ", static_cast<int>(options.zero));
   if (options.head_chunks > 1) text += cat("; ", options.head_chunks, " head chunks");
   if (!options.sparse.dense()) {
     const SparseBlocks& sparse = options.sparse;

@@ -1,4 +1,4 @@
-// The one place that turns options into stores and strategies.
+// The one file that turns options into stores and strategies.
 #pragma once
 
 #include <filesystem>

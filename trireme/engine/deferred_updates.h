@@ -1,5 +1,5 @@
-// Updates of units that run on a thread of their own while a pass over the model goes on: the optimizer's step on the
-// host, or on tensors that come from a disk and go back there.
+// Updates of units that run on a thread of their own while a pass over the model goes on: the optimizer's
+// step on the host, or on tensors that come from a disk and go back there.
 //
 //   pass     submit(0) submit(1) submit(2)   wait(0) forward(0)   wait(1) forward(1)   ...
 //   worker              [ update 0 ][ update 1 ][ update 2 ]
@@ -27,12 +27,12 @@
 
 namespace trireme {
 
-// Submitted to and waited for by one thread, that of the passes. A job may call no collective: ranks would disagree on
-// the order.
+// Submitted to and waited for by one thread, that of the passes. A job may call no collective: ranks would
+// disagree on the order.
 //
 // A job runs without autograd, with as many threads as its submitter has, counted in the rank's account. On a
-// GPU it runs on a stream of its own, when the work that the submitter's stream had been given is done, and is done
-// when its own stream has done its work.
+// GPU it runs on a stream of its own, when the work that the submitter's stream had been given is done, and
+// is done when its own stream has done its work.
 //
 // When a job throws, those after it are dropped, and every submit and wait from then on throws its exception:
 // the parameters are of no step any more.

@@ -96,16 +96,17 @@ void Engine::submit_or_run(int unit, std::function<void()> step) {
 }
 
 void Engine::step_in_backward(int unit, at::Tensor gradient) {
-  // Gradients do not exist together: one at most waits or is at work beside those that the walk has open.
+  // Gradients do not exist together: one at most waits or is at work beside those that the backward pass has
+  // open.
   if (updates_) updates_->wait_all();
   auto step = [this, unit, gradient = std::move(gradient)]() mutable {
-    at::Tensor here = [&] {
+    at::Tensor on_step_device = [&] {
       const MemoryScope scope(MemoryCategory::gradients);
       backward_update_.gradient_squares += sum_of_squares(gradient);
       const at::Tensor there = std::exchange(gradient, at::Tensor());
       return options_.offload.optimizer == Offload::none ? there : on_host(there, pinned_.get());
     }();
-    step_unit(unit, here, {backward_update_.learning_rate, 1, backward_update_.step});
+    step_unit(unit, on_step_device, {backward_update_.learning_rate, 1, backward_update_.step});
   };
   submit_or_run(unit, std::move(step));
 }

@@ -1,5 +1,5 @@
-// The engine: a model, its stores, and the forward and backward pass over its units. Training, evaluation, verify and export all
-// drive this.
+// The engine: a model, its stores, and the forward and backward pass over its units. Training, evaluation,
+// verify and export all drive this.
 //
 //   auto engine = assemble(world, model_dir, options);          // engine/assemble.h
 //   engine->train_step(batches, learning_rate);                 // forward, backward, update
@@ -60,16 +60,19 @@ class Optimizer;
 class ParameterStore;
 struct StepNumbers;
 class PinnedPool;
+class ShardedAttention;
 class SpillFile;
 
 // When a unit is stepped:
 //
-// optimizer on the device      all units are stepped before train_step returns (with update_in_backward: each in its close)
-// on the host, or on a disk    a worker steps them in the same order (deferred_updates.h), while the next step's forward
-//                              goes on (with update_in_backward: the backward of the layers below)
+// optimizer on the device      all units are stepped before train_step returns (with update_in_backward: each
+//                              in its close)
+// on the host, or on a disk    a worker steps them in the same order (deferred_updates.h), while the next
+//                              step's forward goes on (with update_in_backward: the backward of the layers
+//                              below)
 //
-// What is decided about a step (clipping, the loss scale, refusing it) is decided before its first unit is stepped;
-// update_in_backward has neither of the former, and refuses when units are stepped already.
+// What is decided about a step (clipping, the loss scale, refusing it) is decided before its first unit is
+// stepped; update_in_backward has neither of the former, and refuses when units are stepped already.
 class Engine {
  public:
   ~Engine();
@@ -84,10 +87,11 @@ class Engine {
   // Bytes of this rank's tensors by what they are for; peaks are those since the engine was
   // assembled or the account's were reset.
   std::shared_ptr<MemoryAccount> memory_account() { return memory_.account; }
-  // What the memory forecast depends on, for this rank and micro-batches of `batch` samples of `tokens` tokens.
+  // What the memory forecast depends on, for this rank and micro-batches of `batch` samples of `tokens`
+  // tokens.
   ForecastInputs forecast_inputs(int64_t batch, int64_t tokens) const;
-  // What --recompute auto came to, the same on every rank; none where another policy was asked for, or where the batch
-  // was not known (then it is keep_attention).
+  // What --recompute auto came to, the same on every rank; none where another policy was asked for, or where
+  // the batch was not known (then it is keep_attention).
   std::optional<RecomputeChoice> recompute_choice() const { return recompute_choice_; }
   // "attention flash-cpu fp32; matmul bf16 values in fp32; ..." for logs and `trireme info`.
   std::string description() const;
@@ -99,8 +103,8 @@ class Engine {
 
   // The step's loss and summed gradients without an update; gradients stay until the next call. Collective.
   StepResult accumulate_gradients(const StepBatches& batches);
-  // The whole fp32 gradient of a unit after accumulate_gradients, summed over ranks; see parameter_view. Collective
-  // where gradients are sharded.
+  // The whole fp32 gradient of a unit after accumulate_gradients, summed over ranks; see parameter_view.
+  // Collective where gradients are sharded.
   at::Tensor unit_gradient(int unit);
 
   // Forward only, split over ranks like training. Collective. With `on_logits`, hands over the logits tile by
@@ -112,17 +116,18 @@ class Engine {
   // fp32 values of a whole unit. Collective where they are sharded. Not to be written to.
   at::Tensor unit_values(int unit) { return unit_state(unit, "master"); }
 
-  // What a checkpoint must hold of every unit: flat fp32 tensors of the whole unit, named "master" and as the optimizer
-  // names its own ("exp_avg", "exp_avg_sq"). unit_state is collective where they are sharded; every rank restores
-  // the same values.
+  // What a checkpoint must hold of every unit: flat fp32 tensors of the whole unit, named "master" and as the
+  // optimizer names its own ("exp_avg", "exp_avg_sq"). unit_state is collective where they are sharded; every
+  // rank restores the same values.
   std::vector<std::string> state_names() const;
   at::Tensor unit_state(int unit, const std::string& name);
   void restore_unit_state(int unit, const std::string& name, const at::Tensor& whole);
   TrainingProgress progress() const;
   void restore_progress(const TrainingProgress& progress);
 
-  // Model FLOPs of a micro-batch's whole samples, forward and backward: 6 N T + 12 H D x (pairs of query and key that
-  // the layers' masks let see each other). Causal without documents or windows: 6 N T + 6 L H D S^2 a sample.
+  // Model FLOPs of a micro-batch's whole samples, forward and backward: 6 N T + 12 H D x (pairs of query and
+  // key that the layers' masks let see each other). Causal without documents or windows: 6 N T + 6 L H D S^2
+  // a sample.
   double model_flops(const TokenBatch& batch) const;
 
  private:
@@ -144,8 +149,8 @@ class Engine {
   void submit_or_run(int unit, std::function<void()> step);
   // Steps one unit with its summed gradient.
   void step_unit(int unit, at::Tensor& gradient, const StepNumbers& numbers);
-  // Forward and backward of the whole step, gradients scaled by `loss_scale`: loss and targets. No update is under way
-  // at its end.
+  // Forward and backward of the whole step, gradients scaled by `loss_scale`: loss and targets. No update is
+  // under way at its end.
   StepResult backward(const StepBatches& batches, double loss_scale);
   void check_update_in_backward(const StepBatches& batches) const;
   // An out-of-memory error is to name the options that would help with batches as this one.

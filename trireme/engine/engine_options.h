@@ -8,10 +8,10 @@
 
 #include <ATen/ATen.h>
 
-#include "trireme/attention/local_attention.h"
 #include "trireme/attention/sequence_attention.h"
 #include "trireme/base/option_list.h"
 #include "trireme/forecast/recompute_plan.h"
+#include "trireme/kernels/local_attention.h"
 #include "trireme/memory/offload.h"
 #include "trireme/shard/optimizer.h"
 

@@ -4,7 +4,7 @@
 
 #include "trireme/device/memory_account.h"
 #include "trireme/device/tensor_memory.h"
-#include "trireme/memory/token_tiles.h"
+#include "trireme/kernels/token_tiles.h"
 
 namespace trireme {
 namespace {

@@ -13,8 +13,8 @@
 // exchanges in backward:     2                                        3                  4
 //
 // The exchanges are as many where x is kept every few layers alone: those of a second forward count as
-// backward's, which then does without them. With head chunks (attention/head_chunks.h) q, k and v are kept by tokens,
-// and none has three exchanges too. The ring's are beside these.
+// backward's, which then does without them. With head chunks (attention/head_chunks.h) q, k and v are kept by
+// tokens, and none has three exchanges too. The ring's are beside these.
 #pragma once
 
 #include <memory>

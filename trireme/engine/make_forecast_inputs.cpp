@@ -3,7 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include "trireme/attention/head_shares.h"
-#include "trireme/attention/tile_gemm.h"
+#include "trireme/kernels/tile_gemm.h"
 
 namespace trireme {
 

@@ -10,7 +10,7 @@
 #include "trireme/device/memory_account.h"
 #include "trireme/device/tensor_memory.h"
 #include "trireme/forecast/gather_order.h"
-#include "trireme/memory/token_tiles.h"
+#include "trireme/kernels/token_tiles.h"
 #include "trireme/model/model_family.h"
 #include "trireme/model/rotary.h"
 
@@ -68,17 +68,17 @@ void ModelExecutor::check(const TokenBatch& batch) const {
 
 // Layers with the same mask share one description, made once a step.
 std::vector<std::shared_ptr<const SequenceMask>> ModelExecutor::masks_of(const TokenBatch& batch) const {
-  std::vector<LayerMask> seen;
+  std::vector<LayerMask> known;
   std::vector<std::shared_ptr<const SequenceMask>> made, masks;
   for (const int64_t window : config_.layer_window) {
     const LayerMask mask{config_.causality, window, settings_.sparse};
-    const auto at = static_cast<size_t>(std::find(seen.begin(), seen.end(), mask) - seen.begin());
-    if (at == seen.size()) {
-      seen.push_back(mask);
+    const auto index = static_cast<size_t>(std::find(known.begin(), known.end(), mask) - known.begin());
+    if (index == known.size()) {
+      known.push_back(mask);
       made.push_back(std::make_shared<SequenceMask>(make_sequence_mask(
           mask, batch.documents, batch.layout, mesh_.ring->rank(), settings_.ring_method)));
     }
-    masks.push_back(made[at]);
+    masks.push_back(made[index]);
   }
   return masks;
 }
@@ -109,10 +109,10 @@ RotaryTable ModelExecutor::rotary_of(const TokenBatch& batch, const at::Tensor& 
         const TokenSpan document = documents.at(token);
         const int64_t count = std::min(document.end, span.end) - token;
         if (document.size() > config_.max_position_embeddings) {
-          const RotaryTable own =
+          const RotaryTable of_document =
               make_rotary_table(config_, document.size(), positions.narrow(0, row, count));
-          table.cos.narrow(0, row, count).copy_(own.cos);
-          table.sin.narrow(0, row, count).copy_(own.sin);
+          table.cos.narrow(0, row, count).copy_(of_document.cos);
+          table.sin.narrow(0, row, count).copy_(of_document.sin);
         }
         token += count;
         row += count;

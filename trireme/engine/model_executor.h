@@ -1,11 +1,11 @@
-// The forward and the backward pass over a model's units, beside four stores: parameters, gradients, activations
-// (and the optimizer, in engine.cpp). It knows no policy: a policy is a choice of store, or of slots that
-// layers keep (recompute_plan.h).
+// The forward and the backward pass over a model's units, beside four stores: parameters, gradients,
+// activations (and the optimizer, in engine.cpp). It knows no policy: a policy is a choice of store, or of
+// slots that layers keep (recompute_plan.h).
 //
 //   forward    x = embedding[tokens];  for each layer: gather, x = layer(x), activations.put
 //   head       loss, d(x) and the head's gradient, in tiles
-//   backward   for each group of layers from the last: activations.take of its layers; forward again of all but its
-//              last; for each of its layers from the last: gather, dx = layer'(dy), gradients.close
+//   backward   for each group of layers from the last: activations.take of its layers; forward again of all
+//              but its last; for each of its layers from the last: gather, dx = layer'(dy), gradients.close
 //   embedding  rows of d(x) added to the rows of its gradient, in tiles
 //
 // A unit is released before its gradient is closed; while one computes, the store may gather the next.
@@ -41,7 +41,8 @@ class ModelExecutor {
                 ParameterStore& parameters, const ExecutorSettings& settings);
 
   // Forward and backward of one micro-batch: adds d(sum of losses * scale) to the gradients; returns the sum
-  // of losses of this rank's tokens, [] fp64 on the device, for which nobody has waited. Collective over the sp group.
+  // of losses of this rank's tokens, [] fp64 on the device, for which nobody has waited. Collective over the
+  // sp group.
   at::Tensor forward_backward(const TokenBatch& batch, double scale, GradientStore& gradients,
                               ActivationStore& activations);
 

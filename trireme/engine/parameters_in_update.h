@@ -1,5 +1,6 @@
-// A parameter store as the model executor sees it while units are stepped on another thread: each use of a unit waits for
-// that unit's own update, and for no other. Never stale weights, and no waiting for more than is read.
+// A parameter store as the model executor sees it while units are stepped on another thread: each use of a
+// unit waits for that unit's own update, and for no other. Never stale weights, and no waiting for more than
+// is read.
 #pragma once
 
 #include "trireme/engine/deferred_updates.h"
@@ -18,8 +19,8 @@ class ParametersInUpdate final : public ParameterStore {
   }
   void release(int unit) override { store_.release(unit); }
   void prefetch(int unit) override {
-    // A read ahead of a unit still in update would come too early, and waiting would cost more than it saves. What all
-    // ranks begin together cannot be left out by some.
+    // A read ahead of a unit still in update would come too early, and waiting would cost more than it saves.
+    // What all ranks begin together cannot be left out by some.
     if (!store_.prefetch_is_collective() && updates_.pending(unit)) return;
     updates_.wait(unit);
     store_.prefetch(unit);

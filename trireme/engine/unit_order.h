@@ -1,5 +1,5 @@
-// Gathers the units of one pass over the model in the order of forecast/gather_order.h: gathering one lets the
-// parameter store begin the next, and what it needs earlier for the one after that.
+// Gathers the units of one pass over the model in the order of forecast/gather_order.h: gathering one lets
+// the parameter store begin the next, and what it needs earlier for the one after that.
 #pragma once
 
 #include <cstddef>

@@ -66,14 +66,14 @@ std::vector<int64_t> equal_edges(int64_t sequence_tokens, int64_t buckets) {
   return edges;
 }
 
-PositionLoss evaluate_loss_by_position(Engine& engine, EvaluationWalk& walk,
+PositionLoss evaluate_loss_by_position(Engine& engine, EvaluationLoader& loader,
                                        const std::vector<int64_t>& edges) {
   const at::NoGradGuard no_grad;
   TRIREME_ASSERT(edges.size() >= 2 && edges.front() == 0, "bucket edges start at 0");
   const size_t buckets = edges.size() - 1;
   std::vector<double> loss_sums(buckets);
   std::vector<int64_t> target_tokens(buckets);
-  while (const auto batch = walk.next()) {
+  while (const auto batch = loader.next()) {
     TRIREME_ASSERT(edges.back() == batch->layout.tokens, "the last bucket ends with the sequence");
     const at::Tensor loss_Bs = engine.evaluate(*batch).loss_Bs.to(at::kDouble).contiguous();
     const at::Tensor valid_Bs = batch->targets.ne(kIgnoredLabel);
@@ -90,7 +90,7 @@ PositionLoss evaluate_loss_by_position(Engine& engine, EvaluationWalk& walk,
   target_tokens = engine.agreement().sum(target_tokens);
   PositionLoss result;
   result.sequence_tokens = edges.back();
-  result.samples = walk.rows();
+  result.samples = loader.rows();
   for (size_t i = 0; i < buckets; ++i)
     result.buckets.push_back({edges[i], edges[i + 1], target_tokens[i], loss_sums[i]});
   if (result.target_tokens() == 0) throw DataError("no token of the evaluation set is a valid target");

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "trireme/base/json.h"
-#include "trireme/data/evaluation_walk.h"
+#include "trireme/data/evaluation_loader.h"
 #include "trireme/engine/engine.h"
 
 namespace trireme {
@@ -45,7 +45,7 @@ std::vector<int64_t> power_of_two_edges(int64_t sequence_tokens);
 std::vector<int64_t> equal_edges(int64_t sequence_tokens, int64_t buckets);
 
 // Evaluates the whole set. Collective; every rank gets the result. Throws DataError when no target is valid.
-PositionLoss evaluate_loss_by_position(Engine& engine, EvaluationWalk& walk,
+PositionLoss evaluate_loss_by_position(Engine& engine, EvaluationLoader& loader,
                                        const std::vector<int64_t>& edges);
 
 }  // namespace trireme

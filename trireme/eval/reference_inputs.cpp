@@ -49,9 +49,9 @@ Documents documents_of_row(const at::Tensor& positions, const at::Tensor& attent
   if (!attention_mask.defined()) return Documents::of_positions(plain);
   // Ignores positions of padding. Positions after padding count from its end, whatever the file has.
   const at::Tensor of_row = attention_mask[row].contiguous();
-  const auto* seen = of_row.const_data_ptr<int64_t>();
+  const auto* attended = of_row.const_data_ptr<int64_t>();
   for (int64_t token = 0; token < tokens; ++token) {
-    const bool begins = seen[token] == 0 || token == 0 || seen[token - 1] == 0;
+    const bool begins = attended[token] == 0 || token == 0 || attended[token - 1] == 0;
     auto& position = plain[static_cast<size_t>(token)];
     if (begins || (positions.defined() && position == 0))
       position = 0;
@@ -86,11 +86,11 @@ void check_no_target_crosses(const ReferenceInputs& reference, const Safetensors
 // later tokens look, and padding before the document would shift positions that a model looks up in a table.
 void check_padding_is_at_an_end(const at::Tensor& attention_mask, const ModelConfig& config,
                                 const SafetensorsFile& file) {
-  const at::Tensor seen = attention_mask.ne(0).to(at::kLong);
-  const at::Tensor changes = seen.diff(1, 1).ne(0).sum(1);
+  const at::Tensor attended = attention_mask.ne(0).to(at::kLong);
+  const at::Tensor changes = attended.diff(1, 1).ne(0).sum(1);
   const bool hole = changes.gt(2).any().item<bool>() ||
-                    changes.eq(2).logical_and(seen.select(1, 0).eq(1)).any().item<bool>();
-  const bool before = !config.rotates && seen.select(1, 0).eq(0).any().item<bool>();
+                    changes.eq(2).logical_and(attended.select(1, 0).eq(1)).any().item<bool>();
+  const bool before = !config.rotates && attended.select(1, 0).eq(0).any().item<bool>();
   if (hole || before)
     throw DataError(cat(file.at("attention_mask").describe(), ": padding ",
                         hole ? "within a document" : "before a document of a model with learned positions",

@@ -118,36 +118,36 @@ VerifyResult verify_reference(World& world, const std::filesystem::path& model_d
   batch.documents = reference.documents;
   const TokenSpans spans = batch.layout.spans(sp.rank());
   const int64_t s = size_of(spans);
-  const auto mine = [&](const at::Tensor& whole) {
+  const auto shard_of = [&](const at::Tensor& whole) {
     std::vector<at::Tensor> pieces{whole.slice(1, 0, 0)};
     for (const TokenSpan& span : spans) pieces.push_back(whole.slice(1, span.begin, span.end));
     return at::cat(pieces, 1);
   };
-  batch.tokens = mine(reference.input_ids);
-  batch.targets = mine(reference.targets);
+  batch.tokens = shard_of(reference.input_ids);
+  batch.targets = shard_of(reference.targets);
   // For each of this rank's tokens of a sample: its position in the sample.
-  const at::Tensor places = mine(at::arange(S, at::kLong).unsqueeze(0)).squeeze(0).contiguous();
+  const at::Tensor positions = shard_of(at::arange(S, at::kLong).unsqueeze(0)).squeeze(0).contiguous();
 
   std::vector<std::string> names{"logits"};
   std::vector<Extremes> extremes(1);
   engine->evaluate(batch, [&](int64_t first_row, const at::Tensor& logits) {
     const at::Tensor ours = logits.detach().to(at::kCPU, at::kFloat);
     // This rank's rows run over [B * s], the file's over [B * S].
-    const auto* place = places.const_data_ptr<int64_t>();
+    const auto* position = positions.const_data_ptr<int64_t>();
     for (int64_t row = first_row; row < first_row + ours.size(0);) {
       const int64_t sample = row / s, at_token = row % s;
       const int64_t most = std::min(s - at_token, first_row + ours.size(0) - row);
       int64_t count = 1;
-      while (count < most && place[at_token + count] == place[at_token] + count) ++count;
-      at::Tensor own = ours.slice(0, row - first_row, row - first_row + count);
-      at::Tensor theirs = float_rows(reference_logits, V, sample * S + place[at_token], count);
+      while (count < most && position[at_token + count] == position[at_token] + count) ++count;
+      at::Tensor shard_rows = ours.slice(0, row - first_row, row - first_row + count);
+      at::Tensor theirs = float_rows(reference_logits, V, sample * S + position[at_token], count);
       if (reference.attention_mask.defined()) {
-        const at::Tensor seen =
-            reference.attention_mask[sample].narrow(0, place[at_token], count).ne(0).nonzero().squeeze(1);
-        own = own.index_select(0, seen);
-        theirs = theirs.index_select(0, seen);
+        const at::Tensor attended =
+            reference.attention_mask[sample].narrow(0, position[at_token], count).ne(0).nonzero().squeeze(1);
+        shard_rows = shard_rows.index_select(0, attended);
+        theirs = theirs.index_select(0, attended);
       }
-      extremes[0].add(own, theirs);
+      extremes[0].add(shard_rows, theirs);
       row += count;
     }
   });

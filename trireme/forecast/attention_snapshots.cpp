@@ -1,7 +1,7 @@
 #include "trireme/forecast/attention_snapshots.h"
 
-#include "trireme/attention/cpu_flash_tiles.h"
-#include "trireme/attention/cuda_flash_bytes.h"
+#include "trireme/kernels/cpu_flash_tiles.h"
+#include "trireme/kernels/cuda_flash_bytes.h"
 
 namespace trireme {
 
@@ -44,11 +44,12 @@ struct Buffers {
   // o of a call that is not the only one, before it is copied to its heads.
   int64_t gpu_forward_workspace() const { return inputs.fused_on_gpu && call_heads < heads ? call_o : 0; }
 
-  // What a backward on a GPU holds beside its arguments and results (libtorch's attention_backward.cu and flash_api.cpp).
-  // FlashAttention-2 and memory-efficient attention: dq in fp32, a sum for each query, and with grouped heads dk and dv of
-  // every query head of the call; o and d(o) as copies where they are views of an exchange's message, and in 16 bits of
-  // several samples q, k and v too. Packed documents add up to 128 rows of dq each, which is not counted. What cuDNN asks
-  // for is known when it has planned a call; the same is counted for it.
+  // What a backward on a GPU holds beside its arguments and results (libtorch's attention_backward.cu and
+  // flash_api.cpp). FlashAttention-2 and memory-efficient attention: dq in fp32, a sum for each query, and
+  // with grouped heads dk and dv of every query head of the call; o and d(o) as copies where they are views
+  // of an exchange's message, and in 16 bits of several samples q, k and v too. Packed documents add up to
+  // 128 rows of dq each, which is not counted. What cuDNN asks for is known when it has planned a call; the
+  // same is counted for it.
   int64_t gpu_backward_workspace() const {
     if (!inputs.fused_on_gpu) return 0;
     const int64_t width = inputs.model.head_dim, batch = inputs.batch;

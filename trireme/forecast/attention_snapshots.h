@@ -1,5 +1,5 @@
-// Bytes of attention between Ulysses' exchanges when they are fullest, beside q, k, v (and do, o) that the caller
-// holds: the local kernel alone, ring attention's blocks and sums, or gathered keys. Read off
+// Bytes of attention between Ulysses' exchanges when they are fullest, beside q, k, v (and do, o) that the
+// caller holds: the local kernel alone, ring attention's blocks and sums, or gathered keys. Read off
 // attention/{sequence_attention, ring_attention, gathered_keys}.cpp.
 #pragma once
 

@@ -19,8 +19,9 @@ RecomputeChoice choose_recompute(ForecastInputs inputs, int64_t budget_bytes) {
   RecomputeChoice choice;
   choice.layers = inputs.model.layers;
   choice.budget_bytes = budget_bytes;
-  // One by one from the most: with groups of layers (checkpoint_every) more layers that keep attention may need less,
-  // because a layer that runs again then keeps less, so that halving the range could miss the answer.
+  // One by one from the most: with groups of layers (checkpoint_every) more layers that keep attention may
+  // need less, because a layer that runs again then keeps less, so that halving the range could miss the
+  // answer.
   for (choice.keeping_layers = choice.layers;; --choice.keeping_layers) {
     inputs.recompute = {choice.policy(), inputs.recompute.checkpoint_every, choice.keep_fraction(),
                         choice.layers};

@@ -1,11 +1,11 @@
-// What --recompute auto means on one rank: keep attention's output on as many of the last layers as the memory formulas fit into a
-// budget.
+// What --recompute auto means on one rank: keep attention's output on as many of the last layers as the
+// memory formulas fit into a budget.
 //
 //   all L layers  -> keep_attention        k of them  -> keep_attention on the last k        none  -> full
 //
-// Never `none`: it keeps 2M + 3 H D + 2 K D + 2 I values a token and layer where keep_attention keeps M + H D, and saves
-// token-wise products alone, whose share of a step shrinks as sequences grow; memory that is left serves a longer
-// sequence or a larger batch better.
+// Never `none`: it keeps 2M + 3 H D + 2 K D + 2 I values a token and layer where keep_attention keeps M + H
+// D, and saves token-wise products alone, whose share of a step shrinks as sequences grow; memory that is
+// left serves a longer sequence or a larger batch better.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct RecomputeChoice {
   std::string description() const;
 };
 
-// The most layers that may keep attention so that their forecast is within the budget; 0 where not even that fits.
-// `inputs` have a batch; of their recompute plan checkpoint_every alone is read.
+// The most layers that may keep attention so that their forecast is within the budget; 0 where not even that
+// fits. `inputs` have a batch; of their recompute plan checkpoint_every alone is read.
 RecomputeChoice choose_recompute(ForecastInputs inputs, int64_t budget_bytes);
 
 }  // namespace trireme

@@ -1,5 +1,6 @@
-// What one rank's memory depends on: the model, this rank's share of a micro-batch, the policies, the sizes of elements.
-// engine/make_forecast_inputs.h fills it. Like all of this folder without torch, so that the planner uses it too.
+// What one rank's memory depends on: the model, this rank's share of a micro-batch, the policies, the sizes
+// of elements. engine/make_forecast_inputs.h fills it. Like all of this folder without torch, so that the
+// planner uses it too.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,12 @@
 #include "trireme/forecast/gather_order.h"
 
+#include <numeric>
+
 namespace trireme {
 
 std::vector<int> forward_order(int64_t layers, bool tied) {
-  std::vector<int> units;
-  for (int unit = 0; unit < layers + 2; ++unit) units.push_back(unit);
+  std::vector<int> units(static_cast<size_t>(layers) + 2);
+  std::iota(units.begin(), units.end(), 0);
   if (tied) units.push_back(0);
   return units;
 }

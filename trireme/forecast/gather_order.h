@@ -1,5 +1,5 @@
-// The units of one pass over the model in the order in which forward and backward gather their parameters. Unit 0 is the
-// embedding, then come the layers, then the head.
+// The units of one pass over the model in the order in which forward and backward gather their parameters.
+// Unit 0 is the embedding, then come the layers, then the head.
 #pragma once
 
 #include <vector>

@@ -131,8 +131,8 @@ class Timeline {
  private:
   // What is held, and `more`.
   void record(const char* phase, std::initializer_list<std::pair<MemoryCategory, int64_t>> more = {}) {
-    MemorySnapshot& snapshot = snapshots_.emplace_back(cat(pass_, phase), held_);
-    for (const auto& [category, bytes] : more) snapshot.bytes[category] += bytes;
+    snapshots_.push_back({cat(pass_, phase), held_});
+    for (const auto& [category, bytes] : more) snapshots_.back().bytes[category] += bytes;
   }
 
   // Where activations are offloaded, the store keeps some layers, and some are leaving.
@@ -182,7 +182,8 @@ class Timeline {
              {{attention, beside + snapshot.attention}, {communication, messages + snapshot.communication}});
   }
 
-  // Attention beside q, k and v. -> what it leaves beside them: lse, and o by heads where it is not sent chunk by chunk.
+  // Attention beside q, k and v. -> what it leaves beside them: lse, and o by heads where it is not sent
+  // chunk by chunk.
   int64_t run_attention(int64_t qkv) {
     if (!layer_.chunked) {
       record_attention(attention_.forward, qkv);
@@ -204,8 +205,8 @@ class Timeline {
     record("exchange", {{attention, beside + layer_.o}, {communication, layer_.o}});
   }
 
-  // attention/head_chunks.cpp: during a chunk's attention the next chunk is on its way, and the one before on its way
-  // back. Of two chunks only one of these is there at a time. A message of one sample is no copy.
+  // attention/head_chunks.cpp: during a chunk's attention the next chunk is on its way, and the one before on
+  // its way back. Of two chunks only one of these is there at a time. A message of one sample is no copy.
   struct Chunk {
     int64_t beside;    // what the caller holds, and the whole result
     int64_t arrived;   // what one chunk takes

@@ -1,7 +1,7 @@
-// Forward and backward of one micro-batch as a list of snapshots, one wherever a category can be fullest, each with what
-// is held then beside the stores: activations, attention, tiles, exchanges and the rest. Written after
-// engine/layer_runner.cpp, engine/model_executor.cpp, attention/head_exchange.cpp, and tile_bytes.h; a change there that moves
-// memory shows in tests/engine/memory_bytes_test.cpp.
+// Forward and backward of one micro-batch as a list of snapshots, one wherever a category can be fullest,
+// each with what is held then beside the stores: activations, attention, tiles, exchanges and the rest.
+// Written after engine/layer_runner.cpp, engine/model_executor.cpp, attention/head_exchange.cpp, and
+// tile_bytes.h; a change there that moves memory shows in tests/engine/memory_bytes_test.cpp.
 #pragma once
 
 #include <string>

@@ -11,13 +11,13 @@
 //                              where it is kO, and with head chunks
 //   kX1       [B s, M]         none                               always
 //   kGateUp   [B s, 2 I]       none                               always
-//             of encoders [B s, I + M], see model/families/bert.cpp
+//             of encoders [B s, I + M], see their family
 //
-// kX1 and kGateUp have the dtype of the matmuls, so that keeping them rounds nothing; kLse is fp32; all others
-// have the storage dtype. The layers are cut into groups of `checkpoint_every`. Backward of a group runs its
-// layers but the last forward again from the group's kept input; the last goes back from its input (and kO,
-// kLse if kept), so that no forward matmul runs more than twice in a step. With groups of one layer nothing
-// runs ahead.
+// kX1 and kGateUp have the dtype of the matmuls, so that keeping them rounds nothing; kLse is fp32; all
+// others have the storage dtype. The layers are cut into groups of `checkpoint_every`. Backward of a group
+// runs its layers but the last forward again from the group's kept input; the last goes back from its input
+// (and kO, kLse if kept), so that no forward matmul runs more than twice in a step. With groups of one layer
+// nothing runs ahead.
 // Gradient checkpointing: arXiv 1604.06174.
 #pragma once
 
@@ -65,8 +65,9 @@ struct RecomputePlan {
   std::string description() const;
 };
 
-// ConfigError: checkpoint_every < 1, or > 1 with policy none (which recomputes nothing); keep_fraction outside
-// [0, 1], or not 1 with policy full (which keeps the same everywhere) or automatic (which chooses it).
+// ConfigError: checkpoint_every < 1, or > 1 with policy none (which recomputes nothing); keep_fraction
+// outside [0, 1], or not 1 with policy full (which keeps the same everywhere) or automatic (which chooses
+// it).
 void check_recompute(Recompute policy, int64_t checkpoint_every, double keep_fraction);
 
 }  // namespace trireme

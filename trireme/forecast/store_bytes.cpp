@@ -28,8 +28,9 @@ std::vector<int64_t> shares_of(const ForecastInputs& inputs) {
   return shares;
 }
 
-// ZeRO 3: the units at work are whole, and the next one is on its way, but for what a CPU reads from a disk and gathers.
-// Beside a GPU (`uploads`) the share that the next one is gathered from, and that of the one after it, are there as well.
+// ZeRO 3: the units at work are whole, and the next one is on its way, but for what a CPU reads from a disk
+// and gathers. Beside a GPU (`uploads`) the share that the next one is gathered from, and that of the one
+// after it, are there as well.
 int64_t gathered_elements(const ForecastInputs& inputs, const std::vector<int64_t>& shares, bool uploads) {
   const std::vector<int64_t>& units = inputs.model.unit_elements;
   const std::vector<int> order =
@@ -80,7 +81,8 @@ int64_t parameter_bytes(const ForecastInputs& inputs) {
   const bool alone = inputs.ranks == 1;
   const int64_t gathered = alone ? 0 : gathered_elements(inputs, shares, /*uploads=*/false);
   if (inputs.offload.parameters != Offload::disk) return (sum_of(shares) + gathered) * inputs.tile_bytes;
-  // Alone, a unit is opened where it was read and the next one read ahead; tied, the head's and the embedding's.
+  // Alone, a unit is opened where it was read and the next one read ahead; tied, the head's and the
+  // embedding's.
   const int64_t work =
       alone ? largest_run(shares, 2) + (inputs.model.tied ? shares.back() : 0) : gathered + largest(shares);
   const int64_t stepped = on_disk_elements(inputs, shares);
@@ -96,9 +98,9 @@ int64_t gradient_bytes(const ForecastInputs& inputs) {
   const std::vector<int64_t> shares = rank_shares(inputs);
   const bool sums_stay = on_device(inputs, inputs.offload.optimizer);
   const bool leaves = updates_are_deferred(inputs) && (inputs.update_in_backward || !sums_stay);
-  // Open at once: the head, or a layer; where the matrix is tied the embedding is open with both. The unit that was
-  // closed before is stepped meanwhile, or beside a GPU copied to where it is. (Of a second micro-batch the unit's sum so
-  // far is there as well.)
+  // Open at once: the head, or a layer; where the matrix is tied the embedding is open with both. The unit
+  // that was closed before is stepped meanwhile, or beside a GPU copied to where it is. (Of a second
+  // micro-batch the unit's sum so far is there as well.)
   int64_t most = 0;
   for (size_t unit = 0; unit < units.size(); ++unit) {
     const int64_t open = units[unit] + (inputs.model.tied && unit > 0 ? units.front() : 0);

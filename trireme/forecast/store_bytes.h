@@ -1,4 +1,5 @@
-// Bytes of what the stores hold during a step: parameters, gradients, the optimizer's state, and their sums over ranks.
+// Bytes of what the stores hold during a step: parameters, gradients, the optimizer's state, and their sums
+// over ranks.
 #pragma once
 
 #include "trireme/forecast/forecast_inputs.h"
@@ -16,8 +17,8 @@ int64_t gradient_bytes(const ForecastInputs& inputs);
 int64_t optimizer_bytes(const ForecastInputs& inputs);
 // Of the sum of one unit's gradient over ranks.
 int64_t sum_buffer_bytes(const ForecastInputs& inputs);
-// Of trading the head's new values at its first use after a step (ZeRO 1 and 2), when most activations are kept. For
-// other units the sum of their gradients takes more while as much else is held.
+// Of trading the head's new values at its first use after a step (ZeRO 1 and 2), when most activations are
+// kept. For other units the sum of their gradients takes more while as much else is held.
 int64_t trade_buffer_bytes(const ForecastInputs& inputs);
 
 }  // namespace trireme

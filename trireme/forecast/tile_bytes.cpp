@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "trireme/memory/token_tiles.h"
-#include "trireme/model/row_blocks.h"
+#include "trireme/kernels/row_blocks.h"
+#include "trireme/kernels/token_tiles.h"
 
 namespace trireme {
 namespace {
@@ -30,17 +30,17 @@ struct TileSizes {
     on_host = inputs.device_is_host;
   }
 
-  // model/token_ops_aten.cpp: `halves` / 2 fp32 tensors of `width` a row, of a block of rows that are cut by
-  // `row_elements`. The CPU's own loops have none.
+  // kernels/token_ops_aten.cpp: `halves` / 2 fp32 tensors of `width` a row, of a block of rows that are cut
+  // by `row_elements`. The CPU's own loops have none.
   int64_t blocks(int64_t halves, int64_t width, int64_t tokens, int64_t row_elements) const {
     if (on_host) return 0;
     return halves * largest_tile(tokens, rows_of_block(row_elements)) * width * 4 / 2;
   }
   int64_t blocks(int64_t halves, int64_t width) const { return blocks(halves, width, T, width); }
 
-  // Of a weight [n, k], beside the fp32 sum (model/linear.cpp). On a GPU the product is added to it. The CPU makes a
-  // 16-bit product of `tokens` rows and widens it. While it is made, oneDNN keeps a block of each operand and of fp32
-  // sums on each thread: about this many bytes, by measurement with AVX-512.
+  // Of a weight [n, k], beside the fp32 sum (kernels/linear.cpp). On a GPU the product is added to it. The
+  // CPU makes a 16-bit product of `tokens` rows and widens it. While it is made, oneDNN keeps a block of each
+  // operand and of fp32 sums on each thread: about this many bytes, by measurement with AVX-512.
   int64_t gradient(int64_t n, int64_t k, int64_t tokens) const {
     if (t == 4 || !on_host) return 0;
     const int64_t rows = std::min<int64_t>(n, 256), depth = std::min<int64_t>(tokens, 512);
@@ -52,8 +52,8 @@ struct TileSizes {
   int64_t cross_entropy() const { return blocks(t == 4 ? 2 : 4, vocab, head_T, vocab); }
 };
 
-// Inside a layer norm, per element: its operands of 16 bits are widened, and its result rounded; on the way back when
-// the widened dy is gone.
+// Inside a layer norm, per element: its operands of 16 bits are widened, and its result rounded; on the way
+// back when the widened dy is gone.
 int64_t layer_norm_bytes(int64_t x, int64_t y) {
   return (x == 4 ? 0 : 4) + 4 + (y == 4 ? 0 : y);
 }

@@ -1,5 +1,6 @@
 // Bytes inside one tile of T tokens of each of a layer's halves, forward and backward, and of the head:
-// written after model/families/llama.cpp, model/families/bert.cpp and model/token_ops_encoder.cpp. The embedding's tiles are never the fullest.
+// written after the families of trireme/model and kernels/token_ops_encoder.cpp. The
+// embedding's tiles are never the fullest.
 #pragma once
 
 #include "trireme/forecast/forecast_inputs.h"

@@ -80,14 +80,14 @@ class Attempt {
   }
 
   void read_requests() {
-    const TakenSignals::StopNews own = signals_.next_request();
-    if (own.signal != 0 && own.request == StopRequest::second) {
+    const TakenSignals::StopNews news = signals_.next_request();
+    if (news.signal != 0 && news.request == StopRequest::second) {
       asked_again_ = true;
       kill_all();
     }
-    if (own.signal != 0 && result_.stop_signal == 0) {
-      control_.tell_stop(own.signal);
-      stop(own.signal);
+    if (news.signal != 0 && result_.stop_signal == 0) {
+      control_.tell_stop(news.signal);
+      stop(news.signal);
     }
     const PeerNews peers = control_.read();
     if (peers.stop_signal != 0 && result_.stop_signal == 0) stop(peers.stop_signal);

@@ -26,8 +26,8 @@ class OneMachine : public RunControl {
     return start;
   }
 
-  Conclusion conclude(const std::vector<RankEnd>& own, int stop_signal) override {
-    return decide(options_, attempt_, own, stop_signal);
+  Conclusion conclude(const std::vector<RankEnd>& rank_ends, int stop_signal) override {
+    return decide(options_, attempt_, rank_ends, stop_signal);
   }
 
  private:

@@ -51,7 +51,7 @@ class RunControl {
   virtual bool waits() const { return false; }
 
   // Called after the attempt. `own` are the ends of this machine's ranks.
-  virtual Conclusion conclude(const std::vector<RankEnd>& own, int stop_signal) = 0;
+  virtual Conclusion conclude(const std::vector<RankEnd>& rank_ends, int stop_signal) = 0;
   // Cancels the next attempt: a request to stop came between two attempts.
   virtual void cancel(const Conclusion& /*conclusion*/) {}
 };

@@ -7,15 +7,15 @@
 namespace trireme {
 
 void DeviceActivationStore::put(int64_t layer, Saved saved) {
-  Saved& place = held_.at(static_cast<size_t>(layer));
-  TRIREME_ASSERT(place.empty(), "layer ", layer, " was put twice");
-  place = std::move(saved);
+  Saved& slot = held_.at(static_cast<size_t>(layer));
+  TRIREME_ASSERT(slot.empty(), "layer ", layer, " was put twice");
+  slot = std::move(saved);
 }
 
 Saved DeviceActivationStore::take(int64_t layer) {
-  Saved& place = held_.at(static_cast<size_t>(layer));
-  TRIREME_ASSERT(!place.empty(), "layer ", layer, " has nothing to take");
-  return std::exchange(place, {});
+  Saved& slot = held_.at(static_cast<size_t>(layer));
+  TRIREME_ASSERT(!slot.empty(), "layer ", layer, " has nothing to take");
+  return std::exchange(slot, {});
 }
 
 int64_t DeviceActivationStore::held_bytes() const {

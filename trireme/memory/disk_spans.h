@@ -25,19 +25,19 @@ class DiskSpans final : public SpanStorage {
   bool storing(int64_t layer) const override;
 
  private:
-  struct Place {
+  struct Slot {
     bool holds = false;
     std::vector<SpillFile::Region> regions;
     std::vector<at::Tensor> buffers;             // being read into
     std::vector<SpillFile::Transfer> transfers;  // declared last: destroyed first, which waits for them
   };
-  Place& place(int64_t layer) { return places_.at(static_cast<size_t>(layer)); }
-  void reserve(Place& place, const std::vector<at::Tensor>& spans);
-  void release(Place& place);
+  Slot& slot(int64_t layer) { return slots_.at(static_cast<size_t>(layer)); }
+  void reserve(Slot& slot, const std::vector<at::Tensor>& spans);
+  void release(Slot& slot);
 
   SpillFile& file_;
   std::shared_ptr<PinnedPool> pinned_;
-  std::vector<Place> places_;
+  std::vector<Slot> slots_;
 };
 
 }  // namespace trireme

@@ -123,7 +123,7 @@ std::string read_direct(int descriptor, int64_t offset, char* data, int64_t byte
 // cached pages as memory of the process, and the kernel cannot drop unwritten pages quickly. Without this
 // call an offloaded tensor would stay in memory, up to the kernel's limit for dirty pages. Returns the error
 // of writing out, or 0 if there is none or nothing to write out (tmpfs).
-int settle(int descriptor, int64_t offset, int64_t bytes) {
+int finish(int descriptor, int64_t offset, int64_t bytes) {
   const int result =
       ::sync_file_range(descriptor, offset, bytes,
                         SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
@@ -141,11 +141,11 @@ std::string write_cached(int descriptor, int64_t offset, const char* data, int64
     // Starts writing this step out; the disk works during the next copy.
     ::sync_file_range(descriptor, offset + step, count, SYNC_FILE_RANGE_WRITE);
     if (step == 0) continue;
-    if (const int error = settle(descriptor, offset + step - kStepBytes, kStepBytes))
+    if (const int error = finish(descriptor, offset + step - kStepBytes, kStepBytes))
       return problem(std::strerror(error), step - kStepBytes);
   }
   const int64_t last = (bytes - 1) / kStepBytes * kStepBytes;
-  if (const int error = settle(descriptor, offset + last, bytes - last))
+  if (const int error = finish(descriptor, offset + last, bytes - last))
     return problem(std::strerror(error), last);
   return {};
 }
@@ -159,7 +159,7 @@ std::string read_cached(int descriptor, int64_t offset, char* data, int64_t byte
     if (const std::string failed = read_all(descriptor, offset + step, data + step, end - step);
         !failed.empty())
       return problem(failed, step);
-    // The bytes are in the tensor now; see settle().
+    // The bytes are in the tensor now; see finish().
     if (bytes < kSettledBytes) return {};
     ::posix_fadvise(descriptor, offset + step, end - step, POSIX_FADV_DONTNEED);
   }
@@ -185,8 +185,8 @@ bool takes_direct(int descriptor) {
 
 }  // namespace
 
-FileTransfer::FileTransfer(int descriptor, Way way)
-    : descriptor_(descriptor), direct_(way == Way::automatic && takes_direct(descriptor)) {}
+FileTransfer::FileTransfer(int descriptor, Access access)
+    : descriptor_(descriptor), direct_(access == Access::automatic && takes_direct(descriptor)) {}
 
 std::string FileTransfer::write(int64_t offset, const char* data, int64_t bytes) const {
   TRIREME_ASSERT(offset % kFileBlock_bytes == 0, "a write at ", offset);

@@ -22,10 +22,10 @@ constexpr int64_t up_to_file_block(int64_t bytes) {
 // Thread-safe.
 class FileTransfer {
  public:
-  enum class Way { automatic, page_cache };
+  enum class Access { automatic, page_cache };
 
   // `descriptor`: an empty file, open as long as this object is used. Sets O_DIRECT on it where that works.
-  explicit FileTransfer(int descriptor, Way way = Way::automatic);
+  explicit FileTransfer(int descriptor, Access access = Access::automatic);
   bool past_page_cache() const { return direct_; }
 
   // Both return an empty text, or the failure and how many bytes came before it. On return the memory may be

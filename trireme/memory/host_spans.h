@@ -34,23 +34,23 @@ class HostSpans final : public SpanStorage {
   bool storing(int64_t layer) const override;
 
  private:
-  struct Place {
+  struct Slot {
     std::vector<at::Tensor> device;  // given to store, or being fetched
     std::vector<at::Tensor> host;
     CopyStream::Mark copied;
     bool storing = false;
     bool behind = false;  // the spans lie in behind_
   };
-  Place& place(int64_t layer) { return places_.at(static_cast<size_t>(layer)); }
-  void copy(Place& place, const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from);
-  void bring_back(Place& place);
+  Slot& slot(int64_t layer) { return slots_.at(static_cast<size_t>(layer)); }
+  void copy(Slot& slot, const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from);
+  void bring_back(Slot& slot);
   // With `behind`: waits until the layer being fetched is on the host, then starts its copy to the device.
   void pass_on();
 
   at::Device device_;
   std::shared_ptr<PinnedPool> pool_;
   std::unique_ptr<CopyStream> copies_;
-  std::vector<Place> places_;
+  std::vector<Slot> slots_;
   std::unique_ptr<SpanStorage> behind_;
   std::optional<int64_t> last_behind_;  // the layer that behind_ may still store from host memory
   std::optional<int64_t> coming_;       // the layer being fetched from behind_

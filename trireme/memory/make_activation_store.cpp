@@ -7,15 +7,15 @@
 
 namespace trireme {
 
-std::unique_ptr<ActivationStore> make_activation_store(int64_t layers, at::Device device, Offload place,
+std::unique_ptr<ActivationStore> make_activation_store(int64_t layers, at::Device device, Offload offload,
                                                        SpillFile* spill) {
   const bool on_host = device.is_cpu();
-  if (place == Offload::none || (place == Offload::cpu && on_host))
+  if (offload == Offload::none || (offload == Offload::cpu && on_host))
     return std::make_unique<DeviceActivationStore>(layers);
   std::shared_ptr<PinnedPool> pinned;
   if (!on_host) pinned = std::make_shared<PinnedPool>(make_host_pinning(device));
   std::unique_ptr<SpanStorage> elsewhere;
-  if (place == Offload::disk) {
+  if (offload == Offload::disk) {
     TRIREME_ASSERT(spill != nullptr, "offload to disk without a file");
     elsewhere = std::make_unique<DiskSpans>(layers, *spill, pinned);
   }

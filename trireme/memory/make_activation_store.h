@@ -14,7 +14,7 @@ namespace trireme {
 
 // A store for the saved tensors of `layers` layers on `device`. Only Offload::disk uses `spill`, which
 // outlives the store. On a CPU, Offload::cpu changes nothing.
-std::unique_ptr<ActivationStore> make_activation_store(int64_t layers, at::Device device, Offload place,
+std::unique_ptr<ActivationStore> make_activation_store(int64_t layers, at::Device device, Offload offload,
                                                        SpillFile* spill);
 
 }  // namespace trireme

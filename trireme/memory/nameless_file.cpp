@@ -26,15 +26,15 @@ bool no_tmpfile(int error) {
 
 }  // namespace
 
-NamelessFile::NamelessFile(const std::filesystem::path& folder, Way way) {
+NamelessFile::NamelessFile(const std::filesystem::path& folder, Creation creation) {
   if (folder.empty())
     throw ConfigError("offload to disk needs a folder; give one on a fast local disk with --offload_dir");
-  if (way == Way::automatic) {
+  if (creation == Creation::automatic) {
     // O_EXCL: nobody may give it a name later.
     descriptor_ = ::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
     if (descriptor_ >= 0) return;
   }
-  if (way == Way::unlinked || no_tmpfile(errno)) descriptor_ = open_unlinked(folder);
+  if (creation == Creation::unlinked || no_tmpfile(errno)) descriptor_ = open_unlinked(folder);
   if (descriptor_ < 0)
     throw ConfigError(cat("cannot make a file for offload in ", folder.string(), ": ", std::strerror(errno),
                           "; --offload_dir must be an existing folder that this user may write to"));

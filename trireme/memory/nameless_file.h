@@ -8,12 +8,12 @@ namespace trireme {
 
 class NamelessFile {
  public:
-  enum class Way {
+  enum class Creation {
     automatic,  // O_TMPFILE; where the file system has none, unlinked
     unlinked,   // made with a name that is removed at once
   };
   // Open for reading and writing, empty. ConfigError when the folder is missing or cannot be written.
-  explicit NamelessFile(const std::filesystem::path& folder, Way way = Way::automatic);
+  explicit NamelessFile(const std::filesystem::path& folder, Creation creation = Creation::automatic);
   ~NamelessFile();
   NamelessFile& operator=(NamelessFile&&) = delete;
 

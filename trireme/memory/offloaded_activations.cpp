@@ -9,18 +9,18 @@ namespace trireme {
 
 OffloadedActivations::OffloadedActivations(int64_t layers, std::unique_ptr<SpanStorage> elsewhere,
                                            const ResidentLayers& resident)
-    : resident_(resident), places_(static_cast<size_t>(layers)), elsewhere_(std::move(elsewhere)) {
+    : resident_(resident), slots_(static_cast<size_t>(layers)), elsewhere_(std::move(elsewhere)) {
   TRIREME_ASSERT(resident.resident_layers >= 0 && resident.leaving_layers >= 1 && resident.ahead_layers >= 0);
 }
 
 void OffloadedActivations::put(int64_t layer, Saved saved) {
-  Place& place = this->place(layer);
-  TRIREME_ASSERT(place.state == State::absent, "layer ", layer, " was put twice");
+  Slot& slot = this->slot(layer);
+  TRIREME_ASSERT(slot.state == State::absent, "layer ", layer, " was put twice");
   const MemoryScope scope(MemoryCategory::activations);
   SavedSpans split = split_saved(saved);
-  place = {State::resident, std::move(split.layout), std::move(split.spans)};
+  slot = {State::resident, std::move(split.layout), std::move(split.spans)};
   saved.clear();
-  if (place.layout.bytes() == 0) return;  // no bytes to offload
+  if (slot.layout.bytes() == 0) return;  // no bytes to offload
   here_.push_back(layer);
   while (static_cast<int64_t>(here_.size()) > resident_.resident_layers) send_oldest_away();
 }
@@ -32,7 +32,7 @@ void OffloadedActivations::send_oldest_away() {
     elsewhere_->stored(gone);
   }
   const int64_t layer = here_.front();
-  Place& oldest = place(layer);
+  Slot& oldest = slot(layer);
   elsewhere_->store(layer, oldest.spans);
   oldest.spans.clear();
   oldest.state = State::away;
@@ -43,44 +43,44 @@ void OffloadedActivations::send_oldest_away() {
 void OffloadedActivations::begin_fetch(int64_t layer) {
   if (std::erase(leaving_, layer) > 0) elsewhere_->stored(layer);
   elsewhere_->fetch(layer);
-  place(layer).state = State::coming;
+  slot(layer).state = State::coming;
 }
 
 Saved OffloadedActivations::take(int64_t layer) {
-  Place& place = this->place(layer);
-  TRIREME_ASSERT(place.state != State::absent, "layer ", layer, " has nothing to take");
+  Slot& slot = this->slot(layer);
+  TRIREME_ASSERT(slot.state != State::absent, "layer ", layer, " has nothing to take");
   const MemoryScope scope(MemoryCategory::activations);
-  if (place.state == State::away) begin_fetch(layer);
+  if (slot.state == State::away) begin_fetch(layer);
   int64_t ahead = 0;
   for (int64_t below = layer - 1; below >= 0 && ahead < resident_.ahead_layers; --below) {
-    const Place& other = this->place(below);
+    const Slot& other = this->slot(below);
     if (other.state == State::absent || other.layout.bytes() == 0) continue;
     ++ahead;
     if (other.state == State::away) begin_fetch(below);
   }
-  if (place.state == State::coming)
-    place.spans = elsewhere_->fetched(layer);
+  if (slot.state == State::coming)
+    slot.spans = elsewhere_->fetched(layer);
   else
     std::erase(here_, layer);
-  place.state = State::absent;
-  return place.layout.tensors(std::exchange(place.spans, {}));
+  slot.state = State::absent;
+  return slot.layout.tensors(std::exchange(slot.spans, {}));
 }
 
 int64_t OffloadedActivations::held_bytes() const {
   int64_t bytes = 0;
-  for (size_t layer = 0; layer < places_.size(); ++layer) {
-    const Place& place = places_[layer];
-    if (place.state == State::resident || place.state == State::coming ||
-        (place.state == State::away && elsewhere_->storing(static_cast<int64_t>(layer))))
-      bytes += place.layout.bytes();
+  for (size_t layer = 0; layer < slots_.size(); ++layer) {
+    const Slot& slot = slots_[layer];
+    if (slot.state == State::resident || slot.state == State::coming ||
+        (slot.state == State::away && elsewhere_->storing(static_cast<int64_t>(layer))))
+      bytes += slot.layout.bytes();
   }
   return bytes;
 }
 
 int64_t OffloadedActivations::spilled_bytes() const {
   int64_t bytes = 0;
-  for (const Place& place : places_)
-    if (place.state == State::away || place.state == State::coming) bytes += place.layout.bytes();
+  for (const Slot& slot : slots_)
+    if (slot.state == State::away || slot.state == State::coming) bytes += slot.layout.bytes();
   return bytes;
 }
 

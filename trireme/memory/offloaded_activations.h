@@ -33,17 +33,17 @@ class OffloadedActivations final : public ActivationStore {
 
  private:
   enum class State { absent, resident, away, coming };
-  struct Place {
+  struct Slot {
     State state = State::absent;
     SavedLayout layout;
     std::vector<at::Tensor> spans;  // while resident
   };
-  Place& place(int64_t layer) { return places_.at(static_cast<size_t>(layer)); }
+  Slot& slot(int64_t layer) { return slots_.at(static_cast<size_t>(layer)); }
   void send_oldest_away();
   void begin_fetch(int64_t layer);
 
   const ResidentLayers resident_;
-  std::vector<Place> places_;
+  std::vector<Slot> slots_;
   std::deque<int64_t> here_;     // resident layers, in the order in which they were put
   std::deque<int64_t> leaving_;  // layers sent away, their memory perhaps still in use
   std::unique_ptr<SpanStorage> elsewhere_;

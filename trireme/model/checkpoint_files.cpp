@@ -22,7 +22,8 @@ at::ScalarType tensor_dtype(const SafetensorsEntry& entry) {
                       "; quantized weights cannot be trained"));
 }
 
-// All values of the entry, in pieces that stay small whatever the tensor's size, converted to the type of `flat`.
+// All values of the entry, in pieces that stay small whatever the tensor's size, converted to the type of
+// `flat`.
 void read_values(const SafetensorsEntry& entry, const at::Tensor& flat) {
   constexpr int64_t kPieceElements = int64_t{1} << 20;
   const at::ScalarType dtype = tensor_dtype(entry);

@@ -12,7 +12,7 @@ namespace trireme {
 
 class ConfigKeys {
  public:
-  // `prefix` is the place inside the file, such as "rope_scaling.". ConfigError when `json` is not an object.
+  // `prefix` is the path inside the file, such as "rope_scaling.". ConfigError when `json` is not an object.
   ConfigKeys(const Json& json, const std::string& origin, const std::string& prefix = "");
 
   const Json& json() const { return *json_; }

@@ -1,5 +1,5 @@
-// The config.json of causal decoders as transformers' own classes read it: what all of Llama's kind share, and what differs
-// from kind to kind as data.
+// The config.json of causal decoders as transformers' own classes read it: what all of Llama's kind share,
+// and what differs from kind to kind as data.
 #pragma once
 
 #include "trireme/model/config_keys.h"
@@ -9,8 +9,8 @@ namespace trireme {
 
 struct DecoderKind {
   enum class AttentionBias { by_key, none, qkv };
-  // Which layers slide: none; all, where sliding_window is set; those of use_sliding_window and max_window_layers, or as
-  // layer_types says.
+  // Which layers slide: none; all, where sliding_window is set; those of use_sliding_window and
+  // max_window_layers, or as layer_types says.
   enum class Windows { none, all_layers, chosen_layers };
 
   const char* model_type;

@@ -33,7 +33,8 @@ std::unique_ptr<Embedding> make_word_embedding(const ModelConfig& config) {
 
 void add_word_gradients(const at::Tensor& dwords_VM, std::optional<int64_t> padding, const at::Tensor& tokens,
                         const at::Tensor& dx_TM) {
-  // The padding token's row is put back: to leave its tokens out, the host would have to wait for their number.
+  // The padding token's row is put back: to leave its tokens out, the host would have to wait for their
+  // number.
   at::Tensor row, before;
   if (padding) {
     row = dwords_VM.select(0, *padding);

@@ -1,4 +1,5 @@
-// The beginning of a model, on a tile of T tokens: tokens -> rows of words_VM -> x_TM. Sums and gradients are fp32.
+// The beginning of a model, on a tile of T tokens: tokens -> rows of words_VM -> x_TM. Sums and gradients are
+// fp32.
 #pragma once
 
 #include <memory>
@@ -23,12 +24,12 @@ class Embedding {
  public:
   Embedding() = default;
   virtual ~Embedding() = default;
-  Embedding(const Embedding&) = delete;
-  Embedding& operator=(const Embedding&) = delete;
+  Embedding& operator=(Embedding&&) = delete;
 
   // -> x [T, M] (written).
   virtual void forward(const UnitWeights& weights, const EmbeddedTokens& embedded, at::Tensor x_TM) const = 0;
-  // dx [T, M] -> added to the gradients (fp32). `weights` are empty unless ModelLayout::embedding_read_backward.
+  // dx [T, M] -> added to the gradients (fp32). `weights` are empty unless
+  // ModelLayout::embedding_read_backward.
   virtual void backward(const UnitWeights& weights, UnitWeights& gradients, const EmbeddedTokens& embedded,
                         const at::Tensor& dx_TM) const = 0;
 };
@@ -36,8 +37,8 @@ class Embedding {
 // Rows of words alone, as decoders have it.
 std::unique_ptr<Embedding> make_word_embedding(const ModelConfig& config);
 
-// dx [T, M] -> added to the tokens' rows of dwords [V, M]. The row of `padding` gets nothing: as in Hugging Face, looking the
-// padding token up teaches it nothing.
+// dx [T, M] -> added to the tokens' rows of dwords [V, M]. The row of `padding` gets nothing: as in Hugging
+// Face, looking the padding token up teaches it nothing.
 void add_word_gradients(const at::Tensor& dwords_VM, std::optional<int64_t> padding, const at::Tensor& tokens,
                         const at::Tensor& dx_TM);
 

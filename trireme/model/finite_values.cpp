@@ -19,16 +19,16 @@ constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 int64_t first_in(const float* values, int64_t begin, int64_t end) {
   constexpr uint32_t kExponent = 0x7f800000U;
   constexpr int64_t kBlock = 4096;
-  for (int64_t at = begin; at < end; at += kBlock) {
-    const int64_t stop = std::min(end, at + kBlock);
+  for (int64_t block = begin; block < end; block += kBlock) {
+    const int64_t stop = std::min(end, block + kBlock);
     uint32_t largest = 0;
-    for (int64_t i = at; i < stop; ++i) {
+    for (int64_t i = block; i < stop; ++i) {
       uint32_t bits = 0;
       std::memcpy(&bits, values + i, sizeof(bits));
       largest |= (bits & kExponent) == kExponent ? 1U : 0U;
     }
     if (largest == 0) continue;
-    for (int64_t i = at; i < stop; ++i)
+    for (int64_t i = block; i < stop; ++i)
       if (!std::isfinite(values[i])) return i;
   }
   return kNone;

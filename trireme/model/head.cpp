@@ -1,8 +1,8 @@
 #include "trireme/model/head.h"
 
-#include "trireme/memory/token_tiles.h"
-#include "trireme/model/linear.h"
-#include "trireme/model/token_ops.h"
+#include "trireme/kernels/linear.h"
+#include "trireme/kernels/token_ops.h"
+#include "trireme/kernels/token_tiles.h"
 
 namespace trireme {
 

@@ -1,6 +1,6 @@
-// The end of a model: what turns x into what the output matrix multiplies, which is the family's; that matrix, and cross
-// entropy, over tiles of tokens, so that the logits of a sequence never exist together. Loss and gradients of a tile are
-// made in one go while its logits are there.
+// The end of a model: what turns x into what the output matrix multiplies, which is the family's; that
+// matrix, and cross entropy, over tiles of tokens, so that the logits of a sequence never exist together.
+// Loss and gradients of a tile are made in one go while its logits are there.
 //
 //   x_TM -> (the family's norm) -> matrix_VM (+ bias) -> logits_TV
 #pragma once
@@ -18,16 +18,16 @@ class Head {
  public:
   Head() = default;
   virtual ~Head() = default;
-  Head(const Head&) = delete;
-  Head& operator=(const Head&) = delete;
+  Head& operator=(Head&&) = delete;
 
   // x [T, M] (storage dtype), targets [T] int64 on x's device (-100: none) -> each token's loss [T] fp32.
-  // `weights` have the output matrix also where it is the embedding's. `on_logits`, when given, sees every tile's logits.
+  // `weights` have the output matrix also where it is the embedding's. `on_logits`, when given, sees every
+  // tile's logits.
   at::Tensor loss(
       const UnitWeights& weights, int64_t tile_tokens, const at::Tensor& x_TM, const at::Tensor& targets,
       const std::function<void(int64_t first_row, const at::Tensor& logits)>& on_logits = nullptr) const;
-  // The same, and the gradient of (sum of losses * scale): added to the gradients (fp32), and d(x) [T, M] over
-  // `x` itself.
+  // The same, and the gradient of (sum of losses * scale): added to the gradients (fp32), and d(x) [T, M]
+  // over `x` itself.
   at::Tensor loss_and_gradient(const UnitWeights& weights, int64_t tile_tokens, at::Tensor& x_TM,
                                const at::Tensor& targets, double scale, UnitWeights& gradients) const;
 

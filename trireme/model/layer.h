@@ -1,12 +1,13 @@
-// The two token-wise halves of a layer around attention, forward and backward written out, on a tile of T tokens:
+// The two token-wise halves of a layer around attention, forward and backward written out, on a tile of T
+// tokens:
 //
 //   before attention   x_TM -> q|k|v, ready for attention: qkv_TND
 //   after attention    x_TM, o_TA -> out projection, residual, MLP, residual: y_TM
 //
-// T tokens of the tile, M hidden width, N = H + 2K heads of D, A = H D. What lies inside a half is the family's
-// (families/). One law holds for all: no matmul's forward runs more than twice in a step. Tensors between tiles have the
-// storage dtype; inside a tile everything has the tile dtype, which is the dtype of the weights. Gradients of weights are
-// added in fp32.
+// T tokens of the tile, M hidden width, N = H + 2K heads of D, A = H D. What lies inside a half is the
+// family's (families/). One law holds for all: no matmul's forward runs more than twice in a step. Tensors
+// between tiles have the storage dtype; inside a tile everything has the tile dtype, which is the dtype of
+// the weights. Gradients of weights are added in fp32.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,12 +19,13 @@ namespace trireme {
 
 struct LayerTensors {
   UnitWeights weights;
-  // Of models that rotate: rows are the positions of this rank's tokens; tile row t has row (first_row + t) % rows.
+  // Of models that rotate: rows are the positions of this rank's tokens; tile row t has row (first_row + t) %
+  // rows.
   RotaryTable rotary;
 };
 
-// What the backward of the half after attention reads, when it is kept: rows of whole-sequence buffers in the tile dtype.
-// Backward is given the same rows as the forward that filled them, and may write over them.
+// What the backward of the half after attention reads, when it is kept: rows of whole-sequence buffers in the
+// tile dtype. Backward is given the same rows as the forward that filled them, and may write over them.
 struct KeptAfterAttention {
   at::Tensor x1;   // [T, M]
   at::Tensor mlp;  // [T, ModelConfig::mlp_kept_width]
@@ -34,8 +36,7 @@ class Layer {
  public:
   Layer() = default;
   virtual ~Layer() = default;
-  Layer(const Layer&) = delete;
-  Layer& operator=(const Layer&) = delete;
+  Layer& operator=(Layer&&) = delete;
 
   // x [T, M] -> qkv [T, N, D] (written).
   virtual void before_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, int64_t first_row,
@@ -48,8 +49,8 @@ class Layer {
   virtual void after_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM,
                                        const at::Tensor& o_TA, const at::Tensor& y_TM,
                                        KeptAfterAttention* kept) const = 0;
-  // dy [T, M] -> dx [T, M] (which may be dy) and do [T, H D] (both written), and added to the gradients. `kept` null: made
-  // again from x and o.
+  // dy [T, M] -> dx [T, M] (which may be dy) and do [T, H D] (both written), and added to the gradients.
+  // `kept` null: made again from x and o.
   virtual void after_attention_backward(const LayerTensors& layer, UnitWeights& gradients,
                                         const at::Tensor& x_TM, const at::Tensor& o_TA,
                                         const at::Tensor& dy_TM, KeptAfterAttention* kept,

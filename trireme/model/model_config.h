@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "trireme/attention/mask.h"
 #include "trireme/base/json.h"
+#include "trireme/kernels/mask.h"
 
 namespace trireme {
 
@@ -61,8 +61,8 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;               // Qwen3: RMS norm of each head's q and k before rotary
   std::vector<int64_t> layer_window;  // one a layer; 0: full attention
-  // Fields that ask training to drop activations, with their rates above 0. Nothing here does: evaluation drops none, and
-  // training refuses (train_options.h).
+  // Fields that ask training to drop activations, with their rates above 0. Nothing here does: evaluation
+  // drops none, and training refuses (train_options.h).
   std::map<std::string, double> dropout;
   RopeConfig rope;
   std::optional<int64_t> bos_token_id;

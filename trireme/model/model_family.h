@@ -1,5 +1,6 @@
-// A family of models in one table: how its config.json is read, how its parameters lie, and its arithmetic. Nothing outside
-// the family's own file (families/) asks which family a model is of. families/families.cpp lists all.
+// A family of models in one table: how its config.json is read, how its parameters lie, and its arithmetic.
+// Nothing outside the family's own file (families/) asks which family a model is of. families/families.cpp
+// lists all.
 #pragma once
 
 #include <memory>
@@ -17,8 +18,8 @@ class Layer;
 class Head;
 
 // For the table: make_part<Layer, LlamaLayer>.
-template <typename Part, typename OfFamily>
-std::unique_ptr<Part> make_part(const ModelConfig& config) {
+template <typename Base, typename OfFamily>
+std::unique_ptr<Base> make_part(const ModelConfig& config) {
   return std::make_unique<OfFamily>(config);
 }
 

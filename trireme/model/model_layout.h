@@ -1,6 +1,7 @@
-// The model as a list of units (embedding, layers, final norm + head), each one flat buffer of parameters, which stores
-// shard. A family writes a unit once, by UnitBuilder: from that list come the names in files, the tensors that the
-// arithmetic multiplies, and the counts of parameters and FLOPs. The names are Hugging Face's. No torch here.
+// The model as a list of units (embedding, layers, final norm + head), each one flat buffer of parameters,
+// which stores shard. A family writes a unit once, by UnitBuilder: from that list come the names in files,
+// the tensors that the arithmetic multiplies, and the counts of parameters and FLOPs. The names are Hugging
+// Face's. No torch here.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +27,8 @@ struct ParameterSpec {
   std::string missing_hint = {};  // what the user can do about a file that lacks it
 };
 
-// A tensor as the arithmetic uses it: a vector, or a matrix of the rows of one parameter or of several, one below the
-// other (q|k|v, gate|up), so that one product serves them.
+// A tensor as the arithmetic uses it: a vector, or a matrix of the rows of one parameter or of several, one
+// below the other (q|k|v, gate|up), so that one product serves them.
 struct TensorSpec {
   int64_t offset = 0;
   int64_t rows = 0;     // 0: this model does not have it

@@ -1,4 +1,5 @@
-// A unit's flat buffer, of values or of their gradient, seen as the tensors of its specs: views, nothing is copied.
+// A unit's flat buffer, of values or of their gradient, seen as the tensors of its specs: views, nothing is
+// copied.
 #pragma once
 
 #include <vector>
@@ -9,7 +10,8 @@
 
 namespace trireme {
 
-// By the family's slot; undefined where the model has none, which the first of a layer never is. All are of one dtype.
+// By the family's slot; undefined where the model has none, which the first of a layer never is. All are of
+// one dtype.
 using UnitWeights = std::vector<at::Tensor>;
 
 UnitWeights bind_weights(const at::Tensor& flat, const UnitSpec& unit);

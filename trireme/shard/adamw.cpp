@@ -1,5 +1,5 @@
-// AdamW: Adam with decoupled weight decay (arXiv 1711.05101). Spans that do not decay (norms, biases) are stepped with a
-// decay of 0. Moments are fp32, or bf16 with stochastic rounding (arXiv 1502.02551).
+// AdamW: Adam with decoupled weight decay (arXiv 1711.05101). Spans that do not decay (norms, biases) are
+// stepped with a decay of 0. Moments are fp32, or bf16 with stochastic rounding (arXiv 1502.02551).
 #include <algorithm>
 
 #include "trireme/shard/narrow_adamw_device.h"
@@ -34,8 +34,9 @@ class Adamw final : public Optimizer {
       for (const FlatSpan& span : share.spans)
         if (span.decays == decays)
           for (int64_t done = 0; done < span.elements; done += kNarrowPiece_elements)
-            update_narrow(unit, share, span.offset + done, std::min(kNarrowPiece_elements, span.elements - done),
-                          master, gradient, mean, square, decay, numbers);
+            update_narrow(unit, share, span.offset + done,
+                          std::min(kNarrowPiece_elements, span.elements - done), master, gradient, mean,
+                          square, decay, numbers);
     }
   }
 
@@ -52,8 +53,8 @@ class Adamw final : public Optimizer {
                       /*maximize=*/false);
   }
 
-  // The bits of the rounding depend on the step, the unit, the moment and the element in the unit: shards round as the
-  // whole does.
+  // The bits of the rounding depend on the step, the unit, the moment and the element in the unit: shards
+  // round as the whole does.
   static uint64_t stream_of(int unit, const StepNumbers& numbers) {
     return (static_cast<uint64_t>(numbers.steps) << 24) + 2 * static_cast<uint64_t>(unit);
   }

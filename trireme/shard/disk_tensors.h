@@ -1,5 +1,5 @@
-// Units' tensors on disk. In memory: those that are open, those read ahead, and at most kMostDiskWrites that are on
-// their way back.
+// Units' tensors on disk. In memory: those that are open, those read ahead, and at most kMostDiskWrites that
+// are on their way back.
 //
 //   absent -> reading -> whole -> open -> (changed) writing -> absent
 //
@@ -30,7 +30,7 @@ class DiskTensors final : public UnitTensors {
 
  private:
   enum class Content { absent, reading, writing, whole };
-  struct Place {
+  struct Slot {
     int64_t elements = 0;
     SpillFile::Region region;
     bool written = false;  // else its values are zero
@@ -39,17 +39,17 @@ class DiskTensors final : public UnitTensors {
     at::Tensor values;                              // while reading or whole
     std::shared_ptr<SpillFile::Transfer> transfer;  // while reading or writing
   };
-  Place& place(int unit) { return places_.at(static_cast<size_t>(unit)); }
-  void begin_read(Place& place);
-  static void finish(Place& place);
+  Slot& slot(int unit) { return slots_.at(static_cast<size_t>(unit)); }
+  void begin_read(Slot& slot);
+  static void finish(Slot& slot);
   void limit_writes(std::shared_ptr<SpillFile::Transfer> newest);
 
   at::ScalarType dtype_;
   // Values read from disk count in the category in which these tensors were made.
-  MemoryCategory category_ = MemoryScope::here().category;
+  MemoryCategory category_ = MemoryScope::current().category;
   SpillFile& spill_;
   std::shared_ptr<PinnedPool> pinned_;
-  std::vector<Place> places_;
+  std::vector<Slot> slots_;
   std::mutex writes_mutex_;
   std::deque<std::shared_ptr<SpillFile::Transfer>>
       writes_;  // the last writes, in the order in which they began

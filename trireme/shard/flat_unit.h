@@ -1,5 +1,5 @@
-// What the stores and the optimizer know of a unit of the model: one flat buffer of values, cut into spans, each a parameter
-// or, in a rank's share, a slice of one.
+// What the stores and the optimizer know of a unit of the model: one flat buffer of values, cut into spans,
+// each a parameter or, in a rank's share, a slice of one.
 #pragma once
 
 #include <cstdint>

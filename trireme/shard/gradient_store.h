@@ -12,8 +12,8 @@
 // Beside a GPU whose optimizer is offloaded, sums made at each close go to the host's memory
 // (offloaded_sums.h). Whole gradients stay on the device; a unit is copied when it is stepped.
 //
-// Another thread may read summed(u) while the passes of the next step run already, until they open u: a unit's
-// values are forgotten no sooner.
+// Another thread may read summed(u) while the passes of the next step run already, until they open u: a
+// unit's values are forgotten no sooner.
 #pragma once
 
 #include <functional>
@@ -33,8 +33,8 @@ class GradientStore {
  public:
   virtual ~GradientStore() = default;
   GradientStore& operator=(GradientStore&&) = delete;
-  // The unit's flat fp32 gradient, to be added to; the same one until its close. Zero at the first open after clear,
-  // and, where sums are made at each close, after each close.
+  // The unit's flat fp32 gradient, to be added to; the same one until its close. Zero at the first open after
+  // clear, and, where sums are made at each close, after each close.
   virtual at::Tensor open(int unit) = 0;
   // Collective where sums are made at each close.
   virtual void close(int unit) = 0;

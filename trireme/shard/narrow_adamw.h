@@ -76,13 +76,13 @@ TRIREME_HOST_DEVICE inline void step_element(const NarrowAdamwStep& step, float&
 // Steps elements [begin, end) of a span, at any alignment.
 TRIREME_HOST_DEVICE inline void step_elements(const NarrowAdamwSpan& span, const NarrowAdamwStep& step,
                                               int64_t begin, int64_t end) {
-  for (int64_t at = begin; at < end; ++at) {
-    const uint64_t element = span.first_element + static_cast<uint64_t>(at);
+  for (int64_t i = begin; i < end; ++i) {
+    const uint64_t element = span.first_element + static_cast<uint64_t>(i);
     const auto number = [element](uint64_t key) {
       return static_cast<uint16_t>(rounding_word(key, element / 4) >> (16 * (element % 4)));
     };
-    step_element(step, span.master[at], span.gradient[at], span.mean[at], span.square[at],
-                 number(span.mean_key), number(span.square_key));
+    step_element(step, span.master[i], span.gradient[i], span.mean[i], span.square[i], number(span.mean_key),
+                 number(span.square_key));
   }
 }
 

@@ -34,10 +34,10 @@ __device__ void step_eight(const NarrowAdamwSpan& span, const NarrowAdamwStep& s
     const uint64_t for_mean = rounding_word(span.mean_key, group + four / 4);
     const uint64_t for_square = rounding_word(span.square_key, group + four / 4);
 #pragma unroll
-    for (int at = 0; at < 4; ++at)
-      step_element(step, master[four + at], gradient[four + at], mean[four + at], square[four + at],
-                   static_cast<uint16_t>(for_mean >> (16 * at)),
-                   static_cast<uint16_t>(for_square >> (16 * at)));
+    for (int lane = 0; lane < 4; ++lane)
+      step_element(step, master[four + lane], gradient[four + lane], mean[four + lane], square[four + lane],
+                   static_cast<uint16_t>(for_mean >> (16 * lane)),
+                   static_cast<uint16_t>(for_square >> (16 * lane)));
   }
   store(span.master + begin, master);
   store(span.mean + begin, mean);

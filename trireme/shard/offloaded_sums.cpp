@@ -58,13 +58,13 @@ at::Tensor OffloadedSums::earlier(int unit) {
 }
 
 void OffloadedSums::put(int unit, const at::Tensor& sum) {
-  Sum& place = this->sum(unit);
+  Sum& slot = this->sum(unit);
   let_leaving_go();
   copies_->wait_for_compute();
-  copies_->copy(place.host, sum);
-  place.copied = left_ = copies_->mark();
+  copies_->copy(slot.host, sum);
+  slot.copied = left_ = copies_->mark();
   leaving_ = sum;
-  place.put = true;
+  slot.put = true;
 }
 
 at::Tensor OffloadedSums::on_host(int unit) {

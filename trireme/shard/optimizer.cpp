@@ -17,7 +17,7 @@ Optimizer::Optimizer(const OptimizerKind& kind, std::vector<FlatUnit> shares,
   const MemoryScope scope(MemoryCategory::optimizer);
   for (size_t state = 0; state < state_names_.size(); ++state)
     states_.push_back(
-        make_unit_tensors(elements, settings.state_dtype, settings.device, settings.place, settings.spill));
+        make_unit_tensors(elements, settings.state_dtype, settings.device, settings.offload, settings.spill));
 }
 
 void Optimizer::prefetch(int unit) {
@@ -38,7 +38,7 @@ at::Tensor Optimizer::state(int unit, const std::string& name) {
   UnitTensors& tensors = tensors_of(name);
   // What lies on disk may not be read after its close.
   at::Tensor values = tensors.open(unit).to(at::kFloat, /*non_blocking=*/false,
-                                            /*copy=*/settings_.place == Offload::disk);
+                                            /*copy=*/settings_.offload == Offload::disk);
   tensors.close(unit, false);
   return values;
 }

@@ -1,5 +1,6 @@
-// Steps the fp32 masters of units. An optimizer sees this rank's share of each unit as slices of parameters, with their
-// names and shapes. What it keeps of every value from step to step, its states, lies where the optimizer is offloaded to.
+// Steps the fp32 masters of units. An optimizer sees this rank's share of each unit as slices of parameters,
+// with their names and shapes. What it keeps of every value from step to step, its states, lies where the
+// optimizer is offloaded to.
 //
 // A new one is a file with an OptimizerKind, listed in optimizers.cpp.
 #pragma once
@@ -29,7 +30,7 @@ struct OptimizerSettings {
   at::ScalarType state_dtype = at::kFloat;  // fp32 or bf16
   uint64_t seed = 0;                        // of the stochastic rounding
   at::Device device = at::kCPU;
-  Offload place = Offload::none;
+  Offload offload = Offload::none;
   SpillFile* spill = nullptr;  // for Offload::disk
 };
 
@@ -62,12 +63,12 @@ class Optimizer {
   // `shares`: what this rank steps of each unit.
   Optimizer(const OptimizerKind& kind, std::vector<FlatUnit> shares, const OptimizerSettings& settings);
   virtual ~Optimizer() = default;
-  Optimizer(const Optimizer&) = delete;
-  Optimizer& operator=(const Optimizer&) = delete;
+  Optimizer& operator=(Optimizer&&) = delete;
 
   // The unit will be stepped next.
   void prefetch(int unit);
-  // `master` and `gradient` are this rank's share, fp32, on the device of the step. The gradient may be written over.
+  // `master` and `gradient` are this rank's share, fp32, on the device of the step. The gradient may be
+  // written over.
   void step(int unit, at::Tensor& master, at::Tensor& gradient, const StepNumbers& numbers);
   const std::vector<std::string>& state_names() const { return state_names_; }
   // fp32 copy, or the tensor itself, of one of them; this rank's share of the unit.
@@ -75,7 +76,8 @@ class Optimizer {
   void set_state(int unit, const std::string& name, const at::Tensor& share);
 
  protected:
-  // `states` in the order of their names, in the dtype of the settings; all flat tensors are as long as the share.
+  // `states` in the order of their names, in the dtype of the settings; all flat tensors are as long as the
+  // share.
   virtual void step_share(int unit, const FlatUnit& share, at::Tensor& master, at::Tensor& gradient,
                           const std::vector<at::Tensor>& states, const StepNumbers& numbers) const = 0;
 

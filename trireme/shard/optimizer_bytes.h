@@ -1,5 +1,5 @@
-// Bytes that AdamW allocates while it steps 16-bit moments without a kernel of their own (narrow_adamw.h): adamw.cpp
-// steps by these pieces, and the memory forecast counts by them. No torch here.
+// Bytes that AdamW allocates while it steps 16-bit moments without a kernel of their own (narrow_adamw.h):
+// adamw.cpp steps by these pieces, and the memory forecast counts by them. No torch here.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,8 @@ namespace trireme {
 
 // Moments are widened piece by piece, so that the fp32 copies stay small.
 constexpr int64_t kNarrowPiece_elements = int64_t{1} << 20;
-// Of an element while stochastic_rounding.cpp rounds it in ATen's operations: four int64 tensors and one of 16 bits.
+// Of an element while stochastic_rounding.cpp rounds it in ATen's operations: four int64 tensors and one of
+// 16 bits.
 constexpr int64_t kRoundedInAten_bytes = 4 * 8 + 2;
 
 // Of the largest share: the fp32 copies of its moments, and what rounds one of them beside the host.

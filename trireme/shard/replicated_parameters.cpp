@@ -47,8 +47,8 @@ class ReplicatedParameters final : public ParameterStore {
   void close_master(int unit) override {
     const MemoryScope scope(MemoryCategory::parameters);
     at::Tensor& stepped = stepped_.at(static_cast<size_t>(unit));
-    at::Tensor own = own_values(unit);
-    if (own.data_ptr() != stepped.data_ptr()) copy_through_pinned(own, stepped, settings_.pinned.get());
+    at::Tensor share = own_values(unit);
+    if (share.data_ptr() != stepped.data_ptr()) copy_through_pinned(share, stepped, settings_.pinned.get());
     stepped = at::Tensor();
     if (masters_) masters_->close(unit, true);
     stale_[static_cast<size_t>(unit)] = sharded_ && group_.size() > 1;

@@ -119,12 +119,12 @@ class ShardedParameters final : public ParameterStore {
   }
   void set(int unit, const at::Tensor& whole) override {
     const UnitShare& share = shares_.at(static_cast<size_t>(unit));
-    const at::Tensor own = whole.narrow(0, share.begin, share.elements);
+    const at::Tensor rank_share = whole.narrow(0, share.begin, share.elements);
     if (uploads_) uploads_->drop(unit);
-    values_->open(unit).copy_(own);
+    values_->open(unit).copy_(rank_share);
     values_->close(unit, true);
     if (!masters_) return;
-    masters_->open(unit).copy_(own);
+    masters_->open(unit).copy_(rank_share);
     masters_->close(unit, true);
   }
 

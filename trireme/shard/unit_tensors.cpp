@@ -28,14 +28,14 @@ class ResidentTensors final : public UnitTensors {
 }  // namespace
 
 std::unique_ptr<UnitTensors> make_unit_tensors(const std::vector<int64_t>& elements, at::ScalarType dtype,
-                                               at::Device device, Offload place, SpillFile* spill,
+                                               at::Device device, Offload offload, SpillFile* spill,
                                                std::shared_ptr<PinnedPool> pinned) {
   const auto options = at::TensorOptions().dtype(dtype);
-  if (place == Offload::disk) {
+  if (offload == Offload::disk) {
     TRIREME_ASSERT(spill != nullptr, "tensors on disk need a file");
     return std::make_unique<DiskTensors>(elements, dtype, *spill, std::move(pinned));
   }
-  if (place == Offload::none) return std::make_unique<ResidentTensors>(elements, options.device(device));
+  if (offload == Offload::none) return std::make_unique<ResidentTensors>(elements, options.device(device));
   return std::make_unique<ResidentTensors>(elements, options, pinned.get());
 }
 

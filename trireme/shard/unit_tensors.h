@@ -31,7 +31,7 @@ class UnitTensors {
 // Tensors start at zero; unit u has `elements[u]`. Only Offload::disk needs `spill`, which outlives the
 // result. With `pinned`, tensors on the host use its memory, for copies from and to a GPU.
 std::unique_ptr<UnitTensors> make_unit_tensors(const std::vector<int64_t>& elements, at::ScalarType dtype,
-                                               at::Device device, Offload place, SpillFile* spill,
+                                               at::Device device, Offload offload, SpillFile* spill,
                                                std::shared_ptr<PinnedPool> pinned = nullptr);
 
 }  // namespace trireme

@@ -25,22 +25,23 @@ class WholeGradients final : public GradientStore {
     for (size_t unit = 0; unit < gradients_.size(); ++unit) {
       at::Tensor& gradient = current(unit);
       const at::Tensor sum = sum_gradient(group_, gradient, shard_, settings_.reduce_dtype);
-      if (shard_) own(gradient).copy_(sum);
+      if (shard_) rank_share(gradient).copy_(sum);
     }
   }
   at::Tensor summed(int unit) override {
     const at::Tensor& gradient = gradients_.at(static_cast<size_t>(unit));
-    const at::Tensor sum = shard_ ? own(gradient) : gradient;
+    const at::Tensor sum = shard_ ? rank_share(gradient) : gradient;
     return settings_.pinned ? on_host(sum, settings_.pinned.get()) : sum;
   }
   at::Tensor squares(int unit) override {
     const at::Tensor& gradient = gradients_.at(static_cast<size_t>(unit));
-    return sum_of_squares(shard_ ? own(gradient) : gradient);
+    return sum_of_squares(shard_ ? rank_share(gradient) : gradient);
   }
   at::Tensor whole(int unit) override {
     const at::Tensor& gradient = gradients_.at(static_cast<size_t>(unit));
     if (!shard_) return gradient;
-    return all_gather(group_, own(gradient).contiguous(), share_sizes(gradient.size(0), group_.size()));
+    return all_gather(group_, rank_share(gradient).contiguous(),
+                      share_sizes(gradient.size(0), group_.size()));
   }
   bool sharded() const override { return shard_; }
   at::Device device() const override { return settings_.device; }
@@ -58,7 +59,7 @@ class WholeGradients final : public GradientStore {
     return gradient;
   }
   // This rank's share, which holds the sum after finish. The other shares are then unused.
-  at::Tensor own(const at::Tensor& gradient) const {
+  at::Tensor rank_share(const at::Tensor& gradient) const {
     const UnitShare share = share_of(gradient.size(0), group_.size(), group_.rank());
     return gradient.narrow(0, share.begin, share.elements);
   }

@@ -1,5 +1,5 @@
-// Which options of a run can stand together. A combination that means nothing, or that cannot be done, is a ConfigError that says
-// what to give instead.
+// Which options of a run can stand together. A combination that means nothing, or that cannot be done, is a
+// ConfigError that says what to give instead.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ void check_options(const TrainOptions& options);
 void check_dropout(const TrainOptions& options, const ModelConfig& config);
 // Packed documents for an attention kernel that does not know them (--attention cudnn on a GPU).
 void check_packing(Packing packing, const EngineOptions& engine);
-// Tokens that one rank holds of a step, which the loader hands over whole: they must fit into the machine's memory.
-// `sharing_ranks`: of one sample.
+// Tokens that one rank holds of a step, which the loader hands over whole: they must fit into the machine's
+// memory. `sharing_ranks`: of one sample.
 void check_step_tokens(const TrainOptions& options, const std::vector<ContextStage>& stages,
                        int sharing_ranks, int64_t host_memory_bytes);
 

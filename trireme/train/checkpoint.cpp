@@ -54,7 +54,9 @@ void write_shard(const fs::path& file, Engine& engine) {
   const Group& group = *engine.mesh().all;
   const std::vector<UnitSpec>& units = engine.layout().units;
   const std::vector<std::string> states = engine.state_names();
-  const auto mine = [&](size_t unit) { return static_cast<int>(unit) % group.size() == group.rank(); };
+  const auto is_this_ranks = [&](size_t unit) {
+    return static_cast<int>(unit) % group.size() == group.rank();
+  };
   std::unique_ptr<SafetensorsWriter> writer;
   std::exception_ptr failure;
   const auto attempt = [&](const auto& work) {
@@ -80,7 +82,7 @@ void write_shard(const fs::path& file, Engine& engine) {
   attempt([&] {
     std::vector<SafetensorsSpec> specs;
     for (size_t unit = 0; unit < units.size(); ++unit)
-      if (mine(unit))
+      if (is_this_ranks(unit))
         for (const std::string& state : states)
           for (const StoredTensor& tensor : stored_tensors(units[unit], state))
             specs.push_back({tensor.name, "F32", tensor.shape});
@@ -89,7 +91,7 @@ void write_shard(const fs::path& file, Engine& engine) {
   for (size_t unit = 0; unit < units.size(); ++unit)
     for (const std::string& state : states) {
       const at::Tensor flat = state_of(static_cast<int>(unit), state);
-      if (!mine(unit)) continue;
+      if (!is_this_ranks(unit)) continue;
       attempt([&] {
         const at::Tensor values = flat.to(at::kCPU).contiguous();
         refuse_not_finite(units[unit], state, values);

@@ -35,7 +35,7 @@ ContextStage make_stage(int64_t sequence_tokens, int64_t first_step, int64_t ste
   stage.sequence_tokens = sequence_tokens;
   stage.first_step = first_step;
   stage.steps = steps;
-  stage.schedule = {defaults.kind, defaults.shape, peak,
+  stage.schedule = {defaults.kind, defaults.kwargs, peak,
                     resolve_warmup_steps(defaults.warmup_steps, defaults.warmup_ratio, steps), steps};
   stage.schedule.check();
   return stage;

@@ -33,7 +33,7 @@ struct ContextStage {
 // Settings that all stages share. `learning_rate` is the peak of the first stage.
 struct StageDefaults {
   ScheduleKind kind = ScheduleKind::linear;
-  ScheduleShape shape;
+  ScheduleKwargs kwargs;
   double learning_rate = 5e-5;
   double warmup_steps = 0;  // of each stage, as in resolve_warmup_steps
   double warmup_ratio = 0;

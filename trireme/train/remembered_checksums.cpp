@@ -13,7 +13,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/json.h"
-#include "trireme/data/utf8.h"
+#include "trireme/tokenizer/utf8.h"
 #include "trireme/train/file_checksum.h"
 
 namespace fs = std::filesystem;

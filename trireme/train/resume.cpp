@@ -19,18 +19,18 @@ constexpr int64_t kNone = -1;
 
 // The problem of a checkpoint, in the same words on every rank; empty: it is whole. Each rank reads its share
 // of the files, so that all files are read once. Collective.
-std::string problem_of(const fs::path& checkpoint, const RankPlace& place, Agreement& agreement) {
-  std::string mine;
+std::string problem_of(const fs::path& checkpoint, const RankIdentity& identity, Agreement& agreement) {
+  std::string problem;
   agreement.all_or_none(cat("checking ", checkpoint.string()), [&] {
     check_readable(checkpoint);
     try {
-      verify_checkpoint(checkpoint, {place.rank, place.size});
+      verify_checkpoint(checkpoint, {identity.rank, identity.size});
     } catch (const DataError& error) {
-      mine = error.what();
-      if (place.size > 1) mine += cat(" (read by rank ", place.rank, " on ", host_name(), ")");
+      problem = error.what();
+      if (identity.size > 1) problem += cat(" (read by rank ", identity.rank, " on ", host_name(), ")");
     }
   });
-  return agreement.first_text(mine);
+  return agreement.first_text(problem);
 }
 
 // Also true for a checkpoint whose launch cannot be read: its checksums decide.
@@ -45,11 +45,11 @@ bool is_of_launch(const fs::path& checkpoint, const std::string& launch) {
 
 // An empty `launch` accepts the checkpoints of all launches.
 std::optional<CheckpointEntry> newest(const RunDirectory& run, const std::string& launch,
-                                      const RankPlace& place, Agreement& agreement,
+                                      const RankIdentity& identity, Agreement& agreement,
                                       const std::function<void(const std::string&)>& note) {
   std::vector<int64_t> steps;  // rank 0's; the newest is the last
   agreement.all_or_none(cat("looking for a checkpoint in ", run.path().string()), [&] {
-    if (place.rank != 0) return;
+    if (identity.rank != 0) return;
     for (const CheckpointEntry& entry : run.list())
       if (launch.empty() || is_of_launch(entry.path, launch)) steps.push_back(entry.step);
   });
@@ -58,7 +58,7 @@ std::optional<CheckpointEntry> newest(const RunDirectory& run, const std::string
     const int64_t step = agreement.of_rank_0(steps.empty() ? kNone : steps.back());
     if (step == kNone) break;
     const CheckpointEntry entry{step, run.checkpoint(step)};
-    const std::string problem = problem_of(entry.path, place, agreement);
+    const std::string problem = problem_of(entry.path, identity, agreement);
     if (problem.empty()) return entry;
     note(cat("passing over the broken checkpoint ", entry.path.string(), ": ", problem));
     broken += "\n  " + problem;
@@ -92,25 +92,25 @@ void check_not_among_others(const fs::path& checkpoint, const RunDirectory& run,
 }  // namespace
 
 std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, const RunDirectory& run,
-                                                 const RankPlace& place, Agreement& agreement,
+                                                 const RankIdentity& identity, Agreement& agreement,
                                                  const std::function<void(const std::string&)>& note) {
-  const bool is_rank_0 = place.rank == 0;
+  const bool is_rank_0 = identity.rank == 0;
   const std::string& asked = options.resume_from_checkpoint;
   const bool latest = asked == "true" || asked == "True" || asked == "latest";
   const bool newest_of_all = latest || asked == "auto";
-  if (place.restarted() && !newest_of_all) {
+  if (identity.restarted() && !newest_of_all) {
     // Rank 0 knows which launch this is.
-    const bool known = agreement.of_rank_0(place.launch_id.empty() ? 0 : 1) != 0;
+    const bool known = agreement.of_rank_0(identity.launch_id.empty() ? 0 : 1) != 0;
     auto found =
-        known ? newest(run, is_rank_0 ? place.launch_id : "-", place, agreement, note) : std::nullopt;
+        known ? newest(run, is_rank_0 ? identity.launch_id : "-", identity, agreement, note) : std::nullopt;
     if (found) {
-      note(cat("restart ", place.attempt, " of this launch: going on from what it saved"));
+      note(cat("restart ", identity.attempt, " of this launch: going on from what it saved"));
       return found;
     }
   }
   if (!resumes(options)) return std::nullopt;
   if (newest_of_all) {
-    auto found = newest(run, "", place, agreement, note);
+    auto found = newest(run, "", identity, agreement, note);
     if (!found && latest)
       throw ConfigError(cat("--resume_from_checkpoint ", asked, ": there is no whole checkpoint in ",
                             run.checkpoints().string(),
@@ -127,14 +127,14 @@ std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, co
     is_run = is_rank_0 && !is_there(path / "manifest.json") && is_there(path / "checkpoints");
   });
   if (agreement.any(is_run)) {
-    auto found = newest(RunDirectory(path), "", place, agreement, note);
+    auto found = newest(RunDirectory(path), "", identity, agreement, note);
     if (!found)
       throw ConfigError(cat("--resume_from_checkpoint: there is no whole checkpoint in ", path.string()));
     check_not_among_others(found->path, run, is_rank_0, agreement);
     return found;
   }
   check_not_among_others(path, run, is_rank_0, agreement);
-  if (const std::string problem = problem_of(path, place, agreement); !problem.empty())
+  if (const std::string problem = problem_of(path, identity, agreement); !problem.empty())
     throw DataError(problem);
   agreement.all_or_none(cat("reading ", path.string()), [&] { entry.step = read_manifest(path).step; });
   return entry;

@@ -20,12 +20,12 @@ namespace trireme {
 // each a share of the files. --resume_from_checkpoint decides. "true" and "latest" mean the newest whole
 // checkpoint in the output folder, whoever wrote it; broken ones are passed over with a note. ConfigError if
 // there is none. "auto" means the same, or a fresh run. Any other value is the path of a checkpoint or of a
-// run's folder. A restart (RankPlace::attempt) whose flags ask for a fresh run or name a path resumes from
+// run's folder. A restart (RankIdentity::attempt) whose flags ask for a fresh run or name a path resumes from
 // the newest checkpoint of its launch, if there is one. ConfigError for a path into another run if the output
 // folder holds checkpoints. DataError, in the same words on every rank, if there are checkpoints but none is
 // whole, or if they cannot be read. Collective.
 std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, const RunDirectory& run,
-                                                 const RankPlace& place, Agreement& agreement,
+                                                 const RankIdentity& identity, Agreement& agreement,
                                                  const std::function<void(const std::string&)>& note);
 
 // The facts of the run that saved a checkpoint, to compare with this run's. Throws DataError.

@@ -6,8 +6,8 @@
 //   model       by what its config.json decides (model/computed_fields.h): other numbers are refused
 //   ranks       free to differ; another number, and another global batch, are told
 //
-// What is refused because the order of samples would be another one is done with --resume_with_new_data: weights,
-// optimizer and step go on, and the data begins at its beginning.
+// What is refused because the order of samples would be another one is done with --resume_with_new_data:
+// weights, optimizer and step go on, and the data begins at its beginning.
 #pragma once
 
 #include <cstdint>

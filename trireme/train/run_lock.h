@@ -16,7 +16,7 @@ namespace trireme {
 
 class RunLock {
  public:
-  // Makes the folder. `launch`: see RankPlace. A holder of the same launch is an attempt that is about to
+  // Makes the folder. `launch`: see RankIdentity. A holder of the same launch is an attempt that is about to
   // end: this waits some seconds for it. Throws ConfigError that names the holder's host, process and start
   // time; DataError when the file cannot be written.
   RunLock(const std::filesystem::path& output_dir, const std::string& launch,

@@ -3,7 +3,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/json.h"
-#include "trireme/data/added_tokens.h"
+#include "trireme/tokenizer/added_tokens.h"
 
 namespace fs = std::filesystem;
 

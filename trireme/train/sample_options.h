@@ -24,9 +24,9 @@ struct SampleOptions {
 
 void list_sample_options(OptionList& list, SampleOptions& options);
 
-// With mask token and probability set for an encoder; neither for a decoder. Throws ConfigError: given for a decoder, a probability
-// that is none, a mask token that is not given and not in the folder's tokenizer.json, or not in the
-// vocabulary.
+// With mask token and probability set for an encoder; neither for a decoder. Throws ConfigError: given for a
+// decoder, a probability that is none, a mask token that is not given and not in the folder's tokenizer.json,
+// or not in the vocabulary.
 SampleOptions resolve_samples(const SampleOptions& options, const ModelConfig& config,
                               const std::filesystem::path& model_dir);
 

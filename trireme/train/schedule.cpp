@@ -17,9 +17,9 @@ double cosine(double cycles, double progress) {
 
 }  // namespace
 
-ScheduleShape parse_schedule_shape(const std::string& json_text) {
-  ScheduleShape shape;
-  if (json_text.empty()) return shape;
+ScheduleKwargs parse_schedule_kwargs(const std::string& json_text) {
+  ScheduleKwargs kwargs;
+  if (json_text.empty()) return kwargs;
   Json json;
   try {
     json = parse_json(json_text, "--lr_scheduler_kwargs");
@@ -35,71 +35,72 @@ ScheduleShape parse_schedule_shape(const std::string& json_text) {
           cat("--lr_scheduler_kwargs: ", quotation(key), " is ", quotation(value), "; expected a number"));
     const auto number = value.get<double>();
     if (key == "num_cycles")
-      shape.num_cycles = number;
+      kwargs.num_cycles = number;
     else if (key == "min_lr")
-      shape.min_lr = number;
+      kwargs.min_lr = number;
     else if (key == "min_lr_rate")
-      shape.min_lr_rate = number;
+      kwargs.min_lr_rate = number;
     else if (key == "lr_end")
-      shape.lr_end = number;
+      kwargs.lr_end = number;
     else if (key == "power")
-      shape.power = number;
+      kwargs.power = number;
     else
       throw ConfigError(cat("--lr_scheduler_kwargs has no key '", quotation(key),
                             "'; expected num_cycles, min_lr, min_lr_rate, lr_end or power"));
   }
-  return shape;
+  return kwargs;
 }
 
 void Schedule::check() const {
   if (!(peak_learning_rate > 0) || !std::isfinite(peak_learning_rate))
     throw ConfigError(cat("the peak learning rate is ", peak_learning_rate, "; expected a number above 0"));
   if (kind == ScheduleKind::cosine_with_min_lr) {
-    if (shape.min_lr.has_value() == shape.min_lr_rate.has_value())
+    if (kwargs.min_lr.has_value() == kwargs.min_lr_rate.has_value())
       throw ConfigError(
           R"(cosine_with_min_lr needs one of min_lr and min_lr_rate: --lr_scheduler_kwargs '{"min_lr_rate": 0.1}')");
   }
-  if (kind == ScheduleKind::polynomial && shape.lr_end >= peak_learning_rate)
-    throw ConfigError(cat("polynomial: lr_end ", shape.lr_end, " must be below the peak learning rate ",
+  if (kind == ScheduleKind::polynomial && kwargs.lr_end >= peak_learning_rate)
+    throw ConfigError(cat("polynomial: lr_end ", kwargs.lr_end, " must be below the peak learning rate ",
                           peak_learning_rate));
 }
 
 double Schedule::learning_rate(int64_t step) const {
   if (kind == ScheduleKind::constant) return peak_learning_rate;
-  const auto at = static_cast<double>(step), warmup = static_cast<double>(warmup_steps);
-  if (step < warmup_steps) return peak_learning_rate * (at / std::max(1.0, warmup));
+  const auto steps = static_cast<double>(step), warmup = static_cast<double>(warmup_steps);
+  if (step < warmup_steps) return peak_learning_rate * (steps / std::max(1.0, warmup));
   const double decay_steps = std::max(1.0, static_cast<double>(total_steps) - warmup);
-  const double progress = (at - warmup) / decay_steps;
+  const double progress = (steps - warmup) / decay_steps;
   double factor = 1;
   switch (kind) {
     case ScheduleKind::constant:
     case ScheduleKind::constant_with_warmup:
       break;
     case ScheduleKind::linear:
-      factor = std::max(0.0, (static_cast<double>(total_steps) - at) / decay_steps);
+      factor = std::max(0.0, (static_cast<double>(total_steps) - steps) / decay_steps);
       break;
     case ScheduleKind::cosine:
-      factor = std::max(0.0, cosine(shape.num_cycles.value_or(0.5), progress));
+      factor = std::max(0.0, cosine(kwargs.num_cycles.value_or(0.5), progress));
       break;
     case ScheduleKind::cosine_with_restarts:
       factor =
           progress >= 1
               ? 0
-              : std::max(0.0,
-                         0.5 * (1 + std::cos(kPi * std::fmod(shape.num_cycles.value_or(1) * progress, 1.0))));
+              : std::max(0.0, 0.5 * (1 + std::cos(kPi *
+                                                  std::fmod(kwargs.num_cycles.value_or(1) * progress, 1.0))));
       break;
     case ScheduleKind::cosine_with_min_lr: {
-      const double floor = shape.min_lr_rate ? *shape.min_lr_rate : *shape.min_lr / peak_learning_rate;
-      factor = std::max(0.0, cosine(shape.num_cycles.value_or(0.5), progress) * (1 - floor) + floor);
+      const double floor = kwargs.min_lr_rate ? *kwargs.min_lr_rate : *kwargs.min_lr / peak_learning_rate;
+      factor = std::max(0.0, cosine(kwargs.num_cycles.value_or(0.5), progress) * (1 - floor) + floor);
       break;
     }
     case ScheduleKind::polynomial:
       return step > total_steps
-                 ? shape.lr_end
-                 : (peak_learning_rate - shape.lr_end) * std::pow(1 - progress, shape.power) + shape.lr_end;
+                 ? kwargs.lr_end
+                 : (peak_learning_rate - kwargs.lr_end) * std::pow(1 - progress, kwargs.power) +
+                       kwargs.lr_end;
     case ScheduleKind::inverse_sqrt: {
       const double timescale = warmup_steps > 0 ? warmup : 10000;
-      factor = 1 / std::sqrt((at + timescale - warmup) / timescale);
+      factor = 1 / std::sqrt((steps + timescale - warmup) / timescale);
       break;
     }
   }

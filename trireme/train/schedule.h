@@ -33,19 +33,20 @@ constexpr auto enum_names(ScheduleKind) {
 }
 
 // Hugging Face's lr_scheduler_kwargs.
-struct ScheduleShape {
+struct ScheduleKwargs {
   std::optional<double> num_cycles;   // cosine 0.5, cosine_with_restarts 1, cosine_with_min_lr 0.5
   std::optional<double> min_lr;       // cosine_with_min_lr: one of these two
   std::optional<double> min_lr_rate;  // as a share of the peak
   double lr_end = 1e-7;               // polynomial
   double power = 1;                   // polynomial
 };
-// {"min_lr_rate": 0.1} -> ScheduleShape. ConfigError for text that is not JSON, unknown keys and wrong types.
-ScheduleShape parse_schedule_shape(const std::string& json_text);
+// {"min_lr_rate": 0.1} -> ScheduleKwargs. ConfigError for text that is not JSON, unknown keys and wrong
+// types.
+ScheduleKwargs parse_schedule_kwargs(const std::string& json_text);
 
 struct Schedule {
   ScheduleKind kind = ScheduleKind::linear;
-  ScheduleShape shape;
+  ScheduleKwargs kwargs;
   double peak_learning_rate = 5e-5;
   int64_t warmup_steps = 0;
   int64_t total_steps = 1;

@@ -18,7 +18,7 @@ void list_train_options(OptionList& list, TrainOptions& o) {
       .required()
       .on_resume(by_content);
   list.real("dropout", o.dropout, from_to(0, 0),
-            "0 trains a model without the dropout that its config.json asks for; no other value is built");
+            "0 trains a model without the dropout that its config.json asks for; dropout is not built");
 
   list.group(OptionGroup::data);
   list.path("train_file", o.train_file, "text (.txt, .jsonl or a folder), or the PREFIX of a tokenized set")
@@ -100,7 +100,7 @@ bool resumes(const TrainOptions& o) {
 }
 
 StageDefaults stage_defaults(const TrainOptions& o) {
-  return {o.lr_scheduler_type, parse_schedule_shape(o.lr_scheduler_kwargs), o.learning_rate, o.warmup_steps,
+  return {o.lr_scheduler_type, parse_schedule_kwargs(o.lr_scheduler_kwargs), o.learning_rate, o.warmup_steps,
           o.warmup_ratio};
 }
 

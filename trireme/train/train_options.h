@@ -1,5 +1,6 @@
 // Everything that a training run can be told. Names and defaults are those of Hugging Face's
-// TrainingArguments where it has them. A new option is a field and its line in list_train_options, or in the list of its part.
+// TrainingArguments where it has them. A new option is a field and its line in list_train_options, or in the
+// list of its part.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/comm/agreement.h"
-#include "trireme/data/evaluation_walk.h"
+#include "trireme/data/evaluation_loader.h"
 #include "trireme/data/packed_loader.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/device/peak_memory.h"
@@ -179,7 +179,7 @@ void Trainer::prepare_stages(const ModelConfig& config) {
     PackedLoader(data_.train.set, data_.train.range, loader_options(stage.sequence_tokens));
   if (data_.held_out)
     for (const ContextStage& stage : stages_)
-      EvaluationWalk(data_.held_out->set, data_.held_out->range, loader_options(stage.sequence_tokens));
+      EvaluationLoader(data_.held_out->set, data_.held_out->range, loader_options(stage.sequence_tokens));
 }
 
 int64_t Trainer::longest_document() const {
@@ -203,9 +203,9 @@ void Trainer::prepare() {
   check_heads(options_.engine, config);
   check_packing(options_.samples.packing, options_.engine);
   agreement_.all_or_none(cat("locking ", run_.path().string()), [&] {
-    if (reports()) lock_.emplace(run_.path(), world_.place().launch_id, notes());
+    if (reports()) lock_.emplace(run_.path(), world_.identity().launch_id, notes());
   });
-  resume_from_ = choose_checkpoint(options_, run_, world_.place(), agreement_, notes());
+  resume_from_ = choose_checkpoint(options_, run_, world_.identity(), agreement_, notes());
   agreement_.all_or_none(cat("preparing ", run_.path().string()), [&] {
     if (!reports()) return;
     if (!resume_from_ && !options_.overwrite_output_dir && !run_.list().empty())
@@ -215,7 +215,7 @@ void Trainer::prepare() {
               "--resume_from_checkpoint true, choose another --output_dir, or give --overwrite_output_dir "
               "to remove them"));
     // The owner is uncertain: torchrun without --rdzv-id gives no name that all attempts share.
-    if (!resume_from_ && world_.place().restarted() && world_.place().launch_is_guessed &&
+    if (!resume_from_ && world_.identity().restarted() && world_.identity().launch_is_guessed &&
         !run_.list().empty())
       throw ConfigError(
           cat(run_.path().string(),
@@ -234,10 +234,10 @@ void Trainer::prepare() {
   engine_ = assemble(world_, options_.model_dir, options_.engine);
   time_left_.emplace(first_step_flops());
   if (resume_from_) resume();
-  constexpr double kSecondsPerShape = 0.15;
+  constexpr double kSecondsAProduct = 0.15;
   peak_ = options_.peak_tflops > 0
               ? PeakRate{options_.peak_tflops * 1e12, "given"}
-              : peak_rate(options_.engine.device, options_.engine.precision, kSecondsPerShape);
+              : peak_rate(options_.engine.device, options_.engine.precision, kSecondsAProduct);
   peak_flops_ = agreement_.sum(peak_.flops_per_second);
 }
 
@@ -434,14 +434,14 @@ void Trainer::report_memory() {
 void Trainer::evaluate() {
   world_.activity().set_phase(RankPhase::evaluating);
   const int64_t tokens = stage().sequence_tokens;
-  EvaluationWalk walk(data_.held_out->set, data_.held_out->range, [&] {
+  EvaluationLoader loader(data_.held_out->set, data_.held_out->range, [&] {
     LoaderOptions loader = loader_options(tokens);
     loader.batch_size = 1;
     if (loader.masked_tokens) loader.masked_tokens->seed = MaskedTokenOptions{}.seed;  // as `eval loss` masks
     return loader;
   }());
-  if (options_.max_eval_samples > 0) walk.limit_rows(options_.max_eval_samples);
-  const PositionLoss result = evaluate_loss_by_position(*engine_, walk, power_of_two_edges(tokens));
+  if (options_.max_eval_samples > 0) loader.limit_rows(options_.max_eval_samples);
+  const PositionLoss result = evaluate_loss_by_position(*engine_, loader, power_of_two_edges(tokens));
   Json record = result.to_json();
   record["eval_loss"] = result.loss();
   record["step"] = steps_done_;
@@ -464,7 +464,7 @@ void Trainer::save() {
                       {"tokens_seen", tokens_seen_},
                       {"rng", {{"seed", options_.seed}}},
                       {"ranks", world_.size()},
-                      {"launch", world_.place().launch_id},
+                      {"launch", world_.identity().launch_id},
                       {"data", {{"train", sources_.train_source}, {"eval", sources_.eval_source}}},
                       {"loss", loss_},
                       {"options", to_json(options_)}};

@@ -1,5 +1,5 @@
-// BERT's kind of encoders (arXiv 1810.04805), as transformers' BertForMaskedLM computes them: norms after each half, biases
-// everywhere, positions by a table.
+// BERT's kind of encoders (arXiv 1810.04805), as transformers' BertForMaskedLM computes them: norms after
+// each half, biases everywhere, positions by a table.
 //
 //   embedding          tokens -> words_VM + positions_PM + token types' first row -> layer norm -> x_TM
 //   before attention   x_TM -> q|k|v projection -> qkv_TND
@@ -7,21 +7,21 @@
 //                      -> layer norm = y_TM
 //   head               x_TM -> dense -> GELU -> layer norm -> matrix + bias -> logits_TV
 //
-// Kept after attention: x1; up's output [T, I] before the GELU, and x2 [T, M] behind it in the tile's memory: the second
-// norm's backward needs its input, and no other matmul gives it. Without them backward runs the out projection, up and down
-// once more. The embedding's backward looks the rows up again instead of keeping them: a unit's parameters more to gather,
-// a layer input less to keep.
+// Kept after attention: x1; up's output [T, I] before the GELU, and x2 [T, M] behind it in the tile's memory:
+// the second norm's backward needs its input, and no other matmul gives it. Without them backward runs the
+// out projection, up and down once more. The embedding's backward looks the rows up again instead of keeping
+// them: a unit's parameters more to gather, a layer input less to keep.
 #include <cstring>
 #include <memory>
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/kernels/linear.h"
+#include "trireme/kernels/token_ops.h"
 #include "trireme/model/embedding.h"
 #include "trireme/model/head.h"
 #include "trireme/model/layer.h"
-#include "trireme/model/linear.h"
 #include "trireme/model/model_family.h"
-#include "trireme/model/token_ops.h"
 
 namespace trireme {
 namespace bert {

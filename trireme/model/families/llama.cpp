@@ -2,7 +2,8 @@
 //
 //   embedding          tokens -> rows of words -> x_TM
 //   before attention   x_TM -> RMS norm -> q|k|v projection -> (q/k norm) -> rotary -> qkv_TND
-//   after attention    x_TM, o -> out projection + x = x1 -> RMS norm -> gate|up -> SwiGLU -> down + x1 = y_TM
+//   after attention    x_TM, o -> out projection + x = x1 -> RMS norm -> gate|up -> SwiGLU -> down + x1 =
+//                      y_TM
 //   head               x_TM -> RMS norm -> matrix -> logits_TV
 //
 // Kept after attention: x1, and gate|up [T, 2 I]. Backward runs the out projection and gate|up once more
@@ -12,13 +13,13 @@
 #include <memory>
 
 #include "trireme/base/error.h"
+#include "trireme/kernels/linear.h"
+#include "trireme/kernels/token_ops.h"
 #include "trireme/model/decoder_config.h"
 #include "trireme/model/embedding.h"
 #include "trireme/model/head.h"
 #include "trireme/model/layer.h"
-#include "trireme/model/linear.h"
 #include "trireme/model/model_family.h"
-#include "trireme/model/token_ops.h"
 
 namespace trireme {
 namespace llama {

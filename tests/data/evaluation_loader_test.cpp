@@ -1,0 +1,113 @@
+// Evaluation sees every row once, and all ranks stay in step.
+#include "trireme/data/evaluation_loader.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/data/held_out_split.h"
+
+#include "tests/data/numbered_set.h"
+
+namespace trireme {
+namespace {
+
+using testing::NumberedSet;
+
+LoaderOptions options(Packing packing) {
+  LoaderOptions o;
+  o.packing = packing;
+  o.sequence_tokens = 10;
+  o.batch_size = 5;
+  return o;
+}
+
+TEST(EvaluationLoader, gives_every_window_once_in_order_and_in_step_on_all_ranks) {
+  const NumberedSet numbers({300, 1, 400, 299});
+  const TokenSpan range{100, 571};  // 47 windows of 10
+  for (const int dp_size : {1, 2, 3}) {
+    std::vector<int64_t> seen;
+    for (int dp = 0; dp < dp_size; ++dp) {
+      LoaderOptions o = options(Packing::concat);
+      o.dp_size = dp_size;
+      o.dp_index = dp;
+      EvaluationLoader loader(numbers.set, range, o);
+      int64_t batches = 0;
+      while (const auto batch = loader.next()) {
+        ++batches;
+        for (int64_t row = 0; row < batch->tokens.size(0); ++row) {
+          if (batch->targets[row][0].item<int64_t>() == kIgnoredLabel) {
+            EXPECT_TRUE(at::equal(batch->targets, at::full_like(batch->targets, kIgnoredLabel)));
+            continue;
+          }
+          EXPECT_TRUE(at::equal(batch->targets[row], batch->tokens[row] + 1));
+          seen.push_back(batch->tokens[row][0].item<int64_t>());
+        }
+      }
+      EXPECT_EQ(batches, (47 + 5 * dp_size - 1) / (5 * dp_size));
+      EXPECT_EQ(batches, loader.batches());
+    }
+    EXPECT_TRUE(dp_size > 1 || std::ranges::is_sorted(seen));
+    std::ranges::sort(seen);
+    ASSERT_EQ(seen.size(), 47U);
+    for (int64_t w = 0; w < 47; ++w) EXPECT_EQ(seen[static_cast<size_t>(w)], 100 + w * 10);
+  }
+  EvaluationLoader limited(numbers.set, range, options(Packing::concat));
+  limited.limit_rows(6);
+  EXPECT_EQ(limited.next()->tokens.size(0), 5);
+  EXPECT_EQ(limited.next()->tokens.size(0), 1);
+  EXPECT_FALSE(limited.next().has_value());
+  EXPECT_THROW(limited.limit_rows(0), ConfigError);
+}
+
+TEST(EvaluationLoader, without_packing_gives_every_document) {
+  const NumberedSet numbers({4, 23, 1, 10});  // rows of 4, of 10 + 10 + 3, none of one token, of 10
+  EvaluationLoader loader(numbers.set, whole_set(*numbers.set), options(Packing::none));
+  ASSERT_EQ(loader.rows(), 5);
+  const TokenBatch batch = *loader.next();
+  EXPECT_EQ(batch.documents.size(), 5U);
+  EXPECT_EQ(batch.targets.ne(kIgnoredLabel).sum().item<int64_t>(), 3 + 22 + 9);
+  EXPECT_FALSE(loader.next().has_value());
+}
+
+TEST(EvaluationLoader, masks_the_same_tokens_each_time) {
+  const NumberedSet numbers({300, 1, 400, 299});
+  LoaderOptions o = options(Packing::documents);
+  o.masked_tokens.emplace();
+  o.masked_tokens->vocab_size = testing::kNumberedVocabulary;
+  EvaluationLoader first(numbers.set, whole_set(*numbers.set), o),
+      second(numbers.set, whole_set(*numbers.set), o);
+  int64_t masked = 0;
+  while (const auto batch = first.next()) {
+    const TokenBatch again = *second.next();
+    EXPECT_TRUE(at::equal(batch->tokens, again.tokens));
+    EXPECT_TRUE(at::equal(batch->targets, again.targets));
+    masked += batch->targets.ne(kIgnoredLabel).sum().item<int64_t>();
+  }
+  EXPECT_GT(masked, 50);
+}
+
+TEST(HeldOutSplit, cuts_between_documents_and_loses_nothing) {
+  std::vector<int64_t> lengths(44);  // they end at the triangular numbers
+  std::iota(lengths.begin(), lengths.end(), 1);
+  const NumberedSet numbers(lengths);
+  const int64_t all = numbers.tokens();
+  for (const double fraction : {0.001, 0.1, 0.25, 0.9, 0.999}) {
+    const HeldOutSplit split = split_held_out(*numbers.set, fraction);
+    EXPECT_EQ(split.train.begin, 0);
+    EXPECT_EQ(split.train.end, split.held_out.begin);
+    EXPECT_EQ(split.held_out.end, all);
+    EXPECT_GT(split.train.size(), 0);
+    EXPECT_GT(split.held_out.size(), 0);
+    EXPECT_FALSE(numbers.same_document(split.train.end - 1, split.train.end)) << split.train.end;
+    EXPECT_NEAR(static_cast<double>(split.held_out.size()), static_cast<double>(all) * fraction, 45);
+  }
+  const NumberedSet one({1000});
+  EXPECT_EQ(split_held_out(*one.set, 0.1).train.end, 900);  // one document
+  EXPECT_THROW(split_held_out(*numbers.set, 1.0), ConfigError);
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,67 @@
+// What is offloaded travels beside the executor: the executor's thread makes no copy between device and host
+// for which it waits, so that on a GPU it stays ahead of the work that it gives.
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/thread_world.h"
+#include "trireme/engine/assemble.h"
+
+#include "tests/engine/tiny_model.h"
+#include "tests/support/guarded_device.h"
+
+namespace trireme::executor_waits_test {
+namespace {
+
+using testing::TemporaryFolder;
+
+constexpr int64_t kVocabulary = 200, kTokens = 26;
+
+// What each rank's thread waits for in two steps: tokens, positions, the reference kernel's masks; and copies
+// of units, where there are some.
+std::vector<int64_t> blocking_bytes(const std::filesystem::path& model, const EngineOptions& options) {
+  std::vector<int64_t> bytes(static_cast<size_t>(options.ulysses));
+  run_ranks_as_threads(options.ulysses, [&](World& world) {
+    const auto engine = assemble(world, model, options);
+    StepBatches batches;
+    for (uint64_t micro_batch = 0; micro_batch < (options.update_in_backward ? 1 : 2); ++micro_batch)
+      batches.push_back(
+          testing::slice_of_batch(1, kTokens, kVocabulary, micro_batch, options.ulysses, world.rank()));
+    const int64_t before = testing::blocking_copy_bytes();
+    for (int step = 0; step < 2; ++step) engine->train_step(batches, 1e-3);
+    bytes[static_cast<size_t>(world.rank())] = testing::blocking_copy_bytes() - before;
+  });
+  return bytes;
+}
+
+TEST(WalkWithOffload, waits_for_no_copy_that_it_would_not_wait_for_without) {
+  const TemporaryFolder model, disk;
+  Json config = testing::tiny_llama_config(4, 4);
+  config["num_hidden_layers"] = 3;
+  config["vocab_size"] = kVocabulary;
+  testing::write_tiny_model(model.path(), config);
+  for (const int ranks : {1, 2})
+    for (const int stage : {1, 2, 3})
+      for (const bool in_backward : {false, true}) {
+        EngineOptions options;
+        options.device = testing::guarded_device();
+        options.attention = AttentionKernel::reference;
+        options.precision = Precision::bf16;
+        options.bf16_matmul = Bf16Matmul::native;
+        options.ulysses = ranks;
+        options.zero = static_cast<ZeroStage>(stage);
+        options.update_in_backward = in_backward;
+        options.optimizer.max_grad_norm = in_backward ? 0 : 1;
+        const std::vector<int64_t> expected = blocking_bytes(model.path(), options);
+        for (const Offload offload : {Offload::cpu, Offload::disk}) {
+          SCOPED_TRACE(cat(name_of(offload), ", ", ranks, " ranks, ZeRO ", stage,
+                           in_backward ? ", updates in backward" : ""));
+          if (stage == 3) options.offload.parameters = offload;
+          options.offload.optimizer = options.offload.activations = offload;
+          options.offload.folder = offload == Offload::disk ? disk.path() : std::filesystem::path();
+          EXPECT_EQ(blocking_bytes(model.path(), options), expected);
+        }
+      }
+}
+
+}  // namespace
+}  // namespace trireme::executor_waits_test

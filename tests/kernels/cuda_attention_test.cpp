@@ -1,0 +1,146 @@
+// The kernels on CUDA against the definition. Skipped where there is no GPU.
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/kernels/cuda_calls.h"
+#include "trireme/kernels/cuda_kernels.h"
+
+#include "tests/kernels/band_laws.h"
+
+namespace trireme {
+namespace {
+
+using trireme_test::draw_heads;
+using trireme_test::draw_mask;
+using trireme_test::DrawnMask;
+using trireme_test::LawCase;
+
+class CudaAttention : public ::testing::TestWithParam<at::ScalarType> {
+ protected:
+  void SetUp() override {
+    if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  }
+  static std::unique_ptr<LocalAttention> kernel(AttentionKernel which) {
+    return make_local_attention(which, at::kCUDA, GetParam());
+  }
+  static LawCase on_cuda(uint64_t seed) {
+    LawCase c = draw_heads(seed);
+    constexpr int64_t kWidths[] = {8, 64, 80, 128};
+    c.width = kWidths[seed % 4];
+    c.dtype = GetParam();
+    c.device = at::Device(at::kCUDA, 0);
+    c.results = seed % 3 == 0 ? ResultDtype::fp32 : ResultDtype::of_input;
+    c.tolerance = GetParam() == at::kHalf ? 5e-3 : 3e-2;
+    return c;
+  }
+};
+
+TEST_P(CudaAttention, equals_the_definition_on_random_masks) {
+  const auto flash = kernel(AttentionKernel::flash), automatic = kernel(AttentionKernel::automatic);
+  for (uint64_t seed = 0; seed < 120; ++seed) {
+    const DrawnMask mask = draw_mask(seed, 400);
+    SCOPED_TRACE(mask.text);
+    trireme_test::expect_definition(seed % 2 == 0 ? *flash : *automatic, mask, on_cuda(seed), seed);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_P(CudaAttention, parts_computed_from_the_merged_output_sum_up_to_the_whole) {
+  const auto flash = kernel(AttentionKernel::flash);
+  for (uint64_t seed = 500; seed < 560; ++seed) {
+    const DrawnMask mask = draw_mask(seed, 400);
+    SCOPED_TRACE(mask.text);
+    trireme_test::expect_parts_to_sum_up(*flash, mask, on_cuda(seed), seed);
+    if (HasFailure()) return;
+  }
+}
+
+DrawnMask whole(Causality causality, int64_t tokens) {
+  return {visible_keys({.causality = causality}, {}, tokens, {{0, tokens}}, {{0, tokens}}), 2, ""};
+}
+
+TEST_P(CudaAttention, cudnn_equals_the_definition_whole_and_in_parts) {
+  const auto cudnn = kernel(AttentionKernel::cudnn);
+  for (uint64_t seed = 0; seed < 4; ++seed) {  // a graph is built for every shape
+    SCOPED_TRACE(seed);
+    LawCase c = on_cuda(seed);
+    c.width = std::max<int64_t>(32, c.width);
+    trireme_test::expect_definition(*cudnn, whole(Causality::causal, 130 + static_cast<int64_t>(seed)), c,
+                                    seed);
+    trireme_test::expect_definition(*cudnn, whole(Causality::full, 256), c, seed);
+    // Keys cut at 90 + seed of 200: both parts are full rectangles.
+    trireme_test::expect_parts_to_sum_up(*cudnn, whole(Causality::full, 200), c, 201 + 90 + seed);
+    if (HasFailure()) return;
+  }
+}
+
+// As where a sequence is too long for the kernel's 32 bits.
+TEST_P(CudaAttention, heads_in_several_calls_equal_the_definition) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    SCOPED_TRACE(seed);
+    LawCase c = on_cuda(seed);
+    c.kv_of_query = {0, 0, 0, 0, 1, 1, 1, 1};
+    c.kv_heads = 2;
+    std::vector<std::unique_ptr<CallKernel>> kernels;
+    // Of 768 rows of width 128, three heads in a call.
+    kernels.push_back(make_cuda_flash_kernel(int64_t{768} * 128 * 3));
+    CallsAttention flash(std::move(kernels));
+    trireme_test::expect_definition(flash, whole(Causality::causal, 300), c, seed);
+    trireme_test::expect_definition(flash, draw_mask(seed, 300), c, seed);
+    if (HasFailure()) return;
+  }
+}
+
+// Rows of a window over few keys, which FlashAttention's own bounds would hide.
+TEST_P(CudaAttention, many_rows_of_a_window_over_few_keys_equal_the_definition) {
+  const auto flash = kernel(AttentionKernel::flash);
+  for (const int64_t keys : {1, 3, 10, 130})
+    for (const int64_t window : {20, 135}) {
+      const DrawnMask mask{visible_keys({.window = window}, {}, 500, {{130, 500}}, {{130 - keys, 130}}), 2,
+                           ""};
+      SCOPED_TRACE(cat(keys, " keys, window ", window));
+      trireme_test::expect_definition(*flash, mask, on_cuda(1), 5);
+    }
+}
+
+// Single rows with grouped heads: libtorch has a path of its own for these.
+TEST_P(CudaAttention, documents_of_one_token_see_only_themselves) {
+  const auto flash = kernel(AttentionKernel::flash);
+  std::vector<Documents> documents;
+  documents.emplace_back(std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6});
+  for (const Causality causality : {Causality::causal, Causality::full})
+    for (const TokenSpan keys : {TokenSpan{0, 6}, TokenSpan{2, 5}, TokenSpan{4, 5}}) {
+      const DrawnMask mask{visible_keys({.causality = causality}, documents, 6, {{0, 6}}, {keys}), 2, ""};
+      for (uint64_t seed = 0; seed < 6; ++seed)
+        trireme_test::expect_definition(*flash, mask, on_cuda(seed), seed);
+    }
+}
+
+// Products of three TF32 terms; windows are the reference kernel's.
+TEST(CudaAttentionInFp32, equals_the_definition_whole_packed_and_in_parts) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no GPU here";
+  const auto attention = make_local_attention(AttentionKernel::automatic, at::kCUDA, at::kFloat);
+  const auto case_of = [](uint64_t seed) {
+    LawCase c = draw_heads(seed);
+    constexpr int64_t kWidths[] = {8, 64, 80, 128};
+    c.width = kWidths[seed % 4];
+    c.device = at::Device(at::kCUDA, 0);
+    c.tolerance = 2e-4;
+    return c;
+  };
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const DrawnMask mask = draw_mask(seed, 300);
+    SCOPED_TRACE(mask.text);
+    trireme_test::expect_definition(*attention, mask, case_of(seed), seed);
+    if (seed % 4 == 0) trireme_test::expect_parts_to_sum_up(*attention, mask, case_of(seed), seed);
+    if (HasFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(HalfPrecision, CudaAttention, ::testing::Values(at::kHalf, at::kBFloat16),
+                         [](const auto& dtype) { return std::string(c10::toString(dtype.param)); });
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,272 @@
+// Laws of attention by calls, with the kernels that a GPU runs, on the CPU: the operators of libtorch that
+// they call are played (flash_operators.h), demand what the real ones demand, and leave NaN what the real
+// ones leave unwritten.
+#include "trireme/kernels/cuda_calls.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/kernels/cuda_kernels.h"
+
+#include "tests/kernels/band_laws.h"
+#include "tests/kernels/flash_operators.h"
+#include "tests/kernels/operator_calls.h"
+
+namespace trireme {
+namespace {
+
+using trireme_test::calls_of;
+using trireme_test::draw_heads;
+using trireme_test::draw_mask;
+using trireme_test::DrawnMask;
+using trireme_test::LawCase;
+
+constexpr const char* kFlash = "_flash_attention_forward";
+constexpr const char* kCudnn = "_cudnn_attention_forward";
+constexpr const char* kEfficient = "_efficient_attention_forward";
+
+template <typename... Kernels>
+std::unique_ptr<CallsAttention> attention_of(Kernels... kernels) {
+  std::vector<std::unique_ptr<CallKernel>> all;
+  (all.push_back(std::move(kernels)), ...);
+  return std::make_unique<CallsAttention>(std::move(all));
+}
+
+std::unique_ptr<CallsAttention> flash() {
+  return attention_of(make_cuda_flash_kernel());
+}
+// As 'auto' is in 16 bits, and in 32.
+std::unique_ptr<CallsAttention> both() {
+  return attention_of(make_cudnn_kernel(), make_cuda_flash_kernel());
+}
+std::unique_ptr<CallsAttention> fp32() {
+  return attention_of(make_cuda_efficient_kernel(), make_reference_call_kernel());
+}
+
+LawCase in_16_bits(uint64_t seed) {
+  LawCase c = draw_heads(seed);
+  c.width = seed % 2 == 0 ? 32 : 40;
+  c.dtype = seed % 4 < 2 ? at::kBFloat16 : at::kHalf;
+  c.tolerance = c.dtype == at::kBFloat16 ? 2e-2 : 3e-3;
+  if (seed % 3 == 0) c.results = ResultDtype::fp32;
+  return c;
+}
+
+DrawnMask whole(Causality causality, int64_t tokens, int64_t batch = 2) {
+  return {visible_keys({.causality = causality}, {}, tokens, {{0, tokens}}, {{0, tokens}}), batch, ""};
+}
+
+// Calls of an operator since the counter was made.
+class CallCounter {
+ public:
+  explicit CallCounter(const char* name) : name_(name), before_(calls_of(name)) {}
+  int64_t calls() const { return calls_of(name_) - before_; }
+
+ private:
+  const char* name_;
+  int64_t before_;
+};
+
+TEST(CallsAttention, equals_the_definition_on_random_masks_in_16_bits) {
+  const auto alone = flash(), automatic = both();
+  for (uint64_t seed = 0; seed < 160; ++seed) {
+    const DrawnMask mask = draw_mask(seed, seed % 16 == 3 ? 160 : 40);
+    SCOPED_TRACE(mask.text);
+    trireme_test::expect_definition(seed % 2 == 0 ? *alone : *automatic, mask, in_16_bits(seed), seed);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(CallsAttention, equals_the_definition_on_random_masks_in_fp32) {
+  const auto attention = fp32();
+  const CallCounter efficient(kEfficient);
+  for (uint64_t seed = 0; seed < 80; ++seed) {
+    const DrawnMask mask = draw_mask(seed, 40);
+    SCOPED_TRACE(mask.text);
+    trireme_test::expect_definition(*attention, mask, draw_heads(seed), seed);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(efficient.calls(), 0);
+}
+
+TEST(CallsAttention, cudnn_equals_the_definition_whole_and_in_parts) {
+  const auto attention = attention_of(make_cudnn_kernel());
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    const LawCase c = in_16_bits(seed);
+    const int64_t odd = 130 + static_cast<int64_t>(seed);
+    trireme_test::expect_definition(*attention, whole(Causality::causal, odd), c, seed);
+    trireme_test::expect_definition(*attention, whole(Causality::full, odd), c, seed);
+    trireme_test::expect_parts_to_sum_up(*attention, whole(Causality::full, 200), c, 201 + 90 + seed);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(CallsAttention, parts_computed_from_the_merged_output_sum_up_to_the_whole) {
+  const auto in_16 = flash(), in_32 = fp32();
+  for (uint64_t seed = 1000; seed < 1060; ++seed) {
+    const DrawnMask mask = draw_mask(seed, 40);
+    SCOPED_TRACE(mask.text);
+    trireme_test::expect_parts_to_sum_up(*in_16, mask, in_16_bits(seed), seed);
+    if (seed % 2 == 0) trireme_test::expect_parts_to_sum_up(*in_32, mask, draw_heads(seed), seed);
+    if (HasFailure()) return;
+  }
+}
+
+// A window reaches far behind the keys that a rank has of it.
+TEST(CallsAttention, many_rows_of_a_window_over_few_keys_equal_the_definition) {
+  const auto attention = flash();
+  for (const int64_t keys : {1, 3, 10})
+    for (const int64_t window : {20, 35}) {
+      const DrawnMask mask{visible_keys({.window = window}, {}, 60, {{10, 60}}, {{10 - keys, 10}}), 2,
+                           cat(keys, " keys, window ", window)};
+      SCOPED_TRACE(mask.text);
+      trireme_test::expect_definition(*attention, mask, in_16_bits(3), 5);
+    }
+}
+
+int64_t forward_calls_of(const DrawnMask& mask, const LawCase& c, int64_t most_dq_elements) {
+  const trireme_test::LoweredDqBound bound(most_dq_elements);
+  const auto attention = attention_of(make_cuda_flash_kernel(most_dq_elements));
+  const CallCounter counter(kFlash);
+  trireme_test::expect_definition(*attention, mask, c, 7);
+  return counter.calls();
+}
+
+// Two samples of 70 rows are 256 in blocks of 128.
+TEST(CallsAttention, heads_whose_dq_the_kernel_cannot_count_are_several_calls) {
+  constexpr int64_t kElements = 256 * 32;
+  LawCase c = in_16_bits(0);
+  c.kv_of_query = {0, 0, 0, 0, 1, 1, 1, 1};
+  c.kv_heads = 2;
+  const DrawnMask mask = whole(Causality::causal, 70);
+  EXPECT_EQ(forward_calls_of(mask, c, kElements * 8), 1);
+  EXPECT_EQ(forward_calls_of(mask, c, kElements * 8 - 1), 2);  // a key/value head each
+  EXPECT_EQ(forward_calls_of(mask, c, kElements * 4), 2);
+  EXPECT_EQ(forward_calls_of(mask, c, kElements * 4 - 1), 4);  // three of its query heads, and one
+  EXPECT_EQ(forward_calls_of(mask, c, kElements), 8);
+  EXPECT_THROW(forward_calls_of(mask, c, kElements - 1), ConfigError);
+}
+
+// Rows of packed documents are their own, and 128 more for each; half of the bound is left to these.
+TEST(CallsAttention, documents_whose_dq_the_kernel_cannot_count_are_several_calls) {
+  LawCase c = in_16_bits(0);
+  c.kv_of_query = {0, 0, 1, 1};
+  c.kv_heads = 2;
+  const DrawnMask two{visible_keys({}, {Documents({0, 100, 300})}, 300, {{0, 300}}, {{0, 300}}), 1, ""};
+  EXPECT_EQ(forward_calls_of(two, c, (300 + 2 * 128) * 4 * 32), 1);
+  EXPECT_EQ(forward_calls_of(two, c, (300 + 2 * 128) * 4 * 32 - 1), 2);
+  const DrawnMask four{visible_keys({}, {Documents({0, 9, 17, 20, 40})}, 40, {{0, 40}}, {{0, 40}}), 1, ""};
+  EXPECT_EQ(forward_calls_of(four, c, 2 * 4 * 128 * 4 * 32), 1);
+  EXPECT_EQ(forward_calls_of(four, c, 2 * 4 * 128 * 4 * 32 - 1), 2);
+}
+
+TEST(CallsAttention, the_documents_of_a_long_step_are_cut_into_calls_that_the_kernel_counts) {
+  const AttentionSizes sizes{1, 524288, 524288, 32, 8, 128};
+  const auto kernel = make_cuda_flash_kernel();
+  EXPECT_EQ(kernel->most_segments(sizes), 2047);
+  EXPECT_EQ(kernel->heads_of(mask_calls(*causal_keys(524288), 1).front(), sizes).most_query_heads, 31);
+  EXPECT_EQ(kernel->heads_of(mask_calls(*causal_keys(262144), 1).front(), sizes).most_query_heads, 32);
+  EXPECT_EQ(kernel->heads_of(mask_calls(*causal_keys(262144), 4).front(), sizes).most_query_heads, 15);
+}
+
+// Each row a call of its own, and all of them see the last keys.
+TEST(CallsAttention, gradients_of_keys_that_calls_share_are_summed_in_fp32) {
+  auto keys = std::make_shared<VisibleKeys>();
+  keys->key_rows = 40;
+  KeyRanges ranges;
+  for (int64_t row = 0; row < 15; ++row) {
+    ranges.begin.push_back(2 * row);
+    ranges.end.push_back(40);
+  }
+  keys->samples = {ranges};
+  ASSERT_EQ(mask_calls(*keys, 1).size(), 15);
+  const auto attention = flash();
+  const at::Tensor q = at::randn({1, 15, 1, 16}).to(at::kBFloat16),
+                   k = at::randn({1, 40, 1, 16}).to(at::kBFloat16);
+  AttentionSpec spec{0.25, keys, {0}, ResultDtype::of_input};
+  const AttentionOutput saved = attention->forward(q, k, k, spec);
+  const AttentionGradients rounded = attention->backward(q, q, k, k, saved, spec);
+  spec.results = ResultDtype::fp32;
+  const AttentionGradients sums = attention->backward(q, q, k, k, saved, spec);
+  EXPECT_TRUE(at::equal(rounded.dk, sums.dk.to(at::kBFloat16)));
+  EXPECT_TRUE(at::equal(rounded.dv, sums.dv.to(at::kBFloat16)));
+  EXPECT_FALSE(at::equal(sums.dk, rounded.dk.to(at::kFloat)));
+}
+
+TEST(CallsAttention, whole_samples_and_packed_documents_are_one_call) {
+  const auto attention = both();
+  const CallCounter cudnn(kCudnn), flash_calls(kFlash);
+  const auto run = [&](const std::vector<Documents>& documents, int64_t window) {
+    const auto options = at::TensorOptions(at::kBFloat16);
+    const at::Tensor q = at::randn({2, 112, 2, 32}, options), k = at::randn({2, 112, 1, 32}, options);
+    const AttentionSpec spec{1,
+                             visible_keys({.window = window}, documents, 112, {{0, 112}}, {{0, 112}}),
+                             {0, 0},
+                             ResultDtype::of_input};
+    attention->forward(q, k, k, spec);
+  };
+  run({}, 0);
+  EXPECT_EQ(cudnn.calls(), 1);
+  EXPECT_EQ(flash_calls.calls(), 0);
+  run({}, 3);
+  run({Documents({0, 5, 112}), Documents({0, 1, 2, 112})}, 0);
+  run({Documents({0, 5, 112}), Documents({0, 1, 2, 112})}, 3);
+  EXPECT_EQ(cudnn.calls(), 1);
+  EXPECT_EQ(flash_calls.calls(), 3);
+}
+
+TEST(CallsAttention, the_segments_of_a_mask_are_made_once_for_all_layers_of_a_step) {
+  const auto attention = flash();
+  const auto options = at::TensorOptions(at::kBFloat16);
+  const at::Tensor q = at::randn({1, 12, 2, 8}, options), k = at::randn({1, 12, 1, 8}, options);
+  const int64_t before = trireme_test::distinct_segments();
+  for (const int64_t border : {5, 9, 5}) {
+    const auto mask = visible_keys({}, {Documents({0, border, 12})}, 12, {{0, 12}}, {{0, 12}});
+    AttentionSpec spec{1, mask, {0, 0}, ResultDtype::of_input};
+    for (int layer = 0; layer < 3; ++layer) {
+      spec.scale = 1 + layer;
+      const AttentionOutput out = attention->forward(q, k, k, spec);
+      attention->backward(q, q, k, k, out, spec);
+      EXPECT_FALSE(at::equal(attention->forward(q, k, k, {7, mask, {0, 0}, spec.results}).lse, out.lse));
+    }
+  }
+  EXPECT_EQ(trireme_test::distinct_segments() - before, 3 * 2);  // of queries and of keys
+}
+
+TEST(CallsAttention, a_mask_that_no_kernel_knows_is_refused) {
+  const auto attention = attention_of(make_cudnn_kernel());
+  const at::Tensor q = at::randn({1, 128, 1, 32}).to(at::kHalf);
+  AttentionSpec spec{
+      1, visible_keys({}, {Documents({0, 5, 128})}, 128, {{0, 128}}, {{0, 128}}), {0}, ResultDtype::of_input};
+  EXPECT_THROW(attention->forward(q, q, q, spec), ConfigError);
+  const AttentionOutput saved{q, at::zeros({1, 1, 128})};
+  EXPECT_THROW(attention->backward(q, q, q, q, saved, spec), ConfigError);
+  spec.keys = visible_keys({.sparse = {.block_tokens = 64}}, {}, 128, {{0, 128}}, {{0, 128}});
+  EXPECT_THROW(attention->forward(q, q, q, spec), ConfigError);
+  EXPECT_THROW(attention->backward(q, q, q, q, saved, spec), ConfigError);
+}
+
+TEST(CallsAttention, nothing_in_or_nothing_seen_gives_zeros) {
+  const auto attention = flash();
+  const CallCounter counter(kFlash);
+  const auto run = [&](int64_t tokens, const TokenSpans& queries, const TokenSpans& keys) {
+    const at::Tensor q = at::randn({1, size_of(queries), 2, 8}), k = at::randn({1, size_of(keys), 1, 8});
+    const AttentionSpec spec{1, visible_keys({}, {}, tokens, queries, keys), {0, 0}, ResultDtype::of_input};
+    const AttentionOutput out = attention->forward(q, k, k, spec);
+    EXPECT_TRUE(at::equal(out.o, at::zeros_like(q)));
+    EXPECT_TRUE(out.lse.eq(-INFINITY).all().item<bool>());
+    const AttentionGradients g = attention->backward(q, q, k, k, out, spec);
+    EXPECT_TRUE(at::equal(g.dq, at::zeros_like(q)));
+    EXPECT_TRUE(at::equal(g.dk, at::zeros_like(k)) && at::equal(g.dv, at::zeros_like(k)));
+  };
+  run(0, {}, {});
+  run(5, {{0, 5}}, {});
+  run(5, {}, {{0, 5}});
+  run(9, {{0, 4}}, {{4, 9}});
+  EXPECT_EQ(counter.calls(), 0);
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Makes tests/tokenizer/fixtures/: small byte-level BPE tokenizers of the GPT-2, Llama-3 and Qwen kinds, and one with every
+flag of added tokens, each with the ids and decoded texts that the Hugging Face `tokenizers` library gives.
+
+    .deps/python/bin/python tests/tokenizer/make_tokenizer_fixtures.py
+"""
+import json
+import pathlib
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+
+LLAMA3_SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+                r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN_SPLIT = LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
+
+SENTENCES = """All human beings are born free and equal in dignity and rights.
+人人生而自由,在尊严和权利上一律平等。他们赋有理性和良心,并应以兄弟关系的精神相对待。
+すべての人間は、生まれながらにして自由であり、かつ、尊厳と権利とについて平等である。
+모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다.
+يولد جميع الناس أحرارًا متساوين في الكرامة والحقوق.
+सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता और समानता प्राप्त है।
+Все люди рождаются свободными и равными в своём достоинстве и правах.
+Tất cả mọi người sinh ra đều được tự do và bình đẳng về nhân phẩm và quyền.
+Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια και τα δικαιώματα.
+כל בני האדם נולדו בני חורין ושווים בערכם ובזכויותיהם.
+มนุษย์ทั้งหลายเกิดมามีอิสระและเสมอภาคกันในเกียรติศักดิ์และสิทธิ
+Tous les êtres humains naissent libres et égaux en dignité et en droits. L'été à Noël.
+""".splitlines(keepends=True)
+
+CASES = SENTENCES + [
+    "", " ", "  ", "\n", "\r\n", "\t", "a", " a", "a ", "  a  b   c    ", "\n\n\na\n \n b\r\n\r\nc\r", "\t\tif (x)\t{\n\t}\n",
+    "It's we'll I'M YOU'RE they'd we've don'T 'S'", "l'été", "’s ’ll",
+    "1 12 123 1234 12345 1234567890 3.14159 1,000,000 ٣٤٥ १२३ ⅷ ² ½ 一二三 1️⃣",
+    "int main() { return a->b[i] += 0x7fULL; } // done\n#include <vector>\n  for (auto& x : xs) x *= 2.0e-3f;\n",
+    "def f(x):\n    return {'a': [1, 2], \"b\": None}  # comment\n\n\nclass A:\n\tpass\n",
+    "https://example.org/a?b=c&d=%20#e user@example.org C:\\path\\file.txt",
+    "👨‍👩‍👧‍👦 👍🏽 🏳️‍🌈 🇫🇷🇩🇪 😀😀😀 ❤️ ☺", "e\u0301 é E\u0301cole n\u0303 ñ o\u0308\u0304 \u1e9b\u0323 \u212b \u2126 \ufb01 \uac01 \u1100\u1161\u11a8",
+    "क्षत्रिय हिन्दी में कि़ ड़ \u0958 \u0915\u093c", "བོད་སྐད།", "ქართული ენა", "Հայերեն", "አማርኛ", "ᚠᛇᚻ᛫ᛒᛦᚦ", "𝒳𝓎𝔷 𝟘𝟙𝟚 𐍈 🜁 𠀀𠮷",
+    "a\u0300\u0301\u0302\u0316 \u0344 \u0374 \u037e \u0340\u0341", "\u200b\u200c\u200d\u2060\ufeffa\u00adb", "\u00a0a\u2003b\u3000c\u2028d\u2029e\u0085f\u1680g\u180eh",
+    "\u0000\u0001\u001f\u007f\u0080\u009f", "\ufffd \uffff \U0010ffff \ue000", "ﷺ ﷽ ｆｕｌｌｗｉｄｔｈ １２３", "ΑΣ ας ǅ ŉ ß ẞ İ ı ſ K",
+    "a" * 200, "ab" * 150, " " * 100 + "x", "\n" * 70 + "y", "=" * 90, "the " * 40, "人" * 60, "ha" * 23 + "h", "!?" * 47,
+    "<|endoftext|>", "a<|endoftext|>b", " <|endoftext|> ", "<|endoftext|><|endoftext|>", "<|endoftext", "<|endoftext|", "<<|endoftext|>>",
+    "<|begin_of_text|>hello<|end_of_text|>", "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
+    "<tool> x </tool> <tool>y</tool>", "x  <left>y", "x <right>  y", "x\n\t<both>\u3000\n y", "<left><right>  <both>", "<right>   <left>",
+    "wordy word words sword word.word word_word 3word wordé éword word\u0301 \u0301word (word) word\u200d ⓐword word",
+    "Cafe\u0301 Café café caf\u00e9s", "aa aaa aaaa aaaaa", "  two  spaces   three    four",
+]
+
+
+def training_text():
+    yield from SENTENCES * 8
+    for file in ["trireme/base/error.h", "trireme/base/sizes.h", "trireme/data/token_batch.h", "CMakeLists.txt"]:
+        yield (ROOT / file).read_text()
+
+
+def train(tokenizer, vocab_size, special=()):
+    tokenizer.train_from_iterator(training_text(), trainers.BpeTrainer(
+        vocab_size=vocab_size, show_progress=False, special_tokens=list(special),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    return tokenizer
+
+
+def gpt2():
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    t.decoder = decoders.ByteLevel()
+    t.post_processor = processors.ByteLevel(trim_offsets=False)
+    train(t, 700)
+    t.add_special_tokens(["<|endoftext|>"])
+    j = json.loads(t.to_str())
+    # The oldest form, as GPT-2's own file has it.
+    j["model"]["merges"] = [m if isinstance(m, str) else " ".join(m) for m in j["model"]["merges"]]
+    for key in ("type", "byte_fallback", "ignore_merges"):
+        del j["model"][key]
+    del j["pre_tokenizer"]["use_regex"]
+    j["model"]["continuing_subword_prefix"] = j["model"]["end_of_word_suffix"] = ""
+    return j
+
+
+def llama3():
+    t = Tokenizer(models.BPE(ignore_merges=True))
+    t.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(LLAMA3_SPLIT), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    t.decoder = decoders.ByteLevel()
+    train(t, 900)
+    t.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>", "<|endoftext|>"])
+    bos = t.token_to_id("<|begin_of_text|>")
+    t.post_processor = processors.Sequence([
+        processors.ByteLevel(trim_offsets=False),
+        processors.TemplateProcessing(single="<|begin_of_text|> $A", pair="<|begin_of_text|> $A <|begin_of_text|> $B",
+                                      special_tokens=[("<|begin_of_text|>", bos)])])
+    j = json.loads(t.to_str())
+    # Tokens that merges no longer reach: only ignore_merges finds them.
+    j["model"]["merges"] = [m for i, m in enumerate(j["model"]["merges"]) if i % 7 != 3]
+    return j
+
+
+def qwen():
+    t = Tokenizer(models.BPE())
+    t.normalizer = normalizers.NFC()
+    t.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    t.decoder = decoders.ByteLevel()
+    t.post_processor = processors.ByteLevel(trim_offsets=False)
+    train(t, 800)
+    t.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    t.add_tokens([AddedToken(x, normalized=False) for x in ("<tool>", "</tool>")])
+    return json.loads(t.to_str())
+
+
+def flags():
+    t = Tokenizer(models.BPE())
+    t.normalizer = normalizers.Sequence([normalizers.NFC()])
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
+                                               pre_tokenizers.Split("o", "removed"),
+                                               pre_tokenizers.ByteLevel(add_prefix_space=True)])
+    t.decoder = decoders.ByteLevel()
+    train(t, 500, special=["<|endoftext|>"])
+    end = t.token_to_id("<|endoftext|>")
+    t.post_processor = processors.TemplateProcessing(single="<|endoftext|> $A:0 <|endoftext|>:0",
+                                                     special_tokens=[("<|endoftext|>", end)])
+    t.add_special_tokens([AddedToken("<left>", lstrip=True), AddedToken("<right>", rstrip=True),
+                          AddedToken("<both>", lstrip=True, rstrip=True, normalized=True)])
+    t.add_tokens([AddedToken("word", single_word=True), AddedToken("Cafe\u0301"), AddedToken("café", normalized=False),
+                  AddedToken("aa"), AddedToken("aaa"), AddedToken("  ", normalized=False), AddedToken("é")])
+    return json.loads(t.to_str())
+
+
+def main():
+    out = HERE / "fixtures"
+    out.mkdir(exist_ok=True)
+    for make in (gpt2, llama3, qwen, flags):
+        text = json.dumps(make(), ensure_ascii=False, separators=(",", ":"))
+        tokenizer = Tokenizer.from_str(text)
+        (out / f"{make.__name__}_tokenizer.json").write_text(text + "\n")
+        cases = []
+        for case in CASES:
+            ids = tokenizer.encode(case).ids
+            cases.append({"text": case, "ids": ids, "decoded": tokenizer.decode(ids, skip_special_tokens=False),
+                          "without_special": tokenizer.decode(ids, skip_special_tokens=True)})
+        # Ids cut anywhere decode to broken characters, each of which becomes U+FFFD.
+        for case in SENTENCES:
+            ids = tokenizer.encode(case).ids[1::2]
+            cases.append({"text": None, "ids": ids, "decoded": tokenizer.decode(ids, skip_special_tokens=False),
+                          "without_special": tokenizer.decode(ids, skip_special_tokens=True)})
+        (out / f"{make.__name__}_cases.json").write_text(json.dumps(cases, ensure_ascii=True, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+// Ids and decoded texts equal those of the Hugging Face tokenizers library (fixtures/, by
+// make_tokenizer_fixtures.py).
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "trireme/base/json.h"
+#include "trireme/tokenizer/tokenizer.h"
+
+#include "tests/support/source_folder.h"
+
+namespace trireme {
+namespace {
+
+class TokenizerParity : public ::testing::TestWithParam<std::string> {
+ protected:
+  std::filesystem::path fixture(const std::string& ending) const {
+    return testing::source_folder() / "tests/tokenizer/fixtures" / (GetParam() + ending);
+  }
+  Json cases_ = read_json(fixture("_cases.json"));
+  Tokenizer tokenizer_ = Tokenizer::load(fixture("_tokenizer.json"));
+};
+
+TEST_P(TokenizerParity, ids_equal_the_librarys) {
+  ASSERT_GT(cases_.size(), 80);
+  for (const Json& c : cases_) {
+    if (c["text"].is_null()) continue;
+    EXPECT_EQ(tokenizer_.encode(c["text"].get<std::string>()), c["ids"].get<std::vector<int32_t>>())
+        << c["text"];
+  }
+}
+
+TEST_P(TokenizerParity, one_cache_for_many_texts_changes_nothing) {
+  PieceCache cache;
+  for (int round = 0; round < 2; ++round) {
+    for (const Json& c : cases_) {
+      if (c["text"].is_null()) continue;
+      EXPECT_EQ(tokenizer_.encode(c["text"].get<std::string>(), cache), c["ids"].get<std::vector<int32_t>>());
+    }
+  }
+}
+
+TEST_P(TokenizerParity, decoded_texts_equal_the_librarys) {
+  for (const Json& c : cases_) {
+    const auto ids = c["ids"].get<std::vector<int32_t>>();
+    EXPECT_EQ(tokenizer_.decode(ids), c["decoded"].get<std::string>());
+    EXPECT_EQ(tokenizer_.decode(ids, true), c["without_special"].get<std::string>());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerParity, ::testing::Values("gpt2", "llama3", "qwen", "flags"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,109 @@
+// Attention by calls of kernels that know bands (mask_runs.h): what FlashAttention-2 and cuDNN on CUDA share.
+// A mask is cut into calls, heads into even groups, and each call takes views of its rows, keys and heads:
+//
+//   dense       q_bshD, k_btkD, v_btkD               -> o_bshD, lse_bhs
+//   segments    q_nhD,  k_mkD,  v_mkD, cu_q, cu_k    -> o_nhD,  lse_hn     n = b s rows, m = b t keys
+//
+// s of the S query rows, t of the T key rows and b of the B samples are in the call. Rows in no call keep
+// o = 0 and lse = minus infinity. Where calls share keys, dk and dv are summed in fp32. Plain libtorch: its
+// arithmetic is tested where there is no GPU, with a kernel that is emulated.
+//
+// Backward with the o and lse of more keys than these needs nothing more: both kernels compute p = exp(scale
+// q.k - lse) from the lse that they are given and delta = rowsum(do o) from o (FlashAttention-2:
+// compute_dot_do_o, then exp2 of scores less lse, in flash_bwd_kernel.h; cuDNN's backward graph has o and the
+// statistics as inputs), and ds = p (do v' - delta) of one key asks for no other key. With the o and lse of
+// all keys they thus give these keys' part.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "trireme/kernels/attention_arguments.h"
+#include "trireme/kernels/local_attention.h"
+#include "trireme/kernels/mask_runs.h"
+
+namespace trireme {
+
+// What a kernel is told beside its tensors.
+struct KernelMask {
+  double scale = 1;
+  Band band;
+  at::Tensor cu_q;  // int32 on the device, one more than segments; undefined: dense
+  at::Tensor cu_k;
+  int64_t longest_q = 0;
+  int64_t longest_k = 0;
+  bool dense() const { return !cu_q.defined(); }
+};
+
+// The heads that a kernel takes in one call.
+struct HeadsOfCall {
+  int64_t most_query_heads = 1;
+  bool many_groups = true;  // false: several query heads of one key/value head, or one of each of several
+};
+
+// Every key/value head has as many query heads as any other. Results are of the inputs' dtype, lse fp32.
+class CallKernel {
+ public:
+  virtual ~CallKernel() = default;
+  CallKernel& operator=(CallKernel&&) = delete;
+  virtual std::string name() const = 0;
+  // The segments that the kernel takes in one call; 1: it knows dense calls alone.
+  virtual int64_t most_segments(const AttentionSizes& /*sizes*/) const { return kMostSegments; }
+  // Empty: the kernel takes the call. Else what it got, what it expects, and what to use.
+  virtual std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const = 0;
+  // Of a call that is not refused.
+  virtual HeadsOfCall heads_of(const MaskCall& /*call*/, const AttentionSizes& sizes) const {
+    return {sizes.query_heads};
+  }
+  // A row without keys has o = 0 and an infinite lse of either sign.
+  virtual AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const KernelMask& mask) = 0;
+  // lse is contiguous. Every row of dq, dk and dv is written, those of segments without keys or rows with
+  // zero.
+  virtual AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
+                                      const at::Tensor& v, const AttentionOutput& saved,
+                                      const KernelMask& mask) = 0;
+};
+
+// Each call goes to the first kernel that takes it, and as often as its heads need. All layers of a step
+// share a mask (VisibleKeys): it is cut, and its cu_seqlens are copied to the device, once. Throws
+// ConfigError: a call that none takes, block-sparse masks.
+class CallsAttention final : public LocalAttention {
+ public:
+  explicit CallsAttention(std::vector<std::unique_ptr<CallKernel>> kernels);
+  std::string name() const override;
+  AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const AttentionSpec& spec) override;
+  AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
+                              const at::Tensor& v, const AttentionOutput& saved,
+                              const AttentionSpec& spec) override;
+
+ private:
+  struct PlannedCall {
+    MaskCall call;
+    KernelMask mask;  // scale is the caller's
+    CallKernel* kernel = nullptr;
+    HeadsOfCall heads;
+  };
+  // The calls of a mask, for as long as it lives.
+  struct Plan {
+    std::weak_ptr<const VisibleKeys> keys;
+    AttentionSizes sizes;
+    at::Device device;
+    std::vector<PlannedCall> calls;
+    bool calls_share_keys = false;
+  };
+  // Valid until the next call of it.
+  const Plan& plan_of(const AttentionSpec& spec, const AttentionSizes& sizes, at::Device device);
+  Plan make_plan(const std::shared_ptr<const VisibleKeys>& keys, const AttentionSizes& sizes,
+                 at::Device device) const;
+  CallKernel& kernel_for(const MaskCall& call, const AttentionSizes& sizes) const;
+
+  std::vector<std::unique_ptr<CallKernel>> kernels_;
+  std::vector<Plan> plans_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,83 @@
+// cuDNN's fused attention through libtorch, on [b, heads, rows, D]: transposed views. Its log-sum-exp has
+// four dimensions, [b, heads, rows, 1], both ways: backward refuses three. Its causal mask is aligned at the
+// first key, FlashAttention's at the last; they agree where there are as many keys as rows.
+#include <optional>
+
+#include "trireme/base/environment.h"
+#include "trireme/base/error.h"
+#include "trireme/kernels/cuda_kernels.h"
+
+namespace trireme {
+
+namespace {
+
+// Smaller calls are not worth a graph. libtorch knows of cuDNN versions that refuse fewer rows than this, and
+// refuses single rows itself (check_cudnn_tensor_shapes in sdp_utils.cpp).
+constexpr int64_t kLeastRows = 64;
+constexpr int64_t kLeastWidth = 32;
+
+// With this variable libtorch gives and expects a log-sum-exp of [b, rows, heads] (use_ragged_in_dense in
+// MHA.cpp). It reads the variable once, at the process's first call.
+constexpr const char* kOtherLayout = "TORCH_CUDNN_SDPA_AVOID_RECOMPILE";
+
+class CudnnKernel final : public CallKernel {
+ public:
+  std::string name() const override { return "cudnn"; }
+
+  std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const override {
+    constexpr const char* kInstead = "; use --attention flash or --attention auto";
+    if (sizes.width % 8 != 0 || sizes.width < kLeastWidth || sizes.width > 128)
+      return cat("got head width ", sizes.width, ", expected a multiple of 8 from ", kLeastWidth, " to 128",
+                 kInstead);
+    if (!call.dense()) return cat("got packed documents, which it does not know", kInstead);
+    if (!call.band.full() && !call.band.causal())
+      return cat("got a window, which it does not know", kInstead);
+    if (call.band.causal() && call.rows() != call.keys())
+      return cat("got causal attention of ", call.rows(), " query rows over ", call.keys(),
+                 " key rows, expected as many", kInstead);
+    if (call.rows() < kLeastRows || call.keys() < kLeastRows)
+      return cat("got ", call.rows(), " query rows over ", call.keys(), " key rows, expected ", kLeastRows,
+                 " or more of both", kInstead);
+    // A graph is built for every new shape, which takes longer than most calls: only shapes that come again.
+    if (call.rows() != sizes.queries && call.keys() != sizes.keys)
+      return cat("got a mask of which ", call.rows(), " of ", sizes.queries, " query rows see ", call.keys(),
+                 " of ", sizes.keys, " key rows, expected all of either", kInstead);
+    return {};
+  }
+
+  AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const KernelMask& mask) override {
+    const auto result = at::_cudnn_attention_forward(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+                                                     /*attn_bias=*/std::nullopt, std::nullopt, std::nullopt,
+                                                     q.size(1), k.size(1), /*compute_log_sumexp=*/true,
+                                                     /*dropout_p=*/0.0, mask.band.causal(),
+                                                     /*return_debug_mask=*/false, mask.scale);
+    return {std::get<0>(result).transpose(1, 2), std::get<1>(result).squeeze(3)};
+  }
+
+  AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
+                              const at::Tensor& v, const AttentionOutput& saved,
+                              const KernelMask& mask) override {
+    const at::Tensor seed = at::zeros({}, q.options().dtype(at::kLong)), none;
+    const auto [dq, dk, dv] = at::_cudnn_attention_backward(
+        d_o.contiguous().transpose(1, 2), q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+        saved.o.contiguous().transpose(1, 2), saved.lse.unsqueeze(3), seed, seed, none, none, none, q.size(1),
+        k.size(1),
+        /*dropout_p=*/0.0, mask.band.causal(), mask.scale);
+    return {dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)};
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<CallKernel> make_cudnn_kernel() {
+  const std::optional<std::string> other_layout = environment(kOtherLayout);
+  if (other_layout && *other_layout != "0")
+    throw ConfigError(
+        cat("attention kernel 'cudnn': got ", kOtherLayout, "=", *other_layout,
+            " in the environment, with which libtorch lays out the log-sum-exp otherwise; unset it, "
+            "or use --attention flash"));
+  return std::make_unique<CudnnKernel>();
+}
+
+}  // namespace trireme

@@ -1,0 +1,30 @@
+// libtorch's attention kernels on CUDA, each called by its own name, never through a dispatcher that may
+// choose another.
+//
+//   kernel      dtypes       head width           calls
+//   cudnn       fp16, bf16   8 n, 32 to 128       dense, full or causal and square, over all query rows or
+//                                                 all key rows
+//   flash       fp16, bf16   8 n, up to 256       every band, dense or in segments
+//   efficient   fp32         4 n, up to 256       dense, full or causal
+//   reference   fp32         any                  dense, every band; few rows
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+#include "trireme/kernels/cuda_calls.h"
+
+namespace trireme {
+
+// FlashAttention-2 counts the elements of its backward's fp32 dq in 32 bits; a test gives a smaller bound.
+std::unique_ptr<CallKernel> make_cuda_flash_kernel(
+    int64_t most_dq_elements = std::numeric_limits<int32_t>::max());
+// cuDNN's fused attention. Throws ConfigError: an environment in which libtorch gives it another log-sum-exp.
+std::unique_ptr<CallKernel> make_cudnn_kernel();
+// Memory-efficient attention (xFormers'), with products of three TF32 terms: nearly fp32's.
+std::unique_ptr<CallKernel> make_cuda_efficient_kernel();
+// ReferenceAttention, for the bands that the efficient kernel lacks.
+std::unique_ptr<CallKernel> make_reference_call_kernel();
+
+}  // namespace trireme

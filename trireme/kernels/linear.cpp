@@ -1,0 +1,47 @@
+#include "trireme/kernels/linear.h"
+
+#include <algorithm>
+
+namespace trireme {
+namespace {
+
+// On the CPU ATen widens all of a 16-bit tensor before it sums it up in fp32: rows that lie in cache are
+// widened at a time instead.
+void add_column_sums(at::Tensor& sums_n, const at::Tensor& x_Tn) {
+  constexpr int64_t kWidened_elements = 16 * 1024;
+  const bool widens = x_Tn.is_cpu() && x_Tn.scalar_type() != sums_n.scalar_type();
+  const int64_t tokens = x_Tn.size(0);
+  const int64_t rows = widens ? std::max<int64_t>(1, kWidened_elements / x_Tn.size(1)) : tokens;
+  for (int64_t begin = 0; begin < tokens; begin += rows)
+    sums_n.add_(x_Tn.narrow(0, begin, std::min(rows, tokens - begin))
+                    .sum(0, /*keepdim=*/false, sums_n.scalar_type()));
+}
+
+}  // namespace
+
+void linear_into(at::Tensor& out_Tn, const at::Tensor& x_Tk, const at::Tensor& weight_nk,
+                 const at::Tensor& bias_n) {
+  if (bias_n.defined())
+    at::addmm_out(out_Tn, bias_n, x_Tk, weight_nk.t());
+  else
+    at::mm_out(out_Tn, x_Tk, weight_nk.t());
+}
+
+at::Tensor linear_forward(const at::Tensor& x_Tk, const at::Tensor& weight_nk, const at::Tensor& bias_n) {
+  at::Tensor out = at::empty({x_Tk.size(0), weight_nk.size(0)}, x_Tk.options());
+  linear_into(out, x_Tk, weight_nk, bias_n);
+  return out;
+}
+
+void add_linear_gradient(at::Tensor& gradient_nk, at::Tensor& bias_gradient_n, const at::Tensor& dy_Tn,
+                         const at::Tensor& x_Tk) {
+  if (dy_Tn.scalar_type() == gradient_nk.scalar_type())
+    gradient_nk.addmm_(dy_Tn.t(), x_Tk);
+  else if (dy_Tn.is_cpu())  // libtorch has no CPU product of 16-bit factors that is added to fp32
+    gradient_nk.add_(at::mm(dy_Tn.t(), x_Tk));
+  else
+    at::addmm_out(gradient_nk, gradient_nk, dy_Tn.t(), x_Tk, gradient_nk.scalar_type());
+  if (bias_gradient_n.defined()) add_column_sums(bias_gradient_n, dy_Tn);
+}
+
+}  // namespace trireme

@@ -1,0 +1,77 @@
+// The interface of attention on one rank: some query rows, some key rows, this rank's heads. Explicit both
+// ways, so that the layer runner decides what is kept and what travels:
+//
+//   forward    q_BShD, k_BTkD, v_BTkD                    -> o_BShD, lse_BhS
+//   backward   do_BShD, q_BShD, k_BTkD, v_BTkD, o, lse   -> dq_BShD, dk_BTkD, dv_BTkD
+//
+// B batch, S query rows, T key rows (the whole sequence, or what ring attention holds at one time), h this
+// rank's query heads, k its key/value heads, D head width. Query head i uses key/value head kv_of_query[i]:
+// grouped-query attention without repeating keys. Which keys a query sees: mask.h. lse is the natural log of
+// the sum of exp(score) of each query, fp32; a query that sees no key has o = 0 and lse = minus infinity.
+// Backward may be given the o and lse of more keys than these: it then gives these keys' part of the
+// gradients. Inputs may be strided views (last dim contiguous); outputs are contiguous.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "trireme/base/enum_names.h"
+#include "trireme/kernels/mask.h"
+
+namespace trireme {
+
+// Of o, dq, dk and dv: fp32 where they are parts of a sum. Kernels that sum in 16-bit types give those as
+// fp32.
+enum class ResultDtype { of_input, fp32 };
+
+struct AttentionSpec {
+  double scale = 1;                         // scores are scale * q.k
+  std::shared_ptr<const VisibleKeys> keys;  // of S query rows and T key rows
+  std::vector<int> kv_of_query;             // size h, values in [0, k), not decreasing
+  ResultDtype results = ResultDtype::of_input;
+};
+
+struct AttentionOutput {
+  at::Tensor o;    // [B, S, h, D], q's dtype or fp32
+  at::Tensor lse;  // [B, h, S], fp32
+};
+
+struct AttentionGradients {
+  at::Tensor dq;  // [B, S, h, D], q's dtype or fp32
+  at::Tensor dk;  // [B, T, k, D]
+  at::Tensor dv;  // [B, T, k, D]
+};
+
+// No method is collective. h, k, S or T of zero give empty results, or zeros. A mask that the kernel does not
+// know is a ConfigError that names one that does.
+class LocalAttention {
+ public:
+  virtual ~LocalAttention() = default;
+  LocalAttention& operator=(LocalAttention&&) = delete;
+  virtual std::string name() const = 0;  // the kernel in use, for `trireme info` and the run's log
+  virtual AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const AttentionSpec& spec) = 0;
+  virtual AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
+                                      const at::Tensor& v, const AttentionOutput& saved,
+                                      const AttentionSpec& spec) = 0;
+};
+
+// make_local_attention.cpp has a line for each.
+enum class AttentionKernel { automatic, flash, cudnn, reference };
+constexpr auto enum_names(AttentionKernel) {
+  using enum AttentionKernel;
+  return std::to_array<EnumName<AttentionKernel>>(
+      {{automatic, "auto"}, {flash, "flash"}, {cudnn, "cudnn"}, {reference, "reference"}});
+}
+
+// The kernel for a device. `automatic`: flash on the CPU; on CUDA cuDNN, and flash for the masks that it
+// lacks, in fp32 memory-efficient attention. A kernel that the device or dtype does not have is a ConfigError
+// that names those it has; nothing falls back in silence.
+std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
+                                                     at::ScalarType dtype);
+
+}  // namespace trireme

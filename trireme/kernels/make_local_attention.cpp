@@ -1,0 +1,93 @@
+// Which kernel serves which device and dtype.
+#include <optional>
+
+#include "trireme/base/error.h"
+#include "trireme/kernels/cpu_flash_attention.h"
+#include "trireme/kernels/cuda_calls.h"
+#include "trireme/kernels/cuda_kernels.h"
+#include "trireme/kernels/reference_attention.h"
+
+namespace trireme {
+
+namespace {
+
+using Kernel = std::unique_ptr<LocalAttention>;
+
+bool is_half_precision(at::ScalarType dtype) {
+  return dtype == at::kHalf || dtype == at::kBFloat16;
+}
+
+Kernel cpu_flash(at::ScalarType dtype) {
+  return std::make_unique<CpuFlashAttention>(dtype);
+}
+
+// Each call goes to the first of the kernels that takes it.
+template <typename... CallKernels>
+Kernel cuda_calls(CallKernels... kernels) {
+  if (!at::hasCUDA())
+    throw ConfigError(
+        "attention on CUDA: this build has no CUDA half, or the machine has no GPU; build with "
+        "TRIREME_CUDA=ON "
+        "(./dev build cuda), or use --device cpu");
+  std::vector<std::unique_ptr<CallKernel>> list;
+  (list.push_back(std::move(kernels)), ...);
+  return std::make_unique<CallsAttention>(std::move(list));
+}
+
+template <auto make_kernel>
+Kernel cuda_in_16_bits(at::ScalarType dtype) {
+  if (!is_half_precision(dtype))
+    throw ConfigError(cat("attention kernels 'cudnn' and 'flash' on CUDA: got ", dtype,
+                          ", expected bf16 or fp16; use --bf16, or --attention 'reference' or 'auto'"));
+  return cuda_calls(make_kernel());
+}
+
+Kernel automatic_on_cpu(at::ScalarType dtype) {
+  if (dtype == at::kFloat || is_half_precision(dtype)) return cpu_flash(dtype);
+  return std::make_unique<ReferenceAttention>(cat("flash on the CPU has no ", dtype));
+}
+
+Kernel automatic_on_cuda(at::ScalarType dtype) {
+  if (dtype == at::kFloat) return cuda_calls(make_cuda_efficient_kernel(), make_reference_call_kernel());
+  if (is_half_precision(dtype)) return cuda_calls(make_cudnn_kernel(), make_cuda_flash_kernel());
+  return std::make_unique<ReferenceAttention>(cat("CUDA kernels have no ", dtype));
+}
+
+struct KernelOfDevice {
+  AttentionKernel kernel;
+  std::optional<at::DeviceType> device;  // none: any
+  Kernel (*make)(at::ScalarType dtype);
+};
+const KernelOfDevice kKernels[] = {
+    {AttentionKernel::automatic, at::kCPU, automatic_on_cpu},
+    {AttentionKernel::automatic, at::kCUDA, automatic_on_cuda},
+    {AttentionKernel::flash, at::kCPU, cpu_flash},
+    {AttentionKernel::flash, at::kCUDA, cuda_in_16_bits<[] { return make_cuda_flash_kernel(); }>},
+    {AttentionKernel::cudnn, at::kCUDA, cuda_in_16_bits<make_cudnn_kernel>},
+    {AttentionKernel::reference, std::nullopt,
+     [](at::ScalarType /*dtype*/) -> Kernel { return std::make_unique<ReferenceAttention>(); }},
+};
+
+std::string join(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "'" : ", '") + name + "'";
+  return text;
+}
+
+}  // namespace
+
+std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
+                                                     at::ScalarType dtype) {
+  if (!at::isFloatingType(dtype))
+    throw ConfigError(cat("attention: got dtype ", dtype, ", expected a floating type"));
+  std::vector<std::string> names;
+  for (const KernelOfDevice& known : kKernels) {
+    if (known.device && *known.device != device.type()) continue;
+    if (known.kernel == kernel) return known.make(dtype);
+    names.emplace_back(name_of(known.kernel));
+  }
+  throw ConfigError(
+      cat("attention kernel '", name_of(kernel), "': got device ", device, ", which has ", join(names)));
+}
+
+}  // namespace trireme

@@ -1,0 +1,227 @@
+// Row kernels: plain loops that the compiler vectorises. Compiled once for each x86-64 level, in its own
+// namespace.
+#include "trireme/kernels/token_kernels.h"
+
+#include "trireme/kernels/vector_math.h"
+
+namespace trireme::TRIREME_SIMD_NAMESPACE {
+namespace {
+
+inline float load(const float* p) {
+  return *p;
+}
+inline float load(const Bf16* p) {
+  return bf16_to_float(p->bits);
+}
+inline float load(const Fp16* p) {
+  return fp16_to_float(p->bits);
+}
+inline void store(float* p, float value) {
+  *p = value;
+}
+inline void store(Bf16* p, float value) {
+  p->bits = float_to_bf16(value);
+}
+inline void store(Fp16* p, float value) {
+  p->bits = float_to_fp16(value);
+}
+
+template <typename X>
+inline float inverse_rms(const X* x, int64_t n, float eps) {
+  float sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += load(x + i) * load(x + i);
+  return 1.0f / __builtin_sqrtf(sum / static_cast<float>(n) + eps);
+}
+
+template <typename X, typename Y>
+void rms_norm(const X* __restrict x, const float* __restrict weight, float eps, Y* __restrict y, int64_t M) {
+  const float r = inverse_rms(x, M, eps);
+  for (int64_t i = 0; i < M; ++i) store(y + i, load(x + i) * r * weight[i]);
+}
+
+template <typename Dy, typename X, typename Dx>
+void rms_norm_backward(const Dy* __restrict dy, const X* __restrict x, const float* __restrict weight,
+                       float eps, Dx* __restrict dx, float* __restrict dweight, int64_t M) {
+  const float r = inverse_rms(x, M, eps);
+  float dot = 0;
+  for (int64_t i = 0; i < M; ++i) dot += load(dy + i) * weight[i] * load(x + i);
+  const float mean = dot * r * r / static_cast<float>(M);  // mean(g * hat) * r
+  for (int64_t i = 0; i < M; ++i) {
+    const float d = load(dy + i), value = load(x + i);
+    dweight[i] += d * value * r;
+    store(dx + i, load(dx + i) + r * (d * weight[i] - value * mean));
+  }
+}
+
+// `from` and `to` may be the same.
+template <typename X, typename Y>
+void rotate(const X* from, const RotaryRow& row, Y* to) {
+  const int64_t D = row.head_dim, half = D / 2;
+  for (int64_t head = 0; head < row.rotated_heads; ++head) {
+    const X* a = from + head * D;
+    Y* out = to + head * D;
+    const float* norm = head < row.query_heads ? row.q_norm : row.k_norm;
+    if (norm != nullptr) {
+      const float r = inverse_rms(a, D, row.eps);
+      for (int64_t i = 0; i < half; ++i) {
+        const float u = load(a + i) * r * norm[i], v = load(a + half + i) * r * norm[half + i];
+        store(out + i, u * row.cos[i] - v * row.sin[i]);
+        store(out + half + i, v * row.cos[i] + u * row.sin[i]);
+      }
+    } else {
+      for (int64_t i = 0; i < half; ++i) {
+        const float u = load(a + i), v = load(a + half + i);
+        store(out + i, u * row.cos[i] - v * row.sin[i]);
+        store(out + half + i, v * row.cos[i] + u * row.sin[i]);
+      }
+    }
+  }
+  if (static_cast<const void*>(from) == static_cast<const void*>(to)) return;
+  for (int64_t i = row.rotated_heads * D; i < row.heads * D; ++i) store(to + i, load(from + i));
+}
+
+template <typename X, typename Y>
+void rotate_backward(const X* from, const RotaryRow& row, const Y* before, Y* to, float* dq_norm,
+                     float* dk_norm) {
+  const int64_t D = row.head_dim, half = D / 2;
+  for (int64_t head = 0; head < row.rotated_heads; ++head) {
+    const X* a = from + head * D;
+    Y* out = to + head * D;
+    const bool is_query = head < row.query_heads;
+    const float* norm = is_query ? row.q_norm : row.k_norm;
+    if (norm == nullptr) {
+      for (int64_t i = 0; i < half; ++i) {
+        const float u = load(a + i), v = load(a + half + i);
+        store(out + i, u * row.cos[i] + v * row.sin[i]);
+        store(out + half + i, v * row.cos[i] - u * row.sin[i]);
+      }
+      continue;
+    }
+    const Y* x = before + head * D;
+    float* dnorm = is_query ? dq_norm : dk_norm;
+    const float r = inverse_rms(x, D, row.eps);
+    float dot = 0;
+    for (int64_t i = 0; i < half; ++i) {
+      const float u = load(a + i), v = load(a + half + i);
+      const float du = u * row.cos[i] + v * row.sin[i], dv = v * row.cos[i] - u * row.sin[i];
+      dnorm[i] += du * load(x + i) * r;
+      dnorm[half + i] += dv * load(x + half + i) * r;
+      dot += du * norm[i] * load(x + i) + dv * norm[half + i] * load(x + half + i);
+    }
+    const float mean = dot * r * r / static_cast<float>(D);
+    for (int64_t i = 0; i < half; ++i) {
+      const float u = load(a + i), v = load(a + half + i);
+      const float du = u * row.cos[i] + v * row.sin[i], dv = v * row.cos[i] - u * row.sin[i];
+      const float first = r * (du * norm[i] - load(x + i) * mean);
+      const float second = r * (dv * norm[half + i] - load(x + half + i) * mean);
+      store(out + i, first);
+      store(out + half + i, second);
+    }
+  }
+  if (static_cast<const void*>(from) == static_cast<const void*>(to)) return;
+  for (int64_t i = row.rotated_heads * D; i < row.heads * D; ++i) store(to + i, load(from + i));
+}
+
+template <typename X>
+void swiglu(const X* __restrict gate_up, X* __restrict act, int64_t I) {
+  for (int64_t i = 0; i < I; ++i) {
+    const float gate = load(gate_up + i);
+    store(act + i, gate / (1.0f + vector_exp(-gate)) * load(gate_up + I + i));
+  }
+}
+
+template <typename X>
+void swiglu_backward(const X* __restrict dact, X* __restrict gate_up, X* __restrict act, int64_t I) {
+  for (int64_t i = 0; i < I; ++i) {
+    const float gate = load(gate_up + i), up = load(gate_up + I + i), d = load(dact + i);
+    const float sigmoid = 1.0f / (1.0f + vector_exp(-gate));
+    const float silu = gate * sigmoid;
+    store(act + i, silu * up);
+    store(gate_up + i, d * up * sigmoid * (1.0f + gate * (1.0f - sigmoid)));
+    store(gate_up + I + i, d * silu);
+  }
+}
+
+template <typename X>
+float cross_entropy(X* __restrict logits, int64_t target, bool gradient, float scale, int64_t V) {
+  if (target < 0) {
+    if (gradient)
+      for (int64_t i = 0; i < V; ++i) store(logits + i, 0.0f);
+    return 0;
+  }
+  float most = load(logits);
+  for (int64_t i = 1; i < V; ++i) {
+    const float value = load(logits + i);
+    most = value > most ? value : most;
+  }
+  const float at_target = load(logits + target);
+  // Partial sums over pieces keep the error of a long row near that of one piece. An fp32 row keeps its
+  // exponentials for the gradient; in 16 bits they would be rounded twice, so they are made again.
+  constexpr bool kKeeps = sizeof(X) == sizeof(float);
+  constexpr int64_t kPiece = 1024;
+  double total = 0;
+  for (int64_t begin = 0; begin < V; begin += kPiece) {
+    const int64_t end = begin + kPiece < V ? begin + kPiece : V;
+    float sum = 0;
+    if (kKeeps && gradient) {
+      for (int64_t i = begin; i < end; ++i) {
+        const float value = vector_exp(load(logits + i) - most);
+        store(logits + i, value);
+        sum += value;
+      }
+    } else {
+      for (int64_t i = begin; i < end; ++i) sum += vector_exp(load(logits + i) - most);
+    }
+    total += static_cast<double>(sum);
+  }
+  if (gradient) {
+    const float factor = scale / static_cast<float>(total);
+    if (kKeeps) {
+      for (int64_t i = 0; i < V; ++i) store(logits + i, load(logits + i) * factor);
+    } else {
+      for (int64_t i = 0; i < V; ++i) store(logits + i, vector_exp(load(logits + i) - most) * factor);
+    }
+    // Not p - 1 after rounding to the row's dtype: computed from the exact value.
+    store(logits + target, vector_exp(at_target - most) * factor - scale);
+  }
+  return static_cast<float>(__builtin_log(total)) + most - at_target;
+}
+
+template <typename X, typename Y>
+constexpr RowKernels<X, Y> row_kernels() {
+  return {&rms_norm<X, Y>, &rotate<X, Y>, &rotate_backward<X, Y>};
+}
+template <typename X>
+constexpr TileKernels<X> tile_kernels() {
+  return {&swiglu<X>, &swiglu_backward<X>, &cross_entropy<X>};
+}
+template <typename Dy, typename X, typename Dx>
+constexpr NormBackwardKernel<Dy, X, Dx> norm_kernel() {
+  return {&rms_norm_backward<Dy, X, Dx>};
+}
+
+template <typename S>
+constexpr KernelsWith<S> kernels_with() {
+  return {
+      row_kernels<float, float>(),
+      row_kernels<float, S>(),
+      row_kernels<S, float>(),
+      row_kernels<S, S>(),
+      norm_kernel<float, float, float>(),
+      norm_kernel<float, float, S>(),
+      norm_kernel<float, S, float>(),
+      norm_kernel<float, S, S>(),
+      norm_kernel<S, float, float>(),
+      norm_kernel<S, float, S>(),
+      norm_kernel<S, S, float>(),
+      norm_kernel<S, S, S>(),
+      tile_kernels<float>(),
+      tile_kernels<S>(),
+  };
+}
+
+}  // namespace
+
+constexpr TokenKernels kTokenKernels = {kernels_with<Bf16>(), kernels_with<Fp16>()};
+
+}  // namespace trireme::TRIREME_SIMD_NAMESPACE

@@ -1,0 +1,193 @@
+// The token-wise operations in ATen: any device, any float dtype, computed in fp32 (fp64 for fp64).
+//
+// Rows are worked on in blocks, so that what lies between two kernels does not grow with the tile: at most so
+// many tensors of a block (forecast/tile_bytes.cpp counts them): norm 1 and backward 3, rotation 1.5 and
+// backward with norms 3, SwiGLU 1 and backward 3, cross entropy 1 or, of 16-bit logits, 2.
+#include "trireme/kernels/row_blocks.h"
+#include "trireme/kernels/token_ops.h"
+#include "trireme/kernels/token_tiles.h"
+
+namespace trireme::aten {
+namespace {
+
+at::ScalarType compute_dtype(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+template <typename Body>
+void for_row_blocks(int64_t rows, int64_t row_elements, const Body& body) {
+  for_tiles(rows, rows_of_block(row_elements), body);
+}
+
+// A copy, to be worked on in place.
+at::Tensor widened(const at::Tensor& x) {
+  return x.to(compute_dtype(x), /*non_blocking=*/false, /*copy=*/true);
+}
+
+at::Tensor inverse_rms(const at::Tensor& x, double eps) {
+  return at::linalg_vector_norm(x, 2, {-1}, /*keepdim=*/true)
+      .square_()
+      .div_(static_cast<double>(x.size(-1)))
+      .add_(eps)
+      .rsqrt_();
+}
+
+// dy becomes d(x) of y = x * r * w with r = rsqrt(mean(x^2) + eps), for each row; x is written over. Added to
+// dweight.
+void norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, double eps,
+                   at::Tensor& dweight) {
+  const at::Tensor r = inverse_rms(x, eps);
+  const at::Tensor hat = x.mul_(r);
+  at::Tensor product = dy * hat;
+  dweight.add_(product.flatten(0, -2).sum(0));
+  const at::Tensor mean = product.mul_(weight).mean(-1, /*keepdim=*/true);
+  dy.mul_(weight).sub_(hat.mul_(mean)).mul_(r);
+}
+
+// Of the heads, in the compute dtype; undefined where heads have no norm.
+struct HeadNorms {
+  at::Tensor q, k;  // [D]
+  HeadNorms(const RotaryHeads& rotary, at::ScalarType dtype) {
+    if (!rotary.q_norm.defined()) return;
+    q = rotary.q_norm.to(dtype);
+    k = rotary.k_norm.to(dtype);
+  }
+};
+
+struct RotaryRows {
+  at::Tensor cos, sin;  // [T, 1, D/2]
+};
+RotaryRows rotary_rows(const RotaryHeads& rotary, int64_t begin, int64_t tokens, at::ScalarType dtype) {
+  const int64_t rows = rotary.cos.size(0), first = rotary.first_row + begin;
+  const at::Tensor index =
+      at::arange(first, first + tokens, at::TensorOptions().dtype(at::kLong).device(rotary.cos.device()))
+          .remainder_(rows);
+  return {rotary.cos.index_select(0, index).unsqueeze(1).to(dtype),
+          rotary.sin.index_select(0, index).unsqueeze(1).to(dtype)};
+}
+
+enum class Turn { forward, back };
+
+void rotate_in_place(const at::Tensor& x, const RotaryRows& rows, Turn turn) {
+  const int64_t half = x.size(-1) / 2;
+  const double sign = turn == Turn::forward ? 1 : -1;
+  at::Tensor a = x.narrow(-1, 0, half), b = x.narrow(-1, half, half);
+  const at::Tensor a_sin = a * rows.sin;
+  a.mul_(rows.cos).addcmul_(b, rows.sin, -sign);
+  b.mul_(rows.cos).add_(a_sin, sign);
+}
+
+// The heads that are not rotated.
+void copy_others(const at::Tensor& from_TND, const RotaryHeads& rotary, const at::Tensor& to_TND) {
+  const int64_t R = rotary.rotated_heads, others = from_TND.size(1) - R;
+  if (to_TND.data_ptr() != from_TND.data_ptr())
+    to_TND.narrow(1, R, others).copy_(from_TND.narrow(1, R, others));
+}
+
+}  // namespace
+
+at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps, at::ScalarType out_dtype) {
+  at::Tensor y_TM = at::empty(x_TM.sizes(), x_TM.options().dtype(out_dtype));
+  const at::Tensor w = weight.to(compute_dtype(x_TM));
+  for_row_blocks(x_TM.size(0), x_TM.size(1), [&](int64_t begin, int64_t count) {
+    at::Tensor x = widened(x_TM.narrow(0, begin, count));
+    y_TM.narrow(0, begin, count).copy_(x.mul_(inverse_rms(x, eps)).mul_(w));
+  });
+  return y_TM;
+}
+
+void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight, double eps,
+                       at::Tensor& dx_TM, at::Tensor& dweight) {
+  const at::Tensor w = weight.to(compute_dtype(x_TM));
+  for_row_blocks(x_TM.size(0), x_TM.size(1), [&](int64_t begin, int64_t count) {
+    const at::Tensor d = widened(dy_TM.narrow(0, begin, count));
+    norm_backward(d, widened(x_TM.narrow(0, begin, count)), w, eps, dweight);
+    dx_TM.narrow(0, begin, count).add_(d);
+  });
+}
+
+void rotate_heads(const at::Tensor& from_TND, const RotaryHeads& rotary, at::Tensor to_TND) {
+  const int64_t H = rotary.query_heads, R = rotary.rotated_heads;
+  const auto dtype = compute_dtype(from_TND);
+  const HeadNorms norms(rotary, dtype);
+  for_row_blocks(from_TND.size(0), R * from_TND.size(2), [&](int64_t begin, int64_t count) {
+    const at::Tensor x = widened(from_TND.narrow(0, begin, count).narrow(1, 0, R));
+    if (norms.q.defined()) {
+      at::Tensor q = x.narrow(1, 0, H), k = x.narrow(1, H, R - H);
+      q.mul_(inverse_rms(q, rotary.norm_eps)).mul_(norms.q);
+      k.mul_(inverse_rms(k, rotary.norm_eps)).mul_(norms.k);
+    }
+    rotate_in_place(x, rotary_rows(rotary, begin, count, dtype), Turn::forward);
+    to_TND.narrow(0, begin, count).narrow(1, 0, R).copy_(x);
+  });
+  copy_others(from_TND, rotary, to_TND);
+}
+
+void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary,
+                           const at::Tensor& before_TND, at::Tensor to_TND, at::Tensor& dq_norm,
+                           at::Tensor& dk_norm) {
+  const int64_t H = rotary.query_heads, R = rotary.rotated_heads;
+  const auto dtype = compute_dtype(from_TND);
+  const HeadNorms norms(rotary, dtype);
+  for_row_blocks(from_TND.size(0), R * from_TND.size(2), [&](int64_t begin, int64_t count) {
+    const at::Tensor d = widened(from_TND.narrow(0, begin, count).narrow(1, 0, R));
+    rotate_in_place(d, rotary_rows(rotary, begin, count, dtype), Turn::back);
+    if (norms.q.defined()) {
+      const at::Tensor x = widened(before_TND.narrow(0, begin, count).narrow(1, 0, R));
+      norm_backward(d.narrow(1, 0, H), x.narrow(1, 0, H), norms.q, rotary.norm_eps, dq_norm);
+      norm_backward(d.narrow(1, H, R - H), x.narrow(1, H, R - H), norms.k, rotary.norm_eps, dk_norm);
+    }
+    to_TND.narrow(0, begin, count).narrow(1, 0, R).copy_(d);
+  });
+  copy_others(from_TND, rotary, to_TND);
+}
+
+at::Tensor swiglu(const at::Tensor& gate_up) {
+  const int64_t T = gate_up.size(0), I = gate_up.size(1) / 2;
+  at::Tensor act = at::empty({T, I}, gate_up.options());
+  for_row_blocks(T, I, [&](int64_t begin, int64_t count) {
+    const at::Tensor rows = gate_up.narrow(0, begin, count);
+    at::Tensor gate = widened(rows.narrow(1, 0, I));
+    act.narrow(0, begin, count).copy_(at::silu_(gate).mul_(rows.narrow(1, I, I)));
+  });
+  return act;
+}
+
+// With s = sigmoid(gate) and silu = gate s: d(silu) = s (1 + gate - silu).
+at::Tensor swiglu_backward(const at::Tensor& dact, at::Tensor& gate_up) {
+  const int64_t T = gate_up.size(0), I = gate_up.size(1) / 2;
+  at::Tensor act = at::empty({T, I}, gate_up.options());
+  for_row_blocks(T, I, [&](int64_t begin, int64_t count) {
+    const at::Tensor rows = gate_up.narrow(0, begin, count), up = rows.narrow(1, I, I);
+    at::Tensor gate = widened(rows.narrow(1, 0, I)), work = at::sigmoid(gate), silu = gate * work;
+    gate.sub_(silu).add_(1).mul_(work);
+    at::mul_out(work, silu, up);
+    act.narrow(0, begin, count).copy_(work);
+    work.copy_(dact.narrow(0, begin, count));
+    gate.mul_(work).mul_(up);
+    silu.mul_(work);
+    rows.narrow(1, 0, I).copy_(gate);
+    rows.narrow(1, I, I).copy_(silu);
+  });
+  return act;
+}
+
+void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets_T, at::Tensor& loss_T,
+                   std::optional<double> scale) {
+  const auto dtype = compute_dtype(logits_TV);
+  for_row_blocks(logits_TV.size(0), logits_TV.size(1), [&](int64_t begin, int64_t count) {
+    at::Tensor logits = logits_TV.narrow(0, begin, count);
+    const at::Tensor targets = targets_T.narrow(0, begin, count), valid = targets.ge(0);
+    const at::Tensor index = targets.clamp_min(0).unsqueeze(1);
+    at::Tensor d = at::log_softmax(logits.to(dtype), 1);  // log-probabilities, until exp_
+    loss_T.narrow(0, begin, count)
+        .copy_(at::where(valid, -d.gather(1, index).squeeze(1), at::zeros({}, d.options())));
+    if (!scale) return;
+    d.exp_();
+    d.scatter_add_(1, index, at::full_like(index, -1, d.options()));
+    d.mul_(valid.to(dtype).unsqueeze(1) * *scale);
+    logits.copy_(d);
+  });
+}
+
+}  // namespace trireme::aten

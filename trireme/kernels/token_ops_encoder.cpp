@@ -1,0 +1,49 @@
+// The token-wise operations of encoders: ATen's own kernels, which are fused on every device, called so that
+// statistics and sums are fp32 (fp64 for fp64).
+#include <array>
+#include <tuple>
+
+#include "trireme/kernels/token_ops.h"
+
+namespace trireme {
+namespace {
+
+at::ScalarType compute_dtype(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+}  // namespace
+
+at::Tensor layer_norm(const at::Tensor& x_TM, const at::Tensor& weight, const at::Tensor& bias, double eps,
+                      at::ScalarType out_dtype) {
+  const auto dtype = compute_dtype(x_TM);
+  return std::get<0>(
+             at::native_layer_norm(x_TM.to(dtype), {x_TM.size(1)}, weight.to(dtype), bias.to(dtype), eps))
+      .to(out_dtype);
+}
+
+at::Tensor layer_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight,
+                               double eps, at::ScalarType out_dtype, at::Tensor& dweight, at::Tensor& dbias) {
+  const auto dtype = compute_dtype(x_TM);
+  const std::array<int64_t, 1> row{x_TM.size(1)};
+  const at::Tensor x = x_TM.to(dtype), w = weight.to(dtype);
+  at::Tensor mean, rstd;
+  std::tie(std::ignore, mean, rstd) = at::native_layer_norm(x, row, {}, {}, eps);
+  // Of the bias ATen reads the shape alone.
+  const auto [dx, dw, db] =
+      at::native_layer_norm_backward(dy_TM.to(dtype), x, row, mean, rstd, w, /*bias=*/w, {true, true, true});
+  dweight.add_(dw);
+  dbias.add_(db);
+  return dx.to(out_dtype);
+}
+
+at::Tensor exact_gelu(const at::Tensor& x) {
+  return at::gelu(x);
+}
+
+void exact_gelu_backward(at::Tensor& dact, at::Tensor& x) {
+  at::gelu_backward_out(dact, dact, x);
+  at::gelu_out(x, x);
+}
+
+}  // namespace trireme

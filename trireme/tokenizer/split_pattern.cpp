@@ -1,0 +1,103 @@
+#include "trireme/tokenizer/split_pattern.h"
+
+#include <array>
+#include <limits>
+#include <mutex>
+#include <optional>
+
+#include <oniguruma.h>
+
+#include "trireme/base/error.h"
+#include "trireme/tokenizer/unicode_versions.h"
+#include "trireme/tokenizer/utf8.h"
+
+namespace trireme {
+
+namespace {
+
+// Oniguruma counts bytes in int.
+constexpr size_t kMostBytes = std::numeric_limits<int>::max();
+
+std::string onig_message(int code, OnigErrorInfo* info) {
+  std::array<OnigUChar, ONIG_MAX_ERROR_MESSAGE_LEN> text{};
+  const int length = onig_error_code_to_str(text.data(), code, info);
+  return {reinterpret_cast<const char*>(text.data()), static_cast<size_t>(length)};
+}
+
+const OnigUChar* bytes(std::string_view text) {
+  return reinterpret_cast<const OnigUChar*>(text.data());
+}
+
+void start_oniguruma() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
+    onig_initialize(encodings, 1);
+  });
+}
+
+}  // namespace
+
+SplitPattern::SplitPattern(const std::string& pattern, const std::string& origin)
+    : pattern_(pattern), origin_(origin) {
+  start_oniguruma();
+  regex_t* regex = nullptr;
+  OnigErrorInfo info{};
+  const int code = onig_new(&regex, bytes(pattern_), bytes(pattern_) + pattern_.size(), ONIG_OPTION_NONE,
+                            ONIG_ENCODING_UTF8, ONIG_SYNTAX_DEFAULT, &info);
+  if (code != ONIG_NORMAL)
+    throw ConfigError(cat(origin, ": the tokenizer's split pattern is not valid: ",
+                          quotation(onig_message(code, &info)), ": ", quotation(pattern)));
+  regex_ = std::shared_ptr<void>(regex, [](void* r) { onig_free(static_cast<regex_t*>(r)); });
+}
+
+void SplitPattern::split(std::string_view text,
+                         const std::function<void(std::string_view, bool)>& piece) const {
+  if (text.size() > kMostBytes)
+    throw DataError(cat("a text of ", text.size(), " bytes is longer than the ", kMostBytes,
+                        " bytes that a tokenizer's split pattern can be matched in: split the document"));
+  struct Region {
+    OnigRegion* region = onig_region_new();
+    Region() = default;
+    ~Region() { onig_region_free(region, 1); }
+    Region& operator=(Region&&) = delete;
+  } const found;
+  auto* regex = static_cast<regex_t*>(regex_.get());
+  const std::optional<std::string> older = with_older_characters(text);
+  const std::string_view searched = older ? std::string_view(*older) : text;
+  const OnigUChar* const begin = bytes(searched);
+  const OnigUChar* const end = begin + text.size();
+  size_t from = 0, done = 0;
+  bool matched_before = false;
+  while (from <= text.size()) {
+    const auto code = onig_search(regex, begin, end, begin + from, end, found.region, ONIG_OPTION_NONE);
+    if (code == ONIG_MISMATCH) break;
+    if (code < 0)
+      throw DataError(cat(
+          origin_, ": the tokenizer's split pattern cannot be matched at byte ", from, " of a document of ",
+          text.size(), " bytes: ", onig_message(static_cast<int>(code), nullptr), ": ", quotation(pattern_)));
+    const auto match_begin = static_cast<size_t>(found.region->beg[0]),
+               match_end = static_cast<size_t>(found.region->end[0]);
+    if (match_begin == match_end && matched_before && match_end == done) {
+      // An empty match directly after another match does not count: search again one character later.
+      from += from < text.size() ? static_cast<size_t>(read_character(text, from).bytes) : 1;
+      continue;
+    }
+    if (done < match_begin) piece(text.substr(done, match_begin - done), false);
+    if (match_begin < match_end) piece(text.substr(match_begin, match_end - match_begin), true);
+    from = done = match_end;
+    matched_before = true;
+  }
+  if (done < text.size()) piece(text.substr(done), false);
+}
+
+std::string literal_pattern(std::string_view literal) {
+  std::string pattern;
+  for (const char c : literal) {
+    if (std::string_view(R"(\.+*?()|[]{}^$#&-~)").find(c) != std::string_view::npos) pattern.push_back('\\');
+    pattern.push_back(c);
+  }
+  return pattern;
+}
+
+}  // namespace trireme

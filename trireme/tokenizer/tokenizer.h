@@ -1,0 +1,74 @@
+// A byte-level BPE tokenizer read from Hugging Face's tokenizer.json (the GPT-2, Llama-3 and Qwen kinds); its
+// ids equal those of the Hugging Face tokenizers library.
+//
+//   text -> added tokens cut out -> normalized -> pieces (split pattern) -> byte-pair encoding -> ids
+//        -> with the ids that the file's post-processor puts around them (Llama-3's <|begin_of_text|>)
+//
+// Ignores the file's truncation and padding settings: a document is encoded whole. Reads wrong UTF-8 as
+// Python's errors="replace" does (utf8.h).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "trireme/tokenizer/added_tokens.h"
+#include "trireme/tokenizer/bpe.h"
+#include "trireme/tokenizer/pre_tokenizer.h"
+
+namespace trireme {
+
+class Tokenizer {
+ public:
+  // `path` is tokenizer.json or a folder that holds it. Throws ConfigError when there is none or its kind is
+  // not supported, with what works instead; DataError when the file contradicts itself, gives two tokens one
+  // id, or gives ids far beyond the number of its tokens.
+  static Tokenizer load(const std::filesystem::path& path);
+
+  // As the library's `encode(text).ids`, with the ids that the post-processor adds. One thread at a time may
+  // use a cache; any number of threads may use the tokenizer.
+  std::vector<int32_t> encode(std::string_view text) const;
+  std::vector<int32_t> encode(std::string_view text, PieceCache& cache) const;
+  // Throws DataError for an id that the tokenizer does not have.
+  std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = false) const;
+
+  int64_t vocab_size() const { return vocab_size_; }                   // one more than the largest id
+  std::optional<int32_t> id_of_token(const std::string& token) const;  // as the file writes it
+  const std::string& token_of_id(int32_t id) const;                    // DataError when there is none
+
+  // The token that ends a document: tokenizer_config.json's eos_token beside the tokenizer, else eos_token_id
+  // of config.json or generation_config.json (the first of several), else a well-known name (<|endoftext|>,
+  // <|end_of_text|>, </s>, <|im_end|>, <eos>). Throws ConfigError when there is none.
+  int32_t end_of_text_id() const;
+
+  const std::filesystem::path& file() const { return file_; }
+
+ private:
+  Tokenizer(const Json& json, std::filesystem::path file);
+  void name_token(int32_t id, std::string_view token, int64_t largest_id);
+  void read_added_tokens(const std::vector<AddedToken>& added, int64_t largest_id);
+  void read_post_processor(const Json& json);
+  void encode_plain(std::string_view text, PieceCache& cache, std::vector<int32_t>& ids) const;
+
+  std::filesystem::path file_;
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
+  Bpe bpe_;
+  std::unordered_map<std::string, int32_t> added_ids_;
+  std::vector<std::string> tokens_;  // by id; empty where there is none
+  std::vector<bool> special_;        // by id
+  std::unique_ptr<const AddedTokenFinder> find_in_raw_;
+  std::unique_ptr<const AddedTokenFinder> find_in_normalized_;
+  std::vector<int32_t> before_;  // ids that the post-processor puts before a text
+  std::vector<int32_t> after_;
+  int64_t vocab_size_ = 0;
+  bool decodes_bytes_ = true;
+};
+
+}  // namespace trireme

@@ -1,0 +1,15 @@
+#include "trireme/tokenizer/unbuilt_tokenizer.h"
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+
+void refuse_tokenizer(const std::string& origin, const std::string& what) {
+  throw ConfigError(cat(
+      origin, ": ", what,
+      ". Trireme reads byte-level BPE tokenizers (the GPT-2, Llama-3 and Qwen kinds). With another one, let "
+      "its Python library make the token ids, write them as PREFIX.bin and PREFIX.idx (15 lines of Python: "
+      "docs/data.md, \"Tokens of any tokenizer\"), and give PREFIX as --train_file"));
+}
+
+}  // namespace trireme

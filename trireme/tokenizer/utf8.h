@@ -1,0 +1,28 @@
+// UTF-8, read one character at a time. Wrong bytes are read as Python's bytes.decode("utf-8",
+// errors="replace") reads them: each longest wrong beginning of a character becomes one U+FFFD.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace trireme {
+
+struct Utf8Character {
+  uint32_t code = 0;  // U+FFFD when not valid
+  int bytes = 0;      // read, 1 to 4
+  bool valid = true;
+};
+
+// The character at `at` < text.size().
+Utf8Character read_character(std::string_view text, size_t offset);
+void append_character(std::string& out, uint32_t code);
+
+bool is_valid_utf8(std::string_view text);
+// `text` with its wrong bytes replaced by U+FFFD.
+std::string with_replacements(std::string_view text);
+
+// Unicode's White_Space property.
+bool is_white_space(uint32_t code);
+
+}  // namespace trireme
