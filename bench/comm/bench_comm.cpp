@@ -5,7 +5,6 @@
 #include <functional>
 #include <iostream>
 #include <memory>
-#include <numeric>
 #include <sstream>
 
 #include <ATen/Parallel.h>
@@ -27,16 +26,11 @@ namespace {
 // Worlds of several sizes where ranks are threads; under a launcher, or alone, the one that was started.
 class Worlds {
  public:
-  Worlds(const RankIdentity& identity, const EngineOptions& options, const BenchCommFlags& flags,
-         bool threads)
-      : timeout_(flags.process.timeout()) {
-    if (threads)
-      threads_ = static_cast<int>(*flags.ranks_as_threads);
-    else
-      world_ = join_run(identity, options, timeout_);
+  Worlds(const RankIdentity& identity, const EngineOptions& options, const BenchCommFlags& flags)
+      : timeout_(flags.process.timeout()), threads_(static_cast<int>(flags.ranks_as_threads.value_or(0))) {
+    if (!threads()) world_ = join_run(identity, options, timeout_);
   }
   bool threads() const { return threads_ > 0; }
-  int ranks() const { return threads() ? threads_ : world_->size(); }
   bool can_start(int ranks) const { return threads() || ranks == world_->size(); }
   void run(int ranks, const std::function<void(World&)>& body) const {
     if (threads())
@@ -47,7 +41,7 @@ class Worlds {
 
  private:
   std::chrono::milliseconds timeout_;
-  int threads_ = 0;
+  int threads_ = 0;  // 0: ranks are no threads
   std::unique_ptr<World> world_;
 };
 
@@ -118,7 +112,7 @@ Choice choose_methods(const OptionParser& parser, const BenchCommFlags& flags, i
     if (methods.empty())
       throw ConfigError("--methods is empty; expected some of ulysses,ring,gather,hybrid,megatron");
   } else {
-    methods.assign(std::begin(kAllExchangeMethods), std::end(kAllExchangeMethods));
+    for (const auto& [method, name] : enum_names(ExchangeMethod{})) methods.push_back(method);
   }
   const bool hybrid = std::find(methods.begin(), methods.end(), ExchangeMethod::hybrid) != methods.end();
   for (const char* flag : {"ulysses", "ring", "ring_method"})
@@ -152,9 +146,7 @@ Choice choose_methods(const OptionParser& parser, const BenchCommFlags& flags, i
 
 void measure_methods(const Worlds& worlds, const Choice& choice, CommReport& report) {
   worlds.run(report.ranks, [&](World& world) {
-    std::vector<int> all(static_cast<size_t>(world.size()));
-    std::iota(all.begin(), all.end(), 0);
-    const auto group = world.make_group("link", {all});
+    const auto group = world.make_group("link", {world.identity().all_ranks()});
     const LinkRate link =
         measure_link_rate(*group, report.options.device, std::max<int64_t>(7, report.options.repeats));
     std::vector<ExchangeRate> rates;
@@ -246,7 +238,7 @@ int run_bench_comm(const std::vector<std::string>& arguments) {
   report.options = options_of(parser, flags, engine, report.ranks);
   const Choice choice = choose_methods(parser, flags, report.ranks, report.options.heads);
   report.left_out = choice.left_out;
-  const Worlds worlds(identity, engine, flags, threads);
+  const Worlds worlds(identity, engine, flags);
   measure_methods(worlds, choice, report);
   if (report.ranks > 1) report.weak_scaling = weak_scaling(worlds, choice, report);
   if (identity.rank != 0) return 0;

@@ -60,7 +60,7 @@ std::string methods_table(const CommReport& report) {
 
 std::string weak_scaling_table(const CommReport& report) {
   Row head{"ranks", "tokens"};
-  for (const ExchangeRate& rate : report.methods) head.push_back(name_of(rate.shape.method));
+  for (const ExchangeRate& rate : report.methods) head.emplace_back(name_of(rate.shape.method));
   head.emplace_back("known by");
   std::vector<Row> rows{head};
   for (const WeakScalingRow& weak : report.weak_scaling) {

@@ -6,12 +6,12 @@
 #include <numeric>
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "trireme/attention/ulysses.h"
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/agreement.h"
+#include "trireme/comm/call_time.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/comm/mesh.h"
 
@@ -19,13 +19,6 @@
 
 namespace trireme {
 namespace {
-
-// The host runs ahead of a GPU.
-void wait_for(at::Device device) {
-  if (device.is_cpu()) return;
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  guard.getStream(device).synchronize();
-}
 
 int64_t hidden_of(const ExchangeRateOptions& options) {
   return options.hidden > 0 ? options.hidden : options.heads * options.head_dim;
@@ -169,38 +162,13 @@ Traffic take_traffic(const Mesh& mesh) {
   return sum;
 }
 
-void check_options(const World& world, const MethodPartition& shape, const ExchangeRateOptions& options) {
-  TRIREME_ASSERT(world.size() == shape.ranks(), "world of ", world.size(), " ranks for ",
-                 shape.description());
-  TRIREME_ASSERT(options.batch >= 1 && options.tokens >= 1 && options.head_dim >= 1 &&
-                     options.head_chunks >= 1 && options.repeats >= 1,
-                 "batch ", options.batch, ", tokens ", options.tokens, ", head_dim ", options.head_dim,
-                 ", head_chunks ", options.head_chunks, ", repeats ", options.repeats);
-}
-
 }  // namespace
-
-std::string name_of(ExchangeMethod method) {
-  switch (method) {
-    case ExchangeMethod::ulysses:
-      return "ulysses";
-    case ExchangeMethod::ring:
-      return "ring";
-    case ExchangeMethod::gather:
-      return "gather";
-    case ExchangeMethod::hybrid:
-      return "hybrid";
-    case ExchangeMethod::megatron:
-      return "megatron";
-  }
-  throw InternalError(cat("there is no exchange method ", static_cast<int>(method)));
-}
 
 ExchangeMethod parse_exchange_method(const std::string& text) {
   std::string all;
-  for (const ExchangeMethod method : kAllExchangeMethods) {
-    if (name_of(method) == text) return method;
-    all += (all.empty() ? "" : ", ") + name_of(method);
+  for (const auto& [method, name] : enum_names(ExchangeMethod{})) {
+    if (name == text) return method;
+    all += cat(all.empty() ? "" : ", ", name);
   }
   throw ConfigError(cat("there is no exchange method '", text, "'; expected some of ", all));
 }
@@ -212,19 +180,12 @@ std::string MethodPartition::description() const {
 
 MethodPartition partition_over(ExchangeMethod method, int ranks, int hybrid_ulysses,
                                RingMethod hybrid_ring_method) {
-  switch (method) {
-    case ExchangeMethod::ring:
-    case ExchangeMethod::gather:
-      return {method, 1, ranks};
-    case ExchangeMethod::hybrid: {
-      const int ulysses = std::gcd(ranks, hybrid_ulysses);
-      return {method, ulysses, ranks / ulysses, hybrid_ring_method};
-    }
-    case ExchangeMethod::ulysses:
-    case ExchangeMethod::megatron:
-      return {method, ranks, 1};
+  if (method == ExchangeMethod::hybrid) {
+    const int ulysses = std::gcd(ranks, hybrid_ulysses);
+    return {method, ulysses, ranks / ulysses, hybrid_ring_method};
   }
-  throw InternalError(cat("there is no exchange method ", static_cast<int>(method)));
+  const bool around = method == ExchangeMethod::ring || method == ExchangeMethod::gather;
+  return around ? MethodPartition{method, 1, ranks} : MethodPartition{method, ranks, 1};
 }
 
 int most_hybrid_ulysses(int ranks, int64_t query_heads) {
@@ -265,7 +226,8 @@ void check_formula(const std::string& what, const ExchangeBytes& measured, const
 
 ExchangeRate measure_exchange_rate(World& world, const MethodPartition& shape,
                                    const ExchangeRateOptions& options) {
-  check_options(world, shape, options);
+  TRIREME_ASSERT(world.size() == shape.ranks(), "world of ", world.size(), " ranks for ",
+                 shape.description());
   const at::NoGradGuard no_grad;
   const bool megatron = shape.method == ExchangeMethod::megatron;
   const Mesh mesh = make_mesh(world, {.ulysses = shape.ulysses, .ring = shape.ring});
@@ -280,14 +242,14 @@ ExchangeRate measure_exchange_rate(World& world, const MethodPartition& shape,
   const ExchangeBytes formula = formula_bytes(shape, options, mesh.sp->rank());
   std::vector<double> layer_seconds, exchange_seconds;
   for (int64_t repeat = -1; repeat < options.repeats; ++repeat) {  // the first one warms up
-    wait_for(options.device);
+    wait_for_stream(options.device);
     barrier(*mesh.all);
     take_traffic(mesh);
     const double begin = now_seconds();
     layer->forward();
     const Traffic forward = take_traffic(mesh);
     layer->backward();
-    wait_for(options.device);
+    wait_for_stream(options.device);
     const double end = now_seconds();
     const Traffic backward = take_traffic(mesh);
     rate.sent = {forward.sent_bytes, backward.sent_bytes};

@@ -19,6 +19,7 @@
 
 #include "trireme/attention/exchange_bytes.h"
 #include "trireme/attention/sequence_attention.h"
+#include "trireme/base/enum_names.h"
 #include "trireme/comm/world.h"
 #include "trireme/kernels/local_attention.h"
 #include "trireme/measure/spread.h"
@@ -26,11 +27,12 @@
 namespace trireme {
 
 enum class ExchangeMethod { ulysses, ring, gather, hybrid, megatron };
-inline constexpr ExchangeMethod kAllExchangeMethods[] = {ExchangeMethod::ulysses, ExchangeMethod::ring,
-                                                         ExchangeMethod::gather, ExchangeMethod::hybrid,
-                                                         ExchangeMethod::megatron};
-// "ulysses", "ring", "gather", "hybrid", "megatron"; the other way a ConfigError that lists them.
-std::string name_of(ExchangeMethod method);
+constexpr auto enum_names(ExchangeMethod) {
+  using enum ExchangeMethod;
+  return std::to_array<EnumName<ExchangeMethod>>(
+      {{ulysses, "ulysses"}, {ring, "ring"}, {gather, "gather"}, {hybrid, "hybrid"}, {megatron, "megatron"}});
+}
+// By its name; else a ConfigError that lists the names.
 ExchangeMethod parse_exchange_method(const std::string& text);
 
 // A method over U x R ranks.

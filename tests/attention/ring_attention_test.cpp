@@ -124,7 +124,7 @@ TEST(RingAttention, the_formulas_of_every_exchange_are_what_each_rank_sends) {
 }
 
 TEST(RingAttention, one_rank_exchanges_nothing_and_is_the_kernel_itself) {
-  Group ring = Group::alone("ring");
+  Group ring("ring", nullptr, {0}, 0, std::chrono::milliseconds(0));
   const auto local = make_local_attention(AttentionKernel::automatic, at::kCPU, at::kFloat);
   for (const RingMethod method : {RingMethod::ring, RingMethod::gather}) {
     const auto attention = make_sequence_attention(method, ring, *local);

@@ -97,7 +97,7 @@ TEST(Ulysses, each_rank_gets_its_heads_of_the_whole_sequence) {
 }
 
 TEST(Ulysses, one_rank_copies_nothing) {
-  Group group = Group::alone("ulysses");
+  Group group("ulysses", nullptr, {0}, 0, std::chrono::milliseconds(0));
   const UlyssesPartition partition{{5, 1}, share_heads(6, 3, 1)};
   const at::Tensor qkv = random_tensor({2, 5, 12, kWidth}, 4);
   EXPECT_EQ(seq_to_heads_qkv(group, partition, qkv).data_ptr(), qkv.data_ptr());
@@ -222,7 +222,7 @@ TEST(Ulysses, each_exchange_sends_what_the_formula_says_and_no_more) {
 }
 
 TEST(Ulysses, a_partition_that_does_not_fit_the_group_is_a_bug_and_says_so) {
-  Group group = Group::alone("ulysses");
+  Group group("ulysses", nullptr, {0}, 0, std::chrono::milliseconds(0));
   const UlyssesPartition partition{{5, 1}, share_heads(6, 3, 1)};
   EXPECT_THROW(seq_to_heads_qkv(group, partition, at::ones({1, 5, 11, kWidth})), InternalError);
   EXPECT_THROW(seq_to_heads(group, partition, at::ones({1, 4, 6, kWidth})), InternalError);

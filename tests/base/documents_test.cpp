@@ -25,7 +25,6 @@ std::string refusal_of_positions(const std::vector<int64_t>& positions) {
 
 TEST(Documents, every_token_lies_in_the_document_whose_cuts_enclose_it) {
   const Documents documents({0, 1, 2, 7, 8, 20});
-  EXPECT_EQ(documents.count(), 5);
   EXPECT_EQ(documents.tokens(), 20);
   for (int64_t token = 0; token < 20; ++token) {
     const TokenSpan document = documents.at(token);
@@ -37,7 +36,6 @@ TEST(Documents, every_token_lies_in_the_document_whose_cuts_enclose_it) {
   EXPECT_EQ(documents.at(1), (TokenSpan{1, 2}));
   EXPECT_EQ(documents.at(6), (TokenSpan{2, 7}));
   EXPECT_EQ(documents.longest(), 12);
-  EXPECT_EQ(documents.squares(), 1 + 1 + 25 + 1 + 144);
   EXPECT_THROW(documents.at(20), InternalError);
   EXPECT_THROW(documents.at(-1), InternalError);
 }
@@ -47,10 +45,8 @@ TEST(Documents, a_sample_of_one_document_and_an_empty_sample) {
   EXPECT_THAT(one.cu_seqlens(), ElementsAre(0, 5));
   EXPECT_EQ(one.at(4), (TokenSpan{0, 5}));
   EXPECT_THAT(none.cu_seqlens(), ElementsAre(0));
-  EXPECT_EQ(none.count(), 0);
   EXPECT_EQ(none.tokens(), 0);
   EXPECT_EQ(none.longest(), 0);
-  EXPECT_EQ(none.squares(), 0);
 }
 
 TEST(Documents, a_position_of_zero_begins_one) {

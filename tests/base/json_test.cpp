@@ -55,8 +55,8 @@ TEST(Json, brackets_in_strings_are_not_levels) {
 TEST(Json, text_beyond_the_limit_of_bytes_is_refused_before_it_is_built) {
   const testing::TemporaryFolder folder;
   const auto file = folder.write("long.json", "[1,2,3,4,5]");
-  const JsonLimits limits{100, 10, EqualKeys::last_counts};
-  EXPECT_NO_THROW(read_json(file, JsonLimits{100, 11, EqualKeys::last_counts}));
+  const JsonLimits limits{.bytes = 10};
+  EXPECT_NO_THROW(read_json(file, {.bytes = 11}));
   EXPECT_THAT(message_of<DataError>([&] { read_json(file, limits); }),
               AllOf(HasSubstr("long.json"), HasSubstr("at most 10")));
   EXPECT_THAT(message_of<DataError>([&] { parse_json("[1,2,3,4,5]", "a.json", limits); }),
@@ -66,9 +66,7 @@ TEST(Json, text_beyond_the_limit_of_bytes_is_refused_before_it_is_built) {
 TEST(Json, equal_keys_are_refused_where_asked) {
   const std::string text = R"({"a": 1, "b": {"a": 2}, "a": 3})";
   EXPECT_EQ(parse_json(text, "a.json")["a"], 3);
-  JsonLimits strict;
-  strict.equal_keys = EqualKeys::refused;
-  EXPECT_THAT(message_of<DataError>([&] { parse_json(text, "a.json", strict); }),
+  EXPECT_THAT(message_of<DataError>([&] { parse_json(text, "a.json", {.refuse_equal_keys = true}); }),
               AllOf(HasSubstr("a.json"), HasSubstr("\"a\" is there twice")));
 }
 

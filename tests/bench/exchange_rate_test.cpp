@@ -284,7 +284,7 @@ TEST(Exchanges, are_as_many_as_each_method_needs) {
 
 TEST(ExchangeRate, has_times_that_hold_together) {
   const ExchangeRateOptions options{.tokens = 256, .heads = 4, .kv_heads = 2, .head_dim = 16, .repeats = 4};
-  for (const ExchangeMethod method : kAllExchangeMethods) {
+  for (const auto& [method, name] : enum_names(ExchangeMethod{})) {
     const ExchangeRate rate = measure_one(partition_over(method, 2, 2), options);
     SCOPED_TRACE(rate.shape.description());
     for (const Spread& spread : {rate.layer_seconds, rate.exchange_seconds}) {
@@ -298,7 +298,7 @@ TEST(ExchangeRate, has_times_that_hold_together) {
 }
 
 TEST(ExchangeRate, of_one_rank_sends_nothing_and_computes) {
-  for (const ExchangeMethod method : kAllExchangeMethods) {
+  for (const auto& [method, name] : enum_names(ExchangeMethod{})) {
     const ExchangeRate rate =
         measure_one(partition_over(method, 1, 4), {.tokens = 16, .heads = 2, .kv_heads = 1, .head_dim = 8});
     EXPECT_EQ(rate.calls(), 0);
@@ -338,8 +338,8 @@ TEST(MethodPartition, a_hybrid_takes_as_many_ulysses_ranks_as_divide_the_ranks) 
 }
 
 TEST(ExchangeMethods, are_read_by_the_names_that_they_print) {
-  for (const ExchangeMethod method : kAllExchangeMethods)
-    EXPECT_EQ(parse_exchange_method(name_of(method)), method);
+  for (const auto& [method, name] : enum_names(ExchangeMethod{}))
+    EXPECT_EQ(parse_exchange_method(name), method);
   EXPECT_THAT(testing::message_of<ConfigError>([] { parse_exchange_method("ulyses"); }),
               AllOf(HasSubstr("'ulyses'"), HasSubstr("ulysses, ring, gather, hybrid, megatron")));
 }

@@ -68,7 +68,7 @@ TEST(LinkRate, is_measured_alike_on_every_rank) {
       EXPECT_EQ(rate.timed[i].sent_bytes, int64_t{4096} << (2 * i));
     }
   }
-  Group one = Group::alone("link");
+  Group one("link", nullptr, {0}, 0, std::chrono::milliseconds(0));
   EXPECT_TRUE(measure_link_rate(one, at::kCPU, 2).timed.empty());
 }
 

@@ -60,7 +60,7 @@ TEST(Train, flags_that_contradict_or_do_not_exist_are_refused_by_name) {
   };
   EXPECT_THAT(with({"--fp16", "--bf16"}), HasSubstr("contradict"));
   EXPECT_THAT(with({"--packing", "document"}), HasSubstr("'documents'?"));
-  EXPECT_THAT(with({"--deepspeed", "ds.json"}), HasSubstr("no flag --deepspeed"));
+  EXPECT_THAT(with({"--ds_config", "ds.json"}), HasSubstr("--deepspeed ds_config.json"));
   EXPECT_THAT(refusal([] { run_train({"--model_name_or_path", "m"}); }), HasSubstr("needs --train_file"));
 }
 

@@ -77,6 +77,7 @@ Command command_of(std::map<std::string, std::string> required, Cases cases, ToJ
           std::move(required), std::move(cases)};
 }
 
+const std::set<std::string> kTrainTestedElsewhere{"config", "deepspeed", "deepspeed_config"};
 const std::set<std::string> kEvalTestedElsewhere{"checkpoint", "mlm_probability", "mask_token_id"};
 constexpr int kMachineRanks = 8;
 
@@ -153,16 +154,17 @@ class FlagsArrive : public ::testing::Test {
         {"gradient_checkpointing", {}, {{"recompute", "full"}}},
         {"seed", {"17"}, {{"seed", 17}, {"optimizer_seed", 17}}},
     };
-    return command_of<TrainFlags>({{"model_name_or_path", model()}, {"train_file", "text.txt"}},
-                                  joined({engine_cases(), update_cases(), own}),
-                                  [](const TrainFlags& flags, const OptionParser& parser) {
-                                    TrainOptions options = flags.resolve({});
-                                    flags.process.share_sequence(options.engine, parser, kMachineRanks,
-                                                                 options.model_dir);
-                                    Json json = json_of(options.engine);
-                                    json.update(to_json(options));
-                                    return with_process(json, flags.process);
-                                  });
+    return command_of<TrainFlags>(
+        {{"model_name_or_path", model()}, {"train_file", "text.txt"}},
+        joined({engine_cases(), update_cases(), own}),
+        [](const TrainFlags& flags, const OptionParser& parser) {
+          TrainOptions options = flags.resolve({});
+          flags.process.share_sequence(options.engine, parser, kMachineRanks, options.model_dir);
+          Json json = json_of(options.engine);
+          json.update(to_json(options));
+          return with_process(json, flags.process);
+        },
+        kTrainTestedElsewhere);
   }
 
   Command eval() const {
@@ -182,6 +184,7 @@ class FlagsArrive : public ::testing::Test {
           json.update({{"model", options.model_dir.string()},
                        {"eval_file", flags.eval_file.string()},
                        {"text_field", options.samples.text_field},
+                       {"on_bad_record", name_of(options.samples.on_bad_record)},
                        {"append_eos", options.samples.append_eos},
                        {"packing", name_of(options.samples.packing)},
                        {"max_seq_length", options.samples.max_seq_length},
@@ -315,10 +318,11 @@ class FlagsArrive : public ::testing::Test {
          {"no_append_eos", {}, {{"append", false}}},
          {"threads", {"3"}, {{"threads", 3}}}},
         [](const TokenizeFlags& flags, const OptionParser& /*parser*/) {
-          return Json{{"tokenizer", flags.tokenizer},    {"input", texts(flags.inputs)},
-                      {"output", flags.output.string()}, {"overwrite", flags.overwrite},
-                      {"field", flags.corpus().field},   {"append", flags.corpus().append_end_of_text},
-                      {"threads", flags.threads}};
+          return Json{
+              {"tokenizer", flags.tokenizer},    {"input", texts(flags.inputs)},
+              {"output", flags.output.string()}, {"overwrite", flags.overwrite},
+              {"field", flags.corpus().field},   {"append", flags.corpus().append_end_of_text},
+              {"threads", flags.threads},        {"on_bad_record", name_of(flags.corpus().on_bad_record)}};
         });
   }
 

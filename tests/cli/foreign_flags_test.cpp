@@ -38,6 +38,13 @@ std::vector<std::string> names_of() {
   return parser.names();
 }
 
+std::vector<ForeignFlags> foreign_flags() {
+  std::vector<ForeignFlags> all;
+  for (const ForeignProgram& program : foreign_programs())
+    all.insert(all.end(), program.flags.begin(), program.flags.end());
+  return all;
+}
+
 std::string refusal(const std::vector<std::string>& words) {
   return testing::message_of<ConfigError>([&] { run_train(words); });
 }

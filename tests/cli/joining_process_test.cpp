@@ -98,6 +98,20 @@ TEST_F(HandStarted, with_another_world_size_or_secret_exits_78_and_is_named_by_t
                                       Not(HasSubstr("00112233")), Not(HasSubstr("ffeeddcc"))));
 }
 
+TEST_F(HandStarted, with_another_learning_rate_exits_78_on_both_and_names_the_option) {
+  const auto train_at = [&](const char* rate) {
+    Words words = train("20");
+    words.insert(words.end(), {"--learning_rate", rate});
+    return words;
+  };
+  Program rank_0(train_at("1e-4"), log(0), rank(0, 2));
+  Program rank_1(train_at("2e-4"), log(1), rank(1, 2));
+  for (Program* program : {&rank_0, &rank_1}) {
+    EXPECT_EQ(program->wait(kSoon), 78) << program->output();
+    EXPECT_THAT(program->output(), HasSubstr("learning_rate is 0.0001 on rank 0 and 0.0002 on rank 1"));
+  }
+}
+
 TEST_F(HandStarted, a_killed_peer_is_told_in_one_line_without_a_librarys_stack_trace) {
   const ActivityReader activity;
   Program rank_0(train("30"), log(0), watched(rank(0, 2), activity));

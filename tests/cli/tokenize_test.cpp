@@ -36,7 +36,7 @@ class Tokenize : public ::testing::Test {
   ~Tokenize() override { at::set_num_threads(threads_); }
 
   std::string path(const char* name) const { return (folder_ / name).string(); }
-  void tokenize(const std::vector<std::string>& more) const {
+  void tokenize(const std::vector<std::string>& more) {
     std::vector<std::string> words{"--tokenizer",       path("model"), "--input",
                                    path("lines.jsonl"), "--output",    path("set")};
     words.insert(words.end(), more.begin(), more.end());
@@ -47,12 +47,13 @@ class Tokenize : public ::testing::Test {
       ::testing::internal::GetCapturedStdout();
       throw;
     }
-    ::testing::internal::GetCapturedStdout();
+    told_ = ::testing::internal::GetCapturedStdout();
   }
   int64_t tokens() const { return IndexedDataset(path("set")).tokens(); }
 
   const int threads_ = at::get_num_threads();
   testing::TemporaryFolder folder_;
+  std::string told_;
 };
 
 TEST_F(Tokenize, a_set_that_is_there_stays_unless_overwrite_is_given) {
@@ -78,7 +79,17 @@ TEST_F(Tokenize, does_as_its_flags_say) {
   EXPECT_EQ(tokens(), 6 + 6 + 2);
   tokenize({"--overwrite", "--no_append_eos"});
   EXPECT_EQ(tokens(), 3 + 3);
-  tokenize({"--overwrite", "--threads", "1"});
+  std::ofstream(path("lines.jsonl"), std::ios::app) << "{}\n";
+  EXPECT_THAT(testing::message_of<DataError>([&] { tokenize({"--overwrite"}); }),
+              AllOf(HasSubstr("lines.jsonl:3: has no"), HasSubstr("--on_bad_record skip")));
+  tokenize({"--overwrite", "--on_bad_record", "skip"});
+  EXPECT_EQ(tokens(), 3 + 3 + 2);
+  EXPECT_THAT(told_, AllOf(HasSubstr("lines that are no documents, skipped: 1"), HasSubstr("lines.jsonl:3")));
+  EXPECT_THAT(testing::message_of<DataError>([&] {
+                tokenize({"--overwrite", "--on_bad_record", "skip", "--field", "none"});
+              }),
+              HasSubstr("no line is a document, and 3 were skipped"));
+  tokenize({"--overwrite", "--on_bad_record", "skip", "--threads", "1"});
   EXPECT_EQ(at::get_num_threads(), 1);
 }
 

@@ -103,19 +103,6 @@ TEST_P(Adjoint, of_all_reduce_sum_is_itself) {
   }
 }
 
-TEST_P(Adjoint, of_broadcast_is_reduce_sum_to_the_root) {
-  for (int root = 0; root < GetParam(); ++root) {
-    expect_adjoint([root](Group& group) {
-      const at::Tensor x = noise(5, group.rank(), 0), y = noise(5, group.rank(), 1);
-      at::Tensor everywhere = x.clone(), sum_y = y.clone();
-      broadcast(group, everywhere, root);
-      reduce_sum(group, sum_y, root);
-      // The adjoint gives nothing to the other ranks: their x was overwritten.
-      return Products{dot(everywhere, y), group.rank() == root ? dot(x, sum_y) : 0.0};
-    });
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(P, Adjoint, ::testing::Values(1, 2, 3, 4));
 
 }  // namespace

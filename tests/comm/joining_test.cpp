@@ -77,7 +77,7 @@ std::vector<End> join_all(
   for (size_t i = 0; i < identities.size(); ++i)
     threads.emplace_back([&, i] {
       try {
-        const auto world = join_world(identities[i], Transport::gloo, at::kCPU, timeout);
+        const auto world = join_world(identities[i], at::kCPU, timeout);
         body(*world);
         ends[i].kind = "joined";
       } catch (const Error& error) {
@@ -140,7 +140,7 @@ int connect_to_port(int port) {
 TEST(Joining, a_silent_rank_0_is_a_CommError_after_the_timeout_that_names_its_address) {
   const Stranger silent("");
   const std::string message =
-      message_of<CommError>([&] { join_world(silent.identity(), Transport::gloo, at::kCPU, kPatient); });
+      message_of<CommError>([&] { join_world(silent.identity(), at::kCPU, kPatient); });
   EXPECT_THAT(message,
               AllOf(HasSubstr("rank 0's address, 127.0.0.1:"), HasSubstr("failed on rank 1 after 1."),
                     HasSubstr("rank 0's process is stopped, or another program listens there"),
@@ -150,18 +150,16 @@ TEST(Joining, a_silent_rank_0_is_a_CommError_after_the_timeout_that_names_its_ad
 TEST(Joining, where_another_program_answers_is_a_ConfigError_at_once) {
   const Stranger server("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
   const double seconds = seconds_of([&] {
-    EXPECT_THAT(
-        message_of<ConfigError>([&] { join_world(server.identity(), Transport::gloo, at::kCPU, kLong); }),
-        HasSubstr("another program listens at 127.0.0.1:"));
+    EXPECT_THAT(message_of<ConfigError>([&] { join_world(server.identity(), at::kCPU, kLong); }),
+                HasSubstr("another program listens at 127.0.0.1:"));
   });
   EXPECT_LT(seconds, 10);
 }
 
 TEST(Joining, where_another_program_says_little_is_a_ConfigError_at_once) {
   const Stranger server("TRIREXE");
-  EXPECT_THAT(
-      message_of<ConfigError>([&] { join_world(server.identity(), Transport::gloo, at::kCPU, kLong); }),
-      HasSubstr("another program listens"));
+  EXPECT_THAT(message_of<ConfigError>([&] { join_world(server.identity(), at::kCPU, kLong); }),
+              HasSubstr("another program listens"));
 }
 
 TEST(Joining, drops_a_stranger_at_the_first_wrong_byte) {
@@ -179,19 +177,19 @@ TEST(Joining, drops_a_stranger_at_the_first_wrong_byte) {
 
 TEST(Joining, where_nobody_listens_is_a_CommError_after_the_timeout) {
   RankIdentity identity = Stranger("").identity();  // gone by now
-  EXPECT_THAT(message_of<CommError>([&] { join_world(identity, Transport::gloo, at::kCPU, kShort); }),
+  EXPECT_THAT(message_of<CommError>([&] { join_world(identity, at::kCPU, kShort); }),
               AllOf(HasSubstr("Connection refused"), HasSubstr("check that it was started")));
 }
 
 TEST(Joining, an_unknown_host_and_a_port_in_use_are_ConfigErrors) {
   RankIdentity identity = Stranger("").identity();
   identity.master_address = "no-such-host.invalid";
-  EXPECT_THAT(message_of<ConfigError>([&] { join_world(identity, Transport::gloo, at::kCPU, kShort); }),
+  EXPECT_THAT(message_of<ConfigError>([&] { join_world(identity, at::kCPU, kShort); }),
               HasSubstr("no-such-host.invalid"));
   const Stranger holder("");
   identity = holder.identity();
   identity.rank = 0;
-  EXPECT_THAT(message_of<ConfigError>([&] { join_world(identity, Transport::gloo, at::kCPU, kShort); }),
+  EXPECT_THAT(message_of<ConfigError>([&] { join_world(identity, at::kCPU, kShort); }),
               AllOf(HasSubstr("cannot listen"), HasSubstr("MASTER_PORT")));
 }
 
@@ -324,7 +322,7 @@ TEST(RunStore, does_not_wait_for_a_stopped_rank_0_beyond_its_timeout) {
   auto identity = identities_of(2, socket)[1];
   std::thread rank_0([&] { serve_and_stop(socket.descriptor(), identity.secret); });
   {
-    RunStore store(identity, {"127.0.0.1", socket.port()}, kShort);
+    RunStore store(identity, kShort);
     const std::vector<std::function<void()>> calls{[&] { store.get("key"); }, [&] { store.check({"key"}); },
                                                    [&] { store.set("key", {1}); },
                                                    [&] { store.wait({"key"}, milliseconds(100)); }};
@@ -342,7 +340,7 @@ TEST(RunStore, sends_nothing_behind_a_request_that_was_not_sent_whole) {
   const std::future<void> end = over.get_future();
   std::thread rank_0([&] { serve_and_stop(socket.descriptor(), identity.secret, &end); });
   {
-    RunStore store(identity, {"127.0.0.1", socket.port()}, kShort);
+    RunStore store(identity, kShort);
     const std::vector<uint8_t> more_than_the_system_buffers(size_t{24} << 20);
     EXPECT_THROW(store.set("key", more_than_the_system_buffers), DeadlinePassed);
     EXPECT_THAT(message_of<ConnectionLost>([&] { store.set("key", {1}); }), HasSubstr("not sent whole"));
@@ -355,7 +353,7 @@ TEST(RunStore, waits_for_no_other_thread_beyond_its_timeout) {
   const ListeningSocket socket("127.0.0.1", 0);
   const RankIdentity identity = identities_of(1, socket)[0];
   const auto server = std::make_shared<StoreServer>(identity.master_listen_fd, identity, kLong);
-  RunStore store(identity, {"127.0.0.1", socket.port()}, kShort, server);
+  RunStore store(identity, kShort, server);
   std::thread waiting([&] { EXPECT_THROW(store.wait({"never"}, milliseconds(3000)), DeadlinePassed); });
   bool refused = false;
   while (!refused)  // until the other thread has the connection
@@ -375,26 +373,25 @@ TEST(RunStore, outlives_a_key_that_is_removed_while_a_rank_waits_for_it_and_anot
   const ListeningSocket socket("127.0.0.1", 0);
   const RankIdentity identity = identities_of(1, socket)[0];
   const auto server = std::make_shared<StoreServer>(identity.master_listen_fd, identity, kLong);
-  const auto store =
-      c10::make_intrusive<RunStore>(identity, StoreAddress{"127.0.0.1", socket.port()}, kLong, server);
+  const auto store = c10::make_intrusive<RunStore>(identity, kLong, server);
   const auto other = store->clone();
   using Bytes = std::vector<uint8_t>;
   store->set("a", Bytes{1});
   store->setTimeout(kShort);
-  EXPECT_THROW(store->multiGet({"a", "b"}), DeadlinePassed);  // the store still has this request
+  EXPECT_THROW(store->wait({"a", "b"}), DeadlinePassed);  // the store still has this request
   EXPECT_TRUE(other->deleteKey("a"));
   other->set("b", Bytes{2});
   other->set("a", Bytes{3});
   store->setTimeout(kLong);
-  EXPECT_EQ(store->multiGet({"a", "b"}), (std::vector<Bytes>{{3}, {2}}));
+  store->wait({"a", "b"});
+  EXPECT_EQ(store->get("a"), Bytes{3});
 }
 
 TEST(RunStore, answers_as_c10d_s_stores_do) {
   const ListeningSocket socket("127.0.0.1", 0);
   RankIdentity identity = identities_of(1, socket)[0];
   const auto server = std::make_shared<StoreServer>(identity.master_listen_fd, identity, kLong);
-  const auto store =
-      c10::make_intrusive<RunStore>(identity, StoreAddress{"127.0.0.1", socket.port()}, kShort, server);
+  const auto store = c10::make_intrusive<RunStore>(identity, kShort, server);
   using Bytes = std::vector<uint8_t>;
   EXPECT_FALSE(store->check({"a"}));
   store->set("a", Bytes{0, 255, 10});
@@ -406,14 +403,12 @@ TEST(RunStore, answers_as_c10d_s_stores_do) {
   EXPECT_EQ(store->compareSet("c", Bytes{8}, Bytes{9}), (Bytes{7}));
   EXPECT_EQ(store->compareSet("c", Bytes{7}, Bytes{9}), (Bytes{9}));
   EXPECT_EQ(store->compareSet("none", Bytes{7}, Bytes{9}), (Bytes{7}));
-  store->append("a", Bytes{1});
-  store->multiSet({"x", "y"}, {Bytes{1}, Bytes{2}});
-  EXPECT_EQ(store->multiGet({"y", "a"}), (std::vector<Bytes>{{2}, {0, 255, 10, 1}}));
-  EXPECT_EQ(store->getNumKeys(), 5);
+  store->set("x", Bytes{1});
+  EXPECT_EQ(store->getNumKeys(), 4);
   EXPECT_TRUE(store->deleteKey("x"));
   EXPECT_FALSE(store->deleteKey("x"));
   EXPECT_THROW(store->wait({"x"}, milliseconds(50)), DeadlinePassed);
-  EXPECT_EQ(store->get("y"), (Bytes{2})) << "after a wait whose time was over";
+  EXPECT_EQ(store->get("a"), (Bytes{0, 255, 10})) << "after a wait whose time was over";
   const auto more = store->clone();
   std::thread late([&] { more->set("late", Bytes{4}); });
   EXPECT_EQ(store->get("late"), (Bytes{4}));

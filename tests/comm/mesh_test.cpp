@@ -123,11 +123,6 @@ TEST(Mesh, refuses_axes_whose_product_does_not_divide_and_lists_those_that_do) {
   EXPECT_THAT(refusal(4, {.ulysses = 65536, .ring = 65536}), HasSubstr("ring degree 65536"));  // 2^32
 }
 
-TEST(Mesh, refuses_axes_that_do_not_exist_yet_by_name) {
-  EXPECT_THAT(refusal(2, {.tensor = 2}), HasSubstr("'tensor'"));
-  EXPECT_THAT(refusal(2, {.pipeline = 2}), HasSubstr("'pipeline'"));
-}
-
 TEST(Mesh, a_world_of_one_has_groups_of_one) {
   run_ranks_as_threads(1, [](World& world) {
     const Mesh mesh = make_mesh(world, {});

@@ -31,7 +31,7 @@ std::vector<int64_t> join_and_sum(std::vector<RankIdentity> identities) {
   for (size_t rank = 0; rank < identities.size(); ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        const auto world = join_world(identities[rank], Transport::gloo, at::kCPU, milliseconds(20000));
+        const auto world = join_world(identities[rank], at::kCPU, milliseconds(20000));
         const auto group = world->make_group("all", {{0, 1}});
         at::Tensor sum = at::full({1}, static_cast<int64_t>(rank) + 1, at::kLong);
         all_reduce_sum(*group, sum);
@@ -88,7 +88,7 @@ TEST(Rendezvous, at_an_agent_s_store_that_tells_no_port_is_a_ConfigError) {
   identity.agent_has_store = true;
   for (const char* told : {"no number", "70000"}) {
     static_cast<c10d::Store&>(*agent).set("trireme/0/port", std::string(told));
-    EXPECT_THAT([&] { join_world(identity, Transport::gloo, at::kCPU, milliseconds(20000)); },
+    EXPECT_THAT([&] { join_world(identity, at::kCPU, milliseconds(20000)); },
                 ::testing::ThrowsMessage<ConfigError>(HasSubstr(told)));
   }
 }
@@ -115,8 +115,7 @@ std::vector<std::string> meet_and_leave() {
       c10::intrusive_ptr<c10d::Store> mine = c10::make_intrusive<c10d::PrefixStore>("all", store);
       if (rank == 2) mine = c10::make_intrusive<LateStore>(store);
       try {
-        join_world(identity, mine, Transport::gloo, at::kCPU, milliseconds(20000))
-            ->make_group("all", {{0, 1, 2}});
+        join_world(identity, mine, at::kCPU, milliseconds(20000))->make_group("all", {{0, 1, 2}});
       } catch (const std::exception& error) {
         errors[rank] = error.what();
       }
@@ -142,8 +141,7 @@ TEST(Rendezvous, ranks_learn_the_least_number_of_ranks_of_a_machine) {
       // Two ranks on the first machine, one on the second.
       const RankIdentity identity{
           .rank = rank, .size = 3, .local_rank = rank % 2, .local_size = rank < 2 ? 2 : 1};
-      least[rank] =
-          join_world(identity, store, Transport::gloo, at::kCPU, milliseconds(20000))->least_machine_ranks();
+      least[rank] = join_world(identity, store, at::kCPU, milliseconds(20000))->least_machine_ranks();
     });
   }
   for (auto& thread : threads) thread.join();
@@ -155,19 +153,13 @@ TEST(Rendezvous, without_the_others_is_a_CommError_after_the_timeout) {
   RankIdentity identity = two_identities(socket.port())[0];
   identity.master_listen_fd = ::dup(socket.descriptor());
   try {
-    join_world(identity, Transport::gloo, at::kCPU, milliseconds(500));
+    join_world(identity, at::kCPU, milliseconds(500));
     FAIL() << "joined alone";
   } catch (const CommError& error) {
     EXPECT_THAT(error.what(), HasSubstr("meeting the other ranks at 127.0.0.1:"));
     EXPECT_THAT(error.what(), HasSubstr("on rank 0"));
     EXPECT_THAT(error.what(), HasSubstr("timeout 0.5 s"));
   }
-}
-
-TEST(Rendezvous, refuses_transports_that_cannot_serve_before_it_waits) {
-  const auto identity = two_identities(1)[0];
-  EXPECT_THROW(join_world(identity, Transport::threads, at::kCPU, milliseconds(100)), ConfigError);
-  EXPECT_THROW(join_world(identity, Transport::nccl, at::kCPU, milliseconds(100)), ConfigError);
 }
 
 }  // namespace

@@ -75,9 +75,7 @@ TEST(IndexedDataset, reads_files_written_by_hand) {
   const IndexedDataset set(folder / "set.bin");  // either file's name will do
   EXPECT_EQ(all_tokens(set), (std::vector<int64_t>{1, 2, 258, 7}));
   EXPECT_EQ(set.documents(), 3);
-  EXPECT_EQ(set.sequence_size(0), 3);
-  EXPECT_EQ(set.sequence_size(1), 0);
-  EXPECT_EQ(set.document_begin(2), 3);
+  EXPECT_EQ(set.document_begins(0, 4), (std::vector<int64_t>{0, 3, 3, 4}));
   EXPECT_EQ(set.document_of(2), 0);
   EXPECT_EQ(set.document_of(3), 2);
 }

@@ -6,18 +6,10 @@
 #include <cmath>
 #include <vector>
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "trireme/base/error.h"
-
-#include "tests/support/error_message.h"
 
 namespace trireme {
 namespace {
-
-using ::testing::HasSubstr;
-using testing::message_of;
 
 constexpr int64_t kVocabulary = 5000, kMask = 4999, kIgnored = -100;
 
@@ -121,18 +113,6 @@ TEST(MaskedTokens, another_pass_or_seed_chooses_independently) {
       if (base.targets[i] != kIgnored && other.targets[i] != kIgnored) ++both;
     expect_rate(both, static_cast<double>(count), 0.15 * 0.15);
   }
-}
-
-TEST(MaskedTokens, nonsense_is_refused_by_name) {
-  const auto refusal = [](const MaskedTokenOptions& wrong) {
-    int64_t token = 0, target = 0;
-    return message_of<ConfigError>([&] { mask_tokens(wrong, 0, 0, 1, &token, &target); });
-  };
-  for (const double probability : {0.0, -0.1, 1.5, std::nan("")})
-    EXPECT_THAT(refusal(options(probability)), HasSubstr("--mlm_probability"));
-  MaskedTokenOptions beyond = options();
-  beyond.mask_token_id = kVocabulary;
-  EXPECT_THAT(refusal(beyond), HasSubstr("--mask_token_id"));
 }
 
 TEST(MaskedTokens, a_sample_that_draws_none_has_one_chosen_all_the_same_wherever_it_is_cut) {

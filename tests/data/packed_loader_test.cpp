@@ -227,14 +227,5 @@ TEST_F(PackedLoaderTest, a_state_of_another_order_is_refused) {
   EXPECT_THAT(message_of<DataError>([&] { dealt.restore(beyond); }), HasSubstr("row 99 of 99"));
 }
 
-TEST_F(PackedLoaderTest, options_that_contradict_themselves_are_refused) {
-  EXPECT_THROW(loader(options(10, 0, 1)), ConfigError);
-  LoaderOptions o = options(10, 1, 1);
-  o.sp_rank = 1;
-  EXPECT_THROW(loader(o), ConfigError);
-  o.ring = 2;
-  EXPECT_NO_THROW(loader(o));
-}
-
 }  // namespace
 }  // namespace trireme

@@ -16,6 +16,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::message_of;
+using ::testing::Not;
 using testing::TemporaryFolder;
 
 std::vector<std::string> texts(TextSource& source) {
@@ -113,6 +114,46 @@ TEST(TextSource, a_wrong_line_is_named_with_file_and_line) {
               AllOf(HasSubstr("a.jsonl:1"), HasSubstr("more than 100 deep")));
   EXPECT_LT(message("{\"" + std::string(100'000, 'x') + "\": 1}\n").size(), 500U);
   EXPECT_THAT(message("[1]\n"), HasSubstr("a.jsonl:1: has no \"text\""));
+}
+
+// A folder of 23 files of lines, of which all but three are at fault, and a text.
+void write_lines(const TemporaryFolder& folder) {
+  for (int i = 10; i < 33; ++i)
+    folder.write(cat("in/", i, ".jsonl"), i % 10 == 0
+                                              ? "{\"text\": \"fine\"}\n"
+                                              : "{\"text\": \"good\"}\n\n{\"txt\": 1}\n{\"text\": 2}\n");
+  folder.write("in/z.txt", "{");
+}
+
+TEST(TextSource, that_stops_at_a_bad_record_names_every_file_at_fault) {
+  const TemporaryFolder folder;
+  write_lines(folder);
+  TextSource source({folder / "in"}, "text");
+  const std::string message = message_of<DataError>([&] { texts(source); });
+  EXPECT_THAT(message,
+              AllOf(HasSubstr("20 files cannot be read as documents"),
+                    HasSubstr("11.jsonl:3: has no \"text\""), HasSubstr("31.jsonl:3: has no"),
+                    HasSubstr("--on_bad_record skip"), Not(HasSubstr(":4")), Not(HasSubstr("more"))));
+  folder.write("in/40.jsonl", "{");
+  TextSource with_more({folder / "in"}, "text");
+  const std::string cut = message_of<DataError>([&] { texts(with_more); });
+  EXPECT_THAT(cut, AllOf(HasSubstr("21 files"), HasSubstr("32.jsonl:3"), HasSubstr("and 1 more"),
+                         Not(HasSubstr("40.jsonl"))));
+}
+
+TEST(TextSource, that_skips_bad_records_counts_them_and_names_the_first) {
+  const TemporaryFolder folder;
+  write_lines(folder);
+  TextSource source({folder / "in"}, "text", "--text_field", OnBadRecord::skip);
+  EXPECT_EQ(texts(source).size(), 23U + 1);
+  EXPECT_EQ(source.counts().bad_records.count, 2 * 20);
+  const std::vector<std::string> lines = bad_record_lines(source.counts().bad_records);
+  ASSERT_EQ(lines.size(), 1U + 5 + 1);
+  EXPECT_THAT(lines[0], HasSubstr("skipped: 40"));
+  EXPECT_THAT(lines[1], HasSubstr("11.jsonl:3: has no \"text\""));
+  EXPECT_THAT(lines[2], HasSubstr("11.jsonl:4: \"text\" is number"));
+  EXPECT_THAT(lines[6], HasSubstr("and 35 more"));
+  EXPECT_TRUE(bad_record_lines({}).empty());
 }
 
 TEST(TextSource, an_input_that_is_missing_or_binary_is_refused) {

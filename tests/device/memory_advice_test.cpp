@@ -48,6 +48,22 @@ TEST(MemoryAdvice, leaves_out_what_saves_nothing_or_next_to_nothing_and_names_an
   EXPECT_EQ(memory_advice({}, options), "");
 }
 
+TEST(MemoryAdvice, names_a_smaller_task_last_whatever_it_saves) {
+  std::vector<MemoryOption> options = {{"--max_seq_length 512", activations, 0.9},
+                                       {"--ulysses 8", activations, 0.5},
+                                       {"--max_seq_length 512", attention, 0.5}};
+  options[0].kind = options[2].kind = MemoryOptionKind::smaller_task;
+  const MemoryBytes bytes = held({{activations, 10 * kGiB}, {attention, kGiB}});
+  EXPECT_EQ(
+      memory_advice(bytes, options),
+      "--ulysses 8 (saves about 5.0 GiB of activations); or a smaller task: --max_seq_length 512 (saves "
+      "about 9.0 GiB of activations)");
+  options.erase(options.begin() + 1);
+  EXPECT_THAT(memory_advice(bytes, options), StartsWith("a smaller task: --max_seq_length 512"));
+  for (const MemoryOption& option : usual_memory_options())
+    EXPECT_EQ(option.kind == MemoryOptionKind::smaller_task, option.option == "a shorter --max_seq_length");
+}
+
 TEST(MemoryAdvice, knows_a_way_out_for_every_category_that_can_be_large) {
   const auto first_word_for = [](MemoryCategory category) {
     return memory_advice(held({{category, kGiB}}), usual_memory_options());

@@ -16,6 +16,7 @@
 #include "trireme/device/memory_budget.h"
 #include "trireme/engine/agree_on_recompute.h"
 #include "trireme/engine/assemble.h"
+#include "trireme/engine/check_options.h"
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/forecast/memory_forecast.h"
 
@@ -171,9 +172,9 @@ TEST(ChooseRecompute, is_a_plan_with_exactly_so_many_layers) {
 }
 
 TEST(RecomputeOptions, a_fraction_or_a_budget_beside_the_wrong_policy_is_refused_with_what_would_work) {
-  EXPECT_THAT(testing::message_of<ConfigError>([] { check_recompute(Recompute::automatic, 1, 0.5); }),
+  EXPECT_THAT(testing::message_of<ConfigError>([] { check_engine_options({.keep_fraction = 0.5}); }),
               AllOf(HasSubstr("--keep_fraction 0.5"), HasSubstr("--recompute keep_attention with it")));
-  EXPECT_NO_THROW(check_recompute(Recompute::automatic, 2, 1));
+  EXPECT_NO_THROW(check_engine_options({.checkpoint_every = 2}));
   EXPECT_THROW((RecomputePlan{Recompute::automatic, 1, 1, 4}.kept_by_forward(0)), InternalError);
 }
 

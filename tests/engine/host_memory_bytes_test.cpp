@@ -10,8 +10,7 @@
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/forecast/memory_options.h"
 #include "trireme/forecast/store_bytes.h"
-#include "trireme/memory/host_spans.h"
-#include "trireme/memory/offloaded_activations.h"
+#include "trireme/memory/make_activation_store.h"
 
 #include "tests/support/pinned_ranges.h"
 
@@ -110,13 +109,12 @@ TEST(HostMemoryBytes, are_the_pinned_memory_of_the_activations_that_left_the_gpu
   ForecastInputs inputs = gpu_inputs();
   inputs.offload.activations = Offload::cpu;
   const auto ranges = std::make_shared<testing::PinnedRanges>();
-  OffloadedActivations store(
-      kLayers, std::make_unique<HostSpans>(kLayers, at::kCPU,
-                                           std::make_shared<PinnedPool>(testing::pinning_of(ranges)),
-                                           make_copy_stream(at::kCPU)));
+  const auto store = make_offloaded_activations(
+      kLayers, make_host_spans(kLayers, at::kCPU, std::make_shared<PinnedPool>(testing::pinning_of(ranges)),
+                               make_copy_stream(at::kCPU)));
   for (int64_t layer = 0; layer < kLayers; ++layer)
-    store.put(layer, {at::empty({kTokens, kHidden}), at::empty({kTokens, kHeads, kWidth}),
-                      at::empty({kHeads, kTokens})});
+    store->put(layer, {at::empty({kTokens, kHidden}), at::empty({kTokens, kHeads, kWidth}),
+                       at::empty({kHeads, kTokens})});
   const int64_t formula = host_memory_bytes(inputs)[activations];
   EXPECT_LE(formula, ranges->bytes());
   EXPECT_GT(formula, ranges->bytes() - 3 * kLayers * 4096) << "but for whole pages";

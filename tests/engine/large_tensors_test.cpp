@@ -8,6 +8,7 @@
 #include "trireme/comm/thread_world.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/engine/assemble.h"
+#include "trireme/kernels/tile_gemm.h"
 #include "trireme/measure/memory_report.h"
 
 #include "tests/engine/tiny_model.h"
@@ -132,12 +133,16 @@ TEST_P(LargeTensors, a_step_past_2_to_the_31_elements_is_that_of_its_documents_a
     constexpr double kTolerance = 1e-4;
     EXPECT_NEAR(packed.loss / alone.loss, 1, kTolerance);
     EXPECT_NEAR(packed.gradient_norm / alone.gradient_norm, 1, kTolerance);
+    // Where a processor multiplies in bf16, documents whose blocks of attention begin elsewhere round
+    // elsewhere.
+    const bool bf16_products = GetParam() == Precision::bf16 && processor_bf16_units();
+    const double tolerance = bf16_products ? 3e-4 : kTolerance;
     for (const auto& [name, gradient] : expected)
-      EXPECT_LT(relative_error(gradients.at(name), gradient), kTolerance) << name;
+      EXPECT_LT(relative_error(gradients.at(name), gradient), tolerance) << name;
     const auto beyond = [](const std::map<std::string, at::Tensor>& of) {
       return of.at("model.embed_tokens.weight").narrow(0, kVocabulary - kIdsBeyond, kIdsBeyond);
     };
-    EXPECT_LT(relative_error(beyond(gradients), beyond(expected)), kTolerance) << "rows of tokens beyond";
+    EXPECT_LT(relative_error(beyond(gradients), beyond(expected)), tolerance) << "rows of tokens beyond";
 
     // And forward alone, token by token.
     const at::Tensor losses = engine->evaluate(sample.packed()).loss_Bs;
@@ -145,8 +150,10 @@ TEST_P(LargeTensors, a_step_past_2_to_the_31_elements_is_that_of_its_documents_a
                                    sample.first_beyond() + 7, sample.documents() - 1}) {
       const at::Tensor own = engine->evaluate(sample.alone(document)).loss_Bs;
       const int64_t begin = sample.cu_seqlens[static_cast<size_t>(document)];
-      EXPECT_LT(relative_error(losses.narrow(1, begin, own.size(1)), own),
-                GetParam() == Precision::fp32 ? 1e-5 : 1e-3)
+      EXPECT_LT(relative_error(losses.narrow(1, begin, own.size(1)), own), GetParam() == Precision::fp32
+                                                                               ? 1e-5
+                                                                           : bf16_products ? 3e-3
+                                                                                           : 1e-3)
           << "document " << document;
     }
   });

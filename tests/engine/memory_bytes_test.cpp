@@ -20,6 +20,9 @@
 #include "tests/engine/tiny_model.h"
 
 namespace trireme {
+
+const ModelFamily& toy_family();
+
 namespace {
 
 using enum MemoryCategory;
@@ -53,6 +56,32 @@ TEST_F(MemoryOfAStep, measured_peaks_of_every_category_are_within_5_percent_of_t
 void in_native_bf16(EngineOptions& options) {
   options.precision = Precision::bf16;
   options.bf16_matmul = Bf16Matmul::native;
+}
+
+Json toy_model() {
+  return {{"model_type", "toy"},      {"hidden_size", 256},
+          {"num_attention_heads", 8}, {"vocab_size", 300},
+          {"num_key_value_heads", 8}, {"intermediate_size", 64},
+          {"num_hidden_layers", 4},   {"max_position_embeddings", 4096}};
+}
+
+TEST_F(MemoryOfAStep, of_a_family_without_a_formula_is_never_above_the_widest) {
+  const auto in_bf16 = [](EngineOptions& o) { o.precision = Precision::bf16; };
+  const auto in_fp32 = [](EngineOptions& o) { o.recompute = Recompute::full; };
+  for (const auto& change : {std::function<void(EngineOptions&)>(in_bf16), {in_native_bf16}, {in_fp32}}) {
+    const Case test{.name = "toy",
+                    .config = toy_model,
+                    .ranks = 1,
+                    .ulysses = 1,
+                    .batch = 1,
+                    .tokens = 1024,
+                    .change = change,
+                    .families = {&toy_family()}};
+    const auto measured = measure_memory(test, /*threads=*/1).front();
+    SCOPED_TRACE(memory_report(measured.state, measured.forecast));
+    EXPECT_LE(measured.state.peak[tiles], measured.forecast.peak[tiles] + kCrumbs_bytes);
+    EXPECT_LE(measured.state.peak_total_bytes, measured.forecast.peak_total_bytes * 101 / 100);
+  }
 }
 
 TEST_F(MemoryOfAStep, in_native_bf16_peaks_are_within_5_percent_however_a_sequence_is_shared) {

@@ -197,7 +197,7 @@ std::vector<MemoryCase> memory_cases() {
 
 std::vector<MeasuredMemory> measure_memory(const MemoryCase& test, int threads, uint64_t steps) {
   const TemporaryFolder folder;
-  write_tiny_model(folder.path(), test.config());
+  write_tiny_model(folder.path(), test.config(), /*spread=*/0.15, test.families);
   EngineOptions options;
   options.ulysses = test.ulysses;
   options.tile_tokens = kTile_tokens;
@@ -208,7 +208,7 @@ std::vector<MeasuredMemory> measure_memory(const MemoryCase& test, int threads, 
   std::vector<MeasuredMemory> of_ranks(static_cast<size_t>(test.ranks));
   run_ranks_as_threads(test.ranks, [&](World& world) {
     at::set_num_threads(threads);
-    const auto engine = assemble(world, folder.path(), options);
+    const auto engine = assemble(world, folder.path(), options, test.families);
     const ModelConfig& config = engine->config();
     const Mesh& mesh = engine->mesh();
     const auto sample = static_cast<uint64_t>(mesh.dp_index);

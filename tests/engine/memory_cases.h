@@ -8,6 +8,7 @@
 #include "trireme/device/memory_account.h"
 #include "trireme/engine/engine_options.h"
 #include "trireme/forecast/memory_forecast.h"
+#include "trireme/model/model_config.h"
 
 namespace trireme::testing {
 
@@ -32,6 +33,7 @@ struct MemoryCase {
   int64_t batch, tokens;
   std::function<void(EngineOptions&)> change = [](EngineOptions&) {};
   bool stores_stay = false;  // no store changes its size during a step: the total is exact as well
+  ModelFamilies families = model_families();
 };
 
 // Every model, policy and way to share a sequence that has a formula.

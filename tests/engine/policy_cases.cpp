@@ -86,7 +86,6 @@ std::optional<PolicyCase> case_of(const Row& row, const std::filesystem::path& f
   o.optimizer.max_grad_norm = o.update_in_backward ? 0 : 0.5;
   try {
     check_engine_options(o);
-    check_recompute(o.recompute, o.checkpoint_every, o.keep_fraction);
   } catch (const ConfigError&) {
     return std::nullopt;
   }

@@ -12,6 +12,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/engine/assemble.h"
+#include "trireme/engine/check_options.h"
 
 #include "tests/engine/tiny_model.h"
 #include "tests/engine/watched_pass.h"
@@ -221,8 +222,12 @@ TEST(Recompute, plans_that_mean_nothing_are_config_errors) {
                                                            {Recompute::keep_attention, 1, -0.01},
                                                            {Recompute::keep_attention, 1, 1.01},
                                                            {Recompute::keep_attention, 1, nan}})
-    EXPECT_THROW(check_recompute(policy, every, fraction), ConfigError) << every << " " << fraction;
-  EXPECT_NO_THROW(check_recompute(Recompute::full, std::numeric_limits<int64_t>::max(), 1));
+    EXPECT_THROW(
+        check_engine_options({.recompute = policy, .checkpoint_every = every, .keep_fraction = fraction}),
+        ConfigError)
+        << every << " " << fraction;
+  EXPECT_NO_THROW(check_engine_options(
+      {.recompute = Recompute::full, .checkpoint_every = std::numeric_limits<int64_t>::max()}));
 }
 
 TEST(Recompute, the_engine_follows_its_options) {

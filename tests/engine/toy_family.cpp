@@ -22,7 +22,6 @@ namespace {
 
 ModelConfig parse(const ConfigKeys& keys) {
   ModelConfig config;
-  config.raw = keys.json();
   config.vocab_size = keys.integer("vocab_size", 70);
   config.hidden_size = keys.integer("hidden_size", 32);
   config.intermediate_size = config.mlp_kept_width = keys.integer("intermediate_size", 48);

@@ -14,6 +14,7 @@
 #include "trireme/comm/mesh.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/engine/model_executor.h"
+#include "trireme/memory/make_activation_store.h"
 #include "trireme/model/checkpoint_files.h"
 
 #include "tests/engine/tiny_model.h"
@@ -108,7 +109,6 @@ class WatchedGradients final : public GradientStore {
   at::Tensor squares(int) override { return {}; }
   at::Tensor whole(int) override { return {}; }
   bool sharded() const override { return false; }
-  at::Device device() const override { return at::kCPU; }
   void multiply(double) override { ADD_FAILURE() << "the executor multiplies no gradients"; }
   void clear() override {}
 
@@ -125,16 +125,30 @@ class WatchedGradients final : public GradientStore {
 
 class WatchedActivations final : public ActivationStore {
  public:
-  WatchedActivations(int64_t layers, PassRecord& record) : store_(layers), record_(record) {}
+  WatchedActivations(int64_t layers, PassRecord& record)
+      : store_(make_activation_store(layers, at::kCPU, Offload::none, nullptr)), record_(record) {}
   void put(int64_t layer, Saved saved) override {
-    store_.put(layer, std::move(saved));
-    record_.kept_bytes = std::max(record_.kept_bytes, store_.held_bytes());
+    held_bytes_ += bytes_of(saved);
+    record_.kept_bytes = std::max(record_.kept_bytes, held_bytes_);
+    store_->put(layer, std::move(saved));
   }
-  Saved take(int64_t layer) override { return store_.take(layer); }
-  int64_t held_bytes() const override { return store_.held_bytes(); }
+  Saved take(int64_t layer) override {
+    Saved saved = store_->take(layer);
+    held_bytes_ -= bytes_of(saved);
+    return saved;
+  }
+  int64_t held_bytes() const { return held_bytes_; }
 
  private:
-  DeviceActivationStore store_;
+  static int64_t bytes_of(const Saved& saved) {
+    int64_t bytes = 0;
+    for (const at::Tensor& tensor : saved)
+      if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
+    return bytes;
+  }
+
+  std::unique_ptr<ActivationStore> store_;
+  int64_t held_bytes_ = 0;
   PassRecord& record_;
 };
 

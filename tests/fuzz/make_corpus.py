@@ -70,6 +70,20 @@ def tokenizer(**parts):
                       "merges": parts.get("merges", ["i t", "1 2", "\u0120 w"])}}
 
 
+def character_bpe(**parts):
+    tokens = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(parts.get("bytes", 256))), "\u2581", *"abintw12", "it", "\u2581w", "12"]
+    return {**tokenizer(**parts), "decoder": None, "added_tokens": [],
+            "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True,
+                      "vocab": {token: i for i, token in enumerate(tokens)}, "merges": ["i t", "\u2581 w", "1 2"]}}
+
+
+def word_piece(**parts):
+    tokens = ["[UNK]", "[CLS]", "[SEP]", "it", "##s", "'", "s", "1", "##2", "w", "##o"]
+    return {**tokenizer(**parts), "decoder": None, "added_tokens": [],
+            "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+                      "vocab": {token: i for i, token in enumerate(tokens)}}}
+
+
 def main():
     write("safetensors", "three", safetensors({"a": ("F32", [2, 2], bytes(16)), "b": ("BF16", [3], bytes(6)),
                                                "empty": ("I64", [0, 4], b"")}, {"format": "pt"}))
@@ -90,6 +104,16 @@ def main():
     write("tokenizer", "plain", tokenizer())
     write("tokenizer", "split", tokenizer(pre_tokenizer=split, post_processor=around, ignore_merges=True,
                                           normalizer={"type": "NFC"}, merges=[["i", "t"], ["1", "2"]]))
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    write("tokenizer", "llama", character_bpe(pre_tokenizer=None, normalizer={"type": "Sequence", "normalizers": [
+        {"type": "Prepend", "prepend": "\u2581"}, spaces]}))
+    write("tokenizer", "metaspace", character_bpe(bytes=100, pre_tokenizer={
+        "type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}))
+    write("tokenizer", "gemma", character_bpe(normalizer=spaces, pre_tokenizer={
+        "type": "Split", "pattern": {"String": "t"}, "behavior": "MergedWithPrevious", "invert": False}))
+    write("tokenizer", "bert", word_piece(
+        normalizer={"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
+        pre_tokenizer={"type": "BertPreTokenizer"}, post_processor={"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]}))
     write("dataset", "uint16", index_file([3, 0, 5], 8, 2, [0, 1, 2, 3]))
     write("dataset", "int32", index_file([4, 4], 4, 4, [0, 2]))
     write("dataset", "modes", index_file([1], 1, 1, [0, 1]) + b"\0")

@@ -1,5 +1,6 @@
 #include <cstdlib>
 
+#include "trireme/train/step_guards.h"
 #include "trireme/train/trainer_state.h"
 
 #include "tests/fuzz/fuzz_target.h"
@@ -12,6 +13,7 @@ void state(Bytes input) {
     const ResumedRun run = parse_trainer_state(json, "step-4");
     if (run.step < 0 || run.stage < 0 || run.tokens_seen < 0) std::abort();
     parse_saved_progress(json, "step-4/trainer_state.json");
+    StepGuards(GuardOptions{}).restore(run, "step-4");
   });
 }
 

@@ -1,10 +1,9 @@
 // The ATen token operations work on blocks of rows: over the border of two blocks they equal the CPU's fused
 // loops, which know none.
-#include "trireme/kernels/row_blocks.h"
-
 #include <gtest/gtest.h>
 
 #include "trireme/kernels/token_ops.h"
+#include "trireme/kernels/token_tiles.h"
 
 #include "tests/support/relative_error.h"
 

@@ -31,8 +31,7 @@ int run_as_rank(const std::string& part) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2500));
     return 0;
   }
-  const auto world =
-      join_world(identity, Transport::automatic, at::kCPU, seconds(part == "never_joins" ? 1 : 30));
+  const auto world = join_world(identity, at::kCPU, seconds(part == "never_joins" ? 1 : 30));
   const Mesh mesh = make_mesh(*world, {.ulysses = world->size()});
   at::Tensor sum = at::full({100000}, world->rank() + 1, at::kFloat);
   all_reduce_sum(*mesh.all, sum);

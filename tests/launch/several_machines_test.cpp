@@ -10,7 +10,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/launch/launcher_link.h"
-#include "trireme/launch/rank_end_json.h"
+#include "trireme/launch/rank_end.h"
 
 #include "tests/launch/shell_ranks.h"
 

@@ -1,7 +1,5 @@
 // Activations of a GPU in pinned memory of the host: what comes back is what was put away, however late the
 // GPU's two streams do their work, although both memories are given out again as soon as they are dropped.
-#include "trireme/memory/host_spans.h"
-
 #include <algorithm>
 
 #include <gmock/gmock.h>
@@ -9,8 +7,7 @@
 
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/memory_account.h"
-#include "trireme/memory/disk_spans.h"
-#include "trireme/memory/offloaded_activations.h"
+#include "trireme/memory/make_activation_store.h"
 
 #include "tests/support/pinned_ranges.h"
 #include "tests/support/simulated_streams.h"
@@ -79,7 +76,7 @@ void take_blocks(PinnedPool& pool, int64_t count) {
   for (int64_t block = 0; block < count; ++block) spans.push_back(pool.take(kElements, at::kLong));
 }
 
-void train_step(Gpu& gpu, OffloadedActivations& store, int64_t step) {
+void train_step(Gpu& gpu, ActivationStore& store, int64_t step) {
   const auto value_of = [&](int64_t layer) { return 100 * step + layer; };
   gpu.streams.begin_pass();
   for (int64_t layer = 0; layer < kLayers; ++layer) {
@@ -105,13 +102,12 @@ TEST_P(HostSpansTest, come_back_whole_in_every_order_of_the_streams_and_pin_the_
     const int pins = ranges->pins();
     SpillFile file(folder.path(), 0);
     std::unique_ptr<SpanStorage> behind;
-    if (GetParam().disk) behind = std::make_unique<DiskSpans>(kLayers, file, pool);
+    if (GetParam().disk) behind = make_disk_spans(kLayers, file, pool);
     {
-      OffloadedActivations store(
-          kLayers,
-          std::make_unique<HostSpans>(kLayers, at::kCPU, pool, gpu.streams.copy_stream(), std::move(behind)),
+      const auto store = make_offloaded_activations(
+          kLayers, make_host_spans(kLayers, at::kCPU, pool, gpu.streams.copy_stream(), std::move(behind)),
           GetParam().resident);
-      for (int64_t step = 1; step <= 3; ++step) train_step(gpu, store, step);
+      for (int64_t step = 1; step <= 3; ++step) train_step(gpu, *store, step);
     }
     gpu.streams.finish();
     EXPECT_TRUE(gpu.streams.idle()) << "a stream waits for ever";
@@ -140,15 +136,15 @@ TEST(HostSpans, pin_exactly_what_the_layers_that_leave_keep) {
   const auto pool = std::make_shared<PinnedPool>(pinning_of(ranges));
   const auto account = std::make_shared<MemoryAccount>(MemorySpace::host);
   const MemoryScope rank(account, MemoryCategory::other);
-  OffloadedActivations store(
-      kLayers, std::make_unique<HostSpans>(kLayers, at::kCPU, pool, gpu.streams.copy_stream()), {});
+  const auto store = make_offloaded_activations(
+      kLayers, make_host_spans(kLayers, at::kCPU, pool, gpu.streams.copy_stream()), {});
   for (int64_t step = 1; step <= 2; ++step) {
-    for (int64_t layer = 0; layer < kLayers; ++layer) store.put(layer, {gpu.filled(layer)});
+    for (int64_t layer = 0; layer < kLayers; ++layer) store->put(layer, {gpu.filled(layer)});
     gpu.streams.finish();
     constexpr int64_t kLeaving = kLayers - 2, kPages_bytes = (kElements * 8 + 4095) / 4096 * 4096;
     EXPECT_EQ(ranges->bytes(), kLeaving * kPages_bytes);
     EXPECT_EQ(account->state().host.now[MemoryCategory::activations], kLeaving * (kPages_bytes + 4096));
-    for (int64_t layer = kLayers - 1; layer >= 0; --layer) store.take(layer);
+    for (int64_t layer = kLayers - 1; layer >= 0; --layer) store->take(layer);
     gpu.streams.finish();
   }
 }

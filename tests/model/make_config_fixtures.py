@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/model/fixtures/configs.json: what transformers makes of random config.json files of the four families:
+"""Writes tests/model/fixtures/configs.json: what transformers makes of random config.json files of the decoder families:
 every parameter's name and shape, each layer's window, the rotary parameters. The output is committed.
 
     .deps/python/bin/python tests/model/make_config_fixtures.py

@@ -45,7 +45,7 @@ class Libraries(unittest.TestCase):
             self.assertTrue(make_package.FROM_LIBTORCH.fullmatch(name), name)
         for name in ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"):
             self.assertTrue(make_package.FROM_THE_SYSTEM.fullmatch(name), name)
-        for name in ("libonig.so.5", "libutf8proc.so.2", "libxxhash.so.0", "libgtest.so.1.12.1", "libcurl.so.4", "libcrypto.so.3"):
+        for name in ("libonig.so.5", "libutf8proc.so.2", "libyaml-cpp.so.0.7", "libxxhash.so.0", "libgtest.so.1.12.1", "libcurl.so.4", "libcrypto.so.3"):
             self.assertFalse(make_package.FROM_LIBTORCH.fullmatch(name) or make_package.FROM_THE_SYSTEM.fullmatch(name), name)
 
 

@@ -7,6 +7,7 @@ import random
 import struct
 import subprocess
 import sys
+import unicodedata
 
 import numpy
 import pytest
@@ -43,6 +44,7 @@ def random_texts(count, seed):
               range(0x2000, 0x2C00), range(0x3000, 0x3100), range(0x4E00, 0x5000), range(0xAC00, 0xAD00),
               range(0xF900, 0xFB50), range(0xFE00, 0x10000), range(0x1F1E6, 0x1F700), range(9, 33)]
     words = ["<|endoftext|>", "<|im_end|>", "<tool>", "<left>", "<right>", "<both>", "word", "café", "Cafe\u0301", "aa",
+             "<s>", "[MASK]", "<0x0A>", "\u2581", "two  spaces", "    ", "\n\n\n", "\u0000", "\u200b", "\ufffd", "=", "straße", "Über",
              " ", "  ", "\n", "\r\n", "\t", "'s", "'LL", "don't", "123", "4567", "the", "ing", "\u200d", "\ufe0f", "e\u0301"]
     for _ in range(count):
         text = []
@@ -59,6 +61,7 @@ def random_texts(count, seed):
 
 
 def check(tokenizer_file, texts, folder):
+    folder.mkdir(exist_ok=True)
     lines = folder / "texts.jsonl"
     lines.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
     tokenize("--tokenizer", tokenizer_file, "--input", lines, "--output", folder / "set", "--no_append_eos")
@@ -69,37 +72,91 @@ def check(tokenizer_file, texts, folder):
         assert ours == theirs, ascii(text)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama3", "qwen", "flags"])
+KINDS = ["gpt2", "llama3", "qwen", "flags", "llama2", "mistral", "gemma", "no_bytes", "bert", "bert_cased"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_random_text_of_every_script(kind, tmp_path):
     check(FIXTURES / f"{kind}_tokenizer.json", list(random_texts(1500, seed=1)), tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama3", "qwen", "flags"])
-def test_every_character_alone_and_beside_others(kind, tmp_path):
+def groups_of_characters():
     # Both ends of the great planes stand for what lies between them, which is all alike.
     planes = [range(0x20000), range(0x2A600, 0x2BC00, 64), range(0x2EB00, 0x2FB00), range(0x31300, 0x32400, 16),
               range(0xE0000, 0xE0200), range(0x10FF00, 0x110000)]
-    texts = []
     for first in sorted({c // 64 * 64 for plane in planes for c in plane}):
         characters = [chr(c) for c in range(first, first + 64) if not 0xD800 <= c <= 0xDFFF]
         if characters:
-            texts.append(" a".join(characters))
-            texts.append("".join(c + "word" + c for c in characters))
+            yield characters
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_character_alone_and_beside_others(kind, tmp_path):
+    texts = [text for characters in groups_of_characters()
+             for text in (" a".join(characters), "".join(c + "word" + c for c in characters))]
     check(FIXTURES / f"{kind}_tokenizer.json", texts, tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama3", "qwen"])
-def test_source_code_with_a_large_vocabulary(kind, tmp_path):
-    files = sorted(pathlib.Path(json.__file__).parent.parent.glob("*.py"))[:150]
-    texts = [f.read_text(errors="replace") for f in files if f.stat().st_size]
+@pytest.mark.parametrize("options", [{}, {"lowercase": False, "strip_accents": True, "clean_text": False},
+                                     {"clean_text": False, "handle_chinese_chars": False, "lowercase": False}])
+def test_every_character_of_bert_shows_in_the_ids(options, tmp_path):
+    """With a token for each character at the beginning of a word and in it, nothing hides behind the unknown token."""
+    characters = [c for group in groups_of_characters() for c in group if c != "\0"]
+    vocabulary = {token: i for i, token in enumerate(["[UNK]", *characters, *("##" + c for c in characters)])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(**options)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    rng = random.Random(3)
+    marks = [c for c in characters if unicodedata.category(c)[0] == "M"]
+    texts = [text for i in range(0, len(characters), 32) for text in ("".join(characters[i:i + 32]), "a".join(characters[i:i + 32]))]
+    texts += ["".join(rng.choice(marks if rng.random() < 0.6 else characters) for _ in range(12)) for _ in range(8000)]
+    check(tmp_path / "tokenizer.json", texts, tmp_path)
+
+
+def trained_on(texts, kind):
+    """The fixture's tokenizer with a large vocabulary of the texts, made by the library's own trainer."""
     settings = json.loads((FIXTURES / f"{kind}_tokenizer.json").read_text())
     settings.update(added_tokens=[], post_processor=None)
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
-    tokenizer.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(
-        vocab_size=70000, min_frequency=2, show_progress=False,
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), special_tokens=["<|endoftext|>"]))
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    trainer, special = tokenizers.trainers.BpeTrainer, ["<|endoftext|>"]
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    if kind in ("llama2", "mistral"):
+        special, alphabet = ["<unk>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)], []
+        texts = [line for text in texts for line in text.splitlines(keepends=True)]
+        tokenizer.normalizer = tokenizers.normalizers.Replace(" ", "\u2581")
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace() if kind == "llama2" else None
+    if kind == "bert":
+        trainer, special, alphabet = tokenizers.trainers.WordPieceTrainer, ["[UNK]", "[CLS]", "[SEP]"], []
+    tokenizer.train_from_iterator(texts, trainer(vocab_size=70000, min_frequency=2, show_progress=False, initial_alphabet=alphabet,
+                                                 special_tokens=special))
+    trained = json.loads(tokenizer.to_str())
+    trained["added_tokens"] = [token for token in trained["added_tokens"] if not token["content"].startswith("<0x")]
+    return json.dumps({**trained, "normalizer": settings["normalizer"], "pre_tokenizer": settings["pre_tokenizer"]})
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama3", "qwen", "llama2", "mistral", "bert"])
+def test_source_code_with_a_large_vocabulary(kind, tmp_path):
+    files = sorted(pathlib.Path(json.__file__).parent.parent.glob("*.py"))[:150]
+    texts = [f.read_text(errors="replace") for f in files if f.stat().st_size]
+    (tmp_path / "tokenizer.json").write_text(trained_on(texts, kind))
     check(tmp_path / "tokenizer.json", texts, tmp_path)
+    check(tmp_path / "tokenizer.json", list(random_texts(1500, seed=2)), tmp_path / "random")
+
+
+@pytest.mark.parametrize("text", ["a" * 300_000, "ha " * 100_000, "\u4eba" * 100_000 + "\u6c11" * 5, "\n" * 200_000, " " * 200_000,
+                                  "\u2581" * 9 + "the quick\u2581 brown" * 20_000], ids=lambda text: ascii(text[:3]))
+@pytest.mark.parametrize("kind", ["llama2", "mistral", "gemma", "no_bytes", "bert"])
+def test_a_long_document_is_one_piece(kind, text, tmp_path):
+    check(FIXTURES / f"{kind}_tokenizer.json", [text], tmp_path)
+
+
+def test_a_document_of_bert_ends_with_its_separator_once(tmp_path):
+    (tmp_path / "a.txt").write_text("One text.")
+    tokenize("--tokenizer", FIXTURES / "bert_tokenizer.json", "--input", tmp_path / "a.txt", "--output", tmp_path / "set")
+    tokenizer = tokenizers.Tokenizer.from_file(str(FIXTURES / "bert_tokenizer.json"))
+    ids = tokenizer.encode("One text.").ids
+    assert ids[-1] == tokenizer.token_to_id("[SEP]") and read_indexed(tmp_path / "set") == [ids]
 
 
 def test_end_of_text_ends_each_document(tmp_path):

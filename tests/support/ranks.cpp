@@ -30,7 +30,7 @@ void run_over_gloo(int ranks, const std::function<void(World&)>& body, std::chro
     threads.emplace_back([&, rank] {
       try {
         const RankIdentity identity{.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks};
-        const auto world = join_world(identity, store, Transport::gloo, at::kCPU, timeout);
+        const auto world = join_world(identity, store, at::kCPU, timeout);
         body(*world);
       } catch (...) {
         const std::lock_guard<std::mutex> lock(mutex);

@@ -51,7 +51,7 @@ class SimulatedBackend final : public c10d::Backend {
 
 // This is the first rank. Outlived by `streams`. One rank: a group alone.
 inline Group simulated_group(SimulatedStreams& streams, int ranks) {
-  if (ranks == 1) return Group::alone("simulated");
+  if (ranks == 1) return {"simulated", nullptr, {0}, 0, std::chrono::milliseconds(0)};
   std::vector<int> world(static_cast<size_t>(ranks));
   std::iota(world.begin(), world.end(), 0);
   return {"simulated", own_backend(c10::make_intrusive<SimulatedBackend>(streams, ranks)), world, 0,

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Makes tests/tokenizer/fixtures/: small byte-level BPE tokenizers of the GPT-2, Llama-3 and Qwen kinds, and one with every
-flag of added tokens, each with the ids and decoded texts that the Hugging Face `tokenizers` library gives.
+"""Makes tests/tokenizer/fixtures/: small tokenizers, each with the ids that the Hugging Face `tokenizers` library gives.
+Byte-level BPE of the GPT-2, Llama-3 and Qwen kinds, and one with every flag of added tokens: with decoded texts too.
+SentencePiece's BPE of the Llama-2, Mistral and Gemma kinds, and one without bytes; WordPiece of both kinds of BERT.
 
-    .deps/python/bin/python tests/tokenizer/make_tokenizer_fixtures.py
+    .deps/python/bin/python tests/tokenizer/make_tokenizer_fixtures.py [NAME...]
 """
 import json
 import pathlib
+import sys
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -46,6 +48,9 @@ CASES = SENTENCES + [
     "<|begin_of_text|>hello<|end_of_text|>", "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
     "<tool> x </tool> <tool>y</tool>", "x  <left>y", "x <right>  y", "x\n\t<both>\u3000\n y", "<left><right>  <both>", "<right>   <left>",
     "wordy word words sword word.word word_word 3word wordé éword word\u0301 \u0301word (word) word\u200d ⓐword word",
+    "<s>x</s> <unk> [INST] a [/INST]b [CLS] [MASK] [SEP] [UNK]", "<0x0A> <0xE4>", "\u2581a \u2581 b\u2581\u2581", "word  two  spaces word",
+    "ÀÉÎÕÜ Straße İstanbul ΜΆΪΟΣ Ёлка ǈ Ⴀ Ꭰ 𐐀 \ua7cb", "don't-stop… «q» 1+1=2 a_b ~^`|<> $5 €6 ₹7 ¿no? 「日本」、 ؟ ।",
+    "a\u0000b\u0007c\ufffdd\u00ade\u200bf\ue000g\U000e0001h\u2028i", "漢字kanji㐀𠀀𫜴豈 ひらがな ハングル", "=1=2==3 4= x5y6",
     "Cafe\u0301 Café café caf\u00e9s", "aa aaa aaaa aaaaa", "  two  spaces   three    four",
 ]
 
@@ -131,23 +136,137 @@ def flags():
     return json.loads(t.to_str())
 
 
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def sentencepiece(vocab_size, split, special=("<unk>", "<s>", "</s>"), **model):
+    """BPE over characters, of which the rare ones become bytes; `split`: no merge crosses a space."""
+    t = Tokenizer(models.BPE(unk_token="<unk>", **model))
+    t.normalizer = normalizers.Replace(" ", "\u2581")
+    if split:
+        t.pre_tokenizer = pre_tokenizers.Metaspace()
+    stand_ins = BYTE_TOKENS if model.get("byte_fallback") else []
+    t.train_from_iterator(training_text(), trainers.BpeTrainer(
+        vocab_size=vocab_size, limit_alphabet=130, show_progress=False, special_tokens=[*special, *stand_ins]))
+    j = json.loads(t.to_str())
+    j["added_tokens"] = [token for token in j["added_tokens"] if token["content"] in special]
+    j["normalizer"] = j["pre_tokenizer"] = None
+    j["decoder"] = {"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
+    return j
+
+
+def around(before, after, ids):
+    """The post-processor that puts one token before a text and one after it, if given."""
+    items = [{"SpecialToken": {"id": before, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    if after:
+        items.append({"SpecialToken": {"id": after, "type_id": 0}})
+    return {"type": "TemplateProcessing", "single": items, "pair": items + [{"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in (before, after) if name}}
+
+
+def llama2():
+    """As Llama-2's, TinyLlama's and Mistral-7B-v0.1's file."""
+    j = sentencepiece(700, split=True, fuse_unk=True, byte_fallback=True)
+    j["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"},
+                                                           {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}
+    j["post_processor"] = around("<s>", None, j["model"]["vocab"])
+    # The oldest form, without this field.
+    del j["model"]["ignore_merges"]
+    return j
+
+
+def mistral():
+    """As Mistral-7B-v0.3's file; merges cross spaces."""
+    j = sentencepiece(800, split=False, special=("<unk>", "<s>", "</s>", "[INST]", "[/INST]"), fuse_unk=True, byte_fallback=True)
+    j["pre_tokenizer"] = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": False}
+    j["post_processor"] = around("<s>", "</s>", j["model"]["vocab"])
+    return j
+
+
+def gemma():
+    """As Gemma's file: no space is put before a text, and runs of spaces and newlines are added tokens."""
+    j = sentencepiece(700, split=True, special=("<pad>", "<eos>", "<bos>", "<unk>"), fuse_unk=True, byte_fallback=True)
+    j["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    j["pre_tokenizer"] = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    t = Tokenizer.from_str(json.dumps(j))
+    t.add_tokens([AddedToken("\n" * n, normalized=False) for n in range(2, 6)] +
+                 [AddedToken("\u2581" * n, normalized=False) for n in range(2, 6)])
+    j = json.loads(t.to_str())
+    j["post_processor"] = around("<bos>", None, j["model"]["vocab"])
+    return j
+
+
+def no_bytes():
+    """Unknown characters, pieces that are tokens, added tokens that are searched in normalized text; some bytes only."""
+    j = sentencepiece(600, split=True, special=("<unk>", "<s>", "<|endoftext|>"), fuse_unk=False, ignore_merges=True)
+    j["model"]["byte_fallback"] = True
+    for token in ("<0xC3>", "<0xBC>", "<0xE2>"):
+        j["model"]["vocab"][token] = len(j["model"]["vocab"])
+    j["model"]["merges"] = [m for i, m in enumerate(j["model"]["merges"]) if i % 7 != 3]
+    j["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": r"\p{N}|="}, "behavior": "MergedWithPrevious", "invert": False},
+        {"type": "Metaspace", "replacement": "\u2581", "add_prefix_space": True}]}
+    t = Tokenizer.from_str(json.dumps(j))
+    t.add_special_tokens([AddedToken("<left>", lstrip=True), AddedToken("<right>", rstrip=True),
+                          AddedToken("<both>", lstrip=True, rstrip=True, normalized=True)])
+    t.add_tokens([AddedToken("word", single_word=True), AddedToken("Cafe\u0301"), AddedToken("aa"), AddedToken("two  spaces")])
+    return json.loads(t.to_str())
+
+
+def wordpiece(normalizer, vocab_size, **model):
+    t = Tokenizer(models.WordPiece(unk_token="[UNK]", **model))
+    t.normalizer = normalizer
+    t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    t.decoder = decoders.WordPiece()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    t.train_from_iterator(training_text(), trainers.WordPieceTrainer(
+        vocab_size=vocab_size, limit_alphabet=150, show_progress=False, special_tokens=special))
+    return json.loads(t.to_str())
+
+
+def bert():
+    """As bert-base-uncased's file."""
+    j = wordpiece(normalizers.BertNormalizer(), 900)
+    j["post_processor"] = around("[CLS]", "[SEP]", j["model"]["vocab"])
+    return j
+
+
+def bert_cased():
+    """Case and accents are kept, words are short, and the post-processor has the older form."""
+    j = wordpiece(normalizers.BertNormalizer(lowercase=False), 700, max_input_chars_per_word=12)
+    t = Tokenizer.from_str(json.dumps(j))
+    t.add_tokens([AddedToken("word", single_word=True), AddedToken("<tool>", normalized=False), AddedToken("Cafe\u0301")])
+    j = json.loads(t.to_str())
+    j["post_processor"] = {"type": "BertProcessing", "sep": ["[SEP]", j["model"]["vocab"]["[SEP]"]],
+                           "cls": ["[CLS]", j["model"]["vocab"]["[CLS]"]]}
+    return j
+
+
 def main():
     out = HERE / "fixtures"
     out.mkdir(exist_ok=True)
-    for make in (gpt2, llama3, qwen, flags):
+    for make in (gpt2, llama3, qwen, flags, llama2, mistral, gemma, no_bytes, bert, bert_cased):
+        if sys.argv[1:] and make.__name__ not in sys.argv[1:]:
+            continue
         text = json.dumps(make(), ensure_ascii=False, separators=(",", ":"))
         tokenizer = Tokenizer.from_str(text)
+        decodes = make in (gpt2, llama3, qwen, flags)
         (out / f"{make.__name__}_tokenizer.json").write_text(text + "\n")
         cases = []
+
+        def add(case, ids):
+            cases.append({"text": case, "ids": ids})
+            if decodes:
+                cases[-1].update(decoded=tokenizer.decode(ids, skip_special_tokens=False),
+                                 without_special=tokenizer.decode(ids, skip_special_tokens=True))
+
         for case in CASES:
-            ids = tokenizer.encode(case).ids
-            cases.append({"text": case, "ids": ids, "decoded": tokenizer.decode(ids, skip_special_tokens=False),
-                          "without_special": tokenizer.decode(ids, skip_special_tokens=True)})
+            add(case, tokenizer.encode(case).ids)
         # Ids cut anywhere decode to broken characters, each of which becomes U+FFFD.
-        for case in SENTENCES:
-            ids = tokenizer.encode(case).ids[1::2]
-            cases.append({"text": None, "ids": ids, "decoded": tokenizer.decode(ids, skip_special_tokens=False),
-                          "without_special": tokenizer.decode(ids, skip_special_tokens=True)})
+        for case in SENTENCES if decodes else []:
+            add(None, tokenizer.encode(case).ids[1::2])
         (out / f"{make.__name__}_cases.json").write_text(json.dumps(cases, ensure_ascii=True, separators=(",", ":")) + "\n")
 
 

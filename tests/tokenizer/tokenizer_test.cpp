@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/tokenizer/bert_text.h"
 #include "trireme/tokenizer/byte_level_tokenizer.h"
 #include "trireme/tokenizer/split_pattern.h"
 #include "trireme/tokenizer/utf8.h"
@@ -28,11 +29,11 @@ std::filesystem::path fixture(const std::string& name) {
   return testing::source_folder() / "tests/tokenizer/fixtures" / name;
 }
 
-// The message of loading the GPT-2 fixture with one value changed.
+// The message of loading a fixture with one value changed.
 template <typename E>
-std::string refusal(const std::string& pointer, const Json& value) {
+std::string refusal(const std::string& pointer, const Json& value, const char* kind = "gpt2") {
   const TemporaryFolder folder;
-  Json json = read_json(fixture("gpt2_tokenizer.json"));
+  Json json = read_json(fixture(cat(kind, "_tokenizer.json")));
   json[Json::json_pointer(pointer)] = value;
   const auto file = folder.write("tokenizer.json", json.dump());
   return message_of<E>([&] { Tokenizer::load(file); });
@@ -46,29 +47,101 @@ TEST(Tokenizer, what_is_not_built_is_refused_by_name) {
   const auto refused = [](const std::string& pointer, const Json& value) {
     return refusal<ConfigError>(pointer, value);
   };
-  EXPECT_THAT(refused("/model/type", "WordPiece"),
-              AllOf(HasSubstr("WordPiece, the kind of BERT"), HasSubstr("docs/data.md")));
-  EXPECT_THAT(refused("/model/type", "Unigram"), HasSubstr("Unigram, the kind of T5"));
+  EXPECT_THAT(refused("/model/type", "Unigram"),
+              AllOf(HasSubstr("Unigram, the kind of T5"), HasSubstr("PREFIX.bin and PREFIX.idx"),
+                    HasSubstr("docs/data.md")));
+  EXPECT_THAT(refused("/model/type", "WordLevel"), HasSubstr("model is WordLevel"));
+  EXPECT_THAT(refused("/model/type", "WordPiece"), HasSubstr("WordPiece behind the pre_tokenizer ByteLevel"));
   EXPECT_THAT(refused("/normalizer", typed("NFKC")), HasSubstr("normalizer is NFKC"));
   EXPECT_THAT(
       refused("/normalizer", {{"type", "Sequence"}, {"normalizers", {typed("NFC"), typed("Lowercase")}}}),
       HasSubstr("normalizer is Lowercase"));
-  EXPECT_THAT(refused("/pre_tokenizer", typed("Metaspace")), HasSubstr("pre_tokenizer is Metaspace"));
-  EXPECT_THAT(refused("/pre_tokenizer", nullptr), HasSubstr("does not end in ByteLevel"));
+  EXPECT_THAT(refused("/normalizer", {{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", "b"}}),
+              HasSubstr("normalizer replaces {\"Regex\":\"a\"}, not a String"));
+  EXPECT_THAT(refused("/pre_tokenizer", typed("Whitespace")), HasSubstr("pre_tokenizer is Whitespace"));
+  EXPECT_THAT(refused("/pre_tokenizer",
+                      {{"type", "Sequence"}, {"pretokenizers", {typed("ByteLevel"), typed("Digits")}}}),
+              HasSubstr("ByteLevel before its last step"));
   EXPECT_THAT(refused("/pre_tokenizer",
                       {{"type", "Split"}, {"pattern", {{"Regex", "a"}}}, {"behavior", "Contiguous"}}),
               HasSubstr("the behavior \"Contiguous\", not"));
   EXPECT_THAT(refused("/pre_tokenizer",
                       {{"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}}),
               AllOf(HasSubstr("tokenizer.json"), HasSubstr("split pattern is not valid")));
-  EXPECT_THAT(refused("/post_processor", typed("BertProcessing")),
-              HasSubstr("post_processor is BertProcessing"));
+  EXPECT_THAT(refused("/post_processor", typed("RobertaProcessing")),
+              HasSubstr("post_processor is RobertaProcessing"));
   EXPECT_THAT(refused("/decoder", typed("Metaspace")), HasSubstr("decoder is Metaspace"));
   EXPECT_THAT(refused("/model/dropout", 0.1), HasSubstr("BPE has dropout 0.1"));
   EXPECT_THAT(refused("/model/unk_token", "<unk>"), HasSubstr("BPE has unk_token \"<unk>\""));
-  EXPECT_THAT(refused("/model/byte_fallback", true),
-              AllOf(HasSubstr("byte_fallback"), HasSubstr("Mistral and Gemma")));
+  EXPECT_THAT(refused("/model/byte_fallback", true), HasSubstr("BPE has byte_fallback true"));
   EXPECT_THAT(refused("/model/continuing_subword_prefix", "##"), HasSubstr("continuing_subword_prefix"));
+}
+
+TEST(Tokenizer, kinds_over_characters_refuse_what_would_change_their_ids) {
+  const Json first = {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "first"}};
+  EXPECT_THAT(refusal<ConfigError>("/pre_tokenizer", first, "bert"),
+              HasSubstr("may remove the beginning of a text"));
+  EXPECT_EQ(refusal<ConfigError>("/pre_tokenizer", first, "gemma"), "no error");
+  EXPECT_THAT(refusal<ConfigError>("/model/continuing_subword_prefix", "##", "llama2"),
+              HasSubstr("BPE has continuing_subword_prefix"));
+  EXPECT_THAT(refusal<ConfigError>("/model/dropout", 0.1, "llama2"), HasSubstr("BPE has dropout 0.1"));
+  EXPECT_THAT(refusal<DataError>("/pre_tokenizer/replacement", "__", "mistral"),
+              HasSubstr("expected one character"));
+  EXPECT_THAT(refusal<DataError>("/pre_tokenizer/prepend_scheme", "last", "mistral"),
+              HasSubstr("expected always, first or never"));
+  EXPECT_THAT(refusal<DataError>("/pre_tokenizer/add_prefix_space", false, "mistral"),
+              HasSubstr("expected never, or no add_prefix_space"));
+  for (const char* pointer : {"/model/max_input_chars_per_word", "/model/unk_token", "/normalizer/clean_text",
+                              "/model/continuing_subword_prefix"})
+    EXPECT_THAT(refusal<DataError>(pointer, nullptr, "bert"),
+                AllOf(HasSubstr("tokenizer.json"), HasSubstr("expected")))
+        << pointer;
+  EXPECT_THAT(refusal<DataError>("/post_processor/cls", {"[CLS]"}, "bert_cased"), HasSubstr("the id of cls"));
+}
+
+// 64 steps of a small file would make 2^64 bytes of one, and 100,000 steps would overflow the stack.
+TEST(Tokenizer, a_small_file_does_not_fill_the_memory) {
+  const Json twice = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+  EXPECT_THAT(
+      refusal<ConfigError>("/normalizer", {{"type", "Sequence"}, {"normalizers", Json(64, twice)}}, "llama2"),
+      HasSubstr("1024 times as long"));
+  EXPECT_THAT(refusal<ConfigError>("/pre_tokenizer",
+                                   {{"type", "Sequence"}, {"pretokenizers", Json(100'000, typed("Digits"))}},
+                                   "llama2"),
+              HasSubstr("100000 steps"));
+}
+
+TEST(Tokenizer, a_character_or_word_without_a_token_is_an_error_not_lost) {
+  const auto message = [](const char* kind, const char* unknown) {
+    const TemporaryFolder folder;
+    Json json = read_json(fixture(cat(kind, "_tokenizer.json")));
+    json["model"]["unk_token"] = unknown;
+    json["model"]["byte_fallback"] = false;
+    const Tokenizer tokenizer = Tokenizer::load(folder.write("tokenizer.json", json.dump()));
+    return message_of<DataError>([&] { tokenizer.encode("a \u16a0 b"); });
+  };
+  EXPECT_THAT(message("llama2", "[none]"),
+              AllOf(HasSubstr("tokenizer.json"), HasSubstr("\u16a0"), HasSubstr("lost")));
+  EXPECT_THAT(message("bert", "[none]"), AllOf(HasSubstr("tokenizer.json"), HasSubstr("[none]")));
+  EXPECT_EQ(message("llama2", "<unk>"), "no error");
+}
+
+// As the library orders and fuses them: a run of unknown characters is one token, which comes behind the
+// bytes of a later character. The text is long enough to be cut.
+TEST(Tokenizer, unknown_characters_stay_together_in_a_long_text) {
+  const auto tokens = [](bool fuse) {
+    const TemporaryFolder folder;
+    Json json = read_json(fixture("no_bytes_tokenizer.json"));
+    json["model"]["fuse_unk"] = fuse;
+    const Tokenizer tokenizer = Tokenizer::load(folder.write("tokenizer.json", json.dump()));
+    std::string runes, text;
+    for (int i = 0; i < 40; ++i) runes += "\u16a0";
+    for (const int32_t id : tokenizer.encode(runes + "\u00fc" + runes + "a"))
+      text += tokenizer.token_of_id(id) == "<unk>" ? "?" : tokenizer.token_of_id(id);
+    return text;
+  };
+  EXPECT_EQ(tokens(true), "\u2581<0xC3><0xBC>?a");
+  EXPECT_EQ(tokens(false), "\u2581" + std::string(39, '?') + "<0xC3><0xBC>" + std::string(41, '?') + "a");
 }
 
 TEST(Tokenizer, a_file_that_contradicts_itself_names_the_place) {
@@ -86,18 +159,14 @@ TEST(Tokenizer, a_file_that_contradicts_itself_names_the_place) {
   EXPECT_THAT(wrong("/pre_tokenizer/add_prefix_space", "no"), HasSubstr("expected true or false"));
 }
 
-// The refusal of Mistral's own file names its kind before any of its parts.
-TEST(Tokenizer, another_kind_is_named_before_its_parts_with_what_works_now) {
+TEST(Tokenizer, another_kind_is_named_before_its_parts) {
   const TemporaryFolder folder;
   Json json = read_json(fixture("gpt2_tokenizer.json"));
-  json["normalizer"] = {{"type", "Sequence"}, {"normalizers", {typed("Prepend"), typed("Replace")}}};
-  json["pre_tokenizer"] = nullptr;
-  json["model"]["byte_fallback"] = true;
-  json["model"]["unk_token"] = "<unk>";
+  json["normalizer"] = typed("Precompiled");
+  json["model"]["type"] = "Unigram";
   const auto file = folder.write("tokenizer.json", json.dump());
   EXPECT_THAT(message_of<ConfigError>([&] { Tokenizer::load(file); }),
-              AllOf(HasSubstr("tokenizer.json"), HasSubstr("the kind of Llama-2, Mistral and Gemma"),
-                    HasSubstr("PREFIX.bin and PREFIX.idx"), HasSubstr("docs/data.md")));
+              AllOf(HasSubstr("tokenizer.json"), HasSubstr("the kind of T5")));
 }
 
 // An id of 5e8 took 6 GiB.
@@ -157,6 +226,13 @@ TEST(Tokenizer, a_byte_without_a_token_is_an_error_not_lost) {
   EXPECT_THAT(message_of<DataError>([&] { tokenizer.encode("a ~ b"); }), HasSubstr("byte 126"));
 }
 
+// utf8proc 2.8 composes U+11A7 with a syllable before it, and so loses it.
+TEST(Tokenizer, a_hangul_letter_that_composes_with_nothing_is_kept) {
+  const Tokenizer tokenizer = Tokenizer::load(fixture("qwen_tokenizer.json"));
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("\uac00\u11a7\u11a8 \uac00\u11a8")),
+            "\uac00\u11a7\u11a8 \uac01");
+}
+
 TEST(Tokenizer, wrong_utf8_is_read_as_python_replaces_it) {
   // bytes.decode("utf-8", errors="replace") of each, from Python.
   const std::vector<std::pair<std::string, std::string>> cases{
@@ -199,6 +275,31 @@ TEST(Tokenizer, end_of_text_comes_from_the_files_beside_it_in_order) {
   EXPECT_EQ(tokenizer.end_of_text_id(), id("<|im_start|>"));
   folder.write("tokenizer_config.json", Json{{"eos_token", "<none>"}}.dump());
   EXPECT_THAT(message_of<ConfigError>([&] { tokenizer.end_of_text_id(); }), HasSubstr("<none>"));
+}
+
+// Expected values: the library's BertNormalizer and BertPreTokenizer.
+TEST(Tokenizer, text_of_bert_is_rewritten_as_in_unicode_8) {
+  EXPECT_EQ(bert_text("e\u0301 \u1734 a\u1abf", {}), "e  a\u1abf") << "a mark of Unicode 13 stays";
+  EXPECT_EQ(bert_text("\U0002b830\U0002b930", {}), "\U0002b830 \U0002b930 ");
+  EXPECT_EQ(bert_text("\u0130\ua7ce", {.strip_accents = false}), "i\u0307\ua7cf");
+  EXPECT_EQ(bert_text("a\u0085b\u2028c\ufffd", {}), "ab c");
+  EXPECT_TRUE(is_bert_punctuation(0x166D));
+  EXPECT_FALSE(is_bert_punctuation(0x2E52)) << "punctuation since Unicode 14";
+}
+
+TEST(Tokenizer, a_word_of_bert_may_be_as_long_as_the_file_says) {
+  const Tokenizer tokenizer = Tokenizer::load(fixture("bert_cased_tokenizer.json"));  // 12 characters
+  const auto unknown = tokenizer.id_of_token("[UNK]").value();
+  EXPECT_THAT(tokenizer.encode(std::string(12, 'a')), ::testing::Not(::testing::Contains(unknown)));
+  EXPECT_EQ(tokenizer.encode(std::string(13, 'a')).at(1), unknown);
+}
+
+// A BERT file has no eos_token. Its texts end with [SEP] already.
+TEST(Tokenizer, what_ends_a_text_of_bert_is_its_separator) {
+  const Tokenizer tokenizer = Tokenizer::load(fixture("bert_tokenizer.json"));
+  EXPECT_EQ(tokenizer.end_of_text_id(), tokenizer.id_of_token("[SEP]"));
+  EXPECT_EQ(tokenizer.encode("a text").front(), tokenizer.id_of_token("[CLS]"));
+  EXPECT_EQ(tokenizer.encode("a text").back(), tokenizer.end_of_text_id());
 }
 
 TEST(Tokenizer, without_any_end_of_text_says_where_to_give_one) {

@@ -82,22 +82,27 @@ TEST_F(Options, of_a_run_have_the_names_and_types_that_they_had) {
       "adam_beta1:0.9 adam_beta2:0.999 adam_epsilon:1e-08 append_eos:true attention:\"auto\" bf16:false "
       "checkpoint_every:1 context_stages:\"\" device:\"cpu\" dropout:null eval_file:\"\" eval_steps:0 "
       "fp16:false "
-      "gradient_accumulation_steps:1 head_chunks:1 host_memory_limit:0 keep_fraction:1.0 "
+      "gradient_accumulation_steps:1 head_chunks:1 host_memory_limit:0 "
+      "initial_loss_scale:65536.0 keep_fraction:1.0 "
       "keep_global_batch:false "
-      "learning_rate:5e-05 logging_dir:\"\" logging_steps:500 logits_tile_tokens:0 lr_scheduler_kwargs:\"\" "
+      "learning_rate:5e-05 logging_dir:\"\" logging_steps:500 logits_tile_tokens:0 "
+      "loss_scale_window:2000 lr_scheduler_kwargs:\"\" "
       "lr_scheduler_type:\"linear\" mask_token_id:null max_eval_samples:0 max_grad_norm:1.0 "
       "max_seq_length:1024 "
       "max_steps:-1 memory_budget:0 memory_report:false mlm_probability:null model_name_or_path:\"\" "
       "num_train_epochs:3.0 offload_activations:\"none\" offload_dir:\"\" offload_limit:0 "
-      "offload_optimizer:\"none\" offload_params:\"none\" optim:\"adamw_torch\" optim_state_dtype:\"fp32\" "
+      "offload_optimizer:\"none\" offload_params:\"none\" on_bad_record:\"stop\" on_nonfinite:\"stop\" "
+      "on_spike:\"off\" "
+      "optim:\"adamw_torch\" optim_state_dtype:\"fp32\" "
       "output_dir:\"trainer_output\" overwrite_output_dir:false packing:\"documents\" peak_tflops:0.0 "
       "per_device_train_batch_size:8 recompute:\"auto\" reduce_dtype:\"fp32\" report_to:\"tensorboard\" "
       "resume_from_checkpoint:\"\" resume_with_new_data:false ring:1 ring_method:\"ring\" save_steps:500 "
       "save_total_limit:0 seed:42 sparse_block_tokens:0 sparse_global_blocks:0 sparse_local_blocks:1 "
-      "sparse_stride_blocks:0 strict_divisible:false text_field:\"text\" tile_tokens:0 train_file:\"\" "
+      "sparse_stride_blocks:0 spike_factor:1.5 spike_steps:3 spike_window:50 strict_divisible:false "
+      "text_field:\"text\" tile_tokens:0 train_file:\"\" "
       "ulysses:1 "
       "update_in_backward:false validation_split_percentage:0.0 warmup_ratio:0.0 warmup_steps:0.0 "
-      "weight_decay:0.0 zero:0 ";
+      "warmup_type:\"linear\" weight_decay:0.0 zero:0 ";
   std::string fields;
   const Json config = to_json(options);
   for (const auto& [name, value] : config.items()) fields += cat(name, ":", value.dump(), " ");
@@ -148,10 +153,9 @@ TEST(CheckOptions, a_step_that_no_memory_holds_is_refused_with_its_factors) {
   TrainOptions options;
   options.per_device_train_batch_size = 1000;
   options.gradient_accumulation_steps = 1000;
-  const auto stages = single_stage(1024, 10, {});
-  EXPECT_THAT(message_of<ConfigError>([&] { check_step_tokens(options, stages, 1, int64_t{8} << 30); }),
+  EXPECT_THAT(message_of<ConfigError>([&] { check_step_tokens(options, 1024, 1, int64_t{8} << 30); }),
               AllOf(HasSubstr("--per_device_train_batch_size"), HasSubstr("1,024"), HasSubstr("8.0 GiB")));
-  check_step_tokens(options, stages, 4, int64_t{8} << 30);
+  check_step_tokens(options, 1024, 4, int64_t{8} << 30);
 }
 
 }  // namespace

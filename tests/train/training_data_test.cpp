@@ -1,6 +1,8 @@
 // Which tokens the ranks of a run open, where their machines do not see the same files.
 #include "trireme/train/training_data.h"
 
+#include <fstream>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,6 +20,7 @@ namespace trireme {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using testing::message_of;
 using testing::TinyRun;
@@ -30,7 +33,12 @@ class OpenTokens : public ::testing::Test {
                    testing::source_folder() / "tests/tokenizer/fixtures/gpt2_tokenizer.json");
   }
   TextToTokenize seen(const fs::path& input) const {
-    return {input, run_.model(), run_.folder() / "data/train", "text", true, 704, false};
+    return {.input = input,
+            .tokenizer_from = run_.model(),
+            .prefix = run_.folder() / "data/train",
+            .text_field = "text",
+            .append_eos = true,
+            .vocab_size = 704};
   }
 
   fs::path nowhere() const { return run_.folder() / "nowhere"; }
@@ -67,6 +75,33 @@ TEST_F(OpenTokens, of_a_text_that_one_rank_does_not_see_ends_all_and_names_that_
 TEST_F(OpenTokens, of_a_set_that_is_another_for_one_rank_ends_all_and_names_that_rank) {
   const TinyRun other(170);
   expect_rank_1_is_named(seen(run_.tokens()), other.tokens(), "comparing");
+}
+
+TEST_F(OpenTokens, of_a_set_that_has_as_many_other_tokens_for_one_rank_ends_all_and_names_that_rank) {
+  const fs::path other = run_.folder() / "other";
+  for (const char* end : {".idx", ".bin"}) fs::copy_file(run_.tokens().string() + end, other.string() + end);
+  std::fstream(other.string() + ".bin", std::ios::binary | std::ios::in | std::ios::out).seekp(100).put(7);
+  expect_rank_1_is_named(seen(run_.tokens()), other, "comparing");
+}
+
+TEST_F(OpenTokens, of_a_text_whose_bad_lines_are_skipped_are_another_set) {
+  TrainOptions options = run_.options("run");
+  options.train_file = run_.folder() / "lines.jsonl";
+  std::ofstream(options.train_file) << "{}\n{\"text\": \"" << std::string(400, 'x') << "\"}\n";
+  options.context_stages = "16:2";
+  EXPECT_THAT(message_of<DataError>([&] { testing::train_on_ranks(2, options); }),
+              AnyOf(HasSubstr("lines.jsonl:1: has no"), HasSubstr("rank 0 failed")));
+  options.samples.on_bad_record = OnBadRecord::skip;
+  const testing::TinyOutcome run = testing::train_on_ranks(2, options);
+  EXPECT_EQ(run.outcome.steps, 2);
+  EXPECT_THAT(run.output, AllOf(HasSubstr("lines that are no documents, skipped: 1"),
+                                HasSubstr("lines.jsonl:1: has no \"text\"")));
+  const Json state = read_json(run.outcome.checkpoint / "trainer_state.json");
+  EXPECT_EQ(state["data"]["train"]["on_bad_record"], "skip");
+  options.samples.on_bad_record = OnBadRecord::stop;
+  options.resume_from_checkpoint = "true";
+  EXPECT_THAT(message_of<ConfigError>([&] { testing::train_on_ranks(1, options); }),
+              HasSubstr("on_bad_record \"skip\" -> null"));
 }
 
 TEST_F(OpenTokens, are_those_of_what_rank_0_finds_whatever_another_rank_finds) {

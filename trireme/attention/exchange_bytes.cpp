@@ -1,8 +1,6 @@
 // Sums over ranks, as the exchanges make them.
 #include "trireme/attention/exchange_bytes.h"
 
-#include <cstddef>
-
 #include "trireme/base/error.h"
 
 namespace trireme {

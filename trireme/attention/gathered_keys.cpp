@@ -59,12 +59,6 @@ at::Tensor scatter(Group& ring, const SampleLayout& layout, const at::Tensor& dk
   return reduce_scatter_sum(ring, blocks.empty() ? all : at::cat(blocks, 0), rows_of_ranks(layout));
 }
 
-AttentionSpec whole(const SequenceSpec& spec) {
-  TRIREME_ASSERT(spec.mask.keys.size() == 1, "a mask of ", spec.mask.keys.size(),
-                 " ring ranks' keys, expected one of all keys");
-  return {spec.scale, spec.mask.keys.front(), spec.kv_of_query, ResultDtype::of_input};
-}
-
 }  // namespace
 
 std::string GatheredKeys::name() const {
@@ -76,7 +70,8 @@ AttentionOutput GatheredKeys::forward(const at::Tensor& q, const at::Tensor& k, 
   const at::NoGradGuard no_grad;
   const at::Tensor all = gather(ring_, spec.mask.layout, k, v).transpose(0, 1);
   const int64_t heads = k.size(2);
-  return local_.forward(q, all.narrow(2, 0, heads), all.narrow(2, heads, heads), whole(spec));
+  return local_.forward(q, all.narrow(2, 0, heads), all.narrow(2, heads, heads),
+                        spec.of_all_keys(ResultDtype::of_input));
 }
 
 AttentionGradients GatheredKeys::backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
@@ -85,10 +80,8 @@ AttentionGradients GatheredKeys::backward(const at::Tensor& d_o, const at::Tenso
   const at::NoGradGuard no_grad;
   const int64_t heads = k.size(2);
   at::Tensor all = gather(ring_, spec.mask.layout, k, v).transpose(0, 1);
-  AttentionSpec of_all = whole(spec);
-  of_all.results = ResultDtype::fp32;
-  AttentionGradients local =
-      local_.backward(d_o, q, all.narrow(2, 0, heads), all.narrow(2, heads, heads), saved, of_all);
+  AttentionGradients local = local_.backward(d_o, q, all.narrow(2, 0, heads), all.narrow(2, heads, heads),
+                                             saved, spec.of_all_keys(ResultDtype::fp32));
   all = at::Tensor();
   const at::Tensor dkv = scatter(ring_, spec.mask.layout, local.dk, local.dv).transpose(0, 1);
   local.dk = local.dv = at::Tensor();

@@ -28,10 +28,9 @@ ToHeads begin_to_heads(Group& group, const SequenceLayout& layout,
     const MemoryScope scope(MemoryCategory::communication);
     return at::empty({total}, any.options());
   }();
-  int64_t offset = 0;
-  for (int p = 0; p < group.size(); offset += send[p++]) {
-    const at::Tensor block =
-        packed.slice(0, offset, offset + send[p]).view({tokens, batch, head_counts[p], width});
+  const std::vector<at::Tensor> blocks = packed.split_with_sizes(send);
+  for (int p = 0; p < group.size(); ++p) {
+    const at::Tensor block = blocks[p].view({tokens, batch, head_counts[p], width});
     int64_t head = 0;
     for (const at::Tensor& slice : slices[p]) {
       block.narrow(2, head, slice.size(2)).copy_(slice.transpose(0, 1));
@@ -75,14 +74,9 @@ ToHeads begin_queries_to_heads(Group& group, const SequenceLayout& layout, const
 }
 
 std::vector<at::Tensor> ToSequence::wait() {
-  const at::Tensor received = rows.wait();
-  std::vector<at::Tensor> blocks;
-  blocks.reserve(receive.size());
-  int64_t offset = 0;
-  for (size_t p = 0; p < receive.size(); offset += receive[p++])
-    blocks.push_back(received.slice(0, offset, offset + receive[p])
-                         .view({tokens, batch, head_counts[p], width})
-                         .transpose(0, 1));
+  std::vector<at::Tensor> blocks = rows.wait().split_with_sizes(receive);
+  for (size_t p = 0; p < blocks.size(); ++p)
+    blocks[p] = blocks[p].view({tokens, batch, head_counts[p], width}).transpose(0, 1);
   return blocks;
 }
 

@@ -27,14 +27,12 @@ HeadShares share_heads(int64_t query_heads, int64_t key_value_heads, int ranks) 
                           " query heads, expected at most one rank a head; use --ulysses ", query_heads,
                           " or less"));
   HeadShares shares{query_heads, key_value_heads, {}, {}};
-  const int64_t base = query_heads / ranks, extra = query_heads % ranks;
+  const SequenceLayout ranges{query_heads, ranks};
   const int64_t group = query_heads / key_value_heads;
-  int64_t begin = 0;
   for (int rank = 0; rank < ranks; ++rank) {
-    const int64_t end = begin + base + (rank < extra ? 1 : 0);
+    const int64_t begin = ranges.begin(rank), end = ranges.begin(rank + 1);
     shares.query.push_back({begin, end});
     shares.key_value.push_back({begin / group, (end - 1) / group + 1});
-    begin = end;
   }
   return shares;
 }

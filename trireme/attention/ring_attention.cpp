@@ -58,10 +58,6 @@ class Ring {
   const SampleLayout& layout_;
 };
 
-AttentionSpec spec_of_block(const SequenceSpec& spec, int owner) {
-  return {spec.scale, spec.mask.keys.at(static_cast<size_t>(owner)), spec.kv_of_query, ResultDtype::fp32};
-}
-
 void check(const Ring& ring, const at::Tensor& q, const at::Tensor& k, const SequenceSpec& spec) {
   const int64_t tokens = spec.mask.layout.ring_tokens(ring.rank());
   TRIREME_ASSERT(static_cast<int>(spec.mask.keys.size()) == ring.size(), "a mask of ", spec.mask.keys.size(),
@@ -99,7 +95,7 @@ AttentionOutput RingAttention::forward(const at::Tensor& q, const at::Tensor& k,
     const int owner = ring.owner(step);
     std::optional<PendingRows> next;
     if (step + 1 < ring.size()) next.emplace(ring.pass_on(block, owner));
-    const AttentionSpec block_spec = spec_of_block(spec, owner);
+    const AttentionSpec block_spec = spec.of_keys(owner, ResultDtype::fp32);
     if (step == 0) {
       sum = local_.forward(q, k, v, block_spec);
     } else if (!block_spec.keys->none()) {
@@ -124,7 +120,7 @@ AttentionGradients RingAttention::backward(const at::Tensor& d_o, const at::Tens
     const int owner = ring.owner(step);
     std::optional<PendingRows> next;
     if (step + 1 < ring.size()) next.emplace(ring.pass_on(block, owner));
-    const AttentionSpec block_spec = spec_of_block(spec, owner);
+    const AttentionSpec block_spec = spec.of_keys(owner, ResultDtype::fp32);
     const Pair kv = unpack(block);
     AttentionGradients local;
     if (step == 0 || !block_spec.keys->none())

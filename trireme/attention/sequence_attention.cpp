@@ -14,22 +14,15 @@ class WholeSequence final : public SequenceAttention {
   std::string name() const override { return local_.name(); }
   AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const SequenceSpec& spec) override {
-    return local_.forward(q, k, v, local_spec(spec));
+    return local_.forward(q, k, v, spec.of_all_keys(ResultDtype::of_input));
   }
   AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
                               const at::Tensor& v, const AttentionOutput& saved,
                               const SequenceSpec& spec) override {
-    AttentionSpec local = local_spec(spec);
-    local.results = spec.gradients;
-    return local_.backward(d_o, q, k, v, saved, local);
+    return local_.backward(d_o, q, k, v, saved, spec.of_all_keys(spec.gradients));
   }
 
  private:
-  static AttentionSpec local_spec(const SequenceSpec& spec) {
-    TRIREME_ASSERT(spec.mask.keys.size() == 1 && spec.mask.layout.ring == 1, "a mask of ",
-                   spec.mask.layout.ring, " ring ranks, expected one of one rank");
-    return {spec.scale, spec.mask.keys.front(), spec.kv_of_query};
-  }
   LocalAttention& local_;
 };
 
@@ -48,6 +41,12 @@ SequenceMask make_sequence_mask(const LayerMask& mask, const std::vector<Documen
   for (int owner = 0; owner < layout.ring; ++owner)
     result.keys.push_back(visible_keys(mask, documents, layout.tokens, queries, layout.ring_spans(owner)));
   return result;
+}
+
+AttentionSpec SequenceSpec::of_all_keys(ResultDtype results) const {
+  TRIREME_ASSERT(mask.keys.size() == 1, "a mask of ", mask.keys.size(),
+                 " ring ranks' keys, expected one of all keys");
+  return of_keys(0, results);
 }
 
 std::unique_ptr<SequenceAttention> make_sequence_attention(RingMethod method, Group& ring,

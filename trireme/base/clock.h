@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <limits>
 
 namespace trireme {
 
@@ -17,16 +18,14 @@ class NowAndThen {
   explicit NowAndThen(double seconds) : seconds_(seconds) {}
   bool due() {
     const double now = now_seconds();
-    if (looked_ && now - last_ < seconds_) return false;
-    looked_ = true;
+    if (now - last_ < seconds_) return false;
     last_ = now;
     return true;
   }
 
  private:
   double seconds_;
-  double last_ = 0;
-  bool looked_ = false;
+  double last_ = -std::numeric_limits<double>::infinity();  // when it was due
 };
 
 }  // namespace trireme

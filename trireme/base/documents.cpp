@@ -52,13 +52,4 @@ int64_t Documents::longest() const {
   return longest;
 }
 
-double Documents::squares() const {
-  double sum = 0;
-  for (size_t i = 1; i < cu_seqlens_.size(); ++i) {
-    const auto length = static_cast<double>(cu_seqlens_[i] - cu_seqlens_[i - 1]);
-    sum += length * length;
-  }
-  return sum;
-}
-
 }  // namespace trireme

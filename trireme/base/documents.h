@@ -21,13 +21,10 @@ class Documents {
   static Documents of_positions(std::span<const int64_t> position_ids);
 
   const std::vector<int64_t>& cu_seqlens() const { return cu_seqlens_; }
-  int64_t count() const { return static_cast<int64_t>(cu_seqlens_.size()) - 1; }
   int64_t tokens() const { return cu_seqlens_.back(); }
   // The document that contains `token`.
   TokenSpan at(int64_t token) const;
   int64_t longest() const;
-  // Sum of the squared lengths: the token pairs that full attention computes.
-  double squares() const;
 
  private:
   std::vector<int64_t> cu_seqlens_;

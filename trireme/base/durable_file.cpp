@@ -9,34 +9,18 @@
 #include <unistd.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/file_descriptor.h"
 #include "trireme/base/sizes.h"
 
 namespace trireme {
-namespace {
-
-class Descriptor {
- public:
-  Descriptor(const std::filesystem::path& path, int flags)
-      : value_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  Descriptor& operator=(Descriptor&&) = delete;
-  int get() const { return value_; }
-
- private:
-  int value_;
-};
-
-}  // namespace
 
 void write_durable(const std::filesystem::path& file, const std::string& text) {
   const auto fail = [&](const char* doing) {
     throw DataError(cat(file.string(), ": cannot ", doing, " ", text.size(), " bytes (",
                         format_bytes(static_cast<int64_t>(text.size())), "): ", std::strerror(errno)));
   };
-  const Descriptor out(file, O_WRONLY | O_CREAT | O_TRUNC);
-  if (out.get() < 0) fail("open it to write");
+  const FileDescriptor out(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!out.is_open()) fail("open it to write");
   for (size_t done = 0; done < text.size();) {
     const ssize_t wrote = ::write(out.get(), text.data() + done, text.size() - done);
     if (wrote < 0 && errno == EINTR) continue;
@@ -73,9 +57,10 @@ void replace_file(const std::filesystem::path& file, const std::string& text) {
 }
 
 void sync_folder(const std::filesystem::path& folder) {
-  const Descriptor open(folder.empty() ? "." : folder, O_RDONLY | O_DIRECTORY);
+  const std::filesystem::path named = folder.empty() ? "." : folder;
+  const FileDescriptor open(::open(named.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // EINVAL: a file system whose folders cannot be synced.
-  if (open.get() < 0 || (::fsync(open.get()) != 0 && errno != EINVAL))
+  if (!open.is_open() || (::fsync(open.get()) != 0 && errno != EINVAL))
     throw DataError(cat(folder.string(), ": cannot sync the folder: ", std::strerror(errno)));
 }
 

@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <utility>
 
 #include "trireme/base/error.h"
 
@@ -22,42 +21,22 @@ InputFile::InputFile(const std::filesystem::path& file, const std::string& expec
     throw DataError(cat(quotation(file.string()), ": cannot be opened: ", why, "; expected ", expected));
   };
   if (file.native().find('\0') != std::string::npos) refuse("its name has a zero byte");
-  descriptor_ = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (descriptor_ < 0) refuse(std::strerror(errno));
+  descriptor_ = FileDescriptor(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!descriptor_.is_open()) refuse(std::strerror(errno));
   struct stat status {};
-  const int failure = ::fstat(descriptor_, &status) != 0 ? errno : 0;
-  if (failure == 0 && S_ISREG(status.st_mode)) {
-    bytes_ = status.st_size;
-    return;
-  }
-  ::close(descriptor_);
-  refuse(failure != 0               ? std::strerror(failure)
-         : S_ISDIR(status.st_mode)  ? "it is a folder"
-         : S_ISFIFO(status.st_mode) ? "it is a pipe, not a regular file"
-                                    : "it is not a regular file");
-}
-
-InputFile::~InputFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      bytes_(std::exchange(other.bytes_, 0)) {}
-
-InputFile& InputFile::operator=(InputFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
+  if (::fstat(descriptor(), &status) != 0) refuse(std::strerror(errno));
+  if (!S_ISREG(status.st_mode))
+    refuse(S_ISDIR(status.st_mode)    ? "it is a folder"
+           : S_ISFIFO(status.st_mode) ? "it is a pipe, not a regular file"
+                                      : "it is not a regular file");
+  bytes_ = status.st_size;
 }
 
 int64_t InputFile::read_some(int64_t offset, void* to, int64_t count) const {
   auto* const begin = static_cast<std::byte*>(to);
   int64_t done = 0;
   while (done < count) {
-    const ssize_t got = ::pread(descriptor_, begin + done, static_cast<size_t>(count - done), offset + done);
+    const ssize_t got = ::pread(descriptor(), begin + done, static_cast<size_t>(count - done), offset + done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
       throw DataError(

@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <string>
 
+#include "trireme/base/file_descriptor.h"
+
 namespace trireme {
 
 // A name inside a folder: no separators, no zero byte, neither "." nor "..".
@@ -18,12 +20,9 @@ class InputFile {
  public:
   // Throws a DataError with the file name and the reason; `expected` is what should be there.
   explicit InputFile(const std::filesystem::path& file, const std::string& expected = "a file");
-  ~InputFile();
-  InputFile(InputFile&& other) noexcept;
-  InputFile& operator=(InputFile&& other) noexcept;
 
   const std::filesystem::path& path() const { return path_; }
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return descriptor_.get(); }
   int64_t bytes() const { return bytes_; }  // when it was opened
 
   // Reads bytes [offset, offset + count). Throws DataError if the file now ends earlier or cannot be read.
@@ -35,7 +34,7 @@ class InputFile {
 
  private:
   std::filesystem::path path_;
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
   int64_t bytes_ = 0;
 };
 

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <string_view>
-#include <utility>
+#include <vector>
 
 #include "trireme/base/input_file.h"
 
@@ -12,12 +11,28 @@ namespace trireme {
 namespace {
 
 std::string line_at(const std::string& text, size_t byte) {
-  const auto end = text.begin() + static_cast<std::ptrdiff_t>(std::min(byte, text.size()));
-  return cat("line ", 1 + std::count(text.begin(), end, '\n'), " (byte ", byte, ")");
+  const std::string_view before(text.data(), std::min(byte, text.size()));
+  const size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+  return cat("line ", 1 + std::count(before.begin(), before.end(), '\n'), ", column ",
+             before.size() - line_begin + 1, " (byte ", byte, ")");
+}
+
+// What other formats have and JSON has not, where the text ends to be JSON at `byte`; else empty.
+std::string not_in_json(const std::string& text, size_t byte) {
+  if (byte >= text.size()) return "";
+  const char wrong = text[byte];
+  if (wrong == '/' || wrong == '#') return "JSON has no comments: remove it";
+  if (wrong == '\'') return "JSON writes text in double quotes";
+  if (wrong != '}' && wrong != ']') return "";
+  const size_t before = byte == 0 ? std::string::npos : text.find_last_not_of(" \t\r\n", byte - 1);
+  return before != std::string::npos && text[before] == ','
+             ? cat("JSON has no comma before ", wrong, ": remove it")
+             : "";
 }
 
 // Runs before the parser builds values: copying and comparing values is recursive.
-void check_depth(const std::string& text, const std::string& origin, int64_t limit) {
+void check_depth(const std::string& text, const std::string& origin) {
+  constexpr int64_t kMostDepth = 100;
   int64_t depth = 0;
   bool in_string = false;
   for (size_t offset = 0; offset < text.size(); ++offset) {
@@ -30,9 +45,9 @@ void check_depth(const std::string& text, const std::string& origin, int64_t lim
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > limit)
-        throw DataError(cat(origin, ": ", line_at(text, offset), ": objects and arrays lie more than ", limit,
-                            " deep in one another; such a file was not made for this use"));
+      if (++depth > kMostDepth)
+        throw DataError(cat(origin, ": ", line_at(text, offset), ": objects and arrays lie more than ",
+                            kMostDepth, " deep in one another; such a file was not made for this use"));
     } else if (c == ']' || c == '}') {
       --depth;
     }
@@ -65,18 +80,23 @@ std::optional<int64_t> whole_within(const Json& value, const WholeRange& range) 
 Json parse_json(const std::string& text, const std::string& origin, const JsonLimits& limits) {
   if (static_cast<int64_t>(text.size()) > limits.bytes)
     throw DataError(cat(origin, ": ", text.size(), " bytes of JSON; at most ", limits.bytes, " are read"));
-  check_depth(text, origin, limits.depth);
-  std::set<std::string> keys;
-  const auto refuse_equal = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth == 1 && event == Json::parse_event_t::key && !keys.insert(parsed.get<std::string>()).second)
-      throw DataError(cat(origin, ": \"", quotation(parsed.get<std::string>()), "\" is there twice"));
+  check_depth(text, origin);
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const auto refuse_equal = [&](int, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second)
+      throw DataError(cat(origin, ": \"", quotation(parsed.get<std::string>()),
+                          "\" is there twice in one object; give it once"));
     return true;
   };
   try {
-    return limits.equal_keys == EqualKeys::refused ? Json::parse(text, refuse_equal) : Json::parse(text);
+    return limits.refuse_equal_keys ? Json::parse(text, refuse_equal) : Json::parse(text);
   } catch (const Json::parse_error& error) {
-    throw DataError(cat(origin, ": not valid JSON at ", line_at(text, error.byte == 0 ? 0 : error.byte - 1),
-                        ": ", quotation(error.what())));
+    const size_t byte = error.byte == 0 ? 0 : error.byte - 1;
+    const std::string habit = not_in_json(text, byte);
+    throw DataError(cat(origin, ": not valid JSON at ", line_at(text, byte), ": ",
+                        habit.empty() ? quotation(error.what()) : habit));
   } catch (const Json::exception& error) {  // such as a number too large for a double
     throw DataError(cat(origin, ": not valid JSON: ", quotation(error.what())));
   }

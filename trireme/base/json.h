@@ -1,5 +1,5 @@
 // The only reader of JSON from outside: files, lines of .jsonl, options. JSON that is too long, nested too
-// deeply, or has a number too large for a double throws a DataError with file and line. Fields are read by
+// deeply, or has a number too large for a double throws a DataError with the file. Fields are read by
 // name, type and range: a DataError names the file, the field, and the value found and expected.
 #pragma once
 
@@ -19,16 +19,13 @@ namespace trireme {
 
 using Json = nlohmann::json;
 
-enum class EqualKeys { last_counts, refused };  // of the outermost object
-
 struct JsonLimits {
-  int64_t depth = 100;                 // objects and arrays inside one another
   int64_t bytes = int64_t{256} << 20;  // of the text
-  EqualKeys equal_keys = EqualKeys::last_counts;
+  bool refuse_equal_keys = false;      // of one object; else the last one counts
 };
 
-// Reads and parses a file. Throws DataError if the file cannot be opened, is not JSON (file, line and byte)
-// or exceeds a limit.
+// Reads and parses a file. Throws DataError if the file cannot be opened, is not JSON (file, line, column and
+// byte) or exceeds a limit.
 Json read_json(const std::filesystem::path& file, const JsonLimits& limits = {});
 
 // Parses text; `origin` is named in the DataError.

@@ -7,8 +7,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
-#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/resolved_address.h"
@@ -16,21 +14,18 @@
 namespace trireme {
 namespace {
 
-// Returns a listening descriptor, or -1 with errno. The system queues connections from then on: ranks may
+// Returns a listening descriptor, or none with errno. The system queues connections from then on: ranks may
 // connect before rank 0 is ready to answer.
-int listen_at(const sockaddr* address, socklen_t size) {
-  const int descriptor = ::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (descriptor < 0) return -1;
+FileDescriptor listen_at(const sockaddr* address, socklen_t size) {
+  FileDescriptor made(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!made.is_open()) return made;
   const int yes = 1;
-  ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (::bind(descriptor, address, size) == 0 && ::listen(descriptor, SOMAXCONN) == 0) return descriptor;
-  const int reason = errno;
-  ::close(descriptor);
-  errno = reason;
-  return -1;
+  ::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (::bind(made.get(), address, size) != 0 || ::listen(made.get(), SOMAXCONN) != 0) made.close();
+  return made;
 }
 
-int listen_at_all(int port) {
+FileDescriptor listen_at_all(int port) {
   sockaddr_in any{};
   any.sin_family = AF_INET;
   any.sin_port = htons(static_cast<uint16_t>(port));
@@ -44,16 +39,15 @@ std::string numeric_host(const ResolvedAddress& address) {
   return host.data();
 }
 
-std::pair<std::string, int> name_of_socket(int descriptor) {
+int port_of(int descriptor) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  std::array<char, NI_MAXHOST> host{};
   std::array<char, NI_MAXSERV> port{};
   if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
-      ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host.data(), host.size(), port.data(),
-                    port.size(), NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+      ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, nullptr, 0, port.data(), port.size(),
+                    NI_NUMERICSERV) != 0)
     throw InternalError("a listening socket has no address");
-  return {host.data(), std::stoi(port.data())};
+  return std::stoi(port.data());
 }
 
 }  // namespace
@@ -70,33 +64,18 @@ ListeningSocket::ListeningSocket(const std::string& address, int port, ForeignAd
     if (foreign == ForeignAddress::all_interfaces && !is_loopback(address) && is_loopback(numeric_host(one)))
       continue;
     descriptor_ = listen_at(one.generic(), one.size);
-    if (descriptor_ >= 0) break;
+    if (descriptor_.is_open()) break;
     if (errno != EADDRNOTAVAIL) unowned = false;
     if (errno == EADDRINUSE) break;
   }
-  if (descriptor_ < 0 && unowned && foreign == ForeignAddress::all_interfaces)
+  if (!descriptor_.is_open() && unowned && foreign == ForeignAddress::all_interfaces)
     descriptor_ = listen_at_all(port);
-  if (descriptor_ < 0) {
-    const int reason = errno;
-    throw ConfigError(cat("cannot listen at TCP port ", port, " of ", address, ": ", std::strerror(reason),
+  if (!descriptor_.is_open())
+    throw ConfigError(cat("cannot listen at TCP port ", port, " of ", address, ": ", std::strerror(errno),
                           unowned     ? "; --master_addr is no address of this machine"
                           : port == 0 ? ""
                                       : "; choose another --master_port (MASTER_PORT)"));
-  }
-  port_ = name_of_socket(descriptor_).second;
-}
-
-std::string ListeningSocket::interface() const {
-  return name_of_socket(descriptor_).first;
-}
-
-void ListeningSocket::close() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-  descriptor_ = -1;
-}
-
-int ListeningSocket::release() {
-  return std::exchange(descriptor_, -1);
+  port_ = port_of(descriptor());
 }
 
 }  // namespace trireme

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "trireme/base/file_descriptor.h"
+
 namespace trireme {
 
 // 127.0.0.0/8, ::1 or localhost: only this machine reaches such an address.
@@ -20,19 +22,15 @@ class ListeningSocket {
   // Listens at `port` (0: a free one) of the interface that has `address`, a name or number. Throws
   // ConfigError.
   ListeningSocket(const std::string& address, int port, ForeignAddress foreign = ForeignAddress::refuse);
-  ~ListeningSocket() { close(); }
-  ListeningSocket& operator=(ListeningSocket&&) = delete;
 
-  int descriptor() const { return descriptor_; }  // closed on exec, unless the child says otherwise
+  int descriptor() const { return descriptor_.get(); }  // closed on exec, unless the child says otherwise
   int port() const { return port_; }
-  // The address on which the socket listens: "127.0.0.1", "0.0.0.0", "::1".
-  std::string interface() const;
-  void close();
+  void close() { descriptor_.close(); }
   // The caller becomes the owner of the descriptor.
-  int release();
+  int release() { return descriptor_.release(); }
 
  private:
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
   int port_ = 0;
 };
 

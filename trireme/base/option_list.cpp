@@ -34,21 +34,6 @@ void Option::check(const Json& value) const {
                           " (", help, ")"));
 }
 
-Option& Option::required() {
-  must_be_given = true;
-  return *this;
-}
-
-Option& Option::not_in_config() {
-  in_config = false;
-  return *this;
-}
-
-Option& Option::on_resume(ResumeRule rule) {
-  resume_rule = rule;
-  return *this;
-}
-
 Option& OptionList::add(Option option) {
   option.group = group_;
   option.resume_rule = rule_;

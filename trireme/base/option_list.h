@@ -93,16 +93,35 @@ struct Option {
   std::vector<std::string> choices = {};        // of a choice
   OptionGroup group = OptionGroup::command;
   bool must_be_given = false;
-  bool in_config = true;  // of the run
+  bool may_stand_alone = false;  // a flag without a value, which then stays as it is
+  bool in_config = true;         // of the run
   ResumeRule resume_rule = ResumeRule::told;
+  bool machine_alone = false;  // ranks of one run may differ in it
 
   bool is_flag() const { return write != nullptr; }
   // Throws ConfigError: a number outside the range.
   void check(const Json& value) const;
 
-  Option& required();
-  Option& not_in_config();
-  Option& on_resume(ResumeRule rule);
+  Option& required() {
+    must_be_given = true;
+    return *this;
+  }
+  Option& value_is_optional() {
+    may_stand_alone = true;
+    return *this;
+  }
+  Option& not_in_config() {
+    in_config = false;
+    return *this;
+  }
+  Option& on_resume(ResumeRule rule) {
+    resume_rule = rule;
+    return *this;
+  }
+  Option& of_machine() {
+    machine_alone = true;
+    return *this;
+  }
 };
 
 class OptionList {
@@ -128,7 +147,21 @@ class OptionList {
   }
   // True where the value is `on`; another name for one choice of another option.
   template <typename T>
-  Option& flag(const std::string& name, T& value, std::type_identity_t<T> on, const std::string& help);
+  Option& flag(const std::string& name, T& value, std::type_identity_t<T> on, const std::string& help) {
+    T off = value;
+    if constexpr (std::is_same_v<T, bool>) off = !on;
+    return add({.name = name,
+                .type = OptionType::boolean,
+                .help = help,
+                .read = [&value, on] { return Json(value == on); },
+                .write =
+                    [&value, on, off](const Json& json) {
+                      if (json.get<bool>())
+                        value = on;
+                      else if (value == on)
+                        value = off;
+                    }});
+  }
   // A whole number, of an integer, an enum or an optional integer; as text also 512k.
   template <typename T>
   Option& count(const std::string& name, T& value, OptionRange range, const std::string& help) {
@@ -145,7 +178,25 @@ class OptionList {
   template <typename T>
   requires(!std::is_same_v<T, std::string>) Option& choice(
       const std::string& name, T& value, std::type_identity_t<std::span<const EnumName<T>>> names,
-      const std::string& help);
+      const std::string& help) {
+    std::vector<std::string> choices;
+    for (const EnumName<T>& each : names) choices.emplace_back(each.name);
+    const auto read = [&value, names, name] {
+      for (const EnumName<T>& each : names)
+        if (each.value == value) return Json(each.name);
+      throw ConfigError(cat("--", name, " has a value that none of its names stands for"));
+    };
+    const auto write = [&value, names](const Json& json) {
+      for (const EnumName<T>& each : names)
+        if (json == each.name) value = each.value;
+    };
+    return add({.name = name,
+                .type = OptionType::choice,
+                .help = help,
+                .read = read,
+                .write = write,
+                .choices = std::move(choices)});
+  }
   template <NamedEnum E>
   Option& choice(const std::string& name, E& value, const std::string& help) {
     static constexpr auto kNames = enum_names(E{});
@@ -171,7 +222,20 @@ class OptionList {
   }
   template <typename Number, typename T>
   Option& number(OptionType type, const std::string& name, T& value, OptionRange range,
-                 const std::string& help);
+                 const std::string& help) {
+    const auto read = [&value] {
+      if constexpr (requires { value.has_value(); })
+        return value ? Json(*value) : Json();
+      else
+        return Json(static_cast<Number>(value));
+    };
+    return add({.name = name,
+                .type = type,
+                .help = help,
+                .read = read,
+                .write = [&value](const Json& json) { value = static_cast<T>(json.get<Number>()); },
+                .range = range});
+  }
 
   OptionGroup group_ = OptionGroup::command;
   ResumeRule rule_ = ResumeRule::told;
@@ -183,63 +247,5 @@ inline constexpr double kMostTokens = 1099511627776;
 
 // 3 -> "3", 5e-05 -> "5e-05"
 std::string number_text(double value);
-
-template <typename T>
-Option& OptionList::flag(const std::string& name, T& value, std::type_identity_t<T> on,
-                         const std::string& help) {
-  T off = value;
-  if constexpr (std::is_same_v<T, bool>) off = !on;
-  return add({.name = name,
-              .type = OptionType::boolean,
-              .help = help,
-              .read = [&value, on] { return Json(value == on); },
-              .write =
-                  [&value, on, off](const Json& json) {
-                    if (json.get<bool>())
-                      value = on;
-                    else if (value == on)
-                      value = off;
-                  }});
-}
-
-template <typename Number, typename T>
-Option& OptionList::number(OptionType type, const std::string& name, T& value, OptionRange range,
-                           const std::string& help) {
-  const auto read = [&value] {
-    if constexpr (requires { value.has_value(); })
-      return value ? Json(*value) : Json();
-    else
-      return Json(static_cast<Number>(value));
-  };
-  return add({.name = name,
-              .type = type,
-              .help = help,
-              .read = read,
-              .write = [&value](const Json& json) { value = static_cast<T>(json.get<Number>()); },
-              .range = range});
-}
-
-template <typename T>
-requires(!std::is_same_v<T, std::string>) Option& OptionList::choice(
-    const std::string& name, T& value, std::type_identity_t<std::span<const EnumName<T>>> names,
-    const std::string& help) {
-  std::vector<std::string> choices;
-  for (const EnumName<T>& each : names) choices.emplace_back(each.name);
-  const auto read = [&value, names, name] {
-    for (const EnumName<T>& each : names)
-      if (each.value == value) return Json(each.name);
-    throw ConfigError(cat("--", name, " has a value that none of its names stands for"));
-  };
-  const auto write = [&value, names](const Json& json) {
-    for (const EnumName<T>& each : names)
-      if (json == each.name) value = each.value;
-  };
-  return add({.name = name,
-              .type = OptionType::choice,
-              .help = help,
-              .read = read,
-              .write = write,
-              .choices = std::move(choices)});
-}
 
 }  // namespace trireme

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -10,7 +11,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <utility>
 
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
@@ -21,29 +21,28 @@ namespace {
 
 constexpr uint64_t kActivityMagic = 0x3254434154525254;  // changes with the layout of the page
 constexpr size_t kActivityPage_bytes = 4096;
-constexpr size_t kActionWords = 12;
+
+// One state, as it lies in a page. Another process may have written it.
+struct StateOnPage {
+  uint64_t phase = 0;
+  int64_t step = 0;
+  int64_t layer = -1;
+  uint64_t direction = 0;
+  uint64_t waiting = 0;
+  int64_t changed_nanoseconds = 0;
+  std::array<char, 96> action{};  // ends in a zero
+};
+using StateWords = std::array<uint64_t, sizeof(StateOnPage) / sizeof(uint64_t)>;
 
 }  // namespace
-
-// One state, in 64-bit words.
-struct ActivitySlot {
-  std::atomic<uint64_t> phase{0};
-  std::atomic<int64_t> step{0};
-  std::atomic<int64_t> layer{-1};
-  std::atomic<uint64_t> direction{0};
-  std::atomic<uint64_t> waiting{0};
-  std::atomic<int64_t> changed_nanoseconds{0};
-  std::array<std::atomic<uint64_t>, kActionWords> action{};
-};
 
 // The state after `changes` changes lies in slot changes % 2; the next state is written into the other slot.
 struct ActivityPage {
   std::atomic<uint64_t> magic{0};
   std::atomic<uint64_t> changes{0};
-  std::array<ActivitySlot, 2> slots;
+  std::array<std::array<std::atomic<uint64_t>, std::tuple_size_v<StateWords>>, 2> slots{};
 };
-static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free,
-              "two processes share the page");
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "two processes share the page");
 static_assert(sizeof(ActivityPage) <= kActivityPage_bytes);
 
 namespace {
@@ -54,50 +53,45 @@ int64_t monotonic_nanoseconds() {
   return now.tv_sec * int64_t{1000000000} + now.tv_nsec;
 }
 
-// A release store: a reader that sees this value also sees the change count stored before it.
-template <typename Field, typename Value>
-void put(Field& field, Value value) {
-  field.store(value, std::memory_order_release);
+StateOnPage state_after(const ActivityPage& page, uint64_t changes) {
+  StateWords words{};
+  for (size_t i = 0; i < words.size(); ++i)
+    words[i] = page.slots[changes % 2][i].load(std::memory_order_acquire);
+  return std::bit_cast<StateOnPage>(words);
+}
+
+void publish(ActivityPage& page, uint64_t changes, StateOnPage state) {
+  state.changed_nanoseconds = monotonic_nanoseconds();
+  const auto words = std::bit_cast<StateWords>(state);
+  // Release stores: a reader that sees one of them also sees the change count stored before it.
+  for (size_t i = 0; i < words.size(); ++i)
+    page.slots[changes % 2][i].store(words[i], std::memory_order_release);
+  page.changes.store(changes, std::memory_order_release);
 }
 
 template <typename Change>
-void change(ActivityPage& page, Change&& make) {
+void change(ActivityPage& page, const Change& make) {
   const uint64_t changes = page.changes.load(std::memory_order_relaxed);
-  const ActivitySlot& last = page.slots[changes % 2];
-  ActivitySlot& next = page.slots[(changes + 1) % 2];
-  const auto copy = [](const auto& from, auto& to) { put(to, from.load(std::memory_order_relaxed)); };
-  copy(last.phase, next.phase);
-  copy(last.step, next.step);
-  copy(last.layer, next.layer);
-  copy(last.direction, next.direction);
-  copy(last.waiting, next.waiting);
-  for (size_t word = 0; word < kActionWords; ++word) copy(last.action[word], next.action[word]);
-  make(next);
-  put(next.changed_nanoseconds, monotonic_nanoseconds());
-  put(page.changes, changes + 1);
+  StateOnPage state = state_after(page, changes);
+  make(state);
+  publish(page, changes + 1, state);
 }
 
-RankActivityState copy_of(const ActivitySlot& slot) {
-  const auto get = [](const auto& field) { return field.load(std::memory_order_acquire); };
-  RankActivityState state;
-  // Another process writes the page: a value outside the enumerations must not get through.
-  state.phase =
-      static_cast<RankPhase>(std::min<uint64_t>(get(slot.phase), static_cast<uint64_t>(RankPhase::ending)));
-  state.step = get(slot.step);
-  state.layer = get(slot.layer);
-  state.direction = static_cast<PassDirection>(
-      std::min<uint64_t>(get(slot.direction), static_cast<uint64_t>(PassDirection::backward)));
-  state.waiting = get(slot.waiting) != 0;
-  state.seconds =
-      static_cast<double>(std::max<int64_t>(0, monotonic_nanoseconds() - get(slot.changed_nanoseconds))) /
-      1e9;
-  std::array<char, kActionWords * sizeof(uint64_t)> text{};
-  for (size_t word = 0; word < kActionWords; ++word) {
-    const uint64_t bytes = get(slot.action[word]);
-    std::memcpy(text.data() + word * sizeof bytes, &bytes, sizeof bytes);
-  }
-  state.action.assign(text.data(), ::strnlen(text.data(), text.size()));
-  return state;
+// A value outside the enumeration must not get through.
+template <typename Enum>
+Enum at_most(uint64_t value, Enum last) {
+  return static_cast<Enum>(std::min(value, static_cast<uint64_t>(last)));
+}
+
+RankActivityState checked(const StateOnPage& state) {
+  const int64_t nanoseconds = monotonic_nanoseconds() - state.changed_nanoseconds;
+  return {.phase = at_most(state.phase, RankPhase::ending),
+          .step = state.step,
+          .layer = state.layer,
+          .direction = at_most(state.direction, PassDirection::backward),
+          .action = std::string(state.action.data(), ::strnlen(state.action.data(), state.action.size())),
+          .waiting = state.waiting != 0,
+          .seconds = static_cast<double>(std::max<int64_t>(0, nanoseconds)) / 1e9};
 }
 
 RankActivityState read_state(const ActivityPage& page) {
@@ -105,8 +99,8 @@ RankActivityState read_state(const ActivityPage& page) {
   constexpr int kMostLooks = 1'000'000;
   for (int look = 0;; ++look) {
     const uint64_t before = page.changes.load(std::memory_order_acquire);
-    RankActivityState state = copy_of(page.slots[before % 2]);
-    if (page.changes.load(std::memory_order_relaxed) == before || look == kMostLooks) return state;
+    const StateOnPage state = state_after(page, before);
+    if (page.changes.load(std::memory_order_relaxed) == before || look == kMostLooks) return checked(state);
   }
 }
 
@@ -119,23 +113,14 @@ std::shared_ptr<ActivityPage> map_page(int descriptor) {
 }
 
 const char* text_of(RankPhase phase) {
-  switch (phase) {
-    case RankPhase::starting:
-      return "starting";
-    case RankPhase::connecting:
-      return "connecting to the other ranks";
-    case RankPhase::preparing:
-      return "preparing the run";
-    case RankPhase::training:
-      return "training";
-    case RankPhase::evaluating:
-      return "evaluating";
-    case RankPhase::saving:
-      return "saving a checkpoint";
-    case RankPhase::ending:
-      return "ending";
-  }
-  return "";
+  constexpr std::array kTexts{"starting",
+                              "connecting to the other ranks",
+                              "preparing the run",
+                              "training",
+                              "evaluating",
+                              "saving a checkpoint",
+                              "ending"};
+  return kTexts.at(static_cast<size_t>(phase));
 }
 
 }  // namespace
@@ -160,7 +145,7 @@ std::string describe(const RankActivityState& state) {
 }
 
 RankActivity::RankActivity() : page_(std::make_shared<ActivityPage>()) {
-  set_phase(RankPhase::starting);
+  publish(*page_, 1, {});
 }
 
 RankActivity::RankActivity(int descriptor) {
@@ -170,8 +155,7 @@ RankActivity::RankActivity(int descriptor) {
                           ", which is no page that a launcher made; unset it"));
   page_ = map_page(descriptor);
   ::close(descriptor);
-  put(page_->slots[0].layer, int64_t{-1});
-  set_phase(RankPhase::starting);
+  publish(*page_, 1, {});
   page_->magic.store(kActivityMagic, std::memory_order_release);
 }
 
@@ -185,46 +169,39 @@ RankActivity RankActivity::from_environment() {
 }
 
 void RankActivity::set_phase(RankPhase phase) {
-  change(*page_, [&](ActivitySlot& next) { put(next.phase, static_cast<uint64_t>(phase)); });
+  change(*page_, [&](StateOnPage& next) { next.phase = static_cast<uint64_t>(phase); });
 }
 
 void RankActivity::set_step(int64_t step) {
-  change(*page_, [&](ActivitySlot& next) { put(next.step, step); });
+  change(*page_, [&](StateOnPage& next) { next.step = step; });
 }
 
 void RankActivity::set_layer(int64_t layer, PassDirection direction) {
-  change(*page_, [&](ActivitySlot& next) {
-    put(next.layer, layer);
-    put(next.direction, static_cast<uint64_t>(direction));
+  change(*page_, [&](StateOnPage& next) {
+    next.layer = layer;
+    next.direction = static_cast<uint64_t>(direction);
   });
 }
 
 void RankActivity::begin_wait(std::string_view action, std::string_view group) {
-  std::array<char, kActionWords * sizeof(uint64_t)> text{};
-  size_t size = 0;
-  const auto add = [&](std::string_view more) {
-    const size_t count = std::min(more.size(), text.size() - 1 - size);
-    more.copy(text.data() + size, count);
-    size += count;
-  };
-  add(action);
-  if (!group.empty()) {
-    add(" of group '");
-    add(group);
-    add("'");
-  }
-  change(*page_, [&](ActivitySlot& next) {
-    for (size_t word = 0; word < kActionWords; ++word) {
-      uint64_t bytes = 0;
-      std::memcpy(&bytes, text.data() + word * sizeof bytes, sizeof bytes);
-      put(next.action[word], bytes);
+  change(*page_, [&](StateOnPage& next) {
+    next.action = {};
+    size_t size = 0;
+    const auto add = [&](std::string_view more) {
+      size += more.copy(next.action.data() + size, next.action.size() - 1 - size);
+    };
+    add(action);
+    if (!group.empty()) {
+      add(" of group '");
+      add(group);
+      add("'");
     }
-    put(next.waiting, uint64_t{1});
+    next.waiting = 1;
   });
 }
 
 void RankActivity::end_wait() {
-  change(*page_, [&](ActivitySlot& next) { put(next.waiting, uint64_t{0}); });
+  change(*page_, [&](StateOnPage& next) { next.waiting = 0; });
 }
 
 RankActivityState RankActivity::state() const {
@@ -234,24 +211,10 @@ RankActivityState RankActivity::state() const {
 ActivityReader::ActivityReader()
     : descriptor_(::memfd_create("trireme-rank-activity", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
   // If a rank could shorten the page, SIGBUS would end the launcher.
-  if (descriptor_ < 0 || ::ftruncate(descriptor_, kActivityPage_bytes) != 0 ||
-      ::fcntl(descriptor_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    const int reason = errno;
-    if (descriptor_ >= 0) ::close(descriptor_);
-    throw ConfigError(cat("cannot make a page of shared memory for a rank: ", std::strerror(reason)));
-  }
-  page_ = map_page(descriptor_);
-}
-
-ActivityReader::~ActivityReader() {
-  close_descriptor();
-}
-
-ActivityReader::ActivityReader(ActivityReader&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)), page_(std::move(other.page_)) {}
-
-void ActivityReader::close_descriptor() {
-  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+  if (!descriptor_.is_open() || ::ftruncate(descriptor(), kActivityPage_bytes) != 0 ||
+      ::fcntl(descriptor(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    throw ConfigError(cat("cannot make a page of shared memory for a rank: ", std::strerror(errno)));
+  page_ = map_page(descriptor());
 }
 
 std::optional<RankActivityState> ActivityReader::read() const {

@@ -13,6 +13,8 @@
 #include <string>
 #include <string_view>
 
+#include "trireme/base/file_descriptor.h"
+
 namespace trireme {
 
 enum class RankPhase : uint8_t { starting, connecting, preparing, training, evaluating, saving, ending };
@@ -78,18 +80,15 @@ class ActivityReader {
  public:
   // Creates a page whose size no rank can change. Throws ConfigError if the system refuses the page.
   ActivityReader();
-  ~ActivityReader();
-  ActivityReader(ActivityReader&& other) noexcept;
-  ActivityReader& operator=(ActivityReader&&) = delete;
   // The rank inherits it as TRIREME_ACTIVITY_FD. It is closed on exec unless the child changes that.
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return descriptor_.get(); }
   // Call this once the rank has the descriptor; the page stays mapped.
-  void close_descriptor();
+  void close_descriptor() { descriptor_.close(); }
   // nullopt until the rank has mapped the page; another program never maps it.
   std::optional<RankActivityState> read() const;
 
  private:
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
   std::shared_ptr<ActivityPage> page_;
 };
 

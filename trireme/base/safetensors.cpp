@@ -1,10 +1,8 @@
 #include "trireme/base/safetensors.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstring>
-#include <limits>
 
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
@@ -15,6 +13,7 @@ namespace {
 
 constexpr int64_t length_bytes = 8;
 constexpr int64_t largest_header_bytes = 100'000'000;  // the limit of the format's own library
+constexpr const char* kLikelyCut = "likely an interrupted download or copy: fetch the file again";
 
 // Guesses from the first bytes why a file is not safetensors.
 std::string likely_cause(const InputFile& file) {
@@ -25,7 +24,7 @@ std::string likely_cause(const InputFile& file) {
   if (start.find("<html") != std::string::npos || start.find("<!DOCTYPE") != std::string::npos)
     return "this is a web page, not the weights: the download was answered by a login or error page";
   if (start.rfind("PK", 0) == 0) return "this is a zip archive (a PyTorch .bin file?), not safetensors";
-  return "likely an interrupted download or copy: fetch the file again";
+  return kLikelyCut;
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
@@ -35,11 +34,10 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 }
 
 Json parse_header_json(const std::string& text, const std::string& origin) {
-  JsonLimits limits;
-  limits.bytes = largest_header_bytes;
-  limits.equal_keys = EqualKeys::refused;  // a duplicate name would hide a tensor
   try {
-    return parse_json(text, origin + ": the header", limits);
+    // A duplicate name would hide a tensor.
+    return parse_json(text, origin + ": the header",
+                      {.bytes = largest_header_bytes, .refuse_equal_keys = true});
   } catch (const DataError& error) {
     throw DataError(cat(error.what(), "; likely a damaged file: fetch it again"));
   }
@@ -113,8 +111,7 @@ bool equal_values(const SafetensorsEntry& a, const SafetensorsEntry& b) {
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : file_(file, "a safetensors file") {
   if (file_.bytes() < length_bytes + 2)
     throw DataError(cat(path().string(), ": ", file_.bytes(),
-                        " bytes long, too short for a safetensors header; likely an "
-                        "interrupted download or copy: fetch the file again"));
+                        " bytes long, too short for a safetensors header; ", kLikelyCut));
   parse_header();
   check_offsets();
 }
@@ -145,9 +142,8 @@ void SafetensorsFile::parse_header() {
     const int64_t begin = entry.offset;
     if (entry.bytes > data_bytes || begin > data_bytes - entry.bytes)
       throw DataError(cat(entry.describe(), ": its data_offsets [", begin, ", ", begin + entry.bytes,
-                          "] reach past the ", data_bytes,
-                          " bytes of data that the file holds; likely an interrupted ",
-                          "download or copy: fetch the file again"));
+                          "] reach past the ", data_bytes, " bytes of data that the file holds; ",
+                          kLikelyCut));
     entry.offset = data_at_ + begin;
     entries_.emplace(name, std::move(entry));
   }

@@ -47,11 +47,11 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file, std::vec
   const std::string header = header_text(specs_, metadata);
   file_bytes_ = static_cast<int64_t>(header.size());
   for (const SafetensorsSpec& spec : specs_) file_bytes_ += tensor_bytes(spec);
-  descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) fail("open", errno);
+  descriptor_ = FileDescriptor(::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!descriptor_.is_open()) fail("open", errno);
   // Reserving the space first reports a full disk now, not after minutes of writing. Not every file system
   // can.
-  if (::fallocate(descriptor_, 0, 0, file_bytes_) != 0 && errno != EOPNOTSUPP && errno != ENOSYS &&
+  if (::fallocate(descriptor_.get(), 0, 0, file_bytes_) != 0 && errno != EOPNOTSUPP && errno != ENOSYS &&
       errno != EINTR)
     fail("reserve room", errno);
   put(header.data(), static_cast<int64_t>(header.size()));
@@ -62,7 +62,7 @@ SafetensorsWriter::~SafetensorsWriter() {
 }
 
 void SafetensorsWriter::write(const std::string& name, const void* data, int64_t bytes) {
-  TRIREME_ASSERT(descriptor_ >= 0, "the file is finished");
+  TRIREME_ASSERT(descriptor_.is_open(), "the file is finished");
   while (next_ < specs_.size() && written_of_next_ == tensor_bytes(specs_[next_]) &&
          specs_[next_].name != name) {
     ++next_;
@@ -82,9 +82,8 @@ void SafetensorsWriter::finish() {
   }
   TRIREME_ASSERT(next_ == specs_.size(), "tensor ", specs_[next_].name, " is not complete in ",
                  file_.string());
-  if (::fsync(descriptor_) != 0) fail("sync", errno);
-  ::close(descriptor_);
-  descriptor_ = -1;
+  if (::fsync(descriptor_.get()) != 0) fail("sync", errno);
+  descriptor_.close();
   try {
     publish_file(partial_, file_);
   } catch (const DataError&) {
@@ -96,7 +95,7 @@ void SafetensorsWriter::finish() {
 void SafetensorsWriter::put(const void* data, int64_t bytes) {
   const auto* rest = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t done = ::write(descriptor_, rest, static_cast<size_t>(bytes));
+    const ssize_t done = ::write(descriptor_.get(), rest, static_cast<size_t>(bytes));
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) fail("write", errno);
     rest += done;
@@ -113,9 +112,8 @@ void SafetensorsWriter::fail(const std::string& doing, int error) {
 }
 
 void SafetensorsWriter::remove_partial() noexcept {
-  if (descriptor_ < 0) return;
-  ::close(descriptor_);
-  descriptor_ = -1;
+  if (!descriptor_.is_open()) return;
+  descriptor_.close();
   ::unlink(partial_.c_str());
 }
 

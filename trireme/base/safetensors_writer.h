@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/file_descriptor.h"
+
 namespace trireme {
 
 struct SafetensorsSpec {
@@ -42,7 +44,7 @@ class SafetensorsWriter {
   std::filesystem::path file_;
   std::filesystem::path partial_;
   std::vector<SafetensorsSpec> specs_;
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
   int64_t file_bytes_ = 0;
   size_t next_ = 0;              // tensor being written
   int64_t written_of_next_ = 0;  // bytes

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/file_descriptor.h"
 
 namespace trireme {
 namespace {
@@ -46,23 +47,22 @@ std::string fault_of_secret_file(const struct stat& status, uid_t user, const st
 }
 
 std::string read_secret_file(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not block
-  if (descriptor < 0) throw ConfigError(cat("cannot read the secret ", path, ": ", std::strerror(errno)));
+  // A pipe must not block.
+  const FileDescriptor in(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!in.is_open()) throw ConfigError(cat("cannot read the secret ", path, ": ", std::strerror(errno)));
+  const auto refuse = [&](const std::string& fault) {
+    throw ConfigError(cat("the secret ", path, " ", fault));
+  };
+  struct stat status = {};
+  if (::fstat(in.get(), &status) != 0) refuse(std::strerror(errno));
+  const std::string fault = fault_of_secret_file(status, ::geteuid(), groups_of_this_process());
+  if (!fault.empty()) refuse(fault);
   constexpr size_t kMostDigits = 4096;
   std::string text(kMostDigits, '\0');
-  struct stat status = {};
-  std::string fault = ::fstat(descriptor, &status) == 0
-                          ? fault_of_secret_file(status, ::geteuid(), groups_of_this_process())
-                          : std::strerror(errno);
-  if (fault.empty()) {
-    const ssize_t got = ::read(descriptor, text.data(), text.size());
-    if (got < 0) fault = cat("cannot be read: ", std::strerror(errno));
-    text.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
-  }
-  ::close(descriptor);
-  if (!fault.empty()) throw ConfigError(cat("the secret ", path, " ", fault));
-  text = text.substr(0, text.find_first_of("\r\n"));
-  return checked_secret_digits(text, cat("the secret ", path));
+  const ssize_t got = ::read(in.get(), text.data(), text.size());
+  if (got < 0) refuse(cat("cannot be read: ", std::strerror(errno)));
+  text.resize(static_cast<size_t>(got));
+  return checked_secret_digits(text.substr(0, text.find_first_of("\r\n")), cat("the secret ", path));
 }
 
 }  // namespace trireme

@@ -24,7 +24,6 @@ struct SequenceLayout {
     for (int rank = 0; rank < ranks; ++rank) all.push_back(size(rank));
     return all;
   }
-  bool divisible() const { return tokens % ranks == 0; }
 };
 
 }  // namespace trireme

@@ -1,10 +1,10 @@
 #include "trireme/base/sizes.h"
 
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <string_view>
 
 #include "trireme/base/error.h"
 
@@ -22,20 +22,9 @@ int64_t parse_count(const std::string& text, const std::string& what) {
   if (code != std::errc() || rest == text.data()) return fail("is not a number");
   if (rest == end) return value;
   if (rest + 1 != end) return fail("is not a number");
-  int shift = 0;
-  switch (std::tolower(static_cast<unsigned char>(*rest))) {
-    case 'k':
-      shift = 10;
-      break;
-    case 'm':
-      shift = 20;
-      break;
-    case 'g':
-      shift = 30;
-      break;
-    default:
-      return fail("is not a number");
-  }
+  const size_t unit = std::string_view("kKmMgG").find(*rest);
+  if (unit == std::string_view::npos) return fail("is not a number");
+  const size_t shift = 10 * (unit / 2 + 1);
   const int64_t most = std::numeric_limits<int64_t>::max() >> shift;
   if (value > most || value < -most) return fail("is too large");
   return value * (int64_t{1} << shift);

@@ -43,10 +43,9 @@ void print_text(const StepRate& rate, const std::string& description) {
 
 int run_step(const std::vector<std::string>& arguments) {
   BenchStepFlags flags;
-  OptionParser parser(
-      "bench step",
-      "Times optimizer steps (AdamW, synthetic tokens), alone or under trireme launch; a step "
-      "lasts as long as its slowest rank.");
+  OptionParser parser("bench step",
+                      "Times optimizer steps (AdamW, synthetic tokens), alone or under trireme launch; a "
+                      "step lasts as long as its slowest rank.");
   flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
 
@@ -128,7 +127,7 @@ int run_matmul(const std::vector<std::string>& arguments) {
 
 void BenchStepFlags::declare(OptionList& list) {
   list.text("model", model, "model folder, or org/name in the Hugging Face cache").required();
-  list.count("seq", measure.sequence_tokens, from_to(1, kMostTokens), "tokens of a sample; takes 16k");
+  list.count("seq", measure.sequence_tokens, from_to(2, kMostTokens), "tokens of a sample; takes 16k");
   list.count("batch", measure.batch, from_to(1, 1 << 20), "samples of a step, for each data-parallel group");
   list.count("steps", measure.steps, at_least(1), "steps in all");
   list.count("warmup", measure.warmup, at_least(0), "first steps, left out of the medians");
@@ -167,7 +166,7 @@ int run_bench(const std::vector<std::string>& arguments) {
       "usage: trireme bench step --model DIR --seq N ...   optimizer steps (see --help of it)\n"
       "       trireme bench matmul ...                     matrix products\n"
       "       trireme bench comm --tokens S ...            bytes and seconds of a layer's exchanges\n";
-  if (!arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h")) {
+  if (!arguments.empty() && asks_for_help(arguments[0])) {
     std::cout << usage;
     return 0;
   }

@@ -2,6 +2,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/cli/bench.h"
+#include "trireme/cli/config.h"
 #include "trireme/cli/eval.h"
 #include "trireme/cli/export.h"
 #include "trireme/cli/info.h"
@@ -23,6 +24,8 @@ const std::vector<Command>& commands() {
       {"export", "turn a checkpoint into a Hugging Face model", run_export},
       {"verify", "compare loss, logits and every gradient with a reference file", run_verify},
       {"launch", "start ranks: trireme launch --nproc_per_node 2 -- train ...", run_launch},
+      {"config", "what a DeepSpeed configuration becomes, and one that contradicts itself mended",
+       run_config},
       {"bench", "time optimizer steps, matrix products and exchanges", run_bench},
       {"info", "devices, kernels and transports in use, versions", run_info},
   };

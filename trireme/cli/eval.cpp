@@ -1,16 +1,17 @@
 #include "trireme/cli/eval.h"
 
 #include <iostream>
+#include <optional>
 
 #include <c10/core/DeviceGuard.h>
 
 #include "trireme/base/error.h"
-#include "trireme/cli/checkpoint_directory.h"
 #include "trireme/cli/model_directory.h"
-#include "trireme/cli/scratch_folder.h"
+#include "trireme/cli/owned_folder.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/eval/loss_by_position.h"
 #include "trireme/train/check_options.h"
+#include "trireme/train/run_directory.h"
 #include "trireme/train/training_data.h"
 
 namespace trireme {
@@ -45,6 +46,26 @@ EvalOptions EvalFlags::resolve(const RankIdentity& identity) const {
 
 namespace {
 
+// A folder for temporary files that all ranks of this machine share, in the system's temporary folder
+// (TMPDIR).
+class ScratchFolder {
+ public:
+  // Rank 0 makes it; the others learn its name. Collective.
+  ScratchFolder(int rank, Agreement& agreement) {
+    const std::filesystem::path prefix = std::filesystem::temp_directory_path() / "trireme-scratch-";
+    agreement.all_or_none("making a folder for temporary files", [&] {
+      if (rank == 0) folder_.emplace(prefix, mode_t{0700});
+    });
+    path_ = OwnedFolder::name_of(prefix, agreement.of_rank_0(folder_ ? folder_->number() : 0));
+  }
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::optional<OwnedFolder> folder_;  // rank 0
+  std::filesystem::path path_;
+};
+
 int run_loss(const std::vector<std::string>& arguments) {
   EvalFlags flags;
   OptionParser parser("eval loss",
@@ -66,8 +87,8 @@ int run_loss(const std::vector<std::string>& arguments) {
   TokenSource source;
   source.set =
       open_tokens({flags.eval_file, options.model_dir, scratch.path() / "eval", options.samples.text_field,
-                   options.samples.append_eos, engine->config().vocab_size, false},
-                  identity.rank, agreement);
+                   options.samples.on_bad_record, options.samples.append_eos, engine->config().vocab_size},
+                  identity.rank, agreement, [](const std::string& text) { std::cerr << text << std::endl; });
   source.range = flags.validation_split_percentage > 0
                      ? split_held_out(*source.set, flags.validation_split_percentage / 100).held_out
                      : whole_set(*source.set);
@@ -95,7 +116,7 @@ int run_loss(const std::vector<std::string>& arguments) {
 int run_eval(const std::vector<std::string>& arguments) {
   const std::string usage =
       "usage: trireme eval loss --model_name_or_path DIR --eval_file PATH ... (see --help of it)\n";
-  if (!arguments.empty() && (arguments[0] == "--help" || arguments[0] == "-h")) {
+  if (!arguments.empty() && asks_for_help(arguments[0])) {
     std::cout << usage;
     return 0;
   }

@@ -6,10 +6,10 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
-#include "trireme/cli/checkpoint_directory.h"
 #include "trireme/cli/model_output.h"
 #include "trireme/cli/weight_dtype.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/train/run_directory.h"
 
 namespace fs = std::filesystem;
 

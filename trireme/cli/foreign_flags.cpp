@@ -5,299 +5,237 @@
 #include "trireme/base/error.h"
 
 namespace trireme {
-namespace {
 
-const char* const kTrainer = "Hugging Face Trainer (TrainingArguments)";
-const char* const kRunClm = "run_clm.py, from_pretrained";
-const char* const kTrl = "TRL, PEFT";
-const char* const kDeepSpeed = "DeepSpeed, FSDP, accelerate";
-const char* const kTorchrun = "torchrun and other launchers";
-const char* const kMegatron = "Megatron-LM";
+const std::vector<ForeignProgram>& foreign_programs() {
+  static const std::vector<ForeignProgram> all{
+      {"Hugging Face Trainer (TrainingArguments)",
+       {
+           {{"do_train"}, "trireme train always trains; leave it out"},
+           {{"do_eval", "do_predict"},
+            "--eval_file or --validation_split_percentage makes train evaluate; trireme eval loss evaluates "
+            "alone"},
+           {{"eval_strategy", "evaluation_strategy", "eval_on_start", "eval_delay"},
+            "--eval_steps N evaluates after every N steps, 0 (the default) at the end; on --eval_file or on "
+            "the end of --train_file that --validation_split_percentage holds out"},
+           {{"save_strategy", "save_on_each_node"},
+            "--save_steps N saves after every N steps, 0 only at the end"},
+           {{"logging_strategy", "logging_first_step"},
+            "every step is in metrics.jsonl; --logging_steps N is for printed lines"},
+           {{"per_device_eval_batch_size", "per_gpu_eval_batch_size", "eval_batch_size",
+             "eval_accumulation_steps"},
+            "not needed: evaluation takes one sample of each group of ranks at a time, and the loss is the "
+            "same for any batch"},
+           {{"per_gpu_train_batch_size", "train_batch_size", "batch_size", "train_micro_batch_size_per_gpu"},
+            "--per_device_train_batch_size N, samples of one micro-batch of each group of ranks that share a "
+            "sample"},
+           {{"auto_find_batch_size"},
+            "not needed: memory is computed before the run, and --recompute auto fits it"},
+           {{"lr"}, "--learning_rate"},
+           {{"epochs", "num_epochs"}, "--num_train_epochs"},
+           {{"min_lr", "min_lr_ratio"}, R"(--lr_scheduler_kwargs '{"min_lr_rate": 0.1}')"},
+           {{"gradient_checkpointing_kwargs"}, "--recompute says what backward computes again"},
+           {{"dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor",
+             "dataloader_persistent_workers", "remove_unused_columns"},
+            "not needed: a tokenized set (trireme tokenize) is read from its files as it is needed, without "
+            "worker processes"},
+           {{"torch_compile", "torch_compile_backend", "torch_compile_mode", "torchdynamo", "jit_mode_eval"},
+            "not needed: the program and its kernels are compiled"},
+           {{"tf32"}, "fp32 products are never computed in TF32; --bf16 is the fast precision"},
+           {{"bf16_full_eval", "fp16_full_eval"},
+            "evaluation in training has the precision of training; eval loss takes --bf16"},
+           {{"fp16_opt_level", "fp16_backend", "half_precision_backend"},
+            "--fp16 alone: fp32 masters and a dynamic loss scale belong to it"},
+           {{"optim_args"}, "--adam_beta1, --adam_beta2, --adam_epsilon and --weight_decay"},
+           {{"adafactor", "optim_target_modules"},
+            "--optim is adamw_torch or sgd; --optim_state_dtype bf16, --zero and --offload_optimizer make "
+            "its state small"},
+           {{"group_by_length", "length_column_name", "train_sampling_strategy"},
+            "not needed: --packing documents fills samples with whole documents of any length"},
+           {{"neftune_noise_alpha"}, "noise on embeddings is not built"},
+           {{"label_smoothing_factor"}, "not built: the loss is cross entropy"},
+           {{"use_liger_kernel", "liger_kernel_config"},
+            "not needed: token-wise operations are fused and the loss runs in tiles (--tile_tokens, "
+            "--logits_tile_tokens)"},
+           {{"push_to_hub", "hub_model_id", "hub_token", "hub_strategy", "hub_private_repo"},
+            "trireme export writes a model's folder; upload it with:  hf upload"},
+           {{"run_name"}, "--output_dir is the run's name"},
+           {{"load_best_model_at_end", "metric_for_best_model", "greater_is_better"},
+            "not built: held-out losses are in metrics.jsonl; --save_total_limit 0 keeps all checkpoints to "
+            "choose from"},
+           {{"ddp_backend", "distributed_backend"},
+            "not needed: NCCL where --device is cuda, Gloo where it is cpu"},
+           {{"ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers"},
+            "not needed: each unit's gradients are reduced as soon as they are whole"},
+           {{"local_rank", "rank", "world_size", "local_world_size"},
+            "ranks are read from the environment, as trireme launch, torchrun, srun and mpirun set it"},
+           {{"no_cuda", "use_cpu"}, "--device cpu"},
+           {{"use_mps_device", "use_ipex"}, "--device is cpu or cuda"},
+           {{"include_num_input_tokens_seen", "include_tokens_per_second", "skip_memory_metrics"},
+            "not needed: every line of metrics.jsonl has them"},
+           {{"log_level", "log_level_replica", "log_on_each_node", "disable_tqdm"},
+            "not needed: rank 0 prints, one live line on a terminal and plain lines elsewhere"},
+           {{"data_seed", "full_determinism"},
+            "--seed decides the order of samples; runs on a CPU repeat bit for bit"},
+           {{"save_safetensors", "save_only_model"},
+            "checkpoints are safetensors with the optimizer's state; trireme export writes the model alone"},
+           {{"ignore_data_skip"}, "not needed: --resume_from_checkpoint goes on at the next sample at once"},
+           {{"average_tokens_across_devices"}, "always so: one mean over the target tokens of all ranks"},
+           {{"wandb_project", "wandb_entity", "wandb_name", "wandb_exp_name"},
+            "metrics are in metrics.jsonl and in TensorBoard's event files (--report_to tensorboard, "
+            "--logging_dir)"},
+       }},
 
-}  // namespace
+      {"run_clm.py, from_pretrained",
+       {
+           {{"config_file", "args_file"}, "--config FILE, YAML or JSON with the names of these options"},
+           {{"config_name", "tokenizer_name", "tokenizer_name_or_path", "use_fast_tokenizer"},
+            "config.json and tokenizer.json of --model_name_or_path are read; trireme tokenize takes another "
+            "--tokenizer"},
+           {{"model_type", "config_overrides"},
+            "trireme init makes a fresh model: --preset NAME --set key=value"},
+           {{"dataset_name", "dataset", "dataset_config", "dataset_config_name", "datasets", "train_data",
+             "training_data", "test_file"},
+            "nothing is downloaded: --train_file is text, .jsonl, a folder of these, or a set made by "
+            "trireme tokenize"},
+           {{"validation_file", "eval_data"}, "--eval_file"},
+           {{"max_train_samples"}, "--max_steps bounds a run"},
+           {{"block_size", "max_length", "model_max_length", "max_source_length", "cutoff_len"},
+            "--max_seq_length N, or --context_stages for several lengths"},
+           {{"preprocessing_num_workers", "dataset_num_proc", "overwrite_cache", "streaming",
+             "keep_linebreaks"},
+            "not needed: trireme tokenize uses all cores once, and the set is read by memory map"},
+           {{"trust_remote_code"}, "not needed: no code of a model's folder is ever run"},
+           {{"cache_dir", "model_revision", "revision", "token", "use_auth_token"},
+            "download first (hf download ORG/NAME): org/name is the snapshot in the Hugging Face cache "
+            "(HF_HOME, HF_HUB_CACHE); a folder's path is any other"},
+           {{"torch_dtype", "dtype", "precision", "mixed_precision"},
+            "--bf16 or --fp16 computes in 16 bits over fp32 masters; trireme export takes --dtype, verify "
+            "--precision"},
+           {{"low_cpu_mem_usage"}, "not needed: weights are read unit by unit"},
+           {{"attn_implementation", "attention_implementation", "use_flash_attention_2", "use_flash_attn",
+             "flash_attn", "flash_attention", "use_sdpa"},
+            "attention is chosen by --attention auto|flash|cudnn|reference"},
+           {{"rope_scaling", "rope_theta", "max_position_embeddings", "rotary_base"},
+            "rotary embeddings and positions are what config.json says: change them in a copy of the model's "
+            "folder"},
+       }},
 
-const std::vector<ForeignFlags>& foreign_flags() {
-  static const std::vector<ForeignFlags> all{
-      {kTrainer, {"do_train"}, "trireme train always trains; leave it out"},
-      {kTrainer,
-       {"do_eval", "do_predict"},
-       "--eval_file or --validation_split_percentage makes train evaluate; trireme eval loss evaluates "
-       "alone"},
-      {kTrainer,
-       {"eval_strategy", "evaluation_strategy", "eval_on_start", "eval_delay"},
-       "--eval_steps N evaluates after every N steps, 0 (the default) at the end; on --eval_file or on the "
-       "end of "
-       "--train_file that --validation_split_percentage holds out"},
-      {kTrainer,
-       {"save_strategy", "save_on_each_node"},
-       "--save_steps N saves after every N steps, 0 only at the end"},
-      {kTrainer,
-       {"logging_strategy", "logging_first_step"},
-       "every step is in metrics.jsonl; --logging_steps N is for printed lines"},
-      {kTrainer,
-       {"per_device_eval_batch_size", "per_gpu_eval_batch_size", "eval_batch_size",
-        "eval_accumulation_steps"},
-       "not needed: evaluation takes one sample of each group of ranks at a time, and the loss is the same "
-       "for any batch"},
-      {kTrainer,
-       {"per_gpu_train_batch_size", "train_batch_size", "batch_size", "train_micro_batch_size_per_gpu"},
-       "--per_device_train_batch_size N, samples of one micro-batch of each group of ranks that share a "
-       "sample"},
-      {kTrainer,
-       {"auto_find_batch_size"},
-       "not needed: memory is computed before the run, and --recompute auto fits it"},
-      {kTrainer, {"lr"}, "--learning_rate"},
-      {kTrainer, {"epochs", "num_epochs"}, "--num_train_epochs"},
-      {kTrainer, {"min_lr", "min_lr_ratio"}, R"(--lr_scheduler_kwargs '{"min_lr_rate": 0.1}')"},
-      {kTrainer, {"gradient_checkpointing_kwargs"}, "--recompute says what backward computes again"},
-      {kTrainer,
-       {"dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor",
-        "dataloader_persistent_workers", "remove_unused_columns"},
-       "not needed: a tokenized set (trireme tokenize) is read from its files as it is needed, without "
-       "worker processes"},
-      {kTrainer,
-       {"torch_compile", "torch_compile_backend", "torch_compile_mode", "torchdynamo", "jit_mode_eval"},
-       "not needed: the program and its kernels are compiled"},
-      {kTrainer, {"tf32"}, "fp32 products are never computed in TF32; --bf16 is the fast precision"},
-      {kTrainer,
-       {"bf16_full_eval", "fp16_full_eval"},
-       "evaluation in training has the precision of training; eval loss takes --bf16"},
-      {kTrainer,
-       {"fp16_opt_level", "fp16_backend", "half_precision_backend"},
-       "--fp16 alone: fp32 masters and a dynamic loss scale belong to it"},
-      {kTrainer, {"optim_args"}, "--adam_beta1, --adam_beta2, --adam_epsilon and --weight_decay"},
-      {kTrainer,
-       {"adafactor", "optim_target_modules"},
-       "--optim is adamw_torch or sgd; --optim_state_dtype bf16, --zero and --offload_optimizer make its "
-       "state small"},
-      {kTrainer,
-       {"group_by_length", "length_column_name", "train_sampling_strategy"},
-       "not needed: --packing documents fills samples with whole documents of any length"},
-      {kTrainer, {"neftune_noise_alpha"}, "noise on embeddings is not built"},
-      {kTrainer, {"label_smoothing_factor"}, "not built: the loss is cross entropy"},
-      {kTrainer,
-       {"use_liger_kernel", "liger_kernel_config"},
-       "not needed: token-wise operations are fused and the loss runs in tiles (--tile_tokens, "
-       "--logits_tile_tokens)"},
-      {kTrainer,
-       {"push_to_hub", "hub_model_id", "hub_token", "hub_strategy", "hub_private_repo"},
-       "trireme export writes a model's folder; upload it with:  hf upload"},
-      {kTrainer, {"run_name"}, "--output_dir is the run's name"},
-      {kTrainer,
-       {"load_best_model_at_end", "metric_for_best_model", "greater_is_better"},
-       "not built: held-out losses are in metrics.jsonl; --save_total_limit 0 keeps all checkpoints to "
-       "choose from"},
-      {kTrainer,
-       {"ddp_backend", "distributed_backend"},
-       "not needed: NCCL where --device is cuda, Gloo where it is cpu"},
-      {kTrainer,
-       {"ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers"},
-       "not needed: each unit's gradients are reduced as soon as they are whole"},
-      {kTrainer,
-       {"local_rank", "rank", "world_size", "local_world_size"},
-       "ranks are read from the environment, as trireme launch, torchrun, srun and mpirun set it"},
-      {kTrainer, {"no_cuda", "use_cpu"}, "--device cpu"},
-      {kTrainer, {"use_mps_device", "use_ipex"}, "--device is cpu or cuda"},
-      {kTrainer,
-       {"include_num_input_tokens_seen", "include_tokens_per_second", "skip_memory_metrics"},
-       "not needed: every line of metrics.jsonl has them"},
-      {kTrainer,
-       {"log_level", "log_level_replica", "log_on_each_node", "disable_tqdm"},
-       "not needed: rank 0 prints, one live line on a terminal and plain lines elsewhere"},
-      {kTrainer,
-       {"data_seed", "full_determinism"},
-       "--seed decides the order of samples; runs on a CPU repeat bit for bit"},
-      {kTrainer,
-       {"save_safetensors", "save_only_model"},
-       "checkpoints are safetensors with the optimizer's state; trireme export writes the model alone"},
-      {kTrainer,
-       {"ignore_data_skip"},
-       "not needed: --resume_from_checkpoint goes on at the next sample at once"},
-      {kTrainer,
-       {"average_tokens_across_devices"},
-       "always so: one mean over the target tokens of all ranks"},
-      {kTrainer,
-       {"wandb_project", "wandb_entity", "wandb_name", "wandb_exp_name"},
-       "metrics are in metrics.jsonl and in TensorBoard's event files (--report_to tensorboard, "
-       "--logging_dir)"},
+      {"TRL, PEFT",
+       {
+           {{"use_peft", "use_lora", "lora_r", "lora_rank", "lora_alpha", "lora_dropout",
+             "lora_target_modules", "lora_task_type", "lora_target", "lora_modules_to_save", "use_rslora",
+             "use_dora", "peft_config"},
+            "adapters are not built: all parameters are trained; --zero 3, --offload_params, "
+            "--offload_optimizer and --optim_state_dtype bf16 make them fit"},
+           {{"load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "use_bnb_nested_quant",
+             "quantization_bit"},
+            "quantized weights are not built; --offload_params, --offload_optimizer and --zero 3 make the "
+            "full ones fit"},
+           {{"dataset_text_field"}, "--text_field is the field of .jsonl documents"},
+           {{"packing_strategy", "eval_packing", "padding_free", "sample_packing", "neat_packing"},
+            "--packing documents (the default) packs without attention between documents; concat and none "
+            "are the others"},
+           {{"completion_only_loss", "assistant_only_loss", "train_on_inputs", "mask_prompt"},
+            "not built: every token of a document is a target"},
+           {{"chat_template_path", "chat_template", "template", "messages"},
+            "conversations are not read: write each as text with its chat template "
+            "(tokenizer.apply_chat_template) into a .jsonl field"},
+           {{"activation_offloading"}, "--offload_activations cpu"},
+           {{"pad_token", "eos_token"}, "tokenizer.json and config.json of the model say them"},
+       }},
 
-      {kRunClm,
-       {"config", "config_file", "args_file"},
-       "no configuration file is read: give each flag on the command line"},
-      {kRunClm,
-       {"config_name", "tokenizer_name", "tokenizer_name_or_path", "use_fast_tokenizer"},
-       "config.json and tokenizer.json of --model_name_or_path are read; trireme tokenize takes another "
-       "--tokenizer"},
-      {kRunClm,
-       {"model_type", "config_overrides"},
-       "trireme init makes a fresh model: --preset NAME --set key=value"},
-      {kRunClm,
-       {"dataset_name", "dataset", "dataset_config", "dataset_config_name", "datasets", "train_data",
-        "training_data", "test_file"},
-       "nothing is downloaded: --train_file is text, .jsonl, a folder of these, or a set made by trireme "
-       "tokenize"},
-      {kRunClm, {"validation_file", "eval_data"}, "--eval_file"},
-      {kRunClm, {"max_train_samples"}, "--max_steps bounds a run"},
-      {kRunClm,
-       {"block_size", "max_length", "model_max_length", "max_source_length", "cutoff_len"},
-       "--max_seq_length N, or --context_stages for several lengths"},
-      {kRunClm,
-       {"preprocessing_num_workers", "dataset_num_proc", "overwrite_cache", "streaming", "keep_linebreaks"},
-       "not needed: trireme tokenize uses all cores once, and the set is read by memory map"},
-      {kRunClm, {"trust_remote_code"}, "not needed: no code of a model's folder is ever run"},
-      {kRunClm,
-       {"cache_dir", "model_revision", "revision", "token", "use_auth_token"},
-       "download first (hf download ORG/NAME): org/name is the snapshot in the Hugging Face cache (HF_HOME, "
-       "HF_HUB_CACHE); a "
-       "folder's path is any other"},
-      {kRunClm,
-       {"torch_dtype", "dtype", "precision", "mixed_precision"},
-       "--bf16 or --fp16 computes in 16 bits over fp32 masters; trireme export takes --dtype, verify "
-       "--precision"},
-      {kRunClm, {"low_cpu_mem_usage"}, "not needed: weights are read unit by unit"},
-      {kRunClm,
-       {"attn_implementation", "attention_implementation", "use_flash_attention_2", "use_flash_attn",
-        "flash_attn", "flash_attention", "use_sdpa"},
-       "attention is chosen by --attention auto|flash|cudnn|reference"},
-      {kRunClm,
-       {"rope_scaling", "rope_theta", "max_position_embeddings", "rotary_base"},
-       "rotary embeddings and positions are what config.json says: change them in a copy of the model's "
-       "folder"},
+      {"DeepSpeed, FSDP, accelerate",
+       {
+           {{"ds_config", "use_deepspeed", "zero_config", "deepspeed_config_file"},
+            "--deepspeed ds_config.json; start ranks with trireme launch"},
+           {{"zero_stage", "use_distributed_optimizer"},
+            "--zero 1 shards the optimizer's state, 2 also gradients, 3 also parameters"},
+           {{"offload_param", "offload_param_device", "cpu_offload_params"},
+            "--offload_params cpu or disk, with --zero 3"},
+           {{"offload_optimizer_device", "cpu_offload", "optimizer_cpu_offload"},
+            "--offload_optimizer cpu or disk"},
+           {{"nvme_path", "offload_folder"}, "--offload_dir"},
+           {{"sequence_parallel_size", "sequence_parallel_degree", "ulysses_degree",
+             "ulysses_sequence_parallel_size", "sp_size", "sp_degree"},
+            "--sp N shares a sequence over N ranks, by Ulysses and where heads run out a ring; --ulysses and "
+            "--ring say it by hand"},
+           {{"gradient_clipping", "clip_grad"}, "--max_grad_norm"},
+           {{"fsdp", "use_fsdp", "fsdp_config", "fsdp_sharding_strategy",
+             "fsdp_transformer_layer_cls_to_wrap", "fsdp_min_num_params", "fsdp_auto_wrap_policy"},
+            "--zero 3 shards parameters, gradients and optimizer state over all ranks, layer by layer"},
+           {{"accelerator_config", "parallelism_config", "multi_gpu"},
+            "not needed: --sp, --ulysses, --ring and --zero say how ranks share the work"},
+           {{"include", "exclude", "hostfile", "gpu_ids"},
+            "CUDA_VISIBLE_DEVICES chooses a machine's GPUs; of several machines each runs trireme launch "
+            "with --node_rank"},
+           {{"num_gpus", "num_processes", "nproc", "num_gpus_per_node", "nproc_per_node"},
+            "trireme launch --nproc_per_node N -- train ..."},
+           {{"num_nodes", "num_machines", "nnodes"},
+            "trireme launch --nnodes N --node_rank I --master_addr HOST --master_port PORT -- train ..."},
+           {{"machine_rank", "node_rank"}, "trireme launch --node_rank I ..."},
+           {{"main_process_ip", "main_process_port", "master_addr", "master_port"},
+            "trireme launch --master_addr HOST --master_port PORT ..."},
+       }},
 
-      {kTrl,
-       {"use_peft", "use_lora", "lora_r", "lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules",
-        "lora_task_type", "lora_target", "lora_modules_to_save", "use_rslora", "use_dora", "peft_config"},
-       "adapters are not built: all parameters are trained; --zero 3, --offload_params, --offload_optimizer "
-       "and "
-       "--optim_state_dtype bf16 make them fit"},
-      {kTrl,
-       {"load_in_4bit", "load_in_8bit", "bnb_4bit_quant_type", "use_bnb_nested_quant", "quantization_bit"},
-       "quantized weights are not built; --offload_params, --offload_optimizer and --zero 3 make the full "
-       "ones fit"},
-      {kTrl, {"dataset_text_field"}, "--text_field is the field of .jsonl documents"},
-      {kTrl,
-       {"packing_strategy", "eval_packing", "padding_free", "sample_packing", "neat_packing"},
-       "--packing documents (the default) packs without attention between documents; concat and none are the "
-       "others"},
-      {kTrl,
-       {"completion_only_loss", "assistant_only_loss", "train_on_inputs", "mask_prompt"},
-       "not built: every token of a document is a target"},
-      {kTrl,
-       {"chat_template_path", "chat_template", "template", "messages"},
-       "conversations are not read: write each as text with its chat template "
-       "(tokenizer.apply_chat_template) into a .jsonl field"},
-      {kTrl, {"activation_offloading"}, "--offload_activations cpu"},
-      {kTrl, {"pad_token", "eos_token"}, "tokenizer.json and config.json of the model say them"},
+      {"torchrun and other launchers",
+       {
+           {{"standalone"}, "not needed: trireme launch on one machine finds a free port by itself"},
+           {{"rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf"},
+            "trireme launch --master_addr HOST --master_port PORT on every machine"},
+           {{"max_restarts"}, "trireme launch --max_restarts N ..."},
+           {{"monitor_interval", "start_method", "role", "module", "no_python", "local_addr"},
+            "not needed: trireme launch starts this program and hears of a rank's end at once"},
+       }},
 
-      {kDeepSpeed,
-       {"deepspeed", "deepspeed_config", "ds_config", "use_deepspeed", "zero_config"},
-       "no DeepSpeed file is read: zero_optimization.stage is --zero, offload_optimizer.device is "
-       "--offload_optimizer, "
-       "offload_param.device is --offload_params, the sequence parallel degree is --ulysses, "
-       "gradient_clipping is "
-       "--max_grad_norm; start ranks with trireme launch"},
-      {kDeepSpeed,
-       {"zero_stage", "use_distributed_optimizer"},
-       "--zero 1 shards the optimizer's state, 2 also gradients, 3 also parameters"},
-      {kDeepSpeed,
-       {"offload_param", "offload_param_device", "cpu_offload_params"},
-       "--offload_params cpu or disk, with --zero 3"},
-      {kDeepSpeed,
-       {"offload_optimizer_device", "cpu_offload", "optimizer_cpu_offload"},
-       "--offload_optimizer cpu or disk"},
-      {kDeepSpeed, {"nvme_path", "offload_folder"}, "--offload_dir"},
-      {kDeepSpeed,
-       {"sequence_parallel_size", "sequence_parallel_degree", "ulysses_degree",
-        "ulysses_sequence_parallel_size", "sp_size", "sp_degree"},
-       "--sp N shares a sequence over N ranks, by Ulysses and where heads run out a ring; --ulysses and "
-       "--ring say it by hand"},
-      {kDeepSpeed, {"gradient_clipping", "clip_grad"}, "--max_grad_norm"},
-      {kDeepSpeed,
-       {"fsdp", "use_fsdp", "fsdp_config", "fsdp_sharding_strategy", "fsdp_transformer_layer_cls_to_wrap",
-        "fsdp_min_num_params", "fsdp_auto_wrap_policy"},
-       "--zero 3 shards parameters, gradients and optimizer state over all ranks, layer by layer"},
-      {kDeepSpeed,
-       {"accelerator_config", "parallelism_config", "multi_gpu"},
-       "not needed: --sp, --ulysses, --ring and --zero say how ranks share the work"},
-      {kDeepSpeed,
-       {"include", "exclude", "hostfile", "gpu_ids"},
-       "CUDA_VISIBLE_DEVICES chooses a machine's GPUs; of several machines each runs trireme launch with "
-       "--node_rank"},
-      {kDeepSpeed,
-       {"num_gpus", "num_processes", "nproc", "num_gpus_per_node", "nproc_per_node"},
-       "trireme launch --nproc_per_node N -- train ..."},
-      {kDeepSpeed,
-       {"num_nodes", "num_machines", "nnodes"},
-       "trireme launch --nnodes N --node_rank I --master_addr HOST --master_port PORT -- train ..."},
-      {kDeepSpeed, {"machine_rank", "node_rank"}, "trireme launch --node_rank I ..."},
-      {kDeepSpeed,
-       {"main_process_ip", "main_process_port", "master_addr", "master_port"},
-       "trireme launch --master_addr HOST --master_port PORT ..."},
-
-      {kTorchrun, {"standalone"}, "not needed: trireme launch on one machine finds a free port by itself"},
-      {kTorchrun,
-       {"rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf"},
-       "trireme launch --master_addr HOST --master_port PORT on every machine"},
-      {kTorchrun, {"max_restarts"}, "trireme launch --max_restarts N ..."},
-      {kTorchrun,
-       {"monitor_interval", "start_method", "role", "module", "no_python", "local_addr"},
-       "not needed: trireme launch starts this program and hears of a rank's end at once"},
-
-      {kMegatron,
-       {"tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size",
-        "num_layers_per_virtual_pipeline_stage", "tp_size", "pp_size"},
-       "tensor and pipeline parallelism are not built: --sp shares sequences, --zero 3 shards the model"},
-      {kMegatron,
-       {"context_parallel_size", "cp_size", "cp_comm_type", "sequence_parallel"},
-       "--sp N shares a sequence over N ranks; --ring N or --ulysses N say how"},
-      {kMegatron,
-       {"num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
-        "kv_channels", "vocab_size", "swiglu", "normalization", "position_embedding_type",
-        "use_rotary_position_embeddings", "untie_embeddings_and_output_weights"},
-       "the model is what its config.json says; trireme init --preset NAME --set key=value makes one"},
-      {kMegatron,
-       {"seq_length", "seq_len", "sequence_length"},
-       "--max_seq_length N, or --context_stages for several lengths"},
-      {kMegatron, {"micro_batch_size"}, "--per_device_train_batch_size"},
-      {kMegatron,
-       {"global_batch_size"},
-       "the samples of a step are --per_device_train_batch_size x --gradient_accumulation_steps x the groups "
-       "of ranks that "
-       "share a sample"},
-      {kMegatron, {"train_iters", "train_samples", "max_iters"}, "--max_steps"},
-      {kMegatron, {"lr_decay_style"}, "--lr_scheduler_type"},
-      {kMegatron, {"lr_warmup_fraction"}, "--warmup_ratio"},
-      {kMegatron, {"lr_warmup_iters", "lr_warmup_samples", "warmup"}, "--warmup_steps"},
-      {kMegatron,
-       {"recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_activations",
-        "checkpoint_activations", "activation_checkpointing"},
-       "--recompute auto|none|keep_attention|full, with --keep_fraction and --checkpoint_every"},
-      {kMegatron,
-       {"data_path", "train_data_path"},
-       "--train_file takes the PREFIX of PREFIX.bin and PREFIX.idx"},
-      {kMegatron, {"split"}, "--validation_split_percentage"},
-      {kMegatron,
-       {"tokenizer_type", "tokenizer_model", "vocab_file", "merge_file"},
-       "--tokenizer of trireme tokenize is a folder with tokenizer.json, the file, or org/name"},
-      {kMegatron, {"json_keys", "json_key"}, "trireme tokenize: --field"},
-      {kMegatron, {"output_prefix"}, "trireme tokenize: --output PREFIX"},
-      {kMegatron, {"append_eod"}, "always so, unless --no_append_eos is given"},
-      {kMegatron, {"workers"}, "trireme tokenize: --threads N; not given, all cores"},
-      {kMegatron,
-       {"save", "load"},
-       "--output_dir holds the checkpoints; --resume_from_checkpoint true goes on from the newest"},
-      {kMegatron, {"save_interval"}, "--save_steps"},
-      {kMegatron, {"eval_interval", "eval_iters"}, "--eval_steps and --max_eval_samples"},
-      {kMegatron, {"log_interval"}, "--logging_steps"},
-      {kMegatron, {"tensorboard_dir"}, "--logging_dir"},
-      {kMegatron, {"distributed_timeout_minutes", "timeout"}, "--ddp_timeout SECONDS"},
+      {"Megatron-LM",
+       {
+           {{"tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size",
+             "num_layers_per_virtual_pipeline_stage", "tp_size", "pp_size"},
+            "tensor and pipeline parallelism are not built: --sp shares sequences, --zero 3 shards the "
+            "model"},
+           {{"context_parallel_size", "cp_size", "cp_comm_type", "sequence_parallel"},
+            "--sp N shares a sequence over N ranks; --ring N or --ulysses N say how"},
+           {{"num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
+             "kv_channels", "vocab_size", "swiglu", "normalization", "position_embedding_type",
+             "use_rotary_position_embeddings", "untie_embeddings_and_output_weights"},
+            "the model is what its config.json says; trireme init --preset NAME --set key=value makes one"},
+           {{"seq_length", "seq_len", "sequence_length"},
+            "--max_seq_length N, or --context_stages for several lengths"},
+           {{"micro_batch_size"}, "--per_device_train_batch_size"},
+           {{"global_batch_size"},
+            "the samples of a step are --per_device_train_batch_size x --gradient_accumulation_steps x the "
+            "groups of ranks that share a sample"},
+           {{"train_iters", "train_samples", "max_iters"}, "--max_steps"},
+           {{"lr_decay_style"}, "--lr_scheduler_type"},
+           {{"lr_warmup_fraction"}, "--warmup_ratio"},
+           {{"lr_warmup_iters", "lr_warmup_samples", "warmup"}, "--warmup_steps"},
+           {{"recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_activations",
+             "checkpoint_activations", "activation_checkpointing"},
+            "--recompute auto|none|keep_attention|full, with --keep_fraction and --checkpoint_every"},
+           {{"data_path", "train_data_path"}, "--train_file takes the PREFIX of PREFIX.bin and PREFIX.idx"},
+           {{"split"}, "--validation_split_percentage"},
+           {{"tokenizer_type", "tokenizer_model", "vocab_file", "merge_file"},
+            "--tokenizer of trireme tokenize is a folder with tokenizer.json, the file, or org/name"},
+           {{"json_keys", "json_key"}, "trireme tokenize: --field"},
+           {{"output_prefix"}, "trireme tokenize: --output PREFIX"},
+           {{"append_eod"}, "always so, unless --no_append_eos is given"},
+           {{"workers"}, "trireme tokenize: --threads N; not given, all cores"},
+           {{"save", "load"},
+            "--output_dir holds the checkpoints; --resume_from_checkpoint true goes on from the newest"},
+           {{"save_interval"}, "--save_steps"},
+           {{"eval_interval", "eval_iters"}, "--eval_steps and --max_eval_samples"},
+           {{"log_interval"}, "--logging_steps"},
+           {{"tensorboard_dir"}, "--logging_dir"},
+           {{"distributed_timeout_minutes", "timeout"}, "--ddp_timeout SECONDS"},
+       }},
   };
   return all;
 }
 
 std::optional<std::string> foreign_flag_answer(const std::string& name) {
-  for (const ForeignFlags& flags : foreign_flags())
-    if (std::find(flags.names.begin(), flags.names.end(), name) != flags.names.end()) return flags.answer;
+  for (const ForeignProgram& program : foreign_programs())
+    for (const ForeignFlags& flags : program.flags)
+      if (std::ranges::find(flags.names, name) != flags.names.end()) return flags.answer;
   return std::nullopt;
 }
 
@@ -306,18 +244,17 @@ std::string foreign_flags_page() {
       "# Flags from elsewhere\n\n"
       "Flags of `trireme train` carry the names of Hugging Face's `TrainingArguments` where both have them, "
       "and [options](options.md) lists them. Other flags of the guides to Trainer, TRL, DeepSpeed, torchrun "
-      "and "
-      "Megatron-LM are below, each with its counterpart here; the program gives the same answer.\n";
-  std::string origin;
-  for (const ForeignFlags& flags : foreign_flags()) {
-    if (flags.origin != origin)
-      page += cat("\n## ", origin = flags.origin, "\n\n| flag | here |\n|---|---|\n");
-    std::string names;
-    for (const std::string& name : flags.names) names += cat(names.empty() ? "" : ", ", "`--", name, "`");
-    std::string answer;
-    for (const char letter : flags.answer)
-      answer += letter == '|' ? std::string("\\|") : std::string(1, letter);
-    page += cat("| ", names, " | ", answer, " |\n");
+      "and Megatron-LM are below, each with its counterpart here; the program gives the same answer.\n";
+  for (const ForeignProgram& program : foreign_programs()) {
+    page += cat("\n## ", program.name, "\n\n| flag | here |\n|---|---|\n");
+    for (const ForeignFlags& flags : program.flags) {
+      std::string names;
+      for (const std::string& name : flags.names) names += cat(names.empty() ? "" : ", ", "`--", name, "`");
+      std::string answer;
+      for (const char letter : flags.answer)
+        answer += letter == '|' ? std::string("\\|") : std::string(1, letter);
+      page += cat("| ", names, " | ", answer, " |\n");
+    }
   }
   return page;
 }

@@ -10,12 +10,15 @@
 namespace trireme {
 
 struct ForeignFlags {
-  std::string origin;              // a heading of the page
   std::vector<std::string> names;  // with underscores; all have the one answer
   std::string answer;              // one line, without a full stop
 };
+struct ForeignProgram {
+  std::string name;  // a heading of the page
+  std::vector<ForeignFlags> flags;
+};
 
-const std::vector<ForeignFlags>& foreign_flags();
+const std::vector<ForeignProgram>& foreign_programs();
 // Of a flag that a command does not have; nothing where no other program has it either.
 std::optional<std::string> foreign_flag_answer(const std::string& name);
 // docs/from-huggingface.md, whole.

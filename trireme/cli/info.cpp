@@ -6,12 +6,12 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <nlohmann/json.hpp>
 #include <torch/version.h>
 
 #include "trireme/base/error.h"
-#include "trireme/cli/library_defaults.h"
 #include "trireme/device/processor.h"
 #include "trireme/kernels/local_attention.h"
 #include "trireme/measure/matmul_rate.h"
@@ -59,7 +59,7 @@ OrderedJson collect(bool measure) {
     info["devices"].push_back(
         {{"device", device.str()}, {"attention", attention_of(device)}, {"transport", "nccl"}});
   }
-  info["gpu_allocator"] = gpu_allocator_settings();
+  info["gpu_allocator"] = c10::CachingAllocator::getAllocatorSettings();
   OrderedJson transports = {{"gloo", "ranks are processes, on the CPU"},
                             {"threads", "ranks are threads of one process"}};
   if (TRIREME_BUILT_WITH_CUDA != 0) transports["nccl"] = "ranks are processes, one GPU each";

@@ -14,11 +14,6 @@
 namespace trireme {
 namespace {
 
-bool asks_for_help(const std::vector<std::string>& command) {
-  return command.size() > 1 && (std::find(command.begin() + 1, command.end(), "--help") != command.end() ||
-                                std::find(command.begin() + 1, command.end(), "-h") != command.end());
-}
-
 bool same_file(int one, int other) {
   struct stat of_one = {}, of_other = {};
   return ::fstat(one, &of_one) == 0 && ::fstat(other, &of_other) == 0 && of_one.st_dev == of_other.st_dev &&
@@ -49,9 +44,9 @@ int run_launch(const std::vector<std::string>& arguments) {
   std::optional<LaunchOptions> parsed = parse_launch_arguments(arguments);
   if (!parsed) return 0;
   LaunchOptions& options = *parsed;
-  if (asks_for_help(options.command)) {  // once, and of no rank
-    return find_command(options.command[0]).run({options.command.begin() + 1, options.command.end()});
-  }
+  const std::vector<std::string> words(options.command.begin() + 1, options.command.end());
+  if (std::ranges::any_of(words, asks_for_help))  // once, and of no rank
+    return find_command(options.command[0]).run(words);
   options.terminal_columns = terminal_columns(STDOUT_FILENO);
   if (is_switched_on("json", options.command)) options.rank_stdout = RankStdout::of_rank_0;
   BacklogStream out(STDOUT_FILENO);

@@ -10,133 +10,70 @@
 namespace trireme {
 namespace {
 
-Json with(Json base, const Json& changes) {
-  base.update(changes);
-  return base;
-}
-
 // 64 wide, two layers: trains in seconds on a laptop. 320 ids leave room for special tokens beside 256 bytes.
-Json tiny_llama() {
-  return {{"model_type", "llama"},
-          {"architectures", Json::array({"LlamaForCausalLM"})},
-          {"hidden_act", "silu"},
-          {"hidden_size", 64},
-          {"intermediate_size", 176},
-          {"num_hidden_layers", 2},
-          {"num_attention_heads", 4},
-          {"num_key_value_heads", 2},
-          {"vocab_size", 320},
-          {"max_position_embeddings", 1 << 20},
-          {"rms_norm_eps", 1e-5},
-          {"initializer_range", 0.02},
-          {"rope_theta", 10000.0},
-          {"rope_scaling", nullptr},
-          {"tie_word_embeddings", false},
-          {"bos_token_id", nullptr},
-          {"eos_token_id", 256},
-          {"pad_token_id", nullptr}};
-}
-
-Json small_llama() {
-  return with(tiny_llama(), {{"hidden_size", 512},
-                             {"intermediate_size", 1408},
-                             {"num_hidden_layers", 8},
-                             {"num_attention_heads", 8},
-                             {"num_key_value_heads", 4},
-                             {"vocab_size", 32000},
-                             {"bos_token_id", 1},
-                             {"eos_token_id", 2}});
-}
-
-Json llama3_8b() {
-  return with(tiny_llama(), {{"hidden_size", 4096},
-                             {"intermediate_size", 14336},
-                             {"num_hidden_layers", 32},
-                             {"num_attention_heads", 32},
-                             {"num_key_value_heads", 8},
-                             {"vocab_size", 128256},
-                             {"max_position_embeddings", 131072},
-                             {"rope_theta", 500000.0},
-                             {"rope_scaling",
-                              {{"rope_type", "llama3"},
-                               {"factor", 8.0},
-                               {"low_freq_factor", 1.0},
-                               {"high_freq_factor", 4.0},
-                               {"original_max_position_embeddings", 8192}}},
-                             {"bos_token_id", 128000},
-                             {"eos_token_id", 128001}});
-}
-
-Json mistral_7b() {
-  return with(tiny_llama(), {{"model_type", "mistral"},
-                             {"architectures", Json::array({"MistralForCausalLM"})},
-                             {"hidden_size", 4096},
-                             {"intermediate_size", 14336},
-                             {"num_hidden_layers", 32},
-                             {"num_attention_heads", 32},
-                             {"num_key_value_heads", 8},
-                             {"vocab_size", 32000},
-                             {"max_position_embeddings", 32768},
-                             {"sliding_window", 4096},
-                             {"bos_token_id", 1},
-                             {"eos_token_id", 2}});
-}
-
-Json qwen3_4b() {
-  return with(tiny_llama(), {{"model_type", "qwen3"},
-                             {"architectures", Json::array({"Qwen3ForCausalLM"})},
-                             {"attention_bias", false},
-                             {"head_dim", 128},
-                             {"hidden_size", 2560},
-                             {"intermediate_size", 9728},
-                             {"num_hidden_layers", 36},
-                             {"num_attention_heads", 32},
-                             {"num_key_value_heads", 8},
-                             {"vocab_size", 151936},
-                             {"max_position_embeddings", 40960},
-                             {"rms_norm_eps", 1e-6},
-                             {"rope_theta", 1000000.0},
-                             {"tie_word_embeddings", true},
-                             {"use_sliding_window", false},
-                             {"bos_token_id", 151643},
-                             {"eos_token_id", 151645}});
-}
-
-Json qwen2_7b() {
-  return with(tiny_llama(), {{"model_type", "qwen2"},
-                             {"architectures", Json::array({"Qwen2ForCausalLM"})},
-                             {"hidden_size", 3584},
-                             {"intermediate_size", 18944},
-                             {"num_hidden_layers", 28},
-                             {"num_attention_heads", 28},
-                             {"num_key_value_heads", 4},
-                             {"vocab_size", 152064},
-                             {"max_position_embeddings", 131072},
-                             {"rms_norm_eps", 1e-6},
-                             {"rope_theta", 1000000.0},
-                             {"use_sliding_window", false},
-                             {"bos_token_id", 151643},
-                             {"eos_token_id", 151643}});
-}
+constexpr const char* kTinyLlama = R"({
+  "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu",
+  "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
+  "num_attention_heads": 4, "num_key_value_heads": 2,
+  "vocab_size": 320, "max_position_embeddings": 1048576, "rms_norm_eps": 1e-5, "initializer_range": 0.02,
+  "rope_theta": 10000.0, "rope_scaling": null, "tie_word_embeddings": false,
+  "bos_token_id": null, "eos_token_id": 256, "pad_token_id": null
+})";
 
 // The same sizes as an encoder; the tokenizer's padding token is 257.
-Json tiny_bert() {
-  return {{"model_type", "bert"},
-          {"architectures", Json::array({"BertForMaskedLM"})},
-          {"hidden_act", "gelu"},
-          {"hidden_size", 64},
-          {"intermediate_size", 256},
-          {"num_hidden_layers", 2},
-          {"num_attention_heads", 4},
-          {"vocab_size", 320},
-          {"max_position_embeddings", 8192},
-          {"type_vocab_size", 2},
-          {"layer_norm_eps", 1e-12},
-          {"initializer_range", 0.02},
-          {"hidden_dropout_prob", 0.0},
-          {"attention_probs_dropout_prob", 0.0},
-          {"tie_word_embeddings", true},
-          {"pad_token_id", 257}};
+constexpr const char* kTinyBert = R"({
+  "model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_act": "gelu",
+  "hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+  "vocab_size": 320, "max_position_embeddings": 8192, "type_vocab_size": 2,
+  "layer_norm_eps": 1e-12, "initializer_range": 0.02,
+  "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+  "tie_word_embeddings": true, "pad_token_id": 257
+})";
+
+constexpr const char* kSmallLlama = R"({
+  "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 8,
+  "num_attention_heads": 8, "num_key_value_heads": 4,
+  "vocab_size": 32000, "bos_token_id": 1, "eos_token_id": 2
+})";
+
+constexpr const char* kLlama3_8b = R"({
+  "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "num_key_value_heads": 8,
+  "vocab_size": 128256, "max_position_embeddings": 131072, "rope_theta": 500000.0,
+  "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                   "original_max_position_embeddings": 8192},
+  "bos_token_id": 128000, "eos_token_id": 128001
+})";
+
+constexpr const char* kMistral7b = R"({
+  "model_type": "mistral", "architectures": ["MistralForCausalLM"],
+  "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+  "num_attention_heads": 32, "num_key_value_heads": 8,
+  "vocab_size": 32000, "max_position_embeddings": 32768, "sliding_window": 4096,
+  "bos_token_id": 1, "eos_token_id": 2
+})";
+
+constexpr const char* kQwen2_7b = R"({
+  "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"],
+  "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+  "num_attention_heads": 28, "num_key_value_heads": 4,
+  "vocab_size": 152064, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
+  "use_sliding_window": false, "bos_token_id": 151643, "eos_token_id": 151643
+})";
+
+constexpr const char* kQwen3_4b = R"({
+  "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "attention_bias": false,
+  "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36,
+  "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+  "vocab_size": 151936, "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
+  "tie_word_embeddings": true, "use_sliding_window": false, "bos_token_id": 151643, "eos_token_id": 151645
+})";
+
+// config.json of the tiny llama with these values in it.
+Json llama_with(const std::string& changes) {
+  Json config = parse_json(kTinyLlama, "the preset tiny");
+  config.update(parse_json(changes, "a preset"));
+  return config;
 }
 
 std::vector<std::string> known_keys() {
@@ -150,30 +87,24 @@ std::vector<std::string> known_keys() {
 
 const std::vector<ModelPreset>& model_presets() {
   static const std::vector<ModelPreset> presets = {
-      {"tiny", "llama, 64 wide, 2 layers, byte-level tokenizer", tiny_llama(), true},
+      {"tiny", "llama, 64 wide, 2 layers, byte-level tokenizer", llama_with("{}"), true},
       {"tiny-mistral", "the same with a sliding window of 256 tokens",
-       with(tiny_llama(), {{"model_type", "mistral"},
-                           {"architectures", Json::array({"MistralForCausalLM"})},
-                           {"head_dim", 16},
-                           {"sliding_window", 256}}),
+       llama_with(R"({"model_type": "mistral", "architectures": ["MistralForCausalLM"], "head_dim": 16,
+                      "sliding_window": 256})"),
        true},
       {"tiny-qwen2", "the same with biases and tied embeddings",
-       with(tiny_llama(), {{"model_type", "qwen2"},
-                           {"architectures", Json::array({"Qwen2ForCausalLM"})},
-                           {"tie_word_embeddings", true}}),
+       llama_with(R"({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"],
+                      "tie_word_embeddings": true})"),
        true},
       {"tiny-qwen3", "the same with query and key norms and heads 32 wide",
-       with(
-           tiny_llama(),
-           {{"model_type", "qwen3"}, {"architectures", Json::array({"Qwen3ForCausalLM"})}, {"head_dim", 32}}),
-       true},
+       llama_with(R"({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 32})"), true},
       {"bert-tiny", "an encoder of the same width, for masked-token training (--mask_token_id 258)",
-       tiny_bert(), true},
-      {"small", "llama, 512 wide, 8 layers, 8/4 heads, vocabulary 32,000", small_llama(), false},
-      {"llama3-8b", "the sizes of Llama 3.1 8B", llama3_8b(), false},
-      {"mistral-7b", "the sizes of Mistral 7B v0.1, window 4,096", mistral_7b(), false},
-      {"qwen2-7b", "the sizes of Qwen2.5 7B, 28 query heads", qwen2_7b(), false},
-      {"qwen3-4b", "the sizes of Qwen3 4B, tied embeddings", qwen3_4b(), false},
+       parse_json(kTinyBert, "the preset bert-tiny"), true},
+      {"small", "llama, 512 wide, 8 layers, 8/4 heads, vocabulary 32,000", llama_with(kSmallLlama), false},
+      {"llama3-8b", "the sizes of Llama 3.1 8B", llama_with(kLlama3_8b), false},
+      {"mistral-7b", "the sizes of Mistral 7B v0.1, window 4,096", llama_with(kMistral7b), false},
+      {"qwen2-7b", "the sizes of Qwen2.5 7B, 28 query heads", llama_with(kQwen2_7b), false},
+      {"qwen3-4b", "the sizes of Qwen3 4B, tied embeddings", llama_with(kQwen3_4b), false},
   };
   return presets;
 }

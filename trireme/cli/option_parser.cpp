@@ -36,7 +36,27 @@ double parse_real(const std::string& text, const std::string& name) {
   return number;
 }
 
-Json parse_value(const Option& option, const std::vector<std::string>& words) {
+// Words of `text` in lines of `width` columns; those after the first begin `indent` columns further right.
+std::string wrapped(const std::string& text, size_t width, size_t indent) {
+  std::istringstream words(text);
+  std::string lines;
+  size_t column = 0;
+  for (std::string word; words >> word; column += word.size()) {
+    if (column > 0 && column + 1 + word.size() > width) {
+      lines += "\n" + std::string(indent, ' ');
+      column = 0;
+    } else if (column > 0) {
+      lines += ' ';
+      ++column;
+    }
+    lines += word;
+  }
+  return lines;
+}
+
+}  // namespace
+
+Json parse_option_words(const Option& option, const std::vector<std::string>& words) {
   const std::string& word = words.front();
   switch (option.type) {
     case OptionType::text:
@@ -60,26 +80,6 @@ Json parse_value(const Option& option, const std::vector<std::string>& words) {
                         value_text(option), nearest ? cat(". Did you mean '", *nearest, "'?") : ""));
 }
 
-// Words of `text` in lines of `width` columns; those after the first begin `indent` columns further right.
-std::string wrapped(const std::string& text, size_t width, size_t indent) {
-  std::istringstream words(text);
-  std::string lines;
-  size_t column = 0;
-  for (std::string word; words >> word; column += word.size()) {
-    if (column > 0 && column + 1 + word.size() > width) {
-      lines += "\n" + std::string(indent, ' ');
-      column = 0;
-    } else if (column > 0) {
-      lines += ' ';
-      ++column;
-    }
-    lines += word;
-  }
-  return lines;
-}
-
-}  // namespace
-
 bool is_switched_on(const std::string& name, const std::vector<std::string>& arguments) {
   const std::string flag = "--" + name;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -88,6 +88,10 @@ bool is_switched_on(const std::string& name, const std::vector<std::string>& arg
     if (word == flag) return i + 1 == arguments.size() || parse_boolean(arguments[i + 1]).value_or(true);
   }
   return false;
+}
+
+bool asks_for_help(const std::string& word) {
+  return word == "--help" || word == "-h";
 }
 
 std::string value_text(const Option& option) {
@@ -168,6 +172,10 @@ std::map<std::string, std::vector<std::string>> OptionParser::words_of(
       const bool takes = next_is_value() && parse_boolean(arguments[i + 1]);
       words.emplace_back(takes ? arguments[++i] : "true");
     } else {
+      if (equals == std::string::npos && !next_is_value() && option.may_stand_alone) {
+        words.emplace_back();
+        continue;
+      }
       if (equals != std::string::npos || !next_is_value())
         throw ConfigError(cat("--", name, " needs a value"));
       do words.push_back(arguments[++i]);
@@ -177,32 +185,71 @@ std::map<std::string, std::vector<std::string>> OptionParser::words_of(
   return words_of_flag;
 }
 
-bool OptionParser::parse(const std::vector<std::string>& arguments) {
-  const auto asks_for_help = [](const std::string& word) { return word == "--help" || word == "-h"; };
+bool OptionParser::parse(const std::vector<std::string>& arguments, const std::function<void()>& read_files) {
   // A command that follows has a --help of its own.
-  if (after_flags_.empty() ? std::any_of(arguments.begin(), arguments.end(), asks_for_help)
+  if (after_flags_.empty() ? std::ranges::any_of(arguments, asks_for_help)
                            : arguments.empty() || asks_for_help(arguments.front())) {
     std::cout << help();
     return false;
   }
-  std::vector<std::pair<const Option*, Json>> set;
-  for (const auto& [name, words] : words_of(arguments)) {
-    const Option& option = find(name);
-    const Json value = parse_value(option, words);
-    option.check(value);
-    option.write(value);
-    given_.insert(name);
-    for (const auto& [before, read] : set)
-      if (before->read() != read)
-        throw ConfigError(
-            cat("--", before->name, " and --", name, " contradict each other; give one of them"));
-    // --gradient_checkpointing false leaves --recompute any choice.
-    if (option.in_config || value != false) set.emplace_back(&option, option.read());
-  }
+  std::vector<GivenValue> flags;
+  for (const auto& [name, words] : words_of(arguments))
+    flags.push_back({name, parse_option_words(find(name), words), "--" + name});
+  given_ = write(flags);
+  if (read_files) read_files();
   for (const Option& option : options())
     if (option.must_be_given && !given(option.name))
       throw ConfigError(cat("trireme ", command_, " needs --", option.name));
   return true;
+}
+
+std::vector<GivenValue> OptionParser::write(const std::vector<GivenValue>& values) const {
+  std::vector<GivenValue> written;
+  std::vector<size_t> must_stay;
+  for (const GivenValue& value : values) {
+    const Option& option = find(value.option);
+    try {
+      option.check(value.value);
+    } catch (const ConfigError& error) {
+      throw ConfigError(value.source == "--" + value.option ? error.what()
+                                                            : cat(value.source, ": ", error.what()));
+    }
+    option.write(value.value);
+    for (const size_t i : must_stay)
+      if (find(written[i].option).read() != written[i].value)
+        throw ConfigError(
+            cat(written[i].source, " and ", value.source, " contradict each other; give one of them"));
+    // --gradient_checkpointing false leaves --recompute any choice.
+    if (option.in_config || value.value != false) must_stay.push_back(written.size());
+    written.push_back({value.option, option.read(), value.source});
+  }
+  return written;
+}
+
+void OptionParser::add_file_values(const std::vector<GivenValue>& values, Precedence precedence) {
+  const std::vector<GivenValue> of_file = write(values);
+  std::vector<GivenValue> all;
+  const auto still_there = [&](const GivenValue& value) { return find(value.option).read() == value.value; };
+  for (const GivenValue& before : given_) {
+    find(before.option).write(before.value);
+    if (precedence == Precedence::before_counts) continue;
+    for (const GivenValue& value : of_file)
+      if (!still_there(value))
+        throw ConfigError(cat(value.source, " is ", quotation(value.value), ", and ", before.source, " is ",
+                              quotation(before.value),
+                              ": they contradict each other; leave one of them out, or write \"auto\" in the "
+                              "file, which takes what is given elsewhere"));
+  }
+  for (const GivenValue& value : of_file)
+    if (still_there(value)) all.push_back(value);
+  // The first of two that give one option is its source.
+  given_.insert(given_.end(), all.begin(), all.end());
+}
+
+std::string OptionParser::source_of(const std::string& name) const {
+  for (const GivenValue& value : given_)
+    if (value.option == name) return value.source;
+  return "";
 }
 
 std::string OptionParser::help() const {

@@ -8,8 +8,8 @@
 //   if (!parser.parse(arguments)) return 0;  // --help was asked and printed
 #pragma once
 
+#include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -20,6 +20,22 @@ namespace trireme {
 // Whether the boolean --`name` is on among a command's arguments, for one who does not know its other flags.
 bool is_switched_on(const std::string& name, const std::vector<std::string>& arguments);
 
+// --help or -h.
+bool asks_for_help(const std::string& word);
+
+// What an option is given, by a flag or by a file.
+struct GivenValue {
+  std::string option;
+  Json value;
+  std::string source;  // "--zero", "run.yaml: zero", "ds.json: zero_optimization.stage"
+};
+
+// Where a file and what was given before it differ.
+enum class Precedence {
+  before_counts,  // a flag beats --config
+  none,           // a ConfigError names both
+};
+
 class OptionParser : public OptionList {
  public:
   // `after_flags`: what follows them, which begins at `--` or at the first word that is no flag; empty:
@@ -29,9 +45,16 @@ class OptionParser : public OptionList {
         description_(std::move(description)),
         after_flags_(std::move(after_flags)) {}
 
-  // Returns false after printing the help that was asked for. Throws ConfigError.
-  bool parse(const std::vector<std::string>& arguments);
-  bool given(const std::string& name) const { return given_.contains(name); }
+  // Returns false after printing the help that was asked for. `read_files` may call add_file_values: it runs
+  // before what must be given is asked for. Throws ConfigError.
+  bool parse(const std::vector<std::string>& arguments, const std::function<void()>& read_files = {});
+  // Sets options by a file. Throws ConfigError: a value outside its range, values that contradict each other.
+  void add_file_values(const std::vector<GivenValue>& values, Precedence precedence);
+  bool given(const std::string& name) const { return !source_of(name).empty(); }
+  // By what an option was given; empty: by nothing.
+  std::string source_of(const std::string& name) const;
+  // Throws ConfigError that says what to give instead, or the nearest name.
+  const Option& find(const std::string& name) const;
   // What followed the flags.
   const std::vector<std::string>& rest() const { return rest_; }
   // Of all flags.
@@ -39,7 +62,8 @@ class OptionParser : public OptionList {
   std::string help() const;
 
  private:
-  const Option& find(const std::string& name) const;
+  // Writes values one after another, and throws ConfigError where one of them changes an earlier one.
+  std::vector<GivenValue> write(const std::vector<GivenValue>& values) const;
   // Name -> words, of the one flag that a boolean without a value and hyphens are taken to.
   std::map<std::string, std::vector<std::string>> words_of(const std::vector<std::string>& arguments);
 
@@ -47,9 +71,11 @@ class OptionParser : public OptionList {
   std::string description_;
   std::string after_flags_;
   std::vector<std::string> rest_;
-  std::set<std::string> given_;
+  std::vector<GivenValue> given_;  // with the values as the options keep them
 };
 
+// The value that a flag's words stand for. Throws ConfigError.
+Json parse_option_words(const Option& option, const std::vector<std::string>& words);
 // "COUNT", "fp32|bf16", ...: what a flag takes.
 std::string value_text(const Option& option);
 // The default, as a flag would give it; empty: none, or false.

@@ -117,7 +117,7 @@ std::unique_ptr<World> join_run(const RankIdentity& identity, const EngineOption
   };
   if (const auto warning = open_door_warning(identity))
     std::cerr << "trireme: warning: " << *warning << std::endl;
-  return join_world(identity, Transport::automatic, options.device, timeout, end_process,
+  return join_world(identity, options.device, timeout, end_process,
                     std::make_shared<RankActivity>(RankActivity::from_environment()));
 }
 

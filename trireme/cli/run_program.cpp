@@ -1,17 +1,49 @@
 #include "trireme/cli/run_program.h"
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fcntl.h>
 #include <iostream>
+#include <unistd.h>
 
+#include <c10/core/AllocatorConfig.h>
+#include <c10/util/Logging.h>
+
+#include "trireme/base/environment.h"
 #include "trireme/base/error.h"
-#include "trireme/cli/library_defaults.h"
-#include "trireme/cli/standard_streams.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/out_of_memory.h"
 
 namespace trireme {
 namespace {
+
+// A write to a reader that has gone, or to a file at its size limit, becomes an error of the stream and does
+// not end the process. A closed stream becomes /dev/null: else a file or a connection would get its number,
+// and receive the output for a reader.
+void prepare_standard_streams() {
+  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);
+  int descriptor = 0;
+  while (descriptor >= 0 && descriptor <= STDERR_FILENO)
+    descriptor = ::open("/dev/null", O_RDWR);  // the lowest free
+  if (descriptor > STDERR_FILENO) ::close(descriptor);
+}
+
+// Only the program changes defaults of libraries, never the library, and not where the user's environment
+// sets a value. Before the first CUDA call and the first thread.
+//   expandable_segments:True        freed GPU memory can be joined; without it, blocks of growing sizes leave
+//                                   gaps.
+//   TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC=1000   c10d waits four times this between finding a lost peer and
+//                                   ending the process; its default makes that a minute.
+//   TORCH_CPP_LOG_LEVEL=FATAL       c10d logs each try to connect and each lost peer, with C++ stack traces;
+//                                   the CommError that follows says the same in one line.
+void set_library_defaults() {
+  if (!environment("PYTORCH_ALLOC_CONF") && !environment("PYTORCH_CUDA_ALLOC_CONF"))
+    c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+  ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*replace=*/0);
+  c10::initLogging();
+  ::setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000", /*replace=*/0);
+}
 
 // Without the end of main: threads of c10d may still wait for lost peers (comm/owned_backend.cpp), and must
 // not outlive what that destroys.

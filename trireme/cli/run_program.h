@@ -1,5 +1,5 @@
-// What every program of this tree does around its work: the process's defaults, and errors as messages and
-// exit codes.
+// What every program of this tree does around its work: standard streams, defaults of libraries, and errors
+// as messages and exit codes.
 #pragma once
 
 #include <functional>

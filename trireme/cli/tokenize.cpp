@@ -1,8 +1,6 @@
 #include "trireme/cli/tokenize.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <functional>
 #include <iostream>
 #include <system_error>
@@ -20,19 +18,14 @@ namespace trireme {
 
 namespace {
 
-std::string decimal(double value, const char* format) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), format, value);
-  return text.data();
-}
-
-double megabytes_per_second(const CorpusReport& report) {
-  return static_cast<double>(report.source.text_bytes) / 1e6 / std::max(report.seconds, 1e-9);
+std::string speed_of(const CorpusReport& report) {
+  const double megabytes = static_cast<double>(report.source.text_bytes) / 1e6;
+  return format_fixed(megabytes / std::max(report.seconds, 1e-9), 1) + " MB/s";
 }
 
 void print_progress(const CorpusReport& report) {
   std::cerr << "\r" << format_count(report.documents) << " documents, " << format_count(report.tokens)
-            << " tokens, " << decimal(megabytes_per_second(report), "%.1f MB/s") << std::flush;
+            << " tokens, " << speed_of(report) << std::flush;
 }
 
 void print_report(const CorpusReport& report, const std::filesystem::path& output) {
@@ -46,10 +39,9 @@ void print_report(const CorpusReport& report, const std::filesystem::path& outpu
   line("text                ",
        cat(format_bytes(report.source.text_bytes), " in ", format_count(report.source.files), " files"));
   line("bytes a token       ",
-       decimal(static_cast<double>(report.source.text_bytes) / static_cast<double>(report.tokens), "%.2f"));
-  line("speed               ",
-       cat(decimal(megabytes_per_second(report), "%.1f MB/s"), " in ", decimal(report.seconds, "%.1f s"),
-           " on ", at::get_num_threads(), " threads"));
+       format_fixed(static_cast<double>(report.source.text_bytes) / static_cast<double>(report.tokens), 2));
+  line("speed               ", cat(speed_of(report), " in ", format_fixed(report.seconds, 1), " s on ",
+                                   at::get_num_threads(), " threads"));
   line("no text, skipped    ", format_count(report.source.binary_files));
   for (const std::string& file : report.source.left_out) line("  ", file);
   if (const auto more = report.source.binary_files - static_cast<int64_t>(report.source.left_out.size());
@@ -57,6 +49,7 @@ void print_report(const CorpusReport& report, const std::filesystem::path& outpu
     line("  ", cat("and ", format_count(more), " more"));
   line("hidden, skipped     ", format_count(report.source.hidden_entries));
   line("empty documents     ", format_count(report.source.empty_documents));
+  for (const std::string& text : bad_record_lines(report.source.bad_records)) line("", text);
   if (report.replaced_documents > 0)
     line("not valid UTF-8     ",
          cat(format_count(report.replaced_documents), " documents; the wrong bytes became U+FFFD"));
@@ -84,16 +77,16 @@ void TokenizeFlags::declare(OptionList& list) {
   list.path("output", output, "PREFIX of the two files").required();
   list.flag("overwrite", overwrite, "replace a set of that name");
   list.text("field", field, "the field of a .jsonl line that holds the text");
+  list.choice("on_bad_record", on_bad_record, kOnBadRecordHelp);
   list.flag("no_append_eos", no_append_eos, "do not end documents with the end-of-text token");
   list.count("threads", threads, from_to(0, 1 << 20), "threads; 0: as many as the machine has cores");
 }
 
 CorpusOptions TokenizeFlags::corpus() const {
-  CorpusOptions options;
-  options.field = field;
-  options.field_flag = "--field";
-  options.append_end_of_text = !no_append_eos;
-  return options;
+  return {.field = field,
+          .field_flag = "--field",
+          .on_bad_record = on_bad_record,
+          .append_end_of_text = !no_append_eos};
 }
 
 int run_tokenize(const std::vector<std::string>& arguments) {

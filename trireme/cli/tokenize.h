@@ -16,6 +16,7 @@ struct TokenizeFlags {
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path output;
   std::string field = CorpusOptions{}.field;
+  OnBadRecord on_bad_record = CorpusOptions{}.on_bad_record;
   bool no_append_eos = false;
   bool overwrite = false;
   int64_t threads = 0;

@@ -10,6 +10,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/last_words.h"
 #include "trireme/base/terminal.h"
+#include "trireme/cli/changed_options.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/stop_signal.h"
 #include "trireme/train/check_options.h"
@@ -28,6 +29,7 @@ std::function<int()> columns_of_output() {
 }  // namespace
 
 void TrainFlags::declare(OptionList& list) {
+  files.list(list);
   process.list(list);
   list_train_options(list, options);
 }
@@ -45,9 +47,14 @@ int run_train(const std::vector<std::string>& arguments) {
   TrainFlags flags;
   OptionParser parser("train", "Trains a model on long sequences, split over --ulysses x --ring ranks.");
   flags.declare(parser);
-  if (!parser.parse(arguments)) return 0;
+  RankIdentity identity;
+  std::vector<std::string> notes;
+  const auto read_files = [&] {
+    identity = rank_identity_from_environment();
+    notes = flags.files.add_to(parser, identity.size);
+  };
+  if (!parser.parse(arguments, read_files)) return 0;
   end_on_stop_request();
-  const RankIdentity identity = rank_identity_from_environment();
   TrainOptions options = flags.resolve(identity);
 
   TrainHooks hooks;
@@ -58,6 +65,11 @@ int run_train(const std::vector<std::string>& arguments) {
   const c10::DeviceGuard guard(options.engine.device);
   const auto world = join_run(identity, options.engine, flags.process.timeout());
   flags.process.share_sequence(options.engine, parser, world->least_machine_ranks(), options.model_dir);
+  if (identity.rank == 0) {
+    std::cout << "configuration, beside the defaults:\n" << changed_options_text(parser, options);
+    for (const std::string& note : notes) std::cout << note << "\n";
+    std::cout << std::flush;
+  }
   const TrainOutcome outcome = train(*world, options, hooks);
   if (outcome.stopped) {
     if (identity.rank == 0)

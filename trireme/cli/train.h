@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/cli/config_files.h"
 #include "trireme/cli/process_options.h"
 #include "trireme/train/train_options.h"
 
@@ -14,6 +15,7 @@ namespace trireme {
 struct TrainFlags {
   TrainOptions options;
   ProcessOptions process;
+  ConfigFiles files;
 
   void declare(OptionList& list);
   // After parse; the degrees of the engine need the world (ProcessOptions::share_sequence). Throws

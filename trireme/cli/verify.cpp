@@ -36,10 +36,9 @@ EngineOptions VerifyFlags::resolve(const RankIdentity& identity) const {
 
 int run_verify(const std::vector<std::string>& arguments) {
   VerifyFlags flags;
-  OptionParser parser(
-      "verify",
-      "Compares loss, logits and every gradient with a reference file. Exits 0 when each differs by at "
-      "most --tolerance of its largest entry, 1 when not.");
+  OptionParser parser("verify",
+                      "Compares loss, logits and every gradient with a reference file. Exits 0 when each "
+                      "differs by at most --tolerance of its largest entry, 1 when not.");
   flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
 

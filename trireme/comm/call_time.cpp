@@ -9,13 +9,21 @@
 namespace trireme {
 namespace {
 
+c10::Stream current_stream(at::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
 c10::Event mark(at::Device device) {
   c10::Event event(device.type(), c10::EventFlag::BACKEND_DEFAULT);  // one that can be timed
-  event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  event.record(current_stream(device));
   return event;
 }
 
 }  // namespace
+
+void wait_for_stream(at::Device device) {
+  if (!device.is_cpu()) current_stream(device).synchronize();
+}
 
 void CallWatch::resume() {
   if (device_.is_cpu())

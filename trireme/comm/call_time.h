@@ -22,6 +22,9 @@ struct CallTime {
   std::vector<StreamSpan> spans;
 };
 
+// The host waits for all that it has queued on the device's current stream; on a CPU that is nothing.
+void wait_for_stream(at::Device device);
+
 // A stopwatch for one collective with tensors on `device`. It starts running, and does not count the time
 // between pause() and resume().
 class CallWatch {

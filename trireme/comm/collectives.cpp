@@ -4,13 +4,13 @@
 //   all_gather          the backend's all-gather of bytes; on Gloo or with uneven rows, a broadcast per rank
 //   reduce_scatter_sum  all-to-all of row blocks, then a sum of the P blocks in rank order on this rank
 //   all_reduce_sum      large: reduce_scatter_sum of flat slices and all_gather; small: all_gather and a sum
-//   reduce_sum          reduce_scatter_sum of flat slices, then all_to_all of the slices to the root
 //
 // On NCCL, NCCL itself sums fp32, fp64 and integers: in a fixed order for a given topology and with the same
 // bits on every rank, but not in rank order. This file sums 16-bit floats there too, because NCCL would round
 // at each hop.
 #include "trireme/comm/collectives.h"
 
+#include <algorithm>
 #include <exception>
 #include <numeric>
 
@@ -27,6 +27,8 @@ constexpr int64_t kGatherBelow_bytes = 16 * 1024;
 
 enum class Reduction { sum, max };
 
+using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
+
 // One collective as the caller sees it: counts time and bytes under one name, whichever primitives implement
 // it.
 class Collective {
@@ -35,11 +37,19 @@ class Collective {
   Collective(Group& group, std::string name, at::Device device)
       : group_(group), name_(std::move(name)), watch_(device) {}
 
-  Group& group() { return group_; }
+  const Group& group() const { return group_; }
+  c10d::Backend& backend() const { return group_.backend(); }
   int rank() const { return group_.rank(); }
   int size() const { return group_.size(); }
   bool native_sum(at::ScalarType dtype) const {
-    return group_.backend().getBackendName() == "nccl" && dtype != at::kHalf && dtype != at::kBFloat16;
+    return backend().getBackendName() == "nccl" && dtype != at::kHalf && dtype != at::kBFloat16;
+  }
+  // Of a call of the backend.
+  template <typename Options>
+  Options options() const {
+    Options options;
+    options.timeout = group_.timeout();
+    return options;
   }
   void sent(int64_t bytes) { sent_bytes_ += bytes; }
 
@@ -47,7 +57,7 @@ class Collective {
   template <typename Start>
   void run(Start&& start) {
     guarded([&] {
-      for (const c10::intrusive_ptr<c10d::Work>& work : start(group_.backend())) work->wait();
+      for (const c10::intrusive_ptr<c10d::Work>& work : start()) work->wait();
     });
   }
   template <typename Body>
@@ -73,8 +83,6 @@ class Collective {
   CallWatch watch_;
   int64_t sent_bytes_ = 0;
 };
-
-using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
 int64_t sum_of(std::span<const int64_t> values) {
   return std::accumulate(values.begin(), values.end(), static_cast<int64_t>(0));
@@ -109,9 +117,8 @@ void check_rows(const Group& group, const char* collective, std::span<const int6
 }
 
 // Starts to exchange row blocks with every rank. `output` has sum(receive_rows) rows.
-Works start_trade(Collective& collective, c10d::Backend& backend, const at::Tensor& input,
-                  std::span<const int64_t> send_rows, const at::Tensor& output,
-                  std::span<const int64_t> receive_rows) {
+Works start_trade(Collective& collective, const at::Tensor& input, std::span<const int64_t> send_rows,
+                  const at::Tensor& output, std::span<const int64_t> receive_rows) {
   const int64_t bytes = row_bytes(input);
   if (bytes == 0) return {};
   std::vector<int64_t> send_bytes(send_rows.begin(), send_rows.end());
@@ -119,57 +126,37 @@ Works start_trade(Collective& collective, c10d::Backend& backend, const at::Tens
   for (int64_t& count : send_bytes) count *= bytes;
   for (int64_t& count : receive_bytes) count *= bytes;
   at::Tensor from = as_bytes(input), to = as_bytes(output);
-  c10d::AllToAllOptions options;
-  options.timeout = collective.group().timeout();
   collective.sent(
       sum_of(send_bytes) -
       send_bytes[collective.rank()]);  // before the backend's call, which may move the splits away
-  return {backend.alltoall_base(to, from, receive_bytes, send_bytes, options)};
+  return {collective.backend().alltoall_base(to, from, receive_bytes, send_bytes,
+                                             collective.options<c10d::AllToAllOptions>())};
 }
 
-// Exchanges row blocks with every rank and waits.
-void trade_rows(Collective& collective, const at::Tensor& input, std::span<const int64_t> send_rows,
-                const at::Tensor& output, std::span<const int64_t> receive_rows) {
-  collective.run([&](c10d::Backend& backend) {
-    return start_trade(collective, backend, input, send_rows, output, receive_rows);
-  });
-}
-
-// Starts to gather every rank's rows into `to`, which has sum(rows) rows. `from` and `to` are viewed as
-// bytes.
-Works start_gather(Collective& collective, c10d::Backend& backend, at::Tensor from, at::Tensor to,
-                   std::span<const int64_t> rows, int64_t row_bytes) {
+// Starts to gather every rank's rows into `output`, which has sum(rows) rows.
+Works start_gather(Collective& collective, const at::Tensor& input, const at::Tensor& output,
+                   std::span<const int64_t> rows) {
+  const int64_t bytes = row_bytes(input);
+  collective.sent(rows[collective.rank()] * bytes * (collective.size() - 1));
+  if (bytes == 0 || sum_of(rows) == 0) return {};
+  at::Tensor from = as_bytes(input), to = as_bytes(output);
   const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; });
   // Gloo's all-gather goes through a second buffer as large as the output; its broadcasts do not.
-  if (even && backend.getBackendName() != "gloo") {
-    c10d::AllgatherOptions options;
-    options.timeout = collective.group().timeout();
-    return {backend._allgather_base(to, from, options)};
-  }
+  if (even && collective.backend().getBackendName() != "gloo")
+    return {collective.backend()._allgather_base(to, from, collective.options<c10d::AllgatherOptions>())};
   Works works;
   int64_t offset = 0;
   for (int root = 0; root < collective.size(); ++root) {
-    const int64_t size = rows[root] * row_bytes;
+    const int64_t size = rows[root] * bytes;
     if (size == 0) continue;
     std::vector<at::Tensor> part{to.narrow(0, offset, size)};
     if (root == collective.rank()) part[0].copy_(from);
-    c10d::BroadcastOptions options;
+    auto options = collective.options<c10d::BroadcastOptions>();
     options.rootRank = root;
-    options.timeout = collective.group().timeout();
-    works.push_back(backend.broadcast(part, options));
+    works.push_back(collective.backend().broadcast(part, options));
     offset += size;
   }
   return works;
-}
-
-void gather_rows(Collective& collective, const at::Tensor& input, at::Tensor& output,
-                 std::span<const int64_t> rows) {
-  const int64_t bytes = row_bytes(input);
-  collective.sent(rows[collective.rank()] * bytes * (collective.size() - 1));
-  if (bytes == 0 || sum_of(rows) == 0) return;
-  collective.run([&](c10d::Backend& backend) {
-    return start_gather(collective, backend, as_bytes(input), as_bytes(output), rows, bytes);
-  });
 }
 
 // blocks [P, n] -> [n]: reduces over ranks, in rank order. 16-bit floats are summed in fp32 and rounded once.
@@ -206,7 +193,7 @@ at::Tensor reduce_scatter_rows(Collective& collective, const at::Tensor& input, 
   const at::Tensor blocks = [&] {
     const MemoryScope buffers(MemoryCategory::communication);
     at::Tensor received = with_rows(input, rank_rows * collective.size());
-    trade_rows(collective, input, rows, received, receive);
+    collective.run([&] { return start_trade(collective, input, rows, received, receive); });
     return received;
   }();
   std::vector<int64_t> shape = input.sizes().vec();
@@ -216,24 +203,20 @@ at::Tensor reduce_scatter_rows(Collective& collective, const at::Tensor& input, 
       .view(shape);
 }
 
-std::vector<int64_t> even_shares(int64_t elements, int ranks) {
-  return SequenceLayout{elements, ranks}.sizes();
-}
-
 // Reduces a flat tensor over ranks, in place, in two rounds or one.
 void all_reduce_flat(Collective& collective, at::Tensor& flat, Reduction reduction) {
   const at::ScalarType dtype = flat.scalar_type();
   const int64_t elements = flat.numel();
   if (elements * static_cast<int64_t>(flat.element_size()) < kGatherBelow_bytes) {
     const std::vector<int64_t> all(collective.size(), elements);
-    at::Tensor blocks = with_rows(flat, elements * collective.size());
-    gather_rows(collective, flat, blocks, all);
+    const at::Tensor blocks = with_rows(flat, elements * collective.size());
+    collective.run([&] { return start_gather(collective, flat, blocks, all); });
     flat.copy_(reduce_blocks(blocks.view({collective.size(), elements}), reduction, dtype));
     return;
   }
-  const std::vector<int64_t> shares = even_shares(elements, collective.size());
+  const std::vector<int64_t> shares = SequenceLayout{elements, collective.size()}.sizes();
   const at::Tensor share = reduce_scatter_rows(collective, flat, shares, reduction, dtype);
-  gather_rows(collective, share, flat, shares);
+  collective.run([&] { return start_gather(collective, share, flat, shares); });
 }
 
 void all_reduce(Group& group, const char* name, at::Tensor& tensor, Reduction reduction) {
@@ -245,58 +228,18 @@ void all_reduce(Group& group, const char* name, at::Tensor& tensor, Reduction re
   at::Tensor flat = tensor.view({-1});
   if (collective.native_sum(flat.scalar_type())) {
     std::vector<at::Tensor> tensors{flat};
-    c10d::AllreduceOptions options;
+    auto options = collective.options<c10d::AllreduceOptions>();
     options.reduceOp = reduction == Reduction::sum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
-    options.timeout = group.timeout();
-    collective.run([&](c10d::Backend& backend) { return Works{backend.allreduce(tensors, options)}; });
+    collective.run([&] { return Works{collective.backend().allreduce(tensors, options)}; });
     // The elements that the two rounds would send: all but this rank's slice, then this rank's slice to the
     // others.
-    const int64_t rank_rows = even_shares(flat.numel(), collective.size())[collective.rank()];
+    const int64_t rank_rows = SequenceLayout{flat.numel(), collective.size()}.size(collective.rank());
     collective.sent((flat.numel() + rank_rows * (collective.size() - 2)) *
                     static_cast<int64_t>(flat.element_size()));
   } else {
     all_reduce_flat(collective, flat, reduction);
   }
   collective.finish();
-}
-
-}  // namespace
-
-namespace {
-
-void check_trade(const Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
-                 std::span<const int64_t> receive_rows) {
-  check_tensor(group, "all_to_all", input);
-  check_rows(group, "all_to_all", send_rows, "send_rows");
-  check_rows(group, "all_to_all", receive_rows, "receive_rows");
-  TRIREME_ASSERT(input.dim() > 0 && input.size(0) == sum_of(send_rows), "all_to_all of group '", group.name(),
-                 "': input of shape ", input.sizes(), ", send_rows sum to ", sum_of(send_rows));
-  TRIREME_ASSERT(send_rows[group.rank()] == receive_rows[group.rank()],
-                 "all_to_all: ", send_rows[group.rank()], " rows to itself, ", receive_rows[group.rank()],
-                 " from itself");
-}
-
-}  // namespace
-
-at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
-                      std::span<const int64_t> receive_rows) {
-  check_trade(group, input, send_rows, receive_rows);
-  if (group.is_alone()) return input;
-  const at::NoGradGuard no_grad;
-  Collective collective(group, "all_to_all", input.device());
-  at::Tensor output = with_rows(input, sum_of(receive_rows));
-  trade_rows(collective, input, send_rows, output, receive_rows);
-  collective.finish();
-  return output;
-}
-
-namespace {
-
-void check_gather(const Group& group, const at::Tensor& input, std::span<const int64_t> rows) {
-  check_tensor(group, "all_gather", input);
-  check_rows(group, "all_gather", rows, "rows");
-  TRIREME_ASSERT(input.dim() > 0 && input.size(0) == rows[group.rank()], "all_gather of group '",
-                 group.name(), "': input of shape ", input.sizes(), ", rows[rank] is ", rows[group.rank()]);
 }
 
 }  // namespace
@@ -315,7 +258,7 @@ PendingRows::~PendingRows() {
   // The peers may wait for this rank, so it reports its error now, not after the group's timeout. The works
   // keep their tensors alive.
   if (std::uncaught_exceptions() > 0 && !state_->collective.group().is_alone() &&
-      state_->collective.group().backend().getBackendName() == "gloo")
+      state_->collective.backend().getBackendName() == "gloo")
     return;
   try {
     wait();
@@ -327,59 +270,58 @@ PendingRows::~PendingRows() {
 at::Tensor PendingRows::wait() {
   TRIREME_ASSERT(state_ != nullptr, "a collective was waited for twice");
   const std::unique_ptr<State> state = std::move(state_);
-  if (state->works.empty()) return state->output;
+  if (state->collective.group().is_alone()) return state->output;
   state->collective.resume();
-  state->collective.guarded([&] {
-    for (const c10::intrusive_ptr<c10d::Work>& work : state->works) work->wait();
-  });
+  state->collective.run([&] { return state->works; });
   state->collective.finish();
   return state->output;
 }
 
 PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
                              at::Tensor output) {
-  check_gather(group, input, rows);
+  check_tensor(group, "all_gather", input);
+  check_rows(group, "all_gather", rows, "rows");
+  TRIREME_ASSERT(input.dim() > 0 && input.size(0) == rows[group.rank()], "all_gather of group '",
+                 group.name(), "': input of shape ", input.sizes(), ", rows[rank] is ", rows[group.rank()]);
   const at::NoGradGuard no_grad;
   std::unique_ptr<PendingRows::State> state(
       new PendingRows::State{Collective(group, "all_gather", input.device()), input, input, {}});
   if (group.is_alone()) return PendingRows(std::move(state));
   state->output = output.defined() ? std::move(output) : with_rows(input, sum_of(rows));
-  const int64_t bytes = row_bytes(input);
-  state->collective.sent(rows[group.rank()] * bytes * (group.size() - 1));
-  if (bytes == 0 || sum_of(rows) == 0) return PendingRows(std::move(state));
-  state->collective.guarded([&] {
-    state->works = start_gather(state->collective, group.backend(), as_bytes(input), as_bytes(state->output),
-                                rows, bytes);
-  });
+  state->collective.guarded(
+      [&] { state->works = start_gather(state->collective, input, state->output, rows); });
   state->collective.pause();
   return PendingRows(std::move(state));
 }
 
 PendingRows begin_all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
                              std::span<const int64_t> receive_rows) {
-  check_trade(group, input, send_rows, receive_rows);
+  check_tensor(group, "all_to_all", input);
+  check_rows(group, "all_to_all", send_rows, "send_rows");
+  check_rows(group, "all_to_all", receive_rows, "receive_rows");
+  TRIREME_ASSERT(input.dim() > 0 && input.size(0) == sum_of(send_rows), "all_to_all of group '", group.name(),
+                 "': input of shape ", input.sizes(), ", send_rows sum to ", sum_of(send_rows));
+  TRIREME_ASSERT(send_rows[group.rank()] == receive_rows[group.rank()],
+                 "all_to_all: ", send_rows[group.rank()], " rows to itself, ", receive_rows[group.rank()],
+                 " from itself");
   const at::NoGradGuard no_grad;
   std::unique_ptr<PendingRows::State> state(
       new PendingRows::State{Collective(group, "all_to_all", input.device()), input, input, {}});
   if (group.is_alone()) return PendingRows(std::move(state));
   state->output = with_rows(input, sum_of(receive_rows));
-  state->collective.guarded([&] {
-    state->works =
-        start_trade(state->collective, group.backend(), input, send_rows, state->output, receive_rows);
-  });
+  state->collective.guarded(
+      [&] { state->works = start_trade(state->collective, input, send_rows, state->output, receive_rows); });
   state->collective.pause();
   return PendingRows(std::move(state));
 }
 
 at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows) {
-  check_gather(group, input, rows);
-  if (group.is_alone()) return input;
-  const at::NoGradGuard no_grad;
-  Collective collective(group, "all_gather", input.device());
-  at::Tensor output = with_rows(input, sum_of(rows));
-  gather_rows(collective, input, output, rows);
-  collective.finish();
-  return output;
+  return begin_all_gather(group, input, rows).wait();
+}
+
+at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
+                      std::span<const int64_t> receive_rows) {
+  return begin_all_to_all(group, input, send_rows, receive_rows).wait();
 }
 
 at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
@@ -396,10 +338,9 @@ at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<c
   at::Tensor output;
   if (even && collective.native_sum(input.scalar_type()) && input.numel() > 0) {
     at::Tensor rank_rows = with_rows(input, rows[collective.rank()]), whole = input;
-    c10d::ReduceScatterOptions options;
-    options.timeout = group.timeout();
-    collective.run([&](c10d::Backend& backend) {
-      return Works{backend._reduce_scatter_base(rank_rows, whole, options)};
+    collective.run([&] {
+      return Works{collective.backend()._reduce_scatter_base(
+          rank_rows, whole, collective.options<c10d::ReduceScatterOptions>())};
     });
     collective.sent((input.size(0) - rank_rows.size(0)) * row_bytes(input));
     output = rank_rows.to(dtype);
@@ -418,25 +359,6 @@ void all_reduce_max(Group& group, at::Tensor& tensor) {
   all_reduce(group, "all_reduce_max", tensor, Reduction::max);
 }
 
-void reduce_sum(Group& group, at::Tensor& tensor, int root) {
-  check_tensor(group, "reduce_sum", tensor);
-  TRIREME_ASSERT(root >= 0 && root < group.size(), "reduce_sum: root ", root, " of ", group.size());
-  if (group.is_alone() || tensor.numel() == 0) return;
-  const at::NoGradGuard no_grad;
-  const MemoryScope buffers(MemoryCategory::communication);
-  Collective collective(group, "reduce_sum", tensor.device());
-  at::Tensor flat = tensor.view({-1});
-  const std::vector<int64_t> shares = even_shares(flat.numel(), collective.size());
-  const at::Tensor share = reduce_scatter_rows(collective, flat, shares, Reduction::sum, flat.scalar_type());
-  std::vector<int64_t> send(collective.size(), 0), receive(collective.size(), 0);
-  send[root] = share.numel();
-  if (collective.rank() == root) receive = shares;
-  at::Tensor whole = with_rows(flat, sum_of(receive));
-  trade_rows(collective, share, send, whole, receive);
-  if (collective.rank() == root) flat.copy_(whole);
-  collective.finish();
-}
-
 void broadcast(Group& group, at::Tensor& tensor, int root) {
   check_tensor(group, "broadcast", tensor);
   TRIREME_ASSERT(root >= 0 && root < group.size(), "broadcast: root ", root, " of ", group.size());
@@ -444,10 +366,9 @@ void broadcast(Group& group, at::Tensor& tensor, int root) {
   const at::NoGradGuard no_grad;
   Collective collective(group, "broadcast", tensor.device());
   std::vector<at::Tensor> tensors{as_bytes(tensor)};
-  c10d::BroadcastOptions options;
+  auto options = collective.options<c10d::BroadcastOptions>();
   options.rootRank = root;
-  options.timeout = group.timeout();
-  collective.run([&](c10d::Backend& backend) { return Works{backend.broadcast(tensors, options)}; });
+  collective.run([&] { return Works{collective.backend().broadcast(tensors, options)}; });
   if (collective.rank() == root) collective.sent(tensors[0].numel() * (collective.size() - 1));
   collective.finish();
 }
@@ -455,9 +376,8 @@ void broadcast(Group& group, at::Tensor& tensor, int root) {
 void barrier(Group& group) {
   if (group.is_alone()) return;
   Collective collective(group, "barrier", at::kCPU);  // the host waits for it, on any backend
-  c10d::BarrierOptions options;
-  options.timeout = group.timeout();
-  collective.run([&](c10d::Backend& backend) { return Works{backend.barrier(options)}; });
+  collective.run(
+      [&] { return Works{collective.backend().barrier(collective.options<c10d::BarrierOptions>())}; });
   collective.finish();
 }
 

@@ -6,7 +6,6 @@
 //   all_gather           everyone's rows, concatenated              reduce_scatter_sum
 //   reduce_scatter_sum   sum over ranks, each keeps its rows        all_gather
 //   all_reduce_sum       sum over ranks, everyone has it            all_reduce_sum
-//   broadcast            the root's values everywhere               reduce_sum to the root
 //
 // All are collective: every rank of the group calls them in the same order with agreeing splits. They work
 // along dim 0 of contiguous tensors of any dtype and device that the backend knows; splits may be uneven and
@@ -39,19 +38,14 @@ at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int
 // waits for the same collectives in the same order.
 class PendingRows {
  public:
+  struct State;
+  explicit PendingRows(std::unique_ptr<State> state);
   PendingRows(PendingRows&&) noexcept;
   PendingRows& operator=(PendingRows&&) = delete;
   ~PendingRows();
   at::Tensor wait();
 
  private:
-  friend PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
-                                      at::Tensor output);
-  friend PendingRows begin_all_to_all(Group& group, const at::Tensor& input,
-                                      std::span<const int64_t> send_rows,
-                                      std::span<const int64_t> receive_rows);
-  struct State;
-  explicit PendingRows(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 // all_gather and all_to_all that run while the caller computes. Neither `input` nor its storage may change
@@ -70,10 +64,9 @@ at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<c
 
 // In place; every rank gets the same bits.
 void all_reduce_sum(Group& group, at::Tensor& tensor);
-// In place; only the root gets the sum. The tensors of the other ranks are unchanged.
-void reduce_sum(Group& group, at::Tensor& tensor, int root);
 // In place; the largest value over ranks.
 void all_reduce_max(Group& group, at::Tensor& tensor);
+// In place; the root's values everywhere.
 void broadcast(Group& group, at::Tensor& tensor, int root);
 void barrier(Group& group);
 

@@ -6,11 +6,11 @@
 #include <cstring>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 #include <utility>
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/resolved_address.h"
 #include "trireme/base/watch_connection.h"
 
 namespace trireme {
@@ -61,39 +61,24 @@ int connect_to(int descriptor, const ResolvedAddress& address, Deadline deadline
 Connection::Connection(const std::string& host, int port, Deadline deadline) {
   int error = 0;
   for (const ResolvedAddress& address : addresses_of(host, port, deadline)) {
-    const int descriptor = ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (descriptor < 0) {
-      error = errno;
-      continue;
-    }
-    try {
-      error = connect_to(descriptor, address, deadline);
-    } catch (...) {
-      ::close(descriptor);
-      throw;
-    }
-    if (error != 0) {
-      ::close(descriptor);
-      continue;
-    }
-    watch_connection(descriptor);
-    descriptor_ = descriptor;
+    FileDescriptor descriptor(
+        ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    error = descriptor.is_open() ? connect_to(descriptor.get(), address, deadline) : errno;
+    if (error != 0) continue;
+    watch_connection(descriptor.get());
+    descriptor_ = std::move(descriptor);
     return;
   }
   throw ConnectionLost(std::strerror(error));
 }
 
-Connection::~Connection() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
 void Connection::send(std::string_view bytes, Deadline deadline) {
   while (!bytes.empty()) {
-    const ssize_t sent = ::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t sent = ::send(descriptor_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<size_t>(sent));
     } else if (errno == EAGAIN) {
-      wait_for(descriptor_, POLLOUT, deadline);
+      wait_for(descriptor_.get(), POLLOUT, deadline);
     } else if (errno != EINTR) {
       throw ConnectionLost(std::strerror(errno));
     }
@@ -103,14 +88,14 @@ void Connection::send(std::string_view bytes, Deadline deadline) {
 void Connection::receive(std::string& received, Deadline deadline) {
   std::array<char, 16384> buffer{};
   for (;;) {
-    const ssize_t got = ::recv(descriptor_, buffer.data(), buffer.size(), 0);
+    const ssize_t got = ::recv(descriptor_.get(), buffer.data(), buffer.size(), 0);
     if (got > 0) {
       received.append(buffer.data(), static_cast<size_t>(got));
       return;
     }
     if (got == 0) throw ConnectionLost("the connection was closed");
     if (errno == EAGAIN)
-      wait_for(descriptor_, POLLIN, deadline);
+      wait_for(descriptor_.get(), POLLIN, deadline);
     else if (errno != EINTR)
       throw ConnectionLost(std::strerror(errno));
   }

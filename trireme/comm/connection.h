@@ -9,7 +9,7 @@
 #include <string_view>
 #include <thread>
 
-#include "trireme/base/resolved_address.h"
+#include "trireme/base/file_descriptor.h"
 
 namespace trireme {
 
@@ -29,8 +29,6 @@ class Connection {
  public:
   // Tries once to connect. Throws ConnectionLost with the reason, UnknownHost or DeadlinePassed.
   Connection(const std::string& host, int port, Deadline deadline);
-  ~Connection();
-  Connection& operator=(Connection&&) = delete;
 
   // These throw ConnectionLost or DeadlinePassed.
   void send(std::string_view bytes, Deadline deadline);
@@ -38,7 +36,7 @@ class Connection {
   void receive(std::string& received, Deadline deadline);
 
  private:
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
 };
 
 // Runs `work` on a new thread. Returns nullopt if `work` has not ended by the deadline; its thread is then

@@ -8,14 +8,17 @@
 
 #include <c10/util/Exception.h>
 
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
 #include "trireme/base/rank_activity.h"
+#include "trireme/device/out_of_memory.h"
 
 namespace trireme {
 
 struct FailureContext {
   std::string action;  // "all_to_all of group 'ulysses'"
   int world_rank = 0;  // this rank
-  std::vector<int> world_ranks;
+  std::vector<int> world_ranks = {};
   std::chrono::milliseconds timeout{0};
   const RankActivity* activity = nullptr;  // tells step and layer; may be null
   std::string advice = {};                 // one sentence; empty: look at the ranks that ended first
@@ -26,17 +29,6 @@ struct FailureContext {
 
 // Runs `body`. Any exception other than Trireme's becomes a CommError. Missing memory for a collective's
 // buffers is no peer's failure: it becomes a ConfigError, and nobody restarts the run.
-template <typename Body>
-auto rethrow_as_comm_error(const FailureContext& context, Body&& body);
-
-}  // namespace trireme
-
-#include "trireme/base/clock.h"
-#include "trireme/base/error.h"
-#include "trireme/device/out_of_memory.h"
-
-namespace trireme {
-
 template <typename Body>
 auto rethrow_as_comm_error(const FailureContext& context, Body&& body) {
   const double start = now_seconds();

@@ -14,7 +14,7 @@ namespace {
 // find closed connections.
 void wait_until_all_connected(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout) {
   const auto key = [](int of) { return "connected/" + std::to_string(of); };
-  store.set(key(rank), std::vector<uint8_t>{1});
+  store.set(key(rank), "1");
   std::vector<std::string> keys;
   keys.reserve(static_cast<size_t>(size));
   for (int peer = 0; peer < size; ++peer) keys.push_back(key(peer));

@@ -18,10 +18,6 @@ Group::Group(std::string name, std::shared_ptr<c10d::Backend> backend, std::vect
                  " ranks has no backend");
 }
 
-Group Group::alone(std::string name) {
-  return Group(std::move(name), nullptr, {0}, 0, std::chrono::milliseconds(0));
-}
-
 c10d::Backend& Group::backend() const {
   TRIREME_ASSERT(backend_ != nullptr, "group '", name_, "' of one rank has no backend");
   return *backend_;

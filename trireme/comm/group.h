@@ -29,12 +29,10 @@ struct Traffic {
 
 class Group {
  public:
-  // `world_ranks[i]` is the rank in the whole run of this group's rank i (for messages).
+  // `world_ranks[i]` is the rank in the whole run of this group's rank i (for messages). In a group of one
+  // without a backend every collective is the identity.
   Group(std::string name, std::shared_ptr<c10d::Backend> backend, std::vector<int> world_ranks, int rank,
         std::chrono::milliseconds timeout, std::shared_ptr<RankActivity> activity = nullptr);
-
-  // A group of one without a backend: every collective is the identity.
-  static Group alone(std::string name);
 
   const std::string& name() const { return name_; }
   int rank() const { return rank_; }

@@ -14,10 +14,6 @@ namespace {
 
 const char* const kLost = "lost";
 
-std::vector<uint8_t> bytes_of(const std::string& text) {
-  return {text.begin(), text.end()};
-}
-
 std::string key_of(const char* what, int rank) {
   return cat(what, "/", rank);
 }
@@ -32,16 +28,12 @@ LifeSigns::LifeSigns(c10::intrusive_ptr<c10d::Store> store, int rank, int size, 
       silence_seconds_(silence_seconds) {}
 
 std::optional<std::string> LifeSigns::look(double now_seconds) {
-  store_->set(key_of("sign", rank_), bytes_of(std::to_string(++signs_)));
-  if (has(kLost)) {
-    const std::vector<uint8_t> text = store_->get(kLost);
-    return std::string(text.begin(), text.end());
-  }
+  store_->set(key_of("sign", rank_), std::to_string(++signs_));
+  if (has(kLost)) return store_->get_to_str(kLost);
   if (!seen_at_seconds_) seen_at_seconds_ = now_seconds;
   if (has(key_of("left", next_))) return std::nullopt;
   if (const std::string key = key_of("sign", next_); has(key)) {
-    const std::vector<uint8_t> text = store_->get(key);
-    const std::string sign(text.begin(), text.end());
+    const std::string sign = store_->get_to_str(key);
     if (sign != std::exchange(seen_, sign)) seen_at_seconds_ = now_seconds;
   }
   const double silent_seconds = now_seconds - *seen_at_seconds_;
@@ -49,18 +41,17 @@ std::optional<std::string> LifeSigns::look(double now_seconds) {
   const std::string lost =
       cat("rank ", next_, " has given no sign of life for ", static_cast<int64_t>(silent_seconds),
           " s: its process or machine is dead, stopped or cannot be reached");
-  store_->set(kLost, bytes_of(lost));
+  store_->set(kLost, lost);
   return lost;
 }
 
 void LifeSigns::leave(bool by_error, std::chrono::milliseconds patience) {
   store_->setTimeout(patience);
   if (by_error) {
-    if (!has(kLost))
-      store_->set(kLost, bytes_of(cat("rank ", rank_, " ended by an error; ", kAnotherSaysWhy)));
+    if (!has(kLost)) store_->set(kLost, cat("rank ", rank_, " ended by an error; ", kAnotherSaysWhy));
     return;
   }
-  store_->set(key_of("left", rank_), bytes_of("1"));
+  store_->set(key_of("left", rank_), "1");
   if (rank_ != 0) return;
   std::vector<std::string> others;
   for (int rank = 1; rank < size_; ++rank) others.push_back(key_of("left", rank));

@@ -1,17 +1,9 @@
 #include "trireme/comm/mesh.h"
 
-#include <utility>
-
 #include "trireme/base/error.h"
 
 namespace trireme {
 namespace {
-
-void refuse(const char* axis, int degree, const char* instead) {
-  if (degree == 1) return;
-  throw ConfigError(cat("the mesh axis '", axis, "' was asked for with degree ", degree,
-                        "; this version has the axes dp (data parallel), ring and ulysses: ", instead));
-}
 
 // The valid degrees as ulysses x ring: "1 x 4, 2 x 2, ...".
 std::string pairs_within(int size) {
@@ -34,8 +26,6 @@ void check_degrees(int64_t ulysses, int64_t ring, int ranks) {
 }
 
 Mesh make_mesh(World& world, const MeshDegrees& shape) {
-  refuse("tensor", shape.tensor, "leave tensor at 1");
-  refuse("pipeline", shape.pipeline, "leave pipeline at 1");
   const int size = world.size(), U = shape.ulysses, R = shape.ring;
   check_degrees(U, R, size);
   const int sp_size = U * R;
@@ -45,17 +35,15 @@ Mesh make_mesh(World& world, const MeshDegrees& shape) {
 
   // Neighbouring ranks, which launchers put on the same machine, hold one sample. The nearest of them trade
   // heads, because that exchange is heavier.
-  std::vector<int> everyone;
   std::vector<std::vector<int>> samples(mesh.dp_size), slices(sp_size);
   std::vector<std::vector<int>> heads(size / U), rings(mesh.dp_size * U);
   for (int rank = 0; rank < size; ++rank) {
-    everyone.push_back(rank);
     samples[rank / sp_size].push_back(rank);
     slices[rank % sp_size].push_back(rank);
     heads[rank / U].push_back(rank);
     rings[rank / sp_size * U + rank % U].push_back(rank);
   }
-  mesh.all = world.make_group("all", {everyone});
+  mesh.all = world.make_group("all", {world.identity().all_ranks()});
   mesh.ulysses = world.make_group("ulysses", heads, Queue::exchange);
   mesh.ring = world.make_group("ring", rings, Queue::exchange);
   // If one axis covers the whole sample, `sp` shares the backend of that axis.

@@ -12,8 +12,6 @@ namespace trireme {
 struct MeshDegrees {
   int ulysses = 1;
   int ring = 1;
-  int tensor = 1;  // outer axes, not built yet: a degree above 1 is a ConfigError
-  int pipeline = 1;
 };
 
 struct Mesh {
@@ -29,7 +27,7 @@ struct Mesh {
 // Throws ConfigError that lists the valid degrees unless ulysses x ring divides the number of ranks.
 void check_degrees(int64_t ulysses, int64_t ring, int ranks);
 
-// Collective. Throws ConfigError like check_degrees(), and for axes that are not built yet.
+// Collective. Throws ConfigError like check_degrees().
 Mesh make_mesh(World& world, const MeshDegrees& shape);
 
 }  // namespace trireme

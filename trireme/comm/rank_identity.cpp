@@ -6,10 +6,10 @@
 #include "trireme/comm/rank_identity.h"
 
 #include <charconv>
+#include <numeric>
 #include <optional>
 #include <unistd.h>
 #include <utility>
-#include <vector>
 
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
@@ -156,6 +156,12 @@ RankIdentity from_slurm() {
 }
 
 }  // namespace
+
+std::vector<int> RankIdentity::all_ranks() const {
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
 
 RankIdentity rank_identity_from_environment() {
   RankIdentity identity;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "trireme/comm/run_secret.h"
 
@@ -22,6 +23,8 @@ struct RankIdentity {
   bool launch_is_guessed = true;  // from the process that starts the ranks: differs between pods
 
   bool restarted() const { return attempt != "0"; }
+  std::vector<int> all_ranks() const;  // 0 to size - 1
+  std::string master() const { return master_address + ":" + std::to_string(master_port); }
 };
 
 // RANK/WORLD_SIZE/LOCAL_RANK/LOCAL_WORLD_SIZE/MASTER_ADDR/MASTER_PORT, else SLURM_*, else OMPI_*, else a run

@@ -36,19 +36,15 @@ constexpr const char* kLookAtRank0 =
 
 }  // namespace
 
-RunStore::RunStore(const RankIdentity& identity, StoreAddress address, std::chrono::milliseconds timeout,
+RunStore::RunStore(RankIdentity identity, std::chrono::milliseconds timeout,
                    std::shared_ptr<StoreServer> server)
-    : Store(timeout), identity_(identity), address_(std::move(address)), server_(std::move(server)) {
-  join(/*first=*/true);
+    : Store(timeout), identity_(std::move(identity)), server_(std::move(server)) {
+  join();
 }
 
 RunStore::RunStore(const RunStore& first, std::chrono::milliseconds timeout)
-    : Store(timeout),
-      identity_(first.identity_),
-      address_(first.address_),
-      server_(first.server_),
-      first_(false) {
-  join(/*first=*/false);
+    : Store(timeout), identity_(first.identity_), server_(first.server_), first_(false) {
+  join();
 }
 
 RunStore::~RunStore() {
@@ -65,7 +61,7 @@ c10::intrusive_ptr<c10d::Store> RunStore::clone() {
   return c10::intrusive_ptr<RunStore>::unsafe_steal_from_new(new RunStore(*this, timeout_));
 }
 
-void RunStore::join(bool first) {
+void RunStore::join() {
   const auto begin = StoreClock::now();
   const auto deadline = begin + timeout_;
   const auto waited = [&] { return std::chrono::duration<double>(StoreClock::now() - begin).count(); };
@@ -73,7 +69,7 @@ void RunStore::join(bool first) {
   StoreClock::duration pause = kFirstPause;
   while (true) {
     try {
-      const Verdict verdict = meet(first, deadline);
+      const Verdict verdict = meet(deadline);
       if (verdict.kind == Verdict::Kind::go) return;
       if (verdict.kind != Verdict::Kind::come_later) refuse(verdict, waited());
       last = verdict.reason;
@@ -88,11 +84,9 @@ void RunStore::join(bool first) {
     }
     connection_.reset();
     if (StoreClock::now() + pause >= deadline)
-      throw_comm_error({.action = cat("meeting the other ranks at rank 0's address, ", address_.text()),
+      throw_comm_error({.action = cat("meeting the other ranks at rank 0's address, ", identity_.master()),
                         .world_rank = identity_.rank,
-                        .world_ranks = {},
                         .timeout = timeout_,
-                        .activity = nullptr,
                         .advice = kLookAtRank0},
                        waited(), last);
     std::this_thread::sleep_for(pause);
@@ -100,8 +94,8 @@ void RunStore::join(bool first) {
   }
 }
 
-Verdict RunStore::meet(bool first, Deadline deadline) {
-  connection_ = std::make_unique<Connection>(address_.host, address_.port, deadline);
+Verdict RunStore::meet(Deadline deadline) {
+  connection_ = std::make_unique<Connection>(identity_.master_address, identity_.master_port, deadline);
   received_.clear();
   Nonces nonces;
   nonces.of_rank = random_bytes();
@@ -112,14 +106,15 @@ Verdict RunStore::meet(bool first, Deadline deadline) {
       connection_->receive(received_, deadline);
     const auto nonce = nonce_of(std::string_view(received_).substr(0, kGreeting_bytes));
     if (!nonce)
-      throw ConfigError(cat("another program listens at ", address_.text(), ", where rank ", identity_.rank,
+      throw ConfigError(cat("another program listens at ", identity_.master(), ", where rank ",
+                            identity_.rank,
                             " should meet the others; choose another MASTER_PORT (--master_port)"));
     received_.erase(0, kGreeting_bytes);
     nonces.of_store = *nonce;
     greeted = true;
     const Hello hello{.rank = identity_.rank,
                       .size = identity_.size,
-                      .first = first,
+                      .first = first_,
                       .attempt = identity_.attempt,
                       .version = program_version(),
                       .host = host_name(),
@@ -132,7 +127,7 @@ Verdict RunStore::meet(bool first, Deadline deadline) {
     Texts texts = texts_of(*frame);
     if (!take_proof(texts, identity_.secret.bytes, kRoleOfStore, nonces) || texts.size() != 2)
       throw ConfigError(
-          cat("rank ", identity_.rank, " (host ", host_name(), ") and who listens at ", address_.text(),
+          cat("rank ", identity_.rank, " (host ", host_name(), ") and who listens at ", identity_.master(),
               ", rank 0's address, do not have the same secret: this rank has ", identity_.secret.origin,
               "; give all ranks the same TRIREME_SECRET or TRIREME_SECRET_FILE (docs/security.md)"));
     return {static_cast<Verdict::Kind>(std::stoi(texts[0])), texts[1]};
@@ -151,16 +146,11 @@ Verdict RunStore::meet(bool first, Deadline deadline) {
 }
 
 void RunStore::refuse(const Verdict& verdict, double waited_seconds) const {
-  const std::string meeting = cat("meeting the other ranks at ", address_.text());
+  const std::string meeting = cat("meeting the other ranks at ", identity_.master());
   if (verdict.kind == Verdict::Kind::differing)
     throw ConfigError(cat(meeting, " failed on rank ", identity_.rank, ": ", verdict.reason));
-  throw_comm_error({.action = meeting,
-                    .world_rank = identity_.rank,
-                    .world_ranks = {},
-                    .timeout = timeout_,
-                    .activity = nullptr,
-                    .advice = {}},
-                   waited_seconds, verdict.reason);
+  throw_comm_error({.action = meeting, .world_rank = identity_.rank, .timeout = timeout_}, waited_seconds,
+                   verdict.reason);
 }
 
 Texts RunStore::ask(StoreRequest request, const Texts& arguments, std::chrono::milliseconds timeout) {
@@ -169,7 +159,7 @@ Texts RunStore::ask(StoreRequest request, const Texts& arguments, std::chrono::m
   const auto deadline = StoreClock::now() + timeout;
   const std::unique_lock<std::timed_mutex> lock(one_at_a_time_, deadline);
   if (!lock)
-    throw DeadlinePassed(cat("the connection to the store of rank 0 at ", address_.text(),
+    throw DeadlinePassed(cat("the connection to the store of rank 0 at ", identity_.master(),
                              " was in use by another request of this rank all the time"));
   const std::string id = std::to_string(++requests_);
   Texts texts{id, std::string(1, static_cast<char>(request))};
@@ -197,11 +187,11 @@ Texts RunStore::ask(StoreRequest request, const Texts& arguments, std::chrono::m
   } catch (const DeadlinePassed&) {
     const bool waits = request == StoreRequest::get || request == StoreRequest::wait;
     throw DeadlinePassed(cat(
-        "the store of rank 0 at ", address_.text(), " gave no answer in time: ",
+        "the store of rank 0 at ", identity_.master(), " gave no answer in time: ",
         waits ? "another rank has not come so far, or rank 0's process or machine is stopped or unreachable"
               : "rank 0's process or machine is stopped or unreachable"));
   } catch (const ConnectionLost& error) {
-    throw ConnectionLost(cat("the connection to the store of rank 0 at ", address_.text(), " is lost (",
+    throw ConnectionLost(cat("the connection to the store of rank 0 at ", identity_.master(), " is lost (",
                              error.what(), "): rank 0 has ended, or its process or machine is stopped"));
   }
 }
@@ -241,27 +231,6 @@ void RunStore::wait(const std::vector<std::string>& keys) {
 
 void RunStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
   ask(StoreRequest::wait, keys, timeout);
-}
-
-void RunStore::append(const std::string& key, const std::vector<uint8_t>& value) {
-  ask(StoreRequest::append, {key, text_of(value)});
-}
-
-std::vector<std::vector<uint8_t>> RunStore::multiGet(const std::vector<std::string>& keys) {
-  std::vector<std::vector<uint8_t>> values;
-  for (const std::string& value : ask(StoreRequest::get, keys)) values.push_back(bytes_of_text(value));
-  return values;
-}
-
-void RunStore::multiSet(const std::vector<std::string>& keys,
-                        const std::vector<std::vector<uint8_t>>& values) {
-  TRIREME_ASSERT(keys.size() == values.size(), keys.size(), " keys, ", values.size(), " values");
-  Texts arguments;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    arguments.push_back(keys[i]);
-    arguments.push_back(text_of(values[i]));
-  }
-  ask(StoreRequest::set, arguments);
 }
 
 }  // namespace trireme

@@ -17,18 +17,12 @@
 
 namespace trireme {
 
-struct StoreAddress {
-  std::string host;
-  int port = 0;
-  std::string text() const { return host + ":" + std::to_string(port); }
-};
-
 class RunStore : public c10d::Store {
  public:
-  // Returns when every rank has come. Throws ConfigError on all ranks if they cannot be one run, CommError if
-  // they do not come within the timeout. Rank 0 passes the server, which lives as long as the last connection
-  // of rank 0.
-  RunStore(const RankIdentity& identity, StoreAddress address, std::chrono::milliseconds timeout,
+  // Meets at `identity.master()`; returns when every rank has come. Throws ConfigError on all ranks if they
+  // cannot be one run, CommError if they do not come within the timeout. Rank 0 passes the server, which
+  // lives as long as the last connection of rank 0.
+  RunStore(RankIdentity identity, std::chrono::milliseconds timeout,
            std::shared_ptr<StoreServer> server = nullptr);
   // Says goodbye, so the rank's end does not count as a loss. While an exception unwinds the stack it does
   // count.
@@ -47,23 +41,17 @@ class RunStore : public c10d::Store {
   int64_t getNumKeys() override;
   void wait(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
-  bool hasExtendedApi() const override { return true; }
-  void append(const std::string& key, const std::vector<uint8_t>& value) override;
-  std::vector<std::vector<uint8_t>> multiGet(const std::vector<std::string>& keys) override;
-  void multiSet(const std::vector<std::string>& keys,
-                const std::vector<std::vector<uint8_t>>& values) override;
 
  private:
   RunStore(const RunStore& first, std::chrono::milliseconds timeout);
-  void join(bool first);
+  void join();
   // Tries once to meet; returns the verdict. Throws ConnectionLost, DeadlinePassed, ConfigError.
-  Verdict meet(bool first, Deadline deadline);
+  Verdict meet(Deadline deadline);
   [[noreturn]] void refuse(const Verdict& verdict, double waited_seconds) const;
   Texts ask(StoreRequest request, const Texts& arguments, std::chrono::milliseconds timeout);
   Texts ask(StoreRequest request, const Texts& arguments) { return ask(request, arguments, timeout_); }
 
   RankIdentity identity_;
-  StoreAddress address_;
   std::shared_ptr<StoreServer> server_;  // null but on rank 0
   bool first_ = true;
   std::timed_mutex one_at_a_time_;

@@ -80,9 +80,8 @@ bool take_proof(Texts& texts, std::string_view secret, std::string_view role, co
 inline constexpr std::string_view kRoleOfRank = "rank", kRoleOfStore = "store";
 
 enum class StoreRequest : uint8_t {
-  set,          // key, value, ...
-  append,       // key, value
-  get,          // key, ...: values, when all are there
+  set,          // key, value
+  get,          // key: its value, when it is there
   wait,         // key, ...: when all are there
   check,        // key, ...: "1" when all are there, else "0"
   add,          // key, number: the sum

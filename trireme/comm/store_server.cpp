@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/file_descriptor.h"
 #include "trireme/base/watch_connection.h"
 #include "trireme/comm/meeting.h"
 #include "trireme/comm/store_messages.h"
@@ -48,7 +49,7 @@ struct PendingRequest {
 // One connection.
 struct Peer {
   enum class Stage { greeting, proof, meeting, served, closing };
-  int descriptor = -1;
+  FileDescriptor descriptor;
   Stage stage = Stage::greeting;
   ServerClock::time_point since;
   Nonces nonces;
@@ -73,23 +74,17 @@ class StoreServer::Service {
         meeting_(identity),
         begin_(ServerClock::now()),
         deadline_(begin_ + timeout) {
-    if (wake_ < 0) {
-      ::close(listening_);
-      throw InternalError(cat("eventfd: ", std::strerror(errno)));
-    }
-    ::fcntl(listening_, F_SETFL, O_NONBLOCK);
-    ::fcntl(listening_, F_SETFD, FD_CLOEXEC);
+    if (!wake_.is_open()) throw InternalError(cat("eventfd: ", std::strerror(errno)));
+    ::fcntl(listening_.get(), F_SETFL, O_NONBLOCK);
+    ::fcntl(listening_.get(), F_SETFD, FD_CLOEXEC);
     thread_ = std::jthread([this](const std::stop_token& stop) { serve(stop); });
   }
 
   ~Service() {
     thread_.request_stop();
     const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
+    [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
     thread_.join();
-    for (const Peer& peer : peers_) ::close(peer.descriptor);
-    ::close(listening_);
-    ::close(wake_);
   }
 
  private:
@@ -118,10 +113,10 @@ class StoreServer::Service {
   void wait_for_news() {
     const auto now = ServerClock::now();
     const bool accepts = now >= accept_from_;
-    std::vector<pollfd> waiting{{wake_, POLLIN, 0}, {accepts ? listening_ : -1, POLLIN, 0}};
+    std::vector<pollfd> waiting{{wake_.get(), POLLIN, 0}, {accepts ? listening_.get() : -1, POLLIN, 0}};
     for (const Peer& peer : peers_)
       waiting.push_back(
-          {peer.descriptor, static_cast<int16_t>(peer.to_send.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+          {peer.descriptor.get(), static_cast<int16_t>(peer.to_send.empty() ? POLLIN : POLLIN | POLLOUT), 0});
     auto until = !meeting_.verdict() ? deadline_ : told_ ? ServerClock::time_point::max() : tell_by();
     if (!accepts) until = std::min(until, accept_from_);
     const auto time = std::clamp<ServerClock::duration>(until - now, {}, kLongestPoll);
@@ -137,16 +132,16 @@ class StoreServer::Service {
   void accept_connections() {
     if (ServerClock::now() < accept_from_) return;
     for (int count = 0; count < 64; ++count) {
-      const int descriptor = ::accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      if (descriptor < 0) {
+      FileDescriptor descriptor(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!descriptor.is_open()) {
         // Strangers may have taken all descriptors.
         if ((errno == EMFILE || errno == ENFILE) && !drop_oldest_unproven())
           accept_from_ = ServerClock::now() + kPauseOfAccepting;
         return;
       }
-      watch_connection(descriptor);
+      watch_connection(descriptor.get());
       Peer& peer = peers_.emplace_back();
-      peer.descriptor = descriptor;
+      peer.descriptor = std::move(descriptor);
       peer.since = ServerClock::now();
       const auto unproven = static_cast<size_t>(
           std::count_if(peers_.begin(), peers_.end(), [](const Peer& each) { return is_unproven(each); }));
@@ -160,7 +155,6 @@ class StoreServer::Service {
   bool drop_oldest_unproven() {
     const auto oldest = std::find_if(peers_.begin(), peers_.end(), is_unproven);
     if (oldest == peers_.end()) return false;
-    ::close(oldest->descriptor);
     peers_.erase(oldest);
     return true;
   }
@@ -170,7 +164,7 @@ class StoreServer::Service {
     const size_t most = peer.proven() ? kLargestFrame_bytes : kLargestHello_bytes + kGreeting_bytes;
     // A few rounds only, so that one peer does not keep the others waiting.
     for (int round = 0; round < 16; ++round) {
-      const ssize_t got = ::recv(peer.descriptor, buffer.data(), buffer.size(), 0);
+      const ssize_t got = ::recv(peer.descriptor.get(), buffer.data(), buffer.size(), 0);
       if (got > 0) {
         peer.received.append(buffer.data(), static_cast<size_t>(got));
         if (peer.received.size() > most + buffer.size()) throw std::runtime_error("more than any message");
@@ -279,7 +273,8 @@ class StoreServer::Service {
 
   static void send(Peer& peer) {
     while (!peer.gone && !peer.to_send.empty()) {
-      const ssize_t sent = ::send(peer.descriptor, peer.to_send.data(), peer.to_send.size(), MSG_NOSIGNAL);
+      const ssize_t sent =
+          ::send(peer.descriptor.get(), peer.to_send.data(), peer.to_send.size(), MSG_NOSIGNAL);
       if (sent > 0)
         peer.to_send.erase(0, static_cast<size_t>(sent));
       else if (errno == EAGAIN)
@@ -301,7 +296,6 @@ class StoreServer::Service {
       if (peer->stage == Peer::Stage::meeting) meeting_.leave(peer->hello);
       if (peer->stage == Peer::Stage::served && peer->hello.first && !peer->said_goodbye && lost_.empty())
         lost_ = cat(peer->hello.name(), " has ended or cannot be reached");
-      ::close(peer->descriptor);
       peer = peers_.erase(peer);
     }
     // Tells the others about a lost rank now, not after the next event.
@@ -310,8 +304,7 @@ class StoreServer::Service {
     for (Peer& peer : peers_) send(peer);
   }
 
-  int listening_ = -1;
-  int wake_ = -1;
+  FileDescriptor listening_, wake_;
   std::string secret_;
   Meeting meeting_;
   StoreTable table_;

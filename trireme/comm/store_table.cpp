@@ -25,19 +25,14 @@ Texts StoreTable::answer(StoreRequest request, const Texts& arguments) {
   };
   switch (request) {
     case StoreRequest::set:
-      expect(arguments.size() % 2 == 0);
-      for (size_t i = 0; i < arguments.size(); i += 2) values_[arguments[i]] = arguments[i + 1];
-      return {};
-    case StoreRequest::append:
       expect(arguments.size() == 2);
-      values_[arguments[0]] += arguments[1];
+      values_[arguments[0]] = arguments[1];
       return {};
-    case StoreRequest::get: {
-      Texts values;
-      for (const std::string& key : arguments) values.push_back(values_.at(key));
-      return values;
-    }
+    case StoreRequest::get:
+      expect(arguments.size() == 1);
+      return {values_.at(arguments[0])};
     case StoreRequest::wait:
+    case StoreRequest::goodbye:
       return {};
     case StoreRequest::check: {
       const bool all =
@@ -55,8 +50,6 @@ Texts StoreTable::answer(StoreRequest request, const Texts& arguments) {
       return {values_.erase(arguments[0]) != 0 ? "1" : "0"};
     case StoreRequest::count:
       return {std::to_string(values_.size())};
-    case StoreRequest::goodbye:
-      return {};
   }
   throw std::runtime_error("an unknown request");
 }

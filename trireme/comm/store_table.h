@@ -11,7 +11,7 @@ namespace trireme {
 class StoreTable {
  public:
   bool has(const std::string& key) const { return values_.count(key) != 0; }
-  // The answer to a request. All keys of a `get` must exist. Throws std::runtime_error for invalid arguments.
+  // The answer to a request. The key of a `get` must exist. Throws std::runtime_error for invalid arguments.
   Texts answer(StoreRequest request, const Texts& arguments);
 
  private:

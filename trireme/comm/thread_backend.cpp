@@ -2,9 +2,8 @@
 
 #include <stdexcept>
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include "trireme/base/error.h"
+#include "trireme/comm/call_time.h"
 
 namespace trireme {
 
@@ -78,13 +77,6 @@ class FinishedWork : public c10d::Work {
   FinishedWork() { finish(); }
 };
 
-// Other ranks' streams do not wait for this rank's stream, so the host waits. No-op on the CPU.
-void wait_for_stream(const at::Tensor& tensor) {
-  if (tensor.device().is_cpu()) return;
-  const c10::impl::VirtualGuardImpl device(tensor.device().type());
-  device.getStream(tensor.device()).synchronize();
-}
-
 class ThreadBackend : public c10d::Backend {
  public:
   ThreadBackend(std::shared_ptr<ThreadMeeting> meeting, int rank, std::chrono::milliseconds timeout)
@@ -139,10 +131,11 @@ class ThreadBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> run(
       ThreadMeeting::Post post, const at::Tensor& output,
       const std::function<void(const std::vector<ThreadMeeting::Post>&)>& copy) {
-    wait_for_stream(post.tensor);
+    // Other ranks' streams do not wait for this rank's stream, so the host waits.
+    wait_for_stream(post.tensor.device());
     meeting_->exchange(rank_, std::move(post), timeout_, [&](const std::vector<ThreadMeeting::Post>& posts) {
       copy(posts);
-      wait_for_stream(output);
+      wait_for_stream(output.device());
     });
     return c10::make_intrusive<FinishedWork>();
   }

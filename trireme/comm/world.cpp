@@ -1,16 +1,18 @@
 #include "trireme/comm/world.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
-#include <numeric>
 #include <set>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "trireme/base/error.h"
+#include "trireme/base/json.h"
 #include "trireme/base/listening_socket.h"
 #include "trireme/base/machine_identity.h"
 #include "trireme/comm/failure.h"
@@ -18,10 +20,8 @@
 #include "trireme/comm/gpu_of_rank.h"
 #include "trireme/comm/heartbeat.h"
 #include "trireme/comm/nccl_backend.h"
-#include "trireme/comm/network_identity.h"
 #include "trireme/comm/owned_backend.h"
 #include "trireme/comm/run_store.h"
-#include "trireme/comm/store_exchange.h"
 #include "trireme/comm/store_messages.h"
 #include "trireme/device/gpu_identity.h"
 
@@ -83,15 +83,14 @@ struct Met {
 // Ranks that met in a store. Each backend has a separate key prefix in the store.
 class StoreWorld : public World {
  public:
-  StoreWorld(const RankIdentity& identity, c10::intrusive_ptr<c10d::Store> store, Transport transport,
-             at::Device device, std::chrono::milliseconds timeout, const Met& met, OnLostRank on_lost,
+  StoreWorld(const RankIdentity& identity, c10::intrusive_ptr<c10d::Store> store, at::Device device,
+             std::chrono::milliseconds timeout, const Met& met, OnLostRank on_lost,
              std::shared_ptr<RankActivity> activity)
       : World(identity, timeout, met.least_machine_ranks, std::move(activity)),
         store_(std::move(store)),
-        transport_(transport),
         device_(device),
         one_network_(met.one_network) {
-    if (identity.size == 1 || transport != Transport::nccl || !on_lost) return;
+    if (identity.size == 1 || !device.is_cuda() || !on_lost) return;
     HeartbeatPace pace;
     pace.silence = std::min(pace.silence, timeout);
     pace.period = std::min(pace.period, pace.silence / 10);
@@ -108,38 +107,60 @@ class StoreWorld : public World {
                                             const GroupMembership& group) override {
     auto store =
         c10::make_intrusive<c10d::PrefixStore>(cat("trireme/", identity().attempt, "/", key), store_);
-    if (transport_ == Transport::nccl)
+    if (device_.is_cuda())
       return make_nccl_backend(store, name, group.rank, group.world_ranks, device_, timeout());
     return make_gloo_backend(store, group.rank, static_cast<int>(group.world_ranks.size()), one_network_,
                              timeout());
   }
 
   c10::intrusive_ptr<c10d::Store> store_;
-  Transport transport_;
   at::Device device_;
   bool one_network_ = true;
   std::unique_ptr<Heartbeat> heartbeat_;  // only over NCCL: other backends' collectives end by themselves
 };
 
-std::vector<int> all_ranks(const RankIdentity& identity) {
-  std::vector<int> ranks(static_cast<size_t>(identity.size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
+// Equal on ranks of one machine and one network namespace, and on no others: these reach each other over the
+// loopback interface.
+std::string network_identity() {
+  const std::string boot = boot_id();
+  std::array<char, 64> network{};
+  const ssize_t size = ::readlink("/proc/self/ns/net", network.data(), network.size());
+  // If one of them is unknown, ranks with the same machine name do not count as one machine.
+  if (boot.empty() || size <= 0) return cat(host_name(), " process ", ::getpid());
+  return cat(boot, " ", std::string_view(network.data(), static_cast<size_t>(size)));
+}
+
+// Returns every rank's `of_rank`, by rank. Collective over the ranks of the store, with a key that was not
+// used before. Rank 0 reads all messages and writes them as one list, so the store answers few requests per
+// rank.
+std::vector<Json> tell_everyone(c10d::Store& store, const RankIdentity& identity, const std::string& key,
+                                const Json& of_rank) {
+  const auto take = [&](const std::string& from) {
+    return parse_json(store.get_to_str(from), cat("the store's ", from));
+  };
+  const std::string all = key + "/all";
+  if (identity.rank != 0) {
+    store.set(cat(key, "/", identity.rank), of_rank.dump());
+    return take(all).get<std::vector<Json>>();
+  }
+  std::vector<Json> of_ranks{of_rank};
+  for (int peer = 1; peer < identity.size; ++peer) of_ranks.push_back(take(cat(key, "/", peer)));
+  store.set(all, Json(of_ranks).dump());
+  return of_ranks;
 }
 
 // Throws ConfigError unless each rank has a separate GPU, or none has a GPU.
-Met meet(const RankIdentity& identity, c10d::Store& store, Transport transport, at::Device device,
+Met meet(const RankIdentity& identity, c10d::Store& store, at::Device device,
          std::chrono::milliseconds timeout) {
   if (identity.size == 1) return {};
   Json of_rank = {{"local_size", identity.local_size}, {"network", network_identity()}};
-  if (transport == Transport::nccl) {
+  if (device.is_cuda()) {
     const GpuIdentity gpu = gpu_identity(device);
     of_rank["gpu"] = {{"uuid", gpu.uuid}, {"bus", gpu.bus}, {"host", host_name()}};
   }
-  const FailureContext context{"meeting the other ranks", identity.rank, all_ranks(identity), timeout};
+  const FailureContext context{"meeting the other ranks", identity.rank, identity.all_ranks(), timeout};
   const std::vector<Json> of_ranks = rethrow_as_comm_error(context, [&] {
-    return tell_everyone(store, identity.rank, identity.size, cat("trireme/", identity.attempt, "/meeting"),
-                         of_rank);
+    return tell_everyone(store, identity, cat("trireme/", identity.attempt, "/meeting"), of_rank);
   });
   Met met{identity.local_size, true};
   std::vector<std::optional<RankGpu>> gpus(of_ranks.size());
@@ -152,19 +173,6 @@ Met meet(const RankIdentity& identity, c10d::Store& store, Transport transport, 
   }
   check_gpus(gpus);
   return met;
-}
-
-Transport choose_transport(Transport transport, at::Device device) {
-  if (transport == Transport::threads) {
-    throw ConfigError(
-        "the transport 'threads' joins ranks that are threads of one process; processes need gloo or nccl");
-  }
-  if (transport == Transport::nccl && !device.is_cuda()) {
-    throw ConfigError("the transport 'nccl' moves tensors of CUDA devices only; on the CPU use gloo");
-  }
-  if (transport == Transport::automatic) transport = device.is_cuda() ? Transport::nccl : Transport::gloo;
-  if (transport == Transport::nccl) require_nccl();
-  return transport;
 }
 
 // The port of rank 0's store. Rank 0 publishes it in the store of torchrun's agent, which occupies the
@@ -182,13 +190,9 @@ int port_through_agent(const RankIdentity& identity, const StoreServer* server,
     if (identity.rank == 0) static_cast<c10d::Store&>(store).set(key, std::to_string(port));
     return store.get_to_str(key);
   };
-  const FailureContext context{
-      .action = cat("meeting torchrun's agent at ", identity.master_address, ":", identity.master_port),
-      .world_rank = identity.rank,
-      .world_ranks = {},
-      .timeout = timeout,
-      .activity = nullptr,
-      .advice = {}};
+  const FailureContext context{.action = cat("meeting torchrun's agent at ", identity.master()),
+                               .world_rank = identity.rank,
+                               .timeout = timeout};
   const std::string told = rethrow_as_comm_error(context, [&] {
     const auto port = within(std::chrono::steady_clock::now() + timeout, ask);
     if (!port)
@@ -198,8 +202,7 @@ int port_through_agent(const RankIdentity& identity, const StoreServer* server,
   int port = 0;
   const auto [end, error] = std::from_chars(told.data(), told.data() + told.size(), port);
   if (error != std::errc() || end != told.data() + told.size() || port < 1 || port > 65535)
-    throw ConfigError(cat("torchrun's agent at ", identity.master_address, ":", identity.master_port,
-                          " tells '", printable(told),
+    throw ConfigError(cat("torchrun's agent at ", identity.master(), " tells '", printable(told),
                           "', expected the port of rank 0's store; another program writes to "
                           "the agent's store: choose another MASTER_PORT (--master-port)"));
   return port;
@@ -229,12 +232,12 @@ c10::intrusive_ptr<c10d::Store> connect_store(const RankIdentity& identity,
   if (identity.size == 1) return c10::make_intrusive<c10d::HashStore>();
   const auto begin = std::chrono::steady_clock::now();
   auto server = open_store(identity, timeout);
-  StoreAddress address{identity.master_address, identity.master_port};
-  if (identity.agent_has_store) address.port = port_through_agent(identity, server.get(), timeout);
+  RankIdentity at_store = identity;
+  if (identity.agent_has_store) at_store.master_port = port_through_agent(identity, server.get(), timeout);
   const auto left =
       timeout - std::chrono::floor<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
-  auto store = c10::make_intrusive<RunStore>(identity, address, std::max(left, std::chrono::milliseconds(1)),
-                                             std::move(server));
+  auto store = c10::make_intrusive<RunStore>(std::move(at_store),
+                                             std::max(left, std::chrono::milliseconds(1)), std::move(server));
   store->setTimeout(timeout);
   return store;
 }
@@ -249,36 +252,33 @@ std::optional<std::string> open_door_warning(const RankIdentity& identity) {
              identity.secret.origin == "no secret"
                  ? "no secret"
                  : cat("a secret that others may guess, ", identity.secret.origin),
-             ": whoever reaches ", identity.master_address, ":", identity.master_port,
+             ": whoever reaches ", identity.master(),
              " may join it; give all ranks the same TRIREME_SECRET_FILE (docs/security.md)");
 }
 
 std::unique_ptr<World> join_world(const RankIdentity& identity, c10::intrusive_ptr<c10d::Store> store,
-                                  Transport transport, at::Device device, std::chrono::milliseconds timeout,
-                                  OnLostRank on_lost, std::shared_ptr<RankActivity> activity) {
-  const Transport chosen = choose_transport(transport, device);
+                                  at::Device device, std::chrono::milliseconds timeout, OnLostRank on_lost,
+                                  std::shared_ptr<RankActivity> activity) {
   store->setTimeout(timeout);
   const Met met = [&] {
     activity->set_phase(RankPhase::connecting);
     const ActivityWait wait(*activity, "the meeting of all ranks");
-    return meet(identity, *store, chosen, device, timeout);
+    return meet(identity, *store, device, timeout);
   }();
-  return std::make_unique<StoreWorld>(identity, std::move(store), chosen, device, timeout, met,
-                                      std::move(on_lost), std::move(activity));
+  return std::make_unique<StoreWorld>(identity, std::move(store), device, timeout, met, std::move(on_lost),
+                                      std::move(activity));
 }
 
-std::unique_ptr<World> join_world(const RankIdentity& identity, Transport transport, at::Device device,
+std::unique_ptr<World> join_world(const RankIdentity& identity, at::Device device,
                                   std::chrono::milliseconds timeout, OnLostRank on_lost,
                                   std::shared_ptr<RankActivity> activity) {
-  const Transport chosen = choose_transport(transport, device);  // refuse before waiting for anyone
+  if (device.is_cuda()) require_nccl();  // refuse before waiting for anyone
   auto store = [&] {
     activity->set_phase(RankPhase::connecting);
-    const ActivityWait wait(
-        *activity, cat("the meeting of all ranks at ", identity.master_address, ":", identity.master_port));
+    const ActivityWait wait(*activity, "the meeting of all ranks at " + identity.master());
     return connect_store(identity, timeout);
   }();
-  return join_world(identity, std::move(store), chosen, device, timeout, std::move(on_lost),
-                    std::move(activity));
+  return join_world(identity, std::move(store), device, timeout, std::move(on_lost), std::move(activity));
 }
 
 }  // namespace trireme

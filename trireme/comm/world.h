@@ -20,13 +20,6 @@
 
 namespace trireme {
 
-enum class Transport {
-  automatic,  // NCCL for CUDA devices, Gloo for the CPU
-  gloo,
-  nccl,
-  threads,  // ranks are threads of this process
-};
-
 // The position of this rank in the list of member groups given to World::make_group().
 struct GroupMembership {
   int index = 0;                 // which of the groups
@@ -88,18 +81,18 @@ class World {
 // because the rank's thread may wait for its device forever.
 using OnLostRank = std::function<void(const CommError&)>;
 
-// Joins the run through a store that all ranks share. This rank computes on `device`, and NCCL uses it.
-// Throws CommError if the others do not come within the timeout, ConfigError on all ranks if two compute on
-// one GPU over NCCL.
+// Joins the run through a store that all ranks share. This rank computes on `device`: its groups are NCCL's
+// on a GPU, Gloo's on a CPU. Throws CommError if the others do not come within the timeout, ConfigError on
+// all ranks if two compute on one GPU over NCCL.
 std::unique_ptr<World> join_world(const RankIdentity& identity, c10::intrusive_ptr<c10d::Store> store,
-                                  Transport transport, at::Device device, std::chrono::milliseconds timeout,
+                                  at::Device device, std::chrono::milliseconds timeout,
                                   OnLostRank on_lost = nullptr,
                                   std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>());
 
 // Joins the run through the store that rank 0 opens (run_store.h). Throws ConfigError on all ranks that
 // cannot be one run (another secret, number of ranks or program, one rank twice), and if rank 0 cannot
 // listen.
-std::unique_ptr<World> join_world(const RankIdentity& identity, Transport transport, at::Device device,
+std::unique_ptr<World> join_world(const RankIdentity& identity, at::Device device,
                                   std::chrono::milliseconds timeout, OnLostRank on_lost = nullptr,
                                   std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>());
 

@@ -4,8 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/base/error.h"
-
 namespace trireme {
 
 EvaluationLoader::EvaluationLoader(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range,
@@ -13,7 +11,6 @@ EvaluationLoader::EvaluationLoader(std::shared_ptr<const IndexedDataset> dataset
     : reader_(std::move(dataset), range, options), rows_(reader_.rows()) {}
 
 void EvaluationLoader::limit_rows(int64_t rows) {
-  if (rows < 1) throw ConfigError(cat("evaluation is limited to ", rows, " samples; expected 1 or more"));
   rows_ = std::min(rows_, rows);
 }
 

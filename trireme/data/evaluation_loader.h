@@ -21,7 +21,7 @@ class EvaluationLoader {
   std::optional<TokenBatch> next();
   int64_t rows() const { return rows_; }
   int64_t batches() const;  // calls of next() that give a batch, the same on every rank
-  // Reads at most this many rows. Throws ConfigError unless positive.
+  // Reads at most this many rows, 1 or more.
   void limit_rows(int64_t rows);
 
  private:

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "trireme/base/error.h"
-
 namespace trireme {
 
 TokenSpan whole_set(const IndexedDataset& dataset) {
@@ -12,8 +10,6 @@ TokenSpan whole_set(const IndexedDataset& dataset) {
 }
 
 HeldOutSplit split_held_out(const IndexedDataset& dataset, double fraction) {
-  if (!(fraction > 0 && fraction < 1))
-    throw ConfigError(cat("the held-out fraction is ", fraction, "; expected a number between 0 and 1"));
   const int64_t all = dataset.tokens();
   const auto wanted = std::clamp<int64_t>(all - std::llround(static_cast<double>(all) * fraction), 1,
                                           std::max<int64_t>(1, all - 1));

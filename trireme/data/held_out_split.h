@@ -12,8 +12,8 @@ struct HeldOutSplit {
 };
 
 TokenSpan whole_set(const IndexedDataset& dataset);
-// Holds out the last `fraction` of the tokens. Cuts at the nearest document border that leaves tokens on both
-// sides, or inside a single document. Throws ConfigError unless 0 < fraction < 1.
+// Holds out the last `fraction` of the tokens, above 0 and below 1. Cuts at the nearest document border that
+// leaves tokens on both sides, or inside a single document.
 HeldOutSplit split_held_out(const IndexedDataset& dataset, double fraction);
 
 }  // namespace trireme

@@ -60,6 +60,26 @@ class Numbers {
 };
 constexpr int64_t kNumbersAtOnce = 8192;
 
+// Calls `use` with a zero of the type in which a set holds its tokens.
+template <typename Use>
+auto with_type(TokenType type, const Use& use) {
+  switch (type) {
+    case TokenType::uint8:
+      return use(uint8_t{});
+    case TokenType::int8:
+      return use(int8_t{});
+    case TokenType::int16:
+      return use(int16_t{});
+    case TokenType::uint16:
+      return use(uint16_t{});
+    case TokenType::int32:
+      return use(int32_t{});
+    case TokenType::int64:
+      return use(int64_t{});
+  }
+  throw InternalError(cat("no such token type: ", static_cast<int>(type)));
+}
+
 template <typename T>
 void read_tokens(const InputFile& file, int64_t begin, int64_t count, int64_t* out) {
   constexpr int64_t kBytes = sizeof(T);
@@ -76,19 +96,7 @@ void read_tokens(const InputFile& file, int64_t begin, int64_t count, int64_t* o
 }  // namespace
 
 int64_t token_bytes(TokenType type) {
-  switch (type) {
-    case TokenType::uint8:
-    case TokenType::int8:
-      return 1;
-    case TokenType::int16:
-    case TokenType::uint16:
-      return 2;
-    case TokenType::int32:
-      return 4;
-    case TokenType::int64:
-      return 8;
-  }
-  throw InternalError(cat("no such token type: ", static_cast<int>(type)));
+  return with_type(type, [](auto zero) { return static_cast<int64_t>(sizeof(zero)); });
 }
 
 TokenType token_type_for(int64_t vocab_size) {
@@ -200,11 +208,6 @@ int64_t IndexedDataset::token_offset(int64_t pointer) const {
   return token;
 }
 
-int64_t IndexedDataset::sequence_begin(int64_t sequence) const {
-  if (sequence == sequences_) return tokens_;
-  return token_offset(number_at<int64_t>(idx_, pointers_at_ + sequence * 8));
-}
-
 int64_t IndexedDataset::document_begin(int64_t document) const {
   return document_begins(document, 1)[0];
 }
@@ -241,26 +244,7 @@ int64_t IndexedDataset::document_of(int64_t token) const {
 void IndexedDataset::read(int64_t begin, int64_t count, int64_t* out, int64_t vocab_size) const {
   TRIREME_ASSERT(begin >= 0 && count >= 0 && begin + count <= tokens_, "tokens [", begin, ", ", begin + count,
                  ") of ", tokens_);
-  switch (type_) {
-    case TokenType::uint8:
-      read_tokens<uint8_t>(bin_, begin, count, out);
-      break;
-    case TokenType::int8:
-      read_tokens<int8_t>(bin_, begin, count, out);
-      break;
-    case TokenType::int16:
-      read_tokens<int16_t>(bin_, begin, count, out);
-      break;
-    case TokenType::uint16:
-      read_tokens<uint16_t>(bin_, begin, count, out);
-      break;
-    case TokenType::int32:
-      read_tokens<int32_t>(bin_, begin, count, out);
-      break;
-    case TokenType::int64:
-      read_tokens<int64_t>(bin_, begin, count, out);
-      break;
-  }
+  with_type(type_, [&](auto zero) { read_tokens<decltype(zero)>(bin_, begin, count, out); });
   if (vocab_size <= 0) return;
   uint64_t largest = 0;  // unsigned, so that negative ids are large too
   for (int64_t i = 0; i < count; ++i) largest = std::max(largest, static_cast<uint64_t>(out[i]));

@@ -39,15 +39,9 @@ class IndexedDataset {
   explicit IndexedDataset(const std::filesystem::path& prefix);
 
   int64_t tokens() const { return tokens_; }
-  int64_t sequences() const { return sequences_; }
   int64_t documents() const { return documents_; }
-  TokenType type() const { return type_; }
   const std::filesystem::path& path() const { return bin_.path(); }
 
-  int64_t sequence_begin(int64_t sequence) const;  // token offset in the stream; sequences() gives tokens()
-  int64_t sequence_size(int64_t sequence) const {
-    return sequence_begin(sequence + 1) - sequence_begin(sequence);
-  }
   int64_t document_begin(int64_t document) const;  // token offset in the stream; documents() gives tokens()
   // document_begin of documents [first, first + count), up to documents() itself: one read instead of many.
   std::vector<int64_t> document_begins(int64_t first, int64_t count) const;

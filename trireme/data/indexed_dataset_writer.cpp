@@ -6,6 +6,7 @@
 #include <limits>
 #include <unistd.h>
 
+#include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -45,13 +46,6 @@ void sync_and_close(int descriptor, const std::filesystem::path& file) {
   if (failure != 0) fail(file, "cannot be synced to disk");
 }
 
-void sync_folder(const std::filesystem::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;
-  ::fsync(descriptor);
-  ::close(descriptor);
-}
-
 template <typename T>
 void append(std::vector<std::byte>& out, T value) {
   const size_t offset = out.size();
@@ -79,10 +73,6 @@ IndexedDatasetWriter::IndexedDatasetWriter(const std::filesystem::path& prefix, 
 }
 
 IndexedDatasetWriter::~IndexedDatasetWriter() {
-  remove_partial();
-}
-
-void IndexedDatasetWriter::remove_partial() const {
   if (descriptor_ >= 0) ::close(descriptor_);
   std::error_code ignored;
   std::filesystem::remove(partial_bin_, ignored);
@@ -157,7 +147,7 @@ void IndexedDatasetWriter::finish() {
     if (error) std::filesystem::remove(bin_, ignored);
   }
   if (error) throw DataError(cat(bin_.string(), ": cannot be put in place: ", error.message()));
-  sync_folder(bin_.has_parent_path() ? bin_.parent_path() : std::filesystem::path("."));
+  sync_folder(bin_.parent_path());
 }
 
 }  // namespace trireme

@@ -30,7 +30,6 @@ class IndexedDatasetWriter {
 
  private:
   void write_index() const;
-  void remove_partial() const;
 
   std::filesystem::path bin_;
   std::filesystem::path idx_;

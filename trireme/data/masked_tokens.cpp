@@ -19,20 +19,9 @@ uint64_t draw_at(uint64_t key, int64_t position) {
   return splitmix64(key + static_cast<uint64_t>(position) * kSplitmix64Step);
 }
 
-void check(const MaskedTokenOptions& options) {
-  if (!(options.probability > 0 && options.probability <= 1))
-    throw ConfigError(cat("--mlm_probability ", options.probability,
-                          ": expected a part of the tokens, above 0 and at most 1"));
-  if (options.mask_token_id < 0 || options.mask_token_id >= options.vocab_size)
-    throw ConfigError(cat("the mask token's id ", options.mask_token_id,
-                          " is outside the model's vocabulary of ", options.vocab_size,
-                          "; give the id of the tokenizer's mask token with --mask_token_id"));
-}
-
 }  // namespace
 
 int64_t choice_of_none(const MaskedTokenOptions& options, int64_t epoch, int64_t first, int64_t count) {
-  check(options);
   TRIREME_ASSERT(count > 0, "no position to choose from");
   const uint64_t key = key_of(options, epoch);
   for (int64_t position = first; position < first + count; ++position)
@@ -42,7 +31,6 @@ int64_t choice_of_none(const MaskedTokenOptions& options, int64_t epoch, int64_t
 
 void mask_tokens(const MaskedTokenOptions& options, int64_t epoch, int64_t first, int64_t count,
                  int64_t* tokens, int64_t* targets, int64_t also) {
-  check(options);
   const uint64_t key = key_of(options, epoch);
   for (int64_t i = 0; i < count; ++i) {
     targets[i] = kIgnoredLabel;

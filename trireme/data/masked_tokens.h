@@ -16,14 +16,13 @@ namespace trireme {
 
 struct MaskedTokenOptions {
   double probability = 0.15;  // of a token to be chosen, above 0 and at most 1
-  int64_t mask_token_id = 0;
-  int64_t vocab_size = 0;  // random tokens are drawn from [0, vocab_size)
+  int64_t mask_token_id = 0;  // in the vocabulary
+  int64_t vocab_size = 0;     // random tokens are drawn from [0, vocab_size)
   uint64_t seed = 0;
 };
 
 // Masks `tokens` [count], which are the stream's from position `first` on in epoch `epoch`, and fills
-// `targets` [count]. The token at position `also` is always chosen. Throws ConfigError for a probability out
-// of range or a mask token outside the vocabulary.
+// `targets` [count]. The token at position `also` is always chosen.
 void mask_tokens(const MaskedTokenOptions& options, int64_t epoch, int64_t first, int64_t count,
                  int64_t* tokens, int64_t* targets, int64_t also = -1);
 

@@ -58,11 +58,6 @@ void PackedRows::count_pieces(bool next_token_targets) {
                         " documents has two tokens, so none has a target"));
 }
 
-TokenSpan PackedRows::document_span(int64_t document) const {
-  return {std::max(range_.begin, dataset_->document_begin(document)),
-          std::min(range_.end, dataset_->document_begin(document + 1))};
-}
-
 PackedRow PackedRows::row(int64_t index) const {
   TRIREME_ASSERT(index >= 0 && index < count_, "row ", index, " of ", count_);
   return packing_ == Packing::none ? piece(index) : window(index);
@@ -95,7 +90,8 @@ PackedRow PackedRows::window(int64_t index) const {
 PackedRow PackedRows::piece(int64_t index) const {
   const auto after = std::ranges::upper_bound(rows_before_, index);
   const int64_t holder = after - rows_before_.begin() - 1;
-  const TokenSpan document = document_span(first_document_ + holder);
+  const std::vector<int64_t> ends = dataset_->document_begins(first_document_ + holder, 2);
+  const TokenSpan document{std::max(range_.begin, ends[0]), std::min(range_.end, ends[1])};
   const int64_t begin =
       document.begin + (index - rows_before_[static_cast<size_t>(holder)]) * sequence_tokens_;
   const int64_t end = std::min(begin + sequence_tokens_, document.end);

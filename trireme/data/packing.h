@@ -57,7 +57,6 @@ class PackedRows {
  private:
   void count_windows();
   void count_pieces(bool next_token_targets);
-  TokenSpan document_span(int64_t document) const;  // the document's tokens in the range
   PackedRow window(int64_t index) const;
   PackedRow piece(int64_t index) const;
 

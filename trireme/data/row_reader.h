@@ -47,8 +47,8 @@ struct RowOfEpoch {
 
 class RowReader {
  public:
-  // The rows of `range` of the set's stream. Throws ConfigError for options that contradict each other, such
-  // as a row shorter than the ranks that share it; DataError when the range has no row.
+  // The rows of `range` of the set's stream. Throws ConfigError for a row shorter than the ranks that share
+  // it; DataError when the range has no row.
   RowReader(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range, const LoaderOptions& options);
 
   int64_t rows() const { return packed_.count(); }

@@ -24,13 +24,7 @@ constexpr int64_t kLargestTokenizerBytes = int64_t{256} << 20;
 constexpr int64_t kLargestId = std::numeric_limits<int32_t>::max();
 
 std::string hex_sha256(std::string_view bytes) {
-  static constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  for (const uint8_t byte : sha256(bytes)) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
+  return hex_digits(sha256(bytes));
 }
 
 using Vocabulary = std::map<int64_t, std::string>;  // id -> token

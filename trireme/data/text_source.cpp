@@ -1,12 +1,13 @@
 #include "trireme/data/text_source.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <sys/stat.h>
 #include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
-#include "trireme/data/file_kind.h"
 #include "trireme/tokenizer/utf8.h"
 
 namespace trireme {
@@ -14,6 +15,39 @@ namespace trireme {
 namespace {
 
 namespace fs = std::filesystem;
+
+using namespace std::string_view_literals;
+
+struct Kind {
+  std::string_view first_bytes;
+  const char* what;
+};
+constexpr std::array<Kind, 10> kKinds = {{
+    {"\x1f\x8b"sv, "is compressed by gzip: unpack it"},
+    {"\x28\xb5\x2f\xfd"sv, "is compressed by zstd: unpack it"},
+    {"\xfd\x37zXZ\0"sv, "is compressed by xz: unpack it"},
+    {"BZh91AY&SY"sv, "is compressed by bzip2: unpack it"},
+    {"\x04\x22\x4d\x18"sv, "is compressed by lz4: unpack it"},
+    {"7z\xbc\xaf\x27\x1c"sv, "is a 7z archive: unpack it"},
+    {"PK\3\4"sv, "is a zip archive or an office document: unpack it, or save it as text"},
+    {"%PDF-"sv, "is a PDF: extract its text first, as with pdftotext"},
+    {"\xff\xfe"sv, "is UTF-16: convert it to UTF-8, as with iconv"},
+    {"\xfe\xff"sv, "is UTF-16: convert it to UTF-8, as with iconv"},
+}};
+
+// nullopt: text, by the file's first bytes. Else the kind and what to do, to print after the file's name.
+// Throws DataError when the file cannot be read.
+std::optional<std::string> why_not_text(const fs::path& file) {
+  constexpr int64_t kHeadBytes = 8192;
+  const InputFile in(file, "text");
+  std::string head(kHeadBytes, ' ');
+  head.resize(static_cast<size_t>(in.read_some(0, head.data(), kHeadBytes)));
+  for (const Kind& kind : kKinds)
+    if (head.starts_with(kind.first_bytes)) return kind.what;
+  if (head.find('\0') != std::string::npos)
+    return "is binary (a zero byte in its first 8 KiB); expected text";
+  return std::nullopt;
+}
 
 bool is_lines(const fs::path& file) {
   return file.extension() == ".jsonl" || file.extension() == ".ndjson";
@@ -26,8 +60,9 @@ void remove_byte_order_mark(std::string& text) {
 
 }  // namespace
 
-TextSource::TextSource(const std::vector<fs::path>& inputs, std::string field, std::string field_flag)
-    : field_(std::move(field)), field_flag_(std::move(field_flag)) {
+TextSource::TextSource(const std::vector<fs::path>& inputs, std::string field, std::string field_flag,
+                       OnBadRecord on_bad_record)
+    : field_(std::move(field)), field_flag_(std::move(field_flag)), on_bad_record_(on_bad_record) {
   for (const fs::path& input : inputs) {
     std::error_code error;
     const fs::file_status status = fs::status(input, error);
@@ -123,29 +158,59 @@ std::optional<Document> TextSource::whole_file(const fs::path& file) {
   return Document{std::move(text), file.string(), wrong};
 }
 
-std::optional<Document> TextSource::next_line() {
+std::optional<Document> TextSource::document_of(std::string& line) const {
   JsonLimits limits;
   limits.bytes = kLargestDocumentBytes;
+  remove_byte_order_mark(line);
+  if (line.find_first_not_of(" \t\r") == std::string::npos) return std::nullopt;
+  const std::string origin = lines_->origin();
+  const bool wrong = !is_valid_utf8(line);
+  if (wrong) line = with_replacements(line);
+  Json json = parse_json(line, origin, limits);
+  if (!json.is_object() || !json.contains(field_)) {
+    const bool chat = json.is_object() && (json.contains("messages") || json.contains("conversations"));
+    throw DataError(cat(origin, ": has no \"", quotation(field_), "\"; ",
+                        chat ? "a chat must be written as one text first, by its model's chat template"
+                             : cat("name the field that holds the text with ", field_flag_)));
+  }
+  if (!json[field_].is_string())
+    throw DataError(
+        cat(origin, ": \"", quotation(field_), "\" is ", json[field_].type_name(), "; expected a string"));
+  return Document{std::move(json[field_].get_ref<std::string&>()), origin, wrong};
+}
+
+std::optional<Document> TextSource::next_line() {
   for (std::string line; lines_->next(line);) {
-    remove_byte_order_mark(line);
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const std::string origin = lines_->origin();
-    const bool wrong = !is_valid_utf8(line);
-    if (wrong) line = with_replacements(line);
-    Json json = parse_json(line, origin, limits);
-    if (!json.is_object() || !json.contains(field_)) {
-      const bool chat = json.is_object() && (json.contains("messages") || json.contains("conversations"));
-      throw DataError(cat(origin, ": has no \"", quotation(field_), "\"; ",
-                          chat ? "a chat must be written as one text first, by its model's chat template"
-                               : cat("name the field that holds the text with ", field_flag_)));
+    try {
+      if (auto document = document_of(line)) return document;
+    } catch (const DataError& error) {
+      if (on_bad_record_ == OnBadRecord::stop) refuse(error.what());
+      counts_.bad_records.add(error.what());
     }
-    if (!json[field_].is_string())
-      throw DataError(
-          cat(origin, ": \"", quotation(field_), "\" is ", json[field_].type_name(), "; expected a string"));
-    return Document{std::move(json[field_].get_ref<std::string&>()), origin, wrong};
   }
   lines_.reset();
   return std::nullopt;
+}
+
+void TextSource::refuse(const std::string& first) {
+  constexpr size_t kMostNamed = 20;
+  std::vector<std::string> problems{first};
+  for (; next_file_ < files_.size(); ++next_file_) {
+    if (!is_lines(files_[next_file_])) continue;
+    try {
+      lines_.emplace(files_[next_file_]);
+      for (std::string line; lines_->next(line);) document_of(line);
+    } catch (const DataError& error) {
+      problems.emplace_back(error.what());
+    }
+  }
+  const std::string way_out = "--on_bad_record skip leaves out lines that are no documents, and counts them";
+  if (problems.size() == 1) throw DataError(cat(first, ". ", way_out));
+  std::string text;
+  for (size_t i = 0; i < std::min(problems.size(), kMostNamed); ++i) text += "\n  " + problems[i];
+  if (problems.size() > kMostNamed) text += cat("\n  and ", problems.size() - kMostNamed, " more");
+  throw DataError(cat(problems.size(), " files cannot be read as documents; the first line at fault of each:",
+                      text, "\n", way_out));
 }
 
 }  // namespace trireme

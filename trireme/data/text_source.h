@@ -1,8 +1,8 @@
 // Documents from files: the input of `tokenize` and `--train_file`.
 //
 //   a folder        every file below it, sorted by path. Hidden files (.git) and files that are not text
-//                   (file_kind.h) are left out and counted. Links are followed. Folders and files with
-//                   several names are read once.
+//                   (by their first bytes) are left out and counted. Links are followed. Folders and files
+//                   with several names are read once.
 //   a .jsonl file   one document a line: the string under `field`; wrong UTF-8 is replaced before parsing
 //   another file    one document: its bytes unchanged (line ends kept), without a leading byte order mark
 #pragma once
@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/data/bad_records.h"
 #include "trireme/data/line_reader.h"
 
 namespace trireme {
@@ -34,6 +35,7 @@ struct SourceCounts {
   int64_t hidden_entries = 0;         // files and folders left out
   int64_t empty_documents = 0;        // left out
   int64_t text_bytes = 0;             // of all documents
+  BadRecords bad_records;             // left out (OnBadRecord::skip)
 };
 
 class TextSource {
@@ -41,10 +43,11 @@ class TextSource {
   // Throws ConfigError for an input that does not exist; DataError for a file that is not text or cannot be
   // read. `field_flag` is the option by which the user names the field.
   TextSource(const std::vector<std::filesystem::path>& inputs, std::string field,
-             std::string field_flag = "--text_field");
+             std::string field_flag = "--text_field", OnBadRecord on_bad_record = OnBadRecord::stop);
 
   // The next document that is not empty. Throws DataError with file and line for wrong JSON, a missing field,
-  // or a field that is no string; with the file when it cannot be read.
+  // or a field that is no string, unless such lines are skipped; it reads on first, so that the first such
+  // line of every file is named (20 at most). Throws DataError with the file when it cannot be read.
   std::optional<Document> next();
   const SourceCounts& counts() const { return counts_; }
   const std::vector<std::filesystem::path>& files() const { return files_; }  // in the order of reading
@@ -53,10 +56,13 @@ class TextSource {
   void add_folder(const std::filesystem::path& folder);
   void leave_out(const std::filesystem::path& file, const std::string& why);
   std::optional<Document> next_line();
+  std::optional<Document> document_of(std::string& line) const;  // nullopt: an empty line
+  [[noreturn]] void refuse(const std::string& first);
   std::optional<Document> whole_file(const std::filesystem::path& file);
 
   std::string field_;
   std::string field_flag_;
+  OnBadRecord on_bad_record_;
   std::set<std::pair<dev_t, ino_t>> found_;  // files of folders
   std::vector<std::filesystem::path> files_;
   size_t next_file_ = 0;

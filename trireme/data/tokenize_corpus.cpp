@@ -64,7 +64,7 @@ CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::
                              const std::function<void(const CorpusReport&)>& progress) {
   const double start = now_seconds();
   const int32_t end_of_text = options.append_end_of_text ? tokenizer.end_of_text_id() : -1;
-  TextSource source(inputs, options.field, options.field_flag);
+  TextSource source(inputs, options.field, options.field_flag, options.on_bad_record);
   IndexedDatasetWriter writer(prefix, options.vocab_size > 0 ? options.vocab_size : tokenizer.vocab_size());
   std::vector<PieceCache> caches(static_cast<size_t>(at::get_num_threads()));
   CorpusReport report;
@@ -91,6 +91,9 @@ CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::
         cat(inputs.front().string(), ": holds no text file (", source.counts().binary_files, " files and ",
             source.counts().hidden_entries, " hidden entries were left out",
             source.counts().left_out.empty() ? "" : ", such as " + source.counts().left_out.front(), ")"));
+  if (const BadRecords& bad = source.counts().bad_records; writer.documents() == 0 && bad.count > 0)
+    throw DataError(cat(inputs.front().string(), ": no line is a document, and ", bad.count,
+                        " were skipped (--on_bad_record skip); the first: ", bad.first.front()));
   // Removes an older fingerprint first: a fingerprint never lies beside another set's tokens.
   std::error_code ignored;
   std::filesystem::remove(set_fingerprint_file(prefix), ignored);

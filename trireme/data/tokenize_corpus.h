@@ -15,6 +15,7 @@ namespace trireme {
 struct CorpusOptions {
   std::string field = "text";  // of .jsonl lines
   std::string field_flag = "--text_field";
+  OnBadRecord on_bad_record = OnBadRecord::stop;
   bool append_end_of_text = true;  // to each document that does not end with it already
   int64_t vocab_size = 0;          // of the model that will read the set; 0: of the tokenizer
 };

@@ -97,12 +97,6 @@ class CachingAllocator final : public c10::Allocator {
     limit_bytes_ = bytes;
   }
 
-  void reset_peaks() {
-    const std::lock_guard lock(mutex_);
-    counts_.peak_in_use_bytes = counts_.in_use_bytes;
-    counts_.peak_reserved_bytes = counts_.reserved_bytes;
-  }
-
  private:
   void* take(size_t bytes) {
     if (bytes < kSmallLimit) {
@@ -139,11 +133,9 @@ class CachingAllocator final : public c10::Allocator {
       if (block == nullptr) out_of_memory(bytes, counts_.in_use_bytes);
       (new (block) BlockHeader)->mapped_bytes = wanted;
       counts_.reserved_bytes += static_cast<int64_t>(wanted);
-      counts_.peak_reserved_bytes = std::max(counts_.peak_reserved_bytes, counts_.reserved_bytes);
     }
     counts_.in_use_bytes += static_cast<int64_t>(block->mapped_bytes);
     counts_.peak_in_use_bytes = std::max(counts_.peak_in_use_bytes, counts_.in_use_bytes);
-    most_in_use_ = std::max(most_in_use_, static_cast<size_t>(counts_.in_use_bytes));
     return block;
   }
 
@@ -151,8 +143,8 @@ class CachingAllocator final : public c10::Allocator {
 
   // Called before a block is mapped: releases cached blocks so that the total stays within the limit.
   void make_room(size_t wanted) {
-    const size_t in_use = static_cast<size_t>(counts_.in_use_bytes);
-    const size_t most = std::max(most_in_use_, in_use + wanted);
+    const auto in_use = static_cast<size_t>(counts_.in_use_bytes);
+    const size_t most = std::max(static_cast<size_t>(counts_.peak_in_use_bytes), in_use + wanted);
     size_t limit = most + most / 10;
     if (limit_bytes_ > 0) limit = std::min(limit, static_cast<size_t>(limit_bytes_));
     if (reserved() + wanted > limit) release_cached(reserved() + wanted - limit);
@@ -193,7 +185,6 @@ class CachingAllocator final : public c10::Allocator {
 
   std::mutex mutex_;
   std::multimap<size_t, BlockHeader*> cached_;
-  size_t most_in_use_ = 0;
   int64_t limit_bytes_ = 0;  // 0: none
   HostMemoryCounts counts_;
 };
@@ -215,9 +206,6 @@ void install_cpu_caching_allocator() {
 }
 HostMemoryCounts host_memory_counts() {
   return the_allocator().counts();
-}
-void reset_host_memory_peaks() {
-  the_allocator().reset_peaks();
 }
 void limit_host_memory(int64_t bytes) {
   the_allocator().limit(bytes);

@@ -17,17 +17,15 @@
 namespace trireme {
 
 struct HostMemoryCounts {
-  int64_t in_use_bytes = 0;       // by live tensors, blocks of 64 KiB and more
-  int64_t peak_in_use_bytes = 0;  // since the start or the last reset
-  int64_t reserved_bytes = 0;     // in use and cached
-  int64_t peak_reserved_bytes = 0;
+  int64_t in_use_bytes = 0;  // by live tensors, blocks of 64 KiB and more
+  int64_t peak_in_use_bytes = 0;
+  int64_t reserved_bytes = 0;  // in use and cached
 };
 
 // Installs it as libtorch's CPU allocator. Call this once, before the first tensor.
 void install_cpu_caching_allocator();
 // All zero when it is not installed.
 HostMemoryCounts host_memory_counts();
-void reset_host_memory_peaks();
 
 // Limits the bytes that tensors of this process may hold (0: no limit). A request beyond the limit throws an
 // error with advice, where a control group's limit would kill the process. See host_memory_limit_bytes().

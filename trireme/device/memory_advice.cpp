@@ -1,6 +1,7 @@
 #include "trireme/device/memory_advice.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
@@ -9,10 +10,17 @@ namespace trireme {
 
 std::vector<MemoryOption> usual_memory_options() {
   using enum MemoryCategory;
+  constexpr const char* kMoreRanks = "more ranks a sequence (--ulysses, and --ring beyond the heads)";
+  const auto shorter = [](MemoryCategory category) {
+    MemoryOption option{"a shorter --max_seq_length", category, 0.5};
+    option.kind = MemoryOptionKind::smaller_task;
+    return option;
+  };
   return {
       {"--offload_activations disk", activations, 0.9},
       {"--recompute full", activations, 0.8},
-      {"a shorter --max_seq_length or more --ulysses ranks", activations, 0.5},
+      {kMoreRanks, activations, 0.5},
+      shorter(activations),
       {"--checkpoint_every 2", activations, 0.4},
       {"--offload_optimizer disk", optimizer, 0.9},
       {"--zero 1 on more ranks", optimizer, 0.5},
@@ -22,13 +30,16 @@ std::vector<MemoryOption> usual_memory_options() {
       {"--zero 3 --offload_params disk", parameters, 0.9},
       {"--zero 3 on more ranks", parameters, 0.5},
       {"--bf16", parameters, 0.5},
-      {"a shorter --max_seq_length or more --ulysses ranks", attention, 0.5},
+      {kMoreRanks, attention, 0.5},
+      shorter(attention),
       {"a smaller --tile_tokens or --logits_tile_tokens", tiles, 0.5},
-      {"a shorter --max_seq_length", communication, 0.5},
+      {kMoreRanks, communication, 0.5},
+      shorter(communication),
   };
 }
 
-std::string memory_advice(const MemoryBytes& held, const std::vector<MemoryOption>& options, size_t most) {
+std::string memory_advice(const MemoryBytes& held, const std::vector<MemoryOption>& options) {
+  constexpr size_t kMostNamed = 5;
   struct Saving {
     const MemoryOption* option;
     int64_t bytes;
@@ -39,16 +50,24 @@ std::string memory_advice(const MemoryBytes& held, const std::vector<MemoryOptio
     const auto bytes = static_cast<int64_t>(option.saved_share * static_cast<double>(of_bytes));
     if (bytes > 0) savings.push_back({&option, bytes});
   }
-  std::stable_sort(savings.begin(), savings.end(),
-                   [](const Saving& a, const Saving& b) { return a.bytes > b.bytes; });
+  using enum MemoryOptionKind;
+  std::stable_sort(savings.begin(), savings.end(), [](const Saving& a, const Saving& b) {
+    return std::pair(a.option->kind, -a.bytes) < std::pair(b.option->kind, -b.bytes);
+  });
   std::string text;
   std::vector<std::string> named;
+  MemoryOptionKind last = policy;
   for (const auto& [option, bytes] : savings) {
-    if (named.size() == most || bytes < savings.front().bytes / 100) break;
+    if (option->kind == policy && named.size() == kMostNamed) continue;
+    if (bytes < savings.front().bytes / 100) continue;
     // An option may reduce several categories; only its largest saving is named.
     if (std::find(named.begin(), named.end(), option->option) != named.end()) continue;
-    text += cat(named.empty() ? "" : ", ", option->option, " (saves about ", format_bytes(bytes), " of ",
-                name_of(option->category), ")");
+    if (option->kind == std::exchange(last, option->kind))
+      text += named.empty() ? "" : ", ";
+    else
+      text += named.empty() ? "a smaller task: " : "; or a smaller task: ";
+    text +=
+        cat(option->option, " (saves about ", format_bytes(bytes), " of ", name_of(option->category), ")");
     named.push_back(option->option);
   }
   return text;
@@ -65,7 +84,7 @@ std::string out_of_memory_message(const char* where, MemoryCategory category, in
   return cat("out of ", where, " memory: asked for ", format_bytes(asked_bytes), " (", asked_bytes,
              " bytes) more for ", name_of(category), "; this rank holds ",
              holds.empty() ? std::string("nothing that is counted") : holds, ". ",
-             advice.empty() ? std::string("A shorter --max_seq_length or more ranks need less")
+             advice.empty() ? std::string("More ranks need less, and so does a shorter --max_seq_length")
                             : cat("What would help, the largest saving first: ", advice));
 }
 

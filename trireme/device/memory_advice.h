@@ -9,12 +9,16 @@
 
 namespace trireme {
 
+// Whether an option changes how a run is done, or what the user asked it to do.
+enum class MemoryOptionKind : uint8_t { policy, smaller_task };
+
 struct MemoryOption {
   std::string option;                       // "--recompute full"
   MemoryCategory category;                  // that the option reduces
   double saved_share = 0;                   // of that category's bytes, in [0, 1]
   int64_t peak_bytes = 0;                   // of the category in a step, where known
   MemorySpace space = MemorySpace::device;  // that the option reduces
+  MemoryOptionKind kind = MemoryOptionKind::policy;
 };
 
 // For a run of which nothing is known: every option, with the share that it saves of a usual model's
@@ -22,10 +26,11 @@ struct MemoryOption {
 // formulas (forecast/memory_forecast.h).
 std::vector<MemoryOption> usual_memory_options();
 
-// "--recompute full (saves about 3.0 GiB of activations), ...": at most `most` options, the largest saving
-// first, without savings below a hundredth of the first. A saving is a share of the bytes held now or at the
-// peak. Empty if nothing would help. All `options` are of the same MemorySpace as `held`.
-std::string memory_advice(const MemoryBytes& held, const std::vector<MemoryOption>& options, size_t most = 5);
+// "--recompute full (saves about 3.0 GiB of activations), ...": at most five policies, the largest saving
+// first, without savings below a hundredth of the first. What makes the task smaller comes after them: "; or
+// a smaller task: --max_seq_length 1024 (...)". A saving is a share of the bytes held now or at the peak.
+// Empty if nothing would help. All `options` are of the same MemorySpace as `held`.
+std::string memory_advice(const MemoryBytes& held, const std::vector<MemoryOption>& options);
 
 // The message of a failed allocation: the category and the bytes requested, the bytes of each category, and
 // the advice. `held` excludes the failed allocation.

@@ -23,6 +23,11 @@ int64_t device_memory_left_bytes(at::Device device) {
   return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
 }
 
+int64_t device_memory_bytes(at::Device device) {
+  if (device.is_cpu()) return host_memory_limit_bytes();
+  return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second);
+}
+
 int64_t memory_budget_bytes(at::Device device, int64_t left_bytes, int ranks) {
   TRIREME_ASSERT(ranks >= 1, "got ", ranks);
   const int64_t share = left_bytes / ranks;

@@ -16,6 +16,9 @@ namespace trireme {
 // memory on a GPU. Not collective; all ranks of a machine must call it before any of them allocates.
 int64_t device_memory_left_bytes(at::Device device);
 
+// All of it: host_memory_limit_bytes() on the CPU, a GPU's memory.
+int64_t device_memory_bytes(at::Device device);
+
 // One rank's budget if `ranks` (1 or more) share `left_bytes`. 0 if nothing is left.
 int64_t memory_budget_bytes(at::Device device, int64_t left_bytes, int ranks);
 

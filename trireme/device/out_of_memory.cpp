@@ -35,10 +35,10 @@ std::optional<ConfigError> as_out_of_memory(const std::exception& error) {
   return ConfigError(cat("out of ", device != nullptr ? "device" : "host",
                          " memory: ", device != nullptr ? device->what_without_backtrace() : error.what(),
                          no_thread ? " (a thread could not be started)" : "",
-                         "; what would help: a shorter --max_seq_length, more ranks, --recompute full, ",
-                         device != nullptr
-                             ? "--offload_activations cpu, --offload_optimizer cpu"
-                             : "offload to disk; or a higher limit of this process (ulimit -a)"));
+                         "; what would help: more ranks a sequence (--ulysses, --ring), --recompute full, ",
+                         device != nullptr ? "--offload_activations cpu, --offload_optimizer cpu"
+                                           : "offload to disk, a higher limit of this process (ulimit -a)",
+                         "; or a shorter --max_seq_length"));
 }
 
 }  // namespace trireme

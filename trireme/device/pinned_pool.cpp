@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/round_up.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/device/out_of_memory.h"
 #include "trireme/device/tensor_memory.h"
@@ -18,10 +19,6 @@ namespace {
 
 int64_t page_bytes() {
   return sysconf(_SC_PAGESIZE);
-}
-
-int64_t whole_pages(int64_t bytes) {
-  return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
 // Whole pages that stay pinned while the block lives.
@@ -188,7 +185,8 @@ at::Tensor PinnedPool::take(int64_t elements, at::ScalarType dtype) {
   const auto options = at::TensorOptions(at::kCPU).dtype(dtype);
   if (elements == 0) return at::empty({0}, options);
   const int64_t bytes = elements * static_cast<int64_t>(c10::elementSize(dtype));
-  auto lease = std::make_unique<Blocks::Lease>(Blocks::Lease{blocks_, blocks_->take(whole_pages(bytes))});
+  auto lease =
+      std::make_unique<Blocks::Lease>(Blocks::Lease{blocks_, blocks_->take(round_up(bytes, page_bytes()))});
   void* const data = lease->block.front()->data();
   return at::for_blob(data, {elements})
       .context(lease.release(), &Blocks::give_back)

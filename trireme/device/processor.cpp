@@ -1,9 +1,9 @@
 #include "trireme/device/processor.h"
 
+#include <algorithm>
 #include <fstream>
 #include <sched.h>
 #include <string>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "trireme/device/simd_level.h"
@@ -48,19 +48,6 @@ int cpu_cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
   return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-}
-
-int64_t resident_bytes() {
-  std::ifstream in("/proc/self/statm");
-  int64_t total = 0, resident = 0;
-  in >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
-}
-
-int64_t peak_resident_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<int64_t>(usage.ru_maxrss) * 1024;
 }
 
 }  // namespace trireme

@@ -1,7 +1,6 @@
-// Capabilities of the processor, and memory use of this process.
+// Capabilities of the processor.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 namespace trireme {
@@ -11,8 +10,5 @@ namespace trireme {
 bool cpu_has_bf16_matmul();
 std::string cpu_model_name();
 int cpu_cores();  // that this process may run on
-
-int64_t resident_bytes();       // now
-int64_t peak_resident_bytes();  // since the process started
 
 }  // namespace trireme

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "trireme/base/error.h"
-#include "trireme/base/sizes.h"
 #include "trireme/device/processor.h"
 #include "trireme/engine/agree_on_recompute.h"
 #include "trireme/engine/check_options.h"
@@ -13,7 +12,6 @@
 #include "trireme/engine/parameters_in_update.h"
 #include "trireme/memory/make_activation_store.h"
 #include "trireme/model/checkpoint_files.h"
-#include "trireme/shard/loss_scaler.h"
 #include "trireme/shard/masters.h"
 #include "trireme/shard/optimizer.h"
 
@@ -127,9 +125,7 @@ void Engine::make_stores(at::ScalarType tile_dtype) {
       *optimizer.kind, cut_units(units, shares_),
       {optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.weight_decay, optimizer.state_dtype,
        optimizer.seed, options.device, options.offload.optimizer, spill_.get()});
-  if (options.precision == Precision::fp16)
-    loss_scaler_ = std::make_unique<LossScaler>(
-        LossScalerSettings{options.loss_scale.initial, options.loss_scale.growth_steps});
+  if (options.precision == Precision::fp16) loss_scaler_ = std::make_unique<LossScaler>(options.loss_scale);
 }
 
 Engine::Engine(World& world, const std::filesystem::path& model_dir, const EngineOptions& options,

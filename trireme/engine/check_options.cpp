@@ -17,13 +17,11 @@ void check_offload(const EngineOptions& options) {
   if (offload.parameters != Offload::none && options.zero != ZeroStage::parameters)
     throw ConfigError(
         "--offload_params moves parameters that are gathered unit by unit, which is --zero 3; give that too "
-        "(it "
-        "works on one rank as well)");
+        "(it works on one rank as well)");
   if (offload.activations != Offload::none && options.recompute == Recompute::none)
     throw ConfigError(
         "--offload_activations with --recompute none would move all that backward reads, more than can be "
-        "moved in "
-        "the time; use --recompute keep_attention or full");
+        "moved in the time; use --recompute keep_attention or full");
   if (options.precision == Precision::fp32) check_stored_states(options, at::kFloat);
   if (options.purpose == Purpose::training) return;
   if (offload.activations != Offload::none || offload.optimizer != Offload::none ||
@@ -40,25 +38,22 @@ void check_sequence(const EngineOptions& options) {
         "out");
   if (options.head_chunks > 1 && options.ulysses == 1)
     throw ConfigError(
-        "--head_chunks cuts the heads that --ulysses ranks exchange, and with --ulysses 1 there are "
-        "none; "
+        "--head_chunks cuts the heads that --ulysses ranks exchange, and with --ulysses 1 there are none; "
         "give --ulysses N, or leave it out");
   const SparseBlocks& sparse = options.sparse;
   if (sparse.dense()) {
     if (!(sparse == SparseBlocks{}))
       throw ConfigError(
           "--sparse_local_blocks, --sparse_global_blocks and --sparse_stride_blocks need "
-          "--sparse_block_tokens N, "
-          "the size of a block");
+          "--sparse_block_tokens N, the size of a block");
     return;
   }
   if (sparse.block_tokens % 64 != 0)
     throw ConfigError(cat("--sparse_block_tokens is ", sparse.block_tokens, "; expected a multiple of 64"));
   if (options.ring > 1)
-    throw ConfigError(
-        cat("--sparse_block_tokens with --ring ", options.ring,
-            ": a ring rank holds a part of the sequence, and block-sparse layouts need the whole; "
-            "use --ulysses alone"));
+    throw ConfigError(cat("--sparse_block_tokens with --ring ", options.ring,
+                          ": a ring rank holds a part of the sequence, and block-sparse layouts need the "
+                          "whole; use --ulysses alone"));
   if (!options.device.is_cpu() && options.attention != AttentionKernel::reference)
     throw ConfigError(
         "--sparse_block_tokens: the CUDA kernels have no block-sparse layouts; use --attention reference, or "
@@ -75,14 +70,28 @@ void check_optimizer(const EngineOptions& options) {
   if (options.optimizer.max_grad_norm > 0)
     throw ConfigError(
         cat("--update_in_backward steps a unit before the norm of all gradients is known, so they cannot be "
-            "clipped to "
-            "--max_grad_norm ",
+            "clipped to --max_grad_norm ",
             options.optimizer.max_grad_norm, "; give --max_grad_norm 0"));
   if (options.precision == Precision::fp16)
     throw ConfigError(
         "--update_in_backward steps a unit before it is known whether gradients of another one overflow, "
-        "which fp16's "
-        "loss scale needs; use bf16");
+        "which fp16's loss scale needs; use bf16");
+}
+
+void check_recompute(const EngineOptions& options) {
+  const double keep_fraction = options.keep_fraction;
+  if (options.recompute == Recompute::none && options.checkpoint_every > 1)
+    throw ConfigError(cat("--checkpoint_every ", options.checkpoint_every,
+                          " means nothing with --recompute none, which runs no layer again; use --recompute "
+                          "full or keep_attention, or leave it out"));
+  if (options.recompute == Recompute::full && keep_fraction != 1)
+    throw ConfigError(cat("--keep_fraction ", keep_fraction,
+                          " means nothing with --recompute full, which keeps the same of every layer; use "
+                          "--recompute keep_attention or none, or leave it out"));
+  if (options.recompute == Recompute::automatic && keep_fraction != 1)
+    throw ConfigError(cat("--keep_fraction ", keep_fraction,
+                          " means nothing with --recompute auto, which chooses the layers by what fits; give "
+                          "--recompute keep_attention with it, or leave it out"));
 }
 
 void check_memory_budget(const EngineOptions& options) {
@@ -119,8 +128,8 @@ void check_stored_states(const EngineOptions& options, at::ScalarType compute_dt
   const OptimizerKind& kind = *options.optimizer.kind;
   if (kind.state_names.empty() && compute_dtype == at::kFloat && options.offload.optimizer != Offload::none)
     throw ConfigError(cat("--offload_optimizer: ", kind.name,
-                          " on fp32 values keeps nothing that could be offloaded; leave it out, or "
-                          "offload the parameters (--zero 3 --offload_params)"));
+                          " on fp32 values keeps nothing that could be offloaded; leave it out, or offload "
+                          "the parameters (--zero 3 --offload_params)"));
 }
 
 void check_engine_options(const EngineOptions& options) {
@@ -132,11 +141,8 @@ void check_engine_options(const EngineOptions& options) {
   check_offload(options);
   check_sequence(options);
   check_optimizer(options);
-  check_recompute(options.recompute, options.checkpoint_every, options.keep_fraction);
+  check_recompute(options);
   check_memory_budget(options);
-  if (!(options.loss_scale.initial >= 1) || options.loss_scale.growth_steps < 1)
-    throw ConfigError(cat("the loss scale begins at ", options.loss_scale.initial, " and grows after ",
-                          options.loss_scale.growth_steps, " steps; expected 1 or more of both"));
 }
 
 }  // namespace trireme

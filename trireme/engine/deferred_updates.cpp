@@ -1,5 +1,6 @@
 #include "trireme/engine/deferred_updates.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -29,7 +30,6 @@ void DeferredUpdates::submit(int unit, Job job) {
     const std::lock_guard lock(mutex_);
     throw_failure();
     ++pending_.at(static_cast<size_t>(unit));
-    ++all_pending_;
     queue_.push_back(std::move(task));
   }
   submitted_.notify_one();
@@ -44,7 +44,8 @@ void DeferredUpdates::wait(int unit) {
 
 void DeferredUpdates::wait_all() {
   std::unique_lock lock(mutex_);
-  finished_.wait(lock, [this] { return all_pending_ == 0; });
+  finished_.wait(lock,
+                 [this] { return std::ranges::all_of(pending_, [](int64_t jobs) { return jobs == 0; }); });
   throw_failure();
 }
 
@@ -93,10 +94,8 @@ void DeferredUpdates::serve(const std::stop_token& stop) {
         failure_ = failure;
         dropped.swap(queue_);
         pending_.assign(pending_.size(), 0);
-        all_pending_ = 0;
       } else {
         --pending_[static_cast<size_t>(task.unit)];
-        --all_pending_;
       }
     }
     finished_.notify_all();

@@ -72,8 +72,7 @@ class DeferredUpdates {
   std::condition_variable_any submitted_;
   std::condition_variable finished_;
   std::deque<Task> queue_;
-  std::vector<int64_t> pending_;  // jobs of each unit, and of all
-  int64_t all_pending_ = 0;
+  std::vector<int64_t> pending_;  // jobs of each unit
   std::exception_ptr failure_;
 
   std::jthread worker_;  // last: stopped and joined before the rest goes

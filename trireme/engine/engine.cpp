@@ -129,39 +129,43 @@ void Engine::update(double learning_rate, double gradient_factor) {
   }
 }
 
-void Engine::check_update_in_backward(const StepBatches& batches) const {
-  if (batches.size() > 1)
-    throw ConfigError(cat("--update_in_backward steps a unit as soon as its gradient is whole, which ",
-                          batches.size(),
-                          " accumulated micro-batches do not allow; use --gradient_accumulation_steps 1"));
-}
-
-void Engine::refuse(const StepResult& result) {
+StepResult Engine::skip_or_refuse(StepResult result, OnNonfinite on_nonfinite) {
   wait_for_updates();
+  const bool updated = options_.update_in_backward;
+  const NotFinite found = not_finite_tensor(layout_.units, *parameters_, updated ? nullptr : gradients_.get(),
+                                            agreement(), rank_loss_);
+  if (on_nonfinite == OnNonfinite::skip && found.in != NotFinite::In::weights && !updated) {
+    result.skipped = true;
+    result.not_finite = found.text;
+    return result;
+  }
   throw DataError(cat(
       "optimizer step ", optimizer_steps_ + 1, ": the loss is ", result.loss, " and the gradient norm ",
       result.gradient_norm,
-      options_.update_in_backward
+      updated
           ? "; some parameters were changed already (--update_in_backward): go on from the last checkpoint. "
           : "; the parameters were not changed. ",
-      not_finite_tensor(layout_.units, *parameters_, options_.update_in_backward ? nullptr : gradients_.get(),
-                        agreement(), rank_loss_),
-      ". A lower --learning_rate, --max_grad_norm 1, or resuming "
-      "from the last checkpoint with another --seed and --resume_with_new_data usually helps"));
+      found.text,
+      ". A lower --learning_rate, --max_grad_norm 1, or resuming from the last checkpoint with another "
+      "--seed and --resume_with_new_data usually helps"));
 }
 
-StepResult Engine::train_step(const StepBatches& batches, double learning_rate) {
+StepResult Engine::train_step(const StepBatches& batches, double learning_rate, OnNonfinite on_nonfinite) {
   const at::NoGradGuard no_autograd;
   const RankMemoryScope counted(memory_);
   if (options_.update_in_backward) {
-    check_update_in_backward(batches);
+    if (batches.size() > 1)
+      throw ConfigError(cat("--update_in_backward steps a unit as soon as its gradient is whole, which ",
+                            batches.size(),
+                            " accumulated micro-batches do not allow; use --gradient_accumulation_steps 1"));
     wait_for_updates();  // of a step that ended early
     backward_update_ = {learning_rate, optimizer_steps_ + 1,
                         at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(options_.device))};
     StepResult result = backward(batches, 1);
     const auto squares = backward_update_.gradient_squares.item<double>();
     result.gradient_norm = std::sqrt(gradients_->sharded() ? agreement().sum(squares) : squares);
-    if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) refuse(result);
+    if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))
+      return skip_or_refuse(std::move(result), OnNonfinite::stop);
     ++optimizer_steps_;
     return result;
   }
@@ -174,7 +178,8 @@ StepResult Engine::train_step(const StepBatches& batches, double learning_rate) 
     loss_scaler_->update(result.skipped);
     if (result.skipped) return result;
   }
-  if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) refuse(result);
+  if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm))
+    return skip_or_refuse(std::move(result), on_nonfinite);
   const double limit = options_.optimizer.max_grad_norm;
   // The small term is torch's, so that clipped runs compare.
   const double clip = limit > 0 ? std::min(1.0, limit / (result.gradient_norm + 1e-6)) : 1.0;

@@ -22,6 +22,7 @@
 #include "trireme/data/token_batch.h"
 #include "trireme/device/device_memory_observer.h"
 #include "trireme/engine/engine_options.h"
+#include "trireme/engine/on_nonfinite.h"
 #include "trireme/forecast/choose_recompute.h"
 #include "trireme/model/model_config.h"
 #include "trireme/model/model_layout.h"
@@ -33,8 +34,9 @@ struct StepResult {
   double loss = 0;            // mean cross entropy over the step's valid targets, natural log
   double gradient_norm = 0;   // of the summed gradients, before clipping
   int64_t target_tokens = 0;  // over all ranks
-  bool skipped = false;       // fp16: gradients overflowed, nothing was changed but the loss scale
+  bool skipped = false;       // nothing was updated: not finite, or fp16's gradients overflowed
   double loss_scale = 1;      // fp16: with which the gradients were made
+  std::string not_finite;     // which tensor, of a step that OnNonfinite::skip skipped; else empty
 };
 
 struct EvaluationResult {
@@ -97,9 +99,10 @@ class Engine {
   std::string description() const;
 
   // A whole optimizer step. Collective. Throws DataError naming the step's numbers when no target is valid,
-  // or when the loss or the gradient norm is not finite (the parameters are then unchanged,
-  // but with update_in_backward).
-  StepResult train_step(const StepBatches& batches, double learning_rate);
+  // or when the loss or the gradient norm is not finite (the parameters are then unchanged, but with
+  // update_in_backward), unless such a step is to be skipped, which update_in_backward cannot.
+  StepResult train_step(const StepBatches& batches, double learning_rate,
+                        OnNonfinite on_nonfinite = OnNonfinite::stop);
 
   // The step's loss and summed gradients without an update; gradients stay until the next call. Collective.
   StepResult accumulate_gradients(const StepBatches& batches);
@@ -152,11 +155,10 @@ class Engine {
   // Forward and backward of the whole step, gradients scaled by `loss_scale`: loss and targets. No update is
   // under way at its end.
   StepResult backward(const StepBatches& batches, double loss_scale);
-  void check_update_in_backward(const StepBatches& batches) const;
   // An out-of-memory error is to name the options that would help with batches as this one.
   void note_batch(const TokenBatch& batch);
   // Collective: all ranks have the same result, and look together for the tensor at fault.
-  [[noreturn]] void refuse(const StepResult& result);
+  StepResult skip_or_refuse(StepResult result, OnNonfinite on_nonfinite);
   // Of all ranks.
   int64_t count_targets(const StepBatches& batches);
 

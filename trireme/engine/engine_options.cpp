@@ -31,12 +31,13 @@ void list_engine_options(OptionList& list, EngineOptions& o) {
             "share of the layers that keep what --recompute says; the others their input alone");
   list.count("memory_budget", o.memory_budget_bytes, at_least(0),
              "bytes that --recompute auto plans with on each rank; takes 60g; 0: by what is free")
-      .on_resume(ResumeRule::free);
-  list.count(
-          "host_memory_limit", o.host_memory_limit_bytes, at_least(0),
-          "bytes of host memory that the ranks of this machine may hold together; takes 200g; 0: by what the "
-          "machine and its limits say, which is too little where its memory grows on demand")
-      .on_resume(ResumeRule::free);
+      .on_resume(ResumeRule::free)
+      .of_machine();
+  list.count("host_memory_limit", o.host_memory_limit_bytes, at_least(0),
+             "bytes of host memory that the ranks of this machine may hold together; takes 200g; 0: by what "
+             "the machine and its limits say, which is too little where its memory grows on demand")
+      .on_resume(ResumeRule::free)
+      .of_machine();
   list.count("zero", o.zero, from_to(0, 3),
              "shard over all ranks: 1 the optimizer's state, 2 also gradients, 3 also parameters");
   list.choice("offload_params", o.offload.parameters, "where parameter shards lie while no layer uses them");
@@ -45,7 +46,8 @@ void list_engine_options(OptionList& list, EngineOptions& o) {
       .on_resume(ResumeRule::free);
   list.count("offload_limit", o.offload.limit_bytes, at_least(0),
              "bytes on disk that a rank may use; takes 200g; 0: what there is")
-      .on_resume(ResumeRule::free);
+      .on_resume(ResumeRule::free)
+      .of_machine();
   list.count("tile_tokens", o.tile_tokens, kTokens,
              "tokens of one tile of a layer's token-wise parts; 0: by rule");
   list.count("logits_tile_tokens", o.logits_tile_tokens, kTokens,
@@ -72,7 +74,7 @@ void list_engine_options(OptionList& list, EngineOptions& o) {
   list.flag("strict_divisible", o.strict_divisible, "refuse lengths that leave ranks with unequal shares");
 
   list.group(OptionGroup::process);
-  list.derived("device", [&o] { return Json(o.device.str()); });
+  list.derived("device", [&o] { return Json(o.device.str()); }).of_machine();
 }
 
 void list_update_options(OptionList& list, EngineOptions& o) {
@@ -80,6 +82,10 @@ void list_update_options(OptionList& list, EngineOptions& o) {
   list.flag("bf16", o.precision, Precision::bf16, "compute in bf16, with fp32 masters and sums");
   list.flag("fp16", o.precision, Precision::fp16,
             "compute in fp16, with fp32 masters and sums and a dynamic loss scale");
+  list.real("initial_loss_scale", o.loss_scale.initial, from_to(1, 0x1p127),
+            "fp16: loss scale of the first step");
+  list.count("loss_scale_window", o.loss_scale.growth_steps, at_least(1),
+             "fp16: steps without overflow after which the loss scale doubles");
 
   list.group(OptionGroup::optimizer);
   constexpr double kMostFloat = 1e38;  // a bit below what fp32 holds

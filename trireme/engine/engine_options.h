@@ -2,9 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
-#include <optional>
-#include <string>
 
 #include <ATen/ATen.h>
 
@@ -13,6 +10,7 @@
 #include "trireme/forecast/recompute_plan.h"
 #include "trireme/kernels/local_attention.h"
 #include "trireme/memory/offload.h"
+#include "trireme/shard/loss_scaler.h"
 #include "trireme/shard/optimizer.h"
 
 namespace trireme {
@@ -40,12 +38,6 @@ struct OptimizerOptions {
   double max_grad_norm = 0;                 // 0: no clipping
   at::ScalarType state_dtype = at::kFloat;  // of AdamW's moments: fp32, or bf16 with stochastic rounding
   uint64_t seed = 0;                        // of the stochastic rounding
-};
-
-// Dynamic loss scaling for fp16: doubled after `growth_steps` steps without overflow, halved at each one.
-struct LossScaleOptions {
-  double initial = 65536;
-  int64_t growth_steps = 2000;
 };
 
 // The largest micro-batch that a rank will be given, from which memory is known beforehand.
@@ -80,8 +72,8 @@ struct EngineOptions {
   at::ScalarType reduce_dtype =
       at::kFloat;  // in which gradients travel: fp32 or bf16; they are summed in fp32
   OffloadOptions offload = {};
-  bool update_in_backward = false;  // step a unit as soon as its gradient is whole
-  LossScaleOptions loss_scale = {};
+  bool update_in_backward = false;     // step a unit as soon as its gradient is whole
+  LossScalerSettings loss_scale = {};  // of fp16
   OptimizerOptions optimizer = {};
 };
 

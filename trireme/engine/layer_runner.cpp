@@ -27,10 +27,6 @@ void LayerRunner::in_tiles(int64_t tokens, const Body& body) const {
   for_tiles(tokens, tile_tokens_, body);
 }
 
-LayerTensors LayerRunner::tensors(const UnitWeights& weights, const SequenceContext& context) const {
-  return {weights, context.rotary};
-}
-
 at::Tensor LayerRunner::project(const LayerTensors& layer, const SequenceContext& context,
                                 const at::Tensor& x) {
   const int64_t N = config_.num_attention_heads + 2 * config_.num_key_value_heads, D = config_.head_dim;
@@ -70,7 +66,7 @@ at::Tensor LayerRunner::attend(SavedSlots keep, const LayerTensors& layer, const
 at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const UnitWeights& weights,
                                         const SequenceContext& context, const at::Tensor& x, Saved& saved) {
   saved.resize(kSavedSlotCount);
-  const LayerTensors tensors = this->tensors(weights, context);
+  const LayerTensors tensors{weights, context.rotary};
   const int64_t tokens = x.size(0);
   keep_if_asked(keep, kX, x, saved);
   at::Tensor o_BsHD = saved[kO];
@@ -93,7 +89,7 @@ at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const Un
 
 at::Tensor LayerRunner::backward(int64_t layer, const UnitWeights& weights, UnitWeights& gradients,
                                  const SequenceContext& context, Saved saved, at::Tensor dy) {
-  const LayerTensors tensors = this->tensors(weights, context);
+  const LayerTensors tensors{weights, context.rotary};
   const SequenceMask& mask = *context.masks.at(layer);
   const at::Tensor x = saved.at(kX);
   const int64_t tokens = x.size(0);

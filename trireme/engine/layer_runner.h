@@ -22,7 +22,6 @@
 #include <ATen/ATen.h>
 
 #include "trireme/attention/ulysses.h"
-#include "trireme/comm/group.h"
 #include "trireme/forecast/recompute_plan.h"
 #include "trireme/memory/activation_store.h"
 #include "trireme/model/layer.h"
@@ -69,7 +68,6 @@ class LayerRunner {
   // Uses kO and kLse of `saved` when they are there; fills the slots `keep`.
   at::Tensor forward_keeping(SavedSlots keep, int64_t layer, const UnitWeights& weights,
                              const SequenceContext& context, const at::Tensor& x, Saved& saved);
-  LayerTensors tensors(const UnitWeights& weights, const SequenceContext& context) const;
   // x -> qkv [B, s, N, D]
   at::Tensor project(const LayerTensors& layer, const SequenceContext& context, const at::Tensor& x);
   // Attention of forward: o [B, s, H, D]; fills the slots `keep`.

@@ -2,8 +2,9 @@
 
 #include <ATen/Parallel.h>
 
-#include "trireme/attention/head_shares.h"
+#include "trireme/forecast/sequence_ranks.h"
 #include "trireme/kernels/tile_gemm.h"
+#include "trireme/model/model_family.h"
 
 namespace trireme {
 
@@ -17,7 +18,8 @@ ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
                    .head_dim = config.head_dim,
                    .vocab = config.vocab_size,
                    .qk_norm = config.qk_norm,
-                   .encoder = !config.rotates,
+                   .rotates = config.rotates,
+                   .tiles = config.family->tiles,
                    .unit_elements = {},
                    .tied = layout.tied,
                    .embedding_read_backward = layout.embedding_read_backward};
@@ -30,17 +32,8 @@ ForecastInputs make_forecast_inputs(const ModelConfig& config, const ModelLayout
                                     const ChosenSizes& chosen) {
   ForecastInputs inputs;
   inputs.model = model_sizes(config, layout);
-  inputs.ulysses = mesh.ulysses->size();
-  const HeadShares heads =
-      share_heads(config.num_attention_heads, config.num_key_value_heads, mesh.ulysses->size());
-  const auto rank_index = static_cast<size_t>(mesh.ulysses->rank());
-  inputs.rank_heads_begin = heads.query[rank_index].begin;
-  inputs.rank_heads = heads.query[rank_index].size();
-  inputs.rank_kv_heads = heads.key_value[rank_index].size();
-  for (size_t rank = 0; rank < heads.query.size(); ++rank)
-    inputs.packed_heads += heads.query[rank].size() + 2 * heads.key_value[rank].size();
-  inputs.ring = mesh.ring->size();
-  inputs.sp_rank = mesh.sp->rank();
+  inputs = with_sequence_ranks(inputs, mesh.ulysses->size(), mesh.ring->size(), mesh.sp->rank());
+  inputs.ring_possible = options.sparse.dense();
   inputs.gathers_keys = options.ring_method == RingMethod::gather && inputs.ring > 1;
   inputs.head_chunks = options.head_chunks;
   inputs.ranks = mesh.all->size();

@@ -8,25 +8,27 @@
 
 namespace trireme {
 
-std::string not_finite_tensor(const std::vector<UnitSpec>& units, ParameterStore& parameters,
-                              GradientStore* gradients, Agreement agreement, double rank_loss) {
+NotFinite not_finite_tensor(const std::vector<UnitSpec>& units, ParameterStore& parameters,
+                            GradientStore* gradients, Agreement agreement, double rank_loss) {
   // Every rank looks at whole units, so that all of them end at the same one.
   for (size_t unit = 0; unit < units.size(); ++unit)
     if (const auto found = not_finite_row(units[unit], parameters.whole_master(static_cast<int>(unit))))
-      return cat("The first weight that is not finite: ", *found);
+      return {NotFinite::In::weights, cat("The first weight that is not finite: ", *found)};
   std::string weights = "All weights are finite";
   const std::vector<std::vector<double>> losses = agreement.gather(std::vector{rank_loss});
   const auto rank = std::find_if(losses.begin(), losses.end(),
                                  [](const auto& loss) { return !std::isfinite(loss.front()); });
   if (rank != losses.end())
     weights += cat("; the loss of rank ", rank - losses.begin(), "'s own tokens is not");
-  if (gradients == nullptr) return cat(weights, "; gradients were not kept (--update_in_backward)");
+  if (gradients == nullptr)
+    return {NotFinite::In::step, cat(weights, "; gradients were not kept (--update_in_backward)")};
   for (size_t i = 0; i < units.size(); ++i) {
     const size_t unit = units.size() - 1 - i;
     if (const auto found = not_finite_row(units[unit], gradients->whole(static_cast<int>(unit))))
-      return cat(weights, "; the first gradient that is not, from the head down: ", *found);
+      return {NotFinite::In::step,
+              cat(weights, "; the first gradient that is not, from the head down: ", *found)};
   }
-  return cat(weights, "; so are the gradients, and their sum of squares is not");
+  return {NotFinite::In::step, cat(weights, "; so are the gradients, and their sum of squares is not")};
 }
 
 }  // namespace trireme

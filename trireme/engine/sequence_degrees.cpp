@@ -1,11 +1,8 @@
 #include "trireme/engine/sequence_degrees.h"
 
-#include "trireme/base/error.h"
-
 namespace trireme {
 
 SequenceDegrees choose_degrees(int sp, int64_t query_heads, int machine_ranks) {
-  if (sp < 1) throw ConfigError(cat("--sp is ", sp, "; expected 1 or more"));
   int even = 1, uneven = 1;
   for (int degree = 1; degree <= sp && degree <= query_heads; ++degree) {
     if (sp % degree != 0 || machine_ranks % degree != 0) continue;

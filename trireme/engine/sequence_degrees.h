@@ -20,7 +20,7 @@ struct SequenceDegrees {
   int ring = 1;
 };
 
-// `machine_ranks`: of the run on one machine, the same number on every rank. Throws ConfigError: sp < 1.
+// `machine_ranks`: of the run on one machine, the same number on every rank.
 SequenceDegrees choose_degrees(int sp, int64_t query_heads, int machine_ranks);
 
 }  // namespace trireme

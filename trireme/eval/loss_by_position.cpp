@@ -59,7 +59,6 @@ std::vector<int64_t> power_of_two_edges(int64_t sequence_tokens) {
 }
 
 std::vector<int64_t> equal_edges(int64_t sequence_tokens, int64_t buckets) {
-  if (buckets < 1) throw ConfigError(cat("--buckets is ", buckets, "; expected 1 or more"));
   buckets = std::min(buckets, sequence_tokens);
   std::vector<int64_t> edges;
   for (int64_t i = 0; i <= buckets; ++i) edges.push_back(sequence_tokens * i / buckets);

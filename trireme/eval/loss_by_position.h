@@ -41,7 +41,7 @@ struct PositionLoss {
 
 // Bucket edges 0, ..., S: S is halved down to about 64 tokens, the scale on which gains from context show.
 std::vector<int64_t> power_of_two_edges(int64_t sequence_tokens);
-// `buckets` equal buckets (fewer where S is smaller). ConfigError unless positive.
+// `buckets` equal buckets, 1 or more (fewer where S is smaller).
 std::vector<int64_t> equal_edges(int64_t sequence_tokens, int64_t buckets);
 
 // Evaluates the whole set. Collective; every rank gets the result. Throws DataError when no target is valid.

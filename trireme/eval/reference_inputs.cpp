@@ -1,19 +1,12 @@
 #include "trireme/eval/reference_inputs.h"
 
 #include <numeric>
-#include <string>
 
 #include "trireme/base/error.h"
 #include "trireme/data/token_batch.h"
 
 namespace trireme {
 namespace {
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text;
-  for (const int64_t extent : shape) text += cat(text.empty() ? "" : ", ", extent);
-  return cat("[", text, "]");
-}
 
 at::Tensor integers(const SafetensorsEntry& entry) {
   const bool wide = entry.dtype == "I64";
@@ -31,8 +24,7 @@ at::Tensor optional_integers(const SafetensorsFile& file, const char* name, cons
   at::Tensor values = integers(*entry);
   if (values.dim() == 1) values = values.unsqueeze(0);
   if (values.size(-1) != input_ids.size(1) || (values.size(0) != 1 && values.size(0) != input_ids.size(0)))
-    throw DataError(
-        cat(entry->describe(), ": expected the shape of input_ids, ", shape_text(input_ids.sizes().vec())));
+    throw DataError(cat(entry->describe(), ": expected the shape of input_ids, ", input_ids.sizes()));
   return values.expand_as(input_ids).contiguous();
 }
 
@@ -67,8 +59,7 @@ void check_no_target_crosses(const ReferenceInputs& reference, const Safetensors
     const at::Tensor targets = reference.targets[static_cast<int64_t>(row)].contiguous();
     const auto* target = targets.const_data_ptr<int64_t>();
     if (reference.attention_mask.defined() && !reference.shifted &&
-        reference.targets[static_cast<int64_t>(row)]
-            .ne(kIgnoredLabel)
+        targets.ne(kIgnoredLabel)
             .logical_and(reference.attention_mask[static_cast<int64_t>(row)].eq(0))
             .any()
             .item<bool>())
@@ -107,7 +98,7 @@ ReferenceInputs read_reference_inputs(const SafetensorsFile& file, const ModelCo
     throw DataError(cat(file.at("input_ids").describe(), ": expected [B, S] with at least one token"));
   if (labels.sizes() != reference.input_ids.sizes())
     throw DataError(cat(file.at("labels").describe(), ": expected the shape of input_ids, ",
-                        shape_text(reference.input_ids.sizes().vec())));
+                        reference.input_ids.sizes()));
   const auto check_ids = [&](const at::Tensor& ids, const char* name, bool may_be_ignored) {
     at::Tensor wrong = ids.lt(0).logical_or(ids.ge(config.vocab_size));
     if (may_be_ignored) wrong = wrong.logical_and(ids.ne(kIgnoredLabel));

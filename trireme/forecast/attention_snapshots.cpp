@@ -1,7 +1,7 @@
 #include "trireme/forecast/attention_snapshots.h"
 
 #include "trireme/kernels/cpu_flash_tiles.h"
-#include "trireme/kernels/cuda_flash_bytes.h"
+#include "trireme/kernels/mask_runs.h"
 
 namespace trireme {
 

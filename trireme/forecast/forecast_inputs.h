@@ -9,6 +9,7 @@
 #include "trireme/base/sample_layout.h"
 #include "trireme/forecast/recompute_plan.h"
 #include "trireme/memory/offload.h"
+#include "trireme/model/tile_formula.h"
 
 namespace trireme {
 
@@ -24,7 +25,8 @@ struct ModelSizes {
   int64_t head_dim = 0;        // D
   int64_t vocab = 0;           // V
   bool qk_norm = false;
-  bool encoder = false;  // BERT: no rotation, and encoder_tile_bytes (tile_bytes.h)
+  bool rotates = true;  // with tables of cosines and sines
+  TileFormula tiles = TileFormula::decoder;
   // As ModelLayout's: the flat buffers of the embedding, of each layer and of the head.
   std::vector<int64_t> unit_elements;
   bool tied = false;
@@ -42,6 +44,7 @@ struct ForecastInputs {
   int ring = 1;               // groups of Ulysses ranks that share a sequence
   int sp_rank = 0;            // of ulysses x ring
   bool gathers_keys = false;  // RingMethod::gather
+  bool ring_possible = true;  // block-sparse layouts have none
   int head_chunks = 1;
   int64_t rank_heads_begin = 0;  // the first of this rank's query heads
   int64_t rank_heads = 0;        // h

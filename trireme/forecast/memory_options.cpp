@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/forecast/memory_forecast.h"
+#include "trireme/forecast/sequence_ranks.h"
 
 namespace trireme {
 
@@ -13,7 +14,8 @@ std::vector<MemoryOption> memory_options(const ForecastInputs& inputs) {
   const MemoryForecast now = memory_forecast(inputs);
   std::vector<MemoryOption> options;
   const auto propose = [&](const std::string& option, MemoryCategory category,
-                           const std::function<void(ForecastInputs&)>& change) {
+                           const std::function<void(ForecastInputs&)>& change,
+                           MemoryOptionKind kind = MemoryOptionKind::policy) {
     ForecastInputs changed = inputs;
     change(changed);
     const MemoryForecast then = memory_forecast(changed);
@@ -24,22 +26,25 @@ std::vector<MemoryOption> memory_options(const ForecastInputs& inputs) {
       const int64_t before = bytes_of(now), after = bytes_of(then);
       if (before > after)
         options.push_back({option, category,
-                           static_cast<double>(before - after) / static_cast<double>(before), before, space});
+                           static_cast<double>(before - after) / static_cast<double>(before), before, space,
+                           kind});
     }
   };
   // Beside a GPU there is the host before the disk.
   const auto next_offload = [&](Offload offload) {
     return offload == Offload::none && !inputs.device_is_host ? Offload::cpu : Offload::disk;
   };
-  const auto halved_sequence = [](auto& changed) {
-    changed = with_batch(changed, changed.batch, std::max<int64_t>(1, changed.tokens / 2));
-  };
-
-  // Tokens: what no other option makes smaller.
+  if (const auto more = more_sequence_ranks(inputs))
+    for (const MemoryCategory category : kAllMemoryCategories)
+      propose(more->option, category, [&](auto& changed) { changed = more->inputs; });
   const std::string shorter = cat("--max_seq_length ", std::max<int64_t>(1, inputs.tokens / 2));
-  propose(shorter, activations, halved_sequence);
-  propose(shorter, attention, halved_sequence);
-  propose(shorter, communication, halved_sequence);
+  for (const MemoryCategory category : {activations, attention, communication})
+    propose(
+        shorter, category,
+        [](auto& changed) {
+          changed = with_batch(changed, changed.batch, std::max<int64_t>(1, changed.tokens / 2));
+        },
+        MemoryOptionKind::smaller_task);
   if (inputs.batch > 1 && !inputs.update_in_backward)
     propose("a batch of 1 with --gradient_accumulation_steps", activations,
             [](auto& changed) { changed.batch = 1; });

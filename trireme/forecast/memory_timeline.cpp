@@ -97,14 +97,14 @@ class Timeline {
         plan_(inputs.recompute),
         layer_(inputs),
         attention_(attention_snapshots(inputs, layer_.chunk_heads, layer_.chunk_kv_heads)),
-        tile_(inputs.model.encoder ? encoder_tile_bytes(inputs) : decoder_tile_bytes(inputs)),
+        tile_(tile_bytes(inputs)),
         sum_buffer_(sum_buffer_bytes(inputs)) {
     held_[attention] = attention_.flash_workspace_bytes;
   }
 
   std::vector<MemorySnapshot> run() {
     const ModelSizes& model = inputs_.model;
-    const int64_t table = model.encoder ? 0 : inputs_.shard_tokens * model.head_dim / 2 * kFloat_bytes;
+    const int64_t table = model.rotates ? inputs_.shard_tokens * model.head_dim / 2 * kFloat_bytes : 0;
     held_[other] = 5 * table;
     record("rotary tables");
     held_[other] = 2 * table + inputs_.batch * inputs_.shard_tokens * (8 + 4);  // positions, losses

@@ -34,24 +34,4 @@ std::string RecomputePlan::description() const {
   return text;
 }
 
-void check_recompute(Recompute policy, int64_t checkpoint_every, double keep_fraction) {
-  if (checkpoint_every < 1)
-    throw ConfigError(cat("--checkpoint_every ", checkpoint_every,
-                          ": expected 1 (each layer keeps its input) or more layers"));
-  if (!(keep_fraction >= 0 && keep_fraction <= 1))
-    throw ConfigError(cat("--keep_fraction ", keep_fraction, ": expected a part of the layers, from 0 to 1"));
-  if (policy == Recompute::none && checkpoint_every > 1)
-    throw ConfigError(cat("--checkpoint_every ", checkpoint_every,
-                          " means nothing with --recompute none, which runs no layer again; use --recompute "
-                          "full or keep_attention, or leave it out"));
-  if (policy == Recompute::full && keep_fraction != 1)
-    throw ConfigError(cat("--keep_fraction ", keep_fraction,
-                          " means nothing with --recompute full, which keeps the same of every layer; use "
-                          "--recompute keep_attention or none, or leave it out"));
-  if (policy == Recompute::automatic && keep_fraction != 1)
-    throw ConfigError(cat("--keep_fraction ", keep_fraction,
-                          " means nothing with --recompute auto, which chooses the layers by what fits; give "
-                          "--recompute keep_attention with it, or leave it out"));
-}
-
 }  // namespace trireme

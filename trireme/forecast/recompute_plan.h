@@ -65,9 +65,4 @@ struct RecomputePlan {
   std::string description() const;
 };
 
-// ConfigError: checkpoint_every < 1, or > 1 with policy none (which recomputes nothing); keep_fraction
-// outside [0, 1], or not 1 with policy full (which keeps the same everywhere) or automatic (which chooses
-// it).
-void check_recompute(Recompute policy, int64_t checkpoint_every, double keep_fraction);
-
 }  // namespace trireme

@@ -12,10 +12,6 @@
 namespace trireme {
 namespace {
 
-int64_t largest(const std::vector<int64_t>& values) {
-  return *std::max_element(values.begin(), values.end());
-}
-
 // Where units are stepped as backward closes them, none is read ahead.
 int64_t on_disk_elements(const ForecastInputs& inputs, const std::vector<int64_t>& shares) {
   return largest_run(shares, disk_units_in_memory(!inputs.update_in_backward));
@@ -83,8 +79,8 @@ int64_t parameter_bytes(const ForecastInputs& inputs) {
   if (inputs.offload.parameters != Offload::disk) return (sum_of(shares) + gathered) * inputs.tile_bytes;
   // Alone, a unit is opened where it was read and the next one read ahead; tied, the head's and the
   // embedding's.
-  const int64_t work =
-      alone ? largest_run(shares, 2) + (inputs.model.tied ? shares.back() : 0) : gathered + largest(shares);
+  const int64_t work = alone ? largest_run(shares, 2) + (inputs.model.tied ? shares.back() : 0)
+                             : gathered + std::ranges::max(shares);
   const int64_t stepped = on_disk_elements(inputs, shares);
   if (updates_are_deferred(inputs)) return (work + stepped) * inputs.tile_bytes;
   // The two units that were stepped last are on their way to the disk still.
@@ -118,12 +114,13 @@ int64_t optimizer_bytes(const ForecastInputs& inputs) {
   const int64_t bytes = (disk ? on_disk_elements(inputs, shares) : sum_of(shares)) *
                         (inputs.moments * inputs.state_bytes + master_bytes);
   if (inputs.moments == 0 || inputs.state_bytes == kFloat_bytes || inputs.narrow_kernel) return bytes;
-  return bytes + narrow_step_bytes(largest(shares), inputs.moments, inputs.device_is_host);
+  return bytes + narrow_step_bytes(std::ranges::max(shares), inputs.moments, inputs.device_is_host);
 }
 
 int64_t sum_buffer_bytes(const ForecastInputs& inputs) {
   if (inputs.ranks == 1) return 0;
-  const int64_t whole = largest(inputs.model.unit_elements), share = largest(shares_of(inputs));
+  const int64_t whole = std::ranges::max(inputs.model.unit_elements),
+                share = std::ranges::max(shares_of(inputs));
   const int64_t narrowed = inputs.reduce_bytes != kFloat_bytes ? whole * inputs.reduce_bytes : 0;
   const int64_t scatter =
       narrowed + reduce_scatter_bytes(share, inputs.ranks, inputs.reduce_bytes, inputs.device_is_host);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "trireme/kernels/row_blocks.h"
 #include "trireme/kernels/token_tiles.h"
 
 namespace trireme {
@@ -60,8 +59,6 @@ int64_t layer_norm_bytes(int64_t x, int64_t y) {
 int64_t layer_norm_backward_bytes(int64_t dy, int64_t x, int64_t dx) {
   return (x == 4 ? 0 : 4) + 4 + std::max<int64_t>(dy == 4 ? 0 : 4, dx == 4 ? 0 : dx);
 }
-
-}  // namespace
 
 TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   const TileSizes s(inputs);
@@ -126,6 +123,28 @@ TileBytes encoder_tile_bytes(const ForecastInputs& inputs) {
                                 Hm * (t + layer_norm_backward_bytes(t, t, t)),
                                 Hm * (2 * t + s.convert) + s.gradient(m, m, s.head_T), 3 * Hm * t});
   return bytes;
+}
+
+}  // namespace
+
+TileBytes tile_bytes(const ForecastInputs& inputs) {
+  switch (inputs.model.tiles) {
+    case TileFormula::decoder:
+      return decoder_tile_bytes(inputs);
+    case TileFormula::encoder:
+      return encoder_tile_bytes(inputs);
+    case TileFormula::widest:
+      break;
+  }
+  const TileBytes a = decoder_tile_bytes(inputs), b = encoder_tile_bytes(inputs);
+  const TileSizes s(inputs);
+  const int64_t more = s.T * s.m * (s.t + kFloat_bytes);  // a tensor of hidden width, widened in a norm
+  return {.input_forward = more + std::max(a.input_forward, b.input_forward),
+          .input_backward = more + std::max(a.input_backward, b.input_backward),
+          .output_forward = more + std::max(a.output_forward, b.output_forward),
+          .output_backward = more + std::max(a.output_backward, b.output_backward),
+          .output_backward_kept = more + std::max(a.output_backward_kept, b.output_backward_kept),
+          .head = std::max(a.head, b.head)};
 }
 
 }  // namespace trireme

@@ -15,7 +15,7 @@ struct TileBytes {
   int64_t output_backward_kept = 0;  // or was kept
   int64_t head = 0;
 };
-TileBytes decoder_tile_bytes(const ForecastInputs& inputs);
-TileBytes encoder_tile_bytes(const ForecastInputs& inputs);
+// By the formula of the model's family.
+TileBytes tile_bytes(const ForecastInputs& inputs);
 
 }  // namespace trireme

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "trireme/base/error.h"
-#include "trireme/kernels/cuda_flash_bytes.h"
+#include "trireme/base/round_up.h"
 #include "trireme/kernels/cuda_kernels.h"
 
 namespace trireme {

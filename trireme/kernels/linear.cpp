@@ -33,6 +33,13 @@ at::Tensor linear_forward(const at::Tensor& x_Tk, const at::Tensor& weight_nk, c
   return out;
 }
 
+void linear_backward_into(at::Tensor& dx_Tk, const at::Tensor& dy_Tn, const at::Tensor& weight_nk) {
+  if (dx_Tk.scalar_type() == dy_Tn.scalar_type())
+    at::mm_out(dx_Tk, dy_Tn, weight_nk);
+  else
+    dx_Tk.copy_(at::mm(dy_Tn, weight_nk));
+}
+
 void add_linear_gradient(at::Tensor& gradient_nk, at::Tensor& bias_gradient_n, const at::Tensor& dy_Tn,
                          const at::Tensor& x_Tk) {
   if (dy_Tn.scalar_type() == gradient_nk.scalar_type())

@@ -10,6 +10,8 @@ namespace trireme {
 void linear_into(at::Tensor& out_Tn, const at::Tensor& x_Tk, const at::Tensor& weight_nk,
                  const at::Tensor& bias_n);
 at::Tensor linear_forward(const at::Tensor& x_Tk, const at::Tensor& weight_nk, const at::Tensor& bias_n);
+// dy [T, n] -> dx [T, k], which may have another dtype.
+void linear_backward_into(at::Tensor& dx_Tk, const at::Tensor& dy_Tn, const at::Tensor& weight_nk);
 
 // gradient [n, k] fp32 += dy' x; bias_gradient [n] fp32 += column sums of dy (skipped when undefined).
 void add_linear_gradient(at::Tensor& gradient_nk, at::Tensor& bias_gradient_n, const at::Tensor& dy_Tn,

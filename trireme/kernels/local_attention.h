@@ -12,7 +12,6 @@
 // gradients. Inputs may be strided views (last dim contiguous); outputs are contiguous.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

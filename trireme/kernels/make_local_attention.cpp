@@ -68,26 +68,20 @@ const KernelOfDevice kKernels[] = {
      [](at::ScalarType /*dtype*/) -> Kernel { return std::make_unique<ReferenceAttention>(); }},
 };
 
-std::string join(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "'" : ", '") + name + "'";
-  return text;
-}
-
 }  // namespace
 
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
                                                      at::ScalarType dtype) {
   if (!at::isFloatingType(dtype))
     throw ConfigError(cat("attention: got dtype ", dtype, ", expected a floating type"));
-  std::vector<std::string> names;
+  std::string others;
   for (const KernelOfDevice& known : kKernels) {
     if (known.device && *known.device != device.type()) continue;
     if (known.kernel == kernel) return known.make(dtype);
-    names.emplace_back(name_of(known.kernel));
+    others += cat(others.empty() ? "'" : ", '", name_of(known.kernel), "'");
   }
   throw ConfigError(
-      cat("attention kernel '", name_of(kernel), "': got device ", device, ", which has ", join(names)));
+      cat("attention kernel '", name_of(kernel), "': got device ", device, ", which has ", others));
 }
 
 }  // namespace trireme

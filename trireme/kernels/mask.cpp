@@ -99,8 +99,8 @@ std::vector<RowRange> SparseBlocks::kept_blocks(int64_t i, int64_t blocks, Causa
 
 bool VisibleKeys::none() const {
   for (const KeyRanges& ranges : samples)
-    for (size_t row = 0; row < ranges.begin.size(); ++row)
-      if (ranges.begin[row] < ranges.end[row]) return false;
+    for (int64_t row = 0; row < ranges.queries(); ++row)
+      if (ranges.sees_a_key(row)) return false;
   return true;
 }
 
@@ -139,18 +139,11 @@ std::shared_ptr<const VisibleKeys> causal_keys(int64_t tokens, int64_t window) {
 std::vector<RowRange> key_intervals(const VisibleKeys& keys, int64_t sample, int64_t row, int64_t row_end) {
   const KeyRanges& ranges = keys.of(sample);
   // Rows that see nothing have an empty range, which must not widen that of the others.
-  int64_t begin = keys.key_rows, end = 0;
-  for (int64_t r = row; r < row_end; ++r)
-    if (ranges.begin[static_cast<size_t>(r)] < ranges.end[static_cast<size_t>(r)]) {
-      begin = ranges.begin[static_cast<size_t>(r)];
-      break;
-    }
-  for (int64_t r = row_end - 1; r >= row; --r)
-    if (ranges.begin[static_cast<size_t>(r)] < ranges.end[static_cast<size_t>(r)]) {
-      end = ranges.end[static_cast<size_t>(r)];
-      break;
-    }
-  if (begin >= end) return {};
+  int64_t first = row, last = row_end - 1;
+  while (first < row_end && !ranges.sees_a_key(first)) ++first;
+  if (first == row_end) return {};
+  while (!ranges.sees_a_key(last)) --last;
+  const int64_t begin = ranges.begin[static_cast<size_t>(first)], end = ranges.end[static_cast<size_t>(last)];
   if (keys.sparse.dense()) return {{begin, end}};
   const int64_t block = keys.sparse.block_tokens, blocks = (keys.key_rows + block - 1) / block;
   std::vector<RowRange> kept;  // of all query blocks that the rows touch

@@ -66,6 +66,9 @@ struct KeyRanges {
   std::vector<int64_t> begin;
   std::vector<int64_t> end;
   int64_t queries() const { return static_cast<int64_t>(begin.size()); }
+  bool sees_a_key(int64_t row) const {
+    return begin[static_cast<size_t>(row)] < end[static_cast<size_t>(row)];
+  }
 };
 
 // For one call of a kernel: some query rows, some key rows.

@@ -187,9 +187,10 @@ void add_sample(MaskCall& call, std::span<const MaskRun> runs) {
 
 // The same runs in samples [sample, sample_end).
 MaskCall call_of(std::span<const MaskRun> runs, const Band& band, int64_t sample, int64_t sample_end) {
-  MaskCall call{
-      sample, sample_end, runs.front().q,      runs.back().q_end,  runs.front().k, runs.back().k_end, band,
-      {},     {},         runs.front().rows(), runs.front().keys()};
+  MaskCall call{runs.front(), sample, sample_end, {}, {}, runs.front().rows(), runs.front().keys()};
+  call.q_end = runs.back().q_end;
+  call.k_end = runs.back().k_end;
+  call.band = band;
   if (runs.size() > 1) begin_segments(call);
   check_counts(call);
   if (runs.size() > 1)

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "trireme/base/round_up.h"
 #include "trireme/kernels/mask.h"
 
 namespace trireme {
@@ -51,28 +52,28 @@ struct MaskRun {
 std::vector<MaskRun> mask_runs(const KeyRanges& ranges);
 
 // One call: query rows [q, q_end) and key rows [k, k_end) of samples [sample, sample_end). Dense: each sample
-// is one band. Else its rows, sample after sample, are cut into segments, each of which is a band: query rows
+// is one run. Else its rows, sample after sample, are cut into segments, each of which is a band: query rows
 // [cu_q[i], cu_q[i + 1]), key rows [cu_k[i], cu_k[i + 1]). Rows that see nothing are in segments without
 // keys, and keys that nobody sees in segments without rows, so that segments cover all.
-struct MaskCall {
+struct MaskCall : MaskRun {
   int64_t sample = 0;
   int64_t sample_end = 0;
-  int64_t q = 0;
-  int64_t q_end = 0;
-  int64_t k = 0;
-  int64_t k_end = 0;
-  Band band;
   std::vector<int32_t> cu_q;  // empty: dense
   std::vector<int32_t> cu_k;
   int64_t longest_q = 0;  // rows of a segment
   int64_t longest_k = 0;
   bool dense() const { return cu_q.empty(); }
-  int64_t rows() const { return q_end - q; }
-  int64_t keys() const { return k_end - k; }
 };
 
 // FlashAttention counts segments in the second dimension of a CUDA grid.
 inline constexpr int64_t kMostSegments = 65535;
+
+// Extents of the fp32 dq that its backward on CUDA allocates (libtorch's flash_api.cpp). Calls are cut by
+// them, and the memory forecast counts by them.
+inline constexpr int64_t kDqRowBlock = 128;
+constexpr int64_t padded_dq_width(int64_t width) {
+  return round_up(width, width <= 128 ? 32 : 64);
+}
 
 // The calls that compute a whole mask, none where no query sees a key. Each query row is in at most one; key
 // rows can be in several. Throws ConfigError: more rows in a call than 32 bits count.

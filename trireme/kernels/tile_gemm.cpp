@@ -1,7 +1,6 @@
 #include "trireme/kernels/tile_gemm.h"
 
 #include <array>
-#include <cmath>
 
 #include <ATen/native/CPUBlas.h>
 

@@ -13,6 +13,11 @@
 
 namespace trireme {
 
+// Of statistics and sums: fp32, fp64 for fp64.
+inline at::ScalarType compute_dtype(const at::Tensor& x) {
+  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
 // y = x * rsqrt(mean(x^2) + eps) * weight.   x [T, M] any float dtype, weight [M] -> y [T, M] of `out_dtype`.
 at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps, at::ScalarType out_dtype);
 

@@ -3,16 +3,11 @@
 // Rows are worked on in blocks, so that what lies between two kernels does not grow with the tile: at most so
 // many tensors of a block (forecast/tile_bytes.cpp counts them): norm 1 and backward 3, rotation 1.5 and
 // backward with norms 3, SwiGLU 1 and backward 3, cross entropy 1 or, of 16-bit logits, 2.
-#include "trireme/kernels/row_blocks.h"
 #include "trireme/kernels/token_ops.h"
 #include "trireme/kernels/token_tiles.h"
 
 namespace trireme::aten {
 namespace {
-
-at::ScalarType compute_dtype(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 template <typename Body>
 void for_row_blocks(int64_t rows, int64_t row_elements, const Body& body) {

@@ -64,17 +64,11 @@ void with_row_kernels(const at::Tensor& x, const at::Tensor& y, const F& f) {
 template <typename F>
 void with_norm_kernel(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& dx, const F& f) {
   with_kernels({dy, x, dx}, [&](const auto& k) {
-    if (is_fp32(dy)) {
-      if (is_fp32(x))
-        is_fp32(dx) ? f(k.norm_fff) : f(k.norm_ffs);
-      else
-        is_fp32(dx) ? f(k.norm_fsf) : f(k.norm_fss);
-    } else {
-      if (is_fp32(x))
-        is_fp32(dx) ? f(k.norm_sff) : f(k.norm_sfs);
-      else
-        is_fp32(dx) ? f(k.norm_ssf) : f(k.norm_sss);
-    }
+    const auto by_dx = [&](const auto& fp32, const auto& narrow) { is_fp32(dx) ? f(fp32) : f(narrow); };
+    if (is_fp32(dy))
+      is_fp32(x) ? by_dx(k.norm_fff, k.norm_ffs) : by_dx(k.norm_fsf, k.norm_fss);
+    else
+      is_fp32(x) ? by_dx(k.norm_sff, k.norm_sfs) : by_dx(k.norm_ssf, k.norm_sss);
   });
 }
 

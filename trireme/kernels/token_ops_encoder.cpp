@@ -6,13 +6,6 @@
 #include "trireme/kernels/token_ops.h"
 
 namespace trireme {
-namespace {
-
-at::ScalarType compute_dtype(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-}  // namespace
 
 at::Tensor layer_norm(const at::Tensor& x_TM, const at::Tensor& weight, const at::Tensor& bias, double eps,
                       at::ScalarType out_dtype) {

@@ -1,5 +1,5 @@
 // Cuts tokens into tiles: as few as `tile_tokens` allows, of nearly equal size, so that no short tile is left
-// at the end.
+// at the end. Arithmetic alone, for byte formulas too.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +22,14 @@ void for_tiles(int64_t tokens, int64_t tile_tokens, const Body& body) {
     const int64_t begin = tokens * tile / tiles;
     body(begin, tokens * (tile + 1) / tiles - begin);
   }
+}
+
+// The tiles of the ATen kernels in token_ops_aten.cpp: a tensor between two kernels has 32 MiB in fp32,
+// enough for a GPU to be busy.
+constexpr int64_t kRowBlock_elements = int64_t{1} << 23;
+
+constexpr int64_t rows_of_block(int64_t row_elements) {
+  return std::max<int64_t>(1, kRowBlock_elements / std::max<int64_t>(1, row_elements));
 }
 
 }  // namespace trireme

@@ -1,5 +1,6 @@
 #include "trireme/launch/attempt.h"
 
+#include <algorithm>
 #include <optional>
 #include <poll.h>
 #include <utility>
@@ -20,11 +21,11 @@ constexpr int kPollMilliseconds = 50;
 
 class Attempt {
  public:
-  Attempt(const std::vector<RankProcess>& ranks, const AttemptLimits& limits, TakenSignals& signals,
+  Attempt(std::vector<RankProcess> ranks, const LaunchOptions& options, TakenSignals& signals,
           RunControl& control, const RankStreams& streams)
-      : limits_(limits), signals_(signals), control_(control), streams_(streams) {
+      : options_(options), signals_(signals), control_(control), streams_(streams) {
     ranks_.reserve(ranks.size());
-    for (const RankProcess& process : ranks) ranks_.emplace_back(process, streams);
+    for (RankProcess& process : ranks) ranks_.emplace_back(std::move(process), streams);
   }
 
   AttemptResult run() {
@@ -39,9 +40,7 @@ class Attempt {
 
  private:
   bool running() const {
-    for (const RunningRank& rank : ranks_)
-      if (rank.running()) return true;
-    return false;
+    return std::any_of(ranks_.begin(), ranks_.end(), [](const RunningRank& rank) { return rank.running(); });
   }
 
   void wait_for_news() {
@@ -130,11 +129,11 @@ class Attempt {
 
   void end_the_rest() {
     const double now = now_seconds();
-    const double grace = kTimeToSpeakSeconds + limits_.grace_seconds;
+    const double grace = kTimeToSpeakSeconds + options_.grace_seconds;
     if (result_.stop_signal != 0) {
       // The ranks were asked already: a second request would end ranks that are saving.
       const double follow = std::max(grace, kLeastTimeToFollowSeconds);
-      if (now >= stop_seconds_ + limits_.stop_seconds ||
+      if (now >= stop_seconds_ + options_.stop_seconds ||
           (failure_seconds_ && now >= *failure_seconds_ + grace) ||
           (first_stopped_seconds_ && now >= *first_stopped_seconds_ + follow))
         kill_all();
@@ -143,14 +142,14 @@ class Attempt {
       if (now >= *failure_seconds_ + grace) kill_all();
     } else if (!only_stopped_ones_run()) {
       left_behind_seconds_.reset();
-    } else if (now >= left_behind_seconds_.value_or(now) + limits_.stop_seconds) {
+    } else if (now >= left_behind_seconds_.value_or(now) + options_.stop_seconds) {
       kill_all();
     } else if (!left_behind_seconds_) {
       left_behind_seconds_ = now;
     }
   }
 
-  AttemptLimits limits_;
+  const LaunchOptions& options_;
   TakenSignals& signals_;
   RunControl& control_;
   RankStreams streams_;
@@ -165,9 +164,9 @@ class Attempt {
 
 }  // namespace
 
-AttemptResult watch(const std::vector<RankProcess>& ranks, const AttemptLimits& limits, TakenSignals& signals,
+AttemptResult watch(std::vector<RankProcess> ranks, const LaunchOptions& options, TakenSignals& signals,
                     RunControl& control, const RankStreams& streams) {
-  return Attempt(ranks, limits, signals, control, streams).run();
+  return Attempt(std::move(ranks), options, signals, control, streams).run();
 }
 
 }  // namespace trireme

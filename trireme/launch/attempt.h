@@ -10,17 +10,12 @@
 
 namespace trireme {
 
-struct AttemptLimits {
-  double grace_seconds = 5;    // from SIGTERM to SIGKILL after a failure
-  double stop_seconds = 1800;  // from a request to stop to SIGKILL
-};
-
 struct AttemptResult {
   std::vector<RankEnd> ends;  // of this machine's ranks, in the order in which they ended
   int stop_signal = 0;        // that asked the run to stop, on this or another machine
 };
 
-AttemptResult watch(const std::vector<RankProcess>& ranks, const AttemptLimits& limits, TakenSignals& signals,
+AttemptResult watch(std::vector<RankProcess> ranks, const LaunchOptions& options, TakenSignals& signals,
                     RunControl& control, const RankStreams& streams);
 
 }  // namespace trireme

@@ -1,13 +1,14 @@
-#include "trireme/launch/first_machine.h"
-
+// The launcher of machine 0 of several: waits for the other launchers, starts attempts on all machines,
+// collects the ends of all ranks, and decides how to go on.
 #include <map>
 #include <optional>
+#include <ostream>
 #include <set>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
-#include "trireme/launch/rank_end_json.h"
-#include "trireme/launch/restart_rule.h"
+#include "trireme/launch/run_control.h"
+#include "trireme/launch/run_secret.h"
 #include "trireme/launch/waiting_room.h"
 
 namespace trireme {
@@ -22,9 +23,11 @@ class FirstMachine : public RunControl {
  public:
   FirstMachine(const LaunchOptions& options, const std::string& secret, TakenSignals& signals,
                std::ostream& err)
-      : options_(options), signals_(signals), err_(err), run_id_(make_run_id()) {
-    room_.emplace(options_, secret);
-  }
+      : options_(options),
+        signals_(signals),
+        err_(err),
+        run_id_(random_digits(kRunIdBytes)),
+        room_(std::in_place, options_, secret) {}
 
   AttemptStart start(int attempt) override {
     if (room_) {

@@ -5,11 +5,10 @@
 #include <filesystem>
 #include <memory>
 #include <ostream>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/launch/attempt.h"
-#include "trireme/launch/first_machine.h"
-#include "trireme/launch/other_machine.h"
 #include "trireme/launch/run_control.h"
 #include "trireme/launch/run_secret.h"
 #include "trireme/launch/start_ranks.h"
@@ -55,11 +54,11 @@ int launch(const LaunchOptions& given, std::ostream& out, std::ostream& err) {
       return start.over->code;
     }
     const std::filesystem::path logs = make_log_folder(options, start.attempt);
-    const std::vector<RankProcess> ranks = start_ranks(options, start, secret);
+    std::vector<RankProcess> ranks = start_ranks(options, start, secret);
     OutputSink out_sink(out, options.terminal_columns > 0);
     OutputSink err_sink(err, false, options.nproc > 1 ? kGatherSeconds : 0);
-    const AttemptResult result = watch(ranks, {options.grace_seconds, options.stop_seconds}, signals,
-                                       *control, {out_sink, err_sink, err, options.rank_stdout, logs});
+    const AttemptResult result = watch(std::move(ranks), options, signals, *control,
+                                       {out_sink, err_sink, err, options.rank_stdout, logs});
     out_sink.finish();
     err_sink.finish();
     const Conclusion conclusion = control->conclude(result.ends, result.stop_signal);

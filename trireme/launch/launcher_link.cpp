@@ -10,8 +10,6 @@
 #include <poll.h>
 #include <sstream>
 #include <sys/socket.h>
-#include <unistd.h>
-#include <utility>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
@@ -83,55 +81,31 @@ LauncherLink::LauncherLink(int descriptor)
       peer_(address_of_peer(descriptor)),
       heard_seconds_(now_seconds()),
       sign_seconds_(heard_seconds_) {
-  ::fcntl(descriptor_, F_SETFL, ::fcntl(descriptor_, F_GETFL) & ~O_NONBLOCK);
-  prepare_connection(descriptor_);
+  ::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
+  prepare_connection(descriptor);
 }
 
 LauncherLink LauncherLink::connect(const std::string& host, int port, double seconds) {
   int reason = 0;
   for (const ResolvedAddress& address : resolve(host, port)) {
-    const int descriptor =
-        ::socket(address.generic()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    reason = descriptor < 0 ? errno : finish_connecting(descriptor, address, seconds);
-    if (reason == 0) return LauncherLink(descriptor);
-    if (descriptor >= 0) ::close(descriptor);
+    FileDescriptor descriptor(
+        ::socket(address.generic()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    reason = descriptor.is_open() ? finish_connecting(descriptor.get(), address, seconds) : errno;
+    if (reason == 0) return LauncherLink(descriptor.release());
   }
   throw CommError(
       cat("cannot connect to the launcher of machine 0 at ", host, ":", port, ": ", std::strerror(reason)));
 }
 
-LauncherLink::~LauncherLink() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-LauncherLink::LauncherLink(LauncherLink&& other) noexcept
-    : descriptor_(std::exchange(other.descriptor_, -1)),
-      peer_(std::move(other.peer_)),
-      received_(std::move(other.received_)),
-      lost_(std::move(other.lost_)),
-      heard_seconds_(other.heard_seconds_),
-      sign_seconds_(other.sign_seconds_) {}
-
-LauncherLink& LauncherLink::operator=(LauncherLink&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(peer_, other.peer_);
-  std::swap(received_, other.received_);
-  std::swap(lost_, other.lost_);
-  std::swap(heard_seconds_, other.heard_seconds_);
-  std::swap(sign_seconds_, other.sign_seconds_);
-  return *this;
-}
-
 void LauncherLink::lose(const std::string& reason) {
   if (lost_.empty()) lost_ = reason;
-  if (descriptor_ >= 0) ::close(descriptor_);
-  descriptor_ = -1;
+  descriptor_.close();
 }
 
 void LauncherLink::send_line(const std::string& line) {
   const std::string whole = line + "\n";
-  for (size_t sent = 0; sent < whole.size() && descriptor_ >= 0;) {
-    const ssize_t count = ::send(descriptor_, whole.data() + sent, whole.size() - sent, MSG_NOSIGNAL);
+  for (size_t sent = 0; sent < whole.size() && descriptor_.is_open();) {
+    const ssize_t count = ::send(descriptor_.get(), whole.data() + sent, whole.size() - sent, MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return lose(std::strerror(errno));
     sent += static_cast<size_t>(count);
@@ -139,7 +113,7 @@ void LauncherLink::send_line(const std::string& line) {
 }
 
 void LauncherLink::keep_alive(double now) {
-  if (descriptor_ >= 0 && now > heard_seconds_ + kSilenceSeconds)
+  if (descriptor_.is_open() && now > heard_seconds_ + kSilenceSeconds)
     lose(cat("it gave no sign of life for ", kSilenceSeconds, " s"));
   if (now < sign_seconds_ + kSignOfLifeSeconds) return;
   sign_seconds_ = now;
@@ -147,9 +121,9 @@ void LauncherLink::keep_alive(double now) {
 }
 
 void LauncherLink::receive() {
-  while (descriptor_ >= 0) {
+  while (descriptor_.is_open()) {
     std::array<char, 16384> buffer{};
-    const ssize_t count = ::recv(descriptor_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    const ssize_t count = ::recv(descriptor_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (count > 0) {
       heard_seconds_ = now_seconds();
       received_.append(buffer.data(), static_cast<size_t>(count));
@@ -181,8 +155,8 @@ std::optional<std::string> LauncherLink::wait_for_line(size_t largest_bytes, dou
   for (;;) {
     if (auto line = next_line(largest_bytes)) return line;
     const double left = end - now_seconds();
-    if (descriptor_ < 0 || left <= 0) return std::nullopt;
-    pollfd waiting{descriptor_, POLLIN, 0};
+    if (!descriptor_.is_open() || left <= 0) return std::nullopt;
+    pollfd waiting{descriptor_.get(), POLLIN, 0};
     ::poll(&waiting, 1, static_cast<int>(std::min(left, 1.0) * 1e3) + 1);
   }
 }

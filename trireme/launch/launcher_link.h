@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/file_descriptor.h"
 #include "trireme/base/json.h"
 
 namespace trireme {
@@ -37,12 +38,9 @@ class LauncherLink {
   explicit LauncherLink(int descriptor);  // a connected socket; closed with the object
   // Connects within `seconds`. Throws CommError, UnknownHost.
   static LauncherLink connect(const std::string& host, int port, double seconds);
-  ~LauncherLink();
-  LauncherLink(LauncherLink&& other) noexcept;
-  LauncherLink& operator=(LauncherLink&& other) noexcept;
 
-  int descriptor() const { return descriptor_; }
-  const std::string& peer() const { return peer_; }  // its address, for messages
+  int descriptor() const { return descriptor_.get(); }  // -1 when it was lost
+  const std::string& peer() const { return peer_; }     // its address, for messages
   // Why the link was lost; empty while it works.
   const std::string& lost() const { return lost_; }
   void lose(const std::string& reason);
@@ -63,7 +61,7 @@ class LauncherLink {
   void keep_alive(double now);
 
  private:
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
   std::string peer_, received_, lost_;
   double heard_seconds_ = 0;  // when bytes came last
   double sign_seconds_ = 0;   // when the last sign of life was sent

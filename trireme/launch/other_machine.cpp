@@ -1,7 +1,8 @@
-#include "trireme/launch/other_machine.h"
-
+// The launcher of a machine other than machine 0: obeys machine 0's launcher and reports this machine's
+// events to it.
 #include <algorithm>
 #include <optional>
+#include <ostream>
 #include <sstream>
 
 #include "trireme/base/clock.h"
@@ -10,7 +11,7 @@
 #include "trireme/base/resolved_address.h"
 #include "trireme/base/sha256.h"
 #include "trireme/launch/launcher_link.h"
-#include "trireme/launch/rank_end_json.h"
+#include "trireme/launch/run_control.h"
 #include "trireme/launch/run_secret.h"
 
 namespace trireme {

@@ -5,6 +5,8 @@
 #include <string>
 #include <sys/types.h>
 
+#include "trireme/base/json.h"
+
 namespace trireme {
 
 // The state of a rank when the launcher looked at it.
@@ -31,5 +33,10 @@ struct RankEnd {
   bool failed() const { return code != 0 || signal != 0; }
   int exit_code() const { return signal != 0 ? 128 + signal : code; }
 };
+
+// As launchers send it to each other.
+Json to_json(const RankEnd& end);
+// Throws DataError, which names `origin`.
+RankEnd parse_rank_end(const Json& json, const std::string& origin);
 
 }  // namespace trireme

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "trireme/base/file_descriptor.h"
+
 namespace trireme {
 
 // Appends to its file. If the file cannot be written, the launcher's stderr says so once and the log ends;
@@ -13,19 +15,13 @@ class RankLog {
  public:
   RankLog() = default;  // keeps nothing
   explicit RankLog(const std::filesystem::path& file);
-  RankLog(RankLog&& other) noexcept;
-  RankLog& operator=(RankLog&&) = delete;
-  ~RankLog();
 
   // Returns a warning; empty on success.
   std::string write(std::string_view bytes);
 
  private:
-  std::string give_up();
-
-  std::filesystem::path file_;
-  int descriptor_ = -1;
-  bool given_up_ = true;
+  std::filesystem::path file_;  // empty: the log has ended
+  FileDescriptor descriptor_;
 };
 
 }  // namespace trireme

@@ -1,5 +1,7 @@
 #include "trireme/launch/rank_output.h"
 
+#include <utility>
+
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -31,39 +33,24 @@ void RankOutput::take(std::string_view bytes) {
     return;
   }
   for (const char byte : bytes) {
-    if (after_return_) {
-      after_return_ = false;
-      if (byte == '\n') {  // \r\n is one end of line
-        end_line(false);
-        continue;
-      }
-      end_line(true);
-    }
-    if (byte == '\n') {
+    if (after_return_ && byte != '\n') end_line(true);  // \r\n is one end of line
+    after_return_ = byte == '\r';
+    if (byte == '\n')
       end_line(false);
-    } else if (byte == '\r') {
-      after_return_ = true;
-    } else {
+    else if (byte != '\r')
       pending_ += byte;
-    }
   }
 }
 
 void RankOutput::show_pending() {
-  if (after_return_) {
-    after_return_ = false;
-    end_line(true);
-  }
+  if (std::exchange(after_return_, false)) end_line(true);
   if (!live_ || !sink_.terminal() || pending_.size() == shown_) return;
   sink_.line(*rank_, pending_, true);
   shown_ = pending_.size();
 }
 
 void RankOutput::finish() {
-  if (after_return_) {
-    after_return_ = false;
-    end_line(true);
-  }
+  if (std::exchange(after_return_, false)) end_line(true);
   if (!pending_.empty()) end_line(false);
 }
 

@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/machine_identity.h"
@@ -16,8 +17,7 @@ namespace trireme {
 namespace {
 
 struct Pipe {
-  int read = -1;
-  int write = -1;
+  FileDescriptor read, write;
 };
 
 // Both ends are closed on exec, so that no rank holds another's pipe open.
@@ -25,7 +25,7 @@ Pipe make_pipe() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0)
     throw ConfigError(cat("cannot make a pipe: ", std::strerror(errno)));
-  return {ends[0], ends[1]};
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
 std::vector<std::string> merged_environment(const std::map<std::string, std::string>& changes) {
@@ -61,13 +61,13 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   ::signal(SIGTERM, SIG_DFL);  // by it the launcher asks the rank to end
   const int nothing = ::open("/dev/null", O_RDONLY);
   ::dup2(nothing, STDIN_FILENO);
-  ::dup2(out.write, STDOUT_FILENO);
-  ::dup2(err.write, STDERR_FILENO);
+  ::dup2(out.write.get(), STDOUT_FILENO);
+  ::dup2(err.write.get(), STDERR_FILENO);
   for (const int descriptor : inherit)
     if (descriptor >= 0) ::fcntl(descriptor, F_SETFD, 0);
   ::execve(program, arguments, environment);
   const int reason = errno;
-  [[maybe_unused]] const ssize_t written = ::write(failure.write, &reason, sizeof reason);
+  [[maybe_unused]] const ssize_t written = ::write(failure.write.get(), &reason, sizeof reason);
   ::_exit(127);
 }
 
@@ -82,7 +82,7 @@ RankProcess start_rank(int rank, const std::string& program, const std::vector<s
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<std::string> variables = merged_environment(environment);
   const std::vector<char*> argv = pointers(words), envp = pointers(variables);
-  const Pipe out = make_pipe(), err = make_pipe(), failure = make_pipe();
+  Pipe out = make_pipe(), err = make_pipe(), failure = make_pipe();
   const pid_t launcher = ::getpid();
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -90,23 +90,20 @@ RankProcess start_rank(int rank, const std::string& program, const std::vector<s
                 failure, {inherit_fd, activity->descriptor()}, launcher);
   }
   const int fork_reason = errno;
-  ::close(out.write);
-  ::close(err.write);
-  ::close(failure.write);
+  out.write.close();
+  err.write.close();
+  failure.write.close();
   int reason = 0;
-  const bool failed = pid > 0 && ::read(failure.read, &reason, sizeof reason) == sizeof reason;
-  ::close(failure.read);
+  const bool failed = pid > 0 && ::read(failure.read.get(), &reason, sizeof reason) == sizeof reason;
   activity->close_descriptor();
   if (pid < 0 || failed) {
-    ::close(out.read);
-    ::close(err.read);
     if (pid > 0) ::waitpid(pid, nullptr, 0);
     throw ConfigError(cat("cannot run ", program, ": ", std::strerror(failed ? reason : fork_reason)));
   }
   ::setpgid(pid, pid);  // the child does this too: either may come first
-  ::fcntl(out.read, F_SETFL, O_NONBLOCK);
-  ::fcntl(err.read, F_SETFL, O_NONBLOCK);
-  return {rank, pid, out.read, err.read, activity};
+  ::fcntl(out.read.get(), F_SETFL, O_NONBLOCK);
+  ::fcntl(err.read.get(), F_SETFL, O_NONBLOCK);
+  return {rank, pid, std::move(out.read), std::move(err.read), activity};
 }
 
 RankLook look_at(const RankProcess& process) {

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 #include <vector>
 
+#include "trireme/base/file_descriptor.h"
 #include "trireme/base/rank_activity.h"
 #include "trireme/launch/rank_end.h"
 
@@ -16,8 +17,7 @@ namespace trireme {
 struct RankProcess {
   int rank = 0;
   pid_t pid = -1;
-  int stdout_fd = -1;  // to read from, does not block
-  int stderr_fd = -1;
+  FileDescriptor stdout_fd, stderr_fd;  // to read from, do not block
   std::shared_ptr<ActivityReader> activity;
 };
 

@@ -111,25 +111,21 @@ int asked_to_stop(const RankEnd& end) {
   return lost_a_peer(end) && says(end, kAskedToStop) ? SIGTERM : 0;
 }
 
-std::optional<RankEnd> culprit(const std::vector<RankEnd>& ends) {
-  const RankEnd* found = find_culprit(ends);
-  return found ? std::optional(*found) : std::nullopt;
-}
-
 Outcome judge(const std::vector<RankEnd>& ends, bool stop_asked) {
+  const RankEnd* culprit = find_culprit(ends);
+  if (culprit == nullptr) return {};
+  const RankEnd& end = *culprit;
   Outcome outcome;
-  outcome.culprit = culprit(ends);
-  if (!outcome.culprit) return outcome;
-  const RankEnd& end = *outcome.culprit;
   outcome.hung = !failed_by_itself(end) && hung(end, ends);
   const bool ended_as_asked = complied(end) && !end.killed;
   outcome.code = outcome.hung || ended_as_asked ? lost_peer_code() : end.exit_code();
   if (stop_asked) {
     for (const RankEnd& one : ends)
       if (one.killed) outcome.code = one.exit_code();
-    if (!failed_by_itself(end)) outcome.culprit.reset();
+    if (failed_by_itself(end)) outcome.culprit = end;
     return outcome;
   }
+  outcome.culprit = end;
   outcome.may_restart = outcome.hung || (!complied(end) && (end.signal != 0 || lost_a_peer(end)));
   for (const RankEnd& one : ends) {
     const ExitMeaning* meaning = meaning_of(one.code);

@@ -19,14 +19,6 @@ struct ExitMeaning {
 // All codes with which the program ends on purpose. A restart is not known to cure other codes.
 const std::vector<ExitMeaning>& exit_meanings();
 
-// `ends` in the order in which ranks ended. The rank that explains the end of the run:
-//   1. the first rank that failed by itself: an error, or a signal that the launcher did not send;
-//   2. a rank that hung while others waited for it: a stopped rank, or the rank still for longest;
-//   3. the first rank that lost a peer (75);
-//   4. the first rank that ended when it was asked to.
-// A rank whose error only points at another rank counts only if there is no better one.
-std::optional<RankEnd> culprit(const std::vector<RankEnd>& ends);
-
 // The signal by which somebody other than the launcher asked this rank to stop, and so the whole run; 0:
 // nobody did.
 int asked_to_stop(const RankEnd& end);
@@ -39,6 +31,13 @@ struct Outcome {
   bool may_restart = false;
 };
 
+// `ends` in the order in which ranks ended. The culprit is the rank that explains the end of the run:
+//   1. the first rank that failed by itself: an error, or a signal that the launcher did not send;
+//   2. a rank that hung while others waited for it: a stopped rank, or the rank still for longest;
+//   3. the first rank that lost a peer (75);
+//   4. the first rank that ended when it was asked to.
+// A rank whose error only points at another rank counts only if there is no better one.
+//
 // `stop_asked`: the user asked the run to stop. Ranks that ended because of the request are no culprits, and
 // the code is 75.
 Outcome judge(const std::vector<RankEnd>& ends, bool stop_asked);

@@ -16,7 +16,8 @@ std::string stop_text(int signal) {
 
 class OneMachine : public RunControl {
  public:
-  explicit OneMachine(const LaunchOptions& options) : options_(options), run_id_(make_run_id()) {}
+  explicit OneMachine(const LaunchOptions& options)
+      : options_(options), run_id_(random_digits(kRunIdBytes)) {}
 
   AttemptStart start(int attempt) override {
     attempt_ = attempt;
@@ -37,10 +38,6 @@ class OneMachine : public RunControl {
 };
 
 }  // namespace
-
-std::string make_run_id() {
-  return random_digits(16);
-}
 
 std::unique_ptr<RunControl> one_machine(const LaunchOptions& options) {
   return std::make_unique<OneMachine>(options);

@@ -1,8 +1,9 @@
 // Decides when an attempt starts, how it ended, and whether another follows. On one machine its launcher
-// decides. On several machines the launcher of machine 0 decides (first_machine.h), and the others obey
-// (other_machine.h).
+// decides. On several machines the launcher of machine 0 decides (first_machine.cpp), and the others obey
+// (other_machine.cpp).
 #pragma once
 
+#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <poll.h>
@@ -12,6 +13,7 @@
 #include "trireme/base/listening_socket.h"
 #include "trireme/launch/launch.h"
 #include "trireme/launch/rank_end.h"
+#include "trireme/launch/taken_signals.h"
 
 namespace trireme {
 
@@ -34,6 +36,9 @@ struct AttemptStart {
   std::unique_ptr<ListeningSocket> socket = {};  // at that port; rank 0 inherits it
   std::optional<Conclusion> over = {};           // if set, the run is over
 };
+
+// Of the random name of a launch.
+constexpr int kRunIdBytes = 16;
 
 class RunControl {
  public:
@@ -58,14 +63,18 @@ class RunControl {
 
 // The run on one machine.
 std::unique_ptr<RunControl> one_machine(const LaunchOptions& options);
+// On machine 0 of several. Listens at --master_port for the launchers of the other machines. Throws
+// ConfigError. `err` receives messages while a launcher waits for others.
+std::unique_ptr<RunControl> first_machine(const LaunchOptions& options, const std::string& secret,
+                                          TakenSignals& signals, std::ostream& err);
+// On another machine than machine 0.
+std::unique_ptr<RunControl> other_machine(const LaunchOptions& options, const std::string& secret,
+                                          TakenSignals& signals, std::ostream& err);
 
 // The conclusion from the ends of all ranks of attempt `attempt`.
 Conclusion decide(const LaunchOptions& options, int attempt, const std::vector<RankEnd>& ends,
                   int stop_signal);
 // The conclusion if the run was asked to stop while no rank ran.
 Conclusion stopped_between_attempts(int stop_signal);
-
-// A new name for one launch.
-std::string make_run_id();
 
 }  // namespace trireme

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/base/machine_identity.h"
@@ -23,32 +24,27 @@ RankLog log_of(int rank, const RankStreams& streams, const char* ending) {
   return RankLog(streams.logs / cat("rank-", rank, ending));
 }
 
-void close_pipe(int& descriptor) {
-  if (descriptor >= 0) ::close(descriptor);
-  descriptor = -1;
-}
-
 }  // namespace
 
-RunningRank::RunningRank(const RankProcess& process, const RankStreams& streams)
-    : process_(process),
+RunningRank::RunningRank(RankProcess process, const RankStreams& streams)
+    : process_(std::move(process)),
       launcher_(streams.launcher),
-      out_(stdout_of(process.rank, streams)),
-      err_(process.rank, streams.err),
-      out_log_(log_of(process.rank, streams, ".out")),
-      err_log_(log_of(process.rank, streams, ".err")) {}
+      out_(stdout_of(process_.rank, streams)),
+      err_(process_.rank, streams.err),
+      out_log_(log_of(process_.rank, streams, ".out")),
+      err_log_(log_of(process_.rank, streams, ".err")) {}
 
-void RunningRank::drain(int& descriptor, RankOutput& output, RankLog& log) {
+void RunningRank::drain(FileDescriptor& descriptor, RankOutput& output, RankLog& log) {
   std::array<char, 16384> buffer{};
   // A rank that writes without end must not keep the launcher from its other duties.
-  for (int round = 0; round < 16 && descriptor >= 0; ++round) {
-    const ssize_t got = ::read(descriptor, buffer.data(), buffer.size());
+  for (int round = 0; round < 16 && descriptor.is_open(); ++round) {
+    const ssize_t got = ::read(descriptor.get(), buffer.data(), buffer.size());
     if (got > 0) {
       const std::string_view bytes(buffer.data(), static_cast<size_t>(got));
       launcher_ << log.write(bytes) << std::flush;
       output.take(bytes);
     } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      close_pipe(descriptor);
+      descriptor.close();
     } else {
       return;
     }
@@ -67,14 +63,14 @@ void RunningRank::note_wait() {
 
 void RunningRank::ask_to_end() {
   if (!running_ || asked_) return;
-  look();
+  look_ = look_at(process_);
   asked_ = true;
   ::kill(-process_.pid, SIGTERM);
 }
 
 void RunningRank::kill() {
   if (!running_) return;
-  if (!killed_) look();
+  if (!killed_) look_ = look_at(process_);
   asked_ = killed_ = true;
   ::kill(-process_.pid, SIGKILL);
 }
@@ -89,9 +85,9 @@ std::optional<RankEnd> RunningRank::reap() {
   read_stderr();
   out_.finish();
   err_.finish();
-  close_pipe(process_.stdout_fd);
-  close_pipe(process_.stderr_fd);
-  if (!asked_) look();
+  process_.stdout_fd.close();
+  process_.stderr_fd.close();
+  if (!asked_) look_ = look_at(process_);
   RankEnd end;
   end.rank = process_.rank;
   end.host = host_name();

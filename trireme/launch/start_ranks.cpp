@@ -59,8 +59,6 @@ void end_all(const std::vector<RankProcess>& ranks) {
   for (const RankProcess& rank : ranks) {
     ::kill(-rank.pid, SIGKILL);
     ::waitpid(rank.pid, nullptr, 0);
-    ::close(rank.stdout_fd);
-    ::close(rank.stderr_fd);
   }
 }
 

@@ -29,19 +29,18 @@ TakenSignals::TakenSignals() {
   for (const int signal : kStopSignals)
     if (!is_ignored(signal)) ::sigaddset(&taken, signal);
   ::pthread_sigmask(SIG_BLOCK, &taken, nullptr);
-  descriptor_ = ::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (descriptor_ < 0) throw InternalError(cat("signalfd: ", std::strerror(errno)));
+  descriptor_ = FileDescriptor(::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!descriptor_.is_open()) throw InternalError(cat("signalfd: ", std::strerror(errno)));
 }
 
 TakenSignals::~TakenSignals() {
-  while (read_signal(descriptor_) != 0) {
+  while (read_signal(descriptor()) != 0) {
   }
-  ::close(descriptor_);
 }
 
 TakenSignals::StopNews TakenSignals::next_request() {
   StopNews news;
-  for (int signal = read_signal(descriptor_); signal != 0; signal = read_signal(descriptor_)) {
+  while (const int signal = read_signal(descriptor())) {
     if (signal == SIGCHLD) continue;
     const StopRequest request = requests_.take(now_seconds());
     if (request == StopRequest::repeat) continue;
@@ -54,7 +53,7 @@ TakenSignals::StopNews TakenSignals::next_request() {
 bool TakenSignals::wait(double seconds) {
   const double end = now_seconds() + seconds;
   for (double left = seconds; left > 0; left = end - now_seconds()) {
-    pollfd waiting{descriptor_, POLLIN, 0};
+    pollfd waiting{descriptor(), POLLIN, 0};
     ::poll(&waiting, 1, static_cast<int>(std::min(left, 1.0) * 1e3) + 1);
     next_request();
     if (stop_signal_ != 0) return true;

@@ -1,6 +1,7 @@
 // The signals that the launcher takes over: stop signals, and SIGCHLD of children that ended.
 #pragma once
 
+#include "trireme/base/file_descriptor.h"
 #include "trireme/base/stop_request.h"
 
 namespace trireme {
@@ -13,7 +14,7 @@ class TakenSignals {
   TakenSignals();
   ~TakenSignals();
   TakenSignals& operator=(TakenSignals&&) = delete;
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return descriptor_.get(); }
 
   struct StopNews {
     int signal = 0;  // 0: none
@@ -29,7 +30,7 @@ class TakenSignals {
  private:
   StopRequests requests_;
   int stop_signal_ = 0;
-  int descriptor_ = -1;
+  FileDescriptor descriptor_;
 };
 
 }  // namespace trireme

@@ -17,39 +17,26 @@ void add_line(std::ostream& out, const std::string& name, const std::vector<std:
   out << '\n';
 }
 
-// The bytes that the formulas give for the device or the host.
-struct Formula {
-  MemoryBytes peak;
-  int64_t total_bytes = 0;
-};
-
-void add_lines(std::ostream& out, const std::string& prefix, const MemoryUse& use,
-               const std::optional<Formula>& formula) {
+// `formula` and its total are what the formulas give for the device or the host.
+void add_lines(std::ostream& out, const std::string& prefix, const MemoryUse& use, const MemoryBytes& formula,
+               int64_t formula_total_bytes) {
   const auto line = [&](const std::string& name, int64_t now, int64_t peak, int64_t at_peak, int64_t known) {
-    std::vector<std::string> cells{format_bytes(now), format_bytes(peak), format_bytes(at_peak)};
-    if (formula) cells.push_back(format_bytes(known));
-    add_line(out, prefix + name, cells);
+    add_line(out, prefix + name,
+             {format_bytes(now), format_bytes(peak), format_bytes(at_peak), format_bytes(known)});
   };
   for (const MemoryCategory category : kAllMemoryCategories)
-    line(name_of(category), use.now[category], use.peak[category], use.at_peak[category],
-         formula ? formula->peak[category] : 0);
-  line("all", use.now.total(), use.peak_total_bytes, use.at_peak.total(), formula ? formula->total_bytes : 0);
+    line(name_of(category), use.now[category], use.peak[category], use.at_peak[category], formula[category]);
+  line("all", use.now.total(), use.peak_total_bytes, use.at_peak.total(), formula_total_bytes);
 }
 
 }  // namespace
 
-std::string memory_report(const MemoryState& state, const std::optional<MemoryForecast>& forecast) {
+std::string memory_report(const MemoryState& state, const MemoryForecast& forecast) {
   std::ostringstream out;
-  std::vector<std::string> head{"now", "own peak", "at the peak"};
-  if (forecast) head.emplace_back("formula");
-  add_line(out, "memory", head);
-  std::optional<Formula> device, host;
-  if (forecast) {
-    device = {forecast->peak, forecast->peak_total_bytes};
-    host = {forecast->host, forecast->host.total()};
-  }
-  add_lines(out, "", state, device);
-  if (state.host.peak_total_bytes > 0) add_lines(out, "host_", state.host, host);
+  add_line(out, "memory", {"now", "own peak", "at the peak", "formula"});
+  add_lines(out, "", state, forecast.peak, forecast.peak_total_bytes);
+  if (state.host.peak_total_bytes > 0)
+    add_lines(out, "host_", state.host, forecast.host, forecast.host.total());
   return out.str();
 }
 

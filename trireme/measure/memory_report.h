@@ -2,7 +2,6 @@
 // was largest, and by the byte formulas (forecast/memory_forecast.h); beside a GPU, the same of the host.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "trireme/device/memory_account.h"
@@ -10,9 +9,7 @@
 
 namespace trireme {
 
-// Lines of equal width that end in newlines. Without a forecast there is no last column. Not collective: the
-// report is about one rank.
-std::string memory_report(const MemoryState& state,
-                          const std::optional<MemoryForecast>& forecast = std::nullopt);
+// Lines of equal width that end in newlines. Not collective: the report is about one rank.
+std::string memory_report(const MemoryState& state, const MemoryForecast& forecast);
 
 }  // namespace trireme

@@ -1,7 +1,10 @@
 // Repeated measurements in three numbers.
 #pragma once
 
+#include <algorithm>
 #include <vector>
+
+#include "trireme/base/error.h"
 
 namespace trireme {
 
@@ -12,6 +15,12 @@ struct Spread {
 };
 
 // `values` must not be empty.
-Spread spread_of(std::vector<double> values);
+inline Spread spread_of(std::vector<double> values) {
+  TRIREME_ASSERT(!values.empty(), "the spread of nothing");
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return {n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2, values.front(),
+          values.back()};
+}
 
 }  // namespace trireme

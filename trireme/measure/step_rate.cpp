@@ -49,12 +49,9 @@ std::vector<double> rounded(const std::vector<double>& values, double unit) {
 }  // namespace
 
 StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
-  if (options.steps <= options.warmup || options.warmup < 0)
+  if (options.steps <= options.warmup)
     throw ConfigError(cat("--steps ", options.steps, " with --warmup ", options.warmup,
                           ": expected at least one step after the warm-up"));
-  if (options.sequence_tokens < 2 || options.batch < 1)
-    throw ConfigError(cat("--seq ", options.sequence_tokens, " --batch ", options.batch,
-                          ": expected a sequence of 2 tokens or more, and a batch of 1 or more"));
   Mesh& mesh = engine.mesh();
   Agreement agreement = engine.agreement();
   StepRate rate;

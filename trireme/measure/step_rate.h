@@ -12,7 +12,7 @@
 namespace trireme {
 
 struct StepRateOptions {
-  int64_t sequence_tokens = 2048;  // S
+  int64_t sequence_tokens = 2048;  // S, 2 or more
   int64_t batch = 1;               // samples of each data-parallel group
   int64_t steps = 6;               // all, warm-up included
   int64_t warmup = 2;              // left out of the medians

@@ -172,10 +172,8 @@ bool takes_direct(int descriptor) {
   if (flags < 0 || ::fcntl(descriptor, F_SETFL, flags | O_DIRECT) != 0) return false;
   Bounce block(1);
   std::memset(block.data(), 0, static_cast<size_t>(kFileBlock_bytes));
-  ssize_t wrote = 0;
-  do {
-    wrote = ::pwrite(descriptor, block.data(), static_cast<size_t>(kFileBlock_bytes), 0);
-  } while (wrote < 0 && errno == EINTR);
+  const ssize_t wrote =
+      TEMP_FAILURE_RETRY(::pwrite(descriptor, block.data(), static_cast<size_t>(kFileBlock_bytes), 0));
   // A full disk is no refusal: reserving space reports it later.
   const bool refused = wrote < 0 && (errno == EINVAL || errno == EOPNOTSUPP);
   if (::ftruncate(descriptor, 0) == 0 && !refused) return true;

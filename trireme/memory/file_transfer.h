@@ -11,12 +11,13 @@
 #include <cstdint>
 #include <string>
 
+#include "trireme/base/round_up.h"
+
 namespace trireme {
 
 inline constexpr int64_t kFileBlock_bytes = 4096;
-// `bytes` rounded up to whole blocks.
 constexpr int64_t up_to_file_block(int64_t bytes) {
-  return (bytes + kFileBlock_bytes - 1) / kFileBlock_bytes * kFileBlock_bytes;
+  return round_up(bytes, kFileBlock_bytes);
 }
 
 // Thread-safe.

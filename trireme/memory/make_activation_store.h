@@ -8,6 +8,8 @@
 
 #include "trireme/memory/activation_store.h"
 #include "trireme/memory/offload.h"
+#include "trireme/memory/resident_layers.h"
+#include "trireme/memory/span_storage.h"
 #include "trireme/memory/spill_file.h"
 
 namespace trireme {
@@ -16,5 +18,10 @@ namespace trireme {
 // outlives the store. On a CPU, Offload::cpu changes nothing.
 std::unique_ptr<ActivationStore> make_activation_store(int64_t layers, at::Device device, Offload offload,
                                                        SpillFile* spill);
+
+// Its part that keeps a few layers in memory and the others elsewhere.
+std::unique_ptr<ActivationStore> make_offloaded_activations(int64_t layers,
+                                                            std::unique_ptr<SpanStorage> elsewhere,
+                                                            const ResidentLayers& resident = {});
 
 }  // namespace trireme

@@ -24,8 +24,7 @@ std::optional<std::string> memory_for_disk_warning(const OffloadOptions& options
   if (!system) return std::nullopt;
   return cat("--offload_dir ", options.folder.string(), " lies on ", *system,
              ", a file system in memory: what is offloaded to disk there takes as much memory as before. "
-             "Give a folder "
-             "on a disk");
+             "Give a folder on a disk");
 }
 
 }  // namespace trireme

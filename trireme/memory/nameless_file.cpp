@@ -27,8 +27,6 @@ bool no_tmpfile(int error) {
 }  // namespace
 
 NamelessFile::NamelessFile(const std::filesystem::path& folder, Creation creation) {
-  if (folder.empty())
-    throw ConfigError("offload to disk needs a folder; give one on a fast local disk with --offload_dir");
   if (creation == Creation::automatic) {
     // O_EXCL: nobody may give it a name later.
     descriptor_ = ::open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);

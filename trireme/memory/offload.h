@@ -18,11 +18,6 @@ constexpr auto enum_names(Offload) {
   return std::to_array<EnumName<Offload>>({{none, "none"}, {cpu, "cpu"}, {disk, "disk"}});
 }
 
-// As flags write them.
-constexpr const char* name_of(Offload offload) {
-  return offload == Offload::none ? "none" : offload == Offload::cpu ? "cpu" : "disk";
-}
-
 struct OffloadOptions {
   Offload parameters = Offload::none;   // the values that compute reads, this rank's shard
   Offload optimizer = Offload::none;    // Adam's moments, and fp32 masters that are not those values

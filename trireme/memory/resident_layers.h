@@ -1,5 +1,5 @@
-// How many layers' saved tensors OffloadedActivations keeps in memory. The memory forecast counts by it. No
-// torch here.
+// How many layers' saved tensors offloaded_activations.cpp keeps in memory. The memory forecast counts by it.
+// No torch here.
 #pragma once
 
 #include <cstdint>

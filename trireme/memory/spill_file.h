@@ -2,10 +2,22 @@
 // by kill -9). It is cut into regions. Separate threads read and write them while the computation goes on.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <thread>
 #include <utility>
+#include <vector>
+
+#include "trireme/memory/file_space.h"
+#include "trireme/memory/file_transfer.h"
+#include "trireme/memory/nameless_file.h"
 
 namespace trireme {
 
@@ -38,7 +50,7 @@ class SpillFile {
   // The folder must exist and be writable (ConfigError otherwise). `limit_bytes` 0: no limit but the disk's.
   SpillFile(const std::filesystem::path& folder, int64_t limit_bytes);
   // Finishes the pending transfers.
-  ~SpillFile();
+  ~SpillFile() = default;
   SpillFile& operator=(SpillFile&&) = delete;
 
   // Reserves `bytes` (0: an empty region, which takes no space). Takes the blocks on disk at once, so that a
@@ -56,11 +68,37 @@ class SpillFile {
 
   // Counted in blocks of 4 KiB, in which space is handed out.
   int64_t reserved_bytes() const;
-  int64_t peak_reserved_bytes() const;
 
  private:
-  class Implementation;
-  std::unique_ptr<Implementation> implementation_;
+  struct Job {
+    bool writes = false;
+    Region region = {};
+    char* data = nullptr;
+    std::shared_ptr<const void> owner = nullptr;
+    std::shared_ptr<Transfer::State> state = nullptr;
+  };
+  Transfer begin(Job job);
+  void serve(const std::stop_token& stop);
+  // Returns an empty text, or the failure: no exception may leave a thread.
+  std::string transfer(const Job& job) const;
+  std::optional<int64_t> free_on_disk() const;
+  void free_blocks(int64_t offset, int64_t bytes);
+  [[noreturn]] void refuse(int64_t bytes, const std::string& reason) const;
+
+  const std::string folder_;
+  const NamelessFile file_;
+  const FileTransfer bytes_;
+  const int64_t limit_bytes_;
+
+  mutable std::mutex space_mutex_;
+  FileSpace space_;
+  int64_t reserved_bytes_ = 0;
+  bool keeps_blocks_ = false;
+
+  std::mutex queue_mutex_;
+  std::condition_variable_any queue_changed_;
+  std::deque<Job> queue_;
+  std::vector<std::jthread> threads_;  // last member: joined before the others are destroyed
 };
 
 }  // namespace trireme

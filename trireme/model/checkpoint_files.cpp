@@ -1,12 +1,9 @@
 #include "trireme/model/checkpoint_files.h"
 
 #include <algorithm>
-#include <memory>
 #include <set>
-#include <utility>
 
 #include "trireme/base/error.h"
-#include "trireme/base/safetensors.h"
 #include "trireme/model/finite_values.h"
 #include "trireme/model/unit_weights.h"
 
@@ -36,11 +33,6 @@ void read_values(const SafetensorsEntry& entry, const at::Tensor& flat) {
   }
 }
 
-const SafetensorsEntry* find_by_any_name(const SafetensorsSet& weights, const ParameterSpec& spec) {
-  const SafetensorsEntry* entry = weights.find(spec.name);
-  return entry == nullptr && !spec.other_name.empty() ? weights.find(spec.other_name) : entry;
-}
-
 // What is missing, and why that may be.
 [[noreturn]] void refuse_missing(const SafetensorsSet& weights, const ParameterSpec& spec) {
   for (const std::string& name : {spec.name, spec.other_name})
@@ -57,16 +49,13 @@ const SafetensorsEntry* find_by_any_name(const SafetensorsSet& weights, const Pa
 }
 
 const SafetensorsEntry& find_parameter(const SafetensorsSet& weights, const ParameterSpec& spec) {
-  const SafetensorsEntry* entry = find_by_any_name(weights, spec);
-  if (entry == nullptr) refuse_missing(weights, spec);
-  const SafetensorsEntry& found = *entry;
-  if (found.shape != spec.shape) {
-    std::string expected;
-    for (const int64_t extent : spec.shape) expected += cat(expected.empty() ? "[" : ", ", extent);
-    throw DataError(cat(found.describe(), ": config.json asks for the shape ", expected,
-                        "]; config.json and weights do not belong together"));
-  }
-  return found;
+  const SafetensorsEntry* found = weights.find(spec.name);
+  if (found == nullptr && !spec.other_name.empty()) found = weights.find(spec.other_name);
+  if (found == nullptr) refuse_missing(weights, spec);
+  if (found->shape != spec.shape)
+    throw DataError(cat(found->describe(), ": config.json asks for the shape ", at::IntArrayRef(spec.shape),
+                        "; config.json and weights do not belong together"));
+  return *found;
 }
 
 // A second name of a parameter must hold the same values.
@@ -79,21 +68,13 @@ void check_tied(const SafetensorsSet& weights, const TiedName& tied) {
 
 }  // namespace
 
-struct CheckpointReader::Files {
-  SafetensorsSet weights;
-};
-
-CheckpointReader::CheckpointReader(const std::filesystem::path& model_dir)
-    : files_(new Files{SafetensorsSet(model_dir)}) {}
-CheckpointReader::~CheckpointReader() = default;
-
 void CheckpointReader::read_unit(const UnitSpec& unit, at::Tensor& flat) const {
   const at::NoGradGuard no_grad;
   TRIREME_ASSERT(flat.dim() == 1 && flat.size(0) == unit.elements && at::isFloatingType(flat.scalar_type()),
                  "unit ", unit.name);
   int64_t filled = 0;
   for (const ParameterSpec& spec : unit.parameters) {
-    const SafetensorsEntry& entry = find_parameter(files_->weights, spec);
+    const SafetensorsEntry& entry = find_parameter(weights_, spec);
     flat.narrow(0, filled, spec.offset - filled)
         .zero_();  // padding is defined: it takes part in norms and sums
     const at::Tensor values = flat.narrow(0, spec.offset, spec.elements);
@@ -113,12 +94,12 @@ std::vector<std::string> CheckpointReader::unused_names(const ModelLayout& layou
   for (const UnitSpec& unit : layout.units)
     for (const ParameterSpec& spec : unit.parameters) used.insert({spec.name, spec.other_name});
   std::vector<std::string> unused;
-  for (const std::string& name : files_->weights.names()) {
+  for (const std::string& name : weights_.names()) {
     const auto tied = std::find_if(layout.tied_names.begin(), layout.tied_names.end(),
                                    [&](const TiedName& second) { return second.name == name; });
     const auto contained = [&](const std::string& text) { return name.find(text) != std::string::npos; };
     if (tied != layout.tied_names.end())
-      check_tied(files_->weights, *tied);
+      check_tied(weights_, *tied);
     else if (used.count(name) == 0 &&
              std::none_of(layout.unread_names.begin(), layout.unread_names.end(), contained))
       unused.push_back(name);
@@ -138,7 +119,7 @@ at::Tensor initial_unit_values(const UnitSpec& unit, const ModelConfig& config, 
       key = (key ^ (seed + 0x9e3779b97f4a7c15ULL)) * 0x100000001b3ULL;
       at::Generator generator = at::detail::createCPUGenerator(key ^ (key >> 29));
       values.normal_(0, config.initializer_range, generator);
-    } else if (spec.name.size() >= 5 && spec.name.compare(spec.name.size() - 5, 5, ".bias") != 0) {
+    } else if (!spec.name.ends_with(".bias")) {
       values.fill_(1);
     }
   }

@@ -3,12 +3,12 @@
 
 #include <filesystem>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include <ATen/ATen.h>
 
+#include "trireme/base/safetensors.h"
 #include "trireme/model/model_layout.h"
 
 namespace trireme {
@@ -17,16 +17,14 @@ namespace trireme {
 // or mis-shaped tensors, truncated or corrupt files: DataError that names file and tensor.
 class CheckpointReader {
  public:
-  explicit CheckpointReader(const std::filesystem::path& model_dir);
-  ~CheckpointReader();
+  explicit CheckpointReader(const std::filesystem::path& model_dir) : weights_(model_dir) {}
   void read_unit(const UnitSpec& unit, at::Tensor& flat) const;
   // Names in the files that no unit of the layout asks for (second names of tied parameters, which must be
   // equal, and ModelLayout::unread_names are not reported).
   std::vector<std::string> unused_names(const ModelLayout& layout) const;
 
  private:
-  struct Files;
-  std::unique_ptr<Files> files_;
+  SafetensorsSet weights_;
 };
 
 // What a tokenizer consists of in a Hugging Face directory; most models have some of these.

@@ -1,6 +1,8 @@
-#include <fstream>
+#include <iomanip>
+#include <memory>
 #include <set>
 
+#include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/safetensors_writer.h"
 #include "trireme/base/sizes.h"
@@ -41,28 +43,11 @@ std::vector<Shard> plan_shards(const ModelLayout& layout, at::ScalarType dtype, 
       shards.back().tensors.push_back({spec.name, dtype_name(dtype).safetensors, spec.shape});
       shards.back().bytes += bytes;
     }
-  const auto five_digits = [](size_t number) {
-    const std::string digits = std::to_string(number);
-    return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
-  };
   for (size_t i = 0; i < shards.size(); ++i)
     shards[i].file_name = shards.size() == 1 ? "model.safetensors"
-                                             : cat("model-", five_digits(i + 1), "-of-",
-                                                   five_digits(shards.size()), ".safetensors");
+                                             : cat("model-", std::setfill('0'), std::setw(5), i + 1, "-of-",
+                                                   std::setw(5), shards.size(), ".safetensors");
   return shards;
-}
-
-void write_json(const fs::path& file, const Json& json) {
-  const fs::path partial = file.string() + ".partial";
-  std::ofstream out(partial, std::ios::binary | std::ios::trunc);
-  out << json.dump(2) << '\n';
-  out.close();
-  std::error_code error;
-  if (out) fs::rename(partial, file, error);
-  if (!out || error) {
-    fs::remove(partial, error);
-    throw DataError(cat(file.string(), ": cannot be written; is the disk full or the folder read-only?"));
-  }
 }
 
 Json config_json(const ModelConfig& config, at::ScalarType dtype) {
@@ -86,7 +71,7 @@ void remove_stale_weights(const fs::path& dir, const std::set<std::string>& curr
   for (const auto& item : fs::directory_iterator(dir)) {
     const std::string name = item.path().filename().string();
     const bool weights = name == "model.safetensors" || name == "model.safetensors.index.json" ||
-                         (name.rfind("model-", 0) == 0 && item.path().extension() == ".safetensors");
+                         (name.starts_with("model-") && item.path().extension() == ".safetensors");
     if (weights && current.count(name) == 0) fs::remove(item.path());
   }
 }
@@ -94,11 +79,8 @@ void remove_stale_weights(const fs::path& dir, const std::set<std::string>& curr
 void copy_tokenizer(const fs::path& from, const fs::path& to) {
   std::error_code error;
   if (from.empty() || fs::equivalent(from, to, error)) return;
-  for (const std::string& name : tokenizer_file_names()) {
-    if (!fs::exists(from / name)) continue;
-    fs::copy_file(from / name, to / name, fs::copy_options::overwrite_existing, error);
-    if (error) throw DataError(cat((to / name).string(), ": cannot be written: ", error.message()));
-  }
+  for (const std::string& name : tokenizer_file_names())
+    if (fs::exists(from / name)) copy_durable(from / name, to / name);
 }
 
 }  // namespace
@@ -154,10 +136,11 @@ void write_checkpoint(const fs::path& out_dir, const ModelConfig& config, const 
   }
   if (shards.size() > 1) {
     const std::string index = "model.safetensors.index.json";
-    write_json(out_dir / index, {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}});
+    const Json json = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
+    replace_file(out_dir / index, json.dump(2) + "\n");
     current.insert(index);
   }
-  write_json(out_dir / "config.json", config_json(config, dtype));
+  replace_file(out_dir / "config.json", config_json(config, dtype).dump(2) + "\n");
   copy_tokenizer(tokenizer_from, out_dir);
   remove_stale_weights(out_dir, current);
 }

@@ -5,22 +5,6 @@
 namespace trireme {
 namespace {
 
-const char* kind_name(RopeKind kind) {
-  switch (kind) {
-    case RopeKind::standard:
-      return "default";
-    case RopeKind::linear:
-      return "linear";
-    case RopeKind::dynamic_ntk:
-      return "dynamic";
-    case RopeKind::yarn:
-      return "yarn";
-    case RopeKind::llama3:
-      return "llama3";
-  }
-  throw InternalError("a rope kind without a name");
-}
-
 Json number_or_null(const std::optional<double>& number) {
   return number ? Json(*number) : Json();
 }
@@ -48,7 +32,7 @@ Json computed_fields(const ModelConfig& config) {
   fields[config.family->norm_eps_key] = config.norm_eps;
   if (!config.rotates) return fields;
   fields["rope_theta"] = rope.theta;
-  fields["rope_type"] = kind_name(rope.kind);
+  fields["rope_type"] = name_of(rope.kind);
   if (rope.kind == RopeKind::standard) return fields;
   fields.update({{"rope factor", rope.factor},
                  {"rope original_max_position_embeddings", rope.original_max_position_embeddings},

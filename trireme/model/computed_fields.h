@@ -1,9 +1,6 @@
 // What of a model's config.json decides its numbers, whatever the file leaves to defaults or says elsewhere.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "trireme/model/model_config.h"
 
 namespace trireme {

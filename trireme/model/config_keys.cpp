@@ -41,6 +41,12 @@ std::optional<int64_t> ConfigKeys::integer_or_null(const std::string& key,
   return found->get<int64_t>();
 }
 
+int64_t ConfigKeys::size(const std::string& key, int64_t fallback, int64_t largest) const {
+  const int64_t value = integer(key, fallback);
+  if (value < 1 || value > largest) refuse(key, cat("expected 1 to ", largest));
+  return value;
+}
+
 double ConfigKeys::number(const std::string& key, double fallback) const {
   return number_or_null(key).value_or(fallback);
 }

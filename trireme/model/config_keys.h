@@ -21,6 +21,8 @@ class ConfigKeys {
 
   // An absent key gives `fallback`; null too where `_or_null` is not in the name. A wrong type: ConfigError.
   int64_t integer(const std::string& key, int64_t fallback) const;
+  // From 1 to `largest`.
+  int64_t size(const std::string& key, int64_t fallback, int64_t largest = int64_t{1} << 31) const;
   double number(const std::string& key, double fallback) const;
   bool boolean(const std::string& key, bool fallback) const;
   std::string text(const std::string& key, const std::string& fallback) const;

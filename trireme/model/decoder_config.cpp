@@ -9,8 +9,6 @@ namespace {
 using AttentionBias = DecoderKind::AttentionBias;
 using Windows = DecoderKind::Windows;
 
-constexpr int64_t largest_size = int64_t{1} << 31;
-
 // Keys that change what the model computes and that Trireme does not have.
 void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
   keys.refuse_unless_absent({"quantization_config", "compression_config"},
@@ -46,10 +44,7 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
     keys.refuse("attention_bias", "this family's q, k and v projections always have biases in transformers");
   if (keys.has("architectures")) {
     const std::string first = keys.first_text("architectures");
-    const auto ends_with = [&](const std::string& end) {
-      return first.size() >= end.size() && first.compare(first.size() - end.size(), end.size(), end) == 0;
-    };
-    if (!ends_with("ForCausalLM") && !ends_with("Model"))
+    if (!first.ends_with("ForCausalLM") && !first.ends_with("Model"))
       keys.refuse("architectures", "expected a causal language model such as [\"LlamaForCausalLM\"]");
   }
 }
@@ -81,8 +76,7 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
     const bool sliding = type == "sliding_attention";
     if (!sliding && type != "full_attention" && type != "attention")
       keys.refuse("layer_types", cat("layer ", layer, " is ", type,
-                                     "; only full_attention and sliding_attention are "
-                                     "supported"));
+                                     "; only full_attention and sliding_attention are supported"));
     if (sliding && !window)
       keys.refuse("layer_types", cat("layer ", layer, " slides, but no window is in force: ",
                                      chosen ? "set use_sliding_window true and sliding_window to its width"
@@ -98,18 +92,6 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
 }
 
 void check_sizes(const ConfigKeys& keys, const ModelConfig& config) {
-  const auto check = [&](const char* key, int64_t value) {
-    if (value < 1 || value > largest_size)
-      throw ConfigError(cat(keys.origin(), ": ", key, " is ", value, "; expected 1 to ", largest_size));
-  };
-  check("vocab_size", config.vocab_size);
-  check("hidden_size", config.hidden_size);
-  check("intermediate_size", config.intermediate_size);
-  check("num_hidden_layers", config.num_hidden_layers);
-  check("num_attention_heads", config.num_attention_heads);
-  check("num_key_value_heads", config.num_key_value_heads);
-  check("max_position_embeddings", config.max_position_embeddings);
-  if (config.num_hidden_layers > 100'000) keys.refuse("num_hidden_layers", "expected at most 100,000");
   if (config.num_attention_heads % config.num_key_value_heads != 0)
     throw ConfigError(cat(keys.origin(), ": num_attention_heads ", config.num_attention_heads,
                           " is not a multiple of num_key_value_heads ", config.num_key_value_heads));
@@ -137,21 +119,21 @@ int64_t head_width(const ConfigKeys& keys, const ModelConfig& config, const Deco
 
 ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind) {
   ModelConfig config;
-  config.raw = keys.json();
   refuse_unbuilt(keys, kind);
   for (const char* key :
        {"attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout"})
     if (const double rate = keys.number(key, 0); rate != 0) config.dropout[key] = rate;
 
-  config.vocab_size = keys.integer("vocab_size", kind.vocab_size);
-  config.hidden_size = keys.integer("hidden_size", 4096);
-  config.intermediate_size = keys.integer("intermediate_size", kind.intermediate_size);
-  config.num_hidden_layers = keys.integer("num_hidden_layers", 32);
-  config.num_attention_heads = keys.integer("num_attention_heads", 32);
-  const int64_t default_heads = kind.key_value_heads != 0 ? kind.key_value_heads : config.num_attention_heads;
+  config.vocab_size = keys.size("vocab_size", kind.vocab_size);
+  config.hidden_size = keys.size("hidden_size", 4096);
+  config.intermediate_size = keys.size("intermediate_size", kind.intermediate_size);
+  config.num_hidden_layers = keys.size("num_hidden_layers", 32, 100'000);
+  config.num_attention_heads = keys.size("num_attention_heads", 32);
+  // null: as many as query heads.
+  const bool groups = kind.key_value_heads != 0 && !keys.json().contains("num_key_value_heads");
   config.num_key_value_heads =
-      keys.integer_or_null("num_key_value_heads", default_heads).value_or(config.num_attention_heads);
-  config.max_position_embeddings = keys.integer("max_position_embeddings", kind.max_position_embeddings);
+      keys.size("num_key_value_heads", groups ? kind.key_value_heads : config.num_attention_heads);
+  config.max_position_embeddings = keys.size("max_position_embeddings", kind.max_position_embeddings);
   config.norm_eps = keys.number("rms_norm_eps", 1e-6);
   config.initializer_range = keys.number("initializer_range", 0.02);
   check_sizes(keys, config);

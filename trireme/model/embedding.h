@@ -22,7 +22,6 @@ struct EmbeddedTokens {
 
 class Embedding {
  public:
-  Embedding() = default;
   virtual ~Embedding() = default;
   Embedding& operator=(Embedding&&) = delete;
 
@@ -37,8 +36,8 @@ class Embedding {
 // Rows of words alone, as decoders have it.
 std::unique_ptr<Embedding> make_word_embedding(const ModelConfig& config);
 
-// dx [T, M] -> added to the tokens' rows of dwords [V, M]. The row of `padding` gets nothing: as in Hugging
-// Face, looking the padding token up teaches it nothing.
+// dx [T, M] -> added to the tokens' rows of dwords [V, M]. The row of `padding` gets nothing, as in classes
+// of Hugging Face that have a padding_idx; nullopt for the others.
 void add_word_gradients(const at::Tensor& dwords_VM, std::optional<int64_t> padding, const at::Tensor& tokens,
                         const at::Tensor& dx_TM);
 

@@ -16,7 +16,6 @@ namespace trireme {
 
 class Head {
  public:
-  Head() = default;
   virtual ~Head() = default;
   Head& operator=(Head&&) = delete;
 

@@ -25,7 +25,7 @@ struct LayerTensors {
 };
 
 // What the backward of the half after attention reads, when it is kept: rows of whole-sequence buffers in the
-// tile dtype. Backward is given the same rows as the forward that filled them, and may write over them.
+// tile dtype, contiguous. Backward is given the rows that forward filled, and may write over them.
 struct KeptAfterAttention {
   at::Tensor x1;   // [T, M]
   at::Tensor mlp;  // [T, ModelConfig::mlp_kept_width]
@@ -34,7 +34,6 @@ struct KeptAfterAttention {
 // The arithmetic of all layers of a model; holds no weights.
 class Layer {
  public:
-  Layer() = default;
   virtual ~Layer() = default;
   Layer& operator=(Layer&&) = delete;
 

@@ -1,5 +1,8 @@
 #include "trireme/model/model_config.h"
 
+#include <iterator>
+#include <utility>
+
 #include "trireme/base/error.h"
 #include "trireme/model/model_family.h"
 
@@ -21,6 +24,27 @@ const ModelFamily& family_of(const ConfigKeys& keys, const ModelFamilies& famili
                         type.empty() ? "missing" : "\"" + quotation(type) + "\"", "; Trireme trains ", list));
 }
 
+// What every family's parse must fill: a family that forgets a field is told its name.
+void check_parsed(const ModelConfig& config) {
+  const std::string family = config.family->model_types.front();
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"vocab_size", config.vocab_size},
+      {"hidden_size", config.hidden_size},
+      {"intermediate_size", config.intermediate_size},
+      {"num_hidden_layers", config.num_hidden_layers},
+      {"num_attention_heads", config.num_attention_heads},
+      {"num_key_value_heads", config.num_key_value_heads},
+      {"head_dim", config.head_dim},
+      {"max_position_embeddings", config.max_position_embeddings},
+      {"mlp_kept_width", config.mlp_kept_width},
+  };
+  for (const auto& [name, size] : sizes)
+    TRIREME_ASSERT(size > 0, "family ", family, ": parse left ", name, " at ", size);
+  TRIREME_ASSERT(std::ssize(config.layer_window) == config.num_hidden_layers, "family ", family,
+                 ": parse filled ", config.layer_window.size(), " entries of layer_window for ",
+                 config.num_hidden_layers, " layers");
+}
+
 }  // namespace
 
 double ModelConfig::attention_pairs(int64_t tokens) const {
@@ -38,6 +62,8 @@ ModelConfig parse_model_config(const Json& json, const std::string& origin, cons
   const ModelFamily& family = family_of(keys, families);
   ModelConfig config = family.parse(keys);
   config.family = &family;
+  if (config.raw.is_null()) config.raw = json;
+  check_parsed(config);
   return config;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/enum_names.h"
 #include "trireme/base/json.h"
 #include "trireme/kernels/mask.h"
 
@@ -19,6 +20,15 @@ using ModelFamilies = std::vector<const ModelFamily*>;
 const ModelFamilies& model_families();  // model_family.h
 
 enum class RopeKind { standard, linear, dynamic_ntk, yarn, llama3 };
+// As config.json writes them.
+constexpr auto enum_names(RopeKind) {
+  using enum RopeKind;
+  return std::to_array<EnumName<RopeKind>>({{standard, "default"},
+                                            {linear, "linear"},
+                                            {dynamic_ntk, "dynamic"},
+                                            {yarn, "yarn"},
+                                            {llama3, "llama3"}});
+}
 
 struct RopeConfig {
   RopeKind kind = RopeKind::standard;
@@ -37,6 +47,9 @@ struct RopeConfig {
   double high_freq_factor = 4;
 };
 
+// A family's `parse` fills the sizes, mlp_kept_width, norm_eps and layer_window, and clears `rotates` where
+// it has a table of positions. tie_word_embeddings and the bias fields tell on resume whether the model
+// changed; what the model has is its layout's to say.
 struct ModelConfig {
   const ModelFamily* family = nullptr;
   Causality causality = Causality::causal;

@@ -1,6 +1,6 @@
 // A family of models in one table: how its config.json is read, how its parameters lie, and its arithmetic.
 // Nothing outside the family's own file (families/) asks which family a model is of. families/families.cpp
-// lists all.
+// lists all. What each part is given, writes and may overwrite: layer.h, embedding.h, head.h.
 #pragma once
 
 #include <memory>
@@ -10,6 +10,7 @@
 #include "trireme/model/config_keys.h"
 #include "trireme/model/model_config.h"
 #include "trireme/model/model_layout.h"
+#include "trireme/model/tile_formula.h"
 
 namespace trireme {
 
@@ -25,8 +26,9 @@ std::unique_ptr<Base> make_part(const ModelConfig& config) {
 
 struct ModelFamily {
   std::vector<std::string> model_types;  // of config.json
-  std::vector<std::string> config_keys;  // all that the family's configuration class in transformers reads
-  std::string norm_eps_key;              // config.json's name of ModelConfig::norm_eps
+  // All that the family's configuration class in transformers reads; `trireme init --set` takes no other.
+  std::vector<std::string> config_keys;
+  std::string norm_eps_key;  // config.json's name of ModelConfig::norm_eps, for the comparison on resume
   // ConfigError: what the file asks for and the family does not do.
   ModelConfig (*parse)(const ConfigKeys& keys) = nullptr;
   ModelLayout (*layout)(const ModelConfig& config) = nullptr;
@@ -34,6 +36,7 @@ struct ModelFamily {
   std::unique_ptr<Embedding> (*embedding)(const ModelConfig& config) = nullptr;
   std::unique_ptr<Layer> (*layer)(const ModelConfig& config) = nullptr;
   std::unique_ptr<Head> (*head)(const ModelConfig& config) = nullptr;
+  TileFormula tiles = TileFormula::widest;
 };
 
 }  // namespace trireme

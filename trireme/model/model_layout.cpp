@@ -18,7 +18,7 @@ UnitBuilder::UnitBuilder(std::string name, std::string prefix, size_t slots) : p
   unit_.tensors.resize(slots);
 }
 
-void UnitBuilder::add(size_t slot, std::initializer_list<Rows> parameters, int64_t columns) {
+void UnitBuilder::matrix(size_t slot, std::initializer_list<Rows> parameters, int64_t columns) {
   TensorSpec& tensor = unit_.tensors.at(slot);
   TRIREME_ASSERT(tensor.rows == 0, "unit ", unit_.name, " has its slot ", slot, " twice");
   unit_.elements = round_up(unit_.elements, kAlignment_elements);
@@ -34,13 +34,6 @@ void UnitBuilder::add(size_t slot, std::initializer_list<Rows> parameters, int64
     unit_.elements += spec.elements;
     tensor.rows += part.rows;
   }
-}
-
-void UnitBuilder::matrix(size_t slot, std::initializer_list<Rows> parameters, int64_t columns) {
-  add(slot, parameters, columns);
-}
-void UnitBuilder::vector(size_t slot, std::initializer_list<Rows> parameters) {
-  add(slot, parameters, 0);
 }
 
 void UnitBuilder::linear(size_t slot, const std::string& name, int64_t rows, int64_t columns) {

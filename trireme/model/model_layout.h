@@ -53,7 +53,7 @@ class UnitBuilder {
 
   void matrix(size_t slot, std::initializer_list<Rows> parameters, int64_t columns);
   // Vectors do not decay.
-  void vector(size_t slot, std::initializer_list<Rows> parameters);
+  void vector(size_t slot, std::initializer_list<Rows> parameters) { matrix(slot, parameters, 0); }
   // NAME.weight and, in the next slot, NAME.bias.
   void linear(size_t slot, const std::string& name, int64_t rows, int64_t columns);
   void layer_norm(size_t slot, const std::string& name, int64_t width);
@@ -62,8 +62,6 @@ class UnitBuilder {
   UnitSpec finish();
 
  private:
-  void add(size_t slot, std::initializer_list<Rows> parameters, int64_t columns);
-
   UnitSpec unit_;
   std::string prefix_;
 };

@@ -7,11 +7,8 @@ namespace {
 
 RopeKind parse_kind(const ConfigKeys& rope) {
   const std::string type = rope.text("rope_type", rope.text("type", "default"));
-  if (type == "default") return RopeKind::standard;
-  if (type == "linear") return RopeKind::linear;
-  if (type == "dynamic") return RopeKind::dynamic_ntk;
-  if (type == "yarn") return RopeKind::yarn;
-  if (type == "llama3") return RopeKind::llama3;
+  for (const auto& [kind, name] : enum_names(RopeKind{}))
+    if (type == name) return kind;
   rope.refuse(rope.has("rope_type") ? "rope_type" : "type",
               "only default, linear, dynamic, yarn and llama3 are supported");
 }
@@ -101,10 +98,9 @@ RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config) 
       result.factor = scaling_factor(rope);
       if (rope.integer("original_max_position_embeddings", config.max_position_embeddings) !=
           config.max_position_embeddings)
-        rope.refuse(
-            "original_max_position_embeddings",
-            "dynamic NTK starts from max_position_embeddings and ignores this key; remove it, and set "
-            "max_position_embeddings to the length of pretraining");
+        rope.refuse("original_max_position_embeddings",
+                    "dynamic NTK starts from max_position_embeddings and ignores this key; remove it, and "
+                    "set max_position_embeddings to the length of pretraining");
       if (config.head_dim == 2) keys.refuse("head_dim", "dynamic NTK needs at least 4");
       break;
     case RopeKind::yarn:

@@ -11,17 +11,13 @@
 namespace trireme {
 namespace {
 
-// theta^(2i / D) for i in [0, D / 2), fp32 [D / 2].
-at::Tensor wavelengths_over_two_pi(const at::Tensor& exponents, double theta) {
-  return at::pow(theta, exponents);
-}
-
+// 2i / D for i in [0, D / 2), fp32 [D / 2].
 at::Tensor exponents_of(int64_t head_dim) {
   return at::arange(0, head_dim, 2, at::kLong).to(at::kFloat).div(static_cast<double>(head_dim));
 }
 
 at::Tensor plain(int64_t head_dim, double theta) {
-  return at::reciprocal(wavelengths_over_two_pi(exponents_of(head_dim), theta));
+  return at::reciprocal(at::pow(theta, exponents_of(head_dim)));
 }
 
 // The base grows with the length of the sequence, from its first token on.
@@ -55,7 +51,7 @@ at::Tensor yarn(const ModelConfig& config) {
   high = std::min(high, dim - 1);
   if (low == high) high += 0.001;  // a ramp of width zero
 
-  const at::Tensor wavelengths = wavelengths_over_two_pi(exponents_of(config.head_dim), rope.theta);
+  const at::Tensor wavelengths = at::pow(rope.theta, exponents_of(config.head_dim));  // over 2 pi
   const at::Tensor extrapolated = at::reciprocal(wavelengths);
   const at::Tensor interpolated = at::reciprocal(wavelengths.mul(rope.factor));
   const at::Tensor ramp = at::arange(config.head_dim / 2, at::kFloat).sub(low).div(high - low).clamp(0, 1);
@@ -110,10 +106,7 @@ at::Tensor inverse_frequencies(const ModelConfig& config, int64_t sequence_token
 
 RotaryFrequencies rotary_frequencies(const ModelConfig& config, int64_t sequence_tokens) {
   const at::NoGradGuard no_grad;
-  const at::Tensor inverse = inverse_frequencies(config, sequence_tokens).contiguous();
-  RotaryFrequencies result;
-  const float* values = inverse.const_data_ptr<float>();
-  result.inverse.assign(values, values + inverse.numel());
+  RotaryFrequencies result{inverse_frequencies(config, sequence_tokens)};
   if (config.rope.kind == RopeKind::yarn) result.attention_scaling = yarn_attention_scaling(config.rope);
   return result;
 }
@@ -123,15 +116,9 @@ RotaryTable make_rotary_table(const ModelConfig& config, int64_t sequence_tokens
   const at::NoGradGuard no_grad;
   if (!config.rotates) return {};
   const RotaryFrequencies frequencies = rotary_frequencies(config, sequence_tokens);
-  const at::Tensor inverse = at::tensor(frequencies.inverse, at::kDouble).to(positions.device(), at::kFloat);
+  const at::Tensor inverse = frequencies.inverse.to(positions.device());
   const at::Tensor angles = positions.to(at::kFloat).unsqueeze(1).mul(inverse);
   return {angles.cos().mul(frequencies.attention_scaling), angles.sin().mul(frequencies.attention_scaling)};
-}
-
-RotaryTable make_rotary_table(const ModelConfig& config, int64_t sequence_tokens, int64_t begin,
-                              int64_t count, at::Device device) {
-  return make_rotary_table(config, sequence_tokens,
-                           at::arange(begin, begin + count, at::TensorOptions(device).dtype(at::kLong)));
 }
 
 }  // namespace trireme

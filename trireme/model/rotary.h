@@ -3,8 +3,6 @@
 // sequence, not the shard.
 #pragma once
 
-#include <vector>
-
 #include <ATen/ATen.h>
 
 #include "trireme/model/model_config.h"
@@ -12,20 +10,17 @@
 namespace trireme {
 
 struct RotaryFrequencies {
-  std::vector<double> inverse;   // [D / 2]
+  at::Tensor inverse;            // [D / 2] fp32
   double attention_scaling = 1;  // multiplies cos and sin (YaRN)
 };
 RotaryFrequencies rotary_frequencies(const ModelConfig& config, int64_t sequence_tokens);
 
-// cos and sin of positions [begin, begin + count) of a sequence of `sequence_tokens`, fp32, halves not
+// cos and sin of positions [count] int64 of a sequence of `sequence_tokens`, fp32 on their device, halves not
 // repeated. Undefined for a model that does not rotate.
 struct RotaryTable {
   at::Tensor cos;  // [count, D / 2]
   at::Tensor sin;  // [count, D / 2]
 };
-RotaryTable make_rotary_table(const ModelConfig& config, int64_t sequence_tokens, int64_t begin,
-                              int64_t count, at::Device device);
-// The same for any positions [count] int64, on their device.
 RotaryTable make_rotary_table(const ModelConfig& config, int64_t sequence_tokens,
                               const at::Tensor& positions);
 

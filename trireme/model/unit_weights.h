@@ -10,8 +10,8 @@
 
 namespace trireme {
 
-// By the family's slot; undefined where the model has none, which the first of a layer never is. All are of
-// one dtype.
+// By the family's slot (an enumerator of its file): undefined where the model has no such parameter. Slot 0
+// of a layer always exists: its dtype is the tile dtype. All are of one dtype.
 using UnitWeights = std::vector<at::Tensor>;
 
 UnitWeights bind_weights(const at::Tensor& flat, const UnitSpec& unit);

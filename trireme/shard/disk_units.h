@@ -1,4 +1,4 @@
-// How many units of DiskTensors are in memory at once. The memory forecast counts by it. No torch here.
+// How many units of disk_tensors.cpp are in memory at once. The memory forecast counts by it. No torch here.
 #pragma once
 
 #include <cstddef>

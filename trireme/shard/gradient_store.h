@@ -45,14 +45,12 @@ class GradientStore {
   // replicated). It lies where the optimizer steps: on the device or, where the optimizer is offloaded, on
   // the host. The calling thread waits for the copy to the host.
   virtual at::Tensor summed(int unit) = 0;
-  // After finish: the sum of squares of summed(unit), [] fp64 on device(). No thread waits.
+  // After finish: the sum of squares of summed(unit), [] fp64 on the run's device. No thread waits.
   virtual at::Tensor squares(int unit) = 0;
   // After finish: the whole summed gradient. Collective.
   virtual at::Tensor whole(int unit) = 0;
   // True where each rank has the sum of its share alone.
   virtual bool sharded() const = 0;
-  // The device on which whole gradients are accumulated.
-  virtual at::Device device() const = 0;
   // After finish: multiplies all gradients that are held.
   virtual void multiply(double factor) = 0;
   // Begins the next step. Each unit's values are forgotten at its first open, or at finish.

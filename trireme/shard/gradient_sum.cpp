@@ -39,8 +39,8 @@ at::Tensor sum_of_squares(const at::Tensor& values) {
 
 double gradient_norm(GradientStore& gradients, int units, Group& group) {
   const MemoryScope scope(MemoryCategory::gradients);
-  at::Tensor sum = at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(gradients.device()));
-  for (int unit = 0; unit < units; ++unit) sum += gradients.squares(unit);
+  at::Tensor sum = gradients.squares(0).reshape({1}).clone();
+  for (int unit = 1; unit < units; ++unit) sum += gradients.squares(unit);
   if (gradients.sharded() && group.size() > 1) all_reduce_sum(group, sum);
   return std::sqrt(sum.item<double>());  // the only wait of the host
 }

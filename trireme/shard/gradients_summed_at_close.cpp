@@ -3,12 +3,11 @@
 #include <optional>
 
 #include "trireme/base/error.h"
-#include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/device/tensor_memory.h"
 #include "trireme/shard/gradient_store.h"
+#include "trireme/shard/masters.h"
 #include "trireme/shard/offloaded_sums.h"
-#include "trireme/shard/unit_shares.h"
 
 namespace trireme {
 namespace {
@@ -26,17 +25,16 @@ class GradientsSummedAtClose final : public GradientStore {
     for (const FlatUnit& unit : units) unit_elements_.push_back(unit.elements);
     forgotten_.assign(units.size(), false);
     if (on_summed_) return;
+    std::vector<int64_t> elements;
+    for (const UnitShare& share : owned_shares(units, group, shard_)) elements.push_back(share.elements);
     if (settings.copies) {
-      std::vector<int64_t> elements;
-      for (size_t unit = 0; unit < units.size(); ++unit) elements.push_back(share(unit).elements);
       offloaded_.emplace(elements, settings.device, settings.copies, *settings.pinned);
       squares_.resize(units.size());
       return;
     }
     const MemoryScope scope(MemoryCategory::gradients);
     const auto options = at::TensorOptions().dtype(at::kFloat).device(settings.device);
-    for (size_t unit = 0; unit < units.size(); ++unit)
-      sums_[unit] = at::zeros({share(unit).elements}, options);
+    for (size_t unit = 0; unit < units.size(); ++unit) sums_[unit] = at::zeros({elements[unit]}, options);
   }
 
   at::Tensor open(int unit) override {
@@ -83,13 +81,10 @@ class GradientsSummedAtClose final : public GradientStore {
     return known ? squares_[static_cast<size_t>(unit)] : sum_of_squares(summed(unit)).to(settings_.device);
   }
   at::Tensor whole(int unit) override {
-    at::Tensor sum = summed(unit);
-    if (!shard_) return sum;
-    return all_gather(group_, sum.to(settings_.device).contiguous(),
-                      share_sizes(unit_elements_[static_cast<size_t>(unit)], group_.size()));
+    return gather_shares(group_, summed(unit), unit_elements_.at(static_cast<size_t>(unit)), shard_,
+                         settings_.device);
   }
   bool sharded() const override { return shard_; }
-  at::Device device() const override { return settings_.device; }
   void multiply(double factor) override {
     for (size_t unit = 0; unit < sums_.size() && !on_summed_; ++unit) {
       summed(static_cast<int>(unit)).mul_(factor);
@@ -116,10 +111,6 @@ class GradientsSummedAtClose final : public GradientStore {
     squares_[static_cast<size_t>(unit)] = sum_of_squares(sum);
     forgotten_[static_cast<size_t>(unit)] = false;
     offloaded_->put(unit, sum);
-  }
-  UnitShare share(size_t unit) const {
-    return shard_ ? share_of(unit_elements_[unit], group_.size(), group_.rank())
-                  : UnitShare{0, unit_elements_[unit]};
   }
 
   Group& group_;

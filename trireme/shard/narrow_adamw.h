@@ -86,4 +86,7 @@ TRIREME_HOST_DEVICE inline void step_elements(const NarrowAdamwSpan& span, const
   }
 }
 
+// The kernel, on `stream`, a cudaStream_t of the current device, which the span's pointers are of.
+void launch_narrow_adamw(const NarrowAdamwSpan& span, const NarrowAdamwStep& step, void* stream);
+
 }  // namespace trireme

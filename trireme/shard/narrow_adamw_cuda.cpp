@@ -3,7 +3,6 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "trireme/shard/narrow_adamw_device.h"
-#include "trireme/shard/narrow_adamw_kernel.h"
 
 namespace trireme {
 

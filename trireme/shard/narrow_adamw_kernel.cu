@@ -2,7 +2,7 @@
 // bytes an element, determines the kernel's time.
 #include <cuda_runtime.h>
 
-#include "trireme/shard/narrow_adamw_kernel.h"
+#include "trireme/shard/narrow_adamw.h"
 
 namespace trireme {
 namespace {

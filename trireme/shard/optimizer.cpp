@@ -44,9 +44,7 @@ at::Tensor Optimizer::state(int unit, const std::string& name) {
 }
 
 void Optimizer::set_state(int unit, const std::string& name, const at::Tensor& share) {
-  UnitTensors& tensors = tensors_of(name);
-  tensors.open(unit).copy_(share);
-  tensors.close(unit, true);
+  tensors_of(name).set(unit, share);
 }
 
 UnitTensors& Optimizer::tensors_of(const std::string& name) {

@@ -55,7 +55,7 @@ struct OptimizerKind {
 
 const std::vector<const OptimizerKind*>& optimizers();
 std::span<const EnumName<const OptimizerKind*>> optimizer_names();
-// ConfigError that names those that there are.
+// InternalError where there is none: --optim takes no other name than theirs.
 const OptimizerKind& find_optimizer(const std::string& name);
 
 class Optimizer {
@@ -76,8 +76,9 @@ class Optimizer {
   void set_state(int unit, const std::string& name, const at::Tensor& share);
 
  protected:
-  // `states` in the order of their names, in the dtype of the settings; all flat tensors are as long as the
-  // share.
+  // `states` in the order of their names, in the dtype of the settings; they begin at 0. All flat tensors are
+  // as long as the share; what lies between its slices is padding. `numbers.gradient_factor` is to be applied
+  // here. The forecast counts no tensors that are made on the way: keep them small.
   virtual void step_share(int unit, const FlatUnit& share, at::Tensor& master, at::Tensor& gradient,
                           const std::vector<at::Tensor>& states, const StepNumbers& numbers) const = 0;
 

@@ -22,12 +22,9 @@ std::span<const EnumName<const OptimizerKind*>> optimizer_names() {
 }
 
 const OptimizerKind& find_optimizer(const std::string& name) {
-  std::string list;
-  for (const OptimizerKind* kind : optimizers()) {
+  for (const OptimizerKind* kind : optimizers())
     if (kind->name == name) return *kind;
-    list += (list.empty() ? "" : ", ") + kind->name;
-  }
-  throw ConfigError(cat("--optim ", quotation(name), ": expected one of ", list));
+  throw InternalError(cat("no optimizer is called ", name));
 }
 
 }  // namespace trireme

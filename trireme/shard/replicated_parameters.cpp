@@ -71,8 +71,7 @@ class ReplicatedParameters final : public ParameterStore {
     stale_[static_cast<size_t>(unit)] = false;
     if (!masters_) return;
     const UnitShare& share = shares_[static_cast<size_t>(unit)];
-    masters_->open(unit).copy_(whole.narrow(0, share.begin, share.elements));
-    masters_->close(unit, true);
+    masters_->set(unit, whole.narrow(0, share.begin, share.elements));
   }
 
  private:

@@ -121,11 +121,8 @@ class ShardedParameters final : public ParameterStore {
     const UnitShare& share = shares_.at(static_cast<size_t>(unit));
     const at::Tensor rank_share = whole.narrow(0, share.begin, share.elements);
     if (uploads_) uploads_->drop(unit);
-    values_->open(unit).copy_(rank_share);
-    values_->close(unit, true);
-    if (!masters_) return;
-    masters_->open(unit).copy_(rank_share);
-    masters_->close(unit, true);
+    values_->set(unit, rank_share);
+    if (masters_) masters_->set(unit, rank_share);
   }
 
  private:

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "trireme/base/error.h"
-#include "trireme/shard/disk_tensors.h"
 
 namespace trireme {
 namespace {
@@ -11,7 +10,7 @@ namespace {
 class ResidentTensors final : public UnitTensors {
  public:
   ResidentTensors(const std::vector<int64_t>& elements, const at::TensorOptions& options,
-                  PinnedPool* pinned = nullptr) {
+                  PinnedPool* pinned) {
     tensors_.reserve(elements.size());
     for (const int64_t count : elements)
       tensors_.push_back(pinned ? pinned->take(count, c10::typeMetaToScalarType(options.dtype())).zero_()
@@ -33,9 +32,10 @@ std::unique_ptr<UnitTensors> make_unit_tensors(const std::vector<int64_t>& eleme
   const auto options = at::TensorOptions().dtype(dtype);
   if (offload == Offload::disk) {
     TRIREME_ASSERT(spill != nullptr, "tensors on disk need a file");
-    return std::make_unique<DiskTensors>(elements, dtype, *spill, std::move(pinned));
+    return make_disk_tensors(elements, dtype, *spill, std::move(pinned));
   }
-  if (offload == Offload::none) return std::make_unique<ResidentTensors>(elements, options.device(device));
+  if (offload == Offload::none)
+    return std::make_unique<ResidentTensors>(elements, options.device(device), nullptr);
   return std::make_unique<ResidentTensors>(elements, options, pinned.get());
 }
 

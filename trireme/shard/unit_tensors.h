@@ -26,6 +26,12 @@ class UnitTensors {
   virtual void close(int unit, bool changed) = 0;
   // The unit will be opened soon.
   virtual void prefetch(int unit) = 0;
+
+  // The unit's values become `values`.
+  void set(int unit, const at::Tensor& values) {
+    open(unit).copy_(values);
+    close(unit, true);
+  }
 };
 
 // Tensors start at zero; unit u has `elements[u]`. Only Offload::disk needs `spill`, which outlives the
@@ -33,5 +39,8 @@ class UnitTensors {
 std::unique_ptr<UnitTensors> make_unit_tensors(const std::vector<int64_t>& elements, at::ScalarType dtype,
                                                at::Device device, Offload offload, SpillFile* spill,
                                                std::shared_ptr<PinnedPool> pinned = nullptr);
+// Its part for Offload::disk.
+std::unique_ptr<UnitTensors> make_disk_tensors(const std::vector<int64_t>& elements, at::ScalarType dtype,
+                                               SpillFile& spill, std::shared_ptr<PinnedPool> pinned);
 
 }  // namespace trireme

@@ -1,9 +1,8 @@
 // Every rank accumulates whole gradients. They are summed over ranks when the step's backward is done.
-#include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/memory/through_pinned.h"
 #include "trireme/shard/gradient_store.h"
-#include "trireme/shard/unit_shares.h"
+#include "trireme/shard/masters.h"
 
 namespace trireme {
 namespace {
@@ -12,7 +11,10 @@ class WholeGradients final : public GradientStore {
  public:
   WholeGradients(const std::vector<FlatUnit>& units, Group& group, bool shard,
                  const GradientSettings& settings)
-      : group_(group), shard_(shard && group.size() > 1), settings_(settings) {
+      : group_(group),
+        shard_(shard && group.size() > 1),
+        settings_(settings),
+        shares_(owned_shares(units, group, shard_)) {
     const MemoryScope scope(MemoryCategory::gradients);
     const auto options = at::TensorOptions().dtype(at::kFloat).device(settings.device);
     for (const FlatUnit& unit : units) gradients_.push_back(at::zeros({unit.elements}, options));
@@ -25,26 +27,19 @@ class WholeGradients final : public GradientStore {
     for (size_t unit = 0; unit < gradients_.size(); ++unit) {
       at::Tensor& gradient = current(unit);
       const at::Tensor sum = sum_gradient(group_, gradient, shard_, settings_.reduce_dtype);
-      if (shard_) rank_share(gradient).copy_(sum);
+      if (shard_) rank_share(static_cast<int>(unit)).copy_(sum);
     }
   }
   at::Tensor summed(int unit) override {
-    const at::Tensor& gradient = gradients_.at(static_cast<size_t>(unit));
-    const at::Tensor sum = shard_ ? rank_share(gradient) : gradient;
+    const at::Tensor sum = rank_share(unit);
     return settings_.pinned ? on_host(sum, settings_.pinned.get()) : sum;
   }
-  at::Tensor squares(int unit) override {
-    const at::Tensor& gradient = gradients_.at(static_cast<size_t>(unit));
-    return sum_of_squares(shard_ ? rank_share(gradient) : gradient);
-  }
+  at::Tensor squares(int unit) override { return sum_of_squares(rank_share(unit)); }
   at::Tensor whole(int unit) override {
-    const at::Tensor& gradient = gradients_.at(static_cast<size_t>(unit));
-    if (!shard_) return gradient;
-    return all_gather(group_, rank_share(gradient).contiguous(),
-                      share_sizes(gradient.size(0), group_.size()));
+    return gather_shares(group_, rank_share(unit), gradients_.at(static_cast<size_t>(unit)).size(0), shard_,
+                         settings_.device);
   }
   bool sharded() const override { return shard_; }
-  at::Device device() const override { return settings_.device; }
   void multiply(double factor) override {
     for (at::Tensor& gradient : gradients_) gradient.mul_(factor);
   }
@@ -59,14 +54,15 @@ class WholeGradients final : public GradientStore {
     return gradient;
   }
   // This rank's share, which holds the sum after finish. The other shares are then unused.
-  at::Tensor rank_share(const at::Tensor& gradient) const {
-    const UnitShare share = share_of(gradient.size(0), group_.size(), group_.rank());
-    return gradient.narrow(0, share.begin, share.elements);
+  at::Tensor rank_share(int unit) const {
+    const UnitShare& share = shares_.at(static_cast<size_t>(unit));
+    return gradients_.at(static_cast<size_t>(unit)).narrow(0, share.begin, share.elements);
   }
 
   Group& group_;
   bool shard_;
   GradientSettings settings_;
+  std::vector<UnitShare> shares_;
   std::vector<at::Tensor> gradients_;
   std::vector<bool> forgotten_;  // holds values of the step before
 };

@@ -22,25 +22,12 @@ size_t begin_of_last_character(std::string_view text, size_t end) {
 // \w of Unicode's regular expressions (UTS 18): alphabetic, mark, decimal number, connector or joiner. The
 // Alphabetic property beyond letters is letter numbers, marks and the circled letters.
 bool is_word(uint32_t code) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(older_character(code)))) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      break;
-  }
-  return code == 0x200C || code == 0x200D || (code >= 0x24B6 && code <= 0x24E9) ||
-         (code >= 0x1F130 && code <= 0x1F149) || (code >= 0x1F150 && code <= 0x1F169) ||
-         (code >= 0x1F170 && code <= 0x1F189);
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(older_character(code)));
+  // From LU to NL: letters, marks, decimal numbers, letter numbers.
+  if (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) return true;
+  return category == UTF8PROC_CATEGORY_PC || code == 0x200C || code == 0x200D ||
+         (code >= 0x24B6 && code <= 0x24E9) || (code >= 0x1F130 && code <= 0x1F149) ||
+         (code >= 0x1F150 && code <= 0x1F169) || (code >= 0x1F170 && code <= 0x1F189);
 }
 
 bool word_ends_at(std::string_view text, size_t end) {

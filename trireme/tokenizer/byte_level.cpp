@@ -1,5 +1,8 @@
 #include "trireme/tokenizer/byte_level.h"
 
+#include <array>
+#include <cstdint>
+
 #include "trireme/tokenizer/utf8.h"
 
 namespace trireme {
@@ -32,10 +35,6 @@ constexpr std::array<uint32_t, 256> kAlphabet = make_alphabet();
 constexpr std::array<int16_t, kCharacters> kByteOfCharacter = make_inverse();
 
 }  // namespace
-
-const std::array<uint32_t, 256>& byte_level_alphabet() {
-  return kAlphabet;
-}
 
 std::optional<std::string> bytes_of_token(std::string_view token) {
   std::string bytes;

@@ -2,16 +2,11 @@
 // "G with dot", U+0120). Everything between the files and the text is bytes in Trireme.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace trireme {
-
-// The character of each byte.
-const std::array<uint32_t, 256>& byte_level_alphabet();
 
 // The token's bytes; nullopt when a character is not in the alphabet.
 std::optional<std::string> bytes_of_token(std::string_view token);

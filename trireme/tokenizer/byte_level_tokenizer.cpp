@@ -1,9 +1,6 @@
 #include "trireme/tokenizer/byte_level_tokenizer.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-
+#include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
 #include "trireme/tokenizer/byte_level.h"
@@ -15,10 +12,7 @@ namespace {
 constexpr int64_t kBytes = 256;
 
 void write_json(const std::filesystem::path& file, const Json& json) {
-  std::ofstream out(file, std::ios::binary);
-  out << json.dump(2) << '\n';
-  out.close();
-  if (!out) throw DataError(cat(file.string(), ": cannot be written: ", std::strerror(errno)));
+  write_durable(file, json.dump(2) + "\n");
 }
 
 std::string special_token(int64_t id) {

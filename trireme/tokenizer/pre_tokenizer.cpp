@@ -1,11 +1,13 @@
 #include "trireme/tokenizer/pre_tokenizer.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <utility>
 
 #include <utf8proc.h>
 
 #include "trireme/base/error.h"
+#include "trireme/tokenizer/bert_text.h"
+#include "trireme/tokenizer/normalizer.h"
 #include "trireme/tokenizer/unbuilt_tokenizer.h"
 #include "trireme/tokenizer/unicode_versions.h"
 #include "trireme/tokenizer/utf8.h"
@@ -44,114 +46,178 @@ void split_digits(std::string_view text, bool each_alone,
   if (begin < text.size()) piece(text.substr(begin));
 }
 
-void append_nfc(std::string& out, std::string_view text) {
-  utf8proc_uint8_t* normal = nullptr;
-  const auto bytes = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                  static_cast<utf8proc_ssize_t>(text.size()), &normal,
-                                  static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  if (bytes < 0)
-    throw DataError(
-        cat("a document of ", text.size(), " bytes cannot be normalized: ", utf8proc_errmsg(bytes)));
-  out.append(reinterpret_cast<const char*>(normal), static_cast<size_t>(bytes));
-  std::free(normal);
+// Calls piece(text) for each word and each punctuation character; white space is dropped.
+void split_words(std::string_view text, const std::function<void(std::string_view)>& piece) {
+  size_t begin = 0;
+  for (size_t offset = 0; offset < text.size();) {
+    const Utf8Character character = read_character(text, offset);
+    const auto bytes = static_cast<size_t>(character.bytes);
+    const bool space = is_white_space(character.code), apart = space || is_bert_punctuation(character.code);
+    if (apart) {
+      if (begin < offset) piece(text.substr(begin, offset - begin));
+      if (!space) piece(text.substr(offset, bytes));
+      begin = offset + bytes;
+    }
+    offset += bytes;
+  }
+  if (begin < text.size()) piece(text.substr(begin));
+}
+
+// Calls piece(text) for pieces that end where a match does.
+void split_behind_matches(const SplitPattern& pattern, bool match_others, std::string_view text,
+                          const std::function<void(std::string_view)>& piece) {
+  size_t begin = 0, done = 0;
+  bool previous_matched = false;
+  pattern.split(text, [&](std::string_view next, bool is_match) {
+    const bool matched = is_match != match_others, joins = matched && !previous_matched;
+    if (!joins && begin < done) {
+      piece(text.substr(begin, done - begin));
+      begin = done;
+    }
+    done += next.size();
+    previous_matched = matched;
+  });
+  if (begin < done) piece(text.substr(begin, done - begin));
 }
 
 }  // namespace
 
-Normalizer::Normalizer(const Json& json, const std::string& origin) {
-  if (!json.is_null()) add(json, origin);
-}
-
-void Normalizer::add(const Json& json, const std::string& origin) {
-  const std::string type = text_value(json, "type", origin + ": normalizer");
-  if (type == "NFC") {
-    nfc_ = true;
-  } else if (type == "Sequence") {
-    for (const Json& part : array_value(json, "normalizers", origin + ": normalizer")) add(part, origin);
-  } else {
-    refuse_tokenizer(origin,
-                     cat("the tokenizer's normalizer is ", quotation(type), ", not null, NFC or a Sequence"));
-  }
-}
-
-std::string_view Normalizer::normalize(std::string_view text, std::string& storage) const {
-  // Every character below U+0300 is its own NFC and composes with nothing before it; its lead byte is below
-  // 0xCC.
-  const bool plain = std::ranges::all_of(text, [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return byte < 0xCC;
-  });
-  if (!nfc_ || plain) return text;
-  storage.clear();
-  for (size_t offset = 0; offset < text.size();) {
-    const auto [unknown, bytes] = find_character_unknown_to_nfc(text, offset);
-    append_nfc(storage, text.substr(offset, unknown - offset));
-    storage.append(text.substr(unknown, bytes));
-    offset = unknown + bytes;
-  }
-  return storage;
-}
-
 PreTokenizer::PreTokenizer(const Json& json, const std::string& origin) {
   if (!json.is_null()) add(json, origin);
+  constexpr size_t kMostSteps = 100;  // a step calls the next one
+  if (steps_.size() > kMostSteps)
+    refuse_tokenizer(
+        origin, cat("the tokenizer's pre_tokenizer has ", steps_.size(), " steps, more than ", kMostSteps));
   const auto byte_level = std::ranges::find(steps_, Kind::byte_level, &Step::kind);
-  if (byte_level == steps_.end() || byte_level + 1 != steps_.end())
-    refuse_tokenizer(origin, "the tokenizer's pre_tokenizer does not end in ByteLevel");
+  if (byte_level != steps_.end() && byte_level + 1 != steps_.end())
+    refuse_tokenizer(origin, "the tokenizer's pre_tokenizer has ByteLevel before its last step");
+}
+
+Alphabet PreTokenizer::alphabet() const {
+  const bool bytes = !steps_.empty() && steps_.back().kind == Kind::byte_level;
+  return bytes ? Alphabet::bytes : Alphabet::characters;
+}
+
+bool PreTokenizer::knows_the_beginning() const {
+  return std::ranges::any_of(steps_, [](const Step& step) {
+    return step.kind == Kind::metaspace && step.prepend == Prepend::first;
+  });
 }
 
 void PreTokenizer::add(const Json& json, const std::string& origin) {
-  const std::string where = origin + ": pre_tokenizer", type = text_value(json, "type", where);
+  const std::string field = origin + ": pre_tokenizer", type = text_value(json, "type", field);
   Step step;
   if (type == "Sequence") {
-    for (const Json& part : array_value(json, "pretokenizers", where)) add(part, origin);
+    for (const Json& part : array_value(json, "pretokenizers", field)) add(part, origin);
     return;
   }
   if (type == "ByteLevel") {
     step.kind = Kind::byte_level;
-    step.add_prefix_space = true_or_false(json, "add_prefix_space", where, true);
-    if (true_or_false(json, "use_regex", where, true)) step.pattern.emplace_back(kGpt2Pattern, origin);
+    step.add_prefix_space = true_or_false(json, "add_prefix_space", field, true);
+    if (true_or_false(json, "use_regex", field, true)) step.pattern.emplace_back(kGpt2Pattern, origin);
   } else if (type == "Digits") {
     step.kind = Kind::digits;
-    step.each_digit_alone = true_or_false(json, "individual_digits", where, false);
+    step.each_digit_alone = true_or_false(json, "individual_digits", field, false);
   } else if (type == "Split") {
-    const Json& pattern = object_value(json, "pattern", where + ": Split");
-    if (const std::string literal = text_value(pattern, "String", where + ": Split", ""); !literal.empty())
-      step.pattern.emplace_back(literal_pattern(literal), origin);
-    else
-      step.pattern.emplace_back(text_value(pattern, "Regex", where + ": Split's pattern"), origin);
-    const auto behavior = text_value(json, "behavior", where + ": Split");
-    if (behavior != "Isolated" && behavior != "Removed")
-      refuse_tokenizer(origin, cat("the tokenizer splits with the behavior \"", quotation(behavior),
-                                   "\", not Isolated or Removed"));
-    const bool invert = true_or_false(json, "invert", where + ": Split", false);
-    step.drop_matches = behavior == "Removed" && !invert;
-    step.drop_others = behavior == "Removed" && invert;
+    step = read_split(json, origin);
+  } else if (type == "Metaspace") {
+    step = read_metaspace(json, field + ": Metaspace");
+  } else if (type == "BertPreTokenizer") {
+    step.kind = Kind::bert;
   } else {
     refuse_tokenizer(origin, cat("the tokenizer's pre_tokenizer is ", quotation(type)));
   }
   steps_.push_back(std::move(step));
 }
 
-void PreTokenizer::step(size_t index, std::string_view text, const Sink& sink) const {
+PreTokenizer::Step PreTokenizer::read_split(const Json& json, const std::string& origin) {
+  const std::string field = origin + ": pre_tokenizer: Split";
+  Step step;
+  const Json& pattern = object_value(json, "pattern", field);
+  if (const std::string literal = text_value(pattern, "String", field, ""); !literal.empty())
+    step.pattern.emplace_back(literal_pattern(literal), origin);
+  else
+    step.pattern.emplace_back(text_value(pattern, "Regex", field + "'s pattern"), origin);
+  const auto behavior = text_value(json, "behavior", field);
+  if (behavior != "Isolated" && behavior != "Removed" && behavior != "MergedWithPrevious")
+    refuse_tokenizer(origin, cat("the tokenizer splits with the behavior \"", quotation(behavior),
+                                 "\", not Isolated, Removed or MergedWithPrevious"));
+  const bool invert = true_or_false(json, "invert", field, false);
+  step.merge_with_previous = behavior == "MergedWithPrevious";
+  step.match_others = invert;
+  step.drop_matches = behavior == "Removed" && !invert;
+  step.drop_others = behavior == "Removed" && invert;
+  return step;
+}
+
+PreTokenizer::Step PreTokenizer::read_metaspace(const Json& json, const std::string& field) {
+  Step step;
+  step.kind = Kind::metaspace;
+  step.replacement = text_value(json, "replacement", field);
+  if (step.replacement.empty() ||
+      step.replacement.size() != static_cast<size_t>(read_character(step.replacement, 0).bytes))
+    throw DataError(
+        cat(field, ": \"replacement\" is \"", quotation(step.replacement), "\"; expected one character"));
+  const auto scheme = text_value(json, "prepend_scheme", field, "always");
+  if (scheme != "always" && scheme != "first" && scheme != "never")
+    throw DataError(
+        cat(field, ": \"prepend_scheme\" is \"", quotation(scheme), "\"; expected always, first or never"));
+  step.prepend = scheme == "always" ? Prepend::always : scheme == "first" ? Prepend::first : Prepend::never;
+  if (!true_or_false(json, "add_prefix_space", field, true) && step.prepend != Prepend::never)
+    throw DataError(cat(field, ": \"add_prefix_space\" is false and \"prepend_scheme\" is ", scheme,
+                        "; expected never, or no add_prefix_space"));
+  step.splits = true_or_false(json, "split", field, true);
+  return step;
+}
+
+void PreTokenizer::step(size_t index, std::string_view text, Origin origin, const Sink& sink) const {
   if (text.empty()) return;
   if (index == steps_.size()) {
     sink(text);
     return;
   }
   const Step& now = steps_[index];
-  if (now.kind == Kind::digits) {
-    split_digits(text, now.each_digit_alone, [&](std::string_view piece) { step(index + 1, piece, sink); });
-    return;
+  std::string rewritten;
+  const auto next = [&](std::string_view piece) {
+    step(index + 1, piece, piece.data() == text.data() ? origin : Origin::later, sink);
+  };
+  switch (now.kind) {
+    case Kind::digits:
+      split_digits(text, now.each_digit_alone, next);
+      return;
+    case Kind::bert:
+      split_words(text, next);
+      return;
+    case Kind::metaspace:
+      rewritten = replace_all(text, " ", now.replacement);
+      if (!rewritten.starts_with(now.replacement) &&
+          (now.prepend == Prepend::always || (now.prepend == Prepend::first && origin == Origin::begin)))
+        rewritten.insert(0, now.replacement);
+      text = rewritten;
+      if (!now.splits) {
+        next(text);
+        return;
+      }
+      for (size_t begin = 0; begin < text.size();) {
+        const size_t end = std::min(text.find(now.replacement, begin + now.replacement.size()), text.size());
+        next(text.substr(begin, end - begin));
+        begin = end;
+      }
+      return;
+    case Kind::byte_level:
+      if (now.add_prefix_space && text[0] != ' ') text = rewritten.append(" ").append(text);
+      break;
+    case Kind::split:
+      break;
   }
-  std::string with_space;
-  if (now.add_prefix_space && text[0] != ' ') text = with_space.append(" ").append(text);
-  if (now.pattern.empty()) {
-    step(index + 1, text, sink);
-    return;
-  }
-  now.pattern[0].split(text, [&](std::string_view piece, bool is_match) {
-    if (!(is_match ? now.drop_matches : now.drop_others)) step(index + 1, piece, sink);
-  });
+  if (now.pattern.empty())
+    next(text);
+  else if (now.merge_with_previous)
+    split_behind_matches(now.pattern[0], now.match_others, text, next);
+  else
+    now.pattern[0].split(text, [&](std::string_view piece, bool is_match) {
+      if (!(is_match ? now.drop_matches : now.drop_others)) next(piece);
+    });
 }
 
 }  // namespace trireme

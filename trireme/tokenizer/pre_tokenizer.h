@@ -1,6 +1,6 @@
-// tokenizer.json's "normalizer" and "pre_tokenizer": they turn text into pieces, which byte-pair encoding
-// takes one by one. Supported: normalizer null, NFC, Sequence; pre_tokenizer ByteLevel, Split (Isolated,
-// Removed), Digits, Sequence, where a ByteLevel must be the last step. All others are refused by name.
+// tokenizer.json's "pre_tokenizer": it splits normalized text into pieces, which the model takes one by one.
+// Supported: null, ByteLevel (last of all), Metaspace, BertPreTokenizer, Split (Isolated, Removed,
+// MergedWithPrevious), Digits, Sequence. All others are refused by name.
 #pragma once
 
 #include <functional>
@@ -10,42 +10,45 @@
 
 #include "trireme/base/json.h"
 #include "trireme/tokenizer/split_pattern.h"
+#include "trireme/tokenizer/token_model.h"
 
 namespace trireme {
-
-class Normalizer {
- public:
-  // Throws ConfigError for an unsupported normalizer.
-  Normalizer(const Json& json, const std::string& origin);
-  // The normalized text; `text` must be valid UTF-8. `storage` holds the result where it differs from `text`.
-  std::string_view normalize(std::string_view text, std::string& storage) const;
-
- private:
-  void add(const Json& json, const std::string& origin);
-  bool nfc_ = false;
-};
 
 class PreTokenizer {
  public:
   using Sink = std::function<void(std::string_view piece)>;
+  enum class Origin { begin, later };  // where a text stood in its document
 
-  // Throws ConfigError for an unsupported pre-tokenizer, or one that does not end in ByteLevel.
+  // Throws ConfigError for an unsupported pre-tokenizer, and for ByteLevel before another step.
   PreTokenizer(const Json& json, const std::string& origin);
   // Calls `sink` for each piece in order; never for an empty one.
-  void split(std::string_view text, const Sink& sink) const { step(0, text, sink); }
+  void split(std::string_view text, Origin origin, const Sink& sink) const { step(0, text, origin, sink); }
+
+  // What pieces are made of.
+  Alphabet alphabet() const;
+  // Whether a document's first piece is treated in a manner of its own.
+  bool knows_the_beginning() const;
 
  private:
-  enum class Kind { split, digits, byte_level };
+  enum class Kind { split, digits, byte_level, metaspace, bert };
+  enum class Prepend { always, first, never };
   struct Step {
     Kind kind = Kind::split;
     std::vector<SplitPattern> pattern;  // one, or none
     bool drop_matches = false;
     bool drop_others = false;
+    bool merge_with_previous = false;  // a match ends the piece before it
+    bool match_others = false;         // the pattern matches pieces, not what is between them
     bool each_digit_alone = false;
     bool add_prefix_space = false;
+    std::string replacement;  // of a space; begins pieces
+    Prepend prepend = Prepend::always;
+    bool splits = true;
   };
   void add(const Json& json, const std::string& origin);
-  void step(size_t index, std::string_view text, const Sink& sink) const;
+  static Step read_metaspace(const Json& json, const std::string& field);
+  static Step read_split(const Json& json, const std::string& origin);
+  void step(size_t index, std::string_view text, Origin origin, const Sink& sink) const;
 
   std::vector<Step> steps_;
 };

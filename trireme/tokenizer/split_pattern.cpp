@@ -2,7 +2,6 @@
 
 #include <array>
 #include <limits>
-#include <mutex>
 #include <optional>
 
 #include <oniguruma.h>
@@ -29,11 +28,8 @@ const OnigUChar* bytes(std::string_view text) {
 }
 
 void start_oniguruma() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
-    onig_initialize(encodings, 1);
-  });
+  OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
+  [[maybe_unused]] static const int started = onig_initialize(encodings, 1);
 }
 
 }  // namespace
@@ -56,12 +52,8 @@ void SplitPattern::split(std::string_view text,
   if (text.size() > kMostBytes)
     throw DataError(cat("a text of ", text.size(), " bytes is longer than the ", kMostBytes,
                         " bytes that a tokenizer's split pattern can be matched in: split the document"));
-  struct Region {
-    OnigRegion* region = onig_region_new();
-    Region() = default;
-    ~Region() { onig_region_free(region, 1); }
-    Region& operator=(Region&&) = delete;
-  } const found;
+  const std::unique_ptr<OnigRegion, void (*)(OnigRegion*)> found(
+      onig_region_new(), [](OnigRegion* region) { onig_region_free(region, 1); });
   auto* regex = static_cast<regex_t*>(regex_.get());
   const std::optional<std::string> older = with_older_characters(text);
   const std::string_view searched = older ? std::string_view(*older) : text;
@@ -70,14 +62,14 @@ void SplitPattern::split(std::string_view text,
   size_t from = 0, done = 0;
   bool matched_before = false;
   while (from <= text.size()) {
-    const auto code = onig_search(regex, begin, end, begin + from, end, found.region, ONIG_OPTION_NONE);
+    const auto code = onig_search(regex, begin, end, begin + from, end, found.get(), ONIG_OPTION_NONE);
     if (code == ONIG_MISMATCH) break;
     if (code < 0)
       throw DataError(cat(
           origin_, ": the tokenizer's split pattern cannot be matched at byte ", from, " of a document of ",
           text.size(), " bytes: ", onig_message(static_cast<int>(code), nullptr), ": ", quotation(pattern_)));
-    const auto match_begin = static_cast<size_t>(found.region->beg[0]),
-               match_end = static_cast<size_t>(found.region->end[0]);
+    const auto match_begin = static_cast<size_t>(found->beg[0]),
+               match_end = static_cast<size_t>(found->end[0]);
     if (match_begin == match_end && matched_before && match_end == done) {
       // An empty match directly after another match does not count: search again one character later.
       from += from < text.size() ? static_cast<size_t>(read_character(text, from).bytes) : 1;

@@ -19,21 +19,12 @@ const Json& part(const Json& json, const char* key, const std::string& origin) {
   return found == nullptr ? kNone : *found;
 }
 
-// The model, checked to be BPE, which Bpe reads. Called first, so that errors name another tokenizer's kind.
-const Json& checked_model(const Json& json, const std::string& origin) {
+// Read before the other parts, so that errors name another tokenizer's kind first.
+const Json& model_of(const Json& json, const std::string& origin) {
   const Json& model = part(json, "model", origin);
   if (!model.is_object())
     throw DataError(cat(origin, ": has no model; expected a tokenizer.json of Hugging Face"));
-  // Files of the first versions name no type; only BPE has merges.
-  const auto type = text_value(model, "type", origin, model.contains("merges") ? "BPE" : "of no name");
-  if (type == "WordPiece") refuse_tokenizer(origin, "the tokenizer is WordPiece, the kind of BERT");
-  if (type == "Unigram")
-    refuse_tokenizer(origin, "the tokenizer is SentencePiece's Unigram, the kind of T5 and XLM-R");
-  if (type != "BPE") refuse_tokenizer(origin, cat("the tokenizer's model is ", quotation(type)));
-  if (true_or_false(model, "byte_fallback", origin, false))
-    refuse_tokenizer(
-        origin,
-        "the tokenizer is SentencePiece's BPE (byte_fallback), the kind of Llama-2, Mistral and Gemma");
+  refuse_unbuilt_model(model, origin);
   return model;
 }
 
@@ -58,25 +49,35 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
 
 Tokenizer::Tokenizer(const Json& json, std::filesystem::path file)
     : file_(std::move(file)),
-      normalizer_((checked_model(json, file_.string()), part(json, "normalizer", file_.string())),
-                  file_.string()),
+      normalizer_((model_of(json, file_.string()), part(json, "normalizer", file_.string())), file_.string()),
       pre_tokenizer_(part(json, "pre_tokenizer", file_.string()), file_.string()),
-      bpe_(checked_model(json, file_.string()), file_.string()) {
+      model_(read_token_model(model_of(json, file_.string()), pre_tokenizer_.alphabet(), file_.string())) {
   const std::string origin = file_.string();
+  if (pre_tokenizer_.knows_the_beginning() && !normalizer_.keeps_the_beginning())
+    refuse_tokenizer(origin,
+                     "the tokenizer's Metaspace has the prepend_scheme first behind a normalizer that may "
+                     "remove the beginning of a text");
   const std::vector<AddedToken> added = parse_added_tokens(part(json, "added_tokens", origin), origin);
   // The table of tokens by id has a row for each id: tokenizers that train models leave few ids out.
-  const auto largest = static_cast<int64_t>(2 * (bpe_.vocabulary().size() + added.size()) + 65536);
-  for (const auto& [token, id] : bpe_.vocabulary()) name_token(id, token, largest);
+  const auto largest = static_cast<int64_t>(2 * (model_->vocabulary().size() + added.size()) + 65536);
+  for (const auto& [token, id] : model_->vocabulary()) name_token(id, token, largest);
   read_added_tokens(added, largest);
   vocab_size_ = static_cast<int64_t>(tokens_.size());
   special_.resize(tokens_.size());
   read_post_processor(part(json, "post_processor", origin));
+  read_decoder(part(json, "decoder", origin));
+}
 
-  const Json& decoder = part(json, "decoder", origin);
-  decodes_bytes_ = !decoder.is_null();
-  if (!decodes_bytes_) return;
-  if (const auto type = text_value(decoder, "type", origin + ": decoder", "of no name"); type != "ByteLevel")
-    refuse_tokenizer(origin, cat("the tokenizer's decoder is ", quotation(type)));
+void Tokenizer::read_decoder(const Json& json) {
+  if (json.is_null()) {
+    decoding_ = Decoding::spaces_between;
+    return;
+  }
+  const auto type = text_value(json, "type", file_.string() + ": decoder", "of no name");
+  if (type == "ByteLevel") return;
+  if (pre_tokenizer_.alphabet() == Alphabet::bytes)
+    refuse_tokenizer(file_.string(), cat("the tokenizer's decoder is ", quotation(type)));
+  decoding_ = Decoding::not_built;
 }
 
 void Tokenizer::name_token(int32_t id, std::string_view token, int64_t largest_id) {
@@ -95,7 +96,7 @@ void Tokenizer::name_token(int32_t id, std::string_view token, int64_t largest_i
 
 void Tokenizer::read_added_tokens(const std::vector<AddedToken>& added, int64_t largest_id) {
   // The library numbers tokens that the model lacks in the file's order and ignores their ids.
-  const auto model_size = static_cast<int32_t>(bpe_.vocabulary().size());
+  const auto model_size = static_cast<int32_t>(model_->vocabulary().size());
   int32_t largest = -1;
   for (const AddedToken& token : added) {
     const auto known = id_of_token(token.content);
@@ -137,6 +138,16 @@ void Tokenizer::read_post_processor(const Json& json) {
     for (const Json& processor : array_value(json, "processors", origin)) read_post_processor(processor);
     return;
   }
+  if (type == "BertProcessing") {  // [CLS] and [SEP], as pairs of a token and its id
+    const auto id = [&](const char* name) {
+      const Json& pair = array_value(json, name, origin);
+      return static_cast<int32_t>(whole_number(pair.size() == 2 ? pair[1] : Json(), {0, vocab_size_ - 1},
+                                               cat(origin, ": the id of ", name)));
+    };
+    before_.insert(before_.begin(), id("cls"));
+    after_.push_back(id("sep"));
+    return;
+  }
   if (type != "TemplateProcessing")
     refuse_tokenizer(file_.string(), cat("the tokenizer's post_processor is ", quotation(type)));
   std::vector<int32_t> before, after;
@@ -160,10 +171,6 @@ void Tokenizer::read_post_processor(const Json& json) {
   after_.insert(after_.end(), after.begin(), after.end());
 }
 
-void Tokenizer::encode_plain(std::string_view text, PieceCache& cache, std::vector<int32_t>& ids) const {
-  pre_tokenizer_.split(text, [&](std::string_view piece) { bpe_.encode(piece, cache, ids); });
-}
-
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   PieceCache cache;
   return encode(text, cache);
@@ -179,27 +186,35 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, PieceCache& cache)
       return;
     }
     std::string storage;
-    find_in_normalized_->split(normalizer_.normalize(raw, storage),
-                               [&](std::string_view plain, const AddedToken* found) {
-                                 if (found != nullptr)
-                                   ids.push_back(found->id);
-                                 else
-                                   encode_plain(plain, cache, ids);
-                               });
+    const std::string_view normal = normalizer_.normalize(raw, storage);
+    find_in_normalized_->split(normal, [&](std::string_view plain, const AddedToken* found) {
+      if (found != nullptr) {
+        ids.push_back(found->id);
+        return;
+      }
+      const bool begins = raw.data() == text.data() && plain.data() == normal.data();
+      pre_tokenizer_.split(plain, begins ? PreTokenizer::Origin::begin : PreTokenizer::Origin::later,
+                           [&](std::string_view piece) { model_->encode(piece, cache, ids); });
+    });
   });
   ids.insert(ids.end(), after_.begin(), after_.end());
   return ids;
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
+  if (decoding_ == Decoding::not_built)
+    throw ConfigError(cat(file_.string(),
+                          ": tokens are not decoded to text with this tokenizer's decoder; text "
+                          "of byte-level tokenizers is"));
   std::string bytes;
   bool first = true;
   for (const int32_t id : ids) {
     const std::string& token = token_of_id(id);
     if (skip_special_tokens && special_[static_cast<size_t>(id)]) continue;
-    if (!decodes_bytes_ && !first) bytes += ' ';  // as the library joins tokens when the file has no decoder
+    if (decoding_ == Decoding::spaces_between && !first)
+      bytes += ' ';  // as the library joins tokens when the file has no decoder
     first = false;
-    const auto spelled = decodes_bytes_ ? bytes_of_token(token) : std::nullopt;
+    const auto spelled = decoding_ == Decoding::bytes ? bytes_of_token(token) : std::nullopt;
     bytes += spelled ? *spelled : token;
   }
   return is_valid_utf8(bytes) ? bytes : with_replacements(bytes);
@@ -207,7 +222,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_to
 
 std::optional<int32_t> Tokenizer::id_of_token(const std::string& token) const {
   if (const auto found = added_ids_.find(token); found != added_ids_.end()) return found->second;
-  if (const auto found = bpe_.vocabulary().find(token); found != bpe_.vocabulary().end())
+  if (const auto found = model_->vocabulary().find(token); found != model_->vocabulary().end())
     return found->second;
   return std::nullopt;
 }
@@ -245,7 +260,7 @@ int32_t Tokenizer::end_of_text_id() const {
     token_of_id(number);
     return number;
   }
-  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<|im_end|>", "<eos>"})
+  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<|im_end|>", "<eos>", "[SEP]"})
     if (const auto id = id_of_token(name)) return *id;
   throw ConfigError(cat(file_.string(), ": no end-of-text token is known: give eos_token in ",
                         (folder / "tokenizer_config.json").string(), " or eos_token_id in ",

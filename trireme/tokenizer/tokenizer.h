@@ -1,8 +1,9 @@
-// A byte-level BPE tokenizer read from Hugging Face's tokenizer.json (the GPT-2, Llama-3 and Qwen kinds); its
-// ids equal those of the Hugging Face tokenizers library.
+// A tokenizer read from Hugging Face's tokenizer.json; its ids equal those of the Hugging Face tokenizers
+// library. Kinds: byte-level BPE (GPT-2, Llama-3, Qwen), BPE over characters (SentencePiece's: Llama-2,
+// Mistral, Gemma), WordPiece (BERT).
 //
-//   text -> added tokens cut out -> normalized -> pieces (split pattern) -> byte-pair encoding -> ids
-//        -> with the ids that the file's post-processor puts around them (Llama-3's <|begin_of_text|>)
+//   text -> added tokens cut out -> normalized -> pieces (pre-tokenizer) -> ids (model)
+//        -> with the ids that the file's post-processor puts around them (<s>; [CLS] and [SEP])
 //
 // Ignores the file's truncation and padding settings: a document is encoded whole. Reads wrong UTF-8 as
 // Python's errors="replace" does (utf8.h).
@@ -19,8 +20,9 @@
 #include <vector>
 
 #include "trireme/tokenizer/added_tokens.h"
-#include "trireme/tokenizer/bpe.h"
+#include "trireme/tokenizer/normalizer.h"
 #include "trireme/tokenizer/pre_tokenizer.h"
+#include "trireme/tokenizer/token_model.h"
 
 namespace trireme {
 
@@ -35,7 +37,8 @@ class Tokenizer {
   // use a cache; any number of threads may use the tokenizer.
   std::vector<int32_t> encode(std::string_view text) const;
   std::vector<int32_t> encode(std::string_view text, PieceCache& cache) const;
-  // Throws DataError for an id that the tokenizer does not have.
+  // Throws DataError for an id that the tokenizer does not have, ConfigError when its decoder is not built
+  // (byte-level ones are).
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = false) const;
 
   int64_t vocab_size() const { return vocab_size_; }                   // one more than the largest id
@@ -44,7 +47,7 @@ class Tokenizer {
 
   // The token that ends a document: tokenizer_config.json's eos_token beside the tokenizer, else eos_token_id
   // of config.json or generation_config.json (the first of several), else a well-known name (<|endoftext|>,
-  // <|end_of_text|>, </s>, <|im_end|>, <eos>). Throws ConfigError when there is none.
+  // <|end_of_text|>, </s>, <|im_end|>, <eos>, [SEP]). Throws ConfigError when there is none.
   int32_t end_of_text_id() const;
 
   const std::filesystem::path& file() const { return file_; }
@@ -54,12 +57,12 @@ class Tokenizer {
   void name_token(int32_t id, std::string_view token, int64_t largest_id);
   void read_added_tokens(const std::vector<AddedToken>& added, int64_t largest_id);
   void read_post_processor(const Json& json);
-  void encode_plain(std::string_view text, PieceCache& cache, std::vector<int32_t>& ids) const;
+  void read_decoder(const Json& json);
 
   std::filesystem::path file_;
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
-  Bpe bpe_;
+  std::unique_ptr<const TokenModel> model_;
   std::unordered_map<std::string, int32_t> added_ids_;
   std::vector<std::string> tokens_;  // by id; empty where there is none
   std::vector<bool> special_;        // by id
@@ -68,7 +71,8 @@ class Tokenizer {
   std::vector<int32_t> before_;  // ids that the post-processor puts before a text
   std::vector<int32_t> after_;
   int64_t vocab_size_ = 0;
-  bool decodes_bytes_ = true;
+  enum class Decoding { bytes, spaces_between, not_built };
+  Decoding decoding_ = Decoding::bytes;
 };
 
 }  // namespace trireme

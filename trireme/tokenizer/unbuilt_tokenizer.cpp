@@ -7,7 +7,9 @@ namespace trireme {
 void refuse_tokenizer(const std::string& origin, const std::string& what) {
   throw ConfigError(cat(
       origin, ": ", what,
-      ". Trireme reads byte-level BPE tokenizers (the GPT-2, Llama-3 and Qwen kinds). With another one, let "
+      ". Trireme reads byte-level BPE (GPT-2, Llama-3, Qwen), SentencePiece's BPE (Llama-2, Mistral, Gemma) "
+      "and "
+      "WordPiece (BERT). With another tokenizer, let "
       "its Python library make the token ids, write them as PREFIX.bin and PREFIX.idx (15 lines of Python: "
       "docs/data.md, \"Tokens of any tokenizer\"), and give PREFIX as --train_file"));
 }

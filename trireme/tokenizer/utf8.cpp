@@ -1,6 +1,9 @@
 #include "trireme/tokenizer/utf8.h"
 
+#include <array>
 #include <cstring>
+
+#include <utf8proc.h>
 
 namespace trireme {
 
@@ -16,12 +19,11 @@ bool all_ascii(const char* eight_bytes) {
 
 }  // namespace
 
-Utf8Character read_character(std::string_view text, size_t offset) {
+Utf8Character read_longer_character(std::string_view text, size_t offset) {
   const auto byte = [&](size_t i) -> uint32_t {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
   };
   const uint32_t lead = byte(offset);
-  if (lead < 0x80) return {lead, 1, true};
   if (lead < 0xC2 || lead > 0xF4) return {kReplacement, 1, false};
   const int length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
   // The second byte's range keeps out overlong forms, surrogates and what lies above U+10FFFF.
@@ -42,22 +44,9 @@ Utf8Character read_character(std::string_view text, size_t offset) {
 }
 
 void append_character(std::string& out, uint32_t code) {
-  const auto put = [&](uint32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (code < 0x80) {
-    put(code);
-  } else if (code < 0x800) {
-    put(0xC0 | (code >> 6));
-    put(0x80 | (code & 0x3F));
-  } else if (code < 0x10000) {
-    put(0xE0 | (code >> 12));
-    put(0x80 | ((code >> 6) & 0x3F));
-    put(0x80 | (code & 0x3F));
-  } else {
-    put(0xF0 | (code >> 18));
-    put(0x80 | ((code >> 12) & 0x3F));
-    put(0x80 | ((code >> 6) & 0x3F));
-    put(0x80 | (code & 0x3F));
-  }
+  std::array<utf8proc_uint8_t, 4> bytes{};
+  const auto count = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code), bytes.data());
+  out.append(bytes.begin(), bytes.begin() + count);
 }
 
 bool is_valid_utf8(std::string_view text) {

@@ -14,8 +14,13 @@ struct Utf8Character {
   bool valid = true;
 };
 
-// The character at `at` < text.size().
-Utf8Character read_character(std::string_view text, size_t offset);
+Utf8Character read_longer_character(std::string_view text, size_t offset);
+
+// The character at `offset` < text.size().
+inline Utf8Character read_character(std::string_view text, size_t offset) {
+  const auto lead = static_cast<unsigned char>(text[offset]);
+  return lead < 0x80 ? Utf8Character{lead, 1, true} : read_longer_character(text, offset);
+}
 void append_character(std::string& out, uint32_t code);
 
 bool is_valid_utf8(std::string_view text);

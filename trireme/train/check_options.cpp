@@ -1,7 +1,5 @@
 #include "trireme/train/check_options.h"
 
-#include <algorithm>
-
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 
@@ -20,16 +18,23 @@ void check_options(const TrainOptions& o) {
         cat("--update_in_backward steps a layer as soon as its gradient is whole, which "
             "--gradient_accumulation_steps ",
             o.gradient_accumulation_steps, " does not allow; use 1"));
-  if (o.overwrite_output_dir && resumes(o))
+  if (o.engine.update_in_backward && o.guards.on_nonfinite == OnNonfinite::skip)
     throw ConfigError(
-        cat("--overwrite_output_dir removes an earlier run, and --resume_from_checkpoint ",
-            o.resume_from_checkpoint,
-            " goes on with one: give one of them (a restart by the launcher goes on with what it wrote in "
-            "either case)"));
+        "--on_nonfinite skip leaves weights as they were, and --update_in_backward steps layers before the "
+        "whole gradient is known; leave one of them out");
+  if (o.guards.on_spike == OnSpike::rollback && o.save_steps <= 0)
+    throw ConfigError(
+        "--on_spike rollback goes back to a checkpoint, and --save_steps 0 saves one at the end alone; give "
+        "--save_steps N, or --on_spike stop");
+  if (o.overwrite_output_dir && resumes(o))
+    throw ConfigError(cat("--overwrite_output_dir removes an earlier run, and --resume_from_checkpoint ",
+                          o.resume_from_checkpoint,
+                          " goes on with one: give one of them (a restart by the launcher goes on with what "
+                          "it wrote in either case)"));
   if (!o.tensorboard && !o.logging_dir.empty())
     throw ConfigError(
-        "--logging_dir is for TensorBoard's event files, which --report_to none does not write; leave one "
-        "of them out");
+        "--logging_dir is for TensorBoard's event files, which --report_to none does not write; leave one of "
+        "them out");
   if (!o.eval_file.empty() && o.validation_split_percentage > 0)
     throw ConfigError("give either --eval_file or --validation_split_percentage, not both");
 }
@@ -50,20 +55,18 @@ void check_packing(Packing packing, const EngineOptions& engine) {
                         name_of(packing), " makes; use --attention auto or flash, or --packing concat"));
 }
 
-void check_step_tokens(const TrainOptions& options, const std::vector<ContextStage>& stages,
-                       int sharing_ranks, int64_t host_memory_bytes) {
-  int64_t longest = 0;
-  for (const ContextStage& stage : stages) longest = std::max(longest, stage.sequence_tokens);
+void check_step_tokens(const TrainOptions& options, int64_t longest_tokens, int sharing_ranks,
+                       int64_t host_memory_bytes) {
   // In fp64: the product of what the table allows does not overflow there.
   constexpr double kBytesOfToken = 16;  // the token and its target
-  const double tokens = static_cast<double>(longest) / sharing_ranks *
+  const double tokens = static_cast<double>(longest_tokens) / sharing_ranks *
                         static_cast<double>(options.per_device_train_batch_size) *
                         static_cast<double>(options.gradient_accumulation_steps);
   if (tokens * kBytesOfToken > static_cast<double>(host_memory_bytes))
     throw ConfigError(cat("one step of a rank has ", number_text(tokens), " tokens (",
                           options.per_device_train_batch_size, " samples of --per_device_train_batch_size x ",
                           options.gradient_accumulation_steps, " of --gradient_accumulation_steps x ",
-                          format_count(longest), " tokens / ", sharing_ranks,
+                          format_count(longest_tokens), " tokens / ", sharing_ranks,
                           " ranks), more than the machine's memory of ", format_bytes(host_memory_bytes),
                           " holds; use smaller numbers"));
 }

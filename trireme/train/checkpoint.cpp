@@ -21,21 +21,11 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-// One tensor of a checkpoint: a span of a unit's flat state. Masters are split into parameters with Hugging
+// The tensors of a checkpoint, spans of a unit's flat state: masters are split into parameters with Hugging
 // Face's names and shapes; Adam's moments stay flat.
-struct StoredTensor {
-  std::string name;
-  std::vector<int64_t> shape;
-  int64_t offset = 0;  // elements from the start of the unit
-  int64_t elements = 0;
-};
-
-std::vector<StoredTensor> stored_tensors(const UnitSpec& unit, const std::string& state) {
-  if (state != "master") return {{unit.name + "/" + state, {unit.elements}, 0, unit.elements}};
-  std::vector<StoredTensor> all;
-  for (const ParameterSpec& spec : unit.parameters)
-    all.push_back({spec.name, spec.shape, spec.offset, spec.elements});
-  return all;
+std::vector<ParameterSpec> stored_tensors(const UnitSpec& unit, const std::string& state) {
+  if (state == "master") return unit.parameters;
+  return {{unit.name + "/" + state, {unit.elements}, 0, unit.elements}};
 }
 
 // A checkpoint with a value that is not finite would pass its checksums and ruin every run that resumes.
@@ -84,7 +74,7 @@ void write_shard(const fs::path& file, Engine& engine) {
     for (size_t unit = 0; unit < units.size(); ++unit)
       if (is_this_ranks(unit))
         for (const std::string& state : states)
-          for (const StoredTensor& tensor : stored_tensors(units[unit], state))
+          for (const ParameterSpec& tensor : stored_tensors(units[unit], state))
             specs.push_back({tensor.name, "F32", tensor.shape});
     if (!specs.empty()) writer = std::make_unique<SafetensorsWriter>(file, std::move(specs));
   });
@@ -96,7 +86,7 @@ void write_shard(const fs::path& file, Engine& engine) {
         const at::Tensor values = flat.to(at::kCPU).contiguous();
         refuse_not_finite(units[unit], state, values);
         const auto* data = values.const_data_ptr<float>();
-        for (const StoredTensor& tensor : stored_tensors(units[unit], state))
+        for (const ParameterSpec& tensor : stored_tensors(units[unit], state))
           writer->write(tensor.name, data + tensor.offset,
                         tensor.elements * static_cast<int64_t>(sizeof(float)));
       });
@@ -118,27 +108,10 @@ void write_weight_index(const fs::path& file, const ModelLayout& layout, int ran
   write_durable(file, Json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump(1) + "\n");
 }
 
-// The final name appears at once. An earlier checkpoint of this step, which is broken (else this run would
-// not save it again), is removed first.
-void publish(const fs::path& temporary, const fs::path& final_name) {
-  if (is_there(final_name)) {
-    fs::path doomed = final_name;
-    doomed += ".tmp-replaced";
-    std::error_code tried;  // a folder that stays makes the last rename fail
-    fs::remove_all(doomed, tried);
-    fs::rename(final_name, doomed, tried);
-    fs::remove_all(doomed, tried);
-  }
-  publish_file(temporary, final_name);
-}
-
 // Reads to the tensor's offset in the unit's flat buffer.
-void read_tensor(const SafetensorsEntry& entry, const StoredTensor& tensor, at::Tensor& flat) {
-  if (entry.dtype != "F32" || entry.shape != tensor.shape) {
-    std::string expected;
-    for (const int64_t extent : tensor.shape) expected += cat(expected.empty() ? "" : ", ", extent);
-    throw DataError(cat(entry.describe(), ": the model needs F32 [", expected, "]"));
-  }
+void read_tensor(const SafetensorsEntry& entry, const ParameterSpec& tensor, at::Tensor& flat) {
+  if (entry.dtype != "F32" || entry.shape != tensor.shape)
+    throw DataError(cat(entry.describe(), ": the model needs F32 ", at::IntArrayRef(tensor.shape)));
   entry.read(0, flat.mutable_data_ptr<float>() + tensor.offset, entry.bytes);
 }
 
@@ -205,7 +178,7 @@ fs::path save_checkpoint(const RunDirectory& run, const CheckpointContents& cont
     for (const std::string& name : small) manifest.files[name] = describe_file(temporary / name);
     write_manifest(temporary, manifest);
     sync_folder(temporary);
-    publish(temporary, run.checkpoint(contents.step));
+    run.publish(contents.step);
     run.keep_newest(save_total_limit, contents.step);
   });
   return run.checkpoint(contents.step);
@@ -227,7 +200,7 @@ Json read_checkpoint(const fs::path& dir, Engine& engine) {
   for (size_t unit = 0; unit < units.size(); ++unit)
     for (const std::string& name : engine.state_names()) {
       at::Tensor flat = at::zeros({units[unit].elements}, at::kFloat);
-      for (const StoredTensor& tensor : stored_tensors(units[unit], name))
+      for (const ParameterSpec& tensor : stored_tensors(units[unit], name))
         read_tensor(find(tensor.name), tensor, flat);
       // An older version, which did not check before it saved, may have written this checkpoint.
       try {

@@ -24,11 +24,6 @@ constexpr int kFormat = 1;
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kWeightIndex = "model.safetensors.index.json";
 
-ManifestFile parse_entry(const Json& entry, const std::string& origin) {
-  return {whole_number(entry, "bytes", {}, origin),
-          parse_checksum(text_value(entry, "xxh3", origin), origin)};
-}
-
 // A shard's rank by its file name; nullopt for other files. A name that only looks like a shard's gives -1:
 // it belongs to no checkpoint.
 std::optional<int64_t> rank_of_shard(const std::string& name) {
@@ -113,7 +108,9 @@ CheckpointManifest read_manifest(const fs::path& dir) {
     if (!is_plain_file_name(name) || name == kManifest)
       throw DataError(
           cat(origin, ": \"files\" has \"", quotation(name), "\"; expected names of files in this folder"));
-    manifest.files[name] = parse_entry(entry, cat(origin, ": ", quotation(name)));
+    const std::string file_origin = cat(origin, ": ", quotation(name));
+    manifest.files[name] = {whole_number(entry, "bytes", {}, file_origin),
+                            parse_checksum(text_value(entry, "xxh3", file_origin), file_origin)};
   }
   for (const char* needed : {"config.json", kWeightIndex, "trainer_state.json"})
     if (!manifest.files.contains(needed))

@@ -8,6 +8,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/base/sizes.h"
+#include "trireme/model/embedding.h"
 
 namespace trireme {
 namespace {
@@ -31,14 +32,10 @@ double parse_peak(const std::string& text, const std::string& stage) {
 
 ContextStage make_stage(int64_t sequence_tokens, int64_t first_step, int64_t steps, double peak,
                         const StageDefaults& defaults) {
-  ContextStage stage;
-  stage.sequence_tokens = sequence_tokens;
-  stage.first_step = first_step;
-  stage.steps = steps;
-  stage.schedule = {defaults.kind, defaults.kwargs, peak,
-                    resolve_warmup_steps(defaults.warmup_steps, defaults.warmup_ratio, steps), steps};
-  stage.schedule.check();
-  return stage;
+  const int64_t warmup = resolve_warmup_steps(defaults.warmup_steps, defaults.warmup_ratio, steps);
+  const Schedule schedule{defaults.kind, defaults.kwargs, peak, warmup, steps, defaults.warmup_type};
+  schedule.check();
+  return {sequence_tokens, first_step, steps, schedule};
 }
 
 }  // namespace
@@ -94,6 +91,31 @@ int stage_of_step(const std::vector<ContextStage>& stages, int64_t step) {
   while (index + 1 < static_cast<int>(stages.size()) && step >= stages[static_cast<size_t>(index)].end_step())
     ++index;
   return index;
+}
+
+int64_t position_reach(const ModelConfig& config) {
+  const RopeConfig& rope = config.rope;
+  if (rope.kind == RopeKind::standard) return config.max_position_embeddings;
+  const int64_t original = rope.original_max_position_embeddings > 0 ? rope.original_max_position_embeddings
+                                                                     : config.max_position_embeddings;
+  constexpr double kMost = 9e15;  // a whole number that a double holds, for any factor
+  const double stretched = std::min(kMost, rope.factor * static_cast<double>(original));
+  return std::max(config.max_position_embeddings, static_cast<int64_t>(std::llround(stretched)));
+}
+
+void check_positions(const std::vector<ContextStage>& stages, const ModelConfig& config,
+                     int64_t longest_document_tokens) {
+  const int64_t reach = position_reach(config);
+  for (const ContextStage& stage : stages) {
+    const int64_t tokens = std::min(stage.sequence_tokens, longest_document_tokens);
+    check_positions(config, tokens);
+    if (tokens > reach)
+      throw ConfigError(
+          cat("a sequence of ", format_count(tokens), " tokens is longer than the ", format_count(reach),
+              " positions of the model: raise max_position_embeddings (now ", config.max_position_embeddings,
+              ") in its config.json, with a larger rope_theta or a rope scaling such as yarn, or train on "
+              "shorter sequences"));
+  }
 }
 
 void check_divisible(const std::vector<ContextStage>& stages, int ulysses, int ring) {

@@ -37,6 +37,7 @@ struct StageDefaults {
   double learning_rate = 5e-5;
   double warmup_steps = 0;  // of each stage, as in resolve_warmup_steps
   double warmup_ratio = 0;
+  WarmupType warmup_type = WarmupType::linear;
 };
 
 // Throws ConfigError that quotes the wrong stage.

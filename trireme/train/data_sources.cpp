@@ -1,14 +1,11 @@
 #include "trireme/train/data_sources.h"
 
-#include <algorithm>
-#include <memory>
-#include <xxhash.h>
-
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/input_file.h"
 #include "trireme/data/indexed_dataset.h"
 #include "trireme/data/text_source.h"
+#include "trireme/train/digest.h"
 #include "trireme/train/file_checksum.h"
 #include "trireme/train/remembered_checksums.h"
 #include "trireme/train/training_data.h"
@@ -18,41 +15,7 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-class Digest {
- public:
-  Digest() : state_(XXH3_createState(), &XXH3_freeState) { XXH3_64bits_reset(state_.get()); }
-  void add(const void* data, size_t bytes) { XXH3_64bits_update(state_.get(), data, bytes); }
-  void add(const std::string& text) {
-    add_number(text.size());
-    add(text.data(), text.size());
-  }
-  void add_number(uint64_t number) { add(&number, sizeof(number)); }
-  // As text, which JSON writes and reads without loss.
-  std::string text() const { return checksum_text(XXH3_64bits_digest(state_.get())); }
-
- private:
-  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
-};
-
-std::string digest_of_spread_blocks(const fs::path& file) {
-  constexpr int64_t kBlocks = 256, kBlockBytes = int64_t{64} << 10;
-  const InputFile in(file);
-  Digest digest;
-  std::vector<char> block(kBlockBytes);
-  const auto add = [&](int64_t offset) {
-    const int64_t got = in.read_some(offset, block.data(), kBlockBytes);
-    digest.add(block.data(), static_cast<size_t>(got));
-  };
-  if (in.bytes() <= kBlocks * kBlockBytes) {
-    for (int64_t offset = 0; offset < in.bytes(); offset += kBlockBytes) add(offset);
-  } else {
-    // The first block begins the file, the last one ends it.
-    const int64_t room = in.bytes() - kBlockBytes;
-    for (int64_t i = 0; i < kBlocks; ++i)
-      add(room / (kBlocks - 1) * i + room % (kBlocks - 1) * i / (kBlocks - 1));
-  }
-  return digest.text();
-}
+constexpr int64_t kBlocks = 256;  // of a set's tokens
 
 Json describe_tokens(const fs::path& prefix) {
   const fs::path bin = indexed_dataset_bin(prefix);
@@ -60,7 +23,7 @@ Json describe_tokens(const fs::path& prefix) {
           {"kind", "tokenized set"},
           {"index", checksum_text(file_checksum(indexed_dataset_idx(prefix)))},
           {"bytes", InputFile(bin).bytes()},
-          {"tokens", digest_of_spread_blocks(bin)}};
+          {"tokens", digest_of_spread_blocks(bin, kBlocks).text()}};
 }
 
 std::string path_of(const TextToTokenize& text) {
@@ -89,6 +52,11 @@ Json describe_text(const TextToTokenize& text, RememberedChecksums& remembered) 
 void add_settings(Json& source, const TextToTokenize& text) {
   const fs::path tokenizer = text.tokenizer_from / "tokenizer.json";
   source["text_field"] = text.text_field;
+  // Not named otherwise, so that the tokens of earlier versions' runs stay those of their text.
+  if (text.on_bad_record != OnBadRecord::stop)
+    source["on_bad_record"] = name_of(text.on_bad_record);
+  else
+    source.erase("on_bad_record");
   source["append_eos"] = text.append_eos;
   source["tokenizer"] = is_there(tokenizer) ? checksum_text(file_checksum(tokenizer)) : "none";
   source["vocab_size"] = text.vocab_size;
@@ -117,6 +85,15 @@ Json describe_source(const TextToTokenize& text, RememberedChecksums& remembered
   return source;
 }
 
+uint64_t digest_of_set(const fs::path& prefix) {
+  Digest digest;
+  for (const fs::path& file : {indexed_dataset_idx(prefix), indexed_dataset_bin(prefix)}) {
+    digest.add_number(static_cast<uint64_t>(InputFile(file).bytes()));
+    digest.add_number(digest_of_spread_blocks(file, kBlocks).value());
+  }
+  return digest.value();
+}
+
 Json describe_gone_text(const TextToTokenize& text, const Json& before) {
   if (!before.is_object() || before.value("kind", Json()) != "text" ||
       before.value("path", Json()) != path_of(text))
@@ -130,9 +107,11 @@ Json describe_gone_text(const TextToTokenize& text, const Json& before) {
 std::vector<std::string> source_changes(const Json& before, const Json& now) {
   std::vector<std::string> changes;
   if (before.value("digest", "") == now.value("digest", "")) return changes;
-  for (const auto& [key, value] : now.items()) {
+  Json keys = before;
+  keys.update(now);
+  for (const auto& [key, unused] : keys.items()) {
     if (key == "path" || key == "digest") continue;
-    const Json old = before.value(key, Json());
+    const Json old = before.value(key, Json()), value = now.value(key, Json());
     if (old != value) changes.push_back(cat(key, " ", quotation(old), " -> ", quotation(value)));
   }
   return changes;

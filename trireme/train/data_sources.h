@@ -5,7 +5,8 @@
 //                   read of a set of any size. Every change of the token counts is seen. A change that keeps
 //                   every document's length and touches no block is not.
 //   text            every file's name below the input and its bytes (remembered_checksums.h: which files are
-//                   not read again), the field of .jsonl, --no_append_eos, tokenizer.json
+//                   not read again), the field of .jsonl, --on_bad_record,
+//                   --no_append_eos, tokenizer.json
 //
 // The tokens of text lie in the run's folder under a name made of that digest, so that tokens of another text
 // are never taken for them.
@@ -28,6 +29,8 @@ Json describe_source(const TextToTokenize& text, RememberedChecksums& remembered
 // The same for a text that is gone, whose content `before` describes; null if `before` is of another path or
 // of no text.
 Json describe_gone_text(const TextToTokenize& text, const Json& before);
+// Of a tokenized set: the sizes of both files, and at most 16 MiB of each, so that every rank can look.
+uint64_t digest_of_set(const std::filesystem::path& prefix);
 // What differs between two descriptions except the path, such as "text_field \"text\" -> \"body\""; empty:
 // the same tokens.
 std::vector<std::string> source_changes(const Json& before, const Json& now);

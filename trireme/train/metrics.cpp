@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
@@ -77,15 +78,30 @@ Json StepRecord::to_json() const {
                  {"tokens_per_second", tokens_per_second},
                  {"mfu", mfu},
                  {"memory_bytes", memory_bytes},
+                 {"memory_bytes_of_ranks", memory_bytes_of_ranks},
                  {"memory", memory},
                  {"seconds", seconds},
                  {"tokens_seen", tokens_seen},
                  {"eta_seconds", eta_seconds}};
-  if (loss_scale > 0) {
-    record["loss_scale"] = loss_scale;
-    record["skipped"] = skipped;
-  }
+  if (loss_scale > 0) record["loss_scale"] = loss_scale;
+  if (loss_scale > 0 || nonfinite_steps) record["skipped"] = skipped;
+  if (nonfinite_steps) record["nonfinite_steps"] = *nonfinite_steps;
   return record;
+}
+
+std::string append_whole(int descriptor, std::string_view bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t wrote = ::write(descriptor, bytes.data() + done, bytes.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) {
+      std::string problem = std::strerror(wrote < 0 ? errno : ENOSPC);
+      [[maybe_unused]] const int cut =
+          ::ftruncate(descriptor, ::lseek(descriptor, 0, SEEK_END) - static_cast<off_t>(done));
+      return problem;
+    }
+    done += static_cast<size_t>(wrote);
+  }
+  return {};
 }
 
 MetricsLog::MetricsLog(fs::path file, int64_t last_step, const std::function<void(const std::string&)>& note,
@@ -121,20 +137,8 @@ std::string MetricsLog::write(const Json& record) {
     ::close(descriptor_);
     if (std::string problem = open(); !problem.empty()) return problem;
   }
-  const std::string line = record.dump() + "\n";
-  for (size_t done = 0; done < line.size();) {
-    const ssize_t wrote = ::write(descriptor_, line.data() + done, line.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) {
-      std::string problem = std::strerror(wrote < 0 ? errno : ENOSPC);
-      // Cuts off the unfinished line, which would spoil the next one.
-      [[maybe_unused]] const int cut =
-          ::ftruncate(descriptor_, ::lseek(descriptor_, 0, SEEK_END) - static_cast<off_t>(done));
-      return problem;
-    }
-    done += static_cast<size_t>(wrote);
-  }
-  return removed;
+  const std::string problem = append_whole(descriptor_, record.dump() + "\n");
+  return problem.empty() ? removed : problem;
 }
 
 ProgressLine::ProgressLine(std::ostream& out, std::function<int()> columns, int64_t logging_steps,
@@ -158,7 +162,11 @@ std::string ProgressLine::line(const StepRecord& record, size_t columns) const {
   };
   std::vector<Field> fields{{cat("step ", record.step, "/", total_steps_), 0}};
   if (stages_ > 1) fields.push_back({cat("stage ", record.stage + 1, "/", stages_), 7});
-  if (record.skipped) fields.push_back({cat("SKIPPED: fp16 overflow at loss scale ", record.loss_scale), 1});
+  if (record.skipped)
+    fields.push_back({std::isfinite(record.loss) && record.loss_scale > 0
+                          ? cat("SKIPPED: fp16 overflow at loss scale ", record.loss_scale)
+                          : std::string("SKIPPED: not finite"),
+                      1});
   fields.push_back({cat("length ", format_count(record.sequence_tokens)), 8});
   fields.push_back({number("loss %.4f", record.loss), 2});
   fields.push_back({number("grad norm %.3g", record.gradient_norm), 5});

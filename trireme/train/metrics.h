@@ -7,6 +7,8 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/json.h"
@@ -24,19 +26,26 @@ struct StepRecord {
   double loss = 0;
   double gradient_norm = 0;  // before clipping
   double learning_rate = 0;
-  double loss_scale = 0;         // fp16: of this step; 0: none
-  bool skipped = false;          // fp16: gradients overflowed at that scale; no update
-  double tokens_per_second = 0;  // over all ranks, padding counted
-  double mfu = 0;                // model FLOPs over the peak of all ranks, attention counted within documents
-  int64_t memory_bytes = 0;      // of rank 0: peak resident on the CPU, peak allocated on a GPU
-  MemoryBytes peak_memory;       // of rank 0's tensors, by category, since its stage began
-  MemoryBytes host_peak_memory;  // the same of the host's memory beside a GPU
-  double seconds = 0;            // of this step
-  int64_t tokens_seen = 0;       // by the run so far, padding counted
-  double eta_seconds = 0;        // left, by the FLOPs of the steps to come
+  double loss_scale = 0;  // fp16: of this step; 0: none
+  bool skipped = false;   // no update: not finite, or fp16's gradients overflowed at that scale
+  std::optional<int64_t> nonfinite_steps;  // skipped so far; none: such a step ends the run
+  double tokens_per_second = 0;            // over all ranks, padding counted
+  double mfu = 0;            // model FLOPs over the peak of all ranks, attention counted within documents
+  int64_t memory_bytes = 0;  // of rank 0: peak resident on the CPU, peak allocated on a GPU
+  std::vector<int64_t> memory_bytes_of_ranks;  // the same of every rank
+  MemoryBytes peak_memory;                     // of rank 0's tensors, by category, since its stage began
+  MemoryBytes host_peak_memory;                // the same of the host's memory beside a GPU
+  double seconds = 0;                          // of this step
+  int64_t tokens_seen = 0;                     // by the run so far, padding counted
+  double eta_seconds = 0;                      // left, by the FLOPs of the steps to come
 
   Json to_json() const;
 };
+
+// Appends all of `bytes` to a file that was opened to append, or nothing: what the system took before it
+// refused the rest is cut off again, for it would spoil the next record. Returns an empty text or the
+// problem.
+std::string append_whole(int descriptor, std::string_view bytes);
 
 // metrics.jsonl: one JSON object a line, each handed to the system at once.
 class MetricsLog {

@@ -95,18 +95,16 @@ ResumeDecision decide_resume(const RunFacts& before, const RunFacts& now, bool n
   compare_length(before, now, other_order);
   const std::vector<std::string> model = compare_model(before, now, decision);
   if (!model.empty())
-    throw ConfigError(
-        cat("the model's config.json is not that of the checkpoint:", lines(model),
-            "\nThe weights were trained with the former numbers. Resume with that config.json; to train on "
-            "with others (a "
-            "longer context, say), begin a new run with the checkpoint, its config.json changed, as "
-            "--model_name_or_path"));
+    throw ConfigError(cat("the model's config.json is not that of the checkpoint:", lines(model),
+                          "\nThe weights were trained with the former numbers. Resume with that config.json; "
+                          "to train on with others (a longer context, say), begin a new run with the "
+                          "checkpoint, its config.json changed, as --model_name_or_path"));
   if (!other_order.empty() && !new_data)
-    throw ConfigError(cat(
-        "the checkpoint was trained on other samples than this run would go on with:", lines(other_order),
-        "\nResume with the data and options as they were, choose another --output_dir for a new run, or give "
-        "--resume_with_new_data: weights, optimizer and step then go on, and the data begins at its "
-        "beginning"));
+    throw ConfigError(
+        cat("the checkpoint was trained on other samples than this run would go on with:", lines(other_order),
+            "\nResume with the data and options as they were, choose another --output_dir for a new run, or "
+            "give --resume_with_new_data: weights, optimizer and step then go on, and the data begins at its "
+            "beginning"));
   decision.data_anew = !other_order.empty();
   for (const std::string& change : other_order) decision.told.push_back(change + " (the data begins anew)");
   if (before.ranks != now.ranks) decision.told.push_back(cat("ranks ", before.ranks, " -> ", now.ranks));
@@ -137,8 +135,8 @@ int64_t accumulation_to_keep(const RunFacts& before, const RunFacts& now) {
     throw ConfigError(
         cat("--keep_global_batch: the checkpoint's run took ", wanted,
             " samples a step, and these ranks take ", at_once,
-            " at once (--per_device_train_batch_size times the groups of ranks that share a sample), "
-            "which does not divide it; choose another --per_device_train_batch_size or number of ranks"));
+            " at once (--per_device_train_batch_size times the groups of ranks that share a sample), which "
+            "does not divide it; choose another --per_device_train_batch_size or number of ranks"));
   return wanted / at_once;
 }
 

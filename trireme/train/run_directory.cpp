@@ -71,22 +71,6 @@ std::vector<CheckpointEntry> RunDirectory::list() const {
   return all;
 }
 
-std::optional<CheckpointEntry> RunDirectory::newest_valid(
-    const std::function<void(const CheckpointEntry&, const std::string&)>& on_broken) const {
-  std::vector<CheckpointEntry> all = list();
-  std::reverse(all.begin(), all.end());
-  for (const CheckpointEntry& entry : all) {
-    check_readable(entry.path);
-    try {
-      verify_checkpoint(entry.path);
-      return entry;
-    } catch (const DataError& error) {
-      on_broken(entry, error.what());
-    }
-  }
-  return std::nullopt;
-}
-
 void RunDirectory::prepare() const {
   std::error_code error;
   fs::create_directories(checkpoints(), error);
@@ -100,6 +84,11 @@ void RunDirectory::remove_stale() const {
     std::error_code stays;  // until the next call
     if (name.starts_with(kPrefix) && name.find(".tmp") != std::string::npos) fs::remove_all(path, stays);
   }
+}
+
+void RunDirectory::publish(int64_t step) const {
+  if (is_there(checkpoint(step))) remove_checkpoint(checkpoint(step));
+  publish_file(temporary(step), checkpoint(step));
 }
 
 void RunDirectory::keep_newest(int64_t limit, int64_t saved) const {
@@ -142,6 +131,30 @@ void RunDirectory::clear(const std::vector<fs::path>& kept) const {
                      [&](const fs::path& input) { return is_file_of(file, input); }))
       remove_or_throw(file);
   }
+}
+
+fs::path find_checkpoint(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::exists(path / "manifest.json", ignored)) {
+    verify_checkpoint(path);
+    return path;
+  }
+  const std::vector<CheckpointEntry> all = RunDirectory(path).list();
+  std::string problems;
+  for (auto entry = all.rbegin(); entry != all.rend(); ++entry) {
+    check_readable(entry->path);
+    try {
+      verify_checkpoint(entry->path);
+      return entry->path;
+    } catch (const DataError& error) {
+      problems += cat("\n  ", error.what());
+    }
+  }
+  if (!problems.empty())
+    throw DataError(cat(path.string(), ": no checkpoint of this run is whole:", problems));
+  throw ConfigError(cat(path.string(),
+                        " is neither a checkpoint (it has no manifest.json) nor a run's folder with ",
+                        "checkpoints/step-N in it"));
 }
 
 }  // namespace trireme

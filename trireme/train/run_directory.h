@@ -13,8 +13,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,14 +39,13 @@ class RunDirectory {
 
   // By step, oldest first, without temporaries. Empty if there is no folder; DataError if it cannot be read.
   std::vector<CheckpointEntry> list() const;
-  // The newest checkpoint that passes verify_checkpoint; tells `on_broken` of each newer one that does not.
-  // DataError if a file of one may not be read: it may well be whole. Ranks that look together use resume.h.
-  std::optional<CheckpointEntry> newest_valid(
-      const std::function<void(const CheckpointEntry&, const std::string& problem)>& on_broken) const;
 
   // Makes the folders and removes the remains of killed saves. DataError when the folder cannot be written.
   void prepare() const;
   void remove_stale() const;
+  // Gives temporary(step) its final name, which appears at once. An earlier checkpoint of this step, which is
+  // broken (else this run would not save it again), is removed first.
+  void publish(int64_t step) const;
   // Removes the oldest checkpoints until at most `limit` are left (0: no limit), never that of step `saved`.
   void keep_newest(int64_t limit, int64_t saved) const;
   // Renames the checkpoints of steps after `step` to abandoned-step-N (with .2, .3, ... where the name is
@@ -63,5 +60,10 @@ class RunDirectory {
  private:
   std::filesystem::path output_dir_;
 };
+
+// A checkpoint's folder means that checkpoint, after its files are verified. A run's folder means its newest
+// whole checkpoint. Throws ConfigError for any other path; DataError when the checkpoint is damaged, or when
+// a newer one may not be read: it may well be whole. Ranks that look together use resume.h.
+std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
 }  // namespace trireme

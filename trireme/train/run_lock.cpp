@@ -82,11 +82,6 @@ RunLock::RunLock(const fs::path& output_dir, const std::string& launch,
   if (error) throw DataError(cat(output_dir.string(), ": cannot make the folder: ", error.message()));
   descriptor_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw DataError(cat(file_.string(), ": cannot open to write: ", std::strerror(errno)));
-  const auto refuse = [&](const LockHolder& holder) {
-    ::close(descriptor_);
-    throw ConfigError(cat(output_dir.string(), " is in use by another run (", holder.text(),
-                          "): wait until it has ended, or choose another --output_dir"));
-  };
   const double begin = now_seconds();
   while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
@@ -99,8 +94,11 @@ RunLock::RunLock(const fs::path& output_dir, const std::string& launch,
                  " trained there last: make sure that it has ended"));
       break;
     }
-    if (launch.empty() || holder.launch != launch || now_seconds() - begin > kSameLaunchSeconds)
-      refuse(holder);
+    if (launch.empty() || holder.launch != launch || now_seconds() - begin > kSameLaunchSeconds) {
+      ::close(descriptor_);
+      throw ConfigError(cat(output_dir.string(), " is in use by another run (", holder.text(),
+                            "): wait until it has ended, or choose another --output_dir"));
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   const Json json = {{"host", host_name()},  {"process", ::getpid()},

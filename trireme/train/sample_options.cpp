@@ -42,6 +42,7 @@ int64_t pad_token(const ModelConfig& config) {
 void list_sample_options(OptionList& list, SampleOptions& o) {
   list.group(OptionGroup::data);
   list.text("text_field", o.text_field, "field of .jsonl documents").on_resume(ResumeRule::by_content);
+  list.choice("on_bad_record", o.on_bad_record, kOnBadRecordHelp).on_resume(ResumeRule::by_content);
   list.flag("append_eos", o.append_eos, "an end-of-text token after each document of text")
       .on_resume(ResumeRule::by_content);
   list.flag("no_append_eos", o.append_eos, false, "the same as --append_eos false").not_in_config();
@@ -81,13 +82,10 @@ LoaderOptions sample_loader_options(const SampleOptions& resolved, const ModelCo
   loader.packing = resolved.packing;
   loader.vocab_size = config.vocab_size;
   loader.pad_token_id = pad_token(config);
-  if (resolved.mlm_probability && resolved.mask_token_id) {
-    MaskedTokenOptions masked;
-    masked.probability = *resolved.mlm_probability;
-    masked.mask_token_id = *resolved.mask_token_id;
-    masked.vocab_size = config.vocab_size;
-    loader.masked_tokens = masked;
-  }
+  if (resolved.mlm_probability && resolved.mask_token_id)
+    loader.masked_tokens = MaskedTokenOptions{.probability = *resolved.mlm_probability,
+                                              .mask_token_id = *resolved.mask_token_id,
+                                              .vocab_size = config.vocab_size};
   return loader;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "trireme/base/option_list.h"
+#include "trireme/data/bad_records.h"
 #include "trireme/data/row_reader.h"
 #include "trireme/model/model_config.h"
 
@@ -14,7 +15,8 @@ namespace trireme {
 
 struct SampleOptions {
   std::string text_field = "text";  // of .jsonl documents
-  bool append_eos = true;           // after each document of text
+  OnBadRecord on_bad_record = OnBadRecord::stop;
+  bool append_eos = true;  // after each document of text
   Packing packing = Packing::documents;
   int64_t max_seq_length = 1024;
   // Of encoders, whose loss is that of masked tokens.

@@ -54,11 +54,9 @@ ScheduleKwargs parse_schedule_kwargs(const std::string& json_text) {
 void Schedule::check() const {
   if (!(peak_learning_rate > 0) || !std::isfinite(peak_learning_rate))
     throw ConfigError(cat("the peak learning rate is ", peak_learning_rate, "; expected a number above 0"));
-  if (kind == ScheduleKind::cosine_with_min_lr) {
-    if (kwargs.min_lr.has_value() == kwargs.min_lr_rate.has_value())
-      throw ConfigError(
-          R"(cosine_with_min_lr needs one of min_lr and min_lr_rate: --lr_scheduler_kwargs '{"min_lr_rate": 0.1}')");
-  }
+  if (kind == ScheduleKind::cosine_with_min_lr && kwargs.min_lr.has_value() == kwargs.min_lr_rate.has_value())
+    throw ConfigError(
+        R"(cosine_with_min_lr needs one of min_lr and min_lr_rate: --lr_scheduler_kwargs '{"min_lr_rate": 0.1}')");
   if (kind == ScheduleKind::polynomial && kwargs.lr_end >= peak_learning_rate)
     throw ConfigError(cat("polynomial: lr_end ", kwargs.lr_end, " must be below the peak learning rate ",
                           peak_learning_rate));
@@ -67,6 +65,8 @@ void Schedule::check() const {
 double Schedule::learning_rate(int64_t step) const {
   if (kind == ScheduleKind::constant) return peak_learning_rate;
   const auto steps = static_cast<double>(step), warmup = static_cast<double>(warmup_steps);
+  if (step < warmup_steps && warmup_type == WarmupType::log)
+    return peak_learning_rate * (std::log(steps + 1) / std::log(std::max(2.0, warmup)));
   if (step < warmup_steps) return peak_learning_rate * (steps / std::max(1.0, warmup));
   const double decay_steps = std::max(1.0, static_cast<double>(total_steps) - warmup);
   const double progress = (steps - warmup) / decay_steps;
@@ -82,11 +82,8 @@ double Schedule::learning_rate(int64_t step) const {
       factor = std::max(0.0, cosine(kwargs.num_cycles.value_or(0.5), progress));
       break;
     case ScheduleKind::cosine_with_restarts:
-      factor =
-          progress >= 1
-              ? 0
-              : std::max(0.0, 0.5 * (1 + std::cos(kPi *
-                                                  std::fmod(kwargs.num_cycles.value_or(1) * progress, 1.0))));
+      if (progress >= 1) return 0;
+      factor = std::max(0.0, cosine(0.5, std::fmod(kwargs.num_cycles.value_or(1) * progress, 1.0)));
       break;
     case ScheduleKind::cosine_with_min_lr: {
       const double floor = kwargs.min_lr_rate ? *kwargs.min_lr_rate : *kwargs.min_lr / peak_learning_rate;
@@ -108,10 +105,6 @@ double Schedule::learning_rate(int64_t step) const {
 }
 
 int64_t resolve_warmup_steps(double warmup_steps, double warmup_ratio, int64_t total_steps) {
-  if (!(warmup_steps >= 0))
-    throw ConfigError(cat("--warmup_steps is ", warmup_steps, "; expected 0 or more"));
-  if (!(warmup_ratio >= 0 && warmup_ratio <= 1))
-    throw ConfigError(cat("--warmup_ratio is ", warmup_ratio, "; expected a number from 0 to 1"));
   if (warmup_steps >= 1) return static_cast<int64_t>(warmup_steps);
   const double share = warmup_steps > 0 ? warmup_steps : warmup_ratio;
   return static_cast<int64_t>(std::ceil(share * static_cast<double>(total_steps)));

@@ -32,6 +32,16 @@ constexpr auto enum_names(ScheduleKind) {
                                                 {constant_with_warmup, "constant_with_warmup"}});
 }
 
+// How the learning rate of step n grows over W steps of warm-up.
+enum class WarmupType {
+  linear,  // n / W
+  log,     // log(n + 1) / log(W), as in DeepSpeed's WarmupLR
+};
+constexpr auto enum_names(WarmupType) {
+  using enum WarmupType;
+  return std::to_array<EnumName<WarmupType>>({{linear, "linear"}, {log, "log"}});
+}
+
 // Hugging Face's lr_scheduler_kwargs.
 struct ScheduleKwargs {
   std::optional<double> num_cycles;   // cosine 0.5, cosine_with_restarts 1, cosine_with_min_lr 0.5
@@ -50,6 +60,7 @@ struct Schedule {
   double peak_learning_rate = 5e-5;
   int64_t warmup_steps = 0;
   int64_t total_steps = 1;
+  WarmupType warmup_type = WarmupType::linear;
 
   // ConfigError for settings that the kind cannot use: no minimum, or an end above the peak.
   void check() const;
@@ -58,7 +69,7 @@ struct Schedule {
 };
 
 // `warmup_steps` of 1 or more is the number of warm-up steps; below 1 it is a share of `total_steps` (rounded
-// up). `warmup_ratio` counts when warmup_steps is 0. ConfigError for negative values or a ratio above 1.
+// up). `warmup_ratio`, from 0 to 1, counts when warmup_steps is 0.
 int64_t resolve_warmup_steps(double warmup_steps, double warmup_ratio, int64_t total_steps);
 
 }  // namespace trireme

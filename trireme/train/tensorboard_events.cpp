@@ -14,6 +14,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/machine_identity.h"
+#include "trireme/train/metrics.h"
 
 namespace fs = std::filesystem;
 
@@ -87,7 +88,8 @@ std::string TensorBoardEvents::write(const Json& record) {
   }
   if (descriptor_ < 0)
     if (std::string problem = open(); !problem.empty()) return problem;
-  const std::string problem = append(
+  const std::string problem = append_whole(
+      descriptor_,
       event_record(scalars_event(unix_seconds(), record.at("step").get<int64_t>(), event_scalars(record))));
   return problem.empty() ? removed : problem;
 }
@@ -97,12 +99,11 @@ std::string TensorBoardEvents::open() try {
   fs::create_directories(folder_, error);
   if (error) return error.message();
   const fs::path file = folder_ / file_name(folder_);
-  descriptor_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  descriptor_ = ::open(file.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (descriptor_ < 0) return std::strerror(errno);
   const double now = unix_seconds();
-  bytes_ = 0;
-  std::string problem =
-      append(event_record(file_version_event(now)) + event_record(session_start_event(now, first_step_)));
+  std::string problem = append_whole(descriptor_, event_record(file_version_event(now)) +
+                                                      event_record(session_start_event(now, first_step_)));
   if (!problem.empty()) {
     fs::remove(file, error);
     ::close(descriptor_);
@@ -111,23 +112,6 @@ std::string TensorBoardEvents::open() try {
   return problem;
 } catch (const DataError& error) {
   return error.what();  // the folder cannot be read
-}
-
-std::string TensorBoardEvents::append(const std::string& bytes) {
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t wrote = ::pwrite(descriptor_, bytes.data() + done, bytes.size() - done,
-                                   static_cast<off_t>(bytes_ + static_cast<int64_t>(done)));
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) {
-      std::string problem = std::strerror(wrote < 0 ? errno : ENOSPC);
-      // Cuts off the unfinished record, which no reader gets past.
-      [[maybe_unused]] const int cut = ::ftruncate(descriptor_, static_cast<off_t>(bytes_));
-      return problem;
-    }
-    done += static_cast<size_t>(wrote);
-  }
-  bytes_ += static_cast<int64_t>(bytes.size());
-  return {};
 }
 
 }  // namespace trireme

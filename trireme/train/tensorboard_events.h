@@ -41,13 +41,11 @@ class TensorBoardEvents {
 
  private:
   std::string open();
-  std::string append(const std::string& bytes);
 
   const std::filesystem::path folder_;
   const int64_t first_step_;
   NowAndThen look_;
   int descriptor_ = -1;
-  int64_t bytes_ = 0;  // of whole records in the file
 };
 
 }  // namespace trireme

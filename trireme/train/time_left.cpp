@@ -1,11 +1,8 @@
 #include "trireme/train/time_left.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace trireme {
-
-TimeLeft::TimeLeft(std::vector<double> first_step_flops) : step_flops_(std::move(first_step_flops)) {}
 
 void TimeLeft::add_step(int stage, double flops, double seconds) {
   const auto recent = [](double mean, double value) { return 0.8 * mean + 0.2 * value; };

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "trireme/train/context_stages.h"
@@ -18,7 +19,7 @@ namespace trireme {
 class TimeLeft {
  public:
   // FLOPs of the first step of each stage.
-  explicit TimeLeft(std::vector<double> first_step_flops);
+  explicit TimeLeft(std::vector<double> first_step_flops) : step_flops_(std::move(first_step_flops)) {}
   // Records a step of stage `stage` that took `seconds`.
   void add_step(int stage, double flops, double seconds);
   // 0 before the first step.

@@ -34,10 +34,9 @@ void list_train_options(OptionList& list, TrainOptions& o) {
 
   list.group(OptionGroup::schedule);
   // Of stages and --max_seq_length, the length of the stage that the run is in is compared.
-  list.text(
-      "context_stages", o.context_stages,
-      "LENGTH:STEPS[:PEAK_LEARNING_RATE],...: each stage has its own warm-up and schedule, and half the peak "
-      "of the one before");
+  list.text("context_stages", o.context_stages,
+            "LENGTH:STEPS[:PEAK_LEARNING_RATE],...: each stage has its own warm-up and schedule, and half "
+            "the peak of the one before");
   list.count("max_steps", o.max_steps, from_to(-1, kSteps),
              "optimizer steps; -1: --num_train_epochs decides");
   list.real("num_train_epochs", o.num_train_epochs, from_to(0, kSteps), "passes over the data");
@@ -50,6 +49,8 @@ void list_train_options(OptionList& list, TrainOptions& o) {
   list.text("lr_scheduler_kwargs", o.lr_scheduler_kwargs, R"(JSON, such as {"min_lr_rate": 0.1})");
   list.real("warmup_ratio", o.warmup_ratio, from_to(0, 1), "share of a stage's steps");
   list.real("warmup_steps", o.warmup_steps, from_to(0, kSteps), "steps; below 1: a share");
+  list.choice("warmup_type", o.warmup_type,
+              "how the learning rate grows meanwhile; log: as in DeepSpeed's WarmupLR");
 
   list_engine_options(list, o.engine);
   list_update_options(list, o.engine);
@@ -84,7 +85,9 @@ void list_train_options(OptionList& list, TrainOptions& o) {
   list.flag("memory_report", o.memory_report,
             "after the first step of each stage, print what each part of memory took, beside its formula");
   list.real("peak_tflops", o.peak_tflops, from_to(0, 1e9),
-            "of one rank's device, for MFU; 0: published for a known GPU, else measured");
+            "of one rank's device, for MFU; 0: published for a known GPU, else measured")
+      .of_machine();
+  list_guard_options(list, o.guards);
 }
 
 Json to_json(const TrainOptions& options) {
@@ -100,8 +103,9 @@ bool resumes(const TrainOptions& o) {
 }
 
 StageDefaults stage_defaults(const TrainOptions& o) {
-  return {o.lr_scheduler_type, parse_schedule_kwargs(o.lr_scheduler_kwargs), o.learning_rate, o.warmup_steps,
-          o.warmup_ratio};
+  return {o.lr_scheduler_type, parse_schedule_kwargs(o.lr_scheduler_kwargs),
+          o.learning_rate,     o.warmup_steps,
+          o.warmup_ratio,      o.warmup_type};
 }
 
 }  // namespace trireme

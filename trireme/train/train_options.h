@@ -11,6 +11,7 @@
 #include "trireme/base/json.h"
 #include "trireme/engine/engine_options.h"
 #include "trireme/train/context_stages.h"
+#include "trireme/train/guard_options.h"
 #include "trireme/train/sample_options.h"
 
 namespace trireme {
@@ -37,6 +38,7 @@ struct TrainOptions {
   std::string lr_scheduler_kwargs;  // JSON
   double warmup_ratio = 0;
   double warmup_steps = 0;
+  WarmupType warmup_type = WarmupType::linear;
 
   EngineOptions engine = {.optimizer = {.max_grad_norm = 1}};
 
@@ -59,7 +61,8 @@ struct TrainOptions {
   bool tensorboard = true;            // event files, of what metrics.jsonl holds
   std::filesystem::path logging_dir;  // for them; empty: OUTPUT_DIR/runs
   bool memory_report = false;         // after the first step of each stage: where memory went
-  double peak_tflops = 0;             // of one rank's device, for MFU; 0: by measure/peak_rate.h
+  GuardOptions guards;
+  double peak_tflops = 0;  // of one rank's device, for MFU; 0: by measure/peak_rate.h
 };
 
 void list_train_options(OptionList& list, TrainOptions& options);

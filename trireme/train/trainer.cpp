@@ -1,9 +1,9 @@
 #include "trireme/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <numeric>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/durable_file.h"
@@ -13,7 +13,6 @@
 #include "trireme/data/evaluation_loader.h"
 #include "trireme/data/packed_loader.h"
 #include "trireme/device/host_memory_limit.h"
-#include "trireme/device/peak_memory.h"
 #include "trireme/engine/agree_on_recompute.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/engine/check_options.h"
@@ -23,21 +22,19 @@
 #include "trireme/model/computed_fields.h"
 #include "trireme/train/check_options.h"
 #include "trireme/train/checkpoint.h"
+#include "trireme/train/checkpoint_manifest.h"
+#include "trireme/train/compare_ranks.h"
+#include "trireme/train/memory_watch.h"
 #include "trireme/train/resume.h"
 #include "trireme/train/run_lock.h"
 #include "trireme/train/run_records.h"
+#include "trireme/train/step_guards.h"
 #include "trireme/train/time_left.h"
 #include "trireme/train/trainer_state.h"
 #include "trireme/train/training_data.h"
 
 namespace trireme {
 namespace {
-
-std::unique_ptr<Group> everyone(World& world) {
-  std::vector<int> ranks(static_cast<size_t>(world.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return world.make_group("train", {ranks});
-}
 
 class Trainer {
  public:
@@ -46,7 +43,8 @@ class Trainer {
         options_(options),
         hooks_(hooks),
         run_(options.output_dir),
-        group_(everyone(world)),
+        guards_(options.guards),
+        group_(world.make_group("train", {world.identity().all_ranks()})),
         agreement_(*group_, options.engine.device) {}
 
   TrainOutcome run();
@@ -64,7 +62,9 @@ class Trainer {
   // Renames the checkpoints of an earlier run that are later than the resumed step. On rank 0.
   void abandon_later_checkpoints();
   void open_stage(int stage);
-  void step();
+  bool step();  // false: the run went back to an earlier step instead
+  bool follow(const GuardFinding& found);
+  void roll_back(const std::filesystem::path& checkpoint);
   void tell_epoch(double before, double after);
   void report_memory();
   void evaluate();
@@ -75,6 +75,9 @@ class Trainer {
   // The most tokens over which attention and positions reach; no limit with concat.
   int64_t longest_document() const;
   int sequence_ranks() const { return options_.engine.ulysses * options_.engine.ring; }
+  std::string last_good() const {
+    return ". The last good checkpoint is " + (checkpoint_.empty() ? "none" : checkpoint_.string());
+  }
   const ContextStage& stage() const { return stages_[static_cast<size_t>(stage_)]; }
   int64_t total_steps() const { return stages_.back().end_step(); }
   // True if requested on any rank. Collective.
@@ -94,11 +97,12 @@ class Trainer {
   TrainOptions options_;
   const TrainHooks& hooks_;
   RunDirectory run_;
+  StepGuards guards_;
   std::unique_ptr<Group> group_;
   Agreement agreement_;
+  std::optional<MemoryWatch> memory_watch_;
   std::optional<RunLock> lock_;  // rank 0
   std::optional<CheckpointEntry> resume_from_;
-  Json resumed_state_;      // trainer_state.json
   bool data_anew_ = false;  // resumed with other data
   bool records_begun_ = false;
   DataSources sources_;
@@ -167,9 +171,9 @@ void Trainer::prepare_stages(const ModelConfig& config) {
     }
     stages_ = single_stage(options_.samples.max_seq_length, steps, defaults);
   }
-  int64_t longest_tokens = 0;
-  for (const ContextStage& stage : stages_) longest_tokens = std::max(longest_tokens, stage.sequence_tokens);
-  check_step_tokens(options_, stages_, sequence_ranks(), host_memory_limit_bytes());
+  const int64_t longest_tokens =
+      std::ranges::max(stages_, {}, &ContextStage::sequence_tokens).sequence_tokens;
+  check_step_tokens(options_, longest_tokens, sequence_ranks(), host_memory_limit_bytes());
   options_.engine.planned_batch = {options_.per_device_train_batch_size, longest_tokens};
   check_positions(stages_, config, longest_document());
   if (options_.engine.strict_divisible)
@@ -191,6 +195,7 @@ int64_t Trainer::longest_document() const {
 
 void Trainer::prepare() {
   world_.activity().set_phase(RankPhase::preparing);
+  compare_ranks(options_, world_.rank(), agreement_);
   check_options(options_);
   if (options_.tensorboard && options_.logging_dir.empty()) options_.logging_dir = run_.events();
   check_degrees(options_.engine.ulysses, options_.engine.ring, world_.size());
@@ -208,28 +213,26 @@ void Trainer::prepare() {
   resume_from_ = choose_checkpoint(options_, run_, world_.identity(), agreement_, notes());
   agreement_.all_or_none(cat("preparing ", run_.path().string()), [&] {
     if (!reports()) return;
-    if (!resume_from_ && !options_.overwrite_output_dir && !run_.list().empty())
-      throw ConfigError(
-          cat(run_.path().string(),
-              " holds checkpoints of an earlier run: go on with "
-              "--resume_from_checkpoint true, choose another --output_dir, or give --overwrite_output_dir "
-              "to remove them"));
+    const bool would_replace = !resume_from_ && !run_.list().empty();
+    if (would_replace && !options_.overwrite_output_dir)
+      throw ConfigError(cat(run_.path().string(),
+                            " holds checkpoints of an earlier run: go on with --resume_from_checkpoint true, "
+                            "choose another --output_dir, or give --overwrite_output_dir to remove them"));
     // The owner is uncertain: torchrun without --rdzv-id gives no name that all attempts share.
-    if (!resume_from_ && world_.identity().restarted() && world_.identity().launch_is_guessed &&
-        !run_.list().empty())
-      throw ConfigError(
-          cat(run_.path().string(),
-              " holds checkpoints, and a restarted attempt removes none, for an earlier attempt of this "
-              "launch may have written them: begin a new launch with --overwrite_output_dir to remove them, "
-              "or with "
-              "--resume_from_checkpoint true to go on; under torchrun give --rdzv-id a name of the launch"));
+    if (would_replace && world_.identity().restarted() && world_.identity().launch_is_guessed)
+      throw ConfigError(cat(
+          run_.path().string(),
+          " holds checkpoints, and a restarted attempt removes none, for an earlier attempt of this launch "
+          "may have written them: begin a new launch with --overwrite_output_dir to remove them, or with "
+          "--resume_from_checkpoint true to go on; under torchrun give --rdzv-id a name of the launch"));
     run_.prepare();
   });
   sources_ = look_at_sources(options_, config.vocab_size,
                              resume_from_ ? std::optional(resume_from_->path) : std::nullopt, world_.rank(),
                              agreement_, notes());
   if (resume_from_) compare_with_checkpoint(config);
-  data_ = open_training_data(sources_, options_.validation_split_percentage, world_.rank(), agreement_);
+  data_ =
+      open_training_data(sources_, options_.validation_split_percentage, world_.rank(), agreement_, notes());
   prepare_stages(config);
   engine_ = assemble(world_, options_.model_dir, options_.engine);
   time_left_.emplace(first_step_flops());
@@ -239,20 +242,22 @@ void Trainer::prepare() {
               ? PeakRate{options_.peak_tflops * 1e12, "given"}
               : peak_rate(options_.engine.device, options_.engine.precision, kSecondsAProduct);
   peak_flops_ = agreement_.sum(peak_.flops_per_second);
+  memory_watch_.emplace(options_.engine.device, memory_room_bytes(options_.engine, world_.identity()),
+                        agreement_);
 }
 
 void Trainer::compare_with_checkpoint(const ModelConfig& config) {
   const std::filesystem::path& checkpoint = resume_from_->path;
   ResumeDecision decision;
   agreement_.all_or_none(cat("comparing this run with ", checkpoint.string()), [&] {
-    resumed_state_ = read_json(checkpoint / "trainer_state.json");
-    RunFacts before = checkpoint_facts(resumed_state_, checkpoint);
+    const Json state = read_json(checkpoint / "trainer_state.json");
+    RunFacts before = checkpoint_facts(state, checkpoint);
     RunFacts now;
     now.options = to_json(options_);
     now.train_source = sources_.train_source;
     now.model = computed_fields(config);
     now.ranks = world_.size();
-    const ResumedRun resumed = parse_trainer_state(resumed_state_, checkpoint);
+    const ResumedRun resumed = parse_trainer_state(state, checkpoint);
     if (const auto length = length_to_go_on_with(resumed)) {
       now.sequence_tokens = *length;
       before.sequence_tokens = whole_number(resumed.loader, "sequence_tokens", {1},
@@ -281,17 +286,20 @@ std::optional<int64_t> Trainer::length_to_go_on_with(const ResumedRun& resumed) 
 }
 
 void Trainer::resume() {
+  Json state;
   agreement_.all_or_none(cat("reading ", resume_from_->path.string()),
-                         [&] { resumed_state_ = read_checkpoint(resume_from_->path, *engine_); });
-  const ResumedRun resumed = parse_trainer_state(resumed_state_, resume_from_->path);
+                         [&] { state = read_checkpoint(resume_from_->path, *engine_); });
+  const ResumedRun resumed = parse_trainer_state(state, resume_from_->path);
   steps_done_ = resumed.step;
   tokens_seen_ = resumed.tokens_seen;
   checkpoint_ = resume_from_->path;
+  guards_.restore(resumed, checkpoint_);
   if (steps_done_ > total_steps())
     throw ConfigError(cat("the checkpoint ", checkpoint_.string(), " is at step ", steps_done_,
                           ", beyond this run's last step ", total_steps(),
                           ": give more --max_steps, or an earlier checkpoint"));
   const int due = stage_of_step(stages_, steps_done_);
+  if (due != resumed.stage) guards_.stage_begins();
   if (steps_done_ < total_steps() && due == resumed.stage) {
     open_stage(due);
     if (!data_anew_) loader_->restore(resumed.loader);
@@ -327,6 +335,7 @@ void Trainer::abandon_later_checkpoints() {
 }
 
 void Trainer::open_stage(int stage) {
+  if (stage_ >= 0) guards_.stage_begins();
   stage_ = stage;
   loader_ = std::make_unique<PackedLoader>(data_.train.set, data_.train.range,
                                            loader_options(this->stage().sequence_tokens));
@@ -351,30 +360,29 @@ std::vector<double> Trainer::first_step_flops() const {
   return flops;
 }
 
-void Trainer::step() {
+bool Trainer::step() {
   world_.activity().set_phase(RankPhase::training);
   world_.activity().set_step(steps_done_ + 1);
   const double begin = now_seconds();
   const double epochs_before = loader_->epochs_done();
   const StepBatches batches = loader_->next();
   StepRecord record;
-  record.learning_rate = stage().schedule.learning_rate(steps_done_ - stage().first_step);
+  record.learning_rate =
+      guards_.rate_factor() * stage().schedule.learning_rate(steps_done_ - stage().first_step);
   StepResult result;
   try {
-    result = engine_->train_step(batches, record.learning_rate);
+    result = engine_->train_step(batches, record.learning_rate, guards_.on_nonfinite());
   } catch (const DataError& error) {
     throw DataError(cat("training stopped at step ", steps_done_ + 1, ": ", error.what(),
-                        ". The last good checkpoint is ",
-                        checkpoint_.empty() ? std::string("none") : checkpoint_.string()));
+                        guards_.skipped_before(), last_good()));
   }
   record.seconds = now_seconds() - begin;
   // The step has shown that the run is sound: an earlier run's files in this folder may go.
   if (!records_begun_) begin_records();
   ++steps_done_;
-  loss_ = result.loss;
-  const LoaderOptions loader = loader_options(stage().sequence_tokens);
-  const int64_t tokens =
-      stage().sequence_tokens * loader.batch_size * loader.accumulation_steps * loader.dp_size;
+  if (result.not_finite.empty()) loss_ = result.loss;
+  const GuardFinding found = guards_.look(steps_done_, result);
+  const int64_t tokens = stage().sequence_tokens * loader_->rows_per_step();
   tokens_seen_ += tokens;
   const double flops = step_flops(batches);
   record.step = steps_done_;
@@ -386,6 +394,7 @@ void Trainer::step() {
   record.loss = result.loss;
   record.gradient_norm = result.gradient_norm;
   record.skipped = result.skipped;
+  record.nonfinite_steps = guards_.nonfinite_steps();
   if (options_.engine.precision == Precision::fp16) record.loss_scale = result.loss_scale;
   record.tokens_per_second = static_cast<double>(tokens) / record.seconds;
   record.mfu = flops / (record.seconds * peak_flops_);
@@ -396,7 +405,10 @@ void Trainer::step() {
         ") is too low",
         peak_.source == "measured" ? ", as other programs kept the machine busy while it was measured" : "",
         "; give the device's as --peak_tflops"));
-  record.memory_bytes = peak_memory_bytes(options_.engine.device);
+  record.memory_bytes_of_ranks = memory_watch_->look();
+  record.memory_bytes = record.memory_bytes_of_ranks[static_cast<size_t>(world_.rank())];
+  if (const std::string full = memory_watch_->warning(record.memory_bytes_of_ranks); !full.empty())
+    note(full);
   const MemoryState memory = engine_->memory_account()->state();
   record.peak_memory = memory.peak;
   record.host_peak_memory = memory.host.peak;
@@ -408,6 +420,40 @@ void Trainer::step() {
   if (progress_) progress_->show(record);
   if (hooks_.on_step) hooks_.on_step(record);
   if (std::exchange(report_due_, false)) report_memory();
+  return follow(found);
+}
+
+bool Trainer::follow(const GuardFinding& found) {
+  const bool rolls_back = found.verdict == GuardVerdict::roll_back;
+  const auto step = guards_.good_step();
+  std::filesystem::path good;
+  if (step && stage_of_step(stages_, *step) == stage_)
+    good = resume_from_ && resume_from_->step == *step ? resume_from_->path : run_.checkpoint(*step);
+  if (found.verdict == GuardVerdict::stop || (rolls_back && good.empty()))
+    throw DataError(found.text + after_a_spike(good.string()));
+  if (!found.text.empty()) note("warning: " + found.text);
+  if (rolls_back) roll_back(good);
+  return !rolls_back;
+}
+
+void Trainer::roll_back(const std::filesystem::path& checkpoint) {
+  Json state;
+  agreement_.all_or_none(cat("going back to ", checkpoint.string()), [&] {
+    verify_checkpoint(checkpoint, {world_.rank(), world_.size()});
+    state = read_checkpoint(checkpoint, *engine_);
+  });
+  const ResumedRun before = parse_trainer_state(state, checkpoint);
+  guards_.rolled_back(before, checkpoint, stage_);
+  note(cat("rolled back from step ", std::exchange(steps_done_, before.step), " to ", checkpoint.string(),
+           ": the data read since is skipped, and later learning rates are multiplied by ",
+           number_text(guards_.rate_factor())));
+  tokens_seen_ = before.tokens_seen;
+  checkpoint_ = checkpoint;
+  agreement_.all_or_none("cutting metrics.jsonl", [&] {
+    if (!reports()) return;
+    abandon_later_checkpoints();
+    records_.emplace(run_, steps_done_, options_.tensorboard ? options_.logging_dir : "", notes());
+  });
 }
 
 void Trainer::tell_epoch(double before, double after) {
@@ -434,12 +480,10 @@ void Trainer::report_memory() {
 void Trainer::evaluate() {
   world_.activity().set_phase(RankPhase::evaluating);
   const int64_t tokens = stage().sequence_tokens;
-  EvaluationLoader loader(data_.held_out->set, data_.held_out->range, [&] {
-    LoaderOptions loader = loader_options(tokens);
-    loader.batch_size = 1;
-    if (loader.masked_tokens) loader.masked_tokens->seed = MaskedTokenOptions{}.seed;  // as `eval loss` masks
-    return loader;
-  }());
+  LoaderOptions settings = loader_options(tokens);
+  settings.batch_size = 1;
+  settings.masked_tokens = samples_.masked_tokens;  // as `eval loss` masks
+  EvaluationLoader loader(data_.held_out->set, data_.held_out->range, settings);
   if (options_.max_eval_samples > 0) loader.limit_rows(options_.max_eval_samples);
   const PositionLoss result = evaluate_loss_by_position(*engine_, loader, power_of_two_edges(tokens));
   Json record = result.to_json();
@@ -448,43 +492,42 @@ void Trainer::evaluate() {
   record["packing"] = name_of(options_.samples.packing);
   record.erase("loss");
   keep(record);
-  char text[128];
-  std::snprintf(text, sizeof(text), "step %lld  held-out loss %.4f at length %s (%lld samples)",
-                static_cast<long long>(steps_done_), result.loss(), format_count(tokens).c_str(),
-                static_cast<long long>(result.samples));
-  note(text);
+  note(cat("step ", steps_done_, "  held-out loss ", format_fixed(result.loss(), 4), " at length ",
+           format_count(tokens), " (", result.samples, " samples)"));
 }
 
 void Trainer::save() {
   world_.activity().set_phase(RankPhase::saving);
-  const Json state = {{"step", steps_done_},
-                      {"total_steps", total_steps()},
-                      {"stage", stage_},
-                      {"loader", loader_->state()},
-                      {"tokens_seen", tokens_seen_},
-                      {"rng", {{"seed", options_.seed}}},
-                      {"ranks", world_.size()},
-                      {"launch", world_.identity().launch_id},
-                      {"data", {{"train", sources_.train_source}, {"eval", sources_.eval_source}}},
-                      {"loss", loss_},
-                      {"options", to_json(options_)}};
+  guards_.saving(steps_done_);
+  Json state = {{"step", steps_done_},
+                {"total_steps", total_steps()},
+                {"stage", stage_},
+                {"loader", loader_->state()},
+                {"tokens_seen", tokens_seen_},
+                {"rng", {{"seed", options_.seed}}},
+                {"ranks", world_.size()},
+                {"launch", world_.identity().launch_id},
+                {"data", {{"train", sources_.train_source}, {"eval", sources_.eval_source}}},
+                {"loss", loss_},
+                {"options", to_json(options_)}};
+  if (const Json guards = guards_.state(); !guards.is_null()) state["guards"] = guards;
+  // While a spike is suspected, the checkpoint from before it stays.
+  const int64_t limit = guards_.calm() ? options_.save_total_limit : 0;
   try {
-    checkpoint_ = save_checkpoint(run_, {steps_done_, state, options_.model_dir}, *engine_, agreement_,
-                                  options_.save_total_limit);
+    checkpoint_ =
+        save_checkpoint(run_, {steps_done_, state, options_.model_dir}, *engine_, agreement_, limit);
   } catch (const DataError& error) {
-    throw DataError(cat("could not save the checkpoint of step ", steps_done_, ": ", error.what(),
-                        ". The last good checkpoint is ",
-                        checkpoint_.empty() ? std::string("none") : checkpoint_.string()));
+    throw DataError(
+        cat("could not save the checkpoint of step ", steps_done_, ": ", error.what(), last_good()));
   }
   note(cat("saved ", checkpoint_.string()));
 }
 
 TrainOutcome Trainer::run() {
-  world_.activity().set_phase(RankPhase::preparing);
   prepare();
-  const auto stages = static_cast<int>(stages_.size());
   if (reports() && hooks_.out != nullptr) {
-    progress_.emplace(*hooks_.out, hooks_.terminal_columns, options_.logging_steps, total_steps(), stages);
+    progress_.emplace(*hooks_.out, hooks_.terminal_columns, options_.logging_steps, total_steps(),
+                      static_cast<int>(stages_.size()));
     note(cat("model ", options_.model_dir.string(), ", ", format_count(engine_->layout().parameter_count()),
              " parameters, ", world_.size(), world_.size() == 1 ? " rank" : " ranks"));
     note(engine_->description());
@@ -497,28 +540,26 @@ TrainOutcome Trainer::run() {
     }
   }
   if (hooks_.on_training_begins) hooks_.on_training_begins();
-  TrainOutcome outcome;
-  while (steps_done_ < total_steps() && !outcome.stopped) {
+  bool stopped = false;
+  while (steps_done_ < total_steps() && !stopped) {
     const int due = stage_of_step(stages_, steps_done_);
     if (due != stage_) open_stage(due);
-    step();
+    if (!step()) {  // the checkpoint that it went back to is there already
+      stopped = stop_requested();
+      continue;
+    }
     const bool last = steps_done_ == total_steps();
     if (data_.held_out && (last || (options_.eval_steps > 0 && steps_done_ % options_.eval_steps == 0)))
       evaluate();
-    outcome.stopped = stop_requested() && !last;
-    if (!last && !outcome.stopped && (options_.save_steps <= 0 || steps_done_ % options_.save_steps != 0))
-      continue;
+    stopped = stop_requested() && !last;
+    if (!last && !stopped && (options_.save_steps <= 0 || steps_done_ % options_.save_steps != 0)) continue;
     save();
     // If the stop came during the save, all is saved: take no further step.
-    if (!last && !outcome.stopped) outcome.stopped = stop_requested();
+    if (!last && !stopped) stopped = stop_requested();
   }
   world_.activity().set_phase(RankPhase::ending);
   if (progress_) progress_->finish();
-  outcome.steps = steps_done_;
-  outcome.total_steps = total_steps();
-  outcome.loss = loss_;
-  outcome.checkpoint = checkpoint_;
-  return outcome;
+  return {steps_done_, total_steps(), stopped, loss_, checkpoint_};
 }
 
 }  // namespace

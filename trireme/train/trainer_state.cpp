@@ -13,7 +13,8 @@ ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& c
   run.stage = static_cast<int>(whole_number(state, "stage", {0, 1'000'000}, origin));
   run.tokens_seen = whole_number(state, "tokens_seen", {}, origin);
   run.loader = object_value(state, "loader", origin);
-  run.options = object_value(state, "options", origin);
+  object_value(state, "options", origin);  // read by checkpoint_facts
+  if (find_field(state, "guards", origin) != nullptr) run.guards = object_value(state, "guards", origin);
   return run;
 }
 

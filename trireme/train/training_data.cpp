@@ -5,18 +5,18 @@
 #include "trireme/base/json.h"
 #include "trireme/base/machine_identity.h"
 #include "trireme/data/set_fingerprint.h"
+#include "trireme/data/tokenize_corpus.h"
 #include "trireme/train/data_sources.h"
 #include "trireme/train/file_checksum.h"
 #include "trireme/train/remembered_checksums.h"
 #include "trireme/train/run_directory.h"
-#include "trireme/train/tokenize_text.h"
 
 namespace fs = std::filesystem;
 
 namespace trireme {
 
-std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, int rank,
-                                                  Agreement& agreement) {
+std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, int rank, Agreement& agreement,
+                                                  const std::function<void(const std::string&)>& note) {
   // A set may lie on one machine alone, so rank 0 decides whether the input is a set.
   bool is_set = false;
   agreement.all_or_none(cat("looking at ", text.input.string()),
@@ -25,11 +25,18 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
   const fs::path& prefix = is_set ? text.input : text.prefix;
   if (!is_set)
     agreement.all_or_none(cat("tokenizing ", text.input.string()), [&] {
-      if (rank != 0 || (text.reuse && is_indexed_dataset(prefix))) return;
+      if (rank != 0 || is_indexed_dataset(prefix)) return;
       if (!is_there(text.input))
         throw ConfigError(cat("there is no file, folder or tokenized set (PREFIX.bin and PREFIX.idx) at ",
                               text.input.string()));
-      tokenize_text(text);
+      const CorpusReport report =
+          tokenize_corpus(Tokenizer::load(text.tokenizer_from), {text.input}, text.prefix,
+                          {.field = text.text_field,
+                           .on_bad_record = text.on_bad_record,
+                           .append_end_of_text = text.append_eos,
+                           .vocab_size = text.vocab_size});
+      for (const std::string& line : bad_record_lines(report.source.bad_records))
+        if (note) note(line);
     });
   std::shared_ptr<const IndexedDataset> set;
   agreement.all_or_none(cat("opening ", prefix.string()), [&] {
@@ -40,7 +47,6 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
                                    : "wrote one: give an --output_dir that every machine sees"));
     if (rank == 0 && is_set) check_set_fingerprint(prefix, text.tokenizer_from);
     set = std::make_shared<IndexedDataset>(prefix);
-    if (set->tokens() == 0) throw DataError(cat(set->path().string(), ": the set holds no tokens"));
   });
   const int64_t tokens = agreement.of_rank_0(set->tokens());
   agreement.all_or_none(cat("comparing ", prefix.string()), [&] {
@@ -48,6 +54,17 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
       throw ConfigError(cat("rank ", rank, " on ", host_name(), " finds a set of ", set->tokens(),
                             " tokens at ", prefix.string(), ", where that of rank 0 has ", tokens,
                             ": copy rank 0's there, or name one that every machine sees"));
+  });
+  uint64_t digest = 0;
+  agreement.all_or_none(cat("reading ", prefix.string()), [&] { digest = digest_of_set(prefix); });
+  const auto digest_of_0 = static_cast<uint64_t>(agreement.of_rank_0(static_cast<int64_t>(digest)));
+  agreement.all_or_none(cat("comparing ", prefix.string()), [&] {
+    if (digest != digest_of_0)
+      throw ConfigError(cat("rank ", rank, " on ", host_name(), " finds other tokens at ", prefix.string(),
+                            " (digest ", checksum_text(digest), ") than rank 0 (digest ",
+                            checksum_text(digest_of_0),
+                            "), though as many: copy rank 0's set there, or name "
+                            "one that every machine sees"));
   });
   return set;
 }
@@ -96,9 +113,13 @@ DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
   std::optional<RememberedChecksums> remembered;
   if (rank == 0) remembered.emplace(run.sources(), note);
   const auto look = [&](const fs::path& input, const char* name, Json& source) {
-    TextToTokenize text{
-        input, options.model_dir, "", options.samples.text_field, options.samples.append_eos, vocab_size,
-        true};
+    TextToTokenize text{.input = input,
+                        .tokenizer_from = options.model_dir,
+                        .prefix = {},
+                        .text_field = options.samples.text_field,
+                        .on_bad_record = options.samples.on_bad_record,
+                        .append_eos = options.samples.append_eos,
+                        .vocab_size = vocab_size};
     uint64_t digest = 0;
     agreement.all_or_none(cat("reading ", input.string()), [&] {
       if (rank != 0) return;
@@ -119,16 +140,16 @@ DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
 }
 
 TrainingData open_training_data(const DataSources& sources, double validation_split_percentage, int rank,
-                                Agreement& agreement) {
+                                Agreement& agreement, const std::function<void(const std::string&)>& note) {
   TrainingData data;
-  data.train.set = open_tokens(sources.train, rank, agreement);
+  data.train.set = open_tokens(sources.train, rank, agreement, note);
   data.train.range = whole_set(*data.train.set);
   if (validation_split_percentage > 0) {
     const HeldOutSplit split = split_held_out(*data.train.set, validation_split_percentage / 100);
     data.train.range = split.train;
     data.held_out = TokenSource{data.train.set, split.held_out};
   } else if (sources.eval) {
-    const auto set = open_tokens(*sources.eval, rank, agreement);
+    const auto set = open_tokens(*sources.eval, rank, agreement, note);
     data.held_out = TokenSource{set, whole_set(*set)};
   }
   return data;

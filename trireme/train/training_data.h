@@ -28,18 +28,20 @@ struct TrainingData {
 struct TextToTokenize {
   std::filesystem::path input;           // a tokenized PREFIX, a file of text, or a folder of them
   std::filesystem::path tokenizer_from;  // folder with tokenizer.json
-  std::filesystem::path prefix;          // where the tokens of text are written
+  std::filesystem::path prefix;  // where the tokens of text are written; if they are there, they count
   std::string text_field;
+  OnBadRecord on_bad_record = OnBadRecord::stop;
   bool append_eos = true;
   int64_t vocab_size = 0;
-  bool reuse = false;  // tokens already at `prefix` are those of `input`
 };
 
 // Opens `text.input` if rank 0 finds a tokenized set there. Else rank 0 tokenizes it to `text.prefix`, and
 // every rank opens the result. Collective. Throws ConfigError when nothing is there, or when a rank finds no
 // set where rank 0 does or a set with another number of tokens (that rank's error names it); DataError when
-// the set is empty.
-std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, int rank, Agreement& agreement);
+// the set is empty. On rank 0 `note` is told of lines that were skipped.
+std::shared_ptr<const IndexedDataset> open_tokens(
+    const TextToTokenize& text, int rank, Agreement& agreement,
+    const std::function<void(const std::string&)>& note = nullptr);
 
 // The inputs of a run and, on rank 0, the description of their content (data_sources.h).
 struct DataSources {
@@ -55,6 +57,6 @@ DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
                             Agreement& agreement, const std::function<void(const std::string&)>& note);
 // Collective.
 TrainingData open_training_data(const DataSources& sources, double validation_split_percentage, int rank,
-                                Agreement& agreement);
+                                Agreement& agreement, const std::function<void(const std::string&)>& note);
 
 }  // namespace trireme

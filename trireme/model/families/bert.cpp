@@ -12,7 +12,6 @@
 // out projection, up and down once more. The embedding's backward looks the rows up again instead of keeping
 // them: a unit's parameters more to gather, a layer input less to keep.
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -50,19 +49,12 @@ void refuse_unbuilt(const ConfigKeys& keys) {
   if (architecture != "BertForMaskedLM" && architecture != "BertForPreTraining")
     keys.refuse(
         "architectures",
-        "expected [\"BertForMaskedLM\"] (or BertForPreTraining, whose masked-token head is trained): "
-        "other kinds lack the head of the masked-token loss; load it as BertForMaskedLM and save it again");
-}
-
-int64_t size_of(const ConfigKeys& keys, const char* key, int64_t fallback, int64_t largest) {
-  const int64_t value = keys.integer(key, fallback);
-  if (value < 1 || value > largest) keys.refuse(key, cat("expected 1 to ", largest));
-  return value;
+        "expected [\"BertForMaskedLM\"] (or BertForPreTraining, whose masked-token head is trained): other "
+        "kinds lack the head of the masked-token loss; load it as BertForMaskedLM and save it again");
 }
 
 ModelConfig parse(const ConfigKeys& keys) {
   refuse_unbuilt(keys);
-  constexpr int64_t largest = int64_t{1} << 31;
   ModelConfig config;
   config.causality = Causality::full;
   config.rotates = false;
@@ -70,14 +62,14 @@ ModelConfig parse(const ConfigKeys& keys) {
   // Without the next-sentence head, which is not trained, export writes a model of this kind.
   config.raw["architectures"] = Json::array({"BertForMaskedLM"});
 
-  config.vocab_size = size_of(keys, "vocab_size", 30522, largest);
-  config.hidden_size = size_of(keys, "hidden_size", 768, largest);
-  config.intermediate_size = size_of(keys, "intermediate_size", 3072, largest);
-  config.num_hidden_layers = size_of(keys, "num_hidden_layers", 12, 100'000);
-  config.num_attention_heads = size_of(keys, "num_attention_heads", 12, largest);
+  config.vocab_size = keys.size("vocab_size", 30522);
+  config.hidden_size = keys.size("hidden_size", 768);
+  config.intermediate_size = keys.size("intermediate_size", 3072);
+  config.num_hidden_layers = keys.size("num_hidden_layers", 12, 100'000);
+  config.num_attention_heads = keys.size("num_attention_heads", 12);
   config.num_key_value_heads = config.num_attention_heads;
-  config.max_position_embeddings = size_of(keys, "max_position_embeddings", 512, largest);
-  config.type_vocab_size = size_of(keys, "type_vocab_size", 2, largest);
+  config.max_position_embeddings = keys.size("max_position_embeddings", 512);
+  config.type_vocab_size = keys.size("type_vocab_size", 2);
   if (config.hidden_size % config.num_attention_heads != 0)
     throw ConfigError(cat(keys.origin(), ": hidden_size ", config.hidden_size, " is not a multiple of ",
                           "num_attention_heads ", config.num_attention_heads));
@@ -169,8 +161,7 @@ UnitSpec head_unit(const ModelConfig& config) {
   for (ParameterSpec& parameter : unit.parameters)
     parameter.missing_hint =
         "these weights have no head for the masked-token loss; load them as BertForMaskedLM, which begins a "
-        "fresh "
-        "one, and save them again";
+        "fresh one, and save them again";
   return unit;
 }
 
@@ -334,10 +325,7 @@ class EncoderLayer final : public Layer {
     const at::Tensor dx1 = layer_norm_backward(da, x1, w[kAttentionNorm], eps_, dtype,
                                                gradients[kAttentionNorm], gradients[kAttentionNormBias]);
     add_linear_gradient(gradients[kOut], gradients[kOutBias], dx1, o);
-    if (do_TA.scalar_type() == dtype)
-      at::mm_out(do_TA, dx1, w[kOut]);
-    else
-      do_TA.copy_(at::mm(dx1, w[kOut]));
+    linear_backward_into(do_TA, dx1, w[kOut]);
     dx_TM.copy_(dx1);
   }
 
@@ -388,6 +376,7 @@ const ModelFamily& bert_family() {
       .embedding = make_part<Embedding, EncoderEmbedding>,
       .layer = make_part<Layer, EncoderLayer>,
       .head = make_part<Head, EncoderHead>,
+      .tiles = TileFormula::encoder,
   };
   return family;
 }

@@ -10,7 +10,6 @@
 // (or takes what was kept), never the down projection.
 #include <algorithm>
 #include <iterator>
-#include <memory>
 
 #include "trireme/base/error.h"
 #include "trireme/kernels/linear.h"
@@ -206,10 +205,7 @@ class DecoderLayer final : public Layer {
     at::Tensor dx1 = dy.clone();
     rms_norm_backward(dnormed, x1, w[kPostNorm], eps, dx1, gradients[kPostNorm]);
     add_linear_gradient(gradients[kOut], gradients[kOutBias], dx1, o);
-    if (do_TA.scalar_type() == dtype)
-      at::mm_out(do_TA, dx1, w[kOut]);
-    else
-      do_TA.copy_(at::mm(dx1, w[kOut]));
+    linear_backward_into(do_TA, dx1, w[kOut]);
     dx_TM.copy_(dx1);
   }
 
@@ -289,6 +285,7 @@ const ModelFamily& llama_family() {
       .embedding = make_word_embedding,
       .layer = make_part<Layer, DecoderLayer>,
       .head = make_part<Head, DecoderHead>,
+      .tiles = TileFormula::decoder,
   };
   return family;
 }

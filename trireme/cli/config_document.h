@@ -1,0 +1,23 @@
+// A configuration file as one JSON object: JSON, or YAML where the name ends in .yaml or .yml. Of YAML what
+// JSON has: maps, lists and scalars; anchors, aliases and tags are refused. Equal keys are refused in both.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "trireme/base/json.h"
+
+namespace trireme {
+
+struct ConfigDocument {
+  std::string text;
+  Json json;  // an object
+};
+
+// Throws DataError with file, line and column.
+ConfigDocument read_config_document(const std::filesystem::path& file);
+
+// `origin` is named in the DataError. yaml_document.cpp.
+Json parse_yaml(const std::string& text, const std::string& origin);
+
+}  // namespace trireme

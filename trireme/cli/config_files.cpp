@@ -1,0 +1,162 @@
+#include "trireme/cli/config_files.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "trireme/base/error.h"
+#include "trireme/cli/config_document.h"
+#include "trireme/cli/deepspeed_config.h"
+#include "trireme/cli/deepspeed_keys.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+// As a flag's words; a file may say true for text, and an object for JSON text.
+std::vector<std::string> words_of_value(const Option& option, const Json& value) {
+  if (value.is_string()) return {value.get<std::string>()};
+  if (value.is_array() && option.type == OptionType::paths) {
+    std::vector<std::string> words;
+    for (const Json& each : value) words.push_back(each.is_string() ? each.get<std::string>() : each.dump());
+    if (!words.empty()) return words;
+  }
+  const bool is_number = option.type == OptionType::count || option.type == OptionType::real;
+  const bool fits = (value.is_number() && (is_number || option.type == OptionType::text)) ||
+                    (value.is_boolean() && !is_number && option.type != OptionType::path) ||
+                    (value.is_object() && option.type == OptionType::text);
+  if (!fits)
+    throw ConfigError(cat("--", option.name, " is ", quotation(value), "; expected ",
+                          value_text(option).empty() ? "true or false" : value_text(option)));
+  const bool whole = value.is_number_float() && option.type == OptionType::count &&
+                     value == std::floor(value.get<double>()) && std::abs(value.get<double>()) < 1e15;
+  return {whole ? cat(static_cast<int64_t>(value.get<double>())) : value.dump()};
+}
+
+// A run's config.json says "cuda:1", of the rank that wrote it.
+Json without_index(const Json& device) {
+  if (!device.is_string()) return device;
+  const auto text = device.get<std::string>();
+  return text.substr(0, text.find(':'));
+}
+
+// A run's config.json holds the folder that followed from its output_dir, which may be another one now.
+bool followed_from_output(const Json& document) {
+  if (!document.contains("logging_dir") || !document.contains("output_dir")) return false;
+  const Json &events = document["logging_dir"], &output = document["output_dir"];
+  return events.is_string() && output.is_string() &&
+         fs::path(events.get<std::string>()) == fs::path(output.get<std::string>()) / "runs";
+}
+
+bool is_deepspeed_name(const std::string& name) {
+  return find_deepspeed_key(name) != nullptr || is_deepspeed_block(name);
+}
+
+int64_t number_of(const OptionParser& parser, const std::string& option) {
+  return parser.find(option).read().get<int64_t>();
+}
+
+std::optional<BatchNumber> batch_number(const OptionParser& parser, const std::string& option,
+                                        const std::string& file) {
+  if (!parser.given(option)) return std::nullopt;
+  const std::string source = parser.source_of(option), prefix = file + ": ";
+  return BatchNumber{number_of(parser, option),
+                     source.starts_with(prefix) ? source.substr(prefix.size()) : source};
+}
+
+RunRanks run_ranks(const OptionParser& parser, int ranks, const std::string& file) {
+  const Json sp = parser.find("sp").read();
+  const bool by_sp = !sp.is_null();
+  const int64_t degree = by_sp ? sp.get<int64_t>() : number_of(parser, "ulysses") * number_of(parser, "ring");
+  if (ranks % degree != 0) {
+    std::string source;
+    for (const char* option : {"sp", "ulysses", "ring"})
+      if (source.empty()) source = parser.source_of(option);
+    throw ConfigError(cat(source, ": ", degree, " ranks are to share a sample, and the run has ", ranks,
+                          ranks == 1 ? " rank" : " ranks", "; expected a multiple of ", degree,
+                          ": start it with trireme launch --nproc_per_node ", degree,
+                          ", or see  trireme config fix ", file, " --ranks ", ranks));
+  }
+  return {ranks, degree};
+}
+
+std::vector<std::string> add_deepspeed(const fs::path& path, OptionParser& parser, int ranks) {
+  const std::string file = path.string();
+  const DeepSpeedConfig config = read_deepspeed_config(read_config_document(path).json, file);
+  parser.add_file_values(config.values, Precedence::none);
+  parser.add_file_values(config.defaults, Precedence::before_counts);
+  if (config.train_batch) {
+    const std::string micro = "per_device_train_batch_size", accumulation = "gradient_accumulation_steps";
+    const BatchNumbers given{config.train_batch, batch_number(parser, micro, file),
+                             batch_number(parser, accumulation, file)};
+    const Batch batch = resolve_batch(given, run_ranks(parser, ranks, file), file);
+    const std::string source = cat(file, ": train_batch_size ", config.train_batch->value);
+    parser.add_file_values({{micro, batch.micro, source}, {accumulation, batch.accumulation, source}},
+                           Precedence::none);
+  }
+  return notes_of(config, file);
+}
+
+}  // namespace
+
+void ConfigFiles::list(OptionList& list) {
+  list.group(OptionGroup::command);
+  list.path("config", config,
+            "YAML or JSON with names of these options; config.json of a run replays it; flags count more")
+      .not_in_config();
+  list.path("deepspeed", deepspeed, "DeepSpeed's ds_config.json; a flag that contradicts it is refused")
+      .not_in_config()
+      .value_is_optional();
+  list.path("deepspeed_config", deepspeed_config, "the same as --deepspeed FILE").not_in_config();
+}
+
+std::vector<GivenValue> values_of_config(const Json& document, const std::string& file,
+                                         const OptionParser& parser) {
+  const std::vector<std::string> options = parser.names();
+  std::vector<GivenValue> values;
+  std::set<std::string> names;
+  for (const auto& [key, value] : document.items()) {
+    std::string name = key;
+    std::replace(name.begin(), name.end(), '-', '_');
+    const std::string source = cat(file, ": ", quotation(key));
+    if (!names.insert(name).second) throw ConfigError(cat(source, " is there twice, with _ and with -"));
+    try {
+      if (is_deepspeed_name(name) && std::ranges::find(options, name) == options.end())
+        throw ConfigError("that is a key of DeepSpeed's configuration: give such a file as --deepspeed");
+      if (name == "config") throw ConfigError("a file names no other --config");
+      const Option& option = parser.find(name);
+      if (value.is_null() || (name == "logging_dir" && followed_from_output(document))) continue;
+      values.push_back({name,
+                        parse_option_words(
+                            option, words_of_value(option, name == "device" ? without_index(value) : value)),
+                        source});
+    } catch (const ConfigError& error) {
+      throw ConfigError(cat(source, ": ", error.what()));
+    }
+  }
+  return values;
+}
+
+std::vector<std::string> ConfigFiles::add_to(OptionParser& parser, int ranks) const {
+  if (!config.empty()) {
+    std::vector<GivenValue> values =
+        values_of_config(read_config_document(config).json, config.string(), parser);
+    // --sp is the product of the two.
+    if (parser.given("sp"))
+      std::erase_if(values, [](const GivenValue& value) {
+        return value.option == "ulysses" || value.option == "ring";
+      });
+    parser.add_file_values(values, Precedence::before_counts);
+  }
+  if (!deepspeed.empty() && !deepspeed_config.empty() && deepspeed != deepspeed_config)
+    throw ConfigError("--deepspeed and --deepspeed_config name two files; give one of them");
+  const fs::path file = deepspeed.empty() ? deepspeed_config : deepspeed;
+  if (!file.empty()) return add_deepspeed(file, parser, ranks);
+  if (parser.given("deepspeed"))
+    throw ConfigError(
+        "--deepspeed needs a file; give --deepspeed ds_config.json, or --deepspeed_config with it");
+  return {};
+}
+
+}  // namespace trireme

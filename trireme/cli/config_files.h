@@ -1,0 +1,26 @@
+// --config FILE (our own option names; a run's config.json replays that run) and --deepspeed FILE: what they
+// give the options that no flag gives. A flag beats --config; what contradicts a DeepSpeed file is refused.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "trireme/cli/option_parser.h"
+
+namespace trireme {
+
+struct ConfigFiles {
+  std::filesystem::path config, deepspeed, deepspeed_config;
+
+  void list(OptionList& list);
+  // Within OptionParser::parse: reads the files, adds their values, and lets the batch follow from the ranks
+  // of the run. Returns lines for the user. Throws ConfigError, DataError.
+  std::vector<std::string> add_to(OptionParser& parser, int ranks) const;
+};
+
+// The values of a --config document as options, by their names.
+std::vector<GivenValue> values_of_config(const Json& document, const std::string& file,
+                                         const OptionParser& parser);
+
+}  // namespace trireme

@@ -1,0 +1,25 @@
+// How the forecast changes with the ranks that share a sequence.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "trireme/forecast/forecast_inputs.h"
+
+namespace trireme {
+
+// The same run with ulysses x ring ranks a sequence, for the rank of index `sp_rank` among them: its heads
+// and, where there is a batch, its tokens. Throws ConfigError as share_heads does.
+ForecastInputs with_sequence_ranks(ForecastInputs inputs, int ulysses, int ring, int sp_rank);
+
+struct MoreSequenceRanks {
+  std::string option;     // what the user gives: "--ulysses 8 on 16 ranks"
+  ForecastInputs inputs;  // of this rank then
+};
+// The next larger number of ranks a sequence: more Ulysses ranks, beyond the heads a longer ring. Where
+// data-parallel ranks exist, they become sequence ranks, and accumulation keeps the samples of a step; else
+// the run needs twice its ranks. nullopt where a sequence has too few tokens or no ring. `inputs` have a
+// batch.
+std::optional<MoreSequenceRanks> more_sequence_ranks(const ForecastInputs& inputs);
+
+}  // namespace trireme

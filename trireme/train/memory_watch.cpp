@@ -1,0 +1,53 @@
+#include "trireme/train/memory_watch.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+#include "trireme/device/memory_budget.h"
+#include "trireme/device/peak_memory.h"
+
+namespace trireme {
+namespace {
+
+std::vector<int64_t> of_ranks(int64_t number, Agreement& agreement) {
+  std::vector<int64_t> numbers;
+  for (const auto& row : agreement.gather(std::vector{number})) numbers.push_back(row.front());
+  return numbers;
+}
+
+}  // namespace
+
+int64_t memory_room_bytes(const EngineOptions& engine, const RankIdentity& identity) {
+  if (!engine.device.is_cpu()) return device_memory_bytes(engine.device);
+  const int64_t of_machine = engine.host_memory_limit_bytes > 0 ? engine.host_memory_limit_bytes
+                                                                : device_memory_bytes(engine.device);
+  return of_machine / std::max(1, identity.local_size);
+}
+
+MemoryWatch::MemoryWatch(at::Device device, int64_t room_bytes, Agreement& agreement)
+    : device_(device), agreement_(agreement), room_bytes_(of_ranks(room_bytes, agreement)) {}
+
+std::vector<int64_t> MemoryWatch::look() {
+  return of_ranks(peak_memory_bytes(device_), agreement_);
+}
+
+std::string MemoryWatch::warning(const std::vector<int64_t>& peak_bytes) {
+  constexpr double kShare = 0.75;
+  const auto share_of = [&](size_t rank) {
+    return room_bytes_[rank] > 0
+               ? static_cast<double>(peak_bytes[rank]) / static_cast<double>(room_bytes_[rank])
+               : 0;
+  };
+  size_t fullest = 0;
+  for (size_t rank = 0; rank < peak_bytes.size(); ++rank)
+    if (share_of(rank) > share_of(fullest)) fullest = rank;
+  if (warned_ || share_of(fullest) <= kShare) return "";
+  warned_ = true;
+  return cat("warning: rank ", fullest, " has used ", format_bytes(peak_bytes[fullest]), ", ",
+             format_fixed(100 * share_of(fullest), 1), " % of the ", format_bytes(room_bytes_[fullest]),
+             device_.is_cpu() ? " of host memory that are its share" : " of its GPU",
+             "; above 75 % a longer step or fragments may end the run. --memory_report says what it is for");
+}
+
+}  // namespace trireme

@@ -1,0 +1,77 @@
+#include "trireme/train/spike_watch.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+
+namespace trireme {
+namespace {
+
+std::vector<double> losses_of(const Json& state, const std::string& key, const std::string& origin) {
+  std::vector<double> losses;
+  for (const Json& loss : array_value(state, key, origin)) {
+    if (!loss.is_number() || !std::isfinite(loss.get<double>()))
+      throw DataError(cat(origin, ": ", key, " holds ", quotation(loss), "; expected losses"));
+    losses.push_back(loss.get<double>());
+  }
+  if (losses.size() > kMostSpikeWindow)
+    throw DataError(
+        cat(origin, ": ", key, " holds ", losses.size(), " losses; expected ", kMostSpikeWindow, " at most"));
+  return losses;
+}
+
+}  // namespace
+
+std::string Spike::description(double factor) const {
+  std::string text = losses.size() == 1 ? cat("in step ", first_step)
+                                        : cat("in steps ", first_step, " to ",
+                                              first_step + static_cast<int64_t>(losses.size()) - 1);
+  text += cat(" the loss was above ", number_text(factor), " x ", format_fixed(median, 4),
+              ", the median of the steps before:");
+  constexpr size_t kShown = 5;
+  for (size_t i = 0; i < std::min(losses.size(), kShown); ++i) text += " " + format_fixed(losses[i], 4);
+  return losses.size() > kShown ? text + " ..." : text;
+}
+
+double SpikeWatch::median() const {
+  std::vector<double> sorted(window_.begin(), window_.end());
+  std::sort(sorted.begin(), sorted.end());
+  const size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+std::optional<Spike> SpikeWatch::add(int64_t step, double loss) {
+  const bool known = static_cast<int64_t>(window_.size()) >= options_.spike_window;
+  if (!known || loss <= options_.spike_factor * median()) {
+    suspected_.clear();
+    window_.push_back(loss);
+    if (static_cast<int64_t>(window_.size()) > options_.spike_window) window_.pop_front();
+    return std::nullopt;
+  }
+  suspected_.push_back(loss);
+  const auto suspected = static_cast<int64_t>(suspected_.size());
+  if (suspected < options_.spike_steps) return std::nullopt;
+  const Spike spike{step - suspected + 1, median(), suspected_};
+  begin_anew();
+  return spike;
+}
+
+void SpikeWatch::begin_anew() {
+  window_.clear();
+  suspected_.clear();
+}
+
+Json SpikeWatch::state() const {
+  return {{"window", window_}, {"suspected", suspected_}};
+}
+
+void SpikeWatch::restore(const Json& state, const std::string& origin) {
+  const std::vector<double> window = losses_of(state, "window", origin);
+  suspected_ = losses_of(state, "suspected", origin);
+  const size_t kept = std::min(window.size(), static_cast<size_t>(options_.spike_window));
+  window_.assign(window.end() - static_cast<std::ptrdiff_t>(kept), window.end());
+}
+
+}  // namespace trireme
