@@ -63,7 +63,7 @@ TEST_P(Failure, a_rank_that_does_not_come_gives_CommError_after_the_timeout) {
       [&](World& world) {
         const auto group = world.make_group("late", {{0, 1}});
         if (world.rank() == 1) {
-          std::this_thread::sleep_for(milliseconds(1500));
+          std::this_thread::sleep_for(milliseconds(3000));
           return;
         }
         const auto start = steady_clock::now();
@@ -73,12 +73,12 @@ TEST_P(Failure, a_rank_that_does_not_come_gives_CommError_after_the_timeout) {
         } catch (const CommError& error) {
           message = error.what();
         }
-        EXPECT_GT(seconds_since(start), 0.25);
-        EXPECT_LT(seconds_since(start), 1.4);
+        EXPECT_GT(seconds_since(start), 0.45);
+        EXPECT_LT(seconds_since(start), 2.9);
       },
-      milliseconds(300));
-  EXPECT_THAT(message, HasSubstr("all_to_all of group 'late' failed on rank 0 after 0."));
-  EXPECT_THAT(message, HasSubstr("timeout 0.3 s"));
+      milliseconds(500));
+  EXPECT_THAT(message, HasSubstr("all_to_all of group 'late' failed on rank 0 after "));
+  EXPECT_THAT(message, HasSubstr("timeout 0.5 s"));
   EXPECT_THAT(message, HasSubstr("Ranks taking part: 0, 1"));
 }
 
@@ -89,7 +89,7 @@ TEST_P(Failure, names_world_ranks_not_places_in_the_group) {
       [&](World& world) {
         const auto group = world.make_group("odd", {{0, 2}, {1, 3}});
         if (world.rank() == 1) {
-          std::this_thread::sleep_for(milliseconds(800));
+          std::this_thread::sleep_for(milliseconds(2000));
         } else if (world.rank() == 3) {
           try {
             barrier(*group);
@@ -98,7 +98,7 @@ TEST_P(Failure, names_world_ranks_not_places_in_the_group) {
           }
         }
       },
-      milliseconds(200));
+      milliseconds(600));
   EXPECT_THAT(message, HasSubstr("barrier of group 'odd' failed on rank 3"));
   EXPECT_THAT(message, HasSubstr("Ranks taking part: 1, 3"));
 }

@@ -184,7 +184,7 @@ TEST(Joining, where_nobody_listens_is_a_CommError_after_the_timeout) {
 TEST(Joining, an_unknown_host_and_a_port_in_use_are_ConfigErrors) {
   RankIdentity identity = Stranger("").identity();
   identity.master_address = "no-such-host.invalid";
-  EXPECT_THAT(message_of<ConfigError>([&] { join_world(identity, at::kCPU, kShort); }),
+  EXPECT_THAT(message_of<ConfigError>([&] { join_world(identity, at::kCPU, kPatient); }),
               HasSubstr("no-such-host.invalid"));
   const Stranger holder("");
   identity = holder.identity();
@@ -271,6 +271,19 @@ TEST(Joining, gives_rank_0_all_the_open_files_that_it_may_have) {
   ::getrlimit(RLIMIT_NOFILE, &after);
   ::setrlimit(RLIMIT_NOFILE, &before);
   EXPECT_EQ(after.rlim_cur, before.rlim_max);
+}
+
+// Rank 1 asks for what rank 0 told all of them before it left.
+TEST(Joining, leaves_the_store_to_a_rank_that_comes_behind) {
+  const ListeningSocket socket("127.0.0.1", 0);
+  const auto identities = identities_of(2, socket);
+  const std::jthread rank_0([&] {
+    auto server = std::make_shared<StoreServer>(identities[0].master_listen_fd, identities[0], kLong);
+    RunStore(identities[0], kLong, std::move(server)).set("told", {1});
+  });
+  RunStore store(identities[1], kLong);
+  std::this_thread::sleep_for(milliseconds(300));
+  EXPECT_EQ(store.get("told"), std::vector<uint8_t>{1});
 }
 
 TEST(Joining, a_rank_that_is_lost_ends_what_others_wait_for_in_the_store) {

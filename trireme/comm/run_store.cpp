@@ -66,6 +66,7 @@ void RunStore::join() {
   const auto deadline = begin + timeout_;
   const auto waited = [&] { return std::chrono::duration<double>(StoreClock::now() - begin).count(); };
   std::string last;
+  bool unknown_host = false;
   StoreClock::duration pause = kFirstPause;
   while (true) {
     try {
@@ -73,16 +74,20 @@ void RunStore::join() {
       if (verdict.kind == Verdict::Kind::go) return;
       if (verdict.kind != Verdict::Kind::come_later) refuse(verdict, waited());
       last = verdict.reason;
+      unknown_host = false;
     } catch (const ConnectionLost& error) {
       last = error.what();
+      unknown_host = false;
     } catch (const UnknownHost& error) {
-      if (StoreClock::now() - begin >= std::min<StoreClock::duration>(kTimeForAName, timeout_ / 2))
-        throw ConfigError(cat(error.what(), ". Rank ", identity_.rank, " should meet the others there"));
       last = error.what();
+      unknown_host = true;
     } catch (const DeadlinePassed& error) {
       if (last.empty()) last = error.what();
     }
     connection_.reset();
+    if (unknown_host &&
+        StoreClock::now() - begin >= std::min<StoreClock::duration>(kTimeForAName, timeout_ / 2))
+      throw ConfigError(cat(last, ". Rank ", identity_.rank, " should meet the others there"));
     if (StoreClock::now() + pause >= deadline)
       throw_comm_error({.action = cat("meeting the other ranks at rank 0's address, ", identity_.master()),
                         .world_rank = identity_.rank,

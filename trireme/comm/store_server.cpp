@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <fcntl.h>
 #include <list>
 #include <netinet/in.h>
@@ -36,6 +37,8 @@ constexpr auto kTimeToProve = std::chrono::seconds(10);
 // Rank 0 hears a refusal up to this time later, so that late ranks hear it before rank 0 ends the store.
 constexpr auto kTimeToTell = std::chrono::seconds(2);
 constexpr auto kLongestPoll = std::chrono::seconds(1);
+// Rank 0, which is done, keeps the store at most this long for ranks that have not said goodbye.
+constexpr auto kTimeToLeave = std::chrono::seconds(2);
 // If ranks use every descriptor, the next rank to come waits this long.
 constexpr auto kPauseOfAccepting = std::chrono::milliseconds(100);
 
@@ -81,6 +84,7 @@ class StoreServer::Service {
   }
 
   ~Service() {
+    in_order_ = std::uncaught_exceptions() == 0;
     thread_.request_stop();
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
@@ -89,25 +93,38 @@ class StoreServer::Service {
 
  private:
   void serve(const std::stop_token& stop) {
-    while (!stop.stop_requested()) {
-      wait_for_news();
-      accept_connections();
-      for (Peer& peer : peers_) {
-        if (!peer.has_news || peer.gone) continue;
-        try {
-          receive(peer);
-          advance(peer);
-        } catch (const std::exception&) {
-          peer.gone = true;  // its bytes are no valid message
-        }
+    while (!stop.stop_requested()) serve_news();
+    wake_.close();
+    const auto until = ServerClock::now() + kTimeToLeave;
+    // After another's error they hear here who is lost, and would take rank 0 for that.
+    while ((in_order_ || !lost_.empty()) && others_are_here() && ServerClock::now() < until) serve_news();
+  }
+
+  void serve_news() {
+    wait_for_news();
+    accept_connections();
+    for (Peer& peer : peers_) {
+      if (!peer.has_news || peer.gone) continue;
+      try {
+        receive(peer);
+        advance(peer);
+      } catch (const std::exception&) {
+        peer.gone = true;  // its bytes are no valid message
       }
-      if (!meeting_.verdict() && ServerClock::now() >= deadline_)
-        meeting_.end(std::chrono::duration<double>(ServerClock::now() - begin_).count());
-      tell_verdict();
-      answer_pending();
-      for (Peer& peer : peers_) send(peer);
-      drop();
     }
+    if (!meeting_.verdict() && ServerClock::now() >= deadline_)
+      meeting_.end(std::chrono::duration<double>(ServerClock::now() - begin_).count());
+    tell_verdict();
+    answer_pending();
+    for (Peer& peer : peers_) send(peer);
+    drop();
+  }
+
+  bool others_are_here() const {
+    return std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
+      return peer.stage == Peer::Stage::served && peer.hello.first && peer.hello.rank != 0 &&
+             !peer.said_goodbye;
+    });
   }
 
   void wait_for_news() {
@@ -313,7 +330,8 @@ class StoreServer::Service {
   ServerClock::time_point begin_, deadline_;
   ServerClock::time_point accept_from_ = begin_;
   std::optional<ServerClock::time_point> decided_at_;
-  bool told_ = false;  // all waiting ranks have heard the verdict, rank 0 last
+  bool told_ = false;      // all waiting ranks have heard the verdict, rank 0 last
+  bool in_order_ = false;  // rank 0 ends without an error
   std::jthread thread_;
 };
 
