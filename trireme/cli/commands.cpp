@@ -9,6 +9,7 @@
 #include "trireme/cli/init.h"
 #include "trireme/cli/launch.h"
 #include "trireme/cli/nearest_name.h"
+#include "trireme/cli/new_project.h"
 #include "trireme/cli/tokenize.h"
 #include "trireme/cli/train.h"
 #include "trireme/cli/verify.h"
@@ -17,6 +18,7 @@ namespace trireme {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all{
+      {"new", "make a folder for a run: files to edit, which train as they are", run_new},
       {"init", "make a model from a preset: config.json, fresh weights, tokenizer", run_init},
       {"tokenize", "turn text into a tokenized set (PREFIX.bin and PREFIX.idx)", run_tokenize},
       {"train", "train a model on long sequences, split over ranks", run_train},
@@ -24,7 +26,7 @@ const std::vector<Command>& commands() {
       {"export", "turn a checkpoint into a Hugging Face model", run_export},
       {"verify", "compare loss, logits and every gradient with a reference file", run_verify},
       {"launch", "start ranks: trireme launch --nproc_per_node 2 -- train ...", run_launch},
-      {"config", "what a DeepSpeed configuration becomes, and one that contradicts itself mended",
+      {"config", "what a configuration file says, and a DeepSpeed one that contradicts itself mended",
        run_config},
       {"bench", "time optimizer steps, matrix products and exchanges", run_bench},
       {"info", "devices, kernels and transports in use, versions", run_info},

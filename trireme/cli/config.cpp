@@ -11,7 +11,8 @@
 #include "trireme/cli/batch_arithmetic.h"
 #include "trireme/cli/config_document.h"
 #include "trireme/cli/deepspeed_config.h"
-#include "trireme/train/train_options.h"
+#include "trireme/cli/deepspeed_keys.h"
+#include "trireme/cli/train.h"
 
 namespace fs = std::filesystem;
 
@@ -79,11 +80,38 @@ fs::path beside(const fs::path& file) {
   return name.replace_filename(file.stem().string() + ".fixed" + file.extension().string());
 }
 
+void print_values(const std::vector<GivenValue>& values) {
+  for (const GivenValue& value : values)
+    std::cout << "--" << value.option << ' ' << quotation(value.value) << "    " << value.source << '\n';
+}
+
+// A file for --config: it has an option's name that is no key of DeepSpeed's.
+bool is_for_config(const Json& document, const OptionParser& train) {
+  const std::vector<std::string> options = train.names();
+  for (const auto& item : document.items()) {
+    std::string name = item.key();
+    std::ranges::replace(name, '-', '_');
+    if (std::ranges::find(options, name) != options.end() && find_deepspeed_key(name) == nullptr &&
+        !is_deepspeed_block(name))
+      return true;
+  }
+  return false;
+}
+
 int show(const fs::path& file) {
-  const DeepSpeedConfig config = read_deepspeed_config(read_config_document(file).json, file.string());
-  for (const auto* values : {&config.values, &config.defaults})
-    for (const GivenValue& value : *values)
-      std::cout << "--" << value.option << ' ' << quotation(value.value) << "    " << value.source << '\n';
+  const Json document = read_config_document(file).json;
+  TrainFlags flags;
+  OptionParser train("train", "");
+  flags.declare(train);
+  if (is_for_config(document, train)) {
+    const std::vector<GivenValue> values = values_of_config(document, file.string(), train);
+    train.add_file_values(values, Precedence::none);
+    print_values(values);
+    return 0;
+  }
+  const DeepSpeedConfig config = read_deepspeed_config(document, file.string());
+  print_values(config.values);
+  print_values(config.defaults);
   if (config.train_batch)
     std::cout << "samples of a step " << config.train_batch->value << "    " << file.string()
               << ": train_batch_size\n";

@@ -1,0 +1,52 @@
+// `trireme new` as a user meets it: a folder that trains as it is.
+#include <cstdlib>
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/json.h"
+#include "trireme/train/run_directory.h"
+
+#include "tests/cli/program.h"
+#include "tests/support/file_bytes.h"
+#include "tests/support/temporary_folder.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme::new_project_process_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::Program;
+
+TEST(NewProjectProcess, a_native_folder_trains_two_ranks_by_its_script) {
+  const testing::TemporaryFolder temporary;
+  const fs::path folder = temporary.path() / "run", log = temporary.path() / "log";
+  const auto ran = [&](const std::vector<std::string>& words, int code) {
+    Program program(words, log);
+    EXPECT_EQ(program.wait(), code) << program.output();
+    return program.output();
+  };
+  ran({"new", folder.string()}, 0);
+  EXPECT_THAT(ran({"new", folder.string()}, 78), HasSubstr("name another"));
+  ran({"init", "--preset", "tiny", "--out", (folder / "model").string(), "--set", "num_hidden_layers=1",
+       "hidden_size=32", "intermediate_size=32"},
+      0);
+  const std::string script = "TRIREME=" + std::string(std::getenv("TRIREME_BINARY")) + " OMP_NUM_THREADS=1 " +
+                             (folder / "scripts/launch.sh").string() + " --max_steps 3 --peak_tflops 1 >" +
+                             log.string() + " 2>&1";
+  EXPECT_EQ(std::system(script.c_str()), 0) << testing::bytes_of(log);
+  EXPECT_THAT(testing::bytes_of(log),
+              AllOf(HasSubstr("ulysses 2"), HasSubstr("ZeRO 3"), HasSubstr("step 3")));
+  const RunDirectory run(folder / "runs/first");
+  EXPECT_EQ(run.list().size(), 1U);
+  const Json config = read_json(run.config());
+  EXPECT_EQ(config["max_steps"], 3);
+  EXPECT_EQ(config["max_grad_norm"], 1);
+  EXPECT_EQ(config["train_file"], "data/text");
+}
+
+}  // namespace
+}  // namespace trireme::new_project_process_test
