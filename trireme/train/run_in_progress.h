@@ -1,0 +1,124 @@
+// A training run as one rank sees it: what trainer.cpp, prepare_run.cpp and run_reports.cpp share.
+//
+//   prepare_run.cpp    options, checkpoint and data -> stages, engine, loader
+//   trainer.cpp        the loop: steps, guards, checkpoints
+//   run_reports.cpp    what a run says and writes of itself: lines, metrics, evaluations
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/agreement.h"
+#include "trireme/data/packed_loader.h"
+#include "trireme/engine/engine.h"
+#include "trireme/measure/peak_rate.h"
+#include "trireme/train/memory_watch.h"
+#include "trireme/train/metrics.h"
+#include "trireme/train/resume.h"
+#include "trireme/train/run_lock.h"
+#include "trireme/train/run_records.h"
+#include "trireme/train/step_guards.h"
+#include "trireme/train/time_left.h"
+#include "trireme/train/trainer.h"
+#include "trireme/train/training_data.h"
+
+namespace trireme {
+
+class RunInProgress {
+ public:
+  RunInProgress(World& world, const TrainOptions& options, const TrainHooks& hooks)
+      : world_(world),
+        options_(options),
+        hooks_(hooks),
+        run_(options.output_dir),
+        guards_(options.guards),
+        group_(world.make_group("train", {world.identity().all_ranks()})),
+        agreement_(*group_, options.engine.device) {}
+
+  TrainOutcome run();
+
+ private:
+  void prepare();
+  void prepare_stages(const ModelConfig& config);
+  // Reads the checkpoint's small files and decides which options of this run may differ; changes nothing.
+  void compare_with_checkpoint(const ModelConfig& config);
+  // Sequence length of the stage that the checkpoint's run left unfinished; nullopt where a stage begins.
+  std::optional<int64_t> length_to_go_on_with(const ResumedRun& resumed) const;
+  void resume();
+  // From now on the folder is this run's: removes or renames the files of an earlier run. Collective.
+  void begin_records();
+  // Renames the checkpoints of an earlier run that are later than the resumed step. On rank 0.
+  void abandon_later_checkpoints();
+  void open_stage(int stage);
+  bool step();  // false: the run went back to an earlier step instead
+  // Completes and keeps the record of the step that is done: beside its rate, epoch and seconds.
+  void report_step(StepRecord& record, const StepResult& result, const StepBatches& batches);
+  bool follow(const GuardFinding& found);
+  void roll_back(const std::filesystem::path& checkpoint);
+  void report_start();
+  void tell_epoch(double before, double after);
+  void report_memory();
+  void evaluate();
+  void save();
+  double step_flops(const StepBatches& batches) const;
+  std::vector<double> first_step_flops() const;
+  LoaderOptions loader_options(int64_t sequence_tokens) const;
+  // The most tokens over which attention and positions reach; no limit with concat.
+  int64_t longest_document() const;
+  int sequence_ranks() const { return options_.engine.ulysses * options_.engine.ring; }
+  std::string last_good() const {
+    return ". The last good checkpoint is " + (checkpoint_.empty() ? "none" : checkpoint_.string());
+  }
+  const ContextStage& stage() const { return stages_[static_cast<size_t>(stage_)]; }
+  int64_t total_steps() const { return stages_.back().end_step(); }
+  // True if requested on any rank. Collective.
+  bool stop_requested() {
+    return agreement_.any(hooks_.stop_requested != nullptr && hooks_.stop_requested->load());
+  }
+  bool reports() const { return world_.rank() == 0; }
+  void note(const std::string& text);
+  std::function<void(const std::string&)> notes() {
+    return [this](const std::string& text) { note(text); };
+  }
+  void keep(const Json& record) {
+    if (records_) records_->keep(record);
+  }
+
+  World& world_;
+  TrainOptions options_;
+  const TrainHooks& hooks_;
+  RunDirectory run_;
+  StepGuards guards_;
+  std::unique_ptr<Group> group_;
+  Agreement agreement_;
+  std::optional<MemoryWatch> memory_watch_;
+  std::optional<RunLock> lock_;  // rank 0
+  std::optional<CheckpointEntry> resume_from_;
+  bool data_anew_ = false;  // resumed with other data
+  bool records_begun_ = false;
+  DataSources sources_;
+  TrainingData data_;
+  LoaderOptions samples_;  // for any length: from the options and the model
+  std::vector<ContextStage> stages_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<PackedLoader> loader_;
+  std::optional<RunRecords> records_;     // rank 0
+  std::optional<ProgressLine> progress_;  // rank 0, where it reports
+  int stage_ = -1;
+  bool report_due_ = false;  // --memory_report: after the next step
+  int64_t steps_done_ = 0;
+  int64_t tokens_seen_ = 0;
+  PeakRate peak_;          // of this rank's device
+  double peak_flops_ = 0;  // FLOP/s of all ranks
+  std::optional<TimeLeft> time_left_;
+  double loss_ = 0;
+  std::filesystem::path checkpoint_;  // last good one
+  bool mfu_warned_ = false;
+};
+
+}  // namespace trireme

@@ -1,0 +1,120 @@
+#include <cmath>
+#include <utility>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+#include "trireme/data/evaluation_loader.h"
+#include "trireme/engine/agree_on_recompute.h"
+#include "trireme/eval/loss_by_position.h"
+#include "trireme/measure/memory_report.h"
+#include "trireme/train/run_in_progress.h"
+
+namespace trireme {
+
+void RunInProgress::note(const std::string& text) {
+  if (progress_)
+    progress_->note(text);
+  else if (reports() && hooks_.out != nullptr)
+    *hooks_.out << text << std::endl;
+}
+
+void RunInProgress::report_start() {
+  progress_.emplace(*hooks_.out, hooks_.terminal_columns, options_.logging_steps, total_steps(),
+                    static_cast<int>(stages_.size()));
+  note(cat("model ", options_.model_dir.string(), ", ", format_count(engine_->layout().parameter_count()),
+           " parameters, ", world_.size(), world_.size() == 1 ? " rank" : " ranks"));
+  note(engine_->description());
+  note(cat("MFU is a share of ", format_fixed(peak_.flops_per_second / 1e12, 2), " TFLOP/s a rank (",
+           peak_.source, ")"));
+  if (const std::string warning = warmup_warning(stages_); !warning.empty()) note(warning);
+  if (const auto choice = engine_->recompute_choice(); choice && !choice->fits()) {
+    const PlannedBatch& batch = options_.engine.planned_batch;
+    note(shortage_warning(*choice, engine_->forecast_inputs(batch.samples, batch.tokens)));
+  }
+}
+
+void RunInProgress::tell_epoch(double before, double after) {
+  const auto done = static_cast<int64_t>(after);
+  // A step over several epochs needs no note.
+  if (done != static_cast<int64_t>(before) + 1) return;
+  const bool by_epochs = options_.context_stages.empty() && options_.max_steps <= 0;
+  const auto planned = static_cast<int64_t>(std::ceil(options_.num_train_epochs));
+  if (steps_done_ == stage().end_step() && after == static_cast<double>(done))
+    return;  // there is no next one
+  note(cat("epoch ", done + 1, by_epochs ? cat(" of ", planned) : "",
+           stages_.size() > 1 ? " of this stage" : "",
+           after == static_cast<double>(done) ? " begins after step " : " begins in step ", steps_done_));
+}
+
+void RunInProgress::report_memory() {
+  const ForecastInputs inputs =
+      engine_->forecast_inputs(options_.per_device_train_batch_size, stage().sequence_tokens);
+  note(cat("memory of rank ", world_.rank(), " at length ", format_count(stage().sequence_tokens),
+           ", recompute ", inputs.recompute.description(), "\n",
+           memory_report(engine_->memory_account()->state(), memory_forecast(inputs))));
+}
+
+void RunInProgress::evaluate() {
+  world_.activity().set_phase(RankPhase::evaluating);
+  const int64_t tokens = stage().sequence_tokens;
+  LoaderOptions settings = loader_options(tokens);
+  settings.batch_size = 1;
+  settings.masked_tokens = samples_.masked_tokens;  // as `eval loss` masks
+  EvaluationLoader loader(data_.held_out->set, data_.held_out->range, settings);
+  if (options_.max_eval_samples > 0) loader.limit_rows(options_.max_eval_samples);
+  const PositionLoss result = evaluate_loss_by_position(*engine_, loader, power_of_two_edges(tokens));
+  Json record = result.to_json();
+  record["eval_loss"] = result.loss();
+  record["step"] = steps_done_;
+  record["packing"] = name_of(options_.samples.packing);
+  record.erase("loss");
+  keep(record);
+  note(cat("step ", steps_done_, "  held-out loss ", format_fixed(result.loss(), 4), " at length ",
+           format_count(tokens), " (", result.samples, " samples)"));
+}
+
+double RunInProgress::step_flops(const StepBatches& batches) const {
+  double flops = 0;
+  for (const TokenBatch& batch : batches) flops += engine_->model_flops(batch);
+  const int samples_at_once = world_.size() / sequence_ranks();
+  // Documents of the other data-parallel ranks end elsewhere, but as often.
+  return flops * samples_at_once;
+}
+
+void RunInProgress::report_step(StepRecord& record, const StepResult& result, const StepBatches& batches) {
+  const int64_t tokens = stage().sequence_tokens * loader_->rows_per_step();
+  const double flops = step_flops(batches);
+  record.step = steps_done_;
+  record.epoch = loader_->epochs_done();
+  record.stage = stage_;
+  record.sequence_tokens = stage().sequence_tokens;
+  record.packing = name_of(options_.samples.packing);
+  record.target_tokens = result.target_tokens;
+  record.loss = result.loss;
+  record.gradient_norm = result.gradient_norm;
+  record.skipped = result.skipped;
+  record.nonfinite_steps = guards_.nonfinite_steps();
+  if (options_.engine.precision == Precision::fp16) record.loss_scale = result.loss_scale;
+  record.tokens_per_second = static_cast<double>(tokens) / record.seconds;
+  record.mfu = flops / (record.seconds * peak_flops_);
+  if (record.mfu > 1 && !std::exchange(mfu_warned_, true))
+    note(cat(
+        "warning: MFU is above 100 % (", format_fixed(100 * record.mfu, 1), " % in step ", steps_done_,
+        "): the peak of ", format_fixed(peak_.flops_per_second / 1e12, 2), " TFLOP/s a rank (", peak_.source,
+        ") is too low",
+        peak_.source == "measured" ? ", as other programs kept the machine busy while it was measured" : "",
+        "; give the device's as --peak_tflops"));
+  record.memory_bytes_of_ranks = memory_watch_->look();
+  record.memory_bytes = record.memory_bytes_of_ranks[static_cast<size_t>(world_.rank())];
+  if (const std::string full = memory_watch_->warning(record.memory_bytes_of_ranks); !full.empty())
+    note(full);
+  const MemoryState memory = engine_->memory_account()->state();
+  record.peak_memory = memory.peak;
+  record.host_peak_memory = memory.host.peak;
+  record.tokens_seen = tokens_seen_;
+  time_left_->add_step(stage_, flops, record.seconds);
+  record.eta_seconds = time_left_->seconds(stages_, steps_done_);
+  keep(record.to_json());
+}
+
+}  // namespace trireme
