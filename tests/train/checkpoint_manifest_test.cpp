@@ -39,6 +39,11 @@ class Manifest : public ::testing::Test {
   void add(const std::string& name, const std::string& bytes) {
     manifest_.files[name] = describe_file(folder_.write("step-40/" + name, bytes));
   }
+  int64_t bytes_of_all() const {
+    int64_t bytes = 0;
+    for (const auto& [name, file] : manifest_.files) bytes += file.bytes;
+    return bytes;
+  }
   // What reading says after one value was changed; a null removes it.
   std::string changed(const std::string& pointer, const Json& value) const {
     Json json = read_json(dir() / "manifest.json");
@@ -60,16 +65,18 @@ class Manifest : public ::testing::Test {
 };
 
 TEST_F(Manifest, is_read_back_as_it_was_written) {
-  const CheckpointManifest read = verify_checkpoint(dir());
+  EXPECT_EQ(verify_checkpoint(dir()), bytes_of_all());
+  EXPECT_EQ(verify_checkpoint(dir() / ""), bytes_of_all()) << "with a slash at its end";
+  const CheckpointManifest read = read_manifest(dir());
   EXPECT_EQ(read.step, 40);
   EXPECT_EQ(read.ranks, 4);
+  EXPECT_EQ(read.chunk_bytes, kChunkBytes);
   EXPECT_EQ(read.files.size(), 5U);
-  EXPECT_EQ(verify_checkpoint(dir() / "").step, 40) << "with a slash at its end";
 }
 
 // Another run's shard was loaded so.
 TEST_F(Manifest, names_files_of_its_folder_alone) {
-  const Json entry = {{"bytes", 2}, {"xxh3", "0123456789abcdef"}};
+  const Json entry = {{"bytes", 2}, {"xxh3", {"0123456789abcdef"}}};
   for (const std::string& name :
        std::vector<std::string>{"/runs/other/rank-00001.safetensors", "../step-20/x", "..", ".", "", "a/b",
                                 std::string("a\0b", 3), "manifest.json"}) {
@@ -89,7 +96,7 @@ TEST_F(Manifest, lists_what_every_checkpoint_has_and_its_shards_without_a_gap) {
   EXPECT_THAT(changed(files + "model.safetensors.index.json", nullptr),
               HasSubstr("lacks model.safetensors.index.json"));
   EXPECT_THAT(changed(files + "rank-00000.safetensors", nullptr), HasSubstr("a shard is missing"));
-  const Json entry = {{"bytes", 2}, {"xxh3", "0123456789abcdef"}};
+  const Json entry = {{"bytes", 2}, {"xxh3", {"0123456789abcdef"}}};
   for (const char* odd :
        {"rank-00003.safetensors", "rank-2.safetensors", "rank--0001.safetensors", "model.safetensors"})
     EXPECT_THAT(changed(files + odd, entry), HasSubstr(odd)) << odd;
@@ -102,17 +109,23 @@ TEST_F(Manifest, has_numbers_that_can_be) {
   for (const Json& value : {Json(-1), Json(0), Json(1e9), Json(4294967297)})
     EXPECT_THAT(changed("/ranks", value), HasSubstr("\"ranks\" is")) << value;
   EXPECT_THAT(changed("/step", 41), HasSubstr("the folder is that of step 40"));
-  EXPECT_THAT(changed("/format", 2), HasSubstr("this version reads 1"));
+  EXPECT_THAT(changed("/format", 3), HasSubstr("this version reads 1 and 2"));
+  for (const Json& value : {Json(0), Json(-1), Json("64")})
+    EXPECT_THAT(changed("/chunk_bytes", value), HasSubstr("\"chunk_bytes\" is")) << value;
+  EXPECT_THAT(changed("/chunk_bytes", 1), HasSubstr("\"xxh3\" has 1 checksums; expected 2, of 2 bytes"));
   EXPECT_THAT(changed("/files/config.json/bytes", -2),
               AllOf(HasSubstr("config.json"), HasSubstr("\"bytes\" is -2")));
   for (const char* checksum : {"", "xyz", "0123", "0123456789abcdef0", "-123456789abcdef"})
-    EXPECT_THAT(changed("/files/config.json/xxh3", checksum), HasSubstr("16 hexadecimal digits")) << checksum;
+    EXPECT_THAT(changed("/files/config.json/xxh3", {checksum}), HasSubstr("16 hexadecimal digits"))
+        << checksum;
+  EXPECT_THAT(changed("/files/config.json/xxh3", {7}), HasSubstr("16 hexadecimal digits"));
+  EXPECT_THAT(changed("/files/config.json/xxh3", "0123456789abcdef"), HasSubstr("\"xxh3\" is"));
   EXPECT_THAT(changed("/files/config.json", 7), HasSubstr("expected a JSON object"));
 }
 
 // What a rank reads of a checkpoint that several verify.
-TEST_F(Manifest, has_each_file_s_bytes_compared_by_one_rank_and_its_size_by_all) {
-  constexpr int kRanks = 3;
+TEST_F(Manifest, has_each_chunk_compared_by_one_rank_and_its_size_by_all) {
+  constexpr int kRanks = 3;  // each file is one chunk
   const auto ranks_that_see_it = [&] {
     int seen = 0;
     for (int rank = 0; rank < kRanks; ++rank)
@@ -128,6 +141,55 @@ TEST_F(Manifest, has_each_file_s_bytes_compared_by_one_rank_and_its_size_by_all)
     EXPECT_EQ(ranks_that_see_it(), kRanks) << name;
     folder_.write("step-40/" + name, bytes);
   }
+}
+
+// However many ranks wrote it.
+TEST_F(Manifest, has_chunks_of_one_file_shared_by_the_ranks_that_read) {
+  constexpr int64_t kChunk = 100;
+  const std::string values(1050, 'v');
+  const fs::path shard = folder_.write("step-40/rank-00000.safetensors", values);
+  manifest_.chunk_bytes = kChunk;
+  for (auto& [name, file] : manifest_.files) file = describe_file(dir() / name, kChunk);
+  EXPECT_EQ(manifest_.files.at("rank-00000.safetensors").xxh3.size(), 11U);
+  write_manifest(dir(), manifest_);
+  for (const int ranks : {1, 2, 4}) {
+    int64_t all = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const int64_t bytes = verify_checkpoint(dir(), {rank, ranks});
+      EXPECT_LE(bytes, bytes_of_all() / ranks + 2 * kChunk) << rank << " of " << ranks;
+      all += bytes;
+    }
+    EXPECT_EQ(all, bytes_of_all()) << ranks;
+    for (const size_t at : {size_t{0}, size_t{99}, size_t{100}, size_t{555}, values.size() - 1}) {
+      std::string flipped = values;
+      flipped[at] ^= 0x10;
+      folder_.write("step-40/rank-00000.safetensors", flipped);
+      std::vector<std::string> told;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const std::string message = message_of<DataError>([&] { verify_checkpoint(dir(), {rank, ranks}); });
+        if (message != "no error") told.push_back(message);
+      }
+      const size_t begin = at / kChunk * kChunk;
+      EXPECT_THAT(
+          told, ::testing::ElementsAre(
+                    AllOf(HasSubstr(shard.string()),
+                          HasSubstr(cat("bytes ", begin, " to ", std::min(begin + kChunk, values.size()))))))
+          << "byte " << at << ", " << ranks << " ranks";
+      folder_.write("step-40/rank-00000.safetensors", values);
+    }
+  }
+}
+
+TEST_F(Manifest, of_an_older_version_has_one_checksum_of_each_file) {
+  Json json = read_json(dir() / "manifest.json");
+  json["format"] = 1;
+  json.erase("chunk_bytes");
+  for (auto& [name, file] : json["files"].items()) file["xxh3"] = file["xxh3"][0];
+  folder_.write("step-40/manifest.json", json.dump());
+  EXPECT_EQ(verify_checkpoint(dir(), {0, 2}) + verify_checkpoint(dir(), {1, 2}), bytes_of_all());
+  const std::string bytes = testing::bytes_of(dir() / "rank-00001.safetensors");
+  folder_.write("step-40/rank-00001.safetensors", std::string(bytes.size(), ' '));
+  EXPECT_THAT(message_of<DataError>([&] { verify_checkpoint(dir()); }), HasSubstr("rank-00001.safetensors"));
 }
 
 TEST_F(Manifest, covers_every_shard_that_the_weight_index_names) {

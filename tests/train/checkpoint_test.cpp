@@ -118,7 +118,7 @@ TEST_F(Checkpoint, read_back_is_bitwise_what_was_saved_at_any_number_of_ranks) {
           for (const std::string& name : engine.state_names())
             engine.restore_unit_state(static_cast<int>(unit), name,
                                       at::full({engine.layout().units[unit].elements}, 7.0));
-        const Json state = read_checkpoint(run_.checkpoint(writers), engine);
+        const Json state = read_checkpoint(run_.checkpoint(writers), engine).trainer_state;
         EXPECT_EQ(state["step"], writers);
         EXPECT_EQ(engine.progress().optimizer_steps, 1);
         save_checkpoint(run_, {100, state, {}}, engine, agreement, 0);
@@ -195,7 +195,7 @@ TEST_F(Checkpoint, is_the_same_from_any_zero_stage_and_place_and_is_read_by_any_
       with_engines(
           2, model_,
           [&](Engine& engine, Agreement& agreement) {
-            const Json state = read_checkpoint(run_.checkpoint(step), engine);
+            const Json state = read_checkpoint(run_.checkpoint(step), engine).trainer_state;
             save_checkpoint(run_, {100, state, {}}, engine, agreement, 0);
           },
           reader);
@@ -203,6 +203,65 @@ TEST_F(Checkpoint, is_the_same_from_any_zero_stage_and_place_and_is_read_by_any_
     }
     ++step;
   }
+}
+
+// With ZeRO 0, too, where every rank needs all: they exchange what each has read.
+TEST_F(Checkpoint, gives_each_rank_the_bytes_of_its_share_alone_to_read) {
+  save(3, 1);
+  const auto saved = tensors_of(run_.checkpoint(1));
+  int64_t tensor_bytes = 0, header_bytes = 0;
+  for (const auto& [name, values] : saved) tensor_bytes += static_cast<int64_t>(values.size());
+  for (const auto& entry : fs::directory_iterator(run_.checkpoint(1)))
+    if (entry.path().extension() == ".safetensors")
+      header_bytes += SafetensorsFile(entry.path()).header_bytes();
+  for (const ZeroStage zero : {ZeroStage::none, ZeroStage::optimizer, ZeroStage::parameters})
+    for (const int ranks : {1, 2, 4}) {
+      EngineOptions options = adamw();
+      options.zero = zero;
+      options.read_weights = false;
+      options.ulysses = ranks;
+      std::vector<int64_t> bytes(static_cast<size_t>(ranks));
+      run_ranks_as_threads(ranks, [&](World& world) {
+        const auto engine = assemble(world, model_, options);
+        bytes[static_cast<size_t>(world.rank())] = read_checkpoint(run_.checkpoint(1), *engine).bytes;
+        Agreement agreement = engine->agreement();
+        save_checkpoint(run_, {2, {{"step", 2}}, {}}, *engine, agreement, 0);
+      });
+      EXPECT_EQ(tensors_of(run_.checkpoint(2)), saved) << ranks << " ranks, ZeRO " << int(zero);
+      EXPECT_EQ(std::accumulate(bytes.begin(), bytes.end(), int64_t{0}), tensor_bytes + ranks * header_bytes);
+      // Shares are cut at 16 elements, of each of three states of four units.
+      EXPECT_LE(*std::max_element(bytes.begin(), bytes.end()),
+                tensor_bytes / ranks + header_bytes + 12 * 16 * 4)
+          << ranks << " ranks, ZeRO " << int(zero);
+    }
+}
+
+// While they exchange shares.
+TEST_F(Checkpoint, that_one_rank_cannot_read_is_refused_on_all) {
+  save(2, 1);
+  std::atomic<int> told{0};
+  with_engines(2, model_, [&](Engine& engine, Agreement& agreement) {
+    // Rank 1's share of the embedding alone holds what the first version would have saved.
+    if (engine.mesh().all->rank() == 0) {
+      const SafetensorsFile file(run_.checkpoint(1) / "rank-00000.safetensors");
+      const SafetensorsEntry& entry = file.at("model.embed_tokens.weight");
+      std::fstream out(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+      const float nan = std::nanf("");
+      out.seekp(entry.offset + entry.bytes - int64_t{sizeof(nan)});
+      out.write(reinterpret_cast<const char*>(&nan), sizeof(nan));
+    }
+    agreement.any(false);
+    try {
+      read_checkpoint(run_.checkpoint(1), engine);
+      ADD_FAILURE() << "read";
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(engine.mesh().all->rank() == 1
+                                              ? "model.embed_tokens.weight (unit embedding), row 69 holds NaN"
+                                              : "rank 1 failed while reading"));
+      ++told;
+    }
+  });
+  EXPECT_EQ(told.load(), 2);
 }
 
 // The one whose file is too large goes on taking part in what puts units together.

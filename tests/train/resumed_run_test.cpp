@@ -2,6 +2,7 @@
 #include <atomic>
 #include <fstream>
 #include <map>
+#include <numeric>
 #include <set>
 #include <sstream>
 
@@ -172,6 +173,43 @@ TEST(ResumedRun, sees_a_tokenized_set_that_was_made_anew_under_its_name) {
   std::ofstream(bin, std::ios::binary) << bytes;
   options.resume_from_checkpoint = "true";
   EXPECT_THAT(problem_of(options), AllOf(HasSubstr(run.tokens().string()), HasSubstr("tokens \"")));
+}
+
+Json record_with(const TrainOptions& options, const std::string& key) {
+  std::ifstream in(RunDirectory(options.output_dir).metrics());
+  for (std::string line; std::getline(in, line);)
+    if (Json record = Json::parse(line); record.contains(key)) return record;
+  return nullptr;
+}
+
+TEST(ResumedRun, tells_what_each_rank_read_of_the_checkpoint) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  train_on_ranks(1, options, 3);
+  int64_t checkpoint_bytes = 0, tensor_bytes = 0;
+  for (const auto& entry : fs::directory_iterator(RunDirectory(options.output_dir).checkpoint(3))) {
+    if (entry.path().filename() == "manifest.json") continue;
+    checkpoint_bytes += static_cast<int64_t>(entry.file_size());
+    if (entry.path().extension() == ".safetensors") tensor_bytes += static_cast<int64_t>(entry.file_size());
+  }
+  // The model's weights are not read: a value that no run may begin with does not matter.
+  const fs::path weights = run.model() / "model.safetensors";
+  std::string bytes = testing::bytes_of(weights);
+  std::fill(bytes.end() - 4, bytes.end(), '\xff');
+  std::ofstream(weights, std::ios::binary) << bytes;
+  options.resume_from_checkpoint = "true";
+  options.engine.zero = ZeroStage::gradients;
+  const TinyOutcome resumed = train_on_ranks(4, options, 4);
+  EXPECT_THAT(resumed.output, HasSubstr("resumed at step 3 of 9 from "));
+  const Json record = record_with(options, "resume_read_bytes_of_ranks");
+  EXPECT_EQ(record["step"], 3);
+  EXPECT_GT(record["resume_seconds"].get<double>(), 0);
+  const auto read = record["resume_read_bytes_of_ranks"].get<std::vector<int64_t>>();
+  const auto checked = record["resume_checked_bytes_of_ranks"].get<std::vector<int64_t>>();
+  ASSERT_EQ(read.size(), 4U);
+  EXPECT_LT(*std::max_element(read.begin(), read.end()), tensor_bytes / 3);
+  EXPECT_GE(std::accumulate(read.begin(), read.end(), int64_t{0}), tensor_bytes);
+  EXPECT_EQ(std::accumulate(checked.begin(), checked.end(), int64_t{0}), checkpoint_bytes);
 }
 
 TEST(ResumedRun, refuses_a_model_with_other_numbers_and_names_them) {

@@ -154,15 +154,18 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
                            config.num_hidden_layers};
   forecast_inputs_.recompute = plan;
 
-  const CheckpointReader reader(model_dir);
-  refuse_unused(reader.unused_names(layout_), model_dir);
+  std::optional<CheckpointReader> reader;
+  if (options.read_weights) {
+    reader.emplace(model_dir);
+    refuse_unused(reader->unused_names(layout_), model_dir);
+  }
   if (uses_disk(options.offload))
     spill_ = std::make_unique<SpillFile>(options.offload.folder, options.offload.limit_bytes);
   make_stores(dtypes.tile);
   // Unit by unit, so that no rank ever holds the whole model where parameters are sharded.
-  for (size_t unit = 0; unit < layout_.units.size(); ++unit) {
+  for (size_t unit = 0; reader && unit < layout_.units.size(); ++unit) {
     at::Tensor flat = at::zeros({layout_.units[unit].elements}, at::kFloat);
-    reader.read_unit(layout_.units[unit], flat);
+    reader->read_unit(layout_.units[unit], flat);
     parameters_->set(static_cast<int>(unit), flat);
   }
   activations_ = make_activation_store(config.num_hidden_layers, options.device, options.offload.activations,

@@ -237,6 +237,25 @@ void Engine::restore_unit_state(int unit, const std::string& name, const at::Ten
   optimizer_->set_state(unit, name, whole.narrow(0, share.begin, share.elements));
 }
 
+UnitShare Engine::unit_share(int unit) const {
+  return share_of(layout_.units.at(static_cast<size_t>(unit)).elements, mesh_.all->size(), mesh_.all->rank());
+}
+
+void Engine::restore_unit_share(int unit, const std::string& name, const at::Tensor& share) {
+  const at::NoGradGuard no_grad;
+  const RankMemoryScope counted(memory_);
+  wait_for_updates();
+  const int64_t elements = layout_.units.at(static_cast<size_t>(unit)).elements;
+  const bool joined = options_.zero == ZeroStage::none && mesh_.all->size() > 1;
+  const at::Tensor values = gather_shares(*mesh_.all, share, elements, joined, options_.device);
+  if (name != "master") {
+    optimizer_->set_state(unit, name, values);
+    return;
+  }
+  parameters_->open_master(unit).copy_(values);
+  parameters_->close_master(unit);
+}
+
 TrainingProgress Engine::progress() const {
   TrainingProgress progress{optimizer_steps_};
   if (loss_scaler_) {

@@ -125,6 +125,10 @@ class Engine {
   std::vector<std::string> state_names() const;
   at::Tensor unit_state(int unit, const std::string& name);
   void restore_unit_state(int unit, const std::string& name, const at::Tensor& whole);
+  // The same by all ranks together: each gives the part that unit_share names, fp32 [share.elements] on the
+  // CPU. So a rank reads as little of a checkpoint as there are ranks. Collective with ZeRO 0.
+  UnitShare unit_share(int unit) const;
+  void restore_unit_share(int unit, const std::string& name, const at::Tensor& share);
   TrainingProgress progress() const;
   void restore_progress(const TrainingProgress& progress);
 

@@ -49,6 +49,7 @@ struct PlannedBatch {
 
 struct EngineOptions {
   Purpose purpose = Purpose::training;
+  bool read_weights = true;  // false: restore_unit_share of every unit follows, and the files stay unread
   at::Device device = at::kCPU;
   Precision precision = Precision::fp32;
   Bf16Matmul bf16_matmul = Bf16Matmul::automatic;

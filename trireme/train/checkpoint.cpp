@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <memory>
 #include <system_error>
 #include <vector>
@@ -108,11 +109,76 @@ void write_weight_index(const fs::path& file, const ModelLayout& layout, int ran
   write_durable(file, Json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump(1) + "\n");
 }
 
-// Reads to the tensor's offset in the unit's flat buffer.
-void read_tensor(const SafetensorsEntry& entry, const ParameterSpec& tensor, at::Tensor& flat) {
-  if (entry.dtype != "F32" || entry.shape != tensor.shape)
-    throw DataError(cat(entry.describe(), ": the model needs F32 ", at::IntArrayRef(tensor.shape)));
-  entry.read(0, flat.mutable_data_ptr<float>() + tensor.offset, entry.bytes);
+// Each rank's file. Collective.
+std::vector<ManifestFile> gather_described(const ManifestFile& file, Agreement& agreement) {
+  std::vector<int64_t> numbers{file.bytes, static_cast<int64_t>(file.xxh3.size())};
+  for (const uint64_t checksum : file.xxh3) numbers.push_back(static_cast<int64_t>(checksum));
+  numbers.resize(static_cast<size_t>(agreement.largest(static_cast<int64_t>(numbers.size()))));
+  std::vector<ManifestFile> files;
+  for (const std::vector<int64_t>& of_rank : agreement.gather(numbers)) {
+    files.push_back({of_rank[0], {}});
+    for (int64_t i = 0; i < of_rank[1]; ++i)
+      files.back().xxh3.push_back(static_cast<uint64_t>(of_rank[static_cast<size_t>(2 + i)]));
+  }
+  return files;
+}
+
+// The tensors of all files of a checkpoint.
+class StoredTensors {
+ public:
+  explicit StoredTensors(const fs::path& dir) : dir_(dir) {
+    for (const auto& [name, described] : read_manifest(dir).files)
+      if (name.ends_with(".safetensors")) {
+        files_.push_back(std::make_unique<SafetensorsFile>(dir / name));
+        for (const auto& [tensor, entry] : files_.back()->entries()) entries_[tensor] = &entry;
+        header_bytes_ += files_.back()->header_bytes();
+      }
+  }
+  // DataError where it is missing or not as this model and optimizer have it.
+  const SafetensorsEntry& find(const ParameterSpec& tensor) const {
+    const auto found = entries_.find(tensor.name);
+    if (found == entries_.end())
+      throw DataError(cat(dir_.string(), ": the checkpoint has no tensor '", tensor.name,
+                          "', which this model and optimizer need"));
+    const SafetensorsEntry& entry = *found->second;
+    if (entry.dtype != "F32" || entry.shape != tensor.shape)
+      throw DataError(cat(entry.describe(), ": the model needs F32 ", at::IntArrayRef(tensor.shape)));
+    return entry;
+  }
+  int64_t header_bytes() const { return header_bytes_; }
+
+ private:
+  fs::path dir_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, const SafetensorsEntry*> entries_;
+  int64_t header_bytes_ = 0;
+};
+
+// Reads a share of a unit's state to `values` [share.elements]; what belongs to no tensor stays as it is.
+// Returns the bytes read.
+int64_t read_share(const StoredTensors& stored, const UnitSpec& unit, const std::string& state,
+                   const UnitShare& share, at::Tensor& values) {
+  constexpr auto kWidth = static_cast<int64_t>(sizeof(float));
+  int64_t read_bytes = 0;
+  for (const ParameterSpec& tensor : stored_tensors(unit, state)) {
+    const int64_t begin = std::max(tensor.offset, share.begin);
+    const int64_t end = std::min(tensor.offset + tensor.elements, share.begin + share.elements);
+    if (begin >= end) continue;
+    stored.find(tensor).read((begin - tensor.offset) * kWidth,
+                             values.mutable_data_ptr<float>() + (begin - share.begin),
+                             (end - begin) * kWidth);
+    read_bytes += (end - begin) * kWidth;
+  }
+  return read_bytes;
+}
+
+// An older version, which did not check before it saved, may have written the checkpoint.
+void refuse_not_finite_share(const UnitSpec& unit, const std::string& state, const UnitShare& share,
+                             const at::Tensor& values) {
+  if (!first_not_finite(values)) return;
+  const at::Tensor flat = at::zeros({unit.elements}, at::kFloat);
+  flat.narrow(0, share.begin, share.elements).copy_(values);
+  refuse_not_finite(unit, state, flat);
 }
 
 }  // namespace
@@ -149,16 +215,16 @@ fs::path save_checkpoint(const RunDirectory& run, const CheckpointContents& cont
     // A rank without units (more ranks than units) has no file.
     if (is_there(temporary / shard_name(rank))) shard = describe_file(temporary / shard_name(rank));
   });
-  const auto shards = agreement.gather<int64_t>({shard.bytes, static_cast<int64_t>(shard.xxh3)});
+  const std::vector<ManifestFile> shards = gather_described(shard, agreement);
 
   step([&] {
     if (rank != 0) return;
-    CheckpointManifest manifest{contents.step, ranks, {}};
-    for (int r = 0; r < ranks; ++r) {
-      const auto& described = shards[static_cast<size_t>(r)];
-      if (described[0] > 0)
-        manifest.files[shard_name(r)] = {described[0], static_cast<uint64_t>(described[1])};
-    }
+    CheckpointManifest manifest;
+    manifest.step = contents.step;
+    manifest.ranks = ranks;
+    for (int r = 0; r < ranks; ++r)
+      if (const ManifestFile& described = shards[static_cast<size_t>(r)]; described.bytes > 0)
+        manifest.files[shard_name(r)] = described;
     Json state = contents.trainer_state;
     const TrainingProgress progress = engine.progress();
     state["optimizer_steps"] = progress.optimizer_steps;
@@ -184,37 +250,45 @@ fs::path save_checkpoint(const RunDirectory& run, const CheckpointContents& cont
   return run.checkpoint(contents.step);
 }
 
-Json read_checkpoint(const fs::path& dir, Engine& engine) {
+CheckpointRead read_checkpoint(const fs::path& dir, Engine& engine) {
   const at::NoGradGuard no_grad;
-  const CheckpointManifest manifest = read_manifest(dir);
-  std::vector<std::unique_ptr<SafetensorsFile>> files;
-  for (const auto& [name, described] : manifest.files)
-    if (name.ends_with(".safetensors")) files.push_back(std::make_unique<SafetensorsFile>(dir / name));
-  const auto find = [&](const std::string& name) -> const SafetensorsEntry& {
-    for (const auto& file : files)
-      if (const SafetensorsEntry* entry = file->find(name)) return *entry;
-    throw DataError(cat(dir.string(), ": the checkpoint has no tensor '", name,
-                        "', which this model and optimizer need"));
-  };
+  Agreement agreement = engine.agreement();
   const std::vector<UnitSpec>& units = engine.layout().units;
+  const std::vector<std::string> states = engine.state_names();
+  CheckpointRead result;
+  std::unique_ptr<StoredTensors> stored;
+  agreement.all_or_none(cat("opening ", dir.string()), [&] {
+    stored = std::make_unique<StoredTensors>(dir);
+    for (const UnitSpec& unit : units)
+      for (const std::string& state : states)
+        for (const ParameterSpec& tensor : stored_tensors(unit, state)) stored->find(tensor);
+    result.trainer_state = read_json(dir / "trainer_state.json");
+  });
+  result.bytes = stored->header_bytes();
+  // Where ranks exchange shares, one that cannot read goes on taking part, and then throws.
+  std::exception_ptr failure;
   for (size_t unit = 0; unit < units.size(); ++unit)
-    for (const std::string& name : engine.state_names()) {
-      at::Tensor flat = at::zeros({units[unit].elements}, at::kFloat);
-      for (const ParameterSpec& tensor : stored_tensors(units[unit], name))
-        read_tensor(find(tensor.name), tensor, flat);
-      // An older version, which did not check before it saved, may have written this checkpoint.
+    for (const std::string& state : states) {
+      const UnitShare share = engine.unit_share(static_cast<int>(unit));
+      at::Tensor values = at::zeros({share.elements}, at::kFloat);
       try {
-        refuse_not_finite(units[unit], name, flat);
+        if (!failure) {
+          result.bytes += read_share(*stored, units[unit], state, share, values);
+          refuse_not_finite_share(units[unit], state, share, values);
+        }
       } catch (const DataError& error) {
-        throw DataError(cat(dir.string(), ": ", error.what(), "; use an earlier checkpoint"));
+        failure = std::make_exception_ptr(
+            DataError(cat(dir.string(), ": ", error.what(), "; use an earlier checkpoint")));
       }
-      engine.restore_unit_state(static_cast<int>(unit), name, flat);
+      engine.restore_unit_share(static_cast<int>(unit), state, values);
     }
-  const fs::path state_file = dir / "trainer_state.json";
-  Json state = read_json(state_file);
-  const SavedProgress progress = parse_saved_progress(state, state_file.string());
-  engine.restore_progress({progress.optimizer_steps, progress.loss_scale, progress.loss_scale_clean_steps});
-  return state;
+  agreement.all_or_none(cat("reading ", dir.string()), [&] {
+    if (failure) std::rethrow_exception(failure);
+    const std::string origin = (dir / "trainer_state.json").string();
+    const SavedProgress progress = parse_saved_progress(result.trainer_state, origin);
+    engine.restore_progress({progress.optimizer_steps, progress.loss_scale, progress.loss_scale_clean_steps});
+  });
+  return result;
 }
 
 }  // namespace trireme

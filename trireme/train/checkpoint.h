@@ -32,8 +32,13 @@ struct CheckpointContents {
 std::filesystem::path save_checkpoint(const RunDirectory& run, const CheckpointContents& contents,
                                       Engine& engine, Agreement& agreement, int64_t save_total_limit);
 
-// Reads a checkpoint that choose_checkpoint (resume.h) verified. Replaces the engine's state and returns
-// trainer_state.json. Throws DataError that names the file, or a tensor that is missing or misshapen.
-Json read_checkpoint(const std::filesystem::path& dir, Engine& engine);
+struct CheckpointRead {
+  Json trainer_state;
+  int64_t bytes = 0;  // that this rank read: of all tensors its share, and the headers of all files
+};
+// Reads a checkpoint that choose_checkpoint (resume.h) verified, and replaces the engine's state. Each rank
+// reads its share of every unit; with ZeRO 0 they exchange them. Collective. Throws DataError, on all ranks,
+// that names the file, or a tensor that is missing or misshapen.
+CheckpointRead read_checkpoint(const std::filesystem::path& dir, Engine& engine);
 
 }  // namespace trireme

@@ -1,5 +1,6 @@
 #include "trireme/train/checkpoint_manifest.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -20,7 +21,8 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
+constexpr int kFormatOfWholeFiles = 1;
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kWeightIndex = "model.safetensors.index.json";
 
@@ -45,6 +47,23 @@ void check_shards(const CheckpointManifest& manifest, const std::string& origin)
   if (shards < 1 || shards > manifest.ranks)
     throw DataError(
         cat(origin, ": \"files\" has ", shards, " shards; expected 1 to \"ranks\", ", manifest.ranks));
+}
+
+// An empty file has one chunk, too.
+int64_t chunks_of(int64_t bytes, int64_t chunk_bytes) {
+  return chunk_bytes == 0 || bytes == 0 ? 1 : (bytes - 1) / chunk_bytes + 1;
+}
+
+std::vector<uint64_t> parse_checksums(const Json& entry, int64_t bytes, int64_t chunk_bytes,
+                                      const std::string& origin) {
+  if (chunk_bytes == 0) return {parse_checksum(text_value(entry, "xxh3", origin), origin)};
+  std::vector<uint64_t> checksums;
+  for (const Json& text : array_value(entry, "xxh3", origin))
+    checksums.push_back(parse_checksum(text.is_string() ? text.get<std::string>() : text.dump(), origin));
+  if (static_cast<int64_t>(checksums.size()) != chunks_of(bytes, chunk_bytes))
+    throw DataError(cat(origin, ": \"xxh3\" has ", checksums.size(), " checksums; expected ",
+                        chunks_of(bytes, chunk_bytes), ", of ", bytes, " bytes in chunks of ", chunk_bytes));
+  return checksums;
 }
 
 void check_weight_index(const fs::path& index, const CheckpointManifest& manifest) {
@@ -72,19 +91,27 @@ std::string shard_name(int rank) {
   return text;
 }
 
-ManifestFile describe_file(const fs::path& file) {
-  std::error_code error;
-  const auto bytes = fs::file_size(file, error);
-  if (error) throw DataError(cat(file.string(), ": ", error.message()));
-  return {static_cast<int64_t>(bytes), file_checksum(file)};
+ManifestFile describe_file(const fs::path& file, int64_t chunk_bytes) {
+  const InputFile in(file);
+  ManifestFile described{in.bytes(), {}};
+  for (int64_t i = 0; i < chunks_of(in.bytes(), chunk_bytes); ++i)
+    described.xxh3.push_back(
+        checksum_of_range(in, i * chunk_bytes, std::min(chunk_bytes, in.bytes() - i * chunk_bytes)));
+  return described;
 }
 
 void write_manifest(const fs::path& dir, const CheckpointManifest& manifest) {
   Json files = Json::object();
-  for (const auto& [name, file] : manifest.files)
-    files[name] = {{"bytes", file.bytes}, {"xxh3", checksum_text(file.xxh3)}};
-  const Json json = {
-      {"format", kFormat}, {"step", manifest.step}, {"ranks", manifest.ranks}, {"files", files}};
+  for (const auto& [name, file] : manifest.files) {
+    Json checksums = Json::array();
+    for (const uint64_t checksum : file.xxh3) checksums.push_back(checksum_text(checksum));
+    files[name] = {{"bytes", file.bytes}, {"xxh3", checksums}};
+  }
+  const Json json = {{"format", kFormat},
+                     {"step", manifest.step},
+                     {"ranks", manifest.ranks},
+                     {"chunk_bytes", manifest.chunk_bytes},
+                     {"files", files}};
   write_durable(dir / kManifest, json.dump(1) + "\n");
 }
 
@@ -96,9 +123,12 @@ CheckpointManifest read_manifest(const fs::path& dir) {
         cat(dir.string(), ": there is no manifest.json: this is not a whole checkpoint of Trireme"));
   const Json json = read_json(file);
   const std::string origin = file.string();
-  if (const int64_t format = whole_number(json, "format", {}, origin); format != kFormat)
-    throw DataError(cat(origin, ": format ", format, "; this version reads ", kFormat));
+  const int64_t format = whole_number(json, "format", {}, origin);
+  if (format != kFormat && format != kFormatOfWholeFiles)
+    throw DataError(
+        cat(origin, ": format ", format, "; this version reads ", kFormatOfWholeFiles, " and ", kFormat));
   CheckpointManifest manifest;
+  manifest.chunk_bytes = format == kFormat ? whole_number(json, "chunk_bytes", {1}, origin) : 0;
   manifest.step = whole_number(json, "step", {0, kLargestStep}, origin);
   manifest.ranks = static_cast<int>(whole_number(json, "ranks", {1, kMostRanks}, origin));
   if (const auto named = step_of_folder(dir); named && *named != manifest.step)
@@ -109,8 +139,8 @@ CheckpointManifest read_manifest(const fs::path& dir) {
       throw DataError(
           cat(origin, ": \"files\" has \"", quotation(name), "\"; expected names of files in this folder"));
     const std::string file_origin = cat(origin, ": ", quotation(name));
-    manifest.files[name] = {whole_number(entry, "bytes", {}, file_origin),
-                            parse_checksum(text_value(entry, "xxh3", file_origin), file_origin)};
+    const int64_t bytes = whole_number(entry, "bytes", {}, file_origin);
+    manifest.files[name] = {bytes, parse_checksums(entry, bytes, manifest.chunk_bytes, file_origin)};
   }
   for (const char* needed : {"config.json", kWeightIndex, "trainer_state.json"})
     if (!manifest.files.contains(needed))
@@ -125,27 +155,36 @@ void check_readable(const fs::path& dir) {
       throw DataError(cat(file.string(), ": cannot be read: ", std::strerror(errno)));
 }
 
-CheckpointManifest verify_checkpoint(const fs::path& dir, const FileShare& share) {
-  CheckpointManifest manifest = read_manifest(dir);
-  int number = 0;
+int64_t verify_checkpoint(const fs::path& dir, const ChunkShare& share) {
+  const CheckpointManifest manifest = read_manifest(dir);
+  int64_t number = 0, read_bytes = 0;
   for (const auto& [name, expected] : manifest.files) {
     const fs::path file = dir / name;
     std::error_code error;
-    const auto bytes = fs::file_size(file, error);
+    const auto bytes = static_cast<int64_t>(fs::file_size(file, error));
     if (error)
       throw DataError(cat(file.string(), ": ", error.message(), "; the checkpoint's manifest lists it"));
-    if (static_cast<int64_t>(bytes) != expected.bytes)
+    if (bytes != expected.bytes)
       throw DataError(
           cat(file.string(), ": ", bytes, " bytes; the checkpoint's manifest says ", expected.bytes));
-    if (number++ % share.ranks != share.rank) continue;
-    const uint64_t checksum = file_checksum(file);
-    if (checksum != expected.xxh3)
-      throw DataError(cat(file.string(), ": its bytes have checksum ", checksum_text(checksum),
-                          "; the checkpoint's manifest says ", checksum_text(expected.xxh3),
-                          ": the file was changed or damaged; use another checkpoint"));
-    if (name == kWeightIndex) check_weight_index(file, manifest);
+    std::optional<InputFile> in;
+    const int64_t chunk_bytes = manifest.chunk_bytes == 0 ? bytes : manifest.chunk_bytes;
+    for (size_t i = 0; i < expected.xxh3.size(); ++i) {
+      if (number++ % share.ranks != share.rank) continue;
+      if (!in) in.emplace(file);
+      const int64_t begin = static_cast<int64_t>(i) * chunk_bytes;
+      const int64_t count = std::min(chunk_bytes, bytes - begin);
+      const uint64_t checksum = checksum_of_range(*in, begin, count);
+      read_bytes += count;
+      if (checksum != expected.xxh3[i])
+        throw DataError(cat(file.string(), ": bytes ", begin, " to ", begin + count, " have checksum ",
+                            checksum_text(checksum), "; the checkpoint's manifest says ",
+                            checksum_text(expected.xxh3[i]),
+                            ": the file was changed or damaged; use another checkpoint"));
+    }
+    if (in && name == kWeightIndex) check_weight_index(file, manifest);
   }
-  return manifest;
+  return read_bytes;
 }
 
 }  // namespace trireme

@@ -1,7 +1,10 @@
 // manifest.json of a checkpoint: the files that must be in the folder, byte for byte.
 //
-//   {"format": 1, "step": 40, "ranks": 2, "files": {"rank-00000.safetensors": {"bytes": 1234, "xxh3":
-//   "9f..."}, ...}}
+//   {"format": 2, "step": 40, "ranks": 2, "chunk_bytes": 67108864,
+//    "files": {"rank-00000.safetensors": {"bytes": 90000000, "xxh3": ["9f...", "03..."]}, ...}}
+//
+// Files have a checksum of every chunk, so that ranks share the work of reading them, however many ranks
+// wrote them. Format 1, of older versions, has one checksum of each whole file ("xxh3": "9f...").
 #pragma once
 
 #include <cstdint>
@@ -9,17 +12,21 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace trireme {
 
+constexpr int64_t kChunkBytes = int64_t{64} << 20;
+
 struct ManifestFile {
   int64_t bytes = 0;
-  uint64_t xxh3 = 0;
+  std::vector<uint64_t> xxh3;  // of each chunk; the last one may be shorter
 };
 
 struct CheckpointManifest {
   int64_t step = 0;
   int ranks = 1;
+  int64_t chunk_bytes = kChunkBytes;          // 0: every file is one chunk
   std::map<std::string, ManifestFile> files;  // by name within the folder
 };
 
@@ -33,8 +40,8 @@ std::optional<int64_t> step_of_folder(const std::filesystem::path& dir);
 // The file name of a rank's shard.
 std::string shard_name(int rank);
 
-// Size and checksum of a file on disk.
-ManifestFile describe_file(const std::filesystem::path& file);
+// Size and checksums of a file on disk.
+ManifestFile describe_file(const std::filesystem::path& file, int64_t chunk_bytes = kChunkBytes);
 
 // Writes DIR/manifest.json and syncs it. DataError when the disk refuses.
 void write_manifest(const std::filesystem::path& dir, const CheckpointManifest& manifest);
@@ -46,13 +53,14 @@ CheckpointManifest read_manifest(const std::filesystem::path& dir);
 // not make a checkpoint broken.
 void check_readable(const std::filesystem::path& dir);
 
-// The files that one of several ranks reads: every `ranks`-th by name.
-struct FileShare {
+// The chunks that one of several ranks reads: every `ranks`-th of all files' in the order of their names.
+struct ChunkShare {
   int rank = 0;
   int ranks = 1;
 };
-// Checks the size of every file of the checkpoint, and the bytes of the share's files. The files that the
-// weight index names must be among them. Throws DataError that names the first file that differs.
-CheckpointManifest verify_checkpoint(const std::filesystem::path& dir, const FileShare& share = {});
+// Checks the size of every file of the checkpoint, and the bytes of the share's chunks. The files that the
+// weight index names must be among them. Returns how many bytes it read of the share's chunks. Throws
+// DataError that names the first file that differs.
+int64_t verify_checkpoint(const std::filesystem::path& dir, const ChunkShare& share = {});
 
 }  // namespace trireme

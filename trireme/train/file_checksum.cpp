@@ -1,5 +1,6 @@
 #include "trireme/train/file_checksum.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -24,6 +25,19 @@ uint64_t file_checksum(const std::filesystem::path& file) {
     XXH3_64bits_update(state.get(), block.data(), got);
   if (std::ferror(in.get()) != 0)
     throw DataError(cat(file.string(), ": cannot read: ", std::strerror(errno)));
+  return XXH3_64bits_digest(state.get());
+}
+
+uint64_t checksum_of_range(const InputFile& file, int64_t begin, int64_t count) {
+  constexpr int64_t kBlockBytes = int64_t{4} << 20;
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
+  XXH3_64bits_reset(state.get());
+  std::vector<unsigned char> block(static_cast<size_t>(std::min(count, kBlockBytes)));
+  for (int64_t done = 0; done < count; done += kBlockBytes) {
+    const int64_t bytes = std::min(count - done, kBlockBytes);
+    file.read(begin + done, block.data(), bytes);
+    XXH3_64bits_update(state.get(), block.data(), static_cast<size_t>(bytes));
+  }
   return XXH3_64bits_digest(state.get());
 }
 

@@ -5,10 +5,14 @@
 #include <filesystem>
 #include <string>
 
+#include "trireme/base/input_file.h"
+
 namespace trireme {
 
 // Throws DataError that names the file when it cannot be read.
 uint64_t file_checksum(const std::filesystem::path& file);
+// Of bytes [begin, begin + count) alone. DataError where the file ends before.
+uint64_t checksum_of_range(const InputFile& file, int64_t begin, int64_t count);
 // As 16 hexadecimal digits.
 std::string checksum_text(uint64_t checksum);
 // Reads such text; DataError for other text.

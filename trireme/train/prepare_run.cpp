@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/data/evaluation_loader.h"
@@ -103,7 +104,9 @@ void RunInProgress::prepare() {
   data_ =
       open_training_data(sources_, options_.validation_split_percentage, world_.rank(), agreement_, notes());
   prepare_stages(config);
-  engine_ = assemble(world_, options_.model_dir, options_.engine);
+  EngineOptions engine = options_.engine;
+  engine.read_weights = !resume_from_;
+  engine_ = assemble(world_, options_.model_dir, engine);
   time_left_.emplace(first_step_flops());
   if (resume_from_) resume();
   constexpr double kSecondsAProduct = 0.15;
@@ -155,10 +158,10 @@ std::optional<int64_t> RunInProgress::length_to_go_on_with(const ResumedRun& res
 }
 
 void RunInProgress::resume() {
-  Json state;
-  agreement_.all_or_none(cat("reading ", resume_from_->path.string()),
-                         [&] { state = read_checkpoint(resume_from_->path, *engine_); });
-  const ResumedRun resumed = parse_trainer_state(state, resume_from_->path);
+  const double begin = now_seconds();
+  const CheckpointRead read = read_checkpoint(resume_from_->path, *engine_);
+  const double seconds = now_seconds() - begin;
+  const ResumedRun resumed = parse_trainer_state(read.trainer_state, resume_from_->path);
   steps_done_ = resumed.step;
   tokens_seen_ = resumed.tokens_seen;
   checkpoint_ = resume_from_->path;
@@ -177,7 +180,7 @@ void RunInProgress::resume() {
                           " of its run, but in the middle of stage ", due + 1,
                           " of these --context_stages: give the stages of that run (later ones may change)"));
   }
-  note(cat("resumed at step ", steps_done_, " of ", total_steps(), " from ", checkpoint_.string()));
+  report_resume(read.bytes, seconds);
 }
 
 std::vector<double> RunInProgress::first_step_flops() const {

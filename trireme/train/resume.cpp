@@ -18,13 +18,14 @@ namespace {
 constexpr int64_t kNone = -1;
 
 // The problem of a checkpoint, in the same words on every rank; empty: it is whole. Each rank reads its share
-// of the files, so that all files are read once. Collective.
-std::string problem_of(const fs::path& checkpoint, const RankIdentity& identity, Agreement& agreement) {
+// of the chunks, so that all files are read once. Collective.
+std::string problem_of(CheckpointEntry& entry, const RankIdentity& identity, Agreement& agreement) {
+  const fs::path& checkpoint = entry.path;
   std::string problem;
   agreement.all_or_none(cat("checking ", checkpoint.string()), [&] {
     check_readable(checkpoint);
     try {
-      verify_checkpoint(checkpoint, {identity.rank, identity.size});
+      entry.checked_bytes = verify_checkpoint(checkpoint, {identity.rank, identity.size});
     } catch (const DataError& error) {
       problem = error.what();
       if (identity.size > 1) problem += cat(" (read by rank ", identity.rank, " on ", host_name(), ")");
@@ -57,8 +58,8 @@ std::optional<CheckpointEntry> newest(const RunDirectory& run, const std::string
   while (true) {
     const int64_t step = agreement.of_rank_0(steps.empty() ? kNone : steps.back());
     if (step == kNone) break;
-    const CheckpointEntry entry{step, run.checkpoint(step)};
-    const std::string problem = problem_of(entry.path, identity, agreement);
+    CheckpointEntry entry{step, run.checkpoint(step)};
+    const std::string problem = problem_of(entry, identity, agreement);
     if (problem.empty()) return entry;
     note(cat("passing over the broken checkpoint ", entry.path.string(), ": ", problem));
     broken += "\n  " + problem;
@@ -133,7 +134,7 @@ std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, co
     return found;
   }
   check_not_among_others(path, run, is_rank_0, agreement);
-  if (const std::string problem = problem_of(path, identity, agreement); !problem.empty())
+  if (const std::string problem = problem_of(entry, identity, agreement); !problem.empty())
     throw DataError(problem);
   agreement.all_or_none(cat("reading ", path.string()), [&] { entry.step = read_manifest(path).step; });
   return entry;

@@ -17,7 +17,7 @@
 namespace trireme {
 
 // The checkpoint that a run resumes from; nullopt for a fresh run. Rank 0 finds it, and all ranks verify it,
-// each a share of the files. --resume_from_checkpoint decides. "true" and "latest" mean the newest whole
+// each a share of the bytes. --resume_from_checkpoint decides. "true" and "latest" mean the newest whole
 // checkpoint in the output folder, whoever wrote it; broken ones are passed over with a note. ConfigError if
 // there is none. "auto" means the same, or a fresh run. Any other value is the path of a checkpoint or of a
 // run's folder. A restart (RankIdentity::attempt) whose flags ask for a fresh run or name a path resumes from

@@ -21,6 +21,7 @@ namespace trireme {
 struct CheckpointEntry {
   int64_t step = 0;
   std::filesystem::path path;
+  int64_t checked_bytes = 0;  // that this rank read to verify it
 };
 
 class RunDirectory {

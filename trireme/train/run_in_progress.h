@@ -61,6 +61,8 @@ class RunInProgress {
   bool follow(const GuardFinding& found);
   void roll_back(const std::filesystem::path& checkpoint);
   void report_start();
+  // Of this rank. Collective.
+  void report_resume(int64_t read_bytes, double seconds);
   void tell_epoch(double before, double after);
   void report_memory();
   void evaluate();
@@ -101,6 +103,7 @@ class RunInProgress {
   std::optional<CheckpointEntry> resume_from_;
   bool data_anew_ = false;  // resumed with other data
   bool records_begun_ = false;
+  Json resume_record_;  // kept when the records begin
   DataSources sources_;
   TrainingData data_;
   LoaderOptions samples_;  // for any length: from the options and the model

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -31,6 +33,23 @@ void RunInProgress::report_start() {
     const PlannedBatch& batch = options_.engine.planned_batch;
     note(shortage_warning(*choice, engine_->forecast_inputs(batch.samples, batch.tokens)));
   }
+}
+
+void RunInProgress::report_resume(int64_t read_bytes, double seconds) {
+  const auto of_ranks = agreement_.gather<int64_t>({resume_from_->checked_bytes, read_bytes});
+  std::vector<int64_t> checked, read;
+  for (const std::vector<int64_t>& of_rank : of_ranks) {
+    checked.push_back(of_rank[0]);
+    read.push_back(of_rank[1]);
+  }
+  const int64_t all_bytes = std::accumulate(checked.begin(), checked.end(), int64_t{0});
+  note(cat("resumed at step ", steps_done_, " of ", total_steps(), " from ", checkpoint_.string(),
+           "; of its ", format_bytes(all_bytes), " a rank checked ", format_bytes(std::ranges::max(checked)),
+           " and read ", format_bytes(std::ranges::max(read)), " at most"));
+  resume_record_ = {{"step", steps_done_},
+                    {"resume_checked_bytes_of_ranks", checked},
+                    {"resume_read_bytes_of_ranks", read},
+                    {"resume_seconds", seconds}};
 }
 
 void RunInProgress::tell_epoch(double before, double after) {

@@ -43,6 +43,7 @@ void RunInProgress::begin_records() {
     records_.emplace(run_, resume_from_ ? std::optional(steps_done_) : std::nullopt,
                      options_.tensorboard ? options_.logging_dir : "", notes());
   });
+  if (records_ && !resume_record_.is_null()) records_->keep_in_metrics(resume_record_);
 }
 
 void RunInProgress::abandon_later_checkpoints() {
@@ -107,12 +108,11 @@ bool RunInProgress::follow(const GuardFinding& found) {
 }
 
 void RunInProgress::roll_back(const std::filesystem::path& checkpoint) {
-  Json state;
   agreement_.all_or_none(cat("going back to ", checkpoint.string()), [&] {
     verify_checkpoint(checkpoint, {world_.rank(), world_.size()});
-    state = read_checkpoint(checkpoint, *engine_);
   });
-  const ResumedRun before = parse_trainer_state(state, checkpoint);
+  const ResumedRun before =
+      parse_trainer_state(read_checkpoint(checkpoint, *engine_).trainer_state, checkpoint);
   guards_.rolled_back(before, checkpoint, stage_);
   note(cat("rolled back from step ", std::exchange(steps_done_, before.step), " to ", checkpoint.string(),
            ": the data read since is skipped, and later learning rates are multiplied by ",
