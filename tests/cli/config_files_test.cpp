@@ -142,6 +142,15 @@ TEST_F(GivenFiles, a_flag_that_contradicts_a_deepspeed_file_is_refused_and_both_
       parse({"--deepspeed", ds, "--zero", "3", "--config", file("run.yaml", "zero: 1\nbf16: false")}));
 }
 
+TEST_F(GivenFiles, steps_per_print_gives_way_to_logging_steps) {
+  const std::string ds = file("ds.json", R"({"steps_per_print": 10})");
+  EXPECT_EQ(parse({"--deepspeed", ds})->flags.options.logging_steps, 10);
+  EXPECT_EQ(parse({"--deepspeed", ds, "--logging_steps", "1"})->flags.options.logging_steps, 1);
+  EXPECT_EQ(parse({"--deepspeed", ds, "--config", file("run.yaml", "logging_steps: 2")})
+                ->flags.options.logging_steps,
+            2);
+}
+
 TEST_F(GivenFiles, a_flag_beats_what_deepspeed_takes_for_a_key_that_is_not_there) {
   const std::string ds =
       file("ds.json", R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1}}})");

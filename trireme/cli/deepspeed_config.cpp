@@ -50,6 +50,7 @@ class DeepSpeedReader {
     read_loss_scale();
     read_optimizer();
     if (!scheduler.empty()) read_scheduler(scheduler);
+    read_lines();
     read_folders();
     return std::move(config_);
   }
@@ -220,6 +221,11 @@ class DeepSpeedReader {
     const auto kwargs = [](const Json& share) { return Json{{"min_lr_rate", share}}.dump(); };
     if (floor != nullptr) give("lr_scheduler_kwargs", kwargs(*floor), params + "cos_min_ratio");
     give_default("lr_scheduler_kwargs", kwargs(1e-4), "cos_min_ratio");
+  }
+
+  void read_lines() {
+    if (const Json* steps = find("steps_per_print"))
+      config_.defaults.push_back({"logging_steps", *steps, source("steps_per_print")});
   }
 
   void read_folders() {

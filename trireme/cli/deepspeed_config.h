@@ -14,7 +14,7 @@ namespace trireme {
 
 struct DeepSpeedConfig {
   std::vector<GivenValue> values;
-  std::vector<GivenValue> defaults;  // DeepSpeed's, of keys that its scheduler has and the file has not
+  std::vector<GivenValue> defaults;  // what counts less than a flag: DeepSpeed's defaults, steps_per_print
   std::optional<BatchNumber> train_batch;
   // Reason -> keys of the file that mean nothing for Trireme.
   std::map<std::string, std::vector<std::string>> without_meaning;

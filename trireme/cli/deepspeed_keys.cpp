@@ -266,7 +266,9 @@ void add_memory(KeyTable& t) {
 
 void add_watching(KeyTable& t) {
   t.section("Watching a run");
-  t.option(kWhole, "steps_per_print", "logging_steps");
+  t.together(
+      kWhole, "steps_per_print",
+      "--logging_steps where nothing else gives it: the Trainer has lines of its own beside DeepSpeed's");
   t.option(kBoolean, "memory_breakdown", "memory_report");
   t.nothing(kBoolean, {"wall_clock_breakdown", "dump_state"},
             "metrics.jsonl has seconds, tokens/s and MFU of every step; config.json every option");
