@@ -30,6 +30,8 @@ class Connection {
   // Tries once to connect. Throws ConnectionLost with the reason, UnknownHost or DeadlinePassed.
   Connection(const std::string& host, int port, Deadline deadline);
 
+  // This machine's end of the connection, in digits: "10.0.0.7". Throws ConnectionLost.
+  std::string local_address() const;
   // These throw ConnectionLost or DeadlinePassed.
   void send(std::string_view bytes, Deadline deadline);
   // Appends the bytes that have come, one or more, to `received`.

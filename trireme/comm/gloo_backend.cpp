@@ -32,14 +32,14 @@ void take_broken_connections_as_errors() {
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                                    int size, bool same_machine,
+                                                    int size, const std::string& address,
                                                     std::chrono::milliseconds timeout) {
   using Gloo = c10d::ProcessGroupGloo;
   take_broken_connections_as_errors();
   c10::intrusive_ptr<Gloo::Options> options;
-  if (same_machine && !environment("GLOO_SOCKET_IFNAME")) {
+  if (!address.empty() && !environment("GLOO_SOCKET_IFNAME")) {
     options = Gloo::Options::create(timeout);
-    options->devices.push_back(Gloo::createDeviceForHostname("127.0.0.1"));
+    options->devices.push_back(Gloo::createDeviceForHostname(address));
   } else {
     options = Gloo::Options::create_default(timeout);
   }

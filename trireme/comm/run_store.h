@@ -29,6 +29,8 @@ class RunStore : public c10d::Store {
   ~RunStore() override;
   RunStore& operator=(RunStore&&) = delete;
 
+  // The address of this machine at which rank 0's machine, so probably every other, reaches it: "10.0.0.7".
+  std::string local_address() const { return connection_->local_address(); }
   // Opens another connection.
   c10::intrusive_ptr<c10d::Store> clone() override;
   void set(const std::string& key, const std::vector<uint8_t>& value) override;

@@ -80,6 +80,14 @@ struct Met {
   bool one_network = true;  // all reach each other over the loopback interface
 };
 
+// Where ranks of other machines reach this one; empty: as its host name says, which may be its loopback
+// interface.
+std::string address_for_others(c10d::Store& store) {
+  const auto* run_store = dynamic_cast<const RunStore*>(&store);
+  const std::string address = run_store == nullptr ? "" : run_store->local_address();
+  return is_loopback(address) ? "" : address;
+}
+
 // Ranks that met in a store. Each backend has a separate key prefix in the store.
 class StoreWorld : public World {
  public:
@@ -89,7 +97,7 @@ class StoreWorld : public World {
       : World(identity, timeout, met.least_machine_ranks, std::move(activity)),
         store_(std::move(store)),
         device_(device),
-        one_network_(met.one_network) {
+        address_(met.one_network ? "127.0.0.1" : address_for_others(*store_)) {
     if (identity.size == 1 || !device.is_cuda() || !on_lost) return;
     HeartbeatPace pace;
     pace.silence = std::min(pace.silence, timeout);
@@ -109,13 +117,13 @@ class StoreWorld : public World {
         c10::make_intrusive<c10d::PrefixStore>(cat("trireme/", identity().attempt, "/", key), store_);
     if (device_.is_cuda())
       return make_nccl_backend(store, name, group.rank, group.world_ranks, device_, timeout());
-    return make_gloo_backend(store, group.rank, static_cast<int>(group.world_ranks.size()), one_network_,
+    return make_gloo_backend(store, group.rank, static_cast<int>(group.world_ranks.size()), address_,
                              timeout());
   }
 
   c10::intrusive_ptr<c10d::Store> store_;
   at::Device device_;
-  bool one_network_ = true;
+  std::string address_;                   // for Gloo to listen at
   std::unique_ptr<Heartbeat> heartbeat_;  // only over NCCL: other backends' collectives end by themselves
 };
 
