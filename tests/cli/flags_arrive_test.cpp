@@ -292,19 +292,23 @@ class FlagsArrive : public ::testing::Test {
   }
 
   static Command init() {
-    return command_of<InitFlags>(
-        {{"preset", "tiny"}, {"out", "model"}},
-        {{"preset", {"small"}, {{"preset", "small"}}},
-         {"out", {"other"}, {{"out", "other"}}},
-         {"seed", {"17"}, {{"seed", 17}}},
-         {"dtype", {"bfloat16"}, {{"dtype", "bfloat16"}}},
-         {"set", {"a=1", "b=2"}, {{"set", {"a=1", "b=2"}}}},
-         {"overwrite", {}, {{"overwrite", true}}}},
-        [](const InitFlags& flags, const OptionParser& /*parser*/) {
-          return Json{
-              {"preset", flags.preset}, {"out", flags.out.string()},     {"seed", flags.seed},
-              {"dtype", flags.dtype},   {"set", texts(flags.overrides)}, {"overwrite", flags.overwrite}};
-        });
+    return command_of<InitFlags>({{"preset", "tiny"}, {"out", "model"}},
+                                 {{"preset", {"small"}, {{"preset", "small"}}},
+                                  {"out", {"other"}, {{"out", "other"}}},
+                                  {"seed", {"17"}, {{"seed", 17}}},
+                                  {"dtype", {"bfloat16"}, {{"dtype", "bfloat16"}}},
+                                  {"set", {"a=1", "b=2"}, {{"set", {"a=1", "b=2"}}}},
+                                  {"overwrite", {}, {{"overwrite", true}}}},
+                                 [](const InitFlags& flags, const OptionParser& /*parser*/) {
+                                   return Json{{"preset", flags.preset},
+                                               {"out", flags.out.string()},
+                                               {"seed", flags.seed},
+                                               {"dtype", flags.dtype},
+                                               {"set", texts(flags.overrides)},
+                                               {"rope_scaling", flags.rope.scaling},
+                                               {"rope_theta", flags.rope.theta.value_or(0)},
+                                               {"overwrite", flags.overwrite}};
+                                 });
   }
 
   static Command tokenize() {

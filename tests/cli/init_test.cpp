@@ -82,6 +82,19 @@ TEST_F(Init, changes_reach_the_configuration_and_nested_keys_too) {
   EXPECT_EQ(config.raw["torch_dtype"], "bfloat16");
 }
 
+// The 8B of 8,192 positions at 512k, as a small one.
+TEST_F(Init, rope_scaling_makes_a_model_of_more_positions) {
+  init({"--preset", "tiny", "--set", "max_position_embeddings=8192", "--rope_scaling", "yarn:64",
+        "--rope_theta", "500000"});
+  const ModelConfig config = read_model_config(folder_ / "model");
+  EXPECT_EQ(config.rope.kind, RopeKind::yarn);
+  EXPECT_EQ(config.rope.theta, 500000);
+  EXPECT_EQ(config.max_position_embeddings, 524288);
+  EXPECT_EQ(config.rope.original_max_position_embeddings, 8192);
+  EXPECT_THAT(refusal({"--preset", "tiny", "--overwrite", "--rope_scaling", "yarn"}),
+              HasSubstr("--rope_scaling"));
+}
+
 TEST_F(Init, a_wrong_request_suggests_and_writes_nothing) {
   EXPECT_THAT(refusal({"--preset", "tinny"}), HasSubstr("'tiny'"));
   EXPECT_THAT(refusal({"--preset", "tiny", "--set", "hiden_size=3"}), HasSubstr("'hidden_size'"));

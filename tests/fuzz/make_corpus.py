@@ -134,6 +134,7 @@ def main():
           "--max_restarts\n3\n--grace_seconds\n2.5\n--\ntrain\n--bf16")
     write("command_line", "set", "set\nnum_hidden_layers=4\nrope_scaling.factor=8\nrope_scaling.rope_type=yarn\nhidden_act=silu")
     write("command_line", "stages", "stages\n1k:60,4k:20:1e-5,16k:8")
+    write("command_line", "rope", 'rope\n{"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 8192, "beta_fast": 32}')
     write("command_line", "kwargs", 'kwargs\n{"min_lr_rate": 0.1, "num_cycles": 2}')
     write("reference", "plain", reference(2, 4))
     write("reference", "positions", reference(1, 4, {"position_ids": ("I64", [1, 4], int64(0, 1, 0, 1))}))

@@ -1,5 +1,6 @@
-// The first line says which parser: "launch" (all of it), "set" (init's --set), "stages", "kwargs" (the
-// schedule's), else the parser of every other command, with a flag of each kind. Nothing is run.
+// The first line says which parser: "launch" (all of it), "set" (init's --set), "stages", "rope",
+// "kwargs" (the schedule's), else the parser of every other command, with a flag of each kind. Nothing is
+// run.
 #include <filesystem>
 #include <iostream>
 #include <sstream>
@@ -9,6 +10,7 @@
 #include "trireme/cli/launch.h"
 #include "trireme/cli/model_presets.h"
 #include "trireme/cli/option_parser.h"
+#include "trireme/model/rope_override.h"
 #include "trireme/train/context_stages.h"
 
 #include "tests/fuzz/fuzz_target.h"
@@ -68,6 +70,9 @@ void command_line(Bytes input) {
     } else if (which == "stages") {
       for (const ContextStage& stage : parse_context_stages(first, {}))
         if (stage.sequence_tokens < 1 || stage.steps < 1 || stage.first_step < 0) std::abort();
+    } else if (which == "rope") {
+      const ModelConfig model = parse_model_config({{"model_type", "llama"}}, "fuzzed");
+      if (with_rope(model, {.scaling = first, .theta = {}}).max_position_embeddings < 1) std::abort();
     } else if (which == "kwargs") {
       parse_schedule_kwargs(first);
     } else {

@@ -2,16 +2,19 @@
 
 import json
 import os
+import pathlib
 import subprocess
+import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 BINARY = os.environ["TRIREME_BINARY"]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 TINY = ["tiny", "tiny-mistral", "tiny-qwen2", "tiny-qwen3"]
 
 
@@ -99,3 +102,24 @@ def test_a_wrong_request_is_told_apart_and_suggests(tmp_path, arguments, expecte
     refused = init(tmp_path / "out", *arguments, check=False)
     assert refused.returncode == 78 and expected in refused.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("scaling", ["yarn:4", "linear:4", "dynamic:4", "llama3:4"])
+def test_rope_by_flags_is_the_rope_that_transformers_reads(tmp_path, scaling):
+    """What `init --rope_scaling` writes, transformers computes, and so does Trireme by the flag alone on the model without it."""
+    sizes = ["--preset", "tiny", "--seed", "3", "--set", "max_position_embeddings=32"]
+    init(tmp_path / "plain", *sizes)
+    init(tmp_path / "scaled", *sizes, "--rope_scaling", scaling, "--rope_theta", "20000")
+    config = AutoConfig.from_pretrained(tmp_path / "scaled")
+    kind, factor = scaling.split(":")
+    assert config.rope_parameters["rope_type"] == kind and config.rope_parameters["factor"] == float(factor)
+    assert config.rope_parameters["rope_theta"] == 20000
+    assert config.max_position_embeddings == (32 if kind == "dynamic" else 128)
+    if kind in ("yarn", "llama3"):
+        assert config.rope_parameters["original_max_position_embeddings"] == 32
+    reference = tmp_path / "reference.safetensors"
+    subprocess.run([sys.executable, ROOT / "tools/hf_reference.py", tmp_path / "scaled", "--seq", "100", "--out", reference], check=True)
+    verify = [BINARY, "verify", "--model", str(tmp_path / "plain"), "--reference", str(reference), "--threads", "1"]
+    by_flags = subprocess.run([*verify, "--rope_scaling", scaling, "--rope_theta", "20000"], capture_output=True, text=True)
+    assert by_flags.returncode == 0, by_flags.stdout + by_flags.stderr
+    assert subprocess.run(verify, capture_output=True).returncode == 1

@@ -18,7 +18,8 @@ inline Json other_value(const Option& option) {
       break;
     case OptionType::count:
     case OptionType::real:
-      for (const double candidate : {now.is_null() ? 0.0 : now.get<double>() + 1, 0.25, option.range->least})
+      for (const double candidate :
+           {now.is_null() ? 0.0 : now.get<double>() + 1, 0.25, option.range->least, option.range->least + 1})
         if (option.range->holds(candidate) && candidate != now)
           return option.type == OptionType::count ? Json(static_cast<int64_t>(candidate)) : Json(candidate);
       break;

@@ -80,7 +80,8 @@ TEST_F(Options, stand_in_config_json_each_under_its_name_and_change_no_other) {
 TEST_F(Options, of_a_run_have_the_names_and_types_that_they_had) {
   const std::string kept =
       "adam_beta1:0.9 adam_beta2:0.999 adam_epsilon:1e-08 append_eos:true attention:\"auto\" bf16:false "
-      "checkpoint_every:1 context_stages:\"\" device:\"cpu\" dropout:null eval_file:\"\" eval_steps:0 "
+      "checkpoint_every:1 context_stages:\"\" continue_run:\"\" device:\"cpu\" dropout:null eval_file:\"\" "
+      "eval_steps:0 "
       "fp16:false "
       "gradient_accumulation_steps:1 head_chunks:1 host_memory_limit:0 "
       "initial_loss_scale:65536.0 keep_fraction:1.0 "
@@ -96,7 +97,8 @@ TEST_F(Options, of_a_run_have_the_names_and_types_that_they_had) {
       "optim:\"adamw_torch\" optim_state_dtype:\"fp32\" "
       "output_dir:\"trainer_output\" overwrite_output_dir:false packing:\"documents\" peak_tflops:0.0 "
       "per_device_train_batch_size:8 recompute:\"auto\" reduce_dtype:\"fp32\" report_to:\"tensorboard\" "
-      "resume_from_checkpoint:\"\" resume_with_new_data:false ring:1 ring_method:\"ring\" save_steps:500 "
+      "resume_from_checkpoint:\"\" resume_with_new_data:false ring:1 ring_method:\"ring\" rope_scaling:\"\" "
+      "rope_theta:null save_steps:500 "
       "save_total_limit:0 seed:42 sparse_block_tokens:0 sparse_global_blocks:0 sparse_local_blocks:1 "
       "sparse_stride_blocks:0 spike_factor:1.5 spike_steps:3 spike_window:50 strict_divisible:false "
       "text_field:\"text\" tile_tokens:0 train_file:\"\" "

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/model/rope_override.h"
 
 namespace trireme {
 namespace {

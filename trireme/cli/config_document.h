@@ -14,6 +14,11 @@ struct ConfigDocument {
   Json json;  // an object
 };
 
+// The same of any JSON. Throws DataError with file, line and column.
+ConfigDocument read_document(const std::filesystem::path& file);
+// By its name.
+bool is_yaml(const std::filesystem::path& file);
+
 // Throws DataError with file, line and column.
 ConfigDocument read_config_document(const std::filesystem::path& file);
 

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-// As a flag's words; a file may say true for text, and an object for JSON text.
+// As a flag's words; a file may say true for text, and an object or a list for JSON text.
 std::vector<std::string> words_of_value(const Option& option, const Json& value) {
   if (value.is_string()) return {value.get<std::string>()};
   if (value.is_array() && option.type == OptionType::paths) {
@@ -25,7 +25,7 @@ std::vector<std::string> words_of_value(const Option& option, const Json& value)
   const bool is_number = option.type == OptionType::count || option.type == OptionType::real;
   const bool fits = (value.is_number() && (is_number || option.type == OptionType::text)) ||
                     (value.is_boolean() && !is_number && option.type != OptionType::path) ||
-                    (value.is_object() && option.type == OptionType::text);
+                    (value.is_structured() && option.type == OptionType::text);
   if (!fits)
     throw ConfigError(cat("--", option.name, " is ", quotation(value), "; expected ",
                           value_text(option).empty() ? "true or false" : value_text(option)));

@@ -39,6 +39,7 @@ EvalOptions EvalFlags::resolve(const RankIdentity& identity) const {
   options.model_dir = checkpoint.empty() ? find_model_directory(model) : find_checkpoint(checkpoint);
   options.samples = resolve_samples(samples, read_model_config(options.model_dir), options.model_dir);
   options.engine = engine;
+  options.engine.rope.longest_tokens = options.samples.max_seq_length;
   process.prepare(options.engine, identity);
   check_packing(options.samples.packing, options.engine);
   return options;

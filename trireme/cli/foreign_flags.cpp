@@ -115,9 +115,11 @@ const std::vector<ForeignProgram>& foreign_programs() {
            {{"attn_implementation", "attention_implementation", "use_flash_attention_2", "use_flash_attn",
              "flash_attn", "flash_attention", "use_sdpa"},
             "attention is chosen by --attention auto|flash|cudnn|reference"},
-           {{"rope_scaling", "rope_theta", "max_position_embeddings", "rotary_base"},
-            "rotary embeddings and positions are what config.json says: change them in a copy of the model's "
-            "folder"},
+           {{"max_position_embeddings", "rotary_base", "rope_type", "rope_factor", "rope_scaling_type",
+             "rope_scaling_factor", "rotary_scaling_factor", "use_rope_scaling", "yarn_factor"},
+            "--rope_scaling KIND:FACTOR (yarn, linear, dynamic, llama3) stretches the positions of "
+            "pretraining, "
+            "--rope_theta sets their base; what is exported says so"},
        }},
 
       {"TRL, PEFT",

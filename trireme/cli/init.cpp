@@ -18,6 +18,7 @@ void InitFlags::declare(OptionList& list) {
   list.count("seed", seed, at_least(0), "of the weights");
   list.choice("dtype", dtype, {"float32", "bfloat16", "float16"}, "of the weights in the file");
   list.paths("set", overrides, "key=value changes of config.json, such as num_hidden_layers=4");
+  list_rope_options(list, rope);
   list.flag("overwrite", overwrite, "replace the model in a folder that is not empty");
 }
 
@@ -36,7 +37,7 @@ int run_init(const std::vector<std::string>& arguments) {
   Json json = preset.config;
   for (const std::filesystem::path& assignment : options.overrides)
     apply_config_override(json, assignment.string());
-  const ModelConfig config = parse_model_config(json, cat("preset ", preset.name));
+  const ModelConfig config = with_rope(parse_model_config(json, cat("preset ", preset.name)), options.rope);
   const ModelLayout layout = make_model_layout(config);
   if (preset.byte_level_tokenizer && config.vocab_size < byte_level_vocabulary_size)
     throw ConfigError(cat("--set vocab_size=", config.vocab_size, ": the byte-level tokenizer of preset ",

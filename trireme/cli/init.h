@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/cli/option_parser.h"
+#include "trireme/model/rope_override.h"
 
 namespace trireme {
 
@@ -17,6 +18,7 @@ struct InitFlags {
   std::string dtype = "float32";
   std::vector<std::filesystem::path> overrides;  // key=value; a list of words
   bool overwrite = false;
+  RopeOverride rope;
 
   void declare(OptionList& list);
 };

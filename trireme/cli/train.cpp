@@ -11,6 +11,8 @@
 #include "trireme/base/last_words.h"
 #include "trireme/base/terminal.h"
 #include "trireme/cli/changed_options.h"
+#include "trireme/cli/config_document.h"
+#include "trireme/cli/continued_options.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/stop_signal.h"
 #include "trireme/train/check_options.h"
@@ -24,6 +26,17 @@ std::function<int()> columns_of_output() {
   if (terminal_columns(STDOUT_FILENO) > 0) return [] { return terminal_columns(STDOUT_FILENO); };
   return
       [columns = static_cast<int>(environment_integer("TRIREME_TERMINAL").value_or(0))] { return columns; };
+}
+
+// The list of stages in place of the name of its file, so that the run's config.json has it.
+void read_stages_file(std::string& stages) {
+  const std::filesystem::path file = stages;
+  if (stages.starts_with('[') || (file.extension() != ".json" && !is_yaml(file))) return;
+  const ConfigDocument document = read_document(file);
+  if (!document.json.is_array())
+    throw ConfigError(cat("--context_stages: ", stages, " holds ", quotation(document.json),
+                          "; expected a list of stages"));
+  stages = document.json.dump();
 }
 
 }  // namespace
@@ -52,6 +65,9 @@ int run_train(const std::vector<std::string>& arguments) {
   const auto read_files = [&] {
     identity = rank_identity_from_environment();
     notes = flags.files.add_to(parser, identity.size);
+    if (const auto& run = flags.options.continue_run; !run.empty())
+      for (std::string& note : add_continued_options(parser, run)) notes.push_back(std::move(note));
+    read_stages_file(flags.options.context_stages);
   };
   if (!parser.parse(arguments, read_files)) return 0;
   end_on_stop_request();

@@ -133,7 +133,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
     : options_(options), memory_(make_rank_memory(options.device)) {
   const at::NoGradGuard no_autograd;
   const RankMemoryScope counted(memory_);
-  config_ = read_model_config(model_dir, families);
+  config_ = with_rope(read_model_config(model_dir, families), options.rope);
   check_engine_options(options);
   const ModelConfig& config = config_;
   check_heads(options, config);

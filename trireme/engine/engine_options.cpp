@@ -20,6 +20,7 @@ const char* dtype_name(at::ScalarType dtype) {
 void list_engine_options(OptionList& list, EngineOptions& o) {
   list.group(OptionGroup::model);
   list.choice("attention", o.attention, "attention kernel");
+  list_rope_options(list, o.rope);
 
   list.group(OptionGroup::memory);
   list.choice("recompute", o.recompute,

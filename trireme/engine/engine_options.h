@@ -10,6 +10,7 @@
 #include "trireme/forecast/recompute_plan.h"
 #include "trireme/kernels/local_attention.h"
 #include "trireme/memory/offload.h"
+#include "trireme/model/rope_override.h"
 #include "trireme/shard/loss_scaler.h"
 #include "trireme/shard/optimizer.h"
 
@@ -61,6 +62,7 @@ struct EngineOptions {
   int64_t checkpoint_every = 1;  // layers between two kept layer inputs
   double keep_fraction = 1;  // of the layers that keep what `recompute` says; the others their input alone
   AttentionKernel attention = AttentionKernel::automatic;
+  RopeOverride rope = {};
   int64_t tile_tokens = 0;         // tokens of one tile of a layer's token-wise halves; 0: by rule
   int64_t logits_tile_tokens = 0;  // tokens of one tile of the head; 0: by rule
   int ulysses = 1;

@@ -92,6 +92,7 @@ RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config) 
       if (rope.number("factor", 1) != 1) rope.refuse("factor", "it needs a rope_type other than default");
       break;
     case RopeKind::linear:
+      result.original_max_position_embeddings = original_length(keys, rope, config);
       result.factor = scaling_factor(rope);
       break;
     case RopeKind::dynamic_ntk:

@@ -40,7 +40,11 @@ struct StageDefaults {
   WarmupType warmup_type = WarmupType::linear;
 };
 
-// Throws ConfigError that quotes the wrong stage.
+// The stage after those before it. Throws ConfigError: no token or step, too many steps, a warm-up that does
+// not end within the stage.
+ContextStage next_stage(const std::vector<ContextStage>& before, int64_t sequence_tokens, int64_t steps,
+                        const StageDefaults& defaults);
+// The short form. Throws ConfigError that quotes the wrong stage.
 std::vector<ContextStage> parse_context_stages(const std::string& text, const StageDefaults& defaults);
 // The one stage of a run without --context_stages.
 std::vector<ContextStage> single_stage(int64_t sequence_tokens, int64_t steps, const StageDefaults& defaults);
@@ -50,9 +54,6 @@ std::string warmup_warning(const std::vector<ContextStage>& stages);
 // Index of the stage of step `step` (from 0); the last stage for later steps.
 int stage_of_step(const std::vector<ContextStage>& stages, int64_t step);
 
-// The number of tokens that the model's positions reach: max_position_embeddings, or the length to which its
-// rope scaling stretches them.
-int64_t position_reach(const ModelConfig& config);
 // ConfigError that names the config key when a stage is longer than that reach.
 void check_positions(const std::vector<ContextStage>& stages, const ModelConfig& config,
                      int64_t longest_document_tokens = std::numeric_limits<int64_t>::max());

@@ -7,31 +7,64 @@
 #include "trireme/base/sizes.h"
 #include "trireme/data/evaluation_loader.h"
 #include "trireme/device/host_memory_limit.h"
-#include "trireme/engine/agree_on_recompute.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/engine/check_options.h"
-#include "trireme/model/computed_fields.h"
+#include "trireme/model/rope_override.h"
 #include "trireme/train/check_options.h"
-#include "trireme/train/checkpoint.h"
 #include "trireme/train/compare_ranks.h"
 #include "trireme/train/run_in_progress.h"
-#include "trireme/train/trainer_state.h"
 
 namespace trireme {
 
+LoaderOptions RunInProgress::loader_options(int stage) const {
+  const TrainOptions& options = options_of(stage);
+  LoaderOptions loader = samples_;
+  loader.sequence_tokens = plan_.stages[static_cast<size_t>(stage)].sequence_tokens;
+  loader.batch_size = options.per_device_train_batch_size;
+  loader.accumulation_steps = options.gradient_accumulation_steps;
+  loader.dp_size = world_.size() / sequence_ranks(stage);
+  loader.ulysses = options.engine.ulysses;
+  loader.ring = options.engine.ring;
+  loader.seed = static_cast<uint64_t>(options_.seed);
+  if (loader.masked_tokens) loader.masked_tokens->seed = loader.seed;
+  // Stages of another engine are looked at as their first rank sees them.
+  if (engine_ && plan_.engine_changes(engine_stage_, stage).empty()) {
+    loader.dp_index = engine_->mesh().dp_index;
+    loader.sp_rank = engine_->mesh().sp->rank();
+  }
+  return loader;
+}
+
+void RunInProgress::plan(const ModelConfig& config, int64_t steps, const RunFacts* keep_batch_of) {
+  const RunPlace place{world_.size(), world_.least_machine_ranks(), config.num_attention_heads};
+  plan_ = plan_stages(options_, place, steps, keep_batch_of);
+  if (!options_.context_stages.empty() && options_.max_steps > 0 && options_.max_steps != total_steps())
+    throw ConfigError(cat("--max_steps ", options_.max_steps,
+                          " contradicts --context_stages, whose steps sum to ", total_steps(),
+                          "; leave --max_steps out"));
+  configs_.clear();
+  for (int stage = 0; stage < plan_.count(); ++stage) {
+    TrainOptions& options = plan_.options[static_cast<size_t>(stage)];
+    try {
+      check_options(options);
+      check_degrees(options.engine.ulysses, options.engine.ring, world_.size());
+      check_engine_options(options.engine);
+      check_heads(options.engine, config);
+      check_packing(options.samples.packing, options.engine);
+      options.engine.rope = pinned(options.engine.rope, configs_.empty() ? config : configs_.back());
+      configs_.push_back(with_rope(config, options.engine.rope));
+    } catch (const ConfigError& error) {
+      if (plan_.count() == 1) throw;
+      throw ConfigError(cat("stage ", stage + 1, " of --context_stages: ", error.what()));
+    }
+  }
+}
+
 void RunInProgress::prepare_stages(const ModelConfig& config) {
-  const StageDefaults defaults = stage_defaults(options_);
-  if (!options_.context_stages.empty()) {
-    stages_ = parse_context_stages(options_.context_stages, defaults);
-    if (options_.max_steps > 0 && options_.max_steps != total_steps())
-      throw ConfigError(cat("--max_steps ", options_.max_steps,
-                            " contradicts --context_stages, whose steps sum to ", total_steps(),
-                            "; leave --max_steps out"));
-  } else {
+  if (options_.context_stages.empty()) {
     int64_t steps = options_.max_steps;
     if (steps <= 0) {
-      const PackedLoader counted(data_.train.set, data_.train.range,
-                                 loader_options(options_.samples.max_seq_length));
+      const PackedLoader counted(data_of(0).train.set, data_of(0).train.range, loader_options(0));
       const double wanted =
           std::ceil(options_.num_train_epochs * static_cast<double>(counted.steps_per_epoch()));
       if (wanted > static_cast<double>(kMostSteps))
@@ -39,28 +72,41 @@ void RunInProgress::prepare_stages(const ModelConfig& config) {
                               " steps; a run can have ", format_count(kMostSteps)));
       steps = static_cast<int64_t>(wanted);
     }
-    stages_ = single_stage(options_.samples.max_seq_length, steps, defaults);
+    plan(config, steps, nullptr);
   }
-  const int64_t longest_tokens =
-      std::ranges::max(stages_, {}, &ContextStage::sequence_tokens).sequence_tokens;
-  check_step_tokens(options_, longest_tokens, sequence_ranks(), host_memory_limit_bytes());
-  options_.engine.planned_batch = {options_.per_device_train_batch_size, longest_tokens};
-  check_positions(stages_, config, longest_document());
-  if (options_.engine.strict_divisible)
-    check_divisible(stages_, options_.engine.ulysses, options_.engine.ring);
-  // Finds a set too short for a later stage, or a stage too short for its ranks, before training begins.
-  for (const ContextStage& stage : stages_)
-    PackedLoader(data_.train.set, data_.train.range, loader_options(stage.sequence_tokens));
-  if (data_.held_out)
-    for (const ContextStage& stage : stages_)
-      EvaluationLoader(data_.held_out->set, data_.held_out->range, loader_options(stage.sequence_tokens));
+  // Finds positions or a set too short for a later stage, or a stage too short for its ranks, before
+  // training.
+  for (int stage = 0; stage < plan_.count(); ++stage) {
+    const ContextStage& of = plan_.stages[static_cast<size_t>(stage)];
+    const TrainOptions& options = options_of(stage);
+    check_step_tokens(options, of.sequence_tokens, sequence_ranks(stage), host_memory_limit_bytes());
+    check_positions({of}, configs_[static_cast<size_t>(stage)], longest_document(stage));
+    if (options.engine.strict_divisible) check_divisible({of}, options.engine.ulysses, options.engine.ring);
+    const TrainingData& data = data_of(stage);
+    const PackedLoader steps(data.train.set, data.train.range, loader_options(stage));
+    if (data.held_out) EvaluationLoader(data.held_out->set, data.held_out->range, loader_options(stage));
+  }
 }
 
-int64_t RunInProgress::longest_document() const {
+int64_t RunInProgress::longest_document(int stage) const {
   if (options_.samples.packing == Packing::concat) return std::numeric_limits<int64_t>::max();
-  const int64_t longest = data_.train.set->longest_document();
-  if (!data_.held_out || data_.held_out->set == data_.train.set) return longest;
-  return std::max(longest, data_.held_out->set->longest_document());
+  const TrainingData& data = data_of(stage);
+  const int64_t longest = data.train.set->longest_document();
+  if (!data.held_out || data.held_out->set == data.train.set) return longest;
+  return std::max(longest, data.held_out->set->longest_document());
+}
+
+void RunInProgress::look_at_data(const ModelConfig& config) {
+  std::vector<std::filesystem::path> files;
+  for (const TrainOptions& options : plan_.options) {
+    const auto found = std::ranges::find(files, options.train_file);
+    data_of_stage_.push_back(static_cast<size_t>(found - files.begin()));
+    if (found != files.end()) continue;
+    files.push_back(options.train_file);
+    sources_.push_back(look_at_sources(options, config.vocab_size,
+                                       resume_from_ ? std::optional(resume_from_->path) : std::nullopt,
+                                       world_.rank(), agreement_, notes()));
+  }
 }
 
 void RunInProgress::prepare() {
@@ -68,19 +114,17 @@ void RunInProgress::prepare() {
   compare_ranks(options_, world_.rank(), agreement_);
   check_options(options_);
   if (options_.tensorboard && options_.logging_dir.empty()) options_.logging_dir = run_.events();
-  check_degrees(options_.engine.ulysses, options_.engine.ring, world_.size());
   const ModelConfig config = read_model_config(options_.model_dir);
   check_dropout(options_, config);
   options_.samples = resolve_samples(options_.samples, config, options_.model_dir);
   samples_ = sample_loader_options(options_.samples, config);
-  // These checks run before any file of an earlier run changes.
-  check_engine_options(options_.engine);
-  check_heads(options_.engine, config);
-  check_packing(options_.samples.packing, options_.engine);
+  // Checks options before any file of an earlier run changes. Without stages, the data decides the steps.
+  plan(config, kMostSteps, nullptr);
   agreement_.all_or_none(cat("locking ", run_.path().string()), [&] {
     if (reports()) lock_.emplace(run_.path(), world_.identity().launch_id, notes());
   });
   resume_from_ = choose_checkpoint(options_, run_, world_.identity(), agreement_, notes());
+  find_continued();
   agreement_.all_or_none(cat("preparing ", run_.path().string()), [&] {
     if (!reports()) return;
     const bool would_replace = !resume_from_ && !run_.list().empty();
@@ -97,18 +141,19 @@ void RunInProgress::prepare() {
           "--resume_from_checkpoint true to go on; under torchrun give --rdzv-id a name of the launch"));
     run_.prepare();
   });
-  sources_ = look_at_sources(options_, config.vocab_size,
-                             resume_from_ ? std::optional(resume_from_->path) : std::nullopt, world_.rank(),
-                             agreement_, notes());
+  look_at_data(config);
   if (resume_from_) compare_with_checkpoint(config);
-  data_ =
-      open_training_data(sources_, options_.validation_split_percentage, world_.rank(), agreement_, notes());
+  for (const DataSources& sources : sources_)
+    data_.push_back(open_training_data(sources, options_.validation_split_percentage, world_.rank(),
+                                       agreement_, notes()));
   prepare_stages(config);
-  EngineOptions engine = options_.engine;
-  engine.read_weights = !resume_from_;
+  engine_stage_ = resume_from_ ? stage_of_step(plan_.stages, resume_from_->step) : 0;
+  EngineOptions engine = options_of(engine_stage_).engine;
+  engine.read_weights = !resume_from_ && continued_.empty();
   engine_ = assemble(world_, options_.model_dir, engine);
   time_left_.emplace(first_step_flops());
   if (resume_from_) resume();
+  if (!continued_.empty()) begin_from_continued();
   constexpr double kSecondsAProduct = 0.15;
   peak_ = options_.peak_tflops > 0
               ? PeakRate{options_.peak_tflops * 1e12, "given"}
@@ -118,77 +163,12 @@ void RunInProgress::prepare() {
                         agreement_);
 }
 
-void RunInProgress::compare_with_checkpoint(const ModelConfig& config) {
-  const std::filesystem::path& checkpoint = resume_from_->path;
-  ResumeDecision decision;
-  agreement_.all_or_none(cat("comparing this run with ", checkpoint.string()), [&] {
-    const Json state = read_json(checkpoint / "trainer_state.json");
-    RunFacts before = checkpoint_facts(state, checkpoint);
-    RunFacts now;
-    now.options = to_json(options_);
-    now.train_source = sources_.train_source;
-    now.model = computed_fields(config);
-    now.ranks = world_.size();
-    const ResumedRun resumed = parse_trainer_state(state, checkpoint);
-    if (const auto length = length_to_go_on_with(resumed)) {
-      now.sequence_tokens = *length;
-      before.sequence_tokens = whole_number(resumed.loader, "sequence_tokens", {1},
-                                            (checkpoint / "trainer_state.json").string() + ": loader");
-    }
-    if (options_.keep_global_batch) {
-      options_.gradient_accumulation_steps = accumulation_to_keep(before, now);
-      check_options(options_);
-      now.options = to_json(options_);
-    }
-    decision = decide_resume(before, now, options_.resume_with_new_data);
-  });
-  data_anew_ = agreement_.of_rank_0(decision.data_anew ? 1 : 0) != 0;
-  for (const std::string& change : decision.told) note("changed option: " + change);
-}
-
-std::optional<int64_t> RunInProgress::length_to_go_on_with(const ResumedRun& resumed) const {
-  // A run without stages knows its number of steps only with its data; its length is known now.
-  const std::vector<ContextStage> stages =
-      options_.context_stages.empty()
-          ? single_stage(options_.samples.max_seq_length, kMostSteps, stage_defaults(options_))
-          : parse_context_stages(options_.context_stages, stage_defaults(options_));
-  const int due = stage_of_step(stages, resumed.step);
-  if (resumed.step >= stages.back().end_step() || due != resumed.stage) return std::nullopt;
-  return stages[static_cast<size_t>(due)].sequence_tokens;
-}
-
-void RunInProgress::resume() {
-  const double begin = now_seconds();
-  const CheckpointRead read = read_checkpoint(resume_from_->path, *engine_);
-  const double seconds = now_seconds() - begin;
-  const ResumedRun resumed = parse_trainer_state(read.trainer_state, resume_from_->path);
-  steps_done_ = resumed.step;
-  tokens_seen_ = resumed.tokens_seen;
-  checkpoint_ = resume_from_->path;
-  guards_.restore(resumed, checkpoint_);
-  if (steps_done_ > total_steps())
-    throw ConfigError(cat("the checkpoint ", checkpoint_.string(), " is at step ", steps_done_,
-                          ", beyond this run's last step ", total_steps(),
-                          ": give more --max_steps, or an earlier checkpoint"));
-  const int due = stage_of_step(stages_, steps_done_);
-  if (due != resumed.stage) guards_.stage_begins();
-  if (steps_done_ < total_steps() && due == resumed.stage) {
-    open_stage(due);
-    if (!data_anew_) loader_->restore(resumed.loader);
-  } else if (steps_done_ < total_steps() && stages_[static_cast<size_t>(due)].first_step != steps_done_) {
-    throw ConfigError(cat("step ", steps_done_, " of the checkpoint lies in stage ", resumed.stage + 1,
-                          " of its run, but in the middle of stage ", due + 1,
-                          " of these --context_stages: give the stages of that run (later ones may change)"));
-  }
-  report_resume(read.bytes, seconds);
-}
-
 std::vector<double> RunInProgress::first_step_flops() const {
   std::vector<double> flops;
-  flops.reserve(stages_.size());
-  for (const ContextStage& stage : stages_)
-    flops.push_back(step_flops(
-        PackedLoader(data_.train.set, data_.train.range, loader_options(stage.sequence_tokens)).next()));
+  for (int stage = 0; stage < plan_.count(); ++stage) {
+    const TokenSource& tokens = data_of(stage).train;
+    flops.push_back(step_flops(stage, PackedLoader(tokens.set, tokens.range, loader_options(stage)).next()));
+  }
   return flops;
 }
 

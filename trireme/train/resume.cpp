@@ -134,10 +134,14 @@ std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, co
     return found;
   }
   check_not_among_others(path, run, is_rank_0, agreement);
-  if (const std::string problem = problem_of(entry, identity, agreement); !problem.empty())
-    throw DataError(problem);
+  check_whole(entry, identity, agreement);
   agreement.all_or_none(cat("reading ", path.string()), [&] { entry.step = read_manifest(path).step; });
   return entry;
+}
+
+void check_whole(CheckpointEntry& entry, const RankIdentity& identity, Agreement& agreement) {
+  if (const std::string problem = problem_of(entry, identity, agreement); !problem.empty())
+    throw DataError(problem);
 }
 
 RunFacts checkpoint_facts(const Json& state, const fs::path& checkpoint) {

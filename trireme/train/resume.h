@@ -28,6 +28,10 @@ std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, co
                                                  const RankIdentity& identity, Agreement& agreement,
                                                  const std::function<void(const std::string&)>& note);
 
+// Every rank reads its share of the bytes. Throws DataError, in the same words on every rank, if the
+// checkpoint is not whole. Collective.
+void check_whole(CheckpointEntry& entry, const RankIdentity& identity, Agreement& agreement);
+
 // The facts of the run that saved a checkpoint, to compare with this run's. Throws DataError.
 RunFacts checkpoint_facts(const Json& state, const std::filesystem::path& checkpoint);
 

@@ -1,6 +1,7 @@
-// A training run as one rank sees it: what trainer.cpp, prepare_run.cpp and run_reports.cpp share.
+// A training run as one rank sees it: what these four files share.
 //
-//   prepare_run.cpp    options, checkpoint and data -> stages, engine, loader
+//   prepare_run.cpp    options and data -> stages, engine
+//   resumed_run.cpp    what a run takes over from a checkpoint
 //   trainer.cpp        the loop: steps, guards, checkpoints
 //   run_reports.cpp    what a run says and writes of itself: lines, metrics, evaluations
 #pragma once
@@ -17,11 +18,13 @@
 #include "trireme/data/packed_loader.h"
 #include "trireme/engine/engine.h"
 #include "trireme/measure/peak_rate.h"
+#include "trireme/train/length_change.h"
 #include "trireme/train/memory_watch.h"
 #include "trireme/train/metrics.h"
 #include "trireme/train/resume.h"
 #include "trireme/train/run_lock.h"
 #include "trireme/train/run_records.h"
+#include "trireme/train/stage_plan.h"
 #include "trireme/train/step_guards.h"
 #include "trireme/train/time_left.h"
 #include "trireme/train/trainer.h"
@@ -44,17 +47,28 @@ class RunInProgress {
 
  private:
   void prepare();
+  // The stages, each with options that can stand together; `config`: of the run's model folder.
+  void plan(const ModelConfig& config, int64_t steps, const RunFacts* keep_batch_of);
+  void look_at_data(const ModelConfig& config);
   void prepare_stages(const ModelConfig& config);
-  // Reads the checkpoint's small files and decides which options of this run may differ; changes nothing.
+  // Reads the checkpoint's small files and decides which options of this run may differ; changes no file.
   void compare_with_checkpoint(const ModelConfig& config);
   // Sequence length of the stage that the checkpoint's run left unfinished; nullopt where a stage begins.
   std::optional<int64_t> length_to_go_on_with(const ResumedRun& resumed) const;
   void resume();
+  // --continue_run: of the finished run, which is checked before anything is changed, what this one begins
+  // with.
+  void find_continued();
+  void begin_from_continued();
+  void restore_length_change(const ResumedRun& resumed, const std::filesystem::path& checkpoint);
   // From now on the folder is this run's: removes or renames the files of an earlier run. Collective.
   void begin_records();
   // Renames the checkpoints of an earlier run that are later than the resumed step. On rank 0.
   void abandon_later_checkpoints();
   void open_stage(int stage);
+  // Saves, if this step is not saved yet, and goes on from that checkpoint with the stage's engine.
+  // Collective.
+  void assemble_anew(int stage);
   bool step();  // false: the run went back to an earlier step instead
   // Completes and keeps the record of the step that is done: beside its rate, epoch and seconds.
   void report_step(StepRecord& record, const StepResult& result, const StepBatches& batches);
@@ -63,21 +77,29 @@ class RunInProgress {
   void report_start();
   // Of this rank. Collective.
   void report_resume(int64_t read_bytes, double seconds);
+  void report_engine();
   void tell_epoch(double before, double after);
   void report_memory();
   void evaluate();
   void save();
-  double step_flops(const StepBatches& batches) const;
+  double step_flops(int stage, const StepBatches& batches) const;
   std::vector<double> first_step_flops() const;
-  LoaderOptions loader_options(int64_t sequence_tokens) const;
+  LoaderOptions loader_options(int stage) const;
   // The most tokens over which attention and positions reach; no limit with concat.
-  int64_t longest_document() const;
-  int sequence_ranks() const { return options_.engine.ulysses * options_.engine.ring; }
+  int64_t longest_document(int stage) const;
+  const TrainOptions& options_of(int stage) const { return plan_.options[static_cast<size_t>(stage)]; }
+  const DataSources& sources_of(int stage) const {
+    return sources_[data_of_stage_[static_cast<size_t>(stage)]];
+  }
+  const TrainingData& data_of(int stage) const { return data_[data_of_stage_[static_cast<size_t>(stage)]]; }
+  int sequence_ranks(int stage) const {
+    return options_of(stage).engine.ulysses * options_of(stage).engine.ring;
+  }
   std::string last_good() const {
     return ". The last good checkpoint is " + (checkpoint_.empty() ? "none" : checkpoint_.string());
   }
-  const ContextStage& stage() const { return stages_[static_cast<size_t>(stage_)]; }
-  int64_t total_steps() const { return stages_.back().end_step(); }
+  const ContextStage& stage() const { return plan_.stages[static_cast<size_t>(stage_)]; }
+  int64_t total_steps() const { return plan_.total_steps(); }
   // True if requested on any rank. Collective.
   bool stop_requested() {
     return agreement_.any(hooks_.stop_requested != nullptr && hooks_.stop_requested->load());
@@ -92,7 +114,7 @@ class RunInProgress {
   }
 
   World& world_;
-  TrainOptions options_;
+  TrainOptions options_;  // of the run; a stage's: options_of
   const TrainHooks& hooks_;
   RunDirectory run_;
   StepGuards guards_;
@@ -101,14 +123,19 @@ class RunInProgress {
   std::optional<MemoryWatch> memory_watch_;
   std::optional<RunLock> lock_;  // rank 0
   std::optional<CheckpointEntry> resume_from_;
-  bool data_anew_ = false;  // resumed with other data
+  std::filesystem::path continued_;  // the checkpoint of --continue_run, where nothing is resumed
+  bool data_anew_ = false;           // resumed with other data
   bool records_begun_ = false;
   Json resume_record_;  // kept when the records begin
-  DataSources sources_;
-  TrainingData data_;
-  LoaderOptions samples_;  // for any length: from the options and the model
-  std::vector<ContextStage> stages_;
+  StagePlan plan_;
+  std::vector<ModelConfig> configs_;   // of each stage
+  std::vector<DataSources> sources_;   // of each --train_file
+  std::vector<TrainingData> data_;     // the same
+  std::vector<size_t> data_of_stage_;  // which of these
+  LoaderOptions samples_;              // for any length: from the options and the model
+  LengthChange length_change_;
   std::unique_ptr<Engine> engine_;
+  int engine_stage_ = 0;  // for which it was assembled
   std::unique_ptr<PackedLoader> loader_;
   std::optional<RunRecords> records_;     // rank 0
   std::optional<ProgressLine> progress_;  // rank 0, where it reports

@@ -9,6 +9,7 @@
 #include "trireme/engine/agree_on_recompute.h"
 #include "trireme/eval/loss_by_position.h"
 #include "trireme/measure/memory_report.h"
+#include "trireme/model/rope_override.h"
 #include "trireme/train/run_in_progress.h"
 
 namespace trireme {
@@ -22,15 +23,20 @@ void RunInProgress::note(const std::string& text) {
 
 void RunInProgress::report_start() {
   progress_.emplace(*hooks_.out, hooks_.terminal_columns, options_.logging_steps, total_steps(),
-                    static_cast<int>(stages_.size()));
+                    plan_.count());
   note(cat("model ", options_.model_dir.string(), ", ", format_count(engine_->layout().parameter_count()),
            " parameters, ", world_.size(), world_.size() == 1 ? " rank" : " ranks"));
-  note(engine_->description());
+  report_engine();
   note(cat("MFU is a share of ", format_fixed(peak_.flops_per_second / 1e12, 2), " TFLOP/s a rank (",
            peak_.source, ")"));
-  if (const std::string warning = warmup_warning(stages_); !warning.empty()) note(warning);
+  if (const std::string warning = warmup_warning(plan_.stages); !warning.empty()) note(warning);
+}
+
+void RunInProgress::report_engine() {
+  note(engine_->description());
+  if (options_of(engine_stage_).engine.rope.given()) note(rope_text(engine_->config()));
   if (const auto choice = engine_->recompute_choice(); choice && !choice->fits()) {
-    const PlannedBatch& batch = options_.engine.planned_batch;
+    const PlannedBatch& batch = engine_->options().planned_batch;
     note(shortage_warning(*choice, engine_->forecast_inputs(batch.samples, batch.tokens)));
   }
 }
@@ -61,13 +67,13 @@ void RunInProgress::tell_epoch(double before, double after) {
   if (steps_done_ == stage().end_step() && after == static_cast<double>(done))
     return;  // there is no next one
   note(cat("epoch ", done + 1, by_epochs ? cat(" of ", planned) : "",
-           stages_.size() > 1 ? " of this stage" : "",
+           plan_.count() > 1 ? " of this stage" : "",
            after == static_cast<double>(done) ? " begins after step " : " begins in step ", steps_done_));
 }
 
 void RunInProgress::report_memory() {
   const ForecastInputs inputs =
-      engine_->forecast_inputs(options_.per_device_train_batch_size, stage().sequence_tokens);
+      engine_->forecast_inputs(options_of(stage_).per_device_train_batch_size, stage().sequence_tokens);
   note(cat("memory of rank ", world_.rank(), " at length ", format_count(stage().sequence_tokens),
            ", recompute ", inputs.recompute.description(), "\n",
            memory_report(engine_->memory_account()->state(), memory_forecast(inputs))));
@@ -76,10 +82,11 @@ void RunInProgress::report_memory() {
 void RunInProgress::evaluate() {
   world_.activity().set_phase(RankPhase::evaluating);
   const int64_t tokens = stage().sequence_tokens;
-  LoaderOptions settings = loader_options(tokens);
+  LoaderOptions settings = loader_options(stage_);
   settings.batch_size = 1;
   settings.masked_tokens = samples_.masked_tokens;  // as `eval loss` masks
-  EvaluationLoader loader(data_.held_out->set, data_.held_out->range, settings);
+  const TokenSource& held_out = *data_of(stage_).held_out;
+  EvaluationLoader loader(held_out.set, held_out.range, settings);
   if (options_.max_eval_samples > 0) loader.limit_rows(options_.max_eval_samples);
   const PositionLoss result = evaluate_loss_by_position(*engine_, loader, power_of_two_edges(tokens));
   Json record = result.to_json();
@@ -92,17 +99,17 @@ void RunInProgress::evaluate() {
            format_count(tokens), " (", result.samples, " samples)"));
 }
 
-double RunInProgress::step_flops(const StepBatches& batches) const {
+double RunInProgress::step_flops(int stage, const StepBatches& batches) const {
   double flops = 0;
   for (const TokenBatch& batch : batches) flops += engine_->model_flops(batch);
-  const int samples_at_once = world_.size() / sequence_ranks();
+  const int samples_at_once = world_.size() / sequence_ranks(stage);
   // Documents of the other data-parallel ranks end elsewhere, but as often.
   return flops * samples_at_once;
 }
 
 void RunInProgress::report_step(StepRecord& record, const StepResult& result, const StepBatches& batches) {
   const int64_t tokens = stage().sequence_tokens * loader_->rows_per_step();
-  const double flops = step_flops(batches);
+  const double flops = step_flops(stage_, batches);
   record.step = steps_done_;
   record.epoch = loader_->epochs_done();
   record.stage = stage_;
@@ -132,7 +139,7 @@ void RunInProgress::report_step(StepRecord& record, const StepResult& result, co
   record.host_peak_memory = memory.host.peak;
   record.tokens_seen = tokens_seen_;
   time_left_->add_step(stage_, flops, record.seconds);
-  record.eta_seconds = time_left_->seconds(stages_, steps_done_);
+  record.eta_seconds = time_left_->seconds(plan_.stages, steps_done_);
   keep(record.to_json());
 }
 

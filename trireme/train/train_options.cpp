@@ -34,9 +34,10 @@ void list_train_options(OptionList& list, TrainOptions& o) {
 
   list.group(OptionGroup::schedule);
   // Of stages and --max_seq_length, the length of the stage that the run is in is compared.
-  list.text("context_stages", o.context_stages,
-            "LENGTH:STEPS[:PEAK_LEARNING_RATE],...: each stage has its own warm-up and schedule, and half "
-            "the peak of the one before");
+  list.text(
+      "context_stages", o.context_stages,
+      "LENGTH:STEPS[:PEAK_LEARNING_RATE],...: each stage has its own warm-up and schedule, and half "
+      "the peak of the one before; or a JSON list, or a file with one, of stages that set other options");
   list.count("max_steps", o.max_steps, from_to(-1, kSteps),
              "optimizer steps; -1: --num_train_epochs decides");
   list.real("num_train_epochs", o.num_train_epochs, from_to(0, kSteps), "passes over the data");
@@ -65,6 +66,10 @@ void list_train_options(OptionList& list, TrainOptions& o) {
       "when the first step is done, remove an earlier run's checkpoints, metrics and event files there");
   list.text("resume_from_checkpoint", o.resume_from_checkpoint,
             "true: newest whole one; auto: that, or a fresh run; or a path");
+  list.path(
+      "continue_run", o.continue_run,
+      "begin a new run with the weights, optimizer states and options of a finished one: its folder, or "
+      "a checkpoint");
   list.flag("resume_with_new_data", o.resume_with_new_data,
             "go on where the data, or its order, is not the checkpoint's: it begins at its beginning");
   list.flag("keep_global_batch", o.keep_global_batch,

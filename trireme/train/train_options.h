@@ -28,7 +28,7 @@ struct TrainOptions {
   SampleOptions samples;                   // packing, length, masked tokens
 
   // Schedule
-  std::string context_stages;  // "1k:60,4k:20"; empty: one stage of samples.max_seq_length
+  std::string context_stages;  // stage_plan.h; empty: one stage of samples.max_seq_length
   int64_t max_steps = -1;      // 0 or less: num_train_epochs decides
   double num_train_epochs = 3;
   int64_t per_device_train_batch_size = 8;  // samples of one micro-batch of each data-parallel group
@@ -50,6 +50,7 @@ struct TrainOptions {
   bool overwrite_output_dir = false;
   std::string resume_from_checkpoint;  // empty, "true" or "latest" (there must be one), "auto" (if there is
                                        // one), or a path
+  std::filesystem::path continue_run;  // a finished run's folder or checkpoint, from which this one begins
   bool resume_with_new_data = false;   // other samples than the checkpoint's run: from their beginning
   bool keep_global_batch = false;  // resumed: accumulation_steps follow from the checkpoint's samples a step
   int64_t save_steps = 500;        // 0: only at the end

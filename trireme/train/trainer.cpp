@@ -6,6 +6,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/engine/assemble.h"
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/checkpoint_manifest.h"
 #include "trireme/train/run_in_progress.h"
@@ -13,32 +14,20 @@
 
 namespace trireme {
 
-LoaderOptions RunInProgress::loader_options(int64_t sequence_tokens) const {
-  LoaderOptions loader = samples_;
-  loader.sequence_tokens = sequence_tokens;
-  loader.batch_size = options_.per_device_train_batch_size;
-  loader.accumulation_steps = options_.gradient_accumulation_steps;
-  loader.dp_size = world_.size() / sequence_ranks();
-  loader.ulysses = options_.engine.ulysses;
-  loader.ring = options_.engine.ring;
-  loader.seed = static_cast<uint64_t>(options_.seed);
-  if (loader.masked_tokens) loader.masked_tokens->seed = loader.seed;
-  if (engine_) {
-    loader.dp_index = engine_->mesh().dp_index;
-    loader.sp_rank = engine_->mesh().sp->rank();
-  }
-  return loader;
-}
-
 void RunInProgress::begin_records() {
   records_begun_ = true;
   agreement_.all_or_none("beginning the run's config.json and metrics.jsonl", [&] {
     if (!reports()) return;
-    if (resume_from_)
+    if (resume_from_) {
       abandon_later_checkpoints();
-    else
-      run_.clear({sources_.train.prefix, sources_.train.input, sources_.eval ? sources_.eval->prefix : "",
-                  options_.eval_file});
+    } else {
+      std::vector<std::filesystem::path> kept{options_.eval_file};
+      for (const DataSources& sources : sources_) {
+        kept.insert(kept.end(), {sources.train.prefix, sources.train.input});
+        if (sources.eval) kept.push_back(sources.eval->prefix);
+      }
+      run_.clear(kept);
+    }
     replace_file(run_.config(), to_json(options_).dump(2) + "\n");
     records_.emplace(run_, resume_from_ ? std::optional(steps_done_) : std::nullopt,
                      options_.tensorboard ? options_.logging_dir : "", notes());
@@ -55,12 +44,28 @@ void RunInProgress::abandon_later_checkpoints() {
 }
 
 void RunInProgress::open_stage(int stage) {
+  if (!plan_.engine_changes(engine_stage_, stage).empty()) assemble_anew(stage);
   if (stage_ >= 0) guards_.stage_begins();
   stage_ = stage;
-  loader_ = std::make_unique<PackedLoader>(data_.train.set, data_.train.range,
-                                           loader_options(this->stage().sequence_tokens));
+  const TokenSource& tokens = data_of(stage).train;
+  loader_ = std::make_unique<PackedLoader>(tokens.set, tokens.range, loader_options(stage));
+  length_change_.stage_begins(this->stage().sequence_tokens, this->stage().steps);
   engine_->memory_account()->reset_peaks();
   report_due_ = options_.memory_report;
+}
+
+void RunInProgress::assemble_anew(int stage) {
+  if (checkpoint_ != run_.checkpoint(steps_done_)) save();
+  world_.activity().set_phase(RankPhase::preparing);
+  note(cat("stage ", stage + 1, " has ", plan_.engine_changes(engine_stage_, stage),
+           ": the engine is assembled anew and goes on from ", checkpoint_.string()));
+  engine_.reset();
+  EngineOptions engine = options_of(stage).engine;
+  engine.read_weights = false;
+  engine_ = assemble(world_, options_.model_dir, engine);
+  engine_stage_ = stage;
+  read_checkpoint(checkpoint_, *engine_);
+  report_engine();
 }
 
 bool RunInProgress::step() {
@@ -83,12 +88,17 @@ bool RunInProgress::step() {
   // The step has shown that the run is sound: an earlier run's files in this folder may go.
   if (!records_begun_) begin_records();
   ++steps_done_;
-  if (result.not_finite.empty()) loss_ = result.loss;
+  std::optional<std::string> after_change;
+  if (result.not_finite.empty()) {
+    loss_ = result.loss;
+    after_change = length_change_.add(loss_);
+  }
   const GuardFinding found = guards_.look(steps_done_, result);
   tokens_seen_ += stage().sequence_tokens * loader_->rows_per_step();
   report_step(record, result, batches);
   tell_epoch(epochs_before, record.epoch);
   if (progress_) progress_->show(record);
+  if (after_change) note(*after_change);
   if (hooks_.on_step) hooks_.on_step(record);
   if (std::exchange(report_due_, false)) report_memory();
   return follow(found);
@@ -98,7 +108,7 @@ bool RunInProgress::follow(const GuardFinding& found) {
   const bool rolls_back = found.verdict == GuardVerdict::roll_back;
   const auto step = guards_.good_step();
   std::filesystem::path good;
-  if (step && stage_of_step(stages_, *step) == stage_)
+  if (step && stage_of_step(plan_.stages, *step) == stage_)
     good = resume_from_ && resume_from_->step == *step ? resume_from_->path : run_.checkpoint(*step);
   if (found.verdict == GuardVerdict::stop || (rolls_back && good.empty()))
     throw DataError(found.text + after_a_spike(good.string()));
@@ -114,6 +124,7 @@ void RunInProgress::roll_back(const std::filesystem::path& checkpoint) {
   const ResumedRun before =
       parse_trainer_state(read_checkpoint(checkpoint, *engine_).trainer_state, checkpoint);
   guards_.rolled_back(before, checkpoint, stage_);
+  restore_length_change(before, checkpoint);
   note(cat("rolled back from step ", std::exchange(steps_done_, before.step), " to ", checkpoint.string(),
            ": the data read since is skipped, and later learning rates are multiplied by ",
            number_text(guards_.rate_factor())));
@@ -129,17 +140,19 @@ void RunInProgress::roll_back(const std::filesystem::path& checkpoint) {
 void RunInProgress::save() {
   world_.activity().set_phase(RankPhase::saving);
   guards_.saving(steps_done_);
-  Json state = {{"step", steps_done_},
-                {"total_steps", total_steps()},
-                {"stage", stage_},
-                {"loader", loader_->state()},
-                {"tokens_seen", tokens_seen_},
-                {"rng", {{"seed", options_.seed}}},
-                {"ranks", world_.size()},
-                {"launch", world_.identity().launch_id},
-                {"data", {{"train", sources_.train_source}, {"eval", sources_.eval_source}}},
-                {"loss", loss_},
-                {"options", to_json(options_)}};
+  Json state = {
+      {"step", steps_done_},
+      {"total_steps", total_steps()},
+      {"stage", stage_},
+      {"loader", loader_->state()},
+      {"tokens_seen", tokens_seen_},
+      {"rng", {{"seed", options_.seed}}},
+      {"ranks", world_.size()},
+      {"launch", world_.identity().launch_id},
+      {"data", {{"train", sources_of(stage_).train_source}, {"eval", sources_of(stage_).eval_source}}},
+      {"loss", loss_},
+      {"length_change", length_change_.state()},
+      {"options", to_json(options_of(stage_))}};
   if (const Json guards = guards_.state(); !guards.is_null()) state["guards"] = guards;
   // While a spike is suspected, the checkpoint from before it stays.
   const int64_t limit = guards_.calm() ? options_.save_total_limit : 0;
@@ -159,14 +172,15 @@ TrainOutcome RunInProgress::run() {
   if (hooks_.on_training_begins) hooks_.on_training_begins();
   bool stopped = false;
   while (steps_done_ < total_steps() && !stopped) {
-    const int due = stage_of_step(stages_, steps_done_);
+    const int due = stage_of_step(plan_.stages, steps_done_);
     if (due != stage_) open_stage(due);
     if (!step()) {  // the checkpoint that it went back to is there already
       stopped = stop_requested();
       continue;
     }
     const bool last = steps_done_ == total_steps();
-    if (data_.held_out && (last || (options_.eval_steps > 0 && steps_done_ % options_.eval_steps == 0)))
+    if (data_of(stage_).held_out &&
+        (last || (options_.eval_steps > 0 && steps_done_ % options_.eval_steps == 0)))
       evaluate();
     stopped = stop_requested() && !last;
     if (!last && !stopped && (options_.save_steps <= 0 || steps_done_ % options_.save_steps != 0)) continue;

@@ -14,6 +14,8 @@ ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& c
   run.tokens_seen = whole_number(state, "tokens_seen", {}, origin);
   run.loader = object_value(state, "loader", origin);
   object_value(state, "options", origin);  // read by checkpoint_facts
+  if (find_field(state, "length_change", origin) != nullptr)
+    run.length_change = object_value(state, "length_change", origin);
   if (find_field(state, "guards", origin) != nullptr) run.guards = object_value(state, "guards", origin);
   return run;
 }

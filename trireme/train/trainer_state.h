@@ -13,8 +13,9 @@ struct ResumedRun {
   int64_t step = 0;
   int stage = 0;
   int64_t tokens_seen = 0;
-  Json loader;  // an object, for PackedLoader::restore
-  Json guards;  // an object, for StepGuards::restore; null: none was at work
+  Json loader;         // an object, for PackedLoader::restore
+  Json length_change;  // an object, for LengthChange::restore; null: an older version's
+  Json guards;         // an object, for StepGuards::restore; null: none was at work
 };
 // Throws DataError that names the file and the field that is missing or out of range.
 ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& checkpoint);

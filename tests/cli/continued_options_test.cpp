@@ -1,0 +1,77 @@
+// What --continue_run makes of the options of a finished run.
+#include "trireme/cli/continued_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/cli/train.h"
+
+#include "tests/support/error_message.h"
+#include "tests/train/tiny_run.h"
+
+namespace trireme::continued_options_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class ContinuedOptions : public ::testing::Test {
+ protected:
+  void finish(const std::string& stages) {
+    TrainOptions options = run_.options("run");
+    options.context_stages = stages;
+    if (stages.empty()) {
+      options.samples.max_seq_length = 16;
+      options.max_steps = 2;
+    }
+    options.warmup_ratio = 0;
+    options.engine.rope.scaling = "yarn:4";
+    testing::train_on_ranks(1, options);
+  }
+  TrainOptions given(const std::vector<std::string>& words) {
+    TrainFlags flags;
+    OptionParser parser("train", "");
+    flags.declare(parser);
+    parser.parse(words, [&] { notes_ = add_continued_options(parser, run_.folder() / "run"); });
+    return flags.options;
+  }
+
+  testing::TinyRun run_;
+  std::vector<std::string> notes_;
+};
+
+TEST_F(ContinuedOptions, are_those_of_the_finished_run_where_no_flag_says_otherwise) {
+  finish("");
+  const TrainOptions options = given({"--max_seq_length", "32", "--learning_rate", "1e-3"});
+  EXPECT_EQ(options.samples.max_seq_length, 32);
+  EXPECT_EQ(options.learning_rate, 1e-3);
+  EXPECT_EQ(options.max_steps, 2);
+  EXPECT_EQ(options.gradient_accumulation_steps, 2);
+  EXPECT_EQ(options.train_file, run_.tokens());
+  EXPECT_EQ(options.model_dir, run_.folder() / "run/checkpoints/step-2");
+  EXPECT_EQ(options.output_dir, (run_.folder() / "run").string() + "-continued");
+  EXPECT_EQ(options.logging_dir, "");
+  EXPECT_EQ(options.engine.rope.scaling, "");  // in the checkpoint's config.json
+  EXPECT_THAT(notes_.at(0), AllOf(HasSubstr("step-2"), HasSubstr("run-continued")));
+  EXPECT_EQ(given({"--output_dir", "elsewhere"}).output_dir, "elsewhere");
+  EXPECT_THAT(testing::message_of<ConfigError>([&] {
+                given({"--model_name_or_path", "other"});
+              }),
+              AllOf(HasSubstr("--continue_run"), HasSubstr("--model_name_or_path")));
+}
+
+TEST_F(ContinuedOptions, stages_that_are_done_are_not_done_again) {
+  finish("16:2,32:1");
+  EXPECT_THAT(testing::message_of<ConfigError>([&] {
+                given({"--max_seq_length", "64"});
+              }),
+              AllOf(HasSubstr("--context_stages"), HasSubstr("--max_steps")));
+  EXPECT_EQ(given({"--max_steps", "5"}).samples.max_seq_length, 32);  // of the last stage
+  const TrainOptions staged = given({"--context_stages", "64:3"});
+  EXPECT_EQ(staged.context_stages, "64:3");
+  EXPECT_EQ(staged.max_steps, -1);
+}
+
+}  // namespace
+}  // namespace trireme::continued_options_test

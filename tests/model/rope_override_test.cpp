@@ -1,0 +1,175 @@
+// Rotary embeddings by flags: the positions and config.json that they make, and the frequencies beside the
+// papers' formulas in fp64, written here once more.
+#include "trireme/model/rope_override.h"
+
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/model/computed_fields.h"
+#include "trireme/model/rotary.h"
+
+#include "tests/support/error_message.h"
+
+namespace trireme::rope_override_test {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::message_of;
+
+constexpr int64_t kOriginal = 8192;
+constexpr int kHeadDim = 64;
+constexpr double kTheta = 500000;
+
+ModelConfig llama(const Json& more = Json::object()) {
+  Json json = {{"model_type", "llama"},
+               {"hidden_size", 256},
+               {"num_attention_heads", 4},
+               {"head_dim", kHeadDim},
+               {"max_position_embeddings", kOriginal},
+               {"rope_theta", kTheta}};
+  json.update(more);
+  return parse_model_config(json, "llama");
+}
+
+ModelConfig with(const std::string& scaling, const ModelConfig& model = llama()) {
+  return with_rope(model, {.scaling = scaling, .theta = {}});
+}
+
+// theta^(-2i/D), arXiv 2104.09864.
+double plain(int pair, double theta = kTheta) {
+  return std::pow(theta, -2.0 * pair / kHeadDim);
+}
+
+// arXiv 2309.00071, section 3.2: pairs that turn often within the original length are kept, those that turn
+// less than once are divided by the factor, with a ramp over the pairs between.
+double yarn(int pair, double factor, double beta_fast, double beta_slow) {
+  const auto pair_of_turns = [](double turns) {
+    return kHeadDim * std::log(kOriginal / (2 * M_PI * turns)) / (2 * std::log(kTheta));
+  };
+  const double low = std::max(0.0, std::floor(pair_of_turns(beta_fast)));
+  const double high = std::min<double>(kHeadDim - 1, std::ceil(pair_of_turns(beta_slow)));
+  const double ramp = std::min(1.0, std::max(0.0, (pair - low) / (high - low)));
+  return plain(pair) * (1 - ramp) + plain(pair) / factor * ramp;
+}
+
+// Llama 3.1 as its authors published it: by wavelength.
+double llama3(int pair, double factor, double low, double high) {
+  const double wavelength = 2 * M_PI / plain(pair);
+  if (wavelength < kOriginal / high) return plain(pair);
+  if (wavelength > kOriginal / low) return plain(pair) / factor;
+  const double smooth = (kOriginal / wavelength - low) / (high - low);
+  return (1 - smooth) * plain(pair) / factor + smooth * plain(pair);
+}
+
+struct Case {
+  const char* scaling;
+  int64_t tokens;
+  double (*inverse)(int pair);
+  int64_t positions;
+  double attention = 1;
+};
+
+TEST(RopeOverride, frequencies_are_those_of_the_papers) {
+  const Case cases[] = {
+      {"linear:4", 32768, [](int i) { return plain(i) / 4; }, 4 * kOriginal},
+      {"dynamic:4", 32768,
+       [](int i) {
+         const double base = kTheta * std::pow(4.0 * 32768 / kOriginal - 3, kHeadDim / (kHeadDim - 2.0));
+         return plain(i, base);
+       },
+       kOriginal},
+      {"yarn:64", 524288, [](int i) { return yarn(i, 64, 32, 1); }, 524288, 0.1 * std::log(64.0) + 1},
+      {R"({"rope_type": "yarn", "factor": 16, "beta_fast": 20, "attention_factor": 1.5})", 131072,
+       [](int i) { return yarn(i, 16, 20, 1); }, 131072, 1.5},
+      {"llama3:8", 65536, [](int i) { return llama3(i, 8, 1, 4); }, 65536},
+      {"default", 8192, [](int i) { return plain(i); }, kOriginal},
+      {R"({"type": "default", "rope_theta": 1e6})", 8192, [](int i) { return plain(i, 1e6); }, kOriginal},
+  };
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.scaling);
+    const ModelConfig config = with(each.scaling);
+    const RotaryFrequencies frequencies = rotary_frequencies(config, each.tokens);
+    ASSERT_EQ(frequencies.inverse.numel(), kHeadDim / 2);
+    for (int i = 0; i < kHeadDim / 2; ++i)
+      EXPECT_NEAR(frequencies.inverse[i].item<double>() / each.inverse(i), 1, 1e-5) << "pair " << i;
+    EXPECT_NEAR(frequencies.attention_scaling, each.attention, 1e-12);
+    EXPECT_EQ(config.max_position_embeddings, each.positions);
+    EXPECT_GE(position_reach(config), each.tokens);
+  }
+}
+
+TEST(RopeOverride, stands_in_config_json_in_the_form_that_was_there) {
+  const Json old = with("yarn:16").raw;
+  EXPECT_EQ(old["max_position_embeddings"], 131072);
+  EXPECT_EQ(old["rope_theta"], kTheta);
+  EXPECT_EQ(old["rope_scaling"],
+            Json({{"rope_type", "yarn"}, {"factor", 16.0}, {"original_max_position_embeddings", kOriginal}}));
+  Json parameters = {{"rope_type", "default"}, {"rope_theta", 20000.0}};
+  const Json newer =
+      with_rope(llama({{"rope_parameters", parameters}}), {.scaling = "llama3:8", .theta = 5e6}).raw;
+  EXPECT_FALSE(newer.contains("rope_scaling"));
+  EXPECT_FALSE(newer.contains("rope_theta"));
+  EXPECT_EQ(newer["rope_parameters"], Json({{"rope_type", "llama3"},
+                                            {"factor", 8.0},
+                                            {"low_freq_factor", 1.0},
+                                            {"high_freq_factor", 4.0},
+                                            {"rope_theta", 5e6},
+                                            {"original_max_position_embeddings", kOriginal}}));
+  // transformers warns of the key inside of a linear scaling.
+  const Json linear = with("linear:4").raw;
+  EXPECT_EQ(linear["rope_scaling"], Json({{"rope_type", "linear"}, {"factor", 4.0}}));
+  EXPECT_EQ(linear["original_max_position_embeddings"], kOriginal);
+}
+
+// What a run exports is what the next one stretches: by the length of pretraining, not by what was reached.
+TEST(RopeOverride, starts_from_the_length_of_pretraining_however_often) {
+  for (const char* before : {"linear:2", "dynamic:2", "yarn:2", "llama3:2"})
+    for (const char* after : {"linear:4", "dynamic:4", "yarn:4", "llama3:4", "default"}) {
+      SCOPED_TRACE(cat(before, " then ", after));
+      const ModelConfig exported = parse_model_config(with(before).raw, "exported");
+      const ModelConfig twice = with(after, exported);
+      EXPECT_EQ(computed_fields(twice), computed_fields(with(after)));
+      EXPECT_EQ(with(after, twice).raw, twice.raw);
+    }
+  const RopeOverride yarn{.scaling = "yarn:4", .theta = {}};
+  const ModelConfig longer = llama({{"max_position_embeddings", 32768}});
+  EXPECT_EQ(with_rope(llama(), pinned(yarn, longer)).max_position_embeddings, 4 * 32768);
+}
+
+TEST(RopeOverride, theta_alone_grows_the_positions_to_the_length_and_keeps_a_scaling) {
+  const RopeOverride theta{.scaling = "", .theta = 5e6, .longest_tokens = 32768};
+  const ModelConfig config = with_rope(llama(), theta);
+  EXPECT_EQ(config.rope.theta, 5e6);
+  EXPECT_EQ(config.max_position_embeddings, 32768);
+  EXPECT_EQ(rope_text(config), "rope default, theta 5000000: 32,768 positions");
+  const ModelConfig scaled = with_rope(with("yarn:2"), theta);
+  EXPECT_EQ(scaled.rope.kind, RopeKind::yarn);
+  EXPECT_EQ(scaled.rope.theta, 5e6);
+  EXPECT_EQ(scaled.max_position_embeddings, 2 * kOriginal);
+  EXPECT_EQ(with_rope(llama(), {}).raw, llama().raw);
+}
+
+TEST(RopeOverride, what_means_nothing_is_refused_with_the_forms) {
+  const auto refusal = [](const std::string& scaling, std::optional<double> theta = {}) {
+    return message_of<ConfigError>([&] { with_rope(llama(), {.scaling = scaling, .theta = theta}); });
+  };
+  EXPECT_THAT(refusal("jarn:4"), HasSubstr("'jarn:4'; expected yarn:16, linear:4"));
+  EXPECT_THAT(refusal("yarn"), HasSubstr("expected a number of 1 or more"));
+  EXPECT_THAT(refusal("yarn:four"), HasSubstr("yarn:four"));
+  EXPECT_THAT(refusal("yarn:0.5"), HasSubstr("0.5"));
+  EXPECT_THAT(refusal("default:4"), HasSubstr("default has none"));
+  EXPECT_THAT(refusal(R"({"rope_type": "yarn", "factor": 4)"), HasSubstr("--rope_scaling"));
+  EXPECT_THAT(refusal(R"({"rope_type": "llama3", "factor": 8})"), HasSubstr("low_freq_factor"));
+  EXPECT_THAT(refusal(R"({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 0})"),
+              HasSubstr("original_max_position_embeddings is 0"));
+  EXPECT_THAT(refusal(R"({"rope_type": "linear", "factor": 4, "rope_theta": 1e6})", 5e6),
+              HasSubstr("contradicts"));
+  const ModelConfig bert = parse_model_config({{"model_type", "bert"}}, "bert");
+  EXPECT_THAT(message_of<ConfigError>([&] { with("yarn:4", bert); }), HasSubstr("table of 512 positions"));
+}
+
+}  // namespace
+}  // namespace trireme::rope_override_test

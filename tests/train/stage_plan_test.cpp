@@ -1,0 +1,119 @@
+// The list form of --context_stages: what each stage comes to, without a run.
+#include "trireme/train/stage_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+
+#include "tests/support/error_message.h"
+
+namespace trireme::stage_plan_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TrainOptions options_of(const std::string& stages) {
+  TrainOptions options;
+  options.context_stages = stages;
+  options.learning_rate = 4e-4;
+  options.per_device_train_batch_size = 1;
+  return options;
+}
+
+StagePlan plan_of(const std::string& stages, int ranks = 4, int64_t heads = 8) {
+  return plan_stages(options_of(stages), {ranks, ranks, heads}, 1);
+}
+
+std::string refusal(const std::string& stages, int ranks = 4) {
+  return testing::message_of<ConfigError>([&] { plan_of(stages, ranks); });
+}
+
+TEST(StagePlan, a_list_without_overlays_is_what_the_short_form_is) {
+  const StagePlan list = plan_of(R"([{"max_seq_length": "1k", "steps": 60},
+                                     {"max_seq_length": 4096, "steps": "20", "learning_rate": "1e-5"},
+                                     {"max_seq_length": "16k", "steps": 8}])");
+  const StagePlan text = plan_of("1k:60,4k:20:1e-5,16k:8");
+  ASSERT_EQ(list.count(), 3);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(list.stages[i].sequence_tokens, text.stages[i].sequence_tokens);
+    EXPECT_EQ(list.stages[i].first_step, text.stages[i].first_step);
+    EXPECT_EQ(list.stages[i].steps, text.stages[i].steps);
+    EXPECT_EQ(list.stages[i].schedule.peak_learning_rate, text.stages[i].schedule.peak_learning_rate);
+    EXPECT_EQ(list.options[i].engine.planned_batch.tokens, 16384);  // one engine, made for the longest
+    EXPECT_EQ(text.options[i].engine.planned_batch.tokens, 16384);
+  }
+  EXPECT_EQ(list.engine_changes(0, 2), "");
+}
+
+TEST(StagePlan, what_a_stage_leaves_out_is_as_in_the_one_before) {
+  const StagePlan plan = plan_of(R"([
+    {"max_seq_length": "1k", "steps": 10, "warmup_ratio": 0.5},
+    {"max_seq_length": "4k", "steps": 10, "rope_scaling": {"rope_type": "yarn", "factor": 4}, "sp": 4,
+     "zero": 3, "offload_optimizer": "cpu", "recompute": "full", "lr_scheduler_type": "cosine"},
+    {"steps": 4, "train_file": "code"}])");
+  EXPECT_EQ(plan.engine_changes(1, 2), "");
+  EXPECT_EQ(plan.engine_changes(0, 1),
+            R"(offload_optimizer "none" -> "cpu", recompute "auto" -> "full", )"
+            R"(rope_scaling "" -> "{\"factor\":4,\"rope_type\":\"yarn\"}", ulysses 1 -> 4, zero 0 -> 3)");
+  EXPECT_EQ(plan.options[0].engine.planned_batch.tokens, 1024);
+  const TrainOptions& last = plan.options[2];
+  EXPECT_EQ(last.train_file, "code");
+  EXPECT_EQ(plan.options[1].train_file, "");
+  EXPECT_EQ(last.engine.ulysses, 4);
+  EXPECT_EQ(last.engine.zero, ZeroStage::parameters);
+  EXPECT_EQ(last.engine.rope.longest_tokens, 4096);
+  EXPECT_EQ(plan.stages[2].sequence_tokens, 4096);
+  EXPECT_EQ(plan.stages[2].schedule.kind, ScheduleKind::cosine);
+  EXPECT_EQ(plan.stages[2].schedule.warmup_steps, 2);
+  EXPECT_DOUBLE_EQ(plan.stages[2].schedule.peak_learning_rate, 1e-4);
+}
+
+TEST(StagePlan, tokens_become_steps_by_the_samples_of_the_stage) {
+  const StagePlan plan = plan_of(R"([
+    {"max_seq_length": 1000, "tokens": 8001, "gradient_accumulation_steps": 2},
+    {"max_seq_length": 1000, "tokens": 8000, "ulysses": 2}])");
+  EXPECT_EQ(plan.stages[0].steps, 2);  // 4 ranks x 2 samples, and one token more
+  EXPECT_EQ(plan.stages[1].steps, 2);  // 2 groups of ranks x 2 samples
+}
+
+TEST(StagePlan, keeps_the_global_batch_where_it_is_asked_to) {
+  const char* const stages = R"([{"max_seq_length": 64, "steps": 2},
+                                 {"max_seq_length": 64, "steps": 2, "sp": 4},
+                                 {"steps": 2, "gradient_accumulation_steps": 1}])";
+  TrainOptions options = options_of(stages);
+  options.gradient_accumulation_steps = 2;
+  const auto accumulation = [&](size_t stage) {
+    return plan_stages(options, {4, 4, 8}, 1).options[stage].gradient_accumulation_steps;
+  };
+  EXPECT_EQ(accumulation(1), 2);
+  options.keep_global_batch = true;
+  EXPECT_EQ(accumulation(0), 2);
+  EXPECT_EQ(accumulation(1), 8);
+  EXPECT_EQ(accumulation(2), 1);
+}
+
+TEST(StagePlan, what_is_wrong_names_the_stage_and_the_key) {
+  const std::string first = R"([{"max_seq_length": 64, "steps": 2}, )";
+  EXPECT_THAT(refusal(first + R"({"steps": 2, "lenght": 3}])"),
+              AllOf(HasSubstr("stage 2"), HasSubstr("lenght")));
+  EXPECT_THAT(refusal(first + R"({"steps": 2, "optim": "sgd"}])"),
+              HasSubstr("'optim' is nothing that a stage"));
+  EXPECT_THAT(refusal(first + R"({"steps": 2, "zero": 4}])"), HasSubstr("--zero is 4"));
+  EXPECT_THAT(refusal(first + R"({"steps": 2, "offload_params": "moon"}])"),
+              HasSubstr("expected none|cpu|disk"));
+  EXPECT_THAT(refusal(first + R"({"steps": 0}])"), HasSubstr("steps is 0"));
+  EXPECT_THAT(refusal(first + R"({"steps": 2.5}])"), HasSubstr("steps is 2.5"));
+  EXPECT_THAT(refusal(first + R"({"steps": 2, "tokens": 5}])"), HasSubstr("one of steps and tokens"));
+  EXPECT_THAT(refusal(first + R"({"max_seq_length": 64}])"), HasSubstr("one of steps and tokens"));
+  EXPECT_THAT(refusal(first + R"({"steps": 2, "sp": 3}])"), HasSubstr("3"));
+  EXPECT_THAT(refusal(first + R"({"steps": 2, "sp": 2, "ring": 2}])"), HasSubstr("product"));
+  EXPECT_THAT(refusal(first + R"({"steps": 2, "warmup_steps": 2}])"), HasSubstr("warm-up of 2"));
+  EXPECT_THAT(refusal(first + "7]"), HasSubstr("expected an object"));
+  EXPECT_THAT(refusal("[]"), HasSubstr("empty list"));
+  EXPECT_THAT(refusal("[{]"), HasSubstr("--context_stages"));
+}
+
+}  // namespace
+}  // namespace trireme::stage_plan_test

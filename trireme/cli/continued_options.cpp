@@ -1,0 +1,55 @@
+#include "trireme/cli/continued_options.h"
+
+#include "trireme/base/error.h"
+#include "trireme/cli/config_files.h"
+#include "trireme/train/continued_run.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+// Of the run that is over, of its machine, or in the checkpoint's config.json.
+constexpr const char* kOfThatRun[] = {"model_name_or_path",
+                                      "output_dir",
+                                      "overwrite_output_dir",
+                                      "logging_dir",
+                                      "resume_from_checkpoint",
+                                      "resume_with_new_data",
+                                      "continue_run",
+                                      "context_stages",
+                                      "rope_scaling",
+                                      "rope_theta",
+                                      "device",
+                                      "memory_budget",
+                                      "host_memory_limit"};
+
+}  // namespace
+
+std::vector<std::string> add_continued_options(OptionParser& parser, const fs::path& run) {
+  const fs::path checkpoint = continued_checkpoint(run), file = checkpoint / "trainer_state.json";
+  const Json state = read_json(file);
+  Json options = object_value(state, "options", file.string());
+  const bool had_stages = !options.value("context_stages", "").empty();
+  for (const char* name : kOfThatRun) options.erase(name);
+  options["max_seq_length"] =
+      whole_number(object_value(state, "loader", file.string()), "sequence_tokens", {1}, file.string());
+  if (parser.given("context_stages")) options.erase("max_steps");
+  if (had_stages && !parser.given("context_stages") && !parser.given("max_steps") &&
+      !parser.given("num_train_epochs"))
+    throw ConfigError(cat("--continue_run ", run.string(),
+                          ": that run had --context_stages, which are done; give --max_steps with "
+                          "--max_seq_length, or new --context_stages"));
+  parser.add_file_values(values_of_config(options, file.string(), parser), Precedence::before_counts);
+  const std::string source = cat("--continue_run ", run.string());
+  parser.add_file_values({{"model_name_or_path", checkpoint.string(), source}}, Precedence::none);
+  // The run's folder has checkpoints/step-N.
+  const fs::path folder = (checkpoint / "..").lexically_normal().parent_path().parent_path();
+  if (!parser.given("output_dir"))
+    parser.add_file_values({{"output_dir", folder.string() + "-continued", source}}, Precedence::none);
+  return {cat("a new run that begins with the weights and optimizer states of ", checkpoint.string(),
+              ", and with its run's options where none are given; steps and data begin anew, in ",
+              parser.find("output_dir").read().get<std::string>())};
+}
+
+}  // namespace trireme

@@ -1,0 +1,177 @@
+#include "trireme/model/rope_override.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+
+namespace trireme {
+namespace {
+
+constexpr const char* kForms =
+    R"(yarn:16, linear:4, dynamic:4, llama3:8, default, or an object such as {"rope_type": "yarn", "factor": 16})";
+
+Json parse_scaling_object(const std::string& text) {
+  try {
+    return parse_json(text, "--rope_scaling");
+  } catch (const DataError& error) {
+    throw ConfigError(error.what());
+  }
+}
+
+// KIND or KIND:FACTOR, in the object's form.
+Json parse_short_form(const std::string& text) {
+  const size_t colon = text.find(':');
+  Json rope = {{"rope_type", text.substr(0, colon)}};
+  if (colon != std::string::npos) {
+    const std::string number = text.substr(colon + 1);
+    char* end = nullptr;
+    rope["factor"] = std::strtod(number.c_str(), &end);
+    if (number.empty() || *end != '\0')
+      throw ConfigError(cat("--rope_scaling is '", quotation(text), "'; expected ", kForms));
+  }
+  if (rope["rope_type"] == "llama3") rope.update({{"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}});
+  return rope;
+}
+
+RopeKind kind_of(const Json& rope, const std::string& text) {
+  const Json type = rope.value("rope_type", Json());
+  for (const auto& [kind, name] : enum_names(RopeKind{}))
+    if (type == name) return kind;
+  throw ConfigError(cat("--rope_scaling is '", quotation(text), "'; expected ", kForms));
+}
+
+Json parse_scaling(const std::string& text) {
+  Json rope = text.starts_with('{') ? parse_scaling_object(text) : parse_short_form(text);
+  if (rope.contains("type") && !rope.contains("rope_type")) rope["rope_type"] = rope["type"];
+  rope.erase("type");
+  const RopeKind kind = kind_of(rope, text);
+  const Json factor = rope.value("factor", Json());
+  if (kind == RopeKind::standard
+          ? !factor.is_null()
+          : !factor.is_number() || !std::isfinite(factor.get<double>()) || !(factor.get<double>() >= 1))
+    throw ConfigError(cat("--rope_scaling is '", quotation(text), "': the factor is ", quotation(factor),
+                          kind == RopeKind::standard ? "; default has none"
+                                                     : "; expected a number of 1 or more, as in yarn:16"));
+  return rope;
+}
+
+int64_t stretched(double factor, int64_t tokens) {
+  constexpr double kMost = 9e15;  // a whole number that a double holds, for any factor
+  return std::llround(std::min(kMost, factor * static_cast<double>(tokens)));
+}
+
+// What the scaling does to the positions, in `json` and in its rotary part `rope`.
+void set_positions(Json& json, Json& rope, const ModelConfig& before, RopeKind kind) {
+  const Json asked = rope.value("original_max_position_embeddings", Json());
+  if (!asked.is_null() && (!asked.is_number_integer() || asked.get<int64_t>() < 1))
+    throw ConfigError(cat("--rope_scaling: original_max_position_embeddings is ", quotation(asked),
+                          "; expected a whole number of 1 or more"));
+  const int64_t original = asked.is_null() ? original_positions(before) : asked.get<int64_t>();
+  rope.erase("original_max_position_embeddings");
+  json["max_position_embeddings"] = original;
+  if (kind == RopeKind::standard || kind == RopeKind::dynamic_ntk) return;
+  int64_t positions = stretched(rope["factor"].get<double>(), original);
+  // Llama 3.1 was trained beyond what its factor stretches.
+  if (kind == RopeKind::llama3 && before.rope.kind == kind)
+    positions = std::max(positions, before.max_position_embeddings);
+  json["max_position_embeddings"] = positions;
+  // transformers warns of a key that linear scaling does not read inside, and none is read beside it.
+  (kind == RopeKind::linear ? json : rope)["original_max_position_embeddings"] = original;
+}
+
+}  // namespace
+
+int64_t original_positions(const ModelConfig& config) {
+  const int64_t original = config.rope.original_max_position_embeddings;
+  return original > 0 ? original : config.max_position_embeddings;
+}
+
+void list_rope_options(OptionList& list, RopeOverride& rope) {
+  // On resume the model is compared, which knows what these made of it.
+  list.text("rope_scaling", rope.scaling,
+            "in place of the model's own: yarn:16, linear:4, dynamic:4, llama3:8, default, or JSON as in "
+            "config.json; the factor is of the length of pretraining")
+      .on_resume(ResumeRule::by_content);
+  list.real("rope_theta", rope.theta, above(1, 1e18),
+            "in place of the model's own; alone, positions grow to the length")
+      .on_resume(ResumeRule::by_content);
+}
+
+ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
+  if (!override.given()) return config;
+  if (!config.rotates)
+    throw ConfigError(cat("--rope_scaling and --rope_theta: a ", config.family->model_types.front(),
+                          " has a table of ", config.max_position_embeddings,
+                          " positions and rotates nothing; leave them out"));
+  Json json = config.raw;
+  const auto filled = [&](const char* key) {
+    return json.contains(key) && json[key].is_object() && !json[key].empty();
+  };
+  // `rope_scaling` beside `rope_theta` is what every version of transformers reads; the newer form stays
+  // where the file has it.
+  const bool newer = filled("rope_parameters") && !filled("rope_scaling");
+  const char* const key = newer ? "rope_parameters" : "rope_scaling";
+  Json rope = filled(key) ? json[key] : Json::object();
+  double theta = config.rope.theta;
+  RopeKind kind = config.rope.kind;
+  if (!override.scaling.empty()) {
+    rope = parse_scaling(override.scaling);
+    kind = kind_of(rope, override.scaling);
+    json.erase("original_max_position_embeddings");
+    set_positions(json, rope, config, kind);
+    if (rope.contains("rope_theta")) {
+      if (!rope["rope_theta"].is_number())
+        throw ConfigError(cat("--rope_scaling: rope_theta is ", quotation(rope["rope_theta"]),
+                              "; expected a number above 1"));
+      theta = rope["rope_theta"].get<double>();
+      if (override.theta && *override.theta != theta)
+        throw ConfigError(cat("--rope_theta ", number_text(*override.theta), " contradicts rope_theta ",
+                              number_text(theta), " of --rope_scaling; leave one of them out"));
+    }
+  }
+  theta = override.theta.value_or(theta);
+  if (kind == RopeKind::standard && override.theta)
+    json["max_position_embeddings"] = std::max(
+        json.value("max_position_embeddings", config.max_position_embeddings), override.longest_tokens);
+  for (const char* old : {"rope_parameters", "rope_scaling", "rope_theta"}) json.erase(old);
+  rope.erase("rope_theta");
+  if (newer) {
+    rope["rope_theta"] = theta;
+    rope["rope_type"] = name_of(kind);
+    json["rope_parameters"] = rope;
+  } else {
+    json["rope_theta"] = theta;
+    json["rope_scaling"] = kind == RopeKind::standard ? Json() : rope;
+  }
+  return parse_model_config(json, "the model's config.json with --rope_scaling and --rope_theta",
+                            {config.family});
+}
+
+RopeOverride pinned(const RopeOverride& rope, const ModelConfig& before) {
+  if (rope.scaling.empty()) return rope;
+  RopeOverride result = rope;
+  Json scaling = parse_scaling(rope.scaling);
+  if (!scaling.contains("original_max_position_embeddings"))
+    scaling["original_max_position_embeddings"] = original_positions(before);
+  result.scaling = scaling.dump();
+  return result;
+}
+
+int64_t position_reach(const ModelConfig& config) {
+  if (config.rope.kind == RopeKind::standard) return config.max_position_embeddings;
+  return std::max(config.max_position_embeddings, stretched(config.rope.factor, original_positions(config)));
+}
+
+std::string rope_text(const ModelConfig& config) {
+  const RopeConfig& rope = config.rope;
+  return cat("rope ", name_of(rope.kind),
+             rope.kind == RopeKind::standard ? ""
+                                             : cat(" x ", number_text(rope.factor), " of ",
+                                                   format_count(original_positions(config)), " positions"),
+             ", theta ", number_text(rope.theta), ": ", format_count(position_reach(config)), " positions");
+}
+
+}  // namespace trireme

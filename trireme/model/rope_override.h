@@ -1,0 +1,50 @@
+// Another rotary embedding than the model's config.json says: --rope_scaling and --rope_theta.
+//
+//   yarn:16            kind and factor: default, linear:N, dynamic:N, yarn:N (arXiv 2309.00071), llama3:N
+//   {"rope_type": "yarn", "factor": 16, "beta_fast": 20}     as config.json of transformers has it
+//
+// The factor stretches the length that the model was first trained on: original_max_position_embeddings of
+// its config.json, else max_position_embeddings. The result is a config.json that transformers reads:
+//
+//   linear, yarn, llama3   max_position_embeddings = factor x original, which is recorded
+//   dynamic                max_position_embeddings = original, from which transformers stretches
+//   theta alone            max_position_embeddings grows to the length that is asked for
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "trireme/base/option_list.h"
+#include "trireme/model/model_config.h"
+
+namespace trireme {
+
+struct RopeOverride {
+  std::string scaling;          // empty: as config.json says
+  std::optional<double> theta;  // none: as config.json says
+  int64_t longest_tokens = 0;   // of a sample; positions where theta alone is given
+
+  bool given() const { return !scaling.empty() || theta; }
+};
+
+void list_rope_options(OptionList& list, RopeOverride& rope);
+
+// `config` as it is where nothing is given. Throws ConfigError: text that is none of these forms, a model
+// that does not rotate, numbers that parse_rope_config refuses.
+ModelConfig with_rope(const ModelConfig& config, const RopeOverride& rope);
+
+// The same for a model that came from `before` by other overrides: with the length of pretraining written
+// out.
+RopeOverride pinned(const RopeOverride& rope, const ModelConfig& before);
+
+// The length that the model was first trained on, as far as its config.json says.
+int64_t original_positions(const ModelConfig& config);
+// The number of tokens that the model's positions reach: max_position_embeddings, or the length to which its
+// rope scaling stretches them.
+int64_t position_reach(const ModelConfig& config);
+
+// "rope yarn x 16 of 8,192 positions, theta 500000: 131,072 positions"
+std::string rope_text(const ModelConfig& config);
+
+}  // namespace trireme

@@ -1,0 +1,42 @@
+#include "trireme/train/continued_run.h"
+
+#include <system_error>
+
+#include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
+#include "trireme/train/run_directory.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+bool are_one(const fs::path& a, const fs::path& b) {
+  std::error_code gone;
+  return fs::equivalent(a, b, gone);
+}
+
+}  // namespace
+
+fs::path continued_checkpoint(const fs::path& run) {
+  if (is_there(run / "manifest.json")) return run;
+  const std::vector<CheckpointEntry> checkpoints = RunDirectory(run).list();
+  if (checkpoints.empty())
+    throw ConfigError(cat("--continue_run: there is no checkpoint in ", run.string(),
+                          "; expected a run's folder, or a checkpoint such as ",
+                          RunDirectory(run).checkpoint(100).string()));
+  return checkpoints.back().path;
+}
+
+void check_continued(const TrainOptions& options, const fs::path& checkpoint) {
+  if (!are_one(options.model_dir, checkpoint))
+    throw ConfigError(cat("--continue_run ", options.continue_run.string(), " begins with the model ",
+                          checkpoint.string(), ", and --model_name_or_path is ", options.model_dir.string(),
+                          "; leave it out"));
+  if (are_one(RunDirectory(options.output_dir).checkpoints(), checkpoint / ".."))
+    throw ConfigError(cat("--continue_run begins a new run, and --output_dir ", options.output_dir.string(),
+                          " is that of the finished one: give another, or go on with that run by "
+                          "--resume_from_checkpoint true and more --max_steps or --context_stages"));
+}
+
+}  // namespace trireme

@@ -1,0 +1,101 @@
+#include <algorithm>
+
+#include "trireme/base/clock.h"
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+#include "trireme/model/computed_fields.h"
+#include "trireme/train/checkpoint.h"
+#include "trireme/train/continued_run.h"
+#include "trireme/train/run_in_progress.h"
+#include "trireme/train/trainer_state.h"
+
+namespace trireme {
+
+void RunInProgress::compare_with_checkpoint(const ModelConfig& config) {
+  const std::filesystem::path& checkpoint = resume_from_->path;
+  ResumeDecision decision;
+  agreement_.all_or_none(cat("comparing this run with ", checkpoint.string()), [&] {
+    const Json state = read_json(checkpoint / "trainer_state.json");
+    RunFacts before = checkpoint_facts(state, checkpoint);
+    RunFacts now;
+    now.ranks = world_.size();
+    const ResumedRun resumed = parse_trainer_state(state, checkpoint);
+    if (options_.keep_global_batch) plan(config, kMostSteps, &before);
+    // What this run trains on, and how, where the checkpoint's run was.
+    const int stage = std::min(resumed.stage, plan_.count() - 1);
+    now.options = to_json(options_of(stage));
+    now.train_source = sources_of(stage).train_source;
+    now.model = computed_fields(configs_[static_cast<size_t>(stage)]);
+    if (const auto length = length_to_go_on_with(resumed)) {
+      now.sequence_tokens = *length;
+      before.sequence_tokens = whole_number(resumed.loader, "sequence_tokens", {1},
+                                            (checkpoint / "trainer_state.json").string() + ": loader");
+    }
+    decision = decide_resume(before, now, options_.resume_with_new_data);
+  });
+  if (options_.keep_global_batch)
+    options_.gradient_accumulation_steps = plan_.options.front().gradient_accumulation_steps;
+  data_anew_ = agreement_.of_rank_0(decision.data_anew ? 1 : 0) != 0;
+  for (const std::string& change : decision.told) note("changed option: " + change);
+}
+
+std::optional<int64_t> RunInProgress::length_to_go_on_with(const ResumedRun& resumed) const {
+  const int due = stage_of_step(plan_.stages, resumed.step);
+  if (resumed.step >= total_steps() || due != resumed.stage) return std::nullopt;
+  return plan_.stages[static_cast<size_t>(due)].sequence_tokens;
+}
+
+void RunInProgress::resume() {
+  const double begin = now_seconds();
+  const CheckpointRead read = read_checkpoint(resume_from_->path, *engine_);
+  const double seconds = now_seconds() - begin;
+  const ResumedRun resumed = parse_trainer_state(read.trainer_state, resume_from_->path);
+  steps_done_ = resumed.step;
+  tokens_seen_ = resumed.tokens_seen;
+  checkpoint_ = resume_from_->path;
+  guards_.restore(resumed, checkpoint_);
+  restore_length_change(resumed, checkpoint_);
+  if (steps_done_ > total_steps())
+    throw ConfigError(cat("the checkpoint ", checkpoint_.string(), " is at step ", steps_done_,
+                          ", beyond this run's last step ", total_steps(),
+                          ": give more --max_steps, or an earlier checkpoint"));
+  const int due = stage_of_step(plan_.stages, steps_done_);
+  if (due != resumed.stage) guards_.stage_begins();
+  if (steps_done_ < total_steps() && due == resumed.stage) {
+    open_stage(due);
+    if (!data_anew_) loader_->restore(resumed.loader);
+  } else if (steps_done_ < total_steps() &&
+             plan_.stages[static_cast<size_t>(due)].first_step != steps_done_) {
+    throw ConfigError(cat("step ", steps_done_, " of the checkpoint lies in stage ", resumed.stage + 1,
+                          " of its run, but in the middle of stage ", due + 1,
+                          " of these --context_stages: give the stages of that run (later ones may change)"));
+  }
+  report_resume(read.bytes, seconds);
+}
+
+void RunInProgress::restore_length_change(const ResumedRun& resumed,
+                                          const std::filesystem::path& checkpoint) {
+  if (resumed.length_change.is_null()) return;  // of an older version's run
+  length_change_.restore(resumed.length_change,
+                         (checkpoint / "trainer_state.json").string() + ": length_change");
+}
+
+void RunInProgress::find_continued() {
+  if (resume_from_ || options_.continue_run.empty()) return;
+  agreement_.all_or_none(cat("looking at ", options_.continue_run.string()), [&] {
+    continued_ = continued_checkpoint(options_.continue_run);
+    check_continued(options_, continued_);
+  });
+  CheckpointEntry entry{.path = continued_};
+  check_whole(entry, world_.identity(), agreement_);
+}
+
+void RunInProgress::begin_from_continued() {
+  const ResumedRun before =
+      parse_trainer_state(read_checkpoint(continued_, *engine_).trainer_state, continued_);
+  restore_length_change(before, continued_);
+  note(cat("begins with weights and optimizer states of ", continued_.string(), ", after ", before.step,
+           " steps and ", format_count(before.tokens_seen), " tokens of its run"));
+}
+
+}  // namespace trireme

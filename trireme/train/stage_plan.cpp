@@ -1,0 +1,235 @@
+#include "trireme/train/stage_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+#include "trireme/comm/mesh.h"
+#include "trireme/engine/sequence_degrees.h"
+
+namespace trireme {
+namespace {
+
+// The options that a stage may set, beside steps, tokens and sp.
+constexpr const char* kStageOptions[] = {"max_seq_length",
+                                         "train_file",
+                                         "learning_rate",
+                                         "lr_scheduler_type",
+                                         "lr_scheduler_kwargs",
+                                         "warmup_ratio",
+                                         "warmup_steps",
+                                         "warmup_type",
+                                         "rope_scaling",
+                                         "rope_theta",
+                                         "per_device_train_batch_size",
+                                         "gradient_accumulation_steps",
+                                         "ulysses",
+                                         "ring",
+                                         "ring_method",
+                                         "head_chunks",
+                                         "attention",
+                                         "zero",
+                                         "offload_params",
+                                         "offload_optimizer",
+                                         "offload_activations",
+                                         "recompute",
+                                         "checkpoint_every",
+                                         "keep_fraction",
+                                         "tile_tokens",
+                                         "logits_tile_tokens",
+                                         "update_in_backward"};
+
+Json engine_json(const EngineOptions& options) {
+  EngineOptions listed = options;
+  OptionList list;
+  list_engine_options(list, listed);
+  list_update_options(list, listed);
+  return list.config();
+}
+
+// What option.write takes, of a value as JSON and YAML have it: 32768, "32k", 2e-5, "cpu", true.
+Json option_value(const Option& option, const Json& value) {
+  const bool whole = option.type == OptionType::count;
+  const bool named = std::ranges::any_of(option.choices, [&](const auto& name) { return value == name; });
+  switch (option.type) {
+    case OptionType::text:
+      if (value.is_object()) return value.dump();
+      [[fallthrough]];
+    case OptionType::path:
+      if (value.is_string()) return value;
+      break;
+    case OptionType::choice:
+      if (named) return value;
+      break;
+    case OptionType::boolean:
+      if (value.is_boolean()) return value;
+      break;
+    case OptionType::count:
+    case OptionType::real:
+      if (value.is_number() && (!whole || value == std::floor(value.get<double>()))) return value;
+      if (value.is_string() && whole) return parse_count(value.get<std::string>(), option.name);
+      if (value.is_string()) {
+        const auto text = value.get<std::string>();
+        char* end = nullptr;
+        const double number = std::strtod(text.c_str(), &end);
+        if (!text.empty() && *end == '\0' && std::isfinite(number)) return number;
+      }
+      break;
+    case OptionType::paths:
+      break;
+  }
+  std::string expected = whole ? "a whole number such as 32k" : "another value";
+  if (option.type == OptionType::real) expected = "a number";
+  if (option.type == OptionType::boolean) expected = "true or false";
+  for (const std::string& choice : option.choices)
+    expected = option.choices.front() == choice ? choice : expected + "|" + choice;
+  throw ConfigError(cat(option.name, " is ", quotation(value), "; expected ", expected));
+}
+
+int64_t count_of(const Json& stage, const char* key) {
+  const Option count{.name = key, .type = OptionType::count};
+  const Json value = option_value(count, stage[key]);
+  const double number = value.get<double>();
+  if (!(number >= 1 && number <= 9e15))
+    throw ConfigError(cat(key, " is ", quotation(value), "; expected 1 or more"));
+  return value.get<int64_t>();
+}
+
+// Sets what `stage` says in `options`.
+void set_options(TrainOptions& options, const Json& stage, const RunPlace& place) {
+  OptionList list;
+  list_train_options(list, options);
+  std::string known;
+  for (const char* name : kStageOptions) known += cat(name, ", ");
+  for (const auto& [key, value] : stage.items()) {
+    if (key == "steps" || key == "tokens" || key == "sp") continue;
+    if (std::ranges::none_of(kStageOptions, [&](const char* name) { return key == name; }))
+      throw ConfigError(cat("'", quotation(key), "' is nothing that a stage sets; expected of ", known,
+                            "steps, tokens and sp"));
+    const auto option =
+        std::ranges::find_if(list.options(), [&](const Option& each) { return each.name == key; });
+    const Json written = option_value(*option, value);
+    option->check(written);
+    option->write(written);
+  }
+  if (!stage.contains("sp")) return;
+  if (stage.contains("ulysses") || stage.contains("ring"))
+    throw ConfigError("sp is the product of ulysses and ring; give it, or these two");
+  const int64_t sp = count_of(stage, "sp");
+  check_degrees(sp, 1, place.ranks);
+  const SequenceDegrees degrees =
+      choose_degrees(static_cast<int>(sp), place.query_heads, place.machine_ranks);
+  options.engine.ulysses = degrees.ulysses;
+  options.engine.ring = degrees.ring;
+}
+
+RunFacts batch_facts(const TrainOptions& options, int ranks) {
+  RunFacts facts;
+  facts.options = to_json(options);
+  facts.ranks = ranks;
+  return facts;
+}
+
+int64_t steps_of(const Json& stage, const TrainOptions& options, const RunPlace& place) {
+  if (stage.contains("steps") == stage.contains("tokens"))
+    throw ConfigError("a stage needs one of steps and tokens");
+  if (stage.contains("steps")) return count_of(stage, "steps");
+  const int64_t tokens = count_of(stage, "tokens");
+  const double of_a_step = static_cast<double>(global_batch_samples(batch_facts(options, place.ranks))) *
+                           static_cast<double>(options.samples.max_seq_length);
+  return static_cast<int64_t>(std::ceil(static_cast<double>(tokens) / of_a_step));
+}
+
+Json parse_stage_list(const std::string& text) {
+  try {
+    JsonLimits limits;
+    limits.refuse_equal_keys = true;
+    return parse_json(text, "--context_stages", limits);
+  } catch (const DataError& error) {
+    throw ConfigError(error.what());
+  }
+}
+
+void add_stage(StagePlan& plan, const Json& stage, const TrainOptions& run, const RunPlace& place) {
+  if (!stage.is_object()) throw ConfigError(cat("it is ", quotation(stage), "; expected an object"));
+  const bool first = plan.stages.empty();
+  TrainOptions options = first ? run : plan.options.back();
+  if (!first) options.learning_rate /= 2;
+  set_options(options, stage, place);
+  check_degrees(options.engine.ulysses, options.engine.ring, place.ranks);
+  const bool sets_batch =
+      stage.contains("per_device_train_batch_size") || stage.contains("gradient_accumulation_steps");
+  if (!first && run.keep_global_batch && !sets_batch)
+    options.gradient_accumulation_steps = accumulation_to_keep(batch_facts(plan.options.back(), place.ranks),
+                                                               batch_facts(options, place.ranks));
+  plan.stages.push_back(next_stage(plan.stages, options.samples.max_seq_length,
+                                   steps_of(stage, options, place), stage_defaults(options)));
+  plan.options.push_back(std::move(options));
+}
+
+// One engine does stages that follow each other: it is made for the most that they ask.
+void plan_engines(StagePlan& plan) {
+  for (int begin = 0, end = 0; begin < plan.count(); begin = end) {
+    while (end < plan.count() && plan.engine_changes(begin, end).empty()) ++end;
+    PlannedBatch most;
+    int64_t longest_tokens = 0;
+    for (int i = begin; i < end; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const PlannedBatch batch{plan.options[at].per_device_train_batch_size, plan.stages[at].sequence_tokens};
+      longest_tokens = std::max(longest_tokens, batch.tokens);
+      const auto tokens_of = [](const PlannedBatch& of) {
+        return static_cast<double>(of.samples) * static_cast<double>(of.tokens);
+      };
+      if (tokens_of(batch) >= tokens_of(most)) most = batch;
+    }
+    for (int i = begin; i < end; ++i) {
+      EngineOptions& engine = plan.options[static_cast<size_t>(i)].engine;
+      engine.planned_batch = most;
+      engine.rope.longest_tokens = longest_tokens;
+    }
+  }
+}
+
+}  // namespace
+
+std::string StagePlan::engine_changes(int from, int to) const {
+  const Json before = engine_json(options[static_cast<size_t>(from)].engine);
+  const Json after = engine_json(options[static_cast<size_t>(to)].engine);
+  std::string changes;
+  for (const auto& [name, value] : after.items())
+    if (before[name] != value)
+      changes +=
+          cat(changes.empty() ? "" : ", ", name, " ", quotation(before[name]), " -> ", quotation(value));
+  return changes;
+}
+
+StagePlan plan_stages(const TrainOptions& options, const RunPlace& place, int64_t steps,
+                      const RunFacts* keep_batch_of) {
+  TrainOptions run = options;
+  if (keep_batch_of != nullptr)
+    run.gradient_accumulation_steps = accumulation_to_keep(*keep_batch_of, batch_facts(run, place.ranks));
+  StagePlan plan;
+  const std::string& text = run.context_stages;
+  if (text.empty()) {
+    plan.stages = single_stage(run.samples.max_seq_length, steps, stage_defaults(run));
+  } else if (!text.starts_with('[')) {
+    plan.stages = parse_context_stages(text, stage_defaults(run));
+  } else {
+    const Json list = parse_stage_list(text);
+    for (const Json& stage : list) {
+      try {
+        add_stage(plan, stage, run, place);
+      } catch (const ConfigError& error) {
+        throw ConfigError(cat("--context_stages, stage ", plan.count() + 1, ": ", error.what()));
+      }
+    }
+    if (plan.stages.empty()) throw ConfigError("--context_stages is an empty list; expected a stage or more");
+  }
+  if (plan.options.empty()) plan.options.assign(plan.stages.size(), run);
+  plan_engines(plan);
+  return plan;
+}
+
+}  // namespace trireme

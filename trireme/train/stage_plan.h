@@ -1,0 +1,46 @@
+// What each stage of a run does: its length, steps and schedule, and the options in force.
+//
+//   --context_stages 32k:400,128k:100:1e-5         lengths, steps and peaks alone (context_stages.h)
+//   --context_stages '[{"max_seq_length": "32k", "steps": 400},
+//                      {"max_seq_length": "128k", "tokens": "200m", "rope_scaling": "yarn:16", "zero": 3}]'
+//
+// A stage of the second form sets options of `train` under their names. What it leaves out is as in the stage
+// before it, and in the first as the flags say; but the peak learning rate, which is half of the one before.
+// Stages that follow each other with equal engine options share one engine, which is assembled for the
+// longest of them. Arithmetic only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/train/context_stages.h"
+#include "trireme/train/resume_rules.h"
+#include "trireme/train/train_options.h"
+
+namespace trireme {
+
+struct StagePlan {
+  std::vector<ContextStage> stages;
+  std::vector<TrainOptions> options;  // in force in each stage
+
+  int count() const { return static_cast<int>(stages.size()); }
+  int64_t total_steps() const { return stages.back().end_step(); }
+  // "ulysses 1 -> 2, zero 0 -> 3": what the engines of two stages differ in; empty: they share one.
+  std::string engine_changes(int from, int to) const;
+};
+
+// Where a run takes place, for what follows from ranks: --sp, tokens to steps.
+struct RunPlace {
+  int ranks = 1;
+  int machine_ranks = 1;  // the least of any machine
+  int64_t query_heads = 1;
+};
+
+// `steps`: of the one stage of a run without --context_stages. `keep_batch_of`, and with --keep_global_batch
+// the stage before: as many samples a step, where a stage does not set its batch. Throws ConfigError that
+// names the stage.
+StagePlan plan_stages(const TrainOptions& options, const RunPlace& place, int64_t steps,
+                      const RunFacts* keep_batch_of = nullptr);
+
+}  // namespace trireme
