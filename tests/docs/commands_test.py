@@ -63,6 +63,7 @@ class Commands(unittest.TestCase):
         shutil.copytree(cls.folder / "tiny", hub / "snapshots/1")
         shutil.copy(FIXTURE / "reference.safetensors", cls.folder)
         shutil.copytree(ROOT / "docs/methods", cls.folder / "data/repositories")
+        (cls.folder / "stages.yaml").write_text("- {max_seq_length: 16, steps: 2}\n- {max_seq_length: 64, tokens: 1k, rope_scaling: yarn:4, sp: 2, zero: 3}\n")
         (cls.folder / "run.secret").write_text("0123456789abcdef" * 4)
         (cls.folder / "run.secret").chmod(0o600)
 
