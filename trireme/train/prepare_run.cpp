@@ -2,7 +2,6 @@
 #include <cmath>
 #include <limits>
 
-#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/data/evaluation_loader.h"
@@ -36,8 +35,8 @@ LoaderOptions RunInProgress::loader_options(int stage) const {
 }
 
 void RunInProgress::plan(const ModelConfig& config, int64_t steps, const RunFacts* keep_batch_of) {
-  const RunPlace place{world_.size(), world_.least_machine_ranks(), config.num_attention_heads};
-  plan_ = plan_stages(options_, place, steps, keep_batch_of);
+  const RunTopology topology{world_.size(), world_.least_machine_ranks(), config.num_attention_heads};
+  plan_ = plan_stages(options_, topology, steps, keep_batch_of);
   if (!options_.context_stages.empty() && options_.max_steps > 0 && options_.max_steps != total_steps())
     throw ConfigError(cat("--max_steps ", options_.max_steps,
                           " contradicts --context_stages, whose steps sum to ", total_steps(),

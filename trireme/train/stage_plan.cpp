@@ -98,7 +98,7 @@ int64_t count_of(const Json& stage, const char* key) {
 }
 
 // Sets what `stage` says in `options`.
-void set_options(TrainOptions& options, const Json& stage, const RunPlace& place) {
+void set_options(TrainOptions& options, const Json& stage, const RunTopology& topology) {
   OptionList list;
   list_train_options(list, options);
   std::string known;
@@ -118,9 +118,9 @@ void set_options(TrainOptions& options, const Json& stage, const RunPlace& place
   if (stage.contains("ulysses") || stage.contains("ring"))
     throw ConfigError("sp is the product of ulysses and ring; give it, or these two");
   const int64_t sp = count_of(stage, "sp");
-  check_degrees(sp, 1, place.ranks);
+  check_degrees(sp, 1, topology.ranks);
   const SequenceDegrees degrees =
-      choose_degrees(static_cast<int>(sp), place.query_heads, place.machine_ranks);
+      choose_degrees(static_cast<int>(sp), topology.query_heads, topology.machine_ranks);
   options.engine.ulysses = degrees.ulysses;
   options.engine.ring = degrees.ring;
 }
@@ -132,12 +132,12 @@ RunFacts batch_facts(const TrainOptions& options, int ranks) {
   return facts;
 }
 
-int64_t steps_of(const Json& stage, const TrainOptions& options, const RunPlace& place) {
+int64_t steps_of(const Json& stage, const TrainOptions& options, const RunTopology& topology) {
   if (stage.contains("steps") == stage.contains("tokens"))
     throw ConfigError("a stage needs one of steps and tokens");
   if (stage.contains("steps")) return count_of(stage, "steps");
   const int64_t tokens = count_of(stage, "tokens");
-  const double of_a_step = static_cast<double>(global_batch_samples(batch_facts(options, place.ranks))) *
+  const double of_a_step = static_cast<double>(global_batch_samples(batch_facts(options, topology.ranks))) *
                            static_cast<double>(options.samples.max_seq_length);
   return static_cast<int64_t>(std::ceil(static_cast<double>(tokens) / of_a_step));
 }
@@ -152,20 +152,20 @@ Json parse_stage_list(const std::string& text) {
   }
 }
 
-void add_stage(StagePlan& plan, const Json& stage, const TrainOptions& run, const RunPlace& place) {
+void add_stage(StagePlan& plan, const Json& stage, const TrainOptions& run, const RunTopology& topology) {
   if (!stage.is_object()) throw ConfigError(cat("it is ", quotation(stage), "; expected an object"));
   const bool first = plan.stages.empty();
   TrainOptions options = first ? run : plan.options.back();
   if (!first) options.learning_rate /= 2;
-  set_options(options, stage, place);
-  check_degrees(options.engine.ulysses, options.engine.ring, place.ranks);
+  set_options(options, stage, topology);
+  check_degrees(options.engine.ulysses, options.engine.ring, topology.ranks);
   const bool sets_batch =
       stage.contains("per_device_train_batch_size") || stage.contains("gradient_accumulation_steps");
   if (!first && run.keep_global_batch && !sets_batch)
-    options.gradient_accumulation_steps = accumulation_to_keep(batch_facts(plan.options.back(), place.ranks),
-                                                               batch_facts(options, place.ranks));
+    options.gradient_accumulation_steps = accumulation_to_keep(
+        batch_facts(plan.options.back(), topology.ranks), batch_facts(options, topology.ranks));
   plan.stages.push_back(next_stage(plan.stages, options.samples.max_seq_length,
-                                   steps_of(stage, options, place), stage_defaults(options)));
+                                   steps_of(stage, options, topology), stage_defaults(options)));
   plan.options.push_back(std::move(options));
 }
 
@@ -205,11 +205,11 @@ std::string StagePlan::engine_changes(int from, int to) const {
   return changes;
 }
 
-StagePlan plan_stages(const TrainOptions& options, const RunPlace& place, int64_t steps,
+StagePlan plan_stages(const TrainOptions& options, const RunTopology& topology, int64_t steps,
                       const RunFacts* keep_batch_of) {
   TrainOptions run = options;
   if (keep_batch_of != nullptr)
-    run.gradient_accumulation_steps = accumulation_to_keep(*keep_batch_of, batch_facts(run, place.ranks));
+    run.gradient_accumulation_steps = accumulation_to_keep(*keep_batch_of, batch_facts(run, topology.ranks));
   StagePlan plan;
   const std::string& text = run.context_stages;
   if (text.empty()) {
@@ -220,7 +220,7 @@ StagePlan plan_stages(const TrainOptions& options, const RunPlace& place, int64_
     const Json list = parse_stage_list(text);
     for (const Json& stage : list) {
       try {
-        add_stage(plan, stage, run, place);
+        add_stage(plan, stage, run, topology);
       } catch (const ConfigError& error) {
         throw ConfigError(cat("--context_stages, stage ", plan.count() + 1, ": ", error.what()));
       }

@@ -30,8 +30,8 @@ struct StagePlan {
   std::string engine_changes(int from, int to) const;
 };
 
-// Where a run takes place, for what follows from ranks: --sp, tokens to steps.
-struct RunPlace {
+// The ranks and heads of a run, for what follows from them: --sp, tokens to steps.
+struct RunTopology {
   int ranks = 1;
   int machine_ranks = 1;  // the least of any machine
   int64_t query_heads = 1;
@@ -40,7 +40,7 @@ struct RunPlace {
 // `steps`: of the one stage of a run without --context_stages. `keep_batch_of`, and with --keep_global_batch
 // the stage before: as many samples a step, where a stage does not set its batch. Throws ConfigError that
 // names the stage.
-StagePlan plan_stages(const TrainOptions& options, const RunPlace& place, int64_t steps,
+StagePlan plan_stages(const TrainOptions& options, const RunTopology& topology, int64_t steps,
                       const RunFacts* keep_batch_of = nullptr);
 
 }  // namespace trireme
