@@ -33,12 +33,17 @@ class ContinuedOptions : public ::testing::Test {
     TrainFlags flags;
     OptionParser parser("train", "");
     flags.declare(parser);
-    parser.parse(words, [&] { notes_ = add_continued_options(parser, run_.folder() / "run"); });
+    parser.parse(words, [&] {
+      const auto& named = flags.options.continue_run;
+      notes_ = add_continued_options(parser, named.empty() ? run_.folder() / "run" : named);
+      given_ulysses_ = parser.given("ulysses");
+    });
     return flags.options;
   }
 
   testing::TinyRun run_;
   std::vector<std::string> notes_;
+  bool given_ulysses_ = false;
 };
 
 TEST_F(ContinuedOptions, are_those_of_the_finished_run_where_no_flag_says_otherwise) {
@@ -55,6 +60,10 @@ TEST_F(ContinuedOptions, are_those_of_the_finished_run_where_no_flag_says_otherw
   EXPECT_EQ(options.engine.rope.scaling, "");  // in the checkpoint's config.json
   EXPECT_THAT(notes_.at(0), AllOf(HasSubstr("step-2"), HasSubstr("run-continued")));
   EXPECT_EQ(given({"--output_dir", "elsewhere"}).output_dir, "elsewhere");
+  EXPECT_TRUE(given_ulysses_);
+  given({"--sp", "4"});
+  EXPECT_FALSE(given_ulysses_);  // which --sp decides
+  EXPECT_EQ(given({"--continue_run", (run_.folder() / "run/checkpoints/step-2/").string()}).max_steps, 2);
   EXPECT_THAT(testing::message_of<ConfigError>([&] {
                 given({"--model_name_or_path", "other"});
               }),

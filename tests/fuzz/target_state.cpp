@@ -1,5 +1,6 @@
 #include <cstdlib>
 
+#include "trireme/train/length_change.h"
 #include "trireme/train/step_guards.h"
 #include "trireme/train/trainer_state.h"
 
@@ -14,6 +15,7 @@ void state(Bytes input) {
     if (run.step < 0 || run.stage < 0 || run.tokens_seen < 0) std::abort();
     parse_saved_progress(json, "step-4/trainer_state.json");
     StepGuards(GuardOptions{}).restore(run, "step-4");
+    if (!run.length_change.is_null()) LengthChange().restore(run.length_change, "step-4");
   });
 }
 

@@ -46,9 +46,9 @@ TEST(ContinuedRun, begins_with_the_weights_and_optimizer_states_of_the_finished_
   EXPECT_EQ(tensors_of(second.outcome.checkpoint), tensors_of(both.outcome.checkpoint));
   EXPECT_EQ(second.outcome.steps, 4);
   EXPECT_EQ(second.records.at(4).tokens_seen, 4 * 4 * 32);
-  EXPECT_THAT(second.output,
-              AllOf(HasSubstr("begins with weights and optimizer states"), HasSubstr("step-5, after 5 steps"),
-                    HasSubstr("length 16 -> 32: the loss was ")));
+  EXPECT_THAT(second.output, AllOf(HasSubstr("begins with weights and optimizer states"),
+                                   HasSubstr("step-5, after 5 of the 5 steps of its run"),
+                                   HasSubstr("length 16 -> 32: the loss was ")));
 }
 
 TEST(ContinuedRun, goes_on_from_its_own_checkpoints_once_it_has_some) {

@@ -82,10 +82,17 @@ TEST(StagedRun, another_topology_from_a_stage_on_computes_the_same) {
   }
 }
 
+// What is said of the change of length.
+std::string change_of(const std::string& output) {
+  const size_t begin = output.find("length 16 -> 32");
+  return begin == std::string::npos ? "" : output.substr(begin, output.find('\n', begin) - begin);
+}
+
 // Stops inside the first stage, at the border, and inside the second.
 TEST(StagedRun, resumes_bitwise_wherever_it_stopped) {
   const TinyRun run(170);
   const TinyOutcome straight = train_on_ranks(2, options_of(run, "straight", kOverlays));
+  EXPECT_THAT(change_of(straight.output), HasSubstr("over the first 4 steps"));
   for (const int64_t stop : {2, 5, 7}) {
     SCOPED_TRACE(stop);
     TrainOptions options = options_of(run, cat("stopped-", stop), kOverlays);
@@ -94,6 +101,7 @@ TEST(StagedRun, resumes_bitwise_wherever_it_stopped) {
     options.resume_from_checkpoint = "true";
     TinyOutcome second = train_on_ranks(2, options);
     EXPECT_THAT(second.output, Not(HasSubstr("changed option")));
+    EXPECT_EQ(change_of(second.output), change_of(straight.output));
     second.losses.insert(first.losses.begin(), first.losses.end());
     expect_same(second, straight);
   }

@@ -35,12 +35,15 @@ std::vector<std::string> add_continued_options(OptionParser& parser, const fs::p
   options["max_seq_length"] =
       whole_number(object_value(state, "loader", file.string()), "sequence_tokens", {1}, file.string());
   if (parser.given("context_stages")) options.erase("max_steps");
+  // --sp is the product of the two.
+  if (parser.given("sp"))
+    for (const char* name : {"ulysses", "ring"}) options.erase(name);
   if (had_stages && !parser.given("context_stages") && !parser.given("max_steps") &&
       !parser.given("num_train_epochs"))
     throw ConfigError(cat("--continue_run ", run.string(),
                           ": that run had --context_stages, which are done; give --max_steps with "
                           "--max_seq_length, or new --context_stages"));
-  parser.add_file_values(values_of_config(options, file.string(), parser), Precedence::before_counts);
+  parser.add_file_values(values_of_config(options, run.string(), parser), Precedence::before_counts);
   const std::string source = cat("--continue_run ", run.string());
   parser.add_file_values({{"model_name_or_path", checkpoint.string(), source}}, Precedence::none);
   // The run's folder has checkpoints/step-N.

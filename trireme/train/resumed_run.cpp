@@ -2,7 +2,6 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
-#include "trireme/base/sizes.h"
 #include "trireme/model/computed_fields.h"
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/continued_run.h"
@@ -94,8 +93,9 @@ void RunInProgress::begin_from_continued() {
   const ResumedRun before =
       parse_trainer_state(read_checkpoint(continued_, *engine_).trainer_state, continued_);
   restore_length_change(before, continued_);
+  const int64_t planned = whole_number(state, "total_steps", {0}, continued_.string(), before.step);
   note(cat("begins with weights and optimizer states of ", continued_.string(), ", after ", before.step,
-           " steps and ", format_count(before.tokens_seen), " tokens of its run"));
+           " of the ", planned, " steps of its run"));
 }
 
 }  // namespace trireme

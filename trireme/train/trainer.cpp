@@ -125,6 +125,7 @@ void RunInProgress::roll_back(const std::filesystem::path& checkpoint) {
       parse_trainer_state(read_checkpoint(checkpoint, *engine_).trainer_state, checkpoint);
   guards_.rolled_back(before, checkpoint, stage_);
   restore_length_change(before, checkpoint);
+  length_change_.stage_begins(stage().sequence_tokens, stage().steps);  // it may have been saved before
   note(cat("rolled back from step ", std::exchange(steps_done_, before.step), " to ", checkpoint.string(),
            ": the data read since is skipped, and later learning rates are multiplied by ",
            number_text(guards_.rate_factor())));
