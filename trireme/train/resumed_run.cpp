@@ -90,8 +90,8 @@ void RunInProgress::find_continued() {
 }
 
 void RunInProgress::begin_from_continued() {
-  const ResumedRun before =
-      parse_trainer_state(read_checkpoint(continued_, *engine_).trainer_state, continued_);
+  const Json state = read_checkpoint(continued_, *engine_).trainer_state;
+  const ResumedRun before = parse_trainer_state(state, continued_);
   restore_length_change(before, continued_);
   const int64_t planned = whole_number(state, "total_steps", {0}, continued_.string(), before.step);
   note(cat("begins with weights and optimizer states of ", continued_.string(), ", after ", before.step,
