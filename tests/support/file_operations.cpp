@@ -2,11 +2,14 @@
 
 #include <atomic>
 #include <cerrno>
+#include <condition_variable>
 #include <filesystem>
 #include <mutex>
 #include <sstream>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "tests/support/held_sync.h"
 
 namespace trireme::testing {
 namespace {
@@ -35,7 +38,52 @@ void note(const std::string& operation) {
   if (all.empty() || all.back() != operation) all.push_back(operation);
 }
 
+struct Holding {
+  std::mutex mutex;
+  std::condition_variable released;
+  std::string part;  // empty: nothing is held
+  bool reached = false;
+};
+
+Holding& holding() {
+  static Holding one;
+  return one;
+}
+
+void wait_while_held(int descriptor) {
+  std::unique_lock lock(holding().mutex);
+  const std::string& part = holding().part;
+  if (part.empty()) return;
+  const std::string path = path_of(descriptor);
+  if (path.find(part) == std::string::npos) return;
+  holding().reached = true;
+  holding().released.wait(lock, [&] { return part.empty() || path.find(part) == std::string::npos; });
+}
+
 }  // namespace
+
+HeldSync::HeldSync(const std::string& part) {
+  const std::lock_guard lock(holding().mutex);
+  holding().part = part;
+  holding().reached = false;
+}
+
+HeldSync::~HeldSync() {
+  release();
+}
+
+void HeldSync::release() {
+  {
+    const std::lock_guard lock(holding().mutex);
+    holding().part.clear();
+  }
+  holding().released.notify_all();
+}
+
+bool HeldSync::reached() const {
+  const std::lock_guard lock(holding().mutex);
+  return holding().reached;
+}
 
 FileOperations::FileOperations() {
   const std::lock_guard<std::mutex> lock(recording().mutex);
@@ -76,6 +124,7 @@ std::vector<std::string> FileOperations::in(const std::string& folder) const {
 using trireme::testing::note;
 using trireme::testing::path_of;
 using trireme::testing::recording;
+using trireme::testing::wait_while_held;
 
 extern "C" {
 
@@ -86,6 +135,7 @@ ssize_t write(int descriptor, const void* data, size_t bytes) {
 
 int fsync(int descriptor) {
   if (recording().on) note("sync " + path_of(descriptor));
+  wait_while_held(descriptor);
   return static_cast<int>(syscall(SYS_fsync, descriptor));
 }
 

@@ -17,6 +17,7 @@ enum class MemoryCategory : uint8_t {
   attention,      // q, k, v, o, lse and their gradients of the current layer, and the kernel's workspace
   tiles,          // buffers of one tile of a layer's token-wise halves, or of the head
   communication,  // buffers that a collective packs, receives or sums in
+  snapshot,       // of a checkpoint that is written while training goes on
   other,          // tokens, targets, losses, rotary tables
 };
 
@@ -26,11 +27,11 @@ enum class MemorySpace : uint8_t { device, host };
 inline constexpr std::array kAllMemoryCategories = {
     MemoryCategory::parameters,    MemoryCategory::gradients, MemoryCategory::optimizer,
     MemoryCategory::activations,   MemoryCategory::attention, MemoryCategory::tiles,
-    MemoryCategory::communication, MemoryCategory::other};
+    MemoryCategory::communication, MemoryCategory::snapshot,  MemoryCategory::other};
 
 inline const char* name_of(MemoryCategory category) {
-  constexpr std::array kNames = {"parameters", "gradients", "optimizer",     "activations",
-                                 "attention",  "tiles",     "communication", "other"};
+  constexpr std::array kNames = {"parameters", "gradients",     "optimizer", "activations", "attention",
+                                 "tiles",      "communication", "snapshot",  "other"};
   return kNames[static_cast<std::size_t>(category)];
 }
 

@@ -139,7 +139,7 @@ StepResult Engine::skip_or_refuse(StepResult result, OnNonfinite on_nonfinite) {
     result.not_finite = found.text;
     return result;
   }
-  throw DataError(cat(
+  throw NotFiniteStep(cat(
       "optimizer step ", optimizer_steps_ + 1, ": the loss is ", result.loss, " and the gradient norm ",
       result.gradient_norm,
       updated

@@ -17,6 +17,7 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/base/error.h"
 #include "trireme/comm/agreement.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/data/token_batch.h"
@@ -37,6 +38,12 @@ struct StepResult {
   bool skipped = false;       // nothing was updated: not finite, or fp16's gradients overflowed
   double loss_scale = 1;      // fp16: with which the gradients were made
   std::string not_finite;     // which tensor, of a step that OnNonfinite::skip skipped; else empty
+};
+
+// Thrown by train_step on every rank together: ranks may still use collectives.
+class NotFiniteStep : public DataError {
+ public:
+  using DataError::DataError;
 };
 
 struct EvaluationResult {
@@ -98,9 +105,9 @@ class Engine {
   // "attention flash-cpu fp32; matmul bf16 values in fp32; ..." for logs and `trireme info`.
   std::string description() const;
 
-  // A whole optimizer step. Collective. Throws DataError naming the step's numbers when no target is valid,
-  // or when the loss or the gradient norm is not finite (the parameters are then unchanged, but with
-  // update_in_backward), unless such a step is to be skipped, which update_in_backward cannot.
+  // A whole optimizer step. Collective. Throws DataError when no target is valid, NotFiniteStep naming the
+  // step's numbers when the loss or the gradient norm is not finite (the parameters are then unchanged, but
+  // with update_in_backward), unless such a step is to be skipped, which update_in_backward cannot.
   StepResult train_step(const StepBatches& batches, double learning_rate,
                         OnNonfinite on_nonfinite = OnNonfinite::stop);
 

@@ -76,6 +76,7 @@ struct EngineOptions {
       at::kFloat;  // in which gradients travel: fp32 or bf16; they are summed in fp32
   OffloadOptions offload = {};
   bool update_in_backward = false;     // step a unit as soon as its gradient is whole
+  bool save_in_background = false;     // the forecast counts a checkpoint's snapshot on the host
   LossScalerSettings loss_scale = {};  // of fp16
   OptimizerOptions optimizer = {};
 };

@@ -42,6 +42,7 @@ ForecastInputs make_forecast_inputs(const ModelConfig& config, const ModelLayout
   inputs.zero = static_cast<int>(options.zero);
   inputs.offload = options.offload;
   inputs.update_in_backward = options.update_in_backward;
+  inputs.save_in_background = options.save_in_background;
   inputs.tile_tokens = chosen.tile_tokens;
   inputs.logits_tile_tokens = chosen.logits_tile_tokens;
   const auto bytes = [](at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); };

@@ -57,6 +57,7 @@ struct ForecastInputs {
   RecomputePlan recompute;
   OffloadOptions offload;
   bool update_in_backward = false;
+  bool save_in_background = false;
   int64_t tile_tokens = 0;
   int64_t logits_tile_tokens = 0;
   // Bytes of an element.

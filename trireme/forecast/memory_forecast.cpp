@@ -15,6 +15,7 @@ MemoryForecast memory_forecast(const ForecastInputs& inputs) {
   stores[parameters] = parameter_bytes(inputs);
   stores[gradients] = gradient_bytes(inputs);
   stores[optimizer] = optimizer_bytes(inputs);
+  if (inputs.device_is_host) stores[snapshot] = snapshot_bytes(inputs);
   MemoryForecast forecast{stores, 0, host_memory_bytes(inputs)};
   for (const MemorySnapshot& snapshot : memory_timeline(inputs)) {
     forecast.peak_total_bytes = std::max(forecast.peak_total_bytes, stores.total() + snapshot.bytes.total());
@@ -29,6 +30,7 @@ MemoryBytes host_memory_bytes(const ForecastInputs& inputs) {
   using enum MemoryCategory;
   MemoryBytes bytes;
   if (inputs.device_is_host) return bytes;
+  bytes[snapshot] = snapshot_bytes(inputs);
   const std::vector<int64_t> shares = rank_shares(inputs);
   const int64_t largest_share = largest_run(shares, 1);
   const bool steps_on_host = updates_are_deferred(inputs);

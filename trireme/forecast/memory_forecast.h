@@ -15,6 +15,7 @@
 //   tiles          of T tokens: forward 2 M + 3 I values, backward 4 M + 4 I; the head 3 M + V; encoders: the
 //                  larger of M + 2 I and 2 M + I, that of 3 M + 2 I and 4 M + I; 6 M + V (tile_bytes.h)
 //   communication  one exchange's packed and received heads, or one unit's sum
+//   snapshot       with save_in_background: 4 bytes of each state of the units that the rank writes
 //   other          rotary tables, positions, losses
 #pragma once
 
@@ -42,6 +43,7 @@ MemoryForecast memory_forecast(const ForecastInputs& inputs);
 //                their way back, and of two more for forward and backward where updates are deferred
 //   gradients    where the optimizer is offloaded: the sums that it steps with ZeRO 2 and 3, else one unit's
 //   optimizer    as on a CPU
+//   snapshot     as on a CPU
 //   activations  offloaded to the host: what all layers keep but the last two, which stay; to disk: of two
 //                layers
 MemoryBytes host_memory_bytes(const ForecastInputs& inputs);

@@ -94,6 +94,8 @@ std::vector<MemoryOption> memory_options(const ForecastInputs& inputs) {
     propose(cat("--offload_params ", name_of(next_offload(inputs.offload.parameters))), parameters,
             [&](auto& changed) { changed.offload.parameters = next_offload(changed.offload.parameters); });
 
+  propose("no --save_in_background", snapshot, [](auto& changed) { changed.save_in_background = false; });
+
   if (inputs.ulysses > 1 && 2 * inputs.head_chunks <= inputs.rank_heads)
     propose(cat("--head_chunks ", 2 * inputs.head_chunks), attention,
             [](auto& changed) { changed.head_chunks *= 2; });

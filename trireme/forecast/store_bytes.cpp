@@ -117,6 +117,15 @@ int64_t optimizer_bytes(const ForecastInputs& inputs) {
   return bytes + narrow_step_bytes(std::ranges::max(shares), inputs.moments, inputs.device_is_host);
 }
 
+int64_t snapshot_bytes(const ForecastInputs& inputs) {
+  if (!inputs.save_in_background) return 0;
+  int64_t elements = 0;
+  for (size_t unit = static_cast<size_t>(inputs.rank); unit < inputs.model.unit_elements.size();
+       unit += static_cast<size_t>(inputs.ranks))
+    elements += inputs.model.unit_elements[unit];
+  return elements * (1 + inputs.moments) * kFloat_bytes;
+}
+
 int64_t sum_buffer_bytes(const ForecastInputs& inputs) {
   if (inputs.ranks == 1) return 0;
   const int64_t whole = std::ranges::max(inputs.model.unit_elements),

@@ -4,17 +4,14 @@
 #include <exception>
 #include <map>
 #include <memory>
-#include <system_error>
 #include <vector>
 
-#include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/folder_entries.h"
 #include "trireme/base/safetensors.h"
-#include "trireme/base/safetensors_writer.h"
-#include "trireme/model/checkpoint_files.h"
 #include "trireme/model/finite_values.h"
 #include "trireme/train/checkpoint_manifest.h"
+#include "trireme/train/checkpoint_shard.h"
+#include "trireme/train/publish_checkpoint.h"
 #include "trireme/train/trainer_state.h"
 
 namespace fs = std::filesystem;
@@ -22,33 +19,12 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-// The tensors of a checkpoint, spans of a unit's flat state: masters are split into parameters with Hugging
-// Face's names and shapes; Adam's moments stay flat.
-std::vector<ParameterSpec> stored_tensors(const UnitSpec& unit, const std::string& state) {
-  if (state == "master") return unit.parameters;
-  return {{unit.name + "/" + state, {unit.elements}, 0, unit.elements}};
-}
-
-// A checkpoint with a value that is not finite would pass its checksums and ruin every run that resumes.
-void refuse_not_finite(const UnitSpec& unit, const std::string& state, const at::Tensor& flat) {
-  if (state == "master") {
-    if (const auto row = not_finite_row(unit, flat)) throw DataError(cat("the weight ", *row));
-  } else if (const auto element = first_not_finite(flat)) {
-    throw DataError(
-        cat("the optimizer's ", state, " of unit ", unit.name, " is not finite at element ", *element));
-  }
-}
-
-// Writes this rank's units (u % ranks), while all ranks put each unit together. Collective: a rank that
-// cannot write still takes part to the end, and then throws.
-void write_shard(const fs::path& file, Engine& engine) {
+// Writes this rank's units, while all ranks put each unit together. Collective: a rank that cannot write
+// still takes part to the end, and then throws.
+ManifestFile write_shard(const fs::path& file, Engine& engine) {
   const Group& group = *engine.mesh().all;
   const std::vector<UnitSpec>& units = engine.layout().units;
-  const std::vector<std::string> states = engine.state_names();
-  const auto is_this_ranks = [&](size_t unit) {
-    return static_cast<int>(unit) % group.size() == group.rank();
-  };
-  std::unique_ptr<SafetensorsWriter> writer;
+  std::unique_ptr<CheckpointShard> shard;
   std::exception_ptr failure;
   const auto attempt = [&](const auto& work) {
     if (failure) return;
@@ -58,69 +34,16 @@ void write_shard(const fs::path& file, Engine& engine) {
       failure = std::current_exception();
     }
   };
-  // The other ranks wait in the exchange that this rank could not finish: it cannot tell them.
-  const auto state_of = [&](int unit, const std::string& state) {
-    try {
-      return engine.unit_state(unit, state);
-    } catch (const CommError&) {
-      throw;
-    } catch (const std::exception& error) {
-      if (group.size() == 1) throw;
-      throw CommError(
-          cat("putting unit ", units[static_cast<size_t>(unit)].name, " together: ", error.what()));
-    }
-  };
   attempt([&] {
-    std::vector<SafetensorsSpec> specs;
-    for (size_t unit = 0; unit < units.size(); ++unit)
-      if (is_this_ranks(unit))
-        for (const std::string& state : states)
-          for (const ParameterSpec& tensor : stored_tensors(units[unit], state))
-            specs.push_back({tensor.name, "F32", tensor.shape});
-    if (!specs.empty()) writer = std::make_unique<SafetensorsWriter>(file, std::move(specs));
+    shard = std::make_unique<CheckpointShard>(file, units, engine.state_names(), group.rank(), group.size());
   });
-  for (size_t unit = 0; unit < units.size(); ++unit)
-    for (const std::string& state : states) {
-      const at::Tensor flat = state_of(static_cast<int>(unit), state);
-      if (!is_this_ranks(unit)) continue;
-      attempt([&] {
-        const at::Tensor values = flat.to(at::kCPU).contiguous();
-        refuse_not_finite(units[unit], state, values);
-        const auto* data = values.const_data_ptr<float>();
-        for (const ParameterSpec& tensor : stored_tensors(units[unit], state))
-          writer->write(tensor.name, data + tensor.offset,
-                        tensor.elements * static_cast<int64_t>(sizeof(float)));
-      });
-    }
-  attempt([&] {
-    if (writer) writer->finish();
+  for_each_state(engine, [&](const UnitSpec& unit, const std::string& state, const at::Tensor& flat) {
+    attempt([&] { shard->write(unit, state, flat.to(at::kCPU).contiguous()); });
   });
+  ManifestFile described;
+  attempt([&] { described = shard->finish(); });
   if (failure) std::rethrow_exception(failure);
-}
-
-void write_weight_index(const fs::path& file, const ModelLayout& layout, int ranks) {
-  Json map = Json::object();
-  int64_t bytes = 0;
-  for (size_t unit = 0; unit < layout.units.size(); ++unit)
-    for (const ParameterSpec& spec : layout.units[unit].parameters) {
-      map[spec.name] = shard_name(static_cast<int>(unit) % ranks);
-      bytes += spec.elements * static_cast<int64_t>(sizeof(float));
-    }
-  write_durable(file, Json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump(1) + "\n");
-}
-
-// Each rank's file. Collective.
-std::vector<ManifestFile> gather_described(const ManifestFile& file, Agreement& agreement) {
-  std::vector<int64_t> numbers{file.bytes, static_cast<int64_t>(file.xxh3.size())};
-  for (const uint64_t checksum : file.xxh3) numbers.push_back(static_cast<int64_t>(checksum));
-  numbers.resize(static_cast<size_t>(agreement.largest(static_cast<int64_t>(numbers.size()))));
-  std::vector<ManifestFile> files;
-  for (const std::vector<int64_t>& of_rank : agreement.gather(numbers)) {
-    files.push_back({of_rank[0], {}});
-    for (int64_t i = 0; i < of_rank[1]; ++i)
-      files.back().xxh3.push_back(static_cast<uint64_t>(of_rank[static_cast<size_t>(2 + i)]));
-  }
-  return files;
+  return described;
 }
 
 // The tensors of all files of a checkpoint.
@@ -183,69 +106,43 @@ void refuse_not_finite_share(const UnitSpec& unit, const std::string& state, con
 
 }  // namespace
 
+void for_each_state(Engine& engine,
+                    const std::function<void(const UnitSpec&, const std::string&, const at::Tensor&)>& take) {
+  const Group& group = *engine.mesh().all;
+  const std::vector<UnitSpec>& units = engine.layout().units;
+  for (int unit = 0; unit < static_cast<int>(units.size()); ++unit)
+    for (const std::string& state : engine.state_names()) {
+      const UnitSpec& spec = units[static_cast<size_t>(unit)];
+      at::Tensor flat;
+      // The other ranks wait in the exchange that this rank could not finish: it cannot tell them.
+      try {
+        flat = engine.unit_state(unit, state);
+      } catch (const CommError&) {
+        throw;
+      } catch (const std::exception& error) {
+        if (group.size() == 1) throw;
+        throw CommError(cat("putting unit ", spec.name, " together: ", error.what()));
+      }
+      if (writes_unit(unit, group.rank(), group.size())) take(spec, state, flat);
+    }
+}
+
 fs::path save_checkpoint(const RunDirectory& run, const CheckpointContents& contents, Engine& engine,
                          Agreement& agreement, int64_t save_total_limit) {
   const at::NoGradGuard no_grad;
-  const Group& group = *engine.mesh().all;
-  const int rank = group.rank(), ranks = group.size();
-  const fs::path temporary = run.temporary(contents.step);
-  const std::string doing = cat("saving the checkpoint of step ", contents.step);
-  const auto step = [&](const std::function<void()>& work) {
-    try {
-      agreement.all_or_none(doing, work);
-    } catch (const CommError&) {
-      throw;
-    } catch (const Error&) {
-      if (rank == 0) run.remove_stale();
-      throw;
-    }
+  const int rank = engine.mesh().all->rank(), ranks = engine.mesh().all->size();
+  const auto part = [&](const std::function<void()>& work) {
+    save_part(run, contents.step, agreement, rank == 0, work);
   };
-
-  step([&] {
-    if (rank != 0) return;
-    run.remove_stale();
-    std::error_code error;
-    fs::create_directories(temporary, error);
-    if (error) throw DataError(cat(temporary.string(), ": cannot make the folder: ", error.message()));
+  part([&] {
+    if (rank == 0) begin_checkpoint(run, contents.step);
   });
-
   ManifestFile shard;
-  step([&] {
-    write_shard(temporary / shard_name(rank), engine);
-    // A rank without units (more ranks than units) has no file.
-    if (is_there(temporary / shard_name(rank))) shard = describe_file(temporary / shard_name(rank));
-  });
+  part([&] { shard = write_shard(run.temporary(contents.step) / shard_name(rank), engine); });
   const std::vector<ManifestFile> shards = gather_described(shard, agreement);
-
-  step([&] {
-    if (rank != 0) return;
-    CheckpointManifest manifest;
-    manifest.step = contents.step;
-    manifest.ranks = ranks;
-    for (int r = 0; r < ranks; ++r)
-      if (const ManifestFile& described = shards[static_cast<size_t>(r)]; described.bytes > 0)
-        manifest.files[shard_name(r)] = described;
-    Json state = contents.trainer_state;
-    const TrainingProgress progress = engine.progress();
-    state["optimizer_steps"] = progress.optimizer_steps;
-    if (progress.loss_scale > 0) {
-      state["loss_scale"] = progress.loss_scale;
-      state["loss_scale_clean_steps"] = progress.clean_steps;
-    }
-    write_durable(temporary / "trainer_state.json", state.dump(1) + "\n");
-    write_durable(temporary / "config.json", engine.config().raw.dump(2) + "\n");
-    write_weight_index(temporary / "model.safetensors.index.json", engine.layout(), ranks);
-    std::vector<std::string> small{"trainer_state.json", "config.json", "model.safetensors.index.json"};
-    for (const std::string& name : tokenizer_file_names()) {
-      if (contents.tokenizer_from.empty() || !is_there(contents.tokenizer_from / name)) continue;
-      copy_durable(contents.tokenizer_from / name, temporary / name);
-      small.emplace_back(name);
-    }
-    for (const std::string& name : small) manifest.files[name] = describe_file(temporary / name);
-    write_manifest(temporary, manifest);
-    sync_folder(temporary);
-    run.publish(contents.step);
-    run.keep_newest(save_total_limit, contents.step);
+  part([&] {
+    if (rank == 0)
+      publish_checkpoint(run, checkpoint_texts(contents, engine, ranks, save_total_limit), shards);
   });
   return run.checkpoint(contents.step);
 }

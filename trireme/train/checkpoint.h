@@ -13,6 +13,8 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <string>
 
 #include "trireme/base/json.h"
 #include "trireme/comm/agreement.h"
@@ -31,6 +33,12 @@ struct CheckpointContents {
 // Collective. Throws DataError that names the bytes needed if a disk is full; earlier checkpoints then stay.
 std::filesystem::path save_checkpoint(const RunDirectory& run, const CheckpointContents& contents,
                                       Engine& engine, Agreement& agreement, int64_t save_total_limit);
+
+// Puts the states of all units together, and hands over those of the units that this rank writes, in their
+// order, flat on the engine's device. Collective: `take` must not throw where there are other ranks.
+void for_each_state(
+    Engine& engine,
+    const std::function<void(const UnitSpec& unit, const std::string& state, const at::Tensor& flat)>& take);
 
 struct CheckpointRead {
   Json trainer_state;

@@ -18,6 +18,7 @@
 #include "trireme/data/packed_loader.h"
 #include "trireme/engine/engine.h"
 #include "trireme/measure/peak_rate.h"
+#include "trireme/train/background_save.h"
 #include "trireme/train/length_change.h"
 #include "trireme/train/memory_watch.h"
 #include "trireme/train/metrics.h"
@@ -41,7 +42,8 @@ class RunInProgress {
         run_(options.output_dir),
         guards_(options.guards),
         group_(world.make_group("train", {world.identity().all_ranks()})),
-        agreement_(*group_, options.engine.device) {}
+        agreement_(*group_, options.engine.device),
+        background_save_(run_, agreement_, world.rank(), world.size()) {}
 
   TrainOutcome run();
 
@@ -81,7 +83,11 @@ class RunInProgress {
   void tell_epoch(double before, double after);
   void report_memory();
   void evaluate();
-  void save();
+  // `in_background`: as far as training need not wait. The save before is finished first. Collective.
+  void save(bool in_background);
+  // Goes on with a save that is under way, to its end if `to_end`. Collective.
+  void look_after_save(bool to_end);
+  void report_saved();
   double step_flops(int stage, const StepBatches& batches) const;
   std::vector<double> first_step_flops() const;
   LoaderOptions loader_options(int stage) const;
@@ -126,7 +132,6 @@ class RunInProgress {
   std::filesystem::path continued_;  // the checkpoint of --continue_run, where nothing is resumed
   bool data_anew_ = false;           // resumed with other data
   bool records_begun_ = false;
-  Json resume_record_;  // kept when the records begin
   StagePlan plan_;
   std::vector<ModelConfig> configs_;   // of each stage
   std::vector<DataSources> sources_;   // of each --train_file
@@ -137,6 +142,8 @@ class RunInProgress {
   std::unique_ptr<Engine> engine_;
   int engine_stage_ = 0;  // for which it was assembled
   std::unique_ptr<PackedLoader> loader_;
+  BackgroundSave background_save_;
+  Json before_step_ = Json::object();     // a resume, a save: told in the next step's record
   std::optional<RunRecords> records_;     // rank 0
   std::optional<ProgressLine> progress_;  // rank 0, where it reports
   int stage_ = -1;

@@ -16,15 +16,11 @@ RunRecords::RunRecords(const RunDirectory& run, std::optional<int64_t> last_step
   if (!events.empty()) events_.emplace(events, last_step.value_or(0) + 1);
 }
 
-void RunRecords::keep_in_metrics(const Json& record) {
+void RunRecords::keep(const Json& record) {
   if (const std::string problem = metrics_.write(record);
       !problem.empty() && !std::exchange(metrics_told_, true))
     note_(cat("warning: cannot write to ", metrics_file_.string(), ": ", problem,
               "; training goes on, and lines may be missing"));
-}
-
-void RunRecords::keep(const Json& record) {
-  keep_in_metrics(record);
   if (!events_) return;
   if (const std::string problem = events_->write(record);
       !problem.empty() && !std::exchange(events_told_, true))

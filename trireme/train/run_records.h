@@ -21,10 +21,7 @@ class RunRecords {
   // Empty `events`: no event files. Throws DataError.
   RunRecords(const RunDirectory& run, std::optional<int64_t> last_step, const std::filesystem::path& events,
              std::function<void(const std::string&)> note);
-  // Of a step or an evaluation.
   void keep(const Json& record);
-  // Of a resume or a save: in metrics.jsonl alone.
-  void keep_in_metrics(const Json& record);
 
  private:
   std::function<void(const std::string&)> note_;

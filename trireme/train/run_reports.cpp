@@ -52,10 +52,13 @@ void RunInProgress::report_resume(int64_t read_bytes, double seconds) {
   note(cat("resumed at step ", steps_done_, " of ", total_steps(), " from ", checkpoint_.string(),
            "; of its ", format_bytes(all_bytes), " a rank checked ", format_bytes(std::ranges::max(checked)),
            " and read ", format_bytes(std::ranges::max(read)), " at most"));
-  resume_record_ = {{"step", steps_done_},
-                    {"resume_checked_bytes_of_ranks", checked},
-                    {"resume_read_bytes_of_ranks", read},
-                    {"resume_seconds", seconds}};
+  before_step_ = {{"resume_checked_bytes_of_ranks", checked},
+                  {"resume_read_bytes_of_ranks", read},
+                  {"resume_seconds", seconds}};
+}
+
+void RunInProgress::report_saved() {
+  note(cat("saved ", checkpoint_.string()));
 }
 
 void RunInProgress::tell_epoch(double before, double after) {
@@ -140,7 +143,9 @@ void RunInProgress::report_step(StepRecord& record, const StepResult& result, co
   record.tokens_seen = tokens_seen_;
   time_left_->add_step(stage_, flops, record.seconds);
   record.eta_seconds = time_left_->seconds(plan_.stages, steps_done_);
-  keep(record.to_json());
+  Json told = record.to_json();
+  told.update(std::exchange(before_step_, Json::object()));
+  keep(told);
 }
 
 }  // namespace trireme

@@ -76,6 +76,10 @@ void list_train_options(OptionList& list, TrainOptions& o) {
             "where a run goes on with other ranks: as many samples a step as before, by "
             "--gradient_accumulation_steps");
   list.count("save_steps", o.save_steps, from_to(0, kSteps), "steps between checkpoints; 0: only at the end");
+  list.flag(
+      "save_in_background", o.engine.save_in_background,
+      "training goes on while a checkpoint is written, from a copy in host memory (12 bytes a parameter "
+      "over all ranks, with AdamW)");
   list.count("save_total_limit", o.save_total_limit, from_to(0, kSteps), "checkpoints to keep; 0: all");
 
   list.group(OptionGroup::watching, ResumeRule::free);

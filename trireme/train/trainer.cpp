@@ -32,7 +32,6 @@ void RunInProgress::begin_records() {
     records_.emplace(run_, resume_from_ ? std::optional(steps_done_) : std::nullopt,
                      options_.tensorboard ? options_.logging_dir : "", notes());
   });
-  if (records_ && !resume_record_.is_null()) records_->keep_in_metrics(resume_record_);
 }
 
 void RunInProgress::abandon_later_checkpoints() {
@@ -55,7 +54,8 @@ void RunInProgress::open_stage(int stage) {
 }
 
 void RunInProgress::assemble_anew(int stage) {
-  if (checkpoint_ != run_.checkpoint(steps_done_)) save();
+  look_after_save(/*to_end=*/true);
+  if (checkpoint_ != run_.checkpoint(steps_done_)) save(/*in_background=*/false);
   world_.activity().set_phase(RankPhase::preparing);
   note(cat("stage ", stage + 1, " has ", plan_.engine_changes(engine_stage_, stage),
            ": the engine is assembled anew and goes on from ", checkpoint_.string()));
@@ -80,6 +80,10 @@ bool RunInProgress::step() {
   StepResult result;
   try {
     result = engine_->train_step(batches, record.learning_rate, guards_.on_nonfinite());
+  } catch (const NotFiniteStep& error) {
+    look_after_save(/*to_end=*/true);
+    throw DataError(cat("training stopped at step ", steps_done_ + 1, ": ", error.what(),
+                        guards_.skipped_before(), last_good()));
   } catch (const DataError& error) {
     throw DataError(cat("training stopped at step ", steps_done_ + 1, ": ", error.what(),
                         guards_.skipped_before(), last_good()));
@@ -106,6 +110,7 @@ bool RunInProgress::step() {
 
 bool RunInProgress::follow(const GuardFinding& found) {
   const bool rolls_back = found.verdict == GuardVerdict::roll_back;
+  if (found.verdict != GuardVerdict::go_on) look_after_save(/*to_end=*/true);
   const auto step = guards_.good_step();
   std::filesystem::path good;
   if (step && stage_of_step(plan_.stages, *step) == stage_)
@@ -138,8 +143,10 @@ void RunInProgress::roll_back(const std::filesystem::path& checkpoint) {
   });
 }
 
-void RunInProgress::save() {
+void RunInProgress::save(bool in_background) {
   world_.activity().set_phase(RankPhase::saving);
+  const double begin = now_seconds();
+  look_after_save(/*to_end=*/true);
   guards_.saving(steps_done_);
   Json state = {
       {"step", steps_done_},
@@ -157,14 +164,31 @@ void RunInProgress::save() {
   if (const Json guards = guards_.state(); !guards.is_null()) state["guards"] = guards;
   // While a spike is suspected, the checkpoint from before it stays.
   const int64_t limit = guards_.calm() ? options_.save_total_limit : 0;
+  const CheckpointContents contents{steps_done_, state, options_.model_dir};
   try {
-    checkpoint_ =
-        save_checkpoint(run_, {steps_done_, state, options_.model_dir}, *engine_, agreement_, limit);
+    if (in_background)
+      background_save_.begin(contents, *engine_, limit);
+    else
+      checkpoint_ = save_checkpoint(run_, contents, *engine_, agreement_, limit);
   } catch (const DataError& error) {
     throw DataError(
         cat("could not save the checkpoint of step ", steps_done_, ": ", error.what(), last_good()));
   }
-  note(cat("saved ", checkpoint_.string()));
+  before_step_["save_seconds"] = now_seconds() - begin;
+  if (!in_background) report_saved();
+}
+
+void RunInProgress::look_after_save(bool to_end) {
+  try {
+    const auto saved = to_end ? background_save_.finish() : background_save_.look();
+    if (!saved) return;
+    checkpoint_ = saved->checkpoint;
+    before_step_["save_background_seconds"] = saved->seconds;
+    report_saved();
+  } catch (const DataError& error) {
+    throw DataError(cat("could not save the checkpoint of step ", background_save_.step(), ": ", error.what(),
+                        last_good()));
+  }
 }
 
 TrainOutcome RunInProgress::run() {
@@ -179,16 +203,18 @@ TrainOutcome RunInProgress::run() {
       stopped = stop_requested();
       continue;
     }
+    look_after_save(/*to_end=*/false);
     const bool last = steps_done_ == total_steps();
     if (data_of(stage_).held_out &&
         (last || (options_.eval_steps > 0 && steps_done_ % options_.eval_steps == 0)))
       evaluate();
     stopped = stop_requested() && !last;
     if (!last && !stopped && (options_.save_steps <= 0 || steps_done_ % options_.save_steps != 0)) continue;
-    save();
+    save(options_.engine.save_in_background && !last && !stopped);
     // If the stop came during the save, all is saved: take no further step.
     if (!last && !stopped) stopped = stop_requested();
   }
+  look_after_save(/*to_end=*/true);
   world_.activity().set_phase(RankPhase::ending);
   if (progress_) progress_->finish();
   return {steps_done_, total_steps(), stopped, loss_, checkpoint_};

@@ -1,0 +1,103 @@
+#include "trireme/train/publish_checkpoint.h"
+
+#include <system_error>
+
+#include "trireme/base/durable_file.h"
+#include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
+#include "trireme/model/checkpoint_files.h"
+#include "trireme/train/checkpoint_shard.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+std::string weight_index(const ModelLayout& layout, int ranks) {
+  Json map = Json::object();
+  int64_t bytes = 0;
+  for (size_t unit = 0; unit < layout.units.size(); ++unit)
+    for (const ParameterSpec& spec : layout.units[unit].parameters) {
+      map[spec.name] = shard_name(static_cast<int>(unit) % ranks);
+      bytes += spec.elements * static_cast<int64_t>(sizeof(float));
+    }
+  return Json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump(1) + "\n";
+}
+
+}  // namespace
+
+CheckpointTexts checkpoint_texts(const CheckpointContents& contents, const Engine& engine, int ranks,
+                                 int64_t save_total_limit) {
+  Json state = contents.trainer_state;
+  const TrainingProgress progress = engine.progress();
+  state["optimizer_steps"] = progress.optimizer_steps;
+  if (progress.loss_scale > 0) {
+    state["loss_scale"] = progress.loss_scale;
+    state["loss_scale_clean_steps"] = progress.clean_steps;
+  }
+  return {contents.step,
+          ranks,
+          {{"trainer_state.json", state.dump(1) + "\n"},
+           {"config.json", engine.config().raw.dump(2) + "\n"},
+           {"model.safetensors.index.json", weight_index(engine.layout(), ranks)}},
+          contents.tokenizer_from,
+          save_total_limit};
+}
+
+void begin_checkpoint(const RunDirectory& run, int64_t step) {
+  run.remove_stale();
+  std::error_code error;
+  fs::create_directories(run.temporary(step), error);
+  if (error)
+    throw DataError(cat(run.temporary(step).string(), ": cannot make the folder: ", error.message()));
+}
+
+std::vector<ManifestFile> gather_described(const ManifestFile& file, Agreement& agreement) {
+  std::vector<int64_t> numbers{file.bytes, static_cast<int64_t>(file.xxh3.size())};
+  for (const uint64_t checksum : file.xxh3) numbers.push_back(static_cast<int64_t>(checksum));
+  numbers.resize(static_cast<size_t>(agreement.largest(static_cast<int64_t>(numbers.size()))));
+  std::vector<ManifestFile> files;
+  for (const std::vector<int64_t>& of_rank : agreement.gather(numbers)) {
+    files.push_back({of_rank[0], {}});
+    for (int64_t i = 0; i < of_rank[1]; ++i)
+      files.back().xxh3.push_back(static_cast<uint64_t>(of_rank[static_cast<size_t>(2 + i)]));
+  }
+  return files;
+}
+
+void publish_checkpoint(const RunDirectory& run, const CheckpointTexts& contents,
+                        const std::vector<ManifestFile>& shards) {
+  const fs::path temporary = run.temporary(contents.step);
+  CheckpointManifest manifest;
+  manifest.step = contents.step;
+  manifest.ranks = contents.ranks;
+  for (size_t rank = 0; rank < shards.size(); ++rank)
+    if (shards[rank].bytes > 0) manifest.files[shard_name(static_cast<int>(rank))] = shards[rank];
+  for (const auto& [name, text] : contents.texts) {
+    write_durable(temporary / name, text);
+    manifest.files[name] = describe_file(temporary / name);
+  }
+  for (const std::string& name : tokenizer_file_names()) {
+    if (contents.tokenizer_from.empty() || !is_there(contents.tokenizer_from / name)) continue;
+    copy_durable(contents.tokenizer_from / name, temporary / name);
+    manifest.files[name] = describe_file(temporary / name);
+  }
+  write_manifest(temporary, manifest);
+  sync_folder(temporary);
+  run.publish(contents.step);
+  run.keep_newest(contents.save_total_limit, contents.step);
+}
+
+void save_part(const RunDirectory& run, int64_t step, Agreement& agreement, bool is_rank_0,
+               const std::function<void()>& work) {
+  try {
+    agreement.all_or_none(cat("saving the checkpoint of step ", step), work);
+  } catch (const CommError&) {
+    throw;
+  } catch (const Error&) {
+    if (is_rank_0) run.remove_stale();
+    throw;
+  }
+}
+
+}  // namespace trireme
