@@ -175,7 +175,7 @@ def rank_processes(folder, output):
 def test_a_longer_context_on_other_ranks_survives_the_loss_of_one(day):
     finish([*launch(4), *longer("4k-of-four", 4)], day)
     finish([*launch(2), *longer("4k-of-two", 2)], day)
-    run = start([*launch(4, "--max_restarts", 1), *longer("4k-killed", 4)], day)
+    run = start([*launch(4, "--max_restarts", 1), *longer("4k-killed", 4), "--save_in_background"], day)
     wait_for_step(day, "4k-killed", 5, run)
     os.kill(rank_processes(day, "4k-killed")[2], signal.SIGKILL)
     assert run.wait(LIMIT_SECONDS) == 0
