@@ -59,9 +59,13 @@ const std::vector<ForeignProgram>& foreign_programs() {
            {{"push_to_hub", "hub_model_id", "hub_token", "hub_strategy", "hub_private_repo"},
             "trireme export writes a model's folder; upload it with:  hf upload"},
            {{"run_name"}, "--output_dir is the run's name"},
-           {{"load_best_model_at_end", "metric_for_best_model", "greater_is_better"},
-            "not built: held-out losses are in metrics.jsonl; --save_total_limit 0 keeps all checkpoints to "
-            "choose from"},
+           {{"load_best_model_at_end"},
+            "nothing is loaded at the end: --metric_for_best_model eval_loss keeps the best checkpoint and "
+            "tells "
+            "its path at the end, for trireme export --checkpoint"},
+           {{"greater_is_better"},
+            "not needed: of what --metric_for_best_model takes, eval_loss and eval_perplexity, less is "
+            "better"},
            {{"ddp_backend", "distributed_backend"},
             "not needed: NCCL where --device is cuda, Gloo where it is cpu"},
            {{"ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers"},

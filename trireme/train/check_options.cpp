@@ -26,6 +26,17 @@ void check_options(const TrainOptions& o) {
     throw ConfigError(
         "--on_spike rollback goes back to a checkpoint, and --save_steps 0 saves one at the end alone; give "
         "--save_steps N, or --on_spike stop");
+  if (o.metric_for_best_model != BestMetric::none) {
+    const std::string asked = cat("--metric_for_best_model ", name_of(o.metric_for_best_model));
+    if (o.eval_file.empty() && o.validation_split_percentage == 0)
+      throw ConfigError(
+          cat(asked, " compares held-out losses; give --eval_file or --validation_split_percentage"));
+    if (o.save_steps > 0 && (o.eval_steps == 0 || o.save_steps % o.eval_steps != 0))
+      throw ConfigError(cat(asked, " compares checkpoints by the evaluation of their step, and --save_steps ",
+                            o.save_steps, " is not a multiple of --eval_steps ", o.eval_steps,
+                            o.eval_steps == 0 ? " (only at the end)" : "", "; give --eval_steps ",
+                            o.save_steps));
+  }
   if (o.overwrite_output_dir && resumes(o))
     throw ConfigError(cat("--overwrite_output_dir removes an earlier run, and --resume_from_checkpoint ",
                           o.resume_from_checkpoint,

@@ -14,6 +14,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "trireme/base/json.h"
@@ -25,8 +26,9 @@ namespace trireme {
 
 struct CheckpointContents {
   int64_t step = 0;
-  Json trainer_state;                    // gets "optimizer_steps" added
-  std::filesystem::path tokenizer_from;  // folder whose tokenizer files, as far as they exist, are copied
+  Json trainer_state;                     // gets "optimizer_steps" added
+  std::filesystem::path tokenizer_from;   // folder whose tokenizer files, as far as they exist, are copied
+  std::optional<int64_t> best_step = {};  // the step of the best checkpoint, which stays
 };
 
 // Returns the checkpoint's path, after it removed older ones beyond `save_total_limit` (0: keeps all).

@@ -41,7 +41,8 @@ CheckpointTexts checkpoint_texts(const CheckpointContents& contents, const Engin
            {"config.json", engine.config().raw.dump(2) + "\n"},
            {"model.safetensors.index.json", weight_index(engine.layout(), ranks)}},
           contents.tokenizer_from,
-          save_total_limit};
+          save_total_limit,
+          contents.best_step};
 }
 
 void begin_checkpoint(const RunDirectory& run, int64_t step) {
@@ -85,7 +86,7 @@ void publish_checkpoint(const RunDirectory& run, const CheckpointTexts& contents
   write_manifest(temporary, manifest);
   sync_folder(temporary);
   run.publish(contents.step);
-  run.keep_newest(contents.save_total_limit, contents.step);
+  run.keep_newest(contents.save_total_limit, contents.step, contents.best_step);
 }
 
 void save_part(const RunDirectory& run, int64_t step, Agreement& agreement, bool is_rank_0,

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct CheckpointTexts {
   std::map<std::string, std::string> texts;  // by file name
   std::filesystem::path tokenizer_from;
   int64_t save_total_limit = 0;
+  std::optional<int64_t> best_step;
 };
 CheckpointTexts checkpoint_texts(const CheckpointContents& contents, const Engine& engine, int ranks,
                                  int64_t save_total_limit);

@@ -54,6 +54,7 @@ void RunInProgress::resume() {
   checkpoint_ = resume_from_->path;
   guards_.restore(resumed, checkpoint_);
   restore_length_change(resumed, checkpoint_);
+  restore_best(resumed, read.trainer_state);
   if (steps_done_ > total_steps())
     throw ConfigError(cat("the checkpoint ", checkpoint_.string(), " is at step ", steps_done_,
                           ", beyond this run's last step ", total_steps(),

@@ -91,11 +91,16 @@ void RunDirectory::publish(int64_t step) const {
   publish_file(temporary(step), checkpoint(step));
 }
 
-void RunDirectory::keep_newest(int64_t limit, int64_t saved) const {
+void RunDirectory::keep_newest(int64_t limit, int64_t saved, std::optional<int64_t> best) const {
   if (limit <= 0) return;
   const std::vector<CheckpointEntry> all = list();
-  for (size_t i = 0; i + static_cast<size_t>(limit) < all.size(); ++i)
-    if (all[i].step != saved) remove_checkpoint(all[i].path);
+  auto left = static_cast<int64_t>(all.size());
+  for (const CheckpointEntry& entry : all) {
+    if (left <= limit) return;
+    if (entry.step == saved || entry.step == best) continue;
+    remove_checkpoint(entry.path);
+    --left;
+  }
 }
 
 std::vector<std::string> RunDirectory::abandon_after(int64_t step) const {

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,8 +48,9 @@ class RunDirectory {
   // Gives temporary(step) its final name, which appears at once. An earlier checkpoint of this step, which is
   // broken (else this run would not save it again), is removed first.
   void publish(int64_t step) const;
-  // Removes the oldest checkpoints until at most `limit` are left (0: no limit), never that of step `saved`.
-  void keep_newest(int64_t limit, int64_t saved) const;
+  // Removes the oldest checkpoints until at most `limit` are left (0: no limit), never those of the steps
+  // `saved` and `best`: both stay, however small the limit.
+  void keep_newest(int64_t limit, int64_t saved, std::optional<int64_t> best = std::nullopt) const;
   // Renames the checkpoints of steps after `step` to abandoned-step-N (with .2, .3, ... where the name is
   // taken), and returns the new names.
   std::vector<std::string> abandon_after(int64_t step) const;

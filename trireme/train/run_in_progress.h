@@ -87,6 +87,8 @@ class RunInProgress {
   void save(bool in_background);
   // Goes on with a save that is under way, to its end if `to_end`. Collective.
   void look_after_save(bool to_end);
+  // The best checkpoint of a run that goes on, if this run can still keep it. Collective.
+  void restore_best(const ResumedRun& resumed, const Json& trainer_state);
   void report_saved();
   double step_flops(int stage, const StepBatches& batches) const;
   std::vector<double> first_step_flops() const;
@@ -155,6 +157,8 @@ class RunInProgress {
   std::optional<TimeLeft> time_left_;
   double loss_ = 0;
   std::filesystem::path checkpoint_;  // last good one
+  std::optional<double> eval_loss_;   // of an evaluation after the last step
+  std::optional<BestCheckpoint> best_;
   bool mfu_warned_ = false;
 };
 

@@ -58,7 +58,11 @@ void RunInProgress::report_resume(int64_t read_bytes, double seconds) {
 }
 
 void RunInProgress::report_saved() {
-  note(cat("saved ", checkpoint_.string()));
+  const bool best = best_ && checkpoint_ == run_.checkpoint(best_->step);
+  note(cat("saved ", checkpoint_.string(),
+           best ? cat(", the best so far: ", name_of(options_.metric_for_best_model), " ",
+                      format_fixed(best_->value(options_.metric_for_best_model), 4))
+                : ""));
 }
 
 void RunInProgress::tell_epoch(double before, double after) {
@@ -92,6 +96,7 @@ void RunInProgress::evaluate() {
   EvaluationLoader loader(held_out.set, held_out.range, settings);
   if (options_.max_eval_samples > 0) loader.limit_rows(options_.max_eval_samples);
   const PositionLoss result = evaluate_loss_by_position(*engine_, loader, power_of_two_edges(tokens));
+  eval_loss_ = result.loss();
   Json record = result.to_json();
   record["eval_loss"] = result.loss();
   record["step"] = steps_done_;

@@ -81,6 +81,8 @@ void list_train_options(OptionList& list, TrainOptions& o) {
       "training goes on while a checkpoint is written, from a copy in host memory (12 bytes a parameter "
       "over all ranks, with AdamW)");
   list.count("save_total_limit", o.save_total_limit, from_to(0, kSteps), "checkpoints to keep; 0: all");
+  list.choice("metric_for_best_model", o.metric_for_best_model,
+              "keep the checkpoint with the smallest held-out loss or perplexity, beside the newest");
 
   list.group(OptionGroup::watching, ResumeRule::free);
   list.count("logging_steps", o.logging_steps, from_to(1, kSteps),

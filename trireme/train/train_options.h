@@ -10,6 +10,7 @@
 
 #include "trireme/base/json.h"
 #include "trireme/engine/engine_options.h"
+#include "trireme/train/best_checkpoint.h"
 #include "trireme/train/context_stages.h"
 #include "trireme/train/guard_options.h"
 #include "trireme/train/sample_options.h"
@@ -55,6 +56,7 @@ struct TrainOptions {
   bool keep_global_batch = false;  // resumed: accumulation_steps follow from the checkpoint's samples a step
   int64_t save_steps = 500;        // 0: only at the end
   int64_t save_total_limit = 0;    // 0: keep all
+  BestMetric metric_for_best_model = BestMetric::none;
   int64_t logging_steps = 500;
   int64_t eval_steps = 0;        // 0: only at the end
   int64_t max_eval_samples = 0;  // of one evaluation; 0: all

@@ -6,6 +6,8 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
+#include "trireme/base/sizes.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/checkpoint_manifest.h"
@@ -92,6 +94,7 @@ bool RunInProgress::step() {
   // The step has shown that the run is sound: an earlier run's files in this folder may go.
   if (!records_begun_) begin_records();
   ++steps_done_;
+  eval_loss_.reset();
   std::optional<std::string> after_change;
   if (result.not_finite.empty()) {
     loss_ = result.loss;
@@ -126,8 +129,8 @@ void RunInProgress::roll_back(const std::filesystem::path& checkpoint) {
   agreement_.all_or_none(cat("going back to ", checkpoint.string()), [&] {
     verify_checkpoint(checkpoint, {world_.rank(), world_.size()});
   });
-  const ResumedRun before =
-      parse_trainer_state(read_checkpoint(checkpoint, *engine_).trainer_state, checkpoint);
+  const Json state = read_checkpoint(checkpoint, *engine_).trainer_state;
+  const ResumedRun before = parse_trainer_state(state, checkpoint);
   guards_.rolled_back(before, checkpoint, stage_);
   restore_length_change(before, checkpoint);
   length_change_.stage_begins(stage().sequence_tokens, stage().steps);  // it may have been saved before
@@ -136,6 +139,7 @@ void RunInProgress::roll_back(const std::filesystem::path& checkpoint) {
            number_text(guards_.rate_factor())));
   tokens_seen_ = before.tokens_seen;
   checkpoint_ = checkpoint;
+  restore_best(before, state);
   agreement_.all_or_none("cutting metrics.jsonl", [&] {
     if (!reports()) return;
     abandon_later_checkpoints();
@@ -143,11 +147,32 @@ void RunInProgress::roll_back(const std::filesystem::path& checkpoint) {
   });
 }
 
+void RunInProgress::restore_best(const ResumedRun& resumed, const Json& trainer_state) {
+  best_.reset();
+  if (options_.metric_for_best_model == BestMetric::none || !resumed.best) return;
+  const Json* data = find_field(trainer_state, "data", "trainer_state.json");
+  const bool same_data =
+      !data_anew_ && data != nullptr && data->value("eval", Json()) == sources_.eval_source;
+  bool there = false;
+  agreement_.all_or_none("looking for the best checkpoint",
+                         [&] { there = reports() && is_there(run_.checkpoint(resumed.best->step)); });
+  there = agreement_.any(there);
+  if (there && same_data)
+    best_ = resumed.best;
+  else
+    note(cat("the best checkpoint so far, of step ", resumed.best->step,
+             ", is not compared with those to come: ",
+             there ? "the held-out data is another" : "it is not in " + run_.checkpoints().string()));
+}
+
 void RunInProgress::save(bool in_background) {
   world_.activity().set_phase(RankPhase::saving);
   const double begin = now_seconds();
   look_after_save(/*to_end=*/true);
   guards_.saving(steps_done_);
+  if (options_.metric_for_best_model != BestMetric::none && eval_loss_ &&
+      is_better(*eval_loss_, stage_, best_))
+    best_ = {steps_done_, stage_, *eval_loss_};
   Json state = {
       {"step", steps_done_},
       {"total_steps", total_steps()},
@@ -162,9 +187,11 @@ void RunInProgress::save(bool in_background) {
       {"length_change", length_change_.state()},
       {"options", to_json(options_of(stage_))}};
   if (const Json guards = guards_.state(); !guards.is_null()) state["guards"] = guards;
+  if (best_) state["best"] = to_json(best_, options_.metric_for_best_model);
   // While a spike is suspected, the checkpoint from before it stays.
   const int64_t limit = guards_.calm() ? options_.save_total_limit : 0;
-  const CheckpointContents contents{steps_done_, state, options_.model_dir};
+  const CheckpointContents contents{steps_done_, state, options_.model_dir,
+                                    best_ ? std::optional(best_->step) : std::nullopt};
   try {
     if (in_background)
       background_save_.begin(contents, *engine_, limit);
@@ -215,6 +242,10 @@ TrainOutcome RunInProgress::run() {
     if (!last && !stopped) stopped = stop_requested();
   }
   look_after_save(/*to_end=*/true);
+  if (best_)
+    note(cat("best checkpoint: ", run_.checkpoint(best_->step).string(), " (",
+             name_of(options_.metric_for_best_model), " ",
+             format_fixed(best_->value(options_.metric_for_best_model), 4), ")"));
   world_.activity().set_phase(RankPhase::ending);
   if (progress_) progress_->finish();
   return {steps_done_, total_steps(), stopped, loss_, checkpoint_};

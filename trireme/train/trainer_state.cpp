@@ -17,6 +17,8 @@ ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& c
   if (find_field(state, "length_change", origin) != nullptr)
     run.length_change = object_value(state, "length_change", origin);
   if (find_field(state, "guards", origin) != nullptr) run.guards = object_value(state, "guards", origin);
+  if (const Json* best = find_field(state, "best", origin))
+    run.best = parse_best_checkpoint(*best, origin + ": best");
   return run;
 }
 

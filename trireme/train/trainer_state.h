@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "trireme/base/json.h"
+#include "trireme/train/best_checkpoint.h"
 
 namespace trireme {
 
@@ -16,6 +18,7 @@ struct ResumedRun {
   Json loader;         // an object, for PackedLoader::restore
   Json length_change;  // an object, for LengthChange::restore; null: an older version's
   Json guards;         // an object, for StepGuards::restore; null: none was at work
+  std::optional<BestCheckpoint> best;
 };
 // Throws DataError that names the file and the field that is missing or out of range.
 ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& checkpoint);
