@@ -152,7 +152,8 @@ void RunInProgress::restore_best(const ResumedRun& resumed, const Json& trainer_
   if (options_.metric_for_best_model == BestMetric::none || !resumed.best) return;
   const Json* data = find_field(trainer_state, "data", "trainer_state.json");
   const bool same_data =
-      !data_anew_ && data != nullptr && data->value("eval", Json()) == sources_.eval_source;
+      !data_anew_ && data != nullptr &&
+      data->value("eval", Json()) == sources_of(std::min(resumed.stage, plan_.count() - 1)).eval_source;
   bool there = false;
   agreement_.all_or_none("looking for the best checkpoint",
                          [&] { there = reports() && is_there(run_.checkpoint(resumed.best->step)); });
