@@ -26,6 +26,7 @@ using testing::bytes_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::HeldSync;
+using testing::saved_steps;
 using testing::tensors_of;
 using testing::TinyRun;
 using testing::train_on_ranks;
@@ -53,12 +54,6 @@ TrainOutcome train_with(int ranks, const TrainOptions& options,
     if (world.rank() == 0) outcome = of_rank;
   });
   return outcome;
-}
-
-std::vector<int64_t> steps_in(const TrainOptions& options) {
-  std::vector<int64_t> steps;
-  for (const CheckpointEntry& entry : RunDirectory(options.output_dir).list()) steps.push_back(entry.step);
-  return steps;
 }
 
 bool is_reached_soon(const HeldSync& held) {
@@ -94,12 +89,12 @@ TEST_P(BackgroundSaves, are_byte_for_byte_those_of_the_foreground_though_trainin
       EXPECT_TRUE(is_reached_soon(held));
       EXPECT_TRUE(fs::exists(folder.temporary(3)));
       EXPECT_FALSE(fs::exists(folder.temporary(3) / "manifest.json"));
-      EXPECT_EQ(steps_in(options), std::vector<int64_t>{});
+      EXPECT_EQ(saved_steps(options), std::vector<int64_t>{});
     }
     held.release();
   });
   EXPECT_EQ(outcome.steps, 9);
-  EXPECT_THAT(steps_in(options), ElementsAre(3, 6, 9));
+  EXPECT_THAT(saved_steps(options), ElementsAre(3, 6, 9));
   const RunDirectory expected(foreground.output_dir);
   for (const int64_t step : {3, 6, 9})
     for (const auto& entry : fs::directory_iterator(expected.checkpoint(step))) {
@@ -132,11 +127,11 @@ TEST(BackgroundSave, that_a_kill_ends_loses_nothing_but_itself) {
   });
   EXPECT_TRUE(fs::exists(RunDirectory(killed).temporary(4)));
   options.output_dir = killed;
-  EXPECT_THAT(steps_in(options), ElementsAre(2));
+  EXPECT_THAT(saved_steps(options), ElementsAre(2));
   options.resume_from_checkpoint = "true";
   const auto resumed = train_on_ranks(2, options);
   EXPECT_THAT(resumed.output, HasSubstr("resumed at step 2"));
-  EXPECT_THAT(steps_in(options), ElementsAre(2, 4, 6, 8, 9));
+  EXPECT_THAT(saved_steps(options), ElementsAre(2, 4, 6, 8, 9));
   EXPECT_EQ(tensors_of(resumed.outcome.checkpoint), tensors_of(straight.outcome.checkpoint));
 }
 
@@ -164,7 +159,7 @@ TEST(BackgroundSave, on_a_full_disk_ends_the_run_on_all_ranks_with_the_step_and_
                                     HasSubstr("The last good checkpoint is"), HasSubstr("step-2")));
   }
   setrlimit(RLIMIT_FSIZE, &before);
-  EXPECT_THAT(steps_in(options), ElementsAre(2));
+  EXPECT_THAT(saved_steps(options), ElementsAre(2));
   EXPECT_FALSE(fs::exists(RunDirectory(options.output_dir).temporary(4)));
   EXPECT_GT(verify_checkpoint(RunDirectory(options.output_dir).checkpoint(2)), 0);
 }
@@ -178,7 +173,7 @@ TEST(BackgroundSave, is_finished_before_a_stopped_run_ends) {
   const TrainOutcome outcome = train_with(
       2, options, [&](int64_t step) { stop = step == 3; }, &stop);
   EXPECT_TRUE(outcome.stopped);
-  EXPECT_THAT(steps_in(options), ElementsAre(2, 3));
+  EXPECT_THAT(saved_steps(options), ElementsAre(2, 3));
   EXPECT_EQ(outcome.checkpoint, RunDirectory(options.output_dir).checkpoint(3));
 }
 
@@ -198,7 +193,7 @@ TEST(BackgroundSave, is_finished_and_named_where_the_next_step_is_not_finite) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("training stopped at step 2"),
                                     HasSubstr(RunDirectory(options.output_dir).checkpoint(1).string())));
   }
-  EXPECT_THAT(steps_in(options), ElementsAre(1));
+  EXPECT_THAT(saved_steps(options), ElementsAre(1));
 }
 
 TEST(BackgroundSave, tells_what_steps_lost_to_it_and_what_it_took_beside_them) {

@@ -27,6 +27,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::saved_steps;
 using testing::TinyOutcome;
 using testing::TinyRun;
 using testing::train_on_ranks;
@@ -48,12 +49,6 @@ std::string some_text(int seed) {
   std::string text;
   for (int i = 0; i < 400; ++i) text += cat("word", (i * i + seed) % 97, i % 9 == 0 ? "\n" : " ");
   return text;
-}
-
-std::vector<int64_t> steps_in(const TrainOptions& options) {
-  std::vector<int64_t> steps;
-  for (const CheckpointEntry& entry : RunDirectory(options.output_dir).list()) steps.push_back(entry.step);
-  return steps;
 }
 
 RankIdentity attempt(const std::string& number, const std::string& launch) {
@@ -221,7 +216,7 @@ TEST(ResumedRun, refuses_a_model_with_other_numbers_and_names_them) {
   std::ofstream(run.model() / "config.json") << config.dump();
   options.resume_from_checkpoint = "true";
   EXPECT_THAT(problem_of(options), AllOf(HasSubstr("rope_theta"), HasSubstr("-> 12345.0")));
-  EXPECT_EQ(steps_in(options), std::vector<int64_t>{2});
+  EXPECT_EQ(saved_steps(options), std::vector<int64_t>{2});
 }
 
 TEST(ResumedRun, tells_another_global_batch_and_keeps_it_where_it_is_asked_to) {
@@ -317,13 +312,13 @@ TEST(ResumedRun, from_an_earlier_step_abandons_the_later_checkpoints_and_keeps_i
   TrainOptions options = run.options("run");
   options.save_steps = 2;
   train_on_ranks(1, options);
-  EXPECT_THAT(steps_in(options), ElementsAre(2, 4, 6, 8, 9));
+  EXPECT_THAT(saved_steps(options), ElementsAre(2, 4, 6, 8, 9));
   const RunDirectory folder(options.output_dir);
   options.resume_from_checkpoint = folder.checkpoint(4).string();
   options.save_total_limit = 2;
   const TinyOutcome back = train_on_ranks(1, options, 5);
   EXPECT_THAT(back.output, AllOf(HasSubstr("abandoned-step-6 to abandoned-step-9"), HasSubstr("step 4")));
-  EXPECT_THAT(steps_in(options), ElementsAre(4, 5));
+  EXPECT_THAT(saved_steps(options), ElementsAre(4, 5));
   EXPECT_TRUE(fs::exists(folder.checkpoints() / "abandoned-step-9" / "manifest.json"));
   options.resume_from_checkpoint = "auto";
   EXPECT_EQ(train_on_ranks(1, options).losses.begin()->first, 6);
@@ -339,7 +334,7 @@ TEST(ResumedRun, from_a_path_into_another_run_is_refused_where_its_folder_holds_
     options.resume_from_checkpoint = path.string();
     EXPECT_THAT(problem_of(options), AllOf(HasSubstr("another run"), HasSubstr("--output_dir")));
   }
-  EXPECT_THAT(steps_in(options), ElementsAre(3));
+  EXPECT_THAT(saved_steps(options), ElementsAre(3));
   // With a slash at its end, and by another name for the same folder.
   options.resume_from_checkpoint = (run.folder() / "run" / "checkpoints" / "." / "step-3" / "").string();
   EXPECT_EQ(train_on_ranks(1, options).losses.begin()->first, 4);
@@ -409,13 +404,13 @@ TEST(OverwritingRun, removes_the_earlier_one_with_its_tokens_when_its_first_step
   TrainOptions options = run.with_text("run", some_text(1), tokenizer());
   options.save_steps = 3;
   train_on_ranks(2, options);
-  EXPECT_THAT(steps_in(options), ElementsAre(3, 6, 9));
+  EXPECT_THAT(saved_steps(options), ElementsAre(3, 6, 9));
   std::ofstream(run.text()) << some_text(2);
   options.overwrite_output_dir = true;
   options.save_steps = 0;
   options.context_stages = "16:2";
   train_on_ranks(2, options);
-  EXPECT_THAT(steps_in(options), ElementsAre(2));
+  EXPECT_THAT(saved_steps(options), ElementsAre(2));
   std::set<std::string> prefixes;
   for (const auto& entry : fs::directory_iterator(RunDirectory(options.output_dir).data())) {
     const std::string name = entry.path().filename().string();
@@ -477,7 +472,7 @@ TEST(StopRequest, that_comes_in_a_save_lets_it_finish_and_needs_no_step_more) {
   });
   EXPECT_TRUE(outcome.stopped);
   EXPECT_EQ(outcome.steps, 4);
-  EXPECT_EQ(steps_in(options), std::vector<int64_t>{4});
+  EXPECT_EQ(saved_steps(options), std::vector<int64_t>{4});
 }
 
 TEST(RunFolder, that_cannot_be_read_is_an_error_and_not_an_empty_one) {

@@ -9,6 +9,7 @@
 #include "trireme/comm/thread_world.h"
 #include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/train/run_directory.h"
 
 #include "tests/support/tensor_bytes.h"
 
@@ -98,6 +99,12 @@ TinyOutcome train_on_ranks(int ranks, const TrainOptions& options, int64_t stop_
   run_ranks_as_threads(ranks, body, std::chrono::seconds(60), like);
   result.output = output.str();
   return result;
+}
+
+std::vector<int64_t> saved_steps(const TrainOptions& options) {
+  std::vector<int64_t> steps;
+  for (const CheckpointEntry& entry : RunDirectory(options.output_dir).list()) steps.push_back(entry.step);
+  return steps;
 }
 
 std::map<std::string, std::string> tensors_of(const std::filesystem::path& dir) {

@@ -50,6 +50,9 @@ struct TinyOutcome {
 TinyOutcome train_on_ranks(int ranks, const TrainOptions& options, int64_t stop_after = 0,
                            const RankIdentity& like = {});
 
+// The steps of the checkpoints in a run's folder, ascending.
+std::vector<int64_t> saved_steps(const TrainOptions& options);
+
 // "tensor name" -> bytes of its values, over all shards of a checkpoint or model folder.
 std::map<std::string, std::string> tensors_of(const std::filesystem::path& dir);
 
