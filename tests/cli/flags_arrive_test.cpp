@@ -162,6 +162,7 @@ class FlagsArrive : public ::testing::Test {
           flags.process.share_sequence(options.engine, parser, kMachineRanks, options.model_dir);
           Json json = json_of(options.engine);
           json.update(to_json(options));
+          json["dry_run"] = flags.dry_run;
           return with_process(json, flags.process);
         },
         kTrainTestedElsewhere);

@@ -21,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::Program;
 
-TEST(NewProjectProcess, a_native_folder_trains_two_ranks_by_its_script) {
+TEST(NewProjectProcess, a_native_folder_validates_and_trains_two_ranks_by_its_script) {
   const testing::TemporaryFolder temporary;
   const fs::path folder = temporary.path() / "run", log = temporary.path() / "log";
   const auto ran = [&](const std::vector<std::string>& words, int code) {
@@ -34,10 +34,24 @@ TEST(NewProjectProcess, a_native_folder_trains_two_ranks_by_its_script) {
   ran({"init", "--preset", "tiny", "--out", (folder / "model").string(), "--set", "num_hidden_layers=1",
        "hidden_size=32", "intermediate_size=32"},
       0);
-  const std::string script = "TRIREME=" + std::string(std::getenv("TRIREME_BINARY")) + " OMP_NUM_THREADS=1 " +
-                             (folder / "scripts/launch.sh").string() + " --max_steps 3 --peak_tflops 1 >" +
-                             log.string() + " 2>&1";
-  EXPECT_EQ(std::system(script.c_str()), 0) << testing::bytes_of(log);
+  const auto script = [&](const std::string& words) {
+    const std::string line = "TRIREME=" + std::string(std::getenv("TRIREME_BINARY")) + " OMP_NUM_THREADS=1 " +
+                             (folder / "scripts/launch.sh").string() + words + " >" + log.string() + " 2>&1";
+    return WEXITSTATUS(std::system(line.c_str()));
+  };
+  EXPECT_EQ(script(" validate --steps 5 --matmul_seconds 0.01 --least_matmul_share 0 --json"), 0)
+      << testing::bytes_of(log);
+  EXPECT_THAT(testing::bytes_of(log), AllOf(HasSubstr("\"passed\": true"), HasSubstr("2 ranks equal one")));
+  EXPECT_EQ(script(" validate --steps 2 --matmul_seconds 0.01 --least_matmul_share 1"), 1);
+  EXPECT_THAT(testing::bytes_of(log),
+              AllOf(HasSubstr("pass  peak memory"), HasSubstr("FAIL  throughput: below"),
+                    HasSubstr("Likely cause: ")));
+  EXPECT_EQ(script(" --dry_run --output_dir runs/none"), 0) << testing::bytes_of(log);
+  EXPECT_THAT(testing::bytes_of(log), AllOf(HasSubstr("memory fits"), HasSubstr("not shown: time and loss")));
+  EXPECT_FALSE(fs::exists(folder / "runs/none"));
+  EXPECT_EQ(script(" --dry_run --max_seq_length 1m --host_memory_limit 1300m --output_dir runs/none"), 78);
+  EXPECT_THAT(testing::bytes_of(log), AllOf(HasSubstr("out of host memory"), HasSubstr("What would help")));
+  EXPECT_EQ(script(" --max_steps 3 --peak_tflops 1"), 0) << testing::bytes_of(log);
   EXPECT_THAT(testing::bytes_of(log),
               AllOf(HasSubstr("ulysses 2"), HasSubstr("ZeRO 3"), HasSubstr("step 3")));
   const RunDirectory run(folder / "runs/first");

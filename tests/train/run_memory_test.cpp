@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include "trireme/comm/thread_world.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/model/model_layout.h"
+#include "trireme/train/dry_run.h"
 
 #include "tests/train/tiny_run.h"
 
@@ -54,6 +56,54 @@ TEST(RunMemory, of_a_save_in_the_background_is_what_the_forecast_says) {
     const Json record = Json::parse(line);
     EXPECT_EQ(record["memory"]["snapshot"], record["step"] > 2 ? snapshot_bytes(inputs) : 0)
         << record["step"];
+  }
+}
+
+// Beside the run that it stands for, at the same length.
+TEST(RunMemory, of_a_dry_run_is_that_of_the_run_and_within_its_forecast) {
+  install_cpu_caching_allocator();
+  const testing::TinyRun run(30'000);
+  Json config = testing::tiny_llama_config();
+  config["max_position_embeddings"] = 4096;
+  std::filesystem::remove_all(run.model());
+  testing::write_tiny_model(run.model(), config);
+  struct Case {
+    const char* name;
+    int ranks;
+    std::function<void(TrainOptions&)> change;
+  };
+  const std::vector<Case> cases{
+      {"plain", 1, [](auto&) {}},
+      {"concat", 1, [](auto& o) { o.samples.packing = Packing::concat; }},
+      {"ulysses", 2,
+       [](auto& o) {
+         o.engine.ulysses = 2;
+         o.engine.zero = ZeroStage::parameters;
+         o.engine.recompute = Recompute::full;
+       }},
+      {"ring", 2, [](auto& o) { o.engine.ring = 2; }},
+      {"bf16", 1, [](auto& o) { o.engine.precision = Precision::bf16; }},
+  };
+  for (const Case& one : cases) {
+    TrainOptions options = run.options(one.name);
+    options.context_stages = "64:1,4k:2";
+    options.warmup_ratio = 0;
+    one.change(options);
+    const auto real = testing::train_on_ranks(one.ranks, options).records.at(3).peak_memory;
+    options.output_dir = run.folder() / "none";
+    DryRun shown;
+    run_ranks_as_threads(one.ranks, [&](World& world) {
+      const DryRun of_rank = dry_run(world, options);
+      if (world.rank() == 0) shown = of_rank;
+    });
+    for (const MemoryCategory category : kAllMemoryCategories)
+      EXPECT_EQ(shown.peak[category], real[category]) << one.name << ": " << name_of(category);
+    ASSERT_EQ(shown.ranks.size(), one.ranks);
+    for (const DryRun::Rank& rank : shown.ranks) {
+      EXPECT_GT(rank.tensors_bytes, 0) << one.name;
+      EXPECT_LE(rank.tensors_bytes, rank.forecast_bytes + 1024) << one.name;  // sums of a step, not counted
+    }
+    EXPECT_FALSE(std::filesystem::exists(options.output_dir)) << one.name;
   }
 }
 

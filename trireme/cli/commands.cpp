@@ -12,6 +12,7 @@
 #include "trireme/cli/new_project.h"
 #include "trireme/cli/tokenize.h"
 #include "trireme/cli/train.h"
+#include "trireme/cli/validate.h"
 #include "trireme/cli/verify.h"
 
 namespace trireme {
@@ -21,6 +22,7 @@ const std::vector<Command>& commands() {
       {"new", "make a folder for a run: files to edit, which train as they are", run_new},
       {"init", "make a model from a preset: config.json, fresh weights, tokenizer", run_init},
       {"tokenize", "turn text into a tokenized set (PREFIX.bin and PREFIX.idx)", run_tokenize},
+      {"validate", "check a run before it begins: memory, loss, speed, ranks against one", run_validate},
       {"train", "train a model on long sequences, split over ranks", run_train},
       {"eval", "held-out loss by position in the context", run_eval},
       {"export", "turn a checkpoint into a Hugging Face model", run_export},

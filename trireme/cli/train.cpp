@@ -16,6 +16,7 @@
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/stop_signal.h"
 #include "trireme/train/check_options.h"
+#include "trireme/train/dry_run.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme {
@@ -43,6 +44,10 @@ void read_stages_file(std::string& stages) {
 
 void TrainFlags::declare(OptionList& list) {
   files.list(list);
+  list.flag("dry_run", dry_run,
+            "two steps at the longest length with attention cut short, to see that memory fits; nothing is "
+            "written")
+      .not_in_config();
   process.list(list);
   list_train_options(list, options);
 }
@@ -85,6 +90,11 @@ int run_train(const std::vector<std::string>& arguments) {
     std::cout << "configuration, beside the defaults:\n" << changed_options_text(parser, options);
     for (const std::string& note : notes) std::cout << note << "\n";
     std::cout << std::flush;
+  }
+  if (flags.dry_run) {
+    const DryRun shown = dry_run(*world, options);
+    if (identity.rank == 0) std::cout << shown.text() << std::flush;
+    return 0;
   }
   const TrainOutcome outcome = train(*world, options, hooks);
   if (outcome.stopped) {

@@ -16,6 +16,7 @@ struct TrainFlags {
   TrainOptions options;
   ProcessOptions process;
   ConfigFiles files;
+  bool dry_run = false;
 
   void declare(OptionList& list);
   // After parse; the degrees of the engine need the world (ProcessOptions::share_sequence). Throws

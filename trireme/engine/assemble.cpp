@@ -10,6 +10,7 @@
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/engine/model_executor.h"
 #include "trireme/engine/parameters_in_update.h"
+#include "trireme/kernels/nearest_keys.h"
 #include "trireme/memory/make_activation_store.h"
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/shard/masters.h"
@@ -175,6 +176,9 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   at::globalContext().setAllowBF16ReductionCuBLAS(false);
   at::globalContext().setAllowFP16ReductionCuBLAS(false);
   local_attention_ = make_local_attention(options.attention, options.device, dtypes.storage);
+  if (options.nearest_keys > 0)
+    local_attention_ =
+        std::make_unique<NearestKeysAttention>(std::move(local_attention_), options.nearest_keys);
   attention_ = make_sharded_attention(
       *mesh_.ulysses, make_sequence_attention(options.ring_method, *mesh_.ring, *local_attention_),
       share_heads(config.num_attention_heads, config.num_key_value_heads, mesh_.ulysses->size()),
@@ -187,10 +191,18 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   memory_.account->reset_peaks();  // loading is over
 }
 
+std::string Engine::attention_kernel() const {
+  return attention_->name();
+}
+
+double Engine::offload_wait_seconds() const {
+  return (updates_ ? updates_->waited_seconds() : 0) + (spill_ ? spill_->waited_seconds() : 0);
+}
+
 std::string Engine::description() const {
   const EngineOptions& options = options_;
   const Dtypes dtypes = choose_dtypes(options);
-  std::string text = cat("attention ", attention_->name(), "; values in ", dtype_name(dtypes.storage),
+  std::string text = cat("attention ", attention_kernel(), "; values in ", dtype_name(dtypes.storage),
                          ", matmuls in ", dtype_name(dtypes.tile));
   if (options.purpose == Purpose::training) text += "; recompute " + forecast_inputs_.recompute.description();
   if (recompute_choice_) text += ", " + recompute_choice_->description();

@@ -7,6 +7,8 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "trireme/base/clock.h"
+
 namespace trireme {
 
 DeferredUpdates::DeferredUpdates(const RankMemory& memory, at::Device device, size_t units)
@@ -35,18 +37,23 @@ void DeferredUpdates::submit(int unit, Job job) {
   submitted_.notify_one();
 }
 
-void DeferredUpdates::wait(int unit) {
+template <typename Done>
+void DeferredUpdates::wait_until(const Done& done) {
+  const double begin = now_seconds();
   std::unique_lock lock(mutex_);
-  const int64_t& jobs = pending_.at(static_cast<size_t>(unit));
-  finished_.wait(lock, [&] { return jobs == 0; });
+  if (!done()) {
+    finished_.wait(lock, done);
+    waited_seconds_ += now_seconds() - begin;
+  }
   throw_failure();
 }
 
+void DeferredUpdates::wait(int unit) {
+  wait_until([&] { return pending_.at(static_cast<size_t>(unit)) == 0; });
+}
+
 void DeferredUpdates::wait_all() {
-  std::unique_lock lock(mutex_);
-  finished_.wait(lock,
-                 [this] { return std::ranges::all_of(pending_, [](int64_t jobs) { return jobs == 0; }); });
-  throw_failure();
+  wait_until([this] { return std::ranges::all_of(pending_, [](int64_t jobs) { return jobs == 0; }); });
 }
 
 bool DeferredUpdates::pending(int unit) const {

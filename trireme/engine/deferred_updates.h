@@ -50,6 +50,8 @@ class DeferredUpdates {
   // Until no job of the unit, or none at all, waits or is at work; what a job held is free then.
   void wait(int unit);
   void wait_all();
+  // In all waits so far, for jobs that were not done.
+  double waited_seconds() const { return waited_seconds_; }
   // False also after a failure, which a wait then tells.
   bool pending(int unit) const;
 
@@ -63,11 +65,14 @@ class DeferredUpdates {
   void serve(const std::stop_token& stop);
   std::exception_ptr run(Task& task);
   void throw_failure() const;  // with mutex_ held
+  template <typename Done>
+  void wait_until(const Done& done);
 
   const RankMemory memory_;
   const at::Device device_;
   std::optional<c10::Stream> stream_;  // none on a CPU
 
+  double waited_seconds_ = 0;  // of the thread that waits
   mutable std::mutex mutex_;
   std::condition_variable_any submitted_;
   std::condition_variable finished_;

@@ -105,6 +105,12 @@ class Engine {
   // "attention flash-cpu fp32; matmul bf16 values in fp32; ..." for logs and `trireme info`.
   std::string description() const;
 
+  // Of attention on a rank, and how a sequence is shared over ring ranks.
+  std::string attention_kernel() const;
+  // Seconds so far in which this rank's forward and backward stood still for updates on the host or for a
+  // disk. Copies between a GPU and its host, for which streams wait, are not known here.
+  double offload_wait_seconds() const;
+
   // A whole optimizer step. Collective. Throws DataError when no target is valid, NotFiniteStep naming the
   // step's numbers when the loss or the gradient norm is not finite (the parameters are then unchanged, but
   // with update_in_backward), unless such a step is to be skipped, which update_in_backward cannot.

@@ -63,6 +63,7 @@ struct EngineOptions {
   double keep_fraction = 1;  // of the layers that keep what `recompute` says; the others their input alone
   AttentionKernel attention = AttentionKernel::automatic;
   RopeOverride rope = {};
+  int64_t nearest_keys = 0;        // 0: all; else of those that a query sees (kernels/nearest_keys.h)
   int64_t tile_tokens = 0;         // tokens of one tile of a layer's token-wise halves; 0: by rule
   int64_t logits_tile_tokens = 0;  // tokens of one tile of the head; 0: by rule
   int ulysses = 1;

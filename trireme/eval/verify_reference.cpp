@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <limits>
 #include <set>
 
 #include <ATen/ATen.h>
@@ -12,27 +11,11 @@
 #include "trireme/base/safetensors.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/eval/reference_inputs.h"
+#include "trireme/eval/tensor_extremes.h"
 #include "trireme/model/unit_weights.h"
 
 namespace trireme {
 namespace {
-
-// Extremes of a whole tensor, which may come in parts and on several ranks.
-struct Extremes {
-  double difference = 0;
-  double largest = 0;
-
-  void add(const at::Tensor& ours, const at::Tensor& reference) {
-    if (reference.numel() == 0) return;
-    const double worst = (ours - reference).abs().max().item<double>();
-    difference = std::max(difference, std::isfinite(worst) ? worst : std::numeric_limits<double>::infinity());
-    largest = std::max(largest, reference.abs().max().item<double>());
-  }
-  double error() const {
-    if (difference == 0) return 0;
-    return largest > 0 ? difference / largest : std::numeric_limits<double>::infinity();
-  }
-};
 
 // Rows [first, first + count) of the entry seen as [rows, width], fp32.
 at::Tensor float_rows(const SafetensorsEntry& entry, int64_t width, int64_t first, int64_t count) {
@@ -157,21 +140,16 @@ VerifyResult verify_reference(World& world, const std::filesystem::path& model_d
   for (size_t unit = 0; unit < engine->layout().units.size(); ++unit) {
     const at::Tensor unit_gradient = engine->unit_gradient(static_cast<int>(unit));
     const size_t first = extremes.size();
-    double unit_largest = 0;
     for (const ParameterSpec& spec : engine->layout().units[unit].parameters) {
       const std::string name = "grad." + spec.name;
       const SafetensorsEntry& entry = float_entry(file, name, spec.shape);
       const at::Tensor ours = parameter_view(unit_gradient, spec).to(at::kCPU, at::kFloat).reshape({-1});
       extremes.emplace_back();
       extremes.back().add(ours, float_rows(entry, spec.elements, 0, 1).reshape({-1}));
-      unit_largest = std::max(unit_largest, extremes.back().largest);
       names.push_back(name);
       known.insert(name);
     }
-    // A gradient that is zero but for rounding is compared with the largest of its unit.
-    const std::vector<ParameterSpec>& parameters = engine->layout().units[unit].parameters;
-    for (size_t i = 0; i < parameters.size(); ++i)
-      if (parameters[i].gradient_vanishes) extremes[first + i].largest = unit_largest;
+    compare_vanishing_with_unit(engine->layout().units[unit].parameters, &extremes[first]);
   }
   for (const auto& [name, entry] : file.entries())
     if (name.starts_with("grad.") && !known.contains(name))

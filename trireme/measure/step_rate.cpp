@@ -49,6 +49,18 @@ std::vector<double> rounded(const std::vector<double>& values, double unit) {
 }  // namespace
 
 StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
+  const Mesh& mesh = engine.mesh();
+  const SampleLayout layout{options.sequence_tokens, engine.options().ulysses, engine.options().ring};
+  const auto batches = [&](int64_t step) {
+    const auto sample = static_cast<uint64_t>((step * mesh.dp_size + mesh.dp_index) * options.batch);
+    return StepBatches{synthetic_batch(options.seed, sample, options.batch, engine.config().vocab_size,
+                                       layout, mesh.sp->rank())};
+  };
+  return measure_step_rate(engine, options,
+                           {batches, [&](int64_t /*step*/) { return options.learning_rate; }});
+}
+
+StepRate measure_step_rate(Engine& engine, const StepRateOptions& options, const MeasuredSteps& measured) {
   if (options.steps <= options.warmup)
     throw ConfigError(cat("--steps ", options.steps, " with --warmup ", options.warmup,
                           ": expected at least one step after the warm-up"));
@@ -66,19 +78,18 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
   if (!agreement.any(!published))
     rate.published_flops_per_second = agreement.sum(published->flops_per_second);
 
-  std::vector<double> seconds, exchange_seconds, sent_bytes;
-  const SampleLayout layout{options.sequence_tokens, engine.options().ulysses, engine.options().ring};
+  std::vector<double> seconds, data_seconds, exchange_seconds, offload_seconds, sent_bytes, flops;
   double cpu_begin = 0;
+  int64_t tokens = 0;
   for (int64_t step = 0; step < options.steps; ++step) {
-    const auto sample = static_cast<uint64_t>((step * mesh.dp_size + mesh.dp_index) * options.batch);
-    const StepBatches batches{synthetic_batch(options.seed, sample, options.batch, engine.config().vocab_size,
-                                              layout, mesh.sp->rank())};
-    rate.model_flops_per_step = engine.model_flops(batches.front()) * mesh.dp_size;
     barrier(*mesh.all);
     if (step == options.warmup) cpu_begin = cpu_seconds_of_process();
     const Traffic before = traffic_of(mesh);
+    const double offload_before = engine.offload_wait_seconds();
     const double begin = now_seconds();
-    const StepResult result = engine.train_step(batches, options.learning_rate);
+    const StepBatches batches = measured.batches(step);
+    data_seconds.push_back(now_seconds() - begin);
+    const StepResult result = engine.train_step(batches, measured.learning_rate(step));
     if (!engine.options().device.is_cpu()) at::empty({1}, engine.options().device).zero_().item<float>();
     seconds.push_back(now_seconds() - begin);
     rate.losses.push_back(result.loss);
@@ -86,21 +97,31 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
     const Traffic after = traffic_of(mesh);
     exchange_seconds.push_back(after.seconds - before.seconds);
     sent_bytes.push_back(static_cast<double>(after.sent_bytes - before.sent_bytes));
+    offload_seconds.push_back(engine.offload_wait_seconds() - offload_before);
+    tokens = 0;
+    flops.push_back(0);
+    for (const TokenBatch& batch : batches) {
+      tokens += batch.tokens.size(0) * batch.layout.tokens * mesh.dp_size;
+      flops.back() += engine.model_flops(batch) * mesh.dp_size;
+    }
+    if (measured.on_step) measured.on_step(result);
   }
   const double cpu_seconds = cpu_seconds_of_process() - cpu_begin;
   rate.cpu_seconds_per_step =
       agreement.sum(cpu_seconds) / static_cast<double>(options.steps - options.warmup);
-  const auto measured = [&](const std::vector<double>& values) {
-    return std::vector<double>(values.begin() + options.warmup, values.end());
+  const auto median = [&](const std::vector<double>& of_steps) {
+    return spread_of({of_steps.begin() + options.warmup, of_steps.end()}).median;
   };
   rate.step_seconds = agreement.largest(seconds);
-  rate.median_step_seconds = spread_of(measured(rate.step_seconds)).median;
-  rate.exchange_seconds = spread_of(measured(agreement.largest(exchange_seconds))).median;
-  rate.sent_bytes = static_cast<int64_t>(spread_of(measured(agreement.largest(sent_bytes))).median);
+  rate.median_step_seconds = median(rate.step_seconds);
+  rate.data_seconds = median(agreement.largest(data_seconds));
+  rate.exchange_seconds = median(agreement.largest(exchange_seconds));
+  rate.offload_seconds = median(agreement.largest(offload_seconds));
+  rate.sent_bytes = static_cast<int64_t>(median(agreement.largest(sent_bytes)));
+  rate.model_flops_per_step = median(flops);
   for (const auto& of_rank : agreement.gather(std::vector{peak_memory_bytes(engine.options().device)}))
     rate.peak_memory_bytes.push_back(of_rank.front());
-  rate.tokens_per_second =
-      static_cast<double>(options.sequence_tokens * options.batch * mesh.dp_size) / rate.median_step_seconds;
+  rate.tokens_per_second = static_cast<double>(tokens) / rate.median_step_seconds;
   return rate;
 }
 
@@ -127,6 +148,8 @@ Json StepRate::to_json() const {
                {"matmul_share", matmul_share()},
                {"cpu_s_per_step", cpu_seconds_per_step},
                {"exchange_s", exchange_seconds},
+               {"data_s", data_seconds},
+               {"offload_wait_s", offload_seconds},
                {"sent_mib", static_cast<double>(sent_bytes) / (1 << 20)},
                {"losses", losses},
                {"gradient_norms", gradient_norms},

@@ -1,8 +1,10 @@
-// Measures the time of a training step: runs some steps of a real engine on synthetic tokens
-// (measure/synthetic_tokens.h). A step lasts as long as its slowest rank; all ranks start it together.
+// Measures the time of a training step: runs some steps of a real engine, on synthetic tokens
+// (measure/synthetic_tokens.h) or on those that the caller hands over. A step lasts as long as its slowest
+// rank; all ranks start it together.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -32,7 +34,9 @@ struct StepRate {
   double matmul_precision_flops_per_second = 0;  // the same in the dtype of the run's precision
   double published_flops_per_second = 0;  // of all ranks' GPUs (measure/peak_rate.h); 0: one is unknown
   double exchange_seconds = 0;            // in a measured step's collectives, of the rank that waited longest
-  int64_t sent_bytes = 0;                 // in a measured step, by the rank that sent most
+  double data_seconds = 0;                // in a measured step, until its tokens were there
+  double offload_seconds = 0;  // that forward and backward waited for what is offloaded (on the host's clock)
+  int64_t sent_bytes = 0;      // in a measured step, by the rank that sent most
   double cpu_seconds_per_step = 0;  // processor time of all ranks; says more than the clock on a busy machine
   std::vector<int64_t> peak_memory_bytes;  // of each rank: resident on the CPU, allocated on a GPU
 
@@ -44,8 +48,17 @@ struct StepRate {
   Json to_json() const;
 };
 
+// The steps, from 0.
+struct MeasuredSteps {
+  std::function<StepBatches(int64_t step)> batches;
+  std::function<double(int64_t step)> learning_rate;
+  std::function<void(const StepResult& result)> on_step = {};
+};
+
 // Collective over the whole run; every rank gets the same result. The steps train the engine and change its
 // weights. Throws ConfigError when no step is left after the warm-up, and what Engine::train_step throws.
 StepRate measure_step_rate(Engine& engine, const StepRateOptions& options);
+// The same of the caller's steps: of `options` steps, warmup and matmul_seconds count.
+StepRate measure_step_rate(Engine& engine, const StepRateOptions& options, const MeasuredSteps& measured);
 
 }  // namespace trireme

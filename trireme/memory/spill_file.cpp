@@ -7,6 +7,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 
@@ -38,6 +39,7 @@ struct SpillFile::Transfer::State {
   std::condition_variable changed;
   bool done = false;
   std::string failure;  // empty: none
+  std::shared_ptr<Waits> waits;
 };
 
 SpillFile::Transfer& SpillFile::Transfer::operator=(Transfer&& other) noexcept {
@@ -49,13 +51,20 @@ SpillFile::Transfer& SpillFile::Transfer::operator=(Transfer&& other) noexcept {
 SpillFile::Transfer::~Transfer() {
   if (state_ == nullptr) return;
   std::unique_lock lock(state_->mutex);
+  wait_until_done(lock);
+}
+
+void SpillFile::Transfer::wait_until_done(std::unique_lock<std::mutex>& lock) {
+  if (state_->done) return;
+  const double begin = now_seconds();
   state_->changed.wait(lock, [this] { return state_->done; });
+  if (state_->waits->thread == std::this_thread::get_id()) state_->waits->seconds += now_seconds() - begin;
 }
 
 void SpillFile::Transfer::wait() {
   if (state_ == nullptr) return;
   std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [this] { return state_->done; });
+  wait_until_done(lock);
   if (!state_->failure.empty()) throw DataError(state_->failure);
 }
 
@@ -115,6 +124,7 @@ SpillFile::Transfer SpillFile::read(const Region& region, void* data) {
 SpillFile::Transfer SpillFile::begin(Job job) {
   if (job.region.bytes == 0) return {};
   auto state = std::make_shared<Transfer::State>();
+  state->waits = waits_;
   job.state = state;
   {
     const std::lock_guard lock(queue_mutex_);

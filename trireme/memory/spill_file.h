@@ -43,6 +43,7 @@ class SpillFile {
    private:
     friend class SpillFile;
     struct State;
+    void wait_until_done(std::unique_lock<std::mutex>& lock);
     explicit Transfer(std::shared_ptr<State> state) : state_(std::move(state)) {}
     std::shared_ptr<State> state_;  // none: nothing to wait for
   };
@@ -68,8 +69,14 @@ class SpillFile {
 
   // Counted in blocks of 4 KiB, in which space is handed out.
   int64_t reserved_bytes() const;
+  // In which the thread that made this object waited for transfers; called by that thread.
+  double waited_seconds() const { return waits_->seconds; }
 
  private:
+  struct Waits {
+    const std::thread::id thread = std::this_thread::get_id();
+    double seconds = 0;  // of that thread
+  };
   struct Job {
     bool writes = false;
     Region region = {};
@@ -89,6 +96,7 @@ class SpillFile {
   const NamelessFile file_;
   const FileTransfer bytes_;
   const int64_t limit_bytes_;
+  const std::shared_ptr<Waits> waits_ = std::make_shared<Waits>();
 
   mutable std::mutex space_mutex_;
   FileSpace space_;

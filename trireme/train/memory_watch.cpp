@@ -33,7 +33,6 @@ std::vector<int64_t> MemoryWatch::look() {
 }
 
 std::string MemoryWatch::warning(const std::vector<int64_t>& peak_bytes) {
-  constexpr double kShare = 0.75;
   const auto share_of = [&](size_t rank) {
     return room_bytes_[rank] > 0
                ? static_cast<double>(peak_bytes[rank]) / static_cast<double>(room_bytes_[rank])

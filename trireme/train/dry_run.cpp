@@ -1,0 +1,143 @@
+#include "trireme/train/dry_run.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+#include "trireme/comm/agreement.h"
+#include "trireme/device/host_memory_limit.h"
+#include "trireme/device/peak_memory.h"
+#include "trireme/engine/assemble.h"
+#include "trireme/forecast/memory_forecast.h"
+#include "trireme/measure/synthetic_tokens.h"
+#include "trireme/train/check_options.h"
+#include "trireme/train/check_run.h"
+#include "trireme/train/memory_watch.h"
+
+namespace trireme {
+namespace {
+
+constexpr int64_t kNearestKeys = 1024;
+constexpr int64_t kUpdates = 2;
+constexpr int64_t kMostTries = 20;  // steps that fp16's loss scale makes idle are tried again
+
+// Two documents a sample, or as many as a table of positions needs; none where attention crosses documents.
+std::vector<Documents> documents_of_sample(const TrainOptions& options, const ModelConfig& config,
+                                           int64_t tokens) {
+  if (options.samples.packing == Packing::concat) return {};
+  const int64_t reach = config.rotates ? tokens : config.max_position_embeddings;
+  const int64_t of_one = std::clamp<int64_t>((tokens + 1) / 2, 1, std::max<int64_t>(1, reach));
+  std::vector<int64_t> ends{0};
+  while (ends.back() < tokens) ends.push_back(std::min(tokens, ends.back() + of_one));
+  return std::vector<Documents>(static_cast<size_t>(options.per_device_train_batch_size),
+                                Documents(std::move(ends)));
+}
+
+StepBatches synthetic_step(Engine& engine, const TrainOptions& options, int64_t tokens, int64_t batches) {
+  Mesh& mesh = engine.mesh();
+  StepBatches step;
+  for (int64_t i = 0; i < batches; ++i) {
+    const auto sample =
+        static_cast<uint64_t>((i * mesh.dp_size + mesh.dp_index) * options.per_device_train_batch_size);
+    step.push_back(synthetic_batch(static_cast<uint64_t>(options.seed), sample,
+                                   options.per_device_train_batch_size, engine.config().vocab_size,
+                                   {tokens, options.engine.ulysses, options.engine.ring}, mesh.sp->rank()));
+    step.back().documents = documents_of_sample(options, engine.config(), tokens);
+  }
+  return step;
+}
+
+DryRun::Rank memory_of_rank(Engine& engine, const DryRun& run, int64_t room_bytes) {
+  const MemoryState memory = engine.memory_account()->state();
+  const MemoryForecast forecast = memory_forecast(engine.forecast_inputs(run.samples, run.sequence_tokens));
+  return {memory.peak_total_bytes,
+          forecast.peak_total_bytes,
+          memory.host.peak_total_bytes,
+          forecast.host.total(),
+          peak_memory_bytes(engine.options().device),
+          room_bytes};
+}
+
+}  // namespace
+
+const DryRun::Rank& DryRun::fullest() const {
+  return *std::ranges::max_element(ranks, {}, &Rank::share);
+}
+
+std::string DryRun::text() const {
+  std::string text = cat("dry run: ", updates, " steps of ", micro_batches, " x ", samples, " x ",
+                         format_count(sequence_tokens), " tokens, nothing written\n", engine, "\n");
+  char line[256];
+  std::snprintf(line, sizeof(line), "%6s%16s%16s%16s%16s\n", "rank", "tensors", "forecast", "process",
+                "of its room");
+  text += line;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const Rank& of = ranks[rank];
+    std::snprintf(line, sizeof(line), "%6zu%16s%16s%16s%14.1f %%\n", rank,
+                  format_bytes(of.tensors_bytes).c_str(), format_bytes(of.forecast_bytes).c_str(),
+                  format_bytes(of.process_bytes).c_str(), 100 * of.share());
+    text += line;
+    if (!on_gpu || of.host_tensors_bytes + of.host_forecast_bytes == 0) continue;
+    std::snprintf(line, sizeof(line), "%6s%16s%16s\n", "host", format_bytes(of.host_tensors_bytes).c_str(),
+                  format_bytes(of.host_forecast_bytes).c_str());
+    text += line;
+  }
+  text += cat("memory fits: at most ", format_fixed(100 * fullest().share(), 1), " % of ",
+              format_bytes(fullest().room_bytes), on_gpu ? " of a GPU" : " of host memory a rank");
+  if (fullest().share() > MemoryWatch::kShare)
+    text += cat(", which is above ", format_fixed(100 * MemoryWatch::kShare, 0),
+                " %: a longer step or fragments may end the run");
+  text +=
+      cat("\nnot shown: time and loss (each query saw the nearest ", format_count(kNearestKeys),
+          " keys), the data (tokens were synthetic), evaluation and checkpoints, and what fragments of a "
+          "long run add",
+          on_gpu ? "; attention was FlashAttention's or the memory-efficient one, and what cuDNN needs for "
+                   "itself was not seen"
+                 : "",
+          updates < kUpdates ? "; the update, for fp16's loss scale fell at every step" : "", "\n");
+  return text;
+}
+
+DryRun dry_run(World& world, const TrainOptions& asked) {
+  world.activity().set_phase(RankPhase::preparing);
+  const auto group = world.make_group("dry run", {world.identity().all_ranks()});
+  Agreement agreement(*group, asked.engine.device);
+  TrainOptions options = asked;
+  const ModelConfig config = check_run(options, world, agreement);
+  if (!options.engine.device.is_cpu() && options.engine.attention == AttentionKernel::cudnn)
+    throw ConfigError(
+        "--dry_run cuts attention short by a window, which --attention cudnn does not know; leave one of "
+        "them out, or give --attention flash");
+  const std::vector<ContextStage> stages = stages_before_data(options);
+  DryRun run;
+  run.on_gpu = !options.engine.device.is_cpu();
+  run.sequence_tokens = longest_stage_tokens(stages);
+  run.samples = options.per_device_train_batch_size;
+  run.micro_batches = std::min<int64_t>(2, options.gradient_accumulation_steps);
+  check_step_tokens(options, run.sequence_tokens, options.engine.ulysses * options.engine.ring,
+                    host_memory_limit_bytes());
+  if (options.samples.packing == Packing::concat) check_positions(stages, config);
+  if (options.engine.strict_divisible) check_divisible(stages, options.engine.ulysses, options.engine.ring);
+  options.engine.planned_batch = {run.samples, run.sequence_tokens};
+  options.engine.nearest_keys = kNearestKeys;
+  const int64_t room_bytes = memory_room_bytes(options.engine, world.identity());
+  const auto engine = assemble(world, options.model_dir, options.engine);
+  run.engine = engine->description();
+  world.activity().set_phase(RankPhase::training);
+  const OnNonfinite skip =
+      options.engine.update_in_backward ? OnNonfinite::stop : OnNonfinite::skip;  // the numbers mean nothing
+  for (int64_t tries = 0; run.updates < kUpdates && tries < kMostTries; ++tries) {
+    const StepBatches batches = synthetic_step(*engine, options, run.sequence_tokens, run.micro_batches);
+    if (!engine->train_step(batches, /*learning_rate=*/0, skip).skipped) ++run.updates;
+  }
+  run.peak = engine->memory_account()->state().peak;
+  const DryRun::Rank rank = memory_of_rank(*engine, run, room_bytes);
+  for (const auto& of :
+       agreement.gather<int64_t>({rank.tensors_bytes, rank.forecast_bytes, rank.host_tensors_bytes,
+                                  rank.host_forecast_bytes, rank.process_bytes, rank.room_bytes}))
+    run.ranks.push_back({of[0], of[1], of[2], of[3], of[4], of[5]});
+  return run;
+}
+
+}  // namespace trireme

@@ -1,0 +1,224 @@
+#include "trireme/train/validate.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/agreement.h"
+#include "trireme/data/packed_loader.h"
+#include "trireme/device/gpu_identity.h"
+#include "trireme/engine/assemble.h"
+#include "trireme/eval/one_rank.h"
+#include "trireme/train/check_run.h"
+#include "trireme/train/digest.h"
+#include "trireme/train/run_directory.h"
+#include "trireme/train/run_lock.h"
+#include "trireme/train/training_data.h"
+
+namespace trireme {
+namespace {
+
+constexpr int64_t kSmokeTokens = 32768;
+
+class Validator {
+ public:
+  Validator(World& world, const TrainOptions& options, const ValidateOptions& how, const ValidateHooks& hooks)
+      : world_(world),
+        options_(options),
+        how_(how),
+        hooks_(hooks),
+        group_(world.make_group("validate", {world.identity().all_ranks()})),
+        agreement_(*group_, options.engine.device) {}
+
+  Validation run();
+
+ private:
+  void prepare();
+  void open_data(const ModelConfig& config);
+  // Of the steps that ranks are checked with.
+  LoaderOptions loader_options(const StepPart& part) const;
+  void try_steps();
+  void compare_one_rank();
+  void add(Check check) {
+    if (hooks_.on_check) hooks_.on_check(check);
+    validation_.checks.push_back(std::move(check));
+  }
+
+  World& world_;
+  TrainOptions options_;
+  const ValidateOptions how_;
+  const ValidateHooks& hooks_;
+  std::unique_ptr<Group> group_;
+  Agreement agreement_;
+  std::optional<RunLock> lock_;  // rank 0
+  LoaderOptions samples_;
+  TokenSource data_;
+  int64_t sequence_tokens_ = 0;
+  Validation validation_;
+};
+
+void add_documents(const StepBatches& batches, Digest& digest) {
+  for (const TokenBatch& batch : batches) {
+    const auto samples = static_cast<size_t>(batch.tokens.size(0));
+    for (size_t sample = 0; sample < samples; ++sample)
+      for (const int64_t end : documents_of(batch.documents, sample, batch.layout.tokens).cu_seqlens())
+        digest.add_number(static_cast<uint64_t>(end));
+  }
+}
+
+void Validator::prepare() {
+  world_.activity().set_phase(RankPhase::preparing);
+  const ModelConfig config = check_run(options_, world_, agreement_);
+  samples_ = sample_loader_options(options_.samples, config);
+  const std::vector<ContextStage> stages = stages_before_data(options_);
+  sequence_tokens_ =
+      how_.sequence_tokens > 0 ? how_.sequence_tokens : std::min(kSmokeTokens, longest_stage_tokens(stages));
+  open_data(config);
+  const int64_t longest_document = options_.samples.packing == Packing::concat
+                                       ? std::numeric_limits<int64_t>::max()
+                                       : data_.set->longest_document();
+  check_positions(stages, config, longest_document);
+}
+
+void Validator::open_data(const ModelConfig& config) {
+  const RunDirectory run(options_.output_dir);
+  const auto note = [this](const std::string& text) {
+    if (hooks_.note) hooks_.note(text);
+  };
+  agreement_.all_or_none(cat("preparing ", run.path().string()), [&] {
+    if (world_.rank() != 0) return;
+    lock_.emplace(run.path(), world_.identity().launch_id, note);
+    run.prepare();
+  });
+  const DataSources sources =
+      look_at_sources(options_, config.vocab_size, std::nullopt, world_.rank(), agreement_, note);
+  data_ = open_training_data(sources, options_.validation_split_percentage, world_.rank(), agreement_, note)
+              .train;
+}
+
+LoaderOptions Validator::loader_options(const StepPart& part) const {
+  LoaderOptions loader = samples_;
+  loader.sequence_tokens = sequence_tokens_;
+  loader.batch_size = options_.per_device_train_batch_size;
+  loader.accumulation_steps = options_.gradient_accumulation_steps;
+  loader.dp_size = world_.size() / (options_.engine.ulysses * options_.engine.ring);
+  loader.dp_index = part.dp_index;
+  loader.ulysses = part.ulysses;
+  loader.ring = part.ring;
+  loader.sp_rank = part.sp_rank;
+  loader.seed = static_cast<uint64_t>(options_.seed);
+  if (loader.masked_tokens) loader.masked_tokens->seed = loader.seed;
+  return loader;
+}
+
+void Validator::try_steps() {
+  EngineOptions engine_options = options_.engine;
+  engine_options.planned_batch = {options_.per_device_train_batch_size, sequence_tokens_};
+  const auto engine = assemble(world_, options_.model_dir, engine_options);
+  Mesh& mesh = engine->mesh();
+  PackedLoader loader(
+      data_.set, data_.range,
+      loader_options({mesh.dp_index, mesh.ulysses->size(), mesh.ring->size(), mesh.sp->rank()}));
+  const Schedule schedule =
+      single_stage(sequence_tokens_, how_.steps, stage_defaults(options_)).front().schedule;
+  Digest documents;
+  std::vector<double> losses;
+  const MeasuredSteps steps{[&](int64_t step) {
+                              world_.activity().set_step(step + 1);
+                              StepBatches batches = loader.next();
+                              add_documents(batches, documents);
+                              return batches;
+                            },
+                            [&](int64_t step) { return schedule.learning_rate(step); },
+                            [&](const StepResult& result) { losses.push_back(result.loss); }};
+  world_.activity().set_phase(RankPhase::training);
+  std::string failure;
+  std::optional<StepRate> rate;
+  try {
+    rate = measure_step_rate(*engine,
+                             {.steps = how_.steps,
+                              .warmup = std::min<int64_t>(3, how_.steps - 1),
+                              .matmul_seconds = how_.matmul_seconds},
+                             steps);
+  } catch (const DataError& error) {  // a step that is not finite, on all ranks
+    failure = error.what();
+  }
+
+  const auto value = static_cast<int64_t>(documents.value());
+  std::vector<uint64_t> digests;
+  for (const auto& of_rank : agreement_.gather(std::vector{value}))
+    digests.push_back(static_cast<uint64_t>(of_rank.front()));
+  Agreement sharing(*mesh.sp, options_.engine.device);
+  add(check_documents(digests, !agreement_.any(sharing.of_rank_0(value) != value)));
+  add(check_losses(losses, engine->config().vocab_size, failure));
+  const std::string kernel = engine->attention_kernel();
+  add(check_kernel(kernel, sequence_tokens_));
+  if (!rate) {
+    add({"throughput", Verdict::not_done, "the steps ended early", Json::object()});
+    return;
+  }
+  const bool on_gpu = !options_.engine.device.is_cpu();
+  const OffloadOptions& offload = options_.engine.offload;
+  const StepShares shares{
+      .step_seconds = rate->median_step_seconds,
+      .data_seconds = rate->data_seconds,
+      .exchange_seconds = rate->exchange_seconds,
+      .offload_seconds = rate->offload_seconds,
+      .attention_kernel = kernel,
+      .tokens_of_rank = options_.per_device_train_batch_size * sequence_tokens_ / mesh.sp->size(),
+      .attention_tokens = sequence_tokens_,
+      .copies_are_not_timed =
+          on_gpu && (offload.parameters != Offload::none || offload.activations != Offload::none)};
+  add(check_throughput(*rate, world_.size(), how_.least_matmul_share, shares,
+                       published_training_rates(gpu_identity(options_.engine.device).name)));
+}
+
+void Validator::compare_one_rank() {
+  if (world_.size() == 1) {
+    add({"several ranks equal one", Verdict::not_done,
+         "this is one rank; trireme launch --nproc_per_node 2 -- validate ... --sp 2 compares two with it",
+         Json::object()});
+    return;
+  }
+  EngineOptions engine = options_.engine;
+  engine.planned_batch = {1, sequence_tokens_};
+  const auto first_step = [&](const StepPart& part) {
+    LoaderOptions loader = loader_options(part);
+    loader.batch_size = 1;  // one rank has to hold it
+    loader.accumulation_steps = std::min<int64_t>(2, options_.gradient_accumulation_steps);
+    return PackedLoader(data_.set, data_.range, loader).next();
+  };
+  add(check_one_rank(compare_with_one_rank(world_, options_.model_dir, engine, first_step, how_.tolerance)));
+}
+
+Validation Validator::run() {
+  prepare();
+  add(check_memory(dry_run(world_, options_)));  // first: a process's peak is of all that it did
+  try_steps();
+  compare_one_rank();
+  world_.activity().set_phase(RankPhase::ending);
+  return std::move(validation_);
+}
+
+}  // namespace
+
+bool Validation::passed() const {
+  return std::ranges::none_of(checks, [](const Check& check) { return check.verdict == Verdict::fail; });
+}
+
+Json Validation::to_json() const {
+  Json list = Json::array();
+  for (const Check& check : checks)
+    list.push_back({{"name", check.name},
+                    {"verdict", name_of(check.verdict)},
+                    {"reason", check.reason},
+                    {"numbers", check.numbers}});
+  return {{"passed", passed()}, {"checks", list}};
+}
+
+Validation validate(World& world, const TrainOptions& options, const ValidateOptions& how,
+                    const ValidateHooks& hooks) {
+  return Validator(world, options, how, hooks).run();
+}
+
+}  // namespace trireme
