@@ -68,7 +68,9 @@ TEST(CheckThroughput, names_the_likely_cause_where_it_is_low) {
 }
 
 TEST(CheckOneRank, fails_beyond_the_tolerance_and_names_the_worst) {
-  VerifyResult result{.tensors = {{"grad.a", 2e-4, 1}, {"loss", 1e-7, 4}}, .tolerance = 1e-4, .ranks = 2};
+  VerifyResult result;
+  result.tensors = {{"grad.a", 2e-4, 1}, {"loss", 1e-7, 4}};
+  result.tolerance = 1e-4;
   EXPECT_EQ(check_one_rank(result).verdict, Verdict::fail);
   EXPECT_THAT(check_one_rank(result).reason, AllOf(HasSubstr("grad.a"), HasSubstr("2.0e-04")));
   result.tensors.front().error = 9e-5;

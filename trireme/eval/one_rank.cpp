@@ -22,6 +22,11 @@ EngineOptions for_gradients(const EngineOptions& asked) {
   options.optimizer.kind = &find_optimizer("sgd");  // no states, which are not compared
   options.optimizer.state_dtype = at::kFloat;
   options.reduce_dtype = at::kFloat;
+  options.offload.optimizer = Offload::none;
+  if (!uses_disk(options.offload)) {
+    options.offload.folder.clear();
+    options.offload.limit_bytes = 0;
+  }
   return options;
 }
 

@@ -11,7 +11,7 @@ struct StepShares {
   double data_seconds = 0;      // until the step's tokens were there
   double exchange_seconds = 0;  // in collectives
   double offload_seconds = 0;   // in waits for updates on the host and for a disk
-  std::string attention_kernel;
+  std::string attention_kernel = {};
   int64_t tokens_of_rank = 0;         // of a micro-batch
   int64_t attention_tokens = 0;       // of a sample
   bool copies_are_not_timed = false;  // offload between a GPU and its host
