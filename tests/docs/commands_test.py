@@ -48,7 +48,7 @@ def toy(text):
     if "--ring 2" in text:
         text = text.replace("--nproc_per_node 2", "--nproc_per_node 4")
     text = text.replace("--heads 32 --kv_heads 8 --head_dim 128", "--heads 4 --kv_heads 2 --head_dim 8")
-    return text.replace("train ...", f"train {TOY_RUN} --output_dir /runs/b").replace(" ... ", f" {TOY_RUN.split(' ', 2)[2]} ")
+    return text.replace("train ...", f"train {TOY_RUN} --output_dir /runs/b --overwrite_output_dir").replace(" ... ", f" {TOY_RUN.split(' ', 2)[2]} ")
 
 
 class Commands(unittest.TestCase):

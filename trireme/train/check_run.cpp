@@ -1,9 +1,9 @@
 #include "trireme/train/check_run.h"
 
-#include <algorithm>
-
+#include "trireme/base/error.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/engine/check_options.h"
+#include "trireme/model/rope_override.h"
 #include "trireme/train/check_options.h"
 #include "trireme/train/compare_ranks.h"
 
@@ -12,24 +12,36 @@ namespace trireme {
 ModelConfig check_run(TrainOptions& options, const World& world, Agreement& agreement) {
   compare_ranks(options, world.rank(), agreement);
   check_options(options);
-  check_degrees(options.engine.ulysses, options.engine.ring, world.size());
   ModelConfig config = read_model_config(options.model_dir);
   check_dropout(options, config);
   options.samples = resolve_samples(options.samples, config, options.model_dir);
-  check_engine_options(options.engine);
-  check_heads(options.engine, config);
-  check_packing(options.samples.packing, options.engine);
   return config;
 }
 
-std::vector<ContextStage> stages_before_data(const TrainOptions& options) {
-  const StageDefaults defaults = stage_defaults(options);
-  return options.context_stages.empty() ? single_stage(options.samples.max_seq_length, kMostSteps, defaults)
-                                        : parse_context_stages(options.context_stages, defaults);
-}
-
-int64_t longest_stage_tokens(const std::vector<ContextStage>& stages) {
-  return std::ranges::max(stages, {}, &ContextStage::sequence_tokens).sequence_tokens;
+StagePlan plan_run(const TrainOptions& options, const ModelConfig& config, const World& world, int64_t steps,
+                   const RunFacts* keep_batch_of) {
+  const RunTopology topology{world.size(), world.least_machine_ranks(), config.num_attention_heads};
+  StagePlan plan = plan_stages(options, topology, steps, keep_batch_of);
+  if (!options.context_stages.empty() && options.max_steps > 0 && options.max_steps != plan.total_steps())
+    throw ConfigError(cat("--max_steps ", options.max_steps,
+                          " contradicts --context_stages, whose steps sum to ", plan.total_steps(),
+                          "; leave --max_steps out"));
+  for (TrainOptions& of_stage : plan.options) {
+    EngineOptions& engine = of_stage.engine;
+    try {
+      check_options(of_stage);
+      check_degrees(engine.ulysses, engine.ring, world.size());
+      check_engine_options(engine);
+      check_heads(engine, config);
+      check_packing(of_stage.samples.packing, engine);
+      engine.rope = pinned(engine.rope, plan.configs.empty() ? config : plan.configs.back());
+      plan.configs.push_back(with_rope(config, engine.rope));
+    } catch (const ConfigError& error) {
+      if (plan.count() == 1) throw;
+      throw ConfigError(cat("stage ", plan.configs.size() + 1, " of --context_stages: ", error.what()));
+    }
+  }
+  return plan;
 }
 
 }  // namespace trireme

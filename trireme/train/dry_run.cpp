@@ -88,8 +88,11 @@ std::string DryRun::text() const {
   if (fullest().share() > MemoryWatch::kShare)
     text += cat(", which is above ", format_fixed(100 * MemoryWatch::kShare, 0),
                 " %: a longer step or fragments may end the run");
+  std::string others;
+  for (const int stage : stages_not_shown) others += cat(others.empty() ? "" : ", ", stage);
   text +=
-      cat("\nnot shown: time and loss (each query saw the nearest ", format_count(kNearestKeys),
+      cat("\nnot shown: ", others.empty() ? "" : cat("stages with other engines (", others, "); "),
+          "time and loss (each query saw the nearest ", format_count(kNearestKeys),
           " keys), the data (tokens were synthetic), evaluation and checkpoints, and what fragments of a "
           "long run add",
           on_gpu ? "; attention was FlashAttention's or the memory-efficient one, and what cuDNN needs for "
@@ -104,15 +107,21 @@ DryRun dry_run(World& world, const TrainOptions& asked) {
   const auto group = world.make_group("dry run", {world.identity().all_ranks()});
   Agreement agreement(*group, asked.engine.device);
   TrainOptions options = asked;
-  const ModelConfig config = check_run(options, world, agreement);
+  const ModelConfig of_folder = check_run(options, world, agreement);
+  const StagePlan plan = plan_run(options, of_folder, world);
+  const int stage = plan.longest_stage();
+  options = plan.options[static_cast<size_t>(stage)];
+  const ModelConfig& config = plan.configs[static_cast<size_t>(stage)];
   if (!options.engine.device.is_cpu() && options.engine.attention == AttentionKernel::cudnn)
     throw ConfigError(
         "--dry_run cuts attention short by a window, which --attention cudnn does not know; leave one of "
         "them out, or give --attention flash");
-  const std::vector<ContextStage> stages = stages_before_data(options);
+  const std::vector<ContextStage> stages{plan.stages[static_cast<size_t>(stage)]};
   DryRun run;
+  for (int other = 0; other < plan.count(); ++other)
+    if (!plan.engine_changes(stage, other).empty()) run.stages_not_shown.push_back(other + 1);
   run.on_gpu = !options.engine.device.is_cpu();
-  run.sequence_tokens = longest_stage_tokens(stages);
+  run.sequence_tokens = stages.front().sequence_tokens;
   run.samples = options.per_device_train_batch_size;
   run.micro_batches = std::min<int64_t>(2, options.gradient_accumulation_steps);
   check_step_tokens(options, run.sequence_tokens, options.engine.ulysses * options.engine.ring,

@@ -28,19 +28,20 @@ struct DryRun {
   MemoryBytes peak;  // of this rank's tensors, each category by itself
   bool on_gpu = false;
   int64_t sequence_tokens = 0;
-  int64_t samples = 0;        // of a micro-batch
-  int64_t micro_batches = 0;  // of a step
-  int64_t updates = 0;        // 2; fewer where fp16's loss scale fell at every step
-  std::string engine;         // description
+  int64_t samples = 0;                // of a micro-batch
+  int64_t micro_batches = 0;          // of a step
+  int64_t updates = 0;                // 2; fewer where fp16's loss scale fell at every step
+  std::string engine;                 // description
+  std::vector<int> stages_not_shown;  // from 1: those of other engines
 
   const Rank& fullest() const;
   // A line a rank, the verdict, and what these steps cannot show. Ends in a newline.
   std::string text() const;
 };
 
-// At the longest of the stages, whose options all stages share: what a step holds grows with the length. Of a
-// step's micro-batches two are run: those after them find the same. Throws ConfigError: options that cannot
-// stand together; out of memory, with advice. Collective; every rank has the same but for `peak`.
+// At the longest of the stages: what a step of one engine holds grows with the length. Of a step's
+// micro-batches two are run: those after them find the same. Throws ConfigError: options that cannot stand
+// together; out of memory, with advice. Collective; every rank has the same but for `peak`.
 DryRun dry_run(World& world, const TrainOptions& options);
 
 }  // namespace trireme

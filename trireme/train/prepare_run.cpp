@@ -7,10 +7,8 @@
 #include "trireme/data/evaluation_loader.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/engine/assemble.h"
-#include "trireme/engine/check_options.h"
-#include "trireme/model/rope_override.h"
 #include "trireme/train/check_options.h"
-#include "trireme/train/compare_ranks.h"
+#include "trireme/train/check_run.h"
 #include "trireme/train/run_in_progress.h"
 
 namespace trireme {
@@ -34,31 +32,6 @@ LoaderOptions RunInProgress::loader_options(int stage) const {
   return loader;
 }
 
-void RunInProgress::plan(const ModelConfig& config, int64_t steps, const RunFacts* keep_batch_of) {
-  const RunTopology topology{world_.size(), world_.least_machine_ranks(), config.num_attention_heads};
-  plan_ = plan_stages(options_, topology, steps, keep_batch_of);
-  if (!options_.context_stages.empty() && options_.max_steps > 0 && options_.max_steps != total_steps())
-    throw ConfigError(cat("--max_steps ", options_.max_steps,
-                          " contradicts --context_stages, whose steps sum to ", total_steps(),
-                          "; leave --max_steps out"));
-  configs_.clear();
-  for (int stage = 0; stage < plan_.count(); ++stage) {
-    TrainOptions& options = plan_.options[static_cast<size_t>(stage)];
-    try {
-      check_options(options);
-      check_degrees(options.engine.ulysses, options.engine.ring, world_.size());
-      check_engine_options(options.engine);
-      check_heads(options.engine, config);
-      check_packing(options.samples.packing, options.engine);
-      options.engine.rope = pinned(options.engine.rope, configs_.empty() ? config : configs_.back());
-      configs_.push_back(with_rope(config, options.engine.rope));
-    } catch (const ConfigError& error) {
-      if (plan_.count() == 1) throw;
-      throw ConfigError(cat("stage ", stage + 1, " of --context_stages: ", error.what()));
-    }
-  }
-}
-
 void RunInProgress::prepare_stages(const ModelConfig& config) {
   if (options_.context_stages.empty()) {
     int64_t steps = options_.max_steps;
@@ -71,7 +44,7 @@ void RunInProgress::prepare_stages(const ModelConfig& config) {
                               " steps; a run can have ", format_count(kMostSteps)));
       steps = static_cast<int64_t>(wanted);
     }
-    plan(config, steps, nullptr);
+    plan_ = plan_run(options_, config, world_, steps);
   }
   // Finds positions or a set too short for a later stage, or a stage too short for its ranks, before
   // training.
@@ -79,7 +52,7 @@ void RunInProgress::prepare_stages(const ModelConfig& config) {
     const ContextStage& of = plan_.stages[static_cast<size_t>(stage)];
     const TrainOptions& options = options_of(stage);
     check_step_tokens(options, of.sequence_tokens, sequence_ranks(stage), host_memory_limit_bytes());
-    check_positions({of}, configs_[static_cast<size_t>(stage)], longest_document(stage));
+    check_positions({of}, plan_.configs[static_cast<size_t>(stage)], longest_document(stage));
     if (options.engine.strict_divisible) check_divisible({of}, options.engine.ulysses, options.engine.ring);
     const TrainingData& data = data_of(stage);
     const PackedLoader steps(data.train.set, data.train.range, loader_options(stage));
@@ -110,15 +83,11 @@ void RunInProgress::look_at_data(const ModelConfig& config) {
 
 void RunInProgress::prepare() {
   world_.activity().set_phase(RankPhase::preparing);
-  compare_ranks(options_, world_.rank(), agreement_);
-  check_options(options_);
+  const ModelConfig config = check_run(options_, world_, agreement_);
   if (options_.tensorboard && options_.logging_dir.empty()) options_.logging_dir = run_.events();
-  const ModelConfig config = read_model_config(options_.model_dir);
-  check_dropout(options_, config);
-  options_.samples = resolve_samples(options_.samples, config, options_.model_dir);
   samples_ = sample_loader_options(options_.samples, config);
   // Checks options before any file of an earlier run changes. Without stages, the data decides the steps.
-  plan(config, kMostSteps, nullptr);
+  plan_ = plan_run(options_, config, world_);
   agreement_.all_or_none(cat("locking ", run_.path().string()), [&] {
     if (reports()) lock_.emplace(run_.path(), world_.identity().launch_id, notes());
   });

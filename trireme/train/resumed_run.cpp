@@ -3,6 +3,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/model/computed_fields.h"
+#include "trireme/train/check_run.h"
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/continued_run.h"
 #include "trireme/train/run_in_progress.h"
@@ -19,12 +20,12 @@ void RunInProgress::compare_with_checkpoint(const ModelConfig& config) {
     RunFacts now;
     now.ranks = world_.size();
     const ResumedRun resumed = parse_trainer_state(state, checkpoint);
-    if (options_.keep_global_batch) plan(config, kMostSteps, &before);
+    if (options_.keep_global_batch) plan_ = plan_run(options_, config, world_, kMostSteps, &before);
     // What this run trains on, and how, where the checkpoint's run was.
     const int stage = std::min(resumed.stage, plan_.count() - 1);
     now.options = to_json(options_of(stage));
     now.train_source = sources_of(stage).train_source;
-    now.model = computed_fields(configs_[static_cast<size_t>(stage)]);
+    now.model = computed_fields(plan_.configs[static_cast<size_t>(stage)]);
     if (const auto length = length_to_go_on_with(resumed)) {
       now.sequence_tokens = *length;
       before.sequence_tokens = whole_number(resumed.loader, "sequence_tokens", {1},

@@ -49,8 +49,6 @@ class RunInProgress {
 
  private:
   void prepare();
-  // The stages, each with options that can stand together; `config`: of the run's model folder.
-  void plan(const ModelConfig& config, int64_t steps, const RunFacts* keep_batch_of);
   void look_at_data(const ModelConfig& config);
   void prepare_stages(const ModelConfig& config);
   // Reads the checkpoint's small files and decides which options of this run may differ; changes no file.
@@ -135,7 +133,6 @@ class RunInProgress {
   bool data_anew_ = false;           // resumed with other data
   bool records_begun_ = false;
   StagePlan plan_;
-  std::vector<ModelConfig> configs_;   // of each stage
   std::vector<DataSources> sources_;   // of each --train_file
   std::vector<TrainingData> data_;     // the same
   std::vector<size_t> data_of_stage_;  // which of these

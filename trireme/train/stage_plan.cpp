@@ -205,6 +205,11 @@ std::string StagePlan::engine_changes(int from, int to) const {
   return changes;
 }
 
+int StagePlan::longest_stage() const {
+  const auto longest = std::ranges::max_element(stages, {}, &ContextStage::sequence_tokens);
+  return static_cast<int>(longest - stages.begin());
+}
+
 StagePlan plan_stages(const TrainOptions& options, const RunTopology& topology, int64_t steps,
                       const RunFacts* keep_batch_of) {
   TrainOptions run = options;

@@ -23,8 +23,10 @@ namespace trireme {
 struct StagePlan {
   std::vector<ContextStage> stages;
   std::vector<TrainOptions> options;  // in force in each stage
+  std::vector<ModelConfig> configs;   // the model in each stage (check_run.h)
 
   int count() const { return static_cast<int>(stages.size()); }
+  int longest_stage() const;  // of the most tokens a sample; the first of equals
   int64_t total_steps() const { return stages.back().end_step(); }
   // "ulysses 1 -> 2, zero 0 -> 3": what the engines of two stages differ in; empty: they share one.
   std::string engine_changes(int from, int to) const;

@@ -24,6 +24,7 @@ class Validator {
  public:
   Validator(World& world, const TrainOptions& options, const ValidateOptions& how, const ValidateHooks& hooks)
       : world_(world),
+        asked_(options),
         options_(options),
         how_(how),
         hooks_(hooks),
@@ -45,7 +46,8 @@ class Validator {
   }
 
   World& world_;
-  TrainOptions options_;
+  const TrainOptions& asked_;
+  TrainOptions options_;  // of the longest stage
   const ValidateOptions how_;
   const ValidateHooks& hooks_;
   std::unique_ptr<Group> group_;
@@ -60,24 +62,29 @@ class Validator {
 void add_documents(const StepBatches& batches, Digest& digest) {
   for (const TokenBatch& batch : batches) {
     const auto samples = static_cast<size_t>(batch.tokens.size(0));
-    for (size_t sample = 0; sample < samples; ++sample)
-      for (const int64_t end : documents_of(batch.documents, sample, batch.layout.tokens).cu_seqlens())
-        digest.add_number(static_cast<uint64_t>(end));
+    for (size_t sample = 0; sample < samples; ++sample) {
+      const Documents documents = documents_of(batch.documents, sample, batch.layout.tokens);
+      for (const int64_t end : documents.cu_seqlens()) digest.add_number(static_cast<uint64_t>(end));
+    }
   }
 }
 
 void Validator::prepare() {
   world_.activity().set_phase(RankPhase::preparing);
   const ModelConfig config = check_run(options_, world_, agreement_);
+  const StagePlan plan = plan_run(options_, config, world_);
+  const int longest = plan.longest_stage();
+  options_ = plan.options[static_cast<size_t>(longest)];
   samples_ = sample_loader_options(options_.samples, config);
-  const std::vector<ContextStage> stages = stages_before_data(options_);
-  sequence_tokens_ =
-      how_.sequence_tokens > 0 ? how_.sequence_tokens : std::min(kSmokeTokens, longest_stage_tokens(stages));
+  sequence_tokens_ = how_.sequence_tokens > 0
+                         ? how_.sequence_tokens
+                         : std::min(kSmokeTokens, plan.stages[static_cast<size_t>(longest)].sequence_tokens);
   open_data(config);
   const int64_t longest_document = options_.samples.packing == Packing::concat
                                        ? std::numeric_limits<int64_t>::max()
                                        : data_.set->longest_document();
-  check_positions(stages, config, longest_document);
+  for (size_t stage = 0; stage < plan.stages.size(); ++stage)
+    check_positions({plan.stages[stage]}, plan.configs[stage], longest_document);
 }
 
 void Validator::open_data(const ModelConfig& config) {
@@ -193,7 +200,7 @@ void Validator::compare_one_rank() {
 
 Validation Validator::run() {
   prepare();
-  add(check_memory(dry_run(world_, options_)));  // first: a process's peak is of all that it did
+  add(check_memory(dry_run(world_, asked_)));  // first: a process's peak is of all that it did
   try_steps();
   compare_one_rank();
   world_.activity().set_phase(RankPhase::ending);
