@@ -14,8 +14,10 @@
 #include "trireme/cli/export.h"
 #include "trireme/cli/info.h"
 #include "trireme/cli/init.h"
+#include "trireme/cli/new_project.h"
 #include "trireme/cli/tokenize.h"
 #include "trireme/cli/train.h"
+#include "trireme/cli/validate.h"
 #include "trireme/cli/verify.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/engine/assemble.h"
@@ -145,7 +147,7 @@ class FlagsArrive : public ::testing::Test {
 
   std::string model(const char* name = "model") const { return (folder_ / name).string(); }
 
-  Command train() const {
+  Cases train_cases() const {
     const Cases own{
         kAppendEos,
         kNoAppendEos,
@@ -154,18 +156,43 @@ class FlagsArrive : public ::testing::Test {
         {"gradient_checkpointing", {}, {{"recompute", "full"}}},
         {"seed", {"17"}, {{"seed", 17}, {"optimizer_seed", 17}}},
     };
-    return command_of<TrainFlags>(
-        {{"model_name_or_path", model()}, {"train_file", "text.txt"}},
-        joined({engine_cases(), update_cases(), own}),
-        [](const TrainFlags& flags, const OptionParser& parser) {
-          TrainOptions options = flags.resolve({});
-          flags.process.share_sequence(options.engine, parser, kMachineRanks, options.model_dir);
-          Json json = json_of(options.engine);
-          json.update(to_json(options));
-          json["dry_run"] = flags.dry_run;
-          return with_process(json, flags.process);
+    return joined({engine_cases(), update_cases(), own});
+  }
+  static Json json_of_train(const TrainFlags& flags, const OptionParser& parser) {
+    TrainOptions options = flags.resolve({});
+    flags.process.share_sequence(options.engine, parser, kMachineRanks, options.model_dir);
+    Json json = json_of(options.engine);
+    json.update(to_json(options));
+    json["dry_run"] = flags.dry_run;
+    return with_process(json, flags.process);
+  }
+
+  Command train() const {
+    return command_of<TrainFlags>({{"model_name_or_path", model()}, {"train_file", "text.txt"}},
+                                  train_cases(), json_of_train, kTrainTestedElsewhere);
+  }
+
+  Command validate() const {
+    return command_of<ValidateFlags>(
+        {{"model_name_or_path", model()}, {"train_file", "text.txt"}}, train_cases(),
+        [](const ValidateFlags& flags, const OptionParser& parser) {
+          Json json = json_of_train(flags.train, parser);
+          json.update({{"length", flags.how.sequence_tokens},
+                       {"steps", flags.how.steps},
+                       {"tolerance", flags.how.tolerance},
+                       {"least_matmul_share", flags.how.least_matmul_share},
+                       {"matmul_seconds", flags.how.matmul_seconds},
+                       {"json", flags.json}});
+          return json;
         },
         kTrainTestedElsewhere);
+  }
+
+  static Command new_project() {
+    return command_of<NewProjectFlags>({}, {},
+                                       [](const NewProjectFlags& flags, const OptionParser& /*parser*/) {
+                                         return Json{{"variant", name_of(flags.variant)}};
+                                       });
   }
 
   Command eval() const {
@@ -382,6 +409,10 @@ TEST_F(FlagsArrive, of_train) {
   check(train());
 }
 
+TEST_F(FlagsArrive, of_validate) {
+  check(validate());
+}
+
 TEST_F(FlagsArrive, of_eval) {
   check(eval());
 }
@@ -409,6 +440,7 @@ TEST_F(FlagsArrive, of_bench) {
 }
 
 TEST_F(FlagsArrive, of_commands_without_an_engine) {
+  check(new_project());
   check(init());
   check(tokenize());
   check(export_());

@@ -1,18 +1,24 @@
 // A binary of its own: it makes the caching allocator, which counts bytes, libtorch's for the whole process.
 #include <fstream>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/model/model_layout.h"
 #include "trireme/train/dry_run.h"
 
+#include "tests/support/error_message.h"
 #include "tests/train/tiny_run.h"
 
 namespace trireme {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 TEST(RunMemory, of_each_record_is_what_the_tensors_took) {
   install_cpu_caching_allocator();
@@ -106,6 +112,20 @@ TEST(RunMemory, of_a_dry_run_is_that_of_the_run_and_within_its_forecast) {
     }
     EXPECT_FALSE(std::filesystem::exists(options.output_dir)) << one.name;
   }
+}
+
+TEST(RunMemory, that_does_not_suffice_ends_a_dry_run_with_advice) {
+  install_cpu_caching_allocator();
+  const testing::TinyRun run;
+  TrainOptions options = run.options("none");
+  options.context_stages = "64k:8";
+  constexpr int64_t kLimit_bytes = int64_t{64} << 20;
+  limit_host_memory(kLimit_bytes);
+  const std::string problem = testing::message_of<ConfigError>(
+      [&] { run_ranks_as_threads(1, [&](World& world) { dry_run(world, options); }); });
+  limit_host_memory(0);
+  EXPECT_THAT(problem, AllOf(HasSubstr("out of host memory"), HasSubstr("What would help")));
+  EXPECT_FALSE(std::filesystem::exists(options.output_dir));
 }
 
 }  // namespace

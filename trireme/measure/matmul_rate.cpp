@@ -47,10 +47,15 @@ Spread seconds_of_one(at::Device device, at::ScalarType dtype, const Shape& shap
 
 std::vector<MatmulRate> measure_matmul_rates(at::Device device, at::ScalarType dtype, double seconds) {
   const at::NoGradGuard no_autograd;
+  constexpr double kRepetitions = 4, kTooLong = 20;
   std::vector<MatmulRate> rates;
-  for (const Shape& shape : shapes_of(device))
+  double best = 0;
+  for (const Shape& shape : shapes_of(device)) {
+    if (best > 0 && kRepetitions * shape.flops() / best > kTooLong * seconds) continue;
     rates.push_back({shape.rows, shape.inner, shape.columns,
                      shape.flops() / seconds_of_one(device, dtype, shape, seconds).median});
+    best = std::max(best, rates.back().flops_per_second);
+  }
   return rates;
 }
 

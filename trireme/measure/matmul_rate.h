@@ -16,8 +16,9 @@ struct MatmulRate {
   double flops_per_second = 0;
 };
 
-// Rates of a few shapes of a transformer, each repeated for about `seconds` on this process's threads. Not
-// collective, but ranks that share a machine should measure at the same time.
+// Rates of a few shapes of a transformer, each repeated for about `seconds` on this process's threads, but
+// those that would take 20 times as long. Not collective, but ranks that share a machine should measure at
+// the same time.
 std::vector<MatmulRate> measure_matmul_rates(at::Device device, at::ScalarType dtype, double seconds = 0.25);
 
 // The best of those rates, in FLOP/s.
