@@ -68,6 +68,15 @@ class StoredTensors {
       throw DataError(cat(entry.describe(), ": the model needs F32 ", at::IntArrayRef(tensor.shape)));
     return entry;
   }
+  // The tensors in which a unit's state lies: as checkpoint_shard.h writes it, or moments parameter by
+  // parameter, as tools/from_transformers.py does.
+  std::vector<ParameterSpec> tensors_of(const UnitSpec& unit, const std::string& state) const {
+    std::vector<ParameterSpec> parts = stored_tensors(unit, state);
+    if (state == "master" || entries_.contains(parts.front().name)) return parts;
+    std::vector<ParameterSpec> by_parameter = unit.parameters;
+    for (ParameterSpec& parameter : by_parameter) parameter.name += "/" + state;
+    return entries_.contains(by_parameter.front().name) ? by_parameter : parts;
+  }
   int64_t header_bytes() const { return header_bytes_; }
 
  private:
@@ -83,7 +92,7 @@ int64_t read_share(const StoredTensors& stored, const UnitSpec& unit, const std:
                    const UnitShare& share, at::Tensor& values) {
   constexpr auto kWidth = static_cast<int64_t>(sizeof(float));
   int64_t read_bytes = 0;
-  for (const ParameterSpec& tensor : stored_tensors(unit, state)) {
+  for (const ParameterSpec& tensor : stored.tensors_of(unit, state)) {
     const int64_t begin = std::max(tensor.offset, share.begin);
     const int64_t end = std::min(tensor.offset + tensor.elements, share.begin + share.elements);
     if (begin >= end) continue;
@@ -158,7 +167,7 @@ CheckpointRead read_checkpoint(const fs::path& dir, Engine& engine) {
     stored = std::make_unique<StoredTensors>(dir);
     for (const UnitSpec& unit : units)
       for (const std::string& state : states)
-        for (const ParameterSpec& tensor : stored_tensors(unit, state)) stored->find(tensor);
+        for (const ParameterSpec& tensor : stored->tensors_of(unit, state)) stored->find(tensor);
     result.trainer_state = read_json(dir / "trainer_state.json");
   });
   result.bytes = stored->header_bytes();

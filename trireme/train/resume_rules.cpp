@@ -28,8 +28,9 @@ void compare_options(const RunFacts& before, const RunFacts& now, ResumeDecision
     const Json old = before.options.value(option, Json());
     const ResumeRule rule = rules.at(option);
     if (old == value || rule == ResumeRule::free || rule == ResumeRule::by_content) continue;
-    // An older version's run knows nothing of an option: nobody can say that it differs.
-    if (rule == ResumeRule::same_order && old.is_null()) continue;
+    // An older version's run, or another program's, knows nothing of an option: nobody can say that it
+    // differs.
+    if (!before.options.contains(option)) continue;
     (rule == ResumeRule::told ? decision.told : other_order)
         .push_back(cat(option, " ", quotation(old), " -> ", quotation(value)));
   }
@@ -108,6 +109,7 @@ ResumeDecision decide_resume(const RunFacts& before, const RunFacts& now, bool n
   decision.data_anew = !other_order.empty();
   for (const std::string& change : other_order) decision.told.push_back(change + " (the data begins anew)");
   if (before.ranks != now.ranks) decision.told.push_back(cat("ranks ", before.ranks, " -> ", now.ranks));
+  if (!before.options.contains("per_device_train_batch_size")) return decision;
   const int64_t old_samples = global_batch_samples(before);
   const int64_t samples = global_batch_samples(now);
   if (old_samples != samples)

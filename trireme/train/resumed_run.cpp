@@ -26,7 +26,7 @@ void RunInProgress::compare_with_checkpoint(const ModelConfig& config) {
     now.options = to_json(options_of(stage));
     now.train_source = sources_of(stage).train_source;
     now.model = computed_fields(plan_.configs[static_cast<size_t>(stage)]);
-    if (const auto length = length_to_go_on_with(resumed)) {
+    if (const auto length = length_to_go_on_with(resumed); length && !resumed.loader.is_null()) {
       now.sequence_tokens = *length;
       before.sequence_tokens = whole_number(resumed.loader, "sequence_tokens", {1},
                                             (checkpoint / "trainer_state.json").string() + ": loader");
@@ -64,7 +64,10 @@ void RunInProgress::resume() {
   if (due != resumed.stage) guards_.stage_begins();
   if (steps_done_ < total_steps() && due == resumed.stage) {
     open_stage(due);
-    if (!data_anew_) loader_->restore(resumed.loader);
+    if (resumed.loader.is_null())
+      note("the checkpoint does not tell the place in the data: the data begins at its beginning");
+    else if (!data_anew_)
+      loader_->restore(resumed.loader);
   } else if (steps_done_ < total_steps() &&
              plan_.stages[static_cast<size_t>(due)].first_step != steps_done_) {
     throw ConfigError(cat("step ", steps_done_, " of the checkpoint lies in stage ", resumed.stage + 1,

@@ -12,7 +12,7 @@ ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& c
   run.step = whole_number(state, "step", {0, kLargestStep}, origin);
   run.stage = static_cast<int>(whole_number(state, "stage", {0, 1'000'000}, origin));
   run.tokens_seen = whole_number(state, "tokens_seen", {}, origin);
-  run.loader = object_value(state, "loader", origin);
+  if (find_field(state, "loader", origin) != nullptr) run.loader = object_value(state, "loader", origin);
   object_value(state, "options", origin);  // read by checkpoint_facts
   if (find_field(state, "length_change", origin) != nullptr)
     run.length_change = object_value(state, "length_change", origin);
