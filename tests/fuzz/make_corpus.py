@@ -121,6 +121,8 @@ def main():
              "tokenizer.json", "trainer_state.json"]
     write("manifest", "two", {"format": 1, "step": 40, "ranks": 2,
                               "files": {name: {"bytes": 12, "xxh3": "0123456789abcdef"} for name in names}})
+    write("manifest", "chunks", {"format": 2, "step": 40, "ranks": 2, "chunk_bytes": 10,
+                                 "files": {name: {"bytes": 12, "xxh3": ["0123456789abcdef"] * 2} for name in names}})
     loader = {"epoch": 0, "row": 3, "set_tokens": 100, "range_begin": 0, "range_end": 100, "packing": "documents",
               "sequence_tokens": 10, "seed": 42, "shuffle": True}
     write("state", "plain", {"step": 4, "total_steps": 8, "stage": 0, "loader": loader, "tokens_seen": 40,

@@ -10,7 +10,8 @@ def attack(arena, random, verdict):
     target = random.choice(["launcher", "everything", *range(RANKS)])
     restarts = isinstance(target, int) and random.random() < 0.4
     nodes = random.choice([1, 1, 1, 2])
-    arena.start(*(["--max_restarts", "1"] if restarts else []), nodes=nodes)
+    command = arena.command(*(["--save_in_background"] if random.random() < 0.5 else []))
+    arena.start(*(["--max_restarts", "1"] if restarts else []), nodes=nodes, command=command)
     moment = arena.wait_for_moment(random)
     if moment is None:
         code = arena.check_ended(verdict)
