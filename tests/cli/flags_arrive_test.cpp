@@ -154,6 +154,9 @@ class FlagsArrive : public ::testing::Test {
         {"model_name_or_path", {model("other")}, {{"model_name_or_path", model("other")}}},
         {"dropout", {"0"}, {{"dropout", 0.0}}},
         {"gradient_checkpointing", {}, {{"recompute", "full"}}},
+        {"metric_for_best_model",
+         {"loss", "--eval_file", "held-out.txt", "--eval_steps", "250"},
+         {{"metric_for_best_model", "eval_loss"}, {"eval_file", "held-out.txt"}, {"eval_steps", 250}}},
         {"seed", {"17"}, {{"seed", 17}, {"optimizer_seed", 17}}},
     };
     return joined({engine_cases(), update_cases(), own});
