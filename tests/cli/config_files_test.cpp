@@ -56,7 +56,9 @@ TEST_F(GivenFiles, a_flag_beats_config_under_each_of_its_names) {
   const std::string config = file("run.yaml",
                                   "model_name_or_path: other\nzero: 2\nbf16: true\nlearning-rate: 2e-5\n"
                                   "max_seq_length: 16k\nrecompute: full\nulysses: 4\nring: 2\n"
-                                  "lr_scheduler_kwargs: {min_lr_rate: 0.1}\nresume_from_checkpoint: true\n");
+                                  "lr_scheduler_kwargs: {min_lr_rate: 0.1}\nresume_from_checkpoint: true\n"
+                                  "rope_scaling: {rope_type: yarn, factor: 4}\n"
+                                  "context_stages: [{max_seq_length: 32k, steps: 4}]\n");
   const auto alone = parse({"--config", config}, 8, {"--train_file", "t"});
   EXPECT_EQ(alone->flags.options.model_dir, "other");
   EXPECT_EQ(alone->flags.options.engine.zero, ZeroStage::gradients);
@@ -65,6 +67,8 @@ TEST_F(GivenFiles, a_flag_beats_config_under_each_of_its_names) {
   EXPECT_EQ(alone->flags.options.samples.max_seq_length, 16384);
   EXPECT_EQ(alone->flags.options.lr_scheduler_kwargs, R"({"min_lr_rate":0.1})");
   EXPECT_EQ(alone->flags.options.resume_from_checkpoint, "true");
+  EXPECT_EQ(alone->flags.options.engine.rope.scaling, R"({"factor":4,"rope_type":"yarn"})");
+  EXPECT_EQ(alone->flags.options.context_stages, R"([{"max_seq_length":"32k","steps":4}])");
   EXPECT_EQ(alone->parser.source_of("zero"), config + ": zero");
   const auto both =
       parse({"--config", config, "--zero", "1", "--fp16", "--gradient_checkpointing=false", "--sp", "8"}, 8);

@@ -138,9 +138,10 @@ TEST(BackgroundSave, that_a_kill_ends_loses_nothing_but_itself) {
 TEST(BackgroundSave, on_a_full_disk_ends_the_run_on_all_ranks_with_the_step_and_keeps_the_one_before) {
   const TinyRun run;
   TrainOptions options = in_background(run, "run", 2);
-  options.max_steps = 2;
-  train_with(1, options, [](int64_t) {});  // its last save is in the foreground: none is under way at step 4
-  options.max_steps = 6;
+  // The save of a stop is in the foreground: none is under way at step 4.
+  std::atomic<bool> stop = false;
+  train_with(
+      2, options, [&](int64_t step) { stop = step == 2; }, &stop);
   options.resume_from_checkpoint = "true";
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit before = {};

@@ -37,7 +37,7 @@ StagePlan plan_run(const TrainOptions& options, const ModelConfig& config, const
       engine.rope = pinned(engine.rope, plan.configs.empty() ? config : plan.configs.back());
       plan.configs.push_back(with_rope(config, engine.rope));
     } catch (const ConfigError& error) {
-      if (plan.count() == 1) throw;
+      if (!options.context_stages.starts_with('[')) throw;
       throw ConfigError(cat("stage ", plan.configs.size() + 1, " of --context_stages: ", error.what()));
     }
   }

@@ -1,6 +1,7 @@
 // The training loop: stages of sequence length, steps, evaluation, checkpoints, metrics.
 //
-//   per stage   loader of its length -> StepBatches -> Engine::train_step(batches, schedule(step)) -> metrics
+//   per stage   an engine, if not that of the stage before; loader of its length -> StepBatches
+//               -> Engine::train_step(batches, schedule(step)) -> metrics
 //   per step    all ranks agree whether to stop; every save_steps a checkpoint
 //
 // A run that stops and resumes at the same topology gives the same bits as one that never stopped. Its state
