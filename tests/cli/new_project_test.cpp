@@ -34,9 +34,9 @@ class NewProject : public ::testing::TestWithParam<ProjectVariant> {
 
 TEST(NewProjectTree, is_that_of_guides) {
   const testing::TemporaryFolder folder;
-  EXPECT_THAT(write_project(folder.path() / "n", ProjectVariant::native),
-              ElementsAre("data/text/sample.txt", "ds_config.json", "train.yaml", "README.md",
-                          "scripts/launch.sh"));
+  EXPECT_THAT(
+      write_project(folder.path() / "n", ProjectVariant::native),
+      ElementsAre("data/text/sample.txt", "ds_config.json", "train.yaml", "README.md", "scripts/launch.sh"));
   EXPECT_THAT(write_project(folder.path() / "t", ProjectVariant::transformers),
               ElementsAre("data/text/sample.txt", "ds_config.json", "train.yaml", "README.md",
                           "data/long_context_collator.py", "scripts/launch.sh", "train.py"));

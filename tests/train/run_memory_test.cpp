@@ -92,7 +92,7 @@ TEST(RunMemory, of_a_dry_run_is_that_of_the_run_and_within_its_forecast) {
   };
   for (const Case& one : cases) {
     TrainOptions options = run.options(one.name);
-    options.context_stages = "64:1,4k:2";
+    options.context_stages = "64:1,2k:2";
     options.warmup_ratio = 0;
     one.change(options);
     const auto real = testing::train_on_ranks(one.ranks, options).records.at(3).peak_memory;
