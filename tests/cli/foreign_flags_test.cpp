@@ -101,7 +101,7 @@ TEST(ForeignFlags, of_launchers_are_answered_by_launch_too) {
               HasSubstr("launch has no flag --standalone: "));
   EXPECT_THAT(refused({"--nproc_per_node", "2", "--rdzv-backend=c10d", "--", "info"}),
               HasSubstr("--master_addr"));
-  EXPECT_THAT(refused({"--num_gpus=32", "train"}), HasSubstr("--nproc_per_node N"));
+  EXPECT_THAT(refused({"--num_gpus=32", "--num_processes=32", "train"}), HasSubstr("--nproc_per_node N"));
 }
 
 // TRIREME_WRITE_PAGES=1 writes the page anew.

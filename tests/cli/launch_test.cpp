@@ -46,5 +46,20 @@ TEST(LaunchArguments, that_are_wrong_are_refused_with_a_suggestion) {
   EXPECT_THAT(argument_refusal({"--nproc_per_node", "2"}), HasSubstr("no command to run"));
 }
 
+TEST(LaunchArguments, of_hosts_are_those_of_deepspeeds_launcher) {
+  const auto options =
+      parse_launch_arguments({"--hostfile", "hosts", "--include", "host1:0,1@host2", "--ssh_port", "22",
+                              "--launcher_args", "-i key", "--", "train"});
+  EXPECT_EQ(options->hosts.hostfile, "hosts");
+  EXPECT_EQ(options->hosts.include, "host1:0,1@host2");
+  EXPECT_EQ(options->hosts.ssh_port, 22);
+  EXPECT_EQ(parse_launch_arguments({"--num_gpus=4", "train"})->hosts.num_gpus, 4);
+  EXPECT_THAT(argument_refusal({"--hostfile", "hosts", "--nproc_per_node", "1", "--", "train"}),
+              AllOf(HasSubstr("--nproc_per_node cannot stand beside --hostfile"), HasSubstr("slots")));
+  EXPECT_THAT(argument_refusal({"--num_gpus", "2", "--node_rank", "0", "--", "train"}),
+              HasSubstr("--node_rank cannot stand beside"));
+  EXPECT_THAT(argument_refusal({"--ssh_port", "22", "--", "train"}), HasSubstr("--hostfile FILE"));
+}
+
 }  // namespace
 }  // namespace trireme::launch_test

@@ -131,21 +131,21 @@ TEST(Rendezvous, a_rank_that_leaves_its_group_at_once_does_not_disturb_a_peer_th
     ASSERT_THAT(meet_and_leave(), ::testing::Each(""));
 }
 
-TEST(Rendezvous, ranks_learn_the_least_number_of_ranks_of_a_machine) {
+TEST(Rendezvous, ranks_learn_how_many_neighbours_lie_on_one_machine_everywhere) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  std::vector<int> least(3);
+  std::vector<int> common(10);
   std::vector<std::thread> threads;
-  threads.reserve(3);
-  for (int rank = 0; rank < 3; ++rank) {
+  threads.reserve(10);
+  for (int rank = 0; rank < 10; ++rank) {
     threads.emplace_back([&, rank] {
-      // Two ranks on the first machine, one on the second.
+      // Six ranks on the first machine, four on the second.
       const RankIdentity identity{
-          .rank = rank, .size = 3, .local_rank = rank % 2, .local_size = rank < 2 ? 2 : 1};
-      least[rank] = join_world(identity, store, at::kCPU, milliseconds(20000))->least_machine_ranks();
+          .rank = rank, .size = 10, .local_rank = rank % 6, .local_size = rank < 6 ? 6 : 4};
+      common[rank] = join_world(identity, store, at::kCPU, milliseconds(20000))->common_machine_ranks();
     });
   }
   for (auto& thread : threads) thread.join();
-  EXPECT_THAT(least, ::testing::Each(1));
+  EXPECT_THAT(common, ::testing::Each(2));
 }
 
 TEST(Rendezvous, without_the_others_is_a_CommError_after_the_timeout) {

@@ -48,7 +48,7 @@ def toy(text):
     if "--ring 2" in text:
         text = text.replace("--nproc_per_node 2", "--nproc_per_node 4")
     text = text.replace("--heads 32 --kv_heads 8 --head_dim 128", "--heads 4 --kv_heads 2 --head_dim 8")
-    return text.replace("train ...", f"train {TOY_RUN} --output_dir /runs/b --overwrite_output_dir").replace(" ... ", f" {TOY_RUN.split(' ', 2)[2]} ")
+    return text.replace("train ...", f"train {TOY_RUN} --output_dir /runs/b{len(text)}").replace(" ... ", f" {TOY_RUN.split(' ', 2)[2]} ")
 
 
 class Commands(unittest.TestCase):
@@ -66,6 +66,7 @@ class Commands(unittest.TestCase):
         (cls.folder / "stages.yaml").write_text("- {max_seq_length: 16, steps: 2}\n- {max_seq_length: 64, tokens: 1k, rope_scaling: yarn:4, sp: 2, zero: 3}\n")
         (cls.folder / "run.secret").write_text("0123456789abcdef" * 4)
         (cls.folder / "run.secret").chmod(0o600)
+        (cls.folder / "hosts").write_text("localhost slots=1\n127.0.0.1 slots=1\n")
 
     @classmethod
     def start(cls, text):

@@ -5,6 +5,8 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <ostream>
 #include <string>
 #include <sys/wait.h>
 #include <thread>
@@ -27,10 +29,10 @@ inline LaunchOptions shell(int nproc, const std::string& script) {
   return options;
 }
 
-// Waits until `condition` holds; false after ten seconds.
+// Waits until `condition` holds; false after a minute.
 template <typename Condition>
 bool soon(const Condition& condition) {
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < 3000; ++i) {
     if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
@@ -55,14 +57,17 @@ inline pid_t read_pid(const std::filesystem::path& file) {
 
 class LauncherProcess {
  public:
-  explicit LauncherProcess(const LaunchOptions& options) {
+  explicit LauncherProcess(
+      const LaunchOptions& options,
+      const std::function<int(const LaunchOptions&, std::ostream&, std::ostream&)>& launch_it = launch) {
     pid_ = ::fork();
     if (pid_ != 0) return;
     for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT}) ::signal(signal, SIG_DFL);
+    ::signal(SIGPIPE, SIG_IGN);  // as the program does
     std::ofstream out(folder_ / "out"), err(folder_ / "err");
     int code = 99;
     try {
-      code = launch(options, out, err);
+      code = launch_it(options, out, err);
     } catch (const Error& error) {
       err << error.what() << std::flush;
       code = error.exit_code();
@@ -80,7 +85,7 @@ class LauncherProcess {
 
   pid_t pid() const { return pid_; }
   void send(int signal) const { ::kill(pid_, signal); }
-  // Its code, 128 + signal, or -1 when it does not end in ten seconds.
+  // Its code, 128 + signal, or -1 when it does not end in a minute.
   int wait() {
     int status = 0;
     if (!soon([&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; })) return -1;

@@ -54,7 +54,7 @@ int run_step(const std::vector<std::string>& arguments) {
   EngineOptions options = flags.resolve(identity);
   const c10::DeviceGuard guard(options.device);
   const auto world = join_run(identity, options, flags.process.timeout());
-  flags.process.share_sequence(options, parser, world->least_machine_ranks(), model_dir);
+  flags.process.share_sequence(options, parser, world->common_machine_ranks(), model_dir);
   const auto engine = assemble(*world, model_dir, options);
   const StepRate rate = measure_step_rate(*engine, flags.measure);
   if (identity.rank != 0) return 0;

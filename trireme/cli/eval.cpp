@@ -80,7 +80,7 @@ int run_loss(const std::vector<std::string>& arguments) {
                           " into a tokenized set that all of them see (trireme tokenize) and evaluate that"));
   const c10::DeviceGuard guard(options.engine.device);
   const auto world = join_run(identity, options.engine, flags.process.timeout());
-  flags.process.share_sequence(options.engine, parser, world->least_machine_ranks(), options.model_dir);
+  flags.process.share_sequence(options.engine, parser, world->common_machine_ranks(), options.model_dir);
   const auto engine = assemble(*world, options.model_dir, options.engine);
   Agreement agreement = engine->agreement();
 

@@ -171,13 +171,18 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "--zero 3 shards parameters, gradients and optimizer state over all ranks, layer by layer"},
            {{"accelerator_config", "parallelism_config", "multi_gpu"},
             "not needed: --sp, --ulysses, --ring and --zero say how ranks share the work"},
-           {{"include", "exclude", "hostfile", "gpu_ids"},
-            "CUDA_VISIBLE_DEVICES chooses a machine's GPUs; of several machines each runs trireme launch "
-            "with --node_rank"},
-           {{"num_gpus", "num_processes", "nproc", "num_gpus_per_node", "nproc_per_node"},
+           {{"include", "exclude", "hostfile", "num_gpus", "num_nodes", "ssh_port", "launcher_args"},
+            "of trireme launch, before its --, as DeepSpeed's launcher has them: trireme launch --hostfile "
+            "FILE "
+            "--include host1:0,1@host2 -- train ...; --num_gpus counts the GPUs of each machine"},
+           {{"launcher", "force_multi", "no_ssh", "no_ssh_check"},
+            "not needed: trireme launch --hostfile FILE uses ssh for every host but this one"},
+           {{"gpu_ids"}, "trireme launch --include localhost:0,1 -- train ..., or CUDA_VISIBLE_DEVICES"},
+           {{"num_processes", "nproc", "num_gpus_per_node", "nproc_per_node"},
             "trireme launch --nproc_per_node N -- train ..."},
-           {{"num_nodes", "num_machines", "nnodes"},
-            "trireme launch --nnodes N --node_rank I --master_addr HOST --master_port PORT -- train ..."},
+           {{"num_machines", "nnodes"},
+            "trireme launch --hostfile FILE -- train ..., or on each machine trireme launch --nnodes N "
+            "--node_rank I --master_addr HOST --master_port PORT -- train ..."},
            {{"machine_rank", "node_rank"}, "trireme launch --node_rank I ..."},
            {{"main_process_ip", "main_process_port", "master_addr", "master_port"},
             "trireme launch --master_addr HOST --master_port PORT ..."},

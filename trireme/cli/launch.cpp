@@ -5,11 +5,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "trireme/base/environment.h"
 #include "trireme/base/error.h"
 #include "trireme/base/terminal.h"
 #include "trireme/cli/commands.h"
 #include "trireme/cli/option_parser.h"
+#include "trireme/cli/process_options.h"
 #include "trireme/launch/backlog_stream.h"
+#include "trireme/launch/host_launcher.h"
+#include "trireme/launch/launch_order.h"
+#include "trireme/launch/several_hosts.h"
 
 namespace trireme {
 namespace {
@@ -20,19 +25,56 @@ bool same_file(int one, int other) {
          of_one.st_ino == of_other.st_ino;
 }
 
+// As the launcher on each host of a list, which another launcher started.
+int launch_by_order() {
+  std::cerr << kReadyLine << "\n" << std::flush;
+  LaunchOptions options = take_launch_order();
+  options.on_listening = [](int port) { std::cerr << kListensWords << port << "\n" << std::flush; };
+  BacklogStream out(STDOUT_FILENO), err(STDERR_FILENO);
+  return launch(options, out, err);
+}
+
+// A list of this machine alone needs no other launcher.
+bool is_here(const std::vector<HostSlots>& hosts) {
+  return hosts.size() == 1 && is_this_machine(hosts[0].host);
+}
+
+std::vector<HostSlots> hosts_of(const HostOptions& options) {
+  if (!options.hostfile.empty()) return choose_hosts(options, 0);
+  if (const auto visible = environment("CUDA_VISIBLE_DEVICES"))
+    throw ConfigError(cat("launch: CUDA_VISIBLE_DEVICES=", *visible,
+                          " and --num_gpus, --include or --exclude "
+                          "both choose GPUs of this machine; unset it, or give --nproc_per_node alone"));
+  return choose_hosts(options, cuda_devices());
+}
+
 }  // namespace
 
 std::optional<LaunchOptions> parse_launch_arguments(const std::vector<std::string>& arguments) {
   LaunchOptions options;
   OptionParser parser(
       "launch",
-      "Starts ranks of `trireme COMMAND...` on this machine and watches over them.\n"
+      "Starts ranks of `trireme COMMAND...` on this machine, or over ssh on those of --hostfile, and "
+      "watches\n"
+      "over them.\n"
       "Each line that a rank prints has [rank N] before it. Where the command is given --json, stdout\n"
       "is what rank 0 prints, as it is, for a program to read; all else goes to stderr.\n"
       "SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGQUIT ask the run to save and end, with code 75.",
       " -- COMMAND...");
   list_launch_options(parser, options);
   if (!parser.parse(arguments)) return std::nullopt;
+  if (options.by_launcher) return options;
+  const bool hosts = chooses_hosts(options.hosts);
+  for (const char* flag : {"nproc_per_node", "nnodes", "node_rank"})
+    if (hosts && parser.given(flag))
+      throw ConfigError(
+          cat("launch: --", flag,
+              " cannot stand beside --hostfile, --include, --exclude, "
+              "--num_nodes and --num_gpus: the slots of the hosts say how many ranks run where"));
+  for (const char* flag : {"ssh_port", "launcher_args", "elastic"})
+    if (options.hosts.hostfile.empty() && parser.given(flag))
+      throw ConfigError(
+          cat("launch: --", flag, " is of several hosts over ssh; name them by --hostfile FILE"));
   options.command = parser.rest();
   if (options.command.empty())
     throw ConfigError(
@@ -44,15 +86,26 @@ int run_launch(const std::vector<std::string>& arguments) {
   std::optional<LaunchOptions> parsed = parse_launch_arguments(arguments);
   if (!parsed) return 0;
   LaunchOptions& options = *parsed;
+  if (options.by_launcher) return launch_by_order();
   const std::vector<std::string> words(options.command.begin() + 1, options.command.end());
   if (std::ranges::any_of(words, asks_for_help))  // once, and of no rank
     return find_command(options.command[0]).run(words);
   options.terminal_columns = terminal_columns(STDOUT_FILENO);
   if (is_switched_on("json", options.command)) options.rank_stdout = RankStdout::of_rank_0;
+  std::vector<HostSlots> hosts;
+  if (chooses_hosts(options.hosts)) hosts = hosts_of(options.hosts);
+  if (is_here(hosts)) {
+    options.nproc = static_cast<int>(hosts[0].slots.size());
+    options.visible_devices = slot_list(hosts[0].slots);
+    hosts.clear();
+  }
+  const auto launch_there = [&](std::ostream& out, std::ostream& err) {
+    return hosts.empty() ? launch(options, out, err) : launch_on_hosts(options, hosts, out, err);
+  };
   BacklogStream out(STDOUT_FILENO);
-  if (same_file(STDOUT_FILENO, STDERR_FILENO)) return launch(options, out, out);  // in the order of time
+  if (same_file(STDOUT_FILENO, STDERR_FILENO)) return launch_there(out, out);  // in the order of time
   BacklogStream err(STDERR_FILENO);
-  return launch(options, out, err);
+  return launch_there(out, err);
 }
 
 }  // namespace trireme

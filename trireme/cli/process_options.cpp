@@ -21,11 +21,6 @@
 namespace trireme {
 namespace {
 
-int cuda_devices() {
-  if (!at::hasCUDA()) return 0;
-  return c10::impl::getDeviceGuardImpl(at::kCUDA)->deviceCount();
-}
-
 at::Device pick_device(DeviceChoice choice, const RankIdentity& identity) {
   const int devices = choice == DeviceChoice::cpu ? 0 : cuda_devices();
   if (devices == 0 && choice != DeviceChoice::cuda) return at::kCPU;
@@ -43,6 +38,11 @@ int count_threads(int64_t asked, const RankIdentity& identity) {
 }
 
 }  // namespace
+
+int cuda_devices() {
+  if (!at::hasCUDA()) return 0;
+  return c10::impl::getDeviceGuardImpl(at::kCUDA)->deviceCount();
+}
 
 void ProcessOptions::list_device(OptionList& list) {
   list.group(OptionGroup::process);
@@ -99,6 +99,17 @@ void ProcessOptions::share_sequence(EngineOptions& engine, const OptionParser& p
                           ": --sp is their product; leave one of them out"));
   if (!given_ulysses) engine.ulysses = degree / engine.ring;
   if (!given_ring) engine.ring = degree / engine.ulysses;
+}
+
+std::optional<std::string> crossing_warning(int ulysses, const World& world) {
+  const int ranks = world.common_machine_ranks();
+  if (ranks % ulysses == 0) return std::nullopt;
+  return cat("the ", ulysses, " ranks of --ulysses ", ulysses,
+             " do not all lie on one machine: machines have ",
+             ranks == 1 ? std::string("1 rank, or numbers of ranks without a common divisor")
+                        : cat("multiples of ", ranks, " ranks"),
+             "; each exchange goes over the network. --sp ", ulysses,
+             " shares by Ulysses inside machines, and by a ring between them");
 }
 
 std::unique_ptr<World> join_run(const RankIdentity& identity, const EngineOptions& options,

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "trireme/cli/option_parser.h"
 #include "trireme/comm/world.h"
@@ -18,6 +19,9 @@ constexpr auto enum_names(DeviceChoice) {
   using enum DeviceChoice;
   return std::to_array<EnumName<DeviceChoice>>({{automatic, "auto"}, {cpu, "cpu"}, {cuda, "cuda"}});
 }
+
+// CUDA devices that this process and this build can use.
+int cuda_devices();
 
 struct ProcessOptions {
   DeviceChoice device = DeviceChoice::automatic;
@@ -38,6 +42,9 @@ struct ProcessOptions {
   void share_sequence(EngineOptions& engine, const OptionParser& parser, int machine_ranks,
                       const std::filesystem::path& model_dir) const;
 };
+
+// What to tell the user where ranks of one Ulysses group are on several machines; nothing where none is.
+std::optional<std::string> crossing_warning(int ulysses, const World& world);
 
 // Joins the run that the environment describes. One rank of a machine warns on stderr where offload to disk
 // would go to a file system in memory; rank 0 warns where others may join the run.

@@ -17,6 +17,7 @@
 #include "trireme/cli/stop_signal.h"
 #include "trireme/train/check_options.h"
 #include "trireme/train/dry_run.h"
+#include "trireme/train/resume_rules.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme {
@@ -38,6 +39,20 @@ void read_stages_file(std::string& stages) {
     throw ConfigError(cat("--context_stages: ", stages, " holds ", quotation(document.json),
                           "; expected a list of stages"));
   stages = document.json.dump();
+}
+
+// A restart on fewer machines (launch --elastic) takes as many samples a step as the first attempt.
+void keep_global_batch_of(int first_ranks, int ranks, TrainOptions& options,
+                          std::vector<std::string>& notes) {
+  RunFacts now, first;
+  now.options = first.options = to_json(options);
+  now.ranks = ranks;
+  first.ranks = first_ranks;
+  const int64_t before = options.gradient_accumulation_steps;
+  options.gradient_accumulation_steps = accumulation_to_keep(first, now);
+  notes.push_back(cat("ranks ", first_ranks, " -> ", ranks, " (--elastic): --gradient_accumulation_steps ",
+                      before, " -> ", options.gradient_accumulation_steps, " keeps the ",
+                      global_batch_samples(first), " samples of a step"));
 }
 
 }  // namespace
@@ -85,8 +100,12 @@ int run_train(const std::vector<std::string>& arguments) {
   hooks.on_training_begins = save_on_stop_request;
   const c10::DeviceGuard guard(options.engine.device);
   const auto world = join_run(identity, options.engine, flags.process.timeout());
-  flags.process.share_sequence(options.engine, parser, world->least_machine_ranks(), options.model_dir);
+  flags.process.share_sequence(options.engine, parser, world->common_machine_ranks(), options.model_dir);
+  if (const auto first = environment_integer("TRIREME_FIRST_RANKS"))
+    keep_global_batch_of(static_cast<int>(*first), identity.size, options, notes);
   if (identity.rank == 0) {
+    if (const auto warning = crossing_warning(options.engine.ulysses, *world))
+      std::cerr << "trireme: warning: " << *warning << std::endl;
     std::cout << "configuration, beside the defaults:\n" << changed_options_text(parser, options);
     for (const std::string& note : notes) std::cout << note << "\n";
     std::cout << std::flush;

@@ -68,7 +68,7 @@ int run_verify(const std::vector<std::string>& arguments) {
         flags.process.timeout());
   } else {
     const auto world = join_run(identity, options, flags.process.timeout());
-    share_sequence(world->size(), world->least_machine_ranks());
+    share_sequence(world->size(), world->common_machine_ranks());
     result = verify_reference(*world, model_dir, flags.reference, options, flags.tolerance);
   }
   if (identity.rank == 0)

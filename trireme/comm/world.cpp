@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <numeric>
 #include <set>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -76,7 +77,7 @@ namespace {
 
 // What ranks learn about each other when they have met.
 struct Met {
-  int least_machine_ranks = 1;
+  int common_machine_ranks = 1;
   bool one_network = true;  // all reach each other over the loopback interface
 };
 
@@ -94,7 +95,7 @@ class StoreWorld : public World {
   StoreWorld(const RankIdentity& identity, c10::intrusive_ptr<c10d::Store> store, at::Device device,
              std::chrono::milliseconds timeout, const Met& met, OnLostRank on_lost,
              std::shared_ptr<RankActivity> activity)
-      : World(identity, timeout, met.least_machine_ranks, std::move(activity)),
+      : World(identity, timeout, met.common_machine_ranks, std::move(activity)),
         store_(std::move(store)),
         device_(device),
         address_(met.one_network ? "127.0.0.1" : address_for_others(*store_)) {
@@ -174,7 +175,7 @@ Met meet(const RankIdentity& identity, c10d::Store& store, at::Device device,
   std::vector<std::optional<RankGpu>> gpus(of_ranks.size());
   for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
     const Json& told = of_ranks[rank];
-    met.least_machine_ranks = std::min(met.least_machine_ranks, told.at("local_size").get<int>());
+    met.common_machine_ranks = std::gcd(met.common_machine_ranks, told.at("local_size").get<int>());
     met.one_network = met.one_network && told.at("network") == of_rank.at("network");
     if (told.contains("gpu"))
       gpus[rank] = RankGpu{told["gpu"]["uuid"], told["gpu"]["bus"], told["gpu"]["host"]};

@@ -45,8 +45,9 @@ class World {
   int rank() const { return identity_.rank; }
   int size() const { return identity_.size; }
   std::chrono::milliseconds timeout() const { return timeout_; }
-  // The least number of ranks on any machine of the run; `identity` knows only this machine's number.
-  int least_machine_ranks() const { return least_machine_ranks_; }
+  // The greatest number that divides the ranks of every machine: so many neighbours, counted from rank 0, lie
+  // on one machine. `identity` knows only this machine's ranks.
+  int common_machine_ranks() const { return common_machine_ranks_; }
   // This rank reports its activity to this object; its groups report their waits.
   RankActivity& activity() { return *activity_; }
 
@@ -57,11 +58,11 @@ class World {
                                     Queue queue = Queue::beside);
 
  protected:
-  World(RankIdentity identity, std::chrono::milliseconds timeout, int least_machine_ranks,
+  World(RankIdentity identity, std::chrono::milliseconds timeout, int common_machine_ranks,
         std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>())
       : identity_(std::move(identity)),
         timeout_(timeout),
-        least_machine_ranks_(least_machine_ranks),
+        common_machine_ranks_(common_machine_ranks),
         activity_(std::move(activity)) {}
 
  private:
@@ -71,7 +72,7 @@ class World {
 
   RankIdentity identity_;
   std::chrono::milliseconds timeout_;
-  int least_machine_ranks_ = 1;
+  int common_machine_ranks_ = 1;
   std::shared_ptr<RankActivity> activity_;
   int groups_made_ = 0;
   std::map<std::pair<Queue, std::vector<int>>, std::weak_ptr<c10d::Backend>> backends_;

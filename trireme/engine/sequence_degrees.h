@@ -20,7 +20,8 @@ struct SequenceDegrees {
   int ring = 1;
 };
 
-// `machine_ranks`: of the run on one machine, the same number on every rank.
+// `machine_ranks`: of every machine of the run a divisor of its ranks, the same number on every rank
+// (World::common_machine_ranks).
 SequenceDegrees choose_degrees(int sp, int64_t query_heads, int machine_ranks);
 
 }  // namespace trireme

@@ -14,11 +14,6 @@
 namespace trireme {
 namespace {
 
-Json conclusion_message(const Conclusion& conclusion) {
-  return {{"conclusion",
-           {{"again", conclusion.again}, {"code", conclusion.code}, {"report", conclusion.report}}}};
-}
-
 class FirstMachine : public RunControl {
  public:
   FirstMachine(const LaunchOptions& options, const std::string& secret, TakenSignals& signals,
@@ -26,8 +21,10 @@ class FirstMachine : public RunControl {
       : options_(options),
         signals_(signals),
         err_(err),
-        run_id_(random_digits(kRunIdBytes)),
-        room_(std::in_place, options_, secret) {}
+        run_id_(run_id(options)),
+        room_(std::in_place, options_, secret) {
+    if (options_.on_listening) options_.on_listening(room_->port());
+  }
 
   AttemptStart start(int attempt) override {
     if (room_) {
@@ -45,7 +42,7 @@ class FirstMachine : public RunControl {
       start.over = with_lost({});
     }
     if (start.over) {
-      broadcast(conclusion_message(*start.over));
+      tell_others(*start.over);
       return start;
     }
     start.socket =
@@ -90,25 +87,39 @@ class FirstMachine : public RunControl {
     if (!lost_.empty()) conclusion = with_lost(conclusion);
     Conclusion short_one = conclusion;  // machine 0 prints the whole report
     short_one.report = conclusion.report.substr(0, conclusion.report.find('\n') + 1);
-    broadcast(conclusion_message(short_one));
+    tell_others(short_one);
     return conclusion;
   }
 
-  void cancel(const Conclusion& conclusion) override { broadcast(conclusion_message(conclusion)); }
+  void cancel(const Conclusion& conclusion) override { tell_others(conclusion); }
 
  private:
   // Machines that are not lost and have not reported the ends of all their ranks.
   std::set<int> still_running() const {
     std::map<int, int> ended;  // ranks of each machine
-    for (const RankEnd& end : ends_) ++ended[end.rank / options_.nproc];
+    for (const RankEnd& end : ends_) ++ended[node_of(end.rank)];
     std::set<int> machines;
     for (const auto& [node, peer] : peers_)
-      if (lost_.count(node) == 0 && ended[node] < options_.nproc) machines.insert(node);
+      if (lost_.count(node) == 0 && ended[node] < options_.ranks_of(node)) machines.insert(node);
     return machines;
+  }
+
+  int node_of(int rank) const {
+    int node = 0;
+    while (node + 1 < options_.nnodes && rank >= options_.ranks_before(node + 1)) ++node;
+    return node;
   }
 
   void broadcast(const Json& message) {
     for (auto& [node, peer] : peers_) peer.link.send(message);
+  }
+
+  // One command for all machines has one output, in which machine 0 reports.
+  void tell_others(const Conclusion& conclusion) {
+    broadcast({{"conclusion",
+                {{"again", conclusion.again},
+                 {"code", conclusion.code},
+                 {"report", options_.by_launcher ? "" : conclusion.report}}}});
   }
 
   void take(const Json& message, PeerLauncher& peer, PeerNews& news) {

@@ -9,6 +9,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/launch/attempt.h"
+#include "trireme/launch/launch_order.h"
 #include "trireme/launch/run_control.h"
 #include "trireme/launch/run_secret.h"
 #include "trireme/launch/start_ranks.h"
@@ -25,7 +26,7 @@ std::filesystem::path make_log_folder(const LaunchOptions& options, int attempt)
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   // Later attempts warn because their log files cannot be written.
-  if (error && attempt == 0)
+  if (error && attempt == options.first_attempt)
     throw ConfigError(
         cat("launch: cannot make the folder ", folder.string(), " for --log_dir: ", error.message()));
   return folder;
@@ -47,7 +48,7 @@ int launch(const LaunchOptions& given, std::ostream& out, std::ostream& err) {
                                               : options.node_rank == 0
                                                   ? first_machine(options, secret, signals, err)
                                                   : other_machine(options, secret, signals, err);
-  for (int attempt = 0;; ++attempt) {
+  for (int attempt = options.first_attempt;; ++attempt) {
     AttemptStart start = control->start(attempt);
     if (start.over) {
       err << start.over->report << std::flush;
@@ -70,7 +71,8 @@ int launch(const LaunchOptions& given, std::ostream& out, std::ostream& err) {
       err << stopped.report << std::flush;
       return stopped.code;
     }
-    err << "trireme launch: starting all ranks again (restart " << attempt + 1;
+    if (options.by_launcher && options.node_rank > 0) continue;  // machine 0 says it in the same output
+    err << kAgainWords << attempt + 1;
     if (options.node_rank == 0) err << " of " << options.max_restarts;
     err << ")\n" << std::flush;
   }

@@ -5,9 +5,14 @@
 //          -> start_ranks: fork/exec of each rank (RANK, WORLD_SIZE, ... in its environment)
 //          -> attempt:     output, signals, deaths, other machines' news
 //          -> run_control: the rank to blame, the code, another attempt if asked for and allowed
+//
+// With a list of hosts, launchers are started on them instead, and each launches its own ranks
+// (several_hosts.h).
 #pragma once
 
+#include <functional>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,9 +26,20 @@ enum class RankStdout {
   of_rank_0,  // only rank 0's goes to `out`, byte for byte; the others' goes to `err`, prefixed
 };
 
+// Which hosts run launchers, and how they are reached.
+struct HostOptions {
+  std::string hostfile;          // lines "host slots=8"; empty: this machine alone
+  std::string include, exclude;  // "host1:0,1@host2"
+  std::optional<int> num_nodes;  // the first so many hosts
+  std::optional<int> num_gpus;   // of each host
+  std::optional<int> ssh_port;
+  std::string launcher_args;  // words for ssh
+};
+
 struct LaunchOptions {
   int nproc = 1;                     // ranks on this machine
-  int nnodes = 1;                    // machines, each with one launcher and the same nproc
+  int nnodes = 1;                    // machines, each with one launcher
+  std::vector<int> nproc_of_nodes;   // where machines differ; empty: nproc on each
   int node_rank = 0;                 // number of this machine, from 0
   std::string master_address;        // of machine 0; empty: 127.0.0.1 (one machine only)
   int master_port = 0;               // 0: a free one, chosen by the system (one machine only)
@@ -37,6 +53,20 @@ struct LaunchOptions {
   std::vector<std::string> command;  // its arguments
   int terminal_columns = 0;          // of `out`, which then redraws live lines (ended by \r); 0: no terminal
   RankStdout rank_stdout = RankStdout::prefixed;
+  std::string visible_devices;  // CUDA_VISIBLE_DEVICES of the ranks; empty: this process's
+  HostOptions hosts;
+  bool elastic = false;      // go on without hosts that are lost for good
+  std::string run_id;        // of all attempts; empty: a new one
+  int first_attempt = 0;     // its number; the attempts before it were on other hosts
+  int first_ranks = 0;       // of the first attempt, whose global batch is kept; 0: as many as now
+  bool by_launcher = false;  // started by one on another host, which says the rest (launch_order.h)
+  std::function<void(int port)> on_listening;  // of machine 0 of several, where other launchers come
+
+  int ranks_of(int node) const {
+    return nproc_of_nodes.empty() ? nproc : nproc_of_nodes.at(static_cast<size_t>(node));
+  }
+  int ranks_before(int node) const;
+  int world_size() const { return ranks_before(nnodes); }
 };
 
 // Returns 0 if every rank returned 0, else the code of the rank that failed first (128 + its signal), or 75

@@ -23,6 +23,25 @@ void list_launch_options(OptionList& list, LaunchOptions& o) {
             "for the launchers of all machines to meet");
   list.text("secret_file", o.secret_file,
             "what the launchers of several machines share (openssl rand -hex 32)");
+  list.text("hostfile", o.hosts.hostfile,
+            "lines 'HOST slots=8': start ranks on all of these machines, over ssh; the first is machine 0");
+  list.text("include", o.hosts.include, "only these hosts and slots (GPUs): host1:0,1@host2");
+  list.text("exclude", o.hosts.exclude, "all but these hosts and slots: host1:0,1@host2");
+  list.count("num_nodes", o.hosts.num_nodes, from_to(1, 65536), "only the first so many hosts of --hostfile");
+  list.count("num_gpus", o.hosts.num_gpus, from_to(1, 4096), "GPUs, and so ranks, of each machine");
+  list.count("ssh_port", o.hosts.ssh_port, from_to(1, 65535), "where the hosts' ssh servers listen");
+  list.text("launcher_args", o.hosts.launcher_args, "more words for ssh, such as '-i KEYFILE'");
+  list.flag("elastic", o.elastic,
+            "restart without hosts of --hostfile that are lost for good, at the same global batch; counts "
+            "as one of --max_restarts");
+  list.flag("by_launcher", o.by_launcher,
+            "as the launcher with --hostfile starts it on each host; the rest comes by stdin");
+}
+
+int LaunchOptions::ranks_before(int node) const {
+  int ranks = 0;
+  for (int i = 0; i < node; ++i) ranks += ranks_of(i);
+  return ranks;
 }
 
 void check_launch_options(const LaunchOptions& options) {
@@ -33,7 +52,7 @@ void check_launch_options(const LaunchOptions& options) {
   if (options.node_rank >= options.nnodes)
     throw ConfigError(cat("launch: --node_rank is ", options.node_rank, " of --nnodes ", options.nnodes,
                           "; machines count from 0"));
-  if (options.nnodes > 1 && options.master_port == 0)
+  if (options.nnodes > 1 && options.master_port == 0 && !options.on_listening)
     throw ConfigError(
         "launch: several machines need --master_port, the same free port of machine 0 for all of them");
   if (options.nnodes > 1 && options.master_address.empty())

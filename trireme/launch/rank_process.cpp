@@ -12,21 +12,10 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/machine_identity.h"
+#include "trireme/launch/pipe.h"
 
 namespace trireme {
 namespace {
-
-struct Pipe {
-  FileDescriptor read, write;
-};
-
-// Both ends are closed on exec, so that no rank holds another's pipe open.
-Pipe make_pipe() {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
-    throw ConfigError(cat("cannot make a pipe: ", std::strerror(errno)));
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
 
 std::vector<std::string> merged_environment(const std::map<std::string, std::string>& changes) {
   std::vector<std::string> merged;

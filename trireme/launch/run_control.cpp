@@ -16,8 +16,7 @@ std::string stop_text(int signal) {
 
 class OneMachine : public RunControl {
  public:
-  explicit OneMachine(const LaunchOptions& options)
-      : options_(options), run_id_(random_digits(kRunIdBytes)) {}
+  explicit OneMachine(const LaunchOptions& options) : options_(options), run_id_(run_id(options)) {}
 
   AttemptStart start(int attempt) override {
     attempt_ = attempt;
@@ -38,6 +37,11 @@ class OneMachine : public RunControl {
 };
 
 }  // namespace
+
+std::string run_id(const LaunchOptions& options) {
+  constexpr int kRunIdBytes = 16;
+  return options.run_id.empty() ? random_digits(kRunIdBytes) : options.run_id;
+}
 
 std::unique_ptr<RunControl> one_machine(const LaunchOptions& options) {
   return std::make_unique<OneMachine>(options);

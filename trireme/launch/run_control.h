@@ -37,8 +37,8 @@ struct AttemptStart {
   std::optional<Conclusion> over = {};           // if set, the run is over
 };
 
-// Of the random name of a launch.
-constexpr int kRunIdBytes = 16;
+// The name of a launch and all its attempts: the one of the options, else a random one.
+std::string run_id(const LaunchOptions& options);
 
 class RunControl {
  public:

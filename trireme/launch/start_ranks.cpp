@@ -15,14 +15,6 @@
 namespace trireme {
 namespace {
 
-std::string program_of(const LaunchOptions& options) {
-  if (!options.program.empty()) return options.program;
-  std::array<char, 4096> path{};
-  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
-  if (size <= 0) throw ConfigError(cat("cannot read /proc/self/exe: ", std::strerror(errno)));
-  return {path.data(), static_cast<size_t>(size)};
-}
-
 // The columns left beside "[rank N] "; empty: the rank's lines are not redrawn.
 std::string terminal_of_rank(const LaunchOptions& options, int rank) {
   const int columns = options.terminal_columns - static_cast<int>(cat("[rank ", rank, "] ").size());
@@ -31,11 +23,11 @@ std::string terminal_of_rank(const LaunchOptions& options, int rank) {
 
 std::map<std::string, std::string> environment_of(const LaunchOptions& options, int local_rank,
                                                   const AttemptStart& start, const std::string& secret) {
-  const int rank = options.node_rank * options.nproc + local_rank;
+  const int rank = options.ranks_before(options.node_rank) + local_rank;
   std::map<std::string, std::string> variables{
       {"RANK", std::to_string(rank)},
       {"LOCAL_RANK", std::to_string(local_rank)},
-      {"WORLD_SIZE", std::to_string(options.nnodes * options.nproc)},
+      {"WORLD_SIZE", std::to_string(options.world_size())},
       {"LOCAL_WORLD_SIZE", std::to_string(options.nproc)},
       {"MASTER_ADDR", options.master_address},
       {"MASTER_PORT", std::to_string(start.port)},
@@ -45,9 +37,11 @@ std::map<std::string, std::string> environment_of(const LaunchOptions& options, 
       {"TRIREME_SECRET_FILE", ""},
       {"TRIREME_TERMINAL", terminal_of_rank(options, rank)},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(start.attempt)},
+      {"TRIREME_FIRST_RANKS", options.first_ranks > 0 ? std::to_string(options.first_ranks) : ""},
       {"TORCHELASTIC_RUN_ID", ""},
       {"TORCHELASTIC_USE_AGENT_STORE", ""},
   };
+  if (!options.visible_devices.empty()) variables["CUDA_VISIBLE_DEVICES"] = options.visible_devices;
   if (!environment("OMP_NUM_THREADS")) {
     const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
     variables["OMP_NUM_THREADS"] = std::to_string(std::max(1, cores / options.nproc));
@@ -64,6 +58,14 @@ void end_all(const std::vector<RankProcess>& ranks) {
 
 }  // namespace
 
+std::string program_of(const LaunchOptions& options) {
+  if (!options.program.empty()) return options.program;
+  std::array<char, 4096> path{};
+  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
+  if (size <= 0) throw ConfigError(cat("cannot read /proc/self/exe: ", std::strerror(errno)));
+  return {path.data(), static_cast<size_t>(size)};
+}
+
 std::vector<RankProcess> start_ranks(const LaunchOptions& options, AttemptStart& start,
                                      const std::string& secret) {
   const std::string program = program_of(options);
@@ -76,7 +78,7 @@ std::vector<RankProcess> start_ranks(const LaunchOptions& options, AttemptStart&
         inherit = start.socket->descriptor();
         variables["TRIREME_MASTER_FD"] = std::to_string(inherit);
       }
-      const int rank = options.node_rank * options.nproc + local_rank;
+      const int rank = options.ranks_before(options.node_rank) + local_rank;
       ranks.push_back(start_rank(rank, program, options.command, variables, inherit));
       start.socket.reset();  // only rank 0 has it now: if rank 0 dies, nobody waits in its queue
     }

@@ -37,10 +37,12 @@ void WaitingRoom::accept() {
 void WaitingRoom::let_in(Guest& guest) {
   const LauncherHello& hello = *guest.hello;
   std::string wrong;
-  if (hello.nnodes != options_.nnodes || hello.nproc != options_.nproc) {
+  const bool exists = hello.node >= 1 && hello.node < options_.nnodes;
+  const int nproc = exists ? options_.ranks_of(hello.node) : options_.nproc;
+  if (hello.nnodes != options_.nnodes || hello.nproc != nproc) {
     wrong = cat("was started with --nnodes ", hello.nnodes, " --nproc_per_node ", hello.nproc,
-                ", machine 0's with --nnodes ", options_.nnodes, " --nproc_per_node ", options_.nproc);
-  } else if (hello.node < 1 || hello.node >= options_.nnodes || peers_.count(hello.node) != 0) {
+                ", machine 0's with --nnodes ", options_.nnodes, " --nproc_per_node ", nproc);
+  } else if (!exists || peers_.count(hello.node) != 0) {
     wrong = cat("says it is machine ", hello.node, " of ", options_.nnodes, ", which ",
                 peers_.count(hello.node) != 0 ? cat("the one on ", peers_.at(hello.node).host, " says too")
                                               : std::string("there is none"));

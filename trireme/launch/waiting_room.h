@@ -26,6 +26,7 @@ class WaitingRoom {
   // names the machines that did not come within --join_seconds, ConfigError if one was started with other
   // numbers.
   std::map<int, PeerLauncher> wait(TakenSignals& signals, std::ostream& err);
+  int port() const { return socket_.port(); }
 
  private:
   // A connection whose launcher has not proved the secret yet.

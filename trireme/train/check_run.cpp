@@ -20,7 +20,7 @@ ModelConfig check_run(TrainOptions& options, const World& world, Agreement& agre
 
 StagePlan plan_run(const TrainOptions& options, const ModelConfig& config, const World& world, int64_t steps,
                    const RunFacts* keep_batch_of) {
-  const RunTopology topology{world.size(), world.least_machine_ranks(), config.num_attention_heads};
+  const RunTopology topology{world.size(), world.common_machine_ranks(), config.num_attention_heads};
   StagePlan plan = plan_stages(options, topology, steps, keep_batch_of);
   if (!options.context_stages.empty() && options.max_steps > 0 && options.max_steps != plan.total_steps())
     throw ConfigError(cat("--max_steps ", options.max_steps,

@@ -35,7 +35,7 @@ struct StagePlan {
 // The ranks and heads of a run, for what follows from them: --sp, tokens to steps.
 struct RunTopology {
   int ranks = 1;
-  int machine_ranks = 1;  // the least of any machine
+  int machine_ranks = 1;  // so many neighbours lie on one machine (World)
   int64_t query_heads = 1;
 };
 
