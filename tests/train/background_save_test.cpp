@@ -101,7 +101,7 @@ TEST_P(BackgroundSaves, are_byte_for_byte_those_of_the_foreground_though_trainin
       const std::string name = entry.path().filename().string();
       // These two tell of the option itself, and of the folder.
       if (name == "trainer_state.json" || name == "manifest.json") continue;
-      EXPECT_EQ(bytes_of(folder.checkpoint(step) / name), bytes_of(entry.path())) << step << " " << name;
+      EXPECT_TRUE(bytes_of(folder.checkpoint(step) / name) == bytes_of(entry.path())) << step << " " << name;
     }
   for (const char* key : {"loader", "loss", "optimizer_steps", "tokens_seen", "step"})
     EXPECT_EQ(read_json(folder.checkpoint(6) / "trainer_state.json")[key],
