@@ -8,8 +8,9 @@
 //
 //   U = 1, R = 2:   rank 0  [0 . . 3]   rank 1  [. 1 2 .]
 //
-// Shares and chunks differ by at most one token, so any length fits any number of ranks without padding. The
-// order is that of Llama 3 (arXiv 2407.21783, section 3.3.2). No torch here.
+// Shares and chunks differ by at most one token, so any length fits any number of ranks without padding.
+// Without a ring, a caller from outside may give the shares that its ranks hold already. The order is that of
+// Llama 3 (arXiv 2407.21783, section 3.3.2). No torch here.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,10 @@
 namespace trireme {
 
 struct SampleLayout {
-  int64_t tokens = 0;  // S
-  int ulysses = 1;     // U
-  int ring = 1;        // R
+  int64_t tokens = 0;               // S
+  int ulysses = 1;                  // U
+  int ring = 1;                     // R
+  std::vector<int64_t> given = {};  // as in SequenceLayout; only where R is 1
 
   int ranks() const { return ulysses * ring; }
   int ring_index(int rank) const { return rank / ulysses; }
@@ -32,7 +34,7 @@ struct SampleLayout {
   TokenSpans ring_spans(int ring_index) const;
   int64_t ring_tokens(int ring_index) const { return size_of(ring_spans(ring_index)); }
   // How they share it: tokens are counted along ring_spans.
-  SequenceLayout within(int ring_index) const { return {ring_tokens(ring_index), ulysses}; }
+  SequenceLayout within(int ring_index) const { return {ring_tokens(ring_index), ulysses, given}; }
 
   // What one rank holds, in the order in which it holds it; no span is empty.
   TokenSpans spans(int rank) const;

@@ -1,0 +1,154 @@
+// Attention of shards as torch operators, over the caller's own torch.distributed groups: what
+// trireme.ulysses_attention runs (python/trireme/attention.py, which checks the arguments and knows
+// autograd).
+//
+//   ulysses_forward    q_BsHD, k_BsKD, v_BsKD            -> o_BsHD, lse_BhS of this rank's heads
+//   ulysses_backward   do, q, k, v, o, lse               -> dqkv_BsND, N = H + 2K heads packed [q | k | v]
+//   token_spans        which tokens of a sample lie on a rank, as begin, end, begin, end, ...
+//
+// A group is known by the name under which torch.distributed registered it; "" is this rank alone. The
+// backend of the tensors' device carries the exchanges. Nothing lives from one call to the next.
+#include <exception>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/library.h>
+
+#include "trireme/attention/ulysses.h"
+#include "trireme/base/documents.h"
+#include "trireme/base/error.h"
+#include "trireme/base/sample_layout.h"
+#include "trireme/comm/group.h"
+#include "trireme/kernels/local_attention.h"
+
+#include "python/operators/group_members.h"
+
+namespace trireme {
+namespace {
+
+// As Python's errors: ValueError for what the caller can mend, DistBackendError for another rank's failure.
+template <typename Body>
+auto with_errors_of_python(Body&& body) {
+  try {
+    return body();
+  } catch (const CommError& error) {
+    C10_THROW_ERROR(DistBackendError, error.what());
+  } catch (const InternalError& error) {
+    C10_THROW_ERROR(Error, error.what());
+  } catch (const Error& error) {
+    C10_THROW_ERROR(ValueError, error.what());
+  }
+}
+
+std::vector<Documents> documents_of(const std::vector<at::Tensor>& cu_seqlens) {
+  std::vector<Documents> documents;
+  documents.reserve(cu_seqlens.size());
+  for (const at::Tensor& tensor : cu_seqlens) {
+    const at::Tensor host = tensor.to(at::kCPU, at::kLong).contiguous();
+    const int64_t* const data = host.const_data_ptr<int64_t>();
+    documents.emplace_back(std::vector<int64_t>(data, data + host.numel()));
+  }
+  return documents;
+}
+
+// What both directions need of the arguments that are not tensors.
+struct Call {
+  Call(const at::Tensor& q, int64_t kv_heads, const std::string& group, int64_t ring, at::IntArrayRef lengths,
+       const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale)
+      : groups(sequence_groups(group, ring, q.device())),
+        local(make_local_attention(AttentionKernel::automatic, q.device(), q.scalar_type())),
+        mask(mask_of(groups, lengths, documents_of(cu_seqlens),
+                     {.causality = causal ? Causality::causal : Causality::full, .window = window})),
+        attention(make_sharded_attention(groups.ulysses,
+                                         make_sequence_attention(RingMethod::ring, groups.ring, *local),
+                                         share_heads(q.size(2), kv_heads, groups.ulysses.size()), scale,
+                                         /*head_chunks=*/1)) {}
+
+  SequenceGroups groups;
+  std::unique_ptr<LocalAttention> local;
+  SequenceMask mask;
+  std::unique_ptr<ShardedAttention> attention;
+
+ private:
+  static SequenceMask mask_of(const SequenceGroups& groups, at::IntArrayRef lengths,
+                              const std::vector<Documents>& documents, const LayerMask& mask) {
+    const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    for (const Documents& of_sample : documents)
+      if (of_sample.tokens() != tokens)
+        throw ConfigError(cat("cu_seqlens: got documents of ", of_sample.tokens(), " tokens in a sample of ",
+                              tokens, ", expected to end with the tokens of all ranks"));
+    SampleLayout layout{tokens, groups.ulysses.size(), groups.ring.size()};
+    if (groups.ring.size() == 1) layout.given = lengths.vec();
+    return make_sequence_mask(mask, documents, layout, groups.ring.rank(), RingMethod::ring);
+  }
+};
+
+std::tuple<at::Tensor, at::Tensor> ulysses_forward(const at::Tensor& q, const at::Tensor& k,
+                                                   const at::Tensor& v, const std::string& group,
+                                                   int64_t ring, at::IntArrayRef lengths,
+                                                   const std::vector<at::Tensor>& cu_seqlens, int64_t window,
+                                                   bool causal, double scale) {
+  const at::NoGradGuard no_grad;
+  return with_errors_of_python([&] {
+    Call call(q, k.size(2), group, ring, lengths, cu_seqlens, window, causal, scale);
+    ShardedOutput output =
+        call.attention->forward(call.attention->exchange_qkv(at::cat({q, k, v}, 2), call.mask), call.mask);
+    return std::make_tuple(output.o_BsHD, output.lse_BhS);
+  });
+}
+
+at::Tensor ulysses_backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, const at::Tensor& o, const at::Tensor& lse,
+                            const std::string& group, int64_t ring, at::IntArrayRef lengths,
+                            const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal,
+                            double scale) {
+  const at::NoGradGuard no_grad;
+  return with_errors_of_python([&] {
+    Call call(q, k.size(2), group, ring, lengths, cu_seqlens, window, causal, scale);
+    at::Tensor qkv = call.attention->exchange_qkv(at::cat({q, k, v}, 2), call.mask);
+    ShardedOutput output{o, lse, {}};
+    if (call.groups.ulysses.size() == 1) output = {{}, lse, o};
+    return call.attention->backward(d_o.contiguous(), std::move(qkv), std::move(output), call.mask);
+  });
+}
+
+std::vector<int64_t> token_spans(int64_t tokens, int64_t ulysses, int64_t ring, int64_t rank) {
+  const SampleLayout layout{tokens, static_cast<int>(ulysses), static_cast<int>(ring)};
+  std::vector<int64_t> borders;
+  for (const TokenSpan& span : layout.spans(static_cast<int>(rank))) {
+    borders.push_back(span.begin);
+    borders.push_back(span.end);
+  }
+  return borders;
+}
+
+// The words are trireme.ulysses_attention's.
+constexpr auto kForward =
+    "ulysses_forward(Tensor q, Tensor k, Tensor v, str group, int ring, int[] lengths, "
+    "Tensor[] cu_seqlens, int window, bool causal, float scale) -> (Tensor, Tensor)";
+constexpr auto kBackward =
+    "ulysses_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, str group, int ring, "
+    "int[] lengths, Tensor[] cu_seqlens, int window, bool causal, float scale) -> Tensor";
+
+}  // namespace
+
+TORCH_LIBRARY(trireme, library) {
+  library.def(kForward);
+  library.def(kBackward);
+  library.def("token_spans(int tokens, int ulysses, int ring, int rank) -> int[]", token_spans);
+}
+
+TORCH_LIBRARY_IMPL(trireme, CPU, library) {
+  library.impl("ulysses_forward", ulysses_forward);
+  library.impl("ulysses_backward", ulysses_backward);
+}
+
+TORCH_LIBRARY_IMPL(trireme, CUDA, library) {
+  library.impl("ulysses_forward", ulysses_forward);
+  library.impl("ulysses_backward", ulysses_backward);
+}
+
+}  // namespace trireme

@@ -1,0 +1,10 @@
+"""Trireme's exact Ulysses attention for PyTorch and Transformers; docs/huggingface.md is its page."""
+
+from .attention import ulysses_attention
+from .batch import gather, shard
+from .errors import ConfigError
+from .loss import count_targets, loss, sum_gradients
+from .sequence_group import SequenceGroup
+
+__version__ = "0.1.0"
+__all__ = ["ConfigError", "SequenceGroup", "count_targets", "gather", "loss", "shard", "sum_gradients", "ulysses_attention"]

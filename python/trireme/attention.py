@@ -1,0 +1,155 @@
+"""Attention of a sequence that is shared by ranks, as a differentiable function of each rank's shard.
+
+    q_BsHD, k_BsKD, v_BsKD  --all-to-all-->  this rank's heads of the whole sequence  --attention, all-to-all-->  o_BsHD
+
+B batch, s tokens of this rank, H query and K key/value heads, D head width. The method is Ulysses' (arXiv 2309.14509),
+with a ring between the exchanges where there are more ranks than heads (trireme/attention, in C++).
+"""
+
+from __future__ import annotations
+
+from typing import Optional, Sequence, Union
+
+import torch
+import torch.distributed as dist
+
+from . import _operators
+from .errors import ConfigError
+from .sequence_group import Group, SequenceGroup, sequence_group
+
+Borders = Union[torch.Tensor, Sequence[int]]
+
+
+def ulysses_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    group: Group = None,
+    *,
+    lengths: Optional[Sequence[int]] = None,
+    cu_seqlens: Union[Borders, Sequence[torch.Tensor], None] = None,
+    window: Optional[int] = None,
+    causal: bool = True,
+    scale: Optional[float] = None,
+) -> torch.Tensor:
+    """Attention of this rank's queries over every key of the sample. Collective over ``group``, both ways.
+
+    q: [B, s, H, D], this rank's tokens in their order; k, v: [B, s, K, D], K divides H. fp32, bf16, fp16 or fp64.
+        s may differ between ranks and be zero; B, H, K, D and the dtype are the same on all.
+    group: a ProcessGroup, or a :class:`SequenceGroup` for a ring. Ulysses ranks are at most H.
+    lengths: tokens of every rank, in rank order. Without them the ranks ask each other in every call.
+    cu_seqlens: borders of packed documents in the whole sample: 0, ..., S; one for all samples of the batch, or a list
+        of B tensors. Attention does not cross them. Without it a sample is one document.
+    window: a query sees itself and the ``window - 1`` tokens before it (and, if not causal, after it).
+    scale: of the scores; 1 / sqrt(D) if None.
+
+    Returns o [B, s, H, D]. Gradients of q, k and v are those of the shards; a second derivative is not there.
+    Raises ConfigError (a ValueError) for what it refuses; a peer that does not come is a DistBackendError.
+    """
+    shared = sequence_group(group)
+    _check(q, k, v, shared, window)
+    if lengths is None:
+        lengths = _agreed_lengths(q, k, shared)
+    elif len(lengths) != shared.size or lengths[shared.rank] != q.shape[1]:
+        raise ConfigError(
+            f"lengths: got {list(lengths)} at rank {shared.rank} of {shared.size}, which holds {q.shape[1]} tokens; "
+            "expected the tokens of each rank, in rank order"
+        )
+    tokens = sum(lengths)
+    if shared.ring > 1 and list(lengths) != shared.lengths(tokens):
+        raise ConfigError(
+            f"a ring takes a sample as trireme.shard cuts it: got {list(lengths)} tokens on the ranks, expected "
+            f"{shared.lengths(tokens)}"
+        )
+    return _operators.forward(
+        q,
+        k,
+        v,
+        shared.name,
+        shared.ring,
+        list(lengths),
+        _documents(cu_seqlens, q.shape[0]),
+        window or 0,
+        causal,
+        q.shape[-1] ** -0.5 if scale is None else float(scale),
+    )[0]
+
+
+def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shared: SequenceGroup, window: Optional[int]) -> None:
+    shapes = f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if q.dim() != 4 or k.dim() != 4 or k.shape != v.shape or q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
+        raise ConfigError(f"ulysses_attention: {shapes}; expected q [B, s, H, D] and k, v [B, s, K, D]")
+    if k.shape[2] == 0 or q.shape[2] % k.shape[2]:
+        raise ConfigError(f"ulysses_attention: {shapes}; expected key/value heads that divide the query heads")
+    if len({q.dtype, k.dtype, v.dtype}) != 1 or len({q.device, k.device, v.device}) != 1 or not q.is_floating_point():
+        raise ConfigError(
+            f"ulysses_attention: got {q.dtype}, {k.dtype}, {v.dtype} on {q.device}, {k.device}, {v.device}; expected one "
+            "floating dtype and one device"
+        )
+    if shared.ulysses > q.shape[2]:
+        raise ConfigError(
+            f"ulysses_attention: got {shared.ulysses} Ulysses ranks for {q.shape[2]} query heads, expected at most one "
+            f"rank a head; make trireme.SequenceGroup(group, ring=R) with R of {-(-shared.ulysses // q.shape[2])} or more"
+        )
+    if window is not None and window < 1:
+        raise ConfigError(f"window: got {window}, expected 1 or more tokens, or None")
+
+
+def _agreed_lengths(q: torch.Tensor, k: torch.Tensor, shared: SequenceGroup) -> list[int]:
+    mine = [q.shape[1], q.shape[0], q.shape[2], k.shape[2], q.shape[3]]
+    if shared.size == 1:
+        return mine[:1]
+    all_ranks = [part.tolist() for part in shared.all_gather(torch.tensor(mine, device=q.device))]
+    for rank, theirs in enumerate(all_ranks):
+        if theirs[1:] != mine[1:]:
+            raise ConfigError(
+                f"ulysses_attention: rank {shared.rank} has batch, query heads, key/value heads and width {mine[1:]}, "
+                f"rank {rank} {theirs[1:]}; expected the same on all ranks"
+            )
+    return [theirs[0] for theirs in all_ranks]
+
+
+def _documents(cu_seqlens, batch: int) -> list[torch.Tensor]:
+    if cu_seqlens is None:
+        return []
+    each = list(cu_seqlens) if not torch.is_tensor(cu_seqlens) and len(cu_seqlens) and torch.is_tensor(cu_seqlens[0]) else [cu_seqlens]
+    each = [borders if torch.is_tensor(borders) else torch.tensor(borders, dtype=torch.int64) for borders in each]
+    if len(each) not in (1, batch) or any(borders.dim() != 1 or borders.is_floating_point() for borders in each):
+        raise ConfigError(
+            f"cu_seqlens: got {len(each)} tensors of {[tuple(b.shape) for b in each]} for a batch of {batch}; expected one "
+            "row of token numbers, or one for each sample"
+        )
+    return each
+
+
+@torch.library.register_fake("trireme::ulysses_forward")
+def _(q, k, v, group, ring, lengths, cu_seqlens, window, causal, scale):
+    rank = dist.distributed_c10d._resolve_process_group(group).rank() if group else 0
+    ranks = len(lengths) // ring
+    place, ring_rank = rank % ranks, rank // ranks
+    heads = q.shape[2] // ranks + (place < q.shape[2] % ranks)
+    lse = (q.shape[0], heads, sum(lengths[ring_rank * ranks : (ring_rank + 1) * ranks]))
+    return torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(lse, dtype=torch.float32)
+
+
+@torch.library.register_fake("trireme::ulysses_backward")
+def _(d_o, q, k, v, o, lse, group, ring, lengths, cu_seqlens, window, causal, scale):
+    return q.new_empty((q.shape[0], q.shape[1], q.shape[2] + 2 * k.shape[2], q.shape[3]))
+
+
+def _setup_context(ctx, inputs, output):
+    q, k, v, group, ring, lengths, cu_seqlens, window, causal, scale = inputs
+    o, lse = output
+    ctx.save_for_backward(q, k, v, o, lse, *cu_seqlens)
+    ctx.rest = group, ring, lengths, window, causal, scale
+
+
+def _backward(ctx, d_o, _d_lse):
+    q, k, v, o, lse, *cu_seqlens = ctx.saved_tensors
+    group, ring, lengths, window, causal, scale = ctx.rest
+    dqkv = _operators.backward(d_o, q, k, v, o, lse, group, ring, lengths, cu_seqlens, window, causal, scale)
+    dq, dk, dv = dqkv.split([q.shape[2], k.shape[2], v.shape[2]], dim=2)
+    return dq, dk, dv, None, None, None, [None] * len(cu_seqlens), None, None, None
+
+
+torch.library.register_autograd("trireme::ulysses_forward", _backward, setup_context=_setup_context)

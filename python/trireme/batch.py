@@ -1,0 +1,88 @@
+"""A batch of whole samples and its shards: which tokens a rank takes, and what it predicts."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional
+
+import torch
+
+from .errors import ConfigError
+from .sequence_group import Group, sequence_group
+
+
+def shard(batch: Mapping[str, Any], group: Group = None) -> dict[str, Any]:
+    """This rank's tokens of a batch that every rank of the group has whole. Not collective.
+
+    Tensors [B, S] or [B, S, ...] are cut along dim 1: the first S % P ranks take one token more; with a ring, as
+    :class:`SequenceGroup` says. S is that of ``input_ids`` (or ``inputs_embeds``); other values pass as they are.
+
+    - ``labels`` leave as ``shift_labels``: the target of each token, shifted in the whole sample before it was cut, so
+      that no token at the end of a shard loses its own. -100 stands where there is none. Give them to trireme.loss.
+    - ``position_ids`` are made (0, 1, ... S - 1) where the batch has none.
+    - ``attention_mask`` goes where nothing is masked; a mask of [B, 1, S, S] is refused.
+    """
+    shared = sequence_group(group)
+    named = next((name for name in ("input_ids", "inputs_embeds") if torch.is_tensor(batch.get(name))), None)
+    if named is None:
+        raise ConfigError(f"shard: got a batch of {sorted(batch)}, expected a tensor 'input_ids' or 'inputs_embeds'")
+    samples, tokens = batch[named].shape[:2]
+    whole = dict(batch)
+    if torch.is_tensor(whole.get("labels")):
+        if "shift_labels" in whole:
+            raise ConfigError("shard: got both 'labels' and 'shift_labels', expected one of them")
+        labels = whole.pop("labels")
+        if labels.shape != (samples, tokens):
+            raise ConfigError(f"shard: got labels {tuple(labels.shape)} beside {named} of [{samples}, {tokens}, ...]")
+        whole["shift_labels"] = torch.nn.functional.pad(labels, (0, 1), value=-100)[:, 1:]
+    if whole.get("position_ids") is None:
+        whole["position_ids"] = torch.arange(tokens, device=batch[named].device).expand(samples, tokens)
+    mask = whole.get("attention_mask")
+    if torch.is_tensor(mask) and mask.dim() == 2 and bool(mask.all()):
+        del whole["attention_mask"]
+    elif mask is not None and (not torch.is_tensor(mask) or mask.dim() != 2):
+        raise ConfigError(
+            f"shard: got an attention_mask of {tuple(mask.shape) if torch.is_tensor(mask) else type(mask)}, expected "
+            "[B, S]; packed documents are told by position_ids that restart at 0"
+        )
+    spans = shared.spans(tokens)
+    cut = {}
+    for name, value in whole.items():
+        along_tokens = torch.is_tensor(value) and value.dim() >= 2 and value.shape[1] == tokens
+        if torch.is_tensor(value) and value.dim() >= 2 and not along_tokens:
+            raise ConfigError(f"shard: got {name} of {tuple(value.shape)}, expected [B, {tokens}, ...]: its tokens along dim 1")
+        if not along_tokens:
+            cut[name] = value
+        elif spans:
+            cut[name] = torch.cat([value[:, begin:end] for begin, end in spans], dim=1)
+        else:
+            cut[name] = value[:, :0]
+    return cut
+
+
+def gather(part: torch.Tensor, group: Group = None, *, lengths: Optional[list[int]] = None) -> torch.Tensor:
+    """The whole [B, S, ...] of every rank's [B, s, ...], in the order of the sample. Collective.
+
+    For values: predictions, logits, hidden states. A tensor that wants a gradient is refused, for whose gradient it
+    would be depends on what each rank does with the whole; take the loss on the shards (trireme.loss).
+    """
+    shared = sequence_group(group)
+    if part.requires_grad and torch.is_grad_enabled():
+        raise ConfigError("gather: got a tensor that wants a gradient; take trireme.loss of the shards, or gather x.detach()")
+    if lengths is None:
+        mine = torch.tensor([part.shape[1]], device=part.device)
+        lengths = [int(length) for length in shared.all_gather(mine)]
+    tokens, longest = sum(lengths), max(lengths)
+    padded = part.new_zeros((part.shape[0], longest, *part.shape[2:]))
+    padded[:, : part.shape[1]] = part
+    parts = [whole[:, :length] for whole, length in zip(shared.all_gather(padded), lengths)]
+    if shared.ring == 1:
+        return torch.cat(parts, dim=1)
+    if lengths != shared.lengths(tokens):
+        raise ConfigError(f"gather: got {lengths} tokens on the ranks of a ring, expected {shared.lengths(tokens)}")
+    result = part.new_empty((part.shape[0], tokens, *part.shape[2:]))
+    for rank, held in enumerate(parts):
+        at = 0
+        for begin, end in shared.spans(tokens, rank):
+            result[:, begin:end] = held[:, at : at + end - begin]
+            at += end - begin
+    return result

@@ -1,0 +1,229 @@
+"""trireme.ulysses_attention over gloo ranks against torch's SDPA of the whole sequence in fp64: output, every gradient."""
+
+import dataclasses
+from typing import Optional
+
+import pytest
+import torch
+import torch.distributed as dist
+import trireme
+
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-6, torch.bfloat16: 3e-2}  # of a tensor's largest entry
+
+
+@dataclasses.dataclass
+class Case:
+    tokens: int
+    heads: int = 4
+    kv_heads: int = 2
+    width: int = 8
+    batch: int = 1
+    ring: int = 1
+    lengths: Optional[list] = None  # of each rank; None: as trireme.shard cuts
+    documents: object = None  # cu_seqlens
+    window: Optional[int] = None
+    causal: bool = True
+    scale: Optional[float] = None
+    dtype: torch.dtype = torch.float32
+
+
+def visible(case):
+    """[B, S, S], from the words of ulysses_attention's docstring."""
+    position = torch.arange(case.tokens)
+    query, key = position[:, None], position[None, :]
+    seen = torch.ones(case.batch, case.tokens, case.tokens, dtype=torch.bool)
+    if case.causal:
+        seen &= key <= query
+    if case.window is not None:
+        seen &= (query - key).abs() < case.window
+    if case.documents is not None:
+        each = case.documents if isinstance(case.documents[0], list) else [case.documents] * case.batch
+        for sample, borders in enumerate(each):
+            document = torch.bucketize(position, torch.tensor(borders), right=True)
+            seen[sample] &= document[:, None] == document[None, :]
+    return seen
+
+
+def oracle(case, q, k, v, d_o):
+    q, k, v = (x.double().detach().requires_grad_() for x in (q, k, v))
+    repeat = case.heads // case.kv_heads
+    o = torch.nn.functional.scaled_dot_product_attention(
+        q.transpose(1, 2),
+        k.repeat_interleave(repeat, 2).transpose(1, 2),
+        v.repeat_interleave(repeat, 2).transpose(1, 2),
+        attn_mask=visible(case)[:, None],
+        scale=case.scale,
+    ).transpose(1, 2)
+    return [o.detach(), *torch.autograd.grad(o, (q, k, v), d_o.double())]
+
+
+def spans_of(case, shared):
+    if case.lengths is None:
+        return shared.spans(case.tokens)
+    begin = sum(case.lengths[: shared.rank])
+    return [(begin, begin + case.lengths[shared.rank])]
+
+
+def check(group, case, give_lengths=False):
+    torch.manual_seed(1)
+    shape = (case.batch, case.tokens)
+    q, d_o = torch.randn(2, *shape, case.heads, case.width).to(case.dtype)
+    k, v = torch.randn(2, *shape, case.kv_heads, case.width).to(case.dtype)
+    shared = trireme.SequenceGroup(group, ring=case.ring) if case.ring > 1 else group
+    of_ranks = trireme.SequenceGroup(group) if case.ring == 1 else shared
+    spans = spans_of(case, of_ranks)
+
+    def mine(x):
+        return torch.cat([x[:, begin:end] for begin, end in spans] or [x[:, :0]], dim=1)
+
+    shards = [mine(x).detach().requires_grad_() for x in (q, k, v)]
+    documents = case.documents
+    if documents is not None:
+        documents = [torch.tensor(d) for d in documents] if isinstance(documents[0], list) else torch.tensor(documents)
+    lengths = None
+    if give_lengths:
+        lengths = case.lengths or of_ranks.lengths(case.tokens)
+    o = trireme.ulysses_attention(
+        *shards, shared, lengths=lengths, cu_seqlens=documents, window=case.window, causal=case.causal, scale=case.scale
+    )
+    got = [o.detach(), *torch.autograd.grad(o, shards, mine(d_o))]
+    for name, part, truth in zip(("o", "dq", "dk", "dv"), got, oracle(case, q, k, v, d_o)):
+        assert part.dtype == case.dtype, name
+        error = (part.double() - mine(truth)).abs().max().item() if part.numel() else 0
+        assert error <= TOLERANCE[case.dtype] * max(1, truth.abs().max().item()), f"{name}: {error}"
+
+
+CASES = {
+    "plain": Case(24),
+    "lengths that do not divide": Case(29),
+    "heads that do not divide": Case(26, heads=5, kv_heads=5),
+    "uneven heads share key/value heads": Case(23, heads=6, kv_heads=3, batch=2),
+    "one key/value head": Case(23, heads=4, kv_heads=1),
+    "seven heads, full attention": Case(31, heads=7, kv_heads=7, causal=False),
+    "batch": Case(17, batch=3),
+    "documents": Case(40, documents=[0, 3, 4, 21, 40]),
+    "documents of each sample": Case(30, batch=2, documents=[[0, 11, 30], [0, 1, 2, 30]]),
+    "window": Case(37, window=5),
+    "window of one": Case(13, window=1),
+    "window across documents, full": Case(37, window=4, causal=False, documents=[0, 18, 37]),
+    "scale": Case(19, scale=0.7),
+    "wide heads": Case(200, width=80, heads=4, kv_heads=4),
+    "fp64": Case(21, dtype=torch.float64),
+    "bf16": Case(64, width=32, dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_equals_sdpa_of_the_whole_sequence(ranks, count):
+    ranks.run(run_cases, count)
+
+
+def run_cases(group):
+    for name, case in CASES.items():
+        for give_lengths in (False, True):
+            try:
+                check(group, case, give_lengths)
+            except Exception as error:
+                raise AssertionError(name) from error
+
+
+def test_shards_of_any_lengths(ranks):
+    ranks.run(run_lengths, 3)
+
+
+def run_lengths(group):
+    for lengths in ([1, 20, 9], [30, 0, 0], [0, 0, 30], [15, 15, 0], [10, 10, 10]):
+        check(group, Case(30, heads=5, kv_heads=5, lengths=lengths, documents=[0, 7, 30], window=6))
+
+
+@pytest.mark.parametrize("count, ring", [(2, 2), (3, 3), (4, 2), (4, 4)])
+def test_more_ranks_than_heads(ranks, count, ring):
+    ranks.run(run_ring, count, ring)
+
+
+def run_ring(group, ring):
+    heads = group.size() // ring
+    for case in (
+        Case(41, heads=heads, kv_heads=1, ring=ring),
+        Case(41, heads=2, kv_heads=2, ring=ring, documents=[0, 5, 22, 41], window=9),
+        Case(41, heads=2, kv_heads=1, ring=ring, causal=False, batch=2),
+        Case(5, heads=2, kv_heads=2, ring=ring),
+    ):
+        check(group, case)
+
+
+def test_under_torch_compile(ranks):
+    ranks.run(run_compiled, 2)
+
+
+def run_compiled(group):
+    torch.manual_seed(2)
+    shared = trireme.SequenceGroup(group)
+    tokens = 15
+    whole = torch.randn(1, tokens, 4, 8)
+    begin, end = shared.spans(tokens)[0]
+    lengths = shared.lengths(tokens)
+
+    def step(x):
+        return trireme.ulysses_attention(2 * x, x[:, :, :2], x[:, :, 2:], shared, lengths=lengths, window=6).sin()
+
+    results = []
+    for function in (step, torch.compile(step, backend="aot_eager", fullgraph=True)):
+        x = whole[:, begin:end].clone().requires_grad_()
+        y = function(x)
+        y.square().sum().backward()
+        results.append((y.detach(), x.grad))
+    for eager, compiled in zip(*results):
+        torch.testing.assert_close(eager, compiled)
+
+
+def test_operators_pass_torchs_own_checks(ranks):
+    ranks.run(run_opcheck, 1)
+
+
+def run_opcheck(_group):
+    q, k = torch.randn(1, 6, 4, 8, requires_grad=True), torch.randn(1, 6, 2, 8, requires_grad=True)
+    torch.library.opcheck(
+        torch.ops.trireme.ulysses_forward.default,
+        (q, k, k.detach().clone().requires_grad_(), "", 1, [6], [torch.tensor([0, 2, 6])], 3, True, 0.3),
+    )
+
+
+def test_what_is_refused_is_named(ranks):
+    ranks.run(run_refusals, 2)
+
+
+def run_refusals(group):
+    def refused(words, *, q=(1, 4, 4, 8), k=(1, 4, 2, 8), dtype=torch.float32, to=group, error=trireme.ConfigError, **options):
+        k_shard = torch.randn(k)
+        with pytest.raises(error, match=words):
+            trireme.ulysses_attention(torch.randn(q).to(dtype), k_shard, k_shard, to, **options)
+
+    refused("divide the query heads", k=(1, 4, 3, 8))
+    refused("expected q \\[B, s, H, D\\]", k=(1, 5, 2, 8))
+    refused("one floating dtype", dtype=torch.float64)
+    refused("window: got 0", window=0)
+    refused("at most one rank a head.*ring=R\\) with R of 2", q=(1, 4, 1, 8), k=(1, 4, 1, 8))
+    refused("holds 4 tokens", lengths=[5, 3])
+    refused("expected to begin with 0", cu_seqlens=[1, 8], error=ValueError)
+    refused("got documents of 9 tokens in a sample of 8", cu_seqlens=[0, 9], error=ValueError)
+    refused("batch, query heads", q=(1 + group.rank(), 4, 4, 8), k=(1 + group.rank(), 4, 2, 8))
+    ring = trireme.SequenceGroup(group, ring=2)
+    size = 3 + 2 * group.rank()
+    refused("as trireme.shard cuts it", q=(1, size, 4, 8), k=(1, size, 2, 8), to=ring)
+    with pytest.raises(trireme.ConfigError, match="divisor of its size"):
+        trireme.SequenceGroup(group, ring=3)
+
+
+def test_leaves_the_callers_group_usable_and_makes_no_other(ranks):
+    ranks.run(run_groups, 2)
+
+
+def run_groups(group):
+    before = set(dist.distributed_c10d._world.pg_map)
+    check(group, Case(11))
+    check(group, Case(11, ring=2))
+    assert set(dist.distributed_c10d._world.pg_map) == before
+    total = torch.ones(3)
+    dist.all_reduce(total, group=group)
+    assert total.tolist() == [group.size()] * 3
