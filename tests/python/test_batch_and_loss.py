@@ -1,0 +1,114 @@
+"""trireme.shard, gather and loss over gloo ranks against the whole batch in one process."""
+
+import pytest
+import torch
+import trireme
+
+
+def groups(group):
+    yield trireme.SequenceGroup(group)
+    if group.size() % 2 == 0:
+        yield trireme.SequenceGroup(group, ring=2)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_shards_are_the_batch_and_gather_is_its_inverse(ranks, count):
+    ranks.run(run_round_trip, count)
+
+
+def run_round_trip(group):
+    for shared in groups(group):
+        for tokens in (2, 13, 16):
+            batch = {
+                "input_ids": torch.randint(100, (2, tokens)),
+                "labels": torch.randint(100, (2, tokens)),
+                "embeds": torch.randn(2, tokens, 3),
+                "attention_mask": torch.ones(2, tokens, dtype=torch.long),
+                "name": "a batch",
+                "weight": torch.tensor([1.0, 2.0]),
+            }
+            part = trireme.shard(batch, shared)
+            assert sum(shared.lengths(tokens)) == tokens
+            assert max(shared.lengths(tokens)) - min(shared.lengths(tokens)) <= (1 if shared.ring == 1 else 2)
+            assert part["input_ids"].shape == (2, shared.lengths(tokens)[shared.rank])
+            assert "attention_mask" not in part and "labels" not in part
+            assert part["name"] == "a batch" and part["weight"] is batch["weight"]
+            for name in ("input_ids", "embeds"):
+                assert torch.equal(trireme.gather(part[name], shared), batch[name])
+            assert torch.equal(trireme.gather(part["position_ids"], shared), torch.arange(tokens).expand(2, tokens))
+            shifted = trireme.gather(part["shift_labels"], shared)
+            assert torch.equal(shifted[:, :-1], batch["labels"][:, 1:]) and (shifted[:, -1] == -100).all()
+
+
+def test_a_mask_with_padding_stays(ranks):
+    ranks.run(run_padding, 2)
+
+
+def run_padding(group):
+    mask = torch.tensor([[0, 0, 1, 1, 1]])
+    part = trireme.shard({"input_ids": torch.zeros(1, 5, dtype=torch.long), "attention_mask": mask}, group)
+    assert torch.equal(trireme.gather(part["attention_mask"], group), mask)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_loss_and_gradients_are_those_of_one_process(ranks, count):
+    ranks.run(run_loss, count)
+
+
+def run_loss(group):
+    shared = trireme.SequenceGroup(group)
+    tokens, vocabulary, micro_batches = 11, 17, 3
+    hidden = torch.randn(micro_batches, 2, tokens, 5)
+    targets = torch.randint(vocabulary, (micro_batches, 2, tokens))
+    targets[:, :, 3:7] = -100  # one rank of four holds no target
+    targets[1] = -100  # and one micro-batch has none
+    start = torch.randn(vocabulary, 5)
+
+    whole = start.double().requires_grad_()
+    truth = torch.nn.functional.cross_entropy((hidden.double() @ whole.T).flatten(0, -2), targets.flatten())
+    truth.backward()
+
+    for averaged_over in (1, 8):
+        mine = start.clone().requires_grad_()
+        parts = [trireme.shard({"input_ids": t, "hidden": h, "targets": t}, shared) for h, t in zip(hidden, targets)]
+        number = sum(trireme.count_targets(part["targets"], shared) for part in parts)
+        assert number == (targets != -100).sum()
+        total = 0
+        for part in parts:
+            value = trireme.loss(
+                part["hidden"] @ mine.T, part["targets"], shared, num_targets=number, averaged_over=averaged_over
+            )
+            value.backward()
+            total += value.item()
+        assert abs(total - truth.item()) < 5e-6
+        trireme.sum_gradients([mine], group)
+        error = (mine.grad / averaged_over - whole.grad).abs().max() / whole.grad.abs().max()
+        assert error < 1e-5, error
+
+    whole_batch = trireme.shard({"input_ids": targets[0], "hidden": hidden[0]}, shared)
+    value = trireme.loss(whole_batch["hidden"] @ start.T, whole_batch["input_ids"], shared)
+    alone = torch.nn.functional.cross_entropy((hidden[0] @ start.T).flatten(0, -2), targets[0].flatten())
+    assert abs(value.item() - alone.item()) < 5e-6
+    nothing = torch.full_like(whole_batch["input_ids"], -100)
+    assert trireme.loss(whole_batch["hidden"] @ start.T, nothing, shared).item() == 0
+
+
+def test_what_is_refused_is_named(ranks):
+    ranks.run(run_refusals, 1)
+
+
+def run_refusals(group):
+    ids = torch.zeros(1, 6, dtype=torch.long)
+    for words, batch in (
+        ("expected a tensor 'input_ids'", {"labels": ids}),
+        ("got labels", {"input_ids": ids, "labels": ids[:, 1:]}),
+        ("expected one of them", {"input_ids": ids, "labels": ids, "shift_labels": ids}),
+        ("got an attention_mask", {"input_ids": ids, "attention_mask": torch.ones(1, 1, 6, 6)}),
+        ("its tokens along dim 1", {"input_ids": ids, "position_ids": torch.zeros(3, 1, 6)}),
+    ):
+        with pytest.raises(trireme.ConfigError, match=words):
+            trireme.shard(batch, group)
+    with pytest.raises(trireme.ConfigError, match="wants a gradient"):
+        trireme.gather(torch.zeros(1, 6, requires_grad=True), group)
+    with pytest.raises(trireme.ConfigError, match="got logits"):
+        trireme.loss(torch.zeros(1, 6, 3), ids[:, 1:], group)
