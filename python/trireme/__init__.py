@@ -4,7 +4,18 @@ from .attention import ulysses_attention
 from .batch import gather, shard
 from .errors import ConfigError
 from .loss import count_targets, loss, sum_gradients
+from .parallelize import parallelize
 from .sequence_group import SequenceGroup
 
 __version__ = "0.1.0"
-__all__ = ["ConfigError", "SequenceGroup", "count_targets", "gather", "loss", "shard", "sum_gradients", "ulysses_attention"]
+__all__ = [
+    "ConfigError",
+    "SequenceGroup",
+    "count_targets",
+    "gather",
+    "loss",
+    "parallelize",
+    "shard",
+    "sum_gradients",
+    "ulysses_attention",
+]

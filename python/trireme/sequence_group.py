@@ -37,6 +37,13 @@ class SequenceGroup:
         # Under which torch.distributed knows the group; "" is this rank alone.
         self.name = group.group_name if self.size > 1 else ""
 
+    @classmethod
+    def alone(cls) -> SequenceGroup:
+        """This rank alone, whatever torch.distributed is."""
+        group = cls.__new__(cls)
+        group.process_group, group.size, group.rank, group.ring, group.ulysses, group.name = None, 1, 0, 1, 1, ""
+        return group
+
     def spans(self, tokens: int, rank: Optional[int] = None) -> list[tuple[int, int]]:
         """Which tokens [begin, end) of a sample of ``tokens`` tokens lie on a rank (this one), in its order."""
         borders = _operators.token_spans(tokens, self.ulysses, self.ring, self.rank if rank is None else rank)

@@ -1,0 +1,99 @@
+"""The whole sample behind one forward pass of a model: the tokens of each rank, and its documents.
+
+    position_ids, attention_mask of each rank's shard  --gathered once a pass-->  documents of each sample
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional
+
+import torch
+
+from .batch import gather
+from .errors import ConfigError
+from .sequence_group import SequenceGroup
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SequenceOfCall:
+    shared: SequenceGroup
+    lengths: list[int]  # tokens of each rank
+    padding: list[torch.Tensor]  # cu_seqlens that part a sample's tokens from its padding; none where it has none
+    documents: list[torch.Tensor]  # and that part its documents; none where each sample is one
+    restarts: bool  # some sample holds several documents
+
+    def borders(self, causal: bool) -> list[torch.Tensor]:
+        """cu_seqlens for ulysses_attention. Transformers lets encoders see across positions that restart."""
+        if causal:
+            return self.documents
+        if self.restarts:
+            raise ConfigError(
+                "trireme.parallelize: position_ids restart at 0 in a model with full attention, which transformers lets "
+                "see across documents: give one document a sample, with an attention_mask for its padding"
+            )
+        return self.padding
+
+
+def sequence_of_call(
+    shared: SequenceGroup,
+    embeds_or_ids: torch.Tensor,
+    position_ids: Optional[torch.Tensor],
+    attention_mask: Optional[torch.Tensor],
+) -> tuple[SequenceOfCall, torch.Tensor]:
+    """Collective. embeds_or_ids: [B, s, ...] of this rank. Returns the sequence, and this rank's position_ids [B, s]."""
+    batch, tokens = embeds_or_ids.shape[:2]
+    device = embeds_or_ids.device
+    # Collective first, so that what one rank is refused for, all are.
+    mine = torch.tensor([tokens, batch, position_ids is not None, attention_mask is not None], device=device)
+    ranks = [part.tolist() for part in shared.all_gather(mine)]
+    if any(theirs[1:] != ranks[0][1:] for theirs in ranks):
+        raise ConfigError(
+            "trireme.parallelize: the ranks' calls differ; [tokens, batch, has position_ids, has attention_mask] of each "
+            f"rank: {ranks}"
+        )
+    lengths = [theirs[0] for theirs in ranks]
+    whole = sum(lengths)
+    if shared.ring > 1 and lengths != shared.lengths(whole):
+        raise ConfigError(f"trireme.parallelize: got {lengths} tokens on the ranks of a ring, expected {shared.lengths(whole)}")
+    for name, tensor in (("position_ids", position_ids), ("attention_mask", attention_mask)):
+        if tensor is not None and (tensor.dim() != 2 or tensor.shape[1] != tokens or tensor.shape[0] not in (1, batch)):
+            raise ConfigError(
+                f"trireme.parallelize: got {name} of {tuple(tensor.shape)} on a shard of [{batch}, {tokens}], expected the "
+                "same: the shard's tokens alone"
+            )
+    if position_ids is None:
+        spans = shared.spans(whole) if shared.ring > 1 else [(sum(lengths[: shared.rank]), sum(lengths[: shared.rank + 1]))]
+        position_ids = torch.cat([torch.arange(*span, device=device) for span in spans]).expand(batch, tokens)
+        positions = None
+    else:
+        positions = gather(position_ids.expand(batch, tokens), shared, lengths=lengths).cpu()
+    valid = None
+    if attention_mask is not None:
+        valid = gather(attention_mask.expand(batch, tokens).bool(), shared, lengths=lengths).cpu()
+    padding, documents, restarts = _borders(batch, whole, positions, valid)
+    return SequenceOfCall(shared, lengths, padding, documents, restarts), position_ids
+
+
+def _borders(batch, tokens, positions, valid):
+    edge = torch.zeros(batch, max(tokens - 1, 0), dtype=torch.bool)
+    padded = edge if valid is None else valid[:, 1:] != valid[:, :-1]
+    restart = edge if positions is None else positions[:, 1:] != positions[:, :-1] + 1
+    if valid is not None:
+        restart = restart & valid[:, 1:] & valid[:, :-1]
+        if (padded.sum(1) > 2).any() or ((padded.sum(1) == 2) & valid[:, 0]).any():
+            raise ConfigError("trireme.parallelize: got an attention_mask with a hole; expected padding at the ends of a sample only")
+        if restart.any():
+            raise ConfigError(
+                "trireme.parallelize: position_ids restart beside an attention_mask; transformers would let such documents "
+                "see each other. Leave the attention_mask out: position_ids alone tell packed documents"
+            )
+    borders = [
+        [] if not edges.any() else [_cu_seqlens(row, tokens) for row in edges] for edges in (padded, padded | restart)
+    ]
+    return *borders, bool(restart.any())
+
+
+def _cu_seqlens(edges: torch.Tensor, tokens: int) -> torch.Tensor:
+    inner = edges.nonzero().flatten() + 1
+    return torch.cat([torch.tensor([0]), inner, torch.tensor([tokens])])

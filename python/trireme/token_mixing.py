@@ -1,0 +1,72 @@
+"""Finds what mixes tokens outside attention: convolutions over time, recurrences, statistics over a batch.
+
+Such a model cannot be cut along its sequence by attention alone. It is found by running it: with attention replaced by
+a function of each token alone, a model whose other parts work token by token gives every token an output that depends
+on that token only. So it runs twice on a short batch that differs in one token; where another token's output
+changes, something else mixes tokens, and the first module that shows it is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+from .errors import ConfigError
+
+TOKENS, CHANGED = 24, 5  # the changed token of the first of two samples
+
+
+def refuse_token_mixing(model: torch.nn.Module, embed: torch.nn.Module, run) -> None:
+    """run(ids [2, TOKENS]): a forward pass with attention that mixes no tokens. Raises ConfigError."""
+    device = next(model.parameters()).device
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, embed.num_embeddings, (2, TOKENS), generator=generator)
+    changed = ids.clone()
+    changed[0, CHANGED] = ids[0, CHANGED] % (embed.num_embeddings - 1) + 1
+    names = {module: name for name, module in model.named_modules()}
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            first, second = _outputs(names, run, ids.to(device)), _outputs(names, run, changed.to(device))
+    finally:
+        for module in training:
+            module.training = True
+    if len(first) != len(second):
+        raise ConfigError("trireme.parallelize: the modules that run depend on the tokens; it cannot be seen whether they mix them")
+    for (module, before), (_, after) in zip(first, second):
+        if before.shape != after.shape or not _changes_elsewhere(before, after):
+            continue
+        raise ConfigError(
+            f"trireme.parallelize: {names[module] or 'the model'} ({type(module).__name__}) mixes tokens outside attention "
+            "(a recurrence, a convolution over time, statistics of a batch, or attention of its own): such a model cannot "
+            "be shared along its sequence, and is refused"
+        )
+
+
+def _outputs(names, run, ids):
+    """(module, [2, TOKENS, -1]) of every output that has a row for each token, in the order in which modules end."""
+    found = []
+
+    def keep(module, _arguments, output):
+        tensors = [output] if torch.is_tensor(output) else list(output.values()) if isinstance(output, dict) else output
+        for tensor in tensors if isinstance(tensors, (list, tuple)) else []:
+            if torch.is_tensor(tensor) and tensor.is_floating_point() and tensor.dim() >= 2:
+                if tensor.shape[:2] == ids.shape:
+                    found.append((module, tensor.float().flatten(2) if tensor.dim() > 2 else tensor.float()[..., None]))
+                elif tensor.shape[0] == ids.numel():
+                    found.append((module, tensor.float().reshape(*ids.shape, -1)))
+
+    with contextlib.ExitStack() as hooks:
+        for module in names:
+            hooks.callback(module.register_forward_hook(keep).remove)
+        run(ids)
+    return found
+
+
+def _changes_elsewhere(before: torch.Tensor, after: torch.Tensor) -> bool:
+    change = (after - before).abs()
+    change[0, CHANGED] = 0
+    # Rounding may differ where a module sorts tokens, as experts do; 16-bit types round more than this probe asks for.
+    return bool(change.max() > 2e-2 * before.abs().max()) or not bool(torch.isfinite(change).all())

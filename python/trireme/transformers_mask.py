@@ -1,0 +1,69 @@
+"""What a model of transformers wants seen, read from the mask function that it builds, without building the mask.
+
+Transformers composes a mask of small functions over (query, key) indices. Those that Trireme's attention has as block
+ranges are known here by name; any other is refused by its name, so that no model attends to other keys than its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Iterator, Optional
+
+from .errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class SeenKeys:
+    """The mask of some layers for one forward pass; it travels through the layers as their `attention_mask`."""
+
+    causal: bool
+    window: Optional[int]  # as in ulysses_attention
+    sequence: Any  # sequence_of_call.SequenceOfCall
+
+
+# By qualified name in transformers.masking_utils.
+_CAUSAL = "causal_mask_function"
+_FULL = "bidirectional_mask_function"
+_WINDOW = "sliding_window_overlay.<locals>.inner_mask"
+_FULL_WINDOW = "sliding_window_bidirectional_overlay.<locals>.inner_mask"
+_BOTH = "and_masks.<locals>.and_mask"
+# Documents of this rank's shard alone: Trireme knows those of the whole sample.
+_OF_SHARD = "packed_sequence_mask_function.<locals>.inner_mask"
+_IN_DOCUMENT = "remap_positions_for_packed_sequence.<locals>.inner_mask"
+
+
+def read_mask_function(mask_function: Callable) -> tuple[bool, Optional[int]]:
+    """(causal, window) of a mask function; ConfigError names a part that is not known."""
+    causal, full, window = False, False, None
+    for name, values in _parts(mask_function):
+        if name == _CAUSAL:
+            causal = True
+        elif name == _FULL:
+            full = True
+        elif name == _WINDOW:
+            window = values["sliding_window"]
+        elif name == _FULL_WINDOW:
+            window, full = values["sliding_window"] + 1, True  # theirs is the largest distance
+        elif name != _OF_SHARD:
+            raise ConfigError(
+                f"trireme.parallelize: the model's mask has a part that Trireme does not know, {name} (chunks, blocks of "
+                "images, custom overlays): it is refused"
+            )
+    if causal == full:
+        raise ConfigError("trireme.parallelize: the model's mask is neither causal nor full attention: it is refused")
+    return causal, window
+
+
+def _parts(function: Callable) -> Iterator[tuple[str, dict]]:
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    if getattr(function, "__module__", "") != "transformers.masking_utils":
+        yield f"{getattr(function, '__module__', '')}.{name}", {}
+        return
+    cells = dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in function.__closure__ or ())))
+    if name == _BOTH:
+        for part in cells["mask_functions"]:
+            yield from _parts(part)
+    elif name == _IN_DOCUMENT:
+        yield from _parts(cells["mask_function"])
+    else:
+        yield name, cells
