@@ -30,7 +30,7 @@ _numbers = itertools.count()  # of names in the AttentionInterface
 
 # What layers hand to attention and Trireme may ignore: it is in the mask, or about other things than attention.
 _IGNORED = {
-    "attention_mask", "cache_position", "is_causal", "labels", "logits_to_keep", "num_items_in_batch", "output_attentions",
+    "attention_mask", "cache_position", "deterministic", "is_causal", "labels", "logits_to_keep", "num_items_in_batch", "output_attentions",
     "output_hidden_states", "output_router_logits", "past_key_values", "position_embeddings", "position_ids", "return_dict",
     "shift_labels", "sliding_window", "use_cache",
 }  # fmt: skip
@@ -88,6 +88,13 @@ def parallelize(model: torch.nn.Module, group: Group = None) -> Iterator[torch.n
         attention.probing = True
         refuse_token_mixing(target, embed, lambda ids: target(input_ids=ids))
         attention.probing = False
+        if attention.calls == 0:
+            raise ConfigError(
+                f"trireme.parallelize: no attention of {type(target).__name__} went through transformers' "
+                "AttentionInterface, so it is refused"
+            )
+        if "position_ids" not in inspect.signature(target.forward).parameters:
+            raise ConfigError(f"trireme.parallelize: {type(target).__name__} takes no position_ids, so it is refused")
         yield model
 
 
@@ -139,7 +146,7 @@ class _Attention:
         self.name = f"trireme_{next(_numbers)}"
         self.shared = shared
         self.probing = False  # attention mixes no tokens (token_mixing.py)
-        self.calls = 0  # of attention, since a forward pass began
+        self.calls = 0  # of attention
         self._sequence: SequenceOfCall | None = None
 
     def before_forward(self, module, arguments, keywords):
@@ -147,7 +154,7 @@ class _Attention:
         signature = inspect.signature(module.forward).parameters
         given = inspect.signature(module.forward).bind_partial(*arguments, **keywords).arguments
         rest = next((name for name, parameter in signature.items() if parameter.kind is parameter.VAR_KEYWORD), "")
-        given = {**given, **given.pop(rest, {})}
+        given.update(given.pop(rest, {}))
         for name in _NOT_ON_SHARDS:
             if given.get(name) is not None and given[name] is not False:
                 advice = "take trireme.loss(logits, shift_labels, group)" if name == "labels" else "leave it out"
@@ -155,24 +162,18 @@ class _Attention:
         tokens = given.get("input_ids") if given.get("input_ids") is not None else given.get("inputs_embeds")
         if not torch.is_tensor(tokens):
             raise ConfigError("trireme.parallelize: the model was called with neither input_ids nor inputs_embeds")
-        if "position_ids" not in signature:
-            raise ConfigError(f"trireme.parallelize: {type(module).__name__} takes no position_ids, so it is refused")
-        self.calls = 0
         shared = SequenceGroup.alone() if self.probing else self.shared
-        self._sequence, given["position_ids"] = sequence_of_call(
+        self._sequence, positions = sequence_of_call(
             shared, tokens, given.get("position_ids"), given.get("attention_mask")
         )
+        if "position_ids" in signature:
+            given["position_ids"] = positions
         if "use_cache" in signature:
             given["use_cache"] = False
         return (), given
 
-    def after_forward(self, module, _arguments, _output):
+    def after_forward(self, _module, _arguments, _output):
         self._sequence = None
-        if self.calls == 0:
-            raise ConfigError(
-                f"trireme.parallelize: no attention of {type(module).__name__} went through transformers' "
-                "AttentionInterface, so it is refused"
-            )
 
     def make_mask(self, q_length=None, kv_length=None, *, mask_function, **_arguments):
         """As a function of AttentionMaskInterface: what layers get as their attention_mask."""

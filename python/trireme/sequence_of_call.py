@@ -54,6 +54,11 @@ def sequence_of_call(
         )
     lengths = [theirs[0] for theirs in ranks]
     whole = sum(lengths)
+    if min(lengths) == 0:
+        raise ConfigError(
+            f"trireme.parallelize: got {lengths} tokens on the ranks; a rank without a token is refused, for models are not "
+            f"made for that: let at most {whole} ranks share a sample of {whole} tokens, or pad it"
+        )
     if shared.ring > 1 and lengths != shared.lengths(whole):
         raise ConfigError(f"trireme.parallelize: got {lengths} tokens on the ranks of a ring, expected {shared.lengths(whole)}")
     for name, tensor in (("position_ids", position_ids), ("attention_mask", attention_mask)):

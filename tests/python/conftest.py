@@ -2,6 +2,7 @@
 
 import importlib
 import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
 import sys
@@ -58,15 +59,16 @@ class Ranks:
         mine = self._workers[:ranks]
         for _, pipe in mine:
             pipe.send((function.__module__, function.__name__, ranks, arguments))
-        failures = []
-        for rank, (_, pipe) in enumerate(mine):
-            answer = pipe.recv() if pipe.poll(ANSWER_SECONDS) else f"no answer within {ANSWER_SECONDS} s"
-            if answer is not None:
-                failures.append(f"rank {rank} of {ranks}: {answer}")
-                break  # its peers wait for it
-        if failures:
-            self.stop()
-            pytest.fail("\n".join(failures), pytrace=False)
+        pipes = {pipe: rank for rank, (_, pipe) in enumerate(mine)}
+        while pipes:
+            ready = multiprocessing.connection.wait(pipes, ANSWER_SECONDS)
+            failures = [(pipes.pop(pipe), pipe.recv()) for pipe in ready]
+            failures = [f"rank {rank} of {ranks}: {answer}" for rank, answer in failures if answer is not None]
+            if not ready:
+                failures = [f"ranks {sorted(pipes.values())} of {ranks}: no answer within {ANSWER_SECONDS} s"]
+            if failures:
+                self.stop()  # the others may wait for one that failed
+                pytest.fail("\n".join(failures), pytrace=False)
 
     def _start(self):
         self._starts += 1

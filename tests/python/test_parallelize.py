@@ -118,7 +118,7 @@ def test_each_family_equals_itself_alone(ranks, count):
 def run_families(group):
     for name in MODELS:
         model = make_model(name)
-        for kind in ("plain", "packed", "right padding"):
+        for kind in ("plain", "packed", "right padding", "left padding"):
             if kind == "packed" and name == "modernbert":
                 continue
             batch = make_batch(kind, name)
@@ -126,3 +126,174 @@ def run_families(group):
                 compare(alone(model, batch), shared(model, batch, group))
             except Exception as error:
                 raise AssertionError(f"{name}, {kind}") from error
+
+
+@pytest.mark.parametrize("count, ring", [(2, 2), (4, 2)])
+def test_a_ring_beyond_the_heads(ranks, count, ring):
+    ranks.run(run_ring, count, ring)
+
+
+def run_ring(group, ring):
+    for name in ("llama", "mistral, window"):
+        model = make_model(name)
+        for kind in ("plain", "packed", "right padding"):
+            batch = make_batch(kind, name)
+            compare(alone(model, batch), shared(model, batch, group, ring))
+
+
+def test_ranks_with_few_tokens(ranks):
+    ranks.run(run_few, 4)
+
+
+def run_few(group):
+    for name in ("llama", "gemma3", "mixtral"):
+        model = make_model(name)
+        for tokens in (4, 6):
+            batch = {key: value[:, :tokens] for key, value in make_batch("plain", name).items()}
+            batch["labels"] = batch["input_ids"]
+            compare(alone(model, batch), shared(model, batch, group))
+        with pytest.raises(trireme.ConfigError, match="at most 3 ranks"):
+            shared(model, {key: value[:, :3] for key, value in batch.items()}, group)
+
+
+def test_checkpointed_layers_find_their_own_sequence_again(ranks):
+    ranks.run(run_checkpointing, 2)
+
+
+def run_checkpointing(group):
+    """Two batches of other lengths and documents go forward before either goes back."""
+    model = make_model("qwen2, windows of single layers")
+    batches = [make_batch("packed", ""), make_batch("plain", "")]
+    truths = [alone(model, batch) for batch in batches]
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.zero_grad(set_to_none=True)
+    with trireme.parallelize(model, group):
+        losses = []
+        for batch in batches:
+            part = trireme.shard(batch, group)
+            targets = part.pop("shift_labels")
+            losses.append(trireme.loss(model(**part).logits, targets, group))
+        sum(losses).backward()
+    trireme.sum_gradients(model.parameters(), group)
+    truth = {name: truths[0][1][name] + truths[1][1][name] for name in truths[0][1]}
+    compare((sum(t[0] for t in truths), truth), (sum(losses).item(), gradients(model)))
+
+
+def test_models_side_by_side_and_undone(ranks):
+    ranks.run(run_side_by_side, 2)
+
+
+def run_side_by_side(group):
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    registered = set(AttentionInterface._global_mapping), set(AttentionMaskInterface._global_mapping)
+    policy, reference, outsider = make_model("llama"), make_model("llama"), make_model("llama")
+    reference.config = policy.config  # models may share one object
+    config = policy.config
+    batch = make_batch("plain", "llama")
+    truth, inputs = alone(policy, batch), {"input_ids": batch["input_ids"], "use_cache": False}
+    logits = outsider(**inputs).logits
+    part = trireme.shard(batch, group)
+    targets = part.pop("shift_labels")
+    with trireme.parallelize(policy, group):
+        assert torch.equal(outsider(**inputs).logits, logits)
+        assert torch.equal(reference(**inputs).logits, logits)
+        with trireme.parallelize(reference, trireme.SequenceGroup(group, ring=2)):
+            assert torch.equal(outsider(**inputs).logits, logits)
+            value = trireme.loss(policy(**part).logits, targets, group)
+        assert torch.equal(reference(**inputs).logits, logits)
+        assert abs(value.item() - truth[0]) < 5e-6 * abs(truth[0])
+    with contextlib.suppress(KeyError), trireme.parallelize(policy, group):
+        raise KeyError
+    assert policy.config is config and all(m.config is config for m in policy.model.layers[0].self_attn.modules() if hasattr(m, "config"))
+    assert config._attn_implementation == "eager" and policy.training
+    assert not policy._forward_pre_hooks and not policy._forward_hooks
+    assert torch.equal(policy(**inputs).logits, logits)
+    assert registered == (set(AttentionInterface._global_mapping), set(AttentionMaskInterface._global_mapping))
+
+
+REFUSED = {
+    "gpt-oss, by its sinks": ("attention sinks", "GptOss", dict(num_local_experts=4, num_experts_per_tok=2)),
+    "gemma2, by its soft cap": ("soft-capped", "Gemma2", {}),
+    "mamba, by a module": (r"mixer.*mixes tokens outside attention", "Mamba", dict(state_size=4)),
+    "lfm2, by its convolution": (r"mixes tokens outside attention", "Lfm2", dict(layer_types=["conv", "full_attention"])),
+    "router logits": ("output_router_logits", "Mixtral", dict(output_router_logits=True, num_local_experts=4)),
+    "dropout": ("set attention_dropout to 0", "Llama", dict(attention_dropout=0.1)),
+}
+
+
+def test_models_that_are_refused_are_named(ranks):
+    ranks.run(run_refused_models, 2)
+
+
+def run_refused_models(group):
+    import transformers
+
+    ids = trireme.shard(make_batch("plain", ""), group)["input_ids"]
+    for name, (words, family, changes) in REFUSED.items():
+        config = getattr(transformers, family + "Config")(**{**SMALL, **changes})
+        config._attn_implementation = "eager"
+        model = getattr(transformers, family + "ForCausalLM")(config).train()
+        with pytest.raises(trireme.ConfigError, match=words), trireme.parallelize(model, group):
+            model(input_ids=ids)
+        assert model.training and model.config._attn_implementation == "eager", name
+
+
+class BatchMean(torch.nn.Module):
+    """Subtracts each feature's mean over all tokens, as a norm over a batch does."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x - x.mean((0, 1)))
+
+
+def test_mixing_is_found_in_any_module(ranks):
+    ranks.run(run_mixing, 1)
+
+
+def run_mixing(group):
+    model = make_model("llama")
+    model.model.layers[1].mlp = BatchMean(model.model.layers[1].mlp)
+    with pytest.raises(trireme.ConfigError, match=r"model.layers.1.mlp.* mixes tokens"):
+        with trireme.parallelize(model, group):
+            pass
+
+
+def test_calls_that_are_refused_are_named(ranks):
+    ranks.run(run_refused_calls, 2)
+
+
+def run_refused_calls(group):
+    batch = make_batch("plain", "llama")
+    part = trireme.shard(batch, group)
+    part.pop("shift_labels")
+    ids = part["input_ids"]
+    hole = torch.ones_like(ids)
+    hole[:, 4] = 0
+    packed = trireme.shard(make_batch("packed", ""), group)
+    packed.pop("shift_labels")
+    calls = {
+        "called with labels": dict(part, labels=ids),
+        "called with use_cache": dict(part, use_cache=True),
+        "neither input_ids": {},
+        "with a hole": dict(part, attention_mask=hole),
+        "restart beside an attention_mask": dict(packed, attention_mask=torch.ones_like(packed["input_ids"])),
+        "the ranks' calls differ": dict(part) if group.rank() else dict(part, attention_mask=hole),
+        "the shard's tokens alone": dict(part, attention_mask=torch.ones(2, 29)),
+        "does not know, colour": dict(part, colour=1),
+    }
+    model = make_model("llama")
+    with trireme.parallelize(model, group):
+        for words, keywords in calls.items():
+            with pytest.raises(trireme.ConfigError, match=words):
+                model(**keywords)
+        with pytest.raises(trireme.ConfigError, match="called by itself"):
+            model.model(ids)
+    with trireme.parallelize(make_model("modernbert"), group) as encoder:
+        with pytest.raises(trireme.ConfigError, match="see across documents"):
+            encoder(**packed)
+    with pytest.raises(trireme.ConfigError, match="holds no PreTrainedModel"):
+        trireme.parallelize(torch.nn.Linear(2, 2), group).__enter__()
