@@ -83,7 +83,7 @@ def parallelize(model: torch.nn.Module, group: Group = None) -> Iterator[torch.n
             raise ConfigError(f"trireme.parallelize: {type(target).__name__} has no table of token embeddings, so it is refused")
         before = target.register_forward_pre_hook(attention.before_forward, with_kwargs=True, prepend=True)
         undo.callback(before.remove)
-        after = target.register_forward_hook(attention.after_forward)
+        after = target.register_forward_hook(attention.after_forward, always_call=True)
         undo.callback(after.remove)
         attention.probing = True
         refuse_token_mixing(target, embed, lambda ids: target(input_ids=ids))
