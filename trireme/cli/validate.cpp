@@ -40,7 +40,8 @@ int run_validate(const std::vector<std::string>& arguments) {
   TrainOptions options = flags.train.resolve(identity);
   const c10::DeviceGuard guard(options.engine.device);
   const auto world = join_run(identity, options.engine, flags.train.process.timeout());
-  flags.train.process.share_sequence(options.engine, parser, world->common_machine_ranks(), options.model_dir);
+  flags.train.process.share_sequence(options.engine, parser, world->common_machine_ranks(),
+                                     options.model_dir);
   ValidateHooks hooks;
   if (identity.rank == 0) {
     hooks.note = [](const std::string& text) { std::cerr << text << std::endl; };
