@@ -22,7 +22,8 @@ using testing::Words;
 
 TEST(ContextExtensionProcess, stages_from_a_file_then_one_flag_then_export) {
   const testing::TinyRun run(3000);
-  const fs::path folder = run.folder(), out = folder / "run", stages = folder / "stages.yaml";
+  const fs::path& folder = run.folder();
+  const fs::path out = folder / "run", stages = folder / "stages.yaml";
   std::ofstream(stages) << "- {max_seq_length: 16, steps: 2}\n"
                            "- max_seq_length: 640\n"
                            "  tokens: 2k\n"

@@ -61,7 +61,7 @@ def check_equal(series, records, prefix):
     for step, record in records.items():
         for name, value in numbers(record).items():
             expected.setdefault(prefix + name.removeprefix("eval_"), {})[step] = float(numpy.float32(value))
-    assert {tag: points for tag, points in series.items() if tag.startswith(prefix)} == expected
+    assert {tag: points for tag, points in series.items() if points and tag.startswith(prefix)} == expected
 
 
 def test_every_number_of_the_metrics_is_a_point_at_its_step(tmp_path, model_and_text):
