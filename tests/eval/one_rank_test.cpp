@@ -23,7 +23,7 @@ VerifyResult compared(int ranks, const std::filesystem::path& model, const Engin
     const auto part_of_step = [](const StepPart& part) {
       const SampleLayout layout{kTokens, part.ulysses, part.ring};
       return StepBatches{
-          testing::slice_of_batch(2, 70, static_cast<uint64_t>(7 + part.dp_index), layout, part.sp_rank)};
+          testing::slice_of_batch(2, 70, 7 + static_cast<uint64_t>(part.dp_index), layout, part.sp_rank)};
     };
     const VerifyResult of_rank = compare_with_one_rank(world, model, options, part_of_step, 1e-4, families);
     const std::lock_guard<std::mutex> lock(mutex);

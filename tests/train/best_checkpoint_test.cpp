@@ -31,11 +31,11 @@ using testing::train_on_ranks;
 
 // Three tokens by turns, from `first` on.
 fs::path three_tokens(const TinyRun& run, const std::string& name, int32_t first) {
-  const fs::path prefix = run.folder() / name;
+  fs::path prefix = run.folder() / name;
   IndexedDatasetWriter writer(prefix, 70);
   for (int document = 0; document < 12; ++document) {
-    std::vector<int32_t> tokens;
-    for (int32_t i = 0; i < 33; ++i) tokens.push_back(first + i % 3);
+    std::vector<int32_t> tokens(33);
+    for (int32_t i = 0; i < 33; ++i) tokens[static_cast<size_t>(i)] = first + i % 3;
     writer.add_document(tokens);
   }
   writer.finish();
