@@ -122,6 +122,9 @@ def two_namespaces():
             subprocess.run(f"ip -n {name} address add 10.78.0.{i}/24 dev net0".split(), check=True)
             for device in ("net0", "lo"):
                 subprocess.run(f"ip -n {name} link set {device} up".split(), check=True)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"network namespaces are not to be had here: {error}")
+    else:
         yield names
     finally:
         for name in names:
