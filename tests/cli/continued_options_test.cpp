@@ -60,7 +60,12 @@ TEST_F(ContinuedOptions, are_those_of_the_finished_run_where_no_flag_says_otherw
   EXPECT_EQ(options.engine.rope.scaling, "");  // in the checkpoint's config.json
   EXPECT_THAT(notes_.at(0), AllOf(HasSubstr("step-2"), HasSubstr("run-continued")));
   EXPECT_EQ(given({"--output_dir", "elsewhere"}).output_dir, "elsewhere");
-  EXPECT_TRUE(given_ulysses_);
+  EXPECT_EQ(given({"--num_train_epochs", "3"}).max_steps, TrainOptions().max_steps);  // which displaces them
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(run_.folder() / "run");
+  EXPECT_EQ(given({"--continue_run", "."}).output_dir, (run_.folder() / "run").string() + "-continued");
+  std::filesystem::current_path(before);
+  EXPECT_TRUE(given({"--output_dir", "elsewhere"}).max_steps == 2 && given_ulysses_);
   given({"--sp", "4"});
   EXPECT_FALSE(given_ulysses_);  // which --sp decides
   EXPECT_EQ(given({"--continue_run", (run_.folder() / "run/checkpoints/step-2/").string()}).max_steps, 2);

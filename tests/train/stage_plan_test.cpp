@@ -47,6 +47,22 @@ TEST(StagePlan, a_list_without_overlays_is_what_the_short_form_is) {
   EXPECT_EQ(list.engine_changes(0, 2), "");
 }
 
+TEST(StagePlan, a_share_of_warmup_is_of_its_own_stage) {
+  const StagePlan plan = plan_of(R"([{"max_seq_length": 16, "steps": 200, "warmup_steps": 100},
+                                     {"steps": 50, "warmup_ratio": 0.1}, {"steps": 20}])");
+  EXPECT_EQ(plan.stages[0].schedule.warmup_steps, 100);
+  EXPECT_EQ(plan.stages[1].schedule.warmup_steps, 5);
+  EXPECT_EQ(plan.stages[2].schedule.warmup_steps, 2);
+}
+
+TEST(StagePlan, tells_the_stage_of_the_longest_sample_and_that_of_the_fullest_micro_batch) {
+  const StagePlan plan = plan_of(R"([{"max_seq_length": "8k", "steps": 1, "per_device_train_batch_size": 8},
+                                     {"max_seq_length": "32k", "steps": 1, "per_device_train_batch_size": 1},
+                                     {"steps": 1}])");
+  EXPECT_EQ(plan.longest_stage(), 1);
+  EXPECT_EQ(plan.fullest_stage(), 0);
+}
+
 TEST(StagePlan, what_a_stage_leaves_out_is_as_in_the_one_before) {
   const StagePlan plan = plan_of(R"([
     {"max_seq_length": "1k", "steps": 10, "warmup_ratio": 0.5},

@@ -1,5 +1,7 @@
 #include "trireme/cli/continued_options.h"
 
+#include <utility>
+
 #include "trireme/base/error.h"
 #include "trireme/cli/config_files.h"
 #include "trireme/train/continued_run.h"
@@ -34,7 +36,14 @@ std::vector<std::string> add_continued_options(OptionParser& parser, const fs::p
   for (const char* name : kOfThatRun) options.erase(name);
   options["max_seq_length"] =
       whole_number(object_value(state, "loader", file.string()), "sequence_tokens", {1}, file.string());
-  if (parser.given("context_stages")) options.erase("max_steps");
+  // A flag displaces what would count more than it, or contradict it.
+  constexpr std::pair<const char*, const char*> kDisplaced[] = {{"context_stages", "max_steps"},
+                                                                {"num_train_epochs", "max_steps"},
+                                                                {"warmup_ratio", "warmup_steps"},
+                                                                {"validation_split_percentage", "eval_file"},
+                                                                {"eval_file", "validation_split_percentage"}};
+  for (const auto& [given, displaced] : kDisplaced)
+    if (parser.given(given)) options.erase(displaced);
   // --sp is the product of the two.
   if (parser.given("sp"))
     for (const char* name : {"ulysses", "ring"}) options.erase(name);
@@ -47,7 +56,7 @@ std::vector<std::string> add_continued_options(OptionParser& parser, const fs::p
   const std::string source = cat("--continue_run ", run.string());
   parser.add_file_values({{"model_name_or_path", checkpoint.string(), source}}, Precedence::none);
   // The run's folder has checkpoints/step-N.
-  const fs::path folder = (checkpoint / "..").lexically_normal().parent_path().parent_path();
+  const fs::path folder = fs::absolute(checkpoint / "..").lexically_normal().parent_path().parent_path();
   if (!parser.given("output_dir"))
     parser.add_file_values({{"output_dir", folder.string() + "-continued", source}}, Precedence::none);
   return {cat("a new run that begins with the weights and optimizer states of ", checkpoint.string(),

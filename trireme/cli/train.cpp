@@ -44,6 +44,10 @@ void read_stages_file(std::string& stages) {
 // A restart on fewer machines (launch --elastic) takes as many samples a step as the first attempt.
 void keep_global_batch_of(int first_ranks, int ranks, TrainOptions& options,
                           std::vector<std::string>& notes) {
+  if (options.context_stages.find("gradient_accumulation_steps") != std::string::npos)
+    throw ConfigError(cat("--elastic: ranks ", first_ranks, " -> ", ranks,
+                          ", and a stage of --context_stages sets gradient_accumulation_steps, so that the "
+                          "samples of a step cannot be kept; go on by hand, with that number changed"));
   RunFacts now, first;
   now.options = first.options = to_json(options);
   now.ranks = ranks;
@@ -67,6 +71,15 @@ void TrainFlags::declare(OptionList& list) {
   list_train_options(list, options);
 }
 
+std::vector<std::string> TrainFlags::read_files(OptionParser& parser, int ranks) {
+  std::vector<std::string> notes = files.add_to(parser, ranks);
+  if (!options.continue_run.empty())
+    for (std::string& note : add_continued_options(parser, options.continue_run))
+      notes.push_back(std::move(note));
+  read_stages_file(options.context_stages);
+  return notes;
+}
+
 TrainOptions TrainFlags::resolve(const RankIdentity& identity) const {
   TrainOptions resolved = options;
   resolved.model_dir = find_model_directory(options.model_dir.string());
@@ -84,10 +97,7 @@ int run_train(const std::vector<std::string>& arguments) {
   std::vector<std::string> notes;
   const auto read_files = [&] {
     identity = rank_identity_from_environment();
-    notes = flags.files.add_to(parser, identity.size);
-    if (const auto& run = flags.options.continue_run; !run.empty())
-      for (std::string& note : add_continued_options(parser, run)) notes.push_back(std::move(note));
-    read_stages_file(flags.options.context_stages);
+    notes = flags.read_files(parser, identity.size);
   };
   if (!parser.parse(arguments, read_files)) return 0;
   end_on_stop_request();

@@ -19,6 +19,9 @@ struct TrainFlags {
   bool dry_run = false;
 
   void declare(OptionList& list);
+  // Values of files beside those of flags, while `parser` parses: --config, --deepspeed, --continue_run,
+  // stages. Returns lines for a person.
+  std::vector<std::string> read_files(OptionParser& parser, int ranks);
   // After parse; the degrees of the engine need the world (ProcessOptions::share_sequence). Throws
   // ConfigError.
   TrainOptions resolve(const RankIdentity& identity) const;

@@ -31,7 +31,7 @@ int run_validate(const std::vector<std::string>& arguments) {
   std::vector<std::string> notes;
   const auto read_files = [&] {
     identity = rank_identity_from_environment();
-    notes = flags.train.files.add_to(parser, identity.size);
+    notes = flags.train.read_files(parser, identity.size);
   };
   if (!parser.parse(arguments, read_files)) return 0;
   end_on_stop_request();

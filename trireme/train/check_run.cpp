@@ -18,10 +18,10 @@ ModelConfig check_run(TrainOptions& options, const World& world, Agreement& agre
   return config;
 }
 
-StagePlan plan_run(const TrainOptions& options, const ModelConfig& config, const World& world, int64_t steps,
-                   const RunFacts* keep_batch_of) {
+StagePlan plan_run(const TrainOptions& options, const ModelConfig& config, const World& world,
+                   int64_t steps) {
   const RunTopology topology{world.size(), world.common_machine_ranks(), config.num_attention_heads};
-  StagePlan plan = plan_stages(options, topology, steps, keep_batch_of);
+  StagePlan plan = plan_stages(options, topology, steps);
   if (!options.context_stages.empty() && options.max_steps > 0 && options.max_steps != plan.total_steps())
     throw ConfigError(cat("--max_steps ", options.max_steps,
                           " contradicts --context_stages, whose steps sum to ", plan.total_steps(),

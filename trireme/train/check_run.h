@@ -18,6 +18,6 @@ ModelConfig check_run(TrainOptions& options, const World& world, Agreement& agre
 // else ConfigError. `config`: of the model folder. `steps`: of the one stage of a run without
 // --context_stages; how many epochs are is known with the data.
 StagePlan plan_run(const TrainOptions& options, const ModelConfig& config, const World& world,
-                   int64_t steps = kMostSteps, const RunFacts* keep_batch_of = nullptr);
+                   int64_t steps = kMostSteps);
 
 }  // namespace trireme

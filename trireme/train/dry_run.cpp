@@ -109,7 +109,7 @@ DryRun dry_run(World& world, const TrainOptions& asked) {
   TrainOptions options = asked;
   const ModelConfig of_folder = check_run(options, world, agreement);
   const StagePlan plan = plan_run(options, of_folder, world);
-  const int stage = plan.longest_stage();
+  const int stage = plan.fullest_stage();
   options = plan.options[static_cast<size_t>(stage)];
   const ModelConfig& config = plan.configs[static_cast<size_t>(stage)];
   if (!options.engine.device.is_cpu() && options.engine.attention == AttentionKernel::cudnn)

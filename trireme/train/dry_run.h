@@ -1,7 +1,7 @@
 // --dry_run: shows that a run's memory fits, in place of the run. Two optimizer steps of the run's engine at
-// its longest length, where each query sees the nearest keys alone (kernels/nearest_keys.h): the same buffers
-// in a small part of the time. Tokens are synthetic, and nothing is read but the model, nothing written but
-// what is offloaded to a disk.
+// its fullest micro-batch, where each query sees the nearest keys alone (kernels/nearest_keys.h): the same
+// buffers in a small part of the time. Tokens are synthetic, and nothing is read but the model, nothing
+// written but what is offloaded to a disk.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct DryRun {
   std::string text() const;
 };
 
-// At the longest of the stages: what a step of one engine holds grows with the length. Of a step's
+// In the stage of the most tokens a micro-batch: what a step of one engine holds grows with them. Of a step's
 // micro-batches two are run: those after them find the same. Throws ConfigError: options that cannot stand
 // together; out of memory, with advice. Collective; every rank has the same but for `peak`.
 DryRun dry_run(World& world, const TrainOptions& options);

@@ -20,9 +20,21 @@ void RunInProgress::compare_with_checkpoint(const ModelConfig& config) {
     RunFacts now;
     now.ranks = world_.size();
     const ResumedRun resumed = parse_trainer_state(state, checkpoint);
-    if (options_.keep_global_batch) plan_ = plan_run(options_, config, world_, kMostSteps, &before);
     // What this run trains on, and how, where the checkpoint's run was.
     const int stage = std::min(resumed.stage, plan_.count() - 1);
+    if (options_.keep_global_batch) {
+      // As that stage took before; all stages change by its factor.
+      now.options = to_json(options_of(stage));
+      const int64_t had = options_of(stage).gradient_accumulation_steps;
+      const int64_t scaled = options_.gradient_accumulation_steps * accumulation_to_keep(before, now);
+      if (scaled % had != 0)
+        throw ConfigError(cat("--keep_global_batch: --gradient_accumulation_steps ",
+                              options_.gradient_accumulation_steps, " would be ", scaled, " / ", had,
+                              " to keep the samples of a step of stage ", stage + 1,
+                              "; give a multiple, or leave --keep_global_batch out"));
+      options_.gradient_accumulation_steps = scaled / had;
+      plan_ = plan_run(options_, config, world_);
+    }
     now.options = to_json(options_of(stage));
     now.train_source = sources_of(stage).train_source;
     now.model = computed_fields(plan_.configs[static_cast<size_t>(stage)]);
@@ -33,8 +45,6 @@ void RunInProgress::compare_with_checkpoint(const ModelConfig& config) {
     }
     decision = decide_resume(before, now, options_.resume_with_new_data);
   });
-  if (options_.keep_global_batch)
-    options_.gradient_accumulation_steps = plan_.options.front().gradient_accumulation_steps;
   data_anew_ = agreement_.of_rank_0(decision.data_anew ? 1 : 0) != 0;
   for (const std::string& change : decision.told) note("changed option: " + change);
 }

@@ -114,6 +114,8 @@ void set_options(TrainOptions& options, const Json& stage, const RunTopology& to
     option->check(written);
     option->write(written);
   }
+  // Steps of an earlier stage or of a flag would count more than this stage's share.
+  if (stage.contains("warmup_ratio") && !stage.contains("warmup_steps")) options.warmup_steps = 0;
   if (!stage.contains("sp")) return;
   if (stage.contains("ulysses") || stage.contains("ring"))
     throw ConfigError("sp is the product of ulysses and ring; give it, or these two");
@@ -210,11 +212,19 @@ int StagePlan::longest_stage() const {
   return static_cast<int>(longest - stages.begin());
 }
 
-StagePlan plan_stages(const TrainOptions& options, const RunTopology& topology, int64_t steps,
-                      const RunFacts* keep_batch_of) {
-  TrainOptions run = options;
-  if (keep_batch_of != nullptr)
-    run.gradient_accumulation_steps = accumulation_to_keep(*keep_batch_of, batch_facts(run, topology.ranks));
+int StagePlan::fullest_stage() const {
+  const auto tokens = [&](int stage) {
+    return static_cast<double>(options[static_cast<size_t>(stage)].per_device_train_batch_size) *
+           static_cast<double>(stages[static_cast<size_t>(stage)].sequence_tokens);
+  };
+  int fullest = 0;
+  for (int stage = 1; stage < count(); ++stage)
+    if (tokens(stage) > tokens(fullest)) fullest = stage;
+  return fullest;
+}
+
+StagePlan plan_stages(const TrainOptions& options, const RunTopology& topology, int64_t steps) {
+  const TrainOptions& run = options;
   StagePlan plan;
   const std::string& text = run.context_stages;
   if (text.empty()) {

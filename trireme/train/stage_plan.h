@@ -27,6 +27,7 @@ struct StagePlan {
 
   int count() const { return static_cast<int>(stages.size()); }
   int longest_stage() const;  // of the most tokens a sample; the first of equals
+  int fullest_stage() const;  // of the most tokens a micro-batch
   int64_t total_steps() const { return stages.back().end_step(); }
   // "ulysses 1 -> 2, zero 0 -> 3": what the engines of two stages differ in; empty: they share one.
   std::string engine_changes(int from, int to) const;
@@ -39,10 +40,8 @@ struct RunTopology {
   int64_t query_heads = 1;
 };
 
-// `steps`: of the one stage of a run without --context_stages. `keep_batch_of`, and with --keep_global_batch
-// the stage before: as many samples a step, where a stage does not set its batch. Throws ConfigError that
-// names the stage.
-StagePlan plan_stages(const TrainOptions& options, const RunTopology& topology, int64_t steps,
-                      const RunFacts* keep_batch_of = nullptr);
+// `steps`: of the one stage of a run without --context_stages. With --keep_global_batch a stage takes as many
+// samples a step as the one before, where it does not set its batch. Throws ConfigError that names the stage.
+StagePlan plan_stages(const TrainOptions& options, const RunTopology& topology, int64_t steps);
 
 }  // namespace trireme

@@ -151,9 +151,14 @@ void RunInProgress::restore_best(const ResumedRun& resumed, const Json& trainer_
   best_.reset();
   if (options_.metric_for_best_model == BestMetric::none || !resumed.best) return;
   const Json* data = find_field(trainer_state, "data", "trainer_state.json");
-  const bool same_data =
-      !data_anew_ && data != nullptr &&
-      data->value("eval", Json()) == sources_of(std::min(resumed.stage, plan_.count() - 1)).eval_source;
+  // Rank 0 knows the held-out text; what this run saved itself is of its data.
+  const bool is_own = !resume_from_ || checkpoint_ != resume_from_->path;
+  const Json before = data == nullptr ? Json() : data->value("eval", Json());
+  const Json& now = sources_of(std::min(resumed.stage, plan_.count() - 1)).eval_source;
+  const bool same_text =
+      before == now || (before.is_object() && now.is_object() && before.contains("digest") &&
+                        before["digest"] == now.value("digest", Json()));
+  const bool same_data = agreement_.of_rank_0(is_own || (!data_anew_ && same_text) ? 1 : 0) != 0;
   bool there = false;
   agreement_.all_or_none("looking for the best checkpoint",
                          [&] { there = reports() && is_there(run_.checkpoint(resumed.best->step)); });

@@ -147,7 +147,7 @@ void Validator::try_steps() {
                               .warmup = std::min<int64_t>(3, how_.steps - 1),
                               .matmul_seconds = how_.matmul_seconds},
                              steps);
-  } catch (const DataError& error) {  // a step that is not finite, on all ranks
+  } catch (const NotFiniteStep& error) {  // on all ranks
     failure = error.what();
   }
 
