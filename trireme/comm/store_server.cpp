@@ -94,7 +94,7 @@ class StoreServer::Service {
  private:
   void serve(const std::stop_token& stop) {
     while (!stop.stop_requested()) serve_news();
-    wake_.close();
+    leaving_ = true;
     const auto until = ServerClock::now() + kTimeToLeave;
     // After another's error they hear here who is lost, and would take rank 0 for that.
     while ((in_order_ || !lost_.empty()) && others_are_here() && ServerClock::now() < until) serve_news();
@@ -130,7 +130,8 @@ class StoreServer::Service {
   void wait_for_news() {
     const auto now = ServerClock::now();
     const bool accepts = now >= accept_from_;
-    std::vector<pollfd> waiting{{wake_.get(), POLLIN, 0}, {accepts ? listening_.get() : -1, POLLIN, 0}};
+    std::vector<pollfd> waiting{{leaving_ ? -1 : wake_.get(), POLLIN, 0},
+                                {accepts ? listening_.get() : -1, POLLIN, 0}};
     for (const Peer& peer : peers_)
       waiting.push_back(
           {peer.descriptor.get(), static_cast<int16_t>(peer.to_send.empty() ? POLLIN : POLLIN | POLLOUT), 0});
@@ -332,6 +333,7 @@ class StoreServer::Service {
   std::optional<ServerClock::time_point> decided_at_;
   bool told_ = false;      // all waiting ranks have heard the verdict, rank 0 last
   bool in_order_ = false;  // rank 0 ends without an error
+  bool leaving_ = false;   // of the service's thread alone: the request to stop has been heard
   std::jthread thread_;
 };
 

@@ -168,12 +168,20 @@ void HostLauncher::send(const std::string& line) const {
 }
 
 void HostLauncher::give(const LaunchOrder& order) {
+  std::string text;
+  try {
+    text = to_json(order).dump();
+  } catch (const Json::exception&) {
+    throw ConfigError(
+        "launch: an argument, or a variable that is passed to the hosts (NCCL_..., HF_...), is not UTF-8; "
+        "rename it, or start a launcher on each machine (--nnodes)");
+  }
   ordered_ = true;
-  send(to_json(order).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  send(text + "\n");
 }
 
 void HostLauncher::give_sign_of_life() const {
-  if (ordered_ && !ended()) send(cat(kSignOfLife, "\n"));
+  if (ready_ && !ended()) send(cat(kSignOfLife, "\n"));
 }
 
 void HostLauncher::stop(int signal) {

@@ -65,9 +65,13 @@ void obey_stdin(StdinLines lines) {
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   std::thread([lines = std::move(lines)]() mutable {
     constexpr size_t kLargestLine_bytes = 100;
-    while (const auto line = lines.next(kLargestLine_bytes))
-      if (line->starts_with(kStopWord)) ::kill(::getpid(), signal_of(*line));
-    ::kill(::getpid(), SIGTERM);
+    bool asked = false;  // a second request would end ranks that are saving
+    while (const auto line = lines.next(kLargestLine_bytes)) {
+      if (!line->starts_with(kStopWord)) continue;
+      asked = true;
+      ::kill(::getpid(), signal_of(*line));
+    }
+    if (!asked) ::kill(::getpid(), SIGTERM);
   }).detach();  // it waits for input until the process ends
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
@@ -145,7 +149,8 @@ std::map<std::string, std::string> passed_environment() {
 
 LaunchOptions take_launch_order() {
   StdinLines lines;
-  const auto line = lines.next(kLargestOrder_bytes);
+  auto line = lines.next(kLargestOrder_bytes);
+  while (line && *line == kSignOfLife) line = lines.next(kLargestOrder_bytes);  // another host is slower
   if (!line)
     throw CommError(
         "launch: the launcher that started this one with --by_launcher ended before it gave its order");

@@ -158,7 +158,7 @@ class SeveralHosts {
     std::string text;
     bool may_pass = true;
     for (const HostLauncher& one : launchers_) {
-      if (one.ready()) continue;
+      if (one.ready() && !one.ended()) continue;
       may_pass = may_pass && (!one.ended() || one.may_pass());
       text += cat("\n  ", why_missing(one));
     }
@@ -179,9 +179,15 @@ class SeveralHosts {
     std::optional<double> one_ended_seconds;
     bool asked = signals_.stop_signal() != 0;
     for (HostLauncher& one : launchers_)
-      if (!one.ordered()) one.stop(SIGTERM);  // machine 0 did not begin
+      if (!one.ordered()) {  // machine 0 did not begin
+        if (one.ready())
+          one.stop(SIGTERM);
+        else
+          one.kill();  // ssh that still connects may not heed its input's end
+      }
     while (std::any_of(launchers_.begin(), launchers_.end(), [](const auto& one) { return !one.ended(); })) {
       wait_for_news();
+      asked = asked || signals_.stop_signal() != 0;
       const double now = now_seconds();
       if (first_failed_ != nullptr && !one_ended_seconds) one_ended_seconds = now;
       if (one_ended_seconds && now > *one_ended_seconds + kTimeToFollowSeconds && !std::exchange(asked, true))
@@ -217,7 +223,7 @@ class SeveralHosts {
 
   // Reaches the hosts that are there. False where none is, or when asked to stop.
   bool leave_out_the_lost() {
-    const auto missing = [](const HostLauncher& one) { return !one.ready(); };
+    const auto missing = [](const HostLauncher& one) { return !one.ready() || one.ended(); };
     for (const double pause_seconds : kPausesSeconds) {
       if (signals_.wait(pause_seconds)) return false;
       reach(all_hosts_);
