@@ -33,12 +33,6 @@ FileDescriptor listen_at_all(int port) {
   return listen_at(reinterpret_cast<const sockaddr*>(&any), sizeof any);
 }
 
-std::string numeric_host(const ResolvedAddress& address) {
-  std::array<char, NI_MAXHOST> host{};
-  ::getnameinfo(address.generic(), address.size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST);
-  return host.data();
-}
-
 int port_of(int descriptor) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
@@ -61,7 +55,7 @@ bool is_loopback(const std::string& host) {
 ListeningSocket::ListeningSocket(const std::string& address, int port, ForeignAddress foreign) {
   bool unowned = true;  // no interface of this machine has the address
   for (const ResolvedAddress& one : resolve(address, port)) {
-    if (foreign == ForeignAddress::all_interfaces && !is_loopback(address) && is_loopback(numeric_host(one)))
+    if (foreign == ForeignAddress::all_interfaces && !is_loopback(address) && is_loopback(one.digits()))
       continue;
     descriptor_ = listen_at(one.generic(), one.size);
     if (descriptor_.is_open()) break;

@@ -1,10 +1,17 @@
 #include "trireme/base/resolved_address.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <netdb.h>
 
 namespace trireme {
+
+std::string ResolvedAddress::digits() const {
+  std::array<char, NI_MAXHOST> host{};
+  ::getnameinfo(generic(), size, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST);
+  return host.data();
+}
 
 std::vector<ResolvedAddress> resolve(const std::string& host, int port) {
   addrinfo hints{};

@@ -22,6 +22,7 @@ struct ResolvedAddress {
   sockaddr_storage storage{};
   socklen_t size = 0;
   const sockaddr* generic() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  std::string digits() const;  // "10.0.0.7"; empty: the system cannot tell
 };
 
 // IPv4 addresses come first. Throws UnknownHost.

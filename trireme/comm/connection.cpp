@@ -4,7 +4,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <utility>
@@ -74,14 +73,12 @@ Connection::Connection(const std::string& host, int port, Deadline deadline) {
 }
 
 std::string Connection::local_address() const {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  std::array<char, NI_MAXHOST> host{};
-  if (::getsockname(descriptor_.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
-      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host.data(), host.size(), nullptr, 0,
-                    NI_NUMERICHOST) != 0)
-    throw ConnectionLost("its address is unknown");
-  return host.data();
+  ResolvedAddress own{.size = sizeof own.storage};
+  std::string digits;
+  if (::getsockname(descriptor_.get(), reinterpret_cast<sockaddr*>(&own.storage), &own.size) == 0)
+    digits = own.digits();
+  if (digits.empty()) throw ConnectionLost("its address is unknown");
+  return digits;
 }
 
 void Connection::send(std::string_view bytes, Deadline deadline) {

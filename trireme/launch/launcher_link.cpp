@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sstream>
@@ -32,14 +31,11 @@ void prepare_connection(int descriptor) {
 }
 
 std::string address_of_peer(int descriptor) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  std::array<char, NI_MAXHOST> host{};
-  if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
-      ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host.data(), host.size(), nullptr, 0,
-                    NI_NUMERICHOST) != 0)
-    return "unknown";
-  return host.data();
+  ResolvedAddress peer{.size = sizeof peer.storage};
+  std::string digits;
+  if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer.storage), &peer.size) == 0)
+    digits = peer.digits();
+  return digits.empty() ? "unknown" : digits;
 }
 
 // Returns 0 or the error number.

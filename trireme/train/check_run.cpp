@@ -2,6 +2,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/comm/mesh.h"
+#include "trireme/device/host_memory_limit.h"
 #include "trireme/engine/check_options.h"
 #include "trireme/model/rope_override.h"
 #include "trireme/train/check_options.h"
@@ -42,6 +43,16 @@ StagePlan plan_run(const TrainOptions& options, const ModelConfig& config, const
     }
   }
   return plan;
+}
+
+void check_stage(const StagePlan& plan, int stage, int64_t longest_document_tokens) {
+  const auto at = static_cast<size_t>(stage);
+  const ContextStage& of = plan.stages[at];
+  const EngineOptions& engine = plan.options[at].engine;
+  check_step_tokens(plan.options[at], of.sequence_tokens, engine.ulysses * engine.ring,
+                    host_memory_limit_bytes());
+  check_positions({of}, plan.configs[at], longest_document_tokens);
+  if (engine.strict_divisible) check_divisible({of}, engine.ulysses, engine.ring);
 }
 
 }  // namespace trireme

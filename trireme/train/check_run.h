@@ -20,4 +20,9 @@ ModelConfig check_run(TrainOptions& options, const World& world, Agreement& agre
 StagePlan plan_run(const TrainOptions& options, const ModelConfig& config, const World& world,
                    int64_t steps = kMostSteps);
 
+// Whether a stage's steps fit into the host's memory, within the model's positions and, with
+// --strict_divisible, evenly on its ranks. Attention reaches over `longest_document_tokens` at most.
+// ConfigError.
+void check_stage(const StagePlan& plan, int stage, int64_t longest_document_tokens);
+
 }  // namespace trireme

@@ -6,12 +6,10 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/comm/agreement.h"
-#include "trireme/device/host_memory_limit.h"
 #include "trireme/device/peak_memory.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/measure/synthetic_tokens.h"
-#include "trireme/train/check_options.h"
 #include "trireme/train/check_run.h"
 #include "trireme/train/memory_watch.h"
 
@@ -111,23 +109,19 @@ DryRun dry_run(World& world, const TrainOptions& asked) {
   const StagePlan plan = plan_run(options, of_folder, world);
   const int stage = plan.fullest_stage();
   options = plan.options[static_cast<size_t>(stage)];
-  const ModelConfig& config = plan.configs[static_cast<size_t>(stage)];
   if (!options.engine.device.is_cpu() && options.engine.attention == AttentionKernel::cudnn)
     throw ConfigError(
         "--dry_run cuts attention short by a window, which --attention cudnn does not know; leave one of "
         "them out, or give --attention flash");
-  const std::vector<ContextStage> stages{plan.stages[static_cast<size_t>(stage)]};
   DryRun run;
   for (int other = 0; other < plan.count(); ++other)
     if (!plan.engine_changes(stage, other).empty()) run.stages_not_shown.push_back(other + 1);
   run.on_gpu = !options.engine.device.is_cpu();
-  run.sequence_tokens = stages.front().sequence_tokens;
+  run.sequence_tokens = plan.stages[static_cast<size_t>(stage)].sequence_tokens;
   run.samples = options.per_device_train_batch_size;
   run.micro_batches = std::min<int64_t>(2, options.gradient_accumulation_steps);
-  check_step_tokens(options, run.sequence_tokens, options.engine.ulysses * options.engine.ring,
-                    host_memory_limit_bytes());
-  if (options.samples.packing == Packing::concat) check_positions(stages, config);
-  if (options.engine.strict_divisible) check_divisible(stages, options.engine.ulysses, options.engine.ring);
+  // The data, which has the longest document, is not read.
+  check_stage(plan, stage, options.samples.packing == Packing::concat ? run.sequence_tokens : 0);
   options.engine.planned_batch = {run.samples, run.sequence_tokens};
   options.engine.nearest_keys = kNearestKeys;
   const int64_t room_bytes = memory_room_bytes(options.engine, world.identity());

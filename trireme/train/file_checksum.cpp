@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <system_error>
+#include <utility>
 #include <vector>
 #include <xxhash.h>
 
@@ -14,31 +15,41 @@
 
 namespace trireme {
 
+namespace {
+
+constexpr int64_t kBlockBytes = int64_t{4} << 20;
+
+// `read` fills its buffer from the beginning and returns how many bytes; 0 at the end.
+template <typename Read>
+uint64_t checksum_of_blocks(int64_t block_bytes, const Read& read) {
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
+  XXH3_64bits_reset(state.get());
+  std::vector<unsigned char> block(static_cast<size_t>(block_bytes));
+  while (const size_t got = read(block)) XXH3_64bits_update(state.get(), block.data(), got);
+  return XXH3_64bits_digest(state.get());
+}
+
+}  // namespace
+
 uint64_t file_checksum(const std::filesystem::path& file) {
   const auto close = [](std::FILE* open) { std::fclose(open); };
   const std::unique_ptr<std::FILE, decltype(close)> in(std::fopen(file.c_str(), "rbe"), close);
   if (!in) throw DataError(cat(file.string(), ": cannot open: ", std::strerror(errno)));
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
-  XXH3_64bits_reset(state.get());
-  std::vector<unsigned char> block(size_t{4} << 20);
-  while (const size_t got = std::fread(block.data(), 1, block.size(), in.get()))
-    XXH3_64bits_update(state.get(), block.data(), got);
+  const uint64_t checksum = checksum_of_blocks(kBlockBytes, [&](std::vector<unsigned char>& block) {
+    return std::fread(block.data(), 1, block.size(), in.get());
+  });
   if (std::ferror(in.get()) != 0)
     throw DataError(cat(file.string(), ": cannot read: ", std::strerror(errno)));
-  return XXH3_64bits_digest(state.get());
+  return checksum;
 }
 
 uint64_t checksum_of_range(const InputFile& file, int64_t begin, int64_t count) {
-  constexpr int64_t kBlockBytes = int64_t{4} << 20;
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
-  XXH3_64bits_reset(state.get());
-  std::vector<unsigned char> block(static_cast<size_t>(std::min(count, kBlockBytes)));
-  for (int64_t done = 0; done < count; done += kBlockBytes) {
+  int64_t done = 0;
+  return checksum_of_blocks(std::min(count, kBlockBytes), [&](std::vector<unsigned char>& block) {
     const int64_t bytes = std::min(count - done, kBlockBytes);
-    file.read(begin + done, block.data(), bytes);
-    XXH3_64bits_update(state.get(), block.data(), static_cast<size_t>(bytes));
-  }
-  return XXH3_64bits_digest(state.get());
+    if (bytes > 0) file.read(begin + std::exchange(done, done + bytes), block.data(), bytes);
+    return static_cast<size_t>(bytes);
+  });
 }
 
 std::string checksum_text(uint64_t checksum) {

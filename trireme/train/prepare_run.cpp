@@ -5,25 +5,15 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/data/evaluation_loader.h"
-#include "trireme/device/host_memory_limit.h"
 #include "trireme/engine/assemble.h"
-#include "trireme/train/check_options.h"
 #include "trireme/train/check_run.h"
 #include "trireme/train/run_in_progress.h"
 
 namespace trireme {
 
 LoaderOptions RunInProgress::loader_options(int stage) const {
-  const TrainOptions& options = options_of(stage);
-  LoaderOptions loader = samples_;
-  loader.sequence_tokens = plan_.stages[static_cast<size_t>(stage)].sequence_tokens;
-  loader.batch_size = options.per_device_train_batch_size;
-  loader.accumulation_steps = options.gradient_accumulation_steps;
-  loader.dp_size = world_.size() / sequence_ranks(stage);
-  loader.ulysses = options.engine.ulysses;
-  loader.ring = options.engine.ring;
-  loader.seed = static_cast<uint64_t>(options_.seed);
-  if (loader.masked_tokens) loader.masked_tokens->seed = loader.seed;
+  LoaderOptions loader = step_loader_options(
+      samples_, options_of(stage), plan_.stages[static_cast<size_t>(stage)].sequence_tokens, world_.size());
   // Stages of another engine are looked at as their first rank sees them.
   if (engine_ && plan_.engine_changes(engine_stage_, stage).empty()) {
     loader.dp_index = engine_->mesh().dp_index;
@@ -49,11 +39,7 @@ void RunInProgress::prepare_stages(const ModelConfig& config) {
   // Finds positions or a set too short for a later stage, or a stage too short for its ranks, before
   // training.
   for (int stage = 0; stage < plan_.count(); ++stage) {
-    const ContextStage& of = plan_.stages[static_cast<size_t>(stage)];
-    const TrainOptions& options = options_of(stage);
-    check_step_tokens(options, of.sequence_tokens, sequence_ranks(stage), host_memory_limit_bytes());
-    check_positions({of}, plan_.configs[static_cast<size_t>(stage)], longest_document(stage));
-    if (options.engine.strict_divisible) check_divisible({of}, options.engine.ulysses, options.engine.ring);
+    check_stage(plan_, stage, longest_document(stage));
     const TrainingData& data = data_of(stage);
     const PackedLoader steps(data.train.set, data.train.range, loader_options(stage));
     if (data.held_out) EvaluationLoader(data.held_out->set, data.held_out->range, loader_options(stage));

@@ -171,6 +171,15 @@ void add_stage(StagePlan& plan, const Json& stage, const TrainOptions& run, cons
   plan.options.push_back(std::move(options));
 }
 
+double tokens_of(const PlannedBatch& batch) {
+  return static_cast<double>(batch.samples) * static_cast<double>(batch.tokens);
+}
+
+PlannedBatch micro_batch_of(const StagePlan& plan, int stage) {
+  const auto at = static_cast<size_t>(stage);
+  return {plan.options[at].per_device_train_batch_size, plan.stages[at].sequence_tokens};
+}
+
 // One engine does stages that follow each other: it is made for the most that they ask.
 void plan_engines(StagePlan& plan) {
   for (int begin = 0, end = 0; begin < plan.count(); begin = end) {
@@ -178,12 +187,8 @@ void plan_engines(StagePlan& plan) {
     PlannedBatch most;
     int64_t longest_tokens = 0;
     for (int i = begin; i < end; ++i) {
-      const auto at = static_cast<size_t>(i);
-      const PlannedBatch batch{plan.options[at].per_device_train_batch_size, plan.stages[at].sequence_tokens};
+      const PlannedBatch batch = micro_batch_of(plan, i);
       longest_tokens = std::max(longest_tokens, batch.tokens);
-      const auto tokens_of = [](const PlannedBatch& of) {
-        return static_cast<double>(of.samples) * static_cast<double>(of.tokens);
-      };
       if (tokens_of(batch) >= tokens_of(most)) most = batch;
     }
     for (int i = begin; i < end; ++i) {
@@ -213,13 +218,9 @@ int StagePlan::longest_stage() const {
 }
 
 int StagePlan::fullest_stage() const {
-  const auto tokens = [&](int stage) {
-    return static_cast<double>(options[static_cast<size_t>(stage)].per_device_train_batch_size) *
-           static_cast<double>(stages[static_cast<size_t>(stage)].sequence_tokens);
-  };
   int fullest = 0;
   for (int stage = 1; stage < count(); ++stage)
-    if (tokens(stage) > tokens(fullest)) fullest = stage;
+    if (tokens_of(micro_batch_of(*this, stage)) > tokens_of(micro_batch_of(*this, fullest))) fullest = stage;
   return fullest;
 }
 

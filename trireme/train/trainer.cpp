@@ -82,11 +82,9 @@ bool RunInProgress::step() {
   StepResult result;
   try {
     result = engine_->train_step(batches, record.learning_rate, guards_.on_nonfinite());
-  } catch (const NotFiniteStep& error) {
-    look_after_save(/*to_end=*/true);
-    throw DataError(cat("training stopped at step ", steps_done_ + 1, ": ", error.what(),
-                        guards_.skipped_before(), last_good()));
   } catch (const DataError& error) {
+    // Thrown on all ranks together, it leaves them time for a save that is under way.
+    if (dynamic_cast<const NotFiniteStep*>(&error) != nullptr) look_after_save(/*to_end=*/true);
     throw DataError(cat("training stopped at step ", steps_done_ + 1, ": ", error.what(),
                         guards_.skipped_before(), last_good()));
   }

@@ -139,6 +139,20 @@ DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
   return sources;
 }
 
+LoaderOptions step_loader_options(const LoaderOptions& samples, const TrainOptions& options,
+                                  int64_t sequence_tokens, int ranks) {
+  LoaderOptions loader = samples;
+  loader.sequence_tokens = sequence_tokens;
+  loader.batch_size = options.per_device_train_batch_size;
+  loader.accumulation_steps = options.gradient_accumulation_steps;
+  loader.dp_size = ranks / (options.engine.ulysses * options.engine.ring);
+  loader.ulysses = options.engine.ulysses;
+  loader.ring = options.engine.ring;
+  loader.seed = static_cast<uint64_t>(options.seed);
+  if (loader.masked_tokens) loader.masked_tokens->seed = loader.seed;
+  return loader;
+}
+
 TrainingData open_training_data(const DataSources& sources, double validation_split_percentage, int rank,
                                 Agreement& agreement, const std::function<void(const std::string&)>& note) {
   TrainingData data;

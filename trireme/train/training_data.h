@@ -55,6 +55,11 @@ struct DataSources {
 DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
                             const std::optional<std::filesystem::path>& checkpoint, int rank,
                             Agreement& agreement, const std::function<void(const std::string&)>& note);
+// What of LoaderOptions a run's options decide beside its `samples` (sample_loader_options), for steps of
+// `ranks` ranks. Which of them it is, dp_index and sp_rank, stays 0.
+LoaderOptions step_loader_options(const LoaderOptions& samples, const TrainOptions& options,
+                                  int64_t sequence_tokens, int ranks);
+
 // Collective.
 TrainingData open_training_data(const DataSources& sources, double validation_split_percentage, int rank,
                                 Agreement& agreement, const std::function<void(const std::string&)>& note);

@@ -104,17 +104,11 @@ void Validator::open_data(const ModelConfig& config) {
 }
 
 LoaderOptions Validator::loader_options(const StepPart& part) const {
-  LoaderOptions loader = samples_;
-  loader.sequence_tokens = sequence_tokens_;
-  loader.batch_size = options_.per_device_train_batch_size;
-  loader.accumulation_steps = options_.gradient_accumulation_steps;
-  loader.dp_size = world_.size() / (options_.engine.ulysses * options_.engine.ring);
+  LoaderOptions loader = step_loader_options(samples_, options_, sequence_tokens_, world_.size());
   loader.dp_index = part.dp_index;
   loader.ulysses = part.ulysses;
   loader.ring = part.ring;
   loader.sp_rank = part.sp_rank;
-  loader.seed = static_cast<uint64_t>(options_.seed);
-  if (loader.masked_tokens) loader.masked_tokens->seed = loader.seed;
   return loader;
 }
 
