@@ -86,3 +86,23 @@ def gather(part: torch.Tensor, group: Group = None, *, lengths: Optional[list[in
             result[:, begin:end] = held[:, at : at + end - begin]
             at += end - begin
     return result
+
+
+def gather_with_gradient(part: torch.Tensor, group: Group, lengths: list[int], averaged_over: int = 1) -> torch.Tensor:
+    """As gather, where every rank goes on alike from the whole: the gradient is this rank's slice, times averaged_over."""
+    return _GatherTokens.apply(part, sequence_group(group), lengths, averaged_over)
+
+
+class _GatherTokens(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, part, shared, lengths, averaged_over):
+        ctx.rest = shared, averaged_over, list(lengths)
+        return gather(part.detach(), shared, lengths=lengths)
+
+    @staticmethod
+    def backward(ctx, d_whole):
+        shared, averaged_over, lengths = ctx.rest
+        begin = sum(lengths[: shared.rank])
+        spans = shared.spans(sum(lengths)) if shared.ring > 1 else [(begin, begin + lengths[shared.rank])]
+        d_part = torch.cat([d_whole[:, begin:end] for begin, end in spans], dim=1)
+        return d_part * averaged_over, None, None, None

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
+from typing import Any, Mapping, Optional
 
 import torch
 
@@ -35,13 +35,16 @@ class SequenceOfCall:
         return self.padding
 
 
-def sequence_of_call(
+def sequence_of_shards(
     shared: SequenceGroup,
     embeds_or_ids: torch.Tensor,
     position_ids: Optional[torch.Tensor],
     attention_mask: Optional[torch.Tensor],
-) -> tuple[SequenceOfCall, torch.Tensor]:
-    """Collective. embeds_or_ids: [B, s, ...] of this rank. Returns the sequence, and this rank's position_ids [B, s]."""
+) -> tuple[SequenceOfCall, torch.Tensor, Optional[torch.Tensor]]:
+    """Collective. embeds_or_ids: [B, s, ...] of this rank.
+
+    Returns the sequence, this rank's position_ids [B, s] and the attention_mask [B, S] of all ranks.
+    """
     batch, tokens = embeds_or_ids.shape[:2]
     device = embeds_or_ids.device
     # Collective first, so that what one rank is refused for, all are.
@@ -54,11 +57,7 @@ def sequence_of_call(
         )
     lengths = [theirs[0] for theirs in ranks]
     whole = sum(lengths)
-    if min(lengths) == 0:
-        raise ConfigError(
-            f"trireme.parallelize: got {lengths} tokens on the ranks; a rank without a token is refused, for models are not "
-            f"made for that: let at most {whole} ranks share a sample of {whole} tokens, or pad it"
-        )
+    _check_lengths(lengths)
     if shared.ring > 1 and lengths != shared.lengths(whole):
         raise ConfigError(f"trireme.parallelize: got {lengths} tokens on the ranks of a ring, expected {shared.lengths(whole)}")
     for name, tensor in (("position_ids", position_ids), ("attention_mask", attention_mask)):
@@ -75,12 +74,58 @@ def sequence_of_call(
         positions = gather(position_ids.expand(batch, tokens), shared, lengths=lengths).cpu()
     valid = None
     if attention_mask is not None:
-        valid = gather(attention_mask.expand(batch, tokens).bool(), shared, lengths=lengths).cpu()
-    padding, documents, restarts = _borders(batch, whole, positions, valid)
-    return SequenceOfCall(shared, lengths, padding, documents, restarts), position_ids
+        valid = gather(attention_mask.expand(batch, tokens), shared, lengths=lengths)
+    return SequenceOfCall(shared, lengths, *_borders(batch, whole, positions, valid)), position_ids, valid
 
 
-def _borders(batch, tokens, positions, valid):
+def sequence_of_whole(shared: SequenceGroup, given: Mapping[str, Any]) -> tuple[SequenceOfCall, Optional[torch.Tensor]]:
+    """Collective. given: input_ids or inputs_embeds [B, S, ...], position_ids, attention_mask and labels of the whole batch.
+
+    Returns the sequence and the attention_mask [B, S]. Ranks that were given other batches are refused.
+    """
+    named = "inputs_embeds" if given.get("input_ids") is None else "input_ids"
+    batch, tokens = given[named].shape[:2]
+    device = given[named].device
+    each = torch.arange(1, batch * tokens + 1, device=device)
+    prints = [
+        int((given[name].flatten() * each[: given[name].numel()]).sum()) if _counts(given.get(name)) else 0
+        for name in ("input_ids", "labels", "shift_labels", "position_ids", "attention_mask")
+    ]
+    ranks = [part.tolist() for part in shared.all_gather(torch.tensor([batch, tokens, *prints], device=device))]
+    if any(theirs != ranks[0] for theirs in ranks):
+        raise ConfigError(
+            "trireme.parallelize: the ranks of a sequence group were called with different batches; [samples, tokens, checksums of "
+            f"input_ids, labels, shift_labels, position_ids, attention_mask] of each rank: {ranks}. With whole_batches the ranks that share a "
+            "sample load the same samples: give the data loader's sampler the number and index of the data ranks"
+        )
+    lengths = shared.lengths(tokens)
+    _check_lengths(lengths)
+    positions, mask = given.get("position_ids"), given.get("attention_mask")
+    for name, tensor in (("position_ids", positions), ("attention_mask", mask)):
+        if tensor is not None and (tensor.dim() != 2 or tensor.shape[1] != tokens or tensor.shape[0] not in (1, batch)):
+            raise ConfigError(
+                f"trireme.parallelize: got {name} of {tuple(tensor.shape)} beside {named} of [{batch}, {tokens}], expected [B, S]"
+            )
+    positions = None if positions is None else positions.expand(batch, tokens).cpu()
+    mask = None if mask is None else mask.expand(batch, tokens)
+    return SequenceOfCall(shared, lengths, *_borders(batch, tokens, positions, mask)), mask
+
+
+def _counts(tensor: Optional[torch.Tensor]) -> bool:
+    return torch.is_tensor(tensor) and not tensor.is_floating_point()
+
+
+def _check_lengths(lengths: list[int]) -> None:
+    if min(lengths) == 0:
+        whole = sum(lengths)
+        raise ConfigError(
+            f"trireme.parallelize: got {lengths} tokens on the ranks; a rank without a token is refused, for models are not "
+            f"made for that: let at most {whole} ranks share a sample of {whole} tokens, or pad it"
+        )
+
+
+def _borders(batch, tokens, positions, mask):
+    valid = None if mask is None else mask.bool().cpu()
     edge = torch.zeros(batch, max(tokens - 1, 0), dtype=torch.bool)
     padded = edge if valid is None else valid[:, 1:] != valid[:, :-1]
     restart = edge if positions is None else positions[:, 1:] != positions[:, :-1] + 1

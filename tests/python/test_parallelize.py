@@ -217,7 +217,6 @@ REFUSED = {
     "gemma2, by its soft cap": ("soft-capped", "Gemma2", {}),
     "mamba, by a module": (r"mixer.*mixes tokens outside attention", "Mamba", dict(state_size=4)),
     "lfm2, by its convolution": (r"mixes tokens outside attention", "Lfm2", dict(layer_types=["conv", "full_attention"])),
-    "router logits": ("output_router_logits", "Mixtral", dict(output_router_logits=True, num_local_experts=4)),
     "dropout": ("set attention_dropout to 0", "Llama", dict(attention_dropout=0.1)),
 }
 
@@ -277,6 +276,7 @@ def run_refused_calls(group):
     packed.pop("shift_labels")
     calls = {
         "called with labels": dict(part, labels=ids),
+        "called with logits_to_keep": dict(part, logits_to_keep=1),
         "called with use_cache": dict(part, use_cache=True),
         "neither input_ids": {},
         "with a hole": dict(part, attention_mask=hole),

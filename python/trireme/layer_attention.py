@@ -1,0 +1,87 @@
+"""What transformers calls in place of its own attention: the mask that layers get, and the attention of one layer."""
+
+from __future__ import annotations
+
+import itertools
+
+from .attention import ulysses_attention
+from .errors import ConfigError
+from .model_calls import ModelCalls
+from .transformers_mask import SeenKeys, read_mask_function
+
+_numbers = itertools.count()  # of names in the AttentionInterface
+
+# What layers hand to attention and Trireme may ignore: it is in the mask, or about other things than attention.
+_IGNORED = {
+    "attention_mask", "cache_position", "deterministic", "is_causal", "labels", "logits_to_keep", "num_items_in_batch", "output_attentions",
+    "output_hidden_states", "output_router_logits", "past_key_values", "position_embeddings", "position_ids", "return_dict",
+    "shift_labels", "sliding_window", "use_cache",
+}  # fmt: skip
+_REFUSED = {
+    "s_aux": "attention sinks (gpt-oss)",
+    "softcap": "soft-capped scores",
+    "position_bias": "a bias of positions on the scores",
+    "cu_seq_lens_q": "cu_seq_lens of flash attention; give position_ids that restart at 0 in their place",
+}
+
+
+class LayerAttention:
+    """The functions that one `with` block registers, under a name of its own."""
+
+    def __init__(self, calls: ModelCalls):
+        self.name = f"trireme_{next(_numbers)}"
+        self.calls = calls
+        self.layers_seen = 0
+
+    def make_mask(self, q_length=None, kv_length=None, *, mask_function, **_arguments):
+        """As a function of AttentionMaskInterface: what layers get as their attention_mask."""
+        sequence = self.calls.sequence
+        if sequence is None:
+            raise ConfigError("trireme.parallelize: a part of the model was called by itself; call the model that was given")
+        if q_length != kv_length:
+            raise ConfigError(f"trireme.parallelize: {q_length} queries see {kv_length} keys (a cache, a prefix): it is refused")
+        causal, window = read_mask_function(mask_function)
+        return SeenKeys(causal, window, sequence)
+
+    def attend(self, module, query, key, value, attention_mask=None, scaling=None, dropout=0.0, **keywords):
+        """As a function of AttentionInterface: q [B, H, s, D], k, v [B, K, s, D] -> o [B, s, H, D], no weights."""
+        name, mask = type(module).__name__, attention_mask
+        self._check_call(name, module, mask, dropout, keywords)
+        self.layers_seen += 1
+        q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+        if self.calls.probing:  # of each token alone: token_mixing.py looks for others
+            repeat = q.shape[2] // k.shape[2]
+            return q + (k + v).repeat_interleave(repeat, 2), None
+        sequence = mask.sequence
+        o = ulysses_attention(
+            q,
+            k,
+            v,
+            sequence.shared,
+            lengths=sequence.lengths,
+            cu_seqlens=sequence.borders(mask.causal) or None,
+            window=mask.window,
+            causal=mask.causal,
+            scale=scaling,
+        )
+        return o, None
+
+    def _check_call(self, name, module, mask, dropout, keywords) -> None:
+        if not isinstance(mask, SeenKeys):
+            raise ConfigError(
+                f"trireme.parallelize: {name} attends without a mask made by transformers' masking_utils, got "
+                f"{type(mask).__name__}: it is refused"
+            )
+        if dropout:
+            raise ConfigError(f"trireme.parallelize: {name} drops out attention weights ({dropout}): set attention_dropout to 0")
+        for word, value in keywords.items():
+            if value is not None and word not in _IGNORED:
+                what = _REFUSED.get(word, f"an argument that Trireme does not know, {word}")
+                raise ConfigError(f"trireme.parallelize: {name} asks its attention for {what}: it is refused")
+        window, causal = keywords.get("sliding_window"), keywords.get("is_causal")
+        causal = getattr(module, "is_causal", None) if causal is None else causal
+        if window not in (None, mask.window) or causal not in (None, mask.causal):
+            raise ConfigError(
+                f"trireme.parallelize: {name} says window {window} and is_causal {causal}, its mask says {mask.window} and "
+                f"{mask.causal}: it is refused"
+            )

@@ -1,0 +1,111 @@
+"""What happens around each call of a model of transformers while `parallelize` lasts.
+
+    shards mode:  batch [B, s] of this rank  -> model ->  outputs [B, s]
+    whole mode:   batch [B, S]  -> shard -> model -> outputs [B, s] -> gather ->  outputs [B, S], the loss of all ranks
+
+In both, the layers learn the sequence that the ranks hold together, and the logits of a mixture's router leave the body of
+the model for all tokens [B * S, experts], so that its balancing loss is that of the whole sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from typing import Any, Optional
+
+import torch
+
+from .batch import gather_with_gradient
+from .errors import ConfigError
+from .sequence_group import SequenceGroup
+from .sequence_of_call import SequenceOfCall, sequence_of_shards
+from .whole_batches import WholeBatches
+
+_REFUSED = ("past_key_values", "use_cache", "output_attentions", "encoder_hidden_states", "logits_to_keep")
+
+
+class ModelCalls:
+    """Hooks of one model: on the module that is called, and on its body (`base_model`) within."""
+
+    def __init__(self, model: torch.nn.Module, shared: SequenceGroup, averaged_over: int, whole_batches: bool):
+        self.model = model
+        self.shared = shared
+        self.averaged_over = averaged_over
+        self.whole = WholeBatches(model, shared, averaged_over) if whole_batches else None
+        self.probing = False  # the call is of whole samples on this rank alone, by attention that mixes no tokens
+        self.sequence: Optional[SequenceOfCall] = None  # of the call that runs
+        self._mask_shard: Optional[torch.Tensor] = None  # what the body gets, where its head wants the whole mask
+
+    def hook(self, undo: contextlib.ExitStack) -> None:
+        body = self.model.base_model
+        if self.whole is not None:
+            undo.enter_context(self.whole.losses())
+        undo.callback(self.model.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True).remove)
+        undo.callback(body.register_forward_pre_hook(self._before_body, with_kwargs=True).remove)
+        undo.callback(body.register_forward_hook(self._after_body).remove)
+        undo.callback(self.model.register_forward_hook(self._after, always_call=True).remove)
+
+    def _before(self, module, arguments, keywords):
+        """Learns what the ranks hold together, once a call. Everything reaches the model by name."""
+        self._mask_shard = None
+        signature = inspect.signature(module.forward).parameters
+        given = inspect.signature(module.forward).bind_partial(*arguments, **keywords).arguments
+        rest = next((name for name, parameter in signature.items() if parameter.kind is parameter.VAR_KEYWORD), "")
+        given.update(given.pop(rest, {}))
+        self._check(given)
+        if self.whole is not None and not self.probing:
+            given, self.sequence, mask = self.whole.cut(given)
+        else:
+            tokens = given.get("input_ids") if given.get("input_ids") is not None else given.get("inputs_embeds")
+            shared = SequenceGroup.alone() if self.probing else self.shared
+            self.sequence, given["position_ids"], mask = sequence_of_shards(
+                shared, tokens, given.get("position_ids"), given.get("attention_mask")
+            )
+        if mask is not None and module is not module.base_model and self._wants_router_logits(given):
+            self._mask_shard, given["attention_mask"] = given["attention_mask"], mask
+        if "position_ids" not in signature:
+            del given["position_ids"]
+        if "use_cache" in signature:
+            given["use_cache"] = False
+        return (), given
+
+    def _check(self, given: dict[str, Any]) -> None:
+        wrong = [name for name in _REFUSED if torch.is_tensor(given.get(name)) or given.get(name)]
+        if wrong:
+            raise ConfigError(f"trireme.parallelize: the model was called with {wrong[0]}, which is wrong on a shard: leave it out")
+        if self.whole is None and given.get("labels") is not None:
+            raise ConfigError(
+                "trireme.parallelize: the model was called with labels, which is wrong on a shard: take trireme.loss(logits, "
+                "shift_labels, group), or give whole batches (whole_batches=True)"
+            )
+        if not any(torch.is_tensor(given.get(name)) for name in ("input_ids", "inputs_embeds")):
+            raise ConfigError("trireme.parallelize: the model was called with neither input_ids nor inputs_embeds")
+
+    def _wants_router_logits(self, given: dict[str, Any]) -> bool:
+        wanted = given.get("output_router_logits")
+        return getattr(self.model.config.get_text_config(), "output_router_logits", False) if wanted is None else wanted
+
+    def _before_body(self, _body, arguments, keywords):
+        if self._mask_shard is None:
+            return None
+        return arguments, {**keywords, "attention_mask": self._mask_shard}
+
+    def _after_body(self, _body, _arguments, output):
+        logits = output.get("router_logits") if isinstance(output, dict) else None
+        if logits is None or self.sequence is None:
+            return None
+        output["router_logits"] = tuple(self._of_all_tokens(layer) for layer in logits)
+        return output
+
+    def _of_all_tokens(self, logits: torch.Tensor) -> torch.Tensor:
+        """[B * s, experts] of this rank -> [B * S, experts]."""
+        sequence = self.sequence
+        part = logits.reshape(-1, sequence.lengths[sequence.shared.rank], logits.shape[-1])
+        whole = gather_with_gradient(part, sequence.shared, sequence.lengths, self.averaged_over)
+        return whole.flatten(0, 1) if logits.dim() == 2 else whole
+
+    def _after(self, _module, _arguments, output):
+        sequence, self.sequence = self.sequence, None
+        if self.whole is None or self.probing or sequence is None or output is None:
+            return None
+        return self.whole.join(output, sequence)

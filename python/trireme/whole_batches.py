@@ -1,0 +1,131 @@
+"""A model that is called with whole batches, as any training loop calls it, while each rank computes its shard.
+
+    input_ids, labels, position_ids, attention_mask [B, S]  --cut-->  [B, s]  --model-->  logits [B, s, V], the loss' share
+    values of each token [B, s, ...]  --join-->  [B, S, ...], with gradients; the loss over the targets of all ranks
+
+Every rank of the group has the same batch and gets the same results, so code around the model needs no change. The gradient of a
+joined value is this rank's slice: what each rank backpropagates sums over the group to the gradient of one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator, Optional
+
+import torch
+
+from .batch import gather_with_gradient, shard
+from .errors import ConfigError
+from .loss import loss
+from .sequence_group import SequenceGroup
+from .sequence_of_call import SequenceOfCall, sequence_of_whole
+
+# The same documents again, for kernels that take borders: position_ids tell them here.
+_BORDERS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+# Of outputs: a value for each token.
+_OF_TOKENS = ("logits", "last_hidden_state", "log_probs", "entropy", "log_sum_sq_probs", "mean_logits", "is_top1", "label_mask")
+_OF_SAMPLE = ("loss", "aux_loss", "router_logits")  # whole already
+
+
+class WholeBatches:
+    def __init__(self, model: torch.nn.Module, shared: SequenceGroup, averaged_over: int):
+        self.model = model
+        self.shared = shared
+        self.averaged_over = averaged_over
+        self.logits_beside_loss = False  # logits [B, S, V] of all tokens also where the call gave labels
+        self._shifted = False  # the call gave shift_labels
+        self._num_targets = None
+        self._losses = 0  # taken in the call that runs
+
+    @contextlib.contextmanager
+    def losses(self) -> Iterator[None]:
+        """The model's loss is that of all ranks while it lasts."""
+        self._kept = self.model.__dict__.get("_loss_function")
+        self.model.loss_function = self.loss_function
+        try:
+            yield
+        finally:
+            del self.model.__dict__["_loss_function"]
+            if self._kept is not None:
+                self.model.loss_function = self._kept
+
+    def cut(self, given: dict[str, Any]) -> tuple[dict[str, Any], SequenceOfCall, Optional[torch.Tensor]]:
+        """Collective. What the model gets, the sequence, and the whole attention_mask where one masks something."""
+        if given.get("return_dict") is False:
+            raise ConfigError("trireme.parallelize: got return_dict=False, expected True beside whole_batches")
+        if given.get("output_hidden_states"):
+            raise ConfigError("trireme.parallelize: output_hidden_states is refused beside whole_batches: each would be gathered")
+        given = {name: value for name, value in given.items() if value is not None}
+        borders = {name: given.pop(name) for name in _BORDERS if name in given}
+        self._losses, self._shifted = 0, "shift_labels" in given
+        self._num_targets = given.get("num_items_in_batch")
+        sequence, mask = sequence_of_whole(self.shared, given)
+        self._check_borders(borders.get("cu_seq_lens_q"), sequence)
+        labels = given.pop("labels", None)
+        if labels is not None and not self._shifted:
+            # shard moves "labels" by one token, "shift_labels" by none
+            given["labels" if self._next_token() else "shift_labels"] = labels
+        given = shard(given, self.shared)
+        if labels is not None:
+            given["labels"] = given["shift_labels"] if self._next_token() else given.pop("shift_labels")
+        return given, sequence, mask if "attention_mask" in given else None
+
+    def _next_token(self) -> bool:
+        """Whether the model's labels are those of the next token; of the token itself, if not."""
+        from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss, ForMaskedLMLoss
+
+        taken = self._kept or LOSS_MAPPING.get(getattr(self.model, "loss_type", None))
+        if taken not in (ForCausalLMLoss, ForMaskedLMLoss):
+            raise ConfigError(
+                f"trireme.parallelize: labels with a loss that Trireme does not know, {getattr(taken, '__name__', taken)}: leave "
+                "the labels out and take the loss of the logits"
+            )
+        return taken is ForCausalLMLoss
+
+    def _check_borders(self, cu_seqlens, sequence: SequenceOfCall) -> None:
+        if cu_seqlens is None:
+            return
+        documents = sequence.documents[0] if sequence.documents else torch.tensor([0, sum(sequence.lengths)])
+        if cu_seqlens.tolist() != documents.tolist():
+            raise ConfigError(
+                f"trireme.parallelize: cu_seq_lens_q say {cu_seqlens.tolist()[:8]}..., position_ids {documents.tolist()[:8]}...: "
+                "expected the same documents"
+            )
+
+    def loss_function(self, logits, labels=None, *_rest, shift_labels=None, num_items_in_batch=None, ignore_index=-100, **_more):
+        """In the place of the model's: logits [B, s, V] of this rank, targets [B, s]. Collective."""
+        self._losses += 1
+        targets = labels if shift_labels is None else shift_labels
+        return loss(
+            logits,
+            targets,
+            self.shared,
+            num_targets=num_items_in_batch,
+            averaged_over=self.averaged_over,
+            ignore_index=ignore_index,
+        )
+
+    def join(self, output: Any, sequence: SequenceOfCall) -> Any:
+        """Collective. The model's output for all tokens."""
+        fields = {name: value for name, value in output.items() if value is not None}
+        unknown = [name for name in fields if name not in _OF_TOKENS and name not in _OF_SAMPLE]
+        if unknown:
+            raise ConfigError(f"trireme.parallelize: the model gives {unknown[0]}, which Trireme cannot make whole: it is refused")
+        if "loss" in fields and "log_probs" not in fields and self._losses != 1:
+            raise ConfigError(
+                f"trireme.parallelize: {type(output).__name__} has a loss that was not taken by the model's loss_function: leave the "
+                "labels out and take the loss of the logits"
+            )
+        if "loss" in fields and not self.logits_beside_loss:
+            fields.pop("logits", None)
+        for name in _OF_TOKENS:
+            if name in fields:
+                fields[name] = gather_with_gradient(fields[name], sequence.shared, sequence.lengths, self.averaged_over)
+                if name not in ("logits", "last_hidden_state") and not self._shifted:
+                    fields[name] = fields[name][:, :-1]  # the last token has no target: as without shift_labels
+        if "log_probs" in fields:  # a head that takes no loss of its shard alone (TRL)
+            targets = fields["label_mask"].sum().clamp(min=1) if self._num_targets is None else self._num_targets
+            fields["loss"] = -fields["log_probs"].sum() / targets
+            if "aux_loss" in fields:
+                fields["loss"] = fields["loss"] + self.model.config.get_text_config().router_aux_loss_coef * fields["aux_loss"]
+        return type(output)(**fields)
