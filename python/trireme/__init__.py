@@ -3,6 +3,7 @@
 from .attention import ulysses_attention
 from .batch import gather, shard
 from .errors import ConfigError
+from .long_context_data_collator import LongContextDataCollator
 from .loss import count_targets, loss, sum_gradients
 from .parallelize import parallelize
 from .sequence_group import SequenceGroup
@@ -10,6 +11,7 @@ from .sequence_group import SequenceGroup
 __version__ = "0.1.0"
 __all__ = [
     "ConfigError",
+    "LongContextDataCollator",
     "SequenceGroup",
     "count_targets",
     "gather",
