@@ -1,5 +1,6 @@
 """Trireme's exact Ulysses attention for PyTorch and Transformers; docs/huggingface.md is its page."""
 
+from . import hf
 from .attention import ulysses_attention
 from .batch import gather, shard
 from .errors import ConfigError
@@ -15,6 +16,7 @@ __all__ = [
     "SequenceGroup",
     "count_targets",
     "gather",
+    "hf",
     "loss",
     "parallelize",
     "shard",

@@ -1,4 +1,4 @@
-"""examples/transformers_loop.py, as a user starts it: two ranks print what one prints."""
+"""examples/transformers_loop.py and sft_trainer.py, as a user starts them: two ranks print what one prints."""
 
 import os
 import pathlib
@@ -6,23 +6,30 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def losses(ranks):
+# What they print of a step: its loss and gradient norm.
+PRINTED = {"transformers_loop.py": r"loss (\S+) gradient norm (\S+)", "sft_trainer.py": r"'loss': '(\S+)', 'grad_norm': '(\S+)'"}
+
+
+def losses(script, ranks):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), environment.get("PYTHONPATH", "")])
     launch = [sys.executable, "-m", "torch.distributed.run", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"]
-    script = ["examples/transformers_loop.py", "--steps", "3", "--tokens", "301"]
+    command = [f"examples/{script}", "--steps", "3", "--tokens", "301"]
     done = subprocess.run(
-        [*launch, "--nproc_per_node", str(ranks), *script], cwd=ROOT, env=environment, capture_output=True, text=True
+        [*launch, "--nproc_per_node", str(ranks), *command], cwd=ROOT, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    return [[float(x) for x in row] for row in re.findall(r"loss (\S+) gradient norm (\S+)", done.stdout)]
+    return [[float(x) for x in row] for row in re.findall(PRINTED[script], done.stdout)]
 
 
-def test_two_ranks_print_what_one_prints():
-    alone, shared = losses(1), losses(2)
+@pytest.mark.parametrize("script", PRINTED)
+def test_two_ranks_print_what_one_prints(script):
+    alone, shared = losses(script, 1), losses(script, 2)
     assert len(alone) == len(shared) == 3
     for (loss, norm), (shared_loss, shared_norm) in zip(alone, shared):
         assert abs(loss - shared_loss) <= 2e-5 and abs(norm - shared_norm) <= 1e-3 * norm

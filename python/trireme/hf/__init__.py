@@ -2,7 +2,7 @@
 
 import importlib
 
-_MODULES = {"ParallelismConfig": "parallelism_config"}
+_MODULES = {"ParallelismConfig": "parallelism_config", "with_sequence_parallel": "trainer"}
 __all__ = sorted(_MODULES)
 
 

@@ -1,0 +1,165 @@
+"""Trainer, SFTTrainer and DPOTrainer over ranks that share each sample, against the same trainer in one process: 20 steps."""
+
+import multiprocessing
+import os
+import pickle
+import traceback
+
+import numpy as np
+import pytest
+import torch
+from trainer_cases import CASES, make_model, run, write_rows
+
+STARTED_SECONDS = 420
+PRELOADED = ["torch", "transformers.trainer", "trl.trainer.sft_trainer", "trl.trainer.dpo_trainer", "peft", "trireme.hf"]
+
+
+def work(rank, world, folder, runs):
+    """One process of `world`: all runs, one after another."""
+    os.environ.update(OMP_NUM_THREADS="1", RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    words = os.open(folder / f"words.{rank}", os.O_WRONLY | os.O_CREAT)  # progress bars
+    os.dup2(words, 1)
+    os.dup2(words, 2)
+    import torch.distributed as dist
+
+    if any("deepspeed" in options for _, options in runs):
+        prepare_deepspeed()
+    torch.set_num_threads(1)
+    if world > 1:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
+    else:
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+            del os.environ[name]
+    for number, (case, options) in enumerate(runs):
+        try:
+            result = run(case, folder / f"run{number}", **options)
+        except BaseException:
+            result = traceback.format_exc()
+        if rank == 0 or isinstance(result, str):
+            (folder / f"{number}.{rank}").write_bytes(pickle.dumps(result))
+        if isinstance(result, str):
+            break
+    os._exit(0)
+
+
+def prepare_deepspeed():
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed
+
+    # Its reduction for inference would be compiled here, and leave 69 MB of /dev/shm to each rank.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def results(world, folder, runs):
+    """{(case, repr(options)): result} of processes of their own."""
+    folder.mkdir()
+    write_rows(folder)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    workers = [context.Process(target=work, args=(rank, world, folder, runs), daemon=True) for rank in range(world)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(STARTED_SECONDS)
+    late = [worker for worker in workers if worker.is_alive()]
+    for worker in late:
+        worker.kill()
+    found = {}
+    for number, (case, options) in enumerate(runs):
+        for rank in range(world):
+            if (folder / f"{number}.{rank}").exists():
+                result = pickle.loads((folder / f"{number}.{rank}").read_bytes())
+                if isinstance(result, str):
+                    pytest.fail(f"{case} {options}, rank {rank} of {world}: {result}", pytrace=False)
+                found[case, repr(options)] = result
+    assert not late and len(found) == len(runs), f"{len(found)} of {len(runs)} runs ended, {len(late)} processes did not"
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return results(1, tmp_path_factory.mktemp("alone") / "runs", [(case, {}) for case in CASES])
+
+
+def compare(truth, got, gradients=True):
+    """What was logged in each step, the gradients of the first step and the last, the weights in the end."""
+    logs = [{key: value for key, value in entry.items() if not key.endswith(("runtime", "_second", "flos"))} for entry in truth["log"]]
+    assert len(got["log"]) == len(logs)
+    for expected, entry in zip(logs, got["log"]):
+        for key, value in expected.items():
+            tolerance = 5e-6 if key in ("loss", "eval_loss", "train_loss") else 1e-4
+            assert abs(entry[key] - value) <= tolerance * max(1, abs(value)), f"step {expected['step']}, {key}: {entry[key]}, alone {value}"
+    for kind in ("gradients", "weights") if gradients else ("weights",):
+        assert got[kind].keys() == truth[kind].keys() and truth[kind]
+        for name, expected in truth[kind].items():
+            error, largest = np.abs(got[kind][name] - expected).max(), np.abs(expected).max()
+            assert error <= 1e-4 * largest + 1e-9, f"{kind} {name}: {error} of {largest}"
+
+
+def compare_all(truths, found, options, gradients=True):
+    for case, of_case in truths.items():
+        try:
+            compare(of_case, found[case, repr(options)], gradients)
+        except AssertionError as error:
+            raise AssertionError(f"{case}, {options}: {error}") from error
+
+
+def some(truths, cases, options={}):
+    return {case: truths[case, repr(options)] for case in cases}
+
+
+FEW = ["Trainer", "SFT, bfd", "DPO"]
+FSDP = {"fsdp": "full_shard", "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}}
+
+
+def test_two_ranks_are_as_one_process(alone, tmp_path):
+    """And under FSDP 2, and when a run goes on from its checkpoint."""
+    saved = {"sp_size": 2, "save_strategy": "steps", "save_steps": 10}
+    resumed = {"sp_size": 2, "resume": str(tmp_path / "runs" / f"run{len(CASES)}" / "checkpoint-10")}
+    sharded = {"sp_size": 2, **FSDP}
+    runs = [(case, {"sp_size": 2}) for case in CASES] + [("Trainer", saved), ("Trainer", resumed)] + [(case, sharded) for case in FEW]
+    found = results(2, tmp_path / "runs", runs)
+    compare_all(some(alone, CASES), found, {"sp_size": 2})
+    compare_all(some(alone, FEW), found, sharded)
+    for name, expected in alone["Trainer", "{}"]["weights"].items():
+        assert np.array_equal(found["Trainer", repr(saved)]["weights"][name], found["Trainer", repr(resumed)]["weights"][name])
+        assert np.abs(found["Trainer", repr(resumed)]["weights"][name] - expected).max() <= 1e-4 * np.abs(expected).max()
+
+
+def test_four_ranks_are_as_one_process_and_two_groups_as_two_data_ranks(alone, tmp_path):
+    cases = ["Trainer", "Trainer, metrics", "SFT, bfd", "SFT, LoRA", "DPO", "DPO, reference before"]
+    data_ranks = results(2, tmp_path / "data", [(case, {}) for case in cases])
+    found = results(4, tmp_path / "runs", [(case, {"sp_size": size}) for size in (2, 4) for case in cases])
+    compare_all(some(data_ranks, cases), found, {"sp_size": 2})
+    compare_all(some(alone, cases), found, {"sp_size": 4})
+
+
+def zero(stage):
+    automatic = dict.fromkeys(("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size", "gradient_clipping"), "auto")
+    return {"deepspeed": {**automatic, "zero_optimization": {"stage": stage}, "zero_allow_untested_optimizer": True}}
+
+
+def test_under_deepspeed(alone, tmp_path):
+    """Its gradients are not the parameters' own: norms of each step and weights in the end are compared."""
+    runs = [("Trainer", {"sp_size": 2, **zero(2)}), *((case, {"sp_size": 2, **zero(3)}) for case in FEW)]
+    found = results(2, tmp_path / "runs", runs)
+    compare_all(some(alone, FEW[:1]), found, {"sp_size": 2, **zero(2)}, gradients=False)
+    compare_all(some(alone, FEW), found, {"sp_size": 2, **zero(3)}, gradients=False)
+
+
+def test_what_is_refused(tmp_path):
+    import accelerate
+    import transformers
+    from trireme import ConfigError
+    from trireme.hf import with_sequence_parallel
+
+    def make(**settings):
+        arguments = transformers.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, **settings)
+        with_sequence_parallel(transformers.Trainer)(make_model(), arguments)
+
+    with pytest.raises(ConfigError, match="use_liger_kernel"):
+        make(use_liger_kernel=True)
+    with pytest.raises(ConfigError, match="expected a trireme.hf.ParallelismConfig"):
+        make(parallelism_config=accelerate.ParallelismConfig())
+    with pytest.raises(ConfigError, match="derives from transformers.Trainer"):
+        with_sequence_parallel(torch.nn.Linear)

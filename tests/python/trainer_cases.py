@@ -1,0 +1,221 @@
+"""What test_trainers.py runs with one process and with several: cases of Trainer, SFTTrainer and DPOTrainer, 20 steps each."""
+
+import functools
+import json
+
+import numpy as np
+import torch
+
+STEPS = 20
+VOCABULARY = 64
+
+
+def make_model(seed=3, **changes):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    size = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
+    config = LlamaConfig(**size, num_key_value_heads=2, max_position_embeddings=256, pad_token_id=0, bos_token_id=1, eos_token_id=2, **changes)
+    config._attn_implementation = "eager"
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.2)
+    return model
+
+
+CHAT = (
+    "{% for message in messages %}{{ message['role'] }} {% if message['role'] == 'assistant' %}{% generation %}"
+    "{{ message['content'] }} {% endgeneration %}{% else %}{{ message['content'] }} {% endif %}{% endfor %}"
+)
+
+
+def make_tokenizer():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<pad>", "<s>", "</s>", "<unk>", "user", "assistant"] + [f"w{n}" for n in range(VOCABULARY - 6)]
+    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    made.chat_template = CHAT
+    return made
+
+
+def text(random, least, most):
+    return " ".join(f"w{n}" for n in random.integers(0, VOCABULARY - 6, random.integers(least, most)))
+
+
+def make_rows(kind, rows=96):
+    random = np.random.default_rng(5)
+    for _ in range(rows):
+        if kind == "tokens":  # labels with holes; some rows have few targets, all in one shard
+            tokens = random.integers(3, VOCABULARY, random.integers(9, 40)).tolist()
+            labels = list(tokens)
+            begin, end = sorted(random.integers(0, len(tokens), 2).tolist())
+            labels[begin:end] = [-100] * (end - begin)
+            yield {"input_ids": tokens, "labels": labels}
+        elif kind == "text":
+            yield {"text": text(random, 4, 30)}
+        elif kind == "chat":
+            turn = [("user", text(random, 2, 12)), ("assistant", text(random, 2, 12))] * 2
+            yield {"messages": [{"role": role, "content": content} for role, content in turn]}
+        elif kind == "completion":
+            yield {"prompt": text(random, 4, 20), "completion": " " + text(random, 2, 9)}
+        elif kind == "preference":
+            yield {"prompt": text(random, 4, 20), "chosen": " " + text(random, 3, 9), "rejected": " " + text(random, 3, 9)}
+
+
+def write_rows(folder):
+    import datasets
+
+    for kind in {kind for _, kind, *_ in CASES.values()}:
+        datasets.Dataset.from_list(list(make_rows(kind))).save_to_disk(str(folder / kind))
+
+
+def pad(rows):
+    """A collator of our own, to the longest row, of any length."""
+    longest = max(len(row["input_ids"]) for row in rows)
+    fill = {"input_ids": 0, "labels": -100}
+    batch = {name: torch.tensor([row[name] + [fill[name]] * (longest - len(row[name])) for row in rows]) for name in fill}
+    batch["attention_mask"] = torch.tensor([[1] * len(row["input_ids"]) + [0] * (longest - len(row["input_ids"])) for row in rows])
+    return batch
+
+
+def own_loss(outputs, labels, num_items_in_batch=None):
+    """A loss of the user on logits of all tokens."""
+    logits, targets = outputs.logits[:, :-1].float(), labels[:, 1:]
+    losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="none")
+    return (losses * 1.5).sum() / num_items_in_batch
+
+
+def token_accuracy(prediction):
+    found, labels = prediction.predictions.argmax(-1)[:, :-1], prediction.label_ids[:, 1:]
+    return {"accuracy": float((found == labels)[labels != -100].mean()), "tokens": float((labels != -100).sum()), "rows": float(len(labels))}
+
+
+def make_lora(**more):
+    from peft import LoraConfig
+
+    return LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM", **more)
+
+
+# name: (class, rows, arguments of its configuration, arguments of the trainer)
+CASES = {
+    "Trainer": ("Trainer", "tokens", dict(eval_strategy="steps", eval_steps=10, per_device_eval_batch_size=5), {}),
+    "Trainer, metrics": ("Trainer", "tokens", dict(eval_strategy="steps", eval_steps=10), dict(compute_metrics=token_accuracy)),
+    "Trainer, label smoothing": ("Trainer", "tokens", dict(label_smoothing_factor=0.1), {}),
+    "Trainer, compute_loss_func": ("Trainer", "tokens", {}, dict(compute_loss_func=own_loss)),
+    "Trainer, checkpointing": ("Trainer", "tokens", dict(gradient_checkpointing=True), {}),
+    "SFT": ("SFTTrainer", "text", dict(eval_strategy="steps", eval_steps=10), {}),
+    "SFT, bfd": ("SFTTrainer", "text", dict(packing=True, max_length=57, packing_strategy="bfd"), {}),
+    "SFT, wrapped": ("SFTTrainer", "text", dict(packing=True, max_length=41, packing_strategy="wrapped"), {}),
+    "SFT, assistant only": ("SFTTrainer", "chat", dict(assistant_only_loss=True), {}),
+    "SFT, completion only": ("SFTTrainer", "completion", {}, {}),
+    "SFT, dft": ("SFTTrainer", "completion", dict(loss_type="dft"), {}),
+    "SFT, LoRA": ("SFTTrainer", "completion", {}, dict(peft_config=dict(modules_to_save=["lm_head"]))),
+    "DPO": ("DPOTrainer", "preference", dict(eval_strategy="steps", eval_steps=10), dict(ref_model=True)),
+    "DPO, LoRA": ("DPOTrainer", "preference", dict(loss_type=["ipo"]), dict(peft_config={})),
+    "DPO, reference before": ("DPOTrainer", "preference", dict(precompute_ref_log_probs=True), dict(ref_model=True)),
+}
+
+
+def run(case, folder, sp_size=None, micro_batches=2, steps=STEPS, resume=None, **options):
+    """20 steps of a case; what it logged, its gradients of the first and last step, and its weights in the end.
+
+    sp_size: 0 is the trainer as it is. micro_batches: of a step, over data ranks and accumulation.
+    """
+    import datasets
+    import transformers
+    import trl
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state()
+    name, kind, settings, more = CASES[case]
+    library = transformers if name == "Trainer" else trl
+    trainer_class = getattr(library, name)
+    world = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    if sp_size:
+        from trireme.hf import with_sequence_parallel
+
+        trainer_class = with_sequence_parallel(trainer_class, sp_size=sp_size)
+    settings = dict(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=micro_batches // (world // max(sp_size or 1, 1)),
+        learning_rate=0.05,
+        lr_scheduler_type="linear",
+        warmup_steps=2,
+        optim="sgd",
+        max_grad_norm=0.7,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        seed=11,
+        **settings,
+    )
+    settings.update(options)
+    more = dict(more)
+    if name == "Trainer":
+        more["data_collator"] = pad
+        settings.setdefault("remove_unused_columns", False)
+    else:
+        more["processing_class"] = make_tokenizer()
+        settings["bf16"] = False
+        settings.setdefault("gradient_checkpointing", False)
+    if "peft_config" in more:
+        more["peft_config"] = make_lora(**more["peft_config"])
+    if more.get("ref_model"):
+        more["ref_model"] = make_model(seed=4)
+    rows = datasets.load_from_disk(str(folder.parent / kind))  # on disk, so that ranks share what trl keeps beside it
+    configuration = {"Trainer": "TrainingArguments", "SFTTrainer": "SFTConfig", "DPOTrainer": "DPOConfig"}[name]
+    trainer = trainer_class(
+        model=make_model(),
+        args=getattr(library, configuration)(**settings),
+        train_dataset=rows.select(range(80)),
+        eval_dataset=rows.select(range(80, 91)),
+        **more,
+    )
+    gradients = Gradients(steps)
+    trainer.add_callback(gradients.callback())
+    trainer.train(resume_from_checkpoint=resume)
+    model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+    return {"log": trainer.state.log_history, "gradients": gradients.found, "weights": weights_of(model)}
+
+
+def weights_of(model):
+    if hasattr(model, "module"):
+        model = model.module
+    return {name: whole(parameter) for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def whole(tensor):
+    tensor = tensor.detach()
+    if hasattr(tensor, "full_tensor"):
+        tensor = tensor.full_tensor()
+    return tensor.float().numpy().copy()
+
+
+class Gradients:
+    """Of the first and the last step, before they are clipped."""
+
+    def __init__(self, steps):
+        self.steps, self.found = steps, {}
+
+    def callback(self):
+        from transformers import TrainerCallback
+
+        outer = self
+
+        class Keep(TrainerCallback):
+            def on_pre_optimizer_step(self, arguments, state, control, model=None, **_):
+                if state.global_step + 1 in (1, outer.steps):
+                    for name, parameter in model.named_parameters():
+                        if parameter.requires_grad and parameter.grad is not None:
+                            outer.found[f"{state.global_step}.{name}"] = whole(parameter.grad)
+
+        return Keep()
