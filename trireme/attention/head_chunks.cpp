@@ -45,7 +45,8 @@ class ChunkedAttention final : public ShardedAttention {
     const HeadRange share = heads_.query[rank_];
     const int64_t batch = qkv.size(0), width = qkv.size(3);
     const at::Tensor o = at::empty({batch, qkv.size(1), heads_.query_heads, width}, qkv.options());
-    const at::Tensor lse = at::empty({batch, share.size(), layout.tokens}, qkv.options().dtype(at::kFloat));
+    const auto lse_dtype = qkv.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const at::Tensor lse = at::empty({batch, share.size(), layout.tokens}, qkv.options().dtype(lse_dtype));
     const auto write_o = [&](const HeadChunk& chunk, ToSequence& under_way) {
       const std::vector<at::Tensor> blocks = under_way.wait();
       for (size_t p = 0; p < blocks.size(); ++p) {

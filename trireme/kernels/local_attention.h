@@ -7,9 +7,9 @@
 // B batch, S query rows, T key rows (the whole sequence, or what ring attention holds at one time), h this
 // rank's query heads, k its key/value heads, D head width. Query head i uses key/value head kv_of_query[i]:
 // grouped-query attention without repeating keys. Which keys a query sees: mask.h. lse is the natural log of
-// the sum of exp(score) of each query, fp32; a query that sees no key has o = 0 and lse = minus infinity.
-// Backward may be given the o and lse of more keys than these: it then gives these keys' part of the
-// gradients. Inputs may be strided views (last dim contiguous); outputs are contiguous.
+// the sum of exp(score) of each query, fp32, or fp64 of fp64 inputs; a query that sees no key has o = 0 and
+// lse = minus infinity. Backward may be given the o and lse of more keys than these: it then gives these
+// keys' part of the gradients. Inputs may be strided views (last dim contiguous); outputs are contiguous.
 #pragma once
 
 #include <memory>
@@ -36,7 +36,7 @@ struct AttentionSpec {
 
 struct AttentionOutput {
   at::Tensor o;    // [B, S, h, D], q's dtype or fp32
-  at::Tensor lse;  // [B, h, S], fp32
+  at::Tensor lse;  // [B, h, S], fp32 or fp64
 };
 
 struct AttentionGradients {

@@ -130,8 +130,6 @@ AttentionGradients ReferenceAttention::backward(const at::Tensor& d_o, const at:
   const auto compute = compute_type(q.scalar_type());
   AttentionGradients gradients = no_gradients(q, k, spec);
   if (sizes.empty()) return gradients;
-  // fp32 lse would cap the precision of fp64, where it can be made again from these keys alone.
-  const bool lse_again = compute == at::kDouble && spec.results == ResultDtype::of_input;
   const auto sums = q.options().dtype(compute);
   for (int64_t b = 0; b < sizes.batch; ++b)
     for (const HeadRun& run : runs_of_heads(spec, sizes.kv_heads)) {
@@ -146,8 +144,7 @@ AttentionGradients ReferenceAttention::backward(const at::Tensor& d_o, const at:
         const at::Tensor k_KD = head_keys(k[b], run, tile, compute);
         const at::Tensor scores = masked_scores(q_GTD, k_KD, tile, spec.scale);
         const at::Tensor lse_GT1 =
-            lse_again ? scores.logsumexp(2, true)
-                      : saved.lse[b].slice(0, run.begin, run.end).slice(1, row, row + tile.rows).unsqueeze(2);
+            saved.lse[b].slice(0, run.begin, run.end).slice(1, row, row + tile.rows).unsqueeze(2);
         const at::Tensor p_GTK = probabilities(scores, lse_GT1, tile);
         const at::Tensor delta_GT1 = (do_GTD * head_rows(saved.o[b], run, tile, compute)).sum(2, true);
         const at::Tensor dp_GTK = at::matmul(do_GTD, head_keys(v[b], run, tile, compute).t());
