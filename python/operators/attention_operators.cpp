@@ -2,8 +2,9 @@
 // trireme.ulysses_attention runs (python/trireme/attention.py, which checks the arguments and knows
 // autograd).
 //
-//   ulysses_forward    q_BsHD, k_BsKD, v_BsKD            -> o_BsHD, lse_BhS of this rank's heads
-//   ulysses_backward   do, q, k, v, o, lse               -> dqkv_BsND, N = H + 2K heads packed [q | k | v]
+//   ulysses_forward    q_BsHD, k_BsKD, v_BsKD, sinks_H   -> o_BsHD, lse_BhS of this rank's heads
+//   ulysses_backward   do, q, k, v, sinks, o, lse        -> dqkv_BsND, N = H + 2K heads packed [q | k | v];
+//                                                           d_sinks_H, this rank's term of the sum over ranks
 //   token_spans        which tokens of a sample lie on a rank, as begin, end, begin, end, ...
 //
 // A group is known by the name under which torch.distributed registered it; "" is this rank alone. The
@@ -11,12 +12,14 @@
 #include <exception>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include "trireme/attention/attention_sinks.h"
 #include "trireme/attention/ulysses.h"
 #include "trireme/base/documents.h"
 #include "trireme/base/error.h"
@@ -54,25 +57,48 @@ std::vector<Documents> documents_of(const std::vector<at::Tensor>& cu_seqlens) {
   return documents;
 }
 
-// What both directions need of the arguments that are not tensors.
+// What both directions need of the arguments beside q, k and v.
 struct Call {
-  Call(const at::Tensor& q, int64_t kv_heads, const std::string& group, int64_t ring, at::IntArrayRef lengths,
+  Call(const at::Tensor& q, int64_t kv_heads, const std::optional<at::Tensor>& sinks_H,
+       const std::string& group, int64_t ring, at::IntArrayRef lengths,
        const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale)
       : groups(sequence_groups(group, ring, q.device())),
         local(make_local_attention(AttentionKernel::automatic, q.device(), q.scalar_type())),
+        heads(share_heads(q.size(2), kv_heads, groups.ulysses.size())),
         mask(mask_of(groups, lengths, documents_of(cu_seqlens),
                      {.causality = causal ? Causality::causal : Causality::full, .window = window})),
-        attention(make_sharded_attention(groups.ulysses,
-                                         make_sequence_attention(RingMethod::ring, groups.ring, *local),
-                                         share_heads(q.size(2), kv_heads, groups.ulysses.size()), scale,
+        attention(make_sharded_attention(groups.ulysses, make_sequence(sinks_H), heads, scale,
                                          /*head_chunks=*/1)) {}
+
+  // Of backward: [H], zero at the heads of other ranks.
+  at::Tensor d_sinks(const at::Tensor& sinks_H) const {
+    at::Tensor all = at::zeros_like(sinks_H);
+    mine(all).copy_(sinks->d_sinks_H());
+    return all;
+  }
 
   SequenceGroups groups;
   std::unique_ptr<LocalAttention> local;
+  HeadShares heads;
   SequenceMask mask;
+  AttentionWithSinks* sinks = nullptr;  // `attention` owns it; null without sinks
   std::unique_ptr<ShardedAttention> attention;
 
  private:
+  // [H] -> [h].
+  at::Tensor mine(const at::Tensor& of_all_heads) const {
+    const HeadRange& share = heads.query[groups.ulysses.rank()];
+    return of_all_heads.narrow(0, share.begin, share.size());
+  }
+
+  std::unique_ptr<SequenceAttention> make_sequence(const std::optional<at::Tensor>& sinks_H) {
+    auto keys = make_sequence_attention(RingMethod::ring, groups.ring, *local);
+    if (!sinks_H) return keys;
+    auto with_sinks = std::make_unique<AttentionWithSinks>(std::move(keys), mine(*sinks_H));
+    sinks = with_sinks.get();
+    return with_sinks;
+  }
+
   static SequenceMask mask_of(const SequenceGroups& groups, at::IntArrayRef lengths,
                               const std::vector<Documents>& documents, const LayerMask& mask) {
     const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
@@ -86,32 +112,33 @@ struct Call {
   }
 };
 
-std::tuple<at::Tensor, at::Tensor> ulysses_forward(const at::Tensor& q, const at::Tensor& k,
-                                                   const at::Tensor& v, const std::string& group,
-                                                   int64_t ring, at::IntArrayRef lengths,
-                                                   const std::vector<at::Tensor>& cu_seqlens, int64_t window,
-                                                   bool causal, double scale) {
+std::tuple<at::Tensor, at::Tensor> ulysses_forward(
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const std::optional<at::Tensor>& sinks,
+    const std::string& group, int64_t ring, at::IntArrayRef lengths,
+    const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale) {
   const at::NoGradGuard no_grad;
   return with_errors_of_python([&] {
-    Call call(q, k.size(2), group, ring, lengths, cu_seqlens, window, causal, scale);
+    Call call(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal, scale);
     ShardedOutput output =
         call.attention->forward(call.attention->exchange_qkv(at::cat({q, k, v}, 2), call.mask), call.mask);
     return std::make_tuple(output.o_BsHD, output.lse_BhS);
   });
 }
 
-at::Tensor ulysses_backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
-                            const at::Tensor& v, const at::Tensor& o, const at::Tensor& lse,
-                            const std::string& group, int64_t ring, at::IntArrayRef lengths,
-                            const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal,
-                            double scale) {
+std::tuple<at::Tensor, at::Tensor> ulysses_backward(
+    const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const std::optional<at::Tensor>& sinks, const at::Tensor& o, const at::Tensor& lse,
+    const std::string& group, int64_t ring, at::IntArrayRef lengths,
+    const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale) {
   const at::NoGradGuard no_grad;
   return with_errors_of_python([&] {
-    Call call(q, k.size(2), group, ring, lengths, cu_seqlens, window, causal, scale);
+    Call call(q, k.size(2), sinks, group, ring, lengths, cu_seqlens, window, causal, scale);
     at::Tensor qkv = call.attention->exchange_qkv(at::cat({q, k, v}, 2), call.mask);
     ShardedOutput output{o, lse, {}};
     if (call.groups.ulysses.size() == 1) output = {{}, lse, o};
-    return call.attention->backward(d_o.contiguous(), std::move(qkv), std::move(output), call.mask);
+    at::Tensor dqkv =
+        call.attention->backward(d_o.contiguous(), std::move(qkv), std::move(output), call.mask);
+    return std::make_tuple(std::move(dqkv), sinks ? call.d_sinks(*sinks) : at::empty({0}, lse.options()));
   });
 }
 
@@ -127,11 +154,12 @@ std::vector<int64_t> token_spans(int64_t tokens, int64_t ulysses, int64_t ring, 
 
 // The words are trireme.ulysses_attention's.
 constexpr auto kForward =
-    "ulysses_forward(Tensor q, Tensor k, Tensor v, str group, int ring, int[] lengths, "
+    "ulysses_forward(Tensor q, Tensor k, Tensor v, Tensor? sinks, str group, int ring, int[] lengths, "
     "Tensor[] cu_seqlens, int window, bool causal, float scale) -> (Tensor, Tensor)";
 constexpr auto kBackward =
-    "ulysses_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, str group, int ring, "
-    "int[] lengths, Tensor[] cu_seqlens, int window, bool causal, float scale) -> Tensor";
+    "ulysses_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor? sinks, Tensor o, Tensor lse, "
+    "str group, int ring, int[] lengths, Tensor[] cu_seqlens, int window, bool causal, float scale) "
+    "-> (Tensor, Tensor)";
 
 }  // namespace
 

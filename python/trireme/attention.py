@@ -31,6 +31,7 @@ def ulysses_attention(
     window: Optional[int] = None,
     causal: bool = True,
     scale: Optional[float] = None,
+    sinks: Optional[torch.Tensor] = None,
 ) -> torch.Tensor:
     """Attention of this rank's queries over every key of the sample. Collective over ``group``, both ways.
 
@@ -42,12 +43,15 @@ def ulysses_attention(
         of B tensors. Attention does not cross them. Without it a sample is one document.
     window: a query sees itself and the ``window - 1`` tokens before it (and, if not causal, after it).
     scale: of the scores; 1 / sqrt(D) if None.
+    sinks: [H], the same on all ranks, of q's dtype or fp32 (gpt-oss): every softmax of head h has one more key, of score
+        ``sinks[h]`` and with a zero value.
 
-    Returns o [B, s, H, D]. Gradients of q, k and v are those of the shards; a second derivative is not there.
+    Returns o [B, s, H, D]. Gradients of q, k and v are those of the shards. The gradient of sinks is this rank's share, whose
+    sum over the ranks is the whole, as with every weight. A second derivative is not there.
     Raises ConfigError (a ValueError) for what it refuses; a peer that does not come is a DistBackendError.
     """
     shared = sequence_group(group)
-    _check(q, k, v, shared, window)
+    _check(q, k, v, shared, window, sinks)
     if lengths is None:
         lengths = _agreed_lengths(q, k, shared)
     elif len(lengths) != shared.size or lengths[shared.rank] != q.shape[1]:
@@ -65,6 +69,7 @@ def ulysses_attention(
         q,
         k,
         v,
+        sinks,
         shared.name,
         shared.ring,
         list(lengths),
@@ -75,7 +80,9 @@ def ulysses_attention(
     )[0]
 
 
-def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shared: SequenceGroup, window: Optional[int]) -> None:
+def _check(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shared: SequenceGroup, window: Optional[int], sinks: Optional[torch.Tensor]
+) -> None:
     shapes = f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if q.dim() != 4 or k.dim() != 4 or k.shape != v.shape or q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
         raise ConfigError(f"ulysses_attention: {shapes}; expected q [B, s, H, D] and k, v [B, s, K, D]")
@@ -93,6 +100,13 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shared: SequenceGr
         )
     if window is not None and window < 1:
         raise ConfigError(f"window: got {window}, expected 1 or more tokens, or None")
+    if sinks is not None and (
+        sinks.shape != q.shape[2:3] or sinks.dtype not in (q.dtype, torch.float32) or sinks.device != q.device
+    ):
+        raise ConfigError(
+            f"sinks: got {tuple(sinks.shape)}, {sinks.dtype} on {sinks.device}; expected [{q.shape[2]}], one of each query "
+            f"head, {q.dtype} or torch.float32 on {q.device}"
+        )
 
 
 def _agreed_lengths(q: torch.Tensor, k: torch.Tensor, shared: SequenceGroup) -> list[int]:
@@ -123,33 +137,35 @@ def _documents(cu_seqlens, batch: int) -> list[torch.Tensor]:
 
 
 @torch.library.register_fake("trireme::ulysses_forward")
-def _(q, k, v, group, ring, lengths, cu_seqlens, window, causal, scale):
+def _(q, k, v, sinks, group, ring, lengths, cu_seqlens, window, causal, scale):
     rank = dist.distributed_c10d._resolve_process_group(group).rank() if group else 0
     ranks = len(lengths) // ring
     place, ring_rank = rank % ranks, rank // ranks
     heads = q.shape[2] // ranks + (place < q.shape[2] % ranks)
     lse = (q.shape[0], heads, sum(lengths[ring_rank * ranks : (ring_rank + 1) * ranks]))
-    return torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(lse, dtype=torch.float32)
+    lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(lse, dtype=lse_dtype)
 
 
 @torch.library.register_fake("trireme::ulysses_backward")
-def _(d_o, q, k, v, o, lse, group, ring, lengths, cu_seqlens, window, causal, scale):
-    return q.new_empty((q.shape[0], q.shape[1], q.shape[2] + 2 * k.shape[2], q.shape[3]))
+def _(d_o, q, k, v, sinks, o, lse, group, ring, lengths, cu_seqlens, window, causal, scale):
+    d_sinks = lse.new_empty(0) if sinks is None else torch.empty_like(sinks)
+    return q.new_empty((q.shape[0], q.shape[1], q.shape[2] + 2 * k.shape[2], q.shape[3])), d_sinks
 
 
 def _setup_context(ctx, inputs, output):
-    q, k, v, group, ring, lengths, cu_seqlens, window, causal, scale = inputs
+    q, k, v, sinks, group, ring, lengths, cu_seqlens, window, causal, scale = inputs
     o, lse = output
-    ctx.save_for_backward(q, k, v, o, lse, *cu_seqlens)
+    ctx.save_for_backward(q, k, v, sinks, o, lse, *cu_seqlens)
     ctx.rest = group, ring, lengths, window, causal, scale
 
 
 def _backward(ctx, d_o, _d_lse):
-    q, k, v, o, lse, *cu_seqlens = ctx.saved_tensors
+    q, k, v, sinks, o, lse, *cu_seqlens = ctx.saved_tensors
     group, ring, lengths, window, causal, scale = ctx.rest
-    dqkv = _operators.backward(d_o, q, k, v, o, lse, group, ring, lengths, cu_seqlens, window, causal, scale)
+    dqkv, d_sinks = _operators.backward(d_o, q, k, v, sinks, o, lse, group, ring, lengths, cu_seqlens, window, causal, scale)
     dq, dk, dv = dqkv.split([q.shape[2], k.shape[2], v.shape[2]], dim=2)
-    return dq, dk, dv, None, None, None, [None] * len(cu_seqlens), None, None, None
+    return dq, dk, dv, None if sinks is None else d_sinks, None, None, None, [None] * len(cu_seqlens), None, None, None
 
 
 torch.library.register_autograd("trireme::ulysses_forward", _backward, setup_context=_setup_context)

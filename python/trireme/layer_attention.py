@@ -18,7 +18,6 @@ _IGNORED = {
     "shift_labels", "sliding_window", "use_cache",
 }  # fmt: skip
 _REFUSED = {
-    "s_aux": "attention sinks (gpt-oss)",
     "softcap": "soft-capped scores",
     "position_bias": "a bias of positions on the scores",
     "cu_seq_lens_q": "cu_seq_lens of flash attention; give position_ids that restart at 0 in their place",
@@ -43,8 +42,8 @@ class LayerAttention:
         causal, window = read_mask_function(mask_function)
         return SeenKeys(causal, window, sequence)
 
-    def attend(self, module, query, key, value, attention_mask=None, scaling=None, dropout=0.0, **keywords):
-        """As a function of AttentionInterface: q [B, H, s, D], k, v [B, K, s, D] -> o [B, s, H, D], no weights."""
+    def attend(self, module, query, key, value, attention_mask=None, scaling=None, dropout=0.0, s_aux=None, **keywords):
+        """As a function of AttentionInterface: q [B, H, s, D], k, v [B, K, s, D], sinks [H] -> o [B, s, H, D], no weights."""
         name, mask = type(module).__name__, attention_mask
         self._check_call(name, module, mask, dropout, keywords)
         self.layers_seen += 1
@@ -63,6 +62,7 @@ class LayerAttention:
             window=mask.window,
             causal=mask.causal,
             scale=scaling,
+            sinks=s_aux,
         )
         return o, None
 

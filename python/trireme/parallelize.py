@@ -46,7 +46,7 @@ def parallelize(
         1 where they are summed (trireme.sum_gradients). With shards it is about a router's loss alone; trireme.loss has its own.
 
     Every rank of the group calls the model in the same order, forward and backward. Backward belongs into the block too: layers
-    that are checkpointed run again in it. Refused by name: models that mix tokens outside attention, attention sinks,
+    that are checkpointed run again in it. Refused by name: models that mix tokens outside attention,
     soft-capped scores, attention dropout, caches, chunked and custom masks.
     """
     import transformers

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import trireme
 
-TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-6, torch.bfloat16: 3e-2}  # of a tensor's largest entry
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 3e-2}  # of a tensor's largest entry
 
 
 @dataclasses.dataclass
@@ -25,6 +25,7 @@ class Case:
     causal: bool = True
     scale: Optional[float] = None
     dtype: torch.dtype = torch.float32
+    sinks: Optional[torch.dtype] = None  # of sinks; None: without
 
 
 def visible(case):
@@ -44,17 +45,20 @@ def visible(case):
     return seen
 
 
-def oracle(case, q, k, v, d_o):
-    q, k, v = (x.double().detach().requires_grad_() for x in (q, k, v))
-    repeat = case.heads // case.kv_heads
-    o = torch.nn.functional.scaled_dot_product_attention(
-        q.transpose(1, 2),
-        k.repeat_interleave(repeat, 2).transpose(1, 2),
-        v.repeat_interleave(repeat, 2).transpose(1, 2),
-        attn_mask=visible(case)[:, None],
-        scale=case.scale,
-    ).transpose(1, 2)
-    return [o.detach(), *torch.autograd.grad(o, (q, k, v), d_o.double())]
+def oracle(case, d_o, *inputs):
+    """Sinks are one more column of scores, which the softmax sees and the values do not."""
+    q, k, v, *sinks = inputs = [x.double().detach().requires_grad_() for x in inputs]
+    k, v = (x.repeat_interleave(case.heads // case.kv_heads, 2) for x in (k, v))
+    if sinks:
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * (case.scale or case.width**-0.5)
+        scores = scores.masked_fill(~visible(case)[:, None], -torch.inf)
+        column = sinks[0][None, :, None, None].expand(case.batch, -1, case.tokens, 1)
+        weights = torch.cat([scores, column], dim=-1).softmax(-1)[..., :-1]
+        o = torch.einsum("bhqk,bkhd->bqhd", weights, v)
+    else:
+        q_, k, v, seen = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), visible(case)[:, None]
+        o = torch.nn.functional.scaled_dot_product_attention(q_, k, v, attn_mask=seen, scale=case.scale).transpose(1, 2)
+    return [o.detach(), *torch.autograd.grad(o, inputs, d_o.double())]
 
 
 def spans_of(case, shared):
@@ -69,6 +73,7 @@ def check(group, case, give_lengths=False):
     shape = (case.batch, case.tokens)
     q, d_o = torch.randn(2, *shape, case.heads, case.width).to(case.dtype)
     k, v = torch.randn(2, *shape, case.kv_heads, case.width).to(case.dtype)
+    sinks = [] if case.sinks is None else [torch.linspace(2, -1, case.heads).to(case.sinks).requires_grad_()]
     shared = trireme.SequenceGroup(group, ring=case.ring) if case.ring > 1 else group
     of_ranks = trireme.SequenceGroup(group) if case.ring == 1 else shared
     spans = spans_of(case, of_ranks)
@@ -83,13 +88,17 @@ def check(group, case, give_lengths=False):
     lengths = None
     if give_lengths:
         lengths = case.lengths or of_ranks.lengths(case.tokens)
-    o = trireme.ulysses_attention(
-        *shards, shared, lengths=lengths, cu_seqlens=documents, window=case.window, causal=case.causal, scale=case.scale
-    )
-    got = [o.detach(), *torch.autograd.grad(o, shards, mine(d_o))]
-    for name, part, truth in zip(("o", "dq", "dk", "dv"), got, oracle(case, q, k, v, d_o)):
-        assert part.dtype == case.dtype, name
-        error = (part.double() - mine(truth)).abs().max().item() if part.numel() else 0
+    options = dict(lengths=lengths, cu_seqlens=documents, window=case.window, causal=case.causal, scale=case.scale)
+    o = trireme.ulysses_attention(*shards, shared, **options, sinks=sinks[0] if sinks else None)
+    got = [o.detach(), *torch.autograd.grad(o, shards + sinks, mine(d_o))]
+    truths = oracle(case, d_o, q, k, v, *sinks)
+    if sinks:
+        dist.all_reduce(got[-1], group=group)  # a rank's is its share
+        assert truths[-1].abs().max() > 0.1
+    for name, part, truth in zip(("o", "dq", "dk", "dv", "dsinks"), got, truths):
+        assert part.dtype == (case.sinks if name == "dsinks" else case.dtype), name
+        error = part.double() - (truth if name == "dsinks" else mine(truth))
+        error = error.abs().max().item() if part.numel() else 0
         assert error <= TOLERANCE[case.dtype] * max(1, truth.abs().max().item()), f"{name}: {error}"
 
 
@@ -110,6 +119,7 @@ CASES = {
     "wide heads": Case(200, width=80, heads=4, kv_heads=4),
     "fp64": Case(21, dtype=torch.float64),
     "bf16": Case(64, width=32, dtype=torch.bfloat16),
+    "bf16, sinks in fp32": Case(64, width=32, dtype=torch.bfloat16, sinks=torch.float32),
 }
 
 
@@ -120,9 +130,10 @@ def test_equals_sdpa_of_the_whole_sequence(ranks, count):
 
 def run_cases(group):
     for name, case in CASES.items():
-        for give_lengths in (False, True):
+        for give_lengths, with_sinks in ((False, False), (True, False), (True, True)):
+            sinks = (case.sinks or case.dtype) if with_sinks else None
             try:
-                check(group, case, give_lengths)
+                check(group, dataclasses.replace(case, sinks=sinks), give_lengths)
             except Exception as error:
                 raise AssertionError(name) from error
 
@@ -133,7 +144,9 @@ def test_shards_of_any_lengths(ranks):
 
 def run_lengths(group):
     for lengths in ([1, 20, 9], [30, 0, 0], [0, 0, 30], [15, 15, 0], [10, 10, 10]):
-        check(group, Case(30, heads=5, kv_heads=5, lengths=lengths, documents=[0, 7, 30], window=6))
+        for sinks in (None, torch.float32):
+            check(group, Case(30, heads=5, kv_heads=5, lengths=lengths, documents=[0, 7, 30], window=6, sinks=sinks))
+    check(group, Case(1100, heads=3, kv_heads=1, lengths=[0, 1100, 0], sinks=torch.float32))  # more rows than are scaled at once
 
 
 @pytest.mark.parametrize("count, ring", [(2, 2), (3, 3), (4, 2), (4, 4)])
@@ -147,6 +160,8 @@ def run_ring(group, ring):
         Case(41, heads=heads, kv_heads=1, ring=ring),
         Case(41, heads=2, kv_heads=2, ring=ring, documents=[0, 5, 22, 41], window=9),
         Case(41, heads=2, kv_heads=1, ring=ring, causal=False, batch=2),
+        Case(41, heads=heads, kv_heads=1, ring=ring, sinks=torch.float32),
+        Case(41, heads=2, kv_heads=2, ring=ring, documents=[0, 5, 22, 41], window=9, sinks=torch.float64, dtype=torch.float64),
         Case(5, heads=2, kv_heads=2, ring=ring),
     ):
         check(group, case)
@@ -157,6 +172,11 @@ def test_under_torch_compile(ranks):
 
 
 def run_compiled(group):
+    for sinks in (None, torch.tensor([1.0, -1.0, 0.5, 2.0], requires_grad=True)):
+        check_compiled(group, sinks)
+
+
+def check_compiled(group, sinks):
     torch.manual_seed(2)
     shared = trireme.SequenceGroup(group)
     tokens = 15
@@ -165,14 +185,14 @@ def run_compiled(group):
     lengths = shared.lengths(tokens)
 
     def step(x):
-        return trireme.ulysses_attention(2 * x, x[:, :, :2], x[:, :, 2:], shared, lengths=lengths, window=6).sin()
+        return trireme.ulysses_attention(2 * x, x[:, :, :2], x[:, :, 2:], shared, lengths=lengths, window=6, sinks=sinks).sin()
 
     results = []
     for function in (step, torch.compile(step, backend="aot_eager", fullgraph=True)):
         x = whole[:, begin:end].clone().requires_grad_()
         y = function(x)
-        y.square().sum().backward()
-        results.append((y.detach(), x.grad))
+        inputs = [x] if sinks is None else [x, sinks]
+        results.append((y.detach(), *torch.autograd.grad(y.square().sum(), inputs)))
     for eager, compiled in zip(*results):
         torch.testing.assert_close(eager, compiled)
 
@@ -183,10 +203,24 @@ def test_operators_pass_torchs_own_checks(ranks):
 
 def run_opcheck(_group):
     q, k = torch.randn(1, 6, 4, 8, requires_grad=True), torch.randn(1, 6, 2, 8, requires_grad=True)
-    torch.library.opcheck(
-        torch.ops.trireme.ulysses_forward.default,
-        (q, k, k.detach().clone().requires_grad_(), "", 1, [6], [torch.tensor([0, 2, 6])], 3, True, 0.3),
-    )
+    for sinks in (None, torch.randn(4, requires_grad=True)):
+        torch.library.opcheck(
+            torch.ops.trireme.ulysses_forward.default,
+            (q, k, k.detach().clone().requires_grad_(), sinks, "", 1, [6], [torch.tensor([0, 2, 6])], 3, True, 0.3),
+        )
+
+
+def test_a_sink_of_no_weight_is_none(ranks):
+    ranks.run(run_weightless_sinks, 2)
+
+
+def run_weightless_sinks(group):
+    q, k = torch.randn(1, 7, 3, 8), torch.randn(1, 7, 3, 8)
+    sinks = torch.full((3,), -torch.inf, requires_grad=True)
+    o = trireme.ulysses_attention(q, k, k, group, sinks=sinks)
+    assert torch.equal(o, trireme.ulysses_attention(q, k, k, group))
+    o.sum().backward()
+    assert torch.equal(sinks.grad, torch.zeros(3))
 
 
 def test_what_is_refused_is_named(ranks):
@@ -203,6 +237,8 @@ def run_refusals(group):
     refused("expected q \\[B, s, H, D\\]", k=(1, 5, 2, 8))
     refused("one floating dtype", dtype=torch.float64)
     refused("window: got 0", window=0)
+    refused("one of each query head", sinks=torch.zeros(2))
+    refused("torch.float32 on cpu", sinks=torch.zeros(4, dtype=torch.float64))
     refused("at most one rank a head.*ring=R\\) with R of 2", q=(1, 4, 1, 8), k=(1, 4, 1, 8))
     refused("holds 4 tokens", lengths=[5, 3])
     refused("expected to begin with 0", cu_seqlens=[1, 8], error=ValueError)

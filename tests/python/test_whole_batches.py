@@ -3,10 +3,10 @@
 import pytest
 import torch
 import trireme
-from test_parallelize import MODELS, compare, gradients, make_batch, make_model
+from test_parallelize import MODELS, compare, documents_apart, gradients, make_batch, make_model
 
 KINDS = ("plain", "packed", "right padding", "left padding")
-ROUTERS = {"mixtral": 0.7, "qwen3_moe": 0.7}
+ROUTERS = {"mixtral": 0.7, "qwen3_moe": 0.7, "gpt_oss": 0.7}
 
 
 def set_router(name, model):
@@ -31,7 +31,8 @@ def whole(model, batch, group, ring=1, **more):
 
 def alone(model, batch, **more):
     model.zero_grad(set_to_none=True)
-    output = model(**batch, **more, **no_cache(model))
+    with documents_apart(model, batch):
+        output = model(**batch, **more, **no_cache(model))
     output.loss.backward()
     return output.loss.item(), gradients(model)
 
