@@ -4,6 +4,7 @@ from . import hf
 from .attention import ulysses_attention
 from .batch import gather, shard
 from .errors import ConfigError
+from .linear_cross_entropy import linear_cross_entropy
 from .long_context_data_collator import LongContextDataCollator
 from .loss import count_targets, loss, sum_gradients
 from .parallelize import parallelize
@@ -17,6 +18,7 @@ __all__ = [
     "count_targets",
     "gather",
     "hf",
+    "linear_cross_entropy",
     "loss",
     "parallelize",
     "shard",

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from .errors import ConfigError
-from .sequence_group import Group, sequence_group
+from .sequence_group import Group, SequenceGroup, sequence_group
 
 
 def count_targets(targets: torch.Tensor, group: Group = None, *, ignore_index: int = -100) -> torch.Tensor:
@@ -43,14 +43,25 @@ def loss(
     if targets.shape != logits.shape[:-1]:
         raise ConfigError(f"loss: got logits {tuple(logits.shape)}, targets {tuple(targets.shape)}, expected [B, s, V] and [B, s]")
     shared = sequence_group(group)
-    if num_targets is None:
-        num_targets = count_targets(targets, shared, ignore_index=ignore_index)
-    divisor = torch.as_tensor(num_targets, device=logits.device).clamp(min=1)
     precise = logits if logits.dtype == torch.float64 else logits.float()
     total = torch.nn.functional.cross_entropy(
         precise.flatten(0, -2), targets.flatten(), ignore_index=ignore_index, reduction="sum"
     )
-    share = total / divisor
+    return mean_over_ranks(total, targets, shared, num_targets, averaged_over, ignore_index)
+
+
+def mean_over_ranks(
+    total: torch.Tensor,
+    targets: torch.Tensor,
+    shared: SequenceGroup,
+    num_targets: Union[int, torch.Tensor, None],
+    averaged_over: int,
+    ignore_index: int,
+) -> torch.Tensor:
+    """The loss of all ranks from this rank's sum of cross entropy, a scalar; arguments as of ``loss``. Collective."""
+    if num_targets is None:
+        num_targets = count_targets(targets, shared, ignore_index=ignore_index)
+    share = total / torch.as_tensor(num_targets, device=total.device).clamp(min=1)
     graded = share * averaged_over
     # The value of all ranks, the gradient of this rank's share.
     return shared.all_sum(share) + (graded - graded.detach())
