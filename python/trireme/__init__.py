@@ -4,6 +4,7 @@ from . import hf
 from .attention import ulysses_attention
 from .batch import gather, shard
 from .errors import ConfigError
+from .fused_loss import fused_loss
 from .linear_cross_entropy import linear_cross_entropy
 from .long_context_data_collator import LongContextDataCollator
 from .loss import count_targets, loss, sum_gradients
@@ -16,6 +17,7 @@ __all__ = [
     "LongContextDataCollator",
     "SequenceGroup",
     "count_targets",
+    "fused_loss",
     "gather",
     "hf",
     "linear_cross_entropy",
