@@ -10,6 +10,7 @@ from .long_context_data_collator import LongContextDataCollator
 from .loss import count_targets, loss, sum_gradients
 from .parallelize import parallelize
 from .sequence_group import SequenceGroup
+from .tiled_mlp import tile_mlp
 
 __version__ = "0.1.0"
 __all__ = [
@@ -25,5 +26,6 @@ __all__ = [
     "parallelize",
     "shard",
     "sum_gradients",
+    "tile_mlp",
     "ulysses_attention",
 ]
