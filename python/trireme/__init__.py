@@ -8,6 +8,7 @@ from .fused_loss import fused_loss
 from .linear_cross_entropy import linear_cross_entropy
 from .long_context_data_collator import LongContextDataCollator
 from .loss import count_targets, loss, sum_gradients
+from .offload import offload_activations
 from .parallelize import parallelize
 from .sequence_group import SequenceGroup
 from .tiled_mlp import tile_mlp
@@ -23,6 +24,7 @@ __all__ = [
     "hf",
     "linear_cross_entropy",
     "loss",
+    "offload_activations",
     "parallelize",
     "shard",
     "sum_gradients",
