@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+import torch
+
 from .attention import ulysses_attention
 from .errors import ConfigError
 from .model_calls import ModelCalls
@@ -47,6 +49,8 @@ class LayerAttention:
         name, mask = type(module).__name__, attention_mask
         self._check_call(name, module, mask, dropout, keywords)
         self.layers_seen += 1
+        if torch.is_autocast_enabled(query.device.type):  # as scaled_dot_product_attention: rotated queries and keys come in fp32
+            query, key, value = (x.to(torch.get_autocast_dtype(query.device.type)) for x in (query, key, value))
         q, k, v = (x.transpose(1, 2) for x in (query, key, value))
         if self.calls.probing:  # of each token alone: token_mixing.py looks for others
             repeat = q.shape[2] // k.shape[2]
