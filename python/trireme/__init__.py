@@ -3,22 +3,31 @@
 from . import hf
 from .attention import ulysses_attention
 from .batch import gather, shard
-from .errors import ConfigError
+from .engine import TrainingRun, engine_binary, train
+from .errors import ConfigError, RunFailed
 from .fused_loss import fused_loss
 from .linear_cross_entropy import linear_cross_entropy
 from .long_context_data_collator import LongContextDataCollator
 from .loss import count_targets, loss, sum_gradients
+from .metrics_file import Evaluation, Step
 from .offload import offload_activations
 from .parallelize import parallelize
 from .sequence_group import SequenceGroup
 from .tiled_mlp import tile_mlp
+from .verify import VerifyResult, verify
 
 __version__ = "0.1.0"
 __all__ = [
     "ConfigError",
+    "Evaluation",
     "LongContextDataCollator",
+    "RunFailed",
     "SequenceGroup",
+    "Step",
+    "TrainingRun",
+    "VerifyResult",
     "count_targets",
+    "engine_binary",
     "fused_loss",
     "gather",
     "hf",
@@ -29,5 +38,7 @@ __all__ = [
     "shard",
     "sum_gradients",
     "tile_mlp",
+    "train",
     "ulysses_attention",
+    "verify",
 ]

@@ -3,3 +3,16 @@
 
 class ConfigError(ValueError):
     """A wrong request, or one that Trireme refuses; the message says what was got, expected, and what to do."""
+
+
+class RunFailed(RuntimeError):
+    """A run of the engine (trireme.train) that ended by itself, not done; ConfigError where the request is at fault.
+
+    exit_code: as docs/launching.md lists them (65 a file, 70 a bug, 75 another rank or a request to stop); -N: killed by
+        signal N. lines: the last that the program printed.
+    """
+
+    def __init__(self, message: str, exit_code: int, lines: list[str]):
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.lines = lines

@@ -1,0 +1,211 @@
+"""Is it right on my model? A model's loss and gradients over P ranks beside the model alone, on the user's own batch.
+
+    every rank     shard(batch), parallelize(model): loss, gradients, summed over the ranks
+    rank 0 alone   model(**batch) as it was given: its own loss, its own attention; then compared, and told to all
+
+The model alone is transformers' own code, with which Trireme's attention and loss share none. It runs on rank 0 only:
+other ranks could but repeat it, in the memory and the cores that ranks of one machine share.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+import zlib
+from typing import Any, Mapping, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+
+from .batch import shard
+from .errors import ConfigError
+from .loss import loss as loss_of_shards
+from .parallelize import parallelize
+from .sequence_group import Group, SequenceGroup, sequence_group
+from .verify_result import GradientError, VerifyResult
+
+OF_THEIR_OWN_TOKEN = ("ForMaskedLM", "ForTokenClassification")  # losses of transformers whose labels are not shifted
+
+
+def verify(
+    model: torch.nn.Module,
+    batch: Mapping[str, Any],
+    group: Group = None,
+    *,
+    tolerance: Optional[float] = None,
+    loss_tolerance: Optional[float] = None,
+) -> VerifyResult:
+    """The model over the ranks of ``group`` beside itself alone on one batch. Collective; every rank gets the result.
+
+    model: as :func:`parallelize` takes it, not yet wrapped by DDP, FSDP or DeepSpeed, with the same weights on all ranks.
+    batch: whole, the same on all ranks, on the model's device: ``input_ids`` [B, S], ``labels`` [B, S] as transformers
+        takes them, and what else the model's forward takes along the tokens. Rank 0 needs the memory to run it alone,
+        and twice that of the gradients.
+    tolerance: of each gradient's largest entry, and of the gradient norm. None: 1e-4 in fp32 and fp64. bf16 and fp16 round
+        each operation, and sums in another order round otherwise: 32 times the spacing of their numbers at 1 passes,
+        0.25 and 0.03, which shows gross errors only, and a router near a tie may choose another expert beyond it. For a
+        sharp answer give ``copy.deepcopy(model).float()``.
+    loss_tolerance: of the loss. None: 5e-6, or the spacing once.
+
+    The model keeps its weights, its gradients, its mode and the random numbers to come. The other ranks wait for rank 0
+    within the group's timeout. Raises ConfigError for what parallelize refuses, for ranks whose weights or batches
+    differ, and for dropout in training mode: two runs would drop other values.
+    """
+    shared = sequence_group(group)
+    inputs = _check(model, batch, shared)
+    names, parameters = zip(*((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad))
+    device = parameters[0].device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
+        loss, gradients = _over_ranks(model, inputs, parameters, shared)
+        norm, reference_loss, reference_norm, *rows = _beside_the_model_alone(model, inputs, parameters, shared, gradients)
+    dtype = _dtype(parameters)
+    spacing = torch.finfo(dtype).eps if dtype.itemsize == 2 else 0.0
+    errors = [GradientError(name, error, largest) for name, error, largest in zip(names, rows[::2], rows[1::2])]
+    samples, tokens = inputs["labels"].shape
+    return VerifyResult(
+        loss=loss.item(),
+        reference_loss=reference_loss,
+        gradient_norm=norm,
+        reference_gradient_norm=reference_norm,
+        gradients=sorted(errors, key=lambda row: -row.error),
+        tolerance=max(1e-4, 32 * spacing) if tolerance is None else tolerance,
+        loss_tolerance=max(5e-6, spacing) if loss_tolerance is None else loss_tolerance,
+        dtype=dtype,
+        ranks=shared.size,
+        batch=samples,
+        sequence_tokens=tokens,
+    )
+
+
+def _check(model: torch.nn.Module, batch: Mapping[str, Any], shared: SequenceGroup) -> dict[str, Any]:
+    labels: Any = batch.get("labels")
+    if not torch.is_tensor(labels) or labels.dim() != 2:
+        raise ConfigError(f"trireme.verify: got a batch of {sorted(batch)}, expected one with labels [B, S]: it compares a loss")
+    if not (labels[:, 1:] != -100).any():
+        raise ConfigError("trireme.verify: no token of the batch has a target: every label is -100")
+    wrappers = ("DistributedDataParallel", "FullyShardedDataParallel", "DeepSpeedEngine")
+    parts = [name for name, parameter in model.named_parameters() if hasattr(parameter, "placements") or hasattr(parameter, "ds_id")]
+    if parts or any(type(module).__name__ in wrappers for module in model.modules()):
+        raise ConfigError(
+            "trireme.verify: got a model that DDP, FSDP or DeepSpeed has wrapped, which no rank can run alone; verify it before it is wrapped"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError("trireme.verify: no parameter of the model wants a gradient, so there is nothing to compare")
+    tensors = {f"batch[{name!r}]": value for name, value in batch.items() if torch.is_tensor(value)}
+    _refuse_difference({**tensors, **dict(model.named_parameters())}, shared)
+    return dict(batch)
+
+
+def _refuse_difference(tensors: dict[str, torch.Tensor], shared: SequenceGroup) -> None:
+    """Collective. By a weighted sum of each tensor's entries, which is the same on all ranks, to the last bit."""
+    shapes = zlib.crc32(repr([(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]).encode())
+    device = next(iter(tensors.values())).device
+    if len({int(part) for part in shared.all_gather(torch.tensor(shapes, device=device))}) > 1:
+        raise ConfigError("trireme.verify: names, shapes or dtypes of the batch or the weights differ between ranks; expected the same")
+    ranks = [part.tolist() for part in shared.all_gather(torch.stack([_sum(tensor).to(device) for tensor in tensors.values()]))]
+    for rank, theirs in enumerate(ranks):
+        for name, first, other in zip(tensors, ranks[0], theirs):
+            if first != other and not (math.isnan(first) and math.isnan(other)):
+                raise ConfigError(
+                    f"trireme.verify: {name} of rank {rank} is not that of rank 0; expected the same weights and the same whole "
+                    "batch on every rank that shares a sample"
+                )
+
+
+def _sum(tensor: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros((), dtype=torch.float64, device=tensor.device)
+    for piece in tensor.detach().flatten().split(1 << 24):
+        total += torch.dot(piece.double(), torch.linspace(1, 2, len(piece), dtype=torch.float64, device=tensor.device))
+    return total
+
+
+def _over_ranks(
+    model: torch.nn.Module, inputs: dict[str, Any], parameters: Sequence[torch.nn.Parameter], shared: SequenceGroup
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    import transformers
+
+    whole = dict(inputs)
+    target = next((module for module in model.modules() if isinstance(module, transformers.PreTrainedModel)), None)
+    if getattr(target, "loss_type", None) in OF_THEIR_OWN_TOKEN:
+        whole["shift_labels"] = whole.pop("labels")
+    part = shard(whole, shared)
+    targets = part.pop("shift_labels")
+    with parallelize(model, shared):
+        before = _random_states(parameters[0].device)
+        loss = loss_of_shards(model(**part).logits, targets, shared)
+        drew = [not torch.equal(*states) for states in zip(before, _random_states(parameters[0].device))]
+        if shared.all_sum(torch.tensor(any(drew), device=loss.device).int()) > 0:
+            dropouts = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.modules.dropout._DropoutNd)}
+            active = [name for name, module in dropouts.items() if module.training and module.p > 0]
+            raise ConfigError(
+                f"trireme.verify: the model draws random numbers ({', '.join(active[:3]) or 'dropout, or noise of a router'}), and two runs "
+                "would draw others: set that to 0, or call model.eval() before"
+            )
+        gradients = _gradients(loss, parameters)
+    for gradient in gradients if shared.size > 1 else []:
+        dist.all_reduce(gradient, group=shared.process_group)
+    return loss, gradients
+
+
+def _gradients(loss: torch.Tensor, parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor]:
+    # Not by backward(): the user's gradients stay, and hooks that step an optimizer do not run.
+    return list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
+
+
+def _random_states(device: torch.device) -> list[torch.Tensor]:
+    return [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])
+
+
+def _beside_the_model_alone(
+    model: torch.nn.Module,
+    inputs: dict[str, Any],
+    parameters: Sequence[torch.nn.Parameter],
+    shared: SequenceGroup,
+    gradients: list[torch.Tensor],
+) -> list[float]:
+    """[norm, reference loss, reference norm, error, largest, error, largest, ...] with two of each gradient. Collective."""
+    found = torch.zeros(4 + 2 * len(gradients), dtype=torch.float64, device=gradients[0].device)
+    failure = None
+    if shared.rank == 0:
+        try:
+            arguments = {"use_cache": False} if "use_cache" in inspect.signature(model.forward).parameters else {}
+            loss = model(**{**inputs, **arguments}).loss
+            reference = _gradients(loss, parameters)
+            rows = _errors(gradients, reference, torch.finfo(_dtype(parameters)).eps)
+            values = [0.0, _norm(gradients), loss.item(), _norm(reference), *itertools.chain(*rows)]
+            found.copy_(torch.tensor(values, dtype=torch.float64))
+        except Exception as error:  # the others wait for a word of it
+            failure, found[0] = error, 1
+    if shared.size > 1:
+        dist.broadcast(found, group=shared.process_group, group_src=0)
+    if failure is not None:
+        raise failure
+    failed, *values = found.tolist()
+    if failed:
+        raise RuntimeError("trireme.verify: rank 0 could not run the model alone; its error says why")
+    return values
+
+
+def _errors(gradients: list[torch.Tensor], references: list[torch.Tensor], spacing: float) -> list[tuple[float, float]]:
+    """(error, largest) of each. A bias whose gradient is zero but for rounding (a key's) is compared with the largest of the model."""
+    largest = [reference.abs().max().item() for reference in references]
+    errors = []
+    for gradient, reference, own in zip(gradients, references, largest):
+        if reference.dim() == 1 and max(own, gradient.abs().max().item()) <= spacing * max(largest):
+            own = max(largest)
+        difference = (gradient - reference).abs().max().item()
+        errors.append((0.0 if difference == 0 else difference / own if own and math.isfinite(difference) else math.inf, own))
+    return errors
+
+
+def _norm(gradients: list[torch.Tensor]) -> float:
+    return math.sqrt(sum(torch.linalg.vector_norm(gradient, dtype=torch.float64).item() ** 2 for gradient in gradients))
+
+
+def _dtype(parameters: Sequence[torch.nn.Parameter]) -> torch.dtype:
+    """In which the model computes: autocast's, or the coarsest of its weights."""
+    kind = parameters[0].device.type
+    if torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return max((parameter.dtype for parameter in parameters), key=lambda dtype: torch.finfo(dtype).eps)
