@@ -69,6 +69,12 @@ class ModelCalls:
             given["use_cache"] = False
         return (), given
 
+    def longest_position(self) -> int:
+        """Of the whole batch in the call that runs."""
+        if self.sequence is None:
+            raise ConfigError("trireme.parallelize: rotary positions were asked for outside a call of the model: it is refused")
+        return self.sequence.longest_position
+
     def _check(self, given: dict[str, Any]) -> None:
         wrong = [name for name in _REFUSED if torch.is_tensor(given.get(name)) or given.get(name)]
         if wrong:

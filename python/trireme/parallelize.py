@@ -20,6 +20,7 @@ import torch
 from .errors import ConfigError
 from .layer_attention import LayerAttention
 from .model_calls import ModelCalls
+from .rotary import see_longest_position
 from .sequence_group import Group, sequence_group
 from .token_mixing import refuse_token_mixing
 from .whole_batches import WholeBatches
@@ -77,6 +78,7 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls, probe: bool = True) ->
         if not isinstance(embed, torch.nn.Embedding):
             raise ConfigError(f"trireme.parallelize: {type(target).__name__} has no table of token embeddings, so it is refused")
         calls.hook(undo)
+        see_longest_position(target, calls.longest_position, undo)
         if probe:
             calls.probing = True
             refuse_token_mixing(target, embed, lambda ids: target(input_ids=ids))

@@ -22,6 +22,7 @@ class SequenceOfCall:
     padding: list[torch.Tensor]  # cu_seqlens that part a sample's tokens from its padding; none where it has none
     documents: list[torch.Tensor]  # and that part its documents; none where each sample is one
     restarts: bool  # some sample holds several documents
+    longest_position: int  # of the batch
 
     def borders(self, causal: bool) -> list[torch.Tensor]:
         """cu_seqlens for ulysses_attention. Transformers lets encoders see across positions that restart."""
@@ -87,11 +88,12 @@ def sequence_of_whole(shared: SequenceGroup, given: Mapping[str, Any]) -> tuple[
     batch, tokens = given[named].shape[:2]
     device = given[named].device
     each = torch.arange(1, batch * tokens + 1, device=device)
+    shape = [torch.tensor(size, device=device) for size in (batch, tokens)]
     prints = [
-        int((given[name].flatten() * each[: given[name].numel()]).sum()) if _counts(given.get(name)) else 0
+        (given[name].flatten() * each[: given[name].numel()]).sum() if _counts(given.get(name)) else torch.zeros_like(shape[0])
         for name in ("input_ids", "labels", "shift_labels", "position_ids", "attention_mask")
     ]
-    ranks = [part.tolist() for part in shared.all_gather(torch.tensor([batch, tokens, *prints], device=device))]
+    ranks = torch.stack(shared.all_gather(torch.stack(shape + prints))).tolist()
     if any(theirs != ranks[0] for theirs in ranks):
         raise ConfigError(
             "trireme.parallelize: the ranks of a sequence group were called with different batches; [samples, tokens, checksums of "
@@ -141,7 +143,7 @@ def _borders(batch, tokens, positions, mask):
     borders = [
         [] if not edges.any() else [_cu_seqlens(row, tokens) for row in edges] for edges in (padded, padded | restart)
     ]
-    return *borders, bool(restart.any())
+    return *borders, bool(restart.any()), tokens - 1 if positions is None else int(positions.max())
 
 
 def _cu_seqlens(edges: torch.Tensor, tokens: int) -> torch.Tensor:

@@ -1,0 +1,40 @@
+"""Rotary embeddings whose frequencies depend on the longest position (dynamic NTK, longrope) see that of the whole batch.
+
+    position_ids_Bs of this rank, with the longest of all ranks as one more token  ->  cos_BtD, sin_BtD without it
+
+Transformers takes the longest of the position_ids that it is given: those of a shard would give each rank others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable
+
+import torch
+
+
+def see_longest_position(model: torch.nn.Module, longest: Callable[[], int], undo: contextlib.ExitStack) -> None:
+    """While `undo` is open. longest(): of the batch in this forward pass."""
+
+    def lengthen(_module: torch.nn.Module, arguments: tuple, keywords: dict) -> tuple[tuple, dict]:
+        named = "position_ids" in keywords
+        position_ids = keywords["position_ids"] if named else arguments[1]
+        position_ids = torch.nn.functional.pad(position_ids, (0, 1), value=longest())
+        if named:
+            return arguments, {**keywords, "position_ids": position_ids}
+        return (arguments[0], position_ids, *arguments[2:]), keywords
+
+    def shorten(_module: torch.nn.Module, _arguments: tuple, output: Any) -> tuple:
+        return tuple(part[..., :-1, :] for part in output)
+
+    for module in model.modules():
+        if depends_on_length(getattr(module, "rope_type", None)):
+            undo.callback(module.register_forward_pre_hook(lengthen, with_kwargs=True).remove)
+            undo.callback(module.register_forward_hook(shorten).remove)
+
+
+def depends_on_length(rope_type: Any) -> bool:
+    """rope_type: of a rotary embedding of transformers, or of each kind of its layers."""
+    if isinstance(rope_type, dict):
+        return any(map(depends_on_length, rope_type.values()))
+    return isinstance(rope_type, str) and ("dynamic" in rope_type or rope_type == "longrope")

@@ -1,0 +1,44 @@
+"""Rotary embeddings that depend on the longest position: every rank has those of the whole batch, so shards equal the model alone."""
+
+import pytest
+import torch
+from test_parallelize import SMALL, alone, compare, make_batch, shared
+
+KINDS = ["sliding_attention", "full_attention"]
+PLAIN = dict(rope_type="default", rope_theta=10000.0)
+DYNAMIC = dict(rope_type="dynamic", factor=4.0, rope_theta=10000.0)
+FACTORS = dict(short_factor=[1.0] * 4, long_factor=[4.0] * 4, factor=4.0)
+LONGROPE = dict(rope_type="longrope", rope_theta=10000.0, original_max_position_embeddings=20, **FACTORS)
+GEMMA = dict(layer_types=KINDS, sliding_window=5, rope_parameters=dict(zip(KINDS, (PLAIN, DYNAMIC))))
+
+
+# (configuration, model, options); 29 tokens go beyond 16 and 20, those on the first ranks do not.
+MODELS = (
+    ("Llama", "Llama", dict(max_position_embeddings=16, rope_parameters=DYNAMIC)),
+    ("Phi3", "Phi3", dict(max_position_embeddings=80, original_max_position_embeddings=20, rope_parameters=LONGROPE)),
+    ("Gemma3Text", "Gemma3", dict(max_position_embeddings=16, **GEMMA)),
+)
+
+
+def make_model(config, family, options):
+    import transformers
+
+    torch.manual_seed(3)
+    model = getattr(transformers, family + "ForCausalLM")(getattr(transformers, config + "Config")(**{**SMALL, **options})).train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.3)
+    return model
+
+
+@pytest.mark.parametrize("count, ring", [(2, 1), (4, 2)])
+def test_shards_equal_the_model_alone(ranks, count, ring):
+    ranks.run(run_rotary, count, ring)
+
+
+def run_rotary(group, ring):
+    for one in MODELS:
+        for kind in ("plain", "packed"):
+            batch = make_batch(kind, "")
+            compare(alone(make_model(*one), batch), shared(make_model(*one), batch, group, ring))  # such a model keeps frequencies
