@@ -11,6 +11,7 @@ from typing import Iterable, Optional, Union
 import torch
 import torch.distributed as dist
 
+from .cross_entropy import cross_entropy_sum
 from .errors import ConfigError
 from .sequence_group import Group, SequenceGroup, sequence_group
 
@@ -43,10 +44,7 @@ def loss(
     if targets.shape != logits.shape[:-1]:
         raise ConfigError(f"loss: got logits {tuple(logits.shape)}, targets {tuple(targets.shape)}, expected [B, s, V] and [B, s]")
     shared = sequence_group(group)
-    precise = logits if logits.dtype == torch.float64 else logits.float()
-    total = torch.nn.functional.cross_entropy(
-        precise.flatten(0, -2), targets.flatten(), ignore_index=ignore_index, reduction="sum"
-    )
+    total = cross_entropy_sum(logits, targets, ignore_index)
     return mean_over_ranks(total, targets, shared, num_targets, averaged_over, ignore_index)
 
 
