@@ -1,4 +1,4 @@
-"""Ranks for tests of the package `trireme`: four processes with gloo between them, kept for all tests of a session."""
+"""Ranks for tests of the package `trireme`: processes with gloo between them, kept for all tests of a session."""
 
 import importlib
 import multiprocessing
@@ -20,7 +20,7 @@ MOST_RANKS = 4
 ANSWER_SECONDS = 300  # a busy machine imports torch four times in a minute
 
 
-def _work(rank, folder, paths, pipe):
+def _work(rank, count, folder, paths, prepare, pipe):
     """Runs what the tests ask for, with a group of the first N ranks for each N."""
     sys.path[:0] = [path for path in paths if path not in sys.path]
     import datetime
@@ -33,10 +33,11 @@ def _work(rank, folder, paths, pipe):
         "gloo",
         init_method=f"file://{folder}/meeting",
         rank=rank,
-        world_size=MOST_RANKS,
+        world_size=count,
         timeout=datetime.timedelta(seconds=200),
     )
-    groups = {ranks: dist.new_group(list(range(ranks))) for ranks in range(1, MOST_RANKS + 1)}
+    prepare()
+    groups = {ranks: dist.new_group(list(range(ranks))) for ranks in range(1, count + 1)}
     while (task := pipe.recv()) is not None:
         module, function, ranks, arguments = task
         try:
@@ -48,9 +49,26 @@ def _work(rank, folder, paths, pipe):
     os._exit(0)  # closing a group waits for peers, which may have failed
 
 
+def _nothing():
+    pass
+
+
+def _prepare_deepspeed():
+    """DeepSpeed changes torch and transformers where it is imported, so it has ranks of its own."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    os.environ.setdefault("LOCAL_RANK", "0")
+    import deepspeed
+
+    # Its reduction for inference would be compiled here, and leave 69 MB of /dev/shm to each rank.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.utils.logger.setLevel("ERROR")
+    deepspeed.init_distributed("gloo")
+
+
 class Ranks:
-    def __init__(self, folder):
-        self._folder, self._starts, self._workers = folder, 0, []
+    def __init__(self, folder, count=MOST_RANKS, prepare=_nothing):
+        self._folder, self._count, self._prepare = folder, count, prepare
+        self._starts, self._workers = 0, []
 
     def run(self, function, ranks, *arguments):
         """function(group, *arguments) on each of `ranks` ranks; what one of them raises is the test's failure."""
@@ -75,9 +93,10 @@ class Ranks:
         folder = self._folder / str(self._starts)
         folder.mkdir()
         context = multiprocessing.get_context("spawn")
-        for rank in range(MOST_RANKS):
+        for rank in range(self._count):
             ours, theirs = context.Pipe()
-            worker = context.Process(target=_work, args=(rank, str(folder), [str(HERE), *sys.path], theirs), daemon=True)
+            arguments = (rank, self._count, str(folder), [str(HERE), *sys.path], self._prepare, theirs)
+            worker = context.Process(target=_work, args=arguments, daemon=True)
             worker.start()
             theirs.close()
             self._workers.append((worker, ours))
@@ -95,3 +114,12 @@ def ranks(tmp_path_factory):
     pool = Ranks(tmp_path_factory.mktemp("ranks"))
     yield pool
     pool.stop()
+
+
+@pytest.fixture(scope="session")
+def deepspeed_ranks(tmp_path_factory):
+    """By their number: a DeepSpeed engine is of all ranks of its processes."""
+    pools = {count: Ranks(tmp_path_factory.mktemp("deepspeed_ranks"), count, _prepare_deepspeed) for count in (2, MOST_RANKS)}
+    yield pools
+    for pool in pools.values():
+        pool.stop()

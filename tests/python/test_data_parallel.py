@@ -1,0 +1,140 @@
+"""Plain loops on shards under DDP, FSDP2 and DeepSpeed's ZeRO engine: twenty steps equal to one process (twenty_steps.py).
+
+To the wrapper every rank is a data rank; Trireme shares samples among them: all ranks one sample, or pairs of ranks.
+"""
+
+import contextlib
+import functools
+
+import pytest
+import torch
+import torch.distributed as dist
+from test_parallelize import make_model
+from twenty_steps import ACCUMULATION, CLIP, MODEL, alone, compare, on_shards, optimizer_of
+
+
+class Ddp:
+    def __init__(self, everyone):
+        self.model = torch.nn.parallel.DistributedDataParallel(make_model(MODEL), process_group=everyone)
+        self.optimizer = optimizer_of(self.model)
+        self.averaged_over = everyone.size()
+        self.accumulating = self.model.no_sync
+
+    def backward(self, loss):
+        loss.backward()
+
+    def after_micro_batch(self):
+        pass
+
+    def gradients(self):
+        return {name: parameter.grad.clone() for name, parameter in self.model.module.named_parameters()}
+
+    def step(self):
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return norm.item()
+
+
+class Fsdp2:
+    def __init__(self, everyone):
+        self.model = make_model(MODEL)
+        self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        mesh = dist.DeviceMesh.from_group(everyone, "cpu")
+        for layer in self.model.model.layers:
+            dist.fsdp.fully_shard(layer, mesh=mesh)
+        dist.fsdp.fully_shard(self.model, mesh=mesh)
+        self.optimizer = optimizer_of(self.model)
+        self.averaged_over = everyone.size()
+
+    @contextlib.contextmanager
+    def accumulating(self):
+        self.model.set_requires_gradient_sync(False)
+        yield
+        self.model.set_requires_gradient_sync(True)
+
+    def backward(self, loss):
+        loss.backward()
+
+    def after_micro_batch(self):
+        pass
+
+    def gradients(self):
+        return {name: parameter.grad.full_tensor() for name, parameter in self.model.named_parameters()}
+
+    def step(self):
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP).full_tensor()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return norm.item()
+
+
+class Zero:
+    """DeepSpeed's engine, with no sequence_parallel_size."""
+
+    accumulating = contextlib.nullcontext
+
+    def __init__(self, everyone, stage):
+        import deepspeed
+
+        model = make_model(MODEL)
+        options = {
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": ACCUMULATION,
+            "gradient_clipping": CLIP,
+            "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+            "zero_allow_untested_optimizer": True,
+        }
+        self.model, *_ = deepspeed.initialize(model=model, optimizer=optimizer_of(model), config=options)
+        self.averaged_over = everyone.size()
+
+    def backward(self, loss):
+        self.model.backward(loss, scale_wrt_gas=False)  # num_targets is of all micro-batches
+
+    def after_micro_batch(self):
+        self.model.step()
+
+    def gradients(self):
+        from deepspeed.utils import safe_get_full_grad
+
+        return {name: safe_get_full_grad(parameter).clone() for name, parameter in self.model.module.named_parameters()}
+
+    def step(self):
+        return float(self.model.get_global_grad_norm())
+
+
+def sequence_group(everyone, ranks):
+    """The group of this rank's `ranks` neighbours, and which of the data ranks it is."""
+    if ranks == everyone.size():
+        return everyone, 0
+    groups = [dist.new_group(list(range(first, first + ranks))) for first in range(0, everyone.size(), ranks)]
+    data_rank = everyone.rank() // ranks
+    return groups[data_rank], data_rank
+
+
+def hold(everyone, sequence_ranks, wrappers):
+    sequence, data_rank = sequence_group(everyone, sequence_ranks)
+    truth = alone(everyone.size() // sequence_ranks)
+    for name, make in wrappers.items():
+        try:
+            compare(truth, on_shards(make(everyone), sequence, everyone, data_rank))
+        except Exception as error:
+            raise AssertionError(name) from error
+
+
+@pytest.mark.parametrize("count, sequence_ranks, names", [(2, 2, ("Ddp", "Fsdp2")), (4, 4, ("Ddp",)), (4, 2, ("Ddp", "Fsdp2"))])
+def test_ddp_and_fsdp2_equal_one_process(ranks, count, sequence_ranks, names):
+    ranks.run(run_ddp_and_fsdp2, count, sequence_ranks, names)
+
+
+def run_ddp_and_fsdp2(everyone, sequence_ranks, names):
+    hold(everyone, sequence_ranks, {name: {"Ddp": Ddp, "Fsdp2": Fsdp2}[name] for name in names})
+
+
+@pytest.mark.parametrize("count, sequence_ranks, stages", [(2, 2, (1, 2, 3)), (4, 4, (2,)), (4, 2, (3,))])
+def test_zero_stages_equal_one_process(deepspeed_ranks, count, sequence_ranks, stages):
+    deepspeed_ranks[count].run(run_zero, count, sequence_ranks, stages)
+
+
+def run_zero(everyone, sequence_ranks, stages):
+    hold(everyone, sequence_ranks, {f"ZeRO-{stage}": functools.partial(Zero, stage=stage) for stage in stages})
