@@ -1,4 +1,4 @@
-"""examples/transformers_loop.py and sft_trainer.py, as a user starts them: two ranks print what one prints."""
+"""The example scripts, as a user starts them: two ranks print what one prints."""
 
 import os
 import pathlib
@@ -10,26 +10,24 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-
-# What they print of a step: its loss and gradient norm.
-PRINTED = {"transformers_loop.py": r"loss (\S+) gradient norm (\S+)", "sft_trainer.py": r"'loss': '(\S+)', 'grad_norm': '(\S+)'"}
+SCRIPTS = ["transformers_loop.py --steps 3 --tokens 301", "sft_trainer.py --steps 3 --tokens 301", "fsdp2_loop.py"]
+# A step's loss and gradient norm, as a loop prints them or a Trainer.
+PRINTED = r"'?loss'?:? '?([\d.]+)'?,? '?(?:gradient |grad_)norm'?:? '?([\d.]+)"
 
 
 def losses(script, ranks):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), environment.get("PYTHONPATH", "")])
     launch = [sys.executable, "-m", "torch.distributed.run", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"]
-    command = [f"examples/{script}", "--steps", "3", "--tokens", "301"]
-    done = subprocess.run(
-        [*launch, "--nproc_per_node", str(ranks), *command], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
+    command = f"--nproc_per_node {ranks} examples/{script}".split()
+    done = subprocess.run([*launch, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return [[float(x) for x in row] for row in re.findall(PRINTED[script], done.stdout)]
+    return [[float(x) for x in row] for row in re.findall(PRINTED, done.stdout)]
 
 
-@pytest.mark.parametrize("script", PRINTED)
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_two_ranks_print_what_one_prints(script):
     alone, shared = losses(script, 1), losses(script, 2)
-    assert len(alone) == len(shared) == 3
+    assert len(alone) == len(shared) >= 3
     for (loss, norm), (shared_loss, shared_norm) in zip(alone, shared):
         assert abs(loss - shared_loss) <= 2e-5 and abs(norm - shared_norm) <= 1e-3 * norm
