@@ -10,6 +10,7 @@ import machine
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BINARY = os.environ.get("TRIREME_BINARY") or os.path.join(ROOT, "build/cpu/bin/trireme")
+OPERATORS = os.environ.get("TRIREME_OPERATORS") or os.path.join(ROOT, "build/cpu/lib/libtrireme_operators.so")
 
 
 def say(text):

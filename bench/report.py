@@ -1,7 +1,7 @@
 """Turns the rows of a benchmark (a header and one row a run) into a Markdown page."""
 import statistics
 
-from systems import SYSTEMS
+from systems import COMPARED, SYSTEMS
 
 RECOMPUTE_TITLES = {False: "each at its fastest setting", True: "equal recompute: every layer is computed again in backward"}
 
@@ -58,10 +58,16 @@ def row_of(values, columns):
     return "| " + " | ".join(str(v) for v in values + [""] * (len(columns) - len(values))) + " |"
 
 
-def table(rows, dtype, recompute, lengths, shape):
+def compared(rows):
+    """The pairs that ran. A peer that stands in two is shown beside ours alone, where only one of ours ran."""
+    ran = {row["system"] for row in rows}
+    with_ours = [pair for pair in COMPARED if pair[1] in ran]
+    return with_ours + [pair for pair in COMPARED if pair[1] not in ran and pair[2] in ran - {p[2] for p in with_ours}][:1]
+
+
+def table(rows, dtype, recompute, lengths, names):
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "|".join(COLUMNS.values()) + "|"]
-    names = [s.name for s in SYSTEMS.values() if s.shape == shape and any(r["system"] == s.name for r in rows)]
-    matmul, shown = matmul_rate(rows, shape, dtype), False
+    matmul, shown = matmul_rate(rows, SYSTEMS[names[0]].shape, dtype), False
     for length in lengths:
         cells = {name: Cell(rows, name, dtype, length, recompute) for name in names}
         ours = next((cells[n] for n in names if SYSTEMS[n].ours), None)
@@ -94,7 +100,7 @@ def loss_lines(rows, lengths, dtypes):
     for dtype in dtypes:
         for length in lengths:
             cells = {name: Cell(rows, name, dtype, length, False) for name in SYSTEMS}
-            reference = next((cells[n] for n in ("trireme1", "trireme2") if cells[n].losses), None)
+            reference = next((cells[n] for n in ("trireme1", "trireme2", "hf2") if cells[n].losses), None)
             if reference is None:
                 continue
             for name, cell in cells.items():
@@ -135,10 +141,10 @@ def page(header, rows):
              *model_lines(header)]
     for recompute in (False, True):
         for dtype in dtypes:
-            for shape in ("one process", "two ranks"):
-                body = table(rows, dtype, recompute, lengths, shape)
+            for title, *pair in compared(rows):
+                body = table(rows, dtype, recompute, lengths, pair)
                 if body:
-                    lines += ["", f"## {dtype}, {shape}, {RECOMPUTE_TITLES[recompute]}", "", *body]
+                    lines += ["", f"## {dtype}, {title}, {RECOMPUTE_TITLES[recompute]}", "", *body]
     agreement = loss_lines(rows, lengths, dtypes)
     if agreement:
         lines += ["", "## Do they compute the same?", "", *agreement]

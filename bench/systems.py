@@ -5,14 +5,10 @@ with all threads, or two ranks with half of them each.
 """
 import glob
 import os
-import sys
 from dataclasses import dataclass
 
-from measuring import BINARY
+from measuring import BINARY, OPERATORS
 
-PEER_PACKAGES = ["torch==2.11.0", "numpy", "transformers==5.23.0", "accelerate==1.15.0", "safetensors", "ninja", "hjson",
-                 "psutil", "py-cpuinfo", "pydantic", "msgpack", "einops", "tqdm", "wheel", "setuptools"]
-DEEPSPEED = "deepspeed==0.19.8"
 ALLOCATORS = {"glibc": None, "tcmalloc": "libtcmalloc_minimal.so.4", "jemalloc": "libjemalloc.so.2"}
 LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
 
@@ -23,17 +19,26 @@ class System:
     title: str
     shape: str  # "one process" | "two ranks"
     ours: bool
+    program: bool = False  # the C++ program, with an allocator of its own
 
 
 SYSTEMS = {
     system.name: system
     for system in (
-        System("trireme1", "Trireme", "one process", True),
+        System("trireme1", "Trireme", "one process", True, program=True),
         System("hf", "Hugging Face Transformers", "one process", False),
-        System("trireme2", "Trireme, Ulysses over 2 ranks", "two ranks", True),
+        System("trireme2", "Trireme, Ulysses over 2 ranks", "two ranks", True, program=True),
         System("ds", "DeepSpeed Ulysses, ZeRO-1, 2 ranks", "two ranks", False),
+        System("hf2", "Hugging Face + Trireme, ZeRO-1, 2 ranks", "two ranks", True),
     )
 }
+
+# What a page compares directly: title, ours, the peer.
+COMPARED = (
+    ("one process", "trireme1", "hf"),
+    ("two ranks", "trireme2", "ds"),
+    ("two ranks, the same loop of Transformers over the same DeepSpeed engine", "hf2", "ds"),
+)
 
 
 def allocator_library(name):
@@ -53,7 +58,7 @@ class Measurement:
     dtype: str  # fp32 | bf16
     length: int
     recompute: bool  # peers: gradient checkpointing; ours: --recompute full
-    allocator: str  # our program brings its own for tensors; "own"
+    allocator: str  # our program brings its own for tensors: "own"
 
     def key(self, repeat):
         return f"{self.system}/{self.dtype}/{self.length}/{'recompute' if self.recompute else 'fastest'}/{self.allocator}/{repeat}"
@@ -62,19 +67,19 @@ class Measurement:
         system = SYSTEMS[self.system]
         threads = cores if system.shape == "one process" else max(1, cores // 2)
         amount = ["--seq", str(self.length), "--steps", str(steps), "--warmup", str(warmup)]
-        if system.ours:
+        if system.program:
             command = [BINARY] if threads == cores else [BINARY, "launch", "--nproc_per_node", "2", "--"]
             command += ["bench", "step", "--model", model, "--threads", str(threads), "--json", "--device", "cpu",
                         "--recompute", "full" if self.recompute else "none", *amount]
             return command + (["--bf16"] if self.dtype == "bf16" else []) + \
                 (["--ulysses", "2"] if system.shape == "two ranks" else [])
-        python, peers = os.path.join(root, ".deps/peers/bin"), os.path.join(root, "bench/peers")
+        python, peers = os.path.join(root, ".deps/python/bin/python"), os.path.join(root, "bench/peers")
         amount += ["--model", model, "--dtype", self.dtype, "--threads", str(threads)]
         amount += ["--checkpointing"] if self.recompute else []
         if self.system == "hf":
-            return [f"{python}/python", f"{peers}/hf_single.py", *amount]
-        return [f"{python}/torchrun", "--standalone", "--nproc_per_node", "2", f"{peers}/ds_ulysses_cpu.py", "--zero",
-                "1", *amount]
+            return [python, f"{peers}/hf_single.py", *amount]
+        return [python, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", f"{peers}/ds_ulysses_cpu.py",
+                "--sequence", "trireme" if system.ours else "ulysses", "--zero", "1", *amount]
 
     def environment(self, root, cores):
         system = SYSTEMS[self.system]
@@ -83,27 +88,13 @@ class Measurement:
                            OMP_NUM_THREADS=str(threads))
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
             environment.pop(name, None)
-        if system.ours:
+        if system.program:
             return environment
-        environment["PATH"] = os.path.join(root, ".deps/peers/bin") + os.pathsep + environment.get("PATH", "")
+        environment["PATH"] = os.path.join(root, ".deps/python/bin") + os.pathsep + environment.get("PATH", "")
+        environment.update(PYTHONPATH=os.path.join(root, "python"), TRIREME_OPERATORS=OPERATORS)
         library = allocator_library(self.allocator)
         if library:
             environment["LD_PRELOAD"] = library
         if self.allocator == "jemalloc":
             environment["MALLOC_CONF"] = "dirty_decay_ms:-1,muzzy_decay_ms:-1"
         return environment
-
-
-def install_peers(root, say):
-    """Makes .deps/peers when DeepSpeed, its last package, is not there."""
-    import subprocess
-    folder = os.path.join(root, ".deps/peers")
-    if glob.glob(os.path.join(folder, "lib/python3*/site-packages/deepspeed/__init__.py")):
-        return
-    say("making the peers' environment .deps/peers (about 5 GB)")
-    if not os.path.exists(os.path.join(folder, "bin/python")):
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    pip = [os.path.join(folder, "bin/pip"), "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, *PEER_PACKAGES], check=True)
-    # Its build looks for torch and wheel in this environment, and must not compile any of its kernels.
-    subprocess.run([*pip, "--no-build-isolation", DEEPSPEED], check=True, env=dict(os.environ, DS_BUILD_OPS="0"))

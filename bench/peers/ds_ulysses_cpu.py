@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""DeepSpeed Ulysses sequence parallelism (UlyssesSPAttentionHF) + HF Transformers on CPU ranks (gloo).
+"""HF Transformers on CPU ranks (gloo) that share each sample: by DeepSpeed Ulysses (UlyssesSPAttentionHF), or by the
+Python package trireme in the same loop over the same DeepSpeed engine (--sequence trireme).
 
     OMP_NUM_THREADS=1 torchrun --standalone --nproc_per_node 2 ds_ulysses_cpu.py \\
         --model DIR --seq 8192 --steps 5 --dtype bf16 --zero 1 [--json OUT] [--dump FILE.safetensors]
 
 With 1 rank it is DeepSpeed without sequence parallelism (register_with_transformers does nothing).
-The training loop is the one of DeepSpeed's ALST tutorial. The data are those of hf_single.py, in the same
+Ulysses' training loop is the one of DeepSpeed's ALST tutorial. The data are those of hf_single.py, in the same
 order: the adapter plays sample 0 (of rank 0's loader), sample 1 (of rank 1's), ... one per micro-step.
 """
 import argparse
+import contextlib
 import json
 import logging
 import os
@@ -24,6 +26,7 @@ os.environ.setdefault("LOCAL_SIZE", os.environ.get("LOCAL_WORLD_SIZE", "1"))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 ap = argparse.ArgumentParser()
 ap.add_argument("--model", required=True)
+ap.add_argument("--sequence", default="ulysses", choices=["ulysses", "trireme"], help="who shares a sample among the ranks")
 ap.add_argument("--seq", type=int, default=2048)
 ap.add_argument("--batch", type=int, default=1)
 ap.add_argument("--steps", type=int, default=5)
@@ -62,23 +65,16 @@ import torch.distributed.nn
 from peer_data import Load, flops_per_step, tokens, versions
 
 ds_logger.setLevel(logging.ERROR)
+# Its shared-memory reduction is for inference only; it would be compiled here, and each rank would leave 66 MiB of
+# /dev/shm behind.
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 dist.init_distributed(dist_backend="gloo", dist_init_required=True)
 rank, ws = dist.get_rank(), dist.get_world_size()
-
-# DeepSpeed's CPU shared-memory op makes one 66 MiB segment per rank in /dev/shm and never unlinks it
-# (csrc/cpu/comm/shm.cpp: nothing calls shared_close), so every run would leave ws * 66 MiB of RAM behind.
-# By now every rank has mapped all of them: unlink our own (and no other) name; the mapping stays usable.
-dist.barrier()
-try:
-    os.unlink("/dev/shm/deepspeed_allreduce_buffer_%d_%s_%s_%d" % (os.getuid(), os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], rank))
-except FileNotFoundError:
-    pass
 config = {
     "train_micro_batch_size_per_gpu": a.batch,
     "gradient_accumulation_steps": 1,
     "gradient_clipping": a.clip,
     "zero_optimization": {"stage": a.zero},
-    "sequence_parallel_size": ws,
     "steps_per_print": 10**9,
 }
 if a.dtype == "bf16":
@@ -86,9 +82,12 @@ if a.dtype == "bf16":
 if a.opt == "ds":
     config["optimizer"] = {"type": "AdamW", "params": {"lr": a.lr, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": a.wd}}
 
-mpu = UlyssesSPAttentionHF.register_with_transformers(
-    model_name_or_path=a.model, core_attn_implementation=a.attn, sequence_parallel_size=ws,
-    micro_batch_size=a.batch, seq_length=a.seq, seq_length_is_variable=False)
+mpu = None
+if a.sequence == "ulysses":
+    config["sequence_parallel_size"] = ws
+    mpu = UlyssesSPAttentionHF.register_with_transformers(
+        model_name_or_path=a.model, core_attn_implementation=a.attn, sequence_parallel_size=ws,
+        micro_batch_size=a.batch, seq_length=a.seq, seq_length_is_variable=False)
 model = AutoModelForCausalLM.from_pretrained(
     a.model, dtype=torch.bfloat16 if a.dtype == "bf16" else torch.float32, attn_implementation=a.attn)
 cfg = model.config
@@ -101,36 +100,59 @@ if a.opt == "torch":
 engine, _, _, _ = deepspeed.initialize(config=config, model=model, mpu=mpu, **kw)
 engine.train()
 
-n = -(-a.steps // ws) * ws
-mine = [torch.stack([torch.from_numpy(tokens(a.seed, s * a.batch + b, a.seq, cfg.vocab_size)) for b in range(a.batch)])
-        for s in range(rank, n, ws)]
 
 
-def collate(x):
-    ids = x[0]
+def sample_batch(step):
+    """[a.batch, a.seq] whole samples of one micro-step."""
+    rows = [torch.from_numpy(tokens(a.seed, step * a.batch + b, a.seq, cfg.vocab_size)) for b in range(a.batch)]
+    ids = torch.stack(rows)
     pos = torch.arange(a.seq).unsqueeze(0).expand(ids.shape[0], -1).contiguous()
     return dict(input_ids=ids, position_ids=pos, labels=ids.clone())
 
 
-dl = torch.utils.data.DataLoader(mine, batch_size=1, collate_fn=collate)
-if ws > 1:
-    sp_group = groups._get_sequence_parallel_group()
-    sp_ws, sp_rank = groups._get_sequence_parallel_world_size(), groups._get_sequence_parallel_rank()
-else:
-    sp_group, sp_ws, sp_rank = dist.get_world_group(), 1, 0
-dl = UlyssesSPDataLoaderAdapter(dl, sp_rank=sp_rank, sp_group=sp_group, sp_world_size=sp_ws, device=engine.device)
+def ulysses():
+    """Shards of the micro-steps, and the loss of one, as DeepSpeed's tutorial has them."""
+    if ws > 1:
+        sp_group = groups._get_sequence_parallel_group()
+        sp_ws, sp_rank = groups._get_sequence_parallel_world_size(), groups._get_sequence_parallel_rank()
+    else:
+        sp_group, sp_ws, sp_rank = dist.get_world_group(), 1, 0
+    n = -(-a.steps // ws) * ws
+    mine = [sample_batch(s) for s in range(rank, n, ws)]
+    dl = torch.utils.data.DataLoader(mine, batch_size=1, collate_fn=lambda x: dict(x[0]))
+    dl = UlyssesSPDataLoaderAdapter(dl, sp_rank=sp_rank, sp_group=sp_group, sp_world_size=sp_ws, device=engine.device)
+
+    def forward_loss(batch):
+        shift_labels = batch["shift_labels"]
+        out = engine(**batch)
+        loss = engine.module.loss_function(logits=out.logits, labels=None, shift_labels=shift_labels, vocab_size=cfg.vocab_size)
+        if sp_ws > 1:
+            losses = torch.distributed.nn.functional.all_gather(loss, group=sp_group)
+            good = (shift_labels != -100).view(-1).sum()
+            goods = torch.distributed.nn.functional.all_gather(good, group=sp_group)
+            loss = sum(losses[r] * goods[r] for r in range(sp_ws)) / max(sum(goods), 1)
+        return loss, out
+
+    return dl, forward_loss
 
 
-def forward_loss(batch):
-    shift_labels = batch["shift_labels"]
-    out = engine(**batch)
-    loss = engine.module.loss_function(logits=out.logits, labels=None, shift_labels=shift_labels, vocab_size=cfg.vocab_size)
-    if sp_ws > 1:
-        losses = torch.distributed.nn.functional.all_gather(loss, group=sp_group)
-        good = (shift_labels != -100).view(-1).sum()
-        goods = torch.distributed.nn.functional.all_gather(good, group=sp_group)
-        loss = sum(losses[r] * goods[r] for r in range(sp_ws)) / max(sum(goods), 1)
-    return loss, out
+def trireme_shards():
+    """The same with the package trireme: what its page, docs/huggingface.md, says."""
+    import trireme
+
+    group = torch.distributed.group.WORLD
+    until_the_end.enter_context(trireme.parallelize(engine, group))
+
+    def forward_loss(batch):
+        targets = batch.pop("shift_labels")
+        out = engine(**batch)
+        return trireme.loss(out.logits, targets, group, averaged_over=ws), out
+
+    return (trireme.shard(sample_batch(s), group) for s in range(a.steps)), forward_loss
+
+
+until_the_end = contextlib.ExitStack()
+dl, forward_loss = ulysses() if a.sequence == "ulysses" else trireme_shards()
 
 
 def one_step():
@@ -196,7 +218,7 @@ if rank == 0:
     times = [max(b["times"][s] for b in box) for s in range(a.steps)]
     med = statistics.median(times[w:])
     mm, at = flops_per_step(cfg, a.seq, a.batch)
-    res = {"what": "ds_ulysses", "model": a.model, "dtype": a.dtype, "attn": a.attn, "seq": a.seq, "batch": a.batch, "ranks": ws,
+    res = {"what": "ds_" + a.sequence, "model": a.model, "dtype": a.dtype, "attn": a.attn, "seq": a.seq, "batch": a.batch, "ranks": ws,
            "threads": a.threads, "zero": a.zero, "opt": a.opt, "pin": a.pin, "checkpointing": a.checkpointing,
            "step_s": [round(t, 4) for t in times], "median_step_s": round(med, 4),
            "data_fwd_bwd_opt_s": [round(statistics.median(x), 4) for x in zip(*parts[w:])],
