@@ -58,13 +58,12 @@ class ModelCalls:
         else:
             tokens = given.get("input_ids") if given.get("input_ids") is not None else given.get("inputs_embeds")
             shared = SequenceGroup.alone() if self.probing else self.shared
-            self.sequence, given["position_ids"], mask = sequence_of_shards(
-                shared, tokens, given.get("position_ids"), given.get("attention_mask")
-            )
+            own = given.pop("position_ids", None)
+            self.sequence, positions, mask = sequence_of_shards(shared, tokens, own, given.get("attention_mask"))
+            if own is not None or not self.probing:
+                given["position_ids"] = positions
         if mask is not None and module is not module.base_model and self._wants_router_logits(given):
             self._mask_shard, given["attention_mask"] = given["attention_mask"], mask
-        if "position_ids" not in signature:
-            del given["position_ids"]
         if "use_cache" in signature:
             given["use_cache"] = False
         return (), given

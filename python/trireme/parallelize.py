@@ -22,7 +22,7 @@ from .layer_attention import LayerAttention
 from .model_calls import ModelCalls
 from .rotary import see_longest_position
 from .sequence_group import Group, sequence_group
-from .token_mixing import refuse_token_mixing
+from .token_mixing import refuse_own_positions, refuse_token_mixing
 from .whole_batches import WholeBatches
 
 TESTED_TRANSFORMERS = "5.23."
@@ -81,16 +81,24 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls, probe: bool = True) ->
         see_longest_position(target, calls.longest_position, undo)
         if probe:
             calls.probing = True
-            refuse_token_mixing(target, embed, lambda ids: target(input_ids=ids))
+            _refuse_what_differs(target, embed, attention)
             calls.probing = False
-            if attention.layers_seen == 0:
-                raise ConfigError(
-                    f"trireme.parallelize: no attention of {type(target).__name__} went through transformers' "
-                    "AttentionInterface, so it is refused"
-                )
-        if "position_ids" not in inspect.signature(target.forward).parameters:
-            raise ConfigError(f"trireme.parallelize: {type(target).__name__} takes no position_ids, so it is refused")
         yield
+
+
+def _refuse_what_differs(target: torch.nn.Module, embed: torch.nn.Module, attention: LayerAttention) -> None:
+    def run(ids, **more):
+        return target(input_ids=ids, **more)
+
+    name = type(target).__name__
+    refuse_token_mixing(target, embed, run)
+    if attention.layers_seen == 0:
+        raise ConfigError(
+            f"trireme.parallelize: no attention of {name} went through transformers' AttentionInterface, so it is refused"
+        )
+    if "position_ids" not in inspect.signature(target.forward).parameters:
+        raise ConfigError(f"trireme.parallelize: {name} takes no position_ids, so it is refused")
+    refuse_own_positions(target, embed, run)
 
 
 def _configs(config):

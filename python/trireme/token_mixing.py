@@ -9,6 +9,7 @@ changes, something else mixes tokens, and the first module that shows it is name
 from __future__ import annotations
 
 import contextlib
+from typing import Iterator
 
 import torch
 
@@ -19,30 +20,56 @@ TOKENS, CHANGED = 24, 5  # the changed token of the first of two samples
 
 def refuse_token_mixing(model: torch.nn.Module, embed: torch.nn.Module, run) -> None:
     """run(ids [2, TOKENS]): a forward pass with attention that mixes no tokens. Raises ConfigError."""
+    names = {module: name for name, module in model.named_modules()}
+    for module, name in names.items():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):  # mixes in training alone; it runs in evaluation below
+            raise _refusal(name, module)
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1, embed.num_embeddings, (2, TOKENS), generator=generator)
     changed = ids.clone()
     changed[0, CHANGED] = ids[0, CHANGED] % (embed.num_embeddings - 1) + 1
-    names = {module: name for name, module in model.named_modules()}
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.no_grad():
-            first, second = _outputs(names, run, ids.to(device)), _outputs(names, run, changed.to(device))
-    finally:
-        for module in training:
-            module.training = True
+    with _evaluating(model):
+        first, second = _outputs(names, run, ids.to(device)), _outputs(names, run, changed.to(device))
     if len(first) != len(second):
         raise ConfigError("trireme.parallelize: the modules that run depend on the tokens; it cannot be seen whether they mix them")
     for (module, before), (_, after) in zip(first, second):
         if before.shape != after.shape or not _changes_elsewhere(before, after):
             continue
+        raise _refusal(names[module], module)
+
+
+def refuse_own_positions(model: torch.nn.Module, embed: torch.nn.Module, run) -> None:
+    """run as above, also with position_ids [2, TOKENS]: shards count them from 0 on, and so must the model (RoBERTa does not)."""
+    device = next(model.parameters()).device
+    ids = torch.randint(1, embed.num_embeddings, (2, TOKENS), generator=torch.Generator().manual_seed(0)).to(device)
+    with _evaluating(model):
+        own = run(ids)[0]
+        counted = run(ids, position_ids=torch.arange(TOKENS, device=device).expand(2, TOKENS))[0]
+    if not torch.allclose(own, counted, rtol=1e-3, atol=1e-5):
         raise ConfigError(
-            f"trireme.parallelize: {names[module] or 'the model'} ({type(module).__name__}) mixes tokens outside attention "
-            "(a recurrence, a convolution over time, statistics of a batch, or attention of its own): such a model cannot "
-            "be shared along its sequence, and is refused"
+            f"trireme.parallelize: {type(model).__name__} counts positions in a way of its own, not 0, 1, 2, ...: it is refused"
         )
+
+
+@contextlib.contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _refusal(name: str, module: torch.nn.Module) -> ConfigError:
+    return ConfigError(
+        f"trireme.parallelize: {name or 'the model'} ({type(module).__name__}) mixes tokens outside attention (a recurrence, a "
+        "convolution over time, statistics of a batch, or attention of its own): such a model cannot be shared along its "
+        "sequence, and is refused"
+    )
 
 
 def _outputs(names, run, ids):

@@ -235,6 +235,7 @@ REFUSED = {
     "gemma2, by its soft cap": ("soft-capped", "Gemma2", {}),
     "mamba, by a module": (r"mixer.*mixes tokens outside attention", "Mamba", dict(state_size=4)),
     "lfm2, by its convolution": (r"mixes tokens outside attention", "Lfm2", dict(layer_types=["conv", "full_attention"])),
+    "roberta, by its positions": ("counts positions in a way of its own", "Roberta", {}),
     "dropout": ("set attention_dropout to 0", "Llama", dict(attention_dropout=0.1)),
 }
 
@@ -277,6 +278,17 @@ def run_mixing(group):
     with pytest.raises(trireme.ConfigError, match=r"model.layers.1.mlp.* mixes tokens"):
         with trireme.parallelize(model, group):
             pass
+
+
+def test_statistics_of_a_batch_are_found_though_they_mix_in_training_alone(ranks):
+    ranks.run(run_batch_statistics, 1)
+
+
+def run_batch_statistics(group):
+    model = make_model("llama")
+    model.model.norm = torch.nn.Sequential(torch.nn.Flatten(0, 1), torch.nn.BatchNorm1d(32), torch.nn.Unflatten(0, (2, 24)))
+    with pytest.raises(trireme.ConfigError, match=r"model.norm.1 \(BatchNorm1d\) mixes tokens"), trireme.parallelize(model, group):
+        pass
 
 
 def test_calls_that_are_refused_are_named(ranks):
