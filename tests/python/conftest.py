@@ -49,6 +49,10 @@ def _work(rank, count, folder, paths, prepare, pipe):
     os._exit(0)  # closing a group waits for peers, which may have failed
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "slow: not in the gate (./dev test python gate)")
+
+
 def _nothing():
     pass
 

@@ -53,6 +53,7 @@ def loss_error(truth, got):
     return abs(got[0] - truth[0]) / abs(truth[0])
 
 
+@pytest.mark.slow
 def test_on_two_ranks(deepspeed_ranks):
     deepspeed_ranks[2].run(run_two_ranks, 2)
 
@@ -101,6 +102,7 @@ def uneven_heads_and_lengths_are_refused():
     refuses(make_model, batch_of(tokens=29), "isn't divisible by sp-size")
 
 
+@pytest.mark.slow
 def test_more_ranks_than_key_value_heads(deepspeed_ranks):
     deepspeed_ranks[4].run(run_four_ranks, 4)
 

@@ -122,7 +122,15 @@ def hold(everyone, sequence_ranks, wrappers):
             raise AssertionError(name) from error
 
 
-@pytest.mark.parametrize("count, sequence_ranks, names", [(2, 2, ("Ddp", "Fsdp2")), (4, 4, ("Ddp",)), (4, 2, ("Ddp", "Fsdp2"))])
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+FOUR_RANKS = slow(4, 4, ("Ddp",)), slow(4, 2, ("Ddp", "Fsdp2"))
+FOUR_RANKS_ZERO = slow(4, 4, (2,)), slow(4, 2, (3,))
+
+
+@pytest.mark.parametrize("count, sequence_ranks, names", [(2, 2, ("Ddp", "Fsdp2")), *FOUR_RANKS])
 def test_ddp_and_fsdp2_equal_one_process(ranks, count, sequence_ranks, names):
     ranks.run(run_ddp_and_fsdp2, count, sequence_ranks, names)
 
@@ -131,7 +139,7 @@ def run_ddp_and_fsdp2(everyone, sequence_ranks, names):
     hold(everyone, sequence_ranks, {name: {"Ddp": Ddp, "Fsdp2": Fsdp2}[name] for name in names})
 
 
-@pytest.mark.parametrize("count, sequence_ranks, stages", [(2, 2, (1, 2, 3)), (4, 4, (2,)), (4, 2, (3,))])
+@pytest.mark.parametrize("count, sequence_ranks, stages", [(2, 2, (1, 2, 3)), *FOUR_RANKS_ZERO])
 def test_zero_stages_equal_one_process(deepspeed_ranks, count, sequence_ranks, stages):
     deepspeed_ranks[count].run(run_zero, count, sequence_ranks, stages)
 
