@@ -103,18 +103,20 @@ def test_a_failure_is_told_where_no_one_asks_for_records(options, tmp_path):
             wait_for(lambda: run.exit_code is not None)
 
 
-def test_a_stopped_run_saves_and_a_resumed_one_tells_what_is_new(options, tmp_path, undisturbed):
-    first = trireme.train(output_dir=tmp_path / "run", max_steps=6, **options, save_steps=2)
+def test_a_stopped_run_saves_and_a_resumed_one_tells_what_is_new(options, tmp_path):
+    undisturbed = list(trireme.train(output_dir=tmp_path / "undisturbed", max_steps=200, **options))
+    first = trireme.train(output_dir=tmp_path / "run", max_steps=200, **options, save_steps=100)
     assert next(first).step == 1
     first.stop()
     told = [1, *(record.step for record in first)]
     assert first.exit_code == 75 and (tmp_path / f"run/checkpoints/step-{told[-1]}").is_dir()
-    second = list(trireme.train(output_dir=tmp_path / "run", max_steps=6, **options, resume_from_checkpoint=True))
-    assert [record.step for record in second] == list(range(told[-1] + 1, 7))
-    assert losses(second) == losses(undisturbed[1])[told[-1] :]
+    resumed = dict(output_dir=tmp_path / "run", max_steps=200, save_steps=100, **options)
+    second = list(trireme.train(**resumed, resume_from_checkpoint=True))
+    assert [record.step for record in second] == list(range(told[-1] + 1, 201))
+    assert losses(second) == losses(undisturbed)[told[-1] :]
     assert second[0].resume_seconds is not None
-    again = trireme.train(output_dir=tmp_path / "run", max_steps=6, **options, resume_from_checkpoint=tmp_path / "run/checkpoints/step-2")
-    assert [record.step for record in again] == [3, 4, 5, 6]  # their old lines are dropped
+    again = trireme.train(**resumed, resume_from_checkpoint=tmp_path / "run/checkpoints/step-100")
+    assert [record.step for record in again] == list(range(101, 201))  # their old lines are dropped
 
 
 @pytest.mark.parametrize("nproc", [None, 2])

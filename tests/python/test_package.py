@@ -66,9 +66,8 @@ def test_the_sdist_has_all_that_the_build_reads_and_nothing_else_of_weight(sdist
         if any(path.relative_to(source).parts[:2] == folder for path in ours):
             includes |= {line.split('"')[1] for line in file.read_text().splitlines() if line.startswith('#include "')}
     assert [name for name in sorted(includes) if not (source / name).is_file()] == []
-    assert {path.name for path in (source / "python/trireme").iterdir()} == {
-        path.name for path in (ROOT / "python/trireme").iterdir() if path.suffix in (".py", ".typed")
-    }
+    packed = {path.relative_to(source) for path in (source / "python/trireme").rglob("*") if path.is_file()}
+    assert packed == {path.relative_to(ROOT) for path in (ROOT / "python/trireme").rglob("*") if path.suffix in (".py", ".typed")}
     assert not any((source / name).exists() for name in ("tests", "bench", "build", ".deps", "examples"))
     assert sdist.stat().st_size < 2e6
 
@@ -92,8 +91,10 @@ def test_the_wheel_that_is_built_from_the_sdist_works_beside_torch(sdist, tmp_pa
 
 def test_types_are_told():
     assert (pathlib.Path(trireme.__file__).parent / "py.typed").is_file()
-    for name in trireme.__all__:
-        for function in [getattr(trireme, name)] if not inspect.isclass(getattr(trireme, name)) else public_methods(getattr(trireme, name)):
+    named = {name: getattr(trireme, name) for name in trireme.__all__ if name != "hf"}
+    named.update({name: getattr(trireme.hf, name) for name in trireme.hf.__all__})
+    for name, told in named.items():
+        for function in public_methods(told) if inspect.isclass(told) else [told]:
             signature = inspect.signature(function)
             assert signature.return_annotation is not signature.empty, f"{name}: {function.__qualname__}"
             given = [parameter for parameter in signature.parameters.values() if parameter.name not in ("self", "cls")]

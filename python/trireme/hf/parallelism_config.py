@@ -22,6 +22,7 @@ import accelerate
 import torch.distributed as dist
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
+from torch.distributed.device_mesh import DeviceMesh
 
 from ..errors import ConfigError
 from ..sequence_group import SequenceGroup
@@ -108,7 +109,7 @@ class ParallelismConfig(accelerate.ParallelismConfig):
         with gather_once(accelerator, self.data_group()):
             yield
 
-    def build_device_mesh(self, device_type: str):
+    def build_device_mesh(self, device_type: str) -> Optional[DeviceMesh]:
         self._fill_data_ranks()
         return super().build_device_mesh(device_type)
 
