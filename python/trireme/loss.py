@@ -6,7 +6,7 @@ one process; no factor of the number of ranks is anywhere.
 
 from __future__ import annotations
 
-from typing import Iterable, Optional, Union
+from typing import Iterable, Union
 
 import torch
 import torch.distributed as dist
@@ -65,16 +65,17 @@ def mean_over_ranks(
     return shared.all_sum(share) + (graded - graded.detach())
 
 
-def sum_gradients(parameters: Iterable[torch.nn.Parameter], group: Optional[dist.ProcessGroup] = None) -> None:
+def sum_gradients(parameters: Iterable[torch.nn.Parameter], group: Group = None) -> None:
     """Sums every parameter's gradient over the ranks, in place: what a plain loop calls before the optimizer's step.
 
     A parameter that got no gradient on this rank (an expert without tokens) counts as zero. Collective.
     """
-    if not dist.is_initialized():
+    shared = sequence_group(group)
+    if shared.size == 1:
         return
     for parameter in parameters:
         if not parameter.requires_grad:
             continue
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        dist.all_reduce(parameter.grad, group=group)
+        dist.all_reduce(parameter.grad, group=shared.process_group)

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
-from typing import Iterator
+from typing import Callable, Iterator
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from .errors import ConfigError
 from .layer_attention import LayerAttention
@@ -60,45 +62,51 @@ def parallelize(
     target = next((m for m in model.modules() if isinstance(m, transformers.PreTrainedModel)), None)
     if target is None:
         raise ConfigError(f"trireme.parallelize: got {type(model).__name__}, which holds no PreTrainedModel")
-    with over_ranks(model, ModelCalls(target, sequence_group(group), averaged_over, whole_batches)):
+    with over_ranks(model, ModelCalls(target, sequence_group(group), averaged_over, whole_batches)) as refuse_what_differs:
+        refuse_what_differs()
         yield model
 
 
 @contextlib.contextmanager
-def over_ranks(model: torch.nn.Module, calls: ModelCalls, probe: bool = True) -> Iterator[None]:
-    """The same for a model whose calls are given. probe: whether it is run first, to find what mixes tokens elsewhere."""
+def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[], None]]:
+    """The same for a model whose calls are given. Yields what looks at it, by running it: to be called once it can run."""
     target = calls.model
     if any(getattr(part, "is_encoder_decoder", False) for part in _configs(target.config)):
         raise ConfigError("trireme.parallelize: an encoder-decoder attends across two sequences: it is refused")
+    embed = target.get_input_embeddings()
+    if not isinstance(embed, torch.nn.Embedding):
+        raise ConfigError(f"trireme.parallelize: {type(target).__name__} has no table of token embeddings, so it is refused")
     attention = LayerAttention(calls)
     with contextlib.ExitStack() as undo:
         _register(attention, undo)
         _use(model, attention.name, undo)
-        embed = target.get_input_embeddings()
-        if not isinstance(embed, torch.nn.Embedding):
-            raise ConfigError(f"trireme.parallelize: {type(target).__name__} has no table of token embeddings, so it is refused")
         calls.hook(undo)
         see_longest_position(target, calls.longest_position, undo)
-        if probe:
-            calls.probing = True
-            _refuse_what_differs(target, embed, attention)
-            calls.probing = False
-        yield
+        yield functools.partial(_refuse_what_differs, model, embed, attention)
 
 
-def _refuse_what_differs(target: torch.nn.Module, embed: torch.nn.Module, attention: LayerAttention) -> None:
+def _refuse_what_differs(model: torch.nn.Module, embed: torch.nn.Module, attention: LayerAttention) -> None:
+    target = attention.calls.model
+    # FSDP's root gathers parameters that are its own; other wrappers need not be called.
+    roots = (m for m in model.modules() if isinstance(m, FSDPModule) and any(inner is target for inner in m.modules()))
+    called = next(roots, target)
+
     def run(ids, **more):
-        return target(input_ids=ids, **more)
+        return called(input_ids=ids, **more)
 
     name = type(target).__name__
-    refuse_token_mixing(target, embed, run)
-    if attention.layers_seen == 0:
-        raise ConfigError(
-            f"trireme.parallelize: no attention of {name} went through transformers' AttentionInterface, so it is refused"
-        )
-    if "position_ids" not in inspect.signature(target.forward).parameters:
-        raise ConfigError(f"trireme.parallelize: {name} takes no position_ids, so it is refused")
-    refuse_own_positions(target, embed, run)
+    attention.calls.probing = True
+    try:
+        refuse_token_mixing(target, embed, run)
+        if attention.layers_seen == 0:
+            raise ConfigError(
+                f"trireme.parallelize: no attention of {name} went through transformers' AttentionInterface, so it is refused"
+            )
+        if "position_ids" not in inspect.signature(target.forward).parameters:
+            raise ConfigError(f"trireme.parallelize: {name} takes no position_ids, so it is refused")
+        refuse_own_positions(target, embed, run)
+    finally:
+        attention.calls.probing = False
 
 
 def _configs(config):

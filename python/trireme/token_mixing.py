@@ -40,12 +40,22 @@ def refuse_token_mixing(model: torch.nn.Module, embed: torch.nn.Module, run) -> 
 
 
 def refuse_own_positions(model: torch.nn.Module, embed: torch.nn.Module, run) -> None:
-    """run as above, also with position_ids [2, TOKENS]: shards count them from 0 on, and so must the model (RoBERTa does not)."""
+    """run as above, also with position_ids [2, TOKENS]: shards count them from 0 on, and so must the model (RoBERTa does not).
+
+    Refuses outputs that are not of each token too (scores of a sample).
+    """
     device = next(model.parameters()).device
     ids = torch.randint(1, embed.num_embeddings, (2, TOKENS), generator=torch.Generator().manual_seed(0)).to(device)
     with _evaluating(model):
-        own = run(ids)[0]
+        output = run(ids)
+        own = output[0]
         counted = run(ids, position_ids=torch.arange(TOKENS, device=device).expand(2, TOKENS))[0]
+    for name, value in output.items():
+        if torch.is_tensor(value) and value.dim() and value.is_floating_point() and value.shape[:2] != ids.shape and value.shape[:1] != (ids.numel(),):
+            raise ConfigError(
+                f"trireme.parallelize: {type(model).__name__} gives {name} of {tuple(value.shape)} for {tuple(ids.shape)} tokens, so not a value "
+                "for each token: what it takes of one token, the last or the first, would be of a shard's: it is refused"
+            )
     if not torch.allclose(own, counted, rtol=1e-3, atol=1e-5):
         raise ConfigError(
             f"trireme.parallelize: {type(model).__name__} counts positions in a way of its own, not 0, 1, 2, ...: it is refused"

@@ -120,6 +120,11 @@ class WholeBatches:
             fields.pop("logits", None)
         for name in _OF_TOKENS:
             if name in fields:
+                if fields[name].shape[1:2] != (sequence.lengths[sequence.shared.rank],):
+                    raise ConfigError(
+                        f"trireme.parallelize: the model gives {name} of {tuple(fields[name].shape)} for "
+                        f"{sequence.lengths[sequence.shared.rank]} tokens of this rank, expected a value for each: it is refused"
+                    )
                 fields[name] = gather_with_gradient(fields[name], sequence.shared, sequence.lengths, self.averaged_over)
                 if name not in ("logits", "last_hidden_state") and not self._shifted:
                     fields[name] = fields[name][:, :-1]  # the last token has no target: as without shift_labels

@@ -255,6 +255,9 @@ def run_refused_models(group):
         with pytest.raises(trireme.ConfigError, match=words), trireme.parallelize(model, group):
             model(input_ids=ids)
         assert model.training and model.config._attn_implementation == "eager", name
+    scores = transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**SMALL))
+    with pytest.raises(trireme.ConfigError, match="not a value for each token"), trireme.parallelize(scores, group):
+        pass
 
 
 class BatchMean(torch.nn.Module):

@@ -25,7 +25,7 @@ def whole(model, batch, group, ring=1, **more):
     with trireme.parallelize(model, sequence, whole_batches=True):
         output = model(**batch, **more, **no_cache(model))
         output.loss.backward()
-    trireme.sum_gradients(model.parameters(), group)
+    trireme.sum_gradients(model.parameters(), sequence)
     return output.loss.item(), gradients(model)
 
 

@@ -72,6 +72,7 @@ def write_rows(folder):
 
     for kind in {kind for _, kind, *_ in CASES.values()}:
         datasets.Dataset.from_list(list(make_rows(kind))).save_to_disk(str(folder / kind))
+    make_model().save_pretrained(folder / "model")
 
 
 def pad(rows):
@@ -173,9 +174,12 @@ def run(case, folder, sp_size=None, micro_batches=2, steps=STEPS, resume=None, *
         more["ref_model"] = make_model(seed=4)
     rows = datasets.load_from_disk(str(folder.parent / kind))  # on disk, so that ranks share what trl keeps beside it
     configuration = {"Trainer": "TrainingArguments", "SFTTrainer": "SFTConfig", "DPOTrainer": "DPOConfig"}[name]
+    arguments = getattr(library, configuration)(**settings)
+    # After the arguments of ZeRO-3, a model that is read is in parts from the beginning.
+    model = transformers.LlamaForCausalLM.from_pretrained(folder.parent / "model", attn_implementation="eager")
     trainer = trainer_class(
-        model=make_model(),
-        args=getattr(library, configuration)(**settings),
+        model=model,
+        args=arguments,
         train_dataset=rows.select(range(80)),
         eval_dataset=rows.select(range(80, 91)),
         **more,

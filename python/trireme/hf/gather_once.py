@@ -43,8 +43,16 @@ def gather_once(accelerator, data_group: SequenceGroup) -> Iterator[None]:
             return processes_reduce(tensor, reduction, scale)
         return recursively_apply(data_group.all_sum, tensor, error_on_other_type=True)
 
+    def check_trigger() -> bool:
+        """Of all processes: one that was set on any is seen by all."""
+        del vars(accelerator)["reduce"]
+        try:
+            return type(accelerator).check_trigger(accelerator)
+        finally:
+            accelerator.reduce = reduce
+
     processes_reduce = accelerator.reduce
-    replaced = {"gather": gather, "gather_for_metrics": gather_for_metrics, "reduce": reduce}
+    replaced = {"gather": gather, "gather_for_metrics": gather_for_metrics, "reduce": reduce, "check_trigger": check_trigger}
     before = {name: vars(accelerator)[name] for name in replaced if name in vars(accelerator)}
     vars(accelerator).update(replaced)
     try:

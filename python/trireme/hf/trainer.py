@@ -9,6 +9,7 @@ callbacks stay the trainer's own. To it, the ranks of a sequence group are as th
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from typing import Iterator, Optional, TypeVar
 
@@ -27,8 +28,8 @@ def with_sequence_parallel(trainer_class: Trainer, *, sp_size: Optional[int] = N
     """``with_sequence_parallel(SFTTrainer)(model, args, ...)``: the trainer, with its signature, whose ranks share each sample.
 
     trainer_class: transformers.Trainer, or trl's SFTTrainer or DPOTrainer, or a class of yours that derives from one of them.
-    sp_size: ranks that share a sample; all ranks if None. With ``args.parallelism_config`` (a trireme.hf.ParallelismConfig), or
-        PARALLELISM_CONFIG_SP_SIZE in the environment, that one counts.
+    sp_size: ranks that share a sample; if None, PARALLELISM_CONFIG_SP_SIZE of the environment, or all ranks. Where there is an
+        ``args.parallelism_config`` (a trireme.hf.ParallelismConfig), that one counts.
     sp_ring: of them, those of the ring, for more ranks than query heads (trireme.SequenceGroup).
 
     A batch is what one sequence group trains on: per_device_train_batch_size samples, of which each rank holds its tokens. Losses,
@@ -38,6 +39,12 @@ def with_sequence_parallel(trainer_class: Trainer, *, sp_size: Optional[int] = N
     """
     if not issubclass(trainer_class, transformers.Trainer):
         raise ConfigError(f"with_sequence_parallel: got {trainer_class!r}, expected a class that derives from transformers.Trainer")
+    theirs = [base for base in trainer_class.__mro__ if base.__module__.startswith("trl.") and issubclass(base, transformers.Trainer)]
+    if theirs and not any(base.__name__ in ("SFTTrainer", "DPOTrainer") for base in theirs):
+        raise ConfigError(
+            f"with_sequence_parallel: got {trainer_class.__name__}, which derives from {theirs[0].__name__}; of trl's trainers, expected "
+            "SFTTrainer or DPOTrainer: others generate, or score samples whole"
+        )
     own = {"_sp_size": sp_size, "_sp_ring": sp_ring, "__doc__": trainer_class.__doc__, "__module__": trainer_class.__module__}
     return type(f"SequenceParallel{trainer_class.__name__}", (_SequenceParallel, trainer_class), own)
 
@@ -47,13 +54,19 @@ class _SequenceParallel:
     _sp_ring: Optional[int]
     _counts_tokens = False
     _running: Optional[list[ModelCalls]] = None  # the model's, and its reference's, while they are over ranks
-    _probed: tuple = ()  # models that were looked at for token mixing
+    _seen: tuple = ()  # models that were looked at
+    _looks: list  # at those that were not: they run, so they wait until the trainer has wrapped the model
 
     def create_accelerator_and_postprocess(self) -> None:
         if self.args.use_liger_kernel:
             raise ConfigError(
                 "with_sequence_parallel: got use_liger_kernel=True, expected False: its fused loss is taken over a shard's tokens alone. "
                 "trireme.fused_loss(model) saves the same memory"
+            )
+        if self.args.n_gpu > 1:
+            raise ConfigError(
+                f"with_sequence_parallel: got one process for {self.args.n_gpu} GPUs, expected one process a GPU: start the script by "
+                f"torchrun --nproc_per_node {self.args.n_gpu}"
             )
         config = self.args.parallelism_config
         if config is None:
@@ -82,6 +95,10 @@ class _SequenceParallel:
         finally:
             self._counts_tokens = False
 
+    def floating_point_ops(self, inputs):
+        """This rank's; the trainer sums them over all processes."""
+        return super().floating_point_ops(inputs) // self.args.parallelism_config.sp_size
+
     def _inner_training_loop(self, *arguments, **keywords):
         with self._over_ranks():
             return super()._inner_training_loop(*arguments, **keywords)
@@ -94,7 +111,16 @@ class _SequenceParallel:
         with self._over_ranks():
             return super()._precompute_ref_logps(*arguments, **keywords)
 
+    def compute_ref_log_probs(self, *arguments, **keywords):
+        self._look_once()
+        return super().compute_ref_log_probs(*arguments, **keywords)
+
+    def training_step(self, *arguments, **keywords):
+        self._look_once()
+        return super().training_step(*arguments, **keywords)
+
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        self._look_once()
         calls = self._running[0]
         calls.whole.logits_beside_loss = not prediction_loss_only
         try:
@@ -111,13 +137,22 @@ class _SequenceParallel:
         group = config.sequence_group()
         models = [self.model] if getattr(self, "ref_model", None) is None else [self.model, self.ref_model]
         with contextlib.ExitStack() as undo:
-            self._running = []
+            self._running, self._looks = [], []
             undo.callback(setattr, self, "_running", None)
             undo.enter_context(config.gather_once(self.accelerator))
+            self.gather_function = functools.partial(
+                self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
+            )
             for model in models:
                 target = next(m for m in model.modules() if isinstance(m, transformers.PreTrainedModel))
                 self._running.append(ModelCalls(target, group, group.size, whole_batches=True))
-                # Wrappers (FSDP, ZeRO) are there when a trainer evaluates after it trained: then the model was probed before.
-                undo.enter_context(over_ranks(model, self._running[-1], probe=not any(target is seen for seen in self._probed)))
-            self._probed = tuple(calls.model for calls in self._running)
+                look = undo.enter_context(over_ranks(model, self._running[-1]))
+                if not any(target is seen for seen in self._seen):
+                    self._looks.append((target, look))
             yield
+
+    def _look_once(self) -> None:
+        while self._looks:
+            target, look = self._looks.pop()
+            look()
+            self._seen += (target,)
