@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 from typing import Iterator, Optional, TypeVar
 
 import transformers
@@ -20,6 +21,7 @@ from ..model_calls import ModelCalls
 from ..parallelize import over_ranks
 from .parallelism_config import ParallelismConfig
 
+TESTED_TRL = "1.16."
 SP_SIZE_VARIABLE = "PARALLELISM_CONFIG_SP_SIZE"
 Trainer = TypeVar("Trainer", bound=type)
 
@@ -40,6 +42,10 @@ def with_sequence_parallel(trainer_class: Trainer, *, sp_size: Optional[int] = N
     if not issubclass(trainer_class, transformers.Trainer):
         raise ConfigError(f"with_sequence_parallel: got {trainer_class!r}, expected a class that derives from transformers.Trainer")
     theirs = [base for base in trainer_class.__mro__ if base.__module__.startswith("trl.") and issubclass(base, transformers.Trainer)]
+    if theirs and not sys.modules["trl"].__version__.startswith(TESTED_TRL):
+        raise ConfigError(
+            f"with_sequence_parallel: got trl {sys.modules['trl'].__version__}, expected {TESTED_TRL}x, whose losses of each token it reads"
+        )
     if theirs and not any(base.__name__ in ("SFTTrainer", "DPOTrainer") for base in theirs):
         raise ConfigError(
             f"with_sequence_parallel: got {trainer_class.__name__}, which derives from {theirs[0].__name__}; of trl's trainers, expected "
