@@ -2,7 +2,7 @@
 """Memory of one training step with each of trireme's memory helpers, as a Markdown table: a Llama of transformers with the
 proportions of the 8B and a 32nd of its widths.
 
-    PYTHONPATH=python TRIREME_OPERATORS=build/cpu/lib/libtrireme_operators.so python bench/memory_helpers.py [--tokens 4096]
+    PYTHONPATH=python TRIREME_OPERATORS=build/cpu/lib/libtrireme_operators.so python bench/model_memory.py [--tokens 4096]
 
 Counts the bytes of tensors that operators make, beside parameters and gradients of parameters; no allocator is asked, so the
 figures are the same on every machine. Layers are checkpointed in every row. Offloaded tensors are counted no more.
