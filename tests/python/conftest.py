@@ -15,6 +15,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # As installed, or the source tree with the library of a build (./dev test python sets TRIREME_OPERATORS).
 if "TRIREME_OPERATORS" in os.environ:
     sys.path.insert(0, str(HERE.parent.parent / "python"))
+    # For processes of a fork server too, which begins with the environment alone.
+    os.environ["PYTHONPATH"] = os.pathsep.join([sys.path[0], *filter(None, [os.environ.get("PYTHONPATH")])])
 
 MOST_RANKS = 4
 ANSWER_SECONDS = 300  # a busy machine imports torch four times in a minute

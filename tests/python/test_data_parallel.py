@@ -139,7 +139,7 @@ def run_ddp_and_fsdp2(everyone, sequence_ranks, names):
     hold(everyone, sequence_ranks, {name: {"Ddp": Ddp, "Fsdp2": Fsdp2}[name] for name in names})
 
 
-@pytest.mark.parametrize("count, sequence_ranks, stages", [(2, 2, (1, 2, 3)), *FOUR_RANKS_ZERO])
+@pytest.mark.parametrize("count, sequence_ranks, stages", [slow(2, 2, (1, 2, 3)), *FOUR_RANKS_ZERO])
 def test_zero_stages_equal_one_process(deepspeed_ranks, count, sequence_ranks, stages):
     deepspeed_ranks[count].run(run_zero, count, sequence_ranks, stages)
 

@@ -10,7 +10,11 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-SCRIPTS = ["transformers_loop.py --steps 3 --tokens 301", "sft_trainer.py --steps 3 --tokens 301", "fsdp2_loop.py"]
+SCRIPTS = [
+    "transformers_loop.py --steps 3 --tokens 301",
+    pytest.param("sft_trainer.py --steps 3 --tokens 301", marks=pytest.mark.slow),
+    pytest.param("fsdp2_loop.py", marks=pytest.mark.slow),
+]
 # A step's loss and gradient norm, as a loop prints them or a Trainer.
 PRINTED = r"'?loss'?:? '?([\d.]+)'?,? '?(?:gradient |grad_)norm'?:? '?([\d.]+)"
 

@@ -37,7 +37,7 @@ def alone(model, batch, **more):
     return output.loss.item(), gradients(model)
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_loss_of_each_family_is_its_own(ranks, count):
     ranks.run(run_families, count)
 
