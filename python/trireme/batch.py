@@ -33,7 +33,7 @@ def shard(batch: Mapping[str, Any], group: Group = None) -> dict[str, Any]:
         labels = whole.pop("labels")
         if labels.shape != (samples, tokens):
             raise ConfigError(f"shard: got labels {tuple(labels.shape)} beside {named} of [{samples}, {tokens}, ...]")
-        whole["shift_labels"] = torch.nn.functional.pad(labels, (0, 1), value=-100)[:, 1:]
+        whole["shift_labels"] = shifted_labels(labels)
     if whole.get("position_ids") is None:
         whole["position_ids"] = torch.arange(tokens, device=batch[named].device).expand(samples, tokens)
     mask = whole.get("attention_mask")
@@ -57,6 +57,11 @@ def shard(batch: Mapping[str, Any], group: Group = None) -> dict[str, Any]:
         else:
             cut[name] = value[:, :0]
     return cut
+
+
+def shifted_labels(labels: torch.Tensor) -> torch.Tensor:
+    """What each token of labels [B, S] predicts; -100 at the last, which predicts nothing."""
+    return torch.nn.functional.pad(labels, (0, 1), value=-100)[:, 1:]
 
 
 def gather(part: torch.Tensor, group: Group = None, *, lengths: Optional[list[int]] = None) -> torch.Tensor:

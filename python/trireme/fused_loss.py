@@ -15,8 +15,10 @@ from typing import Iterator, Optional
 
 import torch
 
+from .batch import shifted_labels
 from .errors import ConfigError
 from .fused_logits import Form, FusedLogits, HeadCall
+from .model_in_use import evaluating, pretrained_model_in
 from .sum_of_cross_entropy import TOKENS_PER_TILE, sum_of_cross_entropy
 
 
@@ -34,18 +36,14 @@ def fused_loss(model: torch.nn.Module, *, tokens_per_tile: int = TOKENS_PER_TILE
     Raises ConfigError for a head that is not one linear layer (LoRA on it, quantized), and names anything that the model does
     with its logits beside a scale, a cap by tanh and cross entropy.
     """
-    import transformers
-
-    target = next((m for m in model.modules() if isinstance(m, transformers.PreTrainedModel)), None)
-    if target is None:
-        raise ConfigError(f"trireme.fused_loss: got {type(model).__name__}, which holds no PreTrainedModel")
+    target = pretrained_model_in(model, "trireme.fused_loss")
     if tokens_per_tile < 1:
         raise ConfigError(f"tokens_per_tile: got {tokens_per_tile}, expected 1 or more")
     if "labels" not in inspect.signature(target.forward).parameters:
         raise ConfigError(f"trireme.fused_loss: {type(target).__name__} takes no labels, so it has no loss")
     with contextlib.ExitStack() as undo:
         head = _Head(target, tokens_per_tile)
-        with _evaluating(target), torch.no_grad():
+        with evaluating(target):
             ids, labels = _few_tokens(target)
             head.linear = _linear_that_runs(target, lambda: head.keep_plain(target(input_ids=ids, labels=labels)))
             head.hook(undo)
@@ -83,7 +81,7 @@ class _Head:
         labels, shifted = given.get("labels"), keywords.get("shift_labels")
         self._calls, self._targets = [], None
         if labels is not None:
-            shifted = _shifted(labels) if shifted is None else shifted
+            shifted = shifted_labels(labels) if shifted is None else shifted
             self._targets = shifted if self.next_token or keywords.get("shift_labels") is not None else labels
             self._may_be = shifted, labels
 
@@ -145,21 +143,6 @@ class _Head:
                 f"trireme.fused_loss: {type(self.target).__name__} gives the loss {float(self._plain)} with logits, {float(fused)} "
                 "without: it does something between its head and its loss that is not known, and is refused"
             )
-
-
-def _shifted(labels: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.pad(labels, (0, 1), value=-100)[:, 1:]
-
-
-@contextlib.contextmanager
-def _evaluating(target: torch.nn.Module) -> Iterator[None]:
-    training = [module for module in target.modules() if module.training]
-    target.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _few_tokens(target: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor]:

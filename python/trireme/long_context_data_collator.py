@@ -16,6 +16,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 import torch
 
+from .batch import shifted_labels
 from .errors import ConfigError
 
 IGNORED = -100  # the label of what is no target
@@ -112,7 +113,7 @@ class LongContextDataCollator:
         if packed:
             del batch["attention_mask"]
         if self.shift_labels:
-            batch["shift_labels"] = torch.nn.functional.pad(batch.pop("labels"), (0, 1), value=IGNORED)[:, 1:]
+            batch["shift_labels"] = shifted_labels(batch.pop("labels"))
         tokens = _tokens(rows)
         self._count(tokens, len(rows) * length - tokens, tokens_before - tokens)
         return batch

@@ -13,22 +13,17 @@ from typing import Callable, Optional
 import torch
 
 from .errors import ConfigError
+from .model_in_use import evaluating
 
 
 def find_mlps(model: torch.nn.Module, run: Callable[[], object]) -> dict[str, torch.nn.Module]:
     """The outermost MLPs by name. run(): a forward pass. Raises ConfigError for one that cannot run in parts."""
     search = _Search({module: name for name, module in model.named_modules()})
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with contextlib.ExitStack() as hooks, torch.no_grad():
-            for module in search.names:
-                hooks.callback(module.register_forward_pre_hook(search.before, with_kwargs=True).remove)
-                hooks.callback(module.register_forward_hook(search.after, prepend=True).remove)  # before FSDP takes parameters away
-            run()
-    finally:
-        for module in training:
-            module.training = True
+    with evaluating(model), contextlib.ExitStack() as hooks:
+        for module in search.names:
+            hooks.callback(module.register_forward_pre_hook(search.before, with_kwargs=True).remove)
+            hooks.callback(module.register_forward_hook(search.after, prepend=True).remove)  # before FSDP takes parameters away
+        run()
     return search.found
 
 

@@ -16,6 +16,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .errors import ConfigError
+from .model_in_use import replace_forward
 
 # Takes a contiguous tensor that may be freed afterwards; what it returns gives it back, any number of times. Where that has a
 # method begin(), it is called while the tensor kept after it is used.
@@ -51,15 +52,8 @@ def offload_activations(
     offload = _Offload(store or _PinnedHost(), min_bytes)
     with contextlib.ExitStack() as undo:
         for layer in layers:
-            undo.callback(_put_back, layer, layer.__dict__.get("forward"))
-            layer.forward = offload.around(layer, layer.forward)
+            replace_forward(layer, offload.around(layer, layer.forward), undo)
         yield model
-
-
-def _put_back(layer, forward) -> None:
-    del layer.forward
-    if forward is not None:
-        layer.forward = forward
 
 
 def _layers_of(model: torch.nn.Module) -> list[torch.nn.Module]:

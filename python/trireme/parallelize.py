@@ -22,6 +22,7 @@ from torch.distributed.fsdp import FSDPModule
 from .errors import ConfigError
 from .layer_attention import LayerAttention
 from .model_calls import ModelCalls
+from .model_in_use import pretrained_model_in
 from .rotary import see_longest_position
 from .sequence_group import Group, sequence_group
 from .token_mixing import refuse_own_positions, refuse_token_mixing
@@ -59,9 +60,7 @@ def parallelize(
             f"trireme.parallelize: got transformers {transformers.__version__}, expected {TESTED_TRANSFORMERS}x, whose masks "
             "and attention interface it reads; other versions are refused"
         )
-    target = next((m for m in model.modules() if isinstance(m, transformers.PreTrainedModel)), None)
-    if target is None:
-        raise ConfigError(f"trireme.parallelize: got {type(model).__name__}, which holds no PreTrainedModel")
+    target = pretrained_model_in(model, "trireme.parallelize")
     with over_ranks(model, ModelCalls(target, sequence_group(group), averaged_over, whole_batches)) as refuse_what_differs:
         refuse_what_differs()
         yield model

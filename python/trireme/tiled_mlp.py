@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from .errors import ConfigError
 from .mlp_modules import find_mlps
+from .model_in_use import replace_forward
 
 TOKENS_PER_TILE = 2048
 
@@ -50,15 +51,8 @@ def tile_mlp(
         for name, module in found.items():
             tiled = _TiledMlp(name, module, tokens_per_tile)
             tiled.check()
-            undo.callback(_put_back, module, module.__dict__.get("forward"))
-            module.forward = tiled.forward
+            replace_forward(module, tiled.forward, undo)
         yield list(found)
-
-
-def _put_back(module, forward) -> None:
-    del module.forward
-    if forward is not None:
-        module.forward = forward
 
 
 def _small_pass(model, example):

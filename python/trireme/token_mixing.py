@@ -9,11 +9,11 @@ changes, something else mixes tokens, and the first module that shows it is name
 from __future__ import annotations
 
 import contextlib
-from typing import Iterator
 
 import torch
 
 from .errors import ConfigError
+from .model_in_use import evaluating
 
 TOKENS, CHANGED = 24, 5  # the changed token of the first of two samples
 
@@ -29,7 +29,7 @@ def refuse_token_mixing(model: torch.nn.Module, embed: torch.nn.Module, run) -> 
     ids = torch.randint(1, embed.num_embeddings, (2, TOKENS), generator=generator)
     changed = ids.clone()
     changed[0, CHANGED] = ids[0, CHANGED] % (embed.num_embeddings - 1) + 1
-    with _evaluating(model):
+    with evaluating(model):
         first, second = _outputs(names, run, ids.to(device)), _outputs(names, run, changed.to(device))
     if len(first) != len(second):
         raise ConfigError("trireme.parallelize: the modules that run depend on the tokens; it cannot be seen whether they mix them")
@@ -46,7 +46,7 @@ def refuse_own_positions(model: torch.nn.Module, embed: torch.nn.Module, run) ->
     """
     device = next(model.parameters()).device
     ids = torch.randint(1, embed.num_embeddings, (2, TOKENS), generator=torch.Generator().manual_seed(0)).to(device)
-    with _evaluating(model):
+    with evaluating(model):
         output = run(ids)
         own = output[0]
         counted = run(ids, position_ids=torch.arange(TOKENS, device=device).expand(2, TOKENS))[0]
@@ -60,18 +60,6 @@ def refuse_own_positions(model: torch.nn.Module, embed: torch.nn.Module, run) ->
         raise ConfigError(
             f"trireme.parallelize: {type(model).__name__} counts positions in a way of its own, not 0, 1, 2, ...: it is refused"
         )
-
-
-@contextlib.contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _refusal(name: str, module: torch.nn.Module) -> ConfigError:

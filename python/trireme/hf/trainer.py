@@ -18,6 +18,7 @@ import transformers
 
 from ..errors import ConfigError
 from ..model_calls import ModelCalls
+from ..model_in_use import pretrained_model_in
 from ..parallelize import over_ranks
 from .parallelism_config import ParallelismConfig
 
@@ -150,7 +151,7 @@ class _SequenceParallel:
                 self.accelerator.gather_for_metrics, use_gather_object=self.args.eval_use_gather_object
             )
             for model in models:
-                target = next(m for m in model.modules() if isinstance(m, transformers.PreTrainedModel))
+                target = pretrained_model_in(model, "with_sequence_parallel")
                 self._running.append(ModelCalls(target, group, group.size, whole_batches=True))
                 look = undo.enter_context(over_ranks(model, self._running[-1]))
                 if not any(target is seen for seen in self._seen):

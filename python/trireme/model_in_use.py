@@ -1,0 +1,46 @@
+"""What the helpers of the package do alike with a model that is not theirs: find it, run it to look at it, stand in its forward."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Callable, Iterator
+
+import torch
+
+from .errors import ConfigError
+
+
+def pretrained_model_in(model: torch.nn.Module, asked_by: str) -> torch.nn.Module:
+    """The PreTrainedModel that ``model`` is, or holds as its wrappers do (PEFT, DDP). ConfigError in the name of ``asked_by``."""
+    import transformers
+
+    found = next((module for module in model.modules() if isinstance(module, transformers.PreTrainedModel)), None)
+    if found is None:
+        raise ConfigError(f"{asked_by}: got {type(model).__name__}, which holds no PreTrainedModel")
+    return found
+
+
+@contextlib.contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """In evaluation mode, without gradients; each module then has its own mode again."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def replace_forward(module: torch.nn.Module, forward: Callable, undo: contextlib.ExitStack) -> None:
+    """Until ``undo`` closes. A forward that others had put there (Accelerate, PEFT) is put back."""
+    earlier = module.__dict__.get("forward")
+
+    def put_back():
+        del module.forward
+        if earlier is not None:
+            module.forward = earlier
+
+    undo.callback(put_back)
+    module.forward = forward
