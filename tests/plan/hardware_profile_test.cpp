@@ -1,0 +1,46 @@
+// A profile is what its file says, and its tables go through their points.
+#include "trireme/plan/hardware_profile.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "tests/plan/planned_step.h"
+
+namespace trireme::testing {
+namespace {
+
+TEST(RateTable, goes_through_its_points_and_stays_beyond_them) {
+  const RateTable table{{{1024, 64, 10}, {4096, 64, 30}, {1024, 128, 20}, {4096, 128, 60}}};
+  EXPECT_DOUBLE_EQ(table.per_second(1024, 64), 10);
+  EXPECT_DOUBLE_EQ(table.per_second(4096, 128), 60);
+  EXPECT_DOUBLE_EQ(table.per_second(2048, 64), 20);                // half-way in the logarithm
+  EXPECT_DOUBLE_EQ(table.per_second(1024, 64 * std::sqrt(2)), 15);
+  EXPECT_DOUBLE_EQ(table.per_second(1e9, 1e9), 60);
+  EXPECT_DOUBLE_EQ(table.per_second(1, 1), 10);
+}
+
+TEST(HardwareProfile, is_what_was_written) {
+  HardwareProfile profile = round_profile(true);
+  profile.sources = {{"matmul", FigureOrigin::measured, "trireme bench hardware"}};
+  const Json json = to_json(profile);
+  EXPECT_EQ(to_json(hardware_profile_from_json(json, "file")), json);
+}
+
+TEST(HardwareProfile, a_file_that_lacks_a_rate_is_refused_by_name) {
+  Json json = to_json(round_profile(true));
+  json["rates_16_bit"].erase("norm");
+  try {
+    hardware_profile_from_json(json, "h.json");
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_NE(std::string(error.what()).find("h.json: rates_16_bit"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("norm"), std::string::npos) << error.what();
+  }
+  json = to_json(round_profile(true));
+  json["rates_32_bit"]["matmul"][0]["per_second"] = 0;
+  EXPECT_THROW(hardware_profile_from_json(json, "h.json"), DataError);
+}
+
+}  // namespace
+}  // namespace trireme::testing

@@ -1,0 +1,53 @@
+// A small model and a hardware profile with round rates, for the planner's tests.
+#pragma once
+
+#include "trireme/forecast/sequence_ranks.h"
+#include "trireme/plan/step_work.h"
+
+namespace trireme::testing {
+
+inline ModelSizes small_model() {
+  ModelSizes model{.layers = 4, .hidden = 256, .intermediate = 768, .mlp_kept_width = 1536, .heads = 8,
+                   .kv_heads = 4, .head_dim = 32, .vocab = 1024, .unit_elements = {}};
+  const int64_t layer = 256 * 512 + 256 * 256 + 3 * 256 * 768 + 2 * 256;
+  model.unit_elements = {1024 * 256, layer, layer, layer, layer, 1024 * 256 + 256};
+  return model;
+}
+
+// Of rank 0 of ulysses x ring x dp ranks: one causal sample of `tokens`.
+inline PlannedStep small_step(int64_t tokens, Recompute recompute, int ulysses = 1, int ring = 1, int dp = 1) {
+  PlannedStep step;
+  ForecastInputs inputs;
+  inputs.model = small_model();
+  inputs.tokens = tokens;
+  inputs.ranks = ulysses * ring * dp;
+  inputs.tile_tokens = 256;
+  inputs.logits_tile_tokens = 64;
+  inputs.recompute = {recompute, 1, 1, inputs.model.layers};
+  step.inputs = with_sequence_ranks(inputs, ulysses, ring, 0);
+  step.attention_pairs = 4 * static_cast<double>(tokens) * static_cast<double>(tokens) / 2;
+  return step;
+}
+
+inline HardwareProfile round_profile(bool is_gpu) {
+  HardwareProfile profile;
+  profile.name = "round";
+  profile.is_gpu = is_gpu;
+  profile.devices_per_machine = 4;
+  profile.memory_bytes = int64_t{1} << 34;
+  profile.peak_flops_16_bit = profile.peak_flops_32_bit = 2e12;
+  for (const auto& [kind, name] : enum_names(WorkKind{})) {
+    const bool products = kind == WorkKind::matmul || kind == WorkKind::weight_gradient;
+    profile.rates_32_bit[kind] = {{{0, 0, products ? 1e12 : 1e9}}};
+    if (kind == WorkKind::attention_forward || kind == WorkKind::attention_backward)
+      profile.rates_32_bit[kind] = {{{0, 0, 5e11}}};
+  }
+  profile.rates_16_bit = profile.rates_32_bit;
+  profile.within_machine = {1e-5, 1e10};
+  profile.across_machines = {1e-4, 1e9};
+  profile.to_host = {1e-5, 1e10};
+  profile.host_optimizer_per_second = 1e8;
+  return profile;
+}
+
+}  // namespace trireme::testing

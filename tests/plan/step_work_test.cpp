@@ -1,0 +1,132 @@
+// The counts of a step's work, held against the formulas of the field and against each other.
+#include "trireme/plan/step_work.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/plan/planned_step.h"
+#include "trireme/plan/step_time.h"
+
+namespace trireme::testing {
+namespace {
+
+double amount_of(const std::vector<WorkItem>& items, WorkKind kind) {
+  double sum = 0;
+  for (const WorkItem& item : items) sum += item.kind == kind ? item.amount : 0;
+  return sum;
+}
+double amount_of(const PlannedStep& step, WorkKind kind) {
+  return amount_of(step_work(step).items, kind);
+}
+double products_of(const PlannedStep& step) {
+  return amount_of(step, WorkKind::matmul) + amount_of(step, WorkKind::weight_gradient);
+}
+double sent_bytes(const PlannedStep& step, TrafficKind kind) {
+  for (const TrafficItem& item : step_work(step).traffic)
+    if (item.kind == kind) return item.bytes;
+  return 0;
+}
+// The small model's: 4 x (qkv + out + three of the MLP) + head.
+constexpr double kLayer = 256.0 * 512 + 256.0 * 256 + 3 * 256.0 * 768, kHead = 256.0 * 1024;
+constexpr double kParameters = 4 * kLayer + kHead;
+
+TEST(StepWork, products_without_recompute_are_6_N_T) {
+  EXPECT_EQ(matmul_parameters(small_model()), kParameters);
+  EXPECT_DOUBLE_EQ(products_of(small_step(2048, Recompute::none)), 6 * kParameters * 2048);
+}
+
+TEST(StepWork, attention_is_4_D_forward_and_10_D_backward_a_pair_of_each_head) {
+  const PlannedStep step = small_step(2048, Recompute::keep_attention);
+  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::attention_forward), 4 * 32 * 8 * step.attention_pairs);
+  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::attention_backward), 10 * 32 * 8 * step.attention_pairs);
+}
+
+TEST(StepWork, model_flops_are_those_of_the_field) {
+  const PlannedStep step = small_step(2048, Recompute::full);
+  EXPECT_DOUBLE_EQ(step.model_flops(), 6 * kParameters * 2048 + 6.0 * 4 * 8 * 32 * 2048 * 2048);
+}
+
+TEST(StepWork, recompute_repeats_what_its_policy_drops_and_no_down_projection) {
+  const double kept = products_of(small_step(2048, Recompute::none));
+  const double again = 2 * 2048 * 4 * (256.0 * 512 + 256.0 * 256 + 2 * 256.0 * 768);
+  EXPECT_DOUBLE_EQ(products_of(small_step(2048, Recompute::keep_attention)), kept + again);
+  EXPECT_DOUBLE_EQ(products_of(small_step(2048, Recompute::full)), kept + again);
+  EXPECT_DOUBLE_EQ(amount_of(small_step(2048, Recompute::full), WorkKind::attention_forward),
+                   2 * amount_of(small_step(2048, Recompute::none), WorkKind::attention_forward));
+}
+
+TEST(StepWork, groups_of_layers_run_their_down_projection_again_but_in_the_last) {
+  PlannedStep step = small_step(2048, Recompute::full);
+  const double single = products_of(step);
+  step.inputs.recompute.checkpoint_every = 2;
+  EXPECT_DOUBLE_EQ(products_of(step), single + 2 * 2048 * 2 * 256.0 * 768);
+}
+
+TEST(StepWork, ranks_share_the_work_of_one) {
+  const PlannedStep one = small_step(4096, Recompute::keep_attention);
+  for (const auto& [ulysses, ring] : {std::pair{4, 1}, {2, 2}, {1, 4}}) {
+    const PlannedStep four = small_step(4096, Recompute::keep_attention, ulysses, ring);
+    for (const WorkKind kind : {WorkKind::matmul, WorkKind::weight_gradient, WorkKind::attention_forward,
+                                WorkKind::attention_backward, WorkKind::norm, WorkKind::cross_entropy})
+      EXPECT_DOUBLE_EQ(4 * amount_of(four, kind), amount_of(one, kind)) << name_of(kind);
+  }
+}
+
+TEST(StepWork, accumulation_repeats_the_passes_and_not_the_update) {
+  PlannedStep step = small_step(2048, Recompute::full, 2);
+  step.inputs.zero = 1;
+  const StepWork once = step_work(step);
+  step.accumulation = 3;
+  const StepWork thrice = step_work(step);
+  for (size_t i = 0; i < once.items.size(); ++i) {
+    const bool update = once.items[i].kind == WorkKind::optimizer;
+    EXPECT_DOUBLE_EQ(thrice.items[i].amount, (update ? 1 : 3) * once.items[i].amount);
+  }
+  EXPECT_DOUBLE_EQ(sent_bytes(step, TrafficKind::summed_gradients),
+                   (4 * kLayer + 8 * 256 + 2 * kHead + 256) * 4 / 2);
+}
+
+// arXiv 1910.02054, section 7: stages 0 to 2 send twice the parameters, stage 3 three times.
+TEST(StepWork, zero_sends_what_its_paper_says) {
+  const auto parameters = static_cast<double>(4 * (256 * 512 + 256 * 256 + 3 * 256 * 768 + 512) + 2 * 1024 * 256 + 256);
+  for (const int zero : {0, 1, 2, 3}) {
+    PlannedStep step = small_step(2048, Recompute::full, 1, 1, 4);
+    step.inputs.zero = zero;
+    double sent = 0;
+    for (const TrafficItem& item : step_work(step).traffic) sent += item.bytes;
+    EXPECT_NEAR(sent / (parameters * 4 * 3 / 4), zero == 3 ? 3 : 2, 0.15) << zero;
+  }
+}
+
+TEST(StepTime, a_gpu_hides_what_comes_ahead_and_a_cpu_hides_nothing) {
+  PlannedStep step = small_step(4096, Recompute::full, 1, 1, 4);
+  step.inputs.zero = 3;
+  for (const bool is_gpu : {true, false}) {
+    const StepTime time = step_time(step, round_profile(is_gpu));
+    double waited = 0, hidden = 0;
+    for (const TrafficSeconds& traffic : time.traffic) {
+      waited += traffic.waited;
+      if (traffic.kind == TrafficKind::gathered_parameters) hidden = traffic.seconds - traffic.waited;
+    }
+    EXPECT_GT(time.compute_seconds, 0);
+    EXPECT_DOUBLE_EQ(time.seconds, time.compute_seconds + waited);
+    if (is_gpu) {
+      EXPECT_GT(hidden, 0);
+    } else {
+      EXPECT_EQ(hidden, 0);
+    }
+  }
+}
+
+TEST(StepTime, ranks_on_several_machines_go_over_the_network) {
+  const PlannedStep step = small_step(4096, Recompute::full, 8);
+  HardwareProfile hardware = round_profile(/*is_gpu=*/true);
+  const double across = step_time(step, hardware).seconds;
+  hardware.devices_per_machine = 8;
+  EXPECT_GT(across, step_time(step, hardware).seconds);
+  hardware.devices_per_machine = 4;
+  hardware.across_machines = {};
+  EXPECT_THROW(step_time(step, hardware), ConfigError);
+}
+
+}  // namespace
+}  // namespace trireme::testing

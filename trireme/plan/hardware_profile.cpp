@@ -1,0 +1,172 @@
+#include "trireme/plan/hardware_profile.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+constexpr double kMost = 1e30;
+
+double between(double x, double x0, double y0, double x1, double y1) {
+  if (x1 == x0) return y0;
+  const double share = std::clamp((std::log(x) - std::log(x0)) / (std::log(x1) - std::log(x0)), 0.0, 1.0);
+  return y0 + share * (y1 - y0);
+}
+
+// Of points of one width, in order of size.
+double at_size(const std::vector<RatePoint>& points, double size) {
+  const auto above = std::ranges::find_if(points, [&](const RatePoint& p) { return p.size >= size; });
+  if (above == points.end()) return points.back().per_second;
+  if (above == points.begin()) return above->per_second;
+  const RatePoint& below = *(above - 1);
+  return between(size, below.size, below.per_second, above->size, above->per_second);
+}
+
+Json link_json(const LinkSpeed& link) {
+  return {{"latency_seconds", link.latency_seconds}, {"bytes_per_second", link.bytes_per_second}};
+}
+
+LinkSpeed link_from(const Json& json, const std::string& key, const std::string& origin) {
+  if (find_field(json, key, origin) == nullptr) return {};
+  const Json& link = object_value(json, key, origin);
+  return {finite_number(link, "latency_seconds", 0, 1e3, cat(origin, ": ", key)),
+          finite_number(link, "bytes_per_second", 0, kMost, cat(origin, ": ", key))};
+}
+
+Json rates_json(const Rates& rates) {
+  Json json = Json::object();
+  for (const auto& [kind, table] : rates) {
+    Json points = Json::array();
+    for (const RatePoint& p : table.points)
+      points.push_back({{"size", p.size}, {"width", p.width}, {"per_second", p.per_second}});
+    json[name_of(kind)] = std::move(points);
+  }
+  return json;
+}
+
+Rates rates_from(const Json& json, const std::string& key, const std::string& origin) {
+  Rates rates;
+  const std::string where = cat(origin, ": ", key);
+  const Json& kinds = object_value(json, key, origin);
+  for (const auto& [kind, name] : enum_names(WorkKind{})) {
+    const std::string of_kind = cat(where, ": ", name);
+    for (const Json& point : array_value(kinds, std::string(name), where))
+      rates[kind].points.push_back({finite_number(point, "size", 0, kMost, of_kind),
+                                    finite_number(point, "width", 0, kMost, of_kind),
+                                    finite_number(point, "per_second", 1e-9, kMost, of_kind)});
+    if (rates[kind].points.empty()) throw DataError(cat(of_kind, " has no rate; expected one or more"));
+  }
+  return rates;
+}
+
+}  // namespace
+
+double RateTable::per_second(double size, double width) const {
+  TRIREME_ASSERT(!points.empty(), "a table of rates is empty");
+  // The widths below and above, each with its points in order of size.
+  std::vector<RatePoint> lower, upper;
+  for (const RatePoint& p : points) {
+    if (p.width <= width && (lower.empty() || p.width >= lower.front().width)) {
+      if (!lower.empty() && p.width > lower.front().width) lower.clear();
+      lower.push_back(p);
+    }
+    if (p.width >= width && (upper.empty() || p.width <= upper.front().width)) {
+      if (!upper.empty() && p.width < upper.front().width) upper.clear();
+      upper.push_back(p);
+    }
+  }
+  if (lower.empty()) lower = upper;
+  if (upper.empty()) upper = lower;
+  std::ranges::sort(lower, {}, &RatePoint::size);
+  std::ranges::sort(upper, {}, &RatePoint::size);
+  return between(width, lower.front().width, at_size(lower, size), upper.front().width, at_size(upper, size));
+}
+
+double LinkSpeed::seconds(double calls, double bytes) const {
+  if (bytes <= 0) return 0;
+  TRIREME_ASSERT(bytes_per_second > 0, "an exchange over a link that the profile does not have");
+  return calls * latency_seconds + bytes / bytes_per_second;
+}
+
+Json to_json(const HardwareProfile& profile) {
+  Json sources = Json::array();
+  for (const FigureSource& source : profile.sources)
+    sources.push_back(
+        {{"figure", source.figure}, {"origin", name_of(source.origin)}, {"source", source.source}});
+  return {{"name", profile.name},
+          {"description", profile.description},
+          {"is_gpu", profile.is_gpu},
+          {"devices_per_machine", profile.devices_per_machine},
+          {"memory_bytes", profile.memory_bytes},
+          {"host_memory_bytes", profile.host_memory_bytes},
+          {"outside_tensors_bytes", profile.outside_tensors_bytes},
+          {"fragments_share", profile.fragments_share},
+          {"peak_flops_16_bit", profile.peak_flops_16_bit},
+          {"peak_flops_32_bit", profile.peak_flops_32_bit},
+          {"rates_16_bit", rates_json(profile.rates_16_bit)},
+          {"rates_32_bit", rates_json(profile.rates_32_bit)},
+          {"within_machine", link_json(profile.within_machine)},
+          {"across_machines", link_json(profile.across_machines)},
+          {"to_host", link_json(profile.to_host)},
+          {"disk_read", link_json(profile.disk_read)},
+          {"disk_write", link_json(profile.disk_write)},
+          {"host_optimizer_per_second", profile.host_optimizer_per_second},
+          {"micro_batch_seconds", profile.micro_batch_seconds},
+          {"step_seconds", profile.step_seconds},
+          {"threads", profile.threads},
+          {"bf16_products", profile.bf16_products},
+          {"bf16_attention", profile.bf16_attention},
+          {"time_error", profile.time_error},
+          {"sources", std::move(sources)}};
+}
+
+HardwareProfile hardware_profile_from_json(const Json& json, const std::string& origin) {
+  const auto number = [&](const char* key, double least, double most) {
+    return finite_number(json, key, least, most, origin);
+  };
+  HardwareProfile profile;
+  profile.name = text_value(json, "name", origin);
+  profile.description = text_value(json, "description", origin, profile.name);
+  profile.is_gpu = true_or_false(json, "is_gpu", origin);
+  profile.devices_per_machine =
+      static_cast<int>(whole_number(json, "devices_per_machine", {1, 1 << 20}, origin));
+  profile.memory_bytes = whole_number(json, "memory_bytes", {1}, origin);
+  profile.host_memory_bytes = whole_number(json, "host_memory_bytes", {0}, origin, 0);
+  profile.outside_tensors_bytes = whole_number(json, "outside_tensors_bytes", {0}, origin, 0);
+  profile.fragments_share = finite_number(json, "fragments_share", 0, 1, origin, 0);
+  profile.peak_flops_16_bit = number("peak_flops_16_bit", 1, kMost);
+  profile.peak_flops_32_bit = number("peak_flops_32_bit", 1, kMost);
+  profile.rates_16_bit = rates_from(json, "rates_16_bit", origin);
+  profile.rates_32_bit = rates_from(json, "rates_32_bit", origin);
+  profile.within_machine = link_from(json, "within_machine", origin);
+  profile.across_machines = link_from(json, "across_machines", origin);
+  profile.to_host = link_from(json, "to_host", origin);
+  profile.disk_read = link_from(json, "disk_read", origin);
+  profile.disk_write = link_from(json, "disk_write", origin);
+  profile.host_optimizer_per_second = finite_number(json, "host_optimizer_per_second", 0, kMost, origin, 0);
+  profile.micro_batch_seconds = finite_number(json, "micro_batch_seconds", 0, 1e3, origin, 0);
+  profile.step_seconds = finite_number(json, "step_seconds", 0, 1e3, origin, 0);
+  profile.threads = static_cast<int>(whole_number(json, "threads", {0, 1 << 20}, origin, 0));
+  profile.bf16_products = true_or_false(json, "bf16_products", origin, true);
+  profile.bf16_attention = true_or_false(json, "bf16_attention", origin, true);
+  profile.time_error = finite_number(json, "time_error", 0, 10, origin, profile.time_error);
+  if (find_field(json, "sources", origin) != nullptr)
+    for (const Json& source : array_value(json, "sources", origin)) {
+      const std::string of = cat(origin, ": sources");
+      FigureSource read{text_value(source, "figure", of), FigureOrigin::estimated,
+                        text_value(source, "source", of)};
+      const std::string name = text_value(source, "origin", of);
+      const auto names = enum_names(FigureOrigin{});
+      const auto known = std::ranges::find(names, name, [](const auto& each) { return std::string(each.name); });
+      if (known == names.end())
+        throw DataError(cat(of, ": origin is '", quotation(name), "'; expected published, measured or estimated"));
+      read.origin = known->value;
+      profile.sources.push_back(std::move(read));
+    }
+  return profile;
+}
+
+}  // namespace trireme

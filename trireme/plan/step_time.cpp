@@ -1,0 +1,166 @@
+#include "trireme/plan/step_time.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+bool is_attention(WorkKind kind) {
+  return kind == WorkKind::attention_forward || kind == WorkKind::attention_backward;
+}
+
+// In which a kind of work reads its operands.
+int64_t element_bytes(const PlannedStep& step, const HardwareProfile& hardware, WorkKind kind) {
+  if (!is_attention(kind)) return step.inputs.tile_bytes;
+  return hardware.is_gpu ? step.inputs.storage_bytes : step.inputs.flash_element_bytes;
+}
+
+class Links {
+ public:
+  Links(const PlannedStep& step, const HardwareProfile& hardware)
+      : inputs_(step.inputs), hardware_(hardware), machine_(hardware.devices_per_machine) {}
+
+  double seconds(const TrafficItem& item) const {
+    switch (item.kind) {
+      case TrafficKind::ulysses:
+        return all_to_all(item);
+      case TrafficKind::ring:
+        return over(item, inputs_.ulysses * inputs_.ring > machine_);
+      case TrafficKind::gathered_parameters:
+      case TrafficKind::summed_gradients:
+      case TrafficKind::traded_parameters:
+        return over(item, inputs_.ranks > machine_);
+      case TrafficKind::offloaded_activations:
+        return to(inputs_.offload.activations, item);
+      case TrafficKind::offloaded_parameters:
+        return to(inputs_.offload.parameters, item);
+      case TrafficKind::offloaded_gradients:
+        return hardware_.is_gpu ? checked(hardware_.to_host, "to the host").seconds(item.calls, item.bytes) : 0;
+    }
+    throw InternalError("a kind of traffic has no link");
+  }
+
+ private:
+  const LinkSpeed& checked(const LinkSpeed& link, const char* what) const {
+    if (link.bytes_per_second > 0) return link;
+    throw ConfigError(cat("the hardware profile ", hardware_.name, " has no rate ", what,
+                          "; measure it with trireme bench hardware, or take fewer devices"));
+  }
+  const LinkSpeed& link(bool crosses) const {
+    return crosses ? checked(hardware_.across_machines, "between machines")
+                   : checked(hardware_.within_machine, "between devices of a machine");
+  }
+  double over(const TrafficItem& item, bool crosses) const {
+    return link(crosses).seconds(item.calls, item.bytes);
+  }
+  // To ranks of the machine and to others at the same time, each over its own links.
+  double all_to_all(const TrafficItem& item) const {
+    const int ranks = inputs_.ulysses;
+    if (ranks <= machine_) return over(item, /*crosses=*/false);
+    const double outside = static_cast<double>(ranks - machine_) / static_cast<double>(ranks - 1);
+    const LinkSpeed& network = link(/*crosses=*/true);
+    const double within =
+        machine_ > 1 ? link(/*crosses=*/false).seconds(item.calls, item.bytes * (1 - outside)) : 0;
+    return std::max(within, network.seconds(item.calls, item.bytes * outside));
+  }
+  double to(Offload offload, const TrafficItem& item) const {
+    if (offload == Offload::disk)
+      return std::max(checked(hardware_.disk_write, "of writing to a disk").seconds(item.calls, item.bytes),
+                      checked(hardware_.disk_read, "of reading from a disk").seconds(item.calls, item.bytes));
+    return hardware_.is_gpu ? checked(hardware_.to_host, "to the host").seconds(item.calls, item.bytes) : 0;
+  }
+
+  const ForecastInputs& inputs_;
+  const HardwareProfile& hardware_;
+  const int machine_;
+};
+
+double seconds_of(const std::vector<WorkItem>& items, const PlannedStep& step, const HardwareProfile& hardware,
+                  std::vector<KindSeconds>* by_kind) {
+  double sum = 0;
+  for (const WorkItem& item : items) {
+    const Rates& rates = hardware.rates(element_bytes(step, hardware, item.kind));
+    const auto table = rates.find(item.kind);
+    TRIREME_ASSERT(table != rates.end(), "the profile ", hardware.name, " has no rate of ", name_of(item.kind));
+    const double seconds = item.amount / table->second.per_second(item.size, item.width);
+    sum += seconds;
+    if (by_kind == nullptr) continue;
+    const auto known = std::ranges::find(*by_kind, item.kind, &KindSeconds::kind);
+    if (known == by_kind->end()) {
+      by_kind->push_back({item.kind, item.amount, seconds});
+    } else {
+      known->amount += item.amount;
+      known->seconds += seconds;
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+StepTime step_time(const PlannedStep& step, const HardwareProfile& hardware) {
+  const ForecastInputs& inputs = step.inputs;
+  const StepWork work = step_work(step);
+  StepTime time;
+  time.compute_seconds = seconds_of(work.items, step, hardware, &time.compute);
+  const double forward = seconds_of(work.forward_items, step, hardware, nullptr);
+  const double backward = time.compute_seconds - forward;
+  double attention = 0;
+  for (const KindSeconds& kind : time.compute)
+    if (is_attention(kind.kind)) attention += kind.seconds;
+
+  const bool hides = hardware.is_gpu;
+  const auto beyond = [&](double seconds, double hidden) {
+    return hides ? std::max(0.0, seconds - hidden) : seconds;
+  };
+  const Links links(step, hardware);
+  double waited = 0;
+  for (const TrafficItem& item : work.traffic) {
+    TrafficSeconds traffic{item.kind, item.bytes, links.seconds(item), 0};
+    switch (item.kind) {
+      case TrafficKind::ulysses:
+        traffic.waited = inputs.head_chunks == 1 ? traffic.seconds
+                                                 : std::max(traffic.seconds / inputs.head_chunks,
+                                                            beyond(traffic.seconds, attention));
+        break;
+      case TrafficKind::ring:
+        traffic.waited = inputs.gathers_keys ? traffic.seconds : beyond(traffic.seconds, attention);
+        break;
+      case TrafficKind::offloaded_activations:
+        traffic.waited = beyond(traffic.seconds, forward) + beyond(traffic.seconds, backward);
+        traffic.seconds *= 2;
+        break;
+      case TrafficKind::gathered_parameters:
+      case TrafficKind::offloaded_parameters:
+      case TrafficKind::offloaded_gradients:
+        traffic.waited = beyond(traffic.seconds, time.compute_seconds);
+        break;
+      case TrafficKind::summed_gradients:
+      case TrafficKind::traded_parameters:
+        traffic.waited = traffic.seconds;
+        break;
+    }
+    waited += traffic.waited;
+    time.traffic.push_back(traffic);
+  }
+  if (work.host_optimizer_elements > 0) {
+    if (hardware.host_optimizer_per_second <= 0)
+      throw ConfigError(cat("the hardware profile ", hardware.name,
+                            " has no rate of the optimizer on the host; leave --offload_optimizer out"));
+    time.host_optimizer_waited_seconds =
+        beyond(work.host_optimizer_elements / hardware.host_optimizer_per_second, forward);
+  }
+  time.overhead_seconds =
+      hardware.step_seconds + hardware.micro_batch_seconds * static_cast<double>(step.accumulation);
+  time.seconds = time.compute_seconds + waited + time.host_optimizer_waited_seconds + time.overhead_seconds;
+  time.least_seconds = time.seconds / (1 + hardware.time_error);
+  time.most_seconds = time.seconds * (1 + hardware.time_error);
+  time.tokens_per_second = step.tokens() / time.seconds;
+  const double peak = inputs.storage_bytes == 2 ? hardware.peak_flops_16_bit : hardware.peak_flops_32_bit;
+  time.mfu = step.model_flops() / time.seconds / (peak * inputs.ranks);
+  return time;
+}
+
+}  // namespace trireme

@@ -1,0 +1,53 @@
+// Seconds of one optimizer step on given hardware: a rank's work at its rates, and of what travels the share
+// that compute does not hide.
+//
+//   compute                 sum of amount / rate
+//   ulysses                 waited for; with C head chunks all but one of C is hidden behind attention
+//   ring                    hidden behind attention; gathered keys are waited for
+//   gathered parameters     hidden on a GPU as far as compute goes, for they come one unit ahead
+//   summed gradients, traded parameters     waited for
+//   offloaded               hidden on a GPU as far as compute goes: activations leave beside forward and come
+//                           back beside backward; the host's optimizer works beside the next forward
+// On a CPU nothing is hidden: what moves data takes the cores that compute.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "trireme/plan/step_work.h"
+
+namespace trireme {
+
+struct TrafficSeconds {
+  TrafficKind kind{};
+  double bytes = 0;    // sent by this rank in a step
+  double seconds = 0;  // on its way
+  double waited = 0;   // of them, what compute does not hide
+};
+
+struct KindSeconds {
+  WorkKind kind{};
+  double amount = 0;
+  double seconds = 0;
+};
+
+struct StepTime {
+  double seconds = 0;  // of a step
+  double compute_seconds = 0;
+  double host_optimizer_waited_seconds = 0;
+  double overhead_seconds = 0;  // the profile's, of micro-batches and the step
+  std::vector<KindSeconds> compute;
+  std::vector<TrafficSeconds> traffic;
+  double least_seconds = 0;  // by the profile's error
+  double most_seconds = 0;
+  double tokens_per_second = 0;  // of all ranks
+  double mfu = 0;                // of the profile's peak rate
+
+  double waited_seconds() const { return seconds - compute_seconds; }
+};
+
+// Throws ConfigError: ranks on several machines, and the profile has no rate between them; offload to what it
+// has no rate of.
+StepTime step_time(const PlannedStep& step, const HardwareProfile& hardware);
+
+}  // namespace trireme

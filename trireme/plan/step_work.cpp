@@ -1,0 +1,276 @@
+#include "trireme/plan/step_work.h"
+
+#include <algorithm>
+
+#include "trireme/attention/exchange_bytes.h"
+#include "trireme/forecast/gather_order.h"
+#include "trireme/forecast/memory_timeline.h"
+#include "trireme/forecast/store_bytes.h"
+#include "trireme/kernels/token_tiles.h"
+#include "trireme/memory/resident_layers.h"
+
+namespace trireme {
+namespace {
+
+// Of a layer's weights, [k, n] each.
+struct LayerProducts {
+  struct Sides {
+    int64_t k, n;
+  };
+  Sides qkv, out, gate_up, down;
+
+  explicit LayerProducts(const ModelSizes& model) {
+    const int64_t query = model.heads * model.head_dim, all = query + 2 * model.kv_heads * model.head_dim;
+    const int64_t halves = model.tiles == TileFormula::encoder ? 1 : 2;
+    qkv = {model.hidden, all};
+    out = {query, model.hidden};
+    gate_up = {model.hidden, halves * model.intermediate};
+    down = {model.intermediate, model.hidden};
+  }
+  double elements() const {
+    double sum = 0;
+    for (const Sides& each : {qkv, out, gate_up, down})
+      sum += static_cast<double>(each.k) * static_cast<double>(each.n);
+    return sum;
+  }
+};
+
+class Counter {
+ public:
+  explicit Counter(const PlannedStep& step)
+      : step_(step),
+        in_(step.inputs),
+        model_(step.inputs.model),
+        products_(model_),
+        rows_(static_cast<double>(in_.batch * in_.shard_tokens)),
+        tile_rows_(static_cast<double>(largest_tile(in_.batch * in_.shard_tokens, in_.tile_tokens))),
+        head_rows_(static_cast<double>(largest_tile(in_.batch * in_.shard_tokens, in_.logits_tile_tokens))) {
+    const HeadShares heads = share_heads(model_.heads, model_.kv_heads, in_.ulysses);
+    const SampleLayout layout{in_.tokens, in_.ulysses, in_.ring};
+    const ExchangeExtents extents{in_.batch, model_.head_dim, in_.storage_bytes, kFloat_bytes, in_.head_chunks};
+    if (in_.ulysses > 1) ulysses_ = ulysses_exchange_bytes(extents, layout, heads, in_.sp_rank);
+    if (in_.ring > 1)
+      ring_ = (in_.gathers_keys ? gather_exchange_bytes : ring_exchange_bytes)(extents, layout, heads,
+                                                                              in_.sp_rank);
+  }
+
+  StepWork run() {
+    add(WorkKind::embedding, 0, 0, 2 * rows_ * m());
+    for (int64_t layer = 0; layer < in_.recompute.layers; ++layer) forward(/*has_o=*/false);
+    work_.forward_items = work_.items;
+    head();
+    for (int64_t end = in_.recompute.layers; end > 0;) {
+      const int64_t begin = in_.recompute.group_begin(end - 1);
+      backward_of_group(begin, end);
+      end = begin;
+    }
+    sum_gradients(/*of_step=*/false);
+    for (auto* items : {&work_.items, &work_.forward_items})
+      for (WorkItem& item : *items) item.amount *= static_cast<double>(step_.accumulation);
+    for (TrafficItem& item : work_.traffic) {
+      item.calls *= static_cast<double>(step_.accumulation);
+      item.bytes *= static_cast<double>(step_.accumulation);
+    }
+    update();
+    return std::move(work_);
+  }
+
+ private:
+  double m() const { return static_cast<double>(model_.hidden); }
+  double query_values() const { return rows_ * static_cast<double>(model_.heads * model_.head_dim); }
+  double turned_values() const {
+    return rows_ * static_cast<double>((model_.heads + model_.kv_heads) * model_.head_dim);
+  }
+  double act_values() const { return rows_ * static_cast<double>(model_.intermediate); }
+
+  void add(WorkKind kind, double size, double width, double amount) {
+    for (WorkItem& item : work_.items)
+      if (item.kind == kind && item.size == size && item.width == width) {
+        item.amount += amount;
+        return;
+      }
+    work_.items.push_back({kind, size, width, amount});
+  }
+  void send(TrafficKind kind, double calls, double bytes) {
+    if (bytes <= 0) return;
+    for (TrafficItem& item : work_.traffic)
+      if (item.kind == kind) {
+        item.calls += calls;
+        item.bytes += bytes;
+        return;
+      }
+    work_.traffic.push_back({kind, calls, bytes});
+  }
+
+  void multiply(WorkKind kind, const LayerProducts::Sides& sides, double width) {
+    add(kind, static_cast<double>(std::min(sides.k, sides.n)), width,
+        2 * rows_ * static_cast<double>(sides.k) * static_cast<double>(sides.n));
+  }
+  void product(const LayerProducts::Sides& sides) { multiply(WorkKind::matmul, sides, tile_rows_); }
+  // d(input) and d(weight)
+  void product_backward(const LayerProducts::Sides& sides) {
+    multiply(WorkKind::matmul, sides, tile_rows_);
+    multiply(WorkKind::weight_gradient, sides, tile_rows_);
+  }
+
+  void attend(WorkKind kind, double flops_a_pair_and_value) {
+    const double document = step_.document_tokens > 0 ? step_.document_tokens : static_cast<double>(in_.tokens);
+    const double pairs = step_.attention_pairs * static_cast<double>(in_.batch * in_.rank_heads) /
+                         static_cast<double>(model_.layers * in_.ring);
+    add(kind, document / in_.ring, static_cast<double>(model_.head_dim),
+        flops_a_pair_and_value * static_cast<double>(model_.head_dim) * pairs);
+  }
+
+  void project() {
+    add(WorkKind::norm, 0, 0, rows_ * m());
+    product(products_.qkv);
+    if (model_.rotates) add(WorkKind::rotation, 0, 0, turned_values());
+    if (model_.qk_norm) add(WorkKind::norm, 0, 0, turned_values());
+    send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(ulysses_.qkv_to_heads));
+  }
+  void attention_forward() {
+    attend(WorkKind::attention_forward, 4);
+    send(TrafficKind::ring, ring_calls(), static_cast<double>(ring_.forward));
+    send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(ulysses_.o_to_seq));
+  }
+  double ring_calls() const { return static_cast<double>(in_.gathers_keys ? 1 : in_.ring - 1); }
+
+  void forward(bool has_o) {
+    if (!has_o) {
+      project();
+      attention_forward();
+    }
+    product(products_.out);
+    add(WorkKind::norm, 0, 0, rows_ * m());
+    product(products_.gate_up);
+    add(WorkKind::activation, 0, 0, act_values());
+    product(products_.down);
+    gather_layer();
+  }
+
+  void backward_of_group(int64_t begin, int64_t end) {
+    const RecomputePlan& plan = in_.recompute;
+    for (int64_t layer = begin; layer + 1 < end; ++layer) forward(plan.kept_by_forward(layer)[kO]);
+    for (int64_t layer = end - 1; layer >= begin; --layer) {
+      SavedSlots slots = plan.kept_by_forward(layer);
+      if (layer + 1 < end) slots |= plan.kept_by_rerun(layer);
+      backward(slots);
+    }
+  }
+
+  void backward(const SavedSlots& slots) {
+    gather_layer();
+    if (!slots[kQkv]) project();
+    if (!slots[kO]) attention_forward();
+    if (!slots[kX1]) product(products_.out);
+    add(WorkKind::norm, 0, 0, rows_ * m());
+    if (!slots[kGateUp]) product(products_.gate_up);
+    add(WorkKind::activation_backward, 0, 0, act_values());
+    product_backward(products_.down);
+    product_backward(products_.gate_up);
+    add(WorkKind::norm_backward, 0, 0, rows_ * m());
+    product_backward(products_.out);
+    const int sent = !slots[kO] || slots[kOHeads] ? 1 : 2;  // do, and o where it is not there by heads
+    send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(sent * ulysses_.do_to_heads));
+    attend(WorkKind::attention_backward, 10);
+    send(TrafficKind::ring, 2 * ring_calls(), static_cast<double>(ring_.backward));
+    send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(ulysses_.dqkv_to_seq));
+    add(WorkKind::norm, 0, 0, rows_ * m());
+    if (model_.rotates) add(WorkKind::rotation, 0, 0, turned_values());
+    if (model_.qk_norm) add(WorkKind::norm_backward, 0, 0, turned_values());
+    product_backward(products_.qkv);
+    add(WorkKind::norm_backward, 0, 0, rows_ * m());
+  }
+
+  void head() {
+    const LayerProducts::Sides matrix{model_.hidden, model_.vocab};
+    add(WorkKind::norm, 0, 0, rows_ * m());
+    add(WorkKind::norm_backward, 0, 0, rows_ * m());
+    multiply(WorkKind::matmul, matrix, head_rows_);
+    add(WorkKind::cross_entropy, 0, 0, rows_ * static_cast<double>(model_.vocab));
+    multiply(WorkKind::matmul, matrix, head_rows_);
+    multiply(WorkKind::weight_gradient, matrix, head_rows_);
+    if (in_.zero == 3) gather(model_.unit_elements.back() + (model_.tied ? model_.unit_elements.front() : 0));
+    if (in_.zero == 3) gather(model_.unit_elements.front());
+  }
+
+  double others_share() const { return static_cast<double>(in_.ranks - 1) / static_cast<double>(in_.ranks); }
+  void gather(int64_t elements) {
+    const auto bytes = static_cast<double>(elements * in_.tile_bytes);
+    send(TrafficKind::gathered_parameters, 1, bytes * others_share());
+    if (in_.offload.parameters != Offload::none)
+      send(TrafficKind::offloaded_parameters, 1, bytes / static_cast<double>(in_.ranks));
+  }
+  void gather_layer() {
+    if (in_.zero == 3) gather(model_.unit_elements[1]);
+  }
+
+  // ZeRO 2 and 3, and updates in backward, sum each micro-batch's gradients; ZeRO 0 and 1 those of the step.
+  void sum_gradients(bool of_step) {
+    const bool of_each = in_.zero >= 2 || in_.update_in_backward;
+    if (of_step == of_each) return;
+    const auto elements = static_cast<double>(sum_of(model_.unit_elements));
+    const double scatters = in_.zero == 0 ? 2 : 1;  // all-reduce: reduce-scatter and all-gather
+    send(TrafficKind::summed_gradients, scatters * static_cast<double>(model_.unit_elements.size()),
+         scatters * elements * static_cast<double>(in_.reduce_bytes) * others_share());
+  }
+
+  void offload_activations() {
+    if (in_.offload.activations == Offload::none) return;
+    std::vector<int64_t> kept = kept_bytes_of_layers(in_);
+    if (in_.offload.activations == Offload::cpu)
+      kept.resize(kept.size() - std::min(kept.size(), static_cast<size_t>(ResidentLayers{}.resident_layers)));
+    const auto bytes = static_cast<double>(sum_of(kept) * step_.accumulation);
+    if (on_device(in_, in_.offload.activations) && in_.offload.activations != Offload::disk) return;
+    send(TrafficKind::offloaded_activations, static_cast<double>(kept.size()), bytes);
+  }
+
+  void update() {
+    sum_gradients(/*of_step=*/true);
+    offload_activations();
+    const auto whole = static_cast<double>(sum_of(model_.unit_elements));
+    const double stepped = in_.zero == 0 ? whole : whole / static_cast<double>(in_.ranks);
+    if (in_.offload.optimizer == Offload::none) {
+      add(WorkKind::optimizer, 0, 0, stepped);
+    } else {
+      work_.host_optimizer_elements = stepped;
+      send(TrafficKind::offloaded_gradients, 2 * static_cast<double>(model_.unit_elements.size()),
+           stepped * static_cast<double>(kFloat_bytes + in_.tile_bytes));
+    }
+    if (in_.zero == 1 || in_.zero == 2)
+      send(TrafficKind::traded_parameters, static_cast<double>(model_.unit_elements.size()),
+           whole * static_cast<double>(in_.tile_bytes) * others_share());
+  }
+
+  const PlannedStep& step_;
+  const ForecastInputs& in_;
+  const ModelSizes& model_;
+  const LayerProducts products_;
+  const double rows_, tile_rows_, head_rows_;
+  UlyssesExchangeBytes ulysses_{};
+  ExchangeBytes ring_{};
+  StepWork work_;
+};
+
+}  // namespace
+
+double matmul_parameters(const ModelSizes& model) {
+  return static_cast<double>(model.layers) * LayerProducts(model).elements() +
+         static_cast<double>(model.hidden) * static_cast<double>(model.vocab);
+}
+
+double PlannedStep::tokens() const {
+  return static_cast<double>(inputs.batch * inputs.tokens * accumulation * data_parallel());
+}
+
+double PlannedStep::model_flops() const {
+  const double samples = static_cast<double>(inputs.batch * accumulation * data_parallel());
+  return 6 * matmul_parameters(inputs.model) * tokens() +
+         12 * static_cast<double>(inputs.model.heads * inputs.model.head_dim) * attention_pairs * samples;
+}
+
+StepWork step_work(const PlannedStep& step) {
+  return Counter(step).run();
+}
+
+}  // namespace trireme

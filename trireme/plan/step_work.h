@@ -1,0 +1,80 @@
+// The work of one rank in one optimizer step, counted from what the memory forecast is given: products,
+// attention, token-wise operations, the optimizer, and what travels. The counts follow the passes of
+// engine/layer_runner.cpp and engine/model_executor.cpp, second forwards included; no torch.
+//
+//   r = B s tokens of a micro-batch on this rank; FLOPs of a product of [r, k] and [k, n]: 2 r k n, and in
+//   backward twice that. FLOPs of attention: 4 D forward and 10 D backward a pair of query and key, for h
+//   heads (arXiv 2307.08691, section 3.1).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/base/enum_names.h"
+#include "trireme/forecast/forecast_inputs.h"
+#include "trireme/plan/hardware_profile.h"
+
+namespace trireme {
+
+struct WorkItem {
+  WorkKind kind{};
+  double size = 0;
+  double width = 0;
+  double amount = 0;
+};
+
+// What travels, by what waits for it.
+enum class TrafficKind : uint8_t {
+  ulysses,               // attention's all-to-alls
+  ring,                  // keys and values, and their gradients, between ring ranks
+  gathered_parameters,   // ZeRO 3: fetched one unit ahead
+  summed_gradients,      // reduce-scatter, or all-reduce with ZeRO 0
+  traded_parameters,     // ZeRO 1 and 2: new values after a step
+  offloaded_activations,  // to the host or a disk, and back: beside compute
+  offloaded_parameters,
+  offloaded_gradients,  // to where the optimizer is, and the new values back
+};
+constexpr auto enum_names(TrafficKind) {
+  using enum TrafficKind;
+  return std::to_array<EnumName<TrafficKind>>({{ulysses, "ulysses"},
+                                               {ring, "ring"},
+                                               {gathered_parameters, "gathered_parameters"},
+                                               {summed_gradients, "summed_gradients"},
+                                               {traded_parameters, "traded_parameters"},
+                                               {offloaded_activations, "offloaded_activations"},
+                                               {offloaded_parameters, "offloaded_parameters"},
+                                               {offloaded_gradients, "offloaded_gradients"}});
+}
+
+struct TrafficItem {
+  TrafficKind kind{};
+  double calls = 0;
+  double bytes = 0;  // sent by this rank
+};
+
+// A step: the forecast's inputs, with a batch and a recompute plan, and what memory does not depend on.
+struct PlannedStep {
+  ForecastInputs inputs;
+  double attention_pairs = 0;    // of one head, all layers together, of a sample (ModelConfig::attention_pairs)
+  double document_tokens = 0;    // of the longest document; 0: of the sample
+  int64_t accumulation = 1;      // micro-batches of a step
+
+  int64_t sequence_ranks() const { return int64_t{inputs.ulysses} * inputs.ring; }
+  int64_t data_parallel() const { return inputs.ranks / sequence_ranks(); }
+  double tokens() const;       // of all ranks, in a step
+  double model_flops() const;  // of all ranks: 6 N T + 12 H D pairs, without what runs a second time
+};
+
+struct StepWork {
+  std::vector<WorkItem> items;          // one for each kind, size and width
+  std::vector<WorkItem> forward_items;  // of them, what the first forwards are
+  std::vector<TrafficItem> traffic;     // one for each kind
+  double host_optimizer_elements = 0;  // stepped on the host, beside the next step's passes
+};
+// Of rank inputs.rank.
+StepWork step_work(const PlannedStep& step);
+
+// N of the model FLOPs: parameters that are multiplied, the head's matrix included, also where it is tied.
+double matmul_parameters(const ModelSizes& model);
+
+}  // namespace trireme
