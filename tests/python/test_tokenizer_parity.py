@@ -135,7 +135,10 @@ def trained_on(texts, kind):
     return json.dumps({**trained, "normalizer": settings["normalizer"], "pre_tokenizer": settings["pre_tokenizer"]})
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama3", "qwen", "llama2", "mistral", "bert"])
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("gpt2", "qwen", "mistral")]  # as llama3, llama3, llama2
+
+
+@pytest.mark.parametrize("kind", ["llama3", "llama2", "bert", *SLOW])
 def test_source_code_with_a_large_vocabulary(kind, tmp_path):
     files = sorted(pathlib.Path(json.__file__).parent.parent.glob("*.py"))[:150]
     texts = [f.read_text(errors="replace") for f in files if f.stat().st_size]
