@@ -10,7 +10,7 @@
 #include "trireme/base/json.h"
 #include "trireme/cli/bench.h"
 #include "trireme/cli/model_directory.h"
-#include "trireme/cli/nearest_name.h"
+#include "trireme/base/nearest_name.h"
 #include "trireme/cli/train.h"
 
 #include "tests/engine/tiny_model.h"

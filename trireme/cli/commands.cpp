@@ -1,6 +1,7 @@
 #include "trireme/cli/commands.h"
 
 #include "trireme/base/error.h"
+#include "trireme/base/nearest_name.h"
 #include "trireme/cli/bench.h"
 #include "trireme/cli/config.h"
 #include "trireme/cli/eval.h"
@@ -8,7 +9,6 @@
 #include "trireme/cli/info.h"
 #include "trireme/cli/init.h"
 #include "trireme/cli/launch.h"
-#include "trireme/cli/nearest_name.h"
 #include "trireme/cli/new_project.h"
 #include "trireme/cli/tokenize.h"
 #include "trireme/cli/train.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "trireme/cli/nearest_name.h"
+#include "trireme/base/nearest_name.h"
 
 namespace trireme {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
-#include "trireme/cli/nearest_name.h"
+#include "trireme/base/nearest_name.h"
 #include "trireme/model/model_family.h"
 #include "trireme/tokenizer/utf8.h"
 

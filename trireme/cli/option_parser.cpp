@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/nearest_name.h"
 #include "trireme/base/sizes.h"
 #include "trireme/base/terminal.h"
 #include "trireme/cli/foreign_flags.h"
-#include "trireme/cli/nearest_name.h"
 
 namespace trireme {
 namespace {

@@ -1,4 +1,4 @@
-#include "trireme/cli/nearest_name.h"
+#include "trireme/base/nearest_name.h"
 
 #include <algorithm>
 

@@ -1,0 +1,283 @@
+#include "trireme/plan/hardware_catalog.h"
+
+#include <algorithm>
+#include <cctype>
+#include <span>
+
+#include "trireme/base/error.h"
+#include "trireme/base/nearest_name.h"
+#include "trireme/plan/token_operation_bytes.h"
+
+namespace trireme {
+namespace {
+
+// FLOP/s of a head 128 wide, causal, bf16, by tokens.
+struct AttentionSpeed {
+  double tokens, forward, backward;
+};
+
+// Below 2,048 tokens: as the rates of cuDNN fall on an H100 in figure 5 of arXiv 2407.08608 (315 and 410 of
+// 484).
+constexpr AttentionSpeed kAmpere[] = {
+    {512, 101e12, 71e12},   {1024, 131e12, 92e12},   {2048, 155e12, 109e12},  {4096, 174e12, 128e12},
+    {8192, 177e12, 136e12}, {16384, 173e12, 139e12}, {32768, 176e12, 143e12},
+};
+constexpr AttentionSpeed kHopper[] = {
+    {512, 348e12, 262e12},  {1024, 452e12, 340e12},  {2048, 534e12, 402e12},  {4096, 616e12, 495e12},
+    {8192, 655e12, 526e12}, {16384, 633e12, 539e12}, {32768, 619e12, 528e12},
+};
+constexpr AttentionSpeed kBlackwell[] = {
+    {512, 84e12, 134e12},      {1024, 254e12, 308e12},    {2048, 479e12, 371e12},
+    {4096, 856e12, 701e12},    {8192, 1171e12, 942e12},   {16384, 1332e12, 1075e12},
+    {32768, 1419e12, 1109e12}, {65536, 1382e12, 1073e12}, {131072, 1355e12, 1048e12},
+};
+
+struct Chip {
+  const char* name;
+  const char* description;
+  double memory_gib;
+  double memory_bandwidth;
+  double peak_16_bit, peak_32_bit;
+  double best_matmul;  // FLOP/s of bf16 products at their best shape
+  std::span<const AttentionSpeed> attention;
+  double nvlink, network, pcie;  // bytes/s in one direction, by data sheet
+  double host_memory_gib, host_bandwidth;
+  int drives;
+  double outside_gib;
+  const char* data_sheet;
+  const char* machine_sheet;
+  const char* attention_source;
+};
+
+constexpr const char* kHopperAttention =
+    "cudnn-frontend, benchmark/attention_training/results/llama3.1/h200 of 2026-09-28 (cuDNN 9.27 on an "
+    "H200, 64 "
+    "query and 8 key/value heads, causal)";
+
+const Chip kChips[] = {
+    {"a100-40gb", "NVIDIA A100 SXM4, 40 GB", 39.4, 1.555e12, 312e12, 19.5e12, 271.2e12, kAmpere, 300e9, 25e9,
+     31.5e9, 1024, 409.6e9, 4, 1.2, "NVIDIA A100 data sheet", "DGX A100 320GB data sheet",
+     "cudnn-frontend, benchmark/attention_training/results/llama3.1/a100 of 2026-09-28 (cuDNN 9.27 on an "
+     "A100 80GB "
+     "PCIe, whose power limit is lower)"},
+    {"a100-80gb", "NVIDIA A100 SXM4, 80 GB", 79.1, 2.039e12, 312e12, 19.5e12, 271.2e12, kAmpere, 300e9, 25e9,
+     31.5e9, 2048, 409.6e9, 8, 1.2, "NVIDIA A100 data sheet", "DGX A100 640GB data sheet",
+     "cudnn-frontend, benchmark/attention_training/results/llama3.1/a100 of 2026-09-28 (cuDNN 9.27 on an "
+     "A100 80GB "
+     "PCIe, whose power limit is lower)"},
+    {"h100-80gb", "NVIDIA H100 SXM5, 80 GB", 79.1, 3.35e12, 989e12, 67e12, 794.5e12, kHopper, 450e9, 50e9,
+     63e9, 2048, 614.4e9, 8, 1.5, "NVIDIA H100 data sheet", "DGX H100 data sheet", kHopperAttention},
+    {"h200-141gb", "NVIDIA H200 SXM5, 141 GB", 139.8, 4.8e12, 989e12, 67e12, 794.5e12, kHopper, 450e9, 50e9,
+     63e9, 2048, 614.4e9, 8, 1.5, "NVIDIA H200 data sheet", "DGX H200 data sheet", kHopperAttention},
+    {"b200-180gb", "NVIDIA B200 SXM, 180 GB", 178.3, 8e12, 2250e12, 75e12, 1745e12, kBlackwell, 900e9, 50e9,
+     63e9, 2048, 716.8e9, 8, 1.5, "NVIDIA HGX B200 data sheet", "DGX B200 user guide",
+     "cudnn-frontend, "
+     "benchmark/sdpa_benchmark_training/artifacts/sdpa_bf16_benchmark_results_NVIDIA_B200.csv (cuDNN "
+     "through PyTorch, 128 query and 8 key/value heads, causal)"},
+};
+
+// Of the published memory bandwidth, what streaming kernels reach: 4.0 of 4.8 TB/s on an H200.
+constexpr double kStreamed = 0.83;
+// Of NVLink's line rate, what NCCL moves; of InfiniBand's; of PCIe's, what pinned copies reach.
+constexpr double kNvlinkUsed = 370.0 / 450, kNetworkUsed = 48.5 / 50, kPcieUsed = 0.8;
+// Of the peak of fp32 without TF32: cuBLAS, and the memory-efficient attention kernel.
+constexpr double kFp32Products = 0.77, kFp32Forward = 0.35, kFp32Backward = 0.25;
+// FLOP/s of heads 64 wide over those 128 wide.
+constexpr double kNarrowForward = 0.67, kNarrowBackward = 0.85;
+
+class ProfileOfChip {
+ public:
+  explicit ProfileOfChip(const Chip& chip) : chip_(chip), streamed_(kStreamed * chip.memory_bandwidth) {}
+
+  HardwareProfile run() {
+    profile_.name = chip_.name;
+    profile_.description = chip_.description;
+    profile_.devices_per_machine = 8;
+    from(FigureOrigin::published, "devices_per_machine", chip_.machine_sheet);
+    memory();
+    profile_.peak_flops_16_bit = chip_.peak_16_bit;
+    profile_.peak_flops_32_bit = chip_.peak_32_bit;
+    from(FigureOrigin::published, "peak_flops_16_bit", cat(chip_.data_sheet, ", without sparsity"));
+    from(FigureOrigin::published, "peak_flops_32_bit", cat(chip_.data_sheet, ", vector units: TF32 is off"));
+    products();
+    attention();
+    token_operations();
+    links();
+    rest();
+    return std::move(profile_);
+  }
+
+ private:
+  void from(FigureOrigin origin, const std::string& figure, const std::string& source) {
+    profile_.sources.push_back({figure, origin, source});
+  }
+  static int64_t gibibytes(double count) { return static_cast<int64_t>(count * (1 << 30)); }
+
+  void memory() {
+    profile_.memory_bytes = gibibytes(chip_.memory_gib);
+    from(FigureOrigin::measured, "memory_bytes",
+         "total capacity in PyTorch's out-of-memory messages for this device");
+    profile_.host_memory_bytes = gibibytes(chip_.host_memory_gib);
+    from(FigureOrigin::published, "host_memory_bytes", chip_.machine_sheet);
+    profile_.outside_tensors_bytes = gibibytes(chip_.outside_gib);
+    from(FigureOrigin::estimated, "outside_tensors_bytes",
+         "0.5 GiB of CUDA context and modules, 0.15 to 0.5 GiB for each of two NCCL communicators of eight "
+         "devices, "
+         "the rest for cuBLAS and cuDNN workspaces");
+    profile_.fragments_share = 0.03;
+    from(FigureOrigin::estimated, "fragments_share",
+         "what is reserved beside tensors with expandable segments");
+  }
+
+  // Each product moves its weight's tile, and its rows once in and once out, before or after it computes:
+  //   seconds per FLOP = 1 / best + (weight bytes / (2 width) + 2 value bytes / (2 least side)) / bandwidth
+  void products() {
+    for (const bool wide : {false, true}) {
+      Rates& rates = wide ? profile_.rates_32_bit : profile_.rates_16_bit;
+      const double best = wide ? kFp32Products * chip_.peak_32_bit : chip_.best_matmul;
+      const double value_bytes = wide ? 4 : 2;
+      for (const WorkKind kind : {WorkKind::matmul, WorkKind::weight_gradient}) {
+        // The gradient is read and written, in fp32.
+        const double weight_bytes = kind == WorkKind::weight_gradient ? 2 * kFloat : value_bytes;
+        for (const double least : {64, 128, 256, 512, 1024, 2048, 4096, 8192})
+          for (const double width : {64, 256, 1024, 2048, 4096, 8192, 16384})
+            rates[kind].points.push_back(
+                {least, width,
+                 1 / (1 / best + (weight_bytes / (2 * width) + value_bytes / least) / streamed_)});
+        from(wide ? FigureOrigin::estimated : FigureOrigin::measured, figure(kind, wide),
+             wide ? cat(kFp32Products, " of the fp32 peak, and memory traffic at the streamed bandwidth")
+                  : cat("ml-engineering by S. Bekman, table of maximum achievable matmul FLOPS (",
+                        chip_.best_matmul / 1e12,
+                        " TFLOP/s at the best shape); other shapes estimated: memory traffic added at ",
+                        kStreamed, " of the published bandwidth"));
+      }
+    }
+  }
+
+  void attention() {
+    for (const AttentionSpeed& speed : chip_.attention)
+      for (const double width : {64, 128}) {
+        const bool narrow = width == 64;
+        profile_.rates_16_bit[WorkKind::attention_forward].points.push_back(
+            {speed.tokens, width, speed.forward * (narrow ? kNarrowForward : 1)});
+        profile_.rates_16_bit[WorkKind::attention_backward].points.push_back(
+            {speed.tokens, width, speed.backward * (narrow ? kNarrowBackward : 1)});
+      }
+    profile_.rates_32_bit[WorkKind::attention_forward] = {{{0, 0, kFp32Forward * chip_.peak_32_bit}}};
+    profile_.rates_32_bit[WorkKind::attention_backward] = {{{0, 0, kFp32Backward * chip_.peak_32_bit}}};
+    for (const WorkKind kind : {WorkKind::attention_forward, WorkKind::attention_backward}) {
+      from(FigureOrigin::measured, figure(kind, false),
+           cat(chip_.attention_source,
+               ", width 128; width 64 by the ratio that arXiv 2407.08608 has on an H100 (figures 5 and 6)"));
+      from(FigureOrigin::estimated, figure(kind, true),
+           "the memory-efficient kernel without tensor cores, as a share of the fp32 peak");
+    }
+  }
+
+  void token_operations() {
+    for (const TokenOperationBytes& operation : kTokenOperationBytes)
+      for (const bool wide : {false, true}) {
+        const double bytes = wide ? operation.of_4_byte_values : operation.of_2_byte_values;
+        (wide ? profile_.rates_32_bit
+              : profile_.rates_16_bit)[operation.kind] = {{{0, 0, streamed_ / bytes}}};
+        from(FigureOrigin::estimated, figure(operation.kind, wide),
+             cat(bytes, " bytes a unit (plan/token_operation_bytes.h) at ", kStreamed,
+                 " of the bandwidth in the ", chip_.data_sheet));
+      }
+  }
+
+  void links() {
+    profile_.within_machine = {25e-6, kNvlinkUsed * chip_.nvlink};
+    from(FigureOrigin::measured, "within_machine",
+         cat("line rate of NVLink in the ", chip_.data_sheet,
+             ", of which NCCL moves 370 / 450 (S. Jeaugey, NVIDIA/nccl-tests issue 212); latency estimated"));
+    profile_.across_machines = {40e-6, kNetworkUsed * chip_.network};
+    from(FigureOrigin::measured, "across_machines",
+         cat("one network card for each GPU (", chip_.machine_sheet,
+             "), of which NCCL moves 48 to 49 of 50 GB/s (NVIDIA/nccl-tests issue 267); latency estimated"));
+    profile_.to_host = {20e-6, kPcieUsed * chip_.pcie};
+    from(FigureOrigin::estimated, "to_host", cat(kPcieUsed, " of PCIe x16 in the ", chip_.data_sheet));
+    const double drives = chip_.drives / 8.0;
+    profile_.disk_read = {200e-6, drives * 5e9};
+    profile_.disk_write = {200e-6, drives * 3e9};
+    for (const char* figure : {"disk_read", "disk_write"})
+      from(FigureOrigin::estimated, figure,
+           cat(chip_.drives, " NVMe drives for eight devices (", chip_.machine_sheet,
+               "), each 5 GB/s read and 3 GB/s written"));
+  }
+
+  void rest() {
+    // AdamW on fp32 moves 42 bytes an element: 28, 8 to scale the gradient, 6 to round the new value.
+    constexpr double kElement_bytes = 42, kHostStreamed = 0.6;
+    profile_.host_optimizer_per_second = kHostStreamed * chip_.host_bandwidth / 8 / kElement_bytes;
+    from(FigureOrigin::estimated, "host_optimizer_per_second",
+         cat(kHostStreamed, " of an eighth of the host's memory bandwidth (processors of the ",
+             chip_.machine_sheet, "), ", kElement_bytes, " bytes an element"));
+    profile_.micro_batch_seconds = 5e-3;
+    profile_.step_seconds = 10e-3;
+    for (const char* figure : {"micro_batch_seconds", "step_seconds"})
+      from(FigureOrigin::estimated, figure, "waits of the host for the device at both ends");
+    profile_.time_error = 0.3;
+    from(FigureOrigin::estimated, "time_error", "no step of this program is measured on this device");
+  }
+
+  static std::string figure(WorkKind kind, bool wide) {
+    return std::string(name_of(kind)) + (wide ? "_32_bit" : "");
+  }
+
+  static constexpr double kFloat = 4;
+  const Chip& chip_;
+  const double streamed_;
+  HardwareProfile profile_;
+};
+
+// "NVIDIA A100-SXM4-80GB" -> "a10080gb": what is the same in every profile says nothing.
+std::string key_of(const std::string& name) {
+  std::string key, word;
+  for (const char c : name + " ") {
+    const auto letter = static_cast<unsigned char>(c);
+    if (std::isalnum(letter) != 0) {
+      word += static_cast<char>(std::tolower(letter));
+      continue;
+    }
+    const bool silent = word == "nvidia" || word.starts_with("sxm") || word.starts_with("hbm");
+    if (!silent) key += word;
+    word.clear();
+  }
+  return key;
+}
+
+}  // namespace
+
+const std::vector<HardwareProfile>& hardware_catalog() {
+  static const std::vector<HardwareProfile> profiles = [] {
+    std::vector<HardwareProfile> made;
+    for (const Chip& chip : kChips) made.push_back(ProfileOfChip(chip).run());
+    return made;
+  }();
+  return profiles;
+}
+
+const HardwareProfile& find_hardware(const std::string& name) {
+  constexpr size_t kLeastLetters = 4;  // "h100"
+  const std::string key = key_of(name);
+  std::vector<std::string> names;
+  std::vector<const HardwareProfile*> meant;
+  std::string list, several;
+  for (const HardwareProfile& profile : hardware_catalog()) {
+    names.push_back(profile.name);
+    list += cat(list.empty() ? "" : ", ", profile.name);
+    if (key.size() < kLeastLetters || !key_of(profile.name).starts_with(key)) continue;
+    several += cat(several.empty() ? "" : " or ", profile.name);
+    meant.push_back(&profile);
+  }
+  if (meant.size() == 1) return *meant.front();
+  if (meant.size() > 1)
+    throw ConfigError(cat("the GPU is '", quotation(name), "'; expected which one: ", several));
+  const auto nearest = nearest_name(name, names);
+  throw ConfigError(cat("the GPU '", quotation(name), "' is not known; expected one of ", list,
+                        ", or the file that trireme bench hardware --out wrote on the machine",
+                        nearest ? cat(". Did you mean '", *nearest, "'?") : std::string()));
+}
+
+}  // namespace trireme

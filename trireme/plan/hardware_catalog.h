@@ -1,0 +1,20 @@
+// The hardware profiles that are built in, of NVIDIA's SXM boards in machines of eight (DGX, HGX). A measured
+// one (trireme bench hardware) is better: these join data sheets, other people's measurements, and estimates;
+// `sources` says which figure is which.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "trireme/plan/hardware_profile.h"
+
+namespace trireme {
+
+// a100-40gb, a100-80gb, h100-80gb, h200-141gb, b200-180gb
+const std::vector<HardwareProfile>& hardware_catalog();
+
+// By its name, the beginning of it ("h100"), or as people and drivers write it ("H100-80", "NVIDIA
+// A100-SXM4-80GB"). Throws ConfigError: none, with the nearest name, or several.
+const HardwareProfile& find_hardware(const std::string& name);
+
+}  // namespace trireme
