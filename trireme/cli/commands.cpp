@@ -10,6 +10,7 @@
 #include "trireme/cli/init.h"
 #include "trireme/cli/launch.h"
 #include "trireme/cli/new_project.h"
+#include "trireme/cli/plan.h"
 #include "trireme/cli/tokenize.h"
 #include "trireme/cli/train.h"
 #include "trireme/cli/validate.h"
@@ -21,6 +22,7 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> all{
       {"new", "make a folder for a run: files to edit, which train as they are", run_new},
       {"init", "make a model from a preset: config.json, fresh weights, tokenizer", run_init},
+      {"plan", "the best configuration for a model, a length and GPUs: memory, speed, cost", run_plan},
       {"tokenize", "turn text into a tokenized set (PREFIX.bin and PREFIX.idx)", run_tokenize},
       {"validate", "check a run before it begins: memory, loss, speed, ranks against one", run_validate},
       {"train", "train a model on long sequences, split over ranks", run_train},

@@ -10,6 +10,7 @@
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/engine/model_executor.h"
 #include "trireme/engine/parameters_in_update.h"
+#include "trireme/forecast/tile_rules.h"
 #include "trireme/kernels/nearest_keys.h"
 #include "trireme/memory/make_activation_store.h"
 #include "trireme/model/checkpoint_files.h"
@@ -37,27 +38,12 @@ struct Dtypes {
 };
 
 Dtypes choose_dtypes(const EngineOptions& options) {
-  if (options.precision == Precision::fp32) return {at::kFloat, at::kFloat};
-  // Processors multiply fp16 values slowly or not at all; their products are made in fp32.
-  if (options.precision == Precision::fp16)
-    return {at::kHalf, options.device.is_cpu() ? at::kFloat : at::kHalf};
-  const bool native =
-      options.bf16_matmul == Bf16Matmul::native ||
-      (options.bf16_matmul == Bf16Matmul::automatic && (!options.device.is_cpu() || cpu_has_bf16_matmul()));
-  return {at::kBFloat16, native ? at::kBFloat16 : at::kFloat};
-}
-
-// A tile's widest tensor (gate|up) fills a few MiB: large enough for the matmuls, small enough for the
-// caches.
-int64_t tile_tokens_by_rule(const ModelConfig& config, at::Device device) {
-  const int64_t target_bytes = device.is_cpu() ? int64_t{24} << 20 : int64_t{256} << 20;
-  const int64_t tokens = target_bytes / (2 * config.intermediate_size * 4);
-  return std::clamp<int64_t>(tokens / 64 * 64, 256, 65536);
-}
-
-int64_t logits_tile_tokens_by_rule(const ModelConfig& config, at::Device device) {
-  const int64_t target_bytes = device.is_cpu() ? int64_t{64} << 20 : int64_t{1} << 30;
-  return std::clamp<int64_t>(target_bytes / (config.vocab_size * 4) / 16 * 16, 16, 16384);
+  constexpr at::ScalarType kStorage[] = {at::kFloat, at::kBFloat16, at::kHalf};
+  const at::ScalarType storage = kStorage[static_cast<size_t>(options.precision)];
+  return {storage, multiplies_16_bit(options.precision, options.bf16_matmul, !options.device.is_cpu(),
+                                     cpu_has_bf16_matmul())
+                       ? storage
+                       : at::kFloat};
 }
 
 // A tensor that no part of the model reads means that config.json and the weights tell of different models.
@@ -143,11 +129,13 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
 
   const Dtypes dtypes = choose_dtypes(options);
   check_stored_states(options, dtypes.tile);
-  const int64_t tile_tokens =
-      options.tile_tokens > 0 ? options.tile_tokens : tile_tokens_by_rule(config, options.device);
+  const bool on_gpu = !options.device.is_cpu();
+  const int64_t tile_tokens = options.tile_tokens > 0
+                                  ? options.tile_tokens
+                                  : tile_tokens_by_rule(config.intermediate_size, on_gpu);
   const int64_t logits_tile_tokens = options.logits_tile_tokens > 0
                                          ? options.logits_tile_tokens
-                                         : logits_tile_tokens_by_rule(config, options.device);
+                                         : logits_tile_tokens_by_rule(config.vocab_size, on_gpu);
   forecast_inputs_ = make_forecast_inputs(config, layout_, options, mesh_,
                                           {dtypes.storage, dtypes.tile, tile_tokens, logits_tile_tokens});
   recompute_choice_ = agree_on_recompute(world, *mesh_.all, forecast_inputs_, options_);

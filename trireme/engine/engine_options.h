@@ -7,6 +7,7 @@
 
 #include "trireme/attention/sequence_attention.h"
 #include "trireme/base/option_list.h"
+#include "trireme/forecast/precision.h"
 #include "trireme/forecast/recompute_plan.h"
 #include "trireme/kernels/local_attention.h"
 #include "trireme/memory/offload.h"
@@ -20,13 +21,6 @@ enum class Purpose {
   training,
   evaluation,  // forward alone: neither gradients nor optimizer nor fp32 masters exist
 };
-enum class Precision { fp32, bf16, fp16 };
-constexpr auto enum_names(Precision) {
-  using enum Precision;
-  return std::to_array<EnumName<Precision>>({{fp32, "fp32"}, {bf16, "bf16"}, {fp16, "fp16"}});
-}
-// How bf16 matmuls run on a CPU: in its own bf16 instructions, or, where it has none, in fp32 on bf16 values.
-enum class Bf16Matmul { automatic, native, fp32 };
 // What is sharded over all ranks (arXiv 1910.02054): each stage adds to the one before.
 enum class ZeroStage { none, optimizer, gradients, parameters };
 

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "trireme/forecast/device_kernels.h"
 #include "trireme/forecast/sequence_ranks.h"
 #include "trireme/kernels/tile_gemm.h"
 #include "trireme/model/model_family.h"
@@ -38,7 +39,6 @@ ForecastInputs make_forecast_inputs(const ModelConfig& config, const ModelLayout
   inputs.head_chunks = options.head_chunks;
   inputs.ranks = mesh.all->size();
   inputs.rank = mesh.all->rank();
-  inputs.device_is_host = options.device.is_cpu();
   inputs.zero = static_cast<int>(options.zero);
   inputs.offload = options.offload;
   inputs.update_in_backward = options.update_in_backward;
@@ -48,16 +48,16 @@ ForecastInputs make_forecast_inputs(const ModelConfig& config, const ModelLayout
   const auto bytes = [](at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); };
   inputs.storage_bytes = bytes(chosen.storage);
   inputs.tile_bytes = bytes(chosen.tile);
-  if (options.device.is_cpu() && inputs.tile_bytes == 2) inputs.product_threads = at::get_num_threads();
   inputs.reduce_bytes = bytes(options.reduce_dtype);
   inputs.state_bytes = bytes(options.optimizer.state_dtype);
   inputs.moments = static_cast<int>(options.optimizer.kind->state_names.size());
-  inputs.narrow_kernel = options.device.is_cuda();
-  const bool reference = options.attention == AttentionKernel::reference;
-  if (options.device.is_cpu() && !reference) inputs.flash_threads = at::get_num_threads();
-  inputs.fused_on_gpu = !options.device.is_cpu() && !reference;
-  if (chosen.storage == at::kBFloat16 && processor_bf16_units()) inputs.flash_element_bytes = 2;
-  return inputs;
+  return with_device(inputs,
+                     {.on_gpu = !options.device.is_cpu(),
+                      .cuda = options.device.is_cuda(),
+                      .threads = at::get_num_threads(),
+                      .bf16_attention = processor_bf16_units().has_value(),
+                      .reference_attention = options.attention == AttentionKernel::reference},
+                     options.precision);
 }
 
 }  // namespace trireme

@@ -17,7 +17,7 @@ MemoryForecast memory_forecast(const ForecastInputs& inputs) {
   stores[optimizer] = optimizer_bytes(inputs);
   if (inputs.device_is_host) stores[snapshot] = snapshot_bytes(inputs);
   MemoryForecast forecast{stores, 0, host_memory_bytes(inputs)};
-  for (const MemorySnapshot& snapshot : memory_timeline(inputs)) {
+  for (const MemorySnapshot& snapshot : memory_timeline(inputs, /*every_layer=*/false)) {
     forecast.peak_total_bytes = std::max(forecast.peak_total_bytes, stores.total() + snapshot.bytes.total());
     for (const MemoryCategory category : kAllMemoryCategories)
       forecast.peak[category] =

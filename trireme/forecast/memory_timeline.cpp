@@ -92,8 +92,9 @@ struct LayerBuffers {
 
 class Timeline {
  public:
-  explicit Timeline(const ForecastInputs& inputs)
+  Timeline(const ForecastInputs& inputs, bool every_layer)
       : inputs_(inputs),
+        every_layer_(every_layer),
         plan_(inputs.recompute),
         layer_(inputs),
         attention_(attention_snapshots(inputs, layer_.chunk_heads, layer_.chunk_kv_heads)),
@@ -110,20 +111,28 @@ class Timeline {
     held_[other] = 2 * table + inputs_.batch * inputs_.shard_tokens * (8 + 4);  // positions, losses
     held_[activations] = layer_.x;
     for (int64_t layer = 0; layer < plan_.layers; ++layer) {
-      pass_ = cat("forward of layer ", layer, ": ");
+      name_pass("forward", layer);
       send_away(layer);
-      forward(plan_.kept_by_forward(layer), /*has_o=*/false);
+      const SavedSlots slots = plan_.kept_by_forward(layer);
+      const int64_t alike = layer + plan_.checkpoint_every;
+      if (!every_layer_ && alike < plan_.layers && plan_.kept_by_forward(alike) == slots)
+        held_[activations] += layer_.kept(slots);
+      else
+        forward(slots, /*has_o=*/false);
     }
-    pass_ = "head: ";
+    name_pass("head");
     send_away(plan_.layers);
     record("new values", {{communication, trade_buffer_bytes(inputs_)}});
     record("tiles", {{tiles, tile_.head}});
     for (int64_t end = plan_.layers; end > 0; end = plan_.group_begin(end - 1)) {
       const int64_t begin = plan_.group_begin(end - 1);
       bring_back(std::max<int64_t>(0, begin - resident_.ahead_layers));
-      group_backward(begin, end);
+      if (!every_layer_ && is_like_the_group_after(begin, end))
+        for (int64_t layer = begin; layer < end; ++layer) held_[activations] -= kept_of(layer);
+      else
+        group_backward(begin, end);
     }
-    pass_ = "gradient of the embedding: ";
+    name_pass("gradient of the embedding");
     record("sum over ranks", {{communication, sum_buffer_}});
     return std::move(snapshots_);
   }
@@ -131,8 +140,21 @@ class Timeline {
  private:
   // What is held, and `more`.
   void record(const char* phase, std::initializer_list<std::pair<MemoryCategory, int64_t>> more = {}) {
-    snapshots_.push_back({cat(pass_, phase), held_});
+    snapshots_.push_back({pass_, phase, pass_layer_, held_});
     for (const auto& [category, bytes] : more) snapshots_.back().bytes[category] += bytes;
+  }
+
+  void name_pass(const char* pass, int64_t layer = -1) {
+    pass_ = pass;
+    pass_layer_ = layer;
+  }
+
+  bool is_like_the_group_after(int64_t begin, int64_t end) const {
+    const int64_t layers = end - begin;
+    if (end + layers > plan_.layers) return false;
+    for (int64_t layer = begin; layer < end; ++layer)
+      if (plan_.kept_by_forward(layer) != plan_.kept_by_forward(layer + layers)) return false;
+    return true;
   }
 
   // Where activations are offloaded, the store keeps some layers, and some are leaving.
@@ -234,11 +256,11 @@ class Timeline {
     };
     // held_ has the running dx; a layer that runs again leaves its output as the next one's x.
     for (int64_t layer = begin; layer + 1 < end; ++layer) {
-      pass_ = cat("second forward of layer ", layer, ": ");
+      name_pass("second forward", layer);
       forward(kept_again(layer), plan_.kept_by_forward(layer)[kO]);
     }
     for (int64_t layer = end - 1; layer >= begin; --layer) {
-      pass_ = cat("backward of layer ", layer, ": ");
+      name_pass("backward", layer);
       SavedSlots slots = plan_.kept_by_forward(layer).set(kX);
       if (layer + 1 < end) slots |= kept_again(layer);
       backward(slots);
@@ -302,6 +324,7 @@ class Timeline {
   }
 
   const ForecastInputs& inputs_;
+  const bool every_layer_;
   const RecomputePlan& plan_;
   const LayerBuffers layer_;
   const AttentionSnapshots attention_;
@@ -310,14 +333,20 @@ class Timeline {
   const ResidentLayers resident_;
   MemoryBytes held_;
   int64_t lowest_resident_ = 0;  // layer whose kept tensors are in memory, and all above it
-  std::string pass_;
+  const char* pass_ = "";
+  int64_t pass_layer_ = -1;
   std::vector<MemorySnapshot> snapshots_;
 };
 
 }  // namespace
 
-std::vector<MemorySnapshot> memory_timeline(const ForecastInputs& inputs) {
-  return Timeline(inputs).run();
+std::string MemorySnapshot::name() const {
+  const std::string of_layer = layer < 0 ? "" : cat(" of layer ", layer);
+  return cat(pass, of_layer, *pass == '\0' ? "" : ": ", phase);
+}
+
+std::vector<MemorySnapshot> memory_timeline(const ForecastInputs& inputs, bool every_layer) {
+  return Timeline(inputs, every_layer).run();
 }
 
 std::vector<int64_t> kept_bytes_of_layers(const ForecastInputs& inputs) {

@@ -13,11 +13,17 @@
 namespace trireme {
 
 struct MemorySnapshot {
-  std::string name;  // "backward of layer 3: attention"
+  const char* pass = "";   // "backward", of `layer` or of none
+  const char* phase = "";  // "attention"
+  int64_t layer = -1;
   MemoryBytes bytes;
+
+  std::string name() const;  // "backward of layer 3: attention"
 };
 
-std::vector<MemorySnapshot> memory_timeline(const ForecastInputs& inputs);
+// Of layers that keep alike, and of groups of them, forward is fullest in the last and backward in the first:
+// the others hold less of the same. They are left out where `every_layer` is false, which moves no peak.
+std::vector<MemorySnapshot> memory_timeline(const ForecastInputs& inputs, bool every_layer = true);
 
 // What each layer's forward keeps for its backward.
 std::vector<int64_t> kept_bytes_of_layers(const ForecastInputs& inputs);

@@ -1,0 +1,304 @@
+#include "trireme/cli/plan.h"
+
+#include <algorithm>
+#include <iostream>
+
+#include "trireme/base/durable_file.h"
+#include "trireme/base/error.h"
+#include "trireme/cli/config_document.h"
+#include "trireme/cli/deepspeed_config.h"
+#include "trireme/cli/train.h"
+#include "trireme/engine/check_options.h"
+#include "trireme/engine/make_forecast_inputs.h"
+#include "trireme/plan/hardware_catalog.h"
+#include "trireme/plan/plan_json.h"
+#include "trireme/plan/plan_text.h"
+#include "trireme/train/context_stages.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme {
+namespace {
+
+constexpr auto kCount = from_to(0, kMostTokens);
+
+HardwareProfile hardware_of(const PlanFlags& flags) {
+  if (flags.gpu.empty())
+    throw ConfigError(
+        "trireme plan needs --gpu: a name such as h100-80gb, or a file that trireme bench hardware wrote");
+  std::error_code ignored;
+  HardwareProfile hardware = fs::is_regular_file(flags.gpu, ignored)
+                                 ? hardware_profile_from_json(read_json(flags.gpu), flags.gpu)
+                                 : find_hardware(flags.gpu);
+  if (flags.gpus_per_machine > 0) hardware.devices_per_machine = static_cast<int>(flags.gpus_per_machine);
+  if (flags.engine.host_memory_limit_bytes > 0) hardware.host_memory_bytes = flags.engine.host_memory_limit_bytes;
+  return hardware;
+}
+
+// Checks what is given by the rules of a run: what is not given is set to a value that stands with it.
+void check_given(const PlanFlags& flags, const OptionParser& parser, const HardwareProfile& hardware,
+                 const ModelConfig& config) {
+  if (parser.given("memory_budget"))
+    throw ConfigError("--memory_budget is what --recompute auto plans with; a plan fills --memory_share of the memory");
+  if (flags.allow_disk && flags.engine.offload.folder.empty())
+    throw ConfigError("--allow_disk needs --offload_dir DIR, a folder on a fast local disk of the machines");
+  EngineOptions engine = flags.engine;
+  engine.device = hardware.is_gpu ? at::kCUDA : at::kCPU;
+  if (!parser.given("zero") && engine.offload.parameters != Offload::none) engine.zero = ZeroStage::parameters;
+  if (!parser.given("ulysses")) engine.ulysses = static_cast<int>(std::min<int64_t>(2, config.num_attention_heads));
+  if (!parser.given("ring") && engine.ring_method == RingMethod::gather) engine.ring = 2;
+  if (flags.allow_disk) engine.offload.parameters = engine.offload.activations = engine.offload.optimizer = Offload::none;
+  if (flags.allow_disk) engine.offload.folder.clear(), engine.offload.limit_bytes = 0;
+  check_engine_options(engine);
+  check_heads(engine, config);
+}
+
+template <typename T, typename V>
+void pin(const OptionParser& parser, const char* option, std::optional<T>& pinned, const V& value) {
+  if (parser.given(option)) pinned = static_cast<T>(value);
+}
+
+PinnedOptions pinned_of(const PlanFlags& flags, const OptionParser& parser) {
+  const EngineOptions& engine = flags.engine;
+  PinnedOptions pinned;
+  if (flags.sp) pinned.sp = static_cast<int>(*flags.sp);
+  pin(parser, "ulysses", pinned.ulysses, engine.ulysses);
+  pin(parser, "ring", pinned.ring, engine.ring);
+  pin(parser, "zero", pinned.zero, engine.zero);
+  pin(parser, "offload_params", pinned.offload_parameters, engine.offload.parameters);
+  pin(parser, "offload_optimizer", pinned.offload_optimizer, engine.offload.optimizer);
+  pin(parser, "offload_activations", pinned.offload_activations, engine.offload.activations);
+  if (engine.recompute != Recompute::automatic) pinned.recompute = engine.recompute;
+  pin(parser, "keep_fraction", pinned.keep_fraction, engine.keep_fraction);
+  pin(parser, "head_chunks", pinned.head_chunks, engine.head_chunks);
+  if (engine.tile_tokens > 0) pinned.tile_tokens = engine.tile_tokens;
+  if (engine.logits_tile_tokens > 0) pinned.logits_tile_tokens = engine.logits_tile_tokens;
+  pinned.batch = flags.batch;
+  pinned.accumulation = flags.accumulation;
+  return pinned;
+}
+
+RunSettings settings_of(const PlanFlags& flags, const OptionParser& parser, const HardwareProfile& hardware) {
+  const EngineOptions& engine = flags.engine;
+  const auto bytes = [](at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); };
+  RunSettings settings;
+  const bool given = parser.given("bf16") || parser.given("fp16");
+  settings.precision = given || !hardware.is_gpu ? engine.precision : Precision::bf16;
+  settings.checkpoint_every = engine.checkpoint_every;
+  settings.gathers_keys = engine.ring_method == RingMethod::gather;
+  settings.ring_possible = engine.sparse.dense();
+  settings.strict_divisible = engine.strict_divisible;
+  settings.reference_attention = engine.attention == AttentionKernel::reference;
+  settings.update_in_backward = engine.update_in_backward;
+  settings.save_in_background = engine.save_in_background;
+  settings.reduce_bytes = bytes(engine.reduce_dtype);
+  settings.state_bytes = bytes(engine.optimizer.state_dtype);
+  settings.moments = static_cast<int>(engine.optimizer.kind->state_names.size());
+  settings.whole_parameters = engine.optimizer.kind->whole_parameters;
+  return settings;
+}
+
+bool is_chosen(const std::string& option) {
+  static const std::vector<std::string> chosen{
+      "ulysses",         "ring",      "zero",          "offload_params", "offload_optimizer",
+      "offload_activations", "recompute", "keep_fraction", "head_chunks",    "tile_tokens",
+      "logits_tile_tokens",  "bf16",      "fp16",          "ring_method",    "memory_budget",
+      "host_memory_limit",   "offload_dir", "offload_limit"};
+  return std::ranges::find(chosen, option) != chosen.end();
+}
+
+// Options of train among the given ones that the plan leaves as they are.
+TrainOptionValues given_options(PlanFlags& flags, const OptionParser& parser) {
+  OptionList list;
+  list_engine_options(list, flags.engine);
+  list_update_options(list, flags.engine);
+  TrainOptionValues values = flags.passed_on;
+  for (const Option& option : list.options())
+    if (option.is_flag() && parser.given(option.name) && !is_chosen(option.name))
+      values.emplace_back(option.name, option.read());
+  return values;
+}
+
+TrainOptionValues run_options(PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
+                              const PlanRequest& request, const Planned& planned) {
+  const bool at_hub = !model.folder.empty() && !fs::exists(fs::path(model.name));
+  const std::string folder = model.folder.empty() ? (flags.output / "model").string()
+                             : at_hub             ? model.name
+                                                  : fs::absolute(model.folder).lexically_normal().string();
+  TrainOptionValues options{{"model_name_or_path", folder}};
+  for (auto& each : train_options_of(request, planned)) options.push_back(std::move(each));
+  options.emplace_back("device", request.hardware.is_gpu ? "cuda" : "cpu");
+  if (request.hardware.threads > 0) options.emplace_back("threads", request.hardware.threads);
+  if (uses_disk(planned.step.inputs.offload)) {
+    options.emplace_back("offload_dir", flags.engine.offload.folder.string());
+    if (flags.engine.offload.limit_bytes > 0) options.emplace_back("offload_limit", flags.engine.offload.limit_bytes);
+  }
+  for (auto& each : given_options(flags, parser)) options.push_back(std::move(each));
+  return options;
+}
+
+std::string as_flags(const TrainOptionValues& options) {
+  std::string words;
+  for (const auto& [name, value] : options)
+    words += cat(words.empty() ? "" : " ", "--", name, " ", value.is_string() ? value.get<std::string>() : value.dump());
+  return words;
+}
+
+// Writes the files where --output names a folder. -> the lines that start the run.
+std::string write_plan(PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
+                       const PlanRequest& request, const Planned& planned, const fs::path& folder) {
+  const TrainOptionValues options = run_options(flags, parser, model, request, planned);
+  std::string lines;
+  if (model.folder.empty())
+    lines += cat("trireme init --preset ", model.name, " --out ", (flags.output / "model").string(), "\n");
+  const std::string data = "--train_file TEXT --output_dir RUN";
+  if (folder.empty()) return lines + launch_line(request, planned, cat(as_flags(options), " ", data)) + "\n";
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw ConfigError(cat("--output ", folder.string(), ": cannot make the folder: ", error.message()));
+  const fs::path run = folder / "run.yaml", deepspeed = folder / "ds_config.json";
+  replace_file(run, run_yaml(cat("trireme plan: ", planned.configuration.ranks(), " x ", request.hardware.name,
+                                 ". trireme train --config run.yaml --train_file TEXT"),
+                             options));
+  replace_file(deepspeed, deepspeed_config_of(request, planned).dump(2) + "\n");
+  return lines + launch_line(request, planned, cat("--config ", run.string(), " ", data)) + "\n";
+}
+
+void check_positions_reach(const PlanRequest& request, const ModelConfig& config, int64_t tokens) {
+  const int64_t document = request.document_tokens > 0 ? request.document_tokens : tokens;
+  check_positions(single_stage(tokens, 1, {}), config, document);
+}
+
+int plan_of_stages(PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
+                   const PlanRequest& request) {
+  const std::vector<int64_t> lengths = parse_stage_lengths(flags.stages);
+  check_positions_reach(request, model.config, lengths.back());
+  const std::vector<Plan> plans = plan_stages(request, lengths);
+  Json json = Json::array();
+  std::string text = flags.json ? "" : stages_text(request, plans);
+  bool fits = true;
+  for (const Plan& plan : plans) {
+    fits = fits && plan.fits();
+    const fs::path folder = flags.output.empty() ? fs::path() : flags.output / cat("stage-", plan.best.tokens());
+    const std::string launch = write_plan(flags, parser, model, request, plan.best, folder);
+    json.push_back(plan_json(request, plan));
+    json.back()["launch"] = launch;
+    if (!flags.json) text += "\n" + launch;
+  }
+  std::cout << (flags.json ? json.dump(1) + "\n" : text) << std::flush;
+  return fits ? 0 : 1;
+}
+
+}  // namespace
+
+void PlanFlags::declare(OptionList& list) {
+  list.text("model", model, "folder with config.json, preset of trireme init, or org/name in the Hugging Face cache")
+      .required();
+  list.count("gpus", gpus, from_to(1, 1 << 16), "devices of the run, each one rank");
+  list.text("gpu", gpu, "h100-80gb and the like, or a file that trireme bench hardware wrote");
+  list.count("gpus_per_machine", gpus_per_machine, from_to(0, 1 << 16), "of one machine; 0: as the profile says");
+  list.count("max_seq_length", max_seq_length, kCount, "tokens of a sample; takes 512k");
+  list.count("document_tokens", document_tokens, kCount,
+             "samples are packed of documents so long, which attention does not cross; 0: each is one");
+  list.choice("objective", objective,
+              "the most tokens a second; the longest sequence that fits; or the fewest of --gpus that hold "
+              "the length, and reach the target");
+  list.flag("max_length", objective, Objective::length, "the same as --objective length");
+  list.text("stages", stages, "lengths, each with a plan: 32k,128k or 128k,...,1m, which doubles");
+  list.count("tokens", tokens, kCount, "to train on, for hours and GPU-hours; takes 5g (of 1,024); 0: not told");
+  list.real("target_tokens_per_second", target_tokens_per_second, from_to(0, 1e15), "of all devices together; 0: none");
+  list.count("samples_per_step", samples_per_step, from_to(0, 1 << 20),
+             "of all ranks; micro-batch and accumulation are searched; 0: one for each group that shares a sample");
+  list.real("memory_share", memory_share, from_to(0.01, 1), "of each memory that a plan may fill");
+  list.flag("allow_disk", allow_disk, "search offload to a disk as well (--offload_dir)");
+  list.path("ds_config", ds_config, "DeepSpeed's configuration, which pins what it says");
+  list.path("output", output, "folder for run.yaml and ds_config.json of the plan");
+  list.flag("json", json, "print JSON (docs/plan.md)");
+  list_engine_options(list, engine);
+  list_update_options(list, engine);
+  list.group(OptionGroup::sequence);
+  list.count("sp", sp, from_to(1, 1 << 20), "ranks that share a sample: --ulysses x --ring");
+  list.group(OptionGroup::schedule);
+  list.count("per_device_train_batch_size", batch, from_to(1, 1 << 20), "samples of a micro-batch of each group");
+  list.count("gradient_accumulation_steps", accumulation, from_to(1, 1 << 20), "micro-batches of a step");
+}
+
+std::vector<std::string> PlanFlags::read_files(OptionParser& parser) {
+  if (ds_config.empty()) return {};
+  const std::string file = ds_config.string();
+  const DeepSpeedConfig config = read_deepspeed_config(read_config_document(ds_config).json, file);
+  const std::vector<std::string> names = parser.names();
+  std::vector<GivenValue> pinned, others;
+  for (const GivenValue& value : config.values)
+    (std::ranges::find(names, value.option) != names.end() ? pinned : others).push_back(value);
+  if (config.train_batch)
+    pinned.push_back({"samples_per_step", config.train_batch->value, cat(file, ": train_batch_size")});
+  parser.add_file_values(pinned, Precedence::none);
+  // By the options of train, which know their ranges.
+  TrainFlags train;
+  OptionParser of_train("train", "");
+  train.declare(of_train);
+  of_train.add_file_values(others, Precedence::none);
+  of_train.add_file_values(config.defaults, Precedence::before_counts);
+  for (const Option& option : of_train.options())
+    if (option.is_flag() && of_train.given(option.name)) passed_on.emplace_back(option.name, option.read());
+  return notes_of(config, file);
+}
+
+PlanRequest PlanFlags::resolve(const OptionParser& parser, const PlannedModel& planned) {
+  PlanRequest request;
+  request.hardware = hardware_of(*this);
+  check_given(*this, parser, request.hardware, planned.config);
+  request.model_name = planned.name;
+  request.model = model_sizes(planned.config, make_model_layout(planned.config));
+  request.attention_pairs = [config = planned.config, sparse = engine.sparse](int64_t document) {
+    return config.attention_pairs(document) * sparse.kept(document, config.causality);
+  };
+  request.devices = static_cast<int>(gpus);
+  request.tokens = max_seq_length;
+  request.document_tokens = document_tokens;
+  request.objective = objective;
+  request.token_budget = tokens;
+  request.target_tokens_per_second = target_tokens_per_second;
+  request.samples_per_step = samples_per_step;
+  request.settings = settings_of(*this, parser, request.hardware);
+  request.pinned = pinned_of(*this, parser);
+  request.memory_share = memory_share;
+  request.allow_disk = allow_disk;
+  return request;
+}
+
+int run_plan(const std::vector<std::string>& arguments) {
+  PlanFlags flags;
+  OptionParser parser("plan",
+                      "The best configuration for a model, a length and GPUs, before they are rented. Options "
+                      "of train that are given are obeyed; the others are chosen. Exits 1 when nothing fits.");
+  flags.declare(parser);
+  std::vector<std::string> notes;
+  if (!parser.parse(arguments, [&] { notes = flags.read_files(parser); })) return 0;
+  PlannedModel model = find_planned_model(flags.model);
+  flags.engine.rope.longest_tokens = flags.stages.empty() ? flags.max_seq_length : parse_stage_lengths(flags.stages).back();
+  model.config = with_rope(model.config, flags.engine.rope);
+  PlanRequest request = flags.resolve(parser, model);
+  for (const std::string& note : notes) std::cerr << note << "\n";
+  if (!flags.stages.empty()) return plan_of_stages(flags, parser, model, request);
+  if (request.objective != Objective::length) {
+    if (request.tokens == 0) throw ConfigError("trireme plan needs --max_seq_length, --stages or --max_length");
+    check_positions_reach(request, model.config, request.tokens);
+  }
+  Plan plan = make_plan(request);
+  const int64_t reach = position_reach(model.config);
+  if (plan.best.tokens() > reach)
+    plan.advice.push_back(cat("The model has ", reach, " positions: samples of more tokens need --rope_scaling, or documents no longer than that"));
+  const std::string launch = write_plan(flags, parser, model, request, plan.best, flags.output);
+  if (flags.json) {
+    Json json = plan_json(request, plan);
+    json["launch"] = launch;
+    std::cout << json.dump(1) << std::endl;
+  } else {
+    std::cout << plan_text(request, plan) << "\nlaunch:\n" << launch << std::flush;
+  }
+  return plan.fits() ? 0 : 1;
+}
+
+}  // namespace trireme

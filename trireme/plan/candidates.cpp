@@ -1,0 +1,185 @@
+#include "trireme/plan/candidates.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "trireme/base/sample_layout.h"
+#include "trireme/forecast/tile_rules.h"
+#include "trireme/kernels/token_tiles.h"
+
+namespace trireme {
+namespace {
+
+// Rows of a rank beyond which a larger micro-batch makes no product faster.
+constexpr int64_t kEnoughRows = int64_t{1} << 17;
+
+template <typename T>
+std::vector<T> pinned_or(const std::optional<T>& pinned, std::vector<T> all) {
+  return pinned ? std::vector<T>{*pinned} : std::move(all);
+}
+
+struct Batches {
+  int64_t batch, accumulation;
+};
+
+class CandidateList {
+ public:
+  CandidateList(const PlanRequest& request, int devices, int64_t tokens)
+      : request_(request), pinned_(request.pinned), devices_(devices), tokens_(tokens) {}
+
+  std::vector<Candidate> run() {
+    for (int sp = 1; sp <= devices_; ++sp) {
+      if (devices_ % sp != 0 || (pinned_.sp && *pinned_.sp != sp)) continue;
+      for (int ulysses = 1; ulysses <= sp; ++ulysses)
+        if (sp % ulysses == 0 && is_possible(ulysses, sp / ulysses)) add_mesh(ulysses, sp / ulysses);
+    }
+    return std::move(all_);
+  }
+
+ private:
+  bool is_possible(int ulysses, int ring) const {
+    if ((pinned_.ulysses && *pinned_.ulysses != ulysses) || (pinned_.ring && *pinned_.ring != ring)) return false;
+    if (ulysses > request_.model.heads || (ring > 1 && !request_.settings.ring_possible)) return false;
+    const SampleLayout layout{tokens_, ulysses, ring};
+    return tokens_ >= layout.ranks() && (!request_.settings.strict_divisible || layout.divisible());
+  }
+
+  std::vector<Batches> batches(int data_parallel, int64_t shard_tokens) const {
+    if (request_.samples_per_step == 0) return {{pinned_.batch.value_or(1), pinned_.accumulation.value_or(1)}};
+    if (request_.samples_per_step % data_parallel != 0) return {};
+    const int64_t samples = request_.samples_per_step / data_parallel;
+    std::vector<Batches> all;
+    for (int64_t batch = 1; batch <= samples; ++batch) {
+      const bool useful = batch == 1 || ((batch & (batch - 1)) == 0 && batch * shard_tokens <= kEnoughRows);
+      const bool whole = samples % batch == 0;
+      if (!whole || (pinned_.batch ? *pinned_.batch != batch : !useful && !pinned_.accumulation)) continue;
+      if (pinned_.accumulation && *pinned_.accumulation != samples / batch) continue;
+      if (request_.settings.update_in_backward && batch != samples) continue;
+      all.push_back({batch, samples / batch});
+    }
+    return all;
+  }
+
+  void add_mesh(int ulysses, int ring) {
+    Configuration of_mesh;
+    of_mesh.ulysses = ulysses;
+    of_mesh.ring = ring;
+    of_mesh.data_parallel = devices_ / (ulysses * ring);
+    const int64_t shard_tokens = SampleLayout{tokens_, ulysses, ring}.size(0);
+    for (const Batches& each : batches(of_mesh.data_parallel, shard_tokens)) {
+      of_mesh.batch = each.batch;
+      of_mesh.accumulation = each.accumulation;
+      for (const int chunks : head_chunks(ulysses)) {
+        of_mesh.head_chunks = chunks;
+        add_tiles(of_mesh, each.batch * shard_tokens);
+      }
+    }
+  }
+
+  std::vector<int> head_chunks(int ulysses) const {
+    if (pinned_.head_chunks) return {*pinned_.head_chunks};
+    std::vector<int> all{1};
+    const int64_t most = (request_.model.heads + ulysses - 1) / ulysses;
+    for (const int chunks : {2, 4})
+      if (ulysses > 1 && chunks <= most) all.push_back(chunks);
+    return all;
+  }
+
+  void add_tiles(Configuration of_tiles, int64_t rows) {
+    const bool on_gpu = request_.hardware.is_gpu;
+    const int64_t tile = tile_tokens_by_rule(request_.model.intermediate, on_gpu);
+    const int64_t logits_tile = logits_tile_tokens_by_rule(request_.model.vocab, on_gpu);
+    const auto halved = [&](int64_t by_rule) { return std::max<int64_t>(16, by_rule / 2); };
+    of_tiles.tile_tokens = pinned_.tile_tokens.value_or(tile);
+    of_tiles.logits_tile_tokens = pinned_.logits_tile_tokens.value_or(logits_tile);
+    add_zero(of_tiles);
+    Configuration half = of_tiles;
+    if (!pinned_.tile_tokens) half.tile_tokens = halved(tile);
+    if (!pinned_.logits_tile_tokens) half.logits_tile_tokens = halved(logits_tile);
+    const auto differs = [&](int64_t a, int64_t b) { return largest_tile(rows, a) != largest_tile(rows, b); };
+    if (differs(half.tile_tokens, of_tiles.tile_tokens) ||
+        differs(half.logits_tile_tokens, of_tiles.logits_tile_tokens))
+      add_zero(half);
+  }
+
+  std::vector<Offload> offloads(const std::optional<Offload>& pinned, bool to_host) const {
+    if (pinned) return {*pinned};
+    const HardwareProfile& hardware = request_.hardware;
+    std::vector<Offload> all{Offload::none};
+    if (hardware.is_gpu && to_host && hardware.to_host.bytes_per_second > 0) all.push_back(Offload::cpu);
+    if (request_.allow_disk && to_host && hardware.disk_read.bytes_per_second > 0 &&
+        hardware.disk_write.bytes_per_second > 0)
+      all.push_back(Offload::disk);
+    return all;
+  }
+
+  void add_zero(Configuration of_zero) {
+    const RunSettings& settings = request_.settings;
+    const bool nothing_stored = settings.moments == 0 && !narrow_tiles();
+    const bool steps_on_host = request_.hardware.host_optimizer_per_second > 0 && !nothing_stored;
+    for (const int zero : pinned_or(pinned_.zero, {0, 1, 2, 3})) {
+      if (settings.whole_parameters && zero > 0 && devices_ > 1) continue;
+      of_zero.zero = zero;
+      for (const Offload parameters : offloads(pinned_.offload_parameters, zero == 3)) {
+        // On one device a stage shards nothing, and only what is offloaded unit by unit needs one.
+        if (devices_ == 1 && !pinned_.zero && zero > 0 && parameters == Offload::none) continue;
+        if (parameters != Offload::none && zero != 3) continue;
+        of_zero.offload_parameters = parameters;
+        for (const Offload optimizer : offloads(pinned_.offload_optimizer, steps_on_host)) {
+          of_zero.offload_optimizer = optimizer;
+          for (const Offload activations : offloads(pinned_.offload_activations, true)) {
+            of_zero.offload_activations = activations;
+            add_recompute(of_zero);
+          }
+        }
+      }
+    }
+  }
+  bool narrow_tiles() const {
+    return multiplies_16_bit(request_.settings.precision, Bf16Matmul::automatic, request_.hardware.is_gpu,
+                             request_.hardware.bf16_products);
+  }
+
+  void add_recompute(const Configuration& of_recompute) {
+    const int64_t layers = request_.model.layers;
+    const auto add = [&](Recompute policy, int64_t least, int64_t most) {
+      Candidate candidate{of_recompute, least, most};
+      candidate.configuration.recompute = policy;
+      candidate.configuration = candidate.keeping(most);
+      all_.push_back(candidate);
+    };
+    const bool keeps_all = of_recompute.offload_activations == Offload::none && request_.settings.checkpoint_every == 1;
+    const std::optional<Recompute>& pinned = pinned_.recompute;
+    const int64_t fraction =
+        pinned_.keep_fraction ? std::llround(*pinned_.keep_fraction * static_cast<double>(layers)) : -1;
+    if (pinned == Recompute::full) return add(Recompute::full, 0, 0);
+    if (pinned == Recompute::none) {
+      if (keeps_all) add(Recompute::none, fraction < 0 ? layers : fraction, fraction < 0 ? layers : fraction);
+      return;
+    }
+    if (fraction >= 0) return add(Recompute::keep_attention, fraction, fraction);
+    add(Recompute::keep_attention, pinned ? 1 : 0, layers);
+    if (!pinned && keeps_all) add(Recompute::none, layers, layers);
+  }
+
+  const PlanRequest& request_;
+  const PinnedOptions& pinned_;
+  const int devices_;
+  const int64_t tokens_;
+  std::vector<Candidate> all_;
+};
+
+}  // namespace
+
+Configuration Candidate::keeping(int64_t layers) const {
+  Configuration chosen = configuration;
+  chosen.keeping_layers = layers;
+  if (layers == 0 && least_keeping < most_keeping) chosen.recompute = Recompute::full;
+  return chosen;
+}
+
+std::vector<Candidate> list_candidates(const PlanRequest& request, int devices, int64_t tokens) {
+  return CandidateList(request, devices, tokens).run();
+}
+
+}  // namespace trireme

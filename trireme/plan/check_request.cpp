@@ -1,0 +1,86 @@
+#include "trireme/base/error.h"
+#include "trireme/base/sample_layout.h"
+#include "trireme/base/sizes.h"
+#include "trireme/plan/candidates.h"
+
+namespace trireme {
+namespace {
+
+std::string device_count(const PlanRequest& request, int64_t count) {
+  const char* noun = request.hardware.is_gpu ? " GPU" : " rank";
+  return cat(count, noun, count == 1 ? "" : "s");
+}
+
+void check_machines(const PlanRequest& request, int devices) {
+  const int machine = request.hardware.devices_per_machine;
+  if (devices <= machine || devices % machine == 0) return;
+  const int below = devices / machine * machine;
+  throw ConfigError(cat("--gpus ", devices, ": machines with ", request.hardware.name, " have ", machine,
+                        ", and ", devices, " are not whole machines; give ", below, " or ", below + machine,
+                        ", or --gpus_per_machine N if yours have another number"));
+}
+
+void check_degrees(const PlanRequest& request, int devices) {
+  const PinnedOptions& pinned = request.pinned;
+  const int64_t heads = request.model.heads;
+  if (pinned.ulysses && *pinned.ulysses > heads)
+    throw ConfigError(cat("--ulysses ", *pinned.ulysses, ": the model has ", heads,
+                          " query heads, expected at most one rank a head; use --ulysses ", heads,
+                          " or less, and --ring for more ranks a sequence"));
+  const int degree = pinned.sp.value_or(pinned.ulysses.value_or(1) * pinned.ring.value_or(1));
+  if (devices % degree != 0)
+    throw ConfigError(cat("--gpus ", devices, ": ", degree, " ranks are to share a sample",
+                          pinned.sp ? cat(" (--sp ", degree, ")") : "", ", expected a multiple of ", degree));
+  for (const auto& [name, given] : {std::pair("--ulysses", pinned.ulysses), {"--ring", pinned.ring}})
+    if (pinned.sp && given && degree % *given != 0)
+      throw ConfigError(cat("--sp ", degree, " is not a multiple of ", name, " ", *given));
+  if (pinned.head_chunks.value_or(1) > 1 && pinned.ulysses.value_or(2) == 1)
+    throw ConfigError(cat("--head_chunks ", *pinned.head_chunks,
+                          " cuts the heads that --ulysses ranks exchange, and with --ulysses 1 there are "
+                          "none; leave one of them out"));
+}
+
+void check_samples(const PlanRequest& request, int devices) {
+  const int64_t samples = request.samples_per_step;
+  const PinnedOptions& pinned = request.pinned;
+  if (samples == 0) return;
+  const int64_t batch = pinned.batch.value_or(1) * pinned.accumulation.value_or(1);
+  if (samples % batch != 0)
+    throw ConfigError(cat("--samples_per_step ", samples, " is not a multiple of ", batch,
+                          " (--per_device_train_batch_size x --gradient_accumulation_steps)"));
+  // The most ranks that can share a sample, with every sample of a step on ranks of its own.
+  const int64_t ring = pinned.ring.value_or(request.settings.ring_possible ? devices : 1);
+  const int64_t most = std::min<int64_t>(pinned.ulysses.value_or(static_cast<int>(request.model.heads)) * ring,
+                                         pinned.sp.value_or(devices)) *
+                       (samples / batch);
+  if (devices > most)
+    throw ConfigError(cat("--gpus ", devices, ": ", samples / batch, " samples at once (--samples_per_step ",
+                          samples, ") on at most ", most / (samples / batch),
+                          " ranks each (heads x ring) use ", device_count(request, most),
+                          "; give fewer GPUs, more samples a step, or leave --ring, --ulysses and --sp out"));
+}
+
+}  // namespace
+
+void check_request(const PlanRequest& request, int devices, int64_t tokens) {
+  check_machines(request, devices);
+  check_degrees(request, devices);
+  check_samples(request, devices);
+  const PinnedOptions& pinned = request.pinned;
+  const int ulysses = pinned.ulysses.value_or(1), ring = pinned.ring.value_or(1);
+  if (tokens > 0) check_a_token_for_each_rank({tokens, ulysses, ring});
+  if (request.hardware.is_gpu && devices > request.hardware.devices_per_machine &&
+      request.hardware.across_machines.bytes_per_second <= 0)
+    throw ConfigError(cat("--gpus ", devices, ": the hardware profile ", request.hardware.name,
+                          " has no rate between machines of ", request.hardware.devices_per_machine,
+                          "; take at most so many, or measure it with trireme bench hardware"));
+  if (tokens > 0 && list_candidates(request, devices, tokens).empty())
+    throw ConfigError(cat("no way to share ", format_count(tokens), " tokens over ",
+                          device_count(request, devices),
+                          " agrees with the options that were given (ranks that share a sample must divide the "
+                          "GPUs, samples of a step the groups of them, --head_chunks the heads of a rank; "
+                          "--offload_params needs --zero 3, --offload_activations another --recompute than "
+                          "none); leave some of them out"));
+}
+
+}  // namespace trireme

@@ -1,0 +1,140 @@
+#include "trireme/plan/plan.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+
+namespace trireme {
+namespace {
+
+constexpr int kMostDevices = 1 << 14;
+
+// Numbers of devices that people have: divisors of a machine, then whole machines; up to `most`.
+std::vector<int> device_counts(const HardwareProfile& hardware, int most) {
+  std::vector<int> counts;
+  const int machine = hardware.devices_per_machine;
+  for (int count = 1; count < machine && count <= most; ++count)
+    if (machine % count == 0) counts.push_back(count);
+  for (int count = machine; count <= most; count += machine) counts.push_back(count);
+  return counts;
+}
+
+// nullopt: the options that are given do not allow so many, or they do not suffice.
+std::optional<Planned> planned_on(Search& search, const PlanRequest& request, int devices) {
+  try {
+    check_request(request, devices, request.tokens);
+  } catch (const ConfigError&) {
+    return std::nullopt;
+  }
+  if (!search.holds(devices, request.tokens)) return std::nullopt;
+  auto best = search.fastest(devices, request.tokens);
+  if (best && best->time.tokens_per_second < request.target_tokens_per_second) return std::nullopt;
+  return best;
+}
+
+// Whole machines by doubling: a hint, not the least.
+std::optional<int> more_devices(Search& search, const PlanRequest& request) {
+  const int machine = request.hardware.devices_per_machine;
+  if (request.hardware.across_machines.bytes_per_second <= 0 && request.devices >= machine) return std::nullopt;
+  for (int devices = request.devices * 2; devices <= kMostDevices; devices *= 2) {
+    if (devices > machine && devices % machine != 0) continue;
+    if (planned_on(search, request, devices)) return devices;
+  }
+  return std::nullopt;
+}
+
+void add_frontier(Plan& plan, Search& search) {
+  constexpr int64_t kShortest = 8192;
+  std::vector<int64_t> lengths;
+  const int64_t longest = std::max(plan.longest_tokens, plan.best.tokens());
+  for (int64_t tokens = kShortest; tokens < longest; tokens *= 2) lengths.push_back(tokens);
+  lengths.push_back(longest);
+  for (const int64_t tokens : lengths) {
+    if (tokens == plan.best.tokens() && plan.fits()) {
+      plan.frontier.push_back(plan.best);
+    } else if (auto fastest = search.fastest(plan.devices, tokens)) {
+      plan.frontier.push_back(std::move(*fastest));
+    }
+  }
+}
+
+Plan plan_of(const PlanRequest& request, bool with_frontier) {
+  Search search(request);
+  Plan plan;
+  plan.devices = request.devices;
+  int64_t tokens = request.tokens;
+  std::optional<Planned> best;
+  if (request.objective == Objective::length) {
+    check_request(request, plan.devices, 0);
+    tokens = plan.longest_tokens = search.longest(plan.devices, kMostLength);
+    if (tokens == 0)
+      throw ConfigError(cat(request.model_name, " does not fit on ", plan.devices, " x ", request.hardware.name, ": not even with samples of ",
+                            kLengthQuantum, " tokens; give more GPUs, or leave pinned options out"));
+  } else if (request.objective == Objective::fewest_gpus) {
+    check_request(request, plan.devices, tokens);
+    for (const int devices : device_counts(request.hardware, request.devices)) {
+      best = planned_on(search, request, devices);
+      if (!best) continue;
+      plan.devices = devices;
+      break;
+    }
+  }
+  if (!best) best = search.fastest(plan.devices, tokens);
+  plan.best = best ? *best : search.nearest(plan.devices, tokens);
+  if (!plan.fits() || !plan.reaches(request.target_tokens_per_second)) {
+    PlanRequest more = request;
+    more.tokens = tokens;
+    plan.devices_needed = more_devices(search, more);
+  }
+  if (with_frontier) {
+    if (plan.longest_tokens == 0) plan.longest_tokens = search.longest(plan.devices, kMostLength);
+    plan.runners_up = list_runners_up(request, plan.best);
+    add_frontier(plan, search);
+  }
+  plan.advice = advice_on_other_axes(request, plan.best);
+  plan.counts = search.counts();
+  return plan;
+}
+
+}  // namespace
+
+Plan make_plan(const PlanRequest& request) {
+  return plan_of(request, /*with_frontier=*/true);
+}
+
+std::vector<Plan> plan_stages(const PlanRequest& request, const std::vector<int64_t>& lengths) {
+  std::vector<Plan> plans;
+  for (const int64_t tokens : lengths) {
+    PlanRequest stage = request;
+    stage.tokens = tokens;
+    plans.push_back(plan_of(stage, /*with_frontier=*/false));
+  }
+  return plans;
+}
+
+std::vector<int64_t> parse_stage_lengths(const std::string& text) {
+  std::vector<int64_t> lengths;
+  bool doubles = false;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');) {
+    if (word == "...") {
+      if (lengths.empty() || doubles) break;
+      doubles = true;
+      continue;
+    }
+    const int64_t tokens = parse_count(word, "--stages");
+    if (tokens < 1 || (!lengths.empty() && tokens <= lengths.back()))
+      throw ConfigError(cat("--stages is '", quotation(text), "'; expected lengths that grow, such as 32k,128k,512k"));
+    while (doubles && lengths.back() * 2 < tokens) lengths.push_back(lengths.back() * 2);
+    doubles = false;
+    lengths.push_back(tokens);
+  }
+  if (lengths.empty() || doubles)
+    throw ConfigError(cat("--stages is '", quotation(text),
+                          "'; expected lengths with commas, such as 32k,128k or 128k,...,1m, which doubles"));
+  return lengths;
+}
+
+}  // namespace trireme

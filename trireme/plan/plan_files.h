@@ -1,0 +1,28 @@
+// A plan as what `trireme train` is told: options, a file of them, DeepSpeed's configuration, a launch line.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/json.h"
+#include "trireme/plan/planned.h"
+
+namespace trireme {
+
+using TrainOptionValues = std::vector<std::pair<std::string, Json>>;
+
+// What the plan chose, by the names of train's options.
+TrainOptionValues train_options_of(const PlanRequest& request, const Planned& planned);
+
+// YAML for --config, one option a line, after `title` as a comment.
+std::string run_yaml(const std::string& title, const TrainOptionValues& options);
+
+// ds_config.json, for --deepspeed, with what DeepSpeed's keys can say. A ring is no key of it: `sp` is the
+// degree of both.
+Json deepspeed_config_of(const PlanRequest& request, const Planned& planned);
+
+// "trireme launch --nproc_per_node 8 -- train ARGUMENTS"; over machines with a file of hosts.
+std::string launch_line(const PlanRequest& request, const Planned& planned, const std::string& arguments);
+
+}  // namespace trireme

@@ -1,0 +1,14 @@
+// A plan for programs: keys that carry their units and stay as they are (docs/plan.md lists them).
+#pragma once
+
+#include <vector>
+
+#include "trireme/base/json.h"
+#include "trireme/plan/plan.h"
+
+namespace trireme {
+
+Json plan_json(const PlanRequest& request, const Plan& plan);
+Json planned_json(const PlanRequest& request, const Planned& planned);
+
+}  // namespace trireme

@@ -1,0 +1,38 @@
+#include "trireme/plan/planned.h"
+
+#include <algorithm>
+
+#include "trireme/plan/planned_inputs.h"
+
+namespace trireme {
+
+MemoryLimits memory_limits(const PlanRequest& request) {
+  const auto share = [&](int64_t bytes) {
+    return static_cast<int64_t>(request.memory_share * static_cast<double>(bytes));
+  };
+  const HardwareProfile& hardware = request.hardware;
+  return {share(hardware.memory_bytes), hardware.is_gpu ? share(hardware.host_memory_bytes) : 0};
+}
+
+MemoryUse memory_use(const PlanRequest& request, const ForecastInputs& inputs) {
+  const HardwareProfile& hardware = request.hardware;
+  MemoryUse use;
+  use.forecast = memory_forecast(inputs);
+  use.limits = memory_limits(request);
+  const auto tensors = static_cast<double>(use.forecast.peak_total_bytes);
+  use.device_bytes =
+      static_cast<int64_t>(tensors * (1 + hardware.fragments_share)) + hardware.outside_tensors_bytes;
+  use.host_bytes = use.forecast.host.total() * std::min(inputs.ranks, hardware.devices_per_machine);
+  return use;
+}
+
+Planned make_planned(const PlanRequest& request, const Configuration& configuration, int64_t tokens) {
+  Planned planned;
+  planned.configuration = configuration;
+  planned.step = planned_step(request, configuration, tokens);
+  planned.memory = memory_use(request, planned.step.inputs);
+  planned.time = step_time(planned.step, request.hardware);
+  return planned;
+}
+
+}  // namespace trireme

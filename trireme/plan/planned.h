@@ -1,0 +1,42 @@
+// A configuration with what it takes: memory of each device and of a machine's host, and seconds of a step.
+#pragma once
+
+#include "trireme/forecast/memory_forecast.h"
+#include "trireme/plan/plan_request.h"
+#include "trireme/plan/step_time.h"
+
+namespace trireme {
+
+// Of a device, and of a machine's host; what a plan may fill.
+struct MemoryLimits {
+  int64_t device_bytes = 0;
+  int64_t host_bytes = 0;  // 0: none, of a CPU or where the profile does not know
+};
+MemoryLimits memory_limits(const PlanRequest& request);
+
+// Of the fullest rank.
+struct MemoryUse {
+  MemoryForecast forecast;   // of tensors
+  int64_t device_bytes = 0;  // of its device: tensors, fragments, and what lies beside tensors
+  int64_t host_bytes = 0;    // of a machine's host: that of the devices that it serves
+  MemoryLimits limits;
+
+  bool fits() const { return device_over_bytes() <= 0 && host_over_bytes() <= 0; }
+  int64_t device_over_bytes() const { return device_bytes - limits.device_bytes; }
+  int64_t host_over_bytes() const { return limits.host_bytes == 0 ? 0 : host_bytes - limits.host_bytes; }
+};
+MemoryUse memory_use(const PlanRequest& request, const ForecastInputs& inputs);
+
+struct Planned {
+  Configuration configuration;
+  PlannedStep step;
+  MemoryUse memory;
+  StepTime time;
+
+  int64_t tokens() const { return step.inputs.tokens; }
+  double seconds_per_token() const { return time.seconds / step.tokens(); }
+};
+// Throws ConfigError as step_time does.
+Planned make_planned(const PlanRequest& request, const Configuration& configuration, int64_t tokens);
+
+}  // namespace trireme

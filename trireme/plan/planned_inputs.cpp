@@ -1,0 +1,74 @@
+#include "trireme/plan/planned_inputs.h"
+
+#include "trireme/attention/head_shares.h"
+#include "trireme/forecast/device_kernels.h"
+#include "trireme/forecast/sequence_ranks.h"
+
+namespace trireme {
+
+ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& configuration, int64_t tokens,
+                              int sp_rank) {
+  const RunSettings& settings = request.settings;
+  const HardwareProfile& hardware = request.hardware;
+  ForecastInputs inputs;
+  inputs.model = request.model;
+  inputs.batch = configuration.batch;
+  inputs.tokens = tokens;
+  inputs = with_sequence_ranks(std::move(inputs), configuration.ulysses, configuration.ring, sp_rank);
+  inputs.ring_possible = settings.ring_possible;
+  inputs.gathers_keys = settings.gathers_keys && configuration.ring > 1;
+  inputs.head_chunks = configuration.head_chunks;
+  inputs.ranks = configuration.ranks();
+  inputs.rank = sp_rank;
+  inputs.zero = configuration.zero;
+  const double kept =
+      configuration.recompute == Recompute::full
+          ? 1
+          : static_cast<double>(configuration.keeping_layers) / static_cast<double>(request.model.layers);
+  inputs.recompute = {configuration.recompute, settings.checkpoint_every, kept, request.model.layers};
+  inputs.offload.parameters = configuration.offload_parameters;
+  inputs.offload.optimizer = configuration.offload_optimizer;
+  inputs.offload.activations = configuration.offload_activations;
+  inputs.update_in_backward = settings.update_in_backward;
+  inputs.save_in_background = settings.save_in_background;
+  inputs.tile_tokens = configuration.tile_tokens;
+  inputs.logits_tile_tokens = configuration.logits_tile_tokens;
+  inputs.storage_bytes = storage_bytes_of(settings.precision);
+  const bool narrow = multiplies_16_bit(settings.precision, Bf16Matmul::automatic, hardware.is_gpu,
+                                        hardware.bf16_products);
+  inputs.tile_bytes = narrow ? inputs.storage_bytes : kFloat_bytes;
+  inputs.reduce_bytes = settings.reduce_bytes;
+  inputs.state_bytes = settings.state_bytes;
+  inputs.moments = settings.moments;
+  return with_device(std::move(inputs),
+                     {.on_gpu = hardware.is_gpu,
+                      .cuda = hardware.is_gpu,
+                      .threads = hardware.threads,
+                      .bf16_attention = hardware.bf16_attention,
+                      .reference_attention = settings.reference_attention},
+                     settings.precision);
+}
+
+int fullest_sequence_rank(const ModelSizes& model, const Configuration& configuration) {
+  const HeadShares heads = share_heads(model.heads, model.kv_heads, configuration.ulysses);
+  int fullest = 0;
+  const auto size = [&](int rank) {
+    const auto at_rank = static_cast<size_t>(rank);
+    return std::pair(heads.query[at_rank].size(), heads.key_value[at_rank].size());
+  };
+  for (int rank = 1; rank < configuration.ulysses; ++rank)
+    if (size(rank) > size(fullest)) fullest = rank;
+  return fullest;
+}
+
+PlannedStep planned_step(const PlanRequest& request, const Configuration& configuration, int64_t tokens) {
+  PlannedStep step;
+  step.inputs = planned_inputs(request, configuration, tokens,
+                               fullest_sequence_rank(request.model, configuration));
+  step.attention_pairs = request.pairs_of_sample(tokens);
+  if (request.document_tokens < tokens) step.document_tokens = static_cast<double>(request.document_tokens);
+  step.accumulation = configuration.accumulation;
+  return step;
+}
+
+}  // namespace trireme

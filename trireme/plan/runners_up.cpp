@@ -1,0 +1,289 @@
+#include "trireme/plan/runners_up.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+#include "trireme/plan/search.h"
+
+namespace trireme {
+namespace {
+
+std::string cause_of(WorkKind kind) {
+  const std::string_view name = name_of(kind);
+  if (name.ends_with("matmul") || name.ends_with("weight_gradient")) return "matrix products";
+  if (name.starts_with("attention")) return "attention";
+  return kind == WorkKind::optimizer ? "the optimizer's step" : "token-wise operations";
+}
+
+std::string cause_of(TrafficKind kind) {
+  switch (kind) {
+    case TrafficKind::ulysses:
+      return "exchanges of Ulysses";
+    case TrafficKind::ring:
+      return "exchanges of the ring";
+    case TrafficKind::gathered_parameters:
+      return "parameters that are gathered";
+    case TrafficKind::summed_gradients:
+      return "sums of gradients";
+    case TrafficKind::traded_parameters:
+      return "new parameters for all ranks";
+    case TrafficKind::offloaded_activations:
+      return "offloaded activations";
+    case TrafficKind::offloaded_parameters:
+      return "offloaded parameters";
+    case TrafficKind::offloaded_gradients:
+      return "gradients to the host, and new values back";
+  }
+  throw InternalError("a kind of traffic has no words");
+}
+
+bool crosses_machines(const Planned& planned, TrafficKind kind, int machine) {
+  const Configuration& c = planned.configuration;
+  switch (kind) {
+    case TrafficKind::ulysses:
+      return c.ulysses > machine;
+    case TrafficKind::ring:
+      return c.sequence_ranks() > machine;
+    case TrafficKind::gathered_parameters:
+    case TrafficKind::summed_gradients:
+    case TrafficKind::traded_parameters:
+      return c.ranks() > machine;
+    default:
+      return false;
+  }
+}
+
+void add_cause(std::vector<CauseSeconds>& all, const std::string& cause, double seconds) {
+  const auto known = std::ranges::find(all, cause, &CauseSeconds::cause);
+  if (known == all.end())
+    all.push_back({cause, seconds});
+  else
+    known->seconds += seconds;
+}
+
+// What grew most from `before` to `after`.
+template <typename Entries>
+std::string grown_most(const Entries& before, const Entries& after) {
+  std::string most;
+  double growth = 0;
+  for (const auto& [name, amount] : after) {
+    double grown = amount;
+    for (const auto& [other, was] : before)
+      if (other == name) grown -= was;
+    if (most.empty() || grown > growth) {
+      most = name;
+      growth = grown;
+    }
+  }
+  return most;
+}
+
+using Amounts = std::vector<std::pair<std::string, double>>;
+
+Amounts amounts_of(const MemoryBytes& bytes) {
+  Amounts all;
+  for (const MemoryCategory category : kAllMemoryCategories)
+    all.emplace_back(name_of(category), static_cast<double>(bytes[category]));
+  return all;
+}
+
+Amounts seconds_a_token(const Planned& planned, int machine) {
+  Amounts all;
+  std::vector<CauseSeconds> causes;
+  for (const KindSeconds& kind : planned.time.compute) add_cause(causes, cause_of(kind.kind), kind.seconds);
+  for (const TrafficSeconds& traffic : planned.time.traffic)
+    add_cause(causes,
+              cause_of(traffic.kind) +
+                  (crosses_machines(planned, traffic.kind, machine) ? " between machines" : ""),
+              traffic.waited);
+  add_cause(causes, "the optimizer on the host", planned.time.host_optimizer_waited_seconds);
+  add_cause(causes, "what each step takes beside its work", planned.time.overhead_seconds);
+  for (const CauseSeconds& each : causes) all.emplace_back(each.cause, each.seconds / planned.step.tokens());
+  return all;
+}
+
+std::string percent(double share) {
+  return format_fixed(100 * share, share < 0.0995 ? 1 : 0) + " %";
+}
+
+PinnedOptions pinned_as(const Configuration& c, const ModelSizes& model) {
+  PinnedOptions pinned;
+  pinned.ulysses = c.ulysses;
+  pinned.ring = c.ring;
+  pinned.zero = c.zero;
+  pinned.offload_parameters = c.offload_parameters;
+  pinned.offload_optimizer = c.offload_optimizer;
+  pinned.offload_activations = c.offload_activations;
+  pinned.recompute = c.recompute;
+  if (c.recompute != Recompute::full)
+    pinned.keep_fraction = static_cast<double>(c.keeping_layers) / static_cast<double>(model.layers);
+  pinned.head_chunks = c.head_chunks;
+  pinned.tile_tokens = c.tile_tokens;
+  pinned.logits_tile_tokens = c.logits_tile_tokens;
+  pinned.batch = c.batch;
+  pinned.accumulation = c.accumulation;
+  return pinned;
+}
+
+// Those options that the user did not pin, one by one with other values than the best's.
+class Alternatives {
+ public:
+  Alternatives(const PlanRequest& request, const Planned& best)
+      : request_(request), best_(best), c_(best.configuration) {}
+
+  std::vector<RunnerUp> run() {
+    add_meshes();
+    const PinnedOptions& user = request_.pinned;
+    for (const int zero : {0, 1, 2, 3})
+      with(user.zero, zero != c_.zero && (zero == 3 || c_.offload_parameters == Offload::none),
+           [&](PinnedOptions& pinned) { pinned.zero = zero; });
+    for (const Offload offload : {Offload::none, Offload::cpu}) {
+      with(user.offload_parameters, offload != c_.offload_parameters && c_.zero == 3,
+           [&](PinnedOptions& pinned) { pinned.offload_parameters = offload; });
+      with(user.offload_optimizer, offload != c_.offload_optimizer,
+           [&](PinnedOptions& pinned) { pinned.offload_optimizer = offload; });
+      with(user.offload_activations, offload != c_.offload_activations,
+           [&](PinnedOptions& pinned) { pinned.offload_activations = offload; });
+    }
+    for (const Recompute policy : {Recompute::none, Recompute::keep_attention, Recompute::full})
+      with(user.recompute, policy != c_.recompute || c_.keeping_layers < request_.model.layers,
+           [&](PinnedOptions& pinned) {
+             pinned.recompute = policy;
+             pinned.keep_fraction = policy == Recompute::full ? std::nullopt : std::optional(1.0);
+           });
+    for (const int chunks : {1, 2, 4})
+      with(user.head_chunks, chunks != c_.head_chunks,
+           [&](PinnedOptions& pinned) { pinned.head_chunks = chunks; });
+    return std::move(all_);
+  }
+
+ private:
+  bool is_on_host(const PinnedOptions& pinned) const {
+    return pinned.offload_parameters != Offload::none || pinned.offload_optimizer != Offload::none ||
+           pinned.offload_activations != Offload::none;
+  }
+
+  template <typename T, typename Change>
+  void with(const std::optional<T>& user_pinned, bool differs, const Change& change) {
+    if (user_pinned || !differs) return;
+    PlanRequest request = request_;
+    request.pinned = pinned_as(c_, request_.model);
+    change(request.pinned);
+    if (is_on_host(request.pinned) && request.hardware.is_gpu && request.hardware.to_host.bytes_per_second <= 0)
+      return;
+    if (request.pinned.offload_optimizer != Offload::none && request.hardware.host_optimizer_per_second <= 0) return;
+    if (!request.hardware.is_gpu && is_on_host(request.pinned) && !is_on_host(pinned_as(c_, request_.model))) return;
+    for (const Candidate& candidate : list_candidates(request, c_.ranks(), best_.tokens()))
+      add(make_planned(request, candidate.keeping(candidate.most_keeping), best_.tokens()));
+  }
+
+  void add_meshes() {
+    const int sp = c_.sequence_ranks();
+    const std::pair<int, int> meshes[] = {{c_.ulysses * 2, c_.ring}, {c_.ulysses, c_.ring * 2},
+                                          {c_.ulysses / 2, c_.ring}, {c_.ulysses, c_.ring / 2},
+                                          {c_.ulysses / 2, c_.ring * 2}, {c_.ulysses * 2, c_.ring / 2},
+                                          {sp, 1}, {1, sp}};
+    std::vector<std::pair<int, int>> known_meshes{{c_.ulysses, c_.ring}};
+    for (const auto& mesh : meshes) {
+      const auto [ulysses, ring] = mesh;
+      if (ulysses < 1 || ring < 1 || std::ranges::find(known_meshes, mesh) != known_meshes.end()) continue;
+      known_meshes.push_back(mesh);
+      const PinnedOptions& user = request_.pinned;
+      if ((user.ulysses && *user.ulysses != ulysses) || (user.ring && *user.ring != ring)) continue;
+      PlanRequest request = request_;
+      request.pinned.ulysses = ulysses;
+      request.pinned.ring = ring;
+      if (list_candidates(request, c_.ranks(), best_.tokens()).empty()) continue;
+      Search search(request);
+      const auto fastest = search.fastest(c_.ranks(), best_.tokens());
+      add(fastest ? *fastest : search.nearest(c_.ranks(), best_.tokens()));
+    }
+  }
+
+  void add(const Planned& other) {
+    if (other.configuration == c_) return;
+    for (const RunnerUp& known : all_)
+      if (known.planned.configuration == other.configuration) return;
+    all_.push_back(compare_with(best_, other, request_.hardware));
+  }
+
+  const PlanRequest& request_;
+  const Planned& best_;
+  const Configuration& c_;
+  std::vector<RunnerUp> all_;
+};
+
+}  // namespace
+
+std::vector<CauseSeconds> seconds_by_cause(const Planned& planned, const HardwareProfile& hardware) {
+  std::vector<CauseSeconds> all;
+  for (const auto& [cause, seconds] : seconds_a_token(planned, hardware.devices_per_machine))
+    all.push_back({cause, seconds * planned.step.tokens()});
+  return all;
+}
+
+std::string changed_options_of(const Planned& best, const Planned& other) {
+  const Configuration &a = best.configuration, &b = other.configuration;
+  std::string text;
+  const auto tell = [&](bool differs, const auto&... words) {
+    if (differs) text += cat(text.empty() ? "" : " ", words...);
+  };
+  const bool mesh = a.ulysses != b.ulysses || a.ring != b.ring;
+  tell(mesh, "--ulysses ", b.ulysses, " --ring ", b.ring);
+  tell(a.zero != b.zero, "--zero ", b.zero);
+  tell(a.offload_parameters != b.offload_parameters, "--offload_params ", name_of(b.offload_parameters));
+  tell(a.offload_optimizer != b.offload_optimizer, "--offload_optimizer ", name_of(b.offload_optimizer));
+  tell(a.offload_activations != b.offload_activations, "--offload_activations ",
+       name_of(b.offload_activations));
+  const bool kept = a.recompute != b.recompute || a.keeping_layers != b.keeping_layers;
+  tell(kept, "--recompute ", name_of(b.recompute));
+  if (kept && b.recompute != Recompute::full && b.keeping_layers < other.step.inputs.model.layers)
+    text += cat(" on ", b.keeping_layers, " of ", other.step.inputs.model.layers, " layers");
+  tell(a.head_chunks != b.head_chunks, "--head_chunks ", b.head_chunks);
+  tell(a.tile_tokens != b.tile_tokens, "--tile_tokens ", b.tile_tokens);
+  tell(a.logits_tile_tokens != b.logits_tile_tokens, "--logits_tile_tokens ", b.logits_tile_tokens);
+  tell(!mesh && a.batch != b.batch, "--per_device_train_batch_size ", b.batch);
+  return text;
+}
+
+RunnerUp compare_with(const Planned& best, const Planned& other, const HardwareProfile& hardware) {
+  RunnerUp runner{other, changed_options_of(best, other), "", other.seconds_per_token() / best.seconds_per_token() - 1};
+  const MemoryUse& memory = other.memory;
+  if (!memory.fits()) {
+    const bool on_device = memory.device_over_bytes() > 0;
+    const int64_t over = on_device ? memory.device_over_bytes() : memory.host_over_bytes();
+    const MemoryBytes &now = on_device ? best.memory.forecast.peak : best.memory.forecast.host,
+                      &then = on_device ? memory.forecast.peak : memory.forecast.host;
+    runner.reason = cat(format_bytes(over), " over ",
+                        !on_device ? "in a machine's host memory" : hardware.is_gpu ? "on each GPU" : "on each rank",
+                        ": ", grown_most(amounts_of(now), amounts_of(then)));
+    if (runner.slower < -0.0005) runner.reason += cat(" (it would be ", percent(-runner.slower), " faster)");
+    return runner;
+  }
+  if (runner.slower < 0.0005) {
+    const int64_t more = memory.device_bytes - best.memory.device_bytes;
+    runner.reason = more >= 0 ? cat("as fast, and ", format_bytes(more), " more on each device")
+                              : cat("as fast, and ", format_bytes(-more), " less on each device");
+    return runner;
+  }
+  const int machine = hardware.devices_per_machine;
+  runner.reason = cat(percent(runner.slower), " slower: ",
+                      grown_most(seconds_a_token(best, machine), seconds_a_token(other, machine)));
+  return runner;
+}
+
+std::vector<RunnerUp> list_runners_up(const PlanRequest& request, const Planned& best) {
+  std::vector<RunnerUp> all = Alternatives(request, best).run();
+  std::ranges::stable_sort(all, [](const RunnerUp& a, const RunnerUp& b) {
+    const bool a_fits = a.planned.memory.fits(), b_fits = b.planned.memory.fits();
+    if (a_fits != b_fits) return a_fits;
+    if (a_fits) return a.slower < b.slower;
+    const auto over = [](const MemoryUse& memory) { return std::max(memory.device_over_bytes(), memory.host_over_bytes()); };
+    return over(a.planned.memory) < over(b.planned.memory);
+  });
+  return all;
+}
+
+}  // namespace trireme

@@ -1,0 +1,54 @@
+// The fastest configuration that fits, the longest sequence, and lengths against speed.
+//
+//   candidates -> the least time that each could take -> in that order: what fits, until none that is left
+//   can be faster than the best
+//
+// Memory is asked of few: only of those that could still be the best. What a candidate keeps of attention is
+// the most that fits, by bisection; of offloaded activations what makes the step shortest.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "trireme/plan/candidates.h"
+#include "trireme/plan/planned.h"
+
+namespace trireme {
+
+struct SearchCounts {
+  int64_t candidates = 0;
+  int64_t times = 0;      // steps whose time was computed
+  int64_t forecasts = 0;  // whose memory was
+};
+
+// Every search counts what it does. The request outlives it.
+class Search {
+ public:
+  explicit Search(const PlanRequest& request) : request_(request) {}
+
+  // The most tokens a second on `devices`; nullopt: nothing fits. Throws ConfigError as check_request does.
+  std::optional<Planned> fastest(int devices, int64_t tokens);
+  // That which is the least over, where nothing fits.
+  Planned nearest(int devices, int64_t tokens);
+  // The longest sample, in whole kLengthQuantum, that a configuration holds, at most `most_tokens`; 0: none.
+  int64_t longest(int devices, int64_t most_tokens);
+  // Some configuration holds it.
+  bool holds(int devices, int64_t tokens);
+
+  const SearchCounts& counts() const { return counts_; }
+
+ private:
+  MemoryUse memory_of(const Configuration& configuration, int64_t tokens);
+  Planned planned(const Configuration& configuration, int64_t tokens);
+  double seconds_of(const Configuration& configuration, int64_t tokens);
+  std::optional<Planned> fit(const Candidate& candidate, int64_t tokens);
+  bool stores_fit(const Configuration& configuration);
+
+  const PlanRequest& request_;
+  SearchCounts counts_;
+};
+
+inline constexpr int64_t kLengthQuantum = 1024;
+inline constexpr int64_t kMostLength = int64_t{1} << 30;
+
+}  // namespace trireme
