@@ -15,6 +15,7 @@
 #include "trireme/cli/info.h"
 #include "trireme/cli/init.h"
 #include "trireme/cli/new_project.h"
+#include "trireme/cli/plan.h"
 #include "trireme/cli/tokenize.h"
 #include "trireme/cli/train.h"
 #include "trireme/cli/validate.h"
@@ -322,6 +323,40 @@ class FlagsArrive : public ::testing::Test {
         });
   }
 
+  // What it is asked for; what becomes of that is in plan_test.cpp.
+  static Command plan() {
+    const Cases own{
+        {"max_length", {}, {{"objective", "length"}}},
+        {"bf16", {}, {{"bf16", true}, {"precision", "bf16"}}},
+        {"fp16", {}, {{"fp16", true}, {"precision", "fp16"}}},
+        {"host_memory_limit", {"100g"}, {{"host_memory_limit", int64_t{100} << 30}}},
+    };
+    return command_of<PlanFlags>(
+        {{"model", "tiny"}}, own, [](const PlanFlags& flags, const OptionParser& /*parser*/) {
+          Json json = json_of(flags.engine);
+          json.update({{"model", flags.model},
+                       {"gpus", flags.gpus},
+                       {"gpu", flags.gpu},
+                       {"gpus_per_machine", flags.gpus_per_machine},
+                       {"max_seq_length", flags.max_seq_length},
+                       {"document_tokens", flags.document_tokens},
+                       {"objective", name_of(flags.objective)},
+                       {"stages", flags.stages},
+                       {"tokens", flags.tokens},
+                       {"target_tokens_per_second", flags.target_tokens_per_second},
+                       {"samples_per_step", flags.samples_per_step},
+                       {"memory_share", flags.memory_share},
+                       {"allow_disk", flags.allow_disk},
+                       {"ds_config", flags.ds_config.string()},
+                       {"output", flags.output.string()},
+                       {"json", flags.json},
+                       {"sp", flags.sp.value_or(0)},
+                       {"per_device_train_batch_size", flags.batch.value_or(0)},
+                       {"gradient_accumulation_steps", flags.accumulation.value_or(0)}});
+          return json;
+        });
+  }
+
   static Command init() {
     return command_of<InitFlags>({{"preset", "tiny"}, {"out", "model"}},
                                  {{"preset", {"small"}, {{"preset", "small"}}},
@@ -445,6 +480,7 @@ TEST_F(FlagsArrive, of_bench) {
 TEST_F(FlagsArrive, of_commands_without_an_engine) {
   check(new_project());
   check(init());
+  check(plan());
   check(tokenize());
   check(export_());
   check(info());

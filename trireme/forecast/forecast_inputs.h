@@ -31,6 +31,7 @@ struct ModelSizes {
   std::vector<int64_t> unit_elements;
   bool tied = false;
   bool embedding_read_backward = false;
+  bool operator==(const ModelSizes&) const = default;
 };
 
 struct ForecastInputs {
@@ -74,6 +75,7 @@ struct ForecastInputs {
   bool fused_on_gpu = false;   // an attention kernel of CUDA; the reference kernel's workspace is not counted
   int flash_threads = 0;       // of the CPU's attention kernel; 0: another kernel
   int64_t flash_element_bytes = 4;  // that its tiles are multiplied in
+  bool operator==(const ForecastInputs&) const = default;
 };
 
 // The same with micro-batches of `batch` samples of `tokens` tokens.

@@ -63,6 +63,7 @@ struct RecomputePlan {
 
   // "keep_attention on 20 of 32 layers, inputs of every 2 layers"
   std::string description() const;
+  bool operator==(const RecomputePlan&) const = default;
 };
 
 }  // namespace trireme

@@ -24,6 +24,7 @@ struct OffloadOptions {
   Offload activations = Offload::none;  // the tensors that forward saves for backward
   std::filesystem::path folder;         // for disk
   int64_t limit_bytes = 0;              // of this rank's files on disk; 0: the disk's size
+  bool operator==(const OffloadOptions&) const = default;
 };
 
 inline bool uses_disk(const OffloadOptions& options) {

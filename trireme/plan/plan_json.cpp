@@ -30,7 +30,7 @@ Json configuration_json(const Planned& planned) {
           {"samples_per_step", c.samples()}};
 }
 
-Json memory_json(const PlanRequest& request, const MemoryUse& memory) {
+Json memory_json(const PlanRequest& request, const PlannedMemory& memory) {
   return {{"fits", memory.fits()},
           {"device_bytes", memory.device_bytes},
           {"device_limit_bytes", memory.limits.device_bytes},

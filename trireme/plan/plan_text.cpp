@@ -36,7 +36,7 @@ std::string categories_text(const MemoryBytes& bytes) {
 }
 
 std::string memory_text(const PlanRequest& request, const Planned& planned) {
-  const MemoryUse& memory = planned.memory;
+  const PlannedMemory& memory = planned.memory;
   const HardwareProfile& hardware = request.hardware;
   std::string text =
       row(hardware.is_gpu ? "each GPU" : "each rank",

@@ -14,9 +14,9 @@ MemoryLimits memory_limits(const PlanRequest& request) {
   return {share(hardware.memory_bytes), hardware.is_gpu ? share(hardware.host_memory_bytes) : 0};
 }
 
-MemoryUse memory_use(const PlanRequest& request, const ForecastInputs& inputs) {
+PlannedMemory planned_memory(const PlanRequest& request, const ForecastInputs& inputs) {
   const HardwareProfile& hardware = request.hardware;
-  MemoryUse use;
+  PlannedMemory use;
   use.forecast = memory_forecast(inputs);
   use.limits = memory_limits(request);
   const auto tensors = static_cast<double>(use.forecast.peak_total_bytes);
@@ -30,7 +30,7 @@ Planned make_planned(const PlanRequest& request, const Configuration& configurat
   Planned planned;
   planned.configuration = configuration;
   planned.step = planned_step(request, configuration, tokens);
-  planned.memory = memory_use(request, planned.step.inputs);
+  planned.memory = planned_memory(request, planned.step.inputs);
   planned.time = step_time(planned.step, request.hardware);
   return planned;
 }

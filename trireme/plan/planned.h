@@ -15,7 +15,7 @@ struct MemoryLimits {
 MemoryLimits memory_limits(const PlanRequest& request);
 
 // Of the fullest rank.
-struct MemoryUse {
+struct PlannedMemory {
   MemoryForecast forecast;   // of tensors
   int64_t device_bytes = 0;  // of its device: tensors, fragments, and what lies beside tensors
   int64_t host_bytes = 0;    // of a machine's host: that of the devices that it serves
@@ -25,12 +25,12 @@ struct MemoryUse {
   int64_t device_over_bytes() const { return device_bytes - limits.device_bytes; }
   int64_t host_over_bytes() const { return limits.host_bytes == 0 ? 0 : host_bytes - limits.host_bytes; }
 };
-MemoryUse memory_use(const PlanRequest& request, const ForecastInputs& inputs);
+PlannedMemory planned_memory(const PlanRequest& request, const ForecastInputs& inputs);
 
 struct Planned {
   Configuration configuration;
   PlannedStep step;
-  MemoryUse memory;
+  PlannedMemory memory;
   StepTime time;
 
   int64_t tokens() const { return step.inputs.tokens; }

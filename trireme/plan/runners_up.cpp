@@ -250,7 +250,7 @@ std::string changed_options_of(const Planned& best, const Planned& other) {
 
 RunnerUp compare_with(const Planned& best, const Planned& other, const HardwareProfile& hardware) {
   RunnerUp runner{other, changed_options_of(best, other), "", other.seconds_per_token() / best.seconds_per_token() - 1};
-  const MemoryUse& memory = other.memory;
+  const PlannedMemory& memory = other.memory;
   if (!memory.fits()) {
     const bool on_device = memory.device_over_bytes() > 0;
     const int64_t over = on_device ? memory.device_over_bytes() : memory.host_over_bytes();
@@ -280,7 +280,7 @@ std::vector<RunnerUp> list_runners_up(const PlanRequest& request, const Planned&
     const bool a_fits = a.planned.memory.fits(), b_fits = b.planned.memory.fits();
     if (a_fits != b_fits) return a_fits;
     if (a_fits) return a.slower < b.slower;
-    const auto over = [](const MemoryUse& memory) { return std::max(memory.device_over_bytes(), memory.host_over_bytes()); };
+    const auto over = [](const PlannedMemory& memory) { return std::max(memory.device_over_bytes(), memory.host_over_bytes()); };
     return over(a.planned.memory) < over(b.planned.memory);
   });
   return all;

@@ -1,6 +1,8 @@
 #include "trireme/plan/search.h"
 
 #include <algorithm>
+#include <limits>
+#include <queue>
 #include <tuple>
 
 #include "trireme/base/error.h"
@@ -15,10 +17,30 @@ auto effort(const Configuration& c) {
                     c.sequence_ranks(), c.ring, c.head_chunks, -c.tile_tokens, c.batch, c.recompute);
 }
 
-struct TimedCandidate {
-  Candidate candidate;
-  double least_seconds_per_token;
+// Candidates [begin, end) of the list, and the least time that each of them takes.
+struct Bounded {
+  double seconds_per_token;
+  size_t begin, end;
+
+  bool is_group() const { return end - begin > 1; }
 };
+
+// They differ in what is sharded, offloaded and kept alone, so that a group's products and exchanges are one.
+bool same_group(const Configuration& a, const Configuration& b) {
+  return a.ulysses == b.ulysses && a.ring == b.ring && a.batch == b.batch && a.head_chunks == b.head_chunks &&
+         a.tile_tokens == b.tile_tokens && a.logits_tile_tokens == b.logits_tile_tokens;
+}
+
+// Of a step of any member of the policy, from one that keeps as much as any: without what sharding and offload
+// change, and without exchanges that attention may hide.
+double least_seconds_of_group(const StepTime& time, int head_chunks) {
+  double seconds = time.overhead_seconds + time.compute_seconds;
+  for (const KindSeconds& kind : time.compute)
+    if (kind.kind == WorkKind::optimizer) seconds -= kind.seconds;
+  for (const TrafficSeconds& traffic : time.traffic)
+    if (traffic.kind == TrafficKind::ulysses) seconds += traffic.seconds / head_chunks;
+  return seconds;
+}
 
 // Both are steps of one candidate, which keep least and most: each share of a step's time is least at one of
 // them.
@@ -49,9 +71,9 @@ int64_t least_of_convex(int64_t least, int64_t most, const F& f) {
 
 }  // namespace
 
-MemoryUse Search::memory_of(const Configuration& configuration, int64_t tokens) {
+PlannedMemory Search::memory_of(const Configuration& configuration, int64_t tokens) {
   ++counts_.forecasts;
-  return memory_use(request_, planned_inputs(request_, configuration, tokens,
+  return planned_memory(request_, planned_inputs(request_, configuration, tokens,
                                              fullest_sequence_rank(request_.model, configuration)));
 }
 
@@ -90,30 +112,59 @@ std::optional<Planned> Search::fit(const Candidate& candidate, int64_t tokens) {
 
 std::optional<Planned> Search::fastest(int devices, int64_t tokens) {
   check_request(request_, devices, tokens);
-  std::vector<TimedCandidate> timed;
-  for (const Candidate& candidate : list_candidates(request_, devices, tokens)) {
-    ++counts_.candidates;
-    const auto time = [&](int64_t keeping) {
-      ++counts_.times;
-      return step_time(planned_step(request_, candidate.keeping(keeping), tokens), request_.hardware);
+  const std::vector<Candidate> all = list_candidates(request_, devices, tokens);
+  counts_.candidates += static_cast<int64_t>(all.size());
+  const auto plainest_first = [&](const Bounded& a, const Bounded& b) {
+    const auto key = [&](const Bounded& each) {
+      return std::tuple(each.seconds_per_token, !each.is_group(), effort(all[each.begin].configuration));
     };
-    const StepTime most = time(candidate.most_keeping);
-    const double seconds = candidate.least_keeping == candidate.most_keeping
-                               ? most.seconds
-                               : least_seconds(time(candidate.least_keeping), most);
-    timed.push_back({candidate, seconds / static_cast<double>(candidate.configuration.samples() * tokens)});
+    return key(b) < key(a);
+  };
+  std::priority_queue<Bounded, std::vector<Bounded>, decltype(plainest_first)> open(plainest_first);
+  for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+    while (end < all.size() && same_group(all[begin].configuration, all[end].configuration)) ++end;
+    open.push({least_seconds_a_token(all, begin, end, tokens), begin, end});
   }
-  std::ranges::sort(timed, [](const TimedCandidate& a, const TimedCandidate& b) {
-    return std::tuple(a.least_seconds_per_token, effort(a.candidate.configuration)) <
-           std::tuple(b.least_seconds_per_token, effort(b.candidate.configuration));
-  });
   std::optional<Planned> best;
-  for (const TimedCandidate& each : timed) {
-    if (best && each.least_seconds_per_token >= best->seconds_per_token()) break;
-    const auto fitted = fit(each.candidate, tokens);
-    if (fitted && (!best || fitted->seconds_per_token() < best->seconds_per_token())) best = fitted;
+  while (!open.empty() && (!best || open.top().seconds_per_token < best->seconds_per_token())) {
+    const Bounded next = open.top();
+    open.pop();
+    if (next.is_group()) {
+      for (size_t i = next.begin; i < next.end; ++i)
+        open.push({least_seconds_a_token(all, i, i + 1, tokens), i, i + 1});
+      continue;
+    }
+    auto fitted = fit(all[next.begin], tokens);
+    if (fitted && (!best || fitted->seconds_per_token() < best->seconds_per_token())) best = std::move(fitted);
   }
   return best;
+}
+
+double Search::least_seconds_a_token(const std::vector<Candidate>& all, size_t begin, size_t end,
+                                     int64_t tokens) {
+  const auto time = [&](const Configuration& configuration) {
+    ++counts_.times;
+    return step_time(planned_step(request_, configuration, tokens), request_.hardware);
+  };
+  const Candidate& first = all[begin];
+  double seconds = 0;
+  if (end - begin > 1) {
+    seconds = std::numeric_limits<double>::infinity();
+    for (const bool keeps_all : {false, true}) {
+      const Candidate* most = nullptr;
+      for (size_t i = begin; i < end; ++i)
+        if ((all[i].configuration.recompute == Recompute::none) == keeps_all &&
+            (most == nullptr || all[i].most_keeping > most->most_keeping))
+          most = &all[i];
+      if (most != nullptr)
+        seconds = std::min(seconds, least_seconds_of_group(time(most->configuration), first.configuration.head_chunks));
+    }
+  } else if (first.least_keeping == first.most_keeping) {
+    seconds = time(first.keeping(first.most_keeping)).seconds;
+  } else {
+    seconds = least_seconds(time(first.keeping(first.least_keeping)), time(first.keeping(first.most_keeping)));
+  }
+  return seconds / static_cast<double>(first.configuration.samples() * tokens);
 }
 
 Planned Search::nearest(int devices, int64_t tokens) {
@@ -121,7 +172,7 @@ Planned Search::nearest(int devices, int64_t tokens) {
   std::optional<std::pair<int64_t, Configuration>> least;
   for (const Candidate& candidate : list_candidates(request_, devices, tokens)) {
     const Configuration configuration = candidate.keeping(candidate.least_keeping);
-    const MemoryUse memory = memory_of(configuration, tokens);
+    const PlannedMemory memory = memory_of(configuration, tokens);
     const int64_t over = std::max<int64_t>(0, memory.device_over_bytes()) + std::max<int64_t>(0, memory.host_over_bytes());
     if (!least || over < least->first) least = {over, configuration};
   }

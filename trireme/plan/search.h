@@ -1,7 +1,8 @@
 // The fastest configuration that fits, the longest sequence, and lengths against speed.
 //
-//   candidates -> the least time that each could take -> in that order: what fits, until none that is left
-//   can be faster than the best
+//   candidates -> groups of one mesh, batch, chunks and tiles -> the least time that one of a group could take
+//   -> in that order: its members, with the least time of each -> what fits, until none that is left can be
+//   faster than the best
 //
 // Memory is asked of few: only of those that could still be the best. What a candidate keeps of attention is
 // the most that fits, by bisection; of offloaded activations what makes the step shortest.
@@ -38,11 +39,12 @@ class Search {
   const SearchCounts& counts() const { return counts_; }
 
  private:
-  MemoryUse memory_of(const Configuration& configuration, int64_t tokens);
+  PlannedMemory memory_of(const Configuration& configuration, int64_t tokens);
   Planned planned(const Configuration& configuration, int64_t tokens);
   double seconds_of(const Configuration& configuration, int64_t tokens);
   std::optional<Planned> fit(const Candidate& candidate, int64_t tokens);
-  bool stores_fit(const Configuration& configuration);
+  // Of candidates [begin, end): one, or those of one group.
+  double least_seconds_a_token(const std::vector<Candidate>& all, size_t begin, size_t end, int64_t tokens);
 
   const PlanRequest& request_;
   SearchCounts counts_;

@@ -1,0 +1,197 @@
+// `trireme plan` from words to files: what it computed with is what a run of its files computes with.
+#include "trireme/cli/plan.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/cli/train.h"
+#include "trireme/comm/thread_world.h"
+#include "trireme/device/processor.h"
+#include "trireme/engine/assemble.h"
+#include "trireme/kernels/tile_gemm.h"
+#include "trireme/plan/planned_inputs.h"
+
+#include "tests/engine/tiny_model.h"
+#include "tests/plan/planned_step.h"
+#include "tests/support/error_message.h"
+
+namespace fs = std::filesystem;
+
+namespace trireme::plan_command_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+class PlanCommand : public ::testing::Test {
+ protected:
+  PlanCommand() {
+    testing::write_tiny_model(folder_.path() / "model", testing::tiny_llama_config());
+    HardwareProfile profile = testing::round_profile(/*is_gpu=*/false);
+    profile.threads = 1;
+    profile.bf16_products = cpu_has_bf16_matmul();
+    profile.bf16_attention = processor_bf16_units().has_value();
+    std::ofstream(cpu()) << to_json(profile);
+    std::ofstream(gpu()) << to_json(testing::round_profile(/*is_gpu=*/true));
+  }
+
+  fs::path cpu() const { return folder_.path() / "cpu.json"; }
+  fs::path gpu() const { return folder_.path() / "gpu.json"; }
+  Words with_model(const Words& more) const {
+    Words words{"--model", (folder_.path() / "model").string(), "--max_seq_length", "64"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  Words on_cpu(const Words& more) const {
+    Words words = with_model(more);
+    words.insert(words.end(), {"--gpu", cpu().string()});
+    return words;
+  }
+  static std::string refusal(const Words& words) {
+    return testing::message_of<ConfigError>([&] { run_plan(words); });
+  }
+  struct Output {
+    int code;
+    std::string text;
+  };
+  static Output output_of(const Words& words) {
+    ::testing::internal::CaptureStdout();
+    const int code = run_plan(words);
+    return {code, ::testing::internal::GetCapturedStdout()};
+  }
+
+  testing::TemporaryFolder folder_;
+};
+
+TEST_F(PlanCommand, computes_with_what_the_engine_of_its_files_computes_with) {
+  const std::vector<std::pair<int, Words>> runs = {
+      {1, {}},
+      {1, {"--bf16", "--zero", "3", "--recompute", "none", "--save_in_background"}},
+      {1, {"--attention", "reference", "--optim", "sgd", "--checkpoint_every", "2"}},
+      {2, {"--ulysses", "2", "--bf16", "--head_chunks", "2", "--optim_state_dtype", "bf16"}},
+      {2, {"--ring", "2", "--reduce_dtype", "bf16", "--recompute", "keep_attention", "--keep_fraction", "0.5"}},
+      {2, {"--sp", "1", "--zero", "1", "--samples_per_step", "8", "--tile_tokens", "48"}},
+      {3, {"--ulysses", "3", "--zero", "2", "--update_in_backward", "--max_grad_norm", "0"}},
+      {4, {"--ulysses", "2", "--ring", "2", "--ring_method", "gather", "--logits_tile_tokens", "32"}},
+      {4, {"--ulysses", "2", "--offload_optimizer", "cpu", "--zero", "2", "--per_device_train_batch_size", "2"}},
+  };
+  const int threads = at::get_num_threads();
+  for (const auto& [ranks, more] : runs) {
+    SCOPED_TRACE(::testing::PrintToString(more));
+    Words words = on_cpu(more);
+    const fs::path folder = folder_.path() / cat("plan-", &more - &runs.front().second);
+    words.insert(words.end(), {"--gpus", cat(ranks), "--output", folder.string()});
+    if (std::ranges::find(words, "--bf16") == words.end()) words.insert(words.end(), {"--bf16", "false"});
+    ASSERT_EQ(output_of(words).code, 0);
+
+    PlanFlags flags;
+    OptionParser parser("plan", "");
+    flags.declare(parser);
+    ASSERT_TRUE(parser.parse(words));
+    const PlanRequest request = flags.resolve(parser, find_planned_model(flags.model));
+    const Configuration chosen = make_plan(request).best.configuration;
+
+    TrainFlags train;
+    OptionParser of_train("train", "");
+    train.declare(of_train);
+    ASSERT_TRUE(of_train.parse({"--config", (folder / "run.yaml").string(), "--train_file", "text"},
+                               [&] { train.read_files(of_train, ranks); }));
+    const TrainOptions options = train.resolve({});
+    EXPECT_EQ(options.samples.max_seq_length, 64);
+    EXPECT_EQ(options.per_device_train_batch_size, chosen.batch);
+    EXPECT_EQ(options.gradient_accumulation_steps, chosen.accumulation);
+    run_ranks_as_threads(ranks, [&](World& world) {
+      at::set_num_threads(1);
+      const auto engine = assemble(world, options.model_dir, options.engine);
+      const int rank = engine->mesh().all->rank();
+      ForecastInputs planned = planned_inputs(request, chosen, 64, rank % chosen.sequence_ranks());
+      planned.rank = rank;
+      EXPECT_EQ(planned, engine->forecast_inputs(chosen.batch, 64)) << rank;
+    });
+  }
+  at::set_num_threads(threads);
+}
+
+TEST_F(PlanCommand, the_ds_config_it_writes_says_the_same) {
+  const fs::path folder = folder_.path() / "plan";
+  ASSERT_EQ(output_of(on_cpu({"--gpus", "4", "--sp", "2", "--zero", "2", "--samples_per_step", "8", "--output",
+                              folder.string()}))
+                .code,
+            0);
+  PlanFlags flags;
+  OptionParser parser("plan", "");
+  flags.declare(parser);
+  Words words = on_cpu({"--gpus", "4", "--ds_config", (folder / "ds_config.json").string()});
+  ASSERT_TRUE(parser.parse(words, [&] { flags.read_files(parser); }));
+  const PlanRequest request = flags.resolve(parser, find_planned_model(flags.model));
+  EXPECT_EQ(request.pinned.sp, 2);
+  EXPECT_EQ(request.pinned.zero, 2);
+  EXPECT_EQ(request.samples_per_step, 8);
+  EXPECT_EQ(request.pinned.batch.value() * request.pinned.accumulation.value(), 4);
+}
+
+TEST_F(PlanCommand, a_ds_config_pins_and_passes_on_what_it_says) {
+  const fs::path file = folder_.path() / "ds.json", folder = folder_.path() / "plan";
+  std::ofstream(file) << R"({"train_batch_size": 8, "gradient_accumulation_steps": 2,
+    "zero_optimization": {"stage": 1}, "optimizer": {"type": "AdamW", "params": {"lr": 0.002}},
+    "sequence_parallelism": {"enabled": true, "degree": 2, "sequence_parallel_type": "ulysses"}})";
+  const Output output =
+      output_of(on_cpu({"--gpus", "4", "--ds_config", file.string(), "--output", folder.string(), "--json"}));
+  const Json configuration = parse_json(output.text, "plan")["best"]["configuration"];
+  const Json expected{{"zero", 1}, {"ulysses", 2}, {"gradient_accumulation_steps", 2},
+                      {"samples_per_step", 8}, {"per_device_train_batch_size", 2}};
+  for (const auto& [name, value] : expected.items()) EXPECT_EQ(configuration[name], value) << name;
+  const Json run = parse_yaml((std::ostringstream() << std::ifstream(folder / "run.yaml").rdbuf()).str(), "run");
+  EXPECT_EQ(run["learning_rate"], 0.002);
+}
+
+TEST_F(PlanCommand, a_configuration_that_is_given_whole_is_told_whole) {
+  const Output output = output_of(on_cpu({"--gpus", "2", "--ulysses", "2", "--ring", "1", "--zero", "1",
+                                          "--recompute", "full", "--json"}));
+  EXPECT_EQ(output.code, 0);
+  const Json plan = parse_json(output.text, "plan");
+  const Json expected{{"data_parallel", 1}, {"ulysses", 2}, {"zero", 1}, {"recompute", "full"}, {"head_chunks", 1}};
+  for (const auto& [name, value] : expected.items()) EXPECT_EQ(plan["best"]["configuration"][name], value) << name;
+  EXPECT_GT(plan["best"]["memory"]["device_bytes"], 0);
+  EXPECT_GT(plan["best"]["time"]["step_seconds"], 0);
+}
+
+TEST_F(PlanCommand, refuses_with_help) {
+  EXPECT_THAT(refusal(with_model({"--gpu", "h900"})), HasSubstr("h900"));
+  EXPECT_THAT(refusal(with_model({})), HasSubstr("needs --gpu"));
+  EXPECT_THAT(refusal({"--model", "tini", "--gpu", cpu().string()}), HasSubstr("'tiny'?"));
+  EXPECT_THAT(refusal({"--model", "tiny", "--gpu", cpu().string()}), HasSubstr("--max_seq_length"));
+  EXPECT_THAT(refusal({"--model", "tiny", "--gpu", cpu().string(), "--max_seq_length", "2m"}),
+              HasSubstr("--rope_scaling"));
+  EXPECT_THAT(refusal(on_cpu({"--ulysses", "8", "--gpus", "8"})), HasSubstr("4 query heads"));
+  EXPECT_THAT(refusal(on_cpu({"--head_chunks", "3", "--gpus", "2"})), HasSubstr("--head_chunks"));
+  EXPECT_THAT(refusal(on_cpu({"--memory_budget", "1g"})), HasSubstr("--memory_share"));
+  EXPECT_THAT(refusal(on_cpu({"--allow_disk"})), HasSubstr("--offload_dir"));
+  EXPECT_THAT(refusal(on_cpu({"--offload_params", "cpu", "--zero", "1"})), HasSubstr("--zero 3"));
+  EXPECT_THAT(refusal(on_cpu({"--keep_fraction", "0.5"})), HasSubstr("--recompute keep_attention"));
+  EXPECT_THAT(refusal(on_cpu({"--gpus", "6"})), HasSubstr("whole machines"));
+  EXPECT_THAT(refusal(on_cpu({"--stages", "64,32"})), HasSubstr("--stages"));
+}
+
+TEST_F(PlanCommand, exits_1_where_nothing_fits) {
+  const Output output = output_of({"--model", "llama3-8b", "--gpu", cpu().string(), "--max_seq_length", "4k"});
+  EXPECT_EQ(output.code, 1);
+  EXPECT_THAT(output.text, AllOf(HasSubstr("DOES NOT FIT"), HasSubstr("trireme init --preset llama3-8b")));
+}
+
+TEST_F(PlanCommand, plans_stages_and_the_longest_length) {
+  const Output stages = output_of(on_cpu({"--stages", "16,...,64", "--json"}));
+  EXPECT_EQ(parse_json(stages.text, "plan").size(), 3);
+  Words words = on_cpu({"--max_length", "--json"});
+  const Json plan = parse_json(output_of(words).text, "plan");
+  EXPECT_EQ(plan["best"]["tokens"], plan["longest_tokens"]);
+}
+
+}  // namespace
+}  // namespace trireme::plan_command_test

@@ -1,0 +1,81 @@
+// What is left out of a timeline holds less than what stays. No libtorch.
+#include "trireme/forecast/memory_timeline.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "trireme/forecast/sequence_ranks.h"
+
+namespace trireme::memory_timeline_test {
+namespace {
+
+ForecastInputs inputs_of(int64_t layers, RecomputePlan plan, Offload activations, int head_chunks) {
+  ForecastInputs inputs;
+  inputs.model = {.layers = layers,
+                  .hidden = 256,
+                  .intermediate = 704,
+                  .mlp_kept_width = 1408,
+                  .heads = 8,
+                  .kv_heads = 4,
+                  .head_dim = 32,
+                  .vocab = 1000,
+                  .unit_elements = std::vector<int64_t>(static_cast<size_t>(layers) + 2, 1 << 16)};
+  inputs.ranks = 4;
+  inputs.tokens = 4000;
+  inputs.zero = 3;
+  inputs.recompute = plan;
+  inputs.recompute.layers = layers;
+  inputs.offload.activations = activations;
+  inputs.device_is_host = activations != Offload::cpu;
+  inputs.head_chunks = head_chunks;
+  inputs.tile_tokens = inputs.logits_tile_tokens = 256;
+  return with_sequence_ranks(inputs, 4, 1, 1);
+}
+
+MemoryBytes fullest(const std::vector<MemorySnapshot>& snapshots) {
+  MemoryBytes most;
+  for (const MemorySnapshot& snapshot : snapshots)
+    for (const MemoryCategory category : kAllMemoryCategories)
+      most[category] = std::max(most[category], snapshot.bytes[category]);
+  return most;
+}
+int64_t fullest_total(const std::vector<MemorySnapshot>& snapshots) {
+  int64_t most = 0;
+  for (const MemorySnapshot& snapshot : snapshots) most = std::max(most, snapshot.bytes.total());
+  return most;
+}
+
+TEST(MemoryTimeline, of_few_layers_has_the_peaks_of_all) {
+  size_t all = 0, few = 0;
+  for (const int64_t layers : {1, 2, 5, 12})
+    for (const Recompute policy : {Recompute::full, Recompute::keep_attention, Recompute::none})
+      for (const double fraction : {0.0, 0.4, 1.0})
+        for (const int64_t every : {1, 2, 3, 5})
+          for (const Offload activations : {Offload::none, Offload::cpu, Offload::disk})
+            for (const int chunks : {1, 2}) {
+              if (policy == Recompute::none && (activations != Offload::none || every > 1)) continue;
+              const ForecastInputs inputs =
+                  inputs_of(layers, {policy, every, fraction, layers}, activations, chunks);
+              SCOPED_TRACE(::testing::Message() << inputs.recompute.description() << " of " << layers
+                                                << ", activations to " << name_of(activations));
+              const auto every_layer = memory_timeline(inputs), some = memory_timeline(inputs, false);
+              EXPECT_EQ(fullest(some), fullest(every_layer));
+              EXPECT_EQ(fullest_total(some), fullest_total(every_layer));
+              all += every_layer.size();
+              few += some.size();
+            }
+  EXPECT_LT(few, all * 3 / 4);
+}
+
+TEST(MemoryTimeline, names_each_moment) {
+  const auto snapshots = memory_timeline(inputs_of(2, {Recompute::full, 1, 1, 2}, Offload::none, 1));
+  EXPECT_EQ(snapshots.front().name(), "rotary tables");
+  EXPECT_EQ(snapshots.back().name(), "gradient of the embedding: sum over ranks");
+  EXPECT_TRUE(std::ranges::any_of(snapshots, [](const MemorySnapshot& snapshot) {
+    return snapshot.name() == "backward of layer 1: attention";
+  }));
+}
+
+}  // namespace
+}  // namespace trireme::memory_timeline_test

@@ -1,0 +1,147 @@
+// What a plan says of objectives, stages, refusals and files.
+#include "trireme/plan/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/plan/small_request.h"
+#include "tests/support/error_message.h"
+#include "trireme/base/error.h"
+#include "trireme/plan/plan_files.h"
+#include "trireme/plan/plan_json.h"
+#include "trireme/plan/plan_text.h"
+
+namespace trireme::plan_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::small_request;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+template <typename Body>
+std::string refusal(const Body& body) {
+  return testing::message_of<ConfigError>(body);
+}
+
+TEST(Plan, of_the_longest_length_is_the_fastest_there) {
+  PlanRequest request = small_request(4, 0, 100 * kMiB);
+  request.objective = Objective::length;
+  const Plan plan = make_plan(request);
+  EXPECT_TRUE(plan.fits());
+  EXPECT_EQ(plan.best.tokens(), plan.longest_tokens);
+  EXPECT_FALSE(Search(request).holds(4, plan.longest_tokens + kLengthQuantum));
+}
+
+TEST(Plan, of_the_fewest_devices_fits_on_no_fewer) {
+  PlanRequest request = small_request(16, 65536, 100 * kMiB);
+  request.objective = Objective::fewest_gpus;
+  const Plan plan = make_plan(request);
+  ASSERT_TRUE(plan.fits());
+  ASSERT_LT(plan.devices, 16);
+  ASSERT_GT(plan.devices, 1);
+  for (int fewer = 1; fewer < plan.devices; fewer *= 2) EXPECT_FALSE(Search(request).holds(fewer, 65536));
+
+  request.target_tokens_per_second = plan.best.time.tokens_per_second * 1.01;
+  const Plan faster = make_plan(request);
+  EXPECT_GT(faster.devices, plan.devices);
+  EXPECT_TRUE(faster.reaches(request.target_tokens_per_second));
+}
+
+TEST(Plan, that_does_not_fit_says_how_long_and_on_how_many_it_would) {
+  PlanRequest request = small_request(1, 1 << 20, 100 * kMiB);
+  const Plan plan = make_plan(request);
+  EXPECT_FALSE(plan.fits());
+  EXPECT_GT(plan.longest_tokens, 0);
+  ASSERT_TRUE(plan.devices_needed);
+  EXPECT_TRUE(Search(request).holds(*plan.devices_needed, 1 << 20));
+  EXPECT_THAT(plan_text(request, plan), AllOf(HasSubstr("DOES NOT FIT"), HasSubstr("this length on ")));
+}
+
+TEST(Plan, frontier_falls_in_speed_of_tokens_and_ends_at_the_longest) {
+  const PlanRequest request = small_request(4, 32768, 200 * kMiB);
+  const Plan plan = make_plan(request);
+  ASSERT_GT(plan.frontier.size(), 2);
+  EXPECT_EQ(plan.frontier.back().tokens(), plan.longest_tokens);
+  for (const Planned& each : plan.frontier) EXPECT_TRUE(each.memory.fits());
+}
+
+TEST(Plan, stages_are_planned_one_by_one) {
+  PlanRequest request = small_request(4, 0, 200 * kMiB);
+  const auto plans = plan_stages(request, {8192, 16384});
+  ASSERT_EQ(plans.size(), 2);
+  for (const Plan& plan : plans) {
+    PlanRequest alone = request;
+    alone.tokens = plan.best.tokens();
+    EXPECT_EQ(plan.best.configuration, make_plan(alone).best.configuration);
+  }
+}
+
+TEST(Plan, stage_lengths_may_double) {
+  EXPECT_THAT(parse_stage_lengths("32k,128k"), ElementsAre(32768, 131072));
+  EXPECT_THAT(parse_stage_lengths("128k,...,1m"), ElementsAre(1 << 17, 1 << 18, 1 << 19, 1 << 20));
+  EXPECT_THAT(parse_stage_lengths("100k,...,300k"), ElementsAre(100 << 10, 200 << 10, 300 << 10));
+  for (const char* wrong : {"", "...", "1k,...", "...,1k", "4k,2k", "1k,x"})
+    EXPECT_THROW(parse_stage_lengths(wrong), ConfigError) << wrong;
+}
+
+TEST(Plan, refuses_what_no_run_could_be) {
+  const auto with = [](int devices, int64_t tokens, const std::function<void(PlanRequest&)>& change) {
+    PlanRequest request = small_request(devices, tokens, 200 * kMiB);
+    change(request);
+    return refusal([&] { make_plan(request); });
+  };
+  EXPECT_THAT(with(6, 8192, [](PlanRequest&) {}), HasSubstr("give 4 or 8"));
+  EXPECT_THAT(with(4, 8192, [](PlanRequest& r) { r.pinned.ulysses = 16; }), HasSubstr("8 query heads"));
+  EXPECT_THAT(with(4, 8192, [](PlanRequest& r) { r.pinned.sp = 3; }), HasSubstr("multiple of 3"));
+  EXPECT_THAT(with(4, 2, [](PlanRequest& r) { r.pinned.ring = 4; }), HasSubstr("shorter than the 4 ranks"));
+  EXPECT_THAT(with(16, 8192,
+                   [](PlanRequest& r) {
+                     r.samples_per_step = 1;
+                     r.pinned.ring = 1;
+                   }),
+              AllOf(HasSubstr("at most 8 ranks"), HasSubstr("use 8 GPUs")));
+  EXPECT_THAT(with(4, 8192,
+                   [](PlanRequest& r) {
+                     r.samples_per_step = 5;
+                     r.pinned.batch = 2;
+                   }),
+              HasSubstr("not a multiple of 2"));
+}
+
+TEST(Plan, tells_of_other_axes_where_weights_do_not_fit_and_with_high_degrees) {
+  PlanRequest request = small_request(2, 8192, 6 * kMiB);
+  EXPECT_THAT(make_plan(request).advice, ::testing::Contains(HasSubstr("tensor and pipeline parallelism")));
+  request = small_request(64, 1 << 20, 200 * kMiB);
+  request.pinned.sp = 64;
+  EXPECT_THAT(make_plan(request).advice, ::testing::Contains(HasSubstr("tensor parallelism inside each machine")));
+  request.pinned.sp = 2;
+  EXPECT_TRUE(make_plan(request).advice.empty());
+}
+
+TEST(Plan, files_say_what_was_chosen) {
+  PlanRequest request = small_request(8, 16384, 90 * kMiB);
+  request.samples_per_step = 4;
+  const Plan plan = make_plan(request);
+  const Configuration& c = plan.best.configuration;
+  const auto options = train_options_of(request, plan.best);
+  Json as_json;
+  for (const auto& [name, value] : options) as_json[name] = value;
+  EXPECT_EQ(as_json["max_seq_length"], 16384);
+  EXPECT_EQ(as_json["ulysses"], c.ulysses);
+  EXPECT_EQ(as_json["zero"], c.zero);
+  EXPECT_EQ(as_json["bf16"], true);
+  const Json deepspeed = deepspeed_config_of(request, plan.best);
+  EXPECT_EQ(deepspeed["train_batch_size"], 4);
+  EXPECT_EQ(deepspeed["zero_optimization"]["stage"], c.zero);
+  EXPECT_THAT(run_yaml("title", options), AllOf(HasSubstr("# title\n"), HasSubstr("max_seq_length: 16384\n")));
+  EXPECT_THAT(launch_line(request, plan.best, "--x"), HasSubstr("--hostfile HOSTS -- train --x"));
+  const Json json = plan_json(request, plan);
+  EXPECT_EQ(json["best"]["configuration"]["ulysses"], c.ulysses);
+  EXPECT_EQ(json["best"]["memory"]["device_bytes"], plan.best.memory.device_bytes);
+}
+
+}  // namespace
+}  // namespace trireme::plan_test

@@ -1,0 +1,85 @@
+// Reasons are true: what is said to be slower is, by that share, and what is over is.
+#include "trireme/plan/runners_up.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/plan/small_request.h"
+#include "trireme/plan/search.h"
+
+namespace trireme::runners_up_test {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::small_request;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+TEST(RunnersUp, are_slower_or_over_and_say_by_how_much) {
+  for (const int64_t memory : {40, 90, 400}) {
+    const PlanRequest request = small_request(8, 16384, memory * kMiB);
+    Search search(request);
+    const auto best = search.fastest(8, request.tokens);
+    ASSERT_TRUE(best);
+    const std::vector<RunnerUp> runners = list_runners_up(request, *best);
+    EXPECT_GT(runners.size(), 5);
+    bool fitting = true;
+    for (const RunnerUp& runner : runners) {
+      SCOPED_TRACE(runner.change + ": " + runner.reason);
+      EXPECT_FALSE(runner.change.empty());
+      const bool fits = make_planned(request, runner.planned.configuration, request.tokens).memory.fits();
+      EXPECT_TRUE(fitting || !fits) << "those that fit come first";
+      fitting = fits;
+      if (fits)
+        EXPECT_GE(runner.planned.seconds_per_token(), best->seconds_per_token() * (1 - 1e-12));
+      else
+        EXPECT_THAT(runner.reason, HasSubstr(" over "));
+      if (runner.slower > 0.0005 && fits) EXPECT_THAT(runner.reason, HasSubstr("slower: "));
+    }
+  }
+}
+
+// One rank whose attention is repeated, beside one that keeps it.
+TEST(RunnersUp, name_what_grew_most) {
+  const PlanRequest request = small_request(1, 16384, 4096 * kMiB);
+  Configuration keeps;
+  keeps.tile_tokens = keeps.logits_tile_tokens = 1024;
+  keeps.recompute = Recompute::keep_attention;
+  keeps.keeping_layers = 4;
+  Configuration repeats = keeps;
+  repeats.recompute = Recompute::full;
+  repeats.keeping_layers = 0;
+  const Planned best = make_planned(request, keeps, request.tokens);
+  const RunnerUp slower =
+      compare_with(best, make_planned(request, repeats, request.tokens), request.hardware);
+  EXPECT_EQ(slower.change, "--recompute full");
+  EXPECT_THAT(slower.reason, HasSubstr("% slower: attention"));
+
+  PlanRequest tight = request;
+  tight.hardware.memory_bytes = static_cast<int64_t>(static_cast<double>(best.memory.device_bytes) / tight.memory_share) + 1;
+  Configuration all = keeps;
+  all.recompute = Recompute::none;
+  const Planned over = make_planned(tight, all, request.tokens);
+  const RunnerUp loses = compare_with(make_planned(tight, keeps, request.tokens), over, request.hardware);
+  EXPECT_EQ(loses.change, "--recompute none");
+  EXPECT_THAT(loses.reason, HasSubstr("over on each GPU: activations"));
+}
+
+TEST(RunnersUp, between_machines_is_said_of_groups_that_cross_them) {
+  PlanRequest request = small_request(8, 16384, 4096 * kMiB);
+  Configuration within;
+  within.data_parallel = 2;
+  within.ulysses = 4;
+  within.tile_tokens = within.logits_tile_tokens = 1024;
+  within.recompute = Recompute::none;
+  within.keeping_layers = 4;
+  Configuration across = within;
+  across.data_parallel = 1;
+  across.ulysses = 8;
+  const RunnerUp slower = compare_with(make_planned(request, within, request.tokens),
+                                       make_planned(request, across, request.tokens), request.hardware);
+  EXPECT_THAT(slower.reason, HasSubstr("slower: exchanges of Ulysses between machines"));
+}
+
+}  // namespace
+}  // namespace trireme::runners_up_test

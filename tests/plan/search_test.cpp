@@ -1,0 +1,162 @@
+// The search against every configuration that there is, listed here by loops of its own.
+#include "trireme/plan/search.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/plan/small_request.h"
+#include "trireme/base/error.h"
+#include "trireme/forecast/tile_rules.h"
+#include "trireme/plan/plan.h"
+
+namespace trireme::search_test {
+namespace {
+
+using testing::small_request;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+// Of `samples` a step, or one of each group where it is 0.
+std::vector<Configuration> every_configuration(const PlanRequest& request, int devices, int64_t tokens) {
+  std::vector<Configuration> all;
+  Configuration c;
+  const int64_t tile = tile_tokens_by_rule(request.model.intermediate, true),
+                logits = logits_tile_tokens_by_rule(request.model.vocab, true);
+  constexpr Offload kOffloads[] = {Offload::none, Offload::cpu};
+  for (c.ulysses = 1; c.ulysses <= devices; c.ulysses *= 2)
+    for (c.ring = 1; c.ring * c.ulysses <= devices; c.ring *= 2) {
+      c.data_parallel = devices / (c.ulysses * c.ring);
+      if (c.ulysses > request.model.heads || tokens < c.ulysses * c.ring) continue;
+      for (c.zero = 0; c.zero <= 3; ++c.zero)
+        for (const Offload parameters : kOffloads)
+          for (const Offload optimizer : kOffloads)
+            for (const Offload activations : kOffloads)
+              for (c.head_chunks = 1; c.head_chunks <= 4; c.head_chunks *= 2)
+                for (const int64_t cut : {1, 2})
+                  for (c.batch = 1; c.batch <= std::max<int64_t>(1, request.samples_per_step); ++c.batch)
+                    for (c.keeping_layers = 0; c.keeping_layers <= request.model.layers; ++c.keeping_layers)
+                      for (const Recompute policy :
+                           {Recompute::full, Recompute::keep_attention, Recompute::none}) {
+                        if (parameters != Offload::none && c.zero < 3) continue;
+                        if (c.head_chunks > 1 && (c.ulysses == 1 || c.head_chunks > 8 / c.ulysses)) continue;
+                        if ((policy == Recompute::full) != (c.keeping_layers == 0)) continue;
+                        if (policy == Recompute::none &&
+                            (activations != Offload::none || c.keeping_layers < request.model.layers))
+                          continue;
+                        const int64_t of_group = request.samples_per_step / c.data_parallel;
+                        if (request.samples_per_step > 0) {
+                          if (c.data_parallel * of_group != request.samples_per_step ||
+                              c.batch > of_group || of_group % c.batch != 0)
+                            continue;
+                        }
+                        c.accumulation = request.samples_per_step > 0 ? of_group / c.batch : 1;
+                        c.offload_parameters = parameters;
+                        c.offload_optimizer = optimizer;
+                        c.offload_activations = activations;
+                        c.recompute = policy;
+                        c.tile_tokens = tile / cut;
+                        c.logits_tile_tokens = logits / cut;
+                        all.push_back(c);
+                      }
+    }
+  return all;
+}
+
+TEST(Search, finds_what_no_fitting_configuration_is_faster_than) {
+  for (const int64_t memory : {30, 60, 90, 150, 400})
+    for (const int64_t samples : {0, 4})
+      for (const int devices : {1, 4, 8}) {
+        PlanRequest request = small_request(devices, 16384, memory * kMiB);
+        request.samples_per_step = samples;
+        SCOPED_TRACE(::testing::Message() << memory << " MiB, " << samples << " samples, " << devices);
+        Search search(request);
+        const auto best = search.fastest(devices, request.tokens);
+        double least = 0;
+        bool fits = false;
+        for (const Configuration& each : every_configuration(request, devices, request.tokens)) {
+          const Planned planned = make_planned(request, each, request.tokens);
+          if (!planned.memory.fits()) continue;
+          if (!fits || planned.seconds_per_token() < least) least = planned.seconds_per_token();
+          fits = true;
+        }
+        ASSERT_EQ(best.has_value(), fits);
+        if (!fits) continue;
+        EXPECT_TRUE(best->memory.fits());
+        EXPECT_NEAR(best->seconds_per_token(), least, 1e-12 * least);
+      }
+}
+
+TEST(Search, asks_the_memory_of_few) {
+  PlanRequest request = small_request(8, 16384, 90 * kMiB);
+  Search search(request);
+  ASSERT_TRUE(search.fastest(8, request.tokens));
+  EXPECT_GT(search.counts().candidates, 200);
+  EXPECT_LT(search.counts().forecasts, search.counts().candidates);
+}
+
+TEST(Search, the_longest_is_the_longest) {
+  for (const int64_t memory : {60, 200}) {
+    const PlanRequest request = small_request(4, 0, memory * kMiB);
+    Search search(request);
+    const int64_t longest = search.longest(4, kMostLength);
+    ASSERT_GT(longest, 0);
+    EXPECT_EQ(longest % kLengthQuantum, 0);
+    ASSERT_TRUE(search.fastest(4, longest));
+    for (const Configuration& each : every_configuration(request, 4, longest + kLengthQuantum))
+      EXPECT_FALSE(make_planned(request, each, longest + kLengthQuantum).memory.fits());
+  }
+}
+
+TEST(Search, more_devices_never_hold_less) {
+  int64_t before = 0;
+  for (const int devices : {1, 2, 4, 8, 16}) {
+    const PlanRequest request = small_request(devices, 0, 60 * kMiB);
+    const int64_t longest = Search(request).longest(devices, kMostLength);
+    EXPECT_GE(longest, before) << devices;
+    before = longest;
+  }
+}
+
+TEST(Search, obeys_what_is_pinned) {
+  PlanRequest request = small_request(8, 16384, 400 * kMiB);
+  request.samples_per_step = 8;
+  const auto with = [&](const std::function<void(PinnedOptions&)>& pin) {
+    PlanRequest pinned = request;
+    pin(pinned.pinned);
+    Search search(pinned);
+    const auto best = search.fastest(8, request.tokens);
+    if (!best) throw std::logic_error("it does not fit");
+    return best->configuration;
+  };
+  EXPECT_EQ(with([](PinnedOptions& p) { p.zero = 2; }).zero, 2);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.sp = 4; }).sequence_ranks(), 4);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.ulysses = 2; }).ulysses, 2);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.ring = 2; }).ring, 2);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.recompute = Recompute::full; }).recompute, Recompute::full);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.recompute = Recompute::none; }).recompute, Recompute::none);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.keep_fraction = 0.5; }).keeping_layers, 2);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.ulysses = 2, p.head_chunks = 4; }).head_chunks, 4);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.tile_tokens = 100; }).tile_tokens, 100);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.logits_tile_tokens = 100; }).logits_tile_tokens, 100);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.sp = 8, p.batch = 2; }).accumulation, 4);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.sp = 8, p.accumulation = 2; }).batch, 4);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.offload_optimizer = Offload::cpu; }).offload_optimizer, Offload::cpu);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.offload_activations = Offload::cpu; }).offload_activations,
+            Offload::cpu);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.offload_parameters = Offload::cpu; }).offload_parameters,
+            Offload::cpu);
+}
+
+TEST(Search, a_disk_is_used_where_it_is_allowed_alone) {
+  PlanRequest request = small_request(1, 4096, 40 * kMiB);
+  request.hardware.host_memory_bytes = 8 * kMiB;
+  request.hardware.disk_read = request.hardware.disk_write = {1e-4, 1e9};
+  EXPECT_FALSE(Search(request).fastest(1, 4096));
+  request.allow_disk = true;
+  Search search(request);
+  const auto best = search.fastest(1, 4096);
+  ASSERT_TRUE(best);
+  EXPECT_TRUE(uses_disk(best->step.inputs.offload));
+}
+
+}  // namespace
+}  // namespace trireme::search_test
