@@ -14,11 +14,11 @@
 #include "trireme/cli/bench.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/comm/thread_world.h"
+#include "trireme/measure/link_rate.h"
 #include "trireme/model/model_config.h"
 
 #include "bench/comm/comm_report.h"
 #include "bench/comm/exchange_rate.h"
-#include "bench/comm/link_rate.h"
 
 namespace trireme {
 namespace {

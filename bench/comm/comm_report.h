@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "trireme/base/json.h"
+#include "trireme/measure/link_rate.h"
 
 #include "bench/comm/exchange_rate.h"
-#include "bench/comm/link_rate.h"
 
 namespace trireme {
 

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/cli/bench.h"
+#include "trireme/cli/bench_hardware.h"
 #include "trireme/cli/eval.h"
 #include "trireme/cli/export.h"
 #include "trireme/cli/info.h"
@@ -258,6 +259,7 @@ class FlagsArrive : public ::testing::Test {
         {"seed", {"17"}, {{"token_seed", 17}}},
         {"learning_rate", {"3e-2"}, {{"rate", 3e-2}}},
         {"memory_report", {}, {{"report", true}}},
+        {"predict", {"machine.json"}, {{"predict", "machine.json"}}},
     };
     return command_of<BenchStepFlags>({{"model", model()}}, joined({engine_cases(), update_cases(), own}),
                                       [](const BenchStepFlags& flags, const OptionParser& parser) {
@@ -272,6 +274,7 @@ class FlagsArrive : public ::testing::Test {
                                                      {"warmup", flags.measure.warmup},
                                                      {"token_seed", flags.measure.seed},
                                                      {"rate", flags.measure.learning_rate},
+                                                     {"predict", flags.predict.string()},
                                                      {"json", flags.json},
                                                      {"report", flags.memory_report}});
                                         return with_process(json, flags.process);
@@ -286,6 +289,26 @@ class FlagsArrive : public ::testing::Test {
           flags.process.prepare(options, {});
           Json json = json_of(options);
           json.update({{"seconds", flags.seconds}, {"json", flags.json}});
+          return with_process(json, flags.process);
+        });
+  }
+
+  static Command bench_hardware() {
+    return command_of<BenchHardwareFlags>(
+        {},
+        {{"device", {"cpu"}, {{"device", "cpu"}}},
+         {"threads", {"3"}, {{"threads", 3}}},
+         {"ddp_timeout", {"77"}, {{"ddp_timeout", 77}}},
+         {"out", {"machine.json"}, {{"out", "machine.json"}}},
+         {"offload_dir", {"disk"}, {{"disk", "disk"}}}},
+        [](const BenchHardwareFlags& flags, const OptionParser& /*parser*/) {
+          EngineOptions options;
+          flags.process.prepare(options, {});
+          Json json = json_of(options);
+          json.update({{"seconds", flags.measure.seconds},
+                       {"disk", flags.measure.offload_dir.string()},
+                       {"out", flags.out.string()},
+                       {"json", flags.json}});
           return with_process(json, flags.process);
         });
   }
@@ -474,6 +497,7 @@ TEST_F(FlagsArrive, of_verify) {
 TEST_F(FlagsArrive, of_bench) {
   check(bench_step());
   check(bench_matmul());
+  check(bench_hardware());
   check(bench_comm());
 }
 

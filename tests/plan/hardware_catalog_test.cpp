@@ -66,6 +66,7 @@ TEST(HardwareCatalog, token_operations_move_their_operands_at_least_once) {
                                                    {WorkKind::activation_backward, 6},
                                                    {WorkKind::cross_entropy, 2},
                                                    {WorkKind::embedding, 2},
+                                                   {WorkKind::copy, 2},
                                                    {WorkKind::optimizer, 7}};
   for (const TokenOperationBytes& operation : kTokenOperationBytes) {
     EXPECT_GE(operation.of_2_byte_values, 2 * least_values.at(operation.kind)) << name_of(operation.kind);

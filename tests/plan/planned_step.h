@@ -37,7 +37,7 @@ inline HardwareProfile round_profile(bool is_gpu) {
   profile.memory_bytes = int64_t{1} << 34;
   profile.peak_flops_16_bit = profile.peak_flops_32_bit = 2e12;
   for (const auto& [kind, name] : enum_names(WorkKind{})) {
-    const bool products = kind == WorkKind::matmul || kind == WorkKind::weight_gradient;
+    const bool products = kind <= WorkKind::head_weight_gradient;
     profile.rates_32_bit[kind] = {{{0, 0, products ? 1e12 : 1e9}}};
     if (kind == WorkKind::attention_forward || kind == WorkKind::attention_backward)
       profile.rates_32_bit[kind] = {{{0, 0, 5e11}}};

@@ -5,9 +5,9 @@
 
 #include "trireme/comm/thread_world.h"
 #include "trireme/eval/verify_reference.h"
+#include "trireme/measure/link_rate.h"
 
 #include "bench/comm/exchange_rate.h"
-#include "bench/comm/link_rate.h"
 #include "tests/engine/attention_under_test.h"
 #include "tests/support/device_under_test.h"
 #include "tests/support/source_folder.h"

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <unistd.h>
 
 #include <ATen/Parallel.h>
@@ -12,11 +13,13 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/cli/bench_hardware.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/device/processor.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/measure/matmul_rate.h"
 #include "trireme/measure/memory_report.h"
+#include "trireme/measure/planned_step.h"
 
 namespace trireme {
 namespace {
@@ -52,11 +55,17 @@ int run_step(const std::vector<std::string>& arguments) {
   const RankIdentity identity = rank_identity_from_environment();
   const std::filesystem::path model_dir = find_model_directory(flags.model);
   EngineOptions options = flags.resolve(identity);
+  std::optional<HardwareProfile> hardware;
+  if (!flags.predict.empty())
+    hardware = hardware_profile_from_json(read_json(flags.predict), flags.predict.string());
   const c10::DeviceGuard guard(options.device);
   const auto world = join_run(identity, options, flags.process.timeout());
   flags.process.share_sequence(options, parser, world->common_machine_ranks(), model_dir);
   const auto engine = assemble(*world, model_dir, options);
   const StepRate rate = measure_step_rate(*engine, flags.measure);
+  std::optional<PredictedStep> predicted;
+  if (hardware)
+    predicted = predict_step(*engine, *hardware, flags.measure.batch, flags.measure.sequence_tokens);
   if (identity.rank != 0) return 0;
   if (flags.memory_report)
     std::cerr << memory_report(engine->memory_account()->state(),
@@ -65,6 +74,7 @@ int run_step(const std::vector<std::string>& arguments) {
               << std::flush;
   if (!flags.json) {
     print_text(rate, engine->description());
+    if (predicted) std::cout << predicted->text(rate.median_step_seconds) << std::flush;
     return 0;
   }
   Json line = rate.to_json();
@@ -78,6 +88,7 @@ int run_step(const std::vector<std::string>& arguments) {
                {"keep_fraction", engine->options().keep_fraction},
                {"engine", engine->description()},
                {"machine", benchmarked_machine()}});
+  if (predicted) line["predicted"] = predicted->to_json();
   std::cout << line.dump() << std::endl;
   return 0;
 }
@@ -136,6 +147,9 @@ void BenchStepFlags::declare(OptionList& list) {
   list.flag("json", json, "print one line of JSON");
   list.flag("memory_report", memory_report,
             "print what each part of memory took, beside its formula, on stderr");
+  list.path(
+      "predict", predict,
+      "profile of trireme bench hardware: print the planner's seconds and bytes beside the measured ones");
   process.list(list);
   list_update_options(list, engine);
   list_engine_options(list, engine);
@@ -165,7 +179,8 @@ int run_bench(const std::vector<std::string>& arguments) {
   const std::string usage =
       "usage: trireme bench step --model DIR --seq N ...   optimizer steps (see --help of it)\n"
       "       trireme bench matmul ...                     matrix products\n"
-      "       trireme bench comm --tokens S ...            bytes and seconds of a layer's exchanges\n";
+      "       trireme bench comm --tokens S ...            bytes and seconds of a layer's exchanges\n"
+      "       trireme bench hardware --out FILE ...        every rate of this machine, for trireme plan\n";
   if (!arguments.empty() && asks_for_help(arguments[0])) {
     std::cout << usage;
     return 0;
@@ -174,8 +189,9 @@ int run_bench(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && arguments[0] == "step") return run_step(rest);
   if (!arguments.empty() && arguments[0] == "matmul") return run_matmul(rest);
   if (!arguments.empty() && arguments[0] == "comm") run_bench_comm(rest);
+  if (!arguments.empty() && arguments[0] == "hardware") return run_bench_hardware(rest);
   throw ConfigError(cat("trireme bench", arguments.empty() ? std::string() : " " + arguments[0],
-                        ": expected 'step', 'matmul' or 'comm' first\n", usage));
+                        ": expected 'step', 'matmul', 'comm' or 'hardware' first\n", usage));
 }
 
 }  // namespace trireme

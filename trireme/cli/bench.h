@@ -1,7 +1,9 @@
-// `trireme bench`: optimizer steps, matrix products (the exchanges of a layer: bench/comm).
+// `trireme bench`: optimizer steps, matrix products (the exchanges of a layer: bench/comm; a hardware
+// profile: bench_hardware.h).
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,7 @@ struct BenchStepFlags {
   StepRateOptions measure;
   bool json = false;
   bool memory_report = false;
+  std::filesystem::path predict;  // a hardware profile; empty: nothing is predicted
   EngineOptions engine = {.optimizer = {.weight_decay = 0.01}};
   ProcessOptions process;
 

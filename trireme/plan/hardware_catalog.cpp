@@ -136,9 +136,11 @@ class ProfileOfChip {
       Rates& rates = wide ? profile_.rates_32_bit : profile_.rates_16_bit;
       const double best = wide ? kFp32Products * chip_.peak_32_bit : chip_.best_matmul;
       const double value_bytes = wide ? 4 : 2;
-      for (const WorkKind kind : {WorkKind::matmul, WorkKind::weight_gradient}) {
+      for (const WorkKind kind : {WorkKind::matmul, WorkKind::weight_gradient, WorkKind::head_matmul,
+                                  WorkKind::head_weight_gradient}) {
         // The gradient is read and written, in fp32.
-        const double weight_bytes = kind == WorkKind::weight_gradient ? 2 * kFloat : value_bytes;
+        const bool sums = kind == WorkKind::weight_gradient || kind == WorkKind::head_weight_gradient;
+        const double weight_bytes = sums ? 2 * kFloat : value_bytes;
         for (const double least : {64, 128, 256, 512, 1024, 2048, 4096, 8192})
           for (const double width : {64, 256, 1024, 2048, 4096, 8192, 16384})
             rates[kind].points.push_back(

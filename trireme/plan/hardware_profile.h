@@ -19,23 +19,28 @@ namespace trireme {
 
 // Work of one device in a training step. `amount`, `size` and `width` of a piece of it:
 enum class WorkKind : uint8_t {
-  matmul,               // FLOPs of x W and dy W'; size: the least of its weight's sides; width: rows of a tile
-  weight_gradient,      // FLOPs of dy' x, summed in fp32; the same
-  attention_forward,    // FLOPs, 4 a pair of query and key and head value; size: tokens of a document; width: D
+  matmul,           // FLOPs of x W and dy W'; size: the least of its weight's sides; width: rows of a tile
+  weight_gradient,  // FLOPs of dy' x, summed in fp32; the same
+  head_matmul,      // the same of a head's matrix, which is too large for a cache
+  head_weight_gradient,
+  attention_forward,  // FLOPs, 4 a pair of query and key and head value; size: tokens of a document; width: D
   attention_backward,   // FLOPs, 10 a pair and value; the same
-  norm,                 // values of x that are read; no size
+  norm,                 // values of x that are read; size, of this and all below: of one call's amount
   norm_backward,        // values of x
   rotation,             // values of q and k that are turned, forward or backward
   activation,           // values of act: swiglu, or gelu
   activation_backward,  // values of act
   cross_entropy,        // logits
   embedding,            // values of x that are looked up, or whose gradient is added
-  optimizer,            // elements that are stepped, gradient norm and clipping included
+  copy,                 // values that go from one buffer of a layer to another
+  optimizer,            // elements of a unit that are stepped: gradient norm, clipping, new values included
 };
 constexpr auto enum_names(WorkKind) {
   using enum WorkKind;
   return std::to_array<EnumName<WorkKind>>({{matmul, "matmul"},
                                             {weight_gradient, "weight_gradient"},
+                                            {head_matmul, "head_matmul"},
+                                            {head_weight_gradient, "head_weight_gradient"},
                                             {attention_forward, "attention_forward"},
                                             {attention_backward, "attention_backward"},
                                             {norm, "norm"},
@@ -45,6 +50,7 @@ constexpr auto enum_names(WorkKind) {
                                             {activation_backward, "activation_backward"},
                                             {cross_entropy, "cross_entropy"},
                                             {embedding, "embedding"},
+                                            {copy, "copy"},
                                             {optimizer, "optimizer"}});
 }
 
@@ -79,7 +85,7 @@ constexpr auto enum_names(FigureOrigin) {
 }
 
 struct FigureSource {
-  std::string figure;  // "attention_forward", "memory_bytes"
+  std::string figure;  // "attention_forward", of fp32 values "attention_forward_32_bit", "memory_bytes"
   FigureOrigin origin = FigureOrigin::estimated;
   std::string source;  // the document or the command, and who measured
 };
@@ -89,7 +95,7 @@ struct HardwareProfile {
   std::string description;  // "NVIDIA H100 SXM5, 80 GB"
   bool is_gpu = true;       // else a process of a CPU machine, whose memory is the host's
   int devices_per_machine = 8;
-  int64_t memory_bytes = 0;       // of one device, as its driver tells; of a CPU, the machine's share of a rank
+  int64_t memory_bytes = 0;  // of one device, as its driver tells; of a CPU, the machine's share of a rank
   int64_t host_memory_bytes = 0;  // of a machine; 0: unknown
   // What a process holds beside tensors: context, libraries, communicators; and the share of its tensors that
   // the allocator's fragments add.
@@ -99,7 +105,7 @@ struct HardwareProfile {
   double peak_flops_32_bit = 0;
   Rates rates_16_bit;
   Rates rates_32_bit;
-  LinkSpeed within_machine;  // between devices of a machine
+  LinkSpeed within_machine;   // between devices of a machine
   LinkSpeed across_machines;  // of one device's share of its machine's network
   LinkSpeed to_host;          // from the device; each direction
   LinkSpeed disk_read;        // of one device's share

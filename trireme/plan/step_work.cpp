@@ -47,16 +47,18 @@ class Counter {
         head_rows_(static_cast<double>(largest_tile(in_.batch * in_.shard_tokens, in_.logits_tile_tokens))) {
     const HeadShares heads = share_heads(model_.heads, model_.kv_heads, in_.ulysses);
     const SampleLayout layout{in_.tokens, in_.ulysses, in_.ring};
-    const ExchangeExtents extents{in_.batch, model_.head_dim, in_.storage_bytes, kFloat_bytes, in_.head_chunks};
+    const ExchangeExtents extents{in_.batch, model_.head_dim, in_.storage_bytes, kFloat_bytes,
+                                  in_.head_chunks};
     if (in_.ulysses > 1) ulysses_ = ulysses_exchange_bytes(extents, layout, heads, in_.sp_rank);
     if (in_.ring > 1)
       ring_ = (in_.gathers_keys ? gather_exchange_bytes : ring_exchange_bytes)(extents, layout, heads,
-                                                                              in_.sp_rank);
+                                                                               in_.sp_rank);
   }
 
   StepWork run() {
-    add(WorkKind::embedding, 0, 0, 2 * rows_ * m());
-    for (int64_t layer = 0; layer < in_.recompute.layers; ++layer) forward(/*has_o=*/false);
+    add(WorkKind::embedding, head_rows_ * m(), 0, 2 * rows_ * m());
+    for (int64_t layer = 0; layer < in_.recompute.layers; ++layer)
+      forward(/*has_o=*/false, in_.recompute.kept_by_forward(layer));
     work_.forward_items = work_.items;
     head();
     for (int64_t end = in_.recompute.layers; end > 0;) {
@@ -77,11 +79,15 @@ class Counter {
 
  private:
   double m() const { return static_cast<double>(model_.hidden); }
-  double query_values() const { return rows_ * static_cast<double>(model_.heads * model_.head_dim); }
-  double turned_values() const {
-    return rows_ * static_cast<double>((model_.heads + model_.kv_heads) * model_.head_dim);
+  // Values of a token.
+  double query_width() const { return static_cast<double>(model_.heads * model_.head_dim); }
+  double turned_width() const {
+    return static_cast<double>((model_.heads + model_.kv_heads) * model_.head_dim);
   }
-  double act_values() const { return rows_ * static_cast<double>(model_.intermediate); }
+  double qkv_width() const {
+    return static_cast<double>((model_.heads + 2 * model_.kv_heads) * model_.head_dim);
+  }
+  double act_width() const { return static_cast<double>(model_.intermediate); }
 
   void add(WorkKind kind, double size, double width, double amount) {
     for (WorkItem& item : work_.items)
@@ -102,6 +108,9 @@ class Counter {
     work_.traffic.push_back({kind, calls, bytes});
   }
 
+  // Of every token, `width` values each, in tiles.
+  void token_wise(WorkKind kind, double width) { add(kind, tile_rows_ * width, 0, rows_ * width); }
+
   void multiply(WorkKind kind, const LayerProducts::Sides& sides, double width) {
     add(kind, static_cast<double>(std::min(sides.k, sides.n)), width,
         2 * rows_ * static_cast<double>(sides.k) * static_cast<double>(sides.n));
@@ -114,7 +123,8 @@ class Counter {
   }
 
   void attend(WorkKind kind, double flops_a_pair_and_value) {
-    const double document = step_.document_tokens > 0 ? step_.document_tokens : static_cast<double>(in_.tokens);
+    const double document =
+        step_.document_tokens > 0 ? step_.document_tokens : static_cast<double>(in_.tokens);
     const double pairs = step_.attention_pairs * static_cast<double>(in_.batch * in_.rank_heads) /
                          static_cast<double>(model_.layers * in_.ring);
     add(kind, document / in_.ring, static_cast<double>(model_.head_dim),
@@ -122,35 +132,46 @@ class Counter {
   }
 
   void project() {
-    add(WorkKind::norm, 0, 0, rows_ * m());
+    token_wise(WorkKind::norm, m());
     product(products_.qkv);
-    if (model_.rotates) add(WorkKind::rotation, 0, 0, turned_values());
-    if (model_.qk_norm) add(WorkKind::norm, 0, 0, turned_values());
+    if (model_.rotates) token_wise(WorkKind::rotation, turned_width());
+    if (model_.qk_norm) token_wise(WorkKind::norm, turned_width());
     send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(ulysses_.qkv_to_heads));
+    if (in_.ulysses > 1) token_wise(WorkKind::copy, qkv_width());
   }
   void attention_forward() {
     attend(WorkKind::attention_forward, 4);
     send(TrafficKind::ring, ring_calls(), static_cast<double>(ring_.forward));
     send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(ulysses_.o_to_seq));
+    if (in_.ulysses > 1) token_wise(WorkKind::copy, query_width());
   }
   double ring_calls() const { return static_cast<double>(in_.gathers_keys ? 1 : in_.ring - 1); }
 
-  void forward(bool has_o) {
+  void residual_after_attention() {
+    product(products_.out);
+    token_wise(WorkKind::copy, m());  // what the product is added to
+  }
+
+  void forward(bool has_o, const SavedSlots& keeps) {
     if (!has_o) {
       project();
       attention_forward();
     }
-    product(products_.out);
-    add(WorkKind::norm, 0, 0, rows_ * m());
+    residual_after_attention();
+    token_wise(WorkKind::norm, m());
     product(products_.gate_up);
-    add(WorkKind::activation, 0, 0, act_values());
+    token_wise(WorkKind::activation, act_width());
     product(products_.down);
+    token_wise(WorkKind::copy, m());
+    if (keeps[kX1]) token_wise(WorkKind::copy, m());
+    if (keeps[kGateUp]) token_wise(WorkKind::copy, static_cast<double>(model_.mlp_kept_width));
     gather_layer();
   }
 
   void backward_of_group(int64_t begin, int64_t end) {
     const RecomputePlan& plan = in_.recompute;
-    for (int64_t layer = begin; layer + 1 < end; ++layer) forward(plan.kept_by_forward(layer)[kO]);
+    for (int64_t layer = begin; layer + 1 < end; ++layer)
+      forward(plan.kept_by_forward(layer)[kO], plan.kept_by_rerun(layer));
     for (int64_t layer = end - 1; layer >= begin; --layer) {
       SavedSlots slots = plan.kept_by_forward(layer);
       if (layer + 1 < end) slots |= plan.kept_by_rerun(layer);
@@ -162,34 +183,48 @@ class Counter {
     gather_layer();
     if (!slots[kQkv]) project();
     if (!slots[kO]) attention_forward();
-    if (!slots[kX1]) product(products_.out);
-    add(WorkKind::norm, 0, 0, rows_ * m());
+    if (!slots[kX1]) residual_after_attention();
+    token_wise(WorkKind::norm, m());
     if (!slots[kGateUp]) product(products_.gate_up);
-    add(WorkKind::activation_backward, 0, 0, act_values());
+    token_wise(WorkKind::activation_backward, act_width());
     product_backward(products_.down);
     product_backward(products_.gate_up);
-    add(WorkKind::norm_backward, 0, 0, rows_ * m());
+    token_wise(WorkKind::copy, 2 * m());  // dy, and d(x)
+    token_wise(WorkKind::norm_backward, m());
     product_backward(products_.out);
     const int sent = !slots[kO] || slots[kOHeads] ? 1 : 2;  // do, and o where it is not there by heads
     send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(sent * ulysses_.do_to_heads));
     attend(WorkKind::attention_backward, 10);
     send(TrafficKind::ring, 2 * ring_calls(), static_cast<double>(ring_.backward));
     send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(ulysses_.dqkv_to_seq));
-    add(WorkKind::norm, 0, 0, rows_ * m());
-    if (model_.rotates) add(WorkKind::rotation, 0, 0, turned_values());
-    if (model_.qk_norm) add(WorkKind::norm_backward, 0, 0, turned_values());
+    token_wise(WorkKind::copy, qkv_width());  // dq, dk and dv are joined
+    if (in_.ulysses > 1)                      // packed and, key by key, added up
+      token_wise(WorkKind::copy, static_cast<double>(sent) * query_width() + 2 * qkv_width());
+    token_wise(WorkKind::norm, m());
+    if (model_.rotates) token_wise(WorkKind::rotation, turned_width());
+    if (model_.qk_norm) {
+      product({model_.hidden, (model_.heads + model_.kv_heads) * model_.head_dim});  // made again
+      token_wise(WorkKind::norm_backward, turned_width());
+    }
     product_backward(products_.qkv);
-    add(WorkKind::norm_backward, 0, 0, rows_ * m());
+    token_wise(WorkKind::norm_backward, m());
   }
 
   void head() {
     const LayerProducts::Sides matrix{model_.hidden, model_.vocab};
-    add(WorkKind::norm, 0, 0, rows_ * m());
-    add(WorkKind::norm_backward, 0, 0, rows_ * m());
-    multiply(WorkKind::matmul, matrix, head_rows_);
-    add(WorkKind::cross_entropy, 0, 0, rows_ * static_cast<double>(model_.vocab));
-    multiply(WorkKind::matmul, matrix, head_rows_);
-    multiply(WorkKind::weight_gradient, matrix, head_rows_);
+    constexpr int64_t kCached_elements = int64_t{1} << 20;
+    const bool cached = matrix.k * matrix.n <= kCached_elements;
+    const WorkKind product = cached ? WorkKind::matmul : WorkKind::head_matmul;
+    const WorkKind gradient = cached ? WorkKind::weight_gradient : WorkKind::head_weight_gradient;
+    const auto vocabulary = static_cast<double>(model_.vocab);
+    for (const auto& [kind, width] : {std::pair{WorkKind::norm, m()},
+                                      {WorkKind::norm_backward, m()},
+                                      {WorkKind::cross_entropy, vocabulary},
+                                      {WorkKind::copy, 2 * m()}})
+      add(kind, head_rows_ * width, 0, rows_ * width);
+    multiply(product, matrix, head_rows_);
+    multiply(product, matrix, head_rows_);
+    multiply(gradient, matrix, head_rows_);
     if (in_.zero == 3) gather(model_.unit_elements.back() + (model_.tied ? model_.unit_elements.front() : 0));
     if (in_.zero == 3) gather(model_.unit_elements.front());
   }
@@ -229,9 +264,12 @@ class Counter {
     sum_gradients(/*of_step=*/true);
     offload_activations();
     const auto whole = static_cast<double>(sum_of(model_.unit_elements));
-    const double stepped = in_.zero == 0 ? whole : whole / static_cast<double>(in_.ranks);
+    const double share = in_.zero == 0 ? 1 : 1 / static_cast<double>(in_.ranks), stepped = share * whole;
     if (in_.offload.optimizer == Offload::none) {
-      add(WorkKind::optimizer, 0, 0, stepped);
+      for (const int64_t elements : model_.unit_elements) {
+        const double of_unit = share * static_cast<double>(elements);
+        add(WorkKind::optimizer, of_unit, 0, of_unit);
+      }
     } else {
       work_.host_optimizer_elements = stepped;
       send(TrafficKind::offloaded_gradients, 2 * static_cast<double>(model_.unit_elements.size()),

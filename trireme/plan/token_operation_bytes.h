@@ -23,7 +23,7 @@ struct TokenOperationBytes {
   double of_4_byte_values = 0;
 };
 
-inline constexpr std::array<TokenOperationBytes, 8> kTokenOperationBytes = {{
+inline constexpr std::array<TokenOperationBytes, 9> kTokenOperationBytes = {{
     {WorkKind::norm, 32, 36},
     {WorkKind::norm_backward, 96, 104},
     {WorkKind::rotation, 36, 40},
@@ -31,6 +31,7 @@ inline constexpr std::array<TokenOperationBytes, 8> kTokenOperationBytes = {{
     {WorkKind::activation_backward, 126, 140},
     {WorkKind::cross_entropy, 40, 36},
     {WorkKind::embedding, 11, 10},
+    {WorkKind::copy, 4, 8},
     {WorkKind::optimizer, 50, 44},
 }};
 

@@ -1,4 +1,4 @@
-#include "bench/comm/link_rate.h"
+#include "trireme/measure/link_rate.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // The line through timed exchanges.
-#include "bench/comm/link_rate.h"
+#include "trireme/measure/link_rate.h"
 
 #include <numeric>
 

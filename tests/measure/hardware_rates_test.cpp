@@ -1,0 +1,62 @@
+// A measured profile: every rank has the same, a planned step is what the engine counts, and predictions read
+// the engine's memory.
+#include "trireme/measure/hardware_rates.h"
+
+#include <gtest/gtest.h>
+
+#include "trireme/comm/thread_world.h"
+#include "trireme/engine/assemble.h"
+#include "trireme/measure/planned_step.h"
+#include "trireme/measure/step_rate.h"
+#include "trireme/plan/hardware_catalog.h"
+
+#include "tests/engine/tiny_model.h"
+
+namespace trireme {
+namespace {
+
+TEST(MeasureHardware, every_rank_gets_the_slowest_ranks_profile) {
+  std::vector<Json> profiles(2);
+  run_ranks_as_threads(2, [&](World& world) {
+    profiles.at(static_cast<size_t>(world.rank())) =
+        to_json(measure_hardware(world, at::kCPU, {.seconds = 0.05}));
+  });
+  for (const char* key : {"rates_16_bit", "rates_32_bit", "within_machine"})
+    EXPECT_EQ(profiles[0][key], profiles[1][key]) << key;
+  EXPECT_GT(profiles[0]["peak_flops_32_bit"].get<double>(), 1e9);
+}
+
+// The engine counts model FLOPs from its batch; the planner from sizes.
+TEST(PlannedStep, has_the_model_flops_that_the_engine_counts) {
+  testing::TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_llama_config(), 0.05);
+  const StepRateOptions options{
+      .sequence_tokens = 64, .batch = 3, .steps = 2, .warmup = 1, .matmul_seconds = 0.01};
+  for (const int ranks : {1, 2})
+    run_ranks_as_threads(ranks, [&](World& world) {
+      EngineOptions engine_options;
+      engine_options.ulysses = ranks;
+      const auto engine = assemble(world, folder.path(), engine_options);
+      const StepRate rate = measure_step_rate(*engine, options);
+      const PlannedStep step = planned_step(*engine, options.batch, options.sequence_tokens);
+      EXPECT_NEAR(step.model_flops() / rate.model_flops_per_step, 1, 1e-9);
+      EXPECT_EQ(step.tokens(), 3 * 64);
+    });
+}
+
+TEST(PredictStep, puts_the_forecast_beside_the_engines_peak) {
+  testing::TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_llama_config(), 0.05);
+  const StepRateOptions options{.sequence_tokens = 64, .steps = 2, .warmup = 1, .matmul_seconds = 0.01};
+  run_ranks_as_threads(2, [&](World& world) {
+    const auto engine = assemble(world, folder.path(), {});
+    measure_step_rate(*engine, options);
+    const PredictedStep predicted = predict_step(*engine, find_hardware("h100"), 1, options.sequence_tokens);
+    EXPECT_GT(predicted.time.seconds, 0);
+    EXPECT_GT(predicted.forecast_bytes, 0);
+    EXPECT_EQ(predicted.to_json()["forecast_bytes"], predicted.forecast_bytes);
+  });
+}
+
+}  // namespace
+}  // namespace trireme

@@ -1,0 +1,58 @@
+#include "trireme/measure/attention_rates.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "trireme/kernels/local_attention.h"
+
+namespace trireme {
+namespace {
+
+constexpr int64_t kQueryHeads = 2, kKvHeads = 1;
+
+struct TimedAttention {
+  at::Tensor q, k, v, d_o;
+  AttentionSpec spec;
+  AttentionOutput output;
+
+  TimedAttention(int64_t tokens, int64_t width, const at::TensorOptions& options) {
+    const auto draw = [&](int64_t heads) { return at::randn({1, tokens, heads, width}, options); };
+    // q, k and v lie side by side, as an exchange gives them.
+    const at::Tensor qkv = draw(kQueryHeads + 2 * kKvHeads);
+    q = qkv.narrow(2, 0, kQueryHeads);
+    k = qkv.narrow(2, kQueryHeads, kKvHeads);
+    v = qkv.narrow(2, kQueryHeads + kKvHeads, kKvHeads);
+    d_o = draw(kQueryHeads);
+    spec.scale = 1 / std::sqrt(static_cast<double>(width));
+    spec.keys = causal_keys(tokens);
+    spec.kv_of_query.assign(kQueryHeads, 0);
+  }
+  double values() const {  // pairs of query and key times head values
+    return static_cast<double>(spec.keys->pairs(0)) * static_cast<double>(kQueryHeads * q.size(3));
+  }
+};
+
+}  // namespace
+
+void measure_attention_rates(const CallTimer& timer, at::ScalarType dtype, Rates& rates) {
+  const auto kernel = make_local_attention(AttentionKernel::automatic, timer.device(), dtype);
+  const auto options = at::TensorOptions(timer.device()).dtype(dtype);
+  double best = 0;
+  for (const int64_t tokens : {256, 512, 1024, 2048, 4096, 8192, 16384})
+    for (const int64_t width : {16, 32, 64, 128}) {
+      TimedAttention timed(tokens, width, options);
+      constexpr double kTooLong = 3;  // times what a point is given
+      if (best > 0 && 14 * timed.values() / best > kTooLong * timer.seconds_of_each()) continue;
+      const std::vector<double> seconds = timer.seconds_in_turns(
+          {[&] { timed.output = kernel->forward(timed.q, timed.k, timed.v, timed.spec); },
+           [&] { kernel->backward(timed.d_o, timed.q, timed.k, timed.v, timed.output, timed.spec); }});
+      const auto size = static_cast<double>(tokens), head_width = static_cast<double>(width);
+      rates[WorkKind::attention_forward].points.push_back(
+          {size, head_width, 4 * timed.values() / seconds[0]});
+      rates[WorkKind::attention_backward].points.push_back(
+          {size, head_width, 10 * timed.values() / seconds[1]});
+      best = std::max(best, 4 * timed.values() / seconds[0]);
+    }
+}
+
+}  // namespace trireme

@@ -1,0 +1,199 @@
+#include "trireme/measure/hardware_rates.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <ATen/Parallel.h>
+
+#include "trireme/comm/agreement.h"
+#include "trireme/comm/call_time.h"
+#include "trireme/device/gpu_identity.h"
+#include "trireme/device/host_memory_limit.h"
+#include "trireme/device/memory_budget.h"
+#include "trireme/device/peak_memory.h"
+#include "trireme/device/processor.h"
+#include "trireme/kernels/tile_gemm.h"
+#include "trireme/measure/attention_rates.h"
+#include "trireme/measure/link_rate.h"
+#include "trireme/measure/peak_rate.h"
+#include "trireme/measure/planned_step.h"
+#include "trireme/measure/product_rates.h"
+#include "trireme/measure/step_rate.h"
+#include "trireme/measure/synthetic_tokens.h"
+#include "trireme/measure/token_operation_rates.h"
+#include "trireme/memory/spill_file.h"
+
+namespace trireme {
+namespace {
+
+LinkSpeed speed_of(std::vector<TimedExchange> timed) {
+  const LinkRate rate = fit_link_rate(std::move(timed));
+  return {rate.latency_seconds, rate.bytes_per_second};
+}
+
+constexpr int64_t kSmallCopy_bytes = int64_t{256} << 10, kLargeCopy_bytes = int64_t{64} << 20;
+
+// Between pinned memory and the device; the slower direction.
+LinkSpeed measure_to_host(const CallTimer& timer) {
+  std::vector<TimedExchange> timed;
+  for (int64_t bytes = kSmallCopy_bytes; bytes <= kLargeCopy_bytes; bytes *= 16) {
+    const at::Tensor host = at::zeros({bytes}, at::kByte).pin_memory();
+    const at::Tensor device = at::zeros({bytes}, at::TensorOptions(timer.device()).dtype(at::kByte));
+    const std::vector<double> seconds =
+        timer.seconds_in_turns({[&] { device.copy_(host, /*non_blocking=*/true); },
+                                [&] { host.copy_(device, /*non_blocking=*/true); }});
+    timed.push_back({bytes, std::max(seconds[0], seconds[1])});
+  }
+  return speed_of(std::move(timed));
+}
+
+void measure_disk(const CallTimer& timer, const std::filesystem::path& folder, HardwareProfile& profile) {
+  SpillFile file(folder, /*limit_bytes=*/0);
+  std::vector<TimedExchange> written, read;
+  for (int64_t bytes = kSmallCopy_bytes; bytes <= kLargeCopy_bytes; bytes *= 16) {
+    at::Tensor values = at::ones({bytes}, at::kByte);
+    const SpillFile::Region region = file.reserve(bytes);
+    const std::vector<double> seconds =
+        timer.seconds_in_turns({[&] { file.write(region, values.const_data_ptr()).wait(); },
+                                [&] { file.read(region, values.mutable_data_ptr()).wait(); }});
+    written.push_back({bytes, seconds[0]});
+    read.push_back({bytes, seconds[1]});
+  }
+  profile.disk_write = speed_of(std::move(written));
+  profile.disk_read = speed_of(std::move(read));
+}
+
+void measure_links(World& world, at::Device device, HardwareProfile& profile) {
+  constexpr int64_t kRepeats = 9;
+  const int machine = profile.devices_per_machine, machines = world.size() / machine;
+  std::vector<std::vector<int>> within(static_cast<size_t>(machines)), across(static_cast<size_t>(machine));
+  for (int rank = 0; rank < world.size(); ++rank) {
+    within[static_cast<size_t>(rank / machine)].push_back(rank);
+    across[static_cast<size_t>(rank % machine)].push_back(rank);
+  }
+  const auto measure = [&](const std::string& name,
+                           const std::vector<std::vector<int>>& members) -> LinkSpeed {
+    const LinkRate rate = measure_link_rate(*world.make_group(name, members), device, kRepeats);
+    return {rate.latency_seconds, rate.bytes_per_second};
+  };
+  if (machine > 1) profile.within_machine = measure("within machines", within);
+  if (machines > 1) profile.across_machines = measure("across machines", across);
+}
+
+double best_of(const RateTable& table) {
+  return std::ranges::max(table.points, {}, &RatePoint::per_second).per_second;
+}
+
+void name_sources(HardwareProfile& profile, int ranks) {
+  const std::string command = cat("trireme bench hardware, ", ranks, ranks == 1 ? " rank" : " ranks",
+                                  " at work on ", profile.description);
+  const auto from = [&](FigureOrigin origin, const std::string& figure, const std::string& source) {
+    profile.sources.push_back({figure, origin, source});
+  };
+  for (const auto& [kind, name] : enum_names(WorkKind{})) {
+    from(FigureOrigin::measured, name, command);
+    from(FigureOrigin::measured, std::string(name) + "_32_bit", command);
+  }
+  for (const char* figure :
+       {"memory_bytes", "host_memory_bytes", "outside_tensors_bytes", "within_machine", "across_machines",
+        "to_host", "disk_read", "disk_write", "host_optimizer_per_second", "micro_batch_seconds",
+        "step_seconds", "devices_per_machine"})
+    from(FigureOrigin::measured, figure, command);
+  for (const char* figure : {"peak_flops_16_bit", "peak_flops_32_bit"})
+    from(profile.is_gpu ? FigureOrigin::published : FigureOrigin::measured, figure,
+         profile.is_gpu ? "data sheet, where the GPU is known, else the best product" : command);
+  from(FigureOrigin::estimated, "fragments_share", "what the caching allocator may hold beside tensors");
+  from(FigureOrigin::estimated, "time_error", "docs/benchmarks: predicted beside measured steps");
+}
+
+double peak_of(at::Device device, Precision precision, const Rates& rates) {
+  if (const auto published = published_peak_rate(gpu_identity(device).name, precision))
+    return published->flops_per_second;
+  return best_of(rates.at(WorkKind::matmul));
+}
+
+void describe(const World& world, at::Device device, HardwareProfile& profile) {
+  profile.is_gpu = !device.is_cpu();
+  profile.name = profile.is_gpu ? gpu_identity(device).name : cpu_model_name();
+  profile.devices_per_machine = world.common_machine_ranks();
+  profile.description =
+      profile.is_gpu ? profile.name : cat(profile.name, ", ", at::get_num_threads(), " threads a rank");
+  profile.host_memory_bytes = host_memory_limit_bytes();
+  profile.memory_bytes =
+      profile.is_gpu ? device_memory_bytes(device) : profile.host_memory_bytes / profile.devices_per_machine;
+  // What lives before any tensor, and, beside a GPU, the context that its first tensor makes.
+  at::zeros({1}, device);
+  profile.outside_tensors_bytes = profile.is_gpu
+                                      ? device_memory_bytes(device) - device_memory_left_bytes(device)
+                                      : peak_memory_bytes(device);
+  constexpr double kFragmentsOnCpu = 0.1;  // cpu_caching_allocator.h
+  constexpr double kFragmentsOnGpu = 0.03;
+  profile.fragments_share = profile.is_gpu ? kFragmentsOnGpu : kFragmentsOnCpu;
+  if (!profile.is_gpu) profile.threads = at::get_num_threads();
+  profile.bf16_products = profile.is_gpu || cpu_has_bf16_matmul();
+  profile.bf16_attention = profile.is_gpu || processor_bf16_units().has_value();
+  profile.time_error = 0.15;
+}
+
+}  // namespace
+
+HardwareProfile measure_hardware(World& world, at::Device device, const HardwareRateOptions& options) {
+  const at::NoGradGuard no_autograd;
+  std::vector<int> all(static_cast<size_t>(world.size()));
+  std::iota(all.begin(), all.end(), 0);
+  const auto group = world.make_group("hardware", {all});
+  constexpr double kPoints = 200;  // some take longer than their share, some are skipped
+  const CallTimer timer(*group, device, options.seconds / kPoints);
+
+  HardwareProfile profile;
+  describe(world, device, profile);
+  for (const auto& [dtype, rates] :
+       {std::pair{at::kFloat, &profile.rates_32_bit}, std::pair{at::kBFloat16, &profile.rates_16_bit}}) {
+    measure_product_rates(timer, dtype, *rates);
+    measure_attention_rates(timer, dtype, *rates);
+    measure_token_operation_rates(timer, dtype, *rates);
+  }
+  profile.peak_flops_32_bit = peak_of(device, Precision::fp32, profile.rates_32_bit);
+  profile.peak_flops_16_bit = peak_of(device, Precision::bf16, profile.rates_16_bit);
+  if (!profile.is_gpu)
+    profile.peak_flops_16_bit = std::max(profile.peak_flops_16_bit, profile.peak_flops_32_bit);
+  measure_links(world, device, profile);
+  if (profile.is_gpu) profile.to_host = measure_to_host(timer);
+  if (!options.offload_dir.empty()) measure_disk(timer, options.offload_dir, profile);
+  if (profile.is_gpu) {
+    Rates of_host;
+    measure_token_operation_rates(CallTimer(*group, at::kCPU, timer.seconds_of_each()), at::kFloat, of_host);
+    profile.host_optimizer_per_second = of_host[WorkKind::optimizer].points.back().per_second;
+  } else {
+    profile.host_optimizer_per_second = profile.rates_32_bit[WorkKind::optimizer].points.back().per_second;
+  }
+  name_sources(profile, world.size());
+  return profile;
+}
+
+void measure_overhead(Engine& engine, HardwareProfile& profile) {
+  constexpr int64_t kTokens = 64, kFew = 1, kMany = 3, kSteps = 24, kWarmup = 4;
+  profile.micro_batch_seconds = profile.step_seconds = 0;
+  const Mesh& mesh = engine.mesh();
+  const SampleLayout layout{kTokens, engine.options().ulysses, engine.options().ring};
+  const auto unexplained = [&](int64_t accumulation) {
+    StepRateOptions options{
+        .sequence_tokens = kTokens, .steps = kSteps, .warmup = kWarmup, .matmul_seconds = 1e-3};
+    const auto batches = [&](int64_t step) {
+      StepBatches made;
+      for (int64_t i = 0; i < accumulation; ++i)
+        made.push_back(synthetic_batch(0, static_cast<uint64_t>(step * accumulation + i), 1,
+                                       engine.config().vocab_size, layout, mesh.sp->rank()));
+      return made;
+    };
+    const StepRate rate =
+        measure_step_rate(engine, options, {batches, [](int64_t /*step*/) { return 1e-6; }});
+    return rate.median_step_seconds -
+           step_time(planned_step(engine, 1, kTokens, accumulation), profile).seconds;
+  };
+  const double few = unexplained(kFew), many = unexplained(kMany);
+  profile.micro_batch_seconds = std::max(0.0, (many - few) / static_cast<double>(kMany - kFew));
+  profile.step_seconds = std::max(0.0, few - profile.micro_batch_seconds);
+}
+
+}  // namespace trireme
