@@ -48,7 +48,8 @@ int64_t incumbent_longest_tokens(IncumbentRun run, int64_t device_bytes) {
   };
   int64_t most = int64_t{1} << 40;
   if (run.policy.liger_kernels && run.policy.indices_32_bit)
-    most = (int64_t{1} << 31) / run.model.hidden * run.sequence_ranks / kLengthStep_tokens;
+    most = (int64_t{1} << 31) / std::max(run.model.hidden, run.model.heads * run.model.head_dim) *
+           run.sequence_ranks / kLengthStep_tokens;
   int64_t fit = 0, beyond = 1;
   while (beyond <= most && fits(beyond)) {
     fit = beyond;

@@ -25,7 +25,8 @@ struct IncumbentPolicy {
   bool offload_optimizer = true;     // and what it steps: masters, moments, summed gradients
   bool offload_parameters = false;   // shares of the weights
   FlashAttention flash = FlashAttention::v2;
-  // Liger-Kernel before 0.6.1 counts rows x hidden in 32 bits: beyond, "an illegal memory access".
+  // Liger-Kernel before 0.6.1: ops/rms_norm.py and ops/rope.py count rows times the width of a row, M or H D, in
+  // 32 bits. Beyond, "an illegal memory access" (the comment in ArcticTraining's run-h100-sp1-llama-8b.yml).
   bool indices_32_bit = false;
 };
 

@@ -6,6 +6,7 @@ namespace trireme {
 
 Held IncumbentTrace::hold(std::string_view name, std::string_view source, int64_t bytes, TraceStream stream) {
   const int64_t id = allocations_++;
+  allocated_bytes_ += bytes;
   const int64_t address = allocator_.allocate(static_cast<int>(stream), bytes);
   live_.emplace(id, Live{{name, source, bytes}, stream, address});
   if (allocator_.held_bytes() > memory_.held_bytes) {

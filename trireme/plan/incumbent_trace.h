@@ -47,6 +47,7 @@ class IncumbentTrace {
   void enter(std::string_view moment) { moment_ = moment; }
 
   int64_t fullest_at() const { return fullest_at_; }  // the allocation after which most was held
+  int64_t allocated_bytes() const { return allocated_bytes_; }  // of all allocations together
   const IncumbentMemory& memory() const { return memory_; }
 
  private:
@@ -62,6 +63,7 @@ class IncumbentTrace {
   std::map<int64_t, Live> live_;
   std::string_view moment_;
   int64_t allocations_ = 0;
+  int64_t allocated_bytes_ = 0;
   int64_t inventory_at_ = -1;
   int64_t fullest_at_ = 0;
   IncumbentMemory memory_;
