@@ -7,17 +7,17 @@
 namespace trireme {
 namespace {
 
-constexpr std::string_view kLlama = "modeling_llama.py LlamaDecoderLayer.forward";
-constexpr std::string_view kAttention = "modeling_llama.py LlamaAttention.forward";
-constexpr std::string_view kNorm = "modeling_llama.py LlamaRMSNorm.forward";
-constexpr std::string_view kNormBackward = "autograd of LlamaRMSNorm";
+constexpr std::string_view kLlamaLayer = "modeling_llama.py LlamaDecoderLayer.forward";
+constexpr std::string_view kLlamaAttention = "modeling_llama.py LlamaAttention.forward";
+constexpr std::string_view kLlamaNorm = "modeling_llama.py LlamaRMSNorm.forward";
+constexpr std::string_view kLlamaNormBackward = "autograd of LlamaRMSNorm";
 constexpr std::string_view kLigerNorm = "liger ops/rms_norm.py rms_norm_forward";
-constexpr std::string_view kRotation = "modeling_llama.py apply_rotary_pos_emb";
-constexpr std::string_view kExchange = "ulysses_sp.py _combine_local_sequences, _DimZeroAllToAll";
+constexpr std::string_view kLlamaRotation = "modeling_llama.py apply_rotary_pos_emb";
+constexpr std::string_view kUlyssesExchange = "ulysses_sp.py _combine_local_sequences, _DimZeroAllToAll";
 constexpr std::string_view kFlash = "flash_api.cpp mha_fwd";
 constexpr std::string_view kFlashBackward = "flash_api.cpp mha_bwd";
-constexpr std::string_view kMlp = "modeling_llama.py LlamaMLP.forward";
-constexpr std::string_view kMlpBackward = "autograd of LlamaMLP";
+constexpr std::string_view kLlamaMlp = "modeling_llama.py LlamaMLP.forward";
+constexpr std::string_view kLlamaMlpBackward = "autograd of LlamaMLP";
 constexpr std::string_view kLinearBackward = "zero/linear.py LinearFunctionForZeroStage3.backward";
 constexpr std::string_view kTiledMlp = "ulysses_sp.py TiledMLP";
 
@@ -46,52 +46,52 @@ Held IncumbentLayer::norm(int64_t bytes, int64_t rows, bool keep, NormKept& kept
     if (keep) kept.reciprocal = std::move(reciprocal);
     return output;
   }
-  Held wide = trace_.hold("norm's input, fp32", kNorm, 2 * bytes);
-  trace_.hold("its squares, fp32", kNorm, 2 * bytes);
-  Held wide_scaled = trace_.hold("scaled, fp32", kNorm, 2 * bytes);
+  Held wide = trace_.hold("norm's input, fp32", kLlamaNorm, 2 * bytes);
+  trace_.hold("its squares, fp32", kLlamaNorm, 2 * bytes);
+  Held wide_scaled = trace_.hold("scaled, fp32", kLlamaNorm, 2 * bytes);
   if (keep)
     kept.wide = std::move(wide);
   else
     wide.release();
-  Held scaled = trace_.hold("scaled, bf16", kNorm, bytes);
+  Held scaled = trace_.hold("scaled, bf16", kLlamaNorm, bytes);
   wide_scaled.release();
-  Held output = trace_.hold("norm's output", kNorm, bytes);
+  Held output = trace_.hold("norm's output", kLlamaNorm, bytes);
   if (keep) kept.scaled = std::move(scaled);
   return output;
 }
 
 Held IncumbentLayer::norm_backward(int64_t bytes, NormKept kept, Held d_output) {
   if (run_.policy.liger_kernels) return d_output;  // ops/rms_norm.py: in place
-  Held d_scaled = trace_.hold("gradient of scaled, bf16", kNormBackward, bytes);
-  trace_.hold("gradient of the norm's weight, of each token", kNormBackward, bytes);
+  Held d_scaled = trace_.hold("gradient of scaled, bf16", kLlamaNormBackward, bytes);
+  trace_.hold("gradient of the norm's weight, of each token", kLlamaNormBackward, bytes);
   d_output.release();
   kept.scaled.release();
-  Held d_wide_scaled = trace_.hold("gradient of scaled, fp32", kNormBackward, 2 * bytes);
+  Held d_wide_scaled = trace_.hold("gradient of scaled, fp32", kLlamaNormBackward, 2 * bytes);
   d_scaled.release();
-  Held d_wide = trace_.hold("gradient of the norm's input, fp32", kNormBackward, 2 * bytes);
-  trace_.hold("gradient of the reciprocal, of each value", kNormBackward, 2 * bytes);
+  Held d_wide = trace_.hold("gradient of the norm's input, fp32", kLlamaNormBackward, 2 * bytes);
+  trace_.hold("gradient of the reciprocal, of each value", kLlamaNormBackward, 2 * bytes);
   d_wide_scaled.release();
-  Held d_mean = trace_.hold("gradient of the mean, of each value", kNormBackward, 2 * bytes);
-  Held power = trace_.hold("input to the power of one, fp32", kNormBackward, 2 * bytes);
-  Held twice = trace_.hold("twice the input, fp32", kNormBackward, 2 * bytes);
+  Held d_mean = trace_.hold("gradient of the mean, of each value", kLlamaNormBackward, 2 * bytes);
+  Held power = trace_.hold("input to the power of one, fp32", kLlamaNormBackward, 2 * bytes);
+  Held twice = trace_.hold("twice the input, fp32", kLlamaNormBackward, 2 * bytes);
   power.release();
-  Held d_square = trace_.hold("gradient by the squares, fp32", kNormBackward, 2 * bytes);
+  Held d_square = trace_.hold("gradient by the squares, fp32", kLlamaNormBackward, 2 * bytes);
   twice.release();
   d_mean.release();
   kept.wide.release();
   d_square.release();  // added to the other, in place
-  return trace_.hold("gradient of the norm's input", kNormBackward, bytes);
+  return trace_.hold("gradient of the norm's input", kLlamaNormBackward, bytes);
 }
 
 // The two tensors that are added stay until their sum is there; a half is turned about.
 Held IncumbentLayer::rotate(int64_t bytes) {
-  Held by_cosine = trace_.hold("query or key by cosine", kRotation, bytes);
-  Held half = trace_.hold("negated half", kRotation, bytes / 2);
-  Held turned = trace_.hold("turned query or key", kRotation, bytes);
+  Held by_cosine = trace_.hold("query or key by cosine", kLlamaRotation, bytes);
+  Held half = trace_.hold("negated half", kLlamaRotation, bytes / 2);
+  Held turned = trace_.hold("turned query or key", kLlamaRotation, bytes);
   half.release();
-  Held by_sine = trace_.hold("turned by sine", kRotation, bytes);
+  Held by_sine = trace_.hold("turned by sine", kLlamaRotation, bytes);
   turned.release();
-  return trace_.hold("rotated query or key", kRotation, bytes);
+  return trace_.hold("rotated query or key", kLlamaRotation, bytes);
 }
 
 Held IncumbentLayer::rotate_backward(int64_t bytes, Held d_output) {
@@ -113,29 +113,29 @@ Held IncumbentLayer::rotate_backward(int64_t bytes, Held d_output) {
 // One tensor trades sequence for heads; what is received is laid out anew.
 Held IncumbentLayer::exchange(int64_t bytes, int64_t repeated_bytes) {
   Held repeated;
-  if (repeated_bytes > 0) repeated = trace_.hold("repeated key/value heads", kExchange, repeated_bytes);
-  Held packed = trace_.hold("packed for an all-to-all", kExchange, bytes);
+  if (repeated_bytes > 0) repeated = trace_.hold("repeated key/value heads", kUlyssesExchange, repeated_bytes);
+  Held packed = trace_.hold("packed for an all-to-all", kUlyssesExchange, bytes);
   repeated.release();
-  return trace_.hold("received from an all-to-all", kExchange, bytes);
+  return trace_.hold("received from an all-to-all", kUlyssesExchange, bytes);
 }
 
 // empty_like of a gradient that is not contiguous, made contiguous, and the gradient made so too.
 Held IncumbentLayer::exchange_backward(int64_t bytes) {
-  Held like = trace_.hold("empty_like, not contiguous", kExchange, bytes);
-  Held received = trace_.hold("received from an all-to-all", kExchange, bytes);
+  Held like = trace_.hold("empty_like, not contiguous", kUlyssesExchange, bytes);
+  Held received = trace_.hold("received from an all-to-all", kUlyssesExchange, bytes);
   like.release();
-  trace_.hold("packed for an all-to-all", kExchange, bytes);
+  trace_.hold("packed for an all-to-all", kUlyssesExchange, bytes);
   return received;
 }
 
 Held IncumbentLayer::attention(bool keep, Kept& kept) {
   const LayerBytes& b = bytes_;
   const bool rotates_in_place = run_.policy.liger_kernels;
-  Held query = trace_.hold("query", kAttention, b.query), key;
+  Held query = trace_.hold("query", kLlamaAttention, b.query), key;
   if (run_.model.qk_norm) query = norm(b.query, b.tokens * run_.model.heads, keep, kept.query_norm);
-  key = trace_.hold("key", kAttention, b.key);
+  key = trace_.hold("key", kLlamaAttention, b.key);
   if (run_.model.qk_norm) key = norm(b.key, b.tokens * run_.model.kv_heads, keep, kept.key_norm);
-  Held value = trace_.hold("value", kAttention, b.key);
+  Held value = trace_.hold("value", kLlamaAttention, b.key);
   if (!rotates_in_place) {
     Held rotated_query = rotate(b.query);
     key = rotate(b.key);
@@ -144,7 +144,7 @@ Held IncumbentLayer::attention(bool keep, Kept& kept) {
   if (!b.shared) {
     Held attended = trace_.hold("attention's output", kFlash, b.query);
     Held lse = trace_.hold("attention's log-sum-exp, fp32", kFlash, b.lse);
-    Held output = trace_.hold("attention's projection", kAttention, b.hidden);
+    Held output = trace_.hold("attention's projection", kLlamaAttention, b.hidden);
     if (keep) {
       kept.query = std::move(query);
       kept.key = std::move(key);
@@ -171,7 +171,7 @@ Held IncumbentLayer::attention(bool keep, Kept& kept) {
                               b.query);
   Held joined_heads = trace_.hold("context of all heads", "ulysses_sp.py _partition_global_sequence", b.query);
   for (Held* gone : {&received, &context, &gathered, &joined}) gone->release();
-  Held output = trace_.hold("attention's projection", kAttention, b.hidden);
+  Held output = trace_.hold("attention's projection", kLlamaAttention, b.hidden);
   if (keep) {
     kept.query = std::move(shared_query);
     kept.key = std::move(shared_key);
@@ -187,11 +187,11 @@ Held IncumbentLayer::attention(bool keep, Kept& kept) {
 void IncumbentLayer::tile(int64_t tokens, bool backward, Held* output) {
   const int64_t wide = 2 * tokens * run_.model.intermediate, narrow = 2 * tokens * run_.model.hidden;
   const int64_t weight = 2 * run_.model.hidden * run_.model.intermediate;
-  Held gate = trace_.hold("tile of gate", kMlp, wide);
-  Held silu = trace_.hold("tile of silu(gate)", kMlp, wide);
+  Held gate = trace_.hold("tile of gate", kLlamaMlp, wide);
+  Held silu = trace_.hold("tile of silu(gate)", kLlamaMlp, wide);
   if (!backward) gate.release();
-  Held up = trace_.hold("tile of up", kMlp, wide);
-  Held product = trace_.hold("tile of the product", kMlp, wide);
+  Held up = trace_.hold("tile of up", kLlamaMlp, wide);
+  Held product = trace_.hold("tile of the product", kLlamaMlp, wide);
   if (!backward) {
     silu.release();
     up.release();
@@ -199,16 +199,16 @@ void IncumbentLayer::tile(int64_t tokens, bool backward, Held* output) {
     return;
   }
   const Held result = trace_.hold("tile of the MLP's output", kTiledMlp, narrow);
-  Held d_product = trace_.hold("tile of the product's gradient", kMlpBackward, wide);
+  Held d_product = trace_.hold("tile of the product's gradient", kLlamaMlpBackward, wide);
   trace_.hold("gradient of a matrix, of a tile", kLinearBackward, weight);
   product.release();
-  Held d_silu = trace_.hold("tile of silu's gradient", kMlpBackward, wide);
-  Held d_up = trace_.hold("tile of up's gradient", kMlpBackward, wide);
+  Held d_silu = trace_.hold("tile of silu's gradient", kLlamaMlpBackward, wide);
+  Held d_up = trace_.hold("tile of up's gradient", kLlamaMlpBackward, wide);
   for (Held* gone : {&silu, &up, &d_product}) gone->release();
   Held d_input = trace_.hold("tile of the input's gradient", kLinearBackward, narrow);
   trace_.hold("gradient of a matrix, of a tile", kLinearBackward, weight);
   d_up.release();
-  const Held d_gate = trace_.hold("tile of gate's gradient", kMlpBackward, wide);
+  const Held d_gate = trace_.hold("tile of gate's gradient", kLlamaMlpBackward, wide);
   trace_.hold("gradient of a matrix, of a tile", kLinearBackward, weight);
 }
 
@@ -226,19 +226,19 @@ Held IncumbentLayer::mlp(bool keep, Kept& kept) {
                            2 * (b.tokens - 2 * tile_tokens) * run_.model.hidden);
     return trace_.hold("MLP's output, tiles joined", kTiledMlp, b.hidden);
   }
-  Held gate = trace_.hold("gate", kMlp, b.mlp), silu, up, product;
+  Held gate = trace_.hold("gate", kLlamaMlp, b.mlp), silu, up, product;
   if (run_.policy.liger_kernels) {
-    up = trace_.hold("up", kMlp, b.mlp);
+    up = trace_.hold("up", kLlamaMlp, b.mlp);
     product = trace_.hold("product", "liger ops/swiglu.py swiglu_forward", b.mlp);
   } else {
-    silu = trace_.hold("silu(gate)", kMlp, b.mlp);
+    silu = trace_.hold("silu(gate)", kLlamaMlp, b.mlp);
     if (!keep) gate.release();
-    up = trace_.hold("up", kMlp, b.mlp);
-    product = trace_.hold("product", kMlp, b.mlp);
+    up = trace_.hold("up", kLlamaMlp, b.mlp);
+    product = trace_.hold("product", kLlamaMlp, b.mlp);
   }
   if (!keep)
     for (Held* gone : {&gate, &silu, &up}) gone->release();
-  Held output = trace_.hold("MLP's output", kMlp, b.hidden);
+  Held output = trace_.hold("MLP's output", kLlamaMlp, b.hidden);
   if (keep) {
     kept.gate = std::move(gate);
     kept.silu = std::move(silu);
@@ -255,14 +255,14 @@ Held IncumbentLayer::run_layer(bool keep, Kept& kept) {
     kept.normed1 = std::move(normed);
   else
     normed.release();
-  Held sum = trace_.hold("input and attention, added", kLlama, bytes_.hidden);
+  Held sum = trace_.hold("input and attention, added", kLlamaLayer, bytes_.hidden);
   branch = norm(bytes_.hidden, bytes_.tokens, keep, kept.norm2);
   Held projected = mlp(keep, kept);
   if (keep)
     kept.normed2 = std::move(branch);
   else
     branch.release();
-  Held output = trace_.hold("layer's output", kLlama, bytes_.hidden);
+  Held output = trace_.hold("layer's output", kLlamaLayer, bytes_.hidden);
   if (keep && run_.policy.liger_kernels) kept.sum1 = std::move(sum);
   return output;
 }
@@ -299,8 +299,8 @@ Held IncumbentLayer::mlp_backward(Kept& kept) {
     d_up = std::move(kept.up);
     d_product.release();
   } else {
-    d_silu = trace_.hold("gradient of silu(gate)", kMlpBackward, b.mlp);
-    d_up = trace_.hold("gradient of up", kMlpBackward, b.mlp);
+    d_silu = trace_.hold("gradient of silu(gate)", kLlamaMlpBackward, b.mlp);
+    d_up = trace_.hold("gradient of up", kLlamaMlpBackward, b.mlp);
     for (Held* gone : {&kept.silu, &kept.up, &d_product}) gone->release();
   }
   Held d_input = trace_.hold("gradient of the MLP's input", kLinearBackward, b.hidden);
@@ -310,7 +310,7 @@ Held IncumbentLayer::mlp_backward(Kept& kept) {
   if (run_.policy.liger_kernels) {
     d_gate = std::move(kept.gate);
   } else {
-    d_gate = trace_.hold("gradient of gate", kMlpBackward, b.mlp);
+    d_gate = trace_.hold("gradient of gate", kLlamaMlpBackward, b.mlp);
     d_silu.release();
     kept.gate.release();
   }
@@ -383,6 +383,7 @@ Held IncumbentLayer::forward_and_backward(Held d_output) {
   trace_.enter("a layer's attention backward");
   attention_backward(kept, d_branch);
   d_branch = norm_backward(bytes_.hidden, std::move(kept.norm1), std::move(d_branch));
+  d_output.release();
   return d_sum;  // the norm's is added in place
 }
 

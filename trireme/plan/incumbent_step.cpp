@@ -8,8 +8,8 @@
 namespace trireme {
 namespace {
 
-constexpr std::string_view kLoss = "loss_utils.py ForCausalLMLoss";
-constexpr std::string_view kFused = "liger ops/fused_linear_cross_entropy.py";
+constexpr std::string_view kCausalLoss = "loss_utils.py ForCausalLMLoss";
+constexpr std::string_view kLigerLoss = "liger ops/fused_linear_cross_entropy.py";
 
 // The loss and the gradient of the final norm's output, Liger's: in chunks, gradients in the forward already.
 Held fused_loss(const IncumbentRun& run, IncumbentTrace& trace, IncumbentZero& zero, const LayerBytes& bytes,
@@ -17,15 +17,15 @@ Held fused_loss(const IncumbentRun& run, IncumbentTrace& trace, IncumbentZero& z
   const ModelSizes& model = run.model;
   const int64_t parts = (model.vocab + model.hidden - 1) / model.hidden;
   const auto chunk = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>((bytes.tokens + parts - 1) / parts)));
-  Held d_weight = trace.hold("gradient of the head, bf16", kFused, 2 * model.vocab * model.hidden);
-  Held d_normed = trace.hold("gradient of the final norm's output", kFused, bytes.hidden);
+  Held d_weight = trace.hold("gradient of the head, bf16", kLigerLoss, 2 * model.vocab * model.hidden);
+  Held d_normed = trace.hold("gradient of the final norm's output", kLigerLoss, bytes.hidden);
   {
-    const Held losses = trace.hold("losses, fp32", kFused, 4 * bytes.tokens);
+    const Held losses = trace.hold("losses, fp32", kLigerLoss, 4 * bytes.tokens);
     // The name logits_chunk keeps the last chunk until the next one is there.
     std::vector<Held> logits;
     for (int64_t number = 0; number < std::min<int64_t>(2, (bytes.tokens + chunk - 1) / chunk); ++number)
-      logits.push_back(trace.hold("chunks of logits, bf16", kFused, 2 * std::min(chunk, bytes.tokens) * model.vocab));
-    trace.hold("chunk of the gradient", kFused, 2 * std::min(chunk, bytes.tokens) * model.hidden);
+      logits.push_back(trace.hold("chunks of logits, bf16", kLigerLoss, 2 * std::min(chunk, bytes.tokens) * model.vocab));
+    trace.hold("chunk of the gradient", kLigerLoss, 2 * std::min(chunk, bytes.tokens) * model.hidden);
   }
   normed.release();
   zero.add_gradient(std::move(d_weight), model.vocab * model.hidden);
@@ -37,7 +37,7 @@ Held whole_loss(const IncumbentRun& run, IncumbentTrace& trace, IncumbentZero& z
                 Held normed) {
   const int64_t values = bytes.tokens * run.model.vocab;
   Held logits = trace.hold("logits, bf16", "modeling_llama.py LlamaForCausalLM.forward", 2 * values);
-  Held wide = trace.hold("logits, fp32", kLoss, 4 * values);
+  Held wide = trace.hold("logits, fp32", kCausalLoss, 4 * values);
   Held log_probabilities = trace.hold("log_softmax, fp32", "cross_entropy", 4 * values);
   wide.release();
   logits.release();
@@ -51,6 +51,7 @@ Held whole_loss(const IncumbentRun& run, IncumbentTrace& trace, IncumbentZero& z
   Held d_normed = trace.hold("gradient of the final norm's output", "linear.py backward", bytes.hidden);
   const int64_t head = run.model.vocab * run.model.hidden;
   zero.add_gradient(trace.hold("gradient of the head, bf16", "linear.py backward", 2 * head), head);
+  normed.release();
   return d_normed;
 }
 

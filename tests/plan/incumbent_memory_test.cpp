@@ -1,0 +1,143 @@
+// The incumbents' inventory, held against sums made by hand from their source, and against what was published.
+#include "trireme/plan/incumbent_memory.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/plan/incumbent_points.h"
+#include "trireme/base/error.h"
+#include "trireme/plan/caching_allocator.h"
+
+namespace trireme::testing {
+namespace {
+
+constexpr int64_t kMebibyte = int64_t{1} << 20;
+
+TEST(CachingAllocator, fills_the_smallest_hole_that_is_large_enough) {
+  CachingAllocator allocator(1);
+  const int64_t large = allocator.allocate(0, 60 * kMebibyte), between = allocator.allocate(0, kMebibyte);
+  const int64_t small = allocator.allocate(0, 20 * kMebibyte);
+  allocator.allocate(0, kMebibyte);
+  allocator.release(0, large);
+  allocator.release(0, small);
+  EXPECT_EQ(allocator.allocate(0, 20 * kMebibyte), small);
+  allocator.release(0, between);  // joins the large hole before it
+  EXPECT_EQ(allocator.allocate(0, 61 * kMebibyte), large);
+}
+
+TEST(CachingAllocator, keeps_a_hole_mapped_that_is_too_small) {
+  CachingAllocator allocator(1);
+  const int64_t logits = allocator.allocate(0, 200 * kMebibyte);
+  allocator.allocate(0, 400 * kMebibyte);
+  allocator.release(0, logits);
+  allocator.allocate(0, 400 * kMebibyte);
+  EXPECT_EQ(allocator.held_bytes(), 800 * kMebibyte);
+  EXPECT_EQ(allocator.mapped_bytes(), 1000 * kMebibyte);
+}
+
+TEST(CachingAllocator, extends_the_last_hole_and_keeps_streams_apart) {
+  CachingAllocator allocator(2);
+  allocator.release(0, allocator.allocate(0, 100 * kMebibyte));
+  EXPECT_EQ(allocator.allocate(0, 140 * kMebibyte), 0);
+  EXPECT_EQ(allocator.mapped_bytes(), 140 * kMebibyte);
+  EXPECT_EQ(allocator.allocate(1, 60 * kMebibyte), 0);
+  EXPECT_EQ(allocator.mapped_bytes(), 200 * kMebibyte);
+}
+
+// With whole logits: log-softmax, its gradient and the logits', all in fp32, so 12 bytes a logit.
+TEST(IncumbentMemory, of_whole_logits_is_twelve_bytes_a_logit) {
+  const int64_t tokens = 65'536, hidden = tokens * 4096 * 2, kept = 32 * hidden;
+  const IncumbentMemory memory = incumbent_memory({llama_8b(), 1, 1, tokens, alst(0, true)});
+  EXPECT_EQ(memory.moment, "the loss's backward");
+  // The final norm keeps its input in fp32 and scaled in bf16, and its output is the head's input; cosines and
+  // sines; four int64 a token; the head; the bucket of 5e8 elements; cuBLAS's workspace.
+  const int64_t fixed = 2 * 128256 * 4096 + 1'000'000'000 + 32 * kMebibyte;
+  const int64_t expected = 12 * tokens * 128256 + kept + 4 * hidden + tokens * (512 + 32) + fixed;
+  EXPECT_NEAR(static_cast<double>(memory.held_bytes), static_cast<double>(expected), 512.0 * 100);
+}
+
+// ALST on one H200: attention's backward, nothing kept of other layers. In units of [s, M] = [s, H D]: dy, x,
+// normed, q, o, y, dx2, do, dq: 9; k, v, dk, dv: 1; dq_accum in fp32: 2; dk_accum and dv_accum in fp32: 1.
+TEST(IncumbentMemory, of_alst_is_thirteen_hidden_values_a_token) {
+  const auto held = [](int64_t tokens) {
+    return incumbent_memory({llama_8b(), 1, 1, tokens, alst(3, true, true)}).held_bytes;
+  };
+  const double a_token = static_cast<double>(held(1'024'000) - held(512'000)) / 512'000;
+  // Beside them log-sum-exp, softmax_d and lse_log2 of 32 heads, cosines and sines, four int64, RSTD.
+  EXPECT_NEAR(a_token, 13 * 8192 + 3 * 32 * 4 + 512 + 32 + 4, 1);
+}
+
+TEST(IncumbentMemory, is_the_sum_of_its_buffers) {
+  for (const PublishedLength& point : published_lengths()) {
+    const IncumbentMemory memory = incumbent_memory(point.run);
+    int64_t sum = 0;
+    for (const IncumbentBuffer& buffer : memory.buffers) {
+      sum += buffer.bytes;
+      EXPECT_FALSE(buffer.source.empty()) << buffer.name;
+    }
+    EXPECT_NEAR(static_cast<double>(sum), static_cast<double>(memory.held_bytes), 1e6) << point.name;
+    EXPECT_GE(memory.mapped_bytes, memory.held_bytes);
+  }
+}
+
+TEST(IncumbentMemory, without_offload_holds_16_bytes_a_parameter_shared_by_the_ranks) {
+  IncumbentRun run = blog_run(8192);
+  const int64_t shared = incumbent_memory(run).held_bytes;
+  EXPECT_EQ(incumbent_parameters(run.model), 4'022'468'096);
+  run.policy.offload_optimizer = true;
+  const int64_t offloaded = incumbent_memory(run).held_bytes;
+  EXPECT_GT(shared - offloaded, incumbent_parameters(run.model) / 4 * 14 * 9 / 10);
+}
+
+TEST(IncumbentMemory, ends_where_liger_counts_rows_in_32_bits) {
+  IncumbentRun run{llama_8b(), 1, 1, 0, alst(3, true)};
+  EXPECT_EQ(incumbent_longest_tokens(run, kH100_bytes), 524'000);  // 2^31 / 4096, in thousands
+  run.policy.indices_32_bit = false;
+  EXPECT_GT(incumbent_longest_tokens(run, kH100_bytes), 600'000);
+}
+
+TEST(IncumbentMemory, longest_is_the_last_that_fits) {
+  IncumbentRun run{llama_8b(), 8, 8, 0, alst(2, false)};
+  run.tokens = incumbent_longest_tokens(run, kH100_bytes);
+  EXPECT_LE(incumbent_memory(run).device_bytes(), kH100_bytes);
+  run.tokens += 1000;
+  EXPECT_GT(incumbent_memory(run).device_bytes(), kH100_bytes);
+  EXPECT_EQ(incumbent_longest_tokens(run, 2 * kGibibyte), 0);
+}
+
+TEST(IncumbentMemory, refuses_what_deepspeed_refuses) {
+  IncumbentRun run{llama_8b(), 3, 3, 1000, {}};
+  EXPECT_THROW(incumbent_memory(run), ConfigError);
+  run.ranks = run.sequence_ranks = 8;
+  run.tokens = 0;
+  EXPECT_THROW(incumbent_memory(run), ConfigError);
+  run.ranks = 6;
+  EXPECT_THROW(incumbent_longest_tokens(run, kH100_bytes), ConfigError);
+}
+
+// The bar. A point with a note misses it, and says why on the page: docs/benchmarks/history.
+TEST(IncumbentMemory, gives_back_published_lengths_within_15_percent) {
+  for (const PublishedLength& point : published_lengths()) {
+    const auto longest = static_cast<double>(incumbent_longest_tokens(point.run, point.device_bytes));
+    const double miss = std::abs(relative_miss(longest, static_cast<double>(point.run.tokens)));
+    EXPECT_EQ(miss < 0.15, point.note.empty()) << point.name << ": " << longest << " for " << point.run.tokens;
+  }
+}
+
+TEST(IncumbentMemory, gives_back_published_memory_within_16_percent) {
+  for (const PublishedMemory& point : published_memory()) {
+    const IncumbentMemory memory = incumbent_memory(point.run);
+    const int64_t bytes = point.kind == MemoryKind::held ? memory.held_bytes : memory.device_bytes();
+    EXPECT_LT(std::abs(relative_miss(static_cast<double>(bytes) / kGibibyte, point.gibibytes)), 0.16) << point.name;
+  }
+  EXPECT_GT(incumbent_memory(blog_run(131'072)).device_bytes(), kH100_bytes) << "the blog ran out of memory";
+}
+
+TEST(IncumbentTime, gives_back_published_rates_of_long_sequences_within_15_percent) {
+  for (const PublishedTime& point : published_times()) {
+    const IncumbentTime time = incumbent_time(point.run, h100_rates(), kH100Streamed, point.accumulation);
+    EXPECT_LT(std::abs(relative_miss(time.tokens_per_second, point.tokens_per_second)), 0.15) << point.name;
+  }
+}
+
+}  // namespace
+}  // namespace trireme::testing
