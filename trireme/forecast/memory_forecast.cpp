@@ -2,20 +2,27 @@
 
 #include <algorithm>
 
-#include "trireme/forecast/memory_timeline.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/memory/resident_layers.h"
 #include "trireme/shard/disk_units.h"
 
 namespace trireme {
+namespace {
 
-MemoryForecast memory_forecast(const ForecastInputs& inputs) {
+MemoryBytes bytes_of_stores(const ForecastInputs& inputs) {
   using enum MemoryCategory;
   MemoryBytes stores;
   stores[parameters] = parameter_bytes(inputs);
   stores[gradients] = gradient_bytes(inputs);
   stores[optimizer] = optimizer_bytes(inputs);
   if (inputs.device_is_host) stores[snapshot] = snapshot_bytes(inputs);
+  return stores;
+}
+
+}  // namespace
+
+MemoryForecast memory_forecast(const ForecastInputs& inputs) {
+  const MemoryBytes stores = bytes_of_stores(inputs);
   MemoryForecast forecast{stores, 0, host_memory_bytes(inputs)};
   for (const MemorySnapshot& snapshot : memory_timeline(inputs, /*every_layer=*/false)) {
     forecast.peak_total_bytes = std::max(forecast.peak_total_bytes, stores.total() + snapshot.bytes.total());
@@ -24,6 +31,15 @@ MemoryForecast memory_forecast(const ForecastInputs& inputs) {
           std::max(forecast.peak[category], stores[category] + snapshot.bytes[category]);
   }
   return forecast;
+}
+
+MemorySnapshot fullest_moment(const ForecastInputs& inputs) {
+  const std::vector<MemorySnapshot> timeline = memory_timeline(inputs);
+  MemorySnapshot fullest = *std::ranges::max_element(
+      timeline, {}, [](const MemorySnapshot& moment) { return moment.bytes.total(); });
+  const MemoryBytes stores = bytes_of_stores(inputs);
+  for (const MemoryCategory category : kAllMemoryCategories) fullest.bytes[category] += stores[category];
+  return fullest;
 }
 
 MemoryBytes host_memory_bytes(const ForecastInputs& inputs) {

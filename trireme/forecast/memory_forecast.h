@@ -21,6 +21,7 @@
 
 #include "trireme/device/memory_category.h"
 #include "trireme/forecast/forecast_inputs.h"
+#include "trireme/forecast/memory_timeline.h"
 
 namespace trireme {
 
@@ -34,6 +35,9 @@ struct MemoryForecast {
   MemoryBytes host;  // beside a GPU, of the host's memory
 };
 MemoryForecast memory_forecast(const ForecastInputs& inputs);
+
+// The moment of a step at which peak_total_bytes are held, by name, with what each category holds then.
+MemorySnapshot fullest_moment(const ForecastInputs& inputs);
 
 // What a step takes of the host's memory beside a GPU: what is offloaded, and what passes through on its way
 // to a disk. All zero on a CPU, whose memory is the device's. Tokens and what is read while a run begins are

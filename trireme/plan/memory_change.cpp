@@ -1,0 +1,231 @@
+#include "trireme/plan/memory_change.h"
+
+#include <algorithm>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+#include "trireme/forecast/sequence_ranks.h"
+
+namespace trireme {
+namespace {
+
+using ChangeKind = MemoryChangeKind;
+
+constexpr int64_t kLeastTile_tokens = 64;
+
+// The rows of a table of changes, one kind after the other.
+class ChangeTable {
+ public:
+  ChangeTable(const PlannedStep& step, const HardwareProfile& hardware, const ChangesAllowed& allowed)
+      : step_(step), in_(step.inputs), hardware_(hardware), allowed_(allowed) {}
+
+  std::vector<std::vector<MemoryChange>> run() {
+    sequence_ranks();
+    batch();
+    zero();
+    recompute();
+    offload();
+    head_chunks();
+    tiles();
+    optimizer();
+    std::erase_if(kinds_, [](const auto& changes) { return changes.empty(); });
+    return std::move(kinds_);
+  }
+
+ private:
+  void begin_kind() { kinds_.emplace_back(); }
+  void add(MemoryChange change) { kinds_.back().push_back(std::move(change)); }
+
+  void sequence_ranks() {
+    begin_kind();
+    for (PlannedStep then = step_; then.data_parallel() > 1;) {
+      const auto more = more_sequence_ranks(then.inputs);
+      if (!more) return;
+      const int64_t groups = then.data_parallel();
+      then.inputs = more->inputs;
+      then.accumulation *= groups / then.data_parallel();
+      add_sequence_ranks(then);
+    }
+  }
+  void add_sequence_ranks(const PlannedStep& then) {
+    const int ulysses = then.inputs.ulysses, ring = then.inputs.ring;
+    MemoryChange change;
+    change.kind = ChangeKind::sequence_ranks;
+    if (ulysses != in_.ulysses) change.flags = cat("--ulysses ", ulysses);
+    if (ring != in_.ring) change.flags += cat(change.flags.empty() ? "" : " ", "--ring ", ring);
+    if (ring == 1) change.deepspeed = {{"sequence_parallel_size", ulysses}};
+    change.trainer = cat("ParallelismConfig(sp_size=", then.sequence_ranks(),
+                         ring > 1 ? cat(", sp_ring=", ring) : std::string(), ")");
+    change.note = cat("data-parallel ranks become sequence ranks: degree ", step_.sequence_ranks(), " -> ",
+                      then.sequence_ranks());
+    const int64_t times = then.accumulation / step_.accumulation;
+    change.apply = [ulysses, ring, times](PlannedStep& step) {
+      step.inputs = with_sequence_ranks(step.inputs, ulysses, ring, step.inputs.rank % (ulysses * ring));
+      step.accumulation *= times;
+    };
+    add(std::move(change));
+  }
+
+  void batch() {
+    begin_kind();
+    for (int64_t divisor = 2; divisor <= in_.batch; ++divisor) {
+      if (in_.batch % divisor != 0) continue;
+      const int64_t batch = in_.batch / divisor;
+      add({.kind = ChangeKind::batch,
+           .flags = cat("--per_device_train_batch_size ", batch),
+           .deepspeed = {{"train_micro_batch_size_per_gpu", batch}},
+           .trainer = cat("per_device_train_batch_size=", batch),
+           .note = {},
+           .apply = [divisor](PlannedStep& step) {
+             step.inputs = with_batch(step.inputs, step.inputs.batch / divisor, step.inputs.tokens);
+             step.accumulation *= divisor;
+           }});
+    }
+  }
+
+  void zero() {
+    begin_kind();
+    // On one rank stage 3 alone does something: it lets parameters be offloaded.
+    for (int stage = in_.ranks > 1 ? in_.zero + 1 : 3; stage <= 3; ++stage)
+      if (stage > in_.zero)
+        add({.kind = ChangeKind::zero,
+             .flags = cat("--zero ", stage),
+             .deepspeed = {{"zero_optimization.stage", stage}},
+             .trainer = {},
+             .note = {},
+             .apply = [stage](PlannedStep& step) { step.inputs.zero = stage; }});
+  }
+
+  void recompute() {
+    begin_kind();
+    const int64_t layers = in_.model.layers;
+    if (in_.recompute.policy == Recompute::none) add(keep_attention_on(layers, layers));
+    if (in_.recompute.policy != Recompute::full) add(keep_attention_on(0, layers));
+    begin_kind();
+    for (const int64_t every : {2, 4})
+      if (every > in_.recompute.checkpoint_every && every <= layers)
+        add({.kind = ChangeKind::checkpoint_every,
+             .flags = cat("--checkpoint_every ", every),
+             .deepspeed = {},
+             .trainer = {},
+             .note = {},
+             .apply = [every](PlannedStep& step) { step.inputs.recompute.checkpoint_every = every; }});
+  }
+
+  bool can_offload(Offload offload) const {
+    if (offload == Offload::cpu) return !in_.device_is_host && hardware_.to_host.bytes_per_second > 0;
+    return allowed_.disk && hardware_.disk_read.bytes_per_second > 0 && hardware_.disk_write.bytes_per_second > 0;
+  }
+  void offload_of(ChangeKind kind, Offload OffloadOptions::*what, const std::string& deepspeed_block) {
+    begin_kind();
+    const bool stepped_on_host = kind == ChangeKind::offload_optimizer;
+    if (stepped_on_host && hardware_.host_optimizer_per_second <= 0) return;
+    for (const Offload offload : {Offload::cpu, Offload::disk}) {
+      if (offload <= in_.offload.*what || !can_offload(offload)) continue;
+      MemoryChange change;
+      change.kind = kind;
+      change.flags = cat("--", name_of(kind), " ", name_of(offload));
+      if (!deepspeed_block.empty()) {
+        const bool disk = offload == Offload::disk;
+        change.deepspeed = {{deepspeed_block + ".device", disk ? "nvme" : "cpu"}};
+        if (disk) change.deepspeed.push_back({deepspeed_block + ".nvme_path", "DIR"});
+      } else if (offload == Offload::cpu) {
+        change.deepspeed = {{"activation_checkpointing.cpu_checkpointing", true}};
+      }
+      change.apply = [what, offload](PlannedStep& step) { step.inputs.offload.*what = offload; };
+      add(std::move(change));
+    }
+  }
+  void offload() {
+    offload_of(ChangeKind::offload_activations, &OffloadOptions::activations, "");
+    offload_of(ChangeKind::offload_optimizer, &OffloadOptions::optimizer, "zero_optimization.offload_optimizer");
+    offload_of(ChangeKind::offload_params, &OffloadOptions::parameters, "zero_optimization.offload_param");
+  }
+
+  void head_chunks() {
+    begin_kind();
+    for (const int chunks : {2 * in_.head_chunks, 4 * in_.head_chunks})
+      add({.kind = ChangeKind::head_chunks,
+           .flags = cat("--head_chunks ", chunks),
+           .deepspeed = {},
+           .trainer = {},
+           .note = {},
+           .apply = [chunks](PlannedStep& step) { step.inputs.head_chunks = chunks; }});
+  }
+
+  void tiles() {
+    const int64_t rows = in_.batch * in_.shard_tokens;
+    for (const auto& [kind, field] : {std::pair(ChangeKind::tile_tokens, &ForecastInputs::tile_tokens),
+                                      std::pair(ChangeKind::logits_tile_tokens, &ForecastInputs::logits_tile_tokens)}) {
+      begin_kind();
+      const int64_t tile = std::min(rows, in_.*field);
+      for (const int64_t smaller : {tile / 2, tile / 4})
+        if (smaller >= kLeastTile_tokens)
+          add({.kind = kind,
+               .flags = cat("--", name_of(kind), " ", smaller),
+               .deepspeed = {},
+               .trainer = {},
+               .note = {},
+               .apply = [field = field, smaller](PlannedStep& step) { step.inputs.*field = smaller; }});
+    }
+  }
+
+  void optimizer() {
+    begin_kind();
+    if (allowed_.optim_state_dtype && in_.state_bytes == 4 && in_.moments > 0)
+      add({.kind = ChangeKind::optim_state_dtype,
+           .flags = "--optim_state_dtype bf16",
+           .deepspeed = {{"bf16.bf16_optimizer_states", true}},
+           .trainer = {},
+           .note = "moments in bf16, rounded stochastically",
+           .apply = [](PlannedStep& step) { step.inputs.state_bytes = 2; }});
+    begin_kind();
+    if (allowed_.update_in_backward && !in_.update_in_backward)
+      add({.kind = ChangeKind::update_in_backward,
+           .flags = "--update_in_backward --max_grad_norm 0",
+           .deepspeed = {},
+           .trainer = {},
+           .note = "gradients are not clipped any more",
+           .apply = [](PlannedStep& step) { step.inputs.update_in_backward = true; }});
+  }
+
+  const PlannedStep& step_;
+  const ForecastInputs& in_;
+  const HardwareProfile& hardware_;
+  const ChangesAllowed& allowed_;
+  std::vector<std::vector<MemoryChange>> kinds_;
+};
+
+}  // namespace
+
+MemoryChange keep_attention_on(int64_t keeping_layers, int64_t layers) {
+  const bool full = keeping_layers == 0;
+  const double share = full ? 1 : static_cast<double>(keeping_layers) / static_cast<double>(layers);
+  MemoryChange change;
+  change.kind = ChangeKind::recompute;
+  change.flags = cat("--recompute ", full ? "full" : "keep_attention");
+  if (share < 1) {
+    change.flags += cat(" --keep_fraction ", format_fixed(share, 4));
+    change.note = cat("attention's output is kept on ", keeping_layers, " of ", layers, " layers");
+  }
+  // The Trainer keeps the input of each layer, as `full` does; nothing of it keeps attention's output.
+  if (full) change.trainer = "gradient_checkpointing=True";
+  change.apply = [full, share](PlannedStep& step) {
+    step.inputs.recompute.policy = full ? Recompute::full : Recompute::keep_attention;
+    step.inputs.recompute.keep_fraction = share;
+  };
+  return change;
+}
+
+bool options_agree(const PlannedStep& step) {
+  const ForecastInputs& inputs = step.inputs;
+  if (inputs.recompute.policy == Recompute::none &&
+      (inputs.offload.activations != Offload::none || inputs.recompute.checkpoint_every > 1))
+    return false;
+  if (inputs.offload.parameters != Offload::none && inputs.zero != 3) return false;
+  if (inputs.update_in_backward && step.accumulation > 1) return false;
+  const int64_t most_heads = (inputs.model.heads + inputs.ulysses - 1) / inputs.ulysses;  // of a rank
+  return inputs.head_chunks == 1 || (inputs.ulysses > 1 && inputs.head_chunks <= most_heads);
+}
+
+}  // namespace trireme

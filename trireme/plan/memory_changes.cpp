@@ -1,0 +1,357 @@
+#include "trireme/plan/memory_changes.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <tuple>
+
+#include "trireme/base/error.h"
+#include "trireme/forecast/choose_recompute.h"
+#include "trireme/forecast/memory_forecast.h"
+#include "trireme/forecast/sequence_ranks.h"
+
+namespace trireme {
+namespace {
+
+constexpr size_t kMostSets = 6;
+constexpr int kMostTogether = 3;  // kinds whose every subset is tried
+constexpr int kMostRanks = 1 << 16;
+constexpr int64_t kLengthStep_tokens = 1024;
+
+using Changes = std::vector<MemoryChange>;
+
+// Of all ranks the same: a rank's forecast times the ranks of a machine.
+void set_bytes(const PlannedStep& step, const MemoryLimits& limits, StepCost& cost) {
+  const MemoryForecast forecast = memory_forecast(step.inputs);
+  cost.device_bytes = forecast.peak_total_bytes;
+  cost.host_bytes = forecast.host.total() * limits.machine_ranks;
+}
+
+bool uses_new_disk(const PlannedStep& before, const PlannedStep& then) {
+  return uses_disk(then.inputs.offload) && !uses_disk(before.inputs.offload);
+}
+
+int disks(const PlannedStep& step) {
+  const OffloadOptions& offload = step.inputs.offload;
+  return (offload.activations == Offload::disk) + (offload.optimizer == Offload::disk) +
+         (offload.parameters == Offload::disk);
+}
+
+class ChangeSearch {
+ public:
+  ChangeSearch(const PlannedStep& step, const HardwareProfile& hardware, const MemoryLimits& limits,
+         const ChangesAllowed& allowed)
+      : step_(step), hardware_(hardware), limits_(limits), kinds_(possible_changes(step, hardware, allowed)) {
+    choose_strongest();
+  }
+
+  std::vector<MemoryChangeSet> sets() {
+    const uint32_t all = (uint32_t{1} << kinds_.size()) - 1;
+    int first = 0;  // kinds of the smallest sets
+    for (int together = 1; together <= kMostTogether && (first == 0 || together <= first + 1); ++together)
+      for (uint32_t kinds = 1; kinds <= all; ++kinds)
+        if (std::popcount(kinds) == together && try_kinds(kinds) && first == 0) first = together;
+    if (sets_.empty())
+      for (const bool dear_first : {true, false}) less_of_all(dear_first);
+    return ordered();
+  }
+
+  // All kinds, or all but updates in backward, whichever comes nearer.
+  MemoryChangeSet nearest() const {
+    std::optional<MemoryChangeSet> best;
+    for (const Changes& changes : all_kinds())
+      if (auto set = with(changes);
+          set && (!best || set->cost.bytes_too_many(limits_) < best->cost.bytes_too_many(limits_)))
+        best = std::move(set);
+    TRIREME_ASSERT(best, "a step without changes is refused");
+    drop_useless(*best);
+    set_time(*best);
+    return *best;
+  }
+
+ private:
+  // nullopt where options would not stand together. Without time.
+  std::optional<MemoryChangeSet> with(const Changes& changes) const {
+    MemoryChangeSet set{changes, step_, {}};
+    for (const MemoryChange& change : changes) change.apply(set.step);
+    if (!options_agree(set.step)) return std::nullopt;
+    set_bytes(set.step, limits_, set.cost);
+    return set;
+  }
+  bool fits(const Changes& changes) const {
+    const auto set = with(changes);
+    return set && set->cost.fits(limits_);
+  }
+  void set_time(MemoryChangeSet& set) const {
+    const StepTime time = step_time(set.step, hardware_);
+    set.cost.seconds = time.seconds;
+    set.cost.tokens_per_second = time.tokens_per_second;
+  }
+
+  // Of each kind the choice that comes nearest by itself; of equal ones, and of those that need another kind,
+  // the last.
+  void choose_strongest() {
+    for (const Changes& choices : kinds_) {
+      size_t strongest = 0;
+      int64_t least = std::numeric_limits<int64_t>::max();
+      for (size_t i = 0; i < choices.size(); ++i) {
+        const auto set = with({choices[i]});
+        const int64_t bytes = set ? set->cost.bytes_too_many(limits_) : std::numeric_limits<int64_t>::max();
+        if (bytes <= least) std::tie(strongest, least) = std::pair(i, bytes);
+      }
+      strongest_.push_back(strongest);
+    }
+  }
+
+  template <typename Body>
+  static void for_kinds(uint32_t kinds, const Body& body) {
+    for (; kinds != 0; kinds &= kinds - 1) body(static_cast<size_t>(std::countr_zero(kinds)));
+  }
+
+  bool try_kinds(uint32_t kinds) {
+    for (const uint32_t fitting : fitting_)
+      if ((kinds & fitting) == fitting) return false;
+    Changes strongest;
+    for_kinds(kinds, [&](size_t kind) { strongest.push_back(kinds_[kind][strongest_[kind]]); });
+    const auto set = with(strongest);
+    if (set && !set->cost.fits(limits_)) return false;
+    auto gentlest = gentlest_of(kinds);
+    if (!gentlest) return false;
+    fitting_.push_back(kinds);
+    take(std::move(*gentlest));
+    return true;
+  }
+
+  // Every combination of the kinds' choices.
+  std::optional<MemoryChangeSet> gentlest_of(uint32_t kinds) const {
+    std::vector<Changes> combinations(1);
+    for_kinds(kinds, [&](size_t kind) {
+      std::vector<Changes> longer;
+      for (const Changes& shorter : combinations)
+        for (const MemoryChange& choice : kinds_[kind]) {
+          longer.push_back(shorter);
+          longer.back().push_back(choice);
+        }
+      combinations = std::move(longer);
+    });
+    std::optional<MemoryChangeSet> best;
+    for (const Changes& changes : combinations) {
+      auto set = with(changes);
+      if (!set || !set->cost.fits(limits_)) continue;
+      set_time(*set);
+      if (!best || std::pair(disks(set->step), set->cost.seconds) < std::pair(disks(best->step), best->cost.seconds))
+        best = std::move(set);
+    }
+    return best;
+  }
+
+  std::vector<Changes> all_kinds() const {
+    std::vector<Changes> both(2);
+    for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+      const MemoryChange& change = kinds_[kind][strongest_[kind]];
+      both[0].push_back(change);
+      if (change.kind != MemoryChangeKind::update_in_backward) both[1].push_back(change);
+    }
+    return both;
+  }
+
+  // Leaves out what is not needed, one change after the other: the one that costs most first, or the last kind.
+  void less_of_all(bool dear_first) {
+    for (const Changes& all : all_kinds()) {
+      auto set = with(all);
+      if (!set || !set->cost.fits(limits_)) continue;
+      for (bool dropped = true; dropped;) {
+        dropped = false;
+        std::vector<std::pair<double, size_t>> order;
+        for (size_t i = 0; i < set->changes.size(); ++i)
+          order.emplace_back(dear_first ? seconds_without(set->changes, i) : -static_cast<double>(i), i);
+        std::ranges::sort(order);
+        for (const auto& [cost, i] : order) {
+          auto less = with(without(set->changes, i));
+          if (!less || !less->cost.fits(limits_)) continue;
+          set = std::move(less);
+          dropped = true;
+          break;
+        }
+      }
+      gentler(*set);
+      take(std::move(*set));
+    }
+  }
+  static Changes without(Changes changes, size_t index) {
+    changes.erase(changes.begin() + static_cast<std::ptrdiff_t>(index));
+    return changes;
+  }
+  double seconds_without(const Changes& changes, size_t index) const {
+    const auto set = with(without(changes, index));
+    return set ? step_time(set->step, hardware_).seconds : std::numeric_limits<double>::max();
+  }
+  // Of each kind the first choice that does.
+  void gentler(MemoryChangeSet& set) const {
+    for (size_t i = 0; i < set.changes.size(); ++i) {
+      const auto choices = std::ranges::find(kinds_, set.changes[i].kind,
+                                             [](const Changes& kind) { return kind.front().kind; });
+      for (const MemoryChange& choice : *choices) {
+        Changes changes = set.changes;
+        changes[i] = choice;
+        if (auto other = with(changes); other && other->cost.fits(limits_)) {
+          set = std::move(*other);
+          break;
+        }
+      }
+    }
+  }
+
+  // Where every layer would be computed again, attention's output on as many as fit is less time.
+  void keep_attention(MemoryChangeSet& set) const {
+    for (MemoryChange& change : set.changes) {
+      if (change.kind != MemoryChangeKind::recompute || set.step.inputs.recompute.policy != Recompute::full) continue;
+      const RecomputeChoice choice = choose_recompute(set.step.inputs, limits_.device_bytes);
+      if (choice.keeping_layers == 0) return;
+      Changes changes = set.changes;
+      changes[static_cast<size_t>(&change - set.changes.data())] = keep_attention_on(choice.keeping_layers, choice.layers);
+      auto kept = with(changes);
+      if (!kept || !kept->cost.fits(limits_)) return;
+      set_time(*kept);
+      if (kept->cost.seconds < set.cost.seconds) set = std::move(*kept);
+      return;
+    }
+  }
+
+  // Choices of less strength may leave one of the others without need.
+  void drop_useless(MemoryChangeSet& set) const {
+    for (size_t i = set.changes.size(); i-- > 0;)
+      if (auto less = with(without(set.changes, i));
+          less && less->cost.bytes_too_many(limits_) <= set.cost.bytes_too_many(limits_))
+        set = std::move(*less);
+  }
+
+  void take(MemoryChangeSet set) {
+    drop_useless(set);
+    set_time(set);
+    keep_attention(set);
+    for (const MemoryChangeSet& known : sets_)
+      if (known.flags(step_) == set.flags(step_)) return;
+    sets_.push_back(std::move(set));
+  }
+
+  // The fastest of all is among them, wherever it stands.
+  std::vector<MemoryChangeSet> ordered() {
+    std::ranges::stable_sort(sets_, {}, [](const MemoryChangeSet& set) {
+      return std::tuple(set.changes.size(), disks(set.step), set.cost.seconds);
+    });
+    if (sets_.size() <= kMostSets) return std::move(sets_);
+    const auto fastest =
+        std::ranges::min_element(sets_, {}, [](const MemoryChangeSet& set) { return set.cost.seconds; });
+    const auto last = sets_.begin() + kMostSets - 1;
+    if (fastest > last) std::iter_swap(fastest, last);
+    sets_.erase(last + 1, sets_.end());
+    return std::move(sets_);
+  }
+
+  const PlannedStep& step_;
+  const HardwareProfile& hardware_;
+  const MemoryLimits& limits_;
+  const std::vector<Changes> kinds_;
+  std::vector<size_t> strongest_;  // choice of each kind
+  std::vector<uint32_t> fitting_;  // kinds of the sets, as bits
+  std::vector<MemoryChangeSet> sets_;
+};
+
+int ranks_that_fit(PlannedStep step, const HardwareProfile& hardware, int64_t device_bytes) {
+  for (;;) {
+    StepCost cost;
+    const MemoryLimits limits = memory_limits(hardware, step.inputs.ranks, device_bytes);
+    set_bytes(step, limits, cost);
+    if (cost.fits(limits)) return step.inputs.ranks;
+    const auto more = more_sequence_ranks(step.inputs);
+    if (!more || more->inputs.ranks > kMostRanks) return 0;
+    step.inputs = more->inputs;
+  }
+}
+
+int64_t longest_that_fits(PlannedStep step, const MemoryLimits& limits) {
+  const auto fits = [&](int64_t tokens) {
+    step.inputs = with_batch(step.inputs, step.inputs.batch, tokens);
+    StepCost cost;
+    set_bytes(step, limits, cost);
+    return cost.fits(limits);
+  };
+  int64_t least = 0, most = step.inputs.tokens / kLengthStep_tokens;
+  while (most - least > 1) {
+    const int64_t middle = least + (most - least) / 2;
+    (fits(middle * kLengthStep_tokens) ? least : most) = middle;
+  }
+  return least * kLengthStep_tokens;
+}
+
+}  // namespace
+
+int64_t StepCost::bytes_too_many(const MemoryLimits& limits) const {
+  int64_t bytes = std::max<int64_t>(0, device_bytes - limits.device_bytes);
+  if (limits.host_bytes > 0) bytes += std::max<int64_t>(0, host_bytes - limits.host_bytes);
+  return bytes;
+}
+
+MemoryLimits memory_limits(const HardwareProfile& hardware, int ranks, int64_t device_bytes) {
+  return {device_bytes, hardware.is_gpu ? hardware.host_memory_bytes : 0,
+          std::min<int64_t>(ranks, hardware.devices_per_machine)};
+}
+
+std::string MemoryChangeSet::flags(const PlannedStep& before) const {
+  std::string text;
+  for (const MemoryChange& change : changes) text += cat(text.empty() ? "" : " ", change.flags);
+  if (step.accumulation != before.accumulation) text += cat(" --gradient_accumulation_steps ", step.accumulation);
+  if (uses_new_disk(before, step)) text += " --offload_dir DIR";
+  return text;
+}
+
+Json MemoryChangeSet::deepspeed(const PlannedStep& before) const {
+  Json patch = Json::object();
+  const auto set = [&](const std::string& key, const Json& value) {
+    Json* block = &patch;
+    size_t begin = 0;
+    for (size_t dot = key.find('.'); dot != std::string::npos; begin = dot + 1, dot = key.find('.', begin))
+      block = &(*block)[key.substr(begin, dot - begin)];
+    (*block)[key.substr(begin)] = value;
+  };
+  for (const MemoryChange& change : changes)
+    for (const DeepSpeedSetting& setting : change.deepspeed) set(setting.key, setting.value);
+  if (step.accumulation != before.accumulation) set("gradient_accumulation_steps", step.accumulation);
+  return patch;
+}
+
+std::string MemoryChangeSet::trainer(const PlannedStep& before) const {
+  std::string text;
+  for (const MemoryChange& change : changes)
+    if (!change.trainer.empty()) text += cat(text.empty() ? "" : ", ", change.trainer);
+  if (step.accumulation != before.accumulation)
+    text += cat(text.empty() ? "" : ", ", "gradient_accumulation_steps=", step.accumulation);
+  return text;
+}
+
+std::string MemoryChangeSet::trireme_alone() const {
+  std::string text;
+  for (const MemoryChange& change : changes)
+    if (change.deepspeed.empty() && change.trainer.empty()) text += cat(text.empty() ? "" : " ", change.flags);
+  return text;
+}
+
+MemoryChanges find_memory_changes(const PlannedStep& step, const HardwareProfile& hardware, int64_t device_bytes,
+                                  const ChangesAllowed& allowed) {
+  MemoryChanges answer{step, memory_limits(hardware, step.inputs.ranks, device_bytes), {}, {}, std::nullopt, 0, 0};
+  set_bytes(step, answer.limits, answer.cost);
+  const StepTime time = step_time(step, hardware);
+  answer.cost.seconds = time.seconds;
+  answer.cost.tokens_per_second = time.tokens_per_second;
+  if (answer.fits()) return answer;
+  ChangeSearch search(step, hardware, answer.limits, allowed);
+  answer.sets = search.sets();
+  if (!answer.sets.empty()) return answer;
+  answer.nearest = search.nearest();
+  answer.ranks_needed = ranks_that_fit(answer.nearest->step, hardware, device_bytes);
+  answer.longest_tokens = longest_that_fits(answer.nearest->step, answer.limits);
+  return answer;
+}
+
+}  // namespace trireme

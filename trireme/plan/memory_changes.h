@@ -1,0 +1,69 @@
+// What to change where a step does not fit: whole sets of changes after which it does, the smallest set first.
+// Nothing of what is trained changes: attention stays full, a step keeps its tokens.
+//
+//   kinds of change (memory_change.h), each by its strongest choice
+//     -> every subset of one, two and three kinds by the forecast; a subset that holds a fitting one is left
+//        out, so that no set has a change too many
+//     -> of a fitting subset the gentlest choices: no disk if it can be, then the least time of a step
+//   where three do not do, all kinds together, less those that are not needed
+#pragma once
+
+#include <optional>
+
+#include "trireme/plan/memory_change.h"
+#include "trireme/plan/step_time.h"
+
+namespace trireme {
+
+struct MemoryLimits {
+  int64_t device_bytes = 0;    // that a rank's tensors may take
+  int64_t host_bytes = 0;      // of a machine, beside GPUs; 0: not limited
+  int64_t machine_ranks = 1;   // that share them
+};
+MemoryLimits memory_limits(const HardwareProfile& hardware, int ranks, int64_t device_bytes);
+
+// What a step takes.
+struct StepCost {
+  int64_t device_bytes = 0;  // of a rank, at most
+  int64_t host_bytes = 0;    // of a machine's ranks together
+  double seconds = 0;
+  double tokens_per_second = 0;  // of all ranks
+
+  bool fits(const MemoryLimits& limits) const { return bytes_too_many(limits) == 0; }
+  int64_t bytes_too_many(const MemoryLimits& limits) const;  // on the device and the host
+};
+
+struct MemoryChangeSet {
+  std::vector<MemoryChange> changes;  // in the order of MemoryChangeKind
+  PlannedStep step;                   // with them
+  StepCost cost;
+
+  // As one command line, accumulation and the disk's folder included.
+  std::string flags(const PlannedStep& before) const;
+  // As a patch of ds_config.json, of what DeepSpeed has.
+  Json deepspeed(const PlannedStep& before) const;
+  // Arguments of the Trainer's side, ", " between them.
+  std::string trainer(const PlannedStep& before) const;
+  // Of the changes that neither of those has, the flags.
+  std::string trireme_alone() const;
+};
+
+struct MemoryChanges {
+  PlannedStep step;
+  MemoryLimits limits;
+  StepCost cost;                      // without changes
+  std::vector<MemoryChangeSet> sets;  // empty: it fits as it is, or nothing helps
+  // Where no set fits: the one that comes nearest, how many ranks it takes with those of a sequence, and the
+  // longest sequence that fits with it; 0: none was found.
+  std::optional<MemoryChangeSet> nearest;
+  int ranks_needed = 0;
+  int64_t longest_tokens = 0;
+
+  bool fits() const { return cost.fits(limits); }
+};
+
+// `device_bytes`: that a rank's tensors may take. At most six sets. Throws ConfigError as step_time does.
+MemoryChanges find_memory_changes(const PlannedStep& step, const HardwareProfile& hardware, int64_t device_bytes,
+                                  const ChangesAllowed& allowed = {});
+
+}  // namespace trireme

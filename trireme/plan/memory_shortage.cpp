@@ -1,0 +1,39 @@
+#include "trireme/plan/memory_shortage.h"
+
+#include <algorithm>
+
+#include "trireme/forecast/memory_forecast.h"
+
+namespace trireme {
+namespace {
+
+std::vector<CategoryBytes> largest_first(const MemoryBytes& bytes, int64_t times) {
+  std::vector<CategoryBytes> all;
+  for (const MemoryCategory category : kAllMemoryCategories)
+    if (bytes[category] > 0) all.push_back({category, bytes[category] * times});
+  std::ranges::stable_sort(all, std::ranges::greater(), &CategoryBytes::bytes);
+  return all;
+}
+
+int64_t sum_of_categories(const std::vector<CategoryBytes>& categories) {
+  int64_t sum = 0;
+  for (const CategoryBytes& each : categories) sum += each.bytes;
+  return sum;
+}
+
+}  // namespace
+
+int64_t MemoryShortage::device_bytes() const {
+  return sum_of_categories(device);
+}
+int64_t MemoryShortage::host_bytes() const {
+  return sum_of_categories(host);
+}
+
+MemoryShortage memory_shortage(const PlannedStep& step, const MemoryLimits& limits) {
+  const MemorySnapshot fullest = fullest_moment(step.inputs);
+  return {limits, fullest.name, largest_first(fullest.bytes, 1),
+          largest_first(host_memory_bytes(step.inputs), limits.machine_ranks)};
+}
+
+}  // namespace trireme
