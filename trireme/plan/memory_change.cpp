@@ -114,7 +114,8 @@ class ChangeTable {
 
   bool can_offload(Offload offload) const {
     if (offload == Offload::cpu) return !in_.device_is_host && hardware_.to_host.bytes_per_second > 0;
-    return allowed_.disk && hardware_.disk_read.bytes_per_second > 0 && hardware_.disk_write.bytes_per_second > 0;
+    return allowed_.disk && hardware_.disk_read.bytes_per_second > 0 &&
+           hardware_.disk_write.bytes_per_second > 0;
   }
   void offload_of(ChangeKind kind, Offload OffloadOptions::*what, const std::string& deepspeed_block) {
     begin_kind();
@@ -138,7 +139,8 @@ class ChangeTable {
   }
   void offload() {
     offload_of(ChangeKind::offload_activations, &OffloadOptions::activations, "");
-    offload_of(ChangeKind::offload_optimizer, &OffloadOptions::optimizer, "zero_optimization.offload_optimizer");
+    offload_of(ChangeKind::offload_optimizer, &OffloadOptions::optimizer,
+               "zero_optimization.offload_optimizer");
     offload_of(ChangeKind::offload_params, &OffloadOptions::parameters, "zero_optimization.offload_param");
   }
 
@@ -155,8 +157,9 @@ class ChangeTable {
 
   void tiles() {
     const int64_t rows = in_.batch * in_.shard_tokens;
-    for (const auto& [kind, field] : {std::pair(ChangeKind::tile_tokens, &ForecastInputs::tile_tokens),
-                                      std::pair(ChangeKind::logits_tile_tokens, &ForecastInputs::logits_tile_tokens)}) {
+    for (const auto& [kind, field] :
+         {std::pair(ChangeKind::tile_tokens, &ForecastInputs::tile_tokens),
+          std::pair(ChangeKind::logits_tile_tokens, &ForecastInputs::logits_tile_tokens)}) {
       begin_kind();
       const int64_t tile = std::min(rows, in_.*field);
       for (const int64_t smaller : {tile / 2, tile / 4})
@@ -198,18 +201,23 @@ class ChangeTable {
 
 }  // namespace
 
+std::vector<std::vector<MemoryChange>> possible_changes(const PlannedStep& step,
+                                                        const HardwareProfile& hardware,
+                                                        const ChangesAllowed& allowed) {
+  return ChangeTable(step, hardware, allowed).run();
+}
+
 MemoryChange keep_attention_on(int64_t keeping_layers, int64_t layers) {
   const bool full = keeping_layers == 0;
   const double share = full ? 1 : static_cast<double>(keeping_layers) / static_cast<double>(layers);
   MemoryChange change;
   change.kind = ChangeKind::recompute;
   change.flags = cat("--recompute ", full ? "full" : "keep_attention");
-  if (share < 1) {
-    change.flags += cat(" --keep_fraction ", format_fixed(share, 4));
-    change.note = cat("attention's output is kept on ", keeping_layers, " of ", layers, " layers");
-  }
-  // The Trainer keeps the input of each layer, as `full` does; nothing of it keeps attention's output.
-  if (full) change.trainer = "gradient_checkpointing=True";
+  if (share < 1) change.flags += cat(" --keep_fraction ", format_fixed(share, 4));
+  if (!full)
+    change.note = cat("attention's output is kept on ", keeping_layers, " of ", layers,
+                      " layers; the Trainer's checkpointing keeps it on none: less memory, more time");
+  change.trainer = "gradient_checkpointing=True";
   change.apply = [full, share](PlannedStep& step) {
     step.inputs.recompute.policy = full ? Recompute::full : Recompute::keep_attention;
     step.inputs.recompute.keep_fraction = share;

@@ -1,5 +1,5 @@
-// One change that makes a step smaller and trains the same: full attention, the same tokens a step. As what it
-// does to the planned step, as Trireme's flags, and as DeepSpeed's keys and the Trainer's arguments where
+// One change that makes a step smaller and trains the same: full attention, the same tokens a step. As what
+// it does to the planned step, as Trireme's flags, and as DeepSpeed's keys and the Trainer's arguments where
 // those have the same.
 #pragma once
 
@@ -69,13 +69,15 @@ struct ChangesAllowed {
 
 // What each kind could be changed to, the gentlest first; kinds without a choice are left out. Offload only
 // over what the profile has rates of.
-std::vector<std::vector<MemoryChange>> possible_changes(const PlannedStep& step, const HardwareProfile& hardware,
+std::vector<std::vector<MemoryChange>> possible_changes(const PlannedStep& step,
+                                                        const HardwareProfile& hardware,
                                                         const ChangesAllowed& allowed);
 
 // keep_attention on the last `keeping_layers`, and the others full.
 MemoryChange keep_attention_on(int64_t keeping_layers, int64_t layers);
 
-// Whether its options may stand together, by the rules of engine/check_options.cpp and train/check_options.cpp.
+// Whether its options may stand together, by the rules of engine/check_options.cpp and
+// train/check_options.cpp.
 bool options_agree(const PlannedStep& step);
 
 }  // namespace trireme

@@ -31,16 +31,18 @@ bool uses_new_disk(const PlannedStep& before, const PlannedStep& then) {
   return uses_disk(then.inputs.offload) && !uses_disk(before.inputs.offload);
 }
 
-int disks(const PlannedStep& step) {
-  const OffloadOptions& offload = step.inputs.offload;
-  return (offload.activations == Offload::disk) + (offload.optimizer == Offload::disk) +
-         (offload.parameters == Offload::disk);
+// Changes that one would rather not make: a disk, other arithmetic of the update.
+int64_t reluctant_changes(const MemoryChangeSet& set) {
+  return std::ranges::count_if(set.changes, [](const MemoryChange& change) {
+    return change.flags.ends_with(" disk") || change.kind == MemoryChangeKind::optim_state_dtype ||
+           change.kind == MemoryChangeKind::update_in_backward;
+  });
 }
 
 class ChangeSearch {
  public:
   ChangeSearch(const PlannedStep& step, const HardwareProfile& hardware, const MemoryLimits& limits,
-         const ChangesAllowed& allowed)
+               const ChangesAllowed& allowed)
       : step_(step), hardware_(hardware), limits_(limits), kinds_(possible_changes(step, hardware, allowed)) {
     choose_strongest();
   }
@@ -56,17 +58,15 @@ class ChangeSearch {
     return ordered();
   }
 
-  // All kinds, or all but updates in backward, whichever comes nearer.
   MemoryChangeSet nearest() const {
-    std::optional<MemoryChangeSet> best;
-    for (const Changes& changes : all_kinds())
-      if (auto set = with(changes);
-          set && (!best || set->cost.bytes_too_many(limits_) < best->cost.bytes_too_many(limits_)))
-        best = std::move(set);
-    TRIREME_ASSERT(best, "a step without changes is refused");
-    drop_useless(*best);
-    set_time(*best);
-    return *best;
+    MemoryChangeSet best = all_kinds(/*update_in_backward=*/false);
+    if (auto other = all_kinds(/*update_in_backward=*/true);
+        other.cost.bytes_too_many(limits_) < best.cost.bytes_too_many(limits_))
+      best = std::move(other);
+    drop_useless(best);
+    gentler(best);
+    set_time(best);
+    return best;
   }
 
  private:
@@ -139,27 +139,46 @@ class ChangeSearch {
       auto set = with(changes);
       if (!set || !set->cost.fits(limits_)) continue;
       set_time(*set);
-      if (!best || std::pair(disks(set->step), set->cost.seconds) < std::pair(disks(best->step), best->cost.seconds))
+      if (!best || std::pair(reluctant_changes(*set), set->cost.seconds) <
+                       std::pair(reluctant_changes(*best), best->cost.seconds))
         best = std::move(set);
     }
     return best;
   }
 
-  std::vector<Changes> all_kinds() const {
-    std::vector<Changes> both(2);
-    for (size_t kind = 0; kind < kinds_.size(); ++kind) {
-      const MemoryChange& change = kinds_[kind][strongest_[kind]];
-      both[0].push_back(change);
-      if (change.kind != MemoryChangeKind::update_in_backward) both[1].push_back(change);
-    }
-    return both;
+  // As many kinds as may stand together, each by its strongest choice that others allow. Updates in backward
+  // rule out what needs accumulation, so they are asked first or not at all.
+  MemoryChangeSet all_kinds(bool update_in_backward) const {
+    MemoryChangeSet all{{}, step_, {}};
+    const auto add = [&](size_t kind) {
+      Changes choices{kinds_[kind][strongest_[kind]]};
+      choices.insert(choices.end(), kinds_[kind].rbegin(), kinds_[kind].rend());
+      for (const MemoryChange& choice : choices) {
+        Changes changes = all.changes;
+        changes.push_back(choice);
+        std::ranges::stable_sort(changes, {}, &MemoryChange::kind);
+        if (auto more = with(changes)) {
+          all = std::move(*more);
+          return;
+        }
+      }
+    };
+    const auto last = MemoryChangeKind::update_in_backward;
+    for (const bool first : {true, false})
+      for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+        const bool is_last = kinds_[kind].front().kind == last;
+        if (is_last ? first && update_in_backward : !first) add(kind);
+      }
+    set_bytes(all.step, limits_, all.cost);
+    return all;
   }
 
-  // Leaves out what is not needed, one change after the other: the one that costs most first, or the last kind.
+  // Leaves out what is not needed, one change after the other: the one that costs most first, or the last
+  // kind.
   void less_of_all(bool dear_first) {
-    for (const Changes& all : all_kinds()) {
-      auto set = with(all);
-      if (!set || !set->cost.fits(limits_)) continue;
+    for (const bool update_in_backward : {false, true}) {
+      std::optional<MemoryChangeSet> set = all_kinds(update_in_backward);
+      if (!set->cost.fits(limits_)) continue;
       for (bool dropped = true; dropped;) {
         dropped = false;
         std::vector<std::pair<double, size_t>> order;
@@ -186,7 +205,7 @@ class ChangeSearch {
     const auto set = with(without(changes, index));
     return set ? step_time(set->step, hardware_).seconds : std::numeric_limits<double>::max();
   }
-  // Of each kind the first choice that does.
+  // Of each kind the first choice that does as well.
   void gentler(MemoryChangeSet& set) const {
     for (size_t i = 0; i < set.changes.size(); ++i) {
       const auto choices = std::ranges::find(kinds_, set.changes[i].kind,
@@ -194,7 +213,8 @@ class ChangeSearch {
       for (const MemoryChange& choice : *choices) {
         Changes changes = set.changes;
         changes[i] = choice;
-        if (auto other = with(changes); other && other->cost.fits(limits_)) {
+        if (auto other = with(changes);
+            other && other->cost.bytes_too_many(limits_) <= set.cost.bytes_too_many(limits_)) {
           set = std::move(*other);
           break;
         }
@@ -205,11 +225,13 @@ class ChangeSearch {
   // Where every layer would be computed again, attention's output on as many as fit is less time.
   void keep_attention(MemoryChangeSet& set) const {
     for (MemoryChange& change : set.changes) {
-      if (change.kind != MemoryChangeKind::recompute || set.step.inputs.recompute.policy != Recompute::full) continue;
+      if (change.kind != MemoryChangeKind::recompute || set.step.inputs.recompute.policy != Recompute::full)
+        continue;
       const RecomputeChoice choice = choose_recompute(set.step.inputs, limits_.device_bytes);
       if (choice.keeping_layers == 0) return;
       Changes changes = set.changes;
-      changes[static_cast<size_t>(&change - set.changes.data())] = keep_attention_on(choice.keeping_layers, choice.layers);
+      changes[static_cast<size_t>(&change - set.changes.data())] =
+          keep_attention_on(choice.keeping_layers, choice.layers);
       auto kept = with(changes);
       if (!kept || !kept->cost.fits(limits_)) return;
       set_time(*kept);
@@ -238,7 +260,7 @@ class ChangeSearch {
   // The fastest of all is among them, wherever it stands.
   std::vector<MemoryChangeSet> ordered() {
     std::ranges::stable_sort(sets_, {}, [](const MemoryChangeSet& set) {
-      return std::tuple(set.changes.size(), disks(set.step), set.cost.seconds);
+      return std::tuple(set.changes.size(), reluctant_changes(set), set.cost.seconds);
     });
     if (sets_.size() <= kMostSets) return std::move(sets_);
     const auto fastest =
@@ -301,7 +323,8 @@ MemoryLimits memory_limits(const HardwareProfile& hardware, int ranks, int64_t d
 std::string MemoryChangeSet::flags(const PlannedStep& before) const {
   std::string text;
   for (const MemoryChange& change : changes) text += cat(text.empty() ? "" : " ", change.flags);
-  if (step.accumulation != before.accumulation) text += cat(" --gradient_accumulation_steps ", step.accumulation);
+  if (step.accumulation != before.accumulation)
+    text += cat(" --gradient_accumulation_steps ", step.accumulation);
   if (uses_new_disk(before, step)) text += " --offload_dir DIR";
   return text;
 }
@@ -333,13 +356,15 @@ std::string MemoryChangeSet::trainer(const PlannedStep& before) const {
 std::string MemoryChangeSet::trireme_alone() const {
   std::string text;
   for (const MemoryChange& change : changes)
-    if (change.deepspeed.empty() && change.trainer.empty()) text += cat(text.empty() ? "" : " ", change.flags);
+    if (change.deepspeed.empty() && change.trainer.empty())
+      text += cat(text.empty() ? "" : " ", change.flags);
   return text;
 }
 
-MemoryChanges find_memory_changes(const PlannedStep& step, const HardwareProfile& hardware, int64_t device_bytes,
-                                  const ChangesAllowed& allowed) {
-  MemoryChanges answer{step, memory_limits(hardware, step.inputs.ranks, device_bytes), {}, {}, std::nullopt, 0, 0};
+MemoryChanges find_memory_changes(const PlannedStep& step, const HardwareProfile& hardware,
+                                  int64_t device_bytes, const ChangesAllowed& allowed) {
+  MemoryChanges answer{
+      step, memory_limits(hardware, step.inputs.ranks, device_bytes), {}, {}, std::nullopt, 0, 0};
   set_bytes(step, answer.limits, answer.cost);
   const StepTime time = step_time(step, hardware);
   answer.cost.seconds = time.seconds;

@@ -1,10 +1,13 @@
-// What to change where a step does not fit: whole sets of changes after which it does, the smallest set first.
-// Nothing of what is trained changes: attention stays full, a step keeps its tokens.
+// What to change where a step does not fit: whole sets of changes after which it does, the smallest set
+// first. Nothing of what is trained changes: attention stays full, a step keeps its tokens.
 //
 //   kinds of change (memory_change.h), each by its strongest choice
 //     -> every subset of one, two and three kinds by the forecast; a subset that holds a fitting one is left
 //        out, so that no set has a change too many
 //     -> of a fitting subset the gentlest choices: no disk if it can be, then the least time of a step
+//     -> in order of their number; of as many, those without a disk and without other arithmetic of the
+//     update
+//        (bf16 moments, no clipping) first, then by time
 //   where three do not do, all kinds together, less those that are not needed
 #pragma once
 
@@ -16,9 +19,9 @@
 namespace trireme {
 
 struct MemoryLimits {
-  int64_t device_bytes = 0;    // that a rank's tensors may take
-  int64_t host_bytes = 0;      // of a machine, beside GPUs; 0: not limited
-  int64_t machine_ranks = 1;   // that share them
+  int64_t device_bytes = 0;   // that a rank's tensors may take
+  int64_t host_bytes = 0;     // of a machine, beside GPUs; 0: not limited
+  int64_t machine_ranks = 1;  // that share them
 };
 MemoryLimits memory_limits(const HardwareProfile& hardware, int ranks, int64_t device_bytes);
 
@@ -63,7 +66,7 @@ struct MemoryChanges {
 };
 
 // `device_bytes`: that a rank's tensors may take. At most six sets. Throws ConfigError as step_time does.
-MemoryChanges find_memory_changes(const PlannedStep& step, const HardwareProfile& hardware, int64_t device_bytes,
-                                  const ChangesAllowed& allowed = {});
+MemoryChanges find_memory_changes(const PlannedStep& step, const HardwareProfile& hardware,
+                                  int64_t device_bytes, const ChangesAllowed& allowed = {});
 
 }  // namespace trireme

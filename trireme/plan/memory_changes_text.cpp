@@ -48,15 +48,15 @@ void write_shortage(std::ostream& out, const MemoryShortage& shortage) {
   write_categories(out, shortage.device);
   if (shortage.host.empty()) return;
   out << "Host memory of a machine's " << limits.machine_ranks
-      << (limits.machine_ranks == 1 ? " rank: " : " ranks: ") << of_limit(shortage.host_bytes(), limits.host_bytes)
-      << "\n";
+      << (limits.machine_ranks == 1 ? " rank: " : " ranks: ")
+      << of_limit(shortage.host_bytes(), limits.host_bytes) << "\n";
   write_categories(out, shortage.host);
 }
 
 // "+12.3 %"
 std::string added_percent(double before, double then) {
   const double percent = 100 * (then - before) / before;
-  return cat(percent < 0 ? "-" : "+", format_fixed(std::fabs(percent), 1), " %");
+  return cat(percent < -0.05 ? "-" : "+", format_fixed(std::fabs(percent), 1), " %");
 }
 
 std::string step_seconds_text(double seconds) {
@@ -66,15 +66,16 @@ std::string step_seconds_text(double seconds) {
 void write_set(std::ostream& out, const MemoryChanges& changes, const MemoryChangeSet& set) {
   const StepCost &before = changes.cost, &then = set.cost;
   const MemoryLimits& limits = changes.limits;
-  out << set.flags(changes.step) << "\n     " << of_limit(then.device_bytes, limits.device_bytes) << " a rank (";
+  out << set.flags(changes.step) << "\n     " << of_limit(then.device_bytes, limits.device_bytes)
+      << " a rank (";
   if (const int64_t saved = before.device_bytes - then.device_bytes; saved >= 0)
     out << "saves " << format_bytes(saved) << ")";
   else
     out << format_bytes(-saved) << " more)";
   if (then.host_bytes > 0 || before.host_bytes > 0)
     out << ", host " << of_limit(then.host_bytes, limits.host_bytes);
-  out << ", a step " << step_seconds_text(then.seconds) << " (" << added_percent(before.seconds, then.seconds) << "), "
-      << format_count(std::llround(then.tokens_per_second)) << " tokens/s\n";
+  out << ", a step " << step_seconds_text(then.seconds) << " (" << added_percent(before.seconds, then.seconds)
+      << "), " << format_count(std::llround(then.tokens_per_second)) << " tokens/s\n";
   for (const MemoryChange& change : set.changes)
     if (!change.note.empty()) out << "     " << change.note << "\n";
   if (const Json patch = set.deepspeed(changes.step); !patch.empty())
@@ -82,7 +83,7 @@ void write_set(std::ostream& out, const MemoryChanges& changes, const MemoryChan
   if (const std::string trainer = set.trainer(changes.step); !trainer.empty())
     out << "     Trainer: " << trainer << "\n";
   if (const std::string alone = set.trireme_alone(); !alone.empty())
-    out << "     without their like in both: " << alone << "\n";
+    out << "     neither of those has: " << alone << "\n";
 }
 
 void write_changes(std::ostream& out, const MemoryChanges& changes) {
@@ -91,8 +92,10 @@ void write_changes(std::ostream& out, const MemoryChanges& changes) {
     return;
   }
   if (!changes.sets.empty()) {
-    out << "Sets of changes after which it fits, the smallest first; attention stays full and a step keeps its tokens.\n"
-        << "Now a step takes " << step_seconds_text(changes.cost.seconds) << ", had it the memory.\n";
+    out << "Sets of changes after which it fits, the smallest first; attention stays full and a step keeps "
+           "its tokens.\n"
+        << "Bytes and times are Trireme's. Without changes a step would take "
+        << step_seconds_text(changes.cost.seconds) << ", had it the memory.\n";
     for (size_t i = 0; i < changes.sets.size(); ++i) {
       out << "  " << i + 1 << ". ";
       write_set(out, changes, changes.sets[i]);

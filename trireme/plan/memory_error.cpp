@@ -23,8 +23,9 @@ std::optional<int64_t> amount_at(std::string_view text) {
   text.remove_prefix(static_cast<size_t>(rest - text.data()));
   if (!text.starts_with(' ')) return std::nullopt;
   text.remove_prefix(1);
-  constexpr std::pair<std::string_view, double> kUnits[] = {
-      {"bytes", 1}, {"B", 1}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"PiB", 0x1p50}};
+  constexpr std::pair<std::string_view, double> kUnits[] = {{"bytes", 1},    {"B", 1},        {"KiB", 0x1p10},
+                                                            {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
+                                                            {"PiB", 0x1p50}};
   for (const auto& [unit, bytes] : kUnits)
     if (text.starts_with(unit) && value * bytes < 1e18) return static_cast<int64_t>(value * bytes);
   return std::nullopt;
@@ -113,13 +114,15 @@ std::optional<Found> find_message(const PastedLog& log) {
   const std::string_view flat = log.flat;
   for (const Wording& wording : kWordings) {
     size_t offset = flat.find(wording.words);
-    while (offset != kNotFound && flat.substr(offset, 80).find(wording.also) == kNotFound) offset = flat.find(wording.words, offset + 1);
+    while (offset != kNotFound && flat.substr(offset, 80).find(wording.also) == kNotFound)
+      offset = flat.find(wording.words, offset + 1);
     if (offset != kNotFound) offer({wording.kind, offset});
   }
   // A shell says it in a line of its own.
   for (const LogLine& line : log.lines)
     if (line.text == "Killed" || line.text == "MemoryError" || line.text.starts_with("Killed  ")) {
-      offer({line.text == "MemoryError" ? MemoryErrorKind::host_allocator : MemoryErrorKind::killed, line.begin});
+      offer({line.text == "MemoryError" ? MemoryErrorKind::host_allocator : MemoryErrorKind::killed,
+             line.begin});
       break;
     }
   return best;
@@ -130,7 +133,8 @@ std::optional<Found> find_message(const PastedLog& log) {
 void read_processes(std::string_view message, MemoryError& error) {
   error.process = amount_after(message, "this process has ");
   std::vector<int64_t> listed;
-  for (size_t offset = message.find("Process "); offset != kNotFound; offset = message.find("Process ", offset + 1)) {
+  for (size_t offset = message.find("Process "); offset != kNotFound;
+       offset = message.find("Process ", offset + 1)) {
     const auto bytes = amount_after(message.substr(offset, 80), " has ");
     if (bytes && message.substr(offset, 120).find("memory in use") != kNotFound) listed.push_back(*bytes);
   }
@@ -197,7 +201,8 @@ void read_killed(std::string_view before, std::string_view message, MemoryError&
   const auto kib = number_after(message, "anon-rss:");
   if (kib && *kib < (int64_t{1} << 50)) error.process = *kib * 1024;
   auto rank = number_after(message.substr(0, 60), "local_rank: ");
-  if (!rank) rank = number_after(before.substr(before.size() - std::min<size_t>(before.size(), 40)), "rank : ");
+  if (!rank)
+    rank = number_after(before.substr(before.size() - std::min<size_t>(before.size(), 40)), "rank : ");
   if (rank && *rank < 1'000'000) error.rank = static_cast<int>(*rank);
 }
 
@@ -205,7 +210,8 @@ void read_killed(std::string_view before, std::string_view message, MemoryError&
 void read_nccl(std::string_view before, std::string_view message, MemoryError& error) {
   error.asked = number_after(message.substr(0, 80), "alloc ");
   const size_t device = before.rfind('[');
-  if (device == kNotFound || before.size() - device > 80 || before.find("NCCL WARN", device) == kNotFound) return;
+  if (device == kNotFound || before.size() - device > 80 || before.find("NCCL WARN", device) == kNotFound)
+    return;
   if (const auto gpu = number_after(before.substr(device), "["); gpu && *gpu < 1024)
     error.gpu = static_cast<int>(*gpu);
 }
@@ -221,9 +227,8 @@ void read_frames(const PastedLog& log, size_t message_line, MemoryError& error) 
   const std::vector<TracebackFrame> frames = traceback_frames(log);
   const int rank = log.lines[message_line].rank;
   const auto of_rank = [&](const TracebackFrame& frame) { return frame.rank == rank; };
-  const bool before = std::ranges::any_of(frames, [&](const TracebackFrame& frame) {
-    return of_rank(frame) && frame.log_line < message_line;
-  });
+  const bool before = std::ranges::any_of(
+      frames, [&](const TracebackFrame& frame) { return of_rank(frame) && frame.log_line < message_line; });
   const TracebackFrame* last = nullptr;
   for (const TracebackFrame& frame : frames) {
     if (!of_rank(frame) || (before && frame.log_line >= message_line)) continue;
@@ -246,12 +251,13 @@ MemoryError read_memory_error(const std::string& text, const std::string& origin
   const PastedLog log = read_log(text);
   const auto found = find_message(log);
   if (!found)
-    throw DataError(cat(origin, ": ", log.lines.size(),
-                        " lines without an out-of-memory message. Expected the whole output of the rank that "
-                        "failed, with a line like \"CUDA out of memory. Tried to allocate 2.00 GiB\" (also "
-                        "HIP, XPU, NCCL, cuBLAS), \"CUDA error: out of memory\", \"out of device memory: asked "
-                        "for\", \"DefaultCPUAllocator: can't allocate memory\", std::bad_alloc, \"Cannot "
-                        "allocate memory\", or a launcher's exit code -9 or 137"));
+    throw DataError(
+        cat(origin, ": ", log.lines.size(),
+            " lines without an out-of-memory message. Expected the whole output of the rank that "
+            "failed, with a line like \"CUDA out of memory. Tried to allocate 2.00 GiB\" (also "
+            "HIP, XPU, NCCL, cuBLAS), \"CUDA error: out of memory\", \"out of device memory: asked "
+            "for\", \"DefaultCPUAllocator: can't allocate memory\", std::bad_alloc, \"Cannot "
+            "allocate memory\", or a launcher's exit code -9 or 137"));
   MemoryError error;
   error.kind = found->kind;
   const size_t line = log.line_at(found->offset);
@@ -288,7 +294,8 @@ MemoryError read_memory_error(const std::string& text, const std::string& origin
   // Long messages are those that a terminal breaks.
   const size_t begin = log.lines[line].begin;
   const bool broken = error.kind == MemoryErrorKind::torch_allocator || line + 1 == log.lines.size();
-  error.message = log.flat.substr(begin, std::min(kShownBytes, (broken ? log.flat.size() : log.lines[line + 1].begin) - begin));
+  error.message = log.flat.substr(
+      begin, std::min(kShownBytes, (broken ? log.flat.size() : log.lines[line + 1].begin) - begin));
   return error;
 }
 

@@ -1,6 +1,6 @@
 // What a pasted out-of-memory text says: the words of PyTorch 1.0 to 2.11 and of what stands below it
-// (c10/cuda/CUDACachingAllocator.cpp and c10/core/impl/alloc_cpu.cpp of those versions), of launchers that saw
-// a rank killed, and of Trireme (device/memory_advice.h).
+// (c10/cuda/CUDACachingAllocator.cpp and c10/core/impl/alloc_cpu.cpp of those versions), of launchers that
+// saw a rank killed, and of Trireme (device/memory_advice.h).
 //
 //   text -> lines and frames (traceback.h) -> the message that says most -> its figures and who asked
 #pragma once

@@ -31,26 +31,29 @@ int64_t bytes_of_others(const MemoryError& error) {
 void add_device_causes(const MemoryError& error, std::vector<MemoryErrorCause>& causes) {
   if (error.asked && error.capacity && *error.asked > *error.capacity)
     causes.push_back({CauseKind::one_large_tensor,
-                      cat("one tensor of ", format_bytes(*error.asked), " was asked for, more than the device's ",
-                          format_bytes(*error.capacity)),
+                      cat("one tensor of ", format_bytes(*error.asked),
+                          " was asked for, more than the device's ", format_bytes(*error.capacity)),
                       "no saving elsewhere helps: that tensor must not be made whole"});
   if (error.message.find("more than 1EB") != std::string::npos)
-    causes.push_back({CauseKind::one_large_tensor, "more than an exabyte was asked for: a size was read or computed wrongly",
+    causes.push_back({CauseKind::one_large_tensor,
+                      "more than an exabyte was asked for: a size was read or computed wrongly",
                       "look for an earlier error, of another rank too"});
   if (error.unallocated && *error.unallocated > 0) {
     const int64_t kept = *error.unallocated;
     const bool enough = error.asked && kept >= *error.asked;
     if (enough || (error.capacity && kept > *error.capacity / 10))
-      causes.push_back({CauseKind::fragmentation,
-                        cat("fragmentation: PyTorch keeps ", format_bytes(kept), " that no tensor uses",
-                            enough ? cat(", more than the ", format_bytes(*error.asked), " that it was asked for")
-                                   : std::string()),
-                        kExpandableSegments});
+      causes.push_back(
+          {CauseKind::fragmentation,
+           cat("fragmentation: PyTorch keeps ", format_bytes(kept), " that no tensor uses",
+               enough ? cat(", more than the ", format_bytes(*error.asked), " that it was asked for")
+                      : std::string()),
+           kExpandableSegments});
   }
   if (const int64_t others = bytes_of_others(error); error.capacity && others > *error.capacity / 50)
-    causes.push_back({CauseKind::other_processes,
-                      cat("other processes hold about ", format_bytes(others), " of the device"),
-                      "end them (nvidia-smi names them): a rank of an earlier run, a notebook, another user"});
+    causes.push_back(
+        {CauseKind::other_processes,
+         cat("other processes hold about ", format_bytes(others), " of the device"),
+         "end them (nvidia-smi names them): a rank of an earlier run, a notebook, another user"});
   if (error.allowed)
     causes.push_back({CauseKind::allowed_share,
                       cat("the process may take ", format_bytes(*error.allowed), " of the device"),
@@ -68,27 +71,31 @@ void add_causes_of_kind(const MemoryError& error, std::vector<MemoryErrorCause>&
                         "torch.cuda.set_per_process_memory_fraction(0.95)"});
       return;
     case MemoryErrorKind::pinned_host:
-      causes.push_back({CauseKind::pinned_host,
-                        "host memory could not be pinned: what may be locked, or the host's memory, was at its end",
-                        "raise ulimit -l (and a container's shared memory), offload less, or, with DeepSpeed, "
-                        "leave pin_memory out"});
+      causes.push_back(
+          {CauseKind::pinned_host,
+           "host memory could not be pinned: what may be locked, or the host's memory, was at its end",
+           "raise ulimit -l (and a container's shared memory), offload less, or, with DeepSpeed, "
+           "leave pin_memory out"});
       return;
     case MemoryErrorKind::killed:
-      causes.push_back({CauseKind::host,
-                        cat("the rank was killed from outside, most likely by the host's kernel when its memory was full",
-                            error.process ? cat(" (it held ", format_bytes(*error.process), ")") : std::string()),
-                        "dmesg says whether; offload less to the host, or to a disk"});
+      causes.push_back(
+          {CauseKind::host,
+           cat("the rank was killed from outside, most likely by the host's kernel when its memory was full",
+               error.process ? cat(" (it held ", format_bytes(*error.process), ")") : std::string()),
+           "dmesg says whether; offload less to the host, or to a disk"});
       return;
     case MemoryErrorKind::host_allocator:
-      causes.push_back({CauseKind::host,
-                        cat("the host's memory was full",
-                            error.asked ? cat(" when ", format_bytes(*error.asked), " were asked for") : std::string()),
-                        "offload less to the host, or to a disk; look at what loads the model and the data whole "
-                        "on every rank"});
+      causes.push_back(
+          {CauseKind::host,
+           cat("the host's memory was full",
+               error.asked ? cat(" when ", format_bytes(*error.asked), " were asked for") : std::string()),
+           "offload less to the host, or to a disk; look at what loads the model and the data whole "
+           "on every rank"});
       return;
     case MemoryErrorKind::trireme:
       if (error.space == MemorySpace::host)
-        causes.push_back({CauseKind::host, "the host's memory was full", "offload less to the host, or to a disk"});
+        causes.push_back(
+            {CauseKind::host, "the host's memory was full", "offload less to the host, or to a disk"});
       return;
     case MemoryErrorKind::torch_allocator:
     case MemoryErrorKind::cuda_call:
@@ -111,8 +118,10 @@ std::vector<WholeTensor> whole_tensors(const ForecastInputs& inputs) {
   std::vector<WholeTensor> tensors;
   for (const double bytes : {4.0, 2.0}) {
     const char* const width = bytes == 4 ? "4 bytes a value" : "2 bytes a value";
-    tensors.push_back({rank_tokens * static_cast<double>(model.vocab) * bytes, cat("the logits ", of_rank, ", ", width)});
-    tensors.push_back({tokens * static_cast<double>(model.vocab) * bytes, cat("the logits ", of_all, ", ", width)});
+    tensors.push_back(
+        {rank_tokens * static_cast<double>(model.vocab) * bytes, cat("the logits ", of_rank, ", ", width)});
+    tensors.push_back(
+        {tokens * static_cast<double>(model.vocab) * bytes, cat("the logits ", of_all, ", ", width)});
     tensors.push_back({square * static_cast<double>(inputs.rank_heads) * bytes,
                        cat("the attention scores of ", inputs.rank_heads, " heads, S x S, ", width)});
     tensors.push_back({square * static_cast<double>(model.heads) * bytes,
@@ -146,27 +155,32 @@ std::vector<MemoryErrorCause> memory_error_causes(const MemoryError& error, cons
   if (error.asked)
     if (const auto tensor = known_tensor(*error.asked, told.inputs))
       causes.push_back({CauseKind::known_tensor,
-                        cat("the ", format_bytes(*error.asked), " asked for are ", *tensor, ", which Trireme never makes whole"),
+                        cat("the ", format_bytes(*error.asked), " asked for are ", *tensor,
+                            ", which Trireme never makes whole"),
                         "elsewhere: a fused or tiled loss for logits, flash attention for scores and masks"});
   const MemoryForecast forecast = memory_forecast(told.inputs);
-  const std::string expected = format_bytes(forecast.peak_total_bytes), limit = format_bytes(told.device_limit_bytes);
+  const std::string expected = format_bytes(forecast.peak_total_bytes),
+                    limit = format_bytes(told.device_limit_bytes);
   const bool fits = forecast.peak_total_bytes <= told.device_limit_bytes;
   if (error.capacity && told.device_capacity_bytes > 0 &&
       std::abs(*error.capacity - told.device_capacity_bytes) > told.device_capacity_bytes / 10)
     causes.push_back({CauseKind::another_device,
-                      cat("the device of the message has ", format_bytes(*error.capacity), ", the hardware that was told ",
-                          format_bytes(told.device_capacity_bytes)),
+                      cat("the device of the message has ", format_bytes(*error.capacity),
+                          ", the hardware that was told ", format_bytes(told.device_capacity_bytes)),
                       "give the --gpu that ran, or set its memory"});
   if (error.space == MemorySpace::device && !fits)
-    causes.push_back({CauseKind::too_much, cat("the forecast of what was told is ", expected, ", and tensors may take ", limit), ""});
+    causes.push_back({CauseKind::too_much,
+                      cat("the forecast of what was told is ", expected, ", and tensors may take ", limit),
+                      ""});
   if (error.space == MemorySpace::device && fits && error.allocated) {
     const int64_t wanted = *error.allocated + error.asked.value_or(0);
     if (wanted > forecast.peak_total_bytes + forecast.peak_total_bytes / 10)
-      causes.push_back({CauseKind::more_than_forecast,
-                        cat("the run held ", format_bytes(*error.allocated), " and asked for ",
-                            format_bytes(error.asked.value_or(0)), ", and Trireme takes ", expected, " for what was told"),
-                        "another program holds more than Trireme for the same; or its sequences, batch, degree or "
-                        "recomputation are not those told. With Trireme this configuration fits"});
+      causes.push_back(
+          {CauseKind::more_than_forecast,
+           cat("the run held ", format_bytes(*error.allocated), " and asked for ",
+               format_bytes(error.asked.value_or(0)), ", and Trireme takes ", expected, " for what was told"),
+           "another program holds more than Trireme for the same; or its sequences, batch, degree or "
+           "recomputation are not those told. With Trireme this configuration fits"});
   }
   if (causes.empty())
     causes.push_back({CauseKind::more_than_forecast,

@@ -125,16 +125,15 @@ bool take_code(std::string_view line, TracebackFrame& frame) {
   const bool rich = take(text, kRichArrow);
   if (!rich) {
     text = trimmed(line);
-    if (!text.starts_with("--")) return false;
     const size_t arrow = text.find_first_not_of('-');
-    if (arrow == std::string_view::npos || text[arrow] != '>') return false;
+    if (arrow == 0 || arrow == std::string_view::npos || text[arrow] != '>') return false;
     text.remove_prefix(arrow + 1);
   }
   text = trimmed(text);
   const auto number = take_number(text);
   if (!number) return false;
   if (frame.line == 0) frame.line = *number;
-  while (take(text, kRichBorder)) text = trimmed(text);
+  for (text = trimmed(text); take(text, kRichBorder);) text = trimmed(text);
   frame.code = kept(text);
   return true;
 }

@@ -16,9 +16,9 @@
 namespace trireme {
 
 struct LogLine {
-  int rank = -1;         // that the launcher names; -1: none
+  int rank = -1;          // that the launcher names; -1: none
   std::string_view text;  // after the launcher's words
-  size_t begin = 0;      // of it in PastedLog::flat
+  size_t begin = 0;       // of it in PastedLog::flat
 };
 
 // Views into the text that it was made of.
