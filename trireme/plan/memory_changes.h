@@ -1,14 +1,6 @@
 // What to change where a step does not fit: whole sets of changes after which it does, the smallest set
-// first. Nothing of what is trained changes: attention stays full, a step keeps its tokens.
-//
-//   kinds of change (memory_change.h), each by its strongest choice
-//     -> every subset of one, two and three kinds by the forecast; a subset that holds a fitting one is left
-//        out, so that no set has a change too many
-//     -> of a fitting subset the gentlest choices: no disk if it can be, then the least time of a step
-//     -> in order of their number; of as many, those without a disk and without other arithmetic of the
-//     update
-//        (bf16 moments, no clipping) first, then by time
-//   where three do not do, all kinds together, less those that are not needed
+// first. Nothing of what is trained changes: attention stays full, a step keeps its tokens. How they are
+// found: change_search.h.
 #pragma once
 
 #include <optional>
@@ -35,6 +27,9 @@ struct StepCost {
   bool fits(const MemoryLimits& limits) const { return bytes_too_many(limits) == 0; }
   int64_t bytes_too_many(const MemoryLimits& limits) const;  // on the device and the host
 };
+
+// The bytes; without time. A rank's forecast, times the ranks of a machine for its host.
+StepCost memory_cost(const PlannedStep& step, const MemoryLimits& limits);
 
 struct MemoryChangeSet {
   std::vector<MemoryChange> changes;  // in the order of MemoryChangeKind

@@ -1,0 +1,25 @@
+// The search for sets of changes after which a step fits.
+//
+//   kinds of change (memory_change.h), each by its strongest choice
+//     -> every subset of one, two and three kinds by the forecast; a subset that holds a fitting one is left
+//        out, so that no set has a change too many
+//     -> of a fitting subset the gentlest choices: no disk if it can be, then the least time of a step
+//     -> in order of their number; of as many, those without a disk and without other arithmetic of the
+//     update
+//        (bf16 moments, no clipping) first, then by time
+//   where three do not do, all kinds together, less those that are not needed
+#pragma once
+
+#include "trireme/plan/memory_changes.h"
+
+namespace trireme {
+
+// At most six; none where nothing helps. The step must not fit.
+std::vector<MemoryChangeSet> fitting_sets(const PlannedStep& step, const HardwareProfile& hardware,
+                                          const MemoryLimits& limits, const ChangesAllowed& allowed);
+
+// Where nothing helps: as many changes as bring it nearer.
+MemoryChangeSet nearest_set(const PlannedStep& step, const HardwareProfile& hardware,
+                            const MemoryLimits& limits, const ChangesAllowed& allowed);
+
+}  // namespace trireme
