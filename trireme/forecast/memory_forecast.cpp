@@ -23,12 +23,16 @@ MemoryBytes bytes_of_stores(const ForecastInputs& inputs) {
 
 MemoryForecast memory_forecast(const ForecastInputs& inputs) {
   const MemoryBytes stores = bytes_of_stores(inputs);
-  MemoryForecast forecast{stores, 0, host_memory_bytes(inputs)};
+  MemoryForecast forecast{stores, 0, host_memory_bytes(inputs), {}};
   for (const MemorySnapshot& snapshot : memory_timeline(inputs, /*every_layer=*/false)) {
-    forecast.peak_total_bytes = std::max(forecast.peak_total_bytes, stores.total() + snapshot.bytes.total());
-    for (const MemoryCategory category : kAllMemoryCategories)
-      forecast.peak[category] =
-          std::max(forecast.peak[category], stores[category] + snapshot.bytes[category]);
+    MemoryBytes bytes = snapshot.bytes;
+    for (const MemoryCategory category : kAllMemoryCategories) {
+      bytes[category] += stores[category];
+      forecast.peak[category] = std::max(forecast.peak[category], bytes[category]);
+    }
+    if (bytes.total() <= forecast.peak_total_bytes) continue;
+    forecast.peak_total_bytes = bytes.total();
+    forecast.fullest = bytes;
   }
   return forecast;
 }

@@ -32,7 +32,8 @@ namespace trireme {
 struct MemoryForecast {
   MemoryBytes peak;
   int64_t peak_total_bytes = 0;
-  MemoryBytes host;  // beside a GPU, of the host's memory
+  MemoryBytes host;     // beside a GPU, of the host's memory
+  MemoryBytes fullest;  // when all together are at their most: peak_total_bytes by category
 };
 MemoryForecast memory_forecast(const ForecastInputs& inputs);
 

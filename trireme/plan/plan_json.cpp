@@ -21,6 +21,7 @@ Json configuration_json(const Planned& planned) {
           {"recompute", name_of(c.recompute)},
           {"keep_fraction", planned.step.inputs.recompute.keep_fraction},
           {"keeping_layers", c.keeping_layers},
+          {"layers", planned.step.inputs.model.layers},
           {"checkpoint_every", planned.step.inputs.recompute.checkpoint_every},
           {"head_chunks", c.head_chunks},
           {"tile_tokens", c.tile_tokens},
@@ -37,6 +38,9 @@ Json memory_json(const PlanRequest& request, const PlannedMemory& memory) {
           {"device_memory_bytes", request.hardware.memory_bytes},
           {"tensors_peak_bytes", memory.forecast.peak_total_bytes},
           {"category_peak_bytes", bytes_json(memory.forecast.peak)},
+          {"fullest_category_bytes", bytes_json(memory.forecast.fullest)},
+          {"beside_tensors_bytes", memory.device_bytes - memory.forecast.peak_total_bytes},
+          {"machine_host_memory_bytes", request.hardware.is_gpu ? request.hardware.host_memory_bytes : 0},
           {"machine_host_bytes", memory.host_bytes},
           {"machine_host_limit_bytes", memory.limits.host_bytes},
           {"host_category_bytes", bytes_json(memory.forecast.host)}};
@@ -82,6 +86,9 @@ Json plan_json(const PlanRequest& request, const Plan& plan) {
   Json json = {{"format", "trireme plan 1"},
                {"model", request.model_name},
                {"hardware", request.hardware.name},
+               {"hardware_description", request.hardware.description},
+               {"devices_per_machine", request.hardware.devices_per_machine},
+               {"memory_share", request.memory_share},
                {"precision", name_of(request.settings.precision)},
                {"objective", name_of(request.objective)},
                {"fits", plan.fits()},
@@ -112,10 +119,14 @@ Json plan_json(const PlanRequest& request, const Plan& plan) {
                       {"seconds", seconds},
                       {"device_hours", seconds / 3600 * plan.best.configuration.ranks()}};
   }
-  Json estimated = Json::array();
-  for (const FigureSource& source : request.hardware.sources)
+  Json estimated = Json::array(), figures = Json::array();
+  for (const FigureSource& source : request.hardware.sources) {
+    figures.push_back({{"figure", source.figure}, {"origin", name_of(source.origin)}, {"source", source.source}});
     if (source.origin == FigureOrigin::estimated) estimated.push_back(source.figure);
-  json["sureness"] = {{"time_error_share", request.hardware.time_error}, {"estimated_figures", std::move(estimated)}};
+  }
+  json["sureness"] = {{"time_error_share", request.hardware.time_error},
+                      {"estimated_figures", std::move(estimated)},
+                      {"figures", std::move(figures)}};
   return json;
 }
 
