@@ -221,7 +221,7 @@ TEST(MemoryShortage, categories_add_up_to_the_forecasts_peak_the_largest_first) 
     for (const int ulysses : {1, 8}) {
       PlannedStep step = llama_step(131072, ulysses, 8, 3, recompute);
       step.inputs.offload.optimizer = Offload::cpu;
-      const MemoryLimits limits = memory_limits(gpu_80gb(), 8, kGpuLimit_bytes);
+      const TensorLimits limits = tensor_limits(gpu_80gb(), 8, kGpuLimit_bytes);
       const MemoryShortage shortage = memory_shortage(step, limits);
       const MemoryForecast forecast = memory_forecast(step.inputs);
       EXPECT_EQ(shortage.device_bytes(), forecast.peak_total_bytes);

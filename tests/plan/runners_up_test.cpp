@@ -30,11 +30,14 @@ TEST(RunnersUp, are_slower_or_over_and_say_by_how_much) {
       const bool fits = make_planned(request, runner.planned.configuration, request.tokens).memory.fits();
       EXPECT_TRUE(fitting || !fits) << "those that fit come first";
       fitting = fits;
-      if (fits)
+      if (fits) {
         EXPECT_GE(runner.planned.seconds_per_token(), best->seconds_per_token() * (1 - 1e-12));
-      else
+      } else {
         EXPECT_THAT(runner.reason, HasSubstr(" over "));
-      if (runner.slower > 0.0005 && fits) EXPECT_THAT(runner.reason, HasSubstr("slower: "));
+      }
+      if (runner.slower > 0.0005 && fits) {
+        EXPECT_THAT(runner.reason, HasSubstr("slower: "));
+      }
     }
   }
 }

@@ -26,7 +26,7 @@ int64_t reluctant_changes(const MemoryChangeSet& set) {
 
 class ChangeSearch {
  public:
-  ChangeSearch(const PlannedStep& step, const HardwareProfile& hardware, const MemoryLimits& limits,
+  ChangeSearch(const PlannedStep& step, const HardwareProfile& hardware, const TensorLimits& limits,
                const ChangesAllowed& allowed)
       : step_(step), hardware_(hardware), limits_(limits), kinds_(possible_changes(step, hardware, allowed)) {
     choose_strongest();
@@ -258,7 +258,7 @@ class ChangeSearch {
 
   const PlannedStep& step_;
   const HardwareProfile& hardware_;
-  const MemoryLimits& limits_;
+  const TensorLimits& limits_;
   const std::vector<Changes> kinds_;
   std::vector<size_t> strongest_;  // choice of each kind
   std::vector<uint32_t> fitting_;  // kinds of the sets, as bits
@@ -268,12 +268,12 @@ class ChangeSearch {
 }  // namespace
 
 std::vector<MemoryChangeSet> fitting_sets(const PlannedStep& step, const HardwareProfile& hardware,
-                                          const MemoryLimits& limits, const ChangesAllowed& allowed) {
+                                          const TensorLimits& limits, const ChangesAllowed& allowed) {
   return ChangeSearch(step, hardware, limits, allowed).sets();
 }
 
 MemoryChangeSet nearest_set(const PlannedStep& step, const HardwareProfile& hardware,
-                            const MemoryLimits& limits, const ChangesAllowed& allowed) {
+                            const TensorLimits& limits, const ChangesAllowed& allowed) {
   return ChangeSearch(step, hardware, limits, allowed).nearest();
 }
 

@@ -16,10 +16,10 @@ namespace trireme {
 
 // At most six; none where nothing helps. The step must not fit.
 std::vector<MemoryChangeSet> fitting_sets(const PlannedStep& step, const HardwareProfile& hardware,
-                                          const MemoryLimits& limits, const ChangesAllowed& allowed);
+                                          const TensorLimits& limits, const ChangesAllowed& allowed);
 
 // Where nothing helps: as many changes as bring it nearer.
 MemoryChangeSet nearest_set(const PlannedStep& step, const HardwareProfile& hardware,
-                            const MemoryLimits& limits, const ChangesAllowed& allowed);
+                            const TensorLimits& limits, const ChangesAllowed& allowed);
 
 }  // namespace trireme

@@ -19,7 +19,7 @@ bool uses_new_disk(const PlannedStep& before, const PlannedStep& then) {
 
 int ranks_that_fit(PlannedStep step, const HardwareProfile& hardware, int64_t device_bytes) {
   for (;;) {
-    const MemoryLimits limits = memory_limits(hardware, step.inputs.ranks, device_bytes);
+    const TensorLimits limits = tensor_limits(hardware, step.inputs.ranks, device_bytes);
     if (memory_cost(step, limits).fits(limits)) return step.inputs.ranks;
     const auto more = more_sequence_ranks(step.inputs);
     if (!more || more->inputs.ranks > kMostRanks) return 0;
@@ -27,7 +27,7 @@ int ranks_that_fit(PlannedStep step, const HardwareProfile& hardware, int64_t de
   }
 }
 
-int64_t longest_that_fits(PlannedStep step, const MemoryLimits& limits) {
+int64_t longest_that_fits(PlannedStep step, const TensorLimits& limits) {
   const auto fits = [&](int64_t tokens) {
     step.inputs = with_batch(step.inputs, step.inputs.batch, tokens);
     return memory_cost(step, limits).fits(limits);
@@ -42,18 +42,18 @@ int64_t longest_that_fits(PlannedStep step, const MemoryLimits& limits) {
 
 }  // namespace
 
-int64_t StepCost::bytes_too_many(const MemoryLimits& limits) const {
+int64_t StepCost::bytes_too_many(const TensorLimits& limits) const {
   int64_t bytes = std::max<int64_t>(0, device_bytes - limits.device_bytes);
   if (limits.host_bytes > 0) bytes += std::max<int64_t>(0, host_bytes - limits.host_bytes);
   return bytes;
 }
 
-StepCost memory_cost(const PlannedStep& step, const MemoryLimits& limits) {
+StepCost memory_cost(const PlannedStep& step, const TensorLimits& limits) {
   const MemoryForecast forecast = memory_forecast(step.inputs);
   return {forecast.peak_total_bytes, forecast.host.total() * limits.machine_ranks, 0, 0};
 }
 
-MemoryLimits memory_limits(const HardwareProfile& hardware, int ranks, int64_t device_bytes) {
+TensorLimits tensor_limits(const HardwareProfile& hardware, int ranks, int64_t device_bytes) {
   return {device_bytes, hardware.is_gpu ? hardware.host_memory_bytes : 0,
           std::min<int64_t>(ranks, hardware.devices_per_machine)};
 }
@@ -102,7 +102,7 @@ std::string MemoryChangeSet::trireme_alone() const {
 MemoryChanges find_memory_changes(const PlannedStep& step, const HardwareProfile& hardware,
                                   int64_t device_bytes, const ChangesAllowed& allowed) {
   MemoryChanges answer{
-      step, memory_limits(hardware, step.inputs.ranks, device_bytes), {}, {}, std::nullopt, 0, 0};
+      step, tensor_limits(hardware, step.inputs.ranks, device_bytes), {}, {}, std::nullopt, 0, 0};
   answer.cost = memory_cost(step, answer.limits);
   const StepTime time = step_time(step, hardware);
   answer.cost.seconds = time.seconds;

@@ -10,12 +10,12 @@
 
 namespace trireme {
 
-struct MemoryLimits {
+struct TensorLimits {
   int64_t device_bytes = 0;   // that a rank's tensors may take
   int64_t host_bytes = 0;     // of a machine, beside GPUs; 0: not limited
   int64_t machine_ranks = 1;  // that share them
 };
-MemoryLimits memory_limits(const HardwareProfile& hardware, int ranks, int64_t device_bytes);
+TensorLimits tensor_limits(const HardwareProfile& hardware, int ranks, int64_t device_bytes);
 
 // What a step takes.
 struct StepCost {
@@ -24,12 +24,12 @@ struct StepCost {
   double seconds = 0;
   double tokens_per_second = 0;  // of all ranks
 
-  bool fits(const MemoryLimits& limits) const { return bytes_too_many(limits) == 0; }
-  int64_t bytes_too_many(const MemoryLimits& limits) const;  // on the device and the host
+  bool fits(const TensorLimits& limits) const { return bytes_too_many(limits) == 0; }
+  int64_t bytes_too_many(const TensorLimits& limits) const;  // on the device and the host
 };
 
 // The bytes; without time. A rank's forecast, times the ranks of a machine for its host.
-StepCost memory_cost(const PlannedStep& step, const MemoryLimits& limits);
+StepCost memory_cost(const PlannedStep& step, const TensorLimits& limits);
 
 struct MemoryChangeSet {
   std::vector<MemoryChange> changes;  // in the order of MemoryChangeKind
@@ -48,7 +48,7 @@ struct MemoryChangeSet {
 
 struct MemoryChanges {
   PlannedStep step;
-  MemoryLimits limits;
+  TensorLimits limits;
   StepCost cost;                      // without changes
   std::vector<MemoryChangeSet> sets;  // empty: it fits as it is, or nothing helps
   // Where no set fits: the one that comes nearest, how many ranks it takes with those of a sequence, and the

@@ -42,7 +42,7 @@ void write_categories(std::ostream& out, const std::vector<CategoryBytes>& categ
 }
 
 void write_shortage(std::ostream& out, const MemoryShortage& shortage) {
-  const MemoryLimits& limits = shortage.limits;
+  const TensorLimits& limits = shortage.limits;
   out << "By the forecast a rank holds " << of_limit(shortage.device_bytes(), limits.device_bytes)
       << " when it is fullest (" << shortage.fullest_moment << "):\n";
   write_categories(out, shortage.device);
@@ -65,7 +65,7 @@ std::string step_seconds_text(double seconds) {
 
 void write_set(std::ostream& out, const MemoryChanges& changes, const MemoryChangeSet& set) {
   const StepCost &before = changes.cost, &then = set.cost;
-  const MemoryLimits& limits = changes.limits;
+  const TensorLimits& limits = changes.limits;
   out << set.flags(changes.step) << "\n     " << of_limit(then.device_bytes, limits.device_bytes)
       << " a rank (";
   if (const int64_t saved = before.device_bytes - then.device_bytes; saved >= 0)
@@ -156,7 +156,7 @@ Json categories_json(const std::vector<CategoryBytes>& categories) {
   return json;
 }
 
-Json memory_limits_json(const MemoryLimits& limits) {
+Json memory_limits_json(const TensorLimits& limits) {
   return {{"device_bytes", limits.device_bytes},
           {"host_bytes", limits.host_bytes > 0 ? Json(limits.host_bytes) : Json()},
           {"machine_ranks", limits.machine_ranks}};

@@ -30,9 +30,9 @@ int64_t MemoryShortage::host_bytes() const {
   return sum_of_categories(host);
 }
 
-MemoryShortage memory_shortage(const PlannedStep& step, const MemoryLimits& limits) {
+MemoryShortage memory_shortage(const PlannedStep& step, const TensorLimits& limits) {
   const MemorySnapshot fullest = fullest_moment(step.inputs);
-  return {limits, fullest.name, largest_first(fullest.bytes, 1),
+  return {limits, fullest.name(), largest_first(fullest.bytes, 1),
           largest_first(host_memory_bytes(step.inputs), limits.machine_ranks)};
 }
 

@@ -15,7 +15,7 @@ struct CategoryBytes {
 };
 
 struct MemoryShortage {
-  MemoryLimits limits;
+  TensorLimits limits;
   std::string fullest_moment;         // "backward of layer 31: attention"
   std::vector<CategoryBytes> device;  // of a rank, at that moment
   std::vector<CategoryBytes> host;    // of the ranks of a machine
@@ -25,6 +25,6 @@ struct MemoryShortage {
   bool fits() const { return StepCost{device_bytes(), host_bytes()}.fits(limits); }
 };
 
-MemoryShortage memory_shortage(const PlannedStep& step, const MemoryLimits& limits);
+MemoryShortage memory_shortage(const PlannedStep& step, const TensorLimits& limits);
 
 }  // namespace trireme

@@ -66,7 +66,7 @@ std::string device_bar(const PlanRequest& request, const Planned& planned) {
 }
 
 std::string host_bar(const PlanRequest& request, const Planned& planned) {
-  const MemoryUse& memory = planned.memory;
+  const PlannedMemory& memory = planned.memory;
   if (memory.host_bytes == 0) return "";
   const int64_t whole = memory.limits.host_bytes > 0 ? request.hardware.host_memory_bytes : memory.host_bytes;
   return html_bar(parts_of(memory.forecast.host, devices_of_machine(request, planned)), static_cast<double>(whole),
@@ -78,7 +78,7 @@ std::string over_text(int64_t bytes, int64_t limit_bytes) {
 }
 
 std::string memory_cell(const PlanRequest& request, const Planned& planned) {
-  const MemoryUse& memory = planned.memory;
+  const PlannedMemory& memory = planned.memory;
   std::string html =
       cat(html_bytes(memory.device_bytes), over_text(memory.device_bytes, memory.limits.device_bytes), device_bar(request, planned));
   if (memory.host_bytes > 0)
@@ -87,7 +87,7 @@ std::string memory_cell(const PlanRequest& request, const Planned& planned) {
 }
 
 std::string memory_section(const PlanRequest& request, const Planned& planned) {
-  const MemoryUse& memory = planned.memory;
+  const PlannedMemory& memory = planned.memory;
   const std::string device = device_word(request);
   std::string html = cat("<h2>Memory</h2>\n<p>Each ", device, ": ", html_bytes(memory.device_bytes), " of ",
                          html_bytes(request.hardware.memory_bytes), over_text(memory.device_bytes, memory.limits.device_bytes),
