@@ -40,7 +40,7 @@ void expect_train_takes(const std::string& line) {
   TrainFlags flags;
   OptionParser parser{"train", ""};
   flags.declare(parser);
-  EXPECT_NO_THROW(parser.parse(words_of(line)));
+  EXPECT_NO_THROW(parser.parse(words_of("--model_name_or_path m --output_dir o --train_file f " + line)));
 }
 
 // Every kind of change: a batch of 4, two data-parallel ranks, nothing offloaded, nothing computed again.

@@ -30,6 +30,7 @@ void state(Bytes input);         // trainer_state.json
 void jsonl(Bytes input);         // lines of documents
 void reference(Bytes input);     // verify's file
 void command_line(Bytes input);  // a command and its arguments, a line each
+void memory_error(Bytes input);  // a pasted log with an out-of-memory message
 
 // A folder of this process, in memory where the machine has it; removed when the process ends in order.
 const std::filesystem::path& scratch_folder();

@@ -138,6 +138,20 @@ def main():
     write("command_line", "stages", "stages\n1k:60,4k:20:1e-5,16k:8")
     write("command_line", "rope", 'rope\n{"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 8192, "beta_fast": 32}')
     write("command_line", "kwargs", 'kwargs\n{"min_lr_rate": 0.1, "num_cycles": 2}')
+    write("memory_error", "torch", '[rank5]:   File "/a/train.py", line 88, in main\n[rank5]:     loss.backward()\n'
+          "[rank5]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.75 GiB. GPU 5 has a total capacity of 79.10 GiB of "
+          "which 1.00 GiB is free. Process 12 has 3.00 GiB memory in use. Including non-PyTorch memory, this process has 70.00 GiB "
+          "memory in use. Of the allocated memory 60.50 GiB is allocated by PyTorch, with 46.00 MiB allocated in private pools (e.g., "
+          "CUDA Graphs), and 5.25 GiB is reserved by PyTorch but unallocated.\n")
+    write("memory_error", "torch_1", "File /a/b.py:1474, in E.f(self)\n-> 1474  x = y(\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 "
+          "GiB (GPU 0; 79.15 GiB total capacity; 70.00 GiB already allocated; 0 bytes free; 77.50 GiB reserved in total by PyTorch)")
+    write("memory_error", "nccl", "\u2502 /mnt/lib/zero/st \u2502\n\u2502 age.py:485 in f \u2502\n\u2502 \u2771 485 \u2502 g() \u2502\n"
+          "n1:28:48 [1] include/alloc.h:185 NCCL WARN Failed to CUDA calloc 6291456 bytes\n")
+    write("memory_error", "trireme", "[rank 2] trireme: out of pinned host memory: asked for 1.5 GiB (1610612736 bytes) more for attention; this rank "
+          "holds parameters 3.0 GiB, activations 40.0 GiB. What would help: --zero 3\n")
+    write("memory_error", "killed", "  rank      : 4 (local_rank: 4)\n  exitcode  : -9 (pid: 3)\n[1.2] Out of memory: Killed process 9 (python) "
+          "anon-rss:8192kB\nKilled\n")
+    write("memory_error", "host", "DefaultCPUAllocator: can't allocate memory: you tried to allocate 132426121216 bytes. Error code 12\n")
     write("reference", "plain", reference(2, 4))
     write("reference", "positions", reference(1, 4, {"position_ids": ("I64", [1, 4], int64(0, 1, 0, 1))}))
     write("reference", "padding", reference(2, 3, {"attention_mask": ("I64", [2, 3], int64(1, 1, 0, 1, 1, 1))}))

@@ -27,7 +27,8 @@ const std::map<std::string, void (*)(Bytes)>& targets() {
                                                                {"state", state},
                                                                {"jsonl", jsonl},
                                                                {"reference", reference},
-                                                               {"command_line", command_line}};
+                                                               {"command_line", command_line},
+                                                               {"memory_error", memory_error}};
   return kTargets;
 }
 

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/forecast/memory_forecast.h"
-#include "trireme/plan/memory_changes_text.h"
+#include "trireme/plan/memory_answer_text.h"
 
 #include "tests/plan/llama_3_8b.h"
 
@@ -196,10 +196,33 @@ TEST(MemoryChanges, where_nothing_helps_it_says_what_would) {
   EXPECT_TRUE(fits_at(answer.longest_tokens));
   EXPECT_FALSE(fits_at(answer.longest_tokens + 1024));
   EXPECT_GT(answer.ranks_needed, 8);
-  MemoryAnswer whole{std::nullopt, {}, memory_shortage(step, answer.limits), answer};
-  const std::string text = memory_answer_text(whole);
+  const std::string text = memory_answer_text(explain_memory(step, hardware, limit, std::nullopt));
   EXPECT_NE(text.find("No set of changes makes it fit"), std::string::npos) << text;
   EXPECT_NE(text.find(cat("--max_seq_length ", answer.longest_tokens)), std::string::npos) << text;
+}
+
+TEST(MemoryChanges, beyond_the_heads_data_parallel_ranks_join_a_ring) {
+  const PlannedStep step = llama_step(1048576, 32, 64, 3, Recompute::full);
+  const auto kinds = possible_changes(step, gpu_80gb(), {});
+  const MemoryChange& change = kinds.front().front();
+  ASSERT_EQ(change.kind, MemoryChangeKind::sequence_ranks);
+  EXPECT_EQ(change.flags, "--ring 2");
+  EXPECT_TRUE(change.deepspeed.empty());  // DeepSpeed has no ring
+  EXPECT_EQ(change.trainer, "ParallelismConfig(sp_size=64, sp_ring=2)");
+  const PlannedStep then = applied(step, {change});
+  EXPECT_EQ(then.sequence_ranks(), 64);
+  EXPECT_EQ(then.tokens(), step.tokens());
+  EXPECT_LT(memory_forecast(then.inputs).peak_total_bytes, memory_forecast(step.inputs).peak_total_bytes);
+}
+
+TEST(MemoryChanges, a_printed_share_of_layers_is_as_many_layers) {
+  for (const int64_t layers : {1, 32, 80, 126, 1000})
+    for (int64_t keeping = 1; keeping < layers; ++keeping) {
+      const std::string flags = keep_attention_on(keeping, layers).flags;
+      const double share = std::stod(flags.substr(flags.rfind(' ')));
+      const RecomputePlan plan{Recompute::keep_attention, 1, share, layers};
+      ASSERT_EQ(layers - plan.first_layer_of_policy(), keeping) << flags;
+    }
 }
 
 TEST(MemoryChanges, a_cpu_has_no_host_beside_it) {
@@ -214,43 +237,6 @@ TEST(MemoryChanges, a_cpu_has_no_host_beside_it) {
       EXPECT_NE(set.step.inputs.offload.activations, Offload::cpu);
     }
   }
-}
-
-TEST(MemoryShortage, categories_add_up_to_the_forecasts_peak_the_largest_first) {
-  for (const Recompute recompute : {Recompute::none, Recompute::full})
-    for (const int ulysses : {1, 8}) {
-      PlannedStep step = llama_step(131072, ulysses, 8, 3, recompute);
-      step.inputs.offload.optimizer = Offload::cpu;
-      const TensorLimits limits = tensor_limits(gpu_80gb(), 8, kGpuLimit_bytes);
-      const MemoryShortage shortage = memory_shortage(step, limits);
-      const MemoryForecast forecast = memory_forecast(step.inputs);
-      EXPECT_EQ(shortage.device_bytes(), forecast.peak_total_bytes);
-      EXPECT_EQ(shortage.host_bytes(), 8 * forecast.host.total());
-      for (const auto* categories : {&shortage.device, &shortage.host})
-        EXPECT_TRUE(std::ranges::is_sorted(*categories, std::ranges::greater(), &CategoryBytes::bytes));
-      EXPECT_FALSE(shortage.fullest_moment.empty());
-    }
-}
-
-TEST(MemoryChangesText, names_each_set_with_bytes_and_time_and_json_has_the_same) {
-  const PlannedStep step = llama_step(262144, 4, 8, 2, Recompute::none);
-  const HardwareProfile hardware = gpu_80gb();
-  MemoryAnswer answer{MemoryError{}, {}, {}, find_memory_changes(step, hardware, kGpuLimit_bytes)};
-  answer.error->message = "\xff\xfe CUDA";
-  answer.shortage = memory_shortage(step, answer.changes.limits);
-  const std::string text = memory_answer_text(answer);
-  const Json json = to_json(answer);
-  EXPECT_NO_THROW(json.dump());
-  ASSERT_EQ(json.at("sets").size(), answer.changes.sets.size());
-  ASSERT_FALSE(answer.changes.sets.empty());
-  for (size_t i = 0; i < answer.changes.sets.size(); ++i) {
-    const MemoryChangeSet& set = answer.changes.sets[i];
-    EXPECT_NE(text.find(cat(i + 1, ". ", set.flags(step), "\n")), std::string::npos) << text;
-    EXPECT_EQ(json["sets"][i]["flags"], set.flags(step));
-    EXPECT_EQ(json["sets"][i]["saved_device_bytes"],
-              answer.changes.cost.device_bytes - set.cost.device_bytes);
-  }
-  EXPECT_EQ(json.at("memory").at("device").at(0).at("category"), "activations");
 }
 
 }  // namespace

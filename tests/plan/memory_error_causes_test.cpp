@@ -76,9 +76,18 @@ TEST(MemoryErrorCauses, logits_masks_and_scores_are_known_by_their_bytes) {
 }
 
 TEST(MemoryErrorCauses, the_forecast_agrees_or_the_difference_is_named) {
-  const MemoryError error = device_error(kGiB, 80 * kGiB, 500 * kMiB, 77 * kGiB, kGiB);
+  const MemoryError error = device_error(kGiB, 80 * kGiB, 500 * kMiB, 77 * kGiB, 500 * kMiB);
   // Does not fit: that is why.
-  EXPECT_TRUE(has(memory_error_causes(error, told(llama_step(262144, 4, 8, 3, Recompute::none))), too_much));
+  const auto agrees = memory_error_causes(error, told(llama_step(262144, 4, 8, 3, Recompute::none)));
+  ASSERT_EQ(agrees.size(), 1u);
+  EXPECT_EQ(agrees.front().kind, too_much);
+  EXPECT_NE(agrees.front().what.find("the message agrees"), std::string::npos);
+  // Failed early though there was memory: something else took it.
+  const auto early = memory_error_causes(device_error(kGiB, 80 * kGiB, 500 * kMiB, 40 * kGiB, kGiB),
+                                         told(llama_step(262144, 4, 8, 3, Recompute::none)));
+  EXPECT_TRUE(has(early, other_processes));
+  EXPECT_NE(std::ranges::find(early, too_much, &MemoryErrorCause::kind)->what.find("something else"),
+            std::string::npos);
   // Fits, and yet the run held more.
   const PlannedStep fits = llama_step(65536, 4, 8, 3, Recompute::full);
   ASSERT_LT(memory_forecast(fits.inputs).peak_total_bytes, 60 * kGiB);
@@ -90,7 +99,24 @@ TEST(MemoryErrorCauses, the_forecast_agrees_or_the_difference_is_named) {
   EXPECT_TRUE(has(memory_error_causes(device_error(kGiB, 40 * kGiB, kGiB, 37 * kGiB, kGiB), told(fits)),
                   another_device));
   // Nothing to compare: it is said.
-  EXPECT_EQ(memory_error_causes(MemoryError{}, told(fits)).size(), 1u);
+  const auto nothing = memory_error_causes(MemoryError{}, told(fits));
+  ASSERT_EQ(nothing.size(), 1u);
+  EXPECT_EQ(nothing.front().kind, unexplained);
+}
+
+TEST(MemoryErrorCauses, triremes_categories_say_where_the_difference_is) {
+  const PlannedStep step = llama_step(65536, 4, 8, 3, Recompute::full);
+  MemoryError error;
+  error.kind = MemoryErrorKind::trireme;
+  error.held = memory_forecast(step.inputs).peak;
+  error.held[MemoryCategory::activations] += 30 * kGiB;
+  error.allocated = error.held.total();
+  error.asked = kGiB;
+  error.category = MemoryCategory::attention;
+  const auto causes = memory_error_causes(error, told(step));
+  const auto more = std::ranges::find(causes, more_than_forecast, &MemoryErrorCause::kind);
+  ASSERT_NE(more, causes.end());
+  EXPECT_NE(more->what.find("most in activations: "), std::string::npos) << more->what;
 }
 
 TEST(MemoryErrorCauses, the_hosts_memory_is_not_the_devices) {

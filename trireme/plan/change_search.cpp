@@ -63,10 +63,6 @@ class ChangeSearch {
     set.cost = memory_cost(set.step, limits_);
     return set;
   }
-  bool fits(const Changes& changes) const {
-    const auto set = with(changes);
-    return set && set->cost.fits(limits_);
-  }
   void set_time(MemoryChangeSet& set) const {
     const StepTime time = step_time(set.step, hardware_);
     set.cost.seconds = time.seconds;

@@ -4,9 +4,8 @@
 //     -> every subset of one, two and three kinds by the forecast; a subset that holds a fitting one is left
 //        out, so that no set has a change too many
 //     -> of a fitting subset the gentlest choices: no disk if it can be, then the least time of a step
-//     -> in order of their number; of as many, those without a disk and without other arithmetic of the
-//     update
-//        (bf16 moments, no clipping) first, then by time
+//     -> in order of their number; of as many, those without a disk and with the arithmetic of the update
+//        as it is (fp32 moments, clipping) first, then by time
 //   where three do not do, all kinds together, less those that are not needed
 #pragma once
 

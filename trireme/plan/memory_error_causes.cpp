@@ -141,6 +141,46 @@ std::optional<std::string> known_tensor(int64_t asked_bytes, const ForecastInput
   return std::nullopt;
 }
 
+// Of a message of Trireme, which counts by category: the category that is farthest above its forecast.
+std::string fullest_above(const MemoryError& error, const MemoryForecast& forecast) {
+  std::string text;
+  int64_t most = 0;
+  for (const MemoryCategory category : kAllMemoryCategories) {
+    const int64_t wanted = error.held[category] + (error.category == category ? error.asked.value_or(0) : 0);
+    if (wanted - forecast.peak[category] <= most) continue;
+    most = wanted - forecast.peak[category];
+    text = cat("; most in ", name_of(category), ": ", format_bytes(wanted), " where the forecast has ",
+               format_bytes(forecast.peak[category]));
+  }
+  return text;
+}
+
+void add_forecast_cause(const MemoryError& error, const MemoryForecast& forecast, const ToldRun& told,
+                        std::vector<MemoryErrorCause>& causes) {
+  const int64_t expected = forecast.peak_total_bytes, limit = told.device_limit_bytes;
+  const int64_t asked = error.asked.value_or(0), wanted = error.allocated.value_or(0) + asked;
+  const std::string held = error.allocated ? cat("the run held ", format_bytes(*error.allocated),
+                                                 " and asked for ", format_bytes(asked))
+                                           : std::string();
+  if (expected > limit) {
+    std::string what = cat("the forecast of what was told is ", format_bytes(expected),
+                           ", and tensors may take ", format_bytes(limit));
+    // A run that does not fit fails on its way to the fullest moment, when the device is full.
+    if (error.allocated)
+      what += wanted > limit - limit / 10
+                  ? cat("; the message agrees: ", held)
+                  : cat("; but ", held, ", less than that: something else took memory too");
+    causes.push_back({CauseKind::too_much, what, ""});
+  } else if (error.allocated && wanted > expected + expected / 10) {
+    causes.push_back(
+        {CauseKind::more_than_forecast,
+         cat(held, ", and Trireme takes ", format_bytes(expected), " for what was told",
+             error.kind == MemoryErrorKind::trireme ? fullest_above(error, forecast) : std::string()),
+         "another program holds more than Trireme for the same; or its sequences, batch, degree or "
+         "recomputation are not those told. With Trireme this configuration fits"});
+  }
+}
+
 }  // namespace
 
 std::vector<MemoryErrorCause> memory_error_causes(const MemoryError& error) {
@@ -159,34 +199,22 @@ std::vector<MemoryErrorCause> memory_error_causes(const MemoryError& error, cons
                             ", which Trireme never makes whole"),
                         "elsewhere: a fused or tiled loss for logits, flash attention for scores and masks"});
   const MemoryForecast forecast = memory_forecast(told.inputs);
-  const std::string expected = format_bytes(forecast.peak_total_bytes),
-                    limit = format_bytes(told.device_limit_bytes);
-  const bool fits = forecast.peak_total_bytes <= told.device_limit_bytes;
   if (error.capacity && told.device_capacity_bytes > 0 &&
       std::abs(*error.capacity - told.device_capacity_bytes) > told.device_capacity_bytes / 10)
     causes.push_back({CauseKind::another_device,
                       cat("the device of the message has ", format_bytes(*error.capacity),
                           ", the hardware that was told ", format_bytes(told.device_capacity_bytes)),
                       "give the --gpu that ran, or set its memory"});
-  if (error.space == MemorySpace::device && !fits)
-    causes.push_back({CauseKind::too_much,
-                      cat("the forecast of what was told is ", expected, ", and tensors may take ", limit),
-                      ""});
-  if (error.space == MemorySpace::device && fits && error.allocated) {
-    const int64_t wanted = *error.allocated + error.asked.value_or(0);
-    if (wanted > forecast.peak_total_bytes + forecast.peak_total_bytes / 10)
-      causes.push_back(
-          {CauseKind::more_than_forecast,
-           cat("the run held ", format_bytes(*error.allocated), " and asked for ",
-               format_bytes(error.asked.value_or(0)), ", and Trireme takes ", expected, " for what was told"),
-           "another program holds more than Trireme for the same; or its sequences, batch, degree or "
-           "recomputation are not those told. With Trireme this configuration fits"});
-  }
+  if (error.space == MemorySpace::device) add_forecast_cause(error, forecast, told, causes);
   if (causes.empty())
-    causes.push_back({CauseKind::more_than_forecast,
-                      cat("by the forecast what was told fits: ", expected, " of ", limit,
-                          ", and the message has no figures that say what differs"),
-                      "give the whole output of the rank, and the length, batch and degree that ran"});
+    causes.push_back(
+        {CauseKind::unexplained,
+         cat("by the forecast what was told fits: ", format_bytes(forecast.peak_total_bytes), " of ",
+             format_bytes(told.device_limit_bytes),
+             error.allocated ? ", and so does what the message tells"
+                             : ", and the message has no figures that say what differs"),
+         "look for other processes on the device and for a longer sequence or larger batch than was "
+         "told; give the whole output of the rank"});
   return causes;
 }
 

@@ -19,6 +19,7 @@ enum class MemoryErrorCauseKind : uint8_t {
   known_tensor,        // the bytes asked for are those of a tensor that Trireme never makes
   another_device,      // has another size than the profile's
   more_than_forecast,  // the run held more than this configuration takes
+  unexplained,         // by the forecast and the message it should have fitted
   beside_the_tensors,  // NCCL, cuBLAS or a context found no memory: PyTorch's allocator keeps it
   host,                // the host's memory, not the device's
   pinned_host,         // what may be pinned of it
@@ -33,6 +34,7 @@ constexpr auto enum_names(MemoryErrorCauseKind) {
                                                         {known_tensor, "known_tensor"},
                                                         {another_device, "another_device"},
                                                         {more_than_forecast, "more_than_forecast"},
+                                                        {unexplained, "unexplained"},
                                                         {beside_the_tensors, "beside_the_tensors"},
                                                         {host, "host"},
                                                         {pinned_host, "pinned_host"}});

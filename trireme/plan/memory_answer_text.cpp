@@ -1,4 +1,4 @@
-#include "trireme/plan/memory_changes_text.h"
+#include "trireme/plan/memory_answer_text.h"
 
 #include <cmath>
 #include <sstream>

@@ -1,22 +1,12 @@
-// The answer to an out-of-memory error, for a terminal and as JSON: what the message says and why, what fills
-// the memory, and the sets of changes.
+// A MemoryAnswer for a terminal and as JSON.
 #pragma once
 
-#include <optional>
 #include <string>
-#include <vector>
 
-#include "trireme/plan/memory_error_causes.h"
-#include "trireme/plan/memory_shortage.h"
+#include "trireme/base/json.h"
+#include "trireme/plan/memory_answer.h"
 
 namespace trireme {
-
-struct MemoryAnswer {
-  std::optional<MemoryError> error;  // where there was a message
-  std::vector<MemoryErrorCause> causes;
-  MemoryShortage shortage;
-  MemoryChanges changes;
-};
 
 // Lines with "\n", also at the end.
 std::string memory_answer_text(const MemoryAnswer& answer);
