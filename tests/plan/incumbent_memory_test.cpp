@@ -1,11 +1,13 @@
-// The incumbents' inventory, held against sums made by hand from their source, and against what was published.
+// The incumbents' inventory, held against sums made by hand from their source, and against what was
+// published.
 #include "trireme/plan/incumbent_memory.h"
 
 #include <gtest/gtest.h>
 
-#include "tests/plan/incumbent_points.h"
 #include "trireme/base/error.h"
 #include "trireme/plan/caching_allocator.h"
+
+#include "tests/plan/incumbent_points.h"
 
 namespace trireme::testing {
 namespace {
@@ -48,22 +50,39 @@ TEST(IncumbentMemory, of_whole_logits_is_twelve_bytes_a_logit) {
   const int64_t tokens = 65'536, hidden = tokens * 4096 * 2, kept = 32 * hidden;
   const IncumbentMemory memory = incumbent_memory({llama_8b(), 1, 1, tokens, alst(0, true)});
   EXPECT_EQ(memory.moment, "the loss's backward");
-  // The final norm keeps its input in fp32 and scaled in bf16, and its output is the head's input; cosines and
-  // sines; four int64 a token; the head; the bucket of 5e8 elements; cuBLAS's workspace.
+  // The final norm keeps its input in fp32 and scaled in bf16, and its output is the head's input; cosines
+  // and sines; four int64 a token; the head; the bucket of 5e8 elements; cuBLAS's workspace.
   const int64_t fixed = 2 * 128256 * 4096 + 1'000'000'000 + 32 * kMebibyte;
   const int64_t expected = 12 * tokens * 128256 + kept + 4 * hidden + tokens * (512 + 32) + fixed;
   EXPECT_NEAR(static_cast<double>(memory.held_bytes), static_cast<double>(expected), 512.0 * 100);
 }
 
-// ALST on one H200: attention's backward, nothing kept of other layers. In units of [s, M] = [s, H D]: dy, x,
-// normed, q, o, y, dx2, do, dq: 9; k, v, dk, dv: 1; dq_accum in fp32: 2; dk_accum and dv_accum in fp32: 1.
-TEST(IncumbentMemory, of_alst_is_thirteen_hidden_values_a_token) {
-  const auto held = [](int64_t tokens) {
-    return incumbent_memory({llama_8b(), 1, 1, tokens, alst(3, true, true)}).held_bytes;
-  };
-  const double a_token = static_cast<double>(held(1'024'000) - held(512'000)) / 512'000;
-  // Beside them log-sum-exp, softmax_d and lse_log2 of 32 heads, cosines and sines, four int64, RSTD.
-  EXPECT_NEAR(a_token, 13 * 8192 + 3 * 32 * 4 + 512 + 32 + 4, 1);
+double held_a_token(IncumbentRun run) {
+  run.tokens = 512'000 * run.sequence_ranks;
+  const int64_t held = incumbent_memory(run).held_bytes;
+  run.tokens *= 2;
+  return static_cast<double>(incumbent_memory(run).held_bytes - held) / 512'000;
+}
+
+// What bench/peers/incumbent_layer_memory.py measures of their code, in [s, M] of bf16, here 8,192 bytes a
+// token. Beside it of each token: cosines and sines 512, four int64, a norm's RSTD; of each of h heads
+// log-sum-exp and softmax_d in fp32.
+TEST(IncumbentMemory, of_a_layer_is_what_autograd_holds_of_their_code) {
+  constexpr double kHidden = 8192, kToken = 512 + 32 + 4;
+  for (const int ranks : {1, 8}) {
+    const double of_heads = 32 * 4;  // h of each of S tokens: H of each of s
+    const IncumbentRun tiled{llama_8b(), ranks, ranks, 0, alst(3, ranks == 1)};
+    EXPECT_NEAR(held_a_token(tiled), 14 * kHidden + kToken + 2 * of_heads, 1) << ranks << " ranks";
+    const IncumbentRun whole{llama_8b(), ranks, ranks, 0, alst(2, ranks == 1)};
+    EXPECT_NEAR(held_a_token(whole), (ranks == 1 ? 22.5 : 23.5) * kHidden + kToken + 4 + of_heads, 1)
+        << ranks << " ranks";
+  }
+}
+
+// FlashAttention-3 sums dk and dv of key/value heads in fp32, 1, where 2 keeps them of all query heads, 2.
+TEST(IncumbentMemory, with_flash_attention_3_is_one_hidden_value_less) {
+  EXPECT_NEAR(held_a_token({llama_8b(), 1, 1, 0, alst(3, true, true)}), 13 * 8192 + 512 + 32 + 4 + 3 * 32 * 4,
+              1);
 }
 
 TEST(IncumbentMemory, is_the_sum_of_its_buffers) {
@@ -119,7 +138,8 @@ TEST(IncumbentMemory, gives_back_published_lengths_within_15_percent) {
   for (const PublishedLength& point : published_lengths()) {
     const auto longest = static_cast<double>(incumbent_longest_tokens(point.run, point.device_bytes));
     const double miss = std::abs(relative_miss(longest, static_cast<double>(point.run.tokens)));
-    EXPECT_EQ(miss < 0.15, point.note.empty()) << point.name << ": " << longest << " for " << point.run.tokens;
+    EXPECT_EQ(miss < 0.15, point.note.empty())
+        << point.name << ": " << longest << " for " << point.run.tokens;
   }
 }
 
@@ -127,7 +147,8 @@ TEST(IncumbentMemory, gives_back_published_memory_within_16_percent) {
   for (const PublishedMemory& point : published_memory()) {
     const IncumbentMemory memory = incumbent_memory(point.run);
     const int64_t bytes = point.kind == MemoryKind::held ? memory.held_bytes : memory.device_bytes();
-    EXPECT_LT(std::abs(relative_miss(static_cast<double>(bytes) / kGibibyte, point.gibibytes)), 0.16) << point.name;
+    EXPECT_LT(std::abs(relative_miss(static_cast<double>(bytes) / kGibibyte, point.gibibytes)), 0.16)
+        << point.name;
   }
   EXPECT_GT(incumbent_memory(blog_run(131'072)).device_bytes(), kH100_bytes) << "the blog ran out of memory";
 }

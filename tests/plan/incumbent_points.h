@@ -11,20 +11,51 @@
 namespace trireme::testing {
 
 inline ModelSizes llama_8b() {
-  return {.layers = 32, .hidden = 4096, .intermediate = 14336, .mlp_kept_width = 2 * 14336, .heads = 32,
-          .kv_heads = 8, .head_dim = 128, .vocab = 128256, .unit_elements = {}};
+  return {.layers = 32,
+          .hidden = 4096,
+          .intermediate = 14336,
+          .mlp_kept_width = 2 * 14336,
+          .heads = 32,
+          .kv_heads = 8,
+          .head_dim = 128,
+          .vocab = 128256,
+          .unit_elements = {}};
 }
 inline ModelSizes qwen3_4b() {
-  return {.layers = 36, .hidden = 2560, .intermediate = 9728, .mlp_kept_width = 2 * 9728, .heads = 32,
-          .kv_heads = 8, .head_dim = 128, .vocab = 151936, .qk_norm = true, .unit_elements = {}, .tied = true};
+  return {.layers = 36,
+          .hidden = 2560,
+          .intermediate = 9728,
+          .mlp_kept_width = 2 * 9728,
+          .heads = 32,
+          .kv_heads = 8,
+          .head_dim = 128,
+          .vocab = 151936,
+          .qk_norm = true,
+          .unit_elements = {},
+          .tied = true};
 }
 inline ModelSizes qwen3_32b() {
-  return {.layers = 64, .hidden = 5120, .intermediate = 25600, .mlp_kept_width = 2 * 25600, .heads = 64,
-          .kv_heads = 8, .head_dim = 128, .vocab = 151936, .qk_norm = true, .unit_elements = {}};
+  return {.layers = 64,
+          .hidden = 5120,
+          .intermediate = 25600,
+          .mlp_kept_width = 2 * 25600,
+          .heads = 64,
+          .kv_heads = 8,
+          .head_dim = 128,
+          .vocab = 151936,
+          .qk_norm = true,
+          .unit_elements = {}};
 }
 inline ModelSizes llama_70b() {
-  return {.layers = 80, .hidden = 8192, .intermediate = 28672, .mlp_kept_width = 2 * 28672, .heads = 64,
-          .kv_heads = 8, .head_dim = 128, .vocab = 128256, .unit_elements = {}};
+  return {.layers = 80,
+          .hidden = 8192,
+          .intermediate = 28672,
+          .mlp_kept_width = 2 * 28672,
+          .heads = 64,
+          .kv_heads = 8,
+          .head_dim = 128,
+          .vocab = 128256,
+          .unit_elements = {}};
 }
 
 // "GPU 0 has a total capacity of": PyTorch's out-of-memory messages on these devices.
@@ -32,8 +63,8 @@ inline constexpr int64_t kGibibyte = int64_t{1} << 30;
 inline constexpr int64_t kH100_bytes = static_cast<int64_t>(79.1 * kGibibyte);
 inline constexpr int64_t kH200_bytes = static_cast<int64_t>(139.8 * kGibibyte);
 
-// ALST's switches, one after the other. ArcticTraining's H200 recipes came with Liger-Kernel 0.6.1 (its commit
-// f274093), the H100 recipes before.
+// ALST's switches, one after the other. ArcticTraining's H200 recipes came with Liger-Kernel 0.6.1 (its
+// commit f274093), the H100 recipes before.
 inline IncumbentPolicy alst(int features, bool one_gpu, bool h200 = false) {
   IncumbentPolicy policy;
   policy.liger_kernels = features >= 1;
@@ -44,8 +75,8 @@ inline IncumbentPolicy alst(int features, bool one_gpu, bool h200 = false) {
   policy.indices_32_bit = !h200;
   return policy;
 }
-// TRL's examples/accelerate_configs/alst_ulysses_4gpu.yaml, which the blog names: no offload. Its text speaks of
-// the optimizer's; its own 76.4 GB on one GPU hold 16 bytes a parameter, so it cannot have been on.
+// TRL's examples/accelerate_configs/alst_ulysses_4gpu.yaml, which the blog names: no offload. Its text speaks
+// of the optimizer's; its own 76.4 GB on one GPU hold 16 bytes a parameter, so it cannot have been on.
 inline IncumbentRun blog_run(int64_t tokens) {
   IncumbentRun run{qwen3_4b(), 4, 4, tokens, {}};
   run.policy.offload_optimizer = false;
@@ -69,32 +100,75 @@ inline std::vector<PublishedLength> published_lengths() {
   IncumbentPolicy tiled = alst(1, false);
   tiled.tiled_mlp = true;
   const std::string table = "ALST, table 1", recipes = "ArcticTraining, run-h200-sp1-llama-8b-*.yml";
-  const std::string low = "fewer bytes than were there: with Ulysses about 13 GiB are not found in the source";
-  const std::string host = "their host's memory was the limit (ALST, 5.3)";
+  const std::string low = "fewer bytes than were there, see below";
   return {
-      {"8B, one H200, Transformers", {llama, 1, 1, 65'000, alst(0, true, true)}, kH200_bytes, looked_at, recipes, ""},
+      {"8B, one H200, Transformers",
+       {llama, 1, 1, 65'000, alst(0, true, true)},
+       kH200_bytes,
+       looked_at,
+       recipes,
+       ""},
       {"+ Liger-Kernel", {llama, 1, 1, 300'000, alst(1, true, true)}, kH200_bytes, looked_at, recipes, ""},
-      {"+ activations offloaded", {llama, 1, 1, 650'000, alst(2, true, true)}, kH200_bytes, looked_at, recipes, ""},
+      {"+ activations offloaded",
+       {llama, 1, 1, 650'000, alst(2, true, true)},
+       kH200_bytes,
+       looked_at,
+       recipes,
+       ""},
       {"+ TiledMLP", {llama, 1, 1, 1'200'000, alst(3, true, true)}, kH200_bytes, looked_at, recipes, ""},
-      {"8B, one H100, Transformers", {llama, 1, 1, 36'000, alst(0, true)}, kH100_bytes, held_out,
-       "ArcticTraining, run-h100-sp1-llama-8b-baseline.yml; ALST, table 2 says 32K", ""},
+      {"8B, one H100, Transformers",
+       {llama, 1, 1, 36'000, alst(0, true)},
+       kH100_bytes,
+       held_out,
+       "ArcticTraining, run-h100-sp1-llama-8b-baseline.yml; ALST, table 2 says 32K",
+       ""},
       {"+ all", {llama, 1, 1, 500'000, alst(3, true)}, kH100_bytes, looked_at, "ALST, table 2", ""},
       {"8B, 8 x H100, Transformers", {llama, 8, 1, 32'000, alst(0, false)}, kH100_bytes, held_out, table, ""},
       {"+ Liger-Kernel", {llama, 8, 1, 160'000, alst(1, false)}, kH100_bytes, held_out, table, ""},
       {"+ Ulysses", {llama, 8, 8, 1'100'000, alst(1, false)}, kH100_bytes, held_out, table, low},
-      {"+ TiledMLP", {llama, 8, 8, 1'200'000, tiled}, kH100_bytes, held_out, table,
+      {"+ TiledMLP",
+       {llama, 8, 8, 1'200'000, tiled},
+       kH100_bytes,
+       held_out,
+       table,
        low + "; its recipe ran with sdpa"},
-      {"or + activations offloaded", {llama, 8, 8, 2'400'000, alst(2, false)}, kH100_bytes, held_out, table, low},
+      {"or + activations offloaded",
+       {llama, 8, 8, 2'400'000, alst(2, false)},
+       kH100_bytes,
+       held_out,
+       table,
+       low},
       {"+ all", {llama, 8, 8, 3'700'000, alst(3, false)}, kH100_bytes, held_out, table, ""},
-      {"8B, 16 x H100, all", {llama, 16, 16, 8'000'000, alst(3, false)}, kH100_bytes, held_out,
-       "ArcticTraining, run-h100-sp16-llama-8b.yml", ""},
-      {"8B, 32 x H100, all", {llama, 32, 32, 15'000'000, alst(3, false)}, kH100_bytes, held_out, "ALST, table 4", ""},
-      {"Qwen3-32B, one H100, all", {qwen, 1, 1, 230'000, alst(3, true)}, kH100_bytes, held_out,
-       "ArcticTraining, run-h100-sp1-qwen3-32b.yml", ""},
-      {"Qwen3-32B, 8 x H100, all", {qwen, 8, 8, 1'550'000, alst(3, false)}, kH100_bytes, held_out,
-       "ArcticTraining, run-h100-sp8-qwen3-32b.yml", low},
-      {"Qwen3-32B, 16 x H100, all", {qwen, 16, 16, 4'000'000, alst(3, false)}, kH100_bytes, held_out,
-       "ArcticTraining, run-h100-sp16-qwen3-32b.yml", ""},
+      {"8B, 16 x H100, all",
+       {llama, 16, 16, 8'000'000, alst(3, false)},
+       kH100_bytes,
+       held_out,
+       "ArcticTraining, run-h100-sp16-llama-8b.yml",
+       ""},
+      {"8B, 32 x H100, all",
+       {llama, 32, 32, 15'000'000, alst(3, false)},
+       kH100_bytes,
+       held_out,
+       "ALST, table 4",
+       ""},
+      {"Qwen3-32B, one H100, all",
+       {qwen, 1, 1, 230'000, alst(3, true)},
+       kH100_bytes,
+       held_out,
+       "ArcticTraining, run-h100-sp1-qwen3-32b.yml",
+       ""},
+      {"Qwen3-32B, 8 x H100, all",
+       {qwen, 8, 8, 1'550'000, alst(3, false)},
+       kH100_bytes,
+       held_out,
+       "ArcticTraining, run-h100-sp8-qwen3-32b.yml",
+       low},
+      {"Qwen3-32B, 16 x H100, all",
+       {qwen, 16, 16, 4'000'000, alst(3, false)},
+       kH100_bytes,
+       held_out,
+       "ArcticTraining, run-h100-sp16-qwen3-32b.yml",
+       ""},
   };
 }
 
@@ -120,11 +194,21 @@ inline std::vector<PublishedMemory> published_memory() {
       {"8B, one H200, 65K", {llama, 1, 1, 65'000, alst(0, true, true)}, device, 137.36, looked_at, recipe},
       {"8B, one H200, 300K", {llama, 1, 1, 300'000, alst(1, true, true)}, device, 134.96, looked_at, recipe},
       {"8B, one H200, 650K", {llama, 1, 1, 650'000, alst(2, true, true)}, device, 126.81, looked_at, recipe},
-      {"8B, one H200, 1.2M", {llama, 1, 1, 1'200'000, alst(3, true, true)}, device, 136.15, looked_at, recipe},
+      {"8B, one H200, 1.2M",
+       {llama, 1, 1, 1'200'000, alst(3, true, true)},
+       device,
+       136.15,
+       looked_at,
+       recipe},
       {"8B, one H100, 32K", {llama, 1, 1, 32'000, alst(0, true)}, device, 71.91, held_out, recipe},
       {"70B, 32 x H100, 4M", {large, 32, 32, 4'000'000, alst(3, false)}, device, 47.70, held_out, recipe},
       {"70B, 64 x H100, 10M", {large, 64, 64, 10'000'000, alst(3, false)}, device, 53.83, held_out, recipe},
-      {"Qwen3-32B, 64 x H100, 15M", {qwen, 64, 64, 15'000'000, alst(3, false)}, device, 71.00, held_out, recipe},
+      {"Qwen3-32B, 64 x H100, 15M",
+       {qwen, 64, 64, 15'000'000, alst(3, false)},
+       device,
+       71.00,
+       held_out,
+       recipe},
       {"Qwen3-4B, 4 x H100, 8K", blog_run(8192), held, 22.8, looked_at, blog},
       {"Qwen3-4B, 4 x H100, 32K", blog_run(32768), held, 35.0, looked_at, blog},
       {"Qwen3-4B, 4 x H100, 64K", blog_run(65536), held, 50.5, looked_at, blog},
@@ -154,9 +238,10 @@ inline std::vector<PublishedTime> published_times() {
   };
 }
 
-// An H100 for those times. Products: the best shape of ml-engineering's matmul table; memory: 0.83 of the data
-// sheet's 3.35 TB/s, as streaming kernels reach; NVLink: NCCL's 370 of 450 GB/s; PCIe 5: 0.8 of 63 GB/s; the host:
-// DeepSpeed's CPU Adam, 8e9 parameters in 2.41 s (ZeRO-Offload, arXiv 2101.06840, table 4), a machine of eight.
+// An H100 for those times. Products: the best shape of ml-engineering's matmul table; memory: 0.83 of the
+// data sheet's 3.35 TB/s, as streaming kernels reach; NVLink: NCCL's 370 of 450 GB/s; PCIe 5: 0.8 of 63 GB/s;
+// the host: DeepSpeed's CPU Adam, 8e9 parameters in 2.41 s (ZeRO-Offload, arXiv 2101.06840, table 4), a
+// machine of eight.
 inline constexpr double kH100Streamed = 0.83 * 3.35e12;
 inline HardwareProfile h100_rates() {
   HardwareProfile profile;
@@ -169,6 +254,8 @@ inline HardwareProfile h100_rates() {
   return profile;
 }
 
-inline double relative_miss(double model, double published) { return model / published - 1; }
+inline double relative_miss(double model, double published) {
+  return model / published - 1;
+}
 
 }  // namespace trireme::testing

@@ -1,17 +1,18 @@
 // docs/benchmarks/history/2026-11-23-incumbents.md is made here, from the points of incumbent_points.h.
-#include <gtest/gtest.h>
-
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 
-#include "tests/plan/incumbent_points.h"
-#include "tests/support/file_bytes.h"
-#include "tests/support/source_folder.h"
+#include <gtest/gtest.h>
+
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/forecast/sequence_ranks.h"
+
+#include "tests/plan/incumbent_points.h"
+#include "tests/support/file_bytes.h"
+#include "tests/support/source_folder.h"
 
 namespace trireme::testing {
 namespace {
@@ -39,7 +40,8 @@ std::string lengths_table() {
 }
 
 std::string memory_table() {
-  std::string table = "| run | published, GiB | inventory, GiB | miss | | what |\n|---|---|---|---|---|---|\n";
+  std::string table =
+      "| run | published, GiB | inventory, GiB | miss | | what |\n|---|---|---|---|---|---|\n";
   for (const PublishedMemory& point : published_memory()) {
     const IncumbentMemory memory = incumbent_memory(point.run);
     const int64_t bytes = point.kind == MemoryKind::held ? memory.held_bytes : memory.device_bytes();
@@ -56,8 +58,8 @@ std::string times_table() {
       "| run | published, tokens/s | model | miss | attention's share |\n|---|---|---|---|---|\n";
   for (const PublishedTime& point : published_times()) {
     const IncumbentTime time = incumbent_time(point.run, h100_rates(), kH100Streamed, point.accumulation);
-    table += cat("| ", point.name, " (", point.source, ") | ", format_fixed(point.tokens_per_second, 0), " | ",
-                 format_fixed(time.tokens_per_second, 0), " | ",
+    table += cat("| ", point.name, " (", point.source, ") | ", format_fixed(point.tokens_per_second, 0),
+                 " | ", format_fixed(time.tokens_per_second, 0), " | ",
                  percent(relative_miss(time.tokens_per_second, point.tokens_per_second)), " | ",
                  format_fixed(100 * time.attention_seconds / time.seconds, 0), " % |\n");
   }
@@ -109,7 +111,8 @@ ForecastInputs our_inputs(const ModelSizes& model, int ranks, int head_chunks) {
 }
 
 OurLongest our_longest(const ModelSizes& model, int ranks, int64_t device_bytes) {
-  const int64_t budget = static_cast<int64_t>(static_cast<double>(device_bytes - kIncumbentProcess_bytes) / 1.03);
+  const int64_t budget =
+      static_cast<int64_t>(static_cast<double>(device_bytes - kIncumbentProcess_bytes) / 1.03);
   OurLongest best;
   for (int chunks = 1; chunks == 1 || (ranks > 1 && chunks <= model.heads / ranks); chunks *= 2) {
     const ForecastInputs inputs = our_inputs(model, ranks, chunks);
@@ -142,15 +145,17 @@ std::string beyond_table() {
       {"Qwen3-4B, 4 x H100", qwen3_4b(), 4, kH100_bytes, 98'304, blog_run(0)},
   };
   std::string table =
-      "| run | published | their inventory | Trireme's forecast | over published | head chunks | host memory, "
+      "| run | published | their inventory | Trireme's forecast | over published | head chunks | host "
+      "memory, "
       "GB |\n|---|---|---|---|---|---|---|\n";
   for (const Machine& machine : machines) {
     const OurLongest ours = our_longest(machine.model, machine.ranks, machine.device_bytes);
-    table += cat("| ", machine.name, " | ", format_count(machine.published_tokens), " | ",
-                 format_count(incumbent_longest_tokens(machine.run, machine.device_bytes)), " | ",
-                 format_count(ours.tokens), " | ",
-                 format_fixed(static_cast<double>(ours.tokens) / static_cast<double>(machine.published_tokens), 1),
-                 " x | ", ours.head_chunks, " | ", format_count(ours.host_bytes / 1'000'000'000), " |\n");
+    table +=
+        cat("| ", machine.name, " | ", format_count(machine.published_tokens), " | ",
+            format_count(incumbent_longest_tokens(machine.run, machine.device_bytes)), " | ",
+            format_count(ours.tokens), " | ",
+            format_fixed(static_cast<double>(ours.tokens) / static_cast<double>(machine.published_tokens), 1),
+            " x | ", ours.head_chunks, " | ", format_count(ours.host_bytes / 1'000'000'000), " |\n");
   }
   return table;
 }
@@ -185,18 +190,32 @@ was compared with it while it was made. "Held out": it was compared after the in
 
 )",
       lengths_table(), R"(
-"Longest" is where what nvidia-smi would show reaches the device: freed blocks that stay mapped count. Published lengths are round
-numbers that were tried, so they lie below the limit. The three misses of 8B have one cause: at 1.1M tokens the inventory
-finds 66.7 GiB and the run had no room for 1.2M. NCCL's buffers, which no source gives a size for, can be some of the rest; with
-TiledMLP the recipe ran with sdpa, which repeats keys and values. Until that is found the inventory promises the incumbents more than
-they reach with Ulysses.
+The inventory's length is where what nvidia-smi would show reaches the device: freed blocks that stay mapped count. Published lengths
+are round numbers that were tried, so they lie below the limit. Where Liger-Kernel counts in 32 bits, the limit is 2^31 / 4,096 tokens
+a rank (8B) or 2^31 / 8,192 (32B), before memory is full.
+
+Four points miss 15 %, all with Ulysses and all upwards. At 1.1M tokens the inventory finds 66.7 GiB, and the run had no room for 1.2M.
+It is not the layer's tensors: DeepSpeed's UlyssesSPAttentionHF, TiledMLP and linear function with Transformers' layer, run on a CPU under
+autograd with every storage followed (`python bench/peers/incumbent_layer_memory.py`), hold what the inventory says, in units of one bf16
+[s, M] a layer:
+
+| ranks | MLP | measured of their code | inventory |
+|---|---|---|---|
+| 1 | SwiGLU of Liger | 22.50 | 22.5 |
+| 1 | TiledMLP | 14.00 | 14 |
+| 8 | SwiGLU of Liger | 23.50 | 23.5 |
+| 8 | TiledMLP | 14.00 | 14 |
+
+NCCL's buffers, to which no source gives a size, are some of the rest; with TiledMLP alone the recipe ran with sdpa, which repeats keys
+and values. So for the incumbents with Ulysses the inventory is an upper bound of the length.
 
 ## Memory
 
 )",
-      memory_table(), cat("\nAt 128K tokens, where the blog ran out of memory, the inventory holds ",
-                          gibibytes(incumbent_memory(beside).held_bytes), " GiB and maps ",
-                          gibibytes(incumbent_memory(beside).mapped_bytes), " of ", gibibytes(kH100_bytes), ".\n"),
+      memory_table(),
+      cat("\nAt 128K tokens, where the blog ran out of memory, the inventory holds ",
+          gibibytes(incumbent_memory(beside).held_bytes), " GiB and maps ",
+          gibibytes(incumbent_memory(beside).mapped_bytes), " of ", gibibytes(kH100_bytes), ".\n"),
       R"(
 ## Time
 
@@ -227,7 +246,7 @@ The blog's Qwen3-4B on 4 x H100 at 64K tokens. )",
 - ALST: arXiv 2506.13996, tables 1, 2 and 4; the recipes of github.com/snowflakedb/ArcticTraining, projects/sequence-parallelism, with
   the lengths and the memory that their comments tell; its monkey_patches.py and tiled_compute.py.
 - huggingface.co/blog/ulysses-sp; TRL's examples/accelerate_configs/alst_ulysses_4gpu.yaml.
-- transformers 4.51.3 and 5.3.0, liger-kernel 0.5.10, deepspeed 0.17.0 (the same lines in 0.19), flash-attention 2.7.4 and its hopper
+- transformers 4.51.3 and 5.3.0, liger-kernel 0.5.10, deepspeed 0.17.0 and 0.19.8, flash-attention 2.7.4 and its hopper
   folder, torch 2.8: file and function of each buffer in `trireme/plan/incumbent_*.cpp`.
 )");
 }

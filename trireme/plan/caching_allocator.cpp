@@ -9,8 +9,8 @@
 namespace trireme {
 namespace {
 
-constexpr int64_t kBlock_bytes = 512;                // kMinBlockSize
-constexpr int64_t kPage_bytes = int64_t{20} << 20;   // kLargeBuffer: what is mapped at once
+constexpr int64_t kBlock_bytes = 512;               // kMinBlockSize
+constexpr int64_t kPage_bytes = int64_t{20} << 20;  // kLargeBuffer: what is mapped at once
 
 }  // namespace
 

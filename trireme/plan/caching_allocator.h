@@ -1,5 +1,5 @@
-// The memory that PyTorch's caching allocator maps for a sequence of allocations, without a device: one growing
-// range for each CUDA stream, best fit among its free blocks, as with `expandable_segments:True`
+// The memory that PyTorch's caching allocator maps for a sequence of allocations, without a device: one
+// growing range for each CUDA stream, best fit among its free blocks, as with `expandable_segments:True`
 // (c10/cuda/CUDACachingAllocator.cpp: get_free_block, try_allocate_expandable_block).
 //
 //   held    bytes of what is allocated                     torch.cuda.memory_allocated
@@ -18,8 +18,8 @@ class CachingAllocator {
  public:
   explicit CachingAllocator(int streams) : ranges_(static_cast<std::size_t>(streams)) {}
 
-  int64_t allocate(int stream, int64_t bytes);      // the address, within the stream's range
-  void release(int stream, int64_t address);        // InternalError: nothing is allocated there
+  int64_t allocate(int stream, int64_t bytes);  // the address, within the stream's range
+  void release(int stream, int64_t address);    // InternalError: nothing is allocated there
   int64_t held_bytes() const { return held_bytes_; }
   int64_t mapped_bytes() const;
 

@@ -113,7 +113,8 @@ Held IncumbentLayer::rotate_backward(int64_t bytes, Held d_output) {
 // One tensor trades sequence for heads; what is received is laid out anew.
 Held IncumbentLayer::exchange(int64_t bytes, int64_t repeated_bytes) {
   Held repeated;
-  if (repeated_bytes > 0) repeated = trace_.hold("repeated key/value heads", kUlyssesExchange, repeated_bytes);
+  if (repeated_bytes > 0)
+    repeated = trace_.hold("repeated key/value heads", kUlyssesExchange, repeated_bytes);
   Held packed = trace_.hold("packed for an all-to-all", kUlyssesExchange, bytes);
   repeated.release();
   return trace_.hold("received from an all-to-all", kUlyssesExchange, bytes);
@@ -167,9 +168,10 @@ Held IncumbentLayer::attention(bool keep, Kept& kept) {
   Held attended = trace_.hold("attention's output", kFlash, b.query);
   Held lse = trace_.hold("attention's log-sum-exp, fp32", kFlash, b.lse);
   Held context = trace_.hold("context of a rank's heads", "ulysses_sp.py forward, .reshape()", b.query);
-  Held received = trace_.hold("received from an all-to-all", "ulysses_sp.py _partition_global_sequence",
-                              b.query);
-  Held joined_heads = trace_.hold("context of all heads", "ulysses_sp.py _partition_global_sequence", b.query);
+  Held received =
+      trace_.hold("received from an all-to-all", "ulysses_sp.py _partition_global_sequence", b.query);
+  Held joined_heads =
+      trace_.hold("context of all heads", "ulysses_sp.py _partition_global_sequence", b.query);
   for (Held* gone : {&received, &context, &gathered, &joined}) gone->release();
   Held output = trace_.hold("attention's projection", kLlamaAttention, b.hidden);
   if (keep) {
@@ -378,7 +380,8 @@ Held IncumbentLayer::forward_and_backward(Held d_output) {
   Held d_branch = mlp_backward(kept);
   d_branch = norm_backward(bytes_.hidden, std::move(kept.norm2), std::move(d_branch));
   kept.sum1.release();
-  Held d_sum = trace_.hold("gradient of input and attention, added", "InputBuffer::accumulate", bytes_.hidden);
+  Held d_sum =
+      trace_.hold("gradient of input and attention, added", "InputBuffer::accumulate", bytes_.hidden);
   d_branch.release();
   trace_.enter("a layer's attention backward");
   attention_backward(kept, d_branch);

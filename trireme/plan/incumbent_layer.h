@@ -23,8 +23,8 @@ struct LayerBytes {
 
 // What a norm keeps for backward, beside its weight. Liger's keeps its input and a number a token.
 struct NormKept {
-  Held wide;       // the input in fp32
-  Held scaled;     // bf16
+  Held wide;    // the input in fp32
+  Held scaled;  // bf16
   Held reciprocal;
 };
 

@@ -14,8 +14,8 @@ constexpr int64_t kLengthStep_tokens = 1000;
 void check_incumbent_run(const IncumbentRun& run) {
   const int64_t heads = run.model.heads, kv_heads = run.model.kv_heads, sharing = run.sequence_ranks;
   if (run.ranks < 1 || sharing < 1 || run.ranks % sharing != 0)
-    throw ConfigError(cat("DeepSpeed's sequence ranks must divide its ranks; got ", sharing, " of ", run.ranks,
-                          ". Choose a divisor of ", run.ranks, "."));
+    throw ConfigError(cat("DeepSpeed's sequence ranks must divide its ranks; got ", sharing, " of ",
+                          run.ranks, ". Choose a divisor of ", run.ranks, "."));
   if (heads % sharing != 0 || (kv_heads % sharing != 0 && sharing % kv_heads != 0))
     throw ConfigError(cat("DeepSpeed's Ulysses needs a degree that divides ", heads,
                           " heads and divides, or is a multiple of, ", kv_heads, " key/value heads; got ",

@@ -19,14 +19,15 @@ enum class FlashAttention : uint8_t { v2, v3 };
 
 // ALST's switches. Buckets and prefetch have DeepSpeed's defaults, as the published recipes leave them.
 struct IncumbentPolicy {
-  bool liger_kernels = false;        // norms, rotation, SwiGLU, and loss without whole logits
-  bool tiled_mlp = false;            // DeepSpeed's TiledMLP, in tiles of about M tokens, on Transformers' kernels
+  bool liger_kernels = false;  // norms, rotation, SwiGLU, and loss without whole logits
+  bool tiled_mlp = false;      // DeepSpeed's TiledMLP, in tiles of about M tokens, on Transformers' kernels
   bool offload_activations = false;  // each layer's input, to the host
   bool offload_optimizer = true;     // and what it steps: masters, moments, summed gradients
   bool offload_parameters = false;   // shares of the weights
   FlashAttention flash = FlashAttention::v2;
-  // Liger-Kernel before 0.6.1: ops/rms_norm.py and ops/rope.py count rows times the width of a row, M or H D, in
-  // 32 bits. Beyond, "an illegal memory access" (the comment in ArcticTraining's run-h100-sp1-llama-8b.yml).
+  // Liger-Kernel before 0.6.1: ops/rms_norm.py and ops/rope.py count rows times the width of a row, M or H D,
+  // in 32 bits. Beyond, "an illegal memory access" (the comment in ArcticTraining's
+  // run-h100-sp1-llama-8b.yml).
   bool indices_32_bit = false;
 };
 
@@ -46,8 +47,8 @@ struct IncumbentBuffer {
   int64_t bytes = 0;
 };
 
-// "CUDA typically uses around 1 GiB per GPU" (arXiv 2506.13996, section 2.1). NCCL's buffers, of which it says
-// that they "can consume multiple gigabytes", are not counted: no source gives their size.
+// "CUDA typically uses around 1 GiB per GPU" (arXiv 2506.13996, section 2.1). NCCL's buffers, of which it
+// says that they "can consume multiple gigabytes", are not counted: no source gives their size.
 inline constexpr int64_t kIncumbentProcess_bytes = int64_t{1} << 30;
 
 struct IncumbentMemory {
@@ -61,8 +62,8 @@ struct IncumbentMemory {
 // Throws ConfigError: no tokens, or heads that the sequence ranks do not divide as DeepSpeed asks.
 IncumbentMemory incumbent_memory(const IncumbentRun& run);
 
-// The longest sample, in steps of 1,000 tokens, whose device_bytes stay within `device_bytes`; run.tokens is not
-// read. 0: not even the shortest.
+// The longest sample, in steps of 1,000 tokens, whose device_bytes stay within `device_bytes`; run.tokens is
+// not read. 0: not even the shortest.
 int64_t incumbent_longest_tokens(IncumbentRun run, int64_t device_bytes);
 
 // Parameters of the model, norms included.

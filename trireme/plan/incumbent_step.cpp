@@ -16,7 +16,8 @@ Held fused_loss(const IncumbentRun& run, IncumbentTrace& trace, IncumbentZero& z
                 Held normed) {
   const ModelSizes& model = run.model;
   const int64_t parts = (model.vocab + model.hidden - 1) / model.hidden;
-  const auto chunk = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>((bytes.tokens + parts - 1) / parts)));
+  const auto chunk =
+      static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>((bytes.tokens + parts - 1) / parts)));
   Held d_weight = trace.hold("gradient of the head, bf16", kLigerLoss, 2 * model.vocab * model.hidden);
   Held d_normed = trace.hold("gradient of the final norm's output", kLigerLoss, bytes.hidden);
   {
@@ -24,7 +25,8 @@ Held fused_loss(const IncumbentRun& run, IncumbentTrace& trace, IncumbentZero& z
     // The name logits_chunk keeps the last chunk until the next one is there.
     std::vector<Held> logits;
     for (int64_t number = 0; number < std::min<int64_t>(2, (bytes.tokens + chunk - 1) / chunk); ++number)
-      logits.push_back(trace.hold("chunks of logits, bf16", kLigerLoss, 2 * std::min(chunk, bytes.tokens) * model.vocab));
+      logits.push_back(
+          trace.hold("chunks of logits, bf16", kLigerLoss, 2 * std::min(chunk, bytes.tokens) * model.vocab));
     trace.hold("chunk of the gradient", kLigerLoss, 2 * std::min(chunk, bytes.tokens) * model.hidden);
   }
   normed.release();
@@ -71,8 +73,8 @@ void trace_incumbent_step(const IncumbentRun& run, IncumbentTrace& trace) {
   IncumbentZero zero(run, trace);
   IncumbentLayer layer(run, trace, zero);
   const LayerBytes& bytes = layer.bytes();
-  const Held inputs = trace.hold("input_ids, position_ids, labels, shift_labels", "UlyssesSPDataLoaderAdapter",
-                                 4 * 8 * bytes.tokens);
+  const Held inputs = trace.hold("input_ids, position_ids, labels, shift_labels",
+                                 "UlyssesSPDataLoaderAdapter", 4 * 8 * bytes.tokens);
   std::vector<Held> weights = zero.gather({table});
   Held embedded = trace.hold("embedded tokens", "modeling_llama.py LlamaModel.forward", bytes.hidden);
   weights.clear();
@@ -114,8 +116,8 @@ void trace_incumbent_step(const IncumbentRun& run, IncumbentTrace& trace) {
     Held input = std::move(layer_inputs.back());
     layer_inputs.pop_back();
     if (policy.offload_activations)
-      input = trace.hold("layer's input, back from the host", "monkey_patches.py CheckpointFunctionWithCPUOffload",
-                         bytes.hidden);
+      input = trace.hold("layer's input, back from the host",
+                         "monkey_patches.py CheckpointFunctionWithCPUOffload", bytes.hidden);
     Held d_input = layer.forward_and_backward(std::move(gradient));
     gradient = std::move(d_input);
   }
@@ -123,7 +125,8 @@ void trace_incumbent_step(const IncumbentRun& run, IncumbentTrace& trace) {
   head.clear();
 
   trace.enter("embedding's backward");
-  zero.add_gradient(trace.hold("gradient of the embedding, bf16", "embedding_dense_backward", 2 * table), table);
+  zero.add_gradient(trace.hold("gradient of the embedding, bf16", "embedding_dense_backward", 2 * table),
+                    table);
   gradient.release();
   zero.reduce_bucket();
   trace.enter("optimizer");

@@ -16,20 +16,19 @@ IncumbentTime incumbent_time(const IncumbentRun& run, const HardwareProfile& har
   IncumbentTime time;
 
   const double pair_values = sample * sample / 2 * query / run.sequence_ranks * layers;
-  time.attention_seconds =
-      pair_values * (2 * 4 / kFlash2Forward_flops + 10 / kFlash2Backward_flops);
+  time.attention_seconds = pair_values * (2 * 4 / kFlash2Forward_flops + 10 / kFlash2Backward_flops);
 
   const double attention_weights = layers * 2 * hidden * (query + key);
   const double mlp_weights = layers * 3 * hidden * amount(model.intermediate);
   const double head_weights = amount(model.vocab) * hidden;
-  const double forward_weights = 2 * attention_weights + (run.policy.tiled_mlp ? 3 : 2) * mlp_weights + head_weights;
+  const double forward_weights =
+      2 * attention_weights + (run.policy.tiled_mlp ? 3 : 2) * mlp_weights + head_weights;
   const double weights = attention_weights + mlp_weights + head_weights;
   const Rates& rates = hardware.rates(2);
   const double size = std::min(hidden, key);
-  time.products_seconds =
-      2 * tokens *
-      ((forward_weights + weights) / rates.at(WorkKind::matmul).per_second(size, tokens) +
-       weights / rates.at(WorkKind::weight_gradient).per_second(size, tokens));
+  time.products_seconds = 2 * tokens *
+                          ((forward_weights + weights) / rates.at(WorkKind::matmul).per_second(size, tokens) +
+                           weights / rates.at(WorkKind::weight_gradient).per_second(size, tokens));
 
   IncumbentTrace trace;
   trace_incumbent_step(run, trace);

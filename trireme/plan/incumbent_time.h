@@ -1,9 +1,10 @@
 // Seconds of one optimizer step of the incumbents (incumbent_memory.h), by the rates of a hardware profile.
-// Nothing is hidden: their exchanges and copies to the host block (ulysses_sp.py, monkey_patches.py), and their
-// gathers of weights, which do run ahead, are short beside long attention and not counted.
+// Nothing is hidden: their exchanges and copies to the host block (ulysses_sp.py, monkey_patches.py), and
+// their gathers of weights, which do run ahead, are short beside long attention and not counted.
 //
-//   attention         (2 forward x 4 + 10) D FLOPs a pair and head: gradient checkpointing repeats the forward
-//   products          2 FLOPs a weight and token, twice forward and twice that backward; TiledMLP's MLP has a
+//   attention         (2 forward x 4 + 10) D FLOPs a pair and head: gradient checkpointing repeats the
+//   forward products          2 FLOPs a weight and token, twice forward and twice that backward; TiledMLP's
+//   MLP has a
 //                     third forward, the head one
 //   token operations  each buffer of the step is written once and read once
 //   exchanges         q, k, v and the output, forward twice and backward once
@@ -28,7 +29,8 @@ struct IncumbentTime {
   double tokens_per_second = 0;  // of all ranks
 };
 
-// `accumulation` micro-batches in a step; `streamed_bytes_per_second`: what kernels reach of the device's memory.
+// `accumulation` micro-batches in a step; `streamed_bytes_per_second`: what kernels reach of the device's
+// memory.
 IncumbentTime incumbent_time(const IncumbentRun& run, const HardwareProfile& hardware,
                              double streamed_bytes_per_second, int64_t accumulation = 1);
 

@@ -1,5 +1,5 @@
-// Follows one step of the incumbents: who holds which buffer when. A Held is a reference to a tensor's storage;
-// it is released with its last reference, as in Python.
+// Follows one step of the incumbents: who holds which buffer when. A Held is a reference to a tensor's
+// storage; it is released with its last reference, as in Python.
 #pragma once
 
 #include <map>
@@ -46,7 +46,7 @@ class IncumbentTrace {
             TraceStream stream = TraceStream::compute);
   void enter(std::string_view moment) { moment_ = moment; }
 
-  int64_t fullest_at() const { return fullest_at_; }  // the allocation after which most was held
+  int64_t fullest_at() const { return fullest_at_; }            // the allocation after which most was held
   int64_t allocated_bytes() const { return allocated_bytes_; }  // of all allocations together
   const IncumbentMemory& memory() const { return memory_; }
 

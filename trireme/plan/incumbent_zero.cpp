@@ -22,7 +22,8 @@ IncumbentZero::IncumbentZero(const IncumbentRun& run, IncumbentTrace& trace) : r
     states_.push_back(trace_.hold(name, source, bytes));
   };
   if (!run.policy.offload_parameters)
-    keep("shares of the weights, bf16", "stage3.py _create_fp16_partitions_with_defragmentation", 2 * elements);
+    keep("shares of the weights, bf16", "stage3.py _create_fp16_partitions_with_defragmentation",
+         2 * elements);
   if (!run.policy.offload_optimizer) {
     keep("masters, fp32", "stage3.py _create_fp32_partitions", 4 * elements);
     keep("moments, fp32", "stage3.py initialize_optimizer_states", 8 * elements);
@@ -46,10 +47,12 @@ std::vector<Held> IncumbentZero::gather(const std::vector<int64_t>& elements) {
   if (run_.ranks == 1 && !run_.policy.offload_parameters) return whole;
   Held flat;
   if (run_.ranks > 1)
-    flat = trace_.hold("buffer of an all-gather, bf16", "partition_parameters.py _all_gather_dtype",
-                       2 * std::accumulate(elements.begin(), elements.end(), int64_t{0}), TraceStream::gather);
+    flat =
+        trace_.hold("buffer of an all-gather, bf16", "partition_parameters.py _all_gather_dtype",
+                    2 * std::accumulate(elements.begin(), elements.end(), int64_t{0}), TraceStream::gather);
   for (const int64_t parameter : elements)
-    whole.push_back(trace_.hold(kName, "partition_parameters.py AllGatherCoalescedHandle.wait, NoGatherHandle",
+    whole.push_back(trace_.hold(kName,
+                                "partition_parameters.py AllGatherCoalescedHandle.wait, NoGatherHandle",
                                 2 * parameter, TraceStream::gather));
   return whole;
 }
@@ -80,8 +83,8 @@ void IncumbentZero::reduce_bucket() {
   if (waiting_.empty()) return;
   Held flat;
   if (waiting_.size() > 1 || waiting_.front().elements % run_.ranks != 0)
-    flat = trace_.hold("buffer of a reduce-scatter, bf16", "coalesced_collectives.py reduce_scatter_coalesced",
-                       2 * waiting_elements_, kStream);
+    flat = trace_.hold("buffer of a reduce-scatter, bf16",
+                       "coalesced_collectives.py reduce_scatter_coalesced", 2 * waiting_elements_, kStream);
   std::vector<Held> shares;
   for (const Waiting& waiting : waiting_) {
     if (!run_.policy.offload_optimizer) break;
@@ -100,10 +103,10 @@ void IncumbentZero::reduce_bucket() {
 void IncumbentZero::step_optimizer() {
   if (run_.policy.offload_optimizer) return;
   const int64_t elements = std::min(share(incumbent_parameters(run_.model)), kSubGroup_elements);
-  const Held flat = trace_.hold("gradients of a sub-group, bf16", "stage3.py _prepare_fp32_grad_for_sub_group",
-                                2 * elements);
-  const Held wide = trace_.hold("gradients of a sub-group, fp32", "stage3.py _prepare_fp32_grad_for_sub_group",
-                                4 * elements);
+  const Held flat = trace_.hold("gradients of a sub-group, bf16",
+                                "stage3.py _prepare_fp32_grad_for_sub_group", 2 * elements);
+  const Held wide = trace_.hold("gradients of a sub-group, fp32",
+                                "stage3.py _prepare_fp32_grad_for_sub_group", 4 * elements);
 }
 
 }  // namespace trireme
