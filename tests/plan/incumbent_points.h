@@ -76,7 +76,7 @@ inline IncumbentPolicy alst(int features, bool one_gpu, bool h200 = false) {
   return policy;
 }
 // TRL's examples/accelerate_configs/alst_ulysses_4gpu.yaml, which the blog names: no offload. Its text speaks
-// of the optimizer's; its own 76.4 GB on one GPU hold 16 bytes a parameter, so it cannot have been on.
+// of the optimizer's; its 76.4 GB on one GPU hold 16 bytes a parameter, so it cannot have been on.
 inline IncumbentRun blog_run(int64_t tokens) {
   IncumbentRun run{qwen3_4b(), 4, 4, tokens, {}};
   run.policy.offload_optimizer = false;

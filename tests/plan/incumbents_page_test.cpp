@@ -237,7 +237,7 @@ Where the host's memory nears 1,900 GB it is the limit, not the device's.
 
 ## Two inventories
 
-ALST with all its parts, 8B on one H200, 1.2M tokens. )",
+ALST with everything on, 8B on one H200, 1.2M tokens. )",
       buffers_table({llama_8b(), 1, 1, 1'200'000, alst(3, true, true)}), R"(
 The blog's Qwen3-4B on 4 x H100 at 64K tokens. )",
       buffers_table(blog_run(65'536)), R"(

@@ -185,7 +185,7 @@ Held IncumbentLayer::attention(bool keep, Kept& kept) {
   return output;
 }
 
-// One tile of TiledMLP: the layers' own MLP on `tokens` tokens, and in backward its gradients too.
+// One tile of TiledMLP: the MLP on `tokens` tokens, and in backward its gradients too.
 void IncumbentLayer::tile(int64_t tokens, bool backward, Held* output) {
   const int64_t wide = 2 * tokens * run_.model.intermediate, narrow = 2 * tokens * run_.model.hidden;
   const int64_t weight = 2 * run_.model.hidden * run_.model.intermediate;

@@ -15,9 +15,9 @@ constexpr std::string_view kLigerLoss = "liger ops/fused_linear_cross_entropy.py
 Held fused_loss(const IncumbentRun& run, IncumbentTrace& trace, IncumbentZero& zero, const LayerBytes& bytes,
                 Held normed) {
   const ModelSizes& model = run.model;
-  const int64_t parts = (model.vocab + model.hidden - 1) / model.hidden;
+  const int64_t quotient = (model.vocab + model.hidden - 1) / model.hidden;
   const auto chunk =
-      static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>((bytes.tokens + parts - 1) / parts)));
+      static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>((bytes.tokens + quotient - 1) / quotient)));
   Held d_weight = trace.hold("gradient of the head, bf16", kLigerLoss, 2 * model.vocab * model.hidden);
   Held d_normed = trace.hold("gradient of the final norm's output", kLigerLoss, bytes.hidden);
   {
