@@ -7,15 +7,23 @@
 namespace trireme::testing {
 
 inline ModelSizes small_model() {
-  ModelSizes model{.layers = 4, .hidden = 256, .intermediate = 768, .mlp_kept_width = 1536, .heads = 8,
-                   .kv_heads = 4, .head_dim = 32, .vocab = 1024, .unit_elements = {}};
+  ModelSizes model{.layers = 4,
+                   .hidden = 256,
+                   .intermediate = 768,
+                   .mlp_kept_width = 1536,
+                   .heads = 8,
+                   .kv_heads = 4,
+                   .head_dim = 32,
+                   .vocab = 1024,
+                   .unit_elements = {}};
   const int64_t layer = 256 * 512 + 256 * 256 + 3 * 256 * 768 + 2 * 256;
   model.unit_elements = {1024 * 256, layer, layer, layer, layer, 1024 * 256 + 256};
   return model;
 }
 
 // Of rank 0 of ulysses x ring x dp ranks: one causal sample of `tokens`.
-inline PlannedStep small_step(int64_t tokens, Recompute recompute, int ulysses = 1, int ring = 1, int dp = 1) {
+inline PlannedStep small_step(int64_t tokens, Recompute recompute, int ulysses = 1, int ring = 1,
+                              int dp = 1) {
   PlannedStep step;
   ForecastInputs inputs;
   inputs.model = small_model();

@@ -42,7 +42,9 @@ void measure_attention_rates(const CallTimer& timer, at::ScalarType dtype, Rates
     for (const int64_t width : {16, 32, 64, 128}) {
       TimedAttention timed(tokens, width, options);
       constexpr double kTooLong = 3;  // times what a point is given
-      if (!rates[WorkKind::attention_forward].points.empty() && 14 * timed.values() / best > kTooLong * timer.seconds_of_each()) continue;
+      if (!rates[WorkKind::attention_forward].points.empty() &&
+          14 * timed.values() / best > kTooLong * timer.seconds_of_each())
+        continue;
       const std::vector<double> seconds = timer.seconds_in_turns(
           {[&] { timed.output = kernel->forward(timed.q, timed.k, timed.v, timed.spec); },
            [&] { kernel->backward(timed.d_o, timed.q, timed.k, timed.v, timed.output, timed.spec); }});

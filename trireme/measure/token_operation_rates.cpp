@@ -37,7 +37,8 @@ class OperationTimer {
     const auto amount = static_cast<double>(values);
     rates_[kind].points.push_back({amount, 0, amount / seconds});
   }
-  at::Tensor values(at::IntArrayRef sizes) const { return at::randn(sizes, options_); }
+  // No operation here is faster or slower by its values.
+  at::Tensor values(at::IntArrayRef sizes) const { return at::ones(sizes, options_); }
 
   void norms(int64_t rows) {
     constexpr double kEpsilon = 1e-5;
@@ -109,7 +110,7 @@ class OperationTimer {
     OptimizerSettings settings;
     settings.device = timer_.device();
     const auto adamw = kind.make(kind, {unit}, settings);
-    at::Tensor master = at::randn({elements}, wide_), gradient = at::randn({elements}, wide_);
+    at::Tensor master = at::ones({elements}, wide_), gradient = at::ones({elements}, wide_);
     const at::Tensor narrow = values({elements});
     const bool rounds = narrow.scalar_type() != at::kFloat;
     StepNumbers numbers{1e-6, 0.5, 1};
