@@ -36,13 +36,13 @@ TEST(Plan, of_the_longest_length_is_the_fastest_there) {
 }
 
 TEST(Plan, of_the_fewest_devices_fits_on_no_fewer) {
-  PlanRequest request = small_request(16, 65536, 100 * kMiB);
+  PlanRequest request = small_request(16, 32768, 100 * kMiB);
   request.objective = Objective::fewest_gpus;
   const Plan plan = make_plan(request);
   ASSERT_TRUE(plan.fits());
   ASSERT_LT(plan.devices, 16);
   ASSERT_GT(plan.devices, 1);
-  for (int fewer = 1; fewer < plan.devices; fewer *= 2) EXPECT_FALSE(Search(request).holds(fewer, 65536));
+  for (int fewer = 1; fewer < plan.devices; fewer *= 2) EXPECT_FALSE(Search(request).holds(fewer, 32768));
 
   request.target_tokens_per_second = plan.best.time.tokens_per_second * 1.01;
   const Plan faster = make_plan(request);

@@ -146,10 +146,19 @@ TEST(Search, obeys_what_is_pinned) {
             Offload::cpu);
 }
 
+// With memories that the configuration on disk fills exactly.
 TEST(Search, a_disk_is_used_where_it_is_allowed_alone) {
-  PlanRequest request = small_request(1, 4096, 40 * kMiB);
-  request.hardware.host_memory_bytes = 8 * kMiB;
+  PlanRequest request = small_request(1, 4096, 1 << 30);
+  request.memory_share = 1;
   request.hardware.disk_read = request.hardware.disk_write = {1e-4, 1e9};
+  Configuration on_disk;
+  on_disk.zero = 3;
+  on_disk.offload_parameters = on_disk.offload_optimizer = on_disk.offload_activations = Offload::disk;
+  on_disk.tile_tokens = on_disk.logits_tile_tokens = 1024;
+  const PlannedMemory memory = make_planned(request, on_disk, 4096).memory;
+  request.pinned.tile_tokens = request.pinned.logits_tile_tokens = 1024;
+  request.hardware.memory_bytes = memory.device_bytes;
+  request.hardware.host_memory_bytes = memory.host_bytes;
   EXPECT_FALSE(Search(request).fastest(1, 4096));
   request.allow_disk = true;
   Search search(request);
