@@ -61,6 +61,7 @@ std::vector<Configuration> every_configuration(const PlanRequest& request, int d
   return all;
 }
 
+// But for what a plainer one may take more.
 TEST(Search, finds_what_no_fitting_configuration_is_faster_than) {
   for (const int64_t memory : {30, 60, 90, 150, 400})
     for (const int64_t samples : {0, 4})
@@ -81,7 +82,8 @@ TEST(Search, finds_what_no_fitting_configuration_is_faster_than) {
         ASSERT_EQ(best.has_value(), fits);
         if (!fits) continue;
         EXPECT_TRUE(best->memory.fits());
-        EXPECT_NEAR(best->seconds_per_token(), least, 1e-12 * least);
+        EXPECT_GE(best->seconds_per_token(), least * (1 - 1e-12));
+        EXPECT_LE(best->seconds_per_token(), least * (1 + kAsFast));
       }
 }
 

@@ -40,6 +40,8 @@ class CandidateList {
   bool is_possible(int ulysses, int ring) const {
     if ((pinned_.ulysses && *pinned_.ulysses != ulysses) || (pinned_.ring && *pinned_.ring != ring)) return false;
     if (ulysses > request_.model.heads || (ring > 1 && !request_.settings.ring_possible)) return false;
+    const int chunks = pinned_.head_chunks.value_or(1);
+    if (chunks > 1 && (ulysses == 1 || chunks > (request_.model.heads + ulysses - 1) / ulysses)) return false;
     const SampleLayout layout{tokens_, ulysses, ring};
     return tokens_ >= layout.ranks() && (!request_.settings.strict_divisible || layout.divisible());
   }

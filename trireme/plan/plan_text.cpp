@@ -82,7 +82,7 @@ std::string time_text(const PlanRequest& request, const Plan& plan) {
                                   : ""));
   if (request.token_budget > 0) {
     const double seconds = plan.seconds_for(request.token_budget);
-    text += row("budget", cat(format_count(request.token_budget), " tokens: ", format_duration(seconds), " h:mm:ss (",
+    text += row("budget", cat(format_count(request.token_budget), " tokens: ", format_duration(seconds), " (",
                               format_fixed(seconds / 86400, 1), " days), ", format_count(std::llround(seconds / 3600 * devices)),
                               request.hardware.is_gpu ? " GPU-hours" : " rank-hours"));
   }
@@ -117,7 +117,9 @@ std::string sureness_text(const PlanRequest& request) {
   const HardwareProfile& hardware = request.hardware;
   std::string estimated;
   size_t published = 0, measured = 0;
+  const bool in_16_bit = request.settings.precision != Precision::fp32;
   for (const FigureSource& source : hardware.sources) {
+    if (in_16_bit && source.figure.ends_with("_32_bit")) continue;
     if (source.origin == FigureOrigin::estimated) estimated += cat(estimated.empty() ? "" : ", ", source.figure);
     published += source.origin == FigureOrigin::published;
     measured += source.origin == FigureOrigin::measured;

@@ -11,10 +11,12 @@
 namespace trireme {
 namespace {
 
-// Of equally fast ones the plainest: less that is offloaded, sharded, shared and cut.
-auto effort(const Configuration& c) {
-  return std::tuple(c.offload_activations, c.offload_parameters, c.offload_optimizer, c.zero,
-                    c.sequence_ranks(), c.ring, c.head_chunks, -c.tile_tokens, c.batch, c.recompute);
+// In which of equally fast ones is preferred.
+auto effort(const Planned& planned, int64_t tile_tokens) {
+  const Configuration& c = planned.configuration;
+  return std::tuple(c.offload_activations, c.offload_parameters, c.offload_optimizer,
+                    c.tile_tokens < tile_tokens, c.head_chunks, planned.memory.device_bytes, c.zero,
+                    planned.seconds_per_token());
 }
 
 // Candidates [begin, end) of the list, and the least time that each of them takes.
@@ -116,7 +118,7 @@ std::optional<Planned> Search::fastest(int devices, int64_t tokens) {
   counts_.candidates += static_cast<int64_t>(all.size());
   const auto plainest_first = [&](const Bounded& a, const Bounded& b) {
     const auto key = [&](const Bounded& each) {
-      return std::tuple(each.seconds_per_token, !each.is_group(), effort(all[each.begin].configuration));
+      return std::tuple(each.seconds_per_token, !each.is_group(), each.begin);
     };
     return key(b) < key(a);
   };
@@ -125,19 +127,24 @@ std::optional<Planned> Search::fastest(int devices, int64_t tokens) {
     while (end < all.size() && same_group(all[begin].configuration, all[end].configuration)) ++end;
     open.push({least_seconds_a_token(all, begin, end, tokens), begin, end});
   }
-  std::optional<Planned> best;
-  while (!open.empty() && (!best || open.top().seconds_per_token < best->seconds_per_token())) {
+  std::vector<Planned> fitting;
+  double least = std::numeric_limits<double>::infinity();
+  while (!open.empty() && open.top().seconds_per_token < least * (1 + kAsFast)) {
     const Bounded next = open.top();
     open.pop();
     if (next.is_group()) {
       for (size_t i = next.begin; i < next.end; ++i)
         open.push({least_seconds_a_token(all, i, i + 1, tokens), i, i + 1});
-      continue;
+    } else if (auto fitted = fit(all[next.begin], tokens)) {
+      least = std::min(least, fitted->seconds_per_token());
+      fitting.push_back(std::move(*fitted));
     }
-    auto fitted = fit(all[next.begin], tokens);
-    if (fitted && (!best || fitted->seconds_per_token() < best->seconds_per_token())) best = std::move(fitted);
   }
-  return best;
+  std::erase_if(fitting, [&](const Planned& each) { return each.seconds_per_token() > least * (1 + kAsFast); });
+  if (fitting.empty()) return std::nullopt;
+  int64_t tile_tokens = 0;
+  for (const Planned& each : fitting) tile_tokens = std::max(tile_tokens, each.configuration.tile_tokens);
+  return *std::ranges::min_element(fitting, {}, [&](const Planned& each) { return effort(each, tile_tokens); });
 }
 
 double Search::least_seconds_a_token(const std::vector<Candidate>& all, size_t begin, size_t end,
@@ -183,6 +190,8 @@ bool Search::holds(int devices, int64_t tokens) {
   const std::vector<Candidate> candidates = list_candidates(request_, devices, tokens);
   // The last ones shard and offload most.
   return std::any_of(candidates.rbegin(), candidates.rend(), [&](const Candidate& candidate) {
+    // It holds more than the same with another policy, which is a candidate too.
+    if (candidate.configuration.recompute == Recompute::none && !request_.pinned.recompute) return false;
     return memory_of(candidate.keeping(candidate.least_keeping), tokens).fits();
   });
 }

@@ -50,6 +50,8 @@ class Search {
   SearchCounts counts_;
 };
 
+// Of steps that differ by less, the one that offloads and cuts least is taken, then the one that holds least.
+inline constexpr double kAsFast = 0.005;
 inline constexpr int64_t kLengthQuantum = 1024;
 inline constexpr int64_t kMostLength = int64_t{1} << 30;
 
