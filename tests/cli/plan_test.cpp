@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/cli/config_document.h"
 #include "trireme/cli/train.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/device/processor.h"
@@ -147,7 +148,7 @@ TEST_F(PlanCommand, a_ds_config_pins_and_passes_on_what_it_says) {
   const Json expected{{"zero", 1}, {"ulysses", 2}, {"gradient_accumulation_steps", 2},
                       {"samples_per_step", 8}, {"per_device_train_batch_size", 2}};
   for (const auto& [name, value] : expected.items()) EXPECT_EQ(configuration[name], value) << name;
-  const Json run = parse_yaml((std::ostringstream() << std::ifstream(folder / "run.yaml").rdbuf()).str(), "run");
+  const Json run = read_config_document(folder / "run.yaml").json;
   EXPECT_EQ(run["learning_rate"], 0.002);
 }
 
