@@ -349,6 +349,7 @@ class FlagsArrive : public ::testing::Test {
   // What it is asked for; what becomes of that is in plan_test.cpp.
   static Command plan() {
     const Cases own{
+        {"save_in_background", {}, {{"save_in_background", true}}},
         {"max_length", {}, {{"objective", "length"}}},
         {"bf16", {}, {{"bf16", true}, {"precision", "bf16"}}},
         {"fp16", {}, {{"fp16", true}, {"precision", "fp16"}}},

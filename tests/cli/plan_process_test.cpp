@@ -31,9 +31,11 @@ TEST(PlanProcess, what_it_writes_runs_on_one_two_and_four_ranks) {
     SCOPED_TRACE(ranks);
     const fs::path folder = run.folder() / std::to_string(ranks);
     ran({"plan", "--model", run.model().string(), "--gpu", (run.folder() / "cpu.json").string(), "--gpus",
-         std::to_string(ranks), "--max_seq_length", "64", "--samples_per_step", "4", "--output", folder.string()});
-    const Words train{"train", "--config", (folder / "run.yaml").string(), "--train_file", run.tokens().string(),
-                      "--dry_run"};
+         std::to_string(ranks), "--max_seq_length", "64", "--samples_per_step", "4", "--output",
+         folder.string()});
+    const Words train{
+        "train",    "--config", (folder / "run.yaml").string(), "--train_file", run.tokens().string(),
+        "--dry_run"};
     EXPECT_THAT(ran(testing::joined({{"launch", "--nproc_per_node", std::to_string(ranks), "--"}, train})),
                 HasSubstr("memory fits"));
   }

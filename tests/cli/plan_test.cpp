@@ -63,8 +63,13 @@ class PlanCommand : public ::testing::Test {
   };
   static Output output_of(const Words& words) {
     ::testing::internal::CaptureStdout();
-    const int code = run_plan(words);
-    return {code, ::testing::internal::GetCapturedStdout()};
+    try {
+      const int code = run_plan(words);
+      return {code, ::testing::internal::GetCapturedStdout()};
+    } catch (const Error&) {
+      ::testing::internal::GetCapturedStdout();
+      throw;
+    }
   }
 
   testing::TemporaryFolder folder_;
@@ -76,11 +81,13 @@ TEST_F(PlanCommand, computes_with_what_the_engine_of_its_files_computes_with) {
       {1, {"--bf16", "--zero", "3", "--recompute", "none", "--save_in_background"}},
       {1, {"--attention", "reference", "--optim", "sgd", "--checkpoint_every", "2"}},
       {2, {"--ulysses", "2", "--bf16", "--head_chunks", "2", "--optim_state_dtype", "bf16"}},
-      {2, {"--ring", "2", "--reduce_dtype", "bf16", "--recompute", "keep_attention", "--keep_fraction", "0.5"}},
+      {2,
+       {"--ring", "2", "--reduce_dtype", "bf16", "--recompute", "keep_attention", "--keep_fraction", "0.5"}},
       {2, {"--sp", "1", "--zero", "1", "--samples_per_step", "8", "--tile_tokens", "48"}},
       {3, {"--ulysses", "3", "--zero", "2", "--update_in_backward", "--max_grad_norm", "0"}},
       {4, {"--ulysses", "2", "--ring", "2", "--ring_method", "gather", "--logits_tile_tokens", "32"}},
-      {4, {"--ulysses", "2", "--offload_optimizer", "cpu", "--zero", "2", "--per_device_train_batch_size", "2"}},
+      {4,
+       {"--ulysses", "2", "--offload_optimizer", "cpu", "--zero", "2", "--per_device_train_batch_size", "2"}},
   };
   const int threads = at::get_num_threads();
   for (const auto& [ranks, more] : runs) {
@@ -121,8 +128,8 @@ TEST_F(PlanCommand, computes_with_what_the_engine_of_its_files_computes_with) {
 
 TEST_F(PlanCommand, the_ds_config_it_writes_says_the_same) {
   const fs::path folder = folder_.path() / "plan";
-  ASSERT_EQ(output_of(on_cpu({"--gpus", "4", "--sp", "2", "--zero", "2", "--samples_per_step", "8", "--output",
-                              folder.string()}))
+  ASSERT_EQ(output_of(on_cpu({"--gpus", "4", "--sp", "2", "--zero", "2", "--samples_per_step", "8",
+                              "--output", folder.string()}))
                 .code,
             0);
   PlanFlags flags;
@@ -145,20 +152,25 @@ TEST_F(PlanCommand, a_ds_config_pins_and_passes_on_what_it_says) {
   const Output output =
       output_of(on_cpu({"--gpus", "4", "--ds_config", file.string(), "--output", folder.string(), "--json"}));
   const Json configuration = parse_json(output.text, "plan")["best"]["configuration"];
-  const Json expected{{"zero", 1}, {"ulysses", 2}, {"gradient_accumulation_steps", 2},
-                      {"samples_per_step", 8}, {"per_device_train_batch_size", 2}};
+  const Json expected{{"zero", 1},
+                      {"ulysses", 2},
+                      {"gradient_accumulation_steps", 2},
+                      {"samples_per_step", 8},
+                      {"per_device_train_batch_size", 2}};
   for (const auto& [name, value] : expected.items()) EXPECT_EQ(configuration[name], value) << name;
   const Json run = read_config_document(folder / "run.yaml").json;
   EXPECT_EQ(run["learning_rate"], 0.002);
 }
 
 TEST_F(PlanCommand, a_configuration_that_is_given_whole_is_told_whole) {
-  const Output output = output_of(on_cpu({"--gpus", "2", "--ulysses", "2", "--ring", "1", "--zero", "1",
-                                          "--recompute", "full", "--json"}));
+  const Output output = output_of(on_cpu(
+      {"--gpus", "2", "--ulysses", "2", "--ring", "1", "--zero", "1", "--recompute", "full", "--json"}));
   EXPECT_EQ(output.code, 0);
   const Json plan = parse_json(output.text, "plan");
-  const Json expected{{"data_parallel", 1}, {"ulysses", 2}, {"zero", 1}, {"recompute", "full"}, {"head_chunks", 1}};
-  for (const auto& [name, value] : expected.items()) EXPECT_EQ(plan["best"]["configuration"][name], value) << name;
+  const Json expected{
+      {"data_parallel", 1}, {"ulysses", 2}, {"zero", 1}, {"recompute", "full"}, {"head_chunks", 1}};
+  for (const auto& [name, value] : expected.items())
+    EXPECT_EQ(plan["best"]["configuration"][name], value) << name;
   EXPECT_GT(plan["best"]["memory"]["device_bytes"], 0);
   EXPECT_GT(plan["best"]["time"]["step_seconds"], 0);
 }
@@ -181,7 +193,8 @@ TEST_F(PlanCommand, refuses_with_help) {
 }
 
 TEST_F(PlanCommand, exits_1_where_nothing_fits) {
-  const Output output = output_of({"--model", "llama3-8b", "--gpu", cpu().string(), "--max_seq_length", "4k"});
+  const Output output =
+      output_of({"--model", "llama3-8b", "--gpu", cpu().string(), "--max_seq_length", "4k"});
   EXPECT_EQ(output.code, 1);
   EXPECT_THAT(output.text, AllOf(HasSubstr("DOES NOT FIT"), HasSubstr("trireme init --preset llama3-8b")));
 }

@@ -4,12 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/plan/small_request.h"
-#include "tests/support/error_message.h"
 #include "trireme/base/error.h"
 #include "trireme/plan/plan_files.h"
 #include "trireme/plan/plan_json.h"
 #include "trireme/plan/plan_text.h"
+
+#include "tests/plan/small_request.h"
+#include "tests/support/error_message.h"
 
 namespace trireme::plan_test {
 namespace {
@@ -116,7 +117,8 @@ TEST(Plan, tells_of_other_axes_where_weights_do_not_fit_and_with_high_degrees) {
   EXPECT_THAT(make_plan(request).advice, ::testing::Contains(HasSubstr("tensor and pipeline parallelism")));
   request = small_request(64, 1 << 20, 200 * kMiB);
   request.pinned.sp = 64;
-  EXPECT_THAT(make_plan(request).advice, ::testing::Contains(HasSubstr("tensor parallelism inside each machine")));
+  EXPECT_THAT(make_plan(request).advice,
+              ::testing::Contains(HasSubstr("tensor parallelism inside each machine")));
   request.pinned.sp = 2;
   EXPECT_TRUE(make_plan(request).advice.empty());
 }
@@ -136,7 +138,8 @@ TEST(Plan, files_say_what_was_chosen) {
   const Json deepspeed = deepspeed_config_of(request, plan.best);
   EXPECT_EQ(deepspeed["train_batch_size"], 4);
   EXPECT_EQ(deepspeed["zero_optimization"]["stage"], c.zero);
-  EXPECT_THAT(run_yaml("title", options), AllOf(HasSubstr("# title\n"), HasSubstr("max_seq_length: 16384\n")));
+  EXPECT_THAT(run_yaml("title", options),
+              AllOf(HasSubstr("# title\n"), HasSubstr("max_seq_length: 16384\n")));
   EXPECT_THAT(launch_line(request, plan.best, "--x"), HasSubstr("--hostfile HOSTS -- train --x"));
   const Json json = plan_json(request, plan);
   EXPECT_EQ(json["best"]["configuration"]["ulysses"], c.ulysses);

@@ -4,8 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/plan/small_request.h"
 #include "trireme/plan/search.h"
+
+#include "tests/plan/small_request.h"
 
 namespace trireme::runners_up_test {
 namespace {
@@ -57,7 +58,8 @@ TEST(RunnersUp, name_what_grew_most) {
   EXPECT_THAT(slower.reason, HasSubstr("% slower: attention"));
 
   PlanRequest tight = request;
-  tight.hardware.memory_bytes = static_cast<int64_t>(static_cast<double>(best.memory.device_bytes) / tight.memory_share) + 1;
+  tight.hardware.memory_bytes =
+      static_cast<int64_t>(static_cast<double>(best.memory.device_bytes) / tight.memory_share) + 1;
   Configuration all = keeps;
   all.recompute = Recompute::none;
   const Planned over = make_planned(tight, all, request.tokens);

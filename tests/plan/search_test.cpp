@@ -3,10 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/plan/small_request.h"
 #include "trireme/base/error.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/plan/plan.h"
+
+#include "tests/plan/small_request.h"
 
 namespace trireme::search_test {
 namespace {
@@ -44,8 +45,8 @@ std::vector<Configuration> every_configuration(const PlanRequest& request, int d
                           continue;
                         const int64_t of_group = request.samples_per_step / c.data_parallel;
                         if (request.samples_per_step > 0) {
-                          if (c.data_parallel * of_group != request.samples_per_step ||
-                              c.batch > of_group || of_group % c.batch != 0)
+                          if (c.data_parallel * of_group != request.samples_per_step || c.batch > of_group ||
+                              of_group % c.batch != 0)
                             continue;
                         }
                         c.accumulation = request.samples_per_step > 0 ? of_group / c.batch : 1;
@@ -141,7 +142,8 @@ TEST(Search, obeys_what_is_pinned) {
   EXPECT_EQ(with([](PinnedOptions& p) { p.logits_tile_tokens = 100; }).logits_tile_tokens, 100);
   EXPECT_EQ(with([](PinnedOptions& p) { p.sp = 8, p.batch = 2; }).accumulation, 4);
   EXPECT_EQ(with([](PinnedOptions& p) { p.sp = 8, p.accumulation = 2; }).batch, 4);
-  EXPECT_EQ(with([](PinnedOptions& p) { p.offload_optimizer = Offload::cpu; }).offload_optimizer, Offload::cpu);
+  EXPECT_EQ(with([](PinnedOptions& p) { p.offload_optimizer = Offload::cpu; }).offload_optimizer,
+            Offload::cpu);
   EXPECT_EQ(with([](PinnedOptions& p) { p.offload_activations = Offload::cpu; }).offload_activations,
             Offload::cpu);
   EXPECT_EQ(with([](PinnedOptions& p) { p.offload_parameters = Offload::cpu; }).offload_parameters,

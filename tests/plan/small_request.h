@@ -1,8 +1,9 @@
 // A request for the small model on devices of round rates, whose memory a test chooses.
 #pragma once
 
-#include "tests/plan/planned_step.h"
 #include "trireme/plan/plan_request.h"
+
+#include "tests/plan/planned_step.h"
 
 namespace trireme::testing {
 

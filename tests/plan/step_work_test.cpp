@@ -54,6 +54,19 @@ TEST(StepWork, recompute_repeats_what_its_policy_drops_and_no_down_projection) {
                    2 * amount_of(small_step(2048, Recompute::none), WorkKind::attention_forward));
 }
 
+TEST(StepWork, each_layer_that_keeps_attention_saves_its_forward_alone) {
+  PlannedStep step = small_step(2048, Recompute::keep_attention);
+  const double kept = amount_of(step, WorkKind::attention_forward);
+  for (const int64_t every : {1, 2, 4})
+    for (const int64_t layers : {0, 1, 2, 3, 4}) {
+      step.inputs.recompute.checkpoint_every = every;
+      step.inputs.recompute.keep_fraction = static_cast<double>(layers) / 4;
+      EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::attention_forward),
+                       kept * static_cast<double>(4 + 4 - layers) / 4)
+          << layers << " layers, groups of " << every;
+    }
+}
+
 TEST(StepWork, groups_of_layers_run_their_down_projection_again_but_in_the_last) {
   PlannedStep step = small_step(2048, Recompute::full);
   const double single = products_of(step);

@@ -31,7 +31,8 @@ HardwareProfile hardware_of(const PlanFlags& flags) {
                                  ? hardware_profile_from_json(read_json(flags.gpu), flags.gpu)
                                  : find_hardware(flags.gpu);
   if (flags.gpus_per_machine > 0) hardware.devices_per_machine = static_cast<int>(flags.gpus_per_machine);
-  if (flags.engine.host_memory_limit_bytes > 0) hardware.host_memory_bytes = flags.engine.host_memory_limit_bytes;
+  if (flags.engine.host_memory_limit_bytes > 0)
+    hardware.host_memory_bytes = flags.engine.host_memory_limit_bytes;
   return hardware;
 }
 
@@ -39,15 +40,19 @@ HardwareProfile hardware_of(const PlanFlags& flags) {
 void check_given(const PlanFlags& flags, const OptionParser& parser, const HardwareProfile& hardware,
                  const ModelConfig& config) {
   if (parser.given("memory_budget"))
-    throw ConfigError("--memory_budget is what --recompute auto plans with; a plan fills --memory_share of the memory");
+    throw ConfigError(
+        "--memory_budget is what --recompute auto plans with; a plan fills --memory_share of the memory");
   if (flags.allow_disk && flags.engine.offload.folder.empty())
     throw ConfigError("--allow_disk needs --offload_dir DIR, a folder on a fast local disk of the machines");
   EngineOptions engine = flags.engine;
   engine.device = hardware.is_gpu ? at::kCUDA : at::kCPU;
-  if (!parser.given("zero") && engine.offload.parameters != Offload::none) engine.zero = ZeroStage::parameters;
-  if (!parser.given("ulysses")) engine.ulysses = static_cast<int>(std::min<int64_t>(2, config.num_attention_heads));
+  if (!parser.given("zero") && engine.offload.parameters != Offload::none)
+    engine.zero = ZeroStage::parameters;
+  if (!parser.given("ulysses"))
+    engine.ulysses = static_cast<int>(std::min<int64_t>(2, config.num_attention_heads));
   if (!parser.given("ring") && engine.ring_method == RingMethod::gather) engine.ring = 2;
-  if (flags.allow_disk) engine.offload.parameters = engine.offload.activations = engine.offload.optimizer = Offload::none;
+  if (flags.allow_disk)
+    engine.offload.parameters = engine.offload.activations = engine.offload.optimizer = Offload::none;
   if (flags.allow_disk) engine.offload.folder.clear(), engine.offload.limit_bytes = 0;
   check_engine_options(engine);
   check_heads(engine, config);
@@ -99,11 +104,24 @@ RunSettings settings_of(const PlanFlags& flags, const OptionParser& parser, cons
 }
 
 bool is_chosen(const std::string& option) {
-  static const std::vector<std::string> chosen{
-      "ulysses",         "ring",      "zero",          "offload_params", "offload_optimizer",
-      "offload_activations", "recompute", "keep_fraction", "head_chunks",    "tile_tokens",
-      "logits_tile_tokens",  "bf16",      "fp16",          "ring_method",    "memory_budget",
-      "host_memory_limit",   "offload_dir", "offload_limit"};
+  static const std::vector<std::string> chosen{"ulysses",
+                                               "ring",
+                                               "zero",
+                                               "offload_params",
+                                               "offload_optimizer",
+                                               "offload_activations",
+                                               "recompute",
+                                               "keep_fraction",
+                                               "head_chunks",
+                                               "tile_tokens",
+                                               "logits_tile_tokens",
+                                               "bf16",
+                                               "fp16",
+                                               "ring_method",
+                                               "memory_budget",
+                                               "host_memory_limit",
+                                               "offload_dir",
+                                               "offload_limit"};
   return std::ranges::find(chosen, option) != chosen.end();
 }
 
@@ -116,6 +134,7 @@ TrainOptionValues given_options(PlanFlags& flags, const OptionParser& parser) {
   for (const Option& option : list.options())
     if (option.is_flag() && parser.given(option.name) && !is_chosen(option.name))
       values.emplace_back(option.name, option.read());
+  if (flags.engine.save_in_background) values.emplace_back("save_in_background", true);
   return values;
 }
 
@@ -131,7 +150,8 @@ TrainOptionValues run_options(PlanFlags& flags, const OptionParser& parser, cons
   if (request.hardware.threads > 0) options.emplace_back("threads", request.hardware.threads);
   if (uses_disk(planned.step.inputs.offload)) {
     options.emplace_back("offload_dir", flags.engine.offload.folder.string());
-    if (flags.engine.offload.limit_bytes > 0) options.emplace_back("offload_limit", flags.engine.offload.limit_bytes);
+    if (flags.engine.offload.limit_bytes > 0)
+      options.emplace_back("offload_limit", flags.engine.offload.limit_bytes);
   }
   for (auto& each : given_options(flags, parser)) options.push_back(std::move(each));
   return options;
@@ -140,7 +160,8 @@ TrainOptionValues run_options(PlanFlags& flags, const OptionParser& parser, cons
 std::string as_flags(const TrainOptionValues& options) {
   std::string words;
   for (const auto& [name, value] : options)
-    words += cat(words.empty() ? "" : " ", "--", name, " ", value.is_string() ? value.get<std::string>() : value.dump());
+    words += cat(words.empty() ? "" : " ", "--", name, " ",
+                 value.is_string() ? value.get<std::string>() : value.dump());
   return words;
 }
 
@@ -155,11 +176,13 @@ std::string write_plan(PlanFlags& flags, const OptionParser& parser, const Plann
   if (folder.empty()) return lines + launch_line(request, planned, cat(as_flags(options), " ", data)) + "\n";
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) throw ConfigError(cat("--output ", folder.string(), ": cannot make the folder: ", error.message()));
+  if (error)
+    throw ConfigError(cat("--output ", folder.string(), ": cannot make the folder: ", error.message()));
   const fs::path run = folder / "run.yaml", deepspeed = folder / "ds_config.json";
-  replace_file(run, run_yaml(cat("trireme plan: ", planned.configuration.ranks(), " x ", request.hardware.name,
-                                 ". trireme train --config run.yaml --train_file TEXT"),
-                             options));
+  replace_file(run,
+               run_yaml(cat("trireme plan: ", planned.configuration.ranks(), " x ", request.hardware.name,
+                            ". trireme train --config run.yaml --train_file TEXT"),
+                        options));
   replace_file(deepspeed, deepspeed_config_of(request, planned).dump(2) + "\n");
   return lines + launch_line(request, planned, cat("--config ", run.string(), " ", data)) + "\n";
 }
@@ -179,7 +202,8 @@ int plan_of_stages(PlanFlags& flags, const OptionParser& parser, const PlannedMo
   bool fits = true;
   for (const Plan& plan : plans) {
     fits = fits && plan.fits();
-    const fs::path folder = flags.output.empty() ? fs::path() : flags.output / cat("stage-", plan.best.tokens());
+    const fs::path folder =
+        flags.output.empty() ? fs::path() : flags.output / cat("stage-", plan.best.tokens());
     const std::string launch = write_plan(flags, parser, model, request, plan.best, folder);
     json.push_back(plan_json(request, plan));
     json.back()["launch"] = launch;
@@ -192,11 +216,13 @@ int plan_of_stages(PlanFlags& flags, const OptionParser& parser, const PlannedMo
 }  // namespace
 
 void PlanFlags::declare(OptionList& list) {
-  list.text("model", model, "folder with config.json, preset of trireme init, or org/name in the Hugging Face cache")
+  list.text("model", model,
+            "folder with config.json, preset of trireme init, or org/name in the Hugging Face cache")
       .required();
   list.count("gpus", gpus, from_to(1, 1 << 16), "devices of the run, each one rank");
   list.text("gpu", gpu, "h100-80gb and the like, or a file that trireme bench hardware wrote");
-  list.count("gpus_per_machine", gpus_per_machine, from_to(0, 1 << 16), "of one machine; 0: as the profile says");
+  list.count("gpus_per_machine", gpus_per_machine, from_to(0, 1 << 16),
+             "of one machine; 0: as the profile says");
   list.count("max_seq_length", max_seq_length, kCount, "tokens of a sample; takes 512k");
   list.count("document_tokens", document_tokens, kCount,
              "samples are packed of documents so long, which attention does not cross; 0: each is one");
@@ -205,10 +231,13 @@ void PlanFlags::declare(OptionList& list) {
               "the length, and reach the target");
   list.flag("max_length", objective, Objective::length, "the same as --objective length");
   list.text("stages", stages, "lengths, each with a plan: 32k,128k or 128k,...,1m, which doubles");
-  list.count("tokens", tokens, kCount, "to train on, for hours and GPU-hours; takes 5g (of 1,024); 0: not told");
-  list.real("target_tokens_per_second", target_tokens_per_second, from_to(0, 1e15), "of all devices together; 0: none");
-  list.count("samples_per_step", samples_per_step, from_to(0, 1 << 20),
-             "of all ranks; micro-batch and accumulation are searched; 0: one for each group that shares a sample");
+  list.count("tokens", tokens, kCount,
+             "to train on, for hours and GPU-hours; takes 5g (of 1,024); 0: not told");
+  list.real("target_tokens_per_second", target_tokens_per_second, from_to(0, 1e15),
+            "of all devices together; 0: none");
+  list.count(
+      "samples_per_step", samples_per_step, from_to(0, 1 << 20),
+      "of all ranks; micro-batch and accumulation are searched; 0: one for each group that shares a sample");
   list.real("memory_share", memory_share, from_to(0.01, 1), "of each memory that a plan may fill");
   list.flag("allow_disk", allow_disk, "search offload to a disk as well (--offload_dir)");
   list.path("ds_config", ds_config, "DeepSpeed's configuration, which pins what it says");
@@ -218,8 +247,12 @@ void PlanFlags::declare(OptionList& list) {
   list_update_options(list, engine);
   list.group(OptionGroup::sequence);
   list.count("sp", sp, from_to(1, 1 << 20), "ranks that share a sample: --ulysses x --ring");
+  list.group(OptionGroup::checkpoints);
+  list.flag("save_in_background", engine.save_in_background,
+            "a checkpoint is written while training goes on, from a copy in host memory");
   list.group(OptionGroup::schedule);
-  list.count("per_device_train_batch_size", batch, from_to(1, 1 << 20), "samples of a micro-batch of each group");
+  list.count("per_device_train_batch_size", batch, from_to(1, 1 << 20),
+             "samples of a micro-batch of each group");
   list.count("gradient_accumulation_steps", accumulation, from_to(1, 1 << 20), "micro-batches of a step");
 }
 
@@ -270,26 +303,31 @@ PlanRequest PlanFlags::resolve(const OptionParser& parser, const PlannedModel& p
 
 int run_plan(const std::vector<std::string>& arguments) {
   PlanFlags flags;
-  OptionParser parser("plan",
-                      "The best configuration for a model, a length and GPUs, before they are rented. Options "
-                      "of train that are given are obeyed; the others are chosen. Exits 1 when nothing fits.");
+  OptionParser parser(
+      "plan",
+      "The best configuration for a model, a length and GPUs, before they are rented. Options "
+      "of train that are given are obeyed; the others are chosen. Exits 1 when nothing fits.");
   flags.declare(parser);
   std::vector<std::string> notes;
   if (!parser.parse(arguments, [&] { notes = flags.read_files(parser); })) return 0;
   PlannedModel model = find_planned_model(flags.model);
-  flags.engine.rope.longest_tokens = flags.stages.empty() ? flags.max_seq_length : parse_stage_lengths(flags.stages).back();
+  flags.engine.rope.longest_tokens =
+      flags.stages.empty() ? flags.max_seq_length : parse_stage_lengths(flags.stages).back();
   model.config = with_rope(model.config, flags.engine.rope);
   PlanRequest request = flags.resolve(parser, model);
   for (const std::string& note : notes) std::cerr << note << "\n";
   if (!flags.stages.empty()) return plan_of_stages(flags, parser, model, request);
   if (request.objective != Objective::length) {
-    if (request.tokens == 0) throw ConfigError("trireme plan needs --max_seq_length, --stages or --max_length");
+    if (request.tokens == 0)
+      throw ConfigError("trireme plan needs --max_seq_length, --stages or --max_length");
     check_positions_reach(request, model.config, request.tokens);
   }
   Plan plan = make_plan(request);
   const int64_t reach = position_reach(model.config);
   if (plan.best.tokens() > reach)
-    plan.advice.push_back(cat("The model has ", reach, " positions: samples of more tokens need --rope_scaling, or documents no longer than that"));
+    plan.advice.push_back(
+        cat("The model has ", reach,
+            " positions: samples of more tokens need --rope_scaling, or documents no longer than that"));
   const std::string launch = write_plan(flags, parser, model, request, plan.best, flags.output);
   if (flags.json) {
     Json json = plan_json(request, plan);

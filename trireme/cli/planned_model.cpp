@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/base/nearest_name.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/model_presets.h"
-#include "trireme/base/nearest_name.h"
 
 namespace trireme {
 
@@ -24,9 +24,10 @@ PlannedModel find_planned_model(const std::string& name) {
   std::string list;
   for (const std::string& known : names) list += (list.empty() ? "" : ", ") + known;
   const auto nearest = nearest_name(name, names);
-  throw ConfigError(cat("--model is '", quotation(name),
-                        "'; expected a folder with config.json, org/name in the Hugging Face cache, or a preset: ",
-                        list, nearest ? cat(". Did you mean '", *nearest, "'?") : std::string()));
+  throw ConfigError(
+      cat("--model is '", quotation(name),
+          "'; expected a folder with config.json, org/name in the Hugging Face cache, or a preset: ", list,
+          nearest ? cat(". Did you mean '", *nearest, "'?") : std::string()));
 }
 
 }  // namespace trireme

@@ -130,9 +130,8 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   const Dtypes dtypes = choose_dtypes(options);
   check_stored_states(options, dtypes.tile);
   const bool on_gpu = !options.device.is_cpu();
-  const int64_t tile_tokens = options.tile_tokens > 0
-                                  ? options.tile_tokens
-                                  : tile_tokens_by_rule(config.intermediate_size, on_gpu);
+  const int64_t tile_tokens =
+      options.tile_tokens > 0 ? options.tile_tokens : tile_tokens_by_rule(config.intermediate_size, on_gpu);
   const int64_t logits_tile_tokens = options.logits_tile_tokens > 0
                                          ? options.logits_tile_tokens
                                          : logits_tile_tokens_by_rule(config.vocab_size, on_gpu);

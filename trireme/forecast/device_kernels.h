@@ -8,9 +8,9 @@ namespace trireme {
 
 struct DeviceKernels {
   bool on_gpu = false;
-  bool cuda = false;  // a GPU with CUDA's kernels; tests have another kind of device beside a CPU
-  int threads = 1;                   // of a CPU
-  bool bf16_attention = false;       // a CPU's tiles of attention may be multiplied in bf16
+  bool cuda = false;            // a GPU with CUDA's kernels; tests have another kind of device beside a CPU
+  int threads = 1;              // of a CPU
+  bool bf16_attention = false;  // a CPU's tiles of attention may be multiplied in bf16
   bool reference_attention = false;  // --attention reference
 };
 
@@ -21,8 +21,7 @@ inline ForecastInputs with_device(ForecastInputs inputs, const DeviceKernels& de
   inputs.fused_on_gpu = device.on_gpu && !device.reference_attention;
   inputs.product_threads = !device.on_gpu && inputs.tile_bytes == 2 ? device.threads : 0;
   inputs.flash_threads = device.on_gpu || device.reference_attention ? 0 : device.threads;
-  inputs.flash_element_bytes =
-      precision == Precision::bf16 && device.bf16_attention ? 2 : kFloat_bytes;
+  inputs.flash_element_bytes = precision == Precision::bf16 && device.bf16_attention ? 2 : kFloat_bytes;
   return inputs;
 }
 

@@ -38,7 +38,8 @@ class CandidateList {
 
  private:
   bool is_possible(int ulysses, int ring) const {
-    if ((pinned_.ulysses && *pinned_.ulysses != ulysses) || (pinned_.ring && *pinned_.ring != ring)) return false;
+    if ((pinned_.ulysses && *pinned_.ulysses != ulysses) || (pinned_.ring && *pinned_.ring != ring))
+      return false;
     if (ulysses > request_.model.heads || (ring > 1 && !request_.settings.ring_possible)) return false;
     const int chunks = pinned_.head_chunks.value_or(1);
     if (chunks > 1 && (ulysses == 1 || chunks > (request_.model.heads + ulysses - 1) / ulysses)) return false;
@@ -47,7 +48,8 @@ class CandidateList {
   }
 
   std::vector<Batches> batches(int data_parallel, int64_t shard_tokens) const {
-    if (request_.samples_per_step == 0) return {{pinned_.batch.value_or(1), pinned_.accumulation.value_or(1)}};
+    if (request_.samples_per_step == 0)
+      return {{pinned_.batch.value_or(1), pinned_.accumulation.value_or(1)}};
     if (request_.samples_per_step % data_parallel != 0) return {};
     const int64_t samples = request_.samples_per_step / data_parallel;
     std::vector<Batches> all;
@@ -150,7 +152,8 @@ class CandidateList {
       candidate.configuration = candidate.keeping(most);
       all_.push_back(candidate);
     };
-    const bool keeps_all = of_recompute.offload_activations == Offload::none && request_.settings.checkpoint_every == 1;
+    const bool keeps_all =
+        of_recompute.offload_activations == Offload::none && request_.settings.checkpoint_every == 1;
     const std::optional<Recompute>& pinned = pinned_.recompute;
     const int64_t fraction =
         pinned_.keep_fraction ? std::llround(*pinned_.keep_fraction * static_cast<double>(layers)) : -1;

@@ -50,9 +50,10 @@ void check_samples(const PlanRequest& request, int devices) {
                           " (--per_device_train_batch_size x --gradient_accumulation_steps)"));
   // The most ranks that can share a sample, with every sample of a step on ranks of its own.
   const int64_t ring = pinned.ring.value_or(request.settings.ring_possible ? devices : 1);
-  const int64_t most = std::min<int64_t>(pinned.ulysses.value_or(static_cast<int>(request.model.heads)) * ring,
-                                         pinned.sp.value_or(devices)) *
-                       (samples / batch);
+  const int64_t most =
+      std::min<int64_t>(pinned.ulysses.value_or(static_cast<int>(request.model.heads)) * ring,
+                        pinned.sp.value_or(devices)) *
+      (samples / batch);
   if (devices > most)
     throw ConfigError(cat("--gpus ", devices, ": ", samples / batch, " samples at once (--samples_per_step ",
                           samples, ") on at most ", most / (samples / batch),
@@ -75,12 +76,12 @@ void check_request(const PlanRequest& request, int devices, int64_t tokens) {
                           " has no rate between machines of ", request.hardware.devices_per_machine,
                           "; take at most so many, or measure it with trireme bench hardware"));
   if (tokens > 0 && list_candidates(request, devices, tokens).empty())
-    throw ConfigError(cat("no way to share ", format_count(tokens), " tokens over ",
-                          device_count(request, devices),
-                          " agrees with the options that were given (ranks that share a sample must divide the "
-                          "GPUs, samples of a step the groups of them, --head_chunks the heads of a rank; "
-                          "--offload_params needs --zero 3, --offload_activations another --recompute than "
-                          "none); leave some of them out"));
+    throw ConfigError(
+        cat("no way to share ", format_count(tokens), " tokens over ", device_count(request, devices),
+            " agrees with the options that were given (ranks that share a sample must divide the "
+            "GPUs, samples of a step the groups of them, --head_chunks the heads of a rank; "
+            "--offload_params needs --zero 3, --offload_activations another --recompute than "
+            "none); leave some of them out"));
 }
 
 }  // namespace trireme

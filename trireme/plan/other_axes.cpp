@@ -21,7 +21,8 @@ int64_t sharded_state_bytes(const PlanRequest& request, const Configuration& con
   Configuration sharded = configuration;
   sharded.zero = 3;
   sharded.offload_parameters = sharded.offload_optimizer = Offload::none;
-  const ForecastInputs inputs = planned_inputs(request, sharded, std::max(request.tokens, int64_t{1} * sharded.sequence_ranks()), 0);
+  const ForecastInputs inputs =
+      planned_inputs(request, sharded, std::max(request.tokens, int64_t{1} * sharded.sequence_ranks()), 0);
   return parameter_bytes(inputs) + gradient_bytes(inputs) + optimizer_bytes(inputs);
 }
 
@@ -32,16 +33,19 @@ std::vector<std::string> advice_on_other_axes(const PlanRequest& request, const 
   const Configuration& c = best.configuration;
   const int64_t state = sharded_state_bytes(request, c), limit = memory_limits(request).device_bytes;
   if (state > limit)
-    advice.push_back(cat("weights, gradients and optimizer alone take ", format_bytes(state), " of ",
-                         format_bytes(limit), " on each device with ZeRO 3 over ", c.ranks(),
-                         ". Others split such models by tensor and pipeline parallelism, which are not built here: ",
-                         "they shard no more than ZeRO 3 does, so more GPUs, or --offload_optimizer and --offload_params, help as much"));
+    advice.push_back(
+        cat("weights, gradients and optimizer alone take ", format_bytes(state), " of ", format_bytes(limit),
+            " on each device with ZeRO 3 over ", c.ranks(),
+            ". Others split such models by tensor and pipeline parallelism, which are not built here: ",
+            "they shard no more than ZeRO 3 does, so more GPUs, or --offload_optimizer and --offload_params, "
+            "help as much"));
   if (c.ranks() >= kManyDevices && c.sequence_ranks() >= kHighDegree)
-    advice.push_back(cat("from ", kManyDevices, " GPUs on with ", c.sequence_ranks(),
-                         " ranks a sample, others add tensor parallelism inside each machine, to keep the exchanges of "
-                         "a sample there. It is not built here: on long sequences Ulysses sends less than tensor parallelism, "
-                         "whose exchanges do not fall with the degree (arXiv 2309.14509, section 3.2); --ring keeps Ulysses "
-                         "inside a machine"));
+    advice.push_back(cat(
+        "from ", kManyDevices, " GPUs on with ", c.sequence_ranks(),
+        " ranks a sample, others add tensor parallelism inside each machine, to keep the exchanges of "
+        "a sample there. It is not built here: on long sequences Ulysses sends less than tensor parallelism, "
+        "whose exchanges do not fall with the degree (arXiv 2309.14509, section 3.2); --ring keeps Ulysses "
+        "inside a machine"));
   return advice;
 }
 

@@ -37,7 +37,8 @@ std::optional<Planned> planned_on(Search& search, const PlanRequest& request, in
 // Whole machines by doubling: a hint, not the least.
 std::optional<int> more_devices(Search& search, const PlanRequest& request) {
   const int machine = request.hardware.devices_per_machine;
-  if (request.hardware.across_machines.bytes_per_second <= 0 && request.devices >= machine) return std::nullopt;
+  if (request.hardware.across_machines.bytes_per_second <= 0 && request.devices >= machine)
+    return std::nullopt;
   for (int devices = request.devices * 2; devices <= kMostDevices; devices *= 2) {
     if (devices > machine && devices % machine != 0) continue;
     if (planned_on(search, request, devices)) return devices;
@@ -70,8 +71,9 @@ Plan plan_of(const PlanRequest& request, bool with_frontier) {
     check_request(request, plan.devices, 0);
     tokens = plan.longest_tokens = search.longest(plan.devices, kMostLength);
     if (tokens == 0)
-      throw ConfigError(cat(request.model_name, " does not fit on ", plan.devices, " x ", request.hardware.name, ": not even with samples of ",
-                            kLengthQuantum, " tokens; give more GPUs, or leave pinned options out"));
+      throw ConfigError(cat(request.model_name, " does not fit on ", plan.devices, " x ",
+                            request.hardware.name, ": not even with samples of ", kLengthQuantum,
+                            " tokens; give more GPUs, or leave pinned options out"));
   } else if (request.objective == Objective::fewest_gpus) {
     check_request(request, plan.devices, tokens);
     for (const int devices : device_counts(request.hardware, request.devices)) {
@@ -126,7 +128,8 @@ std::vector<int64_t> parse_stage_lengths(const std::string& text) {
     }
     const int64_t tokens = parse_count(word, "--stages");
     if (tokens < 1 || (!lengths.empty() && tokens <= lengths.back()))
-      throw ConfigError(cat("--stages is '", quotation(text), "'; expected lengths that grow, such as 32k,128k,512k"));
+      throw ConfigError(
+          cat("--stages is '", quotation(text), "'; expected lengths that grow, such as 32k,128k,512k"));
     while (doubles && lengths.back() * 2 < tokens) lengths.push_back(lengths.back() * 2);
     doubles = false;
     lengths.push_back(tokens);

@@ -11,8 +11,8 @@
 namespace trireme {
 
 struct Plan {
-  Planned best;         // where nothing fits, what is the least over
-  int devices = 1;      // with Objective::fewest_gpus at most those of the request
+  Planned best;                // where nothing fits, what is the least over
+  int devices = 1;             // with Objective::fewest_gpus at most those of the request
   int64_t longest_tokens = 0;  // that these devices hold
   std::vector<RunnerUp> runners_up;
   std::vector<Planned> frontier;  // the fastest at lengths that double, up to the longest
@@ -27,7 +27,9 @@ struct Plan {
     return best.time.tokens_per_second >= target_tokens_per_second;
   }
   // For a token budget.
-  double seconds_for(int64_t tokens) const { return static_cast<double>(tokens) / best.time.tokens_per_second; }
+  double seconds_for(int64_t tokens) const {
+    return static_cast<double>(tokens) / best.time.tokens_per_second;
+  }
 };
 
 // Throws ConfigError as check_request does, and where not even kLengthQuantum tokens fit with

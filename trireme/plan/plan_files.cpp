@@ -19,7 +19,8 @@ TrainOptionValues train_options_of(const PlanRequest& request, const Planned& pl
   options.emplace_back("max_seq_length", planned.tokens());
   options.emplace_back("per_device_train_batch_size", c.batch);
   options.emplace_back("gradient_accumulation_steps", c.accumulation);
-  if (request.settings.precision != Precision::fp32) options.emplace_back(name_of(request.settings.precision), true);
+  if (request.settings.precision != Precision::fp32)
+    options.emplace_back(name_of(request.settings.precision), true);
   options.emplace_back("ulysses", c.ulysses);
   options.emplace_back("ring", c.ring);
   if (c.ring > 1 && request.settings.gathers_keys) options.emplace_back("ring_method", "gather");
@@ -48,8 +49,10 @@ std::string run_yaml(const std::string& title, const TrainOptionValues& options)
 Json deepspeed_config_of(const PlanRequest& request, const Planned& planned) {
   const Configuration& c = planned.configuration;
   Json zero = {{"stage", c.zero}};
-  if (c.offload_optimizer != Offload::none) zero["offload_optimizer"] = {{"device", nvme_or(c.offload_optimizer)}};
-  if (c.offload_parameters != Offload::none) zero["offload_param"] = {{"device", nvme_or(c.offload_parameters)}};
+  if (c.offload_optimizer != Offload::none)
+    zero["offload_optimizer"] = {{"device", nvme_or(c.offload_optimizer)}};
+  if (c.offload_parameters != Offload::none)
+    zero["offload_param"] = {{"device", nvme_or(c.offload_parameters)}};
   Json config = {{"train_batch_size", c.samples()},
                  {"train_micro_batch_size_per_gpu", c.batch},
                  {"gradient_accumulation_steps", c.accumulation},
@@ -58,7 +61,8 @@ Json deepspeed_config_of(const PlanRequest& request, const Planned& planned) {
   if (c.sequence_ranks() > 1) config["sequence_parallel_size"] = c.sequence_ranks();
   if (request.settings.precision != Precision::fp32)
     config[name_of(request.settings.precision)] = {{"enabled", true}};
-  if (c.offload_activations == Offload::cpu) config["activation_checkpointing"] = {{"cpu_checkpointing", true}};
+  if (c.offload_activations == Offload::cpu)
+    config["activation_checkpointing"] = {{"cpu_checkpointing", true}};
   return config;
 }
 
@@ -66,8 +70,8 @@ std::string launch_line(const PlanRequest& request, const Planned& planned, cons
   const int machine = request.hardware.devices_per_machine, ranks = planned.configuration.ranks();
   if (ranks == 1) return cat("trireme train ", arguments);
   if (ranks <= machine) return cat("trireme launch --nproc_per_node ", ranks, " -- train ", arguments);
-  return cat("trireme launch --hostfile HOSTS -- train ", arguments, "    # HOSTS: ", ranks / machine, " lines NAME slots=",
-             machine);
+  return cat("trireme launch --hostfile HOSTS -- train ", arguments, "    # HOSTS: ", ranks / machine,
+             " lines NAME slots=", machine);
 }
 
 }  // namespace trireme

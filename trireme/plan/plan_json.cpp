@@ -54,7 +54,8 @@ Json time_json(const PlanRequest& request, const Planned& planned) {
     waited[name_of(each.kind)] = each.waited;
     traffic[name_of(each.kind)] = each.bytes;
   }
-  for (const CauseSeconds& each : seconds_by_cause(planned, request.hardware)) causes[each.cause] = each.seconds;
+  for (const CauseSeconds& each : seconds_by_cause(planned, request.hardware))
+    causes[each.cause] = each.seconds;
   return {{"step_seconds", time.seconds},
           {"least_step_seconds", time.least_seconds},
           {"most_step_seconds", time.most_seconds},

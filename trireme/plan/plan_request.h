@@ -53,9 +53,9 @@ struct RunSettings {
   bool reference_attention = false;
   bool update_in_backward = false;
   bool save_in_background = false;
-  int64_t reduce_bytes = 4;  // of gradients that travel
-  int64_t state_bytes = 4;   // of a moment
-  int moments = 2;           // AdamW 2, SGD 0
+  int64_t reduce_bytes = 4;       // of gradients that travel
+  int64_t state_bytes = 4;        // of a moment
+  int moments = 2;                // AdamW 2, SGD 0
   bool whole_parameters = false;  // of an optimizer that steps whole matrices, which ZeRO cuts
 };
 

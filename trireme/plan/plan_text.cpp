@@ -18,6 +18,10 @@ std::string share_text(int64_t bytes, int64_t of_bytes) {
              format_bytes(of_bytes));
 }
 
+std::string count_text(int64_t count, const char* noun) {
+  return cat(count, " ", noun, count == 1 ? "" : "s");
+}
+
 std::string rate_text(double tokens_per_second) {
   return tokens_per_second < 100 ? format_fixed(tokens_per_second, 1)
                                  : format_count(std::llround(tokens_per_second));
@@ -41,17 +45,21 @@ std::string memory_text(const PlanRequest& request, const Planned& planned) {
   std::string text =
       row(hardware.is_gpu ? "each GPU" : "each rank",
           cat(format_bytes(memory.device_bytes), ", ", share_text(memory.device_bytes, hardware.memory_bytes),
-              " (at most ", format_fixed(100 * request.memory_share, 0), " %: ",
-              format_bytes(memory.limits.device_bytes), ")"));
+              " (at most ", format_fixed(100 * request.memory_share, 0),
+              " %: ", format_bytes(memory.limits.device_bytes), ")"));
   text += row("  by category", categories_text(memory.forecast.peak));
-  text += row("", cat("each at its own peak; together at most ", format_bytes(memory.forecast.peak_total_bytes)));
+  text +=
+      row("", cat("each at its own peak; together at most ", format_bytes(memory.forecast.peak_total_bytes)));
   const int64_t beside = memory.device_bytes - memory.forecast.peak_total_bytes;
-  if (beside > 0) text += row("  beside tensors", cat(format_bytes(beside), ": context, libraries, fragments"));
+  if (beside > 0)
+    text += row("  beside tensors", cat(format_bytes(beside), ": context, libraries, fragments"));
   if (memory.forecast.host.total() > 0) {
-    text += row("each host", cat(format_bytes(memory.host_bytes), " of ", std::min(planned.configuration.ranks(), hardware.devices_per_machine), " GPUs",
-                                 hardware.host_memory_bytes > 0
-                                     ? cat(", ", share_text(memory.host_bytes, hardware.host_memory_bytes))
-                                     : std::string("; the profile does not say what there is")));
+    text += row("each host",
+                cat(format_bytes(memory.host_bytes), " of ",
+                    count_text(std::min(planned.configuration.ranks(), hardware.devices_per_machine), "GPU"),
+                    hardware.host_memory_bytes > 0
+                        ? cat(", ", share_text(memory.host_bytes, hardware.host_memory_bytes))
+                        : std::string("; the profile does not say what there is")));
     text += row("  by category", cat(categories_text(memory.forecast.host), " for each GPU"));
   }
   return text;
@@ -69,9 +77,11 @@ std::string time_text(const PlanRequest& request, const Plan& plan) {
   std::string shares;
   for (const CauseSeconds& each : causes)
     if (each.seconds > 0.005 * time.seconds)
-      shares += cat(shares.empty() ? "" : ", ", each.cause, " ", format_fixed(100 * each.seconds / time.seconds, 0), " %");
+      shares += cat(shares.empty() ? "" : ", ", each.cause, " ",
+                    format_fixed(100 * each.seconds / time.seconds, 0), " %");
   text += row("  of it", shares);
-  text += row("tokens/s", cat(rate_text(time.tokens_per_second / devices), request.hardware.is_gpu ? " each GPU, " : " each rank, ",
+  text += row("tokens/s", cat(rate_text(time.tokens_per_second / devices),
+                              request.hardware.is_gpu ? " each GPU, " : " each rank, ",
                               rate_text(time.tokens_per_second), " in all"));
   text += row("MFU", cat(format_fixed(100 * time.mfu, 1), " % (causal model FLOPs, nothing twice)"));
   if (request.target_tokens_per_second > 0)
@@ -83,7 +93,8 @@ std::string time_text(const PlanRequest& request, const Plan& plan) {
   if (request.token_budget > 0) {
     const double seconds = plan.seconds_for(request.token_budget);
     text += row("budget", cat(format_count(request.token_budget), " tokens: ", format_duration(seconds), " (",
-                              format_fixed(seconds / 86400, 1), " days), ", format_count(std::llround(seconds / 3600 * devices)),
+                              format_fixed(seconds / 86400, 1), " days), ",
+                              format_count(std::llround(seconds / 3600 * devices)),
                               request.hardware.is_gpu ? " GPU-hours" : " rank-hours"));
   }
   return text;
@@ -106,8 +117,9 @@ std::string frontier_text(const std::vector<Planned>& frontier) {
   std::string text = "\nlength against speed:\n";
   for (const Planned& each : frontier) {
     char line[128];
-    std::snprintf(line, sizeof(line), "  %12s tokens %10s tokens/s %5.1f %% MFU  ", format_count(each.tokens()).c_str(),
-                  rate_text(each.time.tokens_per_second).c_str(), 100 * each.time.mfu);
+    std::snprintf(line, sizeof(line), "  %12s tokens %10s tokens/s %5.1f %% MFU  ",
+                  format_count(each.tokens()).c_str(), rate_text(each.time.tokens_per_second).c_str(),
+                  100 * each.time.mfu);
     text += cat(line, configuration_text(each), "\n");
   }
   return text;
@@ -120,23 +132,29 @@ std::string sureness_text(const PlanRequest& request) {
   const bool in_16_bit = request.settings.precision != Precision::fp32;
   for (const FigureSource& source : hardware.sources) {
     if (in_16_bit && source.figure.ends_with("_32_bit")) continue;
-    if (source.origin == FigureOrigin::estimated) estimated += cat(estimated.empty() ? "" : ", ", source.figure);
+    if (source.origin == FigureOrigin::estimated)
+      estimated += cat(estimated.empty() ? "" : ", ", source.figure);
     published += source.origin == FigureOrigin::published;
     measured += source.origin == FigureOrigin::measured;
   }
-  return cat("\nhow sure: times within ", format_fixed(100 * hardware.time_error, 0), " % in nine of ten, by the profile ",
-             hardware.name, " (", measured, " figures measured, ", published, " published",
-             estimated.empty() ? "" : cat("; estimated: ", estimated), "). Memory is the forecast that the engine uses.\n");
+  return cat("\nhow sure: times within ", format_fixed(100 * hardware.time_error, 0),
+             " % in nine of ten, by the profile ", hardware.name, " (", measured, " figures measured, ",
+             published, " published", estimated.empty() ? "" : cat("; estimated: ", estimated),
+             "). Memory is the forecast that the engine uses.\n");
 }
 
 }  // namespace
 
 std::string configuration_text(const Planned& planned) {
   const Configuration& c = planned.configuration;
-  std::string text = cat("dp ", c.data_parallel, " x ulysses ", c.ulysses, c.ring > 1 ? cat(" x ring ", c.ring) : "",
-                         ", ZeRO ", c.zero, ", recompute ", planned.step.inputs.recompute.description());
-  for (const auto& [name, offload] : {std::pair("parameters", c.offload_parameters), {"optimizer", c.offload_optimizer}, {"activations", c.offload_activations}})
-    if (offload != Offload::none) text += cat(", ", name, " to ", offload == Offload::cpu ? "the host" : "disk");
+  std::string text =
+      cat("dp ", c.data_parallel, " x ulysses ", c.ulysses, c.ring > 1 ? cat(" x ring ", c.ring) : "",
+          ", ZeRO ", c.zero, ", recompute ", planned.step.inputs.recompute.description());
+  for (const auto& [name, offload] : {std::pair("parameters", c.offload_parameters),
+                                      {"optimizer", c.offload_optimizer},
+                                      {"activations", c.offload_activations}})
+    if (offload != Offload::none)
+      text += cat(", ", name, " to ", offload == Offload::cpu ? "the host" : "disk");
   if (c.head_chunks > 1) text += cat(", ", c.head_chunks, " head chunks");
   if (c.batch > 1) text += cat(", micro-batch ", c.batch);
   if (c.accumulation > 1) text += cat(", accumulation ", c.accumulation);
@@ -145,17 +163,25 @@ std::string configuration_text(const Planned& planned) {
 
 std::string plan_text(const PlanRequest& request, const Plan& plan) {
   const Configuration& c = plan.best.configuration;
-  std::string text = cat(request.model_name, ", samples of ", format_count(plan.best.tokens()), " tokens, on ", c.ranks(), " x ",
-                         request.hardware.name, request.hardware.description.empty() ? "" : cat(" (", request.hardware.description, ")"), "\n\n");
+  std::string text =
+      cat(request.model_name, ", samples of ", format_count(plan.best.tokens()), " tokens, on ", c.ranks(),
+          " x ", request.hardware.name,
+          request.hardware.description.empty() ? "" : cat(" (", request.hardware.description, ")"), "\n\n");
   text += plan.fits() ? "recommended:\n" : "DOES NOT FIT; the least over:\n";
   text += row("configuration", configuration_text(plan.best));
-  text += row("samples a step", cat(c.samples(), " = ", c.data_parallel, " groups of ", c.sequence_ranks(), " ranks x micro-batch ", c.batch, " x accumulation ",
-                                    c.accumulation, request.samples_per_step == 0 ? "; --samples_per_step N asks for another number" : ""));
-  text += row("tiles", cat(format_count(c.tile_tokens), " tokens, of the head ", format_count(c.logits_tile_tokens)));
+  text += row("samples a step",
+              cat(c.samples(), " = ", count_text(c.data_parallel, "group"), " of ",
+                  count_text(c.sequence_ranks(), "rank"), " x micro-batch ", c.batch, " x accumulation ",
+                  c.accumulation,
+                  request.samples_per_step == 0 ? "; --samples_per_step N asks for another number" : ""));
+  text += row("tiles",
+              cat(format_count(c.tile_tokens), " tokens, of the head ", format_count(c.logits_tile_tokens)));
   text += memory_text(request, plan.best);
   text += time_text(request, plan);
   if (!plan.fits())
-    text += row("would fit", cat(plan.longest_tokens > 0 ? cat("at most ", format_count(plan.longest_tokens), " tokens on ", plan.devices) : "no length",
+    text += row("would fit", cat(plan.longest_tokens > 0 ? cat("at most ", format_count(plan.longest_tokens),
+                                                               " tokens on ", plan.devices)
+                                                         : "no length",
                                  plan.devices_needed ? cat("; this length on ", *plan.devices_needed) : ""));
   text += runners_up_text(plan) + frontier_text(plan.frontier);
   for (const std::string& line : plan.advice) text += cat("\n", line, "\n");
@@ -166,8 +192,10 @@ std::string stages_text(const PlanRequest& request, const std::vector<Plan>& pla
   std::string text = cat(request.model_name, " on ", request.devices, " x ", request.hardware.name, "\n");
   for (const Plan& plan : plans) {
     char line[160];
-    std::snprintf(line, sizeof(line), "  %12s tokens %10s tokens/s %10s each  ", format_count(plan.best.tokens()).c_str(),
-                  rate_text(plan.best.time.tokens_per_second).c_str(), format_bytes(plan.best.memory.device_bytes).c_str());
+    std::snprintf(line, sizeof(line), "  %12s tokens %10s tokens/s %10s each  ",
+                  format_count(plan.best.tokens()).c_str(),
+                  rate_text(plan.best.time.tokens_per_second).c_str(),
+                  format_bytes(plan.best.memory.device_bytes).c_str());
     text += cat(line, plan.fits() ? "" : "DOES NOT FIT: ", configuration_text(plan.best), "\n");
   }
   return text + sureness_text(request);

@@ -34,8 +34,8 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
   inputs.tile_tokens = configuration.tile_tokens;
   inputs.logits_tile_tokens = configuration.logits_tile_tokens;
   inputs.storage_bytes = storage_bytes_of(settings.precision);
-  const bool narrow = multiplies_16_bit(settings.precision, Bf16Matmul::automatic, hardware.is_gpu,
-                                        hardware.bf16_products);
+  const bool narrow =
+      multiplies_16_bit(settings.precision, Bf16Matmul::automatic, hardware.is_gpu, hardware.bf16_products);
   inputs.tile_bytes = narrow ? inputs.storage_bytes : kFloat_bytes;
   inputs.reduce_bytes = settings.reduce_bytes;
   inputs.state_bytes = settings.state_bytes;
@@ -63,8 +63,8 @@ int fullest_sequence_rank(const ModelSizes& model, const Configuration& configur
 
 PlannedStep planned_step(const PlanRequest& request, const Configuration& configuration, int64_t tokens) {
   PlannedStep step;
-  step.inputs = planned_inputs(request, configuration, tokens,
-                               fullest_sequence_rank(request.model, configuration));
+  step.inputs =
+      planned_inputs(request, configuration, tokens, fullest_sequence_rank(request.model, configuration));
   step.attention_pairs = request.pairs_of_sample(tokens);
   if (request.document_tokens < tokens) step.document_tokens = static_cast<double>(request.document_tokens);
   step.accumulation = configuration.accumulation;

@@ -171,20 +171,27 @@ class Alternatives {
     PlanRequest request = request_;
     request.pinned = pinned_as(c_, request_.model);
     change(request.pinned);
-    if (is_on_host(request.pinned) && request.hardware.is_gpu && request.hardware.to_host.bytes_per_second <= 0)
+    if (is_on_host(request.pinned) && request.hardware.is_gpu &&
+        request.hardware.to_host.bytes_per_second <= 0)
       return;
-    if (request.pinned.offload_optimizer != Offload::none && request.hardware.host_optimizer_per_second <= 0) return;
-    if (!request.hardware.is_gpu && is_on_host(request.pinned) && !is_on_host(pinned_as(c_, request_.model))) return;
+    if (request.pinned.offload_optimizer != Offload::none && request.hardware.host_optimizer_per_second <= 0)
+      return;
+    if (!request.hardware.is_gpu && is_on_host(request.pinned) && !is_on_host(pinned_as(c_, request_.model)))
+      return;
     for (const Candidate& candidate : list_candidates(request, c_.ranks(), best_.tokens()))
       add(make_planned(request, candidate.keeping(candidate.most_keeping), best_.tokens()));
   }
 
   void add_meshes() {
     const int sp = c_.sequence_ranks();
-    const std::pair<int, int> meshes[] = {{c_.ulysses * 2, c_.ring}, {c_.ulysses, c_.ring * 2},
-                                          {c_.ulysses / 2, c_.ring}, {c_.ulysses, c_.ring / 2},
-                                          {c_.ulysses / 2, c_.ring * 2}, {c_.ulysses * 2, c_.ring / 2},
-                                          {sp, 1}, {1, sp}};
+    const std::pair<int, int> meshes[] = {{c_.ulysses * 2, c_.ring},
+                                          {c_.ulysses, c_.ring * 2},
+                                          {c_.ulysses / 2, c_.ring},
+                                          {c_.ulysses, c_.ring / 2},
+                                          {c_.ulysses / 2, c_.ring * 2},
+                                          {c_.ulysses * 2, c_.ring / 2},
+                                          {sp, 1},
+                                          {1, sp}};
     std::vector<std::pair<int, int>> known_meshes{{c_.ulysses, c_.ring}};
     for (const auto& mesh : meshes) {
       const auto [ulysses, ring] = mesh;
@@ -249,7 +256,8 @@ std::string changed_options_of(const Planned& best, const Planned& other) {
 }
 
 RunnerUp compare_with(const Planned& best, const Planned& other, const HardwareProfile& hardware) {
-  RunnerUp runner{other, changed_options_of(best, other), "", other.seconds_per_token() / best.seconds_per_token() - 1};
+  RunnerUp runner{other, changed_options_of(best, other), "",
+                  other.seconds_per_token() / best.seconds_per_token() - 1};
   const PlannedMemory& memory = other.memory;
   if (!memory.fits()) {
     const bool on_device = memory.device_over_bytes() > 0;
@@ -257,7 +265,9 @@ RunnerUp compare_with(const Planned& best, const Planned& other, const HardwareP
     const MemoryBytes &now = on_device ? best.memory.forecast.peak : best.memory.forecast.host,
                       &then = on_device ? memory.forecast.peak : memory.forecast.host;
     runner.reason = cat(format_bytes(over), " over ",
-                        !on_device ? "in a machine's host memory" : hardware.is_gpu ? "on each GPU" : "on each rank",
+                        !on_device        ? "in a machine's host memory"
+                        : hardware.is_gpu ? "on each GPU"
+                                          : "on each rank",
                         ": ", grown_most(amounts_of(now), amounts_of(then)));
     if (runner.slower < -0.0005) runner.reason += cat(" (it would be ", percent(-runner.slower), " faster)");
     return runner;
@@ -269,8 +279,9 @@ RunnerUp compare_with(const Planned& best, const Planned& other, const HardwareP
     return runner;
   }
   const int machine = hardware.devices_per_machine;
-  runner.reason = cat(percent(runner.slower), " slower: ",
-                      grown_most(seconds_a_token(best, machine), seconds_a_token(other, machine)));
+  runner.reason =
+      cat(percent(runner.slower),
+          " slower: ", grown_most(seconds_a_token(best, machine), seconds_a_token(other, machine)));
   return runner;
 }
 
@@ -280,7 +291,9 @@ std::vector<RunnerUp> list_runners_up(const PlanRequest& request, const Planned&
     const bool a_fits = a.planned.memory.fits(), b_fits = b.planned.memory.fits();
     if (a_fits != b_fits) return a_fits;
     if (a_fits) return a.slower < b.slower;
-    const auto over = [](const PlannedMemory& memory) { return std::max(memory.device_over_bytes(), memory.host_over_bytes()); };
+    const auto over = [](const PlannedMemory& memory) {
+      return std::max(memory.device_over_bytes(), memory.host_over_bytes());
+    };
     return over(a.planned.memory) < over(b.planned.memory);
   });
   return all;

@@ -26,8 +26,8 @@ struct RunnerUp {
 std::string changed_options_of(const Planned& best, const Planned& other);
 RunnerUp compare_with(const Planned& best, const Planned& other, const HardwareProfile& hardware);
 
-// The best of each mesh beside that of `best`, and `best` with one other option of each kind: those that fit by
-// speed, then those that do not by how far they are over.
+// The best of each mesh beside that of `best`, and `best` with one other option of each kind: those that fit
+// by speed, then those that do not by how far they are over.
 std::vector<RunnerUp> list_runners_up(const PlanRequest& request, const Planned& best);
 
 }  // namespace trireme

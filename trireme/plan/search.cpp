@@ -33,8 +33,8 @@ bool same_group(const Configuration& a, const Configuration& b) {
          a.tile_tokens == b.tile_tokens && a.logits_tile_tokens == b.logits_tile_tokens;
 }
 
-// Of a step of any member of the policy, from one that keeps as much as any: without what sharding and offload
-// change, and without exchanges that attention may hide.
+// Of a step of any member of the policy, from one that keeps as much as any: without what sharding and
+// offload change, and without exchanges that attention may hide.
 double least_seconds_of_group(const StepTime& time, int head_chunks) {
   double seconds = time.overhead_seconds + time.compute_seconds;
   for (const KindSeconds& kind : time.compute)
@@ -76,7 +76,7 @@ int64_t least_of_convex(int64_t least, int64_t most, const F& f) {
 PlannedMemory Search::memory_of(const Configuration& configuration, int64_t tokens) {
   ++counts_.forecasts;
   return planned_memory(request_, planned_inputs(request_, configuration, tokens,
-                                             fullest_sequence_rank(request_.model, configuration)));
+                                                 fullest_sequence_rank(request_.model, configuration)));
 }
 
 double Search::seconds_of(const Configuration& configuration, int64_t tokens) {
@@ -140,11 +140,13 @@ std::optional<Planned> Search::fastest(int devices, int64_t tokens) {
       fitting.push_back(std::move(*fitted));
     }
   }
-  std::erase_if(fitting, [&](const Planned& each) { return each.seconds_per_token() > least * (1 + kAsFast); });
+  std::erase_if(fitting,
+                [&](const Planned& each) { return each.seconds_per_token() > least * (1 + kAsFast); });
   if (fitting.empty()) return std::nullopt;
   int64_t tile_tokens = 0;
   for (const Planned& each : fitting) tile_tokens = std::max(tile_tokens, each.configuration.tile_tokens);
-  return *std::ranges::min_element(fitting, {}, [&](const Planned& each) { return effort(each, tile_tokens); });
+  return *std::ranges::min_element(fitting, {},
+                                   [&](const Planned& each) { return effort(each, tile_tokens); });
 }
 
 double Search::least_seconds_a_token(const std::vector<Candidate>& all, size_t begin, size_t end,
@@ -164,12 +166,14 @@ double Search::least_seconds_a_token(const std::vector<Candidate>& all, size_t b
             (most == nullptr || all[i].most_keeping > most->most_keeping))
           most = &all[i];
       if (most != nullptr)
-        seconds = std::min(seconds, least_seconds_of_group(time(most->configuration), first.configuration.head_chunks));
+        seconds = std::min(
+            seconds, least_seconds_of_group(time(most->configuration), first.configuration.head_chunks));
     }
   } else if (first.least_keeping == first.most_keeping) {
     seconds = time(first.keeping(first.most_keeping)).seconds;
   } else {
-    seconds = least_seconds(time(first.keeping(first.least_keeping)), time(first.keeping(first.most_keeping)));
+    seconds =
+        least_seconds(time(first.keeping(first.least_keeping)), time(first.keeping(first.most_keeping)));
   }
   return seconds / static_cast<double>(first.configuration.samples() * tokens);
 }
@@ -180,7 +184,8 @@ Planned Search::nearest(int devices, int64_t tokens) {
   for (const Candidate& candidate : list_candidates(request_, devices, tokens)) {
     const Configuration configuration = candidate.keeping(candidate.least_keeping);
     const PlannedMemory memory = memory_of(configuration, tokens);
-    const int64_t over = std::max<int64_t>(0, memory.device_over_bytes()) + std::max<int64_t>(0, memory.host_over_bytes());
+    const int64_t over =
+        std::max<int64_t>(0, memory.device_over_bytes()) + std::max<int64_t>(0, memory.host_over_bytes());
     if (!least || over < least->first) least = {over, configuration};
   }
   return planned(least->second, tokens);

@@ -1,6 +1,7 @@
 // The fastest configuration that fits, the longest sequence, and lengths against speed.
 //
-//   candidates -> groups of one mesh, batch, chunks and tiles -> the least time that one of a group could take
+//   candidates -> groups of one mesh, batch, chunks and tiles -> the least time that one of a group could
+//   take
 //   -> in that order: its members, with the least time of each -> what fits, until none that is left can be
 //   faster than the best
 //

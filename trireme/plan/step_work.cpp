@@ -57,15 +57,10 @@ class Counter {
 
   StepWork run() {
     add(WorkKind::embedding, head_rows_ * m(), 0, 2 * rows_ * m());
-    for (int64_t layer = 0; layer < in_.recompute.layers; ++layer)
-      forward(/*has_o=*/false, in_.recompute.kept_by_forward(layer));
+    forward_of_layers();
     work_.forward_items = work_.items;
     head();
-    for (int64_t end = in_.recompute.layers; end > 0;) {
-      const int64_t begin = in_.recompute.group_begin(end - 1);
-      backward_of_group(begin, end);
-      end = begin;
-    }
+    backward_of_layers();
     sum_gradients(/*of_step=*/false);
     for (auto* items : {&work_.items, &work_.forward_items})
       for (WorkItem& item : *items) item.amount *= static_cast<double>(step_.accumulation);
@@ -92,20 +87,20 @@ class Counter {
   void add(WorkKind kind, double size, double width, double amount) {
     for (WorkItem& item : work_.items)
       if (item.kind == kind && item.size == size && item.width == width) {
-        item.amount += amount;
+        item.amount += times_ * amount;
         return;
       }
-    work_.items.push_back({kind, size, width, amount});
+    work_.items.push_back({kind, size, width, times_ * amount});
   }
   void send(TrafficKind kind, double calls, double bytes) {
     if (bytes <= 0) return;
     for (TrafficItem& item : work_.traffic)
       if (item.kind == kind) {
-        item.calls += calls;
-        item.bytes += bytes;
+        item.calls += times_ * calls;
+        item.bytes += times_ * bytes;
         return;
       }
-    work_.traffic.push_back({kind, calls, bytes});
+    work_.traffic.push_back({kind, times_ * calls, times_ * bytes});
   }
 
   // Of every token, `width` values each, in tiles.
@@ -166,6 +161,36 @@ class Counter {
     if (keeps[kX1]) token_wise(WorkKind::copy, m());
     if (keeps[kGateUp]) token_wise(WorkKind::copy, static_cast<double>(model_.mlp_kept_width));
     gather_layer();
+  }
+
+  // Layers that do the same are counted once, so many times.
+  void forward_of_layers() {
+    const auto slots = [&](int64_t layer) { return in_.recompute.kept_by_forward(layer).reset(kX); };
+    for (int64_t layer = 0, end = 0; layer < in_.recompute.layers; layer = end) {
+      while (end < in_.recompute.layers && slots(end) == slots(layer)) ++end;
+      times_ = static_cast<double>(end - layer);
+      forward(/*has_o=*/false, slots(layer));
+    }
+    times_ = 1;
+  }
+  void backward_of_layers() {
+    const RecomputePlan& plan = in_.recompute;
+    const auto does_as = [&](int64_t begin, int64_t end, int64_t before) {
+      for (int64_t layer = begin; layer < end; ++layer)
+        if (plan.kept_by_forward(layer) != plan.kept_by_forward(layer - before)) return false;
+      return true;
+    };
+    for (int64_t end = plan.layers; end > 0;) {
+      const int64_t begin = plan.group_begin(end - 1), layers = end - begin;
+      int64_t groups = 1;
+      while (begin >= groups * layers && layers == plan.checkpoint_every &&
+             does_as(begin, end, groups * layers))
+        ++groups;
+      times_ = static_cast<double>(groups);
+      backward_of_group(begin, end);
+      times_ = 1;
+      end = begin - (groups - 1) * layers;
+    }
   }
 
   void backward_of_group(int64_t begin, int64_t end) {
@@ -287,6 +312,7 @@ class Counter {
   const double rows_, tile_rows_, head_rows_;
   UlyssesExchangeBytes ulysses_{};
   ExchangeBytes ring_{};
+  double times_ = 1;
   StepWork work_;
 };
 

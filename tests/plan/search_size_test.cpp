@@ -1,0 +1,56 @@
+// What a search over many devices computes, counted: seconds follow from that.
+#include <gtest/gtest.h>
+
+#include "trireme/plan/hardware_catalog.h"
+#include "trireme/plan/plan.h"
+
+#include "tests/plan/small_request.h"
+
+namespace trireme::search_size_test {
+namespace {
+
+// The sizes of Llama 3 8B on 512 devices.
+PlanRequest large_request(int64_t tokens) {
+  PlanRequest request;
+  request.model_name = "8b";
+  request.model = {.layers = 32,
+                   .hidden = 4096,
+                   .intermediate = 14336,
+                   .mlp_kept_width = 2 * 14336,
+                   .heads = 32,
+                   .kv_heads = 8,
+                   .head_dim = 128,
+                   .vocab = 128256,
+                   .unit_elements = {}};
+  const int64_t layer = 2 * 4096 + (2 * 4096 + 2 * 1024) * int64_t{4096} + 3 * 14336 * int64_t{4096};
+  request.model.unit_elements.assign(34, layer);
+  request.model.unit_elements.front() = 128256 * int64_t{4096};
+  request.model.unit_elements.back() = 128257 * int64_t{4096};
+  request.attention_pairs = [](int64_t n) {
+    return 32 * static_cast<double>(n) * static_cast<double>(n) / 2;
+  };
+  request.hardware = find_hardware("h100-80gb");
+  request.devices = 512;
+  request.tokens = tokens;
+  return request;
+}
+
+TEST(SearchSize, of_512_devices_looks_at_each_once_and_asks_the_memory_of_few) {
+  const PlanRequest request = large_request(1 << 19);
+  Search search(request);
+  ASSERT_TRUE(search.fastest(512, request.tokens));
+  EXPECT_GT(search.counts().candidates, 5000);
+  EXPECT_LT(search.counts().times, 12000);
+  EXPECT_LT(search.counts().forecasts, 1000);
+}
+
+TEST(SearchSize, of_a_whole_plan_of_512_devices_is_a_hundred_thousand) {
+  const Plan plan = make_plan(large_request(1 << 19));
+  EXPECT_TRUE(plan.fits());
+  EXPECT_GT(plan.frontier.size(), 8);
+  EXPECT_LT(plan.counts.times, 150000);
+  EXPECT_LT(plan.counts.forecasts, 120000);
+}
+
+}  // namespace
+}  // namespace trireme::search_size_test
