@@ -1,0 +1,325 @@
+#include "trireme/plan/python_source.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+using Kind = PythonToken::Kind;
+
+bool begins_name(char letter) {
+  return std::isalpha(static_cast<unsigned char>(letter)) || letter == '_' || static_cast<unsigned char>(letter) >= 0x80;
+}
+bool is_of_name(char letter) {
+  return begins_name(letter) || std::isdigit(static_cast<unsigned char>(letter));
+}
+
+class Tokens {
+ public:
+  Tokens(const std::string& text, const std::string& file) : text_(text), file_(file) {
+    while (at_ < text.size()) next();
+    if (!brackets_.empty()) fail("a bracket without its end", brackets_.back());
+    add(Kind::line_end, at_);
+  }
+
+  std::vector<PythonToken> list;
+
+ private:
+  [[noreturn]] void fail(const char* what, size_t at) const {
+    const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+    throw DataError(cat(file_, ": line ", line, " has ", what, "; expected a script of Python"));
+  }
+  void add(Kind kind, size_t end) {
+    list.push_back({kind, at_, end, static_cast<int>(brackets_.size())});
+    at_ = end;
+  }
+  char letter(size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0'; }
+
+  void next() {
+    const char c = letter();
+    if (c == '\n') {
+      if (brackets_.empty()) return add(Kind::line_end, at_ + 1);
+      ++at_;
+    } else if (c == ' ' || c == '\t' || c == '\r' || c == '\f') {
+      ++at_;
+    } else if (c == '\\') {
+      at_ = std::min(text_.size(), at_ + (letter(1) == '\r' ? 3 : 2));
+    } else if (c == '#') {
+      at_ = std::min(text_.find('\n', at_), text_.size());
+    } else if (const size_t quote = quote_at(); quote != std::string::npos) {
+      add(Kind::text, end_of_text(quote));
+    } else if (begins_name(c)) {
+      size_t end = at_;
+      while (end < text_.size() && is_of_name(text_[end])) ++end;
+      add(Kind::name, end);
+    } else if (std::isdigit(static_cast<unsigned char>(c)) || (c == '.' && std::isdigit(static_cast<unsigned char>(letter(1))))) {
+      size_t end = at_;
+      while (end < text_.size() && (is_of_name(text_[end]) || text_[end] == '.' || is_exponent_sign(end))) ++end;
+      add(Kind::number, end);
+    } else {
+      symbol(c);
+    }
+  }
+  bool is_exponent_sign(size_t at) const {
+    return (text_[at] == '-' || text_[at] == '+') && (text_[at - 1] == 'e' || text_[at - 1] == 'E');
+  }
+  // The quote of a string that begins here, after its prefix of letters; npos: none does.
+  size_t quote_at() const {
+    size_t at = at_;
+    while (at < text_.size() && at < at_ + 3 && std::string_view("rRbBuUfFtT").find(text_[at]) != std::string_view::npos) ++at;
+    return at < text_.size() && (text_[at] == '"' || text_[at] == '\'') ? at : std::string::npos;
+  }
+  size_t end_of_text(size_t quote) const {
+    const bool triple = text_.compare(quote, 3, std::string(3, text_[quote])) == 0;
+    const std::string end(triple ? 3 : 1, text_[quote]);
+    for (size_t at = quote + end.size(); at < text_.size(); ++at) {
+      if (text_[at] == '\\') {
+        ++at;
+      } else if (text_.compare(at, end.size(), end) == 0) {
+        return at + end.size();
+      } else if (text_[at] == '\n' && !triple) {
+        break;
+      }
+    }
+    fail("a string without its end", quote);
+  }
+  void symbol(char c) {
+    if (c == '(' || c == '[' || c == '{') {
+      add(Kind::symbol, at_ + 1);
+      brackets_.push_back(at_ - 1);
+    } else if (c == ')' || c == ']' || c == '}') {
+      const char opening = c == ')' ? '(' : c == ']' ? '[' : '{';
+      if (brackets_.empty() || text_[brackets_.back()] != opening) fail("a bracket that closes nothing", at_);
+      brackets_.pop_back();
+      add(Kind::symbol, at_ + 1);
+    } else {
+      const bool two = letter(1) == '=' || (c == '*' && letter(1) == '*') || (c == '/' && letter(1) == '/') || (c == '-' && letter(1) == '>');
+      add(Kind::symbol, at_ + (two ? 2 : 1));
+    }
+  }
+
+  const std::string& text_;
+  const std::string& file_;
+  size_t at_ = 0;
+  std::vector<size_t> brackets_;
+};
+
+class Reader {
+ public:
+  Reader(const std::string& text, const std::string& file) : tokens_(Tokens(text, file).list) {
+    source_.text = text;
+    bool begins_statement = true;
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      if (begins_statement) read_statement(i);
+      begins_statement = tokens_[i].kind == Kind::line_end || (is(i, ";") && tokens_[i].depth == 0);
+      if (is(i, "(")) read_call(i);
+    }
+    for (PythonCall& call : source_.calls)
+      for (PythonArgument& argument : call.arguments)
+        argument.value = literal(token_at(argument.value_begin), token_at(argument.end));
+  }
+
+  PythonSource take() { return std::move(source_); }
+
+ private:
+  std::string written(size_t i) const { return source_.text.substr(tokens_[i].begin, tokens_[i].end - tokens_[i].begin); }
+  bool is(size_t i, std::string_view word) const {
+    return i < tokens_.size() && tokens_[i].kind != Kind::text && std::string_view(source_.text).substr(tokens_[i].begin, tokens_[i].end - tokens_[i].begin) == word;
+  }
+  bool is_name(size_t i) const { return i < tokens_.size() && tokens_[i].kind == Kind::name; }
+  size_t token_at(size_t begin) const {
+    return static_cast<size_t>(std::ranges::lower_bound(tokens_, begin, {}, &PythonToken::begin) - tokens_.begin());
+  }
+  size_t end_of_statement(size_t i) const {
+    while (i < tokens_.size() && tokens_[i].kind != Kind::line_end && !(is(i, ";") && tokens_[i].depth == 0)) ++i;
+    return i;
+  }
+  // "a.b.c" from token i; i becomes what follows it.
+  std::string dotted(size_t& i) const {
+    std::string name;
+    while (is_name(i) || is(i, ".") || is(i, "...")) name += written(i++);
+    return name;
+  }
+
+  void read_statement(size_t i) {
+    if (is(i, "from") || is(i, "import")) return read_import(i);
+    if (is(i, "class") && is_name(i + 1)) {
+      std::vector<std::string>& bases = source_.classes[written(i + 1)];
+      for (size_t at = i + 3; is(i + 2, "(") && at < tokens_.size() && !is(at, ")"); ++at)
+        if (is_name(at)) bases.push_back(dotted(at)), --at;
+    }
+    if (is_name(i) && is(i + 1, "=")) {
+      const std::string name = written(i);
+      const bool again = constants_.contains(name);
+      constants_[name] = again ? std::nullopt : literal(i + 2, end_of_statement(i));
+    } else {
+      const size_t end = end_of_assigned(i);  // of a, b = f(), a += 1, a: int = 1, for a in b, def f(a)
+      for (size_t at = i; at < end; ++at)
+        if (is_name(at)) constants_[written(at)] = std::nullopt;
+    }
+  }
+  size_t end_of_assigned(size_t i) const {
+    const bool loops = is(i, "for"), defines = is(i, "def");
+    size_t end = i;
+    for (size_t at = i; at < end_of_statement(i); ++at) {
+      const std::string word = tokens_[at].depth == 0 && tokens_[at].kind == Kind::symbol ? written(at) : "";
+      const bool assigns = word.ends_with('=') && word != "==" && word != "<=" && word != ">=" && word != "!=";
+      if (assigns || (loops && is(at, "in")) || (defines && word == ":")) end = at;
+    }
+    return end;
+  }
+
+  void read_import(size_t i) {
+    const size_t end = end_of_statement(i);
+    const size_t begin_byte = tokens_[i].begin, end_byte = tokens_[end - 1].end;
+    size_t at = i + 1;
+    std::string module;
+    if (is(i, "from")) {
+      module = dotted(at);
+      // `dotted` takes the word import too where the module is a dot.
+      if (is(at, "import")) ++at;
+    }
+    while (at < end) {
+      if (!is_name(at)) {
+        ++at;
+        continue;
+      }
+      const std::string name = dotted(at);
+      std::string as = module.empty() ? name.substr(0, name.find('.')) : name;
+      const std::string whole = module.empty() ? (is(at, "as") ? name : as) : cat(module, ".", name);
+      if (is(at, "as") && is_name(at + 1)) {
+        as = written(at + 1);
+        at += 2;
+      }
+      source_.imports[as] = {whole, begin_byte, end_byte};
+    }
+  }
+
+  void read_call(size_t open) {
+    if (open == 0 || !is_name(open - 1)) return;
+    size_t first = open - 1;
+    while (first >= 2 && is(first - 1, ".") && is_name(first - 2)) first -= 2;
+    const bool of_something = first >= 1 && is(first - 1, ".");
+    if (first >= 1 && (is(first - 1, "def") || is(first - 1, "class"))) return;
+    PythonCall call;
+    call.callee = of_something ? "." : "";
+    for (size_t i = first; i < open; ++i) call.callee += written(i);
+    call.begin = tokens_[first].begin;
+    call.open = tokens_[open].begin;
+    const int depth = tokens_[open].depth + 1;
+    size_t begin = open + 1;
+    for (size_t i = open + 1; i < tokens_.size(); ++i) {
+      const bool closes = is(i, ")") && tokens_[i].depth == depth - 1;
+      if (!closes && !(is(i, ",") && tokens_[i].depth == depth)) continue;
+      if (i > begin) add_argument(call, begin, i);
+      begin = i + 1;
+      if (!closes) continue;
+      call.close = tokens_[i].begin;
+      break;
+    }
+    source_.calls.push_back(std::move(call));
+  }
+
+  void add_argument(PythonCall& call, size_t begin, size_t end) const {
+    PythonArgument argument;
+    size_t value = begin;
+    if (is_name(begin) && is(begin + 1, "=")) {
+      argument.keyword = written(begin);
+      value = begin + 2;
+    }
+    argument.begin = tokens_[begin].begin;
+    argument.end = tokens_[end - 1].end;
+    argument.value_begin = value < end ? tokens_[value].begin : argument.end;
+    argument.written = source_.text.substr(argument.value_begin, argument.end - argument.value_begin);
+    call.arguments.push_back(std::move(argument));
+  }
+
+  // Of tokens [begin, end): a number, whole numbers multiplied, a text, True, False, None, a constant.
+  std::optional<Json> literal(size_t begin, size_t end) const {
+    if (begin >= end) return std::nullopt;
+    if (is(begin, "-")) {
+      const auto positive = literal(begin + 1, end);
+      if (!positive || !positive->is_number()) return std::nullopt;
+      return positive->is_number_integer() ? Json(-positive->get<int64_t>()) : Json(-positive->get<double>());
+    }
+    std::optional<Json> value = literal(begin);
+    for (size_t i = begin + 1; i < end && value; ++i) {
+      if (tokens_[i].kind == Kind::text && value->is_string()) {
+        const auto more = literal(i);
+        if (!more) return std::nullopt;
+        value = value->get<std::string>() + more->get<std::string>();
+        continue;
+      }
+      const auto factor = is(i, "*") && i + 1 < end ? literal(i + 1) : std::nullopt;
+      if (!factor || !factor->is_number_integer() || !value->is_number_integer()) return std::nullopt;
+      int64_t product = 0;
+      if (__builtin_mul_overflow(value->get<int64_t>(), factor->get<int64_t>(), &product)) return std::nullopt;
+      value = product;
+      ++i;
+    }
+    return value;
+  }
+  std::optional<Json> literal(size_t i) const {
+    std::string word = written(i);
+    if (tokens_[i].kind == Kind::text) {
+      const size_t quote = word.find_first_of("\"'");
+      if (word.find_first_of("bBfFtT") < quote || word.find('\\') != std::string::npos) return std::nullopt;
+      const size_t marks = word.compare(quote, 3, std::string(3, word[quote])) == 0 && word.size() >= quote + 6 ? 3 : 1;
+      return Json(word.substr(quote + marks, word.size() - quote - 2 * marks));
+    }
+    if (tokens_[i].kind == Kind::number) {
+      std::erase(word, '_');
+      const Json number = Json::parse(word, nullptr, /*allow_exceptions=*/false);
+      if (number.is_number()) return number;
+      char* end = nullptr;
+      const double value = std::strtod(word.c_str(), &end);  // 5., 1.e-5, .5
+      const bool decimal = *end == '\0' && word.find_first_of("xXpP") == std::string::npos;
+      return decimal ? std::optional<Json>(value) : std::nullopt;
+    }
+    if (word == "True" || word == "False") return Json(word == "True");
+    if (word == "None") return Json();
+    const auto constant = constants_.find(word);
+    return constant == constants_.end() ? std::nullopt : constant->second;
+  }
+
+  PythonSource source_;
+  std::vector<PythonToken> tokens_;
+  std::map<std::string, std::optional<Json>> constants_;
+};
+
+}  // namespace
+
+const PythonArgument* PythonCall::find(const std::string& keyword) const {
+  const auto found = std::ranges::find(arguments, keyword, &PythonArgument::keyword);
+  return found == arguments.end() ? nullptr : &*found;
+}
+
+std::string PythonSource::resolved(const std::string& written) const {
+  std::string name = written;
+  for (size_t steps = 0; steps <= classes.size(); ++steps) {
+    const size_t dot = name.find('.');
+    const auto import = imports.find(name.substr(0, dot));
+    if (import != imports.end()) {
+      const std::string whole = import->second.name + (dot == std::string::npos ? "" : name.substr(dot));
+      const size_t first = whole.find('.'), last = whole.rfind('.');
+      return first == std::string::npos ? whole : whole.substr(0, first) + whole.substr(last);
+    }
+    const auto its_class = classes.find(name);
+    if (its_class == classes.end() || its_class->second.empty()) return "";
+    name = its_class->second.front();
+  }
+  return "";
+}
+
+int PythonSource::line_of(size_t at) const {
+  return static_cast<int>(1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
+}
+
+PythonSource read_python_source(const std::string& text, const std::string& file) {
+  return Reader(text, file).take();
+}
+
+}  // namespace trireme
