@@ -28,7 +28,7 @@ const char* const kLaunch = "trireme train --max_seq_length 32768 <RUN> && true"
 
 // Some of its activations go to the host, and others do not fit.
 PlanRequest request_with_sources() {
-  PlanRequest request = small_request(4, 32768, 90 * kMiB);
+  PlanRequest request = small_request(4, 32768, 220 * kMiB);
   request.hardware.sources = find_hardware("h100-80gb").sources;
   request.hardware.outside_tensors_bytes = 3 * kMiB;
   request.hardware.fragments_share = 0.05;
@@ -89,7 +89,7 @@ void expect_numbers_of(const ParsedPage& page, const Json& json) {
     for (std::sregex_iterator each(rest.begin(), rest.end(), digits), end; each != end; ++each)
       EXPECT_TRUE(known.contains(number_of(each->str()))) << each->str() << " in: " << element.own_text;
   }
-  EXPECT_GT(shown, 30);
+  EXPECT_GT(shown, 10);
 }
 
 double style_share(const PageElement& element, const char* property) {

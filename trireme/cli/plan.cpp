@@ -195,20 +195,24 @@ void check_positions_reach(const PlanRequest& request, const ModelConfig& config
 int plan_of_stages(PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
                    const PlanRequest& request) {
   const std::vector<int64_t> lengths = parse_stage_lengths(flags.stages);
+  flags.outputs.check_stages(parser);
   check_positions_reach(request, model.config, lengths.back());
   const std::vector<Plan> plans = plan_stages(request, lengths);
   Json json = Json::array();
   std::string text = flags.json ? "" : stages_text(request, plans);
   bool fits = true;
+  std::vector<std::string> launches;
   for (const Plan& plan : plans) {
     fits = fits && plan.fits();
     const fs::path folder =
         flags.output.empty() ? fs::path() : flags.output / cat("stage-", plan.best.tokens());
     const std::string launch = write_plan(flags, parser, model, request, plan.best, folder);
+    launches.push_back(launch);
     json.push_back(plan_json(request, plan));
     json.back()["launch"] = launch;
     if (!flags.json) text += "\n" + launch;
   }
+  flags.outputs.write_stages(request, plans, launches);
   std::cout << (flags.json ? json.dump(1) + "\n" : text) << std::flush;
   return fits ? 0 : 1;
 }
@@ -243,6 +247,7 @@ void PlanFlags::declare(OptionList& list) {
   list.path("ds_config", ds_config, "DeepSpeed's configuration, which pins what it says");
   list.path("output", output, "folder for run.yaml and ds_config.json of the plan");
   list.flag("json", json, "print JSON (docs/plan.md)");
+  outputs.declare(list);
   list_engine_options(list, engine);
   list_update_options(list, engine);
   list.group(OptionGroup::sequence);
@@ -257,6 +262,7 @@ void PlanFlags::declare(OptionList& list) {
 }
 
 std::vector<std::string> PlanFlags::read_files(OptionParser& parser) {
+  outputs.read_script(parser, passed_on);
   if (ds_config.empty()) return {};
   const std::string file = ds_config.string();
   const DeepSpeedConfig config = read_deepspeed_config(read_config_document(ds_config).json, file);
@@ -313,6 +319,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   PlannedModel model = find_planned_model(flags.model);
   flags.engine.rope.longest_tokens =
       flags.stages.empty() ? flags.max_seq_length : parse_stage_lengths(flags.stages).back();
+  const int64_t trained_positions = position_reach(model.config);
   model.config = with_rope(model.config, flags.engine.rope);
   PlanRequest request = flags.resolve(parser, model);
   for (const std::string& note : notes) std::cerr << note << "\n";
@@ -329,13 +336,13 @@ int run_plan(const std::vector<std::string>& arguments) {
         cat("The model has ", reach,
             " positions: samples of more tokens need --rope_scaling, or documents no longer than that"));
   const std::string launch = write_plan(flags, parser, model, request, plan.best, flags.output);
-  if (flags.json) {
-    Json json = plan_json(request, plan);
-    json["launch"] = launch;
+  Json json = plan_json(request, plan);
+  json["launch"] = launch;
+  const std::string more = flags.outputs.write(parser, request, plan, launch, trained_positions, json);
+  if (flags.json)
     std::cout << json.dump(1) << std::endl;
-  } else {
-    std::cout << plan_text(request, plan) << "\nlaunch:\n" << launch << std::flush;
-  }
+  else
+    std::cout << plan_text(request, plan) << "\nlaunch:\n" << launch << more << std::flush;
   return plan.fits() ? 0 : 1;
 }
 

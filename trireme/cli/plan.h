@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trireme/cli/option_parser.h"
+#include "trireme/cli/plan_outputs.h"
 #include "trireme/cli/planned_model.h"
 #include "trireme/engine/engine_options.h"
 #include "trireme/plan/plan.h"
@@ -35,6 +36,7 @@ struct PlanFlags {
   std::filesystem::path ds_config;
   std::filesystem::path output;
   bool json = false;
+  PlanOutputs outputs;
   std::optional<int64_t> sp, batch, accumulation;
   EngineOptions engine = {.optimizer = {.max_grad_norm = 1}};
 
@@ -42,7 +44,7 @@ struct PlanFlags {
   TrainOptionValues passed_on;
 
   void declare(OptionList& list);
-  // Within parse: what --ds_config says. Returns lines for a person.
+  // Within parse: what --script and --ds_config say. Returns lines for a person.
   std::vector<std::string> read_files(OptionParser& parser);
   // After parse. Throws ConfigError, DataError.
   PlanRequest resolve(const OptionParser& parser, const PlannedModel& planned);

@@ -190,7 +190,7 @@ std::string sureness_section(const PlanRequest& request) {
   const HardwareProfile& hardware = request.hardware;
   std::vector<std::vector<std::string>> rows;
   for (const FigureSource& source : hardware.sources)
-    rows.push_back({html_escaped(spaced(source.figure)), name_of(source.origin), html_escaped(source.source)});
+    rows.push_back({html_escaped(source.figure), name_of(source.origin), html_escaped(source.source)});
   return cat("<h2>How sure</h2>\n<p>Of plans like this that were measured, nine of ten took a time within ", html_share(hardware.time_error),
              " of what was said. Memory is the forecast that the engine itself uses.</p>\n",
              rows.empty() ? "" : table(cat("Where the figures of ", html_escaped(hardware.name), " are from"), {"figure", "origin", "source"}, {"", "", ""}, rows));
