@@ -248,6 +248,7 @@ void PlanFlags::declare(OptionList& list) {
   list.path("output", output, "folder for run.yaml and ds_config.json of the plan");
   list.flag("json", json, "print JSON (docs/plan.md)");
   outputs.declare(list);
+  explain.declare(list);
   list_engine_options(list, engine);
   list_update_options(list, engine);
   list.group(OptionGroup::sequence);
@@ -262,6 +263,7 @@ void PlanFlags::declare(OptionList& list) {
 }
 
 std::vector<std::string> PlanFlags::read_files(OptionParser& parser) {
+  explain.read_run(parser);
   outputs.read_script(parser, passed_on);
   if (ds_config.empty()) return {};
   const std::string file = ds_config.string();
@@ -323,6 +325,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   model.config = with_rope(model.config, flags.engine.rope);
   PlanRequest request = flags.resolve(parser, model);
   for (const std::string& note : notes) std::cerr << note << "\n";
+  if (flags.explain.asked(parser)) return explain_oom(flags.explain, request, flags.json);
   if (!flags.stages.empty()) return plan_of_stages(flags, parser, model, request);
   if (request.objective != Objective::length) {
     if (request.tokens == 0)

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/cli/explain_oom.h"
 #include "trireme/cli/option_parser.h"
 #include "trireme/cli/plan_outputs.h"
 #include "trireme/cli/planned_model.h"
@@ -37,6 +38,7 @@ struct PlanFlags {
   std::filesystem::path output;
   bool json = false;
   PlanOutputs outputs;
+  ExplainFlags explain;
   std::optional<int64_t> sp, batch, accumulation;
   EngineOptions engine = {.optimizer = {.max_grad_norm = 1}};
 

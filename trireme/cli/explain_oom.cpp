@@ -1,0 +1,126 @@
+#include "trireme/cli/explain_oom.h"
+
+#include <algorithm>
+#include <iostream>
+#include <iterator>
+
+#include "trireme/base/error.h"
+#include "trireme/base/input_file.h"
+#include "trireme/cli/config_document.h"
+#include "trireme/cli/config_files.h"
+#include "trireme/engine/sequence_degrees.h"
+#include "trireme/forecast/tile_rules.h"
+#include "trireme/plan/memory_answer_text.h"
+#include "trireme/plan/search.h"
+#include "trireme/train/train_options.h"
+
+namespace trireme {
+namespace {
+
+constexpr int64_t kMostMessage_bytes = int64_t{16} << 20;
+
+std::string text_of_message(const std::string& source) {
+  if (source != "-") return InputFile(source, "the text of an out-of-memory error").whole(kMostMessage_bytes);
+  std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  if (static_cast<int64_t>(text.size()) > kMostMessage_bytes)
+    throw DataError(
+        cat("--explain_oom -: the text is longer than ", kMostMessage_bytes, " bytes; give its end"));
+  return text;
+}
+
+template <typename T, typename V>
+void pin_default(std::optional<T>& pinned, const V& value) {
+  if (!pinned) pinned = static_cast<T>(value);
+}
+
+// Every option has a value then, but what `auto` keeps of attention.
+void pin_defaults_of_train(PlanRequest& request) {
+  const TrainOptions defaults;
+  PinnedOptions& pinned = request.pinned;
+  if (pinned.sp && !pinned.ulysses && !pinned.ring) {
+    const SequenceDegrees degrees = choose_degrees(
+        *pinned.sp, request.model.heads, std::min(request.devices, request.hardware.devices_per_machine));
+    pinned.ulysses = degrees.ulysses;
+    pinned.ring = degrees.ring;
+  }
+  if (!pinned.sp) {
+    pin_default(pinned.ulysses, defaults.engine.ulysses);
+    pin_default(pinned.ring, defaults.engine.ring);
+  }
+  pin_default(pinned.zero, defaults.engine.zero);
+  pin_default(pinned.offload_parameters, defaults.engine.offload.parameters);
+  pin_default(pinned.offload_optimizer, defaults.engine.offload.optimizer);
+  pin_default(pinned.offload_activations, defaults.engine.offload.activations);
+  pin_default(pinned.head_chunks, defaults.engine.head_chunks);
+  pin_default(pinned.tile_tokens, tile_tokens_by_rule(request.model.intermediate, request.hardware.is_gpu));
+  pin_default(pinned.logits_tile_tokens,
+              logits_tile_tokens_by_rule(request.model.vocab, request.hardware.is_gpu));
+  if (!(request.samples_per_step > 0 && pinned.accumulation))
+    pin_default(pinned.batch, defaults.per_device_train_batch_size);
+  if (request.samples_per_step == 0) pin_default(pinned.accumulation, defaults.gradient_accumulation_steps);
+}
+
+// That a rank's tensors may take, of a device of so many bytes.
+int64_t bytes_for_tensors(const PlanRequest& request, int64_t device_bytes) {
+  const HardwareProfile& hardware = request.hardware;
+  const double share = request.memory_share * static_cast<double>(device_bytes);
+  return static_cast<int64_t>((share - static_cast<double>(hardware.outside_tensors_bytes)) /
+                              (1 + hardware.fragments_share));
+}
+
+}  // namespace
+
+void ExplainFlags::declare(OptionList& list) {
+  list.text("explain_oom", message,
+            "why this run does not fit, and sets of changes after which it does; with the text of the error: "
+            "a file, "
+            "or - for what is piped in")
+      .value_is_optional();
+  list.path("run", run, "with --explain_oom: the folder of a run of trireme train, whose options count");
+}
+
+void ExplainFlags::read_run(OptionParser& parser) const {
+  if (run.empty()) return;
+  if (!asked(parser)) throw ConfigError("--run is read for --explain_oom; give that too, or leave --run out");
+  const std::filesystem::path file = run / "config.json";
+  Json document = read_config_document(file).json;
+  if (!document.is_object())
+    throw DataError(cat(file.string(), ": expected the options of a run, an object"));
+  if (const auto model = document.find("model_name_or_path"); model != document.end())
+    document["model"] = *model;
+  const std::vector<std::string> known = parser.names();
+  Json of_plan = Json::object();
+  for (const auto& [name, value] : document.items())
+    if (std::ranges::find(known, name) != known.end() && name != "memory_budget") of_plan[name] = value;
+  if (parser.given("sp"))
+    for (const char* name : {"ulysses", "ring"}) of_plan.erase(name);
+  parser.add_file_values(values_of_config(of_plan, file.string(), parser), Precedence::before_counts);
+}
+
+int explain_oom(const ExplainFlags& flags, PlanRequest request, bool json) {
+  if (request.tokens == 0)
+    throw ConfigError("--explain_oom needs --max_seq_length, the tokens of a sample of the run");
+  std::optional<MemoryError> error;
+  if (!flags.message.empty())
+    error = read_memory_error(text_of_message(flags.message),
+                              flags.message == "-" ? "standard input" : flags.message);
+  pin_defaults_of_train(request);
+  check_request(request, request.devices, request.tokens);
+  Search search(request);
+  const auto fitting = search.fastest(request.devices, request.tokens);
+  const Planned run = fitting ? *fitting : search.nearest(request.devices, request.tokens);
+  const bool of_device = error && error->space == MemorySpace::device && error->capacity;
+  const MemoryAnswer answer = explain_memory(
+      run.step, request.hardware,
+      bytes_for_tensors(request, of_device ? *error->capacity : request.hardware.memory_bytes), error,
+      {.disk = request.allow_disk,
+       .optim_state_dtype = request.settings.moments > 0,
+       .update_in_backward = request.settings.precision != Precision::fp16});
+  if (json)
+    std::cout << to_json(answer).dump(1) << std::endl;
+  else
+    std::cout << memory_answer_text(answer) << std::flush;
+  return answer.changes.fits() || !answer.changes.sets.empty() ? 0 : 1;
+}
+
+}  // namespace trireme
