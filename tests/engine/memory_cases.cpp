@@ -82,11 +82,11 @@ std::vector<MemoryCase> memory_cases() {
     return [stage](EngineOptions& options) { options.zero = static_cast<ZeroStage>(stage); };
   };
   return {
-      {"grouped, 1 rank", grouped_model, 1, 1, 1, 1024, [](EngineOptions&) {}, true},
+      {"grouped, 1 rank", grouped_model, 1, 1, 1, 1024, [](EngineOptions&) {}},
       {"grouped, 1 rank, all kept", grouped_model, 1, 1, 2, 512,
-       [](EngineOptions& o) { o.recompute = Recompute::none; }, true},
+       [](EngineOptions& o) { o.recompute = Recompute::none; }},
       {"grouped, 2 ranks, layer inputs kept", grouped_model, 2, 2, 1, 1100,
-       [](EngineOptions& o) { o.recompute = Recompute::full; }, true},
+       [](EngineOptions& o) { o.recompute = Recompute::full; }},
       {"grouped, 2 ranks, inputs of two layers", grouped_model, 2, 2, 1, 1024,
        [](EngineOptions& o) {
          o.recompute = Recompute::full;
@@ -97,8 +97,7 @@ std::vector<MemoryCase> memory_cases() {
        [](EngineOptions& o) {
          o.recompute = Recompute::keep_attention;
          o.keep_fraction = 0.5;
-       },
-       true},
+       }},
       {"tied, 2 ranks, all kept, ZeRO 2", tied_model, 2, 2, 1, 1024,
        [](EngineOptions& o) {
          o.recompute = Recompute::none;
@@ -130,7 +129,7 @@ std::vector<MemoryCase> memory_cases() {
          o.bf16_matmul = Bf16Matmul::native;
          o.optimizer.kind = &find_optimizer("sgd");
        }},
-      {"grouped, ring of 2", grouped_model, 2, 1, 1, 2048, [](EngineOptions& o) { o.ring = 2; }, true},
+      {"grouped, ring of 2", grouped_model, 2, 1, 1, 2048, [](EngineOptions& o) { o.ring = 2; }},
       {"grouped, ulysses 2 x ring 2, all kept", grouped_model, 4, 2, 1, 3000,
        [](EngineOptions& o) {
          o.ring = 2;
@@ -160,9 +159,8 @@ std::vector<MemoryCase> memory_cases() {
          o.recompute = Recompute::full;
        }},
       // With few tokens in the head's tiles those of the layers are the fullest.
-      {"encoder, 1 rank", encoder_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; },
-       true},
-      {"encoder, 1 rank, large tiles of the head", encoder_model, 1, 1, 1, 1024, [](EngineOptions&) {}, true},
+      {"encoder, 1 rank", encoder_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
+      {"encoder, 1 rank, large tiles of the head", encoder_model, 1, 1, 1, 1024, [](EngineOptions&) {}},
       {"encoder, 2 ranks, all kept, ZeRO 2", encoder_model, 2, 2, 2, 700,
        [](EngineOptions& o) {
          o.recompute = Recompute::none;

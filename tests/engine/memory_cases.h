@@ -32,7 +32,6 @@ struct MemoryCase {
   int ulysses;
   int64_t batch, tokens;
   std::function<void(EngineOptions&)> change = [](EngineOptions&) {};
-  bool stores_stay = false;  // no store changes its size during a step: the total is exact as well
   ModelFamilies families = model_families();
 };
 

@@ -39,5 +39,17 @@ TEST(PeakRate, of_a_gpu_without_a_known_name_is_measured) {
   EXPECT_GT(rate.flops_per_second, 1e8);
 }
 
+// Two tables have a GPU's data sheet: by the driver's name, and the planner's.
+TEST(PeakRate, is_the_catalogs_for_its_gpus) {
+  for (const HardwareProfile& profile : hardware_catalog()) {
+    EXPECT_EQ(published_peak_rate(profile.description, Precision::bf16)->flops_per_second,
+              profile.peak_flops_16_bit)
+        << profile.name;
+    EXPECT_EQ(published_peak_rate(profile.description, Precision::fp32)->flops_per_second,
+              profile.peak_flops_32_bit)
+        << profile.name;
+  }
+}
+
 }  // namespace
 }  // namespace trireme

@@ -9,6 +9,7 @@
 namespace trireme {
 namespace {
 
+// Each store's most of a step.
 MemoryBytes bytes_of_stores(const ForecastInputs& inputs) {
   using enum MemoryCategory;
   MemoryBytes stores;
@@ -19,17 +20,23 @@ MemoryBytes bytes_of_stores(const ForecastInputs& inputs) {
   return stores;
 }
 
+MemoryBytes bytes_at(const MemorySnapshot& moment, MemoryBytes stores, const StoresOverStep& over_step) {
+  stores[MemoryCategory::parameters] = over_step.parameter_bytes(moment.units);
+  stores[MemoryCategory::gradients] = over_step.gradient_bytes(moment.units);
+  for (const MemoryCategory category : kAllMemoryCategories) stores[category] += moment.bytes[category];
+  return stores;
+}
+
 }  // namespace
 
 MemoryForecast memory_forecast(const ForecastInputs& inputs) {
   const MemoryBytes stores = bytes_of_stores(inputs);
+  const StoresOverStep over_step(inputs);
   MemoryForecast forecast{stores, 0, host_memory_bytes(inputs), {}};
-  for (const MemorySnapshot& snapshot : memory_timeline(inputs, /*every_layer=*/false)) {
-    MemoryBytes bytes = snapshot.bytes;
-    for (const MemoryCategory category : kAllMemoryCategories) {
-      bytes[category] += stores[category];
-      forecast.peak[category] = std::max(forecast.peak[category], bytes[category]);
-    }
+  for (const MemorySnapshot& moment : memory_timeline(inputs, /*every_layer=*/false)) {
+    for (const MemoryCategory category : kAllMemoryCategories)
+      forecast.peak[category] = std::max(forecast.peak[category], stores[category] + moment.bytes[category]);
+    const MemoryBytes bytes = bytes_at(moment, stores, over_step);
     if (bytes.total() <= forecast.peak_total_bytes) continue;
     forecast.peak_total_bytes = bytes.total();
     forecast.fullest = bytes;
@@ -38,11 +45,13 @@ MemoryForecast memory_forecast(const ForecastInputs& inputs) {
 }
 
 MemorySnapshot fullest_moment(const ForecastInputs& inputs) {
-  const std::vector<MemorySnapshot> timeline = memory_timeline(inputs);
-  MemorySnapshot fullest = *std::ranges::max_element(
-      timeline, {}, [](const MemorySnapshot& moment) { return moment.bytes.total(); });
   const MemoryBytes stores = bytes_of_stores(inputs);
-  for (const MemoryCategory category : kAllMemoryCategories) fullest.bytes[category] += stores[category];
+  const StoresOverStep over_step(inputs);
+  MemorySnapshot fullest;
+  for (MemorySnapshot& moment : memory_timeline(inputs)) {
+    moment.bytes = bytes_at(moment, stores, over_step);
+    if (moment.bytes.total() > fullest.bytes.total()) fullest = moment;
+  }
   return fullest;
 }
 

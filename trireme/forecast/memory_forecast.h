@@ -25,10 +25,10 @@
 
 namespace trireme {
 
-// What a step takes at most: each category by itself, and all together. The total is an upper bound that is
-// reached where parameters, gradients and the optimizer's state do not change their size during a step. So is
-// each part that depends on when a disk or a worker is done: what is on its way to a disk, and what is
-// stepped beside forward and backward.
+// What a step takes at most: each category by itself, and all together. Where something is offloaded, moments
+// are narrow, or units are stepped in backward, the total is an upper bound. So is each part that depends on
+// when a disk or a worker is done: what is on its way to a disk, and what is stepped beside forward and
+// backward.
 struct MemoryForecast {
   MemoryBytes peak;
   int64_t peak_total_bytes = 0;

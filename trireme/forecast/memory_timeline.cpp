@@ -98,8 +98,7 @@ class Timeline {
         plan_(inputs.recompute),
         layer_(inputs),
         attention_(attention_snapshots(inputs, layer_.chunk_heads, layer_.chunk_kv_heads)),
-        tile_(tile_bytes(inputs)),
-        sum_buffer_(sum_buffer_bytes(inputs)) {
+        tile_(tile_bytes(inputs)) {
     held_[attention] = attention_.flash_workspace_bytes;
   }
 
@@ -112,6 +111,7 @@ class Timeline {
     held_[activations] = layer_.x;
     for (int64_t layer = 0; layer < plan_.layers; ++layer) {
       name_pass("forward", layer);
+      ++units_.gathered;
       send_away(layer);
       const SavedSlots slots = plan_.kept_by_forward(layer);
       const int64_t alike = layer + plan_.checkpoint_every;
@@ -121,27 +121,49 @@ class Timeline {
         forward(slots, /*has_o=*/false);
     }
     name_pass("head");
+    units_.gathered += model.tied ? 2 : 1;
     send_away(plan_.layers);
     record("new values", {{communication, trade_buffer_bytes(inputs_)}});
+    units_.open = static_cast<int>(plan_.layers) + 1;
     record("tiles", {{tiles, tile_.head}});
+    close_unit();
     for (int64_t end = plan_.layers; end > 0; end = plan_.group_begin(end - 1)) {
       const int64_t begin = plan_.group_begin(end - 1);
       bring_back(std::max<int64_t>(0, begin - resident_.ahead_layers));
       if (!every_layer_ && is_like_the_group_after(begin, end))
-        for (int64_t layer = begin; layer < end; ++layer) held_[activations] -= kept_of(layer);
+        pass_over(begin, end);
       else
         group_backward(begin, end);
     }
     name_pass("gradient of the embedding");
-    record("sum over ranks", {{communication, sum_buffer_}});
+    units_.open = 0;
+    close_unit();
+    if (!sums_at_close()) record("sums of the step", {{communication, sum_buffer_of(largest_unit())}});
     return std::move(snapshots_);
   }
 
  private:
   // What is held, and `more`.
   void record(const char* phase, std::initializer_list<std::pair<MemoryCategory, int64_t>> more = {}) {
-    snapshots_.push_back({pass_, phase, pass_layer_, held_});
+    snapshots_.push_back({pass_, phase, pass_layer_, held_, units_});
     for (const auto& [category, bytes] : more) snapshots_.back().bytes[category] += bytes;
+  }
+
+  // ZeRO 0 and 1 sum what micro-batches came to, when the last of them is done.
+  bool sums_at_close() const { return inputs_.zero >= 2 || inputs_.update_in_backward; }
+  int largest_unit() const {
+    const auto& elements = inputs_.model.unit_elements;
+    return static_cast<int>(std::ranges::max_element(elements) - elements.begin());
+  }
+  int64_t sum_buffer_of(int unit) const {
+    return sum_buffer_bytes(inputs_, inputs_.model.unit_elements[static_cast<size_t>(unit)]);
+  }
+  // The open unit's gradient is summed when its parameters are released.
+  void close_unit() {
+    units_.released = true;
+    if (sums_at_close()) record("sum over ranks", {{communication, sum_buffer_of(units_.open)}});
+    units_.released = false;
+    units_.open = -1;
   }
 
   void name_pass(const char* pass, int64_t layer = -1) {
@@ -155,6 +177,11 @@ class Timeline {
     for (int64_t layer = begin; layer < end; ++layer)
       if (plan_.kept_by_forward(layer) != plan_.kept_by_forward(layer + layers)) return false;
     return true;
+  }
+
+  void pass_over(int64_t begin, int64_t end) {
+    for (int64_t layer = begin; layer < end; ++layer) held_[activations] -= kept_of(layer);
+    units_.gathered += static_cast<size_t>(2 * (end - begin) - 1);
   }
 
   // Where activations are offloaded, the store keeps some layers, and some are leaving.
@@ -257,10 +284,13 @@ class Timeline {
     // held_ has the running dx; a layer that runs again leaves its output as the next one's x.
     for (int64_t layer = begin; layer + 1 < end; ++layer) {
       name_pass("second forward", layer);
+      ++units_.gathered;
       forward(kept_again(layer), plan_.kept_by_forward(layer)[kO]);
     }
     for (int64_t layer = end - 1; layer >= begin; --layer) {
       name_pass("backward", layer);
+      ++units_.gathered;
+      units_.open = static_cast<int>(layer) + 1;
       SavedSlots slots = plan_.kept_by_forward(layer).set(kX);
       if (layer + 1 < end) slots |= kept_again(layer);
       backward(slots);
@@ -300,7 +330,7 @@ class Timeline {
     if (!layer_.chunked) join_gradients();
     record("input tiles", {{attention, layer_.qkv}, {tiles, tile_.input_backward}});
     held_[activations] -= layer_.x;
-    record("sum over ranks", {{communication, sum_buffer_}});
+    close_unit();
   }
 
   void chunked_attention_backward(int64_t beside) {
@@ -329,12 +359,12 @@ class Timeline {
   const LayerBuffers layer_;
   const AttentionSnapshots attention_;
   const TileBytes tile_;
-  const int64_t sum_buffer_;
   const ResidentLayers resident_;
   MemoryBytes held_;
   int64_t lowest_resident_ = 0;  // layer whose kept tensors are in memory, and all above it
   const char* pass_ = "";
   int64_t pass_layer_ = -1;
+  UnitsInMemory units_;
   std::vector<MemorySnapshot> snapshots_;
 };
 

@@ -9,6 +9,7 @@
 
 #include "trireme/device/memory_category.h"
 #include "trireme/forecast/forecast_inputs.h"
+#include "trireme/forecast/store_bytes.h"
 
 namespace trireme {
 
@@ -17,6 +18,7 @@ struct MemorySnapshot {
   const char* phase = "";  // "attention"
   int64_t layer = -1;
   MemoryBytes bytes;
+  UnitsInMemory units;  // beside them, where stores are sharded
 
   std::string name() const;  // "backward of layer 3: attention"
 };

@@ -27,13 +27,15 @@ std::vector<int64_t> shares_of(const ForecastInputs& inputs) {
 // ZeRO 3: the units at work are whole, and the next one is on its way, but for what a CPU reads from a disk
 // and gathers. Beside a GPU (`uploads`) the share that the next one is gathered from, and that of the one
 // after it, are there as well.
-int64_t gathered_elements(const ForecastInputs& inputs, const std::vector<int64_t>& shares, bool uploads) {
+// [position in the order of units]
+std::vector<int64_t> gathered_elements(const ForecastInputs& inputs, const std::vector<int64_t>& shares,
+                                       bool uploads) {
   const std::vector<int64_t>& units = inputs.model.unit_elements;
   const std::vector<int> order =
       training_order(inputs.recompute, inputs.model.tied, inputs.model.embedding_read_backward);
   const bool ahead = uploads || inputs.offload.parameters != Offload::disk;
   const int embedding = 0, head = static_cast<int>(units.size()) - 1;
-  int64_t most = 0;
+  std::vector<int64_t> gathered;
   for (size_t i = 0; i < order.size(); ++i) {
     // Of a tied matrix the embedding is there beside the head.
     const bool beside_head = i > 0 && order[i - 1] == head && order[i] == embedding;
@@ -45,9 +47,13 @@ int64_t gathered_elements(const ForecastInputs& inputs, const std::vector<int64_
                                                                             : 1;
     for (size_t next = i + 1; next < std::min(i + 1 + shares_ahead, order.size()); ++next)
       elements += shares[order[next]];
-    most = std::max(most, elements);
+    gathered.push_back(elements);
   }
-  return most;
+  return gathered;
+}
+
+int64_t most_gathered(const ForecastInputs& inputs, const std::vector<int64_t>& shares, bool uploads) {
+  return std::ranges::max(gathered_elements(inputs, shares, uploads));
 }
 
 }  // namespace
@@ -73,9 +79,9 @@ int64_t parameter_bytes(const ForecastInputs& inputs) {
   if (inputs.zero < 3) return sum_of(inputs.model.unit_elements) * inputs.tile_bytes;
   const std::vector<int64_t> shares = rank_shares(inputs);
   if (!on_device(inputs, inputs.offload.parameters))
-    return gathered_elements(inputs, shares, /*uploads=*/true) * inputs.tile_bytes;
+    return most_gathered(inputs, shares, /*uploads=*/true) * inputs.tile_bytes;
   const bool alone = inputs.ranks == 1;
-  const int64_t gathered = alone ? 0 : gathered_elements(inputs, shares, /*uploads=*/false);
+  const int64_t gathered = alone ? 0 : most_gathered(inputs, shares, /*uploads=*/false);
   if (inputs.offload.parameters != Offload::disk) return (sum_of(shares) + gathered) * inputs.tile_bytes;
   // Alone, a unit is opened where it was read and the next one read ahead; tied, the head's and the
   // embedding's.
@@ -106,6 +112,37 @@ int64_t gradient_bytes(const ForecastInputs& inputs) {
   return (sums + most) * kFloat_bytes;
 }
 
+StoresOverStep::StoresOverStep(const ForecastInputs& inputs)
+    : inputs_(inputs),
+      most_parameter_bytes_(trireme::parameter_bytes(inputs)),
+      most_gradient_bytes_(trireme::gradient_bytes(inputs)),
+      parameters_move_(inputs.zero == 3 && inputs.ranks > 1 && inputs.offload.parameters == Offload::none),
+      gradients_move_(inputs.zero >= 2 && !inputs.update_in_backward &&
+                      inputs.offload.optimizer == Offload::none) {
+  const std::vector<int64_t> shares = rank_shares(inputs);
+  share_elements_ = sum_of(shares);
+  if (!parameters_move_) return;
+  whole_ = gathered_elements(inputs, shares, /*uploads=*/false);
+  const std::vector<int> order =
+      training_order(inputs.recompute, inputs.model.tied, inputs.model.embedding_read_backward);
+  for (size_t i = 1; i < order.size(); ++i)
+    next_.push_back(inputs.model.unit_elements[static_cast<size_t>(order[i])]);
+  next_.push_back(0);
+}
+
+int64_t StoresOverStep::parameter_bytes(const UnitsInMemory& units) const {
+  if (!parameters_move_) return most_parameter_bytes_;
+  return (share_elements_ + (units.released ? next_ : whole_).at(units.gathered)) * inputs_.tile_bytes;
+}
+
+int64_t StoresOverStep::gradient_bytes(const UnitsInMemory& units) const {
+  if (!gradients_move_) return most_gradient_bytes_;
+  const std::vector<int64_t>& elements = inputs_.model.unit_elements;
+  int64_t whole = units.open < 0 ? 0 : elements[static_cast<size_t>(units.open)];
+  if (inputs_.model.tied && units.open > 0) whole += elements.front();
+  return (share_elements_ + whole) * kFloat_bytes;
+}
+
 int64_t optimizer_bytes(const ForecastInputs& inputs) {
   if (!on_device(inputs, inputs.offload.optimizer)) return 0;
   const std::vector<int64_t> shares = rank_shares(inputs);
@@ -126,14 +163,14 @@ int64_t snapshot_bytes(const ForecastInputs& inputs) {
   return elements * (1 + inputs.moments) * kFloat_bytes;
 }
 
-int64_t sum_buffer_bytes(const ForecastInputs& inputs) {
+int64_t sum_buffer_bytes(const ForecastInputs& inputs, int64_t unit_elements) {
   if (inputs.ranks == 1) return 0;
-  const int64_t whole = std::ranges::max(inputs.model.unit_elements),
-                share = std::ranges::max(shares_of(inputs));
-  const int64_t narrowed = inputs.reduce_bytes != kFloat_bytes ? whole * inputs.reduce_bytes : 0;
+  const int64_t share = share_of(unit_elements, inputs.ranks, inputs.rank).elements;
+  const int64_t narrowed = inputs.reduce_bytes != kFloat_bytes ? unit_elements * inputs.reduce_bytes : 0;
   const int64_t scatter =
       narrowed + reduce_scatter_bytes(share, inputs.ranks, inputs.reduce_bytes, inputs.device_is_host);
-  return inputs.zero == 0 && narrowed > 0 ? std::max(scatter, (whole + share) * kFloat_bytes) : scatter;
+  return inputs.zero == 0 && narrowed > 0 ? std::max(scatter, (unit_elements + share) * kFloat_bytes)
+                                          : scatter;
 }
 
 int64_t trade_buffer_bytes(const ForecastInputs& inputs) {

@@ -12,14 +12,37 @@ int64_t sum_of(const std::vector<int64_t>& values);
 // The most that `width` neighbours come to.
 int64_t largest_run(const std::vector<int64_t>& values, size_t width);
 
+// Which units are whole at a moment of the passes, where stores are sharded.
+struct UnitsInMemory {
+  size_t gathered = 0;    // parameters: position in training_order
+  bool released = false;  // that unit is not whole any more, the next one is on its way
+  int open = -1;          // gradients: the unit that is open; -1: none
+};
+
+// The most of a step.
 int64_t parameter_bytes(const ForecastInputs& inputs);
 int64_t gradient_bytes(const ForecastInputs& inputs);
 int64_t optimizer_bytes(const ForecastInputs& inputs);
 // Of a checkpoint that is written while training goes on: the states, fp32, of the units that this rank
 // writes (train/checkpoint_shard.h). In the host's memory.
 int64_t snapshot_bytes(const ForecastInputs& inputs);
-// Of the sum of one unit's gradient over ranks.
-int64_t sum_buffer_bytes(const ForecastInputs& inputs);
+// Of the sum of a unit's gradient over ranks.
+int64_t sum_buffer_bytes(const ForecastInputs& inputs, int64_t unit_elements);
+// What the stores hold at each moment of a step. Where something is offloaded, the most of the step: when it
+// leaves is not known.
+class StoresOverStep {
+ public:
+  explicit StoresOverStep(const ForecastInputs& inputs);
+  int64_t parameter_bytes(const UnitsInMemory& units) const;
+  int64_t gradient_bytes(const UnitsInMemory& units) const;
+
+ private:
+  const ForecastInputs& inputs_;
+  int64_t most_parameter_bytes_, most_gradient_bytes_;
+  int64_t share_elements_ = 0;
+  bool parameters_move_, gradients_move_;
+  std::vector<int64_t> whole_, next_;  // elements, by the position in training_order
+};
 // Of trading the head's new values at its first use after a step (ZeRO 1 and 2), when most activations are
 // kept. For other units the sum of their gradients takes more while as much else is held.
 int64_t trade_buffer_bytes(const ForecastInputs& inputs);
