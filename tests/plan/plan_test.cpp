@@ -135,7 +135,7 @@ TEST(Plan, files_say_what_was_chosen) {
   EXPECT_EQ(as_json["ulysses"], c.ulysses);
   EXPECT_EQ(as_json["zero"], c.zero);
   EXPECT_EQ(as_json["bf16"], true);
-  const Json deepspeed = deepspeed_config_of(request, plan.best);
+  const Json deepspeed = deepspeed_config_of(request, plan.best, 1);
   EXPECT_EQ(deepspeed["train_batch_size"], 4);
   EXPECT_EQ(deepspeed["zero_optimization"]["stage"], c.zero);
   EXPECT_THAT(run_yaml("title", options),

@@ -49,7 +49,7 @@ struct PlanFlags {
   // Within parse: what --script and --ds_config say. Returns lines for a person.
   std::vector<std::string> read_files(OptionParser& parser);
   // After parse. Throws ConfigError, DataError.
-  PlanRequest resolve(const OptionParser& parser, const PlannedModel& planned);
+  PlanRequest resolve(const OptionParser& parser, const PlannedModel& planned) const;
 };
 
 // 0: it fits; 1: nothing does.

@@ -92,7 +92,7 @@ Plan plan_of(const PlanRequest& request, bool with_frontier) {
   }
   if (with_frontier) {
     if (plan.longest_tokens == 0) plan.longest_tokens = search.longest(plan.devices, kMostLength);
-    plan.runners_up = list_runners_up(request, plan.best);
+    if (plan.fits()) plan.runners_up = list_runners_up(request, plan.best);
     add_frontier(plan, search);
   }
   plan.advice = advice_on_other_axes(request, plan.best);

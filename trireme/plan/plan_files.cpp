@@ -46,7 +46,7 @@ std::string run_yaml(const std::string& title, const TrainOptionValues& options)
   return text;
 }
 
-Json deepspeed_config_of(const PlanRequest& request, const Planned& planned) {
+Json deepspeed_config_of(const PlanRequest& request, const Planned& planned, double max_grad_norm) {
   const Configuration& c = planned.configuration;
   Json zero = {{"stage", c.zero}};
   if (c.offload_optimizer != Offload::none)
@@ -56,7 +56,7 @@ Json deepspeed_config_of(const PlanRequest& request, const Planned& planned) {
   Json config = {{"train_batch_size", c.samples()},
                  {"train_micro_batch_size_per_gpu", c.batch},
                  {"gradient_accumulation_steps", c.accumulation},
-                 {"gradient_clipping", 1.0},
+                 {"gradient_clipping", max_grad_norm},
                  {"zero_optimization", std::move(zero)}};
   if (c.sequence_ranks() > 1) config["sequence_parallel_size"] = c.sequence_ranks();
   if (request.settings.precision != Precision::fp32)

@@ -20,7 +20,7 @@ std::string run_yaml(const std::string& title, const TrainOptionValues& options)
 
 // ds_config.json, for --deepspeed, with what DeepSpeed's keys can say. A ring is no key of it: `sp` is the
 // degree of both.
-Json deepspeed_config_of(const PlanRequest& request, const Planned& planned);
+Json deepspeed_config_of(const PlanRequest& request, const Planned& planned, double max_grad_norm);
 
 // "trireme launch --nproc_per_node 8 -- train ARGUMENTS"; over machines with a file of hosts.
 std::string launch_line(const PlanRequest& request, const Planned& planned, const std::string& arguments);

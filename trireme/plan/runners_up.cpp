@@ -1,67 +1,12 @@
 #include "trireme/plan/runners_up.h"
 
 #include <algorithm>
-#include <string_view>
 
-#include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/plan/search.h"
 
 namespace trireme {
 namespace {
-
-std::string cause_of(WorkKind kind) {
-  const std::string_view name = name_of(kind);
-  if (name.ends_with("matmul") || name.ends_with("weight_gradient")) return "matrix products";
-  if (name.starts_with("attention")) return "attention";
-  return kind == WorkKind::optimizer ? "the optimizer's step" : "token-wise operations";
-}
-
-std::string cause_of(TrafficKind kind) {
-  switch (kind) {
-    case TrafficKind::ulysses:
-      return "exchanges of Ulysses";
-    case TrafficKind::ring:
-      return "exchanges of the ring";
-    case TrafficKind::gathered_parameters:
-      return "parameters that are gathered";
-    case TrafficKind::summed_gradients:
-      return "sums of gradients";
-    case TrafficKind::traded_parameters:
-      return "new parameters for all ranks";
-    case TrafficKind::offloaded_activations:
-      return "offloaded activations";
-    case TrafficKind::offloaded_parameters:
-      return "offloaded parameters";
-    case TrafficKind::offloaded_gradients:
-      return "gradients to the host, and new values back";
-  }
-  throw InternalError("a kind of traffic has no words");
-}
-
-bool crosses_machines(const Planned& planned, TrafficKind kind, int machine) {
-  const Configuration& c = planned.configuration;
-  switch (kind) {
-    case TrafficKind::ulysses:
-      return c.ulysses > machine;
-    case TrafficKind::ring:
-      return c.sequence_ranks() > machine;
-    case TrafficKind::gathered_parameters:
-    case TrafficKind::summed_gradients:
-    case TrafficKind::traded_parameters:
-      return c.ranks() > machine;
-    default:
-      return false;
-  }
-}
-
-void add_cause(std::vector<CauseSeconds>& all, const std::string& cause, double seconds) {
-  const auto known = std::ranges::find(all, cause, &CauseSeconds::cause);
-  if (known == all.end())
-    all.push_back({cause, seconds});
-  else
-    known->seconds += seconds;
-}
 
 // What grew most from `before` to `after`.
 template <typename Entries>
@@ -72,12 +17,12 @@ std::string grown_most(const Entries& before, const Entries& after) {
     double grown = amount;
     for (const auto& [other, was] : before)
       if (other == name) grown -= was;
-    if (most.empty() || grown > growth) {
+    if (grown > growth) {
       most = name;
       growth = grown;
     }
   }
-  return most;
+  return most.empty() ? "all together" : most;
 }
 
 using Amounts = std::vector<std::pair<std::string, double>>;
@@ -89,18 +34,10 @@ Amounts amounts_of(const MemoryBytes& bytes) {
   return all;
 }
 
-Amounts seconds_a_token(const Planned& planned, int machine) {
+Amounts seconds_a_token(const Planned& planned, const HardwareProfile& hardware) {
   Amounts all;
-  std::vector<CauseSeconds> causes;
-  for (const KindSeconds& kind : planned.time.compute) add_cause(causes, cause_of(kind.kind), kind.seconds);
-  for (const TrafficSeconds& traffic : planned.time.traffic)
-    add_cause(causes,
-              cause_of(traffic.kind) +
-                  (crosses_machines(planned, traffic.kind, machine) ? " between machines" : ""),
-              traffic.waited);
-  add_cause(causes, "the optimizer on the host", planned.time.host_optimizer_waited_seconds);
-  add_cause(causes, "what each step takes beside its work", planned.time.overhead_seconds);
-  for (const CauseSeconds& each : causes) all.emplace_back(each.cause, each.seconds / planned.step.tokens());
+  for (const CauseSeconds& each : seconds_by_cause(planned, hardware))
+    all.emplace_back(each.cause, each.seconds / planned.step.tokens());
   return all;
 }
 
@@ -224,13 +161,6 @@ class Alternatives {
 
 }  // namespace
 
-std::vector<CauseSeconds> seconds_by_cause(const Planned& planned, const HardwareProfile& hardware) {
-  std::vector<CauseSeconds> all;
-  for (const auto& [cause, seconds] : seconds_a_token(planned, hardware.devices_per_machine))
-    all.push_back({cause, seconds * planned.step.tokens()});
-  return all;
-}
-
 std::string changed_options_of(const Planned& best, const Planned& other) {
   const Configuration &a = best.configuration, &b = other.configuration;
   std::string text;
@@ -278,10 +208,9 @@ RunnerUp compare_with(const Planned& best, const Planned& other, const HardwareP
                               : cat("as fast, and ", format_bytes(-more), " less on each device");
     return runner;
   }
-  const int machine = hardware.devices_per_machine;
   runner.reason =
       cat(percent(runner.slower),
-          " slower: ", grown_most(seconds_a_token(best, machine), seconds_a_token(other, machine)));
+          " slower: ", grown_most(seconds_a_token(best, hardware), seconds_a_token(other, hardware)));
   return runner;
 }
 

@@ -4,16 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "trireme/plan/planned.h"
+#include "trireme/plan/step_causes.h"
 
 namespace trireme {
-
-// Shares of a step's seconds, by what a person can change.
-struct CauseSeconds {
-  std::string cause;  // "exchanges of Ulysses between machines"
-  double seconds = 0;
-};
-std::vector<CauseSeconds> seconds_by_cause(const Planned& planned, const HardwareProfile& hardware);
 
 struct RunnerUp {
   Planned planned;

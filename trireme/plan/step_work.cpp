@@ -136,9 +136,18 @@ class Counter {
   }
   void attention_forward() {
     attend(WorkKind::attention_forward, 4);
+    add_up_rounds(query_width(), 5 * kFloat_bytes);  // o of the sum is read twice and written twice
     send(TrafficKind::ring, ring_calls(), static_cast<double>(ring_.forward));
     send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(ulysses_.o_to_seq));
     if (in_.ulysses > 1) token_wise(WorkKind::copy, query_width());
+  }
+  // attention/ring_attention.cpp: each round's results are added to fp32 sums, after a GPU's 16 bits are
+  // widened. In copies of a value, which read and write one.
+  void add_up_rounds(double width, double bytes) {
+    if (in_.ring == 1 || in_.gathers_keys) return;
+    const double widened = in_.fused_on_gpu && in_.storage_bytes == 2 ? 2 + kFloat_bytes : 0;
+    const double values = rows_ * width, of_copy = 2 * static_cast<double>(in_.tile_bytes);
+    add(WorkKind::copy, values, 0, ring_calls() * values * (widened + bytes) / of_copy);
   }
   double ring_calls() const { return static_cast<double>(in_.gathers_keys ? 1 : in_.ring - 1); }
 
@@ -220,6 +229,7 @@ class Counter {
     const int sent = !slots[kO] || slots[kOHeads] ? 1 : 2;  // do, and o where it is not there by heads
     send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(sent * ulysses_.do_to_heads));
     attend(WorkKind::attention_backward, 10);
+    add_up_rounds(qkv_width(), 3 * kFloat_bytes);
     send(TrafficKind::ring, 2 * ring_calls(), static_cast<double>(ring_.backward));
     send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(ulysses_.dqkv_to_seq));
     token_wise(WorkKind::copy, qkv_width());  // dq, dk and dv are joined

@@ -1,0 +1,79 @@
+#include "trireme/plan/step_causes.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+std::string cause_of(WorkKind kind) {
+  const std::string_view name = name_of(kind);
+  if (name.ends_with("matmul") || name.ends_with("weight_gradient")) return "matrix products";
+  if (name.starts_with("attention")) return "attention";
+  return kind == WorkKind::optimizer ? "the optimizer's step" : "token-wise operations";
+}
+
+std::string cause_of(TrafficKind kind) {
+  switch (kind) {
+    case TrafficKind::ulysses:
+      return "exchanges of Ulysses";
+    case TrafficKind::ring:
+      return "exchanges of the ring";
+    case TrafficKind::gathered_parameters:
+      return "parameters that are gathered";
+    case TrafficKind::summed_gradients:
+      return "sums of gradients";
+    case TrafficKind::traded_parameters:
+      return "new parameters for all ranks";
+    case TrafficKind::offloaded_activations:
+      return "offloaded activations";
+    case TrafficKind::offloaded_parameters:
+      return "offloaded parameters";
+    case TrafficKind::offloaded_gradients:
+      return "gradients to the host, and new values back";
+  }
+  throw InternalError("a kind of traffic has no words");
+}
+
+bool crosses_machines(const Planned& planned, TrafficKind kind, int machine) {
+  const Configuration& c = planned.configuration;
+  switch (kind) {
+    case TrafficKind::ulysses:
+      return c.ulysses > machine;
+    case TrafficKind::ring:
+      return c.sequence_ranks() > machine;
+    case TrafficKind::gathered_parameters:
+    case TrafficKind::summed_gradients:
+    case TrafficKind::traded_parameters:
+      return c.ranks() > machine;
+    default:
+      return false;
+  }
+}
+
+void add_cause(std::vector<CauseSeconds>& all, const std::string& cause, double seconds) {
+  const auto known = std::ranges::find(all, cause, &CauseSeconds::cause);
+  if (known == all.end())
+    all.push_back({cause, seconds});
+  else
+    known->seconds += seconds;
+}
+
+}  // namespace
+
+std::vector<CauseSeconds> seconds_by_cause(const Planned& planned, const HardwareProfile& hardware) {
+  const StepTime& time = planned.time;
+  std::vector<CauseSeconds> causes;
+  for (const KindSeconds& kind : time.compute) add_cause(causes, cause_of(kind.kind), kind.seconds);
+  for (const TrafficSeconds& traffic : time.traffic) {
+    const bool crosses = crosses_machines(planned, traffic.kind, hardware.devices_per_machine);
+    add_cause(causes, cause_of(traffic.kind) + (crosses ? " between machines" : ""), traffic.waited);
+  }
+  add_cause(causes, "the optimizer on the host", time.host_optimizer_waited_seconds);
+  add_cause(causes, "what each step takes beside its work", time.overhead_seconds);
+  return causes;
+}
+
+}  // namespace trireme
