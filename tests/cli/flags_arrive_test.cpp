@@ -356,7 +356,8 @@ class FlagsArrive : public ::testing::Test {
         {"host_memory_limit", {"100g"}, {{"host_memory_limit", int64_t{100} << 30}}},
     };
     return command_of<PlanFlags>(
-        {{"model", "tiny"}}, own, [](const PlanFlags& flags, const OptionParser& /*parser*/) {
+        {{"model", "tiny"}}, own,
+        [](const PlanFlags& flags, const OptionParser& /*parser*/) {
           Json json = json_of(flags.engine);
           json.update({{"model", flags.model},
                        {"gpus", flags.gpus},
@@ -378,7 +379,8 @@ class FlagsArrive : public ::testing::Test {
                        {"per_device_train_batch_size", flags.batch.value_or(0)},
                        {"gradient_accumulation_steps", flags.accumulation.value_or(0)}});
           return json;
-        });
+        },
+        {"model_name_or_path"});
   }
 
   static Command init() {

@@ -175,7 +175,22 @@ TEST_F(PlanCommand, a_configuration_that_is_given_whole_is_told_whole) {
   EXPECT_GT(plan["best"]["time"]["step_seconds"], 0);
 }
 
+TEST_F(PlanCommand, a_ds_config_that_contradicts_itself_is_refused_as_train_refuses_it) {
+  const fs::path file = folder_.path() / "ds.json";
+  std::ofstream(file) << R"({"train_batch_size": 1, "train_micro_batch_size_per_gpu": 1,
+    "gradient_accumulation_steps": 4, "sequence_parallel_size": 2})";
+  EXPECT_THAT(refusal(on_cpu({"--gpus", "4", "--ds_config", file.string()})),
+              AllOf(HasSubstr("train_batch_size"), HasSubstr("trireme config fix")));
+}
+
 TEST_F(PlanCommand, refuses_with_help) {
+  EXPECT_THAT(refusal({"--gpu", cpu().string()}), HasSubstr("needs --model"));
+  EXPECT_THAT(refusal({"--model_name_or_path", "tini", "--gpu", cpu().string()}), HasSubstr("'tiny'?"));
+  EXPECT_THAT(refusal(on_cpu({"--gpus", "64", "--samples_per_step", "0", "--ring", "128"})),
+              HasSubstr("multiple of 128"));
+  EXPECT_THAT(refusal({"--model", "tiny", "--gpu", cpu().string(), "--gpus", "32", "--max_seq_length", "16",
+                       "--samples_per_step", "1"}),
+              HasSubstr("16 tokens is shorter than the 32 ranks"));
   EXPECT_THAT(refusal(with_model({"--gpu", "h900"})), HasSubstr("h900"));
   EXPECT_THAT(refusal(with_model({})), HasSubstr("needs --gpu"));
   EXPECT_THAT(refusal({"--model", "tini", "--gpu", cpu().string()}), HasSubstr("'tiny'?"));

@@ -137,8 +137,8 @@ int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const Pla
 
 void PlanFlags::declare(OptionList& list) {
   list.text("model", model,
-            "folder with config.json, preset of trireme init, or org/name in the Hugging Face cache")
-      .required();
+            "folder with config.json, preset of trireme init, or org/name in the Hugging Face cache");
+  list.text("model_name_or_path", model, "the same as --model");
   list.count("gpus", gpus, from_to(1, 1 << 16), "devices of the run, each one rank");
   list.text("gpu", gpu, "h100-80gb and the like, or a file that trireme bench hardware wrote");
   list.count("gpus_per_machine", gpus_per_machine, from_to(0, 1 << 16),
@@ -191,6 +191,15 @@ std::vector<std::string> PlanFlags::read_files(OptionParser& parser) {
   if (config.train_batch)
     pinned.push_back({"samples_per_step", config.train_batch->value, cat(file, ": train_batch_size")});
   parser.add_file_values(pinned, Precedence::none);
+  const int64_t degree = sp.value_or(int64_t{engine.ulysses} * engine.ring);
+  if (config.train_batch && degree > 1 && gpus % degree == 0) {  // shows the arithmetic of a contradiction
+    const auto number = [&](const std::optional<int64_t>& value, const char* name) {
+      return value ? std::optional(BatchNumber{*value, name}) : std::nullopt;
+    };
+    resolve_batch({config.train_batch, number(batch, "train_micro_batch_size_per_gpu"),
+                   number(accumulation, "gradient_accumulation_steps")},
+                  {gpus, degree}, file);
+  }
   // By the options of train, which know their ranges.
   TrainFlags train;
   OptionParser of_train("train", "");
@@ -234,6 +243,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   flags.declare(parser);
   std::vector<std::string> notes;
   if (!parser.parse(arguments, [&] { notes = flags.read_files(parser); })) return 0;
+  if (flags.model.empty()) throw ConfigError("trireme plan needs --model");
   PlannedModel model = find_planned_model(flags.model);
   flags.engine.rope.longest_tokens =
       flags.stages.empty() ? flags.max_seq_length : parse_stage_lengths(flags.stages).back();

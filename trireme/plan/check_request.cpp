@@ -40,7 +40,7 @@ void check_degrees(const PlanRequest& request, int devices) {
                           "none; leave one of them out"));
 }
 
-void check_samples(const PlanRequest& request, int devices) {
+void check_samples(const PlanRequest& request, int devices, int64_t tokens) {
   const int64_t samples = request.samples_per_step;
   const PinnedOptions& pinned = request.pinned;
   if (samples == 0) return;
@@ -48,6 +48,11 @@ void check_samples(const PlanRequest& request, int devices) {
   if (samples % batch != 0)
     throw ConfigError(cat("--samples_per_step ", samples, " is not a multiple of ", batch,
                           " (--per_device_train_batch_size x --gradient_accumulation_steps)"));
+  const int64_t sharing = (devices + samples / batch - 1) / (samples / batch);
+  if (tokens > 0 && tokens < sharing)
+    throw ConfigError(cat("a sequence of ", tokens, " tokens is shorter than the ", sharing,
+                          " ranks that share it (--gpus ", devices, ", --samples_per_step ", samples,
+                          "); take longer sequences, fewer GPUs, or more samples a step"));
   // The most ranks that can share a sample, with every sample of a step on ranks of its own.
   const int64_t ring = pinned.ring.value_or(request.settings.ring_possible ? devices : 1);
   const int64_t most =
@@ -66,22 +71,24 @@ void check_samples(const PlanRequest& request, int devices) {
 void check_request(const PlanRequest& request, int devices, int64_t tokens) {
   check_machines(request, devices);
   check_degrees(request, devices);
-  check_samples(request, devices);
+  check_samples(request, devices, tokens);
   const PinnedOptions& pinned = request.pinned;
   const int ulysses = pinned.ulysses.value_or(1), ring = pinned.ring.value_or(1);
   if (tokens > 0) check_a_token_for_each_rank({tokens, ulysses, ring});
+  if (tokens > 0 && request.settings.strict_divisible && (pinned.ulysses || pinned.ring))
+    check_divisible({tokens, ulysses, ring});
   if (request.hardware.is_gpu && devices > request.hardware.devices_per_machine &&
       request.hardware.across_machines.bytes_per_second <= 0)
     throw ConfigError(cat("--gpus ", devices, ": the hardware profile ", request.hardware.name,
                           " has no rate between machines of ", request.hardware.devices_per_machine,
                           "; take at most so many, or measure it with trireme bench hardware"));
   if (tokens > 0 && list_candidates(request, devices, tokens).empty())
-    throw ConfigError(
-        cat("no way to share ", format_count(tokens), " tokens over ", device_count(request, devices),
-            " agrees with the options that were given (ranks that share a sample must divide the "
-            "GPUs, samples of a step the groups of them, --head_chunks the heads of a rank; "
-            "--offload_params needs --zero 3, --offload_activations another --recompute than "
-            "none); leave some of them out"));
+    throw ConfigError(cat("no configuration shares ", format_count(tokens), " tokens over ",
+                          device_count(request, devices),
+                          " with the options that were given (ranks that share a sample must divide the "
+                          "GPUs, samples of a step the groups of them, --head_chunks the heads of a rank; "
+                          "--offload_params needs --zero 3, --offload_activations another --recompute than "
+                          "none); leave some of them out"));
 }
 
 }  // namespace trireme
