@@ -114,21 +114,17 @@ int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const Pla
   flags.outputs.check_stages(parser);
   check_positions_reach(request, model.config, lengths.back());
   const std::vector<Plan> plans = plan_stages(request, lengths);
+  std::vector<Planned> stages;
   Json json = Json::array();
-  std::string text = flags.json ? "" : stages_text(request, plans);
-  bool fits = true;
-  std::vector<std::string> launches;
   for (const Plan& plan : plans) {
-    fits = fits && plan.fits();
-    const fs::path folder =
-        flags.output.empty() ? fs::path() : flags.output / cat("stage-", plan.best.tokens());
-    const std::string launch = write_plan(flags, parser, model, request, plan.best, folder);
-    launches.push_back(launch);
+    stages.push_back(plan.best);
     json.push_back(plan_json(request, plan));
-    json.back()["launch"] = launch;
-    if (!flags.json) text += "\n" + launch;
   }
-  flags.outputs.write_stages(request, plans, launches);
+  const bool fits = std::ranges::all_of(plans, &Plan::fits);
+  const std::string launch = write_stages(flags, parser, model, request, stages);
+  flags.outputs.write_stages(request, plans, std::vector<std::string>(plans.size(), launch));
+  for (Json& stage : json) stage["launch"] = launch;
+  const std::string text = flags.json ? "" : cat(stages_text(request, plans), "\nlaunch:\n", launch);
   std::cout << (flags.json ? json.dump(1) + "\n" : text) << std::flush;
   return fits ? 0 : 1;
 }
@@ -264,7 +260,7 @@ int run_plan(const std::vector<std::string>& arguments) {
     plan.advice.push_back(
         cat("The model has ", reach,
             " positions: samples of more tokens need --rope_scaling, or documents no longer than that"));
-  const std::string launch = write_plan(flags, parser, model, request, plan.best, flags.output);
+  const std::string launch = write_plan(flags, parser, model, request, plan.best);
   Json json = plan_json(request, plan);
   json["launch"] = launch;
   const std::string more = flags.outputs.write(parser, request, plan, launch, trained_positions, json);

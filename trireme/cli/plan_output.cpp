@@ -46,17 +46,18 @@ TrainOptionValues given_options(const PlanFlags& flags, const OptionParser& pars
   return values;
 }
 
+// `chosen` by the plan, with what it leaves as it is.
 TrainOptionValues run_options(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
-                              const PlanRequest& request, const Planned& planned) {
+                              const PlanRequest& request, bool on_disk, const TrainOptionValues& chosen) {
   const bool at_hub = !model.folder.empty() && !fs::exists(fs::path(model.name));
   const std::string folder = model.folder.empty() ? (flags.output / "model").string()
                              : at_hub             ? model.name
                                                   : fs::absolute(model.folder).lexically_normal().string();
   TrainOptionValues options{{"model_name_or_path", folder}};
-  for (auto& each : train_options_of(request, planned)) options.push_back(std::move(each));
+  options.insert(options.end(), chosen.begin(), chosen.end());
   options.emplace_back("device", request.hardware.is_gpu ? "cuda" : "cpu");
   if (request.hardware.threads > 0) options.emplace_back("threads", request.hardware.threads);
-  if (uses_disk(planned.step.inputs.offload)) {
+  if (on_disk) {
     options.emplace_back("offload_dir", flags.engine.offload.folder.string());
     if (flags.engine.offload.limit_bytes > 0)
       options.emplace_back("offload_limit", flags.engine.offload.limit_bytes);
@@ -82,28 +83,60 @@ std::string as_flags(const TrainOptionValues& options) {
   return words;
 }
 
-}  // namespace
-
-std::string write_plan(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
-                       const PlanRequest& request, const Planned& planned, const fs::path& folder) {
-  const TrainOptionValues options = run_options(flags, parser, model, request, planned);
-  std::string lines;
-  if (model.folder.empty())
-    lines += cat("trireme init --preset ", model.name, " --out ", (flags.output / "model").string(), "\n");
-  const std::string data = "--train_file TEXT --output_dir RUN";
-  if (folder.empty()) return lines + launch_line(request, planned, cat(as_flags(options), " ", data)) + "\n";
+void make_plan_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error)
     throw ConfigError(cat("--output ", folder.string(), ": cannot make the folder: ", error.message()));
-  const fs::path run = folder / "run.yaml", deepspeed = folder / "ds_config.json";
+}
+
+std::string init_line(const PlanFlags& flags, const PlannedModel& model) {
+  if (!model.folder.empty()) return "";
+  return cat("trireme init --preset ", model.name, " --out ", (flags.output / "model").string(), "\n");
+}
+
+constexpr const char* kDataWords = " --train_file TEXT --output_dir RUN";
+
+}  // namespace
+
+std::string write_plan(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
+                       const PlanRequest& request, const Planned& planned) {
+  const TrainOptionValues options =
+      run_options(flags, parser, model, request, uses_disk(planned.step.inputs.offload),
+                  train_options_of(request, planned));
+  const std::string init = init_line(flags, model);
+  const fs::path& folder = flags.output;
+  if (folder.empty()) return init + launch_line(request, planned, as_flags(options) + kDataWords) + "\n";
+  make_plan_folder(folder);
+  const fs::path run = folder / "run.yaml";
   replace_file(run,
                run_yaml(cat("trireme plan: ", planned.configuration.ranks(), " x ", request.hardware.name,
                             ". trireme train --config run.yaml --train_file TEXT"),
                         options));
-  replace_file(deepspeed,
+  replace_file(folder / "ds_config.json",
                deepspeed_config_of(request, planned, flags.engine.optimizer.max_grad_norm).dump(2) + "\n");
-  return lines + launch_line(request, planned, cat("--config ", run.string(), " ", data)) + "\n";
+  return init + launch_line(request, planned, cat("--config ", run.string(), kDataWords)) + "\n";
+}
+
+std::string write_stages(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
+                         const PlanRequest& request, const std::vector<Planned>& stages) {
+  const fs::path &folder = flags.output, list = folder / "stages.yaml", run = folder / "run.yaml";
+  if (folder.empty())
+    return "--output DIR writes run.yaml and stages.yaml, and tells the line that starts all stages\n";
+  const bool on_disk =
+      std::ranges::any_of(stages, [](const Planned& stage) { return uses_disk(stage.step.inputs.offload); });
+  TrainOptionValues chosen{{"context_stages", list.string()}};
+  if (request.settings.precision != Precision::fp32)
+    chosen.emplace_back(name_of(request.settings.precision), true);
+  make_plan_folder(folder);
+  const std::string title =
+      cat("trireme plan: ", stages.front().configuration.ranks(), " x ", request.hardware.name);
+  replace_file(list,
+               stages_yaml(title + ". Steps or tokens of each stage are yours to choose", request, stages));
+  replace_file(run, run_yaml(title + ". trireme train --config run.yaml --train_file TEXT",
+                             run_options(flags, parser, model, request, on_disk, chosen)));
+  return init_line(flags, model) +
+         launch_line(request, stages.front(), cat("--config ", run.string(), kDataWords)) + "\n";
 }
 
 }  // namespace trireme

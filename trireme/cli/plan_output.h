@@ -1,17 +1,19 @@
 // A plan as files for `trireme train`, and the lines that start the run.
 #pragma once
 
-#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "trireme/cli/plan.h"
 
 namespace trireme {
 
-// Writes run.yaml and ds_config.json into `folder`; empty: nothing, and the options stand in the lines.
-// Returns the lines, each with its end. Throws ConfigError, DataError: the folder cannot be written.
+// Writes run.yaml and ds_config.json into --output; without it nothing, and the options stand in the lines.
+// Both return lines, each with its end. They throw ConfigError, DataError: the folder cannot be written.
 std::string write_plan(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
-                       const PlanRequest& request, const Planned& planned,
-                       const std::filesystem::path& folder);
+                       const PlanRequest& request, const Planned& planned);
+// run.yaml with stages.yaml, for one run of all stages.
+std::string write_stages(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
+                         const PlanRequest& request, const std::vector<Planned>& stages);
 
 }  // namespace trireme

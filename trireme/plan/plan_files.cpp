@@ -7,42 +7,69 @@
 namespace trireme {
 namespace {
 
+constexpr int kStepsOfStage = 100;
+
 const char* nvme_or(Offload offload) {
   return offload == Offload::disk ? "nvme" : name_of(offload);
+}
+
+struct ChosenOption {
+  const char* name;
+  Json value;
+  Json usual;  // what train takes where the option is not given; null: it is always told
+};
+
+std::vector<ChosenOption> chosen_options(const PlanRequest& request, const Planned& planned) {
+  const Configuration& c = planned.configuration;
+  const bool gathers = c.ring > 1 && request.settings.gathers_keys;
+  return {{"max_seq_length", planned.tokens(), {}},
+          {"per_device_train_batch_size", c.batch, {}},
+          {"gradient_accumulation_steps", c.accumulation, {}},
+          {"ulysses", c.ulysses, {}},
+          {"ring", c.ring, {}},
+          {"ring_method", gathers ? "gather" : "ring", "ring"},
+          {"head_chunks", c.head_chunks, 1},
+          {"zero", c.zero, {}},
+          {"offload_params", name_of(c.offload_parameters), "none"},
+          {"offload_optimizer", name_of(c.offload_optimizer), "none"},
+          {"offload_activations", name_of(c.offload_activations), "none"},
+          {"recompute", name_of(c.recompute), {}},
+          {"keep_fraction", planned.step.inputs.recompute.keep_fraction, 1.0},
+          {"tile_tokens", c.tile_tokens, {}},
+          {"logits_tile_tokens", c.logits_tile_tokens, {}}};
 }
 
 }  // namespace
 
 TrainOptionValues train_options_of(const PlanRequest& request, const Planned& planned) {
-  const Configuration& c = planned.configuration;
   TrainOptionValues options;
-  options.emplace_back("max_seq_length", planned.tokens());
-  options.emplace_back("per_device_train_batch_size", c.batch);
-  options.emplace_back("gradient_accumulation_steps", c.accumulation);
+  for (const ChosenOption& each : chosen_options(request, planned))
+    if (each.value != each.usual) options.emplace_back(each.name, each.value);
   if (request.settings.precision != Precision::fp32)
     options.emplace_back(name_of(request.settings.precision), true);
-  options.emplace_back("ulysses", c.ulysses);
-  options.emplace_back("ring", c.ring);
-  if (c.ring > 1 && request.settings.gathers_keys) options.emplace_back("ring_method", "gather");
-  if (c.head_chunks > 1) options.emplace_back("head_chunks", c.head_chunks);
-  options.emplace_back("zero", c.zero);
-  const std::pair<const char*, Offload> offloads[] = {{"offload_params", c.offload_parameters},
-                                                      {"offload_optimizer", c.offload_optimizer},
-                                                      {"offload_activations", c.offload_activations}};
-  for (const auto& [name, offload] : offloads)
-    if (offload != Offload::none) options.emplace_back(name, name_of(offload));
-  options.emplace_back("recompute", name_of(c.recompute));
-  if (c.recompute != Recompute::full && c.keeping_layers < request.model.layers)
-    options.emplace_back("keep_fraction",
-                         static_cast<double>(c.keeping_layers) / static_cast<double>(request.model.layers));
-  options.emplace_back("tile_tokens", c.tile_tokens);
-  options.emplace_back("logits_tile_tokens", c.logits_tile_tokens);
   return options;
 }
 
 std::string run_yaml(const std::string& title, const TrainOptionValues& options) {
   std::string text = cat("# ", title, "\n");
   for (const auto& [name, value] : options) text += cat(name, ": ", value.dump(), "\n");
+  return text;
+}
+
+std::string stages_yaml(const std::string& title, const PlanRequest& request,
+                        const std::vector<Planned>& stages) {
+  std::string text = cat("# ", title, "\n");
+  const auto count = static_cast<int64_t>(stages.size());
+  for (const Planned& stage : stages) {
+    const char* begin = "- {";
+    for (const ChosenOption& each : chosen_options(request, stage)) {
+      text += cat(begin, each.name, ": ", each.value.dump());
+      begin = ", ";
+    }
+    text += request.token_budget > 0
+                ? cat(", tokens: ", std::max<int64_t>(1, request.token_budget / count), "}\n")
+                : cat(", steps: ", kStepsOfStage, "}\n");
+  }
   return text;
 }
 

@@ -18,6 +18,11 @@ TrainOptionValues train_options_of(const PlanRequest& request, const Planned& pl
 // YAML for --config, one option a line, after `title` as a comment.
 std::string run_yaml(const std::string& title, const TrainOptionValues& options);
 
+// A list for --context_stages: each stage with all that its plan chose, and its share of the token budget, or
+// a hundred steps where there is none.
+std::string stages_yaml(const std::string& title, const PlanRequest& request,
+                        const std::vector<Planned>& stages);
+
 // ds_config.json, for --deepspeed, with what DeepSpeed's keys can say. A ring is no key of it: `sp` is the
 // degree of both.
 Json deepspeed_config_of(const PlanRequest& request, const Planned& planned, double max_grad_norm);
