@@ -12,6 +12,7 @@ from .loss import count_targets, loss, sum_gradients
 from .metrics_file import Evaluation, Step
 from .offload import offload_activations
 from .parallelize import parallelize
+from .planning import plan
 from .sequence_group import SequenceGroup
 from .tiled_mlp import tile_mlp
 from .verify import VerifyResult, verify
@@ -35,6 +36,7 @@ __all__ = [
     "loss",
     "offload_activations",
     "parallelize",
+    "plan",
     "shard",
     "sum_gradients",
     "tile_mlp",

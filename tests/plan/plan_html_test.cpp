@@ -250,7 +250,9 @@ TEST(PlanPage, of_stages_has_a_row_and_a_launch_for_each) {
   const ParsedPage page(html);
   Json json = {plan_json(request, plans[0]), plan_json(request, plans[1]), {request.devices}};
   expect_numbers_of(page, json);
-  EXPECT_EQ(page.all("tr").size(), 1 + plans.size() + 1 + request.hardware.sources.size());
+  std::set<std::pair<FigureOrigin, std::string>> sources;
+  for (const FigureSource& source : request.hardware.sources) sources.emplace(source.origin, source.source);
+  EXPECT_EQ(page.all("tr").size(), 1 + plans.size() + 1 + sources.size());
   EXPECT_EQ(page.all("pre").at(1)->text, "launch of two");
 }
 

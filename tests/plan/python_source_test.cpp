@@ -14,7 +14,8 @@ using ::testing::HasSubstr;
 
 Json value_of(const std::string& expression, const std::string& before = "") {
   const PythonSource source = read_python_source(before + "f(x=" + expression + ")\n", "a.py");
-  const auto& value = source.calls.back().arguments.at(0).value;
+  const auto call = std::ranges::find(source.calls, "f", &PythonCall::callee);
+  const auto& value = call->arguments.at(0).value;
   return value ? *value : Json("not known");
 }
 

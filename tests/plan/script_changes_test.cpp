@@ -74,10 +74,10 @@ std::string refusal(const std::string& text) {
 TEST(ScriptChanges, wrap_the_trainer_and_set_length_and_batch) {
   const ScriptChanges changes = changes_of(kSft);
   EXPECT_EQ(changes.diff,
-            "--- a/train.py\n+++ b/train.py\n@@ -1,6 +1,7 @@\n import torch\n from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+            "--- a/train.py\n+++ b/train.py\n@@ -1,16 +1,17 @@\n import torch\n from transformers import AutoModelForCausalLM, AutoTokenizer\n"
             " from trl import SFTConfig, SFTTrainer\n+from trireme.hf import with_sequence_parallel\n \n NAME = \"org/model\"\n"
             " tokenizer = AutoTokenizer.from_pretrained(\"org/other\")\n"
-            "@@ -7,10 +8,10 @@\n model = AutoModelForCausalLM.from_pretrained(NAME)\n arguments = SFTConfig(\n     output_dir=\"out\",\n"
+            " model = AutoModelForCausalLM.from_pretrained(NAME)\n arguments = SFTConfig(\n     output_dir=\"out\",\n"
             "-    per_device_train_batch_size=4,\n-    max_length=1024,\n+    per_device_train_batch_size=1,\n+    max_length=65536,\n"
             "     learning_rate=1e-5,\n     seed=args.seed,\n )\n"
             "-trainer = SFTTrainer(model=model, args=arguments, train_dataset=data)\n"

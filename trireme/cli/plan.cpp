@@ -111,7 +111,7 @@ void check_positions_reach(const PlanRequest& request, const ModelConfig& config
 int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
                    const PlanRequest& request) {
   const std::vector<int64_t> lengths = parse_stage_lengths(flags.stages);
-  flags.outputs.check_stages(parser);
+  flags.pages.check_stages(parser);
   check_positions_reach(request, model.config, lengths.back());
   const std::vector<Plan> plans = plan_stages(request, lengths);
   std::vector<Planned> stages;
@@ -122,7 +122,7 @@ int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const Pla
   }
   const bool fits = std::ranges::all_of(plans, &Plan::fits);
   const std::string launch = write_stages(flags, parser, model, request, stages);
-  flags.outputs.write_stages(request, plans, std::vector<std::string>(plans.size(), launch));
+  flags.pages.write_stages(request, plans, std::vector<std::string>(plans.size(), launch));
   for (Json& stage : json) stage["launch"] = launch;
   const std::string text = flags.json ? "" : cat(stages_text(request, plans), "\nlaunch:\n", launch);
   std::cout << (flags.json ? json.dump(1) + "\n" : text) << std::flush;
@@ -159,7 +159,7 @@ void PlanFlags::declare(OptionList& list) {
   list.path("ds_config", ds_config, "DeepSpeed's configuration, which pins what it says");
   list.path("output", output, "folder for run.yaml and ds_config.json of the plan");
   list.flag("json", json, "print JSON (docs/plan.md)");
-  outputs.declare(list);
+  pages.declare(list);
   explain.declare(list);
   list_engine_options(list, engine);
   list_update_options(list, engine);
@@ -176,7 +176,7 @@ void PlanFlags::declare(OptionList& list) {
 
 std::vector<std::string> PlanFlags::read_files(OptionParser& parser) {
   explain.read_run(parser);
-  outputs.read_script(parser, passed_on);
+  pages.read_script(parser, passed_on);
   if (ds_config.empty()) return {};
   const std::string file = ds_config.string();
   const DeepSpeedConfig config = read_deepspeed_config(read_config_document(ds_config).json, file);
@@ -263,7 +263,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   const std::string launch = write_plan(flags, parser, model, request, plan.best);
   Json json = plan_json(request, plan);
   json["launch"] = launch;
-  const std::string more = flags.outputs.write(parser, request, plan, launch, trained_positions, json);
+  const std::string more = flags.pages.write(parser, request, plan, launch, trained_positions, json);
   if (flags.json)
     std::cout << json.dump(1) << std::endl;
   else

@@ -12,7 +12,7 @@
 
 #include "trireme/cli/explain_oom.h"
 #include "trireme/cli/option_parser.h"
-#include "trireme/cli/plan_outputs.h"
+#include "trireme/cli/plan_pages.h"
 #include "trireme/cli/planned_model.h"
 #include "trireme/engine/engine_options.h"
 #include "trireme/plan/plan.h"
@@ -37,7 +37,7 @@ struct PlanFlags {
   std::filesystem::path ds_config;
   std::filesystem::path output;
   bool json = false;
-  PlanOutputs outputs;
+  PlanPages pages;
   ExplainFlags explain;
   std::optional<int64_t> sp, batch, accumulation;
   EngineOptions engine = {.optimizer = {.max_grad_norm = 1}};

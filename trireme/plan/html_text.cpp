@@ -63,7 +63,7 @@ std::string html_bytes(int64_t value) {
 }
 
 std::string html_seconds(double value) {
-  return html_data(value, cat(format_fixed(value, value < 0.1 ? 4 : 2), " s"));
+  return html_data(value, cat(value < 100 ? format_fixed(value, value < 0.1 ? 4 : 2) : format_count(std::llround(value)), " s"));
 }
 
 std::string html_rate(double per_second) {

@@ -116,7 +116,7 @@ std::string memory_section(const PlanRequest& request, const Planned& planned) {
     heads.push_back("of the host");
     classes.push_back("n");
   }
-  return html + table(cat("Bytes of the fullest ", device, ", by category"), heads, classes, rows);
+  return html + table(cat("Bytes of the fullest ", device, " by category, as in the bar from left to right"), heads, classes, rows);
 }
 
 struct TimeEntry {
@@ -189,8 +189,14 @@ std::string frontier_section(const PlanRequest& request, const Plan& plan) {
 std::string sureness_section(const PlanRequest& request) {
   const HardwareProfile& hardware = request.hardware;
   std::vector<std::vector<std::string>> rows;
-  for (const FigureSource& source : hardware.sources)
-    rows.push_back({html_escaped(source.figure), name_of(source.origin), html_escaped(source.source)});
+  for (const FigureSource& source : hardware.sources) {
+    const std::string figure = html_escaped(source.figure), origin = name_of(source.origin), text = html_escaped(source.source);
+    const auto same = std::ranges::find_if(rows, [&](const auto& row) { return row[1] == origin && row[2] == text; });
+    if (same != rows.end())
+      same->front() += ", " + figure;
+    else
+      rows.push_back({figure, origin, text});
+  }
   return cat("<h2>How sure</h2>\n<p>Of plans like this that were measured, nine of ten took a time within ", html_share(hardware.time_error),
              " of what was said. Memory is the forecast that the engine itself uses.</p>\n",
              rows.empty() ? "" : table(cat("Where the figures of ", html_escaped(hardware.name), " are from"), {"figure", "origin", "source"}, {"", "", ""}, rows));
@@ -230,9 +236,9 @@ std::string configuration_section(const PlanRequest& request, const Plan& plan, 
                                      : html_escaped(value.is_string() ? value.get<std::string>() : value.dump())});
   const Configuration& c = plan.best.configuration;
   return cat("<h2>", plan.fits() ? "Recommended" : "The least over", "</h2>\n<p><strong>", html_escaped(configuration_text(plan.best)),
-             "</strong></p>\n<p>A step takes ", html_count(c.samples()), " samples: ", html_count(c.data_parallel), " groups of ",
-             html_count(c.sequence_ranks()), " ranks, each with micro-batches of ", html_count(c.batch), ", ", html_count(c.accumulation),
-             " of them.</p>\n<pre>", html_escaped(launch), "</pre>\n",
+             "</strong></p>\n<p>Samples of a step: ", html_count(c.samples()), " = ", html_count(c.data_parallel), " groups of ",
+             html_count(c.sequence_ranks()), " ranks x micro-batch ", html_count(c.batch), " x accumulation ", html_count(c.accumulation),
+             ".</p>\n<pre>", html_escaped(launch), "</pre>\n",
              table("As options of trireme train", {"option", "value"}, {"", ""}, rows));
 }
 

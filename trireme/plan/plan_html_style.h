@@ -25,7 +25,7 @@ table { border-collapse: collapse; width: 100%; margin: .75rem 0; }
 caption { text-align: left; padding-bottom: .25rem; }
 th, td { text-align: left; vertical-align: top; padding: .3rem 1rem .3rem 0; border-bottom: 1px solid var(--rule); }
 th { font-weight: 600; font-size: .85rem; color: var(--quiet); }
-tbody th { font-weight: 400; font-size: 1rem; color: var(--ink); }
+tbody th { font: inherit; color: var(--ink); overflow-wrap: anywhere; }
 .n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .bars { min-width: 15rem; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid var(--rule); padding: .75rem; margin: .5rem 0;

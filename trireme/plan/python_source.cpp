@@ -137,10 +137,15 @@ class Reader {
     while (i < tokens_.size() && tokens_[i].kind != Kind::line_end && !(is(i, ";") && tokens_[i].depth == 0)) ++i;
     return i;
   }
-  // "a.b.c" from token i; i becomes what follows it.
+  // "a.b.c" from token i, with the dots before it; i becomes what follows.
   std::string dotted(size_t& i) const {
     std::string name;
-    while (is_name(i) || is(i, ".") || is(i, "...")) name += written(i++);
+    while (is(i, ".")) name += written(i++);
+    if (is_name(i) && !(is(i, "import") && !name.empty())) name += written(i++);
+    while (is(i, ".") && is_name(i + 1)) {
+      name += cat(".", written(i + 1));
+      i += 2;
+    }
     return name;
   }
 
@@ -179,7 +184,6 @@ class Reader {
     std::string module;
     if (is(i, "from")) {
       module = dotted(at);
-      // `dotted` takes the word import too where the module is a dot.
       if (is(at, "import")) ++at;
     }
     while (at < end) {

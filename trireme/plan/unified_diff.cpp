@@ -55,7 +55,13 @@ std::vector<LineChange> line_changes(const Lines& lines, const std::vector<TextE
       change.after.pop_back();
       --change.end;
     }
-    if (change.begin < change.end || !change.after.empty()) changes.push_back(std::move(change));
+    const bool follows = !changes.empty() && changes.back().end == change.begin;
+    if (follows) {
+      changes.back().end = change.end;
+      changes.back().after.insert(changes.back().after.end(), change.after.begin(), change.after.end());
+    } else if (change.begin < change.end || !change.after.empty()) {
+      changes.push_back(std::move(change));
+    }
     line = end;
     line_begin = end_byte;
   }

@@ -14,7 +14,7 @@
 
 namespace trireme {
 
-struct PlanOutputs {
+struct PlanPages {
   std::filesystem::path html;
   std::filesystem::path spec;  // empty where it is given: to the output
   std::filesystem::path script;

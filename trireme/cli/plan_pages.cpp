@@ -1,4 +1,4 @@
-#include "trireme/cli/plan_outputs.h"
+#include "trireme/cli/plan_pages.h"
 
 #include <algorithm>
 #include <array>
@@ -30,13 +30,13 @@ std::string joined_names(const std::vector<std::string>& names) {
 
 }  // namespace
 
-void PlanOutputs::declare(OptionList& list) {
+void PlanPages::declare(OptionList& list) {
   list.path("html", html, "file for a page with the plan, its bars and its chart");
   list.path("spec", spec, "file for a one-page specification of the run in Markdown; alone: printed").value_is_optional();
   list.path("script", script, "a script with Trainer, SFTTrainer or DPOTrainer: what to change in it is printed");
 }
 
-void PlanOutputs::read_script(OptionParser& parser, TrainOptionValues& passed_on) {
+void PlanPages::read_script(OptionParser& parser, TrainOptionValues& passed_on) {
   if (script.empty()) return;
   constexpr int64_t kMostBytes = 4 << 20;
   read_ = read_trainer_script(InputFile(script, "a script of Python").whole(kMostBytes), script.string());
@@ -66,7 +66,7 @@ void PlanOutputs::read_script(OptionParser& parser, TrainOptionValues& passed_on
     if (!argument.keyword.empty() && !argument.value && !contains(kOthers, argument.keyword)) not_carried_.push_back(argument.keyword);
 }
 
-std::string PlanOutputs::script_text(const PlanRequest& request, const Plan& plan, Json& json) const {
+std::string PlanPages::script_text(const PlanRequest& request, const Plan& plan, Json& json) const {
   const ScriptChanges changes = script_changes(*read_, request, plan.best);
   const bool prefers = read_->trainer_class == "trl.DPOTrainer";
   json["script"] = {{"file", script.string()}, {"trainer", read_->trainer_class}, {"diff", changes.diff}, {"launch", changes.launch},
@@ -81,7 +81,7 @@ std::string PlanOutputs::script_text(const PlanRequest& request, const Plan& pla
   return text;
 }
 
-std::string PlanOutputs::write(const OptionParser& parser, const PlanRequest& request, const Plan& plan, const std::string& launch,
+std::string PlanPages::write(const OptionParser& parser, const PlanRequest& request, const Plan& plan, const std::string& launch,
                                int64_t trained_positions, Json& json) const {
   std::string text;
   if (read_) text += script_text(request, plan, json);
@@ -98,12 +98,12 @@ std::string PlanOutputs::write(const OptionParser& parser, const PlanRequest& re
   return text;
 }
 
-void PlanOutputs::check_stages(const OptionParser& parser) const {
+void PlanPages::check_stages(const OptionParser& parser) const {
   if (parser.given("spec") || read_)
     throw ConfigError(cat(read_ ? "--script" : "--spec", " is for one length, --stages for several; give --max_seq_length"));
 }
 
-void PlanOutputs::write_stages(const PlanRequest& request, const std::vector<Plan>& plans,
+void PlanPages::write_stages(const PlanRequest& request, const std::vector<Plan>& plans,
                                const std::vector<std::string>& launches) const {
   if (!html.empty()) replace_file(html, stages_html(request, plans, launches));
 }

@@ -1,0 +1,61 @@
+// docs/schemas/plan.schema.json is the form of plan_json.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/plan/json_schema.h"
+#include "tests/plan/small_request.h"
+#include "tests/support/source_folder.h"
+#include "trireme/plan/hardware_catalog.h"
+#include "trireme/plan/plan_json.h"
+
+namespace trireme::plan_schema_test {
+namespace {
+
+using ::testing::Contains;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+using testing::small_request;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+const testing::JsonSchema& schema() {
+  static const testing::JsonSchema the_schema(testing::source_folder() / "docs/schemas/plan.schema.json");
+  return the_schema;
+}
+
+PlanRequest full_request() {
+  PlanRequest request = small_request(4, 32768, 220 * kMiB);
+  request.hardware.sources = find_hardware("h100-80gb").sources;
+  request.token_budget = 1 << 30;
+  request.target_tokens_per_second = 1;
+  return request;
+}
+
+TEST(PlanSchema, describes_plans_that_fit_that_do_not_and_stages) {
+  const PlanRequest full = full_request();
+  EXPECT_THAT(schema().faults(plan_json(full, make_plan(full))), IsEmpty());
+  const PlanRequest over = small_request(1, 1 << 20, 100 * kMiB);
+  EXPECT_THAT(schema().faults(plan_json(over, make_plan(over))), IsEmpty());
+  PlanRequest longest = small_request(2, 0, 100 * kMiB, /*is_gpu=*/false);
+  longest.objective = Objective::length;
+  EXPECT_THAT(schema().faults(plan_json(longest, make_plan(longest))), IsEmpty());
+  for (const Plan& stage : plan_stages(full, {8192, 16384})) EXPECT_THAT(schema().faults(plan_json(full, stage)), IsEmpty());
+}
+
+TEST(PlanSchema, tells_what_is_missing_new_or_of_another_type) {
+  const PlanRequest request = full_request();
+  const Json plan = plan_json(request, make_plan(request));
+  const auto faults = [&](const char* pointer, const std::function<void(Json&)>& change) {
+    Json changed = plan;
+    change(changed[Json::json_pointer(pointer)]);
+    return schema().faults(changed);
+  };
+  EXPECT_THAT(faults("/best/memory", [](Json& json) { json.erase("device_bytes"); }), Contains(StartsWith("/best/memory: lacks device_bytes")));
+  EXPECT_THAT(faults("/best/time", [](Json& json) { json["new"] = 1; }), Contains(StartsWith("/best/time/new: is not")));
+  EXPECT_THAT(faults("/frontier/0/tokens", [](Json& json) { json = 1.5; }), Contains(StartsWith("/frontier/0/tokens: expected")));
+  EXPECT_THAT(faults("/objective", [](Json& json) { json = "fast"; }), Contains(StartsWith("/objective: expected one of")));
+  EXPECT_THAT(faults("/format", [](Json& json) { json = "trireme plan 2"; }), Contains(StartsWith("/format: expected")));
+}
+
+}  // namespace
+}  // namespace trireme::plan_schema_test

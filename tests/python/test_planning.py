@@ -1,0 +1,42 @@
+"""trireme.plan: the program's JSON as a dict, its refusals as ConfigError; the JSON has the form that docs/schemas says."""
+
+import json
+import os
+import subprocess
+
+import pytest
+import trireme
+
+BINARY = os.environ["TRIREME_BINARY"]
+REQUEST = dict(model="llama3-8b", gpus=8, gpu="h100-80gb", max_seq_length="8k")
+
+
+def test_a_plan_is_what_the_program_prints():
+    flags = [word for name, value in REQUEST.items() for word in (f"--{name}", str(value))]
+    printed = json.loads(subprocess.run([BINARY, "plan", *flags, "--zero", "3", "--json"], check=True, capture_output=True, text=True).stdout)
+    plan = trireme.plan(**REQUEST, zero=3)
+    assert plan == printed and plan["fits"] and plan["best"]["configuration"]["zero"] == 3
+
+
+def test_a_plan_that_does_not_fit_is_told():
+    plan = trireme.plan(**{**REQUEST, "gpus": 1, "zero": 0, "offload_optimizer": "none", "offload_params": "none"})
+    assert plan["fits"] is False and plan["best"]["memory"]["device_bytes"] > plan["best"]["memory"]["device_limit_bytes"]
+
+
+def test_stages_are_a_list():
+    plans = trireme.plan(**{**REQUEST, "max_seq_length": None}, stages=["2k", "4k"])
+    assert [plan["best"]["tokens"] for plan in plans] == [2048, 4096]
+
+
+def test_a_refused_request_is_told_in_the_program_s_words():
+    with pytest.raises(trireme.ConfigError, match="^.*h900"):
+        trireme.plan(**{**REQUEST, "gpu": "h900"})
+    with pytest.raises(trireme.ConfigError, match="^trireme plan has no flag --gpu_count"):
+        trireme.plan(**REQUEST, gpu_count=3)
+
+
+def test_another_end_is_a_failed_run(tmp_path):
+    (tmp_path / "profile.json").write_text("{")
+    with pytest.raises(trireme.RunFailed, match="code 65") as failed:
+        trireme.plan(**{**REQUEST, "gpu": tmp_path / "profile.json"})
+    assert failed.value.exit_code == 65
