@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/measure/matmul_rate.h"
+#include "trireme/plan/hardware_catalog.h"
 
 namespace trireme {
 namespace {
