@@ -204,6 +204,9 @@ TEST_F(PlanCommand, refuses_with_help) {
   EXPECT_THAT(refusal(on_cpu({"--offload_params", "cpu", "--zero", "1"})), HasSubstr("--zero 3"));
   EXPECT_THAT(refusal(on_cpu({"--keep_fraction", "0.5"})), HasSubstr("--recompute keep_attention"));
   EXPECT_THAT(refusal(on_cpu({"--gpus", "6"})), HasSubstr("whole machines"));
+  EXPECT_THAT(refusal({"--model", "tiny", "--gpu", cpu().string(), "--gpus", "2", "--ulysses", "2",
+                       "--strict_divisible", "--max_seq_length", "63"}),
+              HasSubstr("63 is not divisible"));
   EXPECT_THAT(refusal(on_cpu({"--stages", "64,32"})), HasSubstr("--stages"));
 }
 

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
 #include "trireme/cli/config_document.h"
 #include "trireme/cli/deepspeed_config.h"
 #include "trireme/cli/plan_output.h"
@@ -256,10 +257,10 @@ int run_plan(const std::vector<std::string>& arguments) {
   }
   Plan plan = make_plan(request);
   const int64_t reach = position_reach(model.config);
-  if (plan.best.tokens() > reach)
+  if (std::max(plan.best.tokens(), plan.longest_tokens) > reach)
     plan.advice.push_back(
-        cat("The model has ", reach,
-            " positions: samples of more tokens need --rope_scaling, or documents no longer than that"));
+        cat("the model has ", format_count(reach),
+            " positions: longer samples need --rope_scaling, or documents no longer than that"));
   const std::string launch = write_plan(flags, parser, model, request, plan.best);
   Json json = plan_json(request, plan);
   json["launch"] = launch;

@@ -77,7 +77,7 @@ void check_request(const PlanRequest& request, int devices, int64_t tokens) {
   if (tokens > 0) check_a_token_for_each_rank({tokens, ulysses, ring});
   if (tokens > 0 && request.settings.strict_divisible && (pinned.ulysses || pinned.ring))
     check_divisible({tokens, ulysses, ring});
-  if (request.hardware.is_gpu && devices > request.hardware.devices_per_machine &&
+  if (devices > request.hardware.devices_per_machine &&
       request.hardware.across_machines.bytes_per_second <= 0)
     throw ConfigError(cat("--gpus ", devices, ": the hardware profile ", request.hardware.name,
                           " has no rate between machines of ", request.hardware.devices_per_machine,
