@@ -1,6 +1,7 @@
 #include "trireme/forecast/memory_timeline.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sequence_layout.h"
@@ -90,11 +91,16 @@ struct LayerBuffers {
   }
 };
 
+bool layers_are_equal(const ModelSizes& model) {
+  const std::vector<int64_t>& units = model.unit_elements;
+  return std::adjacent_find(units.begin() + 1, units.end() - 1, std::not_equal_to<>()) == units.end() - 1;
+}
+
 class Timeline {
  public:
   Timeline(const ForecastInputs& inputs, bool every_layer)
       : inputs_(inputs),
-        every_layer_(every_layer),
+        leaves_out_(!every_layer && layers_are_equal(inputs.model)),
         plan_(inputs.recompute),
         layer_(inputs),
         attention_(attention_snapshots(inputs, layer_.chunk_heads, layer_.chunk_kv_heads)),
@@ -115,7 +121,7 @@ class Timeline {
       send_away(layer);
       const SavedSlots slots = plan_.kept_by_forward(layer);
       const int64_t alike = layer + plan_.checkpoint_every;
-      if (!every_layer_ && alike < plan_.layers && plan_.kept_by_forward(alike) == slots)
+      if (leaves_out_ && alike + 1 < plan_.layers && plan_.kept_by_forward(alike) == slots)
         held_[activations] += layer_.kept(slots);
       else
         forward(slots, /*has_o=*/false);
@@ -130,7 +136,7 @@ class Timeline {
     for (int64_t end = plan_.layers; end > 0; end = plan_.group_begin(end - 1)) {
       const int64_t begin = plan_.group_begin(end - 1);
       bring_back(std::max<int64_t>(0, begin - resident_.ahead_layers));
-      if (!every_layer_ && is_like_the_group_after(begin, end))
+      if (leaves_out_ && is_like_the_group_after(begin, end))
         pass_over(begin, end);
       else
         group_backward(begin, end);
@@ -171,9 +177,10 @@ class Timeline {
     pass_layer_ = layer;
   }
 
+  // Also in what is gathered next, which is another unit than a layer behind the first group.
   bool is_like_the_group_after(int64_t begin, int64_t end) const {
     const int64_t layers = end - begin;
-    if (end + layers > plan_.layers) return false;
+    if (begin == 0 || end + layers > plan_.layers) return false;
     for (int64_t layer = begin; layer < end; ++layer)
       if (plan_.kept_by_forward(layer) != plan_.kept_by_forward(layer + layers)) return false;
     return true;
@@ -354,7 +361,7 @@ class Timeline {
   }
 
   const ForecastInputs& inputs_;
-  const bool every_layer_;
+  const bool leaves_out_;
   const RecomputePlan& plan_;
   const LayerBuffers layer_;
   const AttentionSnapshots attention_;
