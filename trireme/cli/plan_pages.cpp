@@ -103,9 +103,8 @@ void PlanPages::check_stages(const OptionParser& parser) const {
     throw ConfigError(cat(read_ ? "--script" : "--spec", " is for one length, --stages for several; give --max_seq_length"));
 }
 
-void PlanPages::write_stages(const PlanRequest& request, const std::vector<Plan>& plans,
-                               const std::vector<std::string>& launches) const {
-  if (!html.empty()) replace_file(html, stages_html(request, plans, launches));
+void PlanPages::write_stages(const PlanRequest& request, const std::vector<Plan>& plans, const std::string& launch) const {
+  if (!html.empty()) replace_file(html, stages_html(request, plans, launch));
 }
 
 }  // namespace trireme

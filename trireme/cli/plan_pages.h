@@ -27,8 +27,7 @@ struct PlanPages {
                     int64_t trained_positions, Json& json) const;
   // ConfigError: a specification and a script are of one length.
   void check_stages(const OptionParser& parser) const;
-  void write_stages(const PlanRequest& request, const std::vector<Plan>& plans,
-                    const std::vector<std::string>& launches) const;
+  void write_stages(const PlanRequest& request, const std::vector<Plan>& plans, const std::string& launch) const;
 
  private:
   std::string script_text(const PlanRequest& request, const Plan& plan, Json& json) const;

@@ -249,10 +249,10 @@ std::string page(const std::string& title, const std::string& body) {
              "</style>\n</head>\n<body>\n", body, "</body>\n</html>\n");
 }
 
-std::string advice_text(const Plan& plan) {
+std::string advice_lines(const Plan& plan) {
   std::string html;
   for (const std::string& line : plan.advice) html += cat("<p>", html_escaped(line), "</p>\n");
-  return html.empty() ? "" : "<h2>Advice</h2>\n" + html;
+  return html;
 }
 
 std::string hardware_text(const PlanRequest& request, int devices) {
@@ -269,28 +269,27 @@ std::string plan_html(const PlanRequest& request, const Plan& plan, const std::s
   return page(cat(name, ": a plan by Trireme"),
               cat("<h1>", name, ", samples of ", html_count(plan.best.tokens()), " tokens</h1>\n", hardware_text(request, plan.best.configuration.ranks()),
                   verdict(request, plan), facts(request, plan), configuration_section(request, plan, launch), memory_section(request, plan.best),
-                  time_section(plan.best), runners_up_section(request, plan), frontier_section(request, plan), advice_text(plan),
+                  time_section(plan.best), runners_up_section(request, plan), frontier_section(request, plan),
+                  plan.advice.empty() ? "" : "<h2>Advice</h2>\n" + advice_lines(plan),
                   sureness_section(request)));
 }
 
-std::string stages_html(const PlanRequest& request, const std::vector<Plan>& plans, const std::vector<std::string>& launches) {
-  TRIREME_ASSERT(plans.size() == launches.size(), plans.size(), " plans and ", launches.size(), " launches");
+std::string stages_html(const PlanRequest& request, const std::vector<Plan>& plans, const std::string& launch) {
   std::vector<std::vector<std::string>> rows;
-  std::string each;
-  for (size_t i = 0; i < plans.size(); ++i) {
-    const Plan& plan = plans[i];
+  std::string advice;
+  for (const Plan& plan : plans) {
     const Planned& best = plan.best;
     rows.push_back({html_count(best.tokens()), plan.fits() ? "yes" : "<span class=\"over\">no</span>",
                     html_rate(best.time.tokens_per_second / best.configuration.ranks()), html_seconds(best.time.seconds), memory_cell(request, best),
                     html_escaped(configuration_text(best))});
-    each += cat("<h2>", html_count(best.tokens()), " tokens</h2>\n<pre>", html_escaped(launches[i]), "</pre>\n", advice_text(plan));
+    if (!plan.advice.empty()) advice += cat("<h3>", html_count(best.tokens()), " tokens</h3>\n", advice_lines(plan));
   }
   const std::string name = html_escaped(request.model_name);
   return page(cat(name, ": stages by Trireme"),
               cat("<h1>", name, ", stages of length</h1>\n", hardware_text(request, request.devices), "<h2>Stages</h2>\n",
                   table("Each by itself", {"tokens", "fits", cat("tokens/s each ", device_word(request)), "step", "memory", "configuration"},
                         {"n", "", "n", "n", "bars", ""}, rows),
-                  each, sureness_section(request)));
+                  "<pre>", html_escaped(launch), "</pre>\n", advice.empty() ? "" : "<h2>Advice</h2>\n" + advice, sureness_section(request)));
 }
 
 }  // namespace trireme

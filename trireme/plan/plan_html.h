@@ -11,8 +11,7 @@ namespace trireme {
 
 // `launch`: the lines that start the run.
 std::string plan_html(const PlanRequest& request, const Plan& plan, const std::string& launch);
-// One launch for each plan.
-std::string stages_html(const PlanRequest& request, const std::vector<Plan>& plans,
-                        const std::vector<std::string>& launches);
+// `launch`: of all stages.
+std::string stages_html(const PlanRequest& request, const std::vector<Plan>& plans, const std::string& launch);
 
 }  // namespace trireme
