@@ -37,7 +37,7 @@ td .bar { height: .9rem; margin: .2rem 0; }
 td .part b { display: none; }
 .tone-a { background: var(--a); color: var(--on-a); }
 .tone-b { background: var(--b); color: var(--on-b); }
-.hatched { background: repeating-linear-gradient(45deg, var(--quiet) 0 2px, transparent 2px 7px); color: var(--ink); }
+.hatched { background: var(--rule) repeating-linear-gradient(45deg, var(--quiet) 0 2px, var(--rule) 2px 7px); color: var(--ink); }
 .hatched b { background: var(--ground); }
 .limit, .end { position: absolute; top: 0; bottom: 0; border-left: 2px dashed var(--ink); }
 .end { border-left: 3px solid var(--warn); }

@@ -144,7 +144,7 @@ class Changes {
       Json config;
       for (const char* key : {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"}) config[key] = "auto";
       for (const char* key : {"bf16", "fp16"}) config[key] = {{"enabled", "auto"}};
-      config["zero_optimization"] = deepspeed_config_of(request_, planned_, 0)["zero_optimization"];
+      config["zero_optimization"] = deepspeed_config_of(request_, planned_, /*max_grad_norm=*/0)["zero_optimization"];
       set(call, "deepspeed", config, true);
     }
   }
