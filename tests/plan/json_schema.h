@@ -1,5 +1,5 @@
-// JSON held against a JSON Schema (draft 2020-12), of whose keywords those are read that docs/schemas uses; any
-// other fails the test.
+// JSON held against a JSON Schema (draft 2020-12), of whose keywords those are read that docs/schemas uses;
+// any other fails the test.
 #pragma once
 
 #include <algorithm>
@@ -36,19 +36,28 @@ class JsonSchema {
     return type == "null" && value.is_null();
   }
 
-  void look(const Json& schema, const Json& value, const std::string& path, std::vector<std::string>& found) const {
-    static const std::set<std::string> known{"$schema", "$defs", "$ref", "title", "description", "type", "enum", "const", "required",
-                                             "properties", "additionalProperties", "items", "anyOf"};
+  void look(const Json& schema, const Json& value, const std::string& path,
+            std::vector<std::string>& found) const {
+    static const std::set<std::string> known{
+        "$schema", "$defs", "$ref",     "title",      "description",          "type",
+        "enum",    "const", "required", "properties", "additionalProperties", "items",
+        "anyOf"};
     for (const auto& [keyword, of_schema] : schema.items())
-      if (!known.contains(keyword)) ADD_FAILURE() << "the schema has the keyword " << keyword << ", which this checker does not read";
-    const auto fault = [&](const std::string& what) { found.push_back(path + ": " + what + ", got " + value.dump().substr(0, 80)); };
-    if (schema.contains("$ref")) look(root_.at(Json::json_pointer(schema["$ref"].get<std::string>().substr(1))), value, path, found);
+      if (!known.contains(keyword))
+        ADD_FAILURE() << "the schema has the keyword " << keyword << ", which this checker does not read";
+    const auto fault = [&](const std::string& what) {
+      found.push_back(path + ": " + what + ", got " + value.dump().substr(0, 80));
+    };
+    if (schema.contains("$ref"))
+      look(root_.at(Json::json_pointer(schema["$ref"].get<std::string>().substr(1))), value, path, found);
     if (schema.contains("type")) {
       const Json types = schema["type"].is_array() ? schema["type"] : Json::array({schema["type"]});
-      if (std::ranges::none_of(types, [&](const Json& type) { return is_of(type, value); })) fault("expected " + types.dump());
+      if (std::ranges::none_of(types, [&](const Json& type) { return is_of(type, value); }))
+        fault("expected " + types.dump());
     }
     if (schema.contains("const") && value != schema["const"]) fault("expected " + schema["const"].dump());
-    if (schema.contains("enum") && std::ranges::find(schema["enum"], value) == schema["enum"].end()) fault("expected one of " + schema["enum"].dump());
+    if (schema.contains("enum") && std::ranges::find(schema["enum"], value) == schema["enum"].end())
+      fault("expected one of " + schema["enum"].dump());
     if (schema.contains("anyOf") && std::ranges::none_of(schema["anyOf"], [&](const Json& each) {
           std::vector<std::string> its;
           look(each, value, path, its);
@@ -58,7 +67,8 @@ class JsonSchema {
     if (value.is_object()) {
       for (const Json& name : schema.value("required", Json::array()))
         if (!value.contains(name.get<std::string>())) fault("lacks " + name.get<std::string>());
-      const Json properties = schema.value("properties", Json::object()), more = schema.value("additionalProperties", Json(true));
+      const Json properties = schema.value("properties", Json::object()),
+                 more = schema.value("additionalProperties", Json(true));
       for (const auto& [name, each] : value.items()) {
         if (properties.contains(name))
           look(properties[name], each, path + "/" + name, found);
@@ -69,7 +79,8 @@ class JsonSchema {
       }
     }
     if (value.is_array() && schema.contains("items"))
-      for (size_t i = 0; i < value.size(); ++i) look(schema["items"], value[i], path + "/" + std::to_string(i), found);
+      for (size_t i = 0; i < value.size(); ++i)
+        look(schema["items"], value[i], path + "/" + std::to_string(i), found);
   }
 
   Json root_;

@@ -38,7 +38,8 @@ class ParsedPage {
     for (const PageElement& element : elements) {
       const auto its = element.attributes.find("class");
       const std::string classes = " " + (its == element.attributes.end() ? "" : its->second) + " ";
-      if (element.name == name && (css_class.empty() || classes.find(" " + css_class + " ") != std::string::npos))
+      if (element.name == name &&
+          (css_class.empty() || classes.find(" " + css_class + " ") != std::string::npos))
         found.push_back(&element);
     }
     return found;
@@ -46,7 +47,8 @@ class ParsedPage {
   std::vector<const PageElement*> children(const PageElement& parent) const {
     std::vector<const PageElement*> found;
     for (const PageElement& element : elements)
-      if (element.parent >= 0 && &elements[static_cast<size_t>(element.parent)] == &parent) found.push_back(&element);
+      if (element.parent >= 0 && &elements[static_cast<size_t>(element.parent)] == &parent)
+        found.push_back(&element);
     return found;
   }
 
@@ -89,7 +91,8 @@ class ParsedPage {
       const std::string name = until("=> ");
       if (html_.compare(at_, 2, "=\"") != 0) return fail("an attribute without a quoted value");
       at_ += 2;
-      if (!element.attributes.emplace(name, unescaped(until("\""))).second) return fail("an attribute given twice");
+      if (!element.attributes.emplace(name, unescaped(until("\""))).second)
+        return fail("an attribute given twice");
       --at_;
       if (html_[++at_] != '"') return fail("a value without its end");
     }

@@ -8,11 +8,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/plan/parsed_page.h"
-#include "tests/plan/small_request.h"
 #include "trireme/plan/hardware_catalog.h"
 #include "trireme/plan/plan_json.h"
 #include "trireme/plan/plan_text.h"
+
+#include "tests/plan/parsed_page.h"
+#include "tests/plan/small_request.h"
 
 namespace trireme::plan_html_test {
 namespace {
@@ -52,19 +53,21 @@ double number_of(std::string text) {
 
 // What a person reads is the value, rounded.
 void expect_rounded(double value, const std::string& text) {
-  static const std::map<std::string, double> kUnits{
-      {"", 1}, {"B", 1}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"%", 0.01}, {"s", 1}, {"h", 3600}};
+  static const std::map<std::string, double> kUnits{{"", 1},         {"B", 1},        {"KiB", 0x1p10},
+                                                    {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
+                                                    {"%", 0.01},     {"s", 1},        {"h", 3600}};
   const std::regex form("(-?[0-9][0-9,]*(\\.[0-9]+)?)( ([A-Za-z%]+))?");
   std::smatch match;
   ASSERT_TRUE(std::regex_match(text, match, form)) << text;
   ASSERT_TRUE(kUnits.contains(match[4])) << text;
   const double unit = kUnits.at(match[4]);
   const auto digits = match[2].length() == 0 ? 0 : match[2].length() - 1;
-  EXPECT_NEAR(number_of(match[1]) * unit, value, 0.5001 * unit * std::pow(10, -static_cast<double>(digits))) << text;
+  EXPECT_NEAR(number_of(match[1]) * unit, value, 0.5001 * unit * std::pow(10, -static_cast<double>(digits)))
+      << text;
 }
 
-// Every number of the page is one of the JSON's: whole in its <data>, or a whole number of it, or within one of
-// its texts.
+// Every number of the page is one of the JSON's: whole in its <data>, or a whole number of it, or within one
+// of its texts.
 void expect_numbers_of(const ParsedPage& page, const Json& json) {
   std::vector<double> numbers;
   std::vector<std::string> texts;
@@ -84,7 +87,8 @@ void expect_numbers_of(const ParsedPage& page, const Json& json) {
     }
     std::string rest = element.own_text;
     for (const std::string& text : texts)
-      for (size_t at = 0; text.size() > 1 && (at = rest.find(text)) != std::string::npos;) rest.replace(at, text.size(), " ");
+      for (size_t at = 0; text.size() > 1 && (at = rest.find(text)) != std::string::npos;)
+        rest.replace(at, text.size(), " ");
     const std::regex digits("[0-9][0-9,.]*");
     for (std::sregex_iterator each(rest.begin(), rest.end(), digits), end; each != end; ++each)
       EXPECT_TRUE(known.contains(number_of(each->str()))) << each->str() << " in: " << element.own_text;
@@ -149,10 +153,18 @@ TEST(PlanPage, bars_are_as_wide_as_their_bytes) {
   ASSERT_GT(plan.best.memory.host_bytes, 0);
 
   double sum = 0;
-  for (const auto& [name, share] : shares_of(page, *bars.at(0))) sum += share;
+  for (const PageElement* part : page.children(*bars.at(0))) {
+    if (!part->attributes.at("class").starts_with("part")) continue;
+    EXPECT_NEAR(
+        std::stod(part->attributes.at("style").substr(part->attributes.at("style").find("left:") + 5)) / 100,
+        sum, 1e-5)
+        << "gaps";
+    sum += style_share(*part, "width");
+  }
   EXPECT_NEAR(sum, memory["device_bytes"].get<double>() / device, 1e-5);
   expect_near(shares_of(page, *bars[0]), device_shares(json["best"], device));
-  expect_near(shares_of(page, *bars.at(1)), shares_of(memory["host_category_bytes"], memory["machine_host_memory_bytes"], 4));
+  expect_near(shares_of(page, *bars.at(1)),
+              shares_of(memory["host_category_bytes"], memory["machine_host_memory_bytes"], 4));
   const auto marks = page.all("span", "limit");
   EXPECT_NEAR(style_share(*marks.at(0), "left"), memory["device_limit_bytes"].get<double>() / device, 1e-6);
 
@@ -161,7 +173,8 @@ TEST(PlanPage, bars_are_as_wide_as_their_bytes) {
   for (const auto& [name, share] : shares_of(page, *bars.at(2))) sum += share;
   EXPECT_NEAR(sum, 1, 1e-4);
   const double seconds = json["best"]["time"]["step_seconds"];
-  EXPECT_NEAR(shares_of(page, *bars[2]).at("matmul"), json["best"]["time"]["compute_kind_seconds"]["matmul"].get<double>() / seconds, 1e-6);
+  EXPECT_NEAR(shares_of(page, *bars[2]).at("matmul"),
+              json["best"]["time"]["compute_kind_seconds"]["matmul"].get<double>() / seconds, 1e-6);
 }
 
 TEST(PlanPage, runners_up_have_bars_and_reasons_and_say_where_memory_ends) {
@@ -174,7 +187,8 @@ TEST(PlanPage, runners_up_have_bars_and_reasons_and_say_where_memory_ends) {
   for (const Json& runner : json["runners_up"]) {
     const PageElement* row = nullptr;
     for (const PageElement* each : page.all("tr"))
-      if (each->text.starts_with(runner["change"].get<std::string>() + runner["reason"].get<std::string>())) row = each;
+      if (each->text.starts_with(runner["change"].get<std::string>() + runner["reason"].get<std::string>()))
+        row = each;
     ASSERT_NE(row, nullptr) << runner["change"];
     const PageElement* bar = nullptr;
     for (const PageElement* cell : page.children(*row))
@@ -219,16 +233,20 @@ TEST(PlanPage, takes_names_from_outside_as_text) {
   request.hardware.name = request.hardware.description = "<img src=x onerror=alert(1)>";
   request.hardware.sources = {{"<b>figure", FigureOrigin::estimated, "<i>source\""}};
   const Plan plan = make_plan(request);
-  for (const std::string& html : {plan_html(request, plan, "<script>"), stages_html(request, {plan}, "<script>")}) {
+  for (const std::string& html :
+       {plan_html(request, plan, "<script>"), stages_html(request, {plan}, "<script>")}) {
     const ParsedPage page(html);
-    const std::set<std::string> used{"html", "head", "meta", "title", "style", "body",   "h1", "h2", "h3",   "p",        "dl",  "div",  "dt",    "dd",     "small",
-                                     "data", "pre",  "strong", "table", "caption", "thead", "tbody", "tr", "th", "td", "span", "b", "svg", "line", "polyline", "circle", "rect", "text"};
+    const std::set<std::string> used{
+        "html", "head", "meta", "title", "style", "body", "h1",     "h2",       "h3",      "p",     "dl",
+        "div",  "dt",   "dd",   "small", "data",  "pre",  "strong", "table",    "caption", "thead", "tbody",
+        "tr",   "th",   "td",   "span",  "b",     "svg",  "line",   "polyline", "circle",  "rect",  "text"};
     for (const PageElement& element : page.elements) {
       EXPECT_TRUE(used.contains(element.name)) << element.name;
       for (const auto& [name, value] : element.attributes)
         EXPECT_FALSE(name.starts_with("on") || name == "src" || name == "href") << name << "=" << value;
     }
-    EXPECT_THAT(page.all("h1").at(0)->text, HasSubstr("</title><script>alert(\"1\")</script>&amp;'\xEF\xBF\xBD\xEF\xBF\xBD"));
+    EXPECT_THAT(page.all("h1").at(0)->text,
+                HasSubstr("</title><script>alert(\"1\")</script>&amp;'\xEF\xBF\xBD\xEF\xBF\xBD"));
     EXPECT_THAT(page.all("td")[0]->text + page.all("body")[0]->text, HasSubstr("<i>source\""));
   }
 }

@@ -2,19 +2,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "trireme/plan/hardware_catalog.h"
+#include "trireme/plan/plan_json.h"
+
 #include "tests/plan/json_schema.h"
 #include "tests/plan/small_request.h"
 #include "tests/support/source_folder.h"
-#include "trireme/plan/hardware_catalog.h"
-#include "trireme/plan/plan_json.h"
 
 namespace trireme::plan_schema_test {
 namespace {
 
 using ::testing::Contains;
 using ::testing::IsEmpty;
-using ::testing::StartsWith;
 using testing::small_request;
+using ::testing::StartsWith;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
@@ -39,7 +40,8 @@ TEST(PlanSchema, describes_plans_that_fit_that_do_not_and_stages) {
   PlanRequest longest = small_request(2, 0, 100 * kMiB, /*is_gpu=*/false);
   longest.objective = Objective::length;
   EXPECT_THAT(schema().faults(plan_json(longest, make_plan(longest))), IsEmpty());
-  for (const Plan& stage : plan_stages(full, {8192, 16384})) EXPECT_THAT(schema().faults(plan_json(full, stage)), IsEmpty());
+  for (const Plan& stage : plan_stages(full, {8192, 16384}))
+    EXPECT_THAT(schema().faults(plan_json(full, stage)), IsEmpty());
 }
 
 TEST(PlanSchema, tells_what_is_missing_new_or_of_another_type) {
@@ -50,11 +52,16 @@ TEST(PlanSchema, tells_what_is_missing_new_or_of_another_type) {
     change(changed[Json::json_pointer(pointer)]);
     return schema().faults(changed);
   };
-  EXPECT_THAT(faults("/best/memory", [](Json& json) { json.erase("device_bytes"); }), Contains(StartsWith("/best/memory: lacks device_bytes")));
-  EXPECT_THAT(faults("/best/time", [](Json& json) { json["new"] = 1; }), Contains(StartsWith("/best/time/new: is not")));
-  EXPECT_THAT(faults("/frontier/0/tokens", [](Json& json) { json = 1.5; }), Contains(StartsWith("/frontier/0/tokens: expected")));
-  EXPECT_THAT(faults("/objective", [](Json& json) { json = "fast"; }), Contains(StartsWith("/objective: expected one of")));
-  EXPECT_THAT(faults("/format", [](Json& json) { json = "trireme plan 2"; }), Contains(StartsWith("/format: expected")));
+  EXPECT_THAT(faults("/best/memory", [](Json& json) { json.erase("device_bytes"); }),
+              Contains(StartsWith("/best/memory: lacks device_bytes")));
+  EXPECT_THAT(faults("/best/time", [](Json& json) { json["new"] = 1; }),
+              Contains(StartsWith("/best/time/new: is not")));
+  EXPECT_THAT(faults("/frontier/0/tokens", [](Json& json) { json = 1.5; }),
+              Contains(StartsWith("/frontier/0/tokens: expected")));
+  EXPECT_THAT(faults("/objective", [](Json& json) { json = "fast"; }),
+              Contains(StartsWith("/objective: expected one of")));
+  EXPECT_THAT(faults("/format", [](Json& json) { json = "trireme plan 2"; }),
+              Contains(StartsWith("/format: expected")));
 }
 
 }  // namespace

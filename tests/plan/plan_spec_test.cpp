@@ -4,8 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/plan/small_request.h"
 #include "trireme/base/sizes.h"
+
+#include "tests/plan/small_request.h"
 
 namespace trireme::plan_spec_test {
 namespace {
@@ -17,7 +18,8 @@ using testing::small_request;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-std::string spec_of(const PlanRequest& request, int64_t trained_positions = 1 << 20, const std::string& launch = "launch") {
+std::string spec_of(const PlanRequest& request, int64_t trained_positions = 1 << 20,
+                    const std::string& launch = "launch") {
   return plan_spec(request, make_plan(request), {launch, trained_positions});
 }
 
@@ -26,17 +28,24 @@ TEST(PlanSpec, has_the_figures_of_the_plan) {
   request.token_budget = 1 << 30;
   const Plan plan = make_plan(request);
   const std::string spec = plan_spec(request, plan, {"trireme train", 32768});
-  EXPECT_THAT(spec, AllOf(HasSubstr("| exact length | 32,768 tokens |"), HasSubstr(cat("| memory of each GPU | ", format_bytes(plan.best.memory.device_bytes), " of 220.0 MiB")),
-                          HasSubstr(cat(format_fixed(plan.best.time.seconds, 2), " s, between ")), HasSubstr("| budget | 1,073,741,824 tokens"),
-                          HasSubstr("```\ntrireme train\n```"), HasSubstr("--max_seq_length 32768 --sp 2")));
+  EXPECT_THAT(spec, AllOf(HasSubstr("| exact length | 32,768 tokens |"),
+                          HasSubstr(cat("| memory of each GPU | ",
+                                        format_bytes(plan.best.memory.device_bytes), " of 220.0 MiB")),
+                          HasSubstr(cat(format_fixed(plan.best.time.seconds, 2), " s, between ")),
+                          HasSubstr("| budget | 1,073,741,824 tokens"), HasSubstr("```\ntrireme train\n```"),
+                          HasSubstr("--max_seq_length 32768 --sp 2")));
 }
 
 TEST(PlanSpec, names_a_risk_where_it_is_one) {
   PlanRequest request = small_request(8, 65536, 2048 * kMiB);
-  const std::vector<std::string> all{"Rotary positions", "A jump in length", "Ulysses over machines", "Ring over machines", "Host memory", "Memory of the GPU", "Failures"};
+  const std::vector<std::string> all{
+      "Rotary positions",  "A jump in length", "Ulysses over machines", "Ring over machines", "Host memory",
+      "Memory of the GPU", "Failures"};
   const auto expect_risks = [&](const std::string& spec, const std::vector<std::string>& risks) {
     for (const std::string& risk : all)
-      EXPECT_EQ(spec.find("**" + risk) != std::string::npos, std::ranges::find(risks, risk) != risks.end()) << risk << "\n" << spec;
+      EXPECT_EQ(spec.find("**" + risk) != std::string::npos, std::ranges::find(risks, risk) != risks.end())
+          << risk << "\n"
+          << spec;
   };
   request.devices = 4;
   expect_risks(spec_of(request), {});
@@ -67,7 +76,8 @@ TEST(PlanSpec, takes_names_from_outside_as_text) {
   PlanRequest request = small_request(1, 8192, 2048 * kMiB);
   request.model_name = "a|b\n# <script> [x](y) `z`";
   const std::string spec = spec_of(request, 8192, "```\nevil\n```");
-  EXPECT_THAT(spec, AllOf(HasSubstr("# a\\|b \\# \\<script\\> \\[x\\](y) \\`z\\` at 8,192 tokens\n"), HasSubstr("````\n```\nevil\n```\n````\n")));
+  EXPECT_THAT(spec, AllOf(HasSubstr("# a\\|b \\# \\<script\\> \\[x\\](y) \\`z\\` at 8,192 tokens\n"),
+                          HasSubstr("````\n```\nevil\n```\n````\n")));
 }
 
 TEST(PlanSpec, of_what_does_not_fit_says_so) {

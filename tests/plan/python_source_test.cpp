@@ -21,27 +21,32 @@ Json value_of(const std::string& expression, const std::string& before = "") {
 
 TEST(PythonSource, literals_have_their_values) {
   const std::vector<std::pair<std::string, Json>> cases{
-      {"12", 12},       {"-3", -3},           {"1_000", 1000},       {"2e-5", 2e-5},     {"5.", 5.0},          {"1.e-5", 1e-5},
-      {".5", 0.5},      {"16 * 1024", 16384}, {"True", true},        {"False", false},   {"None", Json()},     {"'a'", "a"},
-      {"\"a'b\"", "a'b"}, {"r'a'", "a"},        {"\"\"\"a\nb\"\"\"", "a\nb"}, {"'a' 'b'", "ab"}, {"''", ""},
+      {"12", 12},        {"-3", -3},   {"1_000", 1000},      {"2e-5", 2e-5}, {"5.", 5.0},
+      {"1.e-5", 1e-5},   {".5", 0.5},  {"16 * 1024", 16384}, {"True", true}, {"False", false},
+      {"None", Json()},  {"'a'", "a"}, {"\"a'b\"", "a'b"},   {"r'a'", "a"},  {"\"\"\"a\nb\"\"\"", "a\nb"},
+      {"'a' 'b'", "ab"}, {"''", ""},
   };
   for (const auto& [text, value] : cases) EXPECT_EQ(value_of(text), value) << text;
-  for (const char* text : {"f'a{b}'", "b", "1 + 1", "args.x", "'a\\n'", "[1]", "0x10", "len('a')", "9223372036854775807 * 2", "1 if a else 2"})
+  for (const char* text : {"f'a{b}'", "b", "1 + 1", "args.x", "'a\\n'", "[1]", "0x10", "len('a')",
+                           "9223372036854775807 * 2", "1 if a else 2"})
     EXPECT_EQ(value_of(text), "not known") << text;
 }
 
 TEST(PythonSource, constants_that_are_given_once_count) {
   EXPECT_EQ(value_of("A", "A = 5\n"), 5);
   EXPECT_EQ(value_of("A * 1024", "A = 4  # k\n"), 4096);
-  for (const char* before : {"A = 5\nA = 6\n", "A = 5\nA += 1\n", "A = 5\nfor A in b:\n  pass\n", "A = 5\nA, b = c\n", "A: int = 5\n",
-                             "A = g()\n", "A = 5\ndef h(A):\n  pass\n", "def h(A=5):\n  pass\n", "# A = 5\n", "'''\nA = 5\n'''\n"})
+  for (const char* before : {"A = 5\nA = 6\n", "A = 5\nA += 1\n", "A = 5\nfor A in b:\n  pass\n",
+                             "A = 5\nA, b = c\n", "A: int = 5\n", "A = g()\n", "A = 5\ndef h(A):\n  pass\n",
+                             "def h(A=5):\n  pass\n", "# A = 5\n", "'''\nA = 5\n'''\n"})
     EXPECT_EQ(value_of("A", before), "not known") << before;
 }
 
 TEST(PythonSource, names_resolve_to_what_was_imported) {
   const PythonSource source = read_python_source(
-      "import trl\nimport transformers as tf, os.path\nfrom trl import (SFTTrainer as T,  # a comment\n    DPOTrainer)\n"
-      "from trl.trainer.sft_trainer import SFTTrainer\nclass Mine(T):\n  pass\nclass Other(Mine, Mixin): pass\nif a:\n    from b import C; x = 1\n"
+      "import trl\nimport transformers as tf, os.path\nfrom trl import (SFTTrainer as T,  # a comment\n    "
+      "DPOTrainer)\n"
+      "from trl.trainer.sft_trainer import SFTTrainer\nclass Mine(T):\n  pass\nclass Other(Mine, Mixin): "
+      "pass\nif a:\n    from b import C; x = 1\n"
       "from .local import D\n",
       "a.py");
   EXPECT_EQ(source.resolved("trl.SFTTrainer"), "trl.SFTTrainer");
@@ -64,7 +69,8 @@ TEST(PythonSource, classes_in_a_circle_resolve_to_nothing) {
 
 TEST(PythonSource, calls_have_their_arguments) {
   const PythonSource source = read_python_source(
-      "# f(1)\n'g(2)'\ndef h(a=1):\n  return x.y(a, b=[1, (2, 3)], **c)  # k(l)\n\nout = Model.from_pretrained(\n  \"name\",  # one, two\n  z={'q': 1},\n)\n"
+      "# f(1)\n'g(2)'\ndef h(a=1):\n  return x.y(a, b=[1, (2, 3)], **c)  # k(l)\n\nout = "
+      "Model.from_pretrained(\n  \"name\",  # one, two\n  z={'q': 1},\n)\n"
       "chain().then(3)\nclass K(L): pass\n",
       "a.py");
   std::vector<std::string> callees;
@@ -93,7 +99,9 @@ TEST(PythonSource, refuses_what_is_no_python_by_its_line) {
 
 // Whatever the bytes, reading ends, with a source or a DataError.
 TEST(PythonSource, bytes_cut_anywhere_are_read_or_refused) {
-  const std::string text = "from a import (b,\n c)\nX = '''q''' \\\n  'r'\nclass D(b.c): pass\nf(x, *y, z=1_0e-5, **w)(2)\nimport\nfrom . import\nimport a as\n'\xff\\";
+  const std::string text =
+      "from a import (b,\n c)\nX = '''q''' \\\n  'r'\nclass D(b.c): pass\nf(x, *y, z=1_0e-5, "
+      "**w)(2)\nimport\nfrom . import\nimport a as\n'\xff\\";
   for (size_t begin = 0; begin < text.size(); ++begin)
     for (size_t end = begin; end <= text.size(); ++end) {
       try {

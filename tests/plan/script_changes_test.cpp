@@ -6,9 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "trireme/base/error.h"
+
 #include "tests/plan/small_request.h"
 #include "tests/support/error_message.h"
-#include "trireme/base/error.h"
 
 namespace trireme::script_changes_test {
 namespace {
@@ -54,7 +55,8 @@ Planned planned(const PlanRequest& request, int data_parallel, int ulysses, int 
   return make_planned(request, configuration, request.tokens);
 }
 
-ScriptChanges changes_of(const std::string& text, int data_parallel = 2, int ulysses = 4, int ring = 1, int zero = 0) {
+ScriptChanges changes_of(const std::string& text, int data_parallel = 2, int ulysses = 4, int ring = 1,
+                         int zero = 0) {
   const PlanRequest request = small_request(data_parallel * ulysses * ring, 65536, int64_t{1} << 34);
   Planned plan = planned(request, data_parallel, ulysses, ring);
   plan.configuration.zero = zero;
@@ -63,7 +65,8 @@ ScriptChanges changes_of(const std::string& text, int data_parallel = 2, int uly
 
 std::map<std::string, Json> values_of(const std::string& text) {
   std::map<std::string, Json> values;
-  for (const ScriptValue& value : script_values(read_trainer_script(text, "train.py"))) values[value.option] = value.value;
+  for (const ScriptValue& value : script_values(read_trainer_script(text, "train.py")))
+    values[value.option] = value.value;
   return values;
 }
 
@@ -74,22 +77,29 @@ std::string refusal(const std::string& text) {
 TEST(ScriptChanges, wrap_the_trainer_and_set_length_and_batch) {
   const ScriptChanges changes = changes_of(kSft);
   EXPECT_EQ(changes.diff,
-            "--- a/train.py\n+++ b/train.py\n@@ -1,16 +1,17 @@\n import torch\n from transformers import AutoModelForCausalLM, AutoTokenizer\n"
-            " from trl import SFTConfig, SFTTrainer\n+from trireme.hf import with_sequence_parallel\n \n NAME = \"org/model\"\n"
+            "--- a/train.py\n+++ b/train.py\n@@ -1,16 +1,17 @@\n import torch\n from transformers import "
+            "AutoModelForCausalLM, AutoTokenizer\n"
+            " from trl import SFTConfig, SFTTrainer\n+from trireme.hf import with_sequence_parallel\n \n "
+            "NAME = \"org/model\"\n"
             " tokenizer = AutoTokenizer.from_pretrained(\"org/other\")\n"
-            " model = AutoModelForCausalLM.from_pretrained(NAME)\n arguments = SFTConfig(\n     output_dir=\"out\",\n"
-            "-    per_device_train_batch_size=4,\n-    max_length=1024,\n+    per_device_train_batch_size=1,\n+    max_length=65536,\n"
+            " model = AutoModelForCausalLM.from_pretrained(NAME)\n arguments = SFTConfig(\n     "
+            "output_dir=\"out\",\n"
+            "-    per_device_train_batch_size=4,\n-    max_length=1024,\n+    "
+            "per_device_train_batch_size=1,\n+    max_length=65536,\n"
             "     learning_rate=1e-5,\n     seed=args.seed,\n )\n"
             "-trainer = SFTTrainer(model=model, args=arguments, train_dataset=data)\n"
-            "+trainer = with_sequence_parallel(SFTTrainer, sp_size=4)(model=model, args=arguments, train_dataset=data)\n trainer.train()\n");
+            "+trainer = with_sequence_parallel(SFTTrainer, sp_size=4)(model=model, args=arguments, "
+            "train_dataset=data)\n trainer.train()\n");
   EXPECT_EQ(changes.launch.rfind("torchrun --nnodes 2 --nproc_per_node 4 ", 0), 0) << changes.launch;
   EXPECT_EQ(changes_of(kSft, 1, 4).launch, "torchrun --nproc_per_node 4 train.py");
 }
 
 TEST(ScriptChanges, name_no_sizes_where_all_ranks_share_and_the_ring_where_there_is_one) {
   EXPECT_THAT(changes_of(kSft, 1, 4).diff, HasSubstr("with_sequence_parallel(SFTTrainer)(model"));
-  EXPECT_THAT(changes_of(kSft, 1, 4, 2).diff, HasSubstr("with_sequence_parallel(SFTTrainer, sp_ring=2)(model"));
-  EXPECT_THAT(changes_of(kSft, 2, 4, 2).diff, HasSubstr("with_sequence_parallel(SFTTrainer, sp_size=8, sp_ring=2)(model"));
+  EXPECT_THAT(changes_of(kSft, 1, 4, 2).diff,
+              HasSubstr("with_sequence_parallel(SFTTrainer, sp_ring=2)(model"));
+  EXPECT_THAT(changes_of(kSft, 2, 4, 2).diff,
+              HasSubstr("with_sequence_parallel(SFTTrainer, sp_size=8, sp_ring=2)(model"));
   const ScriptChanges alone = changes_of(kSft, 2, 1);
   EXPECT_THAT(alone.diff, Not(HasSubstr("with_sequence_parallel")));
   EXPECT_THAT(alone.notes, Contains(HasSubstr("shares no sample")));
@@ -97,51 +107,73 @@ TEST(ScriptChanges, name_no_sizes_where_all_ranks_share_and_the_ring_where_there
 
 TEST(ScriptChanges, find_the_trainer_by_any_of_its_names) {
   const std::string other = replaced(kSft, "from trl import SFTConfig, SFTTrainer", "import trl as t");
-  EXPECT_THAT(changes_of(replaced(replaced(other, "= SFTTrainer", "= t.SFTTrainer"), "SFTConfig", "t.SFTConfig")).diff,
-              AllOf(HasSubstr(" import trl as t\n+from trireme.hf import with_sequence_parallel\n"),
-                    HasSubstr("with_sequence_parallel(t.SFTTrainer, sp_size=4)(model"), HasSubstr("+    max_length=65536")));
-  const std::string own = replaced(replaced(kSft, "\nNAME", "class Mine(SFTTrainer):\n    pass\nNAME"), "= SFTTrainer", "= Mine");
+  EXPECT_THAT(
+      changes_of(replaced(replaced(other, "= SFTTrainer", "= t.SFTTrainer"), "SFTConfig", "t.SFTConfig"))
+          .diff,
+      AllOf(HasSubstr(" import trl as t\n+from trireme.hf import with_sequence_parallel\n"),
+            HasSubstr("with_sequence_parallel(t.SFTTrainer, sp_size=4)(model"),
+            HasSubstr("+    max_length=65536")));
+  const std::string own =
+      replaced(replaced(kSft, "\nNAME", "class Mine(SFTTrainer):\n    pass\nNAME"), "= SFTTrainer", "= Mine");
   EXPECT_THAT(changes_of(own).diff, HasSubstr("with_sequence_parallel(Mine, sp_size=4)(model"));
 }
 
 TEST(ScriptChanges, add_what_is_missing_behind_the_last_argument) {
   EXPECT_THAT(changes_of(replaced(kSft, "    max_length=1024,\n", "")).diff,
               HasSubstr("     seed=args.seed,\n+    max_length=65536,\n )\n"));
-  const std::string line = "from transformers import Trainer, TrainingArguments\nt = Trainer(\"org/model\", TrainingArguments(\"out\"))\n";
-  EXPECT_THAT(changes_of(line).diff,
-              HasSubstr("TrainingArguments(\"out\", per_device_train_batch_size=1, gradient_checkpointing=True))"));
+  const std::string line =
+      "from transformers import Trainer, TrainingArguments\nt = Trainer(\"org/model\", "
+      "TrainingArguments(\"out\"))\n";
+  EXPECT_THAT(
+      changes_of(line).diff,
+      HasSubstr("TrainingArguments(\"out\", per_device_train_batch_size=1, gradient_checkpointing=True))"));
   EXPECT_THAT(changes_of(line).notes, Contains(HasSubstr("at most 65536 tokens")));
 }
 
 TEST(ScriptChanges, shard_parameters_as_the_plan_does_unless_the_script_does_it) {
-  EXPECT_THAT(changes_of(kSft, 2, 4, 1, 3).diff, AllOf(HasSubstr("+    deepspeed={"), HasSubstr("\"stage\":3"), HasSubstr("\"train_batch_size\":\"auto\"")));
+  EXPECT_THAT(changes_of(kSft, 2, 4, 1, 3).diff,
+              AllOf(HasSubstr("+    deepspeed={"), HasSubstr("\"stage\":3"),
+                    HasSubstr("\"train_batch_size\":\"auto\"")));
   EXPECT_THAT(changes_of(kSft).diff, Not(HasSubstr("deepspeed")));
-  const ScriptChanges by_file = changes_of(replaced(kSft, "seed=args.seed", "deepspeed=\"ds.json\""), 2, 4, 1, 3);
+  const ScriptChanges by_file =
+      changes_of(replaced(kSft, "seed=args.seed", "deepspeed=\"ds.json\""), 2, 4, 1, 3);
   EXPECT_THAT(by_file.diff, Not(HasSubstr("+    deepspeed")));
-  EXPECT_THAT(by_file.notes, Contains(AllOf(HasSubstr("ds.json"), HasSubstr("ZeRO stage 3"), HasSubstr("no sequence_parallel_size"))));
+  EXPECT_THAT(by_file.notes, Contains(AllOf(HasSubstr("ds.json"), HasSubstr("ZeRO stage 3"),
+                                            HasSubstr("no sequence_parallel_size"))));
 }
 
 TEST(ScriptChanges, name_what_they_cannot_find) {
-  const auto notes = changes_of(replaced(replaced(kSft, "max_length=1024", "max_length=args.length"), "NAME = \"org/model\"", "NAME = sys.argv[1]")).notes;
+  const auto notes = changes_of(replaced(replaced(kSft, "max_length=1024", "max_length=args.length"),
+                                         "NAME = \"org/model\"", "NAME = sys.argv[1]"))
+                         .notes;
   EXPECT_THAT(notes, Contains("not found: max_length, which line 11 gives as args.length. Let it be 65536."));
   EXPECT_THAT(notes, Contains("not found: the model: line 7 names it by NAME."));
   const std::string parsed =
-      "from transformers import HfArgumentParser, TrainingArguments, Trainer\n(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
+      "from transformers import HfArgumentParser, TrainingArguments, Trainer\n(args,) = "
+      "HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()\n"
       "t = Trainer(\"org/model\", args)\n";
-  EXPECT_THAT(changes_of(parsed).notes, Contains(AllOf(HasSubstr("not found: the trainer's arguments: line 2"), HasSubstr("command line"))));
+  EXPECT_THAT(
+      changes_of(parsed).notes,
+      Contains(AllOf(HasSubstr("not found: the trainer's arguments: line 2"), HasSubstr("command line"))));
   EXPECT_THAT(changes_of(parsed).notes, Contains(HasSubstr("--per_device_train_batch_size 1")));
 }
 
 TEST(ScriptChanges, change_nothing_twice) {
-  const std::string text = "from trireme.hf import with_sequence_parallel\n" +
-                           replaced(replaced(replaced(kSft, "= SFTTrainer(", "= with_sequence_parallel(SFTTrainer, sp_size=4)("), "=1024", "=65536"), "size=4,\n", "size=1,\n");
+  const std::string text =
+      "from trireme.hf import with_sequence_parallel\n" +
+      replaced(replaced(replaced(kSft, "= SFTTrainer(", "= with_sequence_parallel(SFTTrainer, sp_size=4)("),
+                        "=1024", "=65536"),
+               "size=4,\n", "size=1,\n");
   EXPECT_EQ(changes_of(text).diff, "");
-  EXPECT_THAT(changes_of(replaced(text, "sp_size=4", "sp_size=8")).diff, HasSubstr("+trainer = with_sequence_parallel(SFTTrainer, sp_size=4)("));
+  EXPECT_THAT(changes_of(replaced(text, "sp_size=4", "sp_size=8")).diff,
+              HasSubstr("+trainer = with_sequence_parallel(SFTTrainer, sp_size=4)("));
 }
 
 TEST(ScriptChanges, replace_another_parallelism_and_a_fused_loss_that_is_refused) {
-  const std::string text = replaced(kSft, "seed=args.seed", "use_liger_kernel=True,\n    parallelism_config=pc");
-  EXPECT_THAT(changes_of(text).diff, AllOf(HasSubstr("+    use_liger_kernel=False"), HasSubstr("+    parallelism_config=ParallelismConfig(sp_size=4)"),
+  const std::string text =
+      replaced(kSft, "seed=args.seed", "use_liger_kernel=True,\n    parallelism_config=pc");
+  EXPECT_THAT(changes_of(text).diff, AllOf(HasSubstr("+    use_liger_kernel=False"),
+                                           HasSubstr("+    parallelism_config=ParallelismConfig(sp_size=4)"),
                                            HasSubstr("+from trireme.hf import ParallelismConfig\n")));
 }
 
@@ -159,7 +191,8 @@ TEST(TrainerScript, is_refused_by_name) {
   EXPECT_THAT(refusal("print(1)\n"), HasSubstr("makes no Trainer"));
   EXPECT_THAT(refusal("t = SFTTrainer(model)\n"), HasSubstr("by a name that it imports"));
   EXPECT_THAT(refusal("from trl import GRPOTrainer\nGRPOTrainer(\"m\")\n"), HasSubstr("trl.GRPOTrainer"));
-  EXPECT_THAT(refusal("from trl import SFTTrainer\nSFTTrainer(\"m\")\nSFTTrainer(\"m\")\n"), HasSubstr("line 2 and in line 3"));
+  EXPECT_THAT(refusal("from trl import SFTTrainer\nSFTTrainer(\"m\")\nSFTTrainer(\"m\")\n"),
+              HasSubstr("line 2 and in line 3"));
 }
 
 }  // namespace

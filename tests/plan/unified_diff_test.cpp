@@ -30,7 +30,9 @@ std::string applied(const std::string& text, const std::string& diff) {
       EXPECT_EQ(old_left, 0);
       EXPECT_EQ(new_left, 0);
       int old_begin = 0, new_begin = 0;
-      EXPECT_EQ(std::sscanf(line.c_str(), "@@ -%d,%d +%d,%d @@", &old_begin, &old_left, &new_begin, &new_left), 4) << line;
+      EXPECT_EQ(
+          std::sscanf(line.c_str(), "@@ -%d,%d +%d,%d @@", &old_begin, &old_left, &new_begin, &new_left), 4)
+          << line;
       const size_t begin = static_cast<size_t>(old_left > 0 ? old_begin - 1 : old_begin);
       while (at < begin) result.push_back(lines.at(at++));
       EXPECT_EQ(result.size(), static_cast<size_t>(new_left > 0 ? new_begin - 1 : new_begin)) << line;

@@ -15,7 +15,8 @@ namespace trireme {
 namespace {
 
 // The planner chooses them, or the launch line names them.
-constexpr std::array kOthers = {"output_dir", "train_file", "deepspeed", "fsdp", "gradient_checkpointing", "parallelism_config"};
+constexpr std::array kOthers = {
+    "output_dir", "train_file", "deepspeed", "fsdp", "gradient_checkpointing", "parallelism_config"};
 
 template <typename Names>
 bool contains(const Names& names, const std::string& name) {
@@ -32,8 +33,10 @@ std::string joined_names(const std::vector<std::string>& names) {
 
 void PlanPages::declare(OptionList& list) {
   list.path("html", html, "file for a page with the plan, its bars and its chart");
-  list.path("spec", spec, "file for a one-page specification of the run in Markdown; alone: printed").value_is_optional();
-  list.path("script", script, "a script with Trainer, SFTTrainer or DPOTrainer: what to change in it is printed");
+  list.path("spec", spec, "file for a one-page specification of the run in Markdown; alone: printed")
+      .value_is_optional();
+  list.path("script", script,
+            "a script with Trainer, SFTTrainer or DPOTrainer: what to change in it is printed");
 }
 
 void PlanPages::read_script(OptionParser& parser, TrainOptionValues& passed_on) {
@@ -62,27 +65,32 @@ void PlanPages::read_script(OptionParser& parser, TrainOptionValues& passed_on) 
       not_carried_.push_back(value.option);
     }
   }
-  for (const PythonArgument& argument : read_->arguments ? read_->source.calls[*read_->arguments].arguments : std::vector<PythonArgument>())
-    if (!argument.keyword.empty() && !argument.value && !contains(kOthers, argument.keyword)) not_carried_.push_back(argument.keyword);
+  for (const PythonArgument& argument :
+       read_->arguments ? read_->source.calls[*read_->arguments].arguments : std::vector<PythonArgument>())
+    if (!argument.keyword.empty() && !argument.value && !contains(kOthers, argument.keyword))
+      not_carried_.push_back(argument.keyword);
 }
 
 std::string PlanPages::script_text(const PlanRequest& request, const Plan& plan, Json& json) const {
   const ScriptChanges changes = script_changes(*read_, request, plan.best);
   const bool prefers = read_->trainer_class == "trl.DPOTrainer";
-  json["script"] = {{"file", script.string()}, {"trainer", read_->trainer_class}, {"diff", changes.diff}, {"launch", changes.launch},
-                    {"notes", changes.notes}, {"native", !prefers}, {"native_options", native_}, {"not_carried", not_carried_}};
-  std::string text = cat("\n", script.string(), " (", read_->trainer_class, "):\n", changes.diff.empty() ? "nothing changes\n" : changes.diff,
-                         "start it by:\n", changes.launch, "\n");
+  json["script"] = {{"file", script.string()},   {"trainer", read_->trainer_class}, {"diff", changes.diff},
+                    {"launch", changes.launch},  {"notes", changes.notes},          {"native", !prefers},
+                    {"native_options", native_}, {"not_carried", not_carried_}};
+  std::string text =
+      cat("\n", script.string(), " (", read_->trainer_class, "):\n",
+          changes.diff.empty() ? "nothing changes\n" : changes.diff, "start it by:\n", changes.launch, "\n");
   for (const std::string& note : changes.notes) text += cat("- ", note, "\n");
-  if (prefers) return text + "natively: not; trireme train predicts the next token, it has no loss of preferences\n";
+  if (prefers)
+    return text + "natively: not; trireme train predicts the next token, it has no loss of preferences\n";
   text += "natively: the launch line above, with your data as TEXT, text or .jsonl (docs/data.md)\n";
   if (!native_.empty()) text += cat("- of the script it has: ", joined_names(native_), "\n");
   if (!not_carried_.empty()) text += cat("- not carried over: ", joined_names(not_carried_), "\n");
   return text;
 }
 
-std::string PlanPages::write(const OptionParser& parser, const PlanRequest& request, const Plan& plan, const std::string& launch,
-                               int64_t trained_positions, Json& json) const {
+std::string PlanPages::write(const OptionParser& parser, const PlanRequest& request, const Plan& plan,
+                             const std::string& launch, int64_t trained_positions, Json& json) const {
   std::string text;
   if (read_) text += script_text(request, plan, json);
   if (parser.given("spec")) {
@@ -100,10 +108,12 @@ std::string PlanPages::write(const OptionParser& parser, const PlanRequest& requ
 
 void PlanPages::check_stages(const OptionParser& parser) const {
   if (parser.given("spec") || read_)
-    throw ConfigError(cat(read_ ? "--script" : "--spec", " is for one length, --stages for several; give --max_seq_length"));
+    throw ConfigError(cat(read_ ? "--script" : "--spec",
+                          " is for one length, --stages for several; give --max_seq_length"));
 }
 
-void PlanPages::write_stages(const PlanRequest& request, const std::vector<Plan>& plans, const std::string& launch) const {
+void PlanPages::write_stages(const PlanRequest& request, const std::vector<Plan>& plans,
+                             const std::string& launch) const {
   if (!html.empty()) replace_file(html, stages_html(request, plans, launch));
 }
 

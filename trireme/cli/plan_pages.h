@@ -23,11 +23,12 @@ struct PlanPages {
   // Within parse: a script's values, which flags beat. Those of train alone are added to `passed_on`.
   void read_script(OptionParser& parser, TrainOptionValues& passed_on);
   // Writes what is asked for. Returns what follows the plan's text, and adds to `json`.
-  std::string write(const OptionParser& parser, const PlanRequest& request, const Plan& plan, const std::string& launch,
-                    int64_t trained_positions, Json& json) const;
+  std::string write(const OptionParser& parser, const PlanRequest& request, const Plan& plan,
+                    const std::string& launch, int64_t trained_positions, Json& json) const;
   // ConfigError: a specification and a script are of one length.
   void check_stages(const OptionParser& parser) const;
-  void write_stages(const PlanRequest& request, const std::vector<Plan>& plans, const std::string& launch) const;
+  void write_stages(const PlanRequest& request, const std::vector<Plan>& plans,
+                    const std::string& launch) const;
 
  private:
   std::string script_text(const PlanRequest& request, const Plan& plan, Json& json) const;

@@ -25,8 +25,8 @@ std::string mark(const char* kind, double share) {
 std::string label(double value, const std::string& x, double y) {
   char whole[40];
   std::snprintf(whole, sizeof(whole), "%.17g", value);
-  return cat("<text text-anchor=\"middle\" x=\"", x, "\" y=\"", format_fixed(y, 1), "\" data-value=\"", whole, "\">",
-             value < 100 ? format_fixed(value, 1) : format_count(std::llround(value)), "</text>");
+  return cat("<text text-anchor=\"middle\" x=\"", x, "\" y=\"", format_fixed(y, 1), "\" data-value=\"", whole,
+             "\">", value < 100 ? format_fixed(value, 1) : format_count(std::llround(value)), "</text>");
 }
 
 }  // namespace
@@ -35,6 +35,7 @@ std::string html_bar(const std::vector<BarPart>& parts, double whole, double lim
   double sum = 0;
   for (const BarPart& part : parts) sum += part.amount;
   const double width = std::max(whole, sum);
+  double left = 0;
   std::string html = "<div class=\"bar\" aria-hidden=\"true\">";
   for (size_t i = 0; i < parts.size(); ++i) {
     const BarPart& part = parts[i];
@@ -42,8 +43,10 @@ std::string html_bar(const std::vector<BarPart>& parts, double whole, double lim
     const double share = part.amount / width;
     const bool has_room = share * kBarPixels > kLetterPixels * (static_cast<double>(part.name.size()) + 2);
     html += cat("<span class=\"part tone-", i % 2 == 0 ? "a" : "b", part.hatched ? " hatched" : "",
-                "\" style=\"width:", percent(share), "\" title=\"", html_escaped(part.name), "\">",
-                has_room ? cat("<b>", html_escaped(part.name), "</b>") : "", "</span>");
+                "\" style=\"width:", percent(share), ";left:", percent(left / width), "\" title=\"",
+                html_escaped(part.name), "\">", has_room ? cat("<b>", html_escaped(part.name), "</b>") : "",
+                "</span>");
+    left += part.amount;
   }
   if (limit > 0) html += mark("limit", limit / width);
   if (sum > whole) html += mark("end", whole / width);
@@ -52,7 +55,7 @@ std::string html_bar(const std::vector<BarPart>& parts, double whole, double lim
 
 std::string svg_chart(const std::vector<ChartPoint>& points, const std::string& x_name,
                       const std::string& y_name) {
-  constexpr double kLeft = 60, kRight = 80, kTop = 34, kStep = 84, kHeight = 230;
+  constexpr double kLeft = 60, kRight = 80, kTop = 50, kStep = 84, kHeight = 230;
   TRIREME_ASSERT(points.size() > 1, "a chart of ", points.size(), " points");
   const double width = std::max(420.0, kStep * static_cast<double>(points.size() - 1));
   const double first = std::log2(points.front().x), last = std::log2(points.back().x);
@@ -70,22 +73,26 @@ std::string svg_chart(const std::vector<ChartPoint>& points, const std::string& 
   for (const ChartPoint& point : points) {
     const std::string x = x_of(point), y = y_of(point);
     line += cat(line.empty() ? "" : " ", x, ",", y);
-    stems += cat("<line class=\"stem\" stroke=\"currentColor\" x1=\"", x, "\" x2=\"", x, "\" y1=\"", y, "\" y2=\"", floor, "\"/>");
+    stems += cat("<line class=\"stem\" stroke=\"currentColor\" x1=\"", x, "\" x2=\"", x, "\" y1=\"", y,
+                 "\" y2=\"", floor, "\"/>");
     marks += point.marked ? cat("<rect class=\"best\" x=\"", format_fixed(std::stod(x) - 6, 1), "\" y=\"",
                                 format_fixed(std::stod(y) - 6, 1), "\" width=\"12\" height=\"12\"/>")
                           : cat("<circle class=\"point\" cx=\"", x, "\" cy=\"", y, "\" r=\"4\"/>");
     // The last two may lie closer than a step.
     const bool is_close = std::stod(x) < label_end;
-    labels += label(point.y, x, std::stod(y) - (is_close ? 25 : 11)) + label(point.x, x, kTop + kHeight + (is_close ? 34 : 18));
+    labels += label(point.y, x, std::stod(y) - (is_close ? 25 : 11)) +
+              label(point.x, x, kTop + kHeight + (is_close ? 34 : 18));
     label_end = std::stod(x) + 70;
   }
   return cat("<svg role=\"img\" aria-label=\"", html_escaped(y_name), " by ", html_escaped(x_name),
              "; the table below says the same\" viewBox=\"0 0 ", format_fixed(kLeft + width + kRight, 0), " ",
-             format_fixed(kTop + kHeight + 66, 0), "\">\n", stems, "<line class=\"axis\" stroke=\"currentColor\" x1=\"", kLeft - 20, "\" x2=\"",
-             format_fixed(kLeft + width + 20, 1), "\" y1=\"", floor, "\" y2=\"", floor, "\"/>\n<polyline class=\"line\" fill=\"none\" stroke=\"currentColor\" points=\"",
-             line, "\"/>\n", marks, labels, "<text class=\"name\" x=\"", kLeft - 20, "\" y=\"14\">", html_escaped(y_name),
-             "</text><text class=\"name\" x=\"", kLeft - 20, "\" y=\"", format_fixed(kTop + kHeight + 58, 1), "\">",
-             html_escaped(x_name), "</text>\n</svg>\n");
+             format_fixed(kTop + kHeight + 66, 0), "\">\n", stems,
+             "<line class=\"axis\" stroke=\"currentColor\" x1=\"", kLeft - 20, "\" x2=\"",
+             format_fixed(kLeft + width + 20, 1), "\" y1=\"", floor, "\" y2=\"", floor,
+             "\"/>\n<polyline class=\"line\" fill=\"none\" stroke=\"currentColor\" points=\"", line, "\"/>\n",
+             marks, labels, "<text class=\"name\" x=\"", kLeft - 20, "\" y=\"14\">", html_escaped(y_name),
+             "</text><text class=\"name\" x=\"", kLeft - 20, "\" y=\"", format_fixed(kTop + kHeight + 58, 1),
+             "\">", html_escaped(x_name), "</text>\n</svg>\n");
 }
 
 }  // namespace trireme

@@ -14,8 +14,8 @@ struct BarPart {
   bool hatched = false;
 };
 
-// Parts from left to right, each amount / whole of the width; where they are more than the whole, of their sum,
-// and a line is where the whole ends. `limit` above 0: a mark at so much.
+// Parts from left to right, each amount / whole of the width; where they are more than the whole, of their
+// sum, and a line is where the whole ends. `limit` above 0: a mark at so much.
 std::string html_bar(const std::vector<BarPart>& parts, double whole, double limit = 0);
 
 struct ChartPoint {
@@ -23,8 +23,8 @@ struct ChartPoint {
   double y = 0;
   bool marked = false;
 };
-// A line through the points, x by its logarithm, y from zero. Each point says its values, rounded, and whole in
-// data-value. Two points or more, by growing x.
+// A line through the points, x by its logarithm, y from zero. Each point says its values, rounded, and whole
+// in data-value. Two points or more, by growing x.
 std::string svg_chart(const std::vector<ChartPoint>& points, const std::string& x_name,
                       const std::string& y_name);
 

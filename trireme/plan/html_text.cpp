@@ -63,12 +63,14 @@ std::string html_bytes(int64_t value) {
 }
 
 std::string html_seconds(double value) {
-  return html_data(value, cat(value < 100 ? format_fixed(value, value < 0.1 ? 4 : 2) : format_count(std::llround(value)), " s"));
+  return html_data(
+      value,
+      cat(value < 100 ? format_fixed(value, value < 0.1 ? 4 : 2) : format_count(std::llround(value)), " s"));
 }
 
 std::string html_rate(double per_second) {
-  return html_data(per_second, per_second < 100 ? format_fixed(per_second, 1)
-                                                : format_count(std::llround(per_second)));
+  return html_data(per_second,
+                   per_second < 100 ? format_fixed(per_second, 1) : format_count(std::llround(per_second)));
 }
 
 std::string html_share(double share) {

@@ -30,16 +30,19 @@ std::string fact(const std::string& name, const std::string& value) {
 std::string table_row(const std::vector<std::string>& cells, const std::vector<const char*>& classes) {
   std::string row = "<tr>";
   for (size_t i = 0; i < cells.size(); ++i)
-    row += cat(i == 0 ? "<th scope=\"row\"" : "<td", *classes[i] != 0 ? cat(" class=\"", classes[i], "\"") : "", ">",
-               cells[i], i == 0 ? "</th>" : "</td>");
+    row +=
+        cat(i == 0 ? "<th scope=\"row\"" : "<td", *classes[i] != 0 ? cat(" class=\"", classes[i], "\"") : "",
+            ">", cells[i], i == 0 ? "</th>" : "</td>");
   return row + "</tr>\n";
 }
 
 std::string table(const std::string& caption, const std::vector<std::string>& heads,
-                  const std::vector<const char*>& classes, const std::vector<std::vector<std::string>>& rows) {
+                  const std::vector<const char*>& classes,
+                  const std::vector<std::vector<std::string>>& rows) {
   std::string html = cat("<div class=\"wide\"><table>\n<caption>", caption, "</caption>\n<thead><tr>");
   for (size_t i = 0; i < heads.size(); ++i)
-    html += cat("<th scope=\"col\"", *classes[i] != 0 ? cat(" class=\"", classes[i], "\"") : "", ">", heads[i], "</th>");
+    html += cat("<th scope=\"col\"", *classes[i] != 0 ? cat(" class=\"", classes[i], "\"") : "", ">",
+                heads[i], "</th>");
   html += "</tr></thead>\n<tbody>\n";
   for (const auto& row : rows) html += table_row(row, classes);
   return html + "</tbody></table></div>\n";
@@ -69,8 +72,8 @@ std::string host_bar(const PlanRequest& request, const Planned& planned) {
   const PlannedMemory& memory = planned.memory;
   if (memory.host_bytes == 0) return "";
   const int64_t whole = memory.limits.host_bytes > 0 ? request.hardware.host_memory_bytes : memory.host_bytes;
-  return html_bar(parts_of(memory.forecast.host, devices_of_machine(request, planned)), static_cast<double>(whole),
-                  static_cast<double>(memory.limits.host_bytes));
+  return html_bar(parts_of(memory.forecast.host, devices_of_machine(request, planned)),
+                  static_cast<double>(whole), static_cast<double>(memory.limits.host_bytes));
 }
 
 std::string over_text(int64_t bytes, int64_t limit_bytes) {
@@ -80,35 +83,41 @@ std::string over_text(int64_t bytes, int64_t limit_bytes) {
 std::string memory_cell(const PlanRequest& request, const Planned& planned) {
   const PlannedMemory& memory = planned.memory;
   std::string html =
-      cat(html_bytes(memory.device_bytes), over_text(memory.device_bytes, memory.limits.device_bytes), device_bar(request, planned));
+      cat(html_bytes(memory.device_bytes), over_text(memory.device_bytes, memory.limits.device_bytes),
+          device_bar(request, planned));
   if (memory.host_bytes > 0)
-    html += cat("host ", html_bytes(memory.host_bytes), over_text(memory.host_bytes, memory.limits.host_bytes), host_bar(request, planned));
+    html += cat("host ", html_bytes(memory.host_bytes),
+                over_text(memory.host_bytes, memory.limits.host_bytes), host_bar(request, planned));
   return html;
 }
 
 std::string memory_section(const PlanRequest& request, const Planned& planned) {
   const PlannedMemory& memory = planned.memory;
   const std::string device = device_word(request);
-  std::string html = cat("<h2>Memory</h2>\n<p>Each ", device, ": ", html_bytes(memory.device_bytes), " of ",
-                         html_bytes(request.hardware.memory_bytes), over_text(memory.device_bytes, memory.limits.device_bytes),
-                         ". The bar is of the moment when it is fullest; the dashed line is what a plan may fill, ",
-                         html_bytes(memory.limits.device_bytes), ".</p>\n", device_bar(request, planned));
+  std::string html = cat(
+      "<h2>Memory</h2>\n<p>Each ", device, ": ", html_bytes(memory.device_bytes), " of ",
+      html_bytes(request.hardware.memory_bytes), over_text(memory.device_bytes, memory.limits.device_bytes),
+      ". The bar is of the moment when it is fullest; the dashed line is what a plan may fill, ",
+      html_bytes(memory.limits.device_bytes), ".</p>\n", device_bar(request, planned));
   const bool has_host = memory.host_bytes > 0;
   if (has_host)
     html += cat("<p>The host of each machine: ", html_bytes(memory.host_bytes),
-                memory.limits.host_bytes > 0
-                    ? cat(" of ", html_bytes(request.hardware.host_memory_bytes), over_text(memory.host_bytes, memory.limits.host_bytes))
-                    : std::string("; the profile does not say what there is"),
-                ", for ", html_count(devices_of_machine(request, planned)), " of them.</p>\n", host_bar(request, planned));
+                memory.limits.host_bytes > 0 ? cat(" of ", html_bytes(request.hardware.host_memory_bytes),
+                                                   over_text(memory.host_bytes, memory.limits.host_bytes))
+                                             : std::string("; the profile does not say what there is"),
+                ", for ", html_count(devices_of_machine(request, planned)), " of them.</p>\n",
+                host_bar(request, planned));
   std::vector<std::vector<std::string>> rows;
   const MemoryForecast& forecast = memory.forecast;
   for (const MemoryCategory category : kAllMemoryCategories) {
     if (forecast.peak[category] + forecast.host[category] == 0) continue;
-    rows.push_back({name_of(category), html_bytes(forecast.fullest[category]), html_bytes(forecast.peak[category])});
+    rows.push_back(
+        {name_of(category), html_bytes(forecast.fullest[category]), html_bytes(forecast.peak[category])});
     if (has_host) rows.back().push_back(html_bytes(forecast.host[category]));
   }
   rows.push_back({"all tensors", html_bytes(forecast.peak_total_bytes), ""});
-  rows.push_back({"beside tensors: context, libraries, fragments", html_bytes(memory.device_bytes - forecast.peak_total_bytes), ""});
+  rows.push_back({"beside tensors: context, libraries, fragments",
+                  html_bytes(memory.device_bytes - forecast.peak_total_bytes), ""});
   std::vector<std::string> heads{"category", "when fullest", "at its own peak"};
   std::vector<const char*> classes{"", "n", "n"};
   if (has_host) {
@@ -116,7 +125,8 @@ std::string memory_section(const PlanRequest& request, const Planned& planned) {
     heads.push_back("of the host");
     classes.push_back("n");
   }
-  return html + table(cat("Bytes of the fullest ", device, " by category, as in the bar from left to right"), heads, classes, rows);
+  return html + table(cat("Bytes of the fullest ", device, " by category, as in the bar from left to right"),
+                      heads, classes, rows);
 }
 
 struct TimeEntry {
@@ -145,27 +155,33 @@ std::string time_section(const Planned& planned) {
   std::vector<std::vector<std::string>> rows;
   for (const TimeEntry& entry : time_entries(time)) {
     parts.push_back({entry.name, entry.seconds, entry.waits});
-    rows.push_back({entry.name, html_seconds(entry.seconds), html_bar({{entry.name, entry.seconds, entry.waits}}, time.seconds)});
+    rows.push_back({entry.name, html_seconds(entry.seconds),
+                    html_bar({{entry.name, entry.seconds, entry.waits}}, time.seconds)});
   }
-  return cat("<h2>A step</h2>\n<p>", html_seconds(time.seconds), ", between ", html_seconds(time.least_seconds), " and ",
-             html_seconds(time.most_seconds), ", of which ", html_seconds(time.compute_seconds),
-             " is compute. What is hatched is waited for.</p>\n", html_bar(parts, time.seconds),
-             table("Seconds of a step, by kind of work and of waiting", {"kind", "seconds", "share of the step"}, {"", "n", "bars"}, rows));
+  return cat("<h2>A step</h2>\n<p>", html_seconds(time.seconds), ", between ",
+             html_seconds(time.least_seconds), " and ", html_seconds(time.most_seconds), ", of which ",
+             html_seconds(time.compute_seconds), " is compute. What is hatched is waited for.</p>\n",
+             html_bar(parts, time.seconds),
+             table("Seconds of a step, by kind of work and of waiting",
+                   {"kind", "seconds", "share of the step"}, {"", "n", "bars"}, rows));
 }
 
 std::string runners_up_section(const PlanRequest& request, const Plan& plan) {
   if (plan.runners_up.empty()) return "";
   const auto row = [&](const std::string& change, const std::string& reason, const Planned& planned) {
-    return std::vector<std::string>{change, reason, html_rate(planned.time.tokens_per_second / planned.configuration.ranks()),
+    return std::vector<std::string>{change, reason,
+                                    html_rate(planned.time.tokens_per_second / planned.configuration.ranks()),
                                     html_seconds(planned.time.seconds), memory_cell(request, planned)};
   };
   std::vector<std::vector<std::string>> rows{row("<strong>the best</strong>", "", plan.best)};
   for (const RunnerUp& runner : plan.runners_up)
     rows.push_back(row(html_escaped(runner.change), html_escaped(runner.reason), runner.planned));
-  return cat("<h2>With another option</h2>\n",
-             table("The best of each other mesh, and the plan with one other option of each kind. A solid line in a bar is where the memory ends",
-                   {"what changes", "why it loses", cat("tokens/s each ", device_word(request)), "step", "memory"},
-                   {"", "", "n", "n", "bars"}, rows));
+  return cat(
+      "<h2>With another option</h2>\n",
+      table("The best of each other mesh, and the plan with one other option of each kind. A solid line in a "
+            "bar is where the memory ends",
+            {"what changes", "why it loses", cat("tokens/s each ", device_word(request)), "step", "memory"},
+            {"", "", "n", "n", "bars"}, rows));
 }
 
 std::string frontier_section(const PlanRequest& request, const Plan& plan) {
@@ -175,14 +191,19 @@ std::string frontier_section(const PlanRequest& request, const Plan& plan) {
   for (const Planned& each : plan.frontier) {
     const double rate = each.time.tokens_per_second / each.configuration.ranks();
     points.push_back({static_cast<double>(each.tokens()), rate, each.tokens() == plan.best.tokens()});
-    rows.push_back({html_count(each.tokens()), html_rate(rate), html_rate(each.time.tokens_per_second), html_seconds(each.time.seconds),
-                    html_bytes(each.memory.device_bytes), html_escaped(configuration_text(each))});
+    rows.push_back({html_count(each.tokens()), html_rate(rate), html_rate(each.time.tokens_per_second),
+                    html_seconds(each.time.seconds), html_bytes(each.memory.device_bytes),
+                    html_escaped(configuration_text(each))});
   }
   const std::string device = device_word(request), rate_name = cat("tokens/s each ", device);
-  std::string html = cat("<h2>Length against speed</h2>\n<p>The fastest configuration at lengths that double, up to the longest that fits: ",
-                         html_count(plan.longest_tokens), " tokens.", points.size() > 1 ? " The square is this plan's length." : "", "</p>\n");
+  std::string html =
+      cat("<h2>Length against speed</h2>\n<p>The fastest configuration at lengths that double, up to the "
+          "longest that fits: ",
+          html_count(plan.longest_tokens), " tokens.",
+          points.size() > 1 ? " The square is this plan's length." : "", "</p>\n");
   if (points.size() > 1) html += svg_chart(points, "tokens of a sample (logarithmic)", rate_name);
-  return html + table("The same in numbers", {"tokens", rate_name, "in all", "step", cat("memory of a ", device), "configuration"},
+  return html + table("The same in numbers",
+                      {"tokens", rate_name, "in all", "step", cat("memory of a ", device), "configuration"},
                       {"n", "n", "n", "n", "n", ""}, rows);
 }
 
@@ -190,29 +211,38 @@ std::string sureness_section(const PlanRequest& request) {
   const HardwareProfile& hardware = request.hardware;
   std::vector<std::vector<std::string>> rows;
   for (const FigureSource& source : hardware.sources) {
-    const std::string figure = html_escaped(source.figure), origin = name_of(source.origin), text = html_escaped(source.source);
-    const auto same = std::ranges::find_if(rows, [&](const auto& row) { return row[1] == origin && row[2] == text; });
+    const std::string figure = html_escaped(source.figure), origin = name_of(source.origin),
+                      text = html_escaped(source.source);
+    const auto same =
+        std::ranges::find_if(rows, [&](const auto& row) { return row[1] == origin && row[2] == text; });
     if (same != rows.end())
       same->front() += ", " + figure;
     else
       rows.push_back({figure, origin, text});
   }
-  return cat("<h2>How sure</h2>\n<p>Of plans like this that were measured, nine of ten took a time within ", html_share(hardware.time_error),
+  return cat("<h2>How sure</h2>\n<p>Of plans like this that were measured, nine of ten took a time within ",
+             html_share(hardware.time_error),
              " of what was said. Memory is the forecast that the engine itself uses.</p>\n",
-             rows.empty() ? "" : table(cat("Where the figures of ", html_escaped(hardware.name), " are from"), {"figure", "origin", "source"}, {"", "", ""}, rows));
+             rows.empty() ? ""
+                          : table(cat("Where the figures of ", html_escaped(hardware.name), " are from"),
+                                  {"figure", "origin", "source"}, {"", "", ""}, rows));
 }
 
 std::string facts(const PlanRequest& request, const Plan& plan) {
   const Planned& best = plan.best;
   const StepTime& time = best.time;
   const std::string device = device_word(request);
-  std::string html = "<dl>\n" + fact(cat("tokens/s each ", device), html_rate(time.tokens_per_second / best.configuration.ranks())) +
-                     fact("tokens/s in all", html_rate(time.tokens_per_second)) + fact("step", html_seconds(time.seconds)) +
-                     fact("MFU", html_share(time.mfu)) + fact(cat("memory of each ", device), html_bytes(best.memory.device_bytes)) +
-                     fact("longest sample here", cat(html_count(plan.longest_tokens), " <small>tokens</small>"));
+  std::string html =
+      "<dl>\n" +
+      fact(cat("tokens/s each ", device), html_rate(time.tokens_per_second / best.configuration.ranks())) +
+      fact("tokens/s in all", html_rate(time.tokens_per_second)) + fact("step", html_seconds(time.seconds)) +
+      fact("MFU", html_share(time.mfu)) +
+      fact(cat("memory of each ", device), html_bytes(best.memory.device_bytes)) +
+      fact("longest sample here", cat(html_count(plan.longest_tokens), " <small>tokens</small>"));
   if (request.token_budget > 0) {
     const double seconds = plan.seconds_for(request.token_budget);
-    html += fact(cat(html_count(request.token_budget), " tokens take"), html_data(seconds, cat(format_fixed(seconds / 3600, 1), " h"))) +
+    html += fact(cat(html_count(request.token_budget), " tokens take"),
+                 html_data(seconds, cat(format_fixed(seconds / 3600, 1), " h"))) +
             fact(cat(device, "-hours"), html_rate(seconds / 3600 * best.configuration.ranks()));
   }
   if (request.target_tokens_per_second > 0)
@@ -224,29 +254,39 @@ std::string facts(const PlanRequest& request, const Plan& plan) {
 std::string verdict(const PlanRequest& request, const Plan& plan) {
   if (plan.fits()) return "";
   return cat("<p class=\"over\">Nothing fits; this is the least over. ",
-             plan.longest_tokens > 0 ? cat("At most ", html_count(plan.longest_tokens), " tokens fit. ") : "No length fits. ",
-             plan.devices_needed ? cat("This length would on ", html_count(*plan.devices_needed), " x ", html_escaped(request.hardware.name), ".") : "", "</p>\n");
+             plan.longest_tokens > 0 ? cat("At most ", html_count(plan.longest_tokens), " tokens fit. ")
+                                     : "No length fits. ",
+             plan.devices_needed ? cat("This length would on ", html_count(*plan.devices_needed), " x ",
+                                       html_escaped(request.hardware.name), ".")
+                                 : "",
+             "</p>\n");
 }
 
 std::string configuration_section(const PlanRequest& request, const Plan& plan, const std::string& launch) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, value] : train_options_of(request, plan.best))
-    rows.push_back({cat("--", name), value.is_number_integer() ? html_data(value.get<int64_t>(), value.dump())
-                                     : value.is_number()       ? html_data(value.get<double>(), format_fixed(value.get<double>(), 4))
-                                     : html_escaped(value.is_string() ? value.get<std::string>() : value.dump())});
+    rows.push_back(
+        {cat("--", name), value.is_number_integer() ? html_data(value.get<int64_t>(), value.dump())
+                          : value.is_number()
+                              ? html_data(value.get<double>(), format_fixed(value.get<double>(), 4))
+                              : html_escaped(value.is_string() ? value.get<std::string>() : value.dump())});
   const Configuration& c = plan.best.configuration;
-  return cat("<h2>", plan.fits() ? "Recommended" : "The least over", "</h2>\n<p><strong>", html_escaped(configuration_text(plan.best)),
-             "</strong></p>\n<p>Samples of a step: ", html_count(c.samples()), " = ", html_count(c.data_parallel), " groups of ",
-             html_count(c.sequence_ranks()), " ranks x micro-batch ", html_count(c.batch), " x accumulation ", html_count(c.accumulation),
+  return cat("<h2>", plan.fits() ? "Recommended" : "The least over", "</h2>\n<p><strong>",
+             html_escaped(configuration_text(plan.best)),
+             "</strong></p>\n<p>Samples of a step: ", html_count(c.samples()), " = ",
+             html_count(c.data_parallel), " groups of ", html_count(c.sequence_ranks()),
+             " ranks x micro-batch ", html_count(c.batch), " x accumulation ", html_count(c.accumulation),
              ".</p>\n<pre>", html_escaped(launch), "</pre>\n",
              table("As options of trireme train", {"option", "value"}, {"", ""}, rows));
 }
 
 std::string page(const std::string& title, const std::string& body) {
-  return cat("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-             "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>", title, "</title>\n<style>", kPlanStyle,
-             "</style>\n</head>\n<body>\n", body, "</body>\n</html>\n");
+  return cat(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+      "'unsafe-inline'\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
+      title, "</title>\n<style>", kPlanStyle, "</style>\n</head>\n<body>\n", body, "</body>\n</html>\n");
 }
 
 std::string advice_lines(const Plan& plan) {
@@ -258,38 +298,48 @@ std::string advice_lines(const Plan& plan) {
 std::string hardware_text(const PlanRequest& request, int devices) {
   const HardwareProfile& hardware = request.hardware;
   return cat("<p class=\"quiet\">", html_count(devices), " x ", html_escaped(hardware.name),
-             hardware.description.empty() ? "" : cat(" (", html_escaped(hardware.description), ")"), ", ", name_of(request.settings.precision),
-             ", objective ", spaced(name_of(request.objective)), "</p>\n");
+             hardware.description.empty() ? "" : cat(" (", html_escaped(hardware.description), ")"), ", ",
+             name_of(request.settings.precision), ", objective ", spaced(name_of(request.objective)),
+             "</p>\n");
 }
 
 }  // namespace
 
 std::string plan_html(const PlanRequest& request, const Plan& plan, const std::string& launch) {
   const std::string name = html_escaped(request.model_name);
-  return page(cat(name, ": a plan by Trireme"),
-              cat("<h1>", name, ", samples of ", html_count(plan.best.tokens()), " tokens</h1>\n", hardware_text(request, plan.best.configuration.ranks()),
-                  verdict(request, plan), facts(request, plan), configuration_section(request, plan, launch), memory_section(request, plan.best),
-                  time_section(plan.best), runners_up_section(request, plan), frontier_section(request, plan),
-                  plan.advice.empty() ? "" : "<h2>Advice</h2>\n" + advice_lines(plan),
-                  sureness_section(request)));
+  return page(
+      cat(name, ": a plan by Trireme"),
+      cat("<h1>", name, ", samples of ", html_count(plan.best.tokens()), " tokens</h1>\n",
+          hardware_text(request, plan.best.configuration.ranks()), verdict(request, plan),
+          facts(request, plan), configuration_section(request, plan, launch),
+          memory_section(request, plan.best), time_section(plan.best), runners_up_section(request, plan),
+          frontier_section(request, plan),
+          plan.advice.empty() ? "" : "<h2>Advice</h2>\n" + advice_lines(plan), sureness_section(request)));
 }
 
-std::string stages_html(const PlanRequest& request, const std::vector<Plan>& plans, const std::string& launch) {
+std::string stages_html(const PlanRequest& request, const std::vector<Plan>& plans,
+                        const std::string& launch) {
   std::vector<std::vector<std::string>> rows;
   std::string advice;
   for (const Plan& plan : plans) {
     const Planned& best = plan.best;
     rows.push_back({html_count(best.tokens()), plan.fits() ? "yes" : "<span class=\"over\">no</span>",
-                    html_rate(best.time.tokens_per_second / best.configuration.ranks()), html_seconds(best.time.seconds), memory_cell(request, best),
+                    html_rate(best.time.tokens_per_second / best.configuration.ranks()),
+                    html_seconds(best.time.seconds), memory_cell(request, best),
                     html_escaped(configuration_text(best))});
-    if (!plan.advice.empty()) advice += cat("<h3>", html_count(best.tokens()), " tokens</h3>\n", advice_lines(plan));
+    if (!plan.advice.empty())
+      advice += cat("<h3>", html_count(best.tokens()), " tokens</h3>\n", advice_lines(plan));
   }
   const std::string name = html_escaped(request.model_name);
   return page(cat(name, ": stages by Trireme"),
-              cat("<h1>", name, ", stages of length</h1>\n", hardware_text(request, request.devices), "<h2>Stages</h2>\n",
-                  table("Each by itself", {"tokens", "fits", cat("tokens/s each ", device_word(request)), "step", "memory", "configuration"},
+              cat("<h1>", name, ", stages of length</h1>\n", hardware_text(request, request.devices),
+                  "<h2>Stages</h2>\n",
+                  table("Each by itself",
+                        {"tokens", "fits", cat("tokens/s each ", device_word(request)), "step", "memory",
+                         "configuration"},
                         {"n", "", "n", "n", "bars", ""}, rows),
-                  "<pre>", html_escaped(launch), "</pre>\n", advice.empty() ? "" : "<h2>Advice</h2>\n" + advice, sureness_section(request)));
+                  "<pre>", html_escaped(launch), "</pre>\n",
+                  advice.empty() ? "" : "<h2>Advice</h2>\n" + advice, sureness_section(request)));
 }
 
 }  // namespace trireme

@@ -30,15 +30,16 @@ tbody th { font: inherit; color: var(--ink); overflow-wrap: anywhere; }
 .bars { min-width: 15rem; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid var(--rule); padding: .75rem; margin: .5rem 0;
   font: 13px/1.5 ui-monospace, monospace; }
-.bar { position: relative; display: flex; height: 1.6rem; margin: .35rem 0; border: 1px solid var(--quiet); overflow: hidden; }
+.bar { position: relative; height: 1.6rem; margin: .35rem 0; border: 1px solid var(--quiet); overflow: hidden; }
 td .bar { height: .9rem; margin: .2rem 0; }
-.part { overflow: hidden; white-space: nowrap; border-right: 1px solid var(--ground); flex: none; }
+.part { position: absolute; top: 0; bottom: 0; overflow: hidden; white-space: nowrap; border-right: 1px solid var(--ground); }
 .part b { font-weight: 500; font-size: .75rem; padding-left: .4rem; line-height: 1.5rem; }
 td .part b { display: none; }
 .tone-a { background: var(--a); color: var(--on-a); }
 .tone-b { background: var(--b); color: var(--on-b); }
-.hatched { background: var(--rule) repeating-linear-gradient(45deg, var(--quiet) 0 2px, var(--rule) 2px 7px); color: var(--ink); }
-.hatched b { background: var(--ground); }
+.hatched { background-color: var(--rule); color: var(--ink);
+  background-image: repeating-linear-gradient(45deg, var(--quiet) 0 2px, var(--rule) 2px 7px); }
+.hatched b { background: var(--ground); padding-right: .4rem; }
 .limit, .end { position: absolute; top: 0; bottom: 0; border-left: 2px dashed var(--ink); }
 .end { border-left: 3px solid var(--warn); }
 svg { width: 100%; max-width: 60rem; height: auto; font-size: 12px; }

@@ -23,7 +23,8 @@ std::string percent(double share) {
   return cat(format_fixed(100 * share, 1), " %");
 }
 std::string share_of(int64_t bytes, int64_t of_bytes) {
-  return cat(format_bytes(bytes), " of ", format_bytes(of_bytes), ", ", percent(static_cast<double>(bytes) / static_cast<double>(of_bytes)));
+  return cat(format_bytes(bytes), " of ", format_bytes(of_bytes), ", ",
+             percent(static_cast<double>(bytes) / static_cast<double>(of_bytes)));
 }
 
 // Of a table's cell: text from outside has no markup and no new cell.
@@ -53,39 +54,57 @@ std::string code_block(const std::string& text) {
 std::string bytes_by_category(const MemoryBytes& bytes) {
   std::string text;
   for (const MemoryCategory category : kAllMemoryCategories)
-    if (bytes[category] > 0) text += cat(text.empty() ? "" : ", ", name_of(category), " ", format_bytes(bytes[category]));
+    if (bytes[category] > 0)
+      text += cat(text.empty() ? "" : ", ", name_of(category), " ", format_bytes(bytes[category]));
   return text;
 }
 
 class Spec {
  public:
   Spec(const PlanRequest& request, const Plan& plan, const SpecFacts& facts)
-      : request_(request), plan_(plan), facts_(facts), best_(plan.best), c_(plan.best.configuration), hardware_(request.hardware),
+      : request_(request),
+        plan_(plan),
+        facts_(facts),
+        best_(plan.best),
+        c_(plan.best.configuration),
+        hardware_(request.hardware),
         device_(request.hardware.is_gpu ? "GPU" : "rank"),
         machines_((c_.ranks() + hardware_.devices_per_machine - 1) / hardware_.devices_per_machine) {}
 
   std::string text() const {
     return cat("# ", cell(request_.model_name), " at ", format_count(best_.tokens()), " tokens\n\n",
-               plan_.fits() ? "" : "**This does not fit: the figures are of what is the least over.**\n\n", "| | |\n|---|---|\n", asked(), found(),
-               "\nIt starts by\n\n", code_block(facts_.launch), "\n## Before money is spent\n\n", checks(), "\n## Risks\n\n", risks());
+               plan_.fits() ? "" : "**This does not fit: the figures are of what is the least over.**\n\n",
+               "| | |\n|---|---|\n", asked(), found(), "\nIt starts by\n\n", code_block(facts_.launch),
+               "\n## Before money is spent\n\n", checks(), "\n## Risks\n\n", risks());
   }
 
  private:
   std::string asked() const {
     const ModelSizes& model = request_.model;
-    const int64_t elements = std::accumulate(model.unit_elements.begin(), model.unit_elements.end(), int64_t{0});
-    std::string text = row("objective", cat(kOpen, " (pre-training, continual pre-training, supervised fine-tuning)"));
+    const int64_t elements =
+        std::accumulate(model.unit_elements.begin(), model.unit_elements.end(), int64_t{0});
+    std::string text =
+        row("objective", cat(kOpen, " (pre-training, continual pre-training, supervised fine-tuning)"));
     text += row("exact length", cat(format_count(best_.tokens()), " tokens",
-                                    request_.document_tokens > 0 ? cat(", packed of documents of ", format_count(request_.document_tokens)) : ""));
-    text += row("model", cat(cell(request_.model_name), ", ", elements < 1'000'000'000 ? format_count(elements) : cat(format_fixed(static_cast<double>(elements) / 1e9, 2), " billion"), " parameters: ", model.layers,
-                             " layers, ", model.hidden, " wide, ", model.heads, " query and ", model.kv_heads, " key/value heads; trained on ",
+                                    request_.document_tokens > 0 ? cat(", packed of documents of ",
+                                                                       format_count(request_.document_tokens))
+                                                                 : ""));
+    text += row("model", cat(cell(request_.model_name), ", ",
+                             elements < 1'000'000'000
+                                 ? format_count(elements)
+                                 : cat(format_fixed(static_cast<double>(elements) / 1e9, 2), " billion"),
+                             " parameters: ", model.layers, " layers, ", model.hidden, " wide, ", model.heads,
+                             " query and ", model.kv_heads, " key/value heads; trained on ",
                              format_count(facts_.trained_positions), " positions"));
-    text += row("hardware", cat(c_.ranks(), " x ", cell(hardware_.name), hardware_.description.empty() ? "" : cat(" (", cell(hardware_.description), ")"),
-                                ", on ", machines_, machines_ == 1 ? " machine" : " machines"));
-    return text + row("least acceptable speed", request_.target_tokens_per_second > 0
-                                                    ? cat(rate(request_.target_tokens_per_second), " tokens/s in all: ",
-                                                          plan_.reaches(request_.target_tokens_per_second) ? "reached" : "not reached")
-                                                    : cat(kOpen, " tokens/s for each ", device_));
+    text +=
+        row("hardware", cat(c_.ranks(), " x ", cell(hardware_.name),
+                            hardware_.description.empty() ? "" : cat(" (", cell(hardware_.description), ")"),
+                            ", on ", machines_, machines_ == 1 ? " machine" : " machines"));
+    return text + row("least acceptable speed",
+                      request_.target_tokens_per_second > 0
+                          ? cat(rate(request_.target_tokens_per_second), " tokens/s in all: ",
+                                plan_.reaches(request_.target_tokens_per_second) ? "reached" : "not reached")
+                          : cat(kOpen, " tokens/s for each ", device_));
   }
 
   std::string found() const {
@@ -93,74 +112,110 @@ class Spec {
     const PlannedMemory& memory = best_.memory;
     std::string text = row("configuration", cell(configuration_text(best_)));
     text += row("precision", name_of(request_.settings.precision));
-    text += row("a step", cat(c_.samples(), " samples, ", format_count(std::llround(best_.step.tokens())), " tokens"));
-    text += row("expected throughput", cat(rate(time.tokens_per_second / c_.ranks()), " tokens/s for each ", device_, ", ", rate(time.tokens_per_second), " in all; MFU ", percent(time.mfu)));
-    text += row("a step takes", cat(format_fixed(time.seconds, 2), " s, between ", format_fixed(time.least_seconds, 2), " and ", format_fixed(time.most_seconds, 2)));
+    text += row("a step",
+                cat(c_.samples(), " samples, ", format_count(std::llround(best_.step.tokens())), " tokens"));
+    text += row("expected throughput",
+                cat(rate(time.tokens_per_second / c_.ranks()), " tokens/s for each ", device_, ", ",
+                    rate(time.tokens_per_second), " in all; MFU ", percent(time.mfu)));
+    text += row("a step takes",
+                cat(format_fixed(time.seconds, 2), " s, between ", format_fixed(time.least_seconds, 2),
+                    " and ", format_fixed(time.most_seconds, 2)));
     if (request_.token_budget > 0) {
       const double seconds = plan_.seconds_for(request_.token_budget);
-      text += row("budget", cat(format_count(request_.token_budget), " tokens: ", format_fixed(seconds / 86400, 1), " days, ",
-                                format_count(std::llround(seconds / 3600 * c_.ranks())), " ", device_, "-hours, without restarts and evaluation"));
+      text += row("budget",
+                  cat(format_count(request_.token_budget), " tokens: ", format_fixed(seconds / 86400, 1),
+                      " days, ", format_count(std::llround(seconds / 3600 * c_.ranks())), " ", device_,
+                      "-hours, without restarts and evaluation"));
     }
     text += row(cat("memory of each ", device_), share_of(memory.device_bytes, hardware_.memory_bytes));
     text += row("by category, when fullest", bytes_by_category(memory.forecast.fullest));
     if (memory.host_bytes > 0)
-      text += row("host memory of each machine", cat(memory.limits.host_bytes > 0 ? share_of(memory.host_bytes, hardware_.host_memory_bytes)
-                                                                                 : cat(format_bytes(memory.host_bytes), "; the profile does not say of how much"),
-                                                     ": ", bytes_by_category(memory.forecast.host), " for each ", device_));
+      text += row("host memory of each machine",
+                  cat(memory.limits.host_bytes > 0
+                          ? share_of(memory.host_bytes, hardware_.host_memory_bytes)
+                          : cat(format_bytes(memory.host_bytes), "; the profile does not say of how much"),
+                      ": ", bytes_by_category(memory.forecast.host), " for each ", device_));
     return text + row("longest sample here", cat(format_count(plan_.longest_tokens), " tokens"));
   }
 
   std::string checks() const {
     const int64_t smoke = std::min(kSmokeTokens, best_.tokens());
     const int ranks = std::min(2, c_.ranks());
-    const double share = static_cast<double>(best_.memory.device_bytes) / static_cast<double>(hardware_.memory_bytes);
+    const double share =
+        static_cast<double>(best_.memory.device_bytes) / static_cast<double>(hardware_.memory_bytes);
     const std::string validate = "`trireme validate` (docs/validate.md)";
-    std::string text = cat("- [ ] A smoke test of ", format_count(smoke), " tokens on ", ranks, " ", device_, ranks == 1 ? "" : "s", " runs: ", validate,
+    std::string text = cat("- [ ] A smoke test of ", format_count(smoke), " tokens on ", ranks, " ", device_,
+                           ranks == 1 ? "" : "s", " runs: ", validate,
                            " with the run's options, `--max_seq_length ", smoke, " --sp ", ranks, "`\n");
-    text += cat("- [ ] Peak memory is below ", percent(kFirstRunShare), " of each ", device_, ": planned ", percent(share),
-                share < kFirstRunShare ? "" : ", which is not; plan with `--memory_share 0.75` for a first run", ". `trireme train --dry_run` measures it\n");
-    text += "- [ ] Attention masks are equal on the ranks that share a sample: checked by `trireme validate`\n";
-    text += cat("- [ ] 50 steps have no NaN and a sane loss, which begins near ln(vocabulary) = ", format_fixed(std::log(static_cast<double>(request_.model.vocab)), 2),
+    text +=
+        cat("- [ ] Peak memory is below ", percent(kFirstRunShare), " of each ", device_, ": planned ",
+            percent(share),
+            share < kFirstRunShare ? "" : ", which is not; plan with `--memory_share 0.75` for a first run",
+            ". `trireme train --dry_run` measures it\n");
+    text +=
+        "- [ ] Attention masks are equal on the ranks that share a sample: checked by `trireme validate`\n";
+    text += cat("- [ ] 50 steps have no NaN and a sane loss, which begins near ln(vocabulary) = ",
+                format_fixed(std::log(static_cast<double>(request_.model.vocab)), 2),
                 " or below: checked by `trireme validate`\n");
-    text += cat("- [ ] Tokens/s of those steps lie between ", rate(best_.step.tokens() / best_.time.most_seconds / c_.ranks()), " and ",
-                rate(best_.step.tokens() / best_.time.least_seconds / c_.ranks()), " for each ", device_, "; beside published numbers: ", kOpen, "\n");
-    return text + cat("- [ ] The hardware is what the plan took it for: `trireme bench hardware` on it, then this plan with `--gpu` of its file\n");
+    text += cat("- [ ] Tokens/s of those steps lie between ",
+                rate(best_.step.tokens() / best_.time.most_seconds / c_.ranks()), " and ",
+                rate(best_.step.tokens() / best_.time.least_seconds / c_.ranks()), " for each ", device_,
+                "; beside published numbers: ", kOpen, "\n");
+    return text + cat("- [ ] The hardware is what the plan took it for: `trireme bench hardware` on it, then "
+                      "this plan with `--gpu` of its file\n");
   }
 
   std::string risks() const {
     std::string text;
     const auto risk = [&](const auto&... words) { text += cat("- ", words..., "\n"); };
-    const int64_t document = request_.document_tokens > 0 ? std::min(request_.document_tokens, best_.tokens()) : best_.tokens();
+    const int64_t document =
+        request_.document_tokens > 0 ? std::min(request_.document_tokens, best_.tokens()) : best_.tokens();
     if (document > facts_.trained_positions) {
       const double times = static_cast<double>(document) / static_cast<double>(facts_.trained_positions);
-      risk("**Rotary positions.** The model was trained on ", format_count(facts_.trained_positions), " positions, and this asks for ", format_fixed(times, 1),
-           " times as many: without --rope_scaling it learns nothing of use beyond them, with it quality has to be shown (needle in a haystack, long documents).");
-      if (times > kSuddenGrowth)
-        risk("**A jump in length.** Grow in stages, each from the one before with a lower learning rate: `trireme plan --stages ",
-             facts_.trained_positions * 2, ",...,", document, "`.");
+      risk("**Rotary positions.** The model was trained on ", format_count(facts_.trained_positions),
+           " positions, and this asks for ", format_fixed(times, 1),
+           " times as many: without --rope_scaling it learns nothing of use beyond them, with it quality has "
+           "to be shown (needle in a haystack, long documents).");
+      if (times >= kSuddenGrowth)
+        risk(
+            "**A jump in length.** Grow in stages, each from the one before with a lower learning rate: "
+            "`trireme plan --stages ",
+            facts_.trained_positions * 2, ",...,", document, "`.");
     }
     if (machines_ > 1 && c_.ulysses > hardware_.devices_per_machine)
-      risk("**Ulysses over machines.** Degree ", c_.ulysses, " exceeds the ", hardware_.devices_per_machine, " ", device_,
-           "s of a machine: every layer exchanges heads over the network.");
+      risk("**Ulysses over machines.** Degree ", c_.ulysses, " exceeds the ", hardware_.devices_per_machine,
+           " ", device_, "s of a machine: every layer exchanges heads over the network.");
     if (c_.ring > 1 && c_.sequence_ranks() > hardware_.devices_per_machine)
-      risk("**Ring over machines.** ", c_.ring, " groups pass keys and values over the network; long documents hide it behind attention, short ones do not.");
-    const double device_share = static_cast<double>(best_.memory.device_bytes) / static_cast<double>(hardware_.memory_bytes);
+      risk("**Ring over machines.** ", c_.ring,
+           " groups pass keys and values over the network; long documents hide it behind attention, short "
+           "ones do not.");
+    const double device_share =
+        static_cast<double>(best_.memory.device_bytes) / static_cast<double>(hardware_.memory_bytes);
     if (device_share > kFirstRunShare)
-      risk("**Memory of the ", device_, ".** ", percent(device_share), " is planned; fragments of a long run, or another process, may take the rest.");
+      risk("**Memory of the ", device_, ".** ", percent(device_share),
+           " is planned; fragments of a long run, or another process, may take the rest.");
     const PlannedMemory& memory = best_.memory;
     if (memory.host_bytes > 0) {
       if (memory.limits.host_bytes == 0)
-        risk("**Host memory.** ", format_bytes(memory.host_bytes), " are needed on each machine; the profile does not say what there is.");
+        risk("**Host memory.** ", format_bytes(memory.host_bytes),
+             " are needed on each machine; the profile does not say what there is.");
       else
-        risk("**Host memory.** ", share_of(memory.host_bytes, hardware_.host_memory_bytes), " on each machine, pinned; what a job scheduler allows may be less.");
+        risk("**Host memory.** ", share_of(memory.host_bytes, hardware_.host_memory_bytes),
+             " on each machine, pinned; what a job scheduler allows may be less.");
     }
-    if (uses_disk(best_.step.inputs.offload)) risk("**Disks.** The step waits for a local disk; a shared or slow one is many times slower.");
+    if (uses_disk(best_.step.inputs.offload))
+      risk("**Disks.** The step waits for a local disk; a shared or slow one is many times slower.");
     for (const std::string& line : plan_.advice) risk("**Other axes and limits.** ", line);
     std::string estimated;
     for (const FigureSource& source : hardware_.sources)
-      if (source.origin == FigureOrigin::estimated) estimated += cat(estimated.empty() ? "" : ", ", source.figure);
-    risk("**The figures.** Times may be off by ", percent(hardware_.time_error), estimated.empty() ? "" : cat("; estimated of this hardware: ", cell(estimated)), ".");
-    if (machines_ > 1) risk("**Failures.** With ", c_.ranks(), " ", device_, "s some fail within days: save often (`--save_steps`), and resume.");
+      if (source.origin == FigureOrigin::estimated &&
+          (request_.settings.precision == Precision::fp32 || !source.figure.ends_with("_32_bit")))
+        estimated += cat(estimated.empty() ? "" : ", ", source.figure);
+    risk("**The figures.** Times may be off by ", percent(hardware_.time_error),
+         estimated.empty() ? "" : cat("; estimated of this hardware: ", cell(estimated)), ".");
+    if (machines_ > 1)
+      risk("**Failures.** With ", c_.ranks(), " ", device_,
+           "s some fail within days: save often (`--save_steps`), and resume.");
     return text;
   }
 

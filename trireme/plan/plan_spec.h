@@ -10,7 +10,7 @@
 namespace trireme {
 
 struct SpecFacts {
-  std::string launch;              // the lines that start the run
+  std::string launch;             // the lines that start the run
   int64_t trained_positions = 0;  // that the model's config.json says, before --rope_scaling
 };
 

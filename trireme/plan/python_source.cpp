@@ -11,7 +11,8 @@ namespace {
 using Kind = PythonToken::Kind;
 
 bool begins_name(char letter) {
-  return std::isalpha(static_cast<unsigned char>(letter)) || letter == '_' || static_cast<unsigned char>(letter) >= 0x80;
+  return std::isalpha(static_cast<unsigned char>(letter)) || letter == '_' ||
+         static_cast<unsigned char>(letter) >= 0x80;
 }
 bool is_of_name(char letter) {
   return begins_name(letter) || std::isdigit(static_cast<unsigned char>(letter));
@@ -55,9 +56,11 @@ class Tokens {
       size_t end = at_;
       while (end < text_.size() && is_of_name(text_[end])) ++end;
       add(Kind::name, end);
-    } else if (std::isdigit(static_cast<unsigned char>(c)) || (c == '.' && std::isdigit(static_cast<unsigned char>(letter(1))))) {
+    } else if (std::isdigit(static_cast<unsigned char>(c)) ||
+               (c == '.' && std::isdigit(static_cast<unsigned char>(letter(1))))) {
       size_t end = at_;
-      while (end < text_.size() && (is_of_name(text_[end]) || text_[end] == '.' || is_exponent_sign(end))) ++end;
+      while (end < text_.size() && (is_of_name(text_[end]) || text_[end] == '.' || is_exponent_sign(end)))
+        ++end;
       add(Kind::number, end);
     } else {
       symbol(c);
@@ -69,7 +72,9 @@ class Tokens {
   // The quote of a string that begins here, after its prefix of letters; npos: none does.
   size_t quote_at() const {
     size_t at = at_;
-    while (at < text_.size() && at < at_ + 3 && std::string_view("rRbBuUfFtT").find(text_[at]) != std::string_view::npos) ++at;
+    while (at < text_.size() && at < at_ + 3 &&
+           std::string_view("rRbBuUfFtT").find(text_[at]) != std::string_view::npos)
+      ++at;
     return at < text_.size() && (text_[at] == '"' || text_[at] == '\'') ? at : std::string::npos;
   }
   size_t end_of_text(size_t quote) const {
@@ -96,7 +101,8 @@ class Tokens {
       brackets_.pop_back();
       add(Kind::symbol, at_ + 1);
     } else {
-      const bool two = letter(1) == '=' || (c == '*' && letter(1) == '*') || (c == '/' && letter(1) == '/') || (c == '-' && letter(1) == '>');
+      const bool two = letter(1) == '=' || (c == '*' && letter(1) == '*') || (c == '/' && letter(1) == '/') ||
+                       (c == '-' && letter(1) == '>');
       add(Kind::symbol, at_ + (two ? 2 : 1));
     }
   }
@@ -125,16 +131,21 @@ class Reader {
   PythonSource take() { return std::move(source_); }
 
  private:
-  std::string written(size_t i) const { return source_.text.substr(tokens_[i].begin, tokens_[i].end - tokens_[i].begin); }
+  std::string written(size_t i) const {
+    return source_.text.substr(tokens_[i].begin, tokens_[i].end - tokens_[i].begin);
+  }
   bool is(size_t i, std::string_view word) const {
-    return i < tokens_.size() && tokens_[i].kind != Kind::text && std::string_view(source_.text).substr(tokens_[i].begin, tokens_[i].end - tokens_[i].begin) == word;
+    return i < tokens_.size() && tokens_[i].kind != Kind::text &&
+           std::string_view(source_.text).substr(tokens_[i].begin, tokens_[i].end - tokens_[i].begin) == word;
   }
   bool is_name(size_t i) const { return i < tokens_.size() && tokens_[i].kind == Kind::name; }
   size_t token_at(size_t begin) const {
-    return static_cast<size_t>(std::ranges::lower_bound(tokens_, begin, {}, &PythonToken::begin) - tokens_.begin());
+    return static_cast<size_t>(std::ranges::lower_bound(tokens_, begin, {}, &PythonToken::begin) -
+                               tokens_.begin());
   }
   size_t end_of_statement(size_t i) const {
-    while (i < tokens_.size() && tokens_[i].kind != Kind::line_end && !(is(i, ";") && tokens_[i].depth == 0)) ++i;
+    while (i < tokens_.size() && tokens_[i].kind != Kind::line_end && !(is(i, ";") && tokens_[i].depth == 0))
+      ++i;
     return i;
   }
   // "a.b.c" from token i, with the dots before it; i becomes what follows.
@@ -171,7 +182,8 @@ class Reader {
     size_t end = i;
     for (size_t at = i; at < end_of_statement(i); ++at) {
       const std::string word = tokens_[at].depth == 0 && tokens_[at].kind == Kind::symbol ? written(at) : "";
-      const bool assigns = word.ends_with('=') && word != "==" && word != "<=" && word != ">=" && word != "!=";
+      const bool assigns =
+          word.ends_with('=') && word != "==" && word != "<=" && word != ">=" && word != "!=";
       if (assigns || (loops && is(at, "in")) || (defines && word == ":")) end = at;
     }
     return end;
@@ -260,7 +272,8 @@ class Reader {
       const auto factor = is(i, "*") && i + 1 < end ? literal(i + 1) : std::nullopt;
       if (!factor || !factor->is_number_integer() || !value->is_number_integer()) return std::nullopt;
       int64_t product = 0;
-      if (__builtin_mul_overflow(value->get<int64_t>(), factor->get<int64_t>(), &product)) return std::nullopt;
+      if (__builtin_mul_overflow(value->get<int64_t>(), factor->get<int64_t>(), &product))
+        return std::nullopt;
       value = product;
       ++i;
     }
@@ -271,7 +284,8 @@ class Reader {
     if (tokens_[i].kind == Kind::text) {
       const size_t quote = word.find_first_of("\"'");
       if (word.find_first_of("bBfFtT") < quote || word.find('\\') != std::string::npos) return std::nullopt;
-      const size_t marks = word.compare(quote, 3, std::string(3, word[quote])) == 0 && word.size() >= quote + 6 ? 3 : 1;
+      const size_t marks =
+          word.compare(quote, 3, std::string(3, word[quote])) == 0 && word.size() >= quote + 6 ? 3 : 1;
       return Json(word.substr(quote + marks, word.size() - quote - 2 * marks));
     }
     if (tokens_[i].kind == Kind::number) {

@@ -20,7 +20,7 @@ struct PythonToken {
 };
 
 struct PythonArgument {
-  std::string keyword;  // empty: by position, or of ** and *
+  std::string keyword;        // empty: by position, or of ** and *
   size_t begin = 0, end = 0;  // with the keyword
   size_t value_begin = 0;
   std::string written;        // the value
@@ -43,7 +43,7 @@ struct PythonImport {
 
 struct PythonSource {
   std::string text;
-  std::map<std::string, PythonImport> imports;  // by the name in this file
+  std::map<std::string, PythonImport> imports;              // by the name in this file
   std::map<std::string, std::vector<std::string>> classes;  // -> what they derive from, as it is written
   std::vector<PythonCall> calls;
 

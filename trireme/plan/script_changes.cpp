@@ -28,7 +28,11 @@ TextEdit new_argument(const std::string& text, const PythonCall& call, const std
 class Changes {
  public:
   Changes(const TrainerScript& script, const PlanRequest& request, const Planned& planned)
-      : script_(script), source_(script.source), request_(request), planned_(planned), c_(planned.configuration) {}
+      : script_(script),
+        source_(script.source),
+        request_(request),
+        planned_(planned),
+        c_(planned.configuration) {}
 
   ScriptChanges all() {
     notes_ = {};
@@ -40,7 +44,9 @@ class Changes {
   }
 
  private:
-  std::string line_of(const PythonArgument& argument) const { return cat("line ", source_.line_of(argument.begin)); }
+  std::string line_of(const PythonArgument& argument) const {
+    return cat("line ", source_.line_of(argument.begin));
+  }
 
   std::string sizes() const {
     std::string text;
@@ -94,7 +100,8 @@ class Changes {
     if (argument == nullptr) {
       if (needed) edits_.push_back(new_argument(source_.text, call, cat(keyword, "=", written)));
     } else if (!argument->value) {
-      notes_.push_back(cat("not found: ", keyword, ", which ", line_of(*argument), " gives as ", argument->written, ". Let it be ", written, "."));
+      notes_.push_back(cat("not found: ", keyword, ", which ", line_of(*argument), " gives as ",
+                           argument->written, ". Let it be ", written, "."));
     } else if (*argument->value != value) {
       edits_.push_back({argument->value_begin, argument->end, written});
     }
@@ -102,7 +109,8 @@ class Changes {
 
   void set_arguments() {
     std::vector<std::pair<std::string, Json>> values;
-    if (const std::string length = script_.length_keyword(); !length.empty()) values.emplace_back(length, planned_.tokens());
+    if (const std::string length = script_.length_keyword(); !length.empty())
+      values.emplace_back(length, planned_.tokens());
     values.emplace_back("per_device_train_batch_size", c_.batch);
     values.emplace_back("gradient_accumulation_steps", c_.accumulation);
     if (!script_.arguments) {
@@ -113,12 +121,15 @@ class Changes {
     }
     const PythonCall& call = source_.calls[*script_.arguments];
     for (const auto& [keyword, value] : values) {
-      const bool is_default = (keyword == "gradient_accumulation_steps" && value == 1) || (keyword == "per_device_train_batch_size" && value == 8);
+      const bool is_default = (keyword == "gradient_accumulation_steps" && value == 1) ||
+                              (keyword == "per_device_train_batch_size" && value == 8);
       set(call, keyword, value, !is_default);
     }
     if (script_.length_keyword().empty())
-      notes_.push_back(cat("transformers' Trainer cuts no samples: let your data have at most ", planned_.tokens(), " tokens each."));
-    if (c_.recompute != Recompute::none && script_.trainer_class == "transformers.Trainer") set(call, "gradient_checkpointing", true, true);
+      notes_.push_back(cat("transformers' Trainer cuts no samples: let your data have at most ",
+                           planned_.tokens(), " tokens each."));
+    if (c_.recompute != Recompute::none && script_.trainer_class == "transformers.Trainer")
+      set(call, "gradient_checkpointing", true, true);
     if (call.find("use_liger_kernel") != nullptr) set(call, "use_liger_kernel", false, false);
     set_parallelism(call);
     shard_parameters(call);
@@ -129,22 +140,29 @@ class Changes {
     const PythonArgument* argument = call.find("parallelism_config");
     if (argument == nullptr || c_.sequence_ranks() == 1) return;
     const std::string ring = c_.ring > 1 ? cat(", sp_ring=", c_.ring) : "";
-    edits_.push_back({argument->value_begin, argument->end, cat("ParallelismConfig(sp_size=", c_.sequence_ranks(), ring, ")")});
+    edits_.push_back({argument->value_begin, argument->end,
+                      cat("ParallelismConfig(sp_size=", c_.sequence_ranks(), ring, ")")});
     import("ParallelismConfig");
   }
 
   void shard_parameters(const PythonCall& call) {
     const PythonArgument *deepspeed = call.find("deepspeed"), *fsdp = call.find("fsdp");
     if (deepspeed != nullptr) {
-      notes_.push_back(cat("DeepSpeed's configuration (", line_of(*deepspeed), ", ", deepspeed->written, "): ZeRO stage ", c_.zero,
+      notes_.push_back(cat("DeepSpeed's configuration (", line_of(*deepspeed), ", ", deepspeed->written,
+                           "): ZeRO stage ", c_.zero,
                            ", train_batch_size \"auto\", no sequence_parallel_size."));
     } else if (fsdp != nullptr) {
-      notes_.push_back(cat("FSDP (", line_of(*fsdp), ") shards over all ranks, those that share a sample too; the plan has ZeRO ", c_.zero, "."));
+      notes_.push_back(cat("FSDP (", line_of(*fsdp),
+                           ") shards over all ranks, those that share a sample too; the plan has ZeRO ",
+                           c_.zero, "."));
     } else if (c_.zero > 0) {
       Json config;
-      for (const char* key : {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"}) config[key] = "auto";
+      for (const char* key : {"train_batch_size", "train_micro_batch_size_per_gpu",
+                              "gradient_accumulation_steps", "gradient_clipping"})
+        config[key] = "auto";
       for (const char* key : {"bf16", "fp16"}) config[key] = {{"enabled", "auto"}};
-      config["zero_optimization"] = deepspeed_config_of(request_, planned_, /*max_grad_norm=*/0)["zero_optimization"];
+      config["zero_optimization"] =
+          deepspeed_config_of(request_, planned_, /*max_grad_norm=*/0)["zero_optimization"];
       set(call, "deepspeed", config, true);
     }
   }
@@ -152,20 +170,28 @@ class Changes {
   void tell_of_precision(const PythonCall& call) {
     for (const char* precision : {"bf16", "fp16"}) {
       const PythonArgument* argument = call.find(precision);
-      const bool planned = request_.settings.precision != Precision::fp32 && name_of(request_.settings.precision) == std::string(precision);
-      const bool by_default = precision == std::string("bf16") && script_.trainer_class != "transformers.Trainer";
+      const bool planned = request_.settings.precision != Precision::fp32 &&
+                           name_of(request_.settings.precision) == std::string(precision);
+      const bool by_default =
+          precision == std::string("bf16") && script_.trainer_class != "transformers.Trainer";
       const bool in_script = argument != nullptr ? argument->value && *argument->value == true : by_default;
       if (planned != in_script && (argument == nullptr || argument->value))
-        notes_.push_back(cat("The plan is for ", name_of(request_.settings.precision), ", the script says ", precision, "=", in_script ? "True" : "False",
-                             argument == nullptr ? " by its default" : "", "; the diff leaves that as it is."));
+        notes_.push_back(cat("The plan is for ", name_of(request_.settings.precision), ", the script says ",
+                             precision, "=", in_script ? "True" : "False",
+                             argument == nullptr ? " by its default" : "",
+                             "; the diff leaves that as it is."));
     }
   }
 
   void tell_of_memory() {
     if (!request_.hardware.is_gpu) return;
-    notes_.push_back(cat("The plan's memory and time are those of the native command. In Python the same tiles and offload are blocks around "
-                         "trainer.train(): trireme.tile_mlp(model)", c_.offload_activations != Offload::none ? ", trireme.offload_activations(model)" : "",
-                         script_.trainer_class == "transformers.Trainer" ? ", trireme.fused_loss(model)" : "", " (docs/huggingface.md, Memory)."));
+    notes_.push_back(
+        cat("The plan's memory and time are those of the native command. In Python the same tiles and "
+            "offload are blocks around "
+            "trainer.train(): trireme.tile_mlp(model)",
+            c_.offload_activations != Offload::none ? ", trireme.offload_activations(model)" : "",
+            script_.trainer_class == "transformers.Trainer" ? ", trireme.fused_loss(model)" : "",
+            " (docs/huggingface.md, Memory)."));
   }
 
   std::string launch() const {
@@ -173,7 +199,8 @@ class Changes {
     if (ranks == 1) return cat("python ", script_.file);
     if (ranks <= machine) return cat("torchrun --nproc_per_node ", ranks, " ", script_.file);
     return cat("torchrun --nnodes ", ranks / machine, " --nproc_per_node ", machine,
-               " --rdzv_backend c10d --rdzv_endpoint HOST:29500 ", script_.file, "    # on each machine; HOST: one of them");
+               " --rdzv_backend c10d --rdzv_endpoint HOST:29500 ", script_.file,
+               "    # on each machine; HOST: one of them");
   }
 
   const TrainerScript& script_;
@@ -195,15 +222,17 @@ std::vector<ScriptValue> script_values(const TrainerScript& script) {
   for (const PythonArgument& argument : call.arguments) {
     if (argument.keyword.empty() || !argument.value || argument.value->is_null()) continue;
     const bool is_length = argument.keyword == script.length_keyword();
-    values.push_back({is_length ? "max_seq_length" : argument.keyword, *argument.value,
-                      cat(script.file, " line ", script.source.line_of(argument.begin), ": ", argument.keyword)});
+    values.push_back(
+        {is_length ? "max_seq_length" : argument.keyword, *argument.value,
+         cat(script.file, " line ", script.source.line_of(argument.begin), ": ", argument.keyword)});
   }
   if (script.trainer_class == "trl.SFTTrainer" && call.find("learning_rate") == nullptr)
     values.push_back({"learning_rate", 2e-5, cat(script.file, ": SFTConfig's default")});
   return values;
 }
 
-ScriptChanges script_changes(const TrainerScript& script, const PlanRequest& request, const Planned& planned) {
+ScriptChanges script_changes(const TrainerScript& script, const PlanRequest& request,
+                             const Planned& planned) {
   return Changes(script, request, planned).all();
 }
 

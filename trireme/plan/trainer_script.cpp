@@ -33,22 +33,28 @@ void find_trainer(TrainerScript& script) {
     const bool wraps = is_wrapper(call.callee);
     const std::string name = wraps ? wrapped_class(source, call) : source.resolved(call.callee);
     if (!contains(kTrainers, name)) {
-      if (name.ends_with("Trainer") && (name.starts_with("trl.") || name.starts_with("transformers."))) other = name;
+      if (name.ends_with("Trainer") && (name.starts_with("trl.") || name.starts_with("transformers.")))
+        other = name;
       continue;
     }
     if (!script.trainer_class.empty())
-      throw ConfigError(cat(script.file, " makes a trainer in line ", source.line_of(script.trainer_call().begin), " and in line ",
-                            source.line_of(call.begin), "; expected one. Give a script with the one that is to be changed"));
+      throw ConfigError(cat(script.file, " makes a trainer in line ",
+                            source.line_of(script.trainer_call().begin), " and in line ",
+                            source.line_of(call.begin),
+                            "; expected one. Give a script with the one that is to be changed"));
     script.trainer = i;
     script.trainer_class = name;
     script.wrapped = wraps;
   }
   if (!script.trainer_class.empty()) return;
   if (!other.empty())
-    throw ConfigError(cat(script.file, " makes a ", other, "; expected Trainer of transformers, or SFTTrainer or DPOTrainer of trl: "
+    throw ConfigError(cat(script.file, " makes a ", other,
+                          "; expected Trainer of transformers, or SFTTrainer or DPOTrainer of trl: "
                           "others generate text, or score samples whole"));
-  throw ConfigError(cat(script.file, " makes no Trainer of transformers and no SFTTrainer or DPOTrainer of trl by a name that it imports; "
-                        "for a loop of its own see docs/huggingface.md (trireme.parallelize)"));
+  throw ConfigError(cat(
+      script.file,
+      " makes no Trainer of transformers and no SFTTrainer or DPOTrainer of trl by a name that it imports; "
+      "for a loop of its own see docs/huggingface.md (trireme.parallelize)"));
 }
 
 void find_arguments(TrainerScript& script) {
@@ -64,7 +70,8 @@ void find_arguments(TrainerScript& script) {
   });
   script.unknown.push_back(
       parser != source.calls.end()
-          ? cat("the trainer's arguments: line ", source.line_of(parser->begin), " reads them from the command line. Give their values "
+          ? cat("the trainer's arguments: line ", source.line_of(parser->begin),
+                " reads them from the command line. Give their values "
                 "there, as the lines below have them")
           : std::string("the trainer's arguments: no call of TrainingArguments, SFTConfig or DPOConfig"));
 }
@@ -73,8 +80,9 @@ void find_model(TrainerScript& script) {
   const PythonSource& source = script.source;
   const PythonArgument* found = nullptr;
   for (const PythonCall& call : source.calls) {
-    const bool reads = call.callee.ends_with(".from_pretrained") && call.callee.find("Tokenizer") == std::string::npos &&
-                       call.callee.find("Processor") == std::string::npos && call.callee.find("Config") == std::string::npos;
+    const bool reads =
+        call.callee.ends_with(".from_pretrained") && call.callee.find("Tokenizer") == std::string::npos &&
+        call.callee.find("Processor") == std::string::npos && call.callee.find("Config") == std::string::npos;
     if (!reads || call.arguments.empty()) continue;
     const PythonArgument* by_name = call.find("pretrained_model_name_or_path");
     found = by_name != nullptr ? by_name : &call.arguments.front();
@@ -83,15 +91,18 @@ void find_model(TrainerScript& script) {
   if (found == nullptr) {
     const PythonCall& trainer = script.trainer_call();
     found = trainer.find("model");
-    if (found == nullptr && !script.wrapped && !trainer.arguments.empty() && trainer.arguments.front().keyword.empty())
+    if (found == nullptr && !script.wrapped && !trainer.arguments.empty() &&
+        trainer.arguments.front().keyword.empty())
       found = &trainer.arguments.front();
     if (found != nullptr && !(found->value && found->value->is_string())) found = nullptr;
   }
   if (found != nullptr && found->value && found->value->is_string()) {
     script.model = found->value->get<std::string>();
   } else {
-    script.unknown.push_back(found != nullptr ? cat("the model: line ", source.line_of(found->begin), " names it by ", found->written)
-                                              : std::string("the model: no from_pretrained(\"...\") and no model=\"...\""));
+    script.unknown.push_back(
+        found != nullptr
+            ? cat("the model: line ", source.line_of(found->begin), " names it by ", found->written)
+            : std::string("the model: no from_pretrained(\"...\") and no model=\"...\""));
   }
 }
 

@@ -1,5 +1,5 @@
-// A training script of the Hugging Face stack, as far as its text tells: its trainer, its arguments, its model.
-// What it computes or reads from a command line is named, not guessed.
+// A training script of the Hugging Face stack, as far as its text tells: its trainer, its arguments, its
+// model. What it computes or reads from a command line is named, not guessed.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ namespace trireme {
 struct TrainerScript {
   std::string file;
   PythonSource source;
-  size_t trainer = 0;             // of source.calls
-  std::string trainer_class;      // "transformers.Trainer", "trl.SFTTrainer", "trl.DPOTrainer"
-  bool wrapped = false;           // by with_sequence_parallel already
-  std::optional<size_t> arguments;  // of source.calls: TrainingArguments, SFTConfig, DPOConfig
-  std::string model;              // of from_pretrained or model=; empty: not told
+  size_t trainer = 0;                // of source.calls
+  std::string trainer_class;         // "transformers.Trainer", "trl.SFTTrainer", "trl.DPOTrainer"
+  bool wrapped = false;              // by with_sequence_parallel already
+  std::optional<size_t> arguments;   // of source.calls: TrainingArguments, SFTConfig, DPOConfig
+  std::string model;                 // of from_pretrained or model=; empty: not told
   std::vector<std::string> unknown;  // sentences: what was looked for and not found
 
   const PythonCall& trainer_call() const { return source.calls[trainer]; }

@@ -34,24 +34,29 @@ std::vector<LineChange> line_changes(const Lines& lines, const std::vector<TextE
   std::vector<LineChange> changes;
   size_t line = 0, line_begin = 0;
   for (size_t i = 0; i < sorted.size();) {
-    while (line < lines.size() && line_begin + lines[line].size() <= sorted[i].begin) line_begin += lines[line++].size();
+    while (line < lines.size() && line_begin + lines[line].size() <= sorted[i].begin)
+      line_begin += lines[line++].size();
     size_t end = line, end_byte = line_begin;
     const size_t first = i;
     while (i < sorted.size() && (i == first || sorted[i].begin < end_byte)) {
-      while (end < lines.size() && end_byte < std::max(sorted[i].end, sorted[i].begin + 1)) end_byte += lines[end++].size();
+      while (end < lines.size() && end_byte < std::max(sorted[i].end, sorted[i].begin + 1))
+        end_byte += lines[end++].size();
       ++i;
     }
     std::string text;
     for (size_t at = line; at < end; ++at) text += lines[at];
-    std::vector<TextEdit> within(sorted.begin() + static_cast<std::ptrdiff_t>(first), sorted.begin() + static_cast<std::ptrdiff_t>(i));
+    std::vector<TextEdit> within(sorted.begin() + static_cast<std::ptrdiff_t>(first),
+                                 sorted.begin() + static_cast<std::ptrdiff_t>(i));
     for (TextEdit& edit : within) edit.begin -= line_begin, edit.end -= line_begin;
     LineChange change{line, end, lines_of(with_edits(text, within))};
     // Lines that an edit only touches stay.
-    while (change.begin < change.end && !change.after.empty() && lines[change.begin] == change.after.front()) {
+    while (change.begin < change.end && !change.after.empty() &&
+           lines[change.begin] == change.after.front()) {
       change.after.erase(change.after.begin());
       ++change.begin;
     }
-    while (change.begin < change.end && !change.after.empty() && lines[change.end - 1] == change.after.back()) {
+    while (change.begin < change.end && !change.after.empty() &&
+           lines[change.end - 1] == change.after.back()) {
       change.after.pop_back();
       --change.end;
     }
@@ -75,14 +80,16 @@ std::string with_edits(const std::string& text, std::vector<TextEdit> edits) {
   std::string result;
   size_t at = 0;
   for (const TextEdit& edit : edits) {
-    TRIREME_ASSERT(edit.begin >= at && edit.end >= edit.begin && edit.end <= text.size(), "an edit of bytes ", edit.begin, " to ", edit.end);
+    TRIREME_ASSERT(edit.begin >= at && edit.end >= edit.begin && edit.end <= text.size(), "an edit of bytes ",
+                   edit.begin, " to ", edit.end);
     result += text.substr(at, edit.begin - at) + edit.text;
     at = edit.end;
   }
   return result + text.substr(at);
 }
 
-std::string unified_diff(const std::string& file, const std::string& text, const std::vector<TextEdit>& edits) {
+std::string unified_diff(const std::string& file, const std::string& text,
+                         const std::vector<TextEdit>& edits) {
   constexpr size_t kContext = 3;
   std::vector<TextEdit> sorted = edits;
   std::ranges::stable_sort(sorted, {}, &TextEdit::begin);
@@ -111,7 +118,8 @@ std::string unified_diff(const std::string& file, const std::string& text, const
     const size_t old_lines = end - begin, new_lines = old_lines + added - removed;
     // A range without lines is named by the line before it.
     diff += cat("@@ -", begin + (old_lines > 0 ? 1 : 0), ",", old_lines, " +",
-                static_cast<std::ptrdiff_t>(begin) + shift + (new_lines > 0 ? 1 : 0), ",", new_lines, " @@\n", hunk);
+                static_cast<std::ptrdiff_t>(begin) + shift + (new_lines > 0 ? 1 : 0), ",", new_lines, " @@\n",
+                hunk);
     shift += static_cast<std::ptrdiff_t>(added) - static_cast<std::ptrdiff_t>(removed);
   }
   return diff;
