@@ -1,5 +1,6 @@
-"""trireme.plan: the program's JSON as a dict, its refusals as ConfigError; the JSON has the form that docs/schemas says."""
+"""trireme.plan: the program's JSON as a dict, its refusals as ConfigError; its page is well formed."""
 
+import html.parser
 import json
 import os
 import subprocess
@@ -40,3 +41,38 @@ def test_another_end_is_a_failed_run(tmp_path):
     with pytest.raises(trireme.RunFailed, match="code 65") as failed:
         trireme.plan(**{**REQUEST, "gpu": tmp_path / "profile.json"})
     assert failed.value.exit_code == 65
+
+
+class Page(html.parser.HTMLParser):
+    """Checks that tags close in order, and keeps the values of <data>."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.values = [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        if tag != "meta":
+            self.open.append(tag)
+        if tag == "data":
+            self.values.append(float(dict(attributes)["value"]))
+
+    def handle_startendtag(self, tag, attributes):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_a_page_and_a_specification_are_written_with_the_plan(tmp_path):
+    plan = trireme.plan(**REQUEST, html=tmp_path / "plan.html", spec=tmp_path / "spec.md")
+    page = Page((tmp_path / "plan.html").read_text())
+    assert plan["best"]["memory"]["device_bytes"] in page.values and plan["best"]["time"]["mfu"] in page.values
+    assert (tmp_path / "spec.md").read_text().startswith("# llama3-8b at 8,192 tokens\n")
+    stages = {**REQUEST, "max_seq_length": None, "stages": ["2k", "4k"]}
+    plans = trireme.plan(**stages, html=tmp_path / "stages.html")
+    assert all(plan["best"]["memory"]["device_bytes"] in Page((tmp_path / "stages.html").read_text()).values for plan in plans)
+    with pytest.raises(trireme.ConfigError, match="--spec is for one length"):
+        trireme.plan(**stages, spec=tmp_path / "none.md")
