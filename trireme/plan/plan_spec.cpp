@@ -40,7 +40,7 @@ std::string cell(const std::string& text) {
   }
   return safe;
 }
-std::string row(const std::string& name, const std::string& text) {
+std::string spec_row(const std::string& name, const std::string& text) {
   return cat("| ", name, " | ", text, " |\n");
 }
 
@@ -84,58 +84,61 @@ class Spec {
     const int64_t elements =
         std::accumulate(model.unit_elements.begin(), model.unit_elements.end(), int64_t{0});
     std::string text =
-        row("objective", cat(kOpen, " (pre-training, continual pre-training, supervised fine-tuning)"));
-    text += row("exact length", cat(format_count(best_.tokens()), " tokens",
-                                    request_.document_tokens > 0 ? cat(", packed of documents of ",
-                                                                       format_count(request_.document_tokens))
-                                                                 : ""));
-    text += row("model", cat(cell(request_.model_name), ", ",
-                             elements < 1'000'000'000
-                                 ? format_count(elements)
-                                 : cat(format_fixed(static_cast<double>(elements) / 1e9, 2), " billion"),
-                             " parameters: ", model.layers, " layers, ", model.hidden, " wide, ", model.heads,
-                             " query and ", model.kv_heads, " key/value heads; trained on ",
-                             format_count(facts_.trained_positions), " positions"));
-    text +=
-        row("hardware", cat(c_.ranks(), " x ", cell(hardware_.name),
-                            hardware_.description.empty() ? "" : cat(" (", cell(hardware_.description), ")"),
-                            ", on ", machines_, machines_ == 1 ? " machine" : " machines"));
-    return text + row("least acceptable speed",
-                      request_.target_tokens_per_second > 0
-                          ? cat(rate(request_.target_tokens_per_second), " tokens/s in all: ",
-                                plan_.reaches(request_.target_tokens_per_second) ? "reached" : "not reached")
-                          : cat(kOpen, " tokens/s for each ", device_));
+        spec_row("objective", cat(kOpen, " (pre-training, continual pre-training, supervised fine-tuning)"));
+    text += spec_row("exact length",
+                     cat(format_count(best_.tokens()), " tokens",
+                         request_.document_tokens > 0
+                             ? cat(", packed of documents of ", format_count(request_.document_tokens))
+                             : ""));
+    text += spec_row("model", cat(cell(request_.model_name), ", ",
+                                  elements < 1'000'000'000
+                                      ? format_count(elements)
+                                      : cat(format_fixed(static_cast<double>(elements) / 1e9, 2), " billion"),
+                                  " parameters: ", model.layers, " layers, ", model.hidden, " wide, ",
+                                  model.heads, " query and ", model.kv_heads, " key/value heads; trained on ",
+                                  format_count(facts_.trained_positions), " positions"));
+    text += spec_row("hardware",
+                     cat(c_.ranks(), " x ", cell(hardware_.name),
+                         hardware_.description.empty() ? "" : cat(" (", cell(hardware_.description), ")"),
+                         ", on ", machines_, machines_ == 1 ? " machine" : " machines"));
+    return text +
+           spec_row("least acceptable speed",
+                    request_.target_tokens_per_second > 0
+                        ? cat(rate(request_.target_tokens_per_second), " tokens/s in all: ",
+                              plan_.reaches(request_.target_tokens_per_second) ? "reached" : "not reached")
+                        : cat(kOpen, " tokens/s for each ", device_));
   }
 
   std::string found() const {
     const StepTime& time = best_.time;
     const PlannedMemory& memory = best_.memory;
-    std::string text = row("configuration", cell(configuration_text(best_)));
-    text += row("precision", name_of(request_.settings.precision));
-    text += row("a step",
-                cat(c_.samples(), " samples, ", format_count(std::llround(best_.step.tokens())), " tokens"));
-    text += row("expected throughput",
-                cat(rate(time.tokens_per_second / c_.ranks()), " tokens/s for each ", device_, ", ",
-                    rate(time.tokens_per_second), " in all; MFU ", percent(time.mfu)));
-    text += row("a step takes",
-                cat(format_fixed(time.seconds, 2), " s, between ", format_fixed(time.least_seconds, 2),
-                    " and ", format_fixed(time.most_seconds, 2)));
+    std::string text = spec_row("configuration", cell(configuration_text(best_)));
+    text += spec_row("precision", name_of(request_.settings.precision));
+    text += spec_row("a step", cat(c_.samples(), " samples, ",
+                                   format_count(std::llround(best_.step.tokens())), " tokens"));
+    text += spec_row("expected throughput",
+                     cat(rate(time.tokens_per_second / c_.ranks()), " tokens/s for each ", device_, ", ",
+                         rate(time.tokens_per_second), " in all; MFU ", percent(time.mfu)));
+    text += spec_row("a step takes",
+                     cat(format_fixed(time.seconds, 2), " s, between ", format_fixed(time.least_seconds, 2),
+                         " and ", format_fixed(time.most_seconds, 2)));
     if (request_.token_budget > 0) {
       const double seconds = plan_.seconds_for(request_.token_budget);
-      text += row("budget",
-                  cat(format_count(request_.token_budget), " tokens: ", format_fixed(seconds / 86400, 1),
-                      " days, ", format_count(std::llround(seconds / 3600 * c_.ranks())), " ", device_,
-                      "-hours, without restarts and evaluation"));
+      text += spec_row("budget",
+                       cat(format_count(request_.token_budget), " tokens: ", format_fixed(seconds / 86400, 1),
+                           " days, ", format_count(std::llround(seconds / 3600 * c_.ranks())), " ", device_,
+                           "-hours, without restarts and evaluation"));
     }
-    text += row(cat("memory of each ", device_), share_of(memory.device_bytes, hardware_.memory_bytes));
-    text += row("by category, when fullest", bytes_by_category(memory.forecast.fullest));
+    text += spec_row(cat("memory of each ", device_), share_of(memory.device_bytes, hardware_.memory_bytes));
+    text += spec_row("by category, when fullest", bytes_by_category(memory.forecast.fullest));
     if (memory.host_bytes > 0)
-      text += row("host memory of each machine",
-                  cat(memory.limits.host_bytes > 0
-                          ? share_of(memory.host_bytes, hardware_.host_memory_bytes)
-                          : cat(format_bytes(memory.host_bytes), "; the profile does not say of how much"),
-                      ": ", bytes_by_category(memory.forecast.host), " for each ", device_));
-    return text + row("longest sample here", cat(format_count(plan_.longest_tokens), " tokens"));
+      text +=
+          spec_row("host memory of each machine",
+                   cat(memory.limits.host_bytes > 0
+                           ? share_of(memory.host_bytes, hardware_.host_memory_bytes)
+                           : cat(format_bytes(memory.host_bytes), "; the profile does not say of how much"),
+                       ": ", bytes_by_category(memory.forecast.host), " for each ", device_));
+    return text + spec_row("longest sample here", cat(format_count(plan_.longest_tokens), " tokens"));
   }
 
   std::string checks() const {
