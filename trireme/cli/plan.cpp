@@ -123,7 +123,7 @@ int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const Pla
   }
   const bool fits = std::ranges::all_of(plans, &Plan::fits);
   const std::string launch = write_stages(flags, parser, model, request, stages);
-  flags.pages.write_stages(request, plans, std::vector<std::string>(plans.size(), launch));
+  flags.pages.write_stages(request, plans, launch);
   for (Json& stage : json) stage["launch"] = launch;
   const std::string text = flags.json ? "" : cat(stages_text(request, plans), "\nlaunch:\n", launch);
   std::cout << (flags.json ? json.dump(1) + "\n" : text) << std::flush;
