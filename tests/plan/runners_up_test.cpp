@@ -17,7 +17,7 @@ using testing::small_request;
 constexpr int64_t kMiB = int64_t{1} << 20;
 
 TEST(RunnersUp, are_slower_or_over_and_say_by_how_much) {
-  for (const int64_t memory : {40, 90, 400}) {
+  for (const int64_t memory : {80, 120, 400}) {
     const PlanRequest request = small_request(8, 16384, memory * kMiB);
     Search search(request);
     const auto best = search.fastest(8, request.tokens);
