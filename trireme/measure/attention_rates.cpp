@@ -8,7 +8,8 @@
 namespace trireme {
 namespace {
 
-constexpr int64_t kQueryHeads = 2, kKvHeads = 1;
+// Those that are timed, of a layer that has more: its rows lie that far apart.
+constexpr int64_t kQueryHeads = 2, kKvHeads = 1, kLayerQueryHeads = 8, kLayerKvHeads = 4;
 
 struct TimedAttention {
   at::Tensor q, k, v, d_o;
@@ -18,11 +19,11 @@ struct TimedAttention {
   TimedAttention(int64_t tokens, int64_t width, const at::TensorOptions& options) {
     const auto draw = [&](int64_t heads) { return at::randn({1, tokens, heads, width}, options); };
     // q, k and v lie side by side, as an exchange gives them.
-    const at::Tensor qkv = draw(kQueryHeads + 2 * kKvHeads);
+    const at::Tensor qkv = draw(kLayerQueryHeads + 2 * kLayerKvHeads);
     q = qkv.narrow(2, 0, kQueryHeads);
-    k = qkv.narrow(2, kQueryHeads, kKvHeads);
-    v = qkv.narrow(2, kQueryHeads + kKvHeads, kKvHeads);
-    d_o = draw(kQueryHeads);
+    k = qkv.narrow(2, kLayerQueryHeads, kKvHeads);
+    v = qkv.narrow(2, kLayerQueryHeads + kLayerKvHeads, kKvHeads);
+    d_o = draw(kLayerQueryHeads).narrow(2, 0, kQueryHeads);
     spec.scale = 1 / std::sqrt(static_cast<double>(width));
     spec.keys = causal_keys(tokens);
     spec.kv_of_query.assign(kQueryHeads, 0);

@@ -67,7 +67,8 @@ class OperationTimer {
 
   void activation(int64_t rows) {
     at::Tensor gate_up = values({rows, 2 * kIntermediate});
-    const at::Tensor kept = gate_up.clone(), dact = values({rows, kIntermediate});
+    // Backward is in place: without a gradient its values stay finite however often it is called.
+    const at::Tensor kept = gate_up.clone(), dact = at::zeros({rows, kIntermediate}, options_);
     add(WorkKind::activation, dact.numel(), timer_.seconds([&] { swiglu(kept); }));
     add(WorkKind::activation_backward, dact.numel(), timer_.seconds([&] { swiglu_backward(dact, gate_up); }));
   }
