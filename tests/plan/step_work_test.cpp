@@ -1,6 +1,8 @@
 // The counts of a step's work, held against the formulas of the field and against each other.
 #include "trireme/plan/step_work.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 #include "trireme/plan/step_time.h"
@@ -73,6 +75,39 @@ TEST(StepWork, groups_of_layers_run_their_down_projection_again_but_in_the_last)
   const double single = products_of(step);
   step.inputs.recompute.checkpoint_every = 2;
   EXPECT_DOUBLE_EQ(products_of(step), single + 2 * 2048 * 2 * 256.0 * 768);
+}
+
+TEST(StepWork, a_head_that_no_cache_holds_has_rates_of_its_own) {
+  PlannedStep step = small_step(2048, Recompute::none);
+  EXPECT_EQ(amount_of(step, WorkKind::head_matmul), 0);
+  step.inputs.model.vocab = 32000;
+  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::head_matmul), 4 * 256.0 * 32000 * 2048);
+  EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::head_weight_gradient), 2 * 256.0 * 32000 * 2048);
+}
+
+TEST(StepWork, each_unit_is_stepped_by_itself_and_sharded_where_the_optimizer_is) {
+  PlannedStep step = small_step(2048, Recompute::none, 1, 1, 4);
+  for (const int zero : {0, 1}) {
+    step.inputs.zero = zero;
+    double largest = 0;
+    for (const WorkItem& item : step_work(step).items)
+      if (item.kind == WorkKind::optimizer) largest = std::max(largest, item.size);
+    EXPECT_DOUBLE_EQ(largest, (kLayer + 512) / (zero == 0 ? 1 : 4));
+  }
+}
+
+TEST(StepWork, norms_of_q_and_k_make_their_projection_again_in_backward) {
+  PlannedStep step = small_step(2048, Recompute::none);
+  const double plain = products_of(step);
+  step.inputs.model.qk_norm = true;
+  EXPECT_DOUBLE_EQ(products_of(step), plain + 4 * 2 * 2048 * 256.0 * (8 + 4) * 32);
+}
+
+TEST(StepWork, ulysses_packs_and_joins_what_it_exchanges) {
+  const double alone = 2 * amount_of(small_step(4096, Recompute::none, 2), WorkKind::copy) -
+                       amount_of(small_step(4096, Recompute::none), WorkKind::copy);
+  // q, k and v there; o back; d(o) there; twice the gradients of q, k and v.
+  EXPECT_DOUBLE_EQ(alone, 4 * 4096.0 * (3 * 16 * 32 + 2 * 8 * 32));
 }
 
 TEST(StepWork, ranks_share_the_work_of_one) {
