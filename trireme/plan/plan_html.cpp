@@ -105,7 +105,7 @@ std::string memory_section(const PlanRequest& request, const Planned& planned) {
                 memory.limits.host_bytes > 0 ? cat(" of ", html_bytes(request.hardware.host_memory_bytes),
                                                    over_text(memory.host_bytes, memory.limits.host_bytes))
                                              : std::string("; the profile does not say what there is"),
-                ", for ", html_count(devices_of_machine(request, planned)), " of them.</p>\n",
+                ", for ", html_count(devices_of_machine(request, planned)), " ", device, "s.</p>\n",
                 host_bar(request, planned));
   std::vector<std::vector<std::string>> rows;
   const MemoryForecast& forecast = memory.forecast;
