@@ -102,12 +102,12 @@ double style_share(const PageElement& element, const char* property) {
   return std::stod(style.substr(style.find(':') + 1)) / 100;
 }
 
-// The name of each part of a bar, and its share of the width.
+// The name of each segment of a bar, and its share of the width.
 std::map<std::string, double> shares_of(const ParsedPage& page, const PageElement& bar) {
   std::map<std::string, double> shares;
-  for (const PageElement* part : page.children(bar))
-    if (part->attributes.at("class").starts_with("part"))
-      shares[part->attributes.at("title")] = style_share(*part, "width");
+  for (const PageElement* segment : page.children(bar))
+    if (segment->attributes.at("class").starts_with("segment"))
+      shares[segment->attributes.at("title")] = style_share(*segment, "width");
   return shares;
 }
 
@@ -153,13 +153,14 @@ TEST(PlanPage, bars_are_as_wide_as_their_bytes) {
   ASSERT_GT(plan.best.memory.host_bytes, 0);
 
   double sum = 0;
-  for (const PageElement* part : page.children(*bars.at(0))) {
-    if (!part->attributes.at("class").starts_with("part")) continue;
+  for (const PageElement* segment : page.children(*bars.at(0))) {
+    if (!segment->attributes.at("class").starts_with("segment")) continue;
     EXPECT_NEAR(
-        std::stod(part->attributes.at("style").substr(part->attributes.at("style").find("left:") + 5)) / 100,
+        std::stod(segment->attributes.at("style").substr(segment->attributes.at("style").find("left:") + 5)) /
+            100,
         sum, 1e-5)
         << "gaps";
-    sum += style_share(*part, "width");
+    sum += style_share(*segment, "width");
   }
   EXPECT_NEAR(sum, memory["device_bytes"].get<double>() / device, 1e-5);
   expect_near(shares_of(page, *bars[0]), device_shares(json["best"], device));
@@ -197,8 +198,8 @@ TEST(PlanPage, runners_up_have_bars_and_reasons_and_say_where_memory_ends) {
     ASSERT_NE(bar, nullptr);
     const double memory = runner["memory"]["device_memory_bytes"], used = runner["memory"]["device_bytes"];
     expect_near(shares_of(page, *bar), device_shares(runner, std::max(memory, used)));
-    const auto parts = page.children(*bar);
-    EXPECT_EQ(parts.back()->attributes.at("class") == "end", used > memory);
+    const auto segments = page.children(*bar);
+    EXPECT_EQ(segments.back()->attributes.at("class") == "end", used > memory);
     over += used > memory ? 1 : 0;
   }
   EXPECT_GT(over, 0);

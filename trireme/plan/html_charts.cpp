@@ -31,22 +31,22 @@ std::string label(double value, const std::string& x, double y) {
 
 }  // namespace
 
-std::string html_bar(const std::vector<BarPart>& parts, double whole, double limit) {
+std::string html_bar(const std::vector<BarSegment>& segments, double whole, double limit) {
   double sum = 0;
-  for (const BarPart& part : parts) sum += part.amount;
+  for (const BarSegment& segment : segments) sum += segment.amount;
   const double width = std::max(whole, sum);
   double left = 0;
   std::string html = "<div class=\"bar\" aria-hidden=\"true\">";
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const BarPart& part = parts[i];
-    if (part.amount <= 0) continue;
-    const double share = part.amount / width;
-    const bool has_room = share * kBarPixels > kLetterPixels * (static_cast<double>(part.name.size()) + 2);
-    html += cat("<span class=\"part tone-", i % 2 == 0 ? "a" : "b", part.hatched ? " hatched" : "",
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const BarSegment& segment = segments[i];
+    if (segment.amount <= 0) continue;
+    const double share = segment.amount / width;
+    const bool has_room = share * kBarPixels > kLetterPixels * (static_cast<double>(segment.name.size()) + 2);
+    html += cat("<span class=\"segment tone-", i % 2 == 0 ? "a" : "b", segment.hatched ? " hatched" : "",
                 "\" style=\"width:", percent(share), ";left:", percent(left / width), "\" title=\"",
-                html_escaped(part.name), "\">", has_room ? cat("<b>", html_escaped(part.name), "</b>") : "",
-                "</span>");
-    left += part.amount;
+                html_escaped(segment.name), "\">",
+                has_room ? cat("<b>", html_escaped(segment.name), "</b>") : "", "</span>");
+    left += segment.amount;
   }
   if (limit > 0) html += mark("limit", limit / width);
   if (sum > whole) html += mark("end", whole / width);

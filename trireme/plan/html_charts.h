@@ -1,5 +1,5 @@
 // The pictures of a plan's page, each beside a table that says the same: bars of HTML, and a chart as inline
-// SVG. Parts differ by tone and border, hatched ones by their pattern, so that no colour is needed.
+// SVG. Segments differ by tone and border, hatched ones by their pattern, so that no colour is needed.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace trireme {
 
-struct BarPart {
+struct BarSegment {
   std::string name;
   double amount = 0;
   bool hatched = false;
 };
 
-// Parts from left to right, each amount / whole of the width; where they are more than the whole, of their
+// Segments from left to right, each amount / whole of the width; where they are more than the whole, of their
 // sum, and a line is where the whole ends. `limit` above 0: a mark at so much.
-std::string html_bar(const std::vector<BarPart>& parts, double whole, double limit = 0);
+std::string html_bar(const std::vector<BarSegment>& segments, double whole, double limit = 0);
 
 struct ChartPoint {
   double x = 0;

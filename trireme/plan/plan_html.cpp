@@ -48,12 +48,13 @@ std::string table(const std::string& caption, const std::vector<std::string>& he
   return html + "</tbody></table></div>\n";
 }
 
-std::vector<BarPart> parts_of(const MemoryBytes& bytes, int64_t times = 1) {
-  std::vector<BarPart> parts;
+std::vector<BarSegment> segments_of(const MemoryBytes& bytes, int64_t times = 1) {
+  std::vector<BarSegment> segments;
   for (const MemoryCategory category : kAllMemoryCategories)
     if (bytes[category] > 0)
-      parts.push_back({name_of(category), static_cast<double>(bytes[category]) * static_cast<double>(times)});
-  return parts;
+      segments.push_back(
+          {name_of(category), static_cast<double>(bytes[category]) * static_cast<double>(times)});
+  return segments;
 }
 
 int64_t devices_of_machine(const PlanRequest& request, const Planned& planned) {
@@ -61,10 +62,10 @@ int64_t devices_of_machine(const PlanRequest& request, const Planned& planned) {
 }
 
 std::string device_bar(const PlanRequest& request, const Planned& planned) {
-  std::vector<BarPart> parts = parts_of(planned.memory.forecast.fullest);
+  std::vector<BarSegment> segments = segments_of(planned.memory.forecast.fullest);
   const int64_t beside = planned.memory.device_bytes - planned.memory.forecast.peak_total_bytes;
-  parts.push_back({"beside tensors", static_cast<double>(beside), true});
-  return html_bar(parts, static_cast<double>(request.hardware.memory_bytes),
+  segments.push_back({"beside tensors", static_cast<double>(beside), true});
+  return html_bar(segments, static_cast<double>(request.hardware.memory_bytes),
                   static_cast<double>(planned.memory.limits.device_bytes));
 }
 
@@ -72,7 +73,7 @@ std::string host_bar(const PlanRequest& request, const Planned& planned) {
   const PlannedMemory& memory = planned.memory;
   if (memory.host_bytes == 0) return "";
   const int64_t whole = memory.limits.host_bytes > 0 ? request.hardware.host_memory_bytes : memory.host_bytes;
-  return html_bar(parts_of(memory.forecast.host, devices_of_machine(request, planned)),
+  return html_bar(segments_of(memory.forecast.host, devices_of_machine(request, planned)),
                   static_cast<double>(whole), static_cast<double>(memory.limits.host_bytes));
 }
 
@@ -151,17 +152,17 @@ std::vector<TimeEntry> time_entries(const StepTime& time) {
 
 std::string time_section(const Planned& planned) {
   const StepTime& time = planned.time;
-  std::vector<BarPart> parts;
+  std::vector<BarSegment> segments;
   std::vector<std::vector<std::string>> rows;
   for (const TimeEntry& entry : time_entries(time)) {
-    parts.push_back({entry.name, entry.seconds, entry.waits});
+    segments.push_back({entry.name, entry.seconds, entry.waits});
     rows.push_back({entry.name, html_seconds(entry.seconds),
                     html_bar({{entry.name, entry.seconds, entry.waits}}, time.seconds)});
   }
   return cat("<h2>A step</h2>\n<p>", html_seconds(time.seconds), ", between ",
              html_seconds(time.least_seconds), " and ", html_seconds(time.most_seconds), ", of which ",
              html_seconds(time.compute_seconds), " is compute. What is hatched is waited for.</p>\n",
-             html_bar(parts, time.seconds),
+             html_bar(segments, time.seconds),
              table("Seconds of a step, by kind of work and of waiting",
                    {"kind", "seconds", "share of the step"}, {"", "n", "bars"}, rows));
 }

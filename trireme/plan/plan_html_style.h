@@ -32,9 +32,9 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid var(--ru
   font: 13px/1.5 ui-monospace, monospace; }
 .bar { position: relative; height: 1.6rem; margin: .35rem 0; border: 1px solid var(--quiet); overflow: hidden; }
 td .bar { height: .9rem; margin: .2rem 0; }
-.part { position: absolute; top: 0; bottom: 0; overflow: hidden; white-space: nowrap; border-right: 1px solid var(--ground); }
-.part b { font-weight: 500; font-size: .75rem; padding-left: .4rem; line-height: 1.5rem; }
-td .part b { display: none; }
+.segment { position: absolute; top: 0; bottom: 0; overflow: hidden; white-space: nowrap; border-right: 1px solid var(--ground); }
+.segment b { font-weight: 500; font-size: .75rem; padding-left: .4rem; line-height: 1.5rem; }
+td .segment b { display: none; }
 .tone-a { background: var(--a); color: var(--on-a); }
 .tone-b { background: var(--b); color: var(--on-b); }
 .hatched { background-color: var(--rule); color: var(--ink);
