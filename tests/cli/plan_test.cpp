@@ -183,6 +183,16 @@ TEST_F(PlanCommand, a_ds_config_that_contradicts_itself_is_refused_as_train_refu
               AllOf(HasSubstr("train_batch_size"), HasSubstr("trireme config fix")));
 }
 
+TEST_F(PlanCommand, positions_that_do_not_reach_are_stretched_and_it_says_so) {
+  const std::vector<std::string> asked{"--model", "tiny", "--gpu", cpu().string(), "--max_seq_length", "2m"};
+  EXPECT_THAT(output_of(asked).text, AllOf(HasSubstr("1,048,576 positions"), HasSubstr("--rope_scaling yarn:2 ")));
+  std::vector<std::string> given = asked;
+  given.insert(given.end(), {"--rope_scaling", "linear:4"});
+  EXPECT_THAT(output_of(given).text, AllOf(HasSubstr("--rope_scaling linear:4"), Not(HasSubstr("yarn"))));
+  given.back() = "linear:1";
+  EXPECT_THAT(refusal(given), HasSubstr("--rope_scaling yarn:2"));
+}
+
 TEST_F(PlanCommand, refuses_with_help) {
   EXPECT_THAT(refusal({"--gpu", cpu().string()}), HasSubstr("needs --model"));
   EXPECT_THAT(refusal({"--model_name_or_path", "tini", "--gpu", cpu().string()}), HasSubstr("'tiny'?"));
@@ -195,8 +205,8 @@ TEST_F(PlanCommand, refuses_with_help) {
   EXPECT_THAT(refusal(with_model({})), HasSubstr("needs --gpu"));
   EXPECT_THAT(refusal({"--model", "tini", "--gpu", cpu().string()}), HasSubstr("'tiny'?"));
   EXPECT_THAT(refusal({"--model", "tiny", "--gpu", cpu().string()}), HasSubstr("--max_seq_length"));
-  EXPECT_THAT(refusal({"--model", "tiny", "--gpu", cpu().string(), "--max_seq_length", "2m"}),
-              HasSubstr("--rope_scaling"));
+  EXPECT_THAT(refusal({"--model", "bert-tiny", "--gpu", cpu().string(), "--max_seq_length", "2m"}),
+              HasSubstr("8192 positions"));
   EXPECT_THAT(refusal(on_cpu({"--ulysses", "8", "--gpus", "8"})), HasSubstr("4 query heads"));
   EXPECT_THAT(refusal(on_cpu({"--head_chunks", "3", "--gpus", "2"})), HasSubstr("--head_chunks"));
   EXPECT_THAT(refusal(on_cpu({"--memory_budget", "1g"})), HasSubstr("--memory_share"));

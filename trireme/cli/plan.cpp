@@ -109,12 +109,25 @@ void check_positions_reach(const PlanRequest& request, const ModelConfig& config
   check_positions(single_stage(tokens, 1, {}), config, document);
 }
 
+// What is longer than the model's positions is planned with more of them: neither bytes nor seconds depend on
+// it. -> a sentence that says so; empty where the positions reach.
+std::string stretch_positions(PlanFlags& flags, OptionParser& parser, const ModelConfig& config) {
+  const int64_t longest = flags.engine.rope.longest_tokens, reach = position_reach(config);
+  const int64_t document = flags.document_tokens > 0 ? std::min(flags.document_tokens, longest) : longest;
+  if (!config.rotates || flags.engine.rope.given() || document <= reach) return "";
+  const std::string scaling = rope_scaling_to_reach(config, document);
+  parser.add_file_values({{"rope_scaling", scaling, "trireme plan"}}, Precedence::before_counts);
+  return cat("the model has ", format_count(reach), " positions: the plan stretches them by --rope_scaling ", scaling,
+             "; docs/context-extension.md says what else there is");
+}
+
 int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
-                   const PlanRequest& request) {
+                   const PlanRequest& request, const std::string& stretched) {
   const std::vector<int64_t> lengths = parse_stage_lengths(flags.stages);
   flags.pages.check_stages(parser);
   check_positions_reach(request, model.config, lengths.back());
-  const std::vector<Plan> plans = plan_stages(request, lengths);
+  std::vector<Plan> plans = plan_stages(request, lengths);
+  if (!stretched.empty()) plans.back().advice.push_back(stretched);
   std::vector<Planned> stages;
   Json json = Json::array();
   for (const Plan& plan : plans) {
@@ -245,17 +258,19 @@ int run_plan(const std::vector<std::string>& arguments) {
   flags.engine.rope.longest_tokens =
       flags.stages.empty() ? flags.max_seq_length : parse_stage_lengths(flags.stages).back();
   const int64_t trained_positions = position_reach(model.config);
+  const std::string stretched = stretch_positions(flags, parser, model.config);
   model.config = with_rope(model.config, flags.engine.rope);
   PlanRequest request = flags.resolve(parser, model);
   for (const std::string& note : notes) std::cerr << note << "\n";
   if (flags.explain.asked(parser)) return explain_oom(flags.explain, request, flags.json);
-  if (!flags.stages.empty()) return plan_of_stages(flags, parser, model, request);
+  if (!flags.stages.empty()) return plan_of_stages(flags, parser, model, request, stretched);
   if (request.objective != Objective::length) {
     if (request.tokens == 0)
       throw ConfigError("trireme plan needs --max_seq_length, --stages or --max_length");
     check_positions_reach(request, model.config, request.tokens);
   }
   Plan plan = make_plan(request);
+  if (!stretched.empty()) plan.advice.push_back(stretched);
   const int64_t reach = position_reach(model.config);
   if (std::max(plan.best.tokens(), plan.longest_tokens) > reach)
     plan.advice.push_back(

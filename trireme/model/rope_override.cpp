@@ -165,6 +165,11 @@ int64_t position_reach(const ModelConfig& config) {
   return std::max(config.max_position_embeddings, stretched(config.rope.factor, original_positions(config)));
 }
 
+std::string rope_scaling_to_reach(const ModelConfig& config, int64_t tokens) {
+  const int64_t original = original_positions(config);
+  return cat("yarn:", (tokens + original - 1) / original);
+}
+
 std::string rope_text(const ModelConfig& config) {
   const RopeConfig& rope = config.rope;
   return cat("rope ", name_of(rope.kind),

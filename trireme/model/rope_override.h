@@ -44,6 +44,9 @@ int64_t original_positions(const ModelConfig& config);
 // rope scaling stretches them.
 int64_t position_reach(const ModelConfig& config);
 
+// "yarn:16", which stretches the positions to `tokens`.
+std::string rope_scaling_to_reach(const ModelConfig& config, int64_t tokens);
+
 // "rope yarn x 16 of 8,192 positions, theta 500000: 131,072 positions"
 std::string rope_text(const ModelConfig& config);
 

@@ -10,8 +10,8 @@
 namespace trireme {
 
 std::string html_escaped(const std::string& text) {
-  const auto utf8 =
-      Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+  const std::string json = Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+  const auto utf8 = parse_json(json, "a text of the page").get<std::string>();
   std::string escaped;
   for (const char letter : utf8) {
     switch (letter) {

@@ -290,8 +290,10 @@ class Reader {
     }
     if (tokens_[i].kind == Kind::number) {
       std::erase(word, '_');
-      const Json number = Json::parse(word, nullptr, /*allow_exceptions=*/false);
-      if (number.is_number()) return number;
+      try {
+        if (Json number = parse_json(word, "a number"); number.is_number()) return number;
+      } catch (const DataError&) {  // of Python alone
+      }
       char* end = nullptr;
       const double value = std::strtod(word.c_str(), &end);  // 5., 1.e-5, .5
       const bool decimal = *end == '\0' && word.find_first_of("xXpP") == std::string::npos;
