@@ -10,8 +10,8 @@
 namespace trireme {
 
 std::string html_escaped(const std::string& text) {
-  const std::string json = Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
-  const auto utf8 = parse_json(json, "a text of the page").get<std::string>();
+  const auto utf8 =
+      parse_json(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace), "text").get<std::string>();
   std::string escaped;
   for (const char letter : utf8) {
     switch (letter) {
