@@ -48,7 +48,7 @@ TEST(CachingAllocator, extends_the_last_hole_and_keeps_streams_apart) {
 // With whole logits: log-softmax, its gradient and the logits', all in fp32, so 12 bytes a logit.
 TEST(IncumbentMemory, of_whole_logits_is_twelve_bytes_a_logit) {
   const int64_t tokens = 65'536, hidden = tokens * 4096 * 2, kept = 32 * hidden;
-  const IncumbentMemory memory = incumbent_memory({llama_8b(), 1, 1, tokens, alst(0, true)});
+  const IncumbentMemory memory = incumbent_memory({llama_3_8b(), 1, 1, tokens, alst(0, true)});
   EXPECT_EQ(memory.moment, "the loss's backward");
   // The final norm keeps its input in fp32 and scaled in bf16, and its output is the head's input; cosines
   // and sines; four int64 a token; the head; the bucket of 5e8 elements; cuBLAS's workspace.
@@ -71,9 +71,9 @@ TEST(IncumbentMemory, of_a_layer_is_what_autograd_holds_of_their_code) {
   constexpr double kHidden = 8192, kToken = 512 + 32 + 4;
   for (const int ranks : {1, 8}) {
     const double of_heads = 32 * 4;  // h of each of S tokens: H of each of s
-    const IncumbentRun tiled{llama_8b(), ranks, ranks, 0, alst(3, ranks == 1)};
+    const IncumbentRun tiled{llama_3_8b(), ranks, ranks, 0, alst(3, ranks == 1)};
     EXPECT_NEAR(held_a_token(tiled), 14 * kHidden + kToken + 2 * of_heads, 1) << ranks << " ranks";
-    const IncumbentRun whole{llama_8b(), ranks, ranks, 0, alst(2, ranks == 1)};
+    const IncumbentRun whole{llama_3_8b(), ranks, ranks, 0, alst(2, ranks == 1)};
     EXPECT_NEAR(held_a_token(whole), (ranks == 1 ? 22.5 : 23.5) * kHidden + kToken + 4 + of_heads, 1)
         << ranks << " ranks";
   }
@@ -81,7 +81,7 @@ TEST(IncumbentMemory, of_a_layer_is_what_autograd_holds_of_their_code) {
 
 // FlashAttention-3 sums dk and dv of key/value heads in fp32, 1, where 2 keeps them of all query heads, 2.
 TEST(IncumbentMemory, with_flash_attention_3_is_one_hidden_value_less) {
-  EXPECT_NEAR(held_a_token({llama_8b(), 1, 1, 0, alst(3, true, true)}), 13 * 8192 + 512 + 32 + 4 + 3 * 32 * 4,
+  EXPECT_NEAR(held_a_token({llama_3_8b(), 1, 1, 0, alst(3, true, true)}), 13 * 8192 + 512 + 32 + 4 + 3 * 32 * 4,
               1);
 }
 
@@ -108,14 +108,14 @@ TEST(IncumbentMemory, without_offload_holds_16_bytes_a_parameter_shared_by_the_r
 }
 
 TEST(IncumbentMemory, ends_where_liger_counts_rows_in_32_bits) {
-  IncumbentRun run{llama_8b(), 1, 1, 0, alst(3, true)};
+  IncumbentRun run{llama_3_8b(), 1, 1, 0, alst(3, true)};
   EXPECT_EQ(incumbent_longest_tokens(run, kH100_bytes), 524'000);  // 2^31 / 4096, in thousands
   run.policy.indices_32_bit = false;
   EXPECT_GT(incumbent_longest_tokens(run, kH100_bytes), 600'000);
 }
 
 TEST(IncumbentMemory, longest_is_the_last_that_fits) {
-  IncumbentRun run{llama_8b(), 8, 8, 0, alst(2, false)};
+  IncumbentRun run{llama_3_8b(), 8, 8, 0, alst(2, false)};
   run.tokens = incumbent_longest_tokens(run, kH100_bytes);
   EXPECT_LE(incumbent_memory(run).device_bytes(), kH100_bytes);
   run.tokens += 1000;
@@ -124,7 +124,7 @@ TEST(IncumbentMemory, longest_is_the_last_that_fits) {
 }
 
 TEST(IncumbentMemory, refuses_what_deepspeed_refuses) {
-  IncumbentRun run{llama_8b(), 3, 3, 1000, {}};
+  IncumbentRun run{llama_3_8b(), 3, 3, 1000, {}};
   EXPECT_THROW(incumbent_memory(run), ConfigError);
   run.ranks = run.sequence_ranks = 8;
   run.tokens = 0;

@@ -8,19 +8,10 @@
 
 #include "trireme/plan/incumbent_time.h"
 
+#include "tests/plan/llama_3_8b.h"
+
 namespace trireme::testing {
 
-inline ModelSizes llama_8b() {
-  return {.layers = 32,
-          .hidden = 4096,
-          .intermediate = 14336,
-          .mlp_kept_width = 2 * 14336,
-          .heads = 32,
-          .kv_heads = 8,
-          .head_dim = 128,
-          .vocab = 128256,
-          .unit_elements = {}};
-}
 inline ModelSizes qwen3_4b() {
   return {.layers = 36,
           .hidden = 2560,
@@ -96,7 +87,7 @@ struct PublishedLength {
 
 inline std::vector<PublishedLength> published_lengths() {
   using enum Seen;
-  const ModelSizes llama = llama_8b(), qwen = qwen3_32b();
+  const ModelSizes llama = llama_3_8b(), qwen = qwen3_32b();
   IncumbentPolicy tiled = alst(1, false);
   tiled.tiled_mlp = true;
   const std::string table = "ALST, table 1", recipes = "ArcticTraining, run-h200-sp1-llama-8b-*.yml";
@@ -192,7 +183,7 @@ struct PublishedMemory {
 inline std::vector<PublishedMemory> published_memory() {
   using enum Seen;
   using enum MemoryKind;
-  const ModelSizes llama = llama_8b(), large = llama_70b(), qwen = qwen3_32b();
+  const ModelSizes llama = llama_3_8b(), large = llama_70b(), qwen = qwen3_32b();
   const std::string recipe = "a comment in ArcticTraining's recipe", blog = "Hugging Face blog, ulysses-sp";
   IncumbentRun alone = blog_run(8192);
   alone.ranks = alone.sequence_ranks = 1;
@@ -233,7 +224,7 @@ struct PublishedTime {
 
 // Long sequences: what a step waits for beside attention and products is not counted.
 inline std::vector<PublishedTime> published_times() {
-  const ModelSizes llama = llama_8b();
+  const ModelSizes llama = llama_3_8b();
   return {
       {"Qwen3-4B, 4 x H100, 64K", blog_run(65536), 8, 13396, "Hugging Face blog, ulysses-sp"},
       {"8B, one H100, 500K", {llama, 1, 1, 500'000, alst(3, true)}, 1, 500e3 / 1010, "ALST, table 2"},

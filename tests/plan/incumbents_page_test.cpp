@@ -139,9 +139,9 @@ std::string beyond_table() {
     IncumbentRun run;
   };
   const std::vector<Machine> machines = {
-      {"8B, one H100", llama_8b(), 1, kH100_bytes, 500'000, {llama_8b(), 1, 1, 0, alst(3, true)}},
-      {"8B, one H200", llama_8b(), 1, kH200_bytes, 1'200'000, {llama_8b(), 1, 1, 0, alst(3, true, true)}},
-      {"8B, 8 x H100", llama_8b(), 8, kH100_bytes, 3'700'000, {llama_8b(), 8, 8, 0, alst(3, false)}},
+      {"8B, one H100", llama_3_8b(), 1, kH100_bytes, 500'000, {llama_3_8b(), 1, 1, 0, alst(3, true)}},
+      {"8B, one H200", llama_3_8b(), 1, kH200_bytes, 1'200'000, {llama_3_8b(), 1, 1, 0, alst(3, true, true)}},
+      {"8B, 8 x H100", llama_3_8b(), 8, kH100_bytes, 3'700'000, {llama_3_8b(), 8, 8, 0, alst(3, false)}},
       {"Qwen3-4B, 4 x H100", qwen3_4b(), 4, kH100_bytes, 98'304, blog_run(0)},
   };
   std::string table =
@@ -240,7 +240,7 @@ Where the host's memory nears 1,900 GB it is the limit, not the device's.
 ## Two inventories
 
 ALST with everything on, 8B on one H200, 1.2M tokens. )",
-      buffers_table({llama_8b(), 1, 1, 1'200'000, alst(3, true, true)}), R"(
+      buffers_table({llama_3_8b(), 1, 1, 1'200'000, alst(3, true, true)}), R"(
 The blog's Qwen3-4B on 4 x H100 at 64K tokens. )",
       buffers_table(blog_run(65'536)), R"(
 ## Sources

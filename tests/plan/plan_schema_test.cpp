@@ -1,11 +1,14 @@
-// docs/schemas/plan.schema.json is the form of plan_json.
+// docs/schemas/plan.schema.json is the form of plan_json, and memory_changes.schema.json that of the answer to an
+// out-of-memory error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "trireme/plan/hardware_catalog.h"
+#include "trireme/plan/memory_answer_text.h"
 #include "trireme/plan/plan_json.h"
 
 #include "tests/plan/json_schema.h"
+#include "tests/plan/llama_3_8b.h"
 #include "tests/plan/small_request.h"
 #include "tests/support/source_folder.h"
 
@@ -62,6 +65,30 @@ TEST(PlanSchema, tells_what_is_missing_new_or_of_another_type) {
               Contains(StartsWith("/objective: expected one of")));
   EXPECT_THAT(faults("/format", [](Json& json) { json = "trireme plan 2"; }),
               Contains(StartsWith("/format: expected")));
+}
+
+TEST(MemoryChangesSchema, describes_answers_with_sets_without_and_with_a_message) {
+  const testing::JsonSchema form(testing::source_folder() / "docs/schemas/memory_changes.schema.json");
+  const auto answer = [](int64_t tokens, int64_t device_bytes, const std::string& message) {
+    std::optional<MemoryError> error;
+    if (!message.empty()) error = read_memory_error(message, "message");
+    const PlannedStep step = testing::llama_step(tokens, 4, 8, 1, Recompute::keep_attention);
+    return explain_memory(step, testing::gpu_80gb(), device_bytes, error);
+  };
+  const std::string message =
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of "
+      "which 1.02 GiB is free. Of the allocated memory 61.20 GiB is allocated by PyTorch, and 16.10 GiB is reserved by "
+      "PyTorch but unallocated.";
+  const MemoryAnswer sets = answer(262144, testing::kGpuLimit_bytes, message);
+  EXPECT_FALSE(sets.changes.sets.empty());
+  EXPECT_FALSE(sets.causes.empty());
+  EXPECT_THAT(form.faults(to_json(sets)), IsEmpty());
+  const MemoryAnswer fits = answer(8192, testing::kGpuLimit_bytes, "");
+  EXPECT_TRUE(fits.changes.fits());
+  EXPECT_THAT(form.faults(to_json(fits)), IsEmpty());
+  const MemoryAnswer nothing = answer(1 << 24, int64_t{1} << 30, "");
+  EXPECT_TRUE(nothing.changes.sets.empty());
+  EXPECT_THAT(form.faults(to_json(nothing)), IsEmpty());
 }
 
 }  // namespace

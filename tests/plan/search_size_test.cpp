@@ -4,7 +4,7 @@
 #include "trireme/plan/hardware_catalog.h"
 #include "trireme/plan/plan.h"
 
-#include "tests/plan/small_request.h"
+#include "tests/plan/llama_3_8b.h"
 
 namespace trireme::search_size_test {
 namespace {
@@ -13,19 +13,7 @@ namespace {
 PlanRequest large_request(int64_t tokens) {
   PlanRequest request;
   request.model_name = "8b";
-  request.model = {.layers = 32,
-                   .hidden = 4096,
-                   .intermediate = 14336,
-                   .mlp_kept_width = 2 * 14336,
-                   .heads = 32,
-                   .kv_heads = 8,
-                   .head_dim = 128,
-                   .vocab = 128256,
-                   .unit_elements = {}};
-  const int64_t layer = 2 * 4096 + (2 * 4096 + 2 * 1024) * int64_t{4096} + 3 * 14336 * int64_t{4096};
-  request.model.unit_elements.assign(34, layer);
-  request.model.unit_elements.front() = 128256 * int64_t{4096};
-  request.model.unit_elements.back() = 128257 * int64_t{4096};
+  request.model = testing::llama_3_8b();
   request.attention_pairs = [](int64_t n) {
     return 32 * static_cast<double>(n) * static_cast<double>(n) / 2;
   };

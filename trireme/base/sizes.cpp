@@ -13,7 +13,7 @@ namespace trireme {
 int64_t parse_count(const std::string& text, const std::string& what) {
   const auto fail = [&](const char* why) -> int64_t {
     throw ConfigError(cat(what, ": '", quotation(text), "' ", why,
-                          "; expected a whole number, or one with k, m or g (512k)"));
+                          "; expected a whole number, or one with k, m or g (512k), or b, a billion"));
   };
   int64_t value = 0;
   const char* end = text.data() + text.size();
@@ -22,6 +22,11 @@ int64_t parse_count(const std::string& text, const std::string& what) {
   if (code != std::errc() || rest == text.data()) return fail("is not a number");
   if (rest == end) return value;
   if (rest + 1 != end) return fail("is not a number");
+  if (*rest == 'b' || *rest == 'B') {
+    constexpr int64_t kBillion = 1'000'000'000;
+    if (value > std::numeric_limits<int64_t>::max() / kBillion || value < std::numeric_limits<int64_t>::min() / kBillion) return fail("is too large");
+    return value * kBillion;
+  }
   const size_t unit = std::string_view("kKmMgG").find(*rest);
   if (unit == std::string_view::npos) return fail("is not a number");
   const size_t shift = 10 * (unit / 2 + 1);

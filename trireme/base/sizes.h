@@ -1,4 +1,5 @@
-// Sizes as people write and read them: 512k is 524,288 and 1m is 1,048,576 everywhere.
+// Sizes as people write and read them: 512k is 524,288 and 1m is 1,048,576 everywhere. 5b is 5,000,000,000, as
+// people tell how many tokens they train on.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,7 @@
 
 namespace trireme {
 
-// "16384", "16k", "1m", "2g" (any case) -> a count. Throws ConfigError that quotes `what` and `text`.
+// "16384", "16k", "1m", "2g", "5b" (any case) -> a count. Throws ConfigError that quotes `what` and `text`.
 int64_t parse_count(const std::string& text, const std::string& what);
 
 // 1536 -> "1.5 KiB"
