@@ -8,9 +8,9 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
+#include "trireme/base/nearest_name.h"
 #include "trireme/cli/bench.h"
 #include "trireme/cli/model_directory.h"
-#include "trireme/base/nearest_name.h"
 #include "trireme/cli/train.h"
 
 #include "tests/engine/tiny_model.h"

@@ -186,7 +186,8 @@ TEST_F(PlanCommand, a_ds_config_that_contradicts_itself_is_refused_as_train_refu
 
 TEST_F(PlanCommand, positions_that_do_not_reach_are_stretched_and_it_says_so) {
   const std::vector<std::string> asked{"--model", "tiny", "--gpu", cpu().string(), "--max_seq_length", "2m"};
-  EXPECT_THAT(output_of(asked).text, AllOf(HasSubstr("1,048,576 positions"), HasSubstr("--rope_scaling yarn:2 ")));
+  EXPECT_THAT(output_of(asked).text,
+              AllOf(HasSubstr("1,048,576 positions"), HasSubstr("--rope_scaling yarn:2 ")));
   std::vector<std::string> given = asked;
   given.insert(given.end(), {"--rope_scaling", "linear:4"});
   EXPECT_THAT(output_of(given).text, AllOf(HasSubstr("--rope_scaling linear:4"), Not(HasSubstr("yarn"))));

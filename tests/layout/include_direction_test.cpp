@@ -17,9 +17,9 @@ namespace {
 
 const std::map<std::string, int>& ranks() {
   static const std::map<std::string, int> all = {
-      {"base", 0},    {"device", 1}, {"comm", 2},  {"kernels", 2}, {"tokenizer", 1}, {"attention", 3},
-      {"memory", 3},  {"data", 3},   {"model", 4}, {"shard", 4},   {"forecast", 5},  {"engine", 6},
-      {"plan", 6},    {"measure", 7},   {"eval", 7},  {"train", 8},   {"cli", 9}};
+      {"base", 0},   {"device", 1},  {"comm", 2},  {"kernels", 2}, {"tokenizer", 1}, {"attention", 3},
+      {"memory", 3}, {"data", 3},    {"model", 4}, {"shard", 4},   {"forecast", 5},  {"engine", 6},
+      {"plan", 6},   {"measure", 7}, {"eval", 7},  {"train", 8},   {"cli", 9}};
   return all;
 }
 

@@ -14,7 +14,7 @@ TEST(RateTable, goes_through_its_points_and_stays_beyond_them) {
   const RateTable table{{{1024, 64, 10}, {4096, 64, 30}, {1024, 128, 20}, {4096, 128, 60}}};
   EXPECT_DOUBLE_EQ(table.per_second(1024, 64), 10);
   EXPECT_DOUBLE_EQ(table.per_second(4096, 128), 60);
-  EXPECT_DOUBLE_EQ(table.per_second(2048, 64), 20);                // half-way in the logarithm
+  EXPECT_DOUBLE_EQ(table.per_second(2048, 64), 20);  // half-way in the logarithm
   EXPECT_DOUBLE_EQ(table.per_second(1024, 64 * std::sqrt(2)), 15);
   EXPECT_DOUBLE_EQ(table.per_second(1e9, 1e9), 60);
   EXPECT_DOUBLE_EQ(table.per_second(1, 1), 10);

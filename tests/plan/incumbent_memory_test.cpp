@@ -81,8 +81,8 @@ TEST(IncumbentMemory, of_a_layer_is_what_autograd_holds_of_their_code) {
 
 // FlashAttention-3 sums dk and dv of key/value heads in fp32, 1, where 2 keeps them of all query heads, 2.
 TEST(IncumbentMemory, with_flash_attention_3_is_one_hidden_value_less) {
-  EXPECT_NEAR(held_a_token({llama_3_8b(), 1, 1, 0, alst(3, true, true)}), 13 * 8192 + 512 + 32 + 4 + 3 * 32 * 4,
-              1);
+  EXPECT_NEAR(held_a_token({llama_3_8b(), 1, 1, 0, alst(3, true, true)}),
+              13 * 8192 + 512 + 32 + 4 + 3 * 32 * 4, 1);
 }
 
 TEST(IncumbentMemory, is_the_sum_of_its_buffers) {

@@ -1,5 +1,5 @@
-// docs/schemas/plan.schema.json is the form of plan_json, and memory_changes.schema.json that of the answer to an
-// out-of-memory error.
+// docs/schemas/plan.schema.json is the form of plan_json, and memory_changes.schema.json that of the answer
+// to an out-of-memory error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -76,8 +76,10 @@ TEST(MemoryChangesSchema, describes_answers_with_sets_without_and_with_a_message
     return explain_memory(step, testing::gpu_80gb(), device_bytes, error);
   };
   const std::string message =
-      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB of "
-      "which 1.02 GiB is free. Of the allocated memory 61.20 GiB is allocated by PyTorch, and 16.10 GiB is reserved by "
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+      "79.11 GiB of "
+      "which 1.02 GiB is free. Of the allocated memory 61.20 GiB is allocated by PyTorch, and 16.10 GiB is "
+      "reserved by "
       "PyTorch but unallocated.";
   const MemoryAnswer sets = answer(262144, testing::kGpuLimit_bytes, message);
   EXPECT_FALSE(sets.changes.sets.empty());

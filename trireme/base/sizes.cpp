@@ -24,7 +24,9 @@ int64_t parse_count(const std::string& text, const std::string& what) {
   if (rest + 1 != end) return fail("is not a number");
   if (*rest == 'b' || *rest == 'B') {
     constexpr int64_t kBillion = 1'000'000'000;
-    if (value > std::numeric_limits<int64_t>::max() / kBillion || value < std::numeric_limits<int64_t>::min() / kBillion) return fail("is too large");
+    if (value > std::numeric_limits<int64_t>::max() / kBillion ||
+        value < std::numeric_limits<int64_t>::min() / kBillion)
+      return fail("is too large");
     return value * kBillion;
   }
   const size_t unit = std::string_view("kKmMgG").find(*rest);

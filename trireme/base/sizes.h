@@ -1,5 +1,5 @@
-// Sizes as people write and read them: 512k is 524,288 and 1m is 1,048,576 everywhere. 5b is 5,000,000,000, as
-// people tell how many tokens they train on.
+// Sizes as people write and read them: 512k is 524,288 and 1m is 1,048,576 everywhere. 5b is 5,000,000,000,
+// as people tell how many tokens they train on.
 #pragma once
 
 #include <cstdint>

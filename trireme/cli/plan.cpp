@@ -117,8 +117,8 @@ std::string stretch_positions(PlanFlags& flags, OptionParser& parser, const Mode
   if (!config.rotates || flags.engine.rope.given() || document <= reach) return "";
   const std::string scaling = rope_scaling_to_reach(config, document);
   parser.add_file_values({{"rope_scaling", scaling, "trireme plan"}}, Precedence::before_counts);
-  return cat("the model has ", format_count(reach), " positions: the plan stretches them by --rope_scaling ", scaling,
-             "; docs/context-extension.md says what else there is");
+  return cat("the model has ", format_count(reach), " positions: the plan stretches them by --rope_scaling ",
+             scaling, "; docs/context-extension.md says what else there is");
 }
 
 int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const PlannedModel& model,
@@ -138,7 +138,10 @@ int plan_of_stages(const PlanFlags& flags, const OptionParser& parser, const Pla
   const std::string launch = write_stages(flags, parser, model, request, stages);
   flags.pages.write_stages(request, plans, launch);
   for (Json& stage : json) stage["launch"] = launch;
-  const std::string text = flags.json ? "" : cat(stages_text(request, plans), stretched.empty() ? "" : cat("\n", stretched, "\n"), "\nlaunch:\n", launch);
+  const std::string text =
+      flags.json ? ""
+                 : cat(stages_text(request, plans), stretched.empty() ? "" : cat("\n", stretched, "\n"),
+                       "\nlaunch:\n", launch);
   std::cout << (flags.json ? json.dump(1) + "\n" : text) << std::flush;
   return fits ? 0 : 1;
 }
@@ -161,8 +164,7 @@ void PlanFlags::declare(OptionList& list) {
               "the length, and reach the target");
   list.flag("max_length", objective, Objective::length, "the same as --objective length");
   list.text("stages", stages, "lengths, each with a plan: 32k,128k or 128k,...,1m, which doubles");
-  list.count("tokens", tokens, kCount,
-             "to train on, for hours and GPU-hours; takes 5b; 0: not told");
+  list.count("tokens", tokens, kCount, "to train on, for hours and GPU-hours; takes 5b; 0: not told");
   list.real("target_tokens_per_second", target_tokens_per_second, from_to(0, 1e15),
             "of all devices together; 0: none");
   list.count(

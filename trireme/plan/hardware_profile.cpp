@@ -160,9 +160,11 @@ HardwareProfile hardware_profile_from_json(const Json& json, const std::string& 
                         text_value(source, "source", of)};
       const std::string name = text_value(source, "origin", of);
       const auto names = enum_names(FigureOrigin{});
-      const auto known = std::ranges::find(names, name, [](const auto& each) { return std::string(each.name); });
+      const auto known =
+          std::ranges::find(names, name, [](const auto& each) { return std::string(each.name); });
       if (known == names.end())
-        throw DataError(cat(of, ": origin is '", quotation(name), "'; expected published, measured or estimated"));
+        throw DataError(
+            cat(of, ": origin is '", quotation(name), "'; expected published, measured or estimated"));
       read.origin = known->value;
       profile.sources.push_back(std::move(read));
     }

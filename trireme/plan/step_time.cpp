@@ -37,7 +37,8 @@ class Links {
       case TrafficKind::offloaded_parameters:
         return to(inputs_.offload.parameters, item);
       case TrafficKind::offloaded_gradients:
-        return hardware_.is_gpu ? checked(hardware_.to_host, "to the host").seconds(item.calls, item.bytes) : 0;
+        return hardware_.is_gpu ? checked(hardware_.to_host, "to the host").seconds(item.calls, item.bytes)
+                                : 0;
     }
     throw InternalError("a kind of traffic has no link");
   }
@@ -77,13 +78,14 @@ class Links {
   const int machine_;
 };
 
-double seconds_of(const std::vector<WorkItem>& items, const PlannedStep& step, const HardwareProfile& hardware,
-                  std::vector<KindSeconds>* by_kind) {
+double seconds_of(const std::vector<WorkItem>& items, const PlannedStep& step,
+                  const HardwareProfile& hardware, std::vector<KindSeconds>* by_kind) {
   double sum = 0;
   for (const WorkItem& item : items) {
     const Rates& rates = hardware.rates(element_bytes(step, hardware, item.kind));
     const auto table = rates.find(item.kind);
-    TRIREME_ASSERT(table != rates.end(), "the profile ", hardware.name, " has no rate of ", name_of(item.kind));
+    TRIREME_ASSERT(table != rates.end(), "the profile ", hardware.name, " has no rate of ",
+                   name_of(item.kind));
     const double seconds = item.amount / table->second.per_second(item.size, item.width);
     sum += seconds;
     if (by_kind == nullptr) continue;

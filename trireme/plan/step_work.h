@@ -25,11 +25,11 @@ struct WorkItem {
 
 // What travels, by what waits for it.
 enum class TrafficKind : uint8_t {
-  ulysses,               // attention's all-to-alls
-  ring,                  // keys and values, and their gradients, between ring ranks
-  gathered_parameters,   // ZeRO 3: fetched one unit ahead
-  summed_gradients,      // reduce-scatter, or all-reduce with ZeRO 0
-  traded_parameters,     // ZeRO 1 and 2: new values after a step
+  ulysses,                // attention's all-to-alls
+  ring,                   // keys and values, and their gradients, between ring ranks
+  gathered_parameters,    // ZeRO 3: fetched one unit ahead
+  summed_gradients,       // reduce-scatter, or all-reduce with ZeRO 0
+  traded_parameters,      // ZeRO 1 and 2: new values after a step
   offloaded_activations,  // to the host or a disk, and back: beside compute
   offloaded_parameters,
   offloaded_gradients,  // to where the optimizer is, and the new values back
@@ -55,9 +55,9 @@ struct TrafficItem {
 // A step: the forecast's inputs, with a batch and a recompute plan, and what memory does not depend on.
 struct PlannedStep {
   ForecastInputs inputs;
-  double attention_pairs = 0;    // of one head, all layers together, of a sample (ModelConfig::attention_pairs)
-  double document_tokens = 0;    // of the longest document; 0: of the sample
-  int64_t accumulation = 1;      // micro-batches of a step
+  double attention_pairs = 0;  // of one head, all layers together, of a sample (ModelConfig::attention_pairs)
+  double document_tokens = 0;  // of the longest document; 0: of the sample
+  int64_t accumulation = 1;    // micro-batches of a step
 
   int64_t sequence_ranks() const { return int64_t{inputs.ulysses} * inputs.ring; }
   int64_t data_parallel() const { return inputs.ranks / sequence_ranks(); }
@@ -69,7 +69,7 @@ struct StepWork {
   std::vector<WorkItem> items;          // one for each kind, size and width
   std::vector<WorkItem> forward_items;  // of them, what the first forwards are
   std::vector<TrafficItem> traffic;     // one for each kind
-  double host_optimizer_elements = 0;  // stepped on the host, beside the next step's passes
+  double host_optimizer_elements = 0;   // stepped on the host, beside the next step's passes
 };
 // Of rank inputs.rank.
 StepWork step_work(const PlannedStep& step);
