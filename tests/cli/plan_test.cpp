@@ -208,7 +208,7 @@ TEST_F(PlanCommand, refuses_with_help) {
   EXPECT_THAT(refusal({"--model", "tini", "--gpu", cpu().string()}), HasSubstr("'tiny'?"));
   EXPECT_THAT(refusal({"--model", "tiny", "--gpu", cpu().string()}), HasSubstr("--max_seq_length"));
   EXPECT_THAT(refusal({"--model", "bert-tiny", "--gpu", cpu().string(), "--max_seq_length", "2m"}),
-              HasSubstr("8192 positions"));
+              HasSubstr("max_position_embeddings 8192"));
   EXPECT_THAT(refusal(on_cpu({"--ulysses", "8", "--gpus", "8"})), HasSubstr("4 query heads"));
   EXPECT_THAT(refusal(on_cpu({"--head_chunks", "3", "--gpus", "2"})), HasSubstr("--head_chunks"));
   EXPECT_THAT(refusal(on_cpu({"--memory_budget", "1g"})), HasSubstr("--memory_share"));

@@ -48,6 +48,7 @@ def toy(text):
     if "--ring 2" in text:
         text = text.replace("--nproc_per_node 2", "--nproc_per_node 4")
     text = text.replace("--heads 32 --kv_heads 8 --head_dim 128", "--heads 4 --kv_heads 2 --head_dim 8")
+    text = text.replace("bench hardware", "bench hardware --seconds 2")
     return text.replace("train ...", f"train {TOY_RUN} --output_dir /runs/b{len(text)}").replace(" ... ", f" {TOY_RUN.split(' ', 2)[2]} ")
 
 
