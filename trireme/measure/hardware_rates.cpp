@@ -142,7 +142,8 @@ HardwareProfile measure_hardware(World& world, at::Device device, const Hardware
   std::vector<int> all(static_cast<size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
   const auto group = world.make_group("hardware", {all});
-  constexpr double kPoints = 200;  // some take longer than their share, some are skipped
+  // Some 200, each of which takes twice its share: first calls, and large sizes.
+  constexpr double kPoints = 400;
   const CallTimer timer(*group, device, options.seconds / kPoints);
 
   HardwareProfile profile;
