@@ -1,6 +1,7 @@
 """The cells of one system's column in bench/hugging_face_table: each a small model and batch, beside the model alone.
 
-torchrun --nproc_per_node RANKS hugging_face_cells.py SYSTEM      prints a line of JSON for each of its cells with RANKS
+torchrun --nproc_per_node RANKS hugging_face_cells.py SYSTEM [TEXT]      prints a line of JSON for each of its cells with RANKS
+whose row has that text
 """
 
 import importlib
@@ -108,10 +109,10 @@ def main():
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # only for inference; compiled, and leaves /dev/shm full
     deepspeed.utils.logger.setLevel("ERROR")
     deepspeed.init_distributed("gloo")
-    name = sys.argv[1]
+    name, text = sys.argv[1], "".join(sys.argv[2:])
     system = importlib.import_module(name)
     for row, (ranks, model, kind, stage) in ROWS.items():
-        if ranks != dist.get_world_size() or (SYSTEMS[name] is None and stage is not None):
+        if ranks != dist.get_world_size() or text not in row or (SYSTEMS[name] is None and stage is not None):
             continue
         try:
             found = run_cell(system, model, kind, SYSTEMS[name] if stage is None else stage)
