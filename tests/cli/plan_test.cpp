@@ -91,10 +91,12 @@ TEST_F(PlanCommand, computes_with_what_the_engine_of_its_files_computes_with) {
        {"--ulysses", "2", "--offload_optimizer", "cpu", "--zero", "2", "--per_device_train_batch_size", "2"}},
   };
   const int threads = at::get_num_threads();
-  for (const auto& [ranks, more] : runs) {
+  for (size_t run = 0; run < runs.size(); ++run) {
+    const int ranks = runs[run].first;
+    const Words& more = runs[run].second;
     SCOPED_TRACE(::testing::PrintToString(more));
     Words words = on_cpu(more);
-    const fs::path folder = folder_.path() / cat("plan-", &more - &runs.front().second);
+    const fs::path folder = folder_.path() / cat("plan-", run);
     words.insert(words.end(), {"--gpus", cat(ranks), "--output", folder.string()});
     if (std::ranges::find(words, "--bf16") == words.end()) words.insert(words.end(), {"--bf16", "false"});
     ASSERT_EQ(output_of(words).code, 0);
