@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "trireme/base/error.h"
 #include "trireme/base/json.h"
 
 namespace trireme::testing {
@@ -71,11 +72,11 @@ class JsonSchema {
                  more = schema.value("additionalProperties", Json(true));
       for (const auto& [name, each] : value.items()) {
         if (properties.contains(name))
-          look(properties[name], each, path + "/" + name, found);
+          look(properties[name], each, cat(path, "/", name), found);
         else if (more == false)
-          found.push_back(path + "/" + name + ": is not in the schema");
+          found.push_back(cat(path, "/", name, ": is not in the schema"));
         else if (more.is_object())
-          look(more, each, path + "/" + name, found);
+          look(more, each, cat(path, "/", name), found);
       }
     }
     if (value.is_array() && schema.contains("items"))

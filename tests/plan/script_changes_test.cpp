@@ -16,7 +16,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
-using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::small_request;

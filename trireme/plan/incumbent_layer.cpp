@@ -285,6 +285,7 @@ Held IncumbentLayer::mlp_backward(Kept& kept) {
   if (run_.policy.tiled_mlp) {
     Held d_input = trace_.hold("gradient of the MLP's input", kTiledMlp, b.hidden);
     std::vector<Held> sums;
+    sums.reserve(3);
     for (int matrix = 0; matrix < 3; ++matrix)
       sums.push_back(trace_.hold("gradients of matrices, summed over tiles", kTiledMlp, 2 * hidden * width));
     const int64_t tiles = (b.tokens + hidden - 1) / hidden;

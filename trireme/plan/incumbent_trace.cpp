@@ -17,13 +17,14 @@ Held IncumbentTrace::hold(std::string_view name, std::string_view source, int64_
   memory_.mapped_bytes = allocator_.mapped_bytes();
   if (id == inventory_at_) {
     for (const auto& [number, live] : live_) {
-      const auto same = std::ranges::find_if(memory_.buffers, [&](const IncumbentBuffer& buffer) {
-        return buffer.name == live.buffer.name && buffer.source == live.buffer.source;
+      const IncumbentBuffer& held = live.buffer;
+      const auto same = std::ranges::find_if(memory_.buffers, [&held](const IncumbentBuffer& buffer) {
+        return buffer.name == held.name && buffer.source == held.source;
       });
       if (same == memory_.buffers.end())
-        memory_.buffers.push_back(live.buffer);
+        memory_.buffers.push_back(held);
       else
-        same->bytes += live.buffer.bytes;
+        same->bytes += held.bytes;
     }
     std::ranges::stable_sort(memory_.buffers, std::ranges::greater{}, &IncumbentBuffer::bytes);
   }
