@@ -7,8 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/plan/llama_3_8b.h"
 #include "trireme/base/error.h"
-#include "trireme/forecast/sequence_ranks.h"
 #include "trireme/plan/step_time.h"
 #include "trireme/plan/token_operation_bytes.h"
 
@@ -106,37 +106,6 @@ TEST(FindHardware, names_what_is_near_and_all_there_are) {
   EXPECT_NE(refusal("h"), "");
 }
 
-// Llama 3 8B: arXiv 2407.21783, table 3.
-PlannedStep step_of_8b(int64_t tokens, int ranks) {
-  ModelSizes model{.layers = 32,
-                   .hidden = 4096,
-                   .intermediate = 14336,
-                   .mlp_kept_width = 28672,
-                   .heads = 32,
-                   .kv_heads = 8,
-                   .head_dim = 128,
-                   .vocab = 128256,
-                   .unit_elements = {}};
-  const int64_t layer = 4096 * 6144 + 4096 * 4096 + 3 * int64_t{4096} * 14336 + 2 * 4096;
-  model.unit_elements.assign(32, layer);
-  model.unit_elements.insert(model.unit_elements.begin(), int64_t{128256} * 4096);
-  model.unit_elements.push_back(int64_t{128256} * 4096 + 4096);
-  ForecastInputs inputs;
-  inputs.model = model;
-  inputs.tokens = tokens;
-  inputs.ranks = ranks;
-  inputs.zero = ranks > 1 ? 3 : 0;
-  inputs.tile_tokens = 2185;
-  inputs.logits_tile_tokens = 1024;
-  inputs.storage_bytes = inputs.tile_bytes = 2;
-  inputs.device_is_host = false;
-  inputs.recompute = {Recompute::keep_attention, 1, 1, model.layers};
-  PlannedStep step;
-  step.inputs = with_sequence_ranks(inputs, ranks, 1, 0);
-  step.attention_pairs = 32 * static_cast<double>(tokens) * static_cast<double>(tokens) / 2;
-  return step;
-}
-
 struct KnownStep {
   int64_t tokens;
   int ranks;
@@ -152,7 +121,7 @@ TEST(H200, an_8b_step_takes_what_was_estimated_within_a_fifth) {
                                                                  {32 << 10, 8, 0.87},
                                                                  {128 << 10, 8, 5.9},
                                                                  {1 << 20, 8, 250}}) {
-    const StepTime time = step_time(step_of_8b(known.tokens, known.ranks), h200);
+    const StepTime time = step_time(llama_step(known.tokens, known.ranks, known.ranks, known.ranks > 1 ? 3 : 0, Recompute::keep_attention), h200);
     EXPECT_NEAR(time.seconds / known.seconds, 1, 0.2)
         << known.tokens << " tokens, " << known.ranks << " ranks";
     EXPECT_GT(time.mfu, 0.3) << known.tokens;
@@ -163,7 +132,7 @@ TEST(H200, an_8b_step_takes_what_was_estimated_within_a_fifth) {
 TEST(HardwareCatalog, newer_devices_are_faster) {
   double last = 1e9;
   for (const char* name : {"a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb"}) {
-    const double seconds = step_time(step_of_8b(64 << 10, 8), find_hardware(name)).seconds;
+    const double seconds = step_time(llama_step(64 << 10, 8, 8, 3, Recompute::keep_attention), find_hardware(name)).seconds;
     EXPECT_LT(seconds, last) << name;
     last = seconds;
   }

@@ -114,9 +114,9 @@ TEST(MemoryError, torch_2_3_in_a_container) {
 TEST(MemoryError, torch_2_6_of_a_rank) {
   const MemoryError error = read(
       "[rank5]: Traceback (most recent call last):\n"
-      "[rank5]:   File \"/work/train.py\", line 88, in <module>\n"
+      "[rank5]:   File \"/srv/train.py\", line 88, in <module>\n"
       "[rank5]:     main()\n"
-      "[rank6]:   File \"/work/other.py\", line 1, in <module>\n"
+      "[rank6]:   File \"/srv/other.py\", line 1, in <module>\n"
       "[rank5]:   File \"/venv/lib/python3.12/site-packages/transformers/models/llama/modeling_llama.py\", "
       "line 155, in forward\n"
       "[rank5]:     down_proj = self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))\n"

@@ -60,14 +60,6 @@ void pin_defaults_of_train(PlanRequest& request) {
   if (request.samples_per_step == 0) pin_default(pinned.accumulation, defaults.gradient_accumulation_steps);
 }
 
-// That a rank's tensors may take, of a device of so many bytes.
-int64_t bytes_for_tensors(const PlanRequest& request, int64_t device_bytes) {
-  const HardwareProfile& hardware = request.hardware;
-  const double share = request.memory_share * static_cast<double>(device_bytes);
-  return static_cast<int64_t>((share - static_cast<double>(hardware.outside_tensors_bytes)) /
-                              (1 + hardware.fragments_share));
-}
-
 }  // namespace
 
 void ExplainFlags::declare(OptionList& list) {

@@ -109,7 +109,7 @@ const std::vector<ModelPreset>& model_presets() {
   return presets;
 }
 
-const ModelPreset& find_model_preset(const std::string& name) {
+const ModelPreset& find_model_preset(const std::string& name, const char* flag, const char* expected) {
   std::vector<std::string> names;
   for (const ModelPreset& preset : model_presets()) {
     if (preset.name == name) return preset;
@@ -118,7 +118,7 @@ const ModelPreset& find_model_preset(const std::string& name) {
   std::string list;
   for (const std::string& known : names) list += (list.empty() ? "" : ", ") + known;
   const auto nearest = nearest_name(name, names);
-  throw ConfigError(cat("--preset is '", name, "'; expected one of ", list,
+  throw ConfigError(cat(flag, " is '", quotation(name), "'; expected ", expected, list,
                         nearest ? cat(". Did you mean '", *nearest, "'?") : std::string()));
 }
 

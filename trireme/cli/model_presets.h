@@ -17,8 +17,10 @@ struct ModelPreset {
 
 const std::vector<ModelPreset>& model_presets();
 
-// ConfigError with a suggestion when no preset has that name.
-const ModelPreset& find_model_preset(const std::string& name);
+// ConfigError with a suggestion when no preset has that name. `flag` named it; `expected` is what the flag
+// takes, before the list of presets.
+const ModelPreset& find_model_preset(const std::string& name, const char* flag = "--preset",
+                                     const char* expected = "one of ");
 
 // Applies `key=value`. The value is JSON, or text if it is no JSON. A dot leads into an object, as in
 // rope_scaling.factor=8. ConfigError: no '=', or a key that no config.json of these families has.

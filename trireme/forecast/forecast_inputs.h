@@ -98,4 +98,9 @@ inline bool on_device(const ForecastInputs& inputs, Offload offload) {
   return offload == Offload::none || inputs.device_is_host;
 }
 
+// What layers keep leaves the device's memory: to a disk, or to a host that is not the device.
+inline bool activations_leave(const ForecastInputs& inputs) {
+  return inputs.offload.activations == Offload::disk || !on_device(inputs, inputs.offload.activations);
+}
+
 }  // namespace trireme

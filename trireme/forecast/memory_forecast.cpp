@@ -39,20 +39,10 @@ MemoryForecast memory_forecast(const ForecastInputs& inputs) {
     const MemoryBytes bytes = bytes_at(moment, stores, over_step);
     if (bytes.total() <= forecast.peak_total_bytes) continue;
     forecast.peak_total_bytes = bytes.total();
-    forecast.fullest = bytes;
+    forecast.fullest = moment;
+    forecast.fullest.bytes = bytes;
   }
   return forecast;
-}
-
-MemorySnapshot fullest_moment(const ForecastInputs& inputs) {
-  const MemoryBytes stores = bytes_of_stores(inputs);
-  const StoresOverStep over_step(inputs);
-  MemorySnapshot fullest;
-  for (MemorySnapshot& moment : memory_timeline(inputs)) {
-    moment.bytes = bytes_at(moment, stores, over_step);
-    if (moment.bytes.total() > fullest.bytes.total()) fullest = moment;
-  }
-  return fullest;
 }
 
 MemoryBytes host_memory_bytes(const ForecastInputs& inputs) {

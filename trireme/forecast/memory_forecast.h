@@ -32,13 +32,10 @@ namespace trireme {
 struct MemoryForecast {
   MemoryBytes peak;
   int64_t peak_total_bytes = 0;
-  MemoryBytes host;     // beside a GPU, of the host's memory
-  MemoryBytes fullest;  // when all together are at their most: peak_total_bytes by category
+  MemoryBytes host;        // beside a GPU, of the host's memory
+  MemorySnapshot fullest;  // when all together are at their most: peak_total_bytes by category
 };
 MemoryForecast memory_forecast(const ForecastInputs& inputs);
-
-// The moment of a step at which peak_total_bytes are held, by name, with what each category holds then.
-MemorySnapshot fullest_moment(const ForecastInputs& inputs);
 
 // What a step takes of the host's memory beside a GPU: what is offloaded, and what passes through on its way
 // to a disk. All zero on a CPU, whose memory is the device's. Tokens and what is read while a run begins are

@@ -191,21 +191,17 @@ class Timeline {
     units_.gathered += static_cast<size_t>(2 * (end - begin) - 1);
   }
 
-  // Where activations are offloaded, the store keeps some layers, and some are leaving.
-  bool offloads() const {
-    return inputs_.offload.activations == Offload::disk || !on_device(inputs_, inputs_.offload.activations);
-  }
   int64_t kept_of(int64_t layer) const { return layer_.kept(plan_.kept_by_forward(layer)); }
-  // Before `layer` begins its forward.
+  // Before `layer` begins its forward. The store keeps some layers, and some are leaving.
   void send_away(int64_t layer) {
     const int64_t staying = resident_.resident_layers + resident_.leaving_layers;
-    if (!offloads() || layer <= staying) return;
+    if (!activations_leave(inputs_) || layer <= staying) return;
     held_[activations] -= kept_of(layer - staying - 1);
     lowest_resident_ = layer - staying;
   }
   // Layers from `lowest` on are in memory, or on their way to it.
   void bring_back(int64_t lowest) {
-    for (; offloads() && lowest_resident_ > lowest; --lowest_resident_)
+    for (; activations_leave(inputs_) && lowest_resident_ > lowest; --lowest_resident_)
       held_[activations] += kept_of(lowest_resident_ - 1);
   }
 

@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
 #include "trireme/base/sizes.h"
+#include "trireme/plan/plan_text.h"
 
 namespace trireme {
 
@@ -69,8 +70,7 @@ std::string html_seconds(double value) {
 }
 
 std::string html_rate(double per_second) {
-  return html_data(per_second,
-                   per_second < 100 ? format_fixed(per_second, 1) : format_count(std::llround(per_second)));
+  return html_data(per_second, rate_text(per_second));
 }
 
 std::string html_share(double share) {

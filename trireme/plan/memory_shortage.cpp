@@ -31,9 +31,9 @@ int64_t MemoryShortage::host_bytes() const {
 }
 
 MemoryShortage memory_shortage(const PlannedStep& step, const TensorLimits& limits) {
-  const MemorySnapshot fullest = fullest_moment(step.inputs);
-  return {limits, fullest.name(), largest_first(fullest.bytes, 1),
-          largest_first(host_memory_bytes(step.inputs), limits.machine_ranks)};
+  const MemoryForecast forecast = memory_forecast(step.inputs);
+  return {limits, forecast.fullest.name(), largest_first(forecast.fullest.bytes, 1),
+          largest_first(forecast.host, limits.machine_ranks)};
 }
 
 }  // namespace trireme

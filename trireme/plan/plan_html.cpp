@@ -62,7 +62,7 @@ int64_t devices_of_machine(const PlanRequest& request, const Planned& planned) {
 }
 
 std::string device_bar(const PlanRequest& request, const Planned& planned) {
-  std::vector<BarSegment> segments = segments_of(planned.memory.forecast.fullest);
+  std::vector<BarSegment> segments = segments_of(planned.memory.forecast.fullest.bytes);
   const int64_t beside = planned.memory.device_bytes - planned.memory.forecast.peak_total_bytes;
   segments.push_back({"beside tensors", static_cast<double>(beside), true});
   return html_bar(segments, static_cast<double>(request.hardware.memory_bytes),
@@ -113,7 +113,7 @@ std::string memory_section(const PlanRequest& request, const Planned& planned) {
   for (const MemoryCategory category : kAllMemoryCategories) {
     if (forecast.peak[category] + forecast.host[category] == 0) continue;
     rows.push_back(
-        {name_of(category), html_bytes(forecast.fullest[category]), html_bytes(forecast.peak[category])});
+        {name_of(category), html_bytes(forecast.fullest.bytes[category]), html_bytes(forecast.peak[category])});
     if (has_host) rows.back().push_back(html_bytes(forecast.host[category]));
   }
   rows.push_back({"all tensors", html_bytes(forecast.peak_total_bytes), ""});

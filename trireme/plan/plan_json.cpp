@@ -1,5 +1,7 @@
 #include "trireme/plan/plan_json.h"
 
+#include "trireme/plan/step_causes.h"
+
 namespace trireme {
 namespace {
 
@@ -38,7 +40,7 @@ Json memory_json(const PlanRequest& request, const PlannedMemory& memory) {
           {"device_memory_bytes", request.hardware.memory_bytes},
           {"tensors_peak_bytes", memory.forecast.peak_total_bytes},
           {"category_peak_bytes", bytes_json(memory.forecast.peak)},
-          {"fullest_category_bytes", bytes_json(memory.forecast.fullest)},
+          {"fullest_category_bytes", bytes_json(memory.forecast.fullest.bytes)},
           {"beside_tensors_bytes", memory.device_bytes - memory.forecast.peak_total_bytes},
           {"machine_host_memory_bytes", request.hardware.is_gpu ? request.hardware.host_memory_bytes : 0},
           {"machine_host_bytes", memory.host_bytes},
@@ -46,7 +48,7 @@ Json memory_json(const PlanRequest& request, const PlannedMemory& memory) {
           {"host_category_bytes", bytes_json(memory.forecast.host)}};
 }
 
-Json time_json(const PlanRequest& request, const Planned& planned) {
+Json time_json(const Planned& planned) {
   const StepTime& time = planned.time;
   Json kinds = Json::object(), waited = Json::object(), traffic = Json::object(), causes = Json::object();
   for (const KindSeconds& kind : time.compute) kinds[name_of(kind.kind)] = kind.seconds;
@@ -54,7 +56,7 @@ Json time_json(const PlanRequest& request, const Planned& planned) {
     waited[name_of(each.kind)] = each.waited;
     traffic[name_of(each.kind)] = each.bytes;
   }
-  for (const CauseSeconds& each : seconds_by_cause(planned, request.hardware))
+  for (const CauseSeconds& each : seconds_by_cause(time))
     causes[each.cause] = each.seconds;
   return {{"step_seconds", time.seconds},
           {"least_step_seconds", time.least_seconds},
@@ -80,7 +82,7 @@ Json planned_json(const PlanRequest& request, const Planned& planned) {
           {"devices", planned.configuration.ranks()},
           {"configuration", configuration_json(planned)},
           {"memory", memory_json(request, planned.memory)},
-          {"time", time_json(request, planned)}};
+          {"time", time_json(planned)}};
 }
 
 Json plan_json(const PlanRequest& request, const Plan& plan) {

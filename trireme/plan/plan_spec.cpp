@@ -16,9 +16,6 @@ constexpr double kFirstRunShare = 0.75;  // of a device's memory, that guides as
 constexpr int64_t kSmokeTokens = 32768;
 constexpr double kSuddenGrowth = 4;  // of the length, at once
 
-std::string rate(double per_second) {
-  return per_second < 100 ? format_fixed(per_second, 1) : format_count(std::llround(per_second));
-}
 std::string percent(double share) {
   return cat(format_fixed(100 * share, 1), " %");
 }
@@ -49,14 +46,6 @@ std::string code_block(const std::string& text) {
   std::string fence = "```";
   while (text.find(fence) != std::string::npos) fence += '`';
   return cat(fence, "\n", text, text.ends_with('\n') ? "" : "\n", fence, "\n");
-}
-
-std::string bytes_by_category(const MemoryBytes& bytes) {
-  std::string text;
-  for (const MemoryCategory category : kAllMemoryCategories)
-    if (bytes[category] > 0)
-      text += cat(text.empty() ? "" : ", ", name_of(category), " ", format_bytes(bytes[category]));
-  return text;
 }
 
 class Spec {
@@ -104,7 +93,7 @@ class Spec {
     return text +
            spec_row("least acceptable speed",
                     request_.target_tokens_per_second > 0
-                        ? cat(rate(request_.target_tokens_per_second), " tokens/s in all: ",
+                        ? cat(rate_text(request_.target_tokens_per_second), " tokens/s in all: ",
                               plan_.reaches(request_.target_tokens_per_second) ? "reached" : "not reached")
                         : cat(kOpen, " tokens/s for each ", device_));
   }
@@ -117,8 +106,8 @@ class Spec {
     text += spec_row("a step", cat(c_.samples(), " samples, ",
                                    format_count(std::llround(best_.step.tokens())), " tokens"));
     text += spec_row("expected throughput",
-                     cat(rate(time.tokens_per_second / c_.ranks()), " tokens/s for each ", device_, ", ",
-                         rate(time.tokens_per_second), " in all; MFU ", percent(time.mfu)));
+                     cat(rate_text(time.tokens_per_second / c_.ranks()), " tokens/s for each ", device_, ", ",
+                         rate_text(time.tokens_per_second), " in all; MFU ", percent(time.mfu)));
     text += spec_row("a step takes",
                      cat(format_fixed(time.seconds, 2), " s, between ", format_fixed(time.least_seconds, 2),
                          " and ", format_fixed(time.most_seconds, 2)));
@@ -130,14 +119,14 @@ class Spec {
                            "-hours, without restarts and evaluation"));
     }
     text += spec_row(cat("memory of each ", device_), share_of(memory.device_bytes, hardware_.memory_bytes));
-    text += spec_row("by category, when fullest", bytes_by_category(memory.forecast.fullest));
+    text += spec_row("by category, when fullest", categories_text(memory.forecast.fullest.bytes));
     if (memory.host_bytes > 0)
       text +=
           spec_row("host memory of each machine",
                    cat(memory.limits.host_bytes > 0
                            ? share_of(memory.host_bytes, hardware_.host_memory_bytes)
                            : cat(format_bytes(memory.host_bytes), "; the profile does not say of how much"),
-                       ": ", bytes_by_category(memory.forecast.host), " for each ", device_));
+                       ": ", categories_text(memory.forecast.host), " for each ", device_));
     return text + spec_row("longest sample here", cat(format_count(plan_.longest_tokens), " tokens"));
   }
 
@@ -161,8 +150,8 @@ class Spec {
                 format_fixed(std::log(static_cast<double>(request_.model.vocab)), 2),
                 " or below: checked by `trireme validate`\n");
     text += cat("- [ ] Tokens/s of those steps lie between ",
-                rate(best_.step.tokens() / best_.time.most_seconds / c_.ranks()), " and ",
-                rate(best_.step.tokens() / best_.time.least_seconds / c_.ranks()), " for each ", device_,
+                rate_text(best_.step.tokens() / best_.time.most_seconds / c_.ranks()), " and ",
+                rate_text(best_.step.tokens() / best_.time.least_seconds / c_.ranks()), " for each ", device_,
                 "; beside published numbers: ", kOpen, "\n");
     return text + cat("- [ ] The hardware is what the plan took it for: `trireme bench hardware` on it, then "
                       "this plan with `--gpu` of its file\n");
@@ -209,11 +198,7 @@ class Spec {
     if (uses_disk(best_.step.inputs.offload))
       risk("**Disks.** The step waits for a local disk; a shared or slow one is many times slower.");
     for (const std::string& line : plan_.advice) risk("**Other axes and limits.** ", line);
-    std::string estimated;
-    for (const FigureSource& source : hardware_.sources)
-      if (source.origin == FigureOrigin::estimated &&
-          (request_.settings.precision == Precision::fp32 || !source.figure.ends_with("_32_bit")))
-        estimated += cat(estimated.empty() ? "" : ", ", source.figure);
+    const std::string estimated = estimated_figures(request_);
     risk("**The figures.** Times may be off by ", percent(hardware_.time_error),
          estimated.empty() ? "" : cat("; estimated of this hardware: ", cell(estimated)), ".");
     if (machines_ > 1)

@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/plan/step_causes.h"
 
 namespace trireme {
 namespace {
@@ -22,21 +23,8 @@ std::string count_text(int64_t count, const char* noun) {
   return cat(count, " ", noun, count == 1 ? "" : "s");
 }
 
-std::string rate_text(double tokens_per_second) {
-  return tokens_per_second < 100 ? format_fixed(tokens_per_second, 1)
-                                 : format_count(std::llround(tokens_per_second));
-}
-
 std::string row(const std::string& name, const std::string& text) {
   return cat("  ", name, std::string(name.size() < 18 ? 18 - name.size() : 1, ' '), text, "\n");
-}
-
-std::string categories_text(const MemoryBytes& bytes) {
-  std::string text;
-  for (const MemoryCategory category : kAllMemoryCategories)
-    if (bytes[category] > 0)
-      text += cat(text.empty() ? "" : ", ", name_of(category), " ", format_bytes(bytes[category]));
-  return text;
 }
 
 std::string memory_text(const PlanRequest& request, const Planned& planned) {
@@ -72,7 +60,7 @@ std::string time_text(const PlanRequest& request, const Plan& plan) {
   text += row("step", cat(format_fixed(time.seconds, 2), " s (", format_fixed(time.least_seconds, 2), " to ",
                           format_fixed(time.most_seconds, 2), "), of ",
                           format_count(std::llround(plan.best.step.tokens())), " tokens"));
-  std::vector<CauseSeconds> causes = seconds_by_cause(plan.best, request.hardware);
+  std::vector<CauseSeconds> causes = seconds_by_cause(time);
   std::ranges::sort(causes, std::greater<>(), &CauseSeconds::seconds);
   std::string shares;
   for (const CauseSeconds& each : causes)
@@ -125,25 +113,47 @@ std::string frontier_text(const std::vector<Planned>& frontier) {
   return text;
 }
 
+// Those of the run's dtype.
+std::vector<std::string> figures_that_count(const PlanRequest& request, FigureOrigin origin) {
+  std::vector<std::string> figures;
+  const bool in_16_bit = request.settings.precision != Precision::fp32;
+  for (const FigureSource& source : request.hardware.sources)
+    if (source.origin == origin && !(in_16_bit && source.figure.ends_with("_32_bit")))
+      figures.push_back(source.figure);
+  return figures;
+}
+
 std::string sureness_text(const PlanRequest& request) {
   const HardwareProfile& hardware = request.hardware;
-  std::string estimated;
-  size_t published = 0, measured = 0;
-  const bool in_16_bit = request.settings.precision != Precision::fp32;
-  for (const FigureSource& source : hardware.sources) {
-    if (in_16_bit && source.figure.ends_with("_32_bit")) continue;
-    if (source.origin == FigureOrigin::estimated)
-      estimated += cat(estimated.empty() ? "" : ", ", source.figure);
-    published += source.origin == FigureOrigin::published;
-    measured += source.origin == FigureOrigin::measured;
-  }
+  const auto count = [&](FigureOrigin origin) { return figures_that_count(request, origin).size(); };
+  const std::string estimated = estimated_figures(request);
   return cat("\nhow sure: times within ", format_fixed(100 * hardware.time_error, 0),
-             " % in nine of ten, by the profile ", hardware.name, " (", measured, " figures measured, ",
-             published, " published", estimated.empty() ? "" : cat("; estimated: ", estimated),
+             " % in nine of ten, by the profile ", hardware.name, " (", count(FigureOrigin::measured),
+             " figures measured, ", count(FigureOrigin::published), " published", estimated.empty() ? "" : cat("; estimated: ", estimated),
              "). Memory is the forecast that the engine uses.\n");
 }
 
 }  // namespace
+
+std::string rate_text(double per_second) {
+  return per_second < 100 ? format_fixed(per_second, 1)
+                                 : format_count(std::llround(per_second));
+}
+
+std::string categories_text(const MemoryBytes& bytes) {
+  std::string text;
+  for (const MemoryCategory category : kAllMemoryCategories)
+    if (bytes[category] > 0)
+      text += cat(text.empty() ? "" : ", ", name_of(category), " ", format_bytes(bytes[category]));
+  return text;
+}
+
+std::string estimated_figures(const PlanRequest& request) {
+  std::string list;
+  for (const std::string& figure : figures_that_count(request, FigureOrigin::estimated))
+    list += cat(list.empty() ? "" : ", ", figure);
+  return list;
+}
 
 std::string configuration_text(const Planned& planned) {
   const Configuration& c = planned.configuration;

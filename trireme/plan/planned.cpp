@@ -14,6 +14,13 @@ MemoryLimits memory_limits(const PlanRequest& request) {
   return {share(hardware.memory_bytes), hardware.is_gpu ? share(hardware.host_memory_bytes) : 0};
 }
 
+int64_t bytes_for_tensors(const PlanRequest& request, int64_t device_bytes) {
+  const HardwareProfile& hardware = request.hardware;
+  const double share = request.memory_share * static_cast<double>(device_bytes);
+  return static_cast<int64_t>((share - static_cast<double>(hardware.outside_tensors_bytes)) /
+                              (1 + hardware.fragments_share));
+}
+
 PlannedMemory planned_memory(const PlanRequest& request, const ForecastInputs& inputs) {
   const HardwareProfile& hardware = request.hardware;
   PlannedMemory use;

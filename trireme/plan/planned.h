@@ -25,6 +25,9 @@ struct PlannedMemory {
   int64_t device_over_bytes() const { return device_bytes - limits.device_bytes; }
   int64_t host_over_bytes() const { return limits.host_bytes == 0 ? 0 : host_bytes - limits.host_bytes; }
 };
+// That a rank's tensors may take of a device of so many bytes, which the plan fills to its share: what
+// planned_memory makes of tensors, the other way about.
+int64_t bytes_for_tensors(const PlanRequest& request, int64_t device_bytes);
 PlannedMemory planned_memory(const PlanRequest& request, const ForecastInputs& inputs);
 
 struct Planned {

@@ -4,6 +4,7 @@
 
 #include "trireme/base/sizes.h"
 #include "trireme/plan/search.h"
+#include "trireme/plan/step_causes.h"
 
 namespace trireme {
 namespace {
@@ -34,9 +35,9 @@ Amounts amounts_of(const MemoryBytes& bytes) {
   return all;
 }
 
-Amounts seconds_a_token(const Planned& planned, const HardwareProfile& hardware) {
+Amounts seconds_a_token(const Planned& planned) {
   Amounts all;
-  for (const CauseSeconds& each : seconds_by_cause(planned, hardware))
+  for (const CauseSeconds& each : seconds_by_cause(planned.time))
     all.emplace_back(each.cause, each.seconds / planned.step.tokens());
   return all;
 }
@@ -210,7 +211,7 @@ RunnerUp compare_with(const Planned& best, const Planned& other, const HardwareP
   }
   runner.reason =
       cat(percent(runner.slower),
-          " slower: ", grown_most(seconds_a_token(best, hardware), seconds_a_token(other, hardware)));
+          " slower: ", grown_most(seconds_a_token(best), seconds_a_token(other)));
   return runner;
 }
 

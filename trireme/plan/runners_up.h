@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/plan/step_causes.h"
+#include "trireme/plan/planned.h"
 
 namespace trireme {
 

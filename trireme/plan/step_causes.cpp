@@ -37,22 +37,6 @@ std::string cause_of(TrafficKind kind) {
   throw InternalError("a kind of traffic has no words");
 }
 
-bool crosses_machines(const Planned& planned, TrafficKind kind, int machine) {
-  const Configuration& c = planned.configuration;
-  switch (kind) {
-    case TrafficKind::ulysses:
-      return c.ulysses > machine;
-    case TrafficKind::ring:
-      return c.sequence_ranks() > machine;
-    case TrafficKind::gathered_parameters:
-    case TrafficKind::summed_gradients:
-    case TrafficKind::traded_parameters:
-      return c.ranks() > machine;
-    default:
-      return false;
-  }
-}
-
 void add_cause(std::vector<CauseSeconds>& all, const std::string& cause, double seconds) {
   const auto known = std::ranges::find(all, cause, &CauseSeconds::cause);
   if (known == all.end())
@@ -63,14 +47,12 @@ void add_cause(std::vector<CauseSeconds>& all, const std::string& cause, double 
 
 }  // namespace
 
-std::vector<CauseSeconds> seconds_by_cause(const Planned& planned, const HardwareProfile& hardware) {
-  const StepTime& time = planned.time;
+std::vector<CauseSeconds> seconds_by_cause(const StepTime& time) {
   std::vector<CauseSeconds> causes;
   for (const KindSeconds& kind : time.compute) add_cause(causes, cause_of(kind.kind), kind.seconds);
-  for (const TrafficSeconds& traffic : time.traffic) {
-    const bool crosses = crosses_machines(planned, traffic.kind, hardware.devices_per_machine);
-    add_cause(causes, cause_of(traffic.kind) + (crosses ? " between machines" : ""), traffic.waited);
-  }
+  for (const TrafficSeconds& traffic : time.traffic)
+    add_cause(causes, cause_of(traffic.kind) + (traffic.crosses_machines ? " between machines" : ""),
+              traffic.waited);
   add_cause(causes, "the optimizer on the host", time.host_optimizer_waited_seconds);
   add_cause(causes, "what each step takes beside its work", time.overhead_seconds);
   return causes;

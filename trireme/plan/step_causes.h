@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/plan/planned.h"
+#include "trireme/plan/step_time.h"
 
 namespace trireme {
 
@@ -13,6 +13,6 @@ struct CauseSeconds {
   double seconds = 0;
 };
 // They sum to the step's.
-std::vector<CauseSeconds> seconds_by_cause(const Planned& planned, const HardwareProfile& hardware);
+std::vector<CauseSeconds> seconds_by_cause(const StepTime& time);
 
 }  // namespace trireme

@@ -22,16 +22,33 @@ class Links {
   Links(const PlannedStep& step, const HardwareProfile& hardware)
       : inputs_(step.inputs), hardware_(hardware), machine_(hardware.devices_per_machine) {}
 
+  bool crosses_machines(TrafficKind kind) const {
+    switch (kind) {
+      case TrafficKind::ulysses:
+        return inputs_.ulysses > machine_;
+      case TrafficKind::ring:
+        return inputs_.ulysses * inputs_.ring > machine_;
+      case TrafficKind::gathered_parameters:
+      case TrafficKind::summed_gradients:
+      case TrafficKind::traded_parameters:
+        return inputs_.ranks > machine_;
+      case TrafficKind::offloaded_activations:
+      case TrafficKind::offloaded_parameters:
+      case TrafficKind::offloaded_gradients:
+        return false;
+    }
+    throw InternalError("a kind of traffic has no link");
+  }
+
   double seconds(const TrafficItem& item) const {
     switch (item.kind) {
       case TrafficKind::ulysses:
         return all_to_all(item);
       case TrafficKind::ring:
-        return over(item, inputs_.ulysses * inputs_.ring > machine_);
       case TrafficKind::gathered_parameters:
       case TrafficKind::summed_gradients:
       case TrafficKind::traded_parameters:
-        return over(item, inputs_.ranks > machine_);
+        return over(item, crosses_machines(item.kind));
       case TrafficKind::offloaded_activations:
         return to(inputs_.offload.activations, item);
       case TrafficKind::offloaded_parameters:
@@ -59,7 +76,7 @@ class Links {
   // To ranks of the machine and to others at the same time, each over its own links.
   double all_to_all(const TrafficItem& item) const {
     const int ranks = inputs_.ulysses;
-    if (ranks <= machine_) return over(item, /*crosses=*/false);
+    if (!crosses_machines(item.kind)) return over(item, /*crosses=*/false);
     const double outside = static_cast<double>(ranks - machine_) / static_cast<double>(ranks - 1);
     const LinkSpeed& network = link(/*crosses=*/true);
     const double within =
@@ -120,7 +137,7 @@ StepTime step_time(const PlannedStep& step, const HardwareProfile& hardware) {
   const Links links(step, hardware);
   double waited = 0;
   for (const TrafficItem& item : work.traffic) {
-    TrafficSeconds traffic{item.kind, item.bytes, links.seconds(item), 0};
+    TrafficSeconds traffic{item.kind, item.bytes, links.seconds(item), 0, links.crosses_machines(item.kind)};
     switch (item.kind) {
       case TrafficKind::ulysses:
         traffic.waited = inputs.head_chunks == 1 ? traffic.seconds

@@ -23,6 +23,7 @@ struct TrafficSeconds {
   double bytes = 0;    // sent by this rank in a step
   double seconds = 0;  // on its way
   double waited = 0;   // of them, what compute does not hide
+  bool crosses_machines = false;
 };
 
 struct KindSeconds {

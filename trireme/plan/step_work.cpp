@@ -286,12 +286,11 @@ class Counter {
   }
 
   void offload_activations() {
-    if (in_.offload.activations == Offload::none) return;
+    if (!activations_leave(in_)) return;
     std::vector<int64_t> kept = kept_bytes_of_layers(in_);
     if (in_.offload.activations == Offload::cpu)
       kept.resize(kept.size() - std::min(kept.size(), static_cast<size_t>(ResidentLayers{}.resident_layers)));
     const auto bytes = static_cast<double>(sum_of(kept) * step_.accumulation);
-    if (on_device(in_, in_.offload.activations) && in_.offload.activations != Offload::disk) return;
     send(TrafficKind::offloaded_activations, static_cast<double>(kept.size()), bytes);
   }
 
