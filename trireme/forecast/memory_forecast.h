@@ -12,8 +12,9 @@
 //   optimizer      of the rank's shares: fp32 masters (unless t is fp32), the moments; on disk: of four units
 //   activations    what recompute_plan.h keeps of every layer, the running x, what a group made again
 //   attention      of one layer: q, k, v, o, lse, do, dq, dk, dv; the kernel's packed tiles
-//   tiles          of T tokens: forward 2 M + 3 I values, backward 4 M + 4 I; the head 3 M + V; encoders: the
-//                  larger of M + 2 I and 2 M + I, that of 3 M + 2 I and 4 M + I; 6 M + V (tile_bytes.h)
+//   tiles          of T tokens: forward 2 M + 3 I values (2 M + I where gate|up is kept), backward 4 M + 4 I;
+//                  the head 3 M + V; encoders: the larger of M + 2 I and 2 M + I, that of 3 M + 2 I and
+//                  4 M + I; 6 M + V (tile_bytes.h)
 //   communication  one exchange's packed and received heads, or one unit's sum
 //   snapshot       with save_in_background: 4 bytes of each state of the units that the rank writes
 //   other          rotary tables, positions, losses

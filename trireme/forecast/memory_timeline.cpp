@@ -216,7 +216,8 @@ class Timeline {
     }
     held_[activations] += layer_.kept(slots) + layer_.x;
     // Alone, o by heads is o by tokens.
-    record("tiles", {{attention, slots[kO] || has_o ? 0 : layer_.o}, {tiles, tile_.output_forward}});
+    record("tiles", {{attention, slots[kO] || has_o ? 0 : layer_.o},
+                     {tiles, slots[kGateUp] ? tile_.output_forward_kept : tile_.output_forward}});
     if (!keeps_x) held_[activations] -= layer_.x;
   }
 

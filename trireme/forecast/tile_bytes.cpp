@@ -73,8 +73,12 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   bytes.input_backward = T * m * t + before + T * qkv * s.convert +
                          std::max({T * m * t + s.blocks(6, m), s.gradient(qkv, m), turning, norms});
 
-  bytes.output_forward = std::max({T * (q + m) * s.convert + T * m * t, 2 * T * m * t + s.blocks(2, m),
-                                   T * (2 * m + 3 * i) * t + s.blocks(2, i)});
+  const auto forward = [&](int64_t gate_up) {
+    return std::max({T * (q + m) * s.convert + T * m * t, 2 * T * m * t + s.blocks(2, m),
+                     T * (2 * m + gate_up + i) * t + s.blocks(2, i)});
+  };
+  bytes.output_forward = forward(2 * i);
+  bytes.output_forward_kept = forward(0);
   const int64_t inside = T * (q + m) * s.convert + T * (m + 2 * i) * t;  // o, dy; normed, dact, act
   const auto backward = [&](int64_t x1, int64_t gate_up) {
     const int64_t held = inside + x1 + gate_up;
@@ -102,6 +106,7 @@ TileBytes encoder_tile_bytes(const ForecastInputs& inputs) {
                                    Tm * t + Tm * layer_norm_bytes(t, t),  // a
                                    (Tm + 2 * Ti) * t,                     // a, then x2; up, act
                                    (Tm + Ti) * t + Tm * layer_norm_bytes(t, e)});
+  bytes.output_forward_kept = bytes.output_forward;
   const auto backward = [&](bool kept) {
     const int64_t o = Tq * s.convert;
     const int64_t x1 = kept ? 0 : Tm * t, up = kept ? 0 : Ti * t, x2 = kept ? 0 : Tm * t;
@@ -142,6 +147,7 @@ TileBytes tile_bytes(const ForecastInputs& inputs) {
   return {.input_forward = more + std::max(a.input_forward, b.input_forward),
           .input_backward = more + std::max(a.input_backward, b.input_backward),
           .output_forward = more + std::max(a.output_forward, b.output_forward),
+          .output_forward_kept = more + std::max(a.output_forward_kept, b.output_forward_kept),
           .output_backward = more + std::max(a.output_backward, b.output_backward),
           .output_backward_kept = more + std::max(a.output_backward_kept, b.output_backward_kept),
           .head = std::max(a.head, b.head)};

@@ -11,6 +11,7 @@ struct TileBytes {
   int64_t input_forward = 0;
   int64_t input_backward = 0;
   int64_t output_forward = 0;
+  int64_t output_forward_kept = 0;   // gate|up is made where it is kept
   int64_t output_backward = 0;       // what it reads is made again
   int64_t output_backward_kept = 0;  // or was kept
   int64_t head = 0;

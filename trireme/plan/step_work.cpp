@@ -168,7 +168,9 @@ class Counter {
     product(products_.down);
     token_wise(WorkKind::copy, m());
     if (keeps[kX1]) token_wise(WorkKind::copy, m());
-    if (keeps[kGateUp]) token_wise(WorkKind::copy, static_cast<double>(model_.mlp_kept_width));
+    // A decoder's product is made where it is kept.
+    if (keeps[kGateUp] && model_.tiles != TileFormula::decoder)
+      token_wise(WorkKind::copy, static_cast<double>(model_.mlp_kept_width));
     gather_layer();
   }
 

@@ -175,12 +175,11 @@ class DecoderLayer final : public Layer {
     const auto dtype = w[kQkv].scalar_type();
     at::Tensor x1 = residual_after_attention(w, x_TM, o_TA.to(dtype));
     const at::Tensor normed = rms_norm(x1, w[kPostNorm], config_.norm_eps, dtype);
-    const at::Tensor gate_up = linear_forward(normed, w[kGateUp], w[kGateUpBias]);
+    at::Tensor gate_up =
+        kept != nullptr ? kept->mlp : at::empty({x_TM.size(0), w[kGateUp].size(0)}, normed.options());
+    linear_into(gate_up, normed, w[kGateUp], w[kGateUpBias]);
     const at::Tensor act = swiglu(gate_up);
-    if (kept != nullptr) {
-      kept->x1.copy_(x1);
-      kept->mlp.copy_(gate_up);
-    }
+    if (kept != nullptr) kept->x1.copy_(x1);
     x1.addmm_(act, w[kDown].t());
     if (w[kDownBias].defined()) x1.add_(w[kDownBias]);
     y_TM.copy_(x1);
