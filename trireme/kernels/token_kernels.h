@@ -6,15 +6,9 @@
 #include <stdint.h>
 
 #include "trireme/device/simd_level.h"
+#include "trireme/kernels/narrow_floats.h"
 
 namespace trireme {
-
-struct Bf16 {
-  uint16_t bits;
-};
-struct Fp16 {
-  uint16_t bits;
-};
 
 struct RotaryRow {
   int64_t heads = 0, query_heads = 0, rotated_heads = 0, head_dim = 0;
