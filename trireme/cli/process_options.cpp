@@ -11,6 +11,7 @@
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
 #include "trireme/comm/gpu_of_rank.h"
+#include "trireme/device/core_binding.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/device/processor.h"
@@ -114,6 +115,9 @@ std::optional<std::string> crossing_warning(int ulysses, const World& world) {
 
 std::unique_ptr<World> join_run(const RankIdentity& identity, const EngineOptions& options,
                                 std::chrono::milliseconds timeout) {
+  // Before threads of exchanges begin.
+  if (options.device.is_cpu())
+    bind_to_share_of_cores(identity.local_rank, identity.local_size, at::get_num_threads());
   if (identity.local_rank == 0)
     if (const auto warning = memory_for_disk_warning(options.offload))
       std::cerr << "trireme: warning: " << *warning << std::endl;

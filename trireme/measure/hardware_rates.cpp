@@ -64,7 +64,7 @@ void measure_disk(const CallTimer& timer, const std::filesystem::path& folder, H
 }
 
 void measure_links(World& world, at::Device device, HardwareProfile& profile) {
-  constexpr int64_t kRepeats = 9;
+  constexpr int64_t kRepeats = 32;
   const int machine = profile.devices_per_machine, machines = world.size() / machine;
   std::vector<std::vector<int>> within(static_cast<size_t>(machines)), across(static_cast<size_t>(machine));
   for (int rank = 0; rank < world.size(); ++rank) {

@@ -7,27 +7,46 @@
 #include "trireme/comm/agreement.h"
 #include "trireme/comm/call_time.h"
 #include "trireme/comm/collectives.h"
-#include "trireme/measure/spread.h"
 
 namespace trireme {
 namespace {
 
-// Sends a whole number of bytes to each other rank, and none to itself.
+// A few milliseconds of a CPU's work.
+class RankWork {
+ public:
+  explicit RankWork(at::Device device)
+      : factor_(at::ones({kSide, kSide}, at::TensorOptions(device).dtype(at::kFloat))),
+        product_(at::empty_like(factor_)) {}
+  void run() {
+    for (int i = 0; i < kProducts; ++i) at::mm_out(product_, factor_, factor_);
+    wait_for_stream(factor_.device());
+  }
+
+ private:
+  static constexpr int64_t kSide = 256;
+  static constexpr int kProducts = 20;
+  at::Tensor factor_, product_;
+};
+
+// Sends a whole number of bytes to each other rank, and none to itself. Each exchange comes after work, as in
+// a step: the core of a rank that waits falls asleep, and ranks are not ready at the same moment.
 TimedExchange time_all_to_all(Group& group, at::Device device, int64_t sent_bytes, int64_t repeats) {
+  RankWork work(device);
   const int64_t each = std::max<int64_t>(1, sent_bytes / (group.size() - 1));
   std::vector<int64_t> rows(static_cast<size_t>(group.size()), each);
   rows.at(static_cast<size_t>(group.rank())) = 0;
   const at::Tensor block = at::zeros({each * (group.size() - 1)}, at::TensorOptions(device).dtype(at::kByte));
-  std::vector<double> seconds;
-  seconds.reserve(static_cast<size_t>(repeats));
+  double seconds = 0;
   for (int64_t repeat = -1; repeat < repeats; ++repeat) {  // the first one warms up
-    barrier(group);
+    work.run();
     const double begin = now_seconds();
     const at::Tensor received = all_to_all(group, block, rows, rows);
     wait_for_stream(device);
-    if (repeat >= 0) seconds.push_back(now_seconds() - begin);
+    if (repeat >= 0) seconds += now_seconds() - begin;
   }
-  return {block.size(0), spread_of(Agreement(group, device).largest(seconds)).median};
+  double of_all = 0;
+  for (const auto& of_rank : Agreement(group, device).gather<double>({seconds})) of_all += of_rank.front();
+  return {block.size(0), of_all / static_cast<double>(repeats * group.size())};
 }
 
 }  // namespace

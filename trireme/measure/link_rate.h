@@ -13,7 +13,7 @@ namespace trireme {
 
 struct TimedExchange {
   int64_t sent_bytes = 0;  // by each rank, to all others together
-  double seconds = 0;      // of the slowest rank; median over repeats
+  double seconds = 0;      // that a rank waits; mean over ranks and repeats
 };
 
 struct LinkRate {
@@ -29,7 +29,7 @@ struct LinkRate {
 // unless there are two sizes or more and all times are above zero.
 LinkRate fit_link_rate(std::vector<TimedExchange> timed);
 
-// Times all-to-alls of 4 KiB to 16 MiB a rank, each `repeats` times. A group of one rank gives no latency and
+// Times all-to-alls of 4 KiB to 16 MiB a rank, each `repeats` times and after a few milliseconds of work. A group of one rank gives no latency and
 // no times. Collective.
 LinkRate measure_link_rate(Group& group, at::Device device, int64_t repeats);
 

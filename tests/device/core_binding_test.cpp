@@ -1,0 +1,83 @@
+// Ranks of a machine have cores of their own, unless somebody else has bound them.
+#include "trireme/device/core_binding.h"
+
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace trireme::testing {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(CoreBinding, hardware_threads_of_a_core_stay_together) {
+  // Linux counts the first thread of each core before the second ones. Two packages of two cores.
+  const std::vector<Processor> processors{{0, 0, 0}, {1, 0, 1}, {2, 1, 0}, {3, 1, 1},
+                                          {4, 0, 0}, {5, 0, 1}, {6, 1, 0}, {7, 1, 1}};
+  EXPECT_THAT(share_of_processors(processors, 0, 2), ElementsAre(0, 4, 1, 5));
+  EXPECT_THAT(share_of_processors(processors, 1, 2), ElementsAre(2, 6, 3, 7));
+  EXPECT_THAT(share_of_processors(processors, 2, 4), ElementsAre(2, 6));
+}
+
+TEST(CoreBinding, shares_cover_all_processors_once) {
+  std::vector<Processor> processors;
+  for (int number = 0; number < 11; ++number) processors.push_back({number, 0, number});
+  std::vector<int> all;
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::vector<int> share = share_of_processors(processors, rank, 3);
+    EXPECT_NEAR(static_cast<double>(share.size()), 11. / 3, 1);
+    all.insert(all.end(), share.begin(), share.end());
+  }
+  EXPECT_THAT(all, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10));
+}
+
+cpu_set_t bound_now() {
+  cpu_set_t set;
+  EXPECT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+  return set;
+}
+
+// The exit status of a child process, whose binding ends with it.
+template <typename Body>
+int status_of_child(const Body& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(CoreBinding, a_rank_takes_its_share_and_no_more_threads) {
+  cpu_set_t all = bound_now();
+  const int cores = CPU_COUNT(&all);
+  if (cores < 2) GTEST_SKIP() << "one core";
+  EXPECT_EQ(status_of_child([&] {
+              if (!bind_to_share_of_cores(1, 2, 1)) return 100;
+              cpu_set_t now = bound_now();
+              return CPU_COUNT(&now);
+            }),
+            cores - cores / 2);
+  EXPECT_EQ(status_of_child([&] { return bind_to_share_of_cores(0, 2, cores) ? 1 : 0; }), 0);
+  EXPECT_EQ(status_of_child([] { return bind_to_share_of_cores(0, 1, 1) ? 1 : 0; }), 0);
+  EXPECT_EQ(status_of_child([&] { return bind_to_share_of_cores(0, cores + 1, 1) ? 1 : 0; }), 0);
+}
+
+TEST(CoreBinding, what_a_launcher_bound_stays) {
+  cpu_set_t all = bound_now();
+  if (CPU_COUNT(&all) < 2) GTEST_SKIP() << "one core";
+  EXPECT_EQ(status_of_child([&] {
+              cpu_set_t one = all;
+              for (int number = 0; number < CPU_SETSIZE && CPU_COUNT(&one) > 1; ++number) CPU_CLR(number, &one);
+              if (sched_setaffinity(0, sizeof(one), &one) != 0) return 100;
+              if (bind_to_share_of_cores(0, 2, 1)) return 1;
+              cpu_set_t now = bound_now();
+              return CPU_EQUAL(&now, &one) ? 0 : 2;
+            }),
+            0);
+}
+
+}  // namespace
+}  // namespace trireme::testing

@@ -1,0 +1,62 @@
+#include "trireme/device/core_binding.h"
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <sched.h>
+#include <tuple>
+#include <unistd.h>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+std::optional<cpu_set_t> processors_of(pid_t process) {
+  cpu_set_t set;
+  if (sched_getaffinity(process, sizeof(set), &set) != 0) return std::nullopt;
+  return set;
+}
+
+// What the kernel does not tell is one package, whose processors are cores.
+int topology_of(int processor, const char* name, int otherwise) {
+  std::ifstream file(cat("/sys/devices/system/cpu/cpu", processor, "/topology/", name));
+  int value = 0;
+  return file >> value ? value : otherwise;
+}
+
+std::vector<Processor> processors_in(const cpu_set_t& set) {
+  std::vector<Processor> processors;
+  for (int number = 0; number < CPU_SETSIZE; ++number)
+    if (CPU_ISSET(number, &set))
+      processors.push_back({number, topology_of(number, "physical_package_id", 0),
+                            topology_of(number, "core_id", number)});
+  return processors;
+}
+
+}  // namespace
+
+std::vector<int> share_of_processors(std::vector<Processor> processors, int local_rank, int local_size) {
+  std::ranges::sort(processors, {},
+                    [](const Processor& one) { return std::tuple(one.package, one.core, one.number); });
+  const auto edge = [&](int rank) {
+    return processors.size() * static_cast<size_t>(rank) / static_cast<size_t>(local_size);
+  };
+  std::vector<int> share;
+  for (size_t i = edge(local_rank); i < edge(local_rank + 1); ++i) share.push_back(processors[i].number);
+  return share;
+}
+
+bool bind_to_share_of_cores(int local_rank, int local_size, int threads) {
+  if (local_size <= 1) return false;
+  const auto allowed = processors_of(0), of_parent = processors_of(getppid());
+  if (!allowed || !of_parent || !CPU_EQUAL(&*allowed, &*of_parent)) return false;
+  if (CPU_COUNT(&*allowed) / local_size < std::max(1, threads)) return false;
+  cpu_set_t share;
+  CPU_ZERO(&share);
+  for (const int number : share_of_processors(processors_in(*allowed), local_rank, local_size))
+    CPU_SET(number, &share);
+  return sched_setaffinity(0, sizeof(share), &share) == 0;
+}
+
+}  // namespace trireme
