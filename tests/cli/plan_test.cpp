@@ -84,6 +84,7 @@ TEST_F(PlanCommand, computes_with_what_the_engine_of_its_files_computes_with) {
       {2, {"--ulysses", "2", "--bf16", "--head_chunks", "2", "--optim_state_dtype", "bf16"}},
       {2,
        {"--ring", "2", "--reduce_dtype", "bf16", "--recompute", "keep_attention", "--keep_fraction", "0.5"}},
+      {1, {"--recompute", "keep_attention", "--keep_qkv_fraction", "1", "--keep_mlp_fraction", "0.5"}},
       {2, {"--sp", "1", "--zero", "1", "--samples_per_step", "8", "--tile_tokens", "48"}},
       {3, {"--ulysses", "3", "--zero", "2", "--update_in_backward", "--max_grad_norm", "0"}},
       {4, {"--ulysses", "2", "--ring", "2", "--ring_method", "gather", "--logits_tile_tokens", "32"}},

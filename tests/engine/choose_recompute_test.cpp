@@ -2,7 +2,7 @@
 // that a run keeps what was chosen. In the binary that counts memory.
 #include "trireme/forecast/choose_recompute.h"
 
-#include <cmath>
+#include <algorithm>
 #include <functional>
 #include <mutex>
 #include <set>
@@ -40,6 +40,7 @@ ForecastInputs deep_inputs(int64_t layers) {
   config.num_hidden_layers = layers;
   config.hidden_size = 256;
   config.intermediate_size = 704;
+  config.mlp_kept_width = 2 * 704;
   config.num_attention_heads = 8;
   config.num_key_value_heads = 2;
   config.head_dim = 32;
@@ -59,19 +60,29 @@ ForecastInputs changed(ForecastInputs inputs, const std::function<void(ForecastI
   return with_batch(inputs, inputs.batch, inputs.tokens);
 }
 
-RecomputePlan plan_with(int64_t keeping, const ForecastInputs& inputs) {
-  const int64_t layers = inputs.model.layers, every = inputs.recompute.checkpoint_every;
-  if (keeping == 0) return RecomputePlan{Recompute::full, every, 1, layers};
-  return RecomputePlan{Recompute::keep_attention, every,
-                       static_cast<double>(keeping) / static_cast<double>(layers), layers};
+// In groups, or offloaded, attention's output alone is kept.
+int64_t last_position(const ForecastInputs& inputs) {
+  const bool alone = inputs.recompute.checkpoint_every > 1 || inputs.offload.activations != Offload::none;
+  return (alone ? 1 : 3) * inputs.model.layers;
 }
 
-// The forecast with attention kept on 0, 1, ... all layers.
+// The models of this file have more tokens than hidden width: attention first, then q, k and v, then the MLP.
+RecomputePlan plan_with(int64_t position, const ForecastInputs& inputs) {
+  const int64_t layers = inputs.model.layers, every = inputs.recompute.checkpoint_every;
+  if (position == 0) return RecomputePlan{Recompute::full, every, 1, layers};
+  if (position == 3 * layers) return RecomputePlan{Recompute::none, every, 1, layers};
+  const auto share = [&](int64_t before) {
+    return static_cast<double>(std::clamp<int64_t>(position - before, 0, layers)) /
+           static_cast<double>(layers);
+  };
+  return RecomputePlan{Recompute::keep_attention, every, share(0), layers, share(layers), share(2 * layers)};
+}
+
+// The forecast at position 0, 1, ... the last.
 std::vector<int64_t> forecasts(ForecastInputs inputs) {
   std::vector<int64_t> bytes;
-  bytes.reserve(static_cast<size_t>(inputs.model.layers) + 1);
-  for (int64_t keeping = 0; keeping <= inputs.model.layers; ++keeping) {
-    inputs.recompute = plan_with(keeping, inputs);
+  for (int64_t position = 0; position <= last_position(inputs); ++position) {
+    inputs.recompute = plan_with(position, inputs);
     bytes.push_back(memory_forecast(inputs).peak_total_bytes);
   }
   return bytes;
@@ -114,7 +125,7 @@ const std::vector<std::pair<const char*, ForecastInputs>>& cases() {
   return list;
 }
 
-TEST(ChooseRecompute, keeps_attention_on_the_most_layers_whose_forecast_fits) {
+TEST(ChooseRecompute, goes_to_the_furthest_position_whose_forecast_fits) {
   for (const auto& [name, inputs] : cases()) {
     SCOPED_TRACE(name);
     const std::vector<int64_t> of_layers = forecasts(inputs);
@@ -124,15 +135,15 @@ TEST(ChooseRecompute, keeps_attention_on_the_most_layers_whose_forecast_fits) {
     for (const int64_t budget : budgets) {
       const RecomputeChoice choice = choose_recompute(inputs, budget);
       const int64_t expected = most_that_fit(of_layers, budget);
-      EXPECT_EQ(choice.keeping_layers, expected) << "of " << budget;
-      EXPECT_EQ(choice.layers, inputs.model.layers);
+      EXPECT_EQ(choice.position, expected) << "of " << budget;
+      EXPECT_EQ(choice.plan, plan_with(expected, inputs));
       EXPECT_EQ(choice.budget_bytes, budget);
       EXPECT_EQ(choice.expected_bytes, of_layers[static_cast<size_t>(expected)]);
       EXPECT_EQ(choice.fits(), of_layers[static_cast<size_t>(expected)] <= budget);
-      EXPECT_GE(choice.keeping_layers, before) << "more memory, fewer layers";
-      before = choice.keeping_layers;
+      EXPECT_GE(choice.position, before) << "more memory, less kept";
+      before = choice.position;
     }
-    EXPECT_EQ(before, inputs.model.layers);
+    EXPECT_EQ(before, last_position(inputs));
   }
 }
 
@@ -140,11 +151,12 @@ TEST(ChooseRecompute, one_byte_decides_over_a_layer) {
   const ForecastInputs inputs = deep_inputs(12);
   const std::vector<int64_t> of_layers = forecasts(inputs);
   // The last layer's o is there at the fullest moment in any case.
-  for (int64_t keeping = 2; keeping <= 12; ++keeping) {
+  for (int64_t keeping = 2; keeping <= 36; ++keeping) {
+    if (keeping < 36 && keeping % 12 <= 1) continue;  // so are its q, k and v, and what its MLP keeps
     const int64_t threshold = of_layers[static_cast<size_t>(keeping)];
     ASSERT_GT(threshold, of_layers[static_cast<size_t>(keeping) - 1]);
-    EXPECT_EQ(choose_recompute(inputs, threshold).keeping_layers, keeping);
-    EXPECT_EQ(choose_recompute(inputs, threshold - 1).keeping_layers, keeping - 1);
+    EXPECT_EQ(choose_recompute(inputs, threshold).position, keeping);
+    EXPECT_EQ(choose_recompute(inputs, threshold - 1).position, keeping - 1);
   }
 }
 
@@ -153,22 +165,7 @@ TEST(ChooseRecompute, finds_all_layers_where_fewer_need_more) {
   const ForecastInputs inputs = cases()[5].second;
   const std::vector<int64_t> of_layers = forecasts(inputs);
   ASSERT_GT(of_layers[5], of_layers[10]);
-  EXPECT_EQ(choose_recompute(inputs, of_layers[10]).keeping_layers, 10);
-}
-
-TEST(ChooseRecompute, is_a_plan_with_exactly_so_many_layers) {
-  for (int64_t layers = 1; layers <= 128; ++layers)
-    for (int64_t keeping = 0; keeping <= layers; ++keeping) {
-      const RecomputeChoice choice{keeping, layers, 0, 0};
-      const RecomputePlan plan{choice.policy(), 1, choice.keep_fraction(), layers};
-      int64_t kept = 0;
-      for (int64_t layer = 0; layer < layers; ++layer) {
-        const SavedSlots slots = plan.kept_by_forward(layer);
-        kept += slots[kO] ? 1 : 0;
-        EXPECT_EQ(slots[kO], layer >= layers - keeping);
-      }
-      ASSERT_EQ(kept, keeping) << "of " << layers;
-    }
+  EXPECT_EQ(choose_recompute(inputs, of_layers[10]).position, 10);
 }
 
 TEST(RecomputeOptions, a_fraction_or_a_budget_beside_the_wrong_policy_is_refused_with_what_would_work) {
@@ -242,15 +239,15 @@ TEST_F(Auto, ranks_with_different_room_do_what_the_least_of_them_can) {
         2,
         [&](EngineOptions& options, int rank) {
           const auto& mine = of_ranks[static_cast<size_t>(rank)];
-          options.memory_budget_bytes = rank == tight ? mine[2] : 2 * mine[4];
+          options.memory_budget_bytes = rank == tight ? mine[2] : 2 * mine.back();
         },
         [&](Engine& engine, int) {
           EXPECT_EQ(engine.options().recompute, Recompute::keep_attention);
           EXPECT_EQ(engine.options().keep_fraction, 0.5);
           ASSERT_TRUE(engine.recompute_choice().has_value());
-          EXPECT_EQ(engine.recompute_choice()->keeping_layers, 2);
+          EXPECT_EQ(engine.recompute_choice()->position, 2);
           EXPECT_EQ(engine.recompute_choice()->budget_bytes, of_ranks[static_cast<size_t>(tight)][2]);
-          EXPECT_EQ(engine.forecast_inputs(1, 1).recompute.first_layer_of_policy(), 2);
+          EXPECT_EQ(engine.forecast_inputs(1, 1).recompute.layers_keeping(KeptPart::attention), 2);
           const std::lock_guard lock(mutex);
           descriptions.insert(engine.description());
         });
@@ -259,8 +256,8 @@ TEST_F(Auto, ranks_with_different_room_do_what_the_least_of_them_can) {
   }
 }
 
-TEST_F(Auto, a_middle_budget_keeps_the_bytes_that_were_forecast_and_the_bits_of_full) {
-  const std::vector<int64_t> of_layers = forecasts_of(1)[0];
+TEST_F(Auto, any_budget_keeps_the_bytes_that_were_forecast_and_the_bits_of_full) {
+  const std::vector<int64_t> of_positions = forecasts_of(1)[0];
   struct Run {
     std::vector<double> losses;
     std::vector<at::Tensor> units;
@@ -281,39 +278,59 @@ TEST_F(Auto, a_middle_budget_keeps_the_bytes_that_were_forecast_and_the_bits_of_
         });
     return run;
   };
-  const int64_t budget = (of_layers[2] + of_layers[3]) / 2;
-  const Run middle = train([&](EngineOptions& o) { o.memory_budget_bytes = budget; });
   const Run full = train([](EngineOptions& o) { o.recompute = Recompute::full; });
+  // o and lse; q, k and v; x1, gate|up: of a layer.
+  constexpr int64_t kAttention_bytes = 2048 * 4 * 64 * 4 + 4 * 2048 * 4, kQkv_bytes = 2048 * 8 * 64 * 4,
+                    kMlp_bytes = 2048 * (128 + 2 * 320) * 4;
+  for (const int64_t position : {2, 6, 10, 12}) {
+    SCOPED_TRACE(::testing::Message() << "position " << position);
+    const auto at_position = static_cast<size_t>(position);
+    const int64_t budget = position == 12 ? 2 * of_positions[12]
+                                          : (of_positions[at_position] + of_positions[at_position + 1]) / 2;
+    const Run middle = train([&](EngineOptions& o) { o.memory_budget_bytes = budget; });
+    constexpr MemoryCategory kActivations = MemoryCategory::activations;
+    const auto measured = static_cast<double>(middle.state.peak[kActivations]);
+    const auto expected = static_cast<double>(middle.forecast.peak[kActivations]);
+    EXPECT_NEAR(measured, expected, 0.02 * expected);
+    EXPECT_EQ(middle.forecast.peak_total_bytes, of_positions[at_position]);
+    EXPECT_LE(middle.state.peak_total_bytes, budget);
+    const int64_t more = std::min<int64_t>(position, 4) * kAttention_bytes +
+                         std::clamp<int64_t>(position - 4, 0, 4) * kQkv_bytes +
+                         std::clamp<int64_t>(position - 8, 0, 4) * kMlp_bytes;
+    EXPECT_NEAR(static_cast<double>(middle.state.peak[kActivations] - full.state.peak[kActivations]),
+                static_cast<double>(more), 0.02 * static_cast<double>(more));
 
-  constexpr MemoryCategory kActivations = MemoryCategory::activations;
-  const auto measured = static_cast<double>(middle.state.peak[kActivations]);
-  const auto expected = static_cast<double>(middle.forecast.peak[kActivations]);
-  EXPECT_NEAR(measured, expected, 0.02 * expected);
-  EXPECT_EQ(middle.forecast.peak_total_bytes, of_layers[2]);
-  EXPECT_LE(middle.state.peak_total_bytes, budget);
-  // Two layers' o of [2048, 4, 64] and lse of [4, 2048] beside what full keeps.
-  const int64_t two_layers = 2 * (2048 * 4 * 64 * 4 + 4 * 2048 * 4);
-  EXPECT_NEAR(static_cast<double>(middle.state.peak[kActivations] - full.state.peak[kActivations]),
-              static_cast<double>(two_layers), 0.02 * static_cast<double>(two_layers));
-
-  EXPECT_EQ(middle.losses, full.losses);
-  ASSERT_EQ(middle.units.size(), full.units.size());
-  for (size_t unit = 0; unit < full.units.size(); ++unit)
-    EXPECT_TRUE(at::equal(middle.units[unit], full.units[unit])) << "unit " << unit;
+    EXPECT_EQ(middle.losses, full.losses);
+    ASSERT_EQ(middle.units.size(), full.units.size());
+    for (size_t unit = 0; unit < full.units.size(); ++unit)
+      EXPECT_TRUE(at::equal(middle.units[unit], full.units[unit])) << "unit " << unit;
+  }
 }
 
-TEST_F(Auto, keeps_attention_everywhere_where_this_machine_has_the_room) {
+TEST_F(Auto, keeps_everything_where_this_machine_has_the_room) {
   on_engines(
       2, [](EngineOptions&, int) {},
       [](Engine& engine, int) {
         ASSERT_TRUE(engine.recompute_choice().has_value());
         EXPECT_TRUE(engine.recompute_choice()->fits());
         EXPECT_GT(engine.recompute_choice()->budget_bytes, engine.recompute_choice()->expected_bytes);
-        EXPECT_EQ(engine.options().recompute, Recompute::keep_attention);
+        EXPECT_EQ(engine.options().recompute, Recompute::none);
         EXPECT_EQ(engine.options().keep_fraction, 1);
-        EXPECT_THAT(engine.description(), HasSubstr("recompute keep_attention, chosen: "));
+        EXPECT_THAT(engine.description(), HasSubstr("recompute none, chosen: "));
         EXPECT_THAT(shortage_warning(*engine.recompute_choice(), engine.forecast_inputs(kSamples, kTokens)),
                     IsEmpty());
+      });
+}
+
+TEST_F(Auto, plans_with_the_groups_that_it_is_given) {
+  on_engines(
+      1, [](EngineOptions& options, int) { options.checkpoint_every = 2; },
+      [](Engine& engine, int) {
+        EXPECT_EQ(engine.options().recompute, Recompute::keep_attention);
+        EXPECT_THAT(engine.description(),
+                    HasSubstr("recompute keep_attention, inputs of every 2 layers, chosen: "));
+        EXPECT_EQ(engine.recompute_choice()->expected_bytes,
+                  memory_forecast(engine.forecast_inputs(kSamples, kTokens)).peak_total_bytes);
       });
 }
 

@@ -39,10 +39,15 @@ class EncoderPass : public ::testing::Test {
     return RecomputePlan{policy, every, fraction, kLayers};
   }
   static std::vector<RecomputePlan> plans() {
-    return {plan_of(Recompute::none),           plan_of(Recompute::none, 1, 0.5),
-            plan_of(Recompute::keep_attention), plan_of(Recompute::keep_attention, 2),
-            plan_of(Recompute::full),           plan_of(Recompute::full, 2),
-            plan_of(Recompute::full, kLayers)};
+    return {plan_of(Recompute::none),
+            plan_of(Recompute::none, 1, 0.5),
+            plan_of(Recompute::keep_attention),
+            plan_of(Recompute::keep_attention, 2),
+            plan_of(Recompute::full),
+            plan_of(Recompute::full, 2),
+            plan_of(Recompute::full, kLayers),
+            {Recompute::keep_attention, 1, 1, kLayers, 1, 0.5},
+            {Recompute::keep_attention, 1, 0, kLayers, 0.5, 1}};
   }
   static std::string name_of(const RecomputePlan& plan) {
     return cat("policy ", static_cast<int>(plan.policy), ", every ", plan.checkpoint_every, ", fraction ",

@@ -85,6 +85,46 @@ std::vector<MemoryCase> memory_cases() {
       {"grouped, 1 rank", grouped_model, 1, 1, 1, 1024, [](EngineOptions&) {}},
       {"grouped, 1 rank, all kept", grouped_model, 1, 1, 2, 512,
        [](EngineOptions& o) { o.recompute = Recompute::none; }},
+      {"grouped, 1 rank, attention, q k v, the MLP of half of the layers", grouped_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::keep_attention;
+         o.keep_qkv_fraction = 1;
+         o.keep_mlp_fraction = 0.5;
+       }},
+      {"tied, 2 ranks, q k v without attention", tied_model, 2, 2, 1, 1024,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::keep_attention;
+         o.keep_fraction = 0;
+         o.keep_qkv_fraction = 1;
+       }},
+      {"uneven, 2 ranks, the MLP without attention, bf16", uneven_model, 2, 2, 1, 1024,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::keep_attention;
+         o.keep_fraction = 0;
+         o.keep_mlp_fraction = 1;
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+       }},
+      {"tied, 2 ranks, 2 head chunks, q k v on two layers, ZeRO 3", tied_model, 2, 2, 1, 2000,
+       [](EngineOptions& o) {
+         o.head_chunks = 2;
+         o.recompute = Recompute::keep_attention;
+         o.keep_qkv_fraction = 0.67;
+         o.zero = ZeroStage::parameters;
+       }},
+      {"grouped, ring of 2, q k v, the MLP of half of the layers", grouped_model, 2, 1, 1, 2048,
+       [](EngineOptions& o) {
+         o.ring = 2;
+         o.recompute = Recompute::keep_attention;
+         o.keep_qkv_fraction = 1;
+         o.keep_mlp_fraction = 0.5;
+       }},
+      {"encoder, 1 rank, the MLP of half of the layers", encoder_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::keep_attention;
+         o.keep_mlp_fraction = 0.5;
+         o.logits_tile_tokens = 16;
+       }},
       {"grouped, 2 ranks, layer inputs kept", grouped_model, 2, 2, 1, 1100,
        [](EngineOptions& o) { o.recompute = Recompute::full; }},
       {"grouped, 2 ranks, inputs of two layers", grouped_model, 2, 2, 1, 1024,

@@ -35,6 +35,7 @@ enum Choice : size_t {
   kRecompute,
   kEvery,
   kFraction,
+  kParts,
   kTile,
   kLogitsTile,
   kPrecision,
@@ -44,7 +45,7 @@ enum Choice : size_t {
   kMicro,
   kChoiceCount
 };
-constexpr std::array<int, kChoiceCount> kChoices{4, 4, 2, 2, 4, 3, 3, 3, 3, 3, 2, 3, 2, 3, 2, 2, 2, 2};
+constexpr std::array<int, kChoiceCount> kChoices{4, 4, 2, 2, 4, 3, 3, 3, 3, 3, 2, 3, 3, 2, 3, 2, 2, 2, 2};
 using Row = std::array<int, kChoiceCount>;
 
 // What a row means, or nothing where it is no valid combination.
@@ -73,6 +74,8 @@ std::optional<PolicyCase> case_of(const Row& row, const std::filesystem::path& f
   o.recompute = static_cast<Recompute>(row[kRecompute]);
   o.checkpoint_every = std::array{1, 2, 9}[static_cast<size_t>(row[kEvery])];
   o.keep_fraction = row[kFraction] == 0 ? 1 : 0.4;
+  o.keep_qkv_fraction = std::array{0.0, 1.0, 0.4}[static_cast<size_t>(row[kParts])];
+  o.keep_mlp_fraction = std::array{0.0, 0.4, 1.0}[static_cast<size_t>(row[kParts])];
   o.tile_tokens = std::array{0, 7, 100}[static_cast<size_t>(row[kTile])];
   o.logits_tile_tokens = row[kLogitsTile] == 0 ? 0 : 5;
   o.precision = static_cast<Precision>(row[kPrecision]);
@@ -251,10 +254,10 @@ std::string describe(const PolicyCase& policy) {
   return cat(policy.ranks, " ranks, ulysses ", o.ulysses, ", ring ", o.ring, ", chunks ", o.head_chunks,
              policy.packed ? ", packed" : "", ", ZeRO ", int(o.zero), ", offload ", int(o.offload.parameters),
              int(o.offload.optimizer), int(o.offload.activations), ", recompute ", int(o.recompute),
-             " every ", o.checkpoint_every, " fraction ", o.keep_fraction, ", tiles ", o.tile_tokens, "/",
-             o.logits_tile_tokens, ", precision ", int(o.precision), ", states ", o.optimizer.state_dtype,
-             ", reduce ", o.reduce_dtype, ", in backward ", o.update_in_backward, ", micro-batches ",
-             policy.micro);
+             " every ", o.checkpoint_every, " fractions ", o.keep_fraction, "/", o.keep_qkv_fraction, "/",
+             o.keep_mlp_fraction, ", tiles ", o.tile_tokens, "/", o.logits_tile_tokens, ", precision ",
+             int(o.precision), ", states ", o.optimizer.state_dtype, ", reduce ", o.reduce_dtype,
+             ", in backward ", o.update_in_backward, ", micro-batches ", policy.micro);
 }
 
 void write_policy_model(const std::filesystem::path& folder) {

@@ -37,8 +37,17 @@ RecomputePlan plan_of(Recompute policy, int64_t every = 1, double fraction = 1) 
   return RecomputePlan{policy, every, fraction, kLayers};
 }
 
-std::vector<RecomputePlan> all_plans() {
+// Parts beside each other in every way: of 5 layers so many keep attention, q k v, what the MLP keeps.
+std::vector<RecomputePlan> plans_of_parts() {
   std::vector<RecomputePlan> plans;
+  for (const auto& [attention, qkv, mlp] : std::vector<std::tuple<double, double, double>>{
+           {1, 1, 0.5}, {1, 0.25, 0}, {0.5, 1, 0.25}, {0, 1, 0}, {0, 0.25, 1}, {0.25, 0, 1}, {1, 0, 1}})
+    plans.push_back({Recompute::keep_attention, 1, attention, kLayers, qkv, mlp});
+  return plans;
+}
+
+std::vector<RecomputePlan> all_plans() {
+  std::vector<RecomputePlan> plans = plans_of_parts();
   for (const int64_t every : {int64_t{1}, int64_t{2}, int64_t{3}, kLayers + 1}) {
     plans.push_back(plan_of(Recompute::full, every));
     for (const double fraction : {0.25, 0.5, 1.0}) {
@@ -53,19 +62,24 @@ std::string name_of(const RecomputePlan& plan) {
   const char* policy = plan.policy == Recompute::full   ? "full"
                        : plan.policy == Recompute::none ? "none"
                                                         : "keep_attention";
-  return cat(policy, ", every ", plan.checkpoint_every, ", fraction ", plan.keep_fraction);
+  return cat(policy, ", every ", plan.checkpoint_every, ", fraction ", plan.keep_fraction, ", of q k v ",
+             plan.keep_qkv_fraction, ", of the MLP ", plan.keep_mlp_fraction);
 }
 
 // What layer `layer` keeps, told again from the options.
 struct Kept {
-  bool everything = false, attention = false, input = false;
+  bool attention = false, qkv = false, mlp = false, input = false;
 };
 Kept kept_of(const RecomputePlan& plan, int64_t layer) {
-  const int64_t last = plan.keep_fraction == 0.25 ? 1 : plan.keep_fraction == 0.5 ? 3 : kLayers;
-  const bool follows = layer >= kLayers - last;
+  const auto follows = [&](double fraction) {
+    const int64_t last = fraction == 0 ? 0 : fraction == 0.25 ? 1 : fraction == 0.5 ? 3 : kLayers;
+    return layer >= kLayers - last;
+  };
   Kept kept;
-  kept.everything = follows && plan.policy == Recompute::none;
-  kept.attention = follows && plan.policy != Recompute::full;
+  if (plan.policy != Recompute::full) kept.attention = follows(plan.keep_fraction);
+  const bool none = plan.policy == Recompute::none;
+  kept.qkv = follows(none ? plan.keep_fraction : plan.keep_qkv_fraction);
+  kept.mlp = follows(none ? plan.keep_fraction : plan.keep_mlp_fraction);
   kept.input = layer % plan.checkpoint_every == 0;
   return kept;
 }
@@ -109,7 +123,8 @@ TEST(Recompute, plans_are_bitwise_equal_in_16_bits_whichever_dtype_multiplies) {
       const auto none = testing::run_pass(folder.path(), run, plan_of(Recompute::none));
       for (const RecomputePlan& plan :
            {plan_of(Recompute::full), plan_of(Recompute::full, 3), plan_of(Recompute::keep_attention),
-            plan_of(Recompute::keep_attention, 2, 0.5), plan_of(Recompute::none, 1, 0.5)})
+            plan_of(Recompute::keep_attention, 2, 0.5), plan_of(Recompute::none, 1, 0.5), plans_of_parts()[0],
+            plans_of_parts()[2], plans_of_parts()[4]})
         expect_same_bits(
             testing::run_pass(folder.path(), run, plan), none,
             cat(name_of(plan), ", ", ranks, " ranks, values in ", storage, ", matmuls in ", compute));
@@ -123,7 +138,8 @@ TEST(Recompute, exchanges_and_attention_passes_are_those_of_the_table) {
     int64_t exchanges = 0, forwards = 0;
     for (int64_t layer = 0; layer < kLayers; ++layer) {
       const Kept kept = kept_of(plan, layer);
-      exchanges += 2 + (kept.everything ? 2 : kept.attention ? 3 : 4);
+      // d(o) and o by heads together; then dq, dk and dv.
+      exchanges += 2 + 2 + (kept.attention ? 0 : 1) + (kept.qkv ? 0 : 1);
       forwards += kept.attention ? 1 : 2;
     }
     for (const PassRecord& record : testing::run_pass(folder.path(), {.ranks = 2}, plan)) {
@@ -143,6 +159,18 @@ TEST(Recompute, no_matmul_runs_forward_more_than_twice) {
     for (const auto& [matrix, products] : record.forward_products)
       EXPECT_LE(products, plan.policy == Recompute::none && plan.keep_fraction == 1 ? 1 : 2)
           << name_of(plan) << ": unit " << matrix.first << " byte " << matrix.second;
+    // What is kept is not made again; the rest is, once.
+    for (int64_t layer = 0; plan.checkpoint_every == 1 && layer < kLayers; ++layer) {
+      const int unit = layout.layer_unit(layer);
+      const Kept kept = kept_of(plan, layer);
+      for (const auto& [name, is_kept] : {std::pair("q_proj.weight", kept.qkv),
+                                          {"o_proj.weight", kept.mlp},
+                                          {"gate_proj.weight", kept.mlp}}) {
+        const int64_t byte = testing::parameter_of(layout.units[static_cast<size_t>(unit)], name).offset * 4;
+        EXPECT_EQ(record.forward_products.at({unit, byte}), is_kept ? 1 : 2)
+            << name_of(plan) << ": " << name << " of layer " << layer;
+      }
+    }
     // The down projection is needed again only for the next layer's input.
     for (int64_t layer = 0; layer < kLayers; ++layer) {
       const int unit = layout.layer_unit(layer);
@@ -165,13 +193,13 @@ TEST(Recompute, kept_bytes_are_those_of_the_slots) {
       for (int64_t rank = 0; rank < P; ++rank) {
         const int64_t own = B * (S / P + (rank < S % P ? 1 : 0)), whole = B * S;
         const int64_t attention = own * H * D + whole * H / P;
-        const int64_t rest =
-            whole * (H + 2 * K) / P * D + (P > 1 ? whole * H / P * D : 0) + own * (M + 2 * I);
+        const int64_t qkv = whole * (H + 2 * K) / P * D, o_by_heads = P > 1 ? whole * H / P * D : 0;
+        const int64_t mlp = own * (M + 2 * I);
         int64_t elements = 0;
         for (int64_t layer = 0; layer < kLayers; ++layer) {
           const Kept kept = kept_of(plan, layer);
-          elements +=
-              (kept.input ? own * M : 0) + (kept.attention ? attention : 0) + (kept.everything ? rest : 0);
+          elements += (kept.input ? own * M : 0) + (kept.attention ? attention : 0) + (kept.qkv ? qkv : 0) +
+                      (kept.attention && kept.qkv ? o_by_heads : 0) + (kept.mlp ? mlp : 0);
         }
         EXPECT_EQ(records[static_cast<size_t>(rank)].kept_bytes, 4 * elements)
             << name_of(plan) << ", rank " << rank << " of " << P;
@@ -230,6 +258,29 @@ TEST(Recompute, plans_that_mean_nothing_are_config_errors) {
       {.recompute = Recompute::full, .checkpoint_every = std::numeric_limits<int64_t>::max()}));
 }
 
+TEST(Recompute, parts_beside_a_policy_that_knows_none_are_config_errors) {
+  for (const auto& part : {&EngineOptions::keep_qkv_fraction, &EngineOptions::keep_mlp_fraction}) {
+    EngineOptions options;
+    options.*part = 0.5;
+    for (const Recompute policy : {Recompute::automatic, Recompute::none, Recompute::full}) {
+      options.recompute = policy;
+      EXPECT_THROW(check_engine_options(options), ConfigError) << name_of(policy);
+    }
+    options.recompute = Recompute::keep_attention;
+    EXPECT_NO_THROW(check_engine_options(options));
+    options.keep_fraction = 0;
+    EXPECT_NO_THROW(check_engine_options(options));
+    options.checkpoint_every = 2;
+    EXPECT_THROW(check_engine_options(options), ConfigError);
+    options.checkpoint_every = 1;
+    options.offload.activations = Offload::cpu;
+    EXPECT_THROW(check_engine_options(options), ConfigError);
+    options.offload.activations = Offload::none;
+    options.*part = 1.1;
+    EXPECT_THROW(check_engine_options(options), ConfigError);
+  }
+}
+
 TEST(Recompute, the_engine_follows_its_options) {
   testing::TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), five_layers());
@@ -253,6 +304,10 @@ TEST(Recompute, the_engine_follows_its_options) {
   EXPECT_THROW(exchanges(options), ConfigError);
   options.recompute = Recompute::keep_attention;
   EXPECT_EQ(exchanges(options), 3 * 5 + 2 * 6);
+  options.keep_qkv_fraction = 1;
+  EXPECT_THROW(exchanges(options), ConfigError);
+  options.checkpoint_every = 1;
+  EXPECT_EQ(exchanges(options), 3 * 4 + 2 * 5);
 }
 
 }  // namespace

@@ -75,9 +75,21 @@ TEST(Forecast, fits_attention_of_llama_3_8b_into_a_budget) {
       inputs.shard_tokens * kHidden * 2 + inputs.tokens * 4 * 4;  // o and log-sum-exp of a layer
   const RecomputeChoice choice = choose_recompute(inputs, full + 10 * kept_bytes);
   EXPECT_TRUE(choice.fits());
-  EXPECT_GE(choice.keeping_layers, 10);
-  EXPECT_LE(choice.keeping_layers, 12);
+  EXPECT_EQ(choice.plan.layers_keeping(KeptPart::attention), choice.position);
+  EXPECT_GE(choice.position, 10);
+  EXPECT_LE(choice.position, 12);
   EXPECT_FALSE(memory_options(inputs).empty());
+}
+
+// 77 KB a token and layer in bf16 beside x: q, k and v, o by tokens and by heads, x1, gate|up; log-sum-exp.
+TEST(Forecast, keeps_all_of_llama_3_8b_where_there_is_memory) {
+  ForecastInputs inputs = llama_3_8b(32768);
+  const int64_t full = memory_forecast(inputs).peak[activations];
+  const RecomputeChoice choice = choose_recompute(inputs, int64_t{1} << 40);
+  EXPECT_EQ(choice.plan.policy, Recompute::none);
+  inputs.recompute = choice.plan;
+  const int64_t token_bytes = 2 * (6144 + 4096 + 4096 + 4096 + 28672) + 4 * 32;
+  EXPECT_EQ(memory_forecast(inputs).peak[activations] - full, kLayers * inputs.shard_tokens * token_bytes);
 }
 
 }  // namespace

@@ -75,6 +75,26 @@ TEST(MemoryTimeline, of_few_layers_has_the_peaks_of_all) {
   EXPECT_LT(few, all * 3 / 4);
 }
 
+TEST(MemoryTimeline, of_few_layers_has_the_peaks_of_all_that_keep_parts) {
+  for (const int64_t layers : {2, 5, 12})
+    for (const int64_t attention : {int64_t{0}, layers / 2, layers})
+      for (const int64_t qkv : {int64_t{0}, int64_t{1}, layers})
+        for (const int64_t mlp : {int64_t{0}, layers - 1, layers})
+          for (const int chunks : {1, 2}) {
+            const RecomputePlan plan = plan_keeping({attention, qkv, mlp}, 1, layers);
+            const ForecastInputs inputs = inputs_of(layers, plan, Offload::none, chunks);
+            SCOPED_TRACE(::testing::Message() << plan.description());
+            const auto every_layer = memory_timeline(inputs), some = memory_timeline(inputs, false);
+            EXPECT_EQ(fullest(some), fullest(every_layer));
+            EXPECT_EQ(fullest_total(inputs, some), fullest_total(inputs, every_layer));
+            for (const MemorySnapshot& snapshot : every_layer)
+              for (const MemoryCategory category : kAllMemoryCategories)
+                EXPECT_GE(snapshot.bytes[category], 0) << snapshot.name();
+            EXPECT_EQ(every_layer.back().bytes[MemoryCategory::activations],
+                      inputs.batch * inputs.shard_tokens * 256 * 4);
+          }
+}
+
 TEST(MemoryTimeline, names_each_moment) {
   const auto snapshots = memory_timeline(inputs_of(2, {Recompute::full, 1, 1, 2}, Offload::none, 1));
   EXPECT_EQ(snapshots.front().name(), "rotary tables");

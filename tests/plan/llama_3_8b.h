@@ -30,8 +30,8 @@ inline PlannedStep llama_step(int64_t tokens, int ulysses, int ranks, int zero, 
   inputs.tokens = tokens;
   inputs.ranks = ranks;
   inputs.zero = zero;
-  inputs.tile_tokens = 2304;
-  inputs.logits_tile_tokens = 2080;
+  inputs.tile_tokens = 8192;
+  inputs.logits_tile_tokens = 2048;
   inputs.storage_bytes = inputs.tile_bytes = 2;
   inputs.device_is_host = false;
   inputs.narrow_kernel = inputs.fused_on_gpu = true;

@@ -221,7 +221,7 @@ TEST(MemoryChanges, a_printed_share_of_layers_is_as_many_layers) {
       const std::string flags = keep_attention_on(keeping, layers).flags;
       const double share = std::stod(flags.substr(flags.rfind(' ')));
       const RecomputePlan plan{Recompute::keep_attention, 1, share, layers};
-      ASSERT_EQ(layers - plan.first_layer_of_policy(), keeping) << flags;
+      ASSERT_EQ(plan.layers_keeping(KeptPart::attention), keeping) << flags;
     }
 }
 

@@ -37,7 +37,7 @@ TEST(PlanSpec, has_the_figures_of_the_plan) {
 }
 
 TEST(PlanSpec, names_a_risk_where_it_is_one) {
-  PlanRequest request = small_request(8, 65536, 2048 * kMiB);
+  PlanRequest request = small_request(8, 65536, 4096 * kMiB);
   const std::vector<std::string> all{
       "Rotary positions",  "A jump in length", "Ulysses over machines", "Ring over machines", "Host memory",
       "Memory of the GPU", "Failures"};

@@ -22,6 +22,7 @@ std::vector<Configuration> every_configuration(const PlanRequest& request, int d
   Configuration c;
   const int64_t tile = tile_tokens_by_rule(request.model.intermediate, true),
                 logits = logits_tile_tokens_by_rule(request.model.vocab, true);
+  const int64_t layers = request.model.layers;
   constexpr Offload kOffloads[] = {Offload::none, Offload::cpu};
   for (c.ulysses = 1; c.ulysses <= devices; c.ulysses *= 2)
     for (c.ring = 1; c.ring * c.ulysses <= devices; c.ring *= 2) {
@@ -34,30 +35,32 @@ std::vector<Configuration> every_configuration(const PlanRequest& request, int d
               for (c.head_chunks = 1; c.head_chunks <= 4; c.head_chunks *= 2)
                 for (const int64_t cut : {1, 2})
                   for (c.batch = 1; c.batch <= std::max<int64_t>(1, request.samples_per_step); ++c.batch)
-                    for (c.keeping_layers = 0; c.keeping_layers <= request.model.layers; ++c.keeping_layers)
-                      for (const Recompute policy :
-                           {Recompute::full, Recompute::keep_attention, Recompute::none}) {
-                        if (parameters != Offload::none && c.zero < 3) continue;
-                        if (c.head_chunks > 1 && (c.ulysses == 1 || c.head_chunks > 8 / c.ulysses)) continue;
-                        if ((policy == Recompute::full) != (c.keeping_layers == 0)) continue;
-                        if (policy == Recompute::none &&
-                            (activations != Offload::none || c.keeping_layers < request.model.layers))
+                    for (int64_t parts = 0; parts <= 3 * layers; ++parts) {
+                      if (parameters != Offload::none && c.zero < 3) continue;
+                      if (c.head_chunks > 1 && (c.ulysses == 1 || c.head_chunks > 8 / c.ulysses)) continue;
+                      if (parts > layers && activations != Offload::none) continue;
+                      // Attention first, then q, k and v, then what the MLP keeps.
+                      c.recompute = parts == 0            ? Recompute::full
+                                    : parts == 3 * layers ? Recompute::none
+                                                          : Recompute::keep_attention;
+                      const bool some = c.recompute == Recompute::keep_attention;
+                      c.keeping_layers = std::min(parts, layers);
+                      c.qkv_layers = some ? std::clamp<int64_t>(parts - layers, 0, layers) : 0;
+                      c.mlp_layers = some ? std::clamp<int64_t>(parts - 2 * layers, 0, layers) : 0;
+                      const int64_t of_group = request.samples_per_step / c.data_parallel;
+                      if (request.samples_per_step > 0) {
+                        if (c.data_parallel * of_group != request.samples_per_step || c.batch > of_group ||
+                            of_group % c.batch != 0)
                           continue;
-                        const int64_t of_group = request.samples_per_step / c.data_parallel;
-                        if (request.samples_per_step > 0) {
-                          if (c.data_parallel * of_group != request.samples_per_step || c.batch > of_group ||
-                              of_group % c.batch != 0)
-                            continue;
-                        }
-                        c.accumulation = request.samples_per_step > 0 ? of_group / c.batch : 1;
-                        c.offload_parameters = parameters;
-                        c.offload_optimizer = optimizer;
-                        c.offload_activations = activations;
-                        c.recompute = policy;
-                        c.tile_tokens = tile / cut;
-                        c.logits_tile_tokens = logits / cut;
-                        all.push_back(c);
                       }
+                      c.accumulation = request.samples_per_step > 0 ? of_group / c.batch : 1;
+                      c.offload_parameters = parameters;
+                      c.offload_optimizer = optimizer;
+                      c.offload_activations = activations;
+                      c.tile_tokens = tile / cut;
+                      c.logits_tile_tokens = logits / cut;
+                      all.push_back(c);
+                    }
     }
   return all;
 }
@@ -101,7 +104,8 @@ TEST(Search, asks_the_memory_of_few) {
   Search search(request);
   ASSERT_TRUE(search.fastest(8, request.tokens));
   EXPECT_GT(search.counts().candidates, 200);
-  EXPECT_LT(search.counts().forecasts, search.counts().candidates);
+  // Of 13 positions each, of what layers keep.
+  EXPECT_LT(search.counts().forecasts, 2 * search.counts().candidates);
 }
 
 TEST(Search, the_longest_is_the_longest) {
@@ -145,6 +149,12 @@ TEST(Search, obeys_what_is_pinned) {
   EXPECT_EQ(with([](PinnedOptions& p) { p.recompute = Recompute::full; }).recompute, Recompute::full);
   EXPECT_EQ(with([](PinnedOptions& p) { p.recompute = Recompute::none; }).recompute, Recompute::none);
   EXPECT_EQ(with([](PinnedOptions& p) { p.keep_fraction = 0.5; }).keeping_layers, 2);
+  const Configuration parts =
+      with([](PinnedOptions& p) { p.keep_qkv_fraction = 1, p.keep_mlp_fraction = 0.25; });
+  EXPECT_EQ(parts.recompute, Recompute::keep_attention);
+  EXPECT_EQ(parts.keeping_layers, 4);
+  EXPECT_EQ(parts.qkv_layers, 4);
+  EXPECT_EQ(parts.mlp_layers, 1);
   EXPECT_EQ(with([](PinnedOptions& p) { p.ulysses = 2, p.head_chunks = 4; }).head_chunks, 4);
   EXPECT_EQ(with([](PinnedOptions& p) { p.tile_tokens = 100; }).tile_tokens, 100);
   EXPECT_EQ(with([](PinnedOptions& p) { p.logits_tile_tokens = 100; }).logits_tile_tokens, 100);

@@ -70,6 +70,39 @@ TEST(StepWork, each_layer_that_keeps_attention_saves_its_forward_alone) {
     }
 }
 
+TEST(StepWork, each_layer_that_keeps_a_part_saves_the_products_that_make_it) {
+  PlannedStep step = small_step(2048, Recompute::none);
+  const double kept = products_of(step), copies = amount_of(step, WorkKind::copy);
+  for (int64_t qkv = 0; qkv <= 4; ++qkv)
+    for (int64_t mlp = 0; mlp <= 4; ++mlp) {
+      step.inputs.recompute = plan_keeping({4, qkv, mlp}, 1, 4);
+      const double again = static_cast<double>(4 - qkv) * 256 * 512 +
+                           static_cast<double>(4 - mlp) * (256.0 * 256 + 2 * 256.0 * 768);
+      EXPECT_DOUBLE_EQ(products_of(step), kept + 2 * 2048 * again) << qkv << " " << mlp;
+      // x1 is copied where it is kept, and where it is made again.
+      EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::copy), copies);
+    }
+}
+
+// layer_runner.h's table; with head chunks q, k and v travel with attention, forward and backward.
+TEST(StepWork, exchanges_are_those_of_the_engine) {
+  const auto sent = [](const KeptLayers& kept, int chunks) {
+    PlannedStep step = small_step(4096, Recompute::none, 2);
+    step.inputs.recompute = plan_keeping(kept, 1, 4);
+    step.inputs.head_chunks = chunks;
+    return sent_bytes(step, TrafficKind::ulysses);
+  };
+  const double value = 4 * 2048 * 4 * 0.5;  // of four layers' shards, in fp32, sent to the other rank
+  const double q = value * 8 * 32, qkv = value * 16 * 32;
+  EXPECT_DOUBLE_EQ(sent({4, 4, 4}, 1), (qkv + q) + (q + qkv));
+  EXPECT_DOUBLE_EQ(sent({4, 0, 0}, 1), (qkv + q) + (qkv + 2 * q + qkv));
+  EXPECT_DOUBLE_EQ(sent({0, 4, 0}, 1), (qkv + q) + (q + q + qkv));
+  EXPECT_DOUBLE_EQ(sent({}, 1), (qkv + q) + (qkv + q + q + qkv));
+  for (const KeptLayers& kept : {KeptLayers{4, 4, 4}, {4, 0, 0}})
+    EXPECT_DOUBLE_EQ(sent(kept, 2), (qkv + q) + (qkv + 2 * q + qkv));
+  EXPECT_DOUBLE_EQ(sent({}, 2), (qkv + q) + (qkv + q) + (qkv + 2 * q + qkv));
+}
+
 TEST(StepWork, groups_of_layers_run_their_down_projection_again_but_in_the_last) {
   PlannedStep step = small_step(2048, Recompute::full);
   const double single = products_of(step);

@@ -85,7 +85,7 @@ TEST_F(Options, of_a_run_have_the_names_and_types_that_they_had) {
       "fp16:false "
       "gradient_accumulation_steps:1 head_chunks:1 host_memory_limit:0 "
       "initial_loss_scale:65536.0 keep_fraction:1.0 "
-      "keep_global_batch:false "
+      "keep_global_batch:false keep_mlp_fraction:0.0 keep_qkv_fraction:0.0 "
       "learning_rate:5e-05 logging_dir:\"\" logging_steps:500 logits_tile_tokens:0 "
       "loss_scale_window:2000 lr_scheduler_kwargs:\"\" "
       "lr_scheduler_type:\"linear\" mask_token_id:null max_eval_samples:0 max_grad_norm:1.0 "

@@ -84,8 +84,9 @@ void ExplainFlags::read_run(OptionParser& parser) const {
   Json of_plan = Json::object();
   for (const auto& [name, value] : document.items())
     if (std::ranges::find(known, name) != known.end() && name != "memory_budget") of_plan[name] = value;
-  // Of the policy that `auto` chooses, which chooses the share as well.
-  if (of_plan.value("recompute", Json()) == name_of(Recompute::automatic)) of_plan.erase("keep_fraction");
+  // Of the policy that `auto` chooses, which chooses the shares as well.
+  if (of_plan.value("recompute", Json()) == name_of(Recompute::automatic))
+    for (const char* name : {"keep_fraction", "keep_qkv_fraction", "keep_mlp_fraction"}) of_plan.erase(name);
   if (parser.given("sp"))
     for (const char* name : {"ulysses", "ring"}) of_plan.erase(name);
   parser.add_file_values(values_of_config(of_plan, file.string(), parser), Precedence::before_counts);

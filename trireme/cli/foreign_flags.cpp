@@ -222,7 +222,8 @@ const std::vector<ForeignProgram>& foreign_programs() {
            {{"lr_warmup_iters", "lr_warmup_samples", "warmup"}, "--warmup_steps"},
            {{"recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_activations",
              "checkpoint_activations", "activation_checkpointing"},
-            "--recompute auto|none|keep_attention|full, with --keep_fraction and --checkpoint_every"},
+            "--recompute auto|none|keep_attention|full, with --keep_fraction, --keep_qkv_fraction, "
+            "--keep_mlp_fraction and --checkpoint_every"},
            {{"data_path", "train_data_path"}, "--train_file takes the PREFIX of PREFIX.bin and PREFIX.idx"},
            {{"split"}, "--validation_split_percentage"},
            {{"tokenizer_type", "tokenizer_model", "vocab_file", "merge_file"},

@@ -76,6 +76,8 @@ PinnedOptions pinned_of(const PlanFlags& flags, const OptionParser& parser) {
   pin(parser, "offload_activations", pinned.offload_activations, engine.offload.activations);
   if (engine.recompute != Recompute::automatic) pinned.recompute = engine.recompute;
   pin(parser, "keep_fraction", pinned.keep_fraction, engine.keep_fraction);
+  pin(parser, "keep_qkv_fraction", pinned.keep_qkv_fraction, engine.keep_qkv_fraction);
+  pin(parser, "keep_mlp_fraction", pinned.keep_mlp_fraction, engine.keep_mlp_fraction);
   pin(parser, "head_chunks", pinned.head_chunks, engine.head_chunks);
   if (engine.tile_tokens > 0) pinned.tile_tokens = engine.tile_tokens;
   if (engine.logits_tile_tokens > 0) pinned.logits_tile_tokens = engine.logits_tile_tokens;

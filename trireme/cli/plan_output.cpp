@@ -19,6 +19,8 @@ bool is_chosen(const std::string& option) {
                                                "offload_activations",
                                                "recompute",
                                                "keep_fraction",
+                                               "keep_qkv_fraction",
+                                               "keep_mlp_fraction",
                                                "head_chunks",
                                                "tile_tokens",
                                                "logits_tile_tokens",

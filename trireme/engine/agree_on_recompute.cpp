@@ -37,9 +37,9 @@ int64_t budget_bytes(const World& world, Agreement& agreement, const EngineOptio
       ranks);
 }
 
-// Of two ranks' choices, the one that decides: fewer layers, then the fuller memory.
+// Of two ranks' choices, the one that decides: that keeps less, then the fuller memory.
 bool has_less_room(const RecomputeChoice& a, const RecomputeChoice& b) {
-  if (a.keeping_layers != b.keeping_layers) return a.keeping_layers < b.keeping_layers;
+  if (a.position != b.position) return a.position < b.position;
   return static_cast<double>(a.expected_bytes) * static_cast<double>(b.budget_bytes) >
          static_cast<double>(b.expected_bytes) * static_cast<double>(a.budget_bytes);
 }
@@ -58,16 +58,21 @@ std::optional<RecomputeChoice> agree_on_recompute(const World& world, Group& all
   if (evaluates || !batch.known() || batch.tokens < inputs.ulysses * inputs.ring) return std::nullopt;
 
   Agreement agreement(all, options.device);
-  const RecomputeChoice rank_choice = choose_recompute(with_batch(inputs, batch.samples, batch.tokens),
-                                                       budget_bytes(world, agreement, options));
+  ForecastInputs planned = with_batch(inputs, batch.samples, batch.tokens);
+  planned.recompute.checkpoint_every = options.checkpoint_every;
+  const RecomputeChoice rank_choice = choose_recompute(planned, budget_bytes(world, agreement, options));
   // Also the meeting point before which no rank allocates what others would then not find left.
   std::vector<RecomputeChoice> of_ranks;
   for (const auto& row : agreement.gather<int64_t>(
-           {rank_choice.keeping_layers, rank_choice.expected_bytes, rank_choice.budget_bytes}))
-    of_ranks.push_back({row[0], rank_choice.layers, row[1], row[2]});
-  const RecomputeChoice choice = *std::min_element(of_ranks.begin(), of_ranks.end(), has_less_room);
-  options.recompute = choice.policy();
-  options.keep_fraction = choice.keep_fraction();
+           {rank_choice.position, rank_choice.expected_bytes, rank_choice.budget_bytes}))
+    of_ranks.push_back({row[0], {}, row[1], row[2]});
+  RecomputeChoice choice = *std::min_element(of_ranks.begin(), of_ranks.end(), has_less_room);
+  choice.plan =
+      plan_keeping(KeepOrder(planned).at(choice.position), options.checkpoint_every, planned.model.layers);
+  options.recompute = choice.plan.policy;
+  options.keep_fraction = choice.plan.keep_fraction;
+  options.keep_qkv_fraction = choice.plan.keep_qkv_fraction;
+  options.keep_mlp_fraction = choice.plan.keep_mlp_fraction;
   return choice;
 }
 

@@ -1,5 +1,5 @@
 // What --recompute auto comes to in a run of many ranks: every rank asks what its device has left and how
-// many layers fit there (choose_recompute.h); the least of the ranks is what all do.
+// much fits there (choose_recompute.h); the least of the ranks is what all do.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace trireme {
 
-// Writes `recompute` and `keep_fraction` of `options` where they were left open (Recompute::automatic).
+// Writes `recompute` and the shares of layers of `options` where they were left open (Recompute::automatic).
 // Training with a planned batch: the choice, the same on every rank, with the numbers of the rank that has
 // the least room. Otherwise none: another policy was asked for; an evaluation keeps nothing for backward;
 // with a batch that is unknown, or too short for its ranks, it is keep_attention. `inputs` are this rank's,

@@ -138,8 +138,8 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   forecast_inputs_ = make_forecast_inputs(config, layout_, options, mesh_,
                                           {dtypes.storage, dtypes.tile, tile_tokens, logits_tile_tokens});
   recompute_choice_ = agree_on_recompute(world, *mesh_.all, forecast_inputs_, options_);
-  const RecomputePlan plan{options_.recompute, options.checkpoint_every, options_.keep_fraction,
-                           config.num_hidden_layers};
+  const RecomputePlan plan{options_.recompute,       options.checkpoint_every,   options_.keep_fraction,
+                           config.num_hidden_layers, options_.keep_qkv_fraction, options_.keep_mlp_fraction};
   forecast_inputs_.recompute = plan;
 
   std::optional<CheckpointReader> reader;

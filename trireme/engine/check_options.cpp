@@ -5,6 +5,10 @@
 namespace trireme {
 namespace {
 
+bool keeps_more_than_attention(const EngineOptions& options) {
+  return options.keep_qkv_fraction > 0 || options.keep_mlp_fraction > 0;
+}
+
 void check_offload(const EngineOptions& options) {
   const OffloadOptions& offload = options.offload;
   const bool disk = uses_disk(offload);
@@ -22,6 +26,10 @@ void check_offload(const EngineOptions& options) {
     throw ConfigError(
         "--offload_activations with --recompute none would move all that backward reads, more than can be "
         "moved in the time; use --recompute keep_attention or full");
+  if (offload.activations != Offload::none && keeps_more_than_attention(options))
+    throw ConfigError(
+        "--offload_activations with --keep_qkv_fraction or --keep_mlp_fraction would move more than can be "
+        "moved in the time; leave them out");
   if (options.precision == Precision::fp32) check_stored_states(options, at::kFloat);
   if (options.purpose == Purpose::training) return;
   if (offload.activations != Offload::none || offload.optimizer != Offload::none ||
@@ -92,6 +100,16 @@ void check_recompute(const EngineOptions& options) {
     throw ConfigError(cat("--keep_fraction ", keep_fraction,
                           " means nothing with --recompute auto, which chooses the layers by what fits; give "
                           "--recompute keep_attention with it, or leave it out"));
+  if (!keeps_more_than_attention(options)) return;
+  const char* const given = options.keep_qkv_fraction > 0 ? "--keep_qkv_fraction" : "--keep_mlp_fraction";
+  if (options.recompute != Recompute::keep_attention)
+    throw ConfigError(cat(given, " is what layers keep beside attention's output, and --recompute is ",
+                          name_of(options.recompute),
+                          "; give --recompute keep_attention with it (and --keep_fraction 0 for none of that "
+                          "output), or leave it out"));
+  if (options.checkpoint_every > 1)
+    throw ConfigError(cat(given, " means nothing with --checkpoint_every ", options.checkpoint_every,
+                          ", whose groups make again what it keeps; leave one of them out"));
 }
 
 void check_memory_budget(const EngineOptions& options) {

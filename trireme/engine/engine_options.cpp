@@ -24,12 +24,17 @@ void list_engine_options(OptionList& list, EngineOptions& o) {
 
   list.group(OptionGroup::memory);
   list.choice("recompute", o.recompute,
-              "what backward computes again instead of keeping it; auto: keep_attention on as many layers as "
-              "fit, the others full");
+              "what backward computes again instead of keeping it; auto: as little as memory allows, what "
+              "costs most time a byte kept first");
   list.count("checkpoint_every", o.checkpoint_every, at_least(1),
              "layers between two whose input is kept for backward");
   list.real("keep_fraction", o.keep_fraction, from_to(0, 1),
             "share of the layers that keep what --recompute says; the others their input alone");
+  list.real("keep_qkv_fraction", o.keep_qkv_fraction, from_to(0, 1),
+            "with --recompute keep_attention: share of the layers that keep q, k and v too");
+  list.real(
+      "keep_mlp_fraction", o.keep_mlp_fraction, from_to(0, 1),
+      "with --recompute keep_attention: share of the layers that keep the MLP's input, gate and up too");
   list.count("memory_budget", o.memory_budget_bytes, at_least(0),
              "bytes that --recompute auto plans with on each rank; takes 60g; 0: by what is free")
       .on_resume(ResumeRule::free)

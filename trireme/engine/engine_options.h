@@ -55,6 +55,8 @@ struct EngineOptions {
   int64_t host_memory_limit_bytes = 0;
   int64_t checkpoint_every = 1;  // layers between two kept layer inputs
   double keep_fraction = 1;  // of the layers that keep what `recompute` says; the others their input alone
+  double keep_qkv_fraction = 0;  // of the layers that keep q, k and v beside that
+  double keep_mlp_fraction = 0;  // and of those that keep what the MLP's backward reads
   AttentionKernel attention = AttentionKernel::automatic;
   RopeOverride rope = {};
   int64_t nearest_keys = 0;        // 0: all; else of those that a query sees (kernels/nearest_keys.h)

@@ -38,6 +38,7 @@ EngineOptions for_one_rank(EngineOptions options) {
   options.recompute = Recompute::full;
   options.checkpoint_every = 1;
   options.keep_fraction = 1;
+  options.keep_qkv_fraction = options.keep_mlp_fraction = 0;
   options.memory_budget_bytes = 0;
   options.strict_divisible = false;
   return options;

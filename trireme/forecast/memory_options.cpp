@@ -51,26 +51,26 @@ std::vector<MemoryOption> memory_options(const ForecastInputs& inputs) {
 
   const RecomputePlan& plan = inputs.recompute;
   constexpr Recompute full = Recompute::full, keep_attention = Recompute::keep_attention;
+  // Groups of layers and offload refuse what keeps more.
+  const bool keeps_little = plan.policy != Recompute::none && !plan.keeps_more_than_attention();
   if (plan.policy != full) {
     const auto with_policy = [&](Recompute policy) {
       return [policy](auto& changed) {
-        changed.recompute.policy = policy;
-        changed.recompute.keep_fraction = 1;
+        changed.recompute = {policy, changed.recompute.checkpoint_every, 1, changed.recompute.layers};
       };
     };
     propose("--recompute full", activations, with_policy(full));
-    if (plan.policy != keep_attention)
+    if (plan.keeps_more_than_attention())
       propose("--recompute keep_attention", activations, with_policy(keep_attention));
-    if (plan.keep_fraction > 0.5)
+    if (plan.keep_fraction > 0.5 && (plan.policy == Recompute::none || keeps_little))
       propose(cat("--recompute ", name_of(plan.policy), " --keep_fraction 0.5"), activations,
               [](auto& changed) { changed.recompute.keep_fraction = 0.5; });
   }
   for (const int64_t every : {2, 4})
-    if (every > plan.checkpoint_every && every <= plan.layers &&
-        (plan.policy == full || plan.policy == keep_attention))
+    if (every > plan.checkpoint_every && every <= plan.layers && keeps_little)
       propose(cat("--checkpoint_every ", every), activations,
               [every](auto& changed) { changed.recompute.checkpoint_every = every; });
-  if (inputs.offload.activations != Offload::disk && plan.policy != Recompute::none)
+  if (inputs.offload.activations != Offload::disk && keeps_little)
     propose(cat("--offload_activations ", name_of(next_offload(inputs.offload.activations))), activations,
             [&](auto& changed) { changed.offload.activations = next_offload(changed.offload.activations); });
 

@@ -6,18 +6,32 @@
 
 namespace trireme {
 
-int64_t RecomputePlan::first_layer_of_policy() const {
-  return layers - std::llround(keep_fraction * static_cast<double>(layers));
+int64_t RecomputePlan::layers_keeping(KeptPart part) const {
+  const auto share = [&](double fraction) { return std::llround(fraction * static_cast<double>(layers)); };
+  switch (policy) {
+    case Recompute::full:
+      return 0;
+    case Recompute::none:
+      return share(keep_fraction);
+    case Recompute::keep_attention:
+      return share(part == KeptPart::attention ? keep_fraction
+                   : part == KeptPart::qkv     ? keep_qkv_fraction
+                                               : keep_mlp_fraction);
+    case Recompute::automatic:
+      break;
+  }
+  throw InternalError("a plan was read before --recompute auto was chosen");
 }
 
 SavedSlots RecomputePlan::kept_by_forward(int64_t layer) const {
-  TRIREME_ASSERT(policy != Recompute::automatic, "a plan was read before --recompute auto was chosen");
+  const auto keeps = [&](KeptPart part) { return layer >= layers - layers_keeping(part); };
+  const bool attention = keeps(KeptPart::attention), qkv = keeps(KeptPart::qkv), mlp = keeps(KeptPart::mlp);
   SavedSlots kept;
-  if (layer >= first_layer_of_policy()) {
-    if (policy == Recompute::none) kept.set();
-    if (policy == Recompute::keep_attention) kept.set(kO).set(kLse);
-  }
   kept.set(kX, layer == group_begin(layer));
+  kept.set(kO, attention).set(kLse, attention);
+  // Without attention's output its second forward leaves o by heads.
+  kept.set(kQkv, qkv).set(kOHeads, qkv && attention);
+  kept.set(kX1, mlp).set(kGateUp, mlp);
   return kept;
 }
 
@@ -28,10 +42,28 @@ SavedSlots RecomputePlan::kept_by_rerun(int64_t layer) const {
 
 std::string RecomputePlan::description() const {
   std::string text = name_of(policy);
-  if (const int64_t first = first_layer_of_policy(); first > 0)
-    text += cat(" on ", layers - first, " of ", layers, " layers");
+  const auto on = [&](KeptPart part) { return cat(" on ", layers_keeping(part)); };
+  const std::string of_layers = cat(" of ", layers, " layers");
+  if (keep_qkv_fraction > 0 || keep_mlp_fraction > 0) {
+    text += on(KeptPart::attention);
+    for (const KeptPart part : {KeptPart::qkv, KeptPart::mlp}) text += cat(", ", name_of(part), on(part));
+    text += of_layers;
+  } else if (policy != Recompute::full && layers_keeping(KeptPart::attention) < layers) {
+    text += on(KeptPart::attention) + of_layers;
+  }
   if (checkpoint_every > 1) text += cat(", inputs of every ", checkpoint_every, " layers");
   return text;
+}
+
+RecomputePlan plan_keeping(KeptLayers kept, int64_t checkpoint_every, int64_t layers) {
+  const auto share = [&](int64_t keeping) {
+    return static_cast<double>(keeping) / static_cast<double>(layers);
+  };
+  if (kept == KeptLayers{}) return {Recompute::full, checkpoint_every, 1, layers};
+  if (kept.attention == kept.qkv && kept.qkv == kept.mlp)
+    return {Recompute::none, checkpoint_every, share(kept.attention), layers};
+  return {Recompute::keep_attention, checkpoint_every, share(kept.attention), layers,
+          share(kept.qkv),           share(kept.mlp)};
 }
 
 }  // namespace trireme

@@ -1,23 +1,23 @@
 // What each layer's forward keeps for its backward, and which layers' forward runs a second time: a choice of
 // slots a layer, read by the layer runner, the model executor and the memory forecast.
 //
-//   slot      shape            kept by forward                    kept by a second forward
-//   kX        [B s, M]         where a group starts               always
-//   kO        [B, s, H, D]     keep_attention, none               where the first did not keep kO
-//   kLse      [B, h, S]        keep_attention, none               where the first did not keep kO
-//   kQkv      [B, S, h+2k, D]  none                               where the first did not keep kO
+//   slot      shape            part        kept by a second forward
+//   kX        [B s, M]         -           always; by the first where a group starts
+//   kO        [B, s, H, D]     attention   where the first did not keep kO
+//   kLse      [B, h, S]        attention   where the first did not keep kO
+//   kQkv      [B, S, h+2k, D]  qkv         where the first did not keep kO
 //             with head chunks [B, s, H+2K, D]
-//   kOHeads   [B, S, h, D]     none; never on one Ulysses rank,   as kQkv
-//                              where it is kO, and with head chunks
-//   kX1       [B s, M]         none                               always
-//   kGateUp   [B s, 2 I]       none                               always
+//   kOHeads   [B, S, h, D]     attention and qkv together; never on one Ulysses rank, where it is kO, and
+//                              with head chunks
+//   kX1       [B s, M]         mlp         always
+//   kGateUp   [B s, 2 I]       mlp         always
 //             of encoders [B s, I + M], see their family
 //
-// kX1 and kGateUp have the dtype of the matmuls, so that keeping them rounds nothing; kLse is fp32; all
-// others have the storage dtype. The layers are cut into groups of `checkpoint_every`. Backward of a group
-// runs its layers but the last forward again from the group's kept input; the last goes back from its input
-// (and kO, kLse if kept), so that no forward matmul runs more than twice in a step. With groups of one layer
-// nothing runs ahead.
+// Each part is kept by as many of the last layers as the plan says. kX1 and kGateUp have the dtype of the
+// matmuls, so that keeping them rounds nothing; kLse is fp32; all others have the storage dtype. The layers
+// are cut into groups of `checkpoint_every`. Backward of a group runs its layers but the last forward again
+// from the group's kept input; the last goes back from its input (and what else was kept), so that no forward
+// matmul runs more than twice in a step. With groups of one layer nothing runs ahead.
 // Gradient checkpointing: arXiv 1604.06174.
 #pragma once
 
@@ -34,7 +34,7 @@ enum class Recompute {
   full,            // keep each layer's input
   keep_attention,  // also the attention output and its log-sum-exp: backward never repeats attention forward
   none,            // keep all that backward reads
-  automatic,       // keep_attention on as many layers as fit, see choose_recompute.h; no plan has it
+  automatic,       // what is worth most on as many layers as fit, see choose_recompute.h; no plan has it
 };
 constexpr auto enum_names(Recompute) {
   using enum Recompute;
@@ -46,14 +46,33 @@ constexpr auto enum_names(Recompute) {
 enum SavedSlot : std::size_t { kX, kO, kLse, kQkv, kOHeads, kX1, kGateUp, kSavedSlotCount };
 using SavedSlots = std::bitset<kSavedSlotCount>;
 
+// What a layer's forward may keep beside its input.
+enum class KeptPart : uint8_t {
+  attention,  // its output and log-sum-exp
+  qkv,        // q, k and v, rotated and exchanged: what attention's backward reads
+  mlp,        // the input of the MLP's norm and gate|up
+};
+constexpr auto enum_names(KeptPart) {
+  using enum KeptPart;
+  return std::to_array<EnumName<KeptPart>>({{attention, "attention"}, {qkv, "qkv"}, {mlp, "mlp"}});
+}
+inline constexpr KeptPart kAllKeptParts[] = {KeptPart::attention, KeptPart::qkv, KeptPart::mlp};
+
 struct RecomputePlan {
   Recompute policy{};            // of the last layers, as many as keep_fraction says; the others: full
   int64_t checkpoint_every = 1;  // layers of a group
   double keep_fraction = 1;
   int64_t layers = 0;
+  // With keep_attention: shares of the layers, the last ones, that keep these parts, whatever keep_fraction
+  // says.
+  double keep_qkv_fraction = 0;
+  double keep_mlp_fraction = 0;
 
-  // Layers before this one keep no more than their input, or the input of their group.
-  int64_t first_layer_of_policy() const;
+  // The last ones.
+  int64_t layers_keeping(KeptPart part) const;
+  bool keeps_more_than_attention() const {
+    return layers_keeping(KeptPart::qkv) > 0 || layers_keeping(KeptPart::mlp) > 0;
+  }
   // First layer of this one's group.
   int64_t group_begin(int64_t layer) const { return layer - layer % checkpoint_every; }
 
@@ -61,9 +80,24 @@ struct RecomputePlan {
   // Beside those, when a layer that is not its group's last runs again.
   SavedSlots kept_by_rerun(int64_t layer) const;
 
-  // "keep_attention on 20 of 32 layers, inputs of every 2 layers"
+  // "keep_attention on 20 of 32 layers, inputs of every 2 layers"; "keep_attention on 32, qkv on 32, mlp on
+  // 20 of 32 layers"
   std::string description() const;
   bool operator==(const RecomputePlan&) const = default;
 };
+
+// How many of the last layers keep each part.
+struct KeptLayers {
+  int64_t attention = 0;
+  int64_t qkv = 0;
+  int64_t mlp = 0;
+
+  int64_t& operator[](KeptPart part) {
+    return part == KeptPart::attention ? attention : part == KeptPart::qkv ? qkv : mlp;
+  }
+  bool operator==(const KeptLayers&) const = default;
+};
+// By the plainest policy that keeps so much.
+RecomputePlan plan_keeping(KeptLayers kept, int64_t checkpoint_every, int64_t layers);
 
 }  // namespace trireme

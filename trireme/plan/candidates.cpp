@@ -6,6 +6,7 @@
 #include "trireme/base/sample_layout.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/kernels/token_tiles.h"
+#include "trireme/plan/planned_inputs.h"
 
 namespace trireme {
 namespace {
@@ -146,25 +147,33 @@ class CandidateList {
 
   void add_recompute(const Configuration& of_recompute) {
     const int64_t layers = request_.model.layers;
-    const auto add = [&](Recompute policy, int64_t least, int64_t most) {
-      Candidate candidate{of_recompute, least, most};
+    const auto add = [&](Recompute policy, int64_t attention, int64_t qkv = 0, int64_t mlp = 0) {
+      Candidate candidate{of_recompute};
       candidate.configuration.recompute = policy;
-      candidate.configuration = candidate.keeping(most);
-      all_.push_back(candidate);
+      candidate.configuration.keeping_layers = attention;
+      candidate.configuration.qkv_layers = qkv;
+      candidate.configuration.mlp_layers = mlp;
+      all_.push_back(std::move(candidate));
+    };
+    const auto add_order = [&](const KeepOrder& order, int64_t least) {
+      Candidate candidate{of_recompute, order, least, order.last_position()};
+      candidate.configuration = candidate.keeping(candidate.most_keeping);
+      all_.push_back(std::move(candidate));
+    };
+    const auto share = [&](const std::optional<double>& pinned, int64_t otherwise) {
+      return pinned ? std::llround(*pinned * static_cast<double>(layers)) : otherwise;
     };
     const bool keeps_all =
         of_recompute.offload_activations == Offload::none && request_.settings.checkpoint_every == 1;
     const std::optional<Recompute>& pinned = pinned_.recompute;
-    const int64_t fraction =
-        pinned_.keep_fraction ? std::llround(*pinned_.keep_fraction * static_cast<double>(layers)) : -1;
-    if (pinned == Recompute::full) return add(Recompute::full, 0, 0);
-    if (pinned == Recompute::none) {
-      if (keeps_all) add(Recompute::none, fraction < 0 ? layers : fraction, fraction < 0 ? layers : fraction);
-      return;
-    }
-    if (fraction >= 0) return add(Recompute::keep_attention, fraction, fraction);
-    add(Recompute::keep_attention, pinned ? 1 : 0, layers);
-    if (!pinned && keeps_all) add(Recompute::none, layers, layers);
+    const int64_t attention = share(pinned_.keep_fraction, layers);
+    const int64_t qkv = share(pinned_.keep_qkv_fraction, 0), mlp = share(pinned_.keep_mlp_fraction, 0);
+    if (pinned == Recompute::full) return add(Recompute::full, 0);
+    if (!keeps_all && (pinned == Recompute::none || qkv + mlp > 0)) return;
+    if (pinned == Recompute::none) return add(Recompute::none, attention);
+    if (pinned_.keep_fraction || qkv + mlp > 0) return add(Recompute::keep_attention, attention, qkv, mlp);
+    if (pinned) return add_order({KeptPart::attention, layers}, 1);
+    add_order(KeepOrder(planned_inputs(request_, of_recompute, tokens_, /*sp_rank=*/0)), 0);
   }
 
   const PlanRequest& request_;
@@ -176,10 +185,16 @@ class CandidateList {
 
 }  // namespace
 
-Configuration Candidate::keeping(int64_t layers) const {
+Configuration Candidate::keeping(int64_t position) const {
   Configuration chosen = configuration;
-  chosen.keeping_layers = layers;
-  if (layers == 0 && least_keeping < most_keeping) chosen.recompute = Recompute::full;
+  if (!order) return chosen;
+  const KeptLayers kept = order->at(position);
+  const RecomputePlan plan = plan_keeping(kept, 1, order->layers());
+  const bool parts = plan.policy == Recompute::keep_attention;
+  chosen.recompute = plan.policy;
+  chosen.keeping_layers = kept.attention;
+  chosen.qkv_layers = parts ? kept.qkv : 0;
+  chosen.mlp_layers = parts ? kept.mlp : 0;
   return chosen;
 }
 

@@ -208,11 +208,12 @@ class ChangeSearch {
     for (MemoryChange& change : set.changes) {
       if (change.kind != MemoryChangeKind::recompute || set.step.inputs.recompute.policy != Recompute::full)
         continue;
-      const RecomputeChoice choice = choose_recompute(set.step.inputs, limits_.device_bytes);
-      if (choice.keeping_layers == 0) return;
+      const int64_t layers = set.step.inputs.model.layers;
+      const RecomputeChoice choice =
+          choose_recompute(set.step.inputs, KeepOrder(KeptPart::attention, layers), limits_.device_bytes);
+      if (choice.position == 0) return;
       Changes changes = set.changes;
-      changes[static_cast<size_t>(&change - set.changes.data())] =
-          keep_attention_on(choice.keeping_layers, choice.layers);
+      changes[static_cast<size_t>(&change - set.changes.data())] = keep_attention_on(choice.position, layers);
       auto kept = with(changes);
       if (!kept || !kept->cost.fits(limits_)) return;
       set_time(*kept);

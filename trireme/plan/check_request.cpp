@@ -88,7 +88,7 @@ void check_request(const PlanRequest& request, int devices, int64_t tokens) {
                           " with the options that were given (ranks that share a sample must divide the "
                           "GPUs, samples of a step the groups of them, --head_chunks the heads of a rank; "
                           "--offload_params needs --zero 3, --offload_activations another --recompute than "
-                          "none); leave some of them out"));
+                          "none, and no --keep_qkv_fraction or --keep_mlp_fraction); leave some of them out"));
 }
 
 }  // namespace trireme

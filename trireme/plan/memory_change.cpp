@@ -99,7 +99,7 @@ class ChangeTable {
   void recompute() {
     begin_kind();
     const int64_t layers = in_.model.layers;
-    if (in_.recompute.policy == Recompute::none) add(keep_attention_on(layers, layers));
+    if (in_.recompute.keeps_more_than_attention()) add(keep_attention_on(layers, layers));
     if (in_.recompute.policy != Recompute::full) add(keep_attention_on(0, layers));
     begin_kind();
     for (const int64_t every : {2, 4})
@@ -219,15 +219,15 @@ MemoryChange keep_attention_on(int64_t keeping_layers, int64_t layers) {
                       " layers; the Trainer's checkpointing keeps it on none: less memory, more time");
   change.trainer = "gradient_checkpointing=True";
   change.apply = [full, share](PlannedStep& step) {
-    step.inputs.recompute.policy = full ? Recompute::full : Recompute::keep_attention;
-    step.inputs.recompute.keep_fraction = share;
+    RecomputePlan& plan = step.inputs.recompute;
+    plan = {full ? Recompute::full : Recompute::keep_attention, plan.checkpoint_every, share, plan.layers};
   };
   return change;
 }
 
 bool options_agree(const PlannedStep& step) {
   const ForecastInputs& inputs = step.inputs;
-  if (inputs.recompute.policy == Recompute::none &&
+  if ((inputs.recompute.policy == Recompute::none || inputs.recompute.keeps_more_than_attention()) &&
       (inputs.offload.activations != Offload::none || inputs.recompute.checkpoint_every > 1))
     return false;
   if (inputs.offload.parameters != Offload::none && inputs.zero != 3) return false;

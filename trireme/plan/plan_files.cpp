@@ -35,6 +35,8 @@ std::vector<ChosenOption> chosen_options(const PlanRequest& request, const Plann
           {"offload_activations", name_of(c.offload_activations), "none"},
           {"recompute", name_of(c.recompute), {}},
           {"keep_fraction", planned.step.inputs.recompute.keep_fraction, 1.0},
+          {"keep_qkv_fraction", planned.step.inputs.recompute.keep_qkv_fraction, 0.0},
+          {"keep_mlp_fraction", planned.step.inputs.recompute.keep_mlp_fraction, 0.0},
           {"tile_tokens", c.tile_tokens, {}},
           {"logits_tile_tokens", c.logits_tile_tokens, {}}};
 }

@@ -22,6 +22,8 @@ Json configuration_json(const Planned& planned) {
           {"offload_activations", name_of(c.offload_activations)},
           {"recompute", name_of(c.recompute)},
           {"keep_fraction", planned.step.inputs.recompute.keep_fraction},
+          {"keep_qkv_fraction", planned.step.inputs.recompute.keep_qkv_fraction},
+          {"keep_mlp_fraction", planned.step.inputs.recompute.keep_mlp_fraction},
           {"keeping_layers", c.keeping_layers},
           {"layers", planned.step.inputs.model.layers},
           {"checkpoint_every", planned.step.inputs.recompute.checkpoint_every},

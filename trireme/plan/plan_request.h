@@ -36,6 +36,8 @@ struct PinnedOptions {
   std::optional<Offload> offload_activations;
   std::optional<Recompute> recompute;  // never automatic
   std::optional<double> keep_fraction;
+  std::optional<double> keep_qkv_fraction;
+  std::optional<double> keep_mlp_fraction;
   std::optional<int> head_chunks;
   std::optional<int64_t> tile_tokens;
   std::optional<int64_t> logits_tile_tokens;

@@ -21,11 +21,13 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
   inputs.ranks = configuration.ranks();
   inputs.rank = sp_rank;
   inputs.zero = configuration.zero;
-  const double kept =
-      configuration.recompute == Recompute::full
-          ? 1
-          : static_cast<double>(configuration.keeping_layers) / static_cast<double>(request.model.layers);
-  inputs.recompute = {configuration.recompute, settings.checkpoint_every, kept, request.model.layers};
+  const int64_t layers = request.model.layers;
+  const auto share = [&](int64_t keeping) {
+    return static_cast<double>(keeping) / static_cast<double>(layers);
+  };
+  const double kept = configuration.recompute == Recompute::full ? 1 : share(configuration.keeping_layers);
+  inputs.recompute = {configuration.recompute,         settings.checkpoint_every,      kept, layers,
+                      share(configuration.qkv_layers), share(configuration.mlp_layers)};
   inputs.offload.parameters = configuration.offload_parameters;
   inputs.offload.optimizer = configuration.offload_optimizer;
   inputs.offload.activations = configuration.offload_activations;

@@ -47,6 +47,9 @@ std::string percent(double share) {
 }
 
 PinnedOptions pinned_as(const Configuration& c, const ModelSizes& model) {
+  const auto share = [&](int64_t keeping) {
+    return static_cast<double>(keeping) / static_cast<double>(model.layers);
+  };
   PinnedOptions pinned;
   pinned.ulysses = c.ulysses;
   pinned.ring = c.ring;
@@ -55,8 +58,11 @@ PinnedOptions pinned_as(const Configuration& c, const ModelSizes& model) {
   pinned.offload_optimizer = c.offload_optimizer;
   pinned.offload_activations = c.offload_activations;
   pinned.recompute = c.recompute;
-  if (c.recompute != Recompute::full)
-    pinned.keep_fraction = static_cast<double>(c.keeping_layers) / static_cast<double>(model.layers);
+  if (c.recompute != Recompute::full) pinned.keep_fraction = share(c.keeping_layers);
+  if (c.recompute == Recompute::keep_attention) {
+    pinned.keep_qkv_fraction = share(c.qkv_layers);
+    pinned.keep_mlp_fraction = share(c.mlp_layers);
+  }
   pinned.head_chunks = c.head_chunks;
   pinned.tile_tokens = c.tile_tokens;
   pinned.logits_tile_tokens = c.logits_tile_tokens;
@@ -86,10 +92,13 @@ class Alternatives {
            [&](PinnedOptions& pinned) { pinned.offload_activations = offload; });
     }
     for (const Recompute policy : {Recompute::none, Recompute::keep_attention, Recompute::full})
-      with(user.recompute, policy != c_.recompute || c_.keeping_layers < request_.model.layers,
+      with(user.recompute,
+           policy != c_.recompute || c_.keeping_layers < request_.model.layers ||
+               c_.qkv_layers + c_.mlp_layers > 0,
            [&](PinnedOptions& pinned) {
              pinned.recompute = policy;
              pinned.keep_fraction = policy == Recompute::full ? std::nullopt : std::optional(1.0);
+             pinned.keep_qkv_fraction = pinned.keep_mlp_fraction = std::nullopt;
            });
     for (const int chunks : {1, 2, 4})
       with(user.head_chunks, chunks != c_.head_chunks,
@@ -175,10 +184,9 @@ std::string changed_options_of(const Planned& best, const Planned& other) {
   tell(a.offload_optimizer != b.offload_optimizer, "--offload_optimizer ", name_of(b.offload_optimizer));
   tell(a.offload_activations != b.offload_activations, "--offload_activations ",
        name_of(b.offload_activations));
-  const bool kept = a.recompute != b.recompute || a.keeping_layers != b.keeping_layers;
-  tell(kept, "--recompute ", name_of(b.recompute));
-  if (kept && b.recompute != Recompute::full && b.keeping_layers < other.step.inputs.model.layers)
-    text += cat(" on ", b.keeping_layers, " of ", other.step.inputs.model.layers, " layers");
+  RecomputePlan kept = other.step.inputs.recompute;
+  kept.checkpoint_every = best.step.inputs.recompute.checkpoint_every;
+  tell(kept != best.step.inputs.recompute, "--recompute ", kept.description());
   tell(a.head_chunks != b.head_chunks, "--head_chunks ", b.head_chunks);
   tell(a.tile_tokens != b.tile_tokens, "--tile_tokens ", b.tile_tokens);
   tell(a.logits_tile_tokens != b.logits_tile_tokens, "--logits_tile_tokens ", b.logits_tile_tokens);

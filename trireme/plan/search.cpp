@@ -158,17 +158,10 @@ double Search::least_seconds_a_token(const std::vector<Candidate>& all, size_t b
   const Candidate& first = all[begin];
   double seconds = 0;
   if (end - begin > 1) {
-    seconds = std::numeric_limits<double>::infinity();
-    for (const bool keeps_all : {false, true}) {
-      const Candidate* most = nullptr;
-      for (size_t i = begin; i < end; ++i)
-        if ((all[i].configuration.recompute == Recompute::none) == keeps_all &&
-            (most == nullptr || all[i].most_keeping > most->most_keeping))
-          most = &all[i];
-      if (most != nullptr)
-        seconds = std::min(
-            seconds, least_seconds_of_group(time(most->configuration), first.configuration.head_chunks));
-    }
+    const auto most = std::max_element(
+        all.begin() + static_cast<int64_t>(begin), all.begin() + static_cast<int64_t>(end),
+        [](const Candidate& a, const Candidate& b) { return a.most_keeping < b.most_keeping; });
+    seconds = least_seconds_of_group(time(most->configuration), first.configuration.head_chunks);
   } else if (first.least_keeping == first.most_keeping) {
     seconds = time(first.keeping(first.most_keeping)).seconds;
   } else {
@@ -195,8 +188,6 @@ bool Search::holds(int devices, int64_t tokens) {
   const std::vector<Candidate> candidates = list_candidates(request_, devices, tokens);
   // The last ones shard and offload most.
   return std::any_of(candidates.rbegin(), candidates.rend(), [&](const Candidate& candidate) {
-    // It holds more than the same with another policy, which is a candidate too.
-    if (candidate.configuration.recompute == Recompute::none && !request_.pinned.recompute) return false;
     return memory_of(candidate.keeping(candidate.least_keeping), tokens).fits();
   });
 }

@@ -131,10 +131,16 @@ class Counter {
     product(products_.qkv);
     if (model_.rotates) token_wise(WorkKind::rotation, turned_width());
     if (model_.qk_norm) token_wise(WorkKind::norm, turned_width());
+    if (!chunked()) send_qkv();
+  }
+  // With head chunks attention itself sends q, k and v, in backward again: they are kept by tokens.
+  bool chunked() const { return in_.head_chunks > 1; }
+  void send_qkv() {
     send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(ulysses_.qkv_to_heads));
     if (in_.ulysses > 1) token_wise(WorkKind::copy, qkv_width());
   }
   void attention_forward() {
+    if (chunked()) send_qkv();
     attend(WorkKind::attention_forward, 4);
     add_up_rounds(query_width(), 5 * kFloat_bytes);  // o of the sum is read twice and written twice
     send(TrafficKind::ring, ring_calls(), static_cast<double>(ring_.forward));
@@ -228,7 +234,9 @@ class Counter {
     token_wise(WorkKind::copy, 2 * m());  // dy, and d(x)
     token_wise(WorkKind::norm_backward, m());
     product_backward(products_.out);
-    const int sent = !slots[kO] || slots[kOHeads] ? 1 : 2;  // do, and o where it is not there by heads
+    if (chunked()) send_qkv();
+    // do, and o where it is not there by heads
+    const int sent = chunked() || (slots[kO] && !slots[kOHeads]) ? 2 : 1;
     send(TrafficKind::ulysses, in_.head_chunks, static_cast<double>(sent * ulysses_.do_to_heads));
     attend(WorkKind::attention_backward, 10);
     add_up_rounds(qkv_width(), 3 * kFloat_bytes);

@@ -37,6 +37,8 @@ constexpr const char* kStageOptions[] = {"max_seq_length",
                                          "recompute",
                                          "checkpoint_every",
                                          "keep_fraction",
+                                         "keep_qkv_fraction",
+                                         "keep_mlp_fraction",
                                          "tile_tokens",
                                          "logits_tile_tokens",
                                          "update_in_backward"};

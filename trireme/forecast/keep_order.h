@@ -1,0 +1,42 @@
+// Which parts of a layer are kept before others where memory does not hold all: first what costs most time a
+// byte to make again. The one rule of --recompute auto and of the planner.
+//
+//   part        made again in backward                        bytes a token (e stored, t of tiles)
+//   attention   4 D H keys / 2 FLOPs; with Ulysses o sent     H D e + 4 H
+//   qkv         product M x (H + 2K) D, norm, rotation;       (H + 2K) D e; with Ulysses H D e more (kOHeads)
+//               with Ulysses q, k, v and o sent
+//   mlp         products H D x M and M x 2 I (of encoders     M t + 2 I t (of encoders M t + (I + M) t)
+//               M x I twice)
+//
+// So attention comes first where sequences have more tokens than about M, as documents of one sample are not
+// known beforehand. A configuration is a position: the first part on 0 .. L of the last layers, then the
+// second part beside it, then the third.
+#pragma once
+
+#include <vector>
+
+#include "trireme/forecast/forecast_inputs.h"
+
+namespace trireme {
+
+class KeepOrder {
+ public:
+  // The same on every rank. `inputs` have a sample's tokens. Attention alone where layers run in groups,
+  // whose second forward makes the rest all the same, and where what is kept is offloaded: the rest is more
+  // than can be moved in the time.
+  explicit KeepOrder(const ForecastInputs& inputs);
+  // Of one part.
+  KeepOrder(KeptPart part, int64_t layers) : parts_{part}, layers_(layers) {}
+
+  const std::vector<KeptPart>& parts() const { return parts_; }
+  int64_t layers() const { return layers_; }
+  int64_t last_position() const { return static_cast<int64_t>(parts_.size()) * layers_; }
+  // 0 <= position <= last_position(); the more, the more is kept.
+  KeptLayers at(int64_t position) const;
+
+ private:
+  std::vector<KeptPart> parts_;
+  int64_t layers_ = 0;
+};
+
+}  // namespace trireme
