@@ -201,22 +201,6 @@ TEST_F(Safetensors, a_file_that_shrinks_while_it_is_read_is_named) {
               AllOf(HasSubstr("model.safetensors"), HasSubstr("ends at byte 4096")));
 }
 
-TEST_F(Safetensors, equal_values_compares_type_shape_and_every_byte) {
-  const auto file = [&](const std::string& name, size_t at, char value) {
-    SafetensorsWriter writer(folder_ / name, {{"w", "F32", {700'000}}, {"v", "F32", {700, 1000}}});
-    std::string bytes(2'800'000, '\0');
-    bytes[at] = value;
-    writer.write("w", bytes.data(), static_cast<int64_t>(bytes.size()));
-    writer.write("v", bytes.data(), static_cast<int64_t>(bytes.size()));
-    writer.finish();
-    return std::make_unique<SafetensorsFile>(folder_ / name);
-  };
-  const auto a = file("a", 2'799'999, 1), b = file("b", 2'799'999, 1), c = file("c", 2'799'999, 2);
-  EXPECT_TRUE(equal_values(a->at("w"), b->at("w")));
-  EXPECT_FALSE(equal_values(a->at("w"), c->at("w")));
-  EXPECT_FALSE(equal_values(a->at("w"), b->at("v")));
-}
-
 TEST_F(Safetensors, overlaps_gaps_and_duplicates_are_refused) {
   const auto two = [&](const std::string& first, const std::string& second, const std::string& name = "b") {
     return error_of(write_file(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":)" + first + R"(},")" + name +

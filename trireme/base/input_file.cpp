@@ -43,6 +43,7 @@ int64_t InputFile::read_some(int64_t offset, void* to, int64_t count) const {
           cat(path_.string(), ": cannot be read at byte ", offset + done, ": ", std::strerror(errno)));
     if (got == 0) break;
     done += got;
+    read_bytes_ += got;
   }
   return done;
 }

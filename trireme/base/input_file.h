@@ -4,6 +4,7 @@
 // SIGBUS.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -24,6 +25,8 @@ class InputFile {
   const std::filesystem::path& path() const { return path_; }
   int descriptor() const { return descriptor_.get(); }
   int64_t bytes() const { return bytes_; }  // when it was opened
+  // How many bytes all reads so far gave, by any thread.
+  int64_t read_bytes() const { return read_bytes_; }
 
   // Reads bytes [offset, offset + count). Throws DataError if the file now ends earlier or cannot be read.
   void read(int64_t offset, void* to, int64_t count) const;
@@ -36,6 +39,7 @@ class InputFile {
   std::filesystem::path path_;
   FileDescriptor descriptor_;
   int64_t bytes_ = 0;
+  mutable std::atomic<int64_t> read_bytes_ = 0;
 };
 
 }  // namespace trireme

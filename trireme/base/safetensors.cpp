@@ -1,8 +1,6 @@
 #include "trireme/base/safetensors.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstring>
 
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
@@ -93,19 +91,6 @@ int64_t safetensors_element_bytes(const std::string& dtype) {
 
 std::string SafetensorsEntry::describe() const {
   return cat(file().string(), ": tensor '", quotation(name), "' (", dtype, " ", shape_text(shape), ")");
-}
-
-bool equal_values(const SafetensorsEntry& a, const SafetensorsEntry& b) {
-  if (a.dtype != b.dtype || a.shape != b.shape) return false;
-  std::vector<std::byte> of_a(static_cast<size_t>(std::min<int64_t>(a.bytes, int64_t{1} << 20))),
-      of_b(of_a.size());
-  for (int64_t done = 0; done < a.bytes; done += static_cast<int64_t>(of_a.size())) {
-    const int64_t count = std::min(a.bytes - done, static_cast<int64_t>(of_a.size()));
-    a.read(done, of_a.data(), count);
-    b.read(done, of_b.data(), count);
-    if (std::memcmp(of_a.data(), of_b.data(), static_cast<size_t>(count)) != 0) return false;
-  }
-  return true;
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : file_(file, "a safetensors file") {
@@ -231,6 +216,12 @@ std::vector<std::string> SafetensorsSet::names() const {
   all.reserve(entries_.size());
   for (const auto& [name, entry] : entries_) all.push_back(name);
   return all;
+}
+
+int64_t SafetensorsSet::read_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& file : files_) bytes += file->read_bytes();
+  return bytes;
 }
 
 }  // namespace trireme

@@ -34,9 +34,6 @@ struct SafetensorsEntry {
   std::string describe() const;  // "model.safetensors: tensor 'lm_head.weight' (F32 [320, 64])"
 };
 
-// Whether dtype, shape and values are equal, bit for bit. Reads both tensors.
-bool equal_values(const SafetensorsEntry& a, const SafetensorsEntry& b);
-
 // One file; the constructor opens and fully checks it. A DataError names the file, the tensor, the offsets
 // and the likely cause (an interrupted download, a git-lfs pointer instead of the file).
 class SafetensorsFile {
@@ -49,6 +46,7 @@ class SafetensorsFile {
   const std::map<std::string, SafetensorsEntry>& entries() const { return entries_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::filesystem::path& path() const { return file_.path(); }
+  int64_t read_bytes() const { return file_.read_bytes(); }  // so far
   int64_t header_bytes() const { return data_at_; }  // what opening the file reads
 
  private:
@@ -70,6 +68,7 @@ class SafetensorsSet {
   const SafetensorsEntry* find(const std::string& name) const;
   const SafetensorsEntry& at(const std::string& name) const;
   std::vector<std::string> names() const;  // sorted
+  int64_t read_bytes() const;              // of all files, so far
 
  private:
   std::filesystem::path dir_;

@@ -2,11 +2,13 @@
 
 #include <cmath>
 
+#include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/device/processor.h"
 #include "trireme/engine/agree_on_recompute.h"
 #include "trireme/engine/check_options.h"
 #include "trireme/engine/deferred_updates.h"
+#include "trireme/engine/load_weights.h"
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/engine/model_executor.h"
 #include "trireme/engine/parameters_in_update.h"
@@ -150,11 +152,13 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   if (uses_disk(options.offload))
     spill_ = std::make_unique<SpillFile>(options.offload.folder, options.offload.limit_bytes);
   make_stores(dtypes.tile);
-  // Unit by unit, so that no rank ever holds the whole model where parameters are sharded.
-  for (size_t unit = 0; reader && unit < layout_.units.size(); ++unit) {
-    at::Tensor flat = at::zeros({layout_.units[unit].elements}, at::kFloat);
-    reader->read_unit(layout_.units[unit], flat);
-    parameters_->set(static_cast<int>(unit), flat);
+  if (reader) {
+    const double begin = now_seconds();
+    const std::shared_ptr<PinnedPool> buffers =
+        on_gpu && !pinned_ ? std::make_shared<PinnedPool>(make_host_pinning(options.device)) : pinned_;
+    load_weights(*reader, layout_, shares_, *parameters_,
+                 {*mesh_.all, options.device, options.zero == ZeroStage::none, buffers.get()});
+    weights_read_ = {reader->read_bytes(), now_seconds() - begin};
   }
   activations_ = make_activation_store(config.num_hidden_layers, options.device, options.offload.activations,
                                        spill_.get());

@@ -46,6 +46,12 @@ class NotFiniteStep : public DataError {
   using DataError::DataError;
 };
 
+// What reading the model's files cost this rank; zero where they were not read.
+struct WeightsRead {
+  int64_t bytes = 0;  // headers included
+  double seconds = 0;
+};
+
 struct EvaluationResult {
   double loss_sum = 0;        // of this batch, over all ranks
   int64_t target_tokens = 0;  // over all ranks
@@ -107,6 +113,7 @@ class Engine {
 
   // Of attention on a rank, and how a sequence is shared over ring ranks.
   std::string attention_kernel() const;
+  const WeightsRead& weights_read() const { return weights_read_; }
   // Seconds so far in which this rank's forward and backward stood still for updates on the host or for a
   // disk. Copies between a GPU and its host, for which streams wait, are not known here.
   double offload_wait_seconds() const;
@@ -208,6 +215,7 @@ class Engine {
   std::unique_ptr<LossScaler> loss_scaler_;  // fp16 alone
   std::unique_ptr<LayerRunner> layers_;
   std::unique_ptr<ModelExecutor> executor_;
+  WeightsRead weights_read_;
   int64_t optimizer_steps_ = 0;
   double rank_loss_ = 0;                      // summed over this rank's tokens of the last step
   std::unique_ptr<DeferredUpdates> updates_;  // null: units are stepped where they come

@@ -10,27 +10,21 @@
 namespace trireme {
 namespace {
 
-at::ScalarType tensor_dtype(const SafetensorsEntry& entry) {
-  if (entry.dtype == "F32") return at::kFloat;
-  if (entry.dtype == "BF16") return at::kBFloat16;
-  if (entry.dtype == "F16") return at::kHalf;
-  if (entry.dtype == "F64") return at::kDouble;
-  throw DataError(cat(entry.describe(), ": got dtype ", entry.dtype, ", expected F32, BF16, F16 or F64",
-                      "; quantized weights cannot be trained"));
-}
-
 // All values of the entry, in pieces that stay small whatever the tensor's size, converted to the type of
-// `flat`.
-void read_values(const SafetensorsEntry& entry, const at::Tensor& flat) {
+// `flat`. Returns the index of the first that is not finite.
+std::optional<int64_t> read_values(const SafetensorsEntry& entry, const at::Tensor& flat) {
   constexpr int64_t kPieceElements = int64_t{1} << 20;
-  const at::ScalarType dtype = tensor_dtype(entry);
+  const at::ScalarType dtype = dtype_of(entry);
   const auto width = static_cast<int64_t>(c10::elementSize(dtype));
   const at::Tensor piece = at::empty({std::min(entry.elements, kPieceElements)}, at::TensorOptions(dtype));
+  std::optional<int64_t> not_finite;
   for (int64_t done = 0; done < entry.elements; done += kPieceElements) {
     const int64_t count = std::min(entry.elements - done, kPieceElements);
     entry.read(done * width, piece.mutable_data_ptr(), count * width);
-    flat.narrow(0, done, count).copy_(piece.narrow(0, 0, count));
+    const auto found = copy_and_check(piece.narrow(0, 0, count), flat.narrow(0, done, count));
+    if (found && !not_finite) not_finite = done + *found;
   }
+  return not_finite;
 }
 
 // What is missing, and why that may be.
@@ -48,25 +42,55 @@ void read_values(const SafetensorsEntry& entry, const at::Tensor& flat) {
   throw InternalError(cat("tensor ", spec.name, " is there after all"));
 }
 
-const SafetensorsEntry& find_parameter(const SafetensorsSet& weights, const ParameterSpec& spec) {
-  const SafetensorsEntry* found = weights.find(spec.name);
-  if (found == nullptr && !spec.other_name.empty()) found = weights.find(spec.other_name);
-  if (found == nullptr) refuse_missing(weights, spec);
+}  // namespace
+
+at::ScalarType dtype_of(const SafetensorsEntry& stored) {
+  if (stored.dtype == "F32") return at::kFloat;
+  if (stored.dtype == "BF16") return at::kBFloat16;
+  if (stored.dtype == "F16") return at::kHalf;
+  if (stored.dtype == "F64") return at::kDouble;
+  throw DataError(cat(stored.describe(), ": got dtype ", stored.dtype, ", expected F32, BF16, F16 or F64",
+                      "; quantized weights cannot be trained"));
+}
+
+const SafetensorsEntry& CheckpointReader::stored(const ParameterSpec& spec) const {
+  const SafetensorsEntry* found = weights_.find(spec.name);
+  if (found == nullptr && !spec.other_name.empty()) found = weights_.find(spec.other_name);
+  if (found == nullptr) refuse_missing(weights_, spec);
   if (found->shape != spec.shape)
     throw DataError(cat(found->describe(), ": config.json asks for the shape ", at::IntArrayRef(spec.shape),
                         "; config.json and weights do not belong together"));
+  static_cast<void>(dtype_of(*found));
   return *found;
 }
 
-// A second name of a parameter must hold the same values.
-void check_tied(const SafetensorsSet& weights, const TiedName& tied) {
-  const SafetensorsEntry& second = weights.at(tied.name);
-  const SafetensorsEntry* first = weights.find(tied.parameter);
-  if (first == nullptr || equal_values(second, *first)) return;
-  throw DataError(cat(second.describe(), ": differs from '", tied.parameter, "'; ", tied.differs_hint));
+const SafetensorsEntry* CheckpointReader::second_stored(const ParameterSpec& spec,
+                                                        const ModelLayout& layout) const {
+  const SafetensorsEntry* first = weights_.find(spec.name);
+  for (const TiedName& tied : layout.tied_names) {
+    const SafetensorsEntry* second = tied.parameter == spec.name ? weights_.find(tied.name) : nullptr;
+    if (first == nullptr || second == nullptr) continue;
+    if (second->shape != first->shape || second->dtype != first->dtype) refuse_untied(*second, layout);
+    return second;
+  }
+  return nullptr;
 }
 
-}  // namespace
+void refuse_untied(const SafetensorsEntry& second, const ModelLayout& layout) {
+  for (const TiedName& tied : layout.tied_names)
+    if (tied.name == second.name)
+      throw DataError(
+          cat(second.describe(), ": differs from '", tied.parameter, "'; ", tied.differs_hint));
+  throw InternalError(cat("tensor ", second.name, " is no second name"));
+}
+
+// Also in a row that no token of the data uses: training would carry it along, unseen.
+void refuse_weight(const SafetensorsEntry& stored, const ParameterSpec& spec, int64_t element,
+                       double value) {
+  throw DataError(
+      cat(stored.describe(), ": ", not_finite_text(spec, element, value),
+          "; weights must be finite numbers: the file was saved from a run that had failed, or is damaged"));
+}
 
 void CheckpointReader::read_unit(const UnitSpec& unit, at::Tensor& flat) const {
   const at::NoGradGuard no_grad;
@@ -74,16 +98,12 @@ void CheckpointReader::read_unit(const UnitSpec& unit, at::Tensor& flat) const {
                  "unit ", unit.name);
   int64_t filled = 0;
   for (const ParameterSpec& spec : unit.parameters) {
-    const SafetensorsEntry& entry = find_parameter(weights_, spec);
+    const SafetensorsEntry& entry = stored(spec);
     flat.narrow(0, filled, spec.offset - filled)
         .zero_();  // padding is defined: it takes part in norms and sums
     const at::Tensor values = flat.narrow(0, spec.offset, spec.elements);
-    read_values(entry, values);
-    // Also in a row that no token of the data uses: training would carry it along, unseen.
-    if (const auto row = not_finite_row(spec, values))
-      throw DataError(cat(
-          entry.describe(), ": ", *row,
-          "; weights must be finite numbers: the file was saved from a run that had failed, or is damaged"));
+    if (const auto found = read_values(entry, values))
+      refuse_weight(entry, spec, *found, values[*found].item<double>());
     filled = spec.offset + spec.elements;
   }
   flat.narrow(0, filled, unit.elements - filled).zero_();
@@ -95,13 +115,11 @@ std::vector<std::string> CheckpointReader::unused_names(const ModelLayout& layou
     for (const ParameterSpec& spec : unit.parameters) used.insert({spec.name, spec.other_name});
   std::vector<std::string> unused;
   for (const std::string& name : weights_.names()) {
-    const auto tied = std::find_if(layout.tied_names.begin(), layout.tied_names.end(),
-                                   [&](const TiedName& second) { return second.name == name; });
+    const bool tied = std::any_of(layout.tied_names.begin(), layout.tied_names.end(),
+                                  [&](const TiedName& second) { return second.name == name; });
     const auto contained = [&](const std::string& text) { return name.find(text) != std::string::npos; };
-    if (tied != layout.tied_names.end())
-      check_tied(weights_, *tied);
-    else if (used.count(name) == 0 &&
-             std::none_of(layout.unread_names.begin(), layout.unread_names.end(), contained))
+    if (!tied && used.count(name) == 0 &&
+        std::none_of(layout.unread_names.begin(), layout.unread_names.end(), contained))
       unused.push_back(name);
   }
   return unused;

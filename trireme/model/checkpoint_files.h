@@ -13,19 +13,36 @@
 
 namespace trireme {
 
-// Reads every parameter of one unit into `flat` (fp32, or any float dtype: converted), by memory map. Missing
-// or mis-shaped tensors, truncated or corrupt files: DataError that names file and tensor.
+// The parameters of a model in its files. Missing or mis-shaped tensors, truncated or corrupt files: DataError
+// that names file and tensor.
 class CheckpointReader {
  public:
   explicit CheckpointReader(const std::filesystem::path& model_dir) : weights_(model_dir) {}
+  // Every parameter of one unit into `flat` (fp32, or any float dtype: converted). Second names are not looked
+  // at.
   void read_unit(const UnitSpec& unit, at::Tensor& flat) const;
-  // Names in the files that no unit of the layout asks for (second names of tied parameters, which must be
-  // equal, and ModelLayout::unread_names are not reported).
+
+  // The tensor in which a file holds a parameter, of its shape and a float dtype.
+  const SafetensorsEntry& stored(const ParameterSpec& spec) const;
+  // The second tensor with the parameter's values, which must be equal; null where there is none. Throws
+  // DataError where its shape or dtype differs.
+  const SafetensorsEntry* second_stored(const ParameterSpec& spec, const ModelLayout& layout) const;
+  // Names in the files that no unit of the layout asks for (second names of tied parameters and
+  // ModelLayout::unread_names are not reported).
   std::vector<std::string> unused_names(const ModelLayout& layout) const;
+  int64_t read_bytes() const { return weights_.read_bytes(); }  // so far, headers included
 
  private:
   SafetensorsSet weights_;
 };
+
+// Of the values in a file. Throws DataError for what is no float.
+at::ScalarType dtype_of(const SafetensorsEntry& stored);
+// Throws the DataError of a value that is not finite; `element`: of the parameter, counted row by row.
+[[noreturn]] void refuse_weight(const SafetensorsEntry& stored, const ParameterSpec& spec,
+                                    int64_t element, double value);
+// Throws the DataError that says that the values of a second name differ.
+[[noreturn]] void refuse_untied(const SafetensorsEntry& second, const ModelLayout& layout);
 
 // What a tokenizer consists of in a Hugging Face directory; most models have some of these.
 const std::vector<std::string>& tokenizer_file_names();

@@ -15,33 +15,42 @@ namespace {
 
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
-// Bits are compared, in blocks: compilers make vectors of it, and leave std::isfinite alone.
-int64_t first_in(const float* values, int64_t begin, int64_t end) {
-  constexpr uint32_t kExponent = 0x7f800000U;
+// Bits are compared, in blocks: compilers make vectors of it, and leave std::isfinite alone. A value is not
+// finite if all bits of its exponent are ones.
+template <typename Bits>
+int64_t first_in(const void* values, Bits exponent, int64_t begin, int64_t end) {
   constexpr int64_t kBlock = 4096;
+  const auto* bytes = static_cast<const char*>(values);
+  const auto not_finite = [&](int64_t i) {
+    Bits bits = 0;
+    std::memcpy(&bits, bytes + i * static_cast<int64_t>(sizeof(Bits)), sizeof(Bits));
+    return static_cast<Bits>(bits & exponent) == exponent;
+  };
   for (int64_t block = begin; block < end; block += kBlock) {
     const int64_t stop = std::min(end, block + kBlock);
-    uint32_t largest = 0;
-    for (int64_t i = block; i < stop; ++i) {
-      uint32_t bits = 0;
-      std::memcpy(&bits, values + i, sizeof(bits));
-      largest |= (bits & kExponent) == kExponent ? 1U : 0U;
-    }
-    if (largest == 0) continue;
+    Bits any = 0;
+    for (int64_t i = block; i < stop; ++i) any |= static_cast<Bits>(not_finite(i));
+    if (any == 0) continue;
     for (int64_t i = block; i < stop; ++i)
-      if (!std::isfinite(values[i])) return i;
+      if (not_finite(i)) return i;
   }
   return kNone;
 }
 
-}  // namespace
+// `values`: contiguous on the host, of fp32, bf16 or fp16.
+int64_t first_in(const at::Tensor& values, int64_t begin, int64_t end) {
+  const void* data = values.const_data_ptr();
+  if (values.scalar_type() == at::kBFloat16) return first_in<uint16_t>(data, 0x7f80U, begin, end);
+  if (values.scalar_type() == at::kHalf) return first_in<uint16_t>(data, 0x7c00U, begin, end);
+  return first_in<uint32_t>(data, 0x7f800000U, begin, end);
+}
 
-std::optional<int64_t> first_not_finite(const at::Tensor& flat) {
-  const at::Tensor values = flat.to(at::kCPU, at::kFloat).contiguous();
-  const auto* data = values.const_data_ptr<float>();
+// `look(begin, end)` of parts of [0, elements), on all threads: the smallest of its results.
+template <typename Look>
+std::optional<int64_t> first_of_parts(int64_t elements, const Look& look) {
   std::atomic<int64_t> first{kNone};
-  at::parallel_for(0, values.numel(), int64_t{1} << 18, [&](int64_t begin, int64_t end) {
-    const int64_t found = first_in(data, begin, end);
+  at::parallel_for(0, elements, int64_t{1} << 18, [&](int64_t begin, int64_t end) {
+    const int64_t found = look(begin, end);
     int64_t before = first.load();
     while (found < before && !first.compare_exchange_weak(before, found)) {
     }
@@ -49,16 +58,43 @@ std::optional<int64_t> first_not_finite(const at::Tensor& flat) {
   return first == kNone ? std::nullopt : std::optional(first.load());
 }
 
+}  // namespace
+
+std::optional<int64_t> first_not_finite(const at::Tensor& flat) {
+  const bool wide = flat.scalar_type() == at::kDouble;
+  const at::Tensor values = flat.to(at::kCPU, wide ? at::kFloat : flat.scalar_type()).contiguous();
+  return first_of_parts(values.numel(),
+                        [&](int64_t begin, int64_t end) { return first_in(values, begin, end); });
+}
+
+std::optional<int64_t> copy_and_check(const at::Tensor& from, const at::Tensor& to) {
+  // Of fp64, what fits no fp32 becomes infinite.
+  if (from.scalar_type() == at::kDouble) return copy_and_check(from.to(at::kFloat), to);
+  constexpr int64_t kBlock = int64_t{1} << 15;  // stays in a core's cache between the two
+  return first_of_parts(from.numel(), [&](int64_t begin, int64_t end) {
+    int64_t found = kNone;
+    for (int64_t block = begin; block < end; block += kBlock) {
+      const int64_t count = std::min(kBlock, end - block);
+      if (found == kNone) found = first_in(from, block, block + count);
+      to.narrow(0, block, count).copy_(from.narrow(0, block, count));
+    }
+    return found;
+  });
+}
+
+std::string not_finite_text(const ParameterSpec& spec, int64_t element, double value) {
+  const int64_t row_elements = spec.shape.size() > 1 ? spec.elements / spec.shape[0] : 1;
+  return cat(spec.shape.size() > 1 ? "row " : "element ", element / row_elements, " holds ",
+             std::isnan(value) ? "NaN"
+             : value > 0       ? "infinity"
+                               : "-infinity");
+}
+
 std::optional<std::string> not_finite_row(const ParameterSpec& spec, const at::Tensor& values) {
   const at::Tensor flat = values.reshape({-1});
   const auto found = first_not_finite(flat);
   if (!found) return std::nullopt;
-  const int64_t row_elements = spec.shape.size() > 1 ? spec.elements / spec.shape[0] : 1;
-  const auto value = flat[*found].item<double>();
-  return cat(spec.shape.size() > 1 ? "row " : "element ", *found / row_elements, " holds ",
-             std::isnan(value) ? "NaN"
-             : value > 0       ? "infinity"
-                               : "-infinity");
+  return not_finite_text(spec, *found, flat[*found].item<double>());
 }
 
 std::optional<std::string> not_finite_row(const UnitSpec& unit, const at::Tensor& flat) {

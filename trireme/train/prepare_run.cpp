@@ -106,6 +106,7 @@ void RunInProgress::prepare() {
   engine.read_weights = !resume_from_ && continued_.empty();
   engine_ = assemble(world_, options_.model_dir, engine);
   time_left_.emplace(first_step_flops());
+  if (engine.read_weights) report_weights();
   if (resume_from_) resume();
   if (!continued_.empty()) begin_from_continued();
   constexpr double kSecondsAProduct = 0.15;

@@ -75,6 +75,7 @@ class RunInProgress {
   bool follow(const GuardFinding& found);
   void roll_back(const std::filesystem::path& checkpoint);
   void report_start();
+  void report_weights();  // collective
   // Of this rank. Collective.
   void report_resume(int64_t read_bytes, double seconds);
   void report_engine();
