@@ -93,6 +93,24 @@ TEST_P(CudaAttention, heads_in_several_calls_equal_the_definition) {
   }
 }
 
+// Long documents as calls of cuDNN, with rests of 1 to 9 rows that share their keys with FlashAttention's
+// call.
+TEST_P(CudaAttention, long_documents_alone_equal_the_definition) {
+  std::vector<std::unique_ptr<CallKernel>> kernels;
+  kernels.push_back(make_cudnn_kernel(/*least_pair_values=*/1));
+  kernels.push_back(make_cuda_flash_kernel());
+  CallsAttention attention(std::move(kernels));
+  const std::vector<Documents> documents = {Documents({0, 3, 140, 141, 232}), Documents({0, 232})};
+  const DrawnMask mask{visible_keys({}, documents, 232, {{0, 232}}, {{0, 232}}), 2, ""};
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    SCOPED_TRACE(seed);
+    LawCase c = on_cuda(seed);
+    c.width = std::max<int64_t>(32, c.width);
+    trireme_test::expect_definition(attention, mask, c, seed);
+    if (HasFailure()) return;
+  }
+}
+
 // Rows of a window over few keys, which FlashAttention's own bounds would hide.
 TEST_P(CudaAttention, many_rows_of_a_window_over_few_keys_equal_the_definition) {
   const auto flash = kernel(AttentionKernel::flash);

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/sample_layout.h"
 #include "trireme/kernels/cuda_kernels.h"
 
 #include "tests/kernels/band_laws.h"
@@ -40,6 +41,10 @@ std::unique_ptr<CallsAttention> flash() {
 // As 'auto' is in 16 bits, and in 32.
 std::unique_ptr<CallsAttention> both() {
   return attention_of(make_cudnn_kernel(), make_cuda_flash_kernel());
+}
+// The same, with documents of 64 tokens long enough for calls of their own.
+std::unique_ptr<CallsAttention> long_ones_alone() {
+  return attention_of(make_cudnn_kernel(/*least_pair_values=*/1), make_cuda_flash_kernel());
 }
 std::unique_ptr<CallsAttention> fp32() {
   return attention_of(make_cuda_efficient_kernel(), make_reference_call_kernel());
@@ -112,6 +117,48 @@ TEST(CallsAttention, parts_computed_from_the_merged_output_sum_up_to_the_whole) 
     if (seed % 2 == 0) trireme_test::expect_parts_to_sum_up(*in_32, mask, draw_heads(seed), seed);
     if (HasFailure()) return;
   }
+}
+
+// Three samples, two of them of long and short documents in other orders, of 232 tokens.
+std::vector<Documents> long_and_short() {
+  return {Documents({0, 3, 140, 141, 232}), Documents({0, 232}), Documents({0, 131, 150, 165, 232})};
+}
+
+// Rests of 1 to 9 rows stay with the short documents, and their keys are in two calls.
+TEST(CallsAttention, long_documents_alone_equal_the_definition) {
+  const auto attention = long_ones_alone();
+  const CallCounter cudnn(kCudnn), flash_calls(kFlash);
+  uint64_t seed = 0;
+  for (const LayerMask& mask :
+       {LayerMask{}, LayerMask{.window = 135}, LayerMask{.causality = Causality::full}})
+    for (const auto& documents : {long_and_short(), {Documents({0, 70, 75, 150, 232})}}) {
+      ++seed;
+      const DrawnMask whole_samples{visible_keys(mask, documents, 232, {{0, 232}}, {{0, 232}}), 3, ""};
+      trireme_test::expect_definition(*attention, whole_samples, in_16_bits(seed), seed);
+      // What a rank of a zig-zag ring has of it: a document's parts on both sides of a gap are one square.
+      const SampleLayout layout{232, 1, 2};
+      for (const int keys : {0, 1}) {
+        const DrawnMask part{
+            visible_keys(mask, documents, 232, layout.ring_spans(0), layout.ring_spans(keys)), 3, ""};
+        trireme_test::expect_definition(*attention, part, in_16_bits(seed), seed);
+      }
+      trireme_test::expect_parts_to_sum_up(*attention, whole_samples, in_16_bits(seed), 60 * seed);
+      if (HasFailure()) return;
+    }
+  EXPECT_GT(cudnn.calls(), 20);
+  EXPECT_GT(flash_calls.calls(), 20);
+}
+
+TEST(CallsAttention, long_documents_alone_equal_the_definition_on_random_masks) {
+  const auto attention = long_ones_alone();
+  const CallCounter cudnn(kCudnn);
+  for (uint64_t seed = 3000; seed < 3060; ++seed) {
+    const DrawnMask mask = draw_mask(seed, 240);
+    SCOPED_TRACE(mask.text);
+    trireme_test::expect_definition(*attention, mask, in_16_bits(seed), seed);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(cudnn.calls(), 0);
 }
 
 // A window reaches far behind the keys that a rank has of it.
@@ -215,6 +262,54 @@ TEST(CallsAttention, whole_samples_and_packed_documents_are_one_call) {
   run({Documents({0, 5, 112}), Documents({0, 1, 2, 112})}, 3);
   EXPECT_EQ(cudnn.calls(), 1);
   EXPECT_EQ(flash_calls.calls(), 3);
+}
+
+TEST(CallsAttention, each_long_document_is_a_call_of_cudnn_and_the_short_ones_are_one_of_flash) {
+  const auto attention = long_ones_alone();
+  using Counts = std::pair<int64_t, int64_t>;
+  const LawCase c = in_16_bits(0);
+  const auto calls = [&](const std::vector<Documents>& documents, int64_t window) {
+    const CallCounter cudnn(kCudnn), flash_calls(kFlash);
+    const int64_t tokens = documents.front().tokens();
+    trireme_test::expect_definition(
+        *attention,
+        {visible_keys({.window = window}, documents, tokens, {{0, tokens}}, {{0, tokens}}),
+         static_cast<int64_t>(documents.size()), ""},
+        c, 9);
+    return Counts(cudnn.calls(), flash_calls.calls());
+  };
+  EXPECT_EQ(calls(long_and_short(), 0), Counts(5, 1));
+  EXPECT_EQ(calls(long_and_short(), 8), Counts(0, 1));
+  EXPECT_EQ(calls({Documents({0, 64, 192, 264})}, 0), Counts(3, 0));  // lengths of graphs
+  EXPECT_EQ(calls({Documents({0, 63, 126})}, 0), Counts(0, 1));
+  EXPECT_EQ(calls({Documents({0, 64, 128}), Documents({0, 64, 128})}, 0), Counts(2, 0));
+}
+
+TEST(CallsAttention, the_rest_of_a_long_document_is_summed_as_in_fp32) {
+  const auto attention = long_ones_alone();
+  const at::Tensor q = at::randn({1, 150, 2, 32}).to(at::kBFloat16),
+                   k = at::randn({1, 150, 1, 32}).to(at::kBFloat16);
+  AttentionSpec spec{0.2,
+                     visible_keys({}, {Documents({0, 9, 150})}, 150, {{0, 150}}, {{0, 150}}),
+                     {0, 0},
+                     ResultDtype::of_input};
+  const AttentionOutput saved = attention->forward(q, k, k, spec);
+  const AttentionGradients rounded = attention->backward(q, q, k, k, saved, spec);
+  spec.results = ResultDtype::fp32;
+  const AttentionGradients sums = attention->backward(q, q, k, k, saved, spec);
+  EXPECT_TRUE(at::equal(rounded.dk, sums.dk.to(at::kBFloat16)));
+  EXPECT_TRUE(at::equal(rounded.dv, sums.dv.to(at::kBFloat16)));
+  EXPECT_FALSE(at::equal(sums.dk, rounded.dk.to(at::kFloat)));
+}
+
+TEST(CallsAttention, says_from_what_length_documents_are_calls_of_cudnn) {
+  EXPECT_EQ(
+      both()->for_documents(32, 128),
+      "packed documents of 4096 tokens or more by cudnn, shorter ones by flash (CUDA, FlashAttention-2)");
+  for (const auto& without :
+       {both()->for_documents(32, 256), flash()->for_documents(32, 128),
+        attention_of(make_cudnn_kernel())->for_documents(32, 128), fp32()->for_documents(32, 128)})
+    EXPECT_EQ(without, "");
 }
 
 TEST(CallsAttention, the_segments_of_a_mask_are_made_once_for_all_layers_of_a_step) {

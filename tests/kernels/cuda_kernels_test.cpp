@@ -56,6 +56,17 @@ TEST(CudaKernels, what_cudnn_does_not_know_is_refused_by_name) {
     EXPECT_THAT(text, HasSubstr("--attention flash or --attention auto"));
 }
 
+// Lengths that come again, from the one that pays for a call.
+TEST(CudaKernels, cudnn_takes_long_documents_of_16_lengths_an_octave) {
+  const auto refusal = [](int64_t tokens) {
+    const AttentionSizes sizes{1, 100000, 100000, 32, 8, 128};
+    return make_cudnn_kernel()->refusal(mask_calls(*causal_keys(tokens), 1).front(), sizes);
+  };
+  for (const int64_t tokens : {4096, 4352, 15 * 1024, 34816}) EXPECT_EQ(refusal(tokens), "");
+  for (const int64_t tokens : {3840, 4095, 4097, 32768 + 1024})
+    EXPECT_THAT(refusal(tokens), HasSubstr("expected all of either"));
+}
+
 // libtorch then gives cuDNN's attention another log-sum-exp.
 TEST(CudaKernels, an_environment_in_which_cudnns_layout_differs_is_refused) {
   constexpr const char* kVariable = "TORCH_CUDNN_SDPA_AVOID_RECOMPILE";

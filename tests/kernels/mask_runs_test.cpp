@@ -89,9 +89,11 @@ void expect_calls_to_be(const std::vector<MaskCall>& calls, const VisibleKeys& k
         ASSERT_LE(segment.keys, call.longest_k);
         for (int64_t i = 0; i < segment.rows; ++i) {
           const auto at = static_cast<size_t>(row + i);
-          ++times.at(at);
           const RowRange local = seen_in_band(call.band, i, segment.rows, segment.keys, call.longest_k);
-          if (segment.keys > 0) seen[at] = {key + local.begin, key + local.end};
+          seen.at(at) = {};  // a later call replaces what one before gave
+          if (segment.keys == 0) continue;
+          ++times[at];
+          seen[at] = {key + local.begin, key + local.end};
         }
         row += segment.rows;
         key += segment.keys;
@@ -199,11 +201,12 @@ TEST(MaskCalls, compute_the_pairs_of_the_mask_each_once) {
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     const DrawnMask mask = draw_mask(seed, 60);
     SCOPED_TRACE(mask.text);
-    for (const int64_t most_segments : {int64_t{3}, int64_t{7}, kMostSegments}) {
-      expect_calls_to_be(mask_calls(*mask.keys, mask.batch, most_segments), *mask.keys, mask.batch,
-                         most_segments);
-      if (HasFatalFailure()) return;
-    }
+    for (const int64_t most_segments : {int64_t{3}, int64_t{7}, kMostSegments})
+      for (const int64_t least_alone : {int64_t{1}, int64_t{5}, int64_t{20}, kNeverAlone}) {
+        expect_calls_to_be(mask_calls(*mask.keys, mask.batch, most_segments, least_alone), *mask.keys,
+                           mask.batch, most_segments);
+        if (HasFatalFailure()) return;
+      }
   }
 }
 
@@ -233,6 +236,33 @@ TEST(MaskCalls, one_call_takes_all_packed_documents_of_all_samples) {
       const int64_t right = causality == Causality::causal ? 0 : window == 0 ? kUnbounded : window - 1;
       EXPECT_EQ(calls.front().band, (Band{window == 0 ? kUnbounded : window - 1, right}));
     }
+}
+
+// 41 tokens are 40, a length of graphs, and one that stays with the short documents.
+TEST(MaskCalls, long_causal_documents_are_squares_of_their_own) {
+  const auto calls = mask_calls(*whole({}, 64, {Documents({0, 7, 48, 64})}), 2, kMostSegments, 40);
+  ASSERT_EQ(calls.size(), 2);
+  EXPECT_EQ(calls[0].cu_q, (std::vector<int32_t>{0, 7, 47, 48, 64, 71, 111, 112, 128}));
+  EXPECT_EQ(calls[0].cu_k, (std::vector<int32_t>{0, 7, 7, 48, 64, 71, 71, 112, 128}));
+  EXPECT_TRUE(calls[1].dense());
+  EXPECT_EQ(static_cast<const MaskRun&>(calls[1]), (MaskRun{7, 47, 7, 47, {kUnbounded, 0}}));
+  EXPECT_EQ(calls[1].sample_end, 2);
+  // A sample of one document is one call, whatever its length.
+  const auto other =
+      mask_calls(*whole({}, 41, {Documents({0, 41}), Documents({0, 20, 41})}), 2, kMostSegments, 40);
+  ASSERT_EQ(other.size(), 2);
+  EXPECT_EQ(other[0].cu_q, (std::vector<int32_t>{0, 41, 41, 61, 82}));
+  EXPECT_EQ(other[0].cu_k, (std::vector<int32_t>{0, 0, 41, 61, 82}));
+  EXPECT_EQ(static_cast<const MaskRun&>(other[1]), (MaskRun{0, 41, 0, 41, {kUnbounded, 0}}));
+}
+
+// Windows, full attention, rectangles of a ring.
+TEST(MaskCalls, other_long_documents_stay_among_the_rest) {
+  const std::vector<Documents> documents = {Documents({0, 60, 70})};
+  for (const LayerMask& mask : {LayerMask{.window = 8}, LayerMask{.causality = Causality::full}})
+    EXPECT_EQ(mask_calls(*whole(mask, 70, documents), 1, kMostSegments, 20).size(), 1);
+  const auto part = visible_keys({}, documents, 70, {{30, 70}}, {{0, 70}});
+  EXPECT_EQ(mask_calls(*part, 1, kMostSegments, 20).size(), 1);
 }
 
 // Queries of the ring's last chunk see nothing of another document's keys; they are still rows of the call.

@@ -4,6 +4,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/round_up.h"
 #include "trireme/device/processor.h"
 #include "trireme/engine/agree_on_recompute.h"
 #include "trireme/engine/check_options.h"
@@ -193,8 +194,11 @@ double Engine::offload_wait_seconds() const {
 std::string Engine::description() const {
   const EngineOptions& options = options_;
   const Dtypes dtypes = choose_dtypes(options);
-  std::string text = cat("attention ", attention_kernel(), "; values in ", dtype_name(dtypes.storage),
-                         ", matmuls in ", dtype_name(dtypes.tile));
+  std::string text = "attention " + attention_kernel();
+  const int64_t heads = round_up(forecast_inputs_.rank_heads, options.head_chunks) / options.head_chunks;
+  const std::string documents = local_attention_->for_documents(heads, config_.head_dim);
+  if (!documents.empty()) text += "; " + documents;
+  text += cat("; values in ", dtype_name(dtypes.storage), ", matmuls in ", dtype_name(dtypes.tile));
   if (options.purpose == Purpose::training) text += "; recompute " + forecast_inputs_.recompute.description();
   if (recompute_choice_) text += ", " + recompute_choice_->description();
   text +=

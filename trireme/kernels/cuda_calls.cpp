@@ -121,16 +121,21 @@ AttentionGradients backward_call(CallKernel& kernel, const at::Tensor& d_o, cons
   return {g.dq.view(q.sizes()), g.dk.view(k.sizes()), g.dv.view(v.sizes())};
 }
 
-// Some key row of some sample is in two calls.
-bool share_keys(const std::vector<MaskCall>& calls, int64_t batch) {
-  std::vector<int64_t> reached(static_cast<size_t>(batch), 0);
-  for (const MaskCall& call : calls)
-    for (int64_t sample = call.sample; sample < call.sample_end; ++sample) {
-      int64_t& end = reached[static_cast<size_t>(sample)];
-      if (call.k < end) return true;
-      end = call.k_end;
-    }
-  return false;
+// The most calls that any key row of any sample is in.
+int64_t most_calls_of_a_key(const std::vector<MaskCall>& calls, int64_t batch) {
+  int64_t most = 0;
+  for (int64_t sample = 0; sample < batch; ++sample) {
+    std::vector<std::pair<int64_t, int64_t>> borders;  // keys where calls end, before those where they begin
+    for (const MaskCall& call : calls)
+      if (call.sample <= sample && sample < call.sample_end) {
+        borders.emplace_back(call.k, 1);
+        borders.emplace_back(call.k_end, -1);
+      }
+    std::sort(borders.begin(), borders.end());
+    int64_t open = 0;
+    for (const auto& [key, change] : borders) most = std::max(most, open += change);
+  }
+  return most;
 }
 
 at::Tensor in(at::ScalarType dtype, const at::Tensor& result) {
@@ -150,6 +155,17 @@ std::string CallsAttention::name() const {
   return name;
 }
 
+int64_t CallsAttention::least_tokens_alone(int64_t query_heads, int64_t width) const {
+  return kernels_.size() > 1 ? kernels_.front()->least_tokens_alone(query_heads, width) : kNeverAlone;
+}
+
+std::string CallsAttention::for_documents(int64_t query_heads, int64_t width) const {
+  const int64_t least = least_tokens_alone(query_heads, width);
+  if (least == kNeverAlone) return {};
+  return cat("packed documents of ", least, " tokens or more by ", kernels_.front()->name(),
+             ", shorter ones by ", kernels_[1]->name());
+}
+
 const CallsAttention::Plan& CallsAttention::plan_of(const AttentionSpec& spec, const AttentionSizes& sizes,
                                                     at::Device device) {
   std::erase_if(plans_, [](const Plan& plan) { return plan.keys.expired(); });
@@ -167,12 +183,13 @@ CallsAttention::Plan CallsAttention::make_plan(const std::shared_ptr<const Visib
     throw ConfigError(cat("attention kernel '", name(),
                           "': got block-sparse attention, which kernels on CUDA do ",
                           "not know; use --attention reference, or --attention flash on the CPU"));
-  Plan plan{keys, sizes, device, {}, false};
+  Plan plan{keys, sizes, device, {}, 0};
   if (sizes.empty()) return plan;
   int64_t most_segments = kMostSegments;
   for (const auto& kernel : kernels_) most_segments = std::min(most_segments, kernel->most_segments(sizes));
-  std::vector<MaskCall> calls = mask_calls(*keys, sizes.batch, most_segments);
-  plan.calls_share_keys = share_keys(calls, sizes.batch);
+  std::vector<MaskCall> calls =
+      mask_calls(*keys, sizes.batch, most_segments, least_tokens_alone(sizes.query_heads, sizes.width));
+  plan.calls_of_a_key = most_calls_of_a_key(calls, sizes.batch);
   for (MaskCall& call : calls) {
     CallKernel& kernel = kernel_for(call, sizes);
     const HeadsOfCall heads = kernel.heads_of(call, sizes);
@@ -208,7 +225,10 @@ AttentionOutput CallsAttention::forward(const at::Tensor& q_in, const at::Tensor
       const CallViews views(call, heads);
       const AttentionOutput of_call =
           forward_call(*planned.kernel, views.queries(q), views.keys(k), views.keys(v), mask);
-      if (views.all_queries(sizes)) return {in(result_dtype(q, spec), of_call.o), of_call.lse.contiguous()};
+      if (!out.o.defined() && views.all_queries(sizes)) {
+        out = {in(result_dtype(q, spec), of_call.o), of_call.lse.contiguous()};
+        continue;
+      }
       if (!out.o.defined()) out = output_without_keys(q, spec);
       views.queries(out.o).copy_(of_call.o);
       views.lse(out.lse).copy_(of_call.lse);
@@ -228,11 +248,13 @@ AttentionGradients CallsAttention::backward(const at::Tensor& d_o, const at::Ten
                    v = with_contiguous_rows(v_in);
   const at::ScalarType dtype = result_dtype(q, spec);
   const int64_t group = largest_group(spec, sizes.kv_heads);
-  const bool sum = plan.calls_share_keys ||
-                   std::any_of(plan.calls.begin(), plan.calls.end(), [&](const PlannedCall& planned) {
-                     return planned.heads.most_query_heads < group;
-                   });
-  const auto sums = k.options().dtype(sum && at::isReducedFloatingType(dtype) ? at::kFloat : dtype);
+  const bool cut = std::any_of(plan.calls.begin(), plan.calls.end(), [&](const PlannedCall& planned) {
+    return planned.heads.most_query_heads < group;
+  });
+  const bool sum = cut || plan.calls_of_a_key > 1;
+  // The sum of two values of 16 bits is computed in fp32 and rounded once, whatever the sum's dtype.
+  const bool wide = cut || plan.calls_of_a_key > 2;
+  const at::ScalarType sums = wide && at::isReducedFloatingType(dtype) ? at::kFloat : dtype;
   AttentionGradients out;
   for (const PlannedCall& planned : plan.calls) {
     const MaskCall& call = planned.call;
@@ -243,10 +265,13 @@ AttentionGradients CallsAttention::backward(const at::Tensor& d_o, const at::Ten
       const AttentionGradients of_call =
           backward_call(*planned.kernel, views.queries(d_o), views.queries(q), views.keys(k), views.keys(v),
                         {views.queries(saved.o), views.lse(saved.lse)}, mask);
-      if (views.all(sizes)) return {in(dtype, of_call.dq), in(dtype, of_call.dk), in(dtype, of_call.dv)};
+      if (!out.dq.defined() && views.all(sizes)) {
+        out = {in(dtype, of_call.dq), in(sums, of_call.dk), in(sums, of_call.dv)};
+        continue;
+      }
       if (!out.dq.defined())
-        out = {at::zeros(q.sizes(), q.options().dtype(dtype)), at::zeros(k.sizes(), sums),
-               at::zeros(v.sizes(), sums)};
+        out = {at::zeros(q.sizes(), q.options().dtype(dtype)), at::zeros(k.sizes(), k.options().dtype(sums)),
+               at::zeros(v.sizes(), v.options().dtype(sums))};
       views.queries(out.dq).copy_(of_call.dq);
       if (sum) {
         views.keys(out.dk).add_(of_call.dk);

@@ -5,7 +5,8 @@
 //   segments    q_nhD,  k_mkD,  v_mkD, cu_q, cu_k    -> o_nhD,  lse_hn     n = b s rows, m = b t keys
 //
 // s of the S query rows, t of the T key rows and b of the B samples are in the call. Rows in no call keep
-// o = 0 and lse = minus infinity. Where calls share keys, dk and dv are summed in fp32. Plain libtorch: its
+// o = 0 and lse = minus infinity; what a later call gives of a row replaces what one before gave, which had
+// no keys for it. Where calls share keys, dk and dv are summed, of more than two in fp32. Plain libtorch: its
 // arithmetic is tested where there is no GPU, with a kernel that is emulated.
 //
 // Backward with the o and lse of more keys than these needs nothing more: both kernels compute p = exp(scale
@@ -52,6 +53,9 @@ class CallKernel {
   virtual std::string name() const = 0;
   // The segments that the kernel takes in one call; 1: it knows dense calls alone.
   virtual int64_t most_segments(const AttentionSizes& /*sizes*/) const { return kMostSegments; }
+  // Tokens from which the causal documents of a packed mask are calls of this kernel, if one that takes
+  // segments has the others (long_documents.h).
+  virtual int64_t least_tokens_alone(int64_t /*query_heads*/, int64_t /*width*/) const { return kNeverAlone; }
   // Empty: the kernel takes the call. Else what it got, what it expects, and what to use.
   virtual std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const = 0;
   // Of a call that is not refused.
@@ -75,6 +79,7 @@ class CallsAttention final : public LocalAttention {
  public:
   explicit CallsAttention(std::vector<std::unique_ptr<CallKernel>> kernels);
   std::string name() const override;
+  std::string for_documents(int64_t query_heads, int64_t width) const override;
   AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const AttentionSpec& spec) override;
   AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
@@ -94,12 +99,13 @@ class CallsAttention final : public LocalAttention {
     AttentionSizes sizes;
     at::Device device;
     std::vector<PlannedCall> calls;
-    bool calls_share_keys = false;
+    int64_t calls_of_a_key = 0;  // at most
   };
   // Valid until the next call of it.
   const Plan& plan_of(const AttentionSpec& spec, const AttentionSizes& sizes, at::Device device);
   Plan make_plan(const std::shared_ptr<const VisibleKeys>& keys, const AttentionSizes& sizes,
                  at::Device device) const;
+  int64_t least_tokens_alone(int64_t query_heads, int64_t width) const;
   CallKernel& kernel_for(const MaskCall& call, const AttentionSizes& sizes) const;
 
   std::vector<std::unique_ptr<CallKernel>> kernels_;

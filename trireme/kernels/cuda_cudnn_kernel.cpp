@@ -1,6 +1,7 @@
 // cuDNN's fused attention through libtorch, on [b, heads, rows, D]: transposed views. Its log-sum-exp has
 // four dimensions, [b, heads, rows, 1], both ways: backward refuses three. Its causal mask is aligned at the
 // first key, FlashAttention's at the last; they agree where there are as many keys as rows.
+#include <algorithm>
 #include <optional>
 
 #include "trireme/base/environment.h"
@@ -22,11 +23,18 @@ constexpr const char* kOtherLayout = "TORCH_CUDNN_SDPA_AVOID_RECOMPILE";
 
 class CudnnKernel final : public CallKernel {
  public:
+  explicit CudnnKernel(int64_t least_pair_values) : least_pair_values_(least_pair_values) {}
+
   std::string name() const override { return "cudnn"; }
+
+  int64_t least_tokens_alone(int64_t query_heads, int64_t width) const override {
+    if (!takes_width(width)) return kNeverAlone;
+    return std::max(kLeastRows, trireme::least_tokens_alone(query_heads, width, least_pair_values_));
+  }
 
   std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const override {
     constexpr const char* kInstead = "; use --attention flash or --attention auto";
-    if (sizes.width % 8 != 0 || sizes.width < kLeastWidth || sizes.width > 128)
+    if (!takes_width(sizes.width))
       return cat("got head width ", sizes.width, ", expected a multiple of 8 from ", kLeastWidth, " to 128",
                  kInstead);
     if (!call.dense()) return cat("got packed documents, which it does not know", kInstead);
@@ -39,7 +47,9 @@ class CudnnKernel final : public CallKernel {
       return cat("got ", call.rows(), " query rows over ", call.keys(), " key rows, expected ", kLeastRows,
                  " or more of both", kInstead);
     // A graph is built for every new shape, which takes longer than most calls: only shapes that come again.
-    if (call.rows() != sizes.queries && call.keys() != sizes.keys)
+    const bool long_document = call.band.causal() && call.rows() == tokens_of_graph(call.rows()) &&
+                               call.rows() >= least_tokens_alone(sizes.query_heads, sizes.width);
+    if (call.rows() != sizes.queries && call.keys() != sizes.keys && !long_document)
       return cat("got a mask of which ", call.rows(), " of ", sizes.queries, " query rows see ", call.keys(),
                  " of ", sizes.keys, " key rows, expected all of either", kInstead);
     return {};
@@ -66,18 +76,23 @@ class CudnnKernel final : public CallKernel {
         /*dropout_p=*/0.0, mask.band.causal(), mask.scale);
     return {dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)};
   }
+
+ private:
+  static bool takes_width(int64_t width) { return width % 8 == 0 && width >= kLeastWidth && width <= 128; }
+
+  int64_t least_pair_values_;
 };
 
 }  // namespace
 
-std::unique_ptr<CallKernel> make_cudnn_kernel() {
+std::unique_ptr<CallKernel> make_cudnn_kernel(int64_t least_pair_values) {
   const std::optional<std::string> other_layout = environment(kOtherLayout);
   if (other_layout && *other_layout != "0")
     throw ConfigError(
         cat("attention kernel 'cudnn': got ", kOtherLayout, "=", *other_layout,
             " in the environment, with which libtorch lays out the log-sum-exp otherwise; unset it, "
             "or use --attention flash"));
-  return std::make_unique<CudnnKernel>();
+  return std::make_unique<CudnnKernel>(least_pair_values);
 }
 
 }  // namespace trireme

@@ -3,7 +3,7 @@
 //
 //   kernel      dtypes       head width           calls
 //   cudnn       fp16, bf16   8 n, 32 to 128       dense, full or causal and square, over all query rows or
-//                                                 all key rows
+//                                                 all key rows, or of long documents
 //   flash       fp16, bf16   8 n, up to 256       every band, dense or in segments
 //   efficient   fp32         4 n, up to 256       dense, full or causal
 //   reference   fp32         any                  dense, every band; few rows
@@ -20,8 +20,9 @@ namespace trireme {
 // FlashAttention-2 counts the elements of its backward's fp32 dq in 32 bits; a test gives a smaller bound.
 std::unique_ptr<CallKernel> make_cuda_flash_kernel(
     int64_t most_dq_elements = std::numeric_limits<int32_t>::max());
-// cuDNN's fused attention. Throws ConfigError: an environment in which libtorch gives it another log-sum-exp.
-std::unique_ptr<CallKernel> make_cudnn_kernel();
+// cuDNN's fused attention; a test gives shorter documents calls of their own. Throws ConfigError: an
+// environment in which libtorch gives it another log-sum-exp.
+std::unique_ptr<CallKernel> make_cudnn_kernel(int64_t least_pair_values = kLeastPairValues);
 // Memory-efficient attention (xFormers'), with products of three TF32 terms: nearly fp32's.
 std::unique_ptr<CallKernel> make_cuda_efficient_kernel();
 // ReferenceAttention, for the bands that the efficient kernel lacks.

@@ -52,6 +52,9 @@ class LocalAttention {
   virtual ~LocalAttention() = default;
   LocalAttention& operator=(LocalAttention&&) = delete;
   virtual std::string name() const = 0;  // the kernel in use, for `trireme info` and the run's log
+  // What becomes of packed documents with so many query heads of this rank, where their length decides; else
+  // empty. For the run's log.
+  virtual std::string for_documents(int64_t /*query_heads*/, int64_t /*width*/) const { return {}; }
   virtual AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const AttentionSpec& spec) = 0;
   virtual AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
@@ -68,8 +71,8 @@ constexpr auto enum_names(AttentionKernel) {
 }
 
 // The kernel for a device. `automatic`: flash on the CPU; on CUDA cuDNN, and flash for the masks that it
-// lacks, in fp32 memory-efficient attention. A kernel that the device or dtype does not have is a ConfigError
-// that names those it has; nothing falls back in silence.
+// lacks (of packed documents the short ones), in fp32 memory-efficient attention. A kernel that the device or
+// dtype does not have is a ConfigError that names those it has; nothing falls back in silence.
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
                                                      at::ScalarType dtype);
 

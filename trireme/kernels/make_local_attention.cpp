@@ -63,7 +63,7 @@ const KernelOfDevice kKernels[] = {
     {AttentionKernel::automatic, at::kCUDA, automatic_on_cuda},
     {AttentionKernel::flash, at::kCPU, cpu_flash},
     {AttentionKernel::flash, at::kCUDA, cuda_in_16_bits<[] { return make_cuda_flash_kernel(); }>},
-    {AttentionKernel::cudnn, at::kCUDA, cuda_in_16_bits<make_cudnn_kernel>},
+    {AttentionKernel::cudnn, at::kCUDA, cuda_in_16_bits<[] { return make_cudnn_kernel(); }>},
     {AttentionKernel::reference, std::nullopt,
      [](at::ScalarType /*dtype*/) -> Kernel { return std::make_unique<ReferenceAttention>(); }},
 };

@@ -198,14 +198,38 @@ MaskCall call_of(std::span<const MaskRun> runs, const Band& band, int64_t sample
   return call;
 }
 
-// All samples, each with runs of its own, if one call can take them.
-std::optional<MaskCall> call_of_all(const std::vector<std::vector<MaskRun>>& samples, const VisibleKeys& keys,
+// The runs of a sample that share calls, and those that have their own.
+struct SampleRuns {
+  std::vector<MaskRun> shared;
+  std::vector<MaskRun> alone;
+  bool operator==(const SampleRuns&) const = default;
+};
+
+SampleRuns runs_of(const KeyRanges& ranges, int64_t least_alone) {
+  SampleRuns runs;
+  for (MaskRun run : mask_runs(ranges)) {
+    if (!run.band.causal() || run.rows() != run.keys() || run.rows() < least_alone) {
+      runs.shared.push_back(run);
+      continue;
+    }
+    const int64_t tokens = run.rows() == ranges.queries() ? run.rows() : tokens_of_graph(run.rows());
+    runs.alone.push_back({run.q, run.q + tokens, run.k, run.k + tokens, run.band});
+    run.q += tokens;
+    if (run.rows() > 0) runs.shared.push_back(run);
+  }
+  return runs;
+}
+
+// The shared runs of all samples, each with its own, if one call can take them.
+std::optional<MaskCall> call_of_all(const std::vector<SampleRuns>& samples, const VisibleKeys& keys,
                                     int64_t most_segments) {
+  const auto has_none = [](const SampleRuns& runs) { return runs.shared.empty(); };
+  if (std::all_of(samples.begin(), samples.end(), has_none)) return std::nullopt;
   CommonBand band;
   int64_t segments = 0;
-  for (const std::vector<MaskRun>& runs : samples) {
+  for (const SampleRuns& runs : samples) {
     MaskRun before;
-    for (const MaskRun& run : runs) {
+    for (const MaskRun& run : runs.shared) {
       if (run.k < before.k_end || !band.admit(run)) return std::nullopt;
       segments += segments_of(before, run);
       before = run;
@@ -221,8 +245,22 @@ std::optional<MaskCall> call_of_all(const std::vector<std::vector<MaskRun>>& sam
   call.band = band.value();
   begin_segments(call);
   check_counts(call);
-  for (const std::vector<MaskRun>& runs : samples) add_sample(call, runs);
+  for (const SampleRuns& runs : samples) add_sample(call, runs.shared);
   return call;
+}
+
+// The calls of runs that samples [sample, sample_end) have alike.
+void add_shared_calls(std::vector<MaskCall>& calls, const std::vector<MaskRun>& runs, int64_t sample,
+                      int64_t sample_end, int64_t most_segments) {
+  for (const RunGroup& group : groups_of(runs, most_segments)) {
+    const std::span<const MaskRun> group_runs(runs.data() + group.first, group.end - group.first);
+    // Segments of each sample; with a single run there are none, and samples do not count.
+    const int64_t at_a_time =
+        group_runs.size() == 1 ? sample_end - sample : std::max<int64_t>(1, most_segments / group.segments);
+    for (int64_t first = sample; first < sample_end; first += at_a_time)
+      calls.push_back(
+          call_of(group_runs, group.band.value(), first, std::min(sample_end, first + at_a_time)));
+  }
 }
 
 }  // namespace
@@ -248,30 +286,27 @@ std::vector<MaskRun> mask_runs(const KeyRanges& ranges) {
   return runs;
 }
 
-std::vector<MaskCall> mask_calls(const VisibleKeys& keys, int64_t batch, int64_t most_segments) {
+std::vector<MaskCall> mask_calls(const VisibleKeys& keys, int64_t batch, int64_t most_segments,
+                                 int64_t least_alone) {
   TRIREME_ASSERT(keys.sparse.dense(), "block-sparse masks are no bands");
-  std::vector<std::vector<MaskRun>> samples;
+  std::vector<SampleRuns> samples;
   samples.reserve(keys.samples.size());
-  for (const KeyRanges& ranges : keys.samples) samples.push_back(mask_runs(ranges));
+  for (const KeyRanges& ranges : keys.samples) samples.push_back(runs_of(ranges, least_alone));
   const bool alike = std::all_of(samples.begin(), samples.end(),
-                                 [&](const std::vector<MaskRun>& runs) { return runs == samples.front(); });
-  if (!alike)
-    if (std::optional<MaskCall> call = call_of_all(samples, keys, most_segments)) return {std::move(*call)};
+                                 [&](const SampleRuns& runs) { return runs == samples.front(); });
   std::vector<MaskCall> calls;
+  std::optional<MaskCall> all;
+  if (!alike) all = call_of_all(samples, keys, most_segments);
   const int64_t times = alike ? 1 : batch;
-  for (int64_t s = 0; s < times; ++s) {
-    const std::vector<MaskRun>& runs = samples[static_cast<size_t>(s)];
-    const int64_t sample_end = alike ? batch : s + 1;
-    for (const RunGroup& group : groups_of(runs, most_segments)) {
-      const std::span<const MaskRun> group_runs(runs.data() + group.first, group.end - group.first);
-      // Segments of each sample; with a single run there are none, and samples do not count.
-      const int64_t at_a_time =
-          group_runs.size() == 1 ? batch : std::max<int64_t>(1, most_segments / group.segments);
-      for (int64_t first = s; first < sample_end; first += at_a_time)
-        calls.push_back(
-            call_of(group_runs, group.band.value(), first, std::min(sample_end, first + at_a_time)));
-    }
-  }
+  const auto end_of = [&](int64_t sample) { return alike ? batch : sample + 1; };
+  if (all)
+    calls.push_back(std::move(*all));
+  else
+    for (int64_t s = 0; s < times; ++s)
+      add_shared_calls(calls, samples[static_cast<size_t>(s)].shared, s, end_of(s), most_segments);
+  for (int64_t s = 0; s < times; ++s)
+    for (const MaskRun& run : samples[static_cast<size_t>(s)].alone)
+      calls.push_back(call_of(std::span(&run, 1), run.band, s, end_of(s)));
   return calls;
 }
 

@@ -11,13 +11,15 @@
 //
 // One band holds the first rows of a window, whose keys begin together, and those after: half the calls of
 // bands that are plain. What takes one call: the whole sequence, a part of a zig-zag ring, and all packed
-// documents of all samples (cu_seqlens), with a window or without. No torch here.
+// documents of all samples (cu_seqlens), with a window or without; but long ones can have calls of their own
+// (long_documents.h). No torch here.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "trireme/base/round_up.h"
+#include "trireme/kernels/long_documents.h"
 #include "trireme/kernels/mask.h"
 
 namespace trireme {
@@ -75,9 +77,12 @@ constexpr int64_t padded_dq_width(int64_t width) {
   return round_up(width, width <= 128 ? 32 : 64);
 }
 
-// The calls that compute a whole mask, none where no query sees a key. Each query row is in at most one; key
-// rows can be in several. Throws ConfigError: more rows in a call than 32 bits count.
+// The calls that compute a whole mask, none where no query sees a key. Each query row has keys in at most
+// one; key rows can be in several. Causal documents of `least_alone` tokens or more, whose queries and keys
+// are all here, are dense calls of tokens_of_graph of them, and whole if they are all rows of a sample. Dense
+// calls come last: before them, the rows of theirs may lie in segments without keys. Throws ConfigError: more
+// rows in a call than 32 bits count.
 std::vector<MaskCall> mask_calls(const VisibleKeys& keys, int64_t batch,
-                                 int64_t most_segments = kMostSegments);
+                                 int64_t most_segments = kMostSegments, int64_t least_alone = kNeverAlone);
 
 }  // namespace trireme
