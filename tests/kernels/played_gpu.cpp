@@ -94,6 +94,19 @@ Gpu::Span Gpu::at(const void* address, int64_t bytes, const char* what) {
   return {memory, offset, offset / memory.element_bytes, bytes / memory.element_bytes};
 }
 
+void Gpu::set(void* address, const void* host, int64_t bytes) {
+  const Span span = at(address, bytes, "writes");
+  span.memory.elements[static_cast<size_t>(span.first)].written = true;
+  memcpy(span.memory.bytes.data() + span.offset, host, static_cast<size_t>(bytes));
+}
+
+void Gpu::get(const void* address, void* host, int64_t bytes) {
+  const Span span = at(address, bytes, "reads");
+  if (!span.memory.elements[static_cast<size_t>(span.first)].written)
+    throw Refused(cat("element ", span.first, " of the array was never written"));
+  memcpy(host, span.memory.bytes.data() + span.offset, static_cast<size_t>(bytes));
+}
+
 const void* Gpu::read(const void* address, int64_t bytes) {
   const Span span = at(address, bytes, "reads");
   const Use now = present_use();

@@ -74,6 +74,9 @@ class Gpu {
   void* copied(const void* host, int64_t count, int64_t element_bytes);
   // The elements of the array that begins at `address`. Refused if one was never written.
   void copy_out(const void* address, void* host) const;
+  // One element.
+  void set(void* address, const void* host, int64_t bytes);
+  void get(const void* address, void* host, int64_t bytes);
 
   const Counts& counts() const { return counts_; }
   void clear_counts();

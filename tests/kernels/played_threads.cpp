@@ -243,6 +243,7 @@ Use present_use() {
   return block_of_now.use();
 }
 std::string present_thread() {
+  if (!running) return "the test";
   return cat("block ", block_of_now.block, ", thread ", block_of_now.present_thread());
 }
 

@@ -1,0 +1,28 @@
+// Tensors as launchers of GPU kernels get them: an address, a number format, elements from row to row. No
+// torch.
+#pragma once
+
+#include <stdint.h>
+
+namespace trireme {
+
+enum class GpuNumber { fp32, bf16, fp16 };
+
+constexpr int64_t bytes_of(GpuNumber number) {
+  return number == GpuNumber::fp32 ? 4 : 2;
+}
+
+struct GpuRows {
+  void* data = nullptr;
+  int64_t stride = 0;  // elements
+};
+
+// Values that a thread works on at a time: one or two accesses of 16 bytes.
+constexpr int kChunk = 8;
+
+// Whether chunks of rows lie at multiples of 16 bytes.
+inline bool aligned_chunks(const GpuRows& rows, GpuNumber number) {
+  return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.stride * bytes_of(number) % 16 == 0;
+}
+
+}  // namespace trireme
