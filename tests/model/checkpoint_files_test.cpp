@@ -196,8 +196,14 @@ TEST_F(CheckpointFiles, tensors_that_no_unit_uses_are_listed_but_not_rotary_buff
   };
   write_head(0);
   EXPECT_THAT(CheckpointReader(folder_.path()).unused_names(layout), ElementsAre("score.weight"));
-  write_head(1);
-  EXPECT_THAT(message_of<DataError>([&] { CheckpointReader(folder_.path()).unused_names(layout); }),
+  const ParameterSpec& words = layout.units[0].parameters[0];
+  const CheckpointReader reader(folder_.path());
+  ASSERT_NE(reader.second_stored(words, layout), nullptr);
+  EXPECT_EQ(reader.second_stored(words, layout)->name, "lm_head.weight");
+  EXPECT_EQ(reader.second_stored(layout.units[1].parameters[0], layout), nullptr);
+  specs.back().shape = {24, 50};
+  write_head(0);
+  EXPECT_THAT(message_of<DataError>([&] { CheckpointReader(folder_.path()).second_stored(words, layout); }),
               HasSubstr("differs from 'model.embed_tokens.weight'"));
 }
 
@@ -273,10 +279,13 @@ TEST_F(EncoderFiles, older_names_second_names_and_the_next_sentence_head_are_und
 
 TEST_F(EncoderFiles, what_is_missing_or_not_tied_is_named) {
   Named found = values();
-  found["cls.predictions.decoder.bias"] = at::zeros({50});
+  found["cls.predictions.decoder.bias"] = at::zeros({49});
   write(found);
-  EXPECT_THAT(message_of<DataError>(
-                  [&] { CheckpointReader(folder_.path()).unused_names(make_model_layout(tiny_bert())); }),
+  const ModelLayout layout = make_model_layout(tiny_bert());
+  EXPECT_THAT(message_of<DataError>([&] {
+                CheckpointReader(folder_.path())
+                    .second_stored(testing::parameter_of(layout.units.back(), "predictions.bias"), layout);
+              }),
               AllOf(HasSubstr("cls.predictions.decoder.bias"), HasSubstr("'cls.predictions.bias'")));
 
   Named headless, bare;

@@ -34,6 +34,25 @@ TEST(FiniteValues, the_first_that_is_not_is_found_wherever_it_lies) {
   EXPECT_FALSE(first_not_finite(at::empty({0})));
 }
 
+TEST(FiniteValues, are_looked_for_as_they_are_copied_and_converted) {
+  const int64_t elements = (int64_t{1} << 20) + 77;
+  const at::Tensor truth = at::randn({elements}, at::kDouble);
+  for (const at::ScalarType from : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
+    for (const at::ScalarType to : {at::kFloat, at::kBFloat16}) {
+      at::Tensor values = truth.to(from).clone();
+      at::Tensor copy = at::zeros({elements}, to);
+      EXPECT_FALSE(copy_and_check(values, copy));
+      EXPECT_TRUE(copy.equal(values.to(at::kFloat).to(to))) << from << " to " << to;
+      for (const int64_t at : {elements - 1, elements / 2, int64_t{4096}, int64_t{0}}) {
+        values[at] = at % 2 == 0 ? kNan : -kInfinity;
+        EXPECT_EQ(copy_and_check(values, copy), at) << from;
+        EXPECT_EQ(first_not_finite(values), at) << from;
+      }
+    }
+  const at::Tensor beyond_fp32 = at::full({3}, 1e300, at::kDouble);
+  EXPECT_EQ(copy_and_check(beyond_fp32, at::zeros({3})), 0);
+}
+
 TEST(FiniteValues, a_row_is_named_with_its_parameter_and_unit) {
   const UnitSpec unit{"layer.3", {{"a.weight", {4, 8}, 0, 32}, {"a.bias", {8}, 32, 8}}, 48};
   at::Tensor flat = at::zeros({48});
