@@ -310,6 +310,18 @@ TEST(MemoryFormulas, count_what_flash_attention_holds_on_a_gpu) {
   EXPECT_EQ(memory_forecast(inputs).peak[attention], without + dq_and_sums + dk_and_dv_of_query_heads);
 }
 
+// Results of a call of a long document, before they are copied to the sample's.
+TEST(MemoryFormulas, count_what_calls_of_long_documents_give) {
+  ForecastInputs inputs = inputs_of(grouped_model(), 1);
+  inputs.device_is_host = false;
+  inputs.storage_bytes = inputs.tile_bytes = 2;
+  inputs.fused_on_gpu = true;
+  const int64_t without = memory_forecast(inputs).peak[attention];
+  inputs.documents_alone = true;
+  const int64_t dq_dk_dv = 4096 * (4 + 2 * 2) * 64 * 2, lse = 4096 * 4 * 4;
+  EXPECT_EQ(memory_forecast(inputs).peak[attention], without + dq_dk_dv + lse);
+}
+
 // A call for the two query heads of each key/value head.
 TEST(MemoryFormulas, count_what_efficient_attention_holds_on_a_gpu_in_fp32) {
   ForecastInputs inputs = inputs_of(grouped_model(), 1);

@@ -39,6 +39,7 @@ struct OptimizerOptions {
 struct PlannedBatch {
   int64_t samples = 0;  // B; 0: unknown
   int64_t tokens = 0;   // S of one sample, over all ranks that share it; 0: unknown
+  bool packed = false;  // samples hold documents
   bool known() const { return samples > 0 && tokens > 0; }
 };
 

@@ -51,13 +51,15 @@ ForecastInputs make_forecast_inputs(const ModelConfig& config, const ModelLayout
   inputs.reduce_bytes = bytes(options.reduce_dtype);
   inputs.state_bytes = bytes(options.optimizer.state_dtype);
   inputs.moments = static_cast<int>(options.optimizer.kind->state_names.size());
-  return with_device(inputs,
-                     {.on_gpu = !options.device.is_cpu(),
-                      .cuda = options.device.is_cuda(),
-                      .threads = at::get_num_threads(),
-                      .bf16_attention = processor_bf16_units().has_value(),
-                      .reference_attention = options.attention == AttentionKernel::reference},
-                     options.precision);
+  return with_device(
+      inputs,
+      {.on_gpu = !options.device.is_cpu(),
+       .cuda = options.device.is_cuda(),
+       .threads = at::get_num_threads(),
+       .bf16_attention = processor_bf16_units().has_value(),
+       .reference_attention = options.attention == AttentionKernel::reference,
+       .packed_documents = options.planned_batch.packed && options.attention == AttentionKernel::automatic},
+      options.precision);
 }
 
 }  // namespace trireme

@@ -41,8 +41,13 @@ struct Buffers {
     ring_blocks = inputs.ring > 2 ? 2 * kv : kv;
   }
 
-  // o of a call that is not the only one, before it is copied to its heads.
-  int64_t gpu_forward_workspace() const { return inputs.fused_on_gpu && call_heads < heads ? call_o : 0; }
+  // o of a call that is not the only one, before it is copied to its heads or rows.
+  int64_t gpu_forward_workspace() const {
+    if (!inputs.fused_on_gpu) return 0;
+    return inputs.documents_alone ? o + lse : call_heads < heads ? call_o : 0;
+  }
+  // The same of backward: the gradients of a document as long as the sample, and its log-sum-exp.
+  int64_t gradients_of_a_call() const { return inputs.documents_alone ? o + kv + lse : 0; }
 
   // What a backward on a GPU holds beside its arguments and results (libtorch's attention_backward.cu and
   // flash_api.cpp). FlashAttention-2 and memory-efficient attention: dq in fp32, a sum for each query, and
@@ -77,7 +82,7 @@ struct Buffers {
 
   std::vector<AttentionSnapshot> backward() const {
     const int64_t gradients = o + kv, gradients32 = o32 + kv32, workspace = gpu_backward_workspace();
-    if (inputs.ring == 1) return {{gradients + workspace, 0}};
+    if (inputs.ring == 1) return {{gradients + workspace + gradients_of_a_call(), 0}};
     const int64_t rounded = inputs.storage_bytes == kFloat_bytes ? 0 : gradients;
     if (inputs.gathers_keys) {
       const int64_t narrow_results = inputs.fused_on_gpu ? workspace + o + all_kv : 0;

@@ -12,6 +12,7 @@ struct DeviceKernels {
   int threads = 1;              // of a CPU
   bool bf16_attention = false;  // a CPU's tiles of attention may be multiplied in bf16
   bool reference_attention = false;  // --attention reference
+  bool packed_documents = false;     // in --attention auto's samples
 };
 
 // `inputs` with the bytes of its elements set.
@@ -19,6 +20,7 @@ inline ForecastInputs with_device(ForecastInputs inputs, const DeviceKernels& de
   inputs.device_is_host = !device.on_gpu;
   inputs.narrow_kernel = device.cuda;
   inputs.fused_on_gpu = device.on_gpu && !device.reference_attention;
+  inputs.documents_alone = device.cuda && device.packed_documents && precision != Precision::fp32;
   inputs.product_threads = !device.on_gpu && inputs.tile_bytes == 2 ? device.threads : 0;
   inputs.flash_threads = device.on_gpu || device.reference_attention ? 0 : device.threads;
   inputs.flash_element_bytes = precision == Precision::bf16 && device.bf16_attention ? 2 : kFloat_bytes;

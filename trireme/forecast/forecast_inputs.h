@@ -73,7 +73,8 @@ struct ForecastInputs {
       0;  // of the CPU, that a 16-bit product copies blocks on; 0: products have no workspace
   bool narrow_kernel = false;  // CUDA's for 16-bit moments (shard/narrow_adamw.h), which has no workspace
   bool fused_on_gpu = false;   // an attention kernel of CUDA; the reference kernel's workspace is not counted
-  int flash_threads = 0;       // of the CPU's attention kernel; 0: another kernel
+  bool documents_alone = false;     // long ones are calls of their own (kernels/long_documents.h)
+  int flash_threads = 0;            // of the CPU's attention kernel; 0: another kernel
   int64_t flash_element_bytes = 4;  // that its tiles are multiplied in
   bool operator==(const ForecastInputs&) const = default;
 };

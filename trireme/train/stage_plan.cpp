@@ -179,7 +179,8 @@ double tokens_of(const PlannedBatch& batch) {
 
 PlannedBatch micro_batch_of(const StagePlan& plan, int stage) {
   const auto at = static_cast<size_t>(stage);
-  return {plan.options[at].per_device_train_batch_size, plan.stages[at].sequence_tokens};
+  return {plan.options[at].per_device_train_batch_size, plan.stages[at].sequence_tokens,
+          plan.options[at].samples.packing != Packing::concat};
 }
 
 // One engine does stages that follow each other: it is made for the most that they ask.
