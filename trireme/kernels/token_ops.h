@@ -1,7 +1,8 @@
 // The token-wise operations of a layer beside its matmuls, forward and backward written out. Each works on
-// a tile of T tokens; sums and statistics are fp32 whatever the dtype. Two implementations of those that
-// decoders use: fused loops for the CPU (token_ops_cpu.cpp) and ATen for any device (token_ops_aten.cpp),
-// chosen by the tensors' device. Those of encoders have kernels of ATen's own (token_ops_encoder.cpp).
+// a tile of T tokens; sums and statistics are fp32 whatever the dtype. Implementations of those that decoders
+// use: fused loops for the CPU (token_ops_cpu.cpp), kernels for CUDA (token_ops_gpu.h) and ATen for any
+// device (token_ops_aten.cpp), chosen by the tensors' device and dtypes. Those of encoders have CUDA's
+// kernels and ATen's own (token_ops_encoder.cpp).
 //
 // "tile dtype" is what matmuls run in, "storage dtype" what is kept between tiles; they differ where bf16
 // or fp16 values are multiplied in fp32.
@@ -71,7 +72,7 @@ void exact_gelu_backward(at::Tensor& dact, at::Tensor& x);
 void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor& loss,
                    std::optional<double> scale);
 
-// The ATen versions, for any device; tests hold the CPU's fused loops against them.
+// The ATen versions, for any device; tests hold the CPU's loops and CUDA's kernels against them.
 namespace aten {
 at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps, at::ScalarType out_dtype);
 void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight, double eps,
@@ -80,6 +81,10 @@ void rotate_heads(const at::Tensor& from_TND, const RotaryHeads& rotary, at::Ten
 void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary,
                            const at::Tensor& before_TND, at::Tensor to_TND, at::Tensor& dq_norm,
                            at::Tensor& dk_norm);
+at::Tensor layer_norm(const at::Tensor& x_TM, const at::Tensor& weight, const at::Tensor& bias, double eps,
+                      at::ScalarType out_dtype);
+at::Tensor layer_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight,
+                               double eps, at::ScalarType out_dtype, at::Tensor& dweight, at::Tensor& dbias);
 at::Tensor swiglu(const at::Tensor& gate_up);
 at::Tensor swiglu_backward(const at::Tensor& dact, at::Tensor& gate_up);
 void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor& loss,

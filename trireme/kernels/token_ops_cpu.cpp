@@ -5,6 +5,7 @@
 #include "trireme/base/error.h"
 #include "trireme/kernels/token_kernels.h"
 #include "trireme/kernels/token_ops.h"
+#include "trireme/kernels/token_ops_gpu.h"
 
 namespace trireme {
 namespace {
@@ -124,6 +125,7 @@ void check_rows(const at::Tensor& x) {
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps, at::ScalarType out_dtype) {
+  if (const auto y = gpu::rms_norm(x_TM, weight, eps, out_dtype)) return *y;
   if (!fused({x_TM}, out_dtype)) return aten::rms_norm(x_TM, weight, eps, out_dtype);
   at::Tensor y = at::empty(x_TM.sizes(), x_TM.options().dtype(out_dtype));
   check_rows(x_TM);
@@ -141,6 +143,7 @@ at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps
 
 void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight, double eps,
                        at::Tensor& dx_TM, at::Tensor& dweight) {
+  if (gpu::rms_norm_backward(dy_TM, x_TM, weight, eps, dx_TM, dweight)) return;
   if (!fused({dy_TM, x_TM, dx_TM, dweight}))
     return aten::rms_norm_backward(dy_TM, x_TM, weight, eps, dx_TM, dweight);
   check_rows(dy_TM);
@@ -162,6 +165,7 @@ void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at
 }
 
 void rotate_heads(const at::Tensor& from_TND, const RotaryHeads& rotary, at::Tensor to_TND) {
+  if (gpu::rotate_heads(from_TND, rotary, to_TND)) return;
   if (!fused({from_TND, to_TND})) return aten::rotate_heads(from_TND, rotary, to_TND);
   check_rows(from_TND);
   check_rows(to_TND);
@@ -182,6 +186,7 @@ void rotate_heads(const at::Tensor& from_TND, const RotaryHeads& rotary, at::Ten
 void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary,
                            const at::Tensor& before_TND, at::Tensor to_TND, at::Tensor& dq_norm,
                            at::Tensor& dk_norm) {
+  if (gpu::rotate_heads_backward(from_TND, rotary, before_TND, to_TND, dq_norm, dk_norm)) return;
   const bool norms = rotary.q_norm.defined();
   if (!fused({from_TND, to_TND}) || (norms && before_TND.scalar_type() != to_TND.scalar_type()))
     return aten::rotate_heads_backward(from_TND, rotary, before_TND, to_TND, dq_norm, dk_norm);

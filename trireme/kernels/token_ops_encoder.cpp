@@ -1,11 +1,27 @@
-// The token-wise operations of encoders: ATen's own kernels, which are fused on every device, called so that
-// statistics and sums are fp32 (fp64 for fp64).
+// The token-wise operations of encoders: kernels of our own on a CUDA device, else ATen's, which are fused on
+// every device, called so that statistics and sums are fp32 (fp64 for fp64).
 #include <array>
 #include <tuple>
 
 #include "trireme/kernels/token_ops.h"
+#include "trireme/kernels/token_ops_gpu.h"
 
 namespace trireme {
+
+at::Tensor layer_norm(const at::Tensor& x_TM, const at::Tensor& weight, const at::Tensor& bias, double eps,
+                      at::ScalarType out_dtype) {
+  if (const auto y = gpu::layer_norm(x_TM, weight, bias, eps, out_dtype)) return *y;
+  return aten::layer_norm(x_TM, weight, bias, eps, out_dtype);
+}
+
+at::Tensor layer_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight,
+                               double eps, at::ScalarType out_dtype, at::Tensor& dweight, at::Tensor& dbias) {
+  if (const auto dx = gpu::layer_norm_backward(dy_TM, x_TM, weight, eps, out_dtype, dweight, dbias))
+    return *dx;
+  return aten::layer_norm_backward(dy_TM, x_TM, weight, eps, out_dtype, dweight, dbias);
+}
+
+namespace aten {
 
 at::Tensor layer_norm(const at::Tensor& x_TM, const at::Tensor& weight, const at::Tensor& bias, double eps,
                       at::ScalarType out_dtype) {
@@ -29,6 +45,8 @@ at::Tensor layer_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, 
   dbias.add_(db);
   return dx.to(out_dtype);
 }
+
+}  // namespace aten
 
 at::Tensor exact_gelu(const at::Tensor& x) {
   return at::gelu(x);

@@ -1,0 +1,35 @@
+// Stands in for token_ops_gpu.cpp in a build without CUDA: no kernel takes any tensor.
+#include "trireme/kernels/token_ops_gpu.h"
+
+namespace trireme::gpu {
+
+std::optional<at::Tensor> rms_norm(const at::Tensor& /*x_TM*/, const at::Tensor& /*weight*/, double /*eps*/,
+                                   at::ScalarType /*out_dtype*/) {
+  return {};
+}
+bool rms_norm_backward(const at::Tensor& /*dy_TM*/, const at::Tensor& /*x_TM*/, const at::Tensor& /*weight*/,
+                       double /*eps*/, at::Tensor& /*dx_TM*/, at::Tensor& /*dweight*/) {
+  return false;
+}
+std::optional<at::Tensor> layer_norm(const at::Tensor& /*x_TM*/, const at::Tensor& /*weight*/,
+                                     const at::Tensor& /*bias*/, double /*eps*/,
+                                     at::ScalarType /*out_dtype*/) {
+  return {};
+}
+std::optional<at::Tensor> layer_norm_backward(const at::Tensor& /*dy_TM*/, const at::Tensor& /*x_TM*/,
+                                              const at::Tensor& /*weight*/, double /*eps*/,
+                                              at::ScalarType /*out_dtype*/, at::Tensor& /*dweight*/,
+                                              at::Tensor& /*dbias*/) {
+  return {};
+}
+bool rotate_heads(const at::Tensor& /*from_TND*/, const RotaryHeads& /*rotary*/,
+                  const at::Tensor& /*to_TND*/) {
+  return false;
+}
+bool rotate_heads_backward(const at::Tensor& /*from_TND*/, const RotaryHeads& /*rotary*/,
+                           const at::Tensor& /*before_TND*/, const at::Tensor& /*to_TND*/,
+                           at::Tensor& /*dq_norm*/, at::Tensor& /*dk_norm*/) {
+  return false;
+}
+
+}  // namespace trireme::gpu
