@@ -11,6 +11,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/engine/assemble.h"
+#include "trireme/forecast/keep_order.h"
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/train/run_directory.h"
 
@@ -26,21 +27,25 @@ using ::testing::Not;
 using testing::tensors_of;
 using testing::TinyRun;
 
-// What the formulas expect of a step with the longest stage of TinyRun, with attention kept on 0, 1 and 2
-// layers.
-std::vector<int64_t> expected_bytes(const TrainOptions& options) {
-  std::vector<int64_t> of_layers;
+// What the formulas expect of a step with the longest stage of TinyRun at each position of the keep order,
+// and how the plan is told.
+struct Positions {
+  std::vector<int64_t> bytes;
+  std::vector<std::string> plans;
+};
+Positions expected_positions(const TrainOptions& options) {
+  Positions positions;
   run_ranks_as_threads(1, [&](World& world) {
     const auto engine = assemble(world, options.model_dir, options.engine);
     ForecastInputs inputs = engine->forecast_inputs(options.per_device_train_batch_size, 32);
-    for (const auto& [policy, fraction] : {std::pair(Recompute::full, 1.0),
-                                           {Recompute::keep_attention, 0.5},
-                                           {Recompute::keep_attention, 1.0}}) {
-      inputs.recompute = {policy, 1, fraction, 2};
-      of_layers.push_back(memory_forecast(inputs).peak_total_bytes);
+    const KeepOrder order(inputs);
+    for (int64_t position = 0; position <= order.last_position(); ++position) {
+      inputs.recompute = plan_keeping(order.at(position), 1, 2);
+      positions.bytes.push_back(memory_forecast(inputs).peak_total_bytes);
+      positions.plans.push_back("recompute " + inputs.recompute.description());
     }
   });
-  return of_layers;
+  return positions;
 }
 
 struct Told {
@@ -67,38 +72,42 @@ TEST(ChosenRecompute, plans_with_the_longest_stage_and_is_told_and_recorded_as_a
   const TinyRun run;
   TrainOptions options = run.options("run");
   options.memory_report = true;
-  const auto of_layers = expected_bytes(options);
-  ASSERT_LT(of_layers[1], of_layers[2]);
-  options.engine.memory_budget_bytes = of_layers[2] - 1;
+  const Positions positions = expected_positions(options);
+  ASSERT_LT(positions.bytes[1], positions.bytes[2]);
+  options.engine.memory_budget_bytes = positions.bytes[2] - 1;
   const Told told = train_and_listen(options);
-  EXPECT_THAT(told.text, AllOf(HasSubstr("recompute keep_attention on 1 of 2 layers, chosen: "),
-                               HasSubstr("at length 16, recompute keep_attention on 1 of 2 layers\n"),
-                               Not(HasSubstr("warning"))));
+  EXPECT_THAT(told.text,
+              AllOf(HasSubstr(positions.plans[1] + ", chosen: "),
+                    HasSubstr("at length 16, " + positions.plans[1] + "\n"), Not(HasSubstr("warning"))));
   const Json config = Json::parse(std::ifstream(RunDirectory(options.output_dir).config()));
   EXPECT_EQ(config.at("recompute"), "auto");
-  EXPECT_EQ(config.at("memory_budget"), of_layers[2] - 1);
+  EXPECT_EQ(config.at("memory_budget"), positions.bytes[2] - 1);
   EXPECT_EQ(config.at("keep_fraction"), 1);
+  EXPECT_EQ(config.at("keep_qkv_fraction"), 0);
+  EXPECT_EQ(config.at("keep_mlp_fraction"), 0);
 }
 
 TEST(ChosenRecompute, resumes_bitwise_with_more_or_less_memory) {
   const TinyRun run(170);
-  const auto of_layers = expected_bytes(run.options("none"));
+  const Positions positions = expected_positions(run.options("none"));
+  const size_t last = positions.bytes.size() - 1;
+  ASSERT_LT(positions.bytes[last - 1], positions.bytes[last]);
   TrainOptions whole = run.options("whole");
   whole.engine.recompute = Recompute::full;
   const auto expected = tensors_of(train_and_listen(whole).outcome.checkpoint);
   TrainOptions options = run.options("moved");
-  options.engine.memory_budget_bytes = of_layers[2];
-  EXPECT_THAT(train_and_listen(options, 3).text, HasSubstr("recompute keep_attention, chosen: "));
+  options.engine.memory_budget_bytes = positions.bytes[last];
+  EXPECT_THAT(train_and_listen(options, 3).text, HasSubstr("recompute none, chosen: "));
   options.resume_from_checkpoint = "true";
-  options.engine.memory_budget_bytes = of_layers[1];
+  options.engine.memory_budget_bytes = positions.bytes[last] - 1;
   EXPECT_THAT(train_and_listen(options, 6).text,
-              AllOf(HasSubstr("keep_attention on 1 of 2 layers"), HasSubstr("resumed at step 3"),
+              AllOf(HasSubstr(positions.plans[last - 1] + ", chosen: "), HasSubstr("resumed at step 3"),
                     Not(HasSubstr("changed option"))));
-  options.engine.memory_budget_bytes = of_layers[0] - 1;
-  const Told last = train_and_listen(options);
-  EXPECT_THAT(last.text, HasSubstr("recompute full, chosen"));
-  EXPECT_EQ(last.outcome.steps, 9);
-  EXPECT_EQ(tensors_of(last.outcome.checkpoint), expected);
+  options.engine.memory_budget_bytes = positions.bytes[0] - 1;
+  const Told least = train_and_listen(options);
+  EXPECT_THAT(least.text, HasSubstr("recompute full, chosen"));
+  EXPECT_EQ(least.outcome.steps, 9);
+  EXPECT_EQ(tensors_of(least.outcome.checkpoint), expected);
 }
 
 TEST(ChosenRecompute, warns_once_with_what_would_help_where_nothing_fits_and_trains) {
