@@ -21,6 +21,28 @@ c10::Event mark(at::Device device) {
 
 }  // namespace
 
+void CallSeconds::add(CallTime time) {
+  seconds_ += time.host_seconds;
+  for (StreamSpan& span : time.spans) spans_.push_back(std::move(span));
+  add_passed(/*all=*/false);
+}
+
+void CallSeconds::add_passed(bool all) const {
+  for (; !spans_.empty(); spans_.pop_front()) {
+    const StreamSpan& span = spans_.front();
+    if (all)
+      span.end.synchronize();
+    else if (!span.end.query())
+      return;
+    seconds_ += span.begin.elapsedTime(span.end) / 1000;
+  }
+}
+
+double CallSeconds::total() const {
+  add_passed(/*all=*/true);
+  return seconds_;
+}
+
 void wait_for_stream(at::Device device) {
   if (!device.is_cpu()) current_stream(device).synchronize();
 }

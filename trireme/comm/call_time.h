@@ -3,6 +3,7 @@
 // the second event comes after the wait for the collective's result.
 #pragma once
 
+#include <deque>
 #include <optional>
 #include <vector>
 
@@ -20,6 +21,19 @@ struct StreamSpan {
 struct CallTime {
   double host_seconds = 0;
   std::vector<StreamSpan> spans;
+};
+
+// The seconds of many calls.
+class CallSeconds {
+ public:
+  void add(CallTime time);
+  double total() const;  // waits for the device on which they ran
+
+ private:
+  // Adds the spans that the device has passed, or all spans.
+  void add_passed(bool all) const;
+  mutable double seconds_ = 0;
+  mutable std::deque<StreamSpan> spans_;  // seconds not known yet
 };
 
 // The host waits for all that it has queued on the device's current stream; on a CPU that is nothing.

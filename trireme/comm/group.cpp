@@ -1,5 +1,7 @@
 #include "trireme/comm/group.h"
 
+#include <utility>
+
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -27,31 +29,17 @@ void Group::count(const std::string& collective, int64_t sent_bytes, CallTime ti
   Traffic& entry = traffic_[collective];
   entry.calls += 1;
   entry.sent_bytes += sent_bytes;
-  entry.seconds += time.host_seconds;
-  for (StreamSpan& span : time.spans) spans_.emplace_back(collective, std::move(span));
-  add_passed_spans(/*all=*/false);
-}
-
-void Group::add_passed_spans(bool all) const {
-  while (!spans_.empty()) {
-    const auto& [collective, span] = spans_.front();
-    if (all)
-      span.end.synchronize();
-    else if (!span.end.query())
-      return;
-    traffic_[collective].seconds += span.begin.elapsedTime(span.end) / 1000;
-    spans_.pop_front();
-  }
+  seconds_[collective].add(std::move(time));
 }
 
 const std::map<std::string, Traffic>& Group::traffic() const {
-  add_passed_spans(/*all=*/true);
+  for (const auto& [collective, seconds] : seconds_) traffic_.at(collective).seconds = seconds.total();
   return traffic_;
 }
 
 void Group::reset_traffic() {
   traffic_.clear();
-  spans_.clear();
+  seconds_.clear();
 }
 
 }  // namespace trireme

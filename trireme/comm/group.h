@@ -6,11 +6,9 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -58,10 +56,8 @@ class Group {
   std::chrono::milliseconds timeout_;
   std::shared_ptr<RankActivity> activity_;
 
-  // Adds the seconds of the spans that the device has passed, or of all spans.
-  void add_passed_spans(bool all) const;
-  mutable std::map<std::string, Traffic> traffic_;
-  mutable std::deque<std::pair<std::string, StreamSpan>> spans_;  // seconds not known yet
+  mutable std::map<std::string, Traffic> traffic_;  // its seconds are read from `seconds_`
+  std::map<std::string, CallSeconds> seconds_;
 };
 
 }  // namespace trireme

@@ -1,0 +1,146 @@
+#include "trireme/comm/absent_ranks.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sequence_layout.h"
+
+namespace trireme {
+namespace {
+
+class AnsweredWork : public c10d::Work {
+ public:
+  AnsweredWork() { finish(); }
+};
+
+// Fills `to` with `from`, as often as it goes in; both are rows of bytes.
+void fill_with(at::Tensor to, const at::Tensor& from) {
+  const int64_t bytes = to.size(0), piece = from.size(0);
+  if (piece == 0) to.zero_();
+  for (int64_t begin = 0; piece > 0 && begin < bytes; begin += piece) {
+    const int64_t part = std::min(piece, bytes - begin);
+    to.narrow(0, begin, part).copy_(from.narrow(0, 0, part));
+  }
+}
+
+// Rows of bytes inside a storage that may be freed meanwhile.
+class StoredBytes {
+ public:
+  StoredBytes() = default;
+  explicit StoredBytes(const at::Tensor& bytes)
+      : storage_(bytes.storage().getWeakStorageImpl()),
+        begin_(bytes.storage_offset()),
+        bytes_(bytes.size(0)) {}
+
+  // Empty unless they lie in the storage of `other`.
+  at::Tensor beside(const at::Tensor& other) const {
+    const auto known = storage_ ? storage_->lock() : c10::intrusive_ptr<c10::StorageImpl>();
+    if (!known || known.get() != other.storage().unsafeGetStorageImpl()) return other.narrow(0, 0, 0);
+    return other.as_strided({bytes_}, {1}, begin_);
+  }
+
+ private:
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage_;
+  int64_t begin_ = 0, bytes_ = 0;
+};
+
+class AbsentRanksBackend : public c10d::Backend {
+ public:
+  AbsentRanksBackend(std::shared_ptr<StandIns> stand_ins, int ranks, ExchangeLibrary library)
+      : Backend(/*rank=*/0, ranks), stand_ins_(std::move(stand_ins)), library_(library) {}
+
+  // Collectives are made of a library's primitives by its name. Of Gloo's detours, which are not in the bytes
+  // that are sent, there are none here.
+  const std::string getBackendName() const override {
+    return library_ == ExchangeLibrary::nccl ? "nccl" : "absent ranks";
+  }
+
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
+                                               std::vector<int64_t>& output_sizes,
+                                               std::vector<int64_t>& input_sizes,
+                                               const c10d::AllToAllOptions& /*options*/) override {
+    return answer(output.device(), output.size(0) - output_sizes.at(0), [&] {
+      if (output_sizes == input_sizes) {
+        output.copy_(input);
+        return;
+      }
+      int64_t to = 0, from = 0;
+      for (size_t peer = 0; peer < output_sizes.size(); ++peer) {
+        const at::Tensor sent = input.narrow(0, from, input_sizes[peer]);
+        fill_with(output.narrow(0, to, output_sizes[peer]), sent.size(0) > 0 ? sent : input);
+        to += output_sizes[peer];
+        from += input_sizes[peer];
+      }
+    });
+  }
+
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::AllgatherOptions& /*options*/) override {
+    return answer(output.device(), output.size(0) - input.size(0), [&] {
+      output.view({size_, input.size(0)}).copy_(input.unsqueeze(0).expand({size_, input.size(0)}));
+    });
+  }
+
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& options) override {
+    const at::Tensor& bytes = tensors.at(0);
+    if (options.rootRank != rank_) {
+      return answer(bytes.device(), bytes.size(0), [&] { fill_with(bytes, sent_.beside(bytes)); });
+    }
+    sent_ = StoredBytes(bytes);
+    return answer(bytes.device(), 0, [] {});
+  }
+
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& /*options*/) override {
+    at::Tensor flat = output.view({-1});
+    return answer(output.device(), static_cast<int64_t>(output.nbytes()) * (size_ - 1), [&] {
+      at::sum_out(flat, input.view({size_, flat.numel()}), 0);
+    });
+  }
+
+  // In two rounds, as collectives.cpp counts it: reduce-scatter, then all-gather.
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) override {
+    at::Tensor& tensor = tensors.at(0);
+    const int64_t elements = tensor.numel(), own = SequenceLayout{elements, size_}.size(rank_);
+    return answer(tensor.device(),
+                  (own * (size_ - 2) + elements) * static_cast<int64_t>(tensor.element_size()), [&] {
+                    if (options.reduceOp == c10d::ReduceOp::SUM) tensor.mul_(size_);
+                  });
+  }
+
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& /*options*/) override {
+    return c10::make_intrusive<AnsweredWork>();
+  }
+
+ private:
+  template <typename Copies>
+  c10::intrusive_ptr<c10d::Work> answer(at::Device device, int64_t received_bytes, const Copies& copies) {
+    CallWatch watch(device);
+    copies();
+    watch.pause();
+    stand_ins_->calls += 1;
+    stand_ins_->received_bytes += received_bytes;
+    stand_ins_->seconds.add(watch.take());
+    return c10::make_intrusive<AnsweredWork>();
+  }
+
+  std::shared_ptr<StandIns> stand_ins_;
+  ExchangeLibrary library_;
+  StoredBytes sent_;  // the last that this rank broadcast
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_absent_ranks_backend(std::shared_ptr<StandIns> stand_ins, int ranks,
+                                                            ExchangeLibrary library) {
+  TRIREME_ASSERT(ranks >= 2, "got ", ranks);
+  return c10::make_intrusive<AbsentRanksBackend>(std::move(stand_ins), ranks, library);
+}
+
+}  // namespace trireme
