@@ -277,6 +277,8 @@ class FlagsArrive : public ::testing::Test {
                                                      {"predict", flags.predict.string()},
                                                      {"json", flags.json},
                                                      {"report", flags.memory_report}});
+                                        if (flags.simulate_ranks)
+                                          json["simulate_ranks"] = *flags.simulate_ranks;
                                         return with_process(json, flags.process);
                                       });
   }

@@ -14,12 +14,14 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/cli/bench_hardware.h"
+#include "trireme/cli/bench_simulated.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/device/processor.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/measure/matmul_rate.h"
 #include "trireme/measure/memory_report.h"
 #include "trireme/measure/planned_step.h"
+#include "trireme/plan/hardware_catalog.h"
 
 namespace trireme {
 namespace {
@@ -52,12 +54,12 @@ int run_step(const std::vector<std::string>& arguments) {
   flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
 
+  std::optional<HardwareProfile> hardware;
+  if (!flags.predict.empty()) hardware = read_hardware(flags.predict.string());
+  if (flags.simulate_ranks) return run_simulated_step(flags, parser, hardware);
   const RankIdentity identity = rank_identity_from_environment();
   const std::filesystem::path model_dir = find_model_directory(flags.model);
   EngineOptions options = flags.resolve(identity);
-  std::optional<HardwareProfile> hardware;
-  if (!flags.predict.empty())
-    hardware = hardware_profile_from_json(read_json(flags.predict), flags.predict.string());
   const c10::DeviceGuard guard(options.device);
   const auto world = join_run(identity, options, flags.process.timeout());
   flags.process.share_sequence(options, parser, world->common_machine_ranks(), model_dir);
@@ -151,7 +153,12 @@ void BenchStepFlags::declare(OptionList& list) {
             "print what each part of memory took, beside its formula, on stderr");
   list.path(
       "predict", predict,
-      "profile of trireme bench hardware: print the planner's seconds and bytes beside the measured ones");
+      "profile of trireme bench hardware, or a name of trireme plan --gpu: print the planner's seconds and "
+      "bytes beside the measured ones");
+  list.count(
+      "simulate_ranks", simulate_ranks, from_to(2, 1 << 20),
+      "measure memory and compute of one of so many ranks on this device alone, local copies in place of "
+      "exchanges; the network's time is modelled by --predict");
   process.list(list);
   list_update_options(list, engine);
   list_engine_options(list, engine);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ struct BenchStepFlags {
   StepRateOptions measure;
   bool json = false;
   bool memory_report = false;
-  std::filesystem::path predict;  // a hardware profile; empty: nothing is predicted
+  std::filesystem::path predict;  // a hardware profile or its name; empty: nothing is predicted
+  std::optional<int64_t> simulate_ranks;
   EngineOptions engine = {.optimizer = {.weight_decay = 0.01}};
   ProcessOptions process;
 

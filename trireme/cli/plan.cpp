@@ -27,10 +27,7 @@ HardwareProfile hardware_of(const PlanFlags& flags) {
   if (flags.gpu.empty())
     throw ConfigError(
         "trireme plan needs --gpu: a name such as h100-80gb, or a file that trireme bench hardware wrote");
-  std::error_code ignored;
-  HardwareProfile hardware = fs::is_regular_file(flags.gpu, ignored)
-                                 ? hardware_profile_from_json(read_json(flags.gpu), flags.gpu)
-                                 : find_hardware(flags.gpu);
+  HardwareProfile hardware = read_hardware(flags.gpu);
   if (flags.gpus_per_machine > 0) hardware.devices_per_machine = static_cast<int>(flags.gpus_per_machine);
   if (flags.engine.host_memory_limit_bytes > 0)
     hardware.host_memory_bytes = flags.engine.host_memory_limit_bytes;

@@ -113,11 +113,7 @@ std::optional<std::string> crossing_warning(int ulysses, const World& world) {
              " shares by Ulysses inside machines, and by a ring between them");
 }
 
-std::unique_ptr<World> join_run(const RankIdentity& identity, const EngineOptions& options,
-                                std::chrono::milliseconds timeout) {
-  // Before threads of exchanges begin.
-  if (options.device.is_cpu())
-    bind_to_share_of_cores(identity.local_rank, identity.local_size, at::get_num_threads());
+void prepare_host_memory(const RankIdentity& identity, const EngineOptions& options) {
   if (identity.local_rank == 0)
     if (const auto warning = memory_for_disk_warning(options.offload))
       std::cerr << "trireme: warning: " << *warning << std::endl;
@@ -125,6 +121,11 @@ std::unique_ptr<World> join_run(const RankIdentity& identity, const EngineOption
   const int64_t of_machine =
       options.host_memory_limit_bytes > 0 ? options.host_memory_limit_bytes : host_memory_limit_bytes();
   limit_host_memory(of_machine / std::max(1, identity.local_size) / 20 * 19);
+}
+
+std::unique_ptr<World> join_run(const RankIdentity& identity, const EngineOptions& options,
+                                std::chrono::milliseconds timeout) {
+  prepare_host_memory(identity, options);
   const auto end_process = [](const CommError& error) {
     // As main would; not by its path, for its thread waits on a device.
     std::cerr << cat("trireme: ", error.kind(), ": ", error.what(), "\n") << std::flush;

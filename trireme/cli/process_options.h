@@ -46,9 +46,12 @@ struct ProcessOptions {
 // What to tell the user where ranks of one Ulysses group are on several machines; nothing where none is.
 std::optional<std::string> crossing_warning(int ulysses, const World& world);
 
-// Joins the run that the environment describes, and binds a rank that computes on a CPU to its share of the
-// cores. One rank of a machine warns on stderr where offload to disk
-// would go to a file system in memory; rank 0 warns where others may join the run.
+// Limits what this process takes of the host's memory to a rank's share. One rank of a machine warns on
+// stderr where offload to disk would go to a file system in memory.
+void prepare_host_memory(const RankIdentity& identity, const EngineOptions& options);
+
+// Joins the run that the environment describes, with the host's memory prepared. Rank 0 warns where others
+// may join the run.
 std::unique_ptr<World> join_run(const RankIdentity& identity, const EngineOptions& options,
                                 std::chrono::milliseconds timeout);
 

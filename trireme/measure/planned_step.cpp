@@ -27,6 +27,11 @@ PlannedStep planned_step(const Engine& engine, int64_t batch, int64_t tokens, in
 }
 
 PredictedStep predict_step(Engine& engine, const HardwareProfile& hardware, int64_t batch, int64_t tokens) {
+  const at::Device device = engine.options().device;
+  if (hardware.is_gpu == device.is_cpu())
+    throw ConfigError(cat("--predict: the profile ", hardware.name, " is of a ",
+                          hardware.is_gpu ? "GPU" : "CPU", ", this run computes on ", device.str(),
+                          "; expected a profile of the same kind of device"));
   const int threads = at::get_num_threads();
   if (hardware.threads > 0 && hardware.threads != threads)
     throw ConfigError(cat("--predict: the profile ", hardware.name, " was measured with ", hardware.threads,

@@ -48,16 +48,19 @@ std::vector<double> rounded(const std::vector<double>& values, double unit) {
 
 }  // namespace
 
-StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
+MeasuredSteps synthetic_steps(Engine& engine, const StepRateOptions& options) {
   const Mesh& mesh = engine.mesh();
   const SampleLayout layout{options.sequence_tokens, engine.options().ulysses, engine.options().ring};
-  const auto batches = [&](int64_t step) {
+  const auto batches = [&engine, &mesh, layout, options](int64_t step) {
     const auto sample = static_cast<uint64_t>((step * mesh.dp_size + mesh.dp_index) * options.batch);
     return StepBatches{synthetic_batch(options.seed, sample, options.batch, engine.config().vocab_size,
                                        layout, mesh.sp->rank())};
   };
-  return measure_step_rate(engine, options,
-                           {batches, [&](int64_t /*step*/) { return options.learning_rate; }});
+  return {batches, [rate = options.learning_rate](int64_t /*step*/) { return rate; }};
+}
+
+StepRate measure_step_rate(Engine& engine, const StepRateOptions& options) {
+  return measure_step_rate(engine, options, synthetic_steps(engine, options));
 }
 
 StepRate measure_step_rate(Engine& engine, const StepRateOptions& options, const MeasuredSteps& measured) {

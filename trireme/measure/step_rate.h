@@ -55,6 +55,9 @@ struct MeasuredSteps {
   std::function<void(const StepResult& result)> on_step = {};
 };
 
+// Of synthetic tokens, for a living engine.
+MeasuredSteps synthetic_steps(Engine& engine, const StepRateOptions& options);
+
 // Collective over the whole run; every rank gets the same result. The steps train the engine and change its
 // weights. Throws ConfigError when no step is left after the warm-up, and what Engine::train_step throws.
 StepRate measure_step_rate(Engine& engine, const StepRateOptions& options);

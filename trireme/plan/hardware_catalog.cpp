@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 #include <span>
 
 #include "trireme/base/error.h"
@@ -280,6 +281,13 @@ const HardwareProfile& find_hardware(const std::string& name) {
   throw ConfigError(cat("the GPU '", quotation(name), "' is not known; expected one of ", list,
                         ", or the file that trireme bench hardware --out wrote on the machine",
                         nearest ? cat(". Did you mean '", *nearest, "'?") : std::string()));
+}
+
+HardwareProfile read_hardware(const std::string& file_or_name) {
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(file_or_name, ignored))
+    return hardware_profile_from_json(read_json(file_or_name), file_or_name);
+  return find_hardware(file_or_name);
 }
 
 }  // namespace trireme

@@ -17,4 +17,8 @@ const std::vector<HardwareProfile>& hardware_catalog();
 // A100-SXM4-80GB"). Throws ConfigError: none, with the nearest name, or several.
 const HardwareProfile& find_hardware(const std::string& name);
 
+// Of a file that `trireme bench hardware` wrote, or built in. Throws ConfigError as find_hardware(),
+// DataError as hardware_profile_from_json().
+HardwareProfile read_hardware(const std::string& file_or_name);
+
 }  // namespace trireme

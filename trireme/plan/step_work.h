@@ -46,6 +46,11 @@ constexpr auto enum_names(TrafficKind) {
                                                {offloaded_gradients, "offloaded_gradients"}});
 }
 
+// Else between a device and its host or disk.
+constexpr bool is_between_ranks(TrafficKind kind) {
+  return kind <= TrafficKind::traded_parameters;
+}
+
 struct TrafficItem {
   TrafficKind kind{};
   double calls = 0;
