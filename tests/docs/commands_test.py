@@ -104,7 +104,7 @@ class Commands(unittest.TestCase):
         known = {name for names in re.findall(r"^\./dev (\S+)", usage, re.M) for name in names.split("|")}
         self.assertIn(words[0], known, text)
         script = {"bench": "run", "gpu": "gpu/run"}.get(words[0])
-        if script and len(words) > 1 and words[1] in ("longest", "policies", "checkpoints"):
+        if script and len(words) > 1 and words[1] in ("longest", "policies", "checkpoints", "loading"):
             script = words[1]
         flags = [word for word in words if word.startswith("--")]
         if script and flags:

@@ -115,7 +115,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
            {{"torch_dtype", "dtype", "precision", "mixed_precision"},
             "--bf16 or --fp16 computes in 16 bits over fp32 masters; trireme export takes --dtype, verify "
             "--precision"},
-           {{"low_cpu_mem_usage"}, "not needed: weights are read unit by unit"},
+           {{"low_cpu_mem_usage"}, "not needed: each rank reads its share, in pieces of 8 MiB"},
            {{"attn_implementation", "attention_implementation", "use_flash_attention_2", "use_flash_attn",
              "flash_attn", "flash_attention", "use_sdpa"},
             "attention is chosen by --attention auto|flash|cudnn|reference"},
