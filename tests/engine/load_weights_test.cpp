@@ -67,7 +67,9 @@ void write_model(const fs::path& folder, bool tied) {
     std::vector<SafetensorsSpec> specs;
     size_t number = 0;
     for (const auto& [name, tensor] : named)
-      if ((tied && name == "lm_head.weight" ? 1 : name == "model.embed_tokens.weight" ? 1 : number++ % 4) == kind)
+      if ((tied && name == "lm_head.weight"      ? 1
+           : name == "model.embed_tokens.weight" ? 1
+                                                 : number++ % 4) == kind)
         specs.push_back({name, kinds[kind].first, tensor.sizes().vec()});
     const std::string file = cat("of-", kinds[kind].first, ".safetensors");
     SafetensorsWriter writer(folder / file, specs);
@@ -177,8 +179,9 @@ TEST(LoadWeights, what_one_rank_finds_ends_all_in_the_same_words) {
       for (const char* name : {"lm_head.weight", "model.embed_tokens.weight"})
         spoil(folder.path(), name, "\xff\xff");
       texts = refusals(folder.path(), ranks, zero);
-      EXPECT_THAT(texts, Each(AllOf(HasSubstr("'model.embed_tokens.weight' (BF16 [70, 32]): row 69 holds NaN"),
-                                    HasSubstr("of-BF16.safetensors"))));
+      EXPECT_THAT(texts,
+                  Each(AllOf(HasSubstr("'model.embed_tokens.weight' (BF16 [70, 32]): row 69 holds NaN"),
+                             HasSubstr("of-BF16.safetensors"))));
       EXPECT_EQ(std::set<std::string>(texts.begin(), texts.end()).size(), 1U);
       if (ranks == 1) continue;
       EXPECT_THAT(texts, Each(HasSubstr(cat("(read by rank ", ranks - 1, " on "))));
@@ -188,9 +191,8 @@ TEST(LoadWeights, what_one_rank_finds_ends_all_in_the_same_words) {
 std::unique_ptr<ParameterStore> make_store(const ModelLayout& layout, Group& all, ZeroStage zero) {
   std::vector<FlatUnit> units;
   for (const UnitSpec& unit : layout.units) units.push_back({unit.name, unit.elements, {}});
-  return zero == ZeroStage::parameters
-             ? make_sharded_parameters(units, all, {})
-             : make_replicated_parameters(units, all, zero != ZeroStage::none, {});
+  return zero == ZeroStage::parameters ? make_sharded_parameters(units, all, {})
+                                       : make_replicated_parameters(units, all, zero != ZeroStage::none, {});
 }
 
 TEST(LoadWeights, a_file_that_is_cut_while_ranks_read_it_ends_all_of_them) {

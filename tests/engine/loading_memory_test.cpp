@@ -40,7 +40,8 @@ TEST(LoadingMemory, is_that_of_a_few_pieces_whatever_the_models_size) {
         const int64_t gathered = whole && ranks > 1 ? ranks * kPiece_bytes : 0;
         EXPECT_LE(account->state().peak_total_bytes - before, 4 * kPiece_bytes + gathered + kCrumbs_bytes)
             << ranks << (whole ? " ranks, whole masters" : " ranks, shares");
-        EXPECT_GE(account->state().peak_total_bytes - before, 4 * kPiece_bytes) << "what is read ahead is counted";
+        EXPECT_GE(account->state().peak_total_bytes - before, 4 * kPiece_bytes)
+            << "what is read ahead is counted";
       });
 }
 

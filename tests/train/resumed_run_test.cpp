@@ -187,6 +187,9 @@ TEST(ResumedRun, tells_what_each_rank_read_of_the_checkpoint) {
     checkpoint_bytes += static_cast<int64_t>(entry.file_size());
     if (entry.path().extension() == ".safetensors") tensor_bytes += static_cast<int64_t>(entry.file_size());
   }
+  const auto first = record_with(options, "weights_read_bytes_of_ranks");
+  EXPECT_EQ(first["step"], 1);
+  EXPECT_GE(first["weights_read_bytes_of_ranks"][0], fs::file_size(run.model() / "model.safetensors") / 4);
   // The model's weights are not read: a value that no run may begin with does not matter.
   const fs::path weights = run.model() / "model.safetensors";
   std::string bytes = testing::bytes_of(weights);

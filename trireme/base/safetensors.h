@@ -47,7 +47,7 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::filesystem::path& path() const { return file_.path(); }
   int64_t read_bytes() const { return file_.read_bytes(); }  // so far
-  int64_t header_bytes() const { return data_at_; }  // what opening the file reads
+  int64_t header_bytes() const { return data_at_; }          // what opening the file reads
 
  private:
   void parse_header();

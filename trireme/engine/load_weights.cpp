@@ -62,7 +62,8 @@ class WeightLoader {
       }
       if (own.scalar_type() == at::kDouble) own = own.to(at::kFloat);
       const auto found = checks_as_it_copies ? copy_and_check(own, to) : first_not_finite(own);
-      if (found && problem_.empty()) note_problem([&] {
+      if (found && problem_.empty())
+        note_problem([&] {
           refuse_weight(*piece.stored, *piece.spec, piece.own_begin + *found, own[*found].item<double>());
         });
       if (checks_as_it_copies) continue;

@@ -1,5 +1,5 @@
-// From a model's files into the parameter store. The ranks of a run share the work, so that every byte is read
-// once by all of them together:
+// From a model's files into the parameter store. The ranks of a run share the work, so that every byte is
+// read once by all of them together:
 //
 //   masters sharded    each rank reads its share of every unit                    -> its masters
 //   masters whole      each rank reads 1/ranks of every piece; all-gather          -> its masters
@@ -27,10 +27,10 @@ struct WeightLoading {
   int64_t piece_bytes = int64_t{8} << 20;
 };
 
-// Sets the masters of all units, and with them the values that compute reads; `shares` are the masters of this
-// rank (masters.h). The store must be fresh: padding is not written. Collective. Throws the DataError of the
-// first rank that has one (values that are not finite or not tied, a file that was cut), in the same words on
-// every rank; a tensor that is missing or misshapen is told before anything is read.
+// Sets the masters of all units, and with them the values that compute reads; `shares` are the masters of
+// this rank (masters.h). The store must be fresh: padding is not written. Collective. Throws the DataError of
+// the first rank that has one (values that are not finite or not tied, a file that was cut), in the same
+// words on every rank; a tensor that is missing or misshapen is told before anything is read.
 void load_weights(const CheckpointReader& reader, const ModelLayout& layout,
                   const std::vector<UnitShare>& shares, ParameterStore& parameters,
                   const WeightLoading& loading);

@@ -79,14 +79,12 @@ const SafetensorsEntry* CheckpointReader::second_stored(const ParameterSpec& spe
 void refuse_untied(const SafetensorsEntry& second, const ModelLayout& layout) {
   for (const TiedName& tied : layout.tied_names)
     if (tied.name == second.name)
-      throw DataError(
-          cat(second.describe(), ": differs from '", tied.parameter, "'; ", tied.differs_hint));
+      throw DataError(cat(second.describe(), ": differs from '", tied.parameter, "'; ", tied.differs_hint));
   throw InternalError(cat("tensor ", second.name, " is no second name"));
 }
 
 // Also in a row that no token of the data uses: training would carry it along, unseen.
-void refuse_weight(const SafetensorsEntry& stored, const ParameterSpec& spec, int64_t element,
-                       double value) {
+void refuse_weight(const SafetensorsEntry& stored, const ParameterSpec& spec, int64_t element, double value) {
   throw DataError(
       cat(stored.describe(), ": ", not_finite_text(spec, element, value),
           "; weights must be finite numbers: the file was saved from a run that had failed, or is damaged"));

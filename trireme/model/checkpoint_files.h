@@ -13,13 +13,13 @@
 
 namespace trireme {
 
-// The parameters of a model in its files. Missing or mis-shaped tensors, truncated or corrupt files: DataError
-// that names file and tensor.
+// The parameters of a model in its files. Missing or mis-shaped tensors, truncated or corrupt files:
+// DataError that names file and tensor.
 class CheckpointReader {
  public:
   explicit CheckpointReader(const std::filesystem::path& model_dir) : weights_(model_dir) {}
-  // Every parameter of one unit into `flat` (fp32, or any float dtype: converted). Second names are not looked
-  // at.
+  // Every parameter of one unit into `flat` (fp32, or any float dtype: converted). Second names are not
+  // looked at.
   void read_unit(const UnitSpec& unit, at::Tensor& flat) const;
 
   // The tensor in which a file holds a parameter, of its shape and a float dtype.
@@ -39,8 +39,8 @@ class CheckpointReader {
 // Of the values in a file. Throws DataError for what is no float.
 at::ScalarType dtype_of(const SafetensorsEntry& stored);
 // Throws the DataError of a value that is not finite; `element`: of the parameter, counted row by row.
-[[noreturn]] void refuse_weight(const SafetensorsEntry& stored, const ParameterSpec& spec,
-                                    int64_t element, double value);
+[[noreturn]] void refuse_weight(const SafetensorsEntry& stored, const ParameterSpec& spec, int64_t element,
+                                double value);
 // Throws the DataError that says that the values of a second name differ.
 [[noreturn]] void refuse_untied(const SafetensorsEntry& second, const ModelLayout& layout);
 

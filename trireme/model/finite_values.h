@@ -1,5 +1,5 @@
-// Looks for NaN and infinities, and says in whose row they are. As fast as memory gives the values; 16-bit ones
-// on the host are looked at as they are.
+// Looks for NaN and infinities, and says in whose row they are. As fast as memory gives the values; 16-bit
+// ones on the host are looked at as they are.
 #pragma once
 
 #include <cstdint>
