@@ -101,7 +101,8 @@ void backward_equals_fp64(const Case& c) {
   const std::vector<double> given = layer ? std::vector<double>(c.rows * c.width, 0.0) : dx.values();
   std::vector<double> dw = dweight.values(), db = dbias.values(), expected;
   const NormKernel norm = norm_of(c, x, weight, bias);
-  const auto partial = gpu.array<float>(norm_partial_rows(norm) * c.width * (layer ? 2 : 1));
+  const auto partial = gpu.array<float>(norm_backward_blocks(norm.rows, norm.width, norm.multiprocessors) *
+                                        c.width * (layer ? 2 : 1));
   launch_norm_backward(norm, dy.rows(), dx.rows(), partial.data(), dweight.data(), dbias.data(), nullptr);
 
   const auto from = x.values(), d = dy.values(), w = weight.values();
@@ -199,7 +200,7 @@ TEST(PlayedNorm, reads_and_writes_no_more_than_the_fused_ideal_in_accesses_of_16
     }
 
     gpu.clear_counts();
-    const int64_t blocks = norm_partial_rows(norm);
+    const int64_t blocks = norm_backward_blocks(norm.rows, norm.width, norm.multiprocessors);
     const auto partial = gpu.array<float>(blocks * width);
     const auto gradient = Rows<Bf16>::random(gpu, kRows, width, width, 0, 3);
     const auto into = Rows<Bf16>::random(gpu, kRows, width, width, 0, 4);

@@ -72,6 +72,7 @@ struct ForecastInputs {
   int product_threads =
       0;  // of the CPU, that a 16-bit product copies blocks on; 0: products have no workspace
   bool narrow_kernel = false;  // CUDA's for 16-bit moments (shard/narrow_adamw.h), which has no workspace
+  bool token_kernels = false;  // CUDA's for token-wise operations (kernels/token_ops_gpu.h)
   bool fused_on_gpu = false;   // an attention kernel of CUDA; the reference kernel's workspace is not counted
   bool documents_alone = false;     // long ones are calls of their own (kernels/long_documents.h)
   int flash_threads = 0;            // of the CPU's attention kernel; 0: another kernel

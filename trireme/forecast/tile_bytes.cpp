@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "trireme/kernels/norm_kernel.h"
+#include "trireme/kernels/rotary_kernel.h"
 #include "trireme/kernels/token_tiles.h"
 
 namespace trireme {
@@ -11,7 +13,7 @@ namespace {
 // element).
 struct TileSizes {
   int64_t T, head_T, t, convert, threads, m, i, q, qkv, vocab;
-  bool on_host;
+  bool on_host, token_kernels;
 
   explicit TileSizes(const ForecastInputs& inputs) {
     const ModelSizes& model = inputs.model;
@@ -27,15 +29,26 @@ struct TileSizes {
     qkv = q + 2 * model.kv_heads * model.head_dim;
     vocab = model.vocab;
     on_host = inputs.device_is_host;
+    token_kernels = inputs.token_kernels;
   }
 
   // kernels/token_ops_aten.cpp: `halves` / 2 fp32 tensors of `width` a row, of a block of rows that are cut
-  // by `row_elements`. The CPU's own loops have none.
+  // by `row_elements`. The CPU's own loops and CUDA's kernels have none.
   int64_t blocks(int64_t halves, int64_t width, int64_t tokens, int64_t row_elements) const {
-    if (on_host) return 0;
+    if (on_host || token_kernels) return 0;
     return halves * largest_tile(tokens, rows_of_block(row_elements)) * width * 4 / 2;
   }
   int64_t blocks(int64_t halves, int64_t width) const { return blocks(halves, width, T, width); }
+
+  // Sums of `vectors` norms' gradients over the rows of a block, of CUDA's kernels (kernels/norm_kernel.h).
+  int64_t norm_sums(int64_t tokens, int64_t vectors) const {
+    return token_kernels ? norm_backward_blocks(tokens, m) * vectors * m * kFloat_bytes : 0;
+  }
+  int64_t head_norm_sums(int64_t head_dim) const {
+    return token_kernels ? kMostRotaryPartialRows * 2 * head_dim * kFloat_bytes : 0;
+  }
+  // Inside an RMS norm's backward.
+  int64_t rms_backward(int64_t tokens) const { return blocks(6, m, tokens, m) + norm_sums(tokens, 1); }
 
   // Of a weight [n, k], beside the fp32 sum (kernels/linear.cpp). On a GPU the product is added to it. The
   // CPU makes a 16-bit product of `tokens` rows and widens it. While it is made, oneDNN keeps a block of each
@@ -51,12 +64,14 @@ struct TileSizes {
   int64_t cross_entropy() const { return blocks(t == 4 ? 2 : 4, vocab, head_T, vocab); }
 };
 
-// Inside a layer norm, per element: its operands of 16 bits are widened, and its result rounded; on the way
-// back when the widened dy is gone.
-int64_t layer_norm_bytes(int64_t x, int64_t y) {
+// Inside a layer norm, per element: ATen's operands of 16 bits are widened, and its result rounded; on the
+// way back when the widened dy is gone. CUDA's kernel has its result alone.
+int64_t layer_norm_bytes(const TileSizes& s, int64_t x, int64_t y) {
+  if (s.token_kernels) return y;
   return (x == 4 ? 0 : 4) + 4 + (y == 4 ? 0 : y);
 }
-int64_t layer_norm_backward_bytes(int64_t dy, int64_t x, int64_t dx) {
+int64_t layer_norm_backward_bytes(const TileSizes& s, int64_t dy, int64_t x, int64_t dx) {
+  if (s.token_kernels) return dx;
   return (x == 4 ? 0 : 4) + 4 + std::max<int64_t>(dy == 4 ? 0 : 4, dx == 4 ? 0 : dx);
 }
 
@@ -69,9 +84,11 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   const int64_t turning = s.blocks(3, rotated) + s.blocks(2, inputs.model.head_dim, T, rotated);
   bytes.input_forward = T * m * t + std::max(s.blocks(2, m), T * qkv * s.convert + turning);
   const int64_t before = inputs.model.qk_norm ? T * rotated * t : 0;
-  const int64_t norms = inputs.model.qk_norm ? s.blocks(4, rotated) + s.blocks(2, q, T, rotated) : 0;
+  const int64_t norms = inputs.model.qk_norm ? s.blocks(4, rotated) + s.blocks(2, q, T, rotated) +
+                                                   s.head_norm_sums(inputs.model.head_dim)
+                                             : 0;
   bytes.input_backward = T * m * t + before + T * qkv * s.convert +
-                         std::max({T * m * t + s.blocks(6, m), s.gradient(qkv, m), turning, norms});
+                         std::max({T * m * t + s.rms_backward(T), s.gradient(qkv, m), turning, norms});
 
   const auto forward = [&](int64_t gate_up) {
     return std::max({T * (q + m) * s.convert + T * m * t, 2 * T * m * t + s.blocks(2, m),
@@ -84,12 +101,12 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
     const int64_t held = inside + x1 + gate_up;
     const int64_t last = std::max(s.gradient(m, q), T * q * s.convert);
     return std::max(held + std::max({s.gradient(m, i), s.gradient(2 * i, m), s.blocks(6, i)}),
-                    held + 2 * T * m * t + std::max(last, s.blocks(6, m)));
+                    held + 2 * T * m * t + std::max(last, s.rms_backward(T)));
   };
   bytes.output_backward = backward(T * m * t, T * 2 * i * t);
   bytes.output_backward_kept = backward(0, 0);
 
-  bytes.head = s.head_T * (m + s.vocab) * t + std::max({2 * s.head_T * m * t + s.blocks(6, m, s.head_T, m),
+  bytes.head = s.head_T * (m + s.vocab) * t + std::max({2 * s.head_T * m * t + s.rms_backward(s.head_T),
                                                         s.gradient(s.vocab, m, s.head_T), s.cross_entropy()});
   return bytes;
 }
@@ -102,20 +119,21 @@ TileBytes encoder_tile_bytes(const ForecastInputs& inputs) {
   bytes.input_forward = (Tm + Tqkv) * s.convert;
   bytes.input_backward = Tqkv * s.convert + std::max(Tm * s.convert + s.gradient(s.qkv, m), Tm * s.convert);
 
-  bytes.output_forward = std::max({(Tq + Tm) * s.convert + Tm * t,        // x1
-                                   Tm * t + Tm * layer_norm_bytes(t, t),  // a
-                                   (Tm + 2 * Ti) * t,                     // a, then x2; up, act
-                                   (Tm + Ti) * t + Tm * layer_norm_bytes(t, e)});
-  bytes.output_forward_kept = bytes.output_forward;
+  bytes.output_forward = std::max({(Tq + Tm) * s.convert + Tm * t,           // x1
+                                   Tm * t + Tm * layer_norm_bytes(s, t, t),  // a
+                                   (Tm + 2 * Ti) * t,                        // a, then x2; up, act
+                                   (Tm + Ti) * t + Tm * layer_norm_bytes(s, t, e)});
   const auto backward = [&](bool kept) {
     const int64_t o = Tq * s.convert;
     const int64_t x1 = kept ? 0 : Tm * t, up = kept ? 0 : Ti * t, x2 = kept ? 0 : Tm * t;
     const int64_t held = o + x1 + Tm * t;  // and a
     const int64_t again = kept ? 0 : held + up + x2 + Ti * t;
-    const int64_t last_norm = held + up + x2 + Tm * layer_norm_backward_bytes(e, t, t);
+    const int64_t last_norm =
+        held + up + x2 + Tm * layer_norm_backward_bytes(s, e, t, t) + s.norm_sums(s.T, 2);
     const int64_t mlp =
         held + up + (Tm + Ti) * t + std::max(s.gradient(m, s.i), s.gradient(s.i, m));  // dx2, dup
-    const int64_t first_norm = held + Tm * t + Tm * layer_norm_backward_bytes(t, t, t);
+    const int64_t first_norm =
+        held + Tm * t + Tm * layer_norm_backward_bytes(s, t, t, t) + s.norm_sums(s.T, 2);
     const int64_t out = held + 2 * Tm * t + std::max(s.gradient(m, s.q), Tq * s.convert);
     return std::max({again, last_norm, mlp, first_norm, out});
   };
@@ -125,7 +143,7 @@ TileBytes encoder_tile_bytes(const ForecastInputs& inputs) {
   const int64_t Hm = s.head_T * m;
   const int64_t tile = (3 * Hm + s.head_T * s.vocab) * t;  // dense, act, normed, logits
   bytes.head = tile + std::max({s.cross_entropy(), s.gradient(s.vocab, m, s.head_T),
-                                Hm * (t + layer_norm_backward_bytes(t, t, t)),
+                                Hm * (t + layer_norm_backward_bytes(s, t, t, t)) + s.norm_sums(s.head_T, 2),
                                 Hm * (2 * t + s.convert) + s.gradient(m, m, s.head_T), 3 * Hm * t});
   return bytes;
 }

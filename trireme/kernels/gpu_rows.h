@@ -17,6 +17,9 @@ struct GpuRows {
   int64_t stride = 0;  // elements
 };
 
+// Larger devices are used as if they had so many.
+constexpr int64_t kMostMultiprocessors = 192;
+
 // Values that a thread works on at a time: one or two accesses of 16 bytes.
 constexpr int kChunk = 8;
 

@@ -8,9 +8,6 @@
 namespace trireme {
 namespace {
 
-constexpr int64_t kNarrow = 2048, kUsual = 8192;  // widths of one chunk a thread, of two
-constexpr int kWideThreads = 512;
-
 // How a row is spread: threads of a block at most, and chunks of each.
 template <int threads, int chunks>
 struct Spread {
@@ -179,7 +176,7 @@ __device__ float wide_mean(int64_t row, const NormArguments& norm, BlockSums& sc
 }
 
 template <typename T, NormKind kind>
-__global__ void __launch_bounds__(kWideThreads) wide_norm_forward(NormArguments norm) {
+__global__ void __launch_bounds__(kWideNormThreads) wide_norm_forward(NormArguments norm) {
   __shared__ BlockSums scratch;
   int turn = 0;
   for (int64_t row = blockIdx.x; row < norm.rows; row += gridDim.x) {
@@ -203,7 +200,7 @@ __global__ void __launch_bounds__(kWideThreads) wide_norm_forward(NormArguments 
 }
 
 template <typename T, NormKind kind>
-__global__ void __launch_bounds__(kWideThreads) wide_norm_backward(NormArguments norm) {
+__global__ void __launch_bounds__(kWideNormThreads) wide_norm_backward(NormArguments norm) {
   constexpr bool kLayer = kind == NormKind::layer;
   __shared__ BlockSums scratch;
   int turn = 0;
@@ -272,32 +269,22 @@ struct Backward {
   }
 };
 
-int threads_of(int64_t width) {
-  if (width > kUsual) return kWideThreads;
-  const int64_t of_thread = width <= kNarrow ? kChunk : 2 * kChunk;
-  const int64_t of_warp = of_thread * kWarp;
-  return static_cast<int>((width + of_warp - 1) / of_warp) * kWarp;
-}
-
-// So many that a device holds them at once, by the registers of their threads (docs: a table of the kernels).
-int64_t blocks_of(const NormKernel& norm, int threads_of_multiprocessor) {
-  const int64_t resident =
-      int64_t{norm.multiprocessors} * (threads_of_multiprocessor / threads_of(norm.width));
+// As many as a device holds at once, by the registers of their threads.
+int64_t forward_blocks(const NormKernel& norm) {
+  const int64_t threads = norm.kind == NormKind::layer && norm.width > kNarrowNorm ? 512 : 1024;
+  const int64_t resident = threads / norm_threads(norm.width) * norm.multiprocessors;
   return norm.rows < resident ? norm.rows : resident;
 }
-int64_t forward_blocks(const NormKernel& norm) {
-  return blocks_of(norm, norm.kind == NormKind::layer && norm.width > kNarrow ? 512 : 1024);
-}
 int64_t backward_blocks(const NormKernel& norm) {
-  return blocks_of(norm, norm.width <= kNarrow ? 768 : 512);
+  return norm_backward_blocks(norm.rows, norm.width, norm.multiprocessors);
 }
 
 template <typename Pass>
 void launch_spread(const NormKernel& norm, int64_t blocks, const NormArguments& arguments, void* stream) {
-  const LaunchSize size{blocks, threads_of(norm.width)};
-  if (norm.width <= kNarrow)
+  const LaunchSize size{blocks, static_cast<int>(norm_threads(norm.width))};
+  if (norm.width <= kNarrowNorm)
     Pass::template launch<Spread<256, 1>>(size, stream, arguments);
-  else if (norm.width <= kUsual)
+  else if (norm.width <= kUsualNorm)
     Pass::template launch<Spread<512, 2>>(size, stream, arguments);
   else
     Pass::launch_wide(size, stream, arguments);
@@ -342,10 +329,6 @@ void launch_norm(const NormKernel& norm, const GpuRows& y, void* stream) {
   arguments.y = y;
   arguments.aligned = arguments.aligned && aligned_chunks(y, norm.number);
   launch_number<Forward>(norm, forward_blocks(norm), arguments, stream);
-}
-
-int64_t norm_partial_rows(const NormKernel& norm) {
-  return backward_blocks(norm);
 }
 
 void launch_norm_backward(const NormKernel& norm, const GpuRows& dy, const GpuRows& dx, float* partial,

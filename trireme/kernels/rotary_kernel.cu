@@ -1,5 +1,7 @@
 // A group of lanes takes a head: each lane a chunk of the first half and the same chunk of the second, which
 // it is rotated with. Lanes of a group meet in the norm's sums. Groups walk over the heads of all tokens.
+#include <algorithm>
+
 #include "trireme/kernels/gpu_chunks.h"
 #include "trireme/kernels/partial_sums.h"
 #include "trireme/kernels/rotary_kernel.h"
@@ -8,7 +10,7 @@ namespace trireme {
 namespace {
 
 constexpr int kRotaryThreads = 256;
-constexpr int kBlocks = 4, kNormBlocks = 2;  // of a multiprocessor: registers
+constexpr int64_t kBlocks = 4;  // of a multiprocessor, by the registers of their threads
 
 struct RotaryArguments {
   RotaryKernel rotary;
@@ -144,7 +146,7 @@ __device__ void norm_heads_forward(int64_t first, int64_t heads, const void* nor
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kRotaryThreads, kNormBlocks) rotate_norms(RotaryArguments arguments) {
+__global__ void __launch_bounds__(kRotaryThreads, kRotaryNormBlocks) rotate_norms(RotaryArguments arguments) {
   const RotaryKernel& rotary = arguments.rotary;
   const LaneWork lane(arguments);
   norm_heads_forward<T>(0, rotary.query_heads, rotary.q_norm, lane, arguments);
@@ -207,7 +209,7 @@ __device__ void norm_heads_backward(int64_t first, int64_t heads, const void* no
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kRotaryThreads, kNormBlocks)
+__global__ void __launch_bounds__(kRotaryThreads, kRotaryNormBlocks)
     rotate_norms_backward(RotaryArguments arguments) {
   __shared__ NormSums scratch;
   const RotaryKernel& rotary = arguments.rotary;
@@ -233,10 +235,11 @@ RotaryArguments arguments_of(const RotaryKernel& rotary) {
 }
 
 LaunchSize size_of(const RotaryKernel& rotary, const RotaryArguments& arguments,
-                   int blocks_of_multiprocessor) {
+                   int64_t blocks_of_multiprocessor) {
   const int64_t threads = rotary.tokens * rotary.heads * arguments.lanes;
   const int64_t needed = (threads + kRotaryThreads - 1) / kRotaryThreads;
-  const int64_t resident = int64_t{rotary.multiprocessors} * blocks_of_multiprocessor;
+  const int64_t resident =
+      std::min<int64_t>(rotary.multiprocessors, kMostMultiprocessors) * blocks_of_multiprocessor;
   return {needed < resident ? needed : resident, kRotaryThreads};
 }
 
@@ -253,7 +256,7 @@ void launch_rotary(const RotaryKernel& rotary, void* stream) {
   if (rotary.tokens == 0) return;
   const RotaryArguments arguments = arguments_of(rotary);
   const bool norms = rotary.q_norm != nullptr;
-  const LaunchSize size = size_of(rotary, arguments, norms ? kNormBlocks : kBlocks);
+  const LaunchSize size = size_of(rotary, arguments, norms ? kRotaryNormBlocks : kBlocks);
   with_number(rotary.number, [&](auto of) {
     using T = decltype(of);
     launch(norms ? rotate_norms<T> : rotate<T, Turn::forward>, size, stream, arguments);
@@ -261,7 +264,7 @@ void launch_rotary(const RotaryKernel& rotary, void* stream) {
 }
 
 int64_t rotary_partial_rows(const RotaryKernel& rotary) {
-  return size_of(rotary, arguments_of(rotary), kNormBlocks).blocks;
+  return size_of(rotary, arguments_of(rotary), kRotaryNormBlocks).blocks;
 }
 
 void launch_rotary_backward(const RotaryKernel& rotary, float* partial, float* dq_norm, float* dk_norm,
@@ -270,7 +273,7 @@ void launch_rotary_backward(const RotaryKernel& rotary, float* partial, float* d
   RotaryArguments arguments = arguments_of(rotary);
   arguments.partial = partial;
   const bool norms = rotary.q_norm != nullptr;
-  const LaunchSize size = size_of(rotary, arguments, norms ? kNormBlocks : kBlocks);
+  const LaunchSize size = size_of(rotary, arguments, norms ? kRotaryNormBlocks : kBlocks);
   with_number(rotary.number, [&](auto of) {
     using T = decltype(of);
     launch(norms ? rotate_norms_backward<T> : rotate<T, Turn::back>, size, stream, arguments);

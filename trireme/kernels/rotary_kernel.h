@@ -31,8 +31,10 @@ constexpr int64_t kWidestRotaryHead = 512;
 
 void launch_rotary(const RotaryKernel& rotary, void* stream);
 
-// Rows of partial sums that the backward with norms writes.
+// Rows of partial sums that the backward with norms writes, and how many at most on any device.
 int64_t rotary_partial_rows(const RotaryKernel& rotary);
+constexpr int64_t kRotaryNormBlocks = 2;  // of a multiprocessor, by the registers of their threads
+constexpr int64_t kMostRotaryPartialRows = kRotaryNormBlocks * kMostMultiprocessors;
 
 // from: gradient of the rotated heads, to: of the unrotated ones. partial: fp32 [rotary_partial_rows, 2, D]
 // of scratch memory. Added to dq_norm and dk_norm, fp32 [D]. Without norms those three may be null.

@@ -126,7 +126,9 @@ bool rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at
   if (!takes_rows({x_TM, dy_TM, dx_TM}) || !takes_vectors(x_TM, {weight}) || !takes_sums(x_TM, {dweight}))
     return false;
   const NormKernel kernel = norm_of(NormKind::rms, x_TM, weight, {}, eps);
-  const at::Tensor partial = at::empty({norm_partial_rows(kernel), x_TM.size(1)}, dweight.options());
+  const at::Tensor partial =
+      at::empty({norm_backward_blocks(kernel.rows, kernel.width, kernel.multiprocessors), x_TM.size(1)},
+                dweight.options());
   on_stream(x_TM, [&](void* stream) {
     launch_norm_backward(kernel, rows_of(dy_TM), rows_of(dx_TM), partial.data_ptr<float>(),
                          dweight.data_ptr<float>(), nullptr, stream);
@@ -147,7 +149,9 @@ std::optional<at::Tensor> layer_norm_backward(const at::Tensor& dy_TM, const at:
       !takes_sums(x_TM, {dweight, dbias}))
     return {};
   const NormKernel kernel = norm_of(NormKind::layer, x_TM, weight, {}, eps);
-  const at::Tensor partial = at::empty({norm_partial_rows(kernel), 2 * x_TM.size(1)}, dweight.options());
+  const at::Tensor partial =
+      at::empty({norm_backward_blocks(kernel.rows, kernel.width, kernel.multiprocessors), 2 * x_TM.size(1)},
+                dweight.options());
   at::Tensor dx_TM = at::empty(x_TM.sizes(), x_TM.options());
   on_stream(x_TM, [&](void* stream) {
     launch_norm_backward(kernel, rows_of(dy_TM), rows_of(dx_TM), partial.data_ptr<float>(),

@@ -1,0 +1,65 @@
+// What a tile holds beside its tensors: blocks of ATen's temporaries on a device, none with CUDA's kernels
+// but sums of the norms' gradients. Against sums made by hand.
+#include "trireme/forecast/tile_bytes.h"
+
+#include <gtest/gtest.h>
+
+#include "trireme/forecast/device_kernels.h"
+
+namespace trireme::tile_bytes_test {
+namespace {
+
+constexpr int64_t T = 4096, m = 4096, i = 14336, q = 32 * 128, qkv = q + 2 * 8 * 128, vocab = 128256;
+
+ForecastInputs llama(const DeviceKernels& device) {
+  ForecastInputs inputs;
+  inputs.model = {.layers = 32,
+                  .hidden = m,
+                  .intermediate = i,
+                  .mlp_kept_width = 2 * i,
+                  .heads = 32,
+                  .kv_heads = 8,
+                  .head_dim = 128,
+                  .vocab = vocab,
+                  .unit_elements = {}};
+  inputs.tile_tokens = T;
+  inputs.logits_tile_tokens = 2048;
+  inputs.storage_bytes = inputs.tile_bytes = 2;
+  inputs.batch = 1;
+  inputs.shard_tokens = 2 * T;
+  return with_device(std::move(inputs), device, Precision::bf16);
+}
+
+TEST(TileBytes, with_cudas_kernels_a_tile_holds_its_tensors_and_sums_of_norms_gradients) {
+  const TileBytes bytes = tile_bytes(llama({.on_gpu = true, .cuda = true}));
+  // 192 multiprocessors at most, two blocks of 256 threads on each.
+  constexpr int64_t kSums = 192 * 2 * m * 4;
+  EXPECT_EQ(bytes.input_forward, T * m * 2);                 // normed
+  EXPECT_EQ(bytes.input_backward, 2 * T * m * 2 + kSums);    // and dnormed
+  EXPECT_EQ(bytes.output_forward, T * (2 * m + 3 * i) * 2);  // x1, normed, gate|up, act
+  EXPECT_EQ(bytes.output_backward, T * (2 * m + 4 * i) * 2 + 2 * T * m * 2 + kSums);
+  EXPECT_EQ(bytes.head, 2048 * (m + vocab) * 2 + 2 * 2048 * m * 2 + kSums);
+}
+
+TEST(TileBytes, heads_with_norms_hold_their_sums_while_they_are_turned_back) {
+  ForecastInputs inputs = llama({.on_gpu = true, .cuda = true});
+  const int64_t without = tile_bytes(inputs).input_backward;
+  inputs.model.qk_norm = true;
+  EXPECT_EQ(tile_bytes(inputs).input_backward, without + T * (q + 8 * 128) * 2);
+  inputs.shard_tokens = inputs.tile_tokens = 1;  // the tile's own tensors are small
+  EXPECT_GE(tile_bytes(inputs).input_backward, 2 * 192 * 2 * 128 * 4);
+}
+
+TEST(TileBytes, a_device_without_cudas_kernels_holds_atens_blocks) {
+  const TileBytes cuda = tile_bytes(llama({.on_gpu = true, .cuda = true})),
+                  other = tile_bytes(llama({.on_gpu = true, .cuda = false}));
+  constexpr int64_t kBlock = (int64_t{1} << 23) / m * m * 4;  // fp32
+  EXPECT_EQ(other.input_backward, 2 * T * m * 2 + 3 * kBlock);
+  EXPECT_EQ(cuda.input_forward, T * m * 2);
+  EXPECT_GT(other.input_forward, T * m * 2 + kBlock);
+  EXPECT_GT(other.output_backward, cuda.output_backward);
+  EXPECT_GT(other.head, cuda.head);
+}
+
+}  // namespace
+}  // namespace trireme::tile_bytes_test
