@@ -5,6 +5,7 @@
 #include "trireme/kernels/norm_kernel.h"
 #include "trireme/kernels/rotary_kernel.h"
 #include "trireme/kernels/token_tiles.h"
+#include "trireme/kernels/weight_gradient_blocks.h"
 
 namespace trireme {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 // element).
 struct TileSizes {
   int64_t T, head_T, t, convert, threads, m, i, q, qkv, vocab;
-  bool on_host, token_kernels;
+  bool on_host, bf16_blocks;
 
   explicit TileSizes(const ForecastInputs& inputs) {
     const ModelSizes& model = inputs.model;
@@ -29,7 +30,7 @@ struct TileSizes {
     qkv = q + 2 * model.kv_heads * model.head_dim;
     vocab = model.vocab;
     on_host = inputs.device_is_host;
-    token_kernels = inputs.token_kernels;
+    bf16_blocks = inputs.flash_element_bytes == 2;
   }
 
   // kernels/token_ops_aten.cpp: `halves` / 2 fp32 tensors of `width` a row, of a block of rows that are cut
@@ -40,27 +41,15 @@ struct TileSizes {
   }
   int64_t blocks(int64_t halves, int64_t width) const { return blocks(halves, width, T, width); }
 
-  // Sums of `vectors` norms' gradients over the rows of a block, of CUDA's kernels (kernels/norm_kernel.h).
-  int64_t norm_sums(int64_t tokens, int64_t vectors) const {
-    return token_kernels ? norm_backward_blocks(tokens, m) * vectors * m * kFloat_bytes : 0;
-  }
-  int64_t head_norm_sums(int64_t head_dim) const {
-    return token_kernels ? kMostRotaryPartialRows * 2 * head_dim * kFloat_bytes : 0;
-  }
-  // Inside an RMS norm's backward.
-  int64_t rms_backward(int64_t tokens) const { return blocks(6, m, tokens, m) + norm_sums(tokens, 1); }
-
-  // Of a weight [n, k], beside the fp32 sum (kernels/linear.cpp). On a GPU the product is added to it. The
-  // CPU makes a 16-bit product of `tokens` rows and widens it. While it is made, oneDNN keeps a block of each
-  // operand and of fp32 sums on each thread: about this many bytes, by measurement with AVX-512.
-  int64_t gradient(int64_t n, int64_t k, int64_t tokens) const {
+  // Of a weight [n, k], beside the fp32 sum (kernels/linear.cpp), to which a GPU and fp32 add the product. A
+  // CPU with units for bf16 does so too, from copies of blocks; one without makes a 16-bit product and widens
+  // it.
+  int64_t gradient(int64_t n, int64_t k) const {
     if (t == 4 || !on_host) return 0;
-    const int64_t rows = std::min<int64_t>(n, 256), depth = std::min<int64_t>(tokens, 512);
-    const int64_t columns = std::min<int64_t>(k, tokens > depth ? 1024 : 64);
-    const int64_t workspace = threads * (depth * (rows + columns) * t + rows * 64 * 4);
-    return n * k * t + std::max(n * k * 4, workspace);
+    if (!bf16_blocks) return n * k * (t + 4);
+    const int64_t blocks = (n + kGradientRows - 1) / kGradientRows;
+    return gradient_panels_bytes(k) + std::min(threads, blocks) * gradient_rows_bytes();
   }
-  int64_t gradient(int64_t n, int64_t k) const { return gradient(n, k, T); }
   int64_t cross_entropy() const { return blocks(t == 4 ? 2 : 4, vocab, head_T, vocab); }
 };
 
@@ -106,8 +95,8 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   bytes.output_backward = backward(T * m * t, T * 2 * i * t);
   bytes.output_backward_kept = backward(0, 0);
 
-  bytes.head = s.head_T * (m + s.vocab) * t + std::max({2 * s.head_T * m * t + s.rms_backward(s.head_T),
-                                                        s.gradient(s.vocab, m, s.head_T), s.cross_entropy()});
+  bytes.head = s.head_T * (m + s.vocab) * t + std::max({2 * s.head_T * m * t + s.blocks(6, m, s.head_T, m),
+                                                        s.gradient(s.vocab, m), s.cross_entropy()});
   return bytes;
 }
 
@@ -142,9 +131,9 @@ TileBytes encoder_tile_bytes(const ForecastInputs& inputs) {
 
   const int64_t Hm = s.head_T * m;
   const int64_t tile = (3 * Hm + s.head_T * s.vocab) * t;  // dense, act, normed, logits
-  bytes.head = tile + std::max({s.cross_entropy(), s.gradient(s.vocab, m, s.head_T),
-                                Hm * (t + layer_norm_backward_bytes(s, t, t, t)) + s.norm_sums(s.head_T, 2),
-                                Hm * (2 * t + s.convert) + s.gradient(m, m, s.head_T), 3 * Hm * t});
+  bytes.head = tile + std::max({s.cross_entropy(), s.gradient(s.vocab, m),
+                                Hm * (t + layer_norm_backward_bytes(t, t, t)),
+                                Hm * (2 * t + s.convert) + s.gradient(m, m), 3 * Hm * t});
   return bytes;
 }
 

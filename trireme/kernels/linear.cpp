@@ -1,6 +1,10 @@
 #include "trireme/kernels/linear.h"
 
 #include <algorithm>
+#include <optional>
+
+#include "trireme/kernels/cpu_weight_gradient.h"
+#include "trireme/kernels/product.h"
 
 namespace trireme {
 namespace {
@@ -17,14 +21,25 @@ void add_column_sums(at::Tensor& sums_n, const at::Tensor& x_Tn) {
                     .sum(0, /*keepdim=*/false, sums_n.scalar_type()));
 }
 
+// Where the processor multiplies blocks of such values.
+std::optional<Bf16Units> bf16_blocks_of(const at::Tensor& x) {
+  if (!x.is_cpu() || x.scalar_type() != at::kBFloat16) return std::nullopt;
+  static const std::optional<Bf16Units> units = processor_bf16_units();
+  return units;
+}
+
 }  // namespace
 
 void linear_into(at::Tensor& out_Tn, const at::Tensor& x_Tk, const at::Tensor& weight_nk,
                  const at::Tensor& bias_n) {
-  if (bias_n.defined())
+  if (!bias_n.defined()) {
+    product_into(out_Tn, x_Tk, weight_nk.t());
+  } else if (x_Tk.scalar_type() == at::kFloat) {
+    out_Tn.copy_(bias_n);
+    add_product(out_Tn, x_Tk, weight_nk.t());
+  } else {
     at::addmm_out(out_Tn, bias_n, x_Tk, weight_nk.t());
-  else
-    at::mm_out(out_Tn, x_Tk, weight_nk.t());
+  }
 }
 
 at::Tensor linear_forward(const at::Tensor& x_Tk, const at::Tensor& weight_nk, const at::Tensor& bias_n) {
@@ -35,15 +50,17 @@ at::Tensor linear_forward(const at::Tensor& x_Tk, const at::Tensor& weight_nk, c
 
 void linear_backward_into(at::Tensor& dx_Tk, const at::Tensor& dy_Tn, const at::Tensor& weight_nk) {
   if (dx_Tk.scalar_type() == dy_Tn.scalar_type())
-    at::mm_out(dx_Tk, dy_Tn, weight_nk);
+    product_into(dx_Tk, dy_Tn, weight_nk);
   else
-    dx_Tk.copy_(at::mm(dy_Tn, weight_nk));
+    dx_Tk.copy_(product(dy_Tn, weight_nk));
 }
 
 void add_linear_gradient(at::Tensor& gradient_nk, at::Tensor& bias_gradient_n, const at::Tensor& dy_Tn,
                          const at::Tensor& x_Tk) {
   if (dy_Tn.scalar_type() == gradient_nk.scalar_type())
-    gradient_nk.addmm_(dy_Tn.t(), x_Tk);
+    add_product(gradient_nk, dy_Tn.t(), x_Tk);
+  else if (const auto units = bf16_blocks_of(dy_Tn))
+    add_weight_gradient(gradient_nk, dy_Tn, x_Tk, *units);
   else if (dy_Tn.is_cpu())  // libtorch has no CPU product of 16-bit factors that is added to fp32
     gradient_nk.add_(at::mm(dy_Tn.t(), x_Tk));
   else

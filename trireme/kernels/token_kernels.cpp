@@ -53,6 +53,27 @@ void rms_norm_backward(const Dy* __restrict dy, const X* __restrict x, const flo
   }
 }
 
+// Lanes, because a compiler that minds NaN does not reorder a maximum.
+template <typename X>
+inline float largest(const X* x, int64_t n) {
+  constexpr int64_t kLanes = 64;
+  float lanes[kLanes];
+  for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] = load(x);
+  const int64_t whole = n / kLanes * kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes)
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const float value = load(x + i + lane);
+      lanes[lane] = value > lanes[lane] ? value : lanes[lane];
+    }
+  for (int64_t i = whole; i < n; ++i) {
+    const float value = load(x + i);
+    lanes[0] = value > lanes[0] ? value : lanes[0];
+  }
+  float most = lanes[0];
+  for (int64_t lane = 1; lane < kLanes; ++lane) most = lanes[lane] > most ? lanes[lane] : most;
+  return most;
+}
+
 // `from` and `to` may be the same.
 template <typename X, typename Y>
 void rotate(const X* from, const RotaryRow& row, Y* to) {
@@ -149,11 +170,7 @@ float cross_entropy(X* __restrict logits, int64_t target, bool gradient, float s
       for (int64_t i = 0; i < V; ++i) store(logits + i, 0.0f);
     return 0;
   }
-  float most = load(logits);
-  for (int64_t i = 1; i < V; ++i) {
-    const float value = load(logits + i);
-    most = value > most ? value : most;
-  }
+  const float most = largest(logits, V);
   const float at_target = load(logits + target);
   // Partial sums over pieces keep the error of a long row near that of one piece. An fp32 row keeps its
   // exponentials for the gradient; in 16 bits they would be rounded twice, so they are made again.

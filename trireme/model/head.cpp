@@ -1,6 +1,7 @@
 #include "trireme/model/head.h"
 
 #include "trireme/kernels/linear.h"
+#include "trireme/kernels/product.h"
 #include "trireme/kernels/token_ops.h"
 #include "trireme/kernels/token_tiles.h"
 
@@ -30,7 +31,7 @@ at::Tensor Head::loss_and_gradient(const UnitWeights& weights, int64_t tile_toke
     at::Tensor tile_loss = loss.narrow(0, begin, count);
     cross_entropy(logits, targets.narrow(0, begin, count), tile_loss, scale);
     add_linear_gradient(gradients[kOutputMatrix], gradients[kOutputBias], logits, tile.normed);
-    const at::Tensor dnormed = at::mm(logits, weights[kOutputMatrix]);
+    const at::Tensor dnormed = product(logits, weights[kOutputMatrix]);
     x.copy_(before_matrix_backward(weights, gradients, x, tile, dnormed));
   });
   return loss;

@@ -16,6 +16,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/kernels/linear.h"
+#include "trireme/kernels/product.h"
 #include "trireme/kernels/token_ops.h"
 #include "trireme/model/embedding.h"
 #include "trireme/model/head.h"
@@ -229,13 +230,15 @@ class EncoderEmbedding final : public Embedding {
 
 // o Wo' + b + x, in the tile dtype.
 at::Tensor residual_after_attention(const UnitWeights& w, const at::Tensor& x_TM, const at::Tensor& o_tile) {
-  at::Tensor x1 = at::addmm(x_TM.to(o_tile.scalar_type()), o_tile, w[kOut].t());
+  at::Tensor x1 = x_TM.to(o_tile.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  add_product(x1, o_tile, w[kOut].t());
   return x1.add_(w[kOutBias]);
 }
 
 // act Wd' + b + a, over a.
 at::Tensor residual_after_mlp(const UnitWeights& w, const at::Tensor& a_TM, const at::Tensor& act_TI) {
-  return a_TM.addmm_(act_TI, w[kDown].t()).add_(w[kDownBias]);
+  add_product(a_TM, act_TI, w[kDown].t());
+  return a_TM.add_(w[kDownBias]);
 }
 
 // One after the other in the tile's memory, each contiguous: kernels then see what they see without keeping,
@@ -273,9 +276,9 @@ class EncoderLayer final : public Layer {
     const at::Tensor dqkv = dqkv_TND.to(dtype).flatten(1);
     add_linear_gradient(gradients[kQkv], gradients[kQkvBias], dqkv, x_TM.to(dtype));
     if (dx_TM.scalar_type() == dtype)
-      dx_TM.addmm_(dqkv, w[kQkv]);
+      add_product(dx_TM, dqkv, w[kQkv]);
     else
-      dx_TM.add_(at::mm(dqkv, w[kQkv]));
+      dx_TM.add_(product(dqkv, w[kQkv]));
   }
 
   void after_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, const at::Tensor& o_TA,
@@ -316,11 +319,12 @@ class EncoderLayer final : public Layer {
     at::Tensor dx2 = layer_norm_backward(dy_TM, x2, w[kOutputNorm], eps_, dtype, gradients[kOutputNorm],
                                          gradients[kOutputNormBias]);
     x2 = at::Tensor();
-    at::Tensor dup = at::mm(dx2, w[kDown]);
+    at::Tensor dup = product(dx2, w[kDown]);
     exact_gelu_backward(dup, up);  // dup was d(act); up is act from here on
     add_linear_gradient(gradients[kDown], gradients[kDownBias], dx2, up);
     add_linear_gradient(gradients[kUp], gradients[kUpBias], dup, a);
-    const at::Tensor da = dx2.addmm_(dup, w[kUp]);
+    add_product(dx2, dup, w[kUp]);
+    const at::Tensor& da = dx2;
     up = dup = at::Tensor();
     const at::Tensor dx1 = layer_norm_backward(da, x1, w[kAttentionNorm], eps_, dtype,
                                                gradients[kAttentionNorm], gradients[kAttentionNormBias]);
@@ -352,7 +356,7 @@ class EncoderHead final : public Head {
                                        gradients[kHeadNormBias]);
     exact_gelu_backward(d, dense);
     add_linear_gradient(gradients[kDense], gradients[kDenseBias], d, x_TM.to(dtype));
-    return at::mm(d, w[kDense]);
+    return product(d, w[kDense]);
   }
 
  private:

@@ -13,6 +13,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/kernels/linear.h"
+#include "trireme/kernels/product.h"
 #include "trireme/kernels/token_ops.h"
 #include "trireme/model/decoder_config.h"
 #include "trireme/model/embedding.h"
@@ -124,7 +125,8 @@ ModelLayout layout(const ModelConfig& config) {
 
 // x + o Wo', in the tile dtype.
 at::Tensor residual_after_attention(const UnitWeights& w, const at::Tensor& x_TM, const at::Tensor& o_tile) {
-  at::Tensor x1 = at::addmm(x_TM.to(o_tile.scalar_type()), o_tile, w[kOut].t());
+  at::Tensor x1 = x_TM.to(o_tile.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  add_product(x1, o_tile, w[kOut].t());
   if (w[kOutBias].defined()) x1.add_(w[kOutBias]);
   return x1;
 }
@@ -165,7 +167,7 @@ class DecoderLayer final : public Layer {
     rotate_heads_backward(dqkv_TND, rotary, before, projected, gradients[kQueryNorm], gradients[kKeyNorm]);
     const at::Tensor flat = projected.view({projected.size(0), -1});
     add_linear_gradient(gradients[kQkv], gradients[kQkvBias], flat, normed);
-    const at::Tensor dnormed = at::mm(flat, w[kQkv]);
+    const at::Tensor dnormed = product(flat, w[kQkv]);
     rms_norm_backward(dnormed, x_TM, w[kInputNorm], config_.norm_eps, dx_TM, gradients[kInputNorm]);
   }
 
@@ -180,7 +182,7 @@ class DecoderLayer final : public Layer {
     linear_into(gate_up, normed, w[kGateUp], w[kGateUpBias]);
     const at::Tensor act = swiglu(gate_up);
     if (kept != nullptr) kept->x1.copy_(x1);
-    x1.addmm_(act, w[kDown].t());
+    add_product(x1, act, w[kDown].t());
     if (w[kDownBias].defined()) x1.add_(w[kDownBias]);
     y_TM.copy_(x1);
   }
@@ -196,11 +198,11 @@ class DecoderLayer final : public Layer {
     const at::Tensor normed = rms_norm(x1, w[kPostNorm], eps, dtype);
     at::Tensor gate_up =
         kept != nullptr ? kept->mlp.to(dtype) : linear_forward(normed, w[kGateUp], w[kGateUpBias]);
-    const at::Tensor dact = at::mm(dy, w[kDown]);
+    const at::Tensor dact = product(dy, w[kDown]);
     const at::Tensor act = swiglu_backward(dact, gate_up);  // gate_up is d(gate_up) from here on
     add_linear_gradient(gradients[kDown], gradients[kDownBias], dy, act);
     add_linear_gradient(gradients[kGateUp], gradients[kGateUpBias], gate_up, normed);
-    const at::Tensor dnormed = at::mm(gate_up, w[kGateUp]);
+    const at::Tensor dnormed = product(gate_up, w[kGateUp]);
     at::Tensor dx1 = dy.clone();
     rms_norm_backward(dnormed, x1, w[kPostNorm], eps, dx1, gradients[kPostNorm]);
     add_linear_gradient(gradients[kOut], gradients[kOutBias], dx1, o);

@@ -1,0 +1,100 @@
+// A linear layer's products against fp64, for odd sizes and for rows and columns that lie apart.
+#include "trireme/kernels/linear.h"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include "trireme/kernels/cpu_weight_gradient.h"
+#include "trireme/kernels/product.h"
+#include "trireme/kernels/transpose_tile.h"
+
+#include "tests/support/relative_error.h"
+
+namespace trireme::testing {
+namespace {
+
+struct Sizes {
+  int64_t tokens, k, n;
+};
+constexpr Sizes kSizes[] = {{1, 1, 1}, {33, 70, 45}, {130, 64, 128}, {515, 96, 65}, {1090, 33, 200}};
+
+at::Tensor random(int64_t rows, int64_t columns, at::ScalarType dtype, int64_t gap = 0) {
+  return at::randn({rows, columns + gap}).to(dtype).narrow(1, 0, columns);
+}
+
+at::Tensor exact(const at::Tensor& a, const at::Tensor& b) {
+  return at::mm(a.to(at::kDouble), b.to(at::kDouble));
+}
+
+TEST(Product, of_fp32_is_exact_to_its_precision_in_whatever_library) {
+  for (const auto& [tokens, k, n] : kSizes)
+    for (const int64_t gap : {0, 3}) {
+      const at::Tensor x = random(tokens, k, at::kFloat, gap), weight = random(n, k, at::kFloat, gap);
+      const at::Tensor dy = random(tokens, n, at::kFloat, gap);
+      EXPECT_LT(relative_error(product(x, weight.t()), exact(x, weight.t())), 1e-5);
+      EXPECT_LT(relative_error(product(dy, weight), exact(dy, weight)), 1e-5);
+      const at::Tensor sum = random(n, k, at::kFloat), before = sum.to(at::kDouble);
+      add_product(sum, dy.t(), x);
+      EXPECT_LT(relative_error(sum, before + exact(dy.t(), x)), 1e-5);
+      // Whatever lay there before, NaN too.
+      at::Tensor out = at::full({tokens, n}, std::nan(""));
+      product_into(out, x, weight.t());
+      EXPECT_LT(relative_error(out, exact(x, weight.t())), 1e-5);
+    }
+}
+
+TEST(WeightGradient, of_16_bits_is_summed_in_fp32) {
+  for (const auto& [tokens, k, n] : kSizes)
+    for (const int64_t gap : {0, 5}) {
+      const at::Tensor x = random(tokens, k, at::kBFloat16, gap), dy = random(tokens, n, at::kBFloat16, gap);
+      at::Tensor gradient = random(n, k, at::kFloat), no_bias;
+      const at::Tensor before = gradient.to(at::kDouble);
+      add_linear_gradient(gradient, no_bias, dy, x);
+      // A processor without such units has libtorch's product, which is rounded.
+      const double bound = processor_bf16_units() ? 1e-5 : 1e-2;
+      EXPECT_LT(relative_error(gradient, before + exact(dy.t(), x)), bound) << tokens << " " << k << " " << n;
+    }
+}
+
+TEST(WeightGradient, in_blocks_is_exact_with_plain_loops_too) {
+  for (const auto& [tokens, k, n] : kSizes) {
+    const at::Tensor x = random(tokens, k, at::kBFloat16), dy = random(tokens, n, at::kBFloat16);
+    const at::Tensor gradient = random(n, k, at::kFloat), before = gradient.to(at::kDouble);
+    add_weight_gradient(gradient, dy, x, Bf16Units::loops);
+    EXPECT_LT(relative_error(gradient, before + exact(dy.t(), x)), 1e-5) << tokens << " " << k << " " << n;
+  }
+}
+
+TEST(WeightGradient, has_the_same_bits_with_any_number_of_threads) {
+  const Bf16Units units = processor_bf16_units().value_or(Bf16Units::loops);
+  const at::Tensor x = random(700, 96, at::kBFloat16), dy = random(700, 333, at::kBFloat16);
+  const int before = at::get_num_threads();
+  at::Tensor first;
+  for (const int threads : {1, 2, 3}) {
+    at::set_num_threads(threads);
+    const at::Tensor gradient = at::zeros({333, 96});
+    add_weight_gradient(gradient, dy, x, units);
+    if (!first.defined()) first = gradient;
+    EXPECT_TRUE(at::equal(gradient, first)) << threads;
+  }
+  at::set_num_threads(before);
+}
+
+TEST(TransposeTile, of_every_level_that_the_processor_runs_is_a_transpose) {
+  std::vector<const TransposeTile*> levels{&simd_base::kTransposeTile};
+  if (simd_level() >= SimdLevel::v3) levels.push_back(&simd_v3::kTransposeTile);
+  if (simd_level() >= SimdLevel::v4) levels.push_back(&simd_v4::kTransposeTile);
+  for (const TransposeTile* level : levels)
+    for (const auto& [rows, columns] :
+         {std::pair<int64_t, int64_t>{1, 1}, {32, 32}, {64, 96}, {33, 31}, {70, 100}}) {
+      const at::Tensor from = at::randint(-32768, 32767, {rows, columns + 3}, at::kShort);
+      const at::Tensor to = at::zeros({columns, rows + 2}, at::kShort);
+      level->run(reinterpret_cast<const uint16_t*>(from.const_data_ptr<int16_t>()), columns + 3, rows, columns,
+                 reinterpret_cast<uint16_t*>(to.mutable_data_ptr<int16_t>()), rows + 2);
+      EXPECT_TRUE(at::equal(to.narrow(1, 0, rows), from.narrow(1, 0, columns).t())) << rows << " " << columns;
+      EXPECT_EQ(to.narrow(1, rows, 2).abs().sum().item<int64_t>(), 0);
+    }
+}
+
+}  // namespace
+}  // namespace trireme::testing
