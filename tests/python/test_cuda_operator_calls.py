@@ -6,9 +6,10 @@ import os
 import subprocess
 from pathlib import Path
 
-import cudnn
 import pytest
 import torch
+
+from cudnn_graphs import backward_graph, forward_graph
 
 BINARY = Path(os.environ["TRIREME_BINARY"]).parent / "kernels_test"
 DTYPES = {"BFloat16": torch.bfloat16, "Half": torch.float16, "Float": torch.float32, "Int": torch.int32,
@@ -104,49 +105,6 @@ def test_cudnns_results_are_laid_out_as_the_meta_functions_say(calls):
         results = replayed(torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default, call["arguments"])
         for recorded, result in zip(call["returns"], results):
             expect_layout(recorded, result)
-
-
-class Graph:
-    """What build_graph and build_graph_backward of libtorch's cudnn/MHA.cpp make of a call, for an H200."""
-
-    def __init__(self, query):
-        io = {"BFloat16": cudnn.data_type.BFLOAT16, "Half": cudnn.data_type.HALF}[query["dtype"]]
-        self.graph = cudnn.pygraph(io_data_type=io, intermediate_data_type=cudnn.data_type.FLOAT,
-                                   compute_data_type=cudnn.data_type.FLOAT, sm_version=90)
-
-    def input(self, name, tensor):
-        fp32 = {"data_type": cudnn.data_type.FLOAT} if tensor["dtype"] == "Float" else {}
-        return self.graph.tensor(name=name, dim=tensor["sizes"], stride=tensor["strides"], **fp32)
-
-    def inputs(self, arguments, *names):
-        return {short: self.input(short, arguments[name]) for short, name in names}
-
-    @staticmethod
-    def output(tensor, layout):
-        tensor.set_output(True).set_dim(layout["sizes"]).set_stride(layout["strides"])
-        if layout["dtype"] == "Float":
-            tensor.set_data_type(cudnn.data_type.FLOAT)
-
-
-def forward_graph(call):
-    arguments = call["arguments"]
-    graph = Graph(arguments["query"])
-    results = graph.graph.sdpa(name="sdpa", is_inference=False, attn_scale=arguments["scale"], use_causal_mask=arguments["is_causal"],
-                               **graph.inputs(arguments, ("q", "query"), ("k", "key"), ("v", "value")))
-    for tensor, layout in zip(results, call["returns"]):
-        graph.output(tensor, layout)
-    return graph.graph
-
-
-def backward_graph(call):
-    arguments = call["arguments"]
-    graph = Graph(arguments["query"])
-    names = (("q", "query"), ("k", "key"), ("v", "value"), ("o", "out"), ("dO", "grad_out"), ("stats", "logsumexp"))
-    results = graph.graph.sdpa_backward(name="sdpa_backward", attn_scale=arguments["scale"],
-                                        use_causal_mask=arguments["is_causal"], **graph.inputs(arguments, *names))
-    for tensor, layout in zip(results, call["returns"]):
-        graph.output(tensor, layout)
-    return graph.graph
 
 
 def test_cudnn_validates_the_graphs_of_the_calls(calls):

@@ -53,8 +53,7 @@ struct Buffers {
   // flash_api.cpp). FlashAttention-2 and memory-efficient attention: dq in fp32, a sum for each query, and
   // with grouped heads dk and dv of every query head of the call; o and d(o) as copies where they are views
   // of an exchange's message, and in 16 bits of several samples q, k and v too. Packed documents add up to
-  // 128 rows of dq each, which is not counted. What cuDNN asks for is known when it has planned a call; the
-  // same is counted for it.
+  // 128 rows of dq each, which is not counted. cuDNN plans with the same (tests/python/test_cudnn_plans.py).
   int64_t gpu_backward_workspace() const {
     if (!inputs.fused_on_gpu) return 0;
     const int64_t width = inputs.model.head_dim, batch = inputs.batch;

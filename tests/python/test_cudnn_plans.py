@@ -1,0 +1,90 @@
+"""cuDNN plans the dense calls of long documents for an H200, without one, with the memory that the forecast counts."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+# Of the CUDA driver, what cuDNN asks for when it loads a kernel that it has compiled.
+GIVES_A_HANDLE = ("cuLibraryLoadData", "cuLibraryGetKernel")
+SUCCEEDS = ("cuLibraryUnload", "cuKernelSetAttribute")
+HAS_NO_DEVICE = (
+    "cuCtxGetCurrent", "cuCtxGetDevice", "cuCtxGetLimit", "cuCtxPopCurrent", "cuCtxPushCurrent", "cuDeviceGet",
+    "cuDeviceGetAttribute", "cuDeviceGetCount", "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxReset",
+    "cuDevicePrimaryCtxRetain", "cuDriverGetVersion", "cuFuncGetAttribute", "cuFuncSetAttribute", "cuGetErrorName",
+    "cuGetErrorString", "cuInit", "cuKernelGetAttribute", "cuLaunchCooperativeKernel", "cuLaunchKernel", "cuLaunchKernelEx",
+    "cuLibraryLoadFromFile", "cuLinkAddData", "cuLinkAddData_v2", "cuLinkAddFile_v2", "cuLinkComplete", "cuLinkCreate",
+    "cuLinkCreate_v2", "cuLinkDestroy", "cuMemcpyDtoH_v2", "cuModuleGetFunction", "cuModuleGetGlobal_v2", "cuModuleLoadData",
+    "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuModuleUnload", "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+    "cuOccupancyMaxPotentialClusterSize", "cuStreamGetCtx", "cuStreamSynchronize", "cuTensorMapEncodeTiled")
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    """A folder with a stand-in for libcuda.so.1."""
+    folder = tmp_path_factory.mktemp("driver")
+    source = ["int %s(void** handle) { *handle = handle; return 0; }" % name for name in GIVES_A_HANDLE]
+    source += ["int %s(void) { return 0; }" % name for name in SUCCEEDS]
+    source += ["int %s(void) { return 100; }" % name for name in HAS_NO_DEVICE]  # CUDA_ERROR_NO_DEVICE
+    (folder / "driver.c").write_text("\n".join(source))
+    subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-Wl,-soname,libcuda.so.1", "-o", folder / "libcuda.so.1", folder / "driver.c"],
+                   check=True)
+    return folder
+
+
+def tensor(sizes, strides, dtype="BFloat16"):
+    return {"sizes": sizes, "strides": strides, "dtype": dtype}
+
+
+def calls_of_document(tokens, heads, kv_heads, width, sample_tokens):
+    """Forward and backward of a document's square, of q, k and v that lie side by side in their sample."""
+    row = (heads + 2 * kv_heads) * width
+
+    def of_sample(count):
+        return tensor([1, count, tokens, width], [sample_tokens * row, width, row, 1])
+
+    def own(count):
+        return tensor([1, count, tokens, width], [tokens * count * width, width, count * width, 1])
+
+    q, k, o = of_sample(heads), of_sample(kv_heads), own(heads)
+    lse = tensor([1, heads, tokens, 1], [heads * tokens, tokens, 1, 1], "Float")
+    inputs = {"query": q, "key": k, "value": k, "is_causal": True, "scale": width ** -0.5}
+    return [{"operator": "_cudnn_attention_forward", "arguments": inputs, "returns": [o, lse]},
+            {"operator": "_cudnn_attention_backward", "arguments": {**inputs, "out": o, "grad_out": o, "logsumexp": lse},
+             "returns": [o, own(kv_heads), own(kv_heads)]}]
+
+
+def planned_workspaces(driver, calls):
+    packages = Path(sysconfig.get_paths()["purelib"])
+    libraries = [driver, *packages.glob("nvidia/*/lib"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    out = subprocess.run([sys.executable, Path(__file__).parent / "cudnn_graphs.py"], input="\n".join(map(json.dumps, calls)),
+                         capture_output=True, text=True, env={**os.environ, "LD_LIBRARY_PATH": ":".join(map(str, libraries))})
+    assert out.returncode == 0, out.stderr
+    return [int(line) for line in out.stdout.split()]
+
+
+# trireme/forecast/attention_snapshots.cpp: dq in fp32 and a sum for each query, in blocks of 128 rows, and with grouped heads dk
+# and dv of every query head.
+def forecast_bytes(tokens, heads, kv_heads, width):
+    rows = (tokens + 127) // 128 * 128
+    padded = (width + 31) // 32 * 32
+    return rows * heads * (padded + 1) * 4 + (0 if heads == kv_heads else 2 * tokens * heads * width * 2)
+
+
+def test_cudnn_plans_small_and_odd_sizes(driver):
+    documents = [(64, 2, 1, 32), (131, 6, 3, 40), (1111, 5, 5, 96)]
+    calls = [call for document in documents for call in calls_of_document(*document, sample_tokens=1200)]
+    assert len(planned_workspaces(driver, calls)) == 6
+
+
+def test_cudnn_plans_long_documents_with_the_memory_that_is_forecast(driver):
+    documents = [(4096, 32, 8, 128), (4352, 32, 8, 128), (126976, 32, 8, 128), (11776, 4, 1, 128), (4352, 32, 32, 128), (6144, 16, 4, 64)]
+    calls = [call for document in documents for call in calls_of_document(*document, sample_tokens=131072)]
+    workspaces = planned_workspaces(driver, calls)
+    for document, forward, backward in zip(documents, workspaces[::2], workspaces[1::2], strict=True):
+        assert forward <= 4096, document
+        assert 0 <= backward - forecast_bytes(*document) <= 4096, document
