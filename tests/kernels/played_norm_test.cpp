@@ -28,12 +28,12 @@ const std::vector<Case> kCases = {
     {.width = 40, .stride = 48, .offset = 3},
     {.rows = 23, .width = 256, .stride = 264},
     {.rows = 3, .width = 261, .stride = 264},
-    {.rows = 3, .width = 2048, .stride = 2048},
-    {.rows = 3, .width = 2056, .stride = 2056},
-    {.rows = 3, .width = 2063, .stride = 2064},
-    {.rows = 3, .width = 8192, .stride = 8192},
-    {.rows = 4, .width = 8200, .stride = 8200},
-    {.rows = 4, .width = 8203, .stride = 8204},
+    {.rows = 2, .width = 2048, .stride = 2048},
+    {.rows = 2, .width = 2056, .stride = 2056},
+    {.rows = 2, .width = 2063, .stride = 2064},
+    {.rows = 2, .width = 8192, .stride = 8192},
+    {.rows = 3, .width = 8200, .stride = 8200},
+    {.rows = 2, .width = 8203, .stride = 8204},
 };
 
 constexpr float kEps = 1e-5F;
@@ -142,17 +142,21 @@ void for_cases(const F& body) {
 
 TEST(PlayedNorm, forward_equals_fp64) {
   for_cases([](const Case& c) {
-    forward_equals_fp64<float, float>(c);
-    forward_equals_fp64<Bf16, Bf16>(c);
-    if (c.width < 300) forward_equals_fp64<Fp16, float>(c);
+    // Of wide rows one format is enough.
+    const bool wide = c.width > 2000, odd = c.width % kChunk != 0;
+    if (!wide || odd) forward_equals_fp64<float, float>(c);
+    if (!wide || !odd) forward_equals_fp64<Bf16, Bf16>(c);
+    if (!wide) forward_equals_fp64<Fp16, float>(c);
   });
 }
 
 TEST(PlayedNorm, backward_equals_fp64_and_adds) {
   for_cases([](const Case& c) {
-    backward_equals_fp64<float, float>(c);
-    backward_equals_fp64<Bf16, Bf16>(c);
-    if (c.width < 300) backward_equals_fp64<Fp16, float>(c);
+    // Of wide rows one format is enough.
+    const bool wide = c.width > 2000, odd = c.width % kChunk != 0;
+    if (!wide || odd) backward_equals_fp64<float, float>(c);
+    if (!wide || !odd) backward_equals_fp64<Bf16, Bf16>(c);
+    if (!wide) backward_equals_fp64<Fp16, float>(c);
   });
 }
 
@@ -178,9 +182,9 @@ TEST(PlayedNorm, layer_norm_keeps_the_variance_beside_a_large_mean) {
 // Of bf16 rows: an RMS norm reads x and writes y; its backward reads dy, x and dx and writes dx. Beside those
 // the weights once, and sums of their gradients once for each block.
 TEST(PlayedNorm, reads_and_writes_no_more_than_the_fused_ideal_in_accesses_of_16_bytes) {
-  for (const int64_t width : {1024, 4096, 8192, 12288}) {
+  for (const int64_t width : {1024, 4096, 8704}) {
     SCOPED_TRACE(width);
-    constexpr int64_t kRows = 24;
+    constexpr int64_t kRows = 10;
     const Case c{.rows = kRows, .width = width, .stride = width};
     Gpu gpu;
     const auto x = Rows<Bf16>::random(gpu, kRows, width, width, 0, 1);
