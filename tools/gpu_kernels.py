@@ -5,7 +5,7 @@ occupancy of each, by architecture.
     tools/gpu_kernels.py                      # every .cu under trireme/
     tools/gpu_kernels.py trireme/kernels/norm_kernel.cu --arch 90
 
-Occupancy is that of full blocks of the largest size that a kernel declares (__launch_bounds__): threads that a
+A row stands for a kernel's number formats (fp32, bf16, fp16): least and most. Occupancy is that of full blocks of the largest size that a kernel declares (__launch_bounds__): threads that a
 multiprocessor holds at once, by registers and shared memory, of those that it could. Needs nvcc and c++filt, no GPU.
 """
 
@@ -29,7 +29,7 @@ def occupancy(arch, threads, registers, shared_bytes):
     of_warp = -(-registers * 32 // 256) * 256
     blocks = min(BLOCKS, THREADS // (warps * 32), REGISTERS // of_warp // warps,
                  SHARED_BYTES[arch] // (shared_bytes + 1024))
-    return blocks, blocks * warps * 32 / THREADS
+    return blocks * warps * 32 / THREADS
 
 
 def run(command):
@@ -51,6 +51,16 @@ def readable(symbols):
                 name = name[:at]
                 break
         yield symbol, name
+
+
+def without_formats(name):
+    name = re.sub(r"\b(Bf16|Fp16|float)\b(, *)?", "", name)
+    return re.sub(r"<[ ,]*>", "", name).replace(" >", ">")
+
+
+def spread(numbers):
+    numbers = list(numbers)
+    return str(numbers[0]) if min(numbers) == max(numbers) else f"{min(numbers)}-{max(numbers)}"
 
 
 def kernels_of(source, arch):
@@ -75,20 +85,25 @@ def main():
     parser.add_argument("sources", nargs="*", type=Path)
     parser.add_argument("--arch", nargs="+", default=["80", "90", "100"], choices=sorted(SHARED_BYTES))
     options = parser.parse_args()
-    print("| kernel | threads | " + " | ".join(f"sm_{a}: registers, spilled B, blocks, occupancy" for a in options.arch)
+    print("| kernel | threads | " + " | ".join(f"sm_{arch}: registers, spilled B, occupancy" for arch in options.arch)
           + " | shared B |")
     print("|---|---:|" + "---:|" * len(options.arch) + "---:|")
     spills = 0
     for source in options.sources or sorted((ROOT / "trireme").rglob("*.cu")):
         of_arch = {arch: kernels_of(source, arch) for arch in options.arch}
-        for symbol, name in sorted(readable(sorted(of_arch[options.arch[0]])), key=lambda pair: pair[1]):
+        rows = {}
+        for symbol, name in readable(sorted(of_arch[options.arch[0]])):
+            rows.setdefault(without_formats(name), []).append(symbol)
+        for name, symbols in sorted(rows.items()):
             cells = []
             for arch in options.arch:
-                threads, registers, spilled, shared = of_arch[arch][symbol]
-                blocks, part = occupancy(arch, threads, registers, shared)
-                spills += spilled
-                cells.append(f"{registers}, {spilled}, {blocks}, {part:.0%}")
-            print(f"| `{name}` | {threads} | " + " | ".join(cells) + f" | {shared} |")
+                found = [of_arch[arch][symbol] for symbol in symbols]
+                spills += sum(kernel[2] for kernel in found)
+                least = min(occupancy(arch, threads, registers, shared) for threads, registers, _, shared in found)
+                cells.append(f"{spread(k[1] for k in found)}, {spread(k[2] for k in found)}, {least:.0%}")
+            kernels = [of_arch[options.arch[0]][symbol] for symbol in symbols]
+            print(f"| `{name}` | {spread(k[0] for k in kernels)} | " + " | ".join(cells)
+                  + f" | {spread(k[3] for k in kernels)} |")
     if spills:
         sys.exit("a kernel spills registers")
 

@@ -26,13 +26,13 @@ const std::vector<Case> kCases = {
     {.width = 40},
     {.width = 40, .stride = 43},
     {.width = 40, .stride = 48, .offset = 3},
-    {.rows = 23, .width = 256, .stride = 264},
+    {.rows = 61, .width = 256, .stride = 264, .multiprocessors = 2},
     {.rows = 3, .width = 261, .stride = 264},
     {.rows = 2, .width = 2048, .stride = 2048},
     {.rows = 2, .width = 2056, .stride = 2056},
     {.rows = 2, .width = 2063, .stride = 2064},
     {.rows = 2, .width = 8192, .stride = 8192},
-    {.rows = 3, .width = 8200, .stride = 8200},
+    {.rows = 5, .width = 8200, .stride = 8200, .multiprocessors = 2},
     {.rows = 2, .width = 8203, .stride = 8204},
 };
 

@@ -25,6 +25,7 @@ constexpr float kEps = 1e-5F;
 const std::vector<Case> kCases = {
     {.head_dim = 2},
     {.head_dim = 6},
+    {.head_dim = 12, .stride = 4},  // rows at multiples of 16 bytes, halves of a head not
     {.head_dim = 16, .tokens = 40},
     {.head_dim = 16, .stride = 5},
     {.head_dim = 16, .stride = 8, .offset = 1},
