@@ -15,6 +15,7 @@
 #include "tests/engine/tiny_model.h"
 #include "tests/engine/watched_pass.h"
 #include "tests/support/error_message.h"
+#include "tests/support/without_onednn.h"
 
 namespace trireme {
 namespace {
@@ -80,6 +81,7 @@ TEST_F(EncoderPass, every_plan_gives_losses_and_gradients_of_keeping_everything_
 }
 
 TEST_F(EncoderPass, no_matmul_runs_forward_more_than_twice) {
+  const testing::WithoutOneDnn products_that_are_seen;
   for (const RecomputePlan& plan : plans()) {
     const PassRecord record = pass({}, plan)[0];
     // q|k|v, out, up and down of each layer; the head's dense and the embedding's matrix.

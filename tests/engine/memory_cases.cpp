@@ -7,6 +7,7 @@
 #include "trireme/engine/assemble.h"
 
 #include "tests/engine/tiny_model.h"
+#include "tests/support/without_onednn.h"
 
 namespace trireme::testing {
 Json grouped_model() {
@@ -243,6 +244,9 @@ std::vector<MeasuredMemory> measure_memory(const MemoryCase& test, int threads, 
   test.change(options);
   if (uses_disk(options.offload)) options.offload.folder = folder.path();
 
+  std::optional<WithoutOneDnn> products_without_workspace;
+  if (options.precision != Precision::bf16 || options.bf16_matmul == Bf16Matmul::fp32)
+    products_without_workspace.emplace();
   std::vector<MeasuredMemory> of_ranks(static_cast<size_t>(test.ranks));
   run_ranks_as_threads(test.ranks, [&](World& world) {
     at::set_num_threads(threads);

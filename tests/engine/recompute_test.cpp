@@ -17,6 +17,7 @@
 #include "tests/engine/tiny_model.h"
 #include "tests/engine/watched_pass.h"
 #include "tests/support/unit_parameters.h"
+#include "tests/support/without_onednn.h"
 
 namespace trireme::recompute_test {
 namespace {
@@ -150,6 +151,7 @@ TEST(Recompute, exchanges_and_attention_passes_are_those_of_the_table) {
 }
 
 TEST(Recompute, no_matmul_runs_forward_more_than_twice) {
+  const testing::WithoutOneDnn products_that_are_seen;
   testing::TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), five_layers());
   const ModelLayout layout = make_model_layout(read_model_config(folder.path()));

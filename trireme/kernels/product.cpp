@@ -1,5 +1,6 @@
 #include "trireme/kernels/product.h"
 
+#include <ATen/Context.h>
 #include <c10/macros/Export.h>
 
 // Of libtorch's interface, but in a header that its wheel leaves out (ATen/native/mkldnn/Matmul.h):
@@ -16,7 +17,7 @@ namespace {
 constexpr int64_t kLeastForOneDnn = int64_t{32} * 32 * 32;
 
 bool in_onednn(const at::Tensor& out_Tn, const at::Tensor& a_Tk) {
-  return a_Tk.is_cpu() && a_Tk.scalar_type() == at::kFloat && out_Tn.numel() * a_Tk.size(1) >= kLeastForOneDnn &&
+  return at::globalContext().userEnabledMkldnn() && a_Tk.is_cpu() && a_Tk.scalar_type() == at::kFloat && out_Tn.numel() * a_Tk.size(1) >= kLeastForOneDnn &&
          fp32_products_in_onednn();
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "trireme/base/clock.h"
+#include "trireme/kernels/product.h"
 #include "trireme/measure/spread.h"
 
 namespace trireme {
@@ -29,7 +30,7 @@ Spread seconds_of_one(at::Device device, at::ScalarType dtype, const Shape& shap
   const at::Tensor b = at::randn({shape.inner, shape.columns}, options);
   at::Tensor c = at::empty({shape.rows, shape.columns}, options);
   const auto multiply = [&] {
-    at::mm_out(c, a, b);
+    product_into(c, a, b);
     if (!device.is_cpu()) c[0][0].item();  // waits for the device
   };
   multiply();
