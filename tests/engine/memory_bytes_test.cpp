@@ -13,6 +13,7 @@
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/forecast/memory_options.h"
 #include "trireme/forecast/store_bytes.h"
+#include "trireme/kernels/long_documents.h"
 #include "trireme/kernels/tile_gemm.h"
 #include "trireme/measure/memory_report.h"
 
@@ -316,10 +317,14 @@ TEST(MemoryFormulas, count_what_calls_of_long_documents_give) {
   inputs.device_is_host = false;
   inputs.storage_bytes = inputs.tile_bytes = 2;
   inputs.fused_on_gpu = true;
-  const int64_t without = memory_forecast(inputs).peak[attention];
-  inputs.documents_alone = true;
-  const int64_t dq_dk_dv = 4096 * (4 + 2 * 2) * 64 * 2, lse = 4096 * 4 * 4;
-  EXPECT_EQ(memory_forecast(inputs).peak[attention], without + dq_dk_dv + lse);
+  const auto peak_with = [&](int64_t tokens, bool documents_alone) {
+    inputs.documents_alone = documents_alone;
+    return memory_forecast(with_batch(inputs, 1, tokens)).peak[attention];
+  };
+  const int64_t long_enough = least_tokens_alone(4, 64), tokens = long_enough + 1;
+  const int64_t dq_dk_dv = tokens * (4 + 2 * 2) * 64 * 2, lse = tokens * 4 * 4;
+  EXPECT_EQ(peak_with(tokens, true), peak_with(tokens, false) + dq_dk_dv + lse);
+  EXPECT_EQ(peak_with(long_enough, true), peak_with(long_enough, false));
 }
 
 // A call for the two query heads of each key/value head.

@@ -1,6 +1,7 @@
 #include "trireme/forecast/attention_snapshots.h"
 
 #include "trireme/kernels/cpu_flash_tiles.h"
+#include "trireme/kernels/long_documents.h"
 #include "trireme/kernels/mask_runs.h"
 
 namespace trireme {
@@ -41,13 +42,17 @@ struct Buffers {
     ring_blocks = inputs.ring > 2 ? 2 * kv : kv;
   }
 
+  // A sample may hold a document that is a call of its own, nearly as long as the sample.
+  bool documents_alone() const {
+    return inputs.documents_alone && inputs.tokens > least_tokens_alone(heads, inputs.model.head_dim);
+  }
   // o of a call that is not the only one, before it is copied to its heads or rows.
   int64_t gpu_forward_workspace() const {
     if (!inputs.fused_on_gpu) return 0;
-    return inputs.documents_alone ? o + lse : call_heads < heads ? call_o : 0;
+    return documents_alone() ? o + lse : call_heads < heads ? call_o : 0;
   }
-  // The same of backward: the gradients of a document as long as the sample, and its log-sum-exp.
-  int64_t gradients_of_a_call() const { return inputs.documents_alone ? o + kv + lse : 0; }
+  // The same of backward, with the log-sum-exp that the call reads.
+  int64_t gradients_of_a_call() const { return documents_alone() ? o + kv + lse : 0; }
 
   // What a backward on a GPU holds beside its arguments and results (libtorch's attention_backward.cu and
   // flash_api.cpp). FlashAttention-2 and memory-efficient attention: dq in fp32, a sum for each query, and
