@@ -37,6 +37,11 @@ std::vector<MemoryCase> cases_beside_the_host() {
        offload(ZeroStage::parameters, Offload::disk)},
       {"grouped, 2 ranks, ZeRO 2, optimizer on the host", testing::grouped_model, 2, 2, 1, 512,
        offload(ZeroStage::gradients, Offload::none)},
+      {"grouped, 2 ranks, ZeRO 2, gradients travel in bf16", testing::grouped_model, 2, 2, 1, 512,
+       [](EngineOptions& o) {
+         o.zero = ZeroStage::gradients;
+         o.reduce_dtype = at::kBFloat16;
+       }},
       {"grouped, 2 ranks, ZeRO 1, optimizer on the host", testing::grouped_model, 2, 2, 1, 512,
        offload(ZeroStage::optimizer, Offload::none)},
   };

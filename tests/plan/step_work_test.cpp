@@ -209,6 +209,23 @@ TEST(StepTime, a_gpu_hides_what_comes_ahead_and_a_cpu_hides_nothing) {
   }
 }
 
+TEST(StepTime, a_gpu_hides_sums_of_gradients_that_are_waited_for_one_unit_later) {
+  const auto hides = [](int zero, bool is_gpu, bool update_in_backward = false) {
+    PlannedStep step = small_step(4096, Recompute::full, 1, 1, 4);
+    step.inputs.zero = zero;
+    step.inputs.update_in_backward = update_in_backward;
+    step.inputs.device_is_host = !is_gpu;
+    for (const TrafficSeconds& traffic : step_time(step, round_profile(is_gpu)).traffic)
+      if (traffic.kind == TrafficKind::summed_gradients) return traffic.waited < traffic.seconds;
+    return false;
+  };
+  EXPECT_TRUE(hides(2, /*is_gpu=*/true));
+  EXPECT_TRUE(hides(3, /*is_gpu=*/true));
+  EXPECT_FALSE(hides(1, /*is_gpu=*/true));
+  EXPECT_FALSE(hides(3, /*is_gpu=*/false));
+  EXPECT_FALSE(hides(3, /*is_gpu=*/true, /*update_in_backward=*/true));
+}
+
 TEST(StepTime, ranks_on_several_machines_go_over_the_network) {
   const PlannedStep step = small_step(4096, Recompute::full, 8);
   HardwareProfile hardware = round_profile(/*is_gpu=*/true);

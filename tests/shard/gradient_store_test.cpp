@@ -17,15 +17,18 @@ bool all_are(const at::Tensor& values, double expected) {
   return values.eq(expected).all().item<bool>();
 }
 
+constexpr int kBeside = 3;  // as stage 2, with sums that finish one unit later
+
 // The store of a ZeRO stage.
 std::unique_ptr<GradientStore> make_store(int stage, Group& group) {
-  return stage < 2 ? make_whole_gradients(kUnits, group, stage > 0, {})
-                   : make_gradients_summed_at_close(kUnits, group, true, {});
+  if (stage < 2) return make_whole_gradients(kUnits, group, stage > 0, {});
+  return make_gradients_summed_at_close(
+      kUnits, group, true, {.sums = stage == kBeside ? SumsFinish::one_unit_later : SumsFinish::at_close});
 }
 
 void for_all_stores(const std::function<void(GradientStore&, int ranks)>& body) {
   for (const int ranks : {1, 2, 3})
-    for (const int stage : {0, 1, 2}) {
+    for (const int stage : {0, 1, 2, kBeside}) {
       SCOPED_TRACE(::testing::Message() << ranks << " ranks, ZeRO " << stage);
       run_ranks_as_threads(ranks, [&](World& world) {
         const at::NoGradGuard no_autograd;
@@ -73,6 +76,42 @@ TEST(GradientStore, a_unit_may_be_read_in_the_next_step_until_it_is_opened_there
     EXPECT_TRUE(all_are(store.whole(0), 10 * ranks));
     EXPECT_TRUE(all_are(store.whole(1), 14 * ranks));
     EXPECT_TRUE(all_are(store.whole(2), 0));
+  });
+}
+
+// Values that rounding tells apart, with a unit that is opened again right after its close, as a tied matrix
+// is.
+TEST(GradientStore, sums_that_finish_one_unit_later_are_bitwise_those_of_the_close) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
+    run_ranks_as_threads(3, [&](World& world) {
+      const at::NoGradGuard no_autograd;
+      const Mesh mesh = make_mesh(world, {.ulysses = 3});
+      const auto sums_of = [&](SumsFinish sums) {
+        const auto store =
+            make_gradients_summed_at_close(kUnits, *mesh.all, true, {.reduce_dtype = dtype, .sums = sums});
+        store->clear();
+        for (const int unit : {2, 1, 0, 0, 1, 2}) {
+          const at::Tensor gradient = store->open(unit);
+          gradient.add_(at::arange(gradient.numel(), at::kFloat).add_(world.rank() * 7 + unit).sin_());
+          store->close(unit);
+        }
+        store->finish();
+        return std::vector{store->summed(0), store->summed(1), store->summed(2)};
+      };
+      const auto at_close = sums_of(SumsFinish::at_close), later = sums_of(SumsFinish::one_unit_later);
+      for (size_t unit = 0; unit < kUnits.size(); ++unit) EXPECT_TRUE(at_close[unit].equal(later[unit]));
+    });
+}
+
+TEST(GradientStore, a_sum_that_a_broken_step_left_is_not_in_the_next) {
+  for_all_stores([](GradientStore& store, int ranks) {
+    store.clear();
+    add(store, 0, 1);
+    store.clear();
+    add(store, 1, 2);
+    store.finish();
+    EXPECT_TRUE(all_are(store.whole(0), 0));
+    EXPECT_TRUE(all_are(store.whole(1), 2 * ranks));
   });
 }
 

@@ -1,6 +1,6 @@
-// A group of ranks that all hold what this one holds, whose gathers are work of simulated streams: a backend
-// as NCCL's, whose collectives come behind the stream that they are given on, and which the stream that waits
-// comes behind.
+// A group of ranks that all hold what this one holds, whose gathers and trades are work of simulated streams:
+// a backend as NCCL's, whose collectives come behind the stream that they are given on, and which the stream
+// that waits comes behind.
 #pragma once
 
 #include <cstring>
@@ -29,13 +29,23 @@ class SimulatedBackend final : public c10d::Backend {
                                             from = input.const_data_ptr(), bytes = input.nbytes()] {
       for (int rank = 0; rank < ranks; ++rank) std::memcpy(to + rank * bytes, from, bytes);
     });
-    return c10::make_intrusive<Gather>(streams_, done);
+    return c10::make_intrusive<Exchange>(streams_, done);
+  }
+
+  // Of equal blocks.
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
+                                               std::vector<int64_t>& /*output_sizes*/,
+                                               std::vector<int64_t>& /*input_sizes*/,
+                                               const c10d::AllToAllOptions& /*options*/) override {
+    const auto done = streams_.communicate([to = output.mutable_data_ptr(), from = input.const_data_ptr(),
+                                            bytes = input.nbytes()] { std::memcpy(to, from, bytes); });
+    return c10::make_intrusive<Exchange>(streams_, done);
   }
 
  private:
-  class Gather final : public c10d::Work {
+  class Exchange final : public c10d::Work {
    public:
-    Gather(SimulatedStreams& streams, std::shared_ptr<const StreamMark> done)
+    Exchange(SimulatedStreams& streams, std::shared_ptr<const StreamMark> done)
         : streams_(streams), done_(std::move(done)) {}
     bool wait(std::chrono::milliseconds /*timeout*/) override {
       streams_.wait_here(done_);

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <numeric>
 
 #include "trireme/base/sequence_layout.h"
@@ -185,22 +186,33 @@ at::Tensor reduce_blocks(const at::Tensor& blocks, Reduction reduction, at::Scal
   return output;
 }
 
+// Starts to bring every rank's block of this rank's rows: [P x rows[rank], ...].
+void start_blocks(Collective& collective, const at::Tensor& input, std::span<const int64_t> rows,
+                  at::Tensor& blocks, Works& works) {
+  const int64_t rank_rows = rows[static_cast<size_t>(collective.rank())];
+  const std::vector<int64_t> receive(static_cast<size_t>(collective.size()), rank_rows);
+  const MemoryScope buffers(MemoryCategory::communication);
+  blocks = with_rows(input, rank_rows * collective.size());
+  collective.guarded([&] { works = start_trade(collective, input, rows, blocks, receive); });
+}
+
+// The sum of those blocks, [rank_rows, ...].
+at::Tensor sum_of_blocks(const at::Tensor& blocks, const at::Tensor& input, int64_t rank_rows, int ranks,
+                         Reduction reduction, at::ScalarType result) {
+  std::vector<int64_t> shape = input.sizes().vec();
+  shape[0] = rank_rows;
+  return reduce_blocks(blocks.view({ranks, blocks.numel() / ranks}), reduction, result).view(shape);
+}
+
 // [sum(rows), ...] -> [rows[rank], ...]
 at::Tensor reduce_scatter_rows(Collective& collective, const at::Tensor& input, std::span<const int64_t> rows,
                                Reduction reduction, at::ScalarType result) {
-  const int64_t rank_rows = rows[collective.rank()];
-  const std::vector<int64_t> receive(collective.size(), rank_rows);
-  const at::Tensor blocks = [&] {
-    const MemoryScope buffers(MemoryCategory::communication);
-    at::Tensor received = with_rows(input, rank_rows * collective.size());
-    collective.run([&] { return start_trade(collective, input, rows, received, receive); });
-    return received;
-  }();
-  std::vector<int64_t> shape = input.sizes().vec();
-  shape[0] = rank_rows;
-  return reduce_blocks(blocks.view({collective.size(), blocks.numel() / collective.size()}), reduction,
-                       result)
-      .view(shape);
+  at::Tensor blocks;
+  Works works;
+  start_blocks(collective, input, rows, blocks, works);
+  collective.run([&] { return works; });
+  return sum_of_blocks(blocks, input, rows[static_cast<size_t>(collective.rank())], collective.size(),
+                       reduction, result);
 }
 
 // Reduces a flat tensor over ranks, in place, in two rounds or one.
@@ -248,6 +260,7 @@ struct PendingRows::State {
   Collective collective;
   at::Tensor input, output;
   Works works;
+  std::function<at::Tensor(const at::Tensor&)> complete = {};  // of what was received, the result
 };
 
 PendingRows::PendingRows(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -273,6 +286,7 @@ at::Tensor PendingRows::wait() {
   if (state->collective.group().is_alone()) return state->output;
   state->collective.resume();
   state->collective.run([&] { return state->works; });
+  if (state->complete) state->output = state->complete(state->output);
   state->collective.finish();
   return state->output;
 }
@@ -324,31 +338,45 @@ at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int
   return begin_all_to_all(group, input, send_rows, receive_rows).wait();
 }
 
-at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
-                              std::optional<at::ScalarType> result) {
+PendingRows begin_reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
+                                     std::optional<at::ScalarType> result) {
   check_tensor(group, "reduce_scatter_sum", input);
   check_rows(group, "reduce_scatter_sum", rows, "rows");
   TRIREME_ASSERT(input.dim() > 0 && input.size(0) == sum_of(rows), "reduce_scatter_sum of group '",
                  group.name(), "': input of shape ", input.sizes(), ", rows sum to ", sum_of(rows));
   const at::ScalarType dtype = result.value_or(input.scalar_type());
-  if (group.is_alone()) return input.to(dtype);
   const at::NoGradGuard no_grad;
-  Collective collective(group, "reduce_scatter_sum", input.device());
-  const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; });
-  at::Tensor output;
-  if (even && collective.native_sum(input.scalar_type()) && input.numel() > 0) {
-    at::Tensor rank_rows = with_rows(input, rows[collective.rank()]), whole = input;
-    collective.run([&] {
-      return Works{collective.backend()._reduce_scatter_base(
-          rank_rows, whole, collective.options<c10d::ReduceScatterOptions>())};
-    });
-    collective.sent((input.size(0) - rank_rows.size(0)) * row_bytes(input));
-    output = rank_rows.to(dtype);
-  } else {
-    output = reduce_scatter_rows(collective, input, rows, Reduction::sum, dtype);
+  std::unique_ptr<PendingRows::State> state(
+      new PendingRows::State{Collective(group, "reduce_scatter_sum", input.device()), input, input, {}});
+  if (group.is_alone()) {
+    state->output = input.to(dtype);
+    return PendingRows(std::move(state));
   }
-  collective.finish();
-  return output;
+  Collective& collective = state->collective;
+  const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; });
+  const int64_t rank_rows = rows[static_cast<size_t>(collective.rank())];
+  if (even && collective.native_sum(input.scalar_type()) && input.numel() > 0) {
+    state->output = with_rows(input, rank_rows);
+    collective.guarded([&] {
+      state->works = {collective.backend()._reduce_scatter_base(
+          state->output, state->input, collective.options<c10d::ReduceScatterOptions>())};
+    });
+    collective.sent((input.size(0) - rank_rows) * row_bytes(input));
+    state->complete = [dtype](const at::Tensor& sum) { return sum.to(dtype); };
+  } else {
+    start_blocks(collective, input, rows, state->output, state->works);
+    state->complete = [&input = state->input, rank_rows, ranks = collective.size(),
+                       dtype](const at::Tensor& blocks) {
+      return sum_of_blocks(blocks, input, rank_rows, ranks, Reduction::sum, dtype);
+    };
+  }
+  collective.pause();
+  return PendingRows(std::move(state));
+}
+
+at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
+                              std::optional<at::ScalarType> result) {
+  return begin_reduce_scatter_sum(group, input, rows, result).wait();
 }
 
 void all_reduce_sum(Group& group, at::Tensor& tensor) {

@@ -48,17 +48,19 @@ class PendingRows {
  private:
   std::unique_ptr<State> state_;
 };
-// all_gather and all_to_all that run while the caller computes. Neither `input` nor its storage may change
-// before wait(). The "seconds" of the traffic are the time that begin and wait cost the caller, on a device
-// its stream. `output`: memory for the gathered rows, of another stream than the current one; allocated if
-// undefined.
+// all_gather, all_to_all and reduce_scatter_sum that run while the caller computes. Neither `input` nor its
+// storage may change before wait(). The "seconds" of the traffic are the time that begin and wait cost the
+// caller, on a device its stream. `output`: memory for the gathered rows, of another stream than the current
+// one; allocated if undefined.
 PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
                              at::Tensor output = {});
 PendingRows begin_all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
                              std::span<const int64_t> receive_rows);
 
 // [sum(rows), ...] -> [rows[rank], ...]. The result has input's dtype unless `result` names another (fp32 for
-// gradients that travel in bf16).
+// gradients that travel in bf16). Where the library does not sum, wait() does.
+PendingRows begin_reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
+                                     std::optional<at::ScalarType> result = std::nullopt);
 at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
                               std::optional<at::ScalarType> result = std::nullopt);
 

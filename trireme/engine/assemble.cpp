@@ -95,7 +95,10 @@ void Engine::make_stores(at::ScalarType tile_dtype) {
     parameters_in_update_ = std::make_unique<ParametersInUpdate>(*parameters_, *updates_);
   }
   const auto copies = copy_stream_for(options.offload.optimizer);
-  const GradientSettings gradients{options.device, options.reduce_dtype, copies, copies ? pinned_ : nullptr};
+  const GradientSettings gradients{
+      options.device, options.reduce_dtype,
+      sums_go_beside_backward(forecast_inputs_) ? SumsFinish::one_unit_later : SumsFinish::at_close, copies,
+      copies ? pinned_ : nullptr};
   if (options.update_in_backward) {
     gradients_ = make_gradients_summed_at_close(
         units, all, shard, gradients,

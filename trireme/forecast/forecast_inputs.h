@@ -71,7 +71,7 @@ struct ForecastInputs {
   bool device_is_host = true;  // the CPU, where offload to the host moves nothing
   int product_threads = 0;  // of the CPU, each of which copies blocks of a 16-bit weight gradient
   bool narrow_kernel = false;  // CUDA's for 16-bit moments (shard/narrow_adamw.h), which has no workspace
-  bool token_kernels = false;  // CUDA's for token-wise operations (kernels/token_ops_gpu.h)
+  bool library_sums = false;   // fp32 over ranks, by NCCL: without every rank's block in memory
   bool fused_on_gpu = false;   // an attention kernel of CUDA; the reference kernel's workspace is not counted
   bool documents_alone = false;     // long ones are calls of their own (kernels/long_documents.h)
   int flash_threads = 0;            // of the CPU's attention kernel; 0: another kernel
@@ -92,6 +92,12 @@ inline ForecastInputs with_batch(ForecastInputs inputs, int64_t batch, int64_t t
 // Forward and backward go on while units are stepped (engine/deferred_updates.h).
 inline bool updates_are_deferred(const ForecastInputs& inputs) {
   return inputs.offload.optimizer != Offload::none;
+}
+
+// The sum of a unit's gradient over ranks is finished when the next unit's backward is (SumsFinish). On a CPU
+// nothing would be hidden; and what is stepped at once is not put off.
+inline bool sums_go_beside_backward(const ForecastInputs& inputs) {
+  return inputs.ranks > 1 && inputs.zero >= 2 && !inputs.update_in_backward && !inputs.device_is_host;
 }
 
 // Whether what is offloaded there takes the device's memory: on a CPU it always does while it is read.

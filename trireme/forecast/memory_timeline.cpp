@@ -144,6 +144,7 @@ class Timeline {
     name_pass("gradient of the embedding");
     units_.open = 0;
     close_unit();
+    finish_sum();
     if (!sums_at_close()) record("sums of the step", {{communication, sum_buffer_of(largest_unit())}});
     return std::move(snapshots_);
   }
@@ -164,10 +165,27 @@ class Timeline {
   int64_t sum_buffer_of(int unit) const {
     return sum_buffer_bytes(inputs_, inputs_.model.unit_elements[static_cast<size_t>(unit)]);
   }
+  int64_t begun_sum_of(int unit) const {
+    return begun_sum_bytes(inputs_, inputs_.model.unit_elements[static_cast<size_t>(unit)]);
+  }
+  // Of the unit closed before.
+  void finish_sum() {
+    if (units_.summing < 0) return;
+    const int64_t begun = begun_sum_of(units_.summing);
+    record("sum over ranks", {{communication, sum_buffer_of(units_.summing) - begun}});
+    held_[communication] -= begun;
+    units_.summing = -1;
+  }
   // The open unit's gradient is summed when its parameters are released.
   void close_unit() {
     units_.released = true;
-    if (sums_at_close()) record("sum over ranks", {{communication, sum_buffer_of(units_.open)}});
+    if (sums_go_beside_backward(inputs_)) {
+      finish_sum();
+      held_[communication] += begun_sum_of(units_.open);
+      record("begun sum over ranks");
+      units_.summing = units_.open;
+    } else if (sums_at_close())
+      record("sum over ranks", {{communication, sum_buffer_of(units_.open)}});
     units_.released = false;
     units_.open = -1;
   }
@@ -180,7 +198,8 @@ class Timeline {
   // Also in what is gathered next, which is another unit than a layer behind the first group.
   bool is_like_the_group_after(int64_t begin, int64_t end) const {
     const int64_t layers = end - begin;
-    if (begin == 0 || end + layers > plan_.layers) return false;
+    const int64_t behind = sums_go_beside_backward(inputs_) ? layers : 0;  // whose sums go beside that group
+    if (begin == 0 || end + layers + behind > plan_.layers) return false;
     for (int64_t layer = begin; layer < end; ++layer)
       if (plan_.kept_by_forward(layer) != plan_.kept_by_forward(layer + layers)) return false;
     return true;

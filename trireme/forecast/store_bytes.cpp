@@ -52,6 +52,11 @@ std::vector<int64_t> gathered_elements(const ForecastInputs& inputs, const std::
   return gathered;
 }
 
+// Elements of an fp32 gradient that stay until its sum is finished: what travels narrowed is a copy.
+int64_t whole_while_summed(const ForecastInputs& inputs, int64_t unit_elements) {
+  return inputs.reduce_bytes == kFloat_bytes ? unit_elements : 0;
+}
+
 int64_t most_gathered(const ForecastInputs& inputs, const std::vector<int64_t>& shares, bool uploads) {
   return std::ranges::max(gathered_elements(inputs, shares, uploads));
 }
@@ -104,9 +109,14 @@ int64_t gradient_bytes(const ForecastInputs& inputs) {
   // that was closed before is stepped meanwhile, or beside a GPU copied to where it is. (Of a second
   // micro-batch the unit's sum so far is there as well.)
   int64_t most = 0;
+  const bool beside = sums_go_beside_backward(inputs);
+  const size_t leaving = beside ? 2 : 1;
   for (size_t unit = 0; unit < units.size(); ++unit) {
     const int64_t open = units[unit] + (inputs.model.tied && unit > 0 ? units.front() : 0);
-    most = std::max(most, open + (leaves && unit + 1 < units.size() ? shares[unit + 1] : 0));
+    const int64_t summing =
+        beside && unit + 1 < units.size() ? whole_while_summed(inputs, units[unit + 1]) : 0;
+    const int64_t left = leaves && unit + leaving < units.size() ? shares[unit + leaving] : 0;
+    most = std::max(most, open + summing + left);
   }
   const int64_t sums = inputs.update_in_backward || !sums_stay ? 0 : sum_of(shares);
   return (sums + most) * kFloat_bytes;
@@ -140,6 +150,7 @@ int64_t StoresOverStep::gradient_bytes(const UnitsInMemory& units) const {
   const std::vector<int64_t>& elements = inputs_.model.unit_elements;
   int64_t whole = units.open < 0 ? 0 : elements[static_cast<size_t>(units.open)];
   if (inputs_.model.tied && units.open > 0) whole += elements.front();
+  if (units.summing >= 0) whole += whole_while_summed(inputs_, elements[static_cast<size_t>(units.summing)]);
   return (share_elements_ + whole) * kFloat_bytes;
 }
 
@@ -168,9 +179,17 @@ int64_t sum_buffer_bytes(const ForecastInputs& inputs, int64_t unit_elements) {
   const int64_t share = share_of(unit_elements, inputs.ranks, inputs.rank).elements;
   const int64_t narrowed = inputs.reduce_bytes != kFloat_bytes ? unit_elements * inputs.reduce_bytes : 0;
   const int64_t scatter =
-      narrowed + reduce_scatter_bytes(share, inputs.ranks, inputs.reduce_bytes, inputs.device_is_host);
+      inputs.library_sums
+          ? (inputs.zero == 0 ? 0 : share * kFloat_bytes)
+          : narrowed + reduce_scatter_bytes(share, inputs.ranks, inputs.reduce_bytes, inputs.device_is_host);
   return inputs.zero == 0 && narrowed > 0 ? std::max(scatter, (unit_elements + share) * kFloat_bytes)
                                           : scatter;
+}
+
+int64_t begun_sum_bytes(const ForecastInputs& inputs, int64_t unit_elements) {
+  const int64_t share = share_of(unit_elements, inputs.ranks, inputs.rank).elements;
+  const int64_t sum = share * kFloat_bytes;
+  return sum_buffer_bytes(inputs, unit_elements) - (inputs.library_sums ? 0 : sum);
 }
 
 int64_t trade_buffer_bytes(const ForecastInputs& inputs) {

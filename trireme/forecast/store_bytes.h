@@ -17,6 +17,7 @@ struct UnitsInMemory {
   size_t gathered = 0;    // parameters: position in training_order
   bool released = false;  // that unit is not whole any more, the next one is on its way
   int open = -1;          // gradients: the unit that is open; -1: none
+  int summing = -1;       // that is summed over ranks beside the backward of another; -1: none
 };
 
 // The most of a step.
@@ -26,8 +27,10 @@ int64_t optimizer_bytes(const ForecastInputs& inputs);
 // Of a checkpoint that is written while training goes on: the states, fp32, of the units that this rank
 // writes (train/checkpoint_shard.h). In the host's memory.
 int64_t snapshot_bytes(const ForecastInputs& inputs);
-// Of the sum of a unit's gradient over ranks.
+// Of the sum of a unit's gradient over ranks; and before it is finished (sums_go_beside_backward), when the
+// fp32 gradient itself is counted as one.
 int64_t sum_buffer_bytes(const ForecastInputs& inputs, int64_t unit_elements);
+int64_t begun_sum_bytes(const ForecastInputs& inputs, int64_t unit_elements);
 // What the stores hold at each moment of a step. Where something is offloaded, the most of the step: when it
 // leaves is not known.
 class StoresOverStep {

@@ -157,6 +157,9 @@ StepTime step_time(const PlannedStep& step, const HardwareProfile& hardware) {
         traffic.waited = beyond(traffic.seconds, time.compute_seconds);
         break;
       case TrafficKind::summed_gradients:
+        traffic.waited =
+            sums_go_beside_backward(inputs) ? beyond(traffic.seconds, backward) : traffic.seconds;
+        break;
       case TrafficKind::traded_parameters:
         traffic.waited = traffic.seconds;
         break;

@@ -5,7 +5,10 @@
 //   ulysses                 waited for; with C head chunks all but one of C is hidden behind attention
 //   ring                    hidden behind attention; gathered keys are waited for
 //   gathered parameters     hidden on a GPU as far as compute goes, for they come one unit ahead
-//   summed gradients, traded parameters     waited for
+//   summed gradients        hidden on a GPU with ZeRO 2 and 3 as far as backward goes, for they are waited
+//   for one
+//                           unit later; else waited for
+//   traded parameters       waited for
 //   offloaded               hidden on a GPU as far as compute goes: activations leave beside forward and come
 //                           back beside backward; the host's optimizer works beside the next forward
 // On a CPU nothing is hidden: what moves data takes the cores that compute.

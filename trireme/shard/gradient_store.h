@@ -22,7 +22,7 @@
 
 #include <ATen/ATen.h>
 
-#include "trireme/comm/group.h"
+#include "trireme/comm/collectives.h"
 #include "trireme/device/pinned_pool.h"
 #include "trireme/memory/copy_stream.h"
 #include "trireme/shard/flat_unit.h"
@@ -57,9 +57,14 @@ class GradientStore {
   virtual void clear() = 0;
 };
 
+// When a sum that a close begins is waited for. On a GPU it goes beside the next unit's backward: at the next
+// close, or at finish. Until then that unit's whole gradient stays.
+enum class SumsFinish { at_close, one_unit_later };
+
 struct GradientSettings {
   at::Device device = at::kCPU;
   at::ScalarType reduce_dtype = at::kFloat;  // of the gradients that are sent; their sum is fp32
+  SumsFinish sums = SumsFinish::at_close;    // of sums that are kept; those handed over finish at close
   // Set beside a GPU whose optimizer is offloaded, else null.
   std::shared_ptr<CopyStream> copies = nullptr;
   std::shared_ptr<PinnedPool> pinned = nullptr;
@@ -79,6 +84,9 @@ std::unique_ptr<GradientStore> make_gradients_summed_at_close(const std::vector<
 // Sums a unit's flat fp32 gradient over ranks. Returns this rank's share of the sum, or (`shard` false) the
 // whole. May overwrite `gradient`. Collective.
 at::Tensor sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::ScalarType reduce_dtype);
+
+// The same of this rank's share alone, begun. `gradient` must not change before wait(). Collective.
+PendingRows begin_sum_of_share(Group& group, const at::Tensor& gradient, at::ScalarType reduce_dtype);
 
 // The sum of squares of a flat fp32 tensor, added up in fp64: [] on its device.
 at::Tensor sum_of_squares(const at::Tensor& values);

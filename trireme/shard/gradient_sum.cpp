@@ -16,11 +16,16 @@ at::Tensor sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::Scal
     all_reduce_sum(group, gradient);
     return gradient;
   }
-  const std::vector<int64_t> shares = share_sizes(gradient.size(0), group.size());
-  at::Tensor share = reduce_scatter_sum(group, gradient.to(reduce_dtype), shares, gradient.scalar_type());
+  const at::Tensor share = begin_sum_of_share(group, gradient, reduce_dtype).wait();
   if (shard) return share;
-  gradient.copy_(all_gather(group, share, shares));
+  gradient.copy_(all_gather(group, share, share_sizes(gradient.size(0), group.size())));
   return gradient;
+}
+
+PendingRows begin_sum_of_share(Group& group, const at::Tensor& gradient, at::ScalarType reduce_dtype) {
+  const MemoryScope scope(MemoryCategory::communication);
+  return begin_reduce_scatter_sum(group, gradient.to(reduce_dtype),
+                                  share_sizes(gradient.size(0), group.size()), gradient.scalar_type());
 }
 
 at::Tensor sum_of_squares(const at::Tensor& values) {

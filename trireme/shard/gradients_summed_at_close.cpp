@@ -1,5 +1,6 @@
-// A unit's whole gradient exists only while the unit is open. Its close sums it over ranks. This rank's share
-// is then kept, on the device or on the host of a GPU, or handed over and dropped.
+// A unit's whole gradient exists only while the unit is open. Its close sums it over ranks, or begins to and
+// the next close finishes (SumsFinish). This rank's share is then kept, on the device or on the host of a
+// GPU, or handed over and dropped.
 #include <optional>
 
 #include "trireme/base/error.h"
@@ -18,6 +19,7 @@ class GradientsSummedAtClose final : public GradientStore {
                          const GradientSettings& settings, OnSummed on_summed)
       : group_(group),
         shard_(shard && group.size() > 1),
+        beside_(shard_ && !on_summed && settings.sums == SumsFinish::one_unit_later),
         settings_(settings),
         on_summed_(std::move(on_summed)),
         open_(units.size()),
@@ -38,6 +40,7 @@ class GradientsSummedAtClose final : public GradientStore {
   }
 
   at::Tensor open(int unit) override {
+    if (summing_ && summing_->unit == unit) finish_sum();
     at::Tensor& gradient = open_.at(static_cast<size_t>(unit));
     const MemoryScope scope(MemoryCategory::gradients);
     if (offloaded_) offloaded_->expect(unit);
@@ -49,21 +52,18 @@ class GradientsSummedAtClose final : public GradientStore {
   void close(int unit) override {
     at::Tensor gradient = std::exchange(open_.at(static_cast<size_t>(unit)), at::Tensor());
     TRIREME_ASSERT(gradient.defined(), "unit ", unit, " is not open");
-    at::Tensor sum = sum_gradient(group_, gradient, shard_, settings_.reduce_dtype);
-    gradient = at::Tensor();
-    if (!on_summed_ && !offloaded_) {
-      current(static_cast<size_t>(unit)).add_(sum);
+    if (beside_) {
+      finish_sum();
+      summing_.emplace(unit, begin_sum_of_share(group_, gradient, settings_.reduce_dtype));
       return;
     }
-    count_as(sum, MemoryCategory::gradients);  // sum_gradient may count it as communication
-    if (on_summed_) {
-      on_summed_(unit, std::move(sum));
-    } else {
-      send_away(unit, sum);
-    }
+    at::Tensor sum = sum_gradient(group_, gradient, shard_, settings_.reduce_dtype);
+    gradient = at::Tensor();
+    take(unit, std::move(sum));
   }
   void finish() override {
     if (on_summed_) return;
+    finish_sum();
     if (offloaded_) offloaded_->finish();
     for (size_t unit = 0; unit < sums_.size(); ++unit) {
       if (!offloaded_) current(unit);
@@ -92,12 +92,42 @@ class GradientsSummedAtClose final : public GradientStore {
     }
   }
   void clear() override {
+    summing_.reset();  // left by a step that ended early
     if (offloaded_) offloaded_->clear();
     for (at::Tensor& open : open_) open = at::Tensor();  // left by a step that ended early
     forgotten_.assign(sums_.size(), true);
   }
 
  private:
+  struct Summing {
+    Summing(int unit, PendingRows sum) : unit(unit), sum(std::move(sum)) {}
+    int unit;
+    PendingRows sum;
+  };
+  // Of the unit closed last, if it is not finished.
+  void finish_sum() {
+    if (!summing_) return;
+    at::Tensor sum = [&] {
+      const MemoryScope scope(MemoryCategory::communication);
+      return summing_->sum.wait();
+    }();
+    const int unit = summing_->unit;
+    summing_.reset();
+    take(unit, std::move(sum));
+  }
+  // Keeps the sum of a unit, or hands it over.
+  void take(int unit, at::Tensor sum) {
+    if (!on_summed_ && !offloaded_) {
+      current(static_cast<size_t>(unit)).add_(sum);
+      return;
+    }
+    count_as(sum, MemoryCategory::gradients);  // it may be counted as communication
+    if (on_summed_) {
+      on_summed_(unit, std::move(sum));
+    } else {
+      send_away(unit, sum);
+    }
+  }
   // The unit's sum in this step. The first call zeroes the values of the step before.
   at::Tensor& current(size_t unit) {
     if (forgotten_[unit]) sums_[unit].zero_();
@@ -115,10 +145,12 @@ class GradientsSummedAtClose final : public GradientStore {
 
   Group& group_;
   bool shard_;
+  bool beside_;
   GradientSettings settings_;
   OnSummed on_summed_;
   std::vector<int64_t> unit_elements_;
   std::vector<at::Tensor> open_;
+  std::optional<Summing> summing_;
   std::vector<at::Tensor> sums_;            // undefined: offloaded, or handed over
   std::optional<OffloadedSums> offloaded_;  // beside a GPU
   std::vector<at::Tensor> squares_;  // of offloaded sums, [] on the device; undefined: compute on the host
