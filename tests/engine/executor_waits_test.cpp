@@ -15,6 +15,7 @@ namespace {
 using testing::TemporaryFolder;
 
 constexpr int64_t kVocabulary = 200, kTokens = 26;
+constexpr int64_t kReadsOfAStep = 4;
 
 // What each rank's thread waits for in two steps: tokens, positions, the reference kernel's masks; and copies
 // of units, where there are some.
@@ -61,6 +62,35 @@ TEST(WalkWithOffload, waits_for_no_copy_that_it_would_not_wait_for_without) {
           EXPECT_EQ(blocking_bytes(model.path(), options), expected);
         }
       }
+}
+
+// What the host reads in a step, for which it waits: on one rank the loss and the gradient norm, each also
+// when ranks agree on it, and how many targets there are. Neither layers nor micro-batches add to it.
+TEST(StepOfTraining, reads_its_loss_and_its_norm_from_the_device_and_nothing_else) {
+  for (const int layers : {2, 4}) {
+    const TemporaryFolder model;
+    Json config = testing::tiny_llama_config(4, 4);
+    config["num_hidden_layers"] = layers;
+    config["vocab_size"] = kVocabulary;
+    testing::write_tiny_model(model.path(), config);
+    for (const int stage : {0, 3})
+      for (const uint64_t micro_batches : {1, 3}) {
+        SCOPED_TRACE(cat(layers, " layers, ZeRO ", stage, ", ", micro_batches, " micro-batches"));
+        run_ranks_as_threads(1, [&](World& world) {
+          EngineOptions options;
+          options.device = testing::guarded_device();
+          options.attention = AttentionKernel::reference;
+          options.zero = static_cast<ZeroStage>(stage);
+          const auto engine = assemble(world, model.path(), options);
+          StepBatches batches;
+          for (uint64_t micro_batch = 0; micro_batch < micro_batches; ++micro_batch)
+            batches.push_back(testing::slice_of_batch(1, kTokens, kVocabulary, micro_batch, 1, 0));
+          const int64_t before = testing::host_reads();
+          engine->train_step(batches, 1e-3);
+          EXPECT_EQ(testing::host_reads() - before, kReadsOfAStep);
+        });
+      }
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "tests/support/guarded_device.h"
 
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@ namespace {
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
 thread_local int64_t blocking_copies = 0;  // bytes
+thread_local int64_t reads_of_host = 0;
 
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, std::optional<at::ScalarType> dtype,
                          std::optional<at::Layout> /*layout*/, std::optional<at::Device> /*device*/,
@@ -71,6 +73,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     queue_on_current_stream([target = unowned(to), source = unowned(from)] { target.copy_(source); });
   } else {
     if (is_guarded(from) != is_guarded(to)) blocking_copies += static_cast<int64_t>(from.nbytes());
+    if (is_guarded(from) && !is_guarded(to)) ++reads_of_host;
     finish_current_stream();
     seen(to).copy_(seen(from));
   }
@@ -168,8 +171,23 @@ class Arguments {
   std::vector<int64_t> host_sizes_;
 };
 
+// Operators of CUDA that wait for their result, a value or a size that the host has to know.
+bool waits_for_its_result(const std::string& name) {
+  static const std::set<std::string> kNames{"aten::_local_scalar_dense",
+                                            "aten::nonzero",
+                                            "aten::masked_select",
+                                            "aten::equal",
+                                            "aten::_unique2",
+                                            "aten::unique_dim",
+                                            "aten::bincount",
+                                            "aten::histc",
+                                            "aten::repeat_interleave.Tensor"};
+  return kNames.contains(name);
+}
+
 void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
   finish_current_stream();
+  if (waits_for_its_result(op.schema().name())) ++reads_of_host;
   Arguments arguments(op);
   const size_t first = stack->size() - op.schema().arguments().size();
   for (size_t at = first; at < stack->size(); ++at) arguments.replace((*stack)[at]);
@@ -184,6 +202,10 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, tor
 
 int64_t blocking_copy_bytes() {
   return blocking_copies;
+}
+
+int64_t host_reads() {
+  return reads_of_host;
 }
 
 c10::Device guarded_device() {

@@ -20,5 +20,8 @@ c10::Device guarded_device();
 // That this thread has copied so far between the host and the device, waiting for each copy: on a GPU it
 // would have stood until the work given before was done.
 int64_t blocking_copy_bytes();
+// How often this thread has read from the device, by a copy that it waited for or an operator whose result
+// the host has to know (item, nonzero).
+int64_t host_reads();
 
 }  // namespace trireme::testing
