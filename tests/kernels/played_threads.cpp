@@ -19,7 +19,7 @@ constexpr int kMostThreads = 1024;
 constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
 
 std::string name_of(const Place& place) {
-  return cat(place.file_name(), ":", place.line());
+  return cat(place.file, ":", place.line);
 }
 
 struct Fiber {
@@ -120,7 +120,7 @@ bool Block::release_block() {
   for (int i = 0; i < threads_; ++i) {
     const Fiber& fiber = *fibers_[i];
     if (fiber.state != Fiber::State::waits_for_block) return false;
-    if (one != nullptr && one->place.line() != fiber.place.line())
+    if (one != nullptr && one->place.line != fiber.place.line)
       throw Refused(cat("block ", block, ": threads wait at different barriers, ", name_of(one->place),
                         " and ", name_of(fiber.place)));
     one = &fiber;
@@ -158,7 +158,7 @@ void Block::arrived_at_warp() {
                         ", which is not there"));
     const Fiber& other = *fibers_[first + l];
     if (other.state != Fiber::State::waits_for_warp) return;
-    if (other.mask != mine.mask || other.way != mine.way || other.place.line() != mine.place.line())
+    if (other.mask != mine.mask || other.way != mine.way || other.place.line != mine.place.line)
       throw Refused(cat(played::present_thread(), " waits at ", name_of(mine.place), " with mask ", mine.mask,
                         ", lane ", l, " at ", name_of(other.place), " with mask ", other.mask));
   }

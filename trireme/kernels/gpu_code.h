@@ -6,7 +6,7 @@
 //     const int64_t i = global_thread();
 //     if (i < count) store_global(to + i, load_global(from + i) / 2);
 //   }
-//   launch(halve, {.blocks = 4, .threads = 256}, stream, from, to, count);
+//   launch(halve, {4, 256}, stream, from, to, count);
 //
 // Rules of such a source, which the player enforces: global memory is reached by load_global and store_global
 // alone, shared memory is `__shared__ Shared<float, 32> name`, values cross lanes by __shfl_*_sync.

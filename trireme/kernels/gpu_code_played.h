@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <functional>
-#include <source_location>
 
 // NOLINTBEGIN(bugprone-reserved-identifier): CUDA's names
 #define __global__
@@ -22,7 +21,11 @@ inline thread_local PlayedIndex threadIdx, blockIdx, blockDim, gridDim;
 
 namespace played {
 
-using Place = std::source_location;
+// Of a call in a kernel's source.
+struct Place {
+  const char* file = nullptr;
+  int line = 0;
+};
 
 enum class LaneWay { from, exclusive_or, down };
 
@@ -64,26 +67,30 @@ T of_bits(uint64_t bits) {
 
 }  // namespace played
 
-inline void __syncthreads(const played::Place& place = played::Place::current()) {
-  played::wait_for_block(place);
+inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  played::wait_for_block({file, line});
 }
-inline void __syncwarp(unsigned mask = 0xffffffffU, const played::Place& place = played::Place::current()) {
-  played::wait_for_warp(mask, place);
-}
-template <typename T>
-T __shfl_sync(unsigned mask, T value, int lane, const played::Place& place = played::Place::current()) {
-  return played::of_bits<T>(
-      played::lane_bits(played::LaneWay::from, mask, played::bits_of(value), lane, place));
+inline void __syncwarp(unsigned mask = 0xffffffffU, const char* file = __builtin_FILE(),
+                       int line = __builtin_LINE()) {
+  played::wait_for_warp(mask, {file, line});
 }
 template <typename T>
-T __shfl_xor_sync(unsigned mask, T value, int lanes, const played::Place& place = played::Place::current()) {
+T __shfl_sync(unsigned mask, T value, int lane, const char* file = __builtin_FILE(),
+              int line = __builtin_LINE()) {
   return played::of_bits<T>(
-      played::lane_bits(played::LaneWay::exclusive_or, mask, played::bits_of(value), lanes, place));
+      played::lane_bits(played::LaneWay::from, mask, played::bits_of(value), lane, {file, line}));
 }
 template <typename T>
-T __shfl_down_sync(unsigned mask, T value, int lanes, const played::Place& place = played::Place::current()) {
+T __shfl_xor_sync(unsigned mask, T value, int lanes, const char* file = __builtin_FILE(),
+                  int line = __builtin_LINE()) {
   return played::of_bits<T>(
-      played::lane_bits(played::LaneWay::down, mask, played::bits_of(value), lanes, place));
+      played::lane_bits(played::LaneWay::exclusive_or, mask, played::bits_of(value), lanes, {file, line}));
+}
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, int lanes, const char* file = __builtin_FILE(),
+                   int line = __builtin_LINE()) {
+  return played::of_bits<T>(
+      played::lane_bits(played::LaneWay::down, mask, played::bits_of(value), lanes, {file, line}));
 }
 // NOLINTEND(bugprone-reserved-identifier)
 
