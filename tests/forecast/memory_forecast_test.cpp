@@ -5,6 +5,7 @@
 
 #include "trireme/forecast/choose_recompute.h"
 #include "trireme/forecast/memory_options.h"
+#include "trireme/forecast/store_bytes.h"
 #include "trireme/shard/optimizer_bytes.h"
 
 namespace trireme {
@@ -56,7 +57,8 @@ TEST(Forecast, of_llama_3_8b_is_the_sum_of_its_buffers) {
   const MemoryForecast forecast = memory_forecast(llama_3_8b(kTokens));
   // Every unit divides by 8 x 16 elements. The embedding and the first layer are gathered together.
   EXPECT_EQ(forecast.peak[parameters], (kShare + kHidden + kVocab * kHidden + kLayerElements) * 2);
-  EXPECT_EQ(forecast.peak[gradients], (kShare + kHidden + kVocab * kHidden) * 4);
+  // Beside the last layer's backward the head's gradient is summed over ranks.
+  EXPECT_EQ(forecast.peak[gradients], (kShare + kHidden + kVocab * kHidden + kLayerElements) * 4);
   EXPECT_EQ(forecast.peak[optimizer], kShare * (4 + 4 + 4));
   // The input of every layer, and the running x.
   EXPECT_EQ(forecast.peak[activations], (kLayers + 1) * kRankTokens * kHidden * 2);
@@ -66,6 +68,19 @@ TEST(Forecast, of_llama_3_8b_is_the_sum_of_its_buffers) {
   EXPECT_EQ(forecast.peak[attention], head * (6 + 4 + 4 + 6) + kTokens * 4 * 4 + kTokens * 4 * (128 + 1) * 4 +
                                           2 * head * 4 + 2 * head * 4);
   EXPECT_EQ(forecast.host, MemoryBytes{});
+}
+
+// A unit of 8 x 160 elements over 8 ranks. NCCL reduces to the share itself, and all-reduces in place.
+TEST(Forecast, of_a_sum_over_ranks_has_their_blocks_where_the_library_does_not_sum) {
+  constexpr int64_t kUnit = 8 * 160, kSum_bytes = 160 * 4;
+  ForecastInputs inputs = llama_3_8b(1024);
+  EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), kUnit * 4 + kSum_bytes);
+  EXPECT_EQ(begun_sum_bytes(inputs, kUnit), kUnit * 4);
+  inputs.library_sums = true;
+  EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), kSum_bytes);
+  EXPECT_EQ(begun_sum_bytes(inputs, kUnit), kSum_bytes);
+  inputs.zero = 0;
+  EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), 0);
 }
 
 TEST(Forecast, fits_attention_of_llama_3_8b_into_a_budget) {
