@@ -83,12 +83,12 @@ void check_request(const PlanRequest& request, int devices, int64_t tokens) {
                           " has no rate between machines of ", request.hardware.devices_per_machine,
                           "; take at most so many, or measure it with trireme bench hardware"));
   if (tokens > 0 && list_candidates(request, devices, tokens).empty())
-    throw ConfigError(cat("no configuration shares ", format_count(tokens), " tokens over ",
-                          device_count(request, devices),
-                          " with the options that were given (ranks that share a sample must divide the "
-                          "GPUs, samples of a step the groups of them, --head_chunks the heads of a rank; "
-                          "--offload_params needs --zero 3, --offload_activations another --recompute than "
-                          "none, and no --keep_qkv_fraction or --keep_mlp_fraction); leave some of them out"));
+    throw ConfigError(
+        cat("no configuration shares ", format_count(tokens), " tokens over ", device_count(request, devices),
+            " with the options that were given (ranks that share a sample must divide the "
+            "GPUs, samples of a step the groups of them, --head_chunks the heads of a rank; "
+            "--offload_params needs --zero 3, --offload_activations another --recompute than "
+            "none, and no --keep_qkv_fraction or --keep_mlp_fraction); leave some of them out"));
 }
 
 }  // namespace trireme
