@@ -92,6 +92,12 @@ T __shfl_down_sync(unsigned mask, T value, int lanes, const char* file = __built
   return played::of_bits<T>(
       played::lane_bits(played::LaneWay::down, mask, played::bits_of(value), lanes, {file, line}));
 }
+inline float __expf(float x) {
+  return std::exp(x);
+}
+inline float __fdividef(float x, float y) {
+  return x / y;
+}
 // NOLINTEND(bugprone-reserved-identifier)
 
 template <int n, typename T>

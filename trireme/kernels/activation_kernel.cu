@@ -1,0 +1,129 @@
+// A block is a part of one row, a thread a chunk of it.
+#include "trireme/kernels/activation_kernel.h"
+#include "trireme/kernels/gpu_chunks.h"
+
+namespace trireme {
+namespace {
+
+constexpr int kActivationThreads = 256;
+
+struct ActivationArguments {
+  int64_t width;
+  GpuRows dact, in, act;  // `in`: gate_up or x
+  unsigned blocks_of_row;
+  bool aligned;
+};
+
+template <typename T>
+__device__ inline float sigmoid(float x) {
+  return quotient<T>(1, 1 + exponential<T>(-x));
+}
+
+// This thread's chunk.
+struct RowPart {
+  int64_t row, column, count;
+
+  __device__ explicit RowPart(const ActivationArguments& sizes) {
+    const unsigned part = blockIdx.x % sizes.blocks_of_row;
+    row = blockIdx.x / sizes.blocks_of_row;
+    column = (static_cast<int64_t>(part) * kActivationThreads + threadIdx.x) * kChunk;
+    count = sizes.width - column;
+  }
+  template <typename T>
+  __device__ T* of(const GpuRows& rows) const {
+    return static_cast<T*>(rows.data) + row * rows.stride + column;
+  }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kActivationThreads) swiglu_forward(ActivationArguments to) {
+  const RowPart part(to);
+  const T* const from = part.of<T>(to.in);
+  float gate[kChunk], up[kChunk];
+  load_chunk(gate, from, part.count, to.aligned);
+  load_chunk(up, from + to.width, part.count, to.aligned);
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) gate[i] *= sigmoid<T>(gate[i]) * up[i];
+  store_chunk(part.of<T>(to.act), gate, part.count, to.aligned);
+}
+
+// With s = sigmoid(gate) and silu = gate s: d(silu) = s (1 + gate - silu).
+template <typename T>
+__global__ void __launch_bounds__(kActivationThreads) swiglu_back(ActivationArguments to) {
+  const RowPart part(to);
+  T* const from = part.of<T>(to.in);
+  float gate[kChunk], up[kChunk], d[kChunk];
+  load_chunk(gate, from, part.count, to.aligned);
+  load_chunk(up, from + to.width, part.count, to.aligned);
+  load_chunk(d, part.of<const T>(to.dact), part.count, to.aligned);
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) {
+    const float s = sigmoid<T>(gate[i]), silu = gate[i] * s, dup = silu * d[i];
+    gate[i] = s * (1 + (gate[i] - silu)) * d[i] * up[i];
+    d[i] = silu * up[i];
+    up[i] = dup;
+  }
+  store_chunk(from, gate, part.count, to.aligned);
+  store_chunk(from + to.width, up, part.count, to.aligned);
+  store_chunk(part.of<T>(to.act), d, part.count, to.aligned);
+}
+
+// With P = P(X <= x) and p the density of a standard normal X: act = x P, d(act) = P + x p.
+template <typename T>
+__global__ void __launch_bounds__(kActivationThreads) exact_gelu_back(ActivationArguments to) {
+  const RowPart part(to);
+  T *const to_dx = part.of<T>(to.dact), *const to_act = part.of<T>(to.in);
+  float x[kChunk], d[kChunk];
+  load_chunk(x, to_act, part.count, to.aligned);
+  load_chunk(d, to_dx, part.count, to.aligned);
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) {
+    const float twice = 1 + erff(x[i] * 0.707106781F);
+    const float density = exponential<T>(-0.5F * x[i] * x[i]) * 0.398942280F;
+    d[i] *= 0.5F * twice + x[i] * density;
+    x[i] *= 0.5F * twice;
+  }
+  store_chunk(to_dx, d, part.count, to.aligned);
+  store_chunk(to_act, x, part.count, to.aligned);
+}
+
+using ActivationKernel = void (*)(ActivationArguments);
+struct ActivationKernels {
+  ActivationKernel fp32, bf16, fp16;
+};
+
+void launch_activation(const ActivationKernels& kernels, const ActivationSizes& sizes, ActivationArguments to,
+                       void* stream) {
+  if (sizes.rows == 0 || sizes.width == 0) return;
+  constexpr int64_t kOfBlock = int64_t{kActivationThreads} * kChunk;
+  const int64_t blocks_of_row = (sizes.width + kOfBlock - 1) / kOfBlock;
+  to.width = sizes.width;
+  to.blocks_of_row = static_cast<unsigned>(blocks_of_row);
+  to.aligned = sizes.width % kChunk == 0 && aligned_chunks(to.dact, sizes.number) &&
+               aligned_chunks(to.in, sizes.number) && aligned_chunks(to.act, sizes.number);
+  const ActivationKernel kernel = sizes.number == GpuNumber::fp32   ? kernels.fp32
+                                  : sizes.number == GpuNumber::bf16 ? kernels.bf16
+                                                                    : kernels.fp16;
+  launch(kernel, {sizes.rows * blocks_of_row, kActivationThreads}, stream, to);
+}
+
+}  // namespace
+
+void launch_swiglu(const ActivationSizes& sizes, const GpuRows& gate_up, const GpuRows& act, void* stream) {
+  launch_activation({swiglu_forward<float>, swiglu_forward<Bf16>, swiglu_forward<Fp16>}, sizes,
+                    {0, {}, gate_up, act, 0, false}, stream);
+}
+
+void launch_swiglu_backward(const ActivationSizes& sizes, const GpuRows& dact, const GpuRows& gate_up,
+                            const GpuRows& act, void* stream) {
+  launch_activation({swiglu_back<float>, swiglu_back<Bf16>, swiglu_back<Fp16>}, sizes,
+                    {0, dact, gate_up, act, 0, false}, stream);
+}
+
+void launch_exact_gelu_backward(const ActivationSizes& sizes, const GpuRows& dact, const GpuRows& x,
+                                void* stream) {
+  launch_activation({exact_gelu_back<float>, exact_gelu_back<Bf16>, exact_gelu_back<Fp16>}, sizes,
+                    {0, dact, x, {}, 0, false}, stream);
+}
+
+}  // namespace trireme
