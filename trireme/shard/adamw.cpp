@@ -1,14 +1,29 @@
 // AdamW: Adam with decoupled weight decay (arXiv 1711.05101). Spans that do not decay (norms, biases) are
-// stepped with a decay of 0. Moments are fp32, or bf16 with stochastic rounding (arXiv 1502.02551).
+// stepped with a decay of 0. Moments are fp32, or bf16 with stochastic rounding (arXiv 1502.02551). CUDA has
+// a kernel of ours, which also applies the gradient's factor; elsewhere libtorch's steps fp32.
 #include <algorithm>
 
-#include "trireme/shard/narrow_adamw_device.h"
+#include "trireme/shard/adamw_device.h"
 #include "trireme/shard/optimizer.h"
 #include "trireme/shard/optimizer_bytes.h"
 #include "trireme/shard/stochastic_rounding.h"
 
 namespace trireme {
 namespace {
+
+// Spans of a share that touch and decay alike, as one.
+std::vector<FlatSpan> runs_of_one_decay(const FlatUnit& share) {
+  std::vector<FlatSpan> runs;
+  for (const FlatSpan& span : share.spans) {
+    const bool goes_on = !runs.empty() && runs.back().decays == span.decays &&
+                         runs.back().offset + runs.back().elements == span.offset;
+    if (goes_on)
+      runs.back().elements += span.elements;
+    else
+      runs.push_back({span.offset, span.elements, span.decays});
+  }
+  return runs;
+}
 
 class Adamw final : public Optimizer {
  public:
@@ -18,9 +33,12 @@ class Adamw final : public Optimizer {
   void step_share(int unit, const FlatUnit& share, at::Tensor& master, at::Tensor& gradient,
                   const std::vector<at::Tensor>& states, const StepNumbers& numbers) const override {
     const at::Tensor &mean = states[0], &square = states[1];
-    if (settings_.state_dtype == at::kBFloat16 && has_narrow_adamw(master.device())) {
-      for (const FlatSpan& span : share.spans)
-        step_narrow(unit, share, span, master, gradient, mean, square, numbers);
+    if (has_adamw_kernel(master.device())) {
+      for (const FlatSpan& run : runs_of_one_decay(share))
+        if (settings_.state_dtype == at::kFloat)
+          step_run<float>(unit, share, run, master, gradient, mean, square, numbers);
+        else
+          step_run<Bf16>(unit, share, run, master, gradient, mean, square, numbers);
       return;
     }
     if (numbers.gradient_factor != 1) gradient.mul_(numbers.gradient_factor);
@@ -59,21 +77,27 @@ class Adamw final : public Optimizer {
     return (static_cast<uint64_t>(numbers.steps) << 24) + 2 * static_cast<uint64_t>(unit);
   }
 
-  void step_narrow(int unit, const FlatUnit& share, const FlatSpan& span, at::Tensor& master,
-                   const at::Tensor& gradient, const at::Tensor& mean, const at::Tensor& square,
-                   const StepNumbers& numbers) const {
-    const auto bits = [&](const at::Tensor& moment) {
-      return static_cast<uint16_t*>(moment.mutable_data_ptr()) + span.offset;
+  template <typename Moment>
+  void step_run(int unit, const FlatUnit& share, const FlatSpan& run, at::Tensor& master,
+                const at::Tensor& gradient, const at::Tensor& mean, const at::Tensor& square,
+                const StepNumbers& numbers) const {
+    const auto of = [&](const at::Tensor& moment) {
+      return static_cast<Moment*>(moment.mutable_data_ptr()) + run.offset;
     };
     const uint64_t stream = stream_of(unit, numbers);
-    step_narrow_adamw(
-        {master.mutable_data_ptr<float>() + span.offset, gradient.const_data_ptr<float>() + span.offset,
-         bits(mean), bits(square), span.elements, rounding_key(settings_.seed, stream),
-         rounding_key(settings_.seed, stream + 1), static_cast<uint64_t>(share.begin + span.offset)},
-        narrow_adamw_step(settings_.beta1, settings_.beta2, settings_.epsilon,
-                          span.decays ? settings_.weight_decay : 0, numbers.learning_rate,
+    const AdamwSpan<Moment> span{master.mutable_data_ptr<float>() + run.offset,
+                                 gradient.const_data_ptr<float>() + run.offset,
+                                 of(mean),
+                                 of(square),
+                                 run.elements,
+                                 rounding_key(settings_.seed, stream),
+                                 rounding_key(settings_.seed, stream + 1),
+                                 static_cast<uint64_t>(share.begin + run.offset)};
+    step_adamw(span,
+               adamw_step(settings_.beta1, settings_.beta2, settings_.epsilon,
+                          run.decays ? settings_.weight_decay : 0, numbers.learning_rate,
                           numbers.gradient_factor, numbers.steps),
-        master.device());
+               master.device());
   }
 
   void update_narrow(int unit, const FlatUnit& share, int64_t begin, int64_t count, const at::Tensor& master,

@@ -1,4 +1,4 @@
-// Bytes that AdamW allocates while it steps 16-bit moments without a kernel of their own (narrow_adamw.h):
+// Bytes that AdamW allocates while it steps 16-bit moments without a kernel of their own (adamw_kernel.h):
 // adamw.cpp steps by these pieces, and the memory forecast counts by them. No torch here.
 #pragma once
 

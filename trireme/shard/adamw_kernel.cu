@@ -1,0 +1,59 @@
+// Each thread steps eight elements. Memory traffic determines the time.
+#include "trireme/kernels/gpu_chunks.h"
+#include "trireme/shard/adamw_kernel.h"
+
+namespace trireme {
+namespace {
+
+constexpr int kAdamwThreads = 256;
+
+// The moments of elements from `element` on become values of bf16.
+__device__ inline void round_moment(float (&moment)[kChunk], uint64_t key, uint64_t element) {
+  uint64_t word = 0;
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i, ++element) {
+    if (i == 0 || element % 4 == 0) word = rounding_word(key, element / 4);
+    moment[i] = rounded_stochastically(moment[i], rounding_number(word, element));
+  }
+}
+
+template <typename Moment>
+__global__ void __launch_bounds__(kAdamwThreads) adamw(AdamwSpan<Moment> span, AdamwStep step, bool aligned) {
+  const int64_t begin = global_thread() * kChunk, count = span.count - begin;
+  const bool wide = aligned && count >= kChunk;
+  float master[kChunk], gradient[kChunk], mean[kChunk], square[kChunk];
+  load_chunk(master, span.master + begin, count, wide);
+  load_chunk(gradient, span.gradient + begin, count, wide);
+  load_chunk(mean, span.mean + begin, count, wide);
+  load_chunk(square, span.square + begin, count, wide);
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) step_element(step, master[i], gradient[i], mean[i], square[i]);
+  if constexpr (sizeof(Moment) == sizeof(Bf16)) {
+    const uint64_t element = span.first_element + static_cast<uint64_t>(begin);
+    round_moment(mean, span.mean_key, element);
+    round_moment(square, span.square_key, element);
+  }
+  store_chunk(span.master + begin, master, count, wide);
+  store_chunk(span.mean + begin, mean, count, wide);
+  store_chunk(span.square + begin, square, count, wide);
+}
+
+template <typename Moment>
+void launch_step(const AdamwSpan<Moment>& span, const AdamwStep& step, void* stream) {
+  if (span.count == 0) return;
+  const auto at_16 = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
+  const bool aligned = at_16(span.master) && at_16(span.gradient) && at_16(span.mean) && at_16(span.square);
+  constexpr int64_t kOfBlock = int64_t{kAdamwThreads} * kChunk;
+  launch(adamw<Moment>, {(span.count + kOfBlock - 1) / kOfBlock, kAdamwThreads}, stream, span, step, aligned);
+}
+
+}  // namespace
+
+void launch_adamw(const AdamwSpan<float>& span, const AdamwStep& step, void* stream) {
+  launch_step(span, step, stream);
+}
+void launch_adamw(const AdamwSpan<Bf16>& span, const AdamwStep& step, void* stream) {
+  launch_step(span, step, stream);
+}
+
+}  // namespace trireme
