@@ -81,6 +81,20 @@ TYPED_TEST(ActivationKernel, swiglu_backward_leaves_the_gradients_in_place_and_n
   }
 }
 
+TYPED_TEST(ActivationKernel, swiglu_backward_makes_the_bits_of_act_again) {
+  using X = TypeParam;
+  constexpr int64_t T = 5, I = 201;
+  Gpu gpu;
+  const Array<X> gate_up = gpu.array(normal_values<X>(T * 2 * I, 8, 3)),
+                 dact = gpu.array(normal_values<X>(T * I, 9));
+  const Array<X> act = gpu.array<X>(T * I), again = gpu.array<X>(T * I);
+  launch_swiglu({number_of<X>(), T, I}, rows(gate_up, 2 * I), rows(act, I), nullptr);
+  launch_swiglu_backward({number_of<X>(), T, I}, rows(dact, I), rows(gate_up, 2 * I), rows(again, I),
+                         nullptr);
+  const std::vector<X> first = act.values(), second = again.values();
+  for (int64_t i = 0; i < T * I; ++i) EXPECT_EQ(widened(first[i]), widened(second[i]));
+}
+
 TYPED_TEST(ActivationKernel, backward_of_the_exact_gelu_leaves_the_gradient_and_the_activation) {
   using X = TypeParam;
   for (const int64_t count : {1, 7, 8, 64, 2047, 2048, 2051})

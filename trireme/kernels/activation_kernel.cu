@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kActivationThreads) swiglu_forward(ActivationA
   load_chunk(gate, from, part.count, to.aligned);
   load_chunk(up, from + to.width, part.count, to.aligned);
 #pragma unroll
-  for (int i = 0; i < kChunk; ++i) gate[i] *= sigmoid<T>(gate[i]) * up[i];
+  for (int i = 0; i < kChunk; ++i) gate[i] = gate[i] * sigmoid<T>(gate[i]) * up[i];
   store_chunk(part.of<T>(to.act), gate, part.count, to.aligned);
 }
 

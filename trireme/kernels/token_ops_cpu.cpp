@@ -219,6 +219,7 @@ void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
+  if (const auto act = gpu::swiglu(gate_up)) return *act;
   if (!fused({gate_up}) || !gate_up.is_contiguous()) return aten::swiglu(gate_up);
   const int64_t T = gate_up.size(0), I = gate_up.size(1) / 2;
   at::Tensor act = at::empty({T, I}, gate_up.options());
@@ -229,6 +230,7 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
 }
 
 at::Tensor swiglu_backward(const at::Tensor& dact, at::Tensor& gate_up) {
+  if (const auto act = gpu::swiglu_backward(dact, gate_up)) return *act;
   if (!fused({dact, gate_up}) || !gate_up.is_contiguous() || !dact.is_contiguous() ||
       dact.scalar_type() != gate_up.scalar_type())
     return aten::swiglu_backward(dact, gate_up);
@@ -244,6 +246,7 @@ at::Tensor swiglu_backward(const at::Tensor& dact, at::Tensor& gate_up) {
 
 void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor& loss,
                    std::optional<double> scale) {
+  if (gpu::cross_entropy(logits_TV, targets, loss, scale)) return;
   if (!fused({logits_TV}) || !logits_TV.is_contiguous())
     return aten::cross_entropy(logits_TV, targets, loss, scale);
   const int64_t V = logits_TV.size(1);

@@ -4,6 +4,8 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "trireme/kernels/activation_kernel.h"
+#include "trireme/kernels/cross_entropy_kernel.h"
 #include "trireme/kernels/norm_kernel.h"
 #include "trireme/kernels/rotary_kernel.h"
 
@@ -184,6 +186,48 @@ bool rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary
     launch_rotary_backward(kernel, norms ? partial.data_ptr<float>() : nullptr,
                            norms ? dq_norm.data_ptr<float>() : nullptr,
                            norms ? dk_norm.data_ptr<float>() : nullptr, stream);
+  });
+  return true;
+}
+
+std::optional<at::Tensor> swiglu(const at::Tensor& gate_up) {
+  if (!takes_rows({gate_up})) return {};
+  const int64_t T = gate_up.size(0), I = gate_up.size(1) / 2;
+  at::Tensor act = at::empty({T, I}, gate_up.options());
+  on_stream(gate_up, [&](void* stream) {
+    launch_swiglu({number_of(gate_up), T, I}, rows_of(gate_up), rows_of(act), stream);
+  });
+  return act;
+}
+
+std::optional<at::Tensor> swiglu_backward(const at::Tensor& dact, const at::Tensor& gate_up) {
+  if (!takes_rows({gate_up, dact})) return {};
+  const int64_t T = gate_up.size(0), I = gate_up.size(1) / 2;
+  at::Tensor act = at::empty({T, I}, gate_up.options());
+  on_stream(gate_up, [&](void* stream) {
+    launch_swiglu_backward({number_of(gate_up), T, I}, rows_of(dact), rows_of(gate_up), rows_of(act), stream);
+  });
+  return act;
+}
+
+bool exact_gelu_backward(const at::Tensor& dact, const at::Tensor& x) {
+  if (x.dim() != 2 || !takes_rows({x, dact})) return false;
+  on_stream(x, [&](void* stream) {
+    launch_exact_gelu_backward({number_of(x), x.size(0), x.size(1)}, rows_of(dact), rows_of(x), stream);
+  });
+  return true;
+}
+
+bool cross_entropy(const at::Tensor& logits_TV, const at::Tensor& targets, const at::Tensor& loss,
+                   std::optional<double> scale) {
+  constexpr int64_t kMost = int64_t{1} << 31;
+  const bool counted = targets.device() == logits_TV.device() && targets.scalar_type() == at::kLong &&
+                       targets.is_contiguous() && logits_TV.size(1) < kMost;
+  if (!takes_rows({logits_TV}) || !takes_sums(logits_TV, {loss}) || !counted) return false;
+  const auto factor = scale ? std::optional<float>(static_cast<float>(*scale)) : std::nullopt;
+  on_stream(logits_TV, [&](void* stream) {
+    launch_cross_entropy({number_of(logits_TV), logits_TV.size(0), logits_TV.size(1)}, rows_of(logits_TV),
+                         targets.const_data_ptr<int64_t>(), loss.data_ptr<float>(), factor, stream);
   });
   return true;
 }

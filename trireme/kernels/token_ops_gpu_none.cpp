@@ -32,4 +32,19 @@ bool rotate_heads_backward(const at::Tensor& /*from_TND*/, const RotaryHeads& /*
   return false;
 }
 
+std::optional<at::Tensor> swiglu(const at::Tensor& /*gate_up*/) {
+  return {};
+}
+std::optional<at::Tensor> swiglu_backward(const at::Tensor& /*dact*/, const at::Tensor& /*gate_up*/) {
+  return {};
+}
+bool exact_gelu_backward(const at::Tensor& /*dact*/, const at::Tensor& /*x*/) {
+  return false;
+}
+
+bool cross_entropy(const at::Tensor& /*logits_TV*/, const at::Tensor& /*targets*/, const at::Tensor& /*loss*/,
+                   std::optional<double> /*scale*/) {
+  return false;
+}
+
 }  // namespace trireme::gpu
