@@ -145,7 +145,7 @@ __device__ void clear(const LogitRow<X>& row) {
 }
 
 template <int kThreads, typename X>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     cross_entropy_row(X* logits, int64_t stride, const int64_t* targets, float* loss, bool gradient,
                       float scale, int64_t V) {
   const int64_t t = blockIdx.x, target = load_global(targets + t);
