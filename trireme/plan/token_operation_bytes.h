@@ -1,14 +1,14 @@
-// Bytes of device memory that a token-wise operation moves for each unit of its amount (WorkKind), counted
-// from the ATen kernels of kernels/token_ops_aten.cpp, which work in fp32 whatever the dtype: what each
-// kernel reads and writes, a block of rows at a time. On a GPU they are bound by memory: rate = bandwidth /
-// bytes.
+// Bytes of device memory that a token-wise operation moves for each unit of its amount (WorkKind): what its
+// kernel has to read and write, each value once (kernels/token_ops_gpu.h, shard/adamw_kernel.h; tests on a
+// played GPU count them), and ATen's for the embedding. They are bound by memory: rate = bandwidth / bytes.
 //
-//   norm           32 = 6 widened, 4 squares, 8 x r, 8 x w, 6 rounded           (a value of x, bf16)
-//   activation     30 = 6 widened, 8 silu, 10 x up, 6 rounded                    (a value of act)
-//   cross_entropy  40 = 6 widened, 12 log-softmax (reads twice), 8 exp, 8 x scale, 6 rounded   (a logit)
-//   embedding      11 = mean of 4 looked up and 18 added to fp32                 (a value of x)
-//   optimizer      50 = 28 AdamW (reads four, writes three), 4 norm, 8 x clip, 4 zeroed, 6 rounded   (an
-//   element)
+//   norm, rotation        4 = a value read, one written                         (a value of x, bf16)
+//   norm_backward         8 = dy, x and dx read, dx written                     (a value of x)
+//   activation            6 = gate and up read, act written                     (a value of act)
+//   activation_backward  12 = d(act), gate and up read; act and their gradients written
+//   cross_entropy         4 = read, its gradient written; the second reading is of the caches   (a logit)
+//   embedding            11 = mean of 4 looked up and 18 added to fp32          (a value of x)
+//   optimizer            42 = 28 AdamW (reads four, writes three), 4 norm, 4 zeroed, 6 rounded  (an element)
 #pragma once
 
 #include <array>
@@ -24,15 +24,15 @@ struct TokenOperationBytes {
 };
 
 inline constexpr std::array<TokenOperationBytes, 9> kTokenOperationBytes = {{
-    {WorkKind::norm, 32, 36},
-    {WorkKind::norm_backward, 96, 104},
-    {WorkKind::rotation, 36, 40},
-    {WorkKind::activation, 30, 36},
-    {WorkKind::activation_backward, 126, 140},
-    {WorkKind::cross_entropy, 40, 36},
+    {WorkKind::norm, 4, 8},
+    {WorkKind::norm_backward, 8, 16},
+    {WorkKind::rotation, 4, 8},
+    {WorkKind::activation, 6, 12},
+    {WorkKind::activation_backward, 12, 24},
+    {WorkKind::cross_entropy, 4, 8},
     {WorkKind::embedding, 11, 10},
     {WorkKind::copy, 4, 8},
-    {WorkKind::optimizer, 50, 44},
+    {WorkKind::optimizer, 42, 36},
 }};
 
 }  // namespace trireme
