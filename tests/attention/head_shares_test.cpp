@@ -44,6 +44,13 @@ TEST(HeadShares, every_query_head_is_computed_once_and_finds_its_key_value_head)
     }
 }
 
+TEST(HeadShares, say_whether_several_ranks_have_a_key_value_head) {
+  EXPECT_FALSE(share_heads(8, 4, 2).shares_key_values());
+  EXPECT_FALSE(share_heads(8, 8, 3).shares_key_values());
+  EXPECT_TRUE(share_heads(6, 3, 2).shares_key_values());
+  EXPECT_TRUE(share_heads(8, 2, 4).shares_key_values());
+}
+
 TEST(HeadShares, more_ranks_than_heads_is_refused) {
   EXPECT_THROW(share_heads(4, 2, 5), ConfigError);
   try {

@@ -1,6 +1,7 @@
 #include "trireme/attention/head_exchange.h"
 
 #include "trireme/device/memory_account.h"
+#include "trireme/kernels/copy_all.h"
 
 namespace trireme {
 
@@ -29,14 +30,16 @@ ToHeads begin_to_heads(Group& group, const SequenceLayout& layout,
     return at::empty({total}, any.options());
   }();
   const std::vector<at::Tensor> blocks = packed.split_with_sizes(send);
+  std::vector<TensorCopy> copies;
   for (int p = 0; p < group.size(); ++p) {
     const at::Tensor block = blocks[p].view({tokens, batch, head_counts[p], width});
     int64_t head = 0;
     for (const at::Tensor& slice : slices[p]) {
-      block.narrow(2, head, slice.size(2)).copy_(slice.transpose(0, 1));
+      copies.push_back({block.narrow(2, head, slice.size(2)), slice.transpose(0, 1)});
       head += slice.size(2);
     }
   }
+  copy_all(copies);
   return {begin_all_to_all(group, packed, send, receive), layout.tokens, batch, heads, width};
 }
 

@@ -16,6 +16,12 @@ std::vector<int> HeadShares::kv_of_query(int rank) const {
   return map;
 }
 
+bool HeadShares::shares_key_values() const {
+  int64_t of_ranks = 0;
+  for (const HeadRange& range : key_value) of_ranks += range.size();
+  return of_ranks > key_value_heads;
+}
+
 HeadShares share_heads(int64_t query_heads, int64_t key_value_heads, int ranks) {
   if (query_heads < 1 || key_value_heads < 1 || query_heads % key_value_heads != 0)
     throw ConfigError(cat("attention: got ", query_heads, " query heads and ", key_value_heads,

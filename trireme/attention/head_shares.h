@@ -21,6 +21,8 @@ struct HeadShares {
   std::vector<HeadRange> key_value;  // of each rank; ranges of neighbours may overlap
 
   int ranks() const { return static_cast<int>(query.size()); }
+  // Whether some key/value head is in the ranges of several ranks.
+  bool shares_key_values() const;
   // For rank r: local key/value head (0 is key_value[r].begin) of each of its query heads.
   std::vector<int> kv_of_query(int rank) const;
 };

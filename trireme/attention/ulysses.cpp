@@ -6,6 +6,7 @@
 #include "trireme/attention/head_chunks.h"
 #include "trireme/base/error.h"
 #include "trireme/device/memory_account.h"
+#include "trireme/kernels/copy_all.h"
 
 namespace trireme {
 
@@ -18,6 +19,16 @@ void check(const Group& group, const UlyssesPartition& partition, const at::Tens
                  partition.heads.ranks());
   TRIREME_ASSERT(x.dim() == 4 && x.size(1) == tokens && x.size(2) == heads, "got ", x.sizes(),
                  ", expected [B, ", tokens, ", ", heads, ", D]");
+}
+
+// Key/value heads that several ranks have are sums over them, in fp32 and in rank order.
+void add_of_ranks(const at::Tensor& out_BsKD, const HeadShares& heads, const std::vector<HeadsQkv>& of_rank,
+                  at::Tensor HeadsQkv::*part) {
+  const auto sum_type = out_BsKD.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor sum = at::zeros(out_BsKD.sizes(), out_BsKD.options().dtype(sum_type));
+  for (int p = 0; p < heads.ranks(); ++p)
+    sum.slice(2, heads.key_value[p].begin, heads.key_value[p].end).add_(of_rank[p].*part);
+  out_BsKD.copy_(sum);
 }
 
 class UlyssesAttention final : public ShardedAttention {
@@ -94,18 +105,22 @@ at::Tensor heads_to_seq_qkv(Group& group, const UlyssesPartition& partition,
     return at::empty({gradients.dq.size(0), partition.layout.size(group.rank()), all, gradients.dq.size(3)},
                      options);
   }();
-  const auto sum_type = result.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const HeadsQkv out = split_qkv(result, heads.query_heads, heads.key_value_heads);
-  const at::Tensor dk = at::zeros(out.k.sizes(), options.dtype(sum_type)), dv = at::zeros_like(dk);
+  std::vector<TensorCopy> copies;
+  std::vector<HeadsQkv> of_rank;
   for (int p = 0; p < group.size(); ++p) {
     const HeadRange &q = heads.query[p], &kv = heads.key_value[p];
-    const HeadsQkv block = split_qkv(blocks[p], q.size(), kv.size());
-    out.q.slice(2, q.begin, q.end).copy_(block.q);
-    dk.slice(2, kv.begin, kv.end).add_(block.k);
-    dv.slice(2, kv.begin, kv.end).add_(block.v);
+    of_rank.push_back(split_qkv(blocks[p], q.size(), kv.size()));
+    copies.push_back({out.q.slice(2, q.begin, q.end), of_rank.back().q});
+    if (heads.shares_key_values()) continue;
+    copies.push_back({out.k.slice(2, kv.begin, kv.end), of_rank.back().k});
+    copies.push_back({out.v.slice(2, kv.begin, kv.end), of_rank.back().v});
   }
-  out.k.copy_(dk);
-  out.v.copy_(dv);
+  copy_all(copies);
+  if (heads.shares_key_values()) {
+    add_of_ranks(out.k, heads, of_rank, &HeadsQkv::k);
+    add_of_ranks(out.v, heads, of_rank, &HeadsQkv::v);
+  }
   return result;
 }
 

@@ -370,10 +370,12 @@ class Timeline {
   void join_gradients() {
     if (layer_.alone) return record("joined gradients", {{attention, 2 * layer_.qkv}});
     const int64_t copy = inputs_.batch > 1 ? layer_.qkv_heads : 0;
+    // Of key/value heads that several ranks have.
+    const bool shared = inputs_.packed_heads > inputs_.model.heads + 2 * inputs_.model.kv_heads;
+    const int64_t sums = shared ? layer_.dkv_sums + layer_.dkv_block : 0;
     record("exchange",
            {{attention, layer_.qkv_heads}, {communication, layer_.qkv_heads + copy + layer_.packed}});
-    record("exchange", {{attention, layer_.qkv_heads + layer_.qkv},
-                        {communication, layer_.packed + layer_.dkv_sums + layer_.dkv_block}});
+    record("exchange", {{attention, layer_.qkv_heads + layer_.qkv}, {communication, layer_.packed + sums}});
   }
 
   const ForecastInputs& inputs_;

@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "trireme/kernels/activation_kernel.h"
+#include "trireme/kernels/copies_kernel.h"
 #include "trireme/kernels/cross_entropy_kernel.h"
 #include "trireme/kernels/norm_kernel.h"
 #include "trireme/kernels/rotary_kernel.h"
@@ -228,6 +229,30 @@ bool cross_entropy(const at::Tensor& logits_TV, const at::Tensor& targets, const
   on_stream(logits_TV, [&](void* stream) {
     launch_cross_entropy({number_of(logits_TV), logits_TV.size(0), logits_TV.size(1)}, rows_of(logits_TV),
                          targets.const_data_ptr<int64_t>(), loss.data_ptr<float>(), factor, stream);
+  });
+  return true;
+}
+
+bool copy_all(const std::vector<TensorCopy>& copies) {
+  if (copies.empty()) return true;
+  const at::Tensor& first = copies.front().to;
+  if (!first.is_cuda() || !known(first.scalar_type())) return false;
+  constexpr int64_t kMost = int64_t{1} << 31;
+  const int64_t bytes = first.element_size();
+  std::vector<StridedCopy> strided;
+  strided.reserve(copies.size());
+  for (const auto& [to, from] : copies) {
+    for (const at::Tensor& x : {to, from})
+      if (x.device() != first.device() || x.scalar_type() != first.scalar_type() || x.dim() != 4 ||
+          x.sizes() != to.sizes() || x.stride(3) != 1 || x.stride(2) != x.size(3) || x.numel() >= kMost)
+        return false;
+    if (to.numel() > 0)
+      strided.push_back({from.const_data_ptr(), to.mutable_data_ptr(), from.stride(0) * bytes,
+                         from.stride(1) * bytes, to.stride(0) * bytes, to.stride(1) * bytes, to.size(0),
+                         to.size(1), to.size(2) * to.size(3) * bytes});
+  }
+  on_stream(first, [&](void* stream) {
+    launch_copies(strided.data(), static_cast<int64_t>(strided.size()), static_cast<int>(bytes), stream);
   });
   return true;
 }

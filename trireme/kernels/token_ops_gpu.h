@@ -4,6 +4,7 @@
 // ..], vectors of any of the three, and sums in fp32.
 #pragma once
 
+#include "trireme/kernels/copy_all.h"
 #include "trireme/kernels/token_ops.h"
 
 namespace trireme::gpu {
@@ -30,5 +31,7 @@ bool exact_gelu_backward(const at::Tensor& dact, const at::Tensor& x);
 
 bool cross_entropy(const at::Tensor& logits_TV, const at::Tensor& targets, const at::Tensor& loss,
                    std::optional<double> scale);
+
+bool copy_all(const std::vector<TensorCopy>& copies);
 
 }  // namespace trireme::gpu

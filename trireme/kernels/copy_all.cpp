@@ -1,0 +1,12 @@
+#include "trireme/kernels/copy_all.h"
+
+#include "trireme/kernels/token_ops_gpu.h"
+
+namespace trireme {
+
+void copy_all(const std::vector<TensorCopy>& copies) {
+  if (gpu::copy_all(copies)) return;
+  for (const auto& [to, from] : copies) to.copy_(from);
+}
+
+}  // namespace trireme
