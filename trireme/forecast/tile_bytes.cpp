@@ -112,6 +112,7 @@ TileBytes encoder_tile_bytes(const ForecastInputs& inputs) {
                                    Tm * t + Tm * layer_norm_bytes(s, t, t),  // a
                                    (Tm + 2 * Ti) * t,                        // a, then x2; up, act
                                    (Tm + Ti) * t + Tm * layer_norm_bytes(s, t, e)});
+  bytes.output_forward_kept = bytes.output_forward;
   const auto backward = [&](bool kept) {
     const int64_t o = Tq * s.convert;
     const int64_t x1 = kept ? 0 : Tm * t, up = kept ? 0 : Ti * t, x2 = kept ? 0 : Tm * t;
