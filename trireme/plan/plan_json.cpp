@@ -25,6 +25,8 @@ Json configuration_json(const Planned& planned) {
           {"keep_qkv_fraction", planned.step.inputs.recompute.keep_qkv_fraction},
           {"keep_mlp_fraction", planned.step.inputs.recompute.keep_mlp_fraction},
           {"keeping_layers", c.keeping_layers},
+          {"keeping_qkv_layers", planned.step.inputs.recompute.layers_keeping(KeptPart::qkv)},
+          {"keeping_mlp_layers", planned.step.inputs.recompute.layers_keeping(KeptPart::mlp)},
           {"layers", planned.step.inputs.model.layers},
           {"checkpoint_every", planned.step.inputs.recompute.checkpoint_every},
           {"head_chunks", c.head_chunks},
