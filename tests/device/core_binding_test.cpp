@@ -70,7 +70,8 @@ TEST(CoreBinding, what_a_launcher_bound_stays) {
   if (CPU_COUNT(&all) < 2) GTEST_SKIP() << "one core";
   EXPECT_EQ(status_of_child([&] {
               cpu_set_t one = all;
-              for (int number = 0; number < CPU_SETSIZE && CPU_COUNT(&one) > 1; ++number) CPU_CLR(number, &one);
+              for (int number = 0; number < CPU_SETSIZE && CPU_COUNT(&one) > 1; ++number)
+                CPU_CLR(number, &one);
               if (sched_setaffinity(0, sizeof(one), &one) != 0) return 100;
               if (bind_to_share_of_cores(0, 2, 1)) return 1;
               cpu_set_t now = bound_now();

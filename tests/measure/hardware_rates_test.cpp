@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/measure/planned_step.h"
@@ -11,6 +12,7 @@
 #include "trireme/plan/hardware_catalog.h"
 
 #include "tests/engine/tiny_model.h"
+#include "tests/plan/planned_step.h"
 
 namespace trireme {
 namespace {
@@ -48,10 +50,12 @@ TEST(PredictStep, puts_the_forecast_beside_the_engines_peak) {
   testing::TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_llama_config(), 0.05);
   const StepRateOptions options{.sequence_tokens = 64, .steps = 2, .warmup = 1, .matmul_seconds = 0.01};
+  const HardwareProfile cpu = testing::round_profile(/*is_gpu=*/false);
   run_ranks_as_threads(2, [&](World& world) {
     const auto engine = assemble(world, folder.path(), {});
     measure_step_rate(*engine, options);
-    const PredictedStep predicted = predict_step(*engine, find_hardware("h100"), 1, options.sequence_tokens);
+    EXPECT_THROW(predict_step(*engine, find_hardware("h100"), 1, options.sequence_tokens), ConfigError);
+    const PredictedStep predicted = predict_step(*engine, cpu, 1, options.sequence_tokens);
     EXPECT_GT(predicted.time.seconds, 0);
     EXPECT_GT(predicted.forecast_bytes, 0);
     EXPECT_EQ(predicted.to_json()["forecast_bytes"], predicted.forecast_bytes);

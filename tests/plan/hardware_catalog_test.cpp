@@ -7,10 +7,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/plan/llama_3_8b.h"
 #include "trireme/base/error.h"
 #include "trireme/plan/step_time.h"
 #include "trireme/plan/token_operation_bytes.h"
+
+#include "tests/plan/llama_3_8b.h"
 
 namespace trireme::testing {
 namespace {
@@ -122,7 +123,9 @@ TEST(H200, an_8b_step_takes_what_was_estimated_within_a_fifth) {
                                                                  {32 << 10, 8, 0.64},
                                                                  {128 << 10, 8, 5.2},
                                                                  {1 << 20, 8, 245}}) {
-    const StepTime time = step_time(llama_step(known.tokens, known.ranks, known.ranks, known.ranks > 1 ? 3 : 0, Recompute::keep_attention), h200);
+    const StepTime time = step_time(llama_step(known.tokens, known.ranks, known.ranks,
+                                               known.ranks > 1 ? 3 : 0, Recompute::keep_attention),
+                                    h200);
     EXPECT_NEAR(time.seconds / known.seconds, 1, 0.2)
         << known.tokens << " tokens, " << known.ranks << " ranks";
     EXPECT_GT(time.mfu, 0.3) << known.tokens;
@@ -133,7 +136,8 @@ TEST(H200, an_8b_step_takes_what_was_estimated_within_a_fifth) {
 TEST(HardwareCatalog, newer_devices_are_faster) {
   double last = 1e9;
   for (const char* name : {"a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb"}) {
-    const double seconds = step_time(llama_step(64 << 10, 8, 8, 3, Recompute::keep_attention), find_hardware(name)).seconds;
+    const double seconds =
+        step_time(llama_step(64 << 10, 8, 8, 3, Recompute::keep_attention), find_hardware(name)).seconds;
     EXPECT_LT(seconds, last) << name;
     last = seconds;
   }

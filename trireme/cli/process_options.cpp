@@ -125,6 +125,9 @@ void prepare_host_memory(const RankIdentity& identity, const EngineOptions& opti
 
 std::unique_ptr<World> join_run(const RankIdentity& identity, const EngineOptions& options,
                                 std::chrono::milliseconds timeout) {
+  // Before threads of exchanges begin.
+  if (options.device.is_cpu())
+    bind_to_share_of_cores(identity.local_rank, identity.local_size, at::get_num_threads());
   prepare_host_memory(identity, options);
   const auto end_process = [](const CommError& error) {
     // As main would; not by its path, for its thread waits on a device.

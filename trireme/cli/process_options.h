@@ -50,8 +50,8 @@ std::optional<std::string> crossing_warning(int ulysses, const World& world);
 // stderr where offload to disk would go to a file system in memory.
 void prepare_host_memory(const RankIdentity& identity, const EngineOptions& options);
 
-// Joins the run that the environment describes, with the host's memory prepared. Rank 0 warns where others
-// may join the run.
+// Joins the run that the environment describes, with the host's memory prepared, and binds a rank that
+// computes on a CPU to its share of the cores. Rank 0 warns where others may join the run.
 std::unique_ptr<World> join_run(const RankIdentity& identity, const EngineOptions& options,
                                 std::chrono::milliseconds timeout);
 

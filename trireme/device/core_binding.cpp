@@ -29,8 +29,8 @@ std::vector<Processor> processors_in(const cpu_set_t& set) {
   std::vector<Processor> processors;
   for (int number = 0; number < CPU_SETSIZE; ++number)
     if (CPU_ISSET(number, &set))
-      processors.push_back({number, topology_of(number, "physical_package_id", 0),
-                            topology_of(number, "core_id", number)});
+      processors.push_back(
+          {number, topology_of(number, "physical_package_id", 0), topology_of(number, "core_id", number)});
   return processors;
 }
 

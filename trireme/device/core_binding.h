@@ -1,8 +1,8 @@
 // Cores of its own for each rank of a machine.
 //
 // Where ranks may run on any core, a rank that waited in an exchange is woken on the core of the rank that
-// woke it, and both compute there until the kernel moves one, milliseconds later. So each rank is bound to its
-// share of the cores, as Open MPI's mpirun binds its ranks.
+// woke it, and both compute there until the kernel moves one, milliseconds later. So each rank is bound to
+// its share of the cores, as Open MPI's mpirun binds its ranks.
 #pragma once
 
 #include <vector>
@@ -20,9 +20,9 @@ struct Processor {
 std::vector<int> share_of_processors(std::vector<Processor> processors, int local_rank, int local_size);
 
 // Binds the calling thread, and threads that it starts from now on, to this rank's share of the processors
-// that the process may run on. Leaves all as it is for a rank that is alone on its machine, for `threads` that
-// exceed the share, and for a process that its launcher bound already (it may run on others than its parent).
-// Returns whether it bound.
+// that the process may run on. Leaves all as it is for a rank that is alone on its machine, for `threads`
+// that exceed the share, and for a process that its launcher bound already (it may run on others than its
+// parent). Returns whether it bound.
 bool bind_to_share_of_cores(int local_rank, int local_size, int threads);
 
 }  // namespace trireme

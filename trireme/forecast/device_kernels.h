@@ -19,6 +19,7 @@ struct DeviceKernels {
 inline ForecastInputs with_device(ForecastInputs inputs, const DeviceKernels& device, Precision precision) {
   inputs.device_is_host = !device.on_gpu;
   inputs.narrow_kernel = device.cuda;
+  inputs.token_kernels = device.cuda;
   inputs.library_sums = device.cuda && inputs.reduce_bytes == kFloat_bytes;
   inputs.fused_on_gpu = device.on_gpu && !device.reference_attention;
   inputs.documents_alone = device.cuda && device.packed_documents && precision != Precision::fp32;

@@ -69,10 +69,10 @@ struct ForecastInputs {
   int moments = 2;            // AdamW 2, SGD 0
   // The device and its kernels.
   bool device_is_host = true;  // the CPU, where offload to the host moves nothing
-  int product_threads =
-      0;  // of the CPU, that a 16-bit product copies blocks on; 0: products have no workspace
+  int product_threads = 0;     // of the CPU, each of which copies blocks of a 16-bit weight gradient
   bool narrow_kernel = false;  // CUDA's for 16-bit moments (shard/adamw_kernel.h), which has no workspace
   bool token_kernels = false;  // CUDA's for token-wise operations (kernels/token_ops_gpu.h)
+  bool library_sums = false;   // fp32 over ranks, by NCCL: without every rank's block in memory
   bool fused_on_gpu = false;   // an attention kernel of CUDA; the reference kernel's workspace is not counted
   bool documents_alone = false;     // long ones are calls of their own (kernels/long_documents.h)
   int flash_threads = 0;            // of the CPU's attention kernel; 0: another kernel

@@ -14,7 +14,7 @@ namespace {
 // element).
 struct TileSizes {
   int64_t T, head_T, t, convert, threads, m, i, q, qkv, vocab;
-  bool on_host, bf16_blocks;
+  bool on_host, bf16_blocks, token_kernels;
 
   explicit TileSizes(const ForecastInputs& inputs) {
     const ModelSizes& model = inputs.model;
@@ -31,6 +31,7 @@ struct TileSizes {
     vocab = model.vocab;
     on_host = inputs.device_is_host;
     bf16_blocks = inputs.flash_element_bytes == 2;
+    token_kernels = inputs.token_kernels;
   }
 
   // kernels/token_ops_aten.cpp: `halves` / 2 fp32 tensors of `width` a row, of a block of rows that are cut
@@ -40,6 +41,16 @@ struct TileSizes {
     return halves * largest_tile(tokens, rows_of_block(row_elements)) * width * 4 / 2;
   }
   int64_t blocks(int64_t halves, int64_t width) const { return blocks(halves, width, T, width); }
+
+  // Sums of `vectors` norms' gradients over the rows of a block, of CUDA's kernels (kernels/norm_kernel.h).
+  int64_t norm_sums(int64_t tokens, int64_t vectors) const {
+    return token_kernels ? norm_backward_blocks(tokens, m) * vectors * m * kFloat_bytes : 0;
+  }
+  int64_t head_norm_sums(int64_t head_dim) const {
+    return token_kernels ? kMostRotaryPartialRows * 2 * head_dim * kFloat_bytes : 0;
+  }
+  // Inside an RMS norm's backward.
+  int64_t rms_backward(int64_t tokens) const { return blocks(6, m, tokens, m) + norm_sums(tokens, 1); }
 
   // Of a weight [n, k], beside the fp32 sum (kernels/linear.cpp), to which a GPU and fp32 add the product. A
   // CPU with units for bf16 does so too, from copies of blocks; one without makes a 16-bit product and widens
@@ -95,7 +106,7 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   bytes.output_backward = backward(T * m * t, T * 2 * i * t);
   bytes.output_backward_kept = backward(0, 0);
 
-  bytes.head = s.head_T * (m + s.vocab) * t + std::max({2 * s.head_T * m * t + s.blocks(6, m, s.head_T, m),
+  bytes.head = s.head_T * (m + s.vocab) * t + std::max({2 * s.head_T * m * t + s.rms_backward(s.head_T),
                                                         s.gradient(s.vocab, m), s.cross_entropy()});
   return bytes;
 }
@@ -133,7 +144,7 @@ TileBytes encoder_tile_bytes(const ForecastInputs& inputs) {
   const int64_t Hm = s.head_T * m;
   const int64_t tile = (3 * Hm + s.head_T * s.vocab) * t;  // dense, act, normed, logits
   bytes.head = tile + std::max({s.cross_entropy(), s.gradient(s.vocab, m),
-                                Hm * (t + layer_norm_backward_bytes(t, t, t)),
+                                Hm * (t + layer_norm_backward_bytes(s, t, t, t)) + s.norm_sums(s.head_T, 2),
                                 Hm * (2 * t + s.convert) + s.gradient(m, m), 3 * Hm * t});
   return bytes;
 }

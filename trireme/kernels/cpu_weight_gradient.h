@@ -1,5 +1,5 @@
-// A linear layer's weight gradient of bf16 values on the CPU, added in fp32: no sum of a tile is rounded to 16
-// bits, and no copy of the weight's size is made.
+// A linear layer's weight gradient of bf16 values on the CPU, added in fp32: no sum of a tile is rounded to
+// 16 bits, and no copy of the weight's size is made.
 //
 //   gradient [n, k] += dy' x, in blocks of 64 rows of n and 512 tokens:
 //

@@ -17,8 +17,8 @@ namespace {
 constexpr int64_t kLeastForOneDnn = int64_t{32} * 32 * 32;
 
 bool in_onednn(const at::Tensor& out_Tn, const at::Tensor& a_Tk) {
-  return at::globalContext().userEnabledMkldnn() && a_Tk.is_cpu() && a_Tk.scalar_type() == at::kFloat && out_Tn.numel() * a_Tk.size(1) >= kLeastForOneDnn &&
-         fp32_products_in_onednn();
+  return at::globalContext().userEnabledMkldnn() && a_Tk.is_cpu() && a_Tk.scalar_type() == at::kFloat &&
+         out_Tn.numel() * a_Tk.size(1) >= kLeastForOneDnn && fp32_products_in_onednn();
 }
 
 }  // namespace

@@ -8,8 +8,8 @@ namespace {
 constexpr int kSide = 32;
 typedef uint16_t Row __attribute__((vector_size(kSide * sizeof(uint16_t))));
 
-// Swaps the blocks of `Step` that lie off the diagonal of each block of 2 Step: after steps of 1, 2, .. 16 the
-// whole is transposed.
+// Swaps the blocks of `Step` that lie off the diagonal of each block of 2 Step: after steps of 1, 2, .. 16
+// the whole is transposed.
 template <int Step>
 inline void swap_blocks(Row* rows) {
   Row upper, lower;  // of the two rows' lanes, one after the other

@@ -29,8 +29,8 @@ struct LinkRate {
 // unless there are two sizes or more and all times are above zero.
 LinkRate fit_link_rate(std::vector<TimedExchange> timed);
 
-// Times all-to-alls of 4 KiB to 16 MiB a rank, each `repeats` times and after a few milliseconds of work. A group of one rank gives no latency and
-// no times. Collective.
+// Times all-to-alls of 4 KiB to 16 MiB a rank, each `repeats` times and after a few milliseconds of work. A
+// group of one rank gives no latency and no times. Collective.
 LinkRate measure_link_rate(Group& group, at::Device device, int64_t repeats);
 
 }  // namespace trireme

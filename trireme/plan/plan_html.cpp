@@ -112,8 +112,8 @@ std::string memory_section(const PlanRequest& request, const Planned& planned) {
   const MemoryForecast& forecast = memory.forecast;
   for (const MemoryCategory category : kAllMemoryCategories) {
     if (forecast.peak[category] + forecast.host[category] == 0) continue;
-    rows.push_back(
-        {name_of(category), html_bytes(forecast.fullest.bytes[category]), html_bytes(forecast.peak[category])});
+    rows.push_back({name_of(category), html_bytes(forecast.fullest.bytes[category]),
+                    html_bytes(forecast.peak[category])});
     if (has_host) rows.back().push_back(html_bytes(forecast.host[category]));
   }
   rows.push_back({"all tensors", html_bytes(forecast.peak_total_bytes), ""});

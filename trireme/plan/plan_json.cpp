@@ -60,8 +60,7 @@ Json time_json(const Planned& planned) {
     waited[name_of(each.kind)] = each.waited;
     traffic[name_of(each.kind)] = each.bytes;
   }
-  for (const CauseSeconds& each : seconds_by_cause(time))
-    causes[each.cause] = each.seconds;
+  for (const CauseSeconds& each : seconds_by_cause(time)) causes[each.cause] = each.seconds;
   return {{"step_seconds", time.seconds},
           {"least_step_seconds", time.least_seconds},
           {"most_step_seconds", time.most_seconds},

@@ -129,15 +129,15 @@ std::string sureness_text(const PlanRequest& request) {
   const std::string estimated = estimated_figures(request);
   return cat("\nhow sure: times within ", format_fixed(100 * hardware.time_error, 0),
              " % in nine of ten, by the profile ", hardware.name, " (", count(FigureOrigin::measured),
-             " figures measured, ", count(FigureOrigin::published), " published", estimated.empty() ? "" : cat("; estimated: ", estimated),
+             " figures measured, ", count(FigureOrigin::published), " published",
+             estimated.empty() ? "" : cat("; estimated: ", estimated),
              "). Memory is the forecast that the engine uses.\n");
 }
 
 }  // namespace
 
 std::string rate_text(double per_second) {
-  return per_second < 100 ? format_fixed(per_second, 1)
-                                 : format_count(std::llround(per_second));
+  return per_second < 100 ? format_fixed(per_second, 1) : format_count(std::llround(per_second));
 }
 
 std::string categories_text(const MemoryBytes& bytes) {

@@ -218,8 +218,7 @@ RunnerUp compare_with(const Planned& best, const Planned& other, const HardwareP
     return runner;
   }
   runner.reason =
-      cat(percent(runner.slower),
-          " slower: ", grown_most(seconds_a_token(best), seconds_a_token(other)));
+      cat(percent(runner.slower), " slower: ", grown_most(seconds_a_token(best), seconds_a_token(other)));
   return runner;
 }
 
