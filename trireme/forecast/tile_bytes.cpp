@@ -53,14 +53,21 @@ struct TileSizes {
   int64_t rms_backward(int64_t tokens) const { return blocks(6, m, tokens, m) + norm_sums(tokens, 1); }
 
   // Of a weight [n, k], beside the fp32 sum (kernels/linear.cpp), to which a GPU and fp32 add the product. A
-  // CPU with units for bf16 does so too, from copies of blocks; one without makes a 16-bit product and widens
-  // it.
-  int64_t gradient(int64_t n, int64_t k) const {
+  // CPU with units for bf16 does so too, from copies of blocks. One without makes a 16-bit product of
+  // `tokens` rows and widens it; while it is made, oneDNN keeps a block of each operand and of fp32 sums on
+  // each thread: about this many bytes, by measurement with AVX-512.
+  int64_t gradient(int64_t n, int64_t k, int64_t tokens) const {
     if (t == 4 || !on_host) return 0;
-    if (!bf16_blocks) return n * k * (t + 4);
-    const int64_t blocks = (n + kGradientRows - 1) / kGradientRows;
-    return gradient_panels_bytes(k) + std::min(threads, blocks) * gradient_rows_bytes();
+    if (bf16_blocks) {
+      const int64_t blocks = (n + kGradientRows - 1) / kGradientRows;
+      return gradient_panels_bytes(k) + std::min(threads, blocks) * gradient_rows_bytes();
+    }
+    const int64_t rows = std::min<int64_t>(n, 256), depth = std::min<int64_t>(tokens, 512);
+    const int64_t columns = std::min<int64_t>(k, tokens > depth ? 1024 : 64);
+    const int64_t workspace = threads * (depth * (rows + columns) * t + rows * 64 * 4);
+    return n * k * t + std::max(n * k * 4, workspace);
   }
+  int64_t gradient(int64_t n, int64_t k) const { return gradient(n, k, T); }
   int64_t cross_entropy() const { return blocks(t == 4 ? 2 : 4, vocab, head_T, vocab); }
 };
 
@@ -107,7 +114,7 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   bytes.output_backward_kept = backward(0, 0);
 
   bytes.head = s.head_T * (m + s.vocab) * t + std::max({2 * s.head_T * m * t + s.rms_backward(s.head_T),
-                                                        s.gradient(s.vocab, m), s.cross_entropy()});
+                                                        s.gradient(s.vocab, m, s.head_T), s.cross_entropy()});
   return bytes;
 }
 
@@ -143,9 +150,9 @@ TileBytes encoder_tile_bytes(const ForecastInputs& inputs) {
 
   const int64_t Hm = s.head_T * m;
   const int64_t tile = (3 * Hm + s.head_T * s.vocab) * t;  // dense, act, normed, logits
-  bytes.head = tile + std::max({s.cross_entropy(), s.gradient(s.vocab, m),
+  bytes.head = tile + std::max({s.cross_entropy(), s.gradient(s.vocab, m, s.head_T),
                                 Hm * (t + layer_norm_backward_bytes(s, t, t, t)) + s.norm_sums(s.head_T, 2),
-                                Hm * (2 * t + s.convert) + s.gradient(m, m), 3 * Hm * t});
+                                Hm * (2 * t + s.convert) + s.gradient(m, m, s.head_T), 3 * Hm * t});
   return bytes;
 }
 
