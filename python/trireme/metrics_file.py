@@ -46,6 +46,8 @@ class Step:
     resume_checked_bytes_of_ranks: Optional[list[int]] = None
     resume_read_bytes_of_ranks: Optional[list[int]] = None
     resume_seconds: Optional[float] = None
+    weights_read_bytes_of_ranks: Optional[list[int]] = None
+    weights_seconds: Optional[float] = None
     other: dict[str, Any] = dataclasses.field(default_factory=dict)  # of a newer program
 
 
