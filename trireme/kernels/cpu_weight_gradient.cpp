@@ -47,7 +47,7 @@ void transpose_dy(const at::Tensor& dy_Tn, const TokenBlock& tokens, int64_t row
 
 }  // namespace
 
-void add_weight_gradient(at::Tensor gradient_nk, const at::Tensor& dy_Tn, const at::Tensor& x_Tk,
+void add_weight_gradient(const at::Tensor& gradient_nk, const at::Tensor& dy_Tn, const at::Tensor& x_Tk,
                          Bf16Units units) {
   TRIREME_ASSERT(gradient_nk.is_contiguous() && dy_Tn.stride(1) == 1 && x_Tk.stride(1) == 1, "strides ",
                  gradient_nk.strides(), dy_Tn.strides(), x_Tk.strides());

@@ -16,7 +16,7 @@ namespace trireme {
 
 // gradient [n, k] fp32, contiguous, += dy [T, n]' x [T, k] of bf16; columns of dy and x are contiguous. The
 // bits do not depend on the number of threads.
-void add_weight_gradient(at::Tensor gradient_nk, const at::Tensor& dy_Tn, const at::Tensor& x_Tk,
+void add_weight_gradient(const at::Tensor& gradient_nk, const at::Tensor& dy_Tn, const at::Tensor& x_Tk,
                          Bf16Units units);
 
 }  // namespace trireme

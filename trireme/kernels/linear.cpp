@@ -34,7 +34,7 @@ void linear_into(at::Tensor& out_Tn, const at::Tensor& x_Tk, const at::Tensor& w
                  const at::Tensor& bias_n) {
   if (!bias_n.defined()) {
     product_into(out_Tn, x_Tk, weight_nk.t());
-  } else if (x_Tk.scalar_type() == at::kFloat) {
+  } else if (x_Tk.is_cpu() && x_Tk.scalar_type() == at::kFloat) {
     out_Tn.copy_(bias_n);
     add_product(out_Tn, x_Tk, weight_nk.t());
   } else {

@@ -13,6 +13,14 @@ TORCH_API void mkldnn_matmul(const Tensor& mat1, const Tensor& mat2, const Tenso
 namespace trireme {
 namespace {
 
+bool fp32_products_in_onednn() {
+  static const bool chosen = [] {
+    __builtin_cpu_init();
+    return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f") && at::hasMKLDNN();
+  }();
+  return chosen;
+}
+
 // Below it a call takes longer than the product.
 constexpr int64_t kLeastForOneDnn = int64_t{32} * 32 * 32;
 
@@ -22,14 +30,6 @@ bool in_onednn(const at::Tensor& out_Tn, const at::Tensor& a_Tk) {
 }
 
 }  // namespace
-
-bool fp32_products_in_onednn() {
-  static const bool chosen = [] {
-    __builtin_cpu_init();
-    return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f") && at::hasMKLDNN();
-  }();
-  return chosen;
-}
 
 at::Tensor product(const at::Tensor& a_Tk, const at::Tensor& b_kn) {
   at::Tensor out = at::empty({a_Tk.size(0), b_kn.size(1)}, a_Tk.options());
@@ -44,7 +44,7 @@ void product_into(at::Tensor out_Tn, const at::Tensor& a_Tk, const at::Tensor& b
     at::mm_out(out_Tn, a_Tk, b_kn);
 }
 
-void add_product(at::Tensor sum_Tn, const at::Tensor& a_Tk, const at::Tensor& b_kn) {
+void add_product(const at::Tensor& sum_Tn, const at::Tensor& a_Tk, const at::Tensor& b_kn) {
   if (in_onednn(sum_Tn, a_Tk))
     at::native::mkldnn_matmul(a_Tk, b_kn, sum_Tn, /*beta=*/1, /*alpha=*/1);
   else

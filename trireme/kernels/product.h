@@ -8,15 +8,12 @@
 
 namespace trireme {
 
-// a [T, k], b [k, n] of one dtype, on one device, rows or columns contiguous.
+// a [T, k], b [k, n] of one dtype, on one device, of any strides.
 
 // -> [T, n] of the same dtype.
 at::Tensor product(const at::Tensor& a_Tk, const at::Tensor& b_kn);
 void product_into(at::Tensor out_Tn, const at::Tensor& a_Tk, const at::Tensor& b_kn);
 // sum [T, n] of that dtype += a b; one rounding of the whole.
-void add_product(at::Tensor sum_Tn, const at::Tensor& a_Tk, const at::Tensor& b_kn);
-
-// Whether fp32 products of this processor run in oneDNN.
-bool fp32_products_in_onednn();
+void add_product(const at::Tensor& sum_Tn, const at::Tensor& a_Tk, const at::Tensor& b_kn);
 
 }  // namespace trireme

@@ -6,15 +6,10 @@
 #include "trireme/base/sizes.h"
 #include "trireme/measure/memory_report.h"
 #include "trireme/measure/spread.h"
+#include "trireme/plan/plan_json.h"
 
 namespace trireme {
 namespace {
-
-Json json_of_bytes(const MemoryBytes& bytes) {
-  Json json = Json::object();
-  for (const MemoryCategory category : kAllMemoryCategories) json[name_of(category)] = bytes[category];
-  return json;
-}
 
 std::string seconds_text(double seconds) {
   return format_fixed(seconds, 4) + " s";
@@ -110,8 +105,8 @@ Json SimulatedRank::to_json() const {
                  {"copy_s", copy_seconds},
                  {"sent_bytes", sent_bytes},
                  {"peak_bytes", memory.peak_total_bytes},
-                 {"peaks", json_of_bytes(memory.peak)},
-                 {"at_peak", json_of_bytes(memory.at_peak)},
+                 {"peaks", bytes_json(memory.peak)},
+                 {"at_peak", bytes_json(memory.at_peak)},
                  {"host_peak_bytes", memory.host.peak_total_bytes}}},
                {"forecast_bytes", forecast.peak_total_bytes}};
   if (const auto network = network_seconds()) {

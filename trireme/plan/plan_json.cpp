@@ -5,12 +5,6 @@
 namespace trireme {
 namespace {
 
-Json bytes_json(const MemoryBytes& bytes) {
-  Json json = Json::object();
-  for (const MemoryCategory category : kAllMemoryCategories) json[name_of(category)] = bytes[category];
-  return json;
-}
-
 Json configuration_json(const Planned& planned) {
   const Configuration& c = planned.configuration;
   return {{"data_parallel", c.data_parallel},
@@ -79,6 +73,12 @@ Json time_json(const Planned& planned) {
 }
 
 }  // namespace
+
+Json bytes_json(const MemoryBytes& bytes) {
+  Json json = Json::object();
+  for (const MemoryCategory category : kAllMemoryCategories) json[name_of(category)] = bytes[category];
+  return json;
+}
 
 Json planned_json(const PlanRequest& request, const Planned& planned) {
   return {{"tokens", planned.tokens()},

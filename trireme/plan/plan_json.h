@@ -8,6 +8,9 @@
 
 namespace trireme {
 
+// {"parameters": 123, ...}, every category.
+Json bytes_json(const MemoryBytes& bytes);
+
 Json plan_json(const PlanRequest& request, const Plan& plan);
 Json planned_json(const PlanRequest& request, const Planned& planned);
 
