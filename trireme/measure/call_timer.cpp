@@ -17,6 +17,7 @@ double CallTimer::seconds(const std::function<void()>& call) const {
 
 std::vector<double> CallTimer::seconds_in_turns(const std::vector<std::function<void()>>& calls) const {
   constexpr size_t kLeastRepeats = 3;
+  constexpr double kTooLong = 10;  // times the seconds: then one repeat is enough
   std::vector<std::vector<double>> times(calls.size());
   barrier(group_);
   for (const auto& call : calls) call();
@@ -29,7 +30,7 @@ std::vector<double> CallTimer::seconds_in_turns(const std::vector<std::function<
       wait_for_stream(device_);
       times[i].push_back(now_seconds() - begin);
     }
-  } while (now_seconds() - start < seconds_ || times.back().size() < kLeastRepeats);
+  } while (now_seconds() - start < (times.back().size() < kLeastRepeats ? kTooLong : 1) * seconds_);
   std::vector<double> medians;
   for (auto& of_call : times) medians.push_back(spread_of(std::move(of_call)).median);
   return Agreement(group_, device_).largest(medians);

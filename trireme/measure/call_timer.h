@@ -12,7 +12,7 @@ namespace trireme {
 
 class CallTimer {
  public:
-  // Repeats for about `seconds`, three times at least.
+  // Repeats for about `seconds`, three times at least where that takes less than ten times as long.
   CallTimer(Group& group, at::Device device, double seconds)
       : group_(group), device_(device), seconds_(seconds) {}
 

@@ -148,10 +148,9 @@ HardwareProfile measure_hardware(World& world, at::Device device, const Hardware
 
   HardwareProfile profile;
   describe(world, device, profile);
-  double best_product = 0;
   for (const auto& [dtype, rates] :
        {std::pair{at::kFloat, &profile.rates_32_bit}, std::pair{at::kBFloat16, &profile.rates_16_bit}}) {
-    measure_product_rates(timer, dtype, best_product, *rates);
+    measure_product_rates(timer, dtype, *rates);
     measure_attention_rates(timer, dtype, *rates);
     measure_token_operation_rates(timer, dtype, *rates);
   }

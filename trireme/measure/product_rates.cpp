@@ -59,8 +59,7 @@ ProductSeconds time_products(const CallTimer& timer, std::vector<TimedProduct>& 
 
 class ProductTable {
  public:
-  // `best`: of products so far, FLOP/s.
-  ProductTable(const CallTimer& timer, at::ScalarType dtype, double& best) : timer_(timer), best_(best) {
+  ProductTable(const CallTimer& timer, at::ScalarType dtype) : timer_(timer) {
     options_ = at::TensorOptions(timer.device()).dtype(dtype);
   }
 
@@ -83,13 +82,13 @@ class ProductTable {
  private:
   const CallTimer& timer_;
   at::TensorOptions options_;
-  double& best_;
+  double best_ = 0;  // of products so far, FLOP/s
 };
 
 }  // namespace
 
-void measure_product_rates(const CallTimer& timer, at::ScalarType dtype, double& best, Rates& rates) {
-  ProductTable table(timer, dtype, best);
+void measure_product_rates(const CallTimer& timer, at::ScalarType dtype, Rates& rates) {
+  ProductTable table(timer, dtype);
   for (const int64_t side : {64, 128, 256, 512, 1024, 2048, 4096})
     for (const int64_t rows : {64, 256, 1024, 4096}) {
       // q|k|v with half as many key/value heads, out, gate|up and down of 2.75 times the width.

@@ -11,8 +11,8 @@
 
 namespace trireme {
 
-// Adds WorkKind matmul, weight_gradient, head_matmul and head_weight_gradient. `best` is the highest rate so
-// far, of any dtype: sizes that would take too long at it are left out. Collective.
-void measure_product_rates(const CallTimer& timer, at::ScalarType dtype, double& best, Rates& rates);
+// Adds WorkKind matmul, weight_gradient, head_matmul and head_weight_gradient. Sizes that would take too long
+// at this dtype's highest rate so far are left out. Collective.
+void measure_product_rates(const CallTimer& timer, at::ScalarType dtype, Rates& rates);
 
 }  // namespace trireme
