@@ -88,7 +88,8 @@ class TrainingRun:
         self._told = False
         self._metrics = MetricsFile(output_dir / "metrics.jsonl")
         self._process = EngineProcess(words, log)
-        self._end = weakref.finalize(self, EngineProcess.end, self._process, stop_seconds)  # also when the interpreter leaves
+        self._end = weakref.finalize(self, _end_untold, self._process, stop_seconds)  # also when the interpreter leaves
+        self._stop_seconds = stop_seconds
 
     @property
     def exit_code(self) -> Optional[int]:
@@ -117,8 +118,7 @@ class TrainingRun:
 
     def close(self) -> None:
         """Stops the run and waits for its end. Raises what the iterator would for a run that had failed by itself."""
-        self._end()
-        if not self._told:
+        if self._process.end(self._stop_seconds) and not self._told:
             self._tell_end()
 
     def __enter__(self) -> TrainingRun:
@@ -128,7 +128,7 @@ class TrainingRun:
         if kind is None:
             self.close()
         else:
-            self._end()
+            self._end()  # the caller's exception goes on
 
     def _pass_warnings(self) -> None:
         for line in self._process.take_lines_of("trireme: warning: "):
@@ -137,16 +137,30 @@ class TrainingRun:
 
     def _tell_end(self) -> None:
         self._told = True
-        code, lines = self._process.end_of_run()
+        self._end.detach()
+        failure = _failure_of(self._process)
         self._pass_warnings()
-        text = "\n".join(lines)
-        if code == 0 or (self._process.asked_to_stop and (code == -signal.SIGTERM or (code == STOPPED and SAYS_STOPPED in text))):
-            return
-        if code == REQUEST_AT_FAULT:
-            said = re.search(r"ConfigError: (.*?)(\ntrireme launch: .*)?$", text, re.DOTALL)
-            raise ConfigError(said[1] if said else text)
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        raise RunFailed(f"trireme train {how} (docs/launching.md). Its last lines:\n{text}", code, lines)
+        if failure is not None:
+            raise failure
+
+
+def _end_untold(process: EngineProcess, stop_seconds: float) -> None:
+    """Where nobody can be told by an exception, a run that failed is a warning: what it was to save may be lost."""
+    if process.end(stop_seconds) and (failure := _failure_of(process)) is not None:
+        warnings.warn(f"a run of trireme.train that was let go of had failed: {failure}", stacklevel=2)
+
+
+def _failure_of(process: EngineProcess) -> Optional[Exception]:
+    """None for a run that is done, or stopped when it was asked to."""
+    code, lines = process.end_of_run()
+    text = "\n".join(lines)
+    if code == 0 or (process.asked_to_stop and (code == -signal.SIGTERM or (code == STOPPED and SAYS_STOPPED in text))):
+        return None
+    if code == REQUEST_AT_FAULT:
+        said = re.search(r"ConfigError: (.*?)(\ntrireme launch: .*)?$", text, re.DOTALL)
+        return ConfigError(said[1] if said else text)
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    return RunFailed(f"trireme train {how} (docs/launching.md). Its last lines:\n{text}", code, lines)
 
 
 def _words(flags: Mapping[str, Any]) -> list[str]:

@@ -54,10 +54,11 @@ class EngineProcess:
             self.asked_to_stop = True
             self._program.send_signal(signal.SIGTERM)
 
-    def end(self, seconds: float) -> None:
-        """Asks the program to stop, waits so long for it to save, then kills it, as a Control-C meanwhile does."""
-        if os.getpid() != self._owner:  # a fork, whose parent has the program
-            return
+    def end(self, seconds: float) -> bool:
+        """Asks the program to stop, waits so long for it to save, then kills it, as a Control-C meanwhile does. False in
+        a fork of this process, whose parent has the program."""
+        if os.getpid() != self._owner:
+            return False
         self.ask_to_stop()
         try:
             self._program.wait(seconds)
@@ -67,11 +68,13 @@ class EngineProcess:
             self._program.kill()
             raise
         self._program.wait()
+        return True
 
     def end_of_run(self) -> tuple[int, list[str]]:
         """The exit code, a signal as -N, and the last lines."""
         code = self._program.wait()
-        self._reader.join(5)  # someone else may hold the pipe
+        if threading.current_thread() is not self._reader:  # which may collect a run's garbage
+            self._reader.join(5)  # someone else may hold the pipe
         return code, list(self._lines)
 
     def take_lines_of(self, words: str) -> list[str]:

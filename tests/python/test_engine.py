@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import pytest
 import trireme
@@ -124,9 +125,10 @@ def test_leaving_the_block_stops_the_run_which_saves(options, tmp_path, nproc):
     with trireme.train(output_dir=tmp_path / "run", max_steps=10**6, nproc=nproc, **options) as run:
         next(run)
     assert run.exit_code == 75 and list((tmp_path / "run/checkpoints").glob("step-*"))
-    for _ in trireme.train(output_dir=tmp_path / "other", max_steps=10**6, **options):
-        break  # letting go of the iterator does the same
-    assert list((tmp_path / "other/checkpoints").glob("step-*"))
+    with warnings.catch_warnings(record=True) as told:
+        for _ in trireme.train(output_dir=tmp_path / "other", max_steps=10**6, **options):
+            break  # letting go of the iterator does the same
+    assert list((tmp_path / "other/checkpoints").glob("step-*")) and not told, [str(warning.message) for warning in told]
 
 
 @pytest.mark.parametrize("how", ["leaves", "is killed"])
@@ -166,6 +168,20 @@ def test_a_run_that_fails_is_told_with_its_last_lines(options, tmp_path):
     with pytest.raises(trireme.RunFailed, match="CommError: rank 1"):  # a stop that did not save is no success
         with trireme.train(output_dir=tmp_path, binary=weak, log=lines.append):
             wait_for(lambda: lines == ["up"])
+
+
+@pytest.mark.parametrize("how", ["let go of", "left by an error"])
+def test_a_run_that_could_not_save_is_a_warning_where_no_exception_can_tell_it(tmp_path, how):
+    (tmp_path / "step").write_text(step_line(1))
+    full = program(tmp_path, f"trap 'echo DataError: no room; exit 65' TERM; cp {tmp_path}/step {tmp_path}/metrics.jsonl; while :; do sleep 0.01; done")
+    with pytest.warns(UserWarning, match="(?s)had failed: .*ended with code 65.*DataError: no room"):
+        if how == "let go of":
+            for _ in trireme.train(output_dir=tmp_path, binary=full):
+                break
+        else:
+            with pytest.raises(KeyError), trireme.train(output_dir=tmp_path, binary=full) as run:
+                next(run)
+                raise KeyError("the caller's own")
 
 
 def test_a_program_that_does_not_stop_is_killed_after_its_time(tmp_path):
