@@ -58,7 +58,8 @@ ForecastInputs make_forecast_inputs(const ModelConfig& config, const ModelLayout
        .threads = at::get_num_threads(),
        .bf16_attention = processor_bf16_units().has_value(),
        .reference_attention = options.attention == AttentionKernel::reference,
-       .packed_documents = options.planned_batch.packed && options.attention == AttentionKernel::automatic},
+       .packed_documents = options.planned_batch.packed && options.attention == AttentionKernel::automatic,
+       .packed_graphs = options.attention == AttentionKernel::cudnn_packed},
       options.precision);
 }
 

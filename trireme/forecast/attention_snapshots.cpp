@@ -1,5 +1,6 @@
 #include "trireme/forecast/attention_snapshots.h"
 
+#include "trireme/kernels/attention_graph.h"
 #include "trireme/kernels/cpu_flash_tiles.h"
 #include "trireme/kernels/long_documents.h"
 #include "trireme/kernels/mask_runs.h"
@@ -49,6 +50,7 @@ struct Buffers {
   // o of a call that is not the only one, before it is copied to its heads or rows.
   int64_t gpu_forward_workspace() const {
     if (!inputs.fused_on_gpu) return 0;
+    if (inputs.packed_graphs) return lse;  // row by row, as the graph writes it
     return documents_alone() ? o + lse : call_heads < heads ? call_o : 0;
   }
   // The same of backward, with the log-sum-exp that the call reads.
@@ -69,6 +71,9 @@ struct Buffers {
     if (batch > 1) copies += o + (inputs.gathers_keys ? all_kv : kv);
     if (inputs.storage_bytes == kFloat_bytes)  // d(o), o and dq of a call that is not the only one
       copies = call_heads < heads ? 3 * call_o : inputs.ulysses > 1 ? 2 * o : 0;
+    if (inputs.packed_graphs)
+      return graph_backward_bytes(batch * inputs.ring_tokens, batch * keys, heads, kv_heads, width) + lse +
+             copies;
     return rows * (padded_dq_width(width) + 1) * kFloat_bytes + expanded + copies;
   }
 

@@ -75,6 +75,7 @@ struct ForecastInputs {
   bool library_sums = false;   // fp32 over ranks, by NCCL: without every rank's block in memory
   bool fused_on_gpu = false;   // an attention kernel of CUDA; the reference kernel's workspace is not counted
   bool documents_alone = false;     // long ones are calls of their own (kernels/long_documents.h)
+  bool packed_graphs = false;       // cuDNN's graphs of segments (kernels/attention_graph.h)
   int flash_threads = 0;            // of the CPU's attention kernel; 0: another kernel
   int64_t flash_element_bytes = 4;  // that its tiles are multiplied in
   bool operator==(const ForecastInputs&) const = default;

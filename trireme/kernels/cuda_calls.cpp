@@ -90,14 +90,6 @@ class CallViews {
   const EvenRun& heads_;
 };
 
-KernelMask mask_of(const MaskCall& call, at::Device device) {
-  KernelMask mask{1, call.band, {}, {}, call.longest_q, call.longest_k};
-  if (call.dense()) return mask;
-  mask.cu_q = at::tensor(call.cu_q, at::kInt).to(device);
-  mask.cu_k = at::tensor(call.cu_k, at::kInt).to(device);
-  return mask;
-}
-
 // [b, s, heads, D] -> [b s, heads, D]: a view where the call has whole samples, or one.
 at::Tensor as_rows(const at::Tensor& x) {
   return x.flatten(0, 1);
@@ -143,6 +135,14 @@ at::Tensor in(at::ScalarType dtype, const at::Tensor& result) {
 }
 
 }  // namespace
+
+KernelMask CallKernel::mask_of(const MaskCall& call, at::Device device) const {
+  KernelMask mask{1, call.band, {}, {}, call.longest_q, call.longest_k, nullptr};
+  if (call.dense()) return mask;
+  mask.cu_q = at::tensor(call.cu_q, at::kInt).to(device);
+  mask.cu_k = at::tensor(call.cu_k, at::kInt).to(device);
+  return mask;
+}
 
 CallsAttention::CallsAttention(std::vector<std::unique_ptr<CallKernel>> kernels)
     : kernels_(std::move(kernels)) {
@@ -193,7 +193,7 @@ CallsAttention::Plan CallsAttention::make_plan(const std::shared_ptr<const Visib
   for (MaskCall& call : calls) {
     CallKernel& kernel = kernel_for(call, sizes);
     const HeadsOfCall heads = kernel.heads_of(call, sizes);
-    KernelMask mask = mask_of(call, device);
+    KernelMask mask = kernel.mask_of(call, device);
     plan.calls.push_back({std::move(call), std::move(mask), &kernel, heads});
   }
   return plan;

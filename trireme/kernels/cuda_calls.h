@@ -28,6 +28,8 @@
 
 namespace trireme {
 
+class SegmentTable;  // segment_table.h
+
 // What a kernel is told beside its tensors.
 struct KernelMask {
   double scale = 1;
@@ -36,6 +38,7 @@ struct KernelMask {
   at::Tensor cu_k;
   int64_t longest_q = 0;
   int64_t longest_k = 0;
+  std::shared_ptr<SegmentTable> table;  // of kernels that ask for it
   bool dense() const { return !cu_q.defined(); }
 };
 
@@ -62,6 +65,8 @@ class CallKernel {
   virtual HeadsOfCall heads_of(const MaskCall& /*call*/, const AttentionSizes& sizes) const {
     return {sizes.query_heads};
   }
+  // Once for each call of a mask.
+  virtual KernelMask mask_of(const MaskCall& call, at::Device device) const;
   // A row without keys has o = 0 and an infinite lse of either sign.
   virtual AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const KernelMask& mask) = 0;

@@ -28,7 +28,7 @@ class CudnnKernel final : public CallKernel {
   std::string name() const override { return "cudnn"; }
 
   int64_t least_tokens_alone(int64_t query_heads, int64_t width) const override {
-    if (!takes_width(width)) return kNeverAlone;
+    if (!takes_width(width) || least_pair_values_ == kNeverAlone) return kNeverAlone;
     return std::max(kLeastRows, trireme::least_tokens_alone(query_heads, width, least_pair_values_));
   }
 

@@ -4,6 +4,7 @@
 //   kernel      dtypes       head width           calls
 //   cudnn       fp16, bf16   8 n, 32 to 128       dense, full or causal and square, over all query rows or
 //                                                 all key rows, or of long documents
+//   cudnn_packed  fp16, bf16 16 n, 32 to 128      every band, dense or in segments: graphs of our own
 //   flash       fp16, bf16   8 n, up to 256       every band, dense or in segments
 //   efficient   fp32         4 n, up to 256       dense, full or causal
 //   reference   fp32         any                  dense, every band; few rows
@@ -14,15 +15,19 @@
 #include <memory>
 
 #include "trireme/kernels/cuda_calls.h"
+#include "trireme/kernels/graph_runner.h"
 
 namespace trireme {
 
 // FlashAttention-2 counts the elements of its backward's fp32 dq in 32 bits; a test gives a smaller bound.
 std::unique_ptr<CallKernel> make_cuda_flash_kernel(
     int64_t most_dq_elements = std::numeric_limits<int32_t>::max());
-// cuDNN's fused attention; a test gives shorter documents calls of their own. Throws ConfigError: an
-// environment in which libtorch gives it another log-sum-exp.
+// cuDNN's fused attention; a test gives shorter documents calls of their own, kNeverAlone none. Throws
+// ConfigError: an environment in which libtorch gives it another log-sum-exp.
 std::unique_ptr<CallKernel> make_cudnn_kernel(int64_t least_pair_values = kLeastPairValues);
+// cuDNN's graphs of segments. Each kind of call is first confirmed by FlashAttention on a small one: a
+// ConfigError where they differ.
+std::unique_ptr<CallKernel> make_cudnn_packed_kernel(std::unique_ptr<GraphRunner> runner);
 // Memory-efficient attention (xFormers'), with products of three TF32 terms: nearly fp32's.
 std::unique_ptr<CallKernel> make_cuda_efficient_kernel();
 // ReferenceAttention, for the bands that the efficient kernel lacks.

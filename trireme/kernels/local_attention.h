@@ -63,11 +63,11 @@ class LocalAttention {
 };
 
 // make_local_attention.cpp has a line for each.
-enum class AttentionKernel { automatic, flash, cudnn, reference };
+enum class AttentionKernel { automatic, flash, cudnn, cudnn_packed, reference };
 constexpr auto enum_names(AttentionKernel) {
   using enum AttentionKernel;
   return std::to_array<EnumName<AttentionKernel>>(
-      {{automatic, "auto"}, {flash, "flash"}, {cudnn, "cudnn"}, {reference, "reference"}});
+      {{automatic, "auto"}, {flash, "flash"}, {cudnn, "cudnn"}, {cudnn_packed, "cudnn_packed"}, {reference, "reference"}});
 }
 
 // The kernel for a device. `automatic`: flash on the CPU; on CUDA cuDNN, and flash for the masks that it

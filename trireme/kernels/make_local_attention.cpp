@@ -21,14 +21,18 @@ Kernel cpu_flash(at::ScalarType dtype) {
   return std::make_unique<CpuFlashAttention>(dtype);
 }
 
-// Each call goes to the first of the kernels that takes it.
-template <typename... CallKernels>
-Kernel cuda_calls(CallKernels... kernels) {
+void demand_cuda() {
   if (!at::hasCUDA())
     throw ConfigError(
         "attention on CUDA: this build has no CUDA half, or the machine has no GPU; build with "
         "TRIREME_CUDA=ON "
         "(./dev build cuda), or use --device cpu");
+}
+
+// Each call goes to the first of the kernels that takes it.
+template <typename... CallKernels>
+Kernel cuda_calls(CallKernels... kernels) {
+  demand_cuda();
   std::vector<std::unique_ptr<CallKernel>> list;
   (list.push_back(std::move(kernels)), ...);
   return std::make_unique<CallsAttention>(std::move(list));
@@ -40,6 +44,15 @@ Kernel cuda_in_16_bits(at::ScalarType dtype) {
     throw ConfigError(cat("attention kernels 'cudnn' and 'flash' on CUDA: got ", dtype,
                           ", expected bf16 or fp16; use --bf16, or --attention 'reference' or 'auto'"));
   return cuda_calls(make_kernel());
+}
+
+// Whole samples by libtorch's calls of cuDNN; documents, windows and parts of a ring by graphs of our own.
+Kernel cudnn_packed(at::ScalarType dtype) {
+  if (!is_half_precision(dtype))
+    throw ConfigError(cat("attention kernel 'cudnn_packed': got ", dtype,
+                          ", expected bf16 or fp16; use --bf16, or --attention 'reference' or 'auto'"));
+  demand_cuda();
+  return cuda_calls(make_cudnn_kernel(kNeverAlone), make_cudnn_packed_kernel(make_cudnn_graph_runner()));
 }
 
 Kernel automatic_on_cpu(at::ScalarType dtype) {
@@ -64,6 +77,7 @@ const KernelOfDevice kKernels[] = {
     {AttentionKernel::flash, at::kCPU, cpu_flash},
     {AttentionKernel::flash, at::kCUDA, cuda_in_16_bits<[] { return make_cuda_flash_kernel(); }>},
     {AttentionKernel::cudnn, at::kCUDA, cuda_in_16_bits<[] { return make_cudnn_kernel(); }>},
+    {AttentionKernel::cudnn_packed, at::kCUDA, cudnn_packed},
     {AttentionKernel::reference, std::nullopt,
      [](at::ScalarType /*dtype*/) -> Kernel { return std::make_unique<ReferenceAttention>(); }},
 };

@@ -47,7 +47,8 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
                       .cuda = hardware.is_gpu,
                       .threads = hardware.threads,
                       .bf16_attention = hardware.bf16_attention,
-                      .reference_attention = settings.reference_attention},
+                      .reference_attention = settings.reference_attention,
+                      .packed_graphs = settings.packed_graphs},
                      settings.precision);
 }
 
