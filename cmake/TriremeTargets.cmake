@@ -1,6 +1,6 @@
 # trireme_library(NAME SOURCES a.cpp ... [DEPENDS trireme_base ...] [TORCH])
 #   one static library a folder; TORCH gives libtorch and the shared precompiled header.
-# trireme_test(NAME SOURCES a_test.cpp ... DEPENDS ... [LABELS unit] [TORCH] [TIMEOUT seconds])
+# trireme_test(NAME SOURCES a_test.cpp ... DEPENDS ... [LABELS unit] [TORCH] [TIMEOUT seconds] [NOT_PACKAGED])
 #   one test binary and one ctest entry (each start loads libtorch, so a binary holds a folder's tests).
 #
 # The presets compile four files of a folder as one, for each start with torch's headers costs seconds. So names in
@@ -52,7 +52,7 @@ function(trireme_library name)
 endfunction()
 
 function(trireme_test name)
-  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;NOT_PACKAGED" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE trireme_warnings ${ARG_DEPENDS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE TRIREME_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
@@ -74,7 +74,7 @@ function(trireme_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name})
   # What the package holds (packaging/make_package.py).
-  if(NOT "slow" IN_LIST ARG_LABELS AND (TRIREME_CUDA OR NOT "gpu" IN_LIST ARG_LABELS))
+  if(NOT ARG_NOT_PACKAGED AND NOT "slow" IN_LIST ARG_LABELS AND (TRIREME_CUDA OR NOT "gpu" IN_LIST ARG_LABELS))
     install(TARGETS ${name} RUNTIME DESTINATION libexec)
   endif()
   # Tests run beside each other: threads of OpenMP that spin while they wait would take the others' cores.

@@ -11,6 +11,7 @@
 It refuses a binary that needs newer C or C++ libraries than Ubuntu 22.04 has, one that looks for libraries in a folder of
 this machine, and an archive that is too large. Called by ./dev dist, which builds first.
 """
+import glob
 import gzip
 import json
 import os
@@ -107,6 +108,8 @@ def licences(libraries, folder):
         owners.add(run("dpkg-query", "-S", library).split(":")[0])
     for owner in owners:
         shutil.copy(f"/usr/share/doc/{owner}/copyright", os.path.join(folder, owner))
+    for text in glob.glob(os.path.join(ROOT, ".deps/cudnn-frontend/*.dist-info/licenses/LICENSE.txt")):  # of headers, in the cuda package
+        shutil.copy(text, os.path.join(folder, "cudnn-frontend"))
 
 
 def libtorch_facts(build, kind):

@@ -76,6 +76,19 @@ TEST_P(CudaAttention, cudnn_equals_the_definition_whole_and_in_parts) {
   }
 }
 
+// The kernel lets FlashAttention confirm the first call of each kind.
+TEST_P(CudaAttention, graphs_of_segments_equal_the_definition_on_random_masks) {
+  const auto packed = kernel(AttentionKernel::cudnn_packed);
+  for (uint64_t seed = 0; seed < 12; ++seed) {  // a graph is built for most
+    const DrawnMask mask = draw_mask(seed, 400);
+    SCOPED_TRACE(mask.text);
+    LawCase c = on_cuda(seed);
+    c.width = seed % 3 == 0 ? 128 : seed % 3 == 1 ? 64 : 80;
+    trireme_test::expect_definition(*packed, mask, c, seed);
+    if (HasFailure()) return;
+  }
+}
+
 // As where a sequence is too long for the kernel's 32 bits.
 TEST_P(CudaAttention, heads_in_several_calls_equal_the_definition) {
   for (uint64_t seed = 0; seed < 6; ++seed) {

@@ -30,7 +30,8 @@ class CudnnPacked : public ::testing::Test {
   void SetUp() override { at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true); }
   void TearDown() override { at::globalContext().setDeterministicAlgorithms(false, false); }
 
-  static std::unique_ptr<CallsAttention> packed(GraphFault fault = GraphFault::none, int64_t* built = nullptr) {
+  static std::unique_ptr<CallsAttention> packed(GraphFault fault = GraphFault::none,
+                                                int64_t* built = nullptr) {
     std::vector<std::unique_ptr<CallKernel>> kernels;
     kernels.push_back(make_cudnn_packed_kernel(std::make_unique<PlayedGraphs>(fault, built)));
     return std::make_unique<CallsAttention>(std::move(kernels));
@@ -114,9 +115,9 @@ TEST_F(CudnnPacked, flash_attention_confirms_the_first_call_of_each_kind) {
   };
   EXPECT_EQ(message(GraphFault::none, causal), "no error");
   EXPECT_EQ(message(GraphFault::none, window), "no error");
-  for (const auto& [fault, mask] : {std::pair(GraphFault::diagonal_at_the_first_key, causal),
-                                    std::pair(GraphFault::window_one_shorter, window),
-                                    std::pair(GraphFault::lse_in_bits, causal)})
+  for (const auto& [fault, mask] :
+       {std::pair(GraphFault::diagonal_at_the_first_key, causal),
+        std::pair(GraphFault::window_one_shorter, window), std::pair(GraphFault::lse_in_bits, causal)})
     EXPECT_THAT(message(fault, mask), HasSubstr("differs from flash (CUDA, FlashAttention-2): "));
   EXPECT_THAT(message(GraphFault::lse_in_bits, causal), HasSubstr("the log-sum-exp by"));
   EXPECT_THAT(message(GraphFault::dk_of_first_head, causal), HasSubstr(": dk by 0.2"));
@@ -145,9 +146,8 @@ TEST_F(CudnnPacked, a_machine_without_cuda_refuses_it_by_name) {
                 make_local_attention(AttentionKernel::cudnn_packed, at::Device(at::kCUDA, 0), at::kBFloat16);
               }),
               HasSubstr("./dev build cuda"));
-  EXPECT_THAT(testing::message_of<ConfigError>([] {
-                make_local_attention(AttentionKernel::cudnn_packed, at::kCPU, at::kBFloat16);
-              }),
+  EXPECT_THAT(testing::message_of<ConfigError>(
+                  [] { make_local_attention(AttentionKernel::cudnn_packed, at::kCPU, at::kBFloat16); }),
               HasSubstr("attention kernel 'cudnn_packed': got device cpu"));
 }
 

@@ -1,14 +1,18 @@
-// A CUDA driver without a device: of libcuda.so.1 what cuDNN asks for when it loads a kernel that it has compiled
-// (tests/python/test_cudnn_plans.py has the same list).
-#define GIVES_A_HANDLE(name)   \
+// A CUDA driver without a device: of libcuda.so.1 what cuDNN asks for when it loads a kernel that it has
+// compiled (tests/python/test_cudnn_plans.py has the same list).
+#define GIVES_A_HANDLE(name)           \
   extern "C" int name(void** handle) { \
-    *handle = handle;          \
-    return 0;                  \
+    *handle = handle;                  \
+    return 0;                          \
   }
-#define SUCCEEDS(name) \
-  extern "C" int name() { return 0; }
+#define SUCCEEDS(name)    \
+  extern "C" int name() { \
+    return 0;             \
+  }
 #define HAS_NO_DEVICE(name) \
-  extern "C" int name() { return 100; }  // CUDA_ERROR_NO_DEVICE
+  extern "C" int name() {   \
+    return 100;             \
+  }  // CUDA_ERROR_NO_DEVICE
 
 GIVES_A_HANDLE(cuLibraryLoadData)
 GIVES_A_HANDLE(cuLibraryGetKernel)

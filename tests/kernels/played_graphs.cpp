@@ -22,7 +22,9 @@ using trireme::GraphTensor;
 constexpr int64_t kWorkspace_bytes = 1000;
 
 at::ScalarType dtype_of(GraphElement element) {
-  return element == GraphElement::fp32 ? at::kFloat : element == GraphElement::fp16 ? at::kHalf : at::kBFloat16;
+  return element == GraphElement::fp32   ? at::kFloat
+         : element == GraphElement::fp16 ? at::kHalf
+                                         : at::kBFloat16;
 }
 
 void demand_layout(const AttentionGraph& graph, const GraphTensor& tensor) {

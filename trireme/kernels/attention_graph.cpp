@@ -36,17 +36,17 @@ class GraphTensors {
  private:
   void add(GraphRole role, const GraphStrides& strides, bool output) {
     const bool lse = role == GraphRole::lse;
-    const bool keys = role == GraphRole::k || role == GraphRole::v || role == GraphRole::dk ||
-                      role == GraphRole::dv;
+    const bool keys =
+        role == GraphRole::k || role == GraphRole::v || role == GraphRole::dk || role == GraphRole::dv;
     const int64_t rows = rows_of_graph(keys ? call_.longest_k : call_.longest_q);
     const GraphRows side = keys ? GraphRows::keys : GraphRows::queries;
-    graph_.tensors.push_back({role,
-                              lse ? GraphElement::fp32 : call_.element,
-                              {graph_.segments, keys ? call_.kv_heads : call_.query_heads, rows,
-                               lse ? 1 : call_.width},
-                              {rows * strides.row, strides.head, strides.row, 1},
-                              offsets_of({side, strides.row}),
-                              output});
+    graph_.tensors.push_back(
+        {role,
+         lse ? GraphElement::fp32 : call_.element,
+         {graph_.segments, keys ? call_.kv_heads : call_.query_heads, rows, lse ? 1 : call_.width},
+         {rows * strides.row, strides.head, strides.row, 1},
+         offsets_of({side, strides.row}),
+         output});
   }
 
   int64_t offsets_of(const SegmentOffsets& wanted) {

@@ -20,8 +20,8 @@ class CudnnGraphRunner final : public GraphRunner {
     const cudaDeviceProp* device = at::cuda::getCurrentDeviceProperties();
     compute_capability_ = 10 * device->major + device->minor;
     if (device->major != kHopper && device->major != kBlackwell)
-      throw ConfigError(cat("attention kernel 'cudnn_packed': got a GPU of compute capability ", device->major,
-                            ".", device->minor,
+      throw ConfigError(cat("attention kernel 'cudnn_packed': got a GPU of compute capability ",
+                            device->major, ".", device->minor,
                             ", expected 9.x or 10.x, where cuDNN sizes its sums by the rows that there are; "
                             "use --attention auto or --attention flash"));
   }

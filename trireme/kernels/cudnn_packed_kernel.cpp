@@ -1,7 +1,8 @@
 // Attention by graphs of our own (attention_graph.h), which know segments, windows and diagonals at the last
 // key: what cuDNN can and libtorch's calls of it cannot. Tensors are rows of all samples:
 //
-//   q_nhD, k_mkD, v_mkD with any row stride  ->  pointers, offsets of segments, a workspace  ->  o_nhD, lse_nh
+//   q_nhD, k_mkD, v_mkD with any row stride  ->  pointers, offsets of segments, a workspace  ->  o_nhD,
+//   lse_nh
 //
 // No GPU has run this. So the first call of each kind (dtype, head width, mask, grouped heads) is preceded by
 // a small one, whose results FlashAttention must confirm.
@@ -76,11 +77,16 @@ class CudnnPackedKernel final : public CallKernel {
     const int64_t heads = q.size(1);
     const at::Tensor o = result_rows(q, heads, table.covers_rows());
     const at::TensorOptions fp32 = q.options().dtype(at::kFloat);
-    const at::Tensor lse_nh = table.covers_rows()
-                                  ? at::empty({q.size(0), heads}, fp32)
-                                  : at::full({q.size(0), heads}, -std::numeric_limits<double>::infinity(), fp32);
+    const at::Tensor lse_nh =
+        table.covers_rows() ? at::empty({q.size(0), heads}, fp32)
+                            : at::full({q.size(0), heads}, -std::numeric_limits<double>::infinity(), fp32);
     GraphCall call = call_of(GraphPass::forward, q, k, v, mask);
-    run(call, mask, {{GraphRole::q, q}, {GraphRole::k, k}, {GraphRole::v, v}, {GraphRole::o, o}, {GraphRole::lse, lse_nh}});
+    run(call, mask,
+        {{GraphRole::q, q},
+         {GraphRole::k, k},
+         {GraphRole::v, v},
+         {GraphRole::o, o},
+         {GraphRole::lse, lse_nh}});
     if (!mask.dense()) return {o, lse_nh.t().contiguous()};
     return {o.view(q_in.sizes()), lse_nh.view({q_in.size(0), q_in.size(1), heads}).transpose(1, 2)};
   }
@@ -101,8 +107,15 @@ class CudnnPackedKernel final : public CallKernel {
     call.o = strides_of(o);
     call.d_o = strides_of(d_o);
     run(call, mask,
-        {{GraphRole::q, q}, {GraphRole::k, k}, {GraphRole::v, v}, {GraphRole::o, o}, {GraphRole::d_o, d_o},
-         {GraphRole::lse, lse_nh}, {GraphRole::dq, dq}, {GraphRole::dk, dk}, {GraphRole::dv, dv}});
+        {{GraphRole::q, q},
+         {GraphRole::k, k},
+         {GraphRole::v, v},
+         {GraphRole::o, o},
+         {GraphRole::d_o, d_o},
+         {GraphRole::lse, lse_nh},
+         {GraphRole::dq, dq},
+         {GraphRole::dk, dk},
+         {GraphRole::dv, dv}});
     return {dq.view(q_in.sizes()), dk.view(k_in.sizes()), dv.view(v_in.sizes())};
   }
 
@@ -136,8 +149,7 @@ class CudnnPackedKernel final : public CallKernel {
     if (table.segments() == 0) return;
     const AttentionGraph graph = attention_graph(call);
     const at::Tensor& q = tensors.at(GraphRole::q);
-    const at::Tensor workspace =
-        at::empty({runner_->workspace_bytes(graph)}, q.options().dtype(at::kByte));
+    const at::Tensor workspace = at::empty({runner_->workspace_bytes(graph)}, q.options().dtype(at::kByte));
     GraphPointers pointers;
     for (const GraphTensor& tensor : graph.tensors)
       pointers.tensors.push_back(tensors.at(tensor.role).data_ptr());
@@ -153,7 +165,11 @@ class CudnnPackedKernel final : public CallKernel {
   // while it runs.
   void confirm(const at::Tensor& q, const at::Tensor& k, const KernelMask& mask) {
     const AgreementCase c{q.scalar_type(), q.device(), q.size(2), q.size(1) / k.size(1), mask.band};
-    const Kind kind{c.dtype, c.width, c.heads_of_group > 1, mask.band.left != kUnbounded, mask.band.right != kUnbounded,
+    const Kind kind{c.dtype,
+                    c.width,
+                    c.heads_of_group > 1,
+                    mask.band.left != kUnbounded,
+                    mask.band.right != kUnbounded,
                     mask.band.right > 0};
     if (!confirmed_.insert(kind).second) return;
     try {

@@ -1,10 +1,8 @@
 #include "trireme/kernels/frontend_graph.h"
 
-#include <dlfcn.h>
-
-#include <unordered_map>
-
 #include <cudnn_frontend.h>
+#include <dlfcn.h>
+#include <unordered_map>
 
 #include "trireme/base/error.h"
 
@@ -143,7 +141,8 @@ struct FrontendGraph::Built {
 void load_cudnn(const std::string& library) {
   if (fe::cudnn_dlhandle == nullptr) fe::cudnn_dlhandle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (fe::cudnn_dlhandle == nullptr)
-    throw ConfigError(cat("attention kernel 'cudnn_packed': cuDNN cannot be loaded: ", ::dlerror(), kInstead));
+    throw ConfigError(
+        cat("attention kernel 'cudnn_packed': cuDNN cannot be loaded: ", ::dlerror(), kInstead));
 }
 
 CudnnHandle::CudnnHandle(void* cuda_stream) {
@@ -162,8 +161,8 @@ CudnnHandle::~CudnnHandle() {
 }
 
 void CudnnHandle::set_stream(void* cuda_stream) {
-  const cudnnStatus_t status = fe::detail::set_stream(static_cast<cudnnHandle_t>(handle_),
-                                                      static_cast<cudaStream_t>(cuda_stream));
+  const cudnnStatus_t status =
+      fe::detail::set_stream(static_cast<cudnnHandle_t>(handle_), static_cast<cudaStream_t>(cuda_stream));
   TRIREME_ASSERT(status == CUDNN_STATUS_SUCCESS, "cudnnSetStream: status ", static_cast<int>(status));
 }
 

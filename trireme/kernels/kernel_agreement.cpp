@@ -57,8 +57,8 @@ class Differences {
     const double largest = std::max(1e-30, b.abs().max().item<double>());
     const double difference = (a - b).abs().max().item<double>() / largest;
     if (difference <= bound) return;  // not a number is not
-    text_ += cat(text_.empty() ? "" : ", ", name, " by ", difference, " of its largest entry (expected ", bound,
-                 " or less)");
+    text_ += cat(text_.empty() ? "" : ", ", name, " by ", difference, " of its largest entry (expected ",
+                 bound, " or less)");
   }
   const std::string& text() const { return text_; }
 
@@ -73,7 +73,8 @@ std::string kernel_difference(CallKernel& judged, CallKernel& judge, const Agree
   const int64_t heads = kKvHeads * c.heads_of_group;
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(20260101);
   const auto drawn = [&](int64_t rows, int64_t of_heads) {
-    return at::randn({rows, of_heads, c.width}, generator, at::TensorOptions(at::kFloat)).to(c.device, c.dtype);
+    return at::randn({rows, of_heads, c.width}, generator, at::TensorOptions(at::kFloat))
+        .to(c.device, c.dtype);
   };
   const at::Tensor q = drawn(kRows, heads), k = drawn(kKeys, kKvHeads), v = drawn(kKeys, kKvHeads),
                    d_o = drawn(kRows, heads);

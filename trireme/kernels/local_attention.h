@@ -66,8 +66,11 @@ class LocalAttention {
 enum class AttentionKernel { automatic, flash, cudnn, cudnn_packed, reference };
 constexpr auto enum_names(AttentionKernel) {
   using enum AttentionKernel;
-  return std::to_array<EnumName<AttentionKernel>>(
-      {{automatic, "auto"}, {flash, "flash"}, {cudnn, "cudnn"}, {cudnn_packed, "cudnn_packed"}, {reference, "reference"}});
+  return std::to_array<EnumName<AttentionKernel>>({{automatic, "auto"},
+                                                   {flash, "flash"},
+                                                   {cudnn, "cudnn"},
+                                                   {cudnn_packed, "cudnn_packed"},
+                                                   {reference, "reference"}});
 }
 
 // The kernel for a device. `automatic`: flash on the CPU; on CUDA cuDNN, and flash for the masks that it
