@@ -195,6 +195,31 @@ TEST_P(Collectives, all_gather_concatenates_rows_even_uneven_or_empty) {
   });
 }
 
+// Ranks have their rows in it before.
+TEST_P(Collectives, all_gather_fills_the_rest_of_memory_that_its_input_is_a_part_of) {
+  run([&](Group& group) {
+    const int P = group.size(), me = group.rank();
+    for (const bool even : {true, false}) {
+      std::vector<int64_t> rows(P);
+      int64_t all = 0, mine = 0;
+      for (int rank = 0; rank < P; ++rank) {
+        rows[rank] = even ? 2 : rank % 3;
+        if (rank < me) mine += rows[rank];
+        all += rows[rank];
+      }
+      at::Tensor whole = at::full({all, kColumns}, -99.0);
+      const at::Tensor part = whole.narrow(0, mine, rows[me]);
+      part.copy_(rows_of_rank(me, rows[me], at::kFloat));
+      const at::Tensor got = all_gather(group, part, rows, whole);
+      EXPECT_EQ(got.data_ptr(), whole.data_ptr());
+      int64_t row = 0;
+      for (int peer = 0; peer < P; ++peer)
+        for (int64_t i = 0; i < rows[peer]; ++i, ++row)
+          EXPECT_EQ(at_index(whole, row, 1), value(peer, i, 1)) << "rank " << peer << " row " << i;
+    }
+  });
+}
+
 TEST_P(Collectives, reduce_scatter_gives_each_rank_the_sum_of_its_rows) {
   run([&](Group& group) {
     const int P = group.size(), me = group.rank();

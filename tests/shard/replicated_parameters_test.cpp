@@ -4,6 +4,8 @@
 
 #include "trireme/comm/mesh.h"
 #include "trireme/comm/thread_world.h"
+#include "trireme/device/cpu_caching_allocator.h"
+#include "trireme/device/memory_account.h"
 #include "trireme/shard/parameter_store.h"
 #include "trireme/shard/unit_shares.h"
 
@@ -72,6 +74,24 @@ TEST(ReplicatedParameters, new_values_are_traded_at_the_next_use_and_not_before_
         EXPECT_EQ(gathers(group), 0) << "what was set is whole";
       });
     }
+}
+
+TEST(ReplicatedParameters, new_values_are_traded_in_the_values_themselves) {
+  install_cpu_caching_allocator();  // counts bytes
+  for (const int ranks : {2, 3})    // whose shares are uneven
+    run_ranks_as_threads(ranks, [&](World& world) {
+      const Mesh mesh = make_mesh(world, {.ulysses = ranks});
+      const auto account = std::make_shared<MemoryAccount>();
+      const MemoryScope rank(account, MemoryCategory::other);
+      const auto store = make_replicated_parameters({{"used", kElements, {}}}, *mesh.all, true, {});
+      store->open_master(0).add_(1);
+      store->close_master(0);
+      const int64_t bytes = account->state().peak[MemoryCategory::parameters];
+      EXPECT_GE(bytes, kElements * 4);
+      EXPECT_TRUE(all_equal(store->gather(0), at::ones({kElements})));
+      EXPECT_EQ(account->state().peak[MemoryCategory::parameters], bytes);
+      EXPECT_EQ(account->state().peak[MemoryCategory::communication], 0);
+    });
 }
 
 }  // namespace

@@ -81,7 +81,8 @@ class AbsentRanksBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
                                                  const c10d::AllgatherOptions& /*options*/) override {
     return answer(output.device(), output.size(0) - input.size(0), [&] {
-      output.view({size_, input.size(0)}).copy_(input.unsqueeze(0).expand({size_, input.size(0)}));
+      for (at::Tensor& part : output.chunk(size_))
+        if (part.data_ptr() != input.data_ptr()) part.copy_(input);
     });
   }
 

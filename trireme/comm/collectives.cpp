@@ -151,7 +151,7 @@ Works start_gather(Collective& collective, const at::Tensor& input, const at::Te
     const int64_t size = rows[root] * bytes;
     if (size == 0) continue;
     std::vector<at::Tensor> part{to.narrow(0, offset, size)};
-    if (root == collective.rank()) part[0].copy_(from);
+    if (root == collective.rank() && part[0].data_ptr() != from.data_ptr()) part[0].copy_(from);
     auto options = collective.options<c10d::BroadcastOptions>();
     options.rootRank = root;
     works.push_back(collective.backend().broadcast(part, options));
@@ -329,8 +329,9 @@ PendingRows begin_all_to_all(Group& group, const at::Tensor& input, std::span<co
   return PendingRows(std::move(state));
 }
 
-at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows) {
-  return begin_all_gather(group, input, rows).wait();
+at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
+                      at::Tensor output) {
+  return begin_all_gather(group, input, rows, std::move(output)).wait();
 }
 
 at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,

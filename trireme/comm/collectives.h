@@ -31,7 +31,9 @@ at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int
                       std::span<const int64_t> receive_rows);
 
 // [rows[rank], ...] -> [sum(rows), ...]
-at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows);
+// In `output`, if it is defined: `input` may be this rank's rows of it.
+at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
+                      at::Tensor output = {});
 
 // A collective in progress. wait() returns its result and may be called once. The destructor waits and drops
 // the result, but over Gloo it does not wait while an exception unwinds the stack. Every rank begins and

@@ -108,7 +108,10 @@ class ThreadBackend : public c10d::Backend {
                                                  const c10d::AllgatherOptions&) override {
     return run({"allgather", input, {}}, output, [&](const std::vector<ThreadMeeting::Post>& posts) {
       const int64_t each = output.size(0) / size_;
-      for (int peer = 0; peer < size_; ++peer) output.narrow(0, peer * each, each).copy_(posts[peer].tensor);
+      for (int peer = 0; peer < size_; ++peer) {
+        at::Tensor part = output.narrow(0, peer * each, each);
+        if (part.data_ptr() != posts[peer].tensor.data_ptr()) part.copy_(posts[peer].tensor);
+      }
     });
   }
 

@@ -129,7 +129,6 @@ class Timeline {
     name_pass("head");
     units_.gathered += model.tied ? 2 : 1;
     send_away(plan_.layers);
-    record("new values", {{communication, trade_buffer_bytes(inputs_)}});
     units_.open = static_cast<int>(plan_.layers) + 1;
     record("tiles", {{tiles, tile_.head}});
     close_unit();

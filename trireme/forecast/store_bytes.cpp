@@ -178,23 +178,14 @@ int64_t sum_buffer_bytes(const ForecastInputs& inputs, int64_t unit_elements) {
   if (inputs.ranks == 1) return 0;
   const int64_t share = share_of(unit_elements, inputs.ranks, inputs.rank).elements;
   const int64_t narrowed = inputs.reduce_bytes != kFloat_bytes ? unit_elements * inputs.reduce_bytes : 0;
-  const int64_t scatter =
-      inputs.library_sums
-          ? (inputs.zero == 0 ? 0 : share * kFloat_bytes)
-          : narrowed + reduce_scatter_bytes(share, inputs.ranks, inputs.reduce_bytes, inputs.device_is_host);
-  return inputs.zero == 0 && narrowed > 0 ? std::max(scatter, (unit_elements + share) * kFloat_bytes)
-                                          : scatter;
+  if (inputs.library_sums) return inputs.zero == 0 ? 0 : share * kFloat_bytes;
+  return narrowed + reduce_scatter_bytes(share, inputs.ranks, inputs.reduce_bytes, inputs.device_is_host);
 }
 
 int64_t begun_sum_bytes(const ForecastInputs& inputs, int64_t unit_elements) {
   const int64_t share = share_of(unit_elements, inputs.ranks, inputs.rank).elements;
   const int64_t sum = share * kFloat_bytes;
   return sum_buffer_bytes(inputs, unit_elements) - (inputs.library_sums ? 0 : sum);
-}
-
-int64_t trade_buffer_bytes(const ForecastInputs& inputs) {
-  if (inputs.ranks == 1 || inputs.zero < 1 || inputs.zero > 2) return 0;
-  return inputs.model.unit_elements.back() * inputs.tile_bytes;
 }
 
 }  // namespace trireme

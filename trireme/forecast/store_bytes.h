@@ -46,8 +46,5 @@ class StoresOverStep {
   bool parameters_move_, gradients_move_;
   std::vector<int64_t> whole_, next_;  // elements, by the position in training_order
 };
-// Of trading the head's new values at its first use after a step (ZeRO 1 and 2), when most activations are
-// kept. For other units the sum of their gradients takes more while as much else is held.
-int64_t trade_buffer_bytes(const ForecastInputs& inputs);
 
 }  // namespace trireme

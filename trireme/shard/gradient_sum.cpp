@@ -18,8 +18,7 @@ at::Tensor sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::Scal
   }
   const at::Tensor share = begin_sum_of_share(group, gradient, reduce_dtype).wait();
   if (shard) return share;
-  gradient.copy_(all_gather(group, share, share_sizes(gradient.size(0), group.size())));
-  return gradient;
+  return all_gather(group, share, share_sizes(gradient.size(0), group.size()), gradient);
 }
 
 PendingRows begin_sum_of_share(Group& group, const at::Tensor& gradient, at::ScalarType reduce_dtype) {

@@ -80,7 +80,7 @@ class ReplicatedParameters final : public ParameterStore {
     if (!stale_.at(static_cast<size_t>(unit))) return;
     const MemoryScope scope(MemoryCategory::communication);
     at::Tensor& whole = values_[static_cast<size_t>(unit)];
-    whole.copy_(all_gather(group_, own_values(unit).contiguous(), share_sizes(whole.size(0), group_.size())));
+    all_gather(group_, own_values(unit), share_sizes(whole.size(0), group_.size()), whole);
     stale_[static_cast<size_t>(unit)] = false;
   }
   at::Tensor own_values(int unit) const {
