@@ -130,6 +130,24 @@ TEST_F(PlanCommand, computes_with_what_the_engine_of_its_files_computes_with) {
   at::set_num_threads(threads);
 }
 
+// As the engine of its run does, which packs documents (forecast/device_kernels.h).
+TEST_F(PlanCommand, counts_documents_computed_alone_where_a_run_computes_them_so) {
+  const auto alone = [&](const Words& more) {
+    PlanFlags flags;
+    OptionParser parser("plan", "");
+    flags.declare(parser);
+    Words words = with_model(more);
+    words.insert(words.end(), {"--gpu", gpu().string()});
+    EXPECT_TRUE(parser.parse(words));
+    const PlanRequest request = flags.resolve(parser, find_planned_model(flags.model));
+    return planned_inputs(request, {.tile_tokens = 64, .logits_tile_tokens = 64}, 64, 0).documents_alone;
+  };
+  EXPECT_TRUE(alone({}));
+  EXPECT_TRUE(alone({"--fp16"}));
+  EXPECT_FALSE(alone({"--bf16", "false"}));
+  EXPECT_FALSE(alone({"--attention", "flash"}));
+}
+
 TEST_F(PlanCommand, the_ds_config_it_writes_says_the_same) {
   const fs::path folder = folder_.path() / "plan";
   ASSERT_EQ(output_of(on_cpu({"--gpus", "4", "--sp", "2", "--zero", "2", "--samples_per_step", "8",

@@ -337,6 +337,24 @@ TEST(MemoryFormulas, count_what_calls_of_long_documents_give) {
   const int64_t dq_dk_dv = tokens * (4 + 2 * 2) * 64 * 2, lse = tokens * 4 * 4;
   EXPECT_EQ(peak_with(tokens, true), peak_with(tokens, false) + dq_dk_dv + lse);
   EXPECT_EQ(peak_with(long_enough, true), peak_with(long_enough, false));
+  inputs.model.causal_tokens = long_enough - 1;  // longer documents see a window
+  EXPECT_EQ(peak_with(tokens, true), peak_with(tokens, false));
+  inputs.model.causal_tokens = long_enough;
+  EXPECT_GT(peak_with(tokens, true), peak_with(tokens, false));
+}
+
+TEST(ModelSizes, say_to_which_length_a_document_is_a_causal_square) {
+  const auto causal_tokens = [](Causality causality, std::vector<int64_t> windows) {
+    ModelConfig config = parse_model_config(grouped_model(), "grouped");
+    config.causality = causality;
+    config.layer_window = std::move(windows);
+    return model_sizes(config, make_model_layout(config)).causal_tokens;
+  };
+  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(causal_tokens(Causality::causal, {0, 0}), kAny);
+  EXPECT_EQ(causal_tokens(Causality::causal, {4096, 0}), kAny);
+  EXPECT_EQ(causal_tokens(Causality::causal, {4096, 512}), 4096);
+  EXPECT_EQ(causal_tokens(Causality::full, {0, 0}), 0);
 }
 
 // A call for the two query heads of each key/value head.

@@ -41,6 +41,26 @@ TEST(TileBytes, with_cudas_kernels_a_tile_holds_its_tensors_and_sums_of_norms_gr
   EXPECT_EQ(bytes.head, 2048 * (m + vocab) * 2 + 2 * 2048 * m * 2 + kSums);
 }
 
+// long_documents.h: cuDNN computes them, which has 16 bits alone, where --attention leaves the choice.
+TEST(DeviceKernels, compute_documents_alone_with_cuda_in_16_bits_where_samples_are_packed) {
+  const DeviceKernels cuda{.on_gpu = true, .cuda = true, .packed_documents = true};
+  const auto alone = [](DeviceKernels device, Precision precision) {
+    return with_device({}, device, precision).documents_alone;
+  };
+  EXPECT_TRUE(alone(cuda, Precision::bf16));
+  EXPECT_TRUE(alone(cuda, Precision::fp16));
+  EXPECT_FALSE(alone(cuda, Precision::fp32));
+  DeviceKernels other = cuda;
+  other.packed_documents = false;
+  EXPECT_FALSE(alone(other, Precision::bf16));
+  other = cuda;
+  other.automatic_attention = false;
+  EXPECT_FALSE(alone(other, Precision::bf16));
+  other = cuda;
+  other.cuda = false;
+  EXPECT_FALSE(alone(other, Precision::bf16));
+}
+
 TEST(TileBytes, heads_with_norms_hold_their_sums_while_they_are_turned_back) {
   ForecastInputs inputs = llama({.on_gpu = true, .cuda = true});
   const int64_t without = tile_bytes(inputs).input_backward;

@@ -28,7 +28,8 @@ TEST(LongDocuments, gain_from_a_length_that_falls_as_heads_grow) {
   EXPECT_EQ(least_tokens_alone(4, 128), 11776);  // over eight
   EXPECT_EQ(tokens_of_graph(11776), 11776);
   EXPECT_EQ(tokens_of_graph(11775), 11264);
-  EXPECT_EQ(least_tokens_alone(2, 32, 1), 1);
+  EXPECT_EQ(least_tokens_alone(2, 32, 1), 64);  // fewer rows no dense call takes
+  for (const int64_t width : {24, 100, 192}) EXPECT_EQ(least_tokens_alone(32, width), kNeverAlone);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "trireme/engine/make_forecast_inputs.h"
 
+#include <algorithm>
+
 #include <ATen/Parallel.h>
 
 #include "trireme/forecast/device_kernels.h"
@@ -8,6 +10,17 @@
 #include "trireme/model/model_family.h"
 
 namespace trireme {
+namespace {
+
+int64_t causal_tokens_of(const ModelConfig& config) {
+  int64_t tokens = 0;
+  if (config.causality == Causality::full) return tokens;
+  for (const int64_t window : config.layer_window)
+    tokens = std::max(tokens, window == 0 ? ModelSizes{}.causal_tokens : window);
+  return tokens;
+}
+
+}  // namespace
 
 ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
   ModelSizes sizes{.layers = config.num_hidden_layers,
@@ -20,6 +33,7 @@ ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
                    .vocab = config.vocab_size,
                    .qk_norm = config.qk_norm,
                    .rotates = config.rotates,
+                   .causal_tokens = causal_tokens_of(config),
                    .tiles = config.family->tiles,
                    .unit_elements = {},
                    .tied = layout.tied,
@@ -51,16 +65,15 @@ ForecastInputs make_forecast_inputs(const ModelConfig& config, const ModelLayout
   inputs.reduce_bytes = bytes(options.reduce_dtype);
   inputs.state_bytes = bytes(options.optimizer.state_dtype);
   inputs.moments = static_cast<int>(options.optimizer.kind->state_names.size());
-  return with_device(
-      inputs,
-      {.on_gpu = !options.device.is_cpu(),
-       .cuda = options.device.is_cuda(),
-       .threads = at::get_num_threads(),
-       .bf16_attention = processor_bf16_units().has_value(),
-       .reference_attention = options.attention == AttentionKernel::reference,
-       .packed_documents = options.planned_batch.packed && options.attention == AttentionKernel::automatic,
-       .packed_graphs = options.attention == AttentionKernel::cudnn_packed},
-      options.precision);
+  return with_device(inputs,
+                     {.on_gpu = !options.device.is_cpu(),
+                      .cuda = options.device.is_cuda(),
+                      .threads = at::get_num_threads(),
+                      .bf16_attention = processor_bf16_units().has_value(),
+                      .reference_attention = options.attention == AttentionKernel::reference,
+                      .automatic_attention = options.attention == AttentionKernel::automatic,
+                      .packed_documents = options.planned_batch.packed},
+                     options.precision);
 }
 
 }  // namespace trireme

@@ -45,7 +45,8 @@ struct Buffers {
 
   // A sample may hold a document that is a call of its own, nearly as long as the sample.
   bool documents_alone() const {
-    return inputs.documents_alone && inputs.tokens > least_tokens_alone(heads, inputs.model.head_dim);
+    const int64_t least = least_tokens_alone(heads, inputs.model.head_dim);
+    return inputs.documents_alone && least < inputs.tokens && least <= inputs.model.causal_tokens;
   }
   // o of a call that is not the only one, before it is copied to its heads or rows.
   int64_t gpu_forward_workspace() const {

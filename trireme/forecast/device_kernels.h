@@ -12,8 +12,8 @@ struct DeviceKernels {
   int threads = 1;              // of a CPU
   bool bf16_attention = false;  // a CPU's tiles of attention may be multiplied in bf16
   bool reference_attention = false;  // --attention reference
-  bool packed_documents = false;     // in --attention auto's samples
-  bool packed_graphs = false;        // --attention cudnn_packed
+  bool automatic_attention = true;   // --attention auto
+  bool packed_documents = false;     // in samples: not with --packing concat, nor where each is one text
 };
 
 // `inputs` with the bytes of its elements set.
@@ -23,8 +23,8 @@ inline ForecastInputs with_device(ForecastInputs inputs, const DeviceKernels& de
   inputs.token_kernels = device.cuda;
   inputs.library_sums = device.cuda && inputs.reduce_bytes == kFloat_bytes;
   inputs.fused_on_gpu = device.on_gpu && !device.reference_attention;
-  inputs.documents_alone = device.cuda && device.packed_documents && precision != Precision::fp32;
-  inputs.packed_graphs = device.cuda && device.packed_graphs;
+  inputs.documents_alone =
+      device.cuda && device.automatic_attention && device.packed_documents && precision != Precision::fp32;
   inputs.product_threads = !device.on_gpu && inputs.tile_bytes == 2 ? device.threads : 0;
   inputs.flash_threads = device.on_gpu || device.reference_attention ? 0 : device.threads;
   inputs.flash_element_bytes = precision == Precision::bf16 && device.bf16_attention ? 2 : kFloat_bytes;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "trireme/base/sample_layout.h"
@@ -26,6 +27,8 @@ struct ModelSizes {
   int64_t vocab = 0;           // V
   bool qk_norm = false;
   bool rotates = true;  // with tables of cosines and sines
+  // Documents of no more tokens are causal squares in some layer: its window; 0 where attention is full.
+  int64_t causal_tokens = std::numeric_limits<int64_t>::max();
   TileFormula tiles = TileFormula::decoder;
   // As ModelLayout's: the flat buffers of the embedding, of each layer and of the head.
   std::vector<int64_t> unit_elements;

@@ -12,11 +12,6 @@ namespace trireme {
 
 namespace {
 
-// Smaller calls are not worth a graph. libtorch knows of cuDNN versions that refuse fewer rows than this, and
-// refuses single rows itself (check_cudnn_tensor_shapes in sdp_utils.cpp).
-constexpr int64_t kLeastRows = 64;
-constexpr int64_t kLeastWidth = 32;
-
 // With this variable libtorch gives and expects a log-sum-exp of [b, rows, heads] (use_ragged_in_dense in
 // MHA.cpp). It reads the variable once, at the process's first call.
 constexpr const char* kOtherLayout = "TORCH_CUDNN_SDPA_AVOID_RECOMPILE";
@@ -28,24 +23,23 @@ class CudnnKernel final : public CallKernel {
   std::string name() const override { return "cudnn"; }
 
   int64_t least_tokens_alone(int64_t query_heads, int64_t width) const override {
-    if (!takes_width(width) || least_pair_values_ == kNeverAlone) return kNeverAlone;
-    return std::max(kLeastRows, trireme::least_tokens_alone(query_heads, width, least_pair_values_));
+    return trireme::least_tokens_alone(query_heads, width, least_pair_values_);
   }
 
   std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const override {
     constexpr const char* kInstead = "; use --attention flash or --attention auto";
-    if (!takes_width(sizes.width))
-      return cat("got head width ", sizes.width, ", expected a multiple of 8 from ", kLeastWidth, " to 128",
-                 kInstead);
+    if (!dense_takes_width(sizes.width))
+      return cat("got head width ", sizes.width, ", expected a multiple of 8 from ", kLeastDenseWidth, " to ",
+                 kMostDenseWidth, kInstead);
     if (!call.dense()) return cat("got packed documents, which it does not know", kInstead);
     if (!call.band.full() && !call.band.causal())
       return cat("got a window, which it does not know", kInstead);
     if (call.band.causal() && call.rows() != call.keys())
       return cat("got causal attention of ", call.rows(), " query rows over ", call.keys(),
                  " key rows, expected as many", kInstead);
-    if (call.rows() < kLeastRows || call.keys() < kLeastRows)
-      return cat("got ", call.rows(), " query rows over ", call.keys(), " key rows, expected ", kLeastRows,
-                 " or more of both", kInstead);
+    if (call.rows() < kLeastDenseRows || call.keys() < kLeastDenseRows)
+      return cat("got ", call.rows(), " query rows over ", call.keys(), " key rows, expected ",
+                 kLeastDenseRows, " or more of both", kInstead);
     // A graph is built for every new shape, which takes longer than most calls: only shapes that come again.
     const bool long_document = call.band.causal() && call.rows() == tokens_of_graph(call.rows()) &&
                                call.rows() >= least_tokens_alone(sizes.query_heads, sizes.width);
@@ -78,8 +72,6 @@ class CudnnKernel final : public CallKernel {
   }
 
  private:
-  static bool takes_width(int64_t width) { return width % 8 == 0 && width >= kLeastWidth && width <= 128; }
-
   int64_t least_pair_values_;
 };
 

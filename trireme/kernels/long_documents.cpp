@@ -24,10 +24,11 @@ int64_t tokens_of_graph(int64_t tokens) {
 }
 
 int64_t least_tokens_alone(int64_t query_heads, int64_t width, int64_t least_pair_values) {
+  if (!dense_takes_width(width)) return kNeverAlone;
   const double pairs =
       static_cast<double>(least_pair_values) / static_cast<double>(std::max<int64_t>(1, query_heads * width));
   const auto tokens = static_cast<int64_t>(std::ceil(std::sqrt(2 * pairs)));
-  return round_up(tokens, step_at(tokens));
+  return std::max(kLeastDenseRows, round_up(tokens, step_at(tokens)));
 }
 
 }  // namespace trireme

@@ -22,11 +22,21 @@ inline constexpr int64_t kNeverAlone = std::numeric_limits<int64_t>::max();
 // launches, 0.2 ms.
 inline constexpr int64_t kLeastPairValues = int64_t{1} << 35;
 
+// What a dense call takes at least. Smaller ones are not worth a graph; libtorch knows of cuDNN versions that
+// refuse fewer rows, and refuses single rows itself (check_cudnn_tensor_shapes in sdp_utils.cpp).
+inline constexpr int64_t kLeastDenseRows = 64;
+inline constexpr int64_t kLeastDenseWidth = 32, kMostDenseWidth = 128;
+
+// Of heads; else a dense call refuses them.
+constexpr bool dense_takes_width(int64_t width) {
+  return width % 8 == 0 && width >= kLeastDenseWidth && width <= kMostDenseWidth;
+}
+
 // m of a document of `tokens`, 1 or more. 4096 gives 4096, 4500 gives 4352.
 int64_t tokens_of_graph(int64_t tokens);
 
-// Tokens from which a document of so many query heads of this rank is better alone: one of the lengths above.
-// 4,096 with 32 heads of 128.
+// Tokens from which a document of so many query heads of this rank is better alone: one of the lengths above,
+// or kNeverAlone. 4,096 with 32 heads of 128.
 int64_t least_tokens_alone(int64_t query_heads, int64_t width, int64_t least_pair_values = kLeastPairValues);
 
 }  // namespace trireme

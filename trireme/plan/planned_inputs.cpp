@@ -48,7 +48,8 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
                       .threads = hardware.threads,
                       .bf16_attention = hardware.bf16_attention,
                       .reference_attention = settings.reference_attention,
-                      .packed_graphs = settings.packed_graphs},
+                      .automatic_attention = settings.automatic_attention,
+                      .packed_documents = true},  // what train does unless it is told
                      settings.precision);
 }
 

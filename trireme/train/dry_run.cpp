@@ -48,12 +48,15 @@ StepBatches synthetic_step(Engine& engine, const TrainOptions& options, int64_t 
 
 DryRun::Rank memory_of_rank(Engine& engine, const DryRun& run, int64_t room_bytes) {
   const MemoryState memory = engine.memory_account()->state();
-  const MemoryForecast forecast = memory_forecast(engine.forecast_inputs(run.samples, run.sequence_tokens));
+  ForecastInputs as_run = engine.forecast_inputs(run.samples, run.sequence_tokens);
+  const MemoryForecast forecast = memory_forecast(as_run);
+  as_run.documents_alone = false;  // none is causal where a query sees the nearest keys alone
   return {memory.peak_total_bytes,
           forecast.peak_total_bytes,
           memory.host.peak_total_bytes,
           forecast.host.total(),
           peak_memory_bytes(engine.options().device),
+          forecast.peak_total_bytes - memory_forecast(as_run).peak_total_bytes,
           room_bytes};
 }
 
@@ -86,6 +89,9 @@ std::string DryRun::text() const {
   if (fullest().share() > MemoryWatch::kShare)
     text += cat(", which is above ", format_fixed(100 * MemoryWatch::kShare, 0),
                 " %: a longer step or fragments may end the run");
+  if (const int64_t bytes = fullest().documents_alone_bytes; bytes > 0)
+    text += cat(", with ", format_bytes(bytes),
+                " that the forecast adds for long documents, which the run computes alone");
   std::string others;
   for (const int stage : stages_not_shown) others += cat(others.empty() ? "" : ", ", stage);
   text +=
@@ -122,7 +128,6 @@ DryRun dry_run(World& world, const TrainOptions& asked) {
   run.micro_batches = std::min<int64_t>(2, options.gradient_accumulation_steps);
   // The data, which has the longest document, is not read.
   check_stage(plan, stage, options.samples.packing == Packing::concat ? run.sequence_tokens : 0);
-  options.engine.planned_batch = {run.samples, run.sequence_tokens};
   options.engine.nearest_keys = kNearestKeys;
   const int64_t room_bytes = memory_room_bytes(options.engine, world.identity());
   const auto engine = assemble(world, options.model_dir, options.engine);
@@ -136,10 +141,10 @@ DryRun dry_run(World& world, const TrainOptions& asked) {
   }
   run.peak = engine->memory_account()->state().peak;
   const DryRun::Rank rank = memory_of_rank(*engine, run, room_bytes);
-  for (const auto& of :
-       agreement.gather<int64_t>({rank.tensors_bytes, rank.forecast_bytes, rank.host_tensors_bytes,
-                                  rank.host_forecast_bytes, rank.process_bytes, rank.room_bytes}))
-    run.ranks.push_back({of[0], of[1], of[2], of[3], of[4], of[5]});
+  for (const auto& of : agreement.gather<int64_t>(
+           {rank.tensors_bytes, rank.forecast_bytes, rank.host_tensors_bytes, rank.host_forecast_bytes,
+            rank.process_bytes, rank.documents_alone_bytes, rank.room_bytes}))
+    run.ranks.push_back({of[0], of[1], of[2], of[3], of[4], of[5], of[6]});
   return run;
 }
 

@@ -21,8 +21,12 @@ struct DryRun {
     int64_t host_tensors_bytes = 0;  // beside a GPU
     int64_t host_forecast_bytes = 0;
     int64_t process_bytes = 0;  // most: resident on the CPU, allocated on a GPU (device/peak_memory.h)
-    int64_t room_bytes = 0;     // for the process (memory_room_bytes)
-    double share() const { return static_cast<double>(process_bytes) / static_cast<double>(room_bytes); }
+    // What calls of long documents would add (kernels/long_documents.h), by the forecast: none was made.
+    int64_t documents_alone_bytes = 0;
+    int64_t room_bytes = 0;  // for the process (memory_room_bytes)
+    double share() const {
+      return static_cast<double>(process_bytes + documents_alone_bytes) / static_cast<double>(room_bytes);
+    }
   };
   std::vector<Rank> ranks;
   MemoryBytes peak;  // of this rank's tensors, each category by itself

@@ -179,8 +179,7 @@ double tokens_of(const PlannedBatch& batch) {
 
 PlannedBatch micro_batch_of(const StagePlan& plan, int stage) {
   const auto at = static_cast<size_t>(stage);
-  return {plan.options[at].per_device_train_batch_size, plan.stages[at].sequence_tokens,
-          plan.options[at].samples.packing != Packing::concat};
+  return planned_batch(plan.options[at], plan.stages[at].sequence_tokens);
 }
 
 // One engine does stages that follow each other: it is made for the most that they ask.
@@ -192,7 +191,9 @@ void plan_engines(StagePlan& plan) {
     for (int i = begin; i < end; ++i) {
       const PlannedBatch batch = micro_batch_of(plan, i);
       longest_tokens = std::max(longest_tokens, batch.tokens);
+      const bool packed = most.packed || batch.packed;
       if (tokens_of(batch) >= tokens_of(most)) most = batch;
+      most.packed = packed;
     }
     for (int i = begin; i < end; ++i) {
       EngineOptions& engine = plan.options[static_cast<size_t>(i)].engine;

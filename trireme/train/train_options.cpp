@@ -119,4 +119,8 @@ StageDefaults stage_defaults(const TrainOptions& o) {
           o.warmup_ratio,      o.warmup_type};
 }
 
+PlannedBatch planned_batch(const TrainOptions& o, int64_t sequence_tokens) {
+  return {o.per_device_train_batch_size, sequence_tokens, o.samples.packing != Packing::concat};
+}
+
 }  // namespace trireme

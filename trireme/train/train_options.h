@@ -74,5 +74,7 @@ bool resumes(const TrainOptions& options);
 // As written to the run's config.json: every option resolved.
 Json to_json(const TrainOptions& options);
 StageDefaults stage_defaults(const TrainOptions& options);
+// The micro-batch of a rank, with samples of so many tokens.
+PlannedBatch planned_batch(const TrainOptions& options, int64_t sequence_tokens);
 
 }  // namespace trireme

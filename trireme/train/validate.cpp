@@ -114,8 +114,7 @@ LoaderOptions Validator::loader_options(const StepPart& part) const {
 
 void Validator::try_steps() {
   EngineOptions engine_options = options_.engine;
-  engine_options.planned_batch = {options_.per_device_train_batch_size, sequence_tokens_,
-                                  options_.samples.packing != Packing::concat};
+  engine_options.planned_batch = planned_batch(options_, sequence_tokens_);
   const auto engine = assemble(world_, options_.model_dir, engine_options);
   Mesh& mesh = engine->mesh();
   PackedLoader loader(
@@ -183,7 +182,8 @@ void Validator::compare_one_rank() {
     return;
   }
   EngineOptions engine = options_.engine;
-  engine.planned_batch = {1, sequence_tokens_, options_.samples.packing != Packing::concat};
+  engine.planned_batch = planned_batch(options_, sequence_tokens_);
+  engine.planned_batch.samples = 1;
   const auto first_step = [&](const StepPart& part) {
     LoaderOptions loader = loader_options(part);
     loader.batch_size = 1;  // one rank has to hold it
