@@ -77,10 +77,10 @@ void Program::send(int signal) const {
   ::kill(pid_, signal);
 }
 
-int Program::wait(std::chrono::seconds limit) {
+int Program::wait() {
   if (ended_) return code_;
   int status = 0;
-  if (!eventually([&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; }, limit)) return -1;
+  if (!eventually([&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; })) return -1;
   ended_ = true;
   return code_ = code_of(status);
 }

@@ -35,7 +35,8 @@ class OnTwoHosts : public ::testing::Test {
  protected:
   Words train(const std::string& name) const {
     return joined({testing::train_words(run_, folder(name)),
-                   {"--ulysses", "2", "--max_steps", "200", "--save_steps", "20", "--ddp_timeout", "30"}});
+                   {"--ulysses", "2", "--max_steps", "200", "--save_steps", "20", "--ddp_timeout",
+                    testing::kLongerThanHangs_seconds}});
   }
   std::filesystem::path folder(const std::string& name) const { return run_.folder() / name; }
   // Each step's loss, as it was reported last.

@@ -101,11 +101,13 @@ TEST_F(StoppedRun, in_start_up_ends_at_once) {
   const auto environment = {std::pair{"RANK", "1"},    {"WORLD_SIZE", "2"},          {"LOCAL_RANK", "1"},
                             {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "9"}};
   for (const auto& [name, value] : environment) ::setenv(name, value, 1);
-  Program program(train({"--max_steps", "5", "--ulysses", "2", "--ddp_timeout", "600"}), log());
+  Program program(
+      train({"--max_steps", "5", "--ulysses", "2", "--ddp_timeout", testing::kLongerThanHangs_seconds}),
+      log());
   for (const auto& [name, value] : environment) ::unsetenv(name);
   ASSERT_TRUE(eventually([&] { return handles(program.pid(), SIGQUIT); })) << program.output();
   program.send(SIGTERM);
-  EXPECT_EQ(program.wait(std::chrono::seconds(20)), 75) << program.output();
+  EXPECT_EQ(program.wait(), 75) << program.output();
   EXPECT_THAT(program.output(), HasSubstr("asked to stop before training began; nothing was lost"));
 }
 
@@ -120,7 +122,7 @@ TEST_F(StoppedRun, by_a_rank_that_hangs_names_it_and_what_it_did) {
   Program program(launch({"--max_steps", "1000000", "--ddp_timeout", "2"}), log());
   ASSERT_TRUE(eventually([&] { return steps() >= 2; })) << program.output();
   ::kill(program.children().at(1), SIGSTOP);
-  EXPECT_EQ(program.wait(std::chrono::seconds(30)), 75) << program.output();
+  EXPECT_EQ(program.wait(), 75) << program.output();
   const std::string output = program.output();
   const size_t report = output.find("trireme launch: ");
   ASSERT_NE(report, std::string::npos);

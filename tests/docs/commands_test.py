@@ -16,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TRIREME = os.environ.get("TRIREME_BINARY", str(ROOT / "build/cpu/bin/trireme"))
+LIMIT_SECONDS = 600  # of a command that hangs
 FIXTURE = ROOT / "tests/parity/fixtures/llama"  # a model, and reference.safetensors as tools/hf_reference.py writes it
 HUB_MODEL = "meta-llama/Llama-3.1-8B"
 PAGES = ["README.md", "CONTRIBUTING.md", "tests/README.md", "docs/benchmarks/README.md",
@@ -84,7 +85,7 @@ class Commands(unittest.TestCase):
     @classmethod
     def run_trireme(cls, text):
         process = cls.start(text)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=LIMIT_SECONDS)
         assert process.returncode == 0, f"{text}\nended with {process.returncode}:\n{output}"
 
     def run_on_two_machines(self, text):
@@ -95,7 +96,7 @@ class Commands(unittest.TestCase):
         text = re.sub(r"--master_port \d+", f"--master_port {port}", text)
         machines = [self.start(text.replace("--node_rank 0", f"--node_rank {rank}")) for rank in range(2)]
         for machine in machines:
-            output, _ = machine.communicate(timeout=60)
+            output, _ = machine.communicate(timeout=LIMIT_SECONDS)
             self.assertEqual(machine.returncode, 0, f"{text}\n{output}")
 
     def check_dev(self, text):

@@ -28,10 +28,10 @@ using testing::LaunchOutcome;
 int run_as_rank(const std::string& part) {
   const RankIdentity identity = rank_identity_from_environment();
   if (part == "never_joins" && identity.rank == 0) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+    std::this_thread::sleep_for(seconds(200));  // the launcher ends it when rank 1 has given up
     return 0;
   }
-  const auto world = join_world(identity, at::kCPU, seconds(part == "never_joins" ? 1 : 30));
+  const auto world = join_world(identity, at::kCPU, seconds(part == "never_joins" ? 1 : 300));
   const Mesh mesh = make_mesh(*world, {.ulysses = world->size()});
   at::Tensor sum = at::full({100000}, world->rank() + 1, at::kFloat);
   all_reduce_sum(*mesh.all, sum);
@@ -58,10 +58,10 @@ TEST(LaunchedRanks, meet_through_the_socket_that_rank_0_inherits) {
   EXPECT_THAT(outcome.out, HasSubstr("[rank 2] sum 6 socket 0\n"));
 }
 
-TEST(LaunchedRanks, one_killed_ends_the_run_in_seconds_and_survivors_say_what_they_waited_for) {
+TEST(LaunchedRanks, one_killed_ends_the_run_before_the_timeout_and_survivors_say_what_they_waited_for) {
   const LaunchOutcome outcome = launch_ranks(3, "killed");
   EXPECT_EQ(outcome.code, 128 + SIGKILL);
-  EXPECT_LT(outcome.seconds, 10);
+  EXPECT_LT(outcome.seconds, testing::kNotEnded_seconds);
   EXPECT_THAT(outcome.err, HasSubstr("trireme launch: rank 1 (process "));
   EXPECT_THAT(outcome.err, HasSubstr("was killed by signal 9"));
   for (const int survivor : {0, 2}) {

@@ -29,10 +29,10 @@ inline LaunchOptions shell(int nproc, const std::string& script) {
   return options;
 }
 
-// Waits until `condition` holds; false after a minute.
+// Waits until `condition` holds; false for one that hangs.
 template <typename Condition>
 bool soon(const Condition& condition) {
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < 15000; ++i) {
     if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
@@ -85,7 +85,7 @@ class LauncherProcess {
 
   pid_t pid() const { return pid_; }
   void send(int signal) const { ::kill(pid_, signal); }
-  // Its code, 128 + signal, or -1 when it does not end in a minute.
+  // Its code, 128 + signal, or -1 for one that hangs.
   int wait() {
     int status = 0;
     if (!soon([&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; })) return -1;

@@ -17,7 +17,7 @@ from trireme.metrics_file import MetricsFile, read_record
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ["TRIREME_BINARY"]
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 600  # of what hangs; a slow machine needs a tenth of it
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ def run_script(cluster, name, job, *more):
     toy = (ROOT / "examples/slurm" / name).read_text().replace("128k", "64").replace("--sp 8", "--sp 2")
     (cluster / name).write_text(toy)
     return subprocess.run(["bash", cluster / name, "--threads", "1", "--device", "cpu", *more], cwd=cluster, env=environment, capture_output=True,
-                          text=True, timeout=120)
+                          text=True, timeout=600)
 
 
 @pytest.mark.parametrize("name", ["train.sbatch", "launch.sbatch"])

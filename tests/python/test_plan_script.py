@@ -68,7 +68,7 @@ def plan(folder):
 def output_of(words, folder):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), environment.get("PYTHONPATH", "")])
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -89,8 +89,8 @@ def test_points_behind_the_checkpoint_of_a_killed_run_are_dropped_when_it_goes_o
     process = subprocess.Popen(train(model_and_text, out, "--max_steps", "1000000", "--save_steps", "50"),
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.time() + 60
-        while not (out / "metrics.jsonl").exists() or max(records_of(out)[0], default=0) < 60:
+        deadline = time.time() + 600
+        while not (out / "metrics.jsonl").exists() or max(records_of(out)[0], default=0) < 61:  # a step's point follows its line
             assert process.poll() is None and time.time() < deadline
             time.sleep(0.02)
     finally:
