@@ -209,6 +209,48 @@ TEST(StepTime, a_gpu_hides_what_comes_ahead_and_a_cpu_hides_nothing) {
   }
 }
 
+// arXiv 1910.02054, section 3.1: two moments of 4 bytes, with a master of 4 where values have 16 bits.
+TEST(StepWork, an_optimizer_on_a_disk_reads_and_writes_each_state_once_a_step) {
+  const double parameters = 4 * (kLayer + 512) + 2 * kHead + 256;
+  const auto bytes_of = [](int64_t tile_bytes, int moments, int64_t state_bytes, Offload offload) {
+    PlannedStep step = small_step(2048, Recompute::full, 1, 1, 4);
+    step.accumulation = 3;
+    step.inputs.zero = 1;
+    step.inputs.tile_bytes = tile_bytes;
+    step.inputs.moments = moments;
+    step.inputs.state_bytes = state_bytes;
+    step.inputs.offload.optimizer = offload;
+    return sent_bytes(step, TrafficKind::offloaded_optimizer);
+  };
+  EXPECT_DOUBLE_EQ(bytes_of(4, 2, 4, Offload::disk), 8 * parameters / 4);
+  EXPECT_DOUBLE_EQ(bytes_of(2, 2, 4, Offload::disk), 12 * parameters / 4);
+  EXPECT_DOUBLE_EQ(bytes_of(2, 2, 2, Offload::disk), 8 * parameters / 4);
+  EXPECT_DOUBLE_EQ(bytes_of(2, 0, 4, Offload::disk), 4 * parameters / 4);
+  EXPECT_EQ(bytes_of(2, 2, 4, Offload::cpu), 0);
+}
+
+// On a GPU beside the next forward, as the host's arithmetic is: the slowest of the three is seen.
+TEST(StepTime, an_optimizer_on_a_disk_takes_the_time_of_its_disk) {
+  const auto slower_by = [](bool is_gpu, double write_bytes_per_second) {
+    PlannedStep step = small_step(64, Recompute::full);
+    step.inputs.device_is_host = !is_gpu;
+    step.inputs.offload.optimizer = Offload::cpu;
+    HardwareProfile hardware = round_profile(is_gpu);
+    hardware.host_optimizer_per_second = 1e12;
+    hardware.disk_read = {0, 2e9};
+    hardware.disk_write = {0, write_bytes_per_second};
+    const double on_host = step_time(step, hardware).seconds;
+    step.inputs.offload.optimizer = Offload::disk;
+    return step_time(step, hardware).seconds - on_host;
+  };
+  const double bytes = 8 * (4 * (kLayer + 512) + 2 * kHead + 256);
+  EXPECT_NEAR(slower_by(false, 1e9), bytes / 1e9, 1e-12);
+  EXPECT_NEAR(slower_by(false, 4e9), bytes / 2e9, 1e-12);
+  EXPECT_LT(slower_by(true, 1e9), bytes / 1e9);
+  EXPECT_GT(slower_by(true, 1e9), bytes / 2e9);
+  EXPECT_EQ(slower_by(true, 1e15), slower_by(true, 2e9));
+}
+
 TEST(StepTime, a_gpu_hides_sums_of_gradients_that_are_waited_for_one_unit_later) {
   const auto hides = [](int zero, bool is_gpu, bool update_in_backward = false) {
     PlannedStep step = small_step(4096, Recompute::full, 1, 1, 4);

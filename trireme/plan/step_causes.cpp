@@ -33,6 +33,8 @@ std::string cause_of(TrafficKind kind) {
       return "offloaded parameters";
     case TrafficKind::offloaded_gradients:
       return "gradients to the host, and new values back";
+    case TrafficKind::offloaded_optimizer:
+      return "the optimizer's states on a disk";
   }
   throw InternalError("a kind of traffic has no words");
 }

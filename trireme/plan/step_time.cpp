@@ -35,6 +35,7 @@ class Links {
       case TrafficKind::offloaded_activations:
       case TrafficKind::offloaded_parameters:
       case TrafficKind::offloaded_gradients:
+      case TrafficKind::offloaded_optimizer:
         return false;
     }
     throw InternalError("a kind of traffic has no link");
@@ -56,6 +57,8 @@ class Links {
       case TrafficKind::offloaded_gradients:
         return hardware_.is_gpu ? checked(hardware_.to_host, "to the host").seconds(item.calls, item.bytes)
                                 : 0;
+      case TrafficKind::offloaded_optimizer:
+        return to(inputs_.offload.optimizer, item);
     }
     throw InternalError("a kind of traffic has no link");
   }
@@ -134,6 +137,14 @@ StepTime step_time(const PlannedStep& step, const HardwareProfile& hardware) {
   const auto beyond = [&](double seconds, double hidden) {
     return hides ? std::max(0.0, seconds - hidden) : seconds;
   };
+  double stepping = 0;  // on the host, beside the next forward
+  if (work.host_optimizer_elements > 0) {
+    if (hardware.host_optimizer_per_second <= 0)
+      throw ConfigError(cat("the hardware profile ", hardware.name,
+                            " has no rate of the optimizer on the host; leave --offload_optimizer out"));
+    stepping = work.host_optimizer_elements / hardware.host_optimizer_per_second;
+    time.host_optimizer_waited_seconds = beyond(stepping, forward);
+  }
   const Links links(step, hardware);
   double waited = 0;
   for (const TrafficItem& item : work.traffic) {
@@ -163,16 +174,13 @@ StepTime step_time(const PlannedStep& step, const HardwareProfile& hardware) {
       case TrafficKind::traded_parameters:
         traffic.waited = traffic.seconds;
         break;
+      case TrafficKind::offloaded_optimizer:
+        // Read ahead of the unit that is stepped, and written behind it.
+        traffic.waited = hides ? beyond(traffic.seconds, std::max(forward, stepping)) : traffic.seconds;
+        break;
     }
     waited += traffic.waited;
     time.traffic.push_back(traffic);
-  }
-  if (work.host_optimizer_elements > 0) {
-    if (hardware.host_optimizer_per_second <= 0)
-      throw ConfigError(cat("the hardware profile ", hardware.name,
-                            " has no rate of the optimizer on the host; leave --offload_optimizer out"));
-    time.host_optimizer_waited_seconds =
-        beyond(work.host_optimizer_elements / hardware.host_optimizer_per_second, forward);
   }
   time.overhead_seconds =
       hardware.step_seconds + hardware.micro_batch_seconds * static_cast<double>(step.accumulation);

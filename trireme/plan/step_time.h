@@ -10,7 +10,8 @@
 //                           unit later; else waited for
 //   traded parameters       waited for
 //   offloaded               hidden on a GPU as far as compute goes: activations leave beside forward and come
-//                           back beside backward; the host's optimizer works beside the next forward
+//                           back beside backward; the host's optimizer works beside the next forward, and
+//                           what it has on a disk comes and goes beside its work
 // On a CPU nothing is hidden: what moves data takes the cores that compute.
 #pragma once
 

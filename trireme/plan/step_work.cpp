@@ -319,6 +319,14 @@ class Counter {
       send(TrafficKind::offloaded_gradients, 2 * static_cast<double>(model_.unit_elements.size()),
            stepped * static_cast<double>(kFloat_bytes + in_.tile_bytes));
     }
+    if (in_.offload.optimizer == Offload::disk) {
+      // As shard/optimizer.h and shard/masters.h hold them: a tensor a unit each.
+      const bool masters = in_.tile_bytes != kFloat_bytes;
+      const int64_t of_element = in_.moments * in_.state_bytes + (masters ? kFloat_bytes : 0);
+      send(TrafficKind::offloaded_optimizer,
+           static_cast<double>((in_.moments + (masters ? 1 : 0)) * std::ssize(model_.unit_elements)),
+           stepped * static_cast<double>(of_element));
+    }
     if (in_.zero == 1 || in_.zero == 2)
       send(TrafficKind::traded_parameters, static_cast<double>(model_.unit_elements.size()),
            whole * static_cast<double>(in_.tile_bytes) * others_share());

@@ -33,6 +33,7 @@ enum class TrafficKind : uint8_t {
   offloaded_activations,  // to the host or a disk, and back: beside compute
   offloaded_parameters,
   offloaded_gradients,  // to where the optimizer is, and the new values back
+  offloaded_optimizer,  // moments and masters, from a disk and back to it
 };
 constexpr auto enum_names(TrafficKind) {
   using enum TrafficKind;
@@ -43,7 +44,8 @@ constexpr auto enum_names(TrafficKind) {
                                                {traded_parameters, "traded_parameters"},
                                                {offloaded_activations, "offloaded_activations"},
                                                {offloaded_parameters, "offloaded_parameters"},
-                                               {offloaded_gradients, "offloaded_gradients"}});
+                                               {offloaded_gradients, "offloaded_gradients"},
+                                               {offloaded_optimizer, "offloaded_optimizer"}});
 }
 
 // Else between a device and its host or disk.
@@ -54,7 +56,7 @@ constexpr bool is_between_ranks(TrafficKind kind) {
 struct TrafficItem {
   TrafficKind kind{};
   double calls = 0;
-  double bytes = 0;  // sent by this rank
+  double bytes = 0;  // sent by this rank; of what goes and comes back, one way
 };
 
 // A step: the forecast's inputs, with a batch and a recompute plan, and what memory does not depend on.
