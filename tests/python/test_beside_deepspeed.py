@@ -9,26 +9,16 @@ import pathlib
 import sys
 
 import pytest
-import torch
-from test_parallelize import SMALL, alone, compare, make_batch
+from test_parallelize import alone, compare, make_batch
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "peers"))
 import deepspeed_alst  # noqa: E402
+import hugging_face_cells  # noqa: E402
 import trireme_shards  # noqa: E402
 
 
 def make_model(family="Llama", **changes):
-    import transformers
-
-    config = getattr(transformers, family + "Config")(**{**SMALL, **changes})
-    config._attn_implementation = "sdpa"
-    torch.manual_seed(3)
-    model = getattr(transformers, family + "ForCausalLM")(config).train()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(std=0.3)
-    return model
+    return hugging_face_cells.make_model(family, changes)
 
 
 def batch_of(kind="plain", tokens=28):
