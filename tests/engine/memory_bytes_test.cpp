@@ -311,18 +311,6 @@ TEST(MemoryFormulas, count_what_flash_attention_holds_on_a_gpu) {
   EXPECT_EQ(memory_forecast(inputs).peak[attention], without + dq_and_sums + dk_and_dv_of_query_heads);
 }
 
-// cuDNN's graphs of segments: dk and dv of query heads in fp32, and a log-sum-exp by rows.
-TEST(MemoryFormulas, count_what_graphs_of_segments_hold) {
-  ForecastInputs inputs = inputs_of(grouped_model(), 1);  // 4 query and 2 key/value heads of 64
-  inputs.device_is_host = false;
-  inputs.storage_bytes = inputs.tile_bytes = 2;
-  const int64_t without = memory_forecast(inputs).peak[attention];
-  inputs.fused_on_gpu = inputs.packed_graphs = true;
-  const int64_t dq_and_sums = 4096 * 4 * (64 + 1) * 4, dk_and_dv_of_query_heads = 2 * 4096 * 4 * 64 * 4,
-                lse = 4096 * 4 * 4;
-  EXPECT_EQ(memory_forecast(inputs).peak[attention], without + dq_and_sums + dk_and_dv_of_query_heads + lse);
-}
-
 // Results of a call of a long document, before they are copied to the sample's.
 TEST(MemoryFormulas, count_what_calls_of_long_documents_give) {
   ForecastInputs inputs = inputs_of(grouped_model(), 1);

@@ -70,6 +70,17 @@ TEST(Forecast, of_llama_3_8b_is_the_sum_of_its_buffers) {
   EXPECT_EQ(forecast.host, MemoryBytes{});
 }
 
+// cuDNN's graphs of segments (kernels/attention_graph.h) have dk and dv of every query head in fp32, and the
+// log-sum-exp once more, by rows.
+TEST(Forecast, of_graphs_of_segments_has_their_sums_in_fp32) {
+  constexpr int64_t kTokens = int64_t{1} << 20;
+  ForecastInputs inputs = llama_3_8b(kTokens);
+  const int64_t others = memory_forecast(inputs).peak[attention];
+  inputs.packed_graphs = true;
+  EXPECT_EQ(memory_forecast(inputs).peak[attention],
+            others + 2 * kTokens * 4 * 128 * (4 - 2) + kTokens * 4 * 4);
+}
+
 // A unit of 8 x 160 elements over 8 ranks. NCCL reduces to the share itself, and all-reduces in place.
 TEST(Forecast, of_a_sum_over_ranks_has_their_blocks_where_the_library_does_not_sum) {
   constexpr int64_t kUnit = 8 * 160, kSum_bytes = 160 * 4;
