@@ -15,6 +15,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/sizes.h"
+#include "trireme/plan/plan_json.h"
 
 namespace fs = std::filesystem;
 
@@ -61,9 +62,7 @@ KeptLines kept_lines(const fs::path& file, int64_t last_step) {
 }  // namespace
 
 Json StepRecord::to_json() const {
-  Json memory = Json::object();
-  for (const MemoryCategory category : kAllMemoryCategories)
-    memory[name_of(category)] = peak_memory[category];
+  Json memory = bytes_json(peak_memory);
   for (const MemoryCategory category : kAllMemoryCategories)
     if (host_peak_memory[category] > 0) memory[cat("host_", name_of(category))] = host_peak_memory[category];
   Json record = {{"step", step},
