@@ -1,4 +1,5 @@
-// Vectors of 16 floats in the compiler's own notation.
+// Vectors in the compiler's own notation, as wide as the level's registers: of wider ones GCC takes
+// comparisons and selections apart, value by value.
 #include "trireme/kernels/softmax_tile.h"
 
 #include "trireme/kernels/vector_math.h"
@@ -6,42 +7,48 @@
 namespace trireme::TRIREME_SIMD_NAMESPACE {
 namespace {
 
-using Float16 = float __attribute__((vector_size(64)));
-using Int16 = int32_t __attribute__((vector_size(64)));
-using Word16 = uint32_t __attribute__((vector_size(64)));
-using Short16 = uint16_t __attribute__((vector_size(32)));
-
+#if defined(__AVX512F__)
 constexpr int64_t kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int64_t kLanes = 8;
+#else
+constexpr int64_t kLanes = 4;
+#endif
+using Floats = float __attribute__((vector_size(4 * kLanes)));
+using Ints = int32_t __attribute__((vector_size(4 * kLanes)));
+using Words = uint32_t __attribute__((vector_size(4 * kLanes)));
+using Shorts = uint16_t __attribute__((vector_size(2 * kLanes)));
+
 constexpr int64_t kColumns = 64;
 const float kMinusInfinity = -__builtin_inff();
 
-inline Float16 load(const float* from) {
-  Float16 values;
+inline Floats load(const float* from) {
+  Floats values;
   memcpy(&values, from, sizeof(values));
   return values;
 }
-inline void store(const Float16& from, float* to) {
+inline void store(const Floats& from, float* to) {
   memcpy(to, &from, sizeof(from));
 }
-inline Float16 fill(float value) {
-  return Float16{} + value;
+inline Floats fill(float value) {
+  return Floats{} + value;
 }
 
 // 2^x, zero below the normal numbers; NaN stays NaN. The integer part moves into the exponent bits; the
 // rest, in [-1/2, 1/2], goes through a polynomial whose relative error is below 1e-8 before rounding.
-inline Float16 exp2_of(Float16 x) {
-  const Int16 vanishes = x < -126.0f;
-  Float16 shifted = x + 12582912.0f;  // 1.5 * 2^23: the low bits now hold the nearest integer
-  const Float16 f = x - (shifted - 12582912.0f);
-  Float16 p = f * 0.0001535334803f + 0.001339887498f;
+inline Floats exp2_of(Floats x) {
+  const Ints vanishes = x < -126.0f;
+  Floats shifted = x + 12582912.0f;  // 1.5 * 2^23: the low bits now hold the nearest integer
+  const Floats f = x - (shifted - 12582912.0f);
+  Floats p = f * 0.0001535334803f + 0.001339887498f;
   p = p * f + 0.009618437418f;
   p = p * f + 0.05550332469f;
   p = p * f + 0.2402264791f;
   p = p * f + 0.6931472029f;
   p = p * f + 1.0f;
-  Word16 exponent;
-  Word16 bits;
-  Word16 gone;
+  Words exponent;
+  Words bits;
+  Words gone;
   memcpy(&exponent, &shifted, sizeof(bits));
   memcpy(&bits, &p, sizeof(bits));
   memcpy(&gone, &vanishes, sizeof(bits));
@@ -50,23 +57,23 @@ inline Float16 exp2_of(Float16 x) {
   return x;
 }
 
-inline Word16 to_bf16(const Float16& from) {
-  Word16 bits;
+inline Words to_bf16(const Floats& from) {
+  Words bits;
   memcpy(&bits, &from, sizeof(bits));
   return bf16_bits(bits);
 }
-inline void store_bf16(const Float16& from, uint16_t* to) {
-  const Word16 words = to_bf16(from);
-  const Short16 narrow = __builtin_convertvector(words, Short16);
+inline void store_bf16(const Floats& from, uint16_t* to) {
+  const Words words = to_bf16(from);
+  const Shorts narrow = __builtin_convertvector(words, Shorts);
   memcpy(to, &narrow, sizeof(narrow));
 }
 
-inline float largest(const Float16& x) {
+inline float largest(const Floats& x) {
   float result = x[0];
   for (int i = 1; i < kLanes; ++i) result = x[i] > result ? x[i] : result;
   return result;
 }
-inline float total(const Float16& x) {
+inline float total(const Floats& x) {
   float part[kLanes];
   store(x, part);
   for (int width = kLanes / 2; width > 0; width /= 2)
@@ -81,11 +88,11 @@ inline void softmax(const SoftmaxTile& tile) {
       for (int64_t j = 0; j < tile.begin[r]; ++j) row[j] = kMinusInfinity;
       for (int64_t j = tile.end[r]; j < tile.columns; ++j) row[j] = kMinusInfinity;
     }
-    Float16 high[4];
-    for (Float16& lane : high) lane = fill(kMinusInfinity);
-    for (int64_t j = 0; j < tile.columns; j += kColumns)
+    Floats high[4];
+    for (Floats& lane : high) lane = fill(kMinusInfinity);
+    for (int64_t j = 0; j < tile.columns; j += 4 * kLanes)
       for (int lane = 0; lane < 4; ++lane) {
-        const Float16 x = load(row + j + lane * kLanes) * tile.log2_scale;
+        const Floats x = load(row + j + lane * kLanes) * tile.log2_scale;
         high[lane] = x > high[lane] ? x : high[lane];
       }
     high[0] = high[1] > high[0] ? high[1] : high[0];
@@ -96,10 +103,10 @@ inline void softmax(const SoftmaxTile& tile) {
     // Until a row has met a key that it sees, its maximum is minus infinity, which must not meet itself
     // below.
     const float reference = now == kMinusInfinity ? 0.0f : now;
-    Float16 sum[2] = {};
+    Floats sum[2] = {};
     for (int64_t j = 0; j < tile.columns; j += 2 * kLanes)
       for (int lane = 0; lane < 2; ++lane) {
-        const Float16 x = exp2_of(load(row + j + lane * kLanes) * tile.log2_scale - reference);
+        const Floats x = exp2_of(load(row + j + lane * kLanes) * tile.log2_scale - reference);
         sum[lane] += x;
         if (tile.bf16_out != nullptr)
           store_bf16(x, tile.bf16_out + r * tile.row_stride + j + lane * kLanes);
@@ -113,15 +120,15 @@ inline void softmax(const SoftmaxTile& tile) {
   }
 }
 
-// One row of a gradient tile: four vectors of queries.
-inline void gradient_row(const GradientTile& tile, int64_t r, const Float16* lse2, const Float16* delta) {
+// One row of a gradient tile.
+inline void gradient_row(const GradientTile& tile, int64_t r) {
   float* p_row = tile.scores + r * kColumns;
   float* ds_row = tile.gradients + r * kColumns;
-  for (int lane = 0; lane < 4; ++lane) {
-    const Float16 s = load(p_row + lane * kLanes), dp = load(ds_row + lane * kLanes);
-    const Float16 p = exp2_of(s * tile.log2_scale - lse2[lane]);
-    store(p, p_row + lane * kLanes);
-    store(p * tile.scale * (dp - delta[lane]), ds_row + lane * kLanes);
+  for (int64_t j = 0; j < kColumns; j += kLanes) {
+    const Floats s = load(p_row + j), dp = load(ds_row + j);
+    const Floats p = exp2_of(s * tile.log2_scale - load(tile.lse2 + j));
+    store(p, p_row + j);
+    store(p * tile.scale * (dp - load(tile.delta + j)), ds_row + j);
   }
   if (tile.begin != nullptr) {
     for (int64_t j = 0; j < tile.begin[r]; ++j) p_row[j] = ds_row[j] = 0;
@@ -130,29 +137,23 @@ inline void gradient_row(const GradientTile& tile, int64_t r, const Float16* lse
 }
 
 inline void gradient(const GradientTile& tile) {
-  Float16 lse2[4];
-  Float16 delta[4];
-  for (int lane = 0; lane < 4; ++lane) {
-    lse2[lane] = load(tile.lse2 + lane * kLanes);
-    delta[lane] = load(tile.delta + lane * kLanes);
-  }
   if (tile.bf16_scores == nullptr) {
-    for (int64_t r = 0; r < tile.rows; ++r) gradient_row(tile, r, lse2, delta);
+    for (int64_t r = 0; r < tile.rows; ++r) gradient_row(tile, r);
     return;
   }
   for (int64_t r = 0; r < tile.rows; r += 2) {  // rows are a multiple of 64
-    gradient_row(tile, r, lse2, delta);
-    gradient_row(tile, r + 1, lse2, delta);
-    for (int lane = 0; lane < 4; ++lane) {
-      Float16 ds[2];
+    gradient_row(tile, r);
+    gradient_row(tile, r + 1);
+    for (int64_t j = 0; j < kColumns; j += kLanes) {
+      Floats ds[2];
       for (int64_t i = 0; i < 2; ++i) {
-        const int64_t offset = (r + i) * kColumns + lane * kLanes;
+        const int64_t offset = (r + i) * kColumns + j;
         ds[i] = load(tile.gradients + offset);
         store_bf16(load(tile.scores + offset), tile.bf16_scores + offset);
         store_bf16(ds[i], tile.bf16_gradients + offset);
       }
-      const Word16 pairs = to_bf16(ds[0]) | to_bf16(ds[1]) << 16;
-      memcpy(tile.bf16_pairs + r * kColumns + lane * kLanes * 2, &pairs, sizeof(pairs));
+      const Words pairs = to_bf16(ds[0]) | to_bf16(ds[1]) << 16;
+      memcpy(tile.bf16_pairs + r * kColumns + j * 2, &pairs, sizeof(pairs));
     }
   }
 }
