@@ -150,7 +150,12 @@ HardwareProfile measure_hardware(World& world, at::Device device, const Hardware
   describe(world, device, profile);
   for (const auto& [dtype, rates] :
        {std::pair{at::kFloat, &profile.rates_32_bit}, std::pair{at::kBFloat16, &profile.rates_16_bit}}) {
-    measure_product_rates(timer, dtype, *rates);
+    if (dtype == at::kFloat || profile.bf16_products)
+      measure_product_rates(timer, dtype, *rates);
+    else  // the engine multiplies them in fp32
+      for (const WorkKind product : {WorkKind::matmul, WorkKind::weight_gradient, WorkKind::head_matmul,
+                                     WorkKind::head_weight_gradient})
+        (*rates)[product] = profile.rates_32_bit.at(product);
     measure_attention_rates(timer, dtype, *rates);
     measure_token_operation_rates(timer, dtype, *rates);
   }
