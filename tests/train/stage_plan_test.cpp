@@ -63,22 +63,6 @@ TEST(StagePlan, tells_the_stage_of_the_longest_sample_and_that_of_the_fullest_mi
   EXPECT_EQ(plan.fullest_stage(), 0);
 }
 
-// Documents of one stage are computed alone, though another stage holds more tokens.
-TEST(StagePlan, an_engine_is_made_for_packed_documents_unless_attention_crosses_them_in_all_its_stages) {
-  const auto packed = [](const std::string& first, const std::string& last) {
-    const StagePlan plan =
-        plan_of(R"([{"max_seq_length": 1024, "steps": 1, "packing": ")" + first +
-                R"("}, {"max_seq_length": 2048, "steps": 1, "packing": ")" + last + R"("}])");
-    EXPECT_EQ(plan.options[0].engine.planned_batch.packed, plan.options[1].engine.planned_batch.packed);
-    EXPECT_EQ(plan.options[1].engine.planned_batch.tokens, 2048);
-    return plan.options[1].engine.planned_batch.packed;
-  };
-  EXPECT_TRUE(packed("documents", "documents"));
-  EXPECT_TRUE(packed("none", "none"));
-  EXPECT_TRUE(packed("documents", "concat"));
-  EXPECT_FALSE(packed("concat", "concat"));
-}
-
 TEST(StagePlan, what_a_stage_leaves_out_is_as_in_the_one_before) {
   const StagePlan plan = plan_of(R"([
     {"max_seq_length": "1k", "steps": 10, "warmup_ratio": 0.5},

@@ -16,8 +16,6 @@
 #include "trireme/plan/plan_text.h"
 #include "trireme/train/context_stages.h"
 
-namespace fs = std::filesystem;
-
 namespace trireme {
 namespace {
 
@@ -94,6 +92,7 @@ RunSettings settings_of(const PlanFlags& flags, const OptionParser& parser, cons
   settings.ring_possible = engine.sparse.dense();
   settings.strict_divisible = engine.strict_divisible;
   settings.reference_attention = engine.attention == AttentionKernel::reference;
+  settings.packed_graphs = engine.attention == AttentionKernel::cudnn_packed;
   settings.automatic_attention = engine.attention == AttentionKernel::automatic;
   settings.update_in_backward = engine.update_in_backward;
   settings.save_in_background = engine.save_in_background;

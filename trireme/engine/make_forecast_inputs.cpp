@@ -72,7 +72,8 @@ ForecastInputs make_forecast_inputs(const ModelConfig& config, const ModelLayout
                       .bf16_attention = processor_bf16_units().has_value(),
                       .reference_attention = options.attention == AttentionKernel::reference,
                       .automatic_attention = options.attention == AttentionKernel::automatic,
-                      .packed_documents = options.planned_batch.packed},
+                      .packed_documents = options.planned_batch.packed,
+                      .packed_graphs = options.attention == AttentionKernel::cudnn_packed},
                      options.precision);
 }
 

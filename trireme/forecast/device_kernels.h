@@ -14,6 +14,7 @@ struct DeviceKernels {
   bool reference_attention = false;  // --attention reference
   bool automatic_attention = true;   // --attention auto
   bool packed_documents = false;     // in samples: not with --packing concat, nor where each is one text
+  bool packed_graphs = false;        // --attention cudnn_packed
 };
 
 // `inputs` with the bytes of its elements set.
@@ -25,6 +26,7 @@ inline ForecastInputs with_device(ForecastInputs inputs, const DeviceKernels& de
   inputs.fused_on_gpu = device.on_gpu && !device.reference_attention;
   inputs.documents_alone =
       device.cuda && device.automatic_attention && device.packed_documents && precision != Precision::fp32;
+  inputs.packed_graphs = device.cuda && device.packed_graphs;
   inputs.product_threads = !device.on_gpu && inputs.tile_bytes == 2 ? device.threads : 0;
   inputs.flash_threads = device.on_gpu || device.reference_attention ? 0 : device.threads;
   inputs.flash_element_bytes = precision == Precision::bf16 && device.bf16_attention ? 2 : kFloat_bytes;

@@ -56,7 +56,7 @@ struct GraphCall {
 struct SegmentOffsets {
   GraphRows rows = GraphRows::queries;
   int64_t elements_of_row = 0;
-  auto operator<=>(const SegmentOffsets&) const = default;
+  auto operator<=>(const SegmentOffsets&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 struct GraphTensor {
@@ -66,7 +66,7 @@ struct GraphTensor {
   std::vector<int64_t> strides;
   int64_t offsets = 0;  // which of AttentionGraph::offsets
   bool output = false;
-  auto operator<=>(const GraphTensor&) const = default;
+  auto operator<=>(const GraphTensor&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 // Beside its tensors a graph takes the rows and the keys of each segment, int32.
@@ -80,7 +80,7 @@ struct AttentionGraph {
   int64_t all_keys = 0;
   std::vector<SegmentOffsets> offsets;
   std::vector<GraphTensor> tensors;
-  auto operator<=>(const AttentionGraph&) const = default;
+  auto operator<=>(const AttentionGraph&) const = default;  // NOLINT(modernize-use-nullptr)
   const GraphTensor& tensor(GraphRole role) const;
 };
 

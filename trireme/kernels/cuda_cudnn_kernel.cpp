@@ -1,7 +1,6 @@
 // cuDNN's fused attention through libtorch, on [b, heads, rows, D]: transposed views. Its log-sum-exp has
 // four dimensions, [b, heads, rows, 1], both ways: backward refuses three. Its causal mask is aligned at the
 // first key, FlashAttention's at the last; they agree where there are as many keys as rows.
-#include <algorithm>
 #include <optional>
 
 #include "trireme/base/environment.h"

@@ -24,7 +24,7 @@ int64_t tokens_of_graph(int64_t tokens) {
 }
 
 int64_t least_tokens_alone(int64_t query_heads, int64_t width, int64_t least_pair_values) {
-  if (!dense_takes_width(width)) return kNeverAlone;
+  if (!dense_takes_width(width) || least_pair_values == kNeverAlone) return kNeverAlone;
   const double pairs =
       static_cast<double>(least_pair_values) / static_cast<double>(std::max<int64_t>(1, query_heads * width));
   const auto tokens = static_cast<int64_t>(std::ceil(std::sqrt(2 * pairs)));

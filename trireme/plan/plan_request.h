@@ -53,6 +53,7 @@ struct RunSettings {
   bool ring_possible = true;  // block-sparse layouts have none
   bool strict_divisible = false;
   bool reference_attention = false;
+  bool packed_graphs = false;  // --attention cudnn_packed
   bool automatic_attention = true;
   bool update_in_backward = false;
   bool save_in_background = false;

@@ -49,7 +49,8 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
                       .bf16_attention = hardware.bf16_attention,
                       .reference_attention = settings.reference_attention,
                       .automatic_attention = settings.automatic_attention,
-                      .packed_documents = true},  // what train does unless it is told
+                      .packed_documents = true,  // what train does unless it is told
+                      .packed_graphs = settings.packed_graphs},
                      settings.precision);
 }
 

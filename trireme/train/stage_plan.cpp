@@ -86,7 +86,7 @@ Json option_value(const Option& option, const Json& value) {
   if (option.type == OptionType::real) expected = "a number";
   if (option.type == OptionType::boolean) expected = "true or false";
   for (const std::string& choice : option.choices)
-    expected = option.choices.front() == choice ? choice : expected + "|" + choice;
+    expected = option.choices.front() == choice ? choice : cat(expected, "|", choice);
   throw ConfigError(cat(option.name, " is ", quotation(value), "; expected ", expected));
 }
 
@@ -105,14 +105,15 @@ void set_options(TrainOptions& options, const Json& stage, const RunTopology& to
   list_train_options(list, options);
   std::string known;
   for (const char* name : kStageOptions) known += cat(name, ", ");
-  for (const auto& [key, value] : stage.items()) {
+  for (const auto& item : stage.items()) {
+    const std::string& key = item.key();
     if (key == "steps" || key == "tokens" || key == "sp") continue;
     if (std::ranges::none_of(kStageOptions, [&](const char* name) { return key == name; }))
       throw ConfigError(cat("'", quotation(key), "' is nothing that a stage sets; expected of ", known,
                             "steps, tokens and sp"));
     const auto option =
         std::ranges::find_if(list.options(), [&](const Option& each) { return each.name == key; });
-    const Json written = option_value(*option, value);
+    const Json written = option_value(*option, item.value());
     option->check(written);
     option->write(written);
   }
@@ -191,9 +192,7 @@ void plan_engines(StagePlan& plan) {
     for (int i = begin; i < end; ++i) {
       const PlannedBatch batch = micro_batch_of(plan, i);
       longest_tokens = std::max(longest_tokens, batch.tokens);
-      const bool packed = most.packed || batch.packed;
       if (tokens_of(batch) >= tokens_of(most)) most = batch;
-      most.packed = packed;
     }
     for (int i = begin; i < end; ++i) {
       EngineOptions& engine = plan.options[static_cast<size_t>(i)].engine;
