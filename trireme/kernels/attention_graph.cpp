@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/round_up.h"
+#include "trireme/kernels/long_documents.h"
 
 namespace trireme {
 
@@ -17,9 +18,7 @@ int64_t power_of_two(int64_t count) {
 }
 
 int64_t rounded_total(int64_t rows) {
-  constexpr uint64_t kLengthsOfOctave = 16;
-  const uint64_t octave = std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(1, rows)));
-  return round_up(rows, static_cast<int64_t>(std::max<uint64_t>(1, octave / kLengthsOfOctave)));
+  return round_up(rows, graph_length_step(std::max<int64_t>(1, rows)));
 }
 
 // Adds tensors and the offsets that they need.

@@ -32,6 +32,9 @@ constexpr bool dense_takes_width(int64_t width) {
   return width % 8 == 0 && width >= kLeastDenseWidth && width <= kMostDenseWidth;
 }
 
+// Between two lengths of graphs in the octave that `tokens`, 1 or more, is in: 16 lengths an octave.
+int64_t graph_length_step(int64_t tokens);
+
 // m of a document of `tokens`, 1 or more. 4096 gives 4096, 4500 gives 4352.
 int64_t tokens_of_graph(int64_t tokens);
 
