@@ -28,7 +28,7 @@ class Worlds {
  public:
   Worlds(const RankIdentity& identity, const EngineOptions& options, const BenchCommFlags& flags)
       : timeout_(flags.process.timeout()), threads_(static_cast<int>(flags.ranks_as_threads.value_or(0))) {
-    if (!threads()) world_ = join_run(identity, options, timeout_);
+    if (!threads()) world_ = join_run(identity, options, flags.process);
   }
   bool threads() const { return threads_ > 0; }
   bool can_start(int ranks) const { return threads() || ranks == world_->size(); }
@@ -212,7 +212,7 @@ void BenchCommFlags::declare(OptionList& list) {
   list.choice("attention", engine.attention, "attention kernel");
   list.flag("json", json, "print one line of JSON");
   process.list_device(list);
-  process.list_timeout(list);
+  process.list_ranks(list);
 }
 
 int run_bench_comm(const std::vector<std::string>& arguments) {

@@ -100,6 +100,7 @@ Json json_of(const EngineOptions& engine) {
 Json with_process(Json json, const ProcessOptions& process) {
   json["threads"] = at::get_num_threads();
   json["ddp_timeout"] = process.timeout().count() / 1000;
+  json["ddp_backend"] = name_of(process.ddp_backend);
   return json;
 }
 
@@ -126,6 +127,7 @@ Cases engine_cases() {
       {"sp", {"8"}, {{"ulysses", 4}, {"ring", 2}}},  // the model has 4 heads
       {"threads", {"3"}, {{"threads", 3}}},
       {"ddp_timeout", {"77"}, {{"ddp_timeout", 77}}},
+      {"ddp_backend", {"gloo"}, {{"ddp_backend", "gloo"}}},
   };
 }
 
@@ -301,6 +303,7 @@ class FlagsArrive : public ::testing::Test {
         {{"device", {"cpu"}, {{"device", "cpu"}}},
          {"threads", {"3"}, {{"threads", 3}}},
          {"ddp_timeout", {"77"}, {{"ddp_timeout", 77}}},
+         {"ddp_backend", {"gloo"}, {{"ddp_backend", "gloo"}}},
          {"out", {"machine.json"}, {{"out", "machine.json"}}},
          {"offload_dir", {"disk"}, {{"disk", "disk"}}}},
         [](const BenchHardwareFlags& flags, const OptionParser& /*parser*/) {

@@ -353,7 +353,8 @@ TEST_P(Collectives, wrong_splits_are_an_InternalError_before_anything_travels) {
 }
 
 INSTANTIATE_TEST_SUITE_P(P, Collectives,
-                         ::testing::Combine(::testing::Values(Backend::threads, Backend::gloo),
+                         ::testing::Combine(::testing::Values(Backend::threads, Backend::gloo,
+                                                              Backend::memory),
                                             ::testing::Values(1, 2, 3, 4)),
                          [](const auto& info) {
                            return testing::name_of(std::get<0>(info.param)) +

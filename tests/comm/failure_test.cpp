@@ -103,7 +103,7 @@ TEST_P(Failure, names_world_ranks_not_places_in_the_group) {
   EXPECT_THAT(message, HasSubstr("Ranks taking part: 1, 3"));
 }
 
-INSTANTIATE_TEST_SUITE_P(On, Failure, ::testing::Values(Backend::threads, Backend::gloo),
+INSTANTIATE_TEST_SUITE_P(On, Failure, ::testing::Values(Backend::threads, Backend::gloo, Backend::memory),
                          [](const auto& info) { return testing::name_of(info.param); });
 
 TEST(GlooBackend, leaves_a_write_to_a_rank_that_has_gone_an_error_and_no_end_of_the_process) {

@@ -77,7 +77,7 @@ std::vector<End> join_all(
   for (size_t i = 0; i < identities.size(); ++i)
     threads.emplace_back([&, i] {
       try {
-        const auto world = join_world(identities[i], at::kCPU, timeout);
+        const auto world = join_world(identities[i], {.timeout = timeout});
         body(*world);
         ends[i].kind = "joined";
       } catch (const Error& error) {
@@ -140,7 +140,7 @@ int connect_to_port(int port) {
 TEST(Joining, a_silent_rank_0_is_a_CommError_after_the_timeout_that_names_its_address) {
   const Stranger silent("");
   const std::string message =
-      message_of<CommError>([&] { join_world(silent.identity(), at::kCPU, kPatient); });
+      message_of<CommError>([&] { join_world(silent.identity(), {.timeout = kPatient}); });
   EXPECT_THAT(message,
               AllOf(HasSubstr("rank 0's address, 127.0.0.1:"), HasSubstr("failed on rank 1 after 1."),
                     HasSubstr("rank 0's process is stopped, or another program listens there"),
@@ -150,7 +150,7 @@ TEST(Joining, a_silent_rank_0_is_a_CommError_after_the_timeout_that_names_its_ad
 TEST(Joining, where_another_program_answers_is_a_ConfigError_at_once) {
   const Stranger server("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
   const double seconds = seconds_of([&] {
-    EXPECT_THAT(message_of<ConfigError>([&] { join_world(server.identity(), at::kCPU, kLong); }),
+    EXPECT_THAT(message_of<ConfigError>([&] { join_world(server.identity(), {.timeout = kLong}); }),
                 HasSubstr("another program listens at 127.0.0.1:"));
   });
   EXPECT_LT(seconds, 10);
@@ -158,7 +158,7 @@ TEST(Joining, where_another_program_answers_is_a_ConfigError_at_once) {
 
 TEST(Joining, where_another_program_says_little_is_a_ConfigError_at_once) {
   const Stranger server("TRIREXE");
-  EXPECT_THAT(message_of<ConfigError>([&] { join_world(server.identity(), at::kCPU, kLong); }),
+  EXPECT_THAT(message_of<ConfigError>([&] { join_world(server.identity(), {.timeout = kLong}); }),
               HasSubstr("another program listens"));
 }
 
@@ -177,19 +177,19 @@ TEST(Joining, drops_a_stranger_at_the_first_wrong_byte) {
 
 TEST(Joining, where_nobody_listens_is_a_CommError_after_the_timeout) {
   RankIdentity identity = Stranger("").identity();  // gone by now
-  EXPECT_THAT(message_of<CommError>([&] { join_world(identity, at::kCPU, kShort); }),
+  EXPECT_THAT(message_of<CommError>([&] { join_world(identity, {.timeout = kShort}); }),
               AllOf(HasSubstr("Connection refused"), HasSubstr("check that it was started")));
 }
 
 TEST(Joining, an_unknown_host_and_a_port_in_use_are_ConfigErrors) {
   RankIdentity identity = Stranger("").identity();
   identity.master_address = "no-such-host.invalid";
-  EXPECT_THAT(message_of<ConfigError>([&] { join_world(identity, at::kCPU, kPatient); }),
+  EXPECT_THAT(message_of<ConfigError>([&] { join_world(identity, {.timeout = kPatient}); }),
               HasSubstr("no-such-host.invalid"));
   const Stranger holder("");
   identity = holder.identity();
   identity.rank = 0;
-  EXPECT_THAT(message_of<ConfigError>([&] { join_world(identity, at::kCPU, kShort); }),
+  EXPECT_THAT(message_of<ConfigError>([&] { join_world(identity, {.timeout = kShort}); }),
               AllOf(HasSubstr("cannot listen"), HasSubstr("MASTER_PORT")));
 }
 

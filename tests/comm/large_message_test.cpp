@@ -45,7 +45,8 @@ TEST_P(LargeMessage, broadcast_arrives_whole) {
 }
 
 INSTANTIATE_TEST_SUITE_P(On, LargeMessage,
-                         ::testing::Values(testing::Backend::threads, testing::Backend::gloo),
+                         ::testing::Values(testing::Backend::threads, testing::Backend::gloo,
+                                           testing::Backend::memory),
                          [](const auto& info) { return testing::name_of(info.param); });
 
 }  // namespace

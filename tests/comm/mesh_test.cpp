@@ -95,7 +95,8 @@ TEST_P(MeshOn, sums_over_ring_then_ulysses_are_sums_over_the_sample) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, MeshOn,
-                         ::testing::Values(testing::Backend::threads, testing::Backend::gloo),
+                         ::testing::Values(testing::Backend::threads, testing::Backend::gloo,
+                                           testing::Backend::memory),
                          [](const auto& info) { return testing::name_of(info.param); });
 
 std::string refusal(int ranks, const MeshDegrees& shape) {

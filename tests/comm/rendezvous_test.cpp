@@ -31,7 +31,7 @@ std::vector<int64_t> join_and_sum(std::vector<RankIdentity> identities) {
   for (size_t rank = 0; rank < identities.size(); ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        const auto world = join_world(identities[rank], at::kCPU, milliseconds(20000));
+        const auto world = join_world(identities[rank], {.timeout = milliseconds(20000)});
         const auto group = world->make_group("all", {{0, 1}});
         at::Tensor sum = at::full({1}, static_cast<int64_t>(rank) + 1, at::kLong);
         all_reduce_sum(*group, sum);
@@ -88,7 +88,7 @@ TEST(Rendezvous, at_an_agent_s_store_that_tells_no_port_is_a_ConfigError) {
   identity.agent_has_store = true;
   for (const char* told : {"no number", "70000"}) {
     static_cast<c10d::Store&>(*agent).set("trireme/0/port", std::string(told));
-    EXPECT_THAT([&] { join_world(identity, at::kCPU, milliseconds(20000)); },
+    EXPECT_THAT([&] { join_world(identity, {.timeout = milliseconds(20000)}); },
                 ::testing::ThrowsMessage<ConfigError>(HasSubstr(told)));
   }
 }
@@ -115,7 +115,7 @@ std::vector<std::string> meet_and_leave() {
       c10::intrusive_ptr<c10d::Store> mine = c10::make_intrusive<c10d::PrefixStore>("all", store);
       if (rank == 2) mine = c10::make_intrusive<LateStore>(store);
       try {
-        join_world(identity, mine, at::kCPU, milliseconds(20000))->make_group("all", {{0, 1, 2}});
+        join_world(identity, mine, {.timeout = milliseconds(20000)})->make_group("all", {{0, 1, 2}});
       } catch (const std::exception& error) {
         errors[rank] = error.what();
       }
@@ -141,7 +141,7 @@ TEST(Rendezvous, ranks_learn_how_many_neighbours_lie_on_one_machine_everywhere) 
       // Six ranks on the first machine, four on the second.
       const RankIdentity identity{
           .rank = rank, .size = 10, .local_rank = rank % 6, .local_size = rank < 6 ? 6 : 4};
-      common[rank] = join_world(identity, store, at::kCPU, milliseconds(20000))->common_machine_ranks();
+      common[rank] = join_world(identity, store, {.timeout = milliseconds(20000)})->common_machine_ranks();
     });
   }
   for (auto& thread : threads) thread.join();
@@ -153,7 +153,7 @@ TEST(Rendezvous, without_the_others_is_a_CommError_after_the_timeout) {
   RankIdentity identity = two_identities(socket.port())[0];
   identity.master_listen_fd = ::dup(socket.descriptor());
   try {
-    join_world(identity, at::kCPU, milliseconds(500));
+    join_world(identity, {.timeout = milliseconds(500)});
     FAIL() << "joined alone";
   } catch (const CommError& error) {
     EXPECT_THAT(error.what(), HasSubstr("meeting the other ranks at 127.0.0.1:"));

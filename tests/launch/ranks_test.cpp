@@ -31,7 +31,7 @@ int run_as_rank(const std::string& part) {
     std::this_thread::sleep_for(seconds(200));  // the launcher ends it when rank 1 has given up
     return 0;
   }
-  const auto world = join_world(identity, at::kCPU, seconds(part == "never_joins" ? 1 : 300));
+  const auto world = join_world(identity, {.timeout = seconds(part == "never_joins" ? 1 : 300)});
   const Mesh mesh = make_mesh(*world, {.ulysses = world->size()});
   at::Tensor sum = at::full({100000}, world->rank() + 1, at::kFloat);
   all_reduce_sum(*mesh.all, sum);

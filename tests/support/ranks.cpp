@@ -12,13 +12,14 @@
 namespace trireme::testing {
 
 std::string name_of(Backend backend) {
-  return backend == Backend::threads ? "threads" : "gloo";
+  return backend == Backend::threads ? "threads" : backend == Backend::gloo ? "gloo" : "memory";
 }
 
 namespace {
 
 // What processes do, without the processes: each thread joins through a store and has its own connections.
-void run_over_gloo(int ranks, const std::function<void(World&)>& body, std::chrono::milliseconds timeout) {
+void run_joined(ExchangeBackend backend, int ranks, const std::function<void(World&)>& body,
+                std::chrono::milliseconds timeout) {
   // c10d's flight recorder, one for the process, is not safe where several threads have their own backends.
   setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   auto store = c10::make_intrusive<c10d::HashStore>();
@@ -30,7 +31,7 @@ void run_over_gloo(int ranks, const std::function<void(World&)>& body, std::chro
     threads.emplace_back([&, rank] {
       try {
         const RankIdentity identity{.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks};
-        const auto world = join_world(identity, store, at::kCPU, timeout);
+        const auto world = join_world(identity, store, {.timeout = timeout, .backend = backend});
         body(*world);
       } catch (...) {
         const std::lock_guard<std::mutex> lock(mutex);
@@ -49,7 +50,8 @@ void run_ranks(Backend backend, int ranks, const std::function<void(World&)>& bo
   if (backend == Backend::threads) {
     run_ranks_as_threads(ranks, body, timeout);
   } else {
-    run_over_gloo(ranks, body, timeout);
+    run_joined(backend == Backend::gloo ? ExchangeBackend::gloo : ExchangeBackend::memory, ranks, body,
+               timeout);
   }
 }
 

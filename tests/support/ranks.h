@@ -1,4 +1,5 @@
-// Ranks for tests: threads of this process, joined by the in-process group or by Gloo over loopback.
+// Ranks for tests: threads of this process, joined by the in-process group, by Gloo over loopback, or by the
+// memory that they read as ranks in processes do.
 #pragma once
 
 #include <functional>
@@ -8,7 +9,7 @@
 
 namespace trireme::testing {
 
-enum class Backend { threads, gloo };
+enum class Backend { threads, gloo, memory };
 
 std::string name_of(Backend backend);
 

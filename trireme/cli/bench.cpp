@@ -61,7 +61,7 @@ int run_step(const std::vector<std::string>& arguments) {
   const std::filesystem::path model_dir = find_model_directory(flags.model);
   EngineOptions options = flags.resolve(identity);
   const c10::DeviceGuard guard(options.device);
-  const auto world = join_run(identity, options, flags.process.timeout());
+  const auto world = join_run(identity, options, flags.process);
   flags.process.share_sequence(options, parser, world->common_machine_ranks(), model_dir);
   const auto engine = assemble(*world, model_dir, options);
   const StepRate rate = measure_step_rate(*engine, flags.measure);

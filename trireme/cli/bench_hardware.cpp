@@ -76,7 +76,7 @@ void BenchHardwareFlags::declare(OptionList& list) {
             "in all, about; more give steadier medians and larger sizes");
   list.path("offload_dir", measure.offload_dir, "folder on the disk to measure; not given: none");
   process.list_device(list);
-  process.list_timeout(list);
+  process.list_ranks(list);
 }
 
 int run_bench_hardware(const std::vector<std::string>& arguments) {
@@ -92,7 +92,7 @@ int run_bench_hardware(const std::vector<std::string>& arguments) {
   EngineOptions options;
   flags.process.prepare(options, identity);
   const c10::DeviceGuard guard(options.device);
-  const auto world = join_run(identity, options, flags.process.timeout());
+  const auto world = join_run(identity, options, flags.process);
   HardwareProfile profile = measure_hardware(*world, options.device, flags.measure);
   {
     const TinyModelFolder tiny;

@@ -79,7 +79,7 @@ int run_loss(const std::vector<std::string>& arguments) {
     throw ConfigError(cat("the ranks are on several machines: turn ", flags.eval_file.string(),
                           " into a tokenized set that all of them see (trireme tokenize) and evaluate that"));
   const c10::DeviceGuard guard(options.engine.device);
-  const auto world = join_run(identity, options.engine, flags.process.timeout());
+  const auto world = join_run(identity, options.engine, flags.process);
   flags.process.share_sequence(options.engine, parser, world->common_machine_ranks(), options.model_dir);
   const auto engine = assemble(*world, options.model_dir, options.engine);
   Agreement agreement = engine->agreement();

@@ -66,8 +66,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
            {{"greater_is_better"},
             "not needed: of what --metric_for_best_model takes, eval_loss and eval_perplexity, less is "
             "better"},
-           {{"ddp_backend", "distributed_backend"},
-            "not needed: NCCL where --device is cuda, Gloo where it is cpu"},
+           {{"distributed_backend"}, "--ddp_backend, if at all: auto takes NCCL where --device is cuda"},
            {{"ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers"},
             "not needed: each unit's gradients are reduced as soon as they are whole"},
            {{"local_rank", "rank", "world_size", "local_world_size"},

@@ -53,16 +53,20 @@ void ProcessOptions::list_device(OptionList& list) {
       .not_in_config();
 }
 
-void ProcessOptions::list_timeout(OptionList& list) {
+void ProcessOptions::list_ranks(OptionList& list) {
   list.group(OptionGroup::process);
   list.count("ddp_timeout", ddp_timeout_seconds, from_to(1, 30 * 24 * 3600),
              "seconds to wait for another rank, up to 30 days")
+      .not_in_config();
+  list.choice("ddp_backend", ddp_backend,
+              "how ranks exchange; auto: by NCCL on GPUs; on CPUs through memory where ranks can read each "
+              "other's, else by Gloo")
       .not_in_config();
 }
 
 void ProcessOptions::list(OptionList& list) {
   list_device(list);
-  list_timeout(list);
+  list_ranks(list);
   list.group(OptionGroup::sequence);
   list.count("sp", sp, from_to(1, 1 << 20),
              "ranks that share one sequence, by Ulysses as far as heads and machine allow and a ring for the "
@@ -124,7 +128,7 @@ void prepare_host_memory(const RankIdentity& identity, const EngineOptions& opti
 }
 
 std::unique_ptr<World> join_run(const RankIdentity& identity, const EngineOptions& options,
-                                std::chrono::milliseconds timeout) {
+                                const ProcessOptions& process) {
   // Before threads of exchanges begin.
   if (options.device.is_cpu())
     bind_to_share_of_cores(identity.local_rank, identity.local_size, at::get_num_threads());
@@ -136,8 +140,11 @@ std::unique_ptr<World> join_run(const RankIdentity& identity, const EngineOption
   };
   if (const auto warning = open_door_warning(identity))
     std::cerr << "trireme: warning: " << *warning << std::endl;
-  return join_world(identity, options.device, timeout, end_process,
-                    std::make_shared<RankActivity>(RankActivity::from_environment()));
+  return join_world(identity, {.device = options.device,
+                               .timeout = process.timeout(),
+                               .backend = process.ddp_backend,
+                               .on_lost = end_process,
+                               .activity = std::make_shared<RankActivity>(RankActivity::from_environment())});
 }
 
 }  // namespace trireme

@@ -27,11 +27,12 @@ struct ProcessOptions {
   DeviceChoice device = DeviceChoice::automatic;
   int64_t threads = 0;  // 0: OMP_NUM_THREADS, else the machine's cores over its ranks
   int64_t ddp_timeout_seconds = 1800;
+  ExchangeBackend ddp_backend = ExchangeBackend::automatic;
   std::optional<int64_t> sp;  // ulysses x ring
 
   void list(OptionList& list);
   void list_device(OptionList& list);  // device and threads
-  void list_timeout(OptionList& list);
+  void list_ranks(OptionList& list);   // how ranks wait and exchange
   std::chrono::milliseconds timeout() const { return std::chrono::seconds(ddp_timeout_seconds); }
 
   // Sets this process's number of threads, and picks its device. Throws ConfigError: a device that is not
@@ -53,6 +54,6 @@ void prepare_host_memory(const RankIdentity& identity, const EngineOptions& opti
 // Joins the run that the environment describes, with the host's memory prepared, and binds a rank that
 // computes on a CPU to its share of the cores. Rank 0 warns where others may join the run.
 std::unique_ptr<World> join_run(const RankIdentity& identity, const EngineOptions& options,
-                                std::chrono::milliseconds timeout);
+                                const ProcessOptions& process);
 
 }  // namespace trireme

@@ -109,7 +109,7 @@ int run_train(const std::vector<std::string>& arguments) {
   hooks.stop_requested = &stop_requested();
   hooks.on_training_begins = save_on_stop_request;
   const c10::DeviceGuard guard(options.engine.device);
-  const auto world = join_run(identity, options.engine, flags.process.timeout());
+  const auto world = join_run(identity, options.engine, flags.process);
   flags.process.share_sequence(options.engine, parser, world->common_machine_ranks(), options.model_dir);
   if (const auto first = environment_integer("TRIREME_FIRST_RANKS"))
     keep_global_batch_of(static_cast<int>(*first), identity.size, options, notes);

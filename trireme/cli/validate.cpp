@@ -39,7 +39,7 @@ int run_validate(const std::vector<std::string>& arguments) {
     throw ConfigError("--dry_run is of train, and validate does it as its check of memory; leave it out");
   TrainOptions options = flags.train.resolve(identity);
   const c10::DeviceGuard guard(options.engine.device);
-  const auto world = join_run(identity, options.engine, flags.train.process.timeout());
+  const auto world = join_run(identity, options.engine, flags.train.process);
   flags.train.process.share_sequence(options.engine, parser, world->common_machine_ranks(),
                                      options.model_dir);
   ValidateHooks hooks;

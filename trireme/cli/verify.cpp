@@ -67,7 +67,7 @@ int run_verify(const std::vector<std::string>& arguments) {
         },
         flags.process.timeout());
   } else {
-    const auto world = join_run(identity, options, flags.process.timeout());
+    const auto world = join_run(identity, options, flags.process);
     share_sequence(world->size(), world->common_machine_ranks());
     result = verify_reference(*world, model_dir, flags.reference, options, flags.tolerance);
   }

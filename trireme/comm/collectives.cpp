@@ -1,7 +1,9 @@
 // How each collective is made from a backend's primitives:
 //
 //   all_to_all          the backend's all-to-all of bytes, so every dtype can be sent
-//   all_gather          the backend's all-gather of bytes; on Gloo or with uneven rows, a broadcast per rank
+//   all_gather          the backend's all-gather of bytes; on Gloo, or on NCCL with uneven rows, a broadcast
+//   per
+//                       rank
 //   reduce_scatter_sum  all-to-all of row blocks, then a sum of the P blocks in rank order on this rank
 //   all_reduce_sum      large: reduce_scatter_sum of flat slices and all_gather; small: all_gather and a sum
 //
@@ -18,6 +20,7 @@
 #include "trireme/base/sequence_layout.h"
 #include "trireme/comm/collectives_bytes.h"
 #include "trireme/comm/failure.h"
+#include "trireme/comm/post_board_backend.h"
 #include "trireme/device/memory_account.h"
 
 namespace trireme {
@@ -141,21 +144,29 @@ Works start_gather(Collective& collective, const at::Tensor& input, const at::Te
   collective.sent(rows[collective.rank()] * bytes * (collective.size() - 1));
   if (bytes == 0 || sum_of(rows) == 0) return {};
   at::Tensor from = as_bytes(input), to = as_bytes(output);
+  std::vector<std::vector<at::Tensor>> parts(1);
+  int64_t offset = 0;
+  for (const int64_t count : rows) {
+    parts[0].push_back(to.narrow(0, offset, count * bytes));
+    offset += count * bytes;
+  }
+  const std::string library = collective.backend().getBackendName();
+  const auto options = collective.options<c10d::AllgatherOptions>();
+  if (library == kThreadBackend || library == kMemoryBackend) {
+    std::vector<at::Tensor> inputs{from};
+    return {collective.backend().allgather(parts, inputs, options)};
+  }
   const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; });
   // Gloo's all-gather goes through a second buffer as large as the output; its broadcasts do not.
-  if (even && collective.backend().getBackendName() != "gloo")
-    return {collective.backend()._allgather_base(to, from, collective.options<c10d::AllgatherOptions>())};
+  if (even && library != "gloo") return {collective.backend()._allgather_base(to, from, options)};
   Works works;
-  int64_t offset = 0;
   for (int root = 0; root < collective.size(); ++root) {
-    const int64_t size = rows[root] * bytes;
-    if (size == 0) continue;
-    std::vector<at::Tensor> part{to.narrow(0, offset, size)};
-    if (root == collective.rank() && part[0].data_ptr() != from.data_ptr()) part[0].copy_(from);
-    auto options = collective.options<c10d::BroadcastOptions>();
-    options.rootRank = root;
-    works.push_back(collective.backend().broadcast(part, options));
-    offset += size;
+    std::vector<at::Tensor> part{parts[0][root]};
+    if (part[0].size(0) == 0) continue;
+    if (root == collective.rank()) part[0].copy_(from);  // of itself: nothing
+    auto of_broadcast = collective.options<c10d::BroadcastOptions>();
+    of_broadcast.rootRank = root;
+    works.push_back(collective.backend().broadcast(part, of_broadcast));
   }
   return works;
 }

@@ -10,17 +10,6 @@
 namespace trireme {
 namespace {
 
-// A rank may be connected before its peers are. If it used and closed the group before they are, they would
-// find closed connections.
-void wait_until_all_connected(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout) {
-  const auto key = [](int of) { return "connected/" + std::to_string(of); };
-  store.set(key(rank), "1");
-  std::vector<std::string> keys;
-  keys.reserve(static_cast<size_t>(size));
-  for (int peer = 0; peer < size; ++peer) keys.push_back(key(peer));
-  store.wait(keys, timeout);
-}
-
 // Gloo writes to its sockets with writev: if a peer is gone, SIGPIPE would end this process before it can
 // name the peer. A handler that the program has set stays.
 void take_broken_connections_as_errors() {
@@ -43,9 +32,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
   } else {
     options = Gloo::Options::create_default(timeout);
   }
-  auto backend = c10::make_intrusive<Gloo>(store, rank, size, options);
-  wait_until_all_connected(*store, rank, size, timeout);
-  return backend;
+  return c10::make_intrusive<Gloo>(store, rank, size, options);
 }
 
 }  // namespace trireme

@@ -8,7 +8,8 @@
 #include <ATen/Parallel.h>
 
 #include "trireme/base/error.h"
-#include "trireme/comm/thread_backend.h"
+#include "trireme/comm/post_board_backend.h"
+#include "trireme/comm/thread_post_board.h"
 
 namespace trireme {
 namespace {
@@ -68,7 +69,9 @@ class ThreadWorld : public World {
  private:
   c10::intrusive_ptr<c10d::Backend> connect(const std::string& key, const std::string& /*name*/,
                                             const GroupMembership& group) override {
-    return make_thread_backend(run_.meeting(key, group.world_ranks), group.rank, timeout());
+    return make_post_board_backend(
+        kThreadBackend, std::make_unique<ThreadPostBoard>(run_.meeting(key, group.world_ranks), group.rank),
+        timeout());
   }
 
   SharedRun& run_;

@@ -1,30 +1,18 @@
 #include "trireme/comm/world.h"
 
-#include <algorithm>
-#include <array>
 #include <charconv>
-#include <numeric>
 #include <set>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "trireme/base/error.h"
-#include "trireme/base/json.h"
 #include "trireme/base/listening_socket.h"
-#include "trireme/base/machine_identity.h"
 #include "trireme/comm/failure.h"
-#include "trireme/comm/gloo_backend.h"
-#include "trireme/comm/gpu_of_rank.h"
-#include "trireme/comm/heartbeat.h"
 #include "trireme/comm/nccl_backend.h"
 #include "trireme/comm/owned_backend.h"
 #include "trireme/comm/run_store.h"
-#include "trireme/comm/store_messages.h"
-#include "trireme/device/gpu_identity.h"
 
 namespace trireme {
 
@@ -74,115 +62,6 @@ std::unique_ptr<Group> World::make_group(const std::string& name,
 }
 
 namespace {
-
-// What ranks learn about each other when they have met.
-struct Met {
-  int common_machine_ranks = 1;
-  bool one_network = true;  // all reach each other over the loopback interface
-};
-
-// Where ranks of other machines reach this one; empty: as its host name says, which may be its loopback
-// interface.
-std::string address_for_others(c10d::Store& store) {
-  const auto* run_store = dynamic_cast<const RunStore*>(&store);
-  const std::string address = run_store == nullptr ? "" : run_store->local_address();
-  return is_loopback(address) ? "" : address;
-}
-
-// Ranks that met in a store. Each backend has a separate key prefix in the store.
-class StoreWorld : public World {
- public:
-  StoreWorld(const RankIdentity& identity, c10::intrusive_ptr<c10d::Store> store, at::Device device,
-             std::chrono::milliseconds timeout, const Met& met, OnLostRank on_lost,
-             std::shared_ptr<RankActivity> activity)
-      : World(identity, timeout, met.common_machine_ranks, std::move(activity)),
-        store_(std::move(store)),
-        device_(device),
-        address_(met.one_network ? "127.0.0.1" : address_for_others(*store_)) {
-    if (identity.size == 1 || !device.is_cuda() || !on_lost) return;
-    HeartbeatPace pace;
-    pace.silence = std::min(pace.silence, timeout);
-    pace.period = std::min(pace.period, pace.silence / 10);
-    const std::string prefix = cat("trireme/", identity.attempt, "/heartbeat");
-    auto connection = store_->clone();
-    connection->setTimeout(pace.silence);  // rank 0's machine may vanish without notice
-    heartbeat_ =
-        std::make_unique<Heartbeat>(c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(connection)),
-                                    identity.rank, identity.size, pace, std::move(on_lost));
-  }
-
- private:
-  c10::intrusive_ptr<c10d::Backend> connect(const std::string& key, const std::string& name,
-                                            const GroupMembership& group) override {
-    auto store =
-        c10::make_intrusive<c10d::PrefixStore>(cat("trireme/", identity().attempt, "/", key), store_);
-    if (device_.is_cuda())
-      return make_nccl_backend(store, name, group.rank, group.world_ranks, device_, timeout());
-    return make_gloo_backend(store, group.rank, static_cast<int>(group.world_ranks.size()), address_,
-                             timeout());
-  }
-
-  c10::intrusive_ptr<c10d::Store> store_;
-  at::Device device_;
-  std::string address_;                   // for Gloo to listen at
-  std::unique_ptr<Heartbeat> heartbeat_;  // only over NCCL: other backends' collectives end by themselves
-};
-
-// Equal on ranks of one machine and one network namespace, and on no others: these reach each other over the
-// loopback interface.
-std::string network_identity() {
-  const std::string boot = boot_id();
-  std::array<char, 64> network{};
-  const ssize_t size = ::readlink("/proc/self/ns/net", network.data(), network.size());
-  // If one of them is unknown, ranks with the same machine name do not count as one machine.
-  if (boot.empty() || size <= 0) return cat(host_name(), " process ", ::getpid());
-  return cat(boot, " ", std::string_view(network.data(), static_cast<size_t>(size)));
-}
-
-// Returns every rank's `of_rank`, by rank. Collective over the ranks of the store, with a key that was not
-// used before. Rank 0 reads all messages and writes them as one list, so the store answers few requests per
-// rank.
-std::vector<Json> tell_everyone(c10d::Store& store, const RankIdentity& identity, const std::string& key,
-                                const Json& of_rank) {
-  const auto take = [&](const std::string& from) {
-    return parse_json(store.get_to_str(from), cat("the store's ", from));
-  };
-  const std::string all = key + "/all";
-  if (identity.rank != 0) {
-    store.set(cat(key, "/", identity.rank), of_rank.dump());
-    return take(all).get<std::vector<Json>>();
-  }
-  std::vector<Json> of_ranks{of_rank};
-  for (int peer = 1; peer < identity.size; ++peer) of_ranks.push_back(take(cat(key, "/", peer)));
-  store.set(all, Json(of_ranks).dump());
-  return of_ranks;
-}
-
-// Throws ConfigError unless each rank has a separate GPU, or none has a GPU.
-Met meet(const RankIdentity& identity, c10d::Store& store, at::Device device,
-         std::chrono::milliseconds timeout) {
-  if (identity.size == 1) return {};
-  Json of_rank = {{"local_size", identity.local_size}, {"network", network_identity()}};
-  if (device.is_cuda()) {
-    const GpuIdentity gpu = gpu_identity(device);
-    of_rank["gpu"] = {{"uuid", gpu.uuid}, {"bus", gpu.bus}, {"host", host_name()}};
-  }
-  const FailureContext context{"meeting the other ranks", identity.rank, identity.all_ranks(), timeout};
-  const std::vector<Json> of_ranks = rethrow_as_comm_error(context, [&] {
-    return tell_everyone(store, identity, cat("trireme/", identity.attempt, "/meeting"), of_rank);
-  });
-  Met met{identity.local_size, true};
-  std::vector<std::optional<RankGpu>> gpus(of_ranks.size());
-  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
-    const Json& told = of_ranks[rank];
-    met.common_machine_ranks = std::gcd(met.common_machine_ranks, told.at("local_size").get<int>());
-    met.one_network = met.one_network && told.at("network") == of_rank.at("network");
-    if (told.contains("gpu"))
-      gpus[rank] = RankGpu{told["gpu"]["uuid"], told["gpu"]["bus"], told["gpu"]["host"]};
-  }
-  check_gpus(gpus);
-  return met;
-}
 
 // The port of rank 0's store. Rank 0 publishes it in the store of torchrun's agent, which occupies the
 // master's port. c10d's client waits forever for a stopped agent, so it runs on a thread that may be left
@@ -265,29 +144,14 @@ std::optional<std::string> open_door_warning(const RankIdentity& identity) {
              " may join it; give all ranks the same TRIREME_SECRET_FILE (docs/security.md)");
 }
 
-std::unique_ptr<World> join_world(const RankIdentity& identity, c10::intrusive_ptr<c10d::Store> store,
-                                  at::Device device, std::chrono::milliseconds timeout, OnLostRank on_lost,
-                                  std::shared_ptr<RankActivity> activity) {
-  store->setTimeout(timeout);
-  const Met met = [&] {
-    activity->set_phase(RankPhase::connecting);
-    const ActivityWait wait(*activity, "the meeting of all ranks");
-    return meet(identity, *store, device, timeout);
-  }();
-  return std::make_unique<StoreWorld>(identity, std::move(store), device, timeout, met, std::move(on_lost),
-                                      std::move(activity));
-}
-
-std::unique_ptr<World> join_world(const RankIdentity& identity, at::Device device,
-                                  std::chrono::milliseconds timeout, OnLostRank on_lost,
-                                  std::shared_ptr<RankActivity> activity) {
-  if (device.is_cuda()) require_nccl();  // refuse before waiting for anyone
+std::unique_ptr<World> join_world(const RankIdentity& identity, JoinOptions options) {
+  if (options.device.is_cuda()) require_nccl();  // refuse before waiting for anyone
   auto store = [&] {
-    activity->set_phase(RankPhase::connecting);
-    const ActivityWait wait(*activity, "the meeting of all ranks at " + identity.master());
-    return connect_store(identity, timeout);
+    options.activity->set_phase(RankPhase::connecting);
+    const ActivityWait wait(*options.activity, "the meeting of all ranks at " + identity.master());
+    return connect_store(identity, options.timeout);
   }();
-  return join_world(identity, std::move(store), device, timeout, std::move(on_lost), std::move(activity));
+  return join_world(identity, std::move(store), std::move(options));
 }
 
 }  // namespace trireme

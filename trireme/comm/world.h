@@ -13,6 +13,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "trireme/base/enum_names.h"
 #include "trireme/base/error.h"
 #include "trireme/base/rank_activity.h"
 #include "trireme/comm/group.h"
@@ -48,6 +49,9 @@ class World {
   // The greatest number that divides the ranks of every machine: so many neighbours, counted from rank 0, lie
   // on one machine. `identity` knows only this machine's ranks.
   int common_machine_ranks() const { return common_machine_ranks_; }
+  // How this rank exchanges with those of its machine, for the user: "memory", "Gloo (why)"; empty: it is
+  // alone.
+  virtual std::string describe_exchanges() const { return {}; }
   // This rank reports its activity to this object; its groups report their waits.
   RankActivity& activity() { return *activity_; }
 
@@ -82,20 +86,33 @@ class World {
 // because the rank's thread may wait for its device forever.
 using OnLostRank = std::function<void(const CommError&)>;
 
-// Joins the run through a store that all ranks share. This rank computes on `device`: its groups are NCCL's
-// on a GPU, Gloo's on a CPU. Throws CommError if the others do not come within the timeout, ConfigError on
-// all ranks if two compute on one GPU over NCCL.
+// How ranks exchange. On GPUs by NCCL. On CPUs, automatic is: groups whose ranks can read each other's memory
+// through it (process_post_board.h), others by Gloo.
+enum class ExchangeBackend { automatic, memory, gloo, nccl };
+constexpr auto enum_names(ExchangeBackend) {
+  using enum ExchangeBackend;
+  return std::to_array<EnumName<ExchangeBackend>>(
+      {{automatic, "auto"}, {memory, "memory"}, {gloo, "gloo"}, {nccl, "nccl"}});
+}
+
+struct JoinOptions {
+  at::Device device = at::kCPU;  // on which this rank computes
+  std::chrono::milliseconds timeout = std::chrono::seconds(1800);
+  ExchangeBackend backend = ExchangeBackend::automatic;
+  OnLostRank on_lost = nullptr;
+  std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>();
+};
+
+// Joins the run through a store that all ranks share. Throws CommError if the others do not come within the
+// timeout; ConfigError on all ranks if two compute on one GPU over NCCL, or where the backend that was asked
+// for cannot serve them.
 std::unique_ptr<World> join_world(const RankIdentity& identity, c10::intrusive_ptr<c10d::Store> store,
-                                  at::Device device, std::chrono::milliseconds timeout,
-                                  OnLostRank on_lost = nullptr,
-                                  std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>());
+                                  JoinOptions options);
 
 // Joins the run through the store that rank 0 opens (run_store.h). Throws ConfigError on all ranks that
 // cannot be one run (another secret, number of ranks or program, one rank twice), and if rank 0 cannot
 // listen.
-std::unique_ptr<World> join_world(const RankIdentity& identity, at::Device device,
-                                  std::chrono::milliseconds timeout, OnLostRank on_lost = nullptr,
-                                  std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>());
+std::unique_ptr<World> join_world(const RankIdentity& identity, JoinOptions options);
 
 // A warning if the run's secret can be guessed and other machines can try to join; else nullopt.
 std::optional<std::string> open_door_warning(const RankIdentity& identity);

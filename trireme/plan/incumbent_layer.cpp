@@ -16,6 +16,8 @@ constexpr std::string_view kLlamaRotation = "modeling_llama.py apply_rotary_pos_
 constexpr std::string_view kUlyssesExchange = "ulysses_sp.py _combine_local_sequences, _DimZeroAllToAll";
 constexpr std::string_view kFlash = "flash_api.cpp mha_fwd";
 constexpr std::string_view kFlashBackward = "flash_api.cpp mha_bwd";
+constexpr std::string_view kSdpa = "sdpa_attention.py repeat_kv";
+constexpr std::string_view kSdpaBackward = "autograd of repeat_kv";
 constexpr std::string_view kLlamaMlp = "modeling_llama.py LlamaMLP.forward";
 constexpr std::string_view kLlamaMlpBackward = "autograd of LlamaMLP";
 constexpr std::string_view kLinearBackward = "zero/linear.py LinearFunctionForZeroStage3.backward";
@@ -30,11 +32,14 @@ LayerBytes::LayerBytes(const IncumbentRun& run)
       shared(run.sequence_ranks > 1) {
   const ModelSizes& model = run.model;
   const int64_t rank_kv_heads = std::max<int64_t>(1, model.kv_heads / run.sequence_ranks);
-  groups = rank_heads != rank_kv_heads;
+  const bool fewer = rank_heads != rank_kv_heads, sdpa = run.policy.flash == FlashAttention::torch_sdpa;
+  groups = fewer && !sdpa;
+  repeats = fewer && sdpa;
   hidden = 2 * tokens * model.hidden;
   query = 2 * tokens * model.heads * model.head_dim;
   key = 2 * tokens * model.kv_heads * model.head_dim;
   shared_key = 2 * sample_tokens * rank_kv_heads * model.head_dim;
+  used_key = repeats ? query : shared ? shared_key : key;
   mlp = 2 * tokens * model.intermediate;
   lse = 4 * sample_tokens * rank_heads;
 }
@@ -129,13 +134,28 @@ Held IncumbentLayer::exchange_backward(int64_t bytes) {
   return received;
 }
 
+// Qwen3's norms of query and key; Liger's keeps what it was given (ops/rms_norm.py
+// LigerRMSNormFunction.forward).
+Held IncumbentLayer::normed_heads(Held projected, int64_t bytes, int64_t rows, bool keep, NormKept& kept) {
+  if (!run_.model.qk_norm) return projected;
+  Held normed = norm(bytes, rows, keep, kept);
+  if (keep && run_.policy.liger_kernels) kept.input = std::move(projected);
+  return normed;
+}
+
+// What autograd keeps of a key or value under sdpa; who called holds the one that was repeated until it
+// returns.
+Held IncumbentLayer::repeated_heads(std::string_view name) {
+  return bytes_.repeats ? trace_.hold(name, kSdpa, bytes_.used_key) : Held{};
+}
+
 Held IncumbentLayer::attention(bool keep, Kept& kept) {
   const LayerBytes& b = bytes_;
   const bool rotates_in_place = run_.policy.liger_kernels;
-  Held query = trace_.hold("query", kLlamaAttention, b.query), key;
-  if (run_.model.qk_norm) query = norm(b.query, b.tokens * run_.model.heads, keep, kept.query_norm);
-  key = trace_.hold("key", kLlamaAttention, b.key);
-  if (run_.model.qk_norm) key = norm(b.key, b.tokens * run_.model.kv_heads, keep, kept.key_norm);
+  Held query = normed_heads(trace_.hold("query", kLlamaAttention, b.query), b.query,
+                            b.tokens * run_.model.heads, keep, kept.query_norm);
+  Held key = normed_heads(trace_.hold("key", kLlamaAttention, b.key), b.key, b.tokens * run_.model.kv_heads,
+                          keep, kept.key_norm);
   Held value = trace_.hold("value", kLlamaAttention, b.key);
   if (!rotates_in_place) {
     Held rotated_query = rotate(b.query);
@@ -143,13 +163,14 @@ Held IncumbentLayer::attention(bool keep, Kept& kept) {
     query = std::move(rotated_query);
   }
   if (!b.shared) {
+    Held repeated_key = repeated_heads("repeated key"), repeated_value = repeated_heads("repeated value");
     Held attended = trace_.hold("attention's output", kFlash, b.query);
     Held lse = trace_.hold("attention's log-sum-exp, fp32", kFlash, b.lse);
     Held output = trace_.hold("attention's projection", kLlamaAttention, b.hidden);
     if (keep) {
       kept.query = std::move(query);
-      kept.key = std::move(key);
-      kept.value = std::move(value);
+      kept.key = std::move(b.repeats ? repeated_key : key);
+      kept.value = std::move(b.repeats ? repeated_value : value);
       kept.attended = std::move(attended);
       kept.lse = std::move(lse);
     }
@@ -164,7 +185,9 @@ Held IncumbentLayer::attention(bool keep, Kept& kept) {
   shared_query = trace_.hold("query of a rank's heads", kContiguous, b.query);
   shared_key = trace_.hold("key of a rank's heads", kContiguous, b.shared_key);
   shared_value = trace_.hold("value of a rank's heads", kContiguous, b.shared_key);
-  trace_.hold("differences of positions", "modeling_flash_attention_utils.py", positions + b.sample_tokens);
+  if (run_.policy.flash != FlashAttention::torch_sdpa)
+    trace_.hold("differences of positions", "modeling_flash_attention_utils.py", positions + b.sample_tokens);
+  Held repeated_key = repeated_heads("repeated key"), repeated_value = repeated_heads("repeated value");
   Held attended = trace_.hold("attention's output", kFlash, b.query);
   Held lse = trace_.hold("attention's log-sum-exp, fp32", kFlash, b.lse);
   Held context = trace_.hold("context of a rank's heads", "ulysses_sp.py forward, .reshape()", b.query);
@@ -176,8 +199,8 @@ Held IncumbentLayer::attention(bool keep, Kept& kept) {
   Held output = trace_.hold("attention's projection", kLlamaAttention, b.hidden);
   if (keep) {
     kept.query = std::move(shared_query);
-    kept.key = std::move(shared_key);
-    kept.value = std::move(shared_value);
+    kept.key = std::move(b.repeats ? repeated_key : shared_key);
+    kept.value = std::move(b.repeats ? repeated_value : shared_value);
     kept.attended = std::move(attended);
     kept.lse = std::move(lse);
     kept.projected_input = std::move(joined_heads);
@@ -327,14 +350,14 @@ void IncumbentLayer::attention_backward(Kept& kept, Held& d_normed) {
   const LayerBytes& b = bytes_;
   const ModelSizes& model = run_.model;
   const int64_t query_width = model.heads * model.head_dim, key_width = model.kv_heads * model.head_dim;
-  const int64_t used_key = b.shared ? b.shared_key : b.key;
+  const int64_t projected_key = b.shared ? b.shared_key : b.key;
   Held d_attended = trace_.hold("gradient of attention's output", kLinearBackward, b.query);
   weight_gradient(query_width, model.hidden);
   kept.projected_input.release();
   if (b.shared) d_attended = exchange_backward(b.query);
   Held d_query = trace_.hold("gradient of query", kFlashBackward, b.query);
-  Held d_key = trace_.hold("gradient of key", kFlashBackward, used_key);
-  Held d_value = trace_.hold("gradient of value", kFlashBackward, used_key);
+  Held d_key = trace_.hold("gradient of key", kFlashBackward, b.used_key);
+  Held d_value = trace_.hold("gradient of value", kFlashBackward, b.used_key);
   {
     const int64_t rows = round_up(b.sample_tokens, 128);
     const Held sums = trace_.hold("softmax_d, fp32", kFlashBackward, 4 * b.rank_heads * rows);
@@ -344,14 +367,18 @@ void IncumbentLayer::attention_backward(Kept& kept, Held& d_normed) {
       others.push_back(trace_.hold("softmax_lse_log2, fp32", kFlashBackward, 4 * b.rank_heads * rows));
     for (int tensor = 0; b.groups && tensor < 2; ++tensor)
       others.push_back(run_.policy.flash == FlashAttention::v3
-                           ? trace_.hold("dk_accum and dv_accum, fp32", kFlashBackward, 2 * used_key)
+                           ? trace_.hold("dk_accum and dv_accum, fp32", kFlashBackward, 2 * b.used_key)
                            : trace_.hold("dk_expanded and dv_expanded", kFlashBackward, b.query));
   }
   for (Held* gone : {&kept.query, &kept.key, &kept.value, &kept.attended, &kept.lse, &d_attended})
     gone->release();
+  if (b.repeats) {
+    d_value = trace_.hold("gradient of value, summed over query heads", kSdpaBackward, projected_key);
+    d_key = trace_.hold("gradient of key, summed over query heads", kSdpaBackward, projected_key);
+  }
   if (b.shared) {
-    d_value = exchange_backward(used_key);
-    d_key = exchange_backward(used_key);
+    d_value = exchange_backward(projected_key);
+    d_key = exchange_backward(projected_key);
     d_query = exchange_backward(b.query);
   }
   d_query = rotate_backward(b.query, std::move(d_query));

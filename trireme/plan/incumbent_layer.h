@@ -13,16 +13,20 @@ struct LayerBytes {
   int64_t rank_heads;     // h
   bool shared;            // Ulysses is at work
   bool groups;            // attention's kernel sees more query than key/value heads
+  bool repeats;           // or sees keys and values repeated, under sdpa
   int64_t hidden;         // [s, M]
   int64_t query;          // [s, H, D], and as large [S, h, D]
   int64_t key;            // [s, K, D]
   int64_t shared_key;     // [S, k, D]
+  int64_t used_key;       // as attention's kernel sees it
   int64_t mlp;            // [s, I]
   int64_t lse;            // fp32 [h, S]
 };
 
-// What a norm keeps for backward, beside its weight. Liger's keeps its input and a number a token.
+// What a norm keeps for backward, beside its weight. Liger's keeps its input and a number a row; a layer's
+// own input is held by the layer, that of the norms of query and key here.
 struct NormKept {
+  Held input;
   Held wide;    // the input in fp32
   Held scaled;  // bf16
   Held reciprocal;
@@ -50,6 +54,8 @@ class IncumbentLayer {
     Held gate, silu, up, product;
   };
   Held attention(bool keep, Kept& kept);
+  Held normed_heads(Held projected, int64_t bytes, int64_t rows, bool keep, NormKept& kept);
+  Held repeated_heads(std::string_view name);
   Held mlp(bool keep, Kept& kept);
   Held mlp_backward(Kept& kept);
   void attention_backward(Kept& kept, Held& d_normed);

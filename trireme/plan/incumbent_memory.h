@@ -15,7 +15,9 @@
 
 namespace trireme {
 
-enum class FlashAttention : uint8_t { v2, v3 };
+// torch_sdpa: PyTorch's own FlashAttention-2 under scaled_dot_product_attention, to which Transformers gives
+// keys and values repeated for each query head.
+enum class FlashAttention : uint8_t { v2, v3, torch_sdpa };
 
 // ALST's switches. Buckets and prefetch have DeepSpeed's defaults, as the published recipes leave them.
 struct IncumbentPolicy {
@@ -47,16 +49,23 @@ struct IncumbentBuffer {
   int64_t bytes = 0;
 };
 
-// "CUDA typically uses around 1 GiB per GPU" (arXiv 2506.13996, section 2.1). NCCL's buffers, of which it
-// says that they "can consume multiple gigabytes", are not counted: no source gives their size.
+// "CUDA typically uses around 1 GiB per GPU" (arXiv 2506.13996, section 2.1).
 inline constexpr int64_t kIncumbentProcess_bytes = int64_t{1} << 30;
+
+// NCCL's buffers, of which the same section says that they "can consume multiple gigabytes", on one machine
+// of up to 8 GPUs. Over several machines NCCL opens 2 channels to a peer instead of 32 (its log on
+// p5.48xlarge), and no source gives what they take: 0.
+int64_t incumbent_nccl_bytes(const IncumbentRun& run);
 
 struct IncumbentMemory {
   std::string_view moment;               // when most is held
   std::vector<IncumbentBuffer> buffers;  // held then, largest first; buffers of one name and source together
   int64_t held_bytes = 0;                // their sum: torch.cuda.max_memory_allocated
   int64_t mapped_bytes = 0;              // with freed blocks that stay mapped: max_memory_reserved
-  int64_t device_bytes() const { return mapped_bytes + kIncumbentProcess_bytes; }  // as nvidia-smi tells
+  int64_t nccl_bytes = 0;
+  int64_t device_bytes() const {  // as nvidia-smi tells
+    return mapped_bytes + nccl_bytes + kIncumbentProcess_bytes;
+  }
 };
 
 // Throws ConfigError: no tokens, or heads that the sequence ranks do not divide as DeepSpeed asks.

@@ -84,9 +84,14 @@ void trace_incumbent_step(const IncumbentRun& run, IncumbentTrace& trace) {
   trace.enter("layers' first forward");
   std::vector<Held> layer_inputs;
   layer_inputs.push_back(std::move(embedded));
+  // Liger reads the head's weight outside of its module: an external parameter of the whole model, gathered from a
+  // step's first module on (parameter_offload.py, get_all_parameters), and left by release_sub_module.
+  std::vector<Held> head;
+  if (policy.liger_kernels) head = zero.gather({table});
+  const int64_t head_elements = policy.liger_kernels ? table : 0;
   for (int64_t number = 0; number < run.model.layers; ++number) {
     weights.clear();
-    weights = zero.gather_layer();
+    weights = zero.gather_layer(head_elements);
     Held output = layer.forward();
     // LlamaModel.forward keeps the name inputs_embeds.
     if (policy.offload_activations && number > 0) layer_inputs.back().release();
@@ -101,10 +106,9 @@ void trace_incumbent_step(const IncumbentRun& run, IncumbentTrace& trace) {
   layer_inputs.pop_back();
   if (!policy.liger_kernels) last.release();
   if (policy.offload_activations) layer_inputs.front().release();
-  std::vector<Held> head = zero.gather({table});
+  if (!policy.liger_kernels) head = zero.gather({table});
   Held gradient = policy.liger_kernels ? fused_loss(run, trace, zero, bytes, std::move(normed))
                                        : whole_loss(run, trace, zero, bytes, std::move(normed));
-  // Liger reads the weight outside of its module: an external parameter, which release_sub_module leaves.
   if (!policy.liger_kernels) head.clear();
   gradient = layer.norm_backward(bytes.hidden, std::move(kept), std::move(gradient));
   last.release();
@@ -112,7 +116,7 @@ void trace_incumbent_step(const IncumbentRun& run, IncumbentTrace& trace) {
 
   for (int64_t number = run.model.layers; number-- > 0;) {
     weights.clear();
-    weights = zero.gather_layer();
+    weights = zero.gather_layer(head_elements);
     Held input = std::move(layer_inputs.back());
     layer_inputs.pop_back();
     if (policy.offload_activations)

@@ -6,9 +6,10 @@
 namespace trireme {
 namespace {
 
-// runtime/zero/config.py: reduce_bucket_size, stage3_prefetch_bucket_size, sub_group_size.
+// runtime/zero/config.py: reduce_bucket_size, stage3_prefetch_bucket_size, stage3_max_live_parameters,
+// sub_group_size.
 constexpr int64_t kBucket_elements = 500'000'000, kPrefetch_elements = 50'000'000;
-constexpr int64_t kSubGroup_elements = 1'000'000'000;
+constexpr int64_t kLive_elements = 1'000'000'000, kSubGroup_elements = 1'000'000'000;
 // stage3.py, _constant_buffered_norm2: what is squared in fp64 at once.
 constexpr int64_t kNorm_elements = 250'000'000;
 // aten/src/ATen/cuda/CUDABlas.cpp, parseChosenWorkspaceSize: on compute capability 9.
@@ -57,17 +58,27 @@ std::vector<Held> IncumbentZero::gather(const std::vector<int64_t>& elements) {
   return whole;
 }
 
-std::vector<Held> IncumbentZero::gather_layer() {
+// partitioned_param_coordinator.py, fetch_sub_module: each module, as it starts forward or backward, has a bucket
+// fetched ahead, until as many parameters are live as may be. A layer has more modules than buckets.
+std::vector<Held> IncumbentZero::gather_layer(int64_t live_elements) {
   const std::vector<int64_t> layer = layer_parameters();
-  std::vector<int64_t> ahead;
-  for (const int64_t parameter : layer) {
-    if (std::accumulate(ahead.begin(), ahead.end(), int64_t{0}) >= kPrefetch_elements) break;
-    ahead.push_back(parameter);
-  }
   std::vector<Held> whole;
-  for (const std::vector<int64_t>& group :
-       {ahead, {layer.begin() + static_cast<std::ptrdiff_t>(ahead.size()), layer.end()}, ahead})
-    for (Held& parameter : gather(group)) whole.push_back(std::move(parameter));
+  std::vector<int64_t> bucket;
+  int64_t bucket_elements = 0;
+  const auto gather_bucket = [&] {
+    for (Held& parameter : gather(bucket)) whole.push_back(std::move(parameter));
+    bucket.clear();
+    bucket_elements = 0;
+  };
+  const auto add = [&](int64_t parameter) {
+    bucket.push_back(parameter);
+    bucket_elements += parameter;
+    live_elements += parameter;
+    if (bucket_elements >= kPrefetch_elements) gather_bucket();
+  };
+  for (const int64_t parameter : layer) add(parameter);
+  for (std::size_t next = 0; live_elements < kLive_elements; ++next) add(layer.at(next % layer.size()));
+  if (!bucket.empty()) gather_bucket();
   return whole;
 }
 

@@ -14,8 +14,8 @@ class IncumbentZero {
 
   // Whole parameters of these numbers of elements, fetched together. Nothing where the only rank has them.
   std::vector<Held> gather(const std::vector<int64_t>& elements);
-  // The parameters of a layer, and what is fetched ahead of the next one.
-  std::vector<Held> gather_layer();
+  // The parameters of a layer, and what is fetched ahead of the next ones; `live_elements` of others are gathered.
+  std::vector<Held> gather_layer(int64_t live_elements);
   // A parameter's whole gradient goes to the bucket; a full bucket is reduced first.
   void add_gradient(Held gradient, int64_t elements);
   void reduce_bucket();

@@ -24,8 +24,10 @@ void RunInProgress::note(const std::string& text) {
 void RunInProgress::report_start() {
   progress_.emplace(*hooks_.out, hooks_.terminal_columns, options_.logging_steps, total_steps(),
                     plan_.count());
+  const std::string exchanges = world_.describe_exchanges();
   note(cat("model ", options_.model_dir.string(), ", ", format_count(engine_->layout().parameter_count()),
-           " parameters, ", world_.size(), world_.size() == 1 ? " rank" : " ranks"));
+           " parameters, ", world_.size(), world_.size() == 1 ? " rank" : " ranks",
+           exchanges.empty() ? "" : ", exchanges by ", exchanges));
   report_engine();
   note(cat("MFU is a share of ", format_fixed(peak_.flops_per_second / 1e12, 2), " TFLOP/s a rank (",
            peak_.source, ")"));

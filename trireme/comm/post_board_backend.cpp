@@ -1,0 +1,104 @@
+#include "trireme/comm/post_board_backend.h"
+
+#include <array>
+#include <stdexcept>
+
+#include "trireme/base/error.h"
+#include "trireme/comm/call_time.h"
+
+namespace trireme {
+namespace {
+
+class DoneWork : public c10d::Work {
+ public:
+  DoneWork() { finish(); }
+};
+
+class PostBoardBackend : public c10d::Backend {
+ public:
+  PostBoardBackend(std::string name, std::unique_ptr<PostBoard> board, std::chrono::milliseconds timeout)
+      : Backend(board->rank(), board->ranks()),
+        name_(std::move(name)),
+        board_(std::move(board)),
+        timeout_(timeout) {}
+  ~PostBoardBackend() override { board_->leave(); }
+
+  const std::string getBackendName() const override { return name_; }
+  void shutdown() override { board_->leave(); }
+  void abort() override { board_->leave(); }
+
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
+                                               std::vector<int64_t>& output_bytes,
+                                               std::vector<int64_t>& input_bytes,
+                                               const c10d::AllToAllOptions& /*options*/) override {
+    return run({"alltoall", input, input_bytes}, output.device(), [&] {
+      int64_t to = 0;
+      for (int peer = 0; peer < size_; ++peer) {
+        const std::span<const int64_t> sends = board_->send_bytes(peer);
+        if (sends[rank_] != output_bytes[peer])
+          throw std::runtime_error(cat("the group's rank ", peer, " sends ", sends[rank_], " bytes to rank ",
+                                       rank_, ", which expects ", output_bytes[peer]));
+        int64_t from = 0;
+        for (int before = 0; before < rank_; ++before) from += sends[before];
+        board_->copy_from(peer, from, output.narrow(0, to, sends[rank_]));
+        to += sends[rank_];
+      }
+    });
+  }
+
+  // outputs[0][p] has as many bytes as rank p's input; it may be this rank's input itself.
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions& /*options*/) override {
+    const at::Tensor& input = inputs.at(0);
+    const std::array<int64_t, 1> bytes = {input.size(0)};
+    return run({"allgather", input, bytes}, input.device(), [&] {
+      for (int peer = 0; peer < size_; ++peer) {
+        const at::Tensor& part = outputs.at(0).at(peer);
+        if (board_->send_bytes(peer)[0] != part.size(0))
+          throw std::runtime_error(cat("the group's rank ", peer, " has ", board_->send_bytes(peer)[0],
+                                       " bytes to gather, rank ", rank_, " expects ", part.size(0)));
+        board_->copy_from(peer, 0, part);
+      }
+    });
+  }
+
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& options) override {
+    const int root = static_cast<int>(options.rootRank);
+    at::Tensor& tensor = tensors.at(0);
+    return run({cat("broadcast from ", root), tensor, {}}, tensor.device(), [&] {
+      if (rank_ != root) board_->copy_from(root, 0, tensor);
+    });
+  }
+
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& /*options*/) override {
+    return run({"barrier", at::empty({0}, at::kByte), {}}, at::kCPU, [] {});
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> run(const PostBoard::Post& post, at::Device output_device,
+                                     const std::function<void()>& copy) {
+    // Other ranks' streams do not wait for this rank's stream, so the host waits.
+    wait_for_stream(post.bytes.device());
+    board_->exchange(post, timeout_, [&] {
+      copy();
+      wait_for_stream(output_device);
+    });
+    return c10::make_intrusive<DoneWork>();
+  }
+
+  std::string name_;
+  std::unique_ptr<PostBoard> board_;
+  std::chrono::milliseconds timeout_;
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_post_board_backend(std::string_view name,
+                                                          std::unique_ptr<PostBoard> board,
+                                                          std::chrono::milliseconds timeout) {
+  return c10::make_intrusive<PostBoardBackend>(std::string(name), std::move(board), timeout);
+}
+
+}  // namespace trireme
