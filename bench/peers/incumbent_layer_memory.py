@@ -5,7 +5,8 @@
 The oracle of trireme/plan/incumbent_layer.cpp: Transformers' LlamaDecoderLayer, torch's reentrant checkpoint, and
 DeepSpeed's linear function, TiledMLP and UlyssesSPAttentionHF run here as they are, on the CPU, and every storage is
 followed. What needs a GPU is replaced by functions that allocate what its source does: FlashAttention-2 (csrc/flash_attn/
-flash_api.cpp) and Liger-Kernel's norm, rotation and SwiGLU (ops/). An all-to-all of eight ranks is a copy.
+flash_api.cpp, also as PyTorch has it under sdpa) and Liger-Kernel's norm, rotation and SwiGLU (ops/). An all-to-all of eight
+ranks is a copy. "sdpa" is Transformers 4.51.3's sdpa_attention_forward, which later ones changed.
 """
 
 import importlib
@@ -99,7 +100,16 @@ def flash(module, query, key, value, attention_mask, **_):
     return FlashAttention2.apply(*(tensor.transpose(1, 2) for tensor in (query, key, value))), None
 
 
-def ulysses(ranks):
+def sdpa(module, query, key, value, attention_mask, **kwargs):
+    from transformers.integrations.sdpa_attention import repeat_kv
+
+    key, value = (repeat_kv(tensor, module.num_key_value_groups) for tensor in (key, value))
+    query, key, value = (tensor.contiguous() for tensor in (query, key, value))
+    output = FlashAttention2.apply(*(tensor.transpose(1, 2) for tensor in (query, key, value))).transpose(1, 2)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def ulysses(ranks, core):
     from deepspeed.runtime.sequence_parallel import ulysses_sp
     from deepspeed.sequence import layer
 
@@ -112,43 +122,46 @@ def ulysses(ranks):
         module.all_to_all_single = lambda output, tensor, group=None: output.copy_(tensor)
         module.all_gather = all_gather
     attention = ulysses_sp.UlyssesSPAttentionHF(
-        attn=flash, batch_size=1, attn_head_count=HEADS, attn_head_size=HEAD, kv_head_count=KEY_HEADS,
+        attn=core, batch_size=1, attn_head_count=HEADS, attn_head_size=HEAD, kv_head_count=KEY_HEADS,
         num_hidden_layers=1, process_group=types.SimpleNamespace(group_name="eight"), seq_length_is_variable=True,
     )  # fmt: skip
     return lambda module, *tensors, **kwargs: attention(module, *tensors, **kwargs)
 
 
-def peak_values(ranks, tiled):
+def peak_values(ranks, tiled, core=flash, family="Llama"):
     """Peak bytes over those of one bf16 [s, M]."""
     from deepspeed.runtime.sequence_parallel.ulysses_sp import TiledMLP
     from deepspeed.runtime.zero.linear import LinearFunctionForZeroStage3
-    from transformers import LlamaConfig
+    import transformers
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    llama = importlib.reload(importlib.import_module("transformers.models.llama.modeling_llama"))
-    config = LlamaConfig(hidden_size=HIDDEN, intermediate_size=INTERMEDIATE, num_attention_heads=HEADS,
-                         num_key_value_heads=KEY_HEADS, num_hidden_layers=1, vocab_size=64)  # fmt: skip
-    ALL_ATTENTION_FUNCTIONS.register("incumbent", ulysses(ranks) if ranks > 1 else flash)
+    name = family.lower()
+    model = importlib.reload(importlib.import_module(f"transformers.models.{name}.modeling_{name}"))
+    norm_class, mlp_class, layer_class = (getattr(model, family + part) for part in ("RMSNorm", "MLP", "DecoderLayer"))
+    config = getattr(transformers, family + "Config")(
+        hidden_size=HIDDEN, intermediate_size=INTERMEDIATE, num_attention_heads=HEADS, head_dim=HEAD,
+        num_key_value_heads=KEY_HEADS, num_hidden_layers=1, vocab_size=64)  # fmt: skip
+    ALL_ATTENTION_FUNCTIONS.register("incumbent", ulysses(ranks, core) if ranks > 1 else core)
     config._attn_implementation = "incumbent"
-    llama.LlamaRMSNorm.forward = lambda self, x: LigerNorm.apply(x, self.weight)
-    llama.apply_rotary_pos_emb = lambda query, key, *_, **__: LigerRotation.apply(query, key)
+    norm_class.forward = lambda self, x: LigerNorm.apply(x, self.weight)
+    model.apply_rotary_pos_emb = lambda query, key, *_, **__: LigerRotation.apply(query, key)
     if tiled:
-        mlp = llama.LlamaMLP.forward
-        llama.LlamaMLP.forward = lambda self, x: TiledMLP.apply(
+        mlp = mlp_class.forward
+        mlp_class.forward = lambda self, x: TiledMLP.apply(
             mlp, self, x, math.ceil(x.shape[-2] / HIDDEN),
             [self.down_proj.weight, self.gate_proj.weight, self.up_proj.weight])  # fmt: skip
     else:
-        llama.LlamaMLP.forward = lambda self, x: self.down_proj(LigerSwiGLU.apply(self.gate_proj(x), self.up_proj(x)))
+        mlp_class.forward = lambda self, x: self.down_proj(LigerSwiGLU.apply(self.gate_proj(x), self.up_proj(x)))
     torch.nn.functional.linear = lambda x, weight, bias=None: LinearFunctionForZeroStage3.apply(x, weight, bias)
 
-    layer = llama.LlamaDecoderLayer(config, 0).to(torch.bfloat16).train()
+    layer = layer_class(config, 0).to(torch.bfloat16).train()
     for parameter in layer.parameters():  # DeepSpeed takes each gradient as it comes
         parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
     tables = tuple(torch.zeros(1, TOKENS, HEAD, dtype=torch.bfloat16) for _ in range(2))
     positions = torch.arange(TOKENS)[None]
     x = torch.zeros(1, TOKENS, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
     y = checkpoint(
-        lambda x: llama.LlamaDecoderLayer.forward(layer, x, position_ids=positions, position_embeddings=tables),
+        lambda x: layer_class.forward(layer, x, position_ids=positions, position_embeddings=tables),
         x, use_reentrant=True)  # fmt: skip
     d_y = torch.zeros_like(y)
     with LiveBytes() as live:
@@ -159,10 +172,12 @@ def peak_values(ranks, tiled):
 
 
 def main():
-    print("| ranks | MLP | held at most, in [s, M] of bf16 |\n|---|---|---|")
+    print("| layer | ranks | MLP | attention | held at most, in [s, M] of bf16 |\n|---|---|---|---|---|")
+    cases = [(False, flash, "Llama"), (True, flash, "Llama"), (True, sdpa, "Llama"), (True, flash, "Qwen3")]
     for ranks in (1, 8):
-        for tiled in (False, True):
-            print(f"| {ranks} | {'TiledMLP' if tiled else 'SwiGLU of Liger'} | {peak_values(ranks, tiled):.2f} |")
+        for tiled, core, family in cases:
+            print(f"| {family} | {ranks} | {'TiledMLP' if tiled else 'SwiGLU of Liger'} | {core.__name__} |"
+                  f" {peak_values(ranks, tiled, core, family):.2f} |")  # fmt: skip
 
 
 if __name__ == "__main__":

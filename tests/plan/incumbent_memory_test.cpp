@@ -51,8 +51,12 @@ TEST(IncumbentMemory, of_whole_logits_is_twelve_bytes_a_logit) {
   const IncumbentMemory memory = incumbent_memory({llama_3_8b(), 1, 1, tokens, alst(0, true)});
   EXPECT_EQ(memory.moment, "the loss's backward");
   // The final norm keeps its input in fp32 and scaled in bf16, and its output is the head's input; cosines
-  // and sines; four int64 a token; the head; the bucket of 5e8 elements; cuBLAS's workspace.
-  const int64_t fixed = 2 * 128256 * 4096 + 1'000'000'000 + 32 * kMebibyte;
+  // and sines; four int64 a token; the bucket of 5e8 elements; cuBLAS's workspace. And as many parameters as
+  // may be live, 1e9: the head, the last layer, the one before it, and attention's matrices of another.
+  const int64_t attention = 2 * 4096 * (4096 + 1024), layer = attention + int64_t{3} * 4096 * 14336;
+  const int64_t live = 128256 * 4096 + 2 * layer + attention;
+  EXPECT_EQ(live, 1'003'487'232);
+  const int64_t fixed = 2 * live + 1'000'000'000 + 32 * kMebibyte;
   const int64_t expected = 12 * tokens * 128256 + kept + 4 * hidden + tokens * (512 + 32) + fixed;
   EXPECT_NEAR(static_cast<double>(memory.held_bytes), static_cast<double>(expected), 512.0 * 100);
 }
@@ -77,6 +81,35 @@ TEST(IncumbentMemory, of_a_layer_is_what_autograd_holds_of_their_code) {
     EXPECT_NEAR(held_a_token(whole), (ranks == 1 ? 22.5 : 23.5) * kHidden + kToken + 4 + of_heads, 1)
         << ranks << " ranks";
   }
+}
+
+// Under sdpa keys and values of [s, K, D] are kept, and their gradients come, as [s, H, D] each;
+// FlashAttention-2 in PyTorch then needs no gradients of its own of that width.
+TEST(IncumbentMemory, with_sdpa_is_one_hidden_value_more) {
+  for (const int ranks : {1, 8}) {
+    IncumbentRun run{llama_3_8b(), ranks, ranks, 0, alst(3, ranks == 1)};
+    run.policy.flash = FlashAttention::torch_sdpa;
+    EXPECT_NEAR(held_a_token(run), 15 * 8192 + 512 + 32 + 4 + 2 * 32 * 4, 1) << ranks << " ranks";
+  }
+}
+
+// Liger's norms of query and key keep what they were given: 9 [s, H, D] and 5 [s, K, D] beside 5 [s, M]. Fp32
+// of each token: a norm's RSTD, those of H and K heads, log-sum-exp and softmax_d.
+TEST(IncumbentMemory, of_a_layer_with_norms_of_query_and_key_has_their_inputs) {
+  EXPECT_NEAR(held_a_token({qwen3_32b(), 1, 1, 0, alst(3, true)}),
+              2 * (9 * 8192 + 5 * 1024 + 5 * 5120) + 512 + 32 + 4 * (1 + 64 + 8 + 2 * 64), 1);
+}
+
+TEST(IncumbentMemory, has_nccls_buffers_on_one_machine) {
+  constexpr int64_t kGather = 256 * kMebibyte, kPeer = 384 * kMebibyte;
+  EXPECT_EQ(incumbent_nccl_bytes({llama_3_8b(), 1, 1, 1000, {}}), 0);
+  EXPECT_EQ(incumbent_nccl_bytes({llama_3_8b(), 16, 16, 1000, {}}), 0);
+  EXPECT_EQ(incumbent_nccl_bytes({llama_3_8b(), 8, 1, 1000, {}}), 2 * kGather);
+  const int64_t eight = incumbent_nccl_bytes({llama_3_8b(), 8, 8, 1000, {}});
+  EXPECT_NEAR(static_cast<double>(eight - 3 * kGather) / kGibibyte, 3.28, 1e-6);
+  EXPECT_EQ(eight - incumbent_nccl_bytes({llama_3_8b(), 4, 4, 1000, {}}), 4 * kPeer);
+  const IncumbentMemory memory = incumbent_memory({llama_3_8b(), 8, 8, 100'000, {}});
+  EXPECT_EQ(memory.device_bytes(), memory.mapped_bytes + eight + kIncumbentProcess_bytes);
 }
 
 // FlashAttention-3 sums dk and dv of key/value heads in fp32, 1, where 2 keeps them of all query heads, 2.
@@ -143,12 +176,12 @@ TEST(IncumbentMemory, gives_back_published_lengths_within_15_percent) {
   }
 }
 
-TEST(IncumbentMemory, gives_back_published_memory_within_16_percent) {
+TEST(IncumbentMemory, gives_back_published_memory_within_16_percent_or_says_why) {
   for (const PublishedMemory& point : published_memory()) {
     const IncumbentMemory memory = incumbent_memory(point.run);
     const int64_t bytes = point.kind == MemoryKind::held ? memory.held_bytes : memory.device_bytes();
-    EXPECT_LT(std::abs(relative_miss(static_cast<double>(bytes) / kGibibyte, point.gibibytes)), 0.16)
-        << point.name;
+    const double miss = std::abs(relative_miss(static_cast<double>(bytes) / kGibibyte, point.gibibytes));
+    EXPECT_EQ(miss < 0.16, point.note.empty()) << point.name << ": " << miss;
   }
   EXPECT_GT(incumbent_memory(blog_run(131'072)).device_bytes(), kH100_bytes) << "the blog ran out of memory";
 }

@@ -55,7 +55,9 @@ inline constexpr int64_t kH100_bytes = static_cast<int64_t>(79.1 * kGibibyte);
 inline constexpr int64_t kH200_bytes = static_cast<int64_t>(139.8 * kGibibyte);
 
 // ALST's switches, one after the other. ArcticTraining's H200 recipes came with Liger-Kernel 0.6.1 (its
-// commit f274093), the H100 recipes before.
+// commit f274093), the H100 recipes before. Its H100 recipes of 8B have `type: liger` in every rung but the
+// first, and Liger's fused loss also where a sample is shared (sft_trainer.py loss, liger_factory.py: "0.5.9,
+// shift_labels support").
 inline IncumbentPolicy alst(int features, bool one_gpu, bool h200 = false) {
   IncumbentPolicy policy;
   policy.liger_kernels = features >= 1;
@@ -74,7 +76,8 @@ inline IncumbentRun blog_run(int64_t tokens) {
   return run;
 }
 
-enum class Seen : uint8_t { looked_at, held_out };
+// found_later: when the inventory stood; rules changed while the point was known.
+enum class Seen : uint8_t { looked_at, held_out, found_later };
 
 struct PublishedLength {
   std::string name;
@@ -82,90 +85,126 @@ struct PublishedLength {
   int64_t device_bytes;
   Seen seen;
   std::string source;
-  std::string note;  // why it misses 15 %; empty: it does not
+  std::string note;    // why it misses 15 %; empty: it does not
+  std::string longer;  // what the recipes' comments say of longer samples: ArcticTraining 6b868e7 and b8013b9
 };
 
 inline std::vector<PublishedLength> published_lengths() {
   using enum Seen;
   const ModelSizes llama = llama_3_8b(), qwen = qwen3_32b();
+  // run-h100-sp8-llama-8b-yes-mlp.yml: "attn_implementation: sdpa"; the other recipes have flash_attention_2.
   IncumbentPolicy tiled = alst(1, false);
   tiled.tiled_mlp = true;
+  tiled.flash = FlashAttention::torch_sdpa;
   const std::string table = "ALST, table 1", recipes = "ArcticTraining, run-h200-sp1-llama-8b-*.yml";
-  const std::string low = "fewer bytes than were there, see below";
   return {
       {"8B, one H200, Transformers",
        {llama, 1, 1, 65'000, alst(0, true, true)},
        kH200_bytes,
        looked_at,
        recipes,
-       ""},
-      {"+ Liger-Kernel", {llama, 1, 1, 300'000, alst(1, true, true)}, kH200_bytes, looked_at, recipes, ""},
+       "",
+       "70,000: cache flushes"},
+      {"+ Liger-Kernel",
+       {llama, 1, 1, 300'000, alst(1, true, true)},
+       kH200_bytes,
+       looked_at,
+       recipes,
+       "",
+       "325,000: flushes; 350,000: out of memory"},
       {"+ activations offloaded",
        {llama, 1, 1, 650'000, alst(2, true, true)},
        kH200_bytes,
        looked_at,
        recipes,
-       ""},
-      {"+ TiledMLP", {llama, 1, 1, 1'200'000, alst(3, true, true)}, kH200_bytes, looked_at, recipes, ""},
+       "",
+       "700,000: flushes; 800,000: out of memory"},
+      {"+ TiledMLP", {llama, 1, 1, 1'200'000, alst(3, true, true)}, kH200_bytes, looked_at, recipes, "", ""},
       {"8B, one H100, Transformers",
        {llama, 1, 1, 32'000, alst(0, true)},
        kH100_bytes,
        held_out,
        "ALST, table 2",
-       "a round number below the limit; its recipe goes on to 36,000"},
+       "",
+       "36,000: close to it"},
       {"the same, by its recipe",
        {llama, 1, 1, 36'000, alst(0, true)},
        kH100_bytes,
        held_out,
        "ArcticTraining, run-h100-sp1-llama-8b-baseline.yml: \"close to oom\"",
+       "",
        ""},
-      {"+ all", {llama, 1, 1, 500'000, alst(3, true)}, kH100_bytes, looked_at, "ALST, table 2", ""},
-      {"8B, 8 x H100, Transformers", {llama, 8, 1, 32'000, alst(0, false)}, kH100_bytes, held_out, table, ""},
-      {"+ Liger-Kernel", {llama, 8, 1, 160'000, alst(1, false)}, kH100_bytes, held_out, table, ""},
-      {"+ Ulysses", {llama, 8, 8, 1'100'000, alst(1, false)}, kH100_bytes, held_out, table, low},
+      {"+ all",
+       {llama, 1, 1, 500'000, alst(3, true)},
+       kH100_bytes,
+       looked_at,
+       "ALST, table 2",
+       "",
+       "555,000: an illegal memory access"},
+      {"8B, 8 x H100, Transformers",
+       {llama, 8, 1, 32'000, alst(0, false)},
+       kH100_bytes,
+       held_out,
+       table,
+       "",
+       ""},
+      {"+ Liger-Kernel", {llama, 8, 1, 160'000, alst(1, false)}, kH100_bytes, held_out, table, "", ""},
+      {"+ Ulysses",
+       {llama, 8, 8, 1'100'000, alst(1, false)},
+       kH100_bytes,
+       held_out,
+       table,
+       "",
+       "1,200,000: flushes; 1,800,000: out of memory"},
       {"+ TiledMLP",
        {llama, 8, 8, 1'200'000, tiled},
        kH100_bytes,
        held_out,
        table,
-       low + "; its recipe ran with sdpa"},
+       "no length between it and 1,500,000 was tried, see below",
+       "1,500,000: flushes; 2,000,000: out of memory"},
       {"or + activations offloaded",
        {llama, 8, 8, 2'400'000, alst(2, false)},
        kH100_bytes,
        held_out,
        table,
-       low},
-      {"+ all", {llama, 8, 8, 3'700'000, alst(3, false)}, kH100_bytes, held_out, table, ""},
+       "",
+       "2,500,000: close to it; 3,000,000: out of memory"},
+      {"+ all",
+       {llama, 8, 8, 3'700'000, alst(3, false)},
+       kH100_bytes,
+       held_out,
+       table,
+       "",
+       "3,800,000 stands in its recipe"},
       {"8B, 16 x H100, all",
        {llama, 16, 16, 8'000'000, alst(3, false)},
        kH100_bytes,
        held_out,
-       "ArcticTraining, run-h100-sp16-llama-8b.yml",
+       "ArcticTraining, run-h100-sp16-llama-8b.yml: \"close to oom\"",
+       "",
        ""},
       {"8B, 32 x H100, all",
        {llama, 32, 32, 15'000'000, alst(3, false)},
        kH100_bytes,
        held_out,
        "ALST, table 4",
-       ""},
+       "",
+       "16,000,000: out of memory"},
       {"Qwen3-32B, one H100, all",
        {qwen, 1, 1, 230'000, alst(3, true)},
        kH100_bytes,
        held_out,
        "ArcticTraining, run-h100-sp1-qwen3-32b.yml",
-       ""},
-      {"Qwen3-32B, 8 x H100, all",
-       {qwen, 8, 8, 1'550'000, alst(3, false)},
-       kH100_bytes,
-       held_out,
-       "ArcticTraining, run-h100-sp8-qwen3-32b.yml",
-       low},
+       "",
+       "260,000: the loss is nan; 400,000: out of memory"},
       {"Qwen3-32B, 16 x H100, all",
        {qwen, 16, 16, 4'000'000, alst(3, false)},
        kH100_bytes,
        held_out,
        "ArcticTraining, run-h100-sp16-qwen3-32b.yml",
-       ""},
+       "",
+       "4,500,000: breaks; 8,000,000: out of memory"},
   };
 }
 
@@ -178,6 +217,7 @@ struct PublishedMemory {
   double gibibytes;
   Seen seen;
   std::string source;
+  std::string note;  // why it misses 16 %; empty: it does not
 };
 
 inline std::vector<PublishedMemory> published_memory() {
@@ -185,32 +225,49 @@ inline std::vector<PublishedMemory> published_memory() {
   using enum MemoryKind;
   const ModelSizes llama = llama_3_8b(), large = llama_70b(), qwen = qwen3_32b();
   const std::string recipe = "a comment in ArcticTraining's recipe", blog = "Hugging Face blog, ulysses-sp";
+  const std::string older = "the same recipe's older comments";
+  const std::string machines = "NCCL over several machines is not counted, see below";
+  const std::string unknown = "not explained, see below";
   IncumbentRun alone = blog_run(8192);
   alone.ranks = alone.sequence_ranks = 1;
+  const auto one = [&](const ModelSizes& model, int64_t tokens, int features, bool h200) {
+    return IncumbentRun{model, 1, 1, tokens, alst(features, true, h200)};
+  };
+  const auto all = [&](const ModelSizes& model, int ranks, int64_t tokens) {
+    return IncumbentRun{model, ranks, ranks, tokens, alst(3, false)};
+  };
   return {
-      {"8B, one H200, 65K", {llama, 1, 1, 65'000, alst(0, true, true)}, device, 137.36, looked_at, recipe},
-      {"8B, one H200, 300K", {llama, 1, 1, 300'000, alst(1, true, true)}, device, 134.96, looked_at, recipe},
-      {"8B, one H200, 650K", {llama, 1, 1, 650'000, alst(2, true, true)}, device, 126.81, looked_at, recipe},
-      {"8B, one H200, 1.2M",
-       {llama, 1, 1, 1'200'000, alst(3, true, true)},
-       device,
-       136.15,
-       looked_at,
-       recipe},
-      {"8B, one H100, 32K", {llama, 1, 1, 32'000, alst(0, true)}, device, 71.91, held_out, recipe},
-      {"70B, 32 x H100, 4M", {large, 32, 32, 4'000'000, alst(3, false)}, device, 47.70, held_out, recipe},
-      {"70B, 64 x H100, 10M", {large, 64, 64, 10'000'000, alst(3, false)}, device, 53.83, held_out, recipe},
-      {"Qwen3-32B, 64 x H100, 15M",
-       {qwen, 64, 64, 15'000'000, alst(3, false)},
-       device,
-       71.00,
-       held_out,
-       recipe},
-      {"Qwen3-4B, 4 x H100, 8K", blog_run(8192), held, 22.8, looked_at, blog},
-      {"Qwen3-4B, 4 x H100, 32K", blog_run(32768), held, 35.0, looked_at, blog},
-      {"Qwen3-4B, 4 x H100, 64K", blog_run(65536), held, 50.5, looked_at, blog},
-      {"Qwen3-4B, 4 x H100, 96K", blog_run(98304), held, 66.0, held_out, blog},
-      {"Qwen3-4B, one H100, 8K", alone, held, 76.4, looked_at, blog},
+      {"8B, one H200, 50K", one(llama, 50'000, 0, true), device, 124.47, found_later, older, ""},
+      {"8B, one H200, 60K", one(llama, 60'000, 0, true), device, 126.79, found_later, older, ""},
+      {"8B, one H200, 65K", one(llama, 65'000, 0, true), device, 137.36, looked_at, recipe, ""},
+      {"8B, one H200, 200K", one(llama, 200'000, 1, true), device, 93.28, found_later, older, ""},
+      {"8B, one H200, 300K", one(llama, 300'000, 1, true), device, 134.96, looked_at, recipe, ""},
+      {"8B, one H200, 600K", one(llama, 600'000, 2, true), device, 118.06, found_later, older, ""},
+      {"8B, one H200, 650K", one(llama, 650'000, 2, true), device, 126.81, looked_at, recipe, ""},
+      {"8B, one H200, 1.2M", one(llama, 1'200'000, 3, true), device, 136.15, looked_at, recipe, ""},
+      {"8B, one H100, 32K", one(llama, 32'000, 0, false), device, 71.91, held_out, recipe, ""},
+      {"8B, 32 x H100, 32K", {llama, 32, 1, 32'000, alst(0, false)}, device, 71.62, found_later, older, ""},
+      {"8B, 32 x H100, 14M", all(llama, 32, 14'000'000), device, 74.51, found_later, older, unknown},
+      {"8B, 32 x H100, 15M", all(llama, 32, 15'000'000), device, 78.49, found_later, older, unknown},
+      {"70B, 16 x H100, 1.5M", all(large, 16, 1'500'000), device, 44.04, found_later, older, ""},
+      {"70B, 16 x H100, 2M", all(large, 16, 2'000'000), device, 50.65, found_later, older, ""},
+      {"70B, 32 x H100, 4M", all(large, 32, 4'000'000), device, 47.70, held_out, recipe, ""},
+      {"70B, 64 x H100, 8M", all(large, 64, 8'000'000), device, 46.41, found_later, older, machines},
+      {"70B, 64 x H100, 10M", all(large, 64, 10'000'000), device, 53.83, held_out, recipe, ""},
+      {"70B, 64 x H100, 11M", all(large, 64, 11'000'000), device, 57.54, found_later, older, ""},
+      {"Qwen3-32B, one H100, 200K", one(qwen, 200'000, 3, false), device, 56.13, found_later, older, ""},
+      {"Qwen3-32B, one H100, 260K", one(qwen, 260'000, 3, false), device, 68.93, found_later, older, ""},
+      {"Qwen3-32B, 8 x H100, 1.5M", all(qwen, 8, 1'500'000), device, 64.99, found_later, older, ""},
+      {"Qwen3-32B, 32 x H100, 5M", all(qwen, 32, 5'000'000), device, 53.46, found_later, older, ""},
+      {"Qwen3-32B, 32 x H100, 7M", all(qwen, 32, 7'000'000), device, 71.55, found_later, recipe,
+       machines + "; with PyTorch 2.4"},
+      {"Qwen3-32B, 64 x H100, 15M", all(qwen, 64, 15'000'000), device, 71.00, held_out, recipe, machines},
+      {"Qwen3-32B, 64 x H100, 16M", all(qwen, 64, 16'000'000), device, 74.79, found_later, older, machines},
+      {"Qwen3-4B, 4 x H100, 8K", blog_run(8192), held, 22.8, looked_at, blog, ""},
+      {"Qwen3-4B, 4 x H100, 32K", blog_run(32768), held, 35.0, looked_at, blog, ""},
+      {"Qwen3-4B, 4 x H100, 64K", blog_run(65536), held, 50.5, looked_at, blog, ""},
+      {"Qwen3-4B, 4 x H100, 96K", blog_run(98304), held, 66.0, held_out, blog, ""},
+      {"Qwen3-4B, one H100, 8K", alone, held, 76.4, looked_at, blog, ""},
   };
 }
 

@@ -84,20 +84,22 @@ void trace_incumbent_step(const IncumbentRun& run, IncumbentTrace& trace) {
   trace.enter("layers' first forward");
   std::vector<Held> layer_inputs;
   layer_inputs.push_back(std::move(embedded));
-  // Liger reads the head's weight outside of its module: an external parameter of the whole model, gathered from a
-  // step's first module on (parameter_offload.py, get_all_parameters), and left by release_sub_module.
+  // Liger reads the head's weight outside of its module: an external parameter of the whole model, gathered
+  // from a step's first module on (parameter_offload.py, get_all_parameters), and left by release_sub_module.
   std::vector<Held> head;
   if (policy.liger_kernels) head = zero.gather({table});
   const int64_t head_elements = policy.liger_kernels ? table : 0;
   for (int64_t number = 0; number < run.model.layers; ++number) {
     weights.clear();
-    weights = zero.gather_layer(head_elements);
+    // Else it is fetched ahead behind the last layer.
+    const bool head_is_next = zero.may_be_live(run.model.layers - number);
+    weights = zero.gather_layer(head_is_next ? table : head_elements);
     Held output = layer.forward();
     // LlamaModel.forward keeps the name inputs_embeds.
     if (policy.offload_activations && number > 0) layer_inputs.back().release();
     layer_inputs.push_back(std::move(output));
   }
-  weights.clear();
+  // The last layer's parameters stay for its backward (partitioned_param_coordinator.py __params_to_release).
 
   trace.enter("head and loss");
   NormKept kept;
@@ -126,6 +128,7 @@ void trace_incumbent_step(const IncumbentRun& run, IncumbentTrace& trace) {
     gradient = std::move(d_input);
   }
   weights.clear();
+  zero.release_ahead();
   head.clear();
 
   trace.enter("embedding's backward");

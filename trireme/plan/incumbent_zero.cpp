@@ -58,27 +58,36 @@ std::vector<Held> IncumbentZero::gather(const std::vector<int64_t>& elements) {
   return whole;
 }
 
-// partitioned_param_coordinator.py, fetch_sub_module: each module, as it starts forward or backward, has a bucket
-// fetched ahead, until as many parameters are live as may be. A layer has more modules than buckets.
+bool IncumbentZero::may_be_live(int64_t layers) const {
+  const std::vector<int64_t> layer = layer_parameters();
+  return layers * std::accumulate(layer.begin(), layer.end(), int64_t{0}) <= kLive_elements;
+}
+
+// partitioned_param_coordinator.py, fetch_sub_module: each module, as it starts forward or backward, has a
+// bucket fetched ahead, until as many parameters are live as may be. A layer has more modules than buckets.
 std::vector<Held> IncumbentZero::gather_layer(int64_t live_elements) {
   const std::vector<int64_t> layer = layer_parameters();
-  std::vector<Held> whole;
+  if (run_.ranks == 1 && !run_.policy.offload_parameters) return {};
+  const auto size_of = [&layer](std::size_t parameter) { return layer.at(parameter % layer.size()); };
+  std::size_t next = 0;  // of this layer's parameters and the following ones'
+  for (; next < ahead_.size(); ++next) live_elements += size_of(next);
   std::vector<int64_t> bucket;
-  int64_t bucket_elements = 0;
   const auto gather_bucket = [&] {
-    for (Held& parameter : gather(bucket)) whole.push_back(std::move(parameter));
+    for (Held& parameter : gather(bucket)) ahead_.push_back(std::move(parameter));
     bucket.clear();
-    bucket_elements = 0;
   };
-  const auto add = [&](int64_t parameter) {
-    bucket.push_back(parameter);
-    bucket_elements += parameter;
-    live_elements += parameter;
-    if (bucket_elements >= kPrefetch_elements) gather_bucket();
-  };
-  for (const int64_t parameter : layer) add(parameter);
-  for (std::size_t next = 0; live_elements < kLive_elements; ++next) add(layer.at(next % layer.size()));
+  const std::size_t all = layer.size() * static_cast<std::size_t>(run_.model.layers);
+  for (; next < layer.size() || (next < all && live_elements < kLive_elements); ++next) {
+    bucket.push_back(size_of(next));
+    live_elements += size_of(next);
+    if (std::accumulate(bucket.begin(), bucket.end(), int64_t{0}) >= kPrefetch_elements) gather_bucket();
+  }
   if (!bucket.empty()) gather_bucket();
+  std::vector<Held> whole;
+  for (std::size_t parameter = 0; parameter < layer.size(); ++parameter) {
+    whole.push_back(std::move(ahead_.front()));
+    ahead_.pop_front();
+  }
   return whole;
 }
 
