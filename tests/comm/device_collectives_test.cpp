@@ -5,7 +5,8 @@
 
 #include "trireme/comm/collectives.h"
 #include "trireme/comm/owned_backend.h"
-#include "trireme/comm/thread_backend.h"
+#include "trireme/comm/post_board_backend.h"
+#include "trireme/comm/thread_post_board.h"
 #include "trireme/comm/thread_world.h"
 
 #include "tests/support/called_operators.h"
@@ -79,7 +80,10 @@ TEST(DeviceCollectives, of_a_group_of_one_that_has_a_backend_travel_and_give_wha
   const std::chrono::seconds timeout(30);
   for (const at::Device device : {at::Device(at::kCPU), guarded_device()})
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-      Group one("one", own_backend(make_thread_backend(meeting, 0, timeout)), {0}, 0, timeout);
+      Group one("one",
+                own_backend(make_post_board_backend(kThreadBackend,
+                                                    std::make_unique<ThreadPostBoard>(meeting, 0), timeout)),
+                {0}, 0, timeout);
       const at::Tensor x = at::arange(9000).view({-1, 3}).to(dtype).to(device);
       const std::vector<int64_t> rows{x.size(0)};
       PendingRows gathered = begin_all_gather(one, x, rows), traded = begin_all_to_all(one, x, rows, rows);

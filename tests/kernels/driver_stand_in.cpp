@@ -1,5 +1,5 @@
 // A CUDA driver without a device: of libcuda.so.1 what cuDNN asks for when it loads a kernel that it has
-// compiled (tests/python/test_cudnn_plans.py has the same list).
+// compiled. Also built by tests/python/test_cudnn_plans.py.
 #define GIVES_A_HANDLE(name)           \
   extern "C" int name(void** handle) { \
     *handle = handle;                  \

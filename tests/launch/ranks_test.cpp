@@ -1,4 +1,5 @@
-// Real ranks under the launcher: processes that meet through the inherited socket and exchange over Gloo.
+// Real ranks under the launcher: processes that meet through the inherited socket, and exchange through each
+// other's memory or over Gloo.
 // This program is its own rank: `main` takes the part named after --as_rank.
 #include <chrono>
 #include <iostream>
@@ -31,11 +32,14 @@ int run_as_rank(const std::string& part) {
     std::this_thread::sleep_for(seconds(200));  // the launcher ends it when rank 1 has given up
     return 0;
   }
-  const auto world = join_world(identity, {.timeout = seconds(part == "never_joins" ? 1 : 300)});
+  const auto world = join_world(
+      identity, {.timeout = seconds(part == "never_joins" ? 1 : 300),
+                 .backend = part == "over_gloo" ? ExchangeBackend::gloo : ExchangeBackend::automatic});
   const Mesh mesh = make_mesh(*world, {.ulysses = world->size()});
   at::Tensor sum = at::full({100000}, world->rank() + 1, at::kFloat);
   all_reduce_sum(*mesh.all, sum);
-  std::cout << "sum " << sum[99999].item<float>() << " socket " << (identity.master_listen_fd >= 0) << "\n"
+  std::cout << "sum " << sum[99999].item<float>() << " socket " << (identity.master_listen_fd >= 0) << " by "
+            << mesh.all->backend().getBackendName() << "\n"
             << std::flush;
   if (part == "killed" && world->rank() == 1) ::raise(SIGKILL);
   if (part == "broken" && world->rank() == 1) throw DataError("a broken file");
@@ -51,11 +55,13 @@ LaunchOutcome launch_ranks(int nproc, const std::string& part) {
 }
 
 TEST(LaunchedRanks, meet_through_the_socket_that_rank_0_inherits) {
-  const LaunchOutcome outcome = launch_ranks(3, "sum");
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("[rank 0] sum 6 socket 1\n"));
-  EXPECT_THAT(outcome.out, HasSubstr("[rank 1] sum 6 socket 0\n"));
-  EXPECT_THAT(outcome.out, HasSubstr("[rank 2] sum 6 socket 0\n"));
+  for (const auto& [part, backend] : {std::pair{"sum", "memory"}, std::pair{"over_gloo", "gloo"}}) {
+    const LaunchOutcome outcome = launch_ranks(3, part);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr(cat("[rank 0] sum 6 socket 1 by ", backend, "\n")));
+    EXPECT_THAT(outcome.out, HasSubstr(cat("[rank 1] sum 6 socket 0 by ", backend, "\n")));
+    EXPECT_THAT(outcome.out, HasSubstr(cat("[rank 2] sum 6 socket 0 by ", backend, "\n")));
+  }
 }
 
 TEST(LaunchedRanks, one_killed_ends_the_run_before_the_timeout_and_survivors_say_what_they_waited_for) {
@@ -68,6 +74,8 @@ TEST(LaunchedRanks, one_killed_ends_the_run_before_the_timeout_and_survivors_say
     EXPECT_THAT(outcome.err,
                 HasSubstr(cat("[rank ", survivor, "] CommError: all_reduce_sum of group 'ulysses'")));
   }
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 (process "));
+  EXPECT_THAT(outcome.err, HasSubstr(") has ended. Ranks taking part: 0, 1, 2"));
 }
 
 TEST(LaunchedRanks, the_one_with_an_error_is_blamed_and_its_message_shown) {

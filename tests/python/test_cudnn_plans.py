@@ -9,30 +9,12 @@ from pathlib import Path
 
 import pytest
 
-# Of the CUDA driver, what cuDNN asks for when it loads a kernel that it has compiled.
-GIVES_A_HANDLE = ("cuLibraryLoadData", "cuLibraryGetKernel")
-SUCCEEDS = ("cuLibraryUnload", "cuKernelSetAttribute")
-HAS_NO_DEVICE = (
-    "cuCtxGetCurrent", "cuCtxGetDevice", "cuCtxGetLimit", "cuCtxPopCurrent", "cuCtxPushCurrent", "cuDeviceGet",
-    "cuDeviceGetAttribute", "cuDeviceGetCount", "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxReset",
-    "cuDevicePrimaryCtxRetain", "cuDriverGetVersion", "cuFuncGetAttribute", "cuFuncSetAttribute", "cuGetErrorName",
-    "cuGetErrorString", "cuInit", "cuKernelGetAttribute", "cuLaunchCooperativeKernel", "cuLaunchKernel", "cuLaunchKernelEx",
-    "cuLibraryLoadFromFile", "cuLinkAddData", "cuLinkAddData_v2", "cuLinkAddFile_v2", "cuLinkComplete", "cuLinkCreate",
-    "cuLinkCreate_v2", "cuLinkDestroy", "cuMemcpyDtoH_v2", "cuModuleGetFunction", "cuModuleGetGlobal_v2", "cuModuleLoadData",
-    "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuModuleUnload", "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-    "cuOccupancyMaxPotentialClusterSize", "cuStreamGetCtx", "cuStreamSynchronize", "cuTensorMapEncodeTiled")
-
-
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
     """A folder with a stand-in for libcuda.so.1."""
     folder = tmp_path_factory.mktemp("driver")
-    source = ["int %s(void** handle) { *handle = handle; return 0; }" % name for name in GIVES_A_HANDLE]
-    source += ["int %s(void) { return 0; }" % name for name in SUCCEEDS]
-    source += ["int %s(void) { return 100; }" % name for name in HAS_NO_DEVICE]  # CUDA_ERROR_NO_DEVICE
-    (folder / "driver.c").write_text("\n".join(source))
-    subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-Wl,-soname,libcuda.so.1", "-o", folder / "libcuda.so.1", folder / "driver.c"],
-                   check=True)
+    source = Path(__file__).parents[1] / "kernels/driver_stand_in.cpp"
+    subprocess.run(["g++", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", folder / "libcuda.so.1", source], check=True)
     return folder
 
 

@@ -19,6 +19,18 @@ std::string boot_id() {
   return text;
 }
 
+std::string machine_with_namespaces(std::initializer_list<const char*> kinds) {
+  std::string identity = boot_id();
+  for (const char* kind : kinds) {
+    std::array<char, 64> space{};
+    const std::string path = std::string("/proc/self/ns/") + kind;
+    const ssize_t size = ::readlink(path.c_str(), space.data(), space.size());
+    if (identity.empty() || size <= 0) return {};
+    identity.append(" ").append(space.data(), static_cast<size_t>(size));
+  }
+  return identity;
+}
+
 std::string state_and_numbers(int64_t process) {
   std::string text;
   std::getline(std::ifstream("/proc/" + std::to_string(process) + "/stat"), text);

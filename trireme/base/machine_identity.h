@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 namespace trireme {
@@ -12,6 +13,11 @@ std::string host_name();
 
 // Identifies the current boot of the machine; empty if the system does not tell.
 std::string boot_id();
+
+// Equal for processes of one machine that share its namespaces of these kinds ("net": they reach each other
+// over the loopback interface; "pid": a process number means the same process), and for no others. Empty if
+// the system does not tell.
+std::string machine_with_namespaces(std::initializer_list<const char*> kinds);
 
 // The text of /proc/PROCESS/stat after the process name: the state ("R", "S", "T", ...), then numbers. Empty
 // if there is no such process.

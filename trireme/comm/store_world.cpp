@@ -1,7 +1,6 @@
 // A World whose ranks met in a store: what they learn about each other there, and the backend that each group
 // gets by it.
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <unistd.h>
 
@@ -120,15 +119,11 @@ class StoreWorld : public World {
   std::unique_ptr<Heartbeat> heartbeat_;  // only over NCCL: other backends' collectives end by themselves
 };
 
-// Equal on ranks of one machine and one network namespace, and on no others: these reach each other over the
-// loopback interface.
+// Equal on ranks that reach each other over the loopback interface. If that is unknown, ranks with the same
+// machine name do not count as one machine.
 std::string network_identity() {
-  const std::string boot = boot_id();
-  std::array<char, 64> network{};
-  const ssize_t size = ::readlink("/proc/self/ns/net", network.data(), network.size());
-  // If one of them is unknown, ranks with the same machine name do not count as one machine.
-  if (boot.empty() || size <= 0) return cat(host_name(), " process ", ::getpid());
-  return cat(boot, " ", std::string_view(network.data(), static_cast<size_t>(size)));
+  const std::string known = machine_with_namespaces({"net"});
+  return known.empty() ? cat(host_name(), " process ", ::getpid()) : known;
 }
 
 void check_backend(const JoinOptions& options) {

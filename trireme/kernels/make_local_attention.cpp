@@ -38,19 +38,21 @@ Kernel cuda_calls(CallKernels... kernels) {
   return std::make_unique<CallsAttention>(std::move(list));
 }
 
-template <auto make_kernel>
-Kernel cuda_in_16_bits(at::ScalarType dtype) {
+void demand_16_bits(AttentionKernel kernel, at::ScalarType dtype) {
   if (!is_half_precision(dtype))
-    throw ConfigError(cat("attention kernels 'cudnn' and 'flash' on CUDA: got ", dtype,
+    throw ConfigError(cat("attention kernel '", name_of(kernel), "' on CUDA: got ", dtype,
                           ", expected bf16 or fp16; use --bf16, or --attention 'reference' or 'auto'"));
+}
+
+template <AttentionKernel kernel, auto make_kernel>
+Kernel cuda_in_16_bits(at::ScalarType dtype) {
+  demand_16_bits(kernel, dtype);
   return cuda_calls(make_kernel());
 }
 
 // Whole samples by libtorch's calls of cuDNN; documents, windows and parts of a ring by graphs of our own.
 Kernel cudnn_packed(at::ScalarType dtype) {
-  if (!is_half_precision(dtype))
-    throw ConfigError(cat("attention kernel 'cudnn_packed': got ", dtype,
-                          ", expected bf16 or fp16; use --bf16, or --attention 'reference' or 'auto'"));
+  demand_16_bits(AttentionKernel::cudnn_packed, dtype);
   demand_cuda();
   return cuda_calls(make_cudnn_kernel(kNeverAlone), make_cudnn_packed_kernel(make_cudnn_graph_runner()));
 }
@@ -75,8 +77,10 @@ const KernelOfDevice kKernels[] = {
     {AttentionKernel::automatic, at::kCPU, automatic_on_cpu},
     {AttentionKernel::automatic, at::kCUDA, automatic_on_cuda},
     {AttentionKernel::flash, at::kCPU, cpu_flash},
-    {AttentionKernel::flash, at::kCUDA, cuda_in_16_bits<[] { return make_cuda_flash_kernel(); }>},
-    {AttentionKernel::cudnn, at::kCUDA, cuda_in_16_bits<[] { return make_cudnn_kernel(); }>},
+    {AttentionKernel::flash, at::kCUDA,
+     cuda_in_16_bits<AttentionKernel::flash, [] { return make_cuda_flash_kernel(); }>},
+    {AttentionKernel::cudnn, at::kCUDA,
+     cuda_in_16_bits<AttentionKernel::cudnn, [] { return make_cudnn_kernel(); }>},
     {AttentionKernel::cudnn_packed, at::kCUDA, cudnn_packed},
     {AttentionKernel::reference, std::nullopt,
      [](at::ScalarType /*dtype*/) -> Kernel { return std::make_unique<ReferenceAttention>(); }},
