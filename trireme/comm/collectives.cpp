@@ -2,8 +2,7 @@
 //
 //   all_to_all          the backend's all-to-all of bytes, so every dtype can be sent
 //   all_gather          the backend's all-gather of bytes; on Gloo, or on NCCL with uneven rows, a broadcast
-//   per
-//                       rank
+//                       of each rank
 //   reduce_scatter_sum  all-to-all of row blocks, then a sum of the P blocks in rank order on this rank
 //   all_reduce_sum      large: reduce_scatter_sum of flat slices and all_gather; small: all_gather and a sum
 //

@@ -1,5 +1,5 @@
 // A Group: some ranks of the run that exchange tensors with each other. It wraps a c10d backend (NCCL on
-// GPUs, Gloo on CPUs, our in-process backend if ranks are threads), its timeout, and traffic counters.
+// GPUs; on CPUs a post board of processes or threads, or Gloo), its timeout, and traffic counters.
 // Collectives over a group are the free functions in collectives.h. A group of one rank has no backend;
 // groups of the same ranks may share a backend (world.h).
 #pragma once

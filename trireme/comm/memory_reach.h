@@ -15,7 +15,7 @@ class MemoryReach {
  public:
   MemoryReach() = default;  // nobody reaches anybody
   // `cards` by rank: MemoryProof::card(), or null from a rank that takes no part. Tries to read every other
-  // rank; `found()` is what the others are to hear.
+  // rank, unless this one takes no part; `found()` is what the others are to hear.
   MemoryReach(int rank, const std::vector<Json>& cards);
   Json found() const;
   // What every rank found, by rank.
@@ -23,6 +23,8 @@ class MemoryReach {
 
   // Why these ranks cannot exchange through memory; empty: they can. Equal on all ranks.
   std::string why_not(const std::vector<int>& world_ranks) const;
+  // This rank and those in a container with it, of those that take part; none where this rank does not.
+  std::vector<int> ranks_of_this_machine() const;
   const std::shared_ptr<const PeerProcess>& process(int rank) const { return processes_.at(rank); }
 
  private:
@@ -30,7 +32,8 @@ class MemoryReach {
     std::set<int> reached;
     std::string first_failure;  // of a rank of this machine; empty: none
   };
-  std::vector<std::shared_ptr<const PeerProcess>> processes_;  // null: takes no part
+  std::vector<char> takes_part_;
+  std::vector<std::shared_ptr<const PeerProcess>> processes_;  // null: that rank or this one takes no part
   Found found_;
   std::vector<Found> of_ranks_;
 };

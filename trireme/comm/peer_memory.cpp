@@ -1,5 +1,6 @@
 #include "trireme/comm/peer_memory.h"
 
+#include <array>
 #include <cstring>
 #include <poll.h>
 #include <random>
@@ -15,10 +16,18 @@
 namespace trireme {
 namespace {
 
-// Equal where process numbers mean the same processes. Ranks of two network namespaces count as two machines,
-// as elsewhere. Empty: unknown.
+// In a new namespace of processes, /proc may still be that of the namespace outside: its numbers then mean
+// other processes.
+bool proc_numbers_processes_as_this_one() {
+  std::array<char, 32> self{};
+  const ssize_t size = ::readlink("/proc/self", self.data(), self.size());
+  return size > 0 && std::string_view(self.data(), static_cast<size_t>(size)) == std::to_string(::getpid());
+}
+
+// Equal where process numbers mean the same processes, in /proc too. Ranks of two network namespaces count as
+// two machines, as elsewhere. Empty: unknown.
 std::string process_id_space() {
-  return machine_with_namespaces({"pid", "net"});
+  return proc_numbers_processes_as_this_one() ? machine_with_namespaces({"pid", "net"}) : std::string();
 }
 
 }  // namespace
@@ -45,7 +54,7 @@ PeerProcess::PeerProcess(const Json& card)
 
 bool PeerProcess::has_ended() const {
   pollfd end{.fd = ended_.get(), .events = POLLIN, .revents = 0};
-  return ::poll(&end, 1, 0) != 0;
+  return ::poll(&end, 1, 0) > 0;  // below 0: a signal came meanwhile
 }
 
 std::string PeerProcess::why_unreadable() const {

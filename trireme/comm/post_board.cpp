@@ -8,9 +8,10 @@ namespace trireme {
 
 void PostBoard::exchange(const Post& post, std::chrono::milliseconds timeout,
                          const std::function<void()>& copy) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  // Each wait has the whole time: what others copy does not count against a rank that came late.
+  const auto wait = [&] { wait_for_all(std::chrono::steady_clock::now() + timeout); };
   show(post);
-  wait_for_all(deadline);
+  wait();
   try {
     for (int peer = 0; peer < ranks(); ++peer) {
       if (collective(peer) != post.collective)
@@ -22,7 +23,7 @@ void PostBoard::exchange(const Post& post, std::chrono::milliseconds timeout,
     fail(error.what());
     throw;
   }
-  wait_for_all(deadline);
+  wait();
   withdraw();
 }
 

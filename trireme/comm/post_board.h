@@ -41,8 +41,8 @@ class PostBoard {
   const std::vector<int>& world_ranks() const { return world_ranks_; }
 
   // Posts, waits for everyone, calls `copy`, waits for everyone again. Collective. Throws std::runtime_error
-  // when another rank failed, is in another collective, or does not come within the timeout; the board is
-  // then broken for all.
+  // when another rank failed, is in another collective, or does not come within the timeout of each wait; the
+  // board is then broken for all.
   void exchange(const Post& post, std::chrono::milliseconds timeout, const std::function<void()>& copy);
 
   // For `copy`, while exchange() runs it: another rank's splits, and its bytes [offset, offset + n) into `to`

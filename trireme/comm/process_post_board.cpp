@@ -159,11 +159,22 @@ void ProcessPostBoard::copy_from(int peer, int64_t offset, at::Tensor to) const 
                                  world_ranks()[rank()], " asks for ", bytes, " from ", offset));
   const uint64_t from = theirs.address + static_cast<uint64_t>(offset);
   auto* const into = static_cast<char*>(to.data_ptr());
-  at::parallel_for(0, bytes, kPieceOfCopy_bytes, [&](int64_t begin, int64_t end) {
-    peers_[peer]->read(from + static_cast<uint64_t>(begin), into + begin, end - begin);
-  });
-  // A process that takes over the id of one that ended would have been read in its stead.
-  if (peers_[peer]->has_ended()) throw std::runtime_error(cat("rank ", world_ranks()[peer], " has ended"));
+  std::string why;
+  try {
+    at::parallel_for(0, bytes, kPieceOfCopy_bytes, [&](int64_t begin, int64_t end) {
+      peers_[peer]->read(from + static_cast<uint64_t>(begin), into + begin, end - begin);
+    });
+  } catch (const std::runtime_error& error) {
+    throw_if_broken();  // a rank that failed may have freed its bytes
+    why = cat("rank ", world_ranks()[peer], ": ", error.what());
+  }
+  // A process that takes over the number of one that ended would have been read in its stead.
+  if (peers_[peer]->has_ended()) why = ended(peer);
+  if (!why.empty()) throw std::runtime_error(why);
+}
+
+std::string ProcessPostBoard::ended(int peer) const {
+  return cat("rank ", world_ranks()[peer], " (process ", peers_[peer]->process_id(), ") has ended");
 }
 
 bool ProcessPostBoard::has_come(int peer) const {
@@ -199,7 +210,8 @@ void ProcessPostBoard::wait_for(int peer, steady_clock::time_point deadline) {
       for (int of = 0; of < ranks(); ++of) {
         if (!has_come(of)) missing.push_back(world_ranks()[of]);
       }
-      fail_and_throw(timed_out_without(missing));
+      if (!missing.empty()) fail_and_throw(timed_out_without(missing));
+      continue;
     }
     const auto left = std::chrono::ceil<milliseconds>(deadline - now);
     wait_on(theirs, value, std::min(kWatch, left));
@@ -218,13 +230,12 @@ void ProcessPostBoard::look_for_ended_processes() {
   for (const auto& peer : peers_)
     ends.push_back({.fd = peer->end_descriptor(), .events = POLLIN, .revents = 0});
   if (::poll(ends.data(), ends.size(), 0) <= 0) return;
-  std::string ended;
+  std::string why;
   for (int peer = 0; peer < ranks(); ++peer) {
     if (ends[peer].revents == 0 || has_come(peer)) continue;
-    ended += cat(ended.empty() ? "" : "; ", "rank ", world_ranks()[peer], " (process ",
-                 peers_[peer]->process_id(), ") has ended");
+    why += cat(why.empty() ? "" : "; ", ended(peer));
   }
-  if (!ended.empty()) fail_and_throw(ended);
+  if (!why.empty()) fail_and_throw(why);
 }
 
 void ProcessPostBoard::fail_and_throw(const std::string& why) {

@@ -41,6 +41,7 @@ class ProcessPostBoard final : public PostBoard {
   void wait_for(int peer, std::chrono::steady_clock::time_point deadline);
   void throw_if_broken() const;
   void look_for_ended_processes();
+  std::string ended(int peer) const;  // "rank 1 (process 4711) has ended"
   [[noreturn]] void fail_and_throw(const std::string& why);
 
   std::vector<std::shared_ptr<const PeerProcess>> peers_;

@@ -101,14 +101,15 @@ class StoreWorld : public World {
   std::string describe_exchanges() const override {
     if (size() == 1) return {};
     if (device_.is_cuda()) return "NCCL";
-    const int first = rank() - identity().local_rank;
-    std::vector<int> neighbours(static_cast<size_t>(std::min(identity().local_size, size() - first)));
-    std::iota(neighbours.begin(), neighbours.end(), first);
-    const std::string why = asked_ == ExchangeBackend::gloo ? "--ddp_backend gloo"
-                            : neighbours.size() < 2         ? "no two ranks on one machine"
-                                                            : memory_.why_not(neighbours);
-    if (!why.empty()) return cat("Gloo (", why, ")");
-    return identity().local_size == size() ? "memory" : "memory within a machine, Gloo between machines";
+    if (asked_ == ExchangeBackend::gloo) return "Gloo (--ddp_backend gloo)";
+    const std::string why = memory_.why_not(identity().all_ranks());
+    if (why.empty()) return "memory";
+    // Who started the ranks may not say which of them share a machine, but they found out.
+    const std::vector<int> neighbours = memory_.ranks_of_this_machine();
+    if (neighbours.size() < 2) return cat("Gloo (", why, ")");
+    const std::string why_not_here = memory_.why_not(neighbours);
+    return why_not_here.empty() ? "memory within a machine, Gloo between machines"
+                                : cat("Gloo (", why_not_here, ")");
   }
 
   c10::intrusive_ptr<c10d::Store> store_;
