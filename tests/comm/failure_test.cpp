@@ -149,6 +149,23 @@ TEST(ThreadWorld, ranks_in_different_collectives_are_told_so) {
   }
 }
 
+TEST(PostBoardBackend, ranks_that_give_more_or_less_than_others_expect_are_told_so) {
+  for (const Backend backend : {Backend::threads, Backend::memory}) {
+    std::vector<std::string> messages(2);
+    run_ranks(backend, 2, [&](World& world) {
+      const auto group = world.make_group("all", {{0, 1}});
+      at::Tensor tensor = at::zeros({world.rank() == 0 ? 4 : 3}, at::kFloat);
+      try {
+        broadcast(*group, tensor, 0);
+      } catch (const CommError& error) {
+        messages[world.rank()] = error.what();
+      }
+    });
+    for (const std::string& message : messages)
+      EXPECT_THAT(message, HasSubstr("rank 0 gives 16 bytes, rank 1 expects 12")) << testing::name_of(backend);
+  }
+}
+
 TEST(ThreadWorld, throws_the_exception_of_the_rank_that_failed_first) {
   EXPECT_THROW(run_ranks_as_threads(4,
                                     [](World& world) {

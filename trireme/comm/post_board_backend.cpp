@@ -55,9 +55,7 @@ class PostBoardBackend : public c10d::Backend {
     return run({"allgather", input, bytes}, input.device(), [&] {
       for (int peer = 0; peer < size_; ++peer) {
         const at::Tensor& part = outputs.at(0).at(peer);
-        if (board_->send_bytes(peer)[0] != part.size(0))
-          throw std::runtime_error(cat("the group's rank ", peer, " has ", board_->send_bytes(peer)[0],
-                                       " bytes to gather, rank ", rank_, " expects ", part.size(0)));
+        demand_bytes_of(peer, part.size(0));
         board_->copy_from(peer, 0, part);
       }
     });
@@ -67,8 +65,11 @@ class PostBoardBackend : public c10d::Backend {
                                            const c10d::BroadcastOptions& options) override {
     const int root = static_cast<int>(options.rootRank);
     at::Tensor& tensor = tensors.at(0);
-    return run({cat("broadcast from ", root), tensor, {}}, tensor.device(), [&] {
-      if (rank_ != root) board_->copy_from(root, 0, tensor);
+    const std::array<int64_t, 1> bytes = {tensor.size(0)};
+    return run({cat("broadcast from ", root), tensor, bytes}, tensor.device(), [&] {
+      if (rank_ == root) return;
+      demand_bytes_of(root, tensor.size(0));
+      board_->copy_from(root, 0, tensor);
     });
   }
 
@@ -77,6 +78,13 @@ class PostBoardBackend : public c10d::Backend {
   }
 
  private:
+  // A rank that gives all its bytes to every other posts their number.
+  void demand_bytes_of(int peer, int64_t expected) const {
+    if (board_->send_bytes(peer)[0] != expected)
+      throw std::runtime_error(cat("the group's rank ", peer, " gives ", board_->send_bytes(peer)[0],
+                                   " bytes, rank ", rank_, " expects ", expected));
+  }
+
   c10::intrusive_ptr<c10d::Work> run(const PostBoard::Post& post, at::Device output_device,
                                      const std::function<void()>& copy) {
     // Other ranks' streams do not wait for this rank's stream, so the host waits.
