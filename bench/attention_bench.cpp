@@ -3,7 +3,7 @@
 // rate.
 //
 //   attention_bench [--tokens 2048,8192] [--threads 1,2] [--heads 8] [--kv_heads 4] [--width 64] [--window 0]
-//                   [--seconds 3]
+//                   [--seconds 3] [--dtypes fp32,bf16]
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -47,9 +47,9 @@ std::vector<int64_t> numbers(const std::string& text) {
 }
 
 struct Options {
-  std::map<std::string, std::string> values{{"tokens", "2048,8192"}, {"threads", "1,2"}, {"heads", "8"},
-                                            {"kv_heads", "4"},       {"width", "64"},    {"window", "0"},
-                                            {"seconds", "3"}};
+  std::map<std::string, std::string> values{{"tokens", "2048,8192"}, {"threads", "1,2"},     {"heads", "8"},
+                                            {"kv_heads", "4"},       {"width", "64"},        {"window", "0"},
+                                            {"seconds", "3"},        {"dtypes", "fp32,bf16"}};
   int64_t number(const std::string& name) const { return std::stoll(values.at(name)); }
 };
 
@@ -131,10 +131,13 @@ void measure(const Options& options, int64_t tokens, int threads, at::ScalarType
 int main(int argc, char** argv) {
   try {
     const auto options = trireme::read_options(argc, argv);
-    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      if (options.values.at("dtypes").find(dtype == at::kFloat ? "fp32" : "bf16") == std::string::npos)
+        continue;
       for (const int64_t threads : trireme::numbers(options.values.at("threads")))
         for (const int64_t tokens : trireme::numbers(options.values.at("tokens")))
           trireme::measure(options, tokens, static_cast<int>(threads), dtype);
+    }
   } catch (const std::exception& error) {
     std::cerr << "attention_bench: " << error.what() << "\n";
     return 1;

@@ -162,7 +162,8 @@ TEST(PostBoardBackend, ranks_that_give_more_or_less_than_others_expect_are_told_
       }
     });
     for (const std::string& message : messages)
-      EXPECT_THAT(message, HasSubstr("rank 0 gives 16 bytes, rank 1 expects 12")) << testing::name_of(backend);
+      EXPECT_THAT(message, HasSubstr("rank 0 gives 16 bytes, rank 1 expects 12"))
+          << testing::name_of(backend);
   }
 }
 

@@ -46,7 +46,7 @@ OrderedJson collect(bool measure) {
                      {"vector_instructions", at::get_cpu_capability()},
                      {"bf16_matmul_instructions", cpu_has_bf16_matmul()},
                      {"attention", attention_of(at::kCPU)},
-                     {"transport", "gloo"}};
+                     {"transport", "memory, gloo"}};
   if (measure) {
     cpu["matmul_gflops_fp32"] = std::round(best_matmul_rate(at::kCPU, at::kFloat, 0.1) / 1e9);
     if (cpu_has_bf16_matmul())
@@ -60,7 +60,8 @@ OrderedJson collect(bool measure) {
         {{"device", device.str()}, {"attention", attention_of(device)}, {"transport", "nccl"}});
   }
   info["gpu_allocator"] = c10::CachingAllocator::getAllocatorSettings();
-  OrderedJson transports = {{"gloo", "ranks are processes, on the CPU"},
+  OrderedJson transports = {{"memory", "ranks are processes of one machine that read each other, on the CPU"},
+                            {"gloo", "ranks are processes, on the CPU"},
                             {"threads", "ranks are threads of one process"}};
   if (TRIREME_BUILT_WITH_CUDA != 0) transports["nccl"] = "ranks are processes, one GPU each";
   info["transports"] = transports;
