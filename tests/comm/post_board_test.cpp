@@ -141,6 +141,7 @@ TEST(PostBoard, does_not_count_what_a_rank_copies_against_its_coming_late) {
   expect_that_a_late_rank_may_copy(TwoRanks(::getpid()).boards);
   const auto meeting = std::make_shared<ThreadMeeting>(std::vector<int>{3, 7});
   std::vector<std::unique_ptr<ThreadPostBoard>> threads;
+  threads.reserve(2);
   for (int rank = 0; rank < 2; ++rank) threads.push_back(std::make_unique<ThreadPostBoard>(meeting, rank));
   expect_that_a_late_rank_may_copy(threads);
 }

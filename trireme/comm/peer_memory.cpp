@@ -45,7 +45,7 @@ Json MemoryProof::card() const {
 }
 
 PeerProcess::PeerProcess(const Json& card)
-    : on_this_machine_(card.at("machine") != "" && card.at("machine") == process_id_space()),
+    : on_this_machine_(!process_id_space().empty() && card.at("machine") == process_id_space()),
       process_id_(card.at("process")),
       nonce_address_(card.at("address")),
       nonce_(card.at("nonce")) {
