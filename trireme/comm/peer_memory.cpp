@@ -30,6 +30,10 @@ std::string process_id_space() {
   return proc_numbers_processes_as_this_one() ? machine_with_namespaces({"pid", "net"}) : std::string();
 }
 
+bool is_this_space(const std::string& space) {
+  return !space.empty() && space == process_id_space();
+}
+
 }  // namespace
 
 MemoryProof::MemoryProof() : nonce_((uint64_t{std::random_device{}()} << 32) | std::random_device{}()) {
@@ -45,7 +49,7 @@ Json MemoryProof::card() const {
 }
 
 PeerProcess::PeerProcess(const Json& card)
-    : on_this_machine_(!process_id_space().empty() && card.at("machine") == process_id_space()),
+    : on_this_machine_(is_this_space(card.at("machine"))),
       process_id_(card.at("process")),
       nonce_address_(card.at("address")),
       nonce_(card.at("nonce")) {
