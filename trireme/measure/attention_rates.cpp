@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "trireme/kernels/local_attention.h"
+#include "trireme/measure/rate_rounds.h"
 
 namespace trireme {
 namespace {
@@ -42,7 +43,7 @@ void measure_attention_rates(const CallTimer& timer, at::ScalarType dtype, Rates
   for (const int64_t tokens : {256, 512, 1024, 2048, 4096, 8192, 16384})
     for (const int64_t width : {16, 32, 64, 128}) {
       TimedAttention timed(tokens, width, options);
-      constexpr double kTooLong = 3;  // times what a point is given
+      constexpr double kTooLong = 3 * kRateRounds;  // times what a point is given in a round
       if (!rates[WorkKind::attention_forward].points.empty() &&
           14 * timed.values() / best > kTooLong * timer.seconds_of_each())
         continue;

@@ -18,6 +18,7 @@
 #include "trireme/measure/peak_rate.h"
 #include "trireme/measure/planned_step.h"
 #include "trireme/measure/product_rates.h"
+#include "trireme/measure/rate_rounds.h"
 #include "trireme/measure/step_rate.h"
 #include "trireme/measure/synthetic_tokens.h"
 #include "trireme/measure/token_operation_rates.h"
@@ -78,6 +79,12 @@ void measure_links(World& world, at::Device device, HardwareProfile& profile) {
   };
   if (machine > 1) profile.within_machine = measure("within machines", within);
   if (machines > 1) profile.across_machines = measure("across machines", across);
+}
+
+void measure_rates(const CallTimer& timer, at::ScalarType dtype, bool products, Rates& rates) {
+  if (products) measure_product_rates(timer, dtype, rates);
+  measure_attention_rates(timer, dtype, rates);
+  measure_token_operation_rates(timer, dtype, rates);
 }
 
 double best_of(const RateTable& table) {
@@ -144,21 +151,21 @@ HardwareProfile measure_hardware(World& world, at::Device device, const Hardware
   const auto group = world.make_group("hardware", {all});
   // Some 200, each of which takes twice its share: first calls, and large sizes.
   constexpr double kPoints = 400;
-  const CallTimer timer(*group, device, options.seconds / kPoints);
+  const CallTimer timer(*group, device, options.seconds / (kPoints * kRateRounds));
 
   HardwareProfile profile;
   describe(world, device, profile);
-  for (const auto& [dtype, rates] :
-       {std::pair{at::kFloat, &profile.rates_32_bit}, std::pair{at::kBFloat16, &profile.rates_16_bit}}) {
-    if (dtype == at::kFloat || profile.bf16_products)
-      measure_product_rates(timer, dtype, *rates);
-    else  // the engine multiplies them in fp32
-      for (const WorkKind product : {WorkKind::matmul, WorkKind::weight_gradient, WorkKind::head_matmul,
-                                     WorkKind::head_weight_gradient})
-        (*rates)[product] = profile.rates_32_bit.at(product);
-    measure_attention_rates(timer, dtype, *rates);
-    measure_token_operation_rates(timer, dtype, *rates);
+  std::vector<Rates> rounds_32_bit(kRateRounds), rounds_16_bit(kRateRounds);
+  for (size_t round = 0; round < kRateRounds; ++round) {
+    measure_rates(timer, at::kFloat, /*products=*/true, rounds_32_bit[round]);
+    measure_rates(timer, at::kBFloat16, profile.bf16_products, rounds_16_bit[round]);
   }
+  profile.rates_32_bit = mean_of_rounds(rounds_32_bit);
+  profile.rates_16_bit = mean_of_rounds(rounds_16_bit);
+  if (!profile.bf16_products)  // the engine multiplies them in fp32
+    for (const WorkKind product : {WorkKind::matmul, WorkKind::weight_gradient, WorkKind::head_matmul,
+                                   WorkKind::head_weight_gradient})
+      profile.rates_16_bit[product] = profile.rates_32_bit.at(product);
   profile.peak_flops_32_bit = peak_of(device, Precision::fp32, profile.rates_32_bit);
   profile.peak_flops_16_bit = peak_of(device, Precision::bf16, profile.rates_16_bit);
   if (!profile.is_gpu)

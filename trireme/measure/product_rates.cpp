@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/kernels/linear.h"
+#include "trireme/measure/rate_rounds.h"
 
 namespace trireme {
 namespace {
@@ -68,7 +69,7 @@ class ProductTable {
                RateTable& matmul, RateTable& weight_gradient) {
     double flops = 0;
     for (const auto& [k, n] : sides) flops += 6 * static_cast<double>(rows * k * n);
-    constexpr double kTooLong = 3;  // times what a point is given
+    constexpr double kTooLong = 3 * kRateRounds;  // times what a point is given in a round
     if (!matmul.points.empty() && flops / best_ > kTooLong * timer_.seconds_of_each()) return;
     std::vector<TimedProduct> products;
     for (const auto& [k, n] : sides) products.emplace_back(rows, k, n, options_);
