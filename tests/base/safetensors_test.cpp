@@ -274,6 +274,9 @@ TEST_F(Safetensors, a_set_is_one_file_or_the_shards_of_its_index) {
   }
   write_raw(R"({"weights":{}})", index);
   EXPECT_THAT(data_error([&] { const SafetensorsSet set(folder_.path()); }), HasSubstr("weight_map"));
+  write_raw(R"({"weight_map":{"a":"model-1.safetensors","a":"model-2.safetensors"}})", index);
+  EXPECT_THAT(data_error([&] { const SafetensorsSet set(folder_.path()); }),
+              AllOf(HasSubstr(index), HasSubstr("\"a\" is there twice")));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "trireme/base/error.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/device/cpu_caching_allocator.h"
+#include "trireme/device/processor.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/forecast/memory_forecast.h"
@@ -92,7 +93,9 @@ TEST_F(MemoryOfAStep, of_a_family_without_a_formula_is_never_above_the_widest) {
 TEST_F(MemoryOfAStep, in_native_bf16_peaks_are_within_5_percent_however_a_sequence_is_shared) {
   const std::vector<std::pair<const char*, Json (*)()>> models = {
       {"grouped", grouped_model}, {"tied", tied_model}, {"uneven", uneven_model}};
-  for (const auto& [name, config] : models)
+  for (const auto& [name, config] : models) {
+    // A processor without instructions for such products takes a hundred times as long: one model shows it.
+    if (!cpu_has_bf16_matmul() && config != uneven_model) continue;
     for (const int ulysses : {1, 2})
       for (const int ring : {1, 2}) {
         const Case test{name, config, ulysses * ring, ulysses, 1, 450, [&, ring = ring](EngineOptions& o) {
@@ -106,6 +109,7 @@ TEST_F(MemoryOfAStep, in_native_bf16_peaks_are_within_5_percent_however_a_sequen
             expect_within(0.05, name_of(category), state.peak[category], forecast.peak[category]);
         }
       }
+  }
 }
 
 // The workspace of a product is known by measurement alone, and for processors like this one: the formula is

@@ -41,8 +41,9 @@ bool is_guarded(const at::Tensor& tensor) {
   return tensor.defined() && tensor.device().type() == guarded_device().type();
 }
 
-// The CPU tensor on the bytes of `tensor`, with its offset in the storage; it owns nothing.
-at::Tensor seen(const at::Tensor& tensor) {
+}  // namespace
+
+at::Tensor as_cpu_tensor(const at::Tensor& tensor) {
   if (!is_guarded(tensor)) return tensor;
   const auto options = at::TensorOptions(at::kCPU).dtype(tensor.dtype());
   const c10::Storage& storage = tensor.storage();
@@ -54,6 +55,8 @@ at::Tensor seen(const at::Tensor& tensor) {
       .set_(whole.storage(), tensor.storage_offset(), tensor.sizes(), tensor.strides());
 }
 
+namespace {
+
 at::Tensor& set_storage(at::Tensor& tensor, at::Storage storage, int64_t offset, at::IntArrayRef sizes,
                         at::IntArrayRef strides) {
   c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
@@ -64,7 +67,7 @@ at::Tensor& set_storage(at::Tensor& tensor, at::Storage storage, int64_t offset,
 
 // The same memory, which nobody keeps for a copy that is yet to happen.
 at::Tensor unowned(const at::Tensor& tensor) {
-  if (is_guarded(tensor)) return seen(tensor);
+  if (is_guarded(tensor)) return as_cpu_tensor(tensor);
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options());
 }
 
@@ -75,7 +78,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     if (is_guarded(from) != is_guarded(to)) blocking_copies += static_cast<int64_t>(from.nbytes());
     if (is_guarded(from) && !is_guarded(to)) ++reads_of_host;
     finish_current_stream();
-    seen(to).copy_(seen(from));
+    as_cpu_tensor(to).copy_(as_cpu_tensor(from));
   }
   return to;
 }
@@ -138,13 +141,13 @@ class Arguments {
       if (tensor.dim() > 0) host_ = true, host_sizes_ = tensor.sizes().vec();
       return tensor;
     }
-    taken_.emplace_back(tensor, seen(tensor));
+    taken_.emplace_back(tensor, as_cpu_tensor(tensor));
     return taken_.back().second;
   }
 
   static at::Tensor to_device(const at::Tensor& cpu) {
     at::Tensor device = at::empty_strided(cpu.sizes(), cpu.strides(), cpu.options().device(guarded_device()));
-    seen(device).copy_(cpu);
+    as_cpu_tensor(device).copy_(cpu);
     return device;
   }
 

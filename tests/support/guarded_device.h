@@ -11,11 +11,16 @@
 
 #include <cstdint>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 namespace trireme::testing {
 
 c10::Device guarded_device();
+
+// For operators of this device: the CPU tensor on the bytes of `tensor`, with its offset in the storage; it
+// owns nothing. One of the CPU is itself.
+at::Tensor as_cpu_tensor(const at::Tensor& tensor);
 
 // That this thread has copied so far between the host and the device, waiting for each copy: on a GPU it
 // would have stood until the work given before was done.

@@ -1,10 +1,35 @@
-// Products that libtorch has for GPUs alone, on the guarded device: what they demand is what CUDA's kernels
-// demand.
+// Products on the guarded device. Those of 16-bit factors are computed in fp32 and rounded, as on a GPU: a CPU
+// without instructions for them takes a hundred times as long. What one that libtorch has for GPUs alone
+// demands is what CUDA's kernel demands.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include "tests/support/guarded_device.h"
+#include "tests/support/guarded_streams.h"
+
 namespace trireme::testing {
 namespace {
+
+// Work in fp32 is on the host, so that it takes none of the device's memory, as cuBLAS does not.
+at::Tensor on_host(const at::Tensor& x) {
+  TORCH_CHECK(x.device().type() == guarded_device().type(), "a factor, a summand or a result of ", x.sizes(),
+              " on ", x.device());
+  const at::Tensor seen = as_cpu_tensor(x);
+  return at::isReducedFloatingType(x.scalar_type()) ? seen.to(at::kFloat) : seen;
+}
+
+at::Tensor& mm_out(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  finish_current_stream();
+  as_cpu_tensor(out).copy_(at::mm(on_host(a), on_host(b)));
+  return out;
+}
+
+at::Tensor& addmm_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                      const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
+  finish_current_stream();
+  as_cpu_tensor(out).copy_(at::addmm(on_host(self), on_host(a), on_host(b), beta, alpha));
+  return out;
+}
 
 // beta self [n, m] + alpha a [n, k] b [k, m], of 16-bit factors into fp32. The demands are those of
 // _addmm_dtype_out_cuda in ATen/native/cuda/Blas.cpp of PyTorch 2.11; that each matrix be dense along one
@@ -22,12 +47,12 @@ at::Tensor& addmm_dtype_out(const at::Tensor& self, const at::Tensor& a, const a
               self.scalar_type());
   for (const at::Tensor& matrix : {a, b, static_cast<const at::Tensor&>(out)})
     TORCH_CHECK(matrix.stride(0) == 1 || matrix.stride(1) == 1, "strides ", matrix.strides());
-  // On the host, so that it takes none of the device's memory, as cuBLAS does not.
-  const auto on_host = [](const at::Tensor& x) { return x.to(at::kCPU).to(at::kFloat); };
-  return out.copy_(on_host(self).mul(beta).add(at::mm(on_host(a), on_host(b)), alpha));
+  return addmm_out(self, a, b, beta, alpha, out);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("mm.out", &mm_out);
+  library.impl("addmm.out", &addmm_out);
   library.impl("addmm.dtype_out", &addmm_dtype_out);
 }
 

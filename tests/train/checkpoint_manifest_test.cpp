@@ -200,6 +200,13 @@ TEST_F(Manifest, covers_every_shard_that_the_weight_index_names) {
       AllOf(HasSubstr("index.json"), HasSubstr("rank-00002.safetensors"), HasSubstr("does not list")));
 }
 
+TEST_F(Manifest, has_a_weight_index_that_names_each_tensor_once) {
+  add("model.safetensors.index.json",
+      R"({"weight_map": {"a": "rank-00002.safetensors", "a": "rank-00001.safetensors"}})");
+  write_manifest(dir(), manifest_);
+  EXPECT_THAT(message_of<DataError>([&] { verify_checkpoint(dir()); }), HasSubstr("\"a\" is there twice"));
+}
+
 TEST(TrainerState, has_every_field_in_its_range) {
   const Json good = {{"step", 4},
                      {"stage", 0},

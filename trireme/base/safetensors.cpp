@@ -180,7 +180,7 @@ SafetensorsSet::SafetensorsSet(const std::filesystem::path& dir) : dir_(dir) {
             is_name_taken(dir / "pytorch_model.bin") || is_name_taken(dir / "pytorch_model.bin.index.json")
                 ? "; its pytorch_model.bin must be converted to safetensors first"
                 : ""));
-  const Json listing = read_json(index);
+  const Json listing = read_json(index, {.refuse_equal_keys = true});  // one would hide a tensor
   std::map<std::string, const SafetensorsFile*> opened;
   for (const auto& [name, value] : object_value(listing, "weight_map", index.string()).items()) {
     const std::string shard = value.is_string() ? value.get<std::string>() : "";

@@ -5,14 +5,10 @@
 
 #include "trireme/base/error.h"
 #include "trireme/comm/call_time.h"
+#include "trireme/comm/finished_work.h"
 
 namespace trireme {
 namespace {
-
-class DoneWork : public c10d::Work {
- public:
-  DoneWork() { finish(); }
-};
 
 class PostBoardBackend : public c10d::Backend {
  public:
@@ -93,7 +89,7 @@ class PostBoardBackend : public c10d::Backend {
       copy();
       wait_for_stream(output_device);
     });
-    return c10::make_intrusive<DoneWork>();
+    return c10::make_intrusive<FinishedWork>();
   }
 
   std::string name_;

@@ -5,8 +5,10 @@
 
 #include <ATen/Parallel.h>
 
+#include "trireme/base/clock.h"
 #include "trireme/comm/agreement.h"
 #include "trireme/comm/call_time.h"
+#include "trireme/comm/collectives.h"
 #include "trireme/device/gpu_identity.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/device/memory_budget.h"
@@ -15,6 +17,7 @@
 #include "trireme/kernels/tile_gemm.h"
 #include "trireme/measure/attention_rates.h"
 #include "trireme/measure/link_rate.h"
+#include "trireme/measure/matmul_rate.h"
 #include "trireme/measure/peak_rate.h"
 #include "trireme/measure/planned_step.h"
 #include "trireme/measure/product_rates.h"
@@ -81,14 +84,37 @@ void measure_links(World& world, at::Device device, HardwareProfile& profile) {
   if (machines > 1) profile.across_machines = measure("across machines", across);
 }
 
-void measure_rates(const CallTimer& timer, at::ScalarType dtype, bool products, Rates& rates) {
-  if (products) measure_product_rates(timer, dtype, rates);
-  measure_attention_rates(timer, dtype, rates);
-  measure_token_operation_rates(timer, dtype, rates);
-}
+// The rate of products as `bench step` measures it beside its steps: a mean over all that is measured, so that
+// the two tell whether the machine's speed has changed.
+class BesideRates {
+ public:
+  BesideRates(Group& group, const CallTimer& timer, at::ScalarType dtype)
+      : group_(group), timer_(timer), dtype_(dtype) {}
+  void measure() {
+    barrier(group_);
+    const double of_all = Agreement(group_, timer_.device()).sum(
+        best_matmul_rate(timer_.device(), dtype_, timer_.seconds_of_each()));
+    sum_ += of_all / group_.size();
+    ++count_;
+  }
+  double mean() const { return sum_ / count_; }
 
-double best_of(const RateTable& table) {
-  return std::ranges::max(table.points, {}, &RatePoint::per_second).per_second;
+ private:
+  Group& group_;
+  const CallTimer& timer_;
+  at::ScalarType dtype_;
+  double sum_ = 0, count_ = 0;
+};
+
+void measure_round(const CallTimer& timer, at::ScalarType dtype, BesideRates* products, Rates& rates) {
+  if (products != nullptr) {
+    products->measure();
+    measure_product_rates(timer, dtype, rates);
+    products->measure();
+  }
+  measure_attention_rates(timer, dtype, rates);
+  if (products != nullptr) products->measure();
+  measure_token_operation_rates(timer, dtype, rates);
 }
 
 void name_sources(HardwareProfile& profile, int ranks) {
@@ -113,10 +139,10 @@ void name_sources(HardwareProfile& profile, int ranks) {
   from(FigureOrigin::estimated, "time_error", "docs/benchmarks: predicted beside measured steps");
 }
 
-double peak_of(at::Device device, Precision precision, const Rates& rates) {
+double peak_of(at::Device device, Precision precision, const BesideRates& products) {
   if (const auto published = published_peak_rate(gpu_identity(device).name, precision))
     return published->flops_per_second;
-  return best_of(rates.at(WorkKind::matmul));
+  return products.mean();
 }
 
 void describe(const World& world, at::Device device, HardwareProfile& profile) {
@@ -149,25 +175,30 @@ HardwareProfile measure_hardware(World& world, at::Device device, const Hardware
   std::vector<int> all(static_cast<size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
   const auto group = world.make_group("hardware", {all});
-  // Some 200, each of which takes twice its share: first calls, and large sizes.
-  constexpr double kPoints = 400;
-  const CallTimer timer(*group, device, options.seconds / (kPoints * kRateRounds));
+  // Some 200 points, each of which takes four times its share: first calls, and large sizes.
+  constexpr double kShares = 800;
+  const CallTimer timer(*group, device, options.seconds / (kShares * kRateRounds));
 
   HardwareProfile profile;
   describe(world, device, profile);
-  std::vector<Rates> rounds_32_bit(kRateRounds), rounds_16_bit(kRateRounds);
-  for (size_t round = 0; round < kRateRounds; ++round) {
-    measure_rates(timer, at::kFloat, /*products=*/true, rounds_32_bit[round]);
-    measure_rates(timer, at::kBFloat16, profile.bf16_products, rounds_16_bit[round]);
-  }
+  BesideRates products_32_bit(*group, timer, at::kFloat), products_16_bit(*group, timer, at::kBFloat16);
+  std::vector<Rates> rounds_32_bit, rounds_16_bit;
+  const double start = now_seconds();
+  do {
+    measure_round(timer, at::kFloat, &products_32_bit, rounds_32_bit.emplace_back());
+    measure_round(timer, at::kBFloat16, profile.bf16_products ? &products_16_bit : nullptr,
+                  rounds_16_bit.emplace_back());
+  } while (rounds_32_bit.size() < kRateRounds &&
+           Agreement(*group, device).largest(std::vector{now_seconds() - start}).front() < options.seconds);
   profile.rates_32_bit = mean_of_rounds(rounds_32_bit);
   profile.rates_16_bit = mean_of_rounds(rounds_16_bit);
   if (!profile.bf16_products)  // the engine multiplies them in fp32
     for (const WorkKind product : {WorkKind::matmul, WorkKind::weight_gradient, WorkKind::head_matmul,
                                    WorkKind::head_weight_gradient})
       profile.rates_16_bit[product] = profile.rates_32_bit.at(product);
-  profile.peak_flops_32_bit = peak_of(device, Precision::fp32, profile.rates_32_bit);
-  profile.peak_flops_16_bit = peak_of(device, Precision::bf16, profile.rates_16_bit);
+  profile.peak_flops_32_bit = peak_of(device, Precision::fp32, products_32_bit);
+  profile.peak_flops_16_bit =
+      peak_of(device, Precision::bf16, profile.bf16_products ? products_16_bit : products_32_bit);
   if (!profile.is_gpu)
     profile.peak_flops_16_bit = std::max(profile.peak_flops_16_bit, profile.peak_flops_32_bit);
   measure_links(world, device, profile);
@@ -191,7 +222,7 @@ void measure_overhead(Engine& engine, HardwareProfile& profile) {
   const SampleLayout layout{kTokens, engine.options().ulysses, engine.options().ring};
   const auto unexplained = [&](int64_t accumulation) {
     StepRateOptions options{
-        .sequence_tokens = kTokens, .steps = kSteps, .warmup = kWarmup, .matmul_seconds = 1e-3};
+        .sequence_tokens = kTokens, .steps = kSteps, .warmup = kWarmup, .matmul_seconds = 0};
     const auto batches = [&](int64_t step) {
       StepBatches made;
       for (int64_t i = 0; i < accumulation; ++i)

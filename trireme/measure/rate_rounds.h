@@ -10,7 +10,7 @@
 
 namespace trireme {
 
-constexpr size_t kRateRounds = 4;
+constexpr size_t kRateRounds = 4;  // fewer where the first ones took all of the time
 
 // At each size and width the rate of the mean time, over the rounds that measured it.
 Rates mean_of_rounds(const std::vector<Rates>& rounds);

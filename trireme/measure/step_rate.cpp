@@ -9,6 +9,7 @@
 #include "trireme/comm/collectives.h"
 #include "trireme/device/gpu_identity.h"
 #include "trireme/device/peak_memory.h"
+#include "trireme/device/processor.h"
 #include "trireme/measure/matmul_rate.h"
 #include "trireme/measure/peak_rate.h"
 #include "trireme/measure/spread.h"
@@ -34,10 +35,52 @@ Traffic traffic_of(const Mesh& mesh) {
   return sum;
 }
 
-double rate_of_all_ranks(Engine& engine, at::ScalarType dtype, double seconds) {
-  barrier(*engine.mesh().all);
-  return engine.agreement().sum(best_matmul_rate(engine.options().device, dtype, seconds));
-}
+// Matrix products before the steps, and on a CPU between them: a shared machine's speed wanders, and a step is
+// compared with the speed that it met. On a GPU their memory would be taken from what the steps left cached.
+class ProductsBesideSteps {
+ public:
+  ProductsBesideSteps(Engine& engine, const StepRateOptions& options) : engine_(engine) {
+    const EngineOptions& run = engine.options();
+    if (multiplies_16_bit(run.precision, run.bf16_matmul, !run.device.is_cpu(), cpu_has_bf16_matmul()))
+      dtype_ = run.precision == Precision::fp16 ? at::kHalf : at::kBFloat16;
+    const int64_t measured_steps = options.steps - options.warmup;
+    const int64_t between = run.device.is_cpu() ? std::min<int64_t>(kMostBetween, measured_steps) : 0;
+    if (between > 0) every_ = (measured_steps + between - 1) / between;
+    seconds_ = options.matmul_seconds / static_cast<double>(1 + between);
+    if (seconds_ > 0) measure();
+  }
+
+  // Collective. `steps` of the measured steps are done.
+  void measure_after(int64_t steps) {
+    if (seconds_ > 0 && every_ > 0 && steps > 0 && steps % every_ == 0) measure();
+  }
+
+  void set(StepRate& rate) const {
+    if (count_ == 0) return;
+    rate.matmul_fp32_flops_per_second = fp32_ / count_;
+    rate.matmul_precision_flops_per_second = (dtype_ == at::kFloat ? fp32_ : narrow_) / count_;
+  }
+
+ private:
+  static constexpr int64_t kMostBetween = 4;
+
+  void measure() {
+    fp32_ += rate_of_all_ranks(at::kFloat);
+    if (dtype_ != at::kFloat) narrow_ += rate_of_all_ranks(dtype_);
+    ++count_;
+  }
+
+  double rate_of_all_ranks(at::ScalarType dtype) {
+    barrier(*engine_.mesh().all);
+    return engine_.agreement().sum(best_matmul_rate(engine_.options().device, dtype, seconds_));
+  }
+
+  Engine& engine_;
+  at::ScalarType dtype_ = at::kFloat;  // in which the run multiplies
+  double seconds_ = 0;                 // for each shape, each time
+  int64_t every_ = 0;                  // so many steps; 0: never
+  double fp32_ = 0, narrow_ = 0, count_ = 0;
+};
 
 std::vector<double> rounded(const std::vector<double>& values, double unit) {
   std::vector<double> result;
@@ -70,31 +113,26 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options, const
   Mesh& mesh = engine.mesh();
   Agreement agreement = engine.agreement();
   StepRate rate;
-  rate.matmul_fp32_flops_per_second = rate_of_all_ranks(engine, at::kFloat, options.matmul_seconds);
-  rate.matmul_precision_flops_per_second =
-      engine.options().precision == Precision::bf16
-          ? rate_of_all_ranks(engine, at::kBFloat16, options.matmul_seconds)
-          : rate.matmul_fp32_flops_per_second;
-
+  ProductsBesideSteps products(engine, options);
   const auto published =
       published_peak_rate(gpu_identity(engine.options().device).name, engine.options().precision);
   if (!agreement.any(!published))
     rate.published_flops_per_second = agreement.sum(published->flops_per_second);
 
   std::vector<double> seconds, data_seconds, exchange_seconds, offload_seconds, sent_bytes, flops;
-  double cpu_begin = 0;
+  double cpu_seconds = 0;
   int64_t tokens = 0;
   for (int64_t step = 0; step < options.steps; ++step) {
     barrier(*mesh.all);
-    if (step == options.warmup) cpu_begin = cpu_seconds_of_process();
     const Traffic before = traffic_of(mesh);
     const double offload_before = engine.offload_wait_seconds();
-    const double begin = now_seconds();
+    const double cpu_begin = cpu_seconds_of_process(), begin = now_seconds();
     const StepBatches batches = measured.batches(step);
     data_seconds.push_back(now_seconds() - begin);
     const StepResult result = engine.train_step(batches, measured.learning_rate(step));
     if (!engine.options().device.is_cpu()) at::empty({1}, engine.options().device).zero_().item<float>();
     seconds.push_back(now_seconds() - begin);
+    if (step >= options.warmup) cpu_seconds += cpu_seconds_of_process() - cpu_begin;
     rate.losses.push_back(result.loss);
     rate.gradient_norms.push_back(result.gradient_norm);
     const Traffic after = traffic_of(mesh);
@@ -108,8 +146,9 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options, const
       flops.back() += engine.model_flops(batch) * mesh.dp_size;
     }
     if (measured.on_step) measured.on_step(result);
+    products.measure_after(step + 1 - options.warmup);
   }
-  const double cpu_seconds = cpu_seconds_of_process() - cpu_begin;
+  products.set(rate);
   rate.cpu_seconds_per_step =
       agreement.sum(cpu_seconds) / static_cast<double>(options.steps - options.warmup);
   const auto median = [&](const std::vector<double>& of_steps) {
@@ -129,6 +168,7 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options, const
 }
 
 double StepRate::matmul_share() const {
+  if (matmul_fp32_flops_per_second == 0) return 0;
   return model_flops_per_step / median_step_seconds /
          std::max(matmul_fp32_flops_per_second, matmul_precision_flops_per_second);
 }

@@ -20,7 +20,7 @@ struct StepRateOptions {
   int64_t warmup = 2;              // left out of the medians
   uint64_t seed = 0;
   double learning_rate = 1e-3;
-  double matmul_seconds = 0.25;  // spent on each shape of the matmul rate
+  double matmul_seconds = 0.25;  // spent on each shape of the matmul rate; 0: it is not measured
 };
 
 struct StepRate {
@@ -30,8 +30,8 @@ struct StepRate {
   double median_step_seconds = 0;                // warm-up left out
   double tokens_per_second = 0;                  // over all ranks
   double model_flops_per_step = 0;               // over all ranks
-  double matmul_fp32_flops_per_second = 0;       // all ranks together, measured at the same time
-  double matmul_precision_flops_per_second = 0;  // the same in the dtype of the run's precision
+  double matmul_fp32_flops_per_second = 0;       // all ranks at once, mean of what was measured beside the steps
+  double matmul_precision_flops_per_second = 0;  // the same in the dtype in which the run multiplies
   double published_flops_per_second = 0;  // of all ranks' GPUs (measure/peak_rate.h); 0: one is unknown
   double exchange_seconds = 0;            // in a measured step's collectives, of the rank that waited longest
   double data_seconds = 0;                // in a measured step, until its tokens were there

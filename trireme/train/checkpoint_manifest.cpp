@@ -67,7 +67,7 @@ std::vector<uint64_t> parse_checksums(const Json& entry, int64_t bytes, int64_t 
 }
 
 void check_weight_index(const fs::path& index, const CheckpointManifest& manifest) {
-  const Json named = read_json(index);
+  const Json named = read_json(index, {.refuse_equal_keys = true});
   for (const auto& [tensor, shard] : object_value(named, "weight_map", index.string()).items())
     if (!shard.is_string() || !manifest.files.contains(shard.get<std::string>()))
       throw DataError(cat(index.string(), ": tensor '", quotation(tensor), "' is in ", quotation(shard),
