@@ -1,5 +1,5 @@
-// Products on the guarded device. Those of 16-bit factors are computed in fp32 and rounded, as on a GPU: a CPU
-// without instructions for them takes a hundred times as long. What one that libtorch has for GPUs alone
+// Products on the guarded device. Those of 16-bit factors are computed in fp32 and rounded, as on a GPU: a
+// CPU without instructions for them takes a hundred times as long. What one that libtorch has for GPUs alone
 // demands is what CUDA's kernel demands.
 #include <ATen/ATen.h>
 #include <torch/library.h>

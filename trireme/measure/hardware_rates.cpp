@@ -84,16 +84,16 @@ void measure_links(World& world, at::Device device, HardwareProfile& profile) {
   if (machines > 1) profile.across_machines = measure("across machines", across);
 }
 
-// The rate of products as `bench step` measures it beside its steps: a mean over all that is measured, so that
-// the two tell whether the machine's speed has changed.
+// The rate of products as `bench step` measures it beside its steps: a mean over all that is measured, so
+// that the two tell whether the machine's speed has changed.
 class BesideRates {
  public:
   BesideRates(Group& group, const CallTimer& timer, at::ScalarType dtype)
       : group_(group), timer_(timer), dtype_(dtype) {}
   void measure() {
     barrier(group_);
-    const double of_all = Agreement(group_, timer_.device()).sum(
-        best_matmul_rate(timer_.device(), dtype_, timer_.seconds_of_each()));
+    const double of_all = Agreement(group_, timer_.device())
+                              .sum(best_matmul_rate(timer_.device(), dtype_, timer_.seconds_of_each()));
     sum_ += of_all / group_.size();
     ++count_;
   }
@@ -193,8 +193,8 @@ HardwareProfile measure_hardware(World& world, at::Device device, const Hardware
   profile.rates_32_bit = mean_of_rounds(rounds_32_bit);
   profile.rates_16_bit = mean_of_rounds(rounds_16_bit);
   if (!profile.bf16_products)  // the engine multiplies them in fp32
-    for (const WorkKind product : {WorkKind::matmul, WorkKind::weight_gradient, WorkKind::head_matmul,
-                                   WorkKind::head_weight_gradient})
+    for (const WorkKind product :
+         {WorkKind::matmul, WorkKind::weight_gradient, WorkKind::head_matmul, WorkKind::head_weight_gradient})
       profile.rates_16_bit[product] = profile.rates_32_bit.at(product);
   profile.peak_flops_32_bit = peak_of(device, Precision::fp32, products_32_bit);
   profile.peak_flops_16_bit =

@@ -35,8 +35,9 @@ Traffic traffic_of(const Mesh& mesh) {
   return sum;
 }
 
-// Matrix products before the steps, and on a CPU between them: a shared machine's speed wanders, and a step is
-// compared with the speed that it met. On a GPU their memory would be taken from what the steps left cached.
+// Matrix products before the steps, and on a CPU between them: a shared machine's speed wanders, and a step
+// is compared with the speed that it met. On a GPU their memory would be taken from what the steps left
+// cached.
 class ProductsBesideSteps {
  public:
   ProductsBesideSteps(Engine& engine, const StepRateOptions& options) : engine_(engine) {

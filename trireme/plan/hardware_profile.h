@@ -117,7 +117,7 @@ struct HardwareProfile {
   int threads = 0;
   bool bf16_products = true;  // a CPU without their instructions multiplies bf16 values in fp32
   bool bf16_attention = true;
-  double time_error = 0.25;  // relative, of a step's seconds: nine of ten plans lie within
+  double time_error = 0.25;  // relative, of a step's seconds; an estimate
   std::vector<FigureSource> sources;
 
   const Rates& rates(int64_t element_bytes) const { return element_bytes == 2 ? rates_16_bit : rates_32_bit; }

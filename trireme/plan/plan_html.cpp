@@ -221,9 +221,8 @@ std::string sureness_section(const PlanRequest& request) {
     else
       rows.push_back({figure, origin, text});
   }
-  return cat("<h2>How sure</h2>\n<p>Of plans like this that were measured, nine of ten took a time within ",
-             html_share(hardware.time_error),
-             " of what was said. Memory is the forecast that the engine itself uses.</p>\n",
+  return cat("<h2>How sure</h2>\n<p>Times are within ", html_share(hardware.time_error),
+             " of what is said, by estimate. Memory is the forecast that the engine itself uses.</p>\n",
              rows.empty() ? ""
                           : table(cat("Where the figures of ", html_escaped(hardware.name), " are from"),
                                   {"figure", "origin", "source"}, {"", "", ""}, rows));

@@ -128,7 +128,7 @@ std::string sureness_text(const PlanRequest& request) {
   const auto count = [&](FigureOrigin origin) { return figures_that_count(request, origin).size(); };
   const std::string estimated = estimated_figures(request);
   return cat("\nhow sure: times within ", format_fixed(100 * hardware.time_error, 0),
-             " % in nine of ten, by the profile ", hardware.name, " (", count(FigureOrigin::measured),
+             " % (an estimate), by the profile ", hardware.name, " (", count(FigureOrigin::measured),
              " figures measured, ", count(FigureOrigin::published), " published",
              estimated.empty() ? "" : cat("; estimated: ", estimated),
              "). Memory is the forecast that the engine uses.\n");
