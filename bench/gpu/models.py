@@ -3,8 +3,10 @@
 A model is whole when its folder has its name: it is written beside and renamed. Models are not results: they lie in the
 scratch folder, are found there by a later call, and may be lost.
 """
+import functools
 import os
 import shutil
+import subprocess
 import time
 
 from command import Guarded, last_line, text_of
@@ -15,6 +17,24 @@ MODELS = {
     "cpu": {"8b": ["--preset", "tiny"], "wide4": ["--preset", "tiny", "--set", "num_hidden_layers=4"]},
 }
 GIB_NEEDED = {"cuda": {"8b": 17, "wide4": 3}, "cpu": {"8b": 0, "wide4": 0}}
+# 14 bytes a parameter, updated in backward: all of 8B takes 105 GiB before any activation, half of its layers 59.
+LEAST_GPU_GIB_OF_8B = 120
+HALF_OF_8B = ["--set", "num_hidden_layers=16"]
+
+
+@functools.lru_cache
+def gpu_gib():
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        return min(int(line) for line in subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout.split()) / 1024
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return LEAST_GPU_GIB_OF_8B  # unknown
+
+
+def words_of(device, name):
+    """Of `trireme init`. The key of results tells them."""
+    small = device == "cuda" and name == "8b" and gpu_gib() < LEAST_GPU_GIB_OF_8B
+    return [*MODELS[device][name], *(HALF_OF_8B if small else [])]
 
 
 class ModelMaker:
@@ -59,7 +79,7 @@ class ModelMaker:
                                    "give another --scratch")
             self._results.end(key, state="lacks", reason=self.problems[name])
             return
-        argv = [self._layout.program, "init", *MODELS[self._device][name], "--seed", "1", "--out", part]
+        argv = [self._layout.program, "init", *words_of(self._device, name), "--seed", "1", "--out", part]
         out, err = self._results.log_paths(key)
         self._results.begin(key, " ".join(argv), out, err)
         self._making, self._begin = name, time.monotonic()

@@ -45,9 +45,6 @@ TEST_F(PolicyCombinations, every_pair_of_choices_gives_the_numbers_of_the_plain_
     const Outcome& plain_adamw = plain_.of(c, find_optimizer("adamw_torch"), 2);
     for (size_t step = 0; step < adamw.losses.size(); ++step)
       EXPECT_NEAR(adamw.losses[step] / plain_adamw.losses[step], 1, tolerance) << "step " << step;
-    printf("CAL %d %d %d %d %g\n", int(c.options.precision), c.options.optimizer.state_dtype == at::kBFloat16,
-           c.options.reduce_dtype == at::kBFloat16, c.options.update_in_backward,
-           testing::change_error(adamw, plain_adamw));
     EXPECT_LT(testing::change_error(adamw, plain_adamw), testing::change_tolerance_of(c));
     if (HasFailure()) return;
   }

@@ -29,7 +29,7 @@ class Agreement {
   // [rank][i]
   template <typename T>
   std::vector<std::vector<T>> gather(const std::vector<T>& values);
-  // [i] over all ranks; NaN where a rank has NaN.
+  // [i] over all ranks; NaN where a rank has NaN, but over NCCL, whose maximum may leave it out.
   template <typename T>
   std::vector<T> largest(const std::vector<T>& values);
   // [i] added up in rank order.

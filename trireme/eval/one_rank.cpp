@@ -18,6 +18,9 @@ namespace {
 EngineOptions for_gradients(const EngineOptions& asked) {
   EngineOptions options = asked;
   options.precision = Precision::fp32;
+  // A GPU's kernel that was asked for by name takes 16 bits alone.
+  if (!options.device.is_cpu() && options.attention != AttentionKernel::reference)
+    options.attention = AttentionKernel::automatic;
   options.update_in_backward = false;
   options.optimizer.kind = &find_optimizer("sgd");  // no states, which are not compared
   options.optimizer.state_dtype = at::kFloat;

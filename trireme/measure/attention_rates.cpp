@@ -29,10 +29,13 @@ struct TimedAttention {
     spec.keys = causal_keys(tokens);
     spec.kv_of_query.assign(kQueryHeads, 0);
   }
-  double values() const {  // pairs of query and key times head values
-    return static_cast<double>(spec.keys->pairs(0)) * static_cast<double>(kQueryHeads * q.size(3));
-  }
 };
+
+// Pairs of query and key times head values.
+double timed_values(int64_t tokens, int64_t width) {
+  return static_cast<double>(tokens) * static_cast<double>(tokens + 1) / 2 *
+         static_cast<double>(kQueryHeads * width);
+}
 
 }  // namespace
 
@@ -42,20 +45,19 @@ void measure_attention_rates(const CallTimer& timer, at::ScalarType dtype, Rates
   double best = 0;
   for (const int64_t tokens : {256, 512, 1024, 2048, 4096, 8192, 16384})
     for (const int64_t width : {16, 32, 64, 128}) {
-      TimedAttention timed(tokens, width, options);
+      const double values = timed_values(tokens, width);
       constexpr double kTooLong = 3 * kRateRounds;  // times what a point is given in a round
       if (!rates[WorkKind::attention_forward].points.empty() &&
-          14 * timed.values() / best > kTooLong * timer.seconds_of_each())
+          14 * values / best > kTooLong * timer.seconds_of_each())
         continue;
+      TimedAttention timed(tokens, width, options);
       const std::vector<double> seconds = timer.seconds_in_turns(
           {[&] { timed.output = kernel->forward(timed.q, timed.k, timed.v, timed.spec); },
            [&] { kernel->backward(timed.d_o, timed.q, timed.k, timed.v, timed.output, timed.spec); }});
       const auto size = static_cast<double>(tokens), head_width = static_cast<double>(width);
-      rates[WorkKind::attention_forward].points.push_back(
-          {size, head_width, 4 * timed.values() / seconds[0]});
-      rates[WorkKind::attention_backward].points.push_back(
-          {size, head_width, 10 * timed.values() / seconds[1]});
-      best = std::max(best, 4 * timed.values() / seconds[0]);
+      rates[WorkKind::attention_forward].points.push_back({size, head_width, 4 * values / seconds[0]});
+      rates[WorkKind::attention_backward].points.push_back({size, head_width, 10 * values / seconds[1]});
+      best = std::max(best, 4 * values / seconds[0]);
     }
 }
 

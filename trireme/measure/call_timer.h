@@ -13,8 +13,9 @@ namespace trireme {
 class CallTimer {
  public:
   // Repeats for about `seconds`, three times at least where that takes less than ten times as long.
-  CallTimer(Group& group, at::Device device, double seconds)
-      : group_(group), device_(device), seconds_(seconds) {}
+  // `group_device` is the one on which the group's ranks exchange, which work on the host may not be.
+  CallTimer(Group& group, at::Device device, at::Device group_device, double seconds)
+      : group_(group), device_(device), group_device_(group_device), seconds_(seconds) {}
 
   at::Device device() const { return device_; }
   double seconds_of_each() const { return seconds_; }
@@ -27,7 +28,7 @@ class CallTimer {
 
  private:
   Group& group_;
-  at::Device device_;
+  at::Device device_, group_device_;
   double seconds_;
 };
 

@@ -177,7 +177,7 @@ HardwareProfile measure_hardware(World& world, at::Device device, const Hardware
   const auto group = world.make_group("hardware", {all});
   // Some 200 points, each of which takes four times its share: first calls, and large sizes.
   constexpr double kShares = 800;
-  const CallTimer timer(*group, device, options.seconds / (kShares * kRateRounds));
+  const CallTimer timer(*group, device, device, options.seconds / (kShares * kRateRounds));
 
   HardwareProfile profile;
   describe(world, device, profile);
@@ -206,7 +206,7 @@ HardwareProfile measure_hardware(World& world, at::Device device, const Hardware
   if (!options.offload_dir.empty()) measure_disk(timer, options.offload_dir, profile);
   if (profile.is_gpu) {
     Rates of_host;
-    measure_token_operation_rates(CallTimer(*group, at::kCPU, timer.seconds_of_each()), at::kFloat, of_host);
+    measure_token_operation_rates(CallTimer(*group, at::kCPU, device, timer.seconds_of_each()), at::kFloat, of_host);
     profile.host_optimizer_per_second = of_host[WorkKind::optimizer].points.back().per_second;
   } else {
     profile.host_optimizer_per_second = profile.rates_32_bit[WorkKind::optimizer].points.back().per_second;

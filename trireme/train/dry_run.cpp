@@ -128,7 +128,8 @@ DryRun dry_run(World& world, const TrainOptions& asked) {
   run.micro_batches = std::min<int64_t>(2, options.gradient_accumulation_steps);
   // The data, which has the longest document, is not read.
   check_stage(plan, stage, options.samples.packing == Packing::concat ? run.sequence_tokens : 0);
-  options.engine.nearest_keys = kNearestKeys;
+  // In fp32 no kernel of a GPU but the plain one knows windows: attention then takes its whole time.
+  if (!run.on_gpu || options.engine.precision != Precision::fp32) options.engine.nearest_keys = kNearestKeys;
   const int64_t room_bytes = memory_room_bytes(options.engine, world.identity());
   const auto engine = assemble(world, options.model_dir, options.engine);
   run.engine = engine->description();

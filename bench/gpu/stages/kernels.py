@@ -10,6 +10,8 @@ import sys
 import judges
 from command import Command, Verdict, exit_problem
 
+# Of loading, the products that are timed and the first step, by counting: some 300 kernels a step, 1,000 to 1,500 in all.
+LAUNCHES_BEFORE = "700"
 PATHS = os.environ.get("PATH", "") + ":/usr/local/cuda/bin:/opt/nvidia/nsight-compute:/opt/nvidia/nsight-systems/bin"
 
 
@@ -31,7 +33,7 @@ def commands(setting):
     profile = os.path.join(setting.results, "logs", "kernels-nsys-profile")
     yield Command("table", [sys.executable, script, setting.device, os.path.join(setting.results, "logs"), *step], 120,
                   30 if setting.on_gpu else 8, model="wide4", judge=judges.json_rows, lacks=setting.lacks)
-    yield Command("counters", [ncu or "ncu", "--set", "basic", "--launch-skip", "3000", "--launch-count", "120", "--csv", *step], 150, 60,
+    yield Command("counters", [ncu or "ncu", "--set", "basic", "--launch-skip", LAUNCHES_BEFORE, "--launch-count", "120", "--csv", *step], 150, 60,
                   model="wide4", judge=counters, lacks=setting.lacks or a_gpu or ("" if ncu else "ncu"))
     yield Command("nsys", [nsys or "nsys", "profile", "--trace=cuda", "--stats=true", "--force-overwrite=true", "--output", profile, *step], 120, 40,
                   model="wide4", judge=judges.plain, lacks=setting.lacks or a_gpu or ("" if nsys else "nsys"))

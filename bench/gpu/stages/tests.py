@@ -5,7 +5,7 @@ On a CPU their siblings: the same sources on the guarded device, and the kernels
 import judges
 from command import Command
 
-LIMITS = {"cuda_attention_test": 150, "engine_on_cuda_test": 240, "run_on_cuda_test": 180}
+LIMITS = {"cuda_attention_test": 300, "engine_on_cuda_test": 240, "run_on_cuda_test": 180}
 ON_CPU = {"attention_test": ["--gtest_filter=*Cuda*:*Mask*"], "run_on_guarded_device_test": [], "cuda_attention_test": []}
 
 
