@@ -131,7 +131,7 @@ def page(header, rows):
     for row in rows:
         if "matmul_gflops_fp32" in row:
             rates.setdefault("fp32", []).append(row["matmul_gflops_fp32"])
-            if row["dtype"] == "bf16":
+            if row["dtype"] == "bf16" and row["matmul_gflops_precision"] != row["matmul_gflops_fp32"]:
                 rates.setdefault("bf16", []).append(row["matmul_gflops_precision"])
     lines = [f"# Training speed and memory, {header['date']}{', quick' if header['quick'] else ''}", "",
              f"`{header['command']}` at {header['commit']}. What the columns mean: [README](../README.md).", "",

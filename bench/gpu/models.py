@@ -24,17 +24,25 @@ HALF_OF_8B = ["--set", "num_hidden_layers=16"]
 
 @functools.lru_cache
 def gpu_gib():
-    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    query = ["nvidia-smi", "--id=0", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        return min(int(line) for line in subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout.split()) / 1024
+        return int(subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout) / 1024
     except (OSError, ValueError, subprocess.SubprocessError):
         return LEAST_GPU_GIB_OF_8B  # unknown
 
 
+def is_halved(device, name):
+    return device == "cuda" and name == "8b" and gpu_gib() < LEAST_GPU_GIB_OF_8B
+
+
+def label(device, name):
+    """Of the folder and of the results' key: they tell how many layers there are."""
+    return name + ("-16-layers" if is_halved(device, name) else "")
+
+
 def words_of(device, name):
-    """Of `trireme init`. The key of results tells them."""
-    small = device == "cuda" and name == "8b" and gpu_gib() < LEAST_GPU_GIB_OF_8B
-    return [*MODELS[device][name], *(HALF_OF_8B if small else [])]
+    """Of `trireme init`."""
+    return [*MODELS[device][name], *(HALF_OF_8B if is_halved(device, name) else [])]
 
 
 class ModelMaker:
@@ -44,7 +52,7 @@ class ModelMaker:
         self.problems = {}
 
     def folder(self, name):
-        return os.path.join(self._layout.scratch, f"{self._device}-{name}")
+        return os.path.join(self._layout.scratch, f"{self._device}-{label(self._device, name)}")
 
     def has(self, name):
         return os.path.isdir(self.folder(name))
@@ -73,7 +81,7 @@ class ModelMaker:
         shutil.rmtree(part, ignore_errors=True)
         os.makedirs(self._layout.scratch, exist_ok=True)
         free_gib = shutil.disk_usage(self._layout.scratch).free / 2**30
-        key = f"models/{name}"
+        key = f"models/{label(self._device, name)}"
         if free_gib < GIB_NEEDED[self._device][name]:
             self.problems[name] = (f"{self._layout.scratch} has {free_gib:.0f} GiB free, the model takes {GIB_NEEDED[self._device][name]}; "
                                    "give another --scratch")
@@ -88,13 +96,14 @@ class ModelMaker:
 
     def _finish(self, code):
         name, self._making = self._making, ""
+        key = f"models/{label(self._device, name)}"
         seconds = time.monotonic() - self._begin
         if code == 0:
             os.rename(self.folder(name) + ".part", self.folder(name))
-            self._results.end(f"models/{name}", state="passed", reason="", exit_code=0, seconds=seconds)
+            self._results.end(key, state="passed", reason="", exit_code=0, seconds=seconds)
             return
         self.problems[name] = f"the model could not be made, exit code {code}: {last_line(text_of(self._errors))}"
-        self._results.end(f"models/{name}", state="failed", reason=self.problems[name], exit_code=code, seconds=seconds)
+        self._results.end(key, state="failed", reason=self.problems[name], exit_code=code, seconds=seconds)
 
     def wait(self, name, until, stop_requested):
         """Whether the model is there at `until` (time.monotonic)."""
@@ -106,5 +115,5 @@ class ModelMaker:
     def end(self):
         if self._making:
             self._child.end()
-            self._results.end(f"models/{self._making}", state="cut off", reason="the call was over", seconds=time.monotonic() - self._begin)
+            self._results.end(f"models/{label(self._device, self._making)}", state="cut off", reason="the call was over", seconds=time.monotonic() - self._begin)
             self._making = ""

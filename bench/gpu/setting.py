@@ -18,7 +18,7 @@ class Setting:
 
     @property
     def bf16(self):
-        """On a GPU alone: `bench step` would spend minutes on the matmul rate of a CPU without bf16 instructions."""
+        """On a GPU alone: the tiny models of the CPU are compared with fp32's losses."""
         return ("--bf16",) if self.on_gpu else ()
 
     def bench_step(self, model, tokens, steps, warmup, *words, device=""):

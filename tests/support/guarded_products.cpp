@@ -1,6 +1,6 @@
 // Products on the guarded device. Those of 16-bit factors are computed in fp32 and rounded, as on a GPU: a
-// CPU without instructions for them takes a hundred times as long. What one that libtorch has for GPUs alone
-// demands is what CUDA's kernel demands.
+// CPU without instructions for them takes far longer (docs/benchmarks/README.md). What one that libtorch has
+// for GPUs alone demands is what CUDA's kernel demands.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -10,25 +10,45 @@
 namespace trireme::testing {
 namespace {
 
+// What cuBLAS demands, and what the CPU's kernels demand of tensors of their own.
+void check_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
+  for (const at::Tensor& x : {a, b, out}) {
+    TORCH_CHECK(x.device() == guarded_device(), "a factor or a result of ", x.sizes(), " is on ", x.device(),
+                ", expected the guarded device");
+    TORCH_CHECK(x.scalar_type() == a.scalar_type(), "factors and result of ", a.scalar_type(), ", ",
+                b.scalar_type(), " and ", out.scalar_type(), ", expected one dtype");
+  }
+  TORCH_CHECK(
+      a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) && out.sizes().equals({a.size(0), b.size(1)}),
+      "factors of ", a.sizes(), " and ", b.sizes(), " into a result of ", out.sizes());
+}
+
 // Work in fp32 is on the host, so that it takes none of the device's memory, as cuBLAS does not.
 at::Tensor on_host(const at::Tensor& x) {
-  TORCH_CHECK(x.device().type() == guarded_device().type(), "a factor, a summand or a result of ", x.sizes(),
-              " on ", x.device());
   const at::Tensor seen = as_cpu_tensor(x);
   return at::isReducedFloatingType(x.scalar_type()) ? seen.to(at::kFloat) : seen;
 }
 
 at::Tensor& mm_out(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  check_product(a, b, out);
   finish_current_stream();
   as_cpu_tensor(out).copy_(at::mm(on_host(a), on_host(b)));
   return out;
 }
 
-at::Tensor& addmm_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                      const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
+at::Tensor& add_product(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                        const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
   finish_current_stream();
   as_cpu_tensor(out).copy_(at::addmm(on_host(self), on_host(a), on_host(b), beta, alpha));
   return out;
+}
+
+at::Tensor& addmm_out(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                      const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
+  check_product(a, b, out);
+  TORCH_CHECK(self.device() == guarded_device(), "a summand of ", self.sizes(), " is on ", self.device(),
+              ", expected the guarded device");
+  return add_product(self, a, b, beta, alpha, out);
 }
 
 // beta self [n, m] + alpha a [n, k] b [k, m], of 16-bit factors into fp32. The demands are those of
@@ -47,7 +67,7 @@ at::Tensor& addmm_dtype_out(const at::Tensor& self, const at::Tensor& a, const a
               self.scalar_type());
   for (const at::Tensor& matrix : {a, b, static_cast<const at::Tensor&>(out)})
     TORCH_CHECK(matrix.stride(0) == 1 || matrix.stride(1) == 1, "strides ", matrix.strides());
-  return addmm_out(self, a, b, beta, alpha, out);
+  return add_product(self, a, b, beta, alpha, out);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {

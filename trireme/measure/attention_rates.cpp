@@ -46,9 +46,8 @@ void measure_attention_rates(const CallTimer& timer, at::ScalarType dtype, Rates
   for (const int64_t tokens : {256, 512, 1024, 2048, 4096, 8192, 16384})
     for (const int64_t width : {16, 32, 64, 128}) {
       const double values = timed_values(tokens, width);
-      constexpr double kTooLong = 3 * kRateRounds;  // times what a point is given in a round
       if (!rates[WorkKind::attention_forward].points.empty() &&
-          14 * values / best > kTooLong * timer.seconds_of_each())
+          14 * values / best > kLongestPoint * timer.seconds_of_each())
         continue;
       TimedAttention timed(tokens, width, options);
       const std::vector<double> seconds = timer.seconds_in_turns(

@@ -84,8 +84,8 @@ void measure_links(World& world, at::Device device, HardwareProfile& profile) {
   if (machines > 1) profile.across_machines = measure("across machines", across);
 }
 
-// The rate of products as `bench step` measures it beside its steps: a mean over all that is measured, so
-// that the two tell whether the machine's speed has changed.
+// The rate of products as `bench step` measures it beside its steps, of the mean time over all that is
+// measured: the two tell whether the machine's speed has changed.
 class BesideRates {
  public:
   BesideRates(Group& group, const CallTimer& timer, at::ScalarType dtype)
@@ -93,17 +93,17 @@ class BesideRates {
   void measure() {
     barrier(group_);
     const double of_all = Agreement(group_, timer_.device())
-                              .sum(best_matmul_rate(timer_.device(), dtype_, timer_.seconds_of_each()));
-    sum_ += of_all / group_.size();
+                              .sum(best_matmul_rate(timer_.device(), dtype_, kBesideSteps_seconds));
+    seconds_of_one_ += group_.size() / of_all;
     ++count_;
   }
-  double mean() const { return sum_ / count_; }
+  double mean() const { return count_ / seconds_of_one_; }
 
  private:
   Group& group_;
   const CallTimer& timer_;
   at::ScalarType dtype_;
-  double sum_ = 0, count_ = 0;
+  double seconds_of_one_ = 0, count_ = 0;
 };
 
 void measure_round(const CallTimer& timer, at::ScalarType dtype, BesideRates* products, Rates& rates) {
@@ -134,7 +134,8 @@ void name_sources(HardwareProfile& profile, int ranks) {
     from(FigureOrigin::measured, figure, command);
   for (const char* figure : {"peak_flops_16_bit", "peak_flops_32_bit"})
     from(profile.is_gpu ? FigureOrigin::published : FigureOrigin::measured, figure,
-         profile.is_gpu ? "data sheet, where the GPU is known, else the best product" : command);
+         profile.is_gpu ? "data sheet, where the GPU is known, else the rate of bench step's products"
+                        : command);
   from(FigureOrigin::estimated, "fragments_share", "what the caching allocator may hold beside tensors");
   from(FigureOrigin::estimated, "time_error", "docs/benchmarks: predicted beside measured steps");
 }
@@ -206,7 +207,8 @@ HardwareProfile measure_hardware(World& world, at::Device device, const Hardware
   if (!options.offload_dir.empty()) measure_disk(timer, options.offload_dir, profile);
   if (profile.is_gpu) {
     Rates of_host;
-    measure_token_operation_rates(CallTimer(*group, at::kCPU, device, timer.seconds_of_each()), at::kFloat, of_host);
+    measure_token_operation_rates(CallTimer(*group, at::kCPU, device, timer.seconds_of_each()), at::kFloat,
+                                  of_host);
     profile.host_optimizer_per_second = of_host[WorkKind::optimizer].points.back().per_second;
   } else {
     profile.host_optimizer_per_second = profile.rates_32_bit[WorkKind::optimizer].points.back().per_second;

@@ -48,7 +48,7 @@ Spread seconds_of_one(at::Device device, at::ScalarType dtype, const Shape& shap
 
 std::vector<MatmulRate> measure_matmul_rates(at::Device device, at::ScalarType dtype, double seconds) {
   const at::NoGradGuard no_autograd;
-  constexpr double kRepetitions = 4, kTooLong = 20;
+  constexpr double kRepetitions = 4, kTooLong = 40;
   std::vector<MatmulRate> rates;
   double best = 0;
   for (const Shape& shape : shapes_of(device)) {

@@ -17,9 +17,12 @@ struct MatmulRate {
 };
 
 // Rates of a few shapes of a transformer, each repeated for about `seconds` on this process's threads, but
-// those that would take 20 times as long. Not collective, but ranks that share a machine should measure at
+// those that would take 40 times as long. Not collective, but ranks that share a machine should measure at
 // the same time.
 std::vector<MatmulRate> measure_matmul_rates(at::Device device, at::ScalarType dtype, double seconds = 0.25);
+
+// About what a shape is given at a time between the steps of a run (step_rate.h).
+constexpr double kBesideSteps_seconds = 0.0625;
 
 // The best of those rates, in FLOP/s.
 double best_matmul_rate(at::Device device, at::ScalarType dtype, double seconds = 0.25);

@@ -69,8 +69,7 @@ class ProductTable {
                RateTable& matmul, RateTable& weight_gradient) {
     double flops = 0;
     for (const auto& [k, n] : sides) flops += 6 * static_cast<double>(rows * k * n);
-    constexpr double kTooLong = 3 * kRateRounds;  // times what a point is given in a round
-    if (!matmul.points.empty() && flops / best_ > kTooLong * timer_.seconds_of_each()) return;
+    if (!matmul.points.empty() && flops / best_ > kLongestPoint * timer_.seconds_of_each()) return;
     std::vector<TimedProduct> products;
     for (const auto& [k, n] : sides) products.emplace_back(rows, k, n, options_);
     const ProductSeconds seconds = time_products(timer_, products);

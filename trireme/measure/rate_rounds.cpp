@@ -25,8 +25,9 @@ Rates mean_of_rounds(const std::vector<Rates>& rounds) {
   Rates mean;
   for (const auto& [kind, by_size] : sums)
     for (const auto& [size_and_width, sum] : by_size)
-      mean[kind].points.push_back(
-          {size_and_width.first, size_and_width.second, sum.rounds / sum.seconds_of_one});
+      if (sum.rounds == static_cast<double>(rounds.size()))
+        mean[kind].points.push_back(
+            {size_and_width.first, size_and_width.second, sum.rounds / sum.seconds_of_one});
   return mean;
 }
 

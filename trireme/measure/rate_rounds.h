@@ -10,9 +10,13 @@
 
 namespace trireme {
 
+// Of one point in one round, times what it is given there: a size beyond it is left out.
+constexpr double kLongestPoint = 12;
+
 constexpr size_t kRateRounds = 4;  // fewer where the first ones took all of the time
 
-// At each size and width the rate of the mean time, over the rounds that measured it.
+// The rate of the mean time, at each size and width that every round measured: a size which only fast rounds
+// had time for would seem fast.
 Rates mean_of_rounds(const std::vector<Rates>& rounds);
 
 }  // namespace trireme

@@ -33,7 +33,9 @@ SimulatedRank measure_simulated_rank(const SimulatedWorld& world, Engine& engine
     return batches(step);
   };
   steps.on_step = [&](const StepResult& /*result*/) { copies.push_back(copies_so_far() - before); };
-  const StepRate rate = measure_step_rate(engine, options, steps);
+  StepRateOptions without_products = options;
+  without_products.matmul_seconds = 0;
+  const StepRate rate = measure_step_rate(engine, without_products, steps);
 
   SimulatedRank result;
   result.ranks = world.size();

@@ -36,40 +36,44 @@ Traffic traffic_of(const Mesh& mesh) {
 }
 
 // Matrix products before the steps, and on a CPU between them: a shared machine's speed wanders, and a step
-// is compared with the speed that it met. On a GPU their memory would be taken from what the steps left
-// cached.
+// is compared with the speed that it met. Between steps there are none on a GPU, where their memory would be
+// taken from what the steps left cached, and none where an update goes on beside the next step.
 class ProductsBesideSteps {
  public:
-  ProductsBesideSteps(Engine& engine, const StepRateOptions& options) : engine_(engine) {
+  ProductsBesideSteps(Engine& engine, const StepRateOptions& options)
+      : engine_(engine), measured_steps_(options.steps - options.warmup) {
     const EngineOptions& run = engine.options();
-    if (multiplies_16_bit(run.precision, run.bf16_matmul, !run.device.is_cpu(), cpu_has_bf16_matmul()))
+    const bool narrow =
+        multiplies_16_bit(run.precision, run.bf16_matmul, !run.device.is_cpu(), cpu_has_bf16_matmul());
+    if (engine.agreement().of_rank_0(narrow ? 1 : 0) != 0)
       dtype_ = run.precision == Precision::fp16 ? at::kHalf : at::kBFloat16;
-    const int64_t measured_steps = options.steps - options.warmup;
-    const int64_t between = run.device.is_cpu() ? std::min<int64_t>(kMostBetween, measured_steps) : 0;
-    if (between > 0) every_ = (measured_steps + between - 1) / between;
-    seconds_ = options.matmul_seconds / static_cast<double>(1 + between);
+    if (run.device.is_cpu() && run.offload.optimizer == Offload::none)
+      between_ = std::min(kMostBetween, measured_steps_);
+    seconds_ = options.matmul_seconds / static_cast<double>(1 + between_);
     if (seconds_ > 0) measure();
   }
 
-  // Collective. `steps` of the measured steps are done.
-  void measure_after(int64_t steps) {
-    if (seconds_ > 0 && every_ > 0 && steps > 0 && steps % every_ == 0) measure();
+  // Whether products come after so many of the measured steps.
+  bool are_due(int64_t steps) const {
+    return seconds_ > 0 && steps > 0 &&
+           steps * between_ / measured_steps_ > (steps - 1) * between_ / measured_steps_;
+  }
+  // Collective.
+  void measure() {
+    fp32_seconds_ += 1 / rate_of_all_ranks(at::kFloat);
+    if (dtype_ != at::kFloat) narrow_seconds_ += 1 / rate_of_all_ranks(dtype_);
+    ++count_;
   }
 
   void set(StepRate& rate) const {
     if (count_ == 0) return;
-    rate.matmul_fp32_flops_per_second = fp32_ / count_;
-    rate.matmul_precision_flops_per_second = (dtype_ == at::kFloat ? fp32_ : narrow_) / count_;
+    rate.matmul_fp32_flops_per_second = count_ / fp32_seconds_;
+    rate.matmul_precision_flops_per_second =
+        count_ / (dtype_ == at::kFloat ? fp32_seconds_ : narrow_seconds_);
   }
 
  private:
   static constexpr int64_t kMostBetween = 4;
-
-  void measure() {
-    fp32_ += rate_of_all_ranks(at::kFloat);
-    if (dtype_ != at::kFloat) narrow_ += rate_of_all_ranks(dtype_);
-    ++count_;
-  }
 
   double rate_of_all_ranks(at::ScalarType dtype) {
     barrier(*engine_.mesh().all);
@@ -77,10 +81,10 @@ class ProductsBesideSteps {
   }
 
   Engine& engine_;
-  at::ScalarType dtype_ = at::kFloat;  // in which the run multiplies
-  double seconds_ = 0;                 // for each shape, each time
-  int64_t every_ = 0;                  // so many steps; 0: never
-  double fp32_ = 0, narrow_ = 0, count_ = 0;
+  int64_t measured_steps_, between_ = 0;
+  double seconds_ = 0;                                        // for each shape, each time
+  at::ScalarType dtype_ = at::kFloat;                         // in which the run multiplies
+  double fp32_seconds_ = 0, narrow_seconds_ = 0, count_ = 0;  // of one FLOP, added up
 };
 
 std::vector<double> rounded(const std::vector<double>& values, double unit) {
@@ -122,7 +126,7 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options, const
 
   std::vector<double> seconds, data_seconds, exchange_seconds, offload_seconds, sent_bytes, flops;
   double cpu_seconds = 0;
-  int64_t tokens = 0;
+  int64_t tokens = 0, peak_bytes = 0;  // the peak before products take memory beside what steps keep
   for (int64_t step = 0; step < options.steps; ++step) {
     barrier(*mesh.all);
     const Traffic before = traffic_of(mesh);
@@ -147,7 +151,10 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options, const
       flops.back() += engine.model_flops(batch) * mesh.dp_size;
     }
     if (measured.on_step) measured.on_step(result);
-    products.measure_after(step + 1 - options.warmup);
+    if (products.are_due(step + 1 - options.warmup)) {
+      if (peak_bytes == 0) peak_bytes = peak_memory_bytes(engine.options().device);
+      products.measure();
+    }
   }
   products.set(rate);
   rate.cpu_seconds_per_step =
@@ -162,7 +169,8 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options, const
   rate.offload_seconds = median(agreement.largest(offload_seconds));
   rate.sent_bytes = static_cast<int64_t>(median(agreement.largest(sent_bytes)));
   rate.model_flops_per_step = median(flops);
-  for (const auto& of_rank : agreement.gather(std::vector{peak_memory_bytes(engine.options().device)}))
+  if (peak_bytes == 0) peak_bytes = peak_memory_bytes(engine.options().device);
+  for (const auto& of_rank : agreement.gather(std::vector{peak_bytes}))
     rate.peak_memory_bytes.push_back(of_rank.front());
   rate.tokens_per_second = static_cast<double>(tokens) / rate.median_step_seconds;
   return rate;

@@ -27,10 +27,10 @@ struct StepRate {
   std::vector<double> step_seconds;  // of the slowest rank
   std::vector<double> losses;        // mean cross entropy of each step, before its update
   std::vector<double> gradient_norms;
-  double median_step_seconds = 0;           // warm-up left out
-  double tokens_per_second = 0;             // over all ranks
-  double model_flops_per_step = 0;          // over all ranks
-  double matmul_fp32_flops_per_second = 0;  // all ranks at once, mean of what was measured beside the steps
+  double median_step_seconds = 0;                // warm-up left out
+  double tokens_per_second = 0;                  // over all ranks
+  double model_flops_per_step = 0;               // over all ranks
+  double matmul_fp32_flops_per_second = 0;       // all ranks at once, of the mean time beside the steps
   double matmul_precision_flops_per_second = 0;  // the same in the dtype in which the run multiplies
   double published_flops_per_second = 0;  // of all ranks' GPUs (measure/peak_rate.h); 0: one is unknown
   double exchange_seconds = 0;            // in a measured step's collectives, of the rank that waited longest

@@ -94,15 +94,15 @@ std::string DryRun::text() const {
                 " that the forecast adds for long documents, which the run computes alone");
   std::string others;
   for (const int stage : stages_not_shown) others += cat(others.empty() ? "" : ", ", stage);
-  text +=
-      cat("\nnot shown: ", others.empty() ? "" : cat("stages with other engines (", others, "); "),
-          "time and loss (each query saw the nearest ", format_count(kNearestKeys),
-          " keys), the data (tokens were synthetic), evaluation and checkpoints, and what fragments of a "
-          "long run add",
-          on_gpu ? "; attention was FlashAttention's or the memory-efficient one, and what cuDNN needs for "
-                   "itself was not seen"
-                 : "",
-          updates < kUpdates ? "; the update, for fp16's loss scale fell at every step" : "", "\n");
+  text += cat(
+      "\nnot shown: ", others.empty() ? "" : cat("stages with other engines (", others, "); "),
+      "time and loss",
+      nearest_keys > 0 ? cat(" (each query saw the nearest ", format_count(nearest_keys), " keys)") : "",
+      ", the data (tokens were synthetic), evaluation and checkpoints, and what fragments of a long run add",
+      on_gpu && nearest_keys > 0
+          ? "; attention was FlashAttention's, and what cuDNN needs for itself was not seen"
+          : "",
+      updates < kUpdates ? "; the update, for fp16's loss scale fell at every step" : "", "\n");
   return text;
 }
 
@@ -128,8 +128,9 @@ DryRun dry_run(World& world, const TrainOptions& asked) {
   run.micro_batches = std::min<int64_t>(2, options.gradient_accumulation_steps);
   // The data, which has the longest document, is not read.
   check_stage(plan, stage, options.samples.packing == Packing::concat ? run.sequence_tokens : 0);
-  // In fp32 no kernel of a GPU but the plain one knows windows: attention then takes its whole time.
-  if (!run.on_gpu || options.engine.precision != Precision::fp32) options.engine.nearest_keys = kNearestKeys;
+  // In fp32 no kernel of a GPU but the plain one knows windows, and that one takes few rows.
+  run.nearest_keys = run.on_gpu && options.engine.precision == Precision::fp32 ? 0 : kNearestKeys;
+  options.engine.nearest_keys = run.nearest_keys;
   const int64_t room_bytes = memory_room_bytes(options.engine, world.identity());
   const auto engine = assemble(world, options.model_dir, options.engine);
   run.engine = engine->description();

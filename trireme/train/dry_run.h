@@ -1,7 +1,7 @@
 // --dry_run: shows that a run's memory fits, in place of the run. Two optimizer steps of the run's engine at
 // its fullest micro-batch, where each query sees the nearest keys alone (kernels/nearest_keys.h): the same
-// buffers in a small part of the time. Tokens are synthetic, and nothing is read but the model, nothing
-// written but what is offloaded to a disk.
+// buffers in a small part of the time. In fp32 on a GPU each sees all. Tokens are synthetic, and nothing is
+// read but the model, nothing written but what is offloaded to a disk.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,7 @@ struct DryRun {
   MemoryBytes peak;  // of this rank's tensors, each category by itself
   bool on_gpu = false;
   int64_t sequence_tokens = 0;
+  int64_t nearest_keys = 0;           // that each query saw; 0: all
   int64_t samples = 0;                // of a micro-batch
   int64_t micro_batches = 0;          // of a step
   int64_t updates = 0;                // 2; fewer where fp16's loss scale fell at every step
