@@ -35,6 +35,18 @@ TEST(GuardedDevice, refuses_tensors_of_two_devices) {
   EXPECT_NO_THROW(at::add(there, at::scalar_tensor(2)));
 }
 
+TEST(GuardedDevice, refuses_products_that_a_gpu_refuses) {
+  const at::Tensor a = at::ones({2, 3}, guarded_device()).to(at::kBFloat16), b = a.t();
+  at::Tensor on_host = at::zeros({2, 2}, at::kBFloat16), wide = at::zeros({2, 2}, guarded_device()),
+             out = wide.to(at::kBFloat16), larger = at::zeros({4, 2}, out.options());
+  EXPECT_NO_THROW(at::mm_out(out, a, b));
+  EXPECT_EQ(out.sum().item<float>(), 12);
+  for (at::Tensor* wrong : {&on_host, &wide, &larger}) {
+    EXPECT_THROW(at::mm_out(*wrong, a, b), c10::Error);
+    EXPECT_THROW(at::addmm_out(*wrong, out, a, b), c10::Error);
+  }
+}
+
 TEST(GuardedDeviceDeathTest, ends_a_host_that_touches_its_memory) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const at::Tensor there = at::ones({4}, guarded_device());

@@ -32,6 +32,7 @@ std::vector<double> CallTimer::seconds_in_turns(const std::vector<std::function<
     }
   } while (now_seconds() - start < (times.back().size() < kLeastRepeats ? kTooLong : 1) * seconds_);
   std::vector<double> medians;
+  medians.reserve(times.size());
   for (auto& of_call : times) medians.push_back(spread_of(std::move(of_call)).median);
   return Agreement(group_, group_device_).largest(medians);
 }

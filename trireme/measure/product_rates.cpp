@@ -71,6 +71,7 @@ class ProductTable {
     for (const auto& [k, n] : sides) flops += 6 * static_cast<double>(rows * k * n);
     if (!matmul.points.empty() && flops / best_ > kLongestPoint * timer_.seconds_of_each()) return;
     std::vector<TimedProduct> products;
+    products.reserve(sides.size());
     for (const auto& [k, n] : sides) products.emplace_back(rows, k, n, options_);
     const ProductSeconds seconds = time_products(timer_, products);
     const auto size = static_cast<double>(least), width = static_cast<double>(rows);
