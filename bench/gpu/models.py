@@ -54,6 +54,9 @@ class ModelMaker:
     def folder(self, name):
         return os.path.join(self._layout.scratch, f"{self._device}-{label(self._device, name)}")
 
+    def _key(self, name):
+        return f"models/{label(self._device, name)}"
+
     def has(self, name):
         return os.path.isdir(self.folder(name))
 
@@ -81,7 +84,7 @@ class ModelMaker:
         shutil.rmtree(part, ignore_errors=True)
         os.makedirs(self._layout.scratch, exist_ok=True)
         free_gib = shutil.disk_usage(self._layout.scratch).free / 2**30
-        key = f"models/{label(self._device, name)}"
+        key = self._key(name)
         if free_gib < GIB_NEEDED[self._device][name]:
             self.problems[name] = (f"{self._layout.scratch} has {free_gib:.0f} GiB free, the model takes {GIB_NEEDED[self._device][name]}; "
                                    "give another --scratch")
@@ -96,7 +99,7 @@ class ModelMaker:
 
     def _finish(self, code):
         name, self._making = self._making, ""
-        key = f"models/{label(self._device, name)}"
+        key = self._key(name)
         seconds = time.monotonic() - self._begin
         if code == 0:
             os.rename(self.folder(name) + ".part", self.folder(name))
@@ -115,5 +118,5 @@ class ModelMaker:
     def end(self):
         if self._making:
             self._child.end()
-            self._results.end(f"models/{label(self._device, self._making)}", state="cut off", reason="the call was over", seconds=time.monotonic() - self._begin)
+            self._results.end(self._key(self._making), state="cut off", reason="the call was over", seconds=time.monotonic() - self._begin)
             self._making = ""

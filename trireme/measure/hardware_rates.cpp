@@ -8,7 +8,6 @@
 #include "trireme/base/clock.h"
 #include "trireme/comm/agreement.h"
 #include "trireme/comm/call_time.h"
-#include "trireme/comm/collectives.h"
 #include "trireme/device/gpu_identity.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/device/memory_budget.h"
@@ -18,6 +17,7 @@
 #include "trireme/measure/attention_rates.h"
 #include "trireme/measure/link_rate.h"
 #include "trireme/measure/matmul_rate.h"
+#include "trireme/measure/mean_matmul_rate.h"
 #include "trireme/measure/peak_rate.h"
 #include "trireme/measure/planned_step.h"
 #include "trireme/measure/product_rates.h"
@@ -84,29 +84,7 @@ void measure_links(World& world, at::Device device, HardwareProfile& profile) {
   if (machines > 1) profile.across_machines = measure("across machines", across);
 }
 
-// The rate of products as `bench step` measures it beside its steps, of the mean time over all that is
-// measured: the two tell whether the machine's speed has changed.
-class BesideRates {
- public:
-  BesideRates(Group& group, const CallTimer& timer, at::ScalarType dtype)
-      : group_(group), timer_(timer), dtype_(dtype) {}
-  void measure() {
-    barrier(group_);
-    const double of_all = Agreement(group_, timer_.device())
-                              .sum(best_matmul_rate(timer_.device(), dtype_, kBesideSteps_seconds));
-    seconds_of_one_ += group_.size() / of_all;
-    ++count_;
-  }
-  double mean() const { return count_ / seconds_of_one_; }
-
- private:
-  Group& group_;
-  const CallTimer& timer_;
-  at::ScalarType dtype_;
-  double seconds_of_one_ = 0, count_ = 0;
-};
-
-void measure_round(const CallTimer& timer, at::ScalarType dtype, BesideRates* products, Rates& rates) {
+void measure_round(const CallTimer& timer, at::ScalarType dtype, MeanMatmulRate* products, Rates& rates) {
   if (products != nullptr) {
     products->measure();
     measure_product_rates(timer, dtype, rates);
@@ -140,10 +118,10 @@ void name_sources(HardwareProfile& profile, int ranks) {
   from(FigureOrigin::estimated, "time_error", "docs/benchmarks: predicted beside measured steps");
 }
 
-double peak_of(at::Device device, Precision precision, const BesideRates& products) {
+double peak_of(at::Device device, Precision precision, double measured_flops) {
   if (const auto published = published_peak_rate(gpu_identity(device).name, precision))
     return published->flops_per_second;
-  return products.mean();
+  return measured_flops;
 }
 
 void describe(const World& world, at::Device device, HardwareProfile& profile) {
@@ -182,7 +160,8 @@ HardwareProfile measure_hardware(World& world, at::Device device, const Hardware
 
   HardwareProfile profile;
   describe(world, device, profile);
-  BesideRates products_32_bit(*group, timer, at::kFloat), products_16_bit(*group, timer, at::kBFloat16);
+  MeanMatmulRate products_32_bit(*group, device, at::kFloat, kBesideSteps_seconds),
+      products_16_bit(*group, device, at::kBFloat16, kBesideSteps_seconds);
   std::vector<Rates> rounds_32_bit, rounds_16_bit;
   const double start = now_seconds();
   do {
@@ -197,9 +176,12 @@ HardwareProfile measure_hardware(World& world, at::Device device, const Hardware
     for (const WorkKind product :
          {WorkKind::matmul, WorkKind::weight_gradient, WorkKind::head_matmul, WorkKind::head_weight_gradient})
       profile.rates_16_bit[product] = profile.rates_32_bit.at(product);
-  profile.peak_flops_32_bit = peak_of(device, Precision::fp32, products_32_bit);
+  const auto peak = [&](Precision precision, const MeanMatmulRate& products) {
+    return peak_of(device, precision, products.flops_per_second() / world.size());
+  };
+  profile.peak_flops_32_bit = peak(Precision::fp32, products_32_bit);
   profile.peak_flops_16_bit =
-      peak_of(device, Precision::bf16, profile.bf16_products ? products_16_bit : products_32_bit);
+      peak(Precision::bf16, profile.bf16_products ? products_16_bit : products_32_bit);
   if (!profile.is_gpu)
     profile.peak_flops_16_bit = std::max(profile.peak_flops_16_bit, profile.peak_flops_32_bit);
   measure_links(world, device, profile);

@@ -10,10 +10,10 @@
 
 namespace trireme {
 
-// Of one point in one round, times what it is given there: a size beyond it is left out.
-constexpr double kLongestPoint = 12;
-
 constexpr size_t kRateRounds = 4;  // fewer where the first ones took all of the time
+
+// Of one point in one round, times what it is given there: a size beyond it is left out.
+constexpr double kLongestPoint = 3 * kRateRounds;
 
 // The rate of the mean time, at each size and width that every round measured: a size which only fast rounds
 // had time for would seem fast.

@@ -10,7 +10,7 @@
 #include "trireme/device/gpu_identity.h"
 #include "trireme/device/peak_memory.h"
 #include "trireme/device/processor.h"
-#include "trireme/measure/matmul_rate.h"
+#include "trireme/measure/mean_matmul_rate.h"
 #include "trireme/measure/peak_rate.h"
 #include "trireme/measure/spread.h"
 #include "trireme/measure/synthetic_tokens.h"
@@ -35,56 +35,50 @@ Traffic traffic_of(const Mesh& mesh) {
   return sum;
 }
 
-// Matrix products before the steps, and on a CPU between them: a shared machine's speed wanders, and a step
-// is compared with the speed that it met. Between steps there are none on a GPU, where their memory would be
-// taken from what the steps left cached, and none where an update goes on beside the next step.
+// Matrix products before the steps, and on a CPU between them (mean_matmul_rate.h). Between steps there are
+// none on a GPU, where their memory would be taken from what the steps left cached, and none where an update
+// goes on beside the next step.
 class ProductsBesideSteps {
  public:
   ProductsBesideSteps(Engine& engine, const StepRateOptions& options)
-      : engine_(engine), measured_steps_(options.steps - options.warmup) {
+      : measured_steps_(options.steps - options.warmup), measured_(options.matmul_seconds > 0) {
     const EngineOptions& run = engine.options();
+    if (run.device.is_cpu() && run.offload.optimizer == Offload::none)
+      between_ = std::min(kMostBetween, measured_steps_);
+    const auto rate_of = [&](at::ScalarType dtype) {
+      return MeanMatmulRate(*engine.mesh().all, run.device, dtype,
+                            options.matmul_seconds / static_cast<double>(1 + between_));
+    };
+    rates_.push_back(rate_of(at::kFloat));
     const bool narrow =
         multiplies_16_bit(run.precision, run.bf16_matmul, !run.device.is_cpu(), cpu_has_bf16_matmul());
     if (engine.agreement().of_rank_0(narrow ? 1 : 0) != 0)
-      dtype_ = run.precision == Precision::fp16 ? at::kHalf : at::kBFloat16;
-    if (run.device.is_cpu() && run.offload.optimizer == Offload::none)
-      between_ = std::min(kMostBetween, measured_steps_);
-    seconds_ = options.matmul_seconds / static_cast<double>(1 + between_);
-    if (seconds_ > 0) measure();
+      rates_.push_back(rate_of(run.precision == Precision::fp16 ? at::kHalf : at::kBFloat16));
+    if (measured_) measure();
   }
 
   // Whether products come after so many of the measured steps.
   bool are_due(int64_t steps) const {
-    return seconds_ > 0 && steps > 0 &&
+    return measured_ && steps > 0 &&
            steps * between_ / measured_steps_ > (steps - 1) * between_ / measured_steps_;
   }
   // Collective.
   void measure() {
-    fp32_seconds_ += 1 / rate_of_all_ranks(at::kFloat);
-    if (dtype_ != at::kFloat) narrow_seconds_ += 1 / rate_of_all_ranks(dtype_);
-    ++count_;
+    for (MeanMatmulRate& rate : rates_) rate.measure();
   }
 
   void set(StepRate& rate) const {
-    if (count_ == 0) return;
-    rate.matmul_fp32_flops_per_second = count_ / fp32_seconds_;
-    rate.matmul_precision_flops_per_second =
-        count_ / (dtype_ == at::kFloat ? fp32_seconds_ : narrow_seconds_);
+    if (!measured_) return;
+    rate.matmul_fp32_flops_per_second = rates_.front().flops_per_second();
+    rate.matmul_precision_flops_per_second = rates_.back().flops_per_second();
   }
 
  private:
   static constexpr int64_t kMostBetween = 4;
 
-  double rate_of_all_ranks(at::ScalarType dtype) {
-    barrier(*engine_.mesh().all);
-    return engine_.agreement().sum(best_matmul_rate(engine_.options().device, dtype, seconds_));
-  }
-
-  Engine& engine_;
   int64_t measured_steps_, between_ = 0;
-  double seconds_ = 0;                                        // for each shape, each time
-  at::ScalarType dtype_ = at::kFloat;                         // in which the run multiplies
-  double fp32_seconds_ = 0, narrow_seconds_ = 0, count_ = 0;  // of one FLOP, added up
+  bool measured_;
+  std::vector<MeanMatmulRate> rates_;  // in fp32; and in 16 bits where the run multiplies in them
 };
 
 std::vector<double> rounded(const std::vector<double>& values, double unit) {
