@@ -169,7 +169,9 @@ def convert(source, out):
     total_bytes = 4 * sum(torch.Size(shape).numel() for shape in shapes.values())
     texts = {
         "trainer_state.json": {"step": step, "stage": 0, "tokens_seen": int(trainer.get("num_input_tokens_seen") or 0),
-                               "optimizer_steps": optimizer_steps, "options": options},
+                               "optimizer_steps": optimizer_steps, "options": options,
+                               # In fp16 these did not move the Trainer's schedule.
+                               "overflowed_steps": max(0, step - optimizer_steps)},
         "model.safetensors.index.json": {"metadata": {"total_size": total_bytes},
                                          "weight_map": {name: shard for name in shapes}},
     }

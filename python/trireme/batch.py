@@ -19,7 +19,11 @@ def shard(batch: Mapping[str, Any], group: Group = None) -> dict[str, Any]:
     - ``labels`` leave as ``shift_labels``: the target of each token, shifted in the whole sample before it was cut, so
       that no token at the end of a shard loses its own. -100 stands where there is none. Give them to trireme.loss.
     - ``position_ids`` are made (0, 1, ... S - 1) where the batch has none.
-    - ``attention_mask`` goes where nothing is masked; a mask of [B, 1, S, S] is refused.
+    - ``attention_mask`` goes where nothing is masked; a mask of [B, 1, S, S] is refused. So is any beside position_ids that
+      restart (by the call of the model, where something is masked): transformers lets such documents see each other.
+
+    The ranks must hold the same batch. The shard of input_ids remembers which one it is of until it is copied, to another
+    device say, and the call of the model refuses shards of different batches.
     """
     shared = sequence_group(group)
     named = next((name for name in ("input_ids", "inputs_embeds") if torch.is_tensor(batch.get(name))), None)
@@ -38,6 +42,12 @@ def shard(batch: Mapping[str, Any], group: Group = None) -> dict[str, Any]:
         whole["position_ids"] = torch.arange(tokens, device=batch[named].device).expand(samples, tokens)
     mask = whole.get("attention_mask")
     if torch.is_tensor(mask) and mask.dim() == 2 and bool(mask.all()):
+        positions = batch.get("position_ids")
+        if positions is not None and (positions[..., 1:] != positions[..., :-1] + 1).any():
+            raise ConfigError(
+                "shard: position_ids restart beside an attention_mask; transformers lets such documents see each other, and shards do "
+                "not. Leave the attention_mask out: position_ids alone tell packed documents"
+            )
         del whole["attention_mask"]
     elif mask is not None and (not torch.is_tensor(mask) or mask.dim() != 2):
         raise ConfigError(
@@ -56,7 +66,17 @@ def shard(batch: Mapping[str, Any], group: Group = None) -> dict[str, Any]:
             cut[name] = torch.cat([value[:, begin:end] for begin, end in spans], dim=1)
         else:
             cut[name] = value[:, :0]
+    if named == "input_ids":
+        setattr(cut[named], SHARD_OF, fingerprint(batch[named]))
     return cut
+
+
+SHARD_OF = "trireme_shard_of"  # an attribute of a shard of input_ids
+
+
+def fingerprint(values: torch.Tensor) -> torch.Tensor:
+    """A checksum of whole numbers that depends on their order: int64 on their device, without waiting for it."""
+    return (values.flatten() * torch.arange(1, values.numel() + 1, device=values.device)).sum()
 
 
 def shifted_labels(labels: torch.Tensor) -> torch.Tensor:

@@ -75,6 +75,11 @@ class ModelCalls:
         return self.sequence.longest_position
 
     def _check(self, given: dict[str, Any]) -> None:
+        if getattr(self.model.get_input_embeddings(), "neftune_noise_alpha", None):  # a trainer sets it when it begins
+            raise ConfigError(
+                "trireme.parallelize: got NEFTune, whose noise is drawn by the tokens of a call, and these are a shard's: it is refused; leave "
+                "neftune_noise_alpha out"
+            )
         wrong = [name for name in _REFUSED if torch.is_tensor(given.get(name)) or given.get(name)]
         if wrong:
             raise ConfigError(f"trireme.parallelize: the model was called with {wrong[0]}, which is wrong on a shard: leave it out")

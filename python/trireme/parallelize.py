@@ -51,7 +51,7 @@ def parallelize(
 
     Every rank of the group calls the model in the same order, forward and backward. Backward belongs into the block too: layers
     that are checkpointed run again in it. Refused by name: models that mix tokens outside attention,
-    soft-capped scores, attention dropout, caches, chunked and custom masks.
+    soft-capped scores, attention dropout, layerdrop, NEFTune, caches, chunked and custom masks.
     """
     import transformers
 
@@ -75,6 +75,11 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[
     embed = target.get_input_embeddings()
     if not isinstance(embed, torch.nn.Embedding):
         raise ConfigError(f"trireme.parallelize: {type(target).__name__} has no table of token embeddings, so it is refused")
+    if any(getattr(module, "layerdrop", 0) for module in target.modules()):
+        raise ConfigError(
+            "trireme.parallelize: got a layerdrop above 0: ranks that skip different layers would mix them, so it is refused; build the "
+            "model with layerdrop=0"
+        )
     attention = LayerAttention(calls)
     with contextlib.ExitStack() as undo:
         _register(attention, undo)

@@ -10,7 +10,7 @@ from typing import Any, Mapping, Optional
 
 import torch
 
-from .batch import gather
+from .batch import SHARD_OF, fingerprint, gather
 from .errors import ConfigError
 from .sequence_group import SequenceGroup
 
@@ -49,8 +49,17 @@ def sequence_of_shards(
     batch, tokens = embeds_or_ids.shape[:2]
     device = embeds_or_ids.device
     # Collective first, so that what one rank is refused for, all are.
-    mine = torch.tensor([tokens, batch, position_ids is not None, attention_mask is not None], device=device)
+    shard_of = getattr(embeds_or_ids, SHARD_OF, None)
+    mine = torch.tensor([shard_of is None, tokens, batch, position_ids is not None, attention_mask is not None], device=device)
+    mine = torch.stack([torch.zeros_like(mine[0]) if shard_of is None else shard_of.to(device), *mine])
     ranks = [part.tolist() for part in shared.all_gather(mine)]
+    batches, unknown = {theirs[0] for theirs in ranks}, any(theirs[1] for theirs in ranks)
+    ranks = [theirs[2:] for theirs in ranks]
+    if len(batches) > 1 and not unknown:
+        raise ConfigError(
+            "trireme.parallelize: the ranks of a group were called with shards of different batches: ranks that share a sample load the "
+            "same samples; give the data loader's sampler the number and index of the groups, not of the ranks"
+        )
     if any(theirs[1:] != ranks[0][1:] for theirs in ranks):
         raise ConfigError(
             "trireme.parallelize: the ranks' calls differ; [tokens, batch, has position_ids, has attention_mask] of each "
@@ -87,10 +96,9 @@ def sequence_of_whole(shared: SequenceGroup, given: Mapping[str, Any]) -> tuple[
     named = "inputs_embeds" if given.get("input_ids") is None else "input_ids"
     batch, tokens = given[named].shape[:2]
     device = given[named].device
-    each = torch.arange(1, batch * tokens + 1, device=device)
     shape = [torch.tensor(size, device=device) for size in (batch, tokens)]
     prints = [
-        (given[name].flatten() * each[: given[name].numel()]).sum() if _counts(given.get(name)) else torch.zeros_like(shape[0])
+        fingerprint(given[name]) if _counts(given.get(name)) else torch.zeros_like(shape[0])
         for name in ("input_ids", "labels", "shift_labels", "position_ids", "attention_mask")
     ]
     ranks = torch.stack(shared.all_gather(torch.stack(shape + prints))).tolist()

@@ -104,6 +104,10 @@ def run_refusals(group):
         ("got labels", {"input_ids": ids, "labels": ids[:, 1:]}),
         ("expected one of them", {"input_ids": ids, "labels": ids, "shift_labels": ids}),
         ("got an attention_mask", {"input_ids": ids, "attention_mask": torch.ones(1, 1, 6, 6)}),
+        (
+            "restart beside an attention_mask",
+            {"input_ids": ids, "attention_mask": torch.ones(1, 6), "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]])},
+        ),
         ("its tokens along dim 1", {"input_ids": ids, "position_ids": torch.zeros(3, 1, 6)}),
     ):
         with pytest.raises(trireme.ConfigError, match=words):

@@ -119,6 +119,15 @@ def test_every_step_after_the_conversion_is_the_one_that_transformers_takes(trai
             assert error < (1e-5 if step == SAVED + 1 else 1e-4), (step, name)
 
 
+def test_steps_that_overflowed_in_fp16_did_not_move_the_schedule(trained, tmp_path):
+    _, checkpoint, _, _ = trained
+    later = shutil.copytree(checkpoint, tmp_path / "later")
+    state = json.loads((later / "trainer_state.json").read_text())
+    (later / "trainer_state.json").write_text(json.dumps(state | {"global_step": SAVED + 1}))
+    tool().convert(later, tmp_path / "out")
+    assert json.loads((tmp_path / f"out/checkpoints/step-{SAVED + 1}/trainer_state.json").read_text())["overflowed_steps"] == 1
+
+
 def test_other_options_than_the_trainer_s_are_told(trained, tmp_path):
     folder, checkpoint, _, _ = trained
     tool().convert(checkpoint, tmp_path)

@@ -237,6 +237,7 @@ REFUSED = {
     "lfm2, by its convolution": (r"mixes tokens outside attention", "Lfm2", dict(layer_types=["conv", "full_attention"])),
     "roberta, by its positions": ("counts positions in a way of its own", "Roberta", {}),
     "dropout": ("set attention_dropout to 0", "Llama", dict(attention_dropout=0.1)),
+    "opt, by layers that it drops": ("build the model with layerdrop=0", "OPT", dict(layerdrop=0.5, word_embed_proj_dim=32, ffn_dim=48)),
 }
 
 
@@ -255,6 +256,11 @@ def run_refused_models(group):
         with pytest.raises(trireme.ConfigError, match=words), trireme.parallelize(model, group):
             model(input_ids=ids)
         assert model.training and model.config._attn_implementation == "eager", name
+    noisy = make_model("llama")
+    with trireme.parallelize(noisy, group):
+        noisy.get_input_embeddings().neftune_noise_alpha = 5
+        with pytest.raises(trireme.ConfigError, match="NEFTune"):
+            noisy(input_ids=ids)
     scores = transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**SMALL))
     with pytest.raises(trireme.ConfigError, match="not a value for each token"), trireme.parallelize(scores, group):
         pass
@@ -323,6 +329,10 @@ def run_refused_calls(group):
         for words, keywords in calls.items():
             with pytest.raises(trireme.ConfigError, match=words):
                 model(**keywords)
+        other = trireme.shard({"input_ids": batch["input_ids"] - group.rank()}, group)["input_ids"]
+        with pytest.raises(trireme.ConfigError, match="shards of different batches"):
+            model(other)
+        model(other.clone() if group.rank() else other)  # which batch a copy is of is not known
         with pytest.raises(trireme.ConfigError, match="called by itself"):
             model.model(ids)
     with trireme.parallelize(make_model("modernbert"), group) as encoder:

@@ -179,6 +179,8 @@ def test_what_is_refused(tmp_path):
 
     with pytest.raises(ConfigError, match="use_liger_kernel"):
         make(use_liger_kernel=True)
+    with pytest.raises(ConfigError, match="neftune_noise_alpha"):
+        make(neftune_noise_alpha=5)
     with pytest.raises(ConfigError, match="expected a trireme.hf.ParallelismConfig"):
         make(parallelism_config=accelerate.ParallelismConfig())
     with pytest.raises(ConfigError, match="expected SFTTrainer or DPOTrainer"):

@@ -38,7 +38,7 @@ def with_sequence_parallel(trainer_class: Trainer, *, sp_size: Optional[int] = N
     A batch is what one sequence group trains on: per_device_train_batch_size samples, of which each rank holds its tokens. Losses,
     gradients, gradient norm and logs are those of one process for each group. Logits are gathered whole, [B, S, V] on every rank,
     where something asks for them: compute_loss_func, label_smoothing_factor, compute_metrics.
-    Raises ConfigError for what it refuses: another parallelism_config, use_liger_kernel, and what trireme.parallelize refuses.
+    Raises ConfigError for what it refuses: another parallelism_config, use_liger_kernel, neftune_noise_alpha, and what trireme.parallelize refuses.
     """
     if not issubclass(trainer_class, transformers.Trainer):
         raise ConfigError(f"with_sequence_parallel: got {trainer_class!r}, expected a class that derives from transformers.Trainer")
@@ -69,6 +69,11 @@ class _SequenceParallel:
             raise ConfigError(
                 "with_sequence_parallel: got use_liger_kernel=True, expected False: its fused loss is taken over a shard's tokens alone. "
                 "trireme.fused_loss(model) saves the same memory"
+            )
+        if self.args.neftune_noise_alpha:
+            raise ConfigError(
+                f"with_sequence_parallel: got neftune_noise_alpha={self.args.neftune_noise_alpha}, expected None: its noise is drawn by the "
+                "tokens of a call, and these are a shard's"
             )
         if self.args.n_gpu > 1:
             raise ConfigError(
