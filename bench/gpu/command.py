@@ -66,6 +66,8 @@ def last_line(text):
 
 
 def describe_exit(code):
+    if code is None:
+        return "ended early"
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 

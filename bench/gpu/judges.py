@@ -37,7 +37,7 @@ def step_rate(outcome, _):
                "matmul_tflops_beside": line["matmul_gflops_precision"] / 1e3, "peak_memory_mib": max(line["peak_rss_mib"]),
                "losses": line["losses"], "gradient_norms": line["gradient_norms"], "step_seconds_each": line["step_s"],
                "engine": line["engine"]}
-    if "mfu" in line:  # of a GPU whose published rate is known (trireme/measure/peak_rate.cpp)
+    if "mfu" in line:  # of a GPU whose published rate is known (trireme/plan/published_peak_rate.cpp)
         figures["mfu_percent"] = line["mfu"] * 100
     if "formula" in outcome.stderr:
         figures["memory_report"] = outcome.stderr

@@ -52,10 +52,13 @@ class ModelMaker:
         self.problems = {}
 
     def folder(self, name):
-        return os.path.join(self._layout.scratch, f"{self._device}-{label(self._device, name)}")
+        return os.path.join(self._layout.scratch, f"{self._device}-{self.label(name)}")
+
+    def label(self, name):
+        return label(self._device, name)
 
     def _key(self, name):
-        return f"models/{label(self._device, name)}"
+        return f"models/{self.label(name)}"
 
     def has(self, name):
         return os.path.isdir(self.folder(name))

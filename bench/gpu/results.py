@@ -61,7 +61,7 @@ class Results:
 
     def forget(self, stage):
         for key in [key for key in self.commands if key.startswith(stage + "/")]:
-            self.commands[key]["state"] = "not reached"
+            self.commands[key] = {"state": "not reached", "attempts": self.commands[key].get("attempts", 0)}
         self._save()
 
     def log_paths(self, key):
@@ -76,11 +76,13 @@ class Results:
         self._append({"began": key, "time": now(), "command": command_line})
         self._save()
 
-    def end(self, key, rows=(), **record):
-        """`record` has state and reason; of a command that ran also exit_code, seconds and figures."""
+    def end(self, key, rows=None, **record):
+        """`record` has state and reason; of a command that ran also exit_code, seconds and figures, and `rows`. What an earlier
+        attempt measured stays where this call did not begin the command."""
         self.commands.setdefault(key, {"call": len(self.calls)}).update(record)
-        self.commands[key]["rows"] = list(rows)
-        for row in rows:
+        if rows is not None:
+            self.commands[key]["rows"] = list(rows)
+        for row in rows or ():
             self._append({"measured": key, **row})
         self._append({"ended": key, "time": now(), **record})
         self._save()

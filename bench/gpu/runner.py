@@ -87,7 +87,11 @@ def run_one(key, command, end_of_stage, results, maker, clock):
                           os.path.join(results.folder, stderr), clock.stopped)
     state, reason, verdict = judged(command, outcome, results)
     say(f"{key}: {state}, {outcome.seconds:.1f} s" + (f": {reason}" if reason else ""))
-    figures = dict(verdict.figures, beside=f"the model {beside} was being made") if beside else verdict.figures
+    figures = dict(verdict.figures)
+    if beside:
+        figures["beside"] = f"the model {beside} was being made"
+    if command.model and maker.label(command.model) != command.model:
+        figures["model"] = maker.label(command.model)
     results.end(key, rows=verdict.rows, state=state, reason=reason, exit_code=outcome.exit_code, seconds=round(outcome.seconds, 2), figures=figures)
 
 

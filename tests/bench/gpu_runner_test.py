@@ -12,6 +12,7 @@ import tempfile
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 GPU = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "bench/gpu")
 sys.dont_write_bytecode = True
@@ -161,6 +162,21 @@ class Runner(unittest.TestCase):
         open(os.path.join(self.folder, "again"), "w").close()
         self.assertEqual(self.call(stages), "passed")
         self.assertEqual(runs(), 1)
+
+    def test_what_a_cut_off_command_measured_outlives_a_call_without_time_for_it(self):
+        def stages(usual):
+            return [["one", 200, [{"name": "long", "shell": """echo '{"name": "speed", "tflops": 7}'; sleep 30""", "judge": "rows", "usual": usual}]]]
+
+        self.assertEqual(self.call(stages(0), seconds=2), "cut off")
+        self.call(stages(100), seconds=2)
+        self.assertEqual((self.state("one/long"), self.state("one/long", "rows")), ("not reached", [{"name": "speed", "tflops": 7}]))
+
+    def test_a_step_of_half_a_model_has_no_estimate_beside_it(self):
+        def page_of(**figures):
+            return summary.beside_estimates([("speed", 30, ["step-8k"])], SimpleNamespace(commands={"speed/step-8k": {"figures": figures}}))
+
+        self.assertTrue(page_of(step_seconds=1.0))
+        self.assertFalse(page_of(step_seconds=1.0, model="8b-16-layers"))
 
     def test_a_stage_ends_by_its_seconds_and_leaves_over_what_it_does_not_use(self):
         stages = [["one", 2, [{"name": "slow", "shell": "sleep 30"}, {"name": "late", "shell": "true", "usual": 1.5}]],
