@@ -4,6 +4,7 @@
 //
 //   attention_bench [--tokens 2048,8192] [--threads 1,2] [--heads 8] [--kv_heads 4] [--width 64] [--window 0]
 //                   [--seconds 3] [--dtypes fp32,bf16]
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -55,9 +56,11 @@ struct Options {
 
 Options read_options(int argc, char** argv) {
   Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string name = std::string(argv[i]).substr(2);
-    if (!options.values.contains(name)) throw ConfigError(cat("unknown flag --", name));
+  for (int i = 1; i < argc; i += 2) {
+    const std::string flag = argv[i], name = flag.substr(std::min<size_t>(2, flag.size()));
+    if (!flag.starts_with("--") || !options.values.contains(name))
+      throw ConfigError(cat("unknown flag ", flag));
+    if (i + 1 == argc) throw ConfigError(cat(flag, " has no value"));
     options.values[name] = argv[i + 1];
   }
   return options;
@@ -107,21 +110,23 @@ void measure(const Options& options, int64_t tokens, int threads, at::ScalarType
       [&] { at::mm_out(c, a, b); },
   };
   const std::vector<Spread> t = interleave(bodies, static_cast<double>(options.number("seconds")));
-  const auto pairs = static_cast<double>(spec.keys->pairs(0));
-  const double forward_flop = 4 * pairs * width * heads, backward_flop = 10 * pairs * width * heads;
+  // libtorch's has no window.
+  const auto all_pairs = static_cast<double>(causal_keys(tokens, 0)->pairs(0));
+  const double of_a_pair = width * heads, kept = static_cast<double>(spec.keys->pairs(0)) / all_pairs;
   const double matmul = 2.0 * 1024 * 1024 * 1024 / t[4].median;
   std::printf("S %6ld  %s  %d threads  %s  matmul %.0f GFLOP/s\n", tokens,
               dtype == at::kFloat ? "fp32" : "bf16", threads, ours->name().c_str(), matmul / 1e9);
-  const auto line = [&](const char* what, double flop, const Spread& ours, const Spread& other) {
+  const auto line = [&](const char* what, double all_flop, const Spread& ours, const Spread& other) {
+    const double flop = kept * all_flop;
     std::printf(
         "  %-8s ours %9.2f ms [%.2f, %.2f] %5.0f GFLOP/s %3.0f %%   libtorch %9.2f ms [%.2f, %.2f] %5.0f "
         "GFLOP/s %3.0f %%   %.2fx\n",
         what, ours.median * 1e3, ours.least * 1e3, ours.most * 1e3, flop / ours.median / 1e9,
         100 * flop / ours.median / matmul, other.median * 1e3, other.least * 1e3, other.most * 1e3,
-        flop / other.median / 1e9, 100 * flop / other.median / matmul, other.median / ours.median);
+        all_flop / other.median / 1e9, 100 * all_flop / other.median / matmul, other.median / ours.median);
   };
-  line("forward", forward_flop, t[0], t[1]);
-  line("backward", backward_flop, t[2], t[3]);
+  line("forward", 4 * all_pairs * of_a_pair, t[0], t[1]);
+  line("backward", 10 * all_pairs * of_a_pair, t[2], t[3]);
   std::fflush(stdout);
 }
 

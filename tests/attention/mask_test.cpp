@@ -310,7 +310,7 @@ TEST(SparseBlocks, ranges_of_kept_blocks_are_those_that_the_rule_keeps) {
                 if (causality == Causality::full || j <= i) ++all;
               }
             }
-            EXPECT_DOUBLE_EQ(sparse.kept(blocks * 64, causality),
+            EXPECT_DOUBLE_EQ(sparse.kept_share(blocks * 64, causality),
                              static_cast<double>(kept) / static_cast<double>(all));
           }
 }

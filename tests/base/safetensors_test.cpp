@@ -87,7 +87,6 @@ TEST_F(Safetensors, what_is_written_is_read_back_bit_for_bit) {
     EXPECT_FALSE(fs::exists(folder_ / "a.safetensors"))
         << "half a file must not have the name of a whole one";
     writer.finish();
-    EXPECT_EQ(fs::file_size(folder_ / "a.safetensors"), static_cast<uintmax_t>(writer.file_bytes()));
   }
   const SafetensorsFile file(folder_ / "a.safetensors");
   const auto bits = values<uint32_t>(file.at("w"));

@@ -53,16 +53,15 @@ TEST(BenchHardwareProgram, its_file_predicts_a_step_of_as_many_threads) {
   EXPECT_THAT(measure.output(), HasSubstr("attention_backward"));
   Program init({"init", "--preset", "tiny", "--out", model.string()}, folder.path() / "init");
   ASSERT_EQ(init.wait(), 0) << init.output();
-  const std::vector<std::string> step{
-      "bench",    "step", "--model",   model.string(), "--seq",    "64",  "--steps", "3",
-      "--warmup", "1",    "--predict", file.string(),  "--device", "cpu", "--json",  "--threads"};
-  std::vector<std::string> same = step, other = step;
-  same.emplace_back("1");
-  other.emplace_back("2");
-  Program predicted(same, folder.path() / "step");
+  const auto step = [&](const char* steps, const char* threads) -> std::vector<std::string> {
+    return {"bench",  "step",      "--model", model.string(), "--seq",       "64",       "--steps",
+            steps,    "--warmup",  "1",       "--predict",    file.string(), "--device", "cpu",
+            "--json", "--threads", threads};
+  };
+  Program predicted(step("2", "1"), folder.path() / "step");
   ASSERT_EQ(predicted.wait(), 0) << predicted.output();
   EXPECT_THAT(predicted.output(), HasSubstr("\"predicted\":{"));
-  Program refused(other, folder.path() / "refused");
+  Program refused(step("100000000", "2"), folder.path() / "refused");  // before its steps
   EXPECT_EQ(refused.wait(), 78);
   EXPECT_THAT(refused.output(), HasSubstr("measured with 1 threads"));
 }

@@ -123,6 +123,20 @@ TEST_F(ModelDirectory, one_that_is_not_there_gives_the_command_that_downloads_it
   EXPECT_THAT(refusal([] { find_model_directory("/no/such/folder"); }),
               AllOf(HasSubstr("/no/such/folder"), Not(HasSubstr("download"))));
   EXPECT_THAT(refusal([&] { find_model_directory(folder_.path().string()); }), HasSubstr("config.json"));
+  for (const char* name : {"org", "org/", "/name", "org/a/b", "org/-name", ".org/name", "org/na me"})
+    EXPECT_THAT(refusal([&] { find_model_directory(name); }), Not(HasSubstr("download"))) << name;
+  for (const char* name : {"o/n", "0-org_/9.name-x"})
+    EXPECT_THAT(refusal([&] { find_model_directory(name); }), HasSubstr("download")) << name;
+}
+
+TEST_F(ModelDirectory, a_name_of_any_length_is_refused_in_a_short_message) {
+  const std::string long_name(100'000, 'n');
+  for (const auto& find : {find_model_directory, find_tokenizer})
+    for (const std::string& name : {long_name, "org/" + long_name}) {
+      const std::string message = refusal([&] { find(name); });
+      EXPECT_THAT(message, HasSubstr("there is no folder"));
+      EXPECT_LT(message.size(), 2000U);
+    }
 }
 
 }  // namespace

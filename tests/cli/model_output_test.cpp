@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/file_bytes.h"
+#include "tests/support/file_operations.h"
 #include "tests/support/temporary_folder.h"
 
 namespace fs = std::filesystem;
@@ -71,6 +72,17 @@ TEST(ModelOutput, in_a_parent_that_may_not_be_written_to_is_replaced_file_by_fil
     left[entry.path().filename()] = bytes_of(entry.path());
   EXPECT_THAT(left, ElementsAre(Pair("config.json", "new"), Pair("model-00001-of-00001.safetensors", "new"),
                                 Pair("model.safetensors.index.json", "new"), Pair("notes.txt", "mine")));
+}
+
+TEST(ModelOutput, is_synced_before_it_gets_its_name_and_then_the_folder_above_is) {
+  const TemporaryFolder folder;
+  ModelOutput output(folder / "out", false);
+  write(output.path() / "config.json", "new");
+  const std::string name = output.path().filename().string();
+  const testing::FileOperations operations;
+  output.publish();
+  EXPECT_THAT(operations.in(folder.path().string()),
+              ElementsAre("sync " + name, "rename " + name + " out", "sync ."));
 }
 
 TEST(ModelOutput, what_a_killed_process_left_in_the_folder_does_not_count) {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/listening_socket.h"
 
 #include "tests/support/error_message.h"
 
@@ -48,6 +49,18 @@ TEST(ProcessOptions, host_memory_limit_is_of_the_machine_and_too_little_to_be_me
               }),
               HasSubstr("for 2 ranks"));
   EXPECT_THROW(resolved({"--host_memory_limit", "-1"}), ConfigError);
+}
+
+// 192.0.2.1 is reserved for documentation (RFC 5737); the port is taken, so that rank 0 waits for nobody.
+TEST(ProcessOptions, a_run_without_a_secret_that_other_machines_reach_is_warned_of) {
+  const ListeningSocket taken("127.0.0.1", 0);
+  const RankIdentity identity{.size = 2, .master_address = "192.0.2.1", .master_port = taken.port()};
+  ::testing::internal::CaptureStderr();
+  const std::string refusal =
+      testing::message_of<ConfigError>([&] { join_run(identity, EngineOptions(), ProcessOptions()); });
+  const std::string warned = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(refusal, HasSubstr("cannot listen"));
+  EXPECT_THAT(warned, AllOf(HasSubstr("trireme: warning: "), HasSubstr("no secret")));
 }
 
 TEST(ProcessOptions, ddp_timeout_is_1_second_to_30_days) {

@@ -141,6 +141,10 @@ TEST_F(Processes, empty_and_missing_data_and_wrong_json_are_clear_errors) {
   const auto [empty_code, empty] = end_of((run_.folder() / "none").string(), "empty");
   EXPECT_EQ(empty_code, 65) << empty;
   EXPECT_THAT(empty, HasSubstr("none.idx"));
+  fs::create_symlink("loop.bin", run_.folder() / "loop.bin");
+  const auto [loop_code, loop] = end_of((run_.folder() / "loop").string(), "loop");
+  EXPECT_EQ(loop_code, 65) << loop;
+  EXPECT_THAT(loop, HasSubstr("loop.bin"));
   std::ofstream(run_.model() / "config.json") << "{\"model_type\": \"llama\", oops}";
   const auto [json_code, json] = end_of(run_.tokens().string(), "json");
   EXPECT_EQ(json_code, 65) << json;

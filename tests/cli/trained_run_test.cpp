@@ -1,6 +1,7 @@
 // What train, eval and export do with their flags, on a run of two steps: its config.json and metrics, an
 // evaluation of its checkpoint, and the model that is exported from it.
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -10,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "trireme/base/environment.h"
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
 #include "trireme/cli/eval.h"
@@ -193,6 +195,17 @@ TEST_F(TrainedRun, says_once_that_an_mfu_above_100_percent_means_a_peak_that_is_
   EXPECT_EQ(trained_.find(warning, first + 1), std::string::npos);
   EXPECT_THAT(trained_, AllOf(HasSubstr("(given)"), HasSubstr("--peak_tflops")));
   EXPECT_GT(metrics(1)["mfu"], 1);
+}
+
+TEST_F(TrainedRun, is_not_evaluated_where_tmpdir_is_no_folder) {
+  const std::optional<std::string> before = environment("TMPDIR");
+  ::setenv("TMPDIR", path("text.txt").c_str(), 1);
+  const std::string message = testing::message_of<ConfigError>([] { evaluated_with({}); });
+  if (before)
+    ::setenv("TMPDIR", before->c_str(), 1);
+  else
+    ::unsetenv("TMPDIR");
+  EXPECT_THAT(message, AllOf(HasSubstr(path("text.txt")), HasSubstr("TMPDIR")));
 }
 
 TEST_F(TrainedRun, evaluates_as_the_flags_say) {

@@ -3,6 +3,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
+#include "trireme/comm/backend_library.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/comm/owned_backend.h"
 #include "trireme/comm/post_board_backend.h"

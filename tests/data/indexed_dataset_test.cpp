@@ -4,6 +4,7 @@
 #include <csignal>
 #include <numeric>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +14,7 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
+#include "tests/support/file_operations.h"
 #include "tests/support/temporary_folder.h"
 
 namespace trireme {
@@ -214,6 +216,13 @@ TEST(IndexedDataset, a_set_without_tokens_is_refused_both_ways) {
               HasSubstr("holds no tokens"));
 }
 
+TEST(IndexedDataset, a_path_at_which_the_system_cannot_look_is_named) {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink("loop.bin", folder / "loop.bin");
+  EXPECT_THAT(message_of<DataError>([&] { is_indexed_dataset(folder / "loop"); }),
+              AllOf(HasSubstr((folder / "loop.bin").string()), HasSubstr("symbolic links")));
+}
+
 TEST(IndexedDataset, missing_files_are_named) {
   const TemporaryFolder folder;
   EXPECT_THAT(message_of<DataError>([&] { IndexedDataset set(folder / "none"); }), HasSubstr("none.idx"));
@@ -254,6 +263,16 @@ TEST(IndexedDatasetWriter, a_failed_write_leaves_nothing_and_keeps_the_older_set
   EXPECT_EQ(folder.files(), 2);
   EXPECT_EQ(bytes_of(folder / "set.idx"), kIndexBytes);
   EXPECT_EQ(bytes_of(folder / "set.bin"), kBinBytes);
+}
+
+TEST(IndexedDatasetWriter, syncs_both_files_before_either_has_its_name_and_names_the_index_last) {
+  const TemporaryFolder folder;
+  const testing::FileOperations operations;
+  write_three_documents(folder / "set", 300);
+  const std::string bin = cat("set.bin.partial-", ::getpid()), idx = cat("set.idx.partial-", ::getpid());
+  EXPECT_THAT(operations.in(folder.path().string()),
+              ::testing::ElementsAre("write " + bin, "sync " + bin, "write " + idx, "sync " + idx,
+                                     "rename " + bin + " set.bin", "rename " + idx + " set.idx", "sync ."));
 }
 
 TEST(IndexedDatasetWriter, nothing_has_the_final_name_before_finish) {

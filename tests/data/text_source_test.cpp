@@ -39,7 +39,7 @@ TEST(TextSource, a_folder_gives_its_text_files_in_the_order_of_their_paths) {
   TextSource source({folder / "in"}, "text");
   EXPECT_THAT(texts(source), ElementsAre("abc", "az", "a.md", "b", "l1", "l2"));
   EXPECT_EQ(source.counts().files, 6);
-  EXPECT_EQ(source.counts().binary_files, 1);
+  EXPECT_EQ(source.counts().left_out_files, 1);
   EXPECT_EQ(source.counts().hidden_entries, 2);
   EXPECT_EQ(source.counts().empty_documents, 2);
   EXPECT_EQ(source.counts().text_bytes, 3 + 2 + 4 + 1 + 2 + 2);
@@ -70,7 +70,19 @@ TEST(TextSource, links_are_followed_but_never_round) {
   EXPECT_THAT(texts(source), ElementsAre("1", "2"));
   EXPECT_THAT(source.counts().left_out,
               ElementsAre(HasSubstr("in/broken is a link that leads nowhere"),
-                          HasSubstr("in/out/two is a link to a file that is read already")));
+                          HasSubstr("in/out/two leads to a file that is read already")));
+}
+
+TEST(TextSource, a_file_that_is_named_beside_a_folder_that_has_it_is_read_once) {
+  const TemporaryFolder folder;
+  const auto one = folder.write("in/one", "1"), two = folder.write("two", "2");
+  std::filesystem::create_symlink(two, folder / "in/link");
+  for (const auto& inputs : std::vector<std::vector<std::filesystem::path>>{
+           {one, two, folder / "in"}, {folder / "in", one, two}, {one, one, two}}) {
+    TextSource source(inputs, "text");
+    EXPECT_THAT(texts(source), ::testing::UnorderedElementsAre("1", "2"));
+    EXPECT_EQ(source.counts().left_out_files, inputs.front() == inputs[1] ? 1 : 2);
+  }
 }
 
 TEST(TextSource, inputs_keep_the_order_given_and_bytes_stay_as_they_are) {
@@ -182,7 +194,7 @@ TEST(TextSource, what_is_no_text_is_named_with_what_to_do) {
   }
   TextSource source({folder / "in"}, "text");
   EXPECT_THAT(texts(source), ElementsAre("text"));
-  EXPECT_EQ(source.counts().binary_files, 6);
+  EXPECT_EQ(source.counts().left_out_files, 6);
   ASSERT_EQ(source.counts().left_out.size(), 5U) << "the first few";
   EXPECT_THAT(source.counts().left_out[3], AllOf(HasSubstr("in/3 is a PDF")));
 }

@@ -151,7 +151,6 @@ class Watched final : public ParameterStore {
   at::Tensor open_master(int unit) override { return store_.open_master(unit); }
   void close_master(int unit) override { store_.close_master(unit); }
   at::Tensor whole_master(int unit) override { return store_.whole_master(unit); }
-  void set(int unit, const at::Tensor& whole) override { store_.set(unit, whole); }
 
  private:
   ParameterStore& store_;
@@ -177,7 +176,8 @@ TEST(DeferredUpdates, a_forward_goes_on_while_later_units_are_held_back_and_sees
       for (size_t unit = 0; unit < units.size(); ++unit) {
         at::Tensor flat = at::zeros({units[unit].elements}, at::kFloat);
         reader.read_unit(layout.units[unit], flat);
-        store->set(static_cast<int>(unit), flat.mul_(factor));
+        store->open_master(static_cast<int>(unit)).copy_(flat.mul_(factor));
+        store->close_master(static_cast<int>(unit));
       }
     };
     const auto attention = make_local_attention(AttentionKernel::automatic, at::kCPU, at::kFloat);

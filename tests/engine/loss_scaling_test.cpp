@@ -125,7 +125,7 @@ TEST(LossScaling, a_resumed_run_has_the_scale_of_the_one_that_stopped) {
     EXPECT_EQ(whole->progress().loss_scale, 512);
     EXPECT_EQ(whole->progress().clean_steps, 1);
     for (int unit = 0; unit < static_cast<int>(whole->layout().units.size()); ++unit)
-      resumed->restore_unit_state(unit, "master", whole->unit_values(unit).clone());
+      testing::restore_unit(*resumed, unit, "master", whole->unit_values(unit).clone());
     resumed->restore_progress(whole->progress());
     for (uint64_t step = 4; step < 8; ++step)
       EXPECT_EQ(whole->train_step(batch(step), 0.1).loss_scale,

@@ -99,7 +99,7 @@ TEST_F(NonfiniteStep, cannot_be_skipped_where_a_weight_is_at_fault_or_layers_wer
       if (!in_backward) {
         at::Tensor broken = engine->unit_values(1).clone();
         broken[5] = std::nanf("");
-        engine->restore_unit_state(1, "master", broken);
+        testing::restore_unit(*engine, 1, "master", broken);
       }
       EXPECT_THAT(
           message_of<DataError>([&] { engine->train_step(bad(world.rank()), kRate, OnNonfinite::skip); }),

@@ -179,7 +179,7 @@ TEST_F(OffloadedUpdate, of_a_step_that_is_refused_is_none) {
     const int head_unit = engine->layout().head_unit();
     at::Tensor head = engine->unit_values(head_unit).clone();
     head[0] = std::nan("");
-    engine->restore_unit_state(head_unit, "master", head);
+    testing::restore_unit(*engine, head_unit, "master", head);
     const at::Tensor before = engine->unit_values(1).clone();
     EXPECT_THROW(engine->train_step({testing::slice_of_batch(1, 10, kVocabulary, 1, 1, 0)}, 1e-3), DataError);
     EXPECT_TRUE(at::equal(engine->unit_values(1), before));

@@ -61,7 +61,10 @@ TEST_P(ParameterStreams, bring_each_unit_as_it_is_after_its_last_update_and_nobo
                                                 .spill = &file,
                                                 .copies = streams.copy_stream(),
                                                 .pinned = std::make_shared<PinnedPool>(no_pinning())});
-    for (int unit = 0; unit < kUnits; ++unit) store->set(unit, at::full({kElements}, unit));
+    for (int unit = 0; unit < kUnits; ++unit) {
+      store->open_master(unit).fill_(unit);
+      store->close_master(unit);
+    }
     int checks = 0, wrong = 0;
     for (int step = 0; step < 3; ++step) {
       streams.begin_pass();

@@ -247,7 +247,7 @@ TEST(Engine, a_loss_that_is_not_finite_leaves_the_parameters_alone) {
     const int head_unit = engine->layout().head_unit();
     at::Tensor head = engine->unit_values(head_unit).clone();
     head[0] = std::nan("");
-    engine->restore_unit_state(head_unit, "master", head);
+    testing::restore_unit(*engine, head_unit, "master", head);
     const at::Tensor before = engine->unit_values(1).clone();
     EXPECT_THROW(engine->train_step({testing::slice_of_batch(1, 10, 70, 1, 1, 0)}, 1e-3), DataError);
     EXPECT_TRUE(at::equal(engine->unit_values(1), before));

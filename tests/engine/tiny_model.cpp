@@ -95,6 +95,11 @@ TokenBatch slice_of_batch(int64_t batch, int64_t tokens, int64_t vocabulary, uin
   return slice_of_batch(batch, vocabulary, seed, SampleLayout{tokens, ranks, 1}, rank);
 }
 
+void restore_unit(Engine& engine, int unit, const std::string& state, const at::Tensor& whole) {
+  const UnitShare share = engine.unit_share(unit);
+  engine.restore_unit_share(unit, state, whole.narrow(0, share.begin, share.elements));
+}
+
 std::map<std::string, at::Tensor> all_gradients(Engine& engine) {
   std::map<std::string, at::Tensor> gradients;
   const ModelLayout& layout = engine.layout();

@@ -33,6 +33,9 @@ TokenBatch slice_of_batch(int64_t batch, int64_t vocabulary, uint64_t seed, cons
 TokenBatch slice_of_batch(int64_t batch, int64_t tokens, int64_t vocabulary, uint64_t seed, int ranks,
                           int rank);
 
+// Every rank gives the same whole unit. Collective with ZeRO 0.
+void restore_unit(Engine& engine, int unit, const std::string& state, const at::Tensor& whole);
+
 // Every gradient after accumulate_gradients, by parameter name.
 std::map<std::string, at::Tensor> all_gradients(Engine& engine);
 

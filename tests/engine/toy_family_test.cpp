@@ -199,7 +199,7 @@ TEST_F(ToyFamily, trains_under_an_optimizer_of_its_own_that_sees_names_and_shape
       for (int unit = 0; unit < static_cast<int>(engine.layout().units.size()); ++unit)
         for (const std::string& state : engine.state_names()) {
           const at::Tensor whole = engine.unit_state(unit, state).clone();
-          engine.restore_unit_state(unit, state, whole);
+          testing::restore_unit(engine, unit, state, whole);
           const at::Tensor restored = engine.unit_state(unit, state).clone();
           EXPECT_TRUE(at::equal(restored, whole));
           if (rank == 0) values.push_back(restored);

@@ -58,7 +58,6 @@ class WatchedParameters final : public ParameterStore {
   at::Tensor open_master(int) override { return {}; }
   void close_master(int) override {}
   at::Tensor whole_master(int) override { return {}; }
-  void set(int, const at::Tensor&) override {}
 
   void expect_nothing_left() const {
     EXPECT_TRUE(held_.empty());

@@ -90,6 +90,9 @@ TEST(Forecast, of_a_sum_over_ranks_has_their_blocks_where_the_library_does_not_s
   inputs.library_sums = true;
   EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), kSum_bytes);
   EXPECT_EQ(begun_sum_bytes(inputs, kUnit), kSum_bytes);
+  constexpr int64_t kUneven = kUnit + 16;  // which rank 0 has
+  EXPECT_EQ(sum_buffer_bytes(inputs, kUneven), 8 * (kSum_bytes + 16 * 4) + kSum_bytes + 16 * 4);
+  EXPECT_EQ(begun_sum_bytes(inputs, kUneven), 8 * (kSum_bytes + 16 * 4));
   inputs.zero = 0;
   EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), 0);
 }

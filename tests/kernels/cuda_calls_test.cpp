@@ -363,5 +363,10 @@ TEST(CallsAttention, nothing_in_or_nothing_seen_gives_zeros) {
   EXPECT_EQ(counter.calls(), 0);
 }
 
+TEST(CallsAttention, is_by_the_reference_kernel_where_it_comes_first) {
+  EXPECT_FALSE(is_by_reference(fp32()->name()));
+  EXPECT_TRUE(is_by_reference(attention_of(make_reference_call_kernel(), make_cuda_flash_kernel())->name()));
+}
+
 }  // namespace
 }  // namespace trireme

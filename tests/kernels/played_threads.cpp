@@ -18,8 +18,8 @@ constexpr size_t kStack_bytes = 128 << 10;
 constexpr int kMostThreads = 1024;
 constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
 
-std::string name_of(const Place& place) {
-  return cat(place.file, ":", place.line);
+std::string name_of(const SourceLine& line) {
+  return cat(line.file, ":", line.line);
 }
 
 struct Fiber {
@@ -27,9 +27,9 @@ struct Fiber {
   ucontext_t context;
   std::unique_ptr<char[]> stack = std::make_unique_for_overwrite<char[]>(kStack_bytes);
   State state = State::runs;
-  Place place;  // where it waits
+  SourceLine line;  // where it waits
   unsigned mask = 0;
-  std::optional<LaneWay> way;  // none: a barrier of the warp
+  std::optional<ShuffleKind> kind;  // none: a barrier of the warp
   int argument = 0;
   uint64_t bits = 0;
 };
@@ -120,9 +120,9 @@ bool Block::release_block() {
   for (int i = 0; i < threads_; ++i) {
     const Fiber& fiber = *fibers_[i];
     if (fiber.state != Fiber::State::waits_for_block) return false;
-    if (one != nullptr && one->place.line != fiber.place.line)
-      throw Refused(cat("block ", block, ": threads wait at different barriers, ", name_of(one->place),
-                        " and ", name_of(fiber.place)));
+    if (one != nullptr && one->line.line != fiber.line.line)
+      throw Refused(cat("block ", block, ": threads wait at different barriers, ", name_of(one->line),
+                        " and ", name_of(fiber.line)));
     one = &fiber;
   }
   for (int i = 0; i < threads_; ++i) fibers_[i]->state = Fiber::State::runs;
@@ -138,7 +138,7 @@ void Block::refuse_stuck() const {
     ended += fiber.state == Fiber::State::ended;
     at_block += fiber.state == Fiber::State::waits_for_block;
     if (fiber.state != Fiber::State::ended && first.empty())
-      first = cat("thread ", i, " waits at ", name_of(fiber.place));
+      first = cat("thread ", i, " waits at ", name_of(fiber.line));
   }
   throw Refused(cat("block ", block, ": ", first, ", but of ", threads_, " threads ", ended, " ended, ",
                     at_block, " wait for the block, ", threads_ - ended - at_block, " for their warp"));
@@ -150,17 +150,17 @@ void Block::arrived_at_warp() {
   const int first = present_ / kWarp * kWarp, lane = present_ - first;
   if ((mine.mask >> lane & 1) == 0)
     throw Refused(cat(played::present_thread(), " (lane ", lane, ") is not in the mask ", mine.mask, " of ",
-                      name_of(mine.place)));
+                      name_of(mine.line)));
   for (int l = 0; l < kWarp; ++l) {
     if ((mine.mask >> l & 1) == 0) continue;
     if (first + l >= threads_ || fibers_[first + l]->state == Fiber::State::ended)
-      throw Refused(cat(played::present_thread(), " waits at ", name_of(mine.place), " for lane ", l,
+      throw Refused(cat(played::present_thread(), " waits at ", name_of(mine.line), " for lane ", l,
                         ", which is not there"));
     const Fiber& other = *fibers_[first + l];
     if (other.state != Fiber::State::waits_for_warp) return;
-    if (other.mask != mine.mask || other.way != mine.way || other.place.line != mine.place.line)
-      throw Refused(cat(played::present_thread(), " waits at ", name_of(mine.place), " with mask ", mine.mask,
-                        ", lane ", l, " at ", name_of(other.place), " with mask ", other.mask));
+    if (other.mask != mine.mask || other.kind != mine.kind || other.line.line != mine.line.line)
+      throw Refused(cat(played::present_thread(), " waits at ", name_of(mine.line), " with mask ", mine.mask,
+                        ", lane ", l, " at ", name_of(other.line), " with mask ", other.mask));
   }
   uint64_t given[kWarp] = {};
   for (int l = 0; l < kWarp; ++l)
@@ -169,16 +169,16 @@ void Block::arrived_at_warp() {
     if ((mine.mask >> l & 1) == 0) continue;
     Fiber& other = *fibers_[first + l];
     other.state = Fiber::State::runs;
-    if (!other.way) continue;
+    if (!other.kind) continue;
     int source = other.argument;
-    if (other.way == LaneWay::exclusive_or) source = l ^ other.argument;
-    if (other.way == LaneWay::down) source = l + other.argument < kWarp ? l + other.argument : l;
+    if (other.kind == ShuffleKind::exclusive_or) source = l ^ other.argument;
+    if (other.kind == ShuffleKind::down) source = l + other.argument < kWarp ? l + other.argument : l;
     if (source < 0 || source >= kWarp || (mine.mask >> source & 1) == 0)
-      throw Refused(cat("lane ", l, " asks lane ", source, " at ", name_of(mine.place), ", which mask ",
+      throw Refused(cat("lane ", l, " asks lane ", source, " at ", name_of(mine.line), ", which mask ",
                         mine.mask, " does not name"));
     other.bits = given[source];
   }
-  if (!mine.way) ++warp_epochs_[static_cast<size_t>(present_ / kWarp)];
+  if (!mine.kind) ++warp_epochs_[static_cast<size_t>(present_ / kWarp)];
 }
 
 Use Block::use() const {
@@ -186,13 +186,13 @@ Use Block::use() const {
           present_, present_ / kWarp};
 }
 
-void wait_at_warp(unsigned mask, std::optional<LaneWay> way, uint64_t bits, int argument,
-                  const Place& place) {
+void wait_at_warp(unsigned mask, std::optional<ShuffleKind> kind, uint64_t bits, int argument,
+                  const SourceLine& line) {
   Fiber& fiber = block_of_now.present();
   fiber.state = Fiber::State::waits_for_warp;
-  fiber.place = place;
+  fiber.line = line;
   fiber.mask = mask;
-  fiber.way = way;
+  fiber.kind = kind;
   fiber.bits = bits;
   fiber.argument = argument;
   block_of_now.arrived_at_warp();
@@ -222,19 +222,19 @@ void play(const LaunchSize& size, const std::function<void()>& thread) {
   running = false;
 }
 
-void wait_for_block(const Place& place) {
+void wait_for_block(const SourceLine& line) {
   Fiber& fiber = block_of_now.present();
   fiber.state = Fiber::State::waits_for_block;
-  fiber.place = place;
+  fiber.line = line;
   block_of_now.wait();
 }
 
-void wait_for_warp(unsigned mask, const Place& place) {
-  wait_at_warp(mask, {}, 0, 0, place);
+void wait_for_warp(unsigned mask, const SourceLine& line) {
+  wait_at_warp(mask, {}, 0, 0, line);
 }
 
-uint64_t lane_bits(LaneWay way, unsigned mask, uint64_t bits, int argument, const Place& place) {
-  wait_at_warp(mask, way, bits, argument, place);
+uint64_t lane_bits(ShuffleKind kind, unsigned mask, uint64_t bits, int argument, const SourceLine& line) {
+  wait_at_warp(mask, kind, bits, argument, line);
   return block_of_now.present().bits;
 }
 

@@ -49,7 +49,7 @@ TEST(CachingAllocator, extends_the_last_hole_and_keeps_streams_apart) {
 TEST(IncumbentMemory, of_whole_logits_is_twelve_bytes_a_logit) {
   const int64_t tokens = 65'536, hidden = tokens * 4096 * 2, kept = 32 * hidden;
   const IncumbentMemory memory = incumbent_memory({llama_3_8b(), 1, 1, tokens, alst(0, true)});
-  EXPECT_EQ(memory.moment, "the loss's backward");
+  EXPECT_EQ(memory.fullest_phase, "the loss's backward");
   // The final norm keeps its input in fp32 and scaled in bf16, and its output is the head's input; cosines
   // and sines; four int64 a token; the bucket of 5e8 elements; cuBLAS's workspace. And as many parameters as
   // may be live, 1e9: the head, the last layer, the one before it, and attention's matrices of another.

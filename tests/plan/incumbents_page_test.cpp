@@ -71,8 +71,8 @@ std::string times_table() {
 
 std::string buffers_table(const IncumbentRun& run) {
   const IncumbentMemory memory = incumbent_memory(run);
-  std::string table = cat("Fullest in ", memory.moment, ": ", gibibytes(memory.held_bytes), " GiB held, ",
-                          gibibytes(memory.mapped_bytes), " GiB mapped.\n\n",
+  std::string table = cat("Fullest in ", memory.fullest_phase, ": ", gibibytes(memory.held_bytes),
+                          " GiB held, ", gibibytes(memory.mapped_bytes), " GiB mapped.\n\n",
                           "| buffer | GiB | where it is allocated |\n|---|---|---|\n");
   for (const IncumbentBuffer& buffer : memory.buffers)
     if (buffer.bytes >= kGibibyte / 10)

@@ -196,8 +196,8 @@ TEST(StepTime, a_gpu_hides_what_comes_ahead_and_a_cpu_hides_nothing) {
     const StepTime time = step_time(step, round_profile(is_gpu));
     double waited = 0, hidden = 0;
     for (const TrafficSeconds& traffic : time.traffic) {
-      waited += traffic.waited;
-      if (traffic.kind == TrafficKind::gathered_parameters) hidden = traffic.seconds - traffic.waited;
+      waited += traffic.waited_seconds;
+      if (traffic.kind == TrafficKind::gathered_parameters) hidden = traffic.seconds - traffic.waited_seconds;
     }
     EXPECT_GT(time.compute_seconds, 0);
     EXPECT_DOUBLE_EQ(time.seconds, time.compute_seconds + waited);
@@ -258,7 +258,7 @@ TEST(StepTime, a_gpu_hides_sums_of_gradients_that_are_waited_for_one_unit_later)
     step.inputs.update_in_backward = update_in_backward;
     step.inputs.device_is_host = !is_gpu;
     for (const TrafficSeconds& traffic : step_time(step, round_profile(is_gpu)).traffic)
-      if (traffic.kind == TrafficKind::summed_gradients) return traffic.waited < traffic.seconds;
+      if (traffic.kind == TrafficKind::summed_gradients) return traffic.waited_seconds < traffic.seconds;
     return false;
   };
   EXPECT_TRUE(hides(2, /*is_gpu=*/true));

@@ -209,6 +209,9 @@ TEST(Tokenizer, what_is_not_there_is_named) {
               HasSubstr("does not exist"));
   EXPECT_THAT(message_of<ConfigError>([&] { Tokenizer::load(folder.path()); }),
               HasSubstr("holds no tokenizer.json"));
+  std::filesystem::create_symlink("loop", folder / "loop");
+  EXPECT_THAT(message_of<DataError>([&] { Tokenizer::load(folder / "loop"); }),
+              HasSubstr((folder / "loop").string()));
   folder.write("tokenizer.json", "{\"model\": \n tru}");
   EXPECT_THAT(message_of<DataError>([&] { Tokenizer::load(folder.path()); }), HasSubstr("line 2"));
   const Tokenizer tokenizer = Tokenizer::load(fixture("gpt2_tokenizer.json"));

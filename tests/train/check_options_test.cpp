@@ -12,6 +12,7 @@
 
 #include "tests/support/error_message.h"
 #include "tests/support/other_value.h"
+#include "tests/train/tiny_run.h"
 
 namespace trireme {
 namespace {
@@ -159,6 +160,31 @@ TEST(CheckOptions, a_step_that_no_memory_holds_is_refused_with_its_factors) {
   EXPECT_THAT(message_of<ConfigError>([&] { check_step_tokens(options, 1024, 1, int64_t{8} << 30); }),
               AllOf(HasSubstr("--per_device_train_batch_size"), HasSubstr("1,024"), HasSubstr("8.0 GiB")));
   check_step_tokens(options, 1024, 4, int64_t{8} << 30);
+}
+
+TrainOptions of_one_stage(const testing::TinyRun& run) {
+  TrainOptions options = run.options("run");
+  options.context_stages.clear();
+  options.samples.max_seq_length = 16;
+  options.max_steps = 2;
+  return options;
+}
+
+TEST(TrainedOptions, of_a_warm_up_that_does_not_end_within_the_run_are_told) {
+  const testing::TinyRun run;
+  TrainOptions options = of_one_stage(run);
+  options.warmup_steps = 11;
+  EXPECT_THAT(testing::train_on_ranks(1, options).output, HasSubstr("warning: the warm-up of 11 steps"));
+}
+
+TEST(TrainedOptions, of_a_step_that_no_memory_holds_are_refused) {
+  const testing::TinyRun run;
+  TrainOptions options = of_one_stage(run);
+  options.samples.packing = Packing::none;
+  options.samples.max_seq_length = int64_t{1} << 30;
+  options.per_device_train_batch_size = kMostBatches;
+  EXPECT_THAT(message_of<ConfigError>([&] { testing::train_on_ranks(1, options); }),
+              AllOf(HasSubstr("one step of a rank has"), HasSubstr("1,073,741,824 tokens")));
 }
 
 }  // namespace

@@ -116,8 +116,8 @@ TEST_F(Checkpoint, read_back_is_bitwise_what_was_saved_at_any_number_of_ranks) {
       with_engines(readers, model_, [&](Engine& engine, Agreement& agreement) {
         for (size_t unit = 0; unit < engine.layout().units.size(); ++unit)
           for (const std::string& name : engine.state_names())
-            engine.restore_unit_state(static_cast<int>(unit), name,
-                                      at::full({engine.layout().units[unit].elements}, 7.0));
+            testing::restore_unit(engine, static_cast<int>(unit), name,
+                                  at::full({engine.layout().units[unit].elements}, 7.0));
         const Json state = read_checkpoint(run_.checkpoint(writers), engine).trainer_state;
         EXPECT_EQ(state["step"], writers);
         EXPECT_EQ(engine.progress().optimizer_steps, 1);
@@ -164,7 +164,7 @@ TEST_F(Checkpoint, with_a_value_that_is_not_finite_is_not_saved_and_the_tensor_a
           with_engines(2, model_, [&](Engine& engine, Agreement& agreement) {
             at::Tensor values = engine.unit_state(0, state).clone();
             values[values.size(0) - 1] = std::nanf("");  // a row that the batch may never use
-            engine.restore_unit_state(0, state, values);
+            testing::restore_unit(engine, 0, state, values);
             save_checkpoint(run_, {2, {{"step", 2}}, model_}, engine, agreement, 1);
           });
         },

@@ -150,6 +150,9 @@ TEST(ResumeRules, ranks_and_the_global_batch_are_told_and_the_batch_can_be_kept)
   now.ranks = 4;
   EXPECT_THAT(decide_resume(before, now, false).told,
               ElementsAre("ranks 2 -> 4", HasSubstr("global batch 64 -> 128 samples")));
+  now.steps_follow_batch = true;
+  EXPECT_THAT(message_of<ConfigError>([&] { decide_resume(before, now, false); }),
+              AllOf(HasSubstr("64 samples a step"), HasSubstr("128"), HasSubstr("--keep_global_batch")));
   EXPECT_EQ(accumulation_to_keep(before, now), 2);
   now.options["ulysses"] = 4;  // one group
   EXPECT_EQ(accumulation_to_keep(before, now), 8);

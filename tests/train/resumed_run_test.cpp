@@ -1,5 +1,6 @@
 // What a run goes on from, and what it may not go on with: whole runs, in threads.
 #include <atomic>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <numeric>
@@ -75,6 +76,23 @@ TEST(ResumedRun, never_trains_on_the_tokens_of_another_text) {
   EXPECT_THAT(problem_of(options), HasSubstr("kind \"text\" -> \"tokenized set\""));
   options.train_file = run.text();
   EXPECT_EQ(train_on_ranks(2, options).outcome.steps, 9);
+}
+
+TEST(ResumedRun, never_trains_on_another_field_of_its_text_or_the_tokens_of_another_tokenizer) {
+  const TinyRun run;
+  TrainOptions options = run.with_text("run", "", tokenizer());
+  options.train_file = run.folder() / "lines.jsonl";
+  std::ofstream(options.train_file) << Json{{"text", some_text(1)}, {"body", some_text(2)}}.dump();
+  train_on_ranks(1, options, 3);
+  options.resume_from_checkpoint = "true";
+  options.samples.text_field = "body";
+  EXPECT_THAT(problem_of(options), HasSubstr("text_field \"text\" -> \"body\""));
+  options.samples.text_field = "text";
+  const fs::path file = run.model() / "tokenizer.json";
+  Json edited = read_json(file);
+  std::swap(edited["model"]["vocab"]["a"], edited["model"]["vocab"]["b"]);
+  std::ofstream(file) << edited.dump();
+  EXPECT_THAT(problem_of(options), HasSubstr(": tokenizer \""));
 }
 
 TEST(ResumedRun, goes_on_with_new_data_from_its_beginning_where_it_is_asked_to) {
@@ -238,6 +256,51 @@ TEST(ResumedRun, tells_another_global_batch_and_keeps_it_where_it_is_asked_to) {
               AllOf(HasSubstr("gradient_accumulation_steps 2 -> 1"), Not(HasSubstr("global batch"))));
   EXPECT_EQ(kept.records.at(4).tokens_seen, 4 * 2 * 16);
   EXPECT_EQ(read_json(options.output_dir / "config.json")["gradient_accumulation_steps"], 1);
+}
+
+TEST(ResumedRun, of_epochs_or_tokens_is_refused_with_another_global_batch_and_goes_on_with_the_same) {
+  const TinyRun run;
+  for (const char* stages : {R"([{"max_seq_length": 16, "tokens": 128}])", ""}) {
+    TrainOptions options = run.options(*stages == 0 ? "epochs" : "tokens");
+    options.context_stages = stages;
+    options.samples.max_seq_length = 16;
+    options.num_train_epochs = 1;
+    const int64_t steps = train_on_ranks(1, options, 2).outcome.total_steps;
+    options.resume_from_checkpoint = "true";
+    EXPECT_THAT(problem_of(options, 2), HasSubstr("2 samples a step"));
+    options.keep_global_batch = true;
+    EXPECT_EQ(train_on_ranks(2, options).records.rbegin()->first, steps);
+  }
+}
+
+TEST(ResumedRun, takes_another_global_batch_where_tokens_count_later_stages_alone) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.context_stages = R"([{"max_seq_length": 16, "steps": 4}, {"max_seq_length": 32, "tokens": 256}])";
+  train_on_ranks(1, options, 2);
+  options.resume_from_checkpoint = "true";
+  EXPECT_EQ(train_on_ranks(2, options).outcome.total_steps, 4 + 2);
+}
+
+// As in transformers: a step whose gradients overflowed takes its learning rate again.
+TEST(ResumedRun, in_fp16_goes_on_with_a_schedule_that_overflowed_steps_do_not_move) {
+  const TinyRun run;
+  TrainOptions options = run.options("fp32");
+  options.context_stages = "16:12,32:4";
+  const auto rates = train_on_ranks(1, options).records;
+  options.output_dir = run.folder() / "fp16";
+  options.engine.precision = Precision::fp16;
+  options.engine.loss_scale.initial = std::exp2(28);
+  auto records = train_on_ranks(1, options, 3).records;
+  options.resume_from_checkpoint = "true";
+  records.merge(train_on_ranks(1, options).records);
+  int64_t overflowed = 0;
+  for (const auto& [step, record] : records) {
+    if (step == 13) overflowed = 0;
+    EXPECT_EQ(record.learning_rate, rates.at(step - overflowed).learning_rate) << "step " << step;
+    if (record.skipped) ++overflowed;
+    EXPECT_TRUE(step != 4 || overflowed == 4) << "expected overflows on both sides of the resume";
+  }
 }
 
 TEST(ResumedRun, at_another_sequence_length_is_refused_before_it_is_built_and_can_begin_its_data_anew) {

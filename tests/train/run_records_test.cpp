@@ -1,4 +1,6 @@
 // The numbers that a run writes down are those of what it did: each against a calculation of its own.
+#include "trireme/train/run_records.h"
+
 #include <cmath>
 #include <fstream>
 
@@ -13,11 +15,14 @@
 #include "trireme/engine/assemble.h"
 #include "trireme/eval/loss_by_position.h"
 
+#include "tests/support/small_files.h"
 #include "tests/train/tiny_run.h"
 
 namespace trireme {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using testing::TinyOutcome;
 using testing::TinyRun;
 using testing::train_on_ranks;
@@ -51,6 +56,35 @@ LoaderOptions loader_of(const TrainOptions& options) {
   loader.seed = static_cast<uint64_t>(options.seed);
   loader.vocab_size = 70;
   return loader;
+}
+
+// A disk that is full does not hide that the files are removed later.
+TEST(RunRecords, that_cannot_be_written_are_told_once_for_each_kind_of_problem) {
+  const testing::TemporaryFolder folder;
+  const RunDirectory run(folder / "run");
+  std::vector<std::string> notes;
+  RunRecords records(
+      run, std::nullopt, run.events(), [&](const std::string& text) { notes.push_back(text); }, 0);
+  const Json record = {{"step", 1}, {"loss", 1.5}};
+  const auto keep_where_they_are_removed = [&] {
+    std::filesystem::remove_all(run.path());
+    records.keep(record);
+  };
+  records.keep(record);
+  EXPECT_TRUE(notes.empty());
+  {
+    const testing::SmallFiles full(1);
+    records.keep(record);
+    records.keep(record);
+  }
+  ASSERT_EQ(notes.size(), 2U);
+  EXPECT_THAT(notes[0], AllOf(HasSubstr("warning: "), HasSubstr(run.metrics().string()), HasSubstr("large")));
+  EXPECT_THAT(notes[1], AllOf(HasSubstr("TensorBoard"), HasSubstr("large")));
+  keep_where_they_are_removed();
+  keep_where_they_are_removed();
+  ASSERT_EQ(notes.size(), 4U);
+  EXPECT_THAT(notes[2], AllOf(HasSubstr(run.metrics().string()), HasSubstr("removed")));
+  EXPECT_THAT(notes[3], AllOf(HasSubstr(run.events().string()), HasSubstr("removed")));
 }
 
 TEST(RunRecords, speed_counts_the_tokens_of_all_ranks_once) {

@@ -197,6 +197,26 @@ TEST_F(SpikingRun, that_rolls_back_goes_on_from_the_checkpoint_past_the_data_at_
   EXPECT_EQ(steps_in_metrics(rolling), expected) << "one curve";
 }
 
+// The scale doubles after three steps without overflow, so that about every fourth step overflows.
+TEST_F(SpikingRun, in_fp16_goes_back_in_its_schedule_by_the_steps_that_had_overflowed_until_then) {
+  write_documents([](int64_t step) { return in_first_spike(step) ? Kind::strange : Kind::easy; });
+  TrainOptions in_fp32 = options("plain"), rolling = watching("run", OnSpike::rollback);
+  in_fp32.warmup_ratio = rolling.warmup_ratio = 0;  // fewer steps are to learn as much
+  const TinyOutcome plain = train_on_ranks(2, in_fp32);
+  rolling.engine.precision = Precision::fp16;
+  rolling.engine.loss_scale = {.initial = std::exp2(20), .growth_steps = 3};
+  const TinyOutcome run = train_on_ranks(2, rolling);
+  EXPECT_THAT(run.output, AllOf(HasSubstr("rolled back from step 14 to "), HasSubstr("checkpoints/step-10")));
+  int64_t overflowed = 0;
+  for (const auto& [step, record] : run.records) {
+    EXPECT_EQ(record.learning_rate,
+              plain.records.at(step - overflowed).learning_rate * (step <= 10 ? 1 : 0.5))
+        << step;
+    if (record.skipped) ++overflowed;
+  }
+  EXPECT_GE(overflowed, 3);
+}
+
 TEST_F(SpikingRun, stopped_and_resumed_anywhere_rolls_back_alike) {
   write_documents([](int64_t step) { return in_first_spike(step) ? Kind::strange : Kind::easy; });
   const TinyOutcome whole = train_on_ranks(2, watching("whole", OnSpike::rollback));

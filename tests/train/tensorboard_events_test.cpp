@@ -240,6 +240,18 @@ TEST(TensorBoardEvents, a_folder_that_cannot_be_made_is_told) {
   EXPECT_THAT(TensorBoardEvents(folder / "file/runs", 1).write(step_record(1)), HasSubstr("Not a directory"));
 }
 
+TEST(TensorBoardEvents, a_file_that_was_removed_is_told_and_begun_anew) {
+  const TemporaryFolder folder;
+  TensorBoardEvents events(folder / "runs", 1, 0);
+  EXPECT_EQ(events.write(step_record(1)), "");
+  fs::remove_all(folder / "runs");
+  EXPECT_THAT(events.write(step_record(2)), HasSubstr("removed"));
+  EXPECT_EQ(events.write(step_record(3)), "");
+  const auto files = event_files(folder / "runs");
+  ASSERT_EQ(files.size(), 1U);
+  EXPECT_EQ(events_of(files[0]).size(), 2U + 2);
+}
+
 // Events of a file behind its first two: one a step.
 size_t points(const fs::path& file) {
   return events_of(file).size() - 2;

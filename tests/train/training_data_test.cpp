@@ -9,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/machine_identity.h"
 #include "trireme/comm/thread_world.h"
+#include "trireme/data/tokenize_corpus.h"
 
 #include "tests/support/error_message.h"
 #include "tests/support/source_folder.h"
@@ -82,6 +83,29 @@ TEST_F(OpenTokens, of_a_set_that_has_as_many_other_tokens_for_one_rank_ends_all_
   for (const char* end : {".idx", ".bin"}) fs::copy_file(run_.tokens().string() + end, other.string() + end);
   std::fstream(other.string() + ".bin", std::ios::binary | std::ios::in | std::ios::out).seekp(100).put(7);
   expect_rank_1_is_named(seen(run_.tokens()), other, "comparing");
+}
+
+TEST_F(OpenTokens, of_a_set_whose_ids_mean_other_tokens_in_the_model_are_refused) {
+  TrainOptions options = run_.options("run");
+  options.context_stages = "16:2";
+  options.train_file = run_.folder() / "set";
+  std::ofstream(run_.text()) << std::string(200, 'a');
+  tokenize_corpus(Tokenizer::load(run_.model()), {run_.text()}, options.train_file, {});
+  EXPECT_EQ(testing::train_on_ranks(1, options).outcome.steps, 2);
+  Json tokenizer = read_json(run_.model() / "tokenizer.json");
+  std::swap(tokenizer["model"]["vocab"]["a"], tokenizer["model"]["vocab"]["b"]);
+  std::ofstream(run_.model() / "tokenizer.json") << tokenizer.dump();
+  options.output_dir = run_.folder() / "other";
+  EXPECT_THAT(message_of<ConfigError>([&] { testing::train_on_ranks(1, options); }),
+              AllOf(HasSubstr("set.set.json"), HasSubstr("mean other tokens")));
+}
+
+TEST_F(OpenTokens, of_an_input_at_which_the_system_cannot_look_are_refused_by_name) {
+  TrainOptions options = run_.options("run");
+  options.train_file = run_.folder() / "loop";
+  fs::create_symlink("loop.bin", run_.folder() / "loop.bin");
+  EXPECT_THAT(message_of<DataError>([&] { testing::train_on_ranks(1, options); }),
+              HasSubstr((run_.folder() / "loop.bin").string()));
 }
 
 TEST_F(OpenTokens, of_a_text_whose_bad_lines_are_skipped_are_another_set) {

@@ -30,6 +30,32 @@ class KeyValueHeads {
   at::Tensor last_k_, last_v_;
 };
 
+// dk and dv, in fp32, of a head whose queries go on in the next chunk.
+class StayingGradients {
+ public:
+  static bool come_of(const HeadChunk& chunk, size_t rank) {
+    return chunk.leaving.key_value[rank].size() < chunk.needed.key_value[rank].size();
+  }
+  bool any() const { return dk_.defined(); }
+  // -> [dq | dk | dv] that leave with the chunk: with what stayed, and without what stays.
+  at::Tensor take(const AttentionGradients& gradients, const HeadChunk& chunk, size_t rank) {
+    const int64_t needed = chunk.needed.key_value[rank].size(),
+                  leaving = chunk.leaving.key_value[rank].size();
+    if (any() && needed > 0) {
+      gradients.dk.narrow(2, 0, 1).add_(std::exchange(dk_, {}));
+      gradients.dv.narrow(2, 0, 1).add_(std::exchange(dv_, {}));
+    }
+    if (come_of(chunk, rank)) {
+      dk_ = gradients.dk.narrow(2, leaving, 1).clone();
+      dv_ = gradients.dv.narrow(2, leaving, 1).clone();
+    }
+    return at::cat({gradients.dq, gradients.dk.narrow(2, 0, leaving), gradients.dv.narrow(2, 0, leaving)}, 2);
+  }
+
+ private:
+  at::Tensor dk_, dv_;
+};
+
 class ChunkedAttention final : public ShardedAttention {
  public:
   ChunkedAttention(Group& ulysses, std::unique_ptr<SequenceAttention> sequence, HeadShares heads,
@@ -99,7 +125,7 @@ class ChunkedAttention final : public ShardedAttention {
       }
     };
     KeyValueHeads key_values;
-    at::Tensor staying_dk, staying_dv;  // fp32, of a head whose queries go on in the next chunk
+    StayingGradients staying;
     std::optional<ToHeads> next_qkv, next_pair;
     const auto begin_chunk = [&](const HeadChunk& chunk) {
       next_qkv.emplace(begin_qkv_to_heads(ulysses_, layout, chunk.arriving, qkv));
@@ -115,26 +141,15 @@ class ChunkedAttention final : public ShardedAttention {
       const HeadChunk& chunk = chunks_[c];
       const HeadsQkv heads = key_values.take(arrived, chunk, rank_);
       const HeadRange& query = chunk.needed.query[rank_];
-      const int64_t needed = chunk.needed.key_value[rank_].size(),
-                    leaving = chunk.leaving.key_value[rank_].size();
       SequenceSpec spec = this->spec(chunk, mask);
-      const bool stays = leaving < needed;
-      spec.gradients = stays || staying_dk.defined() ? ResultDtype::fp32 : ResultDtype::of_input;
+      spec.gradients = StayingGradients::come_of(chunk, rank_) || staying.any() ? ResultDtype::fp32
+                                                                                : ResultDtype::of_input;
       const AttentionGradients gradients =
           sequence_->backward(pair.narrow(2, 0, query.size()), heads.q, heads.k, heads.v,
                               {pair.narrow(2, query.size(), query.size()),
                                output.lse_BhS.slice(1, query.begin - share.begin, query.end - share.begin)},
                               spec);
-      if (staying_dk.defined() && needed > 0) {
-        gradients.dk.narrow(2, 0, 1).add_(std::exchange(staying_dk, {}));
-        gradients.dv.narrow(2, 0, 1).add_(std::exchange(staying_dv, {}));
-      }
-      if (stays) {
-        staying_dk = gradients.dk.narrow(2, leaving, 1).clone();
-        staying_dv = gradients.dv.narrow(2, leaving, 1).clone();
-      }
-      const at::Tensor joined =
-          at::cat({gradients.dq, gradients.dk.narrow(2, 0, leaving), gradients.dv.narrow(2, 0, leaving)}, 2);
+      const at::Tensor joined = staying.take(gradients, chunk, rank_);
       ToSequence to_sequence =
           begin_to_sequence(ulysses_, layout, packed_counts(chunk.leaving), joined.to(qkv.scalar_type()));
       if (before) add_gradients(chunks_[c - 1], *before);

@@ -15,6 +15,8 @@
 
 namespace trireme {
 
+// As make_sharded_attention(), which takes this for `head_chunks` of 2 or more: not collective, and `ulysses`
+// and what `sequence` refers to outlive the result. Throws InternalError: less than one chunk.
 std::unique_ptr<ShardedAttention> make_chunked_attention(Group& ulysses,
                                                          std::unique_ptr<SequenceAttention> sequence,
                                                          HeadShares heads, double scale, int head_chunks);

@@ -22,16 +22,20 @@ bool HeadShares::shares_key_values() const {
   return of_ranks > key_value_heads;
 }
 
+void check_one_rank_a_head(int64_t query_heads, int64_t ranks) {
+  if (ranks > query_heads)
+    throw ConfigError(cat("--ulysses ", ranks, ": the model has ", query_heads,
+                          " query heads, expected at most one rank a head; use --ulysses ", query_heads,
+                          " or less, and --ring for more ranks a sequence (--sp N chooses both)"));
+}
+
 HeadShares share_heads(int64_t query_heads, int64_t key_value_heads, int ranks) {
   if (query_heads < 1 || key_value_heads < 1 || query_heads % key_value_heads != 0)
     throw ConfigError(cat("attention: got ", query_heads, " query heads and ", key_value_heads,
                           " key/value heads, expected both positive and the second a divisor of the first; "
                           "check num_attention_heads and num_key_value_heads of the model"));
   if (ranks < 1) throw ConfigError(cat("ulysses degree: got ", ranks, ", expected at least 1"));
-  if (ranks > query_heads)
-    throw ConfigError(cat("ulysses degree: got ", ranks, " ranks for ", query_heads,
-                          " query heads, expected at most one rank a head; use --ulysses ", query_heads,
-                          " or less"));
+  check_one_rank_a_head(query_heads, ranks);
   HeadShares shares{query_heads, key_value_heads, {}, {}};
   const SequenceLayout ranges{query_heads, ranks};
   const int64_t group = query_heads / key_value_heads;

@@ -31,6 +31,13 @@ struct HeadShares {
 // H ranks can share the heads).
 HeadShares share_heads(int64_t query_heads, int64_t key_value_heads, int ranks);
 
+// The rule that it has of ranks: throws ConfigError for more than query heads.
+void check_one_rank_a_head(int64_t query_heads, int64_t ranks);
+
+constexpr int64_t most_heads_of_rank(int64_t query_heads, int64_t ranks) {
+  return (query_heads + ranks - 1) / ranks;
+}
+
 // One of the chunks in which a rank computes its share (head_chunks.h). Each member names ranges of every
 // rank; the query ranges are the same in all.
 struct HeadChunk {

@@ -2,8 +2,8 @@
 // round, the next block in flight while this one computes. With the zig-zag order of base/sample_layout.h
 // causal work is equal for all.
 //
-//   forward    for t in 0 .. R-1:  kv = block of rank (r - t);  send kv on;  (o, lse) merged with attention
-//                                                                            over kv
+//   forward    for t in 0 .. R-1:  kv = block of rank (r - t);  send kv on;
+//                                  (o, lse) merged with attention over kv
 //              merge: lse' = log(exp(lse) + exp(lse_t));  o' = o exp(lse - lse') + o_t exp(lse_t - lse') fp32
 //   backward   for t in 0 .. R-1:  dq += ..., and what the block gets from these queries joins its traveller
 //              dk, dv (fp32), which goes on with the block and after R - 1 hops is back at its owner

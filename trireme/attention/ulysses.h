@@ -4,8 +4,8 @@
 // Ulysses sequence parallelism (arXiv 2309.14509): each of P ranks holds s tokens and all heads. An
 // all-to-all trades sequence for heads before attention, and another trades back after it.
 //
-//   forward    qkv_BsND --seq_to_heads--> q_BShD, k_BSkD, v_BSkD --attention--> o_BShD --heads_to_seq-->
-//              o_BsHD
+//   forward    qkv_BsND --seq_to_heads--> q_BShD, k_BSkD, v_BSkD --attention--> o_BShD
+//              --heads_to_seq--> o_BsHD
 //   backward   do_BsHD --seq_to_heads--> do_BShD --attention--> dq, dk, dv --heads_to_seq--> dqkv_BsND
 //
 // S are the tokens of the group's ring rank: the whole sequence, unless ring attention stands between the
@@ -89,7 +89,8 @@ class ShardedAttention {
 };
 
 // `sequence` joins the ring ranks that `ulysses` is one of. `head_chunks` of 1 is plain Ulysses, more are
-// head_chunks.h.
+// head_chunks.h. Not collective. `ulysses` and what `sequence` refers to outlive the result, whose calls
+// throw what collectives throw.
 std::unique_ptr<ShardedAttention> make_sharded_attention(Group& ulysses,
                                                          std::unique_ptr<SequenceAttention> sequence,
                                                          HeadShares heads, double scale, int head_chunks);

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <system_error>
 
+#include "trireme/base/environment.h"
 #include "trireme/base/error.h"
 
 namespace fs = std::filesystem;
@@ -17,7 +18,7 @@ bool means_absent(const std::error_code& error) {
 
 bool is_found(const fs::file_status& status, const fs::path& path, const std::error_code& error) {
   if (status.type() == fs::file_type::not_found) return false;
-  if (error) throw DataError(cat(path.string(), ": cannot be looked at: ", error.message()));
+  if (error) throw DataError(cat(quotation(path.string()), ": cannot be looked at: ", error.message()));
   return true;
 }
 
@@ -26,6 +27,12 @@ bool is_found(const fs::file_status& status, const fs::path& path, const std::er
 bool is_there(const fs::path& path) {
   std::error_code error;
   return is_found(fs::status(path, error), path, error);
+}
+
+bool is_file(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  return is_found(status, path, error) && fs::is_regular_file(status);
 }
 
 bool is_name_taken(const fs::path& path) {
@@ -47,6 +54,16 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
 bool is_unlinked(int descriptor) {
   struct stat status = {};
   return ::fstat(descriptor, &status) == 0 && status.st_nlink == 0;
+}
+
+fs::path temporary_folder() {
+  std::error_code error;
+  fs::path folder = fs::temp_directory_path(error);
+  if (error)
+    throw ConfigError(cat("the folder for temporary files cannot be used: ", error.message(), "; TMPDIR is '",
+                          quotation(environment("TMPDIR").value_or("")),
+                          "', expected a folder that is there"));
+  return folder;
 }
 
 }  // namespace trireme

@@ -8,11 +8,15 @@
 namespace trireme {
 
 bool is_there(const std::filesystem::path& path);
+// True for a regular file, also by a link. As all here, throws DataError where the system cannot tell.
+bool is_file(const std::filesystem::path& path);
 // Like is_there(), but also true for a dangling symbolic link: opening the link then reports the error.
 bool is_name_taken(const std::filesystem::path& path);
 // Sorted; empty if the folder does not exist.
 std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder);
 // Whether an open file was removed, so that data written to it is lost.
 bool is_unlinked(int descriptor);
+// The folder for temporary files: TMPDIR, else /tmp. Throws ConfigError that names it if it is no folder.
+std::filesystem::path temporary_folder();
 
 }  // namespace trireme

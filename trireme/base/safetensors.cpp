@@ -167,8 +167,8 @@ const SafetensorsEntry& SafetensorsFile::at(const std::string& name) const {
 }
 
 SafetensorsSet::SafetensorsSet(const std::filesystem::path& dir) : dir_(dir) {
-  const auto single = dir / "model.safetensors";
-  const auto index = dir / "model.safetensors.index.json";
+  const auto single = dir / kWeightsFile;
+  const auto index = dir / kWeightIndexFile;
   if (is_name_taken(single)) {
     files_.push_back(std::make_unique<SafetensorsFile>(single));
     for (const auto& [name, entry] : files_.front()->entries()) entries_[name] = &entry;
@@ -176,7 +176,7 @@ SafetensorsSet::SafetensorsSet(const std::filesystem::path& dir) : dir_(dir) {
   }
   if (!is_name_taken(index))
     throw DataError(
-        cat(dir.string(), ": no weights: expected model.safetensors or model.safetensors.index.json there",
+        cat(dir.string(), ": no weights: expected ", kWeightsFile, " or ", kWeightIndexFile, " there",
             is_name_taken(dir / "pytorch_model.bin") || is_name_taken(dir / "pytorch_model.bin.index.json")
                 ? "; its pytorch_model.bin must be converted to safetensors first"
                 : ""));

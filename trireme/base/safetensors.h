@@ -13,6 +13,10 @@
 
 namespace trireme {
 
+// The files of a model directory with weights: one, or shards and an index that lists them.
+inline constexpr const char* kWeightsFile = "model.safetensors";
+inline constexpr const char* kWeightIndexFile = "model.safetensors.index.json";
+
 // Bytes of one element of a dtype as the format spells it ("F32", "BF16", "I64", ...); 0 when the name is
 // unknown.
 int64_t safetensors_element_bytes(const std::string& dtype);
@@ -59,9 +63,8 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// The weights of a model directory: model.safetensors, or the shards that model.safetensors.index.json lists.
-// Throws DataError if both are missing, a shard is missing, or a shard lacks a tensor that the index lists
-// for it.
+// The weights of a model directory. Throws DataError if both files are missing, a shard is missing, or a
+// shard lacks a tensor that the index lists for it.
 class SafetensorsSet {
  public:
   explicit SafetensorsSet(const std::filesystem::path& dir);

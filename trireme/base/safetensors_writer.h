@@ -34,8 +34,6 @@ class SafetensorsWriter {
   // Syncs the file and gives it its name. Throws InternalError if a tensor is incomplete.
   void finish();
 
-  int64_t file_bytes() const { return file_bytes_; }
-
  private:
   void put(const void* data, int64_t bytes);
   [[noreturn]] void fail(const std::string& doing, int error);

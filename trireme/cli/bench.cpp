@@ -64,10 +64,14 @@ int run_step(const std::vector<std::string>& arguments) {
   const auto world = join_run(identity, options, flags.process);
   flags.process.share_sequence(options, parser, world->common_machine_ranks(), model_dir);
   const auto engine = assemble(*world, model_dir, options);
-  const StepRate rate = measure_step_rate(*engine, flags.measure);
   std::optional<PredictedStep> predicted;
-  if (hardware)
-    predicted = predict_step(*engine, *hardware, flags.measure.batch, flags.measure.sequence_tokens);
+  const auto predict = [&] {
+    if (hardware)
+      predicted = predict_step(*engine, *hardware, flags.measure.batch, flags.measure.sequence_tokens);
+  };
+  predict();  // a profile that does not fit is refused before the steps
+  const StepRate rate = measure_step_rate(*engine, flags.measure);
+  predict();  // again, with the memory that they took
   if (identity.rank != 0) return 0;
   if (flags.memory_report)
     std::cerr << memory_report(engine->memory_account()->state(),

@@ -8,6 +8,7 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
 #include "trireme/base/sizes.h"
 #include "trireme/cli/model_presets.h"
 #include "trireme/cli/owned_folder.h"
@@ -20,7 +21,7 @@ namespace {
 // A folder with the preset tiny, for as long as the engine is made.
 class TinyModelFolder {
  public:
-  TinyModelFolder() : folder_(std::filesystem::temp_directory_path() / "trireme-bench-", S_IRWXU) {
+  TinyModelFolder() : folder_(temporary_folder() / "trireme-bench-", S_IRWXU) {
     const ModelConfig config = parse_model_config(find_model_preset("tiny").config, "preset tiny");
     const ModelLayout layout = make_model_layout(config);
     write_checkpoint(folder_.path(), config, layout,

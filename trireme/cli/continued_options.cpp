@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/cli/config_files.h"
+#include "trireme/train/checkpoint_names.h"
 #include "trireme/train/continued_run.h"
 
 namespace fs = std::filesystem;
@@ -29,7 +30,7 @@ constexpr const char* kOfThatRun[] = {"model_name_or_path",
 }  // namespace
 
 std::vector<std::string> add_continued_options(OptionParser& parser, const fs::path& run) {
-  const fs::path checkpoint = continued_checkpoint(run), file = checkpoint / "trainer_state.json";
+  const fs::path checkpoint = continued_checkpoint(run), file = checkpoint / kTrainerStateFile;
   const Json state = read_json(file);
   Json options = object_value(state, "options", file.string());
   const bool had_stages = !options.value("context_stages", "").empty();

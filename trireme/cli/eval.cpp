@@ -6,6 +6,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/owned_folder.h"
 #include "trireme/engine/assemble.h"
@@ -53,8 +54,9 @@ class ScratchFolder {
  public:
   // Rank 0 makes it; the others learn its name. Collective.
   ScratchFolder(int rank, Agreement& agreement) {
-    const std::filesystem::path prefix = std::filesystem::temp_directory_path() / "trireme-scratch-";
+    std::filesystem::path prefix;
     agreement.all_or_none("making a folder for temporary files", [&] {
+      prefix = temporary_folder() / "trireme-scratch-";
       if (rank == 0) folder_.emplace(prefix, mode_t{0700});
     });
     path_ = OwnedFolder::name_of(prefix, agreement.of_rank_0(folder_ ? folder_->number() : 0));

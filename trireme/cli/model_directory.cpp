@@ -1,7 +1,9 @@
 #include "trireme/cli/model_directory.h"
 
+#include <algorithm>
+#include <cctype>
 #include <fstream>
-#include <regex>
+#include <string_view>
 #include <system_error>
 
 #include "trireme/base/environment.h"
@@ -19,20 +21,29 @@ fs::path hub_cache() {
   return fs::path(environment("HOME").value_or("/")) / ".cache" / "huggingface" / "hub";
 }
 
-bool is_hub_name(const std::string& text) {
-  static const std::regex form("[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*");
-  return std::regex_match(text, form);
+// ORG/NAME, as Hugging Face spells both.
+bool is_hub_name(std::string_view text) {
+  const auto is_part = [](std::string_view part) {
+    const auto fits = [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
+    };
+    return !part.empty() && std::isalnum(static_cast<unsigned char>(part.front())) != 0 &&
+           std::ranges::all_of(part, fits);
+  };
+  const size_t slash = text.find('/');
+  return slash != std::string_view::npos && is_part(text.substr(0, slash)) && is_part(text.substr(slash + 1));
 }
 
 // The folder that `name_or_path` means, which must hold `file`. `expected` tells the user what to give.
 fs::path find_directory(const std::string& name_or_path, const char* file, const char* expected) {
   std::error_code ignored;
   if (fs::exists(fs::path(name_or_path) / file, ignored)) return name_or_path;
+  const std::string name = quotation(name_or_path);
   if (fs::is_directory(name_or_path, ignored))
-    throw ConfigError(cat("the folder ", name_or_path, " has no ", file, "; expected ", expected));
+    throw ConfigError(cat("the folder ", name, " has no ", file, "; expected ", expected));
   if (!is_hub_name(name_or_path))
     throw ConfigError(
-        cat("there is no folder '", name_or_path, "'; expected ", expected, ", or a name such as org/name"));
+        cat("there is no folder '", name, "'; expected ", expected, ", or a name such as org/name"));
   std::string folder = "models--" + name_or_path;
   folder.replace(folder.find('/'), 1, "--");
   const fs::path model = hub_cache() / folder;
@@ -40,12 +51,11 @@ fs::path find_directory(const std::string& name_or_path, const char* file, const
   std::ifstream(model / "refs" / "main") >> revision;
   fs::path snapshot = model / "snapshots" / revision;
   if (revision.empty() || !fs::is_directory(snapshot, ignored))
-    throw ConfigError(cat("there is no folder '", name_or_path,
-                          "', and the model is not in the Hugging Face cache (", model.string(),
-                          "); download it with:  hf download ", name_or_path));
+    throw ConfigError(cat("there is no folder '", name, "', and the model is not in the Hugging Face cache (",
+                          quotation(model.string()), "); download it with:  hf download ", name));
   if (!fs::exists(snapshot / file, ignored))
-    throw ConfigError(cat(name_or_path, " is in the Hugging Face cache without ", file, " (",
-                          snapshot.string(), "); download it with:  hf download ", name_or_path));
+    throw ConfigError(cat(name, " is in the Hugging Face cache without ", file, " (", snapshot.string(),
+                          "); download it with:  hf download ", name));
   return snapshot;
 }
 

@@ -42,9 +42,9 @@ void print_report(const CorpusReport& report, const std::filesystem::path& outpu
        format_fixed(static_cast<double>(report.source.text_bytes) / static_cast<double>(report.tokens), 2));
   line("speed               ", cat(speed_of(report), " in ", format_fixed(report.seconds, 1), " s on ",
                                    at::get_num_threads(), " threads"));
-  line("no text, skipped    ", format_count(report.source.binary_files));
+  line("files left out      ", format_count(report.source.left_out_files));
   for (const std::string& file : report.source.left_out) line("  ", file);
-  if (const auto more = report.source.binary_files - static_cast<int64_t>(report.source.left_out.size());
+  if (const auto more = report.source.left_out_files - static_cast<int64_t>(report.source.left_out.size());
       more > 0)
     line("  ", cat("and ", format_count(more), " more"));
   line("hidden, skipped     ", format_count(report.source.hidden_entries));

@@ -8,6 +8,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sequence_layout.h"
+#include "trireme/comm/backend_library.h"
 #include "trireme/comm/finished_work.h"
 
 namespace trireme {
@@ -52,7 +53,7 @@ class AbsentRanksBackend : public c10d::Backend {
   // Collectives are made of a library's primitives by its name. Of Gloo's detours, which are not in the bytes
   // that are sent, there are none here.
   const std::string getBackendName() const override {
-    return library_ == ExchangeLibrary::nccl ? "nccl" : "absent ranks";
+    return std::string(library_ == ExchangeLibrary::nccl ? kNcclBackend : "absent ranks");
   }
 
   c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,

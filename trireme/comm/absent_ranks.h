@@ -3,9 +3,9 @@
 // whole, and only with values that this rank holds, so what follows computes with finite numbers. Sums take
 // this rank's part for every rank's.
 //
-//   all-to-all       from rank p comes what this rank sends to p; else its whole input, as often as it goes
-//   in all-gather       this rank's rows, P times broadcast        from rank 0: nothing; from others: what
-//   rank 0 broadcast into the same storage before,
+//   all-to-all       from rank p: what this rank sends to p; else its whole input, as often as it goes in
+//   all-gather       this rank's rows, P times
+//   broadcast        from rank 0: nothing; from others: what rank 0 broadcast into the same storage before,
 //                    which is how uneven rows are gathered; else zeros
 //   reduce-scatter   NCCL alone: the sum of the input's P blocks
 //   all-reduce       NCCL alone: P times the input, which is passed over once

@@ -17,9 +17,9 @@
 #include <numeric>
 
 #include "trireme/base/sequence_layout.h"
+#include "trireme/comm/backend_library.h"
 #include "trireme/comm/collectives_bytes.h"
 #include "trireme/comm/failure.h"
-#include "trireme/comm/post_board_backend.h"
 #include "trireme/device/memory_account.h"
 
 namespace trireme {
@@ -45,7 +45,7 @@ class Collective {
   int rank() const { return group_.rank(); }
   int size() const { return group_.size(); }
   bool native_sum(at::ScalarType dtype) const {
-    return backend().getBackendName() == "nccl" && dtype != at::kHalf && dtype != at::kBFloat16;
+    return library_of(backend()) == BackendLibrary::nccl && dtype != at::kHalf && dtype != at::kBFloat16;
   }
   // Of a call of the backend.
   template <typename Options>
@@ -149,15 +149,16 @@ Works start_gather(Collective& collective, const at::Tensor& input, const at::Te
     parts[0].push_back(to.narrow(0, offset, count * bytes));
     offset += count * bytes;
   }
-  const std::string library = collective.backend().getBackendName();
+  const BackendLibrary library = library_of(collective.backend());
   const auto options = collective.options<c10d::AllgatherOptions>();
-  if (library == kThreadBackend || library == kMemoryBackend) {
+  if (library == BackendLibrary::post_board) {
     std::vector<at::Tensor> inputs{from};
     return {collective.backend().allgather(parts, inputs, options)};
   }
   const bool even = std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; });
   // Gloo's all-gather goes through a second buffer as large as the output; its broadcasts do not.
-  if (even && library != "gloo") return {collective.backend()._allgather_base(to, from, options)};
+  if (even && library != BackendLibrary::gloo)
+    return {collective.backend()._allgather_base(to, from, options)};
   Works works;
   for (int root = 0; root < collective.size(); ++root) {
     std::vector<at::Tensor> part{parts[0][root]};
@@ -281,7 +282,7 @@ PendingRows::~PendingRows() {
   // The peers may wait for this rank, so it reports its error now, not after the group's timeout. The works
   // keep their tensors alive.
   if (std::uncaught_exceptions() > 0 && !state_->collective.group().is_alone() &&
-      state_->collective.backend().getBackendName() == "gloo")
+      library_of(state_->collective.backend()) == BackendLibrary::gloo)
     return;
   try {
     wait();

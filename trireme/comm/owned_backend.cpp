@@ -4,6 +4,8 @@
 #include <thread>
 #include <utility>
 
+#include "trireme/comm/backend_library.h"
+
 namespace trireme {
 
 std::shared_ptr<c10d::Backend> own_backend(c10::intrusive_ptr<c10d::Backend> backend) {
@@ -18,7 +20,7 @@ std::shared_ptr<c10d::Backend> own_backend(c10::intrusive_ptr<c10d::Backend> bac
               // Gloo cannot be aborted: its destructor waits for collectives in progress, while the peers
               // wait in theirs. A detached thread destroys it, so the error is reported first; the end of the
               // process closes the connections.
-              if (backend->getBackendName() == "gloo")
+              if (library_of(*backend) == BackendLibrary::gloo)
                 std::thread([begun = std::move(backend)]() mutable { begun.reset(); }).detach();
             } catch (const std::exception&) {
               // The end of the process closes a connection that cannot be closed normally; nobody waits for

@@ -12,9 +12,7 @@
 
 namespace trireme {
 
-// Their names: ranks as threads of a process, as processes of a machine.
-inline constexpr std::string_view kThreadBackend = "threads", kMemoryBackend = "memory";
-
+// `name`: of backend_library.h.
 c10::intrusive_ptr<c10d::Backend> make_post_board_backend(std::string_view name,
                                                           std::unique_ptr<PostBoard> board,
                                                           std::chrono::milliseconds timeout);

@@ -10,6 +10,7 @@
 #include "trireme/base/json.h"
 #include "trireme/base/listening_socket.h"
 #include "trireme/base/machine_identity.h"
+#include "trireme/comm/backend_library.h"
 #include "trireme/comm/failure.h"
 #include "trireme/comm/gloo_backend.h"
 #include "trireme/comm/gpu_of_rank.h"

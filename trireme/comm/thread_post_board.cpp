@@ -6,7 +6,9 @@
 namespace trireme {
 
 ThreadMeeting::ThreadMeeting(std::vector<int> world_ranks)
-    : world_ranks_(std::move(world_ranks)), posts_(world_ranks_.size()), here_(world_ranks_.size(), 0) {}
+    : world_ranks_(std::move(world_ranks)),
+      posts_(world_ranks_.size()),
+      has_arrived_(world_ranks_.size(), 0) {}
 
 bool ThreadMeeting::has_world_rank(int world_rank) const {
   return std::find(world_ranks_.begin(), world_ranks_.end(), world_rank) != world_ranks_.end();
@@ -22,10 +24,10 @@ void ThreadMeeting::wait_for_all(int rank, std::chrono::steady_clock::time_point
   std::unique_lock<std::mutex> lock(mutex_);
   if (!failure_.empty()) throw std::runtime_error(failure_);
   const int64_t round = round_;
-  here_[rank] = 1;
-  if (++arrived_ == static_cast<int>(here_.size())) {
+  has_arrived_[rank] = 1;
+  if (++arrived_ == static_cast<int>(has_arrived_.size())) {
     arrived_ = 0;
-    std::fill(here_.begin(), here_.end(), 0);
+    std::fill(has_arrived_.begin(), has_arrived_.end(), 0);
     ++round_;
     changed_.notify_all();
     return;
@@ -36,8 +38,8 @@ void ThreadMeeting::wait_for_all(int rank, std::chrono::steady_clock::time_point
   if (round_ != round) return;
   if (woken) throw std::runtime_error(failure_);
   std::vector<int> missing;
-  for (size_t peer = 0; peer < here_.size(); ++peer) {
-    if (here_[peer] == 0) missing.push_back(world_ranks_[peer]);
+  for (size_t peer = 0; peer < has_arrived_.size(); ++peer) {
+    if (has_arrived_[peer] == 0) missing.push_back(world_ranks_[peer]);
   }
   failure_ = timed_out_without(missing);
   changed_.notify_all();

@@ -8,6 +8,7 @@
 #include <ATen/Parallel.h>
 
 #include "trireme/base/error.h"
+#include "trireme/comm/backend_library.h"
 #include "trireme/comm/post_board_backend.h"
 #include "trireme/comm/thread_post_board.h"
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
 
 namespace trireme {
 
@@ -111,8 +112,7 @@ std::filesystem::path indexed_dataset_idx(const std::filesystem::path& prefix) {
 }
 
 bool is_indexed_dataset(const std::filesystem::path& prefix) {
-  return std::filesystem::is_regular_file(indexed_dataset_bin(prefix)) &&
-         std::filesystem::is_regular_file(indexed_dataset_idx(prefix));
+  return is_file(indexed_dataset_bin(prefix)) && is_file(indexed_dataset_idx(prefix));
 }
 
 IndexedDataset::IndexedDataset(const std::filesystem::path& prefix)

@@ -29,7 +29,7 @@ TokenType token_type_for(int64_t vocab_size);
 // The name of one of the two files. `prefix` may end in .bin or .idx.
 std::filesystem::path indexed_dataset_bin(const std::filesystem::path& prefix);
 std::filesystem::path indexed_dataset_idx(const std::filesystem::path& prefix);
-// True if both files exist.
+// True if both files exist. Throws DataError when the system cannot tell.
 bool is_indexed_dataset(const std::filesystem::path& prefix);
 
 class IndexedDataset {

@@ -75,7 +75,7 @@ TextSource::TextSource(const std::vector<fs::path>& inputs, std::string field, s
       add_folder(input);
     } else if (fs::is_regular_file(status)) {
       if (const auto why = why_not_text(input)) throw DataError(cat(input.string(), ": ", *why));
-      files_.push_back(input);
+      if (meet(input)) files_.push_back(input);
     } else {
       throw ConfigError(cat("the input ", input.string(), " is neither a file nor a folder"));
     }
@@ -84,8 +84,15 @@ TextSource::TextSource(const std::vector<fs::path>& inputs, std::string field, s
 
 void TextSource::leave_out(const fs::path& file, const std::string& why) {
   constexpr size_t kNamed = 5;
-  ++counts_.binary_files;
+  ++counts_.left_out_files;
   if (counts_.left_out.size() < kNamed) counts_.left_out.push_back(cat(quotation(file.string()), " ", why));
+}
+
+bool TextSource::meet(const fs::path& file) {
+  struct stat status {};
+  if (::stat(file.c_str(), &status) != 0 || found_.insert({status.st_dev, status.st_ino}).second) return true;
+  leave_out(file, "leads to a file that is read already");
+  return false;
 }
 
 void TextSource::add_folder(const fs::path& root) {
@@ -119,10 +126,8 @@ void TextSource::add_folder(const fs::path& root) {
   }
   std::sort(found.begin(), found.end());
   for (const fs::path& file : found) {
-    struct stat status {};
-    if (::stat(file.c_str(), &status) == 0 && !found_.insert({status.st_dev, status.st_ino}).second)
-      leave_out(file, "is a link to a file that is read already");
-    else if (const auto why = why_not_text(file))
+    if (!meet(file)) continue;
+    if (const auto why = why_not_text(file))
       leave_out(file, *why);
     else
       files_.push_back(file);

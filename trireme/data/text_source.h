@@ -1,10 +1,11 @@
 // Documents from files: the input of `tokenize` and `--train_file`.
 //
 //   a folder        every file below it, sorted by path. Hidden files (.git) and files that are not text
-//                   (by their first bytes) are left out and counted. Links are followed. Folders and files
-//                   with several names are read once.
+//                   (by their first bytes) are left out and counted. Links are followed.
 //   a .jsonl file   one document a line: the string under `field`; wrong UTF-8 is replaced before parsing
 //   another file    one document: its bytes unchanged (line ends kept), without a leading byte order mark
+//
+// A file that several names or inputs lead to is read once.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,7 @@ struct Document {
 
 struct SourceCounts {
   int64_t files = 0;                  // read
-  int64_t binary_files = 0;           // left out: not text, not a regular file, or read under another name
+  int64_t left_out_files = 0;         // left out: not text, not a regular file, or read under another name
   std::vector<std::string> left_out;  // the first few of those, each with the reason
   int64_t hidden_entries = 0;         // files and folders left out
   int64_t empty_documents = 0;        // left out
@@ -54,6 +55,7 @@ class TextSource {
 
  private:
   void add_folder(const std::filesystem::path& folder);
+  bool meet(const std::filesystem::path& file);  // false: met before, and left out
   void leave_out(const std::filesystem::path& file, const std::string& why);
   std::optional<Document> next_line();
   std::optional<Document> document_of(std::string& line) const;  // nullopt: an empty line
@@ -63,7 +65,7 @@ class TextSource {
   std::string field_;
   std::string field_flag_;
   OnBadRecord on_bad_record_;
-  std::set<std::pair<dev_t, ino_t>> found_;  // files of folders
+  std::set<std::pair<dev_t, ino_t>> found_;  // files of all inputs
   std::vector<std::filesystem::path> files_;
   size_t next_file_ = 0;
   std::optional<LineReader> lines_;  // of the .jsonl file being read

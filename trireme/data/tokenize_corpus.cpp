@@ -88,7 +88,7 @@ CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::
   }
   if (source.counts().files == 0)
     throw DataError(
-        cat(inputs.front().string(), ": holds no text file (", source.counts().binary_files, " files and ",
+        cat(inputs.front().string(), ": holds no text file (", source.counts().left_out_files, " files and ",
             source.counts().hidden_entries, " hidden entries were left out",
             source.counts().left_out.empty() ? "" : ", such as " + source.counts().left_out.front(), ")"));
   if (const BadRecords& bad = source.counts().bad_records; writer.documents() == 0 && bad.count > 0)

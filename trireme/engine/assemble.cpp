@@ -49,6 +49,24 @@ Dtypes choose_dtypes(const EngineOptions& options) {
                        : at::kFloat};
 }
 
+struct Tiles {
+  int64_t tokens, logits_tokens;
+};
+
+Tiles choose_tiles(const EngineOptions& options, const ModelConfig& config) {
+  const bool on_gpu = !options.device.is_cpu();
+  return {
+      options.tile_tokens > 0 ? options.tile_tokens : tile_tokens_by_rule(config.intermediate_size, on_gpu),
+      options.logits_tile_tokens > 0 ? options.logits_tile_tokens
+                                     : logits_tile_tokens_by_rule(config.vocab_size, on_gpu)};
+}
+
+std::unique_ptr<LocalAttention> choose_attention(const EngineOptions& options, at::ScalarType storage) {
+  auto attention = make_local_attention(options.attention, options.device, storage);
+  if (options.nearest_keys <= 0) return attention;
+  return std::make_unique<NearestKeysAttention>(std::move(attention), options.nearest_keys);
+}
+
 // A tensor that no part of the model reads means that config.json and the weights tell of different models.
 void refuse_unused(const std::vector<std::string>& names, const std::filesystem::path& model_dir) {
   if (names.empty()) return;
@@ -135,14 +153,9 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
 
   const Dtypes dtypes = choose_dtypes(options);
   check_stored_states(options, dtypes.tile);
-  const bool on_gpu = !options.device.is_cpu();
-  const int64_t tile_tokens =
-      options.tile_tokens > 0 ? options.tile_tokens : tile_tokens_by_rule(config.intermediate_size, on_gpu);
-  const int64_t logits_tile_tokens = options.logits_tile_tokens > 0
-                                         ? options.logits_tile_tokens
-                                         : logits_tile_tokens_by_rule(config.vocab_size, on_gpu);
+  const Tiles tiles = choose_tiles(options, config);
   forecast_inputs_ = make_forecast_inputs(config, layout_, options, mesh_,
-                                          {dtypes.storage, dtypes.tile, tile_tokens, logits_tile_tokens});
+                                          {dtypes.storage, dtypes.tile, tiles.tokens, tiles.logits_tokens});
   recompute_choice_ = agree_on_recompute(world, *mesh_.all, forecast_inputs_, options_);
   const RecomputePlan plan{options_.recompute,       options.checkpoint_every,   options_.keep_fraction,
                            config.num_hidden_layers, options_.keep_qkv_fraction, options_.keep_mlp_fraction};
@@ -159,7 +172,8 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   if (reader) {
     const double begin = now_seconds();
     const std::shared_ptr<PinnedPool> buffers =
-        on_gpu && !pinned_ ? std::make_shared<PinnedPool>(make_host_pinning(options.device)) : pinned_;
+        options.device.is_cpu() || pinned_ ? pinned_
+                                           : std::make_shared<PinnedPool>(make_host_pinning(options.device));
     load_weights(*reader, layout_, shares_, *parameters_,
                  {*mesh_.all, options.device, options.zero == ZeroStage::none, buffers.get()});
     weights_read_ = {reader->read_bytes(), now_seconds() - begin};
@@ -170,18 +184,15 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   // Products of 16-bit factors are added up in fp32, over the pieces of a sum that cuBLAS splits as well.
   at::globalContext().setAllowBF16ReductionCuBLAS(false);
   at::globalContext().setAllowFP16ReductionCuBLAS(false);
-  local_attention_ = make_local_attention(options.attention, options.device, dtypes.storage);
-  if (options.nearest_keys > 0)
-    local_attention_ =
-        std::make_unique<NearestKeysAttention>(std::move(local_attention_), options.nearest_keys);
+  local_attention_ = choose_attention(options, dtypes.storage);
   attention_ = make_sharded_attention(
       *mesh_.ulysses, make_sequence_attention(options.ring_method, *mesh_.ring, *local_attention_),
       share_heads(config.num_attention_heads, config.num_key_value_heads, mesh_.ulysses->size()),
       1 / std::sqrt(static_cast<double>(config.head_dim)), options.head_chunks);
-  layers_ = std::make_unique<LayerRunner>(config, *attention_, plan, tile_tokens);
+  layers_ = std::make_unique<LayerRunner>(config, *attention_, plan, tiles.tokens);
   executor_ = std::make_unique<ModelExecutor>(
       config, layout_, mesh_, *layers_, parameters_in_update_ ? *parameters_in_update_ : *parameters_,
-      ExecutorSettings{options.device, dtypes.storage, logits_tile_tokens, options.strict_divisible,
+      ExecutorSettings{options.device, dtypes.storage, tiles.logits_tokens, options.strict_divisible,
                        options.ring_method, options.sparse});
   memory_.account->reset_peaks();  // loading is over
 }

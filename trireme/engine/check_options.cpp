@@ -1,5 +1,6 @@
 #include "trireme/engine/check_options.h"
 
+#include "trireme/attention/head_shares.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -131,12 +132,8 @@ void check_heads(const EngineOptions& options, const ModelConfig& config) {
                               config.layer_window[layer],
                               " tokens, which that kernel does not know; use --attention auto or flash"));
   const int64_t H = config.num_attention_heads;
-  if (options.ulysses > H)
-    throw ConfigError(cat("--ulysses ", options.ulysses, ": the model has ", H,
-                          " query heads, expected at most one rank a head; use --ulysses ", H,
-                          " or less, and --ring for more ranks a sequence (--sp ",
-                          options.ulysses * options.ring, " chooses both)"));
-  const int64_t most = (H + options.ulysses - 1) / options.ulysses;
+  check_one_rank_a_head(H, options.ulysses);
+  const int64_t most = most_heads_of_rank(H, options.ulysses);
   if (options.head_chunks > most)
     throw ConfigError(cat("--head_chunks ", options.head_chunks, ": a rank computes at most ", most,
                           " of the ", H, " query heads; use --head_chunks ", most, " or less"));

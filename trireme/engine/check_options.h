@@ -8,8 +8,8 @@
 namespace trireme {
 
 void check_engine_options(const EngineOptions& options);
-// The same for what depends on the model: more Ulysses ranks than query heads, more rounds than heads of a
-// rank, windows for a kernel that has none.
+// The same for what depends on the model: more Ulysses ranks than query heads, more head chunks than heads
+// of a rank, windows for a kernel that has none.
 void check_heads(const EngineOptions& options, const ModelConfig& config);
 // The same for what depends on the dtype of the values that compute reads, which assemble chooses.
 void check_stored_states(const EngineOptions& options, at::ScalarType compute_dtype);

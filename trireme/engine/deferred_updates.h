@@ -41,7 +41,8 @@ class DeferredUpdates {
   using Job = std::function<void()>;
 
   DeferredUpdates(const RankMemory& memory, at::Device device, size_t units);
-  // Waits for the job at work; those behind it are dropped: what they would change goes as well.
+  // Waits for the job at work. Queued jobs are discarded; the tensors they would update are being destroyed
+  // too.
   ~DeferredUpdates() = default;
   DeferredUpdates& operator=(DeferredUpdates&&) = delete;
 

@@ -225,18 +225,6 @@ at::Tensor Engine::unit_state(int unit, const std::string& name) {
   return gather_shares(*mesh_.all, share, elements, !whole, options_.device);
 }
 
-void Engine::restore_unit_state(int unit, const std::string& name, const at::Tensor& whole) {
-  const at::NoGradGuard no_autograd;
-  const RankMemoryScope counted(memory_);
-  wait_for_updates();
-  if (name == "master") {
-    parameters_->set(unit, whole);
-    return;
-  }
-  const UnitShare& share = shares_.at(static_cast<size_t>(unit));
-  optimizer_->set_state(unit, name, whole.narrow(0, share.begin, share.elements));
-}
-
 UnitShare Engine::unit_share(int unit) const {
   return share_of(layout_.units.at(static_cast<size_t>(unit)).elements, mesh_.all->size(), mesh_.all->rank());
 }
@@ -279,7 +267,7 @@ double Engine::model_flops(const TokenBatch& batch) const {
     for (size_t i = 1; i < cu_seqlens.size(); ++i)
       pairs += config_.attention_pairs(cu_seqlens[i] - cu_seqlens[i - 1]);
   }
-  pairs *= options_.sparse.kept(batch.layout.tokens, config_.causality);
+  pairs *= options_.sparse.kept_share(batch.layout.tokens, config_.causality);
   const auto tokens = static_cast<double>(batch.tokens.size(0) * batch.layout.tokens);
   return 6.0 * static_cast<double>(layout_.matmul_parameter_count()) * tokens +
          12.0 * static_cast<double>(config_.query_width()) * pairs;

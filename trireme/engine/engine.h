@@ -140,13 +140,11 @@ class Engine {
   at::Tensor unit_values(int unit) { return unit_state(unit, "master"); }
 
   // What a checkpoint must hold of every unit: flat fp32 tensors of the whole unit, named "master" and as the
-  // optimizer names its own ("exp_avg", "exp_avg_sq"). unit_state is collective where they are sharded; every
-  // rank restores the same values.
+  // optimizer names its own ("exp_avg", "exp_avg_sq"). unit_state is collective where they are sharded.
   std::vector<std::string> state_names() const;
   at::Tensor unit_state(int unit, const std::string& name);
-  void restore_unit_state(int unit, const std::string& name, const at::Tensor& whole);
-  // The same by all ranks together: each gives the part that unit_share names, fp32 [share.elements] on the
-  // CPU. So a rank reads as little of a checkpoint as there are ranks. Collective with ZeRO 0.
+  // By all ranks together: each gives the part that unit_share names, fp32 [share.elements] on the CPU. So a
+  // rank reads as little of a checkpoint as there are ranks. Collective with ZeRO 0.
   UnitShare unit_share(int unit) const;
   void restore_unit_share(int unit, const std::string& name, const at::Tensor& share);
   TrainingProgress progress() const;

@@ -1,4 +1,5 @@
 // What a run asks of the engine; `assemble` turns it into stores and strategies, and nothing else reads it.
+// An option is explained by its help (engine_options.cpp), a field without one here.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +27,13 @@ enum class ZeroStage { none, optimizer, gradients, parameters };
 
 struct OptimizerOptions {
   const OptimizerKind* kind = &find_optimizer("adamw_torch");
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 0;                  // skips norms and biases
-  double max_grad_norm = 0;                 // 0: no clipping
-  at::ScalarType state_dtype = at::kFloat;  // of AdamW's moments: fp32, or bf16 with stochastic rounding
-  uint64_t seed = 0;                        // of the stochastic rounding
+  double beta1 = OptimizerSettings{}.beta1;
+  double beta2 = OptimizerSettings{}.beta2;
+  double epsilon = OptimizerSettings{}.epsilon;
+  double weight_decay = 0;
+  double max_grad_norm = 0;
+  at::ScalarType state_dtype = at::kFloat;
+  uint64_t seed = 0;  // of the stochastic rounding
 };
 
 // The largest micro-batch that a rank will be given, from which memory is known beforehand.
@@ -51,31 +52,29 @@ struct EngineOptions {
   Bf16Matmul bf16_matmul = Bf16Matmul::automatic;
   Recompute recompute = Recompute::automatic;
   PlannedBatch planned_batch = {};  // unknown: automatic is keep_attention
-  int64_t memory_budget_bytes = 0;  // that automatic plans with on this rank; 0: by what its device has left
-  // Host memory that the ranks of this machine may hold together; 0: by what the machine and its limits say.
+  int64_t memory_budget_bytes = 0;
   int64_t host_memory_limit_bytes = 0;
-  int64_t checkpoint_every = 1;  // layers between two kept layer inputs
-  double keep_fraction = 1;  // of the layers that keep what `recompute` says; the others their input alone
-  double keep_qkv_fraction = 0;  // of the layers that keep q, k and v beside that
-  double keep_mlp_fraction = 0;  // and of those that keep what the MLP's backward reads
+  int64_t checkpoint_every = 1;
+  double keep_fraction = 1;
+  double keep_qkv_fraction = 0;
+  double keep_mlp_fraction = 0;
   AttentionKernel attention = AttentionKernel::automatic;
   RopeOverride rope = {};
-  int64_t nearest_keys = 0;        // 0: all; else of those that a query sees (kernels/nearest_keys.h)
-  int64_t tile_tokens = 0;         // tokens of one tile of a layer's token-wise halves; 0: by rule
-  int64_t logits_tile_tokens = 0;  // tokens of one tile of the head; 0: by rule
+  int64_t nearest_keys = 0;  // 0: all; else of those that a query sees (kernels/nearest_keys.h)
+  int64_t tile_tokens = 0;
+  int64_t logits_tile_tokens = 0;
   int ulysses = 1;
   int ring = 1;
   RingMethod ring_method = RingMethod::ring;  // with ring > 1
-  int head_chunks = 1;                        // rounds in which Ulysses' exchanges and attention run
-  SparseBlocks sparse = {};                   // dense: what config.json says
-  bool strict_divisible = false;              // refuse lengths that leave ranks with unequal shares
+  int head_chunks = 1;
+  SparseBlocks sparse = {};  // dense: what config.json says
+  bool strict_divisible = false;
   ZeroStage zero = ZeroStage::none;
-  at::ScalarType reduce_dtype =
-      at::kFloat;  // in which gradients travel: fp32 or bf16; they are summed in fp32
+  at::ScalarType reduce_dtype = at::kFloat;
   OffloadOptions offload = {};
-  bool update_in_backward = false;     // step a unit as soon as its gradient is whole
-  bool save_in_background = false;     // the forecast counts a checkpoint's snapshot on the host
-  LossScalerSettings loss_scale = {};  // of fp16
+  bool update_in_backward = false;
+  bool save_in_background = false;  // the forecast counts a checkpoint's snapshot on the host
+  LossScalerSettings loss_scale = {};
   OptimizerOptions optimizer = {};
 };
 

@@ -1,9 +1,8 @@
-// One decoder layer on this rank's slice: the token-wise halves in tiles, attention between them through
+// One decoder layer on this rank's slice: the token-wise parts in tiles, attention between them through
 // Ulysses' exchanges.
 //
-//   forward   x_BsM -> before attention (tiles) -> qkv_BsND -> all-to-all -> local attention -> all-to-all ->
-//   o_BsHD
-//             -> after attention (tiles) -> y_BsM
+//   forward   x_BsM -> before attention (tiles) -> qkv_BsND -> all-to-all -> local attention -> all-to-all
+//             -> o_BsHD -> after attention (tiles) -> y_BsM
 //   backward  the same way back, with what was not kept made again
 //
 // What is kept (Saved, in the slots of recompute_plan.h):

@@ -43,10 +43,6 @@ class ParametersInUpdate final : public ParameterStore {
     updates_.wait(unit);
     return store_.whole_master(unit);
   }
-  void set(int unit, const at::Tensor& whole) override {
-    updates_.wait(unit);
-    store_.set(unit, whole);
-  }
 
  private:
   ParameterStore& store_;

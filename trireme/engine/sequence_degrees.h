@@ -1,12 +1,12 @@
-// How many Ulysses ranks and how many ring ranks share one sequence, when only their product is asked (--sp
-// N).
+// How many Ulysses ranks and how many ring ranks share one sequence, when --sp gives their product N alone.
 //
 // The rule: Ulysses as far as its shares stay equal and its exchanges inside one machine, the ring for the
 // rest.
+//
 //   U = the largest divisor of N and of the ranks of a machine that divides the query heads; where only 1
-//   does, the
-//       largest that is at most the query heads, with uneven shares
+//       does, the largest that is at most the query heads, with uneven shares
 //   R = N / U
+//
 // Ulysses moves (2H + 2K) D elements a token once a layer, whatever N; the ring moves 2 K D elements of every
 // other rank's tokens, which grows with R: so R is kept small (docs/methods/ring.md). No torch here.
 #pragma once

@@ -1,6 +1,5 @@
 #include "trireme/eval/one_rank.h"
 
-#include <algorithm>
 #include <utility>
 
 #include <c10/core/DeviceGuard.h>
@@ -47,10 +46,54 @@ EngineOptions for_one_rank(EngineOptions options) {
   return options;
 }
 
-Extremes of_numbers(double ours, double reference) {
-  Extremes extremes;
-  extremes.add(at::full({1}, ours, at::kDouble), at::full({1}, reference, at::kDouble));
-  return extremes;
+// Of the step that all ranks make together.
+struct StepOfAll {
+  StepResult step;
+  std::vector<at::Tensor> gradients;  // of each unit, on rank 0
+  int dp_size = 1;
+};
+
+// Fills in what `result` says of the run. Collective.
+StepOfAll step_of_all(World& world, const std::filesystem::path& model_dir, const EngineOptions& options,
+                      const PartOfStep& part_of_step, const ModelFamilies& families, VerifyResult& result) {
+  StepOfAll all;
+  const auto engine = assemble(world, model_dir, options, families);
+  Mesh& mesh = engine->mesh();
+  all.dp_size = mesh.dp_size;
+  const StepBatches batches = part_of_step({mesh.dp_index, options.ulysses, options.ring, mesh.sp->rank()});
+  all.step = engine->accumulate_gradients(batches);
+  for (size_t unit = 0; unit < engine->layout().units.size(); ++unit) {
+    const at::Tensor gradient = engine->unit_gradient(static_cast<int>(unit));
+    if (world.rank() == 0) all.gradients.push_back(gradient.to(at::kCPU, at::kFloat, false, /*copy=*/true));
+  }
+  result.description = engine->description();
+  result.batch = static_cast<int64_t>(batches.size()) * batches.front().tokens.size(0) * all.dp_size;
+  result.sequence_tokens = batches.front().layout.tokens;
+  result.ranks = world.size();
+  result.loss = all.step.loss;
+  return all;
+}
+
+// The loss of all parts on one rank, beside which `all` is compared. `compared` has loss and gradient norm;
+// gradients are added.
+double compare_alone(World& alone, const std::filesystem::path& model_dir, const EngineOptions& options,
+                     const PartOfStep& part_of_step, const ModelFamilies& families, const StepOfAll& all,
+                     std::vector<ComparedTensor>& compared) {
+  const c10::DeviceGuard guard(options.device);
+  const auto engine = assemble(alone, model_dir, for_one_rank(options), families);
+  StepBatches batches;
+  for (int dp_index = 0; dp_index < all.dp_size; ++dp_index)
+    for (TokenBatch& batch : part_of_step({.dp_index = dp_index})) batches.push_back(std::move(batch));
+  const StepResult one = engine->accumulate_gradients(batches);
+  compared[0].extremes.add(all.step.loss, one.loss);
+  compared[1].extremes.add(all.step.gradient_norm, one.gradient_norm);
+  for (size_t unit = 0; unit < engine->layout().units.size(); ++unit) {
+    const at::Tensor reference = engine->unit_gradient(static_cast<int>(unit)).to(at::kCPU, at::kFloat);
+    compare_gradients(
+        engine->layout().units[unit], all.gradients[unit],
+        [&](const ParameterSpec& spec) { return parameter_view(reference, spec); }, compared);
+  }
+  return one.loss;
 }
 
 }  // namespace
@@ -64,72 +107,22 @@ VerifyResult compare_with_one_rank(World& world, const std::filesystem::path& mo
   Agreement agreement(*group, options.device);
   VerifyResult result;
   result.tolerance = tolerance;
-  result.ranks = world.size();
+  const StepOfAll all = step_of_all(world, model_dir, options, part_of_step, families, result);
 
-  StepResult of_all;
-  std::vector<at::Tensor> gradients;  // of each unit, on rank 0
-  int dp_size = 1;
-  {
-    const auto engine = assemble(world, model_dir, options, families);
-    Mesh& mesh = engine->mesh();
-    dp_size = mesh.dp_size;
-    const StepBatches batches = part_of_step({mesh.dp_index, options.ulysses, options.ring, mesh.sp->rank()});
-    of_all = engine->accumulate_gradients(batches);
-    for (size_t unit = 0; unit < engine->layout().units.size(); ++unit) {
-      const at::Tensor gradient = engine->unit_gradient(static_cast<int>(unit));
-      if (world.rank() == 0) gradients.push_back(gradient.to(at::kCPU, at::kFloat, false, /*copy=*/true));
-    }
-    result.description = engine->description();
-    result.batch = static_cast<int64_t>(batches.size()) * batches.front().tokens.size(0) * dp_size;
-    result.sequence_tokens = batches.front().layout.tokens;
-  }
-  result.loss = of_all.loss;
-
-  std::vector<std::string> names{"loss", "gradient norm"};
-  std::vector<double> numbers;  // the largest difference and the largest entry of each
-  const auto compare = [&](World& alone) {
-    const c10::DeviceGuard guard(options.device);
-    const auto engine = assemble(alone, model_dir, for_one_rank(options), families);
-    StepBatches batches;
-    for (int dp_index = 0; dp_index < dp_size; ++dp_index)
-      for (TokenBatch& batch : part_of_step({.dp_index = dp_index})) batches.push_back(std::move(batch));
-    const StepResult of_one = engine->accumulate_gradients(batches);
-    std::vector<Extremes> extremes{of_numbers(of_all.loss, of_one.loss),
-                                   of_numbers(of_all.gradient_norm, of_one.gradient_norm)};
-    for (size_t unit = 0; unit < engine->layout().units.size(); ++unit) {
-      const at::Tensor reference = engine->unit_gradient(static_cast<int>(unit)).to(at::kCPU, at::kFloat);
-      const std::vector<ParameterSpec>& parameters = engine->layout().units[unit].parameters;
-      const size_t first = extremes.size();
-      for (const ParameterSpec& spec : parameters) {
-        names.push_back("grad." + spec.name);
-        extremes.emplace_back();
-        extremes.back().add(parameter_view(gradients[unit], spec), parameter_view(reference, spec));
-      }
-      compare_vanishing_with_unit(parameters, &extremes[first]);
-    }
-    for (const Extremes& of_tensor : extremes)
-      numbers.insert(numbers.end(), {of_tensor.difference, of_tensor.largest});
-    result.reference_loss = of_one.loss;
-  };
+  std::vector<ComparedTensor> compared{{"loss"}, {"gradient norm"}};
   agreement.all_or_none("computing the same step on one rank", [&] {
-    if (world.rank() == 0) run_ranks_as_threads(1, compare, world.timeout());
+    if (world.rank() != 0) {  // no differences, which are less than rank 0's
+      for (const UnitSpec& unit : make_model_layout(read_model_config(model_dir, families)).units)
+        for (const ParameterSpec& spec : unit.parameters) compared.push_back({"grad." + spec.name});
+      return;
+    }
+    const auto compare = [&](World& alone) {
+      result.reference_loss = compare_alone(alone, model_dir, options, part_of_step, families, all, compared);
+    };
+    run_ranks_as_threads(1, compare, world.timeout());
   });
-
-  // Rank 0's, everywhere: what the others pass is less.
-  const auto layout = make_model_layout(read_model_config(model_dir, families));
-  if (world.rank() != 0)
-    for (const UnitSpec& unit : layout.units)
-      for (const ParameterSpec& spec : unit.parameters) names.push_back("grad." + spec.name);
-  numbers.resize(2 * names.size(), 0);
-  numbers.push_back(result.reference_loss);
-  numbers = agreement.largest(numbers);
-  result.reference_loss = numbers.back();
-  for (size_t i = 0; i < names.size(); ++i) {
-    const Extremes of_tensor{numbers[2 * i], numbers[2 * i + 1]};
-    result.tensors.push_back({names[i], of_tensor.error(), of_tensor.largest});
-  }
-  std::ranges::stable_sort(result.tensors,
-                           [](const TensorError& a, const TensorError& b) { return a.error > b.error; });
+  result.reference_loss = agreement.largest(std::vector{result.reference_loss}).front();
+  result.tensors = errors_over_ranks(compared, agreement);
   return result;
 }
 

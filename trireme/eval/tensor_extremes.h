@@ -1,13 +1,13 @@
-// How far a tensor is from a reference's, in parts of the reference's largest entry.
+// How far tensors are from a reference's, in parts of the reference's largest entry.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include <ATen/ATen.h>
 
+#include "trireme/comm/agreement.h"
 #include "trireme/model/model_layout.h"
 
 namespace trireme {
@@ -17,25 +17,29 @@ struct Extremes {
   double difference = 0;
   double largest = 0;
 
-  void add(const at::Tensor& ours, const at::Tensor& reference) {
-    if (reference.numel() == 0) return;
-    const double worst = (ours - reference).abs().max().item<double>();
-    difference = std::max(difference, std::isfinite(worst) ? worst : std::numeric_limits<double>::infinity());
-    largest = std::max(largest, reference.abs().max().item<double>());
-  }
-  double error() const {
-    if (difference == 0) return 0;
-    return largest > 0 ? difference / largest : std::numeric_limits<double>::infinity();
-  }
+  void add(const at::Tensor& ours, const at::Tensor& reference);
+  void add(double ours, double reference);
+  double error() const;
 };
 
-// Of the parameters of one unit: a gradient that is zero but for rounding is compared with the largest of its
-// unit. `of_unit` has one for each parameter.
-inline void compare_vanishing_with_unit(const std::vector<ParameterSpec>& parameters, Extremes* of_unit) {
-  double largest = 0;
-  for (size_t i = 0; i < parameters.size(); ++i) largest = std::max(largest, of_unit[i].largest);
-  for (size_t i = 0; i < parameters.size(); ++i)
-    if (parameters[i].gradient_vanishes) of_unit[i].largest = largest;
-}
+struct TensorError {
+  std::string name;    // "loss", "logits", "grad.model.norm.weight"
+  double error = 0;    // largest |ours - reference| / largest |reference|; infinite where ours is not finite
+  double largest = 0;  // largest |reference|; of its unit, where the gradient vanishes (BERT's key biases)
+};
+
+struct ComparedTensor {
+  std::string name;
+  Extremes extremes = {};
+};
+
+// Adds "grad.NAME" of each parameter of a unit, whose flat gradient is `ours`. A gradient that is zero but
+// for rounding is compared with the largest of its unit.
+void compare_gradients(const UnitSpec& unit, const at::Tensor& ours,
+                       const std::function<at::Tensor(const ParameterSpec&)>& reference,
+                       std::vector<ComparedTensor>& compared);
+
+// By the extremes over all ranks, which have the same tensors; worst first. Collective.
+std::vector<TensorError> errors_over_ranks(const std::vector<ComparedTensor>& compared, Agreement& agreement);
 
 }  // namespace trireme

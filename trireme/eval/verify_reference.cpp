@@ -12,7 +12,6 @@
 #include "trireme/engine/assemble.h"
 #include "trireme/eval/reference_inputs.h"
 #include "trireme/eval/tensor_extremes.h"
-#include "trireme/model/unit_weights.h"
 
 namespace trireme {
 namespace {
@@ -30,6 +29,76 @@ const SafetensorsEntry& float_entry(const SafetensorsFile& file, const std::stri
   if (entry.dtype != "F32" || entry.shape != shape)
     throw DataError(cat(entry.describe(), ": the model has F32 ", at::IntArrayRef(shape)));
   return entry;
+}
+
+// What a rank has of a reference's tokens.
+struct ReferenceShard {
+  TokenBatch batch;
+  at::Tensor positions;  // [s]: of each token of a sample
+};
+
+ReferenceShard shard_of(const ReferenceInputs& reference, Mesh& mesh) {
+  ReferenceShard shard;
+  const int64_t S = reference.input_ids.size(1);
+  shard.batch.layout = {S, mesh.ulysses->size(), mesh.ring->size()};
+  shard.batch.documents = reference.documents;
+  const TokenSpans spans = shard.batch.layout.spans(mesh.sp->rank());
+  const auto part_of = [&](const at::Tensor& whole) {
+    std::vector<at::Tensor> pieces{whole.slice(1, 0, 0)};
+    for (const TokenSpan& span : spans) pieces.push_back(whole.slice(1, span.begin, span.end));
+    return at::cat(pieces, 1);
+  };
+  shard.batch.tokens = part_of(reference.input_ids);
+  shard.batch.targets = part_of(reference.targets);
+  shard.positions = part_of(at::arange(S, at::kLong).unsqueeze(0)).squeeze(0).contiguous();
+  return shard;
+}
+
+// Of tokens that no mask leaves out. Collective.
+Extremes compare_logits(Engine& engine, const ReferenceShard& shard, const ReferenceInputs& reference,
+                        const SafetensorsEntry& reference_logits) {
+  const int64_t s = shard.positions.size(0), S = reference.input_ids.size(1);
+  const auto* position = shard.positions.const_data_ptr<int64_t>();
+  Extremes extremes;
+  engine.evaluate(shard.batch, [&](int64_t first_row, const at::Tensor& logits) {
+    const at::Tensor ours = logits.detach().to(at::kCPU, at::kFloat);
+    // This rank's rows run over [B * s], the file's over [B * S].
+    for (int64_t row = first_row; row < first_row + ours.size(0);) {
+      const int64_t sample = row / s, at_token = row % s;
+      const int64_t most = std::min(s - at_token, first_row + ours.size(0) - row);
+      int64_t count = 1;
+      while (count < most && position[at_token + count] == position[at_token] + count) ++count;
+      at::Tensor shard_rows = ours.slice(0, row - first_row, row - first_row + count);
+      at::Tensor theirs = float_rows(reference_logits, ours.size(1), sample * S + position[at_token], count);
+      if (reference.attention_mask.defined()) {
+        const at::Tensor attended =
+            reference.attention_mask[sample].narrow(0, position[at_token], count).ne(0).nonzero().squeeze(1);
+        shard_rows = shard_rows.index_select(0, attended);
+        theirs = theirs.index_select(0, attended);
+      }
+      extremes.add(shard_rows, theirs);
+      row += count;
+    }
+  });
+  return extremes;
+}
+
+// After accumulate_gradients. Collective.
+void compare_with_file(Engine& engine, const SafetensorsFile& file, std::vector<ComparedTensor>& compared) {
+  std::set<std::string> known;
+  for (const TiedName& second : engine.layout().tied_names) known.insert("grad." + second.name);
+  for (size_t unit = 0; unit < engine.layout().units.size(); ++unit)
+    compare_gradients(
+        engine.layout().units[unit], engine.unit_gradient(static_cast<int>(unit)).to(at::kCPU, at::kFloat),
+        [&](const ParameterSpec& spec) {
+          const std::string name = "grad." + spec.name;
+          known.insert(name);
+          return float_rows(float_entry(file, name, spec.shape), spec.elements, 0, 1).view(spec.shape);
+        },
+        compared);
+  for (const auto& [name, entry] : file.entries())
+    if (name.starts_with("grad.") && !known.contains(name))
+      throw DataError(cat(entry.describe(), ": the model has no such parameter"));
 }
 
 }  // namespace
@@ -85,101 +154,35 @@ VerifyResult verify_reference(World& world, const std::filesystem::path& model_d
   const at::NoGradGuard no_grad;
   const SafetensorsFile file(reference_path);
   const ReferenceInputs reference = read_reference_inputs(file, read_model_config(model_dir));
+  const int64_t B = reference.input_ids.size(0), S = reference.input_ids.size(1);
   EngineOptions planned = options;
-  planned.planned_batch = {reference.input_ids.size(0), reference.input_ids.size(1)};
+  planned.planned_batch = {B, S};
   const auto engine = assemble(world, model_dir, planned);
-  const ModelConfig& config = engine->config();
-  const int64_t B = reference.input_ids.size(0), S = reference.input_ids.size(1), V = config.vocab_size;
-  const SafetensorsEntry& reference_logits = float_entry(file, "logits", {B, S, V});
+  const SafetensorsEntry& logits = float_entry(file, "logits", {B, S, engine->config().vocab_size});
   const SafetensorsEntry& loss_entry = file.at("loss");
   if (loss_entry.dtype != "F32" || loss_entry.elements != 1)
     throw DataError(cat(loss_entry.describe(), ": expected one F32"));
-
-  Group& sp = *engine->mesh().sp;
-  TokenBatch batch;
-  batch.layout = {S, engine->mesh().ulysses->size(), engine->mesh().ring->size()};
-  batch.documents = reference.documents;
-  const TokenSpans spans = batch.layout.spans(sp.rank());
-  const int64_t s = size_of(spans);
-  const auto shard_of = [&](const at::Tensor& whole) {
-    std::vector<at::Tensor> pieces{whole.slice(1, 0, 0)};
-    for (const TokenSpan& span : spans) pieces.push_back(whole.slice(1, span.begin, span.end));
-    return at::cat(pieces, 1);
-  };
-  batch.tokens = shard_of(reference.input_ids);
-  batch.targets = shard_of(reference.targets);
-  // For each of this rank's tokens of a sample: its position in the sample.
-  const at::Tensor positions = shard_of(at::arange(S, at::kLong).unsqueeze(0)).squeeze(0).contiguous();
-
-  std::vector<std::string> names{"logits"};
-  std::vector<Extremes> extremes(1);
-  engine->evaluate(batch, [&](int64_t first_row, const at::Tensor& logits) {
-    const at::Tensor ours = logits.detach().to(at::kCPU, at::kFloat);
-    // This rank's rows run over [B * s], the file's over [B * S].
-    const auto* position = positions.const_data_ptr<int64_t>();
-    for (int64_t row = first_row; row < first_row + ours.size(0);) {
-      const int64_t sample = row / s, at_token = row % s;
-      const int64_t most = std::min(s - at_token, first_row + ours.size(0) - row);
-      int64_t count = 1;
-      while (count < most && position[at_token + count] == position[at_token] + count) ++count;
-      at::Tensor shard_rows = ours.slice(0, row - first_row, row - first_row + count);
-      at::Tensor theirs = float_rows(reference_logits, V, sample * S + position[at_token], count);
-      if (reference.attention_mask.defined()) {
-        const at::Tensor attended =
-            reference.attention_mask[sample].narrow(0, position[at_token], count).ne(0).nonzero().squeeze(1);
-        shard_rows = shard_rows.index_select(0, attended);
-        theirs = theirs.index_select(0, attended);
-      }
-      extremes[0].add(shard_rows, theirs);
-      row += count;
-    }
-  });
-  const StepResult step = engine->accumulate_gradients({batch});
-  std::set<std::string> known;
-  for (const TiedName& second : engine->layout().tied_names) known.insert("grad." + second.name);
-  for (size_t unit = 0; unit < engine->layout().units.size(); ++unit) {
-    const at::Tensor unit_gradient = engine->unit_gradient(static_cast<int>(unit));
-    const size_t first = extremes.size();
-    for (const ParameterSpec& spec : engine->layout().units[unit].parameters) {
-      const std::string name = "grad." + spec.name;
-      const SafetensorsEntry& entry = float_entry(file, name, spec.shape);
-      const at::Tensor ours = parameter_view(unit_gradient, spec).to(at::kCPU, at::kFloat).reshape({-1});
-      extremes.emplace_back();
-      extremes.back().add(ours, float_rows(entry, spec.elements, 0, 1).reshape({-1}));
-      names.push_back(name);
-      known.insert(name);
-    }
-    compare_vanishing_with_unit(engine->layout().units[unit].parameters, &extremes[first]);
-  }
-  for (const auto& [name, entry] : file.entries())
-    if (name.starts_with("grad.") && !known.contains(name))
-      throw DataError(cat(entry.describe(), ": the model has no such parameter"));
-
-  // Logits are spread over ranks; gradients are equal on all, or the worst of them counts.
-  std::vector<double> worst;
-  for (const Extremes& of_tensor : extremes)
-    worst.insert(worst.end(), {of_tensor.difference, of_tensor.largest});
-  worst = engine->agreement().largest(worst);
-
-  VerifyResult result;
-  result.loss = step.loss;
   float reference_loss = 0;
   loss_entry.read(0, &reference_loss, sizeof(reference_loss));
+
+  const ReferenceShard shard = shard_of(reference, engine->mesh());
+  std::vector<ComparedTensor> compared{{"loss"}, {"logits"}};
+  compared[1].extremes = compare_logits(*engine, shard, reference, logits);
+  const StepResult step = engine->accumulate_gradients({shard.batch});
+  compared[0].extremes.add(step.loss, reference_loss);
+  compare_with_file(*engine, file, compared);
+
+  VerifyResult result;
+  Agreement agreement = engine->agreement();
+  // Logits are spread over ranks; gradients are equal on all, or the worst of them counts.
+  result.tensors = errors_over_ranks(compared, agreement);
+  result.loss = step.loss;
   result.reference_loss = reference_loss;
   result.tolerance = tolerance;
-  result.ranks = sp.size();
+  result.ranks = engine->mesh().sp->size();
   result.batch = B;
   result.sequence_tokens = S;
   result.description = engine->description();
-  Extremes loss;
-  loss.add(at::full({1}, step.loss, at::kDouble), at::full({1}, result.reference_loss, at::kDouble));
-  result.tensors.push_back({"loss", loss.error(), loss.largest});
-  for (size_t i = 0; i < names.size(); ++i) {
-    const Extremes of_tensor{worst[2 * i], worst[2 * i + 1]};
-    result.tensors.push_back({names[i], of_tensor.error(), of_tensor.largest});
-  }
-  std::stable_sort(result.tensors.begin(), result.tensors.end(),
-                   [](const TensorError& a, const TensorError& b) { return a.error > b.error; });
   return result;
 }
 

@@ -15,14 +15,9 @@
 #include "trireme/base/json.h"
 #include "trireme/comm/world.h"
 #include "trireme/engine/engine_options.h"
+#include "trireme/eval/tensor_extremes.h"
 
 namespace trireme {
-
-struct TensorError {
-  std::string name;    // "loss", "logits", "grad.model.norm.weight"
-  double error = 0;    // largest |ours - reference| / largest |reference|; infinite where ours is not finite
-  double largest = 0;  // largest |reference|; of its unit, where the gradient vanishes (BERT's key biases)
-};
 
 struct VerifyResult {
   std::vector<TensorError> tensors;  // worst first

@@ -27,7 +27,7 @@ struct RecomputeChoice {
 // The furthest position whose forecast is within the budget; 0 where not even that fits. `inputs` have a
 // batch; of their recompute plan checkpoint_every alone is read.
 RecomputeChoice choose_recompute(ForecastInputs inputs, int64_t budget_bytes);
-// The same on the way of `order`.
+// The same through the positions of `order`.
 RecomputeChoice choose_recompute(ForecastInputs inputs, const KeepOrder& order, int64_t budget_bytes);
 
 }  // namespace trireme

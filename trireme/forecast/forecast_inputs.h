@@ -75,7 +75,7 @@ struct ForecastInputs {
   int product_threads = 0;     // of the CPU, each of which copies blocks of a 16-bit weight gradient
   bool narrow_kernel = false;  // CUDA's for 16-bit moments (shard/adamw_kernel.h), which has no workspace
   bool token_kernels = false;  // CUDA's for token-wise operations (kernels/token_ops_gpu.h)
-  bool library_sums = false;   // fp32 over ranks, by NCCL: without every rank's block in memory
+  bool library_sums = false;   // fp32 over ranks, by NCCL: even shares without every rank's block
   bool fused_on_gpu = false;   // an attention kernel of CUDA; the reference kernel's workspace is not counted
   bool documents_alone = false;     // long ones are calls of their own (kernels/long_documents.h)
   bool packed_graphs = false;       // cuDNN's graphs of segments (kernels/attention_graph.h)

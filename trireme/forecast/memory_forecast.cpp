@@ -20,10 +20,10 @@ MemoryBytes bytes_of_stores(const ForecastInputs& inputs) {
   return stores;
 }
 
-MemoryBytes bytes_at(const MemorySnapshot& moment, MemoryBytes stores, const StoresOverStep& over_step) {
-  stores[MemoryCategory::parameters] = over_step.parameter_bytes(moment.units);
-  stores[MemoryCategory::gradients] = over_step.gradient_bytes(moment.units);
-  for (const MemoryCategory category : kAllMemoryCategories) stores[category] += moment.bytes[category];
+MemoryBytes bytes_at(const MemorySnapshot& snapshot, MemoryBytes stores, const StoresOverStep& over_step) {
+  stores[MemoryCategory::parameters] = over_step.parameter_bytes(snapshot.units);
+  stores[MemoryCategory::gradients] = over_step.gradient_bytes(snapshot.units);
+  for (const MemoryCategory category : kAllMemoryCategories) stores[category] += snapshot.bytes[category];
   return stores;
 }
 
@@ -33,13 +33,14 @@ MemoryForecast memory_forecast(const ForecastInputs& inputs) {
   const MemoryBytes stores = bytes_of_stores(inputs);
   const StoresOverStep over_step(inputs);
   MemoryForecast forecast{stores, 0, host_memory_bytes(inputs), {}};
-  for (const MemorySnapshot& moment : memory_timeline(inputs, /*every_layer=*/false)) {
+  for (const MemorySnapshot& snapshot : memory_timeline(inputs, /*every_layer=*/false)) {
     for (const MemoryCategory category : kAllMemoryCategories)
-      forecast.peak[category] = std::max(forecast.peak[category], stores[category] + moment.bytes[category]);
-    const MemoryBytes bytes = bytes_at(moment, stores, over_step);
+      forecast.peak[category] =
+          std::max(forecast.peak[category], stores[category] + snapshot.bytes[category]);
+    const MemoryBytes bytes = bytes_at(snapshot, stores, over_step);
     if (bytes.total() <= forecast.peak_total_bytes) continue;
     forecast.peak_total_bytes = bytes.total();
-    forecast.fullest = moment;
+    forecast.fullest = snapshot;
     forecast.fullest.bytes = bytes;
   }
   return forecast;

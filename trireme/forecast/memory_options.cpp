@@ -8,108 +8,132 @@
 #include "trireme/forecast/sequence_ranks.h"
 
 namespace trireme {
+namespace {
 
-std::vector<MemoryOption> memory_options(const ForecastInputs& inputs) {
-  using enum MemoryCategory;
-  const MemoryForecast now = memory_forecast(inputs);
-  std::vector<MemoryOption> options;
-  const auto propose = [&](const std::string& option, MemoryCategory category,
-                           const std::function<void(ForecastInputs&)>& change,
-                           MemoryOptionKind kind = MemoryOptionKind::policy) {
-    ForecastInputs changed = inputs;
+using enum MemoryCategory;
+
+class Proposals {
+ public:
+  explicit Proposals(const ForecastInputs& inputs) : inputs_(inputs), now_(memory_forecast(inputs)) {}
+
+  std::vector<MemoryOption> run() {
+    fewer_tokens_of_this_rank();
+    kept_activations();
+    stores();
+    propose("no --save_in_background", snapshot, [](auto& changed) { changed.save_in_background = false; });
+    if (inputs_.ulysses > 1 && 2 * inputs_.head_chunks <= inputs_.rank_heads)
+      propose(cat("--head_chunks ", 2 * inputs_.head_chunks), attention,
+              [](auto& changed) { changed.head_chunks *= 2; });
+    smaller_tiles();
+    return std::move(options_);
+  }
+
+ private:
+  void propose(const std::string& option, MemoryCategory category,
+               const std::function<void(ForecastInputs&)>& change,
+               MemoryOptionKind kind = MemoryOptionKind::policy) {
+    ForecastInputs changed = inputs_;
     change(changed);
     const MemoryForecast then = memory_forecast(changed);
     for (const MemorySpace space : {MemorySpace::device, MemorySpace::host}) {
       const auto bytes_of = [&](const MemoryForecast& forecast) {
         return (space == MemorySpace::host ? forecast.host : forecast.peak)[category];
       };
-      const int64_t before = bytes_of(now), after = bytes_of(then);
+      const int64_t before = bytes_of(now_), after = bytes_of(then);
       if (before > after)
-        options.push_back({option, category,
-                           static_cast<double>(before - after) / static_cast<double>(before), before, space,
-                           kind});
+        options_.push_back({option, category,
+                            static_cast<double>(before - after) / static_cast<double>(before), before, space,
+                            kind});
     }
-  };
+  }
+
   // Beside a GPU there is the host before the disk.
-  const auto next_offload = [&](Offload offload) {
-    return offload == Offload::none && !inputs.device_is_host ? Offload::cpu : Offload::disk;
-  };
-  if (const auto more = more_sequence_ranks(inputs))
-    for (const MemoryCategory category : kAllMemoryCategories)
-      propose(more->option, category, [&](auto& changed) { changed = more->inputs; });
-  const std::string shorter = cat("--max_seq_length ", std::max<int64_t>(1, inputs.tokens / 2));
-  for (const MemoryCategory category : {activations, attention, communication})
-    propose(
-        shorter, category,
-        [](auto& changed) {
-          changed = with_batch(changed, changed.batch, std::max<int64_t>(1, changed.tokens / 2));
-        },
-        MemoryOptionKind::smaller_task);
-  if (inputs.batch > 1 && !inputs.update_in_backward)
-    propose("a batch of 1 with --gradient_accumulation_steps", activations,
-            [](auto& changed) { changed.batch = 1; });
+  void propose_offload(const char* option, MemoryCategory category, Offload OffloadOptions::*part) {
+    const Offload now = inputs_.offload.*part;
+    if (now == Offload::disk) return;
+    const Offload next = now == Offload::none && !inputs_.device_is_host ? Offload::cpu : Offload::disk;
+    propose(cat(option, " ", name_of(next)), category, [&](auto& changed) { changed.offload.*part = next; });
+  }
 
-  const RecomputePlan& plan = inputs.recompute;
-  constexpr Recompute full = Recompute::full, keep_attention = Recompute::keep_attention;
-  // Groups of layers and offload refuse what keeps more.
-  const bool keeps_little = plan.policy != Recompute::none && !plan.keeps_more_than_attention();
-  if (plan.policy != full) {
-    const auto with_policy = [&](Recompute policy) {
-      return [policy](auto& changed) {
-        changed.recompute = {policy, changed.recompute.checkpoint_every, 1, changed.recompute.layers};
+  void fewer_tokens_of_this_rank() {
+    if (const auto more = more_sequence_ranks(inputs_))
+      for (const MemoryCategory category : kAllMemoryCategories)
+        propose(more->option, category, [&](auto& changed) { changed = more->inputs; });
+    const int64_t half = std::max<int64_t>(1, inputs_.tokens / 2);
+    for (const MemoryCategory category : {activations, attention, communication})
+      propose(
+          cat("--max_seq_length ", half), category,
+          [&](auto& changed) { changed = with_batch(changed, changed.batch, half); },
+          MemoryOptionKind::smaller_task);
+    if (inputs_.batch > 1 && !inputs_.update_in_backward)
+      propose("a batch of 1 with --gradient_accumulation_steps", activations,
+              [](auto& changed) { changed.batch = 1; });
+  }
+
+  void kept_activations() {
+    const RecomputePlan& plan = inputs_.recompute;
+    // Groups of layers and offload refuse what keeps more.
+    const bool keeps_little = plan.policy != Recompute::none && !plan.keeps_more_than_attention();
+    if (plan.policy != Recompute::full) {
+      const auto with_policy = [&](Recompute policy) {
+        return [policy](auto& changed) {
+          changed.recompute = {policy, changed.recompute.checkpoint_every, 1, changed.recompute.layers};
+        };
       };
-    };
-    propose("--recompute full", activations, with_policy(full));
-    if (plan.keeps_more_than_attention())
-      propose("--recompute keep_attention", activations, with_policy(keep_attention));
-    if (plan.keep_fraction > 0.5 && (plan.policy == Recompute::none || keeps_little))
-      propose(cat("--recompute ", name_of(plan.policy), " --keep_fraction 0.5"), activations,
-              [](auto& changed) { changed.recompute.keep_fraction = 0.5; });
+      propose("--recompute full", activations, with_policy(Recompute::full));
+      if (plan.keeps_more_than_attention())
+        propose("--recompute keep_attention", activations, with_policy(Recompute::keep_attention));
+      if (plan.keep_fraction > 0.5 && (plan.policy == Recompute::none || keeps_little))
+        propose(cat("--recompute ", name_of(plan.policy), " --keep_fraction 0.5"), activations,
+                [](auto& changed) { changed.recompute.keep_fraction = 0.5; });
+    }
+    if (!keeps_little) return;
+    for (const int64_t every : {2, 4})
+      if (every > plan.checkpoint_every && every <= plan.layers)
+        propose(cat("--checkpoint_every ", every), activations,
+                [every](auto& changed) { changed.recompute.checkpoint_every = every; });
+    propose_offload("--offload_activations", activations, &OffloadOptions::activations);
   }
-  for (const int64_t every : {2, 4})
-    if (every > plan.checkpoint_every && every <= plan.layers && keeps_little)
-      propose(cat("--checkpoint_every ", every), activations,
-              [every](auto& changed) { changed.recompute.checkpoint_every = every; });
-  if (inputs.offload.activations != Offload::disk && keeps_little)
-    propose(cat("--offload_activations ", name_of(next_offload(inputs.offload.activations))), activations,
-            [&](auto& changed) { changed.offload.activations = next_offload(changed.offload.activations); });
 
-  if (inputs.offload.optimizer != Offload::disk)
-    propose(cat("--offload_optimizer ", name_of(next_offload(inputs.offload.optimizer))), optimizer,
-            [&](auto& changed) { changed.offload.optimizer = next_offload(changed.offload.optimizer); });
-  if (inputs.state_bytes == 4)
-    propose("--optim_state_dtype bf16", optimizer, [](auto& changed) { changed.state_bytes = 2; });
-  // With one rank, as two would be.
-  const std::string where = inputs.ranks > 1 ? "" : " on 2 ranks or more";
-  for (const auto& [stage, category] : {std::pair(1, optimizer), {2, gradients}, {3, parameters}})
-    if (inputs.zero < stage)
-      propose(cat("--zero ", stage, where), category, [stage = stage](auto& changed) {
-        changed.zero = stage;
-        changed.ranks = std::max(2, changed.ranks);
-      });
-  if (!inputs.update_in_backward)
-    propose("--update_in_backward (with --max_grad_norm 0, without accumulation or fp16)", gradients,
-            [](auto& changed) { changed.update_in_backward = true; });
-  if (inputs.zero == 3 && inputs.offload.parameters != Offload::disk)
-    propose(cat("--offload_params ", name_of(next_offload(inputs.offload.parameters))), parameters,
-            [&](auto& changed) { changed.offload.parameters = next_offload(changed.offload.parameters); });
-
-  propose("no --save_in_background", snapshot, [](auto& changed) { changed.save_in_background = false; });
-
-  if (inputs.ulysses > 1 && 2 * inputs.head_chunks <= inputs.rank_heads)
-    propose(cat("--head_chunks ", 2 * inputs.head_chunks), attention,
-            [](auto& changed) { changed.head_chunks *= 2; });
-
-  const int64_t rows = inputs.batch * inputs.shard_tokens;
-  for (const bool head : {false, true}) {
-    const int64_t tile = std::min(rows, head ? inputs.logits_tile_tokens : inputs.tile_tokens);
-    if (tile < 32) continue;
-    propose(cat(head ? "--logits_tile_tokens " : "--tile_tokens ", tile / 2), tiles,
-            [head, tile](auto& changed) {
-              (head ? changed.logits_tile_tokens : changed.tile_tokens) = tile / 2;
-            });
+  void stores() {
+    propose_offload("--offload_optimizer", optimizer, &OffloadOptions::optimizer);
+    if (inputs_.state_bytes == 4)
+      propose("--optim_state_dtype bf16", optimizer, [](auto& changed) { changed.state_bytes = 2; });
+    // With one rank, as two would be.
+    const std::string where = inputs_.ranks > 1 ? "" : " on 2 ranks or more";
+    for (const auto& [stage, category] : {std::pair(1, optimizer), {2, gradients}, {3, parameters}})
+      if (inputs_.zero < stage)
+        propose(cat("--zero ", stage, where), category, [stage = stage](auto& changed) {
+          changed.zero = stage;
+          changed.ranks = std::max(2, changed.ranks);
+        });
+    if (!inputs_.update_in_backward)
+      propose("--update_in_backward (with --max_grad_norm 0, without accumulation or fp16)", gradients,
+              [](auto& changed) { changed.update_in_backward = true; });
+    if (inputs_.zero == 3) propose_offload("--offload_params", parameters, &OffloadOptions::parameters);
   }
-  return options;
+
+  void smaller_tiles() {
+    const int64_t rows = inputs_.batch * inputs_.shard_tokens;
+    for (const bool head : {false, true}) {
+      const int64_t tile = std::min(rows, head ? inputs_.logits_tile_tokens : inputs_.tile_tokens);
+      if (tile < 32) continue;
+      propose(cat(head ? "--logits_tile_tokens " : "--tile_tokens ", tile / 2), tiles,
+              [head, tile](auto& changed) {
+                (head ? changed.logits_tile_tokens : changed.tile_tokens) = tile / 2;
+              });
+    }
+  }
+
+  const ForecastInputs& inputs_;
+  const MemoryForecast now_;
+  std::vector<MemoryOption> options_;
+};
+
+}  // namespace
+
+std::vector<MemoryOption> memory_options(const ForecastInputs& inputs) {
+  return Proposals(inputs).run();
 }
 
 }  // namespace trireme

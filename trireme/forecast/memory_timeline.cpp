@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "trireme/attention/head_shares.h"
 #include "trireme/base/error.h"
-#include "trireme/base/sequence_layout.h"
 #include "trireme/forecast/attention_snapshots.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/forecast/tile_bytes.h"
@@ -16,18 +16,17 @@ namespace {
 using enum MemoryCategory;
 
 // Of one call of the attention kernel: all of this rank's, or the most that a head chunk has.
-int64_t heads_of_chunk(const ForecastInputs& inputs) {
-  return (inputs.rank_heads + inputs.head_chunks - 1) / inputs.head_chunks;
-}
-int64_t kv_heads_of_chunk(const ForecastInputs& inputs) {
-  if (inputs.head_chunks == 1) return inputs.rank_kv_heads;
-  const int64_t group =
-      std::max<int64_t>(1, inputs.model.heads / std::max<int64_t>(1, inputs.model.kv_heads));
-  const SequenceLayout chunks{inputs.rank_heads, inputs.head_chunks};
-  int64_t most = 0;
-  for (int chunk = 0; chunk < inputs.head_chunks; ++chunk) {
-    const int64_t begin = inputs.rank_heads_begin + chunks.begin(chunk), end = begin + chunks.size(chunk);
-    if (begin < end) most = std::max(most, (end - 1) / group - begin / group + 1);
+struct CallHeads {
+  int64_t query = 0, key_value = 0;
+};
+CallHeads heads_of_call(const ForecastInputs& inputs) {
+  if (inputs.head_chunks == 1) return {inputs.rank_heads, inputs.rank_kv_heads};
+  const HeadRange share{inputs.rank_heads_begin, inputs.rank_heads_begin + inputs.rank_heads};
+  CallHeads most;
+  for (const HeadChunk& chunk :
+       cut_heads({inputs.model.heads, inputs.model.kv_heads, {share}, {}}, inputs.head_chunks)) {
+    most.query = std::max(most.query, chunk.needed.query.front().size());
+    most.key_value = std::max(most.key_value, chunk.needed.key_value.front().size());
   }
   return most;
 }
@@ -47,15 +46,12 @@ struct LayerBuffers {
   int64_t dkv_block;  // what is added to them: in 16 bits it is widened
   int64_t x1, mlp;    // kept of attention's output and of the MLP, in the dtype of tiles
   // Of one chunk's heads; without chunks, of all.
-  int64_t chunk_heads, chunk_kv_heads;
+  CallHeads of_call;
   int64_t chunk_qkv, chunk_o;
   int64_t last_kv;  // the key/value head that stays for the next chunk
 
   explicit LayerBuffers(const ForecastInputs& inputs)
-      : alone(inputs.ulysses == 1),
-        chunked(inputs.head_chunks > 1),
-        chunk_heads(heads_of_chunk(inputs)),
-        chunk_kv_heads(kv_heads_of_chunk(inputs)) {
+      : alone(inputs.ulysses == 1), chunked(inputs.head_chunks > 1), of_call(heads_of_call(inputs)) {
     const ModelSizes& model = inputs.model;
     const int64_t rows = inputs.batch * inputs.shard_tokens, ring_rows = inputs.batch * inputs.ring_tokens;
     const int64_t d = model.head_dim, e = inputs.storage_bytes;
@@ -70,8 +66,8 @@ struct LayerBuffers {
     dkv_block = e == kFloat_bytes ? 0 : rows * inputs.rank_kv_heads * d * kFloat_bytes;
     x1 = rows * model.hidden * inputs.tile_bytes;
     mlp = rows * model.mlp_kept_width * inputs.tile_bytes;
-    chunk_qkv = ring_rows * (chunk_heads + 2 * chunk_kv_heads) * d * e;
-    chunk_o = ring_rows * chunk_heads * d * e;
+    chunk_qkv = ring_rows * (of_call.query + 2 * of_call.key_value) * d * e;
+    chunk_o = ring_rows * of_call.query * d * e;
     last_kv = 2 * ring_rows * d * e;
   }
 
@@ -103,7 +99,7 @@ class Timeline {
         leaves_out_(!every_layer && layers_are_equal(inputs.model)),
         plan_(inputs.recompute),
         layer_(inputs),
-        attention_(attention_snapshots(inputs, layer_.chunk_heads, layer_.chunk_kv_heads)),
+        attention_(attention_snapshots(inputs, layer_.of_call.query, layer_.of_call.key_value)),
         tile_(tile_bytes(inputs)) {
     held_[attention] = attention_.flash_workspace_bytes;
   }

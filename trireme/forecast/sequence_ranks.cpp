@@ -33,8 +33,8 @@ std::optional<MoreSequenceRanks> more_sequence_ranks(const ForecastInputs& input
   const int groups = inputs.ranks / (inputs.ulysses * inputs.ring);  // that take different samples
   const int times = groups > 1 ? least_divisor(groups) : 2;
   const int64_t more_ulysses = int64_t{inputs.ulysses} * times;
-  const int64_t most_heads = (inputs.model.heads + more_ulysses - 1) / more_ulysses;  // of a rank
-  const bool by_heads = more_ulysses <= inputs.model.heads && inputs.head_chunks <= most_heads;
+  const bool by_heads = more_ulysses <= inputs.model.heads &&
+                        inputs.head_chunks <= most_heads_of_rank(inputs.model.heads, more_ulysses);
   const int ulysses = inputs.ulysses * (by_heads ? times : 1), ring = inputs.ring * (by_heads ? 1 : times);
   if ((ring > 1 && !inputs.ring_possible) || inputs.tokens < int64_t{ulysses} * ring) return std::nullopt;
 

@@ -5,6 +5,7 @@
 
 #include "trireme/comm/collectives_bytes.h"
 #include "trireme/forecast/gather_order.h"
+#include "trireme/model/unit_writer.h"
 #include "trireme/shard/disk_units.h"
 #include "trireme/shard/optimizer_bytes.h"
 #include "trireme/shard/unit_shares.h"
@@ -59,6 +60,13 @@ int64_t whole_while_summed(const ForecastInputs& inputs, int64_t unit_elements) 
 
 int64_t most_gathered(const ForecastInputs& inputs, const std::vector<int64_t>& shares, bool uploads) {
   return std::ranges::max(gathered_elements(inputs, shares, uploads));
+}
+
+// comm/collectives.cpp reduce_scatter_sum: uneven shares travel as blocks.
+bool summed_by_library(const ForecastInputs& inputs, int64_t unit_elements) {
+  if (!inputs.library_sums) return false;
+  return inputs.zero == 0 || share_of(unit_elements, inputs.ranks, 0).elements ==
+                                 share_of(unit_elements, inputs.ranks, inputs.ranks - 1).elements;
 }
 
 }  // namespace
@@ -168,9 +176,9 @@ int64_t optimizer_bytes(const ForecastInputs& inputs) {
 int64_t snapshot_bytes(const ForecastInputs& inputs) {
   if (!inputs.save_in_background) return 0;
   int64_t elements = 0;
-  for (size_t unit = static_cast<size_t>(inputs.rank); unit < inputs.model.unit_elements.size();
-       unit += static_cast<size_t>(inputs.ranks))
-    elements += inputs.model.unit_elements[unit];
+  for (size_t unit = 0; unit < inputs.model.unit_elements.size(); ++unit)
+    if (writer_of_unit(static_cast<int>(unit), inputs.ranks) == inputs.rank)
+      elements += inputs.model.unit_elements[unit];
   return elements * (1 + inputs.moments) * kFloat_bytes;
 }
 
@@ -178,14 +186,14 @@ int64_t sum_buffer_bytes(const ForecastInputs& inputs, int64_t unit_elements) {
   if (inputs.ranks == 1) return 0;
   const int64_t share = share_of(unit_elements, inputs.ranks, inputs.rank).elements;
   const int64_t narrowed = inputs.reduce_bytes != kFloat_bytes ? unit_elements * inputs.reduce_bytes : 0;
-  if (inputs.library_sums) return inputs.zero == 0 ? 0 : share * kFloat_bytes;
+  if (summed_by_library(inputs, unit_elements)) return inputs.zero == 0 ? 0 : share * kFloat_bytes;
   return narrowed + reduce_scatter_bytes(share, inputs.ranks, inputs.reduce_bytes, inputs.device_is_host);
 }
 
 int64_t begun_sum_bytes(const ForecastInputs& inputs, int64_t unit_elements) {
   const int64_t share = share_of(unit_elements, inputs.ranks, inputs.rank).elements;
   const int64_t sum = share * kFloat_bytes;
-  return sum_buffer_bytes(inputs, unit_elements) - (inputs.library_sums ? 0 : sum);
+  return sum_buffer_bytes(inputs, unit_elements) - (summed_by_library(inputs, unit_elements) ? 0 : sum);
 }
 
 }  // namespace trireme

@@ -20,7 +20,7 @@ struct UnitsInMemory {
   int summing = -1;       // that is summed over ranks beside the backward of another; -1: none
 };
 
-// The most of a step.
+// Bytes of this rank's device memory at the fullest point of a step, without what is offloaded elsewhere.
 int64_t parameter_bytes(const ForecastInputs& inputs);
 int64_t gradient_bytes(const ForecastInputs& inputs);
 int64_t optimizer_bytes(const ForecastInputs& inputs);

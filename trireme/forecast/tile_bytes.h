@@ -1,6 +1,6 @@
-// Bytes inside one tile of T tokens of each of a layer's halves, forward and backward, and of the head:
-// written after the families of trireme/model and kernels/token_ops_encoder.cpp. The
-// embedding's tiles are never the fullest.
+// Bytes inside one tile of T tokens of each of a layer's token-wise parts, forward and backward, and of the
+// head: written after the families of trireme/model and kernels/token_ops_encoder.cpp. The embedding's tiles
+// are never the fullest.
 #pragma once
 
 #include "trireme/forecast/forecast_inputs.h"

@@ -8,9 +8,11 @@
 
 namespace trireme {
 
+constexpr int64_t kGpuTile_bytes = int64_t{1} << 30;
+
 // At most `most` and 1 GiB, in whole steps.
 constexpr int64_t gpu_tile_tokens(int64_t token_bytes, int64_t most) {
-  const int64_t tokens = (int64_t{1} << 30) / token_bytes / kTileStep_tokens * kTileStep_tokens;
+  const int64_t tokens = kGpuTile_bytes / token_bytes / kTileStep_tokens * kTileStep_tokens;
   return std::clamp(tokens, kTileStep_tokens, most);
 }
 
@@ -23,10 +25,11 @@ constexpr int64_t tile_tokens_by_rule(int64_t intermediate, bool on_gpu) {
   return std::clamp<int64_t>((int64_t{24} << 20) / token_bytes / 64 * 64, 256, 65536);
 }
 
-// Of the head, by its logits.
+constexpr int64_t kCpuLogitsTile_bytes = int64_t{64} << 20;
+// Of the head, by its logits in fp32.
 constexpr int64_t logits_tile_tokens_by_rule(int64_t vocab, bool on_gpu) {
   if (on_gpu) return gpu_tile_tokens(vocab * 4, 16384);
-  return std::clamp<int64_t>((int64_t{64} << 20) / (vocab * 4) / 16 * 16, 16, 16384);
+  return std::clamp<int64_t>(kCpuLogitsTile_bytes / (vocab * 4) / 16 * 16, 16, 16384);
 }
 
 }  // namespace trireme

@@ -84,6 +84,7 @@ struct AttentionGraph {
   const GraphTensor& tensor(GraphRole role) const;
 };
 
+// Throws InternalError for a call without segments, rows or keys.
 AttentionGraph attention_graph(const GraphCall& call);
 
 // Segments of a graph that serves `segments`.

@@ -15,15 +15,15 @@ struct Copies {
 
 template <int words, typename Word>
 __global__ void __launch_bounds__(kCopyThreads) copy_runs(Copies all) {
-  int mine = 0;
-  while (all.first_block[mine + 1] <= blockIdx.x) ++mine;
-  const StridedCopy& copy = all.copies[mine];
+  int copy_index = 0;
+  while (all.first_block[copy_index + 1] <= blockIdx.x) ++copy_index;
+  const StridedCopy& copy = all.copies[copy_index];
   constexpr unsigned kAccess_bytes = sizeof(Word) * words;
-  const unsigned of_run = static_cast<unsigned>(copy.run / kAccess_bytes);
-  const unsigned at = (blockIdx.x - all.first_block[mine]) * kCopyThreads + threadIdx.x;
-  const unsigned run = at / of_run, inner = static_cast<unsigned>(copy.inner);
+  const unsigned run_accesses = static_cast<unsigned>(copy.run / kAccess_bytes);
+  const unsigned access = (blockIdx.x - all.first_block[copy_index]) * kCopyThreads + threadIdx.x;
+  const unsigned run = access / run_accesses, inner = static_cast<unsigned>(copy.inner);
   if (run >= static_cast<unsigned>(copy.outer) * inner) return;
-  const int64_t o = run / inner, i = run % inner, byte = int64_t{at % of_run} * kAccess_bytes;
+  const int64_t o = run / inner, i = run % inner, byte = int64_t{access % run_accesses} * kAccess_bytes;
   const char* const from =
       static_cast<const char*>(copy.from) + o * copy.from_outer + i * copy.from_inner + byte;
   char* const to = static_cast<char*>(copy.to) + o * copy.to_outer + i * copy.to_inner + byte;

@@ -199,100 +199,132 @@ void with_rows_of(const at::Tensor& result, int64_t b, int64_t head, const Body&
   with_elements_of<I>(result, [&](auto* first) { body(first + offset); });
 }
 
+// One call: its tensors, and what all its threads share.
+template <typename I, typename E>
+struct BackwardCall {
+  const at::Tensor &d_o, &q, &k, &v, &o;
+  const at::Tensor lse;  // contiguous
+  const AttentionGradients& gradients;
+  const FlashSizes z;
+  const std::vector<QueryTiles> queries;  // of one sample, or one for all
+  const std::vector<HeadRun> runs;
+  const TileMath& math;
+  const Bf16Units units;
+  const float scale;
+
+  int64_t tasks() const { return q.size(0) * k.size(2); }
+  HeadRows<I> rows_at(int64_t b, int64_t head, int64_t kv_head) const {
+    return {rows_of<I>(q, b, 0, head),
+            rows_of<I>(k, b, 0, kv_head),
+            rows_of<I>(v, b, 0, kv_head),
+            rows_of<I>(o, b, 0, head),
+            rows_of<I>(d_o, b, 0, head),
+            q.stride(1),
+            k.stride(1),
+            v.stride(1),
+            o.stride(1),
+            d_o.stride(1),
+            lse.const_data_ptr<float>() + (b * q.size(2) + head) * z.queries};
+  }
+  // One query head's key blocks turn, turn + turns, ...: adds to dk and dv of `t`, and makes its dq.
+  void add_head(const HeadRows<I>& rows, int64_t b, int64_t turn, int64_t turns, HeadTiles<E>& t) const {
+    pack_queries(rows, z, t);
+    std::fill_n(t.dq, z.padded_queries * z.width, 0.0f);
+    one_head(rows, queries[queries.size() == 1 ? 0 : static_cast<size_t>(b)], z, math, units, scale, turn,
+             turns, t);
+  }
+  void clear_keys(const HeadTiles<E>& t) const {
+    std::fill_n(t.dk, z.padded_keys * z.columns, 0.0f);
+    std::fill_n(t.dv, z.padded_keys * z.columns, 0.0f);
+  }
+  void write_keys(const HeadTiles<E>& t, int64_t b, int64_t kv_head) const {
+    const int64_t stride = k.size(2) * z.width;
+    with_rows_of<I>(gradients.dk, b, kv_head, [&](auto* to) { write_rows(t.dk, z, to, stride); });
+    with_rows_of<I>(gradients.dv, b, kv_head, [&](auto* to) { write_rows(t.dv, z, to, stride); });
+  }
+  void write_queries(const std::vector<const float*>& parts, int64_t row, int64_t b, int64_t head) const {
+    const int64_t stride = q.size(2) * z.width;
+    with_rows_of<I>(gradients.dq, b, head, [&](auto* to) { write_dq(parts, z, row, to, stride); });
+  }
+  void finish_thread() const {
+    if constexpr (!std::is_same_v<E, float>) release_tiles(units);
+  }
+};
+
+template <typename I, typename E>
+void share_kv_heads(const BackwardCall<I, E>& call, std::vector<Scratch>& threads, int workers) {
+  const auto kv_heads = static_cast<int64_t>(call.runs.size());
+  share_items(workers, call.tasks(), [&](int worker, int64_t task) {
+    const int64_t b = task / kv_heads;
+    const HeadRun& run = call.runs[task % kv_heads];
+    HeadTiles<E> t = cut_scratch<HeadTiles<E>>(threads[worker], call.z);
+    call.clear_keys(t);
+    for (int64_t head = run.begin; head < run.end; ++head) {
+      call.add_head(call.rows_at(b, head, run.kv_head), b, 0, 1, t);
+      for (int64_t row = 0; row < call.z.queries; row += kPanel) call.write_queries({t.dq}, row, b, head);
+    }
+    call.write_keys(t, b, run.kv_head);
+    call.finish_thread();
+  });
+}
+
+template <typename I, typename E>
+void share_key_blocks(const BackwardCall<I, E>& call, std::vector<Scratch>& threads, int workers) {
+  const auto kv_heads = static_cast<int64_t>(call.runs.size());
+  std::vector<HeadTiles<E>> tiles;
+  std::vector<const float*> parts;
+  for (int worker = 0; worker < workers; ++worker) {
+    tiles.push_back(cut_scratch<HeadTiles<E>>(threads[worker], call.z));
+    tiles.back().dk = tiles.front().dk;  // each key block is one worker's
+    tiles.back().dv = tiles.front().dv;
+    parts.push_back(tiles.back().dq);
+  }
+  for (int64_t task = 0; task < call.tasks(); ++task) {
+    const int64_t b = task / kv_heads;
+    const HeadRun& run = call.runs[task % kv_heads];
+    call.clear_keys(tiles.front());
+    for (int64_t head = run.begin; head < run.end; ++head) {
+      const HeadRows<I> rows = call.rows_at(b, head, run.kv_head);
+      share_items(workers, workers, [&](int /*worker*/, int64_t turn) {
+        call.add_head(rows, b, turn, workers, tiles[turn]);
+        call.finish_thread();
+      });
+      share_items(workers, call.z.padded_queries / kPanel,
+                  [&](int /*worker*/, int64_t block) { call.write_queries(parts, block * kPanel, b, head); });
+    }
+    call.write_keys(tiles.front(), b, run.kv_head);
+  }
+}
+
 }  // namespace
 
 template <typename I, typename E>
 void CpuFlashAttention::backward_in(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
                                     const at::Tensor& v, const AttentionOutput& saved,
                                     const AttentionSpec& spec, const AttentionGradients& gradients) {
-  const int64_t batch_size = q.size(0), kv_heads = k.size(2), heads = q.size(2), width = q.size(3);
-  const FlashSizes z(q.size(1), k.size(1), width, sizeof(E));
-  std::vector<QueryTiles> queries_of;  // one sample, or one for all
-  queries_of.reserve(spec.keys->samples.size());
+  std::vector<QueryTiles> queries;
+  queries.reserve(spec.keys->samples.size());
   for (size_t sample = 0; sample < spec.keys->samples.size(); ++sample)
-    queries_of.emplace_back(*spec.keys, static_cast<int64_t>(sample), z.queries);
-  const auto queries_at = [&](int64_t b) -> const QueryTiles& {
-    return queries_of[queries_of.size() == 1 ? 0 : static_cast<size_t>(b)];
-  };
-  const at::Tensor lse = saved.lse.contiguous();
-  const std::vector<HeadRun> runs = runs_of_heads(spec, kv_heads);
-  const auto scale = static_cast<float>(spec.scale);
+    queries.emplace_back(*spec.keys, static_cast<int64_t>(sample), q.size(1));
+  const BackwardCall<I, E> call{.d_o = d_o,
+                                .q = q,
+                                .k = k,
+                                .v = v,
+                                .o = saved.o,
+                                .lse = saved.lse.contiguous(),
+                                .gradients = gradients,
+                                .z = FlashSizes(q.size(1), k.size(1), q.size(3), sizeof(E)),
+                                .queries = std::move(queries),
+                                .runs = runs_of_heads(spec, k.size(2)),
+                                .math = math_,
+                                .units = units(),
+                                .scale = static_cast<float>(spec.scale)};
   const int workers = attention_threads();
   if (static_cast<int>(threads_.size()) < workers) threads_.resize(workers);
-
-  const auto rows_at = [&](int64_t b, int64_t head, int64_t kv_head) {
-    return HeadRows<I>{rows_of<I>(q, b, 0, head),
-                       rows_of<I>(k, b, 0, kv_head),
-                       rows_of<I>(v, b, 0, kv_head),
-                       rows_of<I>(saved.o, b, 0, head),
-                       rows_of<I>(d_o, b, 0, head),
-                       q.stride(1),
-                       k.stride(1),
-                       v.stride(1),
-                       saved.o.stride(1),
-                       d_o.stride(1),
-                       lse.const_data_ptr<float>() + (b * heads + head) * z.queries};
-  };
-  const auto write_keys = [&](const HeadTiles<E>& t, int64_t b, int64_t kv_head) {
-    with_rows_of<I>(gradients.dk, b, kv_head, [&](auto* to) { write_rows(t.dk, z, to, kv_heads * width); });
-    with_rows_of<I>(gradients.dv, b, kv_head, [&](auto* to) { write_rows(t.dv, z, to, kv_heads * width); });
-  };
-  const auto write_queries = [&](const std::vector<const float*>& parts, int64_t row, int64_t b,
-                                 int64_t head) {
-    with_rows_of<I>(gradients.dq, b, head, [&](auto* to) { write_dq(parts, z, row, to, heads * width); });
-  };
-  const auto clear_keys = [&](const HeadTiles<E>& t) {
-    std::fill_n(t.dk, z.padded_keys * z.columns, 0.0f);
-    std::fill_n(t.dv, z.padded_keys * z.columns, 0.0f);
-  };
-  const auto finish_thread = [&] {
-    if constexpr (!std::is_same_v<E, float>) release_tiles(units());
-  };
-
-  const int64_t tasks = batch_size * kv_heads;
-  if (tasks % workers == 0 || tasks >= 4 * workers) {
-    share_items(workers, tasks, [&](int worker, int64_t task) {
-      const int64_t b = task / kv_heads;
-      const HeadRun& run = runs[task % kv_heads];
-      HeadTiles<E> t = cut_scratch<HeadTiles<E>>(threads_[worker], z);
-      clear_keys(t);
-      for (int64_t head = run.begin; head < run.end; ++head) {
-        const HeadRows<I> rows = rows_at(b, head, run.kv_head);
-        pack_queries(rows, z, t);
-        std::fill_n(t.dq, z.padded_queries * width, 0.0f);
-        one_head(rows, queries_at(b), z, math_, units(), scale, 0, 1, t);
-        for (int64_t row = 0; row < z.queries; row += kPanel) write_queries({t.dq}, row, b, head);
-      }
-      write_keys(t, b, run.kv_head);
-      finish_thread();
-    });
-    return;
-  }
-  std::vector<HeadTiles<E>> tiles;
-  std::vector<const float*> parts;
-  for (int worker = 0; worker < workers; ++worker) {
-    tiles.push_back(cut_scratch<HeadTiles<E>>(threads_[worker], z));
-    tiles.back().dk = tiles.front().dk;  // each key block is one worker's
-    tiles.back().dv = tiles.front().dv;
-    parts.push_back(tiles.back().dq);
-  }
-  for (int64_t task = 0; task < tasks; ++task) {
-    const int64_t b = task / kv_heads;
-    const HeadRun& run = runs[task % kv_heads];
-    clear_keys(tiles.front());
-    for (int64_t head = run.begin; head < run.end; ++head) {
-      const HeadRows<I> rows = rows_at(b, head, run.kv_head);
-      share_items(workers, workers, [&](int /*worker*/, int64_t turn) {
-        pack_queries(rows, z, tiles[turn]);
-        std::fill_n(tiles[turn].dq, z.padded_queries * width, 0.0f);
-        one_head(rows, queries_at(b), z, math_, units(), scale, turn, workers, tiles[turn]);
-        finish_thread();
-      });
-      share_items(workers, z.padded_queries / kPanel,
-                  [&](int /*worker*/, int64_t block) { write_queries(parts, block * kPanel, b, head); });
-    }
-    write_keys(tiles.front(), b, run.kv_head);
-  }
+  if (call.tasks() % workers == 0 || call.tasks() >= 4 * workers)
+    share_kv_heads(call, threads_, workers);
+  else
+    share_key_blocks(call, threads_, workers);
 }
 
 #define TRIREME_BACKWARD(I, E)                                                                            \

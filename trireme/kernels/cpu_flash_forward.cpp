@@ -45,16 +45,111 @@ class RowsOfRanges {
   int64_t rows_;
 };
 
+// Up to two query heads of one key/value head x a block of up to 64 rows.
+struct Stack {
+  int64_t batch;
+  HeadRun run;
+  int64_t row;
+  int64_t used_rows;
+  int64_t rows() const { return (run.end - run.begin) * kPanel; }
+};
+
+// Of a stack, over the keys so far.
+struct RunningSoftmax {
+  RunningSoftmax() { row_max.fill(-std::numeric_limits<float>::infinity()); }
+  std::array<float, kStackRows> row_max{}, row_sum{}, rescale{};
+  bool has_keys = false;
+};
+
+// What all stacks of a call share.
+struct ForwardCall {
+  FlashSizes sizes;
+  const TileMath& math;
+  Bf16Units units;
+  float log2_scale;
+};
+
+// Of a block of 64 tokens, into a head's panels.
+template <typename I, typename E>
+void pack_keys_and_values(const at::Tensor& k, const at::Tensor& v, const FlashSizes& z, const HeadTask& task,
+                          int64_t block, E* packed) {
+  const int64_t token = block * kPanel, rows = std::min(kPanel, z.keys - token);
+  pack_columns_panel(rows_of<I>(k, task.batch, token, task.run.kv_head), k.stride(1), rows, z.width, z.depth,
+                     packed + block * panel_size(z.depth));
+  pack_rows_panels(rows_of<I>(v, task.batch, token, task.run.kv_head), v.stride(1), rows, z.width, token,
+                   z.padded_keys, packed + z.packed_keys());
+}
+
+template <typename I, typename E>
+void stack_rows(const at::Tensor& q, const FlashSizes& z, const Stack& stack, E* out) {
+  for (int64_t head = stack.run.begin; head < stack.run.end; ++head)
+    pack_rows(rows_of<I>(q, stack.batch, stack.row, head), q.stride(1), stack.used_rows, z.width, kPanel,
+              z.depth, out + (head - stack.run.begin) * kPanel * z.depth);
+}
+
+// Adds keys [key, key + n), whole panels of `packed`, to the stack's o.
+template <typename E>
+void add_keys(const ForwardCall& call, const RowsOfRanges& ranges, int64_t stacked_rows, const E* packed,
+              int64_t key, int64_t n, const StackTiles<E>& tiles, RunningSoftmax& softmax) {
+  const FlashSizes& z = call.sizes;
+  const E* values = packed + z.packed_keys();
+  for (int64_t j = 0; j < n; j += kPanel)
+    panel_gemm(stacked_rows, kPanel, z.depth, tiles.q, z.depth, packed + (key + j) * z.depth,
+               tiles.scores + j, kForwardKeys, false, call.units);
+  std::array<int32_t, kStackRows> begin{}, end{};
+  const bool edge = !ranges.all_see(key, key + n);
+  if (edge)
+    for (int64_t r = 0; r < stacked_rows; ++r) std::tie(begin[r], end[r]) = ranges.within(r % kPanel, key, n);
+  auto* p16 = std::is_same_v<E, float> ? nullptr : reinterpret_cast<uint16_t*>(tiles.p16);
+  call.math.softmax({tiles.scores, p16, stacked_rows, n, kForwardKeys, edge ? begin.data() : nullptr,
+                     edge ? end.data() : nullptr, call.log2_scale, softmax.row_max.data(),
+                     softmax.row_sum.data(), softmax.rescale.data()});
+  if (softmax.has_keys)
+    call.math.scale_rows(tiles.o, stacked_rows, z.columns, z.columns, softmax.rescale.data());
+  const E* p = nullptr;
+  if constexpr (std::is_same_v<E, float>)
+    p = tiles.scores;
+  else
+    p = tiles.p16;
+  for (int64_t panel = 0; panel < z.panels; ++panel)
+    panel_gemm(stacked_rows, std::min(kPanel, z.width - panel * kPanel), n, p, kForwardKeys,
+               values + panel * panel_size(z.padded_keys) + key * kPanel, tiles.o + panel * kPanel, z.columns,
+               softmax.has_keys, call.units);
+  softmax.has_keys = true;
+}
+
+template <typename I, typename E>
+void write_stack(const Stack& stack, const RowsOfRanges& ranges, const FlashSizes& z,
+                 const StackTiles<E>& tiles, const RunningSoftmax& softmax, const AttentionOutput& out) {
+  const int64_t heads = out.o.size(2);
+  for (int64_t r = 0; r < stack.rows(); ++r) {
+    const int64_t token = stack.row + r % kPanel, head = stack.run.begin + r / kPanel;
+    if (token >= z.queries) continue;
+    // Where a query sees no key, tiles.o holds no number. Where it does and the sum is zero, all its
+    // scores are minus infinity, and NaN is the answer.
+    const bool saw_keys = ranges.sees(r % kPanel);
+    const float inverse = 1.0f / softmax.row_sum[r];
+    with_elements_of<I>(out.o, [&](auto* o) {
+      o += ((stack.batch * z.queries + token) * heads + head) * z.width;
+      using Out = std::remove_pointer_t<decltype(o)>;
+      for (int64_t d = 0; d < z.width; ++d)
+        o[d] = saw_keys ? static_cast<Out>(tiles.o[r * z.columns + d] * inverse) : Out{};
+    });
+    out.lse.mutable_data_ptr<float>()[(stack.batch * heads + head) * z.queries + token] =
+        (softmax.row_max[r] + std::log2(softmax.row_sum[r])) * static_cast<float>(std::log(2.0)) +
+        (saw_keys ? inverse * 0 : 0);
+  }
+}
+
 }  // namespace
 
 template <typename I, typename E>
 void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                    const AttentionSpec& spec, const AttentionOutput& out) {
-  const int64_t queries = q.size(1), tokens = k.size(1), heads = q.size(2), width = q.size(3);
-  const FlashSizes z(queries, tokens, width, sizeof(E));
+  const ForwardCall call{FlashSizes(q.size(1), k.size(1), q.size(3), sizeof(E)), math_, units(),
+                         static_cast<float>(spec.scale * std::log2(std::exp(1.0)))};
+  const FlashSizes& z = call.sizes;
   const int64_t key_blocks = z.padded_keys / kPanel, blocks = z.padded_queries / kPanel;
-  const auto log2_scale = static_cast<float>(spec.scale * std::log2(std::exp(1.0)));
-
   std::vector<HeadTask> tasks;
   for (int64_t b = 0; b < q.size(0); ++b)
     for (const HeadRun& run : runs_of_heads(spec, k.size(2)))
@@ -66,15 +161,10 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
   for (size_t first = 0; first < tasks.size(); first += at_once) {
     const auto count = std::min<int64_t>(at_once, tasks.size() - first);
     E* packed = shared_.get<E>(count * z.packed_head());
-    const auto keys_of = [&](int64_t task) { return packed + task * z.packed_head(); };
     share_items(workers, count * key_blocks, [&](int /*worker*/, int64_t item) {
-      const HeadTask& task = tasks[first + item / key_blocks];
-      const int64_t block = item % key_blocks, rows = std::min(kPanel, tokens - block * kPanel);
-      E* keys = keys_of(item / key_blocks);
-      pack_columns_panel(rows_of<I>(k, task.batch, block * kPanel, task.run.kv_head), k.stride(1), rows,
-                         width, z.depth, keys + block * panel_size(z.depth));
-      pack_rows_panels(rows_of<I>(v, task.batch, block * kPanel, task.run.kv_head), v.stride(1), rows, width,
-                       block * kPanel, z.padded_keys, keys + z.packed_keys());
+      const int64_t task = item / key_blocks;
+      pack_keys_and_values<I>(k, v, z, tasks[first + task], item % key_blocks,
+                              packed + task * z.packed_head());
     });
 
     std::vector<std::pair<int64_t, HeadRun>> stacks;  // task in this round, its query heads
@@ -86,65 +176,20 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
     const auto stack_count = static_cast<int64_t>(stacks.size());
     // The longest rows first, so that no thread is left alone with one at the end.
     share_items(workers, stack_count * blocks, [&](int worker, int64_t item) {
-      const int64_t block = blocks - 1 - item / stack_count, row = block * kPanel;
       const auto& [task, run] = stacks[item % stack_count];
-      const int64_t batch = tasks[first + task].batch, used = std::min(kPanel, queries - row);
-      const E* keys = keys_of(task);
-      const E* values = keys + z.packed_keys();
-      const int64_t m = (run.end - run.begin) * kPanel;
+      const int64_t row = (blocks - 1 - item / stack_count) * kPanel;
+      const Stack stack{tasks[first + task].batch, run, row, std::min(kPanel, z.queries - row)};
       const auto tiles = cut_scratch<StackTiles<E>>(threads_[worker], z);
-      std::array<float, kStackRows> row_max{}, row_sum{}, rescale{};
-      row_max.fill(-std::numeric_limits<float>::infinity());
-      for (int64_t head = run.begin; head < run.end; ++head)
-        pack_rows(rows_of<I>(q, batch, row, head), q.stride(1), used, width, kPanel, z.depth,
-                  tiles.q + (head - run.begin) * kPanel * z.depth);
-
-      const RowsOfRanges ranges(spec.keys->of(batch), row, used);
-      bool added = false;  // to o
-      for (const RowRange& interval : key_intervals(*spec.keys, batch, row, row + used))
+      stack_rows<I>(q, z, stack, tiles.q);
+      const RowsOfRanges ranges(spec.keys->of(stack.batch), row, stack.used_rows);
+      RunningSoftmax softmax;
+      for (const RowRange& interval : key_intervals(*spec.keys, stack.batch, row, row + stack.used_rows))
         for (int64_t key = interval.begin / kPanel * kPanel, n = 0; key < interval.end; key += n) {
           n = std::min(kForwardKeys, round_up(interval.end, kPanel) - key);
-          for (int64_t j = 0; j < n; j += kPanel)
-            panel_gemm(m, kPanel, z.depth, tiles.q, z.depth, keys + (key + j) * z.depth, tiles.scores + j,
-                       kForwardKeys, false, units());
-          std::array<int32_t, kStackRows> begin{}, end{};
-          const bool edge = !ranges.all_see(key, key + n);
-          if (edge)
-            for (int64_t r = 0; r < m; ++r) std::tie(begin[r], end[r]) = ranges.within(r % kPanel, key, n);
-          auto* p16 = std::is_same_v<E, float> ? nullptr : reinterpret_cast<uint16_t*>(tiles.p16);
-          math_.softmax({tiles.scores, p16, m, n, kForwardKeys, edge ? begin.data() : nullptr,
-                         edge ? end.data() : nullptr, log2_scale, row_max.data(), row_sum.data(),
-                         rescale.data()});
-          if (added) math_.scale_rows(tiles.o, m, z.columns, z.columns, rescale.data());
-          const E* p = nullptr;
-          if constexpr (std::is_same_v<E, float>)
-            p = tiles.scores;
-          else
-            p = tiles.p16;
-          for (int64_t panel = 0; panel < z.panels; ++panel)
-            panel_gemm(m, std::min(kPanel, width - panel * kPanel), n, p, kForwardKeys,
-                       values + panel * panel_size(z.padded_keys) + key * kPanel, tiles.o + panel * kPanel,
-                       z.columns, added, units());
-          added = true;
+          add_keys<E>(call, ranges, stack.rows(), packed + task * z.packed_head(), key, n, tiles, softmax);
         }
-      for (int64_t r = 0; r < m; ++r) {
-        const int64_t token = row + r % kPanel, head = run.begin + r / kPanel;
-        if (token >= queries) continue;
-        // Where a query sees no key, tiles.o holds no number. Where it does and the sum is zero, all its
-        // scores are minus infinity, and NaN is the answer.
-        const bool saw_keys = ranges.sees(r % kPanel);
-        const float inverse = 1.0f / row_sum[r];
-        with_elements_of<I>(out.o, [&](auto* o) {
-          o += ((batch * queries + token) * heads + head) * width;
-          using Out = std::remove_pointer_t<decltype(o)>;
-          for (int64_t d = 0; d < width; ++d)
-            o[d] = saw_keys ? static_cast<Out>(tiles.o[r * z.columns + d] * inverse) : Out{};
-        });
-        out.lse.mutable_data_ptr<float>()[(batch * heads + head) * queries + token] =
-            (row_max[r] + std::log2(row_sum[r])) * static_cast<float>(std::log(2.0)) +
-            (saw_keys ? inverse * 0 : 0);
-      }
-      if constexpr (!std::is_same_v<E, float>) release_tiles(units());
+      write_stack<I>(stack, ranges, z, tiles, softmax, out);
+      if constexpr (!std::is_same_v<E, float>) release_tiles(call.units);
     });
   }
 }

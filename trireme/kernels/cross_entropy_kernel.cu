@@ -24,25 +24,25 @@ __device__ inline SumOfExps merged(const SumOfExps& a, const SumOfExps& b) {
   return {most, a.sum * moved<X>(a.most, most) + b.sum * moved<X>(b.most, most)};
 }
 template <typename X>
-__device__ inline SumOfExps merged_in_warp(SumOfExps mine) {
+__device__ inline SumOfExps merged_in_warp(SumOfExps thread_sum) {
   for (int lanes = kWarp / 2; lanes > 0; lanes /= 2)
-    mine = merged<X>(mine, {__shfl_down_sync(kWholeWarp, mine.most, lanes),
-                            __shfl_down_sync(kWholeWarp, mine.sum, lanes)});
-  return mine;
+    thread_sum = merged<X>(thread_sum, {__shfl_down_sync(kWholeWarp, thread_sum.most, lanes),
+                                        __shfl_down_sync(kWholeWarp, thread_sum.sum, lanes)});
+  return thread_sum;
 }
 
 template <int n, typename X>
-__device__ inline void add_logits(SumOfExps& mine, const Values<X, n>& logits) {
+__device__ inline void add_logits(SumOfExps& thread_sum, const Values<X, n>& logits) {
   float most = widened(logits.at[0]);
 #pragma unroll
   for (int i = 1; i < n; ++i) most = fmaxf(most, widened(logits.at[i]));
-  if (most > mine.most) {
-    mine.sum *= exponential<X>(mine.most - most);
-    mine.most = most;
+  if (most > thread_sum.most) {
+    thread_sum.sum *= exponential<X>(thread_sum.most - most);
+    thread_sum.most = most;
   }
-  const float shift = mine.most == kNoLogit ? 0.0F : mine.most;  // -inf - -inf is not a number
+  const float shift = thread_sum.most == kNoLogit ? 0.0F : thread_sum.most;  // -inf - -inf is not a number
 #pragma unroll
-  for (int i = 0; i < n; ++i) mine.sum += exponential<X>(widened(logits.at[i]) - shift);
+  for (int i = 0; i < n; ++i) thread_sum.sum += exponential<X>(widened(logits.at[i]) - shift);
 }
 
 // A row: `head` elements, `whole` times 16 bytes, the rest.
@@ -70,24 +70,24 @@ template <int kThreads, typename X>
 __device__ SumOfExps sum_of_exps(const LogitRow<X>& row) {
   constexpr int n = LogitRow<X>::n;
   const int thread = static_cast<int>(threadIdx.x);
-  SumOfExps mine;
+  SumOfExps thread_sum;
   int i = thread;
   for (; i + (kLoadsAtOnce - 1) * kThreads < row.whole; i += kLoadsAtOnce * kThreads) {
     Values<X, n> some[kLoadsAtOnce];
 #pragma unroll
     for (int k = 0; k < kLoadsAtOnce; ++k) some[k] = load_global<n>(row.at_16(i + k * kThreads));
 #pragma unroll
-    for (int k = 0; k < kLoadsAtOnce; ++k) add_logits(mine, some[k]);
+    for (int k = 0; k < kLoadsAtOnce; ++k) add_logits(thread_sum, some[k]);
   }
-  for (; i < row.whole; i += kThreads) add_logits(mine, load_global<n>(row.at_16(i)));
-  if (thread < row.outside()) add_logits(mine, load_global<1>(row.data + row.of_outside(thread)));
+  for (; i < row.whole; i += kThreads) add_logits(thread_sum, load_global<n>(row.at_16(i)));
+  if (thread < row.outside()) add_logits(thread_sum, load_global<1>(row.data + row.of_outside(thread)));
 
   __shared__ Shared<float, kWarp> most, sum;
   const int lane = thread % kWarp, warp = thread / kWarp;
-  mine = merged_in_warp<X>(mine);
+  thread_sum = merged_in_warp<X>(thread_sum);
   if (lane == 0) {
-    most[warp] = mine.most;
-    sum[warp] = mine.sum;
+    most[warp] = thread_sum.most;
+    sum[warp] = thread_sum.sum;
   }
   __syncthreads();
   if (warp == 0) {
@@ -131,8 +131,8 @@ __device__ void to_gradient(const LogitRow<X>& row, float most, float sum, float
   for (; i < row.whole; i += kThreads)
     store_global(row.at_16(last - i), probabilities(load_global<n>(row.at_16(last - i)), most, factor));
   if (thread < row.outside()) {
-    X* const at = row.data + row.of_outside(thread);
-    store_global(at, probabilities(load_global<1>(at), most, factor));
+    X* const element = row.data + row.of_outside(thread);
+    store_global(element, probabilities(load_global<1>(element), most, factor));
   }
 }
 

@@ -1,8 +1,8 @@
 // Attention by graphs of our own (attention_graph.h), which know segments, windows and diagonals at the last
 // key: what cuDNN can and libtorch's calls of it cannot. Tensors are rows of all samples:
 //
-//   q_nhD, k_mkD, v_mkD with any row stride  ->  pointers, offsets of segments, a workspace  ->  o_nhD,
-//   lse_nh
+//   q_nhD, k_mkD, v_mkD with any row stride  ->  pointers, offsets of segments, a workspace
+//                                            ->  o_nhD, lse_nh
 //
 // No GPU has run this. So the first call of each kind (dtype, head width, mask, grouped heads) is preceded by
 // a small one, whose results FlashAttention must confirm.

@@ -56,11 +56,6 @@ __device__ inline float warp_sum(float value) {
   for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) value += __shfl_xor_sync(kWholeWarp, value, lanes);
   return value;
 }
-__device__ inline float warp_max(float value) {
-  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2)
-    value = fmaxf(value, __shfl_xor_sync(kWholeWarp, value, lanes));
-  return value;
-}
 
 // e^x and x / y of which a value of type X is made: of 16 bits, by the hardware's own functions, a fraction
 // of the instructions. Their errors are 2 + 1.2 |x| and 2 units of the last place of fp32 (CUDA's guide).

@@ -21,19 +21,19 @@ inline thread_local PlayedIndex threadIdx, blockIdx, blockDim, gridDim;
 
 namespace played {
 
-// Of a call in a kernel's source.
-struct Place {
+// Where a kernel's source calls.
+struct SourceLine {
   const char* file = nullptr;
   int line = 0;
 };
 
-enum class LaneWay { from, exclusive_or, down };
+enum class ShuffleKind { from, exclusive_or, down };
 
 void play(const LaunchSize& size, const std::function<void()>& thread);
-void wait_for_block(const Place& place);
-void wait_for_warp(unsigned mask, const Place& place);
+void wait_for_block(const SourceLine& line);
+void wait_for_warp(unsigned mask, const SourceLine& line);
 // The bits that the lane `argument` names gave.
-uint64_t lane_bits(LaneWay way, unsigned mask, uint64_t bits, int argument, const Place& place);
+uint64_t lane_bits(ShuffleKind kind, unsigned mask, uint64_t bits, int argument, const SourceLine& line);
 
 // Where the bytes of an access to global memory lie on the host, counted.
 const void* to_read(const void* address, int64_t bytes);
@@ -78,19 +78,19 @@ template <typename T>
 T __shfl_sync(unsigned mask, T value, int lane, const char* file = __builtin_FILE(),
               int line = __builtin_LINE()) {
   return played::of_bits<T>(
-      played::lane_bits(played::LaneWay::from, mask, played::bits_of(value), lane, {file, line}));
+      played::lane_bits(played::ShuffleKind::from, mask, played::bits_of(value), lane, {file, line}));
 }
 template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int lanes, const char* file = __builtin_FILE(),
                   int line = __builtin_LINE()) {
-  return played::of_bits<T>(
-      played::lane_bits(played::LaneWay::exclusive_or, mask, played::bits_of(value), lanes, {file, line}));
+  return played::of_bits<T>(played::lane_bits(played::ShuffleKind::exclusive_or, mask, played::bits_of(value),
+                                              lanes, {file, line}));
 }
 template <typename T>
 T __shfl_down_sync(unsigned mask, T value, int lanes, const char* file = __builtin_FILE(),
                    int line = __builtin_LINE()) {
   return played::of_bits<T>(
-      played::lane_bits(played::LaneWay::down, mask, played::bits_of(value), lanes, {file, line}));
+      played::lane_bits(played::ShuffleKind::down, mask, played::bits_of(value), lanes, {file, line}));
 }
 inline float __expf(float x) {
   return std::exp(x);

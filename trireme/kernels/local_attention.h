@@ -62,6 +62,10 @@ class LocalAttention {
                                       const AttentionSpec& spec) = 0;
 };
 
+// Whether an attention of this name() computes by the reference kernel, which is slow. A name lists its kernels
+// in order, "; " between them: the first one counts, others serve masks that it lacks.
+bool is_by_reference(const std::string& attention_name);
+
 // make_local_attention.cpp has a line for each.
 enum class AttentionKernel { automatic, flash, cudnn, cudnn_packed, reference };
 constexpr auto enum_names(AttentionKernel) {

@@ -59,7 +59,7 @@ bool SparseBlocks::keeps(int64_t query_block, int64_t key_block, Causality causa
   return stride_blocks > 0 && (key_block + 1) % stride_blocks == 0;
 }
 
-double SparseBlocks::kept(int64_t tokens, Causality causality) const {
+double SparseBlocks::kept_share(int64_t tokens, Causality causality) const {
   if (dense()) return 1;
   const int64_t blocks = (tokens + block_tokens - 1) / block_tokens;
   int64_t kept = 0, all = 0;

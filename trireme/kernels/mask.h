@@ -49,7 +49,7 @@ struct SparseBlocks {
   std::vector<RowRange> kept_blocks(int64_t query_block, int64_t blocks, Causality causality) const;
   // The share of the blocks of a sample of `tokens` that dense attention computes and this keeps; 1 when
   // dense.
-  double kept(int64_t tokens, Causality causality) const;
+  double kept_share(int64_t tokens, Causality causality) const;
   bool operator==(const SparseBlocks&) const = default;
 };
 

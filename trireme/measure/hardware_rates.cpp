@@ -18,7 +18,6 @@
 #include "trireme/measure/link_rate.h"
 #include "trireme/measure/matmul_rate.h"
 #include "trireme/measure/mean_matmul_rate.h"
-#include "trireme/measure/peak_rate.h"
 #include "trireme/measure/planned_step.h"
 #include "trireme/measure/product_rates.h"
 #include "trireme/measure/rate_rounds.h"
@@ -26,6 +25,7 @@
 #include "trireme/measure/synthetic_tokens.h"
 #include "trireme/measure/token_operation_rates.h"
 #include "trireme/memory/spill_file.h"
+#include "trireme/plan/published_peak_rate.h"
 
 namespace trireme {
 namespace {
@@ -138,13 +138,12 @@ void describe(const World& world, at::Device device, HardwareProfile& profile) {
   profile.outside_tensors_bytes = profile.is_gpu
                                       ? device_memory_bytes(device) - device_memory_left_bytes(device)
                                       : peak_memory_bytes(device);
-  constexpr double kFragmentsOnCpu = 0.1;  // cpu_caching_allocator.h
-  constexpr double kFragmentsOnGpu = 0.03;
-  profile.fragments_share = profile.is_gpu ? kFragmentsOnGpu : kFragmentsOnCpu;
+  constexpr double kFragmentsOnCpu_share = 0.1;  // cpu_caching_allocator.h
+  profile.fragments_share = profile.is_gpu ? kFragmentsOnGpu_share : kFragmentsOnCpu_share;
   if (!profile.is_gpu) profile.threads = at::get_num_threads();
   profile.bf16_products = profile.is_gpu || cpu_has_bf16_matmul();
   profile.bf16_attention = profile.is_gpu || processor_bf16_units().has_value();
-  profile.time_error = 0.15;
+  profile.time_error_share = 0.15;
 }
 
 }  // namespace
@@ -160,8 +159,10 @@ HardwareProfile measure_hardware(World& world, at::Device device, const Hardware
 
   HardwareProfile profile;
   describe(world, device, profile);
-  MeanMatmulRate products_32_bit(*group, device, at::kFloat, kBesideSteps_seconds),
-      products_16_bit(*group, device, at::kBFloat16, kBesideSteps_seconds);
+  // As long as beside the steps of a run, so that the two take the same shapes; a share of a short measurement.
+  const double product_seconds = std::min(kBesideSteps_seconds, options.seconds / 60);
+  MeanMatmulRate products_32_bit(*group, device, at::kFloat, product_seconds),
+      products_16_bit(*group, device, at::kBFloat16, product_seconds);
   std::vector<Rates> rounds_32_bit, rounds_16_bit;
   const double start = now_seconds();
   do {

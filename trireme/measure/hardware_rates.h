@@ -2,8 +2,8 @@
 // between the run's ranks, while all ranks are at work.
 //
 //   kernels        product_rates.h, attention_rates.h, token_operation_rates.h, in values of 2 and of 4 bytes
-//   links          link_rate.h within a machine and across machines; copies to the host; a disk, where one is
-//   given overhead       a tiny model's steps less the work in them
+//   links          link_rate.h within a machine and across machines; copies to the host; a disk, if given
+//   overhead       a tiny model's steps less the work in them
 #pragma once
 
 #include <filesystem>

@@ -54,6 +54,10 @@ PredictedStep predict_step(Engine& engine, const HardwareProfile& hardware, int6
   return predicted;
 }
 
+Json traffic_json(const TrafficSeconds& traffic) {
+  return {{"bytes", traffic.bytes}, {"s", traffic.seconds}, {"waited_s", traffic.waited_seconds}};
+}
+
 Json PredictedStep::to_json() const {
   Json json = {{"step_s", time.seconds},
                {"compute_s", time.compute_seconds},
@@ -65,8 +69,7 @@ Json PredictedStep::to_json() const {
   for (const KindSeconds& kind : time.compute)
     json["kinds"][name_of(kind.kind)] = {{"amount", kind.amount}, {"s", kind.seconds}};
   for (const TrafficSeconds& traffic : time.traffic)
-    json["traffic"][name_of(traffic.kind)] = {
-        {"bytes", traffic.bytes}, {"s", traffic.seconds}, {"waited_s", traffic.waited}};
+    json["traffic"][name_of(traffic.kind)] = traffic_json(traffic);
   return json;
 }
 
@@ -76,7 +79,8 @@ std::string PredictedStep::text(double measured_seconds) const {
                          " % of the measured step beside it; memory ", format_bytes(forecast_bytes),
                          " of measured ", format_bytes(measured_bytes), "\n");
   for (const KindSeconds& kind : time.compute) text += line_of(name_of(kind.kind), kind.seconds);
-  for (const TrafficSeconds& traffic : time.traffic) text += line_of(name_of(traffic.kind), traffic.waited);
+  for (const TrafficSeconds& traffic : time.traffic)
+    text += line_of(name_of(traffic.kind), traffic.waited_seconds);
   return text + line_of("overhead", time.overhead_seconds);
 }
 

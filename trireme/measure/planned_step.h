@@ -13,6 +13,9 @@ namespace trireme {
 // Of this rank: causal samples of one document.
 PlannedStep planned_step(const Engine& engine, int64_t batch, int64_t tokens, int64_t accumulation = 1);
 
+// As reports of measured steps have it.
+Json traffic_json(const TrafficSeconds& traffic);
+
 struct PredictedStep {
   StepTime time;
   // Of the rank where they differ most.
@@ -23,7 +26,8 @@ struct PredictedStep {
   std::string text(double measured_seconds) const;
 };
 
-// After steps of that shape were made: their peak is read from the engine's account. Collective. Throws
+// After steps of that shape were made: their peak is read from the engine's account (before them, only the
+// refusals mean something). Collective. Throws
 // ConfigError: the profile is of another kind of device or number of threads, or lacks a link.
 PredictedStep predict_step(Engine& engine, const HardwareProfile& hardware, int64_t batch, int64_t tokens);
 

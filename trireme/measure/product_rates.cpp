@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "trireme/forecast/tile_rules.h"
 #include "trireme/kernels/linear.h"
 #include "trireme/measure/rate_rounds.h"
 
@@ -97,11 +98,13 @@ void measure_product_rates(const CallTimer& timer, at::ScalarType dtype, Rates& 
       table.measure(side, rows, {{side, 2 * side}, {side, side}, {side, 2 * wide}, {wide, side}},
                     rates[WorkKind::matmul], rates[WorkKind::weight_gradient]);
     }
-  constexpr int64_t kLogits_elements = int64_t{1} << 24;  // of a tile, as logits_tile_tokens_by_rule has it
+  // As wide as a vocabulary may be: a GPU's tile of few rows would ask for a matrix beyond its memory.
+  constexpr int64_t kWidestHead_columns = int64_t{1} << 17;
+  const int64_t logits_elements = (timer.device().is_cpu() ? kCpuLogitsTile_bytes : kGpuTile_bytes) / 4;
   for (const int64_t side : {64, 256, 512, 1024, 4096})
     for (const int64_t rows : {128, 512, 2048})
-      table.measure(side, rows, {{side, kLogits_elements / rows}}, rates[WorkKind::head_matmul],
-                    rates[WorkKind::head_weight_gradient]);
+      table.measure(side, rows, {{side, std::min(logits_elements / rows, kWidestHead_columns)}},
+                    rates[WorkKind::head_matmul], rates[WorkKind::head_weight_gradient]);
 }
 
 }  // namespace trireme

@@ -3,7 +3,7 @@
 //
 // A layer's four weights and their gradients take turns, as in a tile's backward, so that they lie in the
 // caches that they lie in there. A head's matrix is as wide as the logits tile that the engine would choose
-// for its rows.
+// for its rows, and at most 131,072.
 #pragma once
 
 #include "trireme/measure/call_timer.h"

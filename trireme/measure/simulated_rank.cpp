@@ -61,7 +61,7 @@ std::optional<double> SimulatedRank::network_seconds() const {
   if (!predicted) return std::nullopt;
   double seconds = 0;
   for (const TrafficSeconds& traffic : predicted->time.traffic)
-    if (is_between_ranks(traffic.kind)) seconds += traffic.waited;
+    if (is_between_ranks(traffic.kind)) seconds += traffic.waited_seconds;
   return seconds;
 }
 
@@ -82,7 +82,7 @@ std::string SimulatedRank::text() const {
                 " a step that the rank waits, modelled by the links of ", profile, "\n");
     for (const TrafficSeconds& traffic : predicted->time.traffic)
       if (is_between_ranks(traffic.kind))
-        text += cat("  ", name_of(traffic.kind), ": waits ", seconds_text(traffic.waited), " of ",
+        text += cat("  ", name_of(traffic.kind), ": waits ", seconds_text(traffic.waited_seconds), " of ",
                     seconds_text(traffic.seconds), ", ", format_bytes(static_cast<int64_t>(traffic.bytes)),
                     " sent\n");
     text +=
@@ -115,8 +115,7 @@ Json SimulatedRank::to_json() const {
     json["modelled"] = {{"profile", profile}, {"network_s", *network}};
     for (const TrafficSeconds& traffic : predicted->time.traffic)
       if (is_between_ranks(traffic.kind))
-        json["modelled"]["traffic"][name_of(traffic.kind)] = {
-            {"bytes", traffic.bytes}, {"s", traffic.seconds}, {"waited_s", traffic.waited}};
+        json["modelled"]["traffic"][name_of(traffic.kind)] = traffic_json(traffic);
     json["measured_and_modelled"] = {{"step_s", *step_seconds()}, {"tokens_per_s", tokens / *step_seconds()}};
   }
   return json;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <time.h>
 
 #include "trireme/base/clock.h"
@@ -11,9 +12,9 @@
 #include "trireme/device/peak_memory.h"
 #include "trireme/device/processor.h"
 #include "trireme/measure/mean_matmul_rate.h"
-#include "trireme/measure/peak_rate.h"
 #include "trireme/measure/spread.h"
 #include "trireme/measure/synthetic_tokens.h"
+#include "trireme/plan/published_peak_rate.h"
 
 namespace trireme {
 namespace {
@@ -81,6 +82,60 @@ class ProductsBesideSteps {
   std::vector<MeanMatmulRate> rates_;  // in fp32; and in 16 bits where the run multiplies in them
 };
 
+// Of each step, on this rank.
+struct StepRecords {
+  std::vector<double> seconds, data_seconds, exchange_seconds, offload_seconds, cpu_seconds, sent_bytes;
+  std::vector<double> flops;  // of all ranks
+  int64_t tokens = 0;         // of the last step, all ranks
+};
+
+StepResult timed_step(Engine& engine, const MeasuredSteps& measured, int64_t step, StepRecords& records) {
+  const Mesh& mesh = engine.mesh();
+  const at::Device device = engine.options().device;
+  barrier(*mesh.all);
+  const Traffic before = traffic_of(mesh);
+  const double offload_before = engine.offload_wait_seconds();
+  const double cpu_begin = cpu_seconds_of_process(), begin = now_seconds();
+  const StepBatches batches = measured.batches(step);
+  records.data_seconds.push_back(now_seconds() - begin);
+  const StepResult result = engine.train_step(batches, measured.learning_rate(step));
+  if (!device.is_cpu()) at::empty({1}, device).zero_().item<float>();
+  records.seconds.push_back(now_seconds() - begin);
+  records.cpu_seconds.push_back(cpu_seconds_of_process() - cpu_begin);
+  const Traffic after = traffic_of(mesh);
+  records.exchange_seconds.push_back(after.seconds - before.seconds);
+  records.sent_bytes.push_back(static_cast<double>(after.sent_bytes - before.sent_bytes));
+  records.offload_seconds.push_back(engine.offload_wait_seconds() - offload_before);
+  records.tokens = 0;
+  records.flops.push_back(0);
+  for (const TokenBatch& batch : batches) {
+    records.tokens += batch.tokens.size(0) * batch.layout.tokens * mesh.dp_size;
+    records.flops.back() += engine.model_flops(batch) * mesh.dp_size;
+  }
+  return result;
+}
+
+// Collective.
+void set_rates(StepRate& rate, const StepRecords& records, Agreement& agreement, int64_t warmup) {
+  const auto without_warmup = [&](const std::vector<double>& of_steps) {
+    return std::vector<double>(of_steps.begin() + warmup, of_steps.end());
+  };
+  const auto median = [&](const std::vector<double>& of_steps) {
+    return spread_of(without_warmup(of_steps)).median;
+  };
+  const std::vector<double> cpu_seconds = without_warmup(records.cpu_seconds);
+  rate.cpu_seconds_per_step = agreement.sum(std::accumulate(cpu_seconds.begin(), cpu_seconds.end(), 0.0)) /
+                              static_cast<double>(cpu_seconds.size());
+  rate.step_seconds = agreement.largest(records.seconds);
+  rate.median_step_seconds = median(rate.step_seconds);
+  rate.data_seconds = median(agreement.largest(records.data_seconds));
+  rate.exchange_seconds = median(agreement.largest(records.exchange_seconds));
+  rate.offload_seconds = median(agreement.largest(records.offload_seconds));
+  rate.sent_bytes = static_cast<int64_t>(median(agreement.largest(records.sent_bytes)));
+  rate.model_flops_per_step = median(records.flops);
+  rate.tokens_per_second = static_cast<double>(records.tokens) / rate.median_step_seconds;
+}
+
 std::vector<double> rounded(const std::vector<double>& values, double unit) {
   std::vector<double> result;
   result.reserve(values.size());
@@ -109,64 +164,31 @@ StepRate measure_step_rate(Engine& engine, const StepRateOptions& options, const
   if (options.steps <= options.warmup)
     throw ConfigError(cat("--steps ", options.steps, " with --warmup ", options.warmup,
                           ": expected at least one step after the warm-up"));
-  Mesh& mesh = engine.mesh();
   Agreement agreement = engine.agreement();
   StepRate rate;
   ProductsBesideSteps products(engine, options);
-  const auto published =
-      published_peak_rate(gpu_identity(engine.options().device).name, engine.options().precision);
+  const at::Device device = engine.options().device;
+  const auto published = published_peak_rate(gpu_identity(device).name, engine.options().precision);
   if (!agreement.any(!published))
     rate.published_flops_per_second = agreement.sum(published->flops_per_second);
 
-  std::vector<double> seconds, data_seconds, exchange_seconds, offload_seconds, sent_bytes, flops;
-  double cpu_seconds = 0;
-  int64_t tokens = 0, peak_bytes = 0;  // the peak before products take memory beside what steps keep
+  StepRecords records;
+  int64_t peak_bytes = 0;  // before products take memory beside what steps keep
   for (int64_t step = 0; step < options.steps; ++step) {
-    barrier(*mesh.all);
-    const Traffic before = traffic_of(mesh);
-    const double offload_before = engine.offload_wait_seconds();
-    const double cpu_begin = cpu_seconds_of_process(), begin = now_seconds();
-    const StepBatches batches = measured.batches(step);
-    data_seconds.push_back(now_seconds() - begin);
-    const StepResult result = engine.train_step(batches, measured.learning_rate(step));
-    if (!engine.options().device.is_cpu()) at::empty({1}, engine.options().device).zero_().item<float>();
-    seconds.push_back(now_seconds() - begin);
-    if (step >= options.warmup) cpu_seconds += cpu_seconds_of_process() - cpu_begin;
+    const StepResult result = timed_step(engine, measured, step, records);
     rate.losses.push_back(result.loss);
     rate.gradient_norms.push_back(result.gradient_norm);
-    const Traffic after = traffic_of(mesh);
-    exchange_seconds.push_back(after.seconds - before.seconds);
-    sent_bytes.push_back(static_cast<double>(after.sent_bytes - before.sent_bytes));
-    offload_seconds.push_back(engine.offload_wait_seconds() - offload_before);
-    tokens = 0;
-    flops.push_back(0);
-    for (const TokenBatch& batch : batches) {
-      tokens += batch.tokens.size(0) * batch.layout.tokens * mesh.dp_size;
-      flops.back() += engine.model_flops(batch) * mesh.dp_size;
-    }
     if (measured.on_step) measured.on_step(result);
     if (products.are_due(step + 1 - options.warmup)) {
-      if (peak_bytes == 0) peak_bytes = peak_memory_bytes(engine.options().device);
+      if (peak_bytes == 0) peak_bytes = peak_memory_bytes(device);
       products.measure();
     }
   }
   products.set(rate);
-  rate.cpu_seconds_per_step =
-      agreement.sum(cpu_seconds) / static_cast<double>(options.steps - options.warmup);
-  const auto median = [&](const std::vector<double>& of_steps) {
-    return spread_of({of_steps.begin() + options.warmup, of_steps.end()}).median;
-  };
-  rate.step_seconds = agreement.largest(seconds);
-  rate.median_step_seconds = median(rate.step_seconds);
-  rate.data_seconds = median(agreement.largest(data_seconds));
-  rate.exchange_seconds = median(agreement.largest(exchange_seconds));
-  rate.offload_seconds = median(agreement.largest(offload_seconds));
-  rate.sent_bytes = static_cast<int64_t>(median(agreement.largest(sent_bytes)));
-  rate.model_flops_per_step = median(flops);
-  if (peak_bytes == 0) peak_bytes = peak_memory_bytes(engine.options().device);
+  set_rates(rate, records, agreement, options.warmup);
+  if (peak_bytes == 0) peak_bytes = peak_memory_bytes(device);
   for (const auto& of_rank : agreement.gather(std::vector{peak_bytes}))
     rate.peak_memory_bytes.push_back(of_rank.front());
-  rate.tokens_per_second = static_cast<double>(tokens) / rate.median_step_seconds;
   return rate;
 }
 

@@ -32,9 +32,9 @@ struct StepRate {
   double model_flops_per_step = 0;               // over all ranks
   double matmul_fp32_flops_per_second = 0;       // all ranks at once, of the mean time beside the steps
   double matmul_precision_flops_per_second = 0;  // the same in the dtype in which the run multiplies
-  double published_flops_per_second = 0;  // of all ranks' GPUs (measure/peak_rate.h); 0: one is unknown
-  double exchange_seconds = 0;            // in a measured step's collectives, of the rank that waited longest
-  double data_seconds = 0;                // in a measured step, until its tokens were there
+  double published_flops_per_second = 0;         // of all ranks' GPUs, by their makers; 0: one is unknown
+  double exchange_seconds = 0;  // in a measured step's collectives, of the rank that waited longest
+  double data_seconds = 0;      // in a measured step, until its tokens were there
   double offload_seconds = 0;  // that forward and backward waited for what is offloaded (on the host's clock)
   int64_t sent_bytes = 0;      // in a measured step, by the rank that sent most
   double cpu_seconds_per_step = 0;  // processor time of all ranks; says more than the clock on a busy machine

@@ -44,7 +44,7 @@ std::vector<Shard> plan_shards(const ModelLayout& layout, at::ScalarType dtype, 
       shards.back().bytes += bytes;
     }
   for (size_t i = 0; i < shards.size(); ++i)
-    shards[i].file_name = shards.size() == 1 ? "model.safetensors"
+    shards[i].file_name = shards.size() == 1 ? kWeightsFile
                                              : cat("model-", std::setfill('0'), std::setw(5), i + 1, "-of-",
                                                    std::setw(5), shards.size(), ".safetensors");
   return shards;
@@ -70,7 +70,7 @@ void check_room(const fs::path& dir, int64_t bytes) {
 void remove_stale_weights(const fs::path& dir, const std::set<std::string>& current) {
   for (const auto& item : fs::directory_iterator(dir)) {
     const std::string name = item.path().filename().string();
-    const bool weights = name == "model.safetensors" || name == "model.safetensors.index.json" ||
+    const bool weights = name == kWeightsFile || name == kWeightIndexFile ||
                          (name.starts_with("model-") && item.path().extension() == ".safetensors");
     if (weights && current.count(name) == 0) fs::remove(item.path());
   }
@@ -135,10 +135,9 @@ void write_checkpoint(const fs::path& out_dir, const ModelConfig& config, const 
     }
   }
   if (shards.size() > 1) {
-    const std::string index = "model.safetensors.index.json";
     const Json json = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
-    replace_file(out_dir / index, json.dump(2) + "\n");
-    current.insert(index);
+    replace_file(out_dir / kWeightIndexFile, json.dump(2) + "\n");
+    current.insert(kWeightIndexFile);
   }
   replace_file(out_dir / "config.json", config_json(config, dtype).dump(2) + "\n");
   copy_tokenizer(tokenizer_from, out_dir);

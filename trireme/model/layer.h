@@ -1,10 +1,10 @@
-// The two token-wise halves of a layer around attention, forward and backward written out, on a tile of T
+// The two token-wise parts of a layer around attention, forward and backward written out, on a tile of T
 // tokens:
 //
 //   before attention   x_TM -> q|k|v, ready for attention: qkv_TND
 //   after attention    x_TM, o_TA -> out projection, residual, MLP, residual: y_TM
 //
-// T tokens of the tile, M hidden width, N = H + 2K heads of D, A = H D. What lies inside a half is the
+// T tokens of the tile, M hidden width, N = H + 2K heads of D, A = H D. What lies inside a part is the
 // family's (families/). One law holds for all: no matmul's forward runs more than twice in a step. Tensors
 // between tiles have the storage dtype; inside a tile everything has the tile dtype, which is the dtype of
 // the weights. Gradients of weights are added in fp32.
@@ -24,7 +24,7 @@ struct LayerTensors {
   RotaryTable rotary;
 };
 
-// What the backward of the half after attention reads, when it is kept: rows of whole-sequence buffers in the
+// What the backward of the part after attention reads, when it is kept: rows of whole-sequence buffers in the
 // tile dtype, contiguous. Backward is given the rows that forward filled, and may write over them.
 struct KeptAfterAttention {
   at::Tensor x1;   // [T, M]

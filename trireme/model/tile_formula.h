@@ -6,7 +6,7 @@ namespace trireme {
 enum class TileFormula {
   widest,   // more than the others, term by term: of a family that has no formula yet
   decoder,  // RMS norm, a gated MLP
-  encoder,  // layer norm after each half, a plain MLP
+  encoder,  // layer norm after each part, a plain MLP
 };
 
 }  // namespace trireme

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "trireme/attention/head_shares.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/kernels/token_tiles.h"
@@ -43,7 +44,8 @@ class CandidateList {
       return false;
     if (ulysses > request_.model.heads || (ring > 1 && !request_.settings.ring_possible)) return false;
     const int chunks = pinned_.head_chunks.value_or(1);
-    if (chunks > 1 && (ulysses == 1 || chunks > (request_.model.heads + ulysses - 1) / ulysses)) return false;
+    if (chunks > 1 && (ulysses == 1 || chunks > most_heads_of_rank(request_.model.heads, ulysses)))
+      return false;
     const SampleLayout layout{tokens_, ulysses, ring};
     return tokens_ >= layout.ranks() && (!request_.settings.strict_divisible || layout.divisible());
   }
@@ -84,9 +86,8 @@ class CandidateList {
   std::vector<int> head_chunks(int ulysses) const {
     if (pinned_.head_chunks) return {*pinned_.head_chunks};
     std::vector<int> all{1};
-    const int64_t most = (request_.model.heads + ulysses - 1) / ulysses;
     for (const int chunks : {2, 4})
-      if (ulysses > 1 && chunks <= most) all.push_back(chunks);
+      if (ulysses > 1 && chunks <= most_heads_of_rank(request_.model.heads, ulysses)) all.push_back(chunks);
     return all;
   }
 

@@ -1,3 +1,4 @@
+#include "trireme/attention/head_shares.h"
 #include "trireme/base/error.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/base/sizes.h"
@@ -22,11 +23,7 @@ void check_machines(const PlanRequest& request, int devices) {
 
 void check_degrees(const PlanRequest& request, int devices) {
   const PinnedOptions& pinned = request.pinned;
-  const int64_t heads = request.model.heads;
-  if (pinned.ulysses && *pinned.ulysses > heads)
-    throw ConfigError(cat("--ulysses ", *pinned.ulysses, ": the model has ", heads,
-                          " query heads, expected at most one rank a head; use --ulysses ", heads,
-                          " or less, and --ring for more ranks a sequence"));
+  if (pinned.ulysses) check_one_rank_a_head(request.model.heads, *pinned.ulysses);
   const int degree = pinned.sp.value_or(pinned.ulysses.value_or(1) * pinned.ring.value_or(1));
   if (devices % degree != 0)
     throw ConfigError(cat("--gpus ", devices, ": ", degree, " ranks are to share a sample",

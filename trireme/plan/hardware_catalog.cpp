@@ -7,6 +7,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/nearest_name.h"
+#include "trireme/plan/published_peak_rate.h"
 #include "trireme/plan/token_operation_bytes.h"
 
 namespace trireme {
@@ -37,12 +38,12 @@ struct Chip {
   const char* name;
   const char* description;
   double memory_gib;
-  double memory_bandwidth;
-  double peak_16_bit, peak_32_bit;
-  double best_matmul;  // FLOP/s of bf16 products at their best shape
+  double memory_bytes_per_second;
+  double best_matmul_flops_per_second;  // FLOP/s of bf16 products at their best shape
   std::span<const AttentionSpeed> attention;
-  double nvlink, network, pcie;  // bytes/s in one direction, by data sheet
-  double host_memory_gib, host_bandwidth;
+  // In one direction, by data sheet.
+  double nvlink_bytes_per_second, network_bytes_per_second, pcie_bytes_per_second;
+  double host_memory_gib, host_bytes_per_second;
   int drives;
   double outside_gib;
   const char* data_sheet;
@@ -56,22 +57,22 @@ constexpr const char* kHopperAttention =
     "query and 8 key/value heads, causal)";
 
 const Chip kChips[] = {
-    {"a100-40gb", "NVIDIA A100 SXM4, 40 GB", 39.4, 1.555e12, 312e12, 19.5e12, 271.2e12, kAmpere, 300e9, 25e9,
-     31.5e9, 1024, 409.6e9, 4, 1.2, "NVIDIA A100 data sheet", "DGX A100 320GB data sheet",
+    {"a100-40gb", "NVIDIA A100 SXM4, 40 GB", 39.4, 1.555e12, 271.2e12, kAmpere, 300e9, 25e9, 31.5e9, 1024,
+     409.6e9, 4, 1.2, "NVIDIA A100 data sheet", "DGX A100 320GB data sheet",
      "cudnn-frontend, benchmark/attention_training/results/llama3.1/a100 of 2026-09-28 (cuDNN 9.27 on an "
      "A100 80GB "
      "PCIe, whose power limit is lower)"},
-    {"a100-80gb", "NVIDIA A100 SXM4, 80 GB", 79.1, 2.039e12, 312e12, 19.5e12, 271.2e12, kAmpere, 300e9, 25e9,
-     31.5e9, 2048, 409.6e9, 8, 1.2, "NVIDIA A100 data sheet", "DGX A100 640GB data sheet",
+    {"a100-80gb", "NVIDIA A100 SXM4, 80 GB", 79.1, 2.039e12, 271.2e12, kAmpere, 300e9, 25e9, 31.5e9, 2048,
+     409.6e9, 8, 1.2, "NVIDIA A100 data sheet", "DGX A100 640GB data sheet",
      "cudnn-frontend, benchmark/attention_training/results/llama3.1/a100 of 2026-09-28 (cuDNN 9.27 on an "
      "A100 80GB "
      "PCIe, whose power limit is lower)"},
-    {"h100-80gb", "NVIDIA H100 SXM5, 80 GB", 79.1, 3.35e12, 989e12, 67e12, 794.5e12, kHopper, 450e9, 50e9,
-     63e9, 2048, 614.4e9, 8, 1.5, "NVIDIA H100 data sheet", "DGX H100 data sheet", kHopperAttention},
-    {"h200-141gb", "NVIDIA H200 SXM5, 141 GB", 139.8, 4.8e12, 989e12, 67e12, 794.5e12, kHopper, 450e9, 50e9,
-     63e9, 2048, 614.4e9, 8, 1.5, "NVIDIA H200 data sheet", "DGX H200 data sheet", kHopperAttention},
-    {"b200-180gb", "NVIDIA B200 SXM, 180 GB", 178.3, 8e12, 2250e12, 75e12, 1745e12, kBlackwell, 900e9, 50e9,
-     63e9, 2048, 716.8e9, 8, 1.5, "NVIDIA HGX B200 data sheet", "DGX B200 user guide",
+    {"h100-80gb", "NVIDIA H100 SXM5, 80 GB", 79.1, 3.35e12, 794.5e12, kHopper, 450e9, 50e9, 63e9, 2048,
+     614.4e9, 8, 1.5, "NVIDIA H100 data sheet", "DGX H100 data sheet", kHopperAttention},
+    {"h200-141gb", "NVIDIA H200 SXM5, 141 GB", 139.8, 4.8e12, 794.5e12, kHopper, 450e9, 50e9, 63e9, 2048,
+     614.4e9, 8, 1.5, "NVIDIA H200 data sheet", "DGX H200 data sheet", kHopperAttention},
+    {"b200-180gb", "NVIDIA B200 SXM, 180 GB", 178.3, 8e12, 1745e12, kBlackwell, 900e9, 50e9, 63e9, 2048,
+     716.8e9, 8, 1.5, "NVIDIA HGX B200 data sheet", "DGX B200 user guide",
      "cudnn-frontend, "
      "benchmark/sdpa_benchmark_training/artifacts/sdpa_bf16_benchmark_results_NVIDIA_B200.csv (cuDNN "
      "through PyTorch, 128 query and 8 key/value heads, causal)"},
@@ -88,7 +89,8 @@ constexpr double kNarrowForward = 0.67, kNarrowBackward = 0.85;
 
 class ProfileOfChip {
  public:
-  explicit ProfileOfChip(const Chip& chip) : chip_(chip), streamed_(kStreamed * chip.memory_bandwidth) {}
+  explicit ProfileOfChip(const Chip& chip)
+      : chip_(chip), streamed_(kStreamed * chip.memory_bytes_per_second) {}
 
   HardwareProfile run() {
     profile_.name = chip_.name;
@@ -96,8 +98,8 @@ class ProfileOfChip {
     profile_.devices_per_machine = 8;
     from(FigureOrigin::published, "devices_per_machine", chip_.machine_sheet);
     memory();
-    profile_.peak_flops_16_bit = chip_.peak_16_bit;
-    profile_.peak_flops_32_bit = chip_.peak_32_bit;
+    profile_.peak_flops_16_bit = published_flops(Precision::bf16);
+    profile_.peak_flops_32_bit = published_flops(Precision::fp32);
     from(FigureOrigin::published, "peak_flops_16_bit", cat(chip_.data_sheet, ", without sparsity"));
     from(FigureOrigin::published, "peak_flops_32_bit", cat(chip_.data_sheet, ", vector units: TF32 is off"));
     products();
@@ -112,6 +114,11 @@ class ProfileOfChip {
   void from(FigureOrigin origin, const std::string& figure, const std::string& source) {
     profile_.sources.push_back({figure, origin, source});
   }
+  double published_flops(Precision precision) const {
+    const auto rate = published_peak_rate(chip_.description, precision);
+    TRIREME_ASSERT(rate, "no peak rate is published for ", chip_.description);
+    return rate->flops_per_second;
+  }
   static int64_t gibibytes(double count) { return static_cast<int64_t>(count * (1 << 30)); }
 
   void memory() {
@@ -125,7 +132,7 @@ class ProfileOfChip {
          "0.5 GiB of CUDA context and modules, 0.15 to 0.5 GiB for each of two NCCL communicators of eight "
          "devices, "
          "the rest for cuBLAS and cuDNN workspaces");
-    profile_.fragments_share = 0.03;
+    profile_.fragments_share = kFragmentsOnGpu_share;
     from(FigureOrigin::estimated, "fragments_share",
          "what is reserved beside tensors with expandable segments");
   }
@@ -135,7 +142,8 @@ class ProfileOfChip {
   void products() {
     for (const bool wide : {false, true}) {
       Rates& rates = wide ? profile_.rates_32_bit : profile_.rates_16_bit;
-      const double best = wide ? kFp32Products * chip_.peak_32_bit : chip_.best_matmul;
+      const double best =
+          wide ? kFp32Products * profile_.peak_flops_32_bit : chip_.best_matmul_flops_per_second;
       const double value_bytes = wide ? 4 : 2;
       for (const WorkKind kind : {WorkKind::matmul, WorkKind::weight_gradient, WorkKind::head_matmul,
                                   WorkKind::head_weight_gradient}) {
@@ -150,7 +158,7 @@ class ProfileOfChip {
         from(wide ? FigureOrigin::estimated : FigureOrigin::measured, figure(kind, wide),
              wide ? cat(kFp32Products, " of the fp32 peak, and memory traffic at the streamed bandwidth")
                   : cat("ml-engineering by S. Bekman, table of maximum achievable matmul FLOPS (",
-                        chip_.best_matmul / 1e12,
+                        chip_.best_matmul_flops_per_second / 1e12,
                         " TFLOP/s at the best shape); other shapes estimated: memory traffic added at ",
                         kStreamed, " of the published bandwidth"));
       }
@@ -166,8 +174,10 @@ class ProfileOfChip {
         profile_.rates_16_bit[WorkKind::attention_backward].points.push_back(
             {speed.tokens, width, speed.backward * (narrow ? kNarrowBackward : 1)});
       }
-    profile_.rates_32_bit[WorkKind::attention_forward] = {{{0, 0, kFp32Forward * chip_.peak_32_bit}}};
-    profile_.rates_32_bit[WorkKind::attention_backward] = {{{0, 0, kFp32Backward * chip_.peak_32_bit}}};
+    profile_.rates_32_bit[WorkKind::attention_forward] = {
+        {{0, 0, kFp32Forward * profile_.peak_flops_32_bit}}};
+    profile_.rates_32_bit[WorkKind::attention_backward] = {
+        {{0, 0, kFp32Backward * profile_.peak_flops_32_bit}}};
     for (const WorkKind kind : {WorkKind::attention_forward, WorkKind::attention_backward}) {
       from(FigureOrigin::measured, figure(kind, false),
            cat(chip_.attention_source,
@@ -190,15 +200,15 @@ class ProfileOfChip {
   }
 
   void links() {
-    profile_.within_machine = {25e-6, kNvlinkUsed * chip_.nvlink};
+    profile_.within_machine = {25e-6, kNvlinkUsed * chip_.nvlink_bytes_per_second};
     from(FigureOrigin::measured, "within_machine",
          cat("line rate of NVLink in the ", chip_.data_sheet,
              ", of which NCCL moves 370 / 450 (S. Jeaugey, NVIDIA/nccl-tests issue 212); latency estimated"));
-    profile_.across_machines = {40e-6, kNetworkUsed * chip_.network};
+    profile_.across_machines = {40e-6, kNetworkUsed * chip_.network_bytes_per_second};
     from(FigureOrigin::measured, "across_machines",
          cat("one network card for each GPU (", chip_.machine_sheet,
              "), of which NCCL moves 48 to 49 of 50 GB/s (NVIDIA/nccl-tests issue 267); latency estimated"));
-    profile_.to_host = {20e-6, kPcieUsed * chip_.pcie};
+    profile_.to_host = {20e-6, kPcieUsed * chip_.pcie_bytes_per_second};
     from(FigureOrigin::estimated, "to_host", cat(kPcieUsed, " of PCIe x16 in the ", chip_.data_sheet));
     const double drives = chip_.drives / 8.0;
     profile_.disk_read = {200e-6, drives * 5e9};
@@ -212,7 +222,7 @@ class ProfileOfChip {
   void rest() {
     // AdamW on fp32 moves 42 bytes an element: 28, 8 to scale the gradient, 6 to round the new value.
     constexpr double kElement_bytes = 42, kHostStreamed = 0.6;
-    profile_.host_optimizer_per_second = kHostStreamed * chip_.host_bandwidth / 8 / kElement_bytes;
+    profile_.host_optimizer_per_second = kHostStreamed * chip_.host_bytes_per_second / 8 / kElement_bytes;
     from(FigureOrigin::estimated, "host_optimizer_per_second",
          cat(kHostStreamed, " of an eighth of the host's memory bandwidth (processors of the ",
              chip_.machine_sheet, "), ", kElement_bytes, " bytes an element"));
@@ -220,7 +230,7 @@ class ProfileOfChip {
     profile_.step_seconds = 10e-3;
     for (const char* figure : {"micro_batch_seconds", "step_seconds"})
       from(FigureOrigin::estimated, figure, "waits of the host for the device at both ends");
-    profile_.time_error = 0.3;
+    profile_.time_error_share = 0.3;
     from(FigureOrigin::estimated, "time_error", "no step of this program is measured on this device");
   }
 

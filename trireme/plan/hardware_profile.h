@@ -90,6 +90,9 @@ struct FigureSource {
   std::string source;  // the document or the command, and who measured
 };
 
+// What is reserved beside tensors with expandable segments.
+inline constexpr double kFragmentsOnGpu_share = 0.03;
+
 struct HardwareProfile {
   std::string name;         // "h100-80gb"
   std::string description;  // "NVIDIA H100 SXM5, 80 GB"
@@ -117,7 +120,7 @@ struct HardwareProfile {
   int threads = 0;
   bool bf16_products = true;  // a CPU without their instructions multiplies bf16 values in fp32
   bool bf16_attention = true;
-  double time_error = 0.25;  // relative, of a step's seconds; an estimate
+  double time_error_share = 0.25;  // of a step's seconds; an estimate
   std::vector<FigureSource> sources;
 
   const Rates& rates(int64_t element_bytes) const { return element_bytes == 2 ? rates_16_bit : rates_32_bit; }

@@ -58,7 +58,7 @@ inline constexpr int64_t kIncumbentProcess_bytes = int64_t{1} << 30;
 int64_t incumbent_nccl_bytes(const IncumbentRun& run);
 
 struct IncumbentMemory {
-  std::string_view moment;               // when most is held
+  std::string_view fullest_phase;        // when most is held
   std::vector<IncumbentBuffer> buffers;  // held then, largest first; buffers of one name and source together
   int64_t held_bytes = 0;                // their sum: torch.cuda.max_memory_allocated
   int64_t mapped_bytes = 0;              // with freed blocks that stay mapped: max_memory_reserved

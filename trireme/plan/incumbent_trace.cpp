@@ -11,7 +11,7 @@ Held IncumbentTrace::hold(std::string_view name, std::string_view source, int64_
   live_.emplace(id, Live{{name, source, bytes}, stream, address});
   if (allocator_.held_bytes() > memory_.held_bytes) {
     memory_.held_bytes = allocator_.held_bytes();
-    memory_.moment = moment_;
+    memory_.fullest_phase = phase_;
     fullest_at_ = id;
   }
   memory_.mapped_bytes = allocator_.mapped_bytes();

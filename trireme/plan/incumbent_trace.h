@@ -44,7 +44,7 @@ class IncumbentTrace {
   explicit IncumbentTrace(int64_t inventory_at = -1) : inventory_at_(inventory_at) {}
   Held hold(std::string_view name, std::string_view source, int64_t bytes,
             TraceStream stream = TraceStream::compute);
-  void enter(std::string_view moment) { moment_ = moment; }
+  void enter(std::string_view phase) { phase_ = phase; }
 
   int64_t fullest_at() const { return fullest_at_; }            // the allocation after which most was held
   int64_t allocated_bytes() const { return allocated_bytes_; }  // of all allocations together
@@ -61,7 +61,7 @@ class IncumbentTrace {
 
   CachingAllocator allocator_{3};
   std::map<int64_t, Live> live_;
-  std::string_view moment_;
+  std::string_view phase_;
   int64_t allocations_ = 0;
   int64_t allocated_bytes_ = 0;
   int64_t inventory_at_ = -1;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "trireme/attention/head_shares.h"
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/forecast/sequence_ranks.h"
@@ -232,8 +233,8 @@ bool options_agree(const PlannedStep& step) {
     return false;
   if (inputs.offload.parameters != Offload::none && inputs.zero != 3) return false;
   if (inputs.update_in_backward && step.accumulation > 1) return false;
-  const int64_t most_heads = (inputs.model.heads + inputs.ulysses - 1) / inputs.ulysses;  // of a rank
-  return inputs.head_chunks == 1 || (inputs.ulysses > 1 && inputs.head_chunks <= most_heads);
+  return inputs.head_chunks == 1 ||
+         (inputs.ulysses > 1 && inputs.head_chunks <= most_heads_of_rank(inputs.model.heads, inputs.ulysses));
 }
 
 }  // namespace trireme

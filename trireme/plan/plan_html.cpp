@@ -140,7 +140,7 @@ std::vector<TimeEntry> time_entries(const StepTime& time) {
   std::vector<TimeEntry> entries;
   for (const KindSeconds& kind : time.compute) entries.push_back({spaced(name_of(kind.kind)), kind.seconds});
   for (const TrafficSeconds& each : time.traffic)
-    entries.push_back({cat("waiting: ", spaced(name_of(each.kind))), each.waited, true});
+    entries.push_back({cat("waiting: ", spaced(name_of(each.kind))), each.waited_seconds, true});
   entries.push_back({"waiting: optimizer on the host", time.host_optimizer_waited_seconds, true});
   entries.push_back({"overhead of micro-batches and the step", time.overhead_seconds, true});
   std::erase_if(entries, [](const TimeEntry& entry) { return entry.seconds <= 0; });
@@ -221,7 +221,7 @@ std::string sureness_section(const PlanRequest& request) {
     else
       rows.push_back({figure, origin, text});
   }
-  return cat("<h2>How sure</h2>\n<p>Times are within ", html_share(hardware.time_error),
+  return cat("<h2>How sure</h2>\n<p>Times are within ", html_share(hardware.time_error_share),
              " of what is said, by estimate. Memory is the forecast that the engine itself uses.</p>\n",
              rows.empty() ? ""
                           : table(cat("Where the figures of ", html_escaped(hardware.name), " are from"),

@@ -51,7 +51,7 @@ Json time_json(const Planned& planned) {
   Json kinds = Json::object(), waited = Json::object(), traffic = Json::object(), causes = Json::object();
   for (const KindSeconds& kind : time.compute) kinds[name_of(kind.kind)] = kind.seconds;
   for (const TrafficSeconds& each : time.traffic) {
-    waited[name_of(each.kind)] = each.waited;
+    waited[name_of(each.kind)] = each.waited_seconds;
     traffic[name_of(each.kind)] = each.bytes;
   }
   for (const CauseSeconds& each : seconds_by_cause(time)) causes[each.cause] = each.seconds;
@@ -131,7 +131,7 @@ Json plan_json(const PlanRequest& request, const Plan& plan) {
         {{"figure", source.figure}, {"origin", name_of(source.origin)}, {"source", source.source}});
     if (source.origin == FigureOrigin::estimated) estimated.push_back(source.figure);
   }
-  json["sureness"] = {{"time_error_share", request.hardware.time_error},
+  json["sureness"] = {{"time_error_share", request.hardware.time_error_share},
                       {"estimated_figures", std::move(estimated)},
                       {"figures", std::move(figures)}};
   return json;

@@ -199,7 +199,7 @@ class Spec {
       risk("**Disks.** The step waits for a local disk; a shared or slow one is many times slower.");
     for (const std::string& line : plan_.advice) risk("**Other axes and limits.** ", line);
     const std::string estimated = estimated_figures(request_);
-    risk("**The figures.** Times may be off by ", percent(hardware_.time_error),
+    risk("**The figures.** Times may be off by ", percent(hardware_.time_error_share),
          estimated.empty() ? "" : cat("; estimated of this hardware: ", cell(estimated)), ".");
     if (machines_ > 1)
       risk("**Failures.** With ", c_.ranks(), " ", device_,

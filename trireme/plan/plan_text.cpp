@@ -127,7 +127,7 @@ std::string sureness_text(const PlanRequest& request) {
   const HardwareProfile& hardware = request.hardware;
   const auto count = [&](FigureOrigin origin) { return figures_that_count(request, origin).size(); };
   const std::string estimated = estimated_figures(request);
-  return cat("\nhow sure: times within ", format_fixed(100 * hardware.time_error, 0),
+  return cat("\nhow sure: times within ", format_fixed(100 * hardware.time_error_share, 0),
              " % (an estimate), by the profile ", hardware.name, " (", count(FigureOrigin::measured),
              " figures measured, ", count(FigureOrigin::published), " published",
              estimated.empty() ? "" : cat("; estimated: ", estimated),

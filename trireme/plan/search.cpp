@@ -51,7 +51,7 @@ double least_seconds(const StepTime& a, const StepTime& b) {
                    std::min(a.host_optimizer_waited_seconds, b.host_optimizer_waited_seconds);
   for (size_t i = 0; i < std::min(a.traffic.size(), b.traffic.size()); ++i) {
     const auto of_b = std::ranges::find(b.traffic, a.traffic[i].kind, &TrafficSeconds::kind);
-    if (of_b != b.traffic.end()) seconds += std::min(a.traffic[i].waited, of_b->waited);
+    if (of_b != b.traffic.end()) seconds += std::min(a.traffic[i].waited_seconds, of_b->waited_seconds);
   }
   return seconds;
 }

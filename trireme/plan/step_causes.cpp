@@ -54,7 +54,7 @@ std::vector<CauseSeconds> seconds_by_cause(const StepTime& time) {
   for (const KindSeconds& kind : time.compute) add_cause(causes, cause_of(kind.kind), kind.seconds);
   for (const TrafficSeconds& traffic : time.traffic)
     add_cause(causes, cause_of(traffic.kind) + (traffic.crosses_machines ? " between machines" : ""),
-              traffic.waited);
+              traffic.waited_seconds);
   add_cause(causes, "the optimizer on the host", time.host_optimizer_waited_seconds);
   add_cause(causes, "what each step takes beside its work", time.overhead_seconds);
   return causes;

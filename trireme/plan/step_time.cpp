@@ -120,6 +120,52 @@ double seconds_of(const std::vector<WorkItem>& items, const PlannedStep& step,
   return sum;
 }
 
+// What a rank does while data moves, and what it still waits for.
+struct Overlap {
+  const ForecastInputs& inputs;
+  bool hides;
+  double compute_seconds, forward_seconds, attention_seconds;  // of a step
+  double host_step_seconds;                                    // beside the next forward
+
+  double backward_seconds() const { return compute_seconds - forward_seconds; }
+  double beyond(double seconds, double hidden) const {
+    return hides ? std::max(0.0, seconds - hidden) : seconds;
+  }
+  // Of traffic that takes `seconds`, of offloaded activations in each direction.
+  double waited_seconds(TrafficKind kind, double seconds) const {
+    switch (kind) {
+      case TrafficKind::ulysses:
+        return inputs.head_chunks == 1
+                   ? seconds
+                   : std::max(seconds / inputs.head_chunks, beyond(seconds, attention_seconds));
+      case TrafficKind::ring:
+        return inputs.gathers_keys ? seconds : beyond(seconds, attention_seconds);
+      case TrafficKind::offloaded_activations:
+        return beyond(seconds, forward_seconds) + beyond(seconds, backward_seconds());
+      case TrafficKind::gathered_parameters:
+      case TrafficKind::offloaded_parameters:
+      case TrafficKind::offloaded_gradients:
+        return beyond(seconds, compute_seconds);
+      case TrafficKind::summed_gradients:
+        return sums_go_beside_backward(inputs) ? beyond(seconds, backward_seconds()) : seconds;
+      case TrafficKind::traded_parameters:
+        return seconds;
+      case TrafficKind::offloaded_optimizer:
+        // Read ahead of the unit that is stepped, and written behind it.
+        return beyond(seconds, std::max(forward_seconds, host_step_seconds));
+    }
+    throw InternalError("a kind of traffic has no wait");
+  }
+};
+
+double host_step_seconds(const StepWork& work, const HardwareProfile& hardware) {
+  if (work.host_optimizer_elements == 0) return 0;
+  if (hardware.host_optimizer_per_second <= 0)
+    throw ConfigError(cat("the hardware profile ", hardware.name,
+                          " has no rate of the optimizer on the host; leave --offload_optimizer out"));
+  return work.host_optimizer_elements / hardware.host_optimizer_per_second;
+}
+
 }  // namespace
 
 StepTime step_time(const PlannedStep& step, const HardwareProfile& hardware) {
@@ -127,66 +173,30 @@ StepTime step_time(const PlannedStep& step, const HardwareProfile& hardware) {
   const StepWork work = step_work(step);
   StepTime time;
   time.compute_seconds = seconds_of(work.items, step, hardware, &time.compute);
-  const double forward = seconds_of(work.forward_items, step, hardware, nullptr);
-  const double backward = time.compute_seconds - forward;
   double attention = 0;
   for (const KindSeconds& kind : time.compute)
     if (is_attention(kind.kind)) attention += kind.seconds;
-
-  const bool hides = hardware.is_gpu;
-  const auto beyond = [&](double seconds, double hidden) {
-    return hides ? std::max(0.0, seconds - hidden) : seconds;
-  };
-  double stepping = 0;  // on the host, beside the next forward
-  if (work.host_optimizer_elements > 0) {
-    if (hardware.host_optimizer_per_second <= 0)
-      throw ConfigError(cat("the hardware profile ", hardware.name,
-                            " has no rate of the optimizer on the host; leave --offload_optimizer out"));
-    stepping = work.host_optimizer_elements / hardware.host_optimizer_per_second;
-    time.host_optimizer_waited_seconds = beyond(stepping, forward);
-  }
+  const Overlap overlap{.inputs = inputs,
+                        .hides = hardware.is_gpu,
+                        .compute_seconds = time.compute_seconds,
+                        .forward_seconds = seconds_of(work.forward_items, step, hardware, nullptr),
+                        .attention_seconds = attention,
+                        .host_step_seconds = host_step_seconds(work, hardware)};
+  time.host_optimizer_waited_seconds = overlap.beyond(overlap.host_step_seconds, overlap.forward_seconds);
   const Links links(step, hardware);
   double waited = 0;
   for (const TrafficItem& item : work.traffic) {
-    TrafficSeconds traffic{item.kind, item.bytes, links.seconds(item), 0, links.crosses_machines(item.kind)};
-    switch (item.kind) {
-      case TrafficKind::ulysses:
-        traffic.waited = inputs.head_chunks == 1 ? traffic.seconds
-                                                 : std::max(traffic.seconds / inputs.head_chunks,
-                                                            beyond(traffic.seconds, attention));
-        break;
-      case TrafficKind::ring:
-        traffic.waited = inputs.gathers_keys ? traffic.seconds : beyond(traffic.seconds, attention);
-        break;
-      case TrafficKind::offloaded_activations:
-        traffic.waited = beyond(traffic.seconds, forward) + beyond(traffic.seconds, backward);
-        traffic.seconds *= 2;
-        break;
-      case TrafficKind::gathered_parameters:
-      case TrafficKind::offloaded_parameters:
-      case TrafficKind::offloaded_gradients:
-        traffic.waited = beyond(traffic.seconds, time.compute_seconds);
-        break;
-      case TrafficKind::summed_gradients:
-        traffic.waited =
-            sums_go_beside_backward(inputs) ? beyond(traffic.seconds, backward) : traffic.seconds;
-        break;
-      case TrafficKind::traded_parameters:
-        traffic.waited = traffic.seconds;
-        break;
-      case TrafficKind::offloaded_optimizer:
-        // Read ahead of the unit that is stepped, and written behind it.
-        traffic.waited = hides ? beyond(traffic.seconds, std::max(forward, stepping)) : traffic.seconds;
-        break;
-    }
-    waited += traffic.waited;
-    time.traffic.push_back(traffic);
+    const double seconds = links.seconds(item);
+    const bool both_ways = item.kind == TrafficKind::offloaded_activations;
+    time.traffic.push_back({item.kind, item.bytes, both_ways ? 2 * seconds : seconds,
+                            overlap.waited_seconds(item.kind, seconds), links.crosses_machines(item.kind)});
+    waited += time.traffic.back().waited_seconds;
   }
   time.overhead_seconds =
       hardware.step_seconds + hardware.micro_batch_seconds * static_cast<double>(step.accumulation);
   time.seconds = time.compute_seconds + waited + time.host_optimizer_waited_seconds + time.overhead_seconds;
-  time.least_seconds = time.seconds / (1 + hardware.time_error);
-  time.most_seconds = time.seconds * (1 + hardware.time_error);
+  time.least_seconds = time.seconds / (1 + hardware.time_error_share);
+  time.most_seconds = time.seconds * (1 + hardware.time_error_share);
   time.tokens_per_second = step.tokens() / time.seconds;
   const double peak = inputs.storage_bytes == 2 ? hardware.peak_flops_16_bit : hardware.peak_flops_32_bit;
   time.mfu = step.model_flops() / time.seconds / (peak * inputs.ranks);

@@ -6,8 +6,7 @@
 //   ring                    hidden behind attention; gathered keys are waited for
 //   gathered parameters     hidden on a GPU as far as compute goes, for they come one unit ahead
 //   summed gradients        hidden on a GPU with ZeRO 2 and 3 as far as backward goes, for they are waited
-//   for one
-//                           unit later; else waited for
+//                           for one unit later; else waited for
 //   traded parameters       waited for
 //   offloaded               hidden on a GPU as far as compute goes: activations leave beside forward and come
 //                           back beside backward; the host's optimizer works beside the next forward, and
@@ -24,9 +23,9 @@ namespace trireme {
 
 struct TrafficSeconds {
   TrafficKind kind{};
-  double bytes = 0;    // sent by this rank in a step
-  double seconds = 0;  // on its way
-  double waited = 0;   // of them, what compute does not hide
+  double bytes = 0;           // sent by this rank in a step
+  double seconds = 0;         // on its way
+  double waited_seconds = 0;  // of them, what compute does not hide
   bool crosses_machines = false;
 };
 

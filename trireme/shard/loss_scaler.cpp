@@ -8,10 +8,8 @@ namespace trireme {
 
 namespace {
 
-constexpr double kLargest = 0x1p127;  // the largest power of two of fp32, in which gradients are scaled
-
 bool possible(double scale) {
-  return scale >= 1 && scale <= kLargest;  // false for NaN
+  return scale >= 1 && scale <= kLargestLossScale;  // false for NaN
 }
 
 }  // namespace
@@ -35,7 +33,7 @@ void LossScaler::update(bool overflow) {
     scale_ = std::max(scale_ / 2, 1.0);
     clean_steps_ = 0;
   } else if (++clean_steps_ >= growth_steps_) {
-    scale_ = std::min(scale_ * 2, kLargest);
+    scale_ = std::min(scale_ * 2, kLargestLossScale);
     clean_steps_ = 0;
   }
 }

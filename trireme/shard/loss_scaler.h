@@ -13,6 +13,9 @@
 
 namespace trireme {
 
+// The largest power of two of fp32, in which gradients are scaled.
+inline constexpr double kLargestLossScale = 0x1p127;
+
 struct LossScalerSettings {
   double initial = 65536;
   int64_t growth_steps = 2000;

@@ -30,7 +30,8 @@ class ParameterStore {
  public:
   virtual ~ParameterStore() = default;
   ParameterStore& operator=(ParameterStore&&) = delete;
-  // The unit's whole flat values, valid until release. Collective where masters or parameters are sharded.
+  // The unit's whole flat values [elements], in the dtype of the matmuls; valid until release. Collective
+  // where masters or parameters are sharded.
   virtual at::Tensor gather(int unit) = 0;
   virtual void release(int unit) = 0;
   // The caller will gather this unit next; a store may begin now.
@@ -50,8 +51,6 @@ class ParameterStore {
 
   // The whole fp32 masters of a unit; not to be written to. Collective where they are sharded.
   virtual at::Tensor whole_master(int unit) = 0;
-  // Sets masters and the values that compute reads from a whole fp32 unit. All ranks give the same values.
-  virtual void set(int unit, const at::Tensor& whole) = 0;
 };
 
 struct ParameterSettings {

@@ -66,13 +66,6 @@ class ReplicatedParameters final : public ParameterStore {
     masters_->close(unit, false);
     return whole;
   }
-  void set(int unit, const at::Tensor& whole) override {
-    values_.at(static_cast<size_t>(unit)).copy_(whole);
-    stale_[static_cast<size_t>(unit)] = false;
-    if (!masters_) return;
-    const UnitShare& share = shares_[static_cast<size_t>(unit)];
-    masters_->set(unit, whole.narrow(0, share.begin, share.elements));
-  }
 
  private:
   // All ranks stepped the same units, so that all exchange values or none does.

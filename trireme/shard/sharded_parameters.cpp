@@ -117,13 +117,6 @@ class ShardedParameters final : public ParameterStore {
     masters.close(unit, false);
     return whole;
   }
-  void set(int unit, const at::Tensor& whole) override {
-    const UnitShare& share = shares_.at(static_cast<size_t>(unit));
-    const at::Tensor rank_share = whole.narrow(0, share.begin, share.elements);
-    if (uploads_) uploads_->drop(unit);
-    values_->set(unit, rank_share);
-    if (masters_) masters_->set(unit, rank_share);
-  }
 
  private:
   struct Gathered {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
 #include "trireme/tokenizer/byte_level.h"
 #include "trireme/tokenizer/unbuilt_tokenizer.h"
 #include "trireme/tokenizer/utf8.h"
@@ -29,11 +30,10 @@ const Json& model_of(const Json& json, const std::string& origin) {
 }
 
 std::filesystem::path find_file(const std::filesystem::path& path) {
-  if (std::filesystem::is_regular_file(path)) return path;
-  if (!std::filesystem::exists(path))
-    throw ConfigError(cat("the tokenizer ", path.string(), " does not exist"));
+  if (is_file(path)) return path;
+  if (!is_there(path)) throw ConfigError(cat("the tokenizer ", path.string(), " does not exist"));
   auto file = path / "tokenizer.json";
-  if (!std::filesystem::is_regular_file(file))
+  if (!is_file(file))
     throw ConfigError(cat(path.string(),
                           ": holds no tokenizer.json; transformers' AutoTokenizer writes one: "
                           "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"));
@@ -238,7 +238,7 @@ int32_t Tokenizer::end_of_text_id() const {
   const auto folder = file_.parent_path();
   const auto config = [&](const char* name) {
     const auto file = folder / name;
-    return std::filesystem::is_regular_file(file) ? read_json(file) : Json::object();
+    return is_file(file) ? read_json(file) : Json::object();
   };
   const std::string settings_file = (folder / "tokenizer_config.json").string();
   const Json settings = config("tokenizer_config.json");

@@ -5,6 +5,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/device/memory_account.h"
+#include "trireme/model/unit_writer.h"
 #include "trireme/train/checkpoint_shard.h"
 
 namespace trireme {
@@ -33,7 +34,7 @@ void BackgroundSave::begin(const CheckpointContents& contents, Engine& engine, i
     const MemoryScope scope(engine.memory_account(), MemoryCategory::snapshot);
     for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit)
       for (const std::string& state : states_)
-        if (const UnitSpec& spec = units_[static_cast<size_t>(unit)]; writes_unit(unit, rank_, ranks_))
+        if (const UnitSpec& spec = units_[static_cast<size_t>(unit)]; writer_of_unit(unit, ranks_) == rank_)
           snapshot_.push_back({&spec, state, at::empty({spec.elements}, at::kFloat)});
   });
   size_t next = 0;

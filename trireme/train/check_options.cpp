@@ -37,7 +37,7 @@ void check_options(const TrainOptions& o) {
                             o.eval_steps == 0 ? " (only at the end)" : "", "; give --eval_steps ",
                             o.save_steps));
   }
-  if (o.overwrite_output_dir && resumes(o))
+  if (o.overwrite_output_dir && resume_kind(o) != ResumeKind::none)
     throw ConfigError(cat("--overwrite_output_dir removes an earlier run, and --resume_from_checkpoint ",
                           o.resume_from_checkpoint,
                           " goes on with one: give one of them (a restart by the launcher goes on with what "

@@ -46,13 +46,13 @@ StagePlan plan_run(const TrainOptions& options, const ModelConfig& config, const
 }
 
 void check_stage(const StagePlan& plan, int stage, int64_t longest_document_tokens) {
-  const auto at = static_cast<size_t>(stage);
-  const ContextStage& of = plan.stages[at];
-  const EngineOptions& engine = plan.options[at].engine;
-  check_step_tokens(plan.options[at], of.sequence_tokens, engine.ulysses * engine.ring,
+  const auto index = static_cast<size_t>(stage);
+  const ContextStage& context_stage = plan.stages[index];
+  const EngineOptions& engine = plan.options[index].engine;
+  check_step_tokens(plan.options[index], context_stage.sequence_tokens, engine.ulysses * engine.ring,
                     host_memory_limit_bytes());
-  check_positions({of}, plan.configs[at], longest_document_tokens);
-  if (engine.strict_divisible) check_divisible({of}, engine.ulysses, engine.ring);
+  check_positions({context_stage}, plan.configs[index], longest_document_tokens);
+  if (engine.strict_divisible) check_divisible({context_stage}, engine.ulysses, engine.ring);
 }
 
 }  // namespace trireme

@@ -9,7 +9,9 @@
 #include "trireme/base/error.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/model/finite_values.h"
+#include "trireme/model/unit_writer.h"
 #include "trireme/train/checkpoint_manifest.h"
+#include "trireme/train/checkpoint_names.h"
 #include "trireme/train/checkpoint_shard.h"
 #include "trireme/train/publish_checkpoint.h"
 #include "trireme/train/trainer_state.h"
@@ -132,7 +134,7 @@ void for_each_state(Engine& engine,
         if (group.size() == 1) throw;
         throw CommError(cat("putting unit ", spec.name, " together: ", error.what()));
       }
-      if (writes_unit(unit, group.rank(), group.size())) take(spec, state, flat);
+      if (writer_of_unit(unit, group.size()) == group.rank()) take(spec, state, flat);
     }
 }
 
@@ -168,7 +170,7 @@ CheckpointRead read_checkpoint(const fs::path& dir, Engine& engine) {
     for (const UnitSpec& unit : units)
       for (const std::string& state : states)
         for (const ParameterSpec& tensor : stored->tensors_of(unit, state)) stored->find(tensor);
-    result.trainer_state = read_json(dir / "trainer_state.json");
+    result.trainer_state = read_json(dir / kTrainerStateFile);
   });
   result.bytes = stored->header_bytes();
   // Where ranks exchange shares, one that cannot read goes on taking part, and then throws.
@@ -190,7 +192,7 @@ CheckpointRead read_checkpoint(const fs::path& dir, Engine& engine) {
     }
   agreement.all_or_none(cat("reading ", dir.string()), [&] {
     if (failure) std::rethrow_exception(failure);
-    const std::string origin = (dir / "trainer_state.json").string();
+    const std::string origin = (dir / kTrainerStateFile).string();
     const SavedProgress progress = parse_saved_progress(result.trainer_state, origin);
     engine.restore_progress({progress.optimizer_steps, progress.loss_scale, progress.loss_scale_clean_steps});
   });

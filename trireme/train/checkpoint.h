@@ -6,10 +6,10 @@
 //   step-N/trainer_state.json             step, stage, loader, seed, tokens seen, optimizer steps, options
 //   step-N/manifest.json                  size and checksum of every other file
 //
-// Files hold whole units, however the state is sharded: rank u % ranks writes unit u, and all ranks put it
-// together then. So any number of ranks and any ZeRO stage can read a checkpoint. All ranks write and sync
-// their file under a temporary name. Then rank 0 writes the manifest and renames. So the name step-N is
-// always a whole checkpoint, whatever is killed when.
+// Files hold whole units, however the state is sharded: one rank writes a unit (model/unit_writer.h), and all
+// ranks put it together then. So any number of ranks and any ZeRO stage can read a checkpoint. All ranks
+// write and sync their file under a temporary name. Then rank 0 writes the manifest and renames. So the name
+// step-N is always a whole checkpoint, whatever is killed when.
 #pragma once
 
 #include <filesystem>

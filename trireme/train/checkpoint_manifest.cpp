@@ -14,6 +14,8 @@
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/input_file.h"
 #include "trireme/base/json.h"
+#include "trireme/base/safetensors.h"
+#include "trireme/train/checkpoint_names.h"
 #include "trireme/train/file_checksum.h"
 
 namespace fs = std::filesystem;
@@ -23,8 +25,6 @@ namespace {
 
 constexpr int kFormat = 2;
 constexpr int kFormatOfWholeFiles = 1;
-constexpr const char* kManifest = "manifest.json";
-constexpr const char* kWeightIndex = "model.safetensors.index.json";
 
 // A shard's rank by its file name; nullopt for other files. A name that only looks like a shard's gives -1:
 // it belongs to no checkpoint.
@@ -35,7 +35,7 @@ std::optional<int64_t> rank_of_shard(const std::string& name) {
   return shard_name(static_cast<int>(rank)) == name ? rank : -1;
 }
 
-// Unit u is in the shard of rank u % ranks. So with fewer units than ranks only the last shards are missing.
+// Ranks write units in turn. So with fewer units than ranks only the last shards are missing.
 void check_shards(const CheckpointManifest& manifest, const std::string& origin) {
   int64_t shards = 0;
   for (const auto& [name, file] : manifest.files)
@@ -79,8 +79,9 @@ void check_weight_index(const fs::path& index, const CheckpointManifest& manifes
 std::optional<int64_t> step_of_folder(const fs::path& dir) {
   const std::string name = (dir.has_filename() ? dir : dir.parent_path()).filename().string();
   int64_t step = 0;
-  if (!name.starts_with("step-")) return std::nullopt;
-  const auto [end, error] = std::from_chars(name.data() + 5, name.data() + name.size(), step);
+  const std::string_view prefix = kStepPrefix;
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const auto [end, error] = std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
   if (error != std::errc() || end != name.data() + name.size() || step < 0) return std::nullopt;
   return step;
 }
@@ -112,15 +113,15 @@ void write_manifest(const fs::path& dir, const CheckpointManifest& manifest) {
                      {"ranks", manifest.ranks},
                      {"chunk_bytes", manifest.chunk_bytes},
                      {"files", files}};
-  write_durable(dir / kManifest, json.dump(1) + "\n");
+  write_durable(dir / kManifestFile, json.dump(1) + "\n");
 }
 
 CheckpointManifest read_manifest(const fs::path& dir) {
-  const fs::path file = dir / kManifest;
+  const fs::path file = dir / kManifestFile;
   std::error_code error;
   if (!fs::exists(file, error) && !error)
     throw DataError(
-        cat(dir.string(), ": there is no manifest.json: this is not a whole checkpoint of Trireme"));
+        cat(dir.string(), ": there is no ", kManifestFile, ": this is not a whole checkpoint of Trireme"));
   const Json json = read_json(file);
   const std::string origin = file.string();
   const int64_t format = whole_number(json, "format", {}, origin);
@@ -135,14 +136,14 @@ CheckpointManifest read_manifest(const fs::path& dir) {
     throw DataError(
         cat(origin, ": \"step\" is ", manifest.step, ", but the folder is that of step ", *named));
   for (const auto& [name, entry] : object_value(json, "files", origin).items()) {
-    if (!is_plain_file_name(name) || name == kManifest)
+    if (!is_plain_file_name(name) || name == kManifestFile)
       throw DataError(
           cat(origin, ": \"files\" has \"", quotation(name), "\"; expected names of files in this folder"));
     const std::string file_origin = cat(origin, ": ", quotation(name));
     const int64_t bytes = whole_number(entry, "bytes", {}, file_origin);
     manifest.files[name] = {bytes, parse_checksums(entry, bytes, manifest.chunk_bytes, file_origin)};
   }
-  for (const char* needed : {"config.json", kWeightIndex, "trainer_state.json"})
+  for (const char* needed : {"config.json", kWeightIndexFile, kTrainerStateFile})
     if (!manifest.files.contains(needed))
       throw DataError(cat(origin, ": \"files\" lacks ", needed, ", which every checkpoint has"));
   check_shards(manifest, origin);
@@ -182,7 +183,7 @@ int64_t verify_checkpoint(const fs::path& dir, const ChunkShare& share) {
                             checksum_text(expected.xxh3[i]),
                             ": the file was changed or damaged; use another checkpoint"));
     }
-    if (in && name == kWeightIndex) check_weight_index(file, manifest);
+    if (in && name == kWeightIndexFile) check_weight_index(file, manifest);
   }
   return read_bytes;
 }

@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/model/finite_values.h"
+#include "trireme/model/unit_writer.h"
 
 namespace trireme {
 
@@ -27,7 +28,7 @@ CheckpointShard::CheckpointShard(std::filesystem::path file, const std::vector<U
     : file_(std::move(file)) {
   std::vector<SafetensorsSpec> specs;
   for (int unit = 0; unit < static_cast<int>(units.size()); ++unit)
-    if (writes_unit(unit, rank, ranks))
+    if (writer_of_unit(unit, ranks) == rank)
       for (const std::string& state : states)
         for (const ParameterSpec& tensor : stored_tensors(units[static_cast<size_t>(unit)], state))
           specs.push_back({tensor.name, "F32", tensor.shape});

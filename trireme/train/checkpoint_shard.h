@@ -1,5 +1,6 @@
-// One rank's file of a checkpoint, rank-0000r.safetensors: the units u with u % ranks == r, of each the fp32
-// masters under Hugging Face's names and shapes, and the optimizer's moments as flat tensors.
+// One rank's file of a checkpoint, rank-0000r.safetensors: the units that rank r writes
+// (model/unit_writer.h), of each the fp32 masters under Hugging Face's names and shapes, and the optimizer's
+// moments as flat tensors.
 //
 //   units of this rank, states in order -> write, write, ... -> finish -> size and checksums
 #pragma once
@@ -24,11 +25,6 @@ std::vector<ParameterSpec> stored_tensors(const UnitSpec& unit, const std::strin
 // A checkpoint with a value that is not finite would pass its checksums and ruin every run that resumes.
 // Throws DataError that names the tensor.
 void refuse_not_finite(const UnitSpec& unit, const std::string& state, const at::Tensor& flat);
-
-// Which units a rank writes.
-inline bool writes_unit(int unit, int rank, int ranks) {
-  return unit % ranks == rank;
-}
 
 class CheckpointShard {
  public:

@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/kernels/local_attention.h"
 #include "trireme/measure/spread.h"
 #include "trireme/train/memory_watch.h"
 
@@ -79,9 +80,8 @@ Check check_losses(const std::vector<double>& losses, int64_t vocabulary, const 
 
 Check check_kernel(const std::string& attention_kernel, int64_t sequence_tokens) {
   constexpr int64_t kMostForReference = 4096;
-  const bool slow = attention_kernel.find("reference") != std::string::npos;
   Check check{"attention kernel",
-              passes(!slow || sequence_tokens <= kMostForReference),
+              passes(!is_by_reference(attention_kernel) || sequence_tokens <= kMostForReference),
               attention_kernel,
               {{"kernel", attention_kernel}}};
   if (check.verdict == Verdict::fail)

@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
+#include "trireme/train/checkpoint_names.h"
 #include "trireme/train/run_directory.h"
 
 namespace fs = std::filesystem;
@@ -19,7 +20,7 @@ bool are_one(const fs::path& a, const fs::path& b) {
 }  // namespace
 
 fs::path continued_checkpoint(const fs::path& run) {
-  if (is_there(run / "manifest.json")) return run;
+  if (is_there(run / kManifestFile)) return run;
   const std::vector<CheckpointEntry> checkpoints = RunDirectory(run).list();
   if (checkpoints.empty())
     throw ConfigError(cat("--continue_run: there is no checkpoint in ", run.string(),

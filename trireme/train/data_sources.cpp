@@ -39,7 +39,7 @@ Json describe_text(const TextToTokenize& text, RememberedChecksums& remembered) 
     const fs::path& file = source.files()[i];
     content.add(file.lexically_relative(text.input).string());
     content.add_number(checksums[i]);
-    bytes += fs::file_size(file);
+    bytes += static_cast<uint64_t>(InputFile(file).bytes());
   }
   return {{"path", path_of(text)},
           {"kind", "text"},
@@ -78,7 +78,7 @@ Json describe_source(const TextToTokenize& text, RememberedChecksums& remembered
   const bool tokens = is_indexed_dataset(text.input);
   if (!tokens && !is_there(text.input))
     throw ConfigError(cat("there is no file, folder or tokenized set (PREFIX.bin and PREFIX.idx) at ",
-                          text.input.string()));
+                          quotation(text.input.string())));
   Json source = tokens ? describe_tokens(text.input) : describe_text(text, remembered);
   if (!tokens) add_settings(source, text);
   add_digest(source);

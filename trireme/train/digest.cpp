@@ -1,14 +1,16 @@
 #include "trireme/train/digest.h"
 
+#include <cstdio>
 #include <vector>
 
 #include "trireme/base/input_file.h"
-#include "trireme/train/file_checksum.h"
 
 namespace trireme {
 
-std::string Digest::text() const {
-  return checksum_text(value());
+std::string checksum_text(uint64_t checksum) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(checksum));
+  return text;
 }
 
 Digest digest_of_spread_blocks(const std::filesystem::path& file, int64_t blocks) {

@@ -9,6 +9,9 @@
 
 namespace trireme {
 
+// As 16 hexadecimal digits, which JSON writes and reads without loss.
+std::string checksum_text(uint64_t checksum);
+
 class Digest {
  public:
   Digest() : state_(XXH3_createState(), &XXH3_freeState) { XXH3_64bits_reset(state_.get()); }
@@ -19,8 +22,7 @@ class Digest {
   }
   void add_number(uint64_t number) { add(&number, sizeof(number)); }
   uint64_t value() const { return XXH3_64bits_digest(state_.get()); }
-  // As 16 hexadecimal digits, which JSON writes and reads without loss.
-  std::string text() const;
+  std::string text() const { return checksum_text(value()); }
 
  private:
   std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;

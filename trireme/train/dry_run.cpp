@@ -74,14 +74,15 @@ std::string DryRun::text() const {
                 "of its room");
   text += line;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const Rank& of = ranks[rank];
+    const Rank& memory = ranks[rank];
     std::snprintf(line, sizeof(line), "%6zu%16s%16s%16s%14.1f %%\n", rank,
-                  format_bytes(of.tensors_bytes).c_str(), format_bytes(of.forecast_bytes).c_str(),
-                  format_bytes(of.process_bytes).c_str(), 100 * of.share());
+                  format_bytes(memory.tensors_bytes).c_str(), format_bytes(memory.forecast_bytes).c_str(),
+                  format_bytes(memory.process_bytes).c_str(), 100 * memory.share());
     text += line;
-    if (!on_gpu || of.host_tensors_bytes + of.host_forecast_bytes == 0) continue;
-    std::snprintf(line, sizeof(line), "%6s%16s%16s\n", "host", format_bytes(of.host_tensors_bytes).c_str(),
-                  format_bytes(of.host_forecast_bytes).c_str());
+    if (!on_gpu || memory.host_tensors_bytes + memory.host_forecast_bytes == 0) continue;
+    std::snprintf(line, sizeof(line), "%6s%16s%16s\n", "host",
+                  format_bytes(memory.host_tensors_bytes).c_str(),
+                  format_bytes(memory.host_forecast_bytes).c_str());
     text += line;
   }
   text += cat("memory fits: at most ", format_fixed(100 * fullest().share(), 1), " % of ",

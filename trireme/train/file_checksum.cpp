@@ -9,7 +9,6 @@
 #include <system_error>
 #include <utility>
 #include <vector>
-#include <xxhash.h>
 
 #include "trireme/base/error.h"
 
@@ -22,11 +21,10 @@ constexpr int64_t kBlockBytes = int64_t{4} << 20;
 // `read` fills its buffer from the beginning and returns how many bytes; 0 at the end.
 template <typename Read>
 uint64_t checksum_of_blocks(int64_t block_bytes, const Read& read) {
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
-  XXH3_64bits_reset(state.get());
+  Digest digest;
   std::vector<unsigned char> block(static_cast<size_t>(block_bytes));
-  while (const size_t got = read(block)) XXH3_64bits_update(state.get(), block.data(), got);
-  return XXH3_64bits_digest(state.get());
+  while (const size_t got = read(block)) digest.add(block.data(), got);
+  return digest.value();
 }
 
 }  // namespace
@@ -50,12 +48,6 @@ uint64_t checksum_of_range(const InputFile& file, int64_t begin, int64_t count) 
     if (bytes > 0) file.read(begin + std::exchange(done, done + bytes), block.data(), bytes);
     return static_cast<size_t>(bytes);
   });
-}
-
-std::string checksum_text(uint64_t checksum) {
-  char text[17];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(checksum));
-  return text;
 }
 
 uint64_t parse_checksum(const std::string& text, const std::string& origin) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "trireme/base/input_file.h"
+#include "trireme/train/digest.h"
 
 namespace trireme {
 
@@ -13,9 +14,7 @@ namespace trireme {
 uint64_t file_checksum(const std::filesystem::path& file);
 // Of bytes [begin, begin + count) alone. DataError where the file ends before.
 uint64_t checksum_of_range(const InputFile& file, int64_t begin, int64_t count);
-// As 16 hexadecimal digits.
-std::string checksum_text(uint64_t checksum);
-// Reads such text; DataError for other text.
+// Reads what checksum_text() writes; DataError for other text.
 uint64_t parse_checksum(const std::string& text, const std::string& origin);
 
 }  // namespace trireme

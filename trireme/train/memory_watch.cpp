@@ -45,8 +45,9 @@ std::string MemoryWatch::warning(const std::vector<int64_t>& peak_bytes) {
   warned_ = true;
   return cat("warning: rank ", fullest, " has used ", format_bytes(peak_bytes[fullest]), ", ",
              format_fixed(100 * share_of(fullest), 1), " % of the ", format_bytes(room_bytes_[fullest]),
-             device_.is_cpu() ? " of host memory that are its share" : " of its GPU",
-             "; above 75 % a longer step or fragments may end the run. --memory_report says what it is for");
+             device_.is_cpu() ? " of host memory that are its share" : " of its GPU", "; above ",
+             format_fixed(100 * kShare, 0),
+             " % a longer step or fragments may end the run. --memory_report says what it is for");
 }
 
 }  // namespace trireme

@@ -25,8 +25,8 @@ class MemoryWatch {
   std::vector<int64_t> look();
   // Of its room, above which a rank is too full.
   static constexpr double kShare = 0.75;
-  // Of what look() gave: names the rank that is fullest, the first time that it uses above 75 % of its room;
-  // empty otherwise. The same on every rank.
+  // Of what look() gave: names the rank that is fullest, the first time that it uses above kShare of its
+  // room; empty otherwise. The same on every rank.
   std::string warning(const std::vector<int64_t>& peak_bytes);
 
  private:

@@ -5,7 +5,10 @@
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
+#include "trireme/base/safetensors.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/model/unit_writer.h"
+#include "trireme/train/checkpoint_names.h"
 #include "trireme/train/checkpoint_shard.h"
 
 namespace fs = std::filesystem;
@@ -18,7 +21,7 @@ std::string weight_index(const ModelLayout& layout, int ranks) {
   int64_t bytes = 0;
   for (size_t unit = 0; unit < layout.units.size(); ++unit)
     for (const ParameterSpec& spec : layout.units[unit].parameters) {
-      map[spec.name] = shard_name(static_cast<int>(unit) % ranks);
+      map[spec.name] = shard_name(writer_of_unit(static_cast<int>(unit), ranks));
       bytes += spec.elements * static_cast<int64_t>(sizeof(float));
     }
   return Json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump(1) + "\n";
@@ -37,9 +40,9 @@ CheckpointTexts checkpoint_texts(const CheckpointContents& contents, const Engin
   }
   return {contents.step,
           ranks,
-          {{"trainer_state.json", state.dump(1) + "\n"},
+          {{kTrainerStateFile, state.dump(1) + "\n"},
            {"config.json", engine.config().raw.dump(2) + "\n"},
-           {"model.safetensors.index.json", weight_index(engine.layout(), ranks)}},
+           {kWeightIndexFile, weight_index(engine.layout(), ranks)}},
           contents.tokenizer_from,
           save_total_limit,
           contents.best_step};

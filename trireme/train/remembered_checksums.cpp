@@ -7,13 +7,13 @@
 #include <sys/stat.h>
 #include <system_error>
 #include <utility>
-#include <xxhash.h>
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/json.h"
 #include "trireme/tokenizer/utf8.h"
+#include "trireme/train/digest.h"
 #include "trireme/train/file_checksum.h"
 
 namespace fs = std::filesystem;
@@ -31,7 +31,9 @@ int64_t now_ns() {
 }
 
 std::string text_checksum(const std::string& text) {
-  return checksum_text(XXH3_64bits(text.data(), text.size()));
+  Digest digest;
+  digest.add(text.data(), text.size());
+  return digest.text();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "trireme/base/machine_identity.h"
 #include "trireme/model/computed_fields.h"
 #include "trireme/train/checkpoint_manifest.h"
+#include "trireme/train/checkpoint_names.h"
 
 namespace fs = std::filesystem;
 
@@ -36,7 +37,7 @@ std::string problem_of(CheckpointEntry& entry, const RankIdentity& identity, Agr
 
 // Also true for a checkpoint whose launch cannot be read: its checksums decide.
 bool is_of_launch(const fs::path& checkpoint, const std::string& launch) {
-  const fs::path file = checkpoint / "trainer_state.json";
+  const fs::path file = checkpoint / kTrainerStateFile;
   try {
     return text_value(read_json(file), "launch", file.string(), "") == launch;
   } catch (const DataError&) {
@@ -96,8 +97,8 @@ std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, co
                                                  const std::function<void(const std::string&)>& note) {
   const bool is_rank_0 = identity.rank == 0;
   const std::string& asked = options.resume_from_checkpoint;
-  const bool latest = asked == "true" || asked == "True" || asked == "latest";
-  const bool newest_of_all = latest || asked == "auto";
+  const ResumeKind kind = resume_kind(options);
+  const bool newest_of_all = kind == ResumeKind::newest || kind == ResumeKind::newest_if_any;
   if (identity.restarted() && !newest_of_all) {
     // Rank 0 knows which launch this is.
     const bool known = agreement.of_rank_0(identity.launch_id.empty() ? 0 : 1) != 0;
@@ -108,10 +109,10 @@ std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, co
       return found;
     }
   }
-  if (!resumes(options)) return std::nullopt;
+  if (kind == ResumeKind::none) return std::nullopt;
   if (newest_of_all) {
     auto found = newest(run, "", identity, agreement, note);
-    if (!found && latest)
+    if (!found && kind == ResumeKind::newest)
       throw ConfigError(cat("--resume_from_checkpoint ", asked, ": there is no whole checkpoint in ",
                             run.checkpoints().string(),
                             "; give --resume_from_checkpoint auto to start anew then"));
@@ -124,7 +125,7 @@ std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, co
     if (!is_there(path))
       throw ConfigError(cat("--resume_from_checkpoint: there is no folder ", path.string(),
                             "; expected true, auto, or a checkpoint such as ", run.checkpoint(100).string()));
-    is_run = is_rank_0 && !is_there(path / "manifest.json") && is_there(path / "checkpoints");
+    is_run = is_rank_0 && !is_there(path / kManifestFile) && is_there(RunDirectory(path).checkpoints());
   });
   if (agreement.any(is_run)) {
     auto found = newest(RunDirectory(path), "", identity, agreement, note);
@@ -145,7 +146,7 @@ void check_whole(CheckpointEntry& entry, const RankIdentity& identity, Agreement
 }
 
 RunFacts checkpoint_facts(const Json& state, const fs::path& checkpoint) {
-  const std::string origin = (checkpoint / "trainer_state.json").string();
+  const std::string origin = (checkpoint / kTrainerStateFile).string();
   RunFacts facts;
   facts.options = object_value(state, "options", origin);
   facts.options_origin = origin + ": options";

@@ -112,10 +112,15 @@ ResumeDecision decide_resume(const RunFacts& before, const RunFacts& now, bool n
   if (!before.options.contains("per_device_train_batch_size")) return decision;
   const int64_t old_samples = global_batch_samples(before);
   const int64_t samples = global_batch_samples(now);
-  if (old_samples != samples)
-    decision.told.push_back(
-        cat("global batch ", old_samples, " -> ", samples,
-            " samples a step; --keep_global_batch keeps it, by --gradient_accumulation_steps"));
+  if (old_samples == samples) return decision;
+  if (now.steps_follow_batch)
+    throw ConfigError(
+        cat("the checkpoint's run took ", old_samples, " samples a step, and this run takes ", samples,
+            ", so the steps done so far would be a different share of its epochs or tokens: give "
+            "--keep_global_batch, or say the steps (--max_steps, or steps in --context_stages)"));
+  decision.told.push_back(
+      cat("global batch ", old_samples, " -> ", samples,
+          " samples a step; --keep_global_batch keeps it, by --gradient_accumulation_steps"));
   return decision;
 }
 

@@ -4,7 +4,9 @@
 //   data        by content (data_sources.h): other tokens are refused
 //   length      of the stage that the run is in: another one cuts other samples, and is refused
 //   model       by what its config.json decides (model/computed_fields.h): other numbers are refused
-//   ranks       free to differ; another number, and another global batch, are told
+//   ranks       free to differ; another number is told
+//   batch       another global batch is told, and refused where epochs or tokens give the steps: those that are
+//               done would count as steps of the other size, in the data and in the schedule
 //
 // What is refused because the order of samples would be another one is done with --resume_with_new_data:
 // weights, optimizer and step go on, and the data begins at its beginning.
@@ -24,7 +26,8 @@ struct RunFacts {
   Json train_source;  // describe_source; null: not known (a checkpoint of an older version)
   Json model;         // computed_fields
   int64_t ranks = 0;
-  int64_t sequence_tokens = 0;  // of the stage that goes on; 0: a stage begins, or nothing goes on
+  int64_t sequence_tokens = 0;      // of the stage that goes on; 0: a stage begins, or nothing goes on
+  bool steps_follow_batch = false;  // those done so far (StagePlan::counted_stage)
   std::string options_origin = "this run's options";  // where they were read, for messages
 };
 

@@ -5,6 +5,7 @@
 #include "trireme/model/computed_fields.h"
 #include "trireme/train/check_run.h"
 #include "trireme/train/checkpoint.h"
+#include "trireme/train/checkpoint_names.h"
 #include "trireme/train/continued_run.h"
 #include "trireme/train/run_in_progress.h"
 #include "trireme/train/trainer_state.h"
@@ -15,7 +16,7 @@ void RunInProgress::compare_with_checkpoint(const ModelConfig& config) {
   const std::filesystem::path& checkpoint = resume_from_->path;
   ResumeDecision decision;
   agreement_.all_or_none(cat("comparing this run with ", checkpoint.string()), [&] {
-    const Json state = read_json(checkpoint / "trainer_state.json");
+    const Json state = read_json(checkpoint / kTrainerStateFile);
     RunFacts before = checkpoint_facts(state, checkpoint);
     RunFacts now;
     now.ranks = world_.size();
@@ -36,12 +37,13 @@ void RunInProgress::compare_with_checkpoint(const ModelConfig& config) {
       plan_ = plan_run(options_, config, world_);
     }
     now.options = to_json(options_of(stage));
+    now.steps_follow_batch = plan_.counted_stage && *plan_.counted_stage <= stage;
     now.train_source = sources_of(stage).train_source;
     now.model = computed_fields(plan_.configs[static_cast<size_t>(stage)]);
     if (const auto length = length_to_go_on_with(resumed); length && !resumed.loader.is_null()) {
       now.sequence_tokens = *length;
       before.sequence_tokens = whole_number(resumed.loader, "sequence_tokens", {1},
-                                            (checkpoint / "trainer_state.json").string() + ": loader");
+                                            (checkpoint / kTrainerStateFile).string() + ": loader");
     }
     decision = decide_resume(before, now, options_.resume_with_new_data);
   });
@@ -74,6 +76,8 @@ void RunInProgress::resume() {
   if (due != resumed.stage) guards_.stage_begins();
   if (steps_done_ < total_steps() && due == resumed.stage) {
     open_stage(due);
+    // The stage may begin elsewhere than in the run before.
+    overflowed_steps_ = std::min(resumed.overflowed_steps, steps_done_ - stage().first_step);
     if (resumed.loader.is_null())
       note("the checkpoint does not tell the place in the data: the data begins at its beginning");
     else if (!data_anew_)
@@ -91,7 +95,7 @@ void RunInProgress::restore_length_change(const ResumedRun& resumed,
                                           const std::filesystem::path& checkpoint) {
   if (resumed.length_change.is_null()) return;  // of an older version's run
   length_change_.restore(resumed.length_change,
-                         (checkpoint / "trainer_state.json").string() + ": length_change");
+                         (checkpoint / kTrainerStateFile).string() + ": length_change");
 }
 
 void RunInProgress::find_continued() {

@@ -9,14 +9,13 @@
 #include "trireme/data/indexed_dataset.h"
 #include "trireme/data/set_fingerprint.h"
 #include "trireme/train/checkpoint_manifest.h"
+#include "trireme/train/checkpoint_names.h"
 #include "trireme/train/tensorboard_events.h"
 
 namespace fs = std::filesystem;
 
 namespace trireme {
 namespace {
-
-constexpr const char* kPrefix = "step-";
 
 // True for "train-0123456789abcdef" (of .bin, .idx and .set.json), not for a set that someone else put there.
 bool is_name_of_tokens(const std::string& prefix) {
@@ -57,10 +56,10 @@ void remove_checkpoint(const fs::path& path) {
 }  // namespace
 
 fs::path RunDirectory::checkpoint(int64_t step) const {
-  return checkpoints() / cat(kPrefix, step);
+  return checkpoints() / cat(kStepPrefix, step);
 }
 fs::path RunDirectory::temporary(int64_t step) const {
-  return checkpoints() / cat(kPrefix, step, ".tmp");
+  return checkpoints() / cat(kStepPrefix, step, ".tmp");
 }
 
 std::vector<CheckpointEntry> RunDirectory::list() const {
@@ -82,7 +81,7 @@ void RunDirectory::remove_stale() const {
   for (const fs::path& path : entries_of(checkpoints())) {
     const std::string name = path.filename().string();
     std::error_code stays;  // until the next call
-    if (name.starts_with(kPrefix) && name.find(".tmp") != std::string::npos) fs::remove_all(path, stays);
+    if (name.starts_with(kStepPrefix) && name.find(".tmp") != std::string::npos) fs::remove_all(path, stays);
   }
 }
 
@@ -140,7 +139,7 @@ void RunDirectory::clear(const std::vector<fs::path>& kept) const {
 
 fs::path find_checkpoint(const fs::path& path) {
   std::error_code ignored;
-  if (fs::exists(path / "manifest.json", ignored)) {
+  if (fs::exists(path / kManifestFile, ignored)) {
     verify_checkpoint(path);
     return path;
   }
@@ -157,9 +156,8 @@ fs::path find_checkpoint(const fs::path& path) {
   }
   if (!problems.empty())
     throw DataError(cat(path.string(), ": no checkpoint of this run is whole:", problems));
-  throw ConfigError(cat(path.string(),
-                        " is neither a checkpoint (it has no manifest.json) nor a run's folder with ",
-                        "checkpoints/step-N in it"));
+  throw ConfigError(cat(path.string(), " is neither a checkpoint (it has no ", kManifestFile,
+                        ") nor a run's folder with checkpoints/step-N in it"));
 }
 
 }  // namespace trireme

@@ -149,6 +149,7 @@ class RunInProgress {
   int stage_ = -1;
   bool report_due_ = false;  // --memory_report: after the next step
   int64_t steps_done_ = 0;
+  int64_t overflowed_steps_ = 0;  // of this stage, in fp16: they do not move its schedule, as in transformers
   int64_t tokens_seen_ = 0;
   PeakRate peak_;          // of this rank's device
   double peak_flops_ = 0;  // FLOP/s of all ranks

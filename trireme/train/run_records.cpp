@@ -7,25 +7,26 @@
 namespace trireme {
 
 RunRecords::RunRecords(const RunDirectory& run, std::optional<int64_t> last_step,
-                       const std::filesystem::path& events, std::function<void(const std::string&)> note)
+                       const std::filesystem::path& events, std::function<void(const std::string&)> note,
+                       double look_seconds)
     : note_(std::move(note)),
       metrics_file_(run.metrics()),
       events_folder_(events),
-      metrics_(run.metrics(), last_step.value_or(-1), note_) {
+      metrics_(run.metrics(), last_step.value_or(-1), note_, look_seconds) {
   if (!last_step) run.remove_events();
-  if (!events.empty()) events_.emplace(events, last_step.value_or(0) + 1);
+  if (!events.empty()) events_.emplace(events, last_step.value_or(0) + 1, look_seconds);
 }
 
 void RunRecords::keep(const Json& record) {
-  if (const std::string problem = metrics_.write(record);
-      !problem.empty() && !std::exchange(metrics_told_, true))
-    note_(cat("warning: cannot write to ", metrics_file_.string(), ": ", problem,
-              "; training goes on, and lines may be missing"));
-  if (!events_) return;
-  if (const std::string problem = events_->write(record);
-      !problem.empty() && !std::exchange(events_told_, true))
-    note_(cat("warning: cannot write TensorBoard's event file in ", events_folder_.string(), ": ", problem,
-              "; training goes on, and points are left out"));
+  tell_once(cat("to ", metrics_file_.string()), metrics_.write(record), "lines may be missing");
+  if (events_)
+    tell_once(cat("TensorBoard's event file in ", events_folder_.string()), events_->write(record),
+              "points are left out");
+}
+
+void RunRecords::tell_once(const std::string& what, const std::string& problem, const char* lost) {
+  if (problem.empty() || !told_.insert(cat(what, problem)).second) return;
+  note_(cat("warning: cannot write ", what, ": ", problem, "; training goes on, and ", lost));
 }
 
 }  // namespace trireme

@@ -5,6 +5,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/measure/spread.h"
 
 namespace trireme {
 namespace {
@@ -35,16 +36,11 @@ std::string Spike::description(double factor) const {
   return losses.size() > kShown ? text + " ..." : text;
 }
 
-double SpikeWatch::median() const {
-  std::vector<double> sorted(window_.begin(), window_.end());
-  std::sort(sorted.begin(), sorted.end());
-  const size_t middle = sorted.size() / 2;
-  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-}
-
 std::optional<Spike> SpikeWatch::add(int64_t step, double loss) {
-  const bool known = static_cast<int64_t>(window_.size()) >= options_.spike_window;
-  if (!known || loss <= options_.spike_factor * median()) {
+  std::optional<double> median;  // none: the window is not full
+  if (static_cast<int64_t>(window_.size()) >= options_.spike_window)
+    median = spread_of({window_.begin(), window_.end()}).median;
+  if (!median || loss <= options_.spike_factor * *median) {
     suspected_.clear();
     window_.push_back(loss);
     if (static_cast<int64_t>(window_.size()) > options_.spike_window) window_.pop_front();
@@ -53,7 +49,7 @@ std::optional<Spike> SpikeWatch::add(int64_t step, double loss) {
   suspected_.push_back(loss);
   const auto suspected = static_cast<int64_t>(suspected_.size());
   if (suspected < options_.spike_steps) return std::nullopt;
-  const Spike spike{step - suspected + 1, median(), suspected_};
+  const Spike spike{step - suspected + 1, *median, suspected_};
   begin_anew();
   return spike;
 }

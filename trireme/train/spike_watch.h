@@ -40,8 +40,6 @@ class SpikeWatch {
   void restore(const Json& state, const std::string& origin);
 
  private:
-  double median() const;
-
   const GuardOptions options_;
   std::deque<double> window_;
   std::vector<double> suspected_;

@@ -172,6 +172,7 @@ void add_stage(StagePlan& plan, const Json& stage, const TrainOptions& run, cons
   plan.stages.push_back(next_stage(plan.stages, options.samples.max_seq_length,
                                    steps_of(stage, options, topology), stage_defaults(options)));
   plan.options.push_back(std::move(options));
+  if (stage.contains("tokens") && !plan.counted_stage) plan.counted_stage = plan.count() - 1;
 }
 
 double tokens_of(const PlannedBatch& batch) {
@@ -233,6 +234,7 @@ StagePlan plan_stages(const TrainOptions& options, const RunTopology& topology, 
   const std::string& text = run.context_stages;
   if (text.empty()) {
     plan.stages = single_stage(run.samples.max_seq_length, steps, stage_defaults(run));
+    if (run.max_steps <= 0) plan.counted_stage = 0;
   } else if (!text.starts_with('[')) {
     plan.stages = parse_context_stages(text, stage_defaults(run));
   } else {

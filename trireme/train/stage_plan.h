@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct StagePlan {
   std::vector<ContextStage> stages;
   std::vector<TrainOptions> options;  // in force in each stage
   std::vector<ModelConfig> configs;   // the model in each stage (check_run.h)
+  // From it on, epochs or tokens give the steps, which are others with another global batch; none: no stage.
+  std::optional<int> counted_stage;
 
   int count() const { return static_cast<int>(stages.size()); }
   int longest_stage() const;  // of the most tokens a sample; the first of equals

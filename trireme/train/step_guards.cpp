@@ -2,6 +2,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/train/checkpoint_manifest.h"
+#include "trireme/train/checkpoint_names.h"
 
 namespace trireme {
 
@@ -67,7 +68,7 @@ Json StepGuards::state() const {
 void StepGuards::restore(const ResumedRun& run, const std::filesystem::path& checkpoint) {
   const Json& state = run.guards;
   if (state.is_null()) return saving(run.step);
-  const std::string origin = (checkpoint / "trainer_state.json").string() + ": guards";
+  const std::string origin = (checkpoint / kTrainerStateFile).string() + ": guards";
   nonfinite_steps_ = whole_number(state, "nonfinite_steps", {0, kLargestStep}, origin);
   nonfinite_in_a_row_ = whole_number(state, "nonfinite_in_a_row", {0, kLargestStep}, origin);
   spikes_.restore(object_value(state, "spikes", origin), origin + ": spikes");

@@ -108,9 +108,11 @@ Json to_json(const TrainOptions& options) {
   return list.config();
 }
 
-bool resumes(const TrainOptions& o) {
+ResumeKind resume_kind(const TrainOptions& o) {
   const std::string& asked = o.resume_from_checkpoint;
-  return !asked.empty() && asked != "false" && asked != "False";
+  if (asked.empty() || asked == "false" || asked == "False") return ResumeKind::none;
+  if (asked == "true" || asked == "True" || asked == "latest") return ResumeKind::newest;
+  return asked == "auto" ? ResumeKind::newest_if_any : ResumeKind::path;
 }
 
 StageDefaults stage_defaults(const TrainOptions& o) {

@@ -49,8 +49,7 @@ struct TrainOptions {
   // Run
   std::filesystem::path output_dir = "trainer_output";
   bool overwrite_output_dir = false;
-  std::string resume_from_checkpoint;  // empty, "true" or "latest" (there must be one), "auto" (if there is
-                                       // one), or a path
+  std::string resume_from_checkpoint;  // resume_kind tells its words
   std::filesystem::path continue_run;  // a finished run's folder or checkpoint, from which this one begins
   bool resume_with_new_data = false;   // other samples than the checkpoint's run: from their beginning
   bool keep_global_batch = false;  // resumed: accumulation_steps follow from the checkpoint's samples a step
@@ -69,8 +68,14 @@ struct TrainOptions {
 };
 
 void list_train_options(OptionList& list, TrainOptions& options);
-// --resume_from_checkpoint asks for a checkpoint.
-bool resumes(const TrainOptions& options);
+// What --resume_from_checkpoint asks for, by its words.
+enum class ResumeKind {
+  none,
+  newest,         // there must be one
+  newest_if_any,  // else the run begins
+  path
+};
+ResumeKind resume_kind(const TrainOptions& options);
 // As written to the run's config.json: every option resolved.
 Json to_json(const TrainOptions& options);
 StageDefaults stage_defaults(const TrainOptions& options);

@@ -11,6 +11,7 @@
 #include "trireme/engine/assemble.h"
 #include "trireme/train/checkpoint.h"
 #include "trireme/train/checkpoint_manifest.h"
+#include "trireme/train/checkpoint_names.h"
 #include "trireme/train/run_in_progress.h"
 #include "trireme/train/trainer_state.h"
 
@@ -48,6 +49,7 @@ void RunInProgress::open_stage(int stage) {
   if (!plan_.engine_changes(engine_stage_, stage).empty()) assemble_anew(stage);
   if (stage_ >= 0) guards_.stage_begins();
   stage_ = stage;
+  overflowed_steps_ = 0;
   const TokenSource& tokens = data_of(stage).train;
   loader_ = std::make_unique<PackedLoader>(tokens.set, tokens.range, loader_options(stage));
   length_change_.stage_begins(this->stage().sequence_tokens, this->stage().steps);
@@ -77,8 +79,8 @@ bool RunInProgress::step() {
   const double epochs_before = loader_->epochs_done();
   const StepBatches batches = loader_->next();
   StepRecord record;
-  record.learning_rate =
-      guards_.rate_factor() * stage().schedule.learning_rate(steps_done_ - stage().first_step);
+  record.learning_rate = guards_.rate_factor() *
+                         stage().schedule.learning_rate(steps_done_ - stage().first_step - overflowed_steps_);
   StepResult result;
   try {
     result = engine_->train_step(batches, record.learning_rate, guards_.on_nonfinite());
@@ -97,6 +99,7 @@ bool RunInProgress::step() {
   if (result.not_finite.empty()) {
     loss_ = result.loss;
     after_change = length_change_.add(loss_);
+    if (result.skipped) ++overflowed_steps_;
   }
   const GuardFinding found = guards_.look(steps_done_, result);
   tokens_seen_ += stage().sequence_tokens * loader_->rows_per_step();
@@ -136,6 +139,7 @@ void RunInProgress::roll_back(const std::filesystem::path& checkpoint) {
            ": the data read since is skipped, and later learning rates are multiplied by ",
            number_text(guards_.rate_factor())));
   tokens_seen_ = before.tokens_seen;
+  overflowed_steps_ = before.stage == stage_ ? before.overflowed_steps : 0;
   checkpoint_ = checkpoint;
   restore_best(before, state);
   agreement_.all_or_none("cutting metrics.jsonl", [&] {
@@ -148,7 +152,7 @@ void RunInProgress::roll_back(const std::filesystem::path& checkpoint) {
 void RunInProgress::restore_best(const ResumedRun& resumed, const Json& trainer_state) {
   best_.reset();
   if (options_.metric_for_best_model == BestMetric::none || !resumed.best) return;
-  const Json* data = find_field(trainer_state, "data", "trainer_state.json");
+  const Json* data = find_field(trainer_state, "data", kTrainerStateFile);
   // Rank 0 knows the held-out text; what this run saved itself is of its data.
   const bool is_own = !resume_from_ || checkpoint_ != resume_from_->path;
   const Json before = data == nullptr ? Json() : data->value("eval", Json());
@@ -183,6 +187,7 @@ void RunInProgress::save(bool in_background) {
       {"stage", stage_},
       {"loader", loader_->state()},
       {"tokens_seen", tokens_seen_},
+      {"overflowed_steps", overflowed_steps_},
       {"rng", {{"seed", options_.seed}}},
       {"ranks", world_.size()},
       {"launch", world_.identity().launch_id},

@@ -1,17 +1,18 @@
 #include "trireme/train/trainer_state.h"
 
-#include <limits>
-
+#include "trireme/shard/loss_scaler.h"
 #include "trireme/train/checkpoint_manifest.h"
+#include "trireme/train/checkpoint_names.h"
 
 namespace trireme {
 
 ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& checkpoint) {
-  const std::string origin = (checkpoint / "trainer_state.json").string();
+  const std::string origin = (checkpoint / kTrainerStateFile).string();
   ResumedRun run;
   run.step = whole_number(state, "step", {0, kLargestStep}, origin);
   run.stage = static_cast<int>(whole_number(state, "stage", {0, 1'000'000}, origin));
   run.tokens_seen = whole_number(state, "tokens_seen", {}, origin);
+  run.overflowed_steps = whole_number(state, "overflowed_steps", {0, run.step}, origin, 0);
   if (find_field(state, "loader", origin) != nullptr) run.loader = object_value(state, "loader", origin);
   object_value(state, "options", origin);  // read by checkpoint_facts
   if (find_field(state, "length_change", origin) != nullptr)
@@ -23,9 +24,8 @@ ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& c
 }
 
 SavedProgress parse_saved_progress(const Json& state, const std::string& origin) {
-  constexpr double kLargestScale = std::numeric_limits<float>::max();
   return {whole_number(state, "optimizer_steps", {0, kLargestStep}, origin),
-          finite_number(state, "loss_scale", 0, kLargestScale, origin, 0.0),
+          finite_number(state, "loss_scale", 0, kLargestLossScale, origin, 0.0),
           whole_number(state, "loss_scale_clean_steps", {0, kLargestStep}, origin, 0)};
 }
 

@@ -6,6 +6,7 @@
 #include "trireme/base/machine_identity.h"
 #include "trireme/data/set_fingerprint.h"
 #include "trireme/data/tokenize_corpus.h"
+#include "trireme/train/checkpoint_names.h"
 #include "trireme/train/data_sources.h"
 #include "trireme/train/file_checksum.h"
 #include "trireme/train/remembered_checksums.h"
@@ -19,16 +20,17 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
                                                   const std::function<void(const std::string&)>& note) {
   // A set may lie on one machine alone, so rank 0 decides whether the input is a set.
   bool is_set = false;
-  agreement.all_or_none(cat("looking at ", text.input.string()),
+  const std::string input = quotation(text.input.string());
+  agreement.all_or_none(cat("looking at ", input),
                         [&] { is_set = rank == 0 && is_indexed_dataset(text.input); });
   is_set = agreement.any(is_set);
   const fs::path& prefix = is_set ? text.input : text.prefix;
   if (!is_set)
-    agreement.all_or_none(cat("tokenizing ", text.input.string()), [&] {
+    agreement.all_or_none(cat("tokenizing ", input), [&] {
       if (rank != 0 || is_indexed_dataset(prefix)) return;
       if (!is_there(text.input))
-        throw ConfigError(cat("there is no file, folder or tokenized set (PREFIX.bin and PREFIX.idx) at ",
-                              text.input.string()));
+        throw ConfigError(
+            cat("there is no file, folder or tokenized set (PREFIX.bin and PREFIX.idx) at ", input));
       const CorpusReport report =
           tokenize_corpus(Tokenizer::load(text.tokenizer_from), {text.input}, text.prefix,
                           {.field = text.text_field,
@@ -78,7 +80,7 @@ fs::path prefix_of_text(const RunDirectory& run, const char* name, const std::st
 
 // The description of "train" or "eval" that the checkpoint's run saved; null if there is none.
 Json saved_source(const fs::path& checkpoint, const char* name) {
-  const fs::path file = checkpoint / "trainer_state.json";
+  const fs::path file = checkpoint / kTrainerStateFile;
   const Json state = read_json(file);
   const Json* data = find_field(state, "data", file.string());
   const Json* source = data == nullptr ? nullptr : find_field(*data, name, file.string());
@@ -121,7 +123,7 @@ DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
                         .append_eos = options.samples.append_eos,
                         .vocab_size = vocab_size};
     uint64_t digest = 0;
-    agreement.all_or_none(cat("reading ", input.string()), [&] {
+    agreement.all_or_none(cat("reading ", quotation(input.string())), [&] {
       if (rank != 0) return;
       if (checkpoint) source = source_without_text(text, run, *checkpoint, name);
       if (source.is_null())

@@ -1,5 +1,5 @@
 // BERT's kind of encoders (arXiv 1810.04805), as transformers' BertForMaskedLM computes them: norms after
-// each half, biases everywhere, positions by a table.
+// each part, biases everywhere, positions by a table.
 //
 //   embedding          tokens -> words_VM + positions_PM + token types' first row -> layer norm -> x_TM
 //   before attention   x_TM -> q|k|v projection -> qkv_TND

@@ -1,4 +1,4 @@
-// Llama's kind of decoders: norms before each half, rotary positions, a gated MLP.
+// Llama's kind of decoders: norms before each part, rotary positions, a gated MLP.
 //
 //   embedding          tokens -> rows of words -> x_TM
 //   before attention   x_TM -> RMS norm -> q|k|v projection -> (q/k norm) -> rotary -> qkv_TND
