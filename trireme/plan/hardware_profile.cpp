@@ -16,13 +16,25 @@ double between(double x, double x0, double y0, double x1, double y1) {
   return y0 + share * (y1 - y0);
 }
 
-// Of points of one width, in order of size.
-double at_size(const std::vector<RatePoint>& points, double size) {
-  const auto above = std::ranges::find_if(points, [&](const RatePoint& p) { return p.size >= size; });
-  if (above == points.end()) return points.back().per_second;
-  if (above == points.begin()) return above->per_second;
-  const RatePoint& below = *(above - 1);
-  return between(size, below.size, below.per_second, above->size, above->per_second);
+struct Neighbours {
+  const RatePoint *below = nullptr, *above = nullptr;
+};
+
+// The nearest on both sides of `x` of the points that count; where there are none on one side, the other's.
+template <typename Counts>
+Neighbours neighbours(const std::vector<RatePoint>& points, double RatePoint::*coordinate, double x,
+                      const Counts& counts) {
+  Neighbours nearest;
+  for (const RatePoint& p : points) {
+    if (!counts(p)) continue;
+    if (p.*coordinate <= x && (!nearest.below || p.*coordinate > nearest.below->*coordinate))
+      nearest.below = &p;
+    if (p.*coordinate >= x && (!nearest.above || p.*coordinate < nearest.above->*coordinate))
+      nearest.above = &p;
+  }
+  if (nearest.below == nullptr) nearest.below = nearest.above;
+  if (nearest.above == nullptr) nearest.above = nearest.below;
+  return nearest;
 }
 
 Json link_json(const LinkSpeed& link) {
@@ -66,23 +78,14 @@ Rates rates_from(const Json& json, const std::string& key, const std::string& or
 
 double RateTable::per_second(double size, double width) const {
   TRIREME_ASSERT(!points.empty(), "a table of rates is empty");
-  // The widths below and above, each with its points in order of size.
-  std::vector<RatePoint> lower, upper;
-  for (const RatePoint& p : points) {
-    if (p.width <= width && (lower.empty() || p.width >= lower.front().width)) {
-      if (!lower.empty() && p.width > lower.front().width) lower.clear();
-      lower.push_back(p);
-    }
-    if (p.width >= width && (upper.empty() || p.width <= upper.front().width)) {
-      if (!upper.empty() && p.width < upper.front().width) upper.clear();
-      upper.push_back(p);
-    }
-  }
-  if (lower.empty()) lower = upper;
-  if (upper.empty()) upper = lower;
-  std::ranges::sort(lower, {}, &RatePoint::size);
-  std::ranges::sort(upper, {}, &RatePoint::size);
-  return between(width, lower.front().width, at_size(lower, size), upper.front().width, at_size(upper, size));
+  const auto at_width = [&](double table_width) {
+    const auto [below, above] = neighbours(points, &RatePoint::size, size,
+                                           [&](const RatePoint& p) { return p.width == table_width; });
+    return between(size, below->size, below->per_second, above->size, above->per_second);
+  };
+  const auto [narrower, wider] =
+      neighbours(points, &RatePoint::width, width, [](const RatePoint&) { return true; });
+  return between(width, narrower->width, at_width(narrower->width), wider->width, at_width(wider->width));
 }
 
 double LinkSpeed::seconds(double calls, double bytes) const {
