@@ -98,7 +98,7 @@ StepResult timed_step(Engine& engine, const MeasuredSteps& measured, int64_t ste
   const double cpu_begin = cpu_seconds_of_process(), begin = now_seconds();
   const StepBatches batches = measured.batches(step);
   records.data_seconds.push_back(now_seconds() - begin);
-  const StepResult result = engine.train_step(batches, measured.learning_rate(step));
+  StepResult result = engine.train_step(batches, measured.learning_rate(step));
   if (!device.is_cpu()) at::empty({1}, device).zero_().item<float>();
   records.seconds.push_back(now_seconds() - begin);
   records.cpu_seconds.push_back(cpu_seconds_of_process() - cpu_begin);
