@@ -37,8 +37,12 @@ class Remembered : public ::testing::Test {
     std::vector<fs::path> files;
     files.reserve(names.size());
     for (const std::string& name : names) files.push_back(folder_ / "corpus" / name);
-    return RememberedChecksums(remembered(), [&](const std::string& text) { told_ += text; })
-        .of(folder_ / "corpus", files);
+    std::vector<uint64_t> checksums;
+    for (const FileContent& content : RememberedChecksums(remembered(), [&](const std::string& text) {
+                                        told_ += text;
+                                      }).of(folder_ / "corpus", files))
+      checksums.push_back(content.xxh3);
+    return checksums;
   }
   uint64_t read(const std::string& name) const { return file_checksum(folder_ / "corpus" / name); }
 

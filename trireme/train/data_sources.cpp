@@ -32,14 +32,13 @@ std::string path_of(const TextToTokenize& text) {
 
 Json describe_text(const TextToTokenize& text, RememberedChecksums& remembered) {
   const TextSource source({text.input}, text.text_field);
-  const std::vector<uint64_t> checksums = remembered.of(text.input, source.files());
+  const std::vector<FileContent> contents = remembered.of(text.input, source.files());
   Digest content;
-  uint64_t bytes = 0;
-  for (size_t i = 0; i < checksums.size(); ++i) {
-    const fs::path& file = source.files()[i];
-    content.add(file.lexically_relative(text.input).string());
-    content.add_number(checksums[i]);
-    bytes += static_cast<uint64_t>(InputFile(file).bytes());
+  int64_t bytes = 0;
+  for (size_t i = 0; i < contents.size(); ++i) {
+    content.add(source.files()[i].lexically_relative(text.input).string());
+    content.add_number(contents[i].xxh3);
+    bytes += contents[i].bytes;
   }
   return {{"path", path_of(text)},
           {"kind", "text"},
@@ -74,11 +73,15 @@ void add_digest(Json& source) {
 
 }  // namespace
 
+void refuse_missing(const fs::path& input) {
+  if (!is_there(input))
+    throw ConfigError(cat("there is no file, folder or tokenized set (PREFIX.bin and PREFIX.idx) at ",
+                          quotation(input.string())));
+}
+
 Json describe_source(const TextToTokenize& text, RememberedChecksums& remembered) {
   const bool tokens = is_indexed_dataset(text.input);
-  if (!tokens && !is_there(text.input))
-    throw ConfigError(cat("there is no file, folder or tokenized set (PREFIX.bin and PREFIX.idx) at ",
-                          quotation(text.input.string())));
+  if (!tokens) refuse_missing(text.input);
   Json source = tokens ? describe_tokens(text.input) : describe_text(text, remembered);
   if (!tokens) add_settings(source, text);
   add_digest(source);

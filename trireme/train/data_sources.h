@@ -24,6 +24,8 @@ namespace trireme {
 class RememberedChecksums;
 struct TextToTokenize;
 
+// Throws ConfigError where there is no text. Asked where the input is no tokenized set.
+void refuse_missing(const std::filesystem::path& input);
 // {"path", "kind", ..., "digest"}. Throws ConfigError without an input, DataError when it cannot be read.
 Json describe_source(const TextToTokenize& text, RememberedChecksums& remembered);
 // The same for a text that is gone, whose content `before` describes; null if `before` is of another path or

@@ -93,32 +93,32 @@ RememberedChecksums::FileState RememberedChecksums::state_of(const fs::path& fil
   return {status.st_size, status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec};
 }
 
-std::vector<uint64_t> RememberedChecksums::of(const fs::path& input, const std::vector<fs::path>& files) {
+std::vector<FileContent> RememberedChecksums::of(const fs::path& input, const std::vector<fs::path>& files) {
   const std::string source = fs::absolute(input).lexically_normal().string();
   const KnownFiles before = sources_[source];
   KnownFiles now;
-  std::vector<uint64_t> checksums;
-  checksums.reserve(files.size());
+  std::vector<FileContent> contents;
+  contents.reserve(files.size());
   for (const fs::path& file : files) {
     const std::string name = file.lexically_relative(input).string();
     const FileState state = state_of(file);
     if (const auto known = before.find(name); known != before.end() && known->second.state == state) {
       now.insert(*known);
-      checksums.push_back(known->second.xxh3);
+      contents.push_back({state.bytes, known->second.xxh3});
       continue;
     }
     const int64_t begin_ns = now_ns();
-    checksums.push_back(file_checksum(file));
+    contents.push_back({state.bytes, file_checksum(file)});
     // JSON holds only UTF-8.
     if (state_of(file) == state && state.modified_ns < begin_ns - kCoarsestClockNs &&
         is_valid_utf8(source + name))
-      now[name] = {state, checksums.back()};
+      now[name] = {state, contents.back().xxh3};
   }
   if (now != before) {
     sources_[source] = std::move(now);
     write();
   }
-  return checksums;
+  return contents;
 }
 
 }  // namespace trireme

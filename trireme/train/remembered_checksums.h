@@ -19,15 +19,20 @@
 
 namespace trireme {
 
+struct FileContent {
+  int64_t bytes = 0;
+  uint64_t xxh3 = 0;  // file_checksum
+};
+
 class RememberedChecksums {
  public:
   // Reads `file` if it exists. Tells `note` about a damaged file, and removes it.
   RememberedChecksums(std::filesystem::path file, std::function<void(const std::string&)> note);
 
-  // file_checksum of each of `files`, which are `input` or lie below it. Stores the checksums of files that
+  // Of each of `files`, which are `input` or lie below it. Stores the checksums of files that
   // it had to read; tells `note` if the disk refuses. DataError when a file of the text cannot be read.
-  std::vector<uint64_t> of(const std::filesystem::path& input,
-                           const std::vector<std::filesystem::path>& files);
+  std::vector<FileContent> of(const std::filesystem::path& input,
+                              const std::vector<std::filesystem::path>& files);
 
  private:
   struct FileState {

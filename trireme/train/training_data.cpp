@@ -28,9 +28,7 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
   if (!is_set)
     agreement.all_or_none(cat("tokenizing ", input), [&] {
       if (rank != 0 || is_indexed_dataset(prefix)) return;
-      if (!is_there(text.input))
-        throw ConfigError(
-            cat("there is no file, folder or tokenized set (PREFIX.bin and PREFIX.idx) at ", input));
+      refuse_missing(text.input);
       const CorpusReport report =
           tokenize_corpus(Tokenizer::load(text.tokenizer_from), {text.input}, text.prefix,
                           {.field = text.text_field,
