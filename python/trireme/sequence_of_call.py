@@ -50,9 +50,9 @@ def sequence_of_shards(
     device = embeds_or_ids.device
     # Collective first, so that what one rank is refused for, all are.
     shard_of = getattr(embeds_or_ids, SHARD_OF, None)
-    mine = torch.tensor([shard_of is None, tokens, batch, position_ids is not None, attention_mask is not None], device=device)
-    mine = torch.stack([torch.zeros_like(mine[0]) if shard_of is None else shard_of.to(device), *mine])
-    ranks = [part.tolist() for part in shared.all_gather(mine)]
+    call = torch.tensor([shard_of is None, tokens, batch, position_ids is not None, attention_mask is not None], device=device)
+    of_batch = call.new_zeros(1) if shard_of is None else shard_of.to(device).reshape(1)
+    ranks = [part.tolist() for part in shared.all_gather(torch.cat([of_batch, call]))]
     batches, unknown = {theirs[0] for theirs in ranks}, any(theirs[1] for theirs in ranks)
     ranks = [theirs[2:] for theirs in ranks]
     if len(batches) > 1 and not unknown:

@@ -246,9 +246,6 @@ struct BackwardCall {
     const int64_t stride = q.size(2) * z.width;
     with_rows_of<I>(gradients.dq, b, head, [&](auto* to) { write_dq(parts, z, row, to, stride); });
   }
-  void finish_thread() const {
-    if constexpr (!std::is_same_v<E, float>) release_tiles(units);
-  }
 };
 
 template <typename I, typename E>
@@ -264,7 +261,7 @@ void share_kv_heads(const BackwardCall<I, E>& call, std::vector<Scratch>& thread
       for (int64_t row = 0; row < call.z.queries; row += kPanel) call.write_queries({t.dq}, row, b, head);
     }
     call.write_keys(t, b, run.kv_head);
-    call.finish_thread();
+    release_tiles_of<E>(call.units);
   });
 }
 
@@ -287,7 +284,7 @@ void share_key_blocks(const BackwardCall<I, E>& call, std::vector<Scratch>& thre
       const HeadRows<I> rows = call.rows_at(b, head, run.kv_head);
       share_items(workers, workers, [&](int /*worker*/, int64_t turn) {
         call.add_head(rows, b, turn, workers, tiles[turn]);
-        call.finish_thread();
+        release_tiles_of<E>(call.units);
       });
       share_items(workers, call.z.padded_queries / kPanel,
                   [&](int /*worker*/, int64_t block) { call.write_queries(parts, block * kPanel, b, head); });

@@ -189,7 +189,7 @@ void CpuFlashAttention::forward_in(const at::Tensor& q, const at::Tensor& k, con
           add_keys<E>(call, ranges, stack.rows(), packed + task * z.packed_head(), key, n, tiles, softmax);
         }
       write_stack<I>(stack, ranges, z, tiles, softmax, out);
-      if constexpr (!std::is_same_v<E, float>) release_tiles(call.units);
+      release_tiles_of<E>(call.units);
     });
   }
 }

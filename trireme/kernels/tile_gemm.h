@@ -46,6 +46,10 @@ void panel_gemm(int64_t m, int64_t n, int64_t k, const at::BFloat16* a, int64_t 
 
 // Every thread that multiplied bfloat16 tiles calls this when it is done: AMX state, if any, is given back.
 void release_tiles(Bf16Units units);
+template <typename E>
+void release_tiles_of(Bf16Units units) {
+  if constexpr (!std::is_same_v<E, float>) release_tiles(units);
+}
 
 // Rows of `width` elements, `stride` apart, in the tensor's own type I, widened or narrowed to E on the way.
 
