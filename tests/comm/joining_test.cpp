@@ -22,6 +22,7 @@
 
 #include "trireme/base/listening_socket.h"
 #include "trireme/comm/collectives.h"
+#include "trireme/comm/process_post_board.h"
 #include "trireme/comm/run_store.h"
 #include "trireme/comm/world.h"
 
@@ -302,6 +303,33 @@ TEST(Joining, a_rank_that_is_lost_ends_what_others_wait_for_in_the_store) {
     }
   });
   EXPECT_LT(seconds, 10);
+}
+
+// Rank 0 has heard of the loss, and closed the page, before rank 2 opens it.
+TEST(Joining, a_rank_that_finds_the_shared_page_closed_tells_who_was_lost) {
+  const ListeningSocket socket("127.0.0.1", 0);
+  const auto identities = identities_of(3, socket);
+  const std::jthread rank_0([&] {
+    auto server = std::make_shared<StoreServer>(identities[0].master_listen_fd, identities[0], kLong);
+    RunStore store(identities[0], kLong, std::move(server));
+    const std::string closed_descriptor = "1048576";
+    store.set("page", {closed_descriptor.begin(), closed_descriptor.end()});
+    EXPECT_THROW(store.get("never set"), std::runtime_error);
+  });
+  const std::jthread rank_1([&] {
+    try {
+      const RunStore store(identities[1], kLong);
+      throw DataError("the file is broken");
+    } catch (const DataError&) {
+    }
+  });
+  RunStore store(identities[2], kLong);
+  const std::vector<std::shared_ptr<const PeerProcess>> peers(
+      3, std::make_shared<PeerProcess>(MemoryProof().card()));
+  EXPECT_THAT(message_of<std::runtime_error>([&] {
+                const ProcessPostBoard board(store, 2, {0, 1, 2}, peers);
+              }),
+              HasSubstr("rank 1 (host "));
 }
 
 // Rank 0's side, which lets a rank in and is stopped then: it answers no more. With `until` it reads no more

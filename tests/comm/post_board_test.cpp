@@ -17,11 +17,15 @@
 #include "trireme/comm/process_post_board.h"
 #include "trireme/comm/thread_post_board.h"
 
+#include "tests/support/error_message.h"
+
 namespace trireme::post_board_test {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::message_of;
 
 // The copy of this process has the same bytes at the same addresses.
 class CopyOfThisProcess {
@@ -144,6 +148,17 @@ TEST(PostBoard, does_not_count_what_a_rank_copies_against_its_coming_late) {
   threads.reserve(2);
   for (int rank = 0; rank < 2; ++rank) threads.push_back(std::make_unique<ThreadPostBoard>(meeting, rank));
   expect_that_a_late_rank_may_copy(threads);
+}
+
+TEST(ProcessPostBoard, without_its_page_tells_where_it_was_sought) {
+  c10d::HashStore store;
+  const std::string closed_descriptor = "1048576";
+  store.set("page", std::vector<uint8_t>(closed_descriptor.begin(), closed_descriptor.end()));
+  const std::vector<std::shared_ptr<const PeerProcess>> peers(2, process_of(::getpid()));
+  EXPECT_THAT(message_of<std::runtime_error>([&] {
+                const ProcessPostBoard board(store, 1, {0, 1}, peers);
+              }),
+              AllOf(HasSubstr("cannot be opened as /proc/"), HasSubstr("No such file")));
 }
 
 }  // namespace

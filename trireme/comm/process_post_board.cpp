@@ -16,6 +16,7 @@
 #include <ATen/Parallel.h>
 
 #include "trireme/base/error.h"
+#include "trireme/comm/connection.h"
 
 namespace trireme {
 namespace {
@@ -23,8 +24,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kWatch{100};  // between looks for processes that have ended
-constexpr int kSpins = 2000;         // some 50 us, about what waking a process costs
+constexpr milliseconds kWatch{100};        // between looks for processes that have ended
+constexpr milliseconds kTimeToHear{1000};  // that a rank is lost
+constexpr int kSpins = 2000;               // some 50 us, about what waking a process costs
 // A copy that several threads of a rank share; each has at least so much.
 constexpr int64_t kPieceOfCopy_bytes = 1 << 20;
 
@@ -108,11 +110,25 @@ FileDescriptor make_page(c10d::Store& store, size_t ranks) {
   return descriptor;
 }
 
+// A rank closes its page when it hears of a lost one, and this rank may come after that: the store tells which.
+void throw_what_the_store_tells(c10d::Store& store) {
+  try {
+    store.wait({"never set"}, kTimeToHear);
+  } catch (const DeadlinePassed&) {
+    // It knows of none.
+  } catch (const c10::Error&) {
+    // c10d's own stores know of none, whatever happens.
+  }
+}
+
 FileDescriptor open_page(c10d::Store& store, const PeerProcess& of_rank_0) {
   const std::string path = cat("/proc/", of_rank_0.process_id(), "/fd/", store.get_to_str("page"));
   FileDescriptor descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!descriptor.is_open()) throw_system(cat("the page that ranks share cannot be opened as ", path));
-  return descriptor;
+  if (descriptor.is_open()) return descriptor;
+  const int reason = errno;
+  throw_what_the_store_tells(store);
+  errno = reason;
+  throw_system(cat("the page that ranks share cannot be opened as ", path));
 }
 
 }  // namespace
