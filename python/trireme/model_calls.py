@@ -32,6 +32,7 @@ class ModelCalls:
         self.shared = shared
         self.averaged_over = averaged_over
         self.whole = WholeBatches(model, shared, averaged_over) if whole_batches else None
+        self.counts_by_mask = False  # positions of the model, beside padding on the left
         self.probing = False  # the call is of whole samples on this rank alone, by attention that mixes no tokens
         self.sequence: Optional[SequenceOfCall] = None  # of the call that runs
         self._mask_shard: Optional[torch.Tensor] = None  # what the body gets, where its head wants the whole mask
@@ -62,6 +63,12 @@ class ModelCalls:
             self.sequence, positions, mask = sequence_of_shards(shared, tokens, own, given.get("attention_mask"))
             if own is not None or not self.probing:
                 given["position_ids"] = positions
+        if self.counts_by_mask and self.sequence.padding_counts:
+            raise ConfigError(
+                f"trireme.parallelize: {type(self.model).__name__} counts positions by its attention_mask, from the first token behind padding "
+                "on the left, and the call's position_ids count the padding too (as those do that trireme.shard makes): give "
+                "position_ids=(attention_mask.cumsum(1) - 1).clamp(min=0) in the whole batch, or pad on the right"
+            )
         if mask is not None and module is not module.base_model and self._wants_router_logits(given):
             self._mask_shard, given["attention_mask"] = given["attention_mask"], mask
         if "use_cache" in signature:

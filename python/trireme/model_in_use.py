@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Callable, Iterator
+from typing import Callable, Iterator, Optional
 
 import torch
 
@@ -18,6 +18,13 @@ def pretrained_model_in(model: torch.nn.Module, asked_by: str) -> torch.nn.Modul
     if found is None:
         raise ConfigError(f"{asked_by}: got {type(model).__name__}, which holds no PreTrainedModel")
     return found
+
+
+def vocabulary_of(model: torch.nn.Module) -> Optional[int]:
+    """Rows of the table of token embeddings, which PEFT may have wrapped; None where the model has no one table."""
+    embed = model.get_input_embeddings()
+    rows = {module.num_embeddings for module in embed.modules() if isinstance(module, torch.nn.Embedding)} if embed is not None else set()
+    return rows.pop() if len(rows) == 1 else None
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule
 from .errors import ConfigError
 from .layer_attention import LayerAttention
 from .model_calls import ModelCalls
-from .model_in_use import pretrained_model_in
+from .model_in_use import pretrained_model_in, vocabulary_of
 from .rotary import see_longest_position
 from .sequence_group import Group, sequence_group
 from .token_mixing import refuse_own_positions, refuse_token_mixing
@@ -72,8 +72,8 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[
     target = calls.model
     if any(getattr(part, "is_encoder_decoder", False) for part in _configs(target.config)):
         raise ConfigError("trireme.parallelize: an encoder-decoder attends across two sequences: it is refused")
-    embed = target.get_input_embeddings()
-    if not isinstance(embed, torch.nn.Embedding):
+    vocabulary = vocabulary_of(target)
+    if vocabulary is None:
         raise ConfigError(f"trireme.parallelize: {type(target).__name__} has no table of token embeddings, so it is refused")
     if any(getattr(module, "layerdrop", 0) for module in target.modules()):
         raise ConfigError(
@@ -86,10 +86,10 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[
         _use(model, attention.name, undo)
         calls.hook(undo)
         see_longest_position(target, calls.longest_position, undo)
-        yield functools.partial(_refuse_what_differs, model, embed, attention)
+        yield functools.partial(_refuse_what_differs, model, vocabulary, attention)
 
 
-def _refuse_what_differs(model: torch.nn.Module, embed: torch.nn.Module, attention: LayerAttention) -> None:
+def _refuse_what_differs(model: torch.nn.Module, vocabulary: int, attention: LayerAttention) -> None:
     target = attention.calls.model
     # FSDP's root gathers parameters that are its own; other wrappers need not be called.
     roots = (m for m in model.modules() if isinstance(m, FSDPModule) and any(inner is target for inner in m.modules()))
@@ -101,14 +101,14 @@ def _refuse_what_differs(model: torch.nn.Module, embed: torch.nn.Module, attenti
     name = type(target).__name__
     attention.calls.probing = True
     try:
-        refuse_token_mixing(target, embed, run)
+        refuse_token_mixing(target, vocabulary, run)
         if attention.layers_seen == 0:
             raise ConfigError(
                 f"trireme.parallelize: no attention of {name} went through transformers' AttentionInterface, so it is refused"
             )
         if "position_ids" not in inspect.signature(target.forward).parameters:
             raise ConfigError(f"trireme.parallelize: {name} takes no position_ids, so it is refused")
-        refuse_own_positions(target, embed, run)
+        attention.calls.counts_by_mask = refuse_own_positions(target, vocabulary, run)
     finally:
         attention.calls.probing = False
 

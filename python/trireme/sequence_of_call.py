@@ -23,6 +23,7 @@ class SequenceOfCall:
     documents: list[torch.Tensor]  # and that part its documents; none where each sample is one
     restarts: bool  # some sample holds several documents
     longest_position: int  # of the batch
+    padding_counts: bool  # positions of some sample begin with its padding on the left
 
     def borders(self, causal: bool) -> list[torch.Tensor]:
         """cu_seqlens for ulysses_attention. Transformers lets encoders see across positions that restart."""
@@ -151,7 +152,10 @@ def _borders(batch, tokens, positions, mask):
     borders = [
         [] if not edges.any() else [_cu_seqlens(row, tokens) for row in edges] for edges in (padded, padded | restart)
     ]
-    return *borders, bool(restart.any()), tokens - 1 if positions is None else int(positions.max())
+    first = torch.zeros(batch, 1, dtype=torch.long) if valid is None else valid.int().argmax(1, keepdim=True)
+    begins_at = first if positions is None else positions.gather(1, first)
+    padding_counts = bool((begins_at[first > 0] != 0).any())
+    return *borders, bool(restart.any()), tokens - 1 if positions is None else int(positions.max()), padding_counts
 
 
 def _cu_seqlens(edges: torch.Tensor, tokens: int) -> torch.Tensor:

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from .errors import ConfigError
 from .mlp_modules import find_mlps
-from .model_in_use import replace_forward
+from .model_in_use import replace_forward, vocabulary_of
 
 TOKENS_PER_TILE = 2048
 
@@ -64,10 +64,10 @@ def _small_pass(model, example):
         target = next((m for m in model.modules() if isinstance(m, transformers.PreTrainedModel)), None)
     except ImportError:
         target = None
-    embed = None if target is None else target.get_input_embeddings()
-    if not isinstance(embed, torch.nn.Embedding):
+    vocabulary = None if target is None else vocabulary_of(target)
+    if vocabulary is None:
         raise ConfigError(f"trireme.tile_mlp: got {type(model).__name__}, no model of transformers with token embeddings: give an example")
-    ids = torch.randint(1, embed.num_embeddings, (2, 12), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(1, vocabulary, (2, 12), generator=torch.Generator().manual_seed(0))
     return lambda: target(input_ids=ids.to(next(target.parameters()).device))
 
 

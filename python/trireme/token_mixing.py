@@ -9,6 +9,7 @@ changes, something else mixes tokens, and the first module that shows it is name
 from __future__ import annotations
 
 import contextlib
+import inspect
 
 import torch
 
@@ -18,7 +19,7 @@ from .model_in_use import evaluating
 TOKENS, CHANGED = 24, 5  # the changed token of the first of two samples
 
 
-def refuse_token_mixing(model: torch.nn.Module, embed: torch.nn.Module, run) -> None:
+def refuse_token_mixing(model: torch.nn.Module, vocabulary: int, run) -> None:
     """run(ids [2, TOKENS]): a forward pass with attention that mixes no tokens. Raises ConfigError."""
     names = {module: name for name, module in model.named_modules()}
     for module, name in names.items():
@@ -26,9 +27,12 @@ def refuse_token_mixing(model: torch.nn.Module, embed: torch.nn.Module, run) -> 
             raise _refusal(name, module)
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(1, embed.num_embeddings, (2, TOKENS), generator=generator)
+    ids = torch.randint(1, vocabulary, (2, TOKENS), generator=generator)
     changed = ids.clone()
-    changed[0, CHANGED] = ids[0, CHANGED] % (embed.num_embeddings - 1) + 1
+    changed[0, CHANGED] = ids[0, CHANGED] % (vocabulary - 1) + 1
+    masked = getattr(model.config, "mask_token_id", None)  # a model may count these in a sample (ESM-2)
+    if masked is not None and masked != ids[0, CHANGED] and 0 <= masked < vocabulary:
+        changed[0, CHANGED] = masked
     with evaluating(model):
         first, second = _outputs(names, run, ids.to(device)), _outputs(names, run, changed.to(device))
     if len(first) != len(second):
@@ -39,27 +43,34 @@ def refuse_token_mixing(model: torch.nn.Module, embed: torch.nn.Module, run) -> 
         raise _refusal(names[module], module)
 
 
-def refuse_own_positions(model: torch.nn.Module, embed: torch.nn.Module, run) -> None:
-    """run as above, also with position_ids [2, TOKENS]: shards count them from 0 on, and so must the model (RoBERTa does not).
+def refuse_own_positions(model: torch.nn.Module, vocabulary: int, run) -> bool:
+    """run as above, also with position_ids and attention_mask [2, TOKENS]: shards count positions from 0 on, and so must the
+    model (RoBERTa does not). Whether it counts them otherwise beside padding on the left (OPT).
 
     Refuses outputs that are not of each token too (scores of a sample).
     """
     device = next(model.parameters()).device
-    ids = torch.randint(1, embed.num_embeddings, (2, TOKENS), generator=torch.Generator().manual_seed(0)).to(device)
+    ids = torch.randint(1, vocabulary, (2, TOKENS), generator=torch.Generator().manual_seed(0)).to(device)
+    mask = torch.ones_like(ids)
+    mask[0, :CHANGED] = 0
     with evaluating(model):
         output = run(ids)
-        own = output[0]
-        counted = run(ids, position_ids=torch.arange(TOKENS, device=device).expand(2, TOKENS))[0]
+        counted = run(ids, position_ids=torch.arange(TOKENS, device=device).expand(2, TOKENS))
+        padded = run(ids, attention_mask=mask) if "attention_mask" in inspect.signature(model.forward).parameters else output
     for name, value in output.items():
         if torch.is_tensor(value) and value.dim() and value.is_floating_point() and value.shape[:2] != ids.shape and value.shape[:1] != (ids.numel(),):
             raise ConfigError(
                 f"trireme.parallelize: {type(model).__name__} gives {name} of {tuple(value.shape)} for {tuple(ids.shape)} tokens, so not a value "
                 "for each token: what it takes of one token, the last or the first, would be of a shard's: it is refused"
             )
-    if not torch.allclose(own, counted, rtol=1e-3, atol=1e-5):
+    # The first that is not a router's loss.
+    output, counted, padded = (next(v for v in found.values() if torch.is_tensor(v) and v.dim()) for found in (output, counted, padded))
+    if not torch.allclose(output, counted, rtol=1e-3, atol=1e-5):
         raise ConfigError(
             f"trireme.parallelize: {type(model).__name__} counts positions in a way of its own, not 0, 1, 2, ...: it is refused"
         )
+    valid = mask.bool() if output.shape[:2] == mask.shape else mask.flatten().bool()
+    return not torch.allclose(output[valid], padded[valid], rtol=1e-3, atol=1e-5)
 
 
 def _refusal(name: str, module: torch.nn.Module) -> ConfigError:

@@ -74,7 +74,7 @@ class WholeBatches:
         """Whether the model's labels are those of the next token; of the token itself, if not."""
         from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss, ForMaskedLMLoss
 
-        taken = self._kept or LOSS_MAPPING.get(getattr(self.model, "loss_type", None))
+        taken = self._kept or LOSS_MAPPING.get(getattr(self.model, "loss_type", None), ForCausalLMLoss)  # as transformers does
         if taken not in (ForCausalLMLoss, ForMaskedLMLoss):
             raise ConfigError(
                 f"trireme.parallelize: labels with a loss that Trireme does not know, {getattr(taken, '__name__', taken)}: leave "

@@ -16,7 +16,7 @@ import trireme.hf
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import DataLoaderConfiguration, DeepSpeedPlugin, DistributedType, FullyShardedDataParallelPlugin, InitProcessGroupKwargs
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler
 
 SAMPLES, TOKENS, STEPS, RATE = 40, 23, 5, 0.05
 
@@ -158,13 +158,17 @@ def numbers(batch):
     return batch["x"][..., :1].flatten().tolist() if batch["x"].dim() > 1 else batch["x"].tolist()
 
 
-def batches(sp_size, dispatch=None, split=False, seedable=False, stream=False, length=11, batch_size=2, skip=0, uneven=False, **loader):
+def batches(
+    sp_size, dispatch=None, split=False, seedable=False, stream=False, length=11, batch_size=2, skip=0, uneven=False, subset=False, **loader
+):
     """Each rank's batches, over two epochs."""
     config = trireme.hf.ParallelismConfig(sp_size=sp_size)
     options = DataLoaderConfiguration(dispatch_batches=dispatch, split_batches=split, use_seedable_sampler=seedable)
     accelerator = accelerator_for("ddp", config, dataloader_config=options)
     torch.manual_seed(100 + dist.get_rank())  # ranks that draw for themselves differ
     data = Stream(length, chance=stream == "chance") if stream else [{"x": torch.tensor(place)} for place in range(length)]
+    if subset:
+        loader["sampler"] = SubsetRandomSampler(range(length))
     loader = accelerator.prepare(DataLoader(data, batch_size, collate_fn=of_its_length if uneven else None, **loader))
     if skip:
         loader = accelerator.skip_first_batches(loader, skip)
@@ -173,6 +177,30 @@ def batches(sp_size, dispatch=None, split=False, seedable=False, stream=False, l
     dist.all_gather_object(everyone, mine)
     sizes = dict(length=None if stream else len(loader), total_batch_size=None if dispatch or stream or skip else loader.total_batch_size)
     return dict(ranks=everyone, data_ranks=config.data_parallel_size, **sizes)
+
+
+def packed(samples):
+    """Two documents a row, so fewer rows than samples."""
+    places = [sample["x"] for sample in samples] + [torch.tensor(-1)] * (len(samples) % 2)
+    return {"x": torch.stack(places).view(-1, 2)}
+
+
+def dealt(sp_size, length, batch_size=4, pack=False, split=False):
+    """Each rank's batches that process 0 reads, and those of one process's loader."""
+    config = trireme.hf.ParallelismConfig(sp_size=sp_size)
+    accelerator = accelerator_for("ddp", config, dataloader_config=DataLoaderConfiguration(dispatch_batches=True, split_batches=split))
+    data = [{"x": torch.tensor(place)} for place in range(length)]
+    loader = DataLoader(data, batch_size, collate_fn=packed if pack else None)
+    alone, mine, words = [batch["x"].tolist() for batch in loader], [], ""
+    try:
+        for batch in accelerator.prepare(loader):
+            mine.append(batch["x"].tolist())
+            real = accelerator.gradient_state.remainder
+    except trireme.ConfigError as error:
+        words, real = str(error), None
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, (mine, real, words))
+    return dict(ranks=everyone, alone=alone)
 
 
 def gathering(sp_size, dispatch=False, length=7):

@@ -28,6 +28,8 @@ FOUR = {
     "map, shuffled, one data rank": ("batches", dict(sp_size=4, shuffle=True)),
     "map, seedable": ("batches", dict(sp_size=2, shuffle=True, seedable=True)),
     "map, seedable, one data rank": ("batches", dict(sp_size=4, shuffle=True, seedable=True)),
+    "map, seedable, another sampler": ("batches", dict(sp_size=2, subset=True, seedable=True)),
+    "map, seedable, another sampler, one data rank": ("batches", dict(sp_size=4, subset=True, seedable=True)),
     "map, split": ("batches", dict(sp_size=2, split=True)),
     "map, dispatched": ("batches", dict(sp_size=2, dispatch=True)),
     "map, dispatched, shuffled": ("batches", dict(sp_size=2, dispatch=True, shuffle=True)),
@@ -41,6 +43,12 @@ FOUR = {
     "stream, one sample": ("batches", dict(sp_size=2, stream=True, length=1)),
     "stream, skipped": ("batches", dict(sp_size=2, stream=True, skip=1)),
     "map, skipped": ("batches", dict(sp_size=2, skip=1)),
+    "dealt, one data rank": ("dealt", dict(sp_size=4, length=11)),
+    "dealt, packed": ("dealt", dict(sp_size=2, length=14, pack=True)),
+    "dealt, packed, a rank without": ("dealt", dict(sp_size=2, length=12, pack=True)),
+    "dealt, packed, one data rank": ("dealt", dict(sp_size=4, length=14, pack=True)),
+    "dealt, packed, split": ("dealt", dict(sp_size=2, length=16, pack=True, split=True)),
+    "refused: 3 rows split by 2": ("dealt", dict(sp_size=2, length=14, batch_size=6, pack=True, split=True)),
     "gathered": ("gathering", dict(sp_size=2)),
     "gathered, dispatched": ("gathering", dict(sp_size=2, dispatch=True)),
     "gathered, full": ("gathering", dict(sp_size=2, length=8)),
@@ -158,7 +166,27 @@ def test_a_sequence_group_shares_batches_and_data_ranks_do_not(four, case):
         real, again = in_order[: len(samples)], in_order[len(samples) :]
         assert set(again) <= set(range(length)) and len(again) < per_round
         assert sorted(real) == samples, in_order
-        assert (real != samples) == (options.get("shuffle") is True or options.get("stream") == "chance")
+        assert (real != samples) == (options.get("shuffle") is True or options.get("stream") == "chance" or "subset" in options)
+
+
+@pytest.mark.parametrize("case", [name for name in FOUR if name.startswith("dealt")])
+def test_batches_that_process_0_reads_are_dealt_as_they_are(four, case):
+    """Of no other than one process's rows, but for a data rank that the last round has no batch for."""
+    sp, alone = FOUR[case][1]["sp_size"], four[case]["alone"]
+    ranks = four[case]["ranks"]
+    groups = [ranks[rank : rank + sp] for rank in range(0, 4, sp)]
+    assert all(rank == group[0] for group in groups for rank in group), ranks
+    batches = [batch for a_round in zip(*(group[0][0] for group in groups)) for batch in a_round]
+    if "split" in case:
+        batches = [first + second for first, second in zip(batches[::2], batches[1::2])]
+    missing = -len(alone) % len(groups) if "split" not in case else 0
+    assert batches == alone + alone[:missing]
+    assert ranks[0][1] == (len(alone[-1]) if missing else -1)  # rows that gather_for_metrics keeps
+
+
+def test_rows_that_cannot_be_split_are_refused(four):
+    first, *others = (words for _, _, words in four["refused: 3 rows split by 2"]["ranks"])
+    assert "got a batch of 3 rows for 2 data ranks" in first and all("process 0 could not read a batch" in words for words in others)
 
 
 def test_lengths_count_data_ranks(four):

@@ -122,7 +122,7 @@ def test_evaluation_tuples_and_positional_labels():
 def test_lora_and_a_trained_copy_of_the_head():
     import peft
 
-    for saved, adapted in ((None, ["q_proj", "down_proj"]), (["lm_head"], ["q_proj"])):
+    for saved, adapted in ((None, ["q_proj", "down_proj"]), (["lm_head"], ["q_proj"]), (["lm_head", "embed_tokens"], ["q_proj"])):
         model = peft.get_peft_model(
             make_model("Qwen3", {}), peft.LoraConfig(r=4, target_modules=adapted, modules_to_save=saved, init_lora_weights=False)
         ).train()

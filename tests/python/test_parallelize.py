@@ -300,6 +300,63 @@ def run_batch_statistics(group):
         pass
 
 
+def test_a_statistic_of_masked_tokens_is_found(ranks):
+    ranks.run(run_masked_tokens, 1)
+
+
+def run_masked_tokens(group):
+    """ESM-2 scales a sample's embeddings by how many of its tokens are masked."""
+    import transformers
+
+    for dropped in (False, True):
+        more = dict(mask_token_id=66, token_dropout=dropped, position_embedding_type="rotary")
+        model = transformers.EsmForMaskedLM(transformers.EsmConfig(**{**SMALL, **more}, attn_implementation="eager")).eval()
+        refused = pytest.raises(trireme.ConfigError, match=r"esm.embeddings .* mixes tokens outside attention")
+        with refused if dropped else contextlib.nullcontext(), trireme.parallelize(model, group):
+            pass
+
+
+def test_positions_that_the_mask_counts_are_given_or_refused(ranks):
+    ranks.run(run_positions_of_the_mask, 2)
+
+
+def run_positions_of_the_mask(group):
+    """OPT counts from the first token behind the padding on the left."""
+    import transformers
+
+    sizes = dict(ffn_dim=48, word_embed_proj_dim=32, dropout=0.0, attention_dropout=0.0, layerdrop=0.0, attn_implementation="eager")
+    torch.manual_seed(3)
+    model = transformers.OPTForCausalLM(transformers.OPTConfig(**{**SMALL, **sizes})).train()
+    for kind in ("plain", "right padding"):
+        batch = make_batch(kind, "opt")
+        compare(alone(model, batch), shared(model, batch, group))
+    batch = make_batch("left padding", "opt")
+    with pytest.raises(trireme.ConfigError, match="counts positions by its attention_mask"):
+        shared(model, batch, group)
+    with pytest.raises(trireme.ConfigError, match="counts positions by its attention_mask"):
+        with trireme.parallelize(model, group, whole_batches=True):
+            model(**batch)
+    given = dict(batch, position_ids=(batch["attention_mask"].cumsum(1) - 1).clamp(min=0))
+    compare(alone(model, batch), shared(model, given, group))
+
+
+def test_wrapped_embeddings(ranks):
+    ranks.run(run_wrapped_embeddings, 2)
+
+
+def run_wrapped_embeddings(group):
+    """PEFT's: a trained copy, single trained tokens, LoRA."""
+    import peft
+
+    batch = make_batch("plain", "llama")
+    for more in (dict(modules_to_save=["embed_tokens"]), dict(trainable_token_indices=[5, 9]), dict(target_modules=["embed_tokens"])):
+        config = peft.LoraConfig(**{"r": 4, "target_modules": ["q_proj"], "init_lora_weights": False, **more})
+        model = peft.get_peft_model(make_model("llama"), config).train()
+        truth = alone(model, batch)
+        assert any("embed_tokens" in name for name in truth[1])
+        compare(truth, shared(model, batch, group))
+
+
 def test_calls_that_are_refused_are_named(ranks):
     ranks.run(run_refused_calls, 2)
 

@@ -184,7 +184,8 @@ def run_lora_and_ddp(group):
     part = {name: value[group.rank() :][:1] for name, value in batch.items()}
     part["num_items_in_batch"] = (batch["labels"][:, 1:] != -100).sum() / 2  # the average of two ranks
     whole = {**batch, "num_items_in_batch": (batch["labels"][:, 1:] != -100).sum()}
-    config = peft.LoraConfig(r=4, target_modules=["q_proj", "gate_proj", "down_proj"], init_lora_weights=False)
+    adapted = ["embed_tokens", "q_proj", "gate_proj", "down_proj"]
+    config = peft.LoraConfig(r=4, target_modules=adapted, init_lora_weights=False)
     for model in (make_model("Llama", {}), peft.get_peft_model(make_model("Llama", {}), config).train()):
         _, (_, truth) = step(model, whole)
         parallel = torch.nn.parallel.DistributedDataParallel(model, process_group=group)

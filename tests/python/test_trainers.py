@@ -1,14 +1,16 @@
 """Trainer, SFTTrainer and DPOTrainer over ranks that share each sample, against the same trainer in one process: 20 steps."""
 
+import inspect
 import multiprocessing
 import os
 import pickle
 import traceback
+import types
 
 import numpy as np
 import pytest
 import torch
-from trainer_cases import CASES, make_model, run, write_rows
+from trainer_cases import CASES, make_model, run, sizes, write_rows
 
 STARTED_SECONDS = 420
 PRELOADED = ["torch", "transformers.trainer", "trl.trainer.sft_trainer", "trl.trainer.dpo_trainer", "peft", "trireme.hf"]
@@ -32,7 +34,8 @@ def work(rank, world, folder, runs):
             del os.environ[name]
     for number, (case, options) in enumerate(runs):
         try:
-            result = run(case, folder / f"run{number}", **options)
+            into = folder / f"run{number}"
+            result = run(case, into, **options) if case in CASES else sizes(into)
         except BaseException:
             result = traceback.format_exc()
         if rank == 0 or isinstance(result, str):
@@ -119,7 +122,7 @@ def some(truths, cases):
 
 
 FEW = ["Trainer", "SFT, bfd", "DPO"]
-GATE = [*FEW, "Trainer, metrics", "SFT, LoRA"]
+GATE = [*FEW, "Trainer, metrics", "Trainer, batches of equal cost", "Trainer, by length", "SFT, LoRA"]
 FSDP = {"fsdp": "full_shard", "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}}
 
 
@@ -166,6 +169,23 @@ def test_under_deepspeed(alone, tmp_path):
     compare_all(alone(FEW), found, {"sp_size": 2, **zero(3)}, gradients=False)
 
 
+def test_a_trainer_takes_the_sizes_that_it_was_given_whatever_was_made_before(alone, tmp_path):
+    second = {"sp_size": 2, "second": True}
+    found = results(2, tmp_path / "runs", [("sizes", {}), ("Trainer", second)])
+    compare_all(alone(["Trainer"]), found, second)
+    assert found["sizes", "{}"]["ring"] == 2
+    assert "got sp 2 (ring 2), but an Accelerator with sp 2 was made after this trainer's arguments" in found["sizes", "{}"]["words"]
+
+
+def test_the_signature_is_the_trainers_own():
+    import transformers
+    import trl
+    from trireme.hf import with_sequence_parallel
+
+    for trainer in (transformers.Trainer, trl.SFTTrainer, trl.DPOTrainer):
+        assert inspect.signature(with_sequence_parallel(trainer)) == inspect.signature(trainer)
+
+
 def test_what_is_refused(tmp_path):
     import accelerate
     import transformers
@@ -175,7 +195,7 @@ def test_what_is_refused(tmp_path):
 
     def make(**settings):
         arguments = transformers.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, **settings)
-        with_sequence_parallel(transformers.Trainer)(make_model(), arguments)
+        return with_sequence_parallel(transformers.Trainer)(make_model(), arguments, train_dataset=[{"input_ids": [3, 4]}] * 8)
 
     with pytest.raises(ConfigError, match="use_liger_kernel"):
         make(use_liger_kernel=True)
@@ -183,6 +203,19 @@ def test_what_is_refused(tmp_path):
         make(neftune_noise_alpha=5)
     with pytest.raises(ConfigError, match="expected a trireme.hf.ParallelismConfig"):
         make(parallelism_config=accelerate.ParallelismConfig())
+    trainer = make(train_sampling_strategy="batch_rebalance", accelerator_config={"dispatch_batches": True})
+    trainer.args.parallelism_config = types.SimpleNamespace(sp_size=2, data_parallel_size=2)
+    with pytest.raises(ConfigError, match="batch_rebalance' together with dispatch_batches"):
+        trainer._get_train_sampler()
+    sizes = dict(vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, ffn_dim=48, word_embed_proj_dim=32, attention_dropout=0.0)
+    row = {"input_ids": [0, 0, 5, 6], "attention_mask": [0, 0, 1, 1], "labels": [-100, -100, -100, 6]}
+    trainer.args.parallelism_config = None
+    trainer = with_sequence_parallel(transformers.Trainer)(
+        transformers.OPTForCausalLM(transformers.OPTConfig(**sizes)), trainer.args, eval_dataset=[row]
+    )
+    for _ in range(2):  # the model is looked at once
+        with pytest.raises(ConfigError, match="counts positions by its attention_mask"):
+            trainer.evaluate()
     with pytest.raises(ConfigError, match="expected SFTTrainer or DPOTrainer"):
         with_sequence_parallel(trl.RewardTrainer)
     with pytest.raises(ConfigError, match="derives from transformers.Trainer"):

@@ -56,6 +56,23 @@ def run_families(group):
                 raise AssertionError(f"{name}, {kind}") from error
 
 
+def test_a_class_whose_name_tells_no_loss_predicts_the_next_token(ranks):
+    ranks.run(run_gpt2, 2)
+
+
+def run_gpt2(group):
+    """As transformers' own default does."""
+    import transformers
+
+    sizes = dict(vocab_size=67, n_embd=32, n_layer=2, n_head=4, n_positions=128, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    torch.manual_seed(3)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, attn_implementation="eager")).train()
+    assert model.loss_type is None
+    for kind in KINDS:
+        batch = make_batch(kind, "gpt2")
+        compare(alone(model, batch), whole(model, batch, group))
+
+
 def test_over_a_ring_with_a_divisor_that_the_caller_gives(ranks):
     ranks.run(run_ring, 4)
 

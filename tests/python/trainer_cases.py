@@ -109,6 +109,8 @@ CASES = {
     "Trainer, label smoothing": ("Trainer", "tokens", dict(label_smoothing_factor=0.1), {}),
     "Trainer, compute_loss_func": ("Trainer", "tokens", {}, dict(compute_loss_func=own_loss)),
     "Trainer, checkpointing": ("Trainer", "tokens", dict(gradient_checkpointing=True), {}),
+    "Trainer, batches of equal cost": ("Trainer", "tokens", dict(train_sampling_strategy="batch_rebalance"), {}),
+    "Trainer, by length": ("Trainer", "tokens", dict(train_sampling_strategy="group_by_length"), {}),
     "SFT": ("SFTTrainer", "text", dict(eval_strategy="steps", eval_steps=10), {}),
     "SFT, bfd": ("SFTTrainer", "text", dict(packing=True, max_length=57, packing_strategy="bfd"), {}),
     "SFT, wrapped": ("SFTTrainer", "text", dict(packing=True, max_length=41, packing_strategy="wrapped"), {}),
@@ -122,10 +124,11 @@ CASES = {
 }
 
 
-def run(case, folder, sp_size=None, micro_batches=2, steps=STEPS, resume=None, **options):
+def run(case, folder, sp_size=None, micro_batches=2, steps=STEPS, resume=None, second=False, **options):
     """20 steps of a case; what it logged, its gradients of the first and last step, and its weights in the end.
 
-    sp_size: 0 is the trainer as it is. micro_batches: of a step, over data ranks and accumulation.
+    sp_size: 0 is the trainer as it is. micro_batches: of a step, over data ranks and accumulation. second: another trainer is made
+    after the arguments of this one.
     """
     import datasets
     import transformers
@@ -174,21 +177,44 @@ def run(case, folder, sp_size=None, micro_batches=2, steps=STEPS, resume=None, *
         more["ref_model"] = make_model(seed=4)
     rows = datasets.load_from_disk(str(folder.parent / kind))  # on disk, so that ranks share what trl keeps beside it
     configuration = {"Trainer": "TrainingArguments", "SFTTrainer": "SFTConfig", "DPOTrainer": "DPOConfig"}[name]
+    earlier = getattr(library, configuration)(**settings) if second else None
     arguments = getattr(library, configuration)(**settings)
     # After the arguments of ZeRO-3, a model that is read is in parts from the beginning.
     model = transformers.LlamaForCausalLM.from_pretrained(folder.parent / "model", attn_implementation="eager")
-    trainer = trainer_class(
-        model=model,
-        args=arguments,
-        train_dataset=rows.select(range(80)),
-        eval_dataset=rows.select(range(80, 91)),
-        **more,
-    )
+    more.update(model=model, train_dataset=rows.select(range(80)), eval_dataset=rows.select(range(80, 91)))
+    if second:
+        trainer_class(args=earlier, **more)
+    trainer = trainer_class(args=arguments, **more)
+    if sp_size and torch.distributed.get_rank():
+        torch.manual_seed(100 + torch.distributed.get_rank())  # what ranks draw for themselves differs
     gradients = Gradients(steps)
     trainer.add_callback(gradients.callback())
     trainer.train(resume_from_checkpoint=resume)
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
     return {"log": trainer.state.log_history, "gradients": gradients.found, "weights": weights_of(model)}
+
+
+def sizes(folder):
+    """Of two ranks: the sizes that a trainer takes where its arguments are another class's, or older than another Accelerator."""
+    import datasets
+    import transformers
+    import trl
+    from trireme import ConfigError
+    from trireme.hf import ParallelismConfig, with_sequence_parallel
+
+    def arguments(**settings):
+        return transformers.TrainingArguments(str(folder), report_to="none", use_cpu=True, **settings)
+
+    more = dict(train_dataset=datasets.load_from_disk(str(folder.parent / "text")), processing_class=make_tokenizer())
+    sft = with_sequence_parallel(trl.SFTTrainer)(make_model(), arguments(parallelism_config=ParallelismConfig(sp_size=2, sp_ring=2)), **more)
+    older = arguments()
+    with_sequence_parallel(transformers.Trainer, sp_size=2)(make_model(), arguments())
+    try:
+        with_sequence_parallel(transformers.Trainer, sp_size=2, sp_ring=2)(make_model(), older)
+        words = ""
+    except ConfigError as error:
+        words = str(error)
+    return {"ring": sft.args.parallelism_config.sp_ring, "words": words}
 
 
 def weights_of(model):

@@ -9,13 +9,13 @@ other batches, unless process 0 alone reads (dispatch_batches=True).
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Optional
+from typing import Any, Iterable, Iterator, Optional
 
 import torch
 from accelerate import data_loader as theirs
 from accelerate.state import GradientState, PartialState
 from accelerate.utils import broadcast_object_list, concatenate, find_batch_size, recursively_apply
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from ..errors import ConfigError
 
@@ -53,8 +53,8 @@ def prepare_data_loader(accelerator, config, data_loader, device_placement=None,
         non_blocking=settings.non_blocking,
         use_stateful_dataloader=settings.use_stateful_dataloader,
     )
-    if not dispatch and not settings.use_seedable_sampler:
-        _one_order(data_loader, prepared)
+    if not dispatch and not (settings.use_seedable_sampler and isinstance(theirs.get_sampler(data_loader), RandomSampler)):
+        _one_order(data_loader, prepared, settings.use_seedable_sampler)
     accelerator._dataloaders.append(prepared)
     return prepared
 
@@ -64,24 +64,32 @@ def _seed_of_all(settings) -> int:
     return broadcast_object_list([torch.random.initial_seed() if settings.data_seed is None else settings.data_seed])[0]
 
 
-def _one_order(data_loader: DataLoader, prepared: DataLoader) -> None:
-    """One order of samples on all ranks. Accelerate leaves it to each process where there is but one data rank."""
+def _one_order(data_loader: DataLoader, prepared: DataLoader, from_torchs: bool) -> None:
+    """One order of samples on all ranks. Accelerate leaves it to each process where there is but one data rank, and where
+    seeds are asked for and the sampler has none.
+
+    from_torchs: a sampler without a generator goes on to draw from torch's, so that its order is that of one process.
+    """
+    kind = "generator"
     if prepared.synchronized_generator is None:
         owner = data_loader.dataset if isinstance(data_loader.dataset, IterableDataset) else theirs.get_sampler(data_loader)
         if not hasattr(owner, "generator"):
             return
-        if owner.generator is None:
+        if owner.generator is None and from_torchs:
+            kind = "torch"
+        elif owner.generator is None:
             owner.generator = torch.Generator()
             owner.generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
         prepared.synchronized_generator = owner.generator
-    prepared.rng_types = [*(kind for kind in prepared.rng_types or [] if kind != "generator"), "generator"]
+    prepared.rng_types = [*(other for other in prepared.rng_types or [] if other != kind), kind]
 
 
 class DispatchedBatches(IterableDataset):
     """The batches of one data rank, read by process 0 and sent to all. To iterate is collective over all processes.
 
-    A last round that is not full is filled up with samples of the first, as Accelerate does with even batches; how many
-    of its samples are real goes to Accelerate's gradient state, for gather_for_metrics.
+    Of several data ranks, a last round that is not full is filled up with rows of the first, as Accelerate does with even
+    batches; how many of its rows are real goes to Accelerate's gradient state, for gather_for_metrics. A collator that packs
+    gives fewer rows than samples: its batches stay as they are.
     """
 
     def __init__(self, source: DataLoader, data_rank: int, data_ranks: int, split_batches: bool):
@@ -124,31 +132,59 @@ class DispatchedBatches(IterableDataset):
             return None, 0, repr(error)
 
     def _rounds(self) -> Iterator[tuple[list, int]]:
-        """On process 0: each data rank's batch, and how many samples are real in a round that was filled up, else 0."""
+        """On process 0: each data rank's batch, and how many rows are real in a round that was filled up, else 0."""
         per_round = 1 if self.split_batches else self.data_ranks
+        size = self.source.batch_size
         first: list = []
         taken: list = []
-        for batch in self.source:
+        packed = False
+        for batch, last in _and_whether_last(self.source):
             taken.append(batch)
             first = first or taken
-            if len(taken) == per_round:
-                yield self._filled(taken, per_round, first)
+            if last and not self.source.drop_last:
+                yield self._filled(taken, per_round, first, packed)
+            elif len(taken) == per_round:
+                yield self._of_ranks(taken), 0
                 taken = []
-        if taken and not self.source.drop_last:
-            yield self._filled(taken, per_round, first)
+            packed = packed or size is None or find_batch_size(batch) != size
 
-    def _filled(self, taken: list, per_round: int, first: list) -> tuple[list, int]:
-        size = self.source.batch_size
-        short = size is not None and find_batch_size(taken[-1]) < size
-        real = sum(find_batch_size(batch) for batch in taken) if short or len(taken) < per_round else 0
-        filled = [*taken[:-1], _completed(taken[-1], first[0], size) if short else taken[-1]]
-        again = filled if first is taken else first
-        filled = filled + [again[place % len(again)] for place in range(per_round - len(filled))]
+    def _filled(self, taken: list, per_round: int, first: list, packed: bool) -> tuple[list, int]:
+        """The last round. packed: some batch before had another number of rows than of samples."""
+        if self.data_ranks == 1:
+            return self._of_ranks(taken), 0
+        wanted = 0
         if self.split_batches:
-            each = size // self.data_ranks
-            spans = [slice(rank * each, (rank + 1) * each) for rank in range(self.data_ranks)]
-            filled = [recursively_apply(lambda one: one[span], filled[0]) for span in spans]
-        return filled, real
+            wanted = -(-find_batch_size(taken[0]) // self.data_ranks) * self.data_ranks
+        elif not packed and taken[-1] is not first[0]:  # one batch alone does not tell whether it is packed
+            wanted = self.source.batch_size
+        short = wanted > 0 and find_batch_size(taken[-1]) < wanted
+        real = sum(map(find_batch_size, taken)) if short or len(taken) < per_round else 0
+        filled = [*taken[:-1], _completed(taken[-1], first[0], wanted) if short else taken[-1]]
+        again = filled if first is taken else first
+        filled += [again[place % len(again)] for place in range(per_round - len(filled))]
+        return self._of_ranks(filled), real
+
+    def _of_ranks(self, batches: list) -> list:
+        if not self.split_batches:
+            return batches
+        rows = find_batch_size(batches[0])
+        if rows % self.data_ranks:
+            raise ConfigError(
+                f"split_batches: got a batch of {rows} rows for {self.data_ranks} data ranks, expected a multiple; a collator that packs "
+                "gives fewer rows than samples: leave split_batches out"
+            )
+        each = rows // self.data_ranks
+        spans = [slice(rank * each, (rank + 1) * each) for rank in range(self.data_ranks)]
+        return [recursively_apply(lambda one: one[span], batches[0]) for span in spans]
+
+
+def _and_whether_last(batches: Iterable) -> Iterator[tuple[Any, bool]]:
+    batches = iter(batches)
+    for batch in batches:
+        for ahead in batches:
+            yield batch, False
+            batch = ahead
+        yield batch, True
 
 
 def _completed(batch: Any, first: Any, size: int) -> Any:

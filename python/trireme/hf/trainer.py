@@ -15,6 +15,7 @@ import sys
 from typing import Iterator, Optional, TypeVar
 
 import transformers
+from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from ..errors import ConfigError
 from ..model_calls import ModelCalls
@@ -52,7 +53,15 @@ def with_sequence_parallel(trainer_class: Trainer, *, sp_size: Optional[int] = N
             f"with_sequence_parallel: got {trainer_class.__name__}, which derives from {theirs[0].__name__}; of trl's trainers, expected "
             "SFTTrainer or DPOTrainer: others generate, or score samples whole"
         )
-    own = {"_sp_size": sp_size, "_sp_ring": sp_ring, "__doc__": trainer_class.__doc__, "__module__": trainer_class.__module__}
+
+    @functools.wraps(trainer_class.__init__)
+    def init(self, *arguments, **keywords):
+        given = next((value for value in (*arguments, *keywords.values()) if isinstance(value, transformers.TrainingArguments)), None)
+        self._given_config = getattr(given, "parallelism_config", None)
+        trainer_class.__init__(self, *arguments, **keywords)
+
+    own = {"_sp_size": sp_size, "_sp_ring": sp_ring, "__init__": init}
+    own.update({"__doc__": trainer_class.__doc__, "__module__": trainer_class.__module__})
     return type(f"SequenceParallel{trainer_class.__name__}", (_SequenceParallel, trainer_class), own)
 
 
@@ -61,7 +70,7 @@ class _SequenceParallel:
     _sp_ring: Optional[int]
     _counts_tokens = False
     _running: Optional[list[ModelCalls]] = None  # the model's, and its reference's, while they are over ranks
-    _seen: tuple = ()  # models that were looked at
+    _seen: tuple = ()  # calls of models that were looked at
     _looks: list  # at those that were not: they run, so they wait until the trainer has wrapped the model
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -80,6 +89,8 @@ class _SequenceParallel:
                 f"with_sequence_parallel: got one process for {self.args.n_gpu} GPUs, expected one process a GPU: start the script by "
                 f"torchrun --nproc_per_node {self.args.n_gpu}"
             )
+        if self.args.parallelism_config is None:
+            self.args.parallelism_config = self._given_config  # SFTTrainer copies arguments that are not its own, without it
         config = self.args.parallelism_config
         if config is None:
             sp_size = self._sp_size
@@ -92,6 +103,22 @@ class _SequenceParallel:
                 "trireme.hf.ParallelismConfig, or None"
             )
         super().create_accelerator_and_postprocess()
+        self._take_what_the_accelerator_has()
+
+    def _take_what_the_accelerator_has(self) -> None:
+        """Accelerate keeps the first configuration that it gets, until a trainer's arguments are made again."""
+        config, held = self.args.parallelism_config, self.accelerator.parallelism_config
+        if held is config:
+            return
+        config._fill_data_ranks()
+        if isinstance(held, ParallelismConfig) and (held._sizes, held.sp_ring) == (config._sizes, config.sp_ring):
+            self.args.parallelism_config = held  # whose groups there are
+        elif config.total_size > 1:
+            raise ConfigError(
+                f"with_sequence_parallel: got {_words(config)}, but an Accelerator with {_words(held)} was made after this trainer's arguments, "
+                "and Accelerate gives all of a process the first one's: make the arguments after the other trainer or Accelerator, or give "
+                "both the same sizes"
+            )
 
     def get_sp_size(self) -> int:
         return 1
@@ -106,6 +133,27 @@ class _SequenceParallel:
             return super()._get_num_items_in_batch(*arguments, **keywords)
         finally:
             self._counts_tokens = False
+
+    def _get_train_sampler(self, *arguments, **keywords):
+        sampler = super()._get_train_sampler(*arguments, **keywords)
+        config = self.args.parallelism_config
+        if not isinstance(sampler, BatchRebalanceSampler) or config.sp_size == 1:
+            return sampler
+        if self.args.accelerator_config.dispatch_batches and config.data_parallel_size > 1:
+            raise ConfigError(
+                "with_sequence_parallel: got train_sampling_strategy='batch_rebalance' together with dispatch_batches=True, with which "
+                "process 0 would read its own batches alone: leave one of them out"
+            )
+        return BatchRebalanceSampler(  # theirs is by processes
+            lengths=sampler.lengths,
+            effective_batch_size=sampler.effective_batch_size // config.sp_size,
+            dp_size=config.data_parallel_size,
+            grad_accum=sampler.grad_accum,
+            shuffle=sampler.shuffle,
+            seed=sampler.seed,
+            rank=config.data_rank,
+            drop_last=sampler.drop_last,
+        )
 
     def floating_point_ops(self, inputs):
         """This rank's; the trainer sums them over all processes."""
@@ -157,14 +205,24 @@ class _SequenceParallel:
             )
             for model in models:
                 target = pretrained_model_in(model, "with_sequence_parallel")
-                self._running.append(ModelCalls(target, group, group.size, whole_batches=True))
-                look = undo.enter_context(over_ranks(model, self._running[-1]))
-                if not any(target is seen for seen in self._seen):
-                    self._looks.append((target, look))
+                calls = ModelCalls(target, group, group.size, whole_batches=True)
+                self._running.append(calls)
+                look = undo.enter_context(over_ranks(model, calls))
+                before = next((seen for seen in self._seen if seen.model is target), None)
+                if before is None:
+                    self._looks.append((calls, look))
+                else:
+                    calls.counts_by_mask = before.counts_by_mask
             yield
 
     def _look_once(self) -> None:
         while self._looks:
-            target, look = self._looks.pop()
+            calls, look = self._looks.pop()
             look()
-            self._seen += (target,)
+            self._seen += (calls,)
+
+
+def _words(config: object) -> str:
+    sizes = getattr(config, "_sizes", {})
+    ring = getattr(config, "sp_ring", 1)
+    return " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) + f" (ring {ring})" * (ring > 1) or "no sizes"
