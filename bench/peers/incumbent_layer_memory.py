@@ -2,7 +2,7 @@
 
     python bench/peers/incumbent_layer_memory.py
 
-The oracle of trireme/plan/incumbent_layer.cpp: Transformers' LlamaDecoderLayer, torch's reentrant checkpoint, and
+The oracle of bench/incumbents/incumbent_layer.cpp: Transformers' LlamaDecoderLayer, torch's reentrant checkpoint, and
 DeepSpeed's linear function, TiledMLP and UlyssesSPAttentionHF run here as they are, on the CPU, and every storage is
 followed. What needs a GPU is replaced by functions that allocate what its source does: FlashAttention-2 (csrc/flash_attn/
 flash_api.cpp, also as PyTorch has it under sdpa) and Liger-Kernel's norm, rotation and SwiGLU (ops/). An all-to-all of eight

@@ -1,12 +1,12 @@
 // The incumbents' inventory, held against sums made by hand from their source, and against what was
 // published.
-#include "trireme/plan/incumbent_memory.h"
+#include "bench/incumbents/incumbent_memory.h"
 
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
-#include "trireme/plan/caching_allocator.h"
 
+#include "bench/incumbents/caching_allocator.h"
 #include "tests/plan/incumbent_points.h"
 
 namespace trireme::testing {

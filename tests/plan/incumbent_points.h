@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/plan/incumbent_time.h"
-
+#include "bench/incumbents/incumbent_time.h"
 #include "tests/plan/llama_3_8b.h"
 
 namespace trireme::testing {

@@ -172,9 +172,9 @@ std::string incumbents_page() {
   return cat(
       R"(# 2026-11-23: what DeepSpeed and Hugging Face hold, and how long a sequence fits
 
-The inventory of the incumbents' buffers (`trireme/plan/incumbent_memory.h`) beside what was published. Every buffer has its size
+The inventory of the incumbents' buffers (`bench/incumbents/incumbent_memory.h`) beside what was published. Every buffer has its size
 from shapes and dtypes and the line of source that allocates it; a step's allocations and releases run in their order through a
-model of PyTorch's caching allocator (`trireme/plan/caching_allocator.h`). No constant was fitted. Made by
+model of PyTorch's caching allocator (`bench/incumbents/caching_allocator.h`). No constant was fitted. Made by
 
     TRIREME_WRITE_PAGES=1 build/cpu/bin/plan_test --gtest_filter='IncumbentsPage.*'
 

@@ -1,6 +1,6 @@
 // A configuration as what memory forecast and step time are given, without torch. The engine fills the same
 // struct from its options (engine/make_forecast_inputs.cpp), by the same rules of forecast/; a test holds
-// both equal (tests/plan/engine_inputs_test.cpp).
+// both equal (tests/cli/plan_test.cpp).
 #pragma once
 
 #include "trireme/plan/plan_request.h"

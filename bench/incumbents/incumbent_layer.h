@@ -1,7 +1,7 @@
 // A decoder layer of the incumbents: its forward, with or without what autograd keeps, and its backward.
 #pragma once
 
-#include "trireme/plan/incumbent_zero.h"
+#include "bench/incumbents/incumbent_zero.h"
 
 namespace trireme {
 

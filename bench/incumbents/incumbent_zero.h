@@ -5,7 +5,7 @@
 #include <deque>
 #include <vector>
 
-#include "trireme/plan/incumbent_trace.h"
+#include "bench/incumbents/incumbent_trace.h"
 
 namespace trireme {
 

@@ -1,4 +1,4 @@
-#include "trireme/plan/incumbent_layer.h"
+#include "bench/incumbents/incumbent_layer.h"
 
 #include <algorithm>
 

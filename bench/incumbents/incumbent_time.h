@@ -11,7 +11,8 @@
 #pragma once
 
 #include "trireme/plan/hardware_profile.h"
-#include "trireme/plan/incumbent_memory.h"
+
+#include "bench/incumbents/incumbent_memory.h"
 
 namespace trireme {
 

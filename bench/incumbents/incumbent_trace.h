@@ -5,8 +5,8 @@
 #include <map>
 #include <utility>
 
-#include "trireme/plan/caching_allocator.h"
-#include "trireme/plan/incumbent_memory.h"
+#include "bench/incumbents/caching_allocator.h"
+#include "bench/incumbents/incumbent_memory.h"
 
 namespace trireme {
 

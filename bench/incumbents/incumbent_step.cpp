@@ -1,9 +1,9 @@
-#include "trireme/plan/incumbent_step.h"
+#include "bench/incumbents/incumbent_step.h"
 
 #include <algorithm>
 #include <bit>
 
-#include "trireme/plan/incumbent_layer.h"
+#include "bench/incumbents/incumbent_layer.h"
 
 namespace trireme {
 namespace {

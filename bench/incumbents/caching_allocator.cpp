@@ -1,4 +1,4 @@
-#include "trireme/plan/caching_allocator.h"
+#include "bench/incumbents/caching_allocator.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,8 +1,8 @@
-#include "trireme/plan/incumbent_time.h"
+#include "bench/incumbents/incumbent_time.h"
 
 #include <algorithm>
 
-#include "trireme/plan/incumbent_step.h"
+#include "bench/incumbents/incumbent_step.h"
 
 namespace trireme {
 

@@ -1,4 +1,4 @@
-#include "trireme/plan/incumbent_trace.h"
+#include "bench/incumbents/incumbent_trace.h"
 
 #include <algorithm>
 

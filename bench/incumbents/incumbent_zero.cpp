@@ -1,4 +1,4 @@
-#include "trireme/plan/incumbent_zero.h"
+#include "bench/incumbents/incumbent_zero.h"
 
 #include <algorithm>
 #include <numeric>

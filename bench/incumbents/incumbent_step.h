@@ -9,7 +9,7 @@
 // lines in 0.19) runtime/zero/ and runtime/sequence_parallel/ulysses_sp.py.
 #pragma once
 
-#include "trireme/plan/incumbent_trace.h"
+#include "bench/incumbents/incumbent_trace.h"
 
 namespace trireme {
 

@@ -1,9 +1,10 @@
-#include "trireme/plan/incumbent_memory.h"
+#include "bench/incumbents/incumbent_memory.h"
 
 #include <algorithm>
 
 #include "trireme/base/error.h"
-#include "trireme/plan/incumbent_step.h"
+
+#include "bench/incumbents/incumbent_step.h"
 
 namespace trireme {
 namespace {
