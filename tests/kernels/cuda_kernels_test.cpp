@@ -46,6 +46,9 @@ TEST(CudaKernels, what_cudnn_does_not_know_is_refused_by_name) {
   EXPECT_THAT(refusal({}, {}, {0, 63}, {0, 63}),
               HasSubstr("63 query rows over 63 key rows, expected 64 or more"));
   EXPECT_EQ(refusal({}, {}, {0, 64}, {0, 64}), "");
+  const LayerMask full{.causality = Causality::full};
+  EXPECT_THAT(refusal(full, {}, all, {0, 192}), HasSubstr("over 192 key rows, 64 more than a multiple"));
+  EXPECT_EQ(refusal(full, {}, all, {0, 256}), "");
   EXPECT_THAT(
       refusal({.causality = Causality::full}, {Documents({0, 200, 400, 640})}, {100, 300}, {300, 640}),
       HasSubstr("100 of 200 query rows see 100 of 340 key rows"));

@@ -39,6 +39,11 @@ class CudnnKernel final : public CallKernel {
     if (call.rows() < kLeastDenseRows || call.keys() < kLeastDenseRows)
       return cat("got ", call.rows(), " query rows over ", call.keys(), " key rows, expected ",
                  kLeastDenseRows, " or more of both", kInstead);
+    if (call.band.full() && call.keys() % 128 == 64)
+      return cat("got full attention over ", call.keys(),
+                 " key rows, 64 more than a multiple of 128, where cuDNN's backward on Hopper may give NaN "
+                 "(cudnn-frontend pull request 628)",
+                 kInstead);
     // A graph is built for every new shape, which takes longer than most calls: only shapes that come again.
     const bool long_document = call.band.causal() && call.rows() == tokens_of_graph(call.rows()) &&
                                call.rows() >= least_tokens_alone(sizes.query_heads, sizes.width);

@@ -4,6 +4,7 @@
 """
 import judges
 from command import Command
+from models import is_halved
 from stages.speed import UPDATE
 
 
@@ -15,11 +16,13 @@ def commands(setting):
     if not setting.on_gpu:
         # RLIMIT_DATA stands in for the GPU's memory.
         out_of_memory = ["sh", "-c", 'ulimit -d 600000 && exec "$@"', "sh", *out_of_memory]
+    # Half of its layers take 59 GiB, and one layer's backward at 256K 27 GiB.
+    short_of_memory = "a GPU of 120 GiB" if is_halved(setting.device, "8b") else ""
     memory = judges.out_of_memory(("activations", "tiles", "attention"))
     return [
         Command("step-128k", setting.bench_step("8b", 128 * k, 2, 1, *offload), 280, 150 if setting.on_gpu else 8, model="8b",
                 judge=judges.step_rate, lacks=setting.lacks),
         Command("out-of-memory", out_of_memory, 120, 45 if setting.on_gpu else 8, model="8b", judge=memory, lacks=setting.lacks),
         Command("step-256k", setting.bench_step("8b", 256 * k, 1, 0, *offload), 400, 260 if setting.on_gpu else 8, model="8b",
-                judge=judges.step_rate, lacks=setting.lacks),
+                judge=judges.step_rate, lacks=setting.lacks or short_of_memory),
     ]
