@@ -1,6 +1,7 @@
 // The forecast for a model of today, against sums made by hand. The binary links no libtorch.
 #include "trireme/forecast/memory_forecast.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "trireme/forecast/choose_recompute.h"
@@ -12,6 +13,7 @@ namespace trireme {
 namespace {
 
 using enum MemoryCategory;
+using ::testing::HasSubstr;
 
 constexpr int64_t kLayers = 32, kHidden = 4096, kIntermediate = 14336, kVocab = 128256;
 constexpr int64_t kKeyValueWidth = 8 * 128, kLayerElements = 2 * kHidden +
@@ -108,6 +110,23 @@ TEST(Forecast, fits_attention_of_llama_3_8b_into_a_budget) {
   EXPECT_GE(choice.position, 10);
   EXPECT_LE(choice.position, 12);
   EXPECT_FALSE(memory_options(inputs).empty());
+}
+
+TEST(Forecast, keeps_no_more_on_the_host_than_it_holds) {
+  ForecastInputs inputs = llama_3_8b(int64_t{1} << 20);
+  inputs.offload.activations = Offload::cpu;
+  constexpr int64_t kMuch_bytes = int64_t{1} << 42;
+  const int64_t full = memory_forecast(inputs).host.total();
+  const int64_t kept_bytes = inputs.shard_tokens * kHidden * 2 + inputs.tokens * 4 * 4;
+  EXPECT_EQ(choose_recompute(inputs, kMuch_bytes).position, kLayers);
+  const RecomputeChoice choice = choose_recompute(inputs, kMuch_bytes, full + 10 * kept_bytes);
+  EXPECT_TRUE(choice.fits());
+  EXPECT_GE(choice.position, 10);
+  EXPECT_LE(choice.position, 12);
+  EXPECT_THAT(choice.description(), HasSubstr(", and on the host "));
+  const RecomputeChoice none = choose_recompute(inputs, kMuch_bytes, full - 1);
+  EXPECT_EQ(none.position, 0);
+  EXPECT_FALSE(none.fits());
 }
 
 // 77 KB a token and layer in bf16 beside x: q, k and v, o by tokens and by heads, x1, gate|up; log-sum-exp.

@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "trireme/base/error.h"
+#include "trireme/base/machine_identity.h"
 #include "trireme/base/sizes.h"
 #include "trireme/comm/agreement.h"
+#include "trireme/device/host_memory_limit.h"
 #include "trireme/device/memory_budget.h"
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/forecast/memory_options.h"
@@ -19,9 +21,7 @@ namespace {
 // and in it the ranks that are its threads.
 int ranks_on_the_device(const World& world, Agreement& agreement, at::Device device) {
   if (device.is_cpu()) return std::max(1, world.identity().local_size);
-  char host[256] = {};
-  ::gethostname(host, sizeof(host) - 1);
-  const std::vector<int64_t> device_id{static_cast<int64_t>(std::hash<std::string>{}(host)),
+  const std::vector<int64_t> device_id{static_cast<int64_t>(std::hash<std::string>{}(host_name())),
                                        static_cast<int64_t>(::getpid()), device.index()};
   const auto of_ranks = agreement.gather(device_id);
   return static_cast<int>(std::count(of_ranks.begin(), of_ranks.end(), device_id));
@@ -35,6 +35,15 @@ int64_t budget_bytes(const World& world, Agreement& agreement, const EngineOptio
   return memory_budget_bytes(
       options.device, told ? options.host_memory_limit_bytes : device_memory_left_bytes(options.device),
       ranks);
+}
+
+// Of the host's memory, where the ranks compute on a GPU: some of it is filled by what they offload.
+int64_t host_budget_bytes(const World& world, const EngineOptions& options) {
+  if (options.device.is_cpu()) return RecomputeChoice::kNoLimit;
+  return memory_budget_bytes(
+      at::kCPU,
+      options.host_memory_limit_bytes > 0 ? options.host_memory_limit_bytes : host_memory_left_bytes(),
+      std::max(1, world.identity().local_size));
 }
 
 // Of two ranks' choices, the one that decides: that keeps less, then the fuller memory.
@@ -60,12 +69,14 @@ std::optional<RecomputeChoice> agree_on_recompute(const World& world, Group& all
   Agreement agreement(all, options.device);
   ForecastInputs planned = with_batch(inputs, batch.samples, batch.tokens);
   planned.recompute.checkpoint_every = options.checkpoint_every;
-  const RecomputeChoice rank_choice = choose_recompute(planned, budget_bytes(world, agreement, options));
+  const RecomputeChoice rank_choice =
+      choose_recompute(planned, budget_bytes(world, agreement, options), host_budget_bytes(world, options));
   // Also the meeting point before which no rank allocates what others would then not find left.
   std::vector<RecomputeChoice> of_ranks;
-  for (const auto& row : agreement.gather<int64_t>(
-           {rank_choice.position, rank_choice.expected_bytes, rank_choice.budget_bytes}))
-    of_ranks.push_back({row[0], {}, row[1], row[2]});
+  for (const auto& row :
+       agreement.gather<int64_t>({rank_choice.position, rank_choice.expected_bytes, rank_choice.budget_bytes,
+                                  rank_choice.expected_host_bytes, rank_choice.host_budget_bytes}))
+    of_ranks.push_back({row[0], {}, row[1], row[2], row[3], row[4]});
   RecomputeChoice choice = *std::min_element(of_ranks.begin(), of_ranks.end(), has_less_room);
   choice.plan =
       plan_keeping(KeepOrder(planned).at(choice.position), options.checkpoint_every, planned.model.layers);
@@ -79,10 +90,15 @@ std::optional<RecomputeChoice> agree_on_recompute(const World& world, Group& all
 std::string shortage_warning(const RecomputeChoice& choice, const ForecastInputs& inputs) {
   if (choice.fits()) return "";
   std::vector<MemoryOption> options = memory_options(inputs);
-  std::erase_if(options, [](const MemoryOption& option) { return option.space != MemorySpace::device; });
-  const std::string advice = memory_advice(memory_forecast(inputs).peak, options);
-  return cat("warning: by the memory formulas a rank comes to ", format_bytes(choice.expected_bytes),
-             " where ", format_bytes(choice.budget_bytes),
+  const bool on_host = !choice.fits_host();
+  const MemorySpace space = on_host ? MemorySpace::host : MemorySpace::device;
+  std::erase_if(options, [&](const MemoryOption& option) { return option.space != space; });
+  const MemoryForecast forecast = memory_forecast(inputs);
+  const std::string advice = memory_advice(on_host ? forecast.host : forecast.peak, options);
+  return cat("warning: by the memory formulas a rank comes to ",
+             format_bytes(on_host ? choice.expected_host_bytes : choice.expected_bytes), " where ",
+             format_bytes(on_host ? choice.host_budget_bytes : choice.budget_bytes),
+             on_host ? " of the host's memory" : "",
              " can be planned with, even with --recompute full; the run may end ", "out of memory.",
              advice.empty() ? std::string() : cat(" What would help, the largest saving first: ", advice));
 }
