@@ -1,7 +1,10 @@
 #include "trireme/comm/agreement.h"
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <new>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,6 +35,35 @@ std::vector<std::string> told_when_rank_1_fails(const Error& error) {
     });
   });
   return told;
+}
+
+TEST(Agreement, waits_for_rank_0_beyond_the_groups_timeout) {
+  constexpr std::chrono::milliseconds kTimeout(500);
+  std::vector<int> seen(2);
+  std::atomic<int> made = 0;
+  const auto body = [&](World& world) {
+    const auto group = world.make_group("all", {{0, 1}});
+    Agreement(*group, at::kCPU).while_rank_0_works("counting", [&] {
+      EXPECT_EQ(world.rank(), 0);
+      std::this_thread::sleep_for(3 * kTimeout);
+      made = 7;
+    });
+    seen[static_cast<size_t>(world.rank())] = made;
+  };
+  run_ranks_as_threads(2, body, kTimeout);
+  EXPECT_THAT(seen, ElementsAre(7, 7));
+}
+
+TEST(Agreement, tells_all_what_rank_0s_work_ended_with) {
+  std::vector<std::string> told(2);
+  run_ranks_as_threads(2, [&](World& world) {
+    const auto group = world.make_group("all", {{0, 1}});
+    told[static_cast<size_t>(world.rank())] = message_of<DataError>([&] {
+      Agreement(*group, at::kCPU).while_rank_0_works("counting", [] { throw DataError("x: too short"); });
+    });
+  });
+  EXPECT_THAT(told[0], HasSubstr("x: too short"));
+  EXPECT_THAT(told[1], HasSubstr("rank 0 failed while counting"));
 }
 
 TEST(Agreement, gives_every_rank_an_error_of_the_kind_of_the_one_that_failed) {

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "tests/support/failing_file.h"
 #include "tests/support/held_sync.h"
 
 namespace trireme::testing {
@@ -60,7 +61,49 @@ void wait_while_held(int descriptor) {
   holding().released.wait(lock, [&] { return part.empty() || path.find(part) == std::string::npos; });
 }
 
+struct Failing {
+  std::mutex mutex;
+  FileCall call = FileCall::read;
+  std::string part;  // empty: nothing fails
+  int error = 0;
+  bool reached = false;
+};
+
+Failing& failing() {
+  static Failing one;
+  return one;
+}
+
+// Sets errno where the call is to fail.
+bool is_to_fail(FileCall call, int descriptor) {
+  const std::lock_guard lock(failing().mutex);
+  if (failing().part.empty() || failing().call != call) return false;
+  if (path_of(descriptor).find(failing().part) == std::string::npos) return false;
+  failing().part.clear();
+  failing().reached = true;
+  errno = failing().error;
+  return true;
+}
+
 }  // namespace
+
+FailingFile::FailingFile(FileCall call, const std::string& part, int error) {
+  const std::lock_guard lock(failing().mutex);
+  failing().call = call;
+  failing().part = part;
+  failing().error = error;
+  failing().reached = false;
+}
+
+FailingFile::~FailingFile() {
+  const std::lock_guard lock(failing().mutex);
+  failing().part.clear();
+}
+
+bool FailingFile::reached() const {
+  const std::lock_guard lock(failing().mutex);
+  return failing().reached;
+}
 
 HeldSync::HeldSync(const std::string& part) {
   const std::lock_guard lock(holding().mutex);
@@ -121,6 +164,8 @@ std::vector<std::string> FileOperations::in(const std::string& folder) const {
 
 }  // namespace trireme::testing
 
+using trireme::testing::FileCall;
+using trireme::testing::is_to_fail;
 using trireme::testing::note;
 using trireme::testing::path_of;
 using trireme::testing::recording;
@@ -136,7 +181,13 @@ ssize_t write(int descriptor, const void* data, size_t bytes) {
 int fsync(int descriptor) {
   if (recording().on) note("sync " + path_of(descriptor));
   wait_while_held(descriptor);
+  if (is_to_fail(FileCall::sync, descriptor)) return -1;
   return static_cast<int>(syscall(SYS_fsync, descriptor));
+}
+
+ssize_t pread(int descriptor, void* to, size_t bytes, off_t offset) {
+  if (is_to_fail(FileCall::read, descriptor)) return -1;
+  return syscall(SYS_pread64, descriptor, to, bytes, offset);
 }
 
 int fdatasync(int descriptor) {

@@ -1,4 +1,4 @@
-// Which calls to the kernel a piece of code made on files, in order: this library defines write, fsync,
+// Which calls to the kernel a piece of code made on files, in order: this library defines write, pread, fsync,
 // fdatasync and rename for the whole test binary (shared libraries such as libstdc++ included), notes them,
 // and makes the system call.
 #pragma once

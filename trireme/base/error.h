@@ -1,4 +1,4 @@
-// The four kinds of error, by who can fix the cause. Every message says what happened, what was found, what
+// The five kinds of error, by who can fix the cause. Every message says what happened, what was found, what
 // was expected, and what to do.
 #pragma once
 
@@ -34,11 +34,24 @@ class DataError : public Error {
   const char* kind() const override { return "DataError"; }
 };
 
+// A DataError that every rank throws together: ranks may still use collectives.
+class DataErrorOnAllRanks : public DataError {
+ public:
+  using DataError::DataError;
+};
+
 // Another rank did not answer. The message names this rank, the collective, the peers and the seconds waited.
 class CommError : public Error {
  public:
   explicit CommError(const std::string& message) : Error(message, 75) {}
   const char* kind() const override { return "CommError"; }
+};
+
+// A machine failed, and a restart may cure it: its GPU, or a file system over the network.
+class SystemFault : public Error {
+ public:
+  explicit SystemFault(const std::string& message) : Error(message, 75) {}
+  const char* kind() const override { return "SystemFault"; }
 };
 
 // A bug in Trireme.

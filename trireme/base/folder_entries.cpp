@@ -6,6 +6,7 @@
 
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
+#include "trireme/base/file_error.h"
 
 namespace fs = std::filesystem;
 
@@ -18,7 +19,9 @@ bool means_absent(const std::error_code& error) {
 
 bool is_found(const fs::file_status& status, const fs::path& path, const std::error_code& error) {
   if (status.type() == fs::file_type::not_found) return false;
-  if (error) throw DataError(cat(quotation(path.string()), ": cannot be looked at: ", error.message()));
+  if (error)
+    throw_file_error(cat(quotation(path.string()), ": cannot be looked at: ", error.message()),
+                     error.value());
   return true;
 }
 
@@ -46,14 +49,15 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   fs::directory_iterator entry(folder, error);
   if (means_absent(error)) return all;
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) all.push_back(entry->path());
-  if (error) throw DataError(cat(folder.string(), ": cannot read the folder: ", error.message()));
+  if (error)
+    throw_file_error(cat(folder.string(), ": cannot read the folder: ", error.message()), error.value());
   std::sort(all.begin(), all.end());
   return all;
 }
 
 bool is_unlinked(int descriptor) {
   struct stat status = {};
-  return ::fstat(descriptor, &status) == 0 && status.st_nlink == 0;
+  return ::fstat(descriptor, &status) != 0 || status.st_nlink == 0;
 }
 
 fs::path temporary_folder() {

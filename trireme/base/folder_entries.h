@@ -14,7 +14,7 @@ bool is_file(const std::filesystem::path& path);
 bool is_name_taken(const std::filesystem::path& path);
 // Sorted; empty if the folder does not exist.
 std::vector<std::filesystem::path> entries_of(const std::filesystem::path& folder);
-// Whether an open file was removed, so that data written to it is lost.
+// Whether data written to an open file is lost: the file was removed, or is no longer open or known (ESTALE).
 bool is_unlinked(int descriptor);
 // The folder for temporary files: TMPDIR, else /tmp. Throws ConfigError that names it if it is no folder.
 std::filesystem::path temporary_folder();

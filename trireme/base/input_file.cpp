@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/file_error.h"
 
 namespace trireme {
 
@@ -17,14 +18,15 @@ bool is_plain_file_name(const std::string& name) {
 }
 
 InputFile::InputFile(const std::filesystem::path& file, const std::string& expected) : path_(file) {
-  const auto refuse = [&](const std::string& why) {
-    throw DataError(cat(quotation(file.string()), ": cannot be opened: ", why, "; expected ", expected));
+  const auto refuse = [&](const std::string& why, int error = 0) {
+    throw_file_error(cat(quotation(file.string()), ": cannot be opened: ", why, "; expected ", expected),
+                     error);
   };
   if (file.native().find('\0') != std::string::npos) refuse("its name has a zero byte");
   descriptor_ = FileDescriptor(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (!descriptor_.is_open()) refuse(std::strerror(errno));
+  if (!descriptor_.is_open()) refuse(std::strerror(errno), errno);
   struct stat status {};
-  if (::fstat(descriptor(), &status) != 0) refuse(std::strerror(errno));
+  if (::fstat(descriptor(), &status) != 0) refuse(std::strerror(errno), errno);
   if (!S_ISREG(status.st_mode))
     refuse(S_ISDIR(status.st_mode)    ? "it is a folder"
            : S_ISFIFO(status.st_mode) ? "it is a pipe, not a regular file"
@@ -39,8 +41,8 @@ int64_t InputFile::read_some(int64_t offset, void* to, int64_t count) const {
     const ssize_t got = ::pread(descriptor(), begin + done, static_cast<size_t>(count - done), offset + done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
-      throw DataError(
-          cat(path_.string(), ": cannot be read at byte ", offset + done, ": ", std::strerror(errno)));
+      throw_file_error(
+          cat(path_.string(), ": cannot be read at byte ", offset + done, ": ", std::strerror(errno)), errno);
     if (got == 0) break;
     done += got;
     read_bytes_ += got;

@@ -7,6 +7,7 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/file_error.h"
 #include "trireme/base/json.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/base/sizes.h"
@@ -86,7 +87,7 @@ void SafetensorsWriter::finish() {
   descriptor_.close();
   try {
     publish_file(partial_, file_);
-  } catch (const DataError&) {
+  } catch (const Error&) {
     ::unlink(partial_.c_str());
     throw;
   }
@@ -106,9 +107,10 @@ void SafetensorsWriter::put(const void* data, int64_t bytes) {
 void SafetensorsWriter::fail(const std::string& doing, int error) {
   remove_partial();
   const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  throw DataError(cat(file_.string(), ": cannot ", doing, ": ", std::strerror(error), "; the file needs ",
-                      file_bytes_, " bytes (", format_bytes(file_bytes_), ")",
-                      full ? "; free that much or choose another folder; nothing was left behind" : ""));
+  throw_file_error(cat(file_.string(), ": cannot ", doing, ": ", std::strerror(error), "; the file needs ",
+                       file_bytes_, " bytes (", format_bytes(file_bytes_), ")",
+                       full ? "; free that much or choose another folder; nothing was left behind" : ""),
+                   error);
 }
 
 void SafetensorsWriter::remove_partial() noexcept {

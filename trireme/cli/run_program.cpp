@@ -13,6 +13,7 @@
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
 #include "trireme/device/cpu_caching_allocator.h"
+#include "trireme/device/device_fault.h"
 #include "trireme/device/out_of_memory.h"
 
 namespace trireme {
@@ -66,6 +67,7 @@ int run_program(const std::function<int()>& program) {
     tell_and_end(error);
   } catch (const std::exception& error) {
     if (const auto memory = as_out_of_memory(error)) tell_and_end(*memory);
+    if (const auto fault = as_device_fault(error)) tell_and_end(*fault);
     std::cerr << "trireme: unexpected error: " << error.what() << std::endl;
     return InternalError("").exit_code();
   }

@@ -1,11 +1,16 @@
 #include "trireme/comm/agreement.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
+#include <future>
+
+#include <ATen/Parallel.h>
 
 #include "trireme/base/error.h"
 #include "trireme/base/last_words.h"
 #include "trireme/comm/collectives.h"
+#include "trireme/device/device_fault.h"
 #include "trireme/device/out_of_memory.h"
 
 namespace trireme {
@@ -37,10 +42,16 @@ void Agreement::all_or_none(const std::string& what, const std::function<void()>
     of_rank = std::current_exception();
     code = error.exit_code();
   } catch (const std::exception& error) {
-    const auto memory = as_out_of_memory(error);
-    of_rank = memory ? std::make_exception_ptr(ConfigError(cat(what, ": ", memory->what())))
-                     : std::make_exception_ptr(InternalError(cat(what, ": ", error.what())));
-    code = memory ? memory->exit_code() : InternalError("").exit_code();
+    const auto note = [&](const auto& known) {
+      of_rank = std::make_exception_ptr(known);
+      code = known.exit_code();
+    };
+    if (const auto memory = as_out_of_memory(error))
+      note(ConfigError(cat(what, ": ", memory->what())));
+    else if (const auto fault = as_device_fault(error))
+      note(SystemFault(cat(what, ": ", fault->what())));
+    else
+      note(InternalError(cat(what, ": ", error.what())));
   }
   const int64_t worst = largest(of_rank ? (group_.rank() + 1) * kCodes + code : 0);
   if (of_rank) std::rethrow_exception(of_rank);
@@ -49,7 +60,25 @@ void Agreement::all_or_none(const std::string& what, const std::function<void()>
   const int64_t kind = worst % kCodes;
   if (kind == ConfigError("").exit_code()) throw ConfigError(message);
   if (kind == DataError("").exit_code()) throw DataError(message);
+  if (kind == SystemFault("").exit_code()) throw SystemFault(message);
   throw InternalError(message);
+}
+
+void Agreement::while_rank_0_works(const std::string& what, const std::function<void()>& work) {
+  constexpr std::chrono::milliseconds kBetweenLooks(200);
+  std::future<void> done;
+  if (group_.rank() == 0)
+    done = std::async(std::launch::async, [&, threads = at::get_num_threads()] {
+      at::set_num_threads(threads);  // OpenMP keeps the number for each thread
+      work();
+    });
+  const auto at_work = [&] {
+    return done.valid() && done.wait_for(kBetweenLooks) == std::future_status::timeout;
+  };
+  while (any(at_work())) continue;
+  all_or_none(what, [&] {
+    if (done.valid()) done.get();
+  });
 }
 
 template <typename T>

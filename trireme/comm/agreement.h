@@ -24,6 +24,10 @@ class Agreement {
   // Collective.
   void all_or_none(const std::string& what, const std::function<void()>& work);
 
+  // Rank 0 runs its `work` on a thread of its own, for as long as it takes: the others do not give up at the
+  // group's timeout while rank 0 lives. Otherwise as all_or_none. Collective.
+  void while_rank_0_works(const std::string& what, const std::function<void()>& work);
+
   // Of int64_t or double. Every rank gets the same results. Collective, with as many values on every rank.
   //
   // [rank][i]

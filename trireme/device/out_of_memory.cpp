@@ -26,7 +26,12 @@ void throw_out_of_memory(const char* where, MemorySpace space, int64_t asked_byt
 }
 
 std::optional<ConfigError> as_out_of_memory(const std::exception& error) {
-  const auto* device = dynamic_cast<const c10::OutOfMemoryError*>(&error);
+  constexpr int32_t kCudaErrorMemoryAllocation = 2;  // of pinned memory, a context, a stream
+  const auto* device = dynamic_cast<const c10::Error*>(&error);
+  const auto* of_device = dynamic_cast<const c10::AcceleratorError*>(&error);
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) == nullptr &&
+      (of_device == nullptr || of_device->get_error_code() != kCudaErrorMemoryAllocation))
+    device = nullptr;
   const auto* system = dynamic_cast<const std::system_error*>(&error);
   const bool no_thread = system != nullptr && (system->code() == std::errc::resource_unavailable_try_again ||
                                                system->code() == std::errc::not_enough_memory);

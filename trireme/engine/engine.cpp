@@ -44,7 +44,7 @@ StepResult Engine::backward(const StepBatches& batches, double loss_scale) {
   result.loss_scale = loss_scale;
   result.target_tokens = count_targets(batches);
   if (result.target_tokens == 0)
-    throw DataError(
+    throw DataErrorOnAllRanks(
         cat("optimizer step ", optimizer_steps_ + 1,
             ": none of its tokens has a target (all labels are -100); check the data and their masks"));
   const double mean = 1.0 / static_cast<double>(result.target_tokens);

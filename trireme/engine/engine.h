@@ -40,10 +40,9 @@ struct StepResult {
   std::string not_finite;     // which tensor, of a step that OnNonfinite::skip skipped; else empty
 };
 
-// Thrown by train_step on every rank together: ranks may still use collectives.
-class NotFiniteStep : public DataError {
+class NotFiniteStep : public DataErrorOnAllRanks {
  public:
-  using DataError::DataError;
+  using DataErrorOnAllRanks::DataErrorOnAllRanks;
 };
 
 // What reading the model's files cost this rank; zero where they were not read.
@@ -118,7 +117,7 @@ class Engine {
   // disk. Copies between a GPU and its host, for which streams wait, are not known here.
   double offload_wait_seconds() const;
 
-  // A whole optimizer step. Collective. Throws DataError when no target is valid, NotFiniteStep naming the
+  // A whole optimizer step. Collective. Throws DataErrorOnAllRanks when no target is valid, NotFiniteStep naming the
   // step's numbers when the loss or the gradient norm is not finite (the parameters are then unchanged, but
   // with update_in_backward), unless such a step is to be skipped, which update_in_backward cannot.
   StepResult train_step(const StepBatches& batches, double learning_rate,

@@ -74,6 +74,8 @@ class WeightLoader {
 
   // Empty: none so far.
   const std::string& problem() const { return problem_; }
+  // Whether it is the machine's, not the file's.
+  bool is_fault() const { return is_fault_; }
 
  private:
   static int64_t sum_of(const std::vector<int64_t>& values) {
@@ -143,10 +145,16 @@ class WeightLoader {
     try {
       work();
     } catch (const DataError& error) {
-      problem_ = error.what();
-      if (loading_.all.size() > 1)
-        problem_ += cat(" (read by rank ", loading_.all.rank(), " on ", host_name(), ")");
+      note(error);
+    } catch (const SystemFault& error) {
+      note(error);
+      is_fault_ = true;
     }
+  }
+  void note(const Error& error) {
+    problem_ = error.what();
+    if (loading_.all.size() > 1)
+      problem_ += cat(" (read by rank ", loading_.all.rank(), " on ", host_name(), ")");
   }
 
   const ModelLayout& layout_;
@@ -154,6 +162,7 @@ class WeightLoader {
   const WeightLoading& loading_;
   std::vector<std::vector<WeightPiece>> pieces_;  // of each unit
   std::string problem_;
+  bool is_fault_ = false;
   std::array<at::Tensor, kReadAheadBuffers> memory_;
   std::optional<ReadAhead> stream_;  // ends before its memory
 };
@@ -170,8 +179,10 @@ void load_weights(const CheckpointReader& reader, const ModelLayout& layout,
   for (size_t unit = 0; unit < layout.units.size(); ++unit) {
     loader.load(unit, parameters.open_master(static_cast<int>(unit)));
     parameters.close_master(static_cast<int>(unit));
-    if (const std::string problem = agreement.first_text(loader.problem()); !problem.empty())
+    if (const std::string problem = agreement.first_text(loader.problem()); !problem.empty()) {
+      if (agreement.any(loader.is_fault())) throw SystemFault(problem);
       throw DataError(problem);
+    }
   }
 }
 

@@ -99,7 +99,8 @@ const std::vector<ExitMeaning>& exit_meanings() {
       {ConfigError("").exit_code(), "ConfigError: what was asked cannot be done", false},
       {DataError("").exit_code(), "DataError: a file does not hold what it should", false},
       {InternalError("").exit_code(), "InternalError: a bug in Trireme", false},
-      {lost_peer_code(), "CommError: another rank did not answer; or asked to stop", true},
+      {lost_peer_code(),
+       "CommError: another rank did not answer; SystemFault: a machine failed; or asked to stop", true},
   };
   return all;
 }

@@ -27,7 +27,7 @@ LossScaler::LossScaler(const LossScalerSettings& settings)
 void LossScaler::update(bool overflow) {
   if (overflow) {
     if (scale_ == 1)
-      throw DataError(
+      throw DataErrorOnAllRanks(
           "gradients overflow fp16 even at loss scale 1: got infinities or NaN, expected finite numbers; use "
           "bf16 or fp32, or a lower learning rate, or look at the data of this step");
     scale_ = std::max(scale_ / 2, 1.0);

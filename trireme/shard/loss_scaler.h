@@ -30,8 +30,8 @@ class LossScaler {
   double scale() const { return scale_; }
   int64_t clean_steps() const { return clean_steps_; }  // since the last change of the scale
 
-  // Records a step. `overflow`: its gradients, summed over ranks, were not all finite. Throws DataError at an
-  // overflow at scale 1: no smaller scale helps.
+  // Records a step. `overflow`: its gradients, summed over ranks, were not all finite. Throws
+  // DataErrorOnAllRanks at an overflow at scale 1: no smaller scale helps.
   void update(bool overflow);
 
   // Throws DataError when no scaler can have had these numbers.

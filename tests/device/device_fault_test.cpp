@@ -1,0 +1,34 @@
+#include "trireme/device/device_fault.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/device/out_of_memory.h"
+
+namespace trireme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+c10::AcceleratorError cuda_error(int32_t code, const char* text) {
+  return {{__func__, __FILE__, __LINE__}, code, text};
+}
+
+TEST(DeviceFault, of_a_gpu_is_one_that_a_restart_may_cure) {
+  const auto fault = as_device_fault(cuda_error(214, "CUDA error: uncorrectable ECC error encountered\n"));
+  ASSERT_TRUE(fault.has_value());
+  EXPECT_EQ(fault->exit_code(), 75);
+  EXPECT_THAT(fault->what(), AllOf(HasSubstr("uncorrectable ECC error encountered; look at")));
+}
+
+TEST(DeviceFault, is_not_what_memory_or_another_error_is) {
+  const auto memory = cuda_error(2, "CUDA error: out of memory\n");
+  EXPECT_TRUE(as_out_of_memory(memory).has_value());
+  EXPECT_FALSE(as_out_of_memory(cuda_error(214, "CUDA error")).has_value());
+  EXPECT_FALSE(as_device_fault(std::runtime_error("CUDA error")).has_value());
+}
+
+}  // namespace
+}  // namespace trireme

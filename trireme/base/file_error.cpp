@@ -1,0 +1,24 @@
+#include "trireme/base/file_error.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+// NFS (ESTALE, ETIMEDOUT), Lustre (ESHUTDOWN), FUSE (ENOTCONN).
+constexpr std::array<int, 8> kAway{ESTALE,    ETIMEDOUT,    ESHUTDOWN, ENOTCONN,
+                                   EHOSTDOWN, EHOSTUNREACH, ENETDOWN,  ENETUNREACH};
+
+}  // namespace
+
+void throw_file_error(const std::string& message, int error) {
+  if (std::find(kAway.begin(), kAway.end(), error) != kAway.end())
+    throw SystemFault(message + "; its file system is away: a restart may find it again");
+  throw DataError(message);
+}
+
+}  // namespace trireme

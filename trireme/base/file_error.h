@@ -1,0 +1,12 @@
+// What a failed system call on a file means for the run: the file is wrong, or its machine is away for a while.
+#pragma once
+
+#include <string>
+
+namespace trireme {
+
+// Throws SystemFault where `error` (an errno) says that a file system over the network, or its server, is not
+// reachable or was begun anew, else DataError. EIO is a DataError: a disk's bad sector stays bad.
+[[noreturn]] void throw_file_error(const std::string& message, int error);
+
+}  // namespace trireme
