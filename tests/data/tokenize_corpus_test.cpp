@@ -42,6 +42,7 @@ TEST_F(TokenizeCorpus, each_document_is_one_sequence_ended_once) {
   const CorpusReport report = tokenize_corpus(tokenizer, inputs, folder_ / "set", {});
   EXPECT_EQ(report.documents, 3);
   EXPECT_EQ(report.tokens, 3 + 2 + 4);
+  EXPECT_EQ(report.longest_document_tokens, 4);
   EXPECT_EQ(report.replaced_documents, 1);
   EXPECT_EQ(report.source.files, 3);
   EXPECT_EQ(bytes_of(folder_ / "set.bin"), std::string("a\0b\0\0\1"

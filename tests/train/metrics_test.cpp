@@ -153,6 +153,17 @@ TEST(Metrics, a_file_that_was_removed_is_told_and_begun_anew) {
   EXPECT_EQ(lines_of(file).size(), 2U);
 }
 
+TEST(Metrics, a_file_that_could_not_be_begun_anew_is_tried_again) {
+  const TemporaryFolder folder;
+  MetricsLog log(folder / "run/metrics.jsonl", -1, nullptr, 0);
+  fs::remove_all(folder / "run");
+  folder.write("run", "in its place");
+  EXPECT_NE(log.write(record_of(1).to_json()), "");
+  fs::remove(folder / "run");
+  EXPECT_THAT(log.write(record_of(2).to_json()), HasSubstr("begun anew"));
+  EXPECT_EQ(lines_of(folder / "run/metrics.jsonl").size(), 1U);
+}
+
 TEST(ProgressLine, without_a_terminal_is_a_plain_line_at_first_every_logging_steps_and_at_the_end) {
   std::ostringstream out;
   ProgressLine progress(out, {}, 10, 25, 3, [] { return 0.0; });

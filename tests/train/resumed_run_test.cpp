@@ -1,6 +1,4 @@
 // What a run goes on from, and what it may not go on with: whole runs, in threads.
-#include <atomic>
-#include <cmath>
 #include <fstream>
 #include <map>
 #include <numeric>
@@ -510,79 +508,14 @@ TEST(OverwritingRun, keeps_the_set_that_it_trains_on_however_its_path_is_written
   }
 }
 
-// Sets the flag as soon as a checkpoint is told of.
-class StopWhenSaved : public std::stringbuf {
- public:
-  explicit StopWhenSaved(std::atomic<bool>& stop) : stop_(stop) {}
-
- private:
-  int sync() override {
-    if (str().find("saved ") != std::string::npos) stop_ = true;
-    return 0;
-  }
-  std::atomic<bool>& stop_;
-};
-
-TEST(StopRequest, that_comes_in_a_save_lets_it_finish_and_needs_no_step_more) {
+TEST(Restart, removes_no_broken_checkpoints_of_its_launch) {
   const TinyRun run;
   TrainOptions options = run.options("run");
-  options.save_steps = 4;
-  std::atomic<bool> stop{false};
-  StopWhenSaved buffer(stop);
-  std::ostream out(&buffer);
-  TrainOutcome outcome;
-  run_ranks_as_threads(1, [&](World& world) {
-    TrainHooks hooks;
-    hooks.out = &out;
-    hooks.stop_requested = &stop;
-    outcome = train(world, options, hooks);
-  });
-  EXPECT_TRUE(outcome.stopped);
-  EXPECT_EQ(outcome.steps, 4);
-  EXPECT_EQ(saved_steps(options), std::vector<int64_t>{4});
-}
-
-TEST(RunFolder, that_cannot_be_read_is_an_error_and_not_an_empty_one) {
-  const TinyRun run;
-  TrainOptions options = run.options("run");
-  train_on_ranks(1, options, 2);
-  const RunDirectory folder(options.output_dir);
-  // A name that no folder can have gives another error than "not there", also to root.
-  const fs::path saved = folder.checkpoints(), elsewhere = run.folder() / "elsewhere";
-  fs::rename(saved, elsewhere);
-  fs::create_symlink("checkpoints", saved);  // a loop
-  EXPECT_THAT([&] { folder.list(); }, ::testing::ThrowsMessage<DataError>(
-                                          AllOf(HasSubstr(saved.string()), HasSubstr("symbolic links"))));
-  options.resume_from_checkpoint = "auto";
-  const std::string metrics = testing::bytes_of(folder.metrics());
-  EXPECT_THROW(train_on_ranks(1, options), DataError);
-  EXPECT_EQ(testing::bytes_of(folder.metrics()), metrics);
-  EXPECT_EQ(RunDirectory(run.folder() / "none").list().size(), 0U);
-}
-
-TEST(RunFolder, whose_checkpoints_are_all_broken_is_not_begun_anew_by_itself) {
-  const TinyRun run;
-  TrainOptions options = run.options("run");
-  train_on_ranks(1, options, 2);
+  options.overwrite_output_dir = true;
+  train_on_ranks(1, options, 2, attempt("0", "launch 1"));
   fs::remove(RunDirectory(options.output_dir).checkpoint(2) / "rank-00000.safetensors");
-  options.resume_from_checkpoint = "auto";
-  EXPECT_THAT([&] { train_on_ranks(1, options); }, ::testing::ThrowsMessage<DataError>(AllOf(
-                                                       HasSubstr("none is whole"), HasSubstr("rank-00000"))));
-}
-
-TEST(RunFolder, is_one_run_s_at_a_time) {
-  const TinyRun run;
-  TrainOptions options = run.options("run");
-  options.context_stages = "16:3";
-  std::string second;
-  run_ranks_as_threads(1, [&](World& world) {
-    TrainHooks hooks;
-    hooks.on_step = [&](const StepRecord& record) {
-      if (record.step == 1) second = problem_of(options);
-    };
-    train(world, options, hooks);
-  });
-  EXPECT_THAT(second, AllOf(HasSubstr("in use by another run"), HasSubstr("process")));
+  EXPECT_THROW(train_on_ranks(1, options, 0, attempt("1", "launch 1")), DataError);
+  EXPECT_EQ(saved_steps(options), std::vector<int64_t>{2});
 }
 
 }  // namespace

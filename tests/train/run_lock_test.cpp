@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <fcntl.h>
 #include <filesystem>
 #include <memory>
 #include <signal.h>
@@ -91,6 +92,19 @@ TEST(RunLock, waits_for_an_attempt_of_its_own_launch_that_is_about_to_end) {
   first.reset();
   second.join();
   EXPECT_TRUE(taken);
+}
+
+TEST(RunLock, waits_for_a_holder_that_has_emptied_its_text_and_is_about_to_let_go) {
+  const TemporaryFolder folder;
+  folder.write("run.lock", "");
+  const int holder = ::open((folder / "run.lock").c_str(), O_RDWR);
+  ASSERT_EQ(::flock(holder, LOCK_EX), 0);
+  const std::jthread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    ::close(holder);
+  });
+  const RunLock lock(folder.path(), "launch 1", kSilent);
+  EXPECT_EQ(read_run_lock(folder.path()), lock.text());
 }
 
 class RunLockWithoutLocks : public ::testing::Test {

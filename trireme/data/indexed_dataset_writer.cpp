@@ -60,7 +60,7 @@ IndexedDatasetWriter::IndexedDatasetWriter(const std::filesystem::path& prefix, 
       idx_(indexed_dataset_idx(prefix)),
       vocab_size_(vocab_size),
       type_(token_type_for(vocab_size)) {
-  const std::string suffix = cat(".partial-", ::getpid());
+  const std::string suffix = cat(kPartialSet, ::getpid());
   (partial_bin_ = bin_) += suffix;
   (partial_idx_ = idx_) += suffix;
   if (bin_.has_parent_path()) {

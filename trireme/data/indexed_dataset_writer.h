@@ -11,6 +11,9 @@
 
 namespace trireme {
 
+// In the names of the two files before they are whole; the process's number follows.
+constexpr const char* kPartialSet = ".partial-";
+
 class IndexedDatasetWriter {
  public:
   // Makes PREFIX's folder when needed. Token ids must lie in [0, vocab_size), which also chooses their type.

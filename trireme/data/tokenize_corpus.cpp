@@ -1,5 +1,6 @@
 #include "trireme/data/tokenize_corpus.h"
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <mutex>
@@ -81,6 +82,8 @@ CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::
       auto& ids = encoded[i];
       if (options.append_end_of_text && (ids.empty() || ids.back() != end_of_text))
         ids.push_back(end_of_text);
+      report.longest_document_tokens =
+          std::max(report.longest_document_tokens, static_cast<int64_t>(ids.size()));
       writer.add_document(ids);
     }
     update();

@@ -23,6 +23,7 @@ struct CorpusOptions {
 struct CorpusReport {
   int64_t documents = 0;
   int64_t tokens = 0;
+  int64_t longest_document_tokens = 0;
   int64_t replaced_documents = 0;  // held wrong UTF-8, which became U+FFFD
   SourceCounts source;
   double seconds = 0;

@@ -67,12 +67,19 @@ std::vector<int64_t> equal_edges(int64_t sequence_tokens, int64_t buckets) {
 
 PositionLoss evaluate_loss_by_position(Engine& engine, EvaluationLoader& loader,
                                        const std::vector<int64_t>& edges) {
+  return evaluate_loss_by_position(engine, loader, edges, [] { return false; }).value();
+}
+
+std::optional<PositionLoss> evaluate_loss_by_position(Engine& engine, EvaluationLoader& loader,
+                                                      const std::vector<int64_t>& edges,
+                                                      const std::function<bool()>& give_up) {
   const at::NoGradGuard no_grad;
   TRIREME_ASSERT(edges.size() >= 2 && edges.front() == 0, "bucket edges start at 0");
   const size_t buckets = edges.size() - 1;
   std::vector<double> loss_sums(buckets);
   std::vector<int64_t> target_tokens(buckets);
   while (const auto batch = loader.next()) {
+    if (give_up()) return std::nullopt;
     TRIREME_ASSERT(edges.back() == batch->layout.tokens, "the last bucket ends with the sequence");
     const at::Tensor loss_Bs = engine.evaluate(*batch).loss_Bs.to(at::kDouble).contiguous();
     const at::Tensor valid_Bs = batch->targets.ne(kIgnoredLabel);

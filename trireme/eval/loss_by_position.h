@@ -10,6 +10,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,10 @@ std::vector<int64_t> power_of_two_edges(int64_t sequence_tokens);
 std::vector<int64_t> equal_edges(int64_t sequence_tokens, int64_t buckets);
 
 // Evaluates the whole set. Collective; every rank gets the result. Throws DataError when no target is valid.
+// `give_up` is asked before each sample, and answers alike on all ranks: after a true there is no result.
+std::optional<PositionLoss> evaluate_loss_by_position(Engine& engine, EvaluationLoader& loader,
+                                                      const std::vector<int64_t>& edges,
+                                                      const std::function<bool()>& give_up);
 PositionLoss evaluate_loss_by_position(Engine& engine, EvaluationLoader& loader,
                                        const std::vector<int64_t>& edges);
 

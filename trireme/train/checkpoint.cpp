@@ -187,6 +187,8 @@ CheckpointRead read_checkpoint(const fs::path& dir, Engine& engine) {
       } catch (const DataError& error) {
         failure = std::make_exception_ptr(
             DataError(cat(dir.string(), ": ", error.what(), "; use an earlier checkpoint")));
+      } catch (const SystemFault&) {
+        failure = std::current_exception();
       }
       engine.restore_unit_share(static_cast<int>(unit), state, values);
     }

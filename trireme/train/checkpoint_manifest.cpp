@@ -11,6 +11,7 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/file_error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/input_file.h"
 #include "trireme/base/json.h"
@@ -164,7 +165,8 @@ int64_t verify_checkpoint(const fs::path& dir, const ChunkShare& share) {
     std::error_code error;
     const auto bytes = static_cast<int64_t>(fs::file_size(file, error));
     if (error)
-      throw DataError(cat(file.string(), ": ", error.message(), "; the checkpoint's manifest lists it"));
+      throw_file_error(cat(file.string(), ": ", error.message(), "; the checkpoint's manifest lists it"),
+                       error.value());
     if (bytes != expected.bytes)
       throw DataError(
           cat(file.string(), ": ", bytes, " bytes; the checkpoint's manifest says ", expected.bytes));

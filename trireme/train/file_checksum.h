@@ -10,7 +10,7 @@
 
 namespace trireme {
 
-// Throws DataError that names the file when it cannot be read.
+// Throws as InputFile does when it cannot be read.
 uint64_t file_checksum(const std::filesystem::path& file);
 // Of bytes [begin, begin + count) alone. DataError where the file ends before.
 uint64_t checksum_of_range(const InputFile& file, int64_t begin, int64_t count);

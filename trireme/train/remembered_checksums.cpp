@@ -10,6 +10,7 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/file_error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/json.h"
 #include "trireme/tokenizer/utf8.h"
@@ -80,7 +81,7 @@ void RememberedChecksums::write() const {
   fs::create_directories(file_.parent_path(), shown_by_writing);
   try {
     replace_file(file_, json.dump(1) + "\n");
-  } catch (const DataError& error) {
+  } catch (const Error& error) {
     note_(cat("the checksums of texts are not remembered, so that the next start reads them again: ",
               error.what()));
   }
@@ -89,7 +90,7 @@ void RememberedChecksums::write() const {
 RememberedChecksums::FileState RememberedChecksums::state_of(const fs::path& file) {
   struct stat status {};
   if (::stat(file.c_str(), &status) != 0)
-    throw DataError(cat(file.string(), ": cannot be looked at: ", std::strerror(errno)));
+    throw_file_error(cat(file.string(), ": cannot be looked at: ", std::strerror(errno)), errno);
   return {status.st_size, status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec};
 }
 

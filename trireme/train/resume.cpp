@@ -66,7 +66,7 @@ std::optional<CheckpointEntry> newest(const RunDirectory& run, const std::string
     broken += "\n  " + problem;
     if (!steps.empty()) steps.pop_back();
   }
-  if (launch.empty() && !broken.empty())
+  if (!broken.empty())
     throw DataError(cat(run.checkpoints().string(), " holds checkpoints, and none is whole:", broken,
                         "\nTo begin anew give --overwrite_output_dir in place of --resume_from_checkpoint, "
                         "or choose another --output_dir"));

@@ -22,8 +22,8 @@ namespace trireme {
 // there is none. "auto" means the same, or a fresh run. Any other value is the path of a checkpoint or of a
 // run's folder. A restart (RankIdentity::attempt) whose flags ask for a fresh run or name a path resumes from
 // the newest checkpoint of its launch, if there is one. ConfigError for a path into another run if the output
-// folder holds checkpoints. DataError, in the same words on every rank, if there are checkpoints but none is
-// whole, or if they cannot be read. Collective.
+// folder holds checkpoints. DataError, in the same words on every rank, if there are checkpoints (of a
+// restart: of its launch) but none is whole, or if they cannot be read. Collective.
 std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, const RunDirectory& run,
                                                  const RankIdentity& identity, Agreement& agreement,
                                                  const std::function<void(const std::string&)>& note);

@@ -74,6 +74,7 @@ void RunInProgress::resume() {
                           ": give more --max_steps, or an earlier checkpoint"));
   const int due = stage_of_step(plan_.stages, steps_done_);
   if (due != resumed.stage) guards_.stage_begins();
+  evaluation_due_ = resumed.evaluation_due && due == resumed.stage && data_of(due).held_out;
   if (steps_done_ < total_steps() && due == resumed.stage) {
     open_stage(due);
     // The stage may begin elsewhere than in the run before.

@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/data/indexed_dataset.h"
+#include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/data/set_fingerprint.h"
 #include "trireme/train/checkpoint_manifest.h"
 #include "trireme/train/checkpoint_names.h"
@@ -82,6 +83,12 @@ void RunDirectory::remove_stale() const {
     const std::string name = path.filename().string();
     std::error_code stays;  // until the next call
     if (name.starts_with(kStepPrefix) && name.find(".tmp") != std::string::npos) fs::remove_all(path, stays);
+  }
+  for (const fs::path& path : entries_of(data())) {
+    const std::string name = path.filename().string();
+    std::error_code stays;
+    if (is_name_of_tokens(name.substr(0, name.find('.'))) && name.find(kPartialSet) != std::string::npos)
+      fs::remove(path, stays);
   }
 }
 

@@ -42,7 +42,7 @@ class RunDirectory {
   // By step, oldest first, without temporaries. Empty if there is no folder; DataError if it cannot be read.
   std::vector<CheckpointEntry> list() const;
 
-  // Makes the folders and removes the remains of killed saves. DataError when the folder cannot be written.
+  // Makes the folders and removes the remains of killed saves, and of text that was being tokenized. DataError when the folder cannot be written.
   void prepare() const;
   void remove_stale() const;
   // Gives temporary(step) its final name, which appears at once. An earlier checkpoint of this step, which is

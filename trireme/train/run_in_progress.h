@@ -81,7 +81,12 @@ class RunInProgress {
   void report_engine();
   void tell_epoch(double before, double after);
   void report_memory();
-  void evaluate();
+  // False: a request to stop came first, and the run evaluates when it goes on. Collective.
+  bool evaluate();
+  // Keeps the checkpoint of this step as the best, where the evaluation after it says so.
+  void note_best();
+  // What the run before put off. Collective.
+  void evaluate_first();
   // `in_background`: as far as training need not wait. The save before is finished first. Collective.
   void save(bool in_background);
   // Goes on with a save that is under way, to its end if `to_end`. Collective.
@@ -104,6 +109,9 @@ class RunInProgress {
   }
   std::string last_good() const {
     return ". The last good checkpoint is " + (checkpoint_.empty() ? "none" : checkpoint_.string());
+  }
+  std::string not_saved(int64_t step, const Error& error) const {
+    return cat("could not save the checkpoint of step ", step, ": ", error.what(), last_good());
   }
   const ContextStage& stage() const { return plan_.stages[static_cast<size_t>(stage_)]; }
   int64_t total_steps() const { return plan_.total_steps(); }
@@ -157,6 +165,7 @@ class RunInProgress {
   double loss_ = 0;
   std::filesystem::path checkpoint_;  // last good one
   std::optional<double> eval_loss_;   // of an evaluation after the last step
+  bool evaluation_due_ = false;       // after the last step, put off by a request to stop
   std::optional<BestCheckpoint> best_;
   bool mfu_warned_ = false;
 };

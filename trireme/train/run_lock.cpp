@@ -13,6 +13,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/file_descriptor.h"
 #include "trireme/base/json.h"
 #include "trireme/base/machine_identity.h"
 
@@ -51,7 +52,7 @@ struct LockHolder {
 LockHolder parse_holder(const std::string& text) {
   LockHolder holder;
   if (text.empty()) return holder;
-  const std::string origin = "run.lock";
+  const std::string origin = kRunLockFile;
   try {
     const Json json = parse_json(text, origin);
     holder.host = quotation(text_value(json, "host", origin));
@@ -73,20 +74,28 @@ bool lives_here(const LockHolder& holder) {
 
 }  // namespace
 
+std::string read_run_lock(const fs::path& output_dir) {
+  const FileDescriptor file(::open((output_dir / kRunLockFile).c_str(), O_RDONLY | O_CLOEXEC));
+  return file.is_open() ? text_of(file.get()) : "";
+}
+
 RunLock::RunLock(const fs::path& output_dir, const std::string& launch,
                  const std::function<void(const std::string&)>& note)
-    : file_(output_dir / "run.lock") {
-  constexpr double kSameLaunchSeconds = 20;
+    : file_(output_dir / kRunLockFile) {
+  constexpr double kNamelessSeconds = 2;      // a holder that begins or ends has no text for a moment
+  constexpr double kSameLaunchSeconds = 120;  // NFS frees a dead machine's lock after 90 s
   std::error_code error;
   fs::create_directories(output_dir, error);
   if (error) throw DataError(cat(output_dir.string(), ": cannot make the folder: ", error.message()));
   descriptor_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw DataError(cat(file_.string(), ": cannot open to write: ", std::strerror(errno)));
   const double begin = now_seconds();
+  double named_seconds = begin;
   while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     const int why = errno;
-    const LockHolder holder = parse_holder(text_of(descriptor_));
+    const std::string text = text_of(descriptor_);
+    const LockHolder holder = parse_holder(text);
     if (why != EWOULDBLOCK && !lives_here(holder)) {
       if (holder.process > 0 && holder.host != host_name() && (launch.empty() || holder.launch != launch))
         note(cat("warning: ", output_dir.string(), " lies on a file system without locks (",
@@ -94,8 +103,16 @@ RunLock::RunLock(const fs::path& output_dir, const std::string& launch,
                  " trained there last: make sure that it has ended"));
       break;
     }
-    if (launch.empty() || holder.launch != launch || now_seconds() - begin > kSameLaunchSeconds) {
+    const bool same_launch = !launch.empty() && holder.launch == launch;
+    const double now = now_seconds();
+    if (!text.empty()) named_seconds = now;
+    const bool waits = text.empty() ? now - named_seconds < kNamelessSeconds
+                                    : same_launch && now - begin < kSameLaunchSeconds;
+    if (!waits) {
       ::close(descriptor_);
+      if (same_launch)
+        throw SystemFault(cat(file_.string(), " is still locked by an earlier attempt of this launch (",
+                              holder.text(), "): if that process is dead, remove the file"));
       throw ConfigError(cat(output_dir.string(), " is in use by another run (", holder.text(),
                             "): wait until it has ended, or choose another --output_dir"));
     }
@@ -107,8 +124,11 @@ RunLock::RunLock(const fs::path& output_dir, const std::string& launch,
   text_ = json.dump() + "\n";
   // A process that finds the lock taken reads this. The lock holds also if this fails (a full disk).
   if (::ftruncate(descriptor_, 0) != 0 ||
-      ::pwrite(descriptor_, text_.data(), text_.size(), 0) != static_cast<ssize_t>(text_.size()))
+      ::pwrite(descriptor_, text_.data(), text_.size(), 0) != static_cast<ssize_t>(text_.size()) ||
+      (::fsync(descriptor_) != 0 && errno != EINVAL)) {
     note(cat("warning: cannot write to ", file_.string(), ": ", std::strerror(errno)));
+    text_.clear();
+  }
 }
 
 RunLock::~RunLock() {

@@ -14,19 +14,28 @@
 
 namespace trireme {
 
+constexpr const char* kRunLockFile = "run.lock";
+
+// What run.lock of this folder holds; empty where it cannot be read.
+std::string read_run_lock(const std::filesystem::path& output_dir);
+
 class RunLock {
  public:
   // Makes the folder. `launch`: see RankIdentity. A holder of the same launch is an attempt that is about to
-  // end: this waits some seconds for it. Throws ConfigError that names the holder's host, process and start
-  // time; DataError when the file cannot be written.
+  // end, or whose machine died and whose lock its file server will free: this waits two minutes for it, and
+  // then throws SystemFault. Throws ConfigError that names the holder's host, process and start time;
+  // DataError when the file cannot be written.
   RunLock(const std::filesystem::path& output_dir, const std::string& launch,
           const std::function<void(const std::string&)>& note);
   ~RunLock();
   RunLock& operator=(RunLock&&) = delete;
 
+  // What run.lock holds now; empty where it could not be written.
+  const std::string& text() const { return text_; }
+
  private:
   std::filesystem::path file_;
-  std::string text_;  // the text that this object wrote there
+  std::string text_;
   int descriptor_ = -1;
 };
 

@@ -96,7 +96,7 @@ void RunInProgress::report_memory() {
            memory_report(engine_->memory_account()->state(), memory_forecast(inputs))));
 }
 
-void RunInProgress::evaluate() {
+bool RunInProgress::evaluate() {
   world_.activity().set_phase(RankPhase::evaluating);
   const int64_t tokens = stage().sequence_tokens;
   LoaderOptions settings = loader_options(stage_);
@@ -105,7 +105,12 @@ void RunInProgress::evaluate() {
   const TokenSource& held_out = *data_of(stage_).held_out;
   EvaluationLoader loader(held_out.set, held_out.range, settings);
   if (options_.max_eval_samples > 0) loader.limit_rows(options_.max_eval_samples);
-  const PositionLoss result = evaluate_loss_by_position(*engine_, loader, power_of_two_edges(tokens));
+  // A run that goes on is in the stage of its next step: after a stage's last step nothing is put off.
+  const bool may_be_put_off = stage_of_step(plan_.stages, steps_done_) == stage_;
+  const auto evaluated = evaluate_loss_by_position(*engine_, loader, power_of_two_edges(tokens),
+                                                   [&] { return may_be_put_off && stop_requested(); });
+  if (!evaluated) return false;
+  const PositionLoss& result = *evaluated;
   eval_loss_ = result.loss();
   Json record = result.to_json();
   record["eval_loss"] = result.loss();
@@ -115,6 +120,7 @@ void RunInProgress::evaluate() {
   keep(record);
   note(cat("step ", steps_done_, "  held-out loss ", format_fixed(result.loss(), 4), " at length ",
            format_count(tokens), " (", result.samples, " samples)"));
+  return true;
 }
 
 double RunInProgress::step_flops(int stage, const StepBatches& batches) const {

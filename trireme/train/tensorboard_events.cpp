@@ -110,7 +110,7 @@ std::string TensorBoardEvents::open() try {
     descriptor_ = -1;
   }
   return problem;
-} catch (const DataError& error) {
+} catch (const Error& error) {
   return error.what();  // the folder cannot be read
 }
 

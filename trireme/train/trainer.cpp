@@ -85,8 +85,8 @@ bool RunInProgress::step() {
   try {
     result = engine_->train_step(batches, record.learning_rate, guards_.on_nonfinite());
   } catch (const DataError& error) {
-    // Thrown on all ranks together, it leaves them time for a save that is under way.
-    if (dynamic_cast<const NotFiniteStep*>(&error) != nullptr) look_after_save(/*to_end=*/true);
+    // There is time for a save that is under way.
+    if (dynamic_cast<const DataErrorOnAllRanks*>(&error) != nullptr) look_after_save(/*to_end=*/true);
     throw DataError(cat("training stopped at step ", steps_done_ + 1, ": ", error.what(),
                         guards_.skipped_before(), last_good()));
   }
@@ -173,14 +173,25 @@ void RunInProgress::restore_best(const ResumedRun& resumed, const Json& trainer_
              there ? "the held-out data is another" : "it is not in " + run_.checkpoints().string()));
 }
 
+void RunInProgress::note_best() {
+  if (options_.metric_for_best_model != BestMetric::none && eval_loss_ &&
+      is_better(*eval_loss_, stage_, best_))
+    best_ = {steps_done_, stage_, *eval_loss_};
+}
+
+void RunInProgress::evaluate_first() {
+  if (stage_ < 0) open_stage(stage_of_step(plan_.stages, steps_done_));
+  begin_records();
+  evaluation_due_ = !evaluate();
+  note_best();
+}
+
 void RunInProgress::save(bool in_background) {
   world_.activity().set_phase(RankPhase::saving);
   const double begin = now_seconds();
   look_after_save(/*to_end=*/true);
   guards_.saving(steps_done_);
-  if (options_.metric_for_best_model != BestMetric::none && eval_loss_ &&
-      is_better(*eval_loss_, stage_, best_))
-    best_ = {steps_done_, stage_, *eval_loss_};
+  note_best();
   Json state = {
       {"step", steps_done_},
       {"total_steps", total_steps()},
@@ -188,6 +199,7 @@ void RunInProgress::save(bool in_background) {
       {"loader", loader_->state()},
       {"tokens_seen", tokens_seen_},
       {"overflowed_steps", overflowed_steps_},
+      {"evaluation_due", evaluation_due_},
       {"rng", {{"seed", options_.seed}}},
       {"ranks", world_.size()},
       {"launch", world_.identity().launch_id},
@@ -207,8 +219,9 @@ void RunInProgress::save(bool in_background) {
     else
       checkpoint_ = save_checkpoint(run_, contents, *engine_, agreement_, limit);
   } catch (const DataError& error) {
-    throw DataError(
-        cat("could not save the checkpoint of step ", steps_done_, ": ", error.what(), last_good()));
+    throw DataError(not_saved(steps_done_, error));
+  } catch (const SystemFault& error) {
+    throw SystemFault(not_saved(steps_done_, error));
   }
   before_step_["save_seconds"] = now_seconds() - begin;
   if (!in_background) report_saved();
@@ -222,8 +235,9 @@ void RunInProgress::look_after_save(bool to_end) {
     before_step_["save_background_seconds"] = saved->seconds;
     report_saved();
   } catch (const DataError& error) {
-    throw DataError(cat("could not save the checkpoint of step ", background_save_.step(), ": ", error.what(),
-                        last_good()));
+    throw DataError(not_saved(background_save_.step(), error));
+  } catch (const SystemFault& error) {
+    throw SystemFault(not_saved(background_save_.step(), error));
   }
 }
 
@@ -231,7 +245,8 @@ TrainOutcome RunInProgress::run() {
   prepare();
   if (reports() && hooks_.out != nullptr) report_start();
   if (hooks_.on_training_begins) hooks_.on_training_begins();
-  bool stopped = false;
+  if (evaluation_due_) evaluate_first();
+  bool stopped = evaluation_due_;
   while (steps_done_ < total_steps() && !stopped) {
     const int due = stage_of_step(plan_.stages, steps_done_);
     if (due != stage_) open_stage(due);
@@ -241,10 +256,10 @@ TrainOutcome RunInProgress::run() {
     }
     look_after_save(/*to_end=*/false);
     const bool last = steps_done_ == total_steps();
-    if (data_of(stage_).held_out &&
-        (last || (options_.eval_steps > 0 && steps_done_ % options_.eval_steps == 0)))
-      evaluate();
-    stopped = stop_requested() && !last;
+    evaluation_due_ = data_of(stage_).held_out &&
+                      (last || (options_.eval_steps > 0 && steps_done_ % options_.eval_steps == 0));
+    if (evaluation_due_) evaluation_due_ = !evaluate();
+    stopped = evaluation_due_ || (stop_requested() && !last);
     if (!last && !stopped && (options_.save_steps <= 0 || steps_done_ % options_.save_steps != 0)) continue;
     save(options_.engine.save_in_background && !last && !stopped);
     // If the stop came during the save, all is saved: take no further step.

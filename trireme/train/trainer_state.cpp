@@ -13,6 +13,7 @@ ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& c
   run.stage = static_cast<int>(whole_number(state, "stage", {0, 1'000'000}, origin));
   run.tokens_seen = whole_number(state, "tokens_seen", {}, origin);
   run.overflowed_steps = whole_number(state, "overflowed_steps", {0, run.step}, origin, 0);
+  run.evaluation_due = true_or_false(state, "evaluation_due", origin, false);
   if (find_field(state, "loader", origin) != nullptr) run.loader = object_value(state, "loader", origin);
   object_value(state, "options", origin);  // read by checkpoint_facts
   if (find_field(state, "length_change", origin) != nullptr)

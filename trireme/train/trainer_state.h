@@ -16,6 +16,7 @@ struct ResumedRun {
   int stage = 0;
   int64_t tokens_seen = 0;
   int64_t overflowed_steps = 0;  // of its stage
+  bool evaluation_due = false;   // after this step, put off by a request to stop
   Json loader;  // an object, for PackedLoader::restore; null: another program's run, whose place is not known
   Json length_change;  // an object, for LengthChange::restore; null: an older version's
   Json guards;         // an object, for StepGuards::restore; null: none was at work

@@ -26,8 +26,8 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
   is_set = agreement.any(is_set);
   const fs::path& prefix = is_set ? text.input : text.prefix;
   if (!is_set)
-    agreement.all_or_none(cat("tokenizing ", input), [&] {
-      if (rank != 0 || is_indexed_dataset(prefix)) return;
+    agreement.while_rank_0_works(cat("tokenizing ", input), [&] {
+      if (is_indexed_dataset(prefix)) return;
       refuse_missing(text.input);
       const CorpusReport report =
           tokenize_corpus(Tokenizer::load(text.tokenizer_from), {text.input}, text.prefix,
@@ -121,8 +121,7 @@ DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
                         .append_eos = options.samples.append_eos,
                         .vocab_size = vocab_size};
     uint64_t digest = 0;
-    agreement.all_or_none(cat("reading ", quotation(input.string())), [&] {
-      if (rank != 0) return;
+    agreement.while_rank_0_works(cat("reading ", quotation(input.string())), [&] {
       if (checkpoint) source = source_without_text(text, run, *checkpoint, name);
       if (source.is_null())
         source = describe_source(text, *remembered);

@@ -13,6 +13,7 @@
 #include "trireme/train/digest.h"
 #include "trireme/train/run_directory.h"
 #include "trireme/train/run_lock.h"
+#include "trireme/train/shared_output_dir.h"
 #include "trireme/train/training_data.h"
 
 namespace trireme {
@@ -97,6 +98,7 @@ void Validator::open_data(const ModelConfig& config) {
     lock_.emplace(run.path(), world_.identity().launch_id, note);
     run.prepare();
   });
+  check_output_dir_is_shared(run.path(), lock_ ? lock_->text() : "", world_.rank(), agreement_);
   const DataSources sources =
       look_at_sources(options_, config.vocab_size, std::nullopt, world_.rank(), agreement_, note);
   data_ = open_training_data(sources, options_.validation_split_percentage, world_.rank(), agreement_, note)
