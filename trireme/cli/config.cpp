@@ -178,23 +178,24 @@ MendedText mend_deepspeed_text(const std::string& text, const std::string& file,
 
 int run_config(const std::vector<std::string>& arguments) {
   ConfigFlags flags;
-  OptionParser parser("config fix FILE",
-                      "Mends a DeepSpeed configuration whose numbers contradict each other.");
-  flags.declare(parser);
   const std::string action = arguments.empty() ? "" : arguments[0];
+  const bool shows = action == "show";
+  OptionParser parser(
+      shows ? "config show FILE" : "config fix FILE",
+      shows ? "Prints the options of trireme train that a file of --config or --deepspeed becomes."
+            : "Mends a DeepSpeed configuration whose numbers contradict each other.");
+  if (!shows) flags.declare(parser);
   if (action.empty() || action == "--help" || action == "-h") {
     std::cout << kUsage << "\n" << parser.help();
     return action.empty() ? ConfigError("").exit_code() : 0;
   }
-  if (action != "show" && action != "fix")
+  if (!shows && action != "fix")
     throw ConfigError(cat("trireme config has no '", quotation(action), "'; ", kUsage));
   const std::vector<std::string> after(arguments.begin() + 1, arguments.end());
   const bool has_file = !after.empty() && !after[0].starts_with("-");
   if (!parser.parse({after.begin() + (has_file ? 1 : 0), after.end()})) return 0;
   if (!has_file) throw ConfigError(cat("trireme config ", action, " needs a file after it; ", kUsage));
-  if (action == "fix") return fix(after[0], flags);
-  if (after.size() > 1) throw ConfigError("trireme config show takes a file alone");
-  return show(after[0]);
+  return shows ? show(after[0]) : fix(after[0], flags);
 }
 
 }  // namespace trireme

@@ -36,6 +36,7 @@ void print_report(const CorpusReport& report, const std::filesystem::path& outpu
             << indexed_dataset_idx(output).string() << "\n";
   line("documents           ", format_count(report.documents));
   line("tokens              ", format_count(report.tokens));
+  line("longest document    ", cat(format_count(report.longest_document_tokens), " tokens"));
   line("text                ",
        cat(format_bytes(report.source.text_bytes), " in ", format_count(report.source.files), " files"));
   line("bytes a token       ",

@@ -91,7 +91,11 @@ TrainOptions TrainFlags::resolve(const RankIdentity& identity) const {
 
 int run_train(const std::vector<std::string>& arguments) {
   TrainFlags flags;
-  OptionParser parser("train", "Trains a model on long sequences, split over --ulysses x --ring ranks.");
+  OptionParser parser(
+      "train",
+      "Trains a model on long sequences, each shared by --sp ranks. Most runs need: --model_name_or_path "
+      "--train_file "
+      "--output_dir --max_seq_length --sp --zero --bf16 --per_device_train_batch_size (8 unless given).");
   flags.declare(parser);
   RankIdentity identity;
   std::vector<std::string> notes;
