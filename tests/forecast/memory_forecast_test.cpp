@@ -127,6 +127,8 @@ TEST(Forecast, keeps_no_more_on_the_host_than_it_holds) {
   const RecomputeChoice none = choose_recompute(inputs, kMuch_bytes, full - 1);
   EXPECT_EQ(none.position, 0);
   EXPECT_FALSE(none.fits());
+  inputs.offload.activations = Offload::none;
+  EXPECT_TRUE(choose_recompute(inputs, kMuch_bytes, 0).fits()) << "less kept would free none of it";
 }
 
 // 77 KB a token and layer in bf16 beside x: q, k and v, o by tokens and by heads, x1, gate|up; log-sum-exp.

@@ -22,7 +22,8 @@ RecomputeChoice choose_recompute(ForecastInputs inputs, const KeepOrder& order, 
                                  int64_t host_budget_bytes) {
   RecomputeChoice choice;
   choice.budget_bytes = budget_bytes;
-  choice.host_budget_bytes = host_budget_bytes;
+  // Else what is kept takes nothing of the host's memory.
+  if (inputs.offload.activations != Offload::none) choice.host_budget_bytes = host_budget_bytes;
   const int64_t every = inputs.recompute.checkpoint_every;
   // One by one from the most: with groups of layers (checkpoint_every) more layers that keep attention may
   // need less, because a layer that runs again then keeps less, so that halving the range could miss the

@@ -154,7 +154,7 @@ CheckpointManifest read_manifest(const fs::path& dir) {
 void check_readable(const fs::path& dir) {
   for (const fs::path& file : entries_of(dir))
     if (::access(file.c_str(), R_OK) != 0 && errno != ENOENT)
-      throw DataError(cat(file.string(), ": cannot be read: ", std::strerror(errno)));
+      throw_file_error(cat(file.string(), ": cannot be read: ", std::strerror(errno)), errno);
 }
 
 int64_t verify_checkpoint(const fs::path& dir, const ChunkShare& share) {

@@ -64,7 +64,7 @@ void RunInProgress::look_at_data(const ModelConfig& config) {
     files.push_back(options.train_file);
     sources_.push_back(look_at_sources(options, config.vocab_size,
                                        resume_from_ ? std::optional(resume_from_->path) : std::nullopt,
-                                       world_.rank(), agreement_, notes()));
+                                       agreement_, notes()));
   }
 }
 

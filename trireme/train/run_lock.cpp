@@ -14,6 +14,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/file_descriptor.h"
+#include "trireme/base/file_error.h"
 #include "trireme/base/json.h"
 #include "trireme/base/machine_identity.h"
 
@@ -86,9 +87,11 @@ RunLock::RunLock(const fs::path& output_dir, const std::string& launch,
   constexpr double kSameLaunchSeconds = 120;  // NFS frees a dead machine's lock after 90 s
   std::error_code error;
   fs::create_directories(output_dir, error);
-  if (error) throw DataError(cat(output_dir.string(), ": cannot make the folder: ", error.message()));
+  if (error)
+    throw_file_error(cat(output_dir.string(), ": cannot make the folder: ", error.message()), error.value());
   descriptor_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw DataError(cat(file_.string(), ": cannot open to write: ", std::strerror(errno)));
+  if (descriptor_ < 0)
+    throw_file_error(cat(file_.string(), ": cannot open to write: ", std::strerror(errno)), errno);
   const double begin = now_seconds();
   double named_seconds = begin;
   while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {

@@ -106,12 +106,11 @@ Json source_without_text(const TextToTokenize& text, const RunDirectory& run, co
 }  // namespace
 
 DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
-                            const std::optional<fs::path>& checkpoint, int rank, Agreement& agreement,
+                            const std::optional<fs::path>& checkpoint, Agreement& agreement,
                             const std::function<void(const std::string&)>& note) {
   DataSources sources;
   const RunDirectory run(options.output_dir);
   std::optional<RememberedChecksums> remembered;
-  if (rank == 0) remembered.emplace(run.sources(), note);
   const auto look = [&](const fs::path& input, const char* name, Json& source) {
     TextToTokenize text{.input = input,
                         .tokenizer_from = options.model_dir,
@@ -122,6 +121,7 @@ DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
                         .vocab_size = vocab_size};
     uint64_t digest = 0;
     agreement.while_rank_0_works(cat("reading ", quotation(input.string())), [&] {
+      if (!remembered) remembered.emplace(run.sources(), note);
       if (checkpoint) source = source_without_text(text, run, *checkpoint, name);
       if (source.is_null())
         source = describe_source(text, *remembered);

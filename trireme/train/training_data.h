@@ -53,8 +53,8 @@ struct DataSources {
 // tokens names the text's content. A text may be gone if the run resumes from `checkpoint`, whose run trained
 // on it, and its tokens are whole in the run's folder: `note` is told. Collective.
 DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
-                            const std::optional<std::filesystem::path>& checkpoint, int rank,
-                            Agreement& agreement, const std::function<void(const std::string&)>& note);
+                            const std::optional<std::filesystem::path>& checkpoint, Agreement& agreement,
+                            const std::function<void(const std::string&)>& note);
 // What of LoaderOptions a run's options decide beside its `samples` (sample_loader_options), for steps of
 // `ranks` ranks. Which of them it is, dp_index and sp_rank, stays 0.
 LoaderOptions step_loader_options(const LoaderOptions& samples, const TrainOptions& options,

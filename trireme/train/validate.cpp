@@ -99,8 +99,7 @@ void Validator::open_data(const ModelConfig& config) {
     run.prepare();
   });
   check_output_dir_is_shared(run.path(), lock_ ? lock_->text() : "", world_.rank(), agreement_);
-  const DataSources sources =
-      look_at_sources(options_, config.vocab_size, std::nullopt, world_.rank(), agreement_, note);
+  const DataSources sources = look_at_sources(options_, config.vocab_size, std::nullopt, agreement_, note);
   data_ = open_training_data(sources, options_.validation_split_percentage, world_.rank(), agreement_, note)
               .train;
 }
