@@ -18,7 +18,7 @@ import torch
 from .batch import shifted_labels
 from .errors import ConfigError
 from .fused_logits import Form, FusedLogits, HeadCall
-from .model_in_use import evaluating, pretrained_model_in, vocabulary_of
+from .model_in_use import evaluating, few_ids, pretrained_model_in, vocabulary_of
 from .sum_of_cross_entropy import TOKENS_PER_TILE, sum_of_cross_entropy
 
 
@@ -150,8 +150,7 @@ def _few_tokens(target: torch.nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
     vocabulary = vocabulary_of(target)
     if vocabulary is None:
         raise ConfigError(f"trireme.fused_loss: {type(target).__name__} has no table of token embeddings, so it is refused")
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(1, vocabulary, (2, 12), generator=generator).to(next(target.parameters()).device)
+    ids = few_ids(vocabulary, 12).to(next(target.parameters()).device)
     labels = ids.clone()
     labels[0, 3:6] = -100
     return ids, labels

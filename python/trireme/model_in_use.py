@@ -27,6 +27,11 @@ def vocabulary_of(model: torch.nn.Module) -> Optional[int]:
     return rows.pop() if len(rows) == 1 else None
 
 
+def few_ids(vocabulary: int, tokens: int) -> torch.Tensor:
+    """[2, tokens], always the same, to look at a model with."""
+    return torch.randint(1, vocabulary, (2, tokens), generator=torch.Generator().manual_seed(0))
+
+
 @contextlib.contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
     """In evaluation mode, without gradients; each module then has its own mode again."""

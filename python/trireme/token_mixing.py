@@ -14,7 +14,7 @@ import inspect
 import torch
 
 from .errors import ConfigError
-from .model_in_use import evaluating
+from .model_in_use import evaluating, few_ids
 
 TOKENS, CHANGED = 24, 5  # the changed token of the first of two samples
 
@@ -26,8 +26,7 @@ def refuse_token_mixing(model: torch.nn.Module, vocabulary: int, run) -> None:
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):  # mixes in training alone; it runs in evaluation below
             raise _refusal(name, module)
     device = next(model.parameters()).device
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(1, vocabulary, (2, TOKENS), generator=generator)
+    ids = few_ids(vocabulary, TOKENS)
     changed = ids.clone()
     changed[0, CHANGED] = ids[0, CHANGED] % (vocabulary - 1) + 1
     masked = getattr(model.config, "mask_token_id", None)  # a model may count these in a sample (ESM-2)
@@ -50,7 +49,7 @@ def refuse_own_positions(model: torch.nn.Module, vocabulary: int, run) -> bool:
     Refuses outputs that are not of each token too (scores of a sample).
     """
     device = next(model.parameters()).device
-    ids = torch.randint(1, vocabulary, (2, TOKENS), generator=torch.Generator().manual_seed(0)).to(device)
+    ids = few_ids(vocabulary, TOKENS).to(device)
     mask = torch.ones_like(ids)
     mask[0, :CHANGED] = 0
     with evaluating(model):

@@ -9,7 +9,6 @@
 namespace trireme {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 c10::AcceleratorError cuda_error(int32_t code, const char* text) {
@@ -20,12 +19,13 @@ TEST(DeviceFault, of_a_gpu_is_one_that_a_restart_may_cure) {
   const auto fault = as_device_fault(cuda_error(214, "CUDA error: uncorrectable ECC error encountered\n"));
   ASSERT_TRUE(fault.has_value());
   EXPECT_EQ(fault->exit_code(), 75);
-  EXPECT_THAT(fault->what(), AllOf(HasSubstr("uncorrectable ECC error encountered; look at")));
+  EXPECT_THAT(fault->what(), HasSubstr("uncorrectable ECC error encountered; look at"));
 }
 
 TEST(DeviceFault, is_not_what_memory_or_another_error_is) {
   const auto memory = cuda_error(2, "CUDA error: out of memory\n");
   EXPECT_TRUE(as_out_of_memory(memory).has_value());
+  EXPECT_FALSE(as_device_fault(memory).has_value());
   EXPECT_FALSE(as_out_of_memory(cuda_error(214, "CUDA error")).has_value());
   EXPECT_FALSE(as_device_fault(std::runtime_error("CUDA error")).has_value());
 }

@@ -32,11 +32,17 @@ TrainOptions with_checkpoints(const TinyRun& run) {
   return options;
 }
 
-TEST(FileSystemAway, while_a_checkpoint_is_checked_leaves_it_the_one_to_resume_from) {
-  const TinyRun run;
+// To go on from step 7; steps 3 and 6 are saved too.
+TrainOptions stopped_run(const TinyRun& run) {
   TrainOptions options = with_checkpoints(run);
   train_on_ranks(2, options, 7);
   options.resume_from_checkpoint = "auto";
+  return options;
+}
+
+TEST(FileSystemAway, while_a_checkpoint_is_checked_leaves_it_the_one_to_resume_from) {
+  const TinyRun run;
+  const TrainOptions options = stopped_run(run);
   {
     const FailingFile away(FileCall::read, "step-7/rank-00001", ESTALE);
     EXPECT_THAT(
@@ -71,9 +77,7 @@ TEST(FileSystemAway, while_a_checkpoint_is_saved_tells_the_step_and_the_one_befo
 // A bad sector stays bad: the checkpoint before is the one to go on from.
 TEST(FileSystemAway, is_not_a_disk_that_cannot_be_read) {
   const TinyRun run;
-  TrainOptions options = with_checkpoints(run);
-  train_on_ranks(2, options, 7);
-  options.resume_from_checkpoint = "auto";
+  const TrainOptions options = stopped_run(run);
   const FailingFile broken(FileCall::read, "step-7/rank-00001", EIO);
   EXPECT_THAT(train_on_ranks(2, options).output,
               AllOf(HasSubstr("passing over the broken checkpoint"), HasSubstr("resumed at step 6")));

@@ -11,7 +11,6 @@
 #include "trireme/base/error.h"
 #include "trireme/base/machine_identity.h"
 #include "trireme/comm/thread_world.h"
-#include "trireme/train/run_lock.h"
 
 #include "tests/support/error_message.h"
 #include "tests/train/tiny_run.h"
@@ -30,14 +29,14 @@ using testing::TinyRun;
 // What each of two ranks is told where rank 1 sees the folder as `by_rank_1`.
 std::vector<std::string> told_of(const fs::path& folder, const fs::path& by_rank_1) {
   std::vector<std::string> told(2);
-  const RunLock lock(folder, "launch", [](const std::string&) {});
+  std::optional<RunLock> lock, none;
+  lock.emplace(folder, "launch", [](const std::string&) {});
   run_ranks_as_threads(2, [&](World& world) {
     const auto group = world.make_group("all", {{0, 1}});
     Agreement agreement(*group, at::kCPU);
     const int rank = world.rank();
     told[static_cast<size_t>(rank)] = message_of<ConfigError>([&] {
-      check_output_dir_is_shared(rank == 0 ? folder : by_rank_1, rank == 0 ? lock.text() : "", rank,
-                                 agreement);
+      check_output_dir_is_shared(rank == 0 ? folder : by_rank_1, rank == 0 ? lock : none, rank, agreement);
     });
   });
   return told;

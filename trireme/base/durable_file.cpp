@@ -17,10 +17,9 @@ namespace trireme {
 
 void write_durable(const std::filesystem::path& file, const std::string& text) {
   const auto fail = [&](const char* doing) {
-    const int error = errno;
     throw_file_error(cat(file.string(), ": cannot ", doing, " ", text.size(), " bytes (",
-                         format_bytes(static_cast<int64_t>(text.size())), "): ", std::strerror(error)),
-                     error);
+                         format_bytes(static_cast<int64_t>(text.size())), ")"),
+                     errno);
   };
   const FileDescriptor out(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!out.is_open()) fail("open it to write");
@@ -43,8 +42,7 @@ void copy_durable(const std::filesystem::path& from, const std::filesystem::path
 
 void publish_file(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0)
-    throw_file_error(cat(to.string(), ": cannot rename ", from.string(), " to it: ", std::strerror(errno)),
-                     errno);
+    throw_file_error(cat(to.string(), ": cannot rename ", from.string(), " to it"), errno);
   sync_folder(to.parent_path());
 }
 
@@ -65,7 +63,7 @@ void sync_folder(const std::filesystem::path& folder) {
   const FileDescriptor open(::open(named.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // EINVAL: a file system whose folders cannot be synced.
   if (!open.is_open() || (::fsync(open.get()) != 0 && errno != EINVAL))
-    throw_file_error(cat(folder.string(), ": cannot sync the folder: ", std::strerror(errno)), errno);
+    throw_file_error(folder.string() + ": cannot sync the folder", errno);
 }
 
 }  // namespace trireme

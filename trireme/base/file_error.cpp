@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 
 #include "trireme/base/error.h"
 
@@ -15,7 +16,8 @@ constexpr std::array<int, 8> kAway{ESTALE,    ETIMEDOUT,    ESHUTDOWN, ENOTCONN,
 
 }  // namespace
 
-void throw_file_error(const std::string& message, int error) {
+void throw_file_error(const std::string& what, int error, const std::string& after) {
+  const std::string message = cat(what, ": ", std::strerror(error), after);
   if (std::find(kAway.begin(), kAway.end(), error) != kAway.end())
     throw SystemFault(message + "; its file system is away: a restart may find it again");
   throw DataError(message);

@@ -5,8 +5,9 @@
 
 namespace trireme {
 
-// Throws SystemFault where `error` (an errno) says that a file system over the network, or its server, is not
-// reachable or was begun anew, else DataError. EIO is a DataError: a disk's bad sector stays bad.
-[[noreturn]] void throw_file_error(const std::string& message, int error);
+// "WHAT: the system's words for `error` (an errno)AFTER". Throws SystemFault where `error` says that a file system
+// over the network, or its server, is not reachable or was begun anew, else DataError. EIO is a DataError: a
+// disk's bad sector stays bad.
+[[noreturn]] void throw_file_error(const std::string& what, int error, const std::string& after = "");
 
 }  // namespace trireme

@@ -19,9 +19,7 @@ bool means_absent(const std::error_code& error) {
 
 bool is_found(const fs::file_status& status, const fs::path& path, const std::error_code& error) {
   if (status.type() == fs::file_type::not_found) return false;
-  if (error)
-    throw_file_error(cat(quotation(path.string()), ": cannot be looked at: ", error.message()),
-                     error.value());
+  if (error) throw_file_error(quotation(path.string()) + ": cannot be looked at", error.value());
   return true;
 }
 
@@ -49,8 +47,7 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   fs::directory_iterator entry(folder, error);
   if (means_absent(error)) return all;
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) all.push_back(entry->path());
-  if (error)
-    throw_file_error(cat(folder.string(), ": cannot read the folder: ", error.message()), error.value());
+  if (error) throw_file_error(folder.string() + ": cannot read the folder", error.value());
   std::sort(all.begin(), all.end());
   return all;
 }

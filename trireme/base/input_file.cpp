@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,15 +17,13 @@ bool is_plain_file_name(const std::string& name) {
 }
 
 InputFile::InputFile(const std::filesystem::path& file, const std::string& expected) : path_(file) {
-  const auto refuse = [&](const std::string& why, int error = 0) {
-    throw_file_error(cat(quotation(file.string()), ": cannot be opened: ", why, "; expected ", expected),
-                     error);
-  };
+  const std::string what = quotation(file.string()) + ": cannot be opened", after = "; expected " + expected;
+  const auto refuse = [&](const std::string& why) { throw DataError(cat(what, ": ", why, after)); };
   if (file.native().find('\0') != std::string::npos) refuse("its name has a zero byte");
   descriptor_ = FileDescriptor(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (!descriptor_.is_open()) refuse(std::strerror(errno), errno);
+  if (!descriptor_.is_open()) throw_file_error(what, errno, after);
   struct stat status {};
-  if (::fstat(descriptor(), &status) != 0) refuse(std::strerror(errno), errno);
+  if (::fstat(descriptor(), &status) != 0) throw_file_error(what, errno, after);
   if (!S_ISREG(status.st_mode))
     refuse(S_ISDIR(status.st_mode)    ? "it is a folder"
            : S_ISFIFO(status.st_mode) ? "it is a pipe, not a regular file"
@@ -40,9 +37,7 @@ int64_t InputFile::read_some(int64_t offset, void* to, int64_t count) const {
   while (done < count) {
     const ssize_t got = ::pread(descriptor(), begin + done, static_cast<size_t>(count - done), offset + done);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0)
-      throw_file_error(
-          cat(path_.string(), ": cannot be read at byte ", offset + done, ": ", std::strerror(errno)), errno);
+    if (got < 0) throw_file_error(cat(path_.string(), ": cannot be read at byte ", offset + done), errno);
     if (got == 0) break;
     done += got;
     read_bytes_ += got;

@@ -51,8 +51,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "its state small"},
            {{"group_by_length", "length_column_name", "train_sampling_strategy"},
             "not needed: --packing documents fills every sample; a document that a sample's end cuts goes on "
-            "in another "
-            "sample as a new one (--packing none: a document a sample, padded)"},
+            "in another sample as a new one (--packing none: a document a sample, padded)"},
            {{"neftune_noise_alpha"}, "noise on embeddings is not built"},
            {{"label_smoothing_factor"}, "not built: the loss is cross entropy"},
            {{"use_liger_kernel", "liger_kernel_config"},

@@ -94,8 +94,8 @@ int run_train(const std::vector<std::string>& arguments) {
   OptionParser parser(
       "train",
       "Trains a model on long sequences, each shared by --sp ranks. Most runs need: --model_name_or_path "
-      "--train_file "
-      "--output_dir --max_seq_length --sp --zero --bf16 --per_device_train_batch_size (8 unless given).");
+      "--train_file --output_dir --max_seq_length --sp --zero --bf16 --per_device_train_batch_size (8 unless "
+      "given).");
   flags.declare(parser);
   RankIdentity identity;
   std::vector<std::string> notes;

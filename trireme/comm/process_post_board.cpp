@@ -125,10 +125,9 @@ FileDescriptor open_page(c10d::Store& store, const PeerProcess& of_rank_0) {
   const std::string path = cat("/proc/", of_rank_0.process_id(), "/fd/", store.get_to_str("page"));
   FileDescriptor descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (descriptor.is_open()) return descriptor;
-  const int reason = errno;
+  const std::string why = std::strerror(errno);
   throw_what_the_store_tells(store);
-  errno = reason;
-  throw_system(cat("the page that ranks share cannot be opened as ", path));
+  throw std::runtime_error(cat("the page that ranks share cannot be opened as ", path, ": ", why));
 }
 
 }  // namespace

@@ -10,6 +10,17 @@
 #include "trireme/device/memory_advice.h"
 
 namespace trireme {
+namespace {
+
+// libtorch's error of a device without memory; null: another error.
+const c10::Error* of_device(const std::exception& error) {
+  constexpr int32_t kCudaErrorMemoryAllocation = 2;  // of pinned memory, a context, a stream
+  if (const auto* memory = dynamic_cast<const c10::OutOfMemoryError*>(&error)) return memory;
+  const auto* call = dynamic_cast<const c10::AcceleratorError*>(&error);
+  return call != nullptr && call->get_error_code() == kCudaErrorMemoryAllocation ? call : nullptr;
+}
+
+}  // namespace
 
 void throw_out_of_memory(const char* where, MemorySpace space, int64_t asked_bytes, int64_t in_use_bytes,
                          const std::string& detail) {
@@ -26,12 +37,7 @@ void throw_out_of_memory(const char* where, MemorySpace space, int64_t asked_byt
 }
 
 std::optional<ConfigError> as_out_of_memory(const std::exception& error) {
-  constexpr int32_t kCudaErrorMemoryAllocation = 2;  // of pinned memory, a context, a stream
-  const auto* device = dynamic_cast<const c10::Error*>(&error);
-  const auto* of_device = dynamic_cast<const c10::AcceleratorError*>(&error);
-  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) == nullptr &&
-      (of_device == nullptr || of_device->get_error_code() != kCudaErrorMemoryAllocation))
-    device = nullptr;
+  const c10::Error* device = of_device(error);
   const auto* system = dynamic_cast<const std::system_error*>(&error);
   const bool no_thread = system != nullptr && (system->code() == std::errc::resource_unavailable_try_again ||
                                                system->code() == std::errc::not_enough_memory);

@@ -17,10 +17,20 @@
 namespace trireme {
 namespace {
 
+int ranks_on_the_machine(const World& world) {
+  return std::max(1, world.identity().local_size);
+}
+
+// What the user says counts, else what the machine says.
+int64_t host_memory_left_bytes(const EngineOptions& options) {
+  return options.host_memory_limit_bytes > 0 ? options.host_memory_limit_bytes
+                                             : trireme::host_memory_left_bytes();
+}
+
 // Ranks of this run that take from the same memory as this one. A GPU serves one process (NCCL refuses two),
 // and in it the ranks that are its threads.
 int ranks_on_the_device(const World& world, Agreement& agreement, at::Device device) {
-  if (device.is_cpu()) return std::max(1, world.identity().local_size);
+  if (device.is_cpu()) return ranks_on_the_machine(world);
   const std::vector<int64_t> device_id{static_cast<int64_t>(std::hash<std::string>{}(host_name())),
                                        static_cast<int64_t>(::getpid()), device.index()};
   const auto of_ranks = agreement.gather(device_id);
@@ -31,19 +41,16 @@ int64_t budget_bytes(const World& world, Agreement& agreement, const EngineOptio
   // Collective, so that ranks whose budget is given ask too.
   const int ranks = ranks_on_the_device(world, agreement, options.device);
   if (options.memory_budget_bytes > 0) return options.memory_budget_bytes;
-  const bool told = options.device.is_cpu() && options.host_memory_limit_bytes > 0;
   return memory_budget_bytes(
-      options.device, told ? options.host_memory_limit_bytes : device_memory_left_bytes(options.device),
+      options.device,
+      options.device.is_cpu() ? host_memory_left_bytes(options) : device_memory_left_bytes(options.device),
       ranks);
 }
 
 // Of the host's memory, where the ranks compute on a GPU: some of it is filled by what they offload.
 int64_t host_budget_bytes(const World& world, const EngineOptions& options) {
   if (options.device.is_cpu()) return RecomputeChoice::kNoLimit;
-  return memory_budget_bytes(
-      at::kCPU,
-      options.host_memory_limit_bytes > 0 ? options.host_memory_limit_bytes : host_memory_left_bytes(),
-      std::max(1, world.identity().local_size));
+  return memory_budget_bytes(at::kCPU, host_memory_left_bytes(options), ranks_on_the_machine(world));
 }
 
 // Of two ranks' choices, the one that decides: that keeps less, then the fuller memory.

@@ -117,8 +117,8 @@ class Engine {
   // disk. Copies between a GPU and its host, for which streams wait, are not known here.
   double offload_wait_seconds() const;
 
-  // A whole optimizer step. Collective. Throws DataErrorOnAllRanks when no target is valid, NotFiniteStep naming the
-  // step's numbers when the loss or the gradient norm is not finite (the parameters are then unchanged, but
+  // A whole optimizer step. Collective. Throws DataErrorOnAllRanks when no target is valid, NotFiniteStep naming
+  // the step's numbers when the loss or the gradient norm is not finite (the parameters are then unchanged, but
   // with update_in_backward), unless such a step is to be skipped, which update_in_backward cannot.
   StepResult train_step(const StepBatches& batches, double learning_rate,
                         OnNonfinite on_nonfinite = OnNonfinite::stop);

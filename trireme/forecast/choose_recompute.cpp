@@ -14,7 +14,8 @@ std::string RecomputeChoice::description() const {
   return fits() ? cat("chosen: ", bytes) : cat("chosen, though the formulas expect ", bytes);
 }
 
-RecomputeChoice choose_recompute(ForecastInputs inputs, int64_t budget_bytes, int64_t host_budget_bytes) {
+RecomputeChoice choose_recompute(const ForecastInputs& inputs, int64_t budget_bytes,
+                                 int64_t host_budget_bytes) {
   return choose_recompute(inputs, KeepOrder(inputs), budget_bytes, host_budget_bytes);
 }
 

@@ -32,7 +32,7 @@ struct RecomputeChoice {
 
 // The furthest position whose forecast is within both budgets; 0 where not even that fits. `inputs` have a
 // batch; of their recompute plan checkpoint_every alone is read.
-RecomputeChoice choose_recompute(ForecastInputs inputs, int64_t budget_bytes,
+RecomputeChoice choose_recompute(const ForecastInputs& inputs, int64_t budget_bytes,
                                  int64_t host_budget_bytes = RecomputeChoice::kNoLimit);
 // The same through the positions of `order`.
 RecomputeChoice choose_recompute(ForecastInputs inputs, const KeepOrder& order, int64_t budget_bytes,

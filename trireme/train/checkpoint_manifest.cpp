@@ -154,7 +154,7 @@ CheckpointManifest read_manifest(const fs::path& dir) {
 void check_readable(const fs::path& dir) {
   for (const fs::path& file : entries_of(dir))
     if (::access(file.c_str(), R_OK) != 0 && errno != ENOENT)
-      throw_file_error(cat(file.string(), ": cannot be read: ", std::strerror(errno)), errno);
+      throw_file_error(file.string() + ": cannot be read", errno);
 }
 
 int64_t verify_checkpoint(const fs::path& dir, const ChunkShare& share) {
@@ -164,9 +164,7 @@ int64_t verify_checkpoint(const fs::path& dir, const ChunkShare& share) {
     const fs::path file = dir / name;
     std::error_code error;
     const auto bytes = static_cast<int64_t>(fs::file_size(file, error));
-    if (error)
-      throw_file_error(cat(file.string(), ": ", error.message(), "; the checkpoint's manifest lists it"),
-                       error.value());
+    if (error) throw_file_error(file.string(), error.value(), "; the checkpoint's manifest lists it");
     if (bytes != expected.bytes)
       throw DataError(
           cat(file.string(), ": ", bytes, " bytes; the checkpoint's manifest says ", expected.bytes));

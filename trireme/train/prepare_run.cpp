@@ -78,7 +78,7 @@ void RunInProgress::prepare() {
   agreement_.all_or_none(cat("locking ", run_.path().string()), [&] {
     if (reports()) lock_.emplace(run_.path(), world_.identity().launch_id, notes());
   });
-  check_output_dir_is_shared(run_.path(), lock_ ? lock_->text() : "", world_.rank(), agreement_);
+  check_output_dir_is_shared(run_.path(), lock_, world_.rank(), agreement_);
   resume_from_ = choose_checkpoint(options_, run_, world_.identity(), agreement_, notes());
   find_continued();
   agreement_.all_or_none(cat("preparing ", run_.path().string()), [&] {

@@ -89,8 +89,7 @@ void RememberedChecksums::write() const {
 
 RememberedChecksums::FileState RememberedChecksums::state_of(const fs::path& file) {
   struct stat status {};
-  if (::stat(file.c_str(), &status) != 0)
-    throw_file_error(cat(file.string(), ": cannot be looked at: ", std::strerror(errno)), errno);
+  if (::stat(file.c_str(), &status) != 0) throw_file_error(file.string() + ": cannot be looked at", errno);
   return {status.st_size, status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec};
 }
 

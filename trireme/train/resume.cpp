@@ -102,8 +102,7 @@ std::optional<CheckpointEntry> choose_checkpoint(const TrainOptions& options, co
   if (identity.restarted() && !newest_of_all) {
     // Rank 0 knows which launch this is.
     const bool known = agreement.of_rank_0(identity.launch_id.empty() ? 0 : 1) != 0;
-    auto found =
-        known ? newest(run, is_rank_0 ? identity.launch_id : "-", identity, agreement, note) : std::nullopt;
+    auto found = known ? newest(run, identity.launch_id, identity, agreement, note) : std::nullopt;
     if (found) {
       note(cat("restart ", identity.attempt, " of this launch: going on from what it saved"));
       return found;

@@ -89,6 +89,8 @@ class RunInProgress {
   void evaluate_first();
   // `in_background`: as far as training need not wait. The save before is finished first. Collective.
   void save(bool in_background);
+  // An error of `work` is told as one of saving this step.
+  void name_if_not_saved(int64_t step, const std::function<void()>& work) const;
   // Goes on with a save that is under way, to its end if `to_end`. Collective.
   void look_after_save(bool to_end);
   // The best checkpoint of a run that goes on, if this run can still keep it. Collective.
@@ -109,9 +111,6 @@ class RunInProgress {
   }
   std::string last_good() const {
     return ". The last good checkpoint is " + (checkpoint_.empty() ? "none" : checkpoint_.string());
-  }
-  std::string not_saved(int64_t step, const Error& error) const {
-    return cat("could not save the checkpoint of step ", step, ": ", error.what(), last_good());
   }
   const ContextStage& stage() const { return plan_.stages[static_cast<size_t>(stage_)]; }
   int64_t total_steps() const { return plan_.total_steps(); }

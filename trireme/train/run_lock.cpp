@@ -87,11 +87,9 @@ RunLock::RunLock(const fs::path& output_dir, const std::string& launch,
   constexpr double kSameLaunchSeconds = 120;  // NFS frees a dead machine's lock after 90 s
   std::error_code error;
   fs::create_directories(output_dir, error);
-  if (error)
-    throw_file_error(cat(output_dir.string(), ": cannot make the folder: ", error.message()), error.value());
+  if (error) throw_file_error(output_dir.string() + ": cannot make the folder", error.value());
   descriptor_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (descriptor_ < 0)
-    throw_file_error(cat(file_.string(), ": cannot open to write: ", std::strerror(errno)), errno);
+  if (descriptor_ < 0) throw_file_error(file_.string() + ": cannot open to write", errno);
   const double begin = now_seconds();
   double named_seconds = begin;
   while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {

@@ -5,15 +5,14 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/machine_identity.h"
-#include "trireme/train/run_lock.h"
 
 namespace trireme {
 
-void check_output_dir_is_shared(const std::filesystem::path& output_dir, const std::string& lock_text,
+void check_output_dir_is_shared(const std::filesystem::path& output_dir, const std::optional<RunLock>& lock,
                                 int rank, Agreement& agreement) {
   using std::chrono::steady_clock;
   constexpr std::chrono::seconds kPatience(5);
-  const std::string expected = agreement.first_text(lock_text);
+  const std::string expected = agreement.first_text(lock ? lock->text() : "");
   if (expected.empty()) return;
   agreement.all_or_none(cat("looking for ", output_dir.string(), "/", kRunLockFile), [&] {
     const auto deadline = steady_clock::now() + kPatience;

@@ -213,32 +213,37 @@ void RunInProgress::save(bool in_background) {
   const int64_t limit = guards_.calm() ? options_.save_total_limit : 0;
   const CheckpointContents contents{steps_done_, state, options_.model_dir,
                                     best_ ? std::optional(best_->step) : std::nullopt};
-  try {
+  name_if_not_saved(steps_done_, [&] {
     if (in_background)
       background_save_.begin(contents, *engine_, limit);
     else
       checkpoint_ = save_checkpoint(run_, contents, *engine_, agreement_, limit);
-  } catch (const DataError& error) {
-    throw DataError(not_saved(steps_done_, error));
-  } catch (const SystemFault& error) {
-    throw SystemFault(not_saved(steps_done_, error));
-  }
+  });
   before_step_["save_seconds"] = now_seconds() - begin;
   if (!in_background) report_saved();
 }
 
-void RunInProgress::look_after_save(bool to_end) {
+void RunInProgress::name_if_not_saved(int64_t step, const std::function<void()>& work) const {
+  const auto text = [&](const Error& error) {
+    return cat("could not save the checkpoint of step ", step, ": ", error.what(), last_good());
+  };
   try {
+    work();
+  } catch (const DataError& error) {
+    throw DataError(text(error));
+  } catch (const SystemFault& error) {
+    throw SystemFault(text(error));
+  }
+}
+
+void RunInProgress::look_after_save(bool to_end) {
+  name_if_not_saved(background_save_.step(), [&] {
     const auto saved = to_end ? background_save_.finish() : background_save_.look();
     if (!saved) return;
     checkpoint_ = saved->checkpoint;
     before_step_["save_background_seconds"] = saved->seconds;
     report_saved();
-  } catch (const DataError& error) {
-    throw DataError(not_saved(background_save_.step(), error));
-  } catch (const SystemFault& error) {
-    throw SystemFault(not_saved(background_save_.step(), error));
-  }
+  });
 }
 
 TrainOutcome RunInProgress::run() {

@@ -98,7 +98,7 @@ void Validator::open_data(const ModelConfig& config) {
     lock_.emplace(run.path(), world_.identity().launch_id, note);
     run.prepare();
   });
-  check_output_dir_is_shared(run.path(), lock_ ? lock_->text() : "", world_.rank(), agreement_);
+  check_output_dir_is_shared(run.path(), lock_, world_.rank(), agreement_);
   const DataSources sources = look_at_sources(options_, config.vocab_size, std::nullopt, agreement_, note);
   data_ = open_training_data(sources, options_.validation_split_percentage, world_.rank(), agreement_, note)
               .train;
