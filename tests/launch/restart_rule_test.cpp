@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "trireme/base/error.h"
+
 namespace trireme {
 namespace {
 
@@ -36,6 +38,12 @@ RankEnd gave_up(int rank, double waited_seconds) {
   return end;
 }
 
+RankEnd of_machine_fault(int rank, const std::string& message) {
+  RankEnd end = code(rank, SystemFault("").exit_code());
+  end.last_lines = {"trireme: SystemFault: " + message};
+  return end;
+}
+
 int blamed(const std::vector<RankEnd>& ends) {
   const auto end = judge(ends, /*stop_asked=*/false).culprit;
   return end ? end->rank : -1;
@@ -64,6 +72,18 @@ TEST(Culprit, is_not_one_whose_error_points_at_another_rank) {
   echo.last_lines = {"trireme: ConfigError: rank 0 failed while preparing; its own message says why"};
   EXPECT_EQ(blamed({echo, code(0, 78)}), 0);
   EXPECT_EQ(blamed({echo, code(0, 75)}), 1);  // no better one
+}
+
+TEST(Culprit, is_the_rank_whose_machine_failed_and_not_those_that_waited_for_it) {
+  const RankEnd fault = of_machine_fault(2, "the device failed: an illegal memory access");
+  const RankEnd echo = of_machine_fault(1, "rank 2 failed while saving; its own message says why");
+  EXPECT_EQ(blamed({gave_up(0, 30), fault, killed_after_asking(1, {.stopped = true})}), 2);
+  EXPECT_EQ(blamed({echo, fault}), 2);
+  const Outcome outcome = judge({gave_up(0, 30), fault}, false);
+  EXPECT_EQ(outcome.code, 75);
+  EXPECT_FALSE(outcome.hung);
+  EXPECT_TRUE(outcome.may_restart);
+  EXPECT_FALSE(judge({fault}, true).may_restart);
 }
 
 TEST(Culprit, is_the_rank_that_was_stopped_and_not_the_survivor_that_gave_up) {

@@ -21,13 +21,20 @@ const ExitMeaning* meaning_of(int code) {
   return found == all.end() ? nullptr : &*found;
 }
 
-bool lost_a_peer(const RankEnd& end) {
-  return end.signal == 0 && end.code == lost_peer_code();
-}
-
 bool says(const RankEnd& end, std::string_view words) {
   return std::any_of(end.last_lines.begin(), end.last_lines.end(),
                      [&](const std::string& line) { return line.find(words) != std::string::npos; });
+}
+
+// A SystemFault has the code of a lost peer, so that schedulers' scripts need one code. It is the rank's error.
+bool lost_a_peer(const RankEnd& end) {
+  const SystemFault fault("");
+  return end.signal == 0 && end.code == lost_peer_code() && !says(end, cat(fault.kind(), ": "));
+}
+
+bool may_be_cured(const RankEnd& end) {
+  const ExitMeaning* meaning = meaning_of(end.code);
+  return end.signal != 0 || (meaning != nullptr && meaning->restart_may_cure);
 }
 
 bool points_at_another(const RankEnd& end) {
@@ -127,7 +134,7 @@ Outcome judge(const std::vector<RankEnd>& ends, bool stop_asked) {
     return outcome;
   }
   outcome.culprit = end;
-  outcome.may_restart = outcome.hung || (!complied(end) && (end.signal != 0 || lost_a_peer(end)));
+  outcome.may_restart = outcome.hung || (!complied(end) && may_be_cured(end));
   for (const RankEnd& one : ends) {
     const ExitMeaning* meaning = meaning_of(one.code);
     if (one.signal == 0 && one.failed() && meaning && !meaning->restart_may_cure) outcome.may_restart = false;

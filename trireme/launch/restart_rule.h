@@ -32,7 +32,8 @@ struct Outcome {
 };
 
 // `ends` in the order in which ranks ended. The culprit is the rank that explains the end of the run:
-//   1. the first rank that failed by itself: an error, or a signal that the launcher did not send;
+//   1. the first rank that failed by itself: an error (a SystemFault too), or a signal that the launcher did
+//      not send;
 //   2. a rank that hung while others waited for it: a stopped rank, or the rank still for longest;
 //   3. the first rank that lost a peer (75);
 //   4. the first rank that ended when it was asked to.
