@@ -51,8 +51,16 @@ TEST(SharedOutputDir, may_be_seen_late_and_under_another_name) {
   EXPECT_THAT(told_of(folder.path() / "run", folder.path() / "link"), ElementsAre("no error", "no error"));
 }
 
+// Containers may forbid it.
+bool threads_may_have_working_directories() {
+  bool may = false;
+  std::jthread([&] { may = ::unshare(CLONE_FS) == 0; }).join();
+  return may;
+}
+
 // As on two machines: the ranks' threads have working directories of their own.
 TEST(SharedOutputDir, is_asked_of_a_run_before_its_first_step) {
+  if (!threads_may_have_working_directories()) GTEST_SKIP() << "unshare is forbidden here";
   const TinyRun tiny;
   TrainOptions options = tiny.options("run");
   options.output_dir = "run";

@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <fcntl.h>
 #include <fstream>
 #include <sstream>
@@ -36,7 +35,7 @@ void copy_durable(const std::filesystem::path& from, const std::filesystem::path
   std::ifstream in(from, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
-  if (!in) throw DataError(cat(from.string(), ": cannot read: ", std::strerror(errno)));
+  if (!in) throw_file_error(cat(from.string(), ": cannot read"), errno);
   write_durable(to, text.str());
 }
 

@@ -11,6 +11,7 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/file_error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/model/checkpoint_files.h"
 
@@ -49,7 +50,7 @@ fs::path checked(const fs::path& out, bool overwrite) {
   fs::path folder = fs::weakly_canonical(fs::absolute(out), error);
   if (!folder.has_filename()) folder = folder.parent_path();
   fs::create_directories(folder.parent_path(), error);
-  if (error) throw DataError(cat(folder.parent_path().string(), ": cannot be made: ", error.message()));
+  if (error) throw_file_error(cat(folder.parent_path().string(), ": cannot be made"), error.value());
   return folder;
 }
 
@@ -95,7 +96,7 @@ void ModelOutput::publish_file_by_file() {
   const auto remove = [](const fs::path& file) {
     std::error_code error;
     fs::remove(file, error);
-    if (error) throw DataError(cat(file.string(), ": cannot be replaced: ", error.message()));
+    if (error) throw_file_error(cat(file.string(), ": cannot be replaced"), error.value());
   };
   const fs::path config = "config.json";
   remove(out_ / config);

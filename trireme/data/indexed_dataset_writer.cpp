@@ -8,6 +8,7 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/file_error.h"
 
 namespace trireme {
 
@@ -66,7 +67,7 @@ IndexedDatasetWriter::IndexedDatasetWriter(const std::filesystem::path& prefix, 
   if (bin_.has_parent_path()) {
     std::error_code error;
     std::filesystem::create_directories(bin_.parent_path(), error);
-    if (error) throw DataError(cat(bin_.parent_path().string(), ": cannot be created: ", error.message()));
+    if (error) throw_file_error(cat(bin_.parent_path().string(), ": cannot be created"), error.value());
   }
   descriptor_ = create(partial_bin_);
   buffer_.reserve(kBufferBytes + 64);
@@ -146,7 +147,7 @@ void IndexedDatasetWriter::finish() {
     std::error_code ignored;
     if (error) std::filesystem::remove(bin_, ignored);
   }
-  if (error) throw DataError(cat(bin_.string(), ": cannot be put in place: ", error.message()));
+  if (error) throw_file_error(cat(bin_.string(), ": cannot be put in place"), error.value());
   sync_folder(bin_.parent_path());
 }
 

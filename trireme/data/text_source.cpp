@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/file_error.h"
 #include "trireme/base/json.h"
 #include "trireme/tokenizer/utf8.h"
 
@@ -105,7 +106,7 @@ void TextSource::add_folder(const fs::path& root) {
     const fs::path real = fs::canonical(folder, error);
     if (error || !visited.insert(real).second) continue;
     fs::directory_iterator entries(folder, error);
-    if (error) throw DataError(cat(folder.string(), ": cannot be read: ", error.message()));
+    if (error) throw_file_error(cat(folder.string(), ": cannot be read"), error.value());
     // Sorts, so that the link followed of two links to one folder does not depend on the disk.
     std::vector<fs::path> inside;
     for (const auto& entry : entries) inside.push_back(entry.path());

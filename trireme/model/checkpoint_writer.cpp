@@ -4,6 +4,7 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/file_error.h"
 #include "trireme/base/safetensors_writer.h"
 #include "trireme/base/sizes.h"
 #include "trireme/model/checkpoint_files.h"
@@ -107,7 +108,7 @@ void write_checkpoint(const fs::path& out_dir, const ModelConfig& config, const 
   const std::vector<Shard> shards = plan_shards(layout, dtype, shard_bytes);
   std::error_code error;
   fs::create_directories(out_dir, error);
-  if (error) throw DataError(cat(out_dir.string(), ": cannot be made: ", error.message()));
+  if (error) throw_file_error(cat(out_dir.string(), ": cannot be made"), error.value());
   int64_t total_bytes = 0;
   for (const Shard& shard : shards) total_bytes += shard.bytes;
   check_room(out_dir, total_bytes);

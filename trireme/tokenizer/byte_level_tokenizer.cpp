@@ -2,6 +2,7 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/file_error.h"
 #include "trireme/base/json.h"
 #include "trireme/tokenizer/byte_level.h"
 
@@ -43,7 +44,7 @@ void write_byte_level_tokenizer(const std::filesystem::path& dir, int64_t vocab_
 
   std::error_code error;
   std::filesystem::create_directories(dir, error);
-  if (error) throw DataError(cat(dir.string(), ": cannot be created: ", error.message()));
+  if (error) throw_file_error(cat(dir.string(), ": cannot be created"), error.value());
   write_json(dir / "tokenizer.json", {{"version", "1.0"},
                                       {"truncation", nullptr},
                                       {"padding", nullptr},

@@ -4,6 +4,7 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/file_error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/model/checkpoint_files.h"
@@ -52,8 +53,7 @@ void begin_checkpoint(const RunDirectory& run, int64_t step) {
   run.remove_stale();
   std::error_code error;
   fs::create_directories(run.temporary(step), error);
-  if (error)
-    throw DataError(cat(run.temporary(step).string(), ": cannot make the folder: ", error.message()));
+  if (error) throw_file_error(cat(run.temporary(step).string(), ": cannot make the folder"), error.value());
 }
 
 std::vector<ManifestFile> gather_described(const ManifestFile& file, Agreement& agreement) {

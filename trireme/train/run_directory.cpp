@@ -5,6 +5,7 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/file_error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/data/indexed_dataset.h"
 #include "trireme/data/indexed_dataset_writer.h"
@@ -39,7 +40,7 @@ bool is_file_of(const fs::path& file, const fs::path& input) {
 void remove_or_throw(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
-  if (error) throw DataError(cat(path.string(), ": cannot be removed: ", error.message()));
+  if (error) throw_file_error(cat(path.string(), ": cannot be removed"), error.value());
 }
 
 // A reader that lists the folder meanwhile sees the whole checkpoint or none of it.
@@ -74,7 +75,7 @@ std::vector<CheckpointEntry> RunDirectory::list() const {
 void RunDirectory::prepare() const {
   std::error_code error;
   fs::create_directories(checkpoints(), error);
-  if (error) throw DataError(cat(checkpoints().string(), ": cannot make the folder: ", error.message()));
+  if (error) throw_file_error(cat(checkpoints().string(), ": cannot make the folder"), error.value());
   remove_stale();
 }
 
@@ -118,8 +119,7 @@ std::vector<std::string> RunDirectory::abandon_after(int64_t step) const {
     for (int i = 2; is_there(checkpoints() / name); ++i) name = cat(first, ".", i);
     std::error_code error;
     fs::rename(entry.path, checkpoints() / name, error);
-    if (error)
-      throw DataError(cat(entry.path.string(), ": cannot be renamed to ", name, ": ", error.message()));
+    if (error) throw_file_error(cat(entry.path.string(), ": cannot be renamed to ", name), error.value());
     names.push_back(name);
   }
   if (!names.empty()) sync_folder(checkpoints());
