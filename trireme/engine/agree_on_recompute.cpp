@@ -53,9 +53,10 @@ int64_t host_budget_bytes(const World& world, const EngineOptions& options) {
   return memory_budget_bytes(at::kCPU, host_memory_left_bytes(options), ranks_on_the_machine(world));
 }
 
-// Of two ranks' choices, the one that decides: that keeps less, then the fuller memory.
+// Of two ranks' choices, the one that decides: that keeps less, then that does not fit, then the fuller memory.
 bool has_less_room(const RecomputeChoice& a, const RecomputeChoice& b) {
   if (a.position != b.position) return a.position < b.position;
+  if (a.fits() != b.fits()) return b.fits();
   return static_cast<double>(a.expected_bytes) * static_cast<double>(b.budget_bytes) >
          static_cast<double>(b.expected_bytes) * static_cast<double>(a.budget_bytes);
 }
