@@ -20,7 +20,7 @@ from .batch import shifted_labels
 from .errors import ConfigError
 
 IGNORED = -100  # the label of what is no target
-_KNOWN = {"input_ids", "labels", "attention_mask", "position_ids", "seq_lengths"}
+COLUMNS = {"input_ids", "labels", "attention_mask", "position_ids", "seq_lengths"}  # of a feature
 _WORKERS = 256
 
 
@@ -120,11 +120,11 @@ class LongContextDataCollator:
 
     def _documents(self, feature: Mapping[str, Any], place: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """(input_ids, labels) of each document of a feature, [l] each."""
-        unknown = sorted(set(feature) - _KNOWN)
+        unknown = sorted(set(feature) - COLUMNS)
         if unknown or "input_ids" not in feature:
             raise ConfigError(
                 f"LongContextDataCollator: feature {place} has the columns {sorted(feature)}, expected input_ids and of "
-                f"{sorted(_KNOWN - {'input_ids'})} what there is; remove others from the data set"
+                f"{sorted(COLUMNS - {'input_ids'})} what there is; remove others from the data set"
             )
         given = {name: torch.as_tensor(value, dtype=torch.int64) for name, value in feature.items() if value is not None}
         ids = given["input_ids"]

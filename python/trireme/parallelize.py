@@ -17,14 +17,17 @@ import inspect
 from typing import Callable, Iterator
 
 import torch
+import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from .errors import ConfigError
 from .layer_attention import LayerAttention
 from .model_calls import ModelCalls
 from .model_in_use import pretrained_model_in, vocabulary_of
 from .rotary import see_longest_position
-from .sequence_group import Group, sequence_group
+from .sequence_group import Group, SequenceGroup, sequence_group
 from .token_mixing import refuse_own_positions, refuse_token_mixing
 from .whole_batches import WholeBatches
 
@@ -61,7 +64,10 @@ def parallelize(
             "and attention interface it reads; other versions are refused"
         )
     target = pretrained_model_in(model, "trireme.parallelize")
-    with over_ranks(model, ModelCalls(target, sequence_group(group), averaged_over, whole_batches)) as refuse_what_differs:
+    shared = sequence_group(group)
+    if whole_batches and averaged_over == 1:
+        _refuse_unsaid_average(model, shared)
+    with over_ranks(model, ModelCalls(target, shared, averaged_over, whole_batches)) as refuse_what_differs:
         refuse_what_differs()
         yield model
 
@@ -111,6 +117,23 @@ def _refuse_what_differs(model: torch.nn.Module, vocabulary: int, attention: Lay
         attention.calls.counts_by_mask = refuse_own_positions(target, vocabulary, run)
     finally:
         attention.calls.probing = False
+
+
+def _refuse_unsaid_average(model: torch.nn.Module, shared: SequenceGroup) -> None:
+    """Under a wrapper that averages over ranks of the group, gradients would be divided by their number."""
+    own = set(dist.get_process_group_ranks(shared.process_group)) if shared.size > 1 else set()
+    for module in model.modules():
+        if isinstance(module, DistributedDataParallel):
+            ranks = dist.get_process_group_ranks(module.process_group)
+        elif isinstance(module, FSDPModule):
+            ranks = next((p.device_mesh.mesh.flatten().tolist() for p in module.parameters() if isinstance(p, DTensor)), [])
+        else:
+            continue
+        if len(averaged := own & set(ranks)) > 1:
+            raise ConfigError(
+                f"trireme.parallelize: got averaged_over=1 with whole_batches=True, and {type(module).__name__} averages gradients over "
+                f"{len(averaged)} ranks of the group; expected averaged_over={len(averaged)}"
+            )
 
 
 def _configs(config):

@@ -133,7 +133,10 @@ def _over_ranks(
     targets = part.pop("shift_labels")
     with parallelize(model, shared):
         before = _random_states(parameters[0].device)
-        loss = loss_of_shards(model(**part).logits, targets, shared)
+        output = model(**part)
+        loss = loss_of_shards(output.logits, targets, shared)
+        if getattr(output, "aux_loss", None) is not None:
+            loss = loss + target.router_aux_loss_coef * output.aux_loss
         drew = [not torch.equal(*states) for states in zip(before, _random_states(parameters[0].device))]
         if shared.all_sum(torch.tensor(any(drew), device=loss.device).int()) > 0:
             dropouts = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.modules.dropout._DropoutNd)}

@@ -106,5 +106,12 @@ TEST(HeldOutSplit, cuts_between_documents_and_loses_nothing) {
   EXPECT_EQ(split_held_out(*one.set, 0.1).train.end, 900);  // one document
 }
 
+TEST(HeldOutSplit, cuts_inside_a_document_where_its_borders_are_far) {
+  const NumberedSet books({1000, 1000, 1000});
+  EXPECT_EQ(split_held_out(*books.set, 0.01).held_out.size(), 30);
+  EXPECT_EQ(split_held_out(*books.set, 0.5).held_out.size(), 1000);
+  EXPECT_EQ(split_held_out(*books.set, 0.3).held_out.size(), 1000);
+}
+
 }  // namespace
 }  // namespace trireme

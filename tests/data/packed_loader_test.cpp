@@ -107,7 +107,7 @@ TEST_F(PackedLoaderTest, data_parallel_ranks_together_see_every_window_once_an_e
     o.dp_index = dp;
     PackedLoader dealt = loader(o);
     ASSERT_EQ(dealt.rows(), 99);
-    ASSERT_EQ(dealt.steps_per_epoch(), 3);
+    ASSERT_EQ(dealt.rows_per_step(), 33);
     for (int step = 0; step < 3; ++step)
       for (const int64_t first : first_tokens(dealt)) seen.insert(first);
   }

@@ -1,11 +1,14 @@
 // Text to an indexed dataset: documents in order, each ended once, equal on any number of threads.
 #include "trireme/data/tokenize_corpus.h"
 
+#include <fstream>
+
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/json.h"
 #include "trireme/data/indexed_dataset.h"
 #include "trireme/tokenizer/byte_level_tokenizer.h"
 
@@ -67,6 +70,30 @@ TEST_F(TokenizeCorpus, the_set_is_the_same_on_any_number_of_threads) {
   tokenize_corpus(tokenizer, inputs, folder_ / "four", {});
   EXPECT_EQ(bytes_of(folder_ / "one.bin"), bytes_of(folder_ / "four.bin"));
   EXPECT_EQ(bytes_of(folder_ / "one.idx"), bytes_of(folder_ / "four.idx"));
+}
+
+// As Llama's tokenizer puts <|begin_of_text|> before a text, and its chat template too.
+TEST_F(TokenizeCorpus, the_first_token_is_there_once_where_the_text_has_it_too) {
+  write_byte_level_tokenizer(folder_ / "tokenizer");
+  const std::filesystem::path file = folder_ / "tokenizer/tokenizer.json";
+  Json json = read_json(file);
+  json["post_processor"] = Json::parse(R"({"type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+    "special_tokens": {"<|endoftext|>":
+      {"id": "<|endoftext|>", "ids": [256], "tokens": ["<|endoftext|>"]}}})");
+  std::ofstream(file) << json;
+  const Tokenizer tokenizer = Tokenizer::load(file);
+  CorpusOptions bare;
+  bare.append_end_of_text = false;
+  const std::vector<std::filesystem::path> inputs{folder_.write("a.txt", "<|endoftext|>ab"),
+                                                  folder_.write("b.txt", "ab")};
+  const CorpusReport report = tokenize_corpus(tokenizer, inputs, folder_ / "set", bare);
+  EXPECT_EQ(report.tokens, 3 + 3);
+  EXPECT_EQ(report.begun_documents, 1);
+  EXPECT_THAT(report.changed_text_lines(), ::testing::ElementsAre(HasSubstr("there once: 1 documents")));
+  const std::string set = bytes_of(folder_ / "set.bin");
+  EXPECT_EQ(set.substr(0, set.size() / 2), set.substr(set.size() / 2));
 }
 
 TEST_F(TokenizeCorpus, failures_leave_nothing_behind) {

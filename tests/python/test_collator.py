@@ -3,6 +3,7 @@
 import pytest
 import torch
 import trireme
+import trireme.hf
 from test_parallelize import make_model
 
 LENGTHS = (5, 11, 1, 7, 4)
@@ -104,6 +105,18 @@ def test_rows_are_as_they_are_told():
     assert "attention_mask" not in batch
     left = trireme.LongContextDataCollator(pad_token_id=PAD, padding_side="left")([{"input_ids": [1, 2, 3]}, {"input_ids": [4]}])
     assert left["attention_mask"].tolist() == [[1, 1, 1], [0, 0, 1]] and left["labels"].tolist() == [[-100, 2, 3], [-100] * 3]
+
+
+def test_a_trainer_over_ranks_keeps_the_columns_that_it_reads(tmp_path):
+    from datasets import Dataset
+    from transformers import Trainer, TrainingArguments
+
+    packed = Dataset.from_list([{"input_ids": [3, 4, 5, 6, 7], "seq_lengths": [2, 3], "source": 1}])
+    arguments = TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True)
+    collate = trireme.LongContextDataCollator(pad_token_id=PAD)
+    trainer = trireme.hf.with_sequence_parallel(Trainer)(make_model("llama"), arguments, train_dataset=packed, data_collator=collate)
+    batch = next(iter(trainer.get_train_dataloader()))
+    assert batch["position_ids"].tolist() == [[0, 1, 0, 1, 2]]
 
 
 @pytest.mark.parametrize("told", [{"seq_lengths": [2, 3]}, {"position_ids": [0, 1, 0, 1, 2]}])

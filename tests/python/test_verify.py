@@ -15,8 +15,14 @@ def test_one_rank_is_compared_with_transformers_too(ranks):
 
 
 def run_right_models(group, ring):
-    for name, kind, of in (("llama", "packed", trireme.SequenceGroup(group, ring=ring)), ("mixtral", "right padding", group)):
+    cases = (
+        ("llama", "packed", trireme.SequenceGroup(group, ring=ring), False),
+        ("mixtral", "right padding", group, False),
+        ("mixtral", "packed", group, True),
+    )
+    for name, kind, of, balances in cases:
         model, batch = make_model(name), make_batch(kind, name)
+        model.config.output_router_logits = balances
         loss, gradients = alone(model, batch)
         found = trireme.verify(model, batch, of)
         assert found.passed and (found.ranks, found.batch, found.sequence_tokens) == (group.size(), len(batch["input_ids"]), 29), found

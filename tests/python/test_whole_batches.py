@@ -211,3 +211,8 @@ def run_refused(group):
         with pytest.raises(trireme.ConfigError, match="loss that Trireme does not know, own"):
             model(**batch)
     assert model.loss_function is own
+
+    averaged = torch.nn.parallel.DistributedDataParallel(make_model("llama"), process_group=group)
+    with pytest.raises(trireme.ConfigError, match="averages gradients over 2 ranks of the group; expected averaged_over=2"):
+        with trireme.parallelize(averaged, group, whole_batches=True):
+            pass

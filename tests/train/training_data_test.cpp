@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/json.h"
 #include "trireme/base/machine_identity.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/data/tokenize_corpus.h"
@@ -126,6 +127,37 @@ TEST_F(OpenTokens, of_a_text_whose_bad_lines_are_skipped_are_another_set) {
   options.resume_from_checkpoint = "true";
   EXPECT_THAT(message_of<ConfigError>([&] { testing::train_on_ranks(1, options); }),
               HasSubstr("on_bad_record \"skip\" -> null"));
+}
+
+TEST_F(OpenTokens, of_a_folder_tell_what_is_not_in_them_at_every_start) {
+  TrainOptions options = run_.options("run");
+  options.train_file = run_.folder() / "texts";
+  fs::create_directory(options.train_file);
+  std::ofstream(options.train_file / "a.txt") << std::string(400, 'x') << "\xff";
+  std::ofstream(options.train_file / "b.gz") << "\x1f\x8b";
+  options.context_stages = "16:2";
+  const std::string first = testing::train_on_ranks(2, options).output;
+  EXPECT_THAT(first, AllOf(HasSubstr("texts that are left out: 1"), HasSubstr("b.gz is"),
+                           HasSubstr("1 documents, "), HasSubstr("U+FFFD: 1 documents")));
+  options.overwrite_output_dir = true;
+  EXPECT_THAT(testing::train_on_ranks(2, options).output, HasSubstr("b.gz is"));
+}
+
+TEST_F(OpenTokens, made_with_another_end_of_text_token_are_others) {
+  TrainOptions options = run_.options("run");
+  options.train_file = run_.folder() / "text.txt";
+  std::ofstream(options.train_file) << std::string(400, 'x');
+  options.context_stages = "16:2";
+  const auto source = [&] {
+    const Json state = read_json(testing::train_on_ranks(1, options).outcome.checkpoint / "trainer_state.json");
+    return state["data"]["train"];
+  };
+  const Json before = source();
+  std::ofstream(options.model_dir / "tokenizer_config.json") << R"({"eos_token": "a"})";
+  options.overwrite_output_dir = true;
+  const Json after = source();
+  EXPECT_NE(before["end_of_text"], after["end_of_text"]);
+  EXPECT_NE(before["digest"], after["digest"]);
 }
 
 TEST_F(OpenTokens, are_those_of_what_rank_0_finds_whatever_another_rank_finds) {

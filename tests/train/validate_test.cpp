@@ -57,6 +57,16 @@ TEST(Validate, passes_a_good_run_on_two_ranks_and_leaves_no_checkpoint) {
   EXPECT_TRUE(std::filesystem::is_empty(options.output_dir / "checkpoints"));
 }
 
+TEST(Validate, takes_its_steps_at_the_peak_of_the_longest_stage) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.context_stages = "16:40:1e-4,32:50:0.5";
+  options.warmup_steps = 40;
+  const Validation wild = validated(1, options);
+  EXPECT_EQ(named(wild, "sane loss").numbers["peak_learning_rate"], 0.5);
+  EXPECT_EQ(named(wild, "sane loss").verdict, Verdict::fail) << named(wild, "sane loss").reason;
+}
+
 TEST(Validate, finds_what_is_wrong_with_a_run) {
   const TinyRun run;
   TrainOptions options = run.options("run");

@@ -44,16 +44,9 @@ void print_report(const CorpusReport& report, const std::filesystem::path& outpu
   line("speed               ", cat(speed_of(report), " in ", format_fixed(report.seconds, 1), " s on ",
                                    at::get_num_threads(), " threads"));
   line("files left out      ", format_count(report.source.left_out_files));
-  for (const std::string& file : report.source.left_out) line("  ", file);
-  if (const auto more = report.source.left_out_files - static_cast<int64_t>(report.source.left_out.size());
-      more > 0)
-    line("  ", cat("and ", format_count(more), " more"));
+  for (const std::string& file : report.source.left_out_lines()) line("  ", file);
   line("hidden, skipped     ", format_count(report.source.hidden_entries));
-  line("empty documents     ", format_count(report.source.empty_documents));
-  for (const std::string& text : bad_record_lines(report.source.bad_records)) line("", text);
-  if (report.replaced_documents > 0)
-    line("not valid UTF-8     ",
-         cat(format_count(report.replaced_documents), " documents; the wrong bytes became U+FFFD"));
+  for (const std::string& text : report.changed_text_lines()) line("", text);
   std::cout << std::flush;
 }
 

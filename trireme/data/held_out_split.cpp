@@ -15,12 +15,10 @@ HeldOutSplit split_held_out(const IndexedDataset& dataset, double fraction) {
                                           std::max<int64_t>(1, all - 1));
   const int64_t document = dataset.document_of(wanted);
   const int64_t before = dataset.document_begin(document), after = dataset.document_begin(document + 1);
-  int64_t cut = wanted;  // inside the set's only document
-  if (before > 0 && (after == all || wanted - before <= after - wanted))
-    cut = before;
-  else if (after < all)
-    cut = after;
-  return {{0, cut}, {cut, all}};
+  const int64_t cut = before > 0 && (after == all || wanted - before <= after - wanted) ? before : after;
+  const int64_t asked = all - wanted, held_out = all - cut;
+  const bool near = 0 < held_out && held_out < all && asked <= 2 * held_out && held_out <= 2 * asked;
+  return near ? HeldOutSplit{{0, cut}, {cut, all}} : HeldOutSplit{{0, wanted}, {wanted, all}};
 }
 
 }  // namespace trireme

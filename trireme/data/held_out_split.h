@@ -13,7 +13,8 @@ struct HeldOutSplit {
 
 TokenSpan whole_set(const IndexedDataset& dataset);
 // Holds out the last `fraction` of the tokens, above 0 and below 1. Cuts at the nearest document border that
-// leaves tokens on both sides, or inside a single document.
+// leaves tokens on both sides, or inside a document where that border would hold out less than half or more
+// than twice of what is asked.
 HeldOutSplit split_held_out(const IndexedDataset& dataset, double fraction);
 
 }  // namespace trireme

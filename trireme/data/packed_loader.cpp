@@ -17,10 +17,6 @@ int64_t PackedLoader::rows_per_step() const {
   return options.batch_size * options.accumulation_steps * options.dp_size;
 }
 
-int64_t PackedLoader::steps_per_epoch() const {
-  return (rows() + rows_per_step() - 1) / rows_per_step();
-}
-
 double PackedLoader::epochs_done() const {
   return static_cast<double>(epoch_) + static_cast<double>(row_) / static_cast<double>(rows());
 }

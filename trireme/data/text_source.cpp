@@ -9,6 +9,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/file_error.h"
 #include "trireme/base/json.h"
+#include "trireme/base/sizes.h"
 #include "trireme/tokenizer/utf8.h"
 
 namespace trireme {
@@ -60,6 +61,13 @@ void remove_byte_order_mark(std::string& text) {
 }
 
 }  // namespace
+
+std::vector<std::string> SourceCounts::left_out_lines() const {
+  std::vector<std::string> lines = left_out;
+  if (const auto more = left_out_files - static_cast<int64_t>(left_out.size()); more > 0)
+    lines.push_back(cat("and ", format_count(more), " more"));
+  return lines;
+}
 
 TextSource::TextSource(const std::vector<fs::path>& inputs, std::string field, std::string field_flag,
                        OnBadRecord on_bad_record)

@@ -37,6 +37,9 @@ struct SourceCounts {
   int64_t empty_documents = 0;        // left out
   int64_t text_bytes = 0;             // of all documents
   BadRecords bad_records;             // left out (OnBadRecord::skip)
+
+  // For people: the first few files that were left out, then "and N more".
+  std::vector<std::string> left_out_lines() const;
 };
 
 class TextSource {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <iterator>
 #include <mutex>
 #include <system_error>
 
@@ -10,6 +11,7 @@
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
 #include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/data/set_fingerprint.h"
 
@@ -58,7 +60,28 @@ std::vector<std::vector<int32_t>> encode_batch(const Tokenizer& tokenizer, const
   return ids;
 }
 
+// As a chat template writes <s> itself. True if `begin` stood twice.
+bool drop_second_begin(std::vector<int32_t>& ids, const std::vector<int32_t>& begin) {
+  const auto length = static_cast<std::ptrdiff_t>(begin.size());
+  if (begin.empty() || std::ssize(ids) < 2 * length ||
+      !std::equal(begin.begin(), begin.end(), ids.begin() + length))
+    return false;
+  ids.erase(ids.begin(), ids.begin() + length);
+  return true;
+}
+
 }  // namespace
+
+std::vector<std::string> CorpusReport::changed_text_lines() const {
+  std::vector<std::string> lines = bad_record_lines(source.bad_records);
+  const auto tell = [&](int64_t documents, const std::string& what) {
+    if (documents > 0) lines.push_back(cat(what, ": ", format_count(documents), " documents"));
+  };
+  tell(source.empty_documents, "empty, left out");
+  tell(replaced_documents, "not valid UTF-8, the wrong bytes became U+FFFD");
+  tell(begun_documents, "begin with the tokenizer's first token themselves, which is there once");
+  return lines;
+}
 
 CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::filesystem::path>& inputs,
                              const std::filesystem::path& prefix, const CorpusOptions& options,
@@ -80,6 +103,7 @@ CorpusReport tokenize_corpus(const Tokenizer& tokenizer, const std::vector<std::
     for (size_t i = 0; i < batch.size(); ++i) {
       if (batch[i].wrong_utf8) ++report.replaced_documents;
       auto& ids = encoded[i];
+      if (drop_second_begin(ids, tokenizer.begin_of_text())) ++report.begun_documents;
       if (options.append_end_of_text && (ids.empty() || ids.back() != end_of_text))
         ids.push_back(end_of_text);
       report.longest_document_tokens =

@@ -28,7 +28,7 @@ Json PositionLoss::to_json() const {
     rows.push_back({{"begin", bucket.begin},
                     {"end", bucket.end},
                     {"target_tokens", bucket.target_tokens},
-                    {"loss", bucket.mean()}});
+                    {"loss", bucket.target_tokens > 0 ? Json(bucket.mean()) : Json()}});
   return {{"sequence_tokens", sequence_tokens}, {"samples", samples},
           {"target_tokens", target_tokens()},   {"loss", loss()},
           {"perplexity", std::exp(loss())},     {"by_position", rows}};
@@ -38,8 +38,10 @@ std::string PositionLoss::table() const {
   std::string text = "           positions        targets      loss  perplexity\n";
   const auto row = [&](const std::string& label, int64_t tokens, double loss) {
     char line[128];
-    std::snprintf(line, sizeof(line), "%20s %14s %9.4f %11.2f\n", label.c_str(), format_count(tokens).c_str(),
-                  loss, std::exp(loss));
+    const bool scored = tokens > 0;
+    std::snprintf(line, sizeof(line), "%20s %14s %9s %11s\n", label.c_str(), format_count(tokens).c_str(),
+                  scored ? format_fixed(loss, 4).c_str() : "-",
+                  scored ? format_fixed(std::exp(loss), 2).c_str() : "-");
     text += line;
   };
   for (const PositionBucket& bucket : buckets)

@@ -50,6 +50,9 @@ class Tokenizer {
   // <|end_of_text|>, </s>, <|im_end|>, <eos>, [SEP]). Throws ConfigError when there is none.
   int32_t end_of_text_id() const;
 
+  // What the post-processor puts before each text: <s>, [CLS]. Often empty.
+  const std::vector<int32_t>& begin_of_text() const { return before_; }
+
   const std::filesystem::path& file() const { return file_; }
 
  private:

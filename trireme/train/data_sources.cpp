@@ -3,8 +3,10 @@
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/input_file.h"
+#include "trireme/base/sizes.h"
 #include "trireme/data/indexed_dataset.h"
 #include "trireme/data/text_source.h"
+#include "trireme/tokenizer/tokenizer.h"
 #include "trireme/train/digest.h"
 #include "trireme/train/file_checksum.h"
 #include "trireme/train/remembered_checksums.h"
@@ -30,8 +32,13 @@ std::string path_of(const TextToTokenize& text) {
   return fs::absolute(text.input).lexically_normal().string();
 }
 
-Json describe_text(const TextToTokenize& text, RememberedChecksums& remembered) {
+Json describe_text(const TextToTokenize& text, RememberedChecksums& remembered,
+                   const std::function<void(const std::string&)>& note) {
   const TextSource source({text.input}, text.text_field);
+  if (const SourceCounts& counts = source.counts(); counts.left_out_files > 0 && note) {
+    note(cat("files of ", text.input.string(), " that are left out: ", format_count(counts.left_out_files)));
+    for (const std::string& line : counts.left_out_lines()) note("  " + line);
+  }
   const std::vector<FileContent> contents = remembered.of(text.input, source.files());
   Digest content;
   int64_t bytes = 0;
@@ -57,6 +64,11 @@ void add_settings(Json& source, const TextToTokenize& text) {
   else
     source.erase("on_bad_record");
   source["append_eos"] = text.append_eos;
+  // Other files than tokenizer.json name it.
+  if (text.append_eos && is_there(tokenizer))
+    source["end_of_text"] = Tokenizer::load(tokenizer).end_of_text_id();
+  else
+    source.erase("end_of_text");
   source["tokenizer"] = is_there(tokenizer) ? checksum_text(file_checksum(tokenizer)) : "none";
   source["vocab_size"] = text.vocab_size;
 }
@@ -79,10 +91,11 @@ void refuse_missing(const fs::path& input) {
                           quotation(input.string())));
 }
 
-Json describe_source(const TextToTokenize& text, RememberedChecksums& remembered) {
+Json describe_source(const TextToTokenize& text, RememberedChecksums& remembered,
+                     const std::function<void(const std::string&)>& note) {
   const bool tokens = is_indexed_dataset(text.input);
   if (!tokens) refuse_missing(text.input);
-  Json source = tokens ? describe_tokens(text.input) : describe_text(text, remembered);
+  Json source = tokens ? describe_tokens(text.input) : describe_text(text, remembered, note);
   if (!tokens) add_settings(source, text);
   add_digest(source);
   return source;

@@ -6,7 +6,7 @@
 //                   every document's length and touches no block is not.
 //   text            every file's name below the input and its bytes (remembered_checksums.h: which files are
 //                   not read again), the field of .jsonl, --on_bad_record,
-//                   --no_append_eos, tokenizer.json
+//                   --no_append_eos, tokenizer.json, the end-of-text token
 //
 // The tokens of text lie in the run's folder under a name made of that digest, so that tokens of another text
 // are never taken for them.
@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,10 @@ struct TextToTokenize;
 
 // Throws ConfigError where there is no text. Asked where the input is no tokenized set.
 void refuse_missing(const std::filesystem::path& input);
-// {"path", "kind", ..., "digest"}. Throws ConfigError without an input, DataError when it cannot be read.
-Json describe_source(const TextToTokenize& text, RememberedChecksums& remembered);
+// {"path", "kind", ..., "digest"}. Tells `note` which files of a text are left out. Throws ConfigError without
+// an input, DataError when it cannot be read.
+Json describe_source(const TextToTokenize& text, RememberedChecksums& remembered,
+                     const std::function<void(const std::string&)>& note);
 // The same for a text that is gone, whose content `before` describes; null if `before` is of another path or
 // of no text.
 Json describe_gone_text(const TextToTokenize& text, const Json& before);

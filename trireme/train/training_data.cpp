@@ -4,6 +4,7 @@
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/json.h"
 #include "trireme/base/machine_identity.h"
+#include "trireme/base/sizes.h"
 #include "trireme/data/set_fingerprint.h"
 #include "trireme/data/tokenize_corpus.h"
 #include "trireme/train/checkpoint_names.h"
@@ -35,8 +36,11 @@ std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, in
                            .on_bad_record = text.on_bad_record,
                            .append_end_of_text = text.append_eos,
                            .vocab_size = text.vocab_size});
-      for (const std::string& line : bad_record_lines(report.source.bad_records))
-        if (note) note(line);
+      if (!note) return;
+      note(cat("tokenized ", input, ": ", format_count(report.documents), " documents, ",
+               format_count(report.tokens), " tokens, the longest document ",
+               format_count(report.longest_document_tokens)));
+      for (const std::string& line : report.changed_text_lines()) note(line);
     });
   std::shared_ptr<const IndexedDataset> set;
   agreement.all_or_none(cat("opening ", prefix.string()), [&] {
@@ -124,7 +128,7 @@ DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
       if (!remembered) remembered.emplace(run.sources(), note);
       if (checkpoint) source = source_without_text(text, run, *checkpoint, name);
       if (source.is_null())
-        source = describe_source(text, *remembered);
+        source = describe_source(text, *remembered, note);
       else
         note(cat("the text ", input.string(), " is gone: going on with the tokens that were made of it"));
       digest = parse_checksum(source.at("digest"), input.string());

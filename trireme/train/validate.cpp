@@ -57,6 +57,7 @@ class Validator {
   LoaderOptions samples_;
   TokenSource data_;
   int64_t sequence_tokens_ = 0;
+  Schedule schedule_;  // of the steps: at the longest stage's peak
   Validation validation_;
 };
 
@@ -77,6 +78,12 @@ void Validator::prepare() {
   const int longest = plan.longest_stage();
   options_ = plan.options[static_cast<size_t>(longest)];
   samples_ = sample_loader_options(options_.samples, config);
+  const Schedule& of_stage = plan.stages[static_cast<size_t>(longest)].schedule;
+  schedule_ = {.kind = ScheduleKind::constant_with_warmup,
+               .peak_learning_rate = of_stage.peak_learning_rate,
+               .warmup_steps = std::min(of_stage.warmup_steps, how_.steps / 5),
+               .total_steps = how_.steps,
+               .warmup_type = of_stage.warmup_type};
   sequence_tokens_ = how_.sequence_tokens > 0
                          ? how_.sequence_tokens
                          : std::min(kSmokeTokens, plan.stages[static_cast<size_t>(longest)].sequence_tokens);
@@ -121,8 +128,6 @@ void Validator::try_steps() {
   PackedLoader loader(
       data_.set, data_.range,
       loader_options({mesh.dp_index, mesh.ulysses->size(), mesh.ring->size(), mesh.sp->rank()}));
-  const Schedule schedule =
-      single_stage(sequence_tokens_, how_.steps, stage_defaults(options_)).front().schedule;
   Digest documents;
   std::vector<double> losses;
   const MeasuredSteps steps{[&](int64_t step) {
@@ -131,7 +136,7 @@ void Validator::try_steps() {
                               add_documents(batches, documents);
                               return batches;
                             },
-                            [&](int64_t step) { return schedule.learning_rate(step); },
+                            [&](int64_t step) { return schedule_.learning_rate(step); },
                             [&](const StepResult& result) { losses.push_back(result.loss); }};
   world_.activity().set_phase(RankPhase::training);
   std::string failure;
@@ -152,7 +157,9 @@ void Validator::try_steps() {
     digests.push_back(static_cast<uint64_t>(of_rank.front()));
   Agreement sharing(*mesh.sp, options_.engine.device);
   add(check_documents(digests, !agreement_.any(sharing.of_rank_0(value) != value)));
-  add(check_losses(losses, engine->config().vocab_size, failure));
+  Check sane = check_losses(losses, engine->config().vocab_size, failure);
+  sane.numbers["peak_learning_rate"] = schedule_.peak_learning_rate;
+  add(std::move(sane));
   const std::string kernel = engine->attention_kernel();
   add(check_kernel(kernel, sequence_tokens_));
   if (!rate) {

@@ -18,6 +18,7 @@ import transformers
 from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from ..errors import ConfigError
+from ..long_context_data_collator import COLUMNS, LongContextDataCollator
 from ..model_calls import ModelCalls
 from ..model_in_use import pretrained_model_in
 from ..parallelize import over_ranks
@@ -59,6 +60,8 @@ def with_sequence_parallel(trainer_class: Trainer, *, sp_size: Optional[int] = N
         given = next((value for value in (*arguments, *keywords.values()) if isinstance(value, transformers.TrainingArguments)), None)
         self._given_config = getattr(given, "parallelism_config", None)
         trainer_class.__init__(self, *arguments, **keywords)
+        if self.label_smoother is not None:
+            self.label_smoother = functools.partial(_smoothed, self.label_smoother, self._loss_shifts_labels)
 
     own = {"_sp_size": sp_size, "_sp_ring": sp_ring, "__init__": init}
     own.update({"__doc__": trainer_class.__doc__, "__module__": trainer_class.__module__})
@@ -119,6 +122,12 @@ class _SequenceParallel:
                 "and Accelerate gives all of a process the first one's: make the arguments after the other trainer or Accelerator, or give "
                 "both the same sizes"
             )
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """A trainer drops columns that the model's forward does not take: what tells documents apart, before the collator sees it."""
+        super()._set_signature_columns_if_needed()
+        if isinstance(getattr(self, "data_collator", None), LongContextDataCollator):
+            self._signature_columns = list(dict.fromkeys([*self._signature_columns, *sorted(COLUMNS)]))
 
     def get_sp_size(self) -> int:
         return 1
@@ -220,6 +229,11 @@ class _SequenceParallel:
             calls, look = self._looks.pop()
             look()
             self._seen += (calls,)
+
+
+def _smoothed(smoother, model_shifts, outputs, labels, shift_labels=False, **more):
+    """The trainer knows a model that predicts the next token by its class's name, which FSDP2 and torch.compile change."""
+    return smoother(outputs, labels, shift_labels=shift_labels or model_shifts, **more)
 
 
 def _words(config: object) -> str:
