@@ -170,7 +170,7 @@ TEST(PositionLoss, of_positions_that_no_document_reaches_is_unknown) {
   PositionLoss loss;
   loss.buckets = {{0, 1024, 10, 30}, {1024, 2048, 0, 0}};
   EXPECT_TRUE(loss.to_json()["by_position"][1]["loss"].is_null());
-  EXPECT_THAT(loss.table(), ::testing::ContainsRegex("1,024 - 2,047 +0 +- +-\n"));
+  EXPECT_THAT(loss.table(), ::testing::HasSubstr("2,047              0         -           -\n"));
 }
 
 }  // namespace

@@ -149,7 +149,8 @@ TEST_F(OpenTokens, made_with_another_end_of_text_token_are_others) {
   std::ofstream(options.train_file) << std::string(400, 'x');
   options.context_stages = "16:2";
   const auto source = [&] {
-    const Json state = read_json(testing::train_on_ranks(1, options).outcome.checkpoint / "trainer_state.json");
+    const Json state =
+        read_json(testing::train_on_ranks(1, options).outcome.checkpoint / "trainer_state.json");
     return state["data"]["train"];
   };
   const Json before = source();

@@ -60,10 +60,10 @@ TEST(Validate, passes_a_good_run_on_two_ranks_and_leaves_no_checkpoint) {
 TEST(Validate, takes_its_steps_at_the_peak_of_the_longest_stage) {
   const TinyRun run;
   TrainOptions options = run.options("run");
-  options.context_stages = "16:40:1e-4,32:50:0.5";
+  options.context_stages = "16:60:1e-4,32:60:5";
   options.warmup_steps = 40;
   const Validation wild = validated(1, options);
-  EXPECT_EQ(named(wild, "sane loss").numbers["peak_learning_rate"], 0.5);
+  EXPECT_EQ(named(wild, "sane loss").numbers["peak_learning_rate"], 5);
   EXPECT_EQ(named(wild, "sane loss").verdict, Verdict::fail) << named(wild, "sane loss").reason;
 }
 

@@ -29,9 +29,8 @@ void RunInProgress::prepare_stages(const ModelConfig& config) {
     if (steps <= 0) {
       const PackedLoader counted(data_of(0).train.set, data_of(0).train.range, loader_options(0));
       // One epoch's rows go on into the next: no step is short.
-      const double wanted =
-          std::ceil(options_.num_train_epochs * static_cast<double>(counted.rows()) /
-                    static_cast<double>(counted.rows_per_step()));
+      const double wanted = std::ceil(options_.num_train_epochs * static_cast<double>(counted.rows()) /
+                                      static_cast<double>(counted.rows_per_step()));
       if (wanted > static_cast<double>(kMostSteps))
         throw ConfigError(cat("--num_train_epochs ", options_.num_train_epochs, " are ", wanted,
                               " steps; a run can have ", format_count(kMostSteps)));
