@@ -65,7 +65,11 @@ def check(tokenizer_file, texts, folder):
     lines = folder / "texts.jsonl"
     lines.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
     tokenize("--tokenizer", tokenizer_file, "--input", lines, "--output", folder / "set", "--no_append_eos")
-    expected = [e.ids for e in tokenizers.Tokenizer.from_file(str(tokenizer_file)).encode_batch(texts)]
+    theirs = tokenizers.Tokenizer.from_file(str(tokenizer_file))
+    begin = theirs.encode("").ids[:1]
+    expected = [e.ids for e in theirs.encode_batch(texts)]
+    # A set holds the first token once, where a text begins with it too.
+    expected = [ids[1:] if begin and ids[:2] == begin * 2 else ids for ids in expected]
     got = read_indexed(folder / "set")
     assert len(got) == len(expected)
     for text, ours, theirs in zip(texts, got, expected):
