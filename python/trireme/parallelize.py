@@ -65,7 +65,7 @@ def parallelize(
         )
     target = pretrained_model_in(model, "trireme.parallelize")
     shared = sequence_group(group)
-    if whole_batches and averaged_over == 1:
+    if whole_batches and averaged_over == 1 and shared.size > 1:
         _refuse_unsaid_average(model, shared)
     with over_ranks(model, ModelCalls(target, shared, averaged_over, whole_batches)) as refuse_what_differs:
         refuse_what_differs()
@@ -121,7 +121,7 @@ def _refuse_what_differs(model: torch.nn.Module, vocabulary: int, attention: Lay
 
 def _refuse_unsaid_average(model: torch.nn.Module, shared: SequenceGroup) -> None:
     """Under a wrapper that averages over ranks of the group, gradients would be divided by their number."""
-    own = set(dist.get_process_group_ranks(shared.process_group)) if shared.size > 1 else set()
+    own = set(dist.get_process_group_ranks(shared.process_group))
     for module in model.modules():
         if isinstance(module, DistributedDataParallel):
             ranks = dist.get_process_group_ranks(module.process_group)

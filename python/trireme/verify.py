@@ -136,7 +136,8 @@ def _over_ranks(
         output = model(**part)
         loss = loss_of_shards(output.logits, targets, shared)
         if getattr(output, "aux_loss", None) is not None:
-            loss = loss + target.router_aux_loss_coef * output.aux_loss
+            holder = target if hasattr(target, "router_aux_loss_coef") else target.config.get_text_config()  # as its forward has it
+            loss = loss + holder.router_aux_loss_coef * output.aux_loss
         drew = [not torch.equal(*states) for states in zip(before, _random_states(parameters[0].device))]
         if shared.all_sum(torch.tensor(any(drew), device=loss.device).int()) > 0:
             dropouts = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.modules.dropout._DropoutNd)}

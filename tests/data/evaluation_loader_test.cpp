@@ -110,6 +110,8 @@ TEST(HeldOutSplit, cuts_inside_a_document_where_its_borders_are_far) {
   const NumberedSet books({600, 600, 600});
   EXPECT_EQ(split_held_out(*books.set, 0.01).held_out.size(), 18);
   EXPECT_EQ(split_held_out(*books.set, 0.3).held_out.size(), 600);
+  const NumberedSet growing({1, 2, 3, 4, 500});
+  EXPECT_EQ(split_held_out(*growing.set, 0.001).held_out.size(), 1);
 }
 
 }  // namespace

@@ -84,6 +84,17 @@ def test_random_text_of_every_script(kind, tmp_path):
     check(FIXTURES / f"{kind}_tokenizer.json", list(random_texts(1500, seed=1)), tmp_path)
 
 
+@pytest.mark.parametrize("prepend", ["never", "first", "always"])
+def test_a_piece_ends_before_each_space(prepend, tmp_path):
+    """Also where a piece does not begin with one; mistral's merges cross spaces, so that the ids show where pieces end."""
+    tokenizer = json.loads((FIXTURES / "mistral_tokenizer.json").read_text())
+    tokenizer["pre_tokenizer"] = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": prepend, "split": True}
+    tokenizer["post_processor"] = None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    short = [a + " " + b for a in "abcdefghijklmnopqrstuvwxyz" for b in ("a", "i", "t", "the", "of", "s ", " a")]
+    check(tmp_path / "tokenizer.json", short + list(random_texts(200, seed=2)), tmp_path)
+
+
 def groups_of_characters():
     # Both ends of the great planes stand for what lies between them, which is all alike.
     planes = [range(0x20000), range(0x2A600, 0x2BC00, 64), range(0x2EB00, 0x2FB00), range(0x31300, 0x32400, 16),

@@ -212,7 +212,12 @@ def run_refused(group):
             model(**batch)
     assert model.loss_function is own
 
-    averaged = torch.nn.parallel.DistributedDataParallel(make_model("llama"), process_group=group)
-    with pytest.raises(trireme.ConfigError, match="averages gradients over 2 ranks of the group; expected averaged_over=2"):
-        with trireme.parallelize(averaged, group, whole_batches=True):
-            pass
+    mesh = torch.distributed.device_mesh.DeviceMesh.from_group(group, "cpu")
+    averaged = [
+        torch.nn.parallel.DistributedDataParallel(make_model("llama"), process_group=group),
+        torch.distributed.fsdp.fully_shard(make_model("llama"), mesh=mesh),
+    ]
+    for model in averaged:
+        with pytest.raises(trireme.ConfigError, match="averages gradients over 2 ranks of the group; expected averaged_over=2"):
+            with trireme.parallelize(model, group, whole_batches=True):
+                pass

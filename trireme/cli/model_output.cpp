@@ -13,6 +13,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/file_error.h"
 #include "trireme/base/folder_entries.h"
+#include "trireme/base/make_folder.h"
 #include "trireme/model/checkpoint_files.h"
 
 namespace fs = std::filesystem;
@@ -49,8 +50,7 @@ fs::path checked(const fs::path& out, bool overwrite) {
   std::error_code error;
   fs::path folder = fs::weakly_canonical(fs::absolute(out), error);
   if (!folder.has_filename()) folder = folder.parent_path();
-  fs::create_directories(folder.parent_path(), error);
-  if (error) throw_file_error(cat(folder.parent_path().string(), ": cannot be made"), error.value());
+  make_folder(folder.parent_path());
   return folder;
 }
 

@@ -17,8 +17,9 @@ HeldOutSplit split_held_out(const IndexedDataset& dataset, double fraction) {
   const int64_t before = dataset.document_begin(document), after = dataset.document_begin(document + 1);
   const int64_t cut = before > 0 && (after == all || wanted - before <= after - wanted) ? before : after;
   const int64_t asked = all - wanted, held_out = all - cut;
-  const bool near = 0 < held_out && held_out < all && asked <= 2 * held_out && held_out <= 2 * asked;
-  return near ? HeldOutSplit{{0, cut}, {cut, all}} : HeldOutSplit{{0, wanted}, {wanted, all}};
+  const bool near = asked <= 2 * held_out && held_out <= 2 * asked;
+  const int64_t begin = near ? cut : wanted;
+  return {{0, begin}, {begin, all}};
 }
 
 }  // namespace trireme

@@ -9,6 +9,7 @@
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/file_error.h"
+#include "trireme/base/make_folder.h"
 
 namespace trireme {
 
@@ -64,11 +65,7 @@ IndexedDatasetWriter::IndexedDatasetWriter(const std::filesystem::path& prefix, 
   const std::string suffix = cat(kPartialSet, ::getpid());
   (partial_bin_ = bin_) += suffix;
   (partial_idx_ = idx_) += suffix;
-  if (bin_.has_parent_path()) {
-    std::error_code error;
-    std::filesystem::create_directories(bin_.parent_path(), error);
-    if (error) throw_file_error(cat(bin_.parent_path().string(), ": cannot be created"), error.value());
-  }
+  if (bin_.has_parent_path()) make_folder(bin_.parent_path());
   descriptor_ = create(partial_bin_);
   buffer_.reserve(kBufferBytes + 64);
 }

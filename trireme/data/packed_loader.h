@@ -26,7 +26,6 @@ class PackedLoader {
 
   int64_t rows() const { return reader_.rows(); }  // of one epoch
   int64_t rows_per_step() const;                   // over all data-parallel ranks
-  // Steps that pass over every row at least once (the last one may begin the next epoch).
   double epochs_done() const;
 
   // {"epoch", "row"} and the values that the order depends on. `restore` throws DataError when those differ:

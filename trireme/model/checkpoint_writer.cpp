@@ -4,7 +4,7 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/file_error.h"
+#include "trireme/base/make_folder.h"
 #include "trireme/base/safetensors_writer.h"
 #include "trireme/base/sizes.h"
 #include "trireme/model/checkpoint_files.h"
@@ -106,9 +106,7 @@ void write_checkpoint(const fs::path& out_dir, const ModelConfig& config, const 
                       const fs::path& tokenizer_from, int64_t shard_bytes) {
   const at::NoGradGuard no_grad;
   const std::vector<Shard> shards = plan_shards(layout, dtype, shard_bytes);
-  std::error_code error;
-  fs::create_directories(out_dir, error);
-  if (error) throw_file_error(cat(out_dir.string(), ": cannot be made"), error.value());
+  make_folder(out_dir);
   int64_t total_bytes = 0;
   for (const Shard& shard : shards) total_bytes += shard.bytes;
   check_room(out_dir, total_bytes);

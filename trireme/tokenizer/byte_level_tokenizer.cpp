@@ -2,8 +2,8 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/file_error.h"
 #include "trireme/base/json.h"
+#include "trireme/base/make_folder.h"
 #include "trireme/tokenizer/byte_level.h"
 
 namespace trireme {
@@ -42,9 +42,7 @@ void write_byte_level_tokenizer(const std::filesystem::path& dir, int64_t vocab_
   const Json byte_level = {
       {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
 
-  std::error_code error;
-  std::filesystem::create_directories(dir, error);
-  if (error) throw_file_error(cat(dir.string(), ": cannot be created"), error.value());
+  make_folder(dir);
   write_json(dir / "tokenizer.json", {{"version", "1.0"},
                                       {"truncation", nullptr},
                                       {"padding", nullptr},

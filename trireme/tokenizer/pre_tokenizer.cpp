@@ -199,9 +199,7 @@ void PreTokenizer::step(size_t index, std::string_view text, Origin origin, cons
         return;
       }
       for (size_t begin = 0; begin < text.size();) {
-        const bool marked = text.substr(begin).starts_with(now.replacement);
-        const size_t end =
-            std::min(text.find(now.replacement, begin + (marked ? now.replacement.size() : 0)), text.size());
+        const size_t end = std::min(text.find(now.replacement, begin + 1), text.size());
         next(text.substr(begin, end - begin));
         begin = end;
       }

@@ -234,8 +234,7 @@ const std::string& Tokenizer::token_of_id(int32_t id) const {
   return tokens_[static_cast<size_t>(id)];
 }
 
-int32_t Tokenizer::end_of_text_id() const {
-  const auto folder = file_.parent_path();
+NamedEndOfText named_end_of_text(const std::filesystem::path& folder) {
   const auto config = [&](const char* name) {
     const auto file = folder / name;
     return is_file(file) ? read_json(file) : Json::object();
@@ -244,19 +243,28 @@ int32_t Tokenizer::end_of_text_id() const {
   const Json settings = config("tokenizer_config.json");
   const Json* eos = find_field(settings, "eos_token", settings_file);
   if (eos != nullptr && eos->is_object()) eos = find_field(*eos, "content", settings_file);
-  if (eos != nullptr && eos->is_string()) {
-    if (const auto id = id_of_token(eos->get<std::string>())) return *id;
-    throw ConfigError(cat(settings_file, ": eos_token is ", quotation(*eos), ", which ",
-                          file_.filename().string(), " does not have"));
-  }
+  if (eos != nullptr && eos->is_string()) return {*eos, settings_file};
   for (const char* name : {"config.json", "generation_config.json"}) {
     const std::string origin = (folder / name).string();
     const Json model = config(name);
     const Json* id = find_field(model, "eos_token_id", origin);
     if (id != nullptr && id->is_array() && !id->empty()) id = &(*id)[0];
-    if (id == nullptr || !id->is_number_integer()) continue;
+    if (id != nullptr && id->is_number_integer()) return {*id, origin};
+  }
+  return {};
+}
+
+int32_t Tokenizer::end_of_text_id() const {
+  const auto folder = file_.parent_path();
+  const NamedEndOfText named = named_end_of_text(folder);
+  if (named.token.is_string()) {
+    if (const auto id = id_of_token(named.token.get<std::string>())) return *id;
+    throw ConfigError(cat(named.file, ": eos_token is ", quotation(named.token), ", which ",
+                          file_.filename().string(), " does not have"));
+  }
+  if (!named.token.is_null()) {
     const auto number =
-        static_cast<int32_t>(whole_number(*id, {0, vocab_size_ - 1}, origin + ": eos_token_id"));
+        static_cast<int32_t>(whole_number(named.token, {0, vocab_size_ - 1}, named.file + ": eos_token_id"));
     token_of_id(number);
     return number;
   }

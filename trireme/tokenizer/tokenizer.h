@@ -19,12 +19,21 @@
 #include <unordered_map>
 #include <vector>
 
+#include "trireme/base/json.h"
 #include "trireme/tokenizer/added_tokens.h"
 #include "trireme/tokenizer/normalizer.h"
 #include "trireme/tokenizer/pre_tokenizer.h"
 #include "trireme/tokenizer/token_model.h"
 
 namespace trireme {
+
+// What the files beside a tokenizer.json say of the token that ends a document.
+struct NamedEndOfText {
+  Json token;  // eos_token of tokenizer_config.json, else eos_token_id (the first of several); null: none
+  std::string file;  // that says so
+};
+// Looks into tokenizer_config.json, config.json and generation_config.json of `folder`, in this order.
+NamedEndOfText named_end_of_text(const std::filesystem::path& folder);
 
 class Tokenizer {
  public:
@@ -45,9 +54,8 @@ class Tokenizer {
   std::optional<int32_t> id_of_token(const std::string& token) const;  // as the file writes it
   const std::string& token_of_id(int32_t id) const;                    // DataError when there is none
 
-  // The token that ends a document: tokenizer_config.json's eos_token beside the tokenizer, else eos_token_id
-  // of config.json or generation_config.json (the first of several), else a well-known name (<|endoftext|>,
-  // <|end_of_text|>, </s>, <|im_end|>, <eos>, [SEP]). Throws ConfigError when there is none.
+  // The token that ends a document: named_end_of_text beside the tokenizer, else a well-known name
+  // (<|endoftext|>, <|end_of_text|>, </s>, <|im_end|>, <eos>, [SEP]). Throws ConfigError when there is none.
   int32_t end_of_text_id() const;
 
   // What the post-processor puts before each text: <s>, [CLS]. Often empty.

@@ -35,7 +35,7 @@ std::string path_of(const TextToTokenize& text) {
 Json describe_text(const TextToTokenize& text, RememberedChecksums& remembered,
                    const std::function<void(const std::string&)>& note) {
   const TextSource source({text.input}, text.text_field);
-  if (const SourceCounts& counts = source.counts(); counts.left_out_files > 0 && note) {
+  if (const SourceCounts& counts = source.counts(); counts.left_out_files > 0) {
     note(cat("files of ", text.input.string(), " that are left out: ", format_count(counts.left_out_files)));
     for (const std::string& line : counts.left_out_lines()) note("  " + line);
   }
@@ -65,10 +65,7 @@ void add_settings(Json& source, const TextToTokenize& text) {
     source.erase("on_bad_record");
   source["append_eos"] = text.append_eos;
   // Other files than tokenizer.json name it.
-  if (text.append_eos && is_there(tokenizer))
-    source["end_of_text"] = Tokenizer::load(tokenizer).end_of_text_id();
-  else
-    source.erase("end_of_text");
+  source["end_of_text"] = text.append_eos ? named_end_of_text(text.tokenizer_from).token : Json();
   source["tokenizer"] = is_there(tokenizer) ? checksum_text(file_checksum(tokenizer)) : "none";
   source["vocab_size"] = text.vocab_size;
 }

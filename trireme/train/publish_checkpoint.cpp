@@ -1,11 +1,9 @@
 #include "trireme/train/publish_checkpoint.h"
 
-#include <system_error>
-
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
-#include "trireme/base/file_error.h"
 #include "trireme/base/folder_entries.h"
+#include "trireme/base/make_folder.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/model/unit_writer.h"
@@ -51,9 +49,7 @@ CheckpointTexts checkpoint_texts(const CheckpointContents& contents, const Engin
 
 void begin_checkpoint(const RunDirectory& run, int64_t step) {
   run.remove_stale();
-  std::error_code error;
-  fs::create_directories(run.temporary(step), error);
-  if (error) throw_file_error(cat(run.temporary(step).string(), ": cannot make the folder"), error.value());
+  make_folder(run.temporary(step));
 }
 
 std::vector<ManifestFile> gather_described(const ManifestFile& file, Agreement& agreement) {

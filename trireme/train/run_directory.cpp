@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/file_error.h"
 #include "trireme/base/folder_entries.h"
+#include "trireme/base/make_folder.h"
 #include "trireme/data/indexed_dataset.h"
 #include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/data/set_fingerprint.h"
@@ -73,9 +74,7 @@ std::vector<CheckpointEntry> RunDirectory::list() const {
 }
 
 void RunDirectory::prepare() const {
-  std::error_code error;
-  fs::create_directories(checkpoints(), error);
-  if (error) throw_file_error(cat(checkpoints().string(), ": cannot make the folder"), error.value());
+  make_folder(checkpoints());
   remove_stale();
 }
 

@@ -7,7 +7,6 @@
 #include <ctime>
 #include <fcntl.h>
 #include <sys/file.h>
-#include <system_error>
 #include <thread>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "trireme/base/file_error.h"
 #include "trireme/base/json.h"
 #include "trireme/base/machine_identity.h"
+#include "trireme/base/make_folder.h"
 
 namespace fs = std::filesystem;
 
@@ -85,9 +85,7 @@ RunLock::RunLock(const fs::path& output_dir, const std::string& launch,
     : file_(output_dir / kRunLockFile) {
   constexpr double kNamelessSeconds = 2;      // a holder that begins or ends has no text for a moment
   constexpr double kSameLaunchSeconds = 120;  // NFS frees a dead machine's lock after 90 s
-  std::error_code error;
-  fs::create_directories(output_dir, error);
-  if (error) throw_file_error(output_dir.string() + ": cannot make the folder", error.value());
+  make_folder(output_dir);
   descriptor_ = ::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (descriptor_ < 0) throw_file_error(file_.string() + ": cannot open to write", errno);
   const double begin = now_seconds();

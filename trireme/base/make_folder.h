@@ -1,0 +1,11 @@
+// The folder that a file is about to be written into.
+#pragma once
+
+#include <filesystem>
+
+namespace trireme {
+
+// Makes the folder and those above it, where they are not there. Throws as throw_file_error does, and names it.
+void make_folder(const std::filesystem::path& folder);
+
+}  // namespace trireme
