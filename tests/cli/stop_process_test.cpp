@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "trireme/base/stop_request.h"
 #include "trireme/train/run_directory.h"
 
 #include "tests/cli/program.h"
@@ -59,6 +60,18 @@ bool handles(pid_t process, int signal) {
   return false;
 }
 
+// The threads of a process that a signal can interrupt.
+int64_t threads_open_to(pid_t process, int signal) {
+  int64_t count = 0;
+  for (const auto& thread : fs::directory_iterator("/proc/" + std::to_string(process) + "/task")) {
+    std::ifstream in(thread.path() / "status");
+    for (std::string line; std::getline(in, line);)
+      if (line.rfind("SigBlk:", 0) == 0)
+        count += (std::stoull(line.substr(8), nullptr, 16) >> (signal - 1) & 1) == 0 ? 1 : 0;
+  }
+  return count;
+}
+
 struct Requests {
   std::vector<int> signals;
   bool to_all = false;  // to the ranks as well, as a scheduler does
@@ -94,6 +107,13 @@ TEST_F(StoppedRun, by_a_signal_to_one_rank_is_not_started_again) {
   EXPECT_EQ(program.wait(), 75) << program.output();
   EXPECT_THAT(program.output(), ::testing::Not(HasSubstr("starting all ranks again")));
   expect_saved();
+}
+
+TEST_F(StoppedRun, is_asked_on_one_thread_which_does_not_compute) {
+  Program program(launch({"--max_steps", "1000000"}), log());
+  ASSERT_TRUE(eventually([&] { return steps() >= 2; })) << program.output();
+  for (const pid_t rank : program.children())
+    for (const int signal : kStopSignals) EXPECT_EQ(threads_open_to(rank, signal), 1) << signal;
 }
 
 TEST_F(StoppedRun, in_start_up_ends_at_once) {

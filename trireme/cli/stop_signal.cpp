@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <string_view>
+#include <thread>
 #include <unistd.h>
 
 #include "trireme/base/clock.h"
@@ -20,6 +21,7 @@ struct StopState {
   std::atomic<bool> asked{false};
   std::atomic<bool> training{false};
   std::atomic<int> exit_code{0};
+  std::atomic<bool> has_thread{false};
 };
 
 StopState& stop_state() {
@@ -42,6 +44,18 @@ void on_stop_signal(int signal) {
   state.asked.store(true);
 }
 
+// The handler must not interrupt a thread that computes. oneDNN's kernel of fp32 products (jit_avx512_common_gemm_f32,
+// until oneDNN 3.11.2; its issue 4845) has its scratch memory on the heap as its stack, and the kernel would write
+// the handler's frame, 3 KB, over whatever lies below.
+void handle_on_one_thread(const sigset_t& signals) {
+  if (stop_state().has_thread.exchange(true)) return;
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // of this thread and all that it starts
+  std::thread([signals] {
+    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+    while (true) ::pause();
+  }).detach();
+}
+
 }  // namespace
 
 void end_on_stop_request() {
@@ -50,8 +64,14 @@ void end_on_stop_request() {
   action.sa_handler = on_stop_signal;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  for (const int signal : kStopSignals)
-    if (!is_ignored(signal)) sigaction(signal, &action, nullptr);
+  sigset_t taken;
+  sigemptyset(&taken);
+  for (const int signal : kStopSignals) {
+    if (is_ignored(signal)) continue;
+    sigaction(signal, &action, nullptr);
+    sigaddset(&taken, signal);
+  }
+  handle_on_one_thread(taken);
 }
 
 void save_on_stop_request() {

@@ -7,7 +7,8 @@
 
 namespace trireme {
 
-// From now on a request ends the process. For training's start-up.
+// From now on a request ends the process. For training's start-up. Call before any other thread is started: the
+// signals then reach a thread that does nothing else, and are blocked in all the others.
 void end_on_stop_request();
 
 // From now on a request sets the flag.
