@@ -197,6 +197,16 @@ TEST_F(TrainedRun, says_once_that_an_mfu_above_100_percent_means_a_peak_that_is_
   EXPECT_GT(metrics(1)["mfu"], 1);
 }
 
+TEST_F(TrainedRun, on_fewer_ranks_takes_the_batch_that_its_deepspeed_file_gave_the_first) {
+  std::ofstream(path("ds.json")) << R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2})";
+  ::setenv("TRIREME_FIRST_RANKS", "2", 1);
+  run(run_train, {"--model_name_or_path", path("model"), "--train_file", path("text.txt"), "--output_dir",
+                  path("elastic"), "--max_seq_length", "48", "--max_steps", "1", "--deepspeed",
+                  path("ds.json"), "--device", "cpu", "--report_to", "none"});
+  ::unsetenv("TRIREME_FIRST_RANKS");
+  EXPECT_EQ(read_json(path("elastic/config.json"))["gradient_accumulation_steps"], 4);
+}
+
 TEST_F(TrainedRun, is_not_evaluated_where_tmpdir_is_no_folder) {
   const std::optional<std::string> before = environment("TMPDIR");
   ::setenv("TMPDIR", path("text.txt").c_str(), 1);

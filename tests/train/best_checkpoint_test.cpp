@@ -114,6 +114,19 @@ TEST(BestCheckpoint, is_forgotten_with_a_word_where_it_is_gone_or_the_held_out_d
   EXPECT_THAT(train_on_ranks(1, options).output, HasSubstr("the held-out data is another"));
 }
 
+TEST(BestCheckpoint, is_not_the_one_of_another_folder_whose_evaluation_this_run_made) {
+  const TinyRun run;
+  TrainOptions options = growing_worse(run);
+  train_on_ranks(1, options, 2);
+  options.resume_from_checkpoint = RunDirectory(options.output_dir).checkpoint(2).string();
+  options.output_dir = run.folder() / "elsewhere";
+  const std::string output = train_on_ranks(1, options).output;
+  ASSERT_EQ(best_step_of(options), 2) << "the losses do not grow";
+  const RunDirectory folder(options.output_dir);
+  EXPECT_THAT(output, HasSubstr(cat("best checkpoint: ", folder.checkpoint(4).string(), " (eval_loss ")));
+  EXPECT_THAT(saved_steps(options), ElementsAre(4, 10));
+}
+
 TEST(BestCheckpoint, has_the_smallest_finite_loss_of_its_stage) {
   const std::optional<BestCheckpoint> best = BestCheckpoint{4, 1, 2.5};
   EXPECT_TRUE(is_better(2.4, 1, best));

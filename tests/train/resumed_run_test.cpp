@@ -256,6 +256,19 @@ TEST(ResumedRun, tells_another_global_batch_and_keeps_it_where_it_is_asked_to) {
   EXPECT_EQ(read_json(options.output_dir / "config.json")["gradient_accumulation_steps"], 1);
 }
 
+TEST(ResumedRun, keeps_the_global_batch_of_stages_that_set_theirs) {
+  const TinyRun run;
+  TrainOptions options = run.options("run");
+  options.context_stages = R"([{"max_seq_length": 16, "steps": 2, "gradient_accumulation_steps": 2},
+                               {"steps": 2, "gradient_accumulation_steps": 4}])";
+  train_on_ranks(1, options, 2);
+  options.resume_from_checkpoint = "true";
+  options.keep_global_batch = true;
+  const TinyOutcome kept = train_on_ranks(2, options);
+  EXPECT_EQ(kept.records.at(4).tokens_seen, 2 * 2 * 16 + 2 * 4 * 16);
+  EXPECT_THAT(kept.output, Not(HasSubstr("global batch")));
+}
+
 TEST(ResumedRun, of_epochs_or_tokens_is_refused_with_another_global_batch_and_goes_on_with_the_same) {
   const TinyRun run;
   for (const char* stages : {R"([{"max_seq_length": 16, "tokens": 128}])", ""}) {

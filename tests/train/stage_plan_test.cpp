@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/engine/check_options.h"
 
 #include "tests/support/error_message.h"
 
@@ -41,6 +42,7 @@ TEST(StagePlan, a_list_without_overlays_is_what_the_short_form_is) {
     EXPECT_EQ(list.stages[i].first_step, text.stages[i].first_step);
     EXPECT_EQ(list.stages[i].steps, text.stages[i].steps);
     EXPECT_EQ(list.stages[i].schedule.peak_learning_rate, text.stages[i].schedule.peak_learning_rate);
+    EXPECT_EQ(list.options[i].learning_rate, text.options[i].learning_rate);  // what --continue_run takes
     EXPECT_EQ(list.options[i].engine.planned_batch.tokens, 16384);  // one engine, made for the longest
     EXPECT_EQ(text.options[i].engine.planned_batch.tokens, 16384);
   }
@@ -108,6 +110,43 @@ TEST(StagePlan, keeps_the_global_batch_where_it_is_asked_to) {
   EXPECT_EQ(accumulation(0), 2);
   EXPECT_EQ(accumulation(1), 8);
   EXPECT_EQ(accumulation(2), 1);
+}
+
+TEST(StagePlan, a_folder_and_a_budget_are_for_the_stages_that_use_them) {
+  TrainOptions options = options_of(R"([{"max_seq_length": 64, "steps": 2, "recompute": "full"},
+                                        {"steps": 2, "offload_optimizer": "disk", "recompute": "auto"},
+                                        {"steps": 2, "offload_optimizer": "none"}])");
+  options.engine.offload.folder = "/fast";
+  options.engine.offload.limit_bytes = 100;
+  options.engine.memory_budget_bytes = 1000;
+  const auto plan = [&] { return plan_stages(options, {1, 1, 8}, 1); };
+  for (const TrainOptions& of_stage : plan().options) EXPECT_NO_THROW(check_engine_options(of_stage.engine));
+  EXPECT_EQ(plan().options[1].engine.offload.folder, "/fast");
+  EXPECT_EQ(plan().options[1].engine.offload.limit_bytes, 100);
+  EXPECT_EQ(plan().options[1].engine.memory_budget_bytes, 1000);
+  EXPECT_EQ(plan().options[2].engine.memory_budget_bytes, 1000);
+  options.context_stages = "64:2,128:2";  // no stage uses the folder
+  EXPECT_THAT(testing::message_of<ConfigError>([&] { check_engine_options(plan().options[0].engine); }),
+              HasSubstr("--offload_dir"));
+}
+
+TEST(StagePlan, takes_the_same_samples_of_a_step_on_other_ranks_by_more_micro_batches_in_every_stage) {
+  TrainOptions options = options_of(R"([{"max_seq_length": 64, "steps": 2},
+                                        {"steps": 2, "gradient_accumulation_steps": "3"}, {"steps": 2}])");
+  options.gradient_accumulation_steps = 2;
+  scale_accumulation(options, 4, 1);
+  const StagePlan plan = plan_stages(options, {1, 1, 8}, 1);
+  EXPECT_EQ(plan.options[0].gradient_accumulation_steps, 8);
+  EXPECT_EQ(plan.options[1].gradient_accumulation_steps, 12);
+  EXPECT_EQ(plan.options[2].gradient_accumulation_steps, 12);
+  scale_accumulation(options, 1, 2);
+  EXPECT_EQ(plan_stages(options, {2, 2, 8}, 1).options[1].gradient_accumulation_steps, 6);
+  EXPECT_THAT(testing::message_of<ConfigError>([&] { scale_accumulation(options, 1, 4); }),
+              AllOf(HasSubstr("stage 2"), HasSubstr("6 x 1 / 4"), HasSubstr("multiple of 4")));
+  options.context_stages = "64:2,128:2";
+  options.gradient_accumulation_steps = 4;
+  scale_accumulation(options, 1, 4);
+  EXPECT_EQ(options.gradient_accumulation_steps, 1);
 }
 
 TEST(StagePlan, what_is_wrong_names_the_stage_and_the_key) {

@@ -18,6 +18,7 @@
 #include "trireme/train/check_options.h"
 #include "trireme/train/dry_run.h"
 #include "trireme/train/resume_rules.h"
+#include "trireme/train/stage_plan.h"
 #include "trireme/train/trainer.h"
 
 namespace trireme {
@@ -44,16 +45,12 @@ void read_stages_file(std::string& stages) {
 // A restart on fewer machines (launch --elastic) takes as many samples a step as the first attempt.
 void keep_global_batch_of(int first_ranks, int ranks, TrainOptions& options,
                           std::vector<std::string>& notes) {
-  if (options.context_stages.find("gradient_accumulation_steps") != std::string::npos)
-    throw ConfigError(cat("--elastic: ranks ", first_ranks, " -> ", ranks,
-                          ", and a stage of --context_stages sets gradient_accumulation_steps, so that the "
-                          "samples of a step cannot be kept; go on by hand, with that number changed"));
   RunFacts now, first;
   now.options = first.options = to_json(options);
   now.ranks = ranks;
   first.ranks = first_ranks;
   const int64_t before = options.gradient_accumulation_steps;
-  options.gradient_accumulation_steps = accumulation_to_keep(first, now);
+  scale_accumulation(options, accumulation_to_keep(first, now), before);
   notes.push_back(cat("ranks ", first_ranks, " -> ", ranks, " (--elastic): --gradient_accumulation_steps ",
                       before, " -> ", options.gradient_accumulation_steps, " keeps the ",
                       global_batch_samples(first), " samples of a step"));
@@ -99,9 +96,11 @@ int run_train(const std::vector<std::string>& arguments) {
   flags.declare(parser);
   RankIdentity identity;
   std::vector<std::string> notes;
+  std::optional<int64_t> first_ranks;  // of launch --elastic: those that the files are for
   const auto read_files = [&] {
     identity = rank_identity_from_environment();
-    notes = flags.read_files(parser, identity.size);
+    first_ranks = environment_integer("TRIREME_FIRST_RANKS");
+    notes = flags.read_files(parser, static_cast<int>(first_ranks.value_or(identity.size)));
   };
   if (!parser.parse(arguments, read_files)) return 0;
   end_on_stop_request();
@@ -115,8 +114,7 @@ int run_train(const std::vector<std::string>& arguments) {
   const c10::DeviceGuard guard(options.engine.device);
   const auto world = join_run(identity, options.engine, flags.process);
   flags.process.share_sequence(options.engine, parser, world->common_machine_ranks(), options.model_dir);
-  if (const auto first = environment_integer("TRIREME_FIRST_RANKS"))
-    keep_global_batch_of(static_cast<int>(*first), identity.size, options, notes);
+  if (first_ranks) keep_global_batch_of(static_cast<int>(*first_ranks), identity.size, options, notes);
   if (identity.rank == 0) {
     if (const auto warning = crossing_warning(options.engine.ulysses, *world))
       std::cerr << "trireme: warning: " << *warning << std::endl;

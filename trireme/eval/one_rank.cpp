@@ -25,10 +25,7 @@ EngineOptions for_gradients(const EngineOptions& asked) {
   options.optimizer.state_dtype = at::kFloat;
   options.reduce_dtype = at::kFloat;
   options.offload.optimizer = Offload::none;
-  if (!uses_disk(options.offload)) {
-    options.offload.folder.clear();
-    options.offload.limit_bytes = 0;
-  }
+  if (!uses_disk(options.offload)) leave_out_disk(options.offload);
   return options;
 }
 

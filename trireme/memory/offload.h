@@ -32,4 +32,10 @@ inline bool uses_disk(const OffloadOptions& options) {
          options.activations == Offload::disk;
 }
 
+// What says where and how much, for options that offload nothing to disk.
+inline void leave_out_disk(OffloadOptions& options) {
+  options.folder.clear();
+  options.limit_bytes = 0;
+}
+
 }  // namespace trireme

@@ -26,14 +26,8 @@ void RunInProgress::compare_with_checkpoint(const ModelConfig& config) {
     if (options_.keep_global_batch) {
       // As that stage took before; all stages change by its factor.
       now.options = to_json(options_of(stage));
-      const int64_t had = options_of(stage).gradient_accumulation_steps;
-      const int64_t scaled = options_.gradient_accumulation_steps * accumulation_to_keep(before, now);
-      if (scaled % had != 0)
-        throw ConfigError(cat("--keep_global_batch: --gradient_accumulation_steps ",
-                              options_.gradient_accumulation_steps, " would be ", scaled, " / ", had,
-                              " to keep the samples of a step of stage ", stage + 1,
-                              "; give a multiple, or leave --keep_global_batch out"));
-      options_.gradient_accumulation_steps = scaled / had;
+      scale_accumulation(options_, accumulation_to_keep(before, now),
+                         options_of(stage).gradient_accumulation_steps);
       plan_ = plan_run(options_, config, world_);
     }
     now.options = to_json(options_of(stage));

@@ -83,6 +83,8 @@ class RunInProgress {
   void report_memory();
   // False: a request to stop came first, and the run evaluates when it goes on. Collective.
   bool evaluate();
+  // Whether the run's folder has it. Collective.
+  bool holds_checkpoint(int64_t step);
   // Keeps the checkpoint of this step as the best, where the evaluation after it says so.
   void note_best();
   // What the run before put off. Collective.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <numeric>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
@@ -175,6 +176,20 @@ void add_stage(StagePlan& plan, const Json& stage, const TrainOptions& run, cons
   if (stage.contains("tokens") && !plan.counted_stage) plan.counted_stage = plan.count() - 1;
 }
 
+// A folder for offload to disk, and a budget for --recompute auto, are the run's: stages that have no use for
+// them are not asked about them, unless none has.
+void leave_out_what_other_stages_use(std::vector<TrainOptions>& stages) {
+  const auto on_disk = [](const TrainOptions& of) { return uses_disk(of.engine.offload); };
+  const auto planned = [](const TrainOptions& of) { return of.engine.recompute == Recompute::automatic; };
+  const bool any_on_disk = std::ranges::any_of(stages, on_disk);
+  const bool any_planned = std::ranges::any_of(stages, planned);
+  for (TrainOptions& of_stage : stages) {
+    EngineOptions& engine = of_stage.engine;
+    if (any_on_disk && !on_disk(of_stage)) leave_out_disk(engine.offload);
+    if (any_planned && !planned(of_stage)) engine.memory_budget_bytes = 0;
+  }
+}
+
 double tokens_of(const PlannedBatch& batch) {
   return static_cast<double>(batch.samples) * static_cast<double>(batch.tokens);
 }
@@ -248,9 +263,32 @@ StagePlan plan_stages(const TrainOptions& options, const RunTopology& topology, 
     }
     if (plan.stages.empty()) throw ConfigError("--context_stages is an empty list; expected a stage or more");
   }
-  if (plan.options.empty()) plan.options.assign(plan.stages.size(), run);
+  if (plan.options.empty())
+    for (const ContextStage& stage : plan.stages)
+      plan.options.emplace_back(run).learning_rate = stage.schedule.peak_learning_rate;
+  leave_out_what_other_stages_use(plan.options);
   plan_engines(plan);
   return plan;
+}
+
+void scale_accumulation(TrainOptions& options, int64_t to, int64_t from) {
+  const char* const name = "gradient_accumulation_steps";
+  const auto scaled = [&](int64_t steps, const std::string& set_by) {
+    if (steps * to % from != 0)
+      throw ConfigError(cat(set_by, ": to keep the samples of a step it would be ", steps, " x ", to, " / ",
+                            from, "; give a multiple of ", from / std::gcd(to, from),
+                            ", or let the samples of a step change"));
+    return steps * to / from;
+  };
+  options.gradient_accumulation_steps =
+      scaled(options.gradient_accumulation_steps, cat("--", name, " ", options.gradient_accumulation_steps));
+  if (!options.context_stages.starts_with('[')) return;
+  Json list = parse_stage_list(options.context_stages);
+  for (size_t stage = 0; stage < list.size(); ++stage)
+    if (list[stage].is_object() && list[stage].contains(name))
+      list[stage][name] = scaled(count_of(list[stage], name), cat("--context_stages, stage ", stage + 1, ": ",
+                                                                  name, " ", list[stage][name]));
+  options.context_stages = list.dump();
 }
 
 }  // namespace trireme

@@ -47,4 +47,8 @@ struct RunTopology {
 // samples a step as the one before, where it does not set its batch. Throws ConfigError that names the stage.
 StagePlan plan_stages(const TrainOptions& options, const RunTopology& topology, int64_t steps);
 
+// Makes a step of each stage `to` / `from` times as many micro-batches: --gradient_accumulation_steps, and the
+// numbers that stages set for it. ConfigError where one of them would not be whole.
+void scale_accumulation(TrainOptions& options, int64_t to, int64_t from);
+
 }  // namespace trireme

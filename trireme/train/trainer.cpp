@@ -161,16 +161,20 @@ void RunInProgress::restore_best(const ResumedRun& resumed, const Json& trainer_
       before == now || (before.is_object() && now.is_object() && before.contains("digest") &&
                         before["digest"] == now.value("digest", Json()));
   const bool same_data = agreement_.of_rank_0(is_own || (!data_anew_ && same_text) ? 1 : 0) != 0;
-  bool there = false;
-  agreement_.all_or_none("looking for the best checkpoint",
-                         [&] { there = reports() && is_there(run_.checkpoint(resumed.best->step)); });
-  there = agreement_.any(there);
+  const bool there = holds_checkpoint(resumed.best->step);
   if (there && same_data)
     best_ = resumed.best;
   else
     note(cat("the best checkpoint so far, of step ", resumed.best->step,
              ", is not compared with those to come: ",
              there ? "the held-out data is another" : "it is not in " + run_.checkpoints().string()));
+}
+
+bool RunInProgress::holds_checkpoint(int64_t step) {
+  bool there = false;
+  agreement_.all_or_none(cat("looking for the checkpoint of step ", step),
+                         [&] { there = reports() && is_there(run_.checkpoint(step)); });
+  return agreement_.any(there);
 }
 
 void RunInProgress::note_best() {
@@ -183,7 +187,7 @@ void RunInProgress::evaluate_first() {
   if (stage_ < 0) open_stage(stage_of_step(plan_.stages, steps_done_));
   begin_records();
   evaluation_due_ = !evaluate();
-  note_best();
+  if (holds_checkpoint(steps_done_)) note_best();  // else the run goes on from a checkpoint of another folder
 }
 
 void RunInProgress::save(bool in_background) {
