@@ -18,7 +18,7 @@ import torch
 from .batch import shifted_labels
 from .errors import ConfigError
 from .fused_logits import Form, FusedLogits, HeadCall
-from .model_in_use import evaluating, few_ids, pretrained_model_in, vocabulary_of
+from .model_in_use import called_for, evaluating, few_ids, pretrained_model_in, vocabulary_of
 from .sum_of_cross_entropy import TOKENS_PER_TILE, sum_of_cross_entropy
 
 
@@ -42,14 +42,14 @@ def fused_loss(model: torch.nn.Module, *, tokens_per_tile: int = TOKENS_PER_TILE
     if "labels" not in inspect.signature(target.forward).parameters:
         raise ConfigError(f"trireme.fused_loss: {type(target).__name__} takes no labels, so it has no loss")
     with contextlib.ExitStack() as undo:
-        head = _Head(target, tokens_per_tile)
+        head, called = _Head(target, tokens_per_tile), called_for(model, target)
         with evaluating(target):
             ids, labels = _few_tokens(target)
-            head.linear = _linear_that_runs(target, lambda: head.keep_plain(target(input_ids=ids, labels=labels)))
+            head.linear = _linear_that_runs(target, lambda: head.keep_plain(called(input_ids=ids, labels=labels)))
             head.hook(undo)
-            target(input_ids=ids, labels=labels)
+            called(input_ids=ids, labels=labels)
             head.learn()
-            fused = target(input_ids=ids, labels=labels)["loss"]
+            fused = called(input_ids=ids, labels=labels)["loss"]
         head.compare(fused)
         yield model
 

@@ -42,7 +42,7 @@ class LayerAttention:
         if q_length != kv_length:
             raise ConfigError(f"trireme.parallelize: {q_length} queries see {kv_length} keys (a cache, a prefix): it is refused")
         causal, window = read_mask_function(mask_function)
-        return SeenKeys(causal, window, sequence)
+        return SeenKeys(causal, window, sequence, type(self.calls.model).__name__)
 
     def attend(self, module, query, key, value, attention_mask=None, scaling=None, dropout=0.0, s_aux=None, **keywords):
         """As a function of AttentionInterface: q [B, H, s, D], k, v [B, K, s, D], sinks [H] -> o [B, s, H, D], no weights."""
@@ -51,10 +51,12 @@ class LayerAttention:
         self.layers_seen += 1
         if torch.is_autocast_enabled(query.device.type):  # as scaled_dot_product_attention: rotated queries and keys come in fp32
             query, key, value = (x.to(torch.get_autocast_dtype(query.device.type)) for x in (query, key, value))
-        q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+        width, of_values = query.shape[-1], value.shape[-1]
+        # Latent attention (DeepSeek) has values of another width than keys; columns of zeros change neither scores nor sums.
+        q, k, v = (_padded(x.transpose(1, 2), max(width, of_values)) for x in (query, key, value))
         if self.calls.probing:  # of each token alone: token_mixing.py looks for others
             repeat = q.shape[2] // k.shape[2]
-            return q + (k + v).repeat_interleave(repeat, 2), None
+            return (q + (k + v).repeat_interleave(repeat, 2))[..., :of_values], None
         sequence = mask.sequence
         o = ulysses_attention(
             q,
@@ -65,10 +67,10 @@ class LayerAttention:
             cu_seqlens=sequence.borders(mask.causal) or None,
             window=mask.window,
             causal=mask.causal,
-            scale=scaling,
+            scale=width**-0.5 if scaling is None else scaling,
             sinks=s_aux,
         )
-        return o, None
+        return o[..., :of_values], None
 
     def _check_call(self, name, module, mask, dropout, keywords) -> None:
         if not isinstance(mask, SeenKeys):
@@ -89,3 +91,8 @@ class LayerAttention:
                 f"trireme.parallelize: {name} says window {window} and is_causal {causal}, its mask says {mask.window} and "
                 f"{mask.causal}: it is refused"
             )
+
+
+def _padded(tensor: torch.Tensor, width: int) -> torch.Tensor:
+    missing = width - tensor.shape[-1]
+    return torch.nn.functional.pad(tensor, (0, missing)) if missing else tensor

@@ -68,13 +68,16 @@ def mean_over_ranks(
 def sum_gradients(parameters: Iterable[torch.nn.Parameter], group: Group = None) -> None:
     """Sums every parameter's gradient over the ranks, in place: what a plain loop calls before the optimizer's step.
 
-    A parameter that got no gradient on this rank (an expert without tokens) counts as zero. Collective.
+    One that got no gradient on this rank (an expert without tokens) counts as zero; one that got none on any rank keeps none, as
+    in one process, so that no optimizer decays it or moves it by its momentum. Collective.
     """
     shared = sequence_group(group)
-    if shared.size == 1:
+    wanted = [parameter for parameter in parameters if parameter.requires_grad]
+    if shared.size == 1 or not wanted:
         return
-    for parameter in parameters:
-        if not parameter.requires_grad:
+    used = shared.all_sum(torch.tensor([parameter.grad is not None for parameter in wanted], device=wanted[0].device).int())
+    for parameter, ranks in zip(wanted, used.tolist()):
+        if ranks == 0:
             continue
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)

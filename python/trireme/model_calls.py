@@ -14,6 +14,7 @@ import inspect
 from typing import Any, Optional
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from .batch import gather_with_gradient
 from .errors import ConfigError
@@ -108,6 +109,10 @@ class ModelCalls:
         return arguments, {**keywords, "attention_mask": self._mask_shard}
 
     def _after_body(self, _body, _arguments, output):
+        head = self.model.get_output_embeddings()
+        for part in head.modules() if head is not None else ():
+            if isinstance(part, FSDPModule):  # TRL's head reads the weight without a call; of a shard's gradient no other rank would hear
+                part.unshard()
         logits = output.get("router_logits") if isinstance(output, dict) else None
         if logits is None or self.sequence is None:
             return None

@@ -6,6 +6,7 @@ import contextlib
 from typing import Callable, Iterator, Optional
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from .errors import ConfigError
 
@@ -18,6 +19,12 @@ def pretrained_model_in(model: torch.nn.Module, asked_by: str) -> torch.nn.Modul
     if found is None:
         raise ConfigError(f"{asked_by}: got {type(model).__name__}, which holds no PreTrainedModel")
     return found
+
+
+def called_for(model: torch.nn.Module, target: torch.nn.Module) -> torch.nn.Module:
+    """What of ``model`` to call, that ``target`` may run: FSDP's root gathers parameters that are its own; other wrappers need not be called."""
+    roots = (module for module in model.modules() if isinstance(module, FSDPModule) and any(inner is target for inner in module.modules()))
+    return next(roots, target)
 
 
 def vocabulary_of(model: torch.nn.Module) -> Optional[int]:

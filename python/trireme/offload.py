@@ -13,6 +13,8 @@ import weakref
 from typing import Callable, Iterator, Optional, Sequence
 
 import torch
+import torch.utils.checkpoint
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .errors import ConfigError
@@ -33,14 +35,16 @@ def offload_activations(
 ) -> Iterator[torch.nn.Module]:
     """``with trireme.offload_activations(model): ...``: what the layers save for backward waits in pinned host memory.
 
-    model: of transformers, whose layers are found (those that it can checkpoint), or any beside ``layers``, its modules.
-        Turn gradient checkpointing on, so that a layer saves its input alone.
+    model: of transformers, whose layers are found (those that it can checkpoint, in torch's CheckpointWrapper or not), or any beside
+        ``layers``, its modules. Turn gradient checkpointing on, so that a layer saves its input alone.
+    layers: modules whose forward calls torch.utils.checkpoint, where they are checkpointed: it keeps the input of what it is given.
     min_bytes: smaller tensors stay. Parameters, views of them, and what is no floating tensor stay.
     store: where to put tensors in place of host memory, called with each one, contiguous; it returns a function that gives
         the tensor back on its device. Without one the model must be on a CUDA device; on a CPU it is refused.
 
     Gradients are the same to the bit: tensors come back with their values and strides. A tensor that is saved twice is
     kept once. Forward belongs into the block, backward may come later. Undone on exit.
+    Raises ConfigError for layers that run within torch.utils.checkpoint (with use_reentrant=True, in backward).
     """
     layers = list(layers) if layers is not None else _layers_of(model)
     devices = {parameter.device.type for layer in layers for parameter in layer.parameters()}
@@ -63,7 +67,7 @@ def _layers_of(model: torch.nn.Module) -> list[torch.nn.Module]:
         GradientCheckpointingLayer = ()
     found: list = []
     for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer) and not any(module in set(outer.modules()) for outer in found):
+        if isinstance(module, (GradientCheckpointingLayer, CheckpointWrapper)) and not any(module in set(outer.modules()) for outer in found):
             found.append(module)
     if not found:
         raise ConfigError(
@@ -122,6 +126,11 @@ class _Offload:
 
     def around(self, layer, whole):
         def forward(*arguments, **keywords):
+            if _within_checkpoint():
+                raise ConfigError(
+                    f"trireme.offload_activations: {type(layer).__name__} runs within torch.utils.checkpoint, which keeps the layer's input out of "
+                    "reach: it is refused; give layers=[the module whose forward calls checkpoint], or let transformers checkpoint the layers"
+                )
             stay = {parameter.untyped_storage()._cdata for parameter in layer.parameters() if not hasattr(parameter, "device_mesh")}
             with torch.autograd.graph.saved_tensors_hooks(lambda tensor: self.pack(tensor, stay), self.unpack):
                 return whole(*arguments, **keywords)
@@ -145,6 +154,12 @@ class _Offload:
     @staticmethod
     def unpack(packed):
         return packed.tensor() if isinstance(packed, _Kept) else packed
+
+
+def _within_checkpoint() -> bool:
+    """Or in backward, where a checkpoint computes again; before that, one with use_reentrant=True looks like an evaluation."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return torch._C._current_graph_task_id() != -1 or hooks is not None and hooks[0].__module__ == torch.utils.checkpoint.__name__
 
 
 class _PinnedHost:

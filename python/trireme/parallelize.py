@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .errors import ConfigError
 from .layer_attention import LayerAttention
 from .model_calls import ModelCalls
-from .model_in_use import pretrained_model_in, vocabulary_of
+from .model_in_use import called_for, pretrained_model_in, vocabulary_of
 from .rotary import see_longest_position
 from .sequence_group import Group, SequenceGroup, sequence_group
 from .token_mixing import refuse_own_positions, refuse_token_mixing
@@ -97,9 +97,7 @@ def over_ranks(model: torch.nn.Module, calls: ModelCalls) -> Iterator[Callable[[
 
 def _refuse_what_differs(model: torch.nn.Module, vocabulary: int, attention: LayerAttention) -> None:
     target = attention.calls.model
-    # FSDP's root gathers parameters that are its own; other wrappers need not be called.
-    roots = (m for m in model.modules() if isinstance(m, FSDPModule) and any(inner is target for inner in m.modules()))
-    called = next(roots, target)
+    called = called_for(model, target)
 
     def run(ids, **more):
         return called(input_ids=ids, **more)

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from .errors import ConfigError
 from .mlp_modules import find_mlps
-from .model_in_use import few_ids, replace_forward, vocabulary_of
+from .model_in_use import called_for, few_ids, replace_forward, vocabulary_of
 
 TOKENS_PER_TILE = 2048
 
@@ -67,8 +67,8 @@ def _small_pass(model, example):
     vocabulary = None if target is None else vocabulary_of(target)
     if vocabulary is None:
         raise ConfigError(f"trireme.tile_mlp: got {type(model).__name__}, no model of transformers with token embeddings: give an example")
-    ids = few_ids(vocabulary, 12)
-    return lambda: target(input_ids=ids.to(next(target.parameters()).device))
+    ids, called = few_ids(vocabulary, 12), called_for(model, target)
+    return lambda: called(input_ids=ids.to(next(target.parameters()).device))
 
 
 class _TiledMlp:

@@ -19,6 +19,12 @@ class SeenKeys:
     causal: bool
     window: Optional[int]  # as in ulysses_attention
     sequence: Any  # sequence_of_call.SequenceOfCall
+    model: str  # the name of its class
+
+    def __getitem__(self, _part):
+        raise ConfigError(
+            f"trireme.parallelize: {self.model} reads its mask outside its attention (an indexer that chooses keys, as DeepSeek-V3.2's): it is refused"
+        )
 
 
 # By qualified name in transformers.masking_utils.

@@ -93,6 +93,32 @@ def run_loss(group):
     assert trireme.loss(whole_batch["hidden"] @ start.T, nothing, shared).item() == 0
 
 
+def test_an_optimizer_leaves_alone_what_no_rank_used(ranks):
+    ranks.run(run_unused, 2)
+
+
+def run_unused(group):
+    """Experts: the first of tokens of both ranks, the second of rank 1's alone, the third of none in the second step."""
+    x, of = torch.randn(2, 8, 5), torch.tensor([[0, 0, 0, 2, 0, 1, 1, 0], [0, 0, 0, 0, 0, 1, 1, 1]])
+
+    def train(tokens, summed):
+        experts = torch.nn.ParameterList(torch.linspace(-1, 1, 5) * (number + 1) for number in range(3))
+        optimizer = torch.optim.AdamW(experts, lr=0.1, weight_decay=0.1)
+        for step in range(2):
+            optimizer.zero_grad()
+            for number in of[step, tokens].unique():
+                (x[step, tokens][of[step, tokens] == number] @ experts[number]).square().sum().backward()
+            if summed:
+                trireme.sum_gradients(experts.parameters(), group)
+            optimizer.step()
+        return torch.stack(list(experts)), [expert.grad is None for expert in experts]
+
+    truth, none = train(slice(None), summed=False)
+    found, none_found = train(slice(4 * group.rank(), 4 * group.rank() + 4), summed=True)
+    assert none == none_found == [False, False, True]
+    assert (found - truth).abs().max() < 1e-5
+
+
 def test_what_is_refused_is_named(ranks):
     ranks.run(run_refusals, 1)
 

@@ -231,18 +231,21 @@ def test_a_head_that_fully_shard_shards_by_itself(ranks):
 
 
 def run_fully_shard(group):
+    import peft
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
-    model = make_model("Gemma2", dict(final_logit_softcapping=2.0, tie_word_embeddings=False))
     batch = make_batch()
     count = int((batch["labels"][:, 1:] != -100).sum())
-    _, truth = step(model, batch)
     mesh = DeviceMesh.from_group(group, "cpu")
-    for part in (model.lm_head, *model.model.layers, model):
-        fully_shard(part, mesh=mesh)
     mine = {name: value[group.rank() :][:1] for name, value in batch.items()}  # one sample each
-    with trireme.fused_loss(model, tokens_per_tile=5):
-        output, (loss, found) = step(model, {**mine, "num_items_in_batch": count}, upstream=2.0)
-    losses = trireme.SequenceGroup(group).all_sum(torch.tensor(loss))
-    compare(truth, (losses.item(), {name: gradient.full_tensor() for name, gradient in found.items()}))
+    lora = peft.LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"], init_lora_weights=False)
+    gemma = make_model("Gemma2", dict(final_logit_softcapping=2.0, tie_word_embeddings=False))
+    for model in (gemma, peft.get_peft_model(make_model("Llama", {}), lora).train()):
+        _, truth = step(model, batch)
+        for part in (model.lm_head, *model.get_decoder().layers, model):
+            fully_shard(part, mesh=mesh)
+        with trireme.fused_loss(model, tokens_per_tile=5):
+            output, (loss, found) = step(model, {**mine, "num_items_in_batch": count}, upstream=2.0)
+        losses = trireme.SequenceGroup(group).all_sum(torch.tensor(loss))
+        compare(truth, (losses.item(), {name: gradient.full_tensor() for name, gradient in found.items()}))

@@ -79,6 +79,53 @@ def test_the_inputs_of_layers_are_freed_until_backward(tmp_path):
     assert disk.loads == [3, 2, 1, 0]
 
 
+class OwnCheckpoints(torch.nn.Module):
+    """A model of a user, which checkpoints its layers in its own forward."""
+
+    def __init__(self, use_reentrant):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layers = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Linear(64, 8)) for _ in range(3))
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=self.use_reentrant)
+        return x
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoints_around_layers_are_refused_and_those_within_are_kept(use_reentrant, tmp_path):
+    model, x = OwnCheckpoints(use_reentrant), torch.randn(16, 8, requires_grad=True)
+    with pytest.raises(trireme.ConfigError, match="give layers=.the module whose forward calls checkpoint"):
+        with trireme.offload_activations(model, layers=model.layers, min_bytes=1, store=Disk(tmp_path)):
+            model(x).sum().backward()
+    gc.collect()  # torch takes its hooks away with the frames that an error holds
+    model.zero_grad()
+    model(x).sum().backward()
+    truth = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    disk = Disk(tmp_path)
+    with trireme.offload_activations(model, layers=[model], min_bytes=1, store=disk):
+        model(x).sum().backward()
+    assert [tuple(shape) for shape, _ in disk.taken] == [(16, 8)] * 3 and disk.loads == [2, 1, 0]
+    assert all(torch.equal(parameter.grad, expected) for parameter, expected in zip(model.parameters(), truth))
+
+
+def test_layers_in_torch_s_checkpoint_wrapper_are_found(tmp_path):
+    """As Accelerate wraps them under FSDP2."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    model, batch, disk = make_model("Llama", {}, use_cache=False), make_batch(), Disk(tmp_path)
+    _, (loss, truth) = step(model, batch)
+    for place, layer in enumerate(model.model.layers):
+        model.model.layers[place] = checkpoint_wrapper(layer)
+    with trireme.offload_activations(model, min_bytes=1, store=disk):
+        _, (same, found) = step(model, batch)
+    assert [tuple(shape) for shape, _ in disk.taken] == [(2, 29, 32)] * 2
+    assert same == loss and all(torch.equal(gradient, expected) for gradient, expected in zip(found.values(), truth.values()))
+
+
 class Saves(torch.autograd.Function):
     """Keeps what it is given for backward, as it lies."""
 

@@ -23,6 +23,9 @@ SMALL = dict(
     eos_token_id=2,
 )
 EXPERTS = dict(num_experts_per_tok=2, moe_intermediate_size=16)
+# Queries and keys of 8 + 4, as wide as neither their values nor a head of the model.
+LATENT = dict(num_key_value_heads=4, qk_nope_head_dim=8, qk_rope_head_dim=4, head_dim=4, q_lora_rank=16, kv_lora_rank=12)
+LATENT.update(n_routed_experts=4, n_group=1, topk_group=1, first_k_dense_replace=1, **EXPERTS)
 LAYERS = ["sliding_attention", "full_attention"]
 MODELS = {
     "llama": ("Llama", {}),
@@ -37,6 +40,8 @@ MODELS = {
     "qwen3_moe": ("Qwen3Moe", dict(num_experts=4, **EXPERTS)),
     "gpt_oss": ("GptOss", dict(sliding_window=5, layer_types=LAYERS, num_local_experts=4, num_experts_per_tok=2)),
     "gpt_oss, 5 heads": ("GptOss", dict(num_attention_heads=5, num_key_value_heads=5, layer_types=LAYERS, num_local_experts=4)),
+    "deepseek_v2, narrow values": ("DeepseekV2", dict(v_head_dim=8, **LATENT)),
+    "deepseek_v3, wide values": ("DeepseekV3", dict(v_head_dim=16, **LATENT)),
     "smollm3": ("SmolLM3", dict(no_rope_layers=[1, 0])),
     "modernbert": ("ModernBert", dict(local_attention=8, layer_types=["full_attention", "sliding_attention"])),
 }
@@ -236,6 +241,7 @@ REFUSED = {
     "mamba, by a module": (r"mixer.*mixes tokens outside attention", "Mamba", dict(state_size=4)),
     "lfm2, by its convolution": (r"mixes tokens outside attention", "Lfm2", dict(layer_types=["conv", "full_attention"])),
     "roberta, by its positions": ("counts positions in a way of its own", "Roberta", {}),
+    "deepseek_v32, by its sparse attention": ("DeepseekV32ForCausalLM reads its mask", "DeepseekV32", dict(v_head_dim=8, **LATENT)),
     "dropout": ("set attention_dropout to 0", "Llama", dict(attention_dropout=0.1)),
     "opt, by layers that it drops": ("build the model with layerdrop=0", "OPT", dict(layerdrop=0.5, word_embed_proj_dim=32, ffn_dim=48)),
 }

@@ -199,22 +199,24 @@ def test_fully_shard_with_checkpointing(ranks):
 
 
 def run_fully_shard(group):
+    import peft
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
-    model = make_model("Llama", {})
     batch = make_batch()
     count = (batch["labels"][:, 1:] != -100).sum()
-    _, (_, truth) = step(model, {**batch, "num_items_in_batch": count})
-    model.gradient_checkpointing_enable({"use_reentrant": False})
     mesh = DeviceMesh.from_group(group, "cpu")
-    for part in (model.model.layers[0].mlp, *model.model.layers, model):
-        fully_shard(part, mesh=mesh)
     mine = {name: value[group.rank() :][:1] for name, value in batch.items()}
-    with trireme.tile_mlp(model, tokens_per_tile=5), trireme.fused_loss(model, tokens_per_tile=5):
-        for _ in range(2):
-            _, (_, found) = step(model, {**mine, "num_items_in_batch": count / 2})
-    compare((0, truth), (0, {name: gradient.full_tensor() for name, gradient in found.items()}))
+    lora = peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    for model in (make_model("Llama", {}), peft.get_peft_model(make_model("Llama", {}), lora).train()):
+        _, (_, truth) = step(model, {**batch, "num_items_in_batch": count})
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        for part in (model.get_decoder().layers[0].mlp, *model.get_decoder().layers, model):
+            fully_shard(part, mesh=mesh)
+        with trireme.tile_mlp(model, tokens_per_tile=5), trireme.fused_loss(model, tokens_per_tile=5):
+            for _ in range(2):
+                _, (_, found) = step(model, {**mine, "num_items_in_batch": count / 2})
+        compare((0, truth), (0, {name: gradient.full_tensor() for name, gradient in found.items()}))
     model = make_model("Llama", {})
     fully_shard(model.model.layers[1].mlp.up_proj, mesh=mesh)
     with pytest.raises(trireme.ConfigError, match="mlp.up_proj .* sharded by itself"), trireme.tile_mlp(model):

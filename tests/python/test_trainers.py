@@ -133,10 +133,10 @@ def test_two_ranks_are_as_one_process(alone, tmp_path):
     sharded = {"sp_size": 2, **FSDP}
     smoothed = "Trainer, label smoothing"  # FSDP 2 changes the name of the model's class, by which a trainer knows that labels shift
     runs = [(case, {"sp_size": 2}) for case in GATE] + [("Trainer", saved), ("Trainer", resumed)]
-    runs += [(case, sharded) for case in [*FEW, smoothed]]
+    runs += [(case, sharded) for case in [*FEW, smoothed, "SFT, LoRA"]]
     found = results(2, tmp_path / "runs", runs)
     compare_all(alone(GATE), found, {"sp_size": 2})
-    compare_all(alone([*FEW, smoothed]), found, sharded)
+    compare_all(alone([*FEW, smoothed, "SFT, LoRA"]), found, sharded)
     for name, expected in alone(FEW)["Trainer"]["weights"].items():
         assert np.array_equal(found["Trainer", repr(saved)]["weights"][name], found["Trainer", repr(resumed)]["weights"][name])
         assert np.abs(found["Trainer", repr(resumed)]["weights"][name] - expected).max() <= 1e-4 * np.abs(expected).max()
@@ -145,7 +145,10 @@ def test_two_ranks_are_as_one_process(alone, tmp_path):
 @pytest.mark.slow
 def test_two_ranks_are_as_one_process_in_every_other_case(alone, tmp_path):
     cases = [case for case in CASES if case not in GATE]
-    compare_all(alone(cases), results(2, tmp_path / "runs", [(case, {"sp_size": 2}) for case in cases]), {"sp_size": 2})
+    sharded = {"sp_size": 2, **FSDP}
+    found = results(2, tmp_path / "runs", [(case, {"sp_size": 2}) for case in cases] + [(case, sharded) for case in CASES])
+    compare_all(alone(cases), found, {"sp_size": 2})
+    compare_all(alone(CASES), found, sharded)
 
 
 @pytest.mark.slow

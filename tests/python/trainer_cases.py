@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 STEPS = 20
 VOCABULARY = 64
@@ -134,6 +135,7 @@ def run(case, folder, sp_size=None, micro_batches=2, steps=STEPS, resume=None, s
     import transformers
     import trl
     from accelerate.state import AcceleratorState
+    from accelerate.utils import DistributedType
 
     AcceleratorState._reset_state()
     name, kind, settings, more = CASES[case]
@@ -179,6 +181,8 @@ def run(case, folder, sp_size=None, micro_batches=2, steps=STEPS, resume=None, s
     configuration = {"Trainer": "TrainingArguments", "SFTTrainer": "SFTConfig", "DPOTrainer": "DPOConfig"}[name]
     earlier = getattr(library, configuration)(**settings) if second else None
     arguments = getattr(library, configuration)(**settings)
+    if arguments.fsdp:  # Accelerate has FSDP for accelerators alone; torch has it over gloo too
+        arguments.distributed_state._shared_state["distributed_type"] = DistributedType.MULTI_GPU
     # After the arguments of ZeRO-3, a model that is read is in parts from the beginning.
     model = transformers.LlamaForCausalLM.from_pretrained(folder.parent / "model", attn_implementation="eager")
     more.update(model=model, train_dataset=rows.select(range(80)), eval_dataset=rows.select(range(80, 91)))
@@ -191,6 +195,7 @@ def run(case, folder, sp_size=None, micro_batches=2, steps=STEPS, resume=None, s
     trainer.add_callback(gradients.callback())
     trainer.train(resume_from_checkpoint=resume)
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+    assert isinstance(model, FSDPModule) == bool(arguments.fsdp)
     return {"log": trainer.state.log_history, "gradients": gradients.found, "weights": weights_of(model)}
 
 
