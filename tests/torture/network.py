@@ -154,7 +154,7 @@ def other_secret(arena, random, verdict):
     if code == 0:
         arena.check_finished(verdict)
     elif code is not None and "secret" not in log_0.read_text():
-        verdict.unnamed.append(f"rank 0 on a rank with another secret: {log_0.read_text()[-300:]}")
+        verdict.unnamed.append(f"rank 0 on a rank with another secret: exit {code}: {log_0.read_text()[-300:]}")
     arena.end_all()
     arena.reset()
     return f"a rank with {'another' if others else 'no'} secret"

@@ -249,6 +249,7 @@ class Arena:
         return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.glob("*.safetensors"))}
 
     def reset(self):
+        self.other_node = None
         shutil.rmtree(self.output_dir, ignore_errors=True)
         for log in self.folder.glob("attempt-*.log"):
             log.unlink()
