@@ -1,6 +1,8 @@
 // What --continue_run makes of the options of a finished run.
 #include "trireme/cli/continued_options.h"
 
+#include <fstream>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +11,8 @@
 
 #include "tests/support/error_message.h"
 #include "tests/train/tiny_run.h"
+
+namespace fs = std::filesystem;
 
 namespace trireme::continued_options_test {
 namespace {
@@ -85,6 +89,30 @@ TEST_F(ContinuedOptions, stages_that_are_done_are_not_done_again) {
   const TrainOptions staged = given({"--context_stages", "64:3"});
   EXPECT_EQ(staged.context_stages, "64:3");
   EXPECT_EQ(staged.max_steps, -1);
+}
+
+TEST_F(ContinuedOptions, do_not_change_the_batch_that_a_deepspeed_file_gives) {
+  TrainOptions options = run_.options("run");
+  options.engine.ulysses = 2;
+  options.context_stages = "";
+  options.max_steps = 1;
+  options.samples.max_seq_length = 16;
+  testing::train_on_ranks(2, options);
+  std::ofstream(run_.folder() / "ds.json") << R"({"train_batch_size": 8})";
+  const auto samples_of_rank = [&](std::vector<std::string> words) {
+    TrainFlags flags;
+    OptionParser parser("train", "");
+    flags.declare(parser);
+    for (const fs::path& word : {fs::path("--continue_run"), run_.folder() / "run", fs::path("--deepspeed"),
+                                 run_.folder() / "ds.json"})
+      words.push_back(word.string());
+    parser.parse(words, [&] { flags.read_files(parser, 2); });
+    return flags.options.per_device_train_batch_size * flags.options.gradient_accumulation_steps;
+  };
+  EXPECT_THAT(testing::message_of<ConfigError>([&] { samples_of_rank({}); }),
+              AllOf(HasSubstr("among 2 ranks"), HasSubstr("--ulysses")));
+  EXPECT_EQ(samples_of_rank({"--ulysses", "2"}), 8);
+  EXPECT_EQ(samples_of_rank({"--ulysses", "1"}), 4);
 }
 
 }  // namespace

@@ -187,6 +187,10 @@ TEST(DeepSpeedConfig, values_that_become_options_together) {
   EXPECT_EQ(values_of(R"({"sequence_parallelism": {"degree": 4, "sequence_parallel_type": "ring"}})"),
             (Json{{"ring", 4}}));
   EXPECT_EQ(values_of(R"({"sequence_parallelism": {"enabled": false, "degree": 4}})"), (Json{{"sp", 1}}));
+  for (const char* half : {R"("enabled": true)", R"("sequence_parallel_type": "ulysses")"})
+    EXPECT_THAT(refusal(cat(R"({"sequence_parallelism": {)", half, "}}")),
+                HasSubstr("sequence_parallelism.degree"));
+  EXPECT_EQ(values_of(R"({"fp32_allreduce": false})"), Json::object());
   EXPECT_EQ(values_of(R"({"fp16": {"initial_scale_power": 12, "loss_scale_window": 5e2}})"),
             (Json{{"initial_loss_scale", 4096.0}, {"loss_scale_window", 500}}));
   EXPECT_EQ(
@@ -230,6 +234,7 @@ TEST(DeepSpeedConfig, schedules_become_those_of_the_trainer) {
               AllOf(HasSubstr("\"scheduler.type\" is \"OneCycle\""), HasSubstr("not built")));
   EXPECT_THAT(refusal(scheduler("WarmupLR", R"("warmup_min_lr": 1e-6)")), HasSubstr("begins at 0"));
   EXPECT_THAT(refusal(scheduler("WarmupLR", R"("cos_min_ratio": 0.1)")), HasSubstr("WarmupCosineLR"));
+  EXPECT_THAT(refusal(scheduler("WarmupLR", R"("total_num_steps": 100)")), HasSubstr("--max_steps"));
   EXPECT_THAT(refusal(R"({"scheduler": {"params": {"warmup_num_steps": 5}}})"), HasSubstr("scheduler.type"));
   EXPECT_THAT(refusal(scheduler("WarmupLR", R"("warmup_type": "square")")),
               HasSubstr(R"(expected "linear" or "log")"));

@@ -56,6 +56,8 @@ TEST(LaunchArguments, of_hosts_are_those_of_deepspeeds_launcher) {
   EXPECT_EQ(parse_launch_arguments({"--num_gpus=4", "train"})->hosts.num_gpus, 4);
   EXPECT_THAT(argument_refusal({"--hostfile", "hosts", "--nproc_per_node", "1", "--", "train"}),
               AllOf(HasSubstr("--nproc_per_node cannot stand beside --hostfile"), HasSubstr("slots")));
+  EXPECT_THAT(argument_refusal({"--hostfile", "hosts", "--elastic", "--", "train"}),
+              HasSubstr("--max_restarts N"));
   EXPECT_THAT(argument_refusal({"--num_gpus", "2", "--node_rank", "0", "--", "train"}),
               HasSubstr("--node_rank cannot stand beside"));
   EXPECT_THAT(argument_refusal({"--ssh_port", "22", "--", "train"}), HasSubstr("--hostfile FILE"));

@@ -65,13 +65,34 @@ TEST(CoreBinding, a_rank_takes_its_share_and_no_more_threads) {
   EXPECT_EQ(status_of_child([&] { return bind_to_share_of_cores(0, cores + 1, 1) ? 1 : 0; }), 0);
 }
 
+cpu_set_t one_of(cpu_set_t processors) {
+  for (int number = 0; number < CPU_SETSIZE && CPU_COUNT(&processors) > 1; ++number)
+    CPU_CLR(number, &processors);
+  return processors;
+}
+
+TEST(CoreBinding, a_rank_computes_on_all_that_a_launcher_bound_it_to_and_else_on_a_share) {
+  const cpu_set_t all = bound_now();
+  const int cores = CPU_COUNT(&all);
+  if (cores < 2) GTEST_SKIP() << "one core";
+  EXPECT_EQ(status_of_child([] { return cores_of_rank(2); }), cores / 2);
+  EXPECT_EQ(status_of_child([&] { return cores_of_rank(2 * cores); }), 1);
+  EXPECT_EQ(status_of_child([&] {  // a launcher on one processor, which gives its rank all
+              const cpu_set_t one = one_of(all);
+              sched_setaffinity(0, sizeof(one), &one);
+              return status_of_child([&] {
+                sched_setaffinity(0, sizeof(all), &all);
+                return cores_of_rank(2);
+              });
+            }),
+            cores);
+}
+
 TEST(CoreBinding, what_a_launcher_bound_stays) {
   cpu_set_t all = bound_now();
   if (CPU_COUNT(&all) < 2) GTEST_SKIP() << "one core";
   EXPECT_EQ(status_of_child([&] {
-              cpu_set_t one = all;
-              for (int number = 0; number < CPU_SETSIZE && CPU_COUNT(&one) > 1; ++number)
-                CPU_CLR(number, &one);
+              const cpu_set_t one = one_of(all);
               if (sched_setaffinity(0, sizeof(one), &one) != 0) return 100;
               if (bind_to_share_of_cores(0, 2, 1)) return 1;
               cpu_set_t now = bound_now();

@@ -5,11 +5,14 @@
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <fcntl.h>
 #include <string>
 #include <thread>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
+
+#include "trireme/base/file_descriptor.h"
 
 namespace trireme {
 namespace {
@@ -74,6 +77,31 @@ TEST(BacklogStream, waits_where_its_backlog_is_full) {
   }
   reader.join();
   EXPECT_TRUE(got == expected);
+}
+
+TEST(BacklogStream, waits_for_room_in_a_pipe_that_does_not_block) {
+  const Pipe pipe;
+  ASSERT_EQ(::fcntl(pipe.writer(), F_SETFL, O_NONBLOCK), 0);
+  std::string expected, got;
+  std::thread reader;
+  {
+    BacklogStream out(pipe.writer(), 1000);
+    for (int i = 0; i < kLines; ++i) expected += line(i);
+    reader = std::thread([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      got = pipe.read_all(expected.size());
+    });
+    for (int i = 0; i < kLines; ++i) out << line(i);
+  }
+  reader.join();
+  EXPECT_TRUE(got == expected);
+}
+
+TEST(BacklogStream, goes_on_after_a_full_disk) {
+  const FileDescriptor full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  BacklogStream out(full.get(), 1000);
+  for (int i = 0; i < kLines; ++i) out << line(i);
+  EXPECT_TRUE(out.good());
 }
 
 TEST(BacklogStream, whose_reader_has_gone_is_bad_and_waits_for_nobody) {

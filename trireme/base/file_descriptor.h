@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cerrno>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <utility>
 
@@ -32,5 +33,13 @@ class FileDescriptor {
  private:
   int value_;
 };
+
+// The usual limit is 1024, too little for what has connections to all ranks or machines.
+inline void raise_limit_of_open_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 }  // namespace trireme

@@ -11,6 +11,7 @@
 #include <ATen/Version.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "trireme/base/cpu_cores.h"
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/cli/bench_hardware.h"

@@ -66,9 +66,7 @@ std::optional<BatchNumber> batch_number(const OptionParser& parser, const std::s
 }
 
 RunRanks run_ranks(const OptionParser& parser, int ranks, const std::string& file) {
-  const Json sp = parser.find("sp").read();
-  const bool by_sp = !sp.is_null();
-  const int64_t degree = by_sp ? sp.get<int64_t>() : number_of(parser, "ulysses") * number_of(parser, "ring");
+  const int64_t degree = sharing_ranks(parser);
   if (ranks % degree != 0) {
     std::string source;
     for (const char* option : {"sp", "ulysses", "ring"})
@@ -81,11 +79,13 @@ RunRanks run_ranks(const OptionParser& parser, int ranks, const std::string& fil
   return {ranks, degree};
 }
 
-std::vector<std::string> add_deepspeed(const fs::path& path, OptionParser& parser, int ranks) {
+std::vector<std::string> add_deepspeed(const fs::path& path, OptionParser& parser, int ranks,
+                                       bool& batch_follows) {
   const std::string file = path.string();
   const DeepSpeedConfig config = read_deepspeed_config(read_config_document(path).json, file);
   parser.add_file_values(config.values, Precedence::none);
   parser.add_file_values(config.defaults, Precedence::before_counts);
+  batch_follows = config.train_batch.has_value();
   if (config.train_batch) {
     const std::string micro = "per_device_train_batch_size", accumulation = "gradient_accumulation_steps";
     const BatchNumbers given{config.train_batch, batch_number(parser, micro, file),
@@ -99,6 +99,11 @@ std::vector<std::string> add_deepspeed(const fs::path& path, OptionParser& parse
 }
 
 }  // namespace
+
+int64_t sharing_ranks(const OptionParser& parser) {
+  const Json sp = parser.find("sp").read();
+  return sp.is_null() ? number_of(parser, "ulysses") * number_of(parser, "ring") : sp.get<int64_t>();
+}
 
 void ConfigFiles::list(OptionList& list) {
   list.group(OptionGroup::command);
@@ -138,7 +143,7 @@ std::vector<GivenValue> values_of_config(const Json& document, const std::string
   return values;
 }
 
-std::vector<std::string> ConfigFiles::add_to(OptionParser& parser, int ranks) const {
+std::vector<std::string> ConfigFiles::add_to(OptionParser& parser, int ranks) {
   if (!config.empty()) {
     std::vector<GivenValue> values =
         values_of_config(read_config_document(config).json, config.string(), parser);
@@ -152,7 +157,7 @@ std::vector<std::string> ConfigFiles::add_to(OptionParser& parser, int ranks) co
   if (!deepspeed.empty() && !deepspeed_config.empty() && deepspeed != deepspeed_config)
     throw ConfigError("--deepspeed and --deepspeed_config name two files; give one of them");
   const fs::path file = deepspeed.empty() ? deepspeed_config : deepspeed;
-  if (!file.empty()) return add_deepspeed(file, parser, ranks);
+  if (!file.empty()) return add_deepspeed(file, parser, ranks, batch_follows);
   if (parser.given("deepspeed"))
     throw ConfigError(
         "--deepspeed needs a file; give --deepspeed ds_config.json, or --deepspeed_config with it");

@@ -12,12 +12,16 @@ namespace trireme {
 
 struct ConfigFiles {
   std::filesystem::path config, deepspeed, deepspeed_config;
+  bool batch_follows = false;  // add_to found a train_batch_size, and divided it for the ranks as known then
 
   void list(OptionList& list);
   // Within OptionParser::parse: reads the files, adds their values, and lets the batch follow from the ranks
   // of the run. Returns lines for the user. Throws ConfigError, DataError.
-  std::vector<std::string> add_to(OptionParser& parser, int ranks) const;
+  std::vector<std::string> add_to(OptionParser& parser, int ranks);
 };
+
+// Ranks that share a sample, as far as values are given.
+int64_t sharing_ranks(const OptionParser& parser);
 
 // The values of a --config document as options, by their names.
 std::vector<GivenValue> values_of_config(const Json& document, const std::string& file,

@@ -107,7 +107,8 @@ class DeepSpeedReader {
     for (const auto& [path, value] : values_) {
       if (find_deepspeed_key(path) != &key) continue;
       if (key.use == DeepSpeedUse::nothing) tell(path, key.answer);
-      if (key.use == DeepSpeedUse::refused && value != key.harmless) refuse(path, value, key.answer);
+      if (value == key.harmless) continue;
+      if (key.use == DeepSpeedUse::refused) refuse(path, value, key.answer);
       if (key.use == DeepSpeedUse::option) give(key.option, option_value(key, path, value), path);
     }
   }
@@ -139,6 +140,9 @@ class DeepSpeedReader {
       give("sp", 1, block + "enabled");
     } else if (degree != nullptr) {
       give(type == nullptr ? std::string("sp") : type->get<std::string>(), *degree, block + "degree");
+    } else if (enabled != nullptr || type != nullptr) {
+      const char* const given = enabled != nullptr ? "enabled" : "sequence_parallel_type";
+      refuse(block + given, *find(block + given), cat("give ", block, "degree with it, or leave it out"));
     }
   }
 
@@ -214,7 +218,10 @@ class DeepSpeedReader {
     if (kind == "WarmupDecayLR" && !was_written(params + "warmup_max_lr"))
       refuse("scheduler.type", kind,
              "without warmup_max_lr its peak is 0.001, whatever optimizer.params.lr is; give warmup_max_lr");
-    if (total != nullptr && kind != "WarmupLR") give("max_steps", *total, params + "total_num_steps");
+    if (total != nullptr && kind == "WarmupLR")
+      refuse(params + "total_num_steps", *total,
+             cat(kind, " has no such key; leave it out, and give --max_steps for the length of the run"));
+    if (total != nullptr) give("max_steps", *total, params + "total_num_steps");
     if (!cosine && floor != nullptr)
       refuse(params + "cos_min_ratio", *floor, cat(kind, " has no such key; it is WarmupCosineLR's"));
     if (!cosine) return;

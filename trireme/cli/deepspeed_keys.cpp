@@ -28,12 +28,13 @@ class KeyTable {
     add({.path = key, .type = type, .use = DeepSpeedUse::option, .option = option, .answer = answer});
   }
   void named(DeepSpeedType type, const std::string& key, const std::string& option,
-             const std::vector<Named>& values, const std::string& answer = "") {
+             const std::vector<Named>& values, const std::string& answer = "", const Json& harmless = {}) {
     add({.path = key,
          .type = type,
          .use = DeepSpeedUse::option,
          .option = option,
          .values = values,
+         .harmless = harmless,
          .answer = answer});
   }
   void together(DeepSpeedType type, const std::string& key, const std::string& answer) {
@@ -128,13 +129,13 @@ void add_precision(KeyTable& t) {
   t.block("");
   for (const char* key : {"communication_data_type", "seq_parallel_communication_data_type"})
     t.named(kText, key, "reduce_dtype", {{"fp32", "fp32"}, {"bf16", "bf16"}});
-  t.named(kBoolean, "fp32_allreduce", "reduce_dtype", {{true, "fp32"}});
+  t.named(kBoolean, "fp32_allreduce", "reduce_dtype", {{true, "fp32"}}, "", /*harmless=*/false);
 }
 
 void add_optimizer(KeyTable& t) {
   t.section("Optimizer");
   t.option(kNumber, "gradient_clipping", "max_grad_norm",
-           "without the key DeepSpeed does not clip, and --max_grad_norm is 1");
+           "without the key 1, as in DeepSpeed, unless a flag gives it");
   t.block("optimizer");
   t.together(kText, "type", "--optim: AdamW and Adam are adamw_torch, SGD is sgd, others by their name");
   t.nothing(kBoolean, {"legacy_fusion"}, "the step has one implementation");

@@ -25,7 +25,7 @@ struct DeepSpeedKey {
   DeepSpeedUse use = DeepSpeedUse::nothing;
   std::string option = {};         // of DeepSpeedUse::option
   std::vector<Named> values = {};  // of an option that calls its values otherwise
-  Json harmless = {};              // of DeepSpeedUse::refused: the value that asks for nothing
+  Json harmless = {};              // the value that asks for nothing
   std::string answer = {};         // one line, without a full stop
 };
 

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/version.h>
 
+#include "trireme/base/cpu_cores.h"
 #include "trireme/base/error.h"
 #include "trireme/device/processor.h"
 #include "trireme/kernels/local_attention.h"

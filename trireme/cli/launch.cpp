@@ -75,6 +75,11 @@ std::optional<LaunchOptions> parse_launch_arguments(const std::vector<std::strin
     if (options.hosts.hostfile.empty() && parser.given(flag))
       throw ConfigError(
           cat("launch: --", flag, " is of several hosts over ssh; name them by --hostfile FILE"));
+  if (options.elastic && options.max_restarts == 0)
+    throw ConfigError(
+        "launch: --elastic starts the run again without lost hosts, as one of --max_restarts, which is 0; "
+        "give "
+        "--max_restarts N");
   options.command = parser.rest();
   if (options.command.empty())
     throw ConfigError(

@@ -14,7 +14,6 @@
 #include "trireme/device/core_binding.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/host_memory_limit.h"
-#include "trireme/device/processor.h"
 #include "trireme/engine/sequence_degrees.h"
 #include "trireme/memory/memory_file_system.h"
 #include "trireme/model/model_config.h"
@@ -35,7 +34,7 @@ at::Device pick_device(DeviceChoice choice, const RankIdentity& identity) {
 int count_threads(int64_t asked, const RankIdentity& identity) {
   if (asked > 0) return static_cast<int>(asked);
   if (const auto set = environment_integer("OMP_NUM_THREADS"); set && *set > 0) return static_cast<int>(*set);
-  return std::max(1, cpu_cores() / std::max(1, identity.local_size));
+  return cores_of_rank(identity.local_size);
 }
 
 }  // namespace

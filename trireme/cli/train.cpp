@@ -70,9 +70,16 @@ void TrainFlags::declare(OptionList& list) {
 
 std::vector<std::string> TrainFlags::read_files(OptionParser& parser, int ranks) {
   std::vector<std::string> notes = files.add_to(parser, ranks);
-  if (!options.continue_run.empty())
+  if (!options.continue_run.empty()) {
+    const int64_t sharing = sharing_ranks(parser);
     for (std::string& note : add_continued_options(parser, options.continue_run))
       notes.push_back(std::move(note));
+    if (files.batch_follows && sharing_ranks(parser) != sharing)
+      throw ConfigError(cat("the run of --continue_run ", options.continue_run.string(),
+                            " shared a sample among ", sharing_ranks(parser),
+                            " ranks, and train_batch_size of the --deepspeed file was ", "divided for ",
+                            sharing, "; give --ulysses and --ring, or --sp, too"));
+  }
   read_stages_file(options.context_stages);
   return notes;
 }

@@ -2,12 +2,12 @@
 
 #include <charconv>
 #include <set>
-#include <sys/resource.h>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "trireme/base/error.h"
+#include "trireme/base/file_descriptor.h"
 #include "trireme/base/listening_socket.h"
 #include "trireme/comm/failure.h"
 #include "trireme/comm/nccl_backend.h"
@@ -96,17 +96,9 @@ int port_through_agent(const RankIdentity& identity, const StoreServer* server,
   return port;
 }
 
-// The store has some connections from each rank, and the usual limit of open files is 1024.
-void raise_limit_of_open_files() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 std::shared_ptr<StoreServer> open_store(const RankIdentity& identity, std::chrono::milliseconds timeout) {
   if (identity.rank != 0) return nullptr;
-  raise_limit_of_open_files();
+  raise_limit_of_open_files();  // the store has some connections from each rank
   int descriptor = identity.master_listen_fd;
   if (descriptor < 0) {
     const int port = identity.agent_has_store ? 0 : identity.master_port;

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <unistd.h>
 
+#include "trireme/base/cpu_cores.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -16,6 +17,12 @@ std::optional<cpu_set_t> processors_of(pid_t process) {
   cpu_set_t set;
   if (sched_getaffinity(process, sizeof(set), &set) != 0) return std::nullopt;
   return set;
+}
+
+// By its launcher, as far as can be told.
+bool is_bound() {
+  const auto allowed = processors_of(0), of_parent = processors_of(getppid());
+  return !allowed || !of_parent || !CPU_EQUAL(&*allowed, &*of_parent);
 }
 
 // What the kernel does not tell is one package, whose processors are cores.
@@ -47,10 +54,13 @@ std::vector<int> share_of_processors(std::vector<Processor> processors, int loca
   return share;
 }
 
+int cores_of_rank(int local_size) {
+  return is_bound() ? cpu_cores() : std::max(1, cpu_cores() / std::max(1, local_size));
+}
+
 bool bind_to_share_of_cores(int local_rank, int local_size, int threads) {
-  if (local_size <= 1) return false;
-  const auto allowed = processors_of(0), of_parent = processors_of(getppid());
-  if (!allowed || !of_parent || !CPU_EQUAL(&*allowed, &*of_parent)) return false;
+  const auto allowed = processors_of(0);
+  if (local_size <= 1 || !allowed || is_bound()) return false;
   if (CPU_COUNT(&*allowed) / local_size < std::max(1, threads)) return false;
   cpu_set_t share;
   CPU_ZERO(&share);

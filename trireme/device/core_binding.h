@@ -19,10 +19,13 @@ struct Processor {
 // core, and of a package, lies side by side.
 std::vector<int> share_of_processors(std::vector<Processor> processors, int local_rank, int local_size);
 
+// Processors that one of `local_size` ranks computes on: all that it may run on where its launcher bound it
+// (srun and mpirun do; it may run on others than its parent), else an equal share of them. At least 1.
+int cores_of_rank(int local_size);
+
 // Binds the calling thread, and threads that it starts from now on, to this rank's share of the processors
 // that the process may run on. Leaves all as it is for a rank that is alone on its machine, for `threads`
-// that exceed the share, and for a process that its launcher bound already (it may run on others than its
-// parent). Returns whether it bound.
+// that exceed the share, and for a process that its launcher bound already. Returns whether it bound.
 bool bind_to_share_of_cores(int local_rank, int local_size, int threads);
 
 }  // namespace trireme

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sched.h>
 #include <string>
-#include <unistd.h>
 
 #include "trireme/device/simd_level.h"
 
@@ -42,12 +40,6 @@ SimdLevel simd_level() {
 std::string cpu_model_name() {
   const std::string name = cpuinfo_field("model name");
   return name.empty() ? "unknown processor" : name;
-}
-
-int cpu_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 }  // namespace trireme

@@ -9,6 +9,5 @@ namespace trireme {
 // ones.
 bool cpu_has_bf16_matmul();
 std::string cpu_model_name();
-int cpu_cores();  // that this process may run on
 
 }  // namespace trireme

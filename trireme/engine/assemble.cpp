@@ -5,7 +5,6 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/round_up.h"
-#include "trireme/device/processor.h"
 #include "trireme/engine/agree_on_recompute.h"
 #include "trireme/engine/check_options.h"
 #include "trireme/engine/deferred_updates.h"
@@ -15,6 +14,7 @@
 #include "trireme/engine/parameters_in_update.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/kernels/nearest_keys.h"
+#include "trireme/kernels/tile_gemm.h"
 #include "trireme/memory/make_activation_store.h"
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/shard/masters.h"
@@ -35,18 +35,20 @@ std::vector<FlatUnit> flat_units(const ModelLayout& layout) {
   return units;
 }
 
-struct Dtypes {
-  at::ScalarType storage;
-  at::ScalarType tile;
-};
-
-Dtypes choose_dtypes(const EngineOptions& options) {
+at::ScalarType storage_dtype(Precision precision) {
   constexpr at::ScalarType kStorage[] = {at::kFloat, at::kBFloat16, at::kHalf};
-  const at::ScalarType storage = kStorage[static_cast<size_t>(options.precision)];
-  return {storage, multiplies_16_bit(options.precision, options.bf16_matmul, !options.device.is_cpu(),
-                                     cpu_has_bf16_matmul())
-                       ? storage
-                       : at::kFloat};
+  return kStorage[static_cast<size_t>(precision)];
+}
+
+// Of what layers multiply, and of the values: the same on all ranks, between which they travel, and which may
+// have other processors. Collective.
+at::ScalarType choose_tile_dtype(const EngineOptions& options, Group& all) {
+  const bool cpu_multiplies_bf16 =
+      options.device.is_cpu() && !Agreement(all, options.device).any(!processor_bf16_units());
+  return multiplies_16_bit(options.precision, options.bf16_matmul, !options.device.is_cpu(),
+                           cpu_multiplies_bf16)
+             ? storage_dtype(options.precision)
+             : at::kFloat;
 }
 
 struct Tiles {
@@ -151,11 +153,12 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   layout_ = make_model_layout(config);
   mesh_ = make_mesh(world, {.ulysses = options.ulysses, .ring = options.ring});
 
-  const Dtypes dtypes = choose_dtypes(options);
-  check_stored_states(options, dtypes.tile);
+  const at::ScalarType storage = storage_dtype(options.precision);
+  const at::ScalarType tile = choose_tile_dtype(options, *mesh_.all);
+  check_stored_states(options, tile);
   const Tiles tiles = choose_tiles(options, config);
   forecast_inputs_ = make_forecast_inputs(config, layout_, options, mesh_,
-                                          {dtypes.storage, dtypes.tile, tiles.tokens, tiles.logits_tokens});
+                                          {storage, tile, tiles.tokens, tiles.logits_tokens});
   recompute_choice_ = agree_on_recompute(world, *mesh_.all, forecast_inputs_, options_);
   const RecomputePlan plan{options_.recompute,       options.checkpoint_every,   options_.keep_fraction,
                            config.num_hidden_layers, options_.keep_qkv_fraction, options_.keep_mlp_fraction};
@@ -168,7 +171,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   }
   if (uses_disk(options.offload))
     spill_ = std::make_unique<SpillFile>(options.offload.folder, options.offload.limit_bytes);
-  make_stores(dtypes.tile);
+  make_stores(tile);
   if (reader) {
     const double begin = now_seconds();
     const std::shared_ptr<PinnedPool> buffers =
@@ -184,7 +187,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   // Products of 16-bit factors are added up in fp32, over the pieces of a sum that cuBLAS splits as well.
   at::globalContext().setAllowBF16ReductionCuBLAS(false);
   at::globalContext().setAllowFP16ReductionCuBLAS(false);
-  local_attention_ = choose_attention(options, dtypes.storage);
+  local_attention_ = choose_attention(options, storage);
   attention_ = make_sharded_attention(
       *mesh_.ulysses, make_sequence_attention(options.ring_method, *mesh_.ring, *local_attention_),
       share_heads(config.num_attention_heads, config.num_key_value_heads, mesh_.ulysses->size()),
@@ -192,7 +195,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   layers_ = std::make_unique<LayerRunner>(config, *attention_, plan, tiles.tokens);
   executor_ = std::make_unique<ModelExecutor>(
       config, layout_, mesh_, *layers_, parameters_in_update_ ? *parameters_in_update_ : *parameters_,
-      ExecutorSettings{options.device, dtypes.storage, tiles.logits_tokens, options.strict_divisible,
+      ExecutorSettings{options.device, storage, tiles.logits_tokens, options.strict_divisible,
                        options.ring_method, options.sparse});
   memory_.account->reset_peaks();  // loading is over
 }
@@ -207,12 +210,13 @@ double Engine::offload_wait_seconds() const {
 
 std::string Engine::description() const {
   const EngineOptions& options = options_;
-  const Dtypes dtypes = choose_dtypes(options);
+  const at::ScalarType storage = storage_dtype(options.precision);
+  const at::ScalarType tile = forecast_inputs_.tile_bytes < kFloat_bytes ? storage : at::kFloat;
   std::string text = "attention " + attention_kernel();
   const int64_t heads = round_up(forecast_inputs_.rank_heads, options.head_chunks) / options.head_chunks;
   const std::string documents = local_attention_->for_documents(heads, config_.head_dim);
   if (!documents.empty()) text += "; " + documents;
-  text += cat("; values in ", dtype_name(dtypes.storage), ", matmuls in ", dtype_name(dtypes.tile));
+  text += cat("; values in ", dtype_name(storage), ", matmuls in ", dtype_name(tile));
   if (options.purpose == Purpose::training) text += "; recompute " + forecast_inputs_.recompute.description();
   if (recompute_choice_) text += ", " + recompute_choice_->description();
   text +=

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <ATen/Parallel.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -82,6 +83,8 @@ std::exception_ptr DeferredUpdates::run(Task& task) {
 void DeferredUpdates::serve(const std::stop_token& stop) {
   const at::NoGradGuard no_autograd;
   const RankMemoryScope counted(memory_);
+  // Events end with their tasks: on a thread of GPU 0 that would make a context there, half a GiB for each rank.
+  const c10::OptionalDeviceGuard device(stream_ ? std::optional(stream_->device()) : std::nullopt);
   while (true) {
     Task task;
     {

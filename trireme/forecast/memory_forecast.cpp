@@ -60,9 +60,11 @@ MemoryBytes host_memory_bytes(const ForecastInputs& inputs) {
   } else if (offload == Offload::disk) {
     const int64_t stepped = largest_run(shares, disk_units_in_memory(/*read_ahead=*/true));
     bytes[parameters] = (stepped + (steps_on_host ? largest_run(shares, 2) : 0)) * inputs.tile_bytes;
-  } else if (steps_on_host && inputs.tile_bytes != kFloat_bytes) {
-    // Stepped masters are narrowed in pinned memory, on their way to values on the device.
-    bytes[parameters] = largest_share * inputs.tile_bytes;
+  } else if (steps_on_host) {
+    // Stepped masters are narrowed in pinned memory, on their way to values on the device. Of fp32 values, which
+    // have no masters, a copy is stepped, and copied to the device through another.
+    bytes[parameters] =
+        largest_share * (inputs.tile_bytes == kFloat_bytes ? 2 * kFloat_bytes : inputs.tile_bytes);
   }
   if (steps_on_host) {
     const bool sums = inputs.zero >= 2 && !inputs.update_in_backward;

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <condition_variable>
 #include <mutex>
+#include <poll.h>
 #include <signal.h>
 #include <streambuf>
 #include <string>
@@ -67,8 +68,12 @@ class BacklogStream::Backlog : public std::streambuf {
   bool write_whole(const std::string& text) const {
     for (size_t written = 0; written < text.size();) {
       const ssize_t count = ::write(descriptor_, text.data() + written, text.size() - written);
-      if (count < 0 && errno != EINTR) return false;
       if (count > 0) written += static_cast<size_t>(count);
+      if (count >= 0 || errno == EINTR) continue;
+      if (errno == ENOSPC || errno == EDQUOT) return true;  // there may be room for what comes later
+      if (errno != EAGAIN) return false;
+      pollfd room{descriptor_, POLLOUT, 0};
+      ::poll(&room, 1, -1);
     }
     return true;
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "trireme/base/error.h"
+#include "trireme/base/file_descriptor.h"
 #include "trireme/launch/attempt.h"
 #include "trireme/launch/launch_order.h"
 #include "trireme/launch/run_control.h"
@@ -43,6 +44,7 @@ int launch(const LaunchOptions& given, std::ostream& out, std::ostream& err) {
   LaunchOptions options = given;
   if (options.master_address.empty()) options.master_address = "127.0.0.1";
   const std::string secret = run_secret(options);
+  raise_limit_of_open_files();
   TakenSignals signals;
   const std::unique_ptr<RunControl> control = options.nnodes == 1 ? one_machine(options)
                                               : options.node_rank == 0

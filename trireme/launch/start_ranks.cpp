@@ -9,6 +9,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "trireme/base/cpu_cores.h"
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
 
@@ -43,8 +44,7 @@ std::map<std::string, std::string> environment_of(const LaunchOptions& options, 
   };
   if (!options.visible_devices.empty()) variables["CUDA_VISIBLE_DEVICES"] = options.visible_devices;
   if (!environment("OMP_NUM_THREADS")) {
-    const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-    variables["OMP_NUM_THREADS"] = std::to_string(std::max(1, cores / options.nproc));
+    variables["OMP_NUM_THREADS"] = std::to_string(std::max(1, cpu_cores() / options.nproc));
   }
   return variables;
 }
@@ -63,7 +63,9 @@ std::string program_of(const LaunchOptions& options) {
   std::array<char, 4096> path{};
   const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
   if (size <= 0) throw ConfigError(cat("cannot read /proc/self/exe: ", std::strerror(errno)));
-  return {path.data(), static_cast<size_t>(size)};
+  const std::string program(path.data(), static_cast<size_t>(size));
+  // Replaced since, by an upgrade: the link still leads to the file that runs.
+  return ::access(program.c_str(), X_OK) == 0 ? program : "/proc/self/exe";
 }
 
 std::vector<RankProcess> start_ranks(const LaunchOptions& options, AttemptStart& start,

@@ -141,8 +141,7 @@ void describe(const World& world, at::Device device, HardwareProfile& profile) {
   constexpr double kFragmentsOnCpu_share = 0.1;  // cpu_caching_allocator.h
   profile.fragments_share = profile.is_gpu ? kFragmentsOnGpu_share : kFragmentsOnCpu_share;
   if (!profile.is_gpu) profile.threads = at::get_num_threads();
-  profile.bf16_products = profile.is_gpu || cpu_has_bf16_matmul();
-  profile.bf16_attention = profile.is_gpu || processor_bf16_units().has_value();
+  profile.bf16_products = profile.bf16_attention = profile.is_gpu || processor_bf16_units().has_value();
   profile.time_error_share = 0.15;
 }
 

@@ -10,7 +10,6 @@
 #include "trireme/comm/collectives.h"
 #include "trireme/device/gpu_identity.h"
 #include "trireme/device/peak_memory.h"
-#include "trireme/device/processor.h"
 #include "trireme/measure/mean_matmul_rate.h"
 #include "trireme/measure/spread.h"
 #include "trireme/measure/synthetic_tokens.h"
@@ -51,9 +50,7 @@ class ProductsBesideSteps {
                             options.matmul_seconds / static_cast<double>(1 + between_));
     };
     rates_.push_back(rate_of(at::kFloat));
-    const bool narrow =
-        multiplies_16_bit(run.precision, run.bf16_matmul, !run.device.is_cpu(), cpu_has_bf16_matmul());
-    if (engine.agreement().of_rank_0(narrow ? 1 : 0) != 0)
+    if (engine.forecast_inputs(1, 1).tile_bytes < kFloat_bytes)
       rates_.push_back(rate_of(run.precision == Precision::fp16 ? at::kHalf : at::kBFloat16));
     if (measured_) measure();
   }

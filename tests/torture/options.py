@@ -1,0 +1,149 @@
+"""Options that change no number: how ranks share the work, and what is kept, offloaded or tiled; half of the runs go on with others.
+
+A random small model trains for four steps on one rank with attention by the reference, then as random options say. Losses,
+norms, rates and tokens of all steps are the same, but for the rounding of fp32.
+"""
+
+import json
+import shutil
+import subprocess
+
+from training_run import CONFIG_EXIT, start_marked
+
+STEPS, SAVE_EVERY = 4, 2
+END_SECONDS = 120
+LOSS_TOLERANCE, NORM_TOLERANCE = 3e-5, 1e-3
+HEADS = [(4, 2, 16), (4, 4, 16), (6, 3, 8), (6, 2, 16), (5, 1, 16), (8, 2, 8), (4, 1, 32), (7, 7, 8)]  # q, kv, width
+
+
+def ended(arena, *words):
+    """The exit code of the program, and its output's end."""
+    log = arena.folder / "options.log"
+    with open(log, "wb") as output:
+        process = start_marked([arena.binary, *words], arena.mark, output, {"TMPDIR": str(arena.temporary)})
+    try:
+        return process.wait(END_SECONDS), log.read_text(errors="replace")[-600:]
+    except subprocess.TimeoutExpired:
+        arena.end_all()
+        return None, log.read_text(errors="replace")[-600:]
+
+
+def draw_model(arena, random, folder):
+    preset = random.choice(["tiny", "tiny-mistral", "tiny-qwen2", "tiny-qwen3"])
+    heads, kv_heads, width = random.choice(HEADS)
+    sizes = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "num_hidden_layers": random.choice([1, 2, 3]),
+             "hidden_size": heads * width, "intermediate_size": random.choice([40, 100, 177])}
+    if preset == "tiny-qwen3":
+        sizes |= {"hidden_size": 64, "head_dim": width}
+    if preset == "tiny-mistral":
+        sizes["sliding_window"] = random.choice([7, 32, 50, 256])
+    code, said = ended(arena, "init", "--preset", preset, "--out", folder, "--seed", random.randrange(99), "--set",
+                       *[f"{name}={value}" for name, value in sizes.items()])
+    assert code == 0, said
+    return heads
+
+
+def write_documents(random, file):
+    with open(file, "w") as out:
+        for _ in range(400):
+            words = random.choice([1, 3, 10, 30, 60, 120])
+            out.write(json.dumps({"text": " ".join(f"w{random.randrange(1000)}" for _ in range(words))}) + "\n")
+
+
+def shared_by_ranks(random, heads, samples):
+    """(ranks, words) of a run that takes so many samples a step."""
+    found = []
+    for ranks in (1, 2, 3, 4):
+        for ulysses in range(1, min(ranks, heads) + 1):
+            for ring in range(1, ranks // ulysses + 1):
+                groups = ranks // (ulysses * ring)
+                if ranks == ulysses * ring * groups and samples % groups == 0:
+                    found.append((ranks, ulysses, ring, samples // groups))
+    ranks, ulysses, ring, of_group = random.choice(found)
+    micro = random.choice([n for n in range(1, of_group + 1) if of_group % n == 0])
+    words = ["--ulysses", ulysses, "--ring", ring, "--per_device_train_batch_size", micro,
+             "--gradient_accumulation_steps", of_group // micro]
+    if ring > 1:
+        words += ["--ring_method", random.choice(["ring", "gather"])]
+    return ranks, words, of_group // micro
+
+
+def draw_options(random, heads, samples, optimizer, clipped, folder):
+    """(ranks, words) that the program does not refuse."""
+    ranks, words, accumulation = shared_by_ranks(random, heads, samples)
+    places = ["none", "none", "cpu", "disk"]
+    zero, recompute = random.choice([0, 1, 2, 3]), random.choice(["auto", "none", "keep_attention", "full"])
+    words += ["--zero", zero, "--recompute", recompute, "--offload_dir", folder / "disk"]
+    if zero == 3:
+        words += ["--offload_params", random.choice(places)]
+    if optimizer != "sgd":  # which has nothing that could be offloaded
+        words += ["--offload_optimizer", random.choice(places)]
+    if recompute in ("keep_attention", "none"):
+        words += ["--keep_fraction", random.choice([0, 0.3, 0.5, 1])]
+    kept = random.choice(["more", "less"])
+    if recompute == "keep_attention" and kept == "more":
+        words += ["--keep_qkv_fraction", random.choice([0.3, 1]), "--keep_mlp_fraction", random.choice([0, 0.5])]
+    elif recompute in ("full", "keep_attention"):
+        words += ["--checkpoint_every", random.choice([1, 2, 3]), "--offload_activations", random.choice(places)]
+    if not clipped and accumulation == 1 and random.random() < 0.5:
+        words += ["--update_in_backward"]
+    if "disk" not in words:
+        del words[words.index("--offload_dir"):][:2]
+    for option in ("--tile_tokens", "--logits_tile_tokens"):
+        words += [option, random.choice([0, 1, 7, 33, 100])]
+    return ranks, words + random.choice([[], ["--save_in_background"]])
+
+
+def records(folder):
+    """(step, whether an evaluation) -> loss, norm, and what is the same to the bit."""
+    found = {}
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        exact = [record.get(name) for name in ("target_tokens", "tokens_seen", "learning_rate")]
+        loss = record.get("loss", record.get("eval_loss"))
+        found[record["step"], "eval_loss" in record] = (loss, record.get("grad_norm", 0), exact)
+    return found
+
+
+def differs(expected, found):
+    for key, (loss, norm, exact) in expected.items():
+        other = found.get(key)
+        if (other is None or other[2] != exact or abs(other[0] - loss) > LOSS_TOLERANCE * abs(loss)
+                or abs(other[1] - norm) > NORM_TOLERANCE * abs(norm)):
+            return f"step {key[0]}: {other}, on one rank {expected[key]}"
+    return None
+
+
+def attack(arena, random, verdict):
+    folder = arena.folder / "options"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "disk").mkdir(parents=True)
+    heads = draw_model(arena, random, folder / "model")
+    write_documents(random, folder / "documents.jsonl")
+    samples, optimizer, norm = random.choice([2, 4, 6, 12]), random.choice(["adamw_torch", "sgd"]), random.choice([0, 0.1, 1])
+    train = ["train", "--model_name_or_path", folder / "model", "--train_file", folder / "documents.jsonl",
+             "--max_seq_length", random.choice([16, 61, 97, 128, 200, 256]),
+             "--packing", random.choice(["documents", "concat", "none"]), "--validation_split_percentage", random.choice([0, 5]),
+             "--optim", optimizer, "--max_grad_norm", norm, "--learning_rate", "3e-3", "--seed", random.randrange(9),
+             "--max_steps", STEPS, "--save_steps", SAVE_EVERY, "--report_to", "none", "--peak_tflops", "1",
+             "--threads", "1", "--device", "cpu"]
+    code, said = ended(arena, *train, "--output_dir", folder / "plain", "--per_device_train_batch_size", samples,
+                       "--recompute", "none", "--attention", "reference")
+    assert code == 0, said
+    tried = []
+    for more in ([], ["--resume_from_checkpoint", "true"])[:random.choice([1, 2])]:
+        if more:
+            shutil.rmtree(folder / "run" / "checkpoints" / f"step-{STEPS}")
+        ranks, words = draw_options(random, heads, samples, optimizer, norm > 0, folder)
+        tried.append(" ".join(str(word) for word in [f"{ranks} ranks", *words]))
+        code, said = ended(arena, "launch", "--nproc_per_node", ranks, "--", *train, "--output_dir", folder / "run", *words, *more)
+        what = ", then ".join(tried)
+        if code == CONFIG_EXIT:  # the options above are such as stand together
+            verdict.wrong.append(f"refused: {what}: {said}")
+            return what
+        if code != 0:
+            verdict.wrong.append(f"exit {code}: {what}: {said}")
+            return what
+    if difference := differs(records(folder / "plain"), records(folder / "run")):
+        verdict.wrong.append(f"{difference}: {' '.join(str(word) for word in train)}: {what}")
+    return what
