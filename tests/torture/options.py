@@ -73,7 +73,7 @@ def draw_options(random, heads, samples, optimizer, clipped, folder):
     ranks, words, accumulation = shared_by_ranks(random, heads, samples)
     places = ["none", "none", "cpu", "disk"]
     zero, recompute = random.choice([0, 1, 2, 3]), random.choice(["auto", "none", "keep_attention", "full"])
-    words += ["--zero", zero, "--recompute", recompute, "--offload_dir", folder / "disk"]
+    words += ["--zero", zero, "--recompute", recompute]
     if zero == 3:
         words += ["--offload_params", random.choice(places)]
     if optimizer != "sgd":  # which has nothing that could be offloaded
@@ -87,8 +87,8 @@ def draw_options(random, heads, samples, optimizer, clipped, folder):
         words += ["--checkpoint_every", random.choice([1, 2, 3]), "--offload_activations", random.choice(places)]
     if not clipped and accumulation == 1 and random.random() < 0.5:
         words += ["--update_in_backward"]
-    if "disk" not in words:
-        del words[words.index("--offload_dir"):][:2]
+    if "disk" in words:
+        words += ["--offload_dir", folder / "disk"]
     for option in ("--tile_tokens", "--logits_tile_tokens"):
         words += [option, random.choice([0, 1, 7, 33, 100])]
     return ranks, words + random.choice([[], ["--save_in_background"]])
