@@ -114,6 +114,19 @@ TEST_F(HandStarted, with_another_learning_rate_exits_78_on_both_and_names_the_op
   }
 }
 
+// Of a processor with bf16 products, oneDNN's limit makes one without.
+TEST_F(HandStarted, on_a_processor_without_bf16_products_makes_all_multiply_in_fp32) {
+  const Words words = train_words(run_, run_.folder() / "run",
+                                  {"--bf16", "--zero", "1", "--device", "cpu", "--max_steps", "2",
+                                   "--ddp_timeout", kLongerThanHangs_seconds});
+  ProgramOptions without = rank(1, 2);
+  without.environment["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE";
+  Program rank_0(words, log(0), rank(0, 2)), rank_1(words, log(1), without);
+  EXPECT_EQ(rank_1.wait(), 0) << rank_1.output();
+  EXPECT_EQ(rank_0.wait(), 0) << rank_0.output();
+  EXPECT_THAT(rank_0.output(), HasSubstr("values in bf16, matmuls in fp32"));
+}
+
 TEST_F(HandStarted, a_killed_peer_is_told_in_one_line_without_a_librarys_stack_trace) {
   const ActivityReader activity;
   Program rank_0(train(kLongerThanHangs_seconds), log(0), watched(rank(0, 2), activity));
