@@ -24,6 +24,7 @@ TEST(CoreBinding, hardware_threads_of_a_core_stay_together) {
 
 TEST(CoreBinding, shares_cover_all_processors_once) {
   std::vector<Processor> processors;
+  processors.reserve(11);
   for (int number = 0; number < 11; ++number) processors.push_back({number, 0, number});
   std::vector<int> all;
   for (int rank = 0; rank < 3; ++rank) {
