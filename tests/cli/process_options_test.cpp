@@ -36,6 +36,13 @@ EngineOptions resolved(const std::vector<std::string>& arguments, int local_size
   return options;
 }
 
+TEST(ProcessOptions, that_ask_for_a_gpu_where_there_is_none_are_told_why) {
+  if (cuda_devices() > 0) GTEST_SKIP() << "a GPU is here";
+  const std::string refusal = testing::message_of<ConfigError>([] { resolved({"--device", "cuda"}); });
+  EXPECT_THAT(refusal, HasSubstr("no GPU can be used: "));
+  EXPECT_THAT(refusal, HasSubstr(at::hasCUDA() ? "NVIDIA" : "this build has no CUDA"));
+}
+
 TEST(ProcessOptions, host_memory_limit_is_of_the_machine_and_too_little_to_be_meant_is_refused) {
   EXPECT_EQ(resolved({}).host_memory_limit_bytes, 0);
   EXPECT_EQ(resolved({"--host_memory_limit", "100g"}, 8).host_memory_limit_bytes, int64_t{100} << 30);

@@ -77,9 +77,8 @@ std::optional<LaunchOptions> parse_launch_arguments(const std::vector<std::strin
           cat("launch: --", flag, " is of several hosts over ssh; name them by --hostfile FILE"));
   if (options.elastic && options.max_restarts == 0)
     throw ConfigError(
-        "launch: --elastic starts the run again without lost hosts, as one of --max_restarts, which is 0; "
-        "give "
-        "--max_restarts N");
+        "launch: --elastic starts the run again without lost hosts, as one of --max_restarts, and that is 0; "
+        "give --max_restarts N");
   options.command = parser.rest();
   if (options.command.empty())
     throw ConfigError(

@@ -10,9 +10,11 @@
 
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
+#include "trireme/base/folder_entries.h"
 #include "trireme/comm/gpu_of_rank.h"
 #include "trireme/device/core_binding.h"
 #include "trireme/device/cpu_caching_allocator.h"
+#include "trireme/device/gpu_identity.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/engine/sequence_degrees.h"
 #include "trireme/memory/memory_file_system.h"
@@ -23,10 +25,15 @@ namespace {
 
 at::Device pick_device(DeviceChoice choice, const RankIdentity& identity) {
   const int devices = choice == DeviceChoice::cpu ? 0 : cuda_devices();
-  if (devices == 0 && choice != DeviceChoice::cuda) return at::kCPU;
-  if (devices == 0)
-    throw ConfigError(
-        "--device cuda: this build or machine has no CUDA device (see trireme info); use --device cpu");
+  if (devices == 0 && choice == DeviceChoice::cuda)
+    throw ConfigError(cat("--device cuda: no GPU can be used: ", why_no_gpu(), "; use --device cpu"));
+  if (devices == 0) {
+    const bool is_lost = choice == DeviceChoice::automatic && at::hasCUDA() && is_there("/dev/nvidia0");
+    if (is_lost && identity.local_rank == 0)
+      std::cerr << "trireme: warning: this machine has a GPU, and none can be used: " << why_no_gpu()
+                << "; computing on the CPU" << std::endl;
+    return at::kCPU;
+  }
   return {at::kCUDA,
           static_cast<c10::DeviceIndex>(choose_gpu(devices, identity.local_rank, identity.local_size))};
 }

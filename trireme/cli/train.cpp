@@ -77,8 +77,8 @@ std::vector<std::string> TrainFlags::read_files(OptionParser& parser, int ranks)
     if (files.batch_follows && sharing_ranks(parser) != sharing)
       throw ConfigError(cat("the run of --continue_run ", options.continue_run.string(),
                             " shared a sample among ", sharing_ranks(parser),
-                            " ranks, and train_batch_size of the --deepspeed file was ", "divided for ",
-                            sharing, "; give --ulysses and --ring, or --sp, too"));
+                            " ranks, and train_batch_size of the --deepspeed file was divided for ", sharing,
+                            "; give --ulysses and --ring, or --sp, too"));
   }
   read_stages_file(options.context_stages);
   return notes;

@@ -1,4 +1,4 @@
-// The model and the identity of a GPU, as the driver reports them.
+// The model and the identity of a GPU, as the driver reports them, and why there is none.
 #pragma once
 
 #include <string>
@@ -14,5 +14,8 @@ struct GpuIdentity {
   std::string bus;   // PCI address: "0000:3B:00.0"
 };
 GpuIdentity gpu_identity(at::Device device);
+
+// Where libtorch finds no GPU, its reason: a driver that is too old, say. Libtorch itself gives it as a warning alone.
+std::string why_no_gpu();
 
 }  // namespace trireme

@@ -4,6 +4,7 @@
 
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
 
 #include "trireme/device/gpu_identity.h"
@@ -20,6 +21,15 @@ GpuIdentity gpu_identity(at::Device device) {
   for (const char byte : properties.uuid.bytes)
     uuid << std::setw(2) << static_cast<int>(static_cast<unsigned char>(byte));
   return {properties.name, uuid.str(), bus.data()};
+}
+
+std::string why_no_gpu() {
+  try {
+    c10::cuda::device_count_ensure_non_zero();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
 }
 
 }  // namespace trireme

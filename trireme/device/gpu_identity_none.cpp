@@ -7,4 +7,8 @@ GpuIdentity gpu_identity(at::Device /*device*/) {
   return {};
 }
 
+std::string why_no_gpu() {
+  return "this build has no CUDA";
+}
+
 }  // namespace trireme
