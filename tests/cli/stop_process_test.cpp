@@ -1,7 +1,9 @@
 // Signals, stopped ranks and readers that go, as they meet a real run: two ranks under `trireme launch`.
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <regex>
 
 #include <gmock/gmock.h>
@@ -51,25 +53,29 @@ class StoppedRun : public ::testing::Test {
   testing::TinyRun run_;
 };
 
+fs::path proc(pid_t process) {
+  return "/proc/" + std::to_string(process);
+}
+
+// Whether a signal is in the mask of a process or thread that has `name` ("SigCgt:"); none: it has ended.
+std::optional<bool> is_in_mask(const fs::path& task, const std::string& name, int signal) {
+  std::ifstream in(task / "status");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(name))
+      return (std::stoull(line.substr(name.size()), nullptr, 16) >> (signal - 1) & 1) != 0;
+  return std::nullopt;
+}
+
 bool handles(pid_t process, int signal) {
-  std::ifstream in("/proc/" + std::to_string(process) + "/status");
-  for (std::string line; std::getline(in, line);) {
-    if (line.rfind("SigCgt:", 0) == 0)
-      return (std::stoull(line.substr(8), nullptr, 16) >> (signal - 1) & 1) != 0;
-  }
-  return false;
+  return is_in_mask(proc(process), "SigCgt:", signal).value_or(false);
 }
 
 // The threads of a process that a signal can interrupt.
 int64_t threads_open_to(pid_t process, int signal) {
-  int64_t count = 0;
-  for (const auto& thread : fs::directory_iterator("/proc/" + std::to_string(process) + "/task")) {
-    std::ifstream in(thread.path() / "status");
-    for (std::string line; std::getline(in, line);)
-      if (line.rfind("SigBlk:", 0) == 0)
-        count += (std::stoull(line.substr(8), nullptr, 16) >> (signal - 1) & 1) == 0 ? 1 : 0;
-  }
-  return count;
+  const fs::directory_iterator threads(proc(process) / "task");
+  return std::count_if(begin(threads), end(threads), [&](const fs::directory_entry& thread) {
+    return is_in_mask(thread.path(), "SigBlk:", signal) == false;
+  });
 }
 
 struct Requests {

@@ -8,7 +8,7 @@ import json
 import shutil
 import subprocess
 
-from training_run import CONFIG_EXIT, start_marked
+from training_run import start_marked
 
 STEPS, SAVE_EVERY = 4, 2
 END_SECONDS = 120
@@ -138,10 +138,7 @@ def attack(arena, random, verdict):
         tried.append(" ".join(str(word) for word in [f"{ranks} ranks", *words]))
         code, said = ended(arena, "launch", "--nproc_per_node", ranks, "--", *train, "--output_dir", folder / "run", *words, *more)
         what = ", then ".join(tried)
-        if code == CONFIG_EXIT:  # the options above are such as stand together
-            verdict.wrong.append(f"refused: {what}: {said}")
-            return what
-        if code != 0:
+        if code != 0:  # a refusal is wrong too: the options above are such as stand together
             verdict.wrong.append(f"exit {code}: {what}: {said}")
             return what
     if difference := differs(records(folder / "plain"), records(folder / "run")):

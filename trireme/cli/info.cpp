@@ -7,12 +7,12 @@
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <c10/core/AllocatorConfig.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <nlohmann/json.hpp>
 #include <torch/version.h>
 
 #include "trireme/base/cpu_cores.h"
 #include "trireme/base/error.h"
+#include "trireme/cli/process_options.h"
 #include "trireme/device/processor.h"
 #include "trireme/kernels/local_attention.h"
 #include "trireme/measure/matmul_rate.h"
@@ -54,7 +54,7 @@ OrderedJson collect(bool measure) {
       cpu["matmul_gflops_bf16"] = std::round(best_matmul_rate(at::kCPU, at::kBFloat16, 0.1) / 1e9);
   }
   info["devices"] = OrderedJson::array({cpu});
-  const int gpus = at::hasCUDA() ? c10::impl::getDeviceGuardImpl(at::kCUDA)->deviceCount() : 0;
+  const int gpus = cuda_devices();
   for (int i = 0; i < gpus; ++i) {
     const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(i));
     info["devices"].push_back(

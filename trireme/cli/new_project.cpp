@@ -1,11 +1,11 @@
 #include "trireme/cli/new_project.h"
 
 #include <iostream>
-#include <system_error>
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
+#include "trireme/base/make_folder.h"
 
 namespace fs = std::filesystem;
 
@@ -13,12 +13,6 @@ namespace trireme {
 namespace {
 
 constexpr const char* kUsageOfNew = "usage: trireme new DIR [--variant native|transformers]\n";
-
-void make_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw ConfigError(cat(folder.string(), ": cannot make the folder: ", error.message()));
-}
 
 }  // namespace
 
@@ -35,7 +29,7 @@ std::vector<std::string> write_project(const fs::path& folder, ProjectVariant va
   for (const ProjectFile& file : project_files()) {
     if (file.folder != "shared" && file.folder != name_of(variant)) continue;
     const fs::path path = folder / file.path;
-    make_folder(path.parent_path());
+    make_asked_folder(path.parent_path());
     replace_file(path, std::string(file.text));
     if (file.is_script())
       fs::permissions(path, fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,

@@ -4,6 +4,7 @@
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
+#include "trireme/base/make_folder.h"
 
 namespace fs = std::filesystem;
 
@@ -70,7 +71,7 @@ TrainOptionValues run_options(const PlanFlags& flags, const OptionParser& parser
 
 // As a shell takes it.
 std::string word_of(const Json& value) {
-  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  std::string text = value.is_string() ? value.get<std::string>() : value.dump();
   constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:,+-";
   if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
   std::string quoted = "'";
@@ -83,13 +84,6 @@ std::string as_flags(const TrainOptionValues& options) {
   for (const auto& [name, value] : options)
     words += cat(words.empty() ? "" : " ", "--", name, " ", word_of(value));
   return words;
-}
-
-void make_plan_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error)
-    throw ConfigError(cat("--output ", folder.string(), ": cannot make the folder: ", error.message()));
 }
 
 std::string init_line(const PlanFlags& flags, const PlannedModel& model) {
@@ -109,7 +103,7 @@ std::string write_plan(const PlanFlags& flags, const OptionParser& parser, const
   const std::string init = init_line(flags, model);
   const fs::path& folder = flags.output;
   if (folder.empty()) return init + launch_line(request, planned, as_flags(options) + kDataWords) + "\n";
-  make_plan_folder(folder);
+  make_asked_folder(folder, "--output ");
   const fs::path run = folder / "run.yaml";
   replace_file(run,
                run_yaml(cat("trireme plan: ", planned.configuration.ranks(), " x ", request.hardware.name,
@@ -130,7 +124,7 @@ std::string write_stages(const PlanFlags& flags, const OptionParser& parser, con
   TrainOptionValues chosen{{"context_stages", list.string()}};
   if (request.settings.precision != Precision::fp32)
     chosen.emplace_back(name_of(request.settings.precision), true);
-  make_plan_folder(folder);
+  make_asked_folder(folder, "--output ");
   const std::string title =
       cat("trireme plan: ", stages.front().configuration.ranks(), " x ", request.hardware.name);
   replace_file(list,

@@ -25,17 +25,16 @@ namespace {
 
 at::Device pick_device(DeviceChoice choice, const RankIdentity& identity) {
   const int devices = choice == DeviceChoice::cpu ? 0 : cuda_devices();
-  if (devices == 0 && choice == DeviceChoice::cuda)
+  if (devices > 0)
+    return {at::kCUDA,
+            static_cast<c10::DeviceIndex>(choose_gpu(devices, identity.local_rank, identity.local_size))};
+  if (choice == DeviceChoice::cuda)
     throw ConfigError(cat("--device cuda: no GPU can be used: ", why_no_gpu(), "; use --device cpu"));
-  if (devices == 0) {
-    const bool is_lost = choice == DeviceChoice::automatic && at::hasCUDA() && is_there("/dev/nvidia0");
-    if (is_lost && identity.local_rank == 0)
-      std::cerr << "trireme: warning: this machine has a GPU, and none can be used: " << why_no_gpu()
-                << "; computing on the CPU" << std::endl;
-    return at::kCPU;
-  }
-  return {at::kCUDA,
-          static_cast<c10::DeviceIndex>(choose_gpu(devices, identity.local_rank, identity.local_size))};
+  const bool is_lost = choice == DeviceChoice::automatic && at::hasCUDA() && is_there("/dev/nvidia0");
+  if (is_lost && identity.local_rank == 0)
+    std::cerr << "trireme: warning: this machine has a GPU, and none can be used: " << why_no_gpu()
+              << "; computing on the CPU" << std::endl;
+  return at::kCPU;
 }
 
 int count_threads(int64_t asked, const RankIdentity& identity) {

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <signal.h>
 #include <sys/wait.h>
-#include <thread>
 #include <unistd.h>
 
 #include "trireme/base/cpu_cores.h"
@@ -43,9 +42,8 @@ std::map<std::string, std::string> environment_of(const LaunchOptions& options, 
       {"TORCHELASTIC_USE_AGENT_STORE", ""},
   };
   if (!options.visible_devices.empty()) variables["CUDA_VISIBLE_DEVICES"] = options.visible_devices;
-  if (!environment("OMP_NUM_THREADS")) {
+  if (!environment("OMP_NUM_THREADS"))
     variables["OMP_NUM_THREADS"] = std::to_string(std::max(1, cpu_cores() / options.nproc));
-  }
   return variables;
 }
 
