@@ -78,6 +78,18 @@ Json encoder_model() {
   return config;
 }
 
+Json gemma3_model() {
+  Json config = tiny_gemma3_config(4, 2);
+  config.update({{"hidden_size", 256},
+                 {"head_dim", 64},
+                 {"intermediate_size", 640},
+                 {"num_hidden_layers", 4},
+                 {"vocab_size", 3000},
+                 {"sliding_window", 200},
+                 {"max_position_embeddings", 4096}});
+  return config;
+}
+
 std::vector<MemoryCase> memory_cases() {
   const auto zero = [](int stage) {
     return [stage](EngineOptions& options) { options.zero = static_cast<ZeroStage>(stage); };
@@ -230,6 +242,21 @@ std::vector<MemoryCase> memory_cases() {
        [](EngineOptions& o) {
          o.precision = Precision::bf16;
          o.bf16_matmul = Bf16Matmul::native;
+       }},
+      {"gemma 3, 1 rank", gemma3_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
+      {"gemma 3, 2 ranks, all kept, ZeRO 2", gemma3_model, 2, 2, 2, 700,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::none;
+         o.zero = ZeroStage::gradients;
+         o.logits_tile_tokens = 16;
+       }},
+      {"gemma 3, 1 rank, the MLP of half of the layers, bf16", gemma3_model, 1, 1, 1, 1024,
+       [](EngineOptions& o) {
+         o.recompute = Recompute::keep_attention;
+         o.keep_mlp_fraction = 0.5;
+         o.precision = Precision::bf16;
+         o.bf16_matmul = Bf16Matmul::fp32;
+         o.logits_tile_tokens = 16;
        }},
   };
 }

@@ -34,6 +34,13 @@ Json five_layers(bool tied = false) {
   return config;
 }
 
+// Norms behind each part keep other tensors than Llama's.
+Json five_gemma3_layers() {
+  Json config = testing::tiny_gemma3_config();
+  config["num_hidden_layers"] = kLayers;
+  return config;
+}
+
 RecomputePlan plan_of(Recompute policy, int64_t every = 1, double fraction = 1) {
   return RecomputePlan{policy, every, fraction, kLayers};
 }
@@ -98,9 +105,9 @@ void expect_same_bits(const std::vector<PassRecord>& a, const std::vector<PassRe
 }
 
 TEST(Recompute, every_plan_gives_losses_and_gradients_of_keeping_everything_to_the_bit) {
-  for (const bool tied : {false, true}) {
+  for (const Json& model : {five_layers(), five_layers(/*tied=*/true), five_gemma3_layers()}) {
     testing::TemporaryFolder folder;
-    testing::write_tiny_model(folder.path(), five_layers(tied));
+    testing::write_tiny_model(folder.path(), model);
     for (const int ranks : {1, 2}) {
       const WatchedRun run{.ranks = ranks};
       const auto none = testing::run_pass(folder.path(), run, plan_of(Recompute::none));
@@ -108,26 +115,27 @@ TEST(Recompute, every_plan_gives_losses_and_gradients_of_keeping_everything_to_t
         EXPECT_GT(gradient.abs().max().item<float>(), 1e-3);
       for (const RecomputePlan& plan : all_plans())
         expect_same_bits(testing::run_pass(folder.path(), run, plan), none,
-                         cat(name_of(plan), ", ", ranks, " ranks", tied ? ", tied" : ""));
+                         cat(name_of(plan), ", ", ranks, " ranks, ", model["model_type"].get<std::string>()));
     }
   }
 }
 
 TEST(Recompute, plans_are_bitwise_equal_in_16_bits_whichever_dtype_multiplies) {
-  testing::TemporaryFolder folder;
+  testing::TemporaryFolder folder, gemma3;
   testing::write_tiny_model(folder.path(), five_layers());
+  testing::write_tiny_model(gemma3.path(), five_gemma3_layers());
   using Dtypes = std::pair<at::ScalarType, at::ScalarType>;
   for (const auto& [storage, compute] : {Dtypes{at::kBFloat16, at::kBFloat16},
                                          Dtypes{at::kBFloat16, at::kFloat}, Dtypes{at::kHalf, at::kFloat}})
-    for (const int ranks : {1, 2}) {
+    for (const auto& [model, ranks] : {std::pair{folder.path(), 1}, {folder.path(), 2}, {gemma3.path(), 1}}) {
       const WatchedRun run{.ranks = ranks, .storage = storage, .compute = compute};
-      const auto none = testing::run_pass(folder.path(), run, plan_of(Recompute::none));
+      const auto none = testing::run_pass(model, run, plan_of(Recompute::none));
       for (const RecomputePlan& plan :
            {plan_of(Recompute::full), plan_of(Recompute::full, 3), plan_of(Recompute::keep_attention),
             plan_of(Recompute::keep_attention, 2, 0.5), plan_of(Recompute::none, 1, 0.5), plans_of_parts()[0],
             plans_of_parts()[2], plans_of_parts()[4]})
         expect_same_bits(
-            testing::run_pass(folder.path(), run, plan), none,
+            testing::run_pass(model, run, plan), none,
             cat(name_of(plan), ", ", ranks, " ranks, values in ", storage, ", matmuls in ", compute));
     }
 }

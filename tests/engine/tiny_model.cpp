@@ -32,6 +32,21 @@ Json tiny_llama_config(int64_t query_heads, int64_t key_value_heads) {
               {"rope_theta", 10000.0}};
 }
 
+Json tiny_gemma3_config(int64_t query_heads, int64_t key_value_heads) {
+  Json config = tiny_llama_config(query_heads, key_value_heads);
+  config.update({{"model_type", "gemma3_text"},
+                 {"architectures", {"Gemma3ForCausalLM"}},
+                 {"hidden_activation", "gelu_pytorch_tanh"},
+                 {"query_pre_attn_scalar", 20},
+                 {"sliding_window", 17},
+                 {"sliding_window_pattern", 2},
+                 {"rope_local_base_freq", 300.0},
+                 {"tie_word_embeddings", true},
+                 {"pad_token_id", nullptr}});
+  config.erase("hidden_act");
+  return config;
+}
+
 Json tiny_bert_config(int64_t heads) {
   return Json{{"model_type", "bert"},
               {"architectures", {"BertForMaskedLM"}},
@@ -59,7 +74,8 @@ void write_tiny_model(const std::filesystem::path& folder, const Json& config, d
                        auto generator =
                            at::make_generator<at::CPUGeneratorImpl>(std::hash<std::string>{}(parameter.name));
                        at::Tensor view = parameter_view(flat, parameter);
-                       view.normal_(scales_a_norm(parameter.name) ? 1.0 : 0.0, spread, generator);
+                       const bool around_one = scales_a_norm(parameter.name) && !parsed.norms_add_one;
+                       view.normal_(around_one ? 1.0 : 0.0, spread, generator);
                      }
                      return flat;
                    },

@@ -18,10 +18,13 @@ namespace trireme::testing {
 // they need.
 Json tiny_llama_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
 
+// The same of a small Gemma 3, of which every second layer slides over 17 tokens.
+Json tiny_gemma3_config(int64_t query_heads = 4, int64_t key_value_heads = 2);
+
 // The same of a small BERT with `heads`: 64 positions, padding id 3.
 Json tiny_bert_config(int64_t heads = 4);
 
-// Writes config.json and weights: normal values of size `spread`, norms around 1.
+// Writes config.json and weights: normal values of size `spread`, around 1 where they scale a norm.
 void write_tiny_model(const std::filesystem::path& folder, const Json& config, double spread = 0.15,
                       const ModelFamilies& families = model_families());
 

@@ -37,24 +37,25 @@ class CudaActivations : public ::testing::TestWithParam<at::ScalarType> {
   }
 };
 
-TEST_P(CudaActivations, swiglu_equals_fp64_both_ways_and_repeats_its_bits) {
-  for (const auto& [T, I, gap] :
-       {std::tuple{1, 1, 0}, {7, 33, 0}, {300, 11008, 0}, {129, 1000, 8}, {40, 257, 3}, {513, 2048, 0}}) {
-    SCOPED_TRACE(::testing::Message() << T << " x " << I << " + " << gap);
-    const at::Tensor gate_up = random(T, 2 * I, gap, 3), dact = random(T, I, gap);
-    at::Tensor expected = fp64(gate_up);
-    const auto act = gpu::swiglu(gate_up);
-    ASSERT_TRUE(act);
-    EXPECT_LT(worst(*act, aten::swiglu(expected)), tolerance());
-    const at::Tensor act_expected = aten::swiglu_backward(fp64(dact), expected);
-    const at::Tensor one = again(gate_up), two = again(gate_up);
-    const auto act_one = gpu::swiglu_backward(dact, one), act_two = gpu::swiglu_backward(dact, two);
-    ASSERT_TRUE(act_one && act_two);
-    EXPECT_LT(worst(one, expected), tolerance());
-    EXPECT_LT(worst(*act_one, act_expected), tolerance());
-    EXPECT_TRUE(at::equal(one, two) && at::equal(*act_one, *act_two));
-    EXPECT_TRUE(at::equal(*act, *act_one));
-  }
+TEST_P(CudaActivations, gated_units_equal_fp64_both_ways_and_repeat_their_bits) {
+  for (const GluGate gate : {GluGate::silu, GluGate::gelu_tanh})
+    for (const auto& [T, I, gap] :
+         {std::tuple{1, 1, 0}, {7, 33, 0}, {300, 11008, 0}, {129, 1000, 8}, {40, 257, 3}, {513, 2048, 0}}) {
+      SCOPED_TRACE(::testing::Message() << T << " x " << I << " + " << gap);
+      const at::Tensor gate_up = random(T, 2 * I, gap, 3), dact = random(T, I, gap);
+      at::Tensor expected = fp64(gate_up);
+      const auto act = gpu::glu(gate, gate_up);
+      ASSERT_TRUE(act);
+      EXPECT_LT(worst(*act, aten::glu(gate, expected)), tolerance());
+      const at::Tensor act_expected = aten::glu_backward(gate, fp64(dact), expected);
+      const at::Tensor one = again(gate_up), two = again(gate_up);
+      const auto act_one = gpu::glu_backward(gate, dact, one), act_two = gpu::glu_backward(gate, dact, two);
+      ASSERT_TRUE(act_one && act_two);
+      EXPECT_LT(worst(one, expected), tolerance());
+      EXPECT_LT(worst(*act_one, act_expected), tolerance());
+      EXPECT_TRUE(at::equal(one, two) && at::equal(*act_one, *act_two));
+      EXPECT_TRUE(at::equal(*act, *act_one));
+    }
 }
 
 TEST_P(CudaActivations, backward_of_the_exact_gelu_equals_fp64) {

@@ -25,74 +25,94 @@ constexpr Shape kShapes[] = {{3, 8, 0, 0},    {2, 1, 0, 0},     {5, 33, 0, 0},  
                              {2, 40, 1, 0},   {3, 24, 0, 1},    {2, 256, 0, 0}, {1, 257, 3, 5},
                              {1, 2056, 0, 8}, {7, 1000, 16, 16}};
 
-double sigmoid_of(double x) {
-  return 1 / (1 + std::exp(-x));
+// By their definitions: the sigmoid, and the form with tanh.
+struct Gated {
+  double value, derivative;
+};
+Gated gated(GluGate gate, double x) {
+  if (gate == GluGate::silu) {
+    const double s = 1 / (1 + std::exp(-x));
+    return {x * s, s * (1 + x * (1 - s))};
+  }
+  const double root = std::sqrt(2 / M_PI), t = std::tanh(root * (x + 0.044715 * x * x * x));
+  return {0.5 * x * (1 + t), 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x)};
+}
+constexpr GluGate kGates[] = {GluGate::silu, GluGate::gelu_tanh};
+// Of each shape, both gates.
+template <typename F>
+void for_gates_and_shapes(const F& f) {
+  for (const GluGate gate : kGates)
+    for (const Shape& shape : kShapes) {
+      SCOPED_TRACE(::testing::Message() << (gate == GluGate::silu ? "silu " : "gelu ") << shape.T << " x "
+                                        << shape.I);
+      f(gate, shape);
+    }
 }
 
 template <typename X>
 class ActivationKernel : public ::testing::Test {};
 TYPED_TEST_SUITE(ActivationKernel, testing::PlayedFloats);
 
-TYPED_TEST(ActivationKernel, swiglu_is_silu_of_the_gate_times_up) {
+TYPED_TEST(ActivationKernel, gated_units_are_f_of_the_gate_times_up) {
   using X = TypeParam;
-  for (const Shape& shape : kShapes) {
-    SCOPED_TRACE(::testing::Message() << shape.T << " x " << shape.I);
+  for_gates_and_shapes([](GluGate gate, const Shape& shape) {
     Gpu gpu;
     const std::vector<X> values = normal_values<X>(shape.elements(), 1, 4);
     const Array<X> gate_up = gpu.array(values), act = gpu.array<X>(shape.T * shape.I);
-    launch_swiglu({number_of<X>(), shape.T, shape.I}, rows(gate_up, shape.stride(), shape.offset),
-                  rows(act, shape.I), nullptr);
+    launch_glu(gate, {number_of<X>(), shape.T, shape.I}, rows(gate_up, shape.stride(), shape.offset),
+               rows(act, shape.I), nullptr);
     const std::vector<X> got = act.values();
     for (int64_t i = 0; i < shape.T * shape.I; ++i) {
       const int64_t at = shape.offset + i / shape.I * shape.stride() + i % shape.I;
-      const double gate = widened(values[at]), up = widened(values[at + shape.I]);
-      expect_rounded(got[i], gate * sigmoid_of(gate) * up, std::abs(gate * up), "act", i);
+      const double x = widened(values[at]), up = widened(values[at + shape.I]);
+      expect_rounded(got[i], gated(gate, x).value * up, std::abs(x * up), "act", i);
     }
-  }
+  });
 }
 
-TYPED_TEST(ActivationKernel, swiglu_backward_leaves_the_gradients_in_place_and_nothing_else) {
+TYPED_TEST(ActivationKernel, their_backward_leaves_the_gradients_in_place_and_nothing_else) {
   using X = TypeParam;
-  for (const Shape& shape : kShapes) {
-    SCOPED_TRACE(::testing::Message() << shape.T << " x " << shape.I);
+  for_gates_and_shapes([](GluGate gate, const Shape& shape) {
     const int64_t I = shape.I, dact_stride = I + shape.more;
     Gpu gpu;
     const std::vector<X> values = normal_values<X>(shape.elements(), 2, 3);
     const std::vector<X> given = normal_values<X>(shape.offset + shape.T * dact_stride, 3);
     const Array<X> gate_up = gpu.array(values), dact = gpu.array(given), act = gpu.array<X>(shape.T * I);
-    launch_swiglu_backward({number_of<X>(), shape.T, I}, rows(dact, dact_stride, shape.offset),
-                           rows(gate_up, shape.stride(), shape.offset), rows(act, I), nullptr);
+    launch_glu_backward(gate, {number_of<X>(), shape.T, I}, rows(dact, dact_stride, shape.offset),
+                        rows(gate_up, shape.stride(), shape.offset), rows(act, I), nullptr);
     const std::vector<X> acts = act.values(), gradients = gate_up.values();
     std::vector<bool> checked(values.size());
     for (int64_t i = 0; i < shape.T * I; ++i) {
       const int64_t row = i / I, at = shape.offset + row * shape.stride() + i % I;
-      const double gate = widened(values[at]), up = widened(values[at + I]), s = sigmoid_of(gate);
+      const double x = widened(values[at]), up = widened(values[at + I]);
       const double d = widened(given[shape.offset + row * dact_stride + i % I]);
-      expect_rounded(acts[i], gate * s * up, std::abs(gate * up), "act", i);
-      expect_rounded(gradients[at], d * up * s * (1 + gate * (1 - s)),
-                     std::abs(d * up) * (1 + std::abs(gate)), "dgate", i);
-      expect_rounded(gradients[at + I], d * gate * s, std::abs(d * gate), "dup", i);
+      const Gated f = gated(gate, x);
+      expect_rounded(acts[i], f.value * up, std::abs(x * up), "act", i);
+      expect_rounded(gradients[at], d * up * f.derivative, std::abs(d * up) * (1 + std::abs(x)), "dgate", i);
+      expect_rounded(gradients[at + I], d * f.value, std::abs(d * x), "dup", i);
       checked[at] = checked[at + I] = true;
     }
     for (size_t i = 0; i < values.size(); ++i)
       if (!checked[i]) {
         EXPECT_EQ(widened(gradients[i]), widened(values[i])) << "between rows";
       }
-  }
+  });
 }
 
-TYPED_TEST(ActivationKernel, swiglu_backward_makes_the_bits_of_act_again) {
+TYPED_TEST(ActivationKernel, their_backward_makes_the_bits_of_act_again) {
   using X = TypeParam;
   constexpr int64_t T = 5, I = 201;
-  Gpu gpu;
-  const Array<X> gate_up = gpu.array(normal_values<X>(T * 2 * I, 8, 3)),
-                 dact = gpu.array(normal_values<X>(T * I, 9));
-  const Array<X> act = gpu.array<X>(T * I), again = gpu.array<X>(T * I);
-  launch_swiglu({number_of<X>(), T, I}, rows(gate_up, 2 * I), rows(act, I), nullptr);
-  launch_swiglu_backward({number_of<X>(), T, I}, rows(dact, I), rows(gate_up, 2 * I), rows(again, I),
-                         nullptr);
-  const std::vector<X> first = act.values(), second = again.values();
-  for (int64_t i = 0; i < T * I; ++i) EXPECT_EQ(widened(first[i]), widened(second[i]));
+  for (const GluGate gate : kGates) {
+    Gpu gpu;
+    const Array<X> gate_up = gpu.array(normal_values<X>(T * 2 * I, 8, 3)),
+                   dact = gpu.array(normal_values<X>(T * I, 9));
+    const Array<X> act = gpu.array<X>(T * I), again = gpu.array<X>(T * I);
+    launch_glu(gate, {number_of<X>(), T, I}, rows(gate_up, 2 * I), rows(act, I), nullptr);
+    launch_glu_backward(gate, {number_of<X>(), T, I}, rows(dact, I), rows(gate_up, 2 * I), rows(again, I),
+                        nullptr);
+    const std::vector<X> first = act.values(), second = again.values();
+    for (int64_t i = 0; i < T * I; ++i) EXPECT_EQ(widened(first[i]), widened(second[i]));
+  }
 }
 
 TYPED_TEST(ActivationKernel, backward_of_the_exact_gelu_leaves_the_gradient_and_the_activation) {
@@ -135,10 +155,13 @@ TYPED_TEST(ActivationKernel, each_value_is_read_and_written_once_in_16_bytes) {
     EXPECT_EQ(counts.writes, counts.written_bytes / 16);
     gpu.clear_counts();
   };
-  launch_swiglu({number_of<X>(), T, I}, rows(gate_up, 2 * I), rows(act, I), nullptr);
-  expect_counts(2, 1);  // 6 bytes of bf16
-  launch_swiglu_backward({number_of<X>(), T, I}, rows(dact, I), rows(gate_up, 2 * I), rows(act, I), nullptr);
-  expect_counts(3, 3);  // 12
+  for (const GluGate gate : kGates) {
+    launch_glu(gate, {number_of<X>(), T, I}, rows(gate_up, 2 * I), rows(act, I), nullptr);
+    expect_counts(2, 1);  // 6 bytes of bf16
+    launch_glu_backward(gate, {number_of<X>(), T, I}, rows(dact, I), rows(gate_up, 2 * I), rows(act, I),
+                        nullptr);
+    expect_counts(3, 3);  // 12
+  }
   launch_exact_gelu_backward({number_of<X>(), T, I}, rows(dact, I), rows(act, I), nullptr);
   expect_counts(2, 2);  // 8
 }
@@ -147,18 +170,20 @@ TEST(ActivationKernelOfExtremes, gates_far_from_zero_and_overflows_are_what_they
   Gpu gpu;
   // Gates, then ups.
   const std::vector<float> values = {-200, -90, 0, 90, 200, 1, 1, 1, 1, 1};
-  const Array<float> gate_up = gpu.array(values), act = gpu.array<float>(5);
-  launch_swiglu({GpuNumber::fp32, 1, 5}, rows(gate_up, 10), rows(act, 5), nullptr);
-  const std::vector<float> acts = act.values();
-  EXPECT_EQ(acts[0], 0);
-  EXPECT_NEAR(acts[1], 0, 1e-30);
-  EXPECT_EQ(acts[2], 0);
-  EXPECT_EQ(acts[3], 90);
-  EXPECT_EQ(acts[4], 200);
+  for (const GluGate gate : kGates) {
+    const Array<float> gate_up = gpu.array(values), act = gpu.array<float>(5);
+    launch_glu(gate, {GpuNumber::fp32, 1, 5}, rows(gate_up, 10), rows(act, 5), nullptr);
+    const std::vector<float> acts = act.values();
+    EXPECT_EQ(acts[0], 0);
+    EXPECT_NEAR(acts[1], 0, 1e-30);
+    EXPECT_EQ(acts[2], 0);
+    EXPECT_EQ(acts[3], 90);
+    EXPECT_EQ(acts[4], 200);
+  }
 
   const Array<Fp16> narrow = gpu.array(std::vector<Fp16>(2, narrowed<Fp16>(300)));
   const Array<Fp16> d = gpu.array(std::vector<Fp16>(1, narrowed<Fp16>(-300))), out = gpu.array<Fp16>(1);
-  launch_swiglu_backward({GpuNumber::fp16, 1, 1}, rows(d, 1), rows(narrow, 2), rows(out, 1), nullptr);
+  launch_glu_backward(GluGate::silu, {GpuNumber::fp16, 1, 1}, rows(d, 1), rows(narrow, 2), rows(out, 1), nullptr);
   EXPECT_EQ(widened(out.values()[0]), INFINITY);
   EXPECT_EQ(widened(narrow.values()[0]), -INFINITY);
   EXPECT_EQ(widened(narrow.values()[1]), -INFINITY);
@@ -166,8 +191,8 @@ TEST(ActivationKernelOfExtremes, gates_far_from_zero_and_overflows_are_what_they
 
 TEST(ActivationKernelOfNothing, no_rows_are_no_launch) {
   Gpu gpu;
-  launch_swiglu({GpuNumber::fp32, 0, 4}, {}, {}, nullptr);
-  launch_swiglu_backward({GpuNumber::fp32, 0, 4}, {}, {}, {}, nullptr);
+  launch_glu(GluGate::silu, {GpuNumber::fp32, 0, 4}, {}, {}, nullptr);
+  launch_glu_backward(GluGate::silu, {GpuNumber::fp32, 0, 4}, {}, {}, {}, nullptr);
   launch_exact_gelu_backward({GpuNumber::fp32, 0, 4}, {}, {}, nullptr);
   EXPECT_EQ(gpu.counts().launches, 0);
 }

@@ -64,12 +64,15 @@ TEST(RowBlocks, rotation_crosses_their_border_with_the_positions_of_its_rows) {
   EXPECT_LT(relative_error(dk, fused_dk), kTolerance);
 }
 
-TEST(RowBlocks, swiglu_crosses_their_border) {
+TEST(RowBlocks, gated_units_cross_their_border) {
   const at::Tensor gate_up = numbers({kRows, 2 * kWidth}, 0.97), dact = numbers({kRows, kWidth}, 0.107);
-  EXPECT_LT(relative_error(aten::swiglu(gate_up), swiglu(gate_up)), kTolerance);
-  at::Tensor d = gate_up.clone(), fused_d = gate_up.clone();
-  EXPECT_LT(relative_error(aten::swiglu_backward(dact, d), swiglu_backward(dact, fused_d)), kTolerance);
-  EXPECT_LT(relative_error(d, fused_d), kTolerance);
+  for (const GluGate gate : {GluGate::silu, GluGate::gelu_tanh}) {
+    EXPECT_LT(relative_error(aten::glu(gate, gate_up), glu(gate, gate_up)), kTolerance);
+    at::Tensor d = gate_up.clone(), fused_d = gate_up.clone();
+    EXPECT_LT(relative_error(aten::glu_backward(gate, dact, d), glu_backward(gate, dact, fused_d)),
+              kTolerance);
+    EXPECT_LT(relative_error(d, fused_d), kTolerance);
+  }
 }
 
 TEST(RowBlocks, cross_entropy_crosses_their_border) {

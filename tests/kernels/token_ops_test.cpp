@@ -103,23 +103,30 @@ TEST(TokenOps, rotary_may_work_in_place) {
   EXPECT_TRUE(at::equal(y, z));
 }
 
-TEST(TokenOps, fused_swiglu_equals_atens_both_ways) {
-  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    const at::Tensor gate_up = random({13, 2 * 33}, dtype, 14) * 4, dact = random({13, 33}, dtype, 15);
-    EXPECT_LT(worst(swiglu(gate_up), aten::swiglu(gate_up)), tolerance(dtype));
-    at::Tensor a = gate_up.clone(), b = gate_up.clone();
-    const at::Tensor act = swiglu_backward(dact, a), act2 = aten::swiglu_backward(dact, b);
-    EXPECT_LT(worst(a, b), tolerance(dtype));
-    EXPECT_LT(worst(act, act2), tolerance(dtype));
-  }
+TEST(TokenOps, fused_gated_units_equal_atens_both_ways) {
+  for (const GluGate gate : {GluGate::silu, GluGate::gelu_tanh})
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      const at::Tensor gate_up = random({13, 2 * 33}, dtype, 14) * 4, dact = random({13, 33}, dtype, 15);
+      EXPECT_LT(worst(glu(gate, gate_up), aten::glu(gate, gate_up)), tolerance(dtype));
+      at::Tensor a = gate_up.clone(), b = gate_up.clone();
+      const at::Tensor act = glu_backward(gate, dact, a), act2 = aten::glu_backward(gate, dact, b);
+      EXPECT_LT(worst(a, b), tolerance(dtype));
+      EXPECT_LT(worst(act, act2), tolerance(dtype));
+    }
 }
 
-TEST(TokenOps, swiglu_survives_extreme_gates) {
-  const at::Tensor gate_up =
-      at::tensor({-200.0f, -90.0f, 0.0f, 90.0f, 200.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f}).view({1, 10});
-  const at::Tensor act = swiglu(gate_up);
-  EXPECT_TRUE(at::isfinite(act).all().item<bool>());
-  EXPECT_LT(worst(act, aten::swiglu(gate_up)), 1e-6);
+TEST(TokenOps, gated_units_survive_extreme_gates) {
+  for (const GluGate gate : {GluGate::silu, GluGate::gelu_tanh}) {
+    at::Tensor gate_up =
+        at::tensor({-200.0f, -90.0f, 0.0f, 90.0f, 200.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f}).view({1, 10});
+    at::Tensor expected = gate_up.clone();
+    const at::Tensor act = glu(gate, gate_up);
+    EXPECT_TRUE(at::isfinite(act).all().item<bool>());
+    EXPECT_LT(worst(act, aten::glu(gate, gate_up)), 1e-6);
+    glu_backward(gate, at::ones({1, 5}), gate_up);
+    aten::glu_backward(gate, at::ones({1, 5}), expected);
+    EXPECT_LT(worst(gate_up, expected), 1e-6);
+  }
 }
 
 TEST(TokenOps, fused_cross_entropy_equals_atens_with_ignored_targets) {
@@ -138,11 +145,11 @@ TEST(TokenOps, fused_cross_entropy_equals_atens_with_ignored_targets) {
 
 TEST(TokenOps, what_fp16_cannot_hold_is_infinite_and_then_not_a_number) {
   at::Tensor gate_up = at::full({1, 2 * 40}, 300, at::kHalf);
-  const at::Tensor act = swiglu(gate_up);  // 90000
+  const at::Tensor act = glu(GluGate::silu, gate_up);  // 90000
   EXPECT_TRUE(act.isinf().all().item<bool>());
   EXPECT_TRUE(rms_norm(act, at::ones({40}), 1e-5, at::kFloat).isnan().all().item<bool>());
   EXPECT_TRUE(rms_norm(act, at::ones({40}), 1e-5, at::kHalf).isnan().all().item<bool>());
-  const at::Tensor dact = swiglu_backward(at::full({1, 40}, -300, at::kHalf), gate_up);
+  const at::Tensor dact = glu_backward(GluGate::silu, at::full({1, 40}, -300, at::kHalf), gate_up);
   EXPECT_TRUE(dact.isinf().all().item<bool>());
   EXPECT_TRUE(gate_up.isinf().all().item<bool>() && gate_up.lt(0).all().item<bool>());
   at::Tensor logits = at::ones({1, 50}, at::kHalf), loss = at::empty({1});
@@ -153,7 +160,7 @@ TEST(TokenOps, what_fp16_cannot_hold_is_infinite_and_then_not_a_number) {
 
 TEST(TokenOps, gradients_too_small_for_normal_fp16_numbers_are_kept_as_denormals) {
   at::Tensor gate_up = at::ones({1, 2 * 40}, at::kHalf);
-  swiglu_backward(at::full({1, 40}, 1e-6, at::kHalf), gate_up);
+  glu_backward(GluGate::silu, at::full({1, 40}, 1e-6, at::kHalf), gate_up);
   const double expected = 1e-6 / (1 + std::exp(-1.0));  // d(up) = silu(1) d(act)
   EXPECT_NEAR(gate_up[0][79].item<double>(), expected, 0x1p-24);
   EXPECT_GT(gate_up[0][79].item<double>(), 0);
@@ -231,10 +238,12 @@ TEST(TokenOps, gradients_equal_central_differences) {
             1e-7);
 
   const at::Tensor gate_up = random({2, 12}, at::kDouble, 23), dact = random({2, 6}, at::kDouble, 24);
-  at::Tensor dgate_up = gate_up.clone();
-  swiglu_backward(dact, dgate_up);
-  EXPECT_LT(worst(dgate_up, numeric_gradient([](const at::Tensor& v) { return swiglu(v); }, gate_up, dact)),
-            1e-7);
+  for (const GluGate gate : {GluGate::silu, GluGate::gelu_tanh}) {
+    at::Tensor d = gate_up.clone();
+    glu_backward(gate, dact, d);
+    EXPECT_LT(worst(d, numeric_gradient([&](const at::Tensor& v) { return glu(gate, v); }, gate_up, dact)),
+              1e-7);
+  }
 
   const at::Tensor b = random({10}, at::kDouble, 28);
   at::Tensor dw2 = at::zeros_like(w), db = at::zeros_like(b);

@@ -23,7 +23,7 @@ def draw(rng, family):
               "hidden_size": heads * rng.choice([8, 16, 32]), "intermediate_size": rng.choice([40, 96]),
               "num_key_value_heads": key_value_heads, "vocab_size": rng.choice([50, 320])}
     maybe = lambda key, *values: config.update({key: rng.choice(values)}) if rng.random() < 0.6 else None
-    if heads in (4, 8) and rng.random() < 0.3:
+    if heads in (4, 8) and rng.random() < 0.3 and not family.startswith("gemma"):
         config["num_key_value_heads"] = None
     maybe("head_dim", 8, 16, 24)
     maybe("tie_word_embeddings", True, False)
@@ -44,9 +44,28 @@ def draw(rng, family):
         if config.get("use_sliding_window") and config.get("sliding_window", 1) and rng.random() < 0.5:
             config["layer_types"] = [rng.choice(["full_attention", "sliding_attention"])
                                      for _ in range(config["num_hidden_layers"])]
+    if family.startswith("gemma"):
+        config["hidden_size"] = heads * rng.choice([8, 16, 32])
+        maybe("pad_token_id", 5, None)
+        maybe("attention_bias", True, False)
+        if family == "gemma":
+            config["hidden_act"] = rng.choice(["gelu", "gelu_pytorch_tanh"])
+        else:
+            maybe("sliding_window", 17, 300)
+            maybe("sliding_window_pattern", 1, 2, 3)
+            maybe("query_pre_attn_scalar", 20, 24)
+            maybe("rope_local_base_freq", 5000.0)
+            if rng.random() < 0.4:
+                config["layer_types"] = [rng.choice(["full_attention", "sliding_attention"])
+                                         for _ in range(config["num_hidden_layers"])]
+            if rng.random() < 0.5:  # the form of transformers 5, which has an object for each type of layer
+                config["rope_parameters"] = {"full_attention": {"rope_type": "yarn", "rope_theta": 70000.0, "factor": 4.0},
+                                             "sliding_attention": {"rope_type": "default", "rope_theta": 3000.0}}
+                return config
     maybe("rope_theta", 10000.0, 500000, 1000000.0)
-    maybe("rope_scaling", None, {"type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": 4.0},
-          {"type": "dynamic", "factor": 3.0})
+    kind = "rope_type" if family == "gemma3_text" else "type"  # which transformers passes over there
+    maybe("rope_scaling", None, {kind: "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": 4.0},
+          {kind: "dynamic", "factor": 3.0})
     return config
 
 
@@ -59,16 +78,23 @@ def expected(config_json):
         window = getattr(layer.self_attn, "sliding_window", None)
         if config.model_type == "mistral":
             window = config.sliding_window
+        if config.model_type == "gemma3_text" and not layer.self_attn.is_sliding:
+            window = 0
         windows.append(window or 0)
     first = lambda ids: ids[0] if isinstance(ids, list) else ids
-    return {
+    of_types = config.model_type == "gemma3_text"
+    rope = config.rope_parameters["full_attention"] if of_types else config.rope_parameters
+    norm = model.model.norm
+    gemma = {"softmax_scale": model.model.layers[0].self_attn.scaling, "pad_token_id": config.pad_token_id}
+    if of_types:
+        gemma["sliding_theta"] = config.rope_parameters["sliding_attention"]["rope_theta"]
+    return (gemma if config.model_type.startswith("gemma") else {}) | {
         "shapes": {name: list(parameter.shape) for name, parameter in model.named_parameters()},
         "layer_window": windows,
-        "rope_type": config.rope_parameters["rope_type"],
-        "rope_theta": config.rope_parameters["rope_theta"],
-        "original_max_position_embeddings": config.rope_parameters.get("original_max_position_embeddings",
-                                                                       config.max_position_embeddings),
-        "rms_norm_eps": model.model.norm.variance_epsilon,
+        "rope_type": rope["rope_type"],
+        "rope_theta": rope["rope_theta"],
+        "original_max_position_embeddings": rope.get("original_max_position_embeddings", config.max_position_embeddings),
+        "rms_norm_eps": getattr(norm, "variance_epsilon", None) or norm.eps,
         "bos_token_id": config.bos_token_id,
         "eos_token_id": first(config.eos_token_id),
     }
@@ -79,6 +105,9 @@ def main():
     rows = []
     for number in range(40):
         config = draw(rng, ["llama", "mistral", "qwen2", "qwen3"][number % 4])
+        rows.append(json.dumps({"config": config, "expected": expected(config)}))
+    for number in range(16):
+        config = draw(rng, ["gemma", "gemma3_text"][number % 2])
         rows.append(json.dumps({"config": config, "expected": expected(config)}))
     out = pathlib.Path(__file__).resolve().parent / "fixtures" / "configs.json"
     out.write_text("[\n" + ",\n".join(rows) + "\n]\n")

@@ -1,5 +1,7 @@
 #include "trireme/model/model_config.h"
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 
 #include <gmock/gmock.h>
@@ -62,6 +64,20 @@ TEST(ModelConfig, silent_keys_have_the_defaults_of_transformers) {
   EXPECT_FALSE(qwen2.qk_norm);
   EXPECT_THAT(qwen2.layer_window, Each(0));
   EXPECT_FALSE(qwen2.bos_token_id.has_value());
+
+  const ModelConfig gemma = parse(R"({"model_type":"gemma"})");
+  EXPECT_EQ(gemma.hidden_size, 3072);
+  EXPECT_EQ(gemma.num_key_value_heads, 16);
+  EXPECT_TRUE(gemma.tie_word_embeddings && gemma.norms_add_one && !gemma.post_norms);
+  EXPECT_EQ(gemma.pad_token_id, 0);
+  EXPECT_DOUBLE_EQ(gemma.embedding_scale, std::sqrt(3072.0));
+  const ModelConfig gemma3 = parse(R"({"model_type":"gemma3_text"})");
+  EXPECT_EQ(gemma3.num_hidden_layers, 26);
+  EXPECT_TRUE(gemma3.post_norms && gemma3.qk_norm);
+  EXPECT_EQ(std::count(gemma3.layer_window.begin(), gemma3.layer_window.end(), 4096), 22);
+  EXPECT_EQ(gemma3.layer_window[5], 0) << "every sixth sees all";
+  EXPECT_DOUBLE_EQ(gemma3.rope.theta, 1'000'000);
+  EXPECT_DOUBLE_EQ(gemma3.window_rope.value().theta, 10000);
 
   const ModelConfig qwen3 = parse(R"({"model_type":"qwen3","hidden_size":2560})");
   EXPECT_EQ(qwen3.head_dim, 128) << "not hidden_size / heads";
@@ -199,8 +215,8 @@ TEST(ModelConfig, what_is_not_built_is_refused_by_name) {
   for (const auto& [keys, expected] : cases)
     EXPECT_THAT(refusal(small("llama", keys)), HasSubstr(expected)) << keys;
   EXPECT_THAT(
-      refusal(small("gemma2")),
-      AllOf(HasSubstr("\"gemma2\""), HasSubstr("Trireme trains llama, mistral, "), HasSubstr(" and ")));
+      refusal(small("phi3")),
+      AllOf(HasSubstr("\"phi3\""), HasSubstr("Trireme trains llama, mistral, "), HasSubstr(" and ")));
   EXPECT_THAT(refusal("{}"), HasSubstr("model_type is missing"));
   EXPECT_THAT(refusal("[]"), HasSubstr("expected a JSON object"));
   EXPECT_EQ(refusal(small(
@@ -339,11 +355,38 @@ TEST(ModelConfig, random_files_mean_what_they_mean_to_transformers) {
     EXPECT_EQ(Json(config.layer_window), expected["layer_window"]);
     EXPECT_EQ(kinds.at(config.rope.kind), expected["rope_type"]);
     EXPECT_EQ(config.rope.theta, expected["rope_theta"]);
-    EXPECT_EQ(config.rope.original_max_position_embeddings, expected["original_max_position_embeddings"]);
+    // A linear scaling of Gemma 3 is counted from what it stretched (rope_config.cpp).
+    if (!config.window_rope || config.rope.kind != RopeKind::linear) {
+      EXPECT_EQ(config.rope.original_max_position_embeddings, expected["original_max_position_embeddings"]);
+    }
     EXPECT_EQ(config.norm_eps, expected["rms_norm_eps"]);
     EXPECT_EQ(config.bos_token_id ? Json(*config.bos_token_id) : Json(), expected["bos_token_id"]);
     EXPECT_EQ(config.eos_token_id ? Json(*config.eos_token_id) : Json(), expected["eos_token_id"]);
+    if (!expected.contains("softmax_scale")) continue;
+    EXPECT_DOUBLE_EQ(config.softmax_scale(), expected["softmax_scale"]);
+    EXPECT_EQ(config.pad_token_id ? Json(*config.pad_token_id) : Json(), expected["pad_token_id"]);
+    const Json sliding_theta = config.window_rope ? Json(config.window_rope->theta) : Json();
+    EXPECT_EQ(sliding_theta, expected.value("sliding_theta", Json()));
   }
+}
+
+TEST(ModelConfig, what_gemma_has_and_is_not_built_is_refused_with_what_to_do) {
+  EXPECT_THAT(refusal(small("gemma2")), HasSubstr("soft caps"));
+  EXPECT_THAT(refusal(small("gemma3")), HasSubstr("docs/models.md"));
+  EXPECT_THAT(refusal(small("gemma3_text", R"("attn_logit_softcapping":50.0)")),
+              HasSubstr("attn_logit_softcapping"));
+  EXPECT_THAT(refusal(small("gemma3_text", R"("use_bidirectional_attention":true)")),
+              HasSubstr("use_bidirectional_attention"));
+  EXPECT_THAT(refusal(small("gemma3_text", R"("hidden_activation":"gelu")")), HasSubstr("hidden_activation"));
+  EXPECT_THAT(refusal(small("gemma3_text", R"("sliding_window":null)")), HasSubstr("sliding_window"));
+  EXPECT_THAT(refusal(small("gemma3_text", R"("query_pre_attn_scalar":0)")),
+              HasSubstr("query_pre_attn_scalar"));
+  EXPECT_THAT(refusal(small("gemma3_text", R"("rope_scaling":{"type":"linear","factor":8.0})")),
+              HasSubstr("write rope_type"));
+  EXPECT_THAT(refusal(small("gemma3_text", R"("rope_parameters":{"rope_type":"default"})")),
+              HasSubstr("expected full_attention and sliding_attention"));
+  EXPECT_THAT(refusal(small("gemma", R"("hidden_act":"silu")")), HasSubstr("hidden_act"));
+  EXPECT_THAT(refusal(small("llama", R"("query_pre_attn_scalar":64)")), HasSubstr("query_pre_attn_scalar"));
 }
 
 TEST(ModelConfig, a_missing_file_is_named) {

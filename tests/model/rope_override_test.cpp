@@ -91,7 +91,7 @@ TEST(RopeOverride, frequencies_are_those_of_the_papers) {
   for (const Case& each : cases) {
     SCOPED_TRACE(each.scaling);
     const ModelConfig config = with(each.scaling);
-    const RotaryFrequencies frequencies = rotary_frequencies(config, each.tokens);
+    const RotaryFrequencies frequencies = rotary_frequencies(config, config.rope, each.tokens);
     ASSERT_EQ(frequencies.inverse.numel(), kHeadDim / 2);
     for (int i = 0; i < kHeadDim / 2; ++i)
       EXPECT_NEAR(frequencies.inverse[i].item<double>() / each.inverse(i), 1, 1e-5) << "pair " << i;
@@ -122,6 +122,46 @@ TEST(RopeOverride, stands_in_config_json_in_the_form_that_was_there) {
   const Json linear = with("linear:4").raw;
   EXPECT_EQ(linear["rope_scaling"], Json({{"rope_type", "linear"}, {"factor", 4.0}}));
   EXPECT_EQ(linear["original_max_position_embeddings"], kOriginal);
+}
+
+// Of Gemma 3 the layers of full attention alone are stretched, in both forms of its file.
+TEST(RopeOverride, leaves_sliding_layers_with_a_rotary_embedding_of_their_own) {
+  const Json sliding = {{"rope_type", "default"}, {"rope_theta", 3000.0}};
+  const Json nested = {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 7e5}}},
+                       {"sliding_attention", sliding}};
+  Json json = {{"model_type", "gemma3_text"}, {"hidden_size", 256}, {"num_attention_heads", 4},
+               {"num_key_value_heads", 2},    {"head_dim", kHeadDim}, {"max_position_embeddings", kOriginal},
+               {"rope_parameters", nested}};
+  for (const bool newer : {true, false}) {
+    if (!newer) {
+      json.erase("rope_parameters");
+      json.update({{"rope_theta", 7e5}, {"rope_local_base_freq", 3000.0}});
+    }
+    const ModelConfig before = parse_model_config(json, "gemma 3"), after = with("yarn:16", before);
+    EXPECT_EQ(after.rope.kind, RopeKind::yarn);
+    EXPECT_DOUBLE_EQ(after.rope.theta, 7e5);
+    EXPECT_EQ(after.max_position_embeddings, 16 * kOriginal);
+    EXPECT_EQ(after.window_rope->kind, RopeKind::standard);
+    EXPECT_DOUBLE_EQ(after.window_rope->theta, 3000);
+    if (newer) {
+      EXPECT_EQ(after.raw["rope_parameters"]["sliding_attention"], sliding);
+    }
+    EXPECT_EQ(with("yarn:16", after).raw, after.raw);
+    const ModelConfig theta = with_rope(before, {.scaling = "", .theta = 5e6, .longest_tokens = 99999});
+    EXPECT_DOUBLE_EQ(theta.rope.theta, 5e6);
+    EXPECT_DOUBLE_EQ(theta.window_rope->theta, 3000);
+    EXPECT_EQ(theta.max_position_embeddings, 99999);
+  }
+}
+
+// As published: 131,072 positions beside a linear scaling by 8 are what was reached.
+TEST(RopeOverride, a_linear_scaling_of_gemma_3_has_reached_its_positions) {
+  const ModelConfig published = parse_model_config({{"model_type", "gemma3_text"},
+                                                    {"max_position_embeddings", 131072},
+                                                    {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}},
+                                                   "gemma 3");
+  EXPECT_EQ(position_reach(published), 131072);
+  EXPECT_EQ(with("linear:32", published).max_position_embeddings, 524288);
 }
 
 // What a run exports is what the next one stretches: by the length of pretraining, not by what was reached.

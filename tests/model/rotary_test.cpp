@@ -14,7 +14,7 @@ Json rope_tables() {
 }
 
 RotaryTable table_of(const ModelConfig& config, int64_t tokens, int64_t begin, int64_t count) {
-  return make_rotary_table(config, tokens, at::arange(begin, begin + count, at::kLong));
+  return make_rotary_table(config, config.rope, tokens, at::arange(begin, begin + count, at::kLong));
 }
 
 double largest_difference(const at::Tensor& got, const Json& expected, int64_t row) {
@@ -33,7 +33,7 @@ TEST(Rotary, tables_equal_those_of_transformers_for_every_kind_in_both_forms) {
     SCOPED_TRACE(table["name"].get<std::string>());
     const ModelConfig config = parse_model_config(table["config"], table["name"]);
     const auto tokens = table["sequence_tokens"].get<int64_t>();
-    const RotaryFrequencies frequencies = rotary_frequencies(config, tokens);
+    const RotaryFrequencies frequencies = rotary_frequencies(config, config.rope, tokens);
     const Json& inverse = table["inverse_frequencies"];
     ASSERT_EQ(frequencies.inverse.numel(), inverse.size());
     for (size_t i = 0; i < inverse.size(); ++i)
@@ -70,10 +70,11 @@ TEST(Rotary, dynamic_ntk_acts_only_beyond_the_length_of_pretraining) {
                {"num_attention_heads", 4},
                {"max_position_embeddings", 128},
                {"rope_theta", 10000.0}};
-  const auto plain = rotary_frequencies(parse_model_config(json, "plain"), 128).inverse;
+  const ModelConfig standard = parse_model_config(json, "plain");
+  const auto plain = rotary_frequencies(standard, standard.rope, 128).inverse;
   json["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2.0}};
   const ModelConfig dynamic = parse_model_config(json, "dynamic");
-  const auto inverse = [&](int64_t tokens) { return rotary_frequencies(dynamic, tokens).inverse; };
+  const auto inverse = [&](int64_t tokens) { return rotary_frequencies(dynamic, dynamic.rope, tokens).inverse; };
   const auto last = [](const at::Tensor& frequencies) { return frequencies[-1].item<double>(); };
   EXPECT_TRUE(inverse(128).equal(plain));
   EXPECT_TRUE(inverse(5).equal(plain));

@@ -40,6 +40,21 @@ def model(model_type, heads, key_value_heads, head_dim=None, hidden=32, **more):
     return config
 
 
+def gemma(model_type, key_value_heads, **more):
+    return model(model_type, 4, key_value_heads, head_dim=12,
+                 **{"hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True, **more})
+
+
+def gemma3(**more):
+    """The first layer slides over 23 tokens, the second does not."""
+    return gemma("gemma3_text", 2, hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=20,
+                 **{"sliding_window": 23, "sliding_window_pattern": 2, **more})
+
+
+def by_type(full, theta=3000.0):
+    return {"full_attention": full, "sliding_attention": {"rope_type": "default", "rope_theta": theta}}
+
+
 def bert(hidden, heads, intermediate, **more):
     return {"model_type": "bert", "vocab_size": 96, "hidden_size": hidden, "intermediate_size": intermediate,
             "num_hidden_layers": 2, "num_attention_heads": heads, "max_position_embeddings": 64, "type_vocab_size": 2,
@@ -73,6 +88,15 @@ CASES = {
     "bert": (bert(hidden=32, heads=4, intermediate=64), 2, 61),
     "llama_padding_id": (model("llama", 4, 2, pad_token_id=11, rope_parameters=DEFAULT), 1, 61),
     "qwen2_tied_padding_id": (model("qwen2", 4, 2, tie_word_embeddings=True, pad_token_id=11, rope_parameters=DEFAULT), 1, 61),
+    "gemma": (gemma("gemma", 1, rope_parameters=DEFAULT), 2, 61),
+    "gemma_legacy": (gemma("gemma", 4, rope_theta=10000.0, tie_word_embeddings=False, pad_token_id=None,
+                           attention_bias=True, hidden_act="gelu"), 1, 61),
+    "gemma3": (gemma3(rope_parameters=by_type(DEFAULT)), 2, 61),
+    "gemma3_old_form": (gemma3(rope_theta=50000.0, rope_local_base_freq=3000.0, tie_word_embeddings=False,
+                               rope_scaling={"rope_type": "linear", "factor": 8.0}, sliding_window_pattern=6,
+                               layer_types=["full_attention", "sliding_attention"]), 1, 128),
+    "gemma3_yarn": (gemma3(rope_parameters=by_type(YARN)), 1, 128),
+    "gemma3_dynamic": (gemma3(rope_parameters=by_type(DYNAMIC), max_position_embeddings=48), 1, 128),
 }
 
 
@@ -84,6 +108,8 @@ PACKED = {
     "mistral_window": ("1,44", None),
     "qwen2_tied": ("20,20", None),
     "bert": ("40,1,5", None),
+    "gemma3": ("40,1,5", None),
+    "gemma3_dynamic": ("70,1", None),
 }
 PADDED = {
     "llama": ("30", "0,17"),
@@ -91,13 +117,14 @@ PADDED = {
 
 
 def draw_weights(net, seed):
-    """Activations of order one everywhere and sharp attention, so that no gradient is near zero."""
+    """Norms multiply by about 1. Activations of order one everywhere and sharp attention, so that no gradient is near zero."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in net.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() == 1:
-                parameter.copy_(1 + 0.2 * noise if name.endswith("weight") else 0.5 * noise)
+                one = 0 if net.config.model_type.startswith("gemma") else 1  # gemma's norms add it
+                parameter.copy_(one + 0.2 * noise if name.endswith("weight") else 0.5 * noise)
             elif "embed" in name:
                 parameter.copy_(0.6 * noise)
             else:

@@ -69,6 +69,42 @@ constexpr const char* kQwen3_4b = R"({
   "tie_word_embeddings": true, "use_sliding_window": false, "bos_token_id": 151643, "eos_token_id": 151645
 })";
 
+// Layers slide but for each sixth.
+constexpr const char* kGemma3_1b = R"({
+  "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "hidden_activation": "gelu_pytorch_tanh",
+  "hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26,
+  "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "query_pre_attn_scalar": 256,
+  "vocab_size": 262144, "max_position_embeddings": 32768, "sliding_window": 512, "sliding_window_pattern": 6,
+  "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0, "rms_norm_eps": 1e-6,
+  "tie_word_embeddings": true, "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0
+})";
+
+// config.json of the 1B with these values in it.
+Json gemma3_with(const std::string& changes) {
+  Json config = parse_json(kGemma3_1b, "the preset gemma3-1b");
+  config.update(parse_json(changes, "a preset"));
+  return config;
+}
+
+// The text models of those that read images too.
+constexpr const char* kGemma3_4b = R"({
+  "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+  "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208, "max_position_embeddings": 131072,
+  "sliding_window": 1024, "rope_scaling": {"rope_type": "linear", "factor": 8.0}
+})";
+constexpr const char* kGemma3_12b = R"({
+  "hidden_size": 3840, "intermediate_size": 15360, "num_hidden_layers": 48,
+  "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 262208, "max_position_embeddings": 131072,
+  "sliding_window": 1024, "rope_scaling": {"rope_type": "linear", "factor": 8.0}
+})";
+
+constexpr const char* kGemma3_27b = R"({
+  "hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 62, "head_dim": 128,
+  "query_pre_attn_scalar": 168, "num_attention_heads": 32, "num_key_value_heads": 16, "vocab_size": 262208,
+  "max_position_embeddings": 131072, "sliding_window": 1024,
+  "rope_scaling": {"rope_type": "linear", "factor": 8.0}
+})";
+
 // config.json of the tiny llama with these values in it.
 Json llama_with(const std::string& changes) {
   Json config = parse_json(kTinyLlama, "the preset tiny");
@@ -98,6 +134,13 @@ const std::vector<ModelPreset>& model_presets() {
        true},
       {"tiny-qwen3", "the same with query and key norms and heads 32 wide",
        llama_with(R"({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 32})"), true},
+      {"tiny-gemma3", "a gemma 3 of the same width: every second layer slides over 256 tokens",
+       gemma3_with(R"({"hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 4,
+                       "num_key_value_heads": 2, "head_dim": 16, "query_pre_attn_scalar": 16,
+                       "vocab_size": 320, "max_position_embeddings": 1048576, "sliding_window": 256,
+                       "sliding_window_pattern": 2, "initializer_range": 0.02, "rope_theta": 10000.0,
+                       "bos_token_id": null, "eos_token_id": 256, "pad_token_id": null})"),
+       true},
       {"bert-tiny", "an encoder of the same width, for masked-token training (--mask_token_id 258)",
        parse_json(kTinyBert, "the preset bert-tiny"), true},
       {"small", "llama, 512 wide, 8 layers, 8/4 heads, vocabulary 32,000", llama_with(kSmallLlama), false},
@@ -105,6 +148,10 @@ const std::vector<ModelPreset>& model_presets() {
       {"mistral-7b", "the sizes of Mistral 7B v0.1, window 4,096", llama_with(kMistral7b), false},
       {"qwen2-7b", "the sizes of Qwen2.5 7B, 28 query heads", llama_with(kQwen2_7b), false},
       {"qwen3-4b", "the sizes of Qwen3 4B, tied embeddings", llama_with(kQwen3_4b), false},
+      {"gemma3-1b", "the sizes of Gemma 3 1B, windows of 512", gemma3_with("{}"), false},
+      {"gemma3-4b", "the sizes of Gemma 3 4B's text model", gemma3_with(kGemma3_4b), false},
+      {"gemma3-12b", "the sizes of Gemma 3 12B's text model", gemma3_with(kGemma3_12b), false},
+      {"gemma3-27b", "the sizes of Gemma 3 27B's text model", gemma3_with(kGemma3_27b), false},
   };
   return presets;
 }

@@ -191,7 +191,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   attention_ = make_sharded_attention(
       *mesh_.ulysses, make_sequence_attention(options.ring_method, *mesh_.ring, *local_attention_),
       share_heads(config.num_attention_heads, config.num_key_value_heads, mesh_.ulysses->size()),
-      1 / std::sqrt(static_cast<double>(config.head_dim)), options.head_chunks);
+      config.softmax_scale(), options.head_chunks);
   layers_ = std::make_unique<LayerRunner>(config, *attention_, plan, tiles.tokens);
   executor_ = std::make_unique<ModelExecutor>(
       config, layout_, mesh_, *layers_, parameters_in_update_ ? *parameters_in_update_ : *parameters_,

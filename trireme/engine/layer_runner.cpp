@@ -66,7 +66,7 @@ at::Tensor LayerRunner::attend(SavedSlots keep, const LayerTensors& layer, const
 at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const UnitWeights& weights,
                                         const SequenceContext& context, const at::Tensor& x, Saved& saved) {
   saved.resize(kSavedSlotCount);
-  const LayerTensors tensors{weights, context.rotary};
+  const LayerTensors tensors{weights, context.rotary.at(static_cast<size_t>(layer))};
   const int64_t tokens = x.size(0);
   keep_if_asked(keep, kX, x, saved);
   at::Tensor o_BsHD = saved[kO];
@@ -89,7 +89,7 @@ at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const Un
 
 at::Tensor LayerRunner::backward(int64_t layer, const UnitWeights& weights, UnitWeights& gradients,
                                  const SequenceContext& context, Saved saved, at::Tensor dy) {
-  const LayerTensors tensors{weights, context.rotary};
+  const LayerTensors tensors{weights, context.rotary.at(static_cast<size_t>(layer))};
   const SequenceMask& mask = *context.masks.at(layer);
   const at::Tensor x = saved.at(kX);
   const int64_t tokens = x.size(0);

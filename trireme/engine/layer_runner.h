@@ -35,8 +35,8 @@ struct SequenceContext {
   int64_t shard_tokens = 0;  // s
   // Of each layer; layers with the same mask share one.
   std::vector<std::shared_ptr<const SequenceMask>> masks;
-  at::Tensor positions;  // [B * s] int64: each token's position in its document
-  RotaryTable rotary;    // of this rank's positions
+  at::Tensor positions;             // [B * s] int64: each token's position in its document
+  std::vector<RotaryTable> rotary;  // of this rank's positions, of each layer; layers share them as masks
 };
 
 class LayerRunner {

@@ -89,18 +89,30 @@ SequenceContext ModelExecutor::context_of(const TokenBatch& batch) const {
   context.shard_tokens = batch.tokens.size(1);
   context.masks = masks_of(batch);
   context.positions = positions_in_documents(batch, mesh_.sp->rank()).to(settings_.device);
-  if (!config_.rotates) return context;
   context.rotary = rotary_of(batch, context.positions);
   return context;
 }
 
-RotaryTable ModelExecutor::rotary_of(const TokenBatch& batch, const at::Tensor& positions) const {
+std::vector<RotaryTable> ModelExecutor::rotary_of(const TokenBatch& batch,
+                                                  const at::Tensor& positions) const {
+  std::vector<RotaryTable> tables(static_cast<size_t>(config_.num_hidden_layers));
+  if (!config_.rotates) return tables;
+  const RotaryTable table = rotary_table(config_.rope, batch, positions);
+  const RotaryTable of_windows =
+      config_.window_rope ? rotary_table(*config_.window_rope, batch, positions) : table;
+  for (size_t layer = 0; layer < tables.size(); ++layer)
+    tables[layer] = &config_.rope_of(static_cast<int64_t>(layer)) == &config_.rope ? table : of_windows;
+  return tables;
+}
+
+RotaryTable ModelExecutor::rotary_table(const RopeConfig& rope, const TokenBatch& batch,
+                                        const at::Tensor& positions) const {
   const int64_t tokens = batch.layout.tokens;
   // With one document a sample, all samples have the same positions: one table serves them.
   if (batch.documents.empty())
-    return make_rotary_table(config_, tokens, positions.narrow(0, 0, batch.tokens.size(1)));
-  RotaryTable table = make_rotary_table(config_, 1, positions);
-  if (config_.rope.kind != RopeKind::dynamic_ntk) return table;
+    return make_rotary_table(config_, rope, tokens, positions.narrow(0, 0, batch.tokens.size(1)));
+  RotaryTable table = make_rotary_table(config_, rope, 1, positions);
+  if (rope.kind != RopeKind::dynamic_ntk) return table;
   // The base depends on the length of the document, as if it were run alone.
   int64_t row = 0;
   for (const Documents& documents : batch.documents)
@@ -110,7 +122,7 @@ RotaryTable ModelExecutor::rotary_of(const TokenBatch& batch, const at::Tensor& 
         const int64_t count = std::min(document.end, span.end) - token;
         if (document.size() > config_.max_position_embeddings) {
           const RotaryTable of_document =
-              make_rotary_table(config_, document.size(), positions.narrow(0, row, count));
+              make_rotary_table(config_, rope, document.size(), positions.narrow(0, row, count));
           table.cos.narrow(0, row, count).copy_(of_document.cos);
           table.sin.narrow(0, row, count).copy_(of_document.sin);
         }

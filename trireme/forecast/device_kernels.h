@@ -23,6 +23,7 @@ inline ForecastInputs with_device(ForecastInputs inputs, const DeviceKernels& de
   inputs.narrow_kernel = device.cuda;
   inputs.token_kernels = device.cuda;
   inputs.library_sums = device.cuda && inputs.reduce_bytes == kFloat_bytes;
+  inputs.packed = device.packed_documents;
   inputs.fused_on_gpu = device.on_gpu && !device.reference_attention;
   inputs.documents_alone =
       device.cuda && device.automatic_attention && device.packed_documents && precision != Precision::fp32;

@@ -26,7 +26,8 @@ struct ModelSizes {
   int64_t head_dim = 0;        // D
   int64_t vocab = 0;           // V
   bool qk_norm = false;
-  bool rotates = true;  // with tables of cosines and sines
+  bool post_norms = false;  // ModelConfig::post_norms
+  int rotary_tables = 1;    // of cosines and sines; 0: nothing is rotated
   // Documents of no more tokens are causal squares in some layer: its window; 0 where attention is full.
   int64_t causal_tokens = std::numeric_limits<int64_t>::max();
   TileFormula tiles = TileFormula::decoder;
@@ -76,6 +77,7 @@ struct ForecastInputs {
   bool narrow_kernel = false;  // CUDA's for 16-bit moments (shard/adamw_kernel.h), which has no workspace
   bool token_kernels = false;  // CUDA's for token-wise operations (kernels/token_ops_gpu.h)
   bool library_sums = false;   // fp32 over ranks, by NCCL: even shares without every rank's block
+  bool packed = false;         // samples of several documents, so that each has positions of its own
   bool fused_on_gpu = false;   // an attention kernel of CUDA; the reference kernel's workspace is not counted
   bool documents_alone = false;     // long ones are calls of their own (kernels/long_documents.h)
   bool packed_graphs = false;       // cuDNN's graphs of segments (kernels/attention_graph.h)

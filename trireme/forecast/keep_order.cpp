@@ -40,14 +40,15 @@ Cost cost_of(KeptPart part, const ForecastInputs& inputs) {
     }
     case KeptPart::qkv: {
       const double by_heads = inputs.ulysses > 1 && !chunked ? q : 0;
-      const double touched = m * (e + t) + (model.rotates ? 2 * qkv * e : 0);
+      const double touched = m * (e + t) + (model.rotary_tables > 0 ? 2 * qkv * e : 0);
       return {2 * m * qkv + balance.memory * touched + (chunked ? 0 : (qkv + by_heads) * sent),
               (qkv + by_heads) * e};
     }
     case KeptPart::mlp:
       break;
   }
-  return {2 * (q * m + 2 * m * i), (m + static_cast<double>(model.mlp_kept_width)) * t};
+  const double products = q * m + (model.post_norms ? 3 : 2) * m * i;
+  return {2 * products, (m + static_cast<double>(model.mlp_kept_width)) * t};
 }
 
 }  // namespace

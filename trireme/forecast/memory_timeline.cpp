@@ -106,10 +106,11 @@ class Timeline {
 
   std::vector<MemorySnapshot> run() {
     const ModelSizes& model = inputs_.model;
-    const int64_t table = model.rotates ? inputs_.shard_tokens * model.head_dim / 2 * kFloat_bytes : 0;
-    held_[other] = 5 * table;
+    const int64_t rows = (inputs_.packed ? inputs_.batch : 1) * inputs_.shard_tokens;
+    const int64_t values = rows * model.head_dim / 2 * kFloat_bytes, tables = model.rotary_tables;
+    held_[other] = tables == 0 ? 0 : (2 * (tables - 1) + 5) * values;  // the last one while it is made
     record("rotary tables");
-    held_[other] = 2 * table + inputs_.batch * inputs_.shard_tokens * (8 + 4);  // positions, losses
+    held_[other] = 2 * tables * values + inputs_.batch * inputs_.shard_tokens * (8 + 4);  // positions, losses
     held_[activations] = layer_.x;
     for (int64_t layer = 0; layer < plan_.layers; ++layer) {
       name_pass("forward", layer);

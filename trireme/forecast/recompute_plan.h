@@ -11,7 +11,7 @@
 //                              with head chunks
 //   kX1       [B s, M]         mlp         always
 //   kGateUp   [B s, 2 I]       mlp         always
-//             of encoders [B s, I + M], see their family
+//             [B s, ModelConfig::mlp_kept_width] of others, see their family
 //
 // Each part is kept by as many of the last layers as the plan says. kX1 and kGateUp have the dtype of the
 // matmuls, so that keeping them rounds nothing; kLse is fp32; all others have the storage dtype. The layers
@@ -50,7 +50,7 @@ using SavedSlots = std::bitset<kSavedSlotCount>;
 enum class KeptPart : uint8_t {
   attention,  // its output and log-sum-exp
   qkv,        // q, k and v, rotated and exchanged: what attention's backward reads
-  mlp,        // the input of the MLP's norm and gate|up
+  mlp,        // the input of the MLP's norm (or what it is made of) and gate|up
 };
 constexpr auto enum_names(KeptPart) {
   using enum KeptPart;

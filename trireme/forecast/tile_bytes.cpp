@@ -97,18 +97,19 @@ TileBytes decoder_tile_bytes(const ForecastInputs& inputs) {
   bytes.input_backward = T * m * t + before + T * qkv * s.convert +
                          std::max({T * m * t + s.rms_backward(T), s.gradient(qkv, m), turning, norms});
 
+  const int64_t post = inputs.model.post_norms ? T * m * t : 0;  // a, or another of hidden width
   const auto forward = [&](int64_t gate_up) {
-    return std::max({T * (q + m) * s.convert + T * m * t, 2 * T * m * t + s.blocks(2, m),
+    return std::max({T * (q + m) * s.convert + T * m * t + post, 2 * T * m * t + s.blocks(2, m),
                      T * (2 * m + gate_up + i) * t + s.blocks(2, i)});
   };
   bytes.output_forward = forward(2 * i);
   bytes.output_forward_kept = forward(0);
   const int64_t inside = T * (q + m) * s.convert + T * (m + 2 * i) * t;  // o, dy; normed, dact, act
   const auto backward = [&](int64_t x1, int64_t gate_up) {
-    const int64_t held = inside + x1 + gate_up;
+    const int64_t held = inside + x1 + gate_up + 2 * post;  // a or, where that is kept, x1; db
     const int64_t last = std::max(s.gradient(m, q), T * q * s.convert);
     return std::max(held + std::max({s.gradient(m, i), s.gradient(2 * i, m), s.blocks(6, i)}),
-                    held + 2 * T * m * t + std::max(last, s.rms_backward(T)));
+                    held + 2 * T * m * t + post + std::max(last, s.rms_backward(T)));
   };
   bytes.output_backward = backward(T * m * t, T * 2 * i * t);
   bytes.output_backward_kept = backward(0, 0);

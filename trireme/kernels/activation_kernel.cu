@@ -14,9 +14,19 @@ struct ActivationArguments {
   bool aligned;
 };
 
-template <typename T>
+// kernels/glu_gate.h: a(x) and a'(x).
+template <GluGate gate>
+__device__ inline float argument(float x) {
+  return gate == GluGate::silu ? x : x * (kGeluLinear + kGeluCubic * x * x);
+}
+template <GluGate gate>
+__device__ inline float slope(float x) {
+  return gate == GluGate::silu ? 1.0F : kGeluLinear + 3 * kGeluCubic * x * x;
+}
+
+template <typename T, GluGate gate>
 __device__ inline float sigmoid(float x) {
-  return quotient<T>(1, 1 + exponential<T>(-x));
+  return quotient<T>(1, 1 + exponential<T>(-argument<gate>(x)));
 }
 
 // This thread's chunk.
@@ -35,21 +45,21 @@ struct RowPart {
   }
 };
 
-template <typename T>
-__global__ void __launch_bounds__(kActivationThreads) swiglu_forward(ActivationArguments to) {
+template <typename T, GluGate kind>
+__global__ void __launch_bounds__(kActivationThreads) glu_forward(ActivationArguments to) {
   const RowPart part(to);
   const T* const from = part.of<T>(to.in);
   float gate[kChunk], up[kChunk];
   load_chunk(gate, from, part.count, to.aligned);
   load_chunk(up, from + to.width, part.count, to.aligned);
 #pragma unroll
-  for (int i = 0; i < kChunk; ++i) gate[i] = gate[i] * sigmoid<T>(gate[i]) * up[i];
+  for (int i = 0; i < kChunk; ++i) gate[i] = gate[i] * sigmoid<T, kind>(gate[i]) * up[i];
   store_chunk(part.of<T>(to.act), gate, part.count, to.aligned);
 }
 
-// With s = sigmoid(gate) and silu = gate s: d(silu) = s (1 + gate - silu).
-template <typename T>
-__global__ void __launch_bounds__(kActivationThreads) swiglu_back(ActivationArguments to) {
+// With f = gate s: f' = s (1 + (gate - f) a').
+template <typename T, GluGate kind>
+__global__ void __launch_bounds__(kActivationThreads) glu_back(ActivationArguments to) {
   const RowPart part(to);
   T* const from = part.of<T>(to.in);
   float gate[kChunk], up[kChunk], d[kChunk];
@@ -58,9 +68,9 @@ __global__ void __launch_bounds__(kActivationThreads) swiglu_back(ActivationArgu
   load_chunk(d, part.of<const T>(to.dact), part.count, to.aligned);
 #pragma unroll
   for (int i = 0; i < kChunk; ++i) {
-    const float s = sigmoid<T>(gate[i]), silu = gate[i] * s, dup = silu * d[i];
-    gate[i] = s * (1 + (gate[i] - silu)) * d[i] * up[i];
-    d[i] = silu * up[i];
+    const float s = sigmoid<T, kind>(gate[i]), f = gate[i] * s, dup = f * d[i];
+    gate[i] = s * (1 + (gate[i] - f) * slope<kind>(gate[i])) * d[i] * up[i];
+    d[i] = f * up[i];
     up[i] = dup;
   }
   store_chunk(from, gate, part.count, to.aligned);
@@ -107,16 +117,25 @@ void launch_activation(const ActivationKernels& kernels, const ActivationSizes& 
   launch(kernel, {sizes.rows * blocks_of_row, kActivationThreads}, stream, to);
 }
 
+template <GluGate kind>
+constexpr ActivationKernels kForward{glu_forward<float, kind>, glu_forward<Bf16, kind>,
+                                     glu_forward<Fp16, kind>};
+template <GluGate kind>
+constexpr ActivationKernels kBack{glu_back<float, kind>, glu_back<Bf16, kind>, glu_back<Fp16, kind>};
+
 }  // namespace
 
-void launch_swiglu(const ActivationSizes& sizes, const GpuRows& gate_up, const GpuRows& act, void* stream) {
-  launch_activation({swiglu_forward<float>, swiglu_forward<Bf16>, swiglu_forward<Fp16>}, sizes,
+void launch_glu(GluGate gate, const ActivationSizes& sizes, const GpuRows& gate_up, const GpuRows& act,
+                void* stream) {
+  using enum GluGate;
+  launch_activation(gate == silu ? kForward<silu> : kForward<gelu_tanh>, sizes,
                     {0, {}, gate_up, act, 0, false}, stream);
 }
 
-void launch_swiglu_backward(const ActivationSizes& sizes, const GpuRows& dact, const GpuRows& gate_up,
-                            const GpuRows& act, void* stream) {
-  launch_activation({swiglu_back<float>, swiglu_back<Bf16>, swiglu_back<Fp16>}, sizes,
+void launch_glu_backward(GluGate gate, const ActivationSizes& sizes, const GpuRows& dact,
+                         const GpuRows& gate_up, const GpuRows& act, void* stream) {
+  using enum GluGate;
+  launch_activation(gate == silu ? kBack<silu> : kBack<gelu_tanh>, sizes,
                     {0, dact, gate_up, act, 0, false}, stream);
 }
 

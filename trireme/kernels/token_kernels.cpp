@@ -143,23 +143,33 @@ void rotate_backward(const X* from, const RotaryRow& row, const Y* before, Y* to
   for (int64_t i = row.rotated_heads * D; i < row.heads * D; ++i) store(to + i, load(from + i));
 }
 
-template <typename X>
-void swiglu(const X* __restrict gate_up, X* __restrict act, int64_t I) {
+// kernels/glu_gate.h: a(x) and a'(x).
+struct Silu {
+  static inline float argument(float x) { return x; }
+  static inline float slope(float) { return 1.0f; }
+};
+struct GeluTanh {
+  static inline float argument(float x) { return x * (kGeluLinear + kGeluCubic * x * x); }
+  static inline float slope(float x) { return kGeluLinear + 3.0f * kGeluCubic * x * x; }
+};
+
+template <typename Gate, typename X>
+void glu(const X* __restrict gate_up, X* __restrict act, int64_t I) {
   for (int64_t i = 0; i < I; ++i) {
     const float gate = load(gate_up + i);
-    store(act + i, gate / (1.0f + vector_exp(-gate)) * load(gate_up + I + i));
+    store(act + i, gate / (1.0f + vector_exp(-Gate::argument(gate))) * load(gate_up + I + i));
   }
 }
 
-template <typename X>
-void swiglu_backward(const X* __restrict dact, X* __restrict gate_up, X* __restrict act, int64_t I) {
+template <typename Gate, typename X>
+void glu_backward(const X* __restrict dact, X* __restrict gate_up, X* __restrict act, int64_t I) {
   for (int64_t i = 0; i < I; ++i) {
     const float gate = load(gate_up + i), up = load(gate_up + I + i), d = load(dact + i);
-    const float sigmoid = 1.0f / (1.0f + vector_exp(-gate));
-    const float silu = gate * sigmoid;
-    store(act + i, silu * up);
-    store(gate_up + i, d * up * sigmoid * (1.0f + gate * (1.0f - sigmoid)));
-    store(gate_up + I + i, d * silu);
+    const float sigmoid = 1.0f / (1.0f + vector_exp(-Gate::argument(gate)));
+    const float gated = gate * sigmoid;
+    store(act + i, gated * up);
+    store(gate_up + i, d * up * sigmoid * (1.0f + gate * (1.0f - sigmoid) * Gate::slope(gate)));
+    store(gate_up + I + i, d * gated);
   }
 }
 
@@ -208,9 +218,13 @@ template <typename X, typename Y>
 constexpr RowKernels<X, Y> row_kernels() {
   return {&rms_norm<X, Y>, &rotate<X, Y>, &rotate_backward<X, Y>};
 }
+template <typename Gate, typename X>
+constexpr GluKernels<X> glu_kernels() {
+  return {&glu<Gate, X>, &glu_backward<Gate, X>};
+}
 template <typename X>
 constexpr TileKernels<X> tile_kernels() {
-  return {&swiglu<X>, &swiglu_backward<X>, &cross_entropy<X>};
+  return {glu_kernels<Silu, X>(), glu_kernels<GeluTanh, X>(), &cross_entropy<X>};
 }
 template <typename Dy, typename X, typename Dx>
 constexpr NormBackwardKernel<Dy, X, Dx> norm_kernel() {

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "trireme/device/simd_level.h"
+#include "trireme/kernels/glu_gate.h"
 #include "trireme/kernels/narrow_floats.h"
 
 namespace trireme {
@@ -34,9 +35,15 @@ struct NormBackwardKernel {
 };
 
 template <typename X>
+struct GluKernels {
+  void (*forward)(const X* gate_up, X* act, int64_t I);
+  void (*backward)(const X* dact, X* gate_up, X* act, int64_t I);
+};
+
+template <typename X>
 struct TileKernels {
-  void (*swiglu)(const X* gate_up, X* act, int64_t I);
-  void (*swiglu_backward)(const X* dact, X* gate_up, X* act, int64_t I);
+  GluKernels<X> silu, gelu_tanh;
+  const GluKernels<X>& glu(GluGate gate) const { return gate == GluGate::silu ? silu : gelu_tanh; }
   // Returns the loss; with `gradient`, replaces logits by (softmax - onehot) * scale. target < 0: 0 and
   // zeros.
   float (*cross_entropy)(X* logits, int64_t target, bool gradient, float scale, int64_t V);

@@ -12,6 +12,8 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/kernels/glu_gate.h"
+
 namespace trireme {
 
 // Of statistics and sums: fp32, fp64 for fp64.
@@ -47,11 +49,11 @@ void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary
                            const at::Tensor& before_TND, at::Tensor to_TND, at::Tensor& dq_norm,
                            at::Tensor& dk_norm);
 
-// gate_up [T, 2I] -> silu(gate) * up [T, I], same dtype.
-at::Tensor swiglu(const at::Tensor& gate_up);
+// gate_up [T, 2I] -> f(gate) * up [T, I], same dtype: SwiGLU or GeGLU.
+at::Tensor glu(GluGate gate, const at::Tensor& gate_up);
 // dact [T, I], gate_up [T, 2I] -> d(gate_up), in place of gate_up; returns act [T, I] again (down's gradient
 // needs it).
-at::Tensor swiglu_backward(const at::Tensor& dact, at::Tensor& gate_up);
+at::Tensor glu_backward(GluGate gate, const at::Tensor& dact, at::Tensor& gate_up);
 
 // y = (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias.   x [T, M], weight and bias [M] -> y [T, M] of
 // `out_dtype`.
@@ -85,8 +87,8 @@ at::Tensor layer_norm(const at::Tensor& x_TM, const at::Tensor& weight, const at
                       at::ScalarType out_dtype);
 at::Tensor layer_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight,
                                double eps, at::ScalarType out_dtype, at::Tensor& dweight, at::Tensor& dbias);
-at::Tensor swiglu(const at::Tensor& gate_up);
-at::Tensor swiglu_backward(const at::Tensor& dact, at::Tensor& gate_up);
+at::Tensor glu(GluGate gate, const at::Tensor& gate_up);
+at::Tensor glu_backward(GluGate gate, const at::Tensor& dact, at::Tensor& gate_up);
 void cross_entropy(at::Tensor& logits_TV, const at::Tensor& targets, at::Tensor& loss,
                    std::optional<double> scale);
 }  // namespace aten

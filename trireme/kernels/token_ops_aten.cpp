@@ -2,7 +2,7 @@
 //
 // Rows are worked on in blocks, so that what lies between two kernels does not grow with the tile: at most so
 // many tensors of a block (forecast/tile_bytes.cpp counts them): norm 1 and backward 3, rotation 1.5 and
-// backward with norms 3, SwiGLU 1 and backward 3, cross entropy 1 or, of 16-bit logits, 2.
+// backward with norms 3, gated unit 1 and backward 3, cross entropy 1 or, of 16-bit logits, 2.
 #include "trireme/kernels/token_ops.h"
 #include "trireme/kernels/token_tiles.h"
 
@@ -79,6 +79,21 @@ void copy_others(const at::Tensor& from_TND, const RotaryHeads& rotary, const at
     to_TND.narrow(1, R, others).copy_(from_TND.narrow(1, R, others));
 }
 
+// kernels/glu_gate.h, of values that lie anywhere.
+void gate_out(GluGate gate, at::Tensor& to, const at::Tensor& x) {
+  if (gate == GluGate::silu)
+    at::silu_out(to, x);
+  else
+    at::gelu_out(to, x, "tanh");
+}
+// d(f(x)) becomes d(x).
+void gate_backward_out(GluGate gate, at::Tensor& d, const at::Tensor& x) {
+  if (gate == GluGate::silu)
+    at::silu_backward_out(d, d, x);
+  else
+    at::gelu_backward_out(d, d, x, "tanh");
+}
+
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x_TM, const at::Tensor& weight, double eps, at::ScalarType out_dtype) {
@@ -137,32 +152,33 @@ void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary
   copy_others(from_TND, rotary, to_TND);
 }
 
-at::Tensor swiglu(const at::Tensor& gate_up) {
+at::Tensor glu(GluGate gate, const at::Tensor& gate_up) {
   const int64_t T = gate_up.size(0), I = gate_up.size(1) / 2;
   at::Tensor act = at::empty({T, I}, gate_up.options());
   for_row_blocks(T, I, [&](int64_t begin, int64_t count) {
     const at::Tensor rows = gate_up.narrow(0, begin, count);
-    at::Tensor gate = widened(rows.narrow(1, 0, I));
-    act.narrow(0, begin, count).copy_(at::silu_(gate).mul_(rows.narrow(1, I, I)));
+    at::Tensor x = widened(rows.narrow(1, 0, I));
+    gate_out(gate, x, x);
+    act.narrow(0, begin, count).copy_(x.mul_(rows.narrow(1, I, I)));
   });
   return act;
 }
 
-// With s = sigmoid(gate) and silu = gate s: d(silu) = s (1 + gate - silu).
-at::Tensor swiglu_backward(const at::Tensor& dact, at::Tensor& gate_up) {
+at::Tensor glu_backward(GluGate gate, const at::Tensor& dact, at::Tensor& gate_up) {
   const int64_t T = gate_up.size(0), I = gate_up.size(1) / 2;
   at::Tensor act = at::empty({T, I}, gate_up.options());
   for_row_blocks(T, I, [&](int64_t begin, int64_t count) {
     const at::Tensor rows = gate_up.narrow(0, begin, count), up = rows.narrow(1, I, I);
-    at::Tensor gate = widened(rows.narrow(1, 0, I)), work = at::sigmoid(gate), silu = gate * work;
-    gate.sub_(silu).add_(1).mul_(work);
-    at::mul_out(work, silu, up);
+    const at::Tensor x = widened(rows.narrow(1, 0, I));
+    at::Tensor gated = at::empty_like(x);
+    gate_out(gate, gated, x);
+    at::Tensor work = gated * up;
     act.narrow(0, begin, count).copy_(work);
     work.copy_(dact.narrow(0, begin, count));
-    gate.mul_(work).mul_(up);
-    silu.mul_(work);
-    rows.narrow(1, 0, I).copy_(gate);
-    rows.narrow(1, I, I).copy_(silu);
+    gated.mul_(work);
+    gate_backward_out(gate, work.mul_(up), x);
+    rows.narrow(1, 0, I).copy_(work);
+    rows.narrow(1, I, I).copy_(gated);
   });
   return act;
 }

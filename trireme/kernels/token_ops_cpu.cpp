@@ -218,27 +218,29 @@ void rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary
   }
 }
 
-at::Tensor swiglu(const at::Tensor& gate_up) {
-  if (const auto act = gpu::swiglu(gate_up)) return *act;
-  if (!fused({gate_up}) || !gate_up.is_contiguous()) return aten::swiglu(gate_up);
+at::Tensor glu(GluGate gate, const at::Tensor& gate_up) {
+  if (const auto act = gpu::glu(gate, gate_up)) return *act;
+  if (!fused({gate_up}) || !gate_up.is_contiguous()) return aten::glu(gate, gate_up);
   const int64_t T = gate_up.size(0), I = gate_up.size(1) / 2;
   at::Tensor act = at::empty({T, I}, gate_up.options());
   with_tile_kernels(gate_up, [&]<typename X>(const TileKernels<X>& k) {
-    for_rows(T, [&](int64_t t) { k.swiglu(data<X>(gate_up) + t * 2 * I, data<X>(act) + t * I, I); });
+    const GluKernels<X>& row = k.glu(gate);
+    for_rows(T, [&](int64_t t) { row.forward(data<X>(gate_up) + t * 2 * I, data<X>(act) + t * I, I); });
   });
   return act;
 }
 
-at::Tensor swiglu_backward(const at::Tensor& dact, at::Tensor& gate_up) {
-  if (const auto act = gpu::swiglu_backward(dact, gate_up)) return *act;
+at::Tensor glu_backward(GluGate gate, const at::Tensor& dact, at::Tensor& gate_up) {
+  if (const auto act = gpu::glu_backward(gate, dact, gate_up)) return *act;
   if (!fused({dact, gate_up}) || !gate_up.is_contiguous() || !dact.is_contiguous() ||
       dact.scalar_type() != gate_up.scalar_type())
-    return aten::swiglu_backward(dact, gate_up);
+    return aten::glu_backward(gate, dact, gate_up);
   const int64_t T = gate_up.size(0), I = gate_up.size(1) / 2;
   at::Tensor act = at::empty({T, I}, gate_up.options());
   with_tile_kernels(gate_up, [&]<typename X>(const TileKernels<X>& k) {
+    const GluKernels<X>& row = k.glu(gate);
     for_rows(T, [&](int64_t t) {
-      k.swiglu_backward(data<X>(dact) + t * I, data<X>(gate_up) + t * 2 * I, data<X>(act) + t * I, I);
+      row.backward(data<X>(dact) + t * I, data<X>(gate_up) + t * 2 * I, data<X>(act) + t * I, I);
     });
   });
   return act;

@@ -191,22 +191,23 @@ bool rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary
   return true;
 }
 
-std::optional<at::Tensor> swiglu(const at::Tensor& gate_up) {
+std::optional<at::Tensor> glu(GluGate gate, const at::Tensor& gate_up) {
   if (!takes_rows({gate_up})) return {};
   const int64_t T = gate_up.size(0), I = gate_up.size(1) / 2;
   at::Tensor act = at::empty({T, I}, gate_up.options());
   on_stream(gate_up, [&](void* stream) {
-    launch_swiglu({number_of(gate_up), T, I}, rows_of(gate_up), rows_of(act), stream);
+    launch_glu(gate, {number_of(gate_up), T, I}, rows_of(gate_up), rows_of(act), stream);
   });
   return act;
 }
 
-std::optional<at::Tensor> swiglu_backward(const at::Tensor& dact, const at::Tensor& gate_up) {
+std::optional<at::Tensor> glu_backward(GluGate gate, const at::Tensor& dact, const at::Tensor& gate_up) {
   if (!takes_rows({gate_up, dact})) return {};
   const int64_t T = gate_up.size(0), I = gate_up.size(1) / 2;
   at::Tensor act = at::empty({T, I}, gate_up.options());
   on_stream(gate_up, [&](void* stream) {
-    launch_swiglu_backward({number_of(gate_up), T, I}, rows_of(dact), rows_of(gate_up), rows_of(act), stream);
+    launch_glu_backward(gate, {number_of(gate_up), T, I}, rows_of(dact), rows_of(gate_up), rows_of(act),
+                        stream);
   });
   return act;
 }

@@ -25,8 +25,8 @@ bool rotate_heads_backward(const at::Tensor& from_TND, const RotaryHeads& rotary
                            const at::Tensor& before_TND, const at::Tensor& to_TND, at::Tensor& dq_norm,
                            at::Tensor& dk_norm);
 
-std::optional<at::Tensor> swiglu(const at::Tensor& gate_up);
-std::optional<at::Tensor> swiglu_backward(const at::Tensor& dact, const at::Tensor& gate_up);
+std::optional<at::Tensor> glu(GluGate gate, const at::Tensor& gate_up);
+std::optional<at::Tensor> glu_backward(GluGate gate, const at::Tensor& dact, const at::Tensor& gate_up);
 bool exact_gelu_backward(const at::Tensor& dact, const at::Tensor& x);
 
 bool cross_entropy(const at::Tensor& logits_TV, const at::Tensor& targets, const at::Tensor& loss,

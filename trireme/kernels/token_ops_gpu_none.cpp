@@ -32,10 +32,11 @@ bool rotate_heads_backward(const at::Tensor& /*from_TND*/, const RotaryHeads& /*
   return false;
 }
 
-std::optional<at::Tensor> swiglu(const at::Tensor& /*gate_up*/) {
+std::optional<at::Tensor> glu(GluGate /*gate*/, const at::Tensor& /*gate_up*/) {
   return {};
 }
-std::optional<at::Tensor> swiglu_backward(const at::Tensor& /*dact*/, const at::Tensor& /*gate_up*/) {
+std::optional<at::Tensor> glu_backward(GluGate /*gate*/, const at::Tensor& /*dact*/,
+                                       const at::Tensor& /*gate_up*/) {
   return {};
 }
 bool exact_gelu_backward(const at::Tensor& /*dact*/, const at::Tensor& /*x*/) {

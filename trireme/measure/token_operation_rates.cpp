@@ -69,8 +69,9 @@ class OperationTimer {
     at::Tensor gate_up = values({rows, 2 * kIntermediate});
     // Backward is in place: without a gradient its values stay finite however often it is called.
     const at::Tensor kept = gate_up.clone(), dact = at::zeros({rows, kIntermediate}, options_);
-    add(WorkKind::activation, dact.numel(), timer_.seconds([&] { swiglu(kept); }));
-    add(WorkKind::activation_backward, dact.numel(), timer_.seconds([&] { swiglu_backward(dact, gate_up); }));
+    add(WorkKind::activation, dact.numel(), timer_.seconds([&] { glu(GluGate::silu, kept); }));
+    add(WorkKind::activation_backward, dact.numel(),
+        timer_.seconds([&] { glu_backward(GluGate::silu, dact, gate_up); }));
   }
 
   // Look-up and gradient, in turns: their mean.

@@ -136,7 +136,7 @@ at::Tensor initial_unit_values(const UnitSpec& unit, const ModelConfig& config, 
       at::Generator generator = at::detail::createCPUGenerator(key ^ (key >> 29));
       values.normal_(0, config.initializer_range, generator);
     } else if (!spec.name.ends_with(".bias")) {
-      values.fill_(1);
+      values.fill_(config.norms_add_one ? 0 : 1);
     }
   }
   return flat;

@@ -9,10 +9,26 @@ Json number_or_null(const std::optional<double>& number) {
   return number ? Json(*number) : Json();
 }
 
+// `of`: whose rotary embedding, before each name.
+Json rope_fields(const RopeConfig& rope, const std::string& of) {
+  Json fields = {{of + "rope_theta", rope.theta}, {of + "rope_type", name_of(rope.kind)}};
+  if (rope.kind == RopeKind::standard) return fields;
+  fields.update({{of + "rope factor", rope.factor},
+                 {of + "rope original_max_position_embeddings", rope.original_max_position_embeddings},
+                 {of + "rope beta_fast", rope.beta_fast},
+                 {of + "rope beta_slow", rope.beta_slow},
+                 {of + "rope attention_factor", number_or_null(rope.attention_factor)},
+                 {of + "rope mscale", number_or_null(rope.mscale)},
+                 {of + "rope mscale_all_dim", number_or_null(rope.mscale_all_dim)},
+                 {of + "rope truncate", rope.truncate},
+                 {of + "rope low_freq_factor", rope.low_freq_factor},
+                 {of + "rope high_freq_factor", rope.high_freq_factor}});
+  return fields;
+}
+
 }  // namespace
 
 Json computed_fields(const ModelConfig& config) {
-  const RopeConfig& rope = config.rope;
   Json fields = {{"model_type", config.raw.value("model_type", "")},
                  {"vocab_size", config.vocab_size},
                  {"hidden_size", config.hidden_size},
@@ -30,20 +46,9 @@ Json computed_fields(const ModelConfig& config) {
                  {"qk_norm", config.qk_norm},
                  {"sliding_window", config.layer_window}};
   fields[config.family->norm_eps_key] = config.norm_eps;
-  if (!config.rotates) return fields;
-  fields["rope_theta"] = rope.theta;
-  fields["rope_type"] = name_of(rope.kind);
-  if (rope.kind == RopeKind::standard) return fields;
-  fields.update({{"rope factor", rope.factor},
-                 {"rope original_max_position_embeddings", rope.original_max_position_embeddings},
-                 {"rope beta_fast", rope.beta_fast},
-                 {"rope beta_slow", rope.beta_slow},
-                 {"rope attention_factor", number_or_null(rope.attention_factor)},
-                 {"rope mscale", number_or_null(rope.mscale)},
-                 {"rope mscale_all_dim", number_or_null(rope.mscale_all_dim)},
-                 {"rope truncate", rope.truncate},
-                 {"rope low_freq_factor", rope.low_freq_factor},
-                 {"rope high_freq_factor", rope.high_freq_factor}});
+  if (config.query_pre_attn_scalar) fields["query_pre_attn_scalar"] = *config.query_pre_attn_scalar;
+  if (config.rotates) fields.update(rope_fields(config.rope, ""));
+  if (config.window_rope) fields.update(rope_fields(*config.window_rope, "sliding layers' "));
   return fields;
 }
 

@@ -1,5 +1,7 @@
 #include "trireme/model/decoder_config.h"
 
+#include <cmath>
+
 #include "trireme/base/error.h"
 #include "trireme/model/rope_config.h"
 
@@ -8,6 +10,21 @@ namespace {
 
 using AttentionBias = DecoderKind::AttentionBias;
 using Windows = DecoderKind::Windows;
+
+void check_activation(const ConfigKeys& keys, const DecoderKind& kind) {
+  const char* const kTanh = "gelu_pytorch_tanh";
+  if (!kind.gemma) {
+    if (const std::string act = keys.text("hidden_act", "silu"); act != "silu" && act != "swish")
+      keys.refuse("hidden_act", "only silu is supported");
+    return;
+  }
+  // Gemma's first files say gelu and mean the form with tanh, as transformers takes it.
+  const std::string act = keys.text("hidden_act", kTanh);
+  if (!kind.gemma3 && act != kTanh && act != "gelu")
+    keys.refuse("hidden_act", "only gelu_pytorch_tanh is supported");
+  if (keys.text("hidden_activation", kTanh) != kTanh)
+    keys.refuse("hidden_activation", "only gelu_pytorch_tanh is supported");
+}
 
 // Keys that change what the model computes and that Trireme does not have.
 void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
@@ -19,14 +36,15 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
       {"per_layer_config", "no_rope_layers", "mrope_section", "vision_config", "audio_config"},
       "models of this kind are not supported");
   keys.refuse_unless_absent(
-      {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "logit_scale",
+      {"attn_logit_softcapping", "final_logit_softcapping", "logit_scale",
        "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "scale_emb",
        "scale_depth", "attention_sinks", "clip_qkv"},
       "it changes the model's arithmetic and is not supported");
   keys.refuse_unless_absent({"mtp_layer_types", "num_nextn_predict_layers"},
                             "multi-token prediction is not supported");
-  if (const std::string act = keys.text("hidden_act", "silu"); act != "silu" && act != "swish")
-    keys.refuse("hidden_act", "only silu is supported");
+  if (!kind.gemma3)
+    keys.refuse_unless_absent({"query_pre_attn_scalar"}, "it changes the model's arithmetic and is not supported");
+  check_activation(keys, kind);
   if (keys.integer_or_null("pretraining_tp", 1).value_or(1) > 1)
     keys.refuse("pretraining_tp", "slicing the matmuls as in pretraining is not supported; set it to 1");
   if (keys.number("partial_rotary_factor", 1) != 1)
@@ -51,20 +69,24 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
 
 // One window a layer, 0 for full attention, as transformers 5 chooses them.
 std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& kind, int64_t layers) {
-  const bool chosen = kind.windows == Windows::chosen_layers;
+  const bool chosen = kind.windows == Windows::chosen_layers, patterned = kind.windows == Windows::by_pattern;
   std::optional<int64_t> window;
-  if (kind.windows == Windows::all_layers || (chosen && keys.boolean("use_sliding_window", false)))
+  if (patterned || kind.windows == Windows::all_layers ||
+      (chosen && keys.boolean("use_sliding_window", false)))
     window = keys.integer_or_null("sliding_window", 4096);
   if (kind.windows == Windows::none && keys.boolean("use_sliding_window", false))
     keys.refuse("use_sliding_window",
                 "llama has no sliding windows; a model that has them is a mistral or qwen");
   if (window && *window < 1)
     keys.refuse("sliding_window", "expected at least 1 token, or null for full attention");
+  if (patterned && !window) keys.refuse("sliding_window", "this family's sliding layers need a width");
 
   std::vector<int64_t> windows(static_cast<size_t>(layers), 0);
+  const int64_t pattern = patterned ? keys.size("sliding_window_pattern", 6) : 1;
   const int64_t first_sliding = chosen ? keys.integer("max_window_layers", 28) : 0;
   for (int64_t layer = 0; layer < layers; ++layer)
-    if (window && layer >= first_sliding) windows[static_cast<size_t>(layer)] = *window;
+    if (window && layer >= first_sliding && !(patterned && (layer + 1) % pattern == 0))
+      windows[static_cast<size_t>(layer)] = *window;
   if (!keys.has("layer_types")) return windows;
 
   const Json& types = keys.json()["layer_types"];
@@ -73,8 +95,8 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
   for (size_t layer = 0; layer < types.size(); ++layer) {
     const std::string type =
         types[layer].is_string() ? quotation(types[layer].get<std::string>()) : quotation(types[layer]);
-    const bool sliding = type == "sliding_attention";
-    if (!sliding && type != "full_attention" && type != "attention")
+    const bool sliding = type == kSlidingAttention;
+    if (!sliding && type != kFullAttention && type != "attention")
       keys.refuse("layer_types", cat("layer ", layer, " is ", type,
                                      "; only full_attention and sliding_attention are supported"));
     if (sliding && !window)
@@ -82,7 +104,7 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
                                      chosen ? "set use_sliding_window true and sliding_window to its width"
                                             : "this model has no sliding_window"));
     // Mistral and Llama classes do not read layer_types: what it says must be what they do.
-    if (!chosen && sliding != (windows[layer] != 0))
+    if (!chosen && !patterned && sliding != (windows[layer] != 0))
       keys.refuse("layer_types",
                   cat("layer ", layer, " is ", type, ", but transformers' ", keys.text("model_type", ""),
                       " ignores this key and would ", windows[layer] != 0 ? "slide" : "not slide"));
@@ -115,6 +137,21 @@ int64_t head_width(const ConfigKeys& keys, const ModelConfig& config, const Deco
   return width;
 }
 
+void set_gemma(ModelConfig& config) {
+  config.gate = GluGate::gelu_tanh;
+  config.norms_add_one = true;
+  config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
+}
+
+void read_gemma3(const ConfigKeys& keys, ModelConfig& config) {
+  config.post_norms = true;
+  config.query_pre_attn_scalar = keys.number("query_pre_attn_scalar", 256);
+  if (!(*config.query_pre_attn_scalar > 0)) keys.refuse("query_pre_attn_scalar", "expected more than 0");
+  const LayerRopes ropes = parse_layer_ropes(keys, config);
+  config.rope = ropes.full;
+  config.window_rope = ropes.sliding;
+}
+
 }  // namespace
 
 ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind) {
@@ -125,10 +162,10 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
     if (const double rate = keys.number(key, 0); rate != 0) config.dropout[key] = rate;
 
   config.vocab_size = keys.size("vocab_size", kind.vocab_size);
-  config.hidden_size = keys.size("hidden_size", 4096);
+  config.hidden_size = keys.size("hidden_size", kind.hidden_size);
   config.intermediate_size = keys.size("intermediate_size", kind.intermediate_size);
-  config.num_hidden_layers = keys.size("num_hidden_layers", 32, 100'000);
-  config.num_attention_heads = keys.size("num_attention_heads", 32);
+  config.num_hidden_layers = keys.size("num_hidden_layers", kind.num_hidden_layers, 100'000);
+  config.num_attention_heads = keys.size("num_attention_heads", kind.num_attention_heads);
   // null: as many as query heads.
   const bool groups = kind.key_value_heads != 0 && !keys.json().contains("num_key_value_heads");
   config.num_key_value_heads =
@@ -139,21 +176,22 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
   check_sizes(keys, config);
   config.head_dim = head_width(keys, config, kind);
 
-  config.tie_word_embeddings = keys.boolean("tie_word_embeddings", false);
+  config.tie_word_embeddings = keys.boolean("tie_word_embeddings", kind.tie_word_embeddings);
   const bool qkv_bias_alone = kind.attention_bias == AttentionBias::qkv;
   config.output_bias = !qkv_bias_alone && keys.boolean("attention_bias", false);
   config.qkv_bias = qkv_bias_alone || config.output_bias;
   config.mlp_bias = keys.boolean("mlp_bias", false);
   config.qk_norm = kind.qk_norm;
   config.layer_window = layer_windows(keys, kind, config.num_hidden_layers);
-  config.rope = parse_rope_config(keys, config);
+  if (kind.gemma) set_gemma(config);
+  if (kind.gemma3)
+    read_gemma3(keys, config);
+  else
+    config.rope = parse_rope_config(keys, config);
 
-  const auto id = [&](int64_t value) {
-    return kind.token_ids ? std::optional<int64_t>(value) : std::nullopt;
-  };
-  config.bos_token_id = keys.first_integer("bos_token_id", id(1));
-  config.eos_token_id = keys.first_integer("eos_token_id", id(2));
-  config.pad_token_id = keys.first_integer("pad_token_id", std::nullopt);
+  config.bos_token_id = keys.first_integer("bos_token_id", kind.bos_token_id);
+  config.eos_token_id = keys.first_integer("eos_token_id", kind.eos_token_id);
+  config.pad_token_id = keys.first_integer("pad_token_id", kind.pad_token_id);
   return config;
 }
 

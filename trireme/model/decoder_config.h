@@ -10,21 +10,27 @@ namespace trireme {
 struct DecoderKind {
   enum class AttentionBias { by_key, none, qkv };
   // Which layers slide: none; all, where sliding_window is set; those of use_sliding_window and
-  // max_window_layers, or as layer_types says.
-  enum class Windows { none, all_layers, chosen_layers };
+  // max_window_layers, or as layer_types says; as layer_types says, or all but every so manieth.
+  enum class Windows { none, all_layers, chosen_layers, by_pattern };
 
   const char* model_type;
   // What transformers assumes where the file is silent.
-  int64_t vocab_size, intermediate_size, key_value_heads;  // key_value_heads 0: as many as query heads
+  int64_t vocab_size, intermediate_size;
+  int64_t hidden_size = 4096, num_hidden_layers = 32, num_attention_heads = 32;
+  int64_t key_value_heads = 0;  // 0: as many as query heads
   int64_t max_position_embeddings;
-  int64_t head_dim;  // 0: hidden_size / num_attention_heads
-  bool token_ids;    // bos 1 and eos 2, else none
-  bool
-      heads_divide_the_width;  // hidden_size must be a multiple of num_attention_heads even beside a head_dim
-  AttentionBias attention_bias;
-  bool mlp_bias;  // by its key; else there is none
-  bool qk_norm;
-  Windows windows;
+  int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
+  bool tie_word_embeddings = false;
+  std::optional<int64_t> bos_token_id = {}, eos_token_id = {}, pad_token_id = {};
+
+  // hidden_size must be a multiple of num_attention_heads even beside a head_dim.
+  bool heads_divide_the_width = false;
+  AttentionBias attention_bias = AttentionBias::by_key;
+  bool mlp_bias = false;  // by its key; else there is none
+  bool qk_norm = false;
+  Windows windows = Windows::none;
+  bool gemma = false;   // GeGLU, norms that add one, a scaled embedding
+  bool gemma3 = false;  // norms after each part, another rope where layers slide, query_pre_attn_scalar
 };
 
 ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind);

@@ -7,7 +7,8 @@ namespace {
 
 class WordEmbedding final : public Embedding {
  public:
-  explicit WordEmbedding(const ModelConfig& config) : padding_(config.pad_token_id) {}
+  explicit WordEmbedding(const ModelConfig& config)
+      : padding_(config.pad_token_id), scale_(config.embedding_scale) {}
 
   void forward(const UnitWeights& weights, const EmbeddedTokens& embedded, at::Tensor x_TM) const override {
     const at::Tensor& words = weights[kWords];
@@ -15,14 +16,24 @@ class WordEmbedding final : public Embedding {
       at::index_select_out(x_TM, words, 0, embedded.tokens);
     else
       x_TM.copy_(words.index_select(0, embedded.tokens));
+    if (scale_ != 1) x_TM.mul_(scale_in(x_TM.scalar_type()));
   }
   void backward(const UnitWeights&, UnitWeights& gradients, const EmbeddedTokens& embedded,
                 const at::Tensor& dx_TM) const override {
-    add_word_gradients(gradients[kWords], padding_, embedded.tokens, dx_TM);
+    if (scale_ == 1) return add_word_gradients(gradients[kWords], padding_, embedded.tokens, dx_TM);
+    const at::Tensor scaled =
+        dx_TM.to(gradients[kWords].scalar_type()).mul(scale_in(dx_TM.scalar_type()));
+    add_word_gradients(gradients[kWords], padding_, embedded.tokens, scaled);
   }
 
  private:
+  // Rounded to the dtype of x, as transformers has it: 55.5 in bf16 for a width of 3072.
+  double scale_in(at::ScalarType dtype) const {
+    return at::scalar_tensor(scale_, at::kFloat).to(dtype).item<double>();
+  }
+
   std::optional<int64_t> padding_;
+  double scale_;
 };
 
 }  // namespace

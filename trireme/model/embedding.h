@@ -33,7 +33,7 @@ class Embedding {
                         const at::Tensor& dx_TM) const = 0;
 };
 
-// Rows of words alone, as decoders have it.
+// Rows of words alone, times ModelConfig::embedding_scale, as decoders have it.
 std::unique_ptr<Embedding> make_word_embedding(const ModelConfig& config);
 
 // dx [T, M] -> added to the tokens' rows of dwords [V, M]. The row of `padding` gets nothing, as in classes

@@ -1,5 +1,6 @@
 #include "trireme/model/model_config.h"
 
+#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -20,6 +21,9 @@ const ModelFamily& family_of(const ConfigKeys& keys, const ModelFamilies& famili
   std::string list;
   for (size_t i = 0; i < known.size(); ++i)
     list += cat(i == 0 ? "" : i + 1 == known.size() ? " and " : ", ", known[i]);
+  for (const ModelFamily* family : families)
+    if (const auto why = family->refused_types.find(type); why != family->refused_types.end())
+      keys.refuse("model_type", why->second);
   throw ConfigError(cat(keys.origin(), ": model_type is ",
                         type.empty() ? "missing" : "\"" + quotation(type) + "\"", "; Trireme trains ", list));
 }
@@ -46,6 +50,10 @@ void check_parsed(const ModelConfig& config) {
 }
 
 }  // namespace
+
+double ModelConfig::softmax_scale() const {
+  return 1 / std::sqrt(query_pre_attn_scalar.value_or(static_cast<double>(head_dim)));
+}
 
 double ModelConfig::attention_pairs(int64_t tokens) const {
   const auto S = static_cast<double>(tokens);

@@ -11,6 +11,7 @@
 
 #include "trireme/base/enum_names.h"
 #include "trireme/base/json.h"
+#include "trireme/kernels/glu_gate.h"
 #include "trireme/kernels/mask.h"
 
 namespace trireme {
@@ -72,12 +73,18 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool output_bias = false;  // of the attention's output projection
   bool mlp_bias = false;
-  bool qk_norm = false;               // Qwen3: RMS norm of each head's q and k before rotary
+  bool qk_norm = false;               // RMS norm of each head's q and k before rotary (Qwen3, Gemma 3)
+  bool post_norms = false;            // RMS norm of what attention and the MLP add to x (Gemma 3)
+  bool norms_add_one = false;         // RMS norms multiply by 1 + weight (Gemma)
+  double embedding_scale = 1;         // rows of words are multiplied by it (Gemma)
+  GluGate gate = GluGate::silu;       // of a gated MLP
   std::vector<int64_t> layer_window;  // one a layer; 0: full attention
   // Fields that ask training to drop activations, with their rates above 0. Nothing here does: evaluation
   // drops none, and training refuses (train_options.h).
   std::map<std::string, double> dropout;
   RopeConfig rope;
+  std::optional<RopeConfig> window_rope;  // of layers with a window, where they have another (Gemma 3)
+  std::optional<double> query_pre_attn_scalar;  // stands for head_dim in softmax_scale (Gemma 3)
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> eos_token_id;  // the first one when the file lists several
   std::optional<int64_t> pad_token_id;
@@ -85,6 +92,10 @@ struct ModelConfig {
 
   int64_t query_width() const { return num_attention_heads * head_dim; }
   int64_t key_value_width() const { return num_key_value_heads * head_dim; }
+  double softmax_scale() const;  // scores are q k' times it
+  const RopeConfig& rope_of(int64_t layer) const {
+    return window_rope && layer_window[static_cast<size_t>(layer)] > 0 ? *window_rope : rope;
+  }
   // Labels name the next token, so that the target of position t is label t + 1; else label t itself.
   bool shifts_labels() const { return causality == Causality::causal; }
   // Pairs of query and key that one head of every layer computes, all layers together, for a document of

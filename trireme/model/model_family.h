@@ -3,6 +3,7 @@
 // lists all. What each part is given, writes and may overwrite: layer.h, embedding.h, head.h.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,8 @@ std::unique_ptr<Base> make_part(const ModelConfig& config) {
 
 struct ModelFamily {
   std::vector<std::string> model_types;  // of config.json
+  // Close to these and not built: the type, and what the user can do.
+  std::map<std::string, std::string> refused_types = {};
   // All that the family's configuration class in transformers reads; `trireme init --set` takes no other.
   std::vector<std::string> config_keys;
   std::string norm_eps_key;  // config.json's name of ModelConfig::norm_eps, for the comparison on resume

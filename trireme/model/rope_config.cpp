@@ -1,5 +1,8 @@
 #include "trireme/model/rope_config.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -66,25 +69,28 @@ bool filled(const ConfigKeys& keys, const char* key) {
   return keys.has(key) && !(keys.json()[key].is_object() && keys.json()[key].empty());
 }
 
-}  // namespace
+// Where theta is, when it is not inside the rope dictionary.
+struct ThetaKey {
+  const char* key = "rope_theta";
+  double fallback = 10000;
+};
 
-RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config) {
-  const char* const key = filled(keys, "rope_scaling") ? "rope_scaling" : "rope_parameters";
-  const Json empty = Json::object();
-  const ConfigKeys rope(filled(keys, key) ? keys.json()[key] : empty, keys.origin(), cat(key, "."));
+RopeConfig parse_rope(const ConfigKeys& keys, const ConfigKeys& rope, const ModelConfig& config,
+                      const ThetaKey& theta) {
   for (const auto& [name, value] : rope.json().items())
     if (value.is_object())
-      rope.refuse(name, "rotary parameters that differ from layer to layer are not supported");
+      rope.refuse(name, "rotary parameters that differ from layer to layer are not supported here");
   rope.refuse_unless_absent({"mrope_section", "mrope_interleaved", "short_factor", "long_factor"},
                             "this rotary embedding is not supported");
   if (rope.number("partial_rotary_factor", 1) != 1)
     rope.refuse("partial_rotary_factor", "rotating a part of each head is not supported");
 
+  const char* const kExpected = "expected more than 1";
   RopeConfig result;
   result.kind = parse_kind(rope);
-  result.theta = rope.has("rope_theta") ? rope.number("rope_theta", 0) : keys.number("rope_theta", 10000);
+  result.theta = rope.has("rope_theta") ? rope.number("rope_theta", 0) : keys.number(theta.key, theta.fallback);
   if (!(result.theta > 1))
-    (rope.has("rope_theta") ? rope : keys).refuse("rope_theta", "expected more than 1");
+    rope.has("rope_theta") ? rope.refuse("rope_theta", kExpected) : keys.refuse(theta.key, kExpected);
   result.original_max_position_embeddings = config.max_position_embeddings;
   switch (result.kind) {
     case RopeKind::standard:
@@ -114,6 +120,44 @@ RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config) 
       break;
   }
   return result;
+}
+
+const Json& empty_object() {
+  static const Json empty = Json::object();
+  return empty;
+}
+
+}  // namespace
+
+RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config) {
+  const char* const key = filled(keys, "rope_scaling") ? "rope_scaling" : "rope_parameters";
+  const ConfigKeys rope(filled(keys, key) ? keys.json()[key] : empty_object(), keys.origin(), cat(key, "."));
+  return parse_rope(keys, rope, config, {});
+}
+
+LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config) {
+  const Json& types = filled(keys, "rope_parameters") ? keys.json()["rope_parameters"] : empty_object();
+  const ConfigKeys of_types(types, keys.origin(), "rope_parameters.");
+  for (const auto& [name, value] : types.items())
+    if (name != kFullAttention && name != kSlidingAttention)
+      of_types.refuse(name, cat("expected ", kFullAttention, " and ", kSlidingAttention, ", an object each"));
+  const auto of_type = [&](const char* type) {
+    return ConfigKeys(filled(of_types, type) ? types[type] : empty_object(), keys.origin(),
+                      cat("rope_parameters.", type, "."));
+  };
+  const ConfigKeys full = filled(keys, "rope_scaling")
+                              ? ConfigKeys(keys.json()["rope_scaling"], keys.origin(), "rope_scaling.")
+                              : of_type(kFullAttention);
+  if (full.has("type") && !full.has("rope_type"))
+    full.refuse("type", "transformers passes it over in this family; write rope_type");
+  LayerRopes ropes{parse_rope(keys, full, config, {"rope_theta", 1'000'000}),
+                   parse_rope(keys, of_type(kSlidingAttention), config, {"rope_local_base_freq", 10000})};
+  // Gemma 3 was stretched before it was published: its positions are those that it reaches.
+  if (ropes.full.kind == RopeKind::linear && !keys.has("original_max_position_embeddings") &&
+      !full.has("original_max_position_embeddings"))
+    ropes.full.original_max_position_embeddings =
+        std::max<int64_t>(1, std::llround(static_cast<double>(config.max_position_embeddings) / ropes.full.factor));
+  return ropes;
 }
 
 }  // namespace trireme

@@ -8,7 +8,17 @@
 namespace trireme {
 
 // `config` must already hold head_dim and max_position_embeddings. ConfigError: an unknown kind, a missing or
-// nonsensical value, parameters that differ from layer type to layer type.
+// nonsensical value, parameters of types of layers.
 RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config);
+
+// The same of a model whose sliding layers have another one (Gemma 3): `rope_parameters` then has an object
+// for each type of layer. In the older form `rope_scaling` and `rope_theta` are of layers of full attention,
+// `rope_local_base_freq` of those that slide. `config` must hold layer_window too.
+inline constexpr const char* kFullAttention = "full_attention";
+inline constexpr const char* kSlidingAttention = "sliding_attention";
+struct LayerRopes {
+  RopeConfig full, sliding;
+};
+LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config);
 
 }  // namespace trireme

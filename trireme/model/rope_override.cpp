@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/model/rope_config.h"
 
 namespace trireme {
 namespace {
@@ -114,7 +115,9 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
   // where the file has it.
   const bool newer = filled("rope_parameters") && !filled("rope_scaling");
   const char* const key = newer ? "rope_parameters" : "rope_scaling";
-  Json rope = filled(key) ? json[key] : Json::object();
+  // Gemma 3: an object for each type of layer.
+  const bool of_types = newer && config.window_rope;
+  Json rope = !filled(key) ? Json::object() : of_types ? json[key].value(kFullAttention, Json::object()) : json[key];
   double theta = config.rope.theta;
   RopeKind kind = config.rope.kind;
   if (!override.scaling.empty()) {
@@ -136,12 +139,14 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
   if (kind == RopeKind::standard && override.theta)
     json["max_position_embeddings"] = std::max(
         json.value("max_position_embeddings", config.max_position_embeddings), override.longest_tokens);
+  const Json types = of_types ? json[key] : Json();
   for (const char* old : {"rope_parameters", "rope_scaling", "rope_theta"}) json.erase(old);
   rope.erase("rope_theta");
   if (newer) {
     rope["rope_theta"] = theta;
     rope["rope_type"] = name_of(kind);
-    json["rope_parameters"] = rope;
+    json["rope_parameters"] = of_types ? types : rope;
+    if (of_types) json["rope_parameters"][kFullAttention] = rope;
   } else {
     json["rope_theta"] = theta;
     json["rope_scaling"] = kind == RopeKind::standard ? Json() : rope;

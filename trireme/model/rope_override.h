@@ -9,6 +9,8 @@
 //   linear, yarn, llama3   max_position_embeddings = factor x original, which is recorded
 //   dynamic                max_position_embeddings = original, from which transformers stretches
 //   theta alone            max_position_embeddings grows to the length that is asked for
+//
+// Of a model whose sliding layers have a rotary embedding of their own (Gemma 3) it is that of the others.
 #pragma once
 
 #include <cstdint>

@@ -21,8 +21,7 @@ at::Tensor plain(int64_t head_dim, double theta) {
 }
 
 // The base grows with the length of the sequence, from its first token on.
-at::Tensor dynamic_ntk(const ModelConfig& config, int64_t sequence_tokens) {
-  const RopeConfig& rope = config.rope;
+at::Tensor dynamic_ntk(const ModelConfig& config, const RopeConfig& rope, int64_t sequence_tokens) {
   const int64_t plain_tokens = config.max_position_embeddings;
   if (sequence_tokens <= plain_tokens) return plain(config.head_dim, rope.theta);
   const double dim = static_cast<double>(config.head_dim);
@@ -37,9 +36,8 @@ double correction_dim(double rotations, double dim, double theta, double origina
   return dim * std::log(original_tokens / (rotations * 2 * M_PI)) / (2 * std::log(theta));
 }
 
-at::Tensor yarn(const ModelConfig& config) {
-  const RopeConfig& rope = config.rope;
-  const auto dim = static_cast<double>(config.head_dim);
+at::Tensor yarn(int64_t head_dim, const RopeConfig& rope) {
+  const auto dim = static_cast<double>(head_dim);
   const auto original = static_cast<double>(rope.original_max_position_embeddings);
   double low = correction_dim(rope.beta_fast, dim, rope.theta, original);
   double high = correction_dim(rope.beta_slow, dim, rope.theta, original);
@@ -51,10 +49,10 @@ at::Tensor yarn(const ModelConfig& config) {
   high = std::min(high, dim - 1);
   if (low == high) high += 0.001;  // a ramp of width zero
 
-  const at::Tensor wavelengths = at::pow(rope.theta, exponents_of(config.head_dim));  // over 2 pi
+  const at::Tensor wavelengths = at::pow(rope.theta, exponents_of(head_dim));  // over 2 pi
   const at::Tensor extrapolated = at::reciprocal(wavelengths);
   const at::Tensor interpolated = at::reciprocal(wavelengths.mul(rope.factor));
-  const at::Tensor ramp = at::arange(config.head_dim / 2, at::kFloat).sub(low).div(high - low).clamp(0, 1);
+  const at::Tensor ramp = at::arange(head_dim / 2, at::kFloat).sub(low).div(high - low).clamp(0, 1);
   const at::Tensor keep = at::rsub(ramp, 1);
   return interpolated.mul(at::rsub(keep, 1)).add(extrapolated.mul(keep));
 }
@@ -69,12 +67,11 @@ double yarn_attention_scaling(const RopeConfig& rope) {
 }
 
 // Long wavelengths are stretched by `factor`, short ones kept, those between blended.
-at::Tensor llama3(const ModelConfig& config) {
-  const RopeConfig& rope = config.rope;
+at::Tensor llama3(int64_t head_dim, const RopeConfig& rope) {
   const auto original = static_cast<double>(rope.original_max_position_embeddings);
   const double low_wavelength = original / rope.low_freq_factor;
   const double high_wavelength = original / rope.high_freq_factor;
-  const at::Tensor inverse = plain(config.head_dim, rope.theta);
+  const at::Tensor inverse = plain(head_dim, rope.theta);
   const at::Tensor wavelength = at::reciprocal(inverse).mul(2 * M_PI);
   const at::Tensor scaled = at::where(wavelength.gt(low_wavelength), inverse.div(rope.factor), inverse);
   const at::Tensor smooth = at::reciprocal(wavelength)
@@ -86,36 +83,38 @@ at::Tensor llama3(const ModelConfig& config) {
   return at::where(between, blended, scaled);
 }
 
-at::Tensor inverse_frequencies(const ModelConfig& config, int64_t sequence_tokens) {
-  switch (config.rope.kind) {
+at::Tensor inverse_frequencies(const ModelConfig& config, const RopeConfig& rope, int64_t sequence_tokens) {
+  const int64_t head_dim = config.head_dim;
+  switch (rope.kind) {
     case RopeKind::standard:
-      return plain(config.head_dim, config.rope.theta);
+      return plain(head_dim, rope.theta);
     case RopeKind::linear:
-      return plain(config.head_dim, config.rope.theta).div(config.rope.factor);
+      return plain(head_dim, rope.theta).div(rope.factor);
     case RopeKind::dynamic_ntk:
-      return dynamic_ntk(config, sequence_tokens);
+      return dynamic_ntk(config, rope, sequence_tokens);
     case RopeKind::yarn:
-      return yarn(config);
+      return yarn(head_dim, rope);
     case RopeKind::llama3:
-      return llama3(config);
+      return llama3(head_dim, rope);
   }
   throw InternalError("unknown rope kind");
 }
 
 }  // namespace
 
-RotaryFrequencies rotary_frequencies(const ModelConfig& config, int64_t sequence_tokens) {
+RotaryFrequencies rotary_frequencies(const ModelConfig& config, const RopeConfig& rope,
+                                     int64_t sequence_tokens) {
   const at::NoGradGuard no_grad;
-  RotaryFrequencies result{inverse_frequencies(config, sequence_tokens)};
-  if (config.rope.kind == RopeKind::yarn) result.attention_scaling = yarn_attention_scaling(config.rope);
+  RotaryFrequencies result{inverse_frequencies(config, rope, sequence_tokens)};
+  if (rope.kind == RopeKind::yarn) result.attention_scaling = yarn_attention_scaling(rope);
   return result;
 }
 
-RotaryTable make_rotary_table(const ModelConfig& config, int64_t sequence_tokens,
+RotaryTable make_rotary_table(const ModelConfig& config, const RopeConfig& rope, int64_t sequence_tokens,
                               const at::Tensor& positions) {
   const at::NoGradGuard no_grad;
   if (!config.rotates) return {};
-  const RotaryFrequencies frequencies = rotary_frequencies(config, sequence_tokens);
+  const RotaryFrequencies frequencies = rotary_frequencies(config, rope, sequence_tokens);
   const at::Tensor inverse = frequencies.inverse.to(positions.device());
   const at::Tensor angles = positions.to(at::kFloat).unsqueeze(1).mul(inverse);
   return {angles.cos().mul(frequencies.attention_scaling), angles.sin().mul(frequencies.attention_scaling)};

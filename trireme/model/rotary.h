@@ -13,7 +13,9 @@ struct RotaryFrequencies {
   at::Tensor inverse;            // [D / 2] fp32
   double attention_scaling = 1;  // multiplies cos and sin (YaRN)
 };
-RotaryFrequencies rotary_frequencies(const ModelConfig& config, int64_t sequence_tokens);
+// `rope`: of the config, for the layers that it is for.
+RotaryFrequencies rotary_frequencies(const ModelConfig& config, const RopeConfig& rope,
+                                     int64_t sequence_tokens);
 
 // cos and sin of positions [count] int64 of a sequence of `sequence_tokens`, fp32 on their device, halves not
 // repeated. Undefined for a model that does not rotate.
@@ -21,7 +23,7 @@ struct RotaryTable {
   at::Tensor cos;  // [count, D / 2]
   at::Tensor sin;  // [count, D / 2]
 };
-RotaryTable make_rotary_table(const ModelConfig& config, int64_t sequence_tokens,
+RotaryTable make_rotary_table(const ModelConfig& config, const RopeConfig& rope, int64_t sequence_tokens,
                               const at::Tensor& positions);
 
 }  // namespace trireme

@@ -28,7 +28,7 @@ enum class WorkKind : uint8_t {
   norm,                 // values of x that are read; size, of this and all below: of one call's amount
   norm_backward,        // values of x
   rotation,             // values of q and k that are turned, forward or backward
-  activation,           // values of act: swiglu, or gelu
+  activation,           // values of act: a gated unit, or gelu
   activation_backward,  // values of act
   cross_entropy,        // logits
   embedding,            // values of x that are looked up, or whose gradient is added

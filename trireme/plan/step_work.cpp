@@ -129,7 +129,7 @@ class Counter {
   void project() {
     token_wise(WorkKind::norm, m());
     product(products_.qkv);
-    if (model_.rotates) token_wise(WorkKind::rotation, turned_width());
+    if (model_.rotary_tables > 0) token_wise(WorkKind::rotation, turned_width());
     if (model_.qk_norm) token_wise(WorkKind::norm, turned_width());
     if (!chunked()) send_qkv();
   }
@@ -160,6 +160,17 @@ class Counter {
   void residual_after_attention() {
     product(products_.out);
     token_wise(WorkKind::copy, m());  // what the product is added to
+    post_norm();
+  }
+  void down() {
+    token_wise(WorkKind::activation, act_width());
+    product(products_.down);
+    post_norm();
+  }
+  // The last norm's backward reads what down made.
+  bool downs_again() const { return model_.post_norms || model_.tiles == TileFormula::encoder; }
+  void post_norm() {
+    if (model_.post_norms) token_wise(WorkKind::norm, m());
   }
 
   void forward(bool has_o, const SavedSlots& keeps) {
@@ -170,8 +181,7 @@ class Counter {
     residual_after_attention();
     token_wise(WorkKind::norm, m());
     product(products_.gate_up);
-    token_wise(WorkKind::activation, act_width());
-    product(products_.down);
+    down();
     token_wise(WorkKind::copy, m());
     if (keeps[kX1]) token_wise(WorkKind::copy, m());
     // A decoder's product is made where it is kept.
@@ -225,9 +235,14 @@ class Counter {
     gather_layer();
     if (!slots[kQkv]) project();
     if (!slots[kO]) attention_forward();
-    if (!slots[kX1]) residual_after_attention();
+    if (!slots[kX1])
+      residual_after_attention();
+    else
+      post_norm();
     token_wise(WorkKind::norm, m());
     if (!slots[kGateUp]) product(products_.gate_up);
+    if (!slots[kGateUp] && downs_again()) down();
+    if (model_.post_norms) token_wise(WorkKind::norm_backward, 2 * m());
     token_wise(WorkKind::activation_backward, act_width());
     product_backward(products_.down);
     product_backward(products_.gate_up);
@@ -246,7 +261,7 @@ class Counter {
     if (in_.ulysses > 1)                      // packed and, key by key, added up
       token_wise(WorkKind::copy, static_cast<double>(sent) * query_width() + 2 * qkv_width());
     token_wise(WorkKind::norm, m());
-    if (model_.rotates) token_wise(WorkKind::rotation, turned_width());
+    if (model_.rotary_tables > 0) token_wise(WorkKind::rotation, turned_width());
     if (model_.qk_norm) {
       product({model_.hidden, (model_.heads + model_.kv_heads) * model_.head_dim});  // made again
       token_wise(WorkKind::norm_backward, turned_width());

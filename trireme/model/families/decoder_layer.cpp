@@ -1,0 +1,236 @@
+// A decoder's layer and head: RMS norms before each part, rotary positions, a gated MLP.
+//
+//   before attention   x_TM -> norm -> q|k|v projection -> (q/k norm) -> rotary -> qkv_TND
+//   after attention    o -> out projection = a -> (norm) + x = x1 -> norm -> gate|up -> SwiGLU or GeGLU ->
+//                      down = b -> (norm) + x1 = y_TM
+//   head               x_TM -> norm -> matrix -> logits_TV
+//
+// Kept after attention: x1, and gate|up [T, 2 I]. Backward runs the out projection and gate|up once more (or
+// takes what was kept), never the down projection.
+// With norms of a and b (Gemma 3, arXiv 2503.19786) backward reads their inputs, and no other product gives
+// them: it keeps a in place of x1, and b behind gate|up in the tile's memory; without them it runs down once
+// more as well.
+#include "trireme/model/families/decoder_layer.h"
+
+#include <tuple>
+#include <utility>
+
+#include "trireme/kernels/linear.h"
+#include "trireme/kernels/product.h"
+#include "trireme/kernels/token_ops.h"
+#include "trireme/model/families/decoder_units.h"
+
+namespace trireme::decoder {
+namespace {
+
+// What an RMS norm multiplies by. Where 1 is added it is fp32: 16 bits would round it, and transformers does
+// not.
+at::Tensor norm_factor(const ModelConfig& config, const at::Tensor& weight) {
+  if (!config.norms_add_one || !weight.defined()) return weight;
+  return weight.to(compute_dtype(weight)).add(1);
+}
+
+// One after the other in the tile's memory, each contiguous: kernels then see what they see without keeping,
+// and results have the same bits.
+struct KeptMlp {
+  at::Tensor gate_up;  // [T, 2 I]
+  at::Tensor b;        // [T, M] or undefined
+};
+KeptMlp kept_mlp(const UnitWeights& w, const at::Tensor& kept) {
+  const int64_t T = kept.size(0), I2 = w[kGateUp].size(0), M = w[kGateUp].size(1);
+  if (!w[kMlpOutNorm].defined()) return {kept, {}};
+  const at::Tensor flat = kept.view({-1});
+  return {flat.narrow(0, 0, T * I2).view({T, I2}), flat.narrow(0, T * I2, T * M).view({T, M})};
+}
+
+// x + o Wo', in the tile dtype.
+at::Tensor residual_after_attention(const UnitWeights& w, const at::Tensor& x_TM, const at::Tensor& o_tile) {
+  at::Tensor x1 = x_TM.to(o_tile.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  add_product(x1, o_tile, w[kOut].t());
+  if (w[kOutBias].defined()) x1.add_(w[kOutBias]);
+  return x1;
+}
+
+class DecoderLayer final : public Layer {
+ public:
+  explicit DecoderLayer(const ModelConfig& config) : config_(config) {}
+
+  void before_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, int64_t first_row,
+                                const at::Tensor& qkv_TND) const override {
+    const UnitWeights& w = layer.weights;
+    const auto dtype = w[kQkv].scalar_type();
+    const at::Tensor normed = norm(x_TM, w[kAttentionNorm], dtype);
+    const bool in_place = qkv_TND.scalar_type() == dtype;
+    at::Tensor projected = in_place ? qkv_TND : at::empty(qkv_TND.sizes(), qkv_TND.options().dtype(dtype));
+    at::Tensor flat = projected.view({projected.size(0), -1});
+    linear_into(flat, normed, w[kQkv], w[kQkvBias]);
+    rotate_heads(projected, rotary_heads(layer, first_row), qkv_TND);
+  }
+
+  void before_attention_backward(const LayerTensors& layer, UnitWeights& gradients, const at::Tensor& x_TM,
+                                 int64_t first_row, const at::Tensor& dqkv_TND,
+                                 at::Tensor dx_TM) const override {
+    const UnitWeights& w = layer.weights;
+    const auto dtype = w[kQkv].scalar_type();
+    const RotaryHeads rotary = rotary_heads(layer, first_row);
+    const at::Tensor normed = norm(x_TM, w[kAttentionNorm], dtype);
+    at::Tensor before;
+    if (w[kQueryNorm].defined()) {
+      const int64_t rows = rotary.rotated_heads * config_.head_dim;
+      const at::Tensor bias = w[kQkvBias].defined() ? w[kQkvBias].narrow(0, 0, rows) : w[kQkvBias];
+      before = linear_forward(normed, w[kQkv].narrow(0, 0, rows), bias)
+                   .view({x_TM.size(0), rotary.rotated_heads, config_.head_dim});
+    }
+    const bool in_place = dqkv_TND.scalar_type() == dtype;
+    const at::Tensor projected =
+        in_place ? dqkv_TND : at::empty(dqkv_TND.sizes(), dqkv_TND.options().dtype(dtype));
+    rotate_heads_backward(dqkv_TND, rotary, before, projected, gradients[kQueryNorm], gradients[kKeyNorm]);
+    const at::Tensor flat = projected.view({projected.size(0), -1});
+    add_linear_gradient(gradients[kQkv], gradients[kQkvBias], flat, normed);
+    norm_backward(product(flat, w[kQkv]), x_TM, w[kAttentionNorm], dx_TM, gradients[kAttentionNorm]);
+  }
+
+  void after_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, const at::Tensor& o_TA,
+                               const at::Tensor& y_TM, KeptAfterAttention* kept) const override {
+    const UnitWeights& w = layer.weights;
+    const auto dtype = w[kQkv].scalar_type();
+    auto [a, x1] = first_residual(w, x_TM, o_TA.to(dtype));
+    if (kept != nullptr) kept->x1.copy_(a.defined() ? a : x1);
+    a = at::Tensor();
+    const KeptMlp mlp = kept != nullptr ? kept_mlp(w, kept->mlp) : KeptMlp{};
+    at::Tensor act;
+    {
+      const at::Tensor normed = norm(x1, w[kMlpNorm], dtype);
+      at::Tensor gate_up = kept != nullptr
+                               ? mlp.gate_up
+                               : at::empty({x_TM.size(0), w[kGateUp].size(0)}, normed.options());
+      linear_into(gate_up, normed, w[kGateUp], w[kGateUpBias]);
+      act = glu(config_.gate, gate_up);
+    }
+    if (!w[kMlpOutNorm].defined()) {
+      add_product(x1, act, w[kDown].t());
+      if (w[kDownBias].defined()) x1.add_(w[kDownBias]);
+    } else {
+      const at::Tensor b = linear_forward(act, w[kDown], w[kDownBias]);
+      act = at::Tensor();
+      if (kept != nullptr) mlp.b.copy_(b);
+      x1.add_(norm(b, w[kMlpOutNorm], dtype));
+    }
+    y_TM.copy_(x1);
+  }
+
+  void after_attention_backward(const LayerTensors& layer, UnitWeights& gradients, const at::Tensor& x_TM,
+                                const at::Tensor& o_TA, const at::Tensor& dy_TM, KeptAfterAttention* kept,
+                                const at::Tensor& dx_TM, at::Tensor do_TA) const override {
+    const UnitWeights& w = layer.weights;
+    const auto dtype = w[kQkv].scalar_type();
+    const bool post_norms = w[kMlpOutNorm].defined();
+    const at::Tensor o = o_TA.to(dtype), dy = dy_TM.to(dtype);
+    at::Tensor a, x1;
+    if (kept == nullptr)
+      std::tie(a, x1) = first_residual(w, x_TM, o);
+    else if (post_norms)
+      x1 = add_normed(w, x_TM, a = kept->x1);
+    else
+      x1 = kept->x1;
+    const at::Tensor normed = norm(x1, w[kMlpNorm], dtype);
+    KeptMlp mlp = kept != nullptr ? kept_mlp(w, kept->mlp)
+                                  : KeptMlp{linear_forward(normed, w[kGateUp], w[kGateUpBias]), {}};
+    at::Tensor db = dy;
+    if (post_norms) {
+      if (!mlp.b.defined()) mlp.b = linear_forward(glu(config_.gate, mlp.gate_up), w[kDown], w[kDownBias]);
+      db = at::zeros_like(dy);
+      norm_backward(dy, mlp.b, w[kMlpOutNorm], db, gradients[kMlpOutNorm]);
+      mlp.b = at::Tensor();
+    }
+    const at::Tensor dact = product(db, w[kDown]);
+    const at::Tensor act = glu_backward(config_.gate, dact, mlp.gate_up);
+    const at::Tensor& dgate_up = mlp.gate_up;
+    add_linear_gradient(gradients[kDown], gradients[kDownBias], db, act);
+    add_linear_gradient(gradients[kGateUp], gradients[kGateUpBias], dgate_up, normed);
+    const at::Tensor dnormed = product(dgate_up, w[kGateUp]);
+    at::Tensor dx1 = dy.clone();
+    norm_backward(dnormed, x1, w[kMlpNorm], dx1, gradients[kMlpNorm]);
+    at::Tensor da = dx1;
+    if (post_norms) {
+      da = at::zeros_like(dx1);
+      norm_backward(dx1, a, w[kAttentionOutNorm], da, gradients[kAttentionOutNorm]);
+    }
+    add_linear_gradient(gradients[kOut], gradients[kOutBias], da, o);
+    linear_backward_into(do_TA, da, w[kOut]);
+    dx_TM.copy_(dx1);
+  }
+
+ private:
+  at::Tensor norm(const at::Tensor& x_TM, const at::Tensor& weight, at::ScalarType dtype) const {
+    return rms_norm(x_TM, norm_factor(config_, weight), config_.norm_eps, dtype);
+  }
+  void norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight,
+                     at::Tensor& dx_TM, at::Tensor& dweight) const {
+    rms_norm_backward(dy_TM, x_TM, norm_factor(config_, weight), config_.norm_eps, dx_TM, dweight);
+  }
+
+  // a, where there is a norm of it, and x1: both in the tile dtype.
+  std::pair<at::Tensor, at::Tensor> first_residual(const UnitWeights& w, const at::Tensor& x_TM,
+                                                   const at::Tensor& o_tile) const {
+    if (!w[kAttentionOutNorm].defined()) return {{}, residual_after_attention(w, x_TM, o_tile)};
+    const at::Tensor a = linear_forward(o_tile, w[kOut], w[kOutBias]);
+    return {a, add_normed(w, x_TM, a)};
+  }
+  // x + norm(a)
+  at::Tensor add_normed(const UnitWeights& w, const at::Tensor& x_TM, const at::Tensor& a_TM) const {
+    return norm(a_TM, w[kAttentionOutNorm], a_TM.scalar_type()).add_(x_TM);
+  }
+
+  RotaryHeads rotary_heads(const LayerTensors& layer, int64_t first_row) const {
+    RotaryHeads rotary;
+    rotary.query_heads = config_.num_attention_heads;
+    rotary.rotated_heads = config_.num_attention_heads + config_.num_key_value_heads;
+    rotary.cos = layer.rotary.cos;
+    rotary.sin = layer.rotary.sin;
+    rotary.first_row = first_row;
+    rotary.q_norm = norm_factor(config_, layer.weights[kQueryNorm]);
+    rotary.k_norm = norm_factor(config_, layer.weights[kKeyNorm]);
+    rotary.norm_eps = config_.norm_eps;
+    return rotary;
+  }
+
+  const ModelConfig& config_;
+};
+
+class DecoderHead final : public Head {
+ public:
+  explicit DecoderHead(const ModelConfig& config) : config_(config) {}
+
+ protected:
+  Tile before_matrix(const UnitWeights& w, const at::Tensor& x_TM) const override {
+    return {rms_norm(x_TM, norm_factor(config_, w[kFinalNorm]), config_.norm_eps,
+                     w[kOutputMatrix].scalar_type()),
+            {}};
+  }
+  at::Tensor before_matrix_backward(const UnitWeights& w, UnitWeights& gradients, const at::Tensor& x_TM,
+                                    Tile&, const at::Tensor& dnormed) const override {
+    at::Tensor dx = at::zeros(x_TM.sizes(), dnormed.options());
+    rms_norm_backward(dnormed, x_TM, norm_factor(config_, w[kFinalNorm]), config_.norm_eps, dx,
+                      gradients[kFinalNorm]);
+    return dx;
+  }
+
+ private:
+  const ModelConfig& config_;
+};
+
+}  // namespace
+
+std::unique_ptr<Layer> make_layer(const ModelConfig& config) {
+  return std::make_unique<DecoderLayer>(config);
+}
+std::unique_ptr<Head> make_head(const ModelConfig& config) {
+  return std::make_unique<DecoderHead>(config);
+}
+
+int64_t mlp_kept_width(const ModelConfig& config) {
+  return 2 * config.intermediate_size + (config.post_norms ? config.hidden_size : 0);
+}
+
+}  // namespace trireme::decoder

@@ -1,0 +1,27 @@
+// The units of a decoder as its layout writes them and its arithmetic reads them.
+#pragma once
+
+#include "trireme/model/model_layout.h"
+
+namespace trireme::decoder {
+
+enum LayerSlot : size_t {
+  kQkv,               // [(H + 2K) D, M]
+  kQkvBias,           // [(H + 2K) D]
+  kOut,               // [M, H D]
+  kOutBias,           // [M]
+  kAttentionNorm,     // [M], of x before attention
+  kQueryNorm,         // [D]
+  kKeyNorm,           // [D]
+  kAttentionOutNorm,  // [M], of what attention adds to x
+  kMlpNorm,           // [M], of x1 before the MLP
+  kGateUp,            // [2 I, M]
+  kGateUpBias,        // [2 I]
+  kDown,              // [M, I]
+  kDownBias,          // [M]
+  kMlpOutNorm,        // [M], of what the MLP adds to x1
+  kLayerSlots
+};
+enum OwnHeadSlot : size_t { kFinalNorm = kFamilyHeadSlots, kHeadSlots };
+
+}  // namespace trireme::decoder
