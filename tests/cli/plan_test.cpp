@@ -120,7 +120,9 @@ TEST_F(PlanCommand, computes_with_what_the_engine_of_its_files_computes_with) {
     EXPECT_EQ(options.gradient_accumulation_steps, chosen.accumulation);
     run_ranks_as_threads(ranks, [&](World& world) {
       at::set_num_threads(1);
-      const auto engine = assemble(world, options.model_dir, options.engine);
+      EngineOptions of_engine = options.engine;
+      of_engine.planned_batch.packed = true;  // as train says of its samples
+      const auto engine = assemble(world, options.model_dir, of_engine);
       const int rank = engine->mesh().all->rank();
       ForecastInputs planned = planned_inputs(request, chosen, 64, rank % chosen.sequence_ranks());
       planned.rank = rank;

@@ -243,6 +243,11 @@ std::vector<MemoryCase> memory_cases() {
          o.precision = Precision::bf16;
          o.bf16_matmul = Bf16Matmul::native;
        }},
+      // Narrow, so that the rotary tables are most of their category.
+      {"narrow, two packed samples", narrow_model, 1, 1, 2, 2048,
+       [](EngineOptions& o) { o.planned_batch.packed = true; }},
+      {"gemma 3, two packed samples over 2 ranks", gemma3_model, 2, 2, 2, 1024,
+       [](EngineOptions& o) { o.planned_batch.packed = true; }},
       {"gemma 3, 1 rank", gemma3_model, 1, 1, 1, 1024, [](EngineOptions& o) { o.logits_tile_tokens = 16; }},
       {"gemma 3, 2 ranks, all kept, ZeRO 2", gemma3_model, 2, 2, 2, 700,
        [](EngineOptions& o) {
@@ -281,10 +286,14 @@ std::vector<MeasuredMemory> measure_memory(const MemoryCase& test, int threads, 
     const ModelConfig& config = engine->config();
     const Mesh& mesh = engine->mesh();
     const auto sample = static_cast<uint64_t>(mesh.dp_index);
+    std::vector<Documents> documents;
+    if (options.planned_batch.packed)
+      documents.assign(static_cast<size_t>(test.batch), Documents({0, test.tokens / 3, test.tokens}));
     for (uint64_t step = 0; step < steps; ++step)
-      engine->train_step({slice_of_batch(test.batch, config.vocab_size, sample + 10 * step,
-                                         {test.tokens, options.ulysses, options.ring}, mesh.sp->rank())},
-                         1e-3);
+      engine->train_step(
+          {slice_of_batch(test.batch, config.vocab_size, sample + 10 * step,
+                          {test.tokens, options.ulysses, options.ring}, mesh.sp->rank(), documents)},
+          1e-3);
     MeasuredMemory& mine = of_ranks[static_cast<size_t>(mesh.all->rank())];
     mine.state = engine->memory_account()->state();
     mine.inputs = engine->forecast_inputs(test.batch, test.tokens);

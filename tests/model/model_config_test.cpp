@@ -214,9 +214,8 @@ TEST(ModelConfig, what_is_not_built_is_refused_by_name) {
   };
   for (const auto& [keys, expected] : cases)
     EXPECT_THAT(refusal(small("llama", keys)), HasSubstr(expected)) << keys;
-  EXPECT_THAT(
-      refusal(small("phi3")),
-      AllOf(HasSubstr("\"phi3\""), HasSubstr("Trireme trains llama, mistral, "), HasSubstr(" and ")));
+  EXPECT_THAT(refusal(small("phi3")),
+              AllOf(HasSubstr("\"phi3\""), HasSubstr("Trireme trains llama, mistral, "), HasSubstr(" and ")));
   EXPECT_THAT(refusal("{}"), HasSubstr("model_type is missing"));
   EXPECT_THAT(refusal("[]"), HasSubstr("expected a JSON object"));
   EXPECT_EQ(refusal(small(

@@ -129,7 +129,7 @@ TEST(RopeOverride, leaves_sliding_layers_with_a_rotary_embedding_of_their_own) {
   const Json sliding = {{"rope_type", "default"}, {"rope_theta", 3000.0}};
   const Json nested = {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 7e5}}},
                        {"sliding_attention", sliding}};
-  Json json = {{"model_type", "gemma3_text"}, {"hidden_size", 256}, {"num_attention_heads", 4},
+  Json json = {{"model_type", "gemma3_text"}, {"hidden_size", 256},   {"num_attention_heads", 4},
                {"num_key_value_heads", 2},    {"head_dim", kHeadDim}, {"max_position_embeddings", kOriginal},
                {"rope_parameters", nested}};
   for (const bool newer : {true, false}) {
@@ -156,10 +156,11 @@ TEST(RopeOverride, leaves_sliding_layers_with_a_rotary_embedding_of_their_own) {
 
 // As published: 131,072 positions beside a linear scaling by 8 are what was reached.
 TEST(RopeOverride, a_linear_scaling_of_gemma_3_has_reached_its_positions) {
-  const ModelConfig published = parse_model_config({{"model_type", "gemma3_text"},
-                                                    {"max_position_embeddings", 131072},
-                                                    {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}},
-                                                   "gemma 3");
+  const ModelConfig published =
+      parse_model_config({{"model_type", "gemma3_text"},
+                          {"max_position_embeddings", 131072},
+                          {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}},
+                         "gemma 3");
   EXPECT_EQ(position_reach(published), 131072);
   EXPECT_EQ(with("linear:32", published).max_position_embeddings, 524288);
 }

@@ -74,7 +74,9 @@ TEST(Rotary, dynamic_ntk_acts_only_beyond_the_length_of_pretraining) {
   const auto plain = rotary_frequencies(standard, standard.rope, 128).inverse;
   json["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2.0}};
   const ModelConfig dynamic = parse_model_config(json, "dynamic");
-  const auto inverse = [&](int64_t tokens) { return rotary_frequencies(dynamic, dynamic.rope, tokens).inverse; };
+  const auto inverse = [&](int64_t tokens) {
+    return rotary_frequencies(dynamic, dynamic.rope, tokens).inverse;
+  };
   const auto last = [](const at::Tensor& frequencies) { return frequencies[-1].item<double>(); };
   EXPECT_TRUE(inverse(128).equal(plain));
   EXPECT_TRUE(inverse(5).equal(plain));

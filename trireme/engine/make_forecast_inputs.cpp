@@ -33,7 +33,9 @@ ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
                    .vocab = config.vocab_size,
                    .qk_norm = config.qk_norm,
                    .post_norms = config.post_norms,
-                   .rotary_tables = !config.rotates ? 0 : config.window_rope ? 2 : 1,
+                   .rotary_tables = !config.rotates      ? 0
+                                    : config.window_rope ? 2
+                                                         : 1,
                    .causal_tokens = causal_tokens_of(config),
                    .tiles = config.family->tiles,
                    .unit_elements = {},

@@ -135,8 +135,8 @@ void launch_glu(GluGate gate, const ActivationSizes& sizes, const GpuRows& gate_
 void launch_glu_backward(GluGate gate, const ActivationSizes& sizes, const GpuRows& dact,
                          const GpuRows& gate_up, const GpuRows& act, void* stream) {
   using enum GluGate;
-  launch_activation(gate == silu ? kBack<silu> : kBack<gelu_tanh>, sizes,
-                    {0, dact, gate_up, act, 0, false}, stream);
+  launch_activation(gate == silu ? kBack<silu> : kBack<gelu_tanh>, sizes, {0, dact, gate_up, act, 0, false},
+                    stream);
 }
 
 void launch_exact_gelu_backward(const ActivationSizes& sizes, const GpuRows& dact, const GpuRows& x,

@@ -14,7 +14,7 @@ enum class GluGate {
   gelu_tanh,  // GeGLU, as Gemma has it
 };
 
-inline constexpr float kGeluLinear = 1.5957691216F;   // 2 sqrt(2 / pi)
+inline constexpr float kGeluLinear = 1.5957691216F;  // 2 sqrt(2 / pi)
 inline constexpr float kGeluCubic = 0.07135481627F;  // 0.044715 of it
 
 }  // namespace trireme

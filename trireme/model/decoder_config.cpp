@@ -35,15 +35,15 @@ void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
   keys.refuse_unless_absent(
       {"per_layer_config", "no_rope_layers", "mrope_section", "vision_config", "audio_config"},
       "models of this kind are not supported");
-  keys.refuse_unless_absent(
-      {"attn_logit_softcapping", "final_logit_softcapping", "logit_scale",
-       "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "scale_emb",
-       "scale_depth", "attention_sinks", "clip_qkv"},
-      "it changes the model's arithmetic and is not supported");
+  keys.refuse_unless_absent({"attn_logit_softcapping", "final_logit_softcapping", "logit_scale",
+                             "embedding_multiplier", "residual_multiplier", "attention_multiplier",
+                             "logits_scaling", "scale_emb", "scale_depth", "attention_sinks", "clip_qkv"},
+                            "it changes the model's arithmetic and is not supported");
   keys.refuse_unless_absent({"mtp_layer_types", "num_nextn_predict_layers"},
                             "multi-token prediction is not supported");
   if (!kind.gemma3)
-    keys.refuse_unless_absent({"query_pre_attn_scalar"}, "it changes the model's arithmetic and is not supported");
+    keys.refuse_unless_absent({"query_pre_attn_scalar"},
+                              "it changes the model's arithmetic and is not supported");
   check_activation(keys, kind);
   if (keys.integer_or_null("pretraining_tp", 1).value_or(1) > 1)
     keys.refuse("pretraining_tp", "slicing the matmuls as in pretraining is not supported; set it to 1");

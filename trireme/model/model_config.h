@@ -83,7 +83,7 @@ struct ModelConfig {
   // drops none, and training refuses (train_options.h).
   std::map<std::string, double> dropout;
   RopeConfig rope;
-  std::optional<RopeConfig> window_rope;  // of layers with a window, where they have another (Gemma 3)
+  std::optional<RopeConfig> window_rope;        // of layers with a window, where they have another (Gemma 3)
   std::optional<double> query_pre_attn_scalar;  // stands for head_dim in softmax_scale (Gemma 3)
   std::optional<int64_t> bos_token_id;
   std::optional<int64_t> eos_token_id;  // the first one when the file lists several

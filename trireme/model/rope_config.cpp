@@ -88,7 +88,8 @@ RopeConfig parse_rope(const ConfigKeys& keys, const ConfigKeys& rope, const Mode
   const char* const kExpected = "expected more than 1";
   RopeConfig result;
   result.kind = parse_kind(rope);
-  result.theta = rope.has("rope_theta") ? rope.number("rope_theta", 0) : keys.number(theta.key, theta.fallback);
+  result.theta =
+      rope.has("rope_theta") ? rope.number("rope_theta", 0) : keys.number(theta.key, theta.fallback);
   if (!(result.theta > 1))
     rope.has("rope_theta") ? rope.refuse("rope_theta", kExpected) : keys.refuse(theta.key, kExpected);
   result.original_max_position_embeddings = config.max_position_embeddings;
@@ -155,8 +156,8 @@ LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config) 
   // Gemma 3 was stretched before it was published: its positions are those that it reaches.
   if (ropes.full.kind == RopeKind::linear && !keys.has("original_max_position_embeddings") &&
       !full.has("original_max_position_embeddings"))
-    ropes.full.original_max_position_embeddings =
-        std::max<int64_t>(1, std::llround(static_cast<double>(config.max_position_embeddings) / ropes.full.factor));
+    ropes.full.original_max_position_embeddings = std::max<int64_t>(
+        1, std::llround(static_cast<double>(config.max_position_embeddings) / ropes.full.factor));
   return ropes;
 }
 

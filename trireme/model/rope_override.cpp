@@ -117,7 +117,9 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
   const char* const key = newer ? "rope_parameters" : "rope_scaling";
   // Gemma 3: an object for each type of layer.
   const bool of_types = newer && config.window_rope;
-  Json rope = !filled(key) ? Json::object() : of_types ? json[key].value(kFullAttention, Json::object()) : json[key];
+  Json rope = !filled(key) ? Json::object()
+              : of_types   ? json[key].value(kFullAttention, Json::object())
+                           : json[key];
   double theta = config.rope.theta;
   RopeKind kind = config.rope.kind;
   if (!override.scaling.empty()) {

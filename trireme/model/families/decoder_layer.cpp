@@ -101,9 +101,8 @@ class DecoderLayer final : public Layer {
     at::Tensor act;
     {
       const at::Tensor normed = norm(x1, w[kMlpNorm], dtype);
-      at::Tensor gate_up = kept != nullptr
-                               ? mlp.gate_up
-                               : at::empty({x_TM.size(0), w[kGateUp].size(0)}, normed.options());
+      at::Tensor gate_up =
+          kept != nullptr ? mlp.gate_up : at::empty({x_TM.size(0), w[kGateUp].size(0)}, normed.options());
       linear_into(gate_up, normed, w[kGateUp], w[kGateUpBias]);
       act = glu(config_.gate, gate_up);
     }
@@ -204,9 +203,9 @@ class DecoderHead final : public Head {
 
  protected:
   Tile before_matrix(const UnitWeights& w, const at::Tensor& x_TM) const override {
-    return {rms_norm(x_TM, norm_factor(config_, w[kFinalNorm]), config_.norm_eps,
-                     w[kOutputMatrix].scalar_type()),
-            {}};
+    return {
+        rms_norm(x_TM, norm_factor(config_, w[kFinalNorm]), config_.norm_eps, w[kOutputMatrix].scalar_type()),
+        {}};
   }
   at::Tensor before_matrix_backward(const UnitWeights& w, UnitWeights& gradients, const at::Tensor& x_TM,
                                     Tile&, const at::Tensor& dnormed) const override {

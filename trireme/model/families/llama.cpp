@@ -116,9 +116,9 @@ UnitSpec layer_unit(const ModelConfig& config, int64_t layer) {
   if (config.output_bias) build.vector(kOutBias, {{"self_attn.o_proj.bias", m}});
   // Gemma 3 has Llama's name of the MLP's norm for another one.
   if (config.post_norms) build.vector(kAttentionOutNorm, {{"post_attention_layernorm.weight", m}});
-  build.vector(kMlpNorm, {{config.post_norms ? "pre_feedforward_layernorm.weight"
-                                             : "post_attention_layernorm.weight",
-                           m}});
+  build.vector(
+      kMlpNorm,
+      {{config.post_norms ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight", m}});
   build.matrix(kGateUp, {{"mlp.gate_proj.weight", i}, {"mlp.up_proj.weight", i}}, m);
   if (config.mlp_bias) build.vector(kGateUpBias, {{"mlp.gate_proj.bias", i}, {"mlp.up_proj.bias", i}});
   build.matrix(kDown, {{"mlp.down_proj.weight", m}}, i);
@@ -165,10 +165,12 @@ const ModelFamily& llama_family() {
   using namespace llama;
   static const ModelFamily family{
       .model_types = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma3_text"},
-      .refused_types = {{"gemma2", "the soft caps of its scores and logits are not built; gemma and gemma3_text "
-                                   "are"},
-                        {"gemma3", "it reads images too; save its text model, which is a gemma3_text "
-                                   "(docs/models.md)"}},
+      .refused_types = {{"gemma2",
+                         "the soft caps of its scores and logits are not built; gemma and gemma3_text "
+                         "are"},
+                        {"gemma3",
+                         "it reads images too; save its text model, which is a gemma3_text "
+                         "(docs/models.md)"}},
       .config_keys = {"attention_bias",
                       "attention_dropout",
                       "bos_token_id",
