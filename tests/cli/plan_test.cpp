@@ -10,12 +10,15 @@
 
 #include "trireme/base/error.h"
 #include "trireme/cli/config_document.h"
+#include "trireme/cli/model_presets.h"
 #include "trireme/cli/train.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/device/processor.h"
 #include "trireme/engine/assemble.h"
+#include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/kernels/tile_gemm.h"
 #include "trireme/plan/planned_inputs.h"
+#include "trireme/plan/step_work.h"
 
 #include "tests/engine/tiny_model.h"
 #include "tests/plan/planned_step.h"
@@ -258,6 +261,16 @@ TEST_F(PlanCommand, plans_stages_and_the_longest_length) {
   Words words = on_cpu({"--max_length", "--json"});
   const Json plan = parse_json(output_of(words).text, "plan");
   EXPECT_EQ(plan["best"]["tokens"], plan["longest_tokens"]);
+}
+
+TEST(PlannedModel, multiplies_as_many_parameters_as_the_model_has_whatever_its_kind) {
+  for (const ModelPreset& preset : model_presets()) {
+    const ModelConfig config = parse_model_config(preset.config, preset.name);
+    const ModelLayout layout = make_model_layout(config);
+    EXPECT_EQ(matmul_parameters(model_sizes(config, layout)),
+              static_cast<double>(layout.matmul_parameter_count()))
+        << preset.name;
+  }
 }
 
 }  // namespace

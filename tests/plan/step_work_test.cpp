@@ -136,6 +136,32 @@ TEST(StepWork, norms_of_q_and_k_make_their_projection_again_in_backward) {
   EXPECT_DOUBLE_EQ(products_of(step), plain + 4 * 2 * 2048 * 256.0 * (8 + 4) * 32);
 }
 
+// As families/decoder_layer.cpp: two norms more forward; their backward reads what the out and the down
+// projection made, which recompute makes again; the first norm's result is made again in any case.
+TEST(StepWork, norms_behind_each_part_make_the_down_projection_again) {
+  const double values = 4 * 2048 * 256.0, down = 4 * 2 * 2048 * 256.0 * 768;
+  for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+    const bool again = recompute == Recompute::full;
+    PlannedStep step = small_step(2048, recompute);
+    const double products = products_of(step), norms = amount_of(step, WorkKind::norm),
+                 backward = amount_of(step, WorkKind::norm_backward),
+                 activations = amount_of(step, WorkKind::activation);
+    step.inputs.model.post_norms = true;
+    EXPECT_DOUBLE_EQ(products_of(step), products + (again ? down : 0));
+    EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::norm), norms + 3 * values);
+    EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::norm_backward), backward + 2 * values);
+    EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::activation), activations + (again ? 3 * values : 0));
+  }
+}
+
+TEST(StepWork, an_encoder_without_what_its_mlp_keeps_makes_the_down_projection_again) {
+  PlannedStep none = small_step(2048, Recompute::none), full = small_step(2048, Recompute::full);
+  none.inputs.model.tiles = full.inputs.model.tiles = TileFormula::encoder;
+  const double again = 2 * 2048 * 4 * (256.0 * 512 + 256.0 * 256 + 2 * 256.0 * 768);
+  EXPECT_DOUBLE_EQ(products_of(full), products_of(none) + again);
+  EXPECT_DOUBLE_EQ(products_of(none), 6 * matmul_parameters(none.inputs.model) * 2048);
+}
+
 TEST(StepWork, ulysses_packs_and_joins_what_it_exchanges) {
   const double alone = 2 * amount_of(small_step(4096, Recompute::none, 2), WorkKind::copy) -
                        amount_of(small_step(4096, Recompute::none), WorkKind::copy);

@@ -16,6 +16,7 @@ namespace {
 struct LayerProducts {
   struct Sides {
     int64_t k, n;
+    double elements() const { return static_cast<double>(k) * static_cast<double>(n); }
   };
   Sides qkv, out, gate_up, down;
 
@@ -28,12 +29,14 @@ struct LayerProducts {
     down = {model.intermediate, model.hidden};
   }
   double elements() const {
-    double sum = 0;
-    for (const Sides& each : {qkv, out, gate_up, down})
-      sum += static_cast<double>(each.k) * static_cast<double>(each.n);
-    return sum;
+    return qkv.elements() + out.elements() + gate_up.elements() + down.elements();
   }
 };
+
+// Of an encoder's head, before the output matrix.
+LayerProducts::Sides head_dense(const ModelSizes& model) {
+  return {model.hidden, model.hidden};
+}
 
 class Counter {
  public:
@@ -165,7 +168,6 @@ class Counter {
   void down() {
     token_wise(WorkKind::activation, act_width());
     product(products_.down);
-    post_norm();
   }
   // The last norm's backward reads what down made.
   bool downs_again() const { return model_.post_norms || model_.tiles == TileFormula::encoder; }
@@ -182,11 +184,13 @@ class Counter {
     token_wise(WorkKind::norm, m());
     product(products_.gate_up);
     down();
+    post_norm();
     token_wise(WorkKind::copy, m());
     if (keeps[kX1]) token_wise(WorkKind::copy, m());
-    // A decoder's product is made where it is kept.
-    if (keeps[kGateUp] && model_.tiles != TileFormula::decoder)
-      token_wise(WorkKind::copy, static_cast<double>(model_.mlp_kept_width));
+    // A decoder's gate|up is made where it is kept.
+    const int64_t in_place = model_.tiles == TileFormula::decoder ? 2 * model_.intermediate : 0;
+    if (keeps[kGateUp] && model_.mlp_kept_width > in_place)
+      token_wise(WorkKind::copy, static_cast<double>(model_.mlp_kept_width - in_place));
     gather_layer();
   }
 
@@ -285,6 +289,12 @@ class Counter {
     multiply(product, matrix, head_rows_);
     multiply(product, matrix, head_rows_);
     multiply(gradient, matrix, head_rows_);
+    if (model_.tiles == TileFormula::encoder) {
+      const LayerProducts::Sides dense = head_dense(model_);
+      multiply(WorkKind::matmul, dense, head_rows_);
+      multiply(WorkKind::matmul, dense, head_rows_);
+      multiply(WorkKind::weight_gradient, dense, head_rows_);
+    }
     if (in_.zero == 3) gather(model_.unit_elements.back() + (model_.tied ? model_.unit_elements.front() : 0));
     if (in_.zero == 3) gather(model_.unit_elements.front());
   }
@@ -361,8 +371,9 @@ class Counter {
 }  // namespace
 
 double matmul_parameters(const ModelSizes& model) {
-  return static_cast<double>(model.layers) * LayerProducts(model).elements() +
-         static_cast<double>(model.hidden) * static_cast<double>(model.vocab);
+  const double dense = model.tiles == TileFormula::encoder ? head_dense(model).elements() : 0;
+  return static_cast<double>(model.layers) * LayerProducts(model).elements() + dense +
+         LayerProducts::Sides{model.hidden, model.vocab}.elements();
 }
 
 double PlannedStep::tokens() const {
