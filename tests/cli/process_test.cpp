@@ -158,21 +158,23 @@ TEST_F(Processes, eval_and_export_read_the_newest_checkpoint_and_agree) {
       {"export", "--checkpoint", (run_.folder() / "run").string(), "--out", (run_.folder() / "hf").string()},
       log("export"));
   ASSERT_EQ(exported.wait(), 0) << exported.output();
-  const auto evaluate = [&](const std::vector<std::string>& before, const std::string& flag,
-                            const fs::path& model) {
-    std::vector<std::string> words = before;
-    for (const std::string& word :
-         {std::string("eval"), std::string("loss"), flag, model.string(), std::string("--eval_file"),
-          run_.tokens().string(), std::string("--max_seq_length"), std::string("32"),
-          std::string("--threads"), std::string("1")})
-      words.push_back(word);
-    Program program(words, log("eval"));
+  const auto evaluate = [&](const std::string& flag, const fs::path& model, const fs::path& eval_file) {
+    Program program({"eval", "loss", flag, model.string(), "--eval_file", eval_file.string(),
+                     "--max_seq_length", "32", "--threads", "1"},
+                    log("eval"));
     EXPECT_EQ(program.wait(), 0) << program.output();
     return program.output();
   };
-  const std::string of_checkpoint = evaluate({}, "--checkpoint", run_.folder() / "run");
+  const std::string of_checkpoint = evaluate("--checkpoint", run_.folder() / "run", run_.tokens());
   EXPECT_THAT(of_checkpoint, HasSubstr("perplexity"));
-  EXPECT_EQ(of_checkpoint, evaluate({}, "--model_name_or_path", run_.folder() / "hf"));
+  EXPECT_EQ(of_checkpoint, evaluate("--model_name_or_path", run_.folder() / "hf", run_.tokens()));
+
+  const fs::path texts = run_.folder() / "texts";
+  fs::create_directory(texts);
+  std::ofstream(texts / "a.txt") << std::string(400, 'x');
+  std::ofstream(texts / "b.gz") << "\x1f\x8b";
+  EXPECT_THAT(evaluate("--checkpoint", run_.folder() / "run", texts),
+              AllOf(HasSubstr("that are left out: 1"), HasSubstr("b.gz is"), HasSubstr("perplexity")));
 }
 
 TEST_F(Processes, offload_to_a_disk_that_is_memory_is_told_once) {

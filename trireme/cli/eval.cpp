@@ -9,9 +9,11 @@
 #include "trireme/base/folder_entries.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/owned_folder.h"
+#include "trireme/data/text_source.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/eval/loss_by_position.h"
 #include "trireme/train/check_options.h"
+#include "trireme/train/data_sources.h"
 #include "trireme/train/run_directory.h"
 #include "trireme/train/training_data.h"
 
@@ -88,10 +90,18 @@ int run_loss(const std::vector<std::string>& arguments) {
 
   const ScratchFolder scratch(identity.rank, agreement);
   TokenSource source;
-  source.set =
-      open_tokens({flags.eval_file, options.model_dir, scratch.path() / "eval", options.samples.text_field,
-                   options.samples.on_bad_record, options.samples.append_eos, engine->config().vocab_size},
-                  identity.rank, agreement, [](const std::string& text) { std::cerr << text << std::endl; });
+  const auto note = [](const std::string& text) { std::cerr << text << std::endl; };
+  const TextToTokenize text{flags.eval_file,
+                            options.model_dir,
+                            scratch.path() / "eval",
+                            options.samples.text_field,
+                            options.samples.on_bad_record,
+                            options.samples.append_eos,
+                            engine->config().vocab_size};
+  source.set = open_tokens(text, identity.rank, agreement, note);
+  agreement.while_rank_0_works(cat("looking at ", text.input.string()), [&] {
+    if (!is_indexed_dataset(text.input)) tell_left_out(TextSource({text.input}, text.text_field), text, note);
+  });
   source.range = flags.validation_split_percentage > 0
                      ? split_held_out(*source.set, flags.validation_split_percentage / 100).held_out
                      : whole_set(*source.set);

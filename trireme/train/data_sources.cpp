@@ -35,10 +35,7 @@ std::string path_of(const TextToTokenize& text) {
 Json describe_text(const TextToTokenize& text, RememberedChecksums& remembered,
                    const std::function<void(const std::string&)>& note) {
   const TextSource source({text.input}, text.text_field);
-  if (const SourceCounts& counts = source.counts(); counts.left_out_files > 0) {
-    note(cat("files of ", text.input.string(), " that are left out: ", format_count(counts.left_out_files)));
-    for (const std::string& line : counts.left_out_lines()) note("  " + line);
-  }
+  tell_left_out(source, text, note);
   const std::vector<FileContent> contents = remembered.of(text.input, source.files());
   Digest content;
   int64_t bytes = 0;
@@ -86,6 +83,14 @@ void refuse_missing(const fs::path& input) {
   if (!is_there(input))
     throw ConfigError(cat("there is no file, folder or tokenized set (PREFIX.bin and PREFIX.idx) at ",
                           quotation(input.string())));
+}
+
+void tell_left_out(const TextSource& source, const TextToTokenize& text,
+                   const std::function<void(const std::string&)>& note) {
+  const SourceCounts& counts = source.counts();
+  if (counts.left_out_files == 0) return;
+  note(cat("files of ", text.input.string(), " that are left out: ", format_count(counts.left_out_files)));
+  for (const std::string& line : counts.left_out_lines()) note("  " + line);
 }
 
 Json describe_source(const TextToTokenize& text, RememberedChecksums& remembered,

@@ -23,10 +23,14 @@
 namespace trireme {
 
 class RememberedChecksums;
+class TextSource;
 struct TextToTokenize;
 
 // Throws ConfigError where there is no text. Asked where the input is no tokenized set.
 void refuse_missing(const std::filesystem::path& input);
+// Tells `note` which files of a text's input are not in it.
+void tell_left_out(const TextSource& source, const TextToTokenize& text,
+                   const std::function<void(const std::string&)>& note);
 // {"path", "kind", ..., "digest"}. Tells `note` which files of a text are left out. Throws ConfigError without
 // an input, DataError when it cannot be read.
 Json describe_source(const TextToTokenize& text, RememberedChecksums& remembered,
