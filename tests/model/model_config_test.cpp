@@ -382,6 +382,10 @@ TEST(ModelConfig, what_gemma_has_and_is_not_built_is_refused_with_what_to_do) {
               HasSubstr("query_pre_attn_scalar"));
   EXPECT_THAT(refusal(small("gemma3_text", R"("rope_scaling":{"type":"linear","factor":8.0})")),
               HasSubstr("write rope_type"));
+  EXPECT_THAT(
+      refusal(small("gemma3_text", R"("rope_scaling":{"rope_type":"linear","factor":8.0},)"
+                                   R"("rope_parameters":{"sliding_attention":{"rope_theta":300.0}})")),
+      HasSubstr("leave one of them out"));
   EXPECT_THAT(refusal(small("gemma3_text", R"("rope_parameters":{"rope_type":"default"})")),
               HasSubstr("expected full_attention and sliding_attention"));
   EXPECT_THAT(refusal(small("gemma", R"("hidden_act":"silu")")), HasSubstr("hidden_act"));

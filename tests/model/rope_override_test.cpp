@@ -154,6 +154,14 @@ TEST(RopeOverride, leaves_sliding_layers_with_a_rotary_embedding_of_their_own) {
   }
 }
 
+TEST(RopeOverride, begins_from_a_type_of_layers_that_says_nothing) {
+  const ModelConfig before = parse_model_config(
+      {{"model_type", "gemma3_text"}, {"rope_parameters", {{"full_attention", nullptr}}}}, "gemma 3");
+  const ModelConfig after = with_rope(before, {.scaling = "", .theta = 5e4});
+  EXPECT_DOUBLE_EQ(before.rope.theta, 1e6);
+  EXPECT_DOUBLE_EQ(after.rope.theta, 5e4);
+}
+
 // As published: 131,072 positions beside a linear scaling by 8 are what was reached.
 TEST(RopeOverride, a_linear_scaling_of_gemma_3_has_reached_its_positions) {
   const ModelConfig published =
@@ -162,7 +170,12 @@ TEST(RopeOverride, a_linear_scaling_of_gemma_3_has_reached_its_positions) {
                           {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}},
                          "gemma 3");
   EXPECT_EQ(position_reach(published), 131072);
-  EXPECT_EQ(with("linear:32", published).max_position_embeddings, 524288);
+  const ModelConfig longer = with("linear:32", published);
+  EXPECT_EQ(longer.max_position_embeddings, 524288);
+  EXPECT_EQ(rope_scaling_to_reach(published, 524288), "linear:32");
+  // No length of pretraining stands in the file, and it is the same.
+  EXPECT_FALSE(longer.raw.contains("original_max_position_embeddings"));
+  EXPECT_EQ(original_positions(longer), 16384);
 }
 
 // What a run exports is what the next one stretches: by the length of pretraining, not by what was reached.

@@ -96,6 +96,8 @@ CASES = {
                                rope_scaling={"rope_type": "linear", "factor": 8.0}, sliding_window_pattern=6,
                                layer_types=["full_attention", "sliding_attention"]), 1, 128),
     "gemma3_yarn": (gemma3(rope_parameters=by_type(YARN)), 1, 128),
+    # Of a model with several rotary embeddings no length beside them is read.
+    "gemma3_llama3": (gemma3(rope_parameters=by_type(LLAMA3), original_max_position_embeddings=16), 1, 61),
     "gemma3_dynamic": (gemma3(rope_parameters=by_type(DYNAMIC), max_position_embeddings=48), 1, 128),
 }
 

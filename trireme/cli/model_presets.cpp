@@ -86,23 +86,28 @@ Json gemma3_with(const std::string& changes) {
   return config;
 }
 
-// The text models of those that read images too.
+// The same of one that reads images too: its text model, stretched to 128K.
+Json gemma3_text_of_images(const std::string& changes) {
+  Json config =
+      gemma3_with(R"({"vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window": 1024,
+                                "rope_scaling": {"rope_type": "linear", "factor": 8.0}})");
+  config.update(parse_json(changes, "a preset"));
+  return config;
+}
+
 constexpr const char* kGemma3_4b = R"({
   "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
-  "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208, "max_position_embeddings": 131072,
-  "sliding_window": 1024, "rope_scaling": {"rope_type": "linear", "factor": 8.0}
+  "num_attention_heads": 8, "num_key_value_heads": 4
 })";
+
 constexpr const char* kGemma3_12b = R"({
   "hidden_size": 3840, "intermediate_size": 15360, "num_hidden_layers": 48,
-  "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 262208, "max_position_embeddings": 131072,
-  "sliding_window": 1024, "rope_scaling": {"rope_type": "linear", "factor": 8.0}
+  "num_attention_heads": 16, "num_key_value_heads": 8
 })";
 
 constexpr const char* kGemma3_27b = R"({
   "hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 62, "head_dim": 128,
-  "query_pre_attn_scalar": 168, "num_attention_heads": 32, "num_key_value_heads": 16, "vocab_size": 262208,
-  "max_position_embeddings": 131072, "sliding_window": 1024,
-  "rope_scaling": {"rope_type": "linear", "factor": 8.0}
+  "query_pre_attn_scalar": 168, "num_attention_heads": 32, "num_key_value_heads": 16
 })";
 
 // config.json of the tiny llama with these values in it.
@@ -148,10 +153,12 @@ const std::vector<ModelPreset>& model_presets() {
       {"mistral-7b", "the sizes of Mistral 7B v0.1, window 4,096", llama_with(kMistral7b), false},
       {"qwen2-7b", "the sizes of Qwen2.5 7B, 28 query heads", llama_with(kQwen2_7b), false},
       {"qwen3-4b", "the sizes of Qwen3 4B, tied embeddings", llama_with(kQwen3_4b), false},
+      {"gemma3-270m", "the sizes of Gemma 3 270M, windows of 512",
+       gemma3_with(R"({"hidden_size": 640, "intermediate_size": 2048, "num_hidden_layers": 18})"), false},
       {"gemma3-1b", "the sizes of Gemma 3 1B, windows of 512", gemma3_with("{}"), false},
-      {"gemma3-4b", "the sizes of Gemma 3 4B's text model", gemma3_with(kGemma3_4b), false},
-      {"gemma3-12b", "the sizes of Gemma 3 12B's text model", gemma3_with(kGemma3_12b), false},
-      {"gemma3-27b", "the sizes of Gemma 3 27B's text model", gemma3_with(kGemma3_27b), false},
+      {"gemma3-4b", "the sizes of Gemma 3 4B's text model", gemma3_text_of_images(kGemma3_4b), false},
+      {"gemma3-12b", "the sizes of Gemma 3 12B's text model", gemma3_text_of_images(kGemma3_12b), false},
+      {"gemma3-27b", "the sizes of Gemma 3 27B's text model", gemma3_text_of_images(kGemma3_27b), false},
   };
   return presets;
 }

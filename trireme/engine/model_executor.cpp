@@ -101,7 +101,7 @@ std::vector<RotaryTable> ModelExecutor::rotary_of(const TokenBatch& batch,
   const RotaryTable of_windows =
       config_.window_rope ? rotary_table(*config_.window_rope, batch, positions) : table;
   for (size_t layer = 0; layer < tables.size(); ++layer)
-    tables[layer] = &config_.rope_of(static_cast<int64_t>(layer)) == &config_.rope ? table : of_windows;
+    tables[layer] = config_.has_window_rope(static_cast<int64_t>(layer)) ? of_windows : table;
   return tables;
 }
 

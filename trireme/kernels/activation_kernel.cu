@@ -127,16 +127,14 @@ constexpr ActivationKernels kBack{glu_back<float, kind>, glu_back<Bf16, kind>, g
 
 void launch_glu(GluGate gate, const ActivationSizes& sizes, const GpuRows& gate_up, const GpuRows& act,
                 void* stream) {
-  using enum GluGate;
-  launch_activation(gate == silu ? kForward<silu> : kForward<gelu_tanh>, sizes,
+  launch_activation(gate == GluGate::silu ? kForward<GluGate::silu> : kForward<GluGate::gelu_tanh>, sizes,
                     {0, {}, gate_up, act, 0, false}, stream);
 }
 
 void launch_glu_backward(GluGate gate, const ActivationSizes& sizes, const GpuRows& dact,
                          const GpuRows& gate_up, const GpuRows& act, void* stream) {
-  using enum GluGate;
-  launch_activation(gate == silu ? kBack<silu> : kBack<gelu_tanh>, sizes, {0, dact, gate_up, act, 0, false},
-                    stream);
+  launch_activation(gate == GluGate::silu ? kBack<GluGate::silu> : kBack<GluGate::gelu_tanh>, sizes,
+                    {0, dact, gate_up, act, 0, false}, stream);
 }
 
 void launch_exact_gelu_backward(const ActivationSizes& sizes, const GpuRows& dact, const GpuRows& x,

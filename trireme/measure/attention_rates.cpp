@@ -44,7 +44,7 @@ void measure_attention_rates(const CallTimer& timer, at::ScalarType dtype, Rates
   const auto options = at::TensorOptions(timer.device()).dtype(dtype);
   double best = 0;
   for (const int64_t tokens : {256, 512, 1024, 2048, 4096, 8192, 16384})
-    for (const int64_t width : {16, 32, 64, 128}) {
+    for (const int64_t width : {16, 32, 64, 128, 256}) {
       const double values = timed_values(tokens, width);
       if (!rates[WorkKind::attention_forward].points.empty() &&
           14 * values / best > kLongestPoint * timer.seconds_of_each())

@@ -56,8 +56,8 @@ void write_checkpoint(const std::filesystem::path& out_dir, const ModelConfig& c
                       at::ScalarType dtype, const std::filesystem::path& tokenizer_from,
                       int64_t shard_bytes = int64_t{5} << 30);
 
-// Fresh weights: normal(0, initializer_range) for matrices, 1 for norms (0 where they add 1), 0 for biases; a parameter's values
-// depend on the seed and its name alone.
+// Fresh weights: normal(0, initializer_range) for matrices, 1 for norms (0 where they add 1), 0 for biases; a
+// parameter's values depend on the seed and its name alone.
 at::Tensor initial_unit_values(const UnitSpec& unit, const ModelConfig& config, uint64_t seed);
 
 }  // namespace trireme

@@ -75,8 +75,9 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
       (chosen && keys.boolean("use_sliding_window", false)))
     window = keys.integer_or_null("sliding_window", 4096);
   if (kind.windows == Windows::none && keys.boolean("use_sliding_window", false))
-    keys.refuse("use_sliding_window",
-                "llama has no sliding windows; a model that has them is a mistral or qwen");
+    keys.refuse(
+        "use_sliding_window",
+        cat("a ", kind.model_type, " has no sliding windows; mistral, qwen and gemma3_text have them"));
   if (window && *window < 1)
     keys.refuse("sliding_window", "expected at least 1 token, or null for full attention");
   if (patterned && !window) keys.refuse("sliding_window", "this family's sliding layers need a width");

@@ -5,8 +5,8 @@
 //   after attention    x_TM, o_TA -> out projection, residual, MLP, residual: y_TM
 //
 // T tokens of the tile, M hidden width, N = H + 2K heads of D, A = H D. What lies inside a part is the
-// family's (families/). One law holds for all: no matmul's forward runs more than twice in a step. Tensors
-// between tiles have the storage dtype; inside a tile everything has the tile dtype, which is the dtype of
+// family's (families/). One law holds for all: no matmul's forward runs more than twice in a step, but the q
+// and k projection of models that norm q and k. Tensors between tiles have the storage dtype; inside a tile everything has the tile dtype, which is the dtype of
 // the weights. Gradients of weights are added in fp32.
 #pragma once
 
@@ -27,7 +27,7 @@ struct LayerTensors {
 // What the backward of the part after attention reads, when it is kept: rows of whole-sequence buffers in the
 // tile dtype, contiguous. Backward is given the rows that forward filled, and may write over them.
 struct KeptAfterAttention {
-  at::Tensor x1;   // [T, M]
+  at::Tensor x1;   // [T, M]; or what the family makes it of
   at::Tensor mlp;  // [T, ModelConfig::mlp_kept_width]
 };
 

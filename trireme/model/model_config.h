@@ -93,8 +93,8 @@ struct ModelConfig {
   int64_t query_width() const { return num_attention_heads * head_dim; }
   int64_t key_value_width() const { return num_key_value_heads * head_dim; }
   double softmax_scale() const;  // scores are q k' times it
-  const RopeConfig& rope_of(int64_t layer) const {
-    return window_rope && layer_window[static_cast<size_t>(layer)] > 0 ? *window_rope : rope;
+  bool has_window_rope(int64_t layer) const {
+    return window_rope && layer_window[static_cast<size_t>(layer)] > 0;
   }
   // Labels name the next token, so that the target of position t is label t + 1; else label t itself.
   bool shifts_labels() const { return causality == Causality::causal; }

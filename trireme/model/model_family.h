@@ -19,7 +19,7 @@ class Embedding;
 class Layer;
 class Head;
 
-// For the table: make_part<Layer, LlamaLayer>.
+// For the table: make_part<Layer, EncoderLayer>.
 template <typename Base, typename OfFamily>
 std::unique_ptr<Base> make_part(const ModelConfig& config) {
   return std::make_unique<OfFamily>(config);

@@ -28,9 +28,17 @@ double scaling_factor(const ConfigKeys& rope) {
   return factor;
 }
 
-// A key beside the rope dictionary wins over the one inside, as in transformers.
-int64_t original_length(const ConfigKeys& keys, const ConfigKeys& rope, const ModelConfig& config) {
-  const ConfigKeys& holder = keys.has("original_max_position_embeddings") ? keys : rope;
+// What is read beside the rope dictionary.
+struct KeysBeside {
+  const char* theta = "rope_theta";
+  double silent_theta = 10000;
+  bool original_length = true;  // it wins over the one inside, as in transformers
+};
+
+int64_t original_length(const ConfigKeys& keys, const ConfigKeys& rope, const ModelConfig& config,
+                        const KeysBeside& beside) {
+  const bool outside = beside.original_length && keys.has("original_max_position_embeddings");
+  const ConfigKeys& holder = outside ? keys : rope;
   const int64_t length = holder.integer("original_max_position_embeddings", config.max_position_embeddings);
   if (length < 1) holder.refuse("original_max_position_embeddings", "expected 1 or more");
   return length;
@@ -69,14 +77,8 @@ bool filled(const ConfigKeys& keys, const char* key) {
   return keys.has(key) && !(keys.json()[key].is_object() && keys.json()[key].empty());
 }
 
-// Where theta is, when it is not inside the rope dictionary.
-struct ThetaKey {
-  const char* key = "rope_theta";
-  double fallback = 10000;
-};
-
 RopeConfig parse_rope(const ConfigKeys& keys, const ConfigKeys& rope, const ModelConfig& config,
-                      const ThetaKey& theta) {
+                      const KeysBeside& beside) {
   for (const auto& [name, value] : rope.json().items())
     if (value.is_object())
       rope.refuse(name, "rotary parameters that differ from layer to layer are not supported here");
@@ -89,9 +91,9 @@ RopeConfig parse_rope(const ConfigKeys& keys, const ConfigKeys& rope, const Mode
   RopeConfig result;
   result.kind = parse_kind(rope);
   result.theta =
-      rope.has("rope_theta") ? rope.number("rope_theta", 0) : keys.number(theta.key, theta.fallback);
+      rope.has("rope_theta") ? rope.number("rope_theta", 0) : keys.number(beside.theta, beside.silent_theta);
   if (!(result.theta > 1))
-    rope.has("rope_theta") ? rope.refuse("rope_theta", kExpected) : keys.refuse(theta.key, kExpected);
+    rope.has("rope_theta") ? rope.refuse("rope_theta", kExpected) : keys.refuse(beside.theta, kExpected);
   result.original_max_position_embeddings = config.max_position_embeddings;
   switch (result.kind) {
     case RopeKind::standard:
@@ -99,7 +101,7 @@ RopeConfig parse_rope(const ConfigKeys& keys, const ConfigKeys& rope, const Mode
       if (rope.number("factor", 1) != 1) rope.refuse("factor", "it needs a rope_type other than default");
       break;
     case RopeKind::linear:
-      result.original_max_position_embeddings = original_length(keys, rope, config);
+      result.original_max_position_embeddings = original_length(keys, rope, config, beside);
       result.factor = scaling_factor(rope);
       break;
     case RopeKind::dynamic_ntk:
@@ -112,11 +114,11 @@ RopeConfig parse_rope(const ConfigKeys& keys, const ConfigKeys& rope, const Mode
       if (config.head_dim == 2) keys.refuse("head_dim", "dynamic NTK needs at least 4");
       break;
     case RopeKind::yarn:
-      result.original_max_position_embeddings = original_length(keys, rope, config);
+      result.original_max_position_embeddings = original_length(keys, rope, config, beside);
       parse_yarn(rope, config, result);
       break;
     case RopeKind::llama3:
-      result.original_max_position_embeddings = original_length(keys, rope, config);
+      result.original_max_position_embeddings = original_length(keys, rope, config, beside);
       parse_llama3(rope, result);
       break;
   }
@@ -146,16 +148,18 @@ LayerRopes parse_layer_ropes(const ConfigKeys& keys, const ModelConfig& config) 
     return ConfigKeys(filled(of_types, type) ? types[type] : empty_object(), keys.origin(),
                       cat("rope_parameters.", type, "."));
   };
-  const ConfigKeys full = filled(keys, "rope_scaling")
-                              ? ConfigKeys(keys.json()["rope_scaling"], keys.origin(), "rope_scaling.")
-                              : of_type(kFullAttention);
-  if (full.has("type") && !full.has("rope_type"))
-    full.refuse("type", "transformers passes it over in this family; write rope_type");
-  LayerRopes ropes{parse_rope(keys, full, config, {"rope_theta", 1'000'000}),
-                   parse_rope(keys, of_type(kSlidingAttention), config, {"rope_local_base_freq", 10000})};
+  ConfigKeys full = of_type(kFullAttention);
+  if (filled(keys, "rope_scaling")) {
+    if (!types.empty()) keys.refuse("rope_scaling", "rope_parameters says it too; leave one of them out");
+    full = ConfigKeys(keys.json()["rope_scaling"], keys.origin(), "rope_scaling.");
+    if (full.has("type") && !full.has("rope_type"))
+      full.refuse("type", "transformers passes it over in this family; write rope_type");
+  }
+  LayerRopes ropes{
+      parse_rope(keys, full, config, {"rope_theta", 1'000'000, false}),
+      parse_rope(keys, of_type(kSlidingAttention), config, {"rope_local_base_freq", 10000, false})};
   // Gemma 3 was stretched before it was published: its positions are those that it reaches.
-  if (ropes.full.kind == RopeKind::linear && !keys.has("original_max_position_embeddings") &&
-      !full.has("original_max_position_embeddings"))
+  if (ropes.full.kind == RopeKind::linear && !full.has("original_max_position_embeddings"))
     ropes.full.original_max_position_embeddings = std::max<int64_t>(
         1, std::llround(static_cast<double>(config.max_position_embeddings) / ropes.full.factor));
   return ropes;

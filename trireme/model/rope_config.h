@@ -13,7 +13,7 @@ RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config);
 
 // The same of a model whose sliding layers have another one (Gemma 3): `rope_parameters` then has an object
 // for each type of layer. In the older form `rope_scaling` and `rope_theta` are of layers of full attention,
-// `rope_local_base_freq` of those that slide. `config` must hold layer_window too.
+// `rope_local_base_freq` of those that slide.
 inline constexpr const char* kFullAttention = "full_attention";
 inline constexpr const char* kSlidingAttention = "sliding_attention";
 struct LayerRopes {

@@ -79,8 +79,12 @@ void set_positions(Json& json, Json& rope, const ModelConfig& before, RopeKind k
   if (kind == RopeKind::llama3 && before.rope.kind == kind)
     positions = std::max(positions, before.max_position_embeddings);
   json["max_position_embeddings"] = positions;
-  // transformers warns of a key that linear scaling does not read inside, and none is read beside it.
-  (kind == RopeKind::linear ? json : rope)["original_max_position_embeddings"] = original;
+  // transformers warns of a key that linear scaling does not read inside, and none is read beside it. Of a
+  // model with several rotary embeddings no key beside them is read, and the factor tells it.
+  if (kind != RopeKind::linear)
+    rope["original_max_position_embeddings"] = original;
+  else if (!before.window_rope)
+    json["original_max_position_embeddings"] = original;
 }
 
 }  // namespace
@@ -117,9 +121,8 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
   const char* const key = newer ? "rope_parameters" : "rope_scaling";
   // Gemma 3: an object for each type of layer.
   const bool of_types = newer && config.window_rope;
-  Json rope = !filled(key) ? Json::object()
-              : of_types   ? json[key].value(kFullAttention, Json::object())
-                           : json[key];
+  Json rope = !filled(key) ? Json() : of_types ? json[key].value(kFullAttention, Json()) : json[key];
+  if (rope.is_null()) rope = Json::object();
   double theta = config.rope.theta;
   RopeKind kind = config.rope.kind;
   if (!override.scaling.empty()) {
@@ -174,7 +177,8 @@ int64_t position_reach(const ModelConfig& config) {
 
 std::string rope_scaling_to_reach(const ModelConfig& config, int64_t tokens) {
   const int64_t original = original_positions(config);
-  return cat("yarn:", (tokens + original - 1) / original);
+  const bool linear = config.window_rope && config.rope.kind == RopeKind::linear;
+  return cat(linear ? "linear:" : "yarn:", (tokens + original - 1) / original);
 }
 
 std::string rope_text(const ModelConfig& config) {

@@ -7,6 +7,8 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/nearest_name.h"
+#include "trireme/base/sizes.h"
+#include "trireme/kernels/long_documents.h"
 #include "trireme/plan/published_peak_rate.h"
 #include "trireme/plan/token_operation_bytes.h"
 
@@ -34,6 +36,11 @@ constexpr AttentionSpeed kBlackwell[] = {
     {32768, 1419e12, 1109e12}, {65536, 1382e12, 1073e12}, {131072, 1355e12, 1048e12},
 };
 
+// FlashAttention-2 has no code for Hopper or later. On an A100 it is as fast as cuDNN; on an H200 by
+// kernels/long_documents.h; a B200 is taken to run it as a Hopper does.
+constexpr double kFlashOnAmpere = 1, kFlashOnHopper = 1 / 1.66,
+                 kFlashOnBlackwell = kFlashOnHopper * 633 / 1332;
+
 struct Chip {
   const char* name;
   const char* description;
@@ -41,6 +48,7 @@ struct Chip {
   double memory_bytes_per_second;
   double best_matmul_flops_per_second;  // FLOP/s of bf16 products at their best shape
   std::span<const AttentionSpeed> attention;
+  double flash_share;  // FlashAttention-2's rate over that of `attention`
   // In one direction, by data sheet.
   double nvlink_bytes_per_second, network_bytes_per_second, pcie_bytes_per_second;
   double host_memory_gib, host_bytes_per_second;
@@ -57,22 +65,22 @@ constexpr const char* kHopperAttention =
     "query and 8 key/value heads, causal)";
 
 const Chip kChips[] = {
-    {"a100-40gb", "NVIDIA A100 SXM4, 40 GB", 39.4, 1.555e12, 271.2e12, kAmpere, 300e9, 25e9, 31.5e9, 1024,
-     409.6e9, 4, 1.2, "NVIDIA A100 data sheet", "DGX A100 320GB data sheet",
+    {"a100-40gb", "NVIDIA A100 SXM4, 40 GB", 39.4, 1.555e12, 271.2e12, kAmpere, kFlashOnAmpere, 300e9, 25e9,
+     31.5e9, 1024, 409.6e9, 4, 1.2, "NVIDIA A100 data sheet", "DGX A100 320GB data sheet",
      "cudnn-frontend, benchmark/attention_training/results/llama3.1/a100 of 2026-09-28 (cuDNN 9.27 on an "
      "A100 80GB "
      "PCIe, whose power limit is lower)"},
-    {"a100-80gb", "NVIDIA A100 SXM4, 80 GB", 79.1, 2.039e12, 271.2e12, kAmpere, 300e9, 25e9, 31.5e9, 2048,
-     409.6e9, 8, 1.2, "NVIDIA A100 data sheet", "DGX A100 640GB data sheet",
+    {"a100-80gb", "NVIDIA A100 SXM4, 80 GB", 79.1, 2.039e12, 271.2e12, kAmpere, kFlashOnAmpere, 300e9, 25e9,
+     31.5e9, 2048, 409.6e9, 8, 1.2, "NVIDIA A100 data sheet", "DGX A100 640GB data sheet",
      "cudnn-frontend, benchmark/attention_training/results/llama3.1/a100 of 2026-09-28 (cuDNN 9.27 on an "
      "A100 80GB "
      "PCIe, whose power limit is lower)"},
-    {"h100-80gb", "NVIDIA H100 SXM5, 80 GB", 79.1, 3.35e12, 794.5e12, kHopper, 450e9, 50e9, 63e9, 2048,
-     614.4e9, 8, 1.5, "NVIDIA H100 data sheet", "DGX H100 data sheet", kHopperAttention},
-    {"h200-141gb", "NVIDIA H200 SXM5, 141 GB", 139.8, 4.8e12, 794.5e12, kHopper, 450e9, 50e9, 63e9, 2048,
-     614.4e9, 8, 1.5, "NVIDIA H200 data sheet", "DGX H200 data sheet", kHopperAttention},
-    {"b200-180gb", "NVIDIA B200 SXM, 180 GB", 178.3, 8e12, 1745e12, kBlackwell, 900e9, 50e9, 63e9, 2048,
-     716.8e9, 8, 1.5, "NVIDIA HGX B200 data sheet", "DGX B200 user guide",
+    {"h100-80gb", "NVIDIA H100 SXM5, 80 GB", 79.1, 3.35e12, 794.5e12, kHopper, kFlashOnHopper, 450e9, 50e9,
+     63e9, 2048, 614.4e9, 8, 1.5, "NVIDIA H100 data sheet", "DGX H100 data sheet", kHopperAttention},
+    {"h200-141gb", "NVIDIA H200 SXM5, 141 GB", 139.8, 4.8e12, 794.5e12, kHopper, kFlashOnHopper, 450e9, 50e9,
+     63e9, 2048, 614.4e9, 8, 1.5, "NVIDIA H200 data sheet", "DGX H200 data sheet", kHopperAttention},
+    {"b200-180gb", "NVIDIA B200 SXM, 180 GB", 178.3, 8e12, 1745e12, kBlackwell, kFlashOnBlackwell, 900e9,
+     50e9, 63e9, 2048, 716.8e9, 8, 1.5, "NVIDIA HGX B200 data sheet", "DGX B200 user guide",
      "cudnn-frontend, "
      "benchmark/sdpa_benchmark_training/artifacts/sdpa_bf16_benchmark_results_NVIDIA_B200.csv (cuDNN "
      "through PyTorch, 128 query and 8 key/value heads, causal)"},
@@ -166,13 +174,15 @@ class ProfileOfChip {
   }
 
   void attention() {
+    constexpr double kBeyondDense = kMostDenseWidth + 8;
     for (const AttentionSpeed& speed : chip_.attention)
-      for (const double width : {64, 128}) {
+      for (const double width : {64.0, 128.0, kBeyondDense, 256.0}) {
         const bool narrow = width == 64;
+        const double wide = width > kMostDenseWidth ? chip_.flash_share : 1;
         profile_.rates_16_bit[WorkKind::attention_forward].points.push_back(
-            {speed.tokens, width, speed.forward * (narrow ? kNarrowForward : 1)});
+            {speed.tokens, width, speed.forward * (narrow ? kNarrowForward : wide)});
         profile_.rates_16_bit[WorkKind::attention_backward].points.push_back(
-            {speed.tokens, width, speed.backward * (narrow ? kNarrowBackward : 1)});
+            {speed.tokens, width, speed.backward * (narrow ? kNarrowBackward : wide)});
       }
     profile_.rates_32_bit[WorkKind::attention_forward] = {
         {{0, 0, kFp32Forward * profile_.peak_flops_32_bit}}};
@@ -181,7 +191,9 @@ class ProfileOfChip {
     for (const WorkKind kind : {WorkKind::attention_forward, WorkKind::attention_backward}) {
       from(FigureOrigin::measured, figure(kind, false),
            cat(chip_.attention_source,
-               ", width 128; width 64 by the ratio that arXiv 2407.08608 has on an H100 (figures 5 and 6)"));
+               ", width 128; width 64 by the ratio that arXiv 2407.08608 has on an H100 (figures 5 and 6); "
+               "wider heads, which cuDNN does not take, by an estimate of FlashAttention-2's share: ",
+               format_fixed(chip_.flash_share, 2)));
       from(FigureOrigin::estimated, figure(kind, true),
            "the memory-efficient kernel without tensor cores, as a share of the fp32 peak");
     }

@@ -28,9 +28,7 @@ struct LayerProducts {
     gate_up = {model.hidden, halves * model.intermediate};
     down = {model.intermediate, model.hidden};
   }
-  double elements() const {
-    return qkv.elements() + out.elements() + gate_up.elements() + down.elements();
-  }
+  double elements() const { return qkv.elements() + out.elements() + gate_up.elements() + down.elements(); }
 };
 
 // Of an encoder's head, before the output matrix.

@@ -64,7 +64,6 @@ constexpr DecoderKind kKinds[] = {
      .bos_token_id = 2,
      .eos_token_id = 1,
      .pad_token_id = 0,
-     .heads_divide_the_width = true,
      .gemma = true},
     {.model_type = "gemma3_text",
      .vocab_size = 262208,
