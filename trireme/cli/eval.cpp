@@ -1,5 +1,6 @@
 #include "trireme/cli/eval.h"
 
+#include <algorithm>
 #include <iostream>
 #include <optional>
 
@@ -7,11 +8,13 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
+#include "trireme/base/sizes.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/owned_folder.h"
 #include "trireme/data/text_source.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/eval/loss_by_position.h"
+#include "trireme/model/rope_override.h"
 #include "trireme/train/check_options.h"
 #include "trireme/train/data_sources.h"
 #include "trireme/train/run_directory.h"
@@ -102,6 +105,13 @@ int run_loss(const std::vector<std::string>& arguments) {
   agreement.while_rank_0_works(cat("looking at ", text.input.string()), [&] {
     if (!is_indexed_dataset(text.input)) tell_left_out(TextSource({text.input}, text.text_field), text, note);
   });
+  if (const int64_t longest = std::min(options.samples.max_seq_length,
+                                       options.samples.packing == Packing::concat
+                                           ? options.samples.max_seq_length
+                                           : source.set->longest_document());
+      identity.rank == 0 && longest > position_reach(engine->config()))
+    note(cat("warning: up to ", format_count(longest), " tokens see each other, and the model has ",
+             format_count(position_reach(engine->config())), " positions; --rope_scaling gives it more"));
   source.range = flags.validation_split_percentage > 0
                      ? split_held_out(*source.set, flags.validation_split_percentage / 100).held_out
                      : whole_set(*source.set);

@@ -121,7 +121,7 @@ std::string write_stages(const PlanFlags& flags, const OptionParser& parser, con
     return "--output DIR writes run.yaml and stages.yaml, and tells the line that starts all stages\n";
   const bool on_disk =
       std::ranges::any_of(stages, [](const Planned& stage) { return uses_disk(stage.step.inputs.offload); });
-  TrainOptionValues chosen{{"context_stages", list.string()}};
+  TrainOptionValues chosen{{"context_stages", fs::absolute(list).lexically_normal().string()}};
   if (request.settings.precision != Precision::fp32)
     chosen.emplace_back(name_of(request.settings.precision), true);
   make_asked_folder(folder, "--output ");

@@ -18,7 +18,8 @@ bool beyond_63_bits(const Json& number) {
 ConfigKeys::ConfigKeys(const Json& json, const std::string& origin, const std::string& prefix)
     : json_(&json), origin_(origin), prefix_(prefix) {
   if (!json.is_object())
-    throw ConfigError(cat(origin, ": ", prefix.empty() ? "the file" : prefix, " holds ", json.type_name(),
+    throw ConfigError(cat(origin, ": ", prefix.empty() ? "the file" : prefix.substr(0, prefix.size() - 1),
+                          " holds ", json.type_name(),
                           ", expected a JSON object"));
 }
 

@@ -79,8 +79,11 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
         "use_sliding_window",
         cat("a ", kind.model_type, " has no sliding windows; mistral, qwen and gemma3_text have them"));
   if (window && *window < 1)
-    keys.refuse("sliding_window", "expected at least 1 token, or null for full attention");
-  if (patterned && !window) keys.refuse("sliding_window", "this family's sliding layers need a width");
+    keys.refuse("sliding_window",
+                cat("expected at least 1 token", patterned ? "" : ", or null for full attention"));
+  if (patterned && !window)
+    keys.refuse("sliding_window",
+                "this family needs a width, which transformers asks for even where no layer slides");
 
   std::vector<int64_t> windows(static_cast<size_t>(layers), 0);
   const int64_t pattern = patterned ? keys.size("sliding_window_pattern", 6) : 1;

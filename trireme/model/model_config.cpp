@@ -72,6 +72,10 @@ ModelConfig parse_model_config(const Json& json, const std::string& origin, cons
   config.family = &family;
   if (config.raw.is_null()) config.raw = json;
   check_parsed(config);
+  // Below 0 it counts from the end, as torch's embedding takes it.
+  if (const int64_t padding = config.pad_token_id.value_or(0);
+      padding < -config.vocab_size || padding >= config.vocab_size)
+    keys.refuse("pad_token_id", cat("expected an id of the vocabulary of ", config.vocab_size, ", or null"));
   return config;
 }
 

@@ -132,6 +132,14 @@ const Json& empty_object() {
 
 }  // namespace
 
+std::vector<std::string> rope_keys() {
+  return {"rope_type",       "type",          "rope_theta",
+          "factor",          "beta_fast",     "beta_slow",
+          "mscale",          "attention_factor", "mscale_all_dim",
+          "truncate",        "low_freq_factor", "high_freq_factor",
+          "original_max_position_embeddings"};
+}
+
 RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config) {
   const char* const key = filled(keys, "rope_scaling") ? "rope_scaling" : "rope_parameters";
   const ConfigKeys rope(filled(keys, key) ? keys.json()[key] : empty_object(), keys.origin(), cat(key, "."));

@@ -7,6 +7,9 @@
 
 namespace trireme {
 
+// What is read inside the rope dictionary.
+std::vector<std::string> rope_keys();
+
 // `config` must already hold head_dim and max_position_embeddings. ConfigError: an unknown kind, a missing or
 // nonsensical value, parameters of types of layers.
 RopeConfig parse_rope_config(const ConfigKeys& keys, const ModelConfig& config);

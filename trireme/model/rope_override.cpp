@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "trireme/base/error.h"
+#include "trireme/base/nearest_name.h"
 #include "trireme/base/sizes.h"
 #include "trireme/model/rope_config.h"
 
@@ -30,7 +31,7 @@ Json parse_short_form(const std::string& text) {
     const std::string number = text.substr(colon + 1);
     char* end = nullptr;
     rope["factor"] = std::strtod(number.c_str(), &end);
-    if (number.empty() || *end != '\0')
+    if (number.empty() || *end != '\0' || !std::isfinite(rope["factor"].get<double>()))
       throw ConfigError(cat("--rope_scaling is '", quotation(text), "'; expected ", kForms));
   }
   if (rope["rope_type"] == "llama3") rope.update({{"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}});
@@ -49,6 +50,12 @@ Json parse_scaling(const std::string& text) {
   if (rope.contains("type") && !rope.contains("rope_type")) rope["rope_type"] = rope["type"];
   rope.erase("type");
   const RopeKind kind = kind_of(rope, text);
+  for (const auto& [key, value] : rope.items())
+    if (const auto names = rope_keys(); std::ranges::find(names, key) == names.end()) {
+      const auto nearest = nearest_name(key, names);
+      throw ConfigError(cat("--rope_scaling has no key '", quotation(key), "'",
+                            nearest ? cat("; did you mean '", *nearest, "'?") : std::string()));
+    }
   const Json factor = rope.value("factor", Json());
   if (kind == RopeKind::standard
           ? !factor.is_null()
@@ -85,6 +92,23 @@ void set_positions(Json& json, Json& rope, const ModelConfig& before, RopeKind k
     rope["original_max_position_embeddings"] = original;
   else if (!before.window_rope)
     json["original_max_position_embeddings"] = original;
+}
+
+// They keep the embedding that they have; one that is made of max_position_embeddings would become another.
+void check_sliding_layers(const ModelConfig& before, const ModelConfig& after) {
+  if (!before.window_rope) return;
+  const RopeKind kind = before.window_rope->kind;
+  if (kind == RopeKind::standard || kind == RopeKind::linear) return;
+  if (kind == RopeKind::dynamic_ntk
+          ? before.max_position_embeddings == after.max_position_embeddings
+          : before.window_rope->original_max_position_embeddings ==
+                after.window_rope->original_max_position_embeddings)
+    return;
+  throw ConfigError(cat("--rope_scaling and --rope_theta change max_position_embeddings, of which the ",
+                        name_of(kind),
+                        " rotary embedding of this model's sliding layers is made: give them "
+                        "original_max_position_embeddings in rope_parameters.sliding_attention of its "
+                        "config.json, or another kind"));
 }
 
 }  // namespace
@@ -156,8 +180,10 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
     json["rope_theta"] = theta;
     json["rope_scaling"] = kind == RopeKind::standard ? Json() : rope;
   }
-  return parse_model_config(json, "the model's config.json with --rope_scaling and --rope_theta",
-                            {config.family});
+  ModelConfig result =
+      parse_model_config(json, "the model's config.json with --rope_scaling and --rope_theta", {config.family});
+  check_sliding_layers(config, result);
+  return result;
 }
 
 RopeOverride pinned(const RopeOverride& rope, const ModelConfig& before) {
