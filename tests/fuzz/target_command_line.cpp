@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "trireme/base/json.h"
-#include "trireme/cli/launch.h"
+#include "trireme/cli/launch_arguments.h"
 #include "trireme/cli/model_presets.h"
 #include "trireme/cli/option_parser.h"
 #include "trireme/model/rope_override.h"

@@ -396,8 +396,10 @@ TEST(ModelConfig, a_padding_id_is_one_of_the_vocabulary) {
   for (const char* id : {"100", "5000", "-101"})
     EXPECT_THAT(refusal(small("llama", cat(R"("pad_token_id":)", id))),
                 AllOf(HasSubstr(cat("pad_token_id is ", id)), HasSubstr("vocabulary of 100")));
-  EXPECT_EQ(parse(small("llama", R"("pad_token_id":-1)")).pad_token_id, -1) << "the last, as in Llama's first files";
-  EXPECT_THAT(refusal(R"({"model_type":"bert","vocab_size":90,"pad_token_id":90})"), HasSubstr("pad_token_id is 90"));
+  EXPECT_EQ(parse(small("llama", R"("pad_token_id":-1)")).pad_token_id, -1)
+      << "the last, as in Llama's first files";
+  EXPECT_THAT(refusal(R"({"model_type":"bert","vocab_size":90,"pad_token_id":90})"),
+              HasSubstr("pad_token_id is 90"));
 }
 
 TEST(ModelConfig, a_missing_file_is_named) {

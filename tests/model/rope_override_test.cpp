@@ -155,8 +155,8 @@ TEST(RopeOverride, leaves_sliding_layers_with_a_rotary_embedding_of_their_own) {
 }
 
 TEST(RopeOverride, refuses_to_change_sliding_layers_by_the_positions_of_the_others) {
-  for (const Json& sliding : {Json({{"rope_type", "yarn"}, {"factor", 2.0}}),
-                              Json({{"rope_type", "dynamic"}, {"factor", 2.0}})}) {
+  for (const Json& sliding :
+       {Json({{"rope_type", "yarn"}, {"factor", 2.0}}), Json({{"rope_type", "dynamic"}, {"factor", 2.0}})}) {
     const ModelConfig before = parse_model_config(
         {{"model_type", "gemma3_text"}, {"rope_parameters", {{"sliding_attention", sliding}}}}, "gemma 3");
     EXPECT_THAT(message_of<ConfigError>([&] { with("yarn:4", before); }),
@@ -228,7 +228,8 @@ TEST(RopeOverride, what_means_nothing_is_refused_with_the_forms) {
   EXPECT_THAT(refusal("yarn"), HasSubstr("expected a number of 1 or more"));
   EXPECT_THAT(refusal("yarn:four"), HasSubstr("yarn:four"));
   EXPECT_THAT(refusal("yarn:nan"), HasSubstr("'yarn:nan'; expected"));
-  EXPECT_THAT(refusal(R"({"rope_type": "yarn", "factor": 4, "beta_fsat": 8})"), HasSubstr("did you mean 'beta_fast'?"));
+  EXPECT_THAT(refusal(R"({"rope_type": "yarn", "factor": 4, "beta_fsat": 8})"),
+              HasSubstr("did you mean 'beta_fast'?"));
   EXPECT_THAT(refusal("yarn:0.5"), HasSubstr("0.5"));
   EXPECT_THAT(refusal("default:4"), HasSubstr("default has none"));
   EXPECT_THAT(refusal(R"({"rope_type": "yarn", "factor": 4)"), HasSubstr("--rope_scaling"));

@@ -19,8 +19,7 @@ ConfigKeys::ConfigKeys(const Json& json, const std::string& origin, const std::s
     : json_(&json), origin_(origin), prefix_(prefix) {
   if (!json.is_object())
     throw ConfigError(cat(origin, ": ", prefix.empty() ? "the file" : prefix.substr(0, prefix.size() - 1),
-                          " holds ", json.type_name(),
-                          ", expected a JSON object"));
+                          " holds ", json.type_name(), ", expected a JSON object"));
 }
 
 bool ConfigKeys::has(const std::string& key) const {

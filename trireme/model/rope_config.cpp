@@ -133,10 +133,18 @@ const Json& empty_object() {
 }  // namespace
 
 std::vector<std::string> rope_keys() {
-  return {"rope_type",       "type",          "rope_theta",
-          "factor",          "beta_fast",     "beta_slow",
-          "mscale",          "attention_factor", "mscale_all_dim",
-          "truncate",        "low_freq_factor", "high_freq_factor",
+  return {"rope_type",
+          "type",
+          "rope_theta",
+          "factor",
+          "beta_fast",
+          "beta_slow",
+          "mscale",
+          "attention_factor",
+          "mscale_all_dim",
+          "truncate",
+          "low_freq_factor",
+          "high_freq_factor",
           "original_max_position_embeddings"};
 }
 

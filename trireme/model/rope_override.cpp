@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/nearest_name.h"
 #include "trireme/base/sizes.h"
+#include "trireme/model/model_family.h"
 #include "trireme/model/rope_config.h"
 
 namespace trireme {
@@ -99,10 +100,9 @@ void check_sliding_layers(const ModelConfig& before, const ModelConfig& after) {
   if (!before.window_rope) return;
   const RopeKind kind = before.window_rope->kind;
   if (kind == RopeKind::standard || kind == RopeKind::linear) return;
-  if (kind == RopeKind::dynamic_ntk
-          ? before.max_position_embeddings == after.max_position_embeddings
-          : before.window_rope->original_max_position_embeddings ==
-                after.window_rope->original_max_position_embeddings)
+  if (kind == RopeKind::dynamic_ntk ? before.max_position_embeddings == after.max_position_embeddings
+                                    : before.window_rope->original_max_position_embeddings ==
+                                          after.window_rope->original_max_position_embeddings)
     return;
   throw ConfigError(cat("--rope_scaling and --rope_theta change max_position_embeddings, of which the ",
                         name_of(kind),
@@ -180,8 +180,8 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
     json["rope_theta"] = theta;
     json["rope_scaling"] = kind == RopeKind::standard ? Json() : rope;
   }
-  ModelConfig result =
-      parse_model_config(json, "the model's config.json with --rope_scaling and --rope_theta", {config.family});
+  ModelConfig result = parse_model_config(
+      json, "the model's config.json with --rope_scaling and --rope_theta", {config.family});
   check_sliding_layers(config, result);
   return result;
 }

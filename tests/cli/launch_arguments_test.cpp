@@ -1,5 +1,5 @@
 // The launcher's arguments, and where those of its command begin.
-#include "trireme/cli/launch.h"
+#include "trireme/cli/launch_arguments.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
