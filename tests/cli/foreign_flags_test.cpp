@@ -18,6 +18,7 @@
 #include "trireme/cli/tokenize.h"
 #include "trireme/cli/train.h"
 #include "trireme/cli/verify.h"
+#include "trireme/launch/launch.h"
 
 #include "tests/support/error_message.h"
 #include "tests/support/file_bytes.h"
