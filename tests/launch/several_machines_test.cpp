@@ -221,14 +221,17 @@ TEST_F(Machines, that_do_not_come_in_time_are_named) {
 }
 
 TEST_F(Machines, ask_for_a_name_again_that_nobody_knows_yet) {
-  LaunchOptions lost = options(1, "exit 0");
-  lost.master_address = "machine-0.invalid";
-  lost.join_seconds = 1;
-  const auto begin = std::chrono::steady_clock::now();
-  LauncherProcess other(lost);
-  EXPECT_EQ(other.wait(), 78) << other.err();
-  EXPECT_GT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
-  EXPECT_THAT(other.err(), HasSubstr("waiting for machine 0: cannot find the machine machine-0.invalid"));
+  for (const auto& [node, waits] :
+       {std::pair{0, "waiting for the name of machine 0"}, {1, "waiting for machine 0"}}) {
+    LaunchOptions lost = options(node, "exit 0");
+    lost.master_address = "machine-0.invalid";
+    lost.join_seconds = 1;
+    const auto begin = std::chrono::steady_clock::now();
+    LauncherProcess launcher(lost);
+    EXPECT_EQ(launcher.wait(), 78) << launcher.err();
+    EXPECT_GT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+    EXPECT_THAT(launcher.err(), HasSubstr(cat(waits, ": cannot find the machine machine-0.invalid")));
+  }
 }
 
 TEST_F(Machines, that_wait_for_others_end_at_once_when_asked_to_stop) {

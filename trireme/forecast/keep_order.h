@@ -9,8 +9,8 @@
 //               M x I twice)
 //
 // So attention comes first where sequences have more tokens than about M, as documents of one sample are not
-// known beforehand; windows of some layers are not looked at. A configuration is a position: the first part on 0 .. L of the last layers, then the
-// second part beside it, then the third.
+// known beforehand; windows of some layers are not looked at. A configuration is a position: the first part
+// on 0 .. L of the last layers, then the second part beside it, then the third.
 #pragma once
 
 #include <vector>

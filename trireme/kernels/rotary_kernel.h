@@ -1,6 +1,6 @@
 // Rotary embedding (arXiv 2104.09864) of packed heads on a GPU with an RMS norm of each query and key head
-// before it (Qwen3, Gemma 3), both ways: what rotary_kernel.cu launches on `stream`, a cudaStream_t of the current
-// device.
+// before it (Qwen3, Gemma 3), both ways: what rotary_kernel.cu launches on `stream`, a cudaStream_t of the
+// current device.
 //
 //   from [T, N, D] -> to [T, N, D], possibly the same: one read, one write
 //   with norms, backwards: dq_norm, dk_norm [D] beside it, through partial [blocks, 2, D]

@@ -29,8 +29,8 @@ void rms_norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at
                        at::Tensor& dx_TM, at::Tensor& dweight);
 
 // Rotary embedding of heads [0, rotated_heads) of `from` [T, N, D] (halves i and i + D/2 are a pair), with
-// optional RMS norm of each head's D values before it (q_norm for heads < query_heads, k_norm for the others),
-// the other heads copied. Result in `to` [T, N, D], possibly of another dtype, possibly the same
+// optional RMS norm of each head's D values before it (q_norm for heads < query_heads, k_norm for the
+// others), the other heads copied. Result in `to` [T, N, D], possibly of another dtype, possibly the same
 // tensor. Token t of the tile has the table's row (first_row + t) % table rows.
 struct RotaryHeads {
   int64_t query_heads = 0;    // H

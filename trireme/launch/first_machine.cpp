@@ -4,11 +4,13 @@
 #include <optional>
 #include <ostream>
 #include <set>
+#include <utility>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/launch/run_control.h"
 #include "trireme/launch/run_secret.h"
+#include "trireme/launch/unknown_name.h"
 #include "trireme/launch/waiting_room.h"
 
 namespace trireme {
@@ -18,12 +20,8 @@ class FirstMachine : public RunControl {
  public:
   FirstMachine(const LaunchOptions& options, const std::string& secret, TakenSignals& signals,
                std::ostream& err)
-      : options_(options),
-        signals_(signals),
-        err_(err),
-        run_id_(run_id(options)),
-        room_(std::in_place, options_, secret) {
-    if (options_.on_listening) options_.on_listening(room_->port());
+      : options_(options), signals_(signals), err_(err), run_id_(run_id(options)) {
+    open_room(secret);
   }
 
   AttemptStart start(int attempt) override {
@@ -94,6 +92,22 @@ class FirstMachine : public RunControl {
   void cancel(const Conclusion& conclusion) override { tell_others(conclusion); }
 
  private:
+  // Leaves `room_` empty if asked to stop.
+  void open_room(const std::string& secret) {
+    const double begin = now_seconds();
+    for (bool told = false; signals_.stop_signal() == 0; signals_.wait(kNamePause_seconds)) {
+      try {
+        room_.emplace(options_, secret);
+        if (options_.on_listening) options_.on_listening(room_->port());
+        return;
+      } catch (const UnknownHost& error) {
+        if (now_seconds() > begin + time_for_a_name_seconds(options_)) throw;
+        if (!std::exchange(told, true))
+          err_ << "trireme launch: waiting for the name of machine 0: " << error.what() << "\n" << std::flush;
+      }
+    }
+  }
+
   // Machines that are not lost and have not reported the ends of all their ranks.
   std::set<int> still_running() const {
     std::map<int, int> ended;  // ranks of each machine

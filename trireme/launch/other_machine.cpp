@@ -8,17 +8,16 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/machine_identity.h"
-#include "trireme/base/resolved_address.h"
 #include "trireme/base/sha256.h"
 #include "trireme/launch/launcher_link.h"
 #include "trireme/launch/run_control.h"
 #include "trireme/launch/run_secret.h"
+#include "trireme/launch/unknown_name.h"
 
 namespace trireme {
 namespace {
 
 constexpr size_t kLargestGreetingOfMachine0_bytes = 1024;
-constexpr double kPauseSeconds = 0.2;
 
 class OtherMachine : public RunControl {
  public:
@@ -115,7 +114,6 @@ class OtherMachine : public RunControl {
   // Connects to machine 0. Leaves `link_` empty if asked to stop.
   void join() {
     const double begin = now_seconds();
-    const double time_for_a_name = std::min<double>(kTimeForAName.count(), options_.join_seconds);
     std::string told;
     const auto tell = [&](const std::string& why) {
       link_.reset();
@@ -128,7 +126,7 @@ class OtherMachine : public RunControl {
         greet();
         return;
       } catch (const UnknownHost& error) {
-        if (now_seconds() > begin + time_for_a_name) throw;
+        if (now_seconds() > begin + time_for_a_name_seconds(options_)) throw;
         tell(error.what());
       } catch (const CommError& error) {
         if (now_seconds() > begin + options_.join_seconds)
@@ -136,7 +134,7 @@ class OtherMachine : public RunControl {
                               " s (--join_seconds); is `trireme launch --node_rank 0` running there?"));
         tell(error.what());
       }
-      signals_.wait(kPauseSeconds);
+      signals_.wait(kNamePause_seconds);
     }
   }
 

@@ -6,8 +6,8 @@
 //
 // T tokens of the tile, M hidden width, N = H + 2K heads of D, A = H D. What lies inside a part is the
 // family's (families/). One law holds for all: no matmul's forward runs more than twice in a step, but the q
-// and k projection of models that norm q and k. Tensors between tiles have the storage dtype; inside a tile everything has the tile dtype, which is the dtype of
-// the weights. Gradients of weights are added in fp32.
+// and k projection of models that norm q and k. Tensors between tiles have the storage dtype; inside a tile
+// everything has the tile dtype, which is the dtype of the weights. Gradients of weights are added in fp32.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -4,7 +4,8 @@
 //   {"rope_type": "yarn", "factor": 16, "beta_fast": 20}     as config.json of transformers has it
 //
 // The factor stretches the length that the model was first trained on: original_max_position_embeddings of
-// its config.json, else max_position_embeddings (of a Gemma 3 that was stretched, over its factor). The result is a config.json that transformers reads:
+// its config.json, else max_position_embeddings (of a Gemma 3 that was stretched, over its factor). The result
+// is a config.json that transformers reads:
 //
 //   linear, yarn, llama3   max_position_embeddings = factor x original, which is recorded
 //   dynamic                max_position_embeddings = original, from which transformers stretches
@@ -46,7 +47,7 @@ int64_t original_positions(const ModelConfig& config);
 // rope scaling stretches them.
 int64_t position_reach(const ModelConfig& config);
 
-// "yarn:16", which stretches the positions to `tokens`; "linear:16" of a Gemma 3 that was stretched so before.
+// "yarn:16", which stretches the positions to `tokens`; "linear:16" of a Gemma 3 that was stretched so.
 std::string rope_scaling_to_reach(const ModelConfig& config, int64_t tokens);
 
 // "rope yarn x 16 of 8,192 positions, theta 500000: 131,072 positions"

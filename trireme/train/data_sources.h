@@ -31,8 +31,8 @@ void refuse_missing(const std::filesystem::path& input);
 // Tells `note` which files of a text's input are not in it.
 void tell_left_out(const TextSource& source, const TextToTokenize& text,
                    const std::function<void(const std::string&)>& note);
-// {"path", "kind", ..., "digest"}. Tells `note` which files of a text are left out. Throws ConfigError without
-// an input, DataError when it cannot be read.
+// {"path", "kind", ..., "digest"}. Tells `note` which files of a text are left out. ConfigError without an
+// input, DataError when it cannot be read.
 Json describe_source(const TextToTokenize& text, RememberedChecksums& remembered,
                      const std::function<void(const std::string&)>& note);
 // The same for a text that is gone, whose content `before` describes; null if `before` is of another path or
