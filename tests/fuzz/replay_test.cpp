@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
@@ -16,6 +17,8 @@ namespace fs = std::filesystem;
 
 namespace trireme::fuzz {
 namespace {
+
+using ::testing::HasSubstr;
 
 const std::map<std::string, void (*)(Bytes)>& targets() {
   static const std::map<std::string, void (*)(Bytes)> kTargets{{"safetensors", safetensors},
@@ -64,14 +67,16 @@ INSTANTIATE_TEST_SUITE_P(Targets, FuzzReplay, ::testing::ValuesIn([] {
                          }()),
                          [](const auto& target) { return target.param; });
 
+// By a matcher: the tokenizers link Oniguruma, whose regcomp() is not the C library's.
 TEST(FuzzTarget, a_refusal_without_the_files_name_or_of_another_kind_is_a_crash) {
   const auto with = [](const std::function<void()>& body) { taken_or_refused("x.json", body); };
   with([] { throw DataError("x.json: no"); });
   with([] { throw ConfigError("x.json: no"); });
-  EXPECT_DEATH(with([] { throw DataError("no"); }), "does not name the file");
-  EXPECT_DEATH(with([] { throw InternalError("x.json: no"); }), "neither DataError nor ConfigError");
-  EXPECT_DEATH(with([] { throw std::out_of_range("x.json"); }), "another exception");
-  EXPECT_DEATH(with([] { throw DataError("x.json" + std::string(5000, 'x')); }), "too long");
+  EXPECT_DEATH(with([] { throw DataError("no"); }), HasSubstr("does not name the file"));
+  EXPECT_DEATH(with([] { throw InternalError("x.json: no"); }),
+               HasSubstr("neither DataError nor ConfigError"));
+  EXPECT_DEATH(with([] { throw std::out_of_range("x.json"); }), HasSubstr("another exception"));
+  EXPECT_DEATH(with([] { throw DataError("x.json" + std::string(5000, 'x')); }), HasSubstr("too long"));
 }
 
 }  // namespace
