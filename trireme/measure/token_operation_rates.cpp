@@ -89,6 +89,7 @@ class OperationTimer {
   // Between two of many buffers, so that both are as cold as a layer's.
   void copies(int64_t rows) {
     std::vector<at::Tensor> buffers;
+    buffers.reserve(8);
     for (int i = 0; i < 8; ++i) buffers.push_back(values({rows, kHidden}));
     size_t turn = 0;
     add(WorkKind::copy, rows * kHidden, timer_.seconds([&] {
