@@ -23,6 +23,7 @@
 #include "tests/engine/tiny_model.h"
 #include "tests/plan/planned_step.h"
 #include "tests/support/error_message.h"
+#include "tests/support/file_bytes.h"
 
 namespace fs = std::filesystem;
 
@@ -151,6 +152,16 @@ TEST_F(PlanCommand, counts_documents_computed_alone_where_a_run_computes_them_so
   EXPECT_TRUE(alone({"--fp16"}));
   EXPECT_FALSE(alone({"--bf16", "false"}));
   EXPECT_FALSE(alone({"--attention", "flash"}));
+}
+
+TEST_F(PlanCommand, names_its_list_of_stages_for_a_run_from_any_folder) {
+  const fs::path before = fs::current_path();
+  fs::current_path(folder_.path());
+  const int code = output_of(on_cpu({"--stages", "16,...,64", "--output", "plan"})).code;
+  fs::current_path(before);
+  ASSERT_EQ(code, 0);
+  EXPECT_THAT(testing::bytes_of(folder_.path() / "plan/run.yaml"),
+              HasSubstr((folder_.path() / "plan/stages.yaml").string()));
 }
 
 TEST_F(PlanCommand, the_ds_config_it_writes_says_the_same) {
