@@ -39,7 +39,7 @@ constexpr AttentionSpeed kBlackwell[] = {
 // FlashAttention-2 has no code for Hopper or later. On an A100 it is as fast as cuDNN; on an H200 by
 // kernels/long_documents.h; a B200 is taken to run it as a Hopper does.
 constexpr double kFlashOnAmpere = 1, kFlashOnHopper = 1 / 1.66,
-                 kFlashOnBlackwell = kFlashOnHopper * 633 / 1332;
+                 kFlashOnBlackwell = kFlashOnHopper * kHopper[5].forward / kBlackwell[5].forward;
 
 struct Chip {
   const char* name;

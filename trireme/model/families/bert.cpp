@@ -20,6 +20,7 @@
 #include "trireme/kernels/token_ops.h"
 #include "trireme/model/embedding.h"
 #include "trireme/model/head.h"
+#include "trireme/model/kept_parts.h"
 #include "trireme/model/layer.h"
 #include "trireme/model/model_family.h"
 
@@ -241,18 +242,6 @@ at::Tensor residual_after_mlp(const UnitWeights& w, const at::Tensor& a_TM, cons
   return a_TM.add_(w[kDownBias]);
 }
 
-// One after the other in the tile's memory, each contiguous: kernels then see what they see without keeping,
-// and results have the same bits.
-struct KeptMlp {
-  at::Tensor up;  // [T, I]
-  at::Tensor x2;  // [T, M]
-};
-KeptMlp kept_mlp(const UnitWeights& w, const at::Tensor& kept) {
-  const int64_t T = kept.size(0), I = w[kUp].size(0), M = w[kUp].size(1);
-  const at::Tensor flat = kept.view({-1});
-  return {flat.narrow(0, 0, T * I).view({T, I}), flat.narrow(0, T * I, T * M).view({T, M})};
-}
-
 class EncoderLayer final : public Layer {
  public:
   explicit EncoderLayer(const ModelConfig& config) : eps_(config.norm_eps) {}
@@ -292,9 +281,9 @@ class EncoderLayer final : public Layer {
     const at::Tensor up = linear_forward(a, w[kUp], w[kUpBias]);
     const at::Tensor x2 = residual_after_mlp(w, a, exact_gelu(up));
     if (kept != nullptr) {
-      const KeptMlp mlp = kept_mlp(w, kept->mlp);
-      mlp.up.copy_(up);
-      mlp.x2.copy_(x2);
+      const KeptParts mlp = kept_parts(kept->mlp, w[kUp].size(0));
+      mlp.first.copy_(up);
+      mlp.last.copy_(x2);
     }
     y_TM.copy_(layer_norm(x2, w[kOutputNorm], w[kOutputNormBias], eps_, y_TM.scalar_type()));
   }
@@ -309,9 +298,9 @@ class EncoderLayer final : public Layer {
     const at::Tensor a = layer_norm(x1, w[kAttentionNorm], w[kAttentionNormBias], eps_, dtype);
     at::Tensor up, x2;
     if (kept != nullptr) {
-      const KeptMlp mlp = kept_mlp(w, kept->mlp);
-      up = mlp.up;
-      x2 = mlp.x2;
+      const KeptParts mlp = kept_parts(kept->mlp, w[kUp].size(0));
+      up = mlp.first;
+      x2 = mlp.last;
     } else {
       up = linear_forward(a, w[kUp], w[kUpBias]);
       x2 = residual_after_mlp(w, a.clone(), exact_gelu(up));

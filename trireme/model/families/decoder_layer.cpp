@@ -19,6 +19,7 @@
 #include "trireme/kernels/product.h"
 #include "trireme/kernels/token_ops.h"
 #include "trireme/model/families/decoder_units.h"
+#include "trireme/model/kept_parts.h"
 
 namespace trireme::decoder {
 namespace {
@@ -30,17 +31,13 @@ at::Tensor norm_factor(const ModelConfig& config, const at::Tensor& weight) {
   return weight.to(compute_dtype(weight)).add(1);
 }
 
-// One after the other in the tile's memory, each contiguous: kernels then see what they see without keeping,
-// and results have the same bits.
-struct KeptMlp {
-  at::Tensor gate_up;  // [T, 2 I]
-  at::Tensor b;        // [T, M] or undefined
-};
-KeptMlp kept_mlp(const UnitWeights& w, const at::Tensor& kept) {
-  const int64_t T = kept.size(0), I2 = w[kGateUp].size(0), M = w[kGateUp].size(1);
-  if (!w[kMlpOutNorm].defined()) return {kept, {}};
-  const at::Tensor flat = kept.view({-1});
-  return {flat.narrow(0, 0, T * I2).view({T, I2}), flat.narrow(0, T * I2, T * M).view({T, M})};
+at::Tensor norm(const ModelConfig& config, const at::Tensor& x_TM, const at::Tensor& weight,
+                at::ScalarType dtype) {
+  return rms_norm(x_TM, norm_factor(config, weight), config.norm_eps, dtype);
+}
+void norm_backward(const ModelConfig& config, const at::Tensor& dy_TM, const at::Tensor& x_TM,
+                   const at::Tensor& weight, at::Tensor& dx_TM, at::Tensor& dweight) {
+  rms_norm_backward(dy_TM, x_TM, norm_factor(config, weight), config.norm_eps, dx_TM, dweight);
 }
 
 // x + o Wo', in the tile dtype.
@@ -59,7 +56,7 @@ class DecoderLayer final : public Layer {
                                 const at::Tensor& qkv_TND) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
-    const at::Tensor normed = norm(x_TM, w[kAttentionNorm], dtype);
+    const at::Tensor normed = norm(config_, x_TM, w[kAttentionNorm], dtype);
     const bool in_place = qkv_TND.scalar_type() == dtype;
     at::Tensor projected = in_place ? qkv_TND : at::empty(qkv_TND.sizes(), qkv_TND.options().dtype(dtype));
     at::Tensor flat = projected.view({projected.size(0), -1});
@@ -73,7 +70,7 @@ class DecoderLayer final : public Layer {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
     const RotaryHeads rotary = rotary_heads(layer, first_row);
-    const at::Tensor normed = norm(x_TM, w[kAttentionNorm], dtype);
+    const at::Tensor normed = norm(config_, x_TM, w[kAttentionNorm], dtype);
     at::Tensor before;
     if (w[kQueryNorm].defined()) {
       const int64_t rows = rotary.rotated_heads * config_.head_dim;
@@ -87,7 +84,7 @@ class DecoderLayer final : public Layer {
     rotate_heads_backward(dqkv_TND, rotary, before, projected, gradients[kQueryNorm], gradients[kKeyNorm]);
     const at::Tensor flat = projected.view({projected.size(0), -1});
     add_linear_gradient(gradients[kQkv], gradients[kQkvBias], flat, normed);
-    norm_backward(product(flat, w[kQkv]), x_TM, w[kAttentionNorm], dx_TM, gradients[kAttentionNorm]);
+    norm_backward(config_, product(flat, w[kQkv]), x_TM, w[kAttentionNorm], dx_TM, gradients[kAttentionNorm]);
   }
 
   void after_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, const at::Tensor& o_TA,
@@ -97,12 +94,12 @@ class DecoderLayer final : public Layer {
     auto [a, x1] = first_residual(w, x_TM, o_TA.to(dtype));
     if (kept != nullptr) kept->x1.copy_(a.defined() ? a : x1);
     a = at::Tensor();
-    const KeptMlp mlp = kept != nullptr ? kept_mlp(w, kept->mlp) : KeptMlp{};
+    const KeptParts mlp = kept != nullptr ? kept_parts(kept->mlp, w[kGateUp].size(0)) : KeptParts{};
     at::Tensor act;
     {
-      const at::Tensor normed = norm(x1, w[kMlpNorm], dtype);
+      const at::Tensor normed = norm(config_, x1, w[kMlpNorm], dtype);
       at::Tensor gate_up =
-          kept != nullptr ? mlp.gate_up : at::empty({x_TM.size(0), w[kGateUp].size(0)}, normed.options());
+          kept != nullptr ? mlp.first : at::empty({x_TM.size(0), w[kGateUp].size(0)}, normed.options());
       linear_into(gate_up, normed, w[kGateUp], w[kGateUpBias]);
       act = glu(config_.gate, gate_up);
     }
@@ -112,8 +109,8 @@ class DecoderLayer final : public Layer {
     } else {
       const at::Tensor b = linear_forward(act, w[kDown], w[kDownBias]);
       act = at::Tensor();
-      if (kept != nullptr) mlp.b.copy_(b);
-      x1.add_(norm(b, w[kMlpOutNorm], dtype));
+      if (kept != nullptr) mlp.last.copy_(b);
+      x1.add_(norm(config_, b, w[kMlpOutNorm], dtype));
     }
     y_TM.copy_(x1);
   }
@@ -132,28 +129,29 @@ class DecoderLayer final : public Layer {
       x1 = add_normed(w, x_TM, a = kept->x1);
     else
       x1 = kept->x1;
-    const at::Tensor normed = norm(x1, w[kMlpNorm], dtype);
-    KeptMlp mlp = kept != nullptr ? kept_mlp(w, kept->mlp)
-                                  : KeptMlp{linear_forward(normed, w[kGateUp], w[kGateUpBias]), {}};
+    const at::Tensor normed = norm(config_, x1, w[kMlpNorm], dtype);
+    KeptParts mlp = kept != nullptr ? kept_parts(kept->mlp, w[kGateUp].size(0))
+                                    : KeptParts{linear_forward(normed, w[kGateUp], w[kGateUpBias]), {}};
     at::Tensor db = dy;
     if (post_norms) {
-      if (!mlp.b.defined()) mlp.b = linear_forward(glu(config_.gate, mlp.gate_up), w[kDown], w[kDownBias]);
+      if (!mlp.last.defined())
+        mlp.last = linear_forward(glu(config_.gate, mlp.first), w[kDown], w[kDownBias]);
       db = at::zeros_like(dy);
-      norm_backward(dy, mlp.b, w[kMlpOutNorm], db, gradients[kMlpOutNorm]);
-      mlp.b = at::Tensor();
+      norm_backward(config_, dy, mlp.last, w[kMlpOutNorm], db, gradients[kMlpOutNorm]);
+      mlp.last = at::Tensor();
     }
     const at::Tensor dact = product(db, w[kDown]);
-    const at::Tensor act = glu_backward(config_.gate, dact, mlp.gate_up);
-    const at::Tensor& dgate_up = mlp.gate_up;
+    const at::Tensor act = glu_backward(config_.gate, dact, mlp.first);
+    const at::Tensor& dgate_up = mlp.first;
     add_linear_gradient(gradients[kDown], gradients[kDownBias], db, act);
     add_linear_gradient(gradients[kGateUp], gradients[kGateUpBias], dgate_up, normed);
     const at::Tensor dnormed = product(dgate_up, w[kGateUp]);
     at::Tensor dx1 = dy.clone();
-    norm_backward(dnormed, x1, w[kMlpNorm], dx1, gradients[kMlpNorm]);
+    norm_backward(config_, dnormed, x1, w[kMlpNorm], dx1, gradients[kMlpNorm]);
     at::Tensor da = dx1;
     if (post_norms) {
       da = at::zeros_like(dx1);
-      norm_backward(dx1, a, w[kAttentionOutNorm], da, gradients[kAttentionOutNorm]);
+      norm_backward(config_, dx1, a, w[kAttentionOutNorm], da, gradients[kAttentionOutNorm]);
     }
     add_linear_gradient(gradients[kOut], gradients[kOutBias], da, o);
     linear_backward_into(do_TA, da, w[kOut]);
@@ -161,14 +159,6 @@ class DecoderLayer final : public Layer {
   }
 
  private:
-  at::Tensor norm(const at::Tensor& x_TM, const at::Tensor& weight, at::ScalarType dtype) const {
-    return rms_norm(x_TM, norm_factor(config_, weight), config_.norm_eps, dtype);
-  }
-  void norm_backward(const at::Tensor& dy_TM, const at::Tensor& x_TM, const at::Tensor& weight,
-                     at::Tensor& dx_TM, at::Tensor& dweight) const {
-    rms_norm_backward(dy_TM, x_TM, norm_factor(config_, weight), config_.norm_eps, dx_TM, dweight);
-  }
-
   // a, where there is a norm of it, and x1: both in the tile dtype.
   std::pair<at::Tensor, at::Tensor> first_residual(const UnitWeights& w, const at::Tensor& x_TM,
                                                    const at::Tensor& o_tile) const {
@@ -178,7 +168,7 @@ class DecoderLayer final : public Layer {
   }
   // x + norm(a)
   at::Tensor add_normed(const UnitWeights& w, const at::Tensor& x_TM, const at::Tensor& a_TM) const {
-    return norm(a_TM, w[kAttentionOutNorm], a_TM.scalar_type()).add_(x_TM);
+    return norm(config_, a_TM, w[kAttentionOutNorm], a_TM.scalar_type()).add_(x_TM);
   }
 
   RotaryHeads rotary_heads(const LayerTensors& layer, int64_t first_row) const {
@@ -203,15 +193,12 @@ class DecoderHead final : public Head {
 
  protected:
   Tile before_matrix(const UnitWeights& w, const at::Tensor& x_TM) const override {
-    return {
-        rms_norm(x_TM, norm_factor(config_, w[kFinalNorm]), config_.norm_eps, w[kOutputMatrix].scalar_type()),
-        {}};
+    return {norm(config_, x_TM, w[kFinalNorm], w[kOutputMatrix].scalar_type()), {}};
   }
   at::Tensor before_matrix_backward(const UnitWeights& w, UnitWeights& gradients, const at::Tensor& x_TM,
                                     Tile&, const at::Tensor& dnormed) const override {
     at::Tensor dx = at::zeros(x_TM.sizes(), dnormed.options());
-    rms_norm_backward(dnormed, x_TM, norm_factor(config_, w[kFinalNorm]), config_.norm_eps, dx,
-                      gradients[kFinalNorm]);
+    norm_backward(config_, dnormed, x_TM, w[kFinalNorm], dx, gradients[kFinalNorm]);
     return dx;
   }
 
