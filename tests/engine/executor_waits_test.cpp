@@ -61,6 +61,10 @@ TEST(WalkWithOffload, waits_for_no_copy_that_it_would_not_wait_for_without) {
           options.offload.folder = offload == Offload::disk ? disk.path() : std::filesystem::path();
           EXPECT_EQ(blocking_bytes(model.path(), options), expected);
         }
+        if (stage < 3) continue;
+        options.offload = {};
+        options.offload.parameters = Offload::cpu;
+        EXPECT_EQ(blocking_bytes(model.path(), options), expected) << "the optimizer stays on the device";
       }
 }
 

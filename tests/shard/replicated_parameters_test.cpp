@@ -72,6 +72,15 @@ TEST(ReplicatedParameters, new_values_are_traded_at_the_next_use_and_not_before_
         EXPECT_TRUE(all_equal(store->gather(0), expected));
         // Masters beside the values are put together by themselves.
         EXPECT_EQ(gathers(group), dtype == at::kFloat ? 2 : 3);
+
+        group.reset_traffic();
+        step();
+        EXPECT_TRUE(store->prefetch_is_collective());
+        for (int again = 0; again < 2; ++again) store->prefetch(0);
+        store->prefetch(1);
+        EXPECT_TRUE(all_equal(store->gather(0), expected));
+        EXPECT_TRUE(all_equal(store->gather(0), expected));
+        EXPECT_EQ(gathers(group), 1) << "it was begun ahead, once";
       });
     }
 }

@@ -69,6 +69,50 @@ TEST_F(UnitUploadsTest, come_whole_and_as_they_are_after_their_last_update_in_ev
   }
 }
 
+// Stepped on the device: the next upload has the new values, though the host never waited for them.
+TEST_F(UnitUploadsTest, come_as_they_were_brought_back_in_every_order_of_the_streams) {
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    SimulatedStreams streams(seed);
+    std::mt19937 random(seed);
+    std::vector<at::Tensor> host;
+    for (int unit = 0; unit < kUnits; ++unit) host.push_back(at::full({kElements}, unit, at::kLong));
+    int checks = 0, wrong = 0;
+    {
+      UnitUploads uploads(kUnits, at::kCPU, streams.copy_stream());
+      for (int step = 0; step < 3; ++step) {
+        streams.begin_pass();
+        for (int unit = 0; unit < kUnits; ++unit) {
+          if (!uploads.begun(unit)) uploads.begin(unit, host[unit]);
+          const at::Tensor values = uploads.finish(unit);
+          if (unit + 1 < kUnits) uploads.begin(unit + 1, host[unit + 1]);
+          streams.compute_unit([&, data = values.const_data_ptr<int64_t>(), value = 100 * step + unit] {
+            ++checks;
+            if (std::count(data, data + kElements, value) != kElements) ++wrong;
+          });
+          streams.advance(static_cast<int>(random() % 8));
+        }
+        for (int unit = 0; unit < kUnits; ++unit) {
+          uploads.drop(unit);
+          const at::Tensor stepped = at::empty({kElements}, at::kLong);
+          streams.compute_unit([data = stepped.mutable_data_ptr<int64_t>(), value = 100 * (step + 1) + unit] {
+            std::fill_n(data, kElements, value);
+          });
+          uploads.bring_back(unit, host[unit], stepped);
+          streams.advance(static_cast<int>(random() % 4));
+        }
+      }
+      EXPECT_TRUE(streams.hasty_waits().empty()) << streams.hasty_waits().front();
+      for (int unit = 0; unit < kUnits; ++unit) {
+        uploads.drop(unit);
+        EXPECT_TRUE(host[unit].eq(300 + unit).all().item<bool>()) << "the host has waited";
+      }
+    }
+    streams.finish();
+    EXPECT_EQ(checks, 3 * kUnits);
+    ASSERT_EQ(wrong, 0) << "seed " << seed;
+  }
+}
+
 TEST_F(UnitUploadsTest, wait_for_their_copy_before_the_host_may_change) {
   SimulatedStreams streams(1);
   UnitUploads uploads(1, at::kCPU, streams.copy_stream());

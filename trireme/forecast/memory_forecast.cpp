@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/forecast/store_bytes.h"
+#include "trireme/memory/pinned_piece.h"
 #include "trireme/memory/resident_layers.h"
 #include "trireme/shard/disk_units.h"
 
@@ -61,10 +62,10 @@ MemoryBytes host_memory_bytes(const ForecastInputs& inputs) {
     const int64_t stepped = largest_run(shares, disk_units_in_memory(/*read_ahead=*/true));
     bytes[parameters] = (stepped + (steps_on_host ? largest_run(shares, 2) : 0)) * inputs.tile_bytes;
   } else if (steps_on_host) {
-    // Stepped masters are narrowed in pinned memory, on their way to values on the device. Of fp32 values, which
-    // have no masters, a copy is stepped, and copied to the device through another.
-    bytes[parameters] =
-        largest_share * (inputs.tile_bytes == kFloat_bytes ? 2 * kFloat_bytes : inputs.tile_bytes);
+    // Stepped masters are narrowed in a piece of pinned memory, on their way to values on the device. Of fp32
+    // values, which have no masters, a copy is stepped.
+    bytes[parameters] = std::min(largest_share * inputs.tile_bytes, kPinnedPiece_bytes) +
+                        (inputs.tile_bytes == kFloat_bytes ? largest_share * kFloat_bytes : 0);
   }
   if (steps_on_host) {
     const bool sums = inputs.zero >= 2 && !inputs.update_in_backward;

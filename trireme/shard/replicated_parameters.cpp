@@ -1,10 +1,14 @@
 // Values whole on every rank (ZeRO none, optimizer, gradients), so that a gather returns them directly. Where
 // masters are sharded, a step gives a rank new values of its share alone. The ranks exchange shares at the
-// unit's next use, so that a step needs no other rank:
+// unit's next use, so that a step needs no other rank, and begin while the unit before computes (but where
+// another thread steps units):
 //
-//   close_master: values[this rank's share] = masters; stale   gather: all-gather of shares -> values [E]
+//   close_master: values[this rank's share] = masters; stale
+//   prefetch, gather: all-gather of shares -> values [E]
 #include <deque>
+#include <optional>
 
+#include "trireme/base/error.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/memory/through_pinned.h"
@@ -24,12 +28,20 @@ class ReplicatedParameters final : public ParameterStore {
         shares_(owned_shares(units, group, shard_masters)),
         masters_(make_masters(shares_, settings)),
         stepped_(units.size()),
+        refreshed_(units.size()),
         stale_(units.size()) {
     const MemoryScope scope(MemoryCategory::parameters);
     const auto options = at::TensorOptions().dtype(settings.compute_dtype).device(settings.device);
     for (const FlatUnit& unit : units) values_.push_back(at::zeros({unit.elements}, options));
   }
 
+  // Where another thread steps units, the pass would wait for a unit's update before it computes the one before.
+  void prefetch(int unit) override {
+    if (prefetch_is_collective()) begin_refresh(unit);
+  }
+  bool prefetch_is_collective() const override {
+    return sharded_ && group_.size() > 1 && settings_.optimizer == Offload::none;
+  }
   at::Tensor gather(int unit) override {
     refresh(unit);
     return values_.at(static_cast<size_t>(unit));
@@ -40,6 +52,8 @@ class ReplicatedParameters final : public ParameterStore {
     if (masters_) masters_->prefetch(unit);
   }
   at::Tensor open_master(int unit) override {
+    TRIREME_ASSERT(!refreshed_.at(static_cast<size_t>(unit)), "unit ", unit,
+                   " is stepped before it is gathered");
     at::Tensor& stepped = stepped_.at(static_cast<size_t>(unit));
     stepped = masters_ ? masters_->open(unit) : values_to_step(own_values(unit), settings_);
     return stepped;
@@ -69,11 +83,21 @@ class ReplicatedParameters final : public ParameterStore {
 
  private:
   // All ranks stepped the same units, so that all exchange values or none does.
-  void refresh(int unit) {
-    if (!stale_.at(static_cast<size_t>(unit))) return;
+  void begin_refresh(int unit) {
+    auto& refreshed = refreshed_.at(static_cast<size_t>(unit));
+    if (!stale_.at(static_cast<size_t>(unit)) || refreshed) return;
     const MemoryScope scope(MemoryCategory::communication);
-    at::Tensor& whole = values_[static_cast<size_t>(unit)];
-    all_gather(group_, own_values(unit), share_sizes(whole.size(0), group_.size()), whole);
+    const at::Tensor& whole = values_[static_cast<size_t>(unit)];
+    refreshed.emplace(
+        begin_all_gather(group_, own_values(unit), share_sizes(whole.size(0), group_.size()), whole));
+  }
+  void refresh(int unit) {
+    begin_refresh(unit);
+    auto& refreshed = refreshed_.at(static_cast<size_t>(unit));
+    if (!refreshed) return;
+    const MemoryScope scope(MemoryCategory::communication);
+    refreshed->wait();
+    refreshed.reset();
     stale_[static_cast<size_t>(unit)] = false;
   }
   at::Tensor own_values(int unit) const {
@@ -86,8 +110,9 @@ class ReplicatedParameters final : public ParameterStore {
   ParameterSettings settings_;
   std::vector<UnitShare> shares_;
   std::vector<at::Tensor> values_;
-  std::unique_ptr<UnitTensors> masters_;  // null: the values are the masters
-  std::vector<at::Tensor> stepped_;       // the tensors that open_master returned
+  std::unique_ptr<UnitTensors> masters_;               // null: the values are the masters
+  std::vector<at::Tensor> stepped_;                    // the tensors that open_master returned
+  std::vector<std::optional<PendingRows>> refreshed_;  // exchanges of values in progress
   std::deque<bool> stale_;  // other ranks' shares are old; not vector<bool>: threads set other units' flags
 };
 

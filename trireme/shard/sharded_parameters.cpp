@@ -100,7 +100,9 @@ class ShardedParameters final : public ParameterStore {
   void close_master(int unit) override {
     const MemoryScope scope(MemoryCategory::parameters);
     Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
-    if (stepped.values.data_ptr() != stepped.master.data_ptr())
+    if (comes_back(stepped))
+      uploads_->bring_back(unit, stepped.values, stepped.master.to(settings_.compute_dtype));
+    else if (stepped.values.data_ptr() != stepped.master.data_ptr())
       copy_through_pinned(stepped.values, stepped.master, settings_.pinned.get());
     stepped = {};
     values_->close(unit, true);
@@ -109,6 +111,7 @@ class ShardedParameters final : public ParameterStore {
 
   at::Tensor whole_master(int unit) override {
     UnitTensors& masters = masters_ ? *masters_ : *values_;
+    if (uploads_ && !masters_) uploads_->drop(unit);
     const at::Tensor master = masters.open(unit);
     at::Tensor whole = gather_shares(group_, master, unit_elements_.at(static_cast<size_t>(unit)), !alone(),
                                      settings_.device);
@@ -128,6 +131,11 @@ class ShardedParameters final : public ParameterStore {
     at::Tensor values, master;
   };
   bool alone() const { return group_.size() == 1; }
+  // Stepped on the device, in the thread of the pass, which does not wait for the copy to the host. A disk's
+  // values are written when they are closed.
+  bool comes_back(const Stepped& stepped) const {
+    return uploads_ && settings_.parameters == Offload::cpu && !stepped.master.is_cpu();
+  }
   // Does nothing when the unit's upload has begun already.
   void begin_upload(int unit) {
     if (uploads_->begun(unit)) return;

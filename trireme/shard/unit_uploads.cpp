@@ -9,11 +9,12 @@
 namespace trireme {
 
 UnitUploads::UnitUploads(size_t units, at::Device device, std::shared_ptr<CopyStream> copies)
-    : device_(device), copies_(std::move(copies)), uploads_(units) {}
+    : device_(device), copies_(std::move(copies)), uploads_(units), brought_(units) {}
 
 UnitUploads::~UnitUploads() {
   try {
     for (const Upload& upload : uploads_) CopyStream::host_waits(upload.copied);
+    for (const CopyStream::Mark& brought : brought_) CopyStream::host_waits(brought);
   } catch (const std::exception&) {
     // The device is lost. The user should see the error that reported it.
   }
@@ -23,6 +24,7 @@ CopyStream::Mark UnitUploads::begin(int unit, const at::Tensor& host) {
   Upload& upload = uploads_.at(static_cast<size_t>(unit));
   TRIREME_ASSERT(!upload.values.defined(), "unit ", unit, " is on its way already");
   const MemoryScope scope(MemoryCategory::parameters);
+  let_leaving_go();
   upload.values = at::empty(host.sizes(), host.options().device(device_));
   // Queued work of the computation's stream may still use that memory.
   copies_->wait_for_compute();
@@ -52,6 +54,22 @@ void UnitUploads::finish_beside(int unit, const std::function<void(const at::Ten
 void UnitUploads::drop(int unit) {
   const Upload upload = std::exchange(uploads_.at(static_cast<size_t>(unit)), {});
   CopyStream::host_waits(upload.copied);
+  CopyStream::host_waits(std::exchange(brought_.at(static_cast<size_t>(unit)), nullptr));
+}
+
+void UnitUploads::bring_back(int unit, const at::Tensor& host, const at::Tensor& values) {
+  TRIREME_ASSERT(!begun(unit), "unit ", unit, " is on its way to the device");
+  let_leaving_go();
+  copies_->wait_for_compute();
+  copies_->copy(host, values);
+  brought_.at(static_cast<size_t>(unit)) = left_ = copies_->mark();
+  leaving_ = values;
+}
+
+// The computation's later work may use that memory.
+void UnitUploads::let_leaving_go() {
+  copies_->compute_waits(std::exchange(left_, nullptr));
+  leaving_ = at::Tensor();
 }
 
 }  // namespace trireme

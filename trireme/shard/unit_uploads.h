@@ -1,6 +1,8 @@
-// Uploads units' values from pinned host memory to a GPU while units before them compute.
+// Uploads units' values from pinned host memory to a GPU while units before them compute, and brings stepped
+// values back.
 //
 //   host [E] -- copy stream --> device [E]; the computation's stream or a collective waits for the copy
+//   device [E] -- copy stream --> host [E]; uploads come behind it, the host waits before it reads
 #pragma once
 
 #include <functional>
@@ -28,8 +30,12 @@ class UnitUploads {
   // after the computation so far; the computation does not wait. The values live until that work is waited
   // for.
   void finish_beside(int unit, const std::function<void(const at::Tensor& values)>& give);
-  // Call before `host` changes: an upload begun and not finished would be stale. Waits for its copy.
+  // Call before the host reads or changes the unit's values there: waits for the copies that are on their way.
+  // An upload begun and not finished is dropped, for it would be stale.
   void drop(int unit);
+  // `host` becomes `values` of the device, as the computation so far has made them; drop() first. `host` must
+  // stay until the unit is dropped again.
+  void bring_back(int unit, const at::Tensor& host, const at::Tensor& values);
 
  private:
   struct Upload {
@@ -37,10 +43,14 @@ class UnitUploads {
     CopyStream::Mark copied;
   };
   Upload take(int unit);
+  void let_leaving_go();
 
   at::Device device_;
   std::shared_ptr<CopyStream> copies_;
   std::vector<Upload> uploads_;
+  std::vector<CopyStream::Mark> brought_;  // by unit
+  at::Tensor leaving_;                     // values on their way to the host
+  CopyStream::Mark left_;                  // after their copy
 };
 
 }  // namespace trireme
