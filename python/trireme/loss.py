@@ -69,7 +69,8 @@ def sum_gradients(parameters: Iterable[torch.nn.Parameter], group: Group = None)
     """Sums every parameter's gradient over the ranks, in place: what a plain loop calls before the optimizer's step.
 
     One that got no gradient on this rank (an expert without tokens) counts as zero; one that got none on any rank keeps none, as
-    in one process, so that no optimizer decays it or moves it by its momentum. Collective.
+    in one process, so that no optimizer decays it or moves it by its momentum. Gradients of 16 bits are summed in fp32 and rounded
+    once, one parameter after another. Collective.
     """
     shared = sequence_group(group)
     wanted = [parameter for parameter in parameters if parameter.requires_grad]
@@ -81,4 +82,7 @@ def sum_gradients(parameters: Iterable[torch.nn.Parameter], group: Group = None)
             continue
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        dist.all_reduce(parameter.grad, group=shared.process_group)
+        summed = parameter.grad.float() if parameter.grad.itemsize == 2 else parameter.grad
+        dist.all_reduce(summed, group=shared.process_group)
+        if summed is not parameter.grad:
+            parameter.grad.copy_(summed)

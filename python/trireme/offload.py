@@ -174,23 +174,42 @@ class _PinnedHost:
         return _OnHost(tensor, self.streams[tensor.device])
 
 
+SMALLEST_PIECE_BYTES = 1 << 20
+
+
+def piece_sizes(elements: int, element_bytes: int) -> list[int]:
+    """Elements of the pieces of a tensor in pinned memory, of which torch rounds each allocation up to a power of two: pieces are
+    powers of two themselves, so that less than SMALLEST_PIECE_BYTES is lost in place of up to half."""
+    sizes, left_bytes = [], elements * element_bytes
+    while left_bytes > 0:
+        piece_bytes = 1 << (left_bytes.bit_length() - 1)
+        if piece_bytes < SMALLEST_PIECE_BYTES:
+            piece_bytes = left_bytes
+        sizes.append(piece_bytes // element_bytes)
+        left_bytes -= piece_bytes
+    return sizes
+
+
 class _OnHost:
     def __init__(self, tensor: torch.Tensor, stream: torch.cuda.Stream):
-        self.stream, self.device = stream, tensor.device
-        self.host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self.stream, self.device, self.shape, self.dtype = stream, tensor.device, tensor.shape, tensor.dtype
+        self.sizes = piece_sizes(tensor.numel(), tensor.element_size())
+        self.pieces = [torch.empty(size, dtype=tensor.dtype, pin_memory=True) for size in self.sizes]
         self._coming: Optional[torch.Tensor] = None
         stream.wait_stream(torch.cuda.current_stream(tensor.device))
         with torch.cuda.stream(stream):
-            self.host.copy_(tensor, non_blocking=True)
+            for piece, of_tensor in zip(self.pieces, tensor.view(-1).split(self.sizes)):
+                piece.copy_(of_tensor, non_blocking=True)
         tensor.record_stream(stream)  # its memory is used again only after the copy
 
     def begin(self) -> None:
         """Starts the copy back; it follows the one to the host in the stream."""
         if self._coming is None:
-            self._coming = torch.empty(self.host.shape, dtype=self.host.dtype, device=self.device)
+            self._coming = torch.empty(self.shape, dtype=self.dtype, device=self.device)
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(self.stream):
-                self._coming.copy_(self.host, non_blocking=True)
+                for of_tensor, piece in zip(self._coming.view(-1).split(self.sizes), self.pieces):
+                    of_tensor.copy_(piece, non_blocking=True)
             self._coming.record_stream(self.stream)
 
     def __call__(self) -> torch.Tensor:

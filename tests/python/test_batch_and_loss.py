@@ -119,6 +119,19 @@ def run_unused(group):
     assert (found - truth).abs().max() < 1e-5
 
 
+def test_sums_of_bf16_gradients_are_rounded_once(ranks):
+    ranks.run(run_bf16_sum, 4)
+
+
+def run_bf16_sum(group):
+    """In bf16 neighbours of 256 are 2 apart: 256 + 1 + 1 + 1 is 256 where each sum is rounded."""
+    parameter = torch.nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))
+    parameter.grad = torch.full((3,), 256.0 if group.rank() == 0 else 1.0, dtype=torch.bfloat16)
+    trireme.sum_gradients([parameter], group)
+    assert parameter.grad.dtype == torch.bfloat16
+    assert parameter.grad.tolist() == [260.0] * 3
+
+
 def test_what_is_refused_is_named(ranks):
     ranks.run(run_refusals, 1)
 

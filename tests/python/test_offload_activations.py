@@ -8,7 +8,7 @@ import torch
 import trireme
 from test_fused_loss import make_batch, make_model, step
 from torch.multiprocessing.reductions import StorageWeakRef
-from trireme.offload import _dense, _Offload
+from trireme.offload import SMALLEST_PIECE_BYTES, _dense, _Offload, piece_sizes
 
 
 class Disk:
@@ -242,3 +242,11 @@ def test_what_is_refused_is_named(tmp_path):
     with pytest.raises(trireme.ConfigError, match="give layers"), trireme.offload_activations(torch.nn.Linear(2, 2), store=store):
         pass
     assert _dense(torch.zeros(3, 1).expand(3, 4)).shape == (3, 1)
+
+
+@pytest.mark.parametrize("elements", [1, 1000, (1 << 19) + 1, 20_000 * 4096, 33_554_431])
+def test_pinned_memory_is_cut_so_that_powers_of_two_lose_less_than_a_piece(elements):
+    sizes = piece_sizes(elements, 2)
+    assert sum(sizes) == elements
+    pinned = sum(1 << (2 * size - 1).bit_length() for size in sizes)
+    assert pinned - 2 * elements < SMALLEST_PIECE_BYTES

@@ -30,6 +30,8 @@ from . import data_rank_loader, data_rank_scheduler
 from .gather_once import gather_once
 
 TESTED_ACCELERATE = "1.15."
+SP_SIZE_VARIABLE = "PARALLELISM_CONFIG_SP_SIZE"
+SP_RING_VARIABLE = "PARALLELISM_CONFIG_SP_RING"
 
 
 @dataclasses.dataclass
@@ -60,8 +62,8 @@ class ParallelismConfig(accelerate.ParallelismConfig):
             )
         if self.sp_handler is not None:
             raise ConfigError("sp_handler: it configures DeepSpeed's sequence parallelism: leave it out")
-        sequence_ranks = _size(self.sp_size, "SP_SIZE")
-        self.sp_ring = _size(self.sp_ring, "SP_RING")
+        sequence_ranks = _size("sp_size", self.sp_size, SP_SIZE_VARIABLE)
+        self.sp_ring = _size("sp_ring", self.sp_ring, SP_RING_VARIABLE)
         if sequence_ranks % self.sp_ring:
             raise ConfigError(f"sp_ring: got {self.sp_ring} for sp_size {sequence_ranks}, expected a divisor of it")
         # Theirs checks the other sizes; a sequence size it would take for DeepSpeed's.
@@ -175,9 +177,8 @@ class ParallelismConfig(accelerate.ParallelismConfig):
         return prepared
 
 
-def _size(given: Optional[int], variable: str) -> int:
-    name = f"PARALLELISM_CONFIG_{variable}"
-    size = os.environ.get(name, "1") if given is None else given
+def _size(name: str, given: Optional[int], variable: str) -> int:
+    size = os.environ.get(variable, "1") if given is None else given
     if str(size).strip().isdigit() and int(size) > 0:
         return int(size)
-    raise ConfigError(f"{variable.lower() if given is not None else name}: got {size!r}, expected a whole number from 1 on")
+    raise ConfigError(f"{name if given is not None else variable}: got {size!r}, expected a whole number from 1 on")

@@ -22,10 +22,9 @@ from ..long_context_data_collator import COLUMNS, LongContextDataCollator
 from ..model_calls import ModelCalls
 from ..model_in_use import pretrained_model_in
 from ..parallelize import over_ranks
-from .parallelism_config import ParallelismConfig
+from .parallelism_config import SP_SIZE_VARIABLE, ParallelismConfig
 
 TESTED_TRL = "1.16."
-SP_SIZE_VARIABLE = "PARALLELISM_CONFIG_SP_SIZE"
 Trainer = TypeVar("Trainer", bound=type)
 
 
