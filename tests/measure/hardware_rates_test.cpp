@@ -33,17 +33,19 @@ TEST(PlannedStep, has_the_model_flops_that_the_engine_counts) {
   testing::TemporaryFolder folder;
   testing::write_tiny_model(folder.path(), testing::tiny_llama_config(), 0.05);
   const StepRateOptions options{
-      .sequence_tokens = 64, .batch = 3, .steps = 2, .warmup = 1, .matmul_seconds = 0.01};
+      .sequence_tokens = 256, .batch = 3, .steps = 2, .warmup = 1, .matmul_seconds = 0.01};
   for (const int ranks : {1, 2})
-    run_ranks_as_threads(ranks, [&](World& world) {
-      EngineOptions engine_options;
-      engine_options.ulysses = ranks;
-      const auto engine = assemble(world, folder.path(), engine_options);
-      const StepRate rate = measure_step_rate(*engine, options);
-      const PlannedStep step = planned_step(*engine, options.batch, options.sequence_tokens);
-      EXPECT_NEAR(step.model_flops() / rate.model_flops_per_step, 1, 1e-9);
-      EXPECT_EQ(step.tokens(), 3 * 64);
-    });
+    for (const int64_t block_tokens : {0, 64})  // dense, and each block sees itself alone
+      run_ranks_as_threads(ranks, [&](World& world) {
+        EngineOptions engine_options;
+        engine_options.ulysses = ranks;
+        engine_options.sparse.block_tokens = block_tokens;
+        const auto engine = assemble(world, folder.path(), engine_options);
+        const StepRate rate = measure_step_rate(*engine, options);
+        const PlannedStep step = planned_step_of(*engine, options.batch, options.sequence_tokens);
+        EXPECT_NEAR(step.model_flops() / rate.model_flops_per_step, 1, 1e-9) << block_tokens;
+        EXPECT_EQ(step.tokens(), 3 * 256);
+      });
 }
 
 TEST(PredictStep, puts_the_forecast_beside_the_engines_peak) {

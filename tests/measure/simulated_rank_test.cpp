@@ -61,7 +61,7 @@ TEST_F(SimulatedRankTest, adds_the_models_network_to_measured_compute) {
   double by_hand = 0;
   for (const TrafficItem& item : [&] {
          SimulatedWorld world(4, 4, ExchangeLibrary::gloo, std::chrono::seconds(10));
-         return step_work(planned_step(*assemble(world, folder_.path(), two_by_two()), 2, 64)).traffic;
+         return step_work(planned_step_of(*assemble(world, folder_.path(), two_by_two()), 2, 64)).traffic;
        }())
     by_hand += item.calls * 1e-3 + item.bytes / 1e6;
   EXPECT_GT(by_hand, 0);

@@ -42,5 +42,16 @@ TEST(HardwareProfile, a_file_that_lacks_a_rate_is_refused_by_name) {
   EXPECT_THROW(hardware_profile_from_json(json, "h.json"), DataError);
 }
 
+TEST(HardwareProfile, sizes_of_which_one_is_0_are_refused_for_rates_between_them_follow_the_logarithm) {
+  for (const char* coordinate : {"size", "width"}) {
+    Json json = to_json(round_profile(true));
+    Json& points = json["rates_32_bit"]["matmul"];
+    points.push_back(points[0]);
+    EXPECT_NO_THROW(hardware_profile_from_json(json, "h.json"));
+    points[1][coordinate] = 64;
+    EXPECT_THROW(hardware_profile_from_json(json, "h.json"), DataError) << coordinate;
+  }
+}
+
 }  // namespace
 }  // namespace trireme::testing

@@ -97,6 +97,12 @@ TEST(Plan, refuses_what_no_run_could_be) {
   EXPECT_THAT(with(6, 8192, [](PlanRequest&) {}), HasSubstr("give 4 or 8"));
   EXPECT_THAT(with(4, 8192, [](PlanRequest& r) { r.pinned.ulysses = 16; }), HasSubstr("8 query heads"));
   EXPECT_THAT(with(4, 8192, [](PlanRequest& r) { r.pinned.sp = 3; }), HasSubstr("multiple of 3"));
+  EXPECT_THAT(with(4, 8192,
+                   [](PlanRequest& r) {
+                     r.settings.update_in_backward = true;
+                     r.pinned.accumulation = 4;
+                   }),
+              AllOf(HasSubstr("--update_in_backward"), HasSubstr("--gradient_accumulation_steps 4")));
   EXPECT_THAT(with(4, 2, [](PlanRequest& r) { r.pinned.ring = 4; }), HasSubstr("shorter than the 4 ranks"));
   EXPECT_THAT(with(16, 8192,
                    [](PlanRequest& r) {

@@ -129,6 +129,12 @@ TEST(ScriptChanges, add_what_is_missing_behind_the_last_argument) {
   EXPECT_THAT(changes_of(line).notes, Contains(HasSubstr("at most 65536 tokens")));
 }
 
+TEST(ScriptChanges, part_the_arguments_of_a_call_that_had_none) {
+  const std::string text =
+      "from trl import SFTConfig, SFTTrainer\nt = SFTTrainer(\"org/model\", args=SFTConfig())\n";
+  EXPECT_THAT(changes_of(text).diff, HasSubstr("SFTConfig(max_length=65536, per_device_train_batch_size=1)"));
+}
+
 TEST(ScriptChanges, shard_parameters_as_the_plan_does_unless_the_script_does_it) {
   EXPECT_THAT(changes_of(kSft, 2, 4, 1, 3).diff,
               AllOf(HasSubstr("+    deepspeed={"), HasSubstr("\"stage\":3"),
@@ -174,6 +180,17 @@ TEST(ScriptChanges, replace_another_parallelism_and_a_fused_loss_that_is_refused
   EXPECT_THAT(changes_of(text).diff, AllOf(HasSubstr("+    use_liger_kernel=False"),
                                            HasSubstr("+    parallelism_config=ParallelismConfig(sp_size=4)"),
                                            HasSubstr("+from trireme.hf import ParallelismConfig\n")));
+}
+
+// Accelerate's class of that name knows no sp_ring.
+TEST(ScriptChanges, name_their_own_class_after_another_one_of_its_name) {
+  const std::string text =
+      replaced(replaced(kSft, "seed=args.seed", "parallelism_config=ParallelismConfig(sp_size=2)"),
+               "from trl import SFTConfig, SFTTrainer\n",
+               "from trl import SFTConfig, SFTTrainer\nfrom accelerate import ParallelismConfig\n");
+  EXPECT_THAT(
+      changes_of(text, 2, 2, 2).diff,
+      HasSubstr(" from accelerate import ParallelismConfig\n+from trireme.hf import ParallelismConfig\n"));
 }
 
 TEST(ScriptValues, are_what_the_script_says_and_trl_s_other_default) {

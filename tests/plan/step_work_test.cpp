@@ -2,9 +2,11 @@
 #include "trireme/plan/step_work.h"
 
 #include <algorithm>
+#include <map>
 
 #include <gtest/gtest.h>
 
+#include "trireme/plan/machine_groups.h"
 #include "trireme/plan/step_time.h"
 
 #include "tests/plan/planned_step.h"
@@ -303,6 +305,33 @@ TEST(StepTime, ranks_on_several_machines_go_over_the_network) {
   hardware.devices_per_machine = 4;
   hardware.across_machines = {};
   EXPECT_THROW(step_time(step, hardware), ConfigError);
+}
+
+// Of 12 ranks on machines of 4: two, but not three, ranks of a group share a machine in every group.
+TEST(StepTime, a_group_that_does_not_divide_a_machine_goes_over_the_network) {
+  const auto ulysses = [](int degree) {
+    const StepTime time =
+        step_time(small_step(4096, Recompute::full, degree, 1, 12 / degree), round_profile(/*is_gpu=*/true));
+    return *std::ranges::find(time.traffic, TrafficKind::ulysses, &TrafficSeconds::kind);
+  };
+  EXPECT_FALSE(ulysses(2).crosses_machines);
+  EXPECT_TRUE(ulysses(3).crosses_machines);
+  EXPECT_GT(ulysses(3).seconds, 5 * ulysses(2).seconds);
+}
+
+TEST(MachineGroups, hold_as_many_ranks_of_a_group_as_counting_them_finds) {
+  for (int machine = 1; machine <= 9; ++machine)
+    for (int degree = 1; degree <= 30; ++degree)
+      for (int groups = 1; groups <= 6; ++groups) {
+        int fewest = degree;
+        for (int group = 0; group < groups; ++group) {
+          std::map<int, int> of_machine;
+          for (int rank = group * degree; rank < (group + 1) * degree; ++rank) ++of_machine[rank / machine];
+          for (const auto& [index, ranks] : of_machine) fewest = std::min(fewest, ranks);
+        }
+        EXPECT_EQ(fewest_on_a_machine(groups * degree, degree, machine), fewest)
+            << groups << " groups of " << degree << " on machines of " << machine;
+      }
 }
 
 }  // namespace

@@ -11,28 +11,10 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-bool is_chosen(const std::string& option) {
-  static const std::vector<std::string> chosen{"ulysses",
-                                               "ring",
-                                               "zero",
-                                               "offload_params",
-                                               "offload_optimizer",
-                                               "offload_activations",
-                                               "recompute",
-                                               "keep_fraction",
-                                               "keep_qkv_fraction",
-                                               "keep_mlp_fraction",
-                                               "head_chunks",
-                                               "tile_tokens",
-                                               "logits_tile_tokens",
-                                               "bf16",
-                                               "fp16",
-                                               "ring_method",
-                                               "memory_budget",
-                                               "host_memory_limit",
-                                               "offload_dir",
-                                               "offload_limit"};
-  return std::ranges::find(chosen, option) != chosen.end();
+// Of the machine, which the profile describes, and of disks, where the plan uses them.
+bool is_told_by_plan(const std::string& option) {
+  constexpr const char* kNames[] = {"memory_budget", "host_memory_limit", "offload_dir", "offload_limit"};
+  return is_chosen_by_plan(option) || std::ranges::find(kNames, option) != std::end(kNames);
 }
 
 // Options of train among the given ones that the plan leaves as they are.
@@ -43,7 +25,7 @@ TrainOptionValues given_options(const PlanFlags& flags, const OptionParser& pars
   list_update_options(list, engine);
   TrainOptionValues values = flags.passed_on;
   for (const Option& option : list.options())
-    if (option.is_flag() && parser.given(option.name) && !is_chosen(option.name))
+    if (option.is_flag() && parser.given(option.name) && !is_told_by_plan(option.name))
       values.emplace_back(option.name, option.read());
   if (flags.engine.save_in_background) values.emplace_back("save_in_background", true);
   return values;

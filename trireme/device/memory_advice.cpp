@@ -26,7 +26,7 @@ std::vector<MemoryOption> usual_memory_options() {
       {"--zero 1 on more ranks", optimizer, 0.5},
       {"--optim_state_dtype bf16", optimizer, 0.5},
       {"--zero 2 on more ranks", gradients, 0.5},
-      {"--update_in_backward", gradients, 0.8},
+      {kUpdateInBackwardAdvice, gradients, 0.8},
       {"--zero 3 --offload_params disk", parameters, 0.9},
       {"--zero 3 on more ranks", parameters, 0.5},
       {"--bf16", parameters, 0.5},

@@ -21,6 +21,9 @@ struct MemoryOption {
   MemoryOptionKind kind = MemoryOptionKind::policy;
 };
 
+inline constexpr const char* kUpdateInBackwardAdvice =
+    "--update_in_backward (with --max_grad_norm 0, without accumulation or fp16)";
+
 // For a run of which nothing is known: every option, with the share that it saves of a usual model's
 // category. The engine replaces them by those that its run does not use yet, with shares from the byte
 // formulas (forecast/memory_forecast.h).

@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/forecast/sequence_ranks.h"
+#include "trireme/forecast/tile_rules.h"
 
 namespace trireme {
 namespace {
@@ -108,8 +109,7 @@ class Proposals {
           changed.ranks = std::max(2, changed.ranks);
         });
     if (!inputs_.update_in_backward)
-      propose("--update_in_backward (with --max_grad_norm 0, without accumulation or fp16)", gradients,
-              [](auto& changed) { changed.update_in_backward = true; });
+      propose(kUpdateInBackwardAdvice, gradients, [](auto& changed) { changed.update_in_backward = true; });
     if (inputs_.zero == 3) propose_offload("--offload_params", parameters, &OffloadOptions::parameters);
   }
 
@@ -117,7 +117,7 @@ class Proposals {
     const int64_t rows = inputs_.batch * inputs_.shard_tokens;
     for (const bool head : {false, true}) {
       const int64_t tile = std::min(rows, head ? inputs_.logits_tile_tokens : inputs_.tile_tokens);
-      if (tile < 32) continue;
+      if (tile < 2 * kLeastTile_tokens) continue;
       propose(cat(head ? "--logits_tile_tokens " : "--tile_tokens ", tile / 2), tiles,
               [head, tile](auto& changed) {
                 (head ? changed.logits_tile_tokens : changed.tile_tokens) = tile / 2;

@@ -8,6 +8,9 @@
 
 namespace trireme {
 
+// Below which tiles save little: no plan and no advice goes there.
+constexpr int64_t kLeastTile_tokens = 16;
+
 constexpr int64_t kGpuTile_bytes = int64_t{1} << 30;
 
 // At most `most` and 1 GiB, in whole steps.

@@ -217,7 +217,7 @@ void measure_overhead(Engine& engine, HardwareProfile& profile) {
     const StepRate rate =
         measure_step_rate(engine, options, {batches, [](int64_t /*step*/) { return 1e-6; }});
     return rate.median_step_seconds -
-           step_time(planned_step(engine, 1, kTokens, accumulation), profile).seconds;
+           step_time(planned_step_of(engine, 1, kTokens, accumulation), profile).seconds;
   };
   const double few = unexplained(kFew), many = unexplained(kMany);
   profile.micro_batch_seconds = std::max(0.0, (many - few) / static_cast<double>(kMany - kFew));

@@ -48,8 +48,8 @@ std::string likely_cause(const StepShares& shares) {
   };
   const Wait& longest = *std::ranges::max_element(waits, {}, &Wait::seconds);
   if (longest.seconds > kLargeShare * shares.step_seconds)
-    return cat(longest.what, ", ", format_fixed(100 * longest.seconds / shares.step_seconds, 0),
-               " % of a step: ", longest.advice);
+    return cat(longest.what, ", ", format_percent(longest.seconds / shares.step_seconds, 0),
+               " of a step: ", longest.advice);
   if (is_by_reference(shares.attention_kernel) && shares.attention_tokens > kReferenceTokens)
     return cat("the attention kernel '", shares.attention_kernel,
                "': give --attention auto, and --bf16 on a GPU");

@@ -18,10 +18,11 @@ std::string line_of(const std::string& name, double seconds) {
 
 }  // namespace
 
-PlannedStep planned_step(const Engine& engine, int64_t batch, int64_t tokens, int64_t accumulation) {
+PlannedStep planned_step_of(const Engine& engine, int64_t batch, int64_t tokens, int64_t accumulation) {
   PlannedStep step;
   step.inputs = engine.forecast_inputs(batch, tokens);
-  step.attention_pairs = engine.config().attention_pairs(tokens);
+  step.attention_pairs = engine.config().attention_pairs(tokens) *
+                         engine.options().sparse.kept_share(tokens, engine.config().causality);
   step.accumulation = accumulation;
   return step;
 }
@@ -37,7 +38,7 @@ PredictedStep predict_step(Engine& engine, const HardwareProfile& hardware, int6
     throw ConfigError(cat("--predict: the profile ", hardware.name, " was measured with ", hardware.threads,
                           " threads a rank, this run has ", threads,
                           "; expected as many. Measure again with --threads ", threads));
-  const PlannedStep step = planned_step(engine, batch, tokens);
+  const PlannedStep step = planned_step_of(engine, batch, tokens);
   PredictedStep predicted;
   predicted.time = step_time(step, hardware);
   const std::vector<int64_t> bytes{memory_forecast(step.inputs).peak_total_bytes,

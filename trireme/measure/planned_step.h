@@ -11,7 +11,7 @@
 namespace trireme {
 
 // Of this rank: causal samples of one document.
-PlannedStep planned_step(const Engine& engine, int64_t batch, int64_t tokens, int64_t accumulation = 1);
+PlannedStep planned_step_of(const Engine& engine, int64_t batch, int64_t tokens, int64_t accumulation = 1);
 
 // As reports of measured steps have it.
 Json traffic_json(const TrafficSeconds& traffic);

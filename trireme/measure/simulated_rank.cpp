@@ -46,7 +46,7 @@ SimulatedRank measure_simulated_rank(const SimulatedWorld& world, Engine& engine
   result.compute_seconds = spread_of(own).median;
   result.copy_seconds = spread_of({copies.begin() + options.warmup, copies.end()}).median;
   result.sent_bytes = rate.sent_bytes;
-  const PlannedStep planned = planned_step(engine, options.batch, options.sequence_tokens);
+  const PlannedStep planned = planned_step_of(engine, options.batch, options.sequence_tokens);
   result.tokens = planned.tokens();
   result.memory = engine.memory_account()->state();
   result.forecast = memory_forecast(planned.inputs);

@@ -95,7 +95,7 @@ class CandidateList {
     const bool on_gpu = request_.hardware.is_gpu;
     const int64_t tile = tile_tokens_by_rule(request_.model.intermediate, on_gpu);
     const int64_t logits_tile = logits_tile_tokens_by_rule(request_.model.vocab, on_gpu);
-    const auto halved = [&](int64_t by_rule) { return std::max<int64_t>(16, by_rule / 2); };
+    const auto halved = [&](int64_t by_rule) { return std::max(kLeastTile_tokens, by_rule / 2); };
     of_tiles.tile_tokens = pinned_.tile_tokens.value_or(tile);
     of_tiles.logits_tile_tokens = pinned_.logits_tile_tokens.value_or(logits_tile);
     add_zero(of_tiles);

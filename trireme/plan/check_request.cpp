@@ -66,6 +66,10 @@ void check_samples(const PlanRequest& request, int devices, int64_t tokens) {
 }  // namespace
 
 void check_request(const PlanRequest& request, int devices, int64_t tokens) {
+  if (request.settings.update_in_backward && request.pinned.accumulation.value_or(1) > 1)
+    throw ConfigError(
+        cat("--update_in_backward steps a layer in its backward, and --gradient_accumulation_steps ",
+            *request.pinned.accumulation, " goes on adding to its gradient; leave one of them out"));
   check_machines(request, devices);
   check_degrees(request, devices);
   check_samples(request, devices, tokens);

@@ -59,6 +59,9 @@ struct Chip {
   const char* attention_source;
 };
 
+constexpr const char* kAmpereAttention =
+    "cudnn-frontend, benchmark/attention_training/results/llama3.1/a100 of 2026-09-28 (cuDNN 9.27 on an A100 "
+    "80GB PCIe, whose power limit is lower)";
 constexpr const char* kHopperAttention =
     "cudnn-frontend, benchmark/attention_training/results/llama3.1/h200 of 2026-09-28 (cuDNN 9.27 on an "
     "H200, 64 "
@@ -66,15 +69,9 @@ constexpr const char* kHopperAttention =
 
 const Chip kChips[] = {
     {"a100-40gb", "NVIDIA A100 SXM4, 40 GB", 39.4, 1.555e12, 271.2e12, kAmpere, kFlashOnAmpere, 300e9, 25e9,
-     31.5e9, 1024, 409.6e9, 4, 1.2, "NVIDIA A100 data sheet", "DGX A100 320GB data sheet",
-     "cudnn-frontend, benchmark/attention_training/results/llama3.1/a100 of 2026-09-28 (cuDNN 9.27 on an "
-     "A100 80GB "
-     "PCIe, whose power limit is lower)"},
+     31.5e9, 1024, 409.6e9, 4, 1.2, "NVIDIA A100 data sheet", "DGX A100 320GB data sheet", kAmpereAttention},
     {"a100-80gb", "NVIDIA A100 SXM4, 80 GB", 79.1, 2.039e12, 271.2e12, kAmpere, kFlashOnAmpere, 300e9, 25e9,
-     31.5e9, 2048, 409.6e9, 8, 1.2, "NVIDIA A100 data sheet", "DGX A100 640GB data sheet",
-     "cudnn-frontend, benchmark/attention_training/results/llama3.1/a100 of 2026-09-28 (cuDNN 9.27 on an "
-     "A100 80GB "
-     "PCIe, whose power limit is lower)"},
+     31.5e9, 2048, 409.6e9, 8, 1.2, "NVIDIA A100 data sheet", "DGX A100 640GB data sheet", kAmpereAttention},
     {"h100-80gb", "NVIDIA H100 SXM5, 80 GB", 79.1, 3.35e12, 794.5e12, kHopper, kFlashOnHopper, 450e9, 50e9,
      63e9, 2048, 614.4e9, 8, 1.5, "NVIDIA H100 data sheet", "DGX H100 data sheet", kHopperAttention},
     {"h200-141gb", "NVIDIA H200 SXM5, 141 GB", 139.8, 4.8e12, 794.5e12, kHopper, kFlashOnHopper, 450e9, 50e9,

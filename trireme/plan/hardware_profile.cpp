@@ -69,7 +69,14 @@ Rates rates_from(const Json& json, const std::string& key, const std::string& or
       rates[kind].points.push_back({finite_number(point, "size", 0, kMost, of_kind),
                                     finite_number(point, "width", 0, kMost, of_kind),
                                     finite_number(point, "per_second", 1e-9, kMost, of_kind)});
-    if (rates[kind].points.empty()) throw DataError(cat(of_kind, " has no rate; expected one or more"));
+    const std::vector<RatePoint>& points = rates[kind].points;
+    if (points.empty()) throw DataError(cat(of_kind, " has no rate; expected one or more"));
+    for (const auto& [coordinate, word] : {std::pair(&RatePoint::size, "size"), {&RatePoint::width, "width"}})
+      if (const auto [least, most] = std::ranges::minmax(points, {}, coordinate);
+          least.*coordinate == 0 && most.*coordinate > 0)
+        throw DataError(cat(of_kind, ": a point has ", word,
+                            " 0, and another has not; expected numbers above 0, "
+                            "for rates between points follow their logarithm"));
   }
   return rates;
 }
@@ -94,11 +101,13 @@ double LinkSpeed::seconds(double calls, double bytes) const {
   return calls * latency_seconds + bytes / bytes_per_second;
 }
 
+Json to_json(const FigureSource& source) {
+  return {{"figure", source.figure}, {"origin", name_of(source.origin)}, {"source", source.source}};
+}
+
 Json to_json(const HardwareProfile& profile) {
   Json sources = Json::array();
-  for (const FigureSource& source : profile.sources)
-    sources.push_back(
-        {{"figure", source.figure}, {"origin", name_of(source.origin)}, {"source", source.source}});
+  for (const FigureSource& source : profile.sources) sources.push_back(to_json(source));
   return {{"name", profile.name},
           {"description", profile.description},
           {"is_gpu", profile.is_gpu},

@@ -126,6 +126,7 @@ struct HardwareProfile {
   const Rates& rates(int64_t element_bytes) const { return element_bytes == 2 ? rates_16_bit : rates_32_bit; }
 };
 
+Json to_json(const FigureSource& source);
 Json to_json(const HardwareProfile& profile);
 // Throws DataError that names the file and the field: one that is missing, of a wrong type, or no rate.
 HardwareProfile hardware_profile_from_json(const Json& json, const std::string& origin);

@@ -74,7 +74,7 @@ std::string html_rate(double per_second) {
 }
 
 std::string html_share(double share) {
-  return html_data(share, cat(format_fixed(100 * share, 1), " %"));
+  return html_data(share, format_percent(share));
 }
 
 }  // namespace trireme

@@ -6,13 +6,12 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/forecast/sequence_ranks.h"
+#include "trireme/forecast/tile_rules.h"
 
 namespace trireme {
 namespace {
 
 using ChangeKind = MemoryChangeKind;
-
-constexpr int64_t kLeastTile_tokens = 64;
 
 // The rows of a table of changes, one kind after the other.
 class ChangeTable {

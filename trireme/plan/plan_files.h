@@ -15,6 +15,9 @@ using TrainOptionValues = std::vector<std::pair<std::string, Json>>;
 // What the plan chose, by the names of train's options.
 TrainOptionValues train_options_of(const PlanRequest& request, const Planned& planned);
 
+// Whether train_options_of may give this option of train.
+bool is_chosen_by_plan(const std::string& option);
+
 // YAML for --config, one option a line, after `title` as a comment.
 std::string run_yaml(const std::string& title, const TrainOptionValues& options);
 

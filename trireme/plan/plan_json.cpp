@@ -127,8 +127,7 @@ Json plan_json(const PlanRequest& request, const Plan& plan) {
   }
   Json estimated = Json::array(), figures = Json::array();
   for (const FigureSource& source : request.hardware.sources) {
-    figures.push_back(
-        {{"figure", source.figure}, {"origin", name_of(source.origin)}, {"source", source.source}});
+    figures.push_back(to_json(source));
     if (source.origin == FigureOrigin::estimated) estimated.push_back(source.figure);
   }
   json["sureness"] = {{"time_error_share", request.hardware.time_error_share},

@@ -5,23 +5,21 @@
 #include <numeric>
 
 #include "trireme/base/error.h"
+#include "trireme/base/option_list.h"
 #include "trireme/base/sizes.h"
+#include "trireme/plan/first_run.h"
+#include "trireme/plan/machine_groups.h"
 #include "trireme/plan/plan_text.h"
 
 namespace trireme {
 namespace {
 
 constexpr const char* kOpen = "________";
-constexpr double kFirstRunShare = 0.75;  // of a device's memory, that guides ask for before a first run
-constexpr int64_t kSmokeTokens = 32768;
 constexpr double kSuddenGrowth = 4;  // of the length, at once
 
-std::string percent(double share) {
-  return cat(format_fixed(100 * share, 1), " %");
-}
 std::string share_of(int64_t bytes, int64_t of_bytes) {
   return cat(format_bytes(bytes), " of ", format_bytes(of_bytes), ", ",
-             percent(static_cast<double>(bytes) / static_cast<double>(of_bytes)));
+             format_percent(static_cast<double>(bytes) / static_cast<double>(of_bytes)));
 }
 
 // Of a table's cell: text from outside has no markup and no new cell.
@@ -107,7 +105,7 @@ class Spec {
                                    format_count(std::llround(best_.step.tokens())), " tokens"));
     text += spec_row("expected throughput",
                      cat(rate_text(time.tokens_per_second / c_.ranks()), " tokens/s for each ", device_, ", ",
-                         rate_text(time.tokens_per_second), " in all; MFU ", percent(time.mfu)));
+                         rate_text(time.tokens_per_second), " in all; MFU ", format_percent(time.mfu)));
     text += spec_row("a step takes",
                      cat(format_fixed(time.seconds, 2), " s, between ", format_fixed(time.least_seconds, 2),
                          " and ", format_fixed(time.most_seconds, 2)));
@@ -139,11 +137,12 @@ class Spec {
     std::string text = cat("- [ ] A smoke test of ", format_count(smoke), " tokens on ", ranks, " ", device_,
                            ranks == 1 ? "" : "s", " runs: ", validate,
                            " with the run's options, `--max_seq_length ", smoke, " --sp ", ranks, "`\n");
-    text +=
-        cat("- [ ] Peak memory is below ", percent(kFirstRunShare), " of each ", device_, ": planned ",
-            percent(share),
-            share < kFirstRunShare ? "" : ", which is not; plan with `--memory_share 0.75` for a first run",
-            ". `trireme train --dry_run` measures it\n");
+    text += cat("- [ ] Peak memory is below ", format_percent(kFirstRunMemoryShare), " of each ", device_,
+                ": planned ", format_percent(share),
+                share < kFirstRunMemoryShare ? std::string()
+                                             : cat(", which is not; plan with `--memory_share ",
+                                                   number_text(kFirstRunMemoryShare), "` for a first run"),
+                ". `trireme train --dry_run` measures it\n");
     text +=
         "- [ ] Attention masks are equal on the ranks that share a sample: checked by `trireme validate`\n";
     text += cat("- [ ] 50 steps have no NaN and a sane loss, which begins near ln(vocabulary) = ",
@@ -174,17 +173,18 @@ class Spec {
             "`trireme plan --stages ",
             facts_.trained_positions * 2, ",...,", document, "`.");
     }
-    if (machines_ > 1 && c_.ulysses > hardware_.devices_per_machine)
-      risk("**Ulysses over machines.** Degree ", c_.ulysses, " exceeds the ", hardware_.devices_per_machine,
-           " ", device_, "s of a machine: every layer exchanges heads over the network.");
-    if (c_.ring > 1 && c_.sequence_ranks() > hardware_.devices_per_machine)
+    const int machine = hardware_.devices_per_machine;
+    if (crosses_machines(c_.ranks(), c_.ulysses, machine))
+      risk("**Ulysses over machines.** Groups of ", c_.ulysses, " ", device_,
+           "s do not fit into machines of ", machine, ": every layer exchanges heads over the network.");
+    if (c_.ring > 1 && crosses_machines(c_.ranks(), c_.sequence_ranks(), machine))
       risk("**Ring over machines.** ", c_.ring,
            " groups pass keys and values over the network; long documents hide it behind attention, short "
            "ones do not.");
     const double device_share =
         static_cast<double>(best_.memory.device_bytes) / static_cast<double>(hardware_.memory_bytes);
-    if (device_share > kFirstRunShare)
-      risk("**Memory of the ", device_, ".** ", percent(device_share),
+    if (device_share > kFirstRunMemoryShare)
+      risk("**Memory of the ", device_, ".** ", format_percent(device_share),
            " is planned; fragments of a long run, or another process, may take the rest.");
     const PlannedMemory& memory = best_.memory;
     if (memory.host_bytes > 0) {
@@ -199,7 +199,7 @@ class Spec {
       risk("**Disks.** The step waits for a local disk; a shared or slow one is many times slower.");
     for (const std::string& line : plan_.advice) risk("**Other axes and limits.** ", line);
     const std::string estimated = estimated_figures(request_);
-    risk("**The figures.** Times may be off by ", percent(hardware_.time_error_share),
+    risk("**The figures.** Times may be off by ", format_percent(hardware_.time_error_share),
          estimated.empty() ? "" : cat("; estimated of this hardware: ", cell(estimated)), ".");
     if (machines_ > 1)
       risk("**Failures.** With ", c_.ranks(), " ", device_,

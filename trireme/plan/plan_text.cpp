@@ -15,7 +15,7 @@ constexpr size_t kMostRunnersUp = 10;
 
 std::string share_text(int64_t bytes, int64_t of_bytes) {
   if (of_bytes <= 0) return "";
-  return cat(format_fixed(100 * static_cast<double>(bytes) / static_cast<double>(of_bytes), 1), " % of ",
+  return cat(format_percent(static_cast<double>(bytes) / static_cast<double>(of_bytes)), " of ",
              format_bytes(of_bytes));
 }
 
@@ -33,8 +33,8 @@ std::string memory_text(const PlanRequest& request, const Planned& planned) {
   std::string text =
       row(hardware.is_gpu ? "each GPU" : "each rank",
           cat(format_bytes(memory.device_bytes), ", ", share_text(memory.device_bytes, hardware.memory_bytes),
-              " (at most ", format_fixed(100 * request.memory_share, 0),
-              " %: ", format_bytes(memory.limits.device_bytes), ")"));
+              " (at most ", format_percent(request.memory_share, 0), ": ",
+              format_bytes(memory.limits.device_bytes), ")"));
   text += row("  by category", categories_text(memory.forecast.peak));
   text +=
       row("", cat("each at its own peak; together at most ", format_bytes(memory.forecast.peak_total_bytes)));
@@ -65,13 +65,13 @@ std::string time_text(const PlanRequest& request, const Plan& plan) {
   std::string shares;
   for (const CauseSeconds& each : causes)
     if (each.seconds > 0.005 * time.seconds)
-      shares += cat(shares.empty() ? "" : ", ", each.cause, " ",
-                    format_fixed(100 * each.seconds / time.seconds, 0), " %");
+      shares +=
+          cat(shares.empty() ? "" : ", ", each.cause, " ", format_percent(each.seconds / time.seconds, 0));
   text += row("  of it", shares);
   text += row("tokens/s", cat(rate_text(time.tokens_per_second / devices),
                               request.hardware.is_gpu ? " each GPU, " : " each rank, ",
                               rate_text(time.tokens_per_second), " in all"));
-  text += row("MFU", cat(format_fixed(100 * time.mfu, 1), " % (causal model FLOPs, nothing twice)"));
+  text += row("MFU", cat(format_percent(time.mfu), " (causal model FLOPs, nothing twice)"));
   if (request.target_tokens_per_second > 0)
     text += row("target", cat(rate_text(request.target_tokens_per_second), " tokens/s: ",
                               plan.reaches(request.target_tokens_per_second) ? "reached" : "not reached",
@@ -127,8 +127,8 @@ std::string sureness_text(const PlanRequest& request) {
   const HardwareProfile& hardware = request.hardware;
   const auto count = [&](FigureOrigin origin) { return figures_that_count(request, origin).size(); };
   const std::string estimated = estimated_figures(request);
-  return cat("\nhow sure: times within ", format_fixed(100 * hardware.time_error_share, 0),
-             " % (an estimate), by the profile ", hardware.name, " (", count(FigureOrigin::measured),
+  return cat("\nhow sure: times within ", format_percent(hardware.time_error_share, 0),
+             " (an estimate), by the profile ", hardware.name, " (", count(FigureOrigin::measured),
              " figures measured, ", count(FigureOrigin::published), " published",
              estimated.empty() ? "" : cat("; estimated: ", estimated),
              "). Memory is the forecast that the engine uses.\n");

@@ -1,6 +1,7 @@
 #include "trireme/plan/script_changes.h"
 
 #include <algorithm>
+#include <set>
 
 #include "trireme/base/error.h"
 #include "trireme/plan/plan_files.h"
@@ -9,15 +10,18 @@
 namespace trireme {
 namespace {
 
+constexpr const char* kPackage = "trireme.hf";
 constexpr const char* kWrapper = "with_sequence_parallel";
 
 std::string python_literal(const Json& value) {
   return value.is_boolean() ? (value.get<bool>() ? "True" : "False") : value.dump();
 }
 
-// ", keyword=value" behind the last argument, on a line of its own where that one has its own.
-TextEdit new_argument(const std::string& text, const PythonCall& call, const std::string& argument) {
-  if (call.arguments.empty()) return {call.open + 1, call.open + 1, argument};
+// ", keyword=value" behind the last argument, on a line of its own where that one has its own. `is_first`: of
+// those that are added to a call.
+TextEdit new_argument(const std::string& text, const PythonCall& call, const std::string& argument,
+                      bool is_first) {
+  if (call.arguments.empty()) return {call.open + 1, call.open + 1, (is_first ? "" : ", ") + argument};
   const PythonArgument& last = call.arguments.back();
   const size_t line = text.rfind('\n', last.begin) + 1;  // npos + 1: the first
   const std::string before = text.substr(line, last.begin - line);
@@ -71,9 +75,11 @@ class Changes {
     import(kWrapper);
   }
 
-  // After the statement that the trainer's name is from.
+  // From trireme.hf, after the statement that the trainer's name is from: of two statements that give a name,
+  // Python takes the later one.
   void import(const std::string& name) {
-    if (source_.imports.contains(name)) return;
+    const auto known = source_.imports.find(name);
+    if (known != source_.imports.end() && known->second.name == cat(kPackage, ".", name)) return;
     std::string from = script_.trainer_call().callee;
     if (script_.wrapped) from = script_.trainer_call().arguments.front().written;
     from = from.substr(0, from.find('.'));
@@ -81,12 +87,15 @@ class Changes {
       const std::string base = source_.classes.at(from).front();  // as PythonSource::resolved found it
       from = base.substr(0, base.find('.'));
     }
-    const PythonImport& import = source_.imports.at(from);
+    const PythonImport* after = &source_.imports.at(from);
+    if (known != source_.imports.end() && known->second.statement_end > after->statement_end)
+      after = &known->second;
+    const PythonImport& import = *after;
     const std::string& text = source_.text;
     const size_t line = text.rfind('\n', import.statement_begin) + 1;
     const std::string indent = text.substr(line, text.find_first_not_of(" \t", line) - line);
     const size_t end = text.find('\n', import.statement_end);
-    const std::string statement = cat("from trireme.hf import ", name, "\n");
+    const std::string statement = cat("from ", kPackage, " import ", name, "\n");
     if (end == std::string::npos)
       edits_.push_back({import.statement_begin, import.statement_begin, statement + indent});
     else
@@ -98,7 +107,9 @@ class Changes {
     const PythonArgument* argument = call.find(keyword);
     const std::string written = python_literal(value);
     if (argument == nullptr) {
-      if (needed) edits_.push_back(new_argument(source_.text, call, cat(keyword, "=", written)));
+      if (needed)
+        edits_.push_back(new_argument(source_.text, call, cat(keyword, "=", written),
+                                      /*is_first=*/extended_.insert(call.open).second));
     } else if (!argument->value) {
       notes_.push_back(cat("not found: ", keyword, ", which ", line_of(*argument), " gives as ",
                            argument->written, ". Let it be ", written, "."));
@@ -209,6 +220,7 @@ class Changes {
   const Planned& planned_;
   const Configuration& c_;
   std::vector<TextEdit> edits_;
+  std::set<size_t> extended_;  // the calls that got an argument, by their opening bracket
   std::vector<std::string> notes_;
 };
 

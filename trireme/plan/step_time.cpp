@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/plan/machine_groups.h"
 
 namespace trireme {
 namespace {
@@ -20,14 +21,17 @@ int64_t element_bytes(const PlannedStep& step, const HardwareProfile& hardware, 
 class Links {
  public:
   Links(const PlannedStep& step, const HardwareProfile& hardware)
-      : inputs_(step.inputs), hardware_(hardware), machine_(hardware.devices_per_machine) {}
+      : inputs_(step.inputs),
+        hardware_(hardware),
+        machine_(hardware.devices_per_machine),
+        ulysses_on_a_machine_(fewest_on_a_machine(inputs_.ranks, inputs_.ulysses, machine_)) {}
 
   bool crosses_machines(TrafficKind kind) const {
     switch (kind) {
       case TrafficKind::ulysses:
-        return inputs_.ulysses > machine_;
+        return ulysses_on_a_machine_ < inputs_.ulysses;
       case TrafficKind::ring:
-        return inputs_.ulysses * inputs_.ring > machine_;
+        return trireme::crosses_machines(inputs_.ranks, inputs_.ulysses * inputs_.ring, machine_);
       case TrafficKind::gathered_parameters:
       case TrafficKind::summed_gradients:
       case TrafficKind::traded_parameters:
@@ -76,14 +80,16 @@ class Links {
   double over(const TrafficItem& item, bool crosses) const {
     return link(crosses).seconds(item.calls, item.bytes);
   }
-  // To ranks of the machine and to others at the same time, each over its own links.
+  // To ranks of the machine and to others at the same time, each over its own links; of the rank with most of
+  // its group on other machines.
   double all_to_all(const TrafficItem& item) const {
     const int ranks = inputs_.ulysses;
     if (!crosses_machines(item.kind)) return over(item, /*crosses=*/false);
-    const double outside = static_cast<double>(ranks - machine_) / static_cast<double>(ranks - 1);
+    const double outside =
+        static_cast<double>(ranks - ulysses_on_a_machine_) / static_cast<double>(ranks - 1);
     const LinkSpeed& network = link(/*crosses=*/true);
     const double within =
-        machine_ > 1 ? link(/*crosses=*/false).seconds(item.calls, item.bytes * (1 - outside)) : 0;
+        outside < 1 ? link(/*crosses=*/false).seconds(item.calls, item.bytes * (1 - outside)) : 0;
     return std::max(within, network.seconds(item.calls, item.bytes * outside));
   }
   double to(Offload offload, const TrafficItem& item) const {
@@ -96,6 +102,7 @@ class Links {
   const ForecastInputs& inputs_;
   const HardwareProfile& hardware_;
   const int machine_;
+  const int ulysses_on_a_machine_;
 };
 
 double seconds_of(const std::vector<WorkItem>& items, const PlannedStep& step,
@@ -149,7 +156,7 @@ struct Overlap {
       case TrafficKind::summed_gradients:
         return sums_go_beside_backward(inputs) ? beyond(seconds, backward_seconds()) : seconds;
       case TrafficKind::traded_parameters:
-        return seconds;
+        return inputs.offload.optimizer == Offload::none ? beyond(seconds, forward_seconds) : seconds;
       case TrafficKind::offloaded_optimizer:
         // Read ahead of the unit that is stepped, and written behind it.
         return beyond(seconds, std::max(forward_seconds, host_step_seconds));

@@ -1,0 +1,11 @@
+// What a first run of a new configuration is to show, as guides ask for it (trireme validate, spec.md of a plan).
+#pragma once
+
+#include <cstdint>
+
+namespace trireme {
+
+inline constexpr int64_t kSmokeTokens = 32768;        // of a sample of a smoke test
+inline constexpr double kFirstRunMemoryShare = 0.75;  // of a device's memory, at most
+
+}  // namespace trireme
