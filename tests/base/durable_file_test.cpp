@@ -1,5 +1,6 @@
 #include "trireme/base/durable_file.h"
 
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <sys/resource.h>
@@ -11,6 +12,7 @@
 #include "trireme/base/safetensors_writer.h"
 
 #include "tests/support/error_message.h"
+#include "tests/support/failing_file.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/file_operations.h"
 #include "tests/support/temporary_folder.h"
@@ -45,6 +47,20 @@ TEST(ReplacedFile, stays_as_it_was_where_the_new_text_does_not_fit) {
   EXPECT_THAT(message, HasSubstr("cannot write 2000 bytes"));
   EXPECT_EQ(testing::bytes_of(folder.path() / "notes.json"), "old");
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "notes.json.partial"));
+}
+
+TEST(CopiedFile, is_whole_or_an_error) {
+  const testing::TemporaryFolder folder;
+  const std::string text(100'000, 'x');
+  folder.write("tokenizer.json", text);
+  copy_durable(folder / "tokenizer.json", folder / "copy.json");
+  EXPECT_EQ(testing::bytes_of(folder / "copy.json"), text);
+  const testing::FailingFile failing(testing::FileCall::read, "tokenizer.json", EIO);
+  EXPECT_THAT(
+      testing::message_of<Error>([&] { copy_durable(folder / "tokenizer.json", folder / "half.json"); }),
+      HasSubstr("tokenizer.json"));
+  EXPECT_TRUE(failing.reached());
+  EXPECT_FALSE(std::filesystem::exists(folder / "half.json"));
 }
 
 TEST(SafetensorsFile, is_synced_before_it_gets_its_name_and_then_the_folder_is) {

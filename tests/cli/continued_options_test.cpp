@@ -79,6 +79,39 @@ TEST_F(ContinuedOptions, are_those_of_the_finished_run_where_no_flag_says_otherw
               AllOf(HasSubstr("--continue_run"), HasSubstr("--model_name_or_path")));
 }
 
+TEST_F(ContinuedOptions, leave_out_what_a_flag_has_no_use_for) {
+  TrainOptions options = run_.options("run");
+  options.context_stages = "";
+  options.max_steps = 1;
+  options.samples.max_seq_length = 16;
+  options.lr_scheduler_type = ScheduleKind::cosine_with_min_lr;
+  options.lr_scheduler_kwargs = R"({"min_lr_rate": 0.5})";
+  options.warmup_steps = 0.5;
+  options.guards = {.on_spike = OnSpike::warn, .spike_factor = 2};
+  testing::train_on_ranks(1, options);
+  EXPECT_EQ(given({"--lr_scheduler_type", "cosine_with_min_lr"}).lr_scheduler_kwargs,
+            options.lr_scheduler_kwargs);
+  EXPECT_EQ(given({"--lr_scheduler_type", "linear"}).lr_scheduler_kwargs, "");
+  EXPECT_EQ(given({"--lr_scheduler_type", "linear"}).warmup_steps, 0.5);
+  EXPECT_EQ(given({"--lr_scheduler_type", "constant"}).warmup_steps, 0);
+  EXPECT_EQ(given({}).guards.spike_factor, 2);
+  EXPECT_EQ(given({"--on_spike", "off"}).guards.spike_factor, GuardOptions().spike_factor);
+}
+
+// An older machine's peak would make MFU wrong, and its limits refuse what fits now.
+TEST_F(ContinuedOptions, leave_out_what_is_of_the_machine) {
+  TrainOptions options = run_.options("run");
+  options.context_stages = "";
+  options.max_steps = 1;
+  options.samples.max_seq_length = 16;
+  options.peak_tflops = 0.5;
+  options.engine.host_memory_limit_bytes = int64_t{8} << 30;
+  testing::train_on_ranks(1, options);
+  EXPECT_EQ(given({}).peak_tflops, 0);
+  EXPECT_EQ(given({}).engine.host_memory_limit_bytes, 0);
+  EXPECT_EQ(given({"--peak_tflops", "2"}).peak_tflops, 2);
+}
+
 TEST_F(ContinuedOptions, stages_that_are_done_are_not_done_again) {
   finish("16:2,32:1");
   EXPECT_THAT(testing::message_of<ConfigError>([&] {

@@ -161,6 +161,13 @@ class FlagsArrive : public ::testing::Test {
         {"metric_for_best_model",
          {"loss", "--eval_file", "held-out.txt", "--eval_steps", "250"},
          {{"metric_for_best_model", "eval_loss"}, {"eval_file", "held-out.txt"}, {"eval_steps", 250}}},
+        {"eval_steps", {"9", "--eval_file", "e.txt"}, {{"eval_steps", 9}, {"eval_file", "e.txt"}}},
+        {"max_eval_samples",
+         {"7", "--eval_file", "e.txt"},
+         {{"max_eval_samples", 7}, {"eval_file", "e.txt"}}},
+        {"spike_factor", {"2.5", "--on_spike", "warn"}, {{"spike_factor", 2.5}, {"on_spike", "warn"}}},
+        {"spike_window", {"9", "--on_spike", "warn"}, {{"spike_window", 9}, {"on_spike", "warn"}}},
+        {"spike_steps", {"5", "--on_spike", "warn"}, {{"spike_steps", 5}, {"on_spike", "warn"}}},
         {"seed", {"17"}, {{"seed", 17}, {"optimizer_seed", 17}}},
     };
     return joined({engine_cases(), update_cases(), own});
@@ -189,6 +196,7 @@ class FlagsArrive : public ::testing::Test {
                        {"tolerance", flags.how.tolerance},
                        {"least_matmul_share", flags.how.least_matmul_share},
                        {"matmul_seconds", flags.how.matmul_seconds},
+                       {"skip_one_rank", flags.how.skip_one_rank},
                        {"json", flags.json}});
           return json;
         },

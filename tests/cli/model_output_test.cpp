@@ -1,6 +1,7 @@
 // A model's folder where OUT itself cannot be renamed.
 #include "trireme/cli/model_output.h"
 
+#include <cerrno>
 #include <exception>
 #include <fstream>
 #include <iostream>
@@ -12,6 +13,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "trireme/base/error.h"
+
+#include "tests/support/error_message.h"
+#include "tests/support/failing_file.h"
 #include "tests/support/file_bytes.h"
 #include "tests/support/file_operations.h"
 #include "tests/support/temporary_folder.h"
@@ -83,6 +88,23 @@ TEST(ModelOutput, is_synced_before_it_gets_its_name_and_then_the_folder_above_is
   output.publish();
   EXPECT_THAT(operations.in(folder.path().string()),
               ElementsAre("sync " + name, "rename " + name + " out", "sync ."));
+}
+
+// As a folder that another file system is mounted at.
+TEST(ModelOutput, keeps_what_cannot_move_into_the_new_folder) {
+  const TemporaryFolder folder;
+  folder.write("out/config.json", "old");
+  folder.write("out/data/mine.txt", "mine");
+  ModelOutput output(folder / "out", true);
+  write(output.path() / "config.json", "new");
+  {
+    const testing::FailingFile failing(testing::FileCall::rename, "/data", EBUSY);
+    EXPECT_THAT(testing::message_of<Error>([&] { output.publish(); }),
+                ::testing::AllOf(::testing::HasSubstr("data"), ::testing::HasSubstr("out.older")));
+    EXPECT_TRUE(failing.reached());
+  }
+  EXPECT_EQ(bytes_of(folder / "out/config.json"), "new");
+  EXPECT_EQ(bytes_of(folder / "out.older/data/mine.txt"), "mine");
 }
 
 TEST(ModelOutput, what_a_killed_process_left_in_the_folder_does_not_count) {

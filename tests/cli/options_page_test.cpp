@@ -50,9 +50,11 @@ std::string options_page() {
   flags.declare(list);
   std::string page =
       "# Options of trireme train\n\n"
-      "As `--flag value` or `--flag=value`, with underscores or hyphens; of true and false, `--flag` "
-      "alone is true. Whole numbers take k, m and g (1,024, 1,024^2, 1,024^3) and b (10^9). `eval loss`, "
-      "`verify` and `bench step` take the same options of memory, sequence and process. The run's folder "
+      "As `--flag value` or `--flag=value`, with underscores or hyphens; a true/false flag given alone "
+      "means true. Whole numbers take k, m and g (1,024, 1,024^2, 1,024^3) and b (10^9). `eval loss`, "
+      "`verify` and `bench step` take most of the options of memory, sequence and process (their `--help` "
+      "lists "
+      "them). The run's folder "
       "keeps all of them in its config.json. The last column says what happens where a resumed run "
       "(`--resume_from_checkpoint`) gets another value. *told*: a line names the change. *refused*: the "
       "run ends, unless `--resume_with_new_data`. *compared by content*: the same content under another "

@@ -39,7 +39,7 @@ RankEnd gave_up(int rank, double waited_seconds) {
 }
 
 RankEnd of_machine_fault(int rank, const std::string& message) {
-  RankEnd end = code(rank, SystemFault("").exit_code());
+  RankEnd end = code(rank, SystemFault::kExitCode);
   end.last_lines = {"trireme: SystemFault: " + message};
   return end;
 }

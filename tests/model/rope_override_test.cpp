@@ -168,6 +168,16 @@ TEST(RopeOverride, refuses_to_change_sliding_layers_by_the_positions_of_the_othe
   EXPECT_EQ(with("yarn:4", before).window_rope->original_max_position_embeddings, 64);
 }
 
+TEST(RopeOverride, refuses_a_model_without_a_layer_that_it_changes) {
+  const ModelConfig before = parse_model_config({{"model_type", "gemma3_text"},
+                                                 {"num_hidden_layers", 2},
+                                                 {"layer_types", {"sliding_attention", "sliding_attention"}}},
+                                                "gemma 3");
+  EXPECT_THAT(message_of<ConfigError>([&] { with("linear:4", before); }), HasSubstr("every layer"));
+  EXPECT_THAT(message_of<ConfigError>([&] { with_rope(before, {.scaling = "", .theta = 5e4}); }),
+              HasSubstr("every layer"));
+}
+
 TEST(RopeOverride, begins_from_a_type_of_layers_that_says_nothing) {
   const ModelConfig before = parse_model_config(
       {{"model_type", "gemma3_text"}, {"rope_parameters", {{"full_attention", nullptr}}}}, "gemma 3");

@@ -5,7 +5,7 @@
 
 namespace trireme::testing {
 
-enum class FileCall { read, sync };
+enum class FileCall { read, rename, sync };
 
 // While it lives, the first such call on a file whose path contains `part` fails with `error` (an errno). One at a
 // time. Needs the library of file_operations.h.

@@ -75,10 +75,10 @@ Failing& failing() {
 }
 
 // Sets errno where the call is to fail.
-bool is_to_fail(FileCall call, int descriptor) {
+bool is_to_fail(FileCall call, const std::string& path) {
   const std::lock_guard lock(failing().mutex);
   if (failing().part.empty() || failing().call != call) return false;
-  if (path_of(descriptor).find(failing().part) == std::string::npos) return false;
+  if (path.find(failing().part) == std::string::npos) return false;
   failing().part.clear();
   failing().reached = true;
   errno = failing().error;
@@ -181,12 +181,12 @@ ssize_t write(int descriptor, const void* data, size_t bytes) {
 int fsync(int descriptor) {
   if (recording().on) note("sync " + path_of(descriptor));
   wait_while_held(descriptor);
-  if (is_to_fail(FileCall::sync, descriptor)) return -1;
+  if (is_to_fail(FileCall::sync, path_of(descriptor))) return -1;
   return static_cast<int>(syscall(SYS_fsync, descriptor));
 }
 
 ssize_t pread(int descriptor, void* to, size_t bytes, off_t offset) {
-  if (is_to_fail(FileCall::read, descriptor)) return -1;
+  if (is_to_fail(FileCall::read, path_of(descriptor))) return -1;
   return syscall(SYS_pread64, descriptor, to, bytes, offset);
 }
 
@@ -197,6 +197,7 @@ int fdatasync(int descriptor) {
 
 int rename(const char* from, const char* to) noexcept {
   if (recording().on) note(std::string("rename ") + from + " " + to);
+  if (is_to_fail(FileCall::rename, from)) return -1;
   return static_cast<int>(syscall(SYS_renameat, -100, from, -100, to));
 }
 }

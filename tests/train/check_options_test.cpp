@@ -153,6 +153,24 @@ TEST(CheckOptions, a_warm_up_that_does_not_end_within_the_run_is_told) {
   EXPECT_EQ(warmup_warning(single_stage(16, 10, defaults)), "");
 }
 
+TEST(CheckOptions, what_nothing_would_read_is_refused) {
+  const auto refused = [](const auto& change) {
+    TrainOptions options;
+    change(options);
+    return message_of<ConfigError>([&] { check_options(options); });
+  };
+  EXPECT_THAT(refused([](TrainOptions& o) {
+                o.lr_scheduler_type = ScheduleKind::constant;
+                o.warmup_ratio = 0.03;
+              }),
+              AllOf(HasSubstr("--warmup_ratio means nothing"), HasSubstr("constant_with_warmup")));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.eval_steps = 10; }),
+              AllOf(HasSubstr("--eval_steps"), HasSubstr("--eval_file")));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.max_eval_samples = 10; }), HasSubstr("--max_eval_samples"));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.guards.spike_factor = 2; }),
+              AllOf(HasSubstr("--spike_factor"), HasSubstr("--on_spike warn")));
+}
+
 TEST(CheckOptions, a_step_that_no_memory_holds_is_refused_with_its_factors) {
   TrainOptions options;
   options.per_device_train_batch_size = 1000;

@@ -87,9 +87,9 @@ ModelConfig model(int64_t positions, const RopeConfig& rope = {}) {
 
 TEST(ContextStages, a_stage_past_the_positions_of_the_model_names_the_config_key) {
   const auto stages = parse_context_stages("1k:60,4k:20", defaults());
-  EXPECT_NO_THROW(check_positions(stages, model(4096)));
+  EXPECT_NO_THROW(check_stage_positions(stages, model(4096)));
   try {
-    check_positions(stages, model(2048));
+    check_stage_positions(stages, model(2048));
     FAIL() << "accepted";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("max_position_embeddings"));
@@ -109,9 +109,9 @@ TEST(ContextStages, rope_scaling_stretches_the_positions) {
 
 TEST(ContextStages, strict_divisible_names_the_nearest_lengths) {
   const auto stages = parse_context_stages("64:3,61:2", defaults());
-  EXPECT_NO_THROW(check_divisible(stages, 1, 1));
+  EXPECT_NO_THROW(check_stages_divide(stages, 1, 1));
   try {
-    check_divisible(stages, 4, 1);
+    check_stages_divide(stages, 4, 1);
     FAIL() << "accepted";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("sequence length 61 is not divisible by ulysses degree 4"));
@@ -120,9 +120,9 @@ TEST(ContextStages, strict_divisible_names_the_nearest_lengths) {
 }
 
 TEST(ContextStages, strict_divisible_counts_both_chunks_of_a_ring_place) {
-  EXPECT_NO_THROW(check_divisible(parse_context_stages("64:3,56:2", defaults()), 2, 2));
+  EXPECT_NO_THROW(check_stages_divide(parse_context_stages("64:3,56:2", defaults()), 2, 2));
   try {
-    check_divisible(parse_context_stages("64:3,60:2", defaults()), 2, 2);
+    check_stages_divide(parse_context_stages("64:3,60:2", defaults()), 2, 2);
     FAIL() << "accepted";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("sequence length 60 is not divisible by 2 x ulysses 2 x ring 2 = 8"));

@@ -64,7 +64,8 @@ TEST(RunRecords, that_cannot_be_written_are_told_once_for_each_kind_of_problem) 
   const RunDirectory run(folder / "run");
   std::vector<std::string> notes;
   RunRecords records(
-      run, std::nullopt, run.events(), [&](const std::string& text) { notes.push_back(text); }, 0);
+      run, std::nullopt, run.events(), [&](const std::string& text) { notes.push_back(text); },
+      LastEvaluation::kept, 0);
   const Json record = {{"step", 1}, {"loss", 1.5}};
   const auto keep_where_they_are_removed = [&] {
     std::filesystem::remove_all(run.path());

@@ -6,6 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
 
+#include "tests/support/error_message.h"
 #include "tests/support/source_folder.h"
 
 namespace trireme {
@@ -64,10 +65,27 @@ TEST(Schedule, what_a_schedule_cannot_use_is_refused_by_name) {
   EXPECT_THROW(parse_schedule_kwargs(R"({"min_lr": "low"})"), ConfigError);
   EXPECT_THROW(parse_schedule_kwargs("{min_lr: 1}"), ConfigError);
   EXPECT_THROW((Schedule{ScheduleKind::cosine_with_min_lr, {}, 1e-4, 0, 10}.check()), ConfigError);
+  for (const char* out_of_range : {R"({"power": -1})", R"({"power": 0})", R"({"min_lr_rate": 1.5})",
+                                   R"({"min_lr": -1e-5})", R"({"lr_end": -1})", R"({"num_cycles": 0})"})
+    EXPECT_THROW(parse_schedule_kwargs(out_of_range), ConfigError) << out_of_range;
+  EXPECT_THROW((Schedule{ScheduleKind::cosine_with_min_lr, {.min_lr = 2e-4}, 1e-4, 0, 10}.check()),
+               ConfigError);
   ScheduleKwargs high_end;
   high_end.lr_end = 1;
   EXPECT_THROW((Schedule{ScheduleKind::polynomial, high_end, 1e-4, 0, 10}.check()), ConfigError);
   EXPECT_THROW((Schedule{ScheduleKind::linear, {}, 0, 0, 10}.check()), ConfigError);
+}
+
+// transformers' functions take no other keywords either.
+TEST(Schedule, what_another_schedule_reads_is_refused) {
+  const auto message = [](ScheduleKind kind, const ScheduleKwargs& kwargs) {
+    return testing::message_of<ConfigError>([&] { Schedule{kind, kwargs, 1e-4, 0, 10}.check(); });
+  };
+  EXPECT_THAT(message(ScheduleKind::cosine, {.min_lr_rate = 0.1}),
+              ::testing::HasSubstr("cosine has no min_lr_rate; give --lr_scheduler_type cosine_with_min_lr"));
+  EXPECT_THAT(message(ScheduleKind::linear, {.lr_end = 1e-6}), ::testing::HasSubstr("no lr_end"));
+  EXPECT_THAT(message(ScheduleKind::polynomial, {.num_cycles = 2}), ::testing::HasSubstr("no num_cycles"));
+  EXPECT_THAT(message(ScheduleKind::constant, {.power = 2}), ::testing::HasSubstr("no power"));
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ TrainOptions options_of(const std::string& stages) {
 }
 
 StagePlan plan_of(const std::string& stages, int ranks = 4, int64_t heads = 8) {
-  return plan_stages(options_of(stages), {ranks, ranks, heads}, 1);
+  return make_stage_plan(options_of(stages), {ranks, ranks, heads}, 1);
 }
 
 std::string refusal(const std::string& stages, int ranks = 4) {
@@ -65,6 +65,19 @@ TEST(StagePlan, tells_the_stage_of_the_longest_sample_and_that_of_the_fullest_mi
   EXPECT_EQ(plan.fullest_stage(), 0);
 }
 
+TEST(StagePlan, another_schedule_begins_without_what_it_does_not_read) {
+  const StagePlan plan = plan_of(R"([
+    {"max_seq_length": "1k", "steps": 10, "warmup_ratio": 0.5, "lr_scheduler_type": "cosine_with_min_lr",
+     "lr_scheduler_kwargs": {"min_lr_rate": 0.1}},
+    {"steps": 10, "lr_scheduler_type": "cosine_with_min_lr"},
+    {"steps": 10, "lr_scheduler_type": "cosine"},
+    {"steps": 10, "lr_scheduler_type": "constant"}])");
+  EXPECT_EQ(plan.options[1].lr_scheduler_kwargs, R"({"min_lr_rate":0.1})");
+  EXPECT_EQ(plan.options[2].lr_scheduler_kwargs, "");
+  EXPECT_EQ(plan.options[2].warmup_ratio, 0.5);
+  EXPECT_EQ(plan.options[3].warmup_ratio, 0);
+}
+
 TEST(StagePlan, what_a_stage_leaves_out_is_as_in_the_one_before) {
   const StagePlan plan = plan_of(R"([
     {"max_seq_length": "1k", "steps": 10, "warmup_ratio": 0.5},
@@ -103,7 +116,7 @@ TEST(StagePlan, keeps_the_global_batch_where_it_is_asked_to) {
   TrainOptions options = options_of(stages);
   options.gradient_accumulation_steps = 2;
   const auto accumulation = [&](size_t stage) {
-    return plan_stages(options, {4, 4, 8}, 1).options[stage].gradient_accumulation_steps;
+    return make_stage_plan(options, {4, 4, 8}, 1).options[stage].gradient_accumulation_steps;
   };
   EXPECT_EQ(accumulation(1), 2);
   options.keep_global_batch = true;
@@ -119,7 +132,7 @@ TEST(StagePlan, a_folder_and_a_budget_are_for_the_stages_that_use_them) {
   options.engine.offload.folder = "/fast";
   options.engine.offload.limit_bytes = 100;
   options.engine.memory_budget_bytes = 1000;
-  const auto plan = [&] { return plan_stages(options, {1, 1, 8}, 1); };
+  const auto plan = [&] { return make_stage_plan(options, {1, 1, 8}, 1); };
   for (const TrainOptions& of_stage : plan().options) EXPECT_NO_THROW(check_engine_options(of_stage.engine));
   EXPECT_EQ(plan().options[1].engine.offload.folder, "/fast");
   EXPECT_EQ(plan().options[1].engine.offload.limit_bytes, 100);
@@ -135,12 +148,12 @@ TEST(StagePlan, takes_the_same_samples_of_a_step_on_other_ranks_by_more_micro_ba
                                         {"steps": 2, "gradient_accumulation_steps": "3"}, {"steps": 2}])");
   options.gradient_accumulation_steps = 2;
   scale_accumulation(options, 4, 1);
-  const StagePlan plan = plan_stages(options, {1, 1, 8}, 1);
+  const StagePlan plan = make_stage_plan(options, {1, 1, 8}, 1);
   EXPECT_EQ(plan.options[0].gradient_accumulation_steps, 8);
   EXPECT_EQ(plan.options[1].gradient_accumulation_steps, 12);
   EXPECT_EQ(plan.options[2].gradient_accumulation_steps, 12);
   scale_accumulation(options, 1, 2);
-  EXPECT_EQ(plan_stages(options, {2, 2, 8}, 1).options[1].gradient_accumulation_steps, 6);
+  EXPECT_EQ(make_stage_plan(options, {2, 2, 8}, 1).options[1].gradient_accumulation_steps, 6);
   EXPECT_THAT(testing::message_of<ConfigError>([&] { scale_accumulation(options, 1, 4); }),
               AllOf(HasSubstr("stage 2"), HasSubstr("6 x 1 / 4"), HasSubstr("multiple of 4")));
   options.context_stages = "64:2,128:2";

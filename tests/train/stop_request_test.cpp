@@ -88,6 +88,10 @@ TEST(StopRequest, puts_an_evaluation_off_that_is_made_by_the_run_that_goes_on) {
     const TinyOutcome second = train_on_ranks(2, options);
     EXPECT_FALSE(second.outcome.stopped);
     EXPECT_EQ(evaluations_of(options), expected) << "stopped after step " << stop;
+    // As after a crash before the next save: from the checkpoint that says that the evaluation is due.
+    options.resume_from_checkpoint = (RunDirectory(options.output_dir).checkpoint(stop)).string();
+    train_on_ranks(2, options);
+    EXPECT_EQ(evaluations_of(options), expected) << "gone on twice from step " << stop;
   }
 }
 

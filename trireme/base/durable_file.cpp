@@ -3,40 +3,34 @@
 #include <cerrno>
 #include <cstdio>
 #include <fcntl.h>
-#include <fstream>
-#include <sstream>
 #include <unistd.h>
 
 #include "trireme/base/error.h"
 #include "trireme/base/file_descriptor.h"
 #include "trireme/base/file_error.h"
+#include "trireme/base/input_file.h"
 #include "trireme/base/sizes.h"
+#include "trireme/base/write_all.h"
 
 namespace trireme {
 
 void write_durable(const std::filesystem::path& file, const std::string& text) {
-  const auto fail = [&](const char* doing) {
+  const auto fail = [&](const char* doing, int error) {
     throw_file_error(cat(file.string(), ": cannot ", doing, " ", text.size(), " bytes (",
                          format_bytes(static_cast<int64_t>(text.size())), ")"),
-                     errno);
+                     error);
   };
   const FileDescriptor out(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!out.is_open()) fail("open it to write");
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t wrote = ::write(out.get(), text.data() + done, text.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) fail("write");
-    done += static_cast<size_t>(wrote);
-  }
-  if (::fsync(out.get()) != 0 && errno != EINVAL) fail("sync");  // EINVAL: a device that has nothing to sync
+  if (!out.is_open()) fail("open it to write", errno);
+  if (const int error = write_all(out.get(), text.data(), text.size()).error; error != 0)
+    fail("write", error);
+  if (::fsync(out.get()) != 0 && errno != EINVAL)
+    fail("sync", errno);  // EINVAL: a device that has nothing to sync
 }
 
 void copy_durable(const std::filesystem::path& from, const std::filesystem::path& to) {
-  std::ifstream in(from, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) throw_file_error(cat(from.string(), ": cannot read"), errno);
-  write_durable(to, text.str());
+  const InputFile in(from);
+  write_durable(to, in.whole(in.bytes()));
 }
 
 void publish_file(const std::filesystem::path& from, const std::filesystem::path& to) {

@@ -23,14 +23,16 @@ class Error : public std::runtime_error {
 // The user asked for something impossible and can change the request.
 class ConfigError : public Error {
  public:
-  explicit ConfigError(const std::string& message) : Error(message, 78) {}
+  static constexpr int kExitCode = 78;
+  explicit ConfigError(const std::string& message) : Error(message, kExitCode) {}
   const char* kind() const override { return "ConfigError"; }
 };
 
 // A file has invalid content. The message names the file and the offset, line or tensor.
 class DataError : public Error {
  public:
-  explicit DataError(const std::string& message) : Error(message, 65) {}
+  static constexpr int kExitCode = 65;
+  explicit DataError(const std::string& message) : Error(message, kExitCode) {}
   const char* kind() const override { return "DataError"; }
 };
 
@@ -43,21 +45,24 @@ class DataErrorOnAllRanks : public DataError {
 // Another rank did not answer. The message names this rank, the collective, the peers and the seconds waited.
 class CommError : public Error {
  public:
-  explicit CommError(const std::string& message) : Error(message, 75) {}
+  static constexpr int kExitCode = 75;
+  explicit CommError(const std::string& message) : Error(message, kExitCode) {}
   const char* kind() const override { return "CommError"; }
 };
 
 // A machine failed, and a restart may cure it: its GPU, or a file system over the network.
 class SystemFault : public Error {
  public:
-  explicit SystemFault(const std::string& message) : Error(message, 75) {}
+  static constexpr int kExitCode = 75;
+  explicit SystemFault(const std::string& message) : Error(message, kExitCode) {}
   const char* kind() const override { return "SystemFault"; }
 };
 
 // A bug in Trireme.
 class InternalError : public Error {
  public:
-  explicit InternalError(const std::string& message) : Error(message, 70) {}
+  static constexpr int kExitCode = 70;
+  explicit InternalError(const std::string& message) : Error(message, kExitCode) {}
   const char* kind() const override { return "InternalError"; }
 };
 

@@ -11,6 +11,7 @@
 #include "trireme/base/json.h"
 #include "trireme/base/safetensors.h"
 #include "trireme/base/sizes.h"
+#include "trireme/base/write_all.h"
 
 namespace trireme {
 namespace {
@@ -94,14 +95,8 @@ void SafetensorsWriter::finish() {
 }
 
 void SafetensorsWriter::put(const void* data, int64_t bytes) {
-  const auto* rest = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t done = ::write(descriptor_.get(), rest, static_cast<size_t>(bytes));
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) fail("write", errno);
-    rest += done;
-    bytes -= done;
-  }
+  const Written written = write_all(descriptor_.get(), data, static_cast<size_t>(bytes));
+  if (written.error != 0) fail("write", written.error);
 }
 
 void SafetensorsWriter::fail(const std::string& doing, int error) {

@@ -64,6 +64,10 @@ std::string format_fixed(double value, int digits) {
   return text;
 }
 
+std::string format_percent(double share, int digits) {
+  return format_fixed(100 * share, digits) + " %";
+}
+
 std::string format_duration(double seconds) {
   if (!(seconds >= 0) || seconds > 1e9) return "?";
   const int64_t total = std::llround(seconds);

@@ -19,6 +19,9 @@ std::string format_count(int64_t count);
 // 3.14159 with two digits -> "3.14"
 std::string format_fixed(double value, int digits);
 
+// 0.1234 -> "12.3 %"
+std::string format_percent(double share, int digits = 1);
+
 // 3725 seconds -> "1:02:05"
 std::string format_duration(double seconds);
 

@@ -15,6 +15,7 @@
 #include "trireme/cli/train.h"
 #include "trireme/cli/validate.h"
 #include "trireme/cli/verify.h"
+#include "trireme/launch/restart_rule.h"
 
 namespace trireme {
 
@@ -56,10 +57,11 @@ std::string commands_help() {
       "usage: trireme COMMAND [--flag value ...]\n\n";
   for (const Command& command : commands())
     text += cat("  ", command.name, std::string(10 - command.name.size(), ' '), command.summary, "\n");
-  return text +
-         "\ntrireme COMMAND --help lists a command's flags; trireme --version prints the version.\n"
-         "Exit codes: 78 wrong options, 65 wrong data, 75 a rank was lost or the run was asked to stop, 70 a "
-         "bug.\n";
+  text +=
+      "\ntrireme COMMAND --help lists a command's flags; trireme --version prints the version.\n\n"
+      "Exit codes:\n";
+  for (const ExitMeaning& one : exit_meanings()) text += cat("  ", one.code, "  ", one.meaning, "\n");
+  return text;
 }
 
 }  // namespace trireme

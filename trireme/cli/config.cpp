@@ -187,7 +187,7 @@ int run_config(const std::vector<std::string>& arguments) {
   if (!shows) flags.declare(parser);
   if (action.empty() || action == "--help" || action == "-h") {
     std::cout << kUsage << "\n" << parser.help();
-    return action.empty() ? ConfigError("").exit_code() : 0;
+    return action.empty() ? ConfigError::kExitCode : 0;
   }
   if (!shows && action != "fix")
     throw ConfigError(cat("trireme config has no '", quotation(action), "'; ", kUsage));

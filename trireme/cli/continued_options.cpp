@@ -1,5 +1,6 @@
 #include "trireme/cli/continued_options.h"
 
+#include <tuple>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -12,20 +13,10 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-// Of the run that is over, of its machine, or in the checkpoint's config.json.
-constexpr const char* kOfThatRun[] = {"model_name_or_path",
-                                      "output_dir",
-                                      "overwrite_output_dir",
-                                      "logging_dir",
-                                      "resume_from_checkpoint",
-                                      "resume_with_new_data",
-                                      "continue_run",
-                                      "context_stages",
-                                      "rope_scaling",
-                                      "rope_theta",
-                                      "device",
-                                      "memory_budget",
-                                      "host_memory_limit"};
+// Of the run that is over, or in the checkpoint's config.json.
+constexpr const char* kOfThatRun[] = {
+    "model_name_or_path",   "output_dir",   "overwrite_output_dir", "logging_dir",  "resume_from_checkpoint",
+    "resume_with_new_data", "continue_run", "context_stages",       "rope_scaling", "rope_theta"};
 
 }  // namespace
 
@@ -35,6 +26,8 @@ std::vector<std::string> add_continued_options(OptionParser& parser, const fs::p
   Json options = object_value(state, "options", file.string());
   const bool had_stages = !options.value("context_stages", "").empty();
   for (const char* name : kOfThatRun) options.erase(name);
+  for (const Option& option : parser.options())
+    if (option.machine_alone) options.erase(option.name);
   options["max_seq_length"] =
       whole_number(object_value(state, "loader", file.string()), "sequence_tokens", {1}, file.string());
   // A flag displaces what would count more than it, or contradict it.
@@ -45,6 +38,18 @@ std::vector<std::string> add_continued_options(OptionParser& parser, const fs::p
                                                                 {"eval_file", "validation_split_percentage"}};
   for (const auto& [given, displaced] : kDisplaced)
     if (parser.given(given)) options.erase(displaced);
+  // With this value of a flag nothing reads them, and they would be refused.
+  constexpr std::tuple<const char*, const char*, const char*> kUnread[] = {
+      {"lr_scheduler_type", "constant", "warmup_ratio"},
+      {"lr_scheduler_type", "constant", "warmup_steps"},
+      {"on_spike", "off", "spike_factor"},
+      {"on_spike", "off", "spike_window"},
+      {"on_spike", "off", "spike_steps"}};
+  for (const auto& [given, value, unread] : kUnread)
+    if (parser.given(given) && parser.find(given).read() == value) options.erase(unread);
+  const char* const schedule = "lr_scheduler_type";
+  if (parser.given(schedule) && parser.find(schedule).read() != options[schedule])
+    options.erase("lr_scheduler_kwargs");
   // --sp is the product of the two.
   if (parser.given("sp"))
     for (const char* name : {"ulysses", "ring"}) options.erase(name);

@@ -105,10 +105,8 @@ int run_loss(const std::vector<std::string>& arguments) {
   agreement.while_rank_0_works(cat("looking at ", text.input.string()), [&] {
     if (!is_indexed_dataset(text.input)) tell_left_out(TextSource({text.input}, text.text_field), text, note);
   });
-  if (const int64_t longest =
-          std::min(options.samples.max_seq_length, options.samples.packing == Packing::concat
-                                                       ? options.samples.max_seq_length
-                                                       : source.set->longest_document());
+  if (const int64_t longest = std::min(options.samples.max_seq_length,
+                                       longest_context_tokens(*source.set, options.samples.packing));
       identity.rank == 0 && longest > position_reach(engine->config()))
     note(cat("warning: up to ", format_count(longest), " tokens see each other, and the model has ",
              format_count(position_reach(engine->config())), " positions; --rope_scaling gives it more"));

@@ -32,7 +32,8 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "not needed: memory is computed before the run, and --recompute auto fits it"},
            {{"lr"}, "--learning_rate"},
            {{"epochs", "num_epochs"}, "--num_train_epochs"},
-           {{"min_lr", "min_lr_ratio"}, R"(--lr_scheduler_kwargs '{"min_lr_rate": 0.1}')"},
+           {{"min_lr", "min_lr_ratio"},
+            R"(--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs '{"min_lr_rate": 0.1}')"},
            {{"gradient_checkpointing_kwargs"}, "--recompute says what backward computes again"},
            {{"dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor",
              "dataloader_persistent_workers", "remove_unused_columns"},
@@ -40,7 +41,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "worker processes"},
            {{"torch_compile", "torch_compile_backend", "torch_compile_mode", "torchdynamo", "jit_mode_eval"},
             "not needed: the program and its kernels are compiled"},
-           {{"tf32"}, "fp32 products are never computed in TF32; --bf16 is the fast precision"},
+           {{"tf32"}, "not built: fp32 products of matrices stay in fp32; --bf16 is the fast precision"},
            {{"bf16_full_eval", "fp16_full_eval"},
             "evaluation in training has the precision of training; eval loss takes --bf16"},
            {{"fp16_opt_level", "fp16_backend", "half_precision_backend"},
@@ -82,6 +83,7 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "--seed decides the order of samples; runs on a CPU repeat bit for bit"},
            {{"save_safetensors", "save_only_model"},
             "checkpoints are safetensors with the optimizer's state; trireme export writes the model alone"},
+           {{"resume", "resume_from"}, "--resume_from_checkpoint true"},
            {{"ignore_data_skip"}, "not needed: --resume_from_checkpoint goes on at the next sample at once"},
            {{"average_tokens_across_devices"}, "always so: one mean over the target tokens of all ranks"},
            {{"wandb_project", "wandb_entity", "wandb_name", "wandb_exp_name"},
@@ -147,7 +149,9 @@ const std::vector<ForeignProgram>& foreign_programs() {
             "conversations are not read: write each as text with its chat template "
             "(tokenizer.apply_chat_template) into a .jsonl field"},
            {{"activation_offloading"}, "--offload_activations cpu"},
-           {{"pad_token", "eos_token"}, "tokenizer.json and config.json of the model say them"},
+           {{"pad_token", "eos_token"},
+            "tokenizer_config.json, config.json or generation_config.json of the model say them, in this "
+            "order"},
        }},
 
       {"DeepSpeed, FSDP, accelerate",

@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
     const std::vector<std::string> words(argv + 1, argv + argc);
     if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
       std::cout << trireme::commands_help();
-      return words.empty() ? trireme::ConfigError("").exit_code() : 0;
+      return words.empty() ? trireme::ConfigError::kExitCode : 0;
     }
     if (words[0] == "--version" || words[0] == "-V") {
       std::cout << "trireme " << TRIREME_VERSION << "\n";

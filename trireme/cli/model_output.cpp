@@ -108,6 +108,16 @@ void ModelOutput::publish_file_by_file() {
   publish_file(path() / config, out_ / config);
 }
 
+// Its folder would be removed with this object.
+void ModelOutput::keep_older(const fs::path& name, int error) {
+  fs::path kept = out_.string() + ".older";
+  for (int i = 2; fs::exists(kept); ++i) kept = cat(out_.string(), ".older.", i);
+  written_.keep_as(kept);
+  throw_file_error(cat(out_.string(), " has the new model, and ", name.string(),
+                       " of the folder that it replaces cannot move there; it stays in ", kept.string()),
+                   error);
+}
+
 void ModelOutput::publish() {
   const auto fail = [&] {
     throw DataError(cat(out_.string(), ": the model cannot take this name: ", std::strerror(errno)));
@@ -121,10 +131,10 @@ void ModelOutput::publish() {
   } else {
     // Both folders are whole at every moment. Older files that are no model's move into the new one.
     if (!exchange(path(), out_)) fail();
-    for (const auto& entry : fs::directory_iterator(path(), error)) {
-      const fs::path name = entry.path().filename();
-      if (!is_of_a_model(name) && !fs::exists(out_ / name, error))
-        fs::rename(entry.path(), out_ / name, error);
+    for (const fs::path& older : entries_of(path())) {
+      const fs::path name = older.filename();
+      if (is_of_a_model(name) || fs::exists(out_ / name, error)) continue;
+      if (::rename(older.c_str(), (out_ / name).c_str()) != 0) keep_older(name, errno);
     }
   }
   sync_folder(out_.parent_path());

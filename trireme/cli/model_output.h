@@ -25,6 +25,7 @@ class ModelOutput {
 
  private:
   void publish_file_by_file();
+  [[noreturn]] void keep_older(const std::filesystem::path& name, int error);
 
   std::filesystem::path out_;
   bool inside_ = false;  // the new files lie inside `out_`

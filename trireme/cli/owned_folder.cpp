@@ -94,9 +94,17 @@ OwnedFolder::OwnedFolder(const fs::path& prefix, mode_t mode) {
   }
 }
 
+void OwnedFolder::keep_as(const fs::path& name) {
+  is_kept_ = true;
+  if (::rename(path_.c_str(), name.c_str()) != 0)
+    throw DataError(cat(path_.string(), ": the folder cannot take the name ", name.string(), ": ",
+                        std::strerror(errno), "; move it before the next such command removes it"));
+  path_ = name;
+}
+
 OwnedFolder::~OwnedFolder() {
   std::error_code ignored;
-  fs::remove_all(path_, ignored);
+  if (!is_kept_) fs::remove_all(path_, ignored);
   if (lock_ >= 0) ::close(lock_);
 }
 

@@ -17,6 +17,9 @@ class OwnedFolder {
   ~OwnedFolder();
   OwnedFolder& operator=(OwnedFolder&&) = delete;
 
+  // Gives the folder another name, under which it stays. Throws DataError, and it stays as it is.
+  void keep_as(const std::filesystem::path& name);
+
   const std::filesystem::path& path() const { return path_; }
   int64_t number() const { return number_; }  // of the digits
   static std::filesystem::path name_of(const std::filesystem::path& prefix, int64_t number);
@@ -26,6 +29,7 @@ class OwnedFolder {
 
   int64_t number_ = 0;
   std::filesystem::path path_;
+  bool is_kept_ = false;
   int lock_ = -1;
 };
 

@@ -105,7 +105,7 @@ RunSettings settings_of(const PlanFlags& flags, const OptionParser& parser, cons
 
 void check_positions_reach(const PlanRequest& request, const ModelConfig& config, int64_t tokens) {
   const int64_t document = request.document_tokens > 0 ? request.document_tokens : tokens;
-  check_positions(single_stage(tokens, 1, {}), config, document);
+  check_stage_positions(single_stage(tokens, 1, {}), config, document);
 }
 
 // What is longer than the model's positions is planned with more of them: neither bytes nor seconds depend on

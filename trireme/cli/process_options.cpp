@@ -30,10 +30,10 @@ at::Device pick_device(DeviceChoice choice, const RankIdentity& identity) {
             static_cast<c10::DeviceIndex>(choose_gpu(devices, identity.local_rank, identity.local_size))};
   if (choice == DeviceChoice::cuda)
     throw ConfigError(cat("--device cuda: no GPU can be used: ", why_no_gpu(), "; use --device cpu"));
-  const bool is_lost = choice == DeviceChoice::automatic && at::hasCUDA() && is_there("/dev/nvidia0");
+  const bool is_lost = choice == DeviceChoice::automatic && is_there("/dev/nvidia0");
   if (is_lost && identity.local_rank == 0)
     std::cerr << "trireme: warning: this machine has a GPU, and none can be used: " << why_no_gpu()
-              << "; computing on the CPU" << std::endl;
+              << "; computing on the CPU; --device cpu says that this is meant" << std::endl;
   return at::kCPU;
 }
 
@@ -52,7 +52,8 @@ int cuda_devices() {
 
 void ProcessOptions::list_device(OptionList& list) {
   list.group(OptionGroup::process);
-  list.choice("device", device, "where to compute").not_in_config();
+  list.choice("device", device, "auto: on a GPU if this build has CUDA and sees one, else on the CPU")
+      .not_in_config();
   list.count("threads", threads, from_to(0, 1 << 20),
              "threads of this process; 0: OMP_NUM_THREADS, else the cores of the machine over its ranks")
       .not_in_config();
@@ -127,9 +128,8 @@ void prepare_host_memory(const RankIdentity& identity, const EngineOptions& opti
     if (const auto warning = memory_for_disk_warning(options.offload))
       std::cerr << "trireme: warning: " << *warning << std::endl;
   // Shared by the ranks of this machine; a twentieth is for what is not a tensor.
-  const int64_t of_machine =
-      options.host_memory_limit_bytes > 0 ? options.host_memory_limit_bytes : host_memory_limit_bytes();
-  limit_host_memory(of_machine / std::max(1, identity.local_size) / 20 * 19);
+  limit_host_memory(host_memory_of_rank_bytes(options.host_memory_limit_bytes, identity.local_size) / 20 *
+                    19);
 }
 
 std::unique_ptr<World> join_run(const RankIdentity& identity, const EngineOptions& options,

@@ -69,7 +69,7 @@ int run_program(const std::function<int()>& program) {
     if (const auto memory = as_out_of_memory(error)) tell_and_end(*memory);
     if (const auto fault = as_device_fault(error)) tell_and_end(*fault);
     std::cerr << "trireme: unexpected error: " << error.what() << std::endl;
-    return InternalError("").exit_code();
+    return InternalError::kExitCode;
   }
 }
 

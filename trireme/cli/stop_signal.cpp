@@ -59,7 +59,7 @@ void handle_on_one_thread(const sigset_t& signals) {
 }  // namespace
 
 void end_on_stop_request() {
-  stop_state().exit_code.store(CommError("").exit_code());
+  stop_state().exit_code.store(CommError::kExitCode);
   struct sigaction action = {};
   action.sa_handler = on_stop_signal;
   sigemptyset(&action.sa_mask);

@@ -140,7 +140,7 @@ int run_train(const std::vector<std::string>& arguments) {
       std::cerr << kAskedToStop << ": finished step " << outcome.steps << " of " << outcome.total_steps
                 << " and saved " << outcome.checkpoint.string()
                 << "; go on with --resume_from_checkpoint true" << std::endl;
-    return CommError("").exit_code();
+    return CommError::kExitCode;
   }
   return 0;
 }

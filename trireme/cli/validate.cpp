@@ -5,18 +5,23 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
 #include "trireme/cli/stop_signal.h"
+#include "trireme/plan/first_run.h"
 
 namespace trireme {
 
 void ValidateFlags::declare(OptionList& list) {
   list.count("length", how.sequence_tokens, from_to(0, kMostTokens),
-             "tokens of a sample of the steps; 0: 32k, or the run's longest where that is shorter");
+             cat("tokens of a sample of the steps; 0: ", format_count(kSmokeTokens),
+                 ", or the run's longest where that is shorter"));
   list.count("steps", how.steps, from_to(1, 1e6), "over which the loss is looked at");
   list.real("tolerance", how.tolerance, above(0), "of each tensor's largest entry, against one rank");
   list.real("least_matmul_share", how.least_matmul_share, from_to(0, 1),
             "of the measured matmul rate, that model FLOPs must reach");
   list.real("matmul_seconds", how.matmul_seconds, above(0), "spent on each shape of the matmul rate");
+  list.flag("skip_one_rank", how.skip_one_rank,
+            "leave out the comparison with one rank, which holds the whole model in fp32 by itself");
   list.flag("json", json, "print JSON");
   train.declare(list);
 }

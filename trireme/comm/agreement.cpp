@@ -58,9 +58,9 @@ void Agreement::all_or_none(const std::string& what, const std::function<void()>
   if (worst == 0) return;
   const std::string message = cat("rank ", worst / kCodes - 1, " failed while ", what, "; ", kAnotherSaysWhy);
   const int64_t kind = worst % kCodes;
-  if (kind == ConfigError("").exit_code()) throw ConfigError(message);
-  if (kind == DataError("").exit_code()) throw DataError(message);
-  if (kind == SystemFault("").exit_code()) throw SystemFault(message);
+  if (kind == ConfigError::kExitCode) throw ConfigError(message);
+  if (kind == DataError::kExitCode) throw DataError(message);
+  if (kind == SystemFault::kExitCode) throw SystemFault(message);
   throw InternalError(message);
 }
 

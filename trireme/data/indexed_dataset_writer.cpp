@@ -10,6 +10,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/file_error.h"
 #include "trireme/base/make_folder.h"
+#include "trireme/base/write_all.h"
 
 namespace trireme {
 
@@ -30,14 +31,9 @@ int create(const std::filesystem::path& file) {
   return descriptor;
 }
 
-void write_all(int descriptor, const std::byte* data, size_t bytes, const std::filesystem::path& file) {
-  while (bytes > 0) {
-    const ssize_t written = ::write(descriptor, data, bytes);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail(file, "cannot be written");
-    data += written;
-    bytes -= static_cast<size_t>(written);
-  }
+void write_to(int descriptor, const std::byte* data, size_t bytes, const std::filesystem::path& file) {
+  errno = write_all(descriptor, data, bytes).error;
+  if (errno != 0) fail(file, "cannot be written");
 }
 
 // Closes in every case. Some file systems report a full disk only here.
@@ -90,7 +86,7 @@ void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens) {
     else
       append(buffer_, token);
     if (buffer_.size() >= kBufferBytes) {
-      write_all(descriptor_, buffer_.data(), buffer_.size(), partial_bin_);
+      write_to(descriptor_, buffer_.data(), buffer_.size(), partial_bin_);
       buffer_.clear();
     }
   }
@@ -116,7 +112,7 @@ void IndexedDatasetWriter::write_index() const {
 
   const int descriptor = create(partial_idx_);
   try {
-    write_all(descriptor, out.data(), out.size(), partial_idx_);
+    write_to(descriptor, out.data(), out.size(), partial_idx_);
   } catch (...) {
     ::close(descriptor);
     throw;
@@ -128,7 +124,7 @@ void IndexedDatasetWriter::finish() {
   if (tokens_ == 0)
     throw DataError(
         cat(bin_.string(), ": there is nothing to write: no document has a token; is the input empty?"));
-  write_all(descriptor_, buffer_.data(), buffer_.size(), partial_bin_);
+  write_to(descriptor_, buffer_.data(), buffer_.size(), partial_bin_);
   buffer_.clear();
   const int descriptor = descriptor_;
   descriptor_ = -1;

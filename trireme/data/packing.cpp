@@ -1,6 +1,7 @@
 #include "trireme/data/packing.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -8,6 +9,10 @@
 #include "trireme/data/token_batch.h"
 
 namespace trireme {
+
+int64_t longest_context_tokens(const IndexedDataset& dataset, Packing packing) {
+  return packing == Packing::concat ? std::numeric_limits<int64_t>::max() : dataset.longest_document();
+}
 
 PackedRows::PackedRows(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range, Packing packing,
                        int64_t sequence_tokens, bool next_token_targets)
@@ -68,7 +73,7 @@ PackedRow PackedRows::window(int64_t index) const {
   PackedRow row{{begin, end}, true, std::nullopt};
   if (packing_ == Packing::concat) return row;
   std::vector<int64_t> borders{0};
-  const auto add_border = [&](int64_t border) {  // `at`: a document's begin, or the end of the last document
+  const auto add_border = [&](int64_t border) {  // a document's begin, or the end of the last document
     if (border >= end) {
       row.goes_on = border > end;
       return false;

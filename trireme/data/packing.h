@@ -43,6 +43,10 @@ struct PackedRow {
   std::optional<Documents> documents;  // of all S tokens; none with concat
 };
 
+// The most tokens of a set that see each other in a row that is long enough: its longest document; no limit with
+// concat, which crosses documents.
+int64_t longest_context_tokens(const IndexedDataset& dataset, Packing packing);
+
 class PackedRows {
  public:
   // The rows of `range` of the set's stream. `next_token_targets`: a row of one token that ends its document

@@ -137,6 +137,10 @@ int64_t host_memory_limit_bytes() {
       {host_memory_limit_bytes_under("/"), resource_bytes(RLIMIT_AS), resource_bytes(RLIMIT_DATA)});
 }
 
+int64_t host_memory_of_rank_bytes(int64_t given_bytes, int ranks) {
+  return (given_bytes > 0 ? given_bytes : host_memory_limit_bytes()) / std::max(1, ranks);
+}
+
 int64_t host_memory_left_bytes_under(const std::filesystem::path& root) {
   int64_t least = std::min(machine_bytes(root, "MemTotal:"), machine_bytes(root, "MemAvailable:"));
   for (const ControlGroupMemory& group : limited_control_groups(root))

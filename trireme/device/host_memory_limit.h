@@ -12,6 +12,10 @@ namespace trireme {
 // share its limit.
 int64_t host_memory_limit_bytes();
 
+// What each of `ranks` ranks of this machine may hold: its share of `given_bytes` (--host_memory_limit), or
+// with 0 of host_memory_limit_bytes().
+int64_t host_memory_of_rank_bytes(int64_t given_bytes, int ranks);
+
 // The bytes that this process could still allocate: the least of the machine's available memory
 // (MemAvailable, which counts reclaimable file pages as free), the rest of each control group's limit, and
 // the rest of RLIMIT_AS and RLIMIT_DATA. 0 if a limit is already exceeded.

@@ -1,5 +1,5 @@
-// The engine: a model, its stores, and the forward and backward pass over its units. Training, evaluation,
-// verify and export all drive this.
+// The engine: a model, its stores, and the forward and backward pass over its units. Training, evaluation
+// and verify drive this.
 //
 //   auto engine = assemble(world, model_dir, options);          // engine/assemble.h
 //   engine->train_step(batches, learning_rate);                 // forward, backward, update

@@ -88,7 +88,7 @@ void list_update_options(OptionList& list, EngineOptions& o) {
   list.flag("bf16", o.precision, Precision::bf16, "compute in bf16, with fp32 masters and sums");
   list.flag("fp16", o.precision, Precision::fp16,
             "compute in fp16, with fp32 masters and sums and a dynamic loss scale");
-  list.real("initial_loss_scale", o.loss_scale.initial, from_to(1, 0x1p127),
+  list.real("initial_loss_scale", o.loss_scale.initial, from_to(1, kLargestLossScale),
             "fp16: loss scale of the first step");
   list.count("loss_scale_window", o.loss_scale.growth_steps, at_least(1),
              "fp16: steps without overflow after which the loss scale doubles");

@@ -1,4 +1,4 @@
-// What a run asks of the engine; `assemble` turns it into stores and strategies, and nothing else reads it.
+// What a run asks of the engine; `assemble` turns it into stores and strategies.
 // An option is explained by its help (engine_options.cpp), a field without one here.
 #pragma once
 

@@ -125,20 +125,32 @@ void pack_keys(const HeadRows<I>& rows, const FlashSizes& z, int64_t key, HeadTi
       t.k_columns[d * kBackwardKeys + n] = t.k_rows[n * z.depth + d];
 }
 
-// The products of keys [key, key + n) and queries [row, row + 64).
+// What all tiles of a query head share.
+struct HeadMath {
+  const QueryTiles& queries;
+  const FlashSizes& z;
+  const TileMath& tile;
+  Bf16Units units;
+  float scale;
+};
+
+// The products of keys [key, key + n), which lie in the block of keys from `block` on, and queries [row, row +
+// 64).
 template <typename E>
-void one_tile(const QueryTiles& queries, const FlashSizes& z, const TileMath& math, Bf16Units units,
-              float scale, int64_t block, int64_t key, int64_t n, int64_t row, HeadTiles<E>& t) {
+void one_tile(const HeadMath& math, int64_t block, int64_t key, int64_t n, int64_t row, HeadTiles<E>& t) {
+  const FlashSizes& z = math.z;
+  const Bf16Units units = math.units;
   panel_gemm(n, kPanel, z.depth, t.k_rows + (key - block) * z.depth, z.depth, t.q_columns + row * z.depth,
              t.scores, kPanel, false, units);
   panel_gemm(n, kPanel, z.depth, t.v_rows + (key - block) * z.depth, z.depth, t.do_columns + row * z.depth,
              t.gradients, kPanel, false, units);
   std::array<int32_t, kBackwardKeys> begin{}, end{};
-  const bool edge = queries.edges(row, key, n, begin.data(), end.data());
+  const bool edge = math.queries.edges(row, key, n, begin.data(), end.data());
   constexpr bool kWide = std::is_same_v<E, float>;
-  math.gradient({t.scores, t.gradients, kWide ? nullptr : t.scores16, t.gradients16, t.pairs16, n,
-                 edge ? begin.data() : nullptr, edge ? end.data() : nullptr,
-                 static_cast<float>(scale / std::log(2.0)), scale, t.lse2 + row, t.delta + row});
+  math.tile.gradient({t.scores, t.gradients, kWide ? nullptr : t.scores16, t.gradients16, t.pairs16, n,
+                      edge ? begin.data() : nullptr, edge ? end.data() : nullptr,
+                      static_cast<float>(math.scale / std::log(2.0)), math.scale, t.lse2 + row,
+                      t.delta + row});
   const E *p = nullptr, *ds = nullptr, *ds_panel = nullptr;
   if constexpr (kWide) {
     p = t.scores;
@@ -162,15 +174,14 @@ void one_tile(const QueryTiles& queries, const FlashSizes& z, const TileMath& ma
 
 // Key blocks turn, turn + turns, ... of one query head; adds to dk, dv and dq of `t`.
 template <typename I, typename E>
-void one_head(const HeadRows<I>& rows, const QueryTiles& queries, const FlashSizes& z, const TileMath& math,
-              Bf16Units units, float scale, int64_t turn, int64_t turns, HeadTiles<E>& t) {
-  for (int64_t block = turn * kBackwardKeys; block < z.keys; block += turns * kBackwardKeys) {
+void one_head(const HeadRows<I>& rows, const HeadMath& math, int64_t turn, int64_t turns, HeadTiles<E>& t) {
+  for (int64_t block = turn * kBackwardKeys; block < math.z.keys; block += turns * kBackwardKeys) {
     bool packed = false;
-    queries.with_block(block, std::min(block + kBackwardKeys, z.padded_keys),
-                       [&](int64_t row, int64_t key, int64_t n) {
-                         if (!std::exchange(packed, true)) pack_keys(rows, z, block, t);
-                         one_tile(queries, z, math, units, scale, block, key, n, row, t);
-                       });
+    math.queries.with_block(block, std::min(block + kBackwardKeys, math.z.padded_keys),
+                            [&](int64_t row, int64_t key, int64_t n) {
+                              if (!std::exchange(packed, true)) pack_keys(rows, math.z, block, t);
+                              one_tile(math, block, key, n, row, t);
+                            });
   }
 }
 
@@ -230,8 +241,8 @@ struct BackwardCall {
   void add_head(const HeadRows<I>& rows, int64_t b, int64_t turn, int64_t turns, HeadTiles<E>& t) const {
     pack_queries(rows, z, t);
     std::fill_n(t.dq, z.padded_queries * z.width, 0.0f);
-    one_head(rows, queries[queries.size() == 1 ? 0 : static_cast<size_t>(b)], z, math, units, scale, turn,
-             turns, t);
+    one_head(rows, HeadMath{queries[queries.size() == 1 ? 0 : static_cast<size_t>(b)], z, math, units, scale},
+             turn, turns, t);
   }
   void clear_keys(const HeadTiles<E>& t) const {
     std::fill_n(t.dk, z.padded_keys * z.columns, 0.0f);

@@ -160,7 +160,7 @@ class FirstMachine : public RunControl {
     }
     conclusion.report = text + conclusion.report;
     conclusion.again = false;
-    if (conclusion.code == 0) conclusion.code = CommError("").exit_code();
+    if (conclusion.code == 0) conclusion.code = CommError::kExitCode;
     return conclusion;
   }
 

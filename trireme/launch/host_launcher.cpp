@@ -12,6 +12,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/listening_socket.h"
+#include "trireme/base/write_all.h"
 #include "trireme/launch/pipe.h"
 
 namespace trireme {
@@ -160,11 +161,7 @@ void HostLauncher::drain(FileDescriptor& descriptor, std::string& pending, std::
 }
 
 void HostLauncher::send(const std::string& line) const {
-  for (size_t sent = 0; sent < line.size();) {
-    const ssize_t count = ::write(stdin_.get(), line.data() + sent, line.size() - sent);
-    if (count < 0 && errno != EINTR) return;  // it has ended: reap() tells
-    if (count > 0) sent += static_cast<size_t>(count);
-  }
+  write_all(stdin_.get(), line.data(), line.size());  // if it has ended, reap() tells
 }
 
 void HostLauncher::give(const LaunchOrder& order) {

@@ -94,7 +94,7 @@ class OtherMachine : public RunControl {
   std::string origin() const { return cat("a message of the launcher of machine 0 at ", link_->peer()); }
 
   Conclusion machine_0_is_gone() const {
-    return {false, CommError("").exit_code(),
+    return {false, CommError::kExitCode,
             cat("trireme launch: the launcher of machine 0 (", options_.master_address, ") is gone: ", lost(),
                 "; the ranks of this machine were ended. Look at its own output\n")};
   }

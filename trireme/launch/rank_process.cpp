@@ -43,7 +43,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
                               pid_t launcher) {
   ::setpgid(0, 0);  // Ctrl-C reaches only the launcher, which passes it on; the rank's children end with it
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != launcher) ::_exit(75);  // the launcher died before the line above
+  if (::getppid() != launcher) ::_exit(CommError::kExitCode);  // the launcher died before the line above
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -11,10 +11,6 @@
 namespace trireme {
 namespace {
 
-int lost_peer_code() {
-  return CommError("").exit_code();
-}
-
 const ExitMeaning* meaning_of(int code) {
   const auto& all = exit_meanings();
   const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.code == code; });
@@ -29,7 +25,7 @@ bool says(const RankEnd& end, std::string_view words) {
 // A SystemFault has the code of a lost peer, so that schedulers' scripts need one code. It is the rank's error.
 bool lost_a_peer(const RankEnd& end) {
   const SystemFault fault("");
-  return end.signal == 0 && end.code == lost_peer_code() && !says(end, cat(fault.kind(), ": "));
+  return end.signal == 0 && end.code == CommError::kExitCode && !says(end, cat(fault.kind(), ": "));
 }
 
 bool may_be_cured(const RankEnd& end) {
@@ -103,10 +99,10 @@ const RankEnd* find_culprit(const std::vector<RankEnd>& ends) {
 const std::vector<ExitMeaning>& exit_meanings() {
   static const std::vector<ExitMeaning> all{
       {0, "done", false},
-      {ConfigError("").exit_code(), "ConfigError: what was asked cannot be done", false},
-      {DataError("").exit_code(), "DataError: a file does not hold what it should", false},
-      {InternalError("").exit_code(), "InternalError: a bug in Trireme", false},
-      {lost_peer_code(),
+      {ConfigError::kExitCode, "ConfigError: what was asked cannot be done", false},
+      {DataError::kExitCode, "DataError: a file does not hold what it should", false},
+      {InternalError::kExitCode, "InternalError: a bug in Trireme", false},
+      {CommError::kExitCode,
        "CommError: another rank did not answer; SystemFault: a machine failed; or asked to stop", true},
   };
   return all;
@@ -126,7 +122,7 @@ Outcome judge(const std::vector<RankEnd>& ends, bool stop_asked) {
   Outcome outcome;
   outcome.hung = !failed_by_itself(end) && hung(end, ends);
   const bool ended_as_asked = complied(end) && !end.killed;
-  outcome.code = outcome.hung || ended_as_asked ? lost_peer_code() : end.exit_code();
+  outcome.code = outcome.hung || ended_as_asked ? CommError::kExitCode : end.exit_code();
   if (stop_asked) {
     for (const RankEnd& one : ends)
       if (one.killed) outcome.code = one.exit_code();

@@ -63,7 +63,7 @@ Conclusion decide(const LaunchOptions& options, int attempt, const std::vector<R
 }
 
 Conclusion stopped_between_attempts(int stop_signal) {
-  return {false, CommError("").exit_code(), stop_text(stop_signal)};
+  return {false, CommError::kExitCode, stop_text(stop_signal)};
 }
 
 }  // namespace trireme

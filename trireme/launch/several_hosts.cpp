@@ -253,7 +253,7 @@ class SeveralHosts {
     return true;
   }
 
-  const int lost_code_ = CommError("").exit_code();
+  const int lost_code_ = CommError::kExitCode;
   std::vector<HostSlots> all_hosts_;
   std::vector<HostSlots> hosts_;  // of this attempt
   std::string program_;

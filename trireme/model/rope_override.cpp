@@ -95,6 +95,16 @@ void set_positions(Json& json, Json& rope, const ModelConfig& before, RopeKind k
     json["original_max_position_embeddings"] = original;
 }
 
+// The override is of the other layers.
+void check_layers_to_override(const ModelConfig& config) {
+  if (config.window_rope &&
+      std::ranges::all_of(config.layer_window, [](int64_t window) { return window > 0; }))
+    throw ConfigError(
+        "--rope_scaling and --rope_theta change the layers with full attention, and every layer of this "
+        "model "
+        "slides over a window; for a longer sequence raise max_position_embeddings of its config.json");
+}
+
 // They keep the embedding that they have; one that is made of max_position_embeddings would become another.
 void check_sliding_layers(const ModelConfig& before, const ModelConfig& after) {
   if (!before.window_rope) return;
@@ -135,6 +145,7 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
     throw ConfigError(cat("--rope_scaling and --rope_theta: a ", config.family->model_types.front(),
                           " has a table of ", config.max_position_embeddings,
                           " positions and rotates nothing; leave them out"));
+  check_layers_to_override(config);
   Json json = config.raw;
   const auto filled = [&](const char* key) {
     return json.contains(key) && json[key].is_object() && !json[key].empty();

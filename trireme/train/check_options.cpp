@@ -4,6 +4,33 @@
 #include "trireme/base/sizes.h"
 
 namespace trireme {
+namespace {
+
+// ConfigError for an option with another value than its default where nothing reads it.
+void check_that_each_counts(const TrainOptions& o) {
+  const TrainOptions unless_given;
+  const auto refuse = [](bool given, const char* name, const std::string& why) {
+    if (given) throw ConfigError(cat("--", name, " means nothing with ", why, ", or leave it out"));
+  };
+  if (o.lr_scheduler_type == ScheduleKind::constant) {
+    const std::string why = "--lr_scheduler_type constant; give constant_with_warmup";
+    refuse(o.warmup_steps > 0, "warmup_steps", why);
+    refuse(o.warmup_ratio > 0, "warmup_ratio", why);
+  }
+  if (o.eval_file.empty() && o.validation_split_percentage == 0) {
+    const std::string why = "no held-out data; give --eval_file or --validation_split_percentage";
+    refuse(o.eval_steps > 0, "eval_steps", why);
+    refuse(o.max_eval_samples > 0, "max_eval_samples", why);
+  }
+  if (o.guards.on_spike == OnSpike::off) {
+    const std::string why = "--on_spike off; give --on_spike warn, stop or rollback";
+    refuse(o.guards.spike_factor != unless_given.guards.spike_factor, "spike_factor", why);
+    refuse(o.guards.spike_window != unless_given.guards.spike_window, "spike_window", why);
+    refuse(o.guards.spike_steps != unless_given.guards.spike_steps, "spike_steps", why);
+  }
+}
+
+}  // namespace
 
 void check_options(const TrainOptions& o) {
   TrainOptions listed = o;
@@ -48,6 +75,7 @@ void check_options(const TrainOptions& o) {
         "them out");
   if (!o.eval_file.empty() && o.validation_split_percentage > 0)
     throw ConfigError("give either --eval_file or --validation_split_percentage, not both");
+  check_that_each_counts(o);
 }
 
 void check_dropout(const TrainOptions& options, const ModelConfig& config) {
@@ -78,8 +106,8 @@ void check_step_tokens(const TrainOptions& options, int64_t longest_tokens, int 
                           options.per_device_train_batch_size, " samples of --per_device_train_batch_size x ",
                           options.gradient_accumulation_steps, " of --gradient_accumulation_steps x ",
                           format_count(longest_tokens), " tokens / ", sharing_ranks,
-                          " ranks), more than the machine's memory of ", format_bytes(host_memory_bytes),
-                          " holds; use smaller numbers"));
+                          " ranks), more than the ", format_bytes(host_memory_bytes),
+                          " of host memory of a rank hold; use smaller numbers"));
 }
 
 }  // namespace trireme

@@ -14,7 +14,7 @@ void check_options(const TrainOptions& options);
 void check_dropout(const TrainOptions& options, const ModelConfig& config);
 // Packed documents for an attention kernel that does not know them (--attention cudnn on a GPU).
 void check_packing(Packing packing, const EngineOptions& engine);
-// Tokens that one rank holds of a step, which the loader hands over whole: they must fit into the machine's
+// Tokens that one rank holds of a step, which the loader hands over whole: they must fit into its host
 // memory. `longest_tokens`: of a sample in any stage; `sharing_ranks`: of one sample.
 void check_step_tokens(const TrainOptions& options, int64_t longest_tokens, int sharing_ranks,
                        int64_t host_memory_bytes);

@@ -22,7 +22,7 @@ ModelConfig check_run(TrainOptions& options, const World& world, Agreement& agre
 StagePlan plan_run(const TrainOptions& options, const ModelConfig& config, const World& world,
                    int64_t steps) {
   const RunTopology topology{world.size(), world.common_machine_ranks(), config.num_attention_heads};
-  StagePlan plan = plan_stages(options, topology, steps);
+  StagePlan plan = make_stage_plan(options, topology, steps);
   if (!options.context_stages.empty() && options.max_steps > 0 && options.max_steps != plan.total_steps())
     throw ConfigError(cat("--max_steps ", options.max_steps,
                           " contradicts --context_stages, whose steps sum to ", plan.total_steps(),
@@ -45,14 +45,14 @@ StagePlan plan_run(const TrainOptions& options, const ModelConfig& config, const
   return plan;
 }
 
-void check_stage(const StagePlan& plan, int stage, int64_t longest_document_tokens) {
+void check_stage(const StagePlan& plan, int stage, int64_t longest_context_tokens, const World& world) {
   const auto index = static_cast<size_t>(stage);
   const ContextStage& context_stage = plan.stages[index];
   const EngineOptions& engine = plan.options[index].engine;
   check_step_tokens(plan.options[index], context_stage.sequence_tokens, engine.ulysses * engine.ring,
-                    host_memory_limit_bytes());
-  check_positions({context_stage}, plan.configs[index], longest_document_tokens);
-  if (engine.strict_divisible) check_divisible({context_stage}, engine.ulysses, engine.ring);
+                    host_memory_of_rank_bytes(engine.host_memory_limit_bytes, world.identity().local_size));
+  check_stage_positions({context_stage}, plan.configs[index], longest_context_tokens);
+  if (engine.strict_divisible) check_stages_divide({context_stage}, engine.ulysses, engine.ring);
 }
 
 }  // namespace trireme

@@ -8,6 +8,7 @@
 #include "trireme/base/sizes.h"
 #include "trireme/kernels/local_attention.h"
 #include "trireme/measure/spread.h"
+#include "trireme/train/digest.h"
 #include "trireme/train/memory_watch.h"
 
 namespace trireme {
@@ -17,34 +18,24 @@ Verdict passes(bool good) {
   return good ? Verdict::pass : Verdict::fail;
 }
 
-std::string in_hexadecimal(uint64_t digest) {
-  char text[20];
-  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(digest));
-  return text;
-}
-
 std::string in_powers(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.1e", value);
   return text;
 }
 
-std::string percent(double share) {
-  return cat(format_fixed(100 * share, 1), " %");
-}
-
 }  // namespace
 
 Check check_documents(const std::vector<uint64_t>& digests, bool same) {
   Check check{"same documents on all ranks that share a sample", passes(same), "", {}};
-  for (const uint64_t digest : digests) check.numbers["digests"].push_back(in_hexadecimal(digest));
+  for (const uint64_t digest : digests) check.numbers["digests"].push_back(checksum_text(digest));
   if (same) {
-    check.reason = cat("digest ", in_hexadecimal(digests.front()), " of the documents that make the masks");
+    check.reason = cat("digest ", checksum_text(digests.front()), " of the documents that make the masks");
     return check;
   }
   check.reason = "their digests differ, and so would their attention masks:";
   for (size_t rank = 0; rank < digests.size(); ++rank)
-    check.reason += cat(" rank ", rank, " ", in_hexadecimal(digests[rank]));
+    check.reason += cat(" rank ", rank, " ", checksum_text(digests[rank]));
   return check;
 }
 
@@ -94,17 +85,19 @@ Check check_throughput(const StepRate& rate, int ranks, double least_matmul_shar
                        const std::string& published) {
   const double share = rate.matmul_share(), a_rank = rate.tokens_per_second / ranks;
   Check check{"throughput", passes(share >= least_matmul_share),
-              cat(format_fixed(a_rank, 1), " tokens/s a rank, model FLOPs at ", percent(share),
+              cat(format_fixed(a_rank, 1), " tokens/s a rank, model FLOPs at ", format_percent(share),
                   " of the measured matmul rate"),
               rate.to_json()};
-  if (const auto mfu = rate.mfu()) check.reason += cat(", ", percent(*mfu), " of the published one (MFU)");
+  if (const auto mfu = rate.mfu())
+    check.reason += cat(", ", format_percent(*mfu), " of the published one (MFU)");
   check.reason += published.empty() ? std::string("; no published figures for this device")
                                     : cat("; published: ", published);
   check.numbers["tokens_per_s_a_rank"] = a_rank;
   if (check.verdict == Verdict::pass) return check;
   const std::string cause = likely_cause(shares);
   check.numbers["likely_cause"] = cause;
-  check.reason = cat("below ", percent(least_matmul_share), ": ", check.reason, ". Likely cause: ", cause);
+  check.reason =
+      cat("below ", format_percent(least_matmul_share), ": ", check.reason, ". Likely cause: ", cause);
   return check;
 }
 
@@ -120,13 +113,14 @@ Check check_one_rank(const VerifyResult& result) {
 
 Check check_memory(const DryRun& run) {
   const double share = run.fullest().share();
-  Check check{cat("peak memory at ", format_count(run.sequence_tokens), " tokens"),
-              passes(share <= MemoryWatch::kShare),
-              cat("the fullest rank uses ", percent(share), " of ", format_bytes(run.fullest().room_bytes),
-                  run.on_gpu ? " of its GPU" : " of host memory that are its share", " (",
-                  percent(MemoryWatch::kShare), " is allowed); ", format_bytes(run.fullest().tensors_bytes),
-                  " of tensors, ", format_bytes(run.fullest().forecast_bytes), " by the forecast"),
-              {{"sequence_tokens", run.sequence_tokens}}};
+  Check check{
+      cat("peak memory at ", format_count(run.sequence_tokens), " tokens"),
+      passes(share <= MemoryWatch::kShare),
+      cat("the fullest rank uses ", format_percent(share), " of ", format_bytes(run.fullest().room_bytes),
+          run.on_gpu ? " of its GPU" : " of host memory that are its share", " (",
+          format_percent(MemoryWatch::kShare), " is allowed); ", format_bytes(run.fullest().tensors_bytes),
+          " of tensors, ", format_bytes(run.fullest().forecast_bytes), " by the forecast"),
+      {{"sequence_tokens", run.sequence_tokens}}};
   for (const DryRun::Rank& rank : run.ranks)
     check.numbers["ranks"].push_back({{"tensors_bytes", rank.tensors_bytes},
                                       {"forecast_bytes", rank.forecast_bytes},

@@ -108,11 +108,11 @@ int stage_of_step(const std::vector<ContextStage>& stages, int64_t step) {
   return index;
 }
 
-void check_positions(const std::vector<ContextStage>& stages, const ModelConfig& config,
-                     int64_t longest_document_tokens) {
+void check_stage_positions(const std::vector<ContextStage>& stages, const ModelConfig& config,
+                           int64_t longest_context_tokens) {
   const int64_t reach = position_reach(config);
   for (const ContextStage& stage : stages) {
-    const int64_t tokens = std::min(stage.sequence_tokens, longest_document_tokens);
+    const int64_t tokens = std::min(stage.sequence_tokens, longest_context_tokens);
     check_positions(config, tokens);
     if (tokens > reach)
       throw ConfigError(cat("a sequence of ", format_count(tokens), " tokens is longer than the ",
@@ -122,7 +122,7 @@ void check_positions(const std::vector<ContextStage>& stages, const ModelConfig&
   }
 }
 
-void check_divisible(const std::vector<ContextStage>& stages, int ulysses, int ring) {
+void check_stages_divide(const std::vector<ContextStage>& stages, int ulysses, int ring) {
   for (const ContextStage& stage : stages)
     check_divisible(SampleLayout{stage.sequence_tokens, ulysses, ring});
 }

@@ -55,10 +55,10 @@ std::string warmup_warning(const std::vector<ContextStage>& stages);
 int stage_of_step(const std::vector<ContextStage>& stages, int64_t step);
 
 // ConfigError that names the config key when a stage is longer than that reach.
-void check_positions(const std::vector<ContextStage>& stages, const ModelConfig& config,
-                     int64_t longest_document_tokens = std::numeric_limits<int64_t>::max());
+void check_stage_positions(const std::vector<ContextStage>& stages, const ModelConfig& config,
+                           int64_t longest_context_tokens = std::numeric_limits<int64_t>::max());
 // For --strict_divisible: ConfigError for a length that does not give every rank the same number of tokens
 // (SampleLayout::unit), with the nearest lengths that do.
-void check_divisible(const std::vector<ContextStage>& stages, int ulysses, int ring);
+void check_stages_divide(const std::vector<ContextStage>& stages, int ulysses, int ring);
 
 }  // namespace trireme

@@ -85,11 +85,11 @@ std::string DryRun::text() const {
                   format_bytes(memory.host_forecast_bytes).c_str());
     text += line;
   }
-  text += cat("memory fits: at most ", format_fixed(100 * fullest().share(), 1), " % of ",
+  text += cat("memory fits: at most ", format_percent(fullest().share()), " of ",
               format_bytes(fullest().room_bytes), on_gpu ? " of a GPU" : " of host memory a rank");
   if (fullest().share() > MemoryWatch::kShare)
-    text += cat(", which is above ", format_fixed(100 * MemoryWatch::kShare, 0),
-                " %: a longer step or fragments may end the run");
+    text += cat(", which is above ", format_percent(MemoryWatch::kShare, 0),
+                ": a longer step or fragments may end the run");
   if (const int64_t bytes = fullest().documents_alone_bytes; bytes > 0)
     text += cat(", with ", format_bytes(bytes),
                 " that the forecast adds for long documents, which the run computes alone");
@@ -128,7 +128,7 @@ DryRun dry_run(World& world, const TrainOptions& asked) {
   run.samples = options.per_device_train_batch_size;
   run.micro_batches = std::min<int64_t>(2, options.gradient_accumulation_steps);
   // The data, which has the longest document, is not read.
-  check_stage(plan, stage, options.samples.packing == Packing::concat ? run.sequence_tokens : 0);
+  check_stage(plan, stage, options.samples.packing == Packing::concat ? run.sequence_tokens : 0, world);
   // In fp32 no kernel of a GPU but the plain one knows windows, and that one takes few rows.
   run.nearest_keys = run.on_gpu && options.engine.precision == Precision::fp32 ? 0 : kNearestKeys;
   options.engine.nearest_keys = run.nearest_keys;

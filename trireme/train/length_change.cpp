@@ -45,7 +45,7 @@ std::optional<std::string> LengthChange::add(double loss) {
           ": the loss was ", format_fixed(before.loss, 4), " over the last ",
           steps_text(static_cast<size_t>(before.steps)), ", and is ", format_fixed(recent_.front(), 4),
           " in the first and ", format_fixed(now, 4), " over the first ", steps_text(recent_.size()));
-  if (before.loss > 0) text += cat(" (", change >= 1 ? "+" : "", format_fixed(100 * (change - 1), 1), " %)");
+  if (before.loss > 0) text += cat(" (", change >= 1 ? "+" : "", format_percent(change - 1), ")");
   if (jumped)
     text += ": positions that the model does not know (--rope_scaling), or too high a learning rate";
   return text;

@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/device/host_memory_limit.h"
 #include "trireme/device/memory_budget.h"
 #include "trireme/device/peak_memory.h"
 
@@ -20,9 +21,7 @@ std::vector<int64_t> of_ranks(int64_t number, Agreement& agreement) {
 
 int64_t memory_room_bytes(const EngineOptions& engine, const RankIdentity& identity) {
   if (!engine.device.is_cpu()) return device_memory_bytes(engine.device);
-  const int64_t of_machine = engine.host_memory_limit_bytes > 0 ? engine.host_memory_limit_bytes
-                                                                : device_memory_bytes(engine.device);
-  return of_machine / std::max(1, identity.local_size);
+  return host_memory_of_rank_bytes(engine.host_memory_limit_bytes, identity.local_size);
 }
 
 MemoryWatch::MemoryWatch(at::Device device, int64_t room_bytes, Agreement& agreement)
@@ -44,10 +43,10 @@ std::string MemoryWatch::warning(const std::vector<int64_t>& peak_bytes) {
   if (warned_ || share_of(fullest) <= kShare) return "";
   warned_ = true;
   return cat("warning: rank ", fullest, " has used ", format_bytes(peak_bytes[fullest]), ", ",
-             format_fixed(100 * share_of(fullest), 1), " % of the ", format_bytes(room_bytes_[fullest]),
+             format_percent(share_of(fullest)), " of the ", format_bytes(room_bytes_[fullest]),
              device_.is_cpu() ? " of host memory that are its share" : " of its GPU", "; above ",
-             format_fixed(100 * kShare, 0),
-             " % a longer step or fragments may end the run. --memory_report says what it is for");
+             format_percent(kShare, 0),
+             " a longer step or fragments may end the run. --memory_report says what it is for");
 }
 
 }  // namespace trireme

@@ -15,6 +15,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/sizes.h"
+#include "trireme/base/write_all.h"
 #include "trireme/plan/plan_json.h"
 
 namespace fs = std::filesystem;
@@ -29,30 +30,38 @@ struct KeptLines {
   int64_t first_strange = 0;  // line, from 1
 };
 
-std::optional<int64_t> step_of_record(const std::string& line) {
+struct RecordKind {
+  int64_t step = 0;
+  bool is_evaluation = false;
+};
+
+std::optional<RecordKind> kind_of_record(const std::string& line) {
   try {
     const std::string origin = "a line";
-    return whole_number(parse_json(line, origin), "step", {}, origin);
+    const Json record = parse_json(line, origin);
+    return RecordKind{whole_number(record, "step", {}, origin), record.contains("eval_loss")};
   } catch (const DataError&) {
     return std::nullopt;
   }
 }
 
 // The last line of a killed run may be cut off, which needs no warning.
-KeptLines kept_lines(const fs::path& file, int64_t last_step) {
+KeptLines kept_lines(const fs::path& file, int64_t last_step, LastEvaluation evaluation) {
   KeptLines lines;
   std::ifstream in(file, std::ios::binary);
   int64_t number = 0;
   for (std::string line; std::getline(in, line);) {
     ++number;
     const bool torn = in.eof();
-    const std::optional<int64_t> step = torn ? std::nullopt : step_of_record(line);
-    if (step && *step <= last_step) {
+    const std::optional<RecordKind> record = torn ? std::nullopt : kind_of_record(line);
+    const bool is_made_again =
+        record && record->is_evaluation && record->step == last_step && evaluation == LastEvaluation::due;
+    if (record && record->step <= last_step && !is_made_again) {
       lines.kept += line + "\n";
       continue;
     }
     ++lines.dropped;
-    if (step || torn || last_step < 0) continue;
+    if (record || torn || last_step < 0) continue;
     if (lines.strange++ == 0) lines.first_strange = number;
   }
   if (!in.eof()) throw DataError(cat(file.string(), ": cannot be read to its end"));
@@ -89,25 +98,18 @@ Json StepRecord::to_json() const {
 }
 
 std::string append_whole(int descriptor, std::string_view bytes) {
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t wrote = ::write(descriptor, bytes.data() + done, bytes.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) {
-      std::string problem = std::strerror(wrote < 0 ? errno : ENOSPC);
-      [[maybe_unused]] const int cut =
-          ::ftruncate(descriptor, ::lseek(descriptor, 0, SEEK_END) - static_cast<off_t>(done));
-      return problem;
-    }
-    done += static_cast<size_t>(wrote);
-  }
-  return {};
+  const Written written = write_all(descriptor, bytes.data(), bytes.size());
+  if (written.error == 0) return {};
+  [[maybe_unused]] const int cut =
+      ::ftruncate(descriptor, ::lseek(descriptor, 0, SEEK_END) - static_cast<off_t>(written.bytes));
+  return std::strerror(written.error);
 }
 
 MetricsLog::MetricsLog(fs::path file, int64_t last_step, const std::function<void(const std::string&)>& note,
-                       double look_seconds)
+                       double look_seconds, LastEvaluation evaluation)
     : file_(std::move(file)), look_(look_seconds) {
   if (is_there(file_)) {
-    const KeptLines lines = kept_lines(file_, last_step);
+    const KeptLines lines = kept_lines(file_, last_step, evaluation);
     if (lines.dropped > 0) replace_file(file_, lines.kept);
     if (lines.strange > 0 && note)
       note(cat("warning: ", file_.string(), ": left out ", lines.strange,

@@ -47,6 +47,9 @@ struct StepRecord {
 // problem.
 std::string append_whole(int descriptor, std::string_view bytes);
 
+// Of the step that a run resumes from: kept as it is, or due, so that an earlier one is dropped.
+enum class LastEvaluation { kept, due };
+
 // metrics.jsonl: one JSON object a line, each handed to the system at once.
 class MetricsLog {
  public:
@@ -54,7 +57,8 @@ class MetricsLog {
   // Drops lines that are no records, and tells `note` how many. Replaces the file whole, and only if it drops
   // lines: a full disk leaves the old file. Throws DataError when it cannot be read or written.
   MetricsLog(std::filesystem::path file, int64_t last_step,
-             const std::function<void(const std::string&)>& note = nullptr, double look_seconds = 10);
+             const std::function<void(const std::string&)>& note = nullptr, double look_seconds = 10,
+             LastEvaluation evaluation = LastEvaluation::kept);
   ~MetricsLog();
   MetricsLog& operator=(MetricsLog&&) = delete;
 

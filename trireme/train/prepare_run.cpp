@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
@@ -41,19 +40,21 @@ void RunInProgress::prepare_stages(const ModelConfig& config) {
   // Finds positions or a set too short for a later stage, or a stage too short for its ranks, before
   // training.
   for (int stage = 0; stage < plan_.count(); ++stage) {
-    check_stage(plan_, stage, longest_document(stage));
+    check_stage(plan_, stage, longest_context_tokens(stage), world_);
     const TrainingData& data = data_of(stage);
     const PackedLoader steps(data.train.set, data.train.range, loader_options(stage));
     if (data.held_out) EvaluationLoader(data.held_out->set, data.held_out->range, loader_options(stage));
   }
 }
 
-int64_t RunInProgress::longest_document(int stage) const {
-  if (options_.samples.packing == Packing::concat) return std::numeric_limits<int64_t>::max();
+int64_t RunInProgress::longest_context_tokens(int stage) const {
   const TrainingData& data = data_of(stage);
-  const int64_t longest = data.train.set->longest_document();
-  if (!data.held_out || data.held_out->set == data.train.set) return longest;
-  return std::max(longest, data.held_out->set->longest_document());
+  const auto longest = [&](const IndexedDataset& set) {
+    return trireme::longest_context_tokens(set, options_.samples.packing);
+  };
+  const int64_t of_training = longest(*data.train.set);
+  if (!data.held_out || data.held_out->set == data.train.set) return of_training;
+  return std::max(of_training, longest(*data.held_out->set));
 }
 
 void RunInProgress::look_at_data(const ModelConfig& config) {

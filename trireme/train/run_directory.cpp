@@ -113,7 +113,7 @@ std::vector<std::string> RunDirectory::abandon_after(int64_t step) const {
   std::vector<std::string> names;
   for (const CheckpointEntry& entry : list()) {
     if (entry.step <= step) continue;
-    const std::string first = cat("abandoned-", entry.path.filename().string());
+    const std::string first = cat(kAbandonedPrefix, entry.path.filename().string());
     std::string name = first;
     for (int i = 2; is_there(checkpoints() / name); ++i) name = cat(first, ".", i);
     std::error_code error;
@@ -132,6 +132,8 @@ void RunDirectory::remove_events() const {
 
 void RunDirectory::clear(const std::vector<fs::path>& kept) const {
   for (const CheckpointEntry& entry : list()) remove_checkpoint(entry.path);
+  for (const fs::path& path : entries_of(checkpoints()))
+    if (path.filename().string().starts_with(kAbandonedPrefix)) remove_or_throw(path);
   remove_or_throw(metrics());
   remove_events();
   for (const fs::path& file : entries_of(data())) {

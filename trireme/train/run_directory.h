@@ -8,7 +8,7 @@
 //   OUTPUT_DIR/run.lock                  the process that writes here (run_lock.h)
 //   OUTPUT_DIR/checkpoints/step-N/       whole checkpoints only
 //   OUTPUT_DIR/checkpoints/step-N.tmp*   being written, or left by a killed run: never read
-//   OUTPUT_DIR/checkpoints/abandoned-step-N   later than the resumed step: never read, never removed
+//   OUTPUT_DIR/checkpoints/abandoned-step-N   later than the resumed step: never read; removed by clear()
 #pragma once
 
 #include <cstdint>
@@ -49,14 +49,14 @@ class RunDirectory {
   // broken (else this run would not save it again), is removed first.
   void publish(int64_t step) const;
   // Removes the oldest checkpoints until at most `limit` are left (0: no limit), never those of the steps
-  // `saved` and `best`: both stay, however small the limit.
+  // `saved` and `best`: both stay, however small the limit. Abandoned ones do not count.
   void keep_newest(int64_t limit, int64_t saved, std::optional<int64_t> best = std::nullopt) const;
   // Renames the checkpoints of steps after `step` to abandoned-step-N (with .2, .3, ... where the name is
   // taken), and returns the new names.
   std::vector<std::string> abandon_after(int64_t step) const;
   // Removes the files of an earlier run that TensorBoard would read.
   void remove_events() const;
-  // Removes an earlier run's checkpoints, metrics, TensorBoard events and tokens of text in data/, except
+  // Removes an earlier run's checkpoints (abandoned ones too), metrics, TensorBoard events and tokens of text in data/, except
   // this run's inputs: `kept` are prefixes of sets, or files, by any path.
   void clear(const std::vector<std::filesystem::path>& kept) const;
 

@@ -8,11 +8,11 @@ namespace trireme {
 
 RunRecords::RunRecords(const RunDirectory& run, std::optional<int64_t> last_step,
                        const std::filesystem::path& events, std::function<void(const std::string&)> note,
-                       double look_seconds)
+                       LastEvaluation evaluation, double look_seconds)
     : note_(std::move(note)),
       metrics_file_(run.metrics()),
       events_folder_(events),
-      metrics_(run.metrics(), last_step.value_or(-1), note_, look_seconds) {
+      metrics_(run.metrics(), last_step.value_or(-1), note_, look_seconds, evaluation) {
   if (!last_step) run.remove_events();
   if (!events.empty()) events_.emplace(events, last_step.value_or(0) + 1, look_seconds);
 }

@@ -21,7 +21,8 @@ class RunRecords {
   // `last_step`: of the checkpoint that the run resumes from; nullopt: a fresh run, which begins both anew.
   // Empty `events`: no event files. Looks for removed files every `look_seconds`. Throws DataError.
   RunRecords(const RunDirectory& run, std::optional<int64_t> last_step, const std::filesystem::path& events,
-             std::function<void(const std::string&)> note, double look_seconds = 10);
+             std::function<void(const std::string&)> note, LastEvaluation evaluation = LastEvaluation::kept,
+             double look_seconds = 10);
   void keep(const Json& record);
 
  private:

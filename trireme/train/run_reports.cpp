@@ -149,7 +149,7 @@ void RunInProgress::report_step(StepRecord& record, const StepResult& result, co
   record.mfu = flops / (record.seconds * peak_flops_);
   if (record.mfu > 1 && !std::exchange(mfu_warned_, true))
     note(cat(
-        "warning: MFU is above 100 % (", format_fixed(100 * record.mfu, 1), " % in step ", steps_done_,
+        "warning: MFU is above 100 % (", format_percent(record.mfu), " in step ", steps_done_,
         "): the peak of ", format_fixed(peak_.flops_per_second / 1e12, 2), " TFLOP/s a rank (", peak_.source,
         ") is too low",
         peak_.source == "measured" ? ", as other programs kept the machine busy while it was measured" : "",

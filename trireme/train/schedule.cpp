@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "trireme/base/error.h"
 #include "trireme/base/json.h"
+#include "trireme/base/option_list.h"
 
 namespace trireme {
 namespace {
@@ -13,6 +15,41 @@ constexpr double kPi = 3.141592653589793;
 
 double cosine(double cycles, double progress) {
   return 0.5 * (1 + std::cos(kPi * cycles * 2 * progress));
+}
+
+// A key of lr_scheduler_kwargs, and the kinds that read it.
+struct Kwarg {
+  const char* name;
+  std::optional<double> ScheduleKwargs::*value;
+  OptionRange range;
+  std::vector<ScheduleKind> kinds;
+};
+const std::vector<Kwarg>& known_kwargs() {
+  using enum ScheduleKind;
+  static const std::vector<Kwarg> all{
+      {"num_cycles",
+       &ScheduleKwargs::num_cycles,
+       above(0),
+       {cosine_with_restarts, cosine_with_min_lr, ScheduleKind::cosine}},
+      {"min_lr", &ScheduleKwargs::min_lr, at_least(0), {cosine_with_min_lr}},
+      {"min_lr_rate", &ScheduleKwargs::min_lr_rate, from_to(0, 1), {cosine_with_min_lr}},
+      {"lr_end", &ScheduleKwargs::lr_end, at_least(0), {polynomial}},
+      {"power", &ScheduleKwargs::power, above(0), {polynomial}},
+  };
+  return all;
+}
+
+const Kwarg& find_kwarg(const std::string& name) {
+  std::string names;
+  for (const Kwarg& kwarg : known_kwargs()) {
+    if (kwarg.name == name) return kwarg;
+    names += cat(names.empty() ? "" : ", ", kwarg.name);
+  }
+  throw ConfigError(cat("--lr_scheduler_kwargs has no key '", quotation(name), "'; expected one of ", names));
+}
+
+double end_of(const ScheduleKwargs& kwargs) {
+  return kwargs.lr_end.value_or(1e-7);
 }
 
 }  // namespace
@@ -30,23 +67,11 @@ ScheduleKwargs parse_schedule_kwargs(const std::string& json_text) {
     throw ConfigError(cat("--lr_scheduler_kwargs is ", quotation(json_text),
                           R"(; expected an object such as {"min_lr_rate": 0.1})"));
   for (const auto& [key, value] : json.items()) {
-    if (!value.is_number())
+    const Kwarg& known = find_kwarg(key);
+    if (!value.is_number() || !known.range.holds(value.get<double>()))
       throw ConfigError(
-          cat("--lr_scheduler_kwargs: ", quotation(key), " is ", quotation(value), "; expected a number"));
-    const auto number = value.get<double>();
-    if (key == "num_cycles")
-      kwargs.num_cycles = number;
-    else if (key == "min_lr")
-      kwargs.min_lr = number;
-    else if (key == "min_lr_rate")
-      kwargs.min_lr_rate = number;
-    else if (key == "lr_end")
-      kwargs.lr_end = number;
-    else if (key == "power")
-      kwargs.power = number;
-    else
-      throw ConfigError(cat("--lr_scheduler_kwargs has no key '", quotation(key),
-                            "'; expected num_cycles, min_lr, min_lr_rate, lr_end or power"));
+          cat("--lr_scheduler_kwargs: ", key, " is ", quotation(value), "; expected ", known.range.text()));
+    kwargs.*known.value = value.get<double>();
   }
   return kwargs;
 }
@@ -54,11 +79,19 @@ ScheduleKwargs parse_schedule_kwargs(const std::string& json_text) {
 void Schedule::check() const {
   if (!(peak_learning_rate > 0) || !std::isfinite(peak_learning_rate))
     throw ConfigError(cat("the peak learning rate is ", peak_learning_rate, "; expected a number above 0"));
+  for (const Kwarg& kwarg : known_kwargs())
+    if (kwargs.*kwarg.value && std::ranges::find(kwarg.kinds, kind) == kwarg.kinds.end())
+      throw ConfigError(cat("--lr_scheduler_kwargs: the schedule ", name_of(kind), " has no ", kwarg.name,
+                            "; give --lr_scheduler_type ", name_of(kwarg.kinds.front()),
+                            " with it, or leave it out"));
   if (kind == ScheduleKind::cosine_with_min_lr && kwargs.min_lr.has_value() == kwargs.min_lr_rate.has_value())
     throw ConfigError(
         R"(cosine_with_min_lr needs one of min_lr and min_lr_rate: --lr_scheduler_kwargs '{"min_lr_rate": 0.1}')");
-  if (kind == ScheduleKind::polynomial && kwargs.lr_end >= peak_learning_rate)
-    throw ConfigError(cat("polynomial: lr_end ", kwargs.lr_end, " must be below the peak learning rate ",
+  if (kwargs.min_lr && *kwargs.min_lr > peak_learning_rate)
+    throw ConfigError(cat("cosine_with_min_lr: min_lr ", *kwargs.min_lr,
+                          " must not be above the peak learning rate ", peak_learning_rate));
+  if (kind == ScheduleKind::polynomial && end_of(kwargs) >= peak_learning_rate)
+    throw ConfigError(cat("polynomial: lr_end ", end_of(kwargs), " must be below the peak learning rate ",
                           peak_learning_rate));
 }
 
@@ -92,9 +125,9 @@ double Schedule::learning_rate(int64_t step) const {
     }
     case ScheduleKind::polynomial:
       return step > total_steps
-                 ? kwargs.lr_end
-                 : (peak_learning_rate - kwargs.lr_end) * std::pow(1 - progress, kwargs.power) +
-                       kwargs.lr_end;
+                 ? end_of(kwargs)
+                 : (peak_learning_rate - end_of(kwargs)) * std::pow(1 - progress, kwargs.power.value_or(1)) +
+                       end_of(kwargs);
     case ScheduleKind::inverse_sqrt: {
       const double timescale = warmup_steps > 0 ? warmup : 10000;
       factor = 1 / std::sqrt((steps + timescale - warmup) / timescale);

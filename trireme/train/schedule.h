@@ -42,16 +42,16 @@ constexpr auto enum_names(WarmupType) {
   return std::to_array<EnumName<WarmupType>>({{linear, "linear"}, {log, "log"}});
 }
 
-// Hugging Face's lr_scheduler_kwargs.
+// Hugging Face's lr_scheduler_kwargs; those that are given.
 struct ScheduleKwargs {
-  std::optional<double> num_cycles;   // cosine 0.5, cosine_with_restarts 1, cosine_with_min_lr 0.5
-  std::optional<double> min_lr;       // cosine_with_min_lr: one of these two
-  std::optional<double> min_lr_rate;  // as a share of the peak
-  double lr_end = 1e-7;               // polynomial
-  double power = 1;                   // polynomial
+  std::optional<double> num_cycles = {};   // cosine 0.5, cosine_with_restarts 1, cosine_with_min_lr 0.5
+  std::optional<double> min_lr = {};       // cosine_with_min_lr: one of these two
+  std::optional<double> min_lr_rate = {};  // as a share of the peak
+  std::optional<double> lr_end = {};       // polynomial 1e-7
+  std::optional<double> power = {};        // polynomial 1
 };
-// {"min_lr_rate": 0.1} -> ScheduleKwargs. ConfigError for text that is not JSON, unknown keys and wrong
-// types.
+// {"min_lr_rate": 0.1} -> ScheduleKwargs. ConfigError for text that is not JSON, unknown keys, wrong types
+// and numbers that no schedule can use.
 ScheduleKwargs parse_schedule_kwargs(const std::string& json_text);
 
 struct Schedule {
@@ -62,7 +62,7 @@ struct Schedule {
   int64_t total_steps = 1;
   WarmupType warmup_type = WarmupType::linear;
 
-  // ConfigError for settings that the kind cannot use: no minimum, or an end above the peak.
+  // ConfigError for kwargs of another kind, no minimum where the kind needs one, or an end above the peak.
   void check() const;
   // `step` in [0, total_steps).
   double learning_rate(int64_t step) const;

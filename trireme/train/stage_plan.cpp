@@ -100,8 +100,18 @@ int64_t count_of(const Json& stage, const char* key) {
   return value.get<int64_t>();
 }
 
+// Of the schedule before, what another one that the stage names does not read and would refuse.
+void leave_out_other_schedule(TrainOptions& options, const Json& stage, ScheduleKind before) {
+  if (options.lr_scheduler_type == before) return;
+  if (!stage.contains("lr_scheduler_kwargs")) options.lr_scheduler_kwargs.clear();
+  if (options.lr_scheduler_type != ScheduleKind::constant) return;
+  if (!stage.contains("warmup_steps")) options.warmup_steps = 0;
+  if (!stage.contains("warmup_ratio")) options.warmup_ratio = 0;
+}
+
 // Sets what `stage` says in `options`.
 void set_options(TrainOptions& options, const Json& stage, const RunTopology& topology) {
+  const ScheduleKind schedule_before = options.lr_scheduler_type;
   OptionList list;
   list_train_options(list, options);
   std::string known;
@@ -118,6 +128,7 @@ void set_options(TrainOptions& options, const Json& stage, const RunTopology& to
     option->check(written);
     option->write(written);
   }
+  leave_out_other_schedule(options, stage, schedule_before);
   // Steps of an earlier stage or of a flag would count more than this stage's share.
   if (stage.contains("warmup_ratio") && !stage.contains("warmup_steps")) options.warmup_steps = 0;
   if (!stage.contains("sp")) return;
@@ -243,7 +254,7 @@ int StagePlan::fullest_stage() const {
   return fullest;
 }
 
-StagePlan plan_stages(const TrainOptions& options, const RunTopology& topology, int64_t steps) {
+StagePlan make_stage_plan(const TrainOptions& options, const RunTopology& topology, int64_t steps) {
   const TrainOptions& run = options;
   StagePlan plan;
   const std::string& text = run.context_stages;

@@ -10,9 +10,7 @@ constexpr double kMostSeed = 9007199254740992;  // 2^53: what every JSON reader 
 constexpr auto kReports =
     std::to_array<EnumName<bool>>({{true, "tensorboard"}, {true, "all"}, {false, "none"}});
 
-}  // namespace
-
-void list_train_options(OptionList& list, TrainOptions& o) {
+void list_model_and_data(OptionList& list, TrainOptions& o) {
   list.group(OptionGroup::model);
   list.path("model_name_or_path", o.model_dir, "model folder, or org/name in the Hugging Face cache")
       .required()
@@ -31,7 +29,9 @@ void list_train_options(OptionList& list, TrainOptions& o) {
   list_sample_options(list, o.samples);
   list.count("seed", o.seed, from_to(0, kMostSeed), "of the order of samples, and of stochastic rounding")
       .on_resume(same_order);
+}
 
+void list_schedule(OptionList& list, TrainOptions& o) {
   list.group(OptionGroup::schedule);
   // Of stages and --max_seq_length, the length of the stage that the run is in is compared.
   list.text(
@@ -52,13 +52,9 @@ void list_train_options(OptionList& list, TrainOptions& o) {
   list.real("warmup_steps", o.warmup_steps, from_to(0, kSteps), "steps; below 1: a share");
   list.choice("warmup_type", o.warmup_type,
               "how the learning rate grows meanwhile; log: as in DeepSpeed's WarmupLR");
+}
 
-  list_engine_options(list, o.engine);
-  list_update_options(list, o.engine);
-  list.group(OptionGroup::memory);
-  list.flag("gradient_checkpointing", o.engine.recompute, Recompute::full, "the same as --recompute full")
-      .not_in_config();
-
+void list_checkpoints(OptionList& list, TrainOptions& o) {
   list.group(OptionGroup::checkpoints, ResumeRule::free);
   list.path("output_dir", o.output_dir, "the run's folder");
   list.flag(
@@ -73,8 +69,8 @@ void list_train_options(OptionList& list, TrainOptions& o) {
   list.flag("resume_with_new_data", o.resume_with_new_data,
             "go on where the data, or its order, is not the checkpoint's: it begins at its beginning");
   list.flag("keep_global_batch", o.keep_global_batch,
-            "where a run goes on with other ranks: as many samples a step as before, by "
-            "--gradient_accumulation_steps");
+            "where a run goes on with other ranks, or a stage shares samples among others: as many samples a "
+            "step as before, by --gradient_accumulation_steps");
   list.count("save_steps", o.save_steps, from_to(0, kSteps), "steps between checkpoints; 0: only at the end");
   list.flag(
       "save_in_background", o.engine.save_in_background,
@@ -83,7 +79,9 @@ void list_train_options(OptionList& list, TrainOptions& o) {
   list.count("save_total_limit", o.save_total_limit, from_to(0, kSteps), "checkpoints to keep; 0: all");
   list.choice("metric_for_best_model", o.metric_for_best_model,
               "keep the checkpoint with the smallest held-out loss or perplexity, beside the newest");
+}
 
+void list_watching(OptionList& list, TrainOptions& o) {
   list.group(OptionGroup::watching, ResumeRule::free);
   list.count("logging_steps", o.logging_steps, from_to(1, kSteps),
              "steps between printed lines where the output is no terminal");
@@ -99,6 +97,20 @@ void list_train_options(OptionList& list, TrainOptions& o) {
             "of one rank's device, for MFU; 0: published for a known GPU, else measured")
       .of_machine();
   list_guard_options(list, o.guards);
+}
+
+}  // namespace
+
+void list_train_options(OptionList& list, TrainOptions& o) {
+  list_model_and_data(list, o);
+  list_schedule(list, o);
+  list_engine_options(list, o.engine);
+  list_update_options(list, o.engine);
+  list.group(OptionGroup::memory);
+  list.flag("gradient_checkpointing", o.engine.recompute, Recompute::full, "the same as --recompute full")
+      .not_in_config();
+  list_checkpoints(list, o);
+  list_watching(list, o);
 }
 
 Json to_json(const TrainOptions& options) {

@@ -33,7 +33,8 @@ void RunInProgress::begin_records() {
     }
     replace_file(run_.config(), to_json(options_).dump(2) + "\n");
     records_.emplace(run_, resume_from_ ? std::optional(steps_done_) : std::nullopt,
-                     options_.tensorboard ? options_.logging_dir : "", notes());
+                     options_.tensorboard ? options_.logging_dir : "", notes(),
+                     evaluation_due_ ? LastEvaluation::due : LastEvaluation::kept);
   });
 }
 
@@ -85,10 +86,15 @@ bool RunInProgress::step() {
   try {
     result = engine_->train_step(batches, record.learning_rate, guards_.on_nonfinite());
   } catch (const DataError& error) {
-    // There is time for a save that is under way.
-    if (dynamic_cast<const DataErrorOnAllRanks*>(&error) != nullptr) look_after_save(/*to_end=*/true);
+    std::string not_saved;
+    try {
+      // There is time for a save that is under way.
+      if (dynamic_cast<const DataErrorOnAllRanks*>(&error) != nullptr) look_after_save(/*to_end=*/true);
+    } catch (const Error& of_save) {
+      not_saved = cat("; meanwhile it ", of_save.what());
+    }
     throw DataError(cat("training stopped at step ", steps_done_ + 1, ": ", error.what(),
-                        guards_.skipped_before(), last_good()));
+                        guards_.skipped_before(), not_saved.empty() ? last_good() : not_saved));
   }
   record.seconds = now_seconds() - begin;
   // The step has shown that the run is sound: an earlier run's files in this folder may go.

@@ -1,7 +1,6 @@
 #include "trireme/train/validate.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "trireme/base/error.h"
 #include "trireme/comm/agreement.h"
@@ -9,6 +8,7 @@
 #include "trireme/device/gpu_identity.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/eval/one_rank.h"
+#include "trireme/plan/first_run.h"
 #include "trireme/train/check_run.h"
 #include "trireme/train/digest.h"
 #include "trireme/train/run_directory.h"
@@ -18,8 +18,6 @@
 
 namespace trireme {
 namespace {
-
-constexpr int64_t kSmokeTokens = 32768;
 
 class Validator {
  public:
@@ -89,11 +87,9 @@ void Validator::prepare() {
                          ? how_.sequence_tokens
                          : std::min(kSmokeTokens, plan.stages[static_cast<size_t>(longest)].sequence_tokens);
   open_data(config);
-  const int64_t longest_document = options_.samples.packing == Packing::concat
-                                       ? std::numeric_limits<int64_t>::max()
-                                       : data_.set->longest_document();
+  const int64_t longest_tokens = longest_context_tokens(*data_.set, options_.samples.packing);
   for (size_t stage = 0; stage < plan.stages.size(); ++stage)
-    check_positions({plan.stages[stage]}, plan.configs[stage], longest_document);
+    check_stage_positions({plan.stages[stage]}, plan.configs[stage], longest_tokens);
 }
 
 void Validator::open_data(const ModelConfig& config) {
@@ -184,10 +180,13 @@ void Validator::try_steps() {
 }
 
 void Validator::compare_one_rank() {
-  if (world_.size() == 1) {
-    add({"several ranks equal one", Verdict::not_done,
-         "this is one rank; trireme launch --nproc_per_node 2 -- validate ... --sp 2 compares two with it",
-         Json::object()});
+  std::string left_out;
+  if (how_.skip_one_rank) left_out = "left out by --skip_one_rank";
+  if (world_.size() == 1)
+    left_out =
+        "this is one rank; trireme launch --nproc_per_node 2 -- validate ... --sp 2 compares two with it";
+  if (!left_out.empty()) {
+    add({"several ranks equal one", Verdict::not_done, left_out, Json::object()});
     return;
   }
   EngineOptions engine = options_.engine;
