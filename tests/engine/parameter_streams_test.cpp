@@ -100,6 +100,40 @@ TEST_P(ParameterStreams, bring_each_unit_as_it_is_after_its_last_update_and_nobo
   }
 }
 
+// ZeRO 1 and 2: ranks exchange what they stepped at a unit's next use.
+TEST(ReplicatedParameterStreams, exchange_new_values_beside_the_unit_before) {
+  install_cpu_caching_allocator();
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(seed);
+    SimulatedStreams streams(seed);
+    std::mt19937 random(seed);
+    Group group = testing::simulated_group(streams, 2);
+    const std::vector<FlatUnit> units(kUnits, {"unit", kElements, {}});
+    const auto store = make_replicated_parameters(units, group, /*shard_masters=*/true, {});
+    int wrong = 0;
+    for (int step = 1; step <= 3; ++step) {
+      for (int unit = 0; unit < kUnits; ++unit) {
+        store->open_master(unit).fill_(100 * step + unit);
+        store->close_master(unit);
+      }
+      streams.begin_pass();
+      UnitOrder order(*store, kOrder);
+      for (const int unit : kOrder) {
+        const at::Tensor values = order.gather(unit);
+        streams.compute_unit([&, data = values.const_data_ptr<float>(),
+                              expected = static_cast<float>(100 * step + unit)] {
+          if (std::count(data, data + kElements, expected) != kElements) ++wrong;
+        });
+        order.release(unit);
+        work_a_while(streams, random() % 12);
+      }
+      streams.finish();
+    }
+    EXPECT_EQ(wrong, 0);
+    EXPECT_THAT(streams.hasty_waits(), ::testing::IsEmpty());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Offloads, ParameterStreams,
                          ::testing::Values(OffloadCase{"host", Offload::cpu, 1},
                                            OffloadCase{"host_2_ranks", Offload::cpu, 2},
