@@ -75,6 +75,7 @@ TEST_F(UnitUploadsTest, come_as_they_were_brought_back_in_every_order_of_the_str
     SimulatedStreams streams(seed);
     std::mt19937 random(seed);
     std::vector<at::Tensor> host;
+    host.reserve(kUnits);
     for (int unit = 0; unit < kUnits; ++unit) host.push_back(at::full({kElements}, unit, at::kLong));
     int checks = 0, wrong = 0;
     {
