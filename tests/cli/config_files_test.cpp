@@ -52,6 +52,22 @@ class GivenFiles : public ::testing::Test {
   testing::TemporaryFolder folder_;
 };
 
+TEST_F(GivenFiles, a_flag_leaves_out_what_it_makes_meaningless_in_config) {
+  const std::string config =
+      file("run.yaml",
+           "lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr_rate: 0.1}\n"
+           "warmup_steps: 4\non_spike: warn\nspike_factor: 2\n");
+  const auto with = [&](const char* flag, const char* value) {
+    return parse({"--config", config, flag, value})->flags.options;
+  };
+  EXPECT_EQ(with("--lr_scheduler_type", "cosine_with_min_lr").lr_scheduler_kwargs, R"({"min_lr_rate":0.1})");
+  EXPECT_EQ(with("--lr_scheduler_type", "linear").lr_scheduler_kwargs, "");
+  EXPECT_EQ(with("--lr_scheduler_type", "linear").warmup_steps, 4);
+  EXPECT_EQ(with("--lr_scheduler_type", "constant").warmup_steps, 0);
+  EXPECT_EQ(with("--on_spike", "stop").guards.spike_factor, 2);
+  EXPECT_EQ(with("--on_spike", "off").guards.spike_factor, GuardOptions().spike_factor);
+}
+
 TEST_F(GivenFiles, a_flag_beats_config_under_each_of_its_names) {
   const std::string config = file("run.yaml",
                                   "model_name_or_path: other\nzero: 2\nbf16: true\nlearning-rate: 2e-5\n"

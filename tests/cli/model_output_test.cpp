@@ -107,6 +107,41 @@ TEST(ModelOutput, keeps_what_cannot_move_into_the_new_folder) {
   EXPECT_EQ(bytes_of(folder / "out.older/data/mine.txt"), "mine");
 }
 
+TEST(ModelOutput, is_not_written_into_a_run_or_its_checkpoint) {
+  const TemporaryFolder folder;
+  folder.write("run/metrics.jsonl", "");
+  folder.write("run/checkpoints/step-3/manifest.json", "{}");
+  for (const char* out : {"run", "run/checkpoints/step-3"})
+    EXPECT_THAT(testing::message_of<ConfigError>([&] { ModelOutput::check(folder / out, true); }),
+                ::testing::HasSubstr("choose another folder"))
+        << out;
+}
+
+TEST(ModelOutput, keeps_the_mode_of_the_folder_that_it_replaces) {
+  const TemporaryFolder folder;
+  folder.write("out/notes.txt", "mine");
+  ::chmod((folder / "out").c_str(), 02700);
+  ModelOutput output(folder / "out", true);
+  write(output.path() / "config.json", "new");
+  output.publish();
+  EXPECT_EQ(fs::status(folder / "out").permissions(), fs::perms::owner_all | fs::perms::set_gid);
+  EXPECT_EQ(bytes_of(folder / "out/notes.txt"), "mine");
+}
+
+// The shell would stand in a folder that is gone.
+TEST(ModelOutput, into_the_working_folder_keeps_that_folder) {
+  const TemporaryFolder folder;
+  folder.write("out/notes.txt", "mine");
+  const fs::path before = fs::current_path();
+  fs::current_path(folder / "out");
+  ModelOutput output(".", true);
+  write(output.path() / "config.json", "new");
+  output.publish();
+  EXPECT_EQ(bytes_of("config.json"), "new");
+  EXPECT_EQ(bytes_of("notes.txt"), "mine");
+  fs::current_path(before);
+}
+
 TEST(ModelOutput, what_a_killed_process_left_in_the_folder_does_not_count) {
   const TemporaryFolder folder;
   folder.write("out/.trireme.tmp-0123456789abcdef/config.json", "half");

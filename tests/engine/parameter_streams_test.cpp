@@ -120,10 +120,10 @@ TEST(ReplicatedParameterStreams, exchange_new_values_beside_the_unit_before) {
       UnitOrder order(*store, kOrder);
       for (const int unit : kOrder) {
         const at::Tensor values = order.gather(unit);
-        streams.compute_unit([&, data = values.const_data_ptr<float>(),
-                              expected = static_cast<float>(100 * step + unit)] {
-          if (std::count(data, data + kElements, expected) != kElements) ++wrong;
-        });
+        streams.compute_unit(
+            [&, data = values.const_data_ptr<float>(), expected = static_cast<float>(100 * step + unit)] {
+              if (std::count(data, data + kElements, expected) != kElements) ++wrong;
+            });
         order.release(unit);
         work_a_while(streams, random() % 12);
       }

@@ -80,6 +80,16 @@ TEST(Plan, stages_are_planned_one_by_one) {
   }
 }
 
+// A layer is stepped in its backward, so that all samples of a step are one micro-batch.
+TEST(Plan, of_updates_in_backward_takes_any_number_of_samples_at_once) {
+  PlanRequest request = small_request(1, 1024, 400 * kMiB);
+  request.settings.update_in_backward = true;
+  request.samples_per_step = 5;
+  const Plan plan = make_plan(request);
+  EXPECT_EQ(plan.best.configuration.batch, 5);
+  EXPECT_EQ(plan.best.configuration.accumulation, 1);
+}
+
 TEST(Plan, stage_lengths_may_double) {
   EXPECT_THAT(parse_stage_lengths("32k,128k"), ElementsAre(32768, 131072));
   EXPECT_THAT(parse_stage_lengths("128k,...,1m"), ElementsAre(1 << 17, 1 << 18, 1 << 19, 1 << 20));

@@ -135,6 +135,15 @@ TEST(ScriptChanges, part_the_arguments_of_a_call_that_had_none) {
   EXPECT_THAT(changes_of(text).diff, HasSubstr("SFTConfig(max_length=65536, per_device_train_batch_size=1)"));
 }
 
+TEST(ScriptChanges, import_before_a_trainer_in_the_next_line_or_in_the_same) {
+  EXPECT_THAT(changes_of("from trl import SFTTrainer\nSFTTrainer(\"org/model\").train()\n").diff,
+              HasSubstr("+from trireme.hf import with_sequence_parallel\n"
+                        "+with_sequence_parallel(SFTTrainer, sp_size=4)(\"org/model\").train()\n"));
+  EXPECT_THAT(
+      changes_of("from trl import SFTTrainer; SFTTrainer(\"org/model\")\n").diff,
+      HasSubstr("+from trireme.hf import with_sequence_parallel\n+from trl import SFTTrainer; with_"));
+}
+
 TEST(ScriptChanges, shard_parameters_as_the_plan_does_unless_the_script_does_it) {
   EXPECT_THAT(changes_of(kSft, 2, 4, 1, 3).diff,
               AllOf(HasSubstr("+    deepspeed={"), HasSubstr("\"stage\":3"),
@@ -201,6 +210,18 @@ TEST(ScriptValues, are_what_the_script_says_and_trl_s_other_default) {
   EXPECT_EQ(values.at("learning_rate"), 1e-5);
   EXPECT_FALSE(values.contains("seed"));
   EXPECT_EQ(values_of(replaced(kSft, "    learning_rate=1e-5,\n", "")).at("learning_rate"), 2e-5);
+}
+
+TEST(TrainerScript, has_the_arguments_that_its_trainer_is_given) {
+  const std::string two = replaced(kSft, "arguments = SFTConfig(",
+                                   "other: SFTConfig = SFTConfig(learning_rate=1)\narguments = SFTConfig(");
+  EXPECT_EQ(values_of(two).at("learning_rate"), 1e-5);
+  EXPECT_EQ(values_of(replaced(two, "args=arguments", "args=other")).at("learning_rate"), 1);
+  EXPECT_EQ(values_of(replaced(two, "model=model, args=arguments", "model, arguments")).at("learning_rate"),
+            1e-5);
+  EXPECT_EQ(values_of(replaced(two, "args=arguments", "args=SFTConfig(learning_rate=2)")).at("learning_rate"),
+            2);
+  EXPECT_THAT(refusal(replaced(two, "args=arguments", "args=made()")), HasSubstr("lines 8 and 9"));
 }
 
 TEST(TrainerScript, is_refused_by_name) {

@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/engine/check_options.h"
+#include "trireme/train/check_options.h"
 
 #include "tests/support/error_message.h"
 
@@ -72,10 +73,11 @@ TEST(StagePlan, another_schedule_begins_without_what_it_does_not_read) {
     {"steps": 10, "lr_scheduler_type": "cosine_with_min_lr"},
     {"steps": 10, "lr_scheduler_type": "cosine"},
     {"steps": 10, "lr_scheduler_type": "constant"}])");
+  for (const TrainOptions& options : plan.options) check_options(options);
   EXPECT_EQ(plan.options[1].lr_scheduler_kwargs, R"({"min_lr_rate":0.1})");
   EXPECT_EQ(plan.options[2].lr_scheduler_kwargs, "");
   EXPECT_EQ(plan.options[2].warmup_ratio, 0.5);
-  EXPECT_EQ(plan.options[3].warmup_ratio, 0);
+  EXPECT_EQ(plan.options[3].warmup_ratio, 0.5);
 }
 
 TEST(StagePlan, what_a_stage_leaves_out_is_as_in_the_one_before) {

@@ -49,6 +49,21 @@ bool followed_from_output(const Json& document) {
          fs::path(events.get<std::string>()) == fs::path(output.get<std::string>()) / "runs";
 }
 
+// Whether a given flag leaves this value of a file without a meaning, for which it would be refused.
+bool is_displaced(const std::string& option, const Json& document, const OptionParser& parser) {
+  // --sp is the product of the two.
+  if (option == "ulysses" || option == "ring") return parser.given("sp");
+  const auto is_given_as = [&](const char* flag, const Json& value) {
+    return parser.given(flag) && parser.find(flag).read() == value;
+  };
+  const char* const schedule = "lr_scheduler_type";
+  if (option == "lr_scheduler_kwargs")
+    return document.contains(schedule) && parser.given(schedule) &&
+           !is_given_as(schedule, document[schedule]);
+  if (option == "warmup_ratio" || option == "warmup_steps") return is_given_as(schedule, "constant");
+  return option.starts_with("spike_") && is_given_as("on_spike", "off");
+}
+
 bool is_deepspeed_name(const std::string& name) {
   return find_deepspeed_key(name) != nullptr || is_deepspeed_block(name);
 }
@@ -131,7 +146,9 @@ std::vector<GivenValue> values_of_config(const Json& document, const std::string
         throw ConfigError("that is a key of DeepSpeed's configuration: give such a file as --deepspeed");
       if (name == "config") throw ConfigError("a file names no other --config");
       const Option& option = parser.find(name);
-      if (value.is_null() || (name == "logging_dir" && followed_from_output(document))) continue;
+      if (value.is_null() || (name == "logging_dir" && followed_from_output(document)) ||
+          is_displaced(name, document, parser))
+        continue;
       values.push_back({name,
                         parse_option_words(
                             option, words_of_value(option, name == "device" ? without_index(value) : value)),
@@ -145,14 +162,8 @@ std::vector<GivenValue> values_of_config(const Json& document, const std::string
 
 std::vector<std::string> ConfigFiles::add_to(OptionParser& parser, int ranks) {
   if (!config.empty()) {
-    std::vector<GivenValue> values =
-        values_of_config(read_config_document(config).json, config.string(), parser);
-    // --sp is the product of the two.
-    if (parser.given("sp"))
-      std::erase_if(values, [](const GivenValue& value) {
-        return value.option == "ulysses" || value.option == "ring";
-      });
-    parser.add_file_values(values, Precedence::before_counts);
+    parser.add_file_values(values_of_config(read_config_document(config).json, config.string(), parser),
+                           Precedence::before_counts);
   }
   if (!deepspeed.empty() && !deepspeed_config.empty() && deepspeed != deepspeed_config)
     throw ConfigError("--deepspeed and --deepspeed_config name two files; give one of them");

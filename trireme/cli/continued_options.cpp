@@ -1,6 +1,5 @@
 #include "trireme/cli/continued_options.h"
 
-#include <tuple>
 #include <utility>
 
 #include "trireme/base/error.h"
@@ -38,21 +37,6 @@ std::vector<std::string> add_continued_options(OptionParser& parser, const fs::p
                                                                 {"eval_file", "validation_split_percentage"}};
   for (const auto& [given, displaced] : kDisplaced)
     if (parser.given(given)) options.erase(displaced);
-  // With this value of a flag nothing reads them, and they would be refused.
-  constexpr std::tuple<const char*, const char*, const char*> kUnread[] = {
-      {"lr_scheduler_type", "constant", "warmup_ratio"},
-      {"lr_scheduler_type", "constant", "warmup_steps"},
-      {"on_spike", "off", "spike_factor"},
-      {"on_spike", "off", "spike_window"},
-      {"on_spike", "off", "spike_steps"}};
-  for (const auto& [given, value, unread] : kUnread)
-    if (parser.given(given) && parser.find(given).read() == value) options.erase(unread);
-  const char* const schedule = "lr_scheduler_type";
-  if (parser.given(schedule) && parser.find(schedule).read() != options[schedule])
-    options.erase("lr_scheduler_kwargs");
-  // --sp is the product of the two.
-  if (parser.given("sp"))
-    for (const char* name : {"ulysses", "ring"}) options.erase(name);
   if (had_stages && !parser.given("context_stages") && !parser.given("max_steps") &&
       !parser.given("num_train_epochs"))
     throw ConfigError(cat("--continue_run ", run.string(),

@@ -15,6 +15,7 @@
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/make_folder.h"
 #include "trireme/model/checkpoint_files.h"
+#include "trireme/train/checkpoint_names.h"
 
 namespace fs = std::filesystem;
 
@@ -38,6 +39,8 @@ bool cannot_be_renamed(const fs::path& folder) {
   struct stat status {
   }, above{};
   if (::stat(folder.c_str(), &status) != 0 || ::stat(parent.c_str(), &above) != 0) return false;
+  std::error_code error;  // a shell in a folder that is replaced would stand in none
+  if (fs::equivalent(folder, fs::current_path(error), error)) return true;
   // A folder may be mounted within its file system: then the device is the same.
   const bool is_mounted = ::statx(AT_FDCWD, folder.c_str(), 0, STATX_INO, &mount) == 0 &&
                           (mount.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
@@ -62,6 +65,14 @@ bool is_of_a_model(const fs::path& file) {
          std::find(others.begin(), others.end(), name) != others.end();
 }
 
+// What is private stays so. Only root can give a folder away.
+void take_mode_of(const fs::path& older, const fs::path& newer) {
+  struct stat status {};
+  if (::stat(older.c_str(), &status) != 0) return;
+  [[maybe_unused]] const int owner = ::chown(newer.c_str(), status.st_uid, status.st_gid);
+  ::chmod(newer.c_str(), status.st_mode & 07777);
+}
+
 // Exchanges the names of two folders, in two steps where the file system has no exchange.
 bool exchange(const fs::path& a, const fs::path& b) {
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
@@ -81,6 +92,11 @@ void ModelOutput::check(const fs::path& out, bool overwrite) {
   std::error_code error;
   if (fs::exists(out, error) && !fs::is_directory(out, error))
     throw ConfigError(cat("--out ", out.string(), " is a file; expected a folder to write the model into"));
+  if (is_there(out / kManifestFile) || (is_there(out / "checkpoints") && is_there(out / "metrics.jsonl")))
+    throw ConfigError(
+        cat("--out ", out.string(),
+            " is a run's folder or checkpoint, which a model written into it would spoil; choose "
+            "another folder"));
   if (!overwrite && holds_something(out))
     throw ConfigError(
         cat("--out ", out.string(),
@@ -125,6 +141,7 @@ void ModelOutput::publish() {
   std::error_code error;
   sync_folder(path());
   if (inside_) return publish_file_by_file();
+  take_mode_of(out_, path());
   const bool replaces = fs::exists(out_, error) && !fs::is_empty(out_, error);
   if (!replaces) {
     if (::rename(path().c_str(), out_.c_str()) != 0) fail();

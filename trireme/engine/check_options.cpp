@@ -75,6 +75,12 @@ void check_optimizer(const EngineOptions& options) {
     throw ConfigError(cat("--optim_state_dtype: ", kind.name,
                           kind.state_names.empty() ? " has no states" : " keeps its states in fp32 alone",
                           "; leave it out"));
+  const OptimizerSettings unless_given;
+  if (kind.state_names.empty() &&
+      (options.optimizer.beta1 != unless_given.beta1 || options.optimizer.beta2 != unless_given.beta2 ||
+       options.optimizer.epsilon != unless_given.epsilon))
+    throw ConfigError(cat("--adam_beta1, --adam_beta2 and --adam_epsilon are AdamW's, and --optim is ",
+                          kind.name, "; leave them out"));
   if (!options.update_in_backward) return;
   if (options.optimizer.max_grad_norm > 0)
     throw ConfigError(

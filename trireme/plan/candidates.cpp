@@ -57,7 +57,8 @@ class CandidateList {
     const int64_t samples = request_.samples_per_step / data_parallel;
     std::vector<Batches> all;
     for (int64_t batch = 1; batch <= samples; ++batch) {
-      const bool useful = batch == 1 || ((batch & (batch - 1)) == 0 && batch * shard_tokens <= kEnoughRows);
+      const bool useful = batch == 1 || (batch == samples && request_.settings.update_in_backward) ||
+                          ((batch & (batch - 1)) == 0 && batch * shard_tokens <= kEnoughRows);
       const bool whole = samples % batch == 0;
       if (!whole || (pinned_.batch ? *pinned_.batch != batch : !useful && !pinned_.accumulation)) continue;
       if (pinned_.accumulation && *pinned_.accumulation != samples / batch) continue;

@@ -96,10 +96,10 @@ class Changes {
     const std::string indent = text.substr(line, text.find_first_not_of(" \t", line) - line);
     const size_t end = text.find('\n', import.statement_end);
     const std::string statement = cat("from ", kPackage, " import ", name, "\n");
-    if (end == std::string::npos)
-      edits_.push_back({import.statement_begin, import.statement_begin, statement + indent});
-    else
-      edits_.push_back({end + 1, end + 1, indent + statement});
+    const bool ends_its_line = end != std::string::npos && end < script_.trainer_call().begin;
+    const size_t at = ends_its_line ? end + 1 : import.statement_begin;
+    // First among the edits there: the trainer may stand in the next line.
+    edits_.insert(edits_.begin(), {at, at, ends_its_line ? indent + statement : statement + indent});
   }
 
   // keyword=value in a call: where it is there with another value, or missing and `needed`.

@@ -57,13 +57,48 @@ void find_trainer(TrainerScript& script) {
       "for a loop of its own see docs/huggingface.md (trireme.parallelize)"));
 }
 
+// What the trainer is given as its second argument; null where the script does not show it.
+const PythonArgument* given_arguments(const TrainerScript& script) {
+  const PythonCall& trainer = script.trainer_call();
+  if (script.wrapped) return nullptr;
+  if (const PythonArgument* by_name = trainer.find("args")) return by_name;
+  const bool by_position = trainer.arguments.size() > 1 && trainer.arguments[1].keyword.empty();
+  return by_position ? &trainer.arguments[1] : nullptr;
+}
+
+std::string without_spaces(std::string text) {
+  std::erase_if(text, [](char letter) { return letter == ' ' || letter == '\t'; });
+  return text;
+}
+
+// The call stands there, or is what the name there was given: "NAME = call", "NAME: type = call".
+bool makes(const PythonSource& source, const PythonCall& call, const PythonArgument& given) {
+  if (call.begin == given.value_begin) return true;
+  const size_t line = source.text.rfind('\n', call.begin) + 1;  // npos + 1: the first
+  const std::string before = without_spaces(source.text.substr(line, call.begin - line));
+  return before.ends_with('=') && before.substr(0, before.find_first_of(":=")) == given.written;
+}
+
 void find_arguments(TrainerScript& script) {
   const PythonSource& source = script.source;
+  const PythonArgument* const given = given_arguments(script);
+  std::vector<size_t> found;
+  std::string lines;
   for (size_t i = 0; i < source.calls.size(); ++i)
     if (contains(kArguments, source.resolved(source.calls[i].callee))) {
-      if (!script.arguments) script.arguments = i;
+      found.push_back(i);
+      lines += cat(lines.empty() ? "" : " and ", source.line_of(source.calls[i].begin));
     }
+  if (found.size() > 1)
+    std::erase_if(found,
+                  [&](size_t i) { return given == nullptr || !makes(source, source.calls[i], *given); });
+  if (found.size() == 1) script.arguments = found.front();
   if (script.arguments) return;
+  if (lines.find(' ') != std::string::npos)
+    throw ConfigError(
+        cat(script.file, " makes arguments of a trainer in lines ", lines,
+            ", and it does not show which of them the trainer is given; expected args=NAME of one "
+            "of them"));
   const auto parser = std::ranges::find_if(source.calls, [&](const PythonCall& call) {
     const std::string name = source.resolved(call.callee);
     return name.ends_with("ArgumentParser") || name.ends_with(".TrlParser");

@@ -100,15 +100,6 @@ int64_t count_of(const Json& stage, const char* key) {
   return value.get<int64_t>();
 }
 
-// Of the schedule before, what another one that the stage names does not read and would refuse.
-void leave_out_other_schedule(TrainOptions& options, const Json& stage, ScheduleKind before) {
-  if (options.lr_scheduler_type == before) return;
-  if (!stage.contains("lr_scheduler_kwargs")) options.lr_scheduler_kwargs.clear();
-  if (options.lr_scheduler_type != ScheduleKind::constant) return;
-  if (!stage.contains("warmup_steps")) options.warmup_steps = 0;
-  if (!stage.contains("warmup_ratio")) options.warmup_ratio = 0;
-}
-
 // Sets what `stage` says in `options`.
 void set_options(TrainOptions& options, const Json& stage, const RunTopology& topology) {
   const ScheduleKind schedule_before = options.lr_scheduler_type;
@@ -128,7 +119,9 @@ void set_options(TrainOptions& options, const Json& stage, const RunTopology& to
     option->check(written);
     option->write(written);
   }
-  leave_out_other_schedule(options, stage, schedule_before);
+  // Another schedule would refuse them.
+  if (options.lr_scheduler_type != schedule_before && !stage.contains("lr_scheduler_kwargs"))
+    options.lr_scheduler_kwargs.clear();
   // Steps of an earlier stage or of a flag would count more than this stage's share.
   if (stage.contains("warmup_ratio") && !stage.contains("warmup_steps")) options.warmup_steps = 0;
   if (!stage.contains("sp")) return;
