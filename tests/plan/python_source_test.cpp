@@ -19,6 +19,12 @@ Json value_of(const std::string& expression, const std::string& before = "") {
   return value ? *value : Json("not known");
 }
 
+TEST(PythonSource, may_begin_with_a_byte_order_mark) {
+  const PythonSource source = read_python_source("\xEF\xBB\xBFimport trl\nf()\n", "train.py");
+  EXPECT_EQ(source.resolved("trl.SFTTrainer"), "trl.SFTTrainer");
+  EXPECT_EQ(source.line_of(source.calls.at(0).begin), 2);
+}
+
 TEST(PythonSource, literals_have_their_values) {
   const std::vector<std::pair<std::string, Json>> cases{
       {"12", 12},        {"-3", -3},   {"1_000", 1000},      {"2e-5", 2e-5}, {"5.", 5.0},

@@ -135,6 +135,13 @@ TEST(ScriptChanges, part_the_arguments_of_a_call_that_had_none) {
   EXPECT_THAT(changes_of(text).diff, HasSubstr("SFTConfig(max_length=65536, per_device_train_batch_size=1)"));
 }
 
+TEST(ScriptChanges, add_nothing_that_an_unpacked_dictionary_may_hold) {
+  const ScriptChanges changes = changes_of(replaced(kSft, "    max_length=1024,\n", "    **given,\n"));
+  EXPECT_THAT(changes.diff, Not(HasSubstr("max_length")));
+  EXPECT_THAT(changes.notes,
+              Contains("not found: max_length, which line 11 may give by **given. Let it be 65536."));
+}
+
 TEST(ScriptChanges, import_before_a_trainer_in_the_next_line_or_in_the_same) {
   EXPECT_THAT(changes_of("from trl import SFTTrainer\nSFTTrainer(\"org/model\").train()\n").diff,
               HasSubstr("+from trireme.hf import with_sequence_parallel\n"

@@ -22,6 +22,7 @@ bool is_of_name(char letter) {
 class Tokens {
  public:
   Tokens(const std::string& text, const std::string& file) : text_(text), file_(file) {
+    if (text.starts_with("\xEF\xBB\xBF")) at_ = 3;  // a byte order mark, which Python passes over
     while (at_ < text.size()) next();
     if (!brackets_.empty()) fail("a bracket without its end", brackets_.back());
     add(Kind::line_end, at_);

@@ -102,14 +102,26 @@ class Changes {
     edits_.insert(edits_.begin(), {at, at, ends_its_line ? indent + statement : statement + indent});
   }
 
+  // Python takes a keyword once, and ** may hold it.
+  void add(const PythonCall& call, const std::string& keyword, const std::string& written) {
+    const auto unpacked = std::ranges::find_if(call.arguments, [](const PythonArgument& argument) {
+      return argument.keyword.empty() && argument.written.starts_with("**");
+    });
+    if (unpacked != call.arguments.end()) {
+      notes_.push_back(cat("not found: ", keyword, ", which ", line_of(*unpacked), " may give by ",
+                           unpacked->written, ". Let it be ", written, "."));
+      return;
+    }
+    edits_.push_back(new_argument(source_.text, call, cat(keyword, "=", written),
+                                  /*is_first=*/extended_.insert(call.open).second));
+  }
+
   // keyword=value in a call: where it is there with another value, or missing and `needed`.
   void set(const PythonCall& call, const std::string& keyword, const Json& value, bool needed) {
     const PythonArgument* argument = call.find(keyword);
     const std::string written = python_literal(value);
     if (argument == nullptr) {
-      if (needed)
-        edits_.push_back(new_argument(source_.text, call, cat(keyword, "=", written),
-                                      /*is_first=*/extended_.insert(call.open).second));
+      if (needed) add(call, keyword, written);
     } else if (!argument->value) {
       notes_.push_back(cat("not found: ", keyword, ", which ", line_of(*argument), " gives as ",
                            argument->written, ". Let it be ", written, "."));
