@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/engine/check_options.h"
 
 #include "tests/support/error_message.h"
 #include "tests/support/other_value.h"
@@ -169,6 +170,19 @@ TEST(CheckOptions, what_nothing_would_read_is_refused) {
   EXPECT_THAT(refused([](TrainOptions& o) { o.max_eval_samples = 10; }), HasSubstr("--max_eval_samples"));
   EXPECT_THAT(refused([](TrainOptions& o) { o.guards.spike_factor = 2; }),
               AllOf(HasSubstr("--spike_factor"), HasSubstr("--on_spike warn")));
+}
+
+TEST(CheckOptions, what_is_of_adamw_is_refused_for_another_optimizer) {
+  EngineOptions options;
+  options.optimizer.kind = &find_optimizer("sgd");
+  EXPECT_NO_THROW(check_engine_options(options));
+  for (double OptimizerOptions::*of_adamw :
+       {&OptimizerOptions::beta1, &OptimizerOptions::beta2, &OptimizerOptions::epsilon}) {
+    EngineOptions given = options;
+    given.optimizer.*of_adamw = 0.5;
+    EXPECT_THAT(message_of<ConfigError>([&] { check_engine_options(given); }),
+                AllOf(HasSubstr("AdamW's"), HasSubstr("sgd")));
+  }
 }
 
 TEST(CheckOptions, a_step_that_no_memory_holds_is_refused_with_its_factors) {
