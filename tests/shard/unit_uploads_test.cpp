@@ -3,6 +3,7 @@
 #include "trireme/shard/unit_uploads.h"
 
 #include <algorithm>
+#include <functional>
 
 #include <gtest/gtest.h>
 
@@ -21,19 +22,43 @@ constexpr int kUnits = 5;
 constexpr int64_t kElements =
     20'000;  // int64: blocks that the allocator keeps, and never gives back to the kernel
 
+std::vector<at::Tensor> units_on_host() {
+  std::vector<at::Tensor> host;
+  host.reserve(kUnits);
+  for (int unit = 0; unit < kUnits; ++unit) host.push_back(at::full({kElements}, unit, at::kLong));
+  return host;
+}
+
+struct Seen {
+  int checks = 0, wrong = 0;
+};
+
+// A pass over the units, each uploaded while the one before computes: it must see 100 x step + unit.
+void pass_over(const std::vector<at::Tensor>& host, int step, UnitUploads& uploads, SimulatedStreams& streams,
+               Seen& seen, const std::function<void()>& after_unit) {
+  for (int unit = 0; unit < kUnits; ++unit) {
+    if (!uploads.begun(unit)) uploads.begin(unit, host[unit]);
+    const at::Tensor values = uploads.finish(unit);
+    if (unit + 1 < kUnits) uploads.begin(unit + 1, host[unit + 1]);
+    streams.compute_unit([&, data = values.const_data_ptr<int64_t>(), value = 100 * step + unit] {
+      ++seen.checks;
+      if (std::count(data, data + kElements, value) != kElements) ++seen.wrong;
+    });
+    after_unit();
+  }
+}
+
 class UnitUploadsTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { install_cpu_caching_allocator(); }
 };
 
 TEST_F(UnitUploadsTest, come_whole_and_as_they_are_after_their_last_update_in_every_order_of_the_streams) {
-  std::vector<at::Tensor> host;
-  host.reserve(kUnits);
-  for (int unit = 0; unit < kUnits; ++unit) host.push_back(at::full({kElements}, unit, at::kLong));
+  const std::vector<at::Tensor> host = units_on_host();
   for (unsigned seed = 0; seed < 40; ++seed) {
     SimulatedStreams streams(seed);
     std::mt19937 random(seed);
-    int checks = 0, wrong = 0;
+    Seen seen;
     const auto work_a_while = [&] {
       // Work on memory of its own, that is given out again at once.
       const at::Tensor own = at::empty({kElements}, at::kLong);
@@ -43,16 +68,7 @@ TEST_F(UnitUploadsTest, come_whole_and_as_they_are_after_their_last_update_in_ev
     {
       UnitUploads uploads(kUnits, at::kCPU, streams.copy_stream());
       for (int step = 0; step < 3; ++step) {
-        for (int unit = 0; unit < kUnits; ++unit) {
-          if (!uploads.begun(unit)) uploads.begin(unit, host[unit]);
-          const at::Tensor values = uploads.finish(unit);
-          if (unit + 1 < kUnits) uploads.begin(unit + 1, host[unit + 1]);
-          streams.compute_unit([&, data = values.const_data_ptr<int64_t>(), value = 100 * step + unit] {
-            ++checks;
-            if (std::count(data, data + kElements, value) != kElements) ++wrong;
-          });
-          work_a_while();
-        }
+        pass_over(host, step, uploads, streams, seen, work_a_while);
         // One that was begun too early for its update.
         uploads.begin(0, host[0]);
         streams.finish();
@@ -64,8 +80,8 @@ TEST_F(UnitUploadsTest, come_whole_and_as_they_are_after_their_last_update_in_ev
     }
     streams.finish();
     EXPECT_TRUE(streams.idle());
-    EXPECT_EQ(checks, 3 * kUnits);
-    ASSERT_EQ(wrong, 0) << "seed " << seed;
+    EXPECT_EQ(seen.checks, 3 * kUnits);
+    ASSERT_EQ(seen.wrong, 0) << "seed " << seed;
   }
 }
 
@@ -74,24 +90,14 @@ TEST_F(UnitUploadsTest, come_as_they_were_brought_back_in_every_order_of_the_str
   for (unsigned seed = 0; seed < 40; ++seed) {
     SimulatedStreams streams(seed);
     std::mt19937 random(seed);
-    std::vector<at::Tensor> host;
-    host.reserve(kUnits);
-    for (int unit = 0; unit < kUnits; ++unit) host.push_back(at::full({kElements}, unit, at::kLong));
-    int checks = 0, wrong = 0;
+    const std::vector<at::Tensor> host = units_on_host();
+    Seen seen;
     {
       UnitUploads uploads(kUnits, at::kCPU, streams.copy_stream());
       for (int step = 0; step < 3; ++step) {
         streams.begin_pass();
-        for (int unit = 0; unit < kUnits; ++unit) {
-          if (!uploads.begun(unit)) uploads.begin(unit, host[unit]);
-          const at::Tensor values = uploads.finish(unit);
-          if (unit + 1 < kUnits) uploads.begin(unit + 1, host[unit + 1]);
-          streams.compute_unit([&, data = values.const_data_ptr<int64_t>(), value = 100 * step + unit] {
-            ++checks;
-            if (std::count(data, data + kElements, value) != kElements) ++wrong;
-          });
-          streams.advance(static_cast<int>(random() % 8));
-        }
+        pass_over(host, step, uploads, streams, seen,
+                  [&] { streams.advance(static_cast<int>(random() % 8)); });
         for (int unit = 0; unit < kUnits; ++unit) {
           uploads.drop(unit);
           const at::Tensor stepped = at::empty({kElements}, at::kLong);
@@ -109,8 +115,8 @@ TEST_F(UnitUploadsTest, come_as_they_were_brought_back_in_every_order_of_the_str
       }
     }
     streams.finish();
-    EXPECT_EQ(checks, 3 * kUnits);
-    ASSERT_EQ(wrong, 0) << "seed " << seed;
+    EXPECT_EQ(seen.checks, 3 * kUnits);
+    ASSERT_EQ(seen.wrong, 0) << "seed " << seed;
   }
 }
 

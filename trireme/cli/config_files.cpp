@@ -161,10 +161,9 @@ std::vector<GivenValue> values_of_config(const Json& document, const std::string
 }
 
 std::vector<std::string> ConfigFiles::add_to(OptionParser& parser, int ranks) {
-  if (!config.empty()) {
+  if (!config.empty())
     parser.add_file_values(values_of_config(read_config_document(config).json, config.string(), parser),
                            Precedence::before_counts);
-  }
   if (!deepspeed.empty() && !deepspeed_config.empty() && deepspeed != deepspeed_config)
     throw ConfigError("--deepspeed and --deepspeed_config name two files; give one of them");
   const fs::path file = deepspeed.empty() ? deepspeed_config : deepspeed;

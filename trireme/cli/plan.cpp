@@ -229,7 +229,7 @@ PlanRequest PlanFlags::resolve(const OptionParser& parser, const PlannedModel& p
   request.model_name = planned.name;
   request.model = model_sizes(planned.config, make_model_layout(planned.config));
   request.attention_pairs = [config = planned.config, sparse = engine.sparse](int64_t document) {
-    return config.attention_pairs(document) * sparse.kept_share(document, config.causality);
+    return config.attention_pairs(document, sparse);
   };
   request.devices = static_cast<int>(gpus);
   request.tokens = max_seq_length;

@@ -43,8 +43,8 @@ struct PackedRow {
   std::optional<Documents> documents;  // of all S tokens; none with concat
 };
 
-// The most tokens of a set that see each other in a row that is long enough: its longest document; no limit with
-// concat, which crosses documents.
+// The most tokens of a set that see each other in a row that is long enough: its longest document; no limit
+// with concat, which crosses documents.
 int64_t longest_context_tokens(const IndexedDataset& dataset, Packing packing);
 
 class PackedRows {

@@ -134,8 +134,8 @@ struct HeadMath {
   float scale;
 };
 
-// The products of keys [key, key + n), which lie in the block of keys from `block` on, and queries [row, row +
-// 64).
+// The products of keys [key, key + n), which lie in the block of keys from `block` on, and queries
+// [row, row + 64).
 template <typename E>
 void one_tile(const HeadMath& math, int64_t block, int64_t key, int64_t n, int64_t row, HeadTiles<E>& t) {
   const FlashSizes& z = math.z;

@@ -21,8 +21,7 @@ std::string line_of(const std::string& name, double seconds) {
 PlannedStep planned_step_of(const Engine& engine, int64_t batch, int64_t tokens, int64_t accumulation) {
   PlannedStep step;
   step.inputs = engine.forecast_inputs(batch, tokens);
-  step.attention_pairs = engine.config().attention_pairs(tokens) *
-                         engine.options().sparse.kept_share(tokens, engine.config().causality);
+  step.attention_pairs = engine.config().attention_pairs(tokens, engine.options().sparse);
   step.accumulation = accumulation;
   return step;
 }

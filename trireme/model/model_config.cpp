@@ -55,14 +55,14 @@ double ModelConfig::softmax_scale() const {
   return 1 / std::sqrt(query_pre_attn_scalar.value_or(static_cast<double>(head_dim)));
 }
 
-double ModelConfig::attention_pairs(int64_t tokens) const {
+double ModelConfig::attention_pairs(int64_t tokens, const SparseBlocks& sparse) const {
   const auto S = static_cast<double>(tokens);
   double squares = 0;
   for (const int64_t window : layer_window) {
     const auto W = static_cast<double>(window);
     squares += window == 0 || window >= tokens ? S * S : 2 * W * S - W * W;
   }
-  return causality == Causality::causal ? squares / 2 : squares;
+  return (causality == Causality::causal ? squares / 2 : squares) * sparse.kept_share(tokens, causality);
 }
 
 ModelConfig parse_model_config(const Json& json, const std::string& origin, const ModelFamilies& families) {

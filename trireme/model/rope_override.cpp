@@ -101,8 +101,7 @@ void check_layers_to_override(const ModelConfig& config) {
       std::ranges::all_of(config.layer_window, [](int64_t window) { return window > 0; }))
     throw ConfigError(
         "--rope_scaling and --rope_theta change the layers with full attention, and every layer of this "
-        "model "
-        "slides over a window; for a longer sequence raise max_position_embeddings of its config.json");
+        "model slides over a window; for a longer sequence raise max_position_embeddings of its config.json");
 }
 
 // They keep the embedding that they have; one that is made of max_position_embeddings would become another.

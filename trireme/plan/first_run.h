@@ -1,4 +1,4 @@
-// What a first run of a new configuration is to show, as guides ask for it (trireme validate, spec.md of a plan).
+// What a first run of a new configuration is to show, as guides ask for it (trireme validate, a plan's spec).
 #pragma once
 
 #include <cstdint>

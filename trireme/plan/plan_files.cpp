@@ -15,61 +15,47 @@ const char* nvme_or(Offload offload) {
 
 struct ChosenOption {
   const char* name;
-  Json (*value)(const PlanRequest& request, const Planned& planned);
+  Json value;
   Json usual;  // what train takes where the option is not given; null: it is always told
 };
 
-using Request = const PlanRequest&;
-using Chosen = const Planned&;
-
-const std::vector<ChosenOption>& chosen_options() {
-  static const std::vector<ChosenOption> all{
-      {"max_seq_length", [](Request, Chosen p) { return Json(p.tokens()); }, {}},
-      {"per_device_train_batch_size", [](Request, Chosen p) { return Json(p.configuration.batch); }, {}},
-      {"gradient_accumulation_steps",
-       [](Request, Chosen p) { return Json(p.configuration.accumulation); },
-       {}},
-      {"ulysses", [](Request, Chosen p) { return Json(p.configuration.ulysses); }, {}},
-      {"ring", [](Request, Chosen p) { return Json(p.configuration.ring); }, {}},
-      {"ring_method",
-       [](Request request, Chosen p) {
-         return Json(p.configuration.ring > 1 && request.settings.gathers_keys ? "gather" : "ring");
-       },
-       "ring"},
-      {"head_chunks", [](Request, Chosen p) { return Json(p.configuration.head_chunks); }, 1},
-      {"zero", [](Request, Chosen p) { return Json(p.configuration.zero); }, {}},
-      {"offload_params", [](Request, Chosen p) { return Json(name_of(p.configuration.offload_parameters)); },
-       "none"},
-      {"offload_optimizer",
-       [](Request, Chosen p) { return Json(name_of(p.configuration.offload_optimizer)); }, "none"},
-      {"offload_activations",
-       [](Request, Chosen p) { return Json(name_of(p.configuration.offload_activations)); }, "none"},
-      {"recompute", [](Request, Chosen p) { return Json(name_of(p.configuration.recompute)); }, {}},
-      {"keep_fraction", [](Request, Chosen p) { return Json(p.step.inputs.recompute.keep_fraction); }, 1.0},
-      {"keep_qkv_fraction", [](Request, Chosen p) { return Json(p.step.inputs.recompute.keep_qkv_fraction); },
-       0.0},
-      {"keep_mlp_fraction", [](Request, Chosen p) { return Json(p.step.inputs.recompute.keep_mlp_fraction); },
-       0.0},
-      {"tile_tokens", [](Request, Chosen p) { return Json(p.configuration.tile_tokens); }, {}},
-      {"logits_tile_tokens", [](Request, Chosen p) { return Json(p.configuration.logits_tile_tokens); }, {}}};
-  return all;
+std::vector<ChosenOption> chosen_options(const PlanRequest& request, const Planned& planned) {
+  const Configuration& c = planned.configuration;
+  const bool gathers = c.ring > 1 && request.settings.gathers_keys;
+  return {{"max_seq_length", planned.tokens(), {}},
+          {"per_device_train_batch_size", c.batch, {}},
+          {"gradient_accumulation_steps", c.accumulation, {}},
+          {"ulysses", c.ulysses, {}},
+          {"ring", c.ring, {}},
+          {"ring_method", gathers ? "gather" : "ring", "ring"},
+          {"head_chunks", c.head_chunks, 1},
+          {"zero", c.zero, {}},
+          {"offload_params", name_of(c.offload_parameters), "none"},
+          {"offload_optimizer", name_of(c.offload_optimizer), "none"},
+          {"offload_activations", name_of(c.offload_activations), "none"},
+          {"recompute", name_of(c.recompute), {}},
+          {"keep_fraction", planned.step.inputs.recompute.keep_fraction, 1.0},
+          {"keep_qkv_fraction", planned.step.inputs.recompute.keep_qkv_fraction, 0.0},
+          {"keep_mlp_fraction", planned.step.inputs.recompute.keep_mlp_fraction, 0.0},
+          {"tile_tokens", c.tile_tokens, {}},
+          {"logits_tile_tokens", c.logits_tile_tokens, {}}};
 }
 
 }  // namespace
 
 TrainOptionValues train_options_of(const PlanRequest& request, const Planned& planned) {
   TrainOptionValues options;
-  for (const ChosenOption& each : chosen_options())
-    if (Json value = each.value(request, planned); value != each.usual)
-      options.emplace_back(each.name, std::move(value));
+  for (const ChosenOption& each : chosen_options(request, planned))
+    if (each.value != each.usual) options.emplace_back(each.name, each.value);
   if (request.settings.precision != Precision::fp32)
     options.emplace_back(name_of(request.settings.precision), true);
   return options;
 }
 
 bool is_chosen_by_plan(const std::string& option) {
+  const std::vector<ChosenOption> of_any_plan = chosen_options({}, {});
   return option == name_of(Precision::bf16) || option == name_of(Precision::fp16) ||
-         std::ranges::any_of(chosen_options(), [&](const ChosenOption& each) { return option == each.name; });
+         std::ranges::find(of_any_plan, option, &ChosenOption::name) != of_any_plan.end();
 }
 
 std::string run_yaml(const std::string& title, const TrainOptionValues& options) {
@@ -84,8 +70,8 @@ std::string stages_yaml(const std::string& title, const PlanRequest& request,
   const auto count = static_cast<int64_t>(stages.size());
   for (const Planned& stage : stages) {
     const char* begin = "- {";
-    for (const ChosenOption& each : chosen_options()) {
-      text += cat(begin, each.name, ": ", each.value(request, stage).dump());
+    for (const ChosenOption& each : chosen_options(request, stage)) {
+      text += cat(begin, each.name, ": ", each.value.dump());
       begin = ", ";
     }
     text += request.token_budget > 0

@@ -87,10 +87,10 @@ class Changes {
       const std::string base = source_.classes.at(from).front();  // as PythonSource::resolved found it
       from = base.substr(0, base.find('.'));
     }
-    const PythonImport* after = &source_.imports.at(from);
-    if (known != source_.imports.end() && known->second.statement_end > after->statement_end)
-      after = &known->second;
-    const PythonImport& import = *after;
+    const PythonImport& of_trainer = source_.imports.at(from);
+    const bool is_later =
+        known != source_.imports.end() && known->second.statement_end > of_trainer.statement_end;
+    const PythonImport& import = is_later ? known->second : of_trainer;
     const std::string& text = source_.text;
     const size_t line = text.rfind('\n', import.statement_begin) + 1;
     const std::string indent = text.substr(line, text.find_first_not_of(" \t", line) - line);

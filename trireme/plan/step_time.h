@@ -7,8 +7,8 @@
 //   gathered parameters     hidden on a GPU as far as compute goes, for they come one unit ahead
 //   summed gradients        hidden on a GPU with ZeRO 2 and 3 as far as backward goes, for they are waited
 //                           for one unit later; else waited for
-//   traded parameters       hidden on a GPU as far as forward goes, for they come one unit ahead; waited for with
-//                           the optimizer on the host
+//   traded parameters       hidden on a GPU as far as forward goes, for they come one unit ahead; waited for
+//                           with the optimizer on the host
 //   offloaded               hidden on a GPU as far as compute goes: activations leave beside forward and come
 //                           back beside backward; the host's optimizer works beside the next forward, and
 //                           what it has on a disk comes and goes beside its work

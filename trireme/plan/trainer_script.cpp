@@ -89,12 +89,13 @@ void find_arguments(TrainerScript& script) {
       found.push_back(i);
       lines += cat(lines.empty() ? "" : " and ", source.line_of(source.calls[i].begin));
     }
-  if (found.size() > 1)
+  const bool are_several = found.size() > 1;
+  if (are_several)
     std::erase_if(found,
                   [&](size_t i) { return given == nullptr || !makes(source, source.calls[i], *given); });
   if (found.size() == 1) script.arguments = found.front();
   if (script.arguments) return;
-  if (lines.find(' ') != std::string::npos)
+  if (are_several)
     throw ConfigError(
         cat(script.file, " makes arguments of a trainer in lines ", lines,
             ", and it does not show which of them the trainer is given; expected args=NAME of one "

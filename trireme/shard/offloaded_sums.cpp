@@ -10,7 +10,7 @@ namespace trireme {
 
 OffloadedSums::OffloadedSums(const std::vector<int64_t>& elements, at::Device device,
                              std::shared_ptr<CopyStream> copies, PinnedPool& pinned)
-    : device_(device), copies_(std::move(copies)), sums_(elements.size()) {
+    : device_(device), copies_(std::move(copies)), sums_(elements.size()), leaving_(copies_) {
   const MemoryScope scope(MemoryCategory::gradients);
   for (size_t unit = 0; unit < elements.size(); ++unit)
     sums_[unit].host = pinned.take(elements[unit], at::kFloat).zero_();
@@ -19,19 +19,13 @@ OffloadedSums::OffloadedSums(const std::vector<int64_t>& elements, at::Device de
 OffloadedSums::~OffloadedSums() {
   try {
     for (const Sum& sum : sums_) CopyStream::host_waits(sum.copied);
-    CopyStream::host_waits(left_);
   } catch (const std::exception&) {
     // The device is lost. The user should see the error that reported it.
   }
 }
 
-void OffloadedSums::let_leaving_go() {
-  copies_->compute_waits(std::exchange(left_, nullptr));
-  leaving_ = at::Tensor();
-}
-
 void OffloadedSums::clear() {
-  let_leaving_go();
+  leaving_.let_go();
   for (Sum& sum : sums_) {
     // Left by a step that ended early.
     if (std::exchange(sum.coming, at::Tensor()).defined()) CopyStream::host_waits(sum.copied);
@@ -59,11 +53,7 @@ at::Tensor OffloadedSums::earlier(int unit) {
 
 void OffloadedSums::put(int unit, const at::Tensor& sum) {
   Sum& slot = this->sum(unit);
-  let_leaving_go();
-  copies_->wait_for_compute();
-  copies_->copy(slot.host, sum);
-  slot.copied = left_ = copies_->mark();
-  leaving_ = sum;
+  slot.copied = leaving_.copy(slot.host, sum);
   slot.put = true;
 }
 

@@ -13,6 +13,7 @@
 
 #include "trireme/device/pinned_pool.h"
 #include "trireme/memory/copy_stream.h"
+#include "trireme/memory/leaving_values.h"
 
 namespace trireme {
 
@@ -43,14 +44,11 @@ class OffloadedSums {
     bool put = false;  // in this step
   };
   Sum& sum(int unit) { return sums_.at(static_cast<size_t>(unit)); }
-  void let_leaving_go();
 
   at::Device device_;
   std::shared_ptr<CopyStream> copies_;
   std::vector<Sum> sums_;
-  // The last sum put, on its way to the host, and the mark of that copy.
-  at::Tensor leaving_;
-  CopyStream::Mark left_;
+  LeavingValues leaving_;  // the last sum put
 };
 
 }  // namespace trireme

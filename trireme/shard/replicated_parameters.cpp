@@ -35,7 +35,8 @@ class ReplicatedParameters final : public ParameterStore {
     for (const FlatUnit& unit : units) values_.push_back(at::zeros({unit.elements}, options));
   }
 
-  // Where another thread steps units, the pass would wait for a unit's update before it computes the one before.
+  // Where another thread steps units, the pass would wait for a unit's update before it computes the one
+  // before.
   void prefetch(int unit) override {
     if (prefetch_is_collective()) begin_refresh(unit);
   }

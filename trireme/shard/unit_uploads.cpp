@@ -9,7 +9,7 @@
 namespace trireme {
 
 UnitUploads::UnitUploads(size_t units, at::Device device, std::shared_ptr<CopyStream> copies)
-    : device_(device), copies_(std::move(copies)), uploads_(units), brought_(units) {}
+    : device_(device), copies_(std::move(copies)), uploads_(units), brought_(units), leaving_(copies_) {}
 
 UnitUploads::~UnitUploads() {
   try {
@@ -24,7 +24,7 @@ CopyStream::Mark UnitUploads::begin(int unit, const at::Tensor& host) {
   Upload& upload = uploads_.at(static_cast<size_t>(unit));
   TRIREME_ASSERT(!upload.values.defined(), "unit ", unit, " is on its way already");
   const MemoryScope scope(MemoryCategory::parameters);
-  let_leaving_go();
+  leaving_.let_go();
   upload.values = at::empty(host.sizes(), host.options().device(device_));
   // Queued work of the computation's stream may still use that memory.
   copies_->wait_for_compute();
@@ -59,17 +59,7 @@ void UnitUploads::drop(int unit) {
 
 void UnitUploads::bring_back(int unit, const at::Tensor& host, const at::Tensor& values) {
   TRIREME_ASSERT(!begun(unit), "unit ", unit, " is on its way to the device");
-  let_leaving_go();
-  copies_->wait_for_compute();
-  copies_->copy(host, values);
-  brought_.at(static_cast<size_t>(unit)) = left_ = copies_->mark();
-  leaving_ = values;
-}
-
-// The computation's later work may use that memory.
-void UnitUploads::let_leaving_go() {
-  copies_->compute_waits(std::exchange(left_, nullptr));
-  leaving_ = at::Tensor();
+  brought_.at(static_cast<size_t>(unit)) = leaving_.copy(host, values);
 }
 
 }  // namespace trireme

@@ -12,6 +12,7 @@
 #include <ATen/ATen.h>
 
 #include "trireme/memory/copy_stream.h"
+#include "trireme/memory/leaving_values.h"
 
 namespace trireme {
 
@@ -30,8 +31,8 @@ class UnitUploads {
   // after the computation so far; the computation does not wait. The values live until that work is waited
   // for.
   void finish_beside(int unit, const std::function<void(const at::Tensor& values)>& give);
-  // Call before the host reads or changes the unit's values there: waits for the copies that are on their way.
-  // An upload begun and not finished is dropped, for it would be stale.
+  // Call before the host reads or changes the unit's values there: waits for the copies on their way. An
+  // upload begun and not finished is dropped, for it would be stale.
   void drop(int unit);
   // `host` becomes `values` of the device, as the computation so far has made them; drop() first. `host` must
   // stay until the unit is dropped again.
@@ -43,14 +44,12 @@ class UnitUploads {
     CopyStream::Mark copied;
   };
   Upload take(int unit);
-  void let_leaving_go();
 
   at::Device device_;
   std::shared_ptr<CopyStream> copies_;
   std::vector<Upload> uploads_;
   std::vector<CopyStream::Mark> brought_;  // by unit
-  at::Tensor leaving_;                     // values on their way to the host
-  CopyStream::Mark left_;                  // after their copy
+  LeavingValues leaving_;                  // what was brought back last
 };
 
 }  // namespace trireme

@@ -8,6 +8,7 @@
 #include "trireme/base/sizes.h"
 #include "trireme/kernels/local_attention.h"
 #include "trireme/measure/spread.h"
+#include "trireme/plan/first_run.h"
 #include "trireme/train/digest.h"
 #include "trireme/train/memory_watch.h"
 
@@ -115,10 +116,10 @@ Check check_memory(const DryRun& run) {
   const double share = run.fullest().share();
   Check check{
       cat("peak memory at ", format_count(run.sequence_tokens), " tokens"),
-      passes(share <= MemoryWatch::kShare),
+      passes(share <= kFirstRunMemoryShare),
       cat("the fullest rank uses ", format_percent(share), " of ", format_bytes(run.fullest().room_bytes),
           run.on_gpu ? " of its GPU" : " of host memory that are its share", " (",
-          format_percent(MemoryWatch::kShare), " is allowed); ", format_bytes(run.fullest().tensors_bytes),
+          format_percent(kFirstRunMemoryShare), " is allowed); ", format_bytes(run.fullest().tensors_bytes),
           " of tensors, ", format_bytes(run.fullest().forecast_bytes), " by the forecast"),
       {{"sequence_tokens", run.sequence_tokens}}};
   for (const DryRun::Rank& rank : run.ranks)

@@ -10,6 +10,7 @@
 #include "trireme/engine/assemble.h"
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/measure/synthetic_tokens.h"
+#include "trireme/plan/first_run.h"
 #include "trireme/train/check_run.h"
 #include "trireme/train/memory_watch.h"
 
@@ -87,8 +88,8 @@ std::string DryRun::text() const {
   }
   text += cat("memory fits: at most ", format_percent(fullest().share()), " of ",
               format_bytes(fullest().room_bytes), on_gpu ? " of a GPU" : " of host memory a rank");
-  if (fullest().share() > MemoryWatch::kShare)
-    text += cat(", which is above ", format_percent(MemoryWatch::kShare, 0),
+  if (fullest().share() > kFirstRunMemoryShare)
+    text += cat(", which is above ", format_percent(kFirstRunMemoryShare, 0),
                 ": a longer step or fragments may end the run");
   if (const int64_t bytes = fullest().documents_alone_bytes; bytes > 0)
     text += cat(", with ", format_bytes(bytes),

@@ -7,6 +7,7 @@
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/device/memory_budget.h"
 #include "trireme/device/peak_memory.h"
+#include "trireme/plan/first_run.h"
 
 namespace trireme {
 namespace {
@@ -40,12 +41,12 @@ std::string MemoryWatch::warning(const std::vector<int64_t>& peak_bytes) {
   size_t fullest = 0;
   for (size_t rank = 0; rank < peak_bytes.size(); ++rank)
     if (share_of(rank) > share_of(fullest)) fullest = rank;
-  if (warned_ || share_of(fullest) <= kShare) return "";
+  if (warned_ || share_of(fullest) <= kFirstRunMemoryShare) return "";
   warned_ = true;
   return cat("warning: rank ", fullest, " has used ", format_bytes(peak_bytes[fullest]), ", ",
              format_percent(share_of(fullest)), " of the ", format_bytes(room_bytes_[fullest]),
              device_.is_cpu() ? " of host memory that are its share" : " of its GPU", "; above ",
-             format_percent(kShare, 0),
+             format_percent(kFirstRunMemoryShare, 0),
              " a longer step or fragments may end the run. --memory_report says what it is for");
 }
 

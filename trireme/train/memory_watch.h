@@ -9,7 +9,6 @@
 #include "trireme/comm/agreement.h"
 #include "trireme/comm/rank_identity.h"
 #include "trireme/engine/engine_options.h"
-#include "trireme/plan/first_run.h"
 
 namespace trireme {
 
@@ -24,10 +23,8 @@ class MemoryWatch {
 
   // The most bytes that each rank has used so far (peak_memory.h). Collective.
   std::vector<int64_t> look();
-  // Of its room, above which a rank is too full.
-  static constexpr double kShare = kFirstRunMemoryShare;
-  // Of what look() gave: names the rank that is fullest, the first time that it uses above kShare of its
-  // room; empty otherwise. The same on every rank.
+  // Of what look() gave: names the rank that is fullest, the first time that it uses above
+  // kFirstRunMemoryShare (plan/first_run.h) of its room; empty otherwise. The same on every rank.
   std::string warning(const std::vector<int64_t>& peak_bytes);
 
  private:

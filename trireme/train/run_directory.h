@@ -56,8 +56,8 @@ class RunDirectory {
   std::vector<std::string> abandon_after(int64_t step) const;
   // Removes the files of an earlier run that TensorBoard would read.
   void remove_events() const;
-  // Removes an earlier run's checkpoints (abandoned ones too), metrics, TensorBoard events and tokens of text in data/, except
-  // this run's inputs: `kept` are prefixes of sets, or files, by any path.
+  // Removes an earlier run's checkpoints (abandoned ones too), metrics, TensorBoard events and tokens of text
+  // in data/, except this run's inputs: `kept` are prefixes of sets, or files, by any path.
   void clear(const std::vector<std::filesystem::path>& kept) const;
 
  private:
