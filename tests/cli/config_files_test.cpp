@@ -68,6 +68,33 @@ TEST_F(GivenFiles, a_flag_leaves_out_what_it_makes_meaningless_in_config) {
   EXPECT_EQ(with("--on_spike", "off").guards.spike_factor, GuardOptions().spike_factor);
 }
 
+TEST_F(GivenFiles, a_flag_beats_what_counts_more_than_it_or_contradicts_it_in_config) {
+  const auto with = [&](const std::string& text, const char* flag, const char* value) {
+    return parse({"--config", file("run.yaml", text), flag, value})->flags.options;
+  };
+  EXPECT_EQ(with("warmup-steps: 100", "--warmup_ratio", "0.5").warmup_steps, 0);
+  EXPECT_EQ(with("warmup_ratio: 0.5", "--warmup_steps", "0").warmup_ratio, 0);
+  EXPECT_EQ(with("max_steps: 5", "--num_train_epochs", "3").max_steps, -1);
+  EXPECT_EQ(with("max_steps: 5", "--context_stages", "64:3").max_steps, -1);
+  EXPECT_EQ(with("eval_file: a", "--validation_split_percentage", "5").eval_file, "");
+  EXPECT_EQ(with("validation_split_percentage: 5", "--eval_file", "a").validation_split_percentage, 0);
+  EXPECT_EQ(with("warmup_steps: 100", "--max_steps", "5").warmup_steps, 100);
+  const std::string kwargs = "lr-scheduler-type: cosine_with_min_lr\nlr-scheduler-kwargs: {min_lr_rate: 0.1}";
+  EXPECT_EQ(with(kwargs, "--lr_scheduler_type", "linear").lr_scheduler_kwargs, "");
+}
+
+// Another schedule may be a later stage's, which warms up as all do.
+TEST_F(GivenFiles, a_constant_schedule_leaves_the_warm_up_of_stages) {
+  const std::string with_stages =
+      file("run.yaml", "warmup_steps: 4\ncontext_stages: [{max_seq_length: 32, steps: 4}]\n");
+  const std::string without = file("other.yaml", "warmup_steps: 4\ncontext_stages: null\n");
+  const auto constant = [&](const std::string& config) {
+    return parse({"--config", config, "--lr_scheduler_type", "constant"})->flags.options.warmup_steps;
+  };
+  EXPECT_EQ(constant(with_stages), 4);
+  EXPECT_EQ(constant(without), 0);
+}
+
 TEST_F(GivenFiles, a_flag_beats_config_under_each_of_its_names) {
   const std::string config = file("run.yaml",
                                   "model_name_or_path: other\nzero: 2\nbf16: true\nlearning-rate: 2e-5\n"

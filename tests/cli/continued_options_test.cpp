@@ -94,6 +94,7 @@ TEST_F(ContinuedOptions, leave_out_what_a_flag_has_no_use_for) {
   EXPECT_EQ(given({"--lr_scheduler_type", "linear"}).lr_scheduler_kwargs, "");
   EXPECT_EQ(given({"--lr_scheduler_type", "linear"}).warmup_steps, 0.5);
   EXPECT_EQ(given({"--lr_scheduler_type", "constant"}).warmup_steps, 0);
+  EXPECT_EQ(given({"--warmup_ratio", "0.25"}).warmup_steps, 0);
   EXPECT_EQ(given({}).guards.spike_factor, 2);
   EXPECT_EQ(given({"--on_spike", "off"}).guards.spike_factor, GuardOptions().spike_factor);
 }

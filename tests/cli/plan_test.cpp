@@ -164,6 +164,17 @@ TEST_F(PlanCommand, names_its_list_of_stages_for_a_run_from_any_folder) {
               HasSubstr((folder_.path() / "plan/stages.yaml").string()));
 }
 
+TEST_F(PlanCommand, shares_the_tokens_of_a_run_among_its_stages) {
+  const std::filesystem::path folder = folder_ / "staged";
+  ASSERT_EQ(output_of(on_cpu({"--stages", "16,32,64", "--tokens", "9k", "--output", folder.string()})).code,
+            0);
+  int64_t tokens = 0;
+  const Json stages = read_document(folder / "stages.yaml").json;
+  ASSERT_EQ(stages.size(), 3U);
+  for (const Json& stage : stages) tokens += stage["tokens"].get<int64_t>();
+  EXPECT_EQ(tokens, 9 * 1024);
+}
+
 TEST_F(PlanCommand, the_ds_config_it_writes_says_the_same) {
   const fs::path folder = folder_.path() / "plan";
   ASSERT_EQ(output_of(on_cpu({"--gpus", "4", "--sp", "2", "--zero", "2", "--samples_per_step", "8",

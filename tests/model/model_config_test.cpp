@@ -295,6 +295,14 @@ TEST(ModelConfig, attention_pairs_are_half_of_the_square_where_attention_is_caus
   EXPECT_DOUBLE_EQ(window.attention_pairs(100), 4 * (10.0 * 100 - 10.0 * 10 / 2));
 }
 
+// A row for each of 8 query blocks: its own and the one before, the first, and every fourth.
+TEST(ModelConfig, attention_pairs_of_sparse_blocks_are_the_share_of_causal_blocks_that_is_kept) {
+  const std::string rows = "x|xx|xxx|x.xx|x..xx|x..xxx|x..x.xx|x..x..xx";
+  const auto kept = static_cast<double>(std::ranges::count(rows, 'x'));
+  const SparseBlocks sparse{64, 2, 1, 4};
+  EXPECT_DOUBLE_EQ(parse(small("llama")).attention_pairs(512, sparse), 4 * (512.0 * 512 / 2) * kept / 36);
+}
+
 TEST(ModelConfig, nonsense_sizes_and_wrong_types_name_the_key) {
   const auto with = [](const std::string& keys) { return refusal(R"({"model_type":"qwen2",)" + keys + "}"); };
   EXPECT_THAT(with(R"("hidden_size":-64)"), HasSubstr("hidden_size is -64"));

@@ -94,6 +94,22 @@ TEST(PythonSource, calls_have_their_arguments) {
   EXPECT_EQ(source.line_of(model.begin), 6);
 }
 
+TEST(PythonSource, attributes_belong_to_the_last_call_that_made_the_name) {
+  const PythonSource source = read_python_source(
+      "a.x = 1\na = f(x=2)\nb: F = f()\nb.x = 3\nif c:\n  a.x = 4\na.y = 5; a.z == 6\na = f()\na.x, d = 7, "
+      "8\n",
+      "a.py");
+  const auto x = [&](size_t call) { return source.calls.at(call).find("x"); };
+  ASSERT_EQ(source.calls.size(), 3U);
+  EXPECT_EQ(x(0)->written, "4");
+  EXPECT_EQ(x(0)->value, std::nullopt);
+  EXPECT_EQ(source.calls.at(0).find("y")->value, Json(5));
+  EXPECT_EQ(source.calls.at(0).find("z"), nullptr);
+  EXPECT_EQ(x(1)->value, Json(3));
+  EXPECT_EQ(source.calls.at(1).name, "b");
+  EXPECT_EQ(x(2)->value, std::nullopt);
+}
+
 TEST(PythonSource, refuses_what_is_no_python_by_its_line) {
   const auto refusal = [](const std::string& text) {
     return testing::message_of<DataError>([&] { read_python_source(text, "a.py"); });

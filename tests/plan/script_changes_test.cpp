@@ -179,6 +179,49 @@ TEST(ScriptChanges, name_what_they_cannot_find) {
   EXPECT_THAT(changes_of(parsed).notes, Contains(HasSubstr("--per_device_train_batch_size 1")));
 }
 
+TEST(ScriptChanges, keep_the_plan_s_global_batch) {
+  const PlanRequest request = small_request(8, 65536, int64_t{1} << 34);
+  Planned plan = planned(request, 2, 4);
+  plan.configuration.accumulation = 4;
+  EXPECT_THAT(script_changes(read_trainer_script(kSft, "train.py"), request, plan).diff,
+              HasSubstr("+    gradient_accumulation_steps=4,"));
+}
+
+TEST(ScriptChanges, give_a_wrapped_trainer_the_plan_s_ring) {
+  const auto wrapped = [](const std::string& sizes) {
+    return replaced(replaced(kSft, "import torch\n", "from trireme.hf import with_sequence_parallel\n"),
+                    "SFTTrainer(model",
+                    cat("with_sequence_parallel(SFTTrainer, sp_size=8", sizes, ")(model"));
+  };
+  EXPECT_THAT(changes_of(wrapped(""), 1, 4, 2).diff, HasSubstr("sp_size=8, sp_ring=2)(model"));
+  EXPECT_THAT(changes_of(wrapped(", sp_ring=2"), 1, 8, 1).diff, HasSubstr("sp_size=8, sp_ring=1)(model"));
+}
+
+TEST(ScriptChanges, tell_of_another_precision_and_of_shards_over_all_ranks) {
+  const auto notes_with = [](const std::string& argument) {
+    return changes_of(replaced(kSft, "    seed=", cat("    ", argument, ",\n    seed="))).notes;
+  };
+  EXPECT_THAT(notes_with("bf16=False"),
+              Contains(HasSubstr("The plan is for bf16, the script says bf16=False")));
+  EXPECT_THAT(notes_with("fsdp=\"full_shard\""),
+              Contains(AllOf(HasSubstr("FSDP (line 13)"), HasSubstr("over all ranks"))));
+}
+
+TEST(ScriptChanges, are_made_where_the_script_sets_a_value_last) {
+  const std::string again = replaced(kSft, ")\ntrainer = ", ")\narguments.max_length = 2 * 256\ntrainer = ");
+  const ScriptChanges changes = changes_of(again);
+  EXPECT_THAT(changes.diff, AllOf(HasSubstr("-arguments.max_length = 2 * 256\n"),
+                                  HasSubstr("+arguments.max_length = 65536\n")));
+  EXPECT_THAT(changes.diff, Not(HasSubstr("-    max_length=1024")));
+  EXPECT_EQ(values_of(again).at("max_seq_length"), 512);
+  for (const char* statement : {"if debug:\n    arguments.max_length = 512", "arguments.max_length //= 512",
+                                "arguments.max_length += 512"}) {
+    const std::string unknown = replaced(kSft, ")\ntrainer = ", cat(")\n", statement, "\ntrainer = "));
+    EXPECT_THAT(changes_of(unknown).notes, Contains(HasSubstr("which line 1"))) << statement;
+    EXPECT_FALSE(values_of(unknown).contains("max_seq_length")) << statement;
+  }
+}
+
 TEST(ScriptChanges, change_nothing_twice) {
   const std::string text =
       "from trireme.hf import with_sequence_parallel\n" +

@@ -30,6 +30,11 @@ double sent_bytes(const PlannedStep& step, TrafficKind kind) {
     if (item.kind == kind) return item.bytes;
   return 0;
 }
+TrafficSeconds traffic_of(const StepTime& time, TrafficKind kind) {
+  for (const TrafficSeconds& traffic : time.traffic)
+    if (traffic.kind == kind) return traffic;
+  return {};
+}
 // The small model's: 4 x (qkv + out + three of the MLP) + head.
 constexpr double kLayer = 256.0 * 512 + 256.0 * 256 + 3 * 256.0 * 768, kHead = 256.0 * 1024;
 constexpr double kParameters = 4 * kLayer + kHead;
@@ -296,6 +301,131 @@ TEST(StepTime, a_gpu_hides_sums_of_gradients_that_are_waited_for_one_unit_later)
   EXPECT_FALSE(hides(3, /*is_gpu=*/true, /*update_in_backward=*/true));
 }
 
+TEST(StepTime, a_gpu_hides_new_values_of_units_that_it_stepped_itself) {
+  const auto traded = [](int zero, bool is_gpu, Offload optimizer) {
+    PlannedStep step = small_step(4096, Recompute::full, 1, 1, 4);
+    step.inputs.zero = zero;
+    step.inputs.device_is_host = !is_gpu;
+    step.inputs.offload.optimizer = optimizer;
+    return traffic_of(step_time(step, round_profile(is_gpu)), TrafficKind::traded_parameters);
+  };
+  for (const int zero : {1, 2}) {
+    const TrafficSeconds hidden = traded(zero, /*is_gpu=*/true, Offload::none);
+    EXPECT_GT(hidden.seconds, 0);
+    EXPECT_EQ(hidden.waited_seconds, 0);
+    for (const TrafficSeconds& seen :
+         {traded(zero, /*is_gpu=*/true, Offload::cpu), traded(zero, /*is_gpu=*/false, Offload::none)}) {
+      EXPECT_GT(seen.seconds, 0);
+      EXPECT_EQ(seen.waited_seconds, seen.seconds);
+    }
+  }
+}
+
+// Between two ranks that share a sequence, over a link without latency.
+TrafficSeconds between_two(PlannedStep step, TrafficKind kind, bool is_gpu, double bytes_per_second) {
+  step.inputs.device_is_host = !is_gpu;
+  HardwareProfile hardware = round_profile(is_gpu);
+  hardware.within_machine = {0, bytes_per_second};
+  return traffic_of(step_time(step, hardware), kind);
+}
+// Of either rank at 4096 tokens: 4 D + 10 D a pair, of half of the pairs of 8 heads in 4 layers.
+constexpr double kAttention_seconds = 14.0 * 32 * 8 * 4 * (4096.0 * 4096 / 2) / 2 / 5e11;
+
+TEST(StepTime, a_ring_is_hidden_on_a_gpu_and_gathered_keys_are_not) {
+  const auto ring = [](bool is_gpu, bool gathers_keys, double bytes_per_second) {
+    PlannedStep step = small_step(4096, Recompute::none, 1, 2);
+    step.inputs.gathers_keys = gathers_keys;
+    return between_two(step, TrafficKind::ring, is_gpu, bytes_per_second);
+  };
+  const TrafficSeconds fast = ring(/*is_gpu=*/true, /*gathers_keys=*/false, 1e10);
+  EXPECT_GT(fast.seconds, 0);
+  EXPECT_EQ(fast.waited_seconds, 0);
+  const TrafficSeconds slow = ring(/*is_gpu=*/true, /*gathers_keys=*/false, 1e6);
+  EXPECT_NEAR(slow.seconds - slow.waited_seconds, kAttention_seconds, 1e-9);
+  for (const TrafficSeconds& seen : {ring(/*is_gpu=*/true, /*gathers_keys=*/true, 1e10),
+                                     ring(/*is_gpu=*/false, /*gathers_keys=*/false, 1e10)}) {
+    EXPECT_GT(seen.seconds, 0);
+    EXPECT_EQ(seen.waited_seconds, seen.seconds);
+  }
+}
+
+TEST(StepTime, of_head_chunks_a_gpu_waits_for_one_and_for_what_attention_does_not_hide) {
+  const auto ulysses = [](bool is_gpu, int head_chunks, double bytes_per_second) {
+    PlannedStep step = small_step(4096, Recompute::none, 2);
+    step.inputs.head_chunks = head_chunks;
+    return between_two(step, TrafficKind::ulysses, is_gpu, bytes_per_second);
+  };
+  const TrafficSeconds fast = ulysses(/*is_gpu=*/true, 2, 1e10);
+  EXPECT_GT(fast.seconds, 0);
+  EXPECT_DOUBLE_EQ(fast.waited_seconds, fast.seconds / 2);
+  const TrafficSeconds slow = ulysses(/*is_gpu=*/true, 2, 1e6);
+  EXPECT_NEAR(slow.seconds - slow.waited_seconds, kAttention_seconds, 1e-9);
+  for (const TrafficSeconds& seen : {ulysses(/*is_gpu=*/true, 1, 1e10), ulysses(/*is_gpu=*/false, 2, 1e10)}) {
+    EXPECT_GT(seen.seconds, 0);
+    EXPECT_EQ(seen.waited_seconds, seen.seconds);
+  }
+}
+
+TEST(StepTime, a_host_that_steps_longer_than_forward_goes_is_waited_for) {
+  const auto time = [](bool is_gpu, double per_second) {
+    PlannedStep step = small_step(64, Recompute::full);
+    step.inputs.device_is_host = !is_gpu;
+    step.inputs.offload.optimizer = Offload::cpu;
+    HardwareProfile hardware = round_profile(is_gpu);
+    hardware.host_optimizer_per_second = per_second;
+    return step_time(step, hardware);
+  };
+  const double elements = 4 * (kLayer + 512) + 2 * kHead + 256;
+  for (const bool is_gpu : {true, false})
+    EXPECT_NEAR(time(is_gpu, 1e6).seconds - time(is_gpu, 2e6).seconds, elements / 1e6 - elements / 2e6, 1e-9);
+  EXPECT_DOUBLE_EQ(time(/*is_gpu=*/false, 1e6).host_optimizer_waited_seconds, elements / 1e6);
+  EXPECT_EQ(time(/*is_gpu=*/true, 1e12).host_optimizer_waited_seconds, 0);
+}
+
+TEST(StepTime, what_no_work_explains_is_added_for_each_micro_batch_and_for_the_step) {
+  PlannedStep step = small_step(2048, Recompute::full);
+  step.accumulation = 4;
+  HardwareProfile hardware = round_profile(/*is_gpu=*/true);
+  const double explained = step_time(step, hardware).seconds;
+  hardware.micro_batch_seconds = 0.5;
+  EXPECT_NEAR(step_time(step, hardware).seconds, explained + 2, 1e-9);
+  hardware.step_seconds = 0.25;
+  EXPECT_NEAR(step_time(step, hardware).seconds, explained + 2.25, 1e-9);
+  EXPECT_DOUBLE_EQ(step_time(step, hardware).overhead_seconds, 2.25);
+}
+
+TEST(StepTime, mfu_is_of_all_ranks_peak_rate_in_the_precision_of_the_step) {
+  PlannedStep step = small_step(2048, Recompute::full, 1, 1, 4);
+  HardwareProfile hardware = round_profile(/*is_gpu=*/true);
+  hardware.peak_flops_16_bit = 8e12;
+  hardware.peak_flops_32_bit = 2e12;
+  const double flops = 6 * kParameters * 2048 + 6.0 * 4 * 8 * 32 * 2048 * 2048;  // a rank
+  for (const auto& [bytes, peak] : {std::pair{4, 2e12}, {2, 8e12}}) {
+    step.inputs.storage_bytes = bytes;
+    const StepTime time = step_time(step, hardware);
+    EXPECT_NEAR(time.mfu * time.seconds, flops / peak, 1e-12) << bytes;
+  }
+}
+
+// The profile's network has ten times the latency of a machine's links, and a tenth of their rate.
+TEST(StepTime, what_all_ranks_exchange_goes_over_the_network_where_a_machine_holds_fewer) {
+  const auto exchange = [](int zero, TrafficKind kind, int devices_per_machine) {
+    PlannedStep step = small_step(4096, Recompute::full, 1, 1, 8);
+    step.inputs.zero = zero;
+    HardwareProfile hardware = round_profile(/*is_gpu=*/true);
+    hardware.devices_per_machine = devices_per_machine;
+    return traffic_of(step_time(step, hardware), kind);
+  };
+  for (const auto& [zero, kind] : {std::pair{3, TrafficKind::gathered_parameters},
+                                   {3, TrafficKind::summed_gradients},
+                                   {1, TrafficKind::traded_parameters}}) {
+    const TrafficSeconds across = exchange(zero, kind, 4), within = exchange(zero, kind, 8);
+    EXPECT_TRUE(across.crosses_machines) << name_of(kind);
+    EXPECT_FALSE(within.crosses_machines) << name_of(kind);
+    EXPECT_NEAR(across.seconds / within.seconds, 10, 1e-9) << name_of(kind);
+  }
+}
+
 TEST(StepTime, ranks_on_several_machines_go_over_the_network) {
   const PlannedStep step = small_step(4096, Recompute::full, 8);
   HardwareProfile hardware = round_profile(/*is_gpu=*/true);
@@ -310,9 +440,8 @@ TEST(StepTime, ranks_on_several_machines_go_over_the_network) {
 // Of 12 ranks on machines of 4: two, but not three, ranks of a group share a machine in every group.
 TEST(StepTime, a_group_that_does_not_divide_a_machine_goes_over_the_network) {
   const auto ulysses = [](int degree) {
-    const StepTime time =
-        step_time(small_step(4096, Recompute::full, degree, 1, 12 / degree), round_profile(/*is_gpu=*/true));
-    return *std::ranges::find(time.traffic, TrafficKind::ulysses, &TrafficSeconds::kind);
+    const PlannedStep step = small_step(4096, Recompute::full, degree, 1, 12 / degree);
+    return traffic_of(step_time(step, round_profile(/*is_gpu=*/true)), TrafficKind::ulysses);
   };
   EXPECT_FALSE(ulysses(2).crosses_machines);
   EXPECT_TRUE(ulysses(3).crosses_machines);

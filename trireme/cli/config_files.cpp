@@ -1,8 +1,8 @@
 #include "trireme/cli/config_files.h"
 
 #include <algorithm>
-#include <cmath>
-#include <set>
+#include <map>
+#include <utility>
 
 #include "trireme/base/error.h"
 #include "trireme/cli/config_document.h"
@@ -13,26 +13,6 @@ namespace fs = std::filesystem;
 
 namespace trireme {
 namespace {
-
-// As a flag's words; a file may say true for text, and an object or a list for JSON text.
-std::vector<std::string> words_of_value(const Option& option, const Json& value) {
-  if (value.is_string()) return {value.get<std::string>()};
-  if (value.is_array() && option.type == OptionType::paths) {
-    std::vector<std::string> words;
-    for (const Json& each : value) words.push_back(each.is_string() ? each.get<std::string>() : each.dump());
-    if (!words.empty()) return words;
-  }
-  const bool is_number = option.type == OptionType::count || option.type == OptionType::real;
-  const bool fits = (value.is_number() && (is_number || option.type == OptionType::text)) ||
-                    (value.is_boolean() && !is_number && option.type != OptionType::path) ||
-                    (value.is_structured() && option.type == OptionType::text);
-  if (!fits)
-    throw ConfigError(cat("--", option.name, " is ", quotation(value), "; expected ",
-                          value_text(option).empty() ? "true or false" : value_text(option)));
-  const bool whole = value.is_number_float() && option.type == OptionType::count &&
-                     value == std::floor(value.get<double>()) && std::abs(value.get<double>()) < 1e15;
-  return {whole ? cat(static_cast<int64_t>(value.get<double>())) : value.dump()};
-}
 
 // A run's config.json says "cuda:1", of the rank that wrote it.
 Json without_index(const Json& device) {
@@ -49,10 +29,22 @@ bool followed_from_output(const Json& document) {
          fs::path(events.get<std::string>()) == fs::path(output.get<std::string>()) / "runs";
 }
 
-// Whether a given flag leaves this value of a file without a meaning, for which it would be refused.
+// The first, given as a flag, displaces the second of a file: they contradict, or the second counts more.
+constexpr std::pair<const char*, const char*> kDisplaces[] = {
+    {"sp", "ulysses"},  // of which it is the product
+    {"sp", "ring"},
+    {"context_stages", "max_steps"},
+    {"num_train_epochs", "max_steps"},
+    {"warmup_ratio", "warmup_steps"},
+    {"warmup_steps", "warmup_ratio"},
+    {"validation_split_percentage", "eval_file"},
+    {"eval_file", "validation_split_percentage"}};
+
+// Whether a given flag displaces this value of a file, or leaves it without a meaning, for which it would be
+// refused.
 bool is_displaced(const std::string& option, const Json& document, const OptionParser& parser) {
-  // --sp is the product of the two.
-  if (option == "ulysses" || option == "ring") return parser.given("sp");
+  for (const auto& [given, displaced] : kDisplaces)
+    if (option == displaced && parser.given(given)) return true;
   const auto is_given_as = [&](const char* flag, const Json& value) {
     return parser.given(flag) && parser.find(flag).read() == value;
   };
@@ -60,7 +52,11 @@ bool is_displaced(const std::string& option, const Json& document, const OptionP
   if (option == "lr_scheduler_kwargs")
     return document.contains(schedule) && parser.given(schedule) &&
            !is_given_as(schedule, document[schedule]);
-  if (option == "warmup_ratio" || option == "warmup_steps") return is_given_as(schedule, "constant");
+  if (option == "warmup_ratio" || option == "warmup_steps") {
+    // A stage may set another schedule, and goes on with the warm-up.
+    const bool has_stages = parser.given("context_stages") || document.contains("context_stages");
+    return !has_stages && is_given_as(schedule, "constant");
+  }
   return option.starts_with("spike_") && is_given_as("on_spike", "off");
 }
 
@@ -135,24 +131,28 @@ std::vector<GivenValue> values_of_config(const Json& document, const std::string
                                          const OptionParser& parser) {
   const std::vector<std::string> options = parser.names();
   std::vector<GivenValue> values;
-  std::set<std::string> names;
+  std::map<std::string, std::string> keys;  // as they are written
+  Json named = Json::object();              // without what is null or empty text
   for (const auto& [key, value] : document.items()) {
     std::string name = key;
     std::replace(name.begin(), name.end(), '-', '_');
+    if (!keys.emplace(name, key).second)
+      throw ConfigError(cat(file, ": ", quotation(key), " is there twice, with _ and with -"));
+    if (!value.is_null() && value != "") named[name] = value;
+  }
+  for (const auto& [name, key] : keys) {
     const std::string source = cat(file, ": ", quotation(key));
-    if (!names.insert(name).second) throw ConfigError(cat(source, " is there twice, with _ and with -"));
+    const Json& value = document[key];
     try {
       if (is_deepspeed_name(name) && std::ranges::find(options, name) == options.end())
         throw ConfigError("that is a key of DeepSpeed's configuration: give such a file as --deepspeed");
       if (name == "config") throw ConfigError("a file names no other --config");
       const Option& option = parser.find(name);
-      if (value.is_null() || (name == "logging_dir" && followed_from_output(document)) ||
-          is_displaced(name, document, parser))
+      if (value.is_null() || (name == "logging_dir" && followed_from_output(named)) ||
+          is_displaced(name, named, parser))
         continue;
-      values.push_back({name,
-                        parse_option_words(
-                            option, words_of_value(option, name == "device" ? without_index(value) : value)),
-                        source});
+      values.push_back(
+          {name, parse_option_value(option, name == "device" ? without_index(value) : value), source});
     } catch (const ConfigError& error) {
       throw ConfigError(cat(source, ": ", error.what()));
     }

@@ -1,7 +1,5 @@
 #include "trireme/cli/continued_options.h"
 
-#include <utility>
-
 #include "trireme/base/error.h"
 #include "trireme/cli/config_files.h"
 #include "trireme/train/checkpoint_names.h"
@@ -29,14 +27,6 @@ std::vector<std::string> add_continued_options(OptionParser& parser, const fs::p
     if (option.machine_alone) options.erase(option.name);
   options["max_seq_length"] =
       whole_number(object_value(state, "loader", file.string()), "sequence_tokens", {1}, file.string());
-  // A flag displaces what would count more than it, or contradict it.
-  constexpr std::pair<const char*, const char*> kDisplaced[] = {{"context_stages", "max_steps"},
-                                                                {"num_train_epochs", "max_steps"},
-                                                                {"warmup_ratio", "warmup_steps"},
-                                                                {"validation_split_percentage", "eval_file"},
-                                                                {"eval_file", "validation_split_percentage"}};
-  for (const auto& [given, displaced] : kDisplaced)
-    if (parser.given(given)) options.erase(displaced);
   if (had_stages && !parser.given("context_stages") && !parser.given("max_steps") &&
       !parser.given("num_train_epochs"))
     throw ConfigError(cat("--continue_run ", run.string(),

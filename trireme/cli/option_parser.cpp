@@ -54,6 +54,26 @@ std::string wrapped(const std::string& text, size_t width, size_t indent) {
   return lines;
 }
 
+// As a flag's words; a file may say true for text, and an object or a list for JSON text.
+std::vector<std::string> words_of_value(const Option& option, const Json& value) {
+  if (value.is_string()) return {value.get<std::string>()};
+  if (value.is_array() && option.type == OptionType::paths) {
+    std::vector<std::string> words;
+    for (const Json& each : value) words.push_back(each.is_string() ? each.get<std::string>() : each.dump());
+    if (!words.empty()) return words;
+  }
+  const bool is_number = option.type == OptionType::count || option.type == OptionType::real;
+  const bool fits = (value.is_number() && (is_number || option.type == OptionType::text)) ||
+                    (value.is_boolean() && !is_number && option.type != OptionType::path) ||
+                    (value.is_structured() && option.type == OptionType::text);
+  if (!fits)
+    throw ConfigError(cat("--", option.name, " is ", quotation(value), "; expected ",
+                          value_text(option).empty() ? "true or false" : value_text(option)));
+  const bool whole = value.is_number_float() && option.type == OptionType::count &&
+                     value == std::floor(value.get<double>()) && std::abs(value.get<double>()) < 1e15;
+  return {whole ? cat(static_cast<int64_t>(value.get<double>())) : value.dump()};
+}
+
 }  // namespace
 
 Json parse_option_words(const Option& option, const std::vector<std::string>& words) {
@@ -78,6 +98,10 @@ Json parse_option_words(const Option& option, const std::vector<std::string>& wo
   const auto nearest = nearest_name(word, option.choices);
   throw ConfigError(cat("--", option.name, " is '", quotation(word), "'; expected one of ",
                         value_text(option), nearest ? cat(". Did you mean '", *nearest, "'?") : ""));
+}
+
+Json parse_option_value(const Option& option, const Json& value) {
+  return parse_option_words(option, words_of_value(option, value));
 }
 
 bool is_switched_on(const std::string& name, const std::vector<std::string>& arguments) {

@@ -49,13 +49,17 @@ void PlanPages::read_script(OptionParser& parser, TrainOptionValues& passed_on) 
   const std::vector<std::string> names = parser.names(), train_names = of_train.names();
   for (const ScriptValue& value : script_values(*read_)) {
     if (contains(kOthers, value.option)) continue;
-    const GivenValue given{value.option, value.value, value.source};
+    const auto given_to = [&](OptionParser& options) {
+      options.add_file_values(
+          {{value.option, parse_option_value(options.find(value.option), value.value), value.source}},
+          Precedence::before_counts);
+    };
     try {
       const bool of_run = contains(train_names, value.option);
       if (value.option == "model" || (of_run && contains(names, value.option))) {
-        parser.add_file_values({given}, Precedence::before_counts);
+        given_to(parser);
       } else if (of_run) {
-        of_train.add_file_values({given}, Precedence::before_counts);
+        given_to(of_train);
         passed_on.emplace_back(value.option, of_train.find(value.option).read());
         native_.push_back(value.option);
       } else {
@@ -65,10 +69,9 @@ void PlanPages::read_script(OptionParser& parser, TrainOptionValues& passed_on) 
       not_carried_.push_back(value.option);
     }
   }
-  for (const PythonArgument& argument :
-       read_->arguments ? read_->source.calls[*read_->arguments].arguments : std::vector<PythonArgument>())
-    if (!argument.keyword.empty() && !argument.value && !contains(kOthers, argument.keyword))
-      not_carried_.push_back(argument.keyword);
+  if (!read_->arguments) return;
+  for (const PythonArgument* argument : read_->source.calls[*read_->arguments].keywords())
+    if (!argument->value && !contains(kOthers, argument->keyword)) not_carried_.push_back(argument->keyword);
 }
 
 std::string PlanPages::script_text(const PlanRequest& request, const Plan& plan, Json& json) const {

@@ -22,7 +22,6 @@ struct MemoryShortage {
 
   int64_t device_bytes() const;
   int64_t host_bytes() const;
-  bool fits() const { return StepCost{device_bytes(), host_bytes()}.fits(limits); }
 };
 
 MemoryShortage memory_shortage(const PlannedStep& step, const TensorLimits& limits);

@@ -17,7 +17,7 @@ std::string rate_text(double per_second);
 std::string categories_text(const MemoryBytes& bytes);
 // The hardware profile's figures of the run's dtype that nobody measured or published; may be empty.
 std::string estimated_figures(const PlanRequest& request);
-// "dp 4 x ulysses 8, ZeRO 3, recompute keep_attention on 20 of 32 layers, optimizer to cpu"
+// "dp 4 x ulysses 8, ZeRO 3, recompute keep_attention on 20 of 32 layers, optimizer to the host"
 std::string configuration_text(const Planned& planned);
 
 }  // namespace trireme

@@ -128,11 +128,18 @@ class Reader {
     for (PythonCall& call : source_.calls)
       for (PythonArgument& argument : call.arguments)
         argument.value = literal(token_at(argument.value_begin), token_at(argument.end));
+    for (Assigned& assigned : attributes_) give_attribute(std::move(assigned));
   }
 
   PythonSource take() { return std::move(source_); }
 
  private:
+  struct Assigned {
+    std::string name;
+    size_t column = 0;  // of the statement
+    PythonArgument argument;
+  };
+
   std::string written(size_t i) const {
     return source_.text.substr(tokens_[i].begin, tokens_[i].end - tokens_[i].begin);
   }
@@ -164,6 +171,7 @@ class Reader {
 
   void read_statement(size_t i) {
     if (is(i, "from") || is(i, "import")) return read_import(i);
+    read_assignment(i);
     if (is(i, "class") && is_name(i + 1)) {
       std::vector<std::string>& bases = source_.classes[written(i + 1)];
       for (size_t at = i + 3; is(i + 2, "(") && at < tokens_.size() && !is(at, ")"); ++at)
@@ -182,13 +190,52 @@ class Reader {
   size_t end_of_assigned(size_t i) const {
     const bool loops = is(i, "for"), defines = is(i, "def");
     size_t end = i;
-    for (size_t at = i; at < end_of_statement(i); ++at) {
-      const std::string word = tokens_[at].depth == 0 && tokens_[at].kind == Kind::symbol ? written(at) : "";
-      const bool assigns =
-          word.ends_with('=') && word != "==" && word != "<=" && word != ">=" && word != "!=";
-      if (assigns || (loops && is(at, "in")) || (defines && word == ":")) end = at;
-    }
+    for (size_t at = i; at < end_of_statement(i); ++at)
+      if (assigns(at) || (loops && is(at, "in")) || (defines && is(at, ":") && tokens_[at].depth == 0))
+        end = at;
     return end;
+  }
+  bool assigns(size_t i) const {
+    if (tokens_[i].depth > 0 || tokens_[i].kind != Kind::symbol) return false;
+    const std::string word = written(i);
+    return word.ends_with('=') && word != "==" && word != "<=" && word != ">=" && word != "!=";
+  }
+
+  // NAME = value, NAME: type = value, NAME.attribute = value, NAME.attribute += value.
+  void read_assignment(size_t i) {
+    if (!is_name(i)) return;
+    const size_t end = end_of_statement(i);
+    size_t at = i;
+    Assigned assigned;
+    assigned.name = dotted(at);
+    while (at < end && !assigns(at)) ++at;
+    if (at + 1 >= end) return;
+    assigned.column = tokens_[i].begin - (source_.text.rfind('\n', tokens_[i].begin) + 1);
+    PythonArgument& argument = assigned.argument;
+    argument.begin = tokens_[i].begin;
+    argument.value_begin = tokens_[at + 1].begin;
+    argument.end = tokens_[end - 1].end;
+    argument.written = source_.text.substr(argument.value_begin, argument.end - argument.value_begin);
+    const size_t dot = assigned.name.rfind('.');
+    if (dot == std::string::npos) {
+      names_.emplace(argument.value_begin, std::move(assigned));
+      return;
+    }
+    argument.keyword = assigned.name.substr(dot + 1);
+    assigned.name.resize(dot);
+    if (is(at, "=") && is_name(at - 1)) argument.value = literal(at + 1, end);
+    attributes_.push_back(std::move(assigned));
+  }
+
+  // To the last call before it that made what the name holds. What stands deeper than that call, under an
+  // `if`, has a value that is not known.
+  void give_attribute(Assigned assigned) {
+    PythonCall* made = nullptr;
+    for (PythonCall& call : source_.calls)
+      if (call.name == assigned.name && call.begin < assigned.argument.begin) made = &call;
+    if (made == nullptr) return;
+    if (assigned.column > names_.at(made->begin).column) assigned.argument.value.reset();
+    made->later.push_back(std::move(assigned.argument));
   }
 
   void read_import(size_t i) {
@@ -226,6 +273,7 @@ class Reader {
     call.callee = of_something ? "." : "";
     for (size_t i = first; i < open; ++i) call.callee += written(i);
     call.begin = tokens_[first].begin;
+    if (const auto name = names_.find(call.begin); name != names_.end()) call.name = name->second.name;
     call.open = tokens_[open].begin;
     const int depth = tokens_[open].depth + 1;
     size_t begin = open + 1;
@@ -310,14 +358,28 @@ class Reader {
 
   PythonSource source_;
   std::vector<PythonToken> tokens_;
+  std::map<size_t, Assigned> names_;  // by where the value begins
+  std::vector<Assigned> attributes_;
   std::map<std::string, std::optional<Json>> constants_;
 };
 
 }  // namespace
 
 const PythonArgument* PythonCall::find(const std::string& keyword) const {
+  const auto after = std::find_if(later.rbegin(), later.rend(), [&](const PythonArgument& argument) {
+    return argument.keyword == keyword;
+  });
+  if (after != later.rend()) return &*after;
   const auto found = std::ranges::find(arguments, keyword, &PythonArgument::keyword);
   return found == arguments.end() ? nullptr : &*found;
+}
+
+std::vector<const PythonArgument*> PythonCall::keywords() const {
+  std::vector<const PythonArgument*> found;
+  for (const std::vector<PythonArgument>* const list : {&arguments, &later})
+    for (const PythonArgument& argument : *list)
+      if (!argument.keyword.empty() && find(argument.keyword) == &argument) found.push_back(&argument);
+  return found;
 }
 
 std::string PythonSource::resolved(const std::string& written) const {

@@ -19,6 +19,7 @@ struct PythonToken {
   int depth = 0;              // of the brackets around it
 };
 
+// keyword=value of a call, or NAME.keyword = value of a statement.
 struct PythonArgument {
   std::string keyword;        // empty: by position, or of ** and *
   size_t begin = 0, end = 0;  // with the keyword
@@ -32,8 +33,13 @@ struct PythonCall {
   size_t begin = 0;    // of the callee
   size_t open = 0, close = 0;  // the brackets
   std::vector<PythonArgument> arguments;
+  std::string name;                   // of NAME = callee(...); empty: none
+  std::vector<PythonArgument> later;  // NAME.keyword = value, by statements after it
 
+  // The last of the keyword's values; nullptr: none.
   const PythonArgument* find(const std::string& keyword) const;
+  // The same of each keyword once.
+  std::vector<const PythonArgument*> keywords() const;
 };
 
 struct PythonImport {

@@ -10,7 +10,7 @@ namespace trireme {
 
 struct RunnerUp {
   Planned planned;
-  std::string change;  // from the best: "--ulysses 4 --ring 1 (8 groups)"
+  std::string change;  // from the best: "--ulysses 4 --ring 1"
   std::string reason;  // "12 % slower: attention"; "0.8 GiB over on each GPU: activations"
   double slower = 0;   // share of the best's seconds a token; below 0: faster
 };

@@ -243,12 +243,12 @@ std::vector<ScriptValue> script_values(const TrainerScript& script) {
   if (!script.model.empty()) values.push_back({"model", script.model, cat(script.file, ": its model")});
   if (!script.arguments) return values;
   const PythonCall& call = script.source.calls[*script.arguments];
-  for (const PythonArgument& argument : call.arguments) {
-    if (argument.keyword.empty() || !argument.value || argument.value->is_null()) continue;
-    const bool is_length = argument.keyword == script.length_keyword();
+  for (const PythonArgument* argument : call.keywords()) {
+    if (!argument->value || argument->value->is_null()) continue;
+    const bool is_length = argument->keyword == script.length_keyword();
     values.push_back(
-        {is_length ? "max_seq_length" : argument.keyword, *argument.value,
-         cat(script.file, " line ", script.source.line_of(argument.begin), ": ", argument.keyword)});
+        {is_length ? "max_seq_length" : argument->keyword, *argument->value,
+         cat(script.file, " line ", script.source.line_of(argument->begin), ": ", argument->keyword)});
   }
   if (script.trainer_class == "trl.SFTTrainer" && call.find("learning_rate") == nullptr)
     values.push_back({"learning_rate", 2e-5, cat(script.file, ": SFTConfig's default")});

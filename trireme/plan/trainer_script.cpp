@@ -66,17 +66,9 @@ const PythonArgument* given_arguments(const TrainerScript& script) {
   return by_position ? &trainer.arguments[1] : nullptr;
 }
 
-std::string without_spaces(std::string text) {
-  std::erase_if(text, [](char letter) { return letter == ' ' || letter == '\t'; });
-  return text;
-}
-
-// The call stands there, or is what the name there was given: "NAME = call", "NAME: type = call".
-bool makes(const PythonSource& source, const PythonCall& call, const PythonArgument& given) {
-  if (call.begin == given.value_begin) return true;
-  const size_t line = source.text.rfind('\n', call.begin) + 1;  // npos + 1: the first
-  const std::string before = without_spaces(source.text.substr(line, call.begin - line));
-  return before.ends_with('=') && before.substr(0, before.find_first_of(":=")) == given.written;
+// The call stands there, or is what the name there was given.
+bool makes(const PythonCall& call, const PythonArgument& given) {
+  return call.begin == given.value_begin || call.name == given.written;
 }
 
 void find_arguments(TrainerScript& script) {
@@ -91,8 +83,7 @@ void find_arguments(TrainerScript& script) {
     }
   const bool are_several = found.size() > 1;
   if (are_several)
-    std::erase_if(found,
-                  [&](size_t i) { return given == nullptr || !makes(source, source.calls[i], *given); });
+    std::erase_if(found, [&](size_t i) { return given == nullptr || !makes(source.calls[i], *given); });
   if (found.size() == 1) script.arguments = found.front();
   if (script.arguments) return;
   if (are_several)
