@@ -47,6 +47,15 @@ TEST_F(CpuCachingAllocator, gives_a_freed_block_again_and_counts_what_lives) {
   EXPECT_EQ(at::empty({16 * kMiB}, at::kByte).data_ptr(), first);
 }
 
+TEST_F(CpuCachingAllocator, gives_the_system_what_it_caches_when_asked) {
+  const at::Tensor kept = at::full({kMiB}, 7, at::kByte);
+  at::empty({16 * kMiB}, at::kByte);
+  EXPECT_GT(host_memory_counts().reserved_bytes, host_memory_counts().in_use_bytes);
+  release_cached_host_memory();
+  EXPECT_EQ(host_memory_counts().reserved_bytes, host_memory_counts().in_use_bytes);
+  EXPECT_EQ(kept.sum().item<int64_t>(), 7 * kMiB);
+}
+
 TEST_F(CpuCachingAllocator, holds_no_more_than_a_tenth_above_the_most_that_was_in_use) {
   // Sizes that never fit each other's blocks.
   for (int64_t size = 8; size < 200; size = size * 3 / 2) at::empty({size * kMiB}, at::kByte).fill_(1);

@@ -5,9 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include "trireme/comm/thread_world.h"
+#include "trireme/engine/assemble.h"
 #include "trireme/measure/memory_report.h"
 
 #include "tests/engine/memory_cases.h"
+#include "tests/engine/tiny_model.h"
 #include "tests/support/guarded_device.h"
 
 namespace trireme::guarded_memory_bytes_test {
@@ -72,6 +75,24 @@ TEST(MemoryOnGuardedDevice, peaks_of_all_but_attention_are_within_5_percent_of_t
             testing::expect_within(0.05, name_of(category), state.peak[category], forecast.peak[category]);
       }
     }
+}
+
+// As a stage of another engine, or `validate` after its dry run.
+TEST(MemoryOnGuardedDevice, that_an_earlier_engine_left_is_planned_with) {
+  const testing::TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_llama_config());
+  EngineOptions options;
+  options.device = testing::guarded_device();
+  options.attention = AttentionKernel::reference;
+  options.planned_batch = {.samples = 1, .tokens = 64};
+  run_ranks_as_threads(1, [&](World& world) {
+    const auto budget = [&] {
+      return assemble(world, folder.path(), options)->recompute_choice().value().budget_bytes;
+    };
+    const int64_t of_first = budget();
+    at::empty({int64_t{1} << 28}, at::TensorOptions(options.device).dtype(at::kByte));
+    EXPECT_EQ(budget(), of_first);
+  });
 }
 
 }  // namespace

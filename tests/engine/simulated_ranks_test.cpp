@@ -112,8 +112,7 @@ RankRecord run_rank(World& world, const std::filesystem::path& folder, const Pol
   }
   record.threads_beside = uses_disk(options.offload) || options.offload.optimizer != Offload::none;
   record.memory = engine->memory_account()->state();
-  for (const Group* group :
-       {mesh.all.get(), mesh.sp.get(), mesh.ulysses.get(), mesh.ring.get(), mesh.dp.get()})
+  for (const Group* group : {mesh.all.get(), mesh.sp.get(), mesh.ulysses.get(), mesh.ring.get()})
     for (const auto& [name, traffic] : group->traffic())
       record.sent[group->name() + " " + name] = {traffic.calls, traffic.sent_bytes};
   return record;

@@ -55,6 +55,7 @@ c10::DataPtr GuardedMemory::allocate(size_t bytes) {
     if (left_bytes > 0) free_[address + whole_bytes] = left_bytes;
     used_[address] = whole_bytes;
     allocated_.increase(whole_bytes);
+    reserved_bytes_ = std::max(reserved_bytes_, allocated_.current);
     allocated_bytes = static_cast<size_t>(allocated_.current);
     std::memset(seen_by_operators(address), kNaN, whole_bytes);
   }
@@ -101,6 +102,11 @@ void GuardedMemory::copy_data(void* to, const void* from, std::size_t bytes) con
   std::memcpy(seen_by_operators(to), seen_by_operators(from), bytes);
 }
 
+void GuardedMemory::emptyCache(c10::MempoolId_t /*pool*/) {
+  const std::lock_guard lock(mutex_);
+  reserved_bytes_ = allocated_.current;
+}
+
 void GuardedMemory::recordStream(const c10::DataPtr& /*data*/, c10::Stream /*stream*/) {
   throw InternalError("the guarded device does not play recordStream");
 }
@@ -124,7 +130,7 @@ void GuardedMemory::resetPeakStats(c10::DeviceIndex /*device*/) {
 
 std::pair<size_t, size_t> GuardedMemory::getMemoryInfo(c10::DeviceIndex /*device*/) {
   const std::lock_guard lock(mutex_);
-  return {kBytes - static_cast<size_t>(allocated_.current), kBytes};
+  return {kBytes - static_cast<size_t>(reserved_bytes_), kBytes};
 }
 
 GuardedMemory& guarded_memory() {

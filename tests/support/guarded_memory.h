@@ -25,7 +25,7 @@ class GuardedMemory final : public c10::DeviceAllocator {
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* to, const void* from, std::size_t bytes) const override;
   bool initialized() override { return true; }
-  void emptyCache(c10::MempoolId_t /*pool*/) override {}
+  void emptyCache(c10::MempoolId_t pool) override;
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override;
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override;
   void resetAccumulatedStats(c10::DeviceIndex device) override;
@@ -42,6 +42,7 @@ class GuardedMemory final : public c10::DeviceAllocator {
   std::map<char*, size_t> free_;  // bytes by address; no two of them touch
   std::map<char*, size_t> used_;
   c10::CachingAllocator::Stat allocated_;
+  int64_t reserved_bytes_ = 0;  // what was given back is cached, as libtorch's allocator for CUDA does
 };
 
 // The one of this process.

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <fstream>
+#include <optional>
 #include <sys/resource.h>
 
 #include <ATen/Parallel.h>
@@ -14,6 +15,7 @@
 
 #include "tests/support/file_bytes.h"
 #include "tests/support/held_sync.h"
+#include "tests/support/small_files.h"
 #include "tests/train/tiny_run.h"
 
 namespace fs = std::filesystem;
@@ -195,6 +197,24 @@ TEST(BackgroundSave, is_finished_and_named_where_the_next_step_is_not_finite) {
                                     HasSubstr(RunDirectory(options.output_dir).checkpoint(1).string())));
   }
   EXPECT_THAT(saved_steps(options), ElementsAre(1));
+}
+
+TEST(BackgroundSave, that_failed_is_told_where_the_next_step_is_not_finite) {
+  const TinyRun run;
+  TrainOptions options = in_background(run, "run", 1);
+  options.context_stages = "16:9";
+  options.learning_rate = 1e30;
+  options.warmup_ratio = 0;
+  std::optional<testing::SmallFiles> full;
+  try {
+    train_with(2, options, [&](int64_t) { full.emplace(20'000); });  // less than a rank's file
+    ADD_FAILURE() << "trained";
+  } catch (const DataError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("training stopped at step 2"),
+                                    HasSubstr("meanwhile it could not save the checkpoint of step 1")));
+  }
+  full.reset();
+  EXPECT_THAT(saved_steps(options), ElementsAre());
 }
 
 TEST(BackgroundSave, tells_what_steps_lost_to_it_and_what_it_took_beside_them) {

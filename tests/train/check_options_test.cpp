@@ -165,6 +165,13 @@ TEST(CheckOptions, what_nothing_would_read_is_refused) {
                 o.warmup_ratio = 0.03;
               }),
               AllOf(HasSubstr("--warmup_ratio means nothing"), HasSubstr("constant_with_warmup")));
+  EXPECT_THAT(refused([](TrainOptions& o) {
+                o.lr_scheduler_type = ScheduleKind::constant;
+                o.warmup_steps = 100;
+              }),
+              HasSubstr("--warmup_steps means nothing"));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.guards.spike_window = 9; }), HasSubstr("--spike_window"));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.guards.spike_steps = 9; }), HasSubstr("--spike_steps"));
   EXPECT_THAT(refused([](TrainOptions& o) { o.eval_steps = 10; }),
               AllOf(HasSubstr("--eval_steps"), HasSubstr("--eval_file")));
   EXPECT_THAT(refused([](TrainOptions& o) { o.max_eval_samples = 10; }), HasSubstr("--max_eval_samples"));

@@ -79,13 +79,18 @@ TEST(CheckOneRank, fails_beyond_the_tolerance_and_names_the_worst) {
   EXPECT_EQ(check_one_rank(result).verdict, Verdict::pass);
 }
 
-TEST(CheckMemory, fails_a_rank_above_three_quarters_of_its_room) {
+TEST(CheckMemory, fails_a_rank_above_the_share_of_its_room_that_is_allowed) {
   DryRun run;
+  run.allowed_share = 0.75;
   run.ranks = {{.process_bytes = 70, .room_bytes = 100}, {.process_bytes = 76, .room_bytes = 100}};
   EXPECT_EQ(check_memory(run).verdict, Verdict::fail);
   EXPECT_THAT(check_memory(run).reason, HasSubstr("76.0 %"));
   run.ranks[1].process_bytes = 75;
   EXPECT_EQ(check_memory(run).verdict, Verdict::pass);
+  run.allowed_share = 0.9;
+  run.ranks[1].process_bytes = 89;
+  EXPECT_EQ(check_memory(run).verdict, Verdict::pass);
+  EXPECT_THAT(check_memory(run).reason, HasSubstr("90.0 % is allowed, for --recompute auto"));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "trireme/train/context_stages.h"
 
+#include <cmath>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,6 +47,15 @@ TEST(ContextStages, each_has_its_own_warm_up_and_schedule) {
   EXPECT_EQ(stages[1].schedule.warmup_steps, 2);
   EXPECT_DOUBLE_EQ(stages[1].schedule.learning_rate(0), 0);
   EXPECT_DOUBLE_EQ(stages[1].schedule.learning_rate(2), 2e-4);
+}
+
+// DeepSpeed's WarmupLR: min + (max - min) log(step + 1) / log(steps), here from 0.
+TEST(ContextStages, warm_up_as_the_run_says) {
+  StageDefaults logarithmic = defaults();
+  logarithmic.warmup_steps = 10;
+  logarithmic.warmup_type = WarmupType::log;
+  const auto stages = parse_context_stages("64:60", logarithmic);
+  EXPECT_NEAR(stages[0].schedule.learning_rate(4), 4e-4 * std::log(5) / std::log(10), 1e-12);
 }
 
 TEST(ContextStages, a_peak_of_its_own_is_the_base_of_the_next) {

@@ -25,12 +25,13 @@ TEST(MemoryWatch, warns_once_of_the_rank_that_is_fullest) {
     const auto group = world.make_group("all", {{0, 1, 2}});
     Agreement agreement(*group, at::kCPU);
     MemoryWatch watch(at::kCPU, (world.rank() == 1 ? 10 : 100) * kGiB, agreement);
-    EXPECT_EQ(watch.warning({70 * kGiB, 7 * kGiB, 60 * kGiB}), "");
-    EXPECT_EQ(watch.warning({75 * kGiB, 0, 0}), "") << "above 75 %, not at it";
-    EXPECT_THAT(watch.warning({76 * kGiB, 8 * kGiB, 60 * kGiB}),
+    EXPECT_EQ(watch.warning({70 * kGiB, 7 * kGiB, 60 * kGiB}, 0.75), "");
+    EXPECT_EQ(watch.warning({89 * kGiB, 9 * kGiB, 60 * kGiB}, 0.9), "");
+    EXPECT_EQ(watch.warning({75 * kGiB, 0, 0}, 0.75), "") << "above 75 %, not at it";
+    EXPECT_THAT(watch.warning({76 * kGiB, 8 * kGiB, 60 * kGiB}, 0.75),
                 AllOf(HasSubstr("warning: rank 1 has used 8.0 GiB, 80.0 % of the 10.0 GiB"),
                       HasSubstr("--memory_report")));
-    EXPECT_EQ(watch.warning({99 * kGiB, 9 * kGiB, 99 * kGiB}), "") << "once";
+    EXPECT_EQ(watch.warning({99 * kGiB, 9 * kGiB, 99 * kGiB}, 0.75), "") << "once";
   });
 }
 

@@ -23,7 +23,8 @@ struct Way {
   int ulysses = 1;
   int ring = 1;
   ZeroStage zero = ZeroStage::none;
-  Offload offload = Offload::none;
+  Offload parameters = Offload::none;
+  Offload optimizer_and_activations = Offload::none;
   Precision precision = Precision::fp32;
 };
 
@@ -34,9 +35,8 @@ void set(EngineOptions& options, const Way& way, const std::filesystem::path& fo
   options.zero = way.zero;
   options.precision = way.precision;
   options.attention = testing::attention_under_test(options.device, way.precision);
-  const bool shards = way.zero == ZeroStage::parameters;
-  options.offload = {shards ? way.offload : Offload::none, way.offload, way.offload,
-                     way.offload == Offload::disk ? folder : std::filesystem::path(), 0};
+  options.offload = {way.parameters, way.optimizer_and_activations, way.optimizer_and_activations,
+                     way.parameters == Offload::disk ? folder : std::filesystem::path(), 0};
 }
 
 void skip_without_device() {
@@ -90,13 +90,16 @@ INSTANTIATE_TEST_SUITE_P(
                       Way{.ranks = 2,
                           .ulysses = 2,
                           .zero = ZeroStage::parameters,
-                          .offload = Offload::cpu,
+                          .parameters = Offload::cpu,
+                          .optimizer_and_activations = Offload::cpu,
                           .precision = Precision::bf16},
+                      Way{.ranks = 2, .zero = ZeroStage::parameters, .parameters = Offload::cpu},
                       Way{.ranks = 4, .ulysses = 2, .ring = 2, .zero = ZeroStage::optimizer},
                       Way{.ranks = 2,
                           .ring = 2,
                           .zero = ZeroStage::parameters,
-                          .offload = Offload::disk,
+                          .parameters = Offload::disk,
+                          .optimizer_and_activations = Offload::disk,
                           .precision = Precision::fp16}));
 
 TEST_F(CommandsOnAnotherDevice, verify_passes_on_hugging_faces_numbers) {

@@ -107,6 +107,47 @@ TEST(ResumeRules, another_number_of_the_model_is_refused_with_both_values) {
               AllOf(HasSubstr("rope_theta"), HasSubstr("-> 77777.0"), Not(HasSubstr("rms_norm_eps"))));
 }
 
+TEST(ResumeRules, another_number_of_any_family_is_refused) {
+  const Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}},
+             llama3 = {{"rope_type", "llama3"},
+                       {"factor", 4.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 64}};
+  const auto llama_with = [](const Json& fields) {
+    Json config = testing::tiny_llama_config();
+    config.update(fields);
+    return config;
+  };
+  struct Case {
+    Json config;
+    const char* path;
+    Json value;
+  };
+  const std::vector<Case> cases{
+      {testing::tiny_llama_config(), "/num_attention_heads", 8},
+      {testing::tiny_llama_config(), "/pad_token_id", 3},
+      {llama_with({{"model_type", "mistral"}, {"sliding_window", 5}}), "/sliding_window", 9},
+      {testing::tiny_gemma3_config(), "/sliding_window", 9},
+      {testing::tiny_gemma3_config(), "/query_pre_attn_scalar", 99},
+      {testing::tiny_gemma3_config(), "/rope_local_base_freq", 99.0},
+      {llama_with({{"rope_scaling", yarn}}), "/rope_scaling/beta_fast", 16.0},
+      {llama_with({{"rope_scaling", yarn}}), "/rope_scaling/beta_slow", 2.0},
+      {llama_with({{"rope_scaling", yarn}}), "/rope_scaling/attention_factor", 1.5},
+      {llama_with({{"rope_scaling", yarn}}), "/rope_scaling/factor", 8.0},
+      {llama_with({{"rope_scaling", llama3}}), "/rope_scaling/low_freq_factor", 2.0},
+      {llama_with({{"rope_scaling", llama3}}), "/rope_scaling/high_freq_factor", 8.0}};
+  for (const Case& one : cases) {
+    Json changed = one.config;
+    changed[Json::json_pointer(one.path)] = one.value;
+    RunFacts before = facts(), now = facts();
+    before.model = computed_fields(parse_model_config(one.config, "config.json"));
+    now.model = computed_fields(parse_model_config(changed, "config.json"));
+    EXPECT_THAT(message_of<ConfigError>([&] { decide_resume(before, now, true); }), HasSubstr(" -> "))
+        << one.path;
+  }
+}
+
 TEST(ResumeRules, a_larger_bound_of_positions_is_told_where_it_changes_no_number) {
   Json config = testing::tiny_llama_config();
   config["max_position_embeddings"] = 4096;

@@ -103,6 +103,17 @@ TEST(RunRecords, speed_counts_the_tokens_of_all_ranks_once) {
   }
 }
 
+// 400 tokens in documents of 37: the border nearest to three quarters is the eighth.
+TEST(RunRecords, the_data_that_is_trained_on_ends_where_what_is_held_out_begins) {
+  const TinyRun run;
+  TrainOptions options = resting(run, "run");
+  options.validation_split_percentage = 25;
+  const TinyOutcome outcome = train_on_ranks(1, options);
+  const Json loader = read_json(outcome.outcome.checkpoint / "trainer_state.json")["loader"];
+  EXPECT_EQ(loader["range_begin"], 0);
+  EXPECT_EQ(loader["range_end"], 8 * 37);
+}
+
 TEST(RunRecords, mfu_is_the_model_s_flops_over_the_peak_of_all_ranks) {
   const TinyRun run;
   TrainOptions options = resting(run, "run");

@@ -167,6 +167,33 @@ TEST_F(SpikingRun, that_is_told_to_stop_names_the_checkpoint_from_before_it) {
               HasSubstr("There is no checkpoint from before it"));
 }
 
+TEST_F(SpikingRun, judges_a_stage_by_its_own_steps) {
+  write_documents([](int64_t) { return Kind::easy; });
+  const fs::path other = run_.folder() / "other";
+  IndexedDatasetWriter writer(other, 70);
+  for (uint64_t i = 0; i < kRows; ++i) {
+    std::vector<int32_t> document;
+    for (uint64_t token = 0; token < 32; ++token)
+      document.push_back(static_cast<int32_t>(splitmix64(i * 64 + token) % 69));
+    writer.add_document(document);
+  }
+  writer.finish();
+  for (const int64_t stop : {0, 15}) {
+    TrainOptions options = watching(cat("run-", stop), OnSpike::stop);
+    options.context_stages =
+        cat(R"([{"max_seq_length": 16, "steps": 15}, {"max_seq_length": 32, "steps": 9, "train_file": ")",
+            other.string(), R"("}])");
+    TinyOutcome run = train_on_ranks(2, options, stop);
+    const double before = run.losses.at(15);
+    if (stop > 0) {
+      options.resume_from_checkpoint = "true";
+      run = train_on_ranks(2, options);
+    }
+    EXPECT_EQ(run.outcome.steps, 24);
+    for (const int64_t step : {16, 17, 18}) EXPECT_GT(run.losses.at(step), 1.5 * before) << step;
+  }
+}
+
 TEST_F(SpikingRun, that_learns_hears_nothing) {
   write_documents([](int64_t) { return Kind::easy; });
   const TinyOutcome plain = train_on_ranks(2, options("plain")),

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/data/indexed_dataset_writer.h"
 #include "trireme/train/run_directory.h"
 
 #include "tests/train/tiny_run.h"
@@ -354,6 +355,27 @@ TEST(Trainer, data_that_cannot_serve_is_refused_before_the_first_step) {
   options = run.options("run");
   options.max_steps = 7;
   EXPECT_THAT(message_of<ConfigError>(1, options), HasSubstr("--max_steps 7"));
+}
+
+// The documents of 37 tokens that are trained on stay within the model's 512 positions.
+TEST(Trainer, held_out_documents_beyond_the_positions_are_refused) {
+  const TinyRun run(2000);
+  TrainOptions options = run.options("");
+  options.context_stages = "640:1";
+  options.warmup_ratio = 0;
+  options.eval_file = run.folder() / "long";
+  for (const size_t tokens : {size_t{512}, size_t{600}}) {
+    options.output_dir = run.folder() / cat("run-", tokens);
+    IndexedDatasetWriter writer(options.eval_file, 70);
+    for (const size_t document : {tokens, size_t{200}})
+      writer.add_document(std::vector<int32_t>(document, 7));  // together a window
+    writer.finish();
+    if (tokens > 512)
+      EXPECT_THAT(message_of<ConfigError>(1, options),
+                  HasSubstr("600 tokens is longer than the 512 positions"));
+    else
+      EXPECT_EQ(train_on_ranks(1, options).outcome.steps, 1);
+  }
 }
 
 }  // namespace

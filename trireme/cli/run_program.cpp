@@ -3,11 +3,13 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <fcntl.h>
 #include <iostream>
 #include <unistd.h>
 
 #include <c10/core/AllocatorConfig.h>
+#include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
 
 #include "trireme/base/environment.h"
@@ -55,20 +57,39 @@ void set_library_defaults() {
   std::_Exit(error.exit_code());
 }
 
+// Returns for an error that is none of ours.
+void tell_and_end(const std::exception& error) {
+  if (const auto* ours = dynamic_cast<const Error*>(&error)) tell_and_end(*ours);
+  if (const auto memory = as_out_of_memory(error)) tell_and_end(*memory);
+  if (const auto fault = as_device_fault(error)) tell_and_end(*fault);
+  std::cerr << "trireme: unexpected error: " << error.what() << std::endl;
+}
+
+// An exception that left a thread. That of c10d which watches NCCL throws so for a fault of the GPU and for a
+// lost peer.
+[[noreturn]] void end_of_a_thread() {
+  try {
+    if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
+  } catch (const c10::DistBackendError& error) {
+    tell_and_end(
+        CommError(cat("a collective failed while no call waited for it: ", error.what_without_backtrace())));
+  } catch (const std::exception& error) {
+    tell_and_end(error);
+  }
+  std::abort();
+}
+
 }  // namespace
 
 int run_program(const std::function<int()>& program) {
+  std::set_terminate(end_of_a_thread);
   try {
     prepare_standard_streams();
     install_cpu_caching_allocator();
     set_library_defaults();
     return program();
-  } catch (const Error& error) {
-    tell_and_end(error);
   } catch (const std::exception& error) {
-    if (const auto memory = as_out_of_memory(error)) tell_and_end(*memory);
-    if (const auto fault = as_device_fault(error)) tell_and_end(*fault);
-    std::cerr << "trireme: unexpected error: " << error.what() << std::endl;
+    tell_and_end(error);
     return InternalError::kExitCode;
   }
 }

@@ -92,6 +92,11 @@ class CachingAllocator final : public c10::Allocator {
     return counts_;
   }
 
+  void release_cached() {
+    const std::lock_guard lock(mutex_);
+    release_cached(reserved());
+  }
+
   void limit(int64_t bytes) {
     const std::lock_guard lock(mutex_);
     limit_bytes_ = bytes;
@@ -145,7 +150,7 @@ class CachingAllocator final : public c10::Allocator {
   void make_room(size_t wanted) {
     const auto in_use = static_cast<size_t>(counts_.in_use_bytes);
     const size_t most = std::max(static_cast<size_t>(counts_.peak_in_use_bytes), in_use + wanted);
-    size_t limit = most + most / 10;
+    size_t limit = most + static_cast<size_t>(kCachedShare * static_cast<double>(most));
     if (limit_bytes_ > 0) limit = std::min(limit, static_cast<size_t>(limit_bytes_));
     if (reserved() + wanted > limit) release_cached(reserved() + wanted - limit);
   }
@@ -206,6 +211,9 @@ void install_cpu_caching_allocator() {
 }
 HostMemoryCounts host_memory_counts() {
   return the_allocator().counts();
+}
+void release_cached_host_memory() {
+  the_allocator().release_cached();
 }
 void limit_host_memory(int64_t bytes) {
   the_allocator().limit(bytes);

@@ -18,6 +18,11 @@ constexpr int64_t kOutsideOnGpu_bytes = 1024 * kMiB;
 
 }  // namespace
 
+void release_cached_memory(at::Device device) {
+  release_cached_host_memory();
+  if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->emptyCache();
+}
+
 int64_t device_memory_left_bytes(at::Device device) {
   if (device.is_cpu()) return host_memory_left_bytes();
   return static_cast<int64_t>(c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).first);
@@ -31,8 +36,8 @@ int64_t device_memory_bytes(at::Device device) {
 int64_t memory_budget_bytes(at::Device device, int64_t left_bytes, int ranks) {
   TRIREME_ASSERT(ranks >= 1, "got ", ranks);
   const int64_t share = left_bytes / ranks;
-  return std::max<int64_t>(
-      0, share - share / 10 - (device.is_cpu() ? kOutsideOnHost_bytes : kOutsideOnGpu_bytes));
+  const auto planned = static_cast<int64_t>(kPlannedMemoryShare * static_cast<double>(share));
+  return std::max<int64_t>(0, planned - (device.is_cpu() ? kOutsideOnHost_bytes : kOutsideOnGpu_bytes));
 }
 
 }  // namespace trireme

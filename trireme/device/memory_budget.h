@@ -2,15 +2,23 @@
 //
 //   bytes left on the machine or GPU / ranks that share it, minus a tenth, minus memory outside the account
 //
-// The tenth is for cached blocks that fit no request: the CPU's allocator holds up to 1.1 x the peak in use
-// (cpu_caching_allocator.h).
+// The tenth is for cached blocks that fit no request (cpu_caching_allocator.h).
 #pragma once
 
 #include <cstdint>
 
 #include <ATen/ATen.h>
 
+#include "trireme/device/cpu_caching_allocator.h"
+
 namespace trireme {
+
+// The share of the memory left that is planned with.
+inline constexpr double kPlannedMemoryShare = 1 - kCachedShare;
+
+// Gives the host memory, and that of a GPU, which this process has cached and no tensor holds back to the
+// system, which counts it as used. Not collective.
+void release_cached_memory(at::Device device);
 
 // Bytes that could be allocated on the device now: host_memory_left_bytes() on the CPU, the driver's free
 // memory on a GPU. Not collective; all ranks of a machine must call it before any of them allocates.

@@ -5,6 +5,7 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/base/round_up.h"
+#include "trireme/device/memory_budget.h"
 #include "trireme/engine/agree_on_recompute.h"
 #include "trireme/engine/check_options.h"
 #include "trireme/engine/deferred_updates.h"
@@ -146,6 +147,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
     : options_(options), memory_(make_rank_memory(options.device)) {
   const at::NoGradGuard no_autograd;
   const RankMemoryScope counted(memory_);
+  release_cached_memory(options.device);  // of an earlier engine, before any rank looks at what is left
   config_ = with_rope(read_model_config(model_dir, families), options.rope);
   check_engine_options(options);
   const ModelConfig& config = config_;

@@ -138,8 +138,7 @@ void describe(const World& world, at::Device device, HardwareProfile& profile) {
   profile.outside_tensors_bytes = profile.is_gpu
                                       ? device_memory_bytes(device) - device_memory_left_bytes(device)
                                       : peak_memory_bytes(device);
-  constexpr double kFragmentsOnCpu_share = 0.1;  // cpu_caching_allocator.h
-  profile.fragments_share = profile.is_gpu ? kFragmentsOnGpu_share : kFragmentsOnCpu_share;
+  profile.fragments_share = profile.is_gpu ? kFragmentsOnGpu_share : kCachedShare;
   if (!profile.is_gpu) profile.threads = at::get_num_threads();
   profile.bf16_products = profile.bf16_attention = profile.is_gpu || processor_bf16_units().has_value();
   profile.time_error_share = 0.15;

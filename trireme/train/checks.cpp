@@ -116,11 +116,13 @@ Check check_memory(const DryRun& run) {
   const double share = run.fullest().share();
   Check check{
       cat("peak memory at ", format_count(run.sequence_tokens), " tokens"),
-      passes(share <= kFirstRunMemoryShare),
+      passes(share <= run.allowed_share),
       cat("the fullest rank uses ", format_percent(share), " of ", format_bytes(run.fullest().room_bytes),
           run.on_gpu ? " of its GPU" : " of host memory that are its share", " (",
-          format_percent(kFirstRunMemoryShare), " is allowed); ", format_bytes(run.fullest().tensors_bytes),
-          " of tensors, ", format_bytes(run.fullest().forecast_bytes), " by the forecast"),
+          format_percent(run.allowed_share), " is allowed",
+          run.allowed_share > kFirstRunMemoryShare ? ", for --recompute auto fills what is free" : "", "); ",
+          format_bytes(run.fullest().tensors_bytes), " of tensors, ",
+          format_bytes(run.fullest().forecast_bytes), " by the forecast"),
       {{"sequence_tokens", run.sequence_tokens}}};
   for (const DryRun::Rank& rank : run.ranks)
     check.numbers["ranks"].push_back({{"tensors_bytes", rank.tensors_bytes},

@@ -10,7 +10,6 @@
 #include "trireme/engine/assemble.h"
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/measure/synthetic_tokens.h"
-#include "trireme/plan/first_run.h"
 #include "trireme/train/check_run.h"
 #include "trireme/train/memory_watch.h"
 
@@ -88,8 +87,8 @@ std::string DryRun::text() const {
   }
   text += cat("memory fits: at most ", format_percent(fullest().share()), " of ",
               format_bytes(fullest().room_bytes), on_gpu ? " of a GPU" : " of host memory a rank");
-  if (fullest().share() > kFirstRunMemoryShare)
-    text += cat(", which is above ", format_percent(kFirstRunMemoryShare, 0),
+  if (fullest().share() > allowed_share)
+    text += cat(", which is above ", format_percent(allowed_share, 0),
                 ": a longer step or fragments may end the run");
   if (const int64_t bytes = fullest().documents_alone_bytes; bytes > 0)
     text += cat(", with ", format_bytes(bytes),
@@ -136,6 +135,7 @@ DryRun dry_run(World& world, const TrainOptions& asked) {
   const int64_t room_bytes = memory_room_bytes(options.engine, world.identity());
   const auto engine = assemble(world, options.model_dir, options.engine);
   run.engine = engine->description();
+  run.allowed_share = allowed_memory_share(*engine);
   world.activity().set_phase(RankPhase::training);
   const OnNonfinite skip =
       options.engine.update_in_backward ? OnNonfinite::stop : OnNonfinite::skip;  // the numbers mean nothing

@@ -29,7 +29,8 @@ struct DryRun {
     }
   };
   std::vector<Rank> ranks;
-  MemoryBytes peak;  // of this rank's tensors, each category by itself
+  double allowed_share = 0;  // of its room that a rank may use (allowed_memory_share)
+  MemoryBytes peak;          // of this rank's tensors, each category by itself
   bool on_gpu = false;
   int64_t sequence_tokens = 0;
   int64_t nearest_keys = 0;           // that each query saw; 0: all

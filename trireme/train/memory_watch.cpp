@@ -25,6 +25,11 @@ int64_t memory_room_bytes(const EngineOptions& engine, const RankIdentity& ident
   return host_memory_of_rank_bytes(engine.host_memory_limit_bytes, identity.local_size);
 }
 
+double allowed_memory_share(const Engine& engine) {
+  const std::optional<RecomputeChoice> choice = engine.recompute_choice();
+  return choice && choice->position > 0 ? kPlannedMemoryShare : kFirstRunMemoryShare;
+}
+
 MemoryWatch::MemoryWatch(at::Device device, int64_t room_bytes, Agreement& agreement)
     : device_(device), agreement_(agreement), room_bytes_(of_ranks(room_bytes, agreement)) {}
 
@@ -32,7 +37,7 @@ std::vector<int64_t> MemoryWatch::look() {
   return of_ranks(peak_memory_bytes(device_), agreement_);
 }
 
-std::string MemoryWatch::warning(const std::vector<int64_t>& peak_bytes) {
+std::string MemoryWatch::warning(const std::vector<int64_t>& peak_bytes, double allowed_share) {
   const auto share_of = [&](size_t rank) {
     return room_bytes_[rank] > 0
                ? static_cast<double>(peak_bytes[rank]) / static_cast<double>(room_bytes_[rank])
@@ -41,12 +46,12 @@ std::string MemoryWatch::warning(const std::vector<int64_t>& peak_bytes) {
   size_t fullest = 0;
   for (size_t rank = 0; rank < peak_bytes.size(); ++rank)
     if (share_of(rank) > share_of(fullest)) fullest = rank;
-  if (warned_ || share_of(fullest) <= kFirstRunMemoryShare) return "";
+  if (warned_ || share_of(fullest) <= allowed_share) return "";
   warned_ = true;
   return cat("warning: rank ", fullest, " has used ", format_bytes(peak_bytes[fullest]), ", ",
              format_percent(share_of(fullest)), " of the ", format_bytes(room_bytes_[fullest]),
              device_.is_cpu() ? " of host memory that are its share" : " of its GPU", "; above ",
-             format_percent(kFirstRunMemoryShare, 0),
+             format_percent(allowed_share, 0),
              " a longer step or fragments may end the run. --memory_report says what it is for");
 }
 

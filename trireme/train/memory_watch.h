@@ -8,13 +8,17 @@
 
 #include "trireme/comm/agreement.h"
 #include "trireme/comm/rank_identity.h"
-#include "trireme/engine/engine_options.h"
+#include "trireme/engine/engine.h"
 
 namespace trireme {
 
 // What this rank's device has for it: its GPU's memory; of the host memory that the ranks of this machine may
 // use, an equal share.
 int64_t memory_room_bytes(const EngineOptions& engine, const RankIdentity& identity);
+
+// The share of that room up to which nothing is said: where --recompute auto has filled what was left, what it
+// plans with, else a first run's (kFirstRunMemoryShare of plan/first_run.h). The same on every rank.
+double allowed_memory_share(const Engine& engine);
 
 class MemoryWatch {
  public:
@@ -23,9 +27,9 @@ class MemoryWatch {
 
   // The most bytes that each rank has used so far (peak_memory.h). Collective.
   std::vector<int64_t> look();
-  // Of what look() gave: names the rank that is fullest, the first time that it uses above
-  // kFirstRunMemoryShare (plan/first_run.h) of its room; empty otherwise. The same on every rank.
-  std::string warning(const std::vector<int64_t>& peak_bytes);
+  // Of what look() gave: names the rank that is fullest, the first time that it uses above `allowed_share` of
+  // its room; empty otherwise. The same on every rank.
+  std::string warning(const std::vector<int64_t>& peak_bytes, double allowed_share);
 
  private:
   at::Device device_;

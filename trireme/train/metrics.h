@@ -31,7 +31,7 @@ struct StepRecord {
   std::optional<int64_t> nonfinite_steps;  // skipped so far; none: such a step ends the run
   double tokens_per_second = 0;            // over all ranks, padding counted
   double mfu = 0;            // model FLOPs over the peak of all ranks, attention counted within documents
-  int64_t memory_bytes = 0;  // of rank 0: peak resident on the CPU, peak allocated on a GPU
+  int64_t memory_bytes = 0;  // of this rank: peak resident on the CPU, peak allocated on a GPU
   std::vector<int64_t> memory_bytes_of_ranks;  // the same of every rank
   MemoryBytes peak_memory;                     // of rank 0's tensors, by category, since its stage began
   MemoryBytes host_peak_memory;                // the same of the host's memory beside a GPU

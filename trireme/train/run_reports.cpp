@@ -156,7 +156,9 @@ void RunInProgress::report_step(StepRecord& record, const StepResult& result, co
         "; give the device's as --peak_tflops"));
   record.memory_bytes_of_ranks = memory_watch_->look();
   record.memory_bytes = record.memory_bytes_of_ranks[static_cast<size_t>(world_.rank())];
-  if (const std::string full = memory_watch_->warning(record.memory_bytes_of_ranks); !full.empty())
+  if (const std::string full =
+          memory_watch_->warning(record.memory_bytes_of_ranks, allowed_memory_share(*engine_));
+      !full.empty())
     note(full);
   const MemoryState memory = engine_->memory_account()->state();
   record.peak_memory = memory.peak;

@@ -1,0 +1,36 @@
+// How the program ends by an exception that no call of its main thread catches.
+#include "trireme/cli/run_program.h"
+
+#include <csignal>
+#include <stdexcept>
+#include <thread>
+
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+
+namespace trireme::run_program_test {
+namespace {
+
+template <typename Body>
+int with_a_thread(const Body& body) {
+  return run_program([&] {
+    std::thread(body).join();
+    return 0;
+  });
+}
+
+TEST(RunProgramDeathTest, tells_what_left_a_thread_and_ends_with_its_code) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(with_a_thread([] { C10_THROW_ERROR(DistBackendError, "CUDA error: illegal access"); }),
+              ::testing::ExitedWithCode(CommError::kExitCode),
+              "trireme: CommError: a collective failed .*CUDA error: illegal access");
+  EXPECT_EXIT(with_a_thread([] { throw DataError("file x ends early"); }),
+              ::testing::ExitedWithCode(DataError::kExitCode), "trireme: DataError: file x ends early");
+  EXPECT_EXIT(with_a_thread([] { throw std::runtime_error("what"); }), ::testing::KilledBySignal(SIGABRT),
+              "trireme: unexpected error: what");
+}
+
+}  // namespace
+}  // namespace trireme::run_program_test
