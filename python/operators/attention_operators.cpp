@@ -8,7 +8,8 @@
 //   token_spans        which tokens of a sample lie on a rank, as begin, end, begin, end, ...
 //
 // A group is known by the name under which torch.distributed registered it; "" is this rank alone. The
-// backend of the tensors' device carries the exchanges. Nothing lives from one call to the next.
+// backend of the tensors' device carries the exchanges. From one call to the next lives what is prepared for a mask
+// (prepared_mask.h).
 #include <exception>
 #include <memory>
 #include <numeric>
@@ -21,13 +22,12 @@
 
 #include "trireme/attention/attention_sinks.h"
 #include "trireme/attention/ulysses.h"
-#include "trireme/base/documents.h"
 #include "trireme/base/error.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/comm/group.h"
-#include "trireme/kernels/local_attention.h"
 
 #include "python/operators/group_members.h"
+#include "python/operators/prepared_mask.h"
 
 namespace trireme {
 namespace {
@@ -46,15 +46,15 @@ auto with_errors_of_python(Body&& body) {
   }
 }
 
-std::vector<Documents> documents_of(const std::vector<at::Tensor>& cu_seqlens) {
-  std::vector<Documents> documents;
-  documents.reserve(cu_seqlens.size());
+std::vector<std::vector<int64_t>> numbers_of(const std::vector<at::Tensor>& cu_seqlens) {
+  std::vector<std::vector<int64_t>> numbers;
+  numbers.reserve(cu_seqlens.size());
   for (const at::Tensor& tensor : cu_seqlens) {
     const at::Tensor host = tensor.to(at::kCPU, at::kLong).contiguous();
     const int64_t* const data = host.const_data_ptr<int64_t>();
-    documents.emplace_back(std::vector<int64_t>(data, data + host.numel()));
+    numbers.emplace_back(data, data + host.numel());
   }
-  return documents;
+  return numbers;
 }
 
 // What both directions need of the arguments beside q, k and v.
@@ -63,10 +63,14 @@ struct Call {
        const std::string& group, int64_t ring, at::IntArrayRef lengths,
        const std::vector<at::Tensor>& cu_seqlens, int64_t window, bool causal, double scale)
       : groups(sequence_groups(group, ring, q.device())),
-        local(make_local_attention(AttentionKernel::automatic, q.device(), q.scalar_type())),
         heads(share_heads(q.size(2), kv_heads, groups.ulysses.size())),
-        mask(mask_of(groups, lengths, documents_of(cu_seqlens),
-                     {.causality = causal ? Causality::causal : Causality::full, .window = window})),
+        borrowed({q.device(),
+                  q.scalar_type(),
+                  layout_of(groups, lengths),
+                  groups.ring.rank(),
+                  {.causality = causal ? Causality::causal : Causality::full, .window = window},
+                  numbers_of(cu_seqlens)}),
+        mask(borrowed.mask()),
         attention(make_sharded_attention(groups.ulysses, make_sequence(sinks_H), heads, scale,
                                          /*head_chunks=*/1)) {}
 
@@ -78,9 +82,9 @@ struct Call {
   }
 
   SequenceGroups groups;
-  std::unique_ptr<LocalAttention> local;
   HeadShares heads;
-  SequenceMask mask;
+  BorrowedMask borrowed;
+  const SequenceMask& mask;
   AttentionWithSinks* sinks = nullptr;  // `attention` owns it; null without sinks
   std::unique_ptr<ShardedAttention> attention;
 
@@ -92,23 +96,18 @@ struct Call {
   }
 
   std::unique_ptr<SequenceAttention> make_sequence(const std::optional<at::Tensor>& sinks_H) {
-    auto keys = make_sequence_attention(RingMethod::ring, groups.ring, *local);
+    auto keys = make_sequence_attention(RingMethod::ring, groups.ring, borrowed.local());
     if (!sinks_H) return keys;
     auto with_sinks = std::make_unique<AttentionWithSinks>(std::move(keys), mine(*sinks_H));
     sinks = with_sinks.get();
     return with_sinks;
   }
 
-  static SequenceMask mask_of(const SequenceGroups& groups, at::IntArrayRef lengths,
-                              const std::vector<Documents>& documents, const LayerMask& mask) {
+  static SampleLayout layout_of(const SequenceGroups& groups, at::IntArrayRef lengths) {
     const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-    for (const Documents& of_sample : documents)
-      if (of_sample.tokens() != tokens)
-        throw ConfigError(cat("cu_seqlens: got documents of ", of_sample.tokens(), " tokens in a sample of ",
-                              tokens, ", expected to end with the tokens of all ranks"));
     SampleLayout layout{tokens, groups.ulysses.size(), groups.ring.size()};
     if (groups.ring.size() == 1) layout.given = lengths.vec();
-    return make_sequence_mask(mask, documents, layout, groups.ring.rank(), RingMethod::ring);
+    return layout;
   }
 };
 

@@ -110,7 +110,7 @@ TEST_P(CudaAttention, heads_in_several_calls_equal_the_definition) {
 // call.
 TEST_P(CudaAttention, long_documents_alone_equal_the_definition) {
   std::vector<std::unique_ptr<CallKernel>> kernels;
-  kernels.push_back(make_cudnn_kernel(/*least_pair_values=*/1));
+  kernels.push_back(make_cudnn_kernel(SampleLengths::few, /*least_pair_values=*/1));
   kernels.push_back(make_cuda_flash_kernel());
   CallsAttention attention(std::move(kernels));
   const std::vector<Documents> documents = {Documents({0, 3, 140, 141, 232}), Documents({0, 232})};

@@ -4,6 +4,7 @@
 #include "trireme/kernels/cuda_calls.h"
 
 #include <cmath>
+#include <set>
 
 #include <gtest/gtest.h>
 
@@ -44,7 +45,8 @@ std::unique_ptr<CallsAttention> both() {
 }
 // The same, with documents of 64 tokens long enough for calls of their own.
 std::unique_ptr<CallsAttention> long_ones_alone() {
-  return attention_of(make_cudnn_kernel(/*least_pair_values=*/1), make_cuda_flash_kernel());
+  return attention_of(make_cudnn_kernel(SampleLengths::few, /*least_pair_values=*/1),
+                      make_cuda_flash_kernel());
 }
 std::unique_ptr<CallsAttention> fp32() {
   return attention_of(make_cuda_efficient_kernel(), make_reference_call_kernel());
@@ -117,6 +119,21 @@ TEST(CallsAttention, parts_computed_from_the_merged_output_sum_up_to_the_whole) 
     if (seed % 2 == 0) trireme_test::expect_parts_to_sum_up(*in_32, mask, draw_heads(seed), seed);
     if (HasFailure()) return;
   }
+}
+
+// A graph of cuDNN is built for every new size of a call.
+TEST(CallsAttention, samples_of_any_length_have_16_sizes_of_graphs_an_octave) {
+  const auto attention =
+      attention_of(make_cudnn_kernel(SampleLengths::any, /*least_pair_values=*/1), make_cuda_flash_kernel());
+  constexpr int64_t kBatch = 3;  // of no other test's calls
+  for (int64_t tokens = 128; tokens < 160; tokens += 5)
+    for (const Causality causality : {Causality::causal, Causality::full})
+      trireme_test::expect_definition(*attention, whole(causality, tokens, kBatch), in_16_bits(2),
+                                      static_cast<uint64_t>(tokens));
+  std::set<int64_t> rows;
+  for (const std::vector<int64_t>& q_bhsD : trireme_test::query_sizes_of(kCudnn))
+    if (q_bhsD[0] == kBatch) rows.insert(q_bhsD[2]);
+  EXPECT_EQ(rows, (std::set<int64_t>{128, 136, 144, 152}));
 }
 
 // Three samples, two of them of long and short documents in other orders, of 232 tokens.

@@ -17,6 +17,7 @@ using Json = nlohmann::ordered_json;
 
 struct Calls {
   std::map<std::string, int64_t> counts;
+  std::map<std::string, std::set<std::vector<int64_t>>> query_sizes;
   std::map<const void*, at::Tensor> segments;
   std::set<std::string> lines;
 };
@@ -48,6 +49,8 @@ void note_call(const std::string& name, const OperatorArguments& arguments,
   for (const auto& [argument, value] : arguments)
     if (value.isTensor() && value.toTensor().defined() && value.toTensor().scalar_type() == at::kInt)
       calls().segments.emplace(value.toTensor().const_data_ptr(), value.toTensor());
+  for (const auto& [argument, value] : arguments)
+    if (argument == std::string("query")) calls().query_sizes[name].insert(value.toTensor().sizes().vec());
   const auto path = trireme::environment("TRIREME_OPERATOR_CALLS");
   if (!path) return;
   Json line{{"operator", name}, {"arguments", Json::object()}, {"returns", Json::array()}};
@@ -58,6 +61,10 @@ void note_call(const std::string& name, const OperatorArguments& arguments,
 
 int64_t calls_of(const std::string& name) {
   return calls().counts[name];
+}
+
+std::set<std::vector<int64_t>> query_sizes_of(const std::string& name) {
+  return calls().query_sizes[name];
 }
 
 int64_t distinct_segments() {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,9 @@ void note_call(const std::string& name, const OperatorArguments& arguments,
 
 // Of one operator since the process began.
 int64_t calls_of(const std::string& name);
+
+// The distinct sizes of the queries that calls of one operator had.
+std::set<std::vector<int64_t>> query_sizes_of(const std::string& name);
 
 // The tensors of int32 that calls were given as cu_seqlens, by address; they are kept, so that none comes
 // again.

@@ -6,12 +6,16 @@ import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import accelerate_ranks
 import pytest
 import torch
 import trireme
 import trireme.hf
+from accelerate.scheduler import AcceleratedScheduler
+from accelerate.utils import DummyScheduler
+from trireme.hf.data_rank_scheduler import step_by_data_ranks
 
 HERE = pathlib.Path(__file__).parent
 FOUR = {
@@ -246,6 +250,40 @@ def test_the_environment_is_read(monkeypatch):
     monkeypatch.setenv("PARALLELISM_CONFIG_SP_SIZE", "two")
     with pytest.raises(trireme.ConfigError, match="PARALLELISM_CONFIG_SP_SIZE: got 'two'"):
         trireme.hf.ParallelismConfig()
+
+
+def test_a_skipped_step_leaves_the_rate_and_another_moves_it_by_data_ranks():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+    wrapped = types.SimpleNamespace(step_was_skipped=True)
+    scheduler = AcceleratedScheduler(rates, wrapped)
+    scheduler.gradient_state = types.SimpleNamespace(sync_gradients=True)  # in place of the process's, which other tests change
+    step_by_data_ranks(scheduler, 3)
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == 1
+    optimizer.step()
+    wrapped.step_was_skipped = False
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == 0.125
+
+
+class Prepares:
+    """Of an Accelerator, what meets DeepSpeed: it takes what it is given for prepared."""
+
+    def __init__(self, split_batches):
+        self.split_batches, self.state = split_batches, types.SimpleNamespace(parallelism_config=None)
+
+    def _prepare_deepspeed(self, *objects):
+        return objects
+
+
+@pytest.mark.parametrize("split, divisor, steps", [(False, 4, 20), (True, 1, 40)])
+def test_a_schedule_of_deepspeed_ends_with_the_data_ranks_loaders(split, divisor, steps):
+    """divisor: what Accelerate divides the 40 steps of one process by, the number of processes unless batches are split."""
+    config, given = trireme.hf.ParallelismConfig(sp_size=2, dp_replicate_size=2), DummyScheduler(None, total_num_steps=40)
+    prepared, endless = config._prepare_deepspeed(Prepares(split), given, DummyScheduler(None))
+    assert prepared.total_num_steps / divisor == steps and endless.total_num_steps is None
+    assert given.total_num_steps == 40
 
 
 CONFIG_FILE = """

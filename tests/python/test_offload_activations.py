@@ -8,7 +8,7 @@ import torch
 import trireme
 from test_fused_loss import make_batch, make_model, step
 from torch.multiprocessing.reductions import StorageWeakRef
-from trireme.offload import SMALLEST_PIECE_BYTES, _dense, _Offload, piece_sizes
+from trireme.offload import SMALLEST_PIECE_BYTES, _dense, _Offload, _PinnedHost, piece_sizes
 
 
 class Disk:
@@ -250,3 +250,49 @@ def test_pinned_memory_is_cut_so_that_powers_of_two_lose_less_than_a_piece(eleme
     assert sum(sizes) == elements
     pinned = sum(1 << (2 * size - 1).bit_length() for size in sizes)
     assert pinned - 2 * elements < SMALLEST_PIECE_BYTES
+
+
+def test_pinned_memory_gives_a_tensor_back_in_step_with_the_computation(monkeypatch):
+    """Streams and pinned memory, which a CPU has not, are stand-ins that write down what they are told."""
+    tensor = torch.arange(900_003.0).view(3, -1)  # of 2 MiB, 1 MiB and an odd rest
+    expected, told = tensor.clone(), []
+    empty, copy = torch.empty, torch.Tensor.copy_
+
+    class Stream:
+        def __init__(self, _device, name="side"):
+            self.name = name
+
+        def wait_stream(self, other):
+            told.append(f"{self.name} waits for {other.name}")
+
+    current = [Stream(tensor.device, "main")]
+
+    @contextlib.contextmanager
+    def within(stream):
+        current.append(stream)
+        yield
+        current.pop()
+
+    def told_empty(*size, pin_memory=False, **options):
+        told.extend(["pinned"] * pin_memory)
+        return empty(*size, **options)
+
+    def told_copy(to, source, non_blocking=False):
+        told.append(f"{current[-1].name} copies")
+        return copy(to, source)
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: current[-1])
+    monkeypatch.setattr(torch.cuda, "stream", within)
+    monkeypatch.setattr(torch, "empty", told_empty)
+    monkeypatch.setattr(torch.Tensor, "copy_", told_copy)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda of, stream: told.append((stream.name, "uses", of.data_ptr())))
+    load = _PinnedHost()(tensor)
+    assert told == ["pinned"] * 3 + ["side waits for main"] + ["side copies"] * 3 + [("side", "uses", tensor.data_ptr())]
+    tensor.zero_()
+    for _ in range(2):
+        told.clear()
+        load.begin()
+        back = load()
+        assert told == ["side waits for main"] + ["side copies"] * 3 + [("side", "uses", back.data_ptr()), "main waits for side"]
+        assert torch.equal(back, expected)

@@ -188,7 +188,8 @@ CallsAttention::Plan CallsAttention::make_plan(const std::shared_ptr<const Visib
   int64_t most_segments = kMostSegments;
   for (const auto& kernel : kernels_) most_segments = std::min(most_segments, kernel->most_segments(sizes));
   std::vector<MaskCall> calls =
-      mask_calls(*keys, sizes.batch, most_segments, least_tokens_alone(sizes.query_heads, sizes.width));
+      mask_calls(*keys, sizes.batch, most_segments, least_tokens_alone(sizes.query_heads, sizes.width),
+                 kernels_.front()->sample_lengths());
   plan.calls_of_a_key = most_calls_of_a_key(calls, sizes.batch);
   for (MaskCall& call : calls) {
     CallKernel& kernel = kernel_for(call, sizes);

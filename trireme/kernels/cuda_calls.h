@@ -59,6 +59,7 @@ class CallKernel {
   // Tokens from which the causal documents of a packed mask are calls of this kernel, if one that takes
   // segments has the others (long_documents.h).
   virtual int64_t least_tokens_alone(int64_t /*query_heads*/, int64_t /*width*/) const { return kNeverAlone; }
+  virtual SampleLengths sample_lengths() const { return SampleLengths::few; }
   // Empty: the kernel takes the call. Else what it got, what it expects, and what to use.
   virtual std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const = 0;
   // Of a call that is not refused.

@@ -17,9 +17,12 @@ constexpr const char* kOtherLayout = "TORCH_CUDNN_SDPA_AVOID_RECOMPILE";
 
 class CudnnKernel final : public CallKernel {
  public:
-  explicit CudnnKernel(int64_t least_pair_values) : least_pair_values_(least_pair_values) {}
+  CudnnKernel(SampleLengths lengths, int64_t least_pair_values)
+      : lengths_(lengths), least_pair_values_(least_pair_values) {}
 
   std::string name() const override { return "cudnn"; }
+
+  SampleLengths sample_lengths() const override { return lengths_; }
 
   int64_t least_tokens_alone(int64_t query_heads, int64_t width) const override {
     return trireme::least_tokens_alone(query_heads, width, least_pair_values_);
@@ -45,7 +48,12 @@ class CudnnKernel final : public CallKernel {
                  "(cudnn-frontend pull request 628)",
                  kInstead);
     // A graph is built for every new shape, which takes longer than most calls: only shapes that come again.
-    const bool long_document = call.band.causal() && call.rows() == tokens_of_graph(call.rows()) &&
+    const bool is_of_graph =
+        call.rows() == tokens_of_graph(call.rows()) && call.keys() == tokens_of_graph(call.keys());
+    if (lengths_ == SampleLengths::any && !is_of_graph)
+      return cat("got ", call.rows(), " query rows over ", call.keys(),
+                 " key rows of samples of any length, expected one of 16 lengths an octave", kInstead);
+    const bool long_document = call.band.causal() && is_of_graph &&
                                call.rows() >= least_tokens_alone(sizes.query_heads, sizes.width);
     if (call.rows() != sizes.queries && call.keys() != sizes.keys && !long_document)
       return cat("got a mask of which ", call.rows(), " of ", sizes.queries, " query rows see ", call.keys(),
@@ -76,19 +84,20 @@ class CudnnKernel final : public CallKernel {
   }
 
  private:
+  SampleLengths lengths_;
   int64_t least_pair_values_;
 };
 
 }  // namespace
 
-std::unique_ptr<CallKernel> make_cudnn_kernel(int64_t least_pair_values) {
+std::unique_ptr<CallKernel> make_cudnn_kernel(SampleLengths lengths, int64_t least_pair_values) {
   const std::optional<std::string> other_layout = environment(kOtherLayout);
   if (other_layout && *other_layout != "0")
     throw ConfigError(
         cat("attention kernel 'cudnn': got ", kOtherLayout, "=", *other_layout,
             " in the environment, with which libtorch lays out the log-sum-exp otherwise; unset it, "
             "or use --attention flash"));
-  return std::make_unique<CudnnKernel>(least_pair_values);
+  return std::make_unique<CudnnKernel>(lengths, least_pair_values);
 }
 
 }  // namespace trireme

@@ -22,9 +22,11 @@ namespace trireme {
 // FlashAttention-2 counts the elements of its backward's fp32 dq in 32 bits; a test gives a smaller bound.
 std::unique_ptr<CallKernel> make_cuda_flash_kernel(
     int64_t most_dq_elements = std::numeric_limits<int32_t>::max());
-// cuDNN's fused attention; a test gives shorter documents calls of their own, kNeverAlone none. Throws
+// cuDNN's fused attention, of whole samples of few lengths or of such as graphs have (tokens_of_graph); a test
+// gives shorter documents calls of their own, kNeverAlone none. Throws
 // ConfigError: an environment in which libtorch gives it another log-sum-exp.
-std::unique_ptr<CallKernel> make_cudnn_kernel(int64_t least_pair_values = kLeastPairValues);
+std::unique_ptr<CallKernel> make_cudnn_kernel(SampleLengths lengths = SampleLengths::few,
+                                              int64_t least_pair_values = kLeastPairValues);
 // cuDNN's graphs of segments. Each kind of call is first confirmed by FlashAttention on a small one: a
 // ConfigError where they differ.
 std::unique_ptr<CallKernel> make_cudnn_packed_kernel(std::unique_ptr<GraphRunner> runner);

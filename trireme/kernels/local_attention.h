@@ -19,6 +19,7 @@
 #include <ATen/ATen.h>
 
 #include "trireme/base/enum_names.h"
+#include "trireme/kernels/long_documents.h"
 #include "trireme/kernels/mask.h"
 
 namespace trireme {
@@ -81,6 +82,7 @@ constexpr auto enum_names(AttentionKernel) {
 // lacks (of packed documents the short ones), in fp32 memory-efficient attention. A kernel that the device or
 // dtype does not have is a ConfigError that names those it has; nothing falls back in silence.
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
-                                                     at::ScalarType dtype);
+                                                     at::ScalarType dtype,
+                                                     SampleLengths lengths = SampleLengths::few);
 
 }  // namespace trireme

@@ -15,6 +15,10 @@
 
 namespace trireme {
 
+// Whether whole samples have few lengths, as an engine's windows have, or any: then they are cut like the
+// documents of several, for each length would have a graph of its own.
+enum class SampleLengths { few, any };
+
 inline constexpr int64_t kNeverAlone = std::numeric_limits<int64_t>::max();
 
 // Pairs of query and key x query heads x head width from which a document gains: 14 FLOPs each, both ways,

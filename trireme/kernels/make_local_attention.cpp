@@ -17,7 +17,7 @@ bool is_half_precision(at::ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16;
 }
 
-Kernel cpu_flash(at::ScalarType dtype) {
+Kernel cpu_flash(at::ScalarType dtype, SampleLengths /*lengths*/) {
   return std::make_unique<CpuFlashAttention>(dtype);
 }
 
@@ -45,45 +45,50 @@ void demand_16_bits(AttentionKernel kernel, at::ScalarType dtype) {
 }
 
 template <AttentionKernel kernel, auto make_kernel>
-Kernel cuda_in_16_bits(at::ScalarType dtype) {
+Kernel cuda_in_16_bits(at::ScalarType dtype, SampleLengths lengths) {
   demand_16_bits(kernel, dtype);
-  return cuda_calls(make_kernel());
+  return cuda_calls(make_kernel(lengths));
 }
 
 // Whole samples by libtorch's calls of cuDNN; documents, windows and parts of a ring by graphs of our own.
-Kernel cudnn_packed(at::ScalarType dtype) {
+Kernel cudnn_packed(at::ScalarType dtype, SampleLengths lengths) {
   demand_16_bits(AttentionKernel::cudnn_packed, dtype);
   demand_cuda();
-  return cuda_calls(make_cudnn_kernel(kNeverAlone), make_cudnn_packed_kernel(make_cudnn_graph_runner()));
+  return cuda_calls(make_cudnn_kernel(lengths, kNeverAlone),
+                    make_cudnn_packed_kernel(make_cudnn_graph_runner()));
 }
 
-Kernel automatic_on_cpu(at::ScalarType dtype) {
-  if (dtype == at::kFloat || is_half_precision(dtype)) return cpu_flash(dtype);
+Kernel automatic_on_cpu(at::ScalarType dtype, SampleLengths lengths) {
+  if (dtype == at::kFloat || is_half_precision(dtype)) return cpu_flash(dtype, lengths);
   return std::make_unique<ReferenceAttention>(cat("flash on the CPU has no ", dtype));
 }
 
-Kernel automatic_on_cuda(at::ScalarType dtype) {
+Kernel automatic_on_cuda(at::ScalarType dtype, SampleLengths lengths) {
   if (dtype == at::kFloat) return cuda_calls(make_cuda_efficient_kernel(), make_reference_call_kernel());
-  if (is_half_precision(dtype)) return cuda_calls(make_cudnn_kernel(), make_cuda_flash_kernel());
+  if (is_half_precision(dtype)) return cuda_calls(make_cudnn_kernel(lengths), make_cuda_flash_kernel());
   return std::make_unique<ReferenceAttention>(cat("CUDA kernels have no ", dtype));
 }
 
 struct KernelOfDevice {
   AttentionKernel kernel;
   std::optional<at::DeviceType> device;  // none: any
-  Kernel (*make)(at::ScalarType dtype);
+  Kernel (*make)(at::ScalarType dtype, SampleLengths lengths);
 };
 const KernelOfDevice kKernels[] = {
     {AttentionKernel::automatic, at::kCPU, automatic_on_cpu},
     {AttentionKernel::automatic, at::kCUDA, automatic_on_cuda},
     {AttentionKernel::flash, at::kCPU, cpu_flash},
     {AttentionKernel::flash, at::kCUDA,
-     cuda_in_16_bits<AttentionKernel::flash, [] { return make_cuda_flash_kernel(); }>},
+     cuda_in_16_bits<AttentionKernel::flash,
+                     [](SampleLengths /*lengths*/) { return make_cuda_flash_kernel(); }>},
     {AttentionKernel::cudnn, at::kCUDA,
-     cuda_in_16_bits<AttentionKernel::cudnn, [] { return make_cudnn_kernel(); }>},
+     cuda_in_16_bits<AttentionKernel::cudnn,
+                     [](SampleLengths lengths) { return make_cudnn_kernel(lengths); }>},
     {AttentionKernel::cudnn_packed, at::kCUDA, cudnn_packed},
     {AttentionKernel::reference, std::nullopt,
-     [](at::ScalarType /*dtype*/) -> Kernel { return std::make_unique<ReferenceAttention>(); }},
+     [](at::ScalarType /*dtype*/, SampleLengths /*lengths*/) -> Kernel {
+       return std::make_unique<ReferenceAttention>();
+     }},
 };
 
 }  // namespace
@@ -93,13 +98,13 @@ bool is_by_reference(const std::string& attention_name) {
 }
 
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
-                                                     at::ScalarType dtype) {
+                                                     at::ScalarType dtype, SampleLengths lengths) {
   if (!at::isFloatingType(dtype))
     throw ConfigError(cat("attention: got dtype ", dtype, ", expected a floating type"));
   std::string others;
   for (const KernelOfDevice& known : kKernels) {
     if (known.device && *known.device != device.type()) continue;
-    if (known.kernel == kernel) return known.make(dtype);
+    if (known.kernel == kernel) return known.make(dtype, lengths);
     others += cat(others.empty() ? "'" : ", '", name_of(known.kernel), "'");
   }
   throw ConfigError(

@@ -67,7 +67,8 @@ inline uint16_t float_to_fp16(float value) {
   return static_cast<uint16_t>(narrow | ((bits >> 16) & 0x8000u));
 }
 
-// e^x with a relative error under 2e-7; 0 below -87, NaN for NaN. (Cephes' polynomial on [-ln2/2, ln2/2].)
+// e^x with a relative error under 2e-7; about 1e-38 below -87.3, NaN for NaN. (Cephes' polynomial on
+// [-ln2/2, ln2/2].)
 inline float vector_exp(float x) {
   x = x < -87.3f ? -87.3f : x;
   x = x > 88.3f ? 88.3f : x;

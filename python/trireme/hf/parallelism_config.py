@@ -166,7 +166,8 @@ class ParallelismConfig(accelerate.ParallelismConfig):
 
     def _prepare_deepspeed(self, accelerator: accelerate.Accelerator, *objects: Any) -> tuple:
         """Theirs, as without a configuration: to DeepSpeed's engine every rank is a data rank."""
-        objects = [data_rank_scheduler.with_total_steps_of_ranks(item, self.sp_size) for item in objects]
+        if not accelerator.split_batches:
+            objects = [data_rank_scheduler.with_total_steps_of_ranks(item, self.sp_size) for item in objects]
         accelerator.state.parallelism_config = None
         try:
             prepared = type(accelerator)._prepare_deepspeed(accelerator, *objects)

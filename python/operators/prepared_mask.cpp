@@ -1,0 +1,74 @@
+#include "python/operators/prepared_mask.h"
+
+#include <algorithm>
+#include <list>
+#include <mutex>
+#include <utility>
+
+#include "trireme/base/documents.h"
+#include "trireme/base/error.h"
+
+namespace trireme {
+namespace {
+
+// Newest first.
+struct KeptMasks {
+  std::mutex mutex;
+  std::list<PreparedMask> list;
+};
+
+// Never destroyed: at the process's end there may be no GPU to give memory back to.
+KeptMasks& kept_masks() {
+  static auto* const kept = new KeptMasks;
+  return *kept;
+}
+
+PreparedMask prepare(MaskArguments arguments) {
+  const SampleLayout& layout = arguments.layout;
+  std::vector<Documents> documents;
+  documents.reserve(arguments.cu_seqlens.size());
+  for (const std::vector<int64_t>& of_sample : arguments.cu_seqlens) {
+    documents.emplace_back(of_sample);
+    if (documents.back().tokens() != layout.tokens)
+      throw ConfigError(cat("cu_seqlens: got documents of ", documents.back().tokens(),
+                            " tokens in a sample of ", layout.tokens,
+                            ", expected to end with the tokens of all ranks"));
+  }
+  SequenceMask mask =
+      make_sequence_mask(arguments.mask, documents, layout, arguments.ring_index, RingMethod::ring);
+  return {std::move(arguments), std::move(mask), nullptr};
+}
+
+PreparedMask take_or_prepare(MaskArguments arguments) {
+  {
+    KeptMasks& kept = kept_masks();
+    const std::lock_guard lock(kept.mutex);
+    const auto found = std::ranges::find(kept.list, arguments, &PreparedMask::arguments);
+    if (found != kept.list.end()) {
+      PreparedMask taken = std::move(*found);
+      kept.list.erase(found);
+      return taken;
+    }
+  }
+  return prepare(std::move(arguments));
+}
+
+}  // namespace
+
+BorrowedMask::BorrowedMask(MaskArguments arguments) : prepared_(take_or_prepare(std::move(arguments))) {
+  const MaskArguments& known = prepared_.arguments;
+  if (prepared_.local == nullptr)
+    prepared_.local =
+        make_local_attention(AttentionKernel::automatic, known.device, known.dtype, SampleLengths::any);
+}
+
+BorrowedMask::~BorrowedMask() {
+  if (prepared_.arguments.device.is_cpu()) prepared_.local.reset();
+  std::list<PreparedMask> gone;
+  KeptMasks& kept = kept_masks();
+  const std::lock_guard lock(kept.mutex);
+  kept.list.push_front(std::move(prepared_));
+  if (kept.list.size() > kMostPreparedMasks) gone.splice(gone.begin(), kept.list, std::prev(kept.list.end()));
+}
+
+}  // namespace trireme
