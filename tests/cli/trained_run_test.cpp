@@ -242,6 +242,17 @@ TEST_F(TrainedRun, evaluates_as_the_flags_say) {
   EXPECT_LT(
       evaluated_with({"--eval_file", path("lines.jsonl"), "--validation_split_percentage", "50"})["samples"],
       lines["samples"]);
+  // Its last half alone is another text, which a file of its own has too.
+  const auto write = [](const char* name, const std::string& text) { std::ofstream(path(name)) << text; };
+  std::string squares, words;
+  for (int i = 0; i < 60; ++i) squares += cat(i * i, " "), words += "quite another text ";
+  write("halves.jsonl", cat("{\"text\": \"", squares, "\"}\n{\"text\": \"", words, "\"}\n"));
+  write("words.jsonl", cat("{\"text\": \"", words, "\"}\n"));
+  const Json held_out =
+                 evaluated_with({"--eval_file", path("halves.jsonl"), "--validation_split_percentage", "50"}),
+             alone = evaluated_with({"--eval_file", path("words.jsonl")});
+  EXPECT_EQ(held_out["target_tokens"], alone["target_tokens"]);
+  EXPECT_EQ(held_out["loss"], alone["loss"]);
   EXPECT_NE(evaluated_with({"--model_name_or_path", path("other")})["loss"], plain["loss"]);
   EXPECT_NE(evaluated_with({"--checkpoint", path("run")})["loss"], plain["loss"]);
 }

@@ -158,7 +158,6 @@ TEST(AbsentRanks, make_the_mesh_of_rank_0_and_are_refused_as_real_ranks_are) {
   EXPECT_EQ(mesh.all->size(), 8);
   EXPECT_EQ(mesh.sp->world_ranks(), (std::vector{0, 1, 2, 3}));
   EXPECT_EQ(mesh.ring->world_ranks(), (std::vector{0, 2}));
-  EXPECT_EQ(mesh.dp->world_ranks(), (std::vector{0, 4}));
   EXPECT_THROW(make_mesh(world, {.ulysses = 3}), ConfigError);
 }
 

@@ -69,8 +69,8 @@ TEST(BackendSharing, a_run_makes_one_for_each_list_of_ranks_and_each_queue) {
   EXPECT_EQ(backends_of_a_run(8, {.ulysses = 8}), 2) << "parameters and decisions; attention";
   EXPECT_EQ(backends_of_a_run(8, {.ring = 8}), 2);
   EXPECT_EQ(backends_of_a_run(8, {.ulysses = 4, .ring = 2}), 3) << "both axes, and everyone";
-  EXPECT_EQ(backends_of_a_run(8, {.ulysses = 4}), 3) << "everyone, the sample's ranks, the slice's ranks";
-  EXPECT_EQ(backends_of_a_run(8, {}), 1) << "data parallel alone: dp is everyone";
+  EXPECT_EQ(backends_of_a_run(8, {.ulysses = 4}), 2) << "everyone, the sample's ranks";
+  EXPECT_EQ(backends_of_a_run(8, {}), 1) << "data parallel alone";
 }
 
 TEST(BackendSharing, groups_stay_apart_in_all_but_their_backend) {

@@ -16,17 +16,15 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(Mesh, puts_neighbours_in_a_ulysses_group_and_equal_slices_in_a_dp_group) {
+TEST(Mesh, puts_neighbours_in_a_ulysses_group) {
   run_ranks_as_threads(6, [](World& world) {
     const Mesh mesh = make_mesh(world, {.ulysses = 3});
     const int first = world.rank() / 3 * 3;
     EXPECT_THAT(mesh.ulysses->world_ranks(), ElementsAre(first, first + 1, first + 2));
     EXPECT_THAT(mesh.sp->world_ranks(), ElementsAre(first, first + 1, first + 2));
-    EXPECT_THAT(mesh.dp->world_ranks(), ElementsAre(world.rank() % 3, world.rank() % 3 + 3));
     EXPECT_EQ(mesh.all->size(), 6);
     EXPECT_EQ(mesh.all->rank(), world.rank());
     EXPECT_EQ(mesh.ulysses->rank(), world.rank() % 3);
-    EXPECT_EQ(mesh.dp->rank(), world.rank() / 3);
     EXPECT_EQ(mesh.dp_size, 2);
     EXPECT_EQ(mesh.dp_index, world.rank() / 3);
   });
@@ -40,7 +38,6 @@ TEST(Mesh, a_ring_joins_ranks_of_one_ulysses_place_and_sp_holds_both_axes) {
     EXPECT_THAT(mesh.sp->world_ranks(), ElementsAre(first, first + 1, first + 2, first + 3));
     EXPECT_THAT(mesh.ulysses->world_ranks(), ElementsAre(first + 2 * ring, first + 2 * ring + 1));
     EXPECT_THAT(mesh.ring->world_ranks(), ElementsAre(first + u, first + 2 + u));
-    EXPECT_THAT(mesh.dp->world_ranks(), ElementsAre(world.rank() % 4, world.rank() % 4 + 4));
     EXPECT_EQ(mesh.sp->rank(), world.rank() % 4);
     EXPECT_EQ(mesh.ulysses->rank(), u);
     EXPECT_EQ(mesh.ring->rank(), ring);
@@ -65,16 +62,14 @@ TEST_P(MeshOn, groups_of_one_run_do_not_mix) {
   testing::run_ranks(GetParam(), 4, [](World& world) {
     const Mesh mesh = make_mesh(world, {.ulysses = 2});
     at::Tensor rank = at::full({1}, world.rank(), at::kLong);
-    at::Tensor all = rank.clone(), sp = rank.clone(), dp = rank.clone(), ulysses = rank.clone();
+    at::Tensor all = rank.clone(), sp = rank.clone(), ulysses = rank.clone();
     all_reduce_sum(*mesh.all, all);
     all_reduce_sum(*mesh.sp, sp);
     all_reduce_sum(*mesh.ulysses, ulysses);
-    all_reduce_sum(*mesh.dp, dp);
     const int64_t pair = world.rank() / 2 * 2;
     EXPECT_EQ(all.item<int64_t>(), 6);
     EXPECT_EQ(sp.item<int64_t>(), 2 * pair + 1);
     EXPECT_EQ(ulysses.item<int64_t>(), 2 * pair + 1);
-    EXPECT_EQ(dp.item<int64_t>(), 2 * (world.rank() % 2) + 2);
   });
 }
 
@@ -127,8 +122,7 @@ TEST(Mesh, refuses_axes_whose_product_does_not_divide_and_lists_those_that_do) {
 TEST(Mesh, a_world_of_one_has_groups_of_one) {
   run_ranks_as_threads(1, [](World& world) {
     const Mesh mesh = make_mesh(world, {});
-    for (const Group* group :
-         {mesh.all.get(), mesh.sp.get(), mesh.ulysses.get(), mesh.ring.get(), mesh.dp.get()}) {
+    for (const Group* group : {mesh.all.get(), mesh.sp.get(), mesh.ulysses.get(), mesh.ring.get()}) {
       EXPECT_EQ(group->size(), 1);
       EXPECT_THROW(group->backend(), InternalError);
     }

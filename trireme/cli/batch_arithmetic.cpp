@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/cli/config_document.h"
 
 namespace trireme {
 namespace {
@@ -41,15 +42,17 @@ std::optional<int64_t> mended_train_batch(const BatchNumbers& given, const RunRa
 Batch resolve_batch(const BatchNumbers& given, const RunRanks& run, const std::string& file) {
   const int64_t unit = unit_of(given, run);
   if (const auto mended = mended_train_batch(given, run)) {
-    const std::string fix = cat("trireme config fix ", file, " --ranks ", run.ranks, " writes such a file");
+    const std::string fix =
+        is_yaml(file) ? ""
+                      : cat("; trireme config fix ", file, " --ranks ", run.ranks, " writes such a file");
     if (given.micro && given.accumulation)
       throw ConfigError(cat(file, ": ", text_of(*given.train), " is not ", batch_factors_text(given, run),
                             " = ", unit, "; give \"train_batch_size\": ", unit,
-                            ", or leave one of the three out, which then follows; ", fix));
+                            ", or leave one of the three out, which then follows", fix));
     const int64_t below = given.train->value / unit * unit;
     throw ConfigError(cat(file, ": ", text_of(*given.train), " is no multiple of ",
                           batch_factors_text(given, run), " = ", unit, "; the nearest are ",
-                          below > 0 ? cat(below, " and ") : std::string(), below + unit, "; ", fix));
+                          below > 0 ? cat(below, " and ") : std::string(), below + unit, fix));
   }
   if (!given.train)
     return {given.micro ? given.micro->value : 1, given.accumulation ? given.accumulation->value : 1};

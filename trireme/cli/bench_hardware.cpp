@@ -102,7 +102,7 @@ int run_bench_hardware(const std::vector<std::string>& arguments) {
   }
   if (identity.rank != 0) return 0;
   const Json json = to_json(profile);
-  if (!flags.out.empty()) write_durable(flags.out, json.dump(1) + "\n");
+  if (!flags.out.empty()) replace_file(flags.out, json.dump(1) + "\n");
   if (flags.json)
     std::cout << json.dump() << std::endl;
   else

@@ -120,6 +120,11 @@ int show(const fs::path& file) {
 }
 
 int fix(const fs::path& file, const ConfigFlags& flags) {
+  if (is_yaml(file))
+    throw ConfigError(
+        cat(file.string(),
+            " is YAML, and config fix changes numbers in the text of a JSON file; change them by "
+            "hand, as the message of train says"));
   const MendedText mended = mend_deepspeed_text(read_config_document(file).text, file.string(), flags.ranks);
   if (mended.changes.empty()) {
     std::cout << file.string() << ": its numbers do not contradict each other"

@@ -35,11 +35,10 @@ Mesh make_mesh(World& world, const MeshDegrees& shape) {
 
   // Neighbouring ranks, which launchers put on the same machine, hold one sample. The nearest of them trade
   // heads, because that exchange is heavier.
-  std::vector<std::vector<int>> samples(mesh.dp_size), slices(sp_size);
+  std::vector<std::vector<int>> samples(mesh.dp_size);
   std::vector<std::vector<int>> heads(size / U), rings(mesh.dp_size * U);
   for (int rank = 0; rank < size; ++rank) {
     samples[rank / sp_size].push_back(rank);
-    slices[rank % sp_size].push_back(rank);
     heads[rank / U].push_back(rank);
     rings[rank / sp_size * U + rank % U].push_back(rank);
   }
@@ -48,7 +47,6 @@ Mesh make_mesh(World& world, const MeshDegrees& shape) {
   mesh.ring = world.make_group("ring", rings, Queue::exchange);
   // If one axis covers the whole sample, `sp` shares the backend of that axis.
   mesh.sp = world.make_group("sp", samples, U == 1 || R == 1 ? Queue::exchange : Queue::beside);
-  mesh.dp = world.make_group("dp", slices);
   return mesh;
 }
 

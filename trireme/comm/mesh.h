@@ -19,8 +19,7 @@ struct Mesh {
   std::unique_ptr<Group> sp;       // the ranks that hold one sample
   std::unique_ptr<Group> ulysses;  // of one ring index: they trade sequence for heads
   std::unique_ptr<Group> ring;     // of one ulysses index: they hold the same heads of other tokens
-  std::unique_ptr<Group> dp;       // ranks that hold the same slice of different samples
-  int dp_size = 1;
+  int dp_size = 1;                 // samples at once
   int dp_index = 0;
 };
 

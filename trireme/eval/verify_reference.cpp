@@ -179,7 +179,7 @@ VerifyResult verify_reference(World& world, const std::filesystem::path& model_d
   result.loss = step.loss;
   result.reference_loss = reference_loss;
   result.tolerance = tolerance;
-  result.ranks = engine->mesh().sp->size();
+  result.ranks = world.size();
   result.batch = B;
   result.sequence_tokens = S;
   result.description = engine->description();

@@ -125,7 +125,7 @@ TileBytes encoder_tile_bytes(const ForecastInputs& inputs) {
   const int64_t Tm = s.T * m, Ti = s.T * s.i, Tq = s.T * s.q, Tqkv = s.T * s.qkv;
   TileBytes bytes;
   bytes.input_forward = (Tm + Tqkv) * s.convert;
-  bytes.input_backward = Tqkv * s.convert + std::max(Tm * s.convert + s.gradient(s.qkv, m), Tm * s.convert);
+  bytes.input_backward = Tqkv * s.convert + Tm * s.convert + s.gradient(s.qkv, m);
 
   bytes.output_forward = std::max({(Tq + Tm) * s.convert + Tm * t,           // x1
                                    Tm * t + Tm * layer_norm_bytes(s, t, t),  // a

@@ -55,7 +55,7 @@ class RunControl {
   // Whether other machines' ranks are still running, or the conclusion is still to come.
   virtual bool waits() const { return false; }
 
-  // Called after the attempt. `own` are the ends of this machine's ranks.
+  // Called after the attempt. `rank_ends` are those of this machine's ranks.
   virtual Conclusion conclude(const std::vector<RankEnd>& rank_ends, int stop_signal) = 0;
   // Cancels the next attempt: a request to stop came between two attempts.
   virtual void cancel(const Conclusion& /*conclusion*/) {}

@@ -1,6 +1,5 @@
 #include <iomanip>
 #include <memory>
-#include <set>
 
 #include "trireme/base/durable_file.h"
 #include "trireme/base/error.h"
@@ -67,19 +66,8 @@ void check_room(const fs::path& dir, int64_t bytes) {
                         ") are free on that disk; nothing was written"));
 }
 
-// Weights of an earlier, differently sharded save would be read instead of, or beside, the new ones.
-void remove_stale_weights(const fs::path& dir, const std::set<std::string>& current) {
-  for (const auto& item : fs::directory_iterator(dir)) {
-    const std::string name = item.path().filename().string();
-    const bool weights = name == kWeightsFile || name == kWeightIndexFile ||
-                         (name.starts_with("model-") && item.path().extension() == ".safetensors");
-    if (weights && current.count(name) == 0) fs::remove(item.path());
-  }
-}
-
 void copy_tokenizer(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  if (from.empty() || fs::equivalent(from, to, error)) return;
+  if (from.empty()) return;
   for (const std::string& name : tokenizer_file_names())
     if (fs::exists(from / name)) copy_durable(from / name, to / name);
 }
@@ -112,7 +100,6 @@ void write_checkpoint(const fs::path& out_dir, const ModelConfig& config, const 
   check_room(out_dir, total_bytes);
 
   Json weight_map = Json::object();
-  std::set<std::string> current;
   size_t shard = 0, tensor = 0;
   std::unique_ptr<SafetensorsWriter> writer;
   for (int unit = 0; unit < static_cast<int>(layout.units.size()); ++unit) {
@@ -124,7 +111,6 @@ void write_checkpoint(const fs::path& out_dir, const ModelConfig& config, const 
       const at::Tensor values = parameter_view(flat, spec).to(at::kCPU).to(dtype).contiguous();
       writer->write(spec.name, values.const_data_ptr(), static_cast<int64_t>(values.nbytes()));
       weight_map[spec.name] = shards[shard].file_name;
-      current.insert(shards[shard].file_name);
       if (++tensor == shards[shard].tensors.size()) {
         writer->finish();
         writer.reset();
@@ -136,11 +122,9 @@ void write_checkpoint(const fs::path& out_dir, const ModelConfig& config, const 
   if (shards.size() > 1) {
     const Json json = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", weight_map}};
     replace_file(out_dir / kWeightIndexFile, json.dump(2) + "\n");
-    current.insert(kWeightIndexFile);
   }
   replace_file(out_dir / "config.json", config_json(config, dtype).dump(2) + "\n");
   copy_tokenizer(tokenizer_from, out_dir);
-  remove_stale_weights(out_dir, current);
 }
 
 }  // namespace trireme

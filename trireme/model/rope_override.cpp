@@ -175,9 +175,12 @@ ModelConfig with_rope(const ModelConfig& config, const RopeOverride& override) {
     }
   }
   theta = override.theta.value_or(theta);
-  if (kind == RopeKind::standard && override.theta)
-    json["max_position_embeddings"] = std::max(
-        json.value("max_position_embeddings", config.max_position_embeddings), override.longest_tokens);
+  if (kind == RopeKind::standard && override.theta) {
+    const Json positions = json.value("max_position_embeddings", Json());
+    json["max_position_embeddings"] =
+        std::max(positions.is_null() ? config.max_position_embeddings : positions.get<int64_t>(),
+                 override.longest_tokens);
+  }
   const Json types = of_types ? json[key] : Json();
   for (const char* old : {"rope_parameters", "rope_scaling", "rope_theta"}) json.erase(old);
   rope.erase("rope_theta");

@@ -13,12 +13,6 @@ namespace trireme {
 
 namespace {
 
-size_t begin_of_last_character(std::string_view text, size_t end) {
-  size_t offset = end - 1;
-  while (offset > 0 && (static_cast<unsigned char>(text[offset]) & 0xC0) == 0x80) --offset;
-  return offset;
-}
-
 // \w of Unicode's regular expressions (UTS 18): alphabetic, mark, decimal number, connector or joiner. The
 // Alphabetic property beyond letters is letter numbers, marks and the circled letters.
 bool is_word(uint32_t code) {

@@ -27,9 +27,7 @@ uint32_t first_character(std::string_view text) {
 }
 
 uint32_t last_character(std::string_view text) {
-  size_t offset = text.size() - 1;
-  while (offset > 0 && (static_cast<unsigned char>(text[offset]) & 0xC0) == 0x80) --offset;
-  return read_character(text, offset).code;
+  return read_character(text, begin_of_last_character(text, text.size())).code;
 }
 
 int32_t id_or_none(const Vocabulary& vocabulary, const std::string& token) {

@@ -21,6 +21,16 @@ inline Utf8Character read_character(std::string_view text, size_t offset) {
   const auto lead = static_cast<unsigned char>(text[offset]);
   return lead < 0x80 ? Utf8Character{lead, 1, true} : read_longer_character(text, offset);
 }
+// Whether a character begins with this byte, or is one of no character.
+constexpr bool begins_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+}
+// Of text[0, end), end > 0.
+inline size_t begin_of_last_character(std::string_view text, size_t end) {
+  size_t offset = end - 1;
+  while (offset > 0 && !begins_character(text[offset])) --offset;
+  return offset;
+}
 void append_character(std::string& out, uint32_t code);
 
 bool is_valid_utf8(std::string_view text);

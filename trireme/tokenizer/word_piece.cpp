@@ -3,16 +3,9 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/tokenizer/utf8.h"
 
 namespace trireme {
-
-namespace {
-
-bool begins_character(char c) {
-  return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-}
-
-}  // namespace
 
 WordPiece::WordPiece(const Json& model, const std::string& origin)
     : TokenModel(read_vocabulary(model, origin)),
