@@ -1,10 +1,14 @@
 #include "trireme/train/checkpoint.h"
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <fstream>
 #include <numeric>
 #include <sys/resource.h>
+#include <thread>
+#include <utility>
 
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>
@@ -106,6 +110,20 @@ class Checkpoint : public ::testing::Test {
   fs::path model_ = folder_.path() / "model";
   RunDirectory run_;
 };
+
+// Else one rank at a time copies from its device and writes, and the others wait for it.
+TEST_F(Checkpoint, is_taken_by_all_ranks_together) {
+  std::atomic<int> taking = 0;
+  with_engines(2, model_, [&](Engine& engine, Agreement& /*agreement*/) {
+    bool is_first = true;
+    for_each_state(engine, [&](const UnitSpec&, const std::string&, const at::Tensor&) {
+      if (!std::exchange(is_first, false)) return;
+      ++taking;
+      for (int i = 0; i < 4000 && taking < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      EXPECT_EQ(taking, 2);
+    });
+  });
+}
 
 TEST_F(Checkpoint, read_back_is_bitwise_what_was_saved_at_any_number_of_ranks) {
   for (const int writers : {1, 2, 3}) {

@@ -4,6 +4,7 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/error.h"
@@ -121,20 +122,28 @@ void for_each_state(Engine& engine,
                     const std::function<void(const UnitSpec&, const std::string&, const at::Tensor&)>& take) {
   const Group& group = *engine.mesh().all;
   const std::vector<UnitSpec>& units = engine.layout().units;
-  for (int unit = 0; unit < static_cast<int>(units.size()); ++unit)
+  // The other ranks wait in an exchange that this rank could not finish: it cannot tell them.
+  const auto put_together = [&](int unit, const std::string& state) {
+    try {
+      return engine.unit_state(unit, state);
+    } catch (const CommError&) {
+      throw;
+    } catch (const std::exception& error) {
+      if (group.size() == 1) throw;
+      throw CommError(
+          cat("putting unit ", units[static_cast<size_t>(unit)].name, " together: ", error.what()));
+    }
+  };
+  const auto all = static_cast<int>(units.size());
+  // As many units at once as there are ranks, so that all of them copy and write together.
+  for (int first = 0; first < all; first += group.size())
     for (const std::string& state : engine.state_names()) {
-      const UnitSpec& spec = units[static_cast<size_t>(unit)];
-      at::Tensor flat;
-      // The other ranks wait in the exchange that this rank could not finish: it cannot tell them.
-      try {
-        flat = engine.unit_state(unit, state);
-      } catch (const CommError&) {
-        throw;
-      } catch (const std::exception& error) {
-        if (group.size() == 1) throw;
-        throw CommError(cat("putting unit ", spec.name, " together: ", error.what()));
+      std::vector<std::pair<int, at::Tensor>> mine;
+      for (int unit = first; unit < std::min(all, first + group.size()); ++unit) {
+        at::Tensor flat = put_together(unit, state);
+        if (writer_of_unit(unit, group.size()) == group.rank()) mine.emplace_back(unit, std::move(flat));
       }
-      if (writer_of_unit(unit, group.size()) == group.rank()) take(spec, state, flat);
+      for (const auto& [unit, flat] : mine) take(units[static_cast<size_t>(unit)], state, flat);
     }
 }
 

@@ -37,7 +37,8 @@ std::filesystem::path save_checkpoint(const RunDirectory& run, const CheckpointC
                                       Engine& engine, Agreement& agreement, int64_t save_total_limit);
 
 // Puts the states of all units together, and hands over those of the units that this rank writes, in their
-// order, flat on the engine's device. Collective: `take` must not throw where there are other ranks.
+// order, flat on the engine's device, while other ranks take theirs. Beside the unit that is put together a
+// rank holds one that it takes. Collective: `take` must not throw where there are other ranks.
 void for_each_state(
     Engine& engine,
     const std::function<void(const UnitSpec& unit, const std::string& state, const at::Tensor& flat)>& take);
