@@ -8,8 +8,8 @@
 //   token_spans        which tokens of a sample lie on a rank, as begin, end, begin, end, ...
 //
 // A group is known by the name under which torch.distributed registered it; "" is this rank alone. The
-// backend of the tensors' device carries the exchanges. From one call to the next lives what is prepared for a mask
-// (prepared_mask.h).
+// backend of the tensors' device carries the exchanges. From one call to the next lives what is prepared for
+// a mask (prepared_mask.h).
 #include <exception>
 #include <memory>
 #include <numeric>
@@ -65,6 +65,7 @@ struct Call {
       : groups(sequence_groups(group, ring, q.device())),
         heads(share_heads(q.size(2), kv_heads, groups.ulysses.size())),
         borrowed({q.device(),
+                  stream_of(q.device()),
                   q.scalar_type(),
                   layout_of(groups, lengths),
                   groups.ring.rank(),

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <utility>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include "trireme/base/documents.h"
 #include "trireme/base/error.h"
 
@@ -54,6 +56,10 @@ PreparedMask take_or_prepare(MaskArguments arguments) {
 }
 
 }  // namespace
+
+c10::StreamId stream_of(at::Device device) {
+  return device.is_cpu() ? 0 : c10::impl::VirtualGuardImpl(device.type()).getStream(device).id();
+}
 
 BorrowedMask::BorrowedMask(MaskArguments arguments) : prepared_(take_or_prepare(std::move(arguments))) {
   const MaskArguments& known = prepared_.arguments;

@@ -12,7 +12,7 @@ namespace trireme::prepared_mask_test {
 namespace {
 
 MaskArguments arguments_of(int64_t tokens) {
-  return {at::kCPU, at::kFloat, {.tokens = tokens, .ulysses = 2}, 0, {.window = 3}, {{0, 4, tokens}}};
+  return {at::kCPU, 0, at::kFloat, {.tokens = tokens, .ulysses = 2}, 0, {.window = 3}, {{0, 4, tokens}}};
 }
 
 const VisibleKeys* keys_of(const MaskArguments& arguments) {
@@ -24,13 +24,14 @@ TEST(PreparedMask, is_that_of_the_call_before_where_no_argument_differs) {
   const MaskArguments first = arguments_of(10);
   const VisibleKeys* const keys = keys_of(first);
   EXPECT_EQ(keys_of(arguments_of(10)), keys);
-  std::vector<MaskArguments> others(6, first);
+  std::vector<MaskArguments> others(7, first);
   others[0].dtype = at::kBFloat16;
   others[1].layout.ulysses = 1;
   others[2].mask.window = 4;
   others[3].mask.causality = Causality::full;
   others[4].cu_seqlens = {{0, 5, 10}};
   others[5].cu_seqlens = {};
+  others[6].stream = 1;
   for (const MaskArguments& other : others) {
     EXPECT_NE(keys_of(other), keys);
     EXPECT_EQ(keys_of(first), keys) << "used again and again, it is not the oldest";

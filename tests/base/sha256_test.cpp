@@ -8,7 +8,7 @@
 namespace trireme::sha256_test {
 namespace {
 
-std::string hex(const Digest& digest) {
+std::string hex(const Sha256Digest& digest) {
   std::string text;
   for (const uint8_t byte : digest) {
     char pair[3];

@@ -106,8 +106,24 @@ TEST(PythonSource, attributes_belong_to_the_last_call_that_made_the_name) {
   EXPECT_EQ(source.calls.at(0).find("y")->value, Json(5));
   EXPECT_EQ(source.calls.at(0).find("z"), nullptr);
   EXPECT_EQ(x(1)->value, Json(3));
-  EXPECT_EQ(source.calls.at(1).name, "b");
+  EXPECT_EQ(source.calls.at(1).names, std::vector<std::string>{"b"});
   EXPECT_EQ(x(2)->value, std::nullopt);
+}
+
+TEST(PythonSource, calls_have_each_of_the_names_that_they_are_given) {
+  const PythonSource source = read_python_source(
+      "self.a = f(1)\nb[\"c\"] = d = f(2)\nif e: self.a.x = 1\nelse: d.x = 2\nd.y = 3\n", "a.py");
+  EXPECT_EQ(source.calls.at(0).names, std::vector<std::string>{"self.a"});
+  EXPECT_EQ(source.calls.at(1).names, (std::vector<std::string>{"b[\"c\"]", "d"}));
+  for (const size_t call : {0, 1}) {
+    ASSERT_NE(source.calls.at(call).find("x"), nullptr);
+    EXPECT_EQ(source.calls.at(call).find("x")->value, std::nullopt) << "under a condition";
+  }
+  EXPECT_EQ(source.calls.at(1).find("y")->value, Json(3));
+}
+
+TEST(PythonSource, an_attribute_is_no_constant) {
+  EXPECT_EQ(value_of("A", "A = 5\nb.A = 6\n"), 5);
 }
 
 TEST(PythonSource, refuses_what_is_no_python_by_its_line) {

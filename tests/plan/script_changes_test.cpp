@@ -272,6 +272,8 @@ TEST(TrainerScript, has_the_arguments_that_its_trainer_is_given) {
   EXPECT_EQ(values_of(replaced(two, "args=arguments", "args=SFTConfig(learning_rate=2)")).at("learning_rate"),
             2);
   EXPECT_THAT(refusal(replaced(two, "args=arguments", "args=made()")), HasSubstr("lines 8 and 9"));
+  const std::string of_self = replaced(two, "\narguments = SFTConfig(", "\nself.arguments = SFTConfig(");
+  EXPECT_EQ(values_of(replaced(of_self, "args=arguments", "args=self.arguments")).at("learning_rate"), 1e-5);
 }
 
 TEST(TrainerScript, is_refused_by_name) {

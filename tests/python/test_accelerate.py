@@ -1,5 +1,6 @@
 """trireme.hf.ParallelismConfig: loops of Accelerate over sequence and data ranks against one process on the same samples."""
 
+import contextlib
 import functools
 import json
 import os
@@ -14,7 +15,7 @@ import torch
 import trireme
 import trireme.hf
 from accelerate.scheduler import AcceleratedScheduler
-from accelerate.utils import DummyScheduler
+from accelerate.utils import DistributedType, DummyScheduler
 from trireme.hf.data_rank_scheduler import step_by_data_ranks
 
 HERE = pathlib.Path(__file__).parent
@@ -284,6 +285,17 @@ def test_a_schedule_of_deepspeed_ends_with_the_data_ranks_loaders(split, divisor
     prepared, endless = config._prepare_deepspeed(Prepares(split), given, DummyScheduler(None))
     assert prepared.total_num_steps / divisor == steps and endless.total_num_steps is None
     assert given.total_num_steps == 40
+
+
+@pytest.mark.parametrize("micro, split, refused", [("auto", True, True), ("auto", False, False), (2, True, False)])
+def test_split_batches_need_deepspeed_s_micro_batch_as_a_number(micro, split, refused):
+    plugin = types.SimpleNamespace(deepspeed_config={"train_micro_batch_size_per_gpu": micro})
+    accelerator = types.SimpleNamespace(
+        distributed_type=DistributedType.DEEPSPEED, split_batches=split, state=types.SimpleNamespace(deepspeed_plugin=plugin)
+    )
+    config = trireme.hf.ParallelismConfig(sp_size=2, dp_replicate_size=2)
+    with pytest.raises(ValueError, match="over the data ranks") if refused else contextlib.nullcontext():
+        config._refuse(accelerator)
 
 
 CONFIG_FILE = """

@@ -48,7 +48,7 @@ void add_block(std::array<uint32_t, 8>& state, const uint8_t* block) {
 
 }  // namespace
 
-Digest sha256(std::string_view bytes) {
+Sha256Digest sha256(std::string_view bytes) {
   std::array<uint32_t, 8> state{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   // The message, a one bit, zeros up to eight bytes before a block's end, and its length in bits.
@@ -59,13 +59,13 @@ Digest sha256(std::string_view bytes) {
     padded.push_back(static_cast<char>(static_cast<uint64_t>(bytes.size()) * 8 >> shift & 0xff));
   for (size_t begin = 0; begin < padded.size(); begin += kBlock_bytes)
     add_block(state, reinterpret_cast<const uint8_t*>(padded.data()) + begin);
-  Digest digest{};
+  Sha256Digest digest{};
   for (size_t i = 0; i < digest.size(); ++i)
     digest[i] = static_cast<uint8_t>(state[i / 4] >> (24 - 8 * (i % 4)));
   return digest;
 }
 
-Digest hmac_sha256(std::string_view secret, std::string_view message) {
+Sha256Digest hmac_sha256(std::string_view secret, std::string_view message) {
   std::string key(secret);
   if (key.size() > kBlock_bytes) key = bytes_of(sha256(key));
   key.resize(kBlock_bytes, '\0');
@@ -74,7 +74,7 @@ Digest hmac_sha256(std::string_view secret, std::string_view message) {
     for (char& byte : text) byte = static_cast<char>(byte ^ mask);
     return text;
   };
-  const Digest inner = sha256(masked('\x36').append(message));
+  const Sha256Digest inner = sha256(masked('\x36').append(message));
   return sha256(masked('\x5c').append(bytes_of(inner)));
 }
 
@@ -85,7 +85,7 @@ bool equal_in_constant_time(std::string_view a, std::string_view b) {
   return different == 0;
 }
 
-std::string hex_digits(const Digest& digest) {
+std::string hex_digits(const Sha256Digest& digest) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string text;
   for (const uint8_t byte : digest) {
@@ -95,8 +95,8 @@ std::string hex_digits(const Digest& digest) {
   return text;
 }
 
-Digest random_bytes() {
-  Digest bytes{};
+Sha256Digest random_bytes() {
+  Sha256Digest bytes{};
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
     throw ConfigError(cat("the system gives no random bytes: ", std::strerror(errno)));
   return bytes;

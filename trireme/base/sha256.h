@@ -8,24 +8,24 @@
 
 namespace trireme {
 
-using Digest = std::array<uint8_t, 32>;
+using Sha256Digest = std::array<uint8_t, 32>;
 
-Digest sha256(std::string_view bytes);
+Sha256Digest sha256(std::string_view bytes);
 
 // The digest proves that its sender knows `secret`, and does not reveal the secret.
-Digest hmac_sha256(std::string_view secret, std::string_view message);
+Sha256Digest hmac_sha256(std::string_view secret, std::string_view message);
 
 // The time does not depend on where the texts differ, so a guess learns nothing from the time.
 bool equal_in_constant_time(std::string_view a, std::string_view b);
 
-inline std::string_view bytes_of(const Digest& digest) {
+inline std::string_view bytes_of(const Sha256Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
 // Two lower-case digits per byte.
-std::string hex_digits(const Digest& digest);
+std::string hex_digits(const Sha256Digest& digest);
 
 // The operating system's random bytes. Throws ConfigError if it gives none.
-Digest random_bytes();
+Sha256Digest random_bytes();
 
 }  // namespace trireme

@@ -82,10 +82,11 @@ RunRanks run_ranks(const OptionParser& parser, int ranks, const std::string& fil
     std::string source;
     for (const char* option : {"sp", "ulysses", "ring"})
       if (source.empty()) source = parser.source_of(option);
-    throw ConfigError(cat(source, ": ", degree, " ranks are to share a sample, and the run has ", ranks,
-                          ranks == 1 ? " rank" : " ranks", "; expected a multiple of ", degree,
-                          ": start it with trireme launch --nproc_per_node ", degree,
-                          ", or see  trireme config fix ", file, " --ranks ", ranks));
+    throw ConfigError(
+        cat(source, ": ", degree, " ranks are to share a sample, and the run has ", ranks,
+            ranks == 1 ? " rank" : " ranks", "; expected a multiple of ", degree,
+            ": start it with trireme launch --nproc_per_node ", degree,
+            is_yaml(file) ? "" : cat(", or see  trireme config fix ", file, " --ranks ", ranks)));
   }
   return {ranks, degree};
 }

@@ -23,8 +23,8 @@ struct ConfigFiles {
 // Ranks that share a sample, as far as values are given.
 int64_t sharing_ranks(const OptionParser& parser);
 
-// The values of a --config document as options, by their names, but for those that a given flag leaves
-// without a meaning (--sp of ulysses and ring, another schedule of its kwargs, ...).
+// The values of a --config document as options, by their names, but for those that a given flag displaces
+// (--sp ulysses and ring) or leaves without a meaning (another schedule its kwargs).
 std::vector<GivenValue> values_of_config(const Json& document, const std::string& file,
                                          const OptionParser& parser);
 

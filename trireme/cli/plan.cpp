@@ -47,9 +47,7 @@ void check_given(const PlanFlags& flags, const OptionParser& parser, const Hardw
   if (!parser.given("ulysses"))
     engine.ulysses = static_cast<int>(std::min<int64_t>(2, config.num_attention_heads));
   if (!parser.given("ring") && engine.ring_method == RingMethod::gather) engine.ring = 2;
-  if (flags.allow_disk)
-    engine.offload.parameters = engine.offload.activations = engine.offload.optimizer = Offload::none;
-  if (flags.allow_disk) leave_out_disk(engine.offload);
+  if (flags.allow_disk) engine.offload = {};
   check_engine_options(engine);
   check_heads(engine, config);
 }

@@ -75,7 +75,10 @@ void tell_and_end(const std::exception& error) {
         CommError(cat("a collective failed while no call waited for it: ", error.what_without_backtrace())));
   } catch (const std::exception& error) {
     tell_and_end(error);
+    std::abort();
+  } catch (...) {  // the standard library's handler names its type
   }
+  __gnu_cxx::__verbose_terminate_handler();
   std::abort();
 }
 

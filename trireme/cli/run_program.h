@@ -6,7 +6,7 @@
 
 namespace trireme {
 
-// The exit code. An Error ends the process here.
+// The exit code. An Error ends the process here, and one that leaves another thread too.
 int run_program(const std::function<int()>& program);
 
 }  // namespace trireme

@@ -34,14 +34,15 @@ Number number_of(const std::string& text) {
   return value;
 }
 
-Digest proof_of(const Texts& texts, std::string_view secret, std::string_view role, const Nonces& nonces) {
+Sha256Digest proof_of(const Texts& texts, std::string_view secret, std::string_view role,
+                      const Nonces& nonces) {
   return hmac_sha256(secret,
                      cat(role, '\0', bytes_of(nonces.of_rank), bytes_of(nonces.of_store), frame_of(texts)));
 }
 
 }  // namespace
 
-std::string greeting(const Digest& nonce) {
+std::string greeting(const Sha256Digest& nonce) {
   return cat(kProtocol, bytes_of(nonce));
 }
 
@@ -49,9 +50,9 @@ bool begins_greeting(std::string_view bytes) {
   return bytes.substr(0, kProtocol.size()) == kProtocol.substr(0, bytes.size());
 }
 
-std::optional<Digest> nonce_of(std::string_view greeting) {
+std::optional<Sha256Digest> nonce_of(std::string_view greeting) {
   if (greeting.size() != kGreeting_bytes || !begins_greeting(greeting)) return std::nullopt;
-  Digest nonce{};
+  Sha256Digest nonce{};
   std::memcpy(nonce.data(), greeting.data() + kProtocol.size(), nonce.size());
   return nonce;
 }

@@ -28,14 +28,14 @@ constexpr size_t kLargestHello_bytes = 4096;
 constexpr size_t kLargestFrame_bytes = size_t{256} << 20;
 
 struct Nonces {
-  Digest of_rank{}, of_store{};
+  Sha256Digest of_rank{}, of_store{};
 };
 
-std::string greeting(const Digest& nonce);
+std::string greeting(const Sha256Digest& nonce);
 // Whether `bytes` may be a greeting or the beginning of one.
 bool begins_greeting(std::string_view bytes);
 // nullopt if this is no greeting.
-std::optional<Digest> nonce_of(std::string_view greeting);
+std::optional<Sha256Digest> nonce_of(std::string_view greeting);
 
 std::string frame_of(const Texts& texts);
 // Removes the first frame from `received` and returns it; nullopt if it is incomplete. Throws

@@ -2,8 +2,8 @@
 // in again on the next use, which costs a training step up to a third of its time. This allocator keeps freed
 // blocks for the next request of a similar size, asks for huge pages, and counts each block in the memory
 // scope of the thread that requested it (memory_account.h). In-use and cached bytes together never exceed the
-// peak in use by more than kCachedShare. If memory runs out, it throws a ConfigError that says what holds the memory and which
-// options would help.
+// peak in use by more than kCachedShare. If memory runs out, it throws a ConfigError that says what holds the
+// memory and which options would help.
 //
 // Only the program installs this allocator; the library never does.
 #pragma once

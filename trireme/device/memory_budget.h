@@ -14,10 +14,11 @@
 namespace trireme {
 
 // The share of the memory left that is planned with.
-inline constexpr double kPlannedMemoryShare = 1 - kCachedShare;
+inline constexpr double kPlannedMemoryShare = 0.9;
+static_assert(kPlannedMemoryShare <= 1 - kCachedShare);
 
-// Gives the host memory, and that of a GPU, which this process has cached and no tensor holds back to the
-// system, which counts it as used. Not collective.
+// What this process has cached on the device and in the host's pageable memory, and no tensor holds, goes
+// back to the system, which counts it as used. Not collective.
 void release_cached_memory(at::Device device);
 
 // Bytes that could be allocated on the device now: host_memory_left_bytes() on the CPU, the driver's free

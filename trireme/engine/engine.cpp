@@ -265,9 +265,8 @@ double Engine::model_flops(const TokenBatch& batch) const {
     const std::vector<int64_t> cu_seqlens =
         documents_of(batch.documents, static_cast<size_t>(sample), batch.layout.tokens).cu_seqlens();
     for (size_t i = 1; i < cu_seqlens.size(); ++i)
-      pairs += config_.attention_pairs(cu_seqlens[i] - cu_seqlens[i - 1]);
+      pairs += config_.attention_pairs(cu_seqlens[i] - cu_seqlens[i - 1], options_.sparse);
   }
-  pairs *= options_.sparse.kept_share(batch.layout.tokens, config_.causality);
   const auto tokens = static_cast<double>(batch.tokens.size(0) * batch.layout.tokens);
   return 6.0 * static_cast<double>(layout_.matmul_parameter_count()) * tokens +
          12.0 * static_cast<double>(config_.query_width()) * pairs;

@@ -107,7 +107,7 @@ class Engine {
   // What --recompute auto came to, the same on every rank; none where another policy was asked for, or where
   // the batch was not known (then it is keep_attention).
   std::optional<RecomputeChoice> recompute_choice() const { return recompute_choice_; }
-  // "attention flash (CPU, ...); values in bf16, matmuls in bf16; recompute none; ..." for logs and `trireme info`.
+  // "attention flash (CPU, ...); values in bf16, matmuls in bf16; recompute none; ..." for logs and `info`.
   std::string description() const;
 
   // Of attention on a rank, and how a sequence is shared over ring ranks.

@@ -47,6 +47,7 @@ EngineOptions for_one_rank(EngineOptions options) {
 struct StepOfAll {
   StepResult step;
   std::vector<at::Tensor> gradients;  // of each unit, on rank 0
+  std::vector<std::string> names;     // of the parameters
   int dp_size = 1;
 };
 
@@ -62,6 +63,7 @@ StepOfAll step_of_all(World& world, const std::filesystem::path& model_dir, cons
   for (size_t unit = 0; unit < engine->layout().units.size(); ++unit) {
     const at::Tensor gradient = engine->unit_gradient(static_cast<int>(unit));
     if (world.rank() == 0) all.gradients.push_back(gradient.to(at::kCPU, at::kFloat, false, /*copy=*/true));
+    for (const ParameterSpec& spec : engine->layout().units[unit].parameters) all.names.push_back(spec.name);
   }
   result.description = engine->description();
   result.batch = static_cast<int64_t>(batches.size()) * batches.front().tokens.size(0) * all.dp_size;
@@ -108,8 +110,7 @@ VerifyResult compare_with_one_rank(World& world, const std::filesystem::path& mo
 
   std::vector<ComparedTensor> compared{{"loss"}, {"gradient norm"}};
   if (world.rank() != 0)  // no differences, which are less than rank 0's
-    for (const UnitSpec& unit : make_model_layout(read_model_config(model_dir, families)).units)
-      for (const ParameterSpec& spec : unit.parameters) compared.push_back({"grad." + spec.name});
+    for (const std::string& name : all.names) compared.push_back({"grad." + name});
   agreement.while_rank_0_works("computing the same step on one rank", [&] {
     const auto compare = [&](World& alone) {
       result.reference_loss = compare_alone(alone, model_dir, options, part_of_step, families, all, compared);

@@ -22,7 +22,7 @@ namespace trireme {
 // FlashAttention-2 counts the elements of its backward's fp32 dq in 32 bits; a test gives a smaller bound.
 std::unique_ptr<CallKernel> make_cuda_flash_kernel(
     int64_t most_dq_elements = std::numeric_limits<int32_t>::max());
-// cuDNN's fused attention, of whole samples of few lengths or of such as graphs have (tokens_of_graph); a test
+// cuDNN's fused attention. Of samples of any length it takes those that tokens_of_graph leaves whole. A test
 // gives shorter documents calls of their own, kNeverAlone none. Throws
 // ConfigError: an environment in which libtorch gives it another log-sum-exp.
 std::unique_ptr<CallKernel> make_cudnn_kernel(SampleLengths lengths = SampleLengths::few,

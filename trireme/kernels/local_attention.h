@@ -80,7 +80,8 @@ constexpr auto enum_names(AttentionKernel) {
 
 // The kernel for a device. `automatic`: flash on the CPU; on CUDA cuDNN, and flash for the masks that it
 // lacks (of packed documents the short ones), in fp32 memory-efficient attention. A kernel that the device or
-// dtype does not have is a ConfigError that names those it has; nothing falls back in silence.
+// dtype does not have is a ConfigError that names those it has; nothing falls back in silence. `lengths`: of
+// the samples that come (long_documents.h).
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,
                                                      at::ScalarType dtype,
                                                      SampleLengths lengths = SampleLengths::few);

@@ -15,8 +15,8 @@
 
 namespace trireme {
 
-// Whether whole samples have few lengths, as an engine's windows have, or any: then they are cut like the
-// documents of several, for each length would have a graph of its own.
+// Whether samples have few lengths, as an engine's windows have, or any. Of any length, a sample that is one
+// long document is cut as above too: else each length would have a graph of its own.
 enum class SampleLengths { few, any };
 
 inline constexpr int64_t kNeverAlone = std::numeric_limits<int64_t>::max();

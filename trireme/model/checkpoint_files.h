@@ -47,8 +47,8 @@ at::ScalarType dtype_of(const SafetensorsEntry& stored);
 // What a tokenizer consists of in a Hugging Face directory; most models have some of these.
 const std::vector<std::string>& tokenizer_file_names();
 
-// Into a folder without a model: writes config.json, model-0000i-of-N.safetensors (at most `shard_bytes` each)
-// with its index, or one model.safetensors, and copies the tokenizer files of `tokenizer_from` when not empty.
+// Into a folder without a model: writes config.json, model-0000i-of-N.safetensors (of at most `shard_bytes`)
+// with its index, or one model.safetensors, and copies the tokenizer files of `tokenizer_from` if not empty.
 // `unit_flat(u)` gives unit u's fp32 values; it is asked for one unit at a time, in order. Loadable by
 // from_pretrained of transformers' AutoModelForCausalLM (BERT: AutoModelForMaskedLM).
 void write_checkpoint(const std::filesystem::path& out_dir, const ModelConfig& config,

@@ -39,7 +39,7 @@ Json computed_fields(const ModelConfig& config) {
       {"num_key_value_heads", config.num_key_value_heads},
       {"head_dim", config.head_dim},
       {"max_position_embeddings", config.max_position_embeddings},
-      {"pad_token_id", config.pad_token_id ? Json(*config.pad_token_id) : Json()},  // is not trained
+      {"pad_token_id", config.pad_token_id ? Json(*config.pad_token_id) : Json()},  // its row is not trained
       {"type_vocab_size", config.type_vocab_size},
       {"tie_word_embeddings", config.tie_word_embeddings},
       {"qkv_bias", config.qkv_bias},

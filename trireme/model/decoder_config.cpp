@@ -28,8 +28,6 @@ void check_activation(const ConfigKeys& keys, const DecoderKind& kind) {
 
 // Keys that change what the model computes and that Trireme does not have.
 void refuse_unbuilt(const ConfigKeys& keys, const DecoderKind& kind) {
-  keys.refuse_unless_absent({"quantization_config", "compression_config"},
-                            "quantized weights cannot be trained; use the unquantized model");
   keys.refuse_unless_absent({"num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"},
                             "mixtures of experts are not supported");
   keys.refuse_unless_absent(
@@ -117,16 +115,6 @@ std::vector<int64_t> layer_windows(const ConfigKeys& keys, const DecoderKind& ki
   return windows;
 }
 
-void check_sizes(const ConfigKeys& keys, const ModelConfig& config) {
-  if (config.num_attention_heads % config.num_key_value_heads != 0)
-    throw ConfigError(cat(keys.origin(), ": num_attention_heads ", config.num_attention_heads,
-                          " is not a multiple of num_key_value_heads ", config.num_key_value_heads));
-  if (!(config.norm_eps > 0 && config.norm_eps < 1))
-    keys.refuse("rms_norm_eps", "expected more than 0, less than 1");
-  if (!(config.initializer_range >= 0 && config.initializer_range <= 1))
-    keys.refuse("initializer_range", "expected 0 to 1");
-}
-
 int64_t head_width(const ConfigKeys& keys, const ModelConfig& config, const DecoderKind& kind) {
   const bool multiple = config.hidden_size % config.num_attention_heads == 0;
   if (!multiple && (kind.heads_divide_the_width || (kind.head_dim == 0 && !keys.has("head_dim"))))
@@ -177,7 +165,9 @@ ModelConfig parse_decoder_config(const ConfigKeys& keys, const DecoderKind& kind
   config.max_position_embeddings = keys.size("max_position_embeddings", kind.max_position_embeddings);
   config.norm_eps = keys.number("rms_norm_eps", 1e-6);
   config.initializer_range = keys.number("initializer_range", 0.02);
-  check_sizes(keys, config);
+  if (config.num_attention_heads % config.num_key_value_heads != 0)
+    throw ConfigError(cat(keys.origin(), ": num_attention_heads ", config.num_attention_heads,
+                          " is not a multiple of num_key_value_heads ", config.num_key_value_heads));
   config.head_dim = head_width(keys, config, kind);
 
   config.tie_word_embeddings = keys.boolean("tie_word_embeddings", kind.tie_word_embeddings);

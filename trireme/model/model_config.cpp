@@ -68,7 +68,13 @@ double ModelConfig::attention_pairs(int64_t tokens, const SparseBlocks& sparse) 
 ModelConfig parse_model_config(const Json& json, const std::string& origin, const ModelFamilies& families) {
   const ConfigKeys keys(json, origin);
   const ModelFamily& family = family_of(keys, families);
+  keys.refuse_unless_absent({"quantization_config", "compression_config"},
+                            "quantized weights cannot be trained; use the unquantized model");
   ModelConfig config = family.parse(keys);
+  if (!(config.norm_eps > 0 && config.norm_eps < 1))
+    keys.refuse(family.norm_eps_key, "expected more than 0, less than 1");
+  if (!(config.initializer_range >= 0 && config.initializer_range <= 1))
+    keys.refuse("initializer_range", "expected 0 to 1");
   config.family = &family;
   if (config.raw.is_null()) config.raw = json;
   check_parsed(config);

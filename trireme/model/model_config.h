@@ -100,7 +100,7 @@ struct ModelConfig {
   bool shifts_labels() const { return causality == Causality::causal; }
   // Pairs of query and key that one head of every layer computes, all layers together, for a document of
   // `tokens`: half of the square where attention is causal, all of it where it is full, less where a window
-  // is; of a sample in block-sparse attention, the share that its layout keeps.
+  // is; in block-sparse attention the share of the blocks that the layout of a sample of so many tokens has.
   double attention_pairs(int64_t tokens, const SparseBlocks& sparse = {}) const;
 };
 

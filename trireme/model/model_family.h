@@ -31,7 +31,7 @@ struct ModelFamily {
   std::map<std::string, std::string> refused_types = {};
   // All that the family's configuration class in transformers reads; `trireme init --set` takes no other.
   std::vector<std::string> config_keys;
-  std::string norm_eps_key;  // config.json's name of ModelConfig::norm_eps, for the comparison on resume
+  std::string norm_eps_key;  // config.json's name of ModelConfig::norm_eps
   // ConfigError: what the file asks for and the family does not do.
   ModelConfig (*parse)(const ConfigKeys& keys) = nullptr;
   ModelLayout (*layout)(const ModelConfig& config) = nullptr;

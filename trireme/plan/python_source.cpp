@@ -1,6 +1,7 @@
 #include "trireme/plan/python_source.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
 
@@ -134,6 +135,10 @@ class Reader {
   PythonSource take() { return std::move(source_); }
 
  private:
+  struct Value {
+    std::vector<std::string> targets;  // NAME of NAME = value
+    size_t column = 0;                 // of the statement
+  };
   struct Assigned {
     std::string name;
     size_t column = 0;  // of the statement
@@ -142,6 +147,10 @@ class Reader {
 
   std::string written(size_t i) const {
     return source_.text.substr(tokens_[i].begin, tokens_[i].end - tokens_[i].begin);
+  }
+  // Of tokens [begin, end), which are some.
+  std::string text_of(size_t begin, size_t end) const {
+    return source_.text.substr(tokens_[begin].begin, tokens_[end - 1].end - tokens_[begin].begin);
   }
   bool is(size_t i, std::string_view word) const {
     return i < tokens_.size() && tokens_[i].kind != Kind::text &&
@@ -184,7 +193,7 @@ class Reader {
     } else {
       const size_t end = end_of_assigned(i);  // of a, b = f(), a += 1, a: int = 1, for a in b, def f(a)
       for (size_t at = i; at < end; ++at)
-        if (is_name(at)) constants_[written(at)] = std::nullopt;
+        if (is_name(at) && !(at > i && is(at - 1, "."))) constants_[written(at)] = std::nullopt;
     }
   }
   size_t end_of_assigned(size_t i) const {
@@ -201,30 +210,58 @@ class Reader {
     return word.ends_with('=') && word != "==" && word != "<=" && word != ">=" && word != "!=";
   }
 
-  // NAME = value, NAME: type = value, NAME.attribute = value, NAME.attribute += value.
-  void read_assignment(size_t i) {
-    if (!is_name(i)) return;
-    const size_t end = end_of_statement(i);
-    size_t at = i;
+  // After `if a:` or `else:` in the same line, what follows; else the statement's own begin.
+  size_t begin_of_simple(size_t i) const {
+    constexpr std::array kClauses = {"if",   "elif", "else",   "for",    "while",
+                                     "with", "try",  "except", "finally"};
+    if (std::ranges::none_of(kClauses, [&](const char* word) { return is(i, word); })) return i;
+    for (size_t at = i; at < end_of_statement(i); ++at)
+      if (is(at, ":") && tokens_[at].depth == 0) return at + 1;
+    return i;
+  }
+
+  // NAME = value, NAME: type = value, NAME.attribute = value, NAME.attribute += value, A = B = value.
+  void read_assignment(size_t statement) {
+    const size_t i = begin_of_simple(statement), end = end_of_statement(i);
+    std::vector<std::string> targets;
+    size_t value = i;
+    bool is_plain = true;
+    for (size_t at = i; at < end; ++at)
+      if (assigns(at) && at > value) {
+        const bool is_operator = tokens_[at - 1].kind == Kind::symbol && !is(at - 1, "]") && !is(at - 1, ")");
+        size_t end_of_target = value;
+        while (end_of_target < at - (is_operator ? 1 : 0) &&
+               !(is(end_of_target, ":") && tokens_[end_of_target].depth == 0))
+          ++end_of_target;
+        if (end_of_target == value) return;
+        is_plain &= is(at, "=") && !is_operator;  // no //= or **=
+        for (size_t first = value, last = value; last < end_of_target; ++last) {
+          const bool parts = is(last, ",") && tokens_[last].depth == 0;  // a.x, d = 7, 8
+          is_plain &= !parts;
+          if (!parts && last + 1 < end_of_target) continue;
+          const size_t end_of_one = parts ? last : last + 1;
+          if (end_of_one > first) targets.push_back(text_of(first, end_of_one));
+          first = last + 1;
+        }
+        value = at + 1;
+      }
+    if (targets.empty() || value >= end) return;
     Assigned assigned;
-    assigned.name = dotted(at);
-    while (at < end && !assigns(at)) ++at;
-    if (at + 1 >= end) return;
-    assigned.column = tokens_[i].begin - (source_.text.rfind('\n', tokens_[i].begin) + 1);
+    assigned.column = tokens_[statement].begin - (source_.text.rfind('\n', tokens_[statement].begin) + 1);
     PythonArgument& argument = assigned.argument;
     argument.begin = tokens_[i].begin;
-    argument.value_begin = tokens_[at + 1].begin;
+    argument.value_begin = tokens_[value].begin;
     argument.end = tokens_[end - 1].end;
-    argument.written = source_.text.substr(argument.value_begin, argument.end - argument.value_begin);
-    const size_t dot = assigned.name.rfind('.');
-    if (dot == std::string::npos) {
-      names_.emplace(argument.value_begin, std::move(assigned));
-      return;
-    }
-    argument.keyword = assigned.name.substr(dot + 1);
-    assigned.name.resize(dot);
-    if (is(at, "=") && is_name(at - 1)) argument.value = literal(at + 1, end);
-    attributes_.push_back(std::move(assigned));
+    argument.written = text_of(value, end);
+    if (is_plain && i == statement) argument.value = literal(value, end);
+    for (const std::string& target : targets)
+      if (const size_t dot = target.rfind('.'); dot != std::string::npos) {
+        Assigned attribute = assigned;
+        attribute.name = target.substr(0, dot);
+        attribute.argument.keyword = target.substr(dot + 1);
+        attributes_.push_back(std::move(attribute));
+      }
+    if (is_plain) values_.emplace(argument.value_begin, Value{std::move(targets), assigned.column});
   }
 
   // To the last call before it that made what the name holds. What stands deeper than that call, under an
@@ -232,9 +269,11 @@ class Reader {
   void give_attribute(Assigned assigned) {
     PythonCall* made = nullptr;
     for (PythonCall& call : source_.calls)
-      if (call.name == assigned.name && call.begin < assigned.argument.begin) made = &call;
+      if (std::ranges::find(call.names, assigned.name) != call.names.end() &&
+          call.begin < assigned.argument.begin)
+        made = &call;
     if (made == nullptr) return;
-    if (assigned.column > names_.at(made->begin).column) assigned.argument.value.reset();
+    if (assigned.column > values_.at(made->begin).column) assigned.argument.value.reset();
     made->later.push_back(std::move(assigned.argument));
   }
 
@@ -273,7 +312,8 @@ class Reader {
     call.callee = of_something ? "." : "";
     for (size_t i = first; i < open; ++i) call.callee += written(i);
     call.begin = tokens_[first].begin;
-    if (const auto name = names_.find(call.begin); name != names_.end()) call.name = name->second.name;
+    if (const auto value = values_.find(call.begin); value != values_.end())
+      call.names = value->second.targets;
     call.open = tokens_[open].begin;
     const int depth = tokens_[open].depth + 1;
     size_t begin = open + 1;
@@ -358,7 +398,7 @@ class Reader {
 
   PythonSource source_;
   std::vector<PythonToken> tokens_;
-  std::map<size_t, Assigned> names_;  // by where the value begins
+  std::map<size_t, Value> values_;  // by where they begin
   std::vector<Assigned> attributes_;
   std::map<std::string, std::optional<Json>> constants_;
 };

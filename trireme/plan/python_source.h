@@ -33,7 +33,7 @@ struct PythonCall {
   size_t begin = 0;    // of the callee
   size_t open = 0, close = 0;  // the brackets
   std::vector<PythonArgument> arguments;
-  std::string name;                   // of NAME = callee(...); empty: none
+  std::vector<std::string> names;     // of NAME = callee(...), as they are written: "args", "self.args"
   std::vector<PythonArgument> later;  // NAME.keyword = value, by statements after it
 
   // The last of the keyword's values; nullptr: none.

@@ -68,7 +68,7 @@ const PythonArgument* given_arguments(const TrainerScript& script) {
 
 // The call stands there, or is what the name there was given.
 bool makes(const PythonCall& call, const PythonArgument& given) {
-  return call.begin == given.value_begin || call.name == given.written;
+  return call.begin == given.value_begin || std::ranges::find(call.names, given.written) != call.names.end();
 }
 
 void find_arguments(TrainerScript& script) {

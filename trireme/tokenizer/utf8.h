@@ -21,7 +21,7 @@ inline Utf8Character read_character(std::string_view text, size_t offset) {
   const auto lead = static_cast<unsigned char>(text[offset]);
   return lead < 0x80 ? Utf8Character{lead, 1, true} : read_longer_character(text, offset);
 }
-// Whether a character begins with this byte, or is one of no character.
+// Whether this is no continuation byte.
 constexpr bool begins_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
 }

@@ -154,6 +154,11 @@ class ParallelismConfig(accelerate.ParallelismConfig):
             ):
                 if size > 1:
                     raise ConfigError(f"sp_size {self.sp_size} together with {name} {size} of DeepSpeed's configuration: leave that out")
+            if accelerator.split_batches and theirs.get("train_micro_batch_size_per_gpu", "auto") == "auto":
+                raise ConfigError(
+                    'split_batches: got train_micro_batch_size_per_gpu "auto" in DeepSpeed\'s configuration, which Accelerate takes '
+                    "for a batch over all processes; expected a number: the loader's batch_size over the data ranks"
+                )
         elif kind == DistributedType.FSDP and not accelerator.is_fsdp2:
             raise ConfigError("ParallelismConfig: sp_size under FSDP 1 is refused: set fsdp_version to 2")
         elif not accelerator.is_fsdp2 and not accelerator.multi_device and kind != DistributedType.MULTI_CPU:
