@@ -15,7 +15,7 @@ import torch
 import trireme
 import trireme.hf
 from accelerate.scheduler import AcceleratedScheduler
-from accelerate.utils import DistributedType, DummyScheduler
+from accelerate.utils import DummyScheduler
 from trireme.hf.data_rank_scheduler import step_by_data_ranks
 
 HERE = pathlib.Path(__file__).parent
@@ -271,8 +271,10 @@ def test_a_skipped_step_leaves_the_rate_and_another_moves_it_by_data_ranks():
 class Prepares:
     """Of an Accelerator, what meets DeepSpeed: it takes what it is given for prepared."""
 
-    def __init__(self, split_batches):
-        self.split_batches, self.state = split_batches, types.SimpleNamespace(parallelism_config=None)
+    def __init__(self, split_batches, micro_batch=2):
+        plugin = types.SimpleNamespace(deepspeed_config={"train_micro_batch_size_per_gpu": micro_batch})
+        self.split_batches = split_batches
+        self.state = types.SimpleNamespace(parallelism_config=None, deepspeed_plugin=plugin)
 
     def _prepare_deepspeed(self, *objects):
         return objects
@@ -289,13 +291,9 @@ def test_a_schedule_of_deepspeed_ends_with_the_data_ranks_loaders(split, divisor
 
 @pytest.mark.parametrize("micro, split, refused", [("auto", True, True), ("auto", False, False), (2, True, False)])
 def test_split_batches_need_deepspeed_s_micro_batch_as_a_number(micro, split, refused):
-    plugin = types.SimpleNamespace(deepspeed_config={"train_micro_batch_size_per_gpu": micro})
-    accelerator = types.SimpleNamespace(
-        distributed_type=DistributedType.DEEPSPEED, split_batches=split, state=types.SimpleNamespace(deepspeed_plugin=plugin)
-    )
     config = trireme.hf.ParallelismConfig(sp_size=2, dp_replicate_size=2)
     with pytest.raises(ValueError, match="over the data ranks") if refused else contextlib.nullcontext():
-        config._refuse(accelerator)
+        config._prepare_deepspeed(Prepares(split, micro))
 
 
 CONFIG_FILE = """

@@ -154,11 +154,6 @@ class ParallelismConfig(accelerate.ParallelismConfig):
             ):
                 if size > 1:
                     raise ConfigError(f"sp_size {self.sp_size} together with {name} {size} of DeepSpeed's configuration: leave that out")
-            if accelerator.split_batches and theirs.get("train_micro_batch_size_per_gpu", "auto") == "auto":
-                raise ConfigError(
-                    'split_batches: got train_micro_batch_size_per_gpu "auto" in DeepSpeed\'s configuration, which Accelerate takes '
-                    "for a batch over all processes; expected a number: the loader's batch_size over the data ranks"
-                )
         elif kind == DistributedType.FSDP and not accelerator.is_fsdp2:
             raise ConfigError("ParallelismConfig: sp_size under FSDP 1 is refused: set fsdp_version to 2")
         elif not accelerator.is_fsdp2 and not accelerator.multi_device and kind != DistributedType.MULTI_CPU:
@@ -171,7 +166,14 @@ class ParallelismConfig(accelerate.ParallelismConfig):
 
     def _prepare_deepspeed(self, accelerator: accelerate.Accelerator, *objects: Any) -> tuple:
         """Theirs, as without a configuration: to DeepSpeed's engine every rank is a data rank."""
-        if not accelerator.split_batches:
+        if accelerator.split_batches:
+            theirs = accelerator.state.deepspeed_plugin.deepspeed_config
+            if theirs.get("train_micro_batch_size_per_gpu", "auto") == "auto":
+                raise ConfigError(
+                    'split_batches: got train_micro_batch_size_per_gpu "auto" in DeepSpeed\'s configuration, which Accelerate takes '
+                    "for a batch over all processes; expected a number: the loader's batch_size over the data ranks"
+                )
+        else:
             objects = [data_rank_scheduler.with_total_steps_of_ranks(item, self.sp_size) for item in objects]
         accelerator.state.parallelism_config = None
         try:
