@@ -1,6 +1,7 @@
 // How many backends a run makes, and how they close. A backend costs a GPU memory and a second; one that
 // closes without order takes what travels with it.
 #include <map>
+#include <numeric>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -57,8 +58,8 @@ class CountingWorld : public World {
 // What a training run makes: the group that decides, then the mesh.
 size_t backends_of_a_run(int ranks, const MeshDegrees& shape) {
   CountingWorld world(0, ranks);
-  std::vector<int> everyone;
-  for (int rank = 0; rank < ranks; ++rank) everyone.push_back(rank);
+  std::vector<int> everyone(static_cast<size_t>(ranks));
+  std::iota(everyone.begin(), everyone.end(), 0);
   const auto train = world.make_group("train", {everyone});
   const Mesh mesh = make_mesh(world, shape);
   return world.connected.size();

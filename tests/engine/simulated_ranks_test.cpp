@@ -28,7 +28,7 @@ struct PolicyUnderTest {
 
 std::vector<PolicyUnderTest> policies() {
   const auto zero = [](
-                        int stage, Change more = [](EngineOptions&) {}) -> Change {
+                        int stage, const Change& more = [](EngineOptions&) {}) -> Change {
     return [=](EngineOptions& o) {
       o.zero = static_cast<ZeroStage>(stage);
       more(o);
