@@ -139,7 +139,8 @@ std::vector<GivenValue> values_of_config(const Json& document, const std::string
     std::replace(name.begin(), name.end(), '-', '_');
     if (!keys.emplace(name, key).second)
       throw ConfigError(cat(file, ": ", quotation(key), " is there twice, with _ and with -"));
-    if (!value.is_null() && value != "") named[name] = value;
+    const bool is_empty_text = value.is_string() && value.get<std::string>().empty();
+    if (!value.is_null() && !is_empty_text) named[name] = value;
   }
   for (const auto& [name, key] : keys) {
     const std::string source = cat(file, ": ", quotation(key));
