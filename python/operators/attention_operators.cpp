@@ -22,6 +22,7 @@
 
 #include "trireme/attention/attention_sinks.h"
 #include "trireme/attention/ulysses.h"
+#include "trireme/base/documents.h"
 #include "trireme/base/error.h"
 #include "trireme/base/sample_layout.h"
 #include "trireme/comm/group.h"
@@ -46,15 +47,15 @@ auto with_errors_of_python(Body&& body) {
   }
 }
 
-std::vector<std::vector<int64_t>> numbers_of(const std::vector<at::Tensor>& cu_seqlens) {
-  std::vector<std::vector<int64_t>> numbers;
-  numbers.reserve(cu_seqlens.size());
+std::vector<Documents> documents_of(const std::vector<at::Tensor>& cu_seqlens) {
+  std::vector<Documents> documents;
+  documents.reserve(cu_seqlens.size());
   for (const at::Tensor& tensor : cu_seqlens) {
     const at::Tensor host = tensor.to(at::kCPU, at::kLong).contiguous();
     const int64_t* const data = host.const_data_ptr<int64_t>();
-    numbers.emplace_back(data, data + host.numel());
+    documents.emplace_back(std::vector<int64_t>(data, data + host.numel()));
   }
-  return numbers;
+  return documents;
 }
 
 // What both directions need of the arguments beside q, k and v.
@@ -70,7 +71,7 @@ struct Call {
                   layout_of(groups, lengths),
                   groups.ring.rank(),
                   {.causality = causal ? Causality::causal : Causality::full, .window = window},
-                  numbers_of(cu_seqlens)}),
+                  documents_of(cu_seqlens)}),
         mask(borrowed.mask()),
         attention(make_sharded_attention(groups.ulysses, make_sequence(sinks_H), heads, scale,
                                          /*head_chunks=*/1)) {}

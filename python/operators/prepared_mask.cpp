@@ -7,7 +7,6 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "trireme/base/documents.h"
 #include "trireme/base/error.h"
 
 namespace trireme {
@@ -27,17 +26,12 @@ KeptMasks& kept_masks() {
 
 PreparedMask prepare(MaskArguments arguments) {
   const SampleLayout& layout = arguments.layout;
-  std::vector<Documents> documents;
-  documents.reserve(arguments.cu_seqlens.size());
-  for (const std::vector<int64_t>& of_sample : arguments.cu_seqlens) {
-    documents.emplace_back(of_sample);
-    if (documents.back().tokens() != layout.tokens)
-      throw ConfigError(cat("cu_seqlens: got documents of ", documents.back().tokens(),
-                            " tokens in a sample of ", layout.tokens,
-                            ", expected to end with the tokens of all ranks"));
-  }
+  for (const Documents& of_sample : arguments.documents)
+    if (of_sample.tokens() != layout.tokens)
+      throw ConfigError(cat("cu_seqlens: got documents of ", of_sample.tokens(), " tokens in a sample of ",
+                            layout.tokens, ", expected to end with the tokens of all ranks"));
   SequenceMask mask =
-      make_sequence_mask(arguments.mask, documents, layout, arguments.ring_index, RingMethod::ring);
+      make_sequence_mask(arguments.mask, arguments.documents, layout, arguments.ring_index, RingMethod::ring);
   return {std::move(arguments), std::move(mask), nullptr};
 }
 

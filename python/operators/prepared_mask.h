@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include "trireme/attention/sequence_attention.h"
+#include "trireme/base/documents.h"
 
 namespace trireme {
 
@@ -19,7 +20,7 @@ struct MaskArguments {
   SampleLayout layout;
   int ring_index;  // of this rank
   LayerMask mask;
-  std::vector<std::vector<int64_t>> cu_seqlens;  // of each sample; empty: one document a sample
+  std::vector<Documents> documents;  // of each sample; empty: one a sample
 
   bool operator==(const MaskArguments&) const = default;
 };

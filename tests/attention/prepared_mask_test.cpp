@@ -12,7 +12,13 @@ namespace trireme::prepared_mask_test {
 namespace {
 
 MaskArguments arguments_of(int64_t tokens) {
-  return {at::kCPU, 0, at::kFloat, {.tokens = tokens, .ulysses = 2}, 0, {.window = 3}, {{0, 4, tokens}}};
+  return {at::kCPU,
+          0,
+          at::kFloat,
+          {.tokens = tokens, .ulysses = 2},
+          0,
+          {.window = 3},
+          {Documents({0, 4, tokens})}};
 }
 
 const VisibleKeys* keys_of(const MaskArguments& arguments) {
@@ -29,8 +35,8 @@ TEST(PreparedMask, is_that_of_the_call_before_where_no_argument_differs) {
   others[1].layout.ulysses = 1;
   others[2].mask.window = 4;
   others[3].mask.causality = Causality::full;
-  others[4].cu_seqlens = {{0, 5, 10}};
-  others[5].cu_seqlens = {};
+  others[4].documents = {Documents({0, 5, 10})};
+  others[5].documents = {};
   others[6].stream = 1;
   for (const MaskArguments& other : others) {
     EXPECT_NE(keys_of(other), keys);

@@ -262,12 +262,17 @@ TEST(StepWork, an_optimizer_on_a_disk_reads_and_writes_each_state_once_a_step) {
   EXPECT_EQ(bytes_of(2, 2, 4, Offload::cpu), 0);
 }
 
+PlannedStep stepped_on_the_host(bool is_gpu) {
+  PlannedStep step = small_step(64, Recompute::full);
+  step.inputs.device_is_host = !is_gpu;
+  step.inputs.offload.optimizer = Offload::cpu;
+  return step;
+}
+
 // On a GPU beside the next forward, as the host's arithmetic is: the slowest of the three is seen.
 TEST(StepTime, an_optimizer_on_a_disk_takes_the_time_of_its_disk) {
   const auto slower_by = [](bool is_gpu, double write_bytes_per_second) {
-    PlannedStep step = small_step(64, Recompute::full);
-    step.inputs.device_is_host = !is_gpu;
-    step.inputs.offload.optimizer = Offload::cpu;
+    PlannedStep step = stepped_on_the_host(is_gpu);
     HardwareProfile hardware = round_profile(is_gpu);
     hardware.host_optimizer_per_second = 1e12;
     hardware.disk_read = {0, 2e9};
@@ -368,12 +373,9 @@ TEST(StepTime, of_head_chunks_a_gpu_waits_for_one_and_for_what_attention_does_no
 
 TEST(StepTime, a_host_that_steps_longer_than_forward_goes_is_waited_for) {
   const auto time = [](bool is_gpu, double per_second) {
-    PlannedStep step = small_step(64, Recompute::full);
-    step.inputs.device_is_host = !is_gpu;
-    step.inputs.offload.optimizer = Offload::cpu;
     HardwareProfile hardware = round_profile(is_gpu);
     hardware.host_optimizer_per_second = per_second;
-    return step_time(step, hardware);
+    return step_time(stepped_on_the_host(is_gpu), hardware);
   };
   const double elements = 4 * (kLayer + 512) + 2 * kHead + 256;
   for (const bool is_gpu : {true, false})

@@ -181,12 +181,17 @@ TEST(BackgroundSave, is_finished_before_a_stopped_run_ends) {
 }
 
 // The step after the save fails on all ranks alike.
-TEST(BackgroundSave, is_finished_and_named_where_the_next_step_is_not_finite) {
-  const TinyRun run;
+TrainOptions not_finite_after_step_1(const TinyRun& run) {
   TrainOptions options = in_background(run, "run", 1);
   options.context_stages = "16:9";
   options.learning_rate = 1e30;
   options.warmup_ratio = 0;
+  return options;
+}
+
+TEST(BackgroundSave, is_finished_and_named_where_the_next_step_is_not_finite) {
+  const TinyRun run;
+  const TrainOptions options = not_finite_after_step_1(run);
   HeldSync held("step-1.tmp/rank-00000");
   const std::jthread later = released_later(held);
   try {
@@ -201,10 +206,7 @@ TEST(BackgroundSave, is_finished_and_named_where_the_next_step_is_not_finite) {
 
 TEST(BackgroundSave, that_failed_is_told_where_the_next_step_is_not_finite) {
   const TinyRun run;
-  TrainOptions options = in_background(run, "run", 1);
-  options.context_stages = "16:9";
-  options.learning_rate = 1e30;
-  options.warmup_ratio = 0;
+  const TrainOptions options = not_finite_after_step_1(run);
   std::optional<testing::SmallFiles> full;
   try {
     train_with(2, options, [&](int64_t) { full.emplace(20'000); });  // less than a rank's file

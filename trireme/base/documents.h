@@ -25,6 +25,7 @@ class Documents {
   // The document that contains `token`.
   TokenSpan at(int64_t token) const;
   int64_t longest() const;
+  bool operator==(const Documents&) const = default;
 
  private:
   std::vector<int64_t> cu_seqlens_;

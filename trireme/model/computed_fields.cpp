@@ -31,14 +31,6 @@ Json rope_fields(const RopeConfig& rope, const std::string& of) {
 Json computed_fields(const ModelConfig& config) {
   Json fields = {
       {"model_type", config.raw.value("model_type", "")},
-      {"vocab_size", config.vocab_size},
-      {"hidden_size", config.hidden_size},
-      {"intermediate_size", config.intermediate_size},
-      {"num_hidden_layers", config.num_hidden_layers},
-      {"num_attention_heads", config.num_attention_heads},
-      {"num_key_value_heads", config.num_key_value_heads},
-      {"head_dim", config.head_dim},
-      {"max_position_embeddings", config.max_position_embeddings},
       {"pad_token_id", config.pad_token_id ? Json(*config.pad_token_id) : Json()},  // its row is not trained
       {"type_vocab_size", config.type_vocab_size},
       {"tie_word_embeddings", config.tie_word_embeddings},
@@ -47,6 +39,7 @@ Json computed_fields(const ModelConfig& config) {
       {"mlp_bias", config.mlp_bias},
       {"qk_norm", config.qk_norm},
       {"sliding_window", config.layer_window}};
+  for (const auto& [name, size] : config.sizes()) fields[name] = size;
   fields[config.family->norm_eps_key] = config.norm_eps;
   if (config.query_pre_attn_scalar) fields["query_pre_attn_scalar"] = *config.query_pre_attn_scalar;
   if (config.rotates) fields.update(rope_fields(config.rope, ""));

@@ -31,18 +31,9 @@ const ModelFamily& family_of(const ConfigKeys& keys, const ModelFamilies& famili
 // What every family's parse must fill: a family that forgets a field is told its name.
 void check_parsed(const ModelConfig& config) {
   const std::string family = config.family->model_types.front();
-  const std::pair<const char*, int64_t> sizes[] = {
-      {"vocab_size", config.vocab_size},
-      {"hidden_size", config.hidden_size},
-      {"intermediate_size", config.intermediate_size},
-      {"num_hidden_layers", config.num_hidden_layers},
-      {"num_attention_heads", config.num_attention_heads},
-      {"num_key_value_heads", config.num_key_value_heads},
-      {"head_dim", config.head_dim},
-      {"max_position_embeddings", config.max_position_embeddings},
-      {"mlp_kept_width", config.mlp_kept_width},
-  };
-  for (const auto& [name, size] : sizes)
+  std::vector<std::pair<const char*, int64_t>> filled = config.sizes();
+  filled.emplace_back("mlp_kept_width", config.mlp_kept_width);
+  for (const auto& [name, size] : filled)
     TRIREME_ASSERT(size > 0, "family ", family, ": parse left ", name, " at ", size);
   TRIREME_ASSERT(std::ssize(config.layer_window) == config.num_hidden_layers, "family ", family,
                  ": parse filled ", config.layer_window.size(), " entries of layer_window for ",
@@ -50,6 +41,17 @@ void check_parsed(const ModelConfig& config) {
 }
 
 }  // namespace
+
+std::vector<std::pair<const char*, int64_t>> ModelConfig::sizes() const {
+  return {{"vocab_size", vocab_size},
+          {"hidden_size", hidden_size},
+          {"intermediate_size", intermediate_size},
+          {"num_hidden_layers", num_hidden_layers},
+          {"num_attention_heads", num_attention_heads},
+          {"num_key_value_heads", num_key_value_heads},
+          {"head_dim", head_dim},
+          {"max_position_embeddings", max_position_embeddings}};
+}
 
 double ModelConfig::softmax_scale() const {
   return 1 / std::sqrt(query_pre_attn_scalar.value_or(static_cast<double>(head_dim)));

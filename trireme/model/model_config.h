@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/enum_names.h"
@@ -98,6 +99,8 @@ struct ModelConfig {
   }
   // Labels name the next token, so that the target of position t is label t + 1; else label t itself.
   bool shifts_labels() const { return causality == Causality::causal; }
+  // Those that every family has, under config.json's names.
+  std::vector<std::pair<const char*, int64_t>> sizes() const;
   // Pairs of query and key that one head of every layer computes, all layers together, for a document of
   // `tokens`: half of the square where attention is causal, all of it where it is full, less where a window
   // is; in block-sparse attention the share of the blocks that the layout of a sample of so many tokens has.

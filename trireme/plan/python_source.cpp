@@ -198,8 +198,9 @@ class Reader {
   }
   size_t end_of_assigned(size_t i) const {
     const bool loops = is(i, "for"), defines = is(i, "def");
+    const size_t statement_end = end_of_statement(i);
     size_t end = i;
-    for (size_t at = i; at < end_of_statement(i); ++at)
+    for (size_t at = i; at < statement_end; ++at)
       if (assigns(at) || (loops && is(at, "in")) || (defines && is(at, ":") && tokens_[at].depth == 0))
         end = at;
     return end;
@@ -215,7 +216,7 @@ class Reader {
     constexpr std::array kClauses = {"if",   "elif", "else",   "for",    "while",
                                      "with", "try",  "except", "finally"};
     if (std::ranges::none_of(kClauses, [&](const char* word) { return is(i, word); })) return i;
-    for (size_t at = i; at < end_of_statement(i); ++at)
+    for (size_t at = i, end = end_of_statement(i); at < end; ++at)
       if (is(at, ":") && tokens_[at].depth == 0) return at + 1;
     return i;
   }
