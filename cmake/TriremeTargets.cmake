@@ -81,8 +81,12 @@ function(trireme_test name)
   else()
     add_test(NAME ${name} COMMAND ${name})
   endif()
-  # What the package holds (packaging/make_package.py).
-  if(NOT ARG_NOT_PACKAGED AND NOT "slow" IN_LIST ARG_LABELS AND (TRIREME_CUDA OR NOT "gpu" IN_LIST ARG_LABELS))
+  # What the package holds (packaging/make_package.py): of a build with CUDA, whose binaries all carry its kernels, only what needs it.
+  set(of_a_gpu 0)
+  if("gpu" IN_LIST ARG_LABELS)
+    set(of_a_gpu 1)
+  endif()
+  if(NOT ARG_NOT_PACKAGED AND NOT "slow" IN_LIST ARG_LABELS AND ((TRIREME_CUDA AND of_a_gpu) OR NOT (TRIREME_CUDA OR of_a_gpu)))
     install(TARGETS ${name} RUNTIME DESTINATION libexec)
   endif()
   # Tests run beside each other: threads of OpenMP that spin while they wait would take the others' cores.

@@ -112,7 +112,7 @@ def cudnn(bench, heads):
 def cudnn_with_three_dimensions(bench):
     """Whether the backward takes a log-sum-exp without its last dimension of one; expected: it refuses."""
     bench.need_gpu("cuDNN's attention")
-    heads = Heads(bench, 8192, 32, 8)
+    heads = Heads(bench, 2048, 32, 8)  # a size of its own: libtorch keeps the graph that it failed to build, and a second call dies of it
     forward = heads.cudnn_forward()
     try:
         heads.cudnn_backward(forward, torch.randn_like(forward[0]), forward[1].squeeze(3))

@@ -1,8 +1,8 @@
-"""The page of a run: each stage and command with its state, the figures beside the estimates, the failures with what to do.
+"""The page of a run: each stage and command with its state, the figures beside earlier ones, the failures with what to do.
 
 Made from the results alone, anew after each command, so that it is right whenever the run ends.
 """
-from estimates import expected
+from earlier_figures import expected
 
 STATES = ("passed", "failed", "over limit", "cut off", "not reached", "lacks")
 KEPT_FROM_TABLES = ("losses", "gradient_norms", "step_seconds_each", "engine", "peer_losses", "memory_report")
@@ -82,17 +82,17 @@ def command_table(planned, results):
     return table(["command", "state", "seconds", "figures"], rows)
 
 
-def beside_estimates(planned, results):
+def beside_earlier(planned, results):
     rows = []
     for stage, _, names in planned:
         for name in names:
             key = f"{stage}/{name}"
             figures = results.commands.get(key, {}).get("figures", {})
             for figure, value in figures.items():
-                estimate = None if "model" in figures else expected(key, figure)  # estimates are of the whole model
-                if estimate is not None:
-                    rows.append([key, figure, number(value), number(estimate), f"{value / estimate:.2f}"])
-    return table(["command", "figure", "measured", "estimate", "measured / estimate"], rows) if rows else []
+                earlier = None if "model" in figures else expected(key, figure)  # the earlier ones are of the whole model
+                if earlier is not None:
+                    rows.append([key, figure, number(value), number(earlier), f"{value / earlier:.2f}"])
+    return table(["command", "figure", "measured", "earlier", "measured / earlier"], rows) if rows else []
 
 
 def beside_kernels(results):
@@ -116,9 +116,9 @@ def measurement_table(records, on_gpu):
                 continue
             for figure, value in row.items():
                 if figure != "name":
-                    estimate = expected("", figure, row["name"]) if on_gpu else None
-                    rows.append([row["name"], figure, number(value), number(estimate) if estimate else ""])
-    return table(["measurement", "figure", "measured", "estimate"], rows) if rows else []
+                    earlier = expected("", figure, row["name"]) if on_gpu else None
+                    rows.append([row["name"], figure, number(value), number(earlier) if earlier else ""])
+    return table(["measurement", "figure", "measured", "earlier"], rows) if rows else []
 
 
 def kernel_rows(records):
@@ -164,7 +164,7 @@ def page(planned, results):
     memory = [line for stage, _, names in planned for name in names
               for report in [results.commands.get(f"{stage}/{name}", {}).get("figures", {}).get("memory_report")] if report
               for line in (f"{stage}/{name}:", "", "```", report.rstrip(), "```", "")]
-    sections = [("Stages", stage_table(planned, results)), ("Beside the estimates", beside_estimates(planned, results) if on_gpu else []),
+    sections = [("Stages", stage_table(planned, results)), ("Beside earlier figures", beside_earlier(planned, results) if on_gpu else []),
                 ("Steps beside torch's own products", beside_kernels(results) if on_gpu else []),
                 ("Commands", command_table(planned, results)), ("What did not pass", failures(results)),
                 ("Where memory went", memory[:-1]),

@@ -171,9 +171,9 @@ class Runner(unittest.TestCase):
         self.call(stages(100), seconds=2)
         self.assertEqual((self.state("one/long"), self.state("one/long", "rows")), ("not reached", [{"name": "speed", "tflops": 7}]))
 
-    def test_a_step_of_half_a_model_has_no_estimate_beside_it(self):
+    def test_a_step_of_half_a_model_has_no_earlier_figure_beside_it(self):
         def page_of(**figures):
-            return summary.beside_estimates([("speed", 30, ["step-8k"])], SimpleNamespace(commands={"speed/step-8k": {"figures": figures}}))
+            return summary.beside_earlier([("speed", 30, ["step-8k"])], SimpleNamespace(commands={"speed/step-8k": {"figures": figures}}))
 
         self.assertTrue(page_of(step_seconds=1.0))
         self.assertFalse(page_of(step_seconds=1.0, model="8b-16-layers"))

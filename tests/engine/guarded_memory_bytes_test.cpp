@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "trireme/comm/simulated_world.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/device/memory_budget.h"
 #include "trireme/engine/assemble.h"
@@ -95,6 +96,26 @@ TEST(MemoryOnGuardedDevice, that_an_earlier_engine_left_is_planned_with) {
     at::empty({int64_t{1} << 28}, at::TensorOptions(options.device).dtype(at::kByte));
     EXPECT_EQ(budget(), of_first);
   });
+}
+
+// A real one would have a GPU of its own.
+TEST(MemoryOnGuardedDevice, is_planned_with_as_a_whole_by_a_simulated_rank) {
+  const testing::TemporaryFolder folder;
+  testing::write_tiny_model(folder.path(), testing::tiny_llama_config());
+  EngineOptions options;
+  options.device = testing::guarded_device();
+  options.attention = AttentionKernel::reference;
+  options.planned_batch = {.samples = 1, .tokens = 64};
+  release_cached_memory(options.device);
+  SimulatedWorld alone(1, 1, ExchangeLibrary::gloo, std::chrono::seconds(10)),
+      four(4, 4, ExchangeLibrary::gloo, std::chrono::seconds(10));
+  const auto budget = [&](World& world) {
+    return assemble(world, folder.path(), options)->recompute_choice().value().budget_bytes;
+  };
+  const int64_t whole = budget(alone);
+  release_cached_memory(options.device);
+  EXPECT_NEAR(static_cast<double>(budget(four)), static_cast<double>(whole),
+              1e-3 * static_cast<double>(whole));
 }
 
 }  // namespace

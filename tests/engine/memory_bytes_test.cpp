@@ -112,18 +112,20 @@ TEST_F(MemoryOfAStep, in_native_bf16_peaks_are_within_5_percent_however_a_sequen
         for (const auto& [state, forecast, inputs] : measure_memory(test, 1)) {
           SCOPED_TRACE(::testing::Message() << name << ", ulysses " << ulysses << ", ring " << ring << "\n"
                                             << memory_report(state, forecast));
+          // On AMX oneDNN keeps blocks of both operands beside a product: they tell in tiles of so few tokens.
+          const double of_tiles = processor_bf16_units() == Bf16Units::amx ? 0.08 : 0.05;
           for (const MemoryCategory category : kAllMemoryCategories)
-            expect_within(0.05, name_of(category), state.peak[category], forecast.peak[category]);
+            expect_within(category == tiles ? of_tiles : 0.05, name_of(category), state.peak[category],
+                          forecast.peak[category]);
         }
       }
   }
 }
 
-// The workspace of a product is known by measurement alone, and for processors like this one: the formula is
-// an upper bound by what it says of it.
+// The workspace of a product is known by measurement alone, and for processors like these: the formula is an
+// upper bound by what it says of it.
 TEST_F(MemoryOfAStep, in_native_bf16_tiles_of_many_tokens_hold_no_more_than_the_formula) {
-  if (processor_bf16_units() != Bf16Units::avx512_bf16)
-    GTEST_SKIP() << "products of bf16 have another workspace on this processor";
+  if (!cpu_has_bf16_matmul()) GTEST_SKIP() << "products of bf16 have another workspace on this processor";
   struct Run {
     const char* name;
     Json (*config)();

@@ -73,14 +73,21 @@ TEST(Forecast, of_llama_3_8b_is_the_sum_of_its_buffers) {
 }
 
 // cuDNN's graphs of segments (kernels/attention_graph.h) have dk and dv of every query head in fp32, and the
-// log-sum-exp once more, by rows.
+// log-sum-exp once more, by rows; q, k and v are copied.
 TEST(Forecast, of_graphs_of_segments_has_their_sums_in_fp32) {
   constexpr int64_t kTokens = int64_t{1} << 20;
   ForecastInputs inputs = llama_3_8b(kTokens);
   const int64_t others = memory_forecast(inputs).peak[attention];
   inputs.packed_graphs = true;
+  constexpr int64_t kCopies = kTokens * (4 + 2) * 128 * 2;  // of q, k and v
   EXPECT_EQ(memory_forecast(inputs).peak[attention],
-            others + 2 * kTokens * 4 * 128 * (4 - 2) + kTokens * 4 * 4);
+            others + 2 * kTokens * 4 * 128 * (4 - 2) + kTokens * 4 * 4 + kCopies);
+  // Of several samples FlashAttention has these copies too.
+  inputs.batch = 2;
+  const int64_t graphs = memory_forecast(inputs).peak[attention];
+  inputs.packed_graphs = false;
+  EXPECT_EQ(graphs, memory_forecast(inputs).peak[attention] +
+                        2 * (2 * kTokens * 4 * 128 * (4 - 2) + kTokens * 4 * 4));
 }
 
 // A unit of 8 x 160 elements over 8 ranks. NCCL reduces to the share itself, and all-reduces in place.

@@ -21,7 +21,6 @@ GraphCall small_graph_call(GraphPass pass) {
   call.all_rows = 1000;
   call.all_keys = 2000;
   call.q = call.k = call.v = {640, 64};
-  call.o = call.d_o = {384, 64};
   return call;
 }
 
@@ -58,7 +57,11 @@ TEST(AttentionGraph, whatever_changes_the_operation_is_another_graph) {
   EXPECT_TRUE(differs([](GraphCall& c) { c.segments = 9; }));
   EXPECT_TRUE(differs([](GraphCall& c) { c.longest_k = 513; }));
   EXPECT_TRUE(differs([](GraphCall& c) { c.all_rows = 1025; }));
-  EXPECT_TRUE(differs([](GraphCall& c) { c.v.row = 648; }));
+  GraphCall forward = call, strided = call;
+  strided.v.row = 648;
+  EXPECT_EQ(attention_graph(call), attention_graph(strided));  // whose tensors are contiguous
+  forward.pass = strided.pass = GraphPass::forward;
+  EXPECT_NE(attention_graph(forward), attention_graph(strided));
   EXPECT_TRUE(differs([](GraphCall& c) { c.kv_heads = 3; }));
 }
 

@@ -38,28 +38,47 @@ Documents draw_documents(Draw& draw, int64_t tokens) {
   return Documents(cuts);
 }
 
+// Rows hold q, k and v side by side. The whole is copied to a device: copying a view
+// alone would make it contiguous.
 struct Inputs {
-  at::Tensor q, k, v, d_o;  // on the CPU
-  AttentionSpec spec;
+  Inputs(const at::Tensor& qkv, const at::Tensor& d_o_in, int64_t rows, int64_t keys, int64_t kv_heads)
+      : q(qkv.narrow(1, 0, rows).narrow(2, 0, d_o_in.size(2))),
+        k(qkv.narrow(1, 0, keys).narrow(2, d_o_in.size(2), kv_heads)),
+        v(qkv.narrow(1, 0, keys).narrow(2, d_o_in.size(2) + kv_heads, kv_heads)),
+        d_o(d_o_in) {}
+  at::Tensor q, k, v, d_o;
 };
 
-Inputs draw_inputs(const DrawnMask& mask, const LawCase& c, uint64_t seed) {
+struct Drawn {
+  at::Tensor qkv, d_o;  // on the CPU
+  int64_t rows, keys, kv_heads;
+  AttentionSpec spec;
+  Inputs on(at::Device device) const { return {qkv.to(device), d_o.to(device), rows, keys, kv_heads}; }
+};
+
+Drawn draw_inputs(const DrawnMask& mask, const LawCase& c, uint64_t seed) {
   auto generator = at::detail::createCPUGenerator(seed);
   const auto heads = static_cast<int64_t>(c.kv_of_query.size());
-  const auto draw = [&](int64_t rows, int64_t count) {
-    return at::randn({rows, mask.batch, count, c.width}, generator, at::kDouble).to(c.dtype).transpose(0, 1);
-  };
   const int64_t rows = mask.keys->queries(), keys = mask.keys->key_rows;
-  return {draw(rows, heads),
-          draw(keys, c.kv_heads),
-          draw(keys, c.kv_heads),
+  const auto draw = [&](int64_t tokens, int64_t count) {
+    if (seed % 2 == 1)  // samples one behind another
+      return at::randn({mask.batch, tokens, count, c.width}, generator, at::kDouble).to(c.dtype);
+    return at::randn({tokens, mask.batch, count, c.width}, generator, at::kDouble)
+        .to(c.dtype)
+        .transpose(0, 1);
+  };
+  return {draw(std::max(rows, keys), heads + 2 * c.kv_heads),
           draw(rows, heads),
+          rows,
+          keys,
+          c.kv_heads,
           {1 / std::sqrt(static_cast<double>(c.width)), mask.keys, c.kv_of_query, c.results}};
 }
 
-OracleResult truth_of(const Inputs& in, const DrawnMask& mask) {
-  return attention_oracle(in.q, in.k, in.v, in.d_o, in.spec.scale, seen_by(*mask.keys, mask.batch),
-                          in.spec.kv_of_query);
+OracleResult truth_of(const Drawn& drawn, const DrawnMask& mask) {
+  const Inputs in = drawn.on(at::kCPU);
+  return attention_oracle(in.q, in.k, in.v, in.d_o, drawn.spec.scale, seen_by(*mask.keys, mask.batch),
+                          drawn.spec.kv_of_query);
 }
 
 void expect_near(const char* name, const at::Tensor& got, const at::Tensor& truth, double tolerance) {
@@ -146,38 +165,37 @@ LawCase draw_heads(uint64_t seed) {
 }
 
 void expect_definition(LocalAttention& kernel, const DrawnMask& mask, const LawCase& c, uint64_t seed) {
-  const Inputs in = draw_inputs(mask, c, seed);
-  const OracleResult truth = truth_of(in, mask);
-  const at::Tensor q = in.q.to(c.device), k = in.k.to(c.device), v = in.v.to(c.device),
-                   d_o = in.d_o.to(c.device);
-  const AttentionOutput out = kernel.forward(q, k, v, in.spec);
+  const Drawn drawn = draw_inputs(mask, c, seed);
+  const OracleResult truth = truth_of(drawn, mask);
+  const auto [q, k, v, d_o] = drawn.on(c.device);
+  const AttentionOutput out = kernel.forward(q, k, v, drawn.spec);
   const auto dtype = c.results == ResultDtype::fp32 ? at::kFloat : c.dtype;
   EXPECT_EQ(out.o.scalar_type(), dtype);
   EXPECT_EQ(out.lse.scalar_type(), at::kFloat);
   expect_near("o", out.o, truth.o, c.tolerance);
   expect_lse_near(out.lse, truth.lse, c.tolerance);
   const AttentionOutput saved{out.o.to(c.dtype), out.lse};
-  const AttentionGradients g = kernel.backward(d_o, q, k, v, saved, in.spec);
+  const AttentionGradients g = kernel.backward(d_o, q, k, v, saved, drawn.spec);
   for (const at::Tensor& x : {out.o, out.lse, g.dq, g.dk, g.dv}) EXPECT_TRUE(x.is_contiguous());
   for (const at::Tensor& x : {g.dq, g.dk, g.dv}) EXPECT_EQ(x.scalar_type(), dtype);
   expect_gradients_near(g, truth, c.tolerance);
 }
 
 void expect_parts_to_sum_up(LocalAttention& kernel, const DrawnMask& mask, const LawCase& c, uint64_t seed) {
-  const Inputs in = draw_inputs(mask, c, seed);
-  const OracleResult truth = truth_of(in, mask);
+  const Drawn drawn = draw_inputs(mask, c, seed);
+  const OracleResult truth = truth_of(drawn, mask);
+  const Inputs in = drawn.on(c.device);
   const int64_t keys = mask.keys->key_rows, cut = static_cast<int64_t>(seed) % (keys + 1);
-  const at::Tensor q = in.q.to(c.device), d_o = in.d_o.to(c.device);
   const std::vector<RowRange> parts = {{0, cut}, {cut, keys}};
   std::vector<AttentionSpec> specs;
   std::vector<at::Tensor> k, v, o, lse;
   for (const RowRange& part : parts) {
-    specs.push_back(in.spec);
+    specs.push_back(drawn.spec);
     specs.back().keys = keys_between(*mask.keys, part.begin, part.end);
     specs.back().results = ResultDtype::fp32;
-    k.push_back(in.k.slice(1, part.begin, part.end).to(c.device));
-    v.push_back(in.v.slice(1, part.begin, part.end).to(c.device));
-    const AttentionOutput out = kernel.forward(q, k.back(), v.back(), specs.back());
+    k.push_back(in.k.slice(1, part.begin, part.end));
+    v.push_back(in.v.slice(1, part.begin, part.end));
+    const AttentionOutput out = kernel.forward(in.q, k.back(), v.back(), specs.back());
     o.push_back(out.o);
     lse.push_back(out.lse);
   }
@@ -192,7 +210,7 @@ void expect_parts_to_sum_up(LocalAttention& kernel, const DrawnMask& mask, const
   std::vector<AttentionGradients> g;
   g.reserve(parts.size());
   for (size_t part = 0; part < parts.size(); ++part)
-    g.push_back(kernel.backward(d_o, q, k[part], v[part], merged, specs[part]));
+    g.push_back(kernel.backward(in.d_o, in.q, k[part], v[part], merged, specs[part]));
   expect_gradients_near({g[0].dq + g[1].dq, at::cat({g[0].dk, g[1].dk}, 1), at::cat({g[0].dv, g[1].dv}, 1)},
                         truth, c.tolerance);
 }

@@ -40,7 +40,8 @@ struct LawCase {
 // Grouped heads that are even, uneven, and with a key/value head that no query uses.
 LawCase draw_heads(uint64_t seed);
 
-// Forward and backward equal the definition. Inputs are views of token-major memory.
+// Forward and backward equal the definition. q, k and v are views of one tensor, as the layers have them, of
+// sample-major or token-major memory.
 void expect_definition(trireme::LocalAttention& kernel, const DrawnMask& mask, const LawCase& c,
                        uint64_t seed);
 // Keys cut in two: outputs merged with their lse, and gradients of each part computed from the merged output

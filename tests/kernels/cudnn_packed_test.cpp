@@ -120,7 +120,8 @@ TEST_F(CudnnPacked, flash_attention_confirms_the_first_call_of_each_kind) {
         std::pair(GraphFault::window_one_shorter, window), std::pair(GraphFault::lse_in_bits, causal)})
     EXPECT_THAT(message(fault, mask), HasSubstr("differs from flash (CUDA, FlashAttention-2): "));
   EXPECT_THAT(message(GraphFault::lse_in_bits, causal), HasSubstr("the log-sum-exp by"));
-  EXPECT_THAT(message(GraphFault::dk_of_first_head, causal), HasSubstr(": dk by 0.2"));
+  EXPECT_THAT(message(GraphFault::dk_of_first_head, causal), HasSubstr(": dk by 0.1"));
+  EXPECT_THAT(message(GraphFault::o_of_wider_rows, causal), HasSubstr(": o by 0.2"));
   EXPECT_THAT(message(GraphFault::lse_in_bits, causal), HasSubstr("use --attention auto"));
 }
 

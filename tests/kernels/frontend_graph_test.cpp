@@ -44,9 +44,9 @@ class PlannedByCudnn : public ::testing::Test {
 // q, k and v side by side in a row, as the layers have them.
 GraphCall packed(GraphPass pass, int64_t heads, int64_t kv_heads, int64_t width, const Band& band,
                  int64_t segments, int64_t longest, int64_t all_rows) {
-  const GraphStrides qkv{(heads + 2 * kv_heads) * width, width}, own{heads * width, width};
+  const GraphStrides qkv{(heads + 2 * kv_heads) * width, width};
   return {pass,    GraphElement::bf16, heads,    kv_heads, width, 0.125, band, segments, longest,
-          longest, all_rows,           all_rows, qkv,      qkv,   qkv,   own,  own};
+          longest, all_rows,           all_rows, qkv,      qkv,   qkv};
 }
 
 constexpr Band kCausal{kUnbounded, 0}, kFull{}, kWindow{511, 0}, kBothSides{511, 511};

@@ -9,7 +9,14 @@
 
 namespace trireme_test {
 
-enum class GraphFault { none, diagonal_at_the_first_key, window_one_shorter, lse_in_bits, dk_of_first_head };
+enum class GraphFault {
+  none,
+  diagonal_at_the_first_key,
+  window_one_shorter,
+  lse_in_bits,
+  dk_of_first_head,
+  o_of_wider_rows
+};
 
 class PlayedGraphs final : public trireme::GraphRunner {
  public:

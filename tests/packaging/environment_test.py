@@ -185,7 +185,9 @@ class Runner(FakePackage):
         self.assertIn("finds no GPU", self.run_tests("gpu", code=78).stderr)
         self.program("echo 'device: cuda:0'")
         write(os.path.join(self.package, "libexec/good_test"), "#!/bin/sh\n", 0o755)
-        self.assertRegex(self.run_tests("gpu", code=0).stdout, r"^passed  cuda_test  \d+ s\n1 passed, 0 failed\n$")
+        for words in (("gpu",), ()):
+            self.assertRegex(self.run_tests(*words, code=0).stdout, r"^passed  cuda_test  \d+ s\n1 passed, 0 failed\n$")
+        self.assertIn("are in the cpu package", self.run_tests("cpu", code=78).stderr)
 
     def test_an_expression_that_nothing_matches_is_an_error(self):
         self.assertIn("no cpu test of the package matches 'gooood'", self.run_tests("gooood", code=78).stderr)

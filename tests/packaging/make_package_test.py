@@ -49,6 +49,20 @@ class Libraries(unittest.TestCase):
             self.assertFalse(make_package.FROM_LIBTORCH.fullmatch(name) or make_package.FROM_THE_SYSTEM.fullmatch(name), name)
 
 
+class Tests(unittest.TestCase):
+    @staticmethod
+    def listed(name, *command, labels=("unit",)):
+        properties = {"LABELS": list(labels), "TIMEOUT": 900.0, "ENVIRONMENT": ["A=1", "TRIREME_BINARY=/b/bin/trireme"]}
+        return {"name": name, "command": list(command), "properties": [{"name": n, "value": v} for n, v in properties.items()]}
+
+    def test_are_those_whose_binary_is_installed_also_behind_a_script_that_starts_it(self):
+        listed = [self.listed("alone", "/b/bin/alone"), self.listed("in_shards", "/usr/bin/python3", "/s/in_shards.py", "870", "/b/bin/in_shards"),
+                  self.listed("of_python", "/usr/bin/python3", "/s/of_python.py"), self.listed("slow", "/b/bin/slow", labels=("slow",)),
+                  self.listed("not_installed", "/b/bin/not_installed")]
+        rows = list(make_package.tests_of(listed, "/b", ["alone", "in_shards", "slow", "of_python.py"]))
+        self.assertEqual(rows, [[name, "unit", "900", "A=1", name] for name in ("alone", "in_shards")])
+
+
 class Archive(unittest.TestCase):
     def test_is_the_same_each_time_and_of_nobody(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -52,6 +52,8 @@ class World {
   // How this rank exchanges with those of its machine, for the user: "memory", "Gloo (why)"; empty: it is
   // alone.
   virtual std::string describe_exchanges() const { return {}; }
+  // Whether this is a simulation of one rank (simulated_world.h): exchanges give back what it sends.
+  virtual bool others_are_absent() const { return false; }
   // This rank reports its activity to this object; its groups report their waits.
   RankActivity& activity() { return *activity_; }
 

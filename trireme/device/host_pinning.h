@@ -10,7 +10,7 @@
 namespace trireme {
 
 struct HostPinning {
-  // Pins [data, data + bytes), both multiples of a page. Returns an empty text on success, else the reason of
+  // Pins [data, data + bytes), both multiples of a page, whose content is lost. Returns an empty text on success, else the reason of
   // the failure.
   std::function<std::string(void* data, int64_t bytes)> pin;
   // Unpins the memory that was pinned at `data`; does not throw.

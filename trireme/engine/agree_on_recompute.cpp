@@ -31,6 +31,7 @@ int64_t host_memory_left_bytes(const EngineOptions& options) {
 // and in it the ranks that are its threads.
 int ranks_on_the_device(const World& world, Agreement& agreement, at::Device device) {
   if (device.is_cpu()) return ranks_on_the_machine(world);
+  if (world.others_are_absent()) return 1;  // each real rank has a GPU of its own
   const std::vector<int64_t> device_id{static_cast<int64_t>(std::hash<std::string>{}(host_name())),
                                        static_cast<int64_t>(::getpid()), device.index()};
   const auto of_ranks = agreement.gather(device_id);

@@ -61,15 +61,17 @@ struct Buffers {
   // flash_api.cpp). FlashAttention-2 and memory-efficient attention: dq in fp32, a sum for each query, and
   // with grouped heads dk and dv of every query head of the call; o and d(o) as copies where they are views
   // of an exchange's message, and in 16 bits of several samples q, k and v too. Packed documents add up to
-  // 128 rows of dq each, which is not counted. cuDNN plans with the same (tests/python/test_cudnn_plans.py).
+  // 128 rows of dq each, which is not counted. cuDNN plans with the same (tests/python/test_cudnn_plans.py),
+  // and its graphs of segments are given copies of q, k and v.
   int64_t gpu_backward_workspace() const {
     if (!inputs.fused_on_gpu) return 0;
     const int64_t width = inputs.model.head_dim, batch = inputs.batch;
     const int64_t rows = batch * call_heads * round_up(inputs.ring_tokens, kDqRowBlock);
     const int64_t expanded =
         heads == kv_heads ? 0 : 2 * batch * keys * call_heads * width * inputs.storage_bytes;
+    const int64_t qkv = o + (inputs.gathers_keys ? all_kv : kv);
     int64_t copies = inputs.ulysses > 1 || batch > 1 ? 2 * o : 0;
-    if (batch > 1) copies += o + (inputs.gathers_keys ? all_kv : kv);
+    if (batch > 1 || inputs.packed_graphs) copies += qkv;
     if (inputs.storage_bytes == kFloat_bytes)  // d(o), o and dq of a call that is not the only one
       copies = call_heads < heads ? 3 * call_o : inputs.ulysses > 1 ? 2 * o : 0;
     if (inputs.packed_graphs)

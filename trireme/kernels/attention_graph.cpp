@@ -27,25 +27,26 @@ class GraphTensors {
   GraphTensors(const GraphCall& call, AttentionGraph& graph) : call_(call), graph_(graph) {}
 
   void add_input(GraphRole role, const GraphStrides& strides) { add(role, strides, false); }
-  void add_output(GraphRole role, int64_t heads) {
-    const int64_t width = role == GraphRole::lse ? 1 : call_.width;
-    add(role, {heads * width, width}, true);
-  }
+  void add_contiguous_input(GraphRole role) { add(role, contiguous(role), false); }
+  void add_output(GraphRole role) { add(role, contiguous(role), true); }
 
  private:
+  static bool of_keys(GraphRole role) {
+    return role == GraphRole::k || role == GraphRole::v || role == GraphRole::dk || role == GraphRole::dv;
+  }
+  int64_t heads_of(GraphRole role) const { return of_keys(role) ? call_.kv_heads : call_.query_heads; }
+  int64_t width_of(GraphRole role) const { return role == GraphRole::lse ? 1 : call_.width; }
+  GraphStrides contiguous(GraphRole role) const { return {heads_of(role) * width_of(role), width_of(role)}; }
+
   void add(GraphRole role, const GraphStrides& strides, bool output) {
-    const bool lse = role == GraphRole::lse;
-    const bool keys =
-        role == GraphRole::k || role == GraphRole::v || role == GraphRole::dk || role == GraphRole::dv;
-    const int64_t rows = rows_of_graph(keys ? call_.longest_k : call_.longest_q);
-    const GraphRows side = keys ? GraphRows::keys : GraphRows::queries;
-    graph_.tensors.push_back(
-        {role,
-         lse ? GraphElement::fp32 : call_.element,
-         {graph_.segments, keys ? call_.kv_heads : call_.query_heads, rows, lse ? 1 : call_.width},
-         {rows * strides.row, strides.head, strides.row, 1},
-         offsets_of({side, strides.row}),
-         output});
+    const int64_t rows = rows_of_graph(of_keys(role) ? call_.longest_k : call_.longest_q);
+    const GraphRows side = of_keys(role) ? GraphRows::keys : GraphRows::queries;
+    graph_.tensors.push_back({role,
+                              role == GraphRole::lse ? GraphElement::fp32 : call_.element,
+                              {graph_.segments, heads_of(role), rows, width_of(role)},
+                              {rows * strides.row, strides.head, strides.row, 1},
+                              offsets_of({side, strides.row}),
+                              output});
   }
 
   int64_t offsets_of(const SegmentOffsets& wanted) {
@@ -88,20 +89,17 @@ AttentionGraph attention_graph(const GraphCall& call) {
                        {},
                        {}};
   GraphTensors tensors(call, graph);
-  tensors.add_input(GraphRole::q, call.q);
-  tensors.add_input(GraphRole::k, call.k);
-  tensors.add_input(GraphRole::v, call.v);
   if (call.pass == GraphPass::forward) {
-    tensors.add_output(GraphRole::o, call.query_heads);
-    tensors.add_output(GraphRole::lse, call.query_heads);
+    tensors.add_input(GraphRole::q, call.q);
+    tensors.add_input(GraphRole::k, call.k);
+    tensors.add_input(GraphRole::v, call.v);
+    for (const GraphRole role : {GraphRole::o, GraphRole::lse}) tensors.add_output(role);
     return graph;
   }
-  tensors.add_input(GraphRole::o, call.o);
-  tensors.add_input(GraphRole::d_o, call.d_o);
-  tensors.add_input(GraphRole::lse, {call.query_heads, 1});
-  tensors.add_output(GraphRole::dq, call.query_heads);
-  tensors.add_output(GraphRole::dk, call.kv_heads);
-  tensors.add_output(GraphRole::dv, call.kv_heads);
+  for (const GraphRole role :
+       {GraphRole::q, GraphRole::k, GraphRole::v, GraphRole::o, GraphRole::d_o, GraphRole::lse})
+    tensors.add_contiguous_input(role);
+  for (const GraphRole role : {GraphRole::dq, GraphRole::dk, GraphRole::dv}) tensors.add_output(role);
   return graph;
 }
 

@@ -10,8 +10,10 @@
 //   backward   q, k, v, o, do_nhD, lse_nh             -> dq_nhD, dk_mkD, dv_mkD
 //
 // The log-sum-exp lies row by row: cuDNN sizes its own sums over rows by the row stride of this tensor.
+// Backward's tensors are contiguous: with q and k side by side in a row, and dq and dk not, cuDNN 9.19 writes
+// wrong dq and dk on Hopper, and beyond them (docs/gpu.md).
 //
-// cuDNN builds a graph for every new size, which takes a second. So segments and rows of a segment are
+// cuDNN builds a graph for every new size, which takes some 0.4 s. So segments and rows of a segment are
 // rounded up to powers of two, and rows of all segments to one of 16 lengths an octave. Segments that are not
 // there have no rows.
 #pragma once
@@ -48,8 +50,7 @@ struct GraphCall {
   int64_t longest_k = 0;
   int64_t all_rows = 0;  // from the first segment's first to the last one's last
   int64_t all_keys = 0;
-  GraphStrides q, k, v;
-  GraphStrides o, d_o;  // of backward; forward writes a contiguous o
+  GraphStrides q, k, v;  // of forward; every other tensor is contiguous
 };
 
 // One more than segments, int64: the first row of each, then the end of the last, times `elements_of_row`.

@@ -4,8 +4,8 @@
 //   q_nhD, k_mkD, v_mkD with any row stride  ->  pointers, offsets of segments, a workspace
 //                                            ->  o_nhD, lse_nh
 //
-// No GPU has run this. So the first call of each kind (dtype, head width, mask, grouped heads) is preceded by
-// a small one, whose results FlashAttention must confirm.
+// Which layouts cuDNN takes is not documented. So the first call of each kind (dtype, head width, mask, grouped
+// heads) is preceded by a small one, whose results FlashAttention must confirm.
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -25,13 +25,25 @@ GraphElement element_of(at::ScalarType dtype) {
   return dtype == at::kHalf ? GraphElement::fp16 : GraphElement::bf16;
 }
 
-// [b, s, heads, D] or [n, heads, D] -> [n, heads, D], read 16 bytes at a time.
-at::Tensor as_graph_rows(const at::Tensor& x) {
-  const at::Tensor rows = x.dim() == 4 ? x.flatten(0, 1) : x;
+// [b, s, heads, D] or [n, heads, D] -> [n, heads, D].
+at::Tensor as_rows(const at::Tensor& x) {
+  return x.dim() == 4 ? x.flatten(0, 1) : x;
+}
+
+// cuDNN reads 16 bytes at a time.
+bool is_aligned(const at::Tensor& rows) {
   const auto aligned = [&](int64_t elements) { return elements * rows.element_size() % 16 == 0; };
-  const bool as_is = rows.stride(2) == 1 && aligned(rows.stride(0)) && aligned(rows.stride(1)) &&
-                     reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0;
-  return as_is ? rows : rows.contiguous();
+  return rows.stride(2) == 1 && aligned(rows.stride(0)) && aligned(rows.stride(1)) &&
+         reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0;
+}
+
+at::Tensor as_graph_rows(const at::Tensor& x) {
+  const at::Tensor rows = as_rows(x);
+  return is_aligned(rows) ? rows : rows.clone(at::MemoryFormat::Contiguous);
+}
+
+at::Tensor contiguous_rows(const at::Tensor& x) {
+  return as_graph_rows(as_rows(x).contiguous());
 }
 
 GraphStrides strides_of(const at::Tensor& rows) {
@@ -80,8 +92,7 @@ class CudnnPackedKernel final : public CallKernel {
     const at::Tensor lse_nh =
         table.covers_rows() ? at::empty({q.size(0), heads}, fp32)
                             : at::full({q.size(0), heads}, -std::numeric_limits<double>::infinity(), fp32);
-    GraphCall call = call_of(GraphPass::forward, q, k, v, mask);
-    run(call, mask,
+    run(call_of(GraphPass::forward, q, k, v, mask), mask,
         {{GraphRole::q, q},
          {GraphRole::k, k},
          {GraphRole::v, v},
@@ -94,8 +105,8 @@ class CudnnPackedKernel final : public CallKernel {
   AttentionGradients backward(const at::Tensor& d_o_in, const at::Tensor& q_in, const at::Tensor& k_in,
                               const at::Tensor& v_in, const AttentionOutput& saved,
                               const KernelMask& mask) override {
-    const at::Tensor q = as_graph_rows(q_in), k = as_graph_rows(k_in), v = as_graph_rows(v_in),
-                     o = as_graph_rows(saved.o), d_o = as_graph_rows(d_o_in);
+    const at::Tensor q = contiguous_rows(q_in), k = contiguous_rows(k_in), v = contiguous_rows(v_in),
+                     o = contiguous_rows(saved.o), d_o = contiguous_rows(d_o_in);
     confirm(q, k, mask);
     const SegmentTable& table = *mask.table;
     const at::Tensor lse_nh =
@@ -103,10 +114,7 @@ class CudnnPackedKernel final : public CallKernel {
     const at::Tensor dq = result_rows(q, q.size(1), table.covers_rows()),
                      dk = result_rows(k, k.size(1), table.covers_keys()),
                      dv = result_rows(v, v.size(1), table.covers_keys());
-    GraphCall call = call_of(GraphPass::backward, q, k, v, mask);
-    call.o = strides_of(o);
-    call.d_o = strides_of(d_o);
-    run(call, mask,
+    run(call_of(GraphPass::backward, q, k, v, mask), mask,
         {{GraphRole::q, q},
          {GraphRole::k, k},
          {GraphRole::v, v},
@@ -139,9 +147,7 @@ class CudnnPackedKernel final : public CallKernel {
             table.all_keys(),
             strides_of(q),
             strides_of(k),
-            strides_of(v),
-            {},
-            {}};
+            strides_of(v)};
   }
 
   void run(const GraphCall& call, const KernelMask& mask, const TensorsByRole& tensors) {

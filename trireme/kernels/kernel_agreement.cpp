@@ -76,8 +76,10 @@ std::string kernel_difference(CallKernel& judged, CallKernel& judge, const Agree
     return at::randn({rows, of_heads, c.width}, generator, at::TensorOptions(at::kFloat))
         .to(c.device, c.dtype);
   };
-  const at::Tensor q = drawn(kRows, heads), k = drawn(kKeys, kKvHeads), v = drawn(kKeys, kKvHeads),
-                   d_o = drawn(kRows, heads);
+  // q, k and v side by side in a row, as the layers have them.
+  const at::Tensor qkv = drawn(kKeys, heads + 2 * kKvHeads), d_o = drawn(kRows, heads);
+  const at::Tensor q = qkv.narrow(0, 0, kRows).narrow(1, 0, heads), k = qkv.narrow(1, heads, kKvHeads),
+                   v = qkv.narrow(1, heads + kKvHeads, kKvHeads);
   const double scale = 1 / std::sqrt(static_cast<double>(c.width));
   const MaskCall call = small_call(c.band);
   const SmallResults expected = results_of(judge, call, scale, d_o, q, k, v, nullptr);

@@ -1,6 +1,7 @@
 // Which documents of a packed mask get calls of their own, and how long these are. cuDNN computes a dense
-// causal square 1.66 times as fast as FlashAttention-2 does (620 TFLOP/s forward and 515 backward on an
-// H200), but takes no segments and aligns its diagonal at the first key. A long document of n tokens is cut:
+// causal square 1.75 to 1.87 times as fast as FlashAttention-2 does (on an H100, both ways together:
+// docs/benchmarks/history/2026-11-26-gpu.md), but takes no segments and aligns its diagonal at the first key.
+// A long document of n tokens is cut:
 //
 //   rows [0, m), keys [0, m)    a causal square: a dense call
 //   rows [m, n), keys [0, n)    causal at the last key: a segment, in one call with the short documents
@@ -22,7 +23,7 @@ enum class SampleLengths { few, any };
 inline constexpr int64_t kNeverAlone = std::numeric_limits<int64_t>::max();
 
 // Pairs of query and key x query heads x head width from which a document gains: 14 FLOPs each, both ways,
-// take 0.9 ms of cuDNN and 1.5 ms of FlashAttention-2. Two calls and the copies of what they give are some 15
+// take 0.9 ms of cuDNN and 1.6 ms of FlashAttention-2. Two calls and the copies of what they give are some 15
 // launches, 0.2 ms.
 inline constexpr int64_t kLeastPairValues = int64_t{1} << 35;
 

@@ -14,6 +14,12 @@ def environment_of(layout):
     return {"OMP_WAIT_POLICY": "passive", "TORCH_FR_BUFFER_SIZE": "0", "TRIREME_BINARY": layout.binary}
 
 
+def missing(layout, name):
+    if layout.has_test(name):
+        return ""
+    return f"the test program {name}" + (", which is in the cpu package" if layout.package else "; build it")
+
+
 def commands(setting):
     layout = setting.layout
     if setting.on_gpu:
@@ -22,5 +28,5 @@ def commands(setting):
     else:
         names = ON_CPU
     return [Command(name, layout.test(name, *words), LIMITS.get(name, 90), 10, environment=environment_of(layout), judge=judges.gtests,
-                    lacks=setting.lacks or ("" if layout.has_test(name) else f"the test program {name}; build it"))
+                    lacks=setting.lacks or missing(layout, name))
             for name, words in names.items()]

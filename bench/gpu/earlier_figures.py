@@ -1,0 +1,27 @@
+"""What an H200 (products and FlashAttention-2: an H100) gave on 2026-11-26 (docs/benchmarks/history/2026-11-26-gpu.md): rates of its kernels, and steps of Llama-3-8B.
+
+The figures stand beside the measured ones in the summary; they judge nothing.
+"""
+import re
+
+# (command, figure) -> value.
+STEPS = {
+    ("speed/step-2k", "step_seconds"): 0.251, ("speed/step-2k", "mfu_percent"): 38.5,
+    ("speed/step-8k", "step_seconds"): 0.842, ("speed/step-8k", "mfu_percent"): 50.7,
+    ("speed/step-32k", "step_seconds"): 4.875, ("speed/step-32k", "mfu_percent"): 48.1,
+    ("long/step-128k", "step_seconds"): 40.5, ("long/step-128k", "mfu_percent"): 48.5,
+}
+# (pattern of a measurement's name, figure) -> value.
+KERNELS = [
+    (r"cudnn, ", "forward_tflops", 613), (r"cudnn, ", "backward_tflops", 530),
+    (r"flash, ", "forward_tflops", 273), (r"flash, ", "backward_tflops", 244),
+    (r"bf16 product .*random", "tflops", 725), (r"bf16 product .*ones", "tflops", 830),
+    (r"pinned host memory (to|from)", "gb_per_second", 55),
+]
+
+
+def expected(command, figure, row_name=""):
+    """The earlier figure, or None."""
+    if row_name:
+        return next((value for pattern, name, value in KERNELS if name == figure and re.match(pattern, row_name)), None)
+    return STEPS.get((command, figure))
