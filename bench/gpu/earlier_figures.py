@@ -20,7 +20,7 @@ KERNELS = [
 ]
 
 
-def expected(command, figure, row_name=""):
+def earlier_figure(command, figure, row_name=""):
     """The earlier figure, or None."""
     if row_name:
         return next((value for pattern, name, value in KERNELS if name == figure and re.match(pattern, row_name)), None)

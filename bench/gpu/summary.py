@@ -2,7 +2,7 @@
 
 Made from the results alone, anew after each command, so that it is right whenever the run ends.
 """
-from earlier_figures import expected
+from earlier_figures import earlier_figure
 
 STATES = ("passed", "failed", "over limit", "cut off", "not reached", "lacks")
 KEPT_FROM_TABLES = ("losses", "gradient_norms", "step_seconds_each", "engine", "peer_losses", "memory_report")
@@ -89,7 +89,7 @@ def beside_earlier(planned, results):
             key = f"{stage}/{name}"
             figures = results.commands.get(key, {}).get("figures", {})
             for figure, value in figures.items():
-                earlier = None if "model" in figures else expected(key, figure)  # the earlier ones are of the whole model
+                earlier = None if "model" in figures else earlier_figure(key, figure)  # the earlier ones are of the whole model
                 if earlier is not None:
                     rows.append([key, figure, number(value), number(earlier), f"{value / earlier:.2f}"])
     return table(["command", "figure", "measured", "earlier", "measured / earlier"], rows) if rows else []
@@ -116,7 +116,7 @@ def measurement_table(records, on_gpu):
                 continue
             for figure, value in row.items():
                 if figure != "name":
-                    earlier = expected("", figure, row["name"]) if on_gpu else None
+                    earlier = earlier_figure("", figure, row["name"]) if on_gpu else None
                     rows.append([row["name"], figure, number(value), number(earlier) if earlier else ""])
     return table(["measurement", "figure", "measured", "earlier"], rows) if rows else []
 

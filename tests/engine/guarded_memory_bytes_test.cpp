@@ -79,42 +79,42 @@ TEST(MemoryOnGuardedDevice, peaks_of_all_but_attention_are_within_5_percent_of_t
     }
 }
 
+// What an engine plans with.
+class BudgetOnGuardedDevice : public ::testing::Test {
+ protected:
+  BudgetOnGuardedDevice() {
+    testing::write_tiny_model(folder_.path(), testing::tiny_llama_config());
+    options_.device = device_;
+    options_.attention = AttentionKernel::reference;
+    options_.planned_batch = {.samples = 1, .tokens = 64};
+    release_cached_memory(device_);  // of other tests
+  }
+  int64_t budget_bytes(World& world) const {
+    return assemble(world, folder_.path(), options_)->recompute_choice().value().budget_bytes;
+  }
+  const at::Device device_ = testing::guarded_device();
+
+ private:
+  testing::TemporaryFolder folder_;
+  EngineOptions options_;
+};
+
 // As a stage of another engine, or `validate` after its dry run.
-TEST(MemoryOnGuardedDevice, that_an_earlier_engine_left_is_planned_with) {
-  const testing::TemporaryFolder folder;
-  testing::write_tiny_model(folder.path(), testing::tiny_llama_config());
-  EngineOptions options;
-  options.device = testing::guarded_device();
-  options.attention = AttentionKernel::reference;
-  options.planned_batch = {.samples = 1, .tokens = 64};
+TEST_F(BudgetOnGuardedDevice, holds_what_an_earlier_engine_left) {
   run_ranks_as_threads(1, [&](World& world) {
-    const auto budget = [&] {
-      return assemble(world, folder.path(), options)->recompute_choice().value().budget_bytes;
-    };
-    release_cached_memory(options.device);  // of other tests
-    const int64_t of_first = budget();
-    at::empty({int64_t{1} << 28}, at::TensorOptions(options.device).dtype(at::kByte));
-    EXPECT_EQ(budget(), of_first);
+    const int64_t of_first = budget_bytes(world);
+    at::empty({int64_t{1} << 28}, at::TensorOptions(device_).dtype(at::kByte));
+    EXPECT_EQ(budget_bytes(world), of_first);
   });
 }
 
 // A real one would have a GPU of its own.
-TEST(MemoryOnGuardedDevice, is_planned_with_as_a_whole_by_a_simulated_rank) {
-  const testing::TemporaryFolder folder;
-  testing::write_tiny_model(folder.path(), testing::tiny_llama_config());
-  EngineOptions options;
-  options.device = testing::guarded_device();
-  options.attention = AttentionKernel::reference;
-  options.planned_batch = {.samples = 1, .tokens = 64};
-  release_cached_memory(options.device);
+TEST_F(BudgetOnGuardedDevice, of_a_simulated_rank_is_the_whole_device) {
   SimulatedWorld alone(1, 1, ExchangeLibrary::gloo, std::chrono::seconds(10)),
       four(4, 4, ExchangeLibrary::gloo, std::chrono::seconds(10));
-  const auto budget = [&](World& world) {
-    return assemble(world, folder.path(), options)->recompute_choice().value().budget_bytes;
-  };
-  const int64_t whole = budget(alone);
-  release_cached_memory(options.device);
-  EXPECT_NEAR(static_cast<double>(budget(four)), static_cast<double>(whole),
+  const int64_t whole = budget_bytes(alone);
+  release_cached_memory(device_);
+  EXPECT_NEAR(static_cast<double>(budget_bytes(four)), static_cast<double>(whole),
               1e-3 * static_cast<double>(whole));
 }
 

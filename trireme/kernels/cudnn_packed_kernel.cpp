@@ -25,25 +25,17 @@ GraphElement element_of(at::ScalarType dtype) {
   return dtype == at::kHalf ? GraphElement::fp16 : GraphElement::bf16;
 }
 
-// [b, s, heads, D] or [n, heads, D] -> [n, heads, D].
-at::Tensor as_rows(const at::Tensor& x) {
-  return x.dim() == 4 ? x.flatten(0, 1) : x;
-}
-
-// cuDNN reads 16 bytes at a time.
-bool is_aligned(const at::Tensor& rows) {
-  const auto aligned = [&](int64_t elements) { return elements * rows.element_size() % 16 == 0; };
-  return rows.stride(2) == 1 && aligned(rows.stride(0)) && aligned(rows.stride(1)) &&
-         reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0;
-}
-
+// [b, s, heads, D] or [n, heads, D] -> [n, heads, D], read 16 bytes at a time.
 at::Tensor as_graph_rows(const at::Tensor& x) {
-  const at::Tensor rows = as_rows(x);
-  return is_aligned(rows) ? rows : rows.clone(at::MemoryFormat::Contiguous);
+  const at::Tensor rows = x.dim() == 4 ? x.flatten(0, 1) : x;
+  const auto aligned = [&](int64_t elements) { return elements * rows.element_size() % 16 == 0; };
+  const bool as_is = rows.stride(2) == 1 && aligned(rows.stride(0)) && aligned(rows.stride(1)) &&
+                     reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0;
+  return as_is ? rows : rows.clone(at::MemoryFormat::Contiguous);
 }
 
 at::Tensor contiguous_rows(const at::Tensor& x) {
-  return as_graph_rows(as_rows(x).contiguous());
+  return as_graph_rows(x.contiguous());
 }
 
 GraphStrides strides_of(const at::Tensor& rows) {
