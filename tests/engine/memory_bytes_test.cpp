@@ -11,6 +11,7 @@
 #include "trireme/device/processor.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/engine/make_forecast_inputs.h"
+#include "trireme/forecast/attention_snapshots.h"
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/forecast/memory_options.h"
 #include "trireme/forecast/store_bytes.h"
@@ -342,6 +343,24 @@ TEST(MemoryFormulas, count_what_calls_of_long_documents_give) {
   EXPECT_EQ(peak_with(tokens, true), peak_with(tokens, false));
   inputs.model.causal_tokens = long_enough;
   EXPECT_GT(peak_with(tokens, true), peak_with(tokens, false));
+}
+
+// A forward of 300,000 tokens in three blocks of 100,096 rows and as many keys (kernels/key_blocks.h).
+TEST(MemoryFormulas, count_what_a_long_forward_in_blocks_of_keys_holds) {
+  ForecastInputs inputs = inputs_of(grouped_model(), 1);  // 4 query heads of 64
+  inputs.device_is_host = false;
+  inputs.storage_bytes = inputs.tile_bytes = 2;
+  inputs.fused_on_gpu = true;
+  const auto forward_with = [&](int64_t tokens, bool key_blocks) {
+    inputs.key_blocks = key_blocks;
+    return attention_snapshots(with_batch(inputs, 1, tokens), 4, 2).forward.front().attention;
+  };
+  constexpr int64_t kTokens = 300'000, kBlock = 100'096 * 4;  // rows x heads
+  EXPECT_EQ(forward_with(kTokens, true) - forward_with(kTokens, false),
+            3 * kBlock * (64 * 2 + 4) + kBlock * 64 * 4 + 2 * kBlock * 4);
+  EXPECT_EQ(forward_with(131'072, true), forward_with(131'072, false));
+  inputs.model.causal_tokens = 4096;  // longer documents see a window
+  EXPECT_EQ(forward_with(kTokens, true), forward_with(kTokens, false));
 }
 
 TEST(ModelSizes, say_to_which_length_a_document_is_a_causal_square) {

@@ -14,8 +14,8 @@ class Signum final : public Optimizer {
   using Optimizer::Optimizer;
 
  protected:
-  void step_share(int, const FlatUnit& share, at::Tensor& master, at::Tensor& gradient,
-                  const std::vector<at::Tensor>& states, const StepNumbers& numbers) const override {
+  void step_share(int, const FlatUnit& share, StepTensors& tensors,
+                  const StepNumbers& numbers) const override {
     for (const FlatSpan& span : share.spans) {
       int64_t parameter_elements = 1;
       for (const int64_t extent : span.shape) parameter_elements *= extent;
@@ -24,9 +24,9 @@ class Signum final : public Optimizer {
                          span.first + span.elements <= parameter_elements,
                      "a slice of '", span.name, "' from ", span.first, " on");
     }
-    const at::Tensor& momentum = states[0];
-    momentum.mul_(settings_.beta1).add_(gradient, (1 - settings_.beta1) * numbers.gradient_factor);
-    master.sub_(momentum.sign(), numbers.learning_rate);
+    const at::Tensor& momentum = tensors.states[0];
+    momentum.mul_(settings_.beta1).add_(tensors.gradient, (1 - settings_.beta1) * numbers.gradient_factor);
+    tensors.master.sub_(momentum.sign(), numbers.learning_rate);
   }
 };
 

@@ -54,7 +54,7 @@ TEST(DeviceKernels, compute_documents_alone_with_cuda_in_16_bits_where_samples_a
   other.packed_documents = false;
   EXPECT_FALSE(alone(other, Precision::bf16));
   other = cuda;
-  other.automatic_attention = false;
+  other.attention = AttentionKernel::flash;
   EXPECT_FALSE(alone(other, Precision::bf16));
   other = cuda;
   other.cuda = false;

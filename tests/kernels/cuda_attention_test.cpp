@@ -76,6 +76,18 @@ TEST_P(CudaAttention, cudnn_equals_the_definition_whole_and_in_parts) {
   }
 }
 
+TEST_P(CudaAttention, a_long_forward_in_blocks_of_keys_equals_the_definition) {
+  for (uint64_t seed = 0; seed < 2; ++seed) {
+    LawCase c = on_cuda(seed);
+    c.width = 64;
+    std::vector<std::unique_ptr<CallKernel>> kernels;
+    kernels.push_back(make_cudnn_kernel({.key_block_bytes = 128 * 2 * 2 * c.width}));
+    CallsAttention attention(std::move(kernels));
+    trireme_test::expect_definition(attention, whole(Causality::causal, 300), c, seed);
+    trireme_test::expect_definition(attention, whole(Causality::full, 300), c, seed);
+  }
+}
+
 // The kernel lets FlashAttention confirm the first call of each kind.
 TEST_P(CudaAttention, graphs_of_segments_equal_the_definition_on_random_masks) {
   const auto packed = kernel(AttentionKernel::cudnn_packed);
@@ -110,7 +122,7 @@ TEST_P(CudaAttention, heads_in_several_calls_equal_the_definition) {
 // call.
 TEST_P(CudaAttention, long_documents_alone_equal_the_definition) {
   std::vector<std::unique_ptr<CallKernel>> kernels;
-  kernels.push_back(make_cudnn_kernel(SampleLengths::few, /*least_pair_values=*/1));
+  kernels.push_back(make_cudnn_kernel({.least_pair_values = 1}));
   kernels.push_back(make_cuda_flash_kernel());
   CallsAttention attention(std::move(kernels));
   const std::vector<Documents> documents = {Documents({0, 3, 140, 141, 232}), Documents({0, 232})};

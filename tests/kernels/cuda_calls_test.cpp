@@ -45,8 +45,7 @@ std::unique_ptr<CallsAttention> both() {
 }
 // The same, with documents of 64 tokens long enough for calls of their own.
 std::unique_ptr<CallsAttention> long_ones_alone() {
-  return attention_of(make_cudnn_kernel(SampleLengths::few, /*least_pair_values=*/1),
-                      make_cuda_flash_kernel());
+  return attention_of(make_cudnn_kernel({.least_pair_values = 1}), make_cuda_flash_kernel());
 }
 std::unique_ptr<CallsAttention> fp32() {
   return attention_of(make_cuda_efficient_kernel(), make_reference_call_kernel());
@@ -121,10 +120,31 @@ TEST(CallsAttention, parts_computed_from_the_merged_output_sum_up_to_the_whole) 
   }
 }
 
+// As on a GPU from 64K keys on. Three blocks of 128 keys at most; the last one of 44.
+TEST(CallsAttention, a_long_forward_in_blocks_of_keys_equals_the_definition) {
+  constexpr int64_t kBlocks = 3;
+  const auto whole_calls = attention_of(make_cudnn_kernel());
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    const LawCase c = in_16_bits(seed);
+    const auto blocks = attention_of(make_cudnn_kernel({.key_block_bytes = 128 * 2 * 2 * c.width}));
+    const auto calls = [&](CallsAttention& attention, Causality causality) {
+      const CallCounter counter(kCudnn);
+      trireme_test::expect_definition(attention, whole(causality, 300), c, seed);
+      return counter.calls();
+    };
+    EXPECT_EQ(calls(*blocks, Causality::causal),
+              calls(*whole_calls, Causality::causal) * kBlocks * (kBlocks + 1) / 2);
+    EXPECT_EQ(calls(*blocks, Causality::full), calls(*whole_calls, Causality::full) * kBlocks * kBlocks);
+    // Keys cut at 150 + seed of 400, as a ring's: rectangles.
+    trireme_test::expect_parts_to_sum_up(*blocks, whole(Causality::full, 400), c, 401 + 150 + seed);
+    if (HasFailure()) return;
+  }
+}
+
 // A graph of cuDNN is built for every new size of a call.
 TEST(CallsAttention, samples_of_any_length_have_16_sizes_of_graphs_an_octave) {
-  const auto attention =
-      attention_of(make_cudnn_kernel(SampleLengths::any, /*least_pair_values=*/1), make_cuda_flash_kernel());
+  const auto attention = attention_of(
+      make_cudnn_kernel({.lengths = SampleLengths::any, .least_pair_values = 1}), make_cuda_flash_kernel());
   constexpr int64_t kBatch = 3;  // of no other test's calls
   for (int64_t tokens = 128; tokens < 160; tokens += 5)
     for (const Causality causality : {Causality::causal, Causality::full})

@@ -39,7 +39,7 @@ class CudnnPacked : public ::testing::Test {
   // As --attention cudnn_packed has them.
   static std::unique_ptr<CallsAttention> beside_dense_calls() {
     std::vector<std::unique_ptr<CallKernel>> kernels;
-    kernels.push_back(make_cudnn_kernel(SampleLengths::few, kNeverAlone));
+    kernels.push_back(make_cudnn_kernel({.least_pair_values = kNeverAlone}));
     kernels.push_back(make_cudnn_packed_kernel(std::make_unique<PlayedGraphs>()));
     return std::make_unique<CallsAttention>(std::move(kernels));
   }

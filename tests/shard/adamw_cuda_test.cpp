@@ -12,11 +12,11 @@ namespace {
 
 template <typename Moment>
 struct Buffers {
-  at::Tensor master, gradient, mean, square;
+  at::Tensor master, gradient, mean, square, values;
 
   Buffers to(at::Device device) const {
     return {master.to(device, false, true), gradient.to(device, false, true), mean.to(device, false, true),
-            square.to(device, false, true)};
+            square.to(device, false, true), values.to(device, false, true)};
   }
   AdamwSpan<Moment> span(int64_t offset, int64_t count, uint64_t first_element) const {
     const auto of = [offset](const at::Tensor& moment) {
@@ -26,6 +26,7 @@ struct Buffers {
             static_cast<const float*>(gradient.const_data_ptr()) + offset,
             of(mean),
             of(square),
+            static_cast<Bf16*>(values.mutable_data_ptr()) + offset,
             count,
             rounding_key(3, 7),
             rounding_key(3, 8),
@@ -74,14 +75,17 @@ void expect_the_bits_of_the_host(at::ScalarType moments) {
         SCOPED_TRACE(::testing::Message() << count << " from " << offset << ", element " << first_element);
         const int64_t all = count + offset;
         const Buffers<Moment> here{at::randn({all}), at::randn({all}).mul_(1e-3),
-                                   at::randn({all}).to(moments), at::rand({all}).to(moments)};
+                                   at::randn({all}).to(moments), at::rand({all}).to(moments),
+                                   at::zeros({all}, at::kBFloat16)};
         const Buffers<Moment> there = here.to(*device);
         for (int64_t steps = 1; steps <= 2; ++steps) {
           const AdamwStep step = adamw_step(0.9, 0.999, 1e-8, 0.1, 1e-3, 0.7, steps);
           step_here(here.span(offset, count, first_element), step);
+          here.values.slice(0, offset).copy_(here.master.slice(0, offset));
           step_adamw(there.span(offset, count, first_element), step, *device);
         }
         ASSERT_TRUE(same_bits(there.master, here.master));
+        ASSERT_TRUE(same_bits(there.values, here.values));
         ASSERT_TRUE(same_bits(there.mean, here.mean));
         ASSERT_TRUE(same_bits(there.square, here.square));
       }

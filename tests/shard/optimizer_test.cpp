@@ -77,5 +77,18 @@ TEST(AdamwWithNarrowMoments, rounds_by_its_seed) {
   EXPECT_GT(mean_of(one.square.ne(other.square)), 0.2);
 }
 
+TEST(Optimizer, of_every_kind_rounds_the_stepped_masters_into_the_values_that_compute_reads) {
+  const std::vector<FlatUnit> units{{"unit", 48, {{0, 48, true, "weight", {48}}}}};
+  for (const OptimizerKind* kind : optimizers())
+    for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+      const auto optimizer = kind->make(*kind, units, {});
+      const at::Tensor master = at::randn({48}), gradient = at::randn({48}), values = at::zeros({48}, dtype);
+      const at::Tensor before = master.clone();
+      optimizer->step(0, master, gradient, {kRate, 1, 1}, values);
+      EXPECT_FALSE(at::equal(master, before)) << kind->name;
+      EXPECT_TRUE(at::equal(values, master.to(dtype))) << kind->name;
+    }
+}
+
 }  // namespace
 }  // namespace trireme::optimizer_test

@@ -17,6 +17,7 @@ using played::Gpu;
 constexpr double kBeta1 = 0.9, kBeta2 = 0.99, kEpsilon = 1e-8, kDecay = 0.1, kRate = 3e-2, kFactor = 0.5;
 constexpr int kSteps = 7;
 constexpr uint64_t kSeed = 11;
+constexpr uint16_t kUntouched = 0x4321;
 
 float value_of(float moment) {
   return moment;
@@ -36,6 +37,7 @@ struct State {
   uint64_t first_element;
   Array<float> there_master, there_gradient;
   Array<Moment> there_mean, there_square;
+  Array<Bf16> there_values;  // what compute reads
 
   State(int64_t offset, int64_t count, uint64_t first_element)
       : master(values(offset, count, 1)),
@@ -48,11 +50,13 @@ struct State {
         there_master(gpu.array(master)),
         there_gradient(gpu.array(gradient)),
         there_mean(gpu.array(mean)),
-        there_square(gpu.array(square)) {}
+        there_square(gpu.array(square)),
+        there_values(gpu.array(std::vector<Bf16>(master.size(), Bf16{kUntouched}))) {}
 
-  void step() {
+  void step(bool writes_values = true) {
     launch_adamw(AdamwSpan<Moment>{there_master.data() + offset, there_gradient.data() + offset,
-                                   there_mean.data() + offset, there_square.data() + offset, count,
+                                   there_mean.data() + offset, there_square.data() + offset,
+                                   writes_values ? there_values.data() + offset : nullptr, count,
                                    rounding_key(kSeed, 4), rounding_key(kSeed, 5), first_element},
                  adamw_step(kBeta1, kBeta2, kEpsilon, kDecay, kRate, kFactor, kSteps), nullptr);
   }
@@ -97,10 +101,12 @@ void expect_adamw(int64_t offset, int64_t count, uint64_t first_element) {
   EXPECT_EQ(state.gpu.counts().launches, 1);
   const std::vector<float> master = state.there_master.values();
   const std::vector<Moment> mean = state.there_mean.values(), square = state.there_square.values();
+  const std::vector<Bf16> values = state.there_values.values();
   EXPECT_EQ(state.there_gradient.values(), state.gradient);
   for (int64_t i = 0; i < 2 * offset + count; ++i) {
     if (i < offset || i >= offset + count) {
       ASSERT_EQ(master[i], state.master[i]);
+      ASSERT_EQ(values[i].bits, kUntouched);
       ASSERT_EQ(value_of(mean[i]), value_of(state.mean[i]));
       ASSERT_EQ(value_of(square[i]), value_of(state.square[i]));
       continue;
@@ -112,6 +118,7 @@ void expect_adamw(int64_t offset, int64_t count, uint64_t first_element) {
                             kRate / (1 - std::pow(kBeta1, kSteps)) * m /
                                 (std::sqrt(v / (1 - std::pow(kBeta2, kSteps))) + kEpsilon);
     ASSERT_NEAR(master[i], expected, 1e-6);
+    ASSERT_EQ(values[i].bits, narrowed<Bf16>(master[i]).bits);
     if constexpr (std::is_same_v<Moment, float>) {
       ASSERT_NEAR(mean[i], m, 2e-7 * (std::abs(m) + std::abs(g)));
       ASSERT_NEAR(square[i], v, 2e-7 * v);
@@ -141,19 +148,21 @@ TEST(AdamwKernel, with_bf16_moments_rounds_them_by_the_bits_of_their_elements) {
 }
 
 template <typename Moment>
-void expect_one_passage(int64_t read_bytes, int64_t written_bytes, int64_t accesses) {
+void expect_one_passage(int64_t read_bytes, int64_t written_bytes, bool writes_values) {
   constexpr int64_t kCount = 4096;
   State<Moment> state(0, kCount, 0);
-  state.step();
+  state.step(writes_values);
   const played::Counts& counts = state.gpu.counts();
   EXPECT_EQ(counts.read_bytes, kCount * read_bytes);
   EXPECT_EQ(counts.written_bytes, kCount * written_bytes);
-  EXPECT_EQ(counts.reads + counts.writes, kCount * accesses / 16);
+  EXPECT_EQ(counts.reads + counts.writes, kCount * (read_bytes + written_bytes) / 16);
 }
 
 TEST(AdamwKernel, moves_each_value_once_in_16_bytes) {
-  expect_one_passage<float>(16, 12, 28);
-  expect_one_passage<Bf16>(12, 8, 20);
+  expect_one_passage<float>(16, 12, false);
+  expect_one_passage<Bf16>(12, 8, false);
+  expect_one_passage<float>(16, 12 + 2, true);
+  expect_one_passage<Bf16>(12, 8 + 2, true);
 }
 
 }  // namespace

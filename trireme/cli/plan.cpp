@@ -89,9 +89,7 @@ RunSettings settings_of(const PlanFlags& flags, const OptionParser& parser, cons
   settings.gathers_keys = engine.ring_method == RingMethod::gather;
   settings.ring_possible = engine.sparse.dense();
   settings.strict_divisible = engine.strict_divisible;
-  settings.reference_attention = engine.attention == AttentionKernel::reference;
-  settings.packed_graphs = engine.attention == AttentionKernel::cudnn_packed;
-  settings.automatic_attention = engine.attention == AttentionKernel::automatic;
+  settings.attention = engine.attention;
   settings.update_in_backward = engine.update_in_backward;
   settings.save_in_background = engine.save_in_background;
   settings.reduce_bytes = bytes(engine.reduce_dtype);

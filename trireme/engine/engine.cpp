@@ -82,8 +82,8 @@ StepResult Engine::accumulate_gradients(const StepBatches& batches) {
 }
 
 void Engine::step_unit(int unit, at::Tensor& gradient, const StepNumbers& numbers) {
-  at::Tensor master = parameters_->open_master(unit);
-  optimizer_->step(unit, master, gradient, numbers);
+  const at::Tensor master = parameters_->open_master(unit);
+  optimizer_->step(unit, master, gradient, numbers, parameters_->values_to_write(unit));
   parameters_->close_master(unit);
 }
 

@@ -73,10 +73,8 @@ ForecastInputs make_forecast_inputs(const ModelConfig& config, const ModelLayout
                       .cuda = options.device.is_cuda(),
                       .threads = at::get_num_threads(),
                       .bf16_attention = processor_bf16_units().has_value(),
-                      .reference_attention = options.attention == AttentionKernel::reference,
-                      .automatic_attention = options.attention == AttentionKernel::automatic,
-                      .packed_documents = options.planned_batch.packed,
-                      .packed_graphs = options.attention == AttentionKernel::cudnn_packed},
+                      .attention = options.attention,
+                      .packed_documents = options.planned_batch.packed},
                      options.precision);
 }
 

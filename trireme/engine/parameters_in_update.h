@@ -35,6 +35,7 @@ class ParametersInUpdate final : public ParameterStore {
     return store_.open_master(unit);
   }
   void close_master(int unit) override { store_.close_master(unit); }
+  at::Tensor values_to_write(int unit) override { return store_.values_to_write(unit); }
   void prefetch_master(int unit) override {
     updates_.wait(unit);
     store_.prefetch_master(unit);

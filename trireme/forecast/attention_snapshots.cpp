@@ -2,6 +2,7 @@
 
 #include "trireme/kernels/attention_graph.h"
 #include "trireme/kernels/cpu_flash_tiles.h"
+#include "trireme/kernels/key_block_sizes.h"
 #include "trireme/kernels/long_documents.h"
 #include "trireme/kernels/mask_runs.h"
 
@@ -48,11 +49,22 @@ struct Buffers {
     const int64_t least = least_tokens_alone(heads, inputs.model.head_dim);
     return inputs.documents_alone && least < inputs.tokens && least <= inputs.model.causal_tokens;
   }
+  // Of a long dense call: o and lse of every block of keys of a block of rows, and what merges them.
+  int64_t key_block_parts() const {
+    const int64_t most = most_keys_of_block(inputs.model.head_dim), causal = inputs.model.causal_tokens;
+    if (!inputs.key_blocks || keys <= most || (causal != 0 && causal <= most)) return 0;
+    const int64_t rows = std::min(inputs.ring_tokens, block_rows(inputs.ring_tokens, most));
+    const int64_t row_heads = inputs.batch * rows * heads, blocks = round_up(keys, most) / most;
+    const int64_t o_of_block = row_heads * inputs.model.head_dim * inputs.storage_bytes;
+    const int64_t sum = row_heads * inputs.model.head_dim * kFloat_bytes;
+    const int64_t lse_of_block = row_heads * kFloat_bytes;
+    return blocks * (o_of_block + lse_of_block) + sum + 2 * lse_of_block;
+  }
   // o of a call that is not the only one, before it is copied to its heads or rows.
   int64_t gpu_forward_workspace() const {
     if (!inputs.fused_on_gpu) return 0;
-    if (inputs.packed_graphs) return lse;  // row by row, as the graph writes it
-    return documents_alone() ? o + lse : call_heads < heads ? call_o : 0;
+    if (inputs.packed_graphs) return lse + key_block_parts();  // row by row, as the graph writes it
+    return (documents_alone() ? o + lse : call_heads < heads ? call_o : 0) + key_block_parts();
   }
   // The same of backward, with the log-sum-exp that the call reads.
   int64_t gradients_of_a_call() const { return documents_alone() ? o + kv + lse : 0; }
@@ -83,8 +95,8 @@ struct Buffers {
   std::vector<AttentionSnapshot> forward() const {
     if (inputs.ring == 1) return {{o + lse + gpu_forward_workspace(), 0}};
     if (inputs.gathers_keys) return {{0, kv + 2 * all_kv}, {o + lse, all_kv}};
-    const int64_t narrow_results =
-        inputs.fused_on_gpu ? o + lse : 0;  // of a GPU's kernel, before they are widened
+    // Of a GPU's kernel, before they are widened.
+    const int64_t narrow_results = inputs.fused_on_gpu ? o + lse + key_block_parts() : 0;
     return {{o32 + lse + narrow_results, 2 * kv},
             {2 * (o32 + lse) + narrow_results, ring_blocks},
             // The sum, a block's results, and what the merge makes of the two log-sum-exps.

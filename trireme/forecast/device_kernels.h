@@ -3,6 +3,7 @@
 
 #include "trireme/forecast/forecast_inputs.h"
 #include "trireme/forecast/precision.h"
+#include "trireme/kernels/attention_kernel.h"
 
 namespace trireme {
 
@@ -11,10 +12,8 @@ struct DeviceKernels {
   bool cuda = false;            // a GPU with CUDA's kernels; tests have another kind of device beside a CPU
   int threads = 1;              // of a CPU
   bool bf16_attention = false;  // a CPU's tiles of attention may be multiplied in bf16
-  bool reference_attention = false;  // --attention reference
-  bool automatic_attention = true;   // --attention auto
-  bool packed_documents = false;     // in samples: not with --packing concat, nor where each is one text
-  bool packed_graphs = false;        // --attention cudnn_packed
+  AttentionKernel attention = AttentionKernel::automatic;
+  bool packed_documents = false;  // in samples: not with --packing concat, nor where each is one text
 };
 
 // `inputs` with the bytes of its elements set.
@@ -24,12 +23,15 @@ inline ForecastInputs with_device(ForecastInputs inputs, const DeviceKernels& de
   inputs.token_kernels = device.cuda;
   inputs.library_sums = device.cuda && inputs.reduce_bytes == kFloat_bytes;
   inputs.packed = device.packed_documents;
-  inputs.fused_on_gpu = device.on_gpu && !device.reference_attention;
+  const bool reference = device.attention == AttentionKernel::reference;
+  inputs.fused_on_gpu = device.on_gpu && !reference;
+  inputs.key_blocks =
+      device.cuda && precision != Precision::fp32 && !reference && device.attention != AttentionKernel::flash;
   inputs.documents_alone =
-      device.cuda && device.automatic_attention && device.packed_documents && precision != Precision::fp32;
-  inputs.packed_graphs = device.cuda && device.packed_graphs;
+      inputs.key_blocks && device.attention == AttentionKernel::automatic && device.packed_documents;
+  inputs.packed_graphs = device.cuda && device.attention == AttentionKernel::cudnn_packed;
   inputs.product_threads = !device.on_gpu && inputs.tile_bytes == 2 ? device.threads : 0;
-  inputs.flash_threads = device.on_gpu || device.reference_attention ? 0 : device.threads;
+  inputs.flash_threads = device.on_gpu || reference ? 0 : device.threads;
   inputs.flash_element_bytes = precision == Precision::bf16 && device.bf16_attention ? 2 : kFloat_bytes;
   return inputs;
 }

@@ -6,6 +6,7 @@
 #include "trireme/base/environment.h"
 #include "trireme/base/error.h"
 #include "trireme/kernels/cuda_kernels.h"
+#include "trireme/kernels/key_blocks.h"
 
 namespace trireme {
 
@@ -17,15 +18,14 @@ constexpr const char* kOtherLayout = "TORCH_CUDNN_SDPA_AVOID_RECOMPILE";
 
 class CudnnKernel final : public CallKernel {
  public:
-  CudnnKernel(SampleLengths lengths, int64_t least_pair_values)
-      : lengths_(lengths), least_pair_values_(least_pair_values) {}
+  explicit CudnnKernel(const CudnnCalls& calls) : calls_(calls) {}
 
   std::string name() const override { return "cudnn"; }
 
-  SampleLengths sample_lengths() const override { return lengths_; }
+  SampleLengths sample_lengths() const override { return calls_.lengths; }
 
   int64_t least_tokens_alone(int64_t query_heads, int64_t width) const override {
-    return trireme::least_tokens_alone(query_heads, width, least_pair_values_);
+    return trireme::least_tokens_alone(query_heads, width, calls_.least_pair_values);
   }
 
   std::string refusal(const MaskCall& call, const AttentionSizes& sizes) const override {
@@ -50,7 +50,7 @@ class CudnnKernel final : public CallKernel {
     // A graph is built for every new shape, which takes longer than most calls: only shapes that come again.
     const bool is_of_graph =
         call.rows() == tokens_of_graph(call.rows()) && call.keys() == tokens_of_graph(call.keys());
-    if (lengths_ == SampleLengths::any && !is_of_graph)
+    if (calls_.lengths == SampleLengths::any && !is_of_graph)
       return cat("got ", call.rows(), " query rows over ", call.keys(),
                  " key rows of samples of any length, expected one of 16 lengths an octave", kInstead);
     const bool long_document = call.band.causal() && is_of_graph &&
@@ -63,12 +63,15 @@ class CudnnKernel final : public CallKernel {
 
   AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const KernelMask& mask) override {
-    const auto result = at::_cudnn_attention_forward(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
-                                                     /*attn_bias=*/std::nullopt, std::nullopt, std::nullopt,
-                                                     q.size(1), k.size(1), /*compute_log_sumexp=*/true,
-                                                     /*dropout_p=*/0.0, mask.band.causal(),
-                                                     /*return_debug_mask=*/false, mask.scale);
-    return {std::get<0>(result).transpose(1, 2), std::get<1>(result).squeeze(3)};
+    return forward_in_key_blocks(
+        q, k, v, mask.band.causal(), most_keys_of_block(q.size(3), calls_.key_block_bytes),
+        [&](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal) -> AttentionOutput {
+          const auto result = at::_cudnn_attention_forward(
+              q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), /*attn_bias=*/std::nullopt,
+              std::nullopt, std::nullopt, q.size(1), k.size(1), /*compute_log_sumexp=*/true,
+              /*dropout_p=*/0.0, causal, /*return_debug_mask=*/false, mask.scale);
+          return {std::get<0>(result).transpose(1, 2), std::get<1>(result).squeeze(3)};
+        });
   }
 
   AttentionGradients backward(const at::Tensor& d_o, const at::Tensor& q, const at::Tensor& k,
@@ -84,20 +87,19 @@ class CudnnKernel final : public CallKernel {
   }
 
  private:
-  SampleLengths lengths_;
-  int64_t least_pair_values_;
+  CudnnCalls calls_;
 };
 
 }  // namespace
 
-std::unique_ptr<CallKernel> make_cudnn_kernel(SampleLengths lengths, int64_t least_pair_values) {
+std::unique_ptr<CallKernel> make_cudnn_kernel(const CudnnCalls& calls) {
   const std::optional<std::string> other_layout = environment(kOtherLayout);
   if (other_layout && *other_layout != "0")
     throw ConfigError(
         cat("attention kernel 'cudnn': got ", kOtherLayout, "=", *other_layout,
             " in the environment, with which libtorch lays out the log-sum-exp otherwise; unset it, "
             "or use --attention flash"));
-  return std::make_unique<CudnnKernel>(lengths, least_pair_values);
+  return std::make_unique<CudnnKernel>(calls);
 }
 
 }  // namespace trireme

@@ -16,17 +16,21 @@
 
 #include "trireme/kernels/cuda_calls.h"
 #include "trireme/kernels/graph_runner.h"
+#include "trireme/kernels/key_block_sizes.h"
 
 namespace trireme {
 
 // FlashAttention-2 counts the elements of its backward's fp32 dq in 32 bits; a test gives a smaller bound.
 std::unique_ptr<CallKernel> make_cuda_flash_kernel(
     int64_t most_dq_elements = std::numeric_limits<int32_t>::max());
-// cuDNN's fused attention. Of samples of any length it takes those that tokens_of_graph leaves whole. A test
-// gives shorter documents calls of their own, kNeverAlone none. Throws
-// ConfigError: an environment in which libtorch gives it another log-sum-exp.
-std::unique_ptr<CallKernel> make_cudnn_kernel(SampleLengths lengths = SampleLengths::few,
-                                              int64_t least_pair_values = kLeastPairValues);
+
+struct CudnnCalls {
+  SampleLengths lengths = SampleLengths::few;    // of any: those that tokens_of_graph leaves whole
+  int64_t least_pair_values = kLeastPairValues;  // of a document alone (least_tokens_alone)
+  int64_t key_block_bytes = kKeyBlock_bytes;     // longer calls are cut forward (key_blocks.h)
+};
+// cuDNN's fused attention. Throws ConfigError: an environment in which libtorch gives it another log-sum-exp.
+std::unique_ptr<CallKernel> make_cudnn_kernel(const CudnnCalls& calls = {});
 // cuDNN's graphs of segments. Each kind of call is first confirmed by FlashAttention on a small one: a
 // ConfigError where they differ.
 std::unique_ptr<CallKernel> make_cudnn_packed_kernel(std::unique_ptr<GraphRunner> runner);

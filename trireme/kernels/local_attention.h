@@ -18,7 +18,7 @@
 
 #include <ATen/ATen.h>
 
-#include "trireme/base/enum_names.h"
+#include "trireme/kernels/attention_kernel.h"
 #include "trireme/kernels/long_documents.h"
 #include "trireme/kernels/mask.h"
 
@@ -66,17 +66,6 @@ class LocalAttention {
 // Whether an attention of this name() computes by the reference kernel, which is slow. A name lists its kernels
 // in order, "; " between them: the first one counts, others serve masks that it lacks.
 bool is_by_reference(const std::string& attention_name);
-
-// make_local_attention.cpp has a line for each.
-enum class AttentionKernel { automatic, flash, cudnn, cudnn_packed, reference };
-constexpr auto enum_names(AttentionKernel) {
-  using enum AttentionKernel;
-  return std::to_array<EnumName<AttentionKernel>>({{automatic, "auto"},
-                                                   {flash, "flash"},
-                                                   {cudnn, "cudnn"},
-                                                   {cudnn_packed, "cudnn_packed"},
-                                                   {reference, "reference"}});
-}
 
 // The kernel for a device. `automatic`: flash on the CPU; on CUDA cuDNN, and flash for the masks that it
 // lacks (of packed documents the short ones), in fp32 memory-efficient attention. A kernel that the device or

@@ -54,7 +54,7 @@ Kernel cuda_in_16_bits(at::ScalarType dtype, SampleLengths lengths) {
 Kernel cudnn_packed(at::ScalarType dtype, SampleLengths lengths) {
   demand_16_bits(AttentionKernel::cudnn_packed, dtype);
   demand_cuda();
-  return cuda_calls(make_cudnn_kernel(lengths, kNeverAlone),
+  return cuda_calls(make_cudnn_kernel({.lengths = lengths, .least_pair_values = kNeverAlone}),
                     make_cudnn_packed_kernel(make_cudnn_graph_runner()));
 }
 
@@ -65,7 +65,8 @@ Kernel automatic_on_cpu(at::ScalarType dtype, SampleLengths lengths) {
 
 Kernel automatic_on_cuda(at::ScalarType dtype, SampleLengths lengths) {
   if (dtype == at::kFloat) return cuda_calls(make_cuda_efficient_kernel(), make_reference_call_kernel());
-  if (is_half_precision(dtype)) return cuda_calls(make_cudnn_kernel(lengths), make_cuda_flash_kernel());
+  if (is_half_precision(dtype))
+    return cuda_calls(make_cudnn_kernel({.lengths = lengths}), make_cuda_flash_kernel());
   return std::make_unique<ReferenceAttention>(cat("CUDA kernels have no ", dtype));
 }
 
@@ -83,7 +84,7 @@ const KernelOfDevice kKernels[] = {
                      [](SampleLengths /*lengths*/) { return make_cuda_flash_kernel(); }>},
     {AttentionKernel::cudnn, at::kCUDA,
      cuda_in_16_bits<AttentionKernel::cudnn,
-                     [](SampleLengths lengths) { return make_cudnn_kernel(lengths); }>},
+                     [](SampleLengths lengths) { return make_cudnn_kernel({.lengths = lengths}); }>},
     {AttentionKernel::cudnn_packed, at::kCUDA, cudnn_packed},
     {AttentionKernel::reference, std::nullopt,
      [](at::ScalarType /*dtype*/, SampleLengths /*lengths*/) -> Kernel {

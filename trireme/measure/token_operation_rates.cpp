@@ -125,8 +125,7 @@ class OperationTimer {
     add(WorkKind::optimizer, elements, timer_.seconds([&] {
       gradient.zero_();
       sum_of_squares(gradient);
-      adamw->step(0, master, gradient, numbers);
-      if (rounds) narrow.copy_(master);
+      adamw->step(0, master, gradient, numbers, rounds ? narrow : at::Tensor());
       ++numbers.steps;
     }));
   }

@@ -28,8 +28,8 @@ constexpr AttentionSpeed kAmpere[] = {
 };
 constexpr AttentionSpeed kHopper[] = {
     {512, 348e12, 262e12},    {1024, 452e12, 340e12},    {2048, 534e12, 402e12},  {4096, 616e12, 495e12},
-    {8192, 655e12, 526e12},   {16384, 633e12, 539e12},   {32768, 619e12, 528e12}, {131072, 550e12, 535e12},
-    {524288, 486e12, 537e12}, {1048576, 477e12, 536e12},
+    {8192, 655e12, 526e12},   {16384, 633e12, 539e12},   {32768, 619e12, 528e12}, {131072, 601e12, 535e12},
+    {524288, 590e12, 537e12}, {1048576, 594e12, 536e12},
 };
 constexpr AttentionSpeed kBlackwell[] = {
     {512, 84e12, 134e12},      {1024, 254e12, 308e12},    {2048, 479e12, 371e12},
@@ -66,7 +66,8 @@ constexpr const char* kAmpereAttention =
 constexpr const char* kHopperAttention =
     "cudnn-frontend, benchmark/attention_training/results/llama3.1/h200 of 2026-09-28 (cuDNN 9.27 on an "
     "H200, 64 query and 8 key/value heads, causal); from 131,072 tokens on cuDNN 9.19 on an H200 "
-    "with 32 query heads, from 524,288 on with 4 (docs/benchmarks/history/2026-11-26-gpu.md)";
+    "with 32 query heads, from 524,288 on with 4, forward in blocks of keys "
+    "(docs/benchmarks/history/2026-11-26-gpu.md, 2026-11-26-gpu-long.md)";
 
 const Chip kChips[] = {
     {"a100-40gb", "NVIDIA A100 SXM4, 40 GB", 39.4, 1.555e12, 271.2e12, kAmpere, kFlashOnAmpere, 300e9, 25e9,

@@ -10,6 +10,7 @@
 #include "trireme/base/enum_names.h"
 #include "trireme/forecast/forecast_inputs.h"
 #include "trireme/forecast/precision.h"
+#include "trireme/kernels/attention_kernel.h"
 #include "trireme/plan/configuration.h"
 #include "trireme/plan/hardware_profile.h"
 
@@ -52,9 +53,7 @@ struct RunSettings {
   bool gathers_keys = false;  // --ring_method gather
   bool ring_possible = true;  // block-sparse layouts have none
   bool strict_divisible = false;
-  bool reference_attention = false;
-  bool packed_graphs = false;  // --attention cudnn_packed
-  bool automatic_attention = true;
+  AttentionKernel attention = AttentionKernel::automatic;
   bool update_in_backward = false;
   bool save_in_background = false;
   int64_t reduce_bytes = 4;       // of gradients that travel

@@ -47,10 +47,8 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
                       .cuda = hardware.is_gpu,
                       .threads = hardware.threads,
                       .bf16_attention = hardware.bf16_attention,
-                      .reference_attention = settings.reference_attention,
-                      .automatic_attention = settings.automatic_attention,
-                      .packed_documents = true,  // what train does unless it is told
-                      .packed_graphs = settings.packed_graphs},
+                      .attention = settings.attention,
+                      .packed_documents = true},  // what train does unless it is told
                      settings.precision);
 }
 

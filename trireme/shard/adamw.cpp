@@ -30,15 +30,19 @@ class Adamw final : public Optimizer {
   using Optimizer::Optimizer;
 
  protected:
-  void step_share(int unit, const FlatUnit& share, at::Tensor& master, at::Tensor& gradient,
-                  const std::vector<at::Tensor>& states, const StepNumbers& numbers) const override {
+  void step_share(int unit, const FlatUnit& share, StepTensors& tensors,
+                  const StepNumbers& numbers) const override {
+    const auto& [master, gradient, values, states] = tensors;
     const at::Tensor &mean = states[0], &square = states[1];
     if (has_adamw_kernel(master.device())) {
+      const bool writes_values = values.defined() && values.scalar_type() == at::kBFloat16;
+      const StepTensors of_kernel{master, gradient, writes_values ? values : at::Tensor(), states};
       for (const FlatSpan& run : runs_of_one_decay(share))
         if (settings_.state_dtype == at::kFloat)
-          step_run<float>(unit, share, run, master, gradient, mean, square, numbers);
+          step_run<float>(unit, share, run, of_kernel, numbers);
         else
-          step_run<Bf16>(unit, share, run, master, gradient, mean, square, numbers);
+          step_run<Bf16>(unit, share, run, of_kernel, numbers);
+      if (writes_values) tensors.values = at::Tensor();
       return;
     }
     if (numbers.gradient_factor != 1) gradient.mul_(numbers.gradient_factor);
@@ -78,26 +82,28 @@ class Adamw final : public Optimizer {
   }
 
   template <typename Moment>
-  void step_run(int unit, const FlatUnit& share, const FlatSpan& run, at::Tensor& master,
-                const at::Tensor& gradient, const at::Tensor& mean, const at::Tensor& square,
+  void step_run(int unit, const FlatUnit& share, const FlatSpan& run, const StepTensors& tensors,
                 const StepNumbers& numbers) const {
-    const auto of = [&](const at::Tensor& moment) {
-      return static_cast<Moment*>(moment.mutable_data_ptr()) + run.offset;
+    const auto moment = [&](size_t state) {
+      return static_cast<Moment*>(tensors.states[state].mutable_data_ptr()) + run.offset;
     };
+    const at::Tensor& values = tensors.values;
     const uint64_t stream = stream_of(unit, numbers);
-    const AdamwSpan<Moment> span{master.mutable_data_ptr<float>() + run.offset,
-                                 gradient.const_data_ptr<float>() + run.offset,
-                                 of(mean),
-                                 of(square),
-                                 run.elements,
-                                 rounding_key(settings_.seed, stream),
-                                 rounding_key(settings_.seed, stream + 1),
-                                 static_cast<uint64_t>(share.begin + run.offset)};
+    const AdamwSpan<Moment> span{
+        tensors.master.mutable_data_ptr<float>() + run.offset,
+        tensors.gradient.const_data_ptr<float>() + run.offset,
+        moment(0),
+        moment(1),
+        values.defined() ? static_cast<Bf16*>(values.mutable_data_ptr()) + run.offset : nullptr,
+        run.elements,
+        rounding_key(settings_.seed, stream),
+        rounding_key(settings_.seed, stream + 1),
+        static_cast<uint64_t>(share.begin + run.offset)};
     step_adamw(span,
                adamw_step(settings_.beta1, settings_.beta2, settings_.epsilon,
                           run.decays ? settings_.weight_decay : 0, numbers.learning_rate,
                           numbers.gradient_factor, numbers.steps),
-               master.device());
+               tensors.master.device());
   }
 
   void update_narrow(int unit, const FlatUnit& share, int64_t begin, int64_t count, const at::Tensor& master,

@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(kAdamwThreads) adamw(AdamwSpan<Moment> span, A
     round_moment(square, span.square_key, element);
   }
   store_chunk(span.master + begin, master, count, wide);
+  if (span.values) store_chunk(span.values + begin, master, count, wide);
   store_chunk(span.mean + begin, mean, count, wide);
   store_chunk(span.square + begin, square, count, wide);
 }
@@ -42,7 +43,8 @@ template <typename Moment>
 void launch_step(const AdamwSpan<Moment>& span, const AdamwStep& step, void* stream) {
   if (span.count == 0) return;
   const auto at_16 = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
-  const bool aligned = at_16(span.master) && at_16(span.gradient) && at_16(span.mean) && at_16(span.square);
+  const bool aligned = at_16(span.master) && at_16(span.gradient) && at_16(span.mean) && at_16(span.square) &&
+                       at_16(span.values);
   constexpr int64_t kOfBlock = int64_t{kAdamwThreads} * kChunk;
   launch(adamw<Moment>, {(span.count + kOfBlock - 1) / kOfBlock, kAdamwThreads}, stream, span, step, aligned);
 }

@@ -1,7 +1,7 @@
 // AdamW over a flat span of fp32 masters and gradients, in one launch on a GPU (adamw_kernel.cu). Moments are
 // fp32, or bf16 that are rounded stochastically: an element is widened, stepped and rounded in registers. It
 // takes 28 bytes an element, or 20 with bf16 moments: each value is read, and each but the gradient written,
-// once.
+// once; and 2 more where it also writes the bf16 values that compute reads.
 //
 //   g = gradient * factor          m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g^2
 //   master = master (1 - rate * decay) - step_size * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
@@ -49,6 +49,7 @@ struct AdamwSpan {
   const float* gradient;
   Moment* mean;
   Moment* square;
+  Bf16* values;  // become the masters, rounded to nearest; null: none
   int64_t count;
   uint64_t mean_key, square_key;
   uint64_t first_element;

@@ -24,13 +24,15 @@ void Optimizer::prefetch(int unit) {
   for (const auto& state : states_) state->prefetch(unit);
 }
 
-void Optimizer::step(int unit, at::Tensor& master, at::Tensor& gradient, const StepNumbers& numbers) {
+void Optimizer::step(int unit, const at::Tensor& master, const at::Tensor& gradient,
+                     const StepNumbers& numbers, const at::Tensor& values) {
   const FlatUnit& share = shares_.at(static_cast<size_t>(unit));
   if (share.elements == 0) return;
   const MemoryScope scope(MemoryCategory::optimizer);
-  std::vector<at::Tensor> open;
-  for (const auto& state : states_) open.push_back(state->open(unit));
-  step_share(unit, share, master, gradient, open, numbers);
+  StepTensors tensors{master, gradient, values, {}};
+  for (const auto& state : states_) tensors.states.push_back(state->open(unit));
+  step_share(unit, share, tensors, numbers);
+  if (tensors.values.defined()) tensors.values.copy_(master);
   for (const auto& state : states_) state->close(unit, true);
 }
 

@@ -41,6 +41,14 @@ struct StepNumbers {
   int64_t steps = 1;           // with this one
 };
 
+// All are as long as the share; what lies between its slices is padding.
+struct StepTensors {
+  at::Tensor master, gradient;
+  // Of what compute reads. An optimizer that rounds the masters into it makes it undefined.
+  at::Tensor values;
+  std::vector<at::Tensor> states;  // in the order of their names, in the settings' dtype; they begin at 0
+};
+
 class Optimizer;
 
 struct OptimizerKind {
@@ -68,19 +76,19 @@ class Optimizer {
   // The unit will be stepped next.
   void prefetch(int unit);
   // `master` and `gradient` are this rank's share, fp32, on the device of the step. The gradient may be
-  // written over.
-  void step(int unit, at::Tensor& master, at::Tensor& gradient, const StepNumbers& numbers);
+  // written over. `values`, where it is defined, becomes the stepped masters, rounded to its dtype.
+  void step(int unit, const at::Tensor& master, const at::Tensor& gradient, const StepNumbers& numbers,
+            const at::Tensor& values = {});
   const std::vector<std::string>& state_names() const { return state_names_; }
   // fp32 copy, or the tensor itself, of one of them; this rank's share of the unit.
   at::Tensor state(int unit, const std::string& name);
   void set_state(int unit, const std::string& name, const at::Tensor& share);
 
  protected:
-  // `states` in the order of their names, in the dtype of the settings; they begin at 0. All flat tensors are
-  // as long as the share; what lies between its slices is padding. `numbers.gradient_factor` is to be applied
-  // here. The forecast counts no tensors that are made on the way: keep them small.
-  virtual void step_share(int unit, const FlatUnit& share, at::Tensor& master, at::Tensor& gradient,
-                          const std::vector<at::Tensor>& states, const StepNumbers& numbers) const = 0;
+  // `numbers.gradient_factor` is to be applied here. The forecast counts no tensors that are made on the way:
+  // keep them small.
+  virtual void step_share(int unit, const FlatUnit& share, StepTensors& tensors,
+                          const StepNumbers& numbers) const = 0;
 
   const OptimizerSettings settings_;
 

@@ -46,6 +46,12 @@ class ParameterStore {
   // offloaded.
   virtual at::Tensor open_master(int unit) = 0;
   virtual void close_master(int unit) = 0;
+  // While a unit's master is open: the values of this share that compute reads, where they have another dtype
+  // and lie on its device; else undefined. The caller writes both, and close_master copies none.
+  virtual at::Tensor values_to_write(int unit) {
+    static_cast<void>(unit);
+    return {};
+  }
   // This unit's master will be opened next.
   virtual void prefetch_master(int unit) { static_cast<void>(unit); }
 

@@ -55,16 +55,22 @@ class ReplicatedParameters final : public ParameterStore {
   at::Tensor open_master(int unit) override {
     TRIREME_ASSERT(!refreshed_.at(static_cast<size_t>(unit)), "unit ", unit,
                    " is stepped before it is gathered");
-    at::Tensor& stepped = stepped_.at(static_cast<size_t>(unit));
-    stepped = masters_ ? masters_->open(unit) : values_to_step(own_values(unit), settings_);
-    return stepped;
+    Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
+    stepped.master = masters_ ? masters_->open(unit) : values_to_step(own_values(unit), settings_);
+    return stepped.master;
+  }
+  at::Tensor values_to_write(int unit) override {
+    Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
+    stepped.values_written = masters_ && stepped.master.device() == settings_.device;
+    return stepped.values_written ? own_values(unit) : at::Tensor();
   }
   void close_master(int unit) override {
     const MemoryScope scope(MemoryCategory::parameters);
-    at::Tensor& stepped = stepped_.at(static_cast<size_t>(unit));
+    Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
     at::Tensor share = own_values(unit);
-    if (share.data_ptr() != stepped.data_ptr()) copy_through_pinned(share, stepped, settings_.pinned.get());
-    stepped = at::Tensor();
+    if (!stepped.values_written && share.data_ptr() != stepped.master.data_ptr())
+      copy_through_pinned(share, stepped.master, settings_.pinned.get());
+    stepped = {};
     if (masters_) masters_->close(unit, true);
     stale_[static_cast<size_t>(unit)] = sharded_ && group_.size() > 1;
   }
@@ -83,6 +89,11 @@ class ReplicatedParameters final : public ParameterStore {
   }
 
  private:
+  // A unit between open_master and close_master.
+  struct Stepped {
+    at::Tensor master;
+    bool values_written = false;
+  };
   // All ranks stepped the same units, so that all exchange values or none does.
   void begin_refresh(int unit) {
     auto& refreshed = refreshed_.at(static_cast<size_t>(unit));
@@ -111,8 +122,8 @@ class ReplicatedParameters final : public ParameterStore {
   ParameterSettings settings_;
   std::vector<UnitShare> shares_;
   std::vector<at::Tensor> values_;
-  std::unique_ptr<UnitTensors> masters_;               // null: the values are the masters
-  std::vector<at::Tensor> stepped_;                    // the tensors that open_master returned
+  std::unique_ptr<UnitTensors> masters_;  // null: the values are the masters
+  std::vector<Stepped> stepped_;
   std::vector<std::optional<PendingRows>> refreshed_;  // exchanges of values in progress
   std::deque<bool> stale_;  // other ranks' shares are old; not vector<bool>: threads set other units' flags
 };

@@ -9,12 +9,12 @@ class Sgd final : public Optimizer {
   using Optimizer::Optimizer;
 
  protected:
-  void step_share(int, const FlatUnit& share, at::Tensor& master, at::Tensor& gradient,
-                  const std::vector<at::Tensor>&, const StepNumbers& numbers) const override {
+  void step_share(int, const FlatUnit& share, StepTensors& tensors,
+                  const StepNumbers& numbers) const override {
     if (settings_.weight_decay != 0)
-      for (at::Tensor& slice : slices(master, share, /*decays=*/true))
+      for (at::Tensor& slice : slices(tensors.master, share, /*decays=*/true))
         slice.mul_(1 - numbers.learning_rate * settings_.weight_decay);
-    master.add_(gradient, -numbers.learning_rate * numbers.gradient_factor);
+    tensors.master.add_(tensors.gradient, -numbers.learning_rate * numbers.gradient_factor);
   }
 };
 

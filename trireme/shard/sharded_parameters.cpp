@@ -97,12 +97,17 @@ class ShardedParameters final : public ParameterStore {
     stepped.master = masters_ ? masters_->open(unit) : values_to_step(stepped.values, settings_);
     return stepped.master;
   }
+  at::Tensor values_to_write(int unit) override {
+    Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
+    stepped.values_written = masters_ && stepped.values.device() == stepped.master.device();
+    return stepped.values_written ? stepped.values : at::Tensor();
+  }
   void close_master(int unit) override {
     const MemoryScope scope(MemoryCategory::parameters);
     Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
     if (comes_back(stepped))
       uploads_->bring_back(unit, stepped.values, stepped.master.to(settings_.compute_dtype));
-    else if (stepped.values.data_ptr() != stepped.master.data_ptr())
+    else if (!stepped.values_written && stepped.values.data_ptr() != stepped.master.data_ptr())
       copy_through_pinned(stepped.values, stepped.master, settings_.pinned.get());
     stepped = {};
     values_->close(unit, true);
@@ -129,6 +134,7 @@ class ShardedParameters final : public ParameterStore {
   // A unit's tensors between open_master and close_master.
   struct Stepped {
     at::Tensor values, master;
+    bool values_written = false;
   };
   bool alone() const { return group_.size() == 1; }
   // Stepped on the device, in the thread of the pass, which does not wait for the copy to the host. A disk's
