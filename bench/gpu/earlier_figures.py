@@ -1,4 +1,4 @@
-"""What an H200 (products and FlashAttention-2: an H100) gave on 2026-11-26 (docs/benchmarks/history/2026-11-26-gpu.md): rates of its kernels, and steps of Llama-3-8B.
+"""What an H200 (products and FlashAttention-2: an H100) gave on 2026-11-26 (docs/benchmarks/history/2026-11-26-gpu.md, 2026-11-26-gpu-long.md): rates of its kernels, and steps of Llama-3-8B.
 
 The figures stand beside the measured ones in the summary; they judge nothing.
 """
@@ -6,10 +6,10 @@ import re
 
 # (command, figure) -> value.
 STEPS = {
-    ("speed/step-2k", "step_seconds"): 0.251, ("speed/step-2k", "mfu_percent"): 38.5,
-    ("speed/step-8k", "step_seconds"): 0.842, ("speed/step-8k", "mfu_percent"): 50.7,
+    ("speed/step-2k", "step_seconds"): 0.237, ("speed/step-2k", "mfu_percent"): 40.8,
+    ("speed/step-8k", "step_seconds"): 0.831, ("speed/step-8k", "mfu_percent"): 51.3,
     ("speed/step-32k", "step_seconds"): 4.875, ("speed/step-32k", "mfu_percent"): 48.1,
-    ("long/step-128k", "step_seconds"): 40.5, ("long/step-128k", "mfu_percent"): 48.5,
+    ("long/step-128k", "step_seconds"): 39.6, ("long/step-128k", "mfu_percent"): 49.6,
 }
 # (pattern of a measurement's name, figure) -> value.
 KERNELS = [

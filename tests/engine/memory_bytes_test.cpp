@@ -345,6 +345,22 @@ TEST(MemoryFormulas, count_what_calls_of_long_documents_give) {
   EXPECT_GT(peak_with(tokens, true), peak_with(tokens, false));
 }
 
+// A backward of 2^20 tokens is a call for each of two groups of two heads (kernels/backward_heads.h).
+TEST(MemoryFormulas, count_what_a_long_backward_in_calls_of_a_few_heads_holds) {
+  constexpr int64_t kTokens = int64_t{1} << 20;
+  ForecastInputs inputs = inputs_of(grouped_model(), 1);  // 4 query and 2 key/value heads of 64
+  inputs.device_is_host = false;
+  inputs.storage_bytes = inputs.tile_bytes = 2;
+  inputs.fused_on_gpu = true;
+  const auto backward_with = [&](int64_t batch) {
+    return attention_snapshots(with_batch(inputs, batch, kTokens), 4, 2).backward.front().attention;
+  };
+  const int64_t results = kTokens * (4 + 2 * 2) * 64 * 2;
+  const int64_t dq_and_sums = kTokens * 2 * (64 + 1) * 4, dk_and_dv = 2 * kTokens * 2 * 64 * 2;
+  const int64_t of_a_call = results / 2 + kTokens * 2 * 4, copies_of_o_and_d_o = 2 * kTokens * 2 * 64 * 2;
+  EXPECT_EQ(backward_with(1), results + dq_and_sums + dk_and_dv + of_a_call + copies_of_o_and_d_o);
+}
+
 // A forward of 300,000 tokens in three blocks of 100,096 rows and as many keys (kernels/key_blocks.h).
 TEST(MemoryFormulas, count_what_a_long_forward_in_blocks_of_keys_holds) {
   ForecastInputs inputs = inputs_of(grouped_model(), 1);  // 4 query heads of 64
@@ -360,6 +376,10 @@ TEST(MemoryFormulas, count_what_a_long_forward_in_blocks_of_keys_holds) {
             3 * kBlock * (64 * 2 + 4) + kBlock * 64 * 4 + 2 * kBlock * 4);
   EXPECT_EQ(forward_with(131'072, true), forward_with(131'072, false));
   inputs.model.causal_tokens = 4096;  // longer documents see a window
+  EXPECT_EQ(forward_with(kTokens, true), forward_with(kTokens, false));
+  inputs.model.causal_tokens = 0;  // an encoder
+  EXPECT_GT(forward_with(kTokens, true), forward_with(kTokens, false));
+  inputs.model.head_dim = 256;  // not cuDNN's
   EXPECT_EQ(forward_with(kTokens, true), forward_with(kTokens, false));
 }
 

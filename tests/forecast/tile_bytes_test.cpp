@@ -61,6 +61,22 @@ TEST(DeviceKernels, compute_documents_alone_with_cuda_in_16_bits_where_samples_a
   EXPECT_FALSE(alone(other, Precision::bf16));
 }
 
+// key_blocks.h: of cuDNN's dense calls.
+TEST(DeviceKernels, cut_long_attention_where_cudnn_computes_it) {
+  const auto cuts = [](AttentionKernel attention, Precision precision, bool cuda) {
+    return with_device({}, {.on_gpu = true, .cuda = cuda, .attention = attention}, precision).key_blocks;
+  };
+  using enum AttentionKernel;
+  for (const AttentionKernel attention : {automatic, cudnn, cudnn_packed}) {
+    EXPECT_TRUE(cuts(attention, Precision::bf16, true));
+    EXPECT_TRUE(cuts(attention, Precision::fp16, true));
+    EXPECT_FALSE(cuts(attention, Precision::fp32, true));
+    EXPECT_FALSE(cuts(attention, Precision::bf16, false));
+  }
+  for (const AttentionKernel attention : {flash, reference})
+    EXPECT_FALSE(cuts(attention, Precision::bf16, true));
+}
+
 TEST(TileBytes, heads_with_norms_hold_their_sums_while_they_are_turned_back) {
   ForecastInputs inputs = llama({.on_gpu = true, .cuda = true});
   const int64_t without = tile_bytes(inputs).input_backward;

@@ -88,6 +88,19 @@ TEST_P(CudaAttention, a_long_forward_in_blocks_of_keys_equals_the_definition) {
   }
 }
 
+TEST_P(CudaAttention, a_long_backward_in_calls_of_a_group_of_heads_equals_the_definition) {
+  for (uint64_t seed = 0; seed < 2; ++seed) {
+    LawCase c = on_cuda(seed);
+    c.width = 64;
+    c.kv_of_query = {0, 0, 1, 1, 2, 2};
+    c.kv_heads = 3;
+    std::vector<std::unique_ptr<CallKernel>> kernels;
+    kernels.push_back(make_cudnn_kernel({.backward_call_bytes = 1}));
+    CallsAttention attention(std::move(kernels));
+    trireme_test::expect_definition(attention, whole(Causality::causal, 300), c, seed);
+  }
+}
+
 // The kernel lets FlashAttention confirm the first call of each kind.
 TEST_P(CudaAttention, graphs_of_segments_equal_the_definition_on_random_masks) {
   const auto packed = kernel(AttentionKernel::cudnn_packed);

@@ -4,6 +4,7 @@
 #include "trireme/kernels/cuda_calls.h"
 
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -231,6 +232,36 @@ TEST(CallsAttention, heads_whose_dq_the_kernel_cannot_count_are_several_calls) {
   EXPECT_EQ(forward_calls_of(mask, c, kElements * 4 - 1), 4);  // three of its query heads, and one
   EXPECT_EQ(forward_calls_of(mask, c, kElements), 8);
   EXPECT_THROW(forward_calls_of(mask, c, kElements - 1), ConfigError);
+}
+
+// As where a long backward would hold too much: whole groups of heads, the same bits.
+TEST(CallsAttention, heads_of_a_long_backward_are_several_calls) {
+  constexpr int64_t kGroup_bytes = 2 * 128 * (32 + 1) * 4 + 2 * 2 * 70 * 32 * 2;  // of 70 rows and two heads
+  LawCase c = in_16_bits(0);
+  c.kv_of_query = {0, 0, 1, 1, 2, 2};
+  c.kv_heads = 3;
+  const DrawnMask mask = whole(Causality::causal, 70, /*batch=*/1);
+  const auto backward_calls = [&](CallsAttention& attention, const char* name) {
+    const CallCounter counter(name);
+    trireme_test::expect_definition(attention, mask, c, 7);
+    return counter.calls();
+  };
+  const auto with_flash = [](int64_t bytes) {
+    return attention_of(make_cuda_flash_kernel(std::numeric_limits<int32_t>::max(), bytes));
+  };
+  const auto with_cudnn = [](int64_t bytes) {
+    return attention_of(make_cudnn_kernel({.backward_call_bytes = bytes}));
+  };
+  for (const auto& [bytes, calls] : {std::pair<int64_t, int64_t>{kGroup_bytes * 3, 1},
+                                     {kGroup_bytes * 3 - 1, 2},
+                                     {kGroup_bytes * 2 - 1, 3},
+                                     {1, 3}}) {
+    EXPECT_EQ(backward_calls(*with_flash(bytes), "_flash_attention_backward"), calls) << bytes;
+    EXPECT_EQ(backward_calls(*with_cudnn(bytes), "_cudnn_attention_backward"), calls) << bytes;
+  }
+  const DrawnMask documents{visible_keys({}, {Documents({0, 9, 40, 70})}, 70, {{0, 70}}, {{0, 70}}), 1, ""};
+  trireme_test::expect_definition(*with_flash(1), documents, c, 7);
+  trireme_test::expect_parts_to_sum_up(*with_flash(1), documents, c, 7);
 }
 
 // Rows of packed documents are their own, and 128 more for each; half of the bound is left to these.

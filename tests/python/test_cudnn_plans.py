@@ -22,9 +22,9 @@ def tensor(sizes, strides, dtype="BFloat16"):
     return {"sizes": sizes, "strides": strides, "dtype": dtype}
 
 
-def calls_of_document(tokens, heads, kv_heads, width, sample_tokens):
-    """Forward and backward of a document's square, of q, k and v that lie side by side in their sample."""
-    row = (heads + 2 * kv_heads) * width
+def calls_of_document(tokens, heads, kv_heads, width, sample_tokens, sample_heads=None):
+    """Forward and backward of a document's square, of q, k and v that lie side by side in their sample, which may have more heads."""
+    row = (sample_heads or heads + 2 * kv_heads) * width
 
     def of_sample(count):
         return tensor([1, count, tokens, width], [sample_tokens * row, width, row, 1])
@@ -70,3 +70,28 @@ def test_cudnn_plans_long_documents_with_the_memory_that_is_forecast(driver):
     for document, forward, backward in zip(documents, workspaces[::2], workspaces[1::2], strict=True):
         assert forward <= 4096, document
         assert 0 <= backward - forecast_bytes(*document) <= 4096, document
+
+
+def test_cudnn_plans_a_few_heads_of_a_long_sample_with_their_share_of_the_memory(driver):
+    """kernels/backward_heads.h: 128K tokens of 32 and 8 heads are four calls."""
+    few = (131072, 8, 2, 128)
+    forward, backward = planned_workspaces(driver, calls_of_document(*few, sample_tokens=131072, sample_heads=32 + 2 * 8))
+    assert forward <= 4096 and 0 <= backward - forecast_bytes(*few) <= 4096
+
+
+def test_cudnn_plans_blocks_of_keys_without_memory(driver):
+    """kernels/key_blocks.h: 136K tokens in three blocks, the last one shorter."""
+    tokens, row = 139264, 48 * 128
+
+    def rows(count, heads, stride):
+        return tensor([1, heads, count, 128], [tokens * stride, 128, stride, 1])
+
+    def call(q_rows, k_rows, causal):
+        key = rows(k_rows, 8, row)
+        return {"operator": "_cudnn_attention_forward",
+                "arguments": {"query": rows(q_rows, 32, row), "key": key, "value": key, "is_causal": causal, "scale": 128 ** -0.5},
+                "returns": [tensor([1, 32, q_rows, 128], [q_rows * 4096, 128, 4096, 1]), tensor([1, 32, q_rows, 1], [32 * q_rows, q_rows, 1, 1], "Float")]}
+
+    block, last = 46464, 46336
+    calls = [call(block, block, True), call(block, block, False), call(last, block, False), call(last, last, True)]
+    assert all(0 <= bytes_ <= 4096 for bytes_ in planned_workspaces(driver, calls))

@@ -1,6 +1,8 @@
 // Laws of both parameter stores (replicated_parameters.cpp, sharded_parameters.cpp).
 #include "trireme/shard/parameter_store.h"
 
+#include <optional>
+
 #include <gtest/gtest.h>
 
 #include "trireme/comm/mesh.h"
@@ -41,6 +43,9 @@ TEST(ParameterStore, copies_masters_to_values_unless_the_caller_takes_these_to_w
         EXPECT_TRUE(at::equal(step(2, 20), all(20)));
         EXPECT_TRUE(at::equal(store->whole_master(0), at::full({kElements}, 2.0F)));
         EXPECT_TRUE(at::equal(step(3, {}), all(3)));
+        store->open_master(0);
+        store->values_to_write(0);  // by a step that failed
+        EXPECT_TRUE(at::equal(step(4, {}), all(4)));
       });
 }
 

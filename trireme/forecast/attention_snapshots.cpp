@@ -1,6 +1,7 @@
 #include "trireme/forecast/attention_snapshots.h"
 
 #include "trireme/kernels/attention_graph.h"
+#include "trireme/kernels/backward_heads.h"
 #include "trireme/kernels/cpu_flash_tiles.h"
 #include "trireme/kernels/key_block_sizes.h"
 #include "trireme/kernels/long_documents.h"
@@ -15,7 +16,8 @@ struct Buffers {
   const ForecastInputs& inputs;
   int64_t heads, kv_heads;
   int64_t keys;        // tokens whose keys the kernel takes
-  int64_t call_heads;  // query heads that one call of a GPU's kernel takes
+  int64_t call_heads;  // query heads that one call of a GPU's kernel takes; in backward:
+  int64_t backward_call_heads;
   int64_t o, o32, lse;
   int64_t call_o;    // of call_heads
   int64_t kv, kv32;  // keys and values together
@@ -33,6 +35,11 @@ struct Buffers {
     // In fp32 those of one key/value head (cuda_efficient_kernel.cpp).
     const bool groups = e == kFloat_bytes && kv_heads > 0 && heads != kv_heads;
     call_heads = groups ? round_up(heads, kv_heads) / kv_heads : heads;
+    // The graphs of segments take all heads.
+    backward_call_heads = e == kFloat_bytes || inputs.packed_graphs
+                              ? call_heads
+                              : backward_heads(inputs.batch * round_up(inputs.ring_tokens, kDqRowBlock),
+                                               inputs.batch * keys, heads, kv_heads, inputs.model.head_dim);
     o = head * heads * e;
     o32 = head * heads * kFloat_bytes;
     lse = inputs.batch * inputs.ring_tokens * heads * kFloat_bytes;
@@ -52,7 +59,8 @@ struct Buffers {
   // Of a long dense call: o and lse of every block of keys of a block of rows, and what merges them.
   int64_t key_block_parts() const {
     const int64_t most = most_keys_of_block(inputs.model.head_dim), causal = inputs.model.causal_tokens;
-    if (!inputs.key_blocks || keys <= most || (causal != 0 && causal <= most)) return 0;
+    const bool dense = dense_takes_width(inputs.model.head_dim) && (causal == 0 || causal > most);
+    if (!inputs.key_blocks || !dense || keys <= most) return 0;
     const int64_t rows = std::min(inputs.ring_tokens, block_rows(inputs.ring_tokens, most));
     const int64_t row_heads = inputs.batch * rows * heads, blocks = round_up(keys, most) / most;
     const int64_t o_of_block = row_heads * inputs.model.head_dim * inputs.storage_bytes;
@@ -63,29 +71,40 @@ struct Buffers {
   // o of a call that is not the only one, before it is copied to its heads or rows.
   int64_t gpu_forward_workspace() const {
     if (!inputs.fused_on_gpu) return 0;
-    if (inputs.packed_graphs) return lse + key_block_parts();  // row by row, as the graph writes it
+    // A graph's lse, row by row as it writes it; a dense call has none.
+    if (inputs.packed_graphs) return std::max(lse, key_block_parts());
     return (documents_alone() ? o + lse : call_heads < heads ? call_o : 0) + key_block_parts();
   }
-  // The same of backward, with the log-sum-exp that the call reads.
-  int64_t gradients_of_a_call() const { return documents_alone() ? o + kv + lse : 0; }
+  bool backward_in_calls() const {
+    return backward_call_heads < heads && inputs.storage_bytes != kFloat_bytes;
+  }
+  // Of bytes of all heads, in 16 bits, what one call of backward takes.
+  int64_t of_a_backward_call(int64_t bytes) const {
+    return backward_in_calls() ? bytes * backward_call_heads / heads : bytes;
+  }
+  // What a call of backward gives beside the whole result, with the log-sum-exp that it reads.
+  int64_t gradients_of_a_call() const {
+    return backward_in_calls() || documents_alone() ? of_a_backward_call(o + kv + lse) : 0;
+  }
 
   // What a backward on a GPU holds beside its arguments and results (libtorch's attention_backward.cu and
   // flash_api.cpp). FlashAttention-2 and memory-efficient attention: dq in fp32, a sum for each query, and
   // with grouped heads dk and dv of every query head of the call; o and d(o) as copies where they are views
   // of an exchange's message, and in 16 bits of several samples q, k and v too. Packed documents add up to
   // 128 rows of dq each, which is not counted. cuDNN plans with the same (tests/python/test_cudnn_plans.py),
-  // and its graphs of segments are given copies of q, k and v.
-  int64_t gpu_backward_workspace() const {
+  // and its graphs of segments are given copies of q, k and v. A long backward goes in calls of a few heads
+  // (kernels/backward_heads.h), whose o and d(o) are views that are copied.
+  int64_t gpu_backward_workspace(bool pair) const {
     if (!inputs.fused_on_gpu) return 0;
     const int64_t width = inputs.model.head_dim, batch = inputs.batch;
-    const int64_t rows = batch * call_heads * round_up(inputs.ring_tokens, kDqRowBlock);
+    const int64_t rows = batch * backward_call_heads * round_up(inputs.ring_tokens, kDqRowBlock);
     const int64_t expanded =
-        heads == kv_heads ? 0 : 2 * batch * keys * call_heads * width * inputs.storage_bytes;
-    const int64_t qkv = o + (inputs.gathers_keys ? all_kv : kv);
-    int64_t copies = inputs.ulysses > 1 || batch > 1 ? 2 * o : 0;
+        heads == kv_heads ? 0 : 2 * batch * keys * backward_call_heads * width * inputs.storage_bytes;
+    const int64_t qkv = of_a_backward_call(o + (inputs.gathers_keys ? all_kv : kv));
+    int64_t copies = pair || batch > 1 || backward_in_calls() ? of_a_backward_call(2 * o) : 0;
     if (batch > 1 || inputs.packed_graphs) copies += qkv;
     if (inputs.storage_bytes == kFloat_bytes)  // d(o), o and dq of a call that is not the only one
-      copies = call_heads < heads ? 3 * call_o : inputs.ulysses > 1 ? 2 * o : 0;
+      copies = call_heads < heads ? 3 * call_o : pair ? 2 * o : 0;
     if (inputs.packed_graphs)
       return graph_backward_bytes(batch * inputs.ring_tokens, batch * keys, heads, kv_heads, width) + lse +
              copies;
@@ -94,7 +113,9 @@ struct Buffers {
 
   std::vector<AttentionSnapshot> forward() const {
     if (inputs.ring == 1) return {{o + lse + gpu_forward_workspace(), 0}};
-    if (inputs.gathers_keys) return {{0, kv + 2 * all_kv}, {o + lse, all_kv}};
+    // Causal calls of fewer rows than keys are FlashAttention's; full ones are dense.
+    const int64_t parts = inputs.model.causal_tokens == 0 ? key_block_parts() : 0;
+    if (inputs.gathers_keys) return {{0, kv + 2 * all_kv}, {o + lse + parts, all_kv}};
     // Of a GPU's kernel, before they are widened.
     const int64_t narrow_results = inputs.fused_on_gpu ? o + lse + key_block_parts() : 0;
     return {{o32 + lse + narrow_results, 2 * kv},
@@ -104,19 +125,19 @@ struct Buffers {
             {o32 + lse + (inputs.storage_bytes == kFloat_bytes ? 0 : o), 0}};
   }
 
-  std::vector<AttentionSnapshot> backward() const {
-    const int64_t gradients = o + kv, gradients32 = o32 + kv32, workspace = gpu_backward_workspace();
+  std::vector<AttentionSnapshot> backward(bool pair) const {
+    const int64_t gradients = o + kv, gradients32 = o32 + kv32, workspace = gpu_backward_workspace(pair);
     if (inputs.ring == 1) return {{gradients + workspace + gradients_of_a_call(), 0}};
     const int64_t rounded = inputs.storage_bytes == kFloat_bytes ? 0 : gradients;
     if (inputs.gathers_keys) {
-      const int64_t narrow_results = inputs.fused_on_gpu ? workspace + o + all_kv : 0;
+      const int64_t narrow_results = inputs.fused_on_gpu ? workspace + of_a_backward_call(o + all_kv) : 0;
       return {{0, kv + 2 * all_kv},
               {o32 + all_kv32 + narrow_results, all_kv},
               // All dk and dv, in ring order, and the blocks that come from them.
               {o32 + all_kv32, 3 * all_kv32 + kv32},
               {o32 + kv + rounded, kv32}};
     }
-    const int64_t narrow_results = inputs.fused_on_gpu ? workspace + gradients : 0;
+    const int64_t narrow_results = inputs.fused_on_gpu ? workspace + of_a_backward_call(gradients) : 0;
     return {{gradients32 + narrow_results, 2 * kv},
             // The sum and a block's gradients; the traveller that goes and the one that comes.
             {2 * gradients32 + narrow_results, ring_blocks + 2 * kv32},
@@ -137,7 +158,8 @@ struct Buffers {
 
 AttentionSnapshots attention_snapshots(const ForecastInputs& inputs, int64_t heads, int64_t kv_heads) {
   const Buffers buffers(inputs, heads, kv_heads);
-  return {buffers.forward(), buffers.backward(), buffers.flash_workspace()};
+  return {buffers.forward(), buffers.backward(/*pair=*/false), buffers.backward(/*pair=*/true),
+          buffers.flash_workspace()};
 }
 
 }  // namespace trireme

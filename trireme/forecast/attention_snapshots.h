@@ -15,7 +15,9 @@ struct AttentionSnapshot {
 struct AttentionSnapshots {
   std::vector<AttentionSnapshot> forward;   // after the last one o and lse stay
   std::vector<AttentionSnapshot> backward;  // after the last one dq, dk and dv stay
-  int64_t flash_workspace_bytes = 0;        // of the CPU's kernel, kept from call to call
+  // The same where d(o) and o come in one message of Ulysses: GPUs' kernels copy these views of it.
+  std::vector<AttentionSnapshot> backward_of_pair;
+  int64_t flash_workspace_bytes = 0;  // of the CPU's kernel, kept from call to call
 };
 
 // `heads` query and `kv_heads` key/value heads of this rank's ring_tokens.

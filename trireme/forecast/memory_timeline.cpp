@@ -336,14 +336,15 @@ class Timeline {
       chunked_attention_backward(beside + o_rows + layer_.o);
     } else {
       int64_t d_o = layer_.o;
+      const bool pair = !layer_.alone && slots[kO] && !slots[kOHeads];  // o is sent beside d(o)
       if (!layer_.alone) {
-        const int sent = !slots[kO] || slots[kOHeads] ? 1 : 2;  // d(o), and o where it is not there by heads
+        const int sent = pair ? 2 : 1;
         d_o = sent * layer_.o_heads;
         record("exchange", {{attention, beside + o_rows + layer_.o + d_o}, {communication, sent * layer_.o}});
         if (slots[kO]) held_[activations] -= layer_.o;
         freed += slots[kO] ? layer_.o : 0;
       }
-      record_attention(attention_.backward, beside + d_o);
+      record_attention(pair ? attention_.backward_of_pair : attention_.backward, beside + d_o);
     }
     held_[activations] -= layer_.kept(slots) - freed - layer_.x;
     if (!layer_.chunked) join_gradients();
@@ -354,11 +355,12 @@ class Timeline {
 
   void chunked_attention_backward(int64_t beside) {
     held_[communication] += layer_.dkv_sums;
-    record_chunks(attention_.backward, {.beside = beside + layer_.qkv + layer_.last_kv,
-                                        .arrived = layer_.chunk_qkv + 2 * layer_.chunk_o,
-                                        .result = layer_.chunk_qkv,
-                                        .received = (layer_.packed + 2 * layer_.o) / inputs_.head_chunks,
-                                        .sent = layer_.packed / inputs_.head_chunks});
+    record_chunks(attention_.backward_of_pair,
+                  {.beside = beside + layer_.qkv + layer_.last_kv,
+                   .arrived = layer_.chunk_qkv + 2 * layer_.chunk_o,
+                   .result = layer_.chunk_qkv,
+                   .received = (layer_.packed + 2 * layer_.o) / inputs_.head_chunks,
+                   .sent = layer_.packed / inputs_.head_chunks});
     held_[communication] -= layer_.dkv_sums;
   }
 

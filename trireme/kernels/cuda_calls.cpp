@@ -193,9 +193,10 @@ CallsAttention::Plan CallsAttention::make_plan(const std::shared_ptr<const Visib
   plan.calls_of_a_key = most_calls_of_a_key(calls, sizes.batch);
   for (MaskCall& call : calls) {
     CallKernel& kernel = kernel_for(call, sizes);
-    const HeadsOfCall heads = kernel.heads_of(call, sizes);
+    const HeadsOfCall forward = kernel.heads_of(call, sizes),
+                      backward = kernel.backward_heads_of(call, sizes);
     KernelMask mask = kernel.mask_of(call, device);
-    plan.calls.push_back({std::move(call), std::move(mask), &kernel, heads});
+    plan.calls.push_back({std::move(call), std::move(mask), &kernel, forward, backward});
   }
   return plan;
 }
@@ -222,7 +223,7 @@ AttentionOutput CallsAttention::forward(const at::Tensor& q_in, const at::Tensor
     const MaskCall& call = planned.call;
     KernelMask mask = planned.mask;
     mask.scale = spec.scale;
-    for (const EvenRun& heads : even_runs(spec, sizes.kv_heads, planned.heads)) {
+    for (const EvenRun& heads : even_runs(spec, sizes.kv_heads, planned.forward)) {
       const CallViews views(call, heads);
       const AttentionOutput of_call =
           forward_call(*planned.kernel, views.queries(q), views.keys(k), views.keys(v), mask);
@@ -250,7 +251,7 @@ AttentionGradients CallsAttention::backward(const at::Tensor& d_o, const at::Ten
   const at::ScalarType dtype = result_dtype(q, spec);
   const int64_t group = largest_group(spec, sizes.kv_heads);
   const bool cut = std::any_of(plan.calls.begin(), plan.calls.end(), [&](const PlannedCall& planned) {
-    return planned.heads.most_query_heads < group;
+    return planned.backward.most_query_heads < group;
   });
   const bool sum = cut || plan.calls_of_a_key > 1;
   // The sum of two values of 16 bits is computed in fp32 and rounded once, whatever the sum's dtype.
@@ -261,7 +262,7 @@ AttentionGradients CallsAttention::backward(const at::Tensor& d_o, const at::Ten
     const MaskCall& call = planned.call;
     KernelMask mask = planned.mask;
     mask.scale = spec.scale;
-    for (const EvenRun& heads : even_runs(spec, sizes.kv_heads, planned.heads)) {
+    for (const EvenRun& heads : even_runs(spec, sizes.kv_heads, planned.backward)) {
       const CallViews views(call, heads);
       const AttentionGradients of_call =
           backward_call(*planned.kernel, views.queries(d_o), views.queries(q), views.keys(k), views.keys(v),

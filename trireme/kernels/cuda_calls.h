@@ -66,6 +66,10 @@ class CallKernel {
   virtual HeadsOfCall heads_of(const MaskCall& /*call*/, const AttentionSizes& sizes) const {
     return {sizes.query_heads};
   }
+  // The same of backward.
+  virtual HeadsOfCall backward_heads_of(const MaskCall& call, const AttentionSizes& sizes) const {
+    return heads_of(call, sizes);
+  }
   // Once for each call of a mask.
   virtual KernelMask mask_of(const MaskCall& call, at::Device device) const;
   // A row without keys has o = 0 and an infinite lse of either sign.
@@ -97,7 +101,7 @@ class CallsAttention final : public LocalAttention {
     MaskCall call;
     KernelMask mask;  // scale is the caller's
     CallKernel* kernel = nullptr;
-    HeadsOfCall heads;
+    HeadsOfCall forward, backward;
   };
   // The calls of a mask, for as long as it lives.
   struct Plan {

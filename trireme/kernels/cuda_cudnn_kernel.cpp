@@ -61,6 +61,12 @@ class CudnnKernel final : public CallKernel {
     return {};
   }
 
+  HeadsOfCall backward_heads_of(const MaskCall& call, const AttentionSizes& sizes) const override {
+    const int64_t samples = call.sample_end - call.sample;
+    return {backward_heads(samples * round_up(call.rows(), kDqRowBlock), samples * call.keys(),
+                           sizes.query_heads, sizes.kv_heads, sizes.width, calls_.backward_call_bytes)};
+  }
+
   AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const KernelMask& mask) override {
     return forward_in_key_blocks(

@@ -29,7 +29,8 @@ int64_t dq_rows(const MaskCall& call) {
 
 class CudaFlashKernel final : public CallKernel {
  public:
-  explicit CudaFlashKernel(int64_t most_dq_elements) : most_dq_elements_(most_dq_elements) {}
+  CudaFlashKernel(int64_t most_dq_elements, int64_t backward_call_bytes)
+      : most_dq_elements_(most_dq_elements), backward_call_bytes_(backward_call_bytes) {}
 
   std::string name() const override { return "flash (CUDA, FlashAttention-2)"; }
 
@@ -52,6 +53,13 @@ class CudaFlashKernel final : public CallKernel {
   HeadsOfCall heads_of(const MaskCall& call, const AttentionSizes& sizes) const override {
     const int64_t heads = most_dq_elements_ / (dq_rows(call) * padded_dq_width(sizes.width));
     return {std::min(heads, sizes.query_heads)};
+  }
+
+  HeadsOfCall backward_heads_of(const MaskCall& call, const AttentionSizes& sizes) const override {
+    const int64_t keys = (call.sample_end - call.sample) * call.keys();
+    return {std::min(heads_of(call, sizes).most_query_heads,
+                     backward_heads(dq_rows(call), keys, sizes.query_heads, sizes.kv_heads, sizes.width,
+                                    backward_call_bytes_))};
   }
 
   AttentionOutput forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -78,13 +86,13 @@ class CudaFlashKernel final : public CallKernel {
   }
 
  private:
-  int64_t most_dq_elements_;
+  int64_t most_dq_elements_, backward_call_bytes_;
 };
 
 }  // namespace
 
-std::unique_ptr<CallKernel> make_cuda_flash_kernel(int64_t most_dq_elements) {
-  return std::make_unique<CudaFlashKernel>(most_dq_elements);
+std::unique_ptr<CallKernel> make_cuda_flash_kernel(int64_t most_dq_elements, int64_t backward_call_bytes) {
+  return std::make_unique<CudaFlashKernel>(most_dq_elements, backward_call_bytes);
 }
 
 }  // namespace trireme

@@ -14,20 +14,23 @@
 #include <limits>
 #include <memory>
 
+#include "trireme/kernels/backward_heads.h"
 #include "trireme/kernels/cuda_calls.h"
 #include "trireme/kernels/graph_runner.h"
 #include "trireme/kernels/key_block_sizes.h"
 
 namespace trireme {
 
-// FlashAttention-2 counts the elements of its backward's fp32 dq in 32 bits; a test gives a smaller bound.
+// FlashAttention-2 counts the elements of its backward's fp32 dq in 32 bits; tests give smaller bounds.
 std::unique_ptr<CallKernel> make_cuda_flash_kernel(
-    int64_t most_dq_elements = std::numeric_limits<int32_t>::max());
+    int64_t most_dq_elements = std::numeric_limits<int32_t>::max(),
+    int64_t backward_call_bytes = kBackwardCall_bytes);
 
 struct CudnnCalls {
-  SampleLengths lengths = SampleLengths::few;    // of any: those that tokens_of_graph leaves whole
-  int64_t least_pair_values = kLeastPairValues;  // of a document alone (least_tokens_alone)
-  int64_t key_block_bytes = kKeyBlock_bytes;     // longer calls are cut forward (key_blocks.h)
+  SampleLengths lengths = SampleLengths::few;         // of any: those that tokens_of_graph leaves whole
+  int64_t least_pair_values = kLeastPairValues;       // of a document alone (least_tokens_alone)
+  int64_t key_block_bytes = kKeyBlock_bytes;          // longer calls are cut forward (key_blocks.h)
+  int64_t backward_call_bytes = kBackwardCall_bytes;  // of one that holds more, heads are cut
 };
 // cuDNN's fused attention. Throws ConfigError: an environment in which libtorch gives it another log-sum-exp.
 std::unique_ptr<CallKernel> make_cudnn_kernel(const CudnnCalls& calls = {});

@@ -1,5 +1,5 @@
-// How long attention is cut into blocks of keys (key_blocks.h). The kernel cuts by these sizes, and the memory
-// forecast counts by them. No torch here.
+// How long attention is cut into blocks of keys (key_blocks.h). The kernel cuts by these sizes, and the
+// memory forecast counts by them. No torch here.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,8 @@
 
 namespace trireme {
 
-// Keys and values of one head in a block, in 16 bits. They lie in the cache of an A100 (40 MB) or H100 (50).
+// Keys and values of one head in a block, in 16 bits. They lie in the cache of an A100 (40 MB) or an H100
+// (50); measured on an H200.
 inline constexpr int64_t kKeyBlock_bytes = int64_t{32} << 20;
 
 // 65,536 of heads 128 wide.

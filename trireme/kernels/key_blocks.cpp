@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "trireme/base/error.h"
 #include "trireme/kernels/key_block_sizes.h"
 
 namespace trireme {
@@ -29,6 +30,7 @@ AttentionOutput forward_in_key_blocks(const at::Tensor& q_bshD, const at::Tensor
                                       const at::Tensor& v_btkD, bool causal, int64_t most_keys,
                                       const DenseForward& forward) {
   const int64_t rows = q_bshD.size(1), keys = k_btkD.size(1);
+  TRIREME_ASSERT(!causal || rows == keys, "causal attention of ", rows, " rows over ", keys, " keys");
   if (keys <= most_keys) return forward(q_bshD, k_btkD, v_btkD, causal);
   const int64_t row_step = block_rows(rows, most_keys), key_step = block_rows(keys, most_keys);
   const AttentionOutput all{

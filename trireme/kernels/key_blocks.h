@@ -1,10 +1,11 @@
-// A long forward of dense attention as calls of blocks that a GPU's cache holds. A kernel streams the keys of
-// a head past every tile of queries, and the tiles do not go in step: from some 64K tokens on the keys come
-// from memory each time, and an H200's cuDNN falls from 640 to 490 TFLOP/s
-// (docs/benchmarks/history/2026-11-26-gpu-long.md). Its backward holds keys and streams queries, and does not.
+// A long forward of dense attention as calls of blocks that a GPU's cache holds. A kernel streams a head's
+// keys past every tile of queries, and the tiles do not go in step: keys that outgrow the cache come from
+// memory each time. On an H200 cuDNN's forward falls from 597 TFLOP/s at 96K tokens to 509 at 1M; in blocks
+// it has 594 there (docs/benchmarks/history/2026-11-26-gpu-long.md). Its backward holds keys and streams
+// queries, and does not fall.
 //
-//   q rows of block i, keys of block j        -> o_ij, lse_ij       j <= i where causal, a square on the diagonal
-//   o_i0, o_i1, ..                            -> o_i = sum over j of exp(lse_ij - lse_i) o_ij, in fp32
+//   q rows of block i, keys of block j    -> o_ij, lse_ij     j <= i where causal, a square on the diagonal
+//   o_i0, o_i1, ..                        -> o_i = sum over j of exp(lse_ij - lse_i) o_ij, in fp32
 //
 // The merge is that of ring attention (arXiv 2310.01889), over the blocks of one rank.
 #pragma once

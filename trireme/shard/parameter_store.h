@@ -8,8 +8,8 @@
 //   parameters           this rank's share, gathered      this rank's share
 //                        unit by unit
 //
-// One thread may step units (prefetch_master, open_master, close_master: no collectives) while another calls
-// the rest. That other thread must not use a unit from before its step until after it.
+// One thread may step units (prefetch_master, open_master, values_to_write, close_master: no collectives)
+// while another calls the rest. That other thread must not use a unit from before its step until after it.
 #pragma once
 
 #include <memory>

@@ -55,14 +55,15 @@ class ReplicatedParameters final : public ParameterStore {
   at::Tensor open_master(int unit) override {
     TRIREME_ASSERT(!refreshed_.at(static_cast<size_t>(unit)), "unit ", unit,
                    " is stepped before it is gathered");
-    Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
+    Stepped& stepped = stepped_.at(static_cast<size_t>(unit)) = {};
     stepped.master = masters_ ? masters_->open(unit) : values_to_step(own_values(unit), settings_);
     return stepped.master;
   }
   at::Tensor values_to_write(int unit) override {
     Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
-    stepped.values_written = masters_ && stepped.master.device() == settings_.device;
-    return stepped.values_written ? own_values(unit) : at::Tensor();
+    const at::Tensor share = own_values(unit);
+    stepped.values_written = masters_ && stepped.master.device() == share.device();
+    return stepped.values_written ? share : at::Tensor();
   }
   void close_master(int unit) override {
     const MemoryScope scope(MemoryCategory::parameters);

@@ -91,7 +91,7 @@ class ShardedParameters final : public ParameterStore {
     values_->prefetch(unit);
   }
   at::Tensor open_master(int unit) override {
-    Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
+    Stepped& stepped = stepped_.at(static_cast<size_t>(unit)) = {};
     if (uploads_) uploads_->drop(unit);
     stepped.values = values_->open(unit);
     stepped.master = masters_ ? masters_->open(unit) : values_to_step(stepped.values, settings_);
