@@ -34,7 +34,7 @@ TEST(ParameterStore, copies_masters_to_values_unless_the_caller_takes_these_to_w
           store->open_master(0).fill_(master);
           if (value) store->values_to_write(0).fill_(*value);
           store->close_master(0);
-          const at::Tensor values = store->gather(0).clone();
+          at::Tensor values = store->gather(0).clone();
           store->release(0);
           return values;
         };

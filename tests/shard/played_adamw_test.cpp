@@ -74,6 +74,7 @@ struct State {
   }
   std::vector<Moment> moments(const std::vector<float>& of) {
     std::vector<Moment> result;
+    result.reserve(of.size());
     for (const float value : of) result.push_back(narrowed<Moment>(value));
     return result;
   }

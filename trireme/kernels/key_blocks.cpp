@@ -13,6 +13,7 @@ namespace {
 // Into the rows that o_bshD and lse_bhs are.
 void merge(const std::vector<AttentionOutput>& parts, const at::Tensor& o_bshD, const at::Tensor& lse_bhs) {
   std::vector<at::Tensor> lse_of_parts;
+  lse_of_parts.reserve(parts.size());
   for (const AttentionOutput& part : parts) lse_of_parts.push_back(part.lse);
   const at::Tensor lse = at::logsumexp(at::stack(lse_of_parts), {0});
   const auto weight = [&](const AttentionOutput& part) {  // [b, s, h, 1]
@@ -33,9 +34,8 @@ AttentionOutput forward_in_key_blocks(const at::Tensor& q_bshD, const at::Tensor
   TRIREME_ASSERT(!causal || rows == keys, "causal attention of ", rows, " rows over ", keys, " keys");
   if (keys <= most_keys) return forward(q_bshD, k_btkD, v_btkD, causal);
   const int64_t row_step = block_rows(rows, most_keys), key_step = block_rows(keys, most_keys);
-  const AttentionOutput all{
-      at::empty(q_bshD.sizes(), q_bshD.options()),
-      at::empty({q_bshD.size(0), q_bshD.size(2), rows}, q_bshD.options().dtype(at::kFloat))};
+  AttentionOutput all{at::empty(q_bshD.sizes(), q_bshD.options()),
+                      at::empty({q_bshD.size(0), q_bshD.size(2), rows}, q_bshD.options().dtype(at::kFloat))};
   for (int64_t row = 0; row < rows; row += row_step) {
     const int64_t row_end = std::min(rows, row + row_step), key_end = causal ? row_end : keys;
     const at::Tensor q = q_bshD.slice(1, row, row_end);
