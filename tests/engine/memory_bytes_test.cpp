@@ -359,6 +359,8 @@ TEST(MemoryFormulas, count_what_a_long_backward_in_calls_of_a_few_heads_holds) {
   const int64_t dq_and_sums = kTokens * 2 * (64 + 1) * 4, dk_and_dv = 2 * kTokens * 2 * 64 * 2;
   const int64_t of_a_call = results / 2 + kTokens * 2 * 4, copies_of_o_and_d_o = 2 * kTokens * 2 * 64 * 2;
   EXPECT_EQ(backward_with(1), results + dq_and_sums + dk_and_dv + of_a_call + copies_of_o_and_d_o);
+  inputs.fused_on_gpu = false;  // a CPU takes all heads
+  EXPECT_EQ(backward_with(1), results);
 }
 
 // A forward of 300,000 tokens in three blocks of 100,096 rows and as many keys (kernels/key_blocks.h).

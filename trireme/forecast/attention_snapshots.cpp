@@ -36,7 +36,7 @@ struct Buffers {
     const bool groups = e == kFloat_bytes && kv_heads > 0 && heads != kv_heads;
     call_heads = groups ? round_up(heads, kv_heads) / kv_heads : heads;
     // The graphs of segments take all heads.
-    backward_call_heads = e == kFloat_bytes || inputs.packed_graphs
+    backward_call_heads = !inputs.fused_on_gpu || e == kFloat_bytes || inputs.packed_graphs
                               ? call_heads
                               : backward_heads(inputs.batch * round_up(inputs.ring_tokens, kDqRowBlock),
                                                inputs.batch * keys, heads, kv_heads, inputs.model.head_dim);
@@ -76,7 +76,7 @@ struct Buffers {
     return (documents_alone() ? o + lse : call_heads < heads ? call_o : 0) + key_block_parts();
   }
   bool backward_in_calls() const {
-    return backward_call_heads < heads && inputs.storage_bytes != kFloat_bytes;
+    return backward_call_heads < heads && inputs.storage_bytes != kFloat_bytes;  // fp32 is counted by itself
   }
   // Of bytes of all heads, in 16 bits, what one call of backward takes.
   int64_t of_a_backward_call(int64_t bytes) const {
