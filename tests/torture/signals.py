@@ -94,10 +94,13 @@ def closed_terminal(arena, random, verdict):
             pass
 
     goal = (arena.newest() or 0) + random.randint(1, 12)
+    stale = arena.last_step()  # of an attempt before, which may have ended before it saved
+    begun = stale == (arena.newest() or 0)
     limit = time.monotonic() + 60
     while arena.process.poll() is None and time.monotonic() < limit:
         read()
-        if arena.last_step() >= goal:
+        begun = begun or arena.last_step() != stale
+        if begun and arena.last_step() >= goal:
             closes = True
             break
         time.sleep(0.001)
