@@ -352,15 +352,15 @@ TEST(MemoryFormulas, count_what_a_long_backward_in_calls_of_a_few_heads_holds) {
   inputs.device_is_host = false;
   inputs.storage_bytes = inputs.tile_bytes = 2;
   inputs.fused_on_gpu = true;
-  const auto backward_with = [&](int64_t batch) {
-    return attention_snapshots(with_batch(inputs, batch, kTokens), 4, 2).backward.front().attention;
+  const auto backward_bytes = [&] {
+    return attention_snapshots(with_batch(inputs, 1, kTokens), 4, 2).backward.front().attention;
   };
   const int64_t results = kTokens * (4 + 2 * 2) * 64 * 2;
   const int64_t dq_and_sums = kTokens * 2 * (64 + 1) * 4, dk_and_dv = 2 * kTokens * 2 * 64 * 2;
   const int64_t of_a_call = results / 2 + kTokens * 2 * 4, copies_of_o_and_d_o = 2 * kTokens * 2 * 64 * 2;
-  EXPECT_EQ(backward_with(1), results + dq_and_sums + dk_and_dv + of_a_call + copies_of_o_and_d_o);
+  EXPECT_EQ(backward_bytes(), results + dq_and_sums + dk_and_dv + of_a_call + copies_of_o_and_d_o);
   inputs.fused_on_gpu = false;  // a CPU takes all heads
-  EXPECT_EQ(backward_with(1), results);
+  EXPECT_EQ(backward_bytes(), results);
 }
 
 // A forward of 300,000 tokens in three blocks of 100,096 rows and as many keys (kernels/key_blocks.h).

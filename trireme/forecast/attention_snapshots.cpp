@@ -36,10 +36,10 @@ struct Buffers {
     const bool groups = e == kFloat_bytes && kv_heads > 0 && heads != kv_heads;
     call_heads = groups ? round_up(heads, kv_heads) / kv_heads : heads;
     // The graphs of segments take all heads.
-    backward_call_heads = !inputs.fused_on_gpu || e == kFloat_bytes || inputs.packed_graphs
-                              ? call_heads
-                              : backward_heads(inputs.batch * round_up(inputs.ring_tokens, kDqRowBlock),
-                                               inputs.batch * keys, heads, kv_heads, inputs.model.head_dim);
+    backward_call_heads =
+        !inputs.fused_on_gpu || e == kFloat_bytes || inputs.packed_graphs
+            ? call_heads
+            : backward_heads(dq_rows(), inputs.batch * keys, heads, kv_heads, inputs.model.head_dim);
     o = head * heads * e;
     o32 = head * heads * kFloat_bytes;
     lse = inputs.batch * inputs.ring_tokens * heads * kFloat_bytes;
@@ -51,6 +51,8 @@ struct Buffers {
     ring_blocks = inputs.ring > 2 ? 2 * kv : kv;
   }
 
+  // Of a head's fp32 dq.
+  int64_t dq_rows() const { return inputs.batch * round_up(inputs.ring_tokens, kDqRowBlock); }
   // A sample may hold a document that is a call of its own, nearly as long as the sample.
   bool documents_alone() const {
     const int64_t least = least_tokens_alone(heads, inputs.model.head_dim);
@@ -97,9 +99,8 @@ struct Buffers {
   int64_t gpu_backward_workspace(bool pair) const {
     if (!inputs.fused_on_gpu) return 0;
     const int64_t width = inputs.model.head_dim, batch = inputs.batch;
-    const int64_t rows = batch * backward_call_heads * round_up(inputs.ring_tokens, kDqRowBlock);
-    const int64_t expanded =
-        heads == kv_heads ? 0 : 2 * batch * keys * backward_call_heads * width * inputs.storage_bytes;
+    const int64_t of_a_head =
+        backward_head_bytes(dq_rows(), batch * keys, width, heads != kv_heads, inputs.storage_bytes);
     const int64_t qkv = of_a_backward_call(o + (inputs.gathers_keys ? all_kv : kv));
     int64_t copies = pair || batch > 1 || backward_in_calls() ? of_a_backward_call(2 * o) : 0;
     if (batch > 1 || inputs.packed_graphs) copies += qkv;
@@ -108,7 +109,7 @@ struct Buffers {
     if (inputs.packed_graphs)
       return graph_backward_bytes(batch * inputs.ring_tokens, batch * keys, heads, kv_heads, width) + lse +
              copies;
-    return rows * (padded_dq_width(width) + 1) * kFloat_bytes + expanded + copies;
+    return backward_call_heads * of_a_head + copies;
   }
 
   std::vector<AttentionSnapshot> forward() const {

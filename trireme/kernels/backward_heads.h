@@ -16,8 +16,9 @@ namespace trireme {
 inline constexpr int64_t kBackwardCall_bytes = int64_t{5} << 28;
 
 // Of one query head, of `rows` query rows and `keys` key rows of all samples.
-constexpr int64_t backward_head_bytes(int64_t rows, int64_t keys, int64_t width, bool grouped) {
-  return rows * (padded_dq_width(width) + 1) * 4 + (grouped ? 2 * keys * width * 2 : 0);
+constexpr int64_t backward_head_bytes(int64_t rows, int64_t keys, int64_t width, bool grouped,
+                                      int64_t element_bytes = 2) {
+  return rows * (padded_dq_width(width) + 1) * 4 + (grouped ? 2 * keys * width * element_bytes : 0);
 }
 
 // Whole groups of query heads, one at least; calls as even as can be.
