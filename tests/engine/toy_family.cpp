@@ -73,7 +73,7 @@ class ParallelLayer final : public Layer {
     rotate_heads(projected, rotary_heads(layer, first_row), qkv_TND);
   }
 
-  void before_attention_backward(const LayerTensors& layer, UnitWeights& gradients, const at::Tensor& x_TM,
+  void before_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
                                  int64_t first_row, const at::Tensor& dqkv_TND,
                                  at::Tensor dx_TM) const override {
     const UnitWeights& w = layer.weights;
@@ -81,7 +81,7 @@ class ParallelLayer final : public Layer {
     at::Tensor none;
     rotate_heads_backward(dqkv_TND, rotary_heads(layer, first_row), none, projected, none, none);
     const at::Tensor flat = projected.flatten(1);
-    add_linear_gradient(gradients[kQkv], none, flat, normed(w, x_TM));
+    gradients.add_linear(kQkv, std::nullopt, flat, normed(w, x_TM));
     add_norm_gradient(w, gradients, at::mm(flat, w[kQkv]), x_TM, dx_TM);
   }
 
@@ -99,7 +99,7 @@ class ParallelLayer final : public Layer {
                    .add_(w[kDownBias]));
   }
 
-  void after_attention_backward(const LayerTensors& layer, UnitWeights& gradients, const at::Tensor& x_TM,
+  void after_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
                                 const at::Tensor& o_TA, const at::Tensor& dy_TM, KeptAfterAttention* kept,
                                 const at::Tensor& dx_TM, at::Tensor do_TA) const override {
     const UnitWeights& w = layer.weights;
@@ -107,11 +107,11 @@ class ParallelLayer final : public Layer {
     const at::Tensor dy = dy_TM.to(dtype, /*non_blocking=*/false, /*copy=*/true);  // dx may be dy
     const at::Tensor n = kept != nullptr ? kept->x1 : normed(w, x_TM);
     at::Tensor up = kept != nullptr ? kept->mlp.contiguous() : linear_forward(n, w[kUp], w[kUpBias]);
-    at::Tensor dup = at::mm(dy, w[kDown]), none;
+    at::Tensor dup = at::mm(dy, w[kDown]);
     exact_gelu_backward(dup, up);  // up is GELU(up) from here on
-    add_linear_gradient(gradients[kDown], gradients[kDownBias], dy, up);
-    add_linear_gradient(gradients[kUp], gradients[kUpBias], dup, n);
-    add_linear_gradient(gradients[kOut], none, dy, o_TA.to(dtype));
+    gradients.add_linear(kDown, kDownBias, dy, up);
+    gradients.add_linear(kUp, kUpBias, dup, n);
+    gradients.add_linear(kOut, std::nullopt, dy, o_TA.to(dtype));
     do_TA.copy_(at::mm(dy, w[kOut]));
     dx_TM.copy_(dy);
     add_norm_gradient(w, gradients, at::mm(dup, w[kUp]), x_TM, dx_TM);
@@ -121,7 +121,7 @@ class ParallelLayer final : public Layer {
   at::Tensor normed(const UnitWeights& w, const at::Tensor& x_TM) const {
     return layer_norm(x_TM, w[kNorm], w[kNormBias], config_.norm_eps, w[kQkv].scalar_type());
   }
-  void add_norm_gradient(const UnitWeights& w, UnitWeights& gradients, const at::Tensor& dn,
+  void add_norm_gradient(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& dn,
                          const at::Tensor& x_TM, const at::Tensor& dx_TM) const {
     dx_TM.add_(layer_norm_backward(dn, x_TM, w[kNorm], config_.norm_eps, dn.scalar_type(), gradients[kNorm],
                                    gradients[kNormBias]));
@@ -147,7 +147,7 @@ class NormHead final : public Head {
   Tile before_matrix(const UnitWeights& w, const at::Tensor& x_TM) const override {
     return {layer_norm(x_TM, w[kFinalNorm], w[kFinalNormBias], eps_, w[kOutputMatrix].scalar_type()), {}};
   }
-  at::Tensor before_matrix_backward(const UnitWeights& w, UnitWeights& gradients, const at::Tensor& x_TM,
+  at::Tensor before_matrix_backward(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& x_TM,
                                     Tile&, const at::Tensor& dnormed) const override {
     return layer_norm_backward(dnormed, x_TM, w[kFinalNorm], eps_, dnormed.scalar_type(),
                                gradients[kFinalNorm], gradients[kFinalNormBias]);

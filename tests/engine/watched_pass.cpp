@@ -89,13 +89,13 @@ class WatchedGradients final : public GradientStore {
     record.gradients.resize(layout.units.size());
   }
 
-  at::Tensor open(int unit) override {
+  OpenGradient open(int unit) override {
     EXPECT_FALSE(record_.gradients.at(static_cast<size_t>(unit)).defined())
         << "unit " << unit << " is closed";
     at::Tensor& buffer = open_[unit];
-    if (!buffer.defined())
-      buffer = at::zeros({layout_.units[static_cast<size_t>(unit)].elements}, at::kFloat);
-    return buffer;
+    const bool begun = buffer.defined();
+    if (!begun) buffer = at::full({layout_.units[static_cast<size_t>(unit)].elements}, kNan);
+    return {buffer, begun};
   }
   void close(int unit) override {
     ASSERT_EQ(open_.count(unit), 1) << "unit " << unit;

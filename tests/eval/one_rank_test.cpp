@@ -55,7 +55,7 @@ class WrongEmbedding final : public Embedding {
     right_->forward(weights, embedded, x_TM);
     if (embedded.tokens.size(0) < 2 * kTokens) x_TM.mul_(1.01);
   }
-  void backward(const UnitWeights& weights, UnitWeights& gradients, const EmbeddedTokens& embedded,
+  void backward(const UnitWeights& weights, UnitGradients& gradients, const EmbeddedTokens& embedded,
                 const at::Tensor& dx_TM) const override {
     right_->backward(weights, gradients, embedded, dx_TM);
   }

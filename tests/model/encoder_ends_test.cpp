@@ -98,13 +98,14 @@ TEST(EncoderEmbedding, both_ways_equal_autograd_for_any_tiles_and_padding_teache
 
   for (const int64_t tile_tokens : {kT, int64_t{10}}) {
     const at::Tensor x = at::empty({kT, kM}, at::kDouble);
-    const at::Tensor sums = at::zeros_like(flat);
-    UnitWeights gradients = bind_weights(sums, unit);
+    const at::Tensor sums = at::full_like(flat, std::nan(""));
+    UnitGradients gradients(sums, unit, /*begun=*/false);
     for_tiles(kT, tile_tokens, [&](int64_t begin, int64_t count) {
       const EmbeddedTokens rows = embedded.rows(begin, count);
       embedding->forward(bind_weights(flat, unit), rows, x.narrow(0, begin, count));
       embedding->backward(bind_weights(flat, unit), gradients, rows, dx.narrow(0, begin, count));
     });
+    gradients.finish();
     EXPECT_LT(relative_error(x, truth.detach()), 1e-12);
     auto d = testing::parameters_of(unit, sums, prefix);
     for (const auto& [name, got] : d) EXPECT_LT(relative_error(got, w.at(name).grad()), 1e-12) << name;
@@ -164,12 +165,17 @@ TEST(EncoderHead, loss_and_gradients_equal_autograd_for_any_tiles) {
                                        });
     EXPECT_LT(relative_error(seen, logits.detach()), 1e-12);
     EXPECT_LT(relative_error(loss.to(at::kDouble), losses.detach()), 1e-6) << "losses are fp32";
-    const at::Tensor sums = at::zeros_like(flat), dmatrix = at::zeros_like(matrix_values);
-    UnitWeights gradients = with_matrix(sums, dmatrix);
+    const at::Tensor sums = at::full_like(flat, std::nan(""));
+    const at::Tensor dmatrix = at::full_like(matrix_values, std::nan(""));
+    const UnitSpec words{
+        .name = "embedding", .parameters = {}, .elements = kV * kM, .tensors = {{0, kV, kM}}};
+    UnitGradients gradients(sums, unit, /*begun=*/false), embedding(dmatrix.flatten(), words, false);
+    gradients.exchange(kOutputMatrix, embedding, kWords);
     at::Tensor dx = x.clone();
     EXPECT_TRUE(at::equal(
         head->loss_and_gradient(with_matrix(flat, matrix_values), tile_tokens, dx, targets, scale, gradients),
         loss));
+    gradients.finish();
     EXPECT_LT(relative_error(dx, leaf_x.grad()), 1e-12);
     EXPECT_LT(relative_error(dmatrix, matrix.grad()), 1e-12);
     for (const auto& [name, got] : testing::parameters_of(unit, sums, prefix))

@@ -134,14 +134,15 @@ Results layer_in_fp16(const Weights& all, const Inputs& in, const RotaryTable& t
   const ModelConfig config = fp16_layer_test::config();
   const UnitSpec unit = make_model_layout(config).units[1];
   const auto arithmetic = config.family->layer(config);
-  const at::Tensor values = at::zeros({unit.elements}, tile), sums = at::zeros({unit.elements}, at::kFloat);
+  const at::Tensor values = at::zeros({unit.elements}, tile),
+                   sums = at::full({unit.elements}, std::nan(""), at::kFloat);
   const Weights w = weights_in(unit, values), d = weights_in(unit, sums);
   for (at::Tensor Weights::*const part :
        {&Weights::input_norm, &Weights::qkv, &Weights::q_norm, &Weights::k_norm, &Weights::o,
         &Weights::post_norm, &Weights::gate_up, &Weights::down})
     (w.*part).copy_(all.*part);
   const LayerTensors layer{bind_weights(values, unit), table};
-  UnitWeights gradients = bind_weights(sums, unit);
+  UnitGradients gradients(sums, unit, /*begun=*/false);
   const at::Tensor qkv = at::empty({kT, kN, kD}, at::kHalf), y = at::empty({kT, kM}, at::kHalf);
   const at::Tensor dx = at::empty({kT, kM}, at::kHalf), d_o = at::empty({kT, kH * kD}, at::kHalf);
   arithmetic->before_attention_forward(layer, in.x, 0, qkv);
@@ -194,10 +195,11 @@ HeadResult head_in_fp16(const at::Tensor& norm, const at::Tensor& matrix, at::Sc
                         const at::Tensor& x, const at::Tensor& targets, double scale) {
   const ModelConfig config = fp16_layer_test::config();
   const UnitSpec unit = make_model_layout(config).units.back();
-  const at::Tensor values = at::zeros({unit.elements}, tile), sums = at::zeros({unit.elements}, at::kFloat);
+  const at::Tensor values = at::zeros({unit.elements}, tile),
+                   sums = at::full({unit.elements}, std::nan(""), at::kFloat);
   rows_from(unit, values, "norm.weight", kM).copy_(norm);
   rows_from(unit, values, "lm_head.weight", kV).copy_(matrix);
-  UnitWeights gradients = bind_weights(sums, unit);
+  UnitGradients gradients(sums, unit, /*begun=*/false);
   at::Tensor dx = x.clone();
   const at::Tensor loss = config.family->head(config)->loss_and_gradient(bind_weights(values, unit), 16, dx,
                                                                          targets, scale, gradients);

@@ -25,10 +25,11 @@ TEST_F(OnAnotherDevice, weight_gradients_of_16_bit_tiles_add_up_in_fp32) {
   constexpr int64_t kTokens = 96, kTile = 32, kRows = 24, kColumns = 40;
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     const at::Tensor dy = at::randn({kTokens, kRows}).to(dtype), x = at::randn({kTokens, kColumns}).to(dtype);
-    at::Tensor gradient = at::zeros({kRows, kColumns}, device_), bias = at::zeros({kRows}, device_);
+    at::Tensor gradient = at::full({kRows, kColumns}, std::nan(""), device_),
+               bias = at::zeros({kRows}, device_);
     for (int64_t begin = 0; begin < kTokens; begin += kTile)
       add_linear_gradient(gradient, bias, dy.narrow(0, begin, kTile).to(device_),
-                          x.narrow(0, begin, kTile).to(device_));
+                          x.narrow(0, begin, kTile).to(device_), begin == 0 ? InSum::first : InSum::further);
     const at::Tensor exact = at::mm(dy.to(at::kDouble).t(), x.to(at::kDouble));
     EXPECT_LT(testing::relative_error(gradient.to(at::kCPU), exact), 1e-6) << dtype;
     EXPECT_LT(testing::relative_error(bias.to(at::kCPU), dy.to(at::kDouble).sum(0)), 1e-6) << dtype;
@@ -39,7 +40,8 @@ TEST_F(OnAnotherDevice, the_embeddings_gradient_leaves_padding_out_and_the_host_
   constexpr int64_t kPadding = 3;
   const at::Tensor tokens = at::tensor({1, 3, 0, 3, 1}, at::kLong), dx = at::randn({5, 4});
   // A tied embedding's gradient holds the head's already.
-  UnitWeights gradients{at::ones({6, 4}, device_)};
+  UnitSpec unit{.name = "embedding", .parameters = {}, .elements = 24, .tensors = {{0, 6, 4}}};
+  UnitGradients gradients(at::ones({24}, device_), unit, /*begun=*/true);
   at::Tensor expected = at::ones({6, 4});
   for (const int64_t position : {0, 2, 4}) expected[tokens[position].item<int64_t>()].add_(dx[position]);
   ModelConfig config;

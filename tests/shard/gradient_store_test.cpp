@@ -40,7 +40,9 @@ void for_all_stores(const std::function<void(GradientStore&, int ranks)>& body) 
 }
 
 void add(GradientStore& store, int unit, double value) {
-  store.open(unit).add_(value);
+  const OpenGradient gradient = store.open(unit);
+  if (!gradient.begun) gradient.flat.zero_();
+  gradient.flat.add_(value);
   store.close(unit);
 }
 
@@ -91,7 +93,8 @@ TEST(GradientStore, sums_that_finish_one_unit_later_are_bitwise_those_of_the_clo
             make_gradients_summed_at_close(kUnits, *mesh.all, true, {.reduce_dtype = dtype, .sums = sums});
         store->clear();
         for (const int unit : {2, 1, 0, 0, 1, 2}) {
-          const at::Tensor gradient = store->open(unit);
+          const auto [gradient, begun] = store->open(unit);
+          if (!begun) gradient.zero_();
           gradient.add_(at::arange(gradient.numel(), at::kFloat).add_(world.rank() * 7 + unit).sin_());
           store->close(unit);
         }

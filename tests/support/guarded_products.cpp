@@ -70,9 +70,15 @@ at::Tensor& addmm_dtype_out(const at::Tensor& self, const at::Tensor& a, const a
   return add_product(self, a, b, beta, alpha, out);
 }
 
+// a [n, k] b [k, m] of 16-bit factors into fp32, as _mm_dtype_out_cuda there: whatever lies in out.
+at::Tensor& mm_dtype_out(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype, at::Tensor& out) {
+  return addmm_dtype_out(out, a, b, dtype, /*beta=*/0, /*alpha=*/1, out);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("mm.out", &mm_out);
   library.impl("addmm.out", &addmm_out);
+  library.impl("mm.dtype_out", &mm_dtype_out);
   library.impl("addmm.dtype_out", &addmm_dtype_out);
 }
 

@@ -87,7 +87,7 @@ at::Tensor LayerRunner::forward_keeping(SavedSlots keep, int64_t layer, const Un
   return y;
 }
 
-at::Tensor LayerRunner::backward(int64_t layer, const UnitWeights& weights, UnitWeights& gradients,
+at::Tensor LayerRunner::backward(int64_t layer, const UnitWeights& weights, UnitGradients& gradients,
                                  const SequenceContext& context, Saved saved, at::Tensor dy) {
   const LayerTensors tensors{weights, context.rotary.at(static_cast<size_t>(layer))};
   const SequenceMask& mask = *context.masks.at(layer);

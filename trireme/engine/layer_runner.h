@@ -61,7 +61,7 @@ class LayerRunner {
                            Saved& saved);
   // dy [B * s, M] -> dx [B * s, M]; may write over dy. Adds to the gradients. Makes what `saved` lacks beside
   // kX. Collective.
-  at::Tensor backward(int64_t layer, const UnitWeights& weights, UnitWeights& gradients,
+  at::Tensor backward(int64_t layer, const UnitWeights& weights, UnitGradients& gradients,
                       const SequenceContext& context, Saved saved, at::Tensor dy);
 
  private:

@@ -183,16 +183,19 @@ at::Tensor ModelExecutor::forward(
   return loss.view(batch.tokens.sizes());
 }
 
-void ModelExecutor::add_embedding_gradient(const at::Tensor& flat_gradient, const EmbeddedTokens& embedded,
+void ModelExecutor::add_embedding_gradient(GradientStore& gradients, const EmbeddedTokens& embedded,
                                            const at::Tensor& dx, UnitOrder& order) {
   const int unit = layout_.embedding_unit();
   const bool reads = layout_.embedding_read_backward;
   const UnitWeights weights = reads ? bind(unit, order.gather(unit)) : UnitWeights();
-  UnitWeights gradients = bind(unit, flat_gradient);
-  const MemoryScope scope(MemoryCategory::tiles);
-  for_tiles(dx.size(0), settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
-    embedding_->backward(weights, gradients, embedded.rows(begin, count), dx.narrow(0, begin, count));
-  });
+  UnitGradients sums = open(unit, gradients);
+  {
+    const MemoryScope scope(MemoryCategory::tiles);
+    for_tiles(dx.size(0), settings_.logits_tile_tokens, [&](int64_t begin, int64_t count) {
+      embedding_->backward(weights, sums, embedded.rows(begin, count), dx.narrow(0, begin, count));
+    });
+  }
+  sums.finish();
   if (reads) order.release(unit);
 }
 
@@ -201,14 +204,23 @@ at::Tensor ModelExecutor::head_backward(const at::Tensor& targets, double scale,
   const int head = layout_.head_unit(), embedding = layout_.embedding_unit();
   const at::Tensor head_flat = order.gather(head);
   const UnitWeights weights = bind_head(head_flat, layout_.tied ? order.gather(embedding) : at::Tensor());
-  UnitWeights head_gradients =
-      bind_head(gradients.open(head), layout_.tied ? gradients.open(embedding) : at::Tensor());
+  UnitGradients head_gradients = open(head, gradients);
+  std::optional<UnitGradients> embedding_gradients;
+  if (layout_.tied) {
+    embedding_gradients = open(embedding, gradients);
+    head_gradients.exchange(kOutputMatrix, *embedding_gradients, kWords);
+  }
   at::Tensor loss;
   {
     const MemoryScope scope(MemoryCategory::tiles);
     loss = head_->loss_and_gradient(weights, settings_.logits_tile_tokens, x, targets, scale, head_gradients);
     count_as(loss, MemoryCategory::other);
   }
+  if (layout_.tied) {
+    head_gradients.exchange(kOutputMatrix, *embedding_gradients, kWords);
+    embedding_gradients->finish();
+  }
+  head_gradients.finish();
   order.release(head);
   if (layout_.tied) order.release(embedding);
   return loss;
@@ -231,11 +243,13 @@ at::Tensor ModelExecutor::group_backward(int64_t begin, int64_t end, const Seque
   for (int64_t layer = end - 1; layer >= begin; --layer) {
     activity_.set_layer(layer, PassDirection::backward);
     const int unit = layout_.layer_unit(layer);
-    UnitWeights layer_gradients = bind(unit, gradients.open(unit));
-    dx = layers_.backward(layer, bind(unit, order.gather(unit)), layer_gradients, context,
-                          std::move(of(layer)), dx);
-    order.release(unit);
-    layer_gradients = {};
+    {
+      UnitGradients layer_gradients = open(unit, gradients);
+      dx = layers_.backward(layer, bind(unit, order.gather(unit)), layer_gradients, context,
+                            std::move(of(layer)), dx);
+      layer_gradients.finish();
+      order.release(unit);
+    }
     gradients.close(unit);
   }
   return dx;
@@ -273,7 +287,7 @@ at::Tensor ModelExecutor::forward_backward(const TokenBatch& batch, double scale
   activity_.leave_layers();
   // A tied matrix is open since the head; it closes here, after its second use.
   const int embedding = layout_.embedding_unit();
-  add_embedding_gradient(gradients.open(embedding), embedded, dx, order);
+  add_embedding_gradient(gradients, embedded, dx, order);
   gradients.close(embedding);
   return loss.sum(at::kDouble);
 }

@@ -67,9 +67,13 @@ class ModelExecutor {
   // Back through layers [begin, end), one group of the plan: d(output) of the last -> d(input) of the first.
   at::Tensor group_backward(int64_t begin, int64_t end, const SequenceContext& context, at::Tensor dx,
                             UnitOrder& order, GradientStore& gradients, ActivationStore& activations);
-  void add_embedding_gradient(const at::Tensor& flat_gradient, const EmbeddedTokens& embedded,
-                              const at::Tensor& dx, UnitOrder& order);
-  // A unit's flat values or gradient as tensors.
+  void add_embedding_gradient(GradientStore& gradients, const EmbeddedTokens& embedded, const at::Tensor& dx,
+                              UnitOrder& order);
+  UnitGradients open(int unit, GradientStore& gradients) const {
+    const OpenGradient gradient = gradients.open(unit);
+    return {gradient.flat, layout_.units[static_cast<size_t>(unit)], gradient.begun};
+  }
+  // A unit's flat values as tensors.
   UnitWeights bind(int unit, const at::Tensor& flat) const {
     return bind_weights(flat, layout_.units[static_cast<size_t>(unit)]);
   }

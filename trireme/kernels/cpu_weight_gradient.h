@@ -10,13 +10,14 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/kernels/product.h"
 #include "trireme/kernels/tile_gemm.h"
 
 namespace trireme {
 
-// gradient [n, k] fp32, contiguous, += dy [T, n]' x [T, k] of bf16; columns of dy and x are contiguous. The
-// bits do not depend on the number of threads.
+// gradient [n, k] fp32, contiguous, += dy [T, n]' x [T, k] of bf16, or = it; columns of dy and x are
+// contiguous. The bits do not depend on the number of threads.
 void add_weight_gradient(const at::Tensor& gradient_nk, const at::Tensor& dy_Tn, const at::Tensor& x_Tk,
-                         Bf16Units units);
+                         InSum in_sum, Bf16Units units);
 
 }  // namespace trireme

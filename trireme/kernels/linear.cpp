@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "trireme/kernels/cpu_weight_gradient.h"
-#include "trireme/kernels/product.h"
 
 namespace trireme {
 namespace {
@@ -56,15 +55,24 @@ void linear_backward_into(at::Tensor& dx_Tk, const at::Tensor& dy_Tn, const at::
 }
 
 void add_linear_gradient(at::Tensor& gradient_nk, at::Tensor& bias_gradient_n, const at::Tensor& dy_Tn,
-                         const at::Tensor& x_Tk) {
-  if (dy_Tn.scalar_type() == gradient_nk.scalar_type())
-    add_product(gradient_nk, dy_Tn.t(), x_Tk);
-  else if (const auto units = bf16_blocks_of(dy_Tn))
-    add_weight_gradient(gradient_nk, dy_Tn, x_Tk, *units);
-  else if (dy_Tn.is_cpu())  // libtorch has no CPU product of 16-bit factors that is added to fp32
+                         const at::Tensor& x_Tk, InSum in_sum) {
+  const auto sum_dtype = gradient_nk.scalar_type();
+  const bool first = in_sum == InSum::first;
+  if (dy_Tn.scalar_type() == sum_dtype) {
+    if (first)
+      product_into(gradient_nk, dy_Tn.t(), x_Tk);
+    else
+      add_product(gradient_nk, dy_Tn.t(), x_Tk);
+  } else if (const auto units = bf16_blocks_of(dy_Tn)) {
+    add_weight_gradient(gradient_nk, dy_Tn, x_Tk, in_sum, *units);
+  } else if (dy_Tn.is_cpu()) {  // libtorch has no CPU product of 16-bit factors into fp32
+    if (first) gradient_nk.zero_();
     gradient_nk.add_(at::mm(dy_Tn.t(), x_Tk));
-  else
-    at::addmm_out(gradient_nk, gradient_nk, dy_Tn.t(), x_Tk, gradient_nk.scalar_type());
+  } else if (first) {
+    at::mm_out(gradient_nk, dy_Tn.t(), x_Tk, sum_dtype);
+  } else {
+    at::addmm_out(gradient_nk, gradient_nk, dy_Tn.t(), x_Tk, sum_dtype);
+  }
   if (bias_gradient_n.defined()) add_column_sums(bias_gradient_n, dy_Tn);
 }
 

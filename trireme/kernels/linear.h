@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/kernels/product.h"
+
 namespace trireme {
 
 // x [T, k], weight [n, k], bias [n] or undefined -> out [T, n] of their dtype.
@@ -13,9 +15,9 @@ at::Tensor linear_forward(const at::Tensor& x_Tk, const at::Tensor& weight_nk, c
 // dy [T, n] -> dx [T, k], which may have another dtype.
 void linear_backward_into(at::Tensor& dx_Tk, const at::Tensor& dy_Tn, const at::Tensor& weight_nk);
 
-// gradient [n, k] fp32, contiguous, += dy' x; bias_gradient [n] fp32 += column sums of dy (skipped when
-// undefined). The elements of a row of dy and of x lie side by side.
+// gradient [n, k] fp32, contiguous, += dy' x, or = it; bias_gradient [n] fp32 += column sums of dy (skipped
+// when undefined). T > 0; the elements of a row of dy and of x lie side by side.
 void add_linear_gradient(at::Tensor& gradient_nk, at::Tensor& bias_gradient_n, const at::Tensor& dy_Tn,
-                         const at::Tensor& x_Tk);
+                         const at::Tensor& x_Tk, InSum in_sum);
 
 }  // namespace trireme

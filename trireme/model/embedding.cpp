@@ -18,7 +18,7 @@ class WordEmbedding final : public Embedding {
       x_TM.copy_(words.index_select(0, embedded.tokens));
     if (scale_ != 1) x_TM.mul_(scale_in(x_TM.scalar_type()));
   }
-  void backward(const UnitWeights&, UnitWeights& gradients, const EmbeddedTokens& embedded,
+  void backward(const UnitWeights&, UnitGradients& gradients, const EmbeddedTokens& embedded,
                 const at::Tensor& dx_TM) const override {
     if (scale_ == 1) return add_word_gradients(gradients[kWords], padding_, embedded.tokens, dx_TM);
     const at::Tensor scaled = dx_TM.to(gradients[kWords].scalar_type()).mul(scale_in(dx_TM.scalar_type()));

@@ -7,6 +7,7 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/model/unit_gradients.h"
 #include "trireme/model/unit_weights.h"
 
 namespace trireme {
@@ -29,7 +30,7 @@ class Embedding {
   virtual void forward(const UnitWeights& weights, const EmbeddedTokens& embedded, at::Tensor x_TM) const = 0;
   // dx [T, M] -> added to the gradients (fp32). `weights` are empty unless
   // ModelLayout::embedding_read_backward.
-  virtual void backward(const UnitWeights& weights, UnitWeights& gradients, const EmbeddedTokens& embedded,
+  virtual void backward(const UnitWeights& weights, UnitGradients& gradients, const EmbeddedTokens& embedded,
                         const at::Tensor& dx_TM) const = 0;
 };
 

@@ -22,7 +22,7 @@ at::Tensor Head::loss(
 }
 
 at::Tensor Head::loss_and_gradient(const UnitWeights& weights, int64_t tile_tokens, at::Tensor& x_TM,
-                                   const at::Tensor& targets, double scale, UnitWeights& gradients) const {
+                                   const at::Tensor& targets, double scale, UnitGradients& gradients) const {
   at::Tensor loss = at::zeros({x_TM.size(0)}, x_TM.options().dtype(at::kFloat));
   for_tiles(x_TM.size(0), tile_tokens, [&](int64_t begin, int64_t count) {
     const at::Tensor x = x_TM.narrow(0, begin, count);
@@ -30,7 +30,7 @@ at::Tensor Head::loss_and_gradient(const UnitWeights& weights, int64_t tile_toke
     at::Tensor logits = linear_forward(tile.normed, weights[kOutputMatrix], weights[kOutputBias]);
     at::Tensor tile_loss = loss.narrow(0, begin, count);
     cross_entropy(logits, targets.narrow(0, begin, count), tile_loss, scale);
-    add_linear_gradient(gradients[kOutputMatrix], gradients[kOutputBias], logits, tile.normed);
+    gradients.add_linear(kOutputMatrix, kOutputBias, logits, tile.normed);
     const at::Tensor dnormed = product(logits, weights[kOutputMatrix]);
     x.copy_(before_matrix_backward(weights, gradients, x, tile, dnormed));
   });

@@ -10,6 +10,7 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/model/unit_gradients.h"
 #include "trireme/model/unit_weights.h"
 
 namespace trireme {
@@ -28,7 +29,7 @@ class Head {
   // The same, and the gradient of (sum of losses * scale): added to the gradients (fp32), and d(x) [T, M]
   // over `x` itself.
   at::Tensor loss_and_gradient(const UnitWeights& weights, int64_t tile_tokens, at::Tensor& x_TM,
-                               const at::Tensor& targets, double scale, UnitWeights& gradients) const;
+                               const at::Tensor& targets, double scale, UnitGradients& gradients) const;
 
  protected:
   struct Tile {
@@ -37,7 +38,7 @@ class Head {
   };
   virtual Tile before_matrix(const UnitWeights& weights, const at::Tensor& x_TM) const = 0;
   // d(normed) -> d(x), of d(normed)'s dtype.
-  virtual at::Tensor before_matrix_backward(const UnitWeights& weights, UnitWeights& gradients,
+  virtual at::Tensor before_matrix_backward(const UnitWeights& weights, UnitGradients& gradients,
                                             const at::Tensor& x_TM, Tile& tile,
                                             const at::Tensor& dnormed) const = 0;
 };

@@ -13,6 +13,7 @@
 #include <ATen/ATen.h>
 
 #include "trireme/model/rotary.h"
+#include "trireme/model/unit_gradients.h"
 #include "trireme/model/unit_weights.h"
 
 namespace trireme {
@@ -41,7 +42,7 @@ class Layer {
   virtual void before_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, int64_t first_row,
                                         const at::Tensor& qkv_TND) const = 0;
   // dqkv [T, N, D] -> added to dx [T, M] and to the gradients.
-  virtual void before_attention_backward(const LayerTensors& layer, UnitWeights& gradients,
+  virtual void before_attention_backward(const LayerTensors& layer, UnitGradients& gradients,
                                          const at::Tensor& x_TM, int64_t first_row,
                                          const at::Tensor& dqkv_TND, at::Tensor dx_TM) const = 0;
   // x [T, M], o [T, H D] -> y [T, M] (written). `kept`, when not null, is filled.
@@ -50,7 +51,7 @@ class Layer {
                                        KeptAfterAttention* kept) const = 0;
   // dy [T, M] -> dx [T, M] (which may be dy) and do [T, H D] (both written), and added to the gradients.
   // `kept` null: made again from x and o.
-  virtual void after_attention_backward(const LayerTensors& layer, UnitWeights& gradients,
+  virtual void after_attention_backward(const LayerTensors& layer, UnitGradients& gradients,
                                         const at::Tensor& x_TM, const at::Tensor& o_TA,
                                         const at::Tensor& dy_TM, KeptAfterAttention* kept,
                                         const at::Tensor& dx_TM, at::Tensor do_TA) const = 0;

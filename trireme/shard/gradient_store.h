@@ -29,13 +29,20 @@
 
 namespace trireme {
 
+struct OpenGradient {
+  at::Tensor flat;
+  // There are values to add to. Otherwise the caller writes all of them before it opens the unit again or
+  // closes it.
+  bool begun = false;
+};
+
 class GradientStore {
  public:
   virtual ~GradientStore() = default;
   GradientStore& operator=(GradientStore&&) = delete;
-  // The unit's flat fp32 gradient, to be added to; the same one until its close. Zero at the first open after
-  // clear, and, where sums are made at each close, after each close.
-  virtual at::Tensor open(int unit) = 0;
+  // The unit's flat fp32 gradient, the same one until its close. Its values are undefined at the first open
+  // after clear, and, where sums are made at each close, after each close.
+  virtual OpenGradient open(int unit) = 0;
   // Collective where sums are made at each close.
   virtual void close(int unit) = 0;
   // Ends the micro-batches: sums over ranks the gradients that close did not sum. Units not opened since

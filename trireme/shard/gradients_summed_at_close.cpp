@@ -25,7 +25,7 @@ class GradientsSummedAtClose final : public GradientStore {
         open_(units.size()),
         sums_(units.size()) {
     for (const FlatUnit& unit : units) unit_elements_.push_back(unit.elements);
-    forgotten_.assign(units.size(), false);
+    stale_.assign(units.size(), true);
     if (on_summed_) return;
     std::vector<int64_t> elements;
     for (const UnitShare& share : owned_shares(units, group, shard_)) elements.push_back(share.elements);
@@ -36,18 +36,19 @@ class GradientsSummedAtClose final : public GradientStore {
     }
     const MemoryScope scope(MemoryCategory::gradients);
     const auto options = at::TensorOptions().dtype(at::kFloat).device(settings.device);
-    for (size_t unit = 0; unit < units.size(); ++unit) sums_[unit] = at::zeros({elements[unit]}, options);
+    for (size_t unit = 0; unit < units.size(); ++unit) sums_[unit] = at::empty({elements[unit]}, options);
   }
 
-  at::Tensor open(int unit) override {
+  OpenGradient open(int unit) override {
     if (summing_ && summing_->unit == unit) finish_sum();
     at::Tensor& gradient = open_.at(static_cast<size_t>(unit));
     const MemoryScope scope(MemoryCategory::gradients);
     if (offloaded_) offloaded_->expect(unit);
-    if (!gradient.defined())
-      gradient = at::zeros({unit_elements_[static_cast<size_t>(unit)]},
+    const bool begun = gradient.defined();
+    if (!begun)
+      gradient = at::empty({unit_elements_[static_cast<size_t>(unit)]},
                            at::TensorOptions().dtype(at::kFloat).device(settings_.device));
-    return gradient;
+    return {gradient, begun};
   }
   void close(int unit) override {
     at::Tensor gradient = std::exchange(open_.at(static_cast<size_t>(unit)), at::Tensor());
@@ -66,8 +67,13 @@ class GradientsSummedAtClose final : public GradientStore {
     finish_sum();
     if (offloaded_) offloaded_->finish();
     for (size_t unit = 0; unit < sums_.size(); ++unit) {
-      if (!offloaded_) current(unit);
-      if (offloaded_ && forgotten_[unit]) squares_[unit] = at::Tensor();
+      if (!stale_[unit]) continue;
+      if (offloaded_) {
+        squares_[unit] = at::Tensor();
+      } else {
+        sums_[unit].zero_();
+        stale_[unit] = false;
+      }
     }
   }
   at::Tensor summed(int unit) override {
@@ -95,7 +101,7 @@ class GradientsSummedAtClose final : public GradientStore {
     summing_.reset();  // left by a step that ended early
     if (offloaded_) offloaded_->clear();
     for (at::Tensor& open : open_) open = at::Tensor();  // left by a step that ended early
-    forgotten_.assign(sums_.size(), true);
+    stale_.assign(sums_.size(), true);
   }
 
  private:
@@ -117,8 +123,13 @@ class GradientsSummedAtClose final : public GradientStore {
   }
   // Keeps the sum of a unit, or hands it over.
   void take(int unit, at::Tensor sum) {
+    const auto i = static_cast<size_t>(unit);
     if (!on_summed_ && !offloaded_) {
-      current(static_cast<size_t>(unit)).add_(sum);
+      if (stale_[i])
+        sums_[i].copy_(sum);
+      else
+        sums_[i].add_(sum);
+      stale_[i] = false;
       return;
     }
     count_as(sum, MemoryCategory::gradients);  // it may be counted as communication
@@ -128,18 +139,12 @@ class GradientsSummedAtClose final : public GradientStore {
       send_away(unit, sum);
     }
   }
-  // The unit's sum in this step. The first call zeroes the values of the step before.
-  at::Tensor& current(size_t unit) {
-    if (forgotten_[unit]) sums_[unit].zero_();
-    forgotten_[unit] = false;
-    return sums_[unit];
-  }
   // Adds the sum of earlier micro-batches on the device, takes its squares there, and sends it to the host.
   void send_away(int unit, at::Tensor& sum) {
     const at::Tensor earlier = offloaded_->earlier(unit);
     if (earlier.defined()) sum.add_(earlier);
     squares_[static_cast<size_t>(unit)] = sum_of_squares(sum);
-    forgotten_[static_cast<size_t>(unit)] = false;
+    stale_[static_cast<size_t>(unit)] = false;
     offloaded_->put(unit, sum);
   }
 
@@ -154,7 +159,7 @@ class GradientsSummedAtClose final : public GradientStore {
   std::vector<at::Tensor> sums_;            // undefined: offloaded, or handed over
   std::optional<OffloadedSums> offloaded_;  // beside a GPU
   std::vector<at::Tensor> squares_;  // of offloaded sums, [] on the device; undefined: compute on the host
-  std::vector<bool> forgotten_;      // the sum holds values of the step before
+  std::vector<bool> stale_;          // the sum holds nothing of this step
 };
 
 }  // namespace

@@ -17,15 +17,21 @@ class WholeGradients final : public GradientStore {
         shares_(owned_shares(units, group, shard_)) {
     const MemoryScope scope(MemoryCategory::gradients);
     const auto options = at::TensorOptions().dtype(at::kFloat).device(settings.device);
-    for (const FlatUnit& unit : units) gradients_.push_back(at::zeros({unit.elements}, options));
-    forgotten_.assign(units.size(), false);
+    for (const FlatUnit& unit : units) gradients_.push_back(at::empty({unit.elements}, options));
+    stale_.assign(units.size(), true);
   }
 
-  at::Tensor open(int unit) override { return current(static_cast<size_t>(unit)); }
+  OpenGradient open(int unit) override {
+    const bool begun = !stale_.at(static_cast<size_t>(unit));
+    stale_[static_cast<size_t>(unit)] = false;
+    return {gradients_[static_cast<size_t>(unit)], begun};
+  }
   void close(int) override {}
   void finish() override {
     for (size_t unit = 0; unit < gradients_.size(); ++unit) {
-      at::Tensor& gradient = current(unit);
+      at::Tensor& gradient = gradients_[unit];
+      if (stale_[unit]) gradient.zero_();
+      stale_[unit] = false;
       const at::Tensor sum = sum_gradient(group_, gradient, shard_, settings_.reduce_dtype);
       if (shard_) rank_share(static_cast<int>(unit)).copy_(sum);
     }
@@ -43,16 +49,9 @@ class WholeGradients final : public GradientStore {
   void multiply(double factor) override {
     for (at::Tensor& gradient : gradients_) gradient.mul_(factor);
   }
-  void clear() override { forgotten_.assign(gradients_.size(), true); }
+  void clear() override { stale_.assign(gradients_.size(), true); }
 
  private:
-  // The unit's gradient in this step. The first call zeroes the values of the step before.
-  at::Tensor& current(size_t unit) {
-    at::Tensor& gradient = gradients_.at(unit);
-    if (forgotten_[unit]) gradient.zero_();
-    forgotten_[unit] = false;
-    return gradient;
-  }
   // This rank's share, which holds the sum after finish. The other shares are then unused.
   at::Tensor rank_share(int unit) const {
     const UnitShare& share = shares_.at(static_cast<size_t>(unit));
@@ -64,7 +63,7 @@ class WholeGradients final : public GradientStore {
   GradientSettings settings_;
   std::vector<UnitShare> shares_;
   std::vector<at::Tensor> gradients_;
-  std::vector<bool> forgotten_;  // holds values of the step before
+  std::vector<bool> stale_;  // holds nothing of this step
 };
 
 }  // namespace

@@ -200,7 +200,7 @@ class EncoderEmbedding final : public Embedding {
     x_TM.copy_(layer_norm(sum(w, embedded), w[kEmbeddingNorm], w[kEmbeddingNormBias], config_.norm_eps,
                           x_TM.scalar_type()));
   }
-  void backward(const UnitWeights& w, UnitWeights& gradients, const EmbeddedTokens& embedded,
+  void backward(const UnitWeights& w, UnitGradients& gradients, const EmbeddedTokens& embedded,
                 const at::Tensor& dx_TM) const override {
     const at::Tensor sum = this->sum(w, embedded);
     const at::Tensor d =
@@ -252,12 +252,12 @@ class EncoderLayer final : public Layer {
     if (!in_place) qkv_TND.copy_(projected);
   }
 
-  void before_attention_backward(const LayerTensors& layer, UnitWeights& gradients, const at::Tensor& x_TM,
+  void before_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
                                  int64_t, const at::Tensor& dqkv_TND, at::Tensor dx_TM) const override {
     const UnitWeights& w = layer.weights;
     const auto dtype = w[kQkv].scalar_type();
     const at::Tensor dqkv = dqkv_TND.to(dtype).flatten(1);
-    add_linear_gradient(gradients[kQkv], gradients[kQkvBias], dqkv, x_TM.to(dtype));
+    gradients.add_linear(kQkv, kQkvBias, dqkv, x_TM.to(dtype));
     if (dx_TM.scalar_type() == dtype)
       add_product(dx_TM, dqkv, w[kQkv]);
     else
@@ -282,7 +282,7 @@ class EncoderLayer final : public Layer {
     y_TM.copy_(layer_norm(x2, w[kOutputNorm], w[kOutputNormBias], eps_, y_TM.scalar_type()));
   }
 
-  void after_attention_backward(const LayerTensors& layer, UnitWeights& gradients, const at::Tensor& x_TM,
+  void after_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
                                 const at::Tensor& o_TA, const at::Tensor& dy_TM, KeptAfterAttention* kept,
                                 const at::Tensor& dx_TM, at::Tensor do_TA) const override {
     const UnitWeights& w = layer.weights;
@@ -304,14 +304,14 @@ class EncoderLayer final : public Layer {
     x2 = at::Tensor();
     at::Tensor dup = product(dx2, w[kDown]);
     exact_gelu_backward(dup, up);  // dup was d(act); up is act from here on
-    add_linear_gradient(gradients[kDown], gradients[kDownBias], dx2, up);
-    add_linear_gradient(gradients[kUp], gradients[kUpBias], dup, a);
+    gradients.add_linear(kDown, kDownBias, dx2, up);
+    gradients.add_linear(kUp, kUpBias, dup, a);
     add_product(dx2, dup, w[kUp]);
     const at::Tensor& da = dx2;
     up = dup = at::Tensor();
     const at::Tensor dx1 = layer_norm_backward(da, x1, w[kAttentionNorm], eps_, dtype,
                                                gradients[kAttentionNorm], gradients[kAttentionNormBias]);
-    add_linear_gradient(gradients[kOut], gradients[kOutBias], dx1, o);
+    gradients.add_linear(kOut, kOutBias, dx1, o);
     linear_backward_into(do_TA, dx1, w[kOut]);
     dx_TM.copy_(dx1);
   }
@@ -331,14 +331,14 @@ class EncoderHead final : public Head {
     const at::Tensor act = exact_gelu(dense);
     return {layer_norm(act, w[kHeadNorm], w[kHeadNormBias], eps_, dtype), {dense, act}};
   }
-  at::Tensor before_matrix_backward(const UnitWeights& w, UnitWeights& gradients, const at::Tensor& x_TM,
+  at::Tensor before_matrix_backward(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& x_TM,
                                     Tile& tile, const at::Tensor& dnormed) const override {
     const auto dtype = dnormed.scalar_type();
     at::Tensor &dense = tile.kept[0], &act = tile.kept[1];
     at::Tensor d = layer_norm_backward(dnormed, act, w[kHeadNorm], eps_, dtype, gradients[kHeadNorm],
                                        gradients[kHeadNormBias]);
     exact_gelu_backward(d, dense);
-    add_linear_gradient(gradients[kDense], gradients[kDenseBias], d, x_TM.to(dtype));
+    gradients.add_linear(kDense, kDenseBias, d, x_TM.to(dtype));
     return product(d, w[kDense]);
   }
 

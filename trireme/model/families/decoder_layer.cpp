@@ -64,7 +64,7 @@ class DecoderLayer final : public Layer {
     rotate_heads(projected, rotary_heads(layer, first_row), qkv_TND);
   }
 
-  void before_attention_backward(const LayerTensors& layer, UnitWeights& gradients, const at::Tensor& x_TM,
+  void before_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
                                  int64_t first_row, const at::Tensor& dqkv_TND,
                                  at::Tensor dx_TM) const override {
     const UnitWeights& w = layer.weights;
@@ -83,7 +83,7 @@ class DecoderLayer final : public Layer {
         in_place ? dqkv_TND : at::empty(dqkv_TND.sizes(), dqkv_TND.options().dtype(dtype));
     rotate_heads_backward(dqkv_TND, rotary, before, projected, gradients[kQueryNorm], gradients[kKeyNorm]);
     const at::Tensor flat = projected.view({projected.size(0), -1});
-    add_linear_gradient(gradients[kQkv], gradients[kQkvBias], flat, normed);
+    gradients.add_linear(kQkv, kQkvBias, flat, normed);
     norm_backward(config_, product(flat, w[kQkv]), x_TM, w[kAttentionNorm], dx_TM, gradients[kAttentionNorm]);
   }
 
@@ -115,7 +115,7 @@ class DecoderLayer final : public Layer {
     y_TM.copy_(x1);
   }
 
-  void after_attention_backward(const LayerTensors& layer, UnitWeights& gradients, const at::Tensor& x_TM,
+  void after_attention_backward(const LayerTensors& layer, UnitGradients& gradients, const at::Tensor& x_TM,
                                 const at::Tensor& o_TA, const at::Tensor& dy_TM, KeptAfterAttention* kept,
                                 const at::Tensor& dx_TM, at::Tensor do_TA) const override {
     const UnitWeights& w = layer.weights;
@@ -143,8 +143,8 @@ class DecoderLayer final : public Layer {
     const at::Tensor dact = product(db, w[kDown]);
     const at::Tensor act = glu_backward(config_.gate, dact, mlp.first);
     const at::Tensor& dgate_up = mlp.first;
-    add_linear_gradient(gradients[kDown], gradients[kDownBias], db, act);
-    add_linear_gradient(gradients[kGateUp], gradients[kGateUpBias], dgate_up, normed);
+    gradients.add_linear(kDown, kDownBias, db, act);
+    gradients.add_linear(kGateUp, kGateUpBias, dgate_up, normed);
     const at::Tensor dnormed = product(dgate_up, w[kGateUp]);
     at::Tensor dx1 = dy.clone();
     norm_backward(config_, dnormed, x1, w[kMlpNorm], dx1, gradients[kMlpNorm]);
@@ -153,7 +153,7 @@ class DecoderLayer final : public Layer {
       da = at::zeros_like(dx1);
       norm_backward(config_, dx1, a, w[kAttentionOutNorm], da, gradients[kAttentionOutNorm]);
     }
-    add_linear_gradient(gradients[kOut], gradients[kOutBias], da, o);
+    gradients.add_linear(kOut, kOutBias, da, o);
     linear_backward_into(do_TA, da, w[kOut]);
     dx_TM.copy_(dx1);
   }
@@ -195,7 +195,7 @@ class DecoderHead final : public Head {
   Tile before_matrix(const UnitWeights& w, const at::Tensor& x_TM) const override {
     return {norm(config_, x_TM, w[kFinalNorm], w[kOutputMatrix].scalar_type()), {}};
   }
-  at::Tensor before_matrix_backward(const UnitWeights& w, UnitWeights& gradients, const at::Tensor& x_TM,
+  at::Tensor before_matrix_backward(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& x_TM,
                                     Tile&, const at::Tensor& dnormed) const override {
     at::Tensor dx = at::zeros(x_TM.sizes(), dnormed.options());
     norm_backward(config_, dnormed, x_TM, w[kFinalNorm], dx, gradients[kFinalNorm]);

@@ -1,0 +1,57 @@
+#include "trireme/model/unit_gradients.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "trireme/kernels/linear.h"
+#include "trireme/model/unit_weights.h"
+
+namespace trireme {
+namespace {
+
+void zero_between_tensors(const at::Tensor& flat, const UnitSpec& unit) {
+  std::vector<std::pair<int64_t, int64_t>> tensors;  // begin, end
+  tensors.reserve(unit.tensors.size() + 1);
+  for (const auto& [offset, rows, columns] : unit.tensors)
+    if (rows > 0) tensors.emplace_back(offset, offset + rows * std::max<int64_t>(columns, 1));
+  tensors.emplace_back(unit.elements, unit.elements);
+  std::sort(tensors.begin(), tensors.end());
+  int64_t filled = 0;
+  for (const auto& [begin, end] : tensors) {
+    if (begin > filled) flat.narrow(0, filled, begin - filled).zero_();
+    filled = end;
+  }
+}
+
+}  // namespace
+
+UnitGradients::UnitGradients(const at::Tensor& flat, const UnitSpec& unit, bool begun) {
+  if (!begun) zero_between_tensors(flat, unit);
+  for (at::Tensor& values : bind_weights(flat, unit)) sums_.push_back({std::move(values), begun});
+}
+
+at::Tensor& UnitGradients::operator[](size_t slot) {
+  auto& [values, begun] = sums_.at(slot);
+  if (values.defined() && !begun) values.zero_();
+  begun = true;
+  return values;
+}
+
+void UnitGradients::add_linear(size_t matrix, std::optional<size_t> bias, const at::Tensor& dy_Tn,
+                               const at::Tensor& x_Tk) {
+  at::Tensor no_bias;
+  auto& [values, begun] = sums_.at(matrix);
+  add_linear_gradient(values, bias ? (*this)[*bias] : no_bias, dy_Tn, x_Tk,
+                      begun ? InSum::further : InSum::first);
+  begun = true;
+}
+
+void UnitGradients::exchange(size_t slot, UnitGradients& other, size_t other_slot) {
+  std::swap(sums_.at(slot), other.sums_.at(other_slot));
+}
+
+void UnitGradients::finish() {
+  for (size_t slot = 0; slot < sums_.size(); ++slot) (*this)[slot];
+}
+
+}  // namespace trireme
