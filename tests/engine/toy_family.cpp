@@ -123,8 +123,8 @@ class ParallelLayer final : public Layer {
   }
   void add_norm_gradient(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& dn,
                          const at::Tensor& x_TM, const at::Tensor& dx_TM) const {
-    dx_TM.add_(layer_norm_backward(dn, x_TM, w[kNorm], config_.norm_eps, dn.scalar_type(), gradients[kNorm],
-                                   gradients[kNormBias]));
+    dx_TM.add_(layer_norm_backward(dn, x_TM, w[kNorm], config_.norm_eps, dn.scalar_type(),
+                                   gradients.to_add(kNorm), gradients.to_add(kNormBias)));
   }
   RotaryHeads rotary_heads(const LayerTensors& layer, int64_t first_row) const {
     return {.query_heads = config_.num_attention_heads,
@@ -150,7 +150,7 @@ class NormHead final : public Head {
   at::Tensor before_matrix_backward(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& x_TM,
                                     Tile&, const at::Tensor& dnormed) const override {
     return layer_norm_backward(dnormed, x_TM, w[kFinalNorm], eps_, dnormed.scalar_type(),
-                               gradients[kFinalNorm], gradients[kFinalNormBias]);
+                               gradients.to_add(kFinalNorm), gradients.to_add(kFinalNormBias));
   }
 
  private:

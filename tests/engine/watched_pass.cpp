@@ -93,9 +93,10 @@ class WatchedGradients final : public GradientStore {
     EXPECT_FALSE(record_.gradients.at(static_cast<size_t>(unit)).defined())
         << "unit " << unit << " is closed";
     at::Tensor& buffer = open_[unit];
-    const bool begun = buffer.defined();
-    if (!begun) buffer = at::full({layout_.units[static_cast<size_t>(unit)].elements}, kNan);
-    return {buffer, begun};
+    const SumState state = buffer.defined() ? SumState::begun : SumState::undefined;
+    if (state == SumState::undefined)
+      buffer = at::full({layout_.units[static_cast<size_t>(unit)].elements}, kNan);
+    return {buffer, state};
   }
   void close(int unit) override {
     ASSERT_EQ(open_.count(unit), 1) << "unit " << unit;

@@ -48,8 +48,8 @@ TEST(WeightGradient, of_16_bits_is_summed_in_fp32) {
     for (const int64_t gap : {0, 5}) {
       const at::Tensor x = random(tokens, k, at::kBFloat16, gap), dy = random(tokens, n, at::kBFloat16, gap);
       at::Tensor gradient = at::full({n, k}, std::nan("")), no_bias;
-      add_linear_gradient(gradient, no_bias, dy, x, InSum::first);
-      add_linear_gradient(gradient, no_bias, dy.neg(), x.mul(0.5), InSum::further);
+      add_linear_gradient(gradient, no_bias, dy, x, SumState::undefined);
+      add_linear_gradient(gradient, no_bias, dy.neg(), x.mul(0.5), SumState::begun);
       // A processor without such units has libtorch's product, which is rounded.
       const double bound = processor_bf16_units() ? 1e-5 : 1e-2;
       EXPECT_LT(relative_error(gradient, exact(dy.t(), x) * 0.5), bound) << tokens << " " << k << " " << n;
@@ -60,10 +60,10 @@ TEST(WeightGradient, in_blocks_is_exact_with_plain_loops_too) {
   for (const auto& [tokens, k, n] : kSizes) {
     const at::Tensor x = random(tokens, k, at::kBFloat16), dy = random(tokens, n, at::kBFloat16);
     const at::Tensor gradient = random(n, k, at::kFloat), before = gradient.to(at::kDouble);
-    add_weight_gradient(gradient, dy, x, InSum::further, Bf16Units::loops);
+    add_weight_gradient(gradient, dy, x, SumState::begun, Bf16Units::loops);
     EXPECT_LT(relative_error(gradient, before + exact(dy.t(), x)), 1e-5) << tokens << " " << k << " " << n;
     gradient.fill_(std::nan(""));
-    add_weight_gradient(gradient, dy, x, InSum::first, Bf16Units::loops);
+    add_weight_gradient(gradient, dy, x, SumState::undefined, Bf16Units::loops);
     EXPECT_LT(relative_error(gradient, exact(dy.t(), x)), 1e-5) << tokens << " " << k << " " << n;
   }
 }
@@ -76,7 +76,7 @@ TEST(WeightGradient, has_the_same_bits_with_any_number_of_threads) {
   for (const int threads : {1, 2, 3}) {
     at::set_num_threads(threads);
     const at::Tensor gradient = at::empty({333, 96});
-    add_weight_gradient(gradient, dy, x, InSum::first, units);
+    add_weight_gradient(gradient, dy, x, SumState::undefined, units);
     if (!first.defined()) first = gradient;
     EXPECT_TRUE(at::equal(gradient, first)) << threads;
   }

@@ -99,7 +99,7 @@ TEST(EncoderEmbedding, both_ways_equal_autograd_for_any_tiles_and_padding_teache
   for (const int64_t tile_tokens : {kT, int64_t{10}}) {
     const at::Tensor x = at::empty({kT, kM}, at::kDouble);
     const at::Tensor sums = at::full_like(flat, std::nan(""));
-    UnitGradients gradients(sums, unit, /*begun=*/false);
+    UnitGradients gradients(sums, unit, SumState::undefined);
     for_tiles(kT, tile_tokens, [&](int64_t begin, int64_t count) {
       const EmbeddedTokens rows = embedded.rows(begin, count);
       embedding->forward(bind_weights(flat, unit), rows, x.narrow(0, begin, count));
@@ -169,7 +169,8 @@ TEST(EncoderHead, loss_and_gradients_equal_autograd_for_any_tiles) {
     const at::Tensor dmatrix = at::full_like(matrix_values, std::nan(""));
     const UnitSpec words{
         .name = "embedding", .parameters = {}, .elements = kV * kM, .tensors = {{0, kV, kM}}};
-    UnitGradients gradients(sums, unit, /*begun=*/false), embedding(dmatrix.flatten(), words, false);
+    UnitGradients gradients(sums, unit, SumState::undefined),
+        embedding(dmatrix.flatten(), words, SumState::undefined);
     gradients.exchange(kOutputMatrix, embedding, kWords);
     at::Tensor dx = x.clone();
     EXPECT_TRUE(at::equal(

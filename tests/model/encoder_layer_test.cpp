@@ -122,7 +122,7 @@ Results layer_in_tiles(const Inputs& in, const LayerRun& run) {
   const LayerTensors layer{bind_weights(random_flat(unit).to(run.tile), unit), {}};
   const auto sum_dtype = run.tile == at::kDouble ? at::kDouble : at::kFloat;
   const at::Tensor sums = at::full({unit.elements}, std::nan(""), sum_dtype);
-  UnitGradients gradients(sums, unit, /*begun=*/false);
+  UnitGradients gradients(sums, unit, SumState::undefined);
   const auto stored = [&](const at::Tensor& x) { return x.to(run.storage, false, true); };
   const at::Tensor x = stored(in.x), o = stored(in.o), dqkv = stored(in.dqkv), d = stored(in.dy);
   const at::Tensor qkv = at::empty({kT, kN, kD}, run.storage), y = at::empty({kT, kM}, run.storage);

@@ -142,7 +142,7 @@ Results layer_in_fp16(const Weights& all, const Inputs& in, const RotaryTable& t
         &Weights::post_norm, &Weights::gate_up, &Weights::down})
     (w.*part).copy_(all.*part);
   const LayerTensors layer{bind_weights(values, unit), table};
-  UnitGradients gradients(sums, unit, /*begun=*/false);
+  UnitGradients gradients(sums, unit, SumState::undefined);
   const at::Tensor qkv = at::empty({kT, kN, kD}, at::kHalf), y = at::empty({kT, kM}, at::kHalf);
   const at::Tensor dx = at::empty({kT, kM}, at::kHalf), d_o = at::empty({kT, kH * kD}, at::kHalf);
   arithmetic->before_attention_forward(layer, in.x, 0, qkv);
@@ -199,7 +199,7 @@ HeadResult head_in_fp16(const at::Tensor& norm, const at::Tensor& matrix, at::Sc
                    sums = at::full({unit.elements}, std::nan(""), at::kFloat);
   rows_from(unit, values, "norm.weight", kM).copy_(norm);
   rows_from(unit, values, "lm_head.weight", kV).copy_(matrix);
-  UnitGradients gradients(sums, unit, /*begun=*/false);
+  UnitGradients gradients(sums, unit, SumState::undefined);
   at::Tensor dx = x.clone();
   const at::Tensor loss = config.family->head(config)->loss_and_gradient(bind_weights(values, unit), 16, dx,
                                                                          targets, scale, gradients);

@@ -29,7 +29,8 @@ TEST_F(OnAnotherDevice, weight_gradients_of_16_bit_tiles_add_up_in_fp32) {
                bias = at::zeros({kRows}, device_);
     for (int64_t begin = 0; begin < kTokens; begin += kTile)
       add_linear_gradient(gradient, bias, dy.narrow(0, begin, kTile).to(device_),
-                          x.narrow(0, begin, kTile).to(device_), begin == 0 ? InSum::first : InSum::further);
+                          x.narrow(0, begin, kTile).to(device_),
+                          begin == 0 ? SumState::undefined : SumState::begun);
     const at::Tensor exact = at::mm(dy.to(at::kDouble).t(), x.to(at::kDouble));
     EXPECT_LT(testing::relative_error(gradient.to(at::kCPU), exact), 1e-6) << dtype;
     EXPECT_LT(testing::relative_error(bias.to(at::kCPU), dy.to(at::kDouble).sum(0)), 1e-6) << dtype;
@@ -41,7 +42,7 @@ TEST_F(OnAnotherDevice, the_embeddings_gradient_leaves_padding_out_and_the_host_
   const at::Tensor tokens = at::tensor({1, 3, 0, 3, 1}, at::kLong), dx = at::randn({5, 4});
   // A tied embedding's gradient holds the head's already.
   UnitSpec unit{.name = "embedding", .parameters = {}, .elements = 24, .tensors = {{0, 6, 4}}};
-  UnitGradients gradients(at::ones({24}, device_), unit, /*begun=*/true);
+  UnitGradients gradients(at::ones({24}, device_), unit, SumState::begun);
   at::Tensor expected = at::ones({6, 4});
   for (const int64_t position : {0, 2, 4}) expected[tokens[position].item<int64_t>()].add_(dx[position]);
   ModelConfig config;
@@ -55,7 +56,7 @@ TEST_F(OnAnotherDevice, the_embeddings_gradient_leaves_padding_out_and_the_host_
     for (const char* const waits : {"aten::nonzero", "aten::item", "aten::_local_scalar_dense"})
       EXPECT_EQ(called.of(waits), 0) << waits;
   }
-  EXPECT_LT(testing::relative_error(gradients[kWords].to(at::kCPU), expected), 1e-6);
+  EXPECT_LT(testing::relative_error(gradients.to_add(kWords).to(at::kCPU), expected), 1e-6);
 }
 
 }  // namespace

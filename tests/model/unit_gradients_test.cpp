@@ -40,23 +40,23 @@ struct Tile {
 TEST(UnitGradients, the_first_product_is_written_and_the_others_are_added) {
   const at::Tensor flat = undefined_values();
   const Tile first, second;
-  UnitGradients gradients(flat, unit(), /*begun=*/false);
+  UnitGradients gradients(flat, unit(), SumState::undefined);
   gradients.add_linear(kMatrix, kBias, first.dy, first.x);
   gradients.add_linear(kMatrix, kBias, second.dy, second.x);
-  gradients[kNorm].add_(1);
-  gradients[kNorm].add_(2);
+  gradients.to_add(kNorm).add_(1);
+  gradients.to_add(kNorm).add_(2);
   gradients.finish();
   const UnitWeights sums = bind_weights(flat, unit());
   EXPECT_LT(relative_error(sums[kMatrix], first.matrix() + second.matrix()), 1e-5);
   EXPECT_LT(relative_error(sums[kBias], first.bias() + second.bias()), 1e-5);
   EXPECT_TRUE(sums[kNorm].eq(3).all().item<bool>());
-  EXPECT_FALSE(gradients[kAbsent].defined());
+  EXPECT_FALSE(gradients.to_add(kAbsent).defined());
 }
 
 TEST(UnitGradients, what_nothing_was_added_to_is_zero_in_the_end_and_so_is_what_lies_between) {
   const at::Tensor flat = undefined_values();
   const Tile tile;
-  UnitGradients gradients(flat, unit(), /*begun=*/false);
+  UnitGradients gradients(flat, unit(), SumState::undefined);
   gradients.add_linear(kMatrix, std::nullopt, tile.dy, tile.x);
   gradients.finish();
   at::Tensor expected = at::zeros({64}, at::kDouble);
@@ -67,7 +67,7 @@ TEST(UnitGradients, what_nothing_was_added_to_is_zero_in_the_end_and_so_is_what_
 TEST(UnitGradients, sums_that_have_begun_are_kept) {
   const at::Tensor flat = at::ones({64});
   const Tile tile;
-  UnitGradients gradients(flat, unit(), /*begun=*/true);
+  UnitGradients gradients(flat, unit(), SumState::begun);
   gradients.add_linear(kMatrix, kBias, tile.dy, tile.x);
   gradients.finish();
   const UnitWeights sums = bind_weights(flat, unit());
@@ -79,9 +79,10 @@ TEST(UnitGradients, sums_that_have_begun_are_kept) {
 TEST(UnitGradients, a_matrix_that_is_lent_comes_back_begun) {
   const at::Tensor flat = undefined_values();
   const Tile tile;
-  UnitGradients owner(flat, unit(), /*begun=*/false), borrower(undefined_values(), unit(), /*begun=*/false);
+  UnitGradients owner(flat, unit(), SumState::undefined),
+      borrower(undefined_values(), unit(), SumState::undefined);
   borrower.exchange(kAbsent, owner, kMatrix);
-  EXPECT_FALSE(owner[kMatrix].defined());
+  EXPECT_FALSE(owner.to_add(kMatrix).defined());
   borrower.add_linear(kAbsent, kBias, tile.dy, tile.x);
   borrower.exchange(kAbsent, owner, kMatrix);
   owner.add_linear(kMatrix, std::nullopt, tile.dy, tile.x);

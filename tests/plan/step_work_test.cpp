@@ -125,6 +125,25 @@ TEST(StepWork, a_head_that_no_cache_holds_has_rates_of_its_own) {
   EXPECT_DOUBLE_EQ(amount_of(step, WorkKind::head_weight_gradient), 2 * 256.0 * 32000 * 2048);
 }
 
+TEST(StepWork, the_first_product_of_a_weights_gradient_does_not_read_the_sum) {
+  const auto rows = [](const PlannedStep& step) {
+    double rows = 0;
+    for (const WorkItem& item : step_work(step).items)
+      if (item.kind == WorkKind::weight_gradient) rows = std::max(rows, item.width);
+    return rows;
+  };
+  PlannedStep step = small_step(2048, Recompute::none);
+  step.inputs.model.vocab = 32000;  // whose product has a rate of its own
+  step.inputs.tile_tokens = 2048;
+  EXPECT_DOUBLE_EQ(rows(step), 2048 * 2.0);
+  step.inputs.tile_tokens = 1024;
+  EXPECT_DOUBLE_EQ(rows(step), 1024 * 4.0 / 3);
+  step.accumulation = 4;
+  EXPECT_DOUBLE_EQ(rows(step), 1024 * 16.0 / 15);
+  step.inputs.zero = 2;  // each micro-batch has a sum of its own
+  EXPECT_DOUBLE_EQ(rows(step), 1024 * 4.0 / 3);
+}
+
 TEST(StepWork, each_unit_is_stepped_by_itself_and_sharded_where_the_optimizer_is) {
   PlannedStep step = small_step(2048, Recompute::none, 1, 1, 4);
   for (const int zero : {0, 1}) {

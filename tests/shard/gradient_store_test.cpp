@@ -41,7 +41,7 @@ void for_all_stores(const std::function<void(GradientStore&, int ranks)>& body) 
 
 void add(GradientStore& store, int unit, double value) {
   const OpenGradient gradient = store.open(unit);
-  if (!gradient.begun) gradient.flat.zero_();
+  if (gradient.state == SumState::undefined) gradient.flat.zero_();
   gradient.flat.add_(value);
   store.close(unit);
 }
@@ -93,8 +93,8 @@ TEST(GradientStore, sums_that_finish_one_unit_later_are_bitwise_those_of_the_clo
             make_gradients_summed_at_close(kUnits, *mesh.all, true, {.reduce_dtype = dtype, .sums = sums});
         store->clear();
         for (const int unit : {2, 1, 0, 0, 1, 2}) {
-          const auto [gradient, begun] = store->open(unit);
-          if (!begun) gradient.zero_();
+          const auto [gradient, state] = store->open(unit);
+          if (state == SumState::undefined) gradient.zero_();
           gradient.add_(at::arange(gradient.numel(), at::kFloat).add_(world.rank() * 7 + unit).sin_());
           store->close(unit);
         }

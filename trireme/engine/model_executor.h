@@ -71,7 +71,7 @@ class ModelExecutor {
                               UnitOrder& order);
   UnitGradients open(int unit, GradientStore& gradients) const {
     const OpenGradient gradient = gradients.open(unit);
-    return {gradient.flat, layout_.units[static_cast<size_t>(unit)], gradient.begun};
+    return {gradient.flat, layout_.units[static_cast<size_t>(unit)], gradient.state};
   }
   // A unit's flat values as tensors.
   UnitWeights bind(int unit, const at::Tensor& flat) const {

@@ -48,10 +48,11 @@ void transpose_dy(const at::Tensor& dy_Tn, const TokenBlock& tokens, int64_t row
 }  // namespace
 
 void add_weight_gradient(const at::Tensor& gradient_nk, const at::Tensor& dy_Tn, const at::Tensor& x_Tk,
-                         InSum in_sum, Bf16Units units) {
+                         SumState state, Bf16Units units) {
   TRIREME_ASSERT(gradient_nk.is_contiguous() && dy_Tn.stride(1) == 1 && x_Tk.stride(1) == 1, "strides ",
                  gradient_nk.strides(), dy_Tn.strides(), x_Tk.strides());
   const int64_t tokens = x_Tk.size(0), k = x_Tk.size(1), n = dy_Tn.size(1);
+  TRIREME_ASSERT(tokens > 0 || state == SumState::begun, "no token to write a gradient of");
   const int64_t blocks = (n + kGradientRows - 1) / kGradientRows;
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), blocks);
   constexpr int64_t kElement_bytes = sizeof(at::BFloat16);
@@ -62,7 +63,7 @@ void add_weight_gradient(const at::Tensor& gradient_nk, const at::Tensor& dy_Tn,
   for (int64_t begin = 0; begin < tokens; begin += kGradientDepth_tokens) {
     const TokenBlock block{begin, std::min(kGradientDepth_tokens, tokens - begin)};
     const int64_t depth = block.depth();
-    const bool add = begin > 0 || in_sum == InSum::further;
+    const bool add = begin > 0 || state == SumState::begun;
     pack_x(x_Tk, block, packed);
     at::parallel_for(0, threads, 1, [&](int64_t first, int64_t last) {
       for (int64_t thread = first; thread < last; ++thread) {

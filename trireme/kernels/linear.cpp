@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "trireme/kernels/cpu_weight_gradient.h"
+#include "trireme/kernels/product.h"
 
 namespace trireme {
 namespace {
@@ -55,23 +56,26 @@ void linear_backward_into(at::Tensor& dx_Tk, const at::Tensor& dy_Tn, const at::
 }
 
 void add_linear_gradient(at::Tensor& gradient_nk, at::Tensor& bias_gradient_n, const at::Tensor& dy_Tn,
-                         const at::Tensor& x_Tk, InSum in_sum) {
+                         const at::Tensor& x_Tk, SumState state) {
   const auto sum_dtype = gradient_nk.scalar_type();
-  const bool first = in_sum == InSum::first;
+  const bool begun = state == SumState::begun;
   if (dy_Tn.scalar_type() == sum_dtype) {
-    if (first)
-      product_into(gradient_nk, dy_Tn.t(), x_Tk);
-    else
+    if (begun)
       add_product(gradient_nk, dy_Tn.t(), x_Tk);
+    else
+      product_into(gradient_nk, dy_Tn.t(), x_Tk);
   } else if (const auto units = bf16_blocks_of(dy_Tn)) {
-    add_weight_gradient(gradient_nk, dy_Tn, x_Tk, in_sum, *units);
+    add_weight_gradient(gradient_nk, dy_Tn, x_Tk, state, *units);
   } else if (dy_Tn.is_cpu()) {  // libtorch has no CPU product of 16-bit factors into fp32
-    if (first) gradient_nk.zero_();
-    gradient_nk.add_(at::mm(dy_Tn.t(), x_Tk));
-  } else if (first) {
-    at::mm_out(gradient_nk, dy_Tn.t(), x_Tk, sum_dtype);
-  } else {
+    const at::Tensor rounded = at::mm(dy_Tn.t(), x_Tk);
+    if (begun)
+      gradient_nk.add_(rounded);
+    else
+      gradient_nk.copy_(rounded);
+  } else if (begun) {
     at::addmm_out(gradient_nk, gradient_nk, dy_Tn.t(), x_Tk, sum_dtype);
+  } else {
+    at::mm_out(gradient_nk, dy_Tn.t(), x_Tk, sum_dtype);
   }
   if (bias_gradient_n.defined()) add_column_sums(bias_gradient_n, dy_Tn);
 }

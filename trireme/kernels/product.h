@@ -8,9 +8,6 @@
 
 namespace trireme {
 
-// Among the products of one sum the first is written over whatever lay there, the others are added.
-enum class InSum { first, further };
-
 // a [T, k], b [k, n] of one dtype, on one device, of any strides.
 
 // -> [T, n] of the same dtype.

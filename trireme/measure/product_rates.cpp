@@ -37,7 +37,7 @@ struct TimedProduct {
   void d_input() { linear_backward_into(dx_Tk, y_Tn, weight_nk); }
   void d_weight() {
     at::Tensor no_bias;
-    add_linear_gradient(gradient_nk, no_bias, y_Tn, x_Tk, InSum::further);
+    add_linear_gradient(gradient_nk, no_bias, y_Tn, x_Tk, SumState::begun);
   }
 };
 

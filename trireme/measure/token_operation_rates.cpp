@@ -110,8 +110,7 @@ class OperationTimer {
         timer_.seconds([&] { cross_entropy(logits, targets, loss, 1.0); }));
   }
 
-  // A step zeroes gradients, sums their squares, clips, steps, and rounds the masters where values are
-  // narrow.
+  // A step sums the gradients' squares, clips, steps, and rounds the masters where values are narrow.
   void optimizer(int64_t elements) {
     const FlatUnit unit{"unit", elements, {{.elements = elements, .name = "weight", .shape = {elements}}}};
     const OptimizerKind& kind = find_optimizer("adamw_torch");
@@ -123,7 +122,6 @@ class OperationTimer {
     const bool rounds = narrow.scalar_type() != at::kFloat;
     StepNumbers numbers{1e-6, 0.5, 1};
     add(WorkKind::optimizer, elements, timer_.seconds([&] {
-      gradient.zero_();
       sum_of_squares(gradient);
       adamw->step(0, master, gradient, numbers, rounds ? narrow : at::Tensor());
       ++numbers.steps;

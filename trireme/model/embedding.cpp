@@ -20,9 +20,10 @@ class WordEmbedding final : public Embedding {
   }
   void backward(const UnitWeights&, UnitGradients& gradients, const EmbeddedTokens& embedded,
                 const at::Tensor& dx_TM) const override {
-    if (scale_ == 1) return add_word_gradients(gradients[kWords], padding_, embedded.tokens, dx_TM);
-    const at::Tensor scaled = dx_TM.to(gradients[kWords].scalar_type()).mul(scale_in(dx_TM.scalar_type()));
-    add_word_gradients(gradients[kWords], padding_, embedded.tokens, scaled);
+    if (scale_ == 1) return add_word_gradients(gradients.to_add(kWords), padding_, embedded.tokens, dx_TM);
+    const at::Tensor scaled =
+        dx_TM.to(gradients.to_add(kWords).scalar_type()).mul(scale_in(dx_TM.scalar_type()));
+    add_word_gradients(gradients.to_add(kWords), padding_, embedded.tokens, scaled);
   }
 
  private:

@@ -25,25 +25,23 @@ void zero_between_tensors(const at::Tensor& flat, const UnitSpec& unit) {
 
 }  // namespace
 
-UnitGradients::UnitGradients(const at::Tensor& flat, const UnitSpec& unit, bool begun) {
-  if (!begun) zero_between_tensors(flat, unit);
-  for (at::Tensor& values : bind_weights(flat, unit)) sums_.push_back({std::move(values), begun});
+UnitGradients::UnitGradients(const at::Tensor& flat, const UnitSpec& unit, SumState state) {
+  if (state == SumState::undefined) zero_between_tensors(flat, unit);
+  for (at::Tensor& values : bind_weights(flat, unit)) sums_.push_back({std::move(values), state});
 }
 
-at::Tensor& UnitGradients::operator[](size_t slot) {
-  auto& [values, begun] = sums_.at(slot);
-  if (values.defined() && !begun) values.zero_();
-  begun = true;
+at::Tensor& UnitGradients::to_add(size_t slot) {
+  auto& [values, state] = sums_.at(slot);
+  if (std::exchange(state, SumState::begun) == SumState::undefined && values.defined()) values.zero_();
   return values;
 }
 
 void UnitGradients::add_linear(size_t matrix, std::optional<size_t> bias, const at::Tensor& dy_Tn,
                                const at::Tensor& x_Tk) {
   at::Tensor no_bias;
-  auto& [values, begun] = sums_.at(matrix);
-  add_linear_gradient(values, bias ? (*this)[*bias] : no_bias, dy_Tn, x_Tk,
-                      begun ? InSum::further : InSum::first);
-  begun = true;
+  auto& [values, state] = sums_.at(matrix);
+  add_linear_gradient(values, bias ? to_add(*bias) : no_bias, dy_Tn, x_Tk,
+                      std::exchange(state, SumState::begun));
 }
 
 void UnitGradients::exchange(size_t slot, UnitGradients& other, size_t other_slot) {
@@ -51,7 +49,7 @@ void UnitGradients::exchange(size_t slot, UnitGradients& other, size_t other_slo
 }
 
 void UnitGradients::finish() {
-  for (size_t slot = 0; slot < sums_.size(); ++slot) (*this)[slot];
+  for (size_t slot = 0; slot < sums_.size(); ++slot) to_add(slot);
 }
 
 }  // namespace trireme

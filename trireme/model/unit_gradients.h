@@ -1,10 +1,9 @@
-// A unit's flat gradient, seen as the tensors of its specs, to be added to. A tensor that nothing was added
-// to yet may hold anything: a weight's first product is written over it, which saves to zero it, and to read
-// the zeroes again.
+// A unit's flat gradient, seen as the tensors of its specs, to be added to. Each tensor has its own state
+// (sum_state.h): a weight's first product is written over memory that nobody zeroed.
 //
-//   flat gradient -> add_linear: W = dy' x, then W += dy' x of the next tile
-//                 -> [slot]: zeroed once, then added to by who asked
-//                 -> finish: what nobody added to is zeroed
+//   flat gradient -> add_linear(matrix): W = dy' x, then W += dy' x of the next tile
+//                 -> to_add(slot): zeroed at the first call, then added to by the caller
+//                 -> finish: zeroes what nothing was added to
 #pragma once
 
 #include <optional>
@@ -12,34 +11,35 @@
 
 #include <ATen/ATen.h>
 
+#include "trireme/kernels/sum_state.h"
 #include "trireme/model/model_layout.h"
 
 namespace trireme {
 
 class UnitGradients {
  public:
-  // `begun`: the values are sums already. Otherwise they are undefined; elements between tensors are zeroed
-  // here.
-  UnitGradients(const at::Tensor& flat, const UnitSpec& unit, bool begun);
-  // Not to be copied: a copy would not know what the other has begun.
+  // `state` of all of `flat`. Of an undefined one, the elements between tensors are zeroed here.
+  UnitGradients(const at::Tensor& flat, const UnitSpec& unit, SumState state);
+  // Not to be copied: a copy would not know which sums have begun since.
   UnitGradients(const UnitGradients&) = delete;
   UnitGradients& operator=(const UnitGradients&) = delete;
   UnitGradients(UnitGradients&&) = default;
   UnitGradients& operator=(UnitGradients&&) = default;
   ~UnitGradients() = default;
 
-  // To be added to; undefined where the model has no such parameter.
-  at::Tensor& operator[](size_t slot);
+  // The sum so far, zero before the first addition. An undefined tensor where the model has no such parameter.
+  at::Tensor& to_add(size_t slot);
   // Matrix [n, k] += dy' x, from dy [T, n] and x [T, k]; bias [n] += column sums of dy, where there is one.
   void add_linear(size_t matrix, std::optional<size_t> bias, const at::Tensor& dy_Tn, const at::Tensor& x_Tk);
   // Exchanges a tensor with another unit's: a tied matrix is lent to the head, and given back.
   void exchange(size_t slot, UnitGradients& other, size_t other_slot);
+  // To be called before anything reads the flat gradient.
   void finish();
 
  private:
   struct Sum {
     at::Tensor values;
-    bool begun = false;
+    SumState state = SumState::undefined;
   };
   std::vector<Sum> sums_;
 };

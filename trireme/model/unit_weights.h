@@ -1,5 +1,4 @@
-// A unit's flat buffer, of values or of their gradient, seen as the tensors of its specs: views, nothing is
-// copied.
+// A unit's flat buffer seen as the tensors of its specs: views, nothing is copied.
 #pragma once
 
 #include <vector>

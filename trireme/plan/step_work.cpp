@@ -1,6 +1,7 @@
 #include "trireme/plan/step_work.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "trireme/attention/exchange_bytes.h"
 #include "trireme/forecast/gather_order.h"
@@ -115,7 +116,16 @@ class Counter {
   // d(input) and d(weight)
   void product_backward(const LayerProducts::Sides& sides) {
     multiply(WorkKind::matmul, sides, tile_rows_);
-    multiply(WorkKind::weight_gradient, sides, tile_rows_);
+    multiply(WorkKind::weight_gradient, sides, gradient_width(tile_rows_));
+  }
+
+  // The rows that a weight gradient's rate is looked up by. Rates are of products that are added, which read
+  // the sum and write it; the first one only writes it. So n products pass over the sum 2 n - 1 times and not
+  // 2 n, as products of that many more rows would.
+  double gradient_width(double rows) const {
+    const double of_micro_batch = std::ceil(rows_ / rows);
+    const double products = in_.zero < 2 ? of_micro_batch * step_.accumulation : of_micro_batch;
+    return rows * 2 * products / (2 * products - 1);
   }
 
   void attend(WorkKind kind, double flops_a_pair_and_value) {
@@ -286,12 +296,12 @@ class Counter {
       add(kind, head_rows_ * width, 0, rows_ * width);
     multiply(product, matrix, head_rows_);
     multiply(product, matrix, head_rows_);
-    multiply(gradient, matrix, head_rows_);
+    multiply(gradient, matrix, gradient_width(head_rows_));
     if (model_.tiles == TileFormula::encoder) {
       const LayerProducts::Sides dense = head_dense(model_);
       multiply(WorkKind::matmul, dense, head_rows_);
       multiply(WorkKind::matmul, dense, head_rows_);
-      multiply(WorkKind::weight_gradient, dense, head_rows_);
+      multiply(WorkKind::weight_gradient, dense, gradient_width(head_rows_));
     }
     if (in_.zero == 3) gather(model_.unit_elements.back() + (model_.tied ? model_.unit_elements.front() : 0));
     if (in_.zero == 3) gather(model_.unit_elements.front());

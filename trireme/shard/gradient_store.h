@@ -24,6 +24,7 @@
 
 #include "trireme/comm/collectives.h"
 #include "trireme/device/pinned_pool.h"
+#include "trireme/kernels/sum_state.h"
 #include "trireme/memory/copy_stream.h"
 #include "trireme/shard/flat_unit.h"
 
@@ -31,17 +32,16 @@ namespace trireme {
 
 struct OpenGradient {
   at::Tensor flat;
-  // There are values to add to. Otherwise the caller writes all of them before it opens the unit again or
-  // closes it.
-  bool begun = false;
+  // Undefined: the caller writes all values before it opens the unit again or closes it.
+  SumState state = SumState::undefined;
 };
 
 class GradientStore {
  public:
   virtual ~GradientStore() = default;
   GradientStore& operator=(GradientStore&&) = delete;
-  // The unit's flat fp32 gradient, the same one until its close. Its values are undefined at the first open
-  // after clear, and, where sums are made at each close, after each close.
+  // The unit's flat fp32 gradient, the same one until its close. It is undefined at the first open after
+  // clear and, where sums are made at each close, after each close.
   virtual OpenGradient open(int unit) = 0;
   // Collective where sums are made at each close.
   virtual void close(int unit) = 0;

@@ -25,7 +25,7 @@ class GradientsSummedAtClose final : public GradientStore {
         open_(units.size()),
         sums_(units.size()) {
     for (const FlatUnit& unit : units) unit_elements_.push_back(unit.elements);
-    stale_.assign(units.size(), true);
+    states_.assign(units.size(), SumState::undefined);
     if (on_summed_) return;
     std::vector<int64_t> elements;
     for (const UnitShare& share : owned_shares(units, group, shard_)) elements.push_back(share.elements);
@@ -44,11 +44,11 @@ class GradientsSummedAtClose final : public GradientStore {
     at::Tensor& gradient = open_.at(static_cast<size_t>(unit));
     const MemoryScope scope(MemoryCategory::gradients);
     if (offloaded_) offloaded_->expect(unit);
-    const bool begun = gradient.defined();
-    if (!begun)
+    const SumState state = gradient.defined() ? SumState::begun : SumState::undefined;
+    if (state == SumState::undefined)
       gradient = at::empty({unit_elements_[static_cast<size_t>(unit)]},
                            at::TensorOptions().dtype(at::kFloat).device(settings_.device));
-    return {gradient, begun};
+    return {gradient, state};
   }
   void close(int unit) override {
     at::Tensor gradient = std::exchange(open_.at(static_cast<size_t>(unit)), at::Tensor());
@@ -67,13 +67,11 @@ class GradientsSummedAtClose final : public GradientStore {
     finish_sum();
     if (offloaded_) offloaded_->finish();
     for (size_t unit = 0; unit < sums_.size(); ++unit) {
-      if (!stale_[unit]) continue;
-      if (offloaded_) {
+      if (std::exchange(states_[unit], SumState::begun) == SumState::begun) continue;
+      if (offloaded_)
         squares_[unit] = at::Tensor();
-      } else {
+      else
         sums_[unit].zero_();
-        stale_[unit] = false;
-      }
     }
   }
   at::Tensor summed(int unit) override {
@@ -101,7 +99,7 @@ class GradientsSummedAtClose final : public GradientStore {
     summing_.reset();  // left by a step that ended early
     if (offloaded_) offloaded_->clear();
     for (at::Tensor& open : open_) open = at::Tensor();  // left by a step that ended early
-    stale_.assign(sums_.size(), true);
+    states_.assign(sums_.size(), SumState::undefined);
   }
 
  private:
@@ -125,11 +123,10 @@ class GradientsSummedAtClose final : public GradientStore {
   void take(int unit, at::Tensor sum) {
     const auto i = static_cast<size_t>(unit);
     if (!on_summed_ && !offloaded_) {
-      if (stale_[i])
-        sums_[i].copy_(sum);
-      else
+      if (std::exchange(states_[i], SumState::begun) == SumState::begun)
         sums_[i].add_(sum);
-      stale_[i] = false;
+      else
+        sums_[i].copy_(sum);
       return;
     }
     count_as(sum, MemoryCategory::gradients);  // it may be counted as communication
@@ -144,7 +141,7 @@ class GradientsSummedAtClose final : public GradientStore {
     const at::Tensor earlier = offloaded_->earlier(unit);
     if (earlier.defined()) sum.add_(earlier);
     squares_[static_cast<size_t>(unit)] = sum_of_squares(sum);
-    stale_[static_cast<size_t>(unit)] = false;
+    states_[static_cast<size_t>(unit)] = SumState::begun;
     offloaded_->put(unit, sum);
   }
 
@@ -159,7 +156,7 @@ class GradientsSummedAtClose final : public GradientStore {
   std::vector<at::Tensor> sums_;            // undefined: offloaded, or handed over
   std::optional<OffloadedSums> offloaded_;  // beside a GPU
   std::vector<at::Tensor> squares_;  // of offloaded sums, [] on the device; undefined: compute on the host
-  std::vector<bool> stale_;          // the sum holds nothing of this step
+  std::vector<SumState> states_;     // of the sums, in this step
 };
 
 }  // namespace

@@ -18,20 +18,18 @@ class WholeGradients final : public GradientStore {
     const MemoryScope scope(MemoryCategory::gradients);
     const auto options = at::TensorOptions().dtype(at::kFloat).device(settings.device);
     for (const FlatUnit& unit : units) gradients_.push_back(at::empty({unit.elements}, options));
-    stale_.assign(units.size(), true);
+    states_.assign(units.size(), SumState::undefined);
   }
 
   OpenGradient open(int unit) override {
-    const bool begun = !stale_.at(static_cast<size_t>(unit));
-    stale_[static_cast<size_t>(unit)] = false;
-    return {gradients_[static_cast<size_t>(unit)], begun};
+    return {gradients_.at(static_cast<size_t>(unit)),
+            std::exchange(states_[static_cast<size_t>(unit)], SumState::begun)};
   }
   void close(int) override {}
   void finish() override {
     for (size_t unit = 0; unit < gradients_.size(); ++unit) {
       at::Tensor& gradient = gradients_[unit];
-      if (stale_[unit]) gradient.zero_();
-      stale_[unit] = false;
+      if (std::exchange(states_[unit], SumState::begun) == SumState::undefined) gradient.zero_();
       const at::Tensor sum = sum_gradient(group_, gradient, shard_, settings_.reduce_dtype);
       if (shard_) rank_share(static_cast<int>(unit)).copy_(sum);
     }
@@ -49,7 +47,7 @@ class WholeGradients final : public GradientStore {
   void multiply(double factor) override {
     for (at::Tensor& gradient : gradients_) gradient.mul_(factor);
   }
-  void clear() override { stale_.assign(gradients_.size(), true); }
+  void clear() override { states_.assign(gradients_.size(), SumState::undefined); }
 
  private:
   // This rank's share, which holds the sum after finish. The other shares are then unused.
@@ -63,7 +61,7 @@ class WholeGradients final : public GradientStore {
   GradientSettings settings_;
   std::vector<UnitShare> shares_;
   std::vector<at::Tensor> gradients_;
-  std::vector<bool> stale_;  // holds nothing of this step
+  std::vector<SumState> states_;  // of this step
 };
 
 }  // namespace

@@ -205,10 +205,10 @@ class EncoderEmbedding final : public Embedding {
     const at::Tensor sum = this->sum(w, embedded);
     const at::Tensor d =
         layer_norm_backward(dx_TM, sum, w[kEmbeddingNorm], config_.norm_eps, sum.scalar_type(),
-                            gradients[kEmbeddingNorm], gradients[kEmbeddingNormBias]);
-    gradients[kPositions].index_add_(0, embedded.positions, d);
-    gradients[kTokenTypes].select(0, 0).add_(d.sum(0));
-    add_word_gradients(gradients[kWords], config_.pad_token_id, embedded.tokens, d);
+                            gradients.to_add(kEmbeddingNorm), gradients.to_add(kEmbeddingNormBias));
+    gradients.to_add(kPositions).index_add_(0, embedded.positions, d);
+    gradients.to_add(kTokenTypes).select(0, 0).add_(d.sum(0));
+    add_word_gradients(gradients.to_add(kWords), config_.pad_token_id, embedded.tokens, d);
   }
 
  private:
@@ -299,8 +299,8 @@ class EncoderLayer final : public Layer {
       up = linear_forward(a, w[kUp], w[kUpBias]);
       x2 = residual_after_mlp(w, a.clone(), exact_gelu(up));
     }
-    at::Tensor dx2 = layer_norm_backward(dy_TM, x2, w[kOutputNorm], eps_, dtype, gradients[kOutputNorm],
-                                         gradients[kOutputNormBias]);
+    at::Tensor dx2 = layer_norm_backward(dy_TM, x2, w[kOutputNorm], eps_, dtype,
+                                         gradients.to_add(kOutputNorm), gradients.to_add(kOutputNormBias));
     x2 = at::Tensor();
     at::Tensor dup = product(dx2, w[kDown]);
     exact_gelu_backward(dup, up);  // dup was d(act); up is act from here on
@@ -309,8 +309,9 @@ class EncoderLayer final : public Layer {
     add_product(dx2, dup, w[kUp]);
     const at::Tensor& da = dx2;
     up = dup = at::Tensor();
-    const at::Tensor dx1 = layer_norm_backward(da, x1, w[kAttentionNorm], eps_, dtype,
-                                               gradients[kAttentionNorm], gradients[kAttentionNormBias]);
+    const at::Tensor dx1 =
+        layer_norm_backward(da, x1, w[kAttentionNorm], eps_, dtype, gradients.to_add(kAttentionNorm),
+                            gradients.to_add(kAttentionNormBias));
     gradients.add_linear(kOut, kOutBias, dx1, o);
     linear_backward_into(do_TA, dx1, w[kOut]);
     dx_TM.copy_(dx1);
@@ -335,8 +336,8 @@ class EncoderHead final : public Head {
                                     Tile& tile, const at::Tensor& dnormed) const override {
     const auto dtype = dnormed.scalar_type();
     at::Tensor &dense = tile.kept[0], &act = tile.kept[1];
-    at::Tensor d = layer_norm_backward(dnormed, act, w[kHeadNorm], eps_, dtype, gradients[kHeadNorm],
-                                       gradients[kHeadNormBias]);
+    at::Tensor d = layer_norm_backward(dnormed, act, w[kHeadNorm], eps_, dtype, gradients.to_add(kHeadNorm),
+                                       gradients.to_add(kHeadNormBias));
     exact_gelu_backward(d, dense);
     gradients.add_linear(kDense, kDenseBias, d, x_TM.to(dtype));
     return product(d, w[kDense]);

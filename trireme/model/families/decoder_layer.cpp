@@ -81,10 +81,12 @@ class DecoderLayer final : public Layer {
     const bool in_place = dqkv_TND.scalar_type() == dtype;
     const at::Tensor projected =
         in_place ? dqkv_TND : at::empty(dqkv_TND.sizes(), dqkv_TND.options().dtype(dtype));
-    rotate_heads_backward(dqkv_TND, rotary, before, projected, gradients[kQueryNorm], gradients[kKeyNorm]);
+    rotate_heads_backward(dqkv_TND, rotary, before, projected, gradients.to_add(kQueryNorm),
+                          gradients.to_add(kKeyNorm));
     const at::Tensor flat = projected.view({projected.size(0), -1});
     gradients.add_linear(kQkv, kQkvBias, flat, normed);
-    norm_backward(config_, product(flat, w[kQkv]), x_TM, w[kAttentionNorm], dx_TM, gradients[kAttentionNorm]);
+    norm_backward(config_, product(flat, w[kQkv]), x_TM, w[kAttentionNorm], dx_TM,
+                  gradients.to_add(kAttentionNorm));
   }
 
   void after_attention_forward(const LayerTensors& layer, const at::Tensor& x_TM, const at::Tensor& o_TA,
@@ -137,7 +139,7 @@ class DecoderLayer final : public Layer {
       if (!mlp.last.defined())
         mlp.last = linear_forward(glu(config_.gate, mlp.first), w[kDown], w[kDownBias]);
       db = at::zeros_like(dy);
-      norm_backward(config_, dy, mlp.last, w[kMlpOutNorm], db, gradients[kMlpOutNorm]);
+      norm_backward(config_, dy, mlp.last, w[kMlpOutNorm], db, gradients.to_add(kMlpOutNorm));
       mlp.last = at::Tensor();
     }
     const at::Tensor dact = product(db, w[kDown]);
@@ -147,11 +149,11 @@ class DecoderLayer final : public Layer {
     gradients.add_linear(kGateUp, kGateUpBias, dgate_up, normed);
     const at::Tensor dnormed = product(dgate_up, w[kGateUp]);
     at::Tensor dx1 = dy.clone();
-    norm_backward(config_, dnormed, x1, w[kMlpNorm], dx1, gradients[kMlpNorm]);
+    norm_backward(config_, dnormed, x1, w[kMlpNorm], dx1, gradients.to_add(kMlpNorm));
     at::Tensor da = dx1;
     if (post_norms) {
       da = at::zeros_like(dx1);
-      norm_backward(config_, dx1, a, w[kAttentionOutNorm], da, gradients[kAttentionOutNorm]);
+      norm_backward(config_, dx1, a, w[kAttentionOutNorm], da, gradients.to_add(kAttentionOutNorm));
     }
     gradients.add_linear(kOut, kOutBias, da, o);
     linear_backward_into(do_TA, da, w[kOut]);
@@ -198,7 +200,7 @@ class DecoderHead final : public Head {
   at::Tensor before_matrix_backward(const UnitWeights& w, UnitGradients& gradients, const at::Tensor& x_TM,
                                     Tile&, const at::Tensor& dnormed) const override {
     at::Tensor dx = at::zeros(x_TM.sizes(), dnormed.options());
-    norm_backward(config_, dnormed, x_TM, w[kFinalNorm], dx, gradients[kFinalNorm]);
+    norm_backward(config_, dnormed, x_TM, w[kFinalNorm], dx, gradients.to_add(kFinalNorm));
     return dx;
   }
 
