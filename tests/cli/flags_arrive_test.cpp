@@ -253,7 +253,7 @@ class FlagsArrive : public ::testing::Test {
           Json json = json_of(options);
           json.update({{"model", flags.model},
                        {"reference", flags.reference.string()},
-                       {"tolerance", flags.tolerance},
+                       {"tolerance", flags.tolerance.value_or(0)},
                        {"ranks_as_threads", flags.ranks_as_threads.value_or(0)},
                        {"rows", flags.rows},
                        {"json", flags.json}});

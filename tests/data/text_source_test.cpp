@@ -13,7 +13,9 @@ namespace trireme {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using testing::message_of;
 using ::testing::Not;
@@ -43,6 +45,17 @@ TEST(TextSource, a_folder_gives_its_text_files_in_the_order_of_their_paths) {
   EXPECT_EQ(source.counts().hidden_entries, 2);
   EXPECT_EQ(source.counts().empty_documents, 2);
   EXPECT_EQ(source.counts().text_bytes, 3 + 2 + 4 + 1 + 2 + 2);
+}
+
+TEST(TextSource, a_tokenized_set_in_a_folder_is_no_text) {
+  const TemporaryFolder folder;
+  for (const char* const name : {"a.txt", "in/set.bin", "in/set.idx", "in/set.set.json", "in/other.set.json"})
+    folder.write(name, name);
+  TextSource source({folder / "in"}, "text");
+  EXPECT_THAT(texts(source), ElementsAre("in/other.set.json"));
+  EXPECT_EQ(source.counts().left_out_files, 3);
+  EXPECT_THAT(source.counts().left_out,
+              Each(EndsWith("set, which is given by its own name: " + (folder / "in/set").string())));
 }
 
 TEST(TextSource, wrong_bytes_of_a_line_become_replacement_characters_as_in_a_text) {

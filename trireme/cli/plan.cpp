@@ -270,9 +270,9 @@ int run_plan(const std::vector<std::string>& arguments) {
   if (!stretched.empty()) plan.advice.push_back(stretched);
   const int64_t reach = position_reach(model.config);
   if (std::max(plan.best.tokens(), plan.longest_tokens) > reach)
-    plan.advice.push_back(
-        cat("the model has ", format_count(reach),
-            " positions: longer samples need --rope_scaling, or documents no longer than that"));
+    plan.advice.push_back(cat("the model has ", format_count(reach), " positions: longer samples need ",
+                              model.config.rotates ? "--rope_scaling, or " : "",
+                              "documents no longer than that"));
   const std::string launch = write_plan(flags, parser, model, request, plan.best);
   Json json = plan_json(request, plan);
   json["launch"] = launch;

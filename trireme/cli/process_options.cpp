@@ -54,7 +54,7 @@ void ProcessOptions::list_device(OptionList& list) {
   list.group(OptionGroup::process);
   list.choice("device", device, "auto: on a GPU if this build has CUDA and sees one, else on the CPU")
       .not_in_config();
-  list.count("threads", threads, from_to(0, 1 << 20),
+  list.count("threads", threads, from_to(0, kMostThreads),
              "threads of this process; 0: OMP_NUM_THREADS, else the cores of the machine over its ranks")
       .not_in_config();
 }

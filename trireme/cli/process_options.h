@@ -14,6 +14,9 @@
 
 namespace trireme {
 
+// Far beyond the cores of any machine: a pool of thousands of threads fails without a message.
+constexpr int64_t kMostThreads = 1024;
+
 enum class DeviceChoice { automatic, cpu, cuda };
 constexpr auto enum_names(DeviceChoice) {
   using enum DeviceChoice;

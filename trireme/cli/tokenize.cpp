@@ -12,6 +12,7 @@
 #include "trireme/base/sizes.h"
 #include "trireme/base/terminal.h"
 #include "trireme/cli/model_directory.h"
+#include "trireme/cli/process_options.h"
 #include "trireme/data/indexed_dataset.h"
 
 namespace trireme {
@@ -73,7 +74,7 @@ void TokenizeFlags::declare(OptionList& list) {
   list.text("field", field, "the field of a .jsonl line that holds the text");
   list.choice("on_bad_record", on_bad_record, kOnBadRecordHelp);
   list.flag("no_append_eos", no_append_eos, "do not end documents with the end-of-text token");
-  list.count("threads", threads, from_to(0, 1 << 20), "threads; 0: as many as the machine has cores");
+  list.count("threads", threads, from_to(0, kMostThreads), "threads; 0: as many as the machine has cores");
 }
 
 CorpusOptions TokenizeFlags::corpus() const {

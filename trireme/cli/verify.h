@@ -14,7 +14,7 @@ namespace trireme {
 struct VerifyFlags {
   std::string model;
   std::filesystem::path reference;
-  double tolerance = 1e-4;
+  std::optional<double> tolerance;  // none: by the precision
   std::optional<int64_t> ranks_as_threads;
   int64_t rows = 8;
   bool json = false;

@@ -86,6 +86,16 @@ fs::path set_fingerprint_file(const fs::path& prefix) {
   return file;
 }
 
+std::optional<fs::path> set_with_file(const fs::path& file) {
+  const std::string name = file.string();
+  for (const std::string_view ending : {".bin", ".idx", ".set.json"}) {
+    if (!name.ends_with(ending)) continue;
+    const fs::path prefix = name.substr(0, name.size() - ending.size());
+    if (is_there(indexed_dataset_bin(prefix)) && is_there(indexed_dataset_idx(prefix))) return prefix;
+  }
+  return std::nullopt;
+}
+
 void write_set_fingerprint(const fs::path& prefix, const SetOrigin& origin) {
   const std::string text = InputFile(origin.tokenizer, "a tokenizer.json").whole(kLargestTokenizerBytes);
   const Vocabulary vocabulary = vocabulary_of(text, origin.tokenizer.string());

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 
 namespace trireme {
 
@@ -21,6 +22,8 @@ struct SetOrigin {
 };
 
 std::filesystem::path set_fingerprint_file(const std::filesystem::path& prefix);
+// PREFIX where `file` is one of the three of a set whose .bin and .idx are there; nullopt for other files.
+std::optional<std::filesystem::path> set_with_file(const std::filesystem::path& file);
 // Replaces an existing file. Throws DataError.
 void write_set_fingerprint(const std::filesystem::path& prefix, const SetOrigin& origin);
 

@@ -10,6 +10,7 @@
 #include "trireme/base/file_error.h"
 #include "trireme/base/json.h"
 #include "trireme/base/sizes.h"
+#include "trireme/data/set_fingerprint.h"
 #include "trireme/tokenizer/utf8.h"
 
 namespace trireme {
@@ -136,7 +137,9 @@ void TextSource::add_folder(const fs::path& root) {
   std::sort(found.begin(), found.end());
   for (const fs::path& file : found) {
     if (!meet(file)) continue;
-    if (const auto why = why_not_text(file))
+    if (const auto set = set_with_file(file))
+      leave_out(file, "belongs to a tokenized set, which is given by its own name: " + set->string());
+    else if (const auto why = why_not_text(file))
       leave_out(file, *why);
     else
       files_.push_back(file);

@@ -34,8 +34,10 @@ void compare_gradients(const UnitSpec& unit, const at::Tensor& ours,
     extremes.add(parameter_view(ours, spec), reference(spec));
     largest = std::max(largest, extremes.largest);
   }
-  for (size_t i = 0; i < unit.parameters.size(); ++i)
-    if (unit.parameters[i].gradient_vanishes) compared[first + i].extremes.largest = largest;
+  for (size_t i = 0; i < unit.parameters.size(); ++i) {
+    Extremes& extremes = compared[first + i].extremes;
+    if (unit.parameters[i].gradient_vanishes || extremes.largest == 0) extremes.largest = largest;
+  }
 }
 
 std::vector<TensorError> errors_over_ranks(const std::vector<ComparedTensor>& compared,

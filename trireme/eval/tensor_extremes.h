@@ -25,7 +25,7 @@ struct Extremes {
 struct TensorError {
   std::string name;    // "loss", "logits", "grad.model.norm.weight"
   double error = 0;    // largest |ours - reference| / largest |reference|; infinite where ours is not finite
-  double largest = 0;  // largest |reference|; of its unit, where the gradient vanishes (BERT's key biases)
+  double largest = 0;  // largest |reference|; of its unit, where the gradient is zero
 };
 
 struct ComparedTensor {
@@ -33,8 +33,8 @@ struct ComparedTensor {
   Extremes extremes = {};
 };
 
-// Adds "grad.NAME" of each parameter of a unit, whose flat gradient is `ours`. A gradient that is zero but
-// for rounding is compared with the largest of its unit.
+// Adds "grad.NAME" of each parameter of a unit, whose flat gradient is `ours`. A gradient that is zero, or
+// that is zero but for rounding, is compared with the largest of its unit.
 void compare_gradients(const UnitSpec& unit, const at::Tensor& ours,
                        const std::function<at::Tensor(const ParameterSpec&)>& reference,
                        std::vector<ComparedTensor>& compared);
