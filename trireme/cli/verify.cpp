@@ -12,21 +12,6 @@
 #include "trireme/model/model_config.h"
 
 namespace trireme {
-
-void VerifyFlags::declare(OptionList& list) {
-  list.text("model", model, "model folder, or org/name in the Hugging Face cache").required();
-  list.path("reference", reference, "file made by tools/hf_reference.py").required();
-  list.choice("precision", engine.precision, "of the computation");
-  list.real("tolerance", tolerance, above(0),
-            "of each tensor's largest entry; not given: 1e-4 in fp32, 0.25 in bf16, 0.03 in fp16");
-  list.count("ranks_as_threads", ranks_as_threads, from_to(1, 1 << 20),
-             "ranks within this process; sets --sp where no degree is given");
-  list.count("rows", rows, at_least(0), "worst tensors to print");
-  list.flag("json", json, "print JSON, with every tensor");
-  process.list(list);
-  list_engine_options(list, engine);
-}
-
 namespace {
 
 // 16-bit values round each operation, and sums in another order round otherwise: 32 times the spacing of
@@ -44,6 +29,20 @@ double usual_tolerance(Precision precision) {
 }
 
 }  // namespace
+
+void VerifyFlags::declare(OptionList& list) {
+  list.text("model", model, "model folder, or org/name in the Hugging Face cache").required();
+  list.path("reference", reference, "file made by tools/hf_reference.py").required();
+  list.choice("precision", engine.precision, "of the computation");
+  list.real("tolerance", tolerance, above(0),
+            "of each tensor's largest entry; not given: 1e-4 in fp32, 0.25 in bf16, 0.03 in fp16");
+  list.count("ranks_as_threads", ranks_as_threads, from_to(1, 1 << 20),
+             "ranks within this process; sets --sp where no degree is given");
+  list.count("rows", rows, at_least(0), "worst tensors to print");
+  list.flag("json", json, "print JSON, with every tensor");
+  process.list(list);
+  list_engine_options(list, engine);
+}
 
 EngineOptions VerifyFlags::resolve(const RankIdentity& identity) const {
   if (ranks_as_threads && identity.size > 1)

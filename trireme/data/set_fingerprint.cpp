@@ -91,7 +91,7 @@ std::optional<fs::path> set_with_file(const fs::path& file) {
   for (const std::string_view ending : {".bin", ".idx", ".set.json"}) {
     if (!name.ends_with(ending)) continue;
     const fs::path prefix = name.substr(0, name.size() - ending.size());
-    if (is_there(indexed_dataset_bin(prefix)) && is_there(indexed_dataset_idx(prefix))) return prefix;
+    if (is_indexed_dataset(prefix)) return prefix;
   }
   return std::nullopt;
 }

@@ -27,7 +27,7 @@ class UnitGradients {
   UnitGradients& operator=(UnitGradients&&) = default;
   ~UnitGradients() = default;
 
-  // The sum so far, zero before the first addition. An undefined tensor where the model has no such parameter.
+  // The sum so far, zero before the first addition. An undefined tensor where the model lacks the parameter.
   at::Tensor& to_add(size_t slot);
   // Matrix [n, k] += dy' x, from dy [T, n] and x [T, k]; bias [n] += column sums of dy, where there is one.
   void add_linear(size_t matrix, std::optional<size_t> bias, const at::Tensor& dy_Tn, const at::Tensor& x_Tk);
