@@ -106,18 +106,30 @@ TEST(HostMemoryBytes, are_the_shares_of_parameters_that_left_the_gpu) {
 // The layers' tensors go through the real store; a CPU takes the GPU's offload.
 TEST(HostMemoryBytes, are_the_pinned_memory_of_the_activations_that_left_the_gpu) {
   install_cpu_caching_allocator();
-  ForecastInputs inputs = gpu_inputs();
-  inputs.offload.activations = Offload::cpu;
-  const auto ranges = std::make_shared<testing::PinnedRanges>();
-  const auto store = make_offloaded_activations(
-      kLayers, make_host_spans(kLayers, at::kCPU, std::make_shared<PinnedPool>(testing::pinning_of(ranges)),
-                               make_copy_stream(at::kCPU)));
-  for (int64_t layer = 0; layer < kLayers; ++layer)
-    store->put(layer, {at::empty({kTokens, kHidden}), at::empty({kTokens, kHeads, kWidth}),
-                       at::empty({kHeads, kTokens})});
-  const int64_t formula = host_memory_bytes(inputs)[activations];
-  EXPECT_LE(formula, ranges->bytes());
-  EXPECT_GT(formula, ranges->bytes() - 3 * kLayers * 4096) << "but for whole pages";
+  for (const int64_t every : {1, 2})
+    for (const int64_t resident : {2, 3, 5}) {
+      SCOPED_TRACE(::testing::Message() << "every " << every << " layers, " << resident << " stay");
+      ForecastInputs inputs = gpu_inputs();
+      inputs.offload.activations = Offload::cpu;
+      inputs.resident_layers = resident;
+      if (every > 1) inputs.recompute = {Recompute::full, every, 1, kLayers};
+      const auto ranges = std::make_shared<testing::PinnedRanges>();
+      const auto store = make_offloaded_activations(
+          kLayers,
+          make_host_spans(kLayers, at::kCPU, std::make_shared<PinnedPool>(testing::pinning_of(ranges)),
+                          make_copy_stream(at::kCPU)),
+          {.resident_layers = resident});
+      for (int64_t layer = 0; layer < kLayers; ++layer) {
+        const at::Tensor x = at::empty({kTokens, kHidden});
+        if (every == 1)
+          store->put(layer, {x, at::empty({kTokens, kHeads, kWidth}), at::empty({kHeads, kTokens})});
+        else
+          store->put(layer, layer % every == 0 ? Saved{x} : Saved{});
+      }
+      const int64_t formula = host_memory_bytes(inputs)[activations];
+      EXPECT_LE(formula, ranges->bytes());
+      EXPECT_GE(formula, ranges->bytes() - 3 * kLayers * 4096) << "but for whole pages";
+    }
 }
 
 bool proposes(const std::vector<MemoryOption>& options, const std::string& name, MemoryCategory category,

@@ -9,44 +9,14 @@
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/shard/optimizer_bytes.h"
 
+#include "tests/forecast/llama_3_8b.h"
+
 namespace trireme {
 namespace {
 
 using enum MemoryCategory;
+using namespace trireme::testing;
 using ::testing::HasSubstr;
-
-constexpr int64_t kLayers = 32, kHidden = 4096, kIntermediate = 14336, kVocab = 128256;
-constexpr int64_t kKeyValueWidth = 8 * 128, kLayerElements = 2 * kHidden +
-                                                             (2 * kHidden + 2 * kKeyValueWidth) * kHidden +
-                                                             3 * kIntermediate * kHidden;
-
-// Llama 3 8B in bf16 on one of 8 GPUs with Ulysses and ZeRO 3, for a sample of `tokens` tokens.
-ForecastInputs llama_3_8b(int64_t tokens) {
-  ForecastInputs inputs;
-  inputs.model = {.layers = kLayers,
-                  .hidden = kHidden,
-                  .intermediate = kIntermediate,
-                  .mlp_kept_width = 2 * kIntermediate,
-                  .heads = 32,
-                  .kv_heads = 8,
-                  .head_dim = 128,
-                  .vocab = kVocab,
-                  .unit_elements = std::vector<int64_t>(kLayers + 2, kLayerElements)};
-  inputs.model.unit_elements.front() = kVocab * kHidden;
-  inputs.model.unit_elements.back() = kHidden + kVocab * kHidden;
-  inputs.ulysses = inputs.ranks = 8;
-  inputs.rank_heads = 4;
-  inputs.rank_kv_heads = 1;
-  inputs.packed_heads = 32 + 2 * 8;
-  inputs.zero = 3;
-  inputs.recompute = {Recompute::full, 1, 1, kLayers};
-  inputs.tile_tokens = 4096;
-  inputs.logits_tile_tokens = 2048;
-  inputs.storage_bytes = inputs.tile_bytes = 2;
-  inputs.device_is_host = false;
-  inputs.narrow_kernel = inputs.fused_on_gpu = true;
-  return with_batch(inputs, 1, tokens);
-}
 
 TEST(Forecast, knows_the_elements_of_llama_3_8b) {
   int64_t elements = 0;
@@ -134,21 +104,26 @@ TEST(Forecast, fits_attention_of_llama_3_8b_into_a_budget) {
   EXPECT_FALSE(memory_options(inputs).empty());
 }
 
-TEST(Forecast, keeps_no_more_on_the_host_than_it_holds) {
+TEST(Forecast, keeps_no_more_than_host_and_device_hold) {
   ForecastInputs inputs = llama_3_8b(int64_t{1} << 20);
   inputs.offload.activations = Offload::cpu;
   constexpr int64_t kMuch_bytes = int64_t{1} << 42;
-  const int64_t full = memory_forecast(inputs).host.total();
+  const MemoryForecast full = memory_forecast(inputs);
   const int64_t kept_bytes = inputs.shard_tokens * kHidden * 2 + inputs.tokens * 4 * 4;
   EXPECT_EQ(choose_recompute(inputs, kMuch_bytes).position, kLayers);
-  const RecomputeChoice choice = choose_recompute(inputs, kMuch_bytes, full + 10 * kept_bytes);
+  // Copies of an o that comes back beside its gradient, and the two layers that stay, in any case.
+  const int64_t device_bytes = full.peak_total_bytes + 2 * inputs.tokens * 4 * 128 * 2 + 2 * kept_bytes;
+  const RecomputeChoice choice = choose_recompute(inputs, device_bytes, full.host.total() + 10 * kept_bytes);
   EXPECT_TRUE(choice.fits());
   EXPECT_GE(choice.position, 10);
-  EXPECT_LE(choice.position, 12);
+  EXPECT_LE(choice.position, 14);
   EXPECT_THAT(choice.description(), HasSubstr(", and on the host "));
-  const RecomputeChoice none = choose_recompute(inputs, kMuch_bytes, full - 1);
+  EXPECT_EQ(choose_recompute(inputs, kMuch_bytes, full.host.total() + 10 * kept_bytes).position, kLayers)
+      << "what the host does not hold stays on the device";
+  const RecomputeChoice none = choose_recompute(inputs, full.peak_total_bytes, full.host.total() - 1);
   EXPECT_EQ(none.position, 0);
   EXPECT_FALSE(none.fits());
+  EXPECT_FALSE(none.fits_host());
   inputs.offload.activations = Offload::none;
   EXPECT_TRUE(choose_recompute(inputs, kMuch_bytes, 0).fits()) << "less kept would free none of it";
 }

@@ -1,58 +1,17 @@
 #include "trireme/engine/agree_on_recompute.h"
 
 #include <algorithm>
-#include <functional>
-#include <unistd.h>
 #include <vector>
 
 #include "trireme/base/error.h"
-#include "trireme/base/machine_identity.h"
 #include "trireme/base/sizes.h"
 #include "trireme/comm/agreement.h"
-#include "trireme/device/host_memory_limit.h"
-#include "trireme/device/memory_budget.h"
-#include "trireme/forecast/memory_forecast.h"
+#include "trireme/engine/rank_budget.h"
 #include "trireme/forecast/memory_options.h"
+#include "trireme/forecast/resident_layers.h"
 
 namespace trireme {
 namespace {
-
-int ranks_on_the_machine(const World& world) {
-  return std::max(1, world.identity().local_size);
-}
-
-// What the user says counts, else what the machine says.
-int64_t host_memory_left_bytes(const EngineOptions& options) {
-  return options.host_memory_limit_bytes > 0 ? options.host_memory_limit_bytes
-                                             : trireme::host_memory_left_bytes();
-}
-
-// Ranks of this run that take from the same memory as this one. A GPU serves one process (NCCL refuses two),
-// and in it the ranks that are its threads.
-int ranks_on_the_device(const World& world, Agreement& agreement, at::Device device) {
-  if (device.is_cpu()) return ranks_on_the_machine(world);
-  if (world.others_are_absent()) return 1;  // each real rank has a GPU of its own
-  const std::vector<int64_t> device_id{static_cast<int64_t>(std::hash<std::string>{}(host_name())),
-                                       static_cast<int64_t>(::getpid()), device.index()};
-  const auto of_ranks = agreement.gather(device_id);
-  return static_cast<int>(std::count(of_ranks.begin(), of_ranks.end(), device_id));
-}
-
-int64_t budget_bytes(const World& world, Agreement& agreement, const EngineOptions& options) {
-  // Collective, so that ranks whose budget is given ask too.
-  const int ranks = ranks_on_the_device(world, agreement, options.device);
-  if (options.memory_budget_bytes > 0) return options.memory_budget_bytes;
-  return memory_budget_bytes(
-      options.device,
-      options.device.is_cpu() ? host_memory_left_bytes(options) : device_memory_left_bytes(options.device),
-      ranks);
-}
-
-// Of the host's memory, where the ranks compute on a GPU: some of it is filled by what they offload.
-int64_t host_budget_bytes(const World& world, const EngineOptions& options) {
-  if (options.device.is_cpu()) return RecomputeChoice::kNoLimit;
-  return memory_budget_bytes(at::kCPU, host_memory_left_bytes(options), ranks_on_the_machine(world));
-}
 
 // Of two ranks' choices, the one that decides: that keeps less, then that does not fit, then the fuller memory.
 bool has_less_room(const RecomputeChoice& a, const RecomputeChoice& b) {
@@ -78,8 +37,8 @@ std::optional<RecomputeChoice> agree_on_recompute(const World& world, Group& all
   Agreement agreement(all, options.device);
   ForecastInputs planned = with_batch(inputs, batch.samples, batch.tokens);
   planned.recompute.checkpoint_every = options.checkpoint_every;
-  const RecomputeChoice rank_choice =
-      choose_recompute(planned, budget_bytes(world, agreement, options), host_budget_bytes(world, options));
+  const RankBudget budget = rank_budget(world, agreement, options);
+  const RecomputeChoice rank_choice = choose_recompute(planned, budget.device_bytes, budget.host_bytes);
   // Also the meeting point before which no rank allocates what others would then not find left.
   std::vector<RecomputeChoice> of_ranks;
   for (const auto& row :
@@ -94,6 +53,19 @@ std::optional<RecomputeChoice> agree_on_recompute(const World& world, Group& all
   options.keep_qkv_fraction = choice.plan.keep_qkv_fraction;
   options.keep_mlp_fraction = choice.plan.keep_mlp_fraction;
   return choice;
+}
+
+int64_t agree_on_resident_layers(const World& world, Group& all, const ForecastInputs& inputs,
+                                 const EngineOptions& options) {
+  const PlannedBatch& batch = options.planned_batch;
+  if (options.purpose == Purpose::evaluation || options.offload.activations != Offload::cpu ||
+      options.device.is_cpu() || !batch.known() || batch.tokens < inputs.ulysses * inputs.ring)
+    return inputs.resident_layers;
+  Agreement agreement(all, options.device);
+  ForecastInputs planned = with_batch(inputs, batch.samples, batch.tokens);
+  const RankBudget budget = rank_budget(world, agreement, options);
+  forecast_within(planned, budget.device_bytes, budget.host_bytes);
+  return agreement.largest(planned.resident_layers);
 }
 
 std::string shortage_warning(const RecomputeChoice& choice, const ForecastInputs& inputs) {

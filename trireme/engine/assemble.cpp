@@ -13,6 +13,7 @@
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/engine/model_executor.h"
 #include "trireme/engine/parameters_in_update.h"
+#include "trireme/forecast/resident_layers.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/kernels/nearest_keys.h"
 #include "trireme/kernels/tile_gemm.h"
@@ -165,6 +166,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   const RecomputePlan plan{options_.recompute,       options.checkpoint_every,   options_.keep_fraction,
                            config.num_hidden_layers, options_.keep_qkv_fraction, options_.keep_mlp_fraction};
   forecast_inputs_.recompute = plan;
+  forecast_inputs_.resident_layers = agree_on_resident_layers(world, *mesh_.all, forecast_inputs_, options_);
 
   std::optional<CheckpointReader> reader;
   if (options.read_weights) {
@@ -184,7 +186,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
     weights_read_ = {reader->read_bytes(), now_seconds() - begin};
   }
   activations_ = make_activation_store(config.num_hidden_layers, options.device, options.offload.activations,
-                                       spill_.get());
+                                       spill_.get(), forecast_inputs_.resident_layers);
 
   // Products of 16-bit factors are added up in fp32, over the pieces of a sum that cuBLAS splits as well.
   at::globalContext().setAllowBF16ReductionCuBLAS(false);
@@ -236,7 +238,8 @@ std::string Engine::description() const {
   if (offload.parameters != Offload::none || offload.optimizer != Offload::none ||
       offload.activations != Offload::none)
     text += cat("; offload of parameters ", name_of(offload.parameters), ", optimizer ",
-                name_of(offload.optimizer), ", activations ", name_of(offload.activations));
+                name_of(offload.optimizer), ", activations ", name_of(offload.activations),
+                text_of_resident_layers(forecast_inputs_));
   if (options.update_in_backward) text += "; updates in backward";
   return text;
 }

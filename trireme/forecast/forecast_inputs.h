@@ -10,6 +10,7 @@
 #include "trireme/base/sample_layout.h"
 #include "trireme/forecast/recompute_plan.h"
 #include "trireme/memory/offload.h"
+#include "trireme/memory/resident_layers.h"
 #include "trireme/model/tile_formula.h"
 
 namespace trireme {
@@ -61,6 +62,7 @@ struct ForecastInputs {
   int zero = 0;  // ZeRO stage
   RecomputePlan recompute;
   OffloadOptions offload;
+  int64_t resident_layers = ResidentLayers{}.resident_layers;  // of offloaded activations (resident_layers.h)
   bool update_in_backward = false;
   bool save_in_background = false;
   int64_t tile_tokens = 0;

@@ -4,7 +4,6 @@
 
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/memory/pinned_piece.h"
-#include "trireme/memory/resident_layers.h"
 #include "trireme/shard/disk_units.h"
 
 namespace trireme {
@@ -75,12 +74,10 @@ MemoryBytes host_memory_bytes(const ForecastInputs& inputs) {
     on_host.narrow_kernel = false;
     bytes[optimizer] = optimizer_bytes(on_host);
   }
-  if (inputs.offload.activations != Offload::none) {
-    std::vector<int64_t> kept = kept_bytes_of_layers(inputs);
-    const auto staying = static_cast<size_t>(ResidentLayers{}.resident_layers);
-    if (inputs.offload.activations == Offload::cpu) kept.resize(kept.size() - std::min(kept.size(), staying));
-    bytes[activations] = inputs.offload.activations == Offload::cpu ? sum_of(kept) : largest_run(kept, 2);
-  }
+  if (inputs.offload.activations == Offload::cpu)
+    bytes[activations] = sum_of(leaving_bytes_of_layers(inputs));
+  else if (inputs.offload.activations == Offload::disk)
+    bytes[activations] = largest_run(kept_bytes_of_layers(inputs), 2);
   return bytes;
 }
 

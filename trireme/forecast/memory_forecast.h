@@ -47,7 +47,7 @@ MemoryForecast memory_forecast(const ForecastInputs& inputs);
 //   gradients    where the optimizer is offloaded: the sums that it steps with ZeRO 2 and 3, else one unit's
 //   optimizer    as on a CPU
 //   snapshot     as on a CPU
-//   activations  offloaded to the host: what all layers keep but the last two, which stay; to disk: of two
+//   activations  offloaded to the host: what all layers keep but the last ones, which stay; to disk: of two
 //                layers
 MemoryBytes host_memory_bytes(const ForecastInputs& inputs);
 

@@ -8,7 +8,6 @@
 #include "trireme/forecast/attention_snapshots.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/forecast/tile_bytes.h"
-#include "trireme/memory/resident_layers.h"
 
 namespace trireme {
 namespace {
@@ -101,6 +100,8 @@ class Timeline {
         layer_(inputs),
         attention_(attention_snapshots(inputs, layer_.of_call.query, layer_.of_call.key_value)),
         tile_(tile_bytes(inputs)) {
+    for (int64_t layer = 0; layer < plan_.layers; ++layer)
+      if (kept_of(layer) > 0) keeping_.push_back(layer);
     held_[attention] = attention_.flash_workspace_bytes;
   }
 
@@ -131,7 +132,7 @@ class Timeline {
     close_unit();
     for (int64_t end = plan_.layers; end > 0; end = plan_.group_begin(end - 1)) {
       const int64_t begin = plan_.group_begin(end - 1);
-      bring_back(std::max<int64_t>(0, begin - resident_.ahead_layers));
+      bring_back(begin);
       if (leaves_out_ && is_like_the_group_after(begin, end))
         pass_over(begin, end);
       else
@@ -207,17 +208,20 @@ class Timeline {
   }
 
   int64_t kept_of(int64_t layer) const { return layer_.kept(plan_.kept_by_forward(layer)); }
-  // Before `layer` begins its forward. The store keeps some layers, and some are leaving.
+  // Before `layer` begins its forward. Of the layers that keep something the store holds some, and some are
+  // leaving.
   void send_away(int64_t layer) {
-    const int64_t staying = resident_.resident_layers + resident_.leaving_layers;
-    if (!activations_leave(inputs_) || layer <= staying) return;
-    held_[activations] -= kept_of(layer - staying - 1);
-    lowest_resident_ = layer - staying;
+    const auto put = static_cast<size_t>(std::ranges::lower_bound(keeping_, layer) - keeping_.begin());
+    const auto staying = static_cast<size_t>(inputs_.resident_layers + ResidentLayers{}.leaving_layers);
+    for (; activations_leave(inputs_) && first_resident_ + staying < put; ++first_resident_)
+      held_[activations] -= kept_of(keeping_[first_resident_]);
   }
-  // Layers from `lowest` on are in memory, or on their way to it.
-  void bring_back(int64_t lowest) {
-    for (; activations_leave(inputs_) && lowest_resident_ > lowest; --lowest_resident_)
-      held_[activations] += kept_of(lowest_resident_ - 1);
+  // Layers from `begin` on are in memory, or on their way to it, and the next ones below.
+  void bring_back(int64_t begin) {
+    const auto taken = std::ranges::lower_bound(keeping_, begin) - keeping_.begin();
+    const auto lowest = static_cast<size_t>(std::max<int64_t>(0, taken - ResidentLayers{}.ahead_layers));
+    for (; activations_leave(inputs_) && first_resident_ > lowest; --first_resident_)
+      held_[activations] += kept_of(keeping_[first_resident_ - 1]);
   }
 
   // x -> y. At its end the running x is y; `slots` stay, and x itself where it is one of them.
@@ -382,9 +386,9 @@ class Timeline {
   const LayerBuffers layer_;
   const AttentionSnapshots attention_;
   const TileBytes tile_;
-  const ResidentLayers resident_;
+  std::vector<int64_t> keeping_;  // layers that keep something
   MemoryBytes held_;
-  int64_t lowest_resident_ = 0;  // layer whose kept tensors are in memory, and all above it
+  size_t first_resident_ = 0;  // of keeping_: from it on in memory
   const char* pass_ = "";
   int64_t pass_layer_ = -1;
   UnitsInMemory units_;
@@ -408,6 +412,13 @@ std::vector<int64_t> kept_bytes_of_layers(const ForecastInputs& inputs) {
   for (int64_t layer = 0; layer < inputs.recompute.layers; ++layer)
     kept.push_back(buffers.kept(inputs.recompute.kept_by_forward(layer)));
   return kept;
+}
+
+std::vector<int64_t> leaving_bytes_of_layers(const ForecastInputs& inputs) {
+  std::vector<int64_t> leaving = kept_bytes_of_layers(inputs);
+  std::erase(leaving, 0);
+  leaving.resize(leaving.size() - std::min(leaving.size(), static_cast<size_t>(inputs.resident_layers)));
+  return leaving;
 }
 
 }  // namespace trireme

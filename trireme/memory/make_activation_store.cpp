@@ -28,7 +28,7 @@ class DeviceActivations final : public ActivationStore {
 }  // namespace
 
 std::unique_ptr<ActivationStore> make_activation_store(int64_t layers, at::Device device, Offload offload,
-                                                       SpillFile* spill) {
+                                                       SpillFile* spill, int64_t resident_layers) {
   const bool on_host = device.is_cpu();
   if (offload == Offload::none || (offload == Offload::cpu && on_host))
     return std::make_unique<DeviceActivations>(layers);
@@ -39,7 +39,7 @@ std::unique_ptr<ActivationStore> make_activation_store(int64_t layers, at::Devic
     TRIREME_ASSERT(spill != nullptr, "offload to disk without a file");
     elsewhere = make_disk_spans(layers, *spill, pinned);
   }
-  ResidentLayers resident;
+  ResidentLayers resident{.resident_layers = resident_layers};
   if (!on_host) {
     // Layers come from disk through the host's memory.
     if (elsewhere) resident.ahead_layers = 2;

@@ -14,10 +14,11 @@
 
 namespace trireme {
 
-// A store for the saved tensors of `layers` layers on `device`. Only Offload::disk uses `spill`, which
-// outlives the store. On a CPU, Offload::cpu changes nothing.
-std::unique_ptr<ActivationStore> make_activation_store(int64_t layers, at::Device device, Offload offload,
-                                                       SpillFile* spill);
+// A store for the saved tensors of `layers` layers on `device`, the last `resident_layers` of which stay there.
+// Only Offload::disk uses `spill`, which outlives the store. On a CPU, Offload::cpu changes nothing.
+std::unique_ptr<ActivationStore> make_activation_store(
+    int64_t layers, at::Device device, Offload offload, SpillFile* spill,
+    int64_t resident_layers = ResidentLayers{}.resident_layers);
 
 // Its part that keeps a few layers in memory and the others elsewhere.
 std::unique_ptr<ActivationStore> make_offloaded_activations(int64_t layers,

@@ -14,6 +14,7 @@ Json configuration_json(const Planned& planned) {
           {"offload_params", name_of(c.offload_parameters)},
           {"offload_optimizer", name_of(c.offload_optimizer)},
           {"offload_activations", name_of(c.offload_activations)},
+          {"resident_layers", planned.step.inputs.resident_layers},
           {"recompute", name_of(c.recompute)},
           {"keep_fraction", planned.step.inputs.recompute.keep_fraction},
           {"keep_qkv_fraction", planned.step.inputs.recompute.keep_qkv_fraction},

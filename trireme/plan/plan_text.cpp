@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/forecast/resident_layers.h"
 #include "trireme/plan/step_causes.h"
 
 namespace trireme {
@@ -165,6 +166,7 @@ std::string configuration_text(const Planned& planned) {
                                       {"activations", c.offload_activations}})
     if (offload != Offload::none)
       text += cat(", ", name, " to ", offload == Offload::cpu ? "the host" : "disk");
+  text += text_of_resident_layers(planned.step.inputs);
   if (c.head_chunks > 1) text += cat(", ", c.head_chunks, " head chunks");
   if (c.batch > 1) text += cat(", micro-batch ", c.batch);
   if (c.accumulation > 1) text += cat(", accumulation ", c.accumulation);

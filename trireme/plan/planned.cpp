@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "trireme/forecast/choose_recompute.h"
+#include "trireme/forecast/resident_layers.h"
 #include "trireme/plan/planned_inputs.h"
 
 namespace trireme {
@@ -21,15 +23,18 @@ int64_t bytes_for_tensors(const PlanRequest& request, int64_t device_bytes) {
                               (1 + hardware.fragments_share));
 }
 
-PlannedMemory planned_memory(const PlanRequest& request, const ForecastInputs& inputs) {
+PlannedMemory planned_memory(const PlanRequest& request, ForecastInputs& inputs) {
   const HardwareProfile& hardware = request.hardware;
+  const int devices = std::min(inputs.ranks, hardware.devices_per_machine);
   PlannedMemory use;
-  use.forecast = memory_forecast(inputs);
   use.limits = memory_limits(request);
+  use.forecast = forecast_within(
+      inputs, bytes_for_tensors(request, hardware.memory_bytes),
+      use.limits.host_bytes == 0 ? RecomputeChoice::kNoLimit : use.limits.host_bytes / devices);
   const auto tensors = static_cast<double>(use.forecast.peak_total_bytes);
   use.device_bytes =
       static_cast<int64_t>(tensors * (1 + hardware.fragments_share)) + hardware.outside_tensors_bytes;
-  use.host_bytes = use.forecast.host.total() * std::min(inputs.ranks, hardware.devices_per_machine);
+  use.host_bytes = use.forecast.host.total() * devices;
   return use;
 }
 

@@ -75,8 +75,9 @@ int64_t least_of_convex(int64_t least, int64_t most, const F& f) {
 
 PlannedMemory Search::memory_of(const Configuration& configuration, int64_t tokens) {
   ++counts_.forecasts;
-  return planned_memory(request_, planned_inputs(request_, configuration, tokens,
-                                                 fullest_sequence_rank(request_.model, configuration)));
+  ForecastInputs inputs =
+      planned_inputs(request_, configuration, tokens, fullest_sequence_rank(request_.model, configuration));
+  return planned_memory(request_, inputs);
 }
 
 double Search::seconds_of(const Configuration& configuration, int64_t tokens) {

@@ -8,7 +8,6 @@
 #include "trireme/forecast/memory_timeline.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/kernels/token_tiles.h"
-#include "trireme/memory/resident_layers.h"
 
 namespace trireme {
 namespace {
@@ -330,11 +329,9 @@ class Counter {
 
   void offload_activations() {
     if (!activations_leave(in_)) return;
-    std::vector<int64_t> kept = kept_bytes_of_layers(in_);
-    if (in_.offload.activations == Offload::cpu)
-      kept.resize(kept.size() - std::min(kept.size(), static_cast<size_t>(ResidentLayers{}.resident_layers)));
-    const auto bytes = static_cast<double>(sum_of(kept) * step_.accumulation);
-    send(TrafficKind::offloaded_activations, static_cast<double>(kept.size()), bytes);
+    const std::vector<int64_t> leaving = leaving_bytes_of_layers(in_);
+    const auto bytes = static_cast<double>(sum_of(leaving) * step_.accumulation);
+    send(TrafficKind::offloaded_activations, static_cast<double>(leaving.size()), bytes);
   }
 
   void update() {

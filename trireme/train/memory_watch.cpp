@@ -27,7 +27,8 @@ int64_t memory_room_bytes(const EngineOptions& engine, const RankIdentity& ident
 
 double allowed_memory_share(const Engine& engine) {
   const std::optional<RecomputeChoice> choice = engine.recompute_choice();
-  return choice && choice->position > 0 ? kPlannedMemoryShare : kFirstRunMemoryShare;
+  const bool more_stays = engine.forecast_inputs(1, 1).resident_layers > ResidentLayers{}.resident_layers;
+  return more_stays || (choice && choice->position > 0) ? kPlannedMemoryShare : kFirstRunMemoryShare;
 }
 
 MemoryWatch::MemoryWatch(at::Device device, int64_t room_bytes, Agreement& agreement)

@@ -1,0 +1,44 @@
+// Llama 3 8B as the forecast sees it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/forecast/forecast_inputs.h"
+
+namespace trireme::testing {
+
+inline constexpr int64_t kLayers = 32, kHidden = 4096, kIntermediate = 14336, kVocab = 128256;
+inline constexpr int64_t kKeyValueWidth = 8 * 128,
+                         kLayerElements = 2 * kHidden + (2 * kHidden + 2 * kKeyValueWidth) * kHidden +
+                                          3 * kIntermediate * kHidden;
+
+// Llama 3 8B in bf16 on one of 8 GPUs with Ulysses and ZeRO 3, for a sample of `tokens` tokens.
+inline ForecastInputs llama_3_8b(int64_t tokens) {
+  ForecastInputs inputs;
+  inputs.model = {.layers = kLayers,
+                  .hidden = kHidden,
+                  .intermediate = kIntermediate,
+                  .mlp_kept_width = 2 * kIntermediate,
+                  .heads = 32,
+                  .kv_heads = 8,
+                  .head_dim = 128,
+                  .vocab = kVocab,
+                  .unit_elements = std::vector<int64_t>(kLayers + 2, kLayerElements)};
+  inputs.model.unit_elements.front() = kVocab * kHidden;
+  inputs.model.unit_elements.back() = kHidden + kVocab * kHidden;
+  inputs.ulysses = inputs.ranks = 8;
+  inputs.rank_heads = 4;
+  inputs.rank_kv_heads = 1;
+  inputs.packed_heads = 32 + 2 * 8;
+  inputs.zero = 3;
+  inputs.recompute = {Recompute::full, 1, 1, kLayers};
+  inputs.tile_tokens = 4096;
+  inputs.logits_tile_tokens = 2048;
+  inputs.storage_bytes = inputs.tile_bytes = 2;
+  inputs.device_is_host = false;
+  inputs.narrow_kernel = inputs.fused_on_gpu = true;
+  return with_batch(inputs, 1, tokens);
+}
+
+}  // namespace trireme::testing
