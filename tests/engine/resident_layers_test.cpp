@@ -1,12 +1,11 @@
 // --offload_activations cpu with a host that does not hold all: on the guarded device
 // (tests/support/guarded_device.h), by bytes counted, and bit for bit what a run without offload computes.
-#include "trireme/forecast/resident_layers.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "trireme/comm/thread_world.h"
 #include "trireme/engine/assemble.h"
+#include "trireme/forecast/memory_forecast.h"
 #include "trireme/measure/memory_report.h"
 
 #include "tests/engine/tiny_model.h"
@@ -104,6 +103,24 @@ TEST_F(ResidentLayersOnGuardedDevice, hold_what_the_host_does_not_with_the_bits_
     EXPECT_GT(four.state.peak[kActivations], two.state.peak[kActivations]);
     EXPECT_EQ(four.losses, none.losses);
   }
+}
+
+// A machine with a small host beside one with a large one.
+TEST_F(ResidentLayersOnGuardedDevice, are_each_ranks_own) {
+  options_.recompute = Recompute::full;
+  options_.offload.activations = Offload::cpu;
+  ForecastInputs wanted = train(options_, 2).inputs;
+  wanted.resident_layers = 5;
+  const int64_t little_bytes = limit_that_leaves(memory_forecast(wanted).host.total(), 2);
+  std::vector<int64_t> of_ranks(2);
+  run_ranks_as_threads(2, [&](World& world) {
+    EngineOptions options = options_;
+    options.ulysses = 2;
+    if (world.rank() == 1) options.host_memory_limit_bytes = little_bytes;
+    of_ranks[static_cast<size_t>(world.rank())] =
+        assemble(world, folder_.path(), options)->forecast_inputs(kSamples, kTokens).resident_layers;
+  });
+  EXPECT_EQ(of_ranks, (std::vector<int64_t>{2, 5}));
 }
 
 TEST_F(ResidentLayersOnGuardedDevice, are_two_without_a_planned_batch) {

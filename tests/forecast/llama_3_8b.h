@@ -6,7 +6,7 @@
 
 #include "trireme/forecast/forecast_inputs.h"
 
-namespace trireme::testing {
+namespace trireme::forecast_test {
 
 inline constexpr int64_t kLayers = 32, kHidden = 4096, kIntermediate = 14336, kVocab = 128256;
 inline constexpr int64_t kKeyValueWidth = 8 * 128,
@@ -41,4 +41,4 @@ inline ForecastInputs llama_3_8b(int64_t tokens) {
   return with_batch(inputs, 1, tokens);
 }
 
-}  // namespace trireme::testing
+}  // namespace trireme::forecast_test

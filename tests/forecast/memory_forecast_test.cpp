@@ -15,7 +15,7 @@ namespace trireme {
 namespace {
 
 using enum MemoryCategory;
-using namespace trireme::testing;
+using namespace forecast_test;
 using ::testing::HasSubstr;
 
 TEST(Forecast, knows_the_elements_of_llama_3_8b) {

@@ -69,6 +69,7 @@ std::vector<Configuration> every_configuration(const PlanRequest& request, int d
 struct SmallSpace {
   int64_t tokens, memory_bytes, samples;
   int devices;
+  int64_t host_bytes = 0;  // 0: small_request's
 };
 
 TEST(Search, finds_what_no_fitting_configuration_is_faster_than) {
@@ -77,9 +78,16 @@ TEST(Search, finds_what_no_fitting_configuration_is_faster_than) {
   for (const int64_t memory : {30, 60, 90, 150, 400})
     for (const int64_t samples : {0, 4})
       for (const int devices : {1, 4, 8}) spaces.push_back({16384, memory * kMiB, samples, devices});
-  for (const auto& [tokens, memory, samples, devices] : spaces) {
+  // Hosts that do not hold all, behind a slow link: some layers stay.
+  for (const int64_t host : {20, 40, 88})
+    for (const int64_t memory : {87, 120}) spaces.push_back({8192, memory * kMiB, 0, 4, host * kMiB});
+  for (const auto& [tokens, memory, samples, devices, host] : spaces) {
     PlanRequest request = small_request(devices, tokens, memory);
     request.samples_per_step = samples;
+    if (host > 0) {
+      request.hardware.host_memory_bytes = host;
+      request.hardware.to_host = {1e-6, 1e8};
+    }
     SCOPED_TRACE(::testing::Message() << memory / kMiB << " MiB, " << samples << " samples, " << devices);
     Search search(request);
     const auto best = search.fastest(devices, tokens);
@@ -97,6 +105,23 @@ TEST(Search, finds_what_no_fitting_configuration_is_faster_than) {
     EXPECT_GE(best->seconds_per_token(), least * (1 - 1e-12));
     EXPECT_LE(best->seconds_per_token(), least * (1 + kAsFast));
   }
+}
+
+TEST(Search, a_small_host_shortens_a_sample_only_by_what_both_lack) {
+  PlanRequest request = small_request(4, 0, 120 * kMiB);
+  request.pinned.offload_activations = Offload::cpu;
+  const int64_t much = Search(request).longest(4, kMostLength);
+  request.hardware.host_memory_bytes = 64 * kMiB;
+  Search search(request);
+  const int64_t longest = search.longest(4, kMostLength);
+  EXPECT_LT(longest, much);
+  const auto best = search.fastest(4, longest);
+  ASSERT_TRUE(best);
+  EXPECT_TRUE(best->memory.fits());
+  EXPECT_GT(best->step.inputs.resident_layers, 2);
+  ForecastInputs two = best->step.inputs;
+  two.resident_layers = 2;
+  EXPECT_GT(memory_forecast(two).host.total() * 4, best->memory.limits.host_bytes);
 }
 
 TEST(Search, asks_the_memory_of_few) {

@@ -7,8 +7,8 @@
 #include "trireme/base/sizes.h"
 #include "trireme/comm/agreement.h"
 #include "trireme/engine/rank_budget.h"
+#include "trireme/forecast/memory_forecast.h"
 #include "trireme/forecast/memory_options.h"
-#include "trireme/forecast/resident_layers.h"
 
 namespace trireme {
 namespace {
@@ -53,19 +53,6 @@ std::optional<RecomputeChoice> agree_on_recompute(const World& world, Group& all
   options.keep_qkv_fraction = choice.plan.keep_qkv_fraction;
   options.keep_mlp_fraction = choice.plan.keep_mlp_fraction;
   return choice;
-}
-
-int64_t agree_on_resident_layers(const World& world, Group& all, const ForecastInputs& inputs,
-                                 const EngineOptions& options) {
-  const PlannedBatch& batch = options.planned_batch;
-  if (options.purpose == Purpose::evaluation || options.offload.activations != Offload::cpu ||
-      options.device.is_cpu() || !batch.known() || batch.tokens < inputs.ulysses * inputs.ring)
-    return inputs.resident_layers;
-  Agreement agreement(all, options.device);
-  ForecastInputs planned = with_batch(inputs, batch.samples, batch.tokens);
-  const RankBudget budget = rank_budget(world, agreement, options);
-  forecast_within(planned, budget.device_bytes, budget.host_bytes);
-  return agreement.largest(planned.resident_layers);
 }
 
 std::string shortage_warning(const RecomputeChoice& choice, const ForecastInputs& inputs) {

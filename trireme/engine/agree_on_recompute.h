@@ -1,6 +1,5 @@
-// What --recompute auto and --offload_activations come to in a run of many ranks: every rank asks what its
-// device and host have left and how much fits there (choose_recompute.h, resident_layers.h); what the rank
-// with the least room can do is what all do.
+// What --recompute auto comes to in a run of many ranks: every rank asks what its device has left and how
+// much fits there (choose_recompute.h); the least of the ranks is what all do.
 #pragma once
 
 #include <optional>
@@ -20,12 +19,6 @@ namespace trireme {
 // count.
 std::optional<RecomputeChoice> agree_on_recompute(const World& world, Group& all,
                                                   const ForecastInputs& inputs, EngineOptions& options);
-
-// Layers whose activations stay on the device (forecast/resident_layers.h): the most that a rank needs, where
-// they are offloaded to the host beside a GPU and the batch is planned; else `inputs`'. `inputs` are this
-// rank's with the plan, without a batch. Collective; as above before a rank allocates.
-int64_t agree_on_resident_layers(const World& world, Group& all, const ForecastInputs& inputs,
-                                 const EngineOptions& options);
 
 // Empty where the choice fits; otherwise what is expected and the options that would help, for a person.
 // `inputs` are the engine's with the planned batch.

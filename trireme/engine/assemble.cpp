@@ -13,7 +13,8 @@
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/engine/model_executor.h"
 #include "trireme/engine/parameters_in_update.h"
-#include "trireme/forecast/resident_layers.h"
+#include "trireme/engine/resident_layers_of_rank.h"
+#include "trireme/forecast/choose_resident_layers.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/kernels/nearest_keys.h"
 #include "trireme/kernels/tile_gemm.h"
@@ -166,7 +167,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   const RecomputePlan plan{options_.recompute,       options.checkpoint_every,   options_.keep_fraction,
                            config.num_hidden_layers, options_.keep_qkv_fraction, options_.keep_mlp_fraction};
   forecast_inputs_.recompute = plan;
-  forecast_inputs_.resident_layers = agree_on_resident_layers(world, *mesh_.all, forecast_inputs_, options_);
+  forecast_inputs_.resident_layers = resident_layers_of_rank(world, *mesh_.all, forecast_inputs_, options_);
 
   std::optional<CheckpointReader> reader;
   if (options.read_weights) {

@@ -2,7 +2,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
-#include "trireme/forecast/resident_layers.h"
+#include "trireme/forecast/choose_resident_layers.h"
 
 namespace trireme {
 
@@ -31,7 +31,8 @@ RecomputeChoice choose_recompute(ForecastInputs inputs, const KeepOrder& order, 
   // answer.
   for (choice.position = order.last_position();; --choice.position) {
     choice.plan = inputs.recompute = plan_keeping(order.at(choice.position), every, inputs.model.layers);
-    const MemoryForecast forecast = forecast_within(inputs, choice.budget_bytes, choice.host_budget_bytes);
+    const MemoryForecast forecast =
+        choose_resident_layers(inputs, choice.budget_bytes, choice.host_budget_bytes);
     choice.expected_bytes = forecast.peak_total_bytes;
     choice.expected_host_bytes = forecast.host.total();
     if (choice.fits() || choice.position == 0) return choice;

@@ -62,7 +62,7 @@ struct ForecastInputs {
   int zero = 0;  // ZeRO stage
   RecomputePlan recompute;
   OffloadOptions offload;
-  int64_t resident_layers = ResidentLayers{}.resident_layers;  // of offloaded activations (resident_layers.h)
+  int64_t resident_layers = ResidentLayers{}.resident_layers;  // of those that keep any
   bool update_in_backward = false;
   bool save_in_background = false;
   int64_t tile_tokens = 0;

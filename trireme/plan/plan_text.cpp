@@ -6,7 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
-#include "trireme/forecast/resident_layers.h"
+#include "trireme/forecast/choose_resident_layers.h"
 #include "trireme/plan/step_causes.h"
 
 namespace trireme {

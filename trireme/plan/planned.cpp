@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "trireme/forecast/choose_recompute.h"
-#include "trireme/forecast/resident_layers.h"
+#include "trireme/forecast/choose_resident_layers.h"
 #include "trireme/plan/planned_inputs.h"
 
 namespace trireme {
@@ -28,7 +28,7 @@ PlannedMemory planned_memory(const PlanRequest& request, ForecastInputs& inputs)
   const int devices = std::min(inputs.ranks, hardware.devices_per_machine);
   PlannedMemory use;
   use.limits = memory_limits(request);
-  use.forecast = forecast_within(
+  use.forecast = choose_resident_layers(
       inputs, bytes_for_tensors(request, hardware.memory_bytes),
       use.limits.host_bytes == 0 ? RecomputeChoice::kNoLimit : use.limits.host_bytes / devices);
   const auto tensors = static_cast<double>(use.forecast.peak_total_bytes);
@@ -42,8 +42,10 @@ Planned make_planned(const PlanRequest& request, const Configuration& configurat
   Planned planned;
   planned.configuration = configuration;
   planned.step = planned_step(request, configuration, tokens);
-  planned.memory = planned_memory(request, planned.step.inputs);
+  // Of a step that sends all but two layers' activations away, as the search compares them: less is sent where more
+  // stay.
   planned.time = step_time(planned.step, request.hardware);
+  planned.memory = planned_memory(request, planned.step.inputs);
   return planned;
 }
 

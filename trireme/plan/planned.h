@@ -28,7 +28,7 @@ struct PlannedMemory {
 // That a rank's tensors may take of a device of so many bytes, which the plan fills to its share: what
 // planned_memory makes of tensors, the other way about.
 int64_t bytes_for_tensors(const PlanRequest& request, int64_t device_bytes);
-// Writes `inputs.resident_layers` (forecast/resident_layers.h).
+// Writes `inputs.resident_layers` (forecast/choose_resident_layers.h).
 PlannedMemory planned_memory(const PlanRequest& request, ForecastInputs& inputs);
 
 struct Planned {

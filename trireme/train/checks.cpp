@@ -120,7 +120,7 @@ Check check_memory(const DryRun& run) {
       cat("the fullest rank uses ", format_percent(share), " of ", format_bytes(run.fullest().room_bytes),
           run.on_gpu ? " of its GPU" : " of host memory that are its share", " (",
           format_percent(run.allowed_share), " is allowed",
-          run.allowed_share > kFirstRunMemoryShare ? ", for --recompute auto keeps what fits" : "", "); ",
+          run.allowed_share > kFirstRunMemoryShare ? ", for as much is kept there as fits" : "", "); ",
           format_bytes(run.fullest().tensors_bytes), " of tensors, ",
           format_bytes(run.fullest().forecast_bytes), " by the forecast"),
       {{"sequence_tokens", run.sequence_tokens}}};

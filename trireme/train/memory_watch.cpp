@@ -7,6 +7,7 @@
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/device/memory_budget.h"
 #include "trireme/device/peak_memory.h"
+#include "trireme/memory/resident_layers.h"
 #include "trireme/plan/first_run.h"
 
 namespace trireme {
