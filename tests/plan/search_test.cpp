@@ -36,6 +36,7 @@ std::vector<Configuration> every_configuration(const PlanRequest& request, int d
                 for (const int64_t cut : {1, 2})
                   for (c.batch = 1; c.batch <= std::max<int64_t>(1, request.samples_per_step); ++c.batch)
                     for (int64_t parts = 0; parts <= 3 * layers; ++parts) {
+                      if (activations != request.pinned.offload_activations.value_or(activations)) continue;
                       if (parameters != Offload::none && c.zero < 3) continue;
                       if (c.head_chunks > 1 && (c.ulysses == 1 || c.head_chunks > 8 / c.ulysses)) continue;
                       if (parts > layers && activations != Offload::none) continue;
@@ -79,14 +80,15 @@ TEST(Search, finds_what_no_fitting_configuration_is_faster_than) {
     for (const int64_t samples : {0, 4})
       for (const int devices : {1, 4, 8}) spaces.push_back({16384, memory * kMiB, samples, devices});
   // Hosts that do not hold all, behind a slow link: some layers stay.
-  for (const int64_t host : {20, 40, 88})
-    for (const int64_t memory : {87, 120}) spaces.push_back({8192, memory * kMiB, 0, 4, host * kMiB});
+  for (const int64_t host : {20, 40, 60, 88})
+    for (const int64_t memory : {60, 87, 120}) spaces.push_back({8192, memory * kMiB, 0, 4, host * kMiB});
   for (const auto& [tokens, memory, samples, devices, host] : spaces) {
     PlanRequest request = small_request(devices, tokens, memory);
     request.samples_per_step = samples;
     if (host > 0) {
       request.hardware.host_memory_bytes = host;
-      request.hardware.to_host = {1e-6, 1e8};
+      request.hardware.to_host = {1e-6, 1e7};
+      request.pinned.offload_activations = Offload::cpu;
     }
     SCOPED_TRACE(::testing::Message() << memory / kMiB << " MiB, " << samples << " samples, " << devices);
     Search search(request);
