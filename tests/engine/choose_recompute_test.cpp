@@ -14,9 +14,9 @@
 #include "trireme/comm/thread_world.h"
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/device/memory_budget.h"
-#include "trireme/engine/agree_on_recompute.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/engine/check_options.h"
+#include "trireme/engine/fit_memory.h"
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/forecast/memory_forecast.h"
 
@@ -317,7 +317,7 @@ TEST_F(Auto, keeps_everything_where_this_machine_has_the_room) {
         EXPECT_EQ(engine.options().recompute, Recompute::none);
         EXPECT_EQ(engine.options().keep_fraction, 1);
         EXPECT_THAT(engine.description(), HasSubstr("recompute none, chosen: "));
-        EXPECT_THAT(shortage_warning(*engine.recompute_choice(), engine.forecast_inputs(kSamples, kTokens)),
+        EXPECT_THAT(shortage_warning(*engine.memory_fit(), engine.forecast_inputs(kSamples, kTokens)),
                     IsEmpty());
       });
 }
@@ -354,11 +354,28 @@ TEST_F(Auto, says_what_would_help_where_not_even_full_fits) {
         EXPECT_THAT(engine.description(),
                     AllOf(HasSubstr("recompute full, chosen, though the formulas expect "),
                           HasSubstr(" of 1.0 MiB")));
-        EXPECT_THAT(shortage_warning(*engine.recompute_choice(), engine.forecast_inputs(kSamples, kTokens)),
+        EXPECT_THAT(shortage_warning(*engine.memory_fit(), engine.forecast_inputs(kSamples, kTokens)),
                     AllOf(HasSubstr("even with --recompute full"), HasSubstr("--zero 1"),
                           HasSubstr("--max_seq_length 1024 (saves about ")));
         // It is a warning: what the formulas say does not stop a step.
         EXPECT_GT(engine.train_step({batch_of(engine, 0)}, 1e-3).loss, 0);
+      });
+}
+
+TEST_F(Auto, is_not_needed_to_be_told_that_a_run_does_not_fit) {
+  on_engines(
+      2,
+      [](EngineOptions& options, int rank) {
+        options.recompute = Recompute::none;
+        if (rank == 1)
+          options.host_memory_limit_bytes = int64_t{512} << 20;  // for both ranks, and outside tensors
+      },
+      [](Engine& engine, int) {
+        ASSERT_TRUE(engine.memory_fit().has_value());
+        EXPECT_FALSE(engine.memory_fit()->fits());
+        EXPECT_EQ(engine.memory_fit()->budget_bytes, 0) << "of rank 1, on every rank";
+        EXPECT_THAT(shortage_warning(*engine.memory_fit(), engine.forecast_inputs(kSamples, kTokens)),
+                    AllOf(HasSubstr("can be planned with; the run may end"), HasSubstr("--recompute full")));
       });
 }
 

@@ -90,7 +90,7 @@ TEST(CheckMemory, fails_a_rank_above_the_share_of_its_room_that_is_allowed) {
   run.allowed_share = 0.9;
   run.ranks[1].process_bytes = 89;
   EXPECT_EQ(check_memory(run).verdict, Verdict::pass);
-  EXPECT_THAT(check_memory(run).reason, HasSubstr("90.0 % is allowed, for --recompute auto"));
+  EXPECT_THAT(check_memory(run).reason, HasSubstr("90.0 % is allowed, for as much is kept there as fits"));
 }
 
 }  // namespace

@@ -4,11 +4,8 @@
 #include <vector>
 
 #include "trireme/base/error.h"
-#include "trireme/base/sizes.h"
 #include "trireme/comm/agreement.h"
 #include "trireme/engine/rank_budget.h"
-#include "trireme/forecast/memory_forecast.h"
-#include "trireme/forecast/memory_options.h"
 
 namespace trireme {
 namespace {
@@ -44,7 +41,7 @@ std::optional<RecomputeChoice> agree_on_recompute(const World& world, Group& all
   for (const auto& row :
        agreement.gather<int64_t>({rank_choice.position, rank_choice.expected_bytes, rank_choice.budget_bytes,
                                   rank_choice.expected_host_bytes, rank_choice.host_budget_bytes}))
-    of_ranks.push_back({row[0], {}, row[1], row[2], row[3], row[4]});
+    of_ranks.push_back({{row[1], row[2], row[3], row[4]}, row[0], {}});
   RecomputeChoice choice = *std::min_element(of_ranks.begin(), of_ranks.end(), has_less_room);
   choice.plan =
       plan_keeping(KeepOrder(planned).at(choice.position), options.checkpoint_every, planned.model.layers);
@@ -53,22 +50,6 @@ std::optional<RecomputeChoice> agree_on_recompute(const World& world, Group& all
   options.keep_qkv_fraction = choice.plan.keep_qkv_fraction;
   options.keep_mlp_fraction = choice.plan.keep_mlp_fraction;
   return choice;
-}
-
-std::string shortage_warning(const RecomputeChoice& choice, const ForecastInputs& inputs) {
-  if (choice.fits()) return "";
-  std::vector<MemoryOption> options = memory_options(inputs);
-  const bool on_host = !choice.fits_host();
-  const MemorySpace space = on_host ? MemorySpace::host : MemorySpace::device;
-  std::erase_if(options, [&](const MemoryOption& option) { return option.space != space; });
-  const MemoryForecast forecast = memory_forecast(inputs);
-  const std::string advice = memory_advice(on_host ? forecast.host : forecast.peak, options);
-  return cat("warning: by the memory formulas a rank comes to ",
-             format_bytes(on_host ? choice.expected_host_bytes : choice.expected_bytes), " where ",
-             format_bytes(on_host ? choice.host_budget_bytes : choice.budget_bytes),
-             on_host ? " of the host's memory" : "",
-             " can be planned with, even with --recompute full; the run may end ", "out of memory.",
-             advice.empty() ? std::string() : cat(" What would help, the largest saving first: ", advice));
 }
 
 }  // namespace trireme

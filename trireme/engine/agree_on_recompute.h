@@ -3,7 +3,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 
 #include "trireme/comm/world.h"
 #include "trireme/engine/engine_options.h"
@@ -19,9 +18,5 @@ namespace trireme {
 // count.
 std::optional<RecomputeChoice> agree_on_recompute(const World& world, Group& all,
                                                   const ForecastInputs& inputs, EngineOptions& options);
-
-// Empty where the choice fits; otherwise what is expected and the options that would help, for a person.
-// `inputs` are the engine's with the planned batch.
-std::string shortage_warning(const RecomputeChoice& choice, const ForecastInputs& inputs);
 
 }  // namespace trireme

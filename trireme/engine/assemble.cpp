@@ -9,11 +9,11 @@
 #include "trireme/engine/agree_on_recompute.h"
 #include "trireme/engine/check_options.h"
 #include "trireme/engine/deferred_updates.h"
+#include "trireme/engine/fit_memory.h"
 #include "trireme/engine/load_weights.h"
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/engine/model_executor.h"
 #include "trireme/engine/parameters_in_update.h"
-#include "trireme/engine/resident_layers_of_rank.h"
 #include "trireme/forecast/choose_resident_layers.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/kernels/nearest_keys.h"
@@ -167,7 +167,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   const RecomputePlan plan{options_.recompute,       options.checkpoint_every,   options_.keep_fraction,
                            config.num_hidden_layers, options_.keep_qkv_fraction, options_.keep_mlp_fraction};
   forecast_inputs_.recompute = plan;
-  forecast_inputs_.resident_layers = resident_layers_of_rank(world, *mesh_.all, forecast_inputs_, options_);
+  memory_fit_ = fit_memory(world, *mesh_.all, forecast_inputs_, options_);
 
   std::optional<CheckpointReader> reader;
   if (options.read_weights) {

@@ -8,7 +8,7 @@
 #include "trireme/base/machine_identity.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/device/memory_budget.h"
-#include "trireme/forecast/choose_recompute.h"
+#include "trireme/forecast/memory_fit.h"
 
 namespace trireme {
 namespace {
@@ -46,7 +46,7 @@ int64_t device_budget_bytes(const World& world, Agreement& agreement, const Engi
 
 // Of the host's memory, where the ranks compute on a GPU: some of it is filled by what they offload.
 int64_t host_budget_bytes(const World& world, const EngineOptions& options) {
-  if (options.device.is_cpu()) return RecomputeChoice::kNoLimit;
+  if (options.device.is_cpu()) return MemoryFit::kNoLimit;
   return memory_budget_bytes(at::kCPU, host_memory_left_bytes(options), ranks_on_the_machine(world));
 }
 

@@ -11,7 +11,7 @@ namespace trireme {
 
 struct RankBudget {
   int64_t device_bytes = 0;
-  int64_t host_bytes = 0;  // RecomputeChoice::kNoLimit on a CPU, whose memory is the device's
+  int64_t host_bytes = 0;  // MemoryFit::kNoLimit on a CPU, whose memory is the device's
 };
 
 // By the options where they give it, else by what is left now: so before a rank allocates what the formulas

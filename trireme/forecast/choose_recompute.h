@@ -7,25 +7,17 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <string>
 
 #include "trireme/forecast/keep_order.h"
+#include "trireme/forecast/memory_fit.h"
 
 namespace trireme {
 
-struct RecomputeChoice {
+struct RecomputeChoice : MemoryFit {
   int64_t position = 0;  // of the keep order
   RecomputePlan plan;
-  int64_t expected_bytes = 0;  // memory_forecast's total with this choice
-  int64_t budget_bytes = 0;
-  // The same of the host's memory beside a GPU, which offloaded activations fill.
-  int64_t expected_host_bytes = 0;
-  int64_t host_budget_bytes = kNoLimit;
 
-  static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
-  bool fits_host() const { return expected_host_bytes <= host_budget_bytes; }
-  bool fits() const { return expected_bytes <= budget_bytes && fits_host(); }
   // "chosen: 61.2 GiB of 64.0 GiB", or that the formulas expect more than there is.
   std::string description() const;
 };
@@ -33,9 +25,9 @@ struct RecomputeChoice {
 // The furthest position whose forecast is within both budgets; 0 where not even that fits. `inputs` have a
 // batch; of their recompute plan checkpoint_every alone is read.
 RecomputeChoice choose_recompute(const ForecastInputs& inputs, int64_t budget_bytes,
-                                 int64_t host_budget_bytes = RecomputeChoice::kNoLimit);
+                                 int64_t host_budget_bytes = MemoryFit::kNoLimit);
 // The same through the positions of `order`.
 RecomputeChoice choose_recompute(ForecastInputs inputs, const KeepOrder& order, int64_t budget_bytes,
-                                 int64_t host_budget_bytes = RecomputeChoice::kNoLimit);
+                                 int64_t host_budget_bytes = MemoryFit::kNoLimit);
 
 }  // namespace trireme

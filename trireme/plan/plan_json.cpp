@@ -7,30 +7,30 @@ namespace {
 
 Json configuration_json(const Planned& planned) {
   const Configuration& c = planned.configuration;
-  return {
-      {"data_parallel", c.data_parallel},
-      {"ulysses", c.ulysses},
-      {"ring", c.ring},
-      {"zero", c.zero},
-      {"offload_params", name_of(c.offload_parameters)},
-      {"offload_optimizer", name_of(c.offload_optimizer)},
-      {"offload_activations", name_of(c.offload_activations)},
-      {"resident_layers", c.offload_activations == Offload::cpu ? planned.step.inputs.resident_layers : 0},
-      {"recompute", name_of(c.recompute)},
-      {"keep_fraction", planned.step.inputs.recompute.keep_fraction},
-      {"keep_qkv_fraction", planned.step.inputs.recompute.keep_qkv_fraction},
-      {"keep_mlp_fraction", planned.step.inputs.recompute.keep_mlp_fraction},
-      {"keeping_layers", c.keeping_layers},
-      {"keeping_qkv_layers", planned.step.inputs.recompute.layers_keeping(KeptPart::qkv)},
-      {"keeping_mlp_layers", planned.step.inputs.recompute.layers_keeping(KeptPart::mlp)},
-      {"layers", planned.step.inputs.model.layers},
-      {"checkpoint_every", planned.step.inputs.recompute.checkpoint_every},
-      {"head_chunks", c.head_chunks},
-      {"tile_tokens", c.tile_tokens},
-      {"logits_tile_tokens", c.logits_tile_tokens},
-      {"per_device_train_batch_size", c.batch},
-      {"gradient_accumulation_steps", c.accumulation},
-      {"samples_per_step", c.samples()}};
+  const int64_t resident = c.offload_activations == Offload::cpu ? planned.step.inputs.resident_layers : 0;
+  return {{"data_parallel", c.data_parallel},
+          {"ulysses", c.ulysses},
+          {"ring", c.ring},
+          {"zero", c.zero},
+          {"offload_params", name_of(c.offload_parameters)},
+          {"offload_optimizer", name_of(c.offload_optimizer)},
+          {"offload_activations", name_of(c.offload_activations)},
+          {"resident_layers", resident},
+          {"recompute", name_of(c.recompute)},
+          {"keep_fraction", planned.step.inputs.recompute.keep_fraction},
+          {"keep_qkv_fraction", planned.step.inputs.recompute.keep_qkv_fraction},
+          {"keep_mlp_fraction", planned.step.inputs.recompute.keep_mlp_fraction},
+          {"keeping_layers", c.keeping_layers},
+          {"keeping_qkv_layers", planned.step.inputs.recompute.layers_keeping(KeptPart::qkv)},
+          {"keeping_mlp_layers", planned.step.inputs.recompute.layers_keeping(KeptPart::mlp)},
+          {"layers", planned.step.inputs.model.layers},
+          {"checkpoint_every", planned.step.inputs.recompute.checkpoint_every},
+          {"head_chunks", c.head_chunks},
+          {"tile_tokens", c.tile_tokens},
+          {"logits_tile_tokens", c.logits_tile_tokens},
+          {"per_device_train_batch_size", c.batch},
+          {"gradient_accumulation_steps", c.accumulation},
+          {"samples_per_step", c.samples()}};
 }
 
 Json memory_json(const PlanRequest& request, const PlannedMemory& memory) {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "trireme/forecast/choose_recompute.h"
 #include "trireme/forecast/choose_resident_layers.h"
+#include "trireme/forecast/memory_fit.h"
 #include "trireme/plan/planned_inputs.h"
 
 namespace trireme {
@@ -30,7 +30,7 @@ PlannedMemory planned_memory(const PlanRequest& request, ForecastInputs& inputs)
   use.limits = memory_limits(request);
   use.forecast = choose_resident_layers(
       inputs, bytes_for_tensors(request, hardware.memory_bytes),
-      use.limits.host_bytes == 0 ? RecomputeChoice::kNoLimit : use.limits.host_bytes / devices);
+      use.limits.host_bytes == 0 ? MemoryFit::kNoLimit : use.limits.host_bytes / devices);
   const auto tensors = static_cast<double>(use.forecast.peak_total_bytes);
   use.device_bytes =
       static_cast<int64_t>(tensors * (1 + hardware.fragments_share)) + hardware.outside_tensors_bytes;

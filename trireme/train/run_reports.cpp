@@ -6,7 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/data/evaluation_loader.h"
-#include "trireme/engine/agree_on_recompute.h"
+#include "trireme/engine/fit_memory.h"
 #include "trireme/eval/loss_by_position.h"
 #include "trireme/measure/memory_report.h"
 #include "trireme/model/rope_override.h"
@@ -37,9 +37,9 @@ void RunInProgress::report_start() {
 void RunInProgress::report_engine() {
   note(engine_->description());
   if (options_of(engine_stage_).engine.rope.given()) note(rope_text(engine_->config()));
-  if (const auto choice = engine_->recompute_choice(); choice && !choice->fits()) {
+  if (const auto fit = engine_->memory_fit(); fit && !fit->fits()) {
     const PlannedBatch& batch = engine_->options().planned_batch;
-    note(shortage_warning(*choice, engine_->forecast_inputs(batch.samples, batch.tokens)));
+    note(shortage_warning(*fit, engine_->forecast_inputs(batch.samples, batch.tokens)));
   }
 }
 

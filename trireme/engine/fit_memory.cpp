@@ -1,0 +1,63 @@
+#include "trireme/engine/fit_memory.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sizes.h"
+#include "trireme/comm/agreement.h"
+#include "trireme/engine/rank_budget.h"
+#include "trireme/forecast/choose_resident_layers.h"
+#include "trireme/forecast/memory_options.h"
+
+namespace trireme {
+namespace {
+
+// Of the fuller one of its two memories.
+double fullness(const MemoryFit& fit) {
+  const auto share = [](int64_t expected_bytes, int64_t budget_bytes) {
+    return static_cast<double>(expected_bytes) / static_cast<double>(std::max<int64_t>(1, budget_bytes));
+  };
+  return std::max(share(fit.expected_bytes, fit.budget_bytes),
+                  share(fit.expected_host_bytes, fit.host_budget_bytes));
+}
+
+}  // namespace
+
+std::optional<MemoryFit> fit_memory(const World& world, Group& all, ForecastInputs& inputs,
+                                    const EngineOptions& options) {
+  const PlannedBatch& batch = options.planned_batch;
+  // Batches of fewer tokens than ranks are refused when they come.
+  if (options.purpose == Purpose::evaluation || !batch.known() || batch.tokens < inputs.ulysses * inputs.ring)
+    return std::nullopt;
+  Agreement agreement(all, options.device);
+  const RankBudget budget = rank_budget(world, agreement, options);
+  ForecastInputs planned = with_batch(inputs, batch.samples, batch.tokens);
+  const MemoryForecast forecast = choose_resident_layers(planned, budget.device_bytes, budget.host_bytes);
+  inputs.resident_layers = planned.resident_layers;
+  // Also the meeting point before which no rank allocates what others would then not find left.
+  std::vector<MemoryFit> of_ranks;
+  for (const auto& row : agreement.gather<int64_t>(
+           {forecast.peak_total_bytes, budget.device_bytes, forecast.host.total(), budget.host_bytes}))
+    of_ranks.push_back({row[0], row[1], row[2], row[3]});
+  return *std::ranges::max_element(of_ranks, {}, fullness);
+}
+
+std::string shortage_warning(const MemoryFit& fit, const ForecastInputs& inputs) {
+  if (fit.fits()) return "";
+  std::vector<MemoryOption> options = memory_options(inputs);
+  const bool on_host = !fit.fits_host();
+  const MemorySpace space = on_host ? MemorySpace::host : MemorySpace::device;
+  std::erase_if(options, [&](const MemoryOption& option) { return option.space != space; });
+  const MemoryForecast forecast = memory_forecast(inputs);
+  const std::string advice = memory_advice(on_host ? forecast.host : forecast.peak, options);
+  return cat("warning: by the memory formulas a rank comes to ",
+             format_bytes(on_host ? fit.expected_host_bytes : fit.expected_bytes), " where ",
+             format_bytes(on_host ? fit.host_budget_bytes : fit.budget_bytes),
+             on_host ? " of the host's memory" : "", " can be planned with",
+             inputs.recompute.policy == Recompute::full ? ", even with --recompute full" : "",
+             "; the run may end out of memory.",
+             advice.empty() ? std::string() : cat(" What would help, the largest saving first: ", advice));
+}
+
+}  // namespace trireme

@@ -1,0 +1,21 @@
+// What a rank is expected to take, beside what it may plan with.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+namespace trireme {
+
+struct MemoryFit {
+  int64_t expected_bytes = 0;  // memory_forecast's total
+  int64_t budget_bytes = 0;
+  // The same of the host's memory beside a GPU, which what is offloaded fills.
+  int64_t expected_host_bytes = 0;
+  int64_t host_budget_bytes = kNoLimit;
+
+  static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  bool fits_host() const { return expected_host_bytes <= host_budget_bytes; }
+  bool fits() const { return expected_bytes <= budget_bytes && fits_host(); }
+};
+
+}  // namespace trireme
