@@ -208,24 +208,6 @@ TEST_F(GivenFiles, a_flag_beats_what_deepspeed_takes_for_a_key_that_is_not_there
   EXPECT_EQ(given->flags.options.warmup_type, WarmupType::linear);
 }
 
-TEST_F(GivenFiles, what_deepspeed_says_of_fp16_counts_with_fp16_alone) {
-  const auto window = [&](const std::string& enabled, const Words& more) {
-    Words words{"--deepspeed",
-                file("ds.json", R"({"bf16": {"enabled": "auto"}, "fp16": {"loss_scale_window": 1000,)"
-                                R"( "initial_scale_power": 12, "enabled": )" +
-                                    enabled + "}}")};
-    words.insert(words.end(), more.begin(), more.end());
-    const EngineOptions options = parse(words)->flags.options.engine;
-    EXPECT_EQ(options.loss_scale.initial, options.precision == Precision::fp16 ? 4096 : 65536);
-    return options.loss_scale.growth_steps;
-  };
-  EXPECT_EQ(window("true", {}), 1000);
-  EXPECT_EQ(window("\"auto\"", {"--fp16"}), 1000);
-  EXPECT_EQ(window("\"auto\"", {"--bf16"}), 2000);
-  EXPECT_EQ(window("\"auto\"", {}), 2000);
-  EXPECT_EQ(window("false", {"--bf16"}), 2000);
-}
-
 TEST_F(GivenFiles, a_deepspeed_file_is_named_as_the_trainer_and_as_deepspeed_name_it) {
   const std::string ds = file("ds.json", R"({"zero_optimization": {"stage": 3}})");
   for (const Words& words : {Words{"--deepspeed", ds}, Words{"--deepspeed_config", ds},

@@ -362,23 +362,6 @@ TEST_F(Auto, says_what_would_help_where_not_even_full_fits) {
       });
 }
 
-TEST_F(Auto, is_not_needed_to_be_told_that_a_run_does_not_fit) {
-  on_engines(
-      2,
-      [](EngineOptions& options, int rank) {
-        options.recompute = Recompute::none;
-        if (rank == 1)
-          options.host_memory_limit_bytes = int64_t{512} << 20;  // for both ranks, and outside tensors
-      },
-      [](Engine& engine, int) {
-        ASSERT_TRUE(engine.memory_fit().has_value());
-        EXPECT_FALSE(engine.memory_fit()->fits());
-        EXPECT_EQ(engine.memory_fit()->budget_bytes, 0) << "of rank 1, on every rank";
-        EXPECT_THAT(shortage_warning(*engine.memory_fit(), engine.forecast_inputs(kSamples, kTokens)),
-                    AllOf(HasSubstr("can be planned with; the run may end"), HasSubstr("--recompute full")));
-      });
-}
-
 TEST_F(Auto, chooses_nothing_without_a_batch_for_an_evaluation_or_beside_another_policy) {
   const auto expect = [&](const std::function<void(EngineOptions&)>& change, Recompute policy) {
     on_engines(

@@ -99,7 +99,6 @@ TEST(LossScaling, clips_by_the_norm_of_the_gradients_without_their_scale) {
     };
     EngineOptions fp32 = fp16_options(1, ZeroStage::none, 1);
     fp32.precision = Precision::fp32;
-    fp32.loss_scale = {};
     const Moved expected = train(fp32);
     for (const double norm : expected.norms) EXPECT_GT(norm, 2 * kLimit) << "nothing is clipped";
     for (const double scale : {256.0, 4096.0}) {

@@ -82,7 +82,7 @@ std::optional<PolicyCase> case_of(const Row& row, const std::filesystem::path& f
   o.optimizer.state_dtype = row[kState] == 0 ? at::kFloat : at::kBFloat16;
   o.reduce_dtype = row[kReduce] == 0 ? at::kFloat : at::kBFloat16;
   o.update_in_backward = row[kInBackward] == 1;
-  if (o.precision == Precision::fp16) o.loss_scale.initial = 1024;
+  o.loss_scale.initial = 1024;
   // One step is 4 samples: in dp x micro-batches x batch.
   result.micro = row[kMicro] == 0 ? 1 : std::max(1, 4 / dp / 2);
   if (o.update_in_backward && result.micro > 1) return std::nullopt;

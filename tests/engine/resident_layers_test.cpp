@@ -15,7 +15,7 @@
 namespace trireme::resident_layers_on_engine_test {
 namespace {
 
-using ::testing::HasSubstr, ::testing::Not;
+using ::testing::AllOf, ::testing::HasSubstr, ::testing::Not;
 
 constexpr int64_t kLayers = 9, kTokens = 192, kSamples = 1;
 constexpr int64_t kOutsideTensors_bytes = int64_t{256} << 20;  // that no budget of a host's memory has
@@ -117,10 +117,28 @@ TEST_F(ResidentLayersOnGuardedDevice, are_each_ranks_own) {
     EngineOptions options = options_;
     options.ulysses = 2;
     if (world.rank() == 1) options.host_memory_limit_bytes = little_bytes;
-    of_ranks[static_cast<size_t>(world.rank())] =
-        assemble(world, folder_.path(), options)->forecast_inputs(kSamples, kTokens).resident_layers;
+    const auto engine = assemble(world, folder_.path(), options);
+    of_ranks[static_cast<size_t>(world.rank())] = engine->forecast_inputs(kSamples, kTokens).resident_layers;
+    EXPECT_EQ(engine->memory_fit().value().most_resident_layers, 5);
+    EXPECT_TRUE(engine->memory_fit()->fits());
   });
   EXPECT_EQ(of_ranks, (std::vector<int64_t>{2, 5}));
+}
+
+TEST_F(ResidentLayersOnGuardedDevice, that_are_more_than_the_device_holds_are_told_beforehand_of_any_policy) {
+  options_.recompute = Recompute::keep_attention;
+  options_.offload.optimizer = Offload::cpu;
+  options_.host_memory_limit_bytes = limit_that_leaves(1, 2);
+  run_ranks_as_threads(2, [&](World& world) {
+    EngineOptions options = options_;
+    options.ulysses = 2;
+    const auto engine = assemble(world, folder_.path(), options);
+    const FitOfRanks fit = engine->memory_fit().value();
+    EXPECT_FALSE(fit.fits_host());
+    EXPECT_THAT(shortage_warning(fit, engine->forecast_inputs(kSamples, kTokens)),
+                AllOf(HasSubstr("of the host's memory can be planned with; the run may end"),
+                      HasSubstr("--offload_optimizer disk")));
+  });
 }
 
 TEST_F(ResidentLayersOnGuardedDevice, are_two_without_a_planned_batch) {

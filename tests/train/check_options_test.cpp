@@ -177,23 +177,6 @@ TEST(CheckOptions, what_nothing_would_read_is_refused) {
   EXPECT_THAT(refused([](TrainOptions& o) { o.max_eval_samples = 10; }), HasSubstr("--max_eval_samples"));
   EXPECT_THAT(refused([](TrainOptions& o) { o.guards.spike_factor = 2; }),
               AllOf(HasSubstr("--spike_factor"), HasSubstr("--on_spike warn")));
-  EXPECT_THAT(refused([](TrainOptions& o) {
-                o.context_stages = "1k:10,2k:10";
-                o.num_train_epochs = 1;
-              }),
-              HasSubstr("--num_train_epochs means nothing with --context_stages"));
-}
-
-TEST(CheckOptions, a_loss_scale_is_fp16s) {
-  EngineOptions options;
-  options.loss_scale.growth_steps = 100;
-  for (const Precision precision : {Precision::fp32, Precision::bf16}) {
-    options.precision = precision;
-    EXPECT_THAT(message_of<ConfigError>([&] { check_engine_options(options); }),
-                AllOf(HasSubstr("--loss_scale_window"), HasSubstr(name_of(precision)), HasSubstr("--fp16")));
-  }
-  options.precision = Precision::fp16;
-  EXPECT_NO_THROW(check_engine_options(options));
 }
 
 TEST(CheckOptions, what_is_of_adamw_is_refused_for_another_optimizer) {

@@ -275,7 +275,7 @@ TEST(ResumedRun, of_epochs_or_tokens_is_refused_with_another_global_batch_and_go
     TrainOptions options = run.options(*stages == 0 ? "epochs" : "tokens");
     options.context_stages = stages;
     options.samples.max_seq_length = 16;
-    if (*stages == 0) options.num_train_epochs = 1;
+    options.num_train_epochs = 1;
     const int64_t steps = train_on_ranks(1, options, 2).outcome.total_steps;
     options.resume_from_checkpoint = "true";
     EXPECT_THAT(problem_of(options, 2), HasSubstr("2 samples a step"));

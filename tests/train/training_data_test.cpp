@@ -101,29 +101,6 @@ TEST_F(OpenTokens, of_a_set_whose_ids_mean_other_tokens_in_the_model_are_refused
               AllOf(HasSubstr("set.set.json"), HasSubstr("mean other tokens")));
 }
 
-TEST_F(OpenTokens, of_sets_alone_leave_no_meaning_to_options_of_text) {
-  TrainOptions options = run_.options("run");
-  options.context_stages = "16:2";
-  options.train_file = run_.tokens();
-  using Change = void (*)(SampleOptions&);
-  const auto with = [&](Change change) {
-    TrainOptions changed = options;
-    change(changed.samples);
-    return changed;
-  };
-  for (const auto& [flag, change] :
-       {std::pair<const char*, Change>{"--text_field", [](SampleOptions& o) { o.text_field = "body"; }},
-        {"--on_bad_record", [](SampleOptions& o) { o.on_bad_record = OnBadRecord::skip; }},
-        {"--no_append_eos", [](SampleOptions& o) { o.append_eos = false; }}}) {
-    EXPECT_THAT(message_of<ConfigError>([&] { testing::train_on_ranks(1, with(change)); }),
-                AllOf(HasSubstr(flag), HasSubstr("tokenized already")));
-    TrainOptions held_out = with(change);
-    held_out.eval_file = run_.text();
-    held_out.output_dir = run_.folder() / flag;
-    EXPECT_EQ(testing::train_on_ranks(1, held_out).outcome.steps, 2) << "text is held out";
-  }
-}
-
 TEST_F(OpenTokens, of_an_input_at_which_the_system_cannot_look_are_refused_by_name) {
   TrainOptions options = run_.options("run");
   options.train_file = run_.folder() / "loop";

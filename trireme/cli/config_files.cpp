@@ -34,7 +34,6 @@ constexpr std::pair<const char*, const char*> kDisplaces[] = {
     {"sp", "ulysses"},  // of which it is the product
     {"sp", "ring"},
     {"context_stages", "max_steps"},
-    {"context_stages", "num_train_epochs"},
     {"num_train_epochs", "max_steps"},
     {"warmup_ratio", "warmup_steps"},
     {"warmup_steps", "warmup_ratio"},
@@ -95,15 +94,7 @@ RunRanks run_ranks(const OptionParser& parser, int ranks, const std::string& fil
 std::vector<std::string> add_deepspeed(const fs::path& path, OptionParser& parser, int ranks,
                                        bool& batch_follows) {
   const std::string file = path.string();
-  DeepSpeedConfig config = read_deepspeed_config(read_config_document(path).json, file);
-  const auto turns_fp16_on = [](const GivenValue& given) {
-    return given.option == "fp16" && given.value == true;
-  };
-  // DeepSpeed, too, reads nothing of the block fp16 unless it is enabled.
-  if (parser.find("fp16").read() != true && std::ranges::none_of(config.values, turns_fp16_on))
-    std::erase_if(config.values, [](const GivenValue& given) {
-      return given.option == "initial_loss_scale" || given.option == "loss_scale_window";
-    });
+  const DeepSpeedConfig config = read_deepspeed_config(read_config_document(path).json, file);
   parser.add_file_values(config.values, Precedence::none);
   parser.add_file_values(config.defaults, Precedence::before_counts);
   batch_follows = config.train_batch.has_value();

@@ -101,7 +101,6 @@ int run_loss(const std::vector<std::string>& arguments) {
                             options.samples.on_bad_record,
                             options.samples.append_eos,
                             engine->config().vocab_size};
-  refuse_options_of_text(options.samples, {text.input}, agreement);
   source.set = open_tokens(text, identity.rank, agreement, note);
   agreement.while_rank_0_works(cat("looking at ", text.input.string()), [&] {
     if (!is_indexed_dataset(text.input)) tell_left_out(TextSource({text.input}, text.text_field), text, note);

@@ -20,22 +20,19 @@ bool has_less_room(const RecomputeChoice& a, const RecomputeChoice& b) {
 
 }  // namespace
 
-std::optional<RecomputeChoice> agree_on_recompute(const World& world, Group& all,
+std::optional<RecomputeChoice> agree_on_recompute(Group& all, const std::optional<RankBudget>& budget,
                                                   const ForecastInputs& inputs, EngineOptions& options) {
   if (options.recompute != Recompute::automatic) return std::nullopt;
   const PlannedBatch& batch = options.planned_batch;
   TRIREME_ASSERT(batch.known() || options.memory_budget_bytes == 0,
                  "a memory budget was given without the largest micro-batch that it is for");
-  const bool evaluates = options.purpose == Purpose::evaluation;
-  options.recompute = evaluates ? Recompute::full : Recompute::keep_attention;
-  // Batches of fewer tokens than ranks are refused when they come.
-  if (evaluates || !batch.known() || batch.tokens < inputs.ulysses * inputs.ring) return std::nullopt;
+  options.recompute = options.purpose == Purpose::evaluation ? Recompute::full : Recompute::keep_attention;
+  if (!budget) return std::nullopt;
 
   Agreement agreement(all, options.device);
   ForecastInputs planned = with_batch(inputs, batch.samples, batch.tokens);
   planned.recompute.checkpoint_every = options.checkpoint_every;
-  const RankBudget budget = rank_budget(world, agreement, options);
-  const RecomputeChoice rank_choice = choose_recompute(planned, budget.device_bytes, budget.host_bytes);
+  const RecomputeChoice rank_choice = choose_recompute(planned, budget->device_bytes, budget->host_bytes);
   // Also the meeting point before which no rank allocates what others would then not find left.
   std::vector<RecomputeChoice> of_ranks;
   for (const auto& row :

@@ -4,8 +4,9 @@
 
 #include <optional>
 
-#include "trireme/comm/world.h"
+#include "trireme/comm/group.h"
 #include "trireme/engine/engine_options.h"
+#include "trireme/engine/rank_budget.h"
 #include "trireme/forecast/choose_recompute.h"
 
 namespace trireme {
@@ -16,7 +17,7 @@ namespace trireme {
 // with a batch that is unknown, or too short for its ranks, it is keep_attention. `inputs` are this rank's,
 // without a batch; `all` has every rank of the run. Collective; before a rank allocates what the formulas
 // count.
-std::optional<RecomputeChoice> agree_on_recompute(const World& world, Group& all,
+std::optional<RecomputeChoice> agree_on_recompute(Group& all, const std::optional<RankBudget>& budget,
                                                   const ForecastInputs& inputs, EngineOptions& options);
 
 }  // namespace trireme

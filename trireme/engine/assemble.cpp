@@ -163,11 +163,12 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   const Tiles tiles = choose_tiles(options, config);
   forecast_inputs_ = make_forecast_inputs(config, layout_, options, mesh_,
                                           {storage, tile, tiles.tokens, tiles.logits_tokens});
-  recompute_choice_ = agree_on_recompute(world, *mesh_.all, forecast_inputs_, options_);
+  const std::optional<RankBudget> budget = rank_budget(world, *mesh_.all, forecast_inputs_, options_);
+  recompute_choice_ = agree_on_recompute(*mesh_.all, budget, forecast_inputs_, options_);
   const RecomputePlan plan{options_.recompute,       options.checkpoint_every,   options_.keep_fraction,
                            config.num_hidden_layers, options_.keep_qkv_fraction, options_.keep_mlp_fraction};
   forecast_inputs_.recompute = plan;
-  memory_fit_ = fit_memory(world, *mesh_.all, forecast_inputs_, options_);
+  memory_fit_ = fit_memory(*mesh_.all, budget, forecast_inputs_, options_);
 
   std::optional<CheckpointReader> reader;
   if (options.read_weights) {

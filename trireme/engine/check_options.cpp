@@ -93,13 +93,6 @@ void check_optimizer(const EngineOptions& options) {
         "which fp16's loss scale needs; use bf16");
 }
 
-void check_loss_scale(const EngineOptions& options) {
-  if (options.precision == Precision::fp16 || options.loss_scale == LossScalerSettings{}) return;
-  throw ConfigError(
-      cat("--initial_loss_scale and --loss_scale_window are of fp16's loss scale, and the run computes in ",
-          name_of(options.precision), "; give --fp16, or leave them out"));
-}
-
 void check_recompute(const EngineOptions& options) {
   const double keep_fraction = options.keep_fraction;
   if (options.recompute == Recompute::none && options.checkpoint_every > 1)
@@ -169,7 +162,6 @@ void check_engine_options(const EngineOptions& options) {
   check_offload(options);
   check_sequence(options);
   check_optimizer(options);
-  check_loss_scale(options);
   check_recompute(options);
   check_memory_budget(options);
 }

@@ -23,6 +23,7 @@
 #include "trireme/data/token_batch.h"
 #include "trireme/device/device_memory_observer.h"
 #include "trireme/engine/engine_options.h"
+#include "trireme/engine/fit_memory.h"
 #include "trireme/engine/on_nonfinite.h"
 #include "trireme/forecast/choose_recompute.h"
 #include "trireme/model/model_config.h"
@@ -107,8 +108,8 @@ class Engine {
   // What --recompute auto came to, the same on every rank; none where another policy was asked for, or where
   // the batch was not known (then it is keep_attention).
   std::optional<RecomputeChoice> recompute_choice() const { return recompute_choice_; }
-  // Whatever was asked for, of training with a planned batch (fit_memory.h).
-  std::optional<MemoryFit> memory_fit() const { return memory_fit_; }
+  // None where nothing was planned with a budget (rank_budget.h).
+  std::optional<FitOfRanks> memory_fit() const { return memory_fit_; }
   // "attention flash (CPU, ...); values in bf16, matmuls in bf16; recompute none; ..." for logs and `info`.
   std::string description() const;
 
@@ -200,7 +201,7 @@ class Engine {
   Mesh mesh_;
   ForecastInputs forecast_inputs_;  // of the last micro-batch
   std::optional<RecomputeChoice> recompute_choice_;
-  std::optional<MemoryFit> memory_fit_;
+  std::optional<FitOfRanks> memory_fit_;
   std::vector<UnitShare> shares_;       // of each unit, what this rank steps
   std::unique_ptr<SpillFile> spill_;    // for what is offloaded to disk
   std::shared_ptr<PinnedPool> pinned_;  // beside a GPU with offloaded parameters or optimizer

@@ -6,7 +6,6 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/comm/agreement.h"
-#include "trireme/engine/rank_budget.h"
 #include "trireme/forecast/choose_resident_layers.h"
 #include "trireme/forecast/memory_options.h"
 
@@ -24,27 +23,27 @@ double fullness(const MemoryFit& fit) {
 
 }  // namespace
 
-std::optional<MemoryFit> fit_memory(const World& world, Group& all, ForecastInputs& inputs,
-                                    const EngineOptions& options) {
-  const PlannedBatch& batch = options.planned_batch;
-  // Batches of fewer tokens than ranks are refused when they come.
-  if (options.purpose == Purpose::evaluation || !batch.known() || batch.tokens < inputs.ulysses * inputs.ring)
-    return std::nullopt;
-  Agreement agreement(all, options.device);
-  const RankBudget budget = rank_budget(world, agreement, options);
-  ForecastInputs planned = with_batch(inputs, batch.samples, batch.tokens);
-  const MemoryForecast forecast = choose_resident_layers(planned, budget.device_bytes, budget.host_bytes);
+std::optional<FitOfRanks> fit_memory(Group& all, const std::optional<RankBudget>& budget,
+                                     ForecastInputs& inputs, const EngineOptions& options) {
+  if (!budget) return std::nullopt;
+  ForecastInputs planned = with_batch(inputs, options.planned_batch.samples, options.planned_batch.tokens);
+  const MemoryForecast forecast = choose_resident_layers(planned, budget->device_bytes, budget->host_bytes);
   inputs.resident_layers = planned.resident_layers;
   // Also the meeting point before which no rank allocates what others would then not find left.
-  std::vector<MemoryFit> of_ranks;
-  for (const auto& row : agreement.gather<int64_t>(
-           {forecast.peak_total_bytes, budget.device_bytes, forecast.host.total(), budget.host_bytes}))
-    of_ranks.push_back({row[0], row[1], row[2], row[3]});
-  return *std::ranges::max_element(of_ranks, {}, fullness);
+  Agreement agreement(all, options.device);
+  std::vector<FitOfRanks> of_ranks;
+  for (const auto& row :
+       agreement.gather<int64_t>({forecast.peak_total_bytes, budget->device_bytes, forecast.host.total(),
+                                  budget->host_bytes, planned.resident_layers}))
+    of_ranks.push_back({{row[0], row[1], row[2], row[3]}, row[4]});
+  FitOfRanks fit = *std::ranges::max_element(of_ranks, {}, fullness);
+  fit.most_resident_layers = std::ranges::max(of_ranks, {}, &FitOfRanks::resident_layers).resident_layers;
+  return fit;
 }
 
-std::string shortage_warning(const MemoryFit& fit, const ForecastInputs& inputs) {
+std::string shortage_warning(const FitOfRanks& fit, ForecastInputs inputs) {
   if (fit.fits()) return "";
+  inputs.resident_layers = fit.resident_layers;
   std::vector<MemoryOption> options = memory_options(inputs);
   const bool on_host = !fit.fits_host();
   const MemorySpace space = on_host ? MemorySpace::host : MemorySpace::device;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "trireme/base/machine_identity.h"
+#include "trireme/comm/agreement.h"
 #include "trireme/device/host_memory_limit.h"
 #include "trireme/device/memory_budget.h"
 #include "trireme/forecast/memory_fit.h"
@@ -52,8 +53,15 @@ int64_t host_budget_bytes(const World& world, const EngineOptions& options) {
 
 }  // namespace
 
-RankBudget rank_budget(const World& world, Agreement& agreement, const EngineOptions& options) {
-  return {device_budget_bytes(world, agreement, options), host_budget_bytes(world, options)};
+std::optional<RankBudget> rank_budget(const World& world, Group& all, const ForecastInputs& inputs,
+                                      const EngineOptions& options) {
+  const PlannedBatch& batch = options.planned_batch;
+  if (options.purpose == Purpose::evaluation || !batch.known() ||
+      batch.tokens < inputs.ulysses * inputs.ring ||
+      (options.device.is_cpu() && options.recompute != Recompute::automatic))
+    return std::nullopt;
+  Agreement agreement(all, options.device);
+  return RankBudget{device_budget_bytes(world, agreement, options), host_budget_bytes(world, options)};
 }
 
 }  // namespace trireme

@@ -29,7 +29,7 @@ MemoryForecast choose_resident_layers(ForecastInputs& inputs, int64_t device_bud
   const int64_t lacking_bytes = least.host.total() - host_budget_bytes;
   const int64_t room_bytes = device_budget_bytes - least.peak_total_bytes;
   const bool to_host = inputs.offload.activations == Offload::cpu && !inputs.device_is_host;
-  if (!to_host || lacking_bytes <= 0 || room_bytes <= 0) return least;
+  if (!to_host || lacking_bytes <= 0 || room_bytes < 0) return least;
   // The peak may grow by less than what stays.
   ForecastInputs more = with_more_resident(inputs, lacking_bytes, std::numeric_limits<int64_t>::max());
   MemoryForecast forecast = memory_forecast(more);

@@ -35,9 +35,8 @@ class Proposals {
                MemoryOptionKind kind = MemoryOptionKind::policy) {
     ForecastInputs changed = inputs_;
     change(changed);
-    // The engine would choose anew.
-    if (changed.recompute != inputs_.recompute || changed.offload.activations != inputs_.offload.activations)
-      changed.resident_layers = ResidentLayers{}.resident_layers;
+    // The engine would choose anew where other activations leave.
+    if (category == activations) changed.resident_layers = ResidentLayers{}.resident_layers;
     const MemoryForecast then = memory_forecast(changed);
     for (const MemorySpace space : {MemorySpace::device, MemorySpace::host}) {
       const auto bytes_of = [&](const MemoryForecast& forecast) {

@@ -19,7 +19,6 @@ inline constexpr double kLargestLossScale = 0x1p127;
 struct LossScalerSettings {
   double initial = 65536;
   int64_t growth_steps = 2000;
-  bool operator==(const LossScalerSettings&) const = default;
 };
 
 class LossScaler {

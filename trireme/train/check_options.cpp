@@ -18,9 +18,6 @@ void check_that_each_counts(const TrainOptions& o) {
     refuse(o.warmup_steps > 0, "warmup_steps", why);
     refuse(o.warmup_ratio > 0, "warmup_ratio", why);
   }
-  if (!o.context_stages.empty())
-    refuse(o.num_train_epochs != unless_given.num_train_epochs, "num_train_epochs",
-           "--context_stages; say the steps of a stage there");
   if (o.eval_file.empty() && o.validation_split_percentage == 0) {
     const std::string why = "no held-out data; give --eval_file or --validation_split_percentage";
     refuse(o.eval_steps > 0, "eval_steps", why);

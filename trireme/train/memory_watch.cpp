@@ -28,7 +28,8 @@ int64_t memory_room_bytes(const EngineOptions& engine, const RankIdentity& ident
 
 double allowed_memory_share(const Engine& engine) {
   const std::optional<RecomputeChoice> choice = engine.recompute_choice();
-  const bool more_stays = engine.forecast_inputs(1, 1).resident_layers > ResidentLayers{}.resident_layers;
+  const std::optional<FitOfRanks> fit = engine.memory_fit();
+  const bool more_stays = fit && fit->most_resident_layers > ResidentLayers{}.resident_layers;
   return more_stays || (choice && choice->position > 0) ? kPlannedMemoryShare : kFirstRunMemoryShare;
 }
 

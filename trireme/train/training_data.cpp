@@ -1,7 +1,5 @@
 #include "trireme/train/training_data.h"
 
-#include <algorithm>
-
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
 #include "trireme/base/json.h"
@@ -18,23 +16,6 @@
 namespace fs = std::filesystem;
 
 namespace trireme {
-
-void refuse_options_of_text(const SampleOptions& samples, const std::vector<fs::path>& inputs,
-                            Agreement& agreement) {
-  const SampleOptions unless_given;
-  const char* const flag = samples.text_field != unless_given.text_field         ? "--text_field"
-                           : samples.on_bad_record != unless_given.on_bad_record ? "--on_bad_record"
-                           : samples.append_eos != unless_given.append_eos       ? "--no_append_eos"
-                                                                                 : nullptr;
-  if (flag == nullptr) return;
-  agreement.all_or_none("looking at the data", [&] {
-    if (std::ranges::all_of(inputs, is_indexed_dataset))
-      throw ConfigError(cat(flag, " says how text is read, and the data are tokenized already (",
-                            quotation(inputs.front().string()),
-                            "); leave it out, or give it where the text is "
-                            "tokenized: trireme tokenize"));
-  });
-}
 
 std::shared_ptr<const IndexedDataset> open_tokens(const TextToTokenize& text, int rank, Agreement& agreement,
                                                   const std::function<void(const std::string&)>& note) {
@@ -156,9 +137,6 @@ DataSources look_at_sources(const TrainOptions& options, int64_t vocab_size,
     text.prefix = prefix_of_text(run, name, checksum_text(digest));
     return text;
   };
-  std::vector<fs::path> inputs{options.train_file};
-  if (!options.eval_file.empty()) inputs.push_back(options.eval_file);
-  refuse_options_of_text(options.samples, inputs, agreement);
   sources.train = look(options.train_file, "train", sources.train_source);
   if (!options.eval_file.empty()) sources.eval = look(options.eval_file, "eval", sources.eval_source);
   return sources;

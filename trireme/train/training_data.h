@@ -35,11 +35,6 @@ struct TextToTokenize {
   int64_t vocab_size = 0;
 };
 
-// ConfigError for an option of text (--text_field, --on_bad_record, --no_append_eos) where each of `inputs` is a
-// tokenized set. Collective.
-void refuse_options_of_text(const SampleOptions& samples, const std::vector<std::filesystem::path>& inputs,
-                            Agreement& agreement);
-
 // Opens `text.input` if rank 0 finds a tokenized set there. Else rank 0 tokenizes it to `text.prefix`, and
 // every rank opens the result. Collective. Throws ConfigError when nothing is there, or when a rank finds no
 // set where rank 0 does or a set with another number of tokens (that rank's error names it); DataError when
