@@ -8,8 +8,8 @@
 namespace trireme {
 namespace {
 
-// `inputs` with as many more resident layers as the host's `lacking_bytes` take, of which the device has `room_bytes`
-// for. A layer that stays adds to the device's peak no more than it keeps.
+// `inputs` with as many more resident layers as the host's `lacking_bytes` take, of which the device has
+// `room_bytes` for. A layer that stays adds to the device's peak no more than it keeps.
 ForecastInputs with_more_resident(ForecastInputs inputs, int64_t lacking_bytes, int64_t room_bytes) {
   for (std::vector<int64_t> leaving = leaving_bytes_of_layers(inputs);
        !leaving.empty() && lacking_bytes > 0 && leaving.back() <= room_bytes; leaving.pop_back()) {

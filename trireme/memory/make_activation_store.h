@@ -14,8 +14,8 @@
 
 namespace trireme {
 
-// A store for the saved tensors of `layers` layers on `device`, the last `resident_layers` of which stay there.
-// Only Offload::disk uses `spill`, which outlives the store. On a CPU, Offload::cpu changes nothing.
+// A store for the saved tensors of `layers` layers on `device`, the last `resident_layers` of which stay
+// there. Only Offload::disk uses `spill`, which outlives the store. On a CPU, Offload::cpu changes nothing.
 std::unique_ptr<ActivationStore> make_activation_store(
     int64_t layers, at::Device device, Offload offload, SpillFile* spill,
     int64_t resident_layers = ResidentLayers{}.resident_layers);

@@ -42,8 +42,8 @@ Planned make_planned(const PlanRequest& request, const Configuration& configurat
   Planned planned;
   planned.configuration = configuration;
   planned.step = planned_step(request, configuration, tokens);
-  // Of a step that sends all but two layers' activations away, as the search compares them: less is sent where more
-  // stay.
+  // Of a step that sends all but two layers' activations away, as the search compares them: less is sent
+  // where more stay.
   planned.time = step_time(planned.step, request.hardware);
   planned.memory = planned_memory(request, planned.step.inputs);
   return planned;

@@ -16,9 +16,9 @@ namespace trireme {
 // use, an equal share.
 int64_t memory_room_bytes(const EngineOptions& engine, const RankIdentity& identity);
 
-// The share of that room up to which nothing is said: where --recompute auto keeps more than it must, or activations
-// stay that a rank's host does not hold, what is planned with, else a first run's (kFirstRunMemoryShare of
-// plan/first_run.h). The same on every rank.
+// The share of that room up to which nothing is said: where --recompute auto keeps more than it must, or
+// activations stay that a rank's host does not hold, what is planned with, else a first run's
+// (kFirstRunMemoryShare of plan/first_run.h). The same on every rank.
 double allowed_memory_share(const Engine& engine);
 
 class MemoryWatch {
