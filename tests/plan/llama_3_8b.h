@@ -1,27 +1,10 @@
 // Llama-3-8B in bf16 on machines of 8 GPUs of 80 GB: the situation that guides to long training ask about.
 #pragma once
 
+#include "tests/forecast/llama_3_8b.h"
 #include "tests/plan/planned_step.h"
 
 namespace trireme::testing {
-
-inline ModelSizes llama_3_8b() {
-  ModelSizes model{.layers = 32,
-                   .hidden = 4096,
-                   .intermediate = 14336,
-                   .mlp_kept_width = 2 * 14336,
-                   .heads = 32,
-                   .kv_heads = 8,
-                   .head_dim = 128,
-                   .vocab = 128256,
-                   .unit_elements = {}};
-  const int64_t layer = 4096 * (4096 + 2 * 1024) + 4096 * 4096 + int64_t{3} * 4096 * 14336 + 2 * 4096;
-  const int64_t matrix = int64_t{128256} * 4096;
-  model.unit_elements.assign(34, layer);
-  model.unit_elements.front() = matrix;
-  model.unit_elements.back() = matrix + 4096;
-  return model;
-}
 
 // Of rank 0, with tiles as the engine chooses them on a GPU.
 inline PlannedStep llama_step(int64_t tokens, int ulysses, int ranks, int zero, Recompute recompute) {

@@ -5,7 +5,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/comm/agreement.h"
-#include "trireme/engine/rank_budget.h"
 
 namespace trireme {
 namespace {
@@ -33,7 +32,6 @@ std::optional<RecomputeChoice> agree_on_recompute(Group& all, const std::optiona
   ForecastInputs planned = with_batch(inputs, batch.samples, batch.tokens);
   planned.recompute.checkpoint_every = options.checkpoint_every;
   const RecomputeChoice rank_choice = choose_recompute(planned, budget->device_bytes, budget->host_bytes);
-  // Also the meeting point before which no rank allocates what others would then not find left.
   std::vector<RecomputeChoice> of_ranks;
   for (const auto& row :
        agreement.gather<int64_t>({rank_choice.position, rank_choice.expected_bytes, rank_choice.budget_bytes,

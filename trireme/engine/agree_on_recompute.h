@@ -1,5 +1,5 @@
-// What --recompute auto comes to in a run of many ranks: every rank asks what its device has left and how
-// much fits there (choose_recompute.h); the least of the ranks is what all do.
+// What --recompute auto comes to in a run of many ranks: every rank looks how much fits into its budget
+// (rank_budget.h, choose_recompute.h); the least of the ranks is what all do.
 #pragma once
 
 #include <optional>
