@@ -19,6 +19,7 @@
 #include "trireme/engine/fit_memory.h"
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/forecast/memory_forecast.h"
+#include "trireme/forecast/recompute_cost.h"
 
 #include "tests/engine/tiny_model.h"
 #include "tests/support/error_message.h"
@@ -88,8 +89,13 @@ std::vector<int64_t> forecasts(ForecastInputs inputs) {
   return bytes;
 }
 
+RecomputeChoice choose(const ForecastInputs& inputs, int64_t budget_bytes) {
+  return choose_recompute(inputs, recompute_ladder(inputs, inputs.recompute.checkpoint_every), budget_bytes);
+}
+
+// Where none fits, what needs least.
 int64_t most_that_fit(const std::vector<int64_t>& of_layers, int64_t budget_bytes) {
-  int64_t most = 0;
+  int64_t most = std::ranges::min_element(of_layers) - of_layers.begin();
   for (size_t keeping = 0; keeping < of_layers.size(); ++keeping)
     if (of_layers[keeping] <= budget_bytes) most = static_cast<int64_t>(keeping);
   return most;
@@ -133,15 +139,15 @@ TEST(ChooseRecompute, goes_to_the_furthest_position_whose_forecast_fits) {
     for (const int64_t threshold : of_layers) budgets.insert({threshold - 1, threshold, threshold + 1});
     int64_t before = 0;
     for (const int64_t budget : budgets) {
-      const RecomputeChoice choice = choose_recompute(inputs, budget);
+      const RecomputeChoice choice = choose(inputs, budget);
       const int64_t expected = most_that_fit(of_layers, budget);
-      EXPECT_EQ(choice.position, expected) << "of " << budget;
+      EXPECT_EQ(choice.rung, expected) << "of " << budget;
       EXPECT_EQ(choice.plan, plan_with(expected, inputs));
       EXPECT_EQ(choice.budget_bytes, budget);
       EXPECT_EQ(choice.expected_bytes, of_layers[static_cast<size_t>(expected)]);
       EXPECT_EQ(choice.fits(), of_layers[static_cast<size_t>(expected)] <= budget);
-      EXPECT_GE(choice.position, before) << "more memory, less kept";
-      before = choice.position;
+      EXPECT_GE(choice.rung, before) << "more memory, less kept";
+      before = choice.rung;
     }
     EXPECT_EQ(before, last_position(inputs));
   }
@@ -155,23 +161,64 @@ TEST(ChooseRecompute, one_byte_decides_over_a_layer) {
     if (keeping < 36 && keeping % 12 <= 1) continue;  // so are its q, k and v, and what its MLP keeps
     const int64_t threshold = of_layers[static_cast<size_t>(keeping)];
     ASSERT_GT(threshold, of_layers[static_cast<size_t>(keeping) - 1]);
-    EXPECT_EQ(choose_recompute(inputs, threshold).position, keeping);
-    EXPECT_EQ(choose_recompute(inputs, threshold - 1).position, keeping - 1);
+    EXPECT_EQ(choose(inputs, threshold).rung, keeping);
+    EXPECT_EQ(choose(inputs, threshold - 1).rung, keeping - 1);
   }
 }
 
-// A layer that runs again with its attention kept keeps less: all layers may fit where half of them do not.
-TEST(ChooseRecompute, finds_all_layers_where_fewer_need_more) {
-  const ForecastInputs inputs = cases()[5].second;
-  const std::vector<int64_t> of_layers = forecasts(inputs);
-  ASSERT_GT(of_layers[5], of_layers[10]);
-  EXPECT_EQ(choose_recompute(inputs, of_layers[10]).position, 10);
+// Of 12,288 tokens and 32 layers that nothing but their activations fills: in groups of three or four at most.
+ForecastInputs long_and_deep() {
+  return changed(deep_inputs(32), [](ForecastInputs& s) { s.batch = 1, s.tokens = 12288; });
+}
+
+TEST(RecomputeLadder, goes_from_the_plan_that_makes_most_again_to_the_one_that_makes_least) {
+  const ForecastInputs inputs = long_and_deep();
+  const std::vector<RecomputePlan> ladder = recompute_ladder(inputs, std::nullopt);
+  ASSERT_EQ(most_layers_of_group(32), 4);
+  EXPECT_EQ(ladder.size(), 3 * 32 + 1 + 3 * 33);
+  EXPECT_EQ(ladder.front().description(), "full, inputs of every 4 layers");
+  EXPECT_EQ(ladder.back().description(), "none");
+  for (size_t rung = 1; rung < ladder.size(); ++rung)
+    EXPECT_GE(product_flops_made_again(ladder[rung - 1], inputs),
+              product_flops_made_again(ladder[rung], inputs));
+  for (const int64_t every : {1, 2, 7})
+    for (const RecomputePlan& plan : recompute_ladder(inputs, every)) EXPECT_EQ(plan.checkpoint_every, every);
+}
+
+// Whatever else fits makes more again.
+TEST(RecomputeLadder, of_all_plans_that_fit_the_one_that_makes_least_again_is_chosen) {
+  ForecastInputs inputs = long_and_deep();
+  const std::vector<RecomputePlan> ladder = recompute_ladder(inputs, std::nullopt);
+  std::set<int64_t> groups;
+  inputs.recompute = {Recompute::none, 1, 1, 32};
+  for (int64_t budget = memory_forecast(inputs).peak_total_bytes;; budget -= budget / 16) {
+    const RecomputeChoice choice = choose_recompute(inputs, ladder, budget);
+    if (!choice.fits()) {
+      // Then nothing does, and nothing needs less.
+      for (const RecomputePlan& plan : ladder) {
+        inputs.recompute = plan;
+        EXPECT_GE(memory_forecast(inputs).peak_total_bytes, choice.expected_bytes);
+      }
+      EXPECT_GT(choice.expected_bytes, budget);
+      break;
+    }
+    groups.insert(choice.plan.checkpoint_every);
+    const double chosen = product_flops_made_again(choice.plan, inputs);
+    for (const RecomputePlan& plan : ladder) {
+      inputs.recompute = plan;
+      if (memory_forecast(inputs).peak_total_bytes > budget) continue;
+      EXPECT_GE(product_flops_made_again(plan, inputs), chosen)
+          << plan.description() << " where " << choice.plan.description() << " is chosen";
+    }
+  }
+  EXPECT_EQ(groups, (std::set<int64_t>{1, 2, 3, 4}));
 }
 
 TEST(RecomputeOptions, a_fraction_or_a_budget_beside_the_wrong_policy_is_refused_with_what_would_work) {
   EXPECT_THAT(testing::message_of<ConfigError>([] { check_engine_options({.keep_fraction = 0.5}); }),
               AllOf(HasSubstr("--keep_fraction 0.5"), HasSubstr("--recompute keep_attention with it")));
   EXPECT_NO_THROW(check_engine_options({.checkpoint_every = 2}));
+  EXPECT_NO_THROW(check_engine_options({.recompute = Recompute::none}));
   EXPECT_THROW((RecomputePlan{Recompute::automatic, 1, 1, 4}.kept_by_forward(0)), InternalError);
 }
 
@@ -245,7 +292,7 @@ TEST_F(Auto, ranks_with_different_room_do_what_the_least_of_them_can) {
           EXPECT_EQ(engine.options().recompute, Recompute::keep_attention);
           EXPECT_EQ(engine.options().keep_fraction, 0.5);
           ASSERT_TRUE(engine.recompute_choice().has_value());
-          EXPECT_EQ(engine.recompute_choice()->position, 2);
+          EXPECT_EQ(engine.recompute_choice()->rung, 2);
           EXPECT_EQ(engine.recompute_choice()->budget_bytes, of_ranks[static_cast<size_t>(tight)][2]);
           EXPECT_EQ(engine.forecast_inputs(1, 1).recompute.layers_keeping(KeptPart::attention), 2);
           const std::lock_guard lock(mutex);

@@ -80,7 +80,7 @@ TEST_F(EncoderPass, every_plan_gives_losses_and_gradients_of_keeping_everything_
     }
 }
 
-TEST_F(EncoderPass, no_matmul_runs_forward_more_than_twice) {
+TEST_F(EncoderPass, a_matmul_runs_forward_for_the_loss_for_the_next_layers_input_and_for_backward) {
   const testing::WithoutOneDnn products_that_are_seen;
   for (const RecomputePlan& plan : plans()) {
     const PassRecord record = pass({}, plan)[0];
@@ -88,7 +88,9 @@ TEST_F(EncoderPass, no_matmul_runs_forward_more_than_twice) {
     EXPECT_EQ(record.forward_products.size(), 4 * kLayers + 2);
     const bool nothing_again = plan.policy == Recompute::none && plan.keep_fraction == 1;
     for (const auto& [matrix, products] : record.forward_products)
-      EXPECT_LE(products, nothing_again ? 1 : 2)
+      EXPECT_LE(products, nothing_again                ? 1
+                          : plan.checkpoint_every == 1 ? 2
+                                                       : 3)
           << name_of(plan) << ": unit " << matrix.first << " byte " << matrix.second;
   }
 }

@@ -79,7 +79,8 @@ TEST_F(ResidentLayersOnGuardedDevice, hold_what_the_host_does_not_with_the_bits_
   };
   for (const auto& [ranks, policy, every] :
        {Case{1, Recompute::full, 1}, Case{1, Recompute::keep_attention, 1}, Case{1, Recompute::automatic, 1},
-        Case{1, Recompute::full, 2}, Case{2, Recompute::keep_attention, 1}}) {
+        Case{1, Recompute::full, 2}, Case{1, Recompute::keep_attention, 3},
+        Case{2, Recompute::keep_attention, 1}}) {
     EngineOptions options = options_;
     options.recompute = policy;
     options.checkpoint_every = every;

@@ -90,17 +90,22 @@ TEST(Forecast, of_a_sum_over_ranks_has_their_blocks_where_the_library_does_not_s
   EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), 0);
 }
 
+RecomputeChoice choose(const ForecastInputs& inputs, int64_t budget_bytes,
+                       int64_t host_budget_bytes = MemoryFit::kNoLimit) {
+  return choose_recompute(inputs, recompute_ladder(inputs, 1), budget_bytes, host_budget_bytes);
+}
+
 TEST(Forecast, fits_attention_of_llama_3_8b_into_a_budget) {
   const ForecastInputs inputs = llama_3_8b(int64_t{1} << 20);
   const int64_t full = memory_forecast(inputs).peak_total_bytes;
   const int64_t kept_bytes =
       inputs.shard_tokens * kHidden * 2 + inputs.tokens * 4 * 4;  // o and log-sum-exp of a layer
   const int64_t copies = 2 * inputs.tokens * 4 * 128 * 2;  // of an o that comes back beside its gradient
-  const RecomputeChoice choice = choose_recompute(inputs, full + copies + 10 * kept_bytes);
+  const RecomputeChoice choice = choose(inputs, full + copies + 10 * kept_bytes);
   EXPECT_TRUE(choice.fits());
-  EXPECT_EQ(choice.plan.layers_keeping(KeptPart::attention), choice.position);
-  EXPECT_GE(choice.position, 10);
-  EXPECT_LE(choice.position, 12);
+  EXPECT_EQ(choice.plan.layers_keeping(KeptPart::attention), choice.rung);
+  EXPECT_GE(choice.rung, 10);
+  EXPECT_LE(choice.rung, 12);
   EXPECT_FALSE(memory_options(inputs).empty());
 }
 
@@ -110,29 +115,29 @@ TEST(Forecast, keeps_no_more_than_host_and_device_hold) {
   constexpr int64_t kMuch_bytes = int64_t{1} << 42;
   const MemoryForecast full = memory_forecast(inputs);
   const int64_t kept_bytes = inputs.shard_tokens * kHidden * 2 + inputs.tokens * 4 * 4;
-  EXPECT_EQ(choose_recompute(inputs, kMuch_bytes).position, kLayers);
+  EXPECT_EQ(choose(inputs, kMuch_bytes).rung, kLayers);
   // Copies of an o that comes back beside its gradient, and the two layers that stay, in any case.
   const int64_t device_bytes = full.peak_total_bytes + 2 * inputs.tokens * 4 * 128 * 2 + 2 * kept_bytes;
-  const RecomputeChoice choice = choose_recompute(inputs, device_bytes, full.host.total() + 10 * kept_bytes);
+  const RecomputeChoice choice = choose(inputs, device_bytes, full.host.total() + 10 * kept_bytes);
   EXPECT_TRUE(choice.fits());
-  EXPECT_GE(choice.position, 10);
-  EXPECT_LE(choice.position, 14);
+  EXPECT_GE(choice.rung, 10);
+  EXPECT_LE(choice.rung, 14);
   EXPECT_THAT(choice.description(), HasSubstr(", and on the host "));
-  EXPECT_EQ(choose_recompute(inputs, kMuch_bytes, full.host.total() + 10 * kept_bytes).position, kLayers)
+  EXPECT_EQ(choose(inputs, kMuch_bytes, full.host.total() + 10 * kept_bytes).rung, kLayers)
       << "what the host does not hold stays on the device";
-  const RecomputeChoice none = choose_recompute(inputs, full.peak_total_bytes, full.host.total() - 1);
-  EXPECT_EQ(none.position, 0);
+  const RecomputeChoice none = choose(inputs, full.peak_total_bytes, full.host.total() - 1);
+  EXPECT_EQ(none.rung, 0);
   EXPECT_FALSE(none.fits());
   EXPECT_FALSE(none.fits_host());
   inputs.offload.activations = Offload::none;
-  EXPECT_TRUE(choose_recompute(inputs, kMuch_bytes, 0).fits()) << "less kept would free none of it";
+  EXPECT_TRUE(choose(inputs, kMuch_bytes, 0).fits()) << "less kept would free none of it";
 }
 
 // 77 KB a token and layer in bf16 beside x: q, k and v, o by tokens and by heads, x1, gate|up; log-sum-exp.
 TEST(Forecast, keeps_all_of_llama_3_8b_where_there_is_memory) {
   ForecastInputs inputs = llama_3_8b(32768);
   const int64_t full = memory_forecast(inputs).peak[activations];
-  const RecomputeChoice choice = choose_recompute(inputs, int64_t{1} << 40);
+  const RecomputeChoice choice = choose(inputs, int64_t{1} << 40);
   EXPECT_EQ(choice.plan.policy, Recompute::none);
   inputs.recompute = choice.plan;
   const int64_t token_bytes = 2 * (6144 + 4096 + 4096 + 4096 + 28672) + 4 * 32;

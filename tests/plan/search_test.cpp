@@ -1,6 +1,8 @@
 // The search against every configuration that there is, listed here by loops of its own.
 #include "trireme/plan/search.h"
 
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
@@ -35,33 +37,37 @@ std::vector<Configuration> every_configuration(const PlanRequest& request, int d
               for (c.head_chunks = 1; c.head_chunks <= 4; c.head_chunks *= 2)
                 for (const int64_t cut : {1, 2})
                   for (c.batch = 1; c.batch <= std::max<int64_t>(1, request.samples_per_step); ++c.batch)
-                    for (int64_t parts = 0; parts <= 3 * layers; ++parts) {
-                      if (activations != request.pinned.offload_activations.value_or(activations)) continue;
-                      if (parameters != Offload::none && c.zero < 3) continue;
-                      if (c.head_chunks > 1 && (c.ulysses == 1 || c.head_chunks > 8 / c.ulysses)) continue;
-                      if (parts > layers && activations != Offload::none) continue;
-                      // Attention first, then q, k and v, then what the MLP keeps.
-                      c.recompute = parts == 0            ? Recompute::full
-                                    : parts == 3 * layers ? Recompute::none
-                                                          : Recompute::keep_attention;
-                      const bool some = c.recompute == Recompute::keep_attention;
-                      c.keeping_layers = std::min(parts, layers);
-                      c.qkv_layers = some ? std::clamp<int64_t>(parts - layers, 0, layers) : 0;
-                      c.mlp_layers = some ? std::clamp<int64_t>(parts - 2 * layers, 0, layers) : 0;
-                      const int64_t of_group = request.samples_per_step / c.data_parallel;
-                      if (request.samples_per_step > 0) {
-                        if (c.data_parallel * of_group != request.samples_per_step || c.batch > of_group ||
-                            of_group % c.batch != 0)
+                    for (c.checkpoint_every = 1;
+                         c.checkpoint_every == 1 || 2 * c.checkpoint_every * c.checkpoint_every <= layers;
+                         ++c.checkpoint_every)
+                      for (int64_t parts = 0; parts <= 3 * layers; ++parts) {
+                        if (activations != request.pinned.offload_activations.value_or(activations)) continue;
+                        if (parameters != Offload::none && c.zero < 3) continue;
+                        if (c.head_chunks > 1 && (c.ulysses == 1 || c.head_chunks > 8 / c.ulysses)) continue;
+                        if (parts > layers && (activations != Offload::none || c.checkpoint_every > 1))
                           continue;
+                        // Attention first, then q, k and v, then what the MLP keeps.
+                        c.recompute = parts == 0            ? Recompute::full
+                                      : parts == 3 * layers ? Recompute::none
+                                                            : Recompute::keep_attention;
+                        const bool some = c.recompute == Recompute::keep_attention;
+                        c.keeping_layers = std::min(parts, layers);
+                        c.qkv_layers = some ? std::clamp<int64_t>(parts - layers, 0, layers) : 0;
+                        c.mlp_layers = some ? std::clamp<int64_t>(parts - 2 * layers, 0, layers) : 0;
+                        const int64_t of_group = request.samples_per_step / c.data_parallel;
+                        if (request.samples_per_step > 0) {
+                          if (c.data_parallel * of_group != request.samples_per_step || c.batch > of_group ||
+                              of_group % c.batch != 0)
+                            continue;
+                        }
+                        c.accumulation = request.samples_per_step > 0 ? of_group / c.batch : 1;
+                        c.offload_parameters = parameters;
+                        c.offload_optimizer = optimizer;
+                        c.offload_activations = activations;
+                        c.tile_tokens = tile / cut;
+                        c.logits_tile_tokens = logits / cut;
+                        all.push_back(c);
                       }
-                      c.accumulation = request.samples_per_step > 0 ? of_group / c.batch : 1;
-                      c.offload_parameters = parameters;
-                      c.offload_optimizer = optimizer;
-                      c.offload_activations = activations;
-                      c.tile_tokens = tile / cut;
-                      c.logits_tile_tokens = logits / cut;
-                      all.push_back(c);
-                    }
     }
   return all;
 }
@@ -71,9 +77,21 @@ struct SmallSpace {
   int64_t tokens, memory_bytes, samples;
   int devices;
   int64_t host_bytes = 0;  // 0: small_request's
+  int64_t layers = 4;
+  bool activations_stay = false;
 };
 
+void deepen(PlanRequest& request, int64_t layers) {
+  std::vector<int64_t>& units = request.model.unit_elements;
+  units.insert(units.begin() + 1, static_cast<size_t>(layers - request.model.layers), units[1]);
+  request.attention_pairs = [pairs = request.attention_pairs,
+                             times = static_cast<double>(layers) / static_cast<double>(request.model.layers)](
+                                int64_t tokens) { return times * pairs(tokens); };
+  request.model.layers = layers;
+}
+
 TEST(Search, finds_what_no_fitting_configuration_is_faster_than) {
+  std::set<int64_t> groups;
   std::vector<SmallSpace> spaces{
       {65536, 202 * kMiB, 0, 8}};  // where the least times are far from the real ones
   for (const int64_t memory : {30, 60, 90, 150, 400})
@@ -82,15 +100,23 @@ TEST(Search, finds_what_no_fitting_configuration_is_faster_than) {
   // Hosts that do not hold all, behind a slow link: some layers stay.
   for (const int64_t host : {20, 40, 60, 88})
     for (const int64_t memory : {60, 87, 120}) spaces.push_back({8192, memory * kMiB, 0, 4, host * kMiB});
-  for (const auto& [tokens, memory, samples, devices, host] : spaces) {
+  // Models of more layers, in groups.
+  for (const int64_t memory : {100, 130, 180}) spaces.push_back({8192, memory * kMiB, 0, 1, 0, 18, true});
+  for (const int64_t memory : {50, 60}) spaces.push_back({8192, memory * kMiB, 0, 4, 0, 8, true});
+  for (const int64_t host : {20, 60, 90})
+    for (const int64_t memory : {130, 250}) spaces.push_back({8192, memory * kMiB, 0, 1, host * kMiB, 18});
+  for (const auto& [tokens, memory, samples, devices, host, layers, activations_stay] : spaces) {
     PlanRequest request = small_request(devices, tokens, memory);
+    deepen(request, layers);
     request.samples_per_step = samples;
     if (host > 0) {
       request.hardware.host_memory_bytes = host;
       request.hardware.to_host = {1e-6, 1e7};
       request.pinned.offload_activations = Offload::cpu;
     }
-    SCOPED_TRACE(::testing::Message() << memory / kMiB << " MiB, " << samples << " samples, " << devices);
+    if (activations_stay) request.pinned.offload_activations = Offload::none;
+    SCOPED_TRACE(::testing::Message() << memory / kMiB << " MiB, " << samples << " samples, " << devices
+                                      << " devices, " << layers << " layers, of the host " << host / kMiB);
     Search search(request);
     const auto best = search.fastest(devices, tokens);
     double least = 0;
@@ -106,7 +132,9 @@ TEST(Search, finds_what_no_fitting_configuration_is_faster_than) {
     EXPECT_TRUE(best->memory.fits());
     EXPECT_GE(best->seconds_per_token(), least * (1 - 1e-12));
     EXPECT_LE(best->seconds_per_token(), least * (1 + kAsFast));
+    groups.insert(best->configuration.checkpoint_every);
   }
+  EXPECT_EQ(groups, (std::set<int64_t>{1, 2, 3}));
 }
 
 TEST(Search, a_small_host_shortens_a_sample_only_by_what_both_lack) {

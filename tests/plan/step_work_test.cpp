@@ -110,11 +110,15 @@ TEST(StepWork, exchanges_are_those_of_the_engine) {
   EXPECT_DOUBLE_EQ(sent({}, 2), (qkv + q) + (qkv + q) + (qkv + 2 * q + qkv));
 }
 
-TEST(StepWork, groups_of_layers_run_their_down_projection_again_but_in_the_last) {
-  PlannedStep step = small_step(2048, Recompute::full);
-  const double single = products_of(step);
-  step.inputs.recompute.checkpoint_every = 2;
-  EXPECT_DOUBLE_EQ(products_of(step), single + 2 * 2048 * 2 * 256.0 * 768);
+TEST(StepWork, groups_of_layers_run_all_but_the_last_once_more) {
+  constexpr double kOut = 256.0 * 256, kMlp = 3 * 256.0 * 768, kQkv = 256.0 * 512;
+  for (const auto& [policy, again] :
+       {std::pair{Recompute::keep_attention, kOut + kMlp}, {Recompute::full, kOut + kMlp + kQkv}}) {
+    PlannedStep step = small_step(2048, policy);
+    const double single = products_of(step);
+    step.inputs.recompute.checkpoint_every = 2;
+    EXPECT_DOUBLE_EQ(products_of(step), single + 2 * 2048 * 2 * again);
+  }
 }
 
 TEST(StepWork, a_head_that_no_cache_holds_has_rates_of_its_own) {

@@ -71,6 +71,7 @@ PinnedOptions pinned_of(const PlanFlags& flags, const OptionParser& parser) {
   pin(parser, "keep_fraction", pinned.keep_fraction, engine.keep_fraction);
   pin(parser, "keep_qkv_fraction", pinned.keep_qkv_fraction, engine.keep_qkv_fraction);
   pin(parser, "keep_mlp_fraction", pinned.keep_mlp_fraction, engine.keep_mlp_fraction);
+  if (engine.checkpoint_every > 0) pinned.checkpoint_every = engine.checkpoint_every;
   pin(parser, "head_chunks", pinned.head_chunks, engine.head_chunks);
   if (engine.tile_tokens > 0) pinned.tile_tokens = engine.tile_tokens;
   if (engine.logits_tile_tokens > 0) pinned.logits_tile_tokens = engine.logits_tile_tokens;
@@ -85,7 +86,6 @@ RunSettings settings_of(const PlanFlags& flags, const OptionParser& parser, cons
   RunSettings settings;
   const bool given = parser.given("bf16") || parser.given("fp16");
   settings.precision = given || !hardware.is_gpu ? engine.precision : Precision::bf16;
-  settings.checkpoint_every = engine.checkpoint_every;
   settings.gathers_keys = engine.ring_method == RingMethod::gather;
   settings.ring_possible = engine.sparse.dense();
   settings.strict_divisible = engine.strict_divisible;

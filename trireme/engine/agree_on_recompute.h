@@ -11,7 +11,8 @@
 
 namespace trireme {
 
-// Writes `recompute` and the shares of layers of `options` where they were left open (Recompute::automatic).
+// Writes `recompute`, the shares of layers and `checkpoint_every` of `options` where they were left open
+// (Recompute::automatic, 0).
 // Training with a planned batch: the choice, the same on every rank, with the numbers of the rank that has
 // the least room. Otherwise none: another policy was asked for; an evaluation keeps nothing for backward;
 // with a batch that is unknown, or too short for its ranks, it is keep_attention. `inputs` are this rank's,

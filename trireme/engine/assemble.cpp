@@ -165,7 +165,7 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
                                           {storage, tile, tiles.tokens, tiles.logits_tokens});
   const std::optional<RankBudget> budget = rank_budget(world, *mesh_.all, forecast_inputs_, options_);
   recompute_choice_ = agree_on_recompute(*mesh_.all, budget, forecast_inputs_, options_);
-  const RecomputePlan plan{options_.recompute,       options.checkpoint_every,   options_.keep_fraction,
+  const RecomputePlan plan{options_.recompute,       options_.checkpoint_every,  options_.keep_fraction,
                            config.num_hidden_layers, options_.keep_qkv_fraction, options_.keep_mlp_fraction};
   forecast_inputs_.recompute = plan;
   memory_fit_ = fit_memory(*mesh_.all, budget, forecast_inputs_, options_);

@@ -54,7 +54,7 @@ struct EngineOptions {
   PlannedBatch planned_batch = {};  // unknown: automatic is keep_attention
   int64_t memory_budget_bytes = 0;
   int64_t host_memory_limit_bytes = 0;
-  int64_t checkpoint_every = 1;
+  int64_t checkpoint_every = 0;  // 0: with automatic as memory asks, else 1
   double keep_fraction = 1;
   double keep_qkv_fraction = 0;
   double keep_mlp_fraction = 0;

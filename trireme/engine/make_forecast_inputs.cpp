@@ -36,6 +36,7 @@ ModelSizes model_sizes(const ModelConfig& config, const ModelLayout& layout) {
                    .rotary_tables = !config.rotates      ? 0
                                     : config.window_rope ? 2
                                                          : 1,
+                   .layer_windows = config.layer_window,
                    .causal_tokens = causal_tokens_of(config),
                    .tiles = config.family->tiles,
                    .unit_elements = {},

@@ -1,33 +1,42 @@
-// What --recompute auto means on one rank: keep what costs most time a byte to make again, on as many of the
-// last layers as the memory formulas fit into a budget.
+// What --recompute auto means on one rank: of all plans the one that computes least again and fits into the
+// rank's budgets.
 //
-//   position of keep_order.h    0 -> full    L (attention first) -> keep_attention    3 L -> none
+//   ladder     full, groups of G .. 1 layers | attention on 1 .. L, groups of G .. 1 | q, k, v | the MLP -> none
 //
-// So a step computes nothing twice where there is memory for that.
+// The rungs are in the order of what backward makes again (recompute_cost.h), so that where the parts of the line
+// above lie depends on the lengths. Within groups of one size what is kept grows as keep_order.h says. G is
+// about the root of L / 2: larger groups save less than their second forward takes.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "trireme/forecast/keep_order.h"
 #include "trireme/forecast/memory_fit.h"
 
 namespace trireme {
 
+// Layers of the largest group that --recompute auto and the planner take. With n layers a group, backward of full
+// holds the inputs of L / n groups, and inputs and attention's outputs of n - 1 layers that ran again.
+int64_t most_layers_of_group(int64_t layers);
+
+// From the plan that makes most again to the one that makes least; the same on every rank. In groups of
+// `checkpoint_every` layers, or of any size. `inputs` have a sample's tokens.
+std::vector<RecomputePlan> recompute_ladder(ForecastInputs inputs, std::optional<int64_t> checkpoint_every);
+
 struct RecomputeChoice : MemoryFit {
-  int64_t position = 0;  // of the keep order
+  int64_t rung = 0;  // of the ladder
   RecomputePlan plan;
 
   // "chosen: 61.2 GiB of 64.0 GiB", or that the formulas expect more than there is.
   std::string description() const;
 };
 
-// The furthest position whose forecast is within both budgets; 0 where not even that fits. `inputs` have a
-// batch; of their recompute plan checkpoint_every alone is read.
-RecomputeChoice choose_recompute(const ForecastInputs& inputs, int64_t budget_bytes,
-                                 int64_t host_budget_bytes = MemoryFit::kNoLimit);
-// The same through the positions of `order`.
-RecomputeChoice choose_recompute(ForecastInputs inputs, const KeepOrder& order, int64_t budget_bytes,
-                                 int64_t host_budget_bytes = MemoryFit::kNoLimit);
+// The last rung whose forecast is within both budgets; where none is, the one that exceeds them by least.
+// `inputs` have a batch; their recompute plan is not read.
+RecomputeChoice choose_recompute(ForecastInputs inputs, const std::vector<RecomputePlan>& ladder,
+                                 int64_t budget_bytes, int64_t host_budget_bytes = MemoryFit::kNoLimit);
 
 }  // namespace trireme

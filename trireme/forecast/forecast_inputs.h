@@ -29,6 +29,8 @@ struct ModelSizes {
   bool qk_norm = false;
   bool post_norms = false;  // ModelConfig::post_norms
   int rotary_tables = 1;    // of cosines and sines; 0: nothing is rotated
+  std::vector<int64_t> layer_windows =
+      {};  // ModelConfig::layer_window; empty: attention is full in every layer
   // Documents of no more tokens are causal squares in some layer: its window; 0 where attention is full.
   int64_t causal_tokens = std::numeric_limits<int64_t>::max();
   TileFormula tiles = TileFormula::decoder;

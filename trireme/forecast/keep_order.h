@@ -1,16 +1,8 @@
 // Which parts of a layer are kept before others where memory does not hold all: first what costs most time a
-// byte to make again. The one rule of --recompute auto and of the planner.
-//
-//   part        made again in backward                        bytes a token (e stored, t of tiles)
-//   attention   4 D H keys / 2 FLOPs; with Ulysses o sent     H D e + 4 H
-//   qkv         product M x (H + 2K) D, norm, rotation;       (H + 2K) D e; with Ulysses H D e more (kOHeads)
-//               with Ulysses q, k, v and o sent
-//   mlp         products H D x M and M x 2 I (of encoders     M t + 2 I t (of encoders M t + (I + M) t)
-//               M x I twice)
-//
-// So attention comes first where sequences have more tokens than about M, as documents of one sample are not
-// known beforehand; windows of some layers are not looked at. A configuration is a position: the first part
-// on 0 .. L of the last layers, then the second part beside it, then the third.
+// byte to make again (recompute_cost.h). The one rule of --recompute auto and of the planner. So attention comes
+// first where a query sees more keys than about M / 2: a sample counts as one document, as those of packed
+// samples are not known beforehand. A configuration is a position: the first part on 0 .. L of the last layers,
+// then the second part beside it, then the third.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,7 @@
 // What a rank is expected to take, beside what it may plan with.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 
@@ -16,6 +17,11 @@ struct MemoryFit {
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
   bool fits_host() const { return expected_host_bytes <= host_budget_bytes; }
   bool fits() const { return expected_bytes <= budget_bytes && fits_host(); }
+  // Of both memories together.
+  int64_t bytes_over() const {
+    return std::max<int64_t>(0, expected_bytes - budget_bytes) +
+           std::max<int64_t>(0, expected_host_bytes - host_budget_bytes);
+  }
 };
 
 }  // namespace trireme

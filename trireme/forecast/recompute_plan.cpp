@@ -36,8 +36,8 @@ SavedSlots RecomputePlan::kept_by_forward(int64_t layer) const {
 }
 
 SavedSlots RecomputePlan::kept_by_rerun(int64_t layer) const {
-  // With o at hand q, k and v serve backward alone, which projects them when it comes to the layer.
-  return kept_by_forward(layer)[kO] ? SavedSlots().set(kX).set(kX1).set(kGateUp) : ~SavedSlots();
+  const bool attends = !kept_by_forward(layer)[kO];
+  return SavedSlots().set(kX).set(kO, attends).set(kLse, attends);
 }
 
 std::string RecomputePlan::description() const {

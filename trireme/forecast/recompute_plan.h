@@ -1,23 +1,24 @@
 // What each layer's forward keeps for its backward, and which layers' forward runs a second time: a choice of
 // slots a layer, read by the layer runner, the model executor and the memory forecast.
 //
-//   slot      shape            part        kept by a second forward
-//   kX        [B s, M]         -           always; by the first where a group starts
-//   kO        [B, s, H, D]     attention   where the first did not keep kO
-//   kLse      [B, h, S]        attention   where the first did not keep kO
-//   kQkv      [B, S, h+2k, D]  qkv         where the first did not keep kO
+//   slot      shape            part
+//   kX        [B s, M]         where a group starts
+//   kO        [B, s, H, D]     attention
+//   kLse      [B, h, S]        attention
+//   kQkv      [B, S, h+2k, D]  qkv
 //             with head chunks [B, s, H+2K, D]
 //   kOHeads   [B, S, h, D]     attention and qkv together; never on one Ulysses rank, where it is kO, and
 //                              with head chunks
-//   kX1       [B s, M]         mlp         always
-//   kGateUp   [B s, 2 I]       mlp         always
+//   kX1       [B s, M]         mlp
+//   kGateUp   [B s, 2 I]       mlp
 //             [B s, ModelConfig::mlp_kept_width] of others, see their family
 //
 // Each part is kept by as many of the last layers as the plan says. kX1 and kGateUp have the dtype of the
 // matmuls, so that keeping them rounds nothing; kLse is fp32; all others have the storage dtype. The layers
 // are cut into groups of `checkpoint_every`. Backward of a group runs its layers but the last forward again
-// from the group's kept input; the last goes back from its input (and what else was kept), so that no forward
-// matmul runs more than twice in a step. With groups of one layer nothing runs ahead.
+// from the group's kept input, for the next layers' kX alone; kO and kLse of attention that had to run again
+// stay too, so that no attention runs more than twice in a step. Then each layer goes back from its kX (and
+// what else was kept), as with groups of one layer, where nothing runs ahead.
 // Gradient checkpointing: arXiv 1604.06174.
 #pragma once
 
@@ -75,9 +76,12 @@ struct RecomputePlan {
   }
   // First layer of this one's group.
   int64_t group_begin(int64_t layer) const { return layer - layer % checkpoint_every; }
+  bool is_last_of_group(int64_t layer) const {
+    return layer + 1 == layers || group_begin(layer + 1) == layer + 1;
+  }
 
   SavedSlots kept_by_forward(int64_t layer) const;
-  // Beside those, when a layer that is not its group's last runs again.
+  // By the second forward of a layer that is not its group's last.
   SavedSlots kept_by_rerun(int64_t layer) const;
 
   // "keep_attention on 20 of 32 layers, inputs of every 2 layers"; "keep_attention on 32, qkv on 32, mlp on

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "trireme/base/attention_squares.h"
 #include "trireme/base/error.h"
 #include "trireme/model/model_family.h"
 
@@ -58,12 +59,7 @@ double ModelConfig::softmax_scale() const {
 }
 
 double ModelConfig::attention_pairs(int64_t tokens, const SparseBlocks& sparse) const {
-  const auto S = static_cast<double>(tokens);
-  double squares = 0;
-  for (const int64_t window : layer_window) {
-    const auto W = static_cast<double>(window);
-    squares += window == 0 || window >= tokens ? S * S : 2 * W * S - W * W;
-  }
+  const double squares = attention_squares(layer_window, tokens);
   return (causality == Causality::causal ? squares / 2 : squares) * sparse.kept_share(tokens, causality);
 }
 

@@ -5,6 +5,7 @@
 
 #include "trireme/attention/head_shares.h"
 #include "trireme/base/sample_layout.h"
+#include "trireme/forecast/choose_recompute.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/kernels/token_tiles.h"
 #include "trireme/plan/planned_inputs.h"
@@ -149,8 +150,10 @@ class CandidateList {
 
   void add_recompute(const Configuration& of_recompute) {
     const int64_t layers = request_.model.layers;
+    Candidate candidate{of_recompute};
+    candidate.configuration.checkpoint_every = pinned_.checkpoint_every.value_or(1);
+    candidate.most_of_group = pinned_.checkpoint_every.value_or(most_layers_of_group(layers));
     const auto add = [&](Recompute policy, int64_t attention, int64_t qkv = 0, int64_t mlp = 0) {
-      Candidate candidate{of_recompute};
       candidate.configuration.recompute = policy;
       candidate.configuration.keeping_layers = attention;
       candidate.configuration.qkv_layers = qkv;
@@ -158,7 +161,9 @@ class CandidateList {
       all_.push_back(std::move(candidate));
     };
     const auto add_order = [&](const KeepOrder& order, int64_t least) {
-      Candidate candidate{of_recompute, order, least, order.last_position()};
+      candidate.order = order;
+      candidate.least_keeping = least;
+      candidate.most_keeping = order.last_position();
       candidate.configuration = candidate.keeping(candidate.most_keeping);
       all_.push_back(std::move(candidate));
     };
@@ -166,16 +171,19 @@ class CandidateList {
       return pinned ? std::llround(*pinned * static_cast<double>(layers)) : otherwise;
     };
     const bool keeps_all =
-        of_recompute.offload_activations == Offload::none && request_.settings.checkpoint_every == 1;
+        of_recompute.offload_activations == Offload::none && candidate.configuration.checkpoint_every == 1;
     const std::optional<Recompute>& pinned = pinned_.recompute;
     const int64_t attention = share(pinned_.keep_fraction, layers);
     const int64_t qkv = share(pinned_.keep_qkv_fraction, 0), mlp = share(pinned_.keep_mlp_fraction, 0);
     if (pinned == Recompute::full) return add(Recompute::full, 0);
-    if (!keeps_all && (pinned == Recompute::none || qkv + mlp > 0)) return;
-    if (pinned == Recompute::none) return add(Recompute::none, attention);
-    if (pinned_.keep_fraction || qkv + mlp > 0) return add(Recompute::keep_attention, attention, qkv, mlp);
+    if (pinned == Recompute::none || qkv + mlp > 0) {
+      candidate.most_of_group = 1;
+      if (keeps_all) add(pinned.value_or(Recompute::keep_attention), attention, qkv, mlp);
+      return;
+    }
+    if (pinned_.keep_fraction) return add(Recompute::keep_attention, attention);
     if (pinned) return add_order({KeptPart::attention, layers}, 1);
-    add_order(KeepOrder(planned_inputs(request_, of_recompute, tokens_, /*sp_rank=*/0)), 0);
+    add_order(KeepOrder(planned_inputs(request_, candidate.configuration, tokens_, /*sp_rank=*/0)), 0);
   }
 
   const PlanRequest& request_;
@@ -191,12 +199,23 @@ Configuration Candidate::keeping(int64_t position) const {
   Configuration chosen = configuration;
   if (!order) return chosen;
   const KeptLayers kept = order->at(position);
-  const RecomputePlan plan = plan_keeping(kept, 1, order->layers());
+  const RecomputePlan plan = plan_keeping(kept, chosen.checkpoint_every, order->layers());
   const bool parts = plan.policy == Recompute::keep_attention;
   chosen.recompute = plan.policy;
   chosen.keeping_layers = kept.attention;
   chosen.qkv_layers = parts ? kept.qkv : 0;
   chosen.mlp_layers = parts ? kept.mlp : 0;
+  return chosen;
+}
+
+Candidate Candidate::in_groups(int64_t layers_of_group) const {
+  Candidate chosen = *this;
+  chosen.configuration.checkpoint_every = chosen.most_of_group = layers_of_group;
+  if (order && layers_of_group > 1) {
+    chosen.order = KeepOrder(KeptPart::attention, order->layers());
+    chosen.most_keeping = order->layers();
+    chosen.configuration = chosen.keeping(chosen.most_keeping);
+  }
   return chosen;
 }
 

@@ -208,12 +208,15 @@ class ChangeSearch {
     for (MemoryChange& change : set.changes) {
       if (change.kind != MemoryChangeKind::recompute || set.step.inputs.recompute.policy != Recompute::full)
         continue;
-      const int64_t layers = set.step.inputs.model.layers;
-      const RecomputeChoice choice =
-          choose_recompute(set.step.inputs, KeepOrder(KeptPart::attention, layers), limits_.device_bytes);
-      if (choice.position == 0) return;
+      const RecomputePlan& plan = set.step.inputs.recompute;
+      std::vector<RecomputePlan> keeping;  // attention's output on none, one, two ... of the layers
+      for (int64_t layers = 0; layers <= plan.layers; ++layers)
+        keeping.push_back(plan_keeping({.attention = layers}, plan.checkpoint_every, plan.layers));
+      const RecomputeChoice choice = choose_recompute(set.step.inputs, keeping, limits_.device_bytes);
+      if (choice.rung == 0) return;
       Changes changes = set.changes;
-      changes[static_cast<size_t>(&change - set.changes.data())] = keep_attention_on(choice.position, layers);
+      changes[static_cast<size_t>(&change - set.changes.data())] =
+          keep_attention_on(choice.rung, plan.layers);
       auto kept = with(changes);
       if (!kept || !kept->cost.fits(limits_)) return;
       set_time(*kept);

@@ -20,6 +20,7 @@ struct Configuration {
   int64_t keeping_layers = 0;  // the last ones, that keep what `recompute` says; 0 with full
   int64_t qkv_layers = 0;      // with keep_attention: that keep these parts too (KeptPart)
   int64_t mlp_layers = 0;
+  int64_t checkpoint_every = 1;  // layers of a group that keeps one input
   int head_chunks = 1;
   int64_t tile_tokens = 0;
   int64_t logits_tile_tokens = 0;

@@ -37,6 +37,7 @@ std::vector<ChosenOption> chosen_options(const PlanRequest& request, const Plann
           {"keep_fraction", planned.step.inputs.recompute.keep_fraction, 1.0},
           {"keep_qkv_fraction", planned.step.inputs.recompute.keep_qkv_fraction, 0.0},
           {"keep_mlp_fraction", planned.step.inputs.recompute.keep_mlp_fraction, 0.0},
+          {"checkpoint_every", c.checkpoint_every, 1},
           {"tile_tokens", c.tile_tokens, {}},
           {"logits_tile_tokens", c.logits_tile_tokens, {}}};
 }

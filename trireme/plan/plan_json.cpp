@@ -24,7 +24,7 @@ Json configuration_json(const Planned& planned) {
           {"keeping_qkv_layers", planned.step.inputs.recompute.layers_keeping(KeptPart::qkv)},
           {"keeping_mlp_layers", planned.step.inputs.recompute.layers_keeping(KeptPart::mlp)},
           {"layers", planned.step.inputs.model.layers},
-          {"checkpoint_every", planned.step.inputs.recompute.checkpoint_every},
+          {"checkpoint_every", c.checkpoint_every},
           {"head_chunks", c.head_chunks},
           {"tile_tokens", c.tile_tokens},
           {"logits_tile_tokens", c.logits_tile_tokens},

@@ -39,6 +39,7 @@ struct PinnedOptions {
   std::optional<double> keep_fraction;
   std::optional<double> keep_qkv_fraction;
   std::optional<double> keep_mlp_fraction;
+  std::optional<int64_t> checkpoint_every;
   std::optional<int> head_chunks;
   std::optional<int64_t> tile_tokens;
   std::optional<int64_t> logits_tile_tokens;
@@ -49,7 +50,6 @@ struct PinnedOptions {
 // What a search does not change: numbers would, or it is no gain.
 struct RunSettings {
   Precision precision = Precision::bf16;
-  int64_t checkpoint_every = 1;
   bool gathers_keys = false;  // --ring_method gather
   bool ring_possible = true;  // block-sparse layouts have none
   bool strict_divisible = false;

@@ -26,7 +26,7 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
     return static_cast<double>(keeping) / static_cast<double>(layers);
   };
   const double kept = configuration.recompute == Recompute::full ? 1 : share(configuration.keeping_layers);
-  inputs.recompute = {configuration.recompute,         settings.checkpoint_every,      kept, layers,
+  inputs.recompute = {configuration.recompute,         configuration.checkpoint_every, kept, layers,
                       share(configuration.qkv_layers), share(configuration.mlp_layers)};
   inputs.offload.parameters = configuration.offload_parameters;
   inputs.offload.optimizer = configuration.offload_optimizer;

@@ -63,6 +63,7 @@ PinnedOptions pinned_as(const Configuration& c, const ModelSizes& model) {
     pinned.keep_qkv_fraction = share(c.qkv_layers);
     pinned.keep_mlp_fraction = share(c.mlp_layers);
   }
+  pinned.checkpoint_every = c.checkpoint_every;
   pinned.head_chunks = c.head_chunks;
   pinned.tile_tokens = c.tile_tokens;
   pinned.logits_tile_tokens = c.logits_tile_tokens;
@@ -99,7 +100,13 @@ class Alternatives {
              pinned.recompute = policy;
              pinned.keep_fraction = policy == Recompute::full ? std::nullopt : std::optional(1.0);
              pinned.keep_qkv_fraction = pinned.keep_mlp_fraction = std::nullopt;
+             if (policy == Recompute::none) pinned.checkpoint_every = 1;
            });
+    for (const int64_t every : {1, 2, 4})
+      with(user.checkpoint_every,
+           every != c_.checkpoint_every && c_.recompute != Recompute::none &&
+               c_.qkv_layers + c_.mlp_layers == 0,
+           [&](PinnedOptions& pinned) { pinned.checkpoint_every = every; });
     for (const int chunks : {1, 2, 4})
       with(user.head_chunks, chunks != c_.head_chunks,
            [&](PinnedOptions& pinned) { pinned.head_chunks = chunks; });
@@ -185,8 +192,9 @@ std::string changed_options_of(const Planned& best, const Planned& other) {
   tell(a.offload_activations != b.offload_activations, "--offload_activations ",
        name_of(b.offload_activations));
   RecomputePlan kept = other.step.inputs.recompute;
-  kept.checkpoint_every = best.step.inputs.recompute.checkpoint_every;
+  kept.checkpoint_every = a.checkpoint_every;
   tell(kept != best.step.inputs.recompute, "--recompute ", kept.description());
+  tell(a.checkpoint_every != b.checkpoint_every, "--checkpoint_every ", b.checkpoint_every);
   tell(a.head_chunks != b.head_chunks, "--head_chunks ", b.head_chunks);
   tell(a.tile_tokens != b.tile_tokens, "--tile_tokens ", b.tile_tokens);
   tell(a.logits_tile_tokens != b.logits_tile_tokens, "--logits_tile_tokens ", b.logits_tile_tokens);

@@ -15,8 +15,8 @@ namespace {
 auto effort(const Planned& planned, int64_t tile_tokens) {
   const Configuration& c = planned.configuration;
   return std::tuple(c.offload_activations, c.offload_parameters, c.offload_optimizer,
-                    c.tile_tokens < tile_tokens, c.head_chunks, planned.memory.device_bytes, c.zero,
-                    planned.seconds_per_token());
+                    c.tile_tokens < tile_tokens, c.checkpoint_every, c.head_chunks,
+                    planned.memory.device_bytes, c.zero, planned.seconds_per_token());
 }
 
 // Candidates [begin, end) of the list, and the least time that each of them takes.
@@ -44,16 +44,43 @@ double least_seconds_of_group(const StepTime& time, int head_chunks) {
   return seconds;
 }
 
-// Both are steps of one candidate, which keep least and most: each share of a step's time is least at one of
-// them.
-double least_seconds(const StepTime& a, const StepTime& b) {
-  double seconds = std::min(a.compute_seconds, b.compute_seconds) + a.overhead_seconds +
-                   std::min(a.host_optimizer_waited_seconds, b.host_optimizer_waited_seconds);
-  for (size_t i = 0; i < std::min(a.traffic.size(), b.traffic.size()); ++i) {
-    const auto of_b = std::ranges::find(b.traffic, a.traffic[i].kind, &TrafficSeconds::kind);
-    if (of_b != b.traffic.end()) seconds += std::min(a.traffic[i].waited_seconds, of_b->waited_seconds);
-  }
+// Steps of one candidate, which keep least and most, and least in the largest groups: each share of a step's
+// time is least at one of them.
+double least_seconds(const std::vector<StepTime>& times) {
+  const auto least = [&](const auto& of) { return of(*std::ranges::min_element(times, {}, of)); };
+  double seconds = times.front().overhead_seconds +
+                   least([](const StepTime& time) { return time.compute_seconds; }) +
+                   least([](const StepTime& time) { return time.host_optimizer_waited_seconds; });
+  for (const TrafficSeconds& each : times.front().traffic)
+    seconds += least([&](const StepTime& time) {
+      const auto found = std::ranges::find(time.traffic, each.kind, &TrafficSeconds::kind);
+      return found == time.traffic.end() ? 0 : found->waited_seconds;
+    });
   return seconds;
+}
+
+int64_t bytes_over(const PlannedMemory& memory) {
+  return std::max<int64_t>(0, memory.device_over_bytes()) + std::max<int64_t>(0, memory.host_over_bytes());
+}
+
+// Layers in larger groups send fewer inputs away, and hold more of them while a group runs again: beside
+// activations that leave they help the host alone.
+bool larger_groups_may_help(const Configuration& configuration, const PlannedMemory& memory) {
+  return memory.device_over_bytes() <= (configuration.offload_activations == Offload::none
+                                            ? memory.forecast.peak[MemoryCategory::activations]
+                                            : 0);
+}
+
+// Where attention's output is kept of all layers, larger groups only compute more, unless the step waits for
+// what is sent away.
+bool keeps_attention(const Planned& planned) {
+  const RecomputePlan& plan = planned.step.inputs.recompute;
+  return plan.layers_keeping(KeptPart::attention) == plan.layers;
+}
+bool waits_for_activations(const StepTime& time) {
+  return std::ranges::any_of(time.traffic, [](const TrafficSeconds& each) {
+    return each.kind == TrafficKind::offloaded_activations && each.waited_seconds > 0;
+  });
 }
 
 // Where convex `f` is least in [least, most].
@@ -91,26 +118,53 @@ Planned Search::planned(const Configuration& configuration, int64_t tokens) {
   return make_planned(request_, configuration, tokens);
 }
 
-std::optional<Planned> Search::fit(const Candidate& candidate, int64_t tokens) {
+Planned Search::fastest_keeping(const Candidate& candidate, int64_t tokens) {
   const auto fits = [&](int64_t keeping) { return memory_of(candidate.keeping(keeping), tokens).fits(); };
   int64_t most = candidate.most_keeping;
-  if (!fits(most)) {
-    if (candidate.least_keeping == most || !fits(candidate.least_keeping)) return std::nullopt;
-    if (request_.settings.checkpoint_every > 1) {
-      // More that is kept may need less then (forecast/choose_recompute.cpp).
-      while (!fits(--most)) {
-      }
-    } else {
-      int64_t low = candidate.least_keeping;
-      while (low + 1 < most) {
-        const int64_t middle = low + (most - low) / 2;
-        (fits(middle) ? low : most) = middle;
-      }
-      most = low;
+  if (candidate.least_keeping < most && !fits(most)) {
+    int64_t low = candidate.least_keeping;
+    while (low + 1 < most) {
+      const int64_t middle = low + (most - low) / 2;
+      (fits(middle) ? low : most) = middle;
     }
+    most = low;
   }
   const auto seconds = [&](int64_t keeping) { return seconds_of(candidate.keeping(keeping), tokens); };
   return planned(candidate.keeping(least_of_convex(candidate.least_keeping, most, seconds)), tokens);
+}
+
+std::optional<Planned> Search::fit(const Candidate& candidate, int64_t tokens,
+                                   double at_most_seconds_a_token) {
+  std::optional<Planned> best;
+  const int64_t fewest = candidate.configuration.checkpoint_every;
+  for (int64_t layers = fewest; layers <= candidate.most_of_group; ++layers) {
+    const Candidate of_groups = candidate.in_groups(layers);
+    if (layers > fewest && least_seconds_a_token({of_groups}, 0, 1, tokens) > at_most_seconds_a_token)
+      continue;
+    const Configuration least = of_groups.keeping(of_groups.least_keeping);
+    const PlannedMemory memory = memory_of(least, tokens);
+    if (!memory.fits()) {
+      if (!larger_groups_may_help(least, memory)) break;
+      continue;
+    }
+    Planned fitted = fastest_keeping(of_groups, tokens);
+    const bool done = keeps_attention(fitted) && !waits_for_activations(fitted.time);
+    if (!best || fitted.seconds_per_token() < best->seconds_per_token()) best = std::move(fitted);
+    if (done) break;
+  }
+  return best;
+}
+
+Search::Least Search::least_memory(const Candidate& candidate, int64_t tokens) {
+  std::optional<Least> least;
+  for (int64_t layers = candidate.configuration.checkpoint_every; layers <= candidate.most_of_group;
+       ++layers) {
+    const Configuration configuration = candidate.in_groups(layers).keeping(candidate.least_keeping);
+    const PlannedMemory memory = memory_of(configuration, tokens);
+    if (!least || bytes_over(memory) < bytes_over(least->memory)) least = {configuration, memory};
+    if (memory.fits() || !larger_groups_may_help(configuration, memory)) break;
+  }
+  return *least;
 }
 
 std::optional<Planned> Search::fastest(int devices, int64_t tokens) {
@@ -136,7 +190,7 @@ std::optional<Planned> Search::fastest(int devices, int64_t tokens) {
     if (next.is_group()) {
       for (size_t i = next.begin; i < next.end; ++i)
         open.push({least_seconds_a_token(all, i, i + 1, tokens), i, i + 1});
-    } else if (auto fitted = fit(all[next.begin], tokens)) {
+    } else if (auto fitted = fit(all[next.begin], tokens, least * (1 + kAsFast))) {
       least = std::min(least, fitted->seconds_per_token());
       fitting.push_back(std::move(*fitted));
     }
@@ -163,11 +217,12 @@ double Search::least_seconds_a_token(const std::vector<Candidate>& all, size_t b
         all.begin() + static_cast<int64_t>(begin), all.begin() + static_cast<int64_t>(end),
         [](const Candidate& a, const Candidate& b) { return a.most_keeping < b.most_keeping; });
     seconds = least_seconds_of_group(time(most->configuration), first.configuration.head_chunks);
-  } else if (first.least_keeping == first.most_keeping) {
-    seconds = time(first.keeping(first.most_keeping)).seconds;
   } else {
-    seconds =
-        least_seconds(time(first.keeping(first.least_keeping)), time(first.keeping(first.most_keeping)));
+    std::vector<StepTime> times{time(first.keeping(first.most_keeping))};
+    if (first.least_keeping < first.most_keeping) times.push_back(time(first.keeping(first.least_keeping)));
+    if (first.most_of_group > first.configuration.checkpoint_every)
+      times.push_back(time(first.in_groups(first.most_of_group).keeping(first.least_keeping)));
+    seconds = times.size() == 1 ? times.front().seconds : least_seconds(times);
   }
   return seconds / static_cast<double>(first.configuration.samples() * tokens);
 }
@@ -176,11 +231,9 @@ Planned Search::nearest(int devices, int64_t tokens) {
   check_request(request_, devices, tokens);
   std::optional<std::pair<int64_t, Configuration>> least;
   for (const Candidate& candidate : list_candidates(request_, devices, tokens)) {
-    const Configuration configuration = candidate.keeping(candidate.least_keeping);
-    const PlannedMemory memory = memory_of(configuration, tokens);
-    const int64_t over =
-        std::max<int64_t>(0, memory.device_over_bytes()) + std::max<int64_t>(0, memory.host_over_bytes());
-    if (!least || over < least->first) least = {over, configuration};
+    const Least of_candidate = least_memory(candidate, tokens);
+    const int64_t over = bytes_over(of_candidate.memory);
+    if (!least || over < least->first) least = {over, of_candidate.configuration};
   }
   return planned(least->second, tokens);
 }
@@ -189,7 +242,7 @@ bool Search::holds(int devices, int64_t tokens) {
   const std::vector<Candidate> candidates = list_candidates(request_, devices, tokens);
   // The last ones shard and offload most.
   return std::any_of(candidates.rbegin(), candidates.rend(), [&](const Candidate& candidate) {
-    return memory_of(candidate.keeping(candidate.least_keeping), tokens).fits();
+    return least_memory(candidate, tokens).memory.fits();
   });
 }
 

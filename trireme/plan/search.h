@@ -43,7 +43,17 @@ class Search {
   PlannedMemory memory_of(const Configuration& configuration, int64_t tokens);
   Planned planned(const Configuration& configuration, int64_t tokens);
   double seconds_of(const Configuration& configuration, int64_t tokens);
-  std::optional<Planned> fit(const Candidate& candidate, int64_t tokens);
+  // In groups of any of the candidate's sizes, or of the smallest. In larger ones only if that may be as fast as it
+  // is asked to.
+  std::optional<Planned> fit(const Candidate& candidate, int64_t tokens, double at_most_seconds_a_token);
+  // In the smallest groups, where what keeps least fits.
+  Planned fastest_keeping(const Candidate& candidate, int64_t tokens);
+  // Of what keeps least, in the smallest groups that fit; if none do, in those that exceed the limits by least.
+  struct Least {
+    Configuration configuration;
+    PlannedMemory memory;
+  };
+  Least least_memory(const Candidate& candidate, int64_t tokens);
   // Of candidates [begin, end): one, or those of one group.
   double least_seconds_a_token(const std::vector<Candidate>& all, size_t begin, size_t end, int64_t tokens);
 

@@ -30,7 +30,8 @@ double allowed_memory_share(const Engine& engine) {
   const std::optional<RecomputeChoice> choice = engine.recompute_choice();
   const std::optional<FitOfRanks> fit = engine.memory_fit();
   const bool more_stays = fit && fit->most_resident_layers > ResidentLayers{}.resident_layers;
-  return more_stays || (choice && choice->position > 0) ? kPlannedMemoryShare : kFirstRunMemoryShare;
+  return more_stays || (choice && choice->fits() && choice->rung > 0) ? kPlannedMemoryShare
+                                                                      : kFirstRunMemoryShare;
 }
 
 MemoryWatch::MemoryWatch(at::Device device, int64_t room_bytes, Agreement& agreement)

@@ -1,0 +1,72 @@
+#include "trireme/forecast/recompute_cost.h"
+
+#include "trireme/base/attention_squares.h"
+
+namespace trireme {
+namespace {
+
+// FLOPs of a product that take as long as: a FLOP of attention, a byte of device memory that a token-wise
+// operation reads or writes, a byte that a rank sends. Of an H100 and of a server's processor, by their order
+// of magnitude: the rule compares parts that differ by more.
+struct Balance {
+  double attention;
+  double memory;
+  double link;
+};
+constexpr Balance kGpu{1.3, 200, 1800}, kCpu{1.5, 10, 100};
+
+// That a query of a layer sees, all layers alike.
+double mean_keys(const ModelSizes& model, int64_t tokens) {
+  std::vector<int64_t> windows = model.layer_windows;
+  if (windows.empty()) windows.assign(static_cast<size_t>(model.layers), 0);
+  const bool causal = model.causal_tokens > 0;
+  return attention_squares(windows, tokens) / (causal ? 2 : 1) / static_cast<double>(model.layers * tokens);
+}
+
+}  // namespace
+
+PartCost cost_of(KeptPart part, const ForecastInputs& inputs) {
+  const ModelSizes& model = inputs.model;
+  const auto width = [&](int64_t heads) { return static_cast<double>(heads * model.head_dim); };
+  const auto e = static_cast<double>(inputs.storage_bytes), t = static_cast<double>(inputs.tile_bytes);
+  const auto m = static_cast<double>(model.hidden), i = static_cast<double>(model.intermediate);
+  const double q = width(model.heads), qkv = width(model.heads + 2 * model.kv_heads);
+  const Balance& balance = inputs.device_is_host ? kCpu : kGpu;
+  const double sent = inputs.ulysses > 1 ? balance.link * e : 0;  // of a value
+  // Head chunks keep q, k and v by tokens, and send them with attention, forward and backward.
+  const bool chunked = inputs.head_chunks > 1;
+  switch (part) {
+    case KeptPart::attention: {
+      return {4 * q * mean_keys(model, inputs.tokens) * balance.attention + (chunked ? q + qkv : q) * sent,
+              q * e + static_cast<double>(model.heads) * kFloat_bytes};
+    }
+    case KeptPart::qkv: {
+      const double by_heads = inputs.ulysses > 1 && !chunked ? q : 0;
+      const double touched = m * (e + t) + (model.rotary_tables > 0 ? 2 * qkv * e : 0);
+      return {2 * m * qkv + balance.memory * touched + (chunked ? 0 : (qkv + by_heads) * sent),
+              (qkv + by_heads) * e};
+    }
+    case KeptPart::mlp:
+      break;
+  }
+  const double products = q * m + (model.post_norms ? 3 : 2) * m * i;
+  return {2 * products, (m + static_cast<double>(model.mlp_kept_width)) * t};
+}
+
+double product_flops_made_again(const RecomputePlan& plan, const ForecastInputs& inputs) {
+  const PartCost attention = cost_of(KeptPart::attention, inputs), qkv = cost_of(KeptPart::qkv, inputs),
+                 mlp = cost_of(KeptPart::mlp, inputs);
+  const double down = 2 * static_cast<double>(inputs.model.hidden * inputs.model.intermediate);
+  double flops = 0;
+  for (int64_t layer = 0; layer < plan.layers; ++layer) {
+    const bool keeps_attention = layer >= plan.layers - plan.layers_keeping(KeptPart::attention);
+    if (!keeps_attention) flops += attention.product_flops;
+    if (layer < plan.layers - plan.layers_keeping(KeptPart::qkv)) flops += qkv.product_flops;
+    if (layer < plan.layers - plan.layers_keeping(KeptPart::mlp)) flops += mlp.product_flops;
+    if (plan.is_last_of_group(layer)) continue;
+    flops += mlp.product_flops + down + (keeps_attention ? 0 : qkv.product_flops);
+  }
+  return flops;
+}
+
+}  // namespace trireme
