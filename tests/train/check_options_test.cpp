@@ -82,7 +82,7 @@ TEST_F(Options, stand_in_config_json_each_under_its_name_and_change_no_other) {
 TEST_F(Options, of_a_run_have_the_names_and_types_that_they_had) {
   const std::string kept =
       "adam_beta1:0.9 adam_beta2:0.999 adam_epsilon:1e-08 append_eos:true attention:\"auto\" bf16:false "
-      "checkpoint_every:1 context_stages:\"\" continue_run:\"\" device:\"cpu\" dropout:null eval_file:\"\" "
+      "checkpoint_every:0 context_stages:\"\" continue_run:\"\" device:\"cpu\" dropout:null eval_file:\"\" "
       "eval_steps:0 "
       "fp16:false "
       "gradient_accumulation_steps:1 head_chunks:1 host_memory_limit:0 "
