@@ -12,6 +12,7 @@ TEST(Sizes, k_m_and_g_are_powers_of_two) {
   EXPECT_EQ(parse_count("512k", "x"), 524288);
   EXPECT_EQ(parse_count("1M", "x"), 1048576);
   EXPECT_EQ(parse_count("3g", "x"), int64_t{3} << 30);
+  EXPECT_EQ(parse_count("2t", "x"), int64_t{2} << 40);
   EXPECT_EQ(parse_count("5b", "x"), 5'000'000'000);
   EXPECT_THROW(parse_count("9999999999b", "x"), ConfigError);
 }

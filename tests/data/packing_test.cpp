@@ -1,6 +1,8 @@
 // What each packing makes of documents, judged by a scan of their lengths that knows nothing of rows.
 #include "trireme/data/packing.h"
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 
 #include <gmock/gmock.h>
@@ -54,6 +56,22 @@ class PackingTest : public ::testing::Test {
   const std::vector<TokenSpan> ranges_{whole_set(*set_.set), {2, 140}};
   const std::vector<int64_t> lengths_{1, 2, 5, 8, 16, 40, 100};
 };
+
+TEST_F(PackingTest, a_token_is_on_average_in_a_document_of_the_mean_over_tokens) {
+  for (const int64_t S : lengths_) {
+    // Token by token.
+    double sum = 0, tokens = 0;
+    for (const int64_t document : {3, 1, 0, 1, 7, 40, 2, 5, 0, 0, 16, 1, 9, 64, 1, 1, 1, 12, 4, 0})
+      for (int64_t token = 0; token < document; ++token) {
+        const int64_t piece = token / S;
+        sum += static_cast<double>(std::min(S, document - piece * S));
+        ++tokens;
+      }
+    for (const Packing packing : {Packing::documents, Packing::none})
+      EXPECT_EQ(mean_context_tokens(*set_.set, packing, S), std::llround(sum / tokens)) << S;
+    EXPECT_EQ(mean_context_tokens(*set_.set, Packing::concat, S), S);
+  }
+}
 
 TEST_F(PackingTest, concat_is_windows_of_the_stream_whose_targets_are_the_next_tokens_also_across_documents) {
   for (const TokenSpan& range : ranges_) {

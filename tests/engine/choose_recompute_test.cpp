@@ -174,7 +174,9 @@ ForecastInputs long_and_deep() {
 TEST(RecomputeLadder, goes_from_the_plan_that_makes_most_again_to_the_one_that_makes_least) {
   const ForecastInputs inputs = long_and_deep();
   const std::vector<RecomputePlan> ladder = recompute_ladder(inputs, std::nullopt);
-  ASSERT_EQ(most_layers_of_group(32), 4);
+  ASSERT_EQ(most_layers_of_group(32, Offload::none), 4);
+  EXPECT_EQ(most_layers_of_group(32, Offload::cpu), 8);
+  EXPECT_EQ(most_layers_of_group(3, Offload::cpu), 1);
   EXPECT_EQ(ladder.size(), 3 * 32 + 1 + 3 * 33);
   EXPECT_EQ(ladder.front().description(), "full, inputs of every 4 layers");
   EXPECT_EQ(ladder.back().description(), "none");
@@ -212,6 +214,19 @@ TEST(RecomputeLadder, of_all_plans_that_fit_the_one_that_makes_least_again_is_ch
     }
   }
   EXPECT_EQ(groups, (std::set<int64_t>{1, 2, 3, 4}));
+}
+
+// Less that is made again is not always more that is held: what the tightest rank takes may not fit another.
+TEST(RecomputeLadder, ranks_take_a_rung_that_fits_them_all) {
+  const auto largest = [](std::vector<int64_t> a, const std::vector<int64_t>& b) {
+    std::ranges::transform(a, b, a.begin(), [](int64_t x, int64_t y) { return std::max(x, y); });
+    return a;
+  };
+  const std::vector<int64_t> of_host{0, 0, 7, 0, 9}, of_device{3, 0, 0, 4, 2};
+  EXPECT_EQ(rung_that_fits(of_host), 3);
+  EXPECT_EQ(rung_that_fits(of_device), 2);
+  EXPECT_EQ(rung_that_fits(largest(of_host, of_device)), 1);
+  EXPECT_EQ(rung_that_fits({5, 2, 4, 2}), 1) << "none fits";
 }
 
 TEST(RecomputeOptions, a_fraction_or_a_budget_beside_the_wrong_policy_is_refused_with_what_would_work) {

@@ -75,6 +75,18 @@ TEST(KeepOrder, attention_comes_first_in_long_sequences_and_last_in_short_ones) 
 }
 
 // Values of 2 bytes are kept before those of 4 that save as many products.
+TEST(KeepOrder, windows_and_documents_make_attention_cost_what_a_query_sees) {
+  ForecastInputs windows = inputs_of(1 << 17), documents = windows;
+  windows.model.layer_windows.assign(32, 1024);
+  documents.document_tokens = 1024;
+  for (const ForecastInputs& inputs : {windows, documents})
+    EXPECT_EQ(KeepOrder(inputs).parts(), (Parts{qkv, mlp, attention}));
+  windows.model.layer_windows.front() = 0;  // one full layer of 32 is worth as many keys as 2,048 to each
+  EXPECT_EQ(KeepOrder(windows).parts().back(), mlp);
+  documents.document_tokens = 1 << 20;  // cut by the sample
+  EXPECT_EQ(KeepOrder(documents).parts(), KeepOrder(inputs_of(1 << 17)).parts());
+}
+
 TEST(KeepOrder, counts_bytes_and_not_values) {
   ForecastInputs inputs = inputs_of(2048);
   inputs.tile_bytes = 4;

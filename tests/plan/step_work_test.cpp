@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "trireme/forecast/recompute_cost.h"
 #include "trireme/plan/machine_groups.h"
 #include "trireme/plan/step_time.h"
 
@@ -118,6 +119,23 @@ TEST(StepWork, groups_of_layers_run_all_but_the_last_once_more) {
     const double single = products_of(step);
     step.inputs.recompute.checkpoint_every = 2;
     EXPECT_DOUBLE_EQ(products_of(step), single + 2 * 2048 * 2 * again);
+  }
+}
+
+// recompute_cost.h, by which --recompute auto chooses groups, and the planner count the same products.
+TEST(StepWork, a_second_forward_is_what_the_cost_of_recomputing_says) {
+  for (const auto& [post_norms, tiles] : {std::pair{false, TileFormula::decoder},
+                                          {true, TileFormula::decoder},
+                                          {false, TileFormula::encoder}}) {
+    PlannedStep step = small_step(2048, Recompute::keep_attention);
+    step.inputs.model.post_norms = post_norms;
+    step.inputs.model.tiles = tiles;
+    const double products = products_of(step),
+                 cost = product_flops_made_again(step.inputs.recompute, step.inputs);
+    step.inputs.recompute.checkpoint_every = 4;
+    EXPECT_DOUBLE_EQ(products_of(step) - products,
+                     2048 * (product_flops_made_again(step.inputs.recompute, step.inputs) - cost))
+        << post_norms;
   }
 }
 

@@ -33,11 +33,12 @@ struct Positions {
   std::vector<int64_t> bytes;
   std::vector<std::string> plans;
 };
-Positions expected_positions(const TrainOptions& options) {
+Positions expected_positions(const TrainOptions& options, int64_t tokens = 32, int64_t document_tokens = 0) {
   Positions positions;
   run_ranks_as_threads(1, [&](World& world) {
     const auto engine = assemble(world, options.model_dir, options.engine);
-    ForecastInputs inputs = engine->forecast_inputs(options.per_device_train_batch_size, 32);
+    ForecastInputs inputs = engine->forecast_inputs(options.per_device_train_batch_size, tokens);
+    inputs.document_tokens = document_tokens;
     const KeepOrder order(inputs);
     for (int64_t position = 0; position <= order.last_position(); ++position) {
       inputs.recompute = plan_keeping(order.at(position), 1, 2);
@@ -85,6 +86,24 @@ TEST(ChosenRecompute, plans_with_the_longest_stage_and_is_told_and_recorded_as_a
   EXPECT_EQ(config.at("keep_fraction"), 1);
   EXPECT_EQ(config.at("keep_qkv_fraction"), 0);
   EXPECT_EQ(config.at("keep_mlp_fraction"), 0);
+}
+
+// TinyRun's documents have 37 tokens.
+TEST(ChosenRecompute, of_packed_samples_attention_counts_as_what_their_documents_see) {
+  const TinyRun run(5000);
+  TrainOptions options = run.options("run");
+  options.context_stages = "512:1";
+  for (const auto& [packing, document_tokens, kept] :
+       {std::tuple{Packing::concat, 512, "recompute keep_attention on 1 of 2 layers"},
+        {Packing::documents, 37, "recompute keep_attention on 0, qkv on 1, mlp on 0 of 2 layers"}}) {
+    options.samples.packing = packing;
+    options.engine.memory_budget_bytes = 0;
+    const Positions positions = expected_positions(options, 512, document_tokens);
+    ASSERT_EQ(positions.plans[1], kept);
+    options.engine.memory_budget_bytes = (positions.bytes[1] + positions.bytes[2]) / 2;
+    options.overwrite_output_dir = true;
+    EXPECT_THAT(train_and_listen(options).text, HasSubstr(cat(kept, ", chosen: ")));
+  }
 }
 
 TEST(ChosenRecompute, resumes_bitwise_with_more_or_less_memory) {

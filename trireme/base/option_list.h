@@ -4,8 +4,7 @@
 //
 //   list.group(OptionGroup::memory);
 //   list.choice("recompute", o.recompute, "what backward computes again instead of keeping it");
-//   list.count("checkpoint_every", o.checkpoint_every, at_least(1), "layers between two whose input is
-//   kept");
+//   list.count("checkpoint_every", o.checkpoint_every, at_least(0), "layers a group ...");
 //
 // The list refers to the values, which must outlive it.
 #pragma once

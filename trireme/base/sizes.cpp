@@ -13,7 +13,7 @@ namespace trireme {
 int64_t parse_count(const std::string& text, const std::string& what) {
   const auto fail = [&](const char* why) -> int64_t {
     throw ConfigError(cat(what, ": '", quotation(text), "' ", why,
-                          "; expected a whole number, or one with k, m or g (512k), or b, a billion"));
+                          "; expected a whole number, or one with k, m, g or t (512k), or b, a billion"));
   };
   int64_t value = 0;
   const char* end = text.data() + text.size();
@@ -29,7 +29,7 @@ int64_t parse_count(const std::string& text, const std::string& what) {
       return fail("is too large");
     return value * kBillion;
   }
-  const size_t unit = std::string_view("kKmMgG").find(*rest);
+  const size_t unit = std::string_view("kKmMgGtT").find(*rest);
   if (unit == std::string_view::npos) return fail("is not a number");
   const size_t shift = 10 * (unit / 2 + 1);
   const int64_t most = std::numeric_limits<int64_t>::max() >> shift;

@@ -223,13 +223,29 @@ std::vector<int64_t> IndexedDataset::document_begins(int64_t first, int64_t coun
   return begins;
 }
 
-int64_t IndexedDataset::longest_document() const {
-  int64_t longest = 0;
+void IndexedDataset::for_lengths(const std::function<void(int64_t)>& body) const {
   for (int64_t first = 0; first < documents_; first += kNumbersAtOnce) {
     const auto begins = document_begins(first, std::min(kNumbersAtOnce, documents_ - first) + 1);
-    for (size_t i = 1; i < begins.size(); ++i) longest = std::max(longest, begins[i] - begins[i - 1]);
+    for (size_t i = 1; i < begins.size(); ++i) body(begins[i] - begins[i - 1]);
   }
+}
+
+int64_t IndexedDataset::longest_document() const {
+  int64_t longest = 0;
+  for_lengths([&](int64_t tokens) { longest = std::max(longest, tokens); });
   return longest;
+}
+
+double IndexedDataset::mean_piece_of_token(int64_t piece_tokens) const {
+  double squares = 0;
+  const auto add = [&](int64_t tokens, int64_t pieces) {
+    squares += static_cast<double>(pieces) * static_cast<double>(tokens) * static_cast<double>(tokens);
+  };
+  for_lengths([&](int64_t tokens) {
+    add(piece_tokens, tokens / piece_tokens);
+    add(tokens % piece_tokens, 1);
+  });
+  return tokens_ == 0 ? 0 : squares / static_cast<double>(tokens_);
 }
 
 int64_t IndexedDataset::document_of(int64_t token) const {

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -45,7 +46,9 @@ class IndexedDataset {
   int64_t document_begin(int64_t document) const;  // token offset in the stream; documents() gives tokens()
   // document_begin of documents [first, first + count), up to documents() itself: one read instead of many.
   std::vector<int64_t> document_begins(int64_t first, int64_t count) const;
-  int64_t longest_document() const;          // tokens
+  int64_t longest_document() const;  // tokens
+  // Of pieces of at most so many, the tokens of the one that a token is in, on average; 0 of an empty set.
+  double mean_piece_of_token(int64_t piece_tokens) const;
   int64_t document_of(int64_t token) const;  // which document holds this token of the stream
 
   // Copies tokens [begin, begin + count) of the stream to `out`. `vocab_size` > 0: a token outside [0,
@@ -56,6 +59,8 @@ class IndexedDataset {
   void check_layout();
   int64_t token_offset(int64_t pointer) const;
   [[noreturn]] void refuse_changed() const;
+  // body(tokens) of every document.
+  void for_lengths(const std::function<void(int64_t)>& body) const;
 
   InputFile idx_;
   InputFile bin_;

@@ -1,6 +1,7 @@
 #include "trireme/data/packing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -12,6 +13,11 @@ namespace trireme {
 
 int64_t longest_context_tokens(const IndexedDataset& dataset, Packing packing) {
   return packing == Packing::concat ? std::numeric_limits<int64_t>::max() : dataset.longest_document();
+}
+
+int64_t mean_context_tokens(const IndexedDataset& dataset, Packing packing, int64_t sequence_tokens) {
+  if (packing == Packing::concat) return sequence_tokens;
+  return std::llround(dataset.mean_piece_of_token(sequence_tokens));
 }
 
 PackedRows::PackedRows(std::shared_ptr<const IndexedDataset> dataset, TokenSpan range, Packing packing,

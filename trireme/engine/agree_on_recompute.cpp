@@ -9,11 +9,9 @@
 namespace trireme {
 namespace {
 
-// Of two ranks' choices, the one that decides: that does not fit, then that computes more again, then the fuller
-// memory.
+// Of one plan on two ranks, the one that is told: that does not fit, then the fuller memory.
 bool has_less_room(const RecomputeChoice& a, const RecomputeChoice& b) {
   if (a.fits() != b.fits()) return b.fits();
-  if (a.rung != b.rung) return a.rung < b.rung;
   return static_cast<double>(a.expected_bytes) * static_cast<double>(b.budget_bytes) >
          static_cast<double>(b.expected_bytes) * static_cast<double>(a.budget_bytes);
 }
@@ -22,8 +20,9 @@ bool has_less_room(const RecomputeChoice& a, const RecomputeChoice& b) {
 
 std::optional<RecomputeChoice> agree_on_recompute(Group& all, const std::optional<RankBudget>& budget,
                                                   const ForecastInputs& inputs, EngineOptions& options) {
-  const std::optional<int64_t> asked_every =
-      options.checkpoint_every > 0 ? std::optional(options.checkpoint_every) : std::nullopt;
+  std::optional<int64_t> asked_every;
+  // More layers than there are are one group too.
+  if (options.checkpoint_every > 0) asked_every = std::min(options.checkpoint_every, inputs.model.layers);
   options.checkpoint_every = asked_every.value_or(1);
   if (options.recompute != Recompute::automatic) return std::nullopt;
   const PlannedBatch& batch = options.planned_batch;
@@ -33,17 +32,19 @@ std::optional<RecomputeChoice> agree_on_recompute(Group& all, const std::optiona
   if (!budget) return std::nullopt;
 
   Agreement agreement(all, options.device);
-  const ForecastInputs planned = with_batch(inputs, batch.samples, batch.tokens);
+  ForecastInputs planned = with_batch(inputs, batch.samples, batch.tokens);
+  planned.document_tokens = batch.document_tokens;
   const std::vector<RecomputePlan> ladder = recompute_ladder(planned, asked_every);
-  const RecomputeChoice rank_choice =
-      choose_recompute(planned, ladder, budget->device_bytes, budget->host_bytes);
+  // Less that is made again is not always more that is held, so that each rank is asked of every rung.
+  const int64_t rung = rung_that_fits(
+      agreement.largest(bytes_over_of_rungs(planned, ladder, budget->device_bytes, budget->host_bytes)));
+  const RecomputeChoice of_rank =
+      choice_of_rung(planned, ladder, rung, budget->device_bytes, budget->host_bytes);
   std::vector<RecomputeChoice> of_ranks;
-  for (const auto& row :
-       agreement.gather<int64_t>({rank_choice.rung, rank_choice.expected_bytes, rank_choice.budget_bytes,
-                                  rank_choice.expected_host_bytes, rank_choice.host_budget_bytes}))
-    of_ranks.push_back({{row[1], row[2], row[3], row[4]}, row[0], {}});
-  RecomputeChoice choice = *std::min_element(of_ranks.begin(), of_ranks.end(), has_less_room);
-  choice.plan = ladder[static_cast<size_t>(choice.rung)];
+  for (const auto& row : agreement.gather<int64_t>({of_rank.expected_bytes, of_rank.budget_bytes,
+                                                    of_rank.expected_host_bytes, of_rank.host_budget_bytes}))
+    of_ranks.push_back({{row[0], row[1], row[2], row[3]}, rung, of_rank.plan});
+  const RecomputeChoice choice = *std::min_element(of_ranks.begin(), of_ranks.end(), has_less_room);
   options.recompute = choice.plan.policy;
   options.checkpoint_every = choice.plan.checkpoint_every;
   options.keep_fraction = choice.plan.keep_fraction;

@@ -1,5 +1,5 @@
-// What --recompute auto comes to in a run of many ranks: every rank looks how much fits into its budget
-// (rank_budget.h, choose_recompute.h); the least of the ranks is what all do.
+// What --recompute auto comes to in a run of many ranks: every rank looks which plans fit into its budget
+// (rank_budget.h, choose_recompute.h); all take the one that makes least again of those that fit every rank.
 #pragma once
 
 #include <optional>

@@ -98,7 +98,7 @@ void check_recompute(const EngineOptions& options) {
   if (options.recompute == Recompute::none && options.checkpoint_every > 1)
     throw ConfigError(cat("--checkpoint_every ", options.checkpoint_every,
                           " means nothing with --recompute none, which runs no layer again; use --recompute "
-                          "full or keep_attention, or leave it out"));
+                          "full or keep_attention, or give --checkpoint_every 0"));
   if (options.recompute == Recompute::full && keep_fraction != 1)
     throw ConfigError(cat("--keep_fraction ", keep_fraction,
                           " means nothing with --recompute full, which keeps the same of every layer; use "
@@ -115,8 +115,8 @@ void check_recompute(const EngineOptions& options) {
                           "; give --recompute keep_attention with it (and --keep_fraction 0 for none of that "
                           "output), or leave it out"));
   if (options.checkpoint_every > 1)
-    throw ConfigError(cat(given, " means nothing with --checkpoint_every ", options.checkpoint_every,
-                          ", whose groups make again what it keeps; leave one of them out"));
+    throw ConfigError(cat(given, " goes with the input of every layer alone, and --checkpoint_every is ",
+                          options.checkpoint_every, "; leave one of them out"));
 }
 
 void check_memory_budget(const EngineOptions& options) {

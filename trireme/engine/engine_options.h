@@ -38,9 +38,10 @@ struct OptimizerOptions {
 
 // The largest micro-batch that a rank will be given, from which memory is known beforehand.
 struct PlannedBatch {
-  int64_t samples = 0;  // B; 0: unknown
-  int64_t tokens = 0;   // S of one sample, over all ranks that share it; 0: unknown
-  bool packed = false;  // samples hold documents
+  int64_t samples = 0;          // B; 0: unknown
+  int64_t tokens = 0;           // S of one sample, over all ranks that share it; 0: unknown
+  bool packed = false;          // samples hold documents
+  int64_t document_tokens = 0;  // of the document that a token is in, on average; 0: of a sample
   bool known() const { return samples > 0 && tokens > 0; }
 };
 

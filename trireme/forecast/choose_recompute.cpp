@@ -19,8 +19,9 @@ std::string RecomputeChoice::description() const {
   return fits() ? cat("chosen: ", bytes) : cat("chosen, though the formulas expect ", bytes);
 }
 
-int64_t most_layers_of_group(int64_t layers) {
-  return std::max<int64_t>(1, static_cast<int64_t>(std::sqrt(static_cast<double>(layers) / 2)));
+int64_t most_layers_of_group(int64_t layers, Offload activations) {
+  const auto root = static_cast<int64_t>(std::sqrt(static_cast<double>(layers) / 2));
+  return std::max<int64_t>(1, activations == Offload::none ? root : std::min<int64_t>(8, layers / 4));
 }
 
 std::vector<RecomputePlan> recompute_ladder(ForecastInputs inputs, std::optional<int64_t> checkpoint_every) {
@@ -30,9 +31,10 @@ std::vector<RecomputePlan> recompute_ladder(ForecastInputs inputs, std::optional
     RecomputePlan plan;
   };
   std::vector<Rung> rungs;
+  const int64_t fewest = checkpoint_every.value_or(1);
+  const int64_t most = checkpoint_every ? fewest : most_layers_of_group(layers, inputs.offload.activations);
   int64_t& every = inputs.recompute.checkpoint_every;
-  for (every = checkpoint_every.value_or(1); every <= checkpoint_every.value_or(most_layers_of_group(layers));
-       ++every) {
+  for (every = fewest; every <= most; ++every) {
     const KeepOrder order(inputs);
     for (int64_t position = 0; position <= order.last_position(); ++position) {
       const RecomputePlan plan = plan_keeping(order.at(position), every, layers);
@@ -46,24 +48,41 @@ std::vector<RecomputePlan> recompute_ladder(ForecastInputs inputs, std::optional
   return ladder;
 }
 
-RecomputeChoice choose_recompute(ForecastInputs inputs, const std::vector<RecomputePlan>& ladder,
-                                 int64_t budget_bytes, int64_t host_budget_bytes) {
+RecomputeChoice choice_of_rung(const ForecastInputs& inputs, const std::vector<RecomputePlan>& ladder,
+                               int64_t rung, int64_t budget_bytes, int64_t host_budget_bytes) {
+  RecomputeChoice choice{{.budget_bytes = budget_bytes}, rung, ladder[static_cast<size_t>(rung)]};
   // Else what is kept takes nothing of the host's memory.
-  const bool on_host = inputs.offload.activations != Offload::none;
-  std::optional<RecomputeChoice> nearest;
-  for (auto rung = std::ssize(ladder) - 1; rung >= 0; --rung) {
-    RecomputeChoice choice{{.budget_bytes = budget_bytes}, rung, ladder[static_cast<size_t>(rung)]};
-    if (on_host) choice.host_budget_bytes = host_budget_bytes;
-    inputs.recompute = choice.plan;
-    const MemoryForecast forecast =
-        choose_resident_layers(inputs, choice.budget_bytes, choice.host_budget_bytes);
-    choice.expected_bytes = forecast.peak_total_bytes;
-    choice.expected_host_bytes = forecast.host.total();
-    if (choice.fits()) return choice;
-    if (!nearest || choice.bytes_over() <= nearest->bytes_over()) nearest = choice;
-  }
-  TRIREME_ASSERT(nearest, "a ladder without rungs");
-  return *nearest;
+  if (inputs.offload.activations != Offload::none) choice.host_budget_bytes = host_budget_bytes;
+  ForecastInputs planned = inputs;
+  planned.recompute = choice.plan;
+  const MemoryForecast forecast =
+      choose_resident_layers(planned, choice.budget_bytes, choice.host_budget_bytes);
+  choice.expected_bytes = forecast.peak_total_bytes;
+  choice.expected_host_bytes = forecast.host.total();
+  return choice;
+}
+
+std::vector<int64_t> bytes_over_of_rungs(const ForecastInputs& inputs,
+                                         const std::vector<RecomputePlan>& ladder, int64_t budget_bytes,
+                                         int64_t host_budget_bytes) {
+  std::vector<int64_t> bytes_over;
+  bytes_over.reserve(ladder.size());
+  for (int64_t rung = 0; rung < std::ssize(ladder); ++rung)
+    bytes_over.push_back(choice_of_rung(inputs, ladder, rung, budget_bytes, host_budget_bytes).bytes_over());
+  return bytes_over;
+}
+
+int64_t rung_that_fits(const std::vector<int64_t>& bytes_over_of_rungs) {
+  TRIREME_ASSERT(!bytes_over_of_rungs.empty(), "a ladder without rungs");
+  for (auto rung = std::ssize(bytes_over_of_rungs) - 1; rung >= 0; --rung)
+    if (bytes_over_of_rungs[static_cast<size_t>(rung)] == 0) return rung;
+  return std::ranges::min_element(bytes_over_of_rungs) - bytes_over_of_rungs.begin();
+}
+
+RecomputeChoice choose_recompute(const ForecastInputs& inputs, const std::vector<RecomputePlan>& ladder,
+                                 int64_t budget_bytes, int64_t host_budget_bytes) {
+  const int64_t rung = rung_that_fits(bytes_over_of_rungs(inputs, ladder, budget_bytes, host_budget_bytes));
+  return choice_of_rung(inputs, ladder, rung, budget_bytes, host_budget_bytes);
 }
 
 }  // namespace trireme

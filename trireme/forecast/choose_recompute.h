@@ -1,11 +1,12 @@
 // What --recompute auto means on one rank: of all plans the one that computes least again and fits into the
 // rank's budgets.
 //
-//   ladder     full, groups of G .. 1 layers | attention on 1 .. L, groups of G .. 1 | q, k, v | the MLP -> none
+//   long samples     full, inputs of every 4th .. 1st layer | attention on 1 .. L, at most every 4th input |
+//                    inputs of every 3rd .. 1st layer | q, k, v | the MLP -> none
+//   shorter ones     full, inputs of every 4th .. 1st layer | attention on 1 .. L | q, k, v | the MLP -> none
 //
-// The rungs are in the order of what backward makes again (recompute_cost.h), so that where the parts of the line
-// above lie depends on the lengths. Within groups of one size what is kept grows as keep_order.h says. G is
-// about the root of L / 2: larger groups save less than their second forward takes.
+// All plans are rungs of one ladder, in the order of what backward makes again (recompute_cost.h): the lines above
+// are their gist. In groups of one size what is kept grows as keep_order.h says.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +20,21 @@
 namespace trireme {
 
 // Layers of the largest group that --recompute auto and the planner take. With n layers a group, backward of full
-// holds the inputs of L / n groups, and inputs and attention's outputs of n - 1 layers that ran again.
-int64_t most_layers_of_group(int64_t layers);
+// holds the inputs of L / n groups, and inputs and attention's outputs of n - 1 layers that ran again: so about the
+// root of L / 2. Where activations leave, the former are elsewhere: at most 8 layers, and four groups.
+int64_t most_layers_of_group(int64_t layers, Offload activations);
 
 // From the plan that makes most again to the one that makes least; the same on every rank. In groups of
-// `checkpoint_every` layers, or of any size. `inputs` have a sample's tokens.
+// `checkpoint_every` layers, at most all, or of any size up to the largest. `inputs` have a sample's tokens.
 std::vector<RecomputePlan> recompute_ladder(ForecastInputs inputs, std::optional<int64_t> checkpoint_every);
+
+// By how many bytes the forecast of each rung exceeds the budgets; 0 where it fits. `inputs` have a batch; their
+// recompute plan is not read.
+std::vector<int64_t> bytes_over_of_rungs(const ForecastInputs& inputs,
+                                         const std::vector<RecomputePlan>& ladder, int64_t budget_bytes,
+                                         int64_t host_budget_bytes);
+// The last rung that fits; where none does, the first of those that exceed by least.
+int64_t rung_that_fits(const std::vector<int64_t>& bytes_over_of_rungs);
 
 struct RecomputeChoice : MemoryFit {
   int64_t rung = 0;  // of the ladder
@@ -34,9 +44,12 @@ struct RecomputeChoice : MemoryFit {
   std::string description() const;
 };
 
-// The last rung whose forecast is within both budgets; where none is, the one that exceeds them by least.
-// `inputs` have a batch; their recompute plan is not read.
-RecomputeChoice choose_recompute(ForecastInputs inputs, const std::vector<RecomputePlan>& ladder,
+// Of one rung, told with its forecast.
+RecomputeChoice choice_of_rung(const ForecastInputs& inputs, const std::vector<RecomputePlan>& ladder,
+                               int64_t rung, int64_t budget_bytes, int64_t host_budget_bytes);
+
+// Of one rank by itself.
+RecomputeChoice choose_recompute(const ForecastInputs& inputs, const std::vector<RecomputePlan>& ladder,
                                  int64_t budget_bytes, int64_t host_budget_bytes = MemoryFit::kNoLimit);
 
 }  // namespace trireme

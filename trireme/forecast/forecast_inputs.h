@@ -76,13 +76,14 @@ struct ForecastInputs {
   int64_t state_bytes = 4;    // of a moment
   int moments = 2;            // AdamW 2, SGD 0
   // The device and its kernels.
-  bool device_is_host = true;  // the CPU, where offload to the host moves nothing
-  int product_threads = 0;     // of the CPU, each of which copies blocks of a 16-bit weight gradient
-  bool narrow_kernel = false;  // CUDA's for 16-bit moments (shard/adamw_kernel.h), which has no workspace
-  bool token_kernels = false;  // CUDA's for token-wise operations (kernels/token_ops_gpu.h)
-  bool library_sums = false;   // fp32 over ranks, by NCCL: even shares without every rank's block
-  bool packed = false;         // samples of several documents, so that each has positions of its own
-  bool fused_on_gpu = false;   // an attention kernel of CUDA; the reference kernel's workspace is not counted
+  bool device_is_host = true;   // the CPU, where offload to the host moves nothing
+  int product_threads = 0;      // of the CPU, each of which copies blocks of a 16-bit weight gradient
+  bool narrow_kernel = false;   // CUDA's for 16-bit moments (shard/adamw_kernel.h), which has no workspace
+  bool token_kernels = false;   // CUDA's for token-wise operations (kernels/token_ops_gpu.h)
+  bool library_sums = false;    // fp32 over ranks, by NCCL: even shares without every rank's block
+  int64_t document_tokens = 0;  // of the document that a token is in, on average; 0: of a sample
+  bool packed = false;          // samples of several documents, so that each has positions of its own
+  bool fused_on_gpu = false;  // an attention kernel of CUDA; the reference kernel's workspace is not counted
   bool documents_alone = false;     // long ones are calls of their own (kernels/long_documents.h)
   bool key_blocks = false;          // long dense calls are cut (kernels/key_blocks.h)
   bool packed_graphs = false;       // cuDNN's graphs of segments (kernels/attention_graph.h)

@@ -1,7 +1,6 @@
 // Which parts of a layer are kept before others where memory does not hold all: first what costs most time a
 // byte to make again (recompute_cost.h). The one rule of --recompute auto and of the planner. So attention comes
-// first where a query sees more keys than about M / 2: a sample counts as one document, as those of packed
-// samples are not known beforehand. A configuration is a position: the first part on 0 .. L of the last layers,
+// first where a query sees more keys than about M / 2. A configuration is a position: the first part on 0 .. L of the last layers,
 // then the second part beside it, then the third.
 #pragma once
 
@@ -14,7 +13,7 @@ namespace trireme {
 class KeepOrder {
  public:
   // The same on every rank. `inputs` have a sample's tokens. Attention alone where layers run in groups,
-  // whose second forward makes the rest all the same, and where what is kept is offloaded: the rest is more
+  // which keep no other part, and where what is kept is offloaded: the rest is more
   // than can be moved in the time.
   explicit KeepOrder(const ForecastInputs& inputs);
   // Of one part.

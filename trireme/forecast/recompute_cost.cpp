@@ -1,5 +1,7 @@
 #include "trireme/forecast/recompute_cost.h"
 
+#include <algorithm>
+
 #include "trireme/base/attention_squares.h"
 
 namespace trireme {
@@ -15,8 +17,11 @@ struct Balance {
 };
 constexpr Balance kGpu{1.3, 200, 1800}, kCpu{1.5, 10, 100};
 
-// That a query of a layer sees, all layers alike.
-double mean_keys(const ModelSizes& model, int64_t tokens) {
+// That a query of a layer sees, on average over layers and documents.
+double mean_keys(const ForecastInputs& inputs) {
+  const ModelSizes& model = inputs.model;
+  const int64_t tokens =
+      inputs.document_tokens > 0 ? std::min(inputs.document_tokens, inputs.tokens) : inputs.tokens;
   std::vector<int64_t> windows = model.layer_windows;
   if (windows.empty()) windows.assign(static_cast<size_t>(model.layers), 0);
   const bool causal = model.causal_tokens > 0;
@@ -37,7 +42,7 @@ PartCost cost_of(KeptPart part, const ForecastInputs& inputs) {
   const bool chunked = inputs.head_chunks > 1;
   switch (part) {
     case KeptPart::attention: {
-      return {4 * q * mean_keys(model, inputs.tokens) * balance.attention + (chunked ? q + qkv : q) * sent,
+      return {4 * q * mean_keys(inputs) * balance.attention + (chunked ? q + qkv : q) * sent,
               q * e + static_cast<double>(model.heads) * kFloat_bytes};
     }
     case KeptPart::qkv: {
@@ -56,7 +61,9 @@ PartCost cost_of(KeptPart part, const ForecastInputs& inputs) {
 double product_flops_made_again(const RecomputePlan& plan, const ForecastInputs& inputs) {
   const PartCost attention = cost_of(KeptPart::attention, inputs), qkv = cost_of(KeptPart::qkv, inputs),
                  mlp = cost_of(KeptPart::mlp, inputs);
-  const double down = 2 * static_cast<double>(inputs.model.hidden * inputs.model.intermediate);
+  const ModelSizes& model = inputs.model;
+  const bool mlp_has_down = model.post_norms || model.tiles == TileFormula::encoder;
+  const double down = mlp_has_down ? 0 : 2 * static_cast<double>(model.hidden * model.intermediate);
   double flops = 0;
   for (int64_t layer = 0; layer < plan.layers; ++layer) {
     const bool keeps_attention = layer >= plan.layers - plan.layers_keeping(KeptPart::attention);

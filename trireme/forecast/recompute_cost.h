@@ -5,11 +5,12 @@
 //   attention   4 D H keys FLOPs; with Ulysses o sent         H D e + 4 H
 //   qkv         product M x (H + 2K) D, norm, rotation;       (H + 2K) D e; with Ulysses H D e more (kOHeads)
 //               with Ulysses q, k, v and o sent
-//   mlp         products H D x M and M x 2 I (of encoders     M t + 2 I t (of encoders M t + (I + M) t)
-//               M x I twice)
+//   mlp         products H D x M and M x 2 I (M x I too       M t + 2 I t (of encoders M t + (I + M) t)
+//               where a norm follows; of encoders twice)
 //
-// A layer whose forward runs a second time for the next one's input (--checkpoint_every) makes its part mlp, and
-// the down projection, once more; without attention's output also its part qkv.
+// A layer whose forward runs a second time for the next one's input (--checkpoint_every) makes its part mlp with
+// the down projection once more; without attention's output also its part qkv. Not counted: a ring's rounds, what
+// ZeRO 3 gathers, what block-sparse layouts leave out.
 #pragma once
 
 #include "trireme/forecast/forecast_inputs.h"
@@ -22,7 +23,7 @@ struct PartCost {
   double bytes;
   double flops_a_byte() const { return product_flops / bytes; }
 };
-// `inputs` have a sample's tokens.
+// `inputs` have a sample's tokens, and its documents' if it holds several.
 PartCost cost_of(KeptPart part, const ForecastInputs& inputs);
 
 // Of a token, all layers together: what backward makes again with `plan`, by the same measure.

@@ -129,11 +129,14 @@ class CandidateList {
       if (settings.whole_parameters && zero > 0 && devices_ > 1) continue;
       of_zero.zero = zero;
       for (const Offload parameters : offloads(pinned_.offload_parameters, zero == 3)) {
-        // On one device a stage shards nothing, and only what is offloaded unit by unit needs one.
-        if (devices_ == 1 && !pinned_.zero && zero > 0 && parameters == Offload::none) continue;
         if (parameters != Offload::none && zero != 3) continue;
         of_zero.offload_parameters = parameters;
         for (const Offload optimizer : offloads(pinned_.offload_optimizer, steps_on_host)) {
+          // On one device a stage shards nothing: it lets parameters be offloaded, and gradients leave as units
+          // close where the optimizer is.
+          const bool of_use = zero == 0 || parameters != Offload::none ||
+                              (zero == 2 && optimizer != Offload::none && !settings.update_in_backward);
+          if (devices_ == 1 && !pinned_.zero && !of_use) continue;
           of_zero.offload_optimizer = optimizer;
           for (const Offload activations : offloads(pinned_.offload_activations, true)) {
             of_zero.offload_activations = activations;
@@ -151,8 +154,11 @@ class CandidateList {
   void add_recompute(const Configuration& of_recompute) {
     const int64_t layers = request_.model.layers;
     Candidate candidate{of_recompute};
-    candidate.configuration.checkpoint_every = pinned_.checkpoint_every.value_or(1);
-    candidate.most_of_group = pinned_.checkpoint_every.value_or(most_layers_of_group(layers));
+    // More layers than there are are one group too.
+    const int64_t fewest = std::min(layers, pinned_.checkpoint_every.value_or(1));
+    candidate.configuration.checkpoint_every = fewest;
+    candidate.most_of_group =
+        pinned_.checkpoint_every ? fewest : most_layers_of_group(layers, of_recompute.offload_activations);
     const auto add = [&](Recompute policy, int64_t attention, int64_t qkv = 0, int64_t mlp = 0) {
       candidate.configuration.recompute = policy;
       candidate.configuration.keeping_layers = attention;

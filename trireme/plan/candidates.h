@@ -29,9 +29,9 @@ struct Candidate {
   int64_t most_keeping = 0;
   int64_t most_of_group = 1;
 
-  // In the smallest groups.
+  // With what `position` of the order keeps, in the smallest groups.
   Configuration keeping(int64_t position) const;
-  // Those in groups of so many layers alone.
+  // The configurations in groups of so many layers.
   Candidate in_groups(int64_t layers_of_group) const;
 };
 

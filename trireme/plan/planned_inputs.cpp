@@ -14,6 +14,7 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
   inputs.model = request.model;
   inputs.batch = configuration.batch;
   inputs.tokens = tokens;
+  inputs.document_tokens = request.document_tokens;
   inputs = with_sequence_ranks(std::move(inputs), configuration.ulysses, configuration.ring, sp_rank);
   inputs.ring_possible = settings.ring_possible;
   inputs.gathers_keys = settings.gathers_keys && configuration.ring > 1;

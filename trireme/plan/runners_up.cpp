@@ -94,8 +94,9 @@ class Alternatives {
     }
     for (const Recompute policy : {Recompute::none, Recompute::keep_attention, Recompute::full})
       with(user.recompute,
-           policy != c_.recompute || c_.keeping_layers < request_.model.layers ||
-               c_.qkv_layers + c_.mlp_layers > 0,
+           (policy != Recompute::none || user.checkpoint_every.value_or(1) == 1) &&
+               (policy != c_.recompute || c_.keeping_layers < request_.model.layers ||
+                c_.qkv_layers + c_.mlp_layers > 0),
            [&](PinnedOptions& pinned) {
              pinned.recompute = policy;
              pinned.keep_fraction = policy == Recompute::full ? std::nullopt : std::optional(1.0);
@@ -104,8 +105,8 @@ class Alternatives {
            });
     for (const int64_t every : {1, 2, 4})
       with(user.checkpoint_every,
-           every != c_.checkpoint_every && c_.recompute != Recompute::none &&
-               c_.qkv_layers + c_.mlp_layers == 0,
+           every != c_.checkpoint_every && every <= request_.model.layers &&
+               c_.recompute != Recompute::none && c_.qkv_layers + c_.mlp_layers == 0,
            [&](PinnedOptions& pinned) { pinned.checkpoint_every = every; });
     for (const int chunks : {1, 2, 4})
       with(user.head_chunks, chunks != c_.head_chunks,
@@ -191,9 +192,9 @@ std::string changed_options_of(const Planned& best, const Planned& other) {
   tell(a.offload_optimizer != b.offload_optimizer, "--offload_optimizer ", name_of(b.offload_optimizer));
   tell(a.offload_activations != b.offload_activations, "--offload_activations ",
        name_of(b.offload_activations));
-  RecomputePlan kept = other.step.inputs.recompute;
-  kept.checkpoint_every = a.checkpoint_every;
-  tell(kept != best.step.inputs.recompute, "--recompute ", kept.description());
+  RecomputePlan kept_of_best = best.step.inputs.recompute, kept = other.step.inputs.recompute;
+  kept_of_best.checkpoint_every = kept.checkpoint_every = 1;  // told by itself
+  tell(kept != kept_of_best, "--recompute ", kept.description());
   tell(a.checkpoint_every != b.checkpoint_every, "--checkpoint_every ", b.checkpoint_every);
   tell(a.head_chunks != b.head_chunks, "--head_chunks ", b.head_chunks);
   tell(a.tile_tokens != b.tile_tokens, "--tile_tokens ", b.tile_tokens);

@@ -63,16 +63,13 @@ int64_t bytes_over(const PlannedMemory& memory) {
   return std::max<int64_t>(0, memory.device_over_bytes()) + std::max<int64_t>(0, memory.host_over_bytes());
 }
 
-// Layers in larger groups send fewer inputs away, and hold more of them while a group runs again: beside
-// activations that leave they help the host alone.
+// Of a configuration that does not fit. Larger groups hold fewer inputs, and nothing else that is less.
 bool larger_groups_may_help(const Configuration& configuration, const PlannedMemory& memory) {
-  return memory.device_over_bytes() <= (configuration.offload_activations == Offload::none
-                                            ? memory.forecast.peak[MemoryCategory::activations]
-                                            : 0);
+  const bool leave = configuration.offload_activations != Offload::none;
+  return memory.device_over_bytes() <= memory.forecast.peak[MemoryCategory::activations] &&
+         (leave || memory.host_over_bytes() <= 0);
 }
 
-// Where attention's output is kept of all layers, larger groups only compute more, unless the step waits for
-// what is sent away.
 bool keeps_attention(const Planned& planned) {
   const RecomputePlan& plan = planned.step.inputs.recompute;
   return plan.layers_keeping(KeptPart::attention) == plan.layers;
@@ -107,9 +104,9 @@ PlannedMemory Search::memory_of(const Configuration& configuration, int64_t toke
   return planned_memory(request_, inputs);
 }
 
-double Search::seconds_of(const Configuration& configuration, int64_t tokens) {
+StepTime Search::time_of(const Configuration& configuration, int64_t tokens) {
   ++counts_.times;
-  return step_time(planned_step(request_, configuration, tokens), request_.hardware).seconds;
+  return step_time(planned_step(request_, configuration, tokens), request_.hardware);
 }
 
 Planned Search::planned(const Configuration& configuration, int64_t tokens) {
@@ -118,53 +115,63 @@ Planned Search::planned(const Configuration& configuration, int64_t tokens) {
   return make_planned(request_, configuration, tokens);
 }
 
-Planned Search::fastest_keeping(const Candidate& candidate, int64_t tokens) {
+Search::Position Search::least_position(const Candidate& candidate, int64_t tokens) {
+  // In groups, what the layers keep that stay on the device may be more with less that is kept in all: inputs of
+  // groups in place of outputs of attention.
+  const bool grouped = candidate.configuration.checkpoint_every > 1;
+  const int64_t last = std::min(candidate.most_keeping,
+                                candidate.least_keeping + (grouped ? ResidentLayers{}.resident_layers : 0));
+  std::optional<Position> least;
+  for (int64_t keeping = candidate.least_keeping; keeping <= last; ++keeping) {
+    const Position position{keeping, memory_of(candidate.keeping(keeping), tokens)};
+    if (!least || bytes_over(position.memory) < bytes_over(least->memory)) least = position;
+    if (least->memory.fits()) break;
+  }
+  return *least;
+}
+
+Planned Search::fastest_from(int64_t least, const Candidate& candidate, int64_t tokens) {
   const auto fits = [&](int64_t keeping) { return memory_of(candidate.keeping(keeping), tokens).fits(); };
   int64_t most = candidate.most_keeping;
-  if (candidate.least_keeping < most && !fits(most)) {
-    int64_t low = candidate.least_keeping;
+  if (least < most && !fits(most)) {
+    int64_t low = least;
     while (low + 1 < most) {
       const int64_t middle = low + (most - low) / 2;
       (fits(middle) ? low : most) = middle;
     }
     most = low;
   }
-  const auto seconds = [&](int64_t keeping) { return seconds_of(candidate.keeping(keeping), tokens); };
-  return planned(candidate.keeping(least_of_convex(candidate.least_keeping, most, seconds)), tokens);
+  const auto seconds = [&](int64_t keeping) { return time_of(candidate.keeping(keeping), tokens).seconds; };
+  if (candidate.configuration.checkpoint_every == 1)
+    return planned(candidate.keeping(least_of_convex(least, most, seconds)), tokens);
+  Planned best = planned(candidate.keeping(most), tokens);
+  if (!waits_for_activations(best.time)) return best;
+  // Not convex: the last layer of a group saves less than the others.
+  int64_t fastest = most;
+  double least_seconds = best.time.seconds;
+  for (int64_t keeping = least; keeping < most; ++keeping)
+    if (const double of_keeping = seconds(keeping); of_keeping < least_seconds)
+      least_seconds = of_keeping, fastest = keeping;
+  return fastest == most ? best : planned(candidate.keeping(fastest), tokens);
 }
 
-std::optional<Planned> Search::fit(const Candidate& candidate, int64_t tokens,
-                                   double at_most_seconds_a_token) {
-  std::optional<Planned> best;
+std::vector<Planned> Search::fit(const Candidate& candidate, int64_t tokens, double at_most_seconds_a_token) {
+  std::vector<Planned> fitting;
   const int64_t fewest = candidate.configuration.checkpoint_every;
   for (int64_t layers = fewest; layers <= candidate.most_of_group; ++layers) {
     const Candidate of_groups = candidate.in_groups(layers);
     if (layers > fewest && least_seconds_a_token({of_groups}, 0, 1, tokens) > at_most_seconds_a_token)
       continue;
-    const Configuration least = of_groups.keeping(of_groups.least_keeping);
-    const PlannedMemory memory = memory_of(least, tokens);
-    if (!memory.fits()) {
-      if (!larger_groups_may_help(least, memory)) break;
-      continue;
-    }
-    Planned fitted = fastest_keeping(of_groups, tokens);
-    const bool done = keeps_attention(fitted) && !waits_for_activations(fitted.time);
-    if (!best || fitted.seconds_per_token() < best->seconds_per_token()) best = std::move(fitted);
-    if (done) break;
+    const Position least = least_position(of_groups, tokens);
+    if (least.memory.fits())
+      fitting.push_back(fastest_from(least.keeping, of_groups, tokens));
+    else if (!larger_groups_may_help(of_groups.configuration, least.memory))
+      break;
+    // Larger groups would only compute more.
+    if (!fitting.empty() && keeps_attention(fitting.back()) && !waits_for_activations(fitting.back().time))
+      break;
   }
-  return best;
-}
-
-Search::Least Search::least_memory(const Candidate& candidate, int64_t tokens) {
-  std::optional<Least> least;
-  for (int64_t layers = candidate.configuration.checkpoint_every; layers <= candidate.most_of_group;
-       ++layers) {
-    const Configuration configuration = candidate.in_groups(layers).keeping(candidate.least_keeping);
-    const PlannedMemory memory = memory_of(configuration, tokens);
-    if (!least || bytes_over(memory) < bytes_over(least->memory)) least = {configuration, memory};
-    if (memory.fits() || !larger_groups_may_help(configuration, memory)) break;
-  }
-  return *least;
+  return fitting;
 }
 
 std::optional<Planned> Search::fastest(int devices, int64_t tokens) {
@@ -190,9 +197,11 @@ std::optional<Planned> Search::fastest(int devices, int64_t tokens) {
     if (next.is_group()) {
       for (size_t i = next.begin; i < next.end; ++i)
         open.push({least_seconds_a_token(all, i, i + 1, tokens), i, i + 1});
-    } else if (auto fitted = fit(all[next.begin], tokens, least * (1 + kAsFast))) {
-      least = std::min(least, fitted->seconds_per_token());
-      fitting.push_back(std::move(*fitted));
+    } else {
+      for (Planned& fitted : fit(all[next.begin], tokens, least * (1 + kAsFast))) {
+        least = std::min(least, fitted.seconds_per_token());
+        fitting.push_back(std::move(fitted));
+      }
     }
   }
   std::erase_if(fitting,
@@ -206,10 +215,7 @@ std::optional<Planned> Search::fastest(int devices, int64_t tokens) {
 
 double Search::least_seconds_a_token(const std::vector<Candidate>& all, size_t begin, size_t end,
                                      int64_t tokens) {
-  const auto time = [&](const Configuration& configuration) {
-    ++counts_.times;
-    return step_time(planned_step(request_, configuration, tokens), request_.hardware);
-  };
+  const auto time = [&](const Configuration& configuration) { return time_of(configuration, tokens); };
   const Candidate& first = all[begin];
   double seconds = 0;
   if (end - begin > 1) {
@@ -230,20 +236,33 @@ double Search::least_seconds_a_token(const std::vector<Candidate>& all, size_t b
 Planned Search::nearest(int devices, int64_t tokens) {
   check_request(request_, devices, tokens);
   std::optional<std::pair<int64_t, Configuration>> least;
-  for (const Candidate& candidate : list_candidates(request_, devices, tokens)) {
-    const Least of_candidate = least_memory(candidate, tokens);
-    const int64_t over = bytes_over(of_candidate.memory);
-    if (!least || over < least->first) least = {over, of_candidate.configuration};
-  }
+  for (const Candidate& candidate : list_candidates(request_, devices, tokens))
+    for (int64_t layers = candidate.configuration.checkpoint_every; layers <= candidate.most_of_group;
+         ++layers) {
+      const Candidate of_groups = candidate.in_groups(layers);
+      const Position position = least_position(of_groups, tokens);
+      const int64_t over = bytes_over(position.memory);
+      if (!least || over < least->first) least = {over, of_groups.keeping(position.keeping)};
+    }
   return planned(least->second, tokens);
+}
+
+bool Search::holds(const Candidate& candidate, int64_t tokens) {
+  for (int64_t layers = candidate.configuration.checkpoint_every; layers <= candidate.most_of_group;
+       ++layers) {
+    const Candidate of_groups = candidate.in_groups(layers);
+    const PlannedMemory memory = least_position(of_groups, tokens).memory;
+    if (memory.fits()) return true;
+    if (!larger_groups_may_help(of_groups.configuration, memory)) return false;
+  }
+  return false;
 }
 
 bool Search::holds(int devices, int64_t tokens) {
   const std::vector<Candidate> candidates = list_candidates(request_, devices, tokens);
   // The last ones shard and offload most.
-  return std::any_of(candidates.rbegin(), candidates.rend(), [&](const Candidate& candidate) {
-    return least_memory(candidate, tokens).memory.fits();
-  });
+  return std::any_of(candidates.rbegin(), candidates.rend(),
+                     [&](const Candidate& candidate) { return holds(candidate, tokens); });
 }
 
 int64_t Search::longest(int devices, int64_t most_tokens) {

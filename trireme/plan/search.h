@@ -5,8 +5,8 @@
 //   -> in that order: its members, with the least time of each -> what fits, until none that is left can be
 //   faster than the best
 //
-// Memory is asked of few: only of those that could still be the best. What a candidate's layers keep is the
-// most that fits, by bisection; of offloaded activations what makes the step shortest.
+// Memory is asked of few: only of those that could still be the best. What a candidate's layers keep is, for each
+// size of groups, the most that fits, by bisection; of offloaded activations what makes the step shortest.
 #pragma once
 
 #include <optional>
@@ -42,18 +42,19 @@ class Search {
  private:
   PlannedMemory memory_of(const Configuration& configuration, int64_t tokens);
   Planned planned(const Configuration& configuration, int64_t tokens);
-  double seconds_of(const Configuration& configuration, int64_t tokens);
-  // In groups of any of the candidate's sizes, or of the smallest. In larger ones only if that may be as fast as it
-  // is asked to.
-  std::optional<Planned> fit(const Candidate& candidate, int64_t tokens, double at_most_seconds_a_token);
-  // In the smallest groups, where what keeps least fits.
-  Planned fastest_keeping(const Candidate& candidate, int64_t tokens);
-  // Of what keeps least, in the smallest groups that fit; if none do, in those that exceed the limits by least.
-  struct Least {
-    Configuration configuration;
+  StepTime time_of(const Configuration& configuration, int64_t tokens);
+  // What a candidate's layers keep, in the smallest of its groups.
+  struct Position {
+    int64_t keeping;
     PlannedMemory memory;
   };
-  Least least_memory(const Candidate& candidate, int64_t tokens);
+  // The first that fits; where none does, that which exceeds the limits by least.
+  Position least_position(const Candidate& candidate, int64_t tokens);
+  // Of the positions from `least` on that fit, in the smallest groups.
+  Planned fastest_from(int64_t least, const Candidate& candidate, int64_t tokens);
+  // The fastest of each size of groups that fits, but those that cannot be as fast as is asked.
+  std::vector<Planned> fit(const Candidate& candidate, int64_t tokens, double at_most_seconds_a_token);
+  bool holds(const Candidate& candidate, int64_t tokens);
   // Of candidates [begin, end): one, or those of one group.
   double least_seconds_a_token(const std::vector<Candidate>& all, size_t begin, size_t end, int64_t tokens);
 

@@ -47,6 +47,14 @@ void RunInProgress::prepare_stages(const ModelConfig& config) {
   }
 }
 
+EngineOptions RunInProgress::engine_options(int stage) const {
+  EngineOptions engine = options_of(stage).engine;
+  PlannedBatch& batch = engine.planned_batch;
+  batch.document_tokens =
+      mean_context_tokens(*data_of(stage).train.set, options_.samples.packing, batch.tokens);
+  return engine;
+}
+
 int64_t RunInProgress::longest_context_tokens(int stage) const {
   const TrainingData& data = data_of(stage);
   const auto longest = [&](const IndexedDataset& set) {
@@ -106,7 +114,7 @@ void RunInProgress::prepare() {
                                        agreement_, notes()));
   prepare_stages(config);
   engine_stage_ = resume_from_ ? stage_of_step(plan_.stages, resume_from_->step) : 0;
-  EngineOptions engine = options_of(engine_stage_).engine;
+  EngineOptions engine = engine_options(engine_stage_);
   engine.read_weights = !resume_from_ && continued_.empty();
   engine_ = assemble(world_, options_.model_dir, engine);
   time_left_.emplace(first_step_flops());

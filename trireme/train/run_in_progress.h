@@ -101,6 +101,8 @@ class RunInProgress {
   double step_flops(int stage, const StepBatches& batches) const;
   std::vector<double> first_step_flops() const;
   LoaderOptions loader_options(int stage) const;
+  // Of the stage's engine, with what its training set says of the documents.
+  EngineOptions engine_options(int stage) const;
   // Of a stage's training and held-out sets (data/packing.h).
   int64_t longest_context_tokens(int stage) const;
   const TrainOptions& options_of(int stage) const { return plan_.options[static_cast<size_t>(stage)]; }

@@ -65,7 +65,7 @@ void RunInProgress::assemble_anew(int stage) {
   note(cat("stage ", stage + 1, " has ", plan_.engine_changes(engine_stage_, stage),
            ": the engine is assembled anew and goes on from ", checkpoint_.string()));
   engine_.reset();
-  EngineOptions engine = options_of(stage).engine;
+  EngineOptions engine = engine_options(stage);
   engine.read_weights = false;
   engine_ = assemble(world_, options_.model_dir, engine);
   engine_stage_ = stage;
