@@ -11,10 +11,8 @@
 
 #include "trireme/base/error.h"
 #include "trireme/forecast/tile_rules.h"
-#include "trireme/plan/hardware_catalog.h"
 #include "trireme/plan/plan.h"
 
-#include "tests/plan/llama_3_8b.h"
 #include "tests/plan/small_request.h"
 
 namespace trireme::search_test {
@@ -219,29 +217,33 @@ TEST(Search, leaves_out_no_size_of_groups_that_would_fit_or_be_faster) {
   EXPECT_GT(grouped, 10);
 }
 
-// Llama 3 8B on one GPU, whose layers that stay hold less in groups.
+// Where activations leave, layers that stay hold less in groups, and less with two outputs of attention kept than
+// with none: then the last two layers stay, else the last two inputs of groups.
 TEST(Search, finds_groups_that_take_less_of_the_device_though_activations_leave) {
-  PlanRequest request = small_request(1, 262144, 0);
-  request.model = testing::llama_3_8b();
-  request.attention_pairs = [](int64_t n) {
-    return 32 * static_cast<double>(n) * static_cast<double>(n) / 2;
-  };
-  request.settings.state_bytes = 2;
-  request.settings.update_in_backward = true;
-  const HardwareProfile h100 = find_hardware("h100-80gb");
-  request.hardware = h100;
-  for (const int64_t memory : {29, 30, 54, 56, 60}) {
-    SCOPED_TRACE(::testing::Message() << memory << " GiB");
-    request.hardware.memory_bytes = memory << 30;
-    search_beside_every_position(request);
+  PlanRequest fraction = small_request(4, 8192, 40 * kMiB);
+  deepen(fraction, 18);
+  fraction.hardware.to_host = {1e-6, 1e9};
+  fraction.hardware.within_machine = {1e-6, 1e10};
+  fraction.pinned.zero = 3;
+  fraction.pinned.offload_optimizer = Offload::cpu;
+  fraction.pinned.head_chunks = 2;
+  fraction.pinned.tile_tokens = 256;
+  fraction.pinned.logits_tile_tokens = 64;
+  fraction.pinned.recompute = Recompute::keep_attention;
+  fraction.pinned.keep_fraction = 0.5;
+  PlanRequest open = small_request(1, 8192, 80 * kMiB);
+  deepen(open, 20);
+  open.hardware.to_host = {1e-6, 1e9};
+  open.hardware.within_machine = {1e-6, 1e10};
+  open.pinned.offload_optimizer = Offload::cpu;
+  open.pinned.tile_tokens = 256;
+  open.pinned.logits_tile_tokens = 64;
+  for (const PlanRequest& request : {fraction, open}) {
+    const auto best = search_beside_every_position(request);
+    ASSERT_TRUE(best);
+    EXPECT_GT(best->configuration.checkpoint_every, 1);
+    EXPECT_EQ(best->configuration.offload_activations, Offload::cpu);
   }
-  request.hardware = h100;
-  request.hardware.host_memory_bytes = int64_t{128} << 30;
-  request.pinned.recompute = Recompute::keep_attention;
-  request.pinned.keep_fraction = 1;
-  const auto best = search_beside_every_position(request);
-  ASSERT_TRUE(best);
-  EXPECT_EQ(best->configuration.checkpoint_every, 3);
 }
 
 TEST(Search, a_small_host_shortens_a_sample_only_by_what_both_lack) {
