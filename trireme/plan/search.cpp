@@ -145,7 +145,8 @@ Planned Search::fastest_from(int64_t least, const Candidate& candidate, int64_t 
   if (candidate.configuration.checkpoint_every == 1)
     return planned(candidate.keeping(least_of_convex(least, most, seconds)), tokens);
   Planned best = planned(candidate.keeping(most), tokens);
-  if (!waits_for_activations(best.time)) return best;
+  // What is sent away may also make other traffic wait.
+  if (!waits_for_activations(best.time) && seconds(least) >= best.time.seconds) return best;
   // Not convex: the last layer of a group saves less than the others.
   int64_t fastest = most;
   double least_seconds = best.time.seconds;
