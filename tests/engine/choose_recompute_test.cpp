@@ -166,7 +166,8 @@ TEST(ChooseRecompute, one_byte_decides_over_a_layer) {
   }
 }
 
-// Of 12,288 tokens and 32 layers that nothing but their activations fills: in groups of three or four at most.
+// Of 12,288 tokens and 32 layers that nothing but their activations fills: in groups of three or four at
+// most.
 ForecastInputs long_and_deep() {
   return changed(deep_inputs(32), [](ForecastInputs& s) { s.batch = 1, s.tokens = 12288; });
 }

@@ -217,8 +217,8 @@ TEST(Search, leaves_out_no_size_of_groups_that_would_fit_or_be_faster) {
   EXPECT_GT(grouped, 10);
 }
 
-// Where activations leave, layers that stay hold less in groups, and less with two outputs of attention kept than
-// with none: then the last two layers stay, else the last two inputs of groups.
+// Where activations leave, layers that stay hold less in groups, and less with two outputs of attention
+// kept than with none: then the last two layers stay, else the last two inputs of groups.
 TEST(Search, finds_groups_that_take_less_of_the_device_though_activations_leave) {
   PlanRequest fraction = small_request(4, 8192, 40 * kMiB);
   deepen(fraction, 18);

@@ -47,7 +47,8 @@ struct PackedRow {
 // with concat, which crosses documents.
 int64_t longest_context_tokens(const IndexedDataset& dataset, Packing packing);
 
-// Tokens of the document, or its piece in a row, that a token of a set is in, on average; with concat, of a row.
+// Tokens of the document, or its piece in a row, that a token of a set is in, on average; with concat, of a
+// row.
 int64_t mean_context_tokens(const IndexedDataset& dataset, Packing packing, int64_t sequence_tokens);
 
 class PackedRows {

@@ -12,9 +12,9 @@
 // exchanges in backward:     2                                        3                  4
 //
 // With keep_attention q, k and v, or x1 and what the MLP keeps, may be kept beside it; the former save the
-// third exchange. Where x is kept every few layers alone, full exchanges q, k and v of a layer that runs again once
-// more (5). With head chunks (attention/head_chunks.h) q, k and v
-// are kept by tokens, and none has three exchanges too. The ring's are beside these.
+// third exchange. Where x is kept every few layers alone, full exchanges q, k and v of a layer that runs
+// again once more (5). With head chunks (attention/head_chunks.h) q, k and v are kept by tokens, and none
+// has three exchanges too. The ring's are beside these.
 #pragma once
 
 #include <memory>

@@ -5,8 +5,8 @@
 //                    inputs of every 3rd .. 1st layer | q, k, v | the MLP -> none
 //   shorter ones     full, inputs of every 4th .. 1st layer | attention on 1 .. L | q, k, v | the MLP -> none
 //
-// All plans are rungs of one ladder, in the order of what backward makes again (recompute_cost.h): the lines above
-// are their gist. In groups of one size what is kept grows as keep_order.h says.
+// All plans are rungs of one ladder, in the order of what backward makes again (recompute_cost.h): the
+// lines above are their gist. In groups of one size what is kept grows as keep_order.h says.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +19,18 @@
 
 namespace trireme {
 
-// Layers of the largest group that --recompute auto and the planner take. With n layers a group, backward of full
-// holds the inputs of L / n groups, and inputs and attention's outputs of n - 1 layers that ran again: so about the
-// root of L / 2. Where activations leave, the former are elsewhere: at most 8 layers, and four groups.
+// Layers of the largest group that --recompute auto and the planner take. With n layers a group, backward
+// of full holds the inputs of L / n groups, and inputs and attention's outputs of n - 1 layers that ran
+// again: so about the root of L / 2. Where activations leave, the former are elsewhere: at most 8 layers,
+// and four groups.
 int64_t most_layers_of_group(int64_t layers, Offload activations);
 
 // From the plan that makes most again to the one that makes least; the same on every rank. In groups of
 // `checkpoint_every` layers, at most all, or of any size up to the largest. `inputs` have a sample's tokens.
 std::vector<RecomputePlan> recompute_ladder(ForecastInputs inputs, std::optional<int64_t> checkpoint_every);
 
-// By how many bytes the forecast of each rung exceeds the budgets; 0 where it fits. `inputs` have a batch; their
-// recompute plan is not read.
+// By how many bytes the forecast of each rung exceeds the budgets; 0 where it fits. `inputs` have a batch;
+// their recompute plan is not read.
 std::vector<int64_t> bytes_over_of_rungs(const ForecastInputs& inputs,
                                          const std::vector<RecomputePlan>& ladder, int64_t budget_bytes,
                                          int64_t host_budget_bytes);

@@ -1,7 +1,7 @@
-// Which parts of a layer are kept before others where memory does not hold all: first what costs most time a
-// byte to make again (recompute_cost.h). The one rule of --recompute auto and of the planner. So attention comes
-// first where a query sees more keys than about M / 2. A configuration is a position: the first part on 0 .. L of the last layers,
-// then the second part beside it, then the third.
+// Which parts of a layer are kept before others where memory does not hold all: first what costs most time
+// a byte to make again (recompute_cost.h). The one rule of --recompute auto and of the planner. So
+// attention comes first where a query sees more keys than about M / 2. A configuration is a position: the
+// first part on 0 .. L of the last layers, then the second part beside it, then the third.
 #pragma once
 
 #include <vector>

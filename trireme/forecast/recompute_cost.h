@@ -8,9 +8,9 @@
 //   mlp         products H D x M and M x 2 I (M x I too       M t + 2 I t (of encoders M t + (I + M) t)
 //               where a norm follows; of encoders twice)
 //
-// A layer whose forward runs a second time for the next one's input (--checkpoint_every) makes its part mlp with
-// the down projection once more; without attention's output also its part qkv. Not counted: a ring's rounds, what
-// ZeRO 3 gathers, what block-sparse layouts leave out.
+// A layer whose forward runs a second time for the next one's input (--checkpoint_every) makes its part mlp
+// with the down projection once more; without attention's output also its part qkv. Not counted: a ring's
+// rounds, what ZeRO 3 gathers, what block-sparse layouts leave out.
 #pragma once
 
 #include "trireme/forecast/forecast_inputs.h"

@@ -132,8 +132,8 @@ class CandidateList {
         if (parameters != Offload::none && zero != 3) continue;
         of_zero.offload_parameters = parameters;
         for (const Offload optimizer : offloads(pinned_.offload_optimizer, steps_on_host)) {
-          // On one device a stage shards nothing: it lets parameters be offloaded, and gradients leave as units
-          // close where the optimizer is.
+          // On one device a stage shards nothing: it lets parameters be offloaded, and gradients leave as
+          // units close where the optimizer is.
           const bool of_use = zero == 0 || parameters != Offload::none ||
                               (zero == 2 && optimizer != Offload::none && !settings.update_in_backward);
           if (devices_ == 1 && !pinned_.zero && !of_use) continue;

@@ -3,8 +3,8 @@
 //   mesh             dp x ulysses x ring = devices; ulysses at most the heads, a token for each rank
 //   ZeRO             0 to 3
 //   offload          of parameters (ZeRO 3), optimizer, activations: none, the host, a disk if it is allowed
-//   recompute        what is worth most a byte on as many of the last layers as fit (forecast/keep_order.h), with
-//                    the input of every layer, of every second, third ... (forecast/choose_recompute.h)
+//   recompute        what is worth most a byte on as many of the last layers as fit (forecast/keep_order.h),
+//                    with the input of every layer, of every second, third ... (forecast/choose_recompute.h)
 //   head chunks      1, 2, 4
 //   tiles            by rule, and half of it
 //   batch            micro-batch x accumulation that make the samples of a step

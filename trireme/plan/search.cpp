@@ -116,8 +116,8 @@ Planned Search::planned(const Configuration& configuration, int64_t tokens) {
 }
 
 Search::Position Search::least_position(const Candidate& candidate, int64_t tokens) {
-  // In groups, what the layers keep that stay on the device may be more with less that is kept in all: inputs of
-  // groups in place of outputs of attention.
+  // In groups, what the layers keep that stay on the device may be more with less that is kept in all:
+  // inputs of groups in place of outputs of attention.
   const bool grouped = candidate.configuration.checkpoint_every > 1;
   const int64_t last = std::min(candidate.most_keeping,
                                 candidate.least_keeping + (grouped ? ResidentLayers{}.resident_layers : 0));

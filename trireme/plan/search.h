@@ -5,8 +5,9 @@
 //   -> in that order: its members, with the least time of each -> what fits, until none that is left can be
 //   faster than the best
 //
-// Memory is asked of few: only of those that could still be the best. What a candidate's layers keep is, for each
-// size of groups, the most that fits, by bisection; of offloaded activations what makes the step shortest.
+// Memory is asked of few: only of those that could still be the best. What a candidate's layers keep is,
+// for each size of groups, the most that fits, by bisection; of offloaded activations what makes the step
+// shortest.
 #pragma once
 
 #include <optional>
