@@ -33,7 +33,7 @@ void pin_default(std::optional<T>& pinned, const V& value) {
   if (!pinned) pinned = static_cast<T>(value);
 }
 
-// Every option has a value then, but what `auto` keeps of attention.
+// Every option has a value then, but what `auto` keeps.
 void pin_defaults_of_train(PlanRequest& request) {
   const TrainOptions defaults;
   PinnedOptions& pinned = request.pinned;
@@ -51,6 +51,7 @@ void pin_defaults_of_train(PlanRequest& request) {
   pin_default(pinned.offload_parameters, defaults.engine.offload.parameters);
   pin_default(pinned.offload_optimizer, defaults.engine.offload.optimizer);
   pin_default(pinned.offload_activations, defaults.engine.offload.activations);
+  if (pinned.recompute) pin_default(pinned.checkpoint_every, 1);  // `auto` chooses it too
   pin_default(pinned.head_chunks, defaults.engine.head_chunks);
   pin_default(pinned.tile_tokens, tile_tokens_by_rule(request.model.intermediate, request.hardware.is_gpu));
   pin_default(pinned.logits_tile_tokens,
