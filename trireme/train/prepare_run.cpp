@@ -49,9 +49,7 @@ void RunInProgress::prepare_stages(const ModelConfig& config) {
 
 EngineOptions RunInProgress::engine_options(int stage) const {
   EngineOptions engine = options_of(stage).engine;
-  PlannedBatch& batch = engine.planned_batch;
-  batch.document_tokens =
-      mean_context_tokens(*data_of(stage).train.set, options_.samples.packing, batch.tokens);
+  plan_with_documents(engine, data_of(stage).train, options_.samples.packing);
   return engine;
 }
 

@@ -5,6 +5,7 @@
 #include "trireme/base/json.h"
 #include "trireme/base/machine_identity.h"
 #include "trireme/base/sizes.h"
+#include "trireme/data/packing.h"
 #include "trireme/data/set_fingerprint.h"
 #include "trireme/data/tokenize_corpus.h"
 #include "trireme/train/checkpoint_names.h"
@@ -170,6 +171,12 @@ TrainingData open_training_data(const DataSources& sources, double validation_sp
     data.held_out = TokenSource{set, whole_set(*set)};
   }
   return data;
+}
+
+void plan_with_documents(EngineOptions& engine, const TokenSource& train, Packing packing) {
+  PlannedBatch& batch = engine.planned_batch;
+  if (engine.recompute == Recompute::automatic)
+    batch.document_tokens = mean_context_tokens(*train.set, packing, batch.tokens);
 }
 
 }  // namespace trireme

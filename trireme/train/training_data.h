@@ -64,4 +64,8 @@ LoaderOptions step_loader_options(const LoaderOptions& samples, const TrainOptio
 TrainingData open_training_data(const DataSources& sources, double validation_split_percentage, int rank,
                                 Agreement& agreement, const std::function<void(const std::string&)>& note);
 
+// Writes the planned batch's document_tokens, which --recompute auto alone reads: the lengths of all documents
+// of the set are read for it.
+void plan_with_documents(EngineOptions& engine, const TokenSource& train, Packing packing);
+
 }  // namespace trireme

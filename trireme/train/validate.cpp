@@ -120,8 +120,7 @@ LoaderOptions Validator::loader_options(const StepPart& part) const {
 void Validator::try_steps() {
   EngineOptions engine_options = options_.engine;
   engine_options.planned_batch = planned_batch(options_, sequence_tokens_);
-  engine_options.planned_batch.document_tokens =
-      mean_context_tokens(*data_.set, options_.samples.packing, sequence_tokens_);
+  plan_with_documents(engine_options, data_, options_.samples.packing);
   const auto engine = assemble(world_, options_.model_dir, engine_options);
   Mesh& mesh = engine->mesh();
   PackedLoader loader(
