@@ -21,6 +21,7 @@
 
 #include "tests/engine/gate.h"
 #include "tests/engine/tiny_model.h"
+#include "tests/support/change_master.h"
 #include "tests/support/error_message.h"
 
 namespace trireme {
@@ -148,7 +149,7 @@ class Watched final : public ParameterStore {
     on_release_(unit);
   }
   void prefetch(int unit) override { store_.prefetch(unit); }
-  at::Tensor open_master(int unit) override { return store_.open_master(unit); }
+  MasterShare open_master(int unit) override { return store_.open_master(unit); }
   void close_master(int unit) override { store_.close_master(unit); }
   at::Tensor whole_master(int unit) override { return store_.whole_master(unit); }
 
@@ -176,8 +177,8 @@ TEST(DeferredUpdates, a_forward_goes_on_while_later_units_are_held_back_and_sees
       for (size_t unit = 0; unit < units.size(); ++unit) {
         at::Tensor flat = at::zeros({units[unit].elements}, at::kFloat);
         reader.read_unit(layout.units[unit], flat);
-        store->open_master(static_cast<int>(unit)).copy_(flat.mul_(factor));
-        store->close_master(static_cast<int>(unit));
+        testing::change_master(*store, static_cast<int>(unit),
+                               [&](const at::Tensor& master) { master.copy_(flat.mul_(factor)); });
       }
     };
     const auto attention = make_local_attention(AttentionKernel::automatic, at::kCPU, at::kFloat);
@@ -209,8 +210,7 @@ TEST(DeferredUpdates, a_forward_goes_on_while_later_units_are_held_back_and_sees
           EXPECT_TRUE(third_asked.wait());
           std::this_thread::sleep_for(std::chrono::milliseconds(50));
         }
-        store->open_master(unit).mul_(kFactor);
-        store->close_master(unit);
+        testing::change_master(*store, unit, [&](const at::Tensor& master) { master.mul_(kFactor); });
       });
     ParametersInUpdate parameters(*store, updates);
     Watched watched(

@@ -157,6 +157,24 @@ TEST_F(OffloadedUpdate, is_so_with_masters_beside_values_of_16_bits_a_tied_matri
       }
 }
 
+// Split where both lie together, else fp32 beside the values (shard/master_share.h).
+TEST_F(OffloadedUpdate, is_so_wherever_masters_and_values_of_bf16_lie) {
+  EngineOptions plain;
+  plain.precision = Precision::bf16;
+  plain.bf16_matmul = Bf16Matmul::native;
+  plain.ulysses = 2;
+  plain.zero = ZeroStage::parameters;
+  constexpr Offload kAll[] = {Offload::none, Offload::cpu, Offload::disk};
+  for (const Offload parameters : kAll)
+    for (const Offload optimizer : kAll) {
+      SCOPED_TRACE(cat("parameters ", name_of(parameters), ", optimizer ", name_of(optimizer)));
+      EngineOptions offloaded = plain;
+      offloaded.offload.parameters = parameters;
+      offloaded.offload.optimizer = optimizer;
+      expect_same(model_.path(), plain, offloaded, 2);
+    }
+}
+
 TEST_F(OffloadedUpdate, is_so_where_fp16_skips_steps_that_overflow) {
   EngineOptions plain;
   plain.precision = Precision::fp16;
@@ -187,8 +205,8 @@ TEST_F(OffloadedUpdate, of_a_step_that_is_refused_is_none) {
   });
 }
 
-// Counts the matrix products of the thread of the pass and the calls of the optimizer's kernel on any thread,
-// and holds one such call until the pass has made more products than `products_before`.
+// Counts the matrix products of the thread of the pass and the units stepped on any thread, and holds one such
+// step until the pass has made more products than `products_before`.
 struct KernelWatch {
   std::thread::id pass_thread;
   std::atomic<int> products = 0, updates = 0;
@@ -199,22 +217,31 @@ struct KernelWatch {
   std::atomic<bool> saw_pass_go_on = false;
 };
 
-// libtorch's callback is a plain function, so it finds what it fills here.
+// libtorch's callback and the optimizer below find what they fill here.
 std::atomic<KernelWatch*> kernel_watch = nullptr;
 
 std::unique_ptr<at::ObserverContext> see_kernel(const at::RecordFunction& function) {
   KernelWatch& watch = *kernel_watch;
   const std::string name = function.name();
-  if (name == "aten::_fused_adamw_") {
+  if (std::this_thread::get_id() == watch.pass_thread &&
+      (name == "aten::mm" || name.starts_with("aten::addmm")) && ++watch.products > watch.products_before)
+    watch.pass_went_on.open();
+  return nullptr;
+}
+
+class WatchedMomentum final : public Optimizer {
+ public:
+  using Optimizer::Optimizer;
+
+ protected:
+  void step_share(const FlatUnit&, StepTensors& tensors, const StepNumbers& numbers) const override {
+    KernelWatch& watch = *kernel_watch;
     int none = -1;
     watch.products_at_first_update.compare_exchange_strong(none, watch.products);
     if (++watch.updates == watch.held_update) watch.saw_pass_go_on = watch.pass_went_on.wait();
-  } else if (std::this_thread::get_id() == watch.pass_thread &&
-             (name == "aten::mm" || name.starts_with("aten::addmm"))) {
-    if (++watch.products > watch.products_before) watch.pass_went_on.open();
+    tensors.master.sub_(tensors.states[0].add_(tensors.gradient), numbers.learning_rate);
   }
-  return nullptr;
-}
+};
 
 // Two steps of one rank.
 void train_watched(const std::filesystem::path& model, const EngineOptions& options, KernelWatch& watch) {
@@ -234,7 +261,10 @@ void train_watched(const std::filesystem::path& model, const EngineOptions& opti
 TEST_F(OffloadedUpdate, goes_on_beside_the_next_forward_or_the_rest_of_the_backward) {
   for (const bool in_backward : {false, true}) {
     SCOPED_TRACE(in_backward ? "in backward" : "after backward");
+    const OptimizerKind watched{
+        .name = "watched", .state_names = {"momentum"}, .make = make_optimizer<WatchedMomentum>};
     EngineOptions options;
+    options.optimizer.kind = &watched;
     options.update_in_backward = in_backward;
     KernelWatch plain;
     train_watched(model_.path(), options, plain);
@@ -245,9 +275,8 @@ TEST_F(OffloadedUpdate, goes_on_beside_the_next_forward_or_the_rest_of_the_backw
     options.offload.folder = disk_.path();
     KernelWatch watch;
     watch.products_before = plain.products_at_first_update;
-    // In backward that of the head, which is first. Else that of the second layer: the embedding has one
-    // call, a layer two (what decays and what does not).
-    watch.held_update = in_backward ? 1 : 4;
+    // In backward that of the head, which is first. Else that of the second layer, after the embedding's.
+    watch.held_update = in_backward ? 1 : 3;
     train_watched(model_.path(), options, watch);
     EXPECT_TRUE(watch.saw_pass_go_on) << "the pass waited for an update that it had no use for";
     EXPECT_EQ(watch.products, plain.products);

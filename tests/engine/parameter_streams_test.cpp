@@ -10,6 +10,7 @@
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/engine/unit_order.h"
 
+#include "tests/support/change_master.h"
 #include "tests/support/simulated_group.h"
 #include "tests/support/simulated_streams.h"
 #include "tests/support/temporary_folder.h"
@@ -62,8 +63,7 @@ TEST_P(ParameterStreams, bring_each_unit_as_it_is_after_its_last_update_and_nobo
                                                 .copies = streams.copy_stream(),
                                                 .pinned = std::make_shared<PinnedPool>(no_pinning())});
     for (int unit = 0; unit < kUnits; ++unit) {
-      store->open_master(unit).fill_(unit);
-      store->close_master(unit);
+      testing::change_master(*store, unit, [&](const at::Tensor& master) { master.fill_(unit); });
     }
     int checks = 0, wrong = 0;
     for (int step = 0; step < 3; ++step) {
@@ -84,8 +84,7 @@ TEST_P(ParameterStreams, bring_each_unit_as_it_is_after_its_last_update_and_nobo
       streams.begin_pass();      // what was begun too early may be waited for
       store->prefetch_later(1);  // too early: before its update
       for (int unit = 0; unit < kUnits; ++unit) {
-        store->open_master(unit).add_(100);
-        store->close_master(unit);
+        testing::change_master(*store, unit, [&](const at::Tensor& master) { master.add_(100); });
       }
     }
     streams.finish();
@@ -113,8 +112,8 @@ TEST(ReplicatedParameterStreams, exchange_new_values_beside_the_unit_before) {
     int wrong = 0;
     for (int step = 1; step <= 3; ++step) {
       for (int unit = 0; unit < kUnits; ++unit) {
-        store->open_master(unit).fill_(100 * step + unit);
-        store->close_master(unit);
+        testing::change_master(*store, unit,
+                               [&](const at::Tensor& master) { master.fill_(100 * step + unit); });
       }
       streams.begin_pass();
       UnitOrder order(*store, kOrder);

@@ -14,8 +14,7 @@ class Signum final : public Optimizer {
   using Optimizer::Optimizer;
 
  protected:
-  void step_share(int, const FlatUnit& share, StepTensors& tensors,
-                  const StepNumbers& numbers) const override {
+  void step_share(const FlatUnit& share, StepTensors& tensors, const StepNumbers& numbers) const override {
     for (const FlatSpan& span : share.spans) {
       int64_t parameter_elements = 1;
       for (const int64_t extent : span.shape) parameter_elements *= extent;

@@ -55,7 +55,7 @@ class WatchedParameters final : public ParameterStore {
     held_.at(unit).fill_(kNan);
     held_.erase(unit);
   }
-  at::Tensor open_master(int) override { return {}; }
+  MasterShare open_master(int) override { return {}; }
   void close_master(int) override {}
   at::Tensor whole_master(int) override { return {}; }
 

@@ -51,7 +51,7 @@ inline ForecastInputs llama_3_8b(int64_t tokens) {
   inputs.logits_tile_tokens = 2048;
   inputs.storage_bytes = inputs.tile_bytes = 2;
   inputs.device_is_host = false;
-  inputs.narrow_kernel = inputs.fused_on_gpu = true;
+  inputs.bf16_values = inputs.adamw_kernel = inputs.fused_on_gpu = true;
   return with_batch(inputs, 1, tokens);
 }
 

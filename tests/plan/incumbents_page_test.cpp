@@ -108,7 +108,7 @@ ForecastInputs our_inputs(const ModelSizes& model, int ranks, int head_chunks) {
   inputs.logits_tile_tokens = 2048;
   inputs.storage_bytes = inputs.tile_bytes = 2;
   inputs.device_is_host = false;
-  inputs.narrow_kernel = inputs.fused_on_gpu = true;
+  inputs.bf16_values = inputs.adamw_kernel = inputs.fused_on_gpu = true;
   inputs.tokens = ranks;
   return with_sequence_ranks(inputs, ranks, 1, 0);
 }

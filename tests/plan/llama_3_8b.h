@@ -17,7 +17,7 @@ inline PlannedStep llama_step(int64_t tokens, int ulysses, int ranks, int zero, 
   inputs.logits_tile_tokens = 2048;
   inputs.storage_bytes = inputs.tile_bytes = 2;
   inputs.device_is_host = false;
-  inputs.narrow_kernel = inputs.fused_on_gpu = true;
+  inputs.bf16_values = inputs.adamw_kernel = inputs.fused_on_gpu = true;
   inputs.recompute = {recompute, 1, 1, 32};
   PlannedStep step;
   step.inputs = with_sequence_ranks(inputs, ulysses, 1, 0);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "trireme/kernels/split_master.h"
 #include "trireme/shard/adamw_device.h"
 
 #include "tests/support/device_under_test.h"
@@ -23,10 +24,11 @@ struct Buffers {
       return static_cast<Moment*>(moment.mutable_data_ptr()) + offset;
     };
     return {static_cast<float*>(master.mutable_data_ptr()) + offset,
+            nullptr,
+            static_cast<Bf16*>(values.mutable_data_ptr()) + offset,
             static_cast<const float*>(gradient.const_data_ptr()) + offset,
             of(mean),
             of(square),
-            static_cast<Bf16*>(values.mutable_data_ptr()) + offset,
             count,
             rounding_key(3, 7),
             rounding_key(3, 8),
@@ -77,17 +79,28 @@ void expect_the_bits_of_the_host(at::ScalarType moments) {
         const Buffers<Moment> here{at::randn({all}), at::randn({all}).mul_(1e-3),
                                    at::randn({all}).to(moments), at::rand({all}).to(moments),
                                    at::zeros({all}, at::kBFloat16)};
-        const Buffers<Moment> there = here.to(*device);
+        const Buffers<Moment> there = here.to(*device), split = here.to(*device);
+        const at::Tensor low = at::zeros({all}, at::TensorOptions(at::kShort).device(*device));
+        split_masters(split.master, split.values, low);
         for (int64_t steps = 1; steps <= 2; ++steps) {
           const AdamwStep step = adamw_step(0.9, 0.999, 1e-8, 0.1, 1e-3, 0.7, steps);
           step_here(here.span(offset, count, first_element), step);
-          here.values.slice(0, offset).copy_(here.master.slice(0, offset));
+          round_masters(here.master.slice(0, offset), here.values.slice(0, offset));
           step_adamw(there.span(offset, count, first_element), step, *device);
+          AdamwSpan<Moment> halves = split.span(offset, count, first_element);
+          halves.master = nullptr;
+          halves.low = static_cast<uint16_t*>(low.mutable_data_ptr()) + offset;
+          step_adamw(halves, step, *device);
         }
         ASSERT_TRUE(same_bits(there.master, here.master));
         ASSERT_TRUE(same_bits(there.values, here.values));
         ASSERT_TRUE(same_bits(there.mean, here.mean));
         ASSERT_TRUE(same_bits(there.square, here.square));
+        join_masters(split.values, low, split.master);
+        ASSERT_TRUE(same_bits(split.master, here.master));
+        ASSERT_TRUE(same_bits(split.values.slice(0, offset), here.values.slice(0, offset)));
+        ASSERT_TRUE(same_bits(split.mean, here.mean));
+        ASSERT_TRUE(same_bits(split.square, here.square));
       }
 }
 

@@ -6,6 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include "trireme/kernels/split_master.h"
+#include "trireme/shard/optimizer_bytes.h"
+
 namespace trireme::optimizer_test {
 namespace {
 
@@ -28,7 +31,7 @@ Trained train(at::ScalarType state_dtype, uint64_t seed) {
   result.master = at::ones({kElements});
   for (int step = 1; step <= kSteps; ++step) {
     at::Tensor gradient = at::full({kElements}, 1 + 0.5 * std::sin(3 * step));
-    optimizer->step(0, result.master, gradient, {kRate, 1, step});
+    optimizer->step(0, {result.master, {}, {}}, gradient, {kRate, 1, step});
   }
   result.mean = optimizer->state(0, "exp_avg").clone();
   result.square = optimizer->state(0, "exp_avg_sq").clone();
@@ -77,16 +80,55 @@ TEST(AdamwWithNarrowMoments, rounds_by_its_seed) {
   EXPECT_GT(mean_of(one.square.ne(other.square)), 0.2);
 }
 
+// Longer than a piece of a step, with a parameter of an odd size that a piece cuts.
+constexpr int64_t kLong = 3 * kStepPiece_elements / 2 + 48;
+
+std::vector<FlatUnit> long_unit() {
+  const int64_t first = kStepPiece_elements - 5;
+  return {{"unit",
+           kLong,
+           {{0, first, true, "weight", {first}}, {first, kLong - first, false, "bias", {kLong - first}}}}};
+}
+
+at::Tensor nearest(const at::Tensor& masters, at::ScalarType dtype) {
+  at::Tensor values = at::empty(masters.sizes(), dtype);
+  round_masters(masters, values);
+  return values;
+}
+
 TEST(Optimizer, of_every_kind_rounds_the_stepped_masters_into_the_values_that_compute_reads) {
-  const std::vector<FlatUnit> units{{"unit", 48, {{0, 48, true, "weight", {48}}}}};
   for (const OptimizerKind* kind : optimizers())
     for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-      const auto optimizer = kind->make(*kind, units, {});
-      const at::Tensor master = at::randn({48}), gradient = at::randn({48}), values = at::zeros({48}, dtype);
+      const auto optimizer = kind->make(*kind, long_unit(), {});
+      const at::Tensor master = at::randn({kLong}), values = at::zeros({kLong}, dtype);
       const at::Tensor before = master.clone();
-      optimizer->step(0, master, gradient, {kRate, 1, 1}, values);
-      EXPECT_FALSE(at::equal(master, before)) << kind->name;
-      EXPECT_TRUE(at::equal(values, master.to(dtype))) << kind->name;
+      optimizer->step(0, {master, {}, values}, at::randn({kLong}), {kRate, 1, 1});
+      EXPECT_GT(mean_of(master.ne(before)), 0.9) << kind->name;
+      EXPECT_TRUE(at::equal(values, nearest(master, dtype))) << kind->name;
+    }
+}
+
+TEST(Optimizer, of_every_kind_steps_split_masters_to_the_bits_of_fp32_ones) {
+  for (const OptimizerKind* kind : optimizers())
+    for (const at::ScalarType states : {at::kFloat, at::kBFloat16}) {
+      if (states == at::kBFloat16 && !kind->bf16_states) continue;
+      SCOPED_TRACE(kind->name);
+      const auto make = [&] { return kind->make(*kind, long_unit(), {.state_dtype = states}); };
+      const auto of_whole = make(), of_split = make();
+      const at::Tensor master = at::randn({kLong});
+      const MasterShare whole{master.clone(), {}, at::zeros({kLong}, at::kBFloat16)};
+      const MasterShare split{{}, at::zeros({kLong}, at::kShort), at::zeros({kLong}, at::kBFloat16)};
+      split.set(master);
+      for (int step = 1; step <= 2; ++step) {
+        const at::Tensor gradient = at::randn({kLong});
+        of_whole->step(0, whole, gradient.clone(), {kRate, 0.5, step});
+        of_split->step(0, split, gradient.clone(), {kRate, 0.5, step});
+      }
+      EXPECT_GT(mean_of(whole.whole.ne(master)), 0.9);
+      EXPECT_TRUE(at::equal(split.fp32(), whole.whole));
+      EXPECT_TRUE(at::equal(split.values, whole.values));
+      for (const std::string& name : kind->state_names)
+        EXPECT_TRUE(at::equal(of_split->state(0, name), of_whole->state(0, name))) << name;
     }
 }
 

@@ -31,6 +31,7 @@ template <typename Moment>
 struct State {
   std::mt19937 generator{5};
   Gpu gpu;
+  bool split;
   std::vector<float> master, gradient;
   std::vector<Moment> mean, square;
   int64_t offset, count;
@@ -38,9 +39,11 @@ struct State {
   Array<float> there_master, there_gradient;
   Array<Moment> there_mean, there_square;
   Array<Bf16> there_values;  // what compute reads
+  Array<uint16_t> there_low;
 
-  State(int64_t offset, int64_t count, uint64_t first_element)
-      : master(values(offset, count, 1)),
+  State(int64_t offset, int64_t count, uint64_t first_element, bool split)
+      : split(split),
+        master(values(offset, count, 1)),
         gradient(values(offset, count, 1)),
         mean(moments(values(offset, count, 0.1F))),
         square(moments(squares_of(values(offset, count, 0.5F)))),
@@ -51,17 +54,42 @@ struct State {
         there_gradient(gpu.array(gradient)),
         there_mean(gpu.array(mean)),
         there_square(gpu.array(square)),
-        there_values(gpu.array(std::vector<Bf16>(master.size(), Bf16{kUntouched}))) {}
+        there_values(gpu.array(halves().first)),
+        there_low(gpu.array(halves().second)) {}
 
   void step(bool writes_values = true) {
-    launch_adamw(AdamwSpan<Moment>{there_master.data() + offset, there_gradient.data() + offset,
-                                   there_mean.data() + offset, there_square.data() + offset,
-                                   writes_values ? there_values.data() + offset : nullptr, count,
-                                   rounding_key(kSeed, 4), rounding_key(kSeed, 5), first_element},
+    launch_adamw(AdamwSpan<Moment>{split ? nullptr : there_master.data() + offset,
+                                   split ? there_low.data() + offset : nullptr,
+                                   split || writes_values ? there_values.data() + offset : nullptr,
+                                   there_gradient.data() + offset, there_mean.data() + offset,
+                                   there_square.data() + offset, count, rounding_key(kSeed, 4),
+                                   rounding_key(kSeed, 5), first_element},
                  adamw_step(kBeta1, kBeta2, kEpsilon, kDecay, kRate, kFactor, kSteps), nullptr);
+  }
+  std::vector<float> masters_there() const {
+    std::vector<float> masters = there_master.values();
+    if (!split) return masters;
+    const std::vector<Bf16> values = there_values.values();
+    const std::vector<uint16_t> low = there_low.values();
+    for (size_t i = 0; i < masters.size(); ++i) {
+      const uint32_t bits = master_of(values[i].bits, low[i]);
+      memcpy(&masters[i], &bits, sizeof(bits));
+    }
+    return masters;
   }
 
  private:
+  std::pair<std::vector<Bf16>, std::vector<uint16_t>> halves() const {
+    std::vector<Bf16> values(master.size(), Bf16{kUntouched});
+    std::vector<uint16_t> low(master.size(), kUntouched);
+    for (size_t i = 0; split && i < master.size(); ++i) {
+      uint32_t bits;
+      memcpy(&bits, &master[i], sizeof(bits));
+      values[i].bits = value_of_master(bits);
+      low[i] = low_of_master(bits);
+    }
+    return {values, low};
+  }
   std::vector<float> values(int64_t before, int64_t inside, float spread) {
     std::normal_distribution<float> value(0, spread);
     std::vector<float> result(static_cast<size_t>(2 * before + inside));
@@ -95,19 +123,20 @@ Bf16 documented_rounding(float value, uint64_t stream, uint64_t element) {
 }
 
 template <typename Moment>
-void expect_adamw(int64_t offset, int64_t count, uint64_t first_element) {
-  SCOPED_TRACE(::testing::Message() << count << " from " << offset << ", element " << first_element);
-  State<Moment> state(offset, count, first_element);
+void expect_adamw(int64_t offset, int64_t count, uint64_t first_element, bool split) {
+  SCOPED_TRACE(::testing::Message() << count << " from " << offset << ", element " << first_element
+                                    << (split ? ", split masters" : ""));
+  State<Moment> state(offset, count, first_element, split);
   state.step();
   EXPECT_EQ(state.gpu.counts().launches, 1);
-  const std::vector<float> master = state.there_master.values();
+  const std::vector<float> master = state.masters_there();
   const std::vector<Moment> mean = state.there_mean.values(), square = state.there_square.values();
   const std::vector<Bf16> values = state.there_values.values();
   EXPECT_EQ(state.there_gradient.values(), state.gradient);
   for (int64_t i = 0; i < 2 * offset + count; ++i) {
     if (i < offset || i >= offset + count) {
       ASSERT_EQ(master[i], state.master[i]);
-      ASSERT_EQ(values[i].bits, kUntouched);
+      ASSERT_TRUE(split || values[i].bits == kUntouched);
       ASSERT_EQ(value_of(mean[i]), value_of(state.mean[i]));
       ASSERT_EQ(value_of(square[i]), value_of(state.square[i]));
       continue;
@@ -119,7 +148,9 @@ void expect_adamw(int64_t offset, int64_t count, uint64_t first_element) {
                             kRate / (1 - std::pow(kBeta1, kSteps)) * m /
                                 (std::sqrt(v / (1 - std::pow(kBeta2, kSteps))) + kEpsilon);
     ASSERT_NEAR(master[i], expected, 1e-6);
-    ASSERT_EQ(values[i].bits, narrowed<Bf16>(master[i]).bits);
+    uint32_t bits;
+    memcpy(&bits, &master[i], sizeof(bits));
+    ASSERT_EQ(values[i].bits, static_cast<uint16_t>((bits + 0x8000U) >> 16));
     if constexpr (std::is_same_v<Moment, float>) {
       ASSERT_NEAR(mean[i], m, 2e-7 * (std::abs(m) + std::abs(g)));
       ASSERT_NEAR(square[i], v, 2e-7 * v);
@@ -139,19 +170,21 @@ void expect_adamw(int64_t offset, int64_t count, uint64_t first_element) {
 
 TEST(AdamwKernel, with_fp32_moments_is_adamw_in_fp64) {
   for (const int64_t count : {1, 7, 8, 9, 1003, 2048, 4100})
-    for (const int64_t offset : {0, 1, 4}) expect_adamw<float>(offset, count, 0);
+    for (const int64_t offset : {0, 1, 4})
+      for (const bool split : {false, true}) expect_adamw<float>(offset, count, 0, split);
 }
 
 TEST(AdamwKernel, with_bf16_moments_rounds_them_by_the_bits_of_their_elements) {
   for (const int64_t count : {1, 8, 9, 1003, 4100})
     for (const int64_t offset : {0, 1, 8})
-      for (const uint64_t first_element : {0U, 5U, 1022U}) expect_adamw<Bf16>(offset, count, first_element);
+      for (const uint64_t first_element : {0U, 5U, 1022U})
+        for (const bool split : {false, true}) expect_adamw<Bf16>(offset, count, first_element, split);
 }
 
 template <typename Moment>
-void expect_one_passage(int64_t read_bytes, int64_t written_bytes, bool writes_values) {
+void expect_one_passage(int64_t read_bytes, int64_t written_bytes, bool writes_values, bool split = false) {
   constexpr int64_t kCount = 4096;
-  State<Moment> state(0, kCount, 0);
+  State<Moment> state(0, kCount, 0, split);
   state.step(writes_values);
   const played::Counts& counts = state.gpu.counts();
   EXPECT_EQ(counts.read_bytes, kCount * read_bytes);
@@ -164,6 +197,8 @@ TEST(AdamwKernel, moves_each_value_once_in_16_bytes) {
   expect_one_passage<Bf16>(12, 8, false);
   expect_one_passage<float>(16, 12 + 2, true);
   expect_one_passage<Bf16>(12, 8 + 2, true);
+  expect_one_passage<float>(16, 12, true, /*split=*/true);
+  expect_one_passage<Bf16>(12, 8, true, /*split=*/true);
 }
 
 }  // namespace

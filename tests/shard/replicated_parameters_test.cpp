@@ -9,6 +9,8 @@
 #include "trireme/shard/parameter_store.h"
 #include "trireme/shard/unit_shares.h"
 
+#include "tests/support/change_master.h"
+
 namespace trireme {
 namespace {
 
@@ -41,17 +43,18 @@ TEST(ReplicatedParameters, new_values_are_traded_at_the_next_use_and_not_before_
         // Small whole numbers and halves, which both dtypes hold.
         at::Tensor expected = at::arange(kElements, at::kFloat);
         const UnitShare own = share_of(kElements, ranks, group.rank());
-        store->open_master(0).copy_(expected.narrow(0, own.begin, own.elements));
-        store->close_master(0);
+        testing::change_master(*store, 0, [&](const at::Tensor& master) {
+          master.copy_(expected.narrow(0, own.begin, own.elements));
+        });
         store->gather(0);
         const UnitShare own_of_other = share_of(16, ranks, group.rank());
-        store->open_master(1).copy_(at::ones({own_of_other.elements}));
-        store->close_master(1);
+        testing::change_master(
+            *store, 1, [&](const at::Tensor& master) { master.copy_(at::ones({own_of_other.elements})); });
         store->gather(1);
         group.reset_traffic();
         const auto step = [&] {
-          store->open_master(0).add_(added(group.rank()));
-          store->close_master(0);
+          testing::change_master(*store, 0,
+                                 [&](const at::Tensor& master) { master.add_(added(group.rank())); });
           for (int rank = 0; rank < ranks; ++rank) {
             const UnitShare share = share_of(kElements, ranks, rank);
             expected.narrow(0, share.begin, share.elements).add_(added(rank));
@@ -93,8 +96,7 @@ TEST(ReplicatedParameters, new_values_are_traded_in_the_values_themselves) {
       const auto account = std::make_shared<MemoryAccount>();
       const MemoryScope rank(account, MemoryCategory::other);
       const auto store = make_replicated_parameters({{"used", kElements, {}}}, *mesh.all, true, {});
-      store->open_master(0).add_(1);
-      store->close_master(0);
+      testing::change_master(*store, 0, [&](const at::Tensor& master) { master.add_(1); });
       const int64_t bytes = account->state().peak[MemoryCategory::parameters];
       EXPECT_GE(bytes, kElements * 4);
       EXPECT_TRUE(all_equal(store->gather(0), at::ones({kElements})));

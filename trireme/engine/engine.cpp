@@ -82,8 +82,7 @@ StepResult Engine::accumulate_gradients(const StepBatches& batches) {
 }
 
 void Engine::step_unit(int unit, at::Tensor& gradient, const StepNumbers& numbers) {
-  const at::Tensor master = parameters_->open_master(unit);
-  optimizer_->step(unit, master, gradient, numbers, parameters_->values_to_write(unit));
+  optimizer_->step(unit, parameters_->open_master(unit), gradient, numbers);
   parameters_->close_master(unit);
 }
 
@@ -240,7 +239,7 @@ void Engine::restore_unit_share(int unit, const std::string& name, const at::Ten
     optimizer_->set_state(unit, name, values);
     return;
   }
-  parameters_->open_master(unit).copy_(values);
+  parameters_->open_master(unit).set(values);
   parameters_->close_master(unit);
 }
 

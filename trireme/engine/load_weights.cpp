@@ -49,26 +49,25 @@ class WeightLoader {
   }
 
   // Collective where masters are whole. After a failure, zeros take the place of what is not read.
-  void load(size_t unit, const at::Tensor& master) {
+  void load(size_t unit, const MasterShare& master) {
     for (const WeightPiece& piece : pieces_[unit]) {
       const int64_t elements = sum_of(piece.of_ranks);
-      const at::Tensor to =
-          master.narrow(0, piece.spec->offset + piece.begin - shares_[unit].begin, elements);
-      const bool checks_as_it_copies = !gathers() && to.is_cpu();
+      const MasterShare to = master.narrow(piece.spec->offset + piece.begin - shares_[unit].begin, elements);
+      const bool checks_as_it_copies =
+          !gathers() && to.whole.defined() && to.whole.is_cpu() && !to.values.defined();
       at::Tensor own = next(piece);
       if (!own.defined()) {
         if (!gathers()) continue;
         own = at::zeros({piece.own_elements}, dtype_of(*piece.stored));
       }
       if (own.scalar_type() == at::kDouble) own = own.to(at::kFloat);
-      const auto found = checks_as_it_copies ? copy_and_check(own, to) : first_not_finite(own);
+      const auto found = checks_as_it_copies ? copy_and_check(own, to.whole) : first_not_finite(own);
       if (found && problem_.empty())
         note_problem([&] {
           refuse_weight(*piece.stored, *piece.spec, piece.own_begin + *found, own[*found].item<double>());
         });
       if (checks_as_it_copies) continue;
-      const at::Tensor there = own.to(loading_.device);
-      to.copy_(gathers() ? all_gather(loading_.all, there, piece.of_ranks) : there);
+      to.set(gathers() ? all_gather(loading_.all, own.to(loading_.device), piece.of_ranks) : own);
     }
   }
 

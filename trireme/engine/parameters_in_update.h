@@ -30,12 +30,11 @@ class ParametersInUpdate final : public ParameterStore {
   }
   bool prefetch_is_collective() const override { return store_.prefetch_is_collective(); }
 
-  at::Tensor open_master(int unit) override {
+  MasterShare open_master(int unit) override {
     updates_.wait(unit);
     return store_.open_master(unit);
   }
   void close_master(int unit) override { store_.close_master(unit); }
-  at::Tensor values_to_write(int unit) override { return store_.values_to_write(unit); }
   void prefetch_master(int unit) override {
     updates_.wait(unit);
     store_.prefetch_master(unit);

@@ -19,7 +19,8 @@ struct DeviceKernels {
 // `inputs` with the bytes of its elements set.
 inline ForecastInputs with_device(ForecastInputs inputs, const DeviceKernels& device, Precision precision) {
   inputs.device_is_host = !device.on_gpu;
-  inputs.narrow_kernel = device.cuda;
+  inputs.bf16_values = precision == Precision::bf16 && inputs.tile_bytes == 2;
+  inputs.adamw_kernel = device.cuda || !device.on_gpu;
   inputs.token_kernels = device.cuda;
   inputs.library_sums = device.cuda && inputs.reduce_bytes == kFloat_bytes;
   inputs.packed = device.packed_documents;

@@ -73,12 +73,13 @@ struct ForecastInputs {
   int64_t storage_bytes = 4;  // e
   int64_t tile_bytes = 4;     // t
   int64_t reduce_bytes = 4;   // of gradients that travel
-  int64_t state_bytes = 4;    // of a moment
-  int moments = 2;            // AdamW 2, SGD 0
+  bool bf16_values = false;  // that compute reads: masters may be the bits that they lack (masters_are_split)
+  int64_t state_bytes = 4;   // of a moment
+  int moments = 2;           // AdamW 2, SGD 0
   // The device and its kernels.
   bool device_is_host = true;   // the CPU, where offload to the host moves nothing
   int product_threads = 0;      // of the CPU, each of which copies blocks of a 16-bit weight gradient
-  bool narrow_kernel = false;   // CUDA's for 16-bit moments (shard/adamw_kernel.h), which has no workspace
+  bool adamw_kernel = false;    // a CPU's or CUDA's (shard/adamw_kernel.h), which needs no fp32 copies
   bool token_kernels = false;   // CUDA's for token-wise operations (kernels/token_ops_gpu.h)
   bool library_sums = false;    // fp32 over ranks, by NCCL: even shares without every rank's block
   int64_t document_tokens = 0;  // of the document that a token is in, on average; 0: of a sample

@@ -71,7 +71,7 @@ MemoryBytes host_memory_bytes(const ForecastInputs& inputs) {
     bytes[gradients] = (sums ? sum_of(shares) : largest_share) * kFloat_bytes;
     ForecastInputs on_host = inputs;
     on_host.device_is_host = true;
-    on_host.narrow_kernel = false;
+    on_host.adamw_kernel = true;
     bytes[optimizer] = optimizer_bytes(on_host);
   }
   if (inputs.offload.activations == Offload::cpu)

@@ -162,15 +162,23 @@ int64_t StoresOverStep::gradient_bytes(const UnitsInMemory& units) const {
   return (share_elements_ + whole) * kFloat_bytes;
 }
 
+bool splits_masters(const ForecastInputs& inputs) {
+  return masters_are_split(inputs.bf16_values, inputs.offload.parameters, inputs.offload.optimizer);
+}
+
+int64_t master_bytes(const ForecastInputs& inputs) {
+  return master_bytes(inputs.tile_bytes, splits_masters(inputs));
+}
+
 int64_t optimizer_bytes(const ForecastInputs& inputs) {
   if (!on_device(inputs, inputs.offload.optimizer)) return 0;
   const std::vector<int64_t> shares = rank_shares(inputs);
   const bool disk = inputs.offload.optimizer == Offload::disk;
-  const int64_t master_bytes = inputs.tile_bytes == kFloat_bytes ? 0 : kFloat_bytes;
   const int64_t bytes = (disk ? on_disk_elements(inputs, shares) : sum_of(shares)) *
-                        (inputs.moments * inputs.state_bytes + master_bytes);
-  if (inputs.moments == 0 || inputs.state_bytes == kFloat_bytes || inputs.narrow_kernel) return bytes;
-  return bytes + narrow_step_bytes(std::ranges::max(shares), inputs.moments, inputs.device_is_host);
+                        (inputs.moments * inputs.state_bytes + master_bytes(inputs));
+  if (inputs.adamw_kernel && inputs.moments > 0) return bytes;
+  return bytes + step_piece_bytes(std::ranges::max(shares), splits_masters(inputs), inputs.moments,
+                                  inputs.state_bytes, inputs.device_is_host);
 }
 
 int64_t snapshot_bytes(const ForecastInputs& inputs) {

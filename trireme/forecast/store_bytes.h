@@ -24,6 +24,9 @@ struct UnitsInMemory {
 int64_t parameter_bytes(const ForecastInputs& inputs);
 int64_t gradient_bytes(const ForecastInputs& inputs);
 int64_t optimizer_bytes(const ForecastInputs& inputs);
+// Of an element's master beside the value that compute reads, and whether it is the bits that this lacks.
+int64_t master_bytes(const ForecastInputs& inputs);
+bool splits_masters(const ForecastInputs& inputs);
 // Of a checkpoint that is written while training goes on: the states, fp32, of the units that this rank
 // writes (train/checkpoint_shard.h). In the host's memory.
 int64_t snapshot_bytes(const ForecastInputs& inputs);

@@ -3,6 +3,13 @@
 
 #include <stdint.h>
 
+// Of a function that the host and a GPU's kernels share.
+#ifdef __CUDACC__
+#define TRIREME_HOST_DEVICE __host__ __device__
+#else
+#define TRIREME_HOST_DEVICE
+#endif
+
 namespace trireme {
 
 struct Bf16 {

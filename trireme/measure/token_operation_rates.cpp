@@ -117,13 +117,19 @@ class OperationTimer {
     OptimizerSettings settings;
     settings.device = timer_.device();
     const auto adamw = kind.make(kind, {unit}, settings);
-    at::Tensor master = at::ones({elements}, wide_), gradient = at::ones({elements}, wide_);
+    at::Tensor gradient = at::ones({elements}, wide_);
     const at::Tensor narrow = values({elements});
-    const bool rounds = narrow.scalar_type() != at::kFloat;
+    // As masters lie where nothing is offloaded.
+    const MasterShare master =
+        narrow.scalar_type() == at::kBFloat16
+            ? MasterShare{{}, at::zeros({elements}, options_.dtype(at::kShort)), narrow}
+            : MasterShare{at::ones({elements}, wide_),
+                          {},
+                          narrow.scalar_type() == at::kFloat ? at::Tensor() : narrow};
     StepNumbers numbers{1e-6, 0.5, 1};
     add(WorkKind::optimizer, elements, timer_.seconds([&] {
       sum_of_squares(gradient);
-      adamw->step(0, master, gradient, numbers, rounds ? narrow : at::Tensor());
+      adamw->step(0, master, gradient, numbers);
       ++numbers.steps;
     }));
   }

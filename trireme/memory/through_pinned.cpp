@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "trireme/kernels/split_master.h"
+
 namespace trireme {
 namespace {
 
@@ -14,7 +16,8 @@ void upload(const at::Tensor& to, const at::Tensor& from, PinnedPool& pinned) {
   const at::Tensor to_flat = to.view(-1), from_flat = from.view(-1);
   for (int64_t done = 0; done < elements; done += piece) {
     const int64_t count = std::min(piece, elements - done);
-    const at::Tensor here = block.narrow(0, 0, count).copy_(from_flat.narrow(0, done, count));
+    const at::Tensor here = block.narrow(0, 0, count);
+    round_masters(from_flat.narrow(0, done, count), here);
     to_flat.narrow(0, done, count).copy_(here);  // waits, so that the block is free for the next piece
   }
 }
@@ -27,10 +30,8 @@ at::Tensor on_host(const at::Tensor& tensor, PinnedPool* pinned) {
 }
 
 void copy_through_pinned(at::Tensor& to, const at::Tensor& from, PinnedPool* pinned) {
-  if (to.device() == from.device()) {
+  if (to.is_cpu() || to.device() == from.device()) {
     to.copy_(from);
-  } else if (to.is_cpu()) {
-    to.copy_(from.to(to.scalar_type()));
   } else {
     upload(to, from, *pinned);
   }

@@ -1,6 +1,6 @@
 // Copies between a GPU and the host on the current stream; this thread waits for them. Pageable memory is
-// copied to the GPU through pinned memory, a piece (pinned_piece.h) at a time. Values are converted to
-// another dtype on the device that they come from. libtorch's own code for both is several times slower.
+// copied to the GPU through pinned memory, a piece (pinned_piece.h) at a time, where masters are rounded to the
+// dtype of values (kernels/split_master.h). libtorch's own code for both is several times slower.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,7 +12,7 @@ namespace trireme {
 
 // `tensor` itself if it lies on the host, else a copy in memory of `pinned`.
 at::Tensor on_host(const at::Tensor& tensor, PinnedPool* pinned);
-// to = from, both contiguous. Only a copy from the host to a GPU needs `pinned`.
+// to = from, both contiguous, and of one dtype but on the way to a GPU. Only that needs `pinned`.
 void copy_through_pinned(at::Tensor& to, const at::Tensor& from, PinnedPool* pinned);
 
 }  // namespace trireme

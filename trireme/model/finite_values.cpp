@@ -9,6 +9,7 @@
 #include <ATen/Parallel.h>
 
 #include "trireme/base/error.h"
+#include "trireme/kernels/split_master.h"
 
 namespace trireme {
 namespace {
@@ -76,7 +77,7 @@ std::optional<int64_t> copy_and_check(const at::Tensor& from, const at::Tensor& 
     for (int64_t block = begin; block < end; block += kBlock) {
       const int64_t count = std::min(kBlock, end - block);
       if (found == kNone) found = first_in(from, block, block + count);
-      to.narrow(0, block, count).copy_(from.narrow(0, block, count));
+      round_masters(from.narrow(0, block, count), to.narrow(0, block, count));
     }
     return found;
   });

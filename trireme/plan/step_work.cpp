@@ -351,10 +351,10 @@ class Counter {
     }
     if (in_.offload.optimizer == Offload::disk) {
       // As shard/optimizer.h and shard/masters.h hold them: a tensor a unit each.
-      const bool masters = in_.tile_bytes != kFloat_bytes;
-      const int64_t of_element = in_.moments * in_.state_bytes + (masters ? kFloat_bytes : 0);
+      const int64_t of_master = master_bytes(in_);
+      const int64_t of_element = in_.moments * in_.state_bytes + of_master;
       send(TrafficKind::offloaded_optimizer,
-           static_cast<double>((in_.moments + (masters ? 1 : 0)) * std::ssize(model_.unit_elements)),
+           static_cast<double>((in_.moments + (of_master > 0 ? 1 : 0)) * std::ssize(model_.unit_elements)),
            stepped * static_cast<double>(of_element));
     }
     if (in_.zero == 1 || in_.zero == 2)

@@ -8,8 +8,8 @@
 //   activation_backward  12 = d(act), gate and up read; act and their gradients written
 //   cross_entropy         4 = read, its gradient written; the second reading is of the caches   (a logit)
 //   embedding            11 = mean of 4 looked up and 18 added to fp32          (a value of x)
-//   optimizer            34 = 28 AdamW (reads four, writes three), 2 rounded, 4 norm  (an element of bf16
-//                        values beside fp32 moments, on one device)
+//   optimizer            32 = 28 AdamW (reads four, writes three; of split masters both halves), 4 norm
+//                        (an element of bf16 values beside fp32 moments, on one device)
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ inline constexpr std::array<TokenOperationBytes, 9> kTokenOperationBytes = {{
     {WorkKind::cross_entropy, 4, 8},
     {WorkKind::embedding, 11, 10},
     {WorkKind::copy, 4, 8},
-    {WorkKind::optimizer, 34, 32},
+    {WorkKind::optimizer, 32, 32},
 }};
 
 }  // namespace trireme

@@ -1,4 +1,5 @@
-// AdamW in one kernel a span (adamw_kernel.h), on the current stream of a CUDA device.
+// AdamW in one kernel a span (adamw_kernel.h): on the current stream of a CUDA device, or on all threads of the
+// host.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,11 +8,14 @@
 
 namespace trireme {
 
-// Whether this build has the kernel for tensors on `device`.
+// Whether this build has the kernel for tensors on `device`. Tests have devices without one.
 bool has_adamw_kernel(at::Device device);
 
-// `span` points into `device`. InternalError in a build without CUDA.
+// `span` points into `device`. InternalError where it has no kernel.
 void step_adamw(const AdamwSpan<float>& span, const AdamwStep& step, at::Device device);
 void step_adamw(const AdamwSpan<Bf16>& span, const AdamwStep& step, at::Device device);
+// Of them, for the CPU.
+void step_adamw_on_host(const AdamwSpan<float>& span, const AdamwStep& step);
+void step_adamw_on_host(const AdamwSpan<Bf16>& span, const AdamwStep& step);
 
 }  // namespace trireme

@@ -1,20 +1,22 @@
-// AdamW over a flat span of fp32 masters and gradients, in one launch on a GPU (adamw_kernel.cu). Moments are
-// fp32, or bf16 that are rounded stochastically: an element is widened, stepped and rounded in registers. It
-// takes 28 bytes an element, or 20 with bf16 moments: each value is read, and each but the gradient written,
-// once; and 2 more where it also writes the bf16 values that compute reads.
+// AdamW over a flat span of fp32 masters and gradients, in one launch on a GPU (adamw_kernel.cu) and in one pass on
+// a CPU (adamw_host_kernel.cpp). Masters are
+// fp32, or split into bf16 values and low bits (kernels/master_bits.h). Moments are fp32, or bf16 that are
+// rounded stochastically. An element is widened, stepped and rounded in registers. It takes 28 bytes an element,
+// or 20 with bf16 moments: each value is read, and each but the gradient written, once; and 2 more where it
+// writes bf16 values beside fp32 masters.
 //
 //   g = gradient * factor          m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g^2
 //   master = master (1 - rate * decay) - step_size * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
 //
-// Operations round in the order written and are not fused, so that a GPU and the functions here compiled for
-// the host give the same bits.
+// Operations round in the order written and are not fused, so that a GPU, the host and ATen's operations
+// (adamw.cpp) give the same bits.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 
-#include "trireme/kernels/narrow_floats.h"
+#include "trireme/kernels/master_bits.h"
 #include "trireme/shard/rounded_bits.h"
 
 namespace trireme {
@@ -45,18 +47,21 @@ inline AdamwStep adamw_step(double beta1, double beta2, double epsilon, double d
 // tensors that the keys belong to (stochastic_rounding.h); fp32 moments need none.
 template <typename Moment>
 struct AdamwSpan {
-  float* master;
+  float* master;  // null: split into `values` and `low`
+  uint16_t* low;  // null: not split
+  Bf16* values;   // become the masters' nearest; null: none
   const float* gradient;
   Moment* mean;
   Moment* square;
-  Bf16* values;  // become the masters, rounded to nearest; null: none
   int64_t count;
   uint64_t mean_key, square_key;
   uint64_t first_element;
 };
 
-TRIREME_HOST_DEVICE inline void step_element(const AdamwStep& step, float& master, float gradient,
-                                             float& mean, float& square) {
+// Always inlined: what is compiled for several x86-64 levels may leave no copy.
+__attribute__((always_inline)) TRIREME_HOST_DEVICE inline void step_element(const AdamwStep& step,
+                                                                            float& master, float gradient,
+                                                                            float& mean, float& square) {
   const float g = gradient * step.gradient_factor;
   mean = mean * step.beta1 + g * step.mean_share;
   square = square * step.beta2 + g * g * step.square_share;

@@ -3,6 +3,7 @@
 #include "trireme/comm/collectives.h"
 #include "trireme/device/memory_account.h"
 #include "trireme/memory/through_pinned.h"
+#include "trireme/shard/optimizer_bytes.h"
 
 namespace trireme {
 
@@ -22,12 +23,28 @@ std::unique_ptr<UnitTensors> make_masters(const std::vector<UnitShare>& shares,
   std::vector<int64_t> elements;
   elements.reserve(shares.size());
   for (const UnitShare& share : shares) elements.push_back(share.elements);
-  return make_unit_tensors(elements, at::kFloat, settings.device, settings.optimizer, settings.spill);
+  return make_unit_tensors(elements, splits_masters(settings) ? at::kShort : at::kFloat, settings.device,
+                           settings.optimizer, settings.spill);
 }
 
-at::Tensor values_to_step(const at::Tensor& values, const ParameterSettings& settings) {
-  return settings.optimizer == Offload::none ? values.to(settings.device)
-                                             : on_host(values, settings.pinned.get());
+bool splits_masters(const ParameterSettings& settings) {
+  return settings.masters &&
+         masters_are_split(settings.compute_dtype == at::kBFloat16, settings.parameters, settings.optimizer);
+}
+
+MasterShare open_share(const at::Tensor& values, const at::Tensor& stored,
+                       const ParameterSettings& settings) {
+  if (!stored.defined())
+    return {settings.optimizer == Offload::none ? values.to(settings.device)
+                                                : on_host(values, settings.pinned.get()),
+            {},
+            {}};
+  if (splits_masters(settings)) return {{}, stored, values};
+  if (values.device() == stored.device()) return {stored, {}, values};
+  if (stored.is_cpu()) return {stored, {}, {}};
+  // Rounded where the step is, so that half as many bytes travel.
+  const MemoryScope scope(MemoryCategory::parameters);
+  return {stored, {}, at::empty(values.sizes(), stored.options().dtype(values.scalar_type()))};
 }
 
 at::Tensor gather_shares(Group& group, const at::Tensor& share, int64_t unit_elements, bool sharded,

@@ -5,12 +5,18 @@
 
 #include "trireme/base/error.h"
 #include "trireme/device/memory_account.h"
+#include "trireme/kernels/split_master.h"
+#include "trireme/shard/optimizer_bytes.h"
+#include "trireme/shard/stochastic_rounding.h"
 
 namespace trireme {
 
 Optimizer::Optimizer(const OptimizerKind& kind, std::vector<FlatUnit> shares,
                      const OptimizerSettings& settings)
-    : settings_(settings), state_names_(kind.state_names), shares_(std::move(shares)) {
+    : settings_(settings),
+      whole_parameters_(kind.whole_parameters),
+      state_names_(kind.state_names),
+      shares_(std::move(shares)) {
   std::vector<int64_t> elements;
   elements.reserve(shares_.size());
   for (const FlatUnit& share : shares_) elements.push_back(share.elements);
@@ -24,16 +30,40 @@ void Optimizer::prefetch(int unit) {
   for (const auto& state : states_) state->prefetch(unit);
 }
 
-void Optimizer::step(int unit, const at::Tensor& master, const at::Tensor& gradient,
-                     const StepNumbers& numbers, const at::Tensor& values) {
+void Optimizer::step(int unit, const MasterShare& master, const at::Tensor& gradient,
+                     const StepNumbers& numbers) {
   const FlatUnit& share = shares_.at(static_cast<size_t>(unit));
   if (share.elements == 0) return;
   const MemoryScope scope(MemoryCategory::optimizer);
-  StepTensors tensors{master, gradient, values, {}};
-  for (const auto& state : states_) tensors.states.push_back(state->open(unit));
-  step_share(unit, share, tensors, numbers);
-  if (tensors.values.defined()) tensors.values.copy_(master);
+  StoredShare stored{master, gradient, {}};
+  for (const auto& state : states_) stored.states.push_back(state->open(unit));
+  if (!step_stored(unit, share, stored, numbers)) step_in_pieces(unit, share, stored, numbers);
   for (const auto& state : states_) state->close(unit, true);
+}
+
+// The same pieces whatever is split or narrow, so that the same slices are stepped at once: bits do not depend
+// on where things lie.
+void Optimizer::step_in_pieces(int unit, const FlatUnit& share, const StoredShare& stored,
+                               const StepNumbers& numbers) const {
+  const int64_t piece_elements = whole_parameters_ ? share.elements : kStepPiece_elements;
+  for (int64_t begin = 0; begin < share.elements; begin += piece_elements) {
+    const int64_t count = std::min(piece_elements, share.elements - begin);
+    const MasterShare master = stored.master.narrow(begin, count);
+    StepTensors tensors{master.fp32(), stored.gradient.narrow(0, begin, count), {}};
+    for (const at::Tensor& state : stored.states)
+      tensors.states.push_back(state.narrow(0, begin, count).to(at::kFloat));
+    step_share(cut_unit(share, {begin, count}), tensors, numbers);
+    for (size_t i = 0; i < stored.states.size(); ++i) {
+      at::Tensor state = stored.states[i].narrow(0, begin, count);
+      if (state.scalar_type() != at::kFloat)
+        round_stochastically(tensors.states[i], state, settings_.seed, rounding_stream(unit, i, numbers),
+                             share.begin + begin);
+    }
+    if (master.split())
+      split_masters(tensors.master, master.values, master.low);
+    else if (master.values.defined())
+      round_masters(tensors.master, master.values);
+  }
 }
 
 at::Tensor Optimizer::state(int unit, const std::string& name) {

@@ -17,6 +17,7 @@
 #include "trireme/memory/offload.h"
 #include "trireme/memory/spill_file.h"
 #include "trireme/shard/flat_unit.h"
+#include "trireme/shard/master_share.h"
 #include "trireme/shard/unit_shares.h"
 #include "trireme/shard/unit_tensors.h"
 
@@ -41,12 +42,10 @@ struct StepNumbers {
   int64_t steps = 1;           // with this one
 };
 
-// All are as long as the share; what lies between its slices is padding.
+// fp32, as long as the share; what lies between its slices is padding.
 struct StepTensors {
   at::Tensor master, gradient;
-  // Of what compute reads. An optimizer that rounds the masters into it makes it undefined.
-  at::Tensor values;
-  std::vector<at::Tensor> states;  // in the order of their names, in the settings' dtype; they begin at 0
+  std::vector<at::Tensor> states;  // in the order of their names; they begin at 0
 };
 
 class Optimizer;
@@ -55,7 +54,8 @@ struct OptimizerKind {
   std::string name;                      // as --optim takes it
   std::vector<std::string> state_names;  // what a checkpoint must hold beside the masters
   bool bf16_states = false;              // its states may be rounded to bf16
-  // It steps whole parameters, not slices (products of a whole matrix): nothing may be sharded over ranks.
+  // It steps whole parameters, not slices (products of a whole matrix): nothing may be sharded over ranks, and
+  // a step takes a whole unit's fp32 copies where masters are split or states narrow.
   bool whole_parameters = false;
   std::unique_ptr<Optimizer> (*make)(const OptimizerKind& kind, std::vector<FlatUnit> shares,
                                      const OptimizerSettings& settings) = nullptr;
@@ -75,26 +75,47 @@ class Optimizer {
 
   // The unit will be stepped next.
   void prefetch(int unit);
-  // `master` and `gradient` are this rank's share, fp32, on the device of the step. The gradient may be
-  // written over. `values`, where it is defined, becomes the stepped masters, rounded to its dtype.
-  void step(int unit, const at::Tensor& master, const at::Tensor& gradient, const StepNumbers& numbers,
-            const at::Tensor& values = {});
+  // `master` and `gradient` (fp32) are this rank's share, on the device of the step. The gradient may be written
+  // over. The values that come with the masters are written as well.
+  void step(int unit, const MasterShare& master, const at::Tensor& gradient, const StepNumbers& numbers);
   const std::vector<std::string>& state_names() const { return state_names_; }
   // fp32 copy, or the tensor itself, of one of them; this rank's share of the unit.
   at::Tensor state(int unit, const std::string& name);
   void set_state(int unit, const std::string& name, const at::Tensor& share);
 
  protected:
+  // What lies in memory of one share: states in the settings' dtype.
+  struct StoredShare {
+    MasterShare master;
+    at::Tensor gradient;
+    std::vector<at::Tensor> states;
+  };
+
+  // `share`: this rank's of a unit, or a piece of it (the whole unit with `whole_parameters`).
   // `numbers.gradient_factor` is to be applied here. The forecast counts no tensors that are made on the way:
   // keep them small.
-  virtual void step_share(int unit, const FlatUnit& share, StepTensors& tensors,
-                          const StepNumbers& numbers) const = 0;
+  virtual void step_share(const FlatUnit& share, StepTensors& tensors, const StepNumbers& numbers) const = 0;
+  // A kernel that takes the share as it lies, and rounds with rounding_stream(); false: there is none here.
+  virtual bool step_stored(int unit, const FlatUnit& share, const StoredShare& stored,
+                           const StepNumbers& numbers) const {
+    static_cast<void>(unit), static_cast<void>(share), static_cast<void>(stored), static_cast<void>(numbers);
+    return false;
+  }
+  // Of the bits that round a state: they depend on the step, the unit, the state and the element in the unit.
+  // Shards round as the whole does.
+  uint64_t rounding_stream(int unit, size_t state, const StepNumbers& numbers) const {
+    return (static_cast<uint64_t>(numbers.steps) << 24) + state_names_.size() * static_cast<uint64_t>(unit) +
+           state;
+  }
 
   const OptimizerSettings settings_;
 
  private:
   UnitTensors& tensors_of(const std::string& name);
+  void step_in_pieces(int unit, const FlatUnit& share, const StoredShare& stored,
+                      const StepNumbers& numbers) const;
 
+  const bool whole_parameters_;
   std::vector<std::string> state_names_;
   std::vector<FlatUnit> shares_;
   std::vector<std::unique_ptr<UnitTensors>> states_;

@@ -8,8 +8,8 @@
 //   parameters           this rank's share, gathered      this rank's share
 //                        unit by unit
 //
-// One thread may step units (prefetch_master, open_master, values_to_write, close_master: no collectives)
-// while another calls the rest. That other thread must not use a unit from before its step until after it.
+// One thread may step units (prefetch_master, open_master, close_master: no collectives) while another calls
+// the rest. That other thread must not use a unit from before its step until after it.
 #pragma once
 
 #include <memory>
@@ -23,6 +23,7 @@
 #include "trireme/memory/offload.h"
 #include "trireme/memory/spill_file.h"
 #include "trireme/shard/flat_unit.h"
+#include "trireme/shard/master_share.h"
 
 namespace trireme {
 
@@ -41,17 +42,11 @@ class ParameterStore {
   // True: prefetch is collective as gather is; all ranks call it in one order.
   virtual bool prefetch_is_collective() const { return false; }
 
-  // fp32 masters of this rank's share (of the whole unit where masters are replicated), to be stepped. Valid
-  // until close_master, which updates the values that compute reads. On the host where the optimizer is
-  // offloaded.
-  virtual at::Tensor open_master(int unit) = 0;
+  // The masters of this rank's share (of the whole unit where masters are replicated), to be stepped with the
+  // values that come with them. Valid until close_master, after which compute reads the new values. On the
+  // host where the optimizer is offloaded.
+  virtual MasterShare open_master(int unit) = 0;
   virtual void close_master(int unit) = 0;
-  // While a unit's master is open: the values of this share that compute reads, where they have another dtype
-  // and lie on its device; else undefined. The caller writes both, and close_master copies none.
-  virtual at::Tensor values_to_write(int unit) {
-    static_cast<void>(unit);
-    return {};
-  }
   // This unit's master will be opened next.
   virtual void prefetch_master(int unit) { static_cast<void>(unit); }
 

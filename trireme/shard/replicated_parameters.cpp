@@ -52,25 +52,19 @@ class ReplicatedParameters final : public ParameterStore {
   void prefetch_master(int unit) override {
     if (masters_) masters_->prefetch(unit);
   }
-  at::Tensor open_master(int unit) override {
+  MasterShare open_master(int unit) override {
     TRIREME_ASSERT(!refreshed_.at(static_cast<size_t>(unit)), "unit ", unit,
                    " is stepped before it is gathered");
-    Stepped& stepped = stepped_.at(static_cast<size_t>(unit)) = {};
-    stepped.master = masters_ ? masters_->open(unit) : values_to_step(own_values(unit), settings_);
-    return stepped.master;
-  }
-  at::Tensor values_to_write(int unit) override {
-    Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
-    const at::Tensor share = own_values(unit);
-    stepped.values_written = masters_ && stepped.master.device() == share.device();
-    return stepped.values_written ? share : at::Tensor();
+    MasterShare& stepped = stepped_.at(static_cast<size_t>(unit)) = {};
+    stepped = open_share(own_values(unit), masters_ ? masters_->open(unit) : at::Tensor(), settings_);
+    return stepped;
   }
   void close_master(int unit) override {
     const MemoryScope scope(MemoryCategory::parameters);
-    Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
+    MasterShare& stepped = stepped_.at(static_cast<size_t>(unit));
     at::Tensor share = own_values(unit);
-    if (!stepped.values_written && share.data_ptr() != stepped.master.data_ptr())
-      copy_through_pinned(share, stepped.master, settings_.pinned.get());
+    if (!stepped.values.defined() && share.data_ptr() != stepped.whole.data_ptr())
+      copy_through_pinned(share, stepped.whole, settings_.pinned.get());
     stepped = {};
     if (masters_) masters_->close(unit, true);
     stale_[static_cast<size_t>(unit)] = sharded_ && group_.size() > 1;
@@ -82,19 +76,17 @@ class ReplicatedParameters final : public ParameterStore {
       refresh(unit);
       return values;
     }
-    const at::Tensor master = masters_->open(unit);
+    const at::Tensor stored = masters_->open(unit);
+    const bool split = splits_masters(settings_);
+    if (split) refresh(unit);  // an exchange in progress writes to the values
+    const at::Tensor master = split ? MasterShare{{}, stored, own_values(unit)}.fp32() : stored;
     at::Tensor whole = gather_shares(group_, master, values.size(0), sharded_, settings_.device);
-    if (whole.is_same(master) && settings_.optimizer == Offload::disk) whole = whole.clone();
+    if (whole.is_same(stored) && settings_.optimizer == Offload::disk) whole = whole.clone();
     masters_->close(unit, false);
     return whole;
   }
 
  private:
-  // A unit between open_master and close_master.
-  struct Stepped {
-    at::Tensor master;
-    bool values_written = false;
-  };
   // All ranks stepped the same units, so that all exchange values or none does.
   void begin_refresh(int unit) {
     auto& refreshed = refreshed_.at(static_cast<size_t>(unit));
@@ -123,8 +115,8 @@ class ReplicatedParameters final : public ParameterStore {
   ParameterSettings settings_;
   std::vector<UnitShare> shares_;
   std::vector<at::Tensor> values_;
-  std::unique_ptr<UnitTensors> masters_;  // null: the values are the masters
-  std::vector<Stepped> stepped_;
+  std::unique_ptr<UnitTensors> masters_;               // null: the values are the masters
+  std::vector<MasterShare> stepped_;                   // of units between open_master and close_master
   std::vector<std::optional<PendingRows>> refreshed_;  // exchanges of values in progress
   std::deque<bool> stale_;  // other ranks' shares are old; not vector<bool>: threads set other units' flags
 };

@@ -4,12 +4,7 @@
 #include <cstdint>
 
 #include "trireme/base/splitmix64.h"
-
-#ifdef __CUDACC__
-#define TRIREME_HOST_DEVICE __host__ __device__
-#else
-#define TRIREME_HOST_DEVICE
-#endif
+#include "trireme/kernels/narrow_floats.h"
 
 namespace trireme {
 

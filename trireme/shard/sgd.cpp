@@ -9,8 +9,7 @@ class Sgd final : public Optimizer {
   using Optimizer::Optimizer;
 
  protected:
-  void step_share(int, const FlatUnit& share, StepTensors& tensors,
-                  const StepNumbers& numbers) const override {
+  void step_share(const FlatUnit& share, StepTensors& tensors, const StepNumbers& numbers) const override {
     if (settings_.weight_decay != 0)
       for (at::Tensor& slice : slices(tensors.master, share, /*decays=*/true))
         slice.mul_(1 - numbers.learning_rate * settings_.weight_decay);

@@ -90,39 +90,39 @@ class ShardedParameters final : public ParameterStore {
     if (masters_) masters_->prefetch(unit);
     values_->prefetch(unit);
   }
-  at::Tensor open_master(int unit) override {
+  MasterShare open_master(int unit) override {
     Stepped& stepped = stepped_.at(static_cast<size_t>(unit)) = {};
     if (uploads_) uploads_->drop(unit);
     stepped.values = values_->open(unit);
-    stepped.master = masters_ ? masters_->open(unit) : values_to_step(stepped.values, settings_);
+    stepped.master = open_share(stepped.values, masters_ ? masters_->open(unit) : at::Tensor(), settings_);
     return stepped.master;
-  }
-  at::Tensor values_to_write(int unit) override {
-    Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
-    stepped.values_written = masters_ && stepped.values.device() == stepped.master.device();
-    return stepped.values_written ? stepped.values : at::Tensor();
   }
   void close_master(int unit) override {
     const MemoryScope scope(MemoryCategory::parameters);
     Stepped& stepped = stepped_.at(static_cast<size_t>(unit));
-    if (comes_back(stepped))
-      uploads_->bring_back(unit, stepped.values, stepped.master.to(settings_.compute_dtype));
-    else if (!stepped.values_written && stepped.values.data_ptr() != stepped.master.data_ptr())
-      copy_through_pinned(stepped.values, stepped.master, settings_.pinned.get());
+    const at::Tensor& stepped_values =
+        stepped.master.values.defined() ? stepped.master.values : stepped.master.whole;
+    if (comes_back(stepped_values))
+      uploads_->bring_back(unit, stepped.values, stepped_values);
+    else if (stepped.values.data_ptr() != stepped_values.data_ptr())
+      copy_through_pinned(stepped.values, stepped_values, settings_.pinned.get());
     stepped = {};
     values_->close(unit, true);
     if (masters_) masters_->close(unit, true);
   }
 
   at::Tensor whole_master(int unit) override {
-    UnitTensors& masters = masters_ ? *masters_ : *values_;
     if (uploads_ && !masters_) uploads_->drop(unit);
-    const at::Tensor master = masters.open(unit);
+    const bool split = splits_masters(settings_), reads_values = split || !masters_;
+    const at::Tensor values = reads_values ? values_->open(unit) : at::Tensor();
+    const at::Tensor stored = masters_ ? masters_->open(unit) : values;
+    const at::Tensor master = split ? MasterShare{{}, stored, values}.fp32() : stored;
     at::Tensor whole = gather_shares(group_, master, unit_elements_.at(static_cast<size_t>(unit)), !alone(),
                                      settings_.device);
     // An opened tensor may not be read after its close.
-    if (whole.is_same(master)) whole = whole.clone();
-    masters.close(unit, false);
+    if (whole.is_same(stored)) whole = whole.clone();
+    if (reads_values) values_->close(unit, false);
+    if (masters_) masters_->close(unit, false);
     return whole;
   }
 
@@ -133,14 +133,14 @@ class ShardedParameters final : public ParameterStore {
   };
   // A unit's tensors between open_master and close_master.
   struct Stepped {
-    at::Tensor values, master;
-    bool values_written = false;
+    at::Tensor values;
+    MasterShare master;
   };
   bool alone() const { return group_.size() == 1; }
   // Stepped on the device, in the thread of the pass, which does not wait for the copy to the host. A disk's
   // values are written when they are closed.
-  bool comes_back(const Stepped& stepped) const {
-    return uploads_ && settings_.parameters == Offload::cpu && !stepped.master.is_cpu();
+  bool comes_back(const at::Tensor& stepped_values) const {
+    return uploads_ && settings_.parameters == Offload::cpu && !stepped_values.is_cpu();
   }
   // Does nothing when the unit's upload has begun already.
   void begin_upload(int unit) {

@@ -1,0 +1,34 @@
+#include "trireme/shard/master_share.h"
+
+#include "trireme/kernels/split_master.h"
+
+namespace trireme {
+
+MasterShare MasterShare::narrow(int64_t begin, int64_t elements) const {
+  const auto of = [&](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.narrow(0, begin, elements) : tensor;
+  };
+  return {of(whole), of(low), of(values)};
+}
+
+at::Tensor MasterShare::fp32() const {
+  if (!split()) return whole;
+  at::Tensor joined = at::empty(values.sizes(), values.options().dtype(at::kFloat));
+  join_masters(values, low, joined);
+  return joined;
+}
+
+void MasterShare::set(const at::Tensor& from) const {
+  const at::Tensor here = from.to((split() ? low : whole).device());
+  if (!split()) {
+    round_masters(here, whole);
+    if (values.defined()) round_masters(here, values);
+  } else if (here.scalar_type() == at::kBFloat16) {
+    values.copy_(here);
+    low.zero_();
+  } else {
+    split_masters(here.to(at::kFloat), values, low);
+  }
+}
+
+}  // namespace trireme
