@@ -175,9 +175,9 @@ ForecastInputs long_and_deep() {
 TEST(RecomputeLadder, goes_from_the_plan_that_makes_most_again_to_the_one_that_makes_least) {
   const ForecastInputs inputs = long_and_deep();
   const std::vector<RecomputePlan> ladder = recompute_ladder(inputs, std::nullopt);
-  ASSERT_EQ(most_layers_of_group(32, Offload::none), 4);
-  EXPECT_EQ(most_layers_of_group(32, Offload::cpu), 8);
-  EXPECT_EQ(most_layers_of_group(3, Offload::cpu), 1);
+  ASSERT_EQ(sizes_of_groups({}, 32, Offload::none).most, 4);
+  EXPECT_EQ(sizes_of_groups({}, 32, Offload::cpu).most, 8);
+  EXPECT_EQ(sizes_of_groups({}, 3, Offload::cpu).most, 1);
   EXPECT_EQ(ladder.size(), 3 * 32 + 1 + 3 * 33);
   EXPECT_EQ(ladder.front().description(), "full, inputs of every 4 layers");
   EXPECT_EQ(ladder.back().description(), "none");

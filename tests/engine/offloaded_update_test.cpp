@@ -205,8 +205,8 @@ TEST_F(OffloadedUpdate, of_a_step_that_is_refused_is_none) {
   });
 }
 
-// Counts the matrix products of the thread of the pass and the units stepped on any thread, and holds one such
-// step until the pass has made more products than `products_before`.
+// Counts the matrix products of the thread of the pass and the units stepped on any thread, and holds one
+// such step until the pass has made more products than `products_before`.
 struct KernelWatch {
   std::thread::id pass_thread;
   std::atomic<int> products = 0, updates = 0;

@@ -1,4 +1,5 @@
-// Masters in halves: nothing is lost, values are the nearest, and every compilation and device has the same bits.
+// Masters in halves: nothing is lost, values are the nearest, and every compilation and device has the same
+// bits.
 #include "trireme/kernels/split_master.h"
 
 #include <cmath>
@@ -6,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/kernels/master_bits.h"
+#include "trireme/kernels/split_master_bytes.h"
 #include "trireme/kernels/split_master_kernel.h"
 
 #include "tests/support/guarded_device.h"
@@ -75,7 +77,7 @@ TEST(SplitMaster, has_no_other_rounding_than_masters_that_are_not_split) {
 
 TEST(SplitMaster, has_the_same_bits_on_a_device_in_pieces_of_atens_operations) {
   // More than a piece, of a length that is no multiple of it.
-  const at::Tensor all = at::cat({masters(), masters(), masters()}).slice(0, 5);
+  const at::Tensor all = masters().repeat({kSplitPiece_elements / masters().numel() + 2}).slice(0, 5);
   const Halves here = split(all), there = split(all.to(testing::guarded_device()));
   EXPECT_TRUE(at::equal(bits(there.values.cpu()), bits(here.values)));
   EXPECT_TRUE(at::equal(there.low.cpu(), here.low));

@@ -1,5 +1,5 @@
-// AdamW on a CPU: it is AdamW in fp64, and every compilation of its kernel, in spans of every length, and ATen's
-// operations on another device have the bits of step_element, one element at a time.
+// AdamW on a CPU: it is AdamW in fp64, and every compilation of its kernel, in spans of every length, and
+// ATen's operations on another device have the bits of step_element, one element at a time.
 #include <cmath>
 #include <cstring>
 
@@ -22,6 +22,11 @@ AdamwStep step_numbers(int64_t steps) {
   return adamw_step(0.9, 0.99, 1e-8, 0.1, 3e-2, 0.5, steps);
 }
 
+template <typename T>
+T* data_from(const at::Tensor& tensor, int64_t element) {
+  return static_cast<T*>(tensor.mutable_data_ptr()) + element;
+}
+
 template <typename Moment>
 struct State {
   at::Tensor master, gradient, mean, square, values, low;
@@ -41,15 +46,12 @@ struct State {
     return {master.clone(), gradient.clone(), mean.clone(), square.clone(), values.clone(), low.clone()};
   }
   AdamwSpan<Moment> span(bool split, int64_t begin, int64_t end) const {
-    const auto at = [begin](const at::Tensor& tensor, auto* of) {
-      return static_cast<decltype(of)>(tensor.mutable_data_ptr()) + begin;
-    };
-    return {split ? nullptr : at(master, static_cast<float*>(nullptr)),
-            split ? at(low, static_cast<uint16_t*>(nullptr)) : nullptr,
-            at(values, static_cast<Bf16*>(nullptr)),
-            at(gradient, static_cast<float*>(nullptr)),
-            at(mean, static_cast<Moment*>(nullptr)),
-            at(square, static_cast<Moment*>(nullptr)),
+    return {split ? nullptr : data_from<float>(master, begin),
+            split ? data_from<uint16_t>(low, begin) : nullptr,
+            data_from<Bf16>(values, begin),
+            data_from<float>(gradient, begin),
+            data_from<Moment>(mean, begin),
+            data_from<Moment>(square, begin),
             end - begin,
             kMeanKey,
             kSquareKey,
@@ -136,7 +138,7 @@ TEST(AdamwOnHost, is_adamw_in_fp64) {
 TEST(AdamwOnHost, has_the_bits_of_atens_operations_on_a_device_without_a_kernel) {
   const at::Device device = testing::guarded_device();
   ASSERT_FALSE(has_adamw_kernel(device));
-  const int64_t count = kStepPiece_elements + 48;
+  const int64_t count = step_piece_elements(/*on_host=*/false) + 48;
   const std::vector<FlatUnit> units{{"unit", count, {{0, 1003, true}, {1003, count - 1003, false}}}};
   const OptimizerKind& adamw = find_optimizer("adamw_torch");
   for (const at::ScalarType states : {at::kFloat, at::kBFloat16})

@@ -81,10 +81,10 @@ TEST(AdamwWithNarrowMoments, rounds_by_its_seed) {
 }
 
 // Longer than a piece of a step, with a parameter of an odd size that a piece cuts.
-constexpr int64_t kLong = 3 * kStepPiece_elements / 2 + 48;
+constexpr int64_t kLong = 3 * step_piece_elements(/*on_host=*/true) / 2 + 48;
 
 std::vector<FlatUnit> long_unit() {
-  const int64_t first = kStepPiece_elements - 5;
+  const int64_t first = step_piece_elements(/*on_host=*/true) - 5;
   return {{"unit",
            kLong,
            {{0, first, true, "weight", {first}}, {first, kLong - first, false, "bias", {kLong - first}}}}};

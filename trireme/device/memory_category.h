@@ -12,7 +12,7 @@ namespace trireme {
 enum class MemoryCategory : uint8_t {
   parameters,     // the values that compute reads
   gradients,      // of parameters
-  optimizer,      // fp32 masters where they are not the parameters themselves, and Adam's moments
+  optimizer,      // masters where they are not the parameters themselves, and Adam's moments
   activations,    // kept by forward for backward, and the running x and dx between layers
   attention,      // q, k, v, o, lse and their gradients of the current layer, and the kernel's workspace
   tiles,          // buffers of one tile of a layer's token-wise halves, or of the head

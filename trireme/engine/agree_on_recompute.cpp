@@ -21,9 +21,9 @@ bool has_less_room(const RecomputeChoice& a, const RecomputeChoice& b) {
 std::optional<RecomputeChoice> agree_on_recompute(Group& all, const std::optional<RankBudget>& budget,
                                                   const ForecastInputs& inputs, EngineOptions& options) {
   std::optional<int64_t> asked_every;
-  // More layers than there are are one group too.
-  if (options.checkpoint_every > 0) asked_every = std::min(options.checkpoint_every, inputs.model.layers);
-  options.checkpoint_every = asked_every.value_or(1);
+  if (options.checkpoint_every > 0) asked_every = options.checkpoint_every;
+  options.checkpoint_every =
+      sizes_of_groups(asked_every, inputs.model.layers, options.offload.activations).fewest;
   if (options.recompute != Recompute::automatic) return std::nullopt;
   const PlannedBatch& batch = options.planned_batch;
   TRIREME_ASSERT(batch.known() || options.memory_budget_bytes == 0,

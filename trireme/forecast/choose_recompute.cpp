@@ -19,9 +19,13 @@ std::string RecomputeChoice::description() const {
   return fits() ? cat("chosen: ", bytes) : cat("chosen, though the formulas expect ", bytes);
 }
 
-int64_t most_layers_of_group(int64_t layers, Offload activations) {
+GroupSizes sizes_of_groups(std::optional<int64_t> checkpoint_every, int64_t layers, Offload activations) {
+  if (checkpoint_every) {
+    const int64_t asked = std::min(*checkpoint_every, layers);
+    return {asked, asked};
+  }
   const auto root = static_cast<int64_t>(std::sqrt(static_cast<double>(layers) / 2));
-  return std::max<int64_t>(1, activations == Offload::none ? root : std::min<int64_t>(8, layers / 4));
+  return {1, std::max<int64_t>(1, activations == Offload::none ? root : std::min<int64_t>(8, layers / 4))};
 }
 
 std::vector<RecomputePlan> recompute_ladder(ForecastInputs inputs, std::optional<int64_t> checkpoint_every) {
@@ -31,10 +35,9 @@ std::vector<RecomputePlan> recompute_ladder(ForecastInputs inputs, std::optional
     RecomputePlan plan;
   };
   std::vector<Rung> rungs;
-  const int64_t fewest = checkpoint_every.value_or(1);
-  const int64_t most = checkpoint_every ? fewest : most_layers_of_group(layers, inputs.offload.activations);
+  const GroupSizes sizes = sizes_of_groups(checkpoint_every, layers, inputs.offload.activations);
   int64_t& every = inputs.recompute.checkpoint_every;
-  for (every = fewest; every <= most; ++every) {
+  for (every = sizes.fewest; every <= sizes.most; ++every) {
     const KeepOrder order(inputs);
     for (int64_t position = 0; position <= order.last_position(); ++position) {
       const RecomputePlan plan = plan_keeping(order.at(position), every, layers);

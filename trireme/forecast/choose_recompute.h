@@ -19,14 +19,17 @@
 
 namespace trireme {
 
-// Layers of the largest group that --recompute auto and the planner take. With n layers a group, backward
-// of full holds the inputs of L / n groups, and inputs and attention's outputs of n - 1 layers that ran
-// again: so about the root of L / 2. Where activations leave, the former are elsewhere: at most 8 layers,
-// and four groups.
-int64_t most_layers_of_group(int64_t layers, Offload activations);
+// Layers of a group that --recompute auto and the planner choose from: as many as asked, at most all, or any
+// number up to the largest. With n layers a group, backward of full holds the inputs of L / n groups, and
+// inputs and attention's outputs of n - 1 layers that ran again: so about the root of L / 2. Where
+// activations leave, the former are elsewhere: at most 8 layers, and four groups.
+struct GroupSizes {
+  int64_t fewest = 1, most = 1;
+};
+GroupSizes sizes_of_groups(std::optional<int64_t> checkpoint_every, int64_t layers, Offload activations);
 
-// From the plan that makes most again to the one that makes least; the same on every rank. In groups of
-// `checkpoint_every` layers, at most all, or of any size up to the largest. `inputs` have a sample's tokens.
+// From the plan that makes most again to the one that makes least, in groups of these sizes; the same on
+// every rank. `inputs` have a sample's tokens.
 std::vector<RecomputePlan> recompute_ladder(ForecastInputs inputs, std::optional<int64_t> checkpoint_every);
 
 // By how many bytes the forecast of each rung exceeds the budgets; 0 where it fits. `inputs` have a batch;

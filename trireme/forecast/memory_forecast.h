@@ -9,7 +9,7 @@
 //   gradients      all units x 4; with ZeRO 2 and 3 the rank's shares and the open units; with
 //                  update_in_backward the open units, and where the optimizer is offloaded the rank's share
 //                  of the unit closed before
-//   optimizer      of the rank's shares: fp32 masters (unless t is fp32), the moments; on disk: of four units
+//   optimizer      of the rank's shares: masters (unless t is fp32), the moments; on disk: of four units
 //   activations    what recompute_plan.h keeps of every layer, the running x, what a group made again
 //   attention      of one layer: q, k, v, o, lse, do, dq, dk, dv; the kernel's packed tiles
 //   tiles          of T tokens: forward 2 M + 3 I values (2 M + I where gate|up is kept), backward 4 M + 4 I;

@@ -1,5 +1,5 @@
-// fp32 masters to bf16 values and low bits, and back (master_bits.h). Tensors are flat, contiguous, on one device
-// and equally long.
+// fp32 masters to bf16 values and low bits, and back (master_bits.h). Tensors are flat, contiguous, on one
+// device and equally long.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "trireme/base/error.h"
 #include "trireme/kernels/split_master.h"
 
 namespace trireme {
@@ -31,6 +32,8 @@ at::Tensor on_host(const at::Tensor& tensor, PinnedPool* pinned) {
 
 void copy_through_pinned(at::Tensor& to, const at::Tensor& from, PinnedPool* pinned) {
   if (to.is_cpu() || to.device() == from.device()) {
+    TRIREME_ASSERT(to.scalar_type() == from.scalar_type(), "got ", from.scalar_type(), " for ",
+                   to.scalar_type());
     to.copy_(from);
   } else {
     upload(to, from, *pinned);

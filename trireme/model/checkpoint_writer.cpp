@@ -6,6 +6,7 @@
 #include "trireme/base/make_folder.h"
 #include "trireme/base/safetensors_writer.h"
 #include "trireme/base/sizes.h"
+#include "trireme/kernels/split_master.h"
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/model/unit_weights.h"
 
@@ -108,7 +109,9 @@ void write_checkpoint(const fs::path& out_dir, const ModelConfig& config, const 
       if (!writer)
         writer =
             std::make_unique<SafetensorsWriter>(out_dir / shards[shard].file_name, shards[shard].tensors);
-      const at::Tensor values = parameter_view(flat, spec).to(at::kCPU).to(dtype).contiguous();
+      const at::Tensor master = parameter_view(flat, spec).to(at::kCPU).contiguous().view(-1);
+      const at::Tensor values = at::empty(master.sizes(), dtype);
+      round_masters(master, values);  // to the bits that a run in bf16 computes with
       writer->write(spec.name, values.const_data_ptr(), static_cast<int64_t>(values.nbytes()));
       weight_map[spec.name] = shards[shard].file_name;
       if (++tensor == shards[shard].tensors.size()) {

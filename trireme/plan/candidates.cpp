@@ -154,11 +154,10 @@ class CandidateList {
   void add_recompute(const Configuration& of_recompute) {
     const int64_t layers = request_.model.layers;
     Candidate candidate{of_recompute};
-    // More layers than there are are one group too.
-    const int64_t fewest = std::min(layers, pinned_.checkpoint_every.value_or(1));
-    candidate.configuration.checkpoint_every = fewest;
-    candidate.most_of_group =
-        pinned_.checkpoint_every ? fewest : most_layers_of_group(layers, of_recompute.offload_activations);
+    const GroupSizes sizes =
+        sizes_of_groups(pinned_.checkpoint_every, layers, of_recompute.offload_activations);
+    candidate.configuration.checkpoint_every = sizes.fewest;
+    candidate.most_of_group = sizes.most;
     const auto add = [&](Recompute policy, int64_t attention, int64_t qkv = 0, int64_t mlp = 0) {
       candidate.configuration.recompute = policy;
       candidate.configuration.keeping_layers = attention;

@@ -2,6 +2,7 @@
 // stepped with a decay of 0. CPUs and CUDA have a kernel, which takes masters and moments as they are stored.
 #include <algorithm>
 
+#include "trireme/base/error.h"
 #include "trireme/shard/adamw_device.h"
 #include "trireme/shard/optimizer.h"
 #include "trireme/shard/optimizer_bytes.h"
@@ -23,6 +24,12 @@ std::vector<FlatSpan> runs_of_one_decay(const FlatUnit& share) {
   return runs;
 }
 
+// Null where there is no tensor.
+template <typename T>
+T* data_from(const at::Tensor& tensor, int64_t element) {
+  return tensor.defined() ? static_cast<T*>(tensor.mutable_data_ptr()) + element : nullptr;
+}
+
 class Adamw final : public Optimizer {
  public:
   using Optimizer::Optimizer;
@@ -38,14 +45,19 @@ class Adamw final : public Optimizer {
 
   bool step_stored(int unit, const FlatUnit& share, const StoredShare& stored,
                    const StepNumbers& numbers) const override {
-    if (!has_adamw_kernel(stored.gradient.device())) return false;
+    const auto& [whole, low, values] = stored.master;
+    const at::Device device = stored.gradient.device();
+    if (!has_adamw_kernel(device)) return false;
+    TRIREME_ASSERT(stored.gradient.scalar_type() == at::kFloat &&
+                       (low.defined() ? low.device() == device && values.scalar_type() == at::kBFloat16
+                                      : whole.device() == device && whole.scalar_type() == at::kFloat),
+                   "masters and gradient of unit ", unit, " on ", device);
     for (const FlatSpan& run : runs_of_one_decay(share))
       if (settings_.state_dtype == at::kFloat)
         step_run<float>(unit, share, run, stored, numbers);
       else
         step_run<Bf16>(unit, share, run, stored, numbers);
-    const at::Tensor& values = stored.master.values;
-    if (values.defined() && values.scalar_type() != at::kBFloat16) values.copy_(stored.master.whole);
+    if (values.defined() && values.scalar_type() != at::kBFloat16) values.copy_(whole);
     return true;
   }
 
@@ -72,20 +84,17 @@ class Adamw final : public Optimizer {
   template <typename Moment>
   void step_run(int unit, const FlatUnit& share, const FlatSpan& run, const StoredShare& stored,
                 const StepNumbers& numbers) const {
-    const auto at_run = [&](const at::Tensor& tensor, auto* of) -> decltype(of) {
-      return tensor.defined() ? static_cast<decltype(of)>(tensor.mutable_data_ptr()) + run.offset : nullptr;
-    };
     const auto& [whole, low, values] = stored.master;
-    const bool of_bf16 = values.defined() && values.scalar_type() == at::kBFloat16;
+    const bool rounds = values.defined() && values.scalar_type() == at::kBFloat16;
     const auto key = [&](size_t state) {
       return rounding_key(settings_.seed, rounding_stream(unit, state, numbers));
     };
-    const AdamwSpan<Moment> span{at_run(whole, static_cast<float*>(nullptr)),
-                                 at_run(low, static_cast<uint16_t*>(nullptr)),
-                                 of_bf16 ? at_run(values, static_cast<Bf16*>(nullptr)) : nullptr,
-                                 stored.gradient.const_data_ptr<float>() + run.offset,
-                                 at_run(stored.states[0], static_cast<Moment*>(nullptr)),
-                                 at_run(stored.states[1], static_cast<Moment*>(nullptr)),
+    const AdamwSpan<Moment> span{data_from<float>(whole, run.offset),
+                                 data_from<uint16_t>(low, run.offset),
+                                 rounds ? data_from<Bf16>(values, run.offset) : nullptr,
+                                 data_from<float>(stored.gradient, run.offset),
+                                 data_from<Moment>(stored.states[0], run.offset),
+                                 data_from<Moment>(stored.states[1], run.offset),
                                  run.elements,
                                  key(0),
                                  key(1),

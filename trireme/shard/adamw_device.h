@@ -1,5 +1,5 @@
-// AdamW in one kernel a span (adamw_kernel.h): on the current stream of a CUDA device, or on all threads of the
-// host.
+// AdamW in one kernel a span (adamw_kernel.h): on the current stream of a CUDA device, or on all threads of
+// the host.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -37,14 +37,13 @@ void close(const float* opened, Bf16* moment, int64_t count, uint64_t key, uint6
 
 template <typename Moment>
 void step_span(const AdamwSpan<Moment>& span, const AdamwStep& step) {
-  alignas(64) uint32_t joined[kBlock];
-  alignas(64) float wide_mean[kBlock], wide_square[kBlock];
+  alignas(64) float joined[kBlock], wide_mean[kBlock], wide_square[kBlock];
   auto* values = reinterpret_cast<uint16_t*>(span.values);
   for (int64_t begin = 0; begin < span.count; begin += kBlock) {
     const int64_t count = span.count - begin < kBlock ? span.count - begin : kBlock;
     const uint64_t element = span.first_element + static_cast<uint64_t>(begin);
-    if (span.low) join_masters(values + begin, span.low + begin, joined, count);
-    float* master = span.low ? reinterpret_cast<float*>(joined) : span.master + begin;
+    if (span.low) join_masters(values + begin, span.low + begin, reinterpret_cast<uint32_t*>(joined), count);
+    float* master = span.low ? joined : span.master + begin;
     float* mean = opened(span.mean + begin, wide_mean, count);
     float* square = opened(span.square + begin, wide_square, count);
     step_block(step, master, span.gradient + begin, mean, square, count);

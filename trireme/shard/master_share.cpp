@@ -1,6 +1,9 @@
 #include "trireme/shard/master_share.h"
 
+#include <algorithm>
+
 #include "trireme/kernels/split_master.h"
+#include "trireme/kernels/split_master_bytes.h"
 
 namespace trireme {
 
@@ -19,7 +22,15 @@ at::Tensor MasterShare::fp32() const {
 }
 
 void MasterShare::set(const at::Tensor& from) const {
-  const at::Tensor here = from.to((split() ? low : whole).device());
+  const at::Device device = (split() ? low : whole).device();
+  if (from.device() != device && from.numel() > kSplitPiece_elements) {
+    for (int64_t begin = 0; begin < from.numel(); begin += kSplitPiece_elements) {
+      const int64_t count = std::min(kSplitPiece_elements, from.numel() - begin);
+      narrow(begin, count).set(from.narrow(0, begin, count));
+    }
+    return;
+  }
+  const at::Tensor here = from.to(device);
   if (!split()) {
     round_masters(here, whole);
     if (values.defined()) round_masters(here, values);

@@ -1,5 +1,5 @@
-// This rank's share of a unit's fp32 masters, open to be stepped or set. Beside bf16 values in the same memory it
-// is split (kernels/master_bits.h):
+// This rank's share of a unit's fp32 masters, open to be stepped or set. Beside bf16 values that are offloaded
+// alike it is split (kernels/master_bits.h):
 //
 //   split       values bf16 [E] + low int16 [E]                       4 bytes an element
 //   separate    whole fp32 [E]; values of 16 bits, here or elsewhere  6
@@ -15,8 +15,8 @@ namespace trireme {
 struct MasterShare {
   at::Tensor whole;  // fp32; where nothing is ever stepped, the values; undefined: split
   at::Tensor low;    // undefined: not split
-  // What compute reads, to be written with the masters; undefined: the masters themselves, or rounded when the
-  // share is closed.
+  // What compute reads, to be written with the masters; undefined: the masters themselves, or rounded when
+  // the share is closed.
   at::Tensor values;
 
   bool split() const { return low.defined(); }

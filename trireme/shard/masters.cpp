@@ -44,7 +44,7 @@ MasterShare open_share(const at::Tensor& values, const at::Tensor& stored,
   if (stored.is_cpu()) return {stored, {}, {}};
   // Rounded where the step is, so that half as many bytes travel.
   const MemoryScope scope(MemoryCategory::parameters);
-  return {stored, {}, at::empty(values.sizes(), stored.options().dtype(values.scalar_type()))};
+  return {stored, {}, at::zeros(values.sizes(), stored.options().dtype(values.scalar_type()))};
 }
 
 at::Tensor gather_shares(Group& group, const at::Tensor& share, int64_t unit_elements, bool sharded,

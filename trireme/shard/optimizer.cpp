@@ -41,23 +41,28 @@ void Optimizer::step(int unit, const MasterShare& master, const at::Tensor& grad
   for (const auto& state : states_) state->close(unit, true);
 }
 
-// The same pieces whatever is split or narrow, so that the same slices are stepped at once: bits do not depend
-// on where things lie.
 void Optimizer::step_in_pieces(int unit, const FlatUnit& share, const StoredShare& stored,
                                const StepNumbers& numbers) const {
-  const int64_t piece_elements = whole_parameters_ ? share.elements : kStepPiece_elements;
+  const bool on_host = stored.gradient.is_cpu();
+  const bool copies = stored.master.split() || settings_.state_dtype != at::kFloat;
+  // The host's vectors end with a piece. So pieces are the same whatever is copied: bits do not depend on where
+  // things lie.
+  const bool whole = whole_parameters_ || (!on_host && !copies);
+  const int64_t piece_elements = whole ? share.elements : step_piece_elements(on_host);
   for (int64_t begin = 0; begin < share.elements; begin += piece_elements) {
     const int64_t count = std::min(piece_elements, share.elements - begin);
     const MasterShare master = stored.master.narrow(begin, count);
     StepTensors tensors{master.fp32(), stored.gradient.narrow(0, begin, count), {}};
     for (const at::Tensor& state : stored.states)
       tensors.states.push_back(state.narrow(0, begin, count).to(at::kFloat));
-    step_share(cut_unit(share, {begin, count}), tensors, numbers);
+    FlatUnit piece = cut_unit(share, {begin, count});
+    piece.begin += share.begin;
+    step_share(piece, tensors, numbers);
     for (size_t i = 0; i < stored.states.size(); ++i) {
       at::Tensor state = stored.states[i].narrow(0, begin, count);
       if (state.scalar_type() != at::kFloat)
         round_stochastically(tensors.states[i], state, settings_.seed, rounding_stream(unit, i, numbers),
-                             share.begin + begin);
+                             piece.begin);
     }
     if (master.split())
       split_masters(tensors.master, master.values, master.low);

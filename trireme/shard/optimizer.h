@@ -54,8 +54,8 @@ struct OptimizerKind {
   std::string name;                      // as --optim takes it
   std::vector<std::string> state_names;  // what a checkpoint must hold beside the masters
   bool bf16_states = false;              // its states may be rounded to bf16
-  // It steps whole parameters, not slices (products of a whole matrix): nothing may be sharded over ranks, and
-  // a step takes a whole unit's fp32 copies where masters are split or states narrow.
+  // It steps whole parameters, not slices (products of a whole matrix): nothing may be sharded over ranks,
+  // and where masters are split or states narrow, a step has fp32 copies of a whole unit.
   bool whole_parameters = false;
   std::unique_ptr<Optimizer> (*make)(const OptimizerKind& kind, std::vector<FlatUnit> shares,
                                      const OptimizerSettings& settings) = nullptr;
@@ -75,8 +75,8 @@ class Optimizer {
 
   // The unit will be stepped next.
   void prefetch(int unit);
-  // `master` and `gradient` (fp32) are this rank's share, on the device of the step. The gradient may be written
-  // over. The values that come with the masters are written as well.
+  // `master` and `gradient` (fp32) are this rank's share, on the device of the step. The gradient may be
+  // written over. The values that come with the masters are written as well.
   void step(int unit, const MasterShare& master, const at::Tensor& gradient, const StepNumbers& numbers);
   const std::vector<std::string>& state_names() const { return state_names_; }
   // fp32 copy, or the tensor itself, of one of them; this rank's share of the unit.
