@@ -41,6 +41,7 @@ ForecastInputs gpu_inputs() {
   inputs.logits_tile_tokens = 256;
   inputs.recompute = {Recompute::keep_attention, 1, 1, kLayers};
   inputs.device_is_host = false;
+  inputs.adamw_kernel = true;
   return with_batch(inputs, 1, kTokens);
 }
 
@@ -90,6 +91,20 @@ TEST(HostMemoryBytes, are_the_masters_moments_and_sums_that_left_the_gpu) {
   EXPECT_EQ(disk.peak, after.peak) << "the gpu does not see where the host keeps it";
   EXPECT_LT(disk.host[optimizer], after.host[optimizer]);
   EXPECT_GT(disk.host[optimizer], 0);
+}
+
+TEST(HostMemoryBytes, of_masters_are_only_the_bits_that_bf16_values_lack_where_both_left_the_gpu) {
+  ForecastInputs inputs = sharded_gpu_inputs();
+  inputs.tile_bytes = inputs.storage_bytes = 2;
+  inputs.bf16_values = true;
+  const int64_t elements = sum_of(rank_shares(inputs));
+  EXPECT_EQ(memory_forecast(inputs).peak[optimizer], elements * (2 + 8));
+  inputs.offload.optimizer = Offload::cpu;
+  EXPECT_EQ(memory_forecast(inputs).host[optimizer], elements * (4 + 8));
+  inputs.offload.parameters = Offload::cpu;
+  EXPECT_EQ(memory_forecast(inputs).host[optimizer], elements * (2 + 8));
+  inputs.offload.optimizer = Offload::none;
+  EXPECT_EQ(memory_forecast(inputs).peak[optimizer], elements * (4 + 8));
 }
 
 TEST(HostMemoryBytes, are_the_shares_of_parameters_that_left_the_gpu) {
