@@ -15,6 +15,7 @@
 #include "trireme/cli/continued_options.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/stop_signal.h"
+#include "trireme/cli/unread_flags.h"
 #include "trireme/train/check_options.h"
 #include "trireme/train/dry_run.h"
 #include "trireme/train/resume_rules.h"
@@ -110,6 +111,7 @@ int run_train(const std::vector<std::string>& arguments) {
     notes = flags.read_files(parser, static_cast<int>(first_ranks.value_or(identity.size)));
   };
   if (!parser.parse(arguments, read_files)) return 0;
+  refuse_unread_flags(parser, flags.options);
   end_on_stop_request();
   TrainOptions options = flags.resolve(identity);
 

@@ -1,0 +1,57 @@
+// A flag that nothing reads is refused where it was given as a flag.
+#include "trireme/cli/unread_flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/cli/train.h"
+
+namespace trireme::unread_flags_test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// What the refusal says; empty: none.
+std::string refusal(const std::vector<std::string>& arguments, const std::vector<GivenValue>& of_file = {}) {
+  TrainFlags flags;
+  OptionParser parser("train", "");
+  flags.declare(parser);
+  std::vector<std::string> all{"--model_name_or_path", "m", "--train_file", "t", "--output_dir", "o"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  parser.parse(all, [&] { parser.add_file_values(of_file, Precedence::before_counts); });
+  try {
+    refuse_unread_flags(parser, flags.options);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(UnreadFlags, are_refused_by_their_name_with_what_would_read_them) {
+  for (const auto& [flag, value, reader, read_with] :
+       std::vector<std::tuple<std::string, std::string, std::string, std::vector<std::string>>>{
+           {"--initial_loss_scale", "1024", "--fp16", {"--fp16"}},
+           {"--loss_scale_window", "100", "--fp16", {"--fp16"}},
+           {"--warmup_type", "log", "--warmup_steps", {"--warmup_ratio", "0.1"}},
+           {"--warmup_type", "log", "--warmup_ratio", {"--context_stages", "1k:10"}}}) {
+    EXPECT_THAT(refusal({flag, value}), StartsWith(flag));
+    EXPECT_THAT(refusal({flag, value}), HasSubstr(reader));
+    std::vector<std::string> read{flag, value};
+    read.insert(read.end(), read_with.begin(), read_with.end());
+    EXPECT_EQ(refusal(read), "") << flag;
+  }
+  EXPECT_THAT(refusal({"--num_train_epochs", "2", "--context_stages", "1k:10"}),
+              StartsWith("--num_train_epochs"));
+  EXPECT_EQ(refusal({"--num_train_epochs", "2"}), "");
+}
+
+TEST(UnreadFlags, are_no_matter_where_a_file_gives_them) {
+  EXPECT_EQ(refusal({"--bf16"}, {{"initial_loss_scale", 1024, "config.json: initial_loss_scale"},
+                                 {"warmup_type", "log", "ds.json: scheduler.params.warmup_type"}}),
+            "");
+}
+
+}  // namespace
+}  // namespace trireme::unread_flags_test
