@@ -47,12 +47,19 @@ def test_every_parameter_is_loaded_and_none_is_left_over(tmp_path, preset):
     assert torch.isfinite(out.logits).all()
 
 
+# To the nearest, which is torch's own rounding but for one value in 131,072: of two as near that of the larger magnitude
+# is taken (docs/methods/precision.md), as compute reads them.
 def test_low_precision_is_the_fp32_model_rounded(tmp_path):
     init(tmp_path / "a", "--preset", "tiny", "--seed", "5")
     init(tmp_path / "b", "--preset", "tiny", "--seed", "5", "--dtype", "bfloat16")
     full, half = weights(tmp_path / "a"), weights(tmp_path / "b")
+    others = elements = 0
     for name in full:
-        assert half[name].dtype == torch.bfloat16 and torch.equal(full[name].bfloat16(), half[name])
+        nearest = ((full[name].view(torch.int32) + 0x8000) >> 16).to(torch.int16).view(torch.bfloat16)
+        assert half[name].dtype == torch.bfloat16 and torch.equal(nearest, half[name])
+        others += int((full[name].bfloat16() != half[name]).sum())
+        elements += full[name].numel()
+    assert others < elements / 10_000
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "b").dtype == torch.bfloat16
 
 
