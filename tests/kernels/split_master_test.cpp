@@ -33,8 +33,8 @@ struct Halves {
 };
 Halves split(const at::Tensor& of) {
   const at::TensorOptions options = of.options();
-  const Halves halves{at::empty(of.sizes(), options.dtype(at::kBFloat16)),
-                      at::empty(of.sizes(), options.dtype(at::kShort))};
+  Halves halves{at::empty(of.sizes(), options.dtype(at::kBFloat16)),
+                at::empty(of.sizes(), options.dtype(at::kShort))};
   split_masters(of, halves.values, halves.low);
   return halves;
 }

@@ -1,5 +1,5 @@
-// Flags of train that nothing reads beside the others. What a file gives is left alone: the config.json of a run
-// has every option, and a file of another system its own habits.
+// Flags of train that nothing reads beside the others. What a file gives is left alone: the config.json of a
+// run has every option, and a file of another system its own habits.
 #pragma once
 
 #include "trireme/cli/option_parser.h"

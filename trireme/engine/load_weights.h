@@ -6,7 +6,8 @@
 //
 // Pieces are ranges of one parameter. A thread reads them ahead (base/read_ahead.h) in the file's dtype, in
 // which they are also exchanged and travel to a GPU; looking for values that are not finite and converting is
-// one pass with all threads where masters are fp32 alone. Beside the store, memory is that of a few pieces, whatever the model's size.
+// one pass with all threads where masters are fp32 alone. Beside the store, memory is that of a few pieces,
+// whatever the model's size.
 #pragma once
 
 #include <vector>

@@ -5,8 +5,8 @@
 //   low   = lower half of bits
 //   bits  = (value - low's highest bit), low
 //
-// Of two as near, IEEE 754 takes the even one. Then an even value would have 65,537 masters, and 16 bits could
-// not tell which. A NaN whose sum would overflow keeps its upper half.
+// Of two as near, IEEE 754 takes the even one. Then an even value would have 65,537 masters, and 16 bits
+// could not tell which. A NaN whose sum would overflow keeps its upper half.
 #pragma once
 
 #include <stdint.h>

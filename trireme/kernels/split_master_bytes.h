@@ -1,4 +1,5 @@
-// Bytes that split_master.cpp allocates on a device other than the host, for the memory forecast. No torch here.
+// Bytes that split_master.cpp allocates on a device other than the host, for the memory forecast. No torch
+// here.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Copies between a GPU and the host on the current stream; this thread waits for them. Pageable memory is
-// copied to the GPU through pinned memory, a piece (pinned_piece.h) at a time, in which masters are rounded to
-// the dtype of values (kernels/split_master.h). libtorch's own code for both is several times slower.
+// copied to the GPU through pinned memory, a piece (pinned_piece.h) at a time, in which masters are rounded
+// to the dtype of values (kernels/split_master.h). libtorch's own code for both is several times slower.
 #pragma once
 
 #include <ATen/ATen.h>

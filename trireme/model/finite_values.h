@@ -14,8 +14,8 @@ namespace trireme {
 
 // The index of the first value of a flat tensor that is not finite. Any device, any float dtype.
 std::optional<int64_t> first_not_finite(const at::Tensor& flat);
-// to = from, rounded as masters are (kernels/split_master.h), both flat on the host with as many values; in the
-// same pass, with all threads, what first_not_finite(from) says.
+// to = from, rounded as masters are (kernels/split_master.h), both flat on the host with as many values; in
+// the same pass, with all threads, what first_not_finite(from) says.
 std::optional<int64_t> copy_and_check(const at::Tensor& from, const at::Tensor& to);
 
 // Of an element of a parameter, counted row by row: "row 17 holds NaN".

@@ -1,9 +1,9 @@
 // AdamW over a flat span of fp32 masters and gradients, in one launch on a GPU (adamw_kernel.cu) and in one
 // pass on a CPU (adamw_host_kernel.cpp). Masters are fp32, or split into bf16 values and low bits
 // (kernels/master_bits.h). Moments are fp32, or bf16 that are rounded stochastically. An element is widened,
-// stepped and rounded in registers or in a core's cache. It takes 28 bytes an element, or 20 with bf16 moments:
-// each value is read, and each but the gradient written, once; and 2 more where it writes bf16 values beside
-// fp32 masters.
+// stepped and rounded in registers or in a core's cache. It takes 28 bytes an element, or 20 with bf16
+// moments: each value is read, and each but the gradient written, once; and 2 more where it writes bf16
+// values beside fp32 masters.
 //
 //   g = gradient * factor          m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g^2
 //   master = master (1 - rate * decay) - step_size * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)

@@ -1,5 +1,5 @@
-// This rank's share of a unit's fp32 masters, open to be stepped or set. Beside bf16 values that are offloaded
-// alike it is split (kernels/master_bits.h):
+// This rank's share of a unit's fp32 masters, open to be stepped or set. Beside bf16 values that are
+// offloaded alike it is split (kernels/master_bits.h):
 //
 //   split       values bf16 [E] + low int16 [E]                       4 bytes an element
 //   separate    whole fp32 [E]; values of 16 bits, here or elsewhere  6

@@ -1,4 +1,4 @@
-// Where the shares that the optimizer steps are stored: as low bits beside bf16 values in the same memory, as
+// Where the shares that the optimizer steps are stored: as low bits beside bf16 values offloaded alike, as
 // fp32 tensors beside other values of 16 bits, or as the values themselves where those are fp32
 // (master_share.h). They lie on the device or, where the optimizer is offloaded, on the host.
 #pragma once

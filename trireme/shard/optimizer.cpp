@@ -45,8 +45,8 @@ void Optimizer::step_in_pieces(int unit, const FlatUnit& share, const StoredShar
                                const StepNumbers& numbers) const {
   const bool on_host = stored.gradient.is_cpu();
   const bool copies = stored.master.split() || settings_.state_dtype != at::kFloat;
-  // The host's vectors end with a piece. So pieces are the same whatever is copied: bits do not depend on where
-  // things lie.
+  // The host's vectors end with a piece. So pieces are the same whatever is copied: bits do not depend on
+  // where things lie.
   const bool whole = whole_parameters_ || (!on_host && !copies);
   const int64_t piece_elements = whole ? share.elements : step_piece_elements(on_host);
   for (int64_t begin = 0; begin < share.elements; begin += piece_elements) {

@@ -1,6 +1,6 @@
 // Bytes that the optimizer keeps of an element's master, and those that a step allocates where no kernel
-// steps a share as it lies (adamw_kernel.h does): optimizer.cpp steps by these pieces, and the memory forecast
-// counts by them. No torch here.
+// steps a share as it lies (adamw_kernel.h does): optimizer.cpp steps by these pieces, and the memory
+// forecast counts by them. No torch here.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,8 @@ constexpr int64_t master_bytes(int64_t value_bytes, bool split) {
   return value_bytes == 4 ? 0 : split ? 2 : 4;
 }
 
-// Masters are joined and moments widened piece by piece, so that the fp32 copies stay small: in a core's cache,
-// and beside the host as large as the calls of a device should be.
+// Masters are joined and moments widened piece by piece, so that the fp32 copies stay small: in a core's
+// cache, and beside the host as large as the calls of a device should be.
 constexpr int64_t step_piece_elements(bool on_host) {
   return on_host ? int64_t{1} << 18 : kSplitPiece_elements;
 }
