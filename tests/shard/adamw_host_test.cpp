@@ -9,7 +9,6 @@
 #include "trireme/shard/adamw_device.h"
 #include "trireme/shard/adamw_host_kernel.h"
 #include "trireme/shard/optimizer.h"
-#include "trireme/shard/optimizer_bytes.h"
 
 #include "tests/support/guarded_device.h"
 
@@ -138,7 +137,7 @@ TEST(AdamwOnHost, is_adamw_in_fp64) {
 TEST(AdamwOnHost, has_the_bits_of_atens_operations_on_a_device_without_a_kernel) {
   const at::Device device = testing::guarded_device();
   ASSERT_FALSE(has_adamw_kernel(device));
-  const int64_t count = step_piece_elements(/*on_host=*/false) + 48;
+  const int64_t count = (int64_t{1} << 18) + 48;
   const std::vector<FlatUnit> units{{"unit", count, {{0, 1003, true}, {1003, count - 1003, false}}}};
   const OptimizerKind& adamw = find_optimizer("adamw_torch");
   for (const at::ScalarType states : {at::kFloat, at::kBFloat16})

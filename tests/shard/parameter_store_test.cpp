@@ -75,6 +75,17 @@ TEST(ParameterStore, keeps_masters_exactly_and_gives_compute_their_nearest_value
     });
 }
 
+TEST(ParameterStore, takes_masters_of_any_dtype_in_place_of_those_before) {
+  for (const at::ScalarType of : {at::kBFloat16, at::kHalf, at::kDouble})
+    for_layouts(at::kBFloat16, [&](const Layout&, Group& group, ParameterStore& store) {
+      const at::Tensor masters = set_masters(store, group).mul(3).to(of);
+      const UnitShare share = share_of(kElements, group.size(), group.rank());
+      store.open_master(0).set(masters.narrow(0, share.begin, share.elements));
+      store.close_master(0);
+      EXPECT_TRUE(at::equal(store.whole_master(0), masters.to(at::kFloat)));
+    });
+}
+
 // 4 bytes an element of masters and values together, where separate ones take 6.
 TEST(ParameterStore, keeps_of_masters_only_the_bits_that_bf16_values_beside_them_lack) {
   for_layouts(at::kBFloat16, [](const Layout& layout, Group&, ParameterStore& store) {
