@@ -123,9 +123,7 @@ class OperationTimer {
     const MasterShare master =
         narrow.scalar_type() == at::kBFloat16
             ? MasterShare{{}, at::zeros({elements}, options_.dtype(at::kShort)), narrow}
-            : MasterShare{at::ones({elements}, wide_),
-                          {},
-                          narrow.scalar_type() == at::kFloat ? at::Tensor() : narrow};
+            : MasterShare{at::ones({elements}, wide_), {}, {}};
     StepNumbers numbers{1e-6, 0.5, 1};
     add(WorkKind::optimizer, elements, timer_.seconds([&] {
       sum_of_squares(gradient);

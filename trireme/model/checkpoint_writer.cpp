@@ -110,8 +110,11 @@ void write_checkpoint(const fs::path& out_dir, const ModelConfig& config, const 
         writer =
             std::make_unique<SafetensorsWriter>(out_dir / shards[shard].file_name, shards[shard].tensors);
       const at::Tensor master = parameter_view(flat, spec).to(at::kCPU).contiguous().view(-1);
-      const at::Tensor values = at::empty(master.sizes(), dtype);
-      round_masters(master, values);  // to the bits that a run in bf16 computes with
+      at::Tensor values = master;
+      if (dtype != master.scalar_type()) {
+        values = at::empty(master.sizes(), dtype);
+        round_masters(master, values);  // to the bits that a run in bf16 computes with
+      }
       writer->write(spec.name, values.const_data_ptr(), static_cast<int64_t>(values.nbytes()));
       weight_map[spec.name] = shards[shard].file_name;
       if (++tensor == shards[shard].tensors.size()) {

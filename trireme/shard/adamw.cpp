@@ -47,7 +47,7 @@ class Adamw final : public Optimizer {
                    const StepNumbers& numbers) const override {
     const auto& [whole, low, values] = stored.master;
     const at::Device device = stored.gradient.device();
-    if (!has_adamw_kernel(device)) return false;
+    if (!device.is_cpu() && !has_adamw_kernel(device)) return false;
     TRIREME_ASSERT(stored.gradient.scalar_type() == at::kFloat &&
                        (low.defined() ? low.device() == device && values.scalar_type() == at::kBFloat16
                                       : whole.device() == device && whole.scalar_type() == at::kFloat),
@@ -99,7 +99,12 @@ class Adamw final : public Optimizer {
                                  key(0),
                                  key(1),
                                  static_cast<uint64_t>(share.begin + run.offset)};
-    step_adamw(span, numbers_of(run, numbers), stored.gradient.device());
+    const AdamwStep step = numbers_of(run, numbers);
+    const at::Device device = stored.gradient.device();
+    if (device.is_cpu())
+      step_adamw_on_host(span, step);
+    else
+      step_adamw(span, step, device);
   }
 };
 

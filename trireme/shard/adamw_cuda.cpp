@@ -8,8 +8,7 @@ namespace trireme {
 namespace {
 
 template <typename Moment>
-void step_on(const AdamwSpan<Moment>& span, const AdamwStep& step, at::Device device) {
-  if (device.is_cpu()) return step_adamw_on_host(span, step);
+void step_on_current_stream(const AdamwSpan<Moment>& span, const AdamwStep& step, at::Device device) {
   const c10::cuda::CUDAGuard guard(device);
   launch_adamw(span, step, c10::cuda::getCurrentCUDAStream(device.index()).stream());
   C10_CUDA_CHECK(cudaGetLastError());
@@ -18,14 +17,14 @@ void step_on(const AdamwSpan<Moment>& span, const AdamwStep& step, at::Device de
 }  // namespace
 
 bool has_adamw_kernel(at::Device device) {
-  return device.is_cpu() || device.is_cuda();
+  return device.is_cuda();
 }
 
 void step_adamw(const AdamwSpan<float>& span, const AdamwStep& step, at::Device device) {
-  step_on(span, step, device);
+  step_on_current_stream(span, step, device);
 }
 void step_adamw(const AdamwSpan<Bf16>& span, const AdamwStep& step, at::Device device) {
-  step_on(span, step, device);
+  step_on_current_stream(span, step, device);
 }
 
 }  // namespace trireme
