@@ -27,7 +27,7 @@ SYSTEMS = {
     for system in (
         System("trireme1", "Trireme", "one process", True, program=True),
         System("hf", "Hugging Face Transformers", "one process", False),
-        System("trireme2", "Trireme, Ulysses over 2 ranks", "two ranks", True, program=True),
+        System("trireme2", "Trireme Ulysses, ZeRO-1, 2 ranks", "two ranks", True, program=True),
         System("ds", "DeepSpeed Ulysses, ZeRO-1, 2 ranks", "two ranks", False),
         System("hf2", "Hugging Face + Trireme, ZeRO-1, 2 ranks", "two ranks", True),
     )
@@ -72,7 +72,7 @@ class Measurement:
             command += ["bench", "step", "--model", model, "--threads", str(threads), "--json", "--device", "cpu",
                         "--recompute", "full" if self.recompute else "none", *amount]
             return command + (["--bf16"] if self.dtype == "bf16" else []) + \
-                (["--ulysses", "2"] if system.shape == "two ranks" else [])
+                (["--ulysses", "2", "--zero", "1"] if system.shape == "two ranks" else [])
         python, peers = os.path.join(root, ".deps/python/bin/python"), os.path.join(root, "bench/peers")
         amount += ["--model", model, "--dtype", self.dtype, "--threads", str(threads)]
         amount += ["--checkpointing"] if self.recompute else []

@@ -78,7 +78,7 @@ Seen of_threads(int ranks) {
 TEST(AbsentRanks, of_equal_inputs_give_the_shapes_values_and_sent_bytes_of_a_real_run) {
   for (const int ranks : {2, 3, 4}) {
     const Seen real = of_threads(ranks);
-    for (const ExchangeLibrary library : {ExchangeLibrary::gloo, ExchangeLibrary::nccl}) {
+    for (const ExchangeLibrary library : {ExchangeLibrary::memory, ExchangeLibrary::nccl}) {
       SimulatedWorld world(ranks, ranks, library, kTimeout);
       size_t at = 0;
       all_collectives(world, [&](const char* name, const at::Tensor& value) {
@@ -100,7 +100,7 @@ TEST(AbsentRanks, of_equal_inputs_give_the_shapes_values_and_sent_bytes_of_a_rea
 TEST(AbsentRanks, received_bytes_are_those_that_others_send_to_this_rank) {
   for (const int ranks : {2, 3, 4}) {
     const int64_t others = ranks - 1, row_bytes = 3 * 4;
-    for (const ExchangeLibrary library : {ExchangeLibrary::gloo, ExchangeLibrary::nccl}) {
+    for (const ExchangeLibrary library : {ExchangeLibrary::memory, ExchangeLibrary::nccl}) {
       SimulatedWorld world(ranks, ranks, library, kTimeout);
       const auto group = world.make_group("test", {world.identity().all_ranks()});
       auto received = [&, before = int64_t{0}]() mutable {
@@ -129,14 +129,14 @@ TEST(AbsentRanks, received_bytes_are_those_that_others_send_to_this_rank) {
 }
 
 TEST(AbsentRanks, a_gather_of_uneven_rows_repeats_this_ranks_rows) {
-  SimulatedWorld world(3, 3, ExchangeLibrary::gloo, kTimeout);
+  SimulatedWorld world(3, 3, ExchangeLibrary::memory, kTimeout);
   const auto group = world.make_group("test", {world.identity().all_ranks()});
   const std::vector<int64_t> rows{2, 1, 2};
   EXPECT_TRUE(all_gather(*group, at::tensor({1.5, 2.5}), rows).equal(at::tensor({1.5, 2.5, 1.5, 1.5, 2.5})));
 }
 
 TEST(AbsentRanks, agree_with_what_this_rank_says) {
-  for (const ExchangeLibrary library : {ExchangeLibrary::gloo, ExchangeLibrary::nccl}) {
+  for (const ExchangeLibrary library : {ExchangeLibrary::memory, ExchangeLibrary::nccl}) {
     SimulatedWorld world(4, 2, library, kTimeout);
     const auto group = world.make_group("test", {world.identity().all_ranks()});
     Agreement agreement(*group, at::kCPU);
@@ -153,7 +153,7 @@ TEST(AbsentRanks, agree_with_what_this_rank_says) {
 }
 
 TEST(AbsentRanks, make_the_mesh_of_rank_0_and_are_refused_as_real_ranks_are) {
-  SimulatedWorld world(8, 8, ExchangeLibrary::gloo, kTimeout);
+  SimulatedWorld world(8, 8, ExchangeLibrary::memory, kTimeout);
   const Mesh mesh = make_mesh(world, {.ulysses = 2, .ring = 2});
   EXPECT_EQ(mesh.all->size(), 8);
   EXPECT_EQ(mesh.sp->world_ranks(), (std::vector{0, 1, 2, 3}));

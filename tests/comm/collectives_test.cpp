@@ -245,6 +245,28 @@ TEST_P(Collectives, reduce_scatter_gives_each_rank_the_sum_of_its_rows) {
   });
 }
 
+TEST_P(Collectives, reduce_scatter_can_put_the_sum_where_its_input_has_this_rank_s_rows) {
+  run([&](Group& group) {
+    const int P = group.size(), me = group.rank();
+    std::vector<int64_t> rows;
+    int64_t total = 0, begin = 0;
+    for (int rank = 0; rank < P; ++rank) {
+      rows.push_back(rank % 3 + 1);
+      if (rank == me) begin = total;
+      total += rows.back();
+    }
+    const at::Tensor input = rows_of_rank(me, total, at::kFloat);
+    const at::Tensor own = input.narrow(0, begin, rows[me]);
+    const at::Tensor got = begin_reduce_scatter_sum(group, input, rows, std::nullopt, own).wait();
+    EXPECT_EQ(got.data_ptr(), own.data_ptr());
+    for (int64_t row = 0; row < rows[me]; ++row) {
+      double sum = 0;
+      for (int peer = 0; peer < P; ++peer) sum += value(peer, begin + row, 2);
+      EXPECT_EQ(at_index(own, row, 2), sum);
+    }
+  });
+}
+
 TEST_P(Collectives, reduce_scatter_of_bf16_can_give_fp32_that_was_never_rounded) {
   run([&](Group& group) {
     const int P = group.size(), me = group.rank();

@@ -74,13 +74,14 @@ TEST(Forecast, of_graphs_of_segments_has_their_sums_in_fp32) {
                         2 * (2 * kTokens * 4 * 128 * (4 - 2) + kTokens * 4 * 4));
 }
 
-// A unit of 8 x 160 elements over 8 ranks. NCCL reduces to the share itself, and all-reduces in place.
-TEST(Forecast, of_a_sum_over_ranks_has_their_blocks_where_the_library_does_not_sum) {
+// A unit of 8 x 160 elements over 8 ranks. NCCL, and ranks that read each other's memory, reduce to the share
+// itself, and all-reduce in place.
+TEST(Forecast, of_a_sum_over_ranks_has_their_blocks_where_neither_the_library_nor_a_reader_sums) {
   constexpr int64_t kUnit = 8 * 160, kSum_bytes = 160 * 4;
   ForecastInputs inputs = llama_3_8b(1024);
   EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), kUnit * 4 + kSum_bytes);
   EXPECT_EQ(begun_sum_bytes(inputs, kUnit), kUnit * 4);
-  inputs.library_sums = true;
+  inputs.rank_sums = RankSums::by_library;
   EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), kSum_bytes);
   EXPECT_EQ(begun_sum_bytes(inputs, kUnit), kSum_bytes);
   constexpr int64_t kUneven = kUnit + 16;  // which rank 0 has
@@ -88,6 +89,14 @@ TEST(Forecast, of_a_sum_over_ranks_has_their_blocks_where_the_library_does_not_s
   EXPECT_EQ(begun_sum_bytes(inputs, kUneven), 8 * (kSum_bytes + 16 * 4));
   inputs.zero = 0;
   EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), 0);
+  inputs.rank_sums = RankSums::while_reading;
+  EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), 2 * kSum_bytes)
+      << "a sum and a block, of this rank's share at most";
+  inputs.zero = 3;
+  EXPECT_EQ(begun_sum_bytes(inputs, kUneven), sum_buffer_bytes(inputs, kUneven));
+  EXPECT_EQ(sum_buffer_bytes(inputs, kUneven), 3 * (kSum_bytes + 16 * 4));
+  inputs.reduce_bytes = 2;  // a narrowed copy of the gradient; a block, also widened
+  EXPECT_EQ(sum_buffer_bytes(inputs, kUnit), kUnit * 2 + kSum_bytes + 160 * (4 + 2 + 4));
 }
 
 RecomputeChoice choose(const ForecastInputs& inputs, int64_t budget_bytes,

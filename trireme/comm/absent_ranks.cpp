@@ -10,6 +10,7 @@
 #include "trireme/base/sequence_layout.h"
 #include "trireme/comm/backend_library.h"
 #include "trireme/comm/finished_work.h"
+#include "trireme/comm/rank_order_sum.h"
 
 namespace trireme {
 namespace {
@@ -50,10 +51,9 @@ class AbsentRanksBackend : public c10d::Backend {
   AbsentRanksBackend(std::shared_ptr<StandIns> stand_ins, int ranks, ExchangeLibrary library)
       : Backend(/*rank=*/0, ranks), stand_ins_(std::move(stand_ins)), library_(library) {}
 
-  // Collectives are made of a library's primitives by its name. Of Gloo's detours, which are not in the bytes
-  // that are sent, there are none here.
+  // Collectives are made of a library's primitives by its name.
   const std::string getBackendName() const override {
-    return std::string(library_ == ExchangeLibrary::nccl ? kNcclBackend : "absent ranks");
+    return std::string(library_ == ExchangeLibrary::nccl ? kNcclBackend : kMemoryBackend);
   }
 
   c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -82,6 +82,16 @@ class AbsentRanksBackend : public c10d::Backend {
     });
   }
 
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions& /*options*/) override {
+    int64_t bytes = -inputs.at(0).size(0);
+    for (const at::Tensor& part : outputs.at(0)) bytes += part.size(0);
+    return answer(inputs[0].device(), bytes, [&] {
+      for (const at::Tensor& part : outputs[0]) fill_with(part, inputs[0]);
+    });
+  }
+
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
                                            const c10d::BroadcastOptions& options) override {
     const at::Tensor& bytes = tensors.at(0);
@@ -90,6 +100,18 @@ class AbsentRanksBackend : public c10d::Backend {
     }
     sent_ = StoredBytes(bytes);
     return answer(bytes.device(), 0, [] {});
+  }
+
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                std::vector<std::vector<at::Tensor>>& inputs,
+                                                const c10d::ReduceScatterOptions& options) override {
+    const at::Tensor own = inputs.at(0).at(rank_).view({-1}), output = outputs.at(0).view({-1});
+    const auto read = [&](int /*peer*/, int64_t begin, const at::Tensor& to) {
+      to.copy_(own.narrow(0, begin, to.size(0)));
+    };
+    return answer(output.device(), static_cast<int64_t>(own.nbytes()) * (size_ - 1), [&] {
+      reduce_readable({size_, rank_, own, read}, options.reduceOp, output);
+    });
   }
 
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(

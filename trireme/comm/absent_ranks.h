@@ -4,10 +4,10 @@
 // this rank's part for every rank's.
 //
 //   all-to-all       from rank p: what this rank sends to p; else its whole input, as often as it goes in
-//   all-gather       this rank's rows, P times
+//   all-gather       of each rank this rank's rows, as often as they go in
 //   broadcast        from rank 0: nothing; from others: what rank 0 broadcast into the same storage before,
 //                    which is how uneven rows are gathered; else zeros
-//   reduce-scatter   NCCL alone: the sum of the input's P blocks
+//   reduce-scatter   NCCL: the sum of the input's P blocks; through memory: P times this rank's block
 //   all-reduce       NCCL alone: P times the input, which is passed over once
 #pragma once
 
@@ -20,9 +20,8 @@
 
 namespace trireme {
 
-// The library whose place the backend takes. NCCL adds up itself, Gloo leaves it to comm/collectives.cpp,
-// which needs memory for it.
-enum class ExchangeLibrary { gloo, nccl };
+// What the backend takes the place of: NCCL, or ranks of a machine that read each other's memory.
+enum class ExchangeLibrary { memory, nccl };
 
 // What absent ranks were made of so far, by all groups of a rank.
 struct StandIns {

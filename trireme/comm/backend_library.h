@@ -23,4 +23,9 @@ inline BackendLibrary library_of(const c10d::Backend& backend) {
   return board ? BackendLibrary::post_board : BackendLibrary::other;
 }
 
+// Sums over ranks are then made while they are read (rank_order_sum.h).
+inline bool ranks_read_each_other(const c10d::Backend& backend) {
+  return library_of(backend) == BackendLibrary::post_board;
+}
+
 }  // namespace trireme

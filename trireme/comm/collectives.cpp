@@ -3,7 +3,8 @@
 //   all_to_all          the backend's all-to-all of bytes, so every dtype can be sent
 //   all_gather          the backend's all-gather of bytes; on Gloo, or on NCCL with uneven rows, a broadcast
 //                       of each rank
-//   reduce_scatter_sum  all-to-all of row blocks, then a sum of the P blocks in rank order on this rank
+//   reduce_scatter_sum  all-to-all of row blocks, then a sum of the P blocks in rank order on this rank; of
+//                       ranks that read each other's memory, the backend's, which sums as it reads
 //   all_reduce_sum      large: reduce_scatter_sum of flat slices and all_gather; small: all_gather and a sum
 //
 // On NCCL, NCCL itself sums fp32, fp64 and integers: in a fixed order for a given topology and with the same
@@ -20,6 +21,7 @@
 #include "trireme/comm/backend_library.h"
 #include "trireme/comm/collectives_bytes.h"
 #include "trireme/comm/failure.h"
+#include "trireme/comm/rank_order_sum.h"
 #include "trireme/device/memory_account.h"
 
 namespace trireme {
@@ -27,8 +29,6 @@ namespace {
 
 // Below this size a sum over ranks takes one round, a gather of everything, instead of two.
 constexpr int64_t kGatherBelow_bytes = 16 * 1024;
-
-enum class Reduction { sum, max };
 
 using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
@@ -102,10 +102,13 @@ int64_t row_bytes(const at::Tensor& tensor) {
   return elements * static_cast<int64_t>(tensor.element_size());
 }
 
-at::Tensor with_rows(const at::Tensor& like, int64_t rows) {
+at::Tensor with_rows(const at::Tensor& like, int64_t rows, at::ScalarType dtype) {
   std::vector<int64_t> shape = like.sizes().vec();
   shape.at(0) = rows;
-  return at::empty(shape, like.options().requires_grad(false));
+  return at::empty(shape, like.options().dtype(dtype).requires_grad(false));
+}
+at::Tensor with_rows(const at::Tensor& like, int64_t rows) {
+  return with_rows(like, rows, like.scalar_type());
 }
 
 void check_tensor(const Group& group, const char* collective, const at::Tensor& tensor) {
@@ -171,30 +174,17 @@ Works start_gather(Collective& collective, const at::Tensor& input, const at::Te
   return works;
 }
 
-// blocks [P, n] -> [n]: reduces over ranks, in rank order. 16-bit floats are summed in fp32 and rounded once.
-at::Tensor reduce_blocks(const at::Tensor& blocks, Reduction reduction, at::ScalarType result) {
-  const int64_t ranks = blocks.size(0), elements = blocks.size(1);
-  const bool narrow = blocks.scalar_type() == at::kHalf || blocks.scalar_type() == at::kBFloat16;
-  const at::ScalarType sum_in = narrow ? at::kFloat : blocks.scalar_type();
-  const int64_t most = blocks.device().is_cpu() ? kSumPieceOnHost_elements : kSumPieceOnDevice_elements;
-  at::Tensor output = at::empty({elements}, blocks.options().dtype(result));
-  const MemoryScope buffers(MemoryCategory::communication);
-  for (int64_t begin = 0; begin < elements; begin += most) {
-    const at::Tensor piece = blocks.narrow(1, begin, std::min(most, elements - begin));
-    at::Tensor of_output = output.narrow(0, begin, piece.size(1));
-    at::Tensor total =
-        result == sum_in ? of_output : at::empty({piece.size(1)}, blocks.options().dtype(sum_in));
-    total.copy_(piece[0]);
-    for (int64_t rank = 1; rank < ranks; ++rank) {
-      if (reduction == Reduction::sum) {
-        total.add_(piece[rank]);
-      } else {
-        at::maximum_out(total, total, piece[rank].to(sum_in));
-      }
-    }
-    if (result != sum_in) of_output.copy_(total);
-  }
-  return output;
+// Sums over ranks that read each other's memory: [sum(rows), ...] -> `output` [rows[rank], ...], which may be
+// this rank's rows of `input`.
+Works sum_while_reading(Collective& collective, const at::Tensor& input, std::span<const int64_t> rows,
+                        Reduction reduction, const at::Tensor& output) {
+  if (input.numel() == 0) return {};
+  std::vector<std::vector<at::Tensor>> blocks{input.split_with_sizes(std::vector(rows.begin(), rows.end()))};
+  std::vector<at::Tensor> outputs{output};
+  auto options = collective.options<c10d::ReduceScatterOptions>();
+  options.reduceOp = reduction;
+  collective.sent((input.size(0) - output.size(0)) * row_bytes(input));
+  return {collective.backend().reduce_scatter(outputs, blocks, options)};
 }
 
 // Starts to bring every rank's block of this rank's rows: [P x rows[rank], ...].
@@ -238,7 +228,13 @@ void all_reduce_flat(Collective& collective, at::Tensor& flat, Reduction reducti
     return;
   }
   const std::vector<int64_t> shares = SequenceLayout{elements, collective.size()}.sizes();
-  const at::Tensor share = reduce_scatter_rows(collective, flat, shares, reduction, dtype);
+  at::Tensor share;
+  if (ranks_read_each_other(collective.backend())) {
+    share = flat.split_with_sizes(shares)[static_cast<size_t>(collective.rank())];
+    collective.run([&] { return sum_while_reading(collective, flat, shares, reduction, share); });
+  } else {
+    share = reduce_scatter_rows(collective, flat, shares, reduction, dtype);
+  }
   collective.run([&] { return start_gather(collective, share, flat, shares); });
 }
 
@@ -252,7 +248,7 @@ void all_reduce(Group& group, const char* name, at::Tensor& tensor, Reduction re
   if (collective.native_sum(flat.scalar_type())) {
     std::vector<at::Tensor> tensors{flat};
     auto options = collective.options<c10d::AllreduceOptions>();
-    options.reduceOp = reduction == Reduction::sum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
+    options.reduceOp = reduction;
     collective.run([&] { return Works{collective.backend().allreduce(tensors, options)}; });
     // The elements that the two rounds would send: all but this rank's slice, then this rank's slice to the
     // others.
@@ -272,6 +268,7 @@ struct PendingRows::State {
   at::Tensor input, output;
   Works works;
   std::function<at::Tensor(const at::Tensor&)> complete = {};  // of what was received, the result
+  at::Tensor into = {};  // where the caller wants the result, if anywhere
 };
 
 PendingRows::PendingRows(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -294,12 +291,15 @@ PendingRows::~PendingRows() {
 at::Tensor PendingRows::wait() {
   TRIREME_ASSERT(state_ != nullptr, "a collective was waited for twice");
   const std::unique_ptr<State> state = std::move(state_);
-  if (state->collective.group().is_alone()) return state->output;
+  const auto result = [&] {
+    return state->into.defined() ? state->into.copy_(state->output) : state->output;  // of itself: nothing
+  };
+  if (state->collective.group().is_alone()) return result();
   state->collective.resume();
   state->collective.run([&] { return state->works; });
   if (state->complete) state->output = state->complete(state->output);
   state->collective.finish();
-  return state->output;
+  return result();
 }
 
 PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
@@ -351,7 +351,7 @@ at::Tensor all_to_all(Group& group, const at::Tensor& input, std::span<const int
 }
 
 PendingRows begin_reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
-                                     std::optional<at::ScalarType> result) {
+                                     std::optional<at::ScalarType> result, at::Tensor output) {
   check_tensor(group, "reduce_scatter_sum", input);
   check_rows(group, "reduce_scatter_sum", rows, "rows");
   TRIREME_ASSERT(input.dim() > 0 && input.size(0) == sum_of(rows), "reduce_scatter_sum of group '",
@@ -360,6 +360,7 @@ PendingRows begin_reduce_scatter_sum(Group& group, const at::Tensor& input, std:
   const at::NoGradGuard no_grad;
   std::unique_ptr<PendingRows::State> state(
       new PendingRows::State{Collective(group, "reduce_scatter_sum", input.device()), input, input, {}});
+  state->into = std::move(output);
   if (group.is_alone()) {
     state->output = input.to(dtype);
     return PendingRows(std::move(state));
@@ -375,11 +376,16 @@ PendingRows begin_reduce_scatter_sum(Group& group, const at::Tensor& input, std:
     });
     collective.sent((input.size(0) - rank_rows) * row_bytes(input));
     state->complete = [dtype](const at::Tensor& sum) { return sum.to(dtype); };
+  } else if (ranks_read_each_other(collective.backend())) {
+    state->output = state->into.defined() ? state->into : with_rows(input, rank_rows, dtype);
+    collective.guarded([&] {
+      state->works = sum_while_reading(collective, input, rows, c10d::ReduceOp::SUM, state->output);
+    });
   } else {
     start_blocks(collective, input, rows, state->output, state->works);
     state->complete = [&input = state->input, rank_rows, ranks = collective.size(),
                        dtype](const at::Tensor& blocks) {
-      return sum_of_blocks(blocks, input, rank_rows, ranks, Reduction::sum, dtype);
+      return sum_of_blocks(blocks, input, rank_rows, ranks, c10d::ReduceOp::SUM, dtype);
     };
   }
   collective.pause();
@@ -392,11 +398,11 @@ at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<c
 }
 
 void all_reduce_sum(Group& group, at::Tensor& tensor) {
-  all_reduce(group, "all_reduce_sum", tensor, Reduction::sum);
+  all_reduce(group, "all_reduce_sum", tensor, c10d::ReduceOp::SUM);
 }
 
 void all_reduce_max(Group& group, at::Tensor& tensor) {
-  all_reduce(group, "all_reduce_max", tensor, Reduction::max);
+  all_reduce(group, "all_reduce_max", tensor, c10d::ReduceOp::MAX);
 }
 
 void broadcast(Group& group, at::Tensor& tensor, int root) {

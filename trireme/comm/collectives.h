@@ -60,9 +60,11 @@ PendingRows begin_all_to_all(Group& group, const at::Tensor& input, std::span<co
                              std::span<const int64_t> receive_rows);
 
 // [sum(rows), ...] -> [rows[rank], ...]. The result has input's dtype unless `result` names another (fp32 for
-// gradients that travel in bf16). Where the library does not sum, wait() does.
+// gradients that travel in bf16). In `output`, if it is defined, a contiguous tensor of that dtype, which may be
+// this rank's rows of `input`. Where neither the library nor the reading ranks sum, wait() does.
 PendingRows begin_reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
-                                     std::optional<at::ScalarType> result = std::nullopt);
+                                     std::optional<at::ScalarType> result = std::nullopt,
+                                     at::Tensor output = {});
 at::Tensor reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
                               std::optional<at::ScalarType> result = std::nullopt);
 

@@ -1,4 +1,4 @@
-// Bytes that the collectives allocate: collectives.cpp sums by these pieces, and the memory forecast counts
+// Bytes that the collectives allocate: rank_order_sum.cpp sums by these pieces, and the memory forecast counts
 // by them. No torch here.
 #pragma once
 
@@ -19,6 +19,14 @@ constexpr int64_t reduce_scatter_bytes(int64_t share_elements, int ranks, int64_
   const bool widens = element_bytes != 4 && on_host;
   const int64_t piece_elements = widens ? std::min(kSumPieceOnHost_elements, share_elements) : 0;
   return share_elements * ranks * element_bytes + (share_elements + piece_elements) * 4;
+}
+
+// Beside input and result where each rank reads the others' memory: a piece's sum, another rank's piece, and of
+// a 16-bit one its widened copy (rank_order_sum.cpp).
+constexpr int64_t read_sum_buffer_bytes(int64_t share_elements, int64_t element_bytes, bool on_host) {
+  const int64_t piece =
+      std::min(on_host ? kSumPieceOnHost_elements : kSumPieceOnDevice_elements, share_elements);
+  return piece * (4 + element_bytes + (element_bytes == 4 ? 0 : 4));
 }
 
 }  // namespace trireme

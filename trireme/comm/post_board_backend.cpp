@@ -1,11 +1,13 @@
 #include "trireme/comm/post_board_backend.h"
 
 #include <array>
+#include <numeric>
 #include <stdexcept>
 
 #include "trireme/base/error.h"
 #include "trireme/comm/call_time.h"
 #include "trireme/comm/finished_work.h"
+#include "trireme/comm/rank_order_sum.h"
 
 namespace trireme {
 namespace {
@@ -30,15 +32,34 @@ class PostBoardBackend : public c10d::Backend {
     return run({"alltoall", input, input_bytes}, output.device(), [&] {
       int64_t to = 0;
       for (int peer = 0; peer < size_; ++peer) {
-        const std::span<const int64_t> sends = board_->send_bytes(peer);
-        if (sends[rank_] != output_bytes[peer])
-          throw std::runtime_error(cat("the group's rank ", peer, " sends ", sends[rank_], " bytes to rank ",
-                                       rank_, ", which expects ", output_bytes[peer]));
-        int64_t from = 0;
-        for (int before = 0; before < rank_; ++before) from += sends[before];
-        board_->copy_from(peer, from, output.narrow(0, to, sends[rank_]));
-        to += sends[rank_];
+        const int64_t bytes = output_bytes[peer];
+        board_->copy_from(peer, begin_of_bytes_from(peer, bytes), output.narrow(0, to, bytes));
+        to += bytes;
       }
+    });
+  }
+
+  // inputs[0][p] is this rank's block for rank p; the blocks follow each other in memory. outputs[0], which may
+  // be this rank's block for itself, is the sum in rank order, in a dtype of its own.
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                std::vector<std::vector<at::Tensor>>& inputs,
+                                                const c10d::ReduceScatterOptions& options) override {
+    const std::vector<at::Tensor>& blocks = inputs.at(0);
+    const at::Tensor& output = outputs.at(0);
+    std::vector<int64_t> bytes;
+    int64_t elements = 0;
+    for (const at::Tensor& block : blocks) {
+      bytes.push_back(static_cast<int64_t>(block.nbytes()));
+      elements += block.numel();
+    }
+    const at::Tensor all = blocks.front().as_strided({elements}, {1}).view(at::kByte);
+    return run({"reduce_scatter", all, bytes}, output.device(), [&] {
+      std::vector<int64_t> begins;
+      for (int peer = 0; peer < size_; ++peer) begins.push_back(begin_of_bytes_from(peer, bytes[rank_]));
+      const auto read = [&](int peer, int64_t begin, const at::Tensor& to) {
+        board_->copy_from(peer, begins[peer] + begin * to.element_size(), to.view(at::kByte));
+      };
+      reduce_readable({size_, rank_, blocks[rank_].view({-1}), read}, options.reduceOp, output.view({-1}));
     });
   }
 
@@ -74,6 +95,14 @@ class PostBoardBackend : public c10d::Backend {
   }
 
  private:
+  // Where in the other rank's bytes those for this rank begin.
+  int64_t begin_of_bytes_from(int peer, int64_t expected) const {
+    const std::span<const int64_t> sends = board_->send_bytes(peer);
+    if (sends[rank_] != expected)
+      throw std::runtime_error(cat("the group's rank ", peer, " sends ", sends[rank_], " bytes to rank ",
+                                   rank_, ", which expects ", expected));
+    return std::accumulate(sends.begin(), sends.begin() + rank_, int64_t{0});
+  }
   // A rank that gives all its bytes to every other posts their number.
   void demand_bytes_of(int peer, int64_t expected) const {
     if (board_->send_bytes(peer)[0] != expected)

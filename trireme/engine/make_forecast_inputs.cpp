@@ -4,6 +4,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "trireme/comm/backend_library.h"
 #include "trireme/forecast/device_kernels.h"
 #include "trireme/forecast/sequence_ranks.h"
 #include "trireme/kernels/tile_gemm.h"
@@ -69,14 +70,16 @@ ForecastInputs make_forecast_inputs(const ModelConfig& config, const ModelLayout
   inputs.reduce_bytes = bytes(options.reduce_dtype);
   inputs.state_bytes = bytes(options.optimizer.state_dtype);
   inputs.moments = static_cast<int>(options.optimizer.kind->state_names.size());
-  return with_device(inputs,
-                     {.on_gpu = !options.device.is_cpu(),
-                      .cuda = options.device.is_cuda(),
-                      .threads = at::get_num_threads(),
-                      .bf16_attention = processor_bf16_units().has_value(),
-                      .attention = options.attention,
-                      .packed_documents = options.planned_batch.packed},
-                     options.precision);
+  return with_device(
+      inputs,
+      {.on_gpu = !options.device.is_cpu(),
+       .cuda = options.device.is_cuda(),
+       .threads = at::get_num_threads(),
+       .bf16_attention = processor_bf16_units().has_value(),
+       .attention = options.attention,
+       .ranks_read_each_other = !mesh.all->is_alone() && ranks_read_each_other(mesh.all->backend()),
+       .packed_documents = options.planned_batch.packed},
+      options.precision);
 }
 
 }  // namespace trireme

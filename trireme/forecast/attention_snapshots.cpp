@@ -1,5 +1,6 @@
 #include "trireme/forecast/attention_snapshots.h"
 
+#include "trireme/comm/collectives_bytes.h"
 #include "trireme/kernels/attention_graph.h"
 #include "trireme/kernels/backward_heads.h"
 #include "trireme/kernels/cpu_flash_tiles.h"
@@ -132,10 +133,14 @@ struct Buffers {
     const int64_t rounded = inputs.storage_bytes == kFloat_bytes ? 0 : gradients;
     if (inputs.gathers_keys) {
       const int64_t narrow_results = inputs.fused_on_gpu ? workspace + of_a_backward_call(o + all_kv) : 0;
+      const int64_t summing =
+          inputs.rank_sums == RankSums::while_reading
+              ? read_sum_buffer_bytes(kv32 / kFloat_bytes, kFloat_bytes, inputs.device_is_host)
+              : all_kv32;  // every rank's block
       return {{0, kv + 2 * all_kv},
               {o32 + all_kv32 + narrow_results, all_kv},
-              // All dk and dv, in ring order, and the blocks that come from them.
-              {o32 + all_kv32, 3 * all_kv32 + kv32},
+              // All dk and dv, also in ring order, and what their sum needs.
+              {o32 + all_kv32, 2 * all_kv32 + summing + kv32},
               {o32 + kv + rounded, kv32}};
     }
     const int64_t narrow_results = inputs.fused_on_gpu ? workspace + of_a_backward_call(gradients) : 0;

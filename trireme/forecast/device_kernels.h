@@ -13,7 +13,8 @@ struct DeviceKernels {
   int threads = 1;              // of a CPU
   bool bf16_attention = false;  // a CPU's tiles of attention may be multiplied in bf16
   AttentionKernel attention = AttentionKernel::automatic;
-  bool packed_documents = false;  // in samples: not with --packing concat, nor where each is one text
+  bool ranks_read_each_other = false;  // threads of a process, or CPU ranks of one machine
+  bool packed_documents = false;       // in samples: not with --packing concat, nor where each is one text
 };
 
 // `inputs` with the bytes of its elements set.
@@ -22,7 +23,10 @@ inline ForecastInputs with_device(ForecastInputs inputs, const DeviceKernels& de
   inputs.bf16_values = precision == Precision::bf16 && inputs.tile_bytes == 2;
   inputs.adamw_kernel = device.cuda || !device.on_gpu;
   inputs.token_kernels = device.cuda;
-  inputs.library_sums = device.cuda && inputs.reduce_bytes == kFloat_bytes;
+  if (device.ranks_read_each_other)
+    inputs.rank_sums = RankSums::while_reading;
+  else if (device.cuda && inputs.reduce_bytes == kFloat_bytes)
+    inputs.rank_sums = RankSums::by_library;
   inputs.packed = device.packed_documents;
   const bool reference = device.attention == AttentionKernel::reference;
   inputs.fused_on_gpu = device.on_gpu && !reference;

@@ -41,6 +41,13 @@ struct ModelSizes {
   bool operator==(const ModelSizes&) const = default;
 };
 
+// How gradients are summed over ranks (comm/collectives.h).
+enum class RankSums {
+  of_blocks,      // every rank's block of this rank's share is brought first
+  while_reading,  // from the others' memory, piece by piece
+  by_library,     // fp32, by NCCL: even shares without blocks
+};
+
 struct ForecastInputs {
   ModelSizes model;
   // This rank's share of a micro-batch.
@@ -77,11 +84,11 @@ struct ForecastInputs {
   int64_t state_bytes = 4;   // of a moment
   int moments = 2;           // AdamW 2, SGD 0
   // The device and its kernels.
-  bool device_is_host = true;   // the CPU, where offload to the host moves nothing
-  int product_threads = 0;      // of the CPU, each of which copies blocks of a 16-bit weight gradient
-  bool adamw_kernel = false;    // a CPU's or CUDA's (shard/adamw_kernel.h), which needs no fp32 copies
-  bool token_kernels = false;   // CUDA's for token-wise operations (kernels/token_ops_gpu.h)
-  bool library_sums = false;    // fp32 over ranks, by NCCL: even shares without every rank's block
+  bool device_is_host = true;  // the CPU, where offload to the host moves nothing
+  int product_threads = 0;     // of the CPU, each of which copies blocks of a 16-bit weight gradient
+  bool adamw_kernel = false;   // a CPU's or CUDA's (shard/adamw_kernel.h), which needs no fp32 copies
+  bool token_kernels = false;  // CUDA's for token-wise operations (kernels/token_ops_gpu.h)
+  RankSums rank_sums = RankSums::of_blocks;
   int64_t document_tokens = 0;  // of the document that a token is in, on average; 0: of a sample
   bool packed = false;          // samples of several documents, so that each has positions of its own
   bool fused_on_gpu = false;  // an attention kernel of CUDA; the reference kernel's workspace is not counted

@@ -62,11 +62,12 @@ int64_t most_gathered(const ForecastInputs& inputs, const std::vector<int64_t>& 
   return std::ranges::max(gathered_elements(inputs, shares, uploads));
 }
 
-// comm/collectives.cpp reduce_scatter_sum: uneven shares travel as blocks.
-bool summed_by_library(const ForecastInputs& inputs, int64_t unit_elements) {
-  if (!inputs.library_sums) return false;
-  return inputs.zero == 0 || share_of(unit_elements, inputs.ranks, 0).elements ==
-                                 share_of(unit_elements, inputs.ranks, inputs.ranks - 1).elements;
+// comm/collectives.cpp reduce_scatter_sum: NCCL's uneven shares travel as blocks.
+RankSums sums_of_unit(const ForecastInputs& inputs, int64_t unit_elements) {
+  const bool even = share_of(unit_elements, inputs.ranks, 0).elements ==
+                    share_of(unit_elements, inputs.ranks, inputs.ranks - 1).elements;
+  const bool blocks = inputs.rank_sums == RankSums::by_library && inputs.zero > 0 && !even;
+  return blocks ? RankSums::of_blocks : inputs.rank_sums;
 }
 
 }  // namespace
@@ -193,15 +194,24 @@ int64_t snapshot_bytes(const ForecastInputs& inputs) {
 int64_t sum_buffer_bytes(const ForecastInputs& inputs, int64_t unit_elements) {
   if (inputs.ranks == 1) return 0;
   const int64_t share = share_of(unit_elements, inputs.ranks, inputs.rank).elements;
-  const int64_t narrowed = inputs.reduce_bytes != kFloat_bytes ? unit_elements * inputs.reduce_bytes : 0;
-  if (summed_by_library(inputs, unit_elements)) return inputs.zero == 0 ? 0 : share * kFloat_bytes;
-  return narrowed + reduce_scatter_bytes(share, inputs.ranks, inputs.reduce_bytes, inputs.device_is_host);
+  const bool narrows = inputs.reduce_bytes != kFloat_bytes;
+  const int64_t narrowed = narrows ? unit_elements * inputs.reduce_bytes : 0;
+  const RankSums sums = sums_of_unit(inputs, unit_elements);
+  if (sums == RankSums::of_blocks)
+    return narrowed + reduce_scatter_bytes(share, inputs.ranks, inputs.reduce_bytes, inputs.device_is_host);
+  const int64_t buffers = sums == RankSums::while_reading
+                              ? read_sum_buffer_bytes(share, inputs.reduce_bytes, inputs.device_is_host)
+                              : 0;
+  // shard/whole_gradients.cpp
+  const bool whole_gradients = inputs.zero < 2 && !inputs.update_in_backward;
+  const bool in_place = inputs.zero == 0 || (sums == RankSums::while_reading && whole_gradients);
+  return narrowed + buffers + (in_place ? 0 : share * kFloat_bytes);
 }
 
 int64_t begun_sum_bytes(const ForecastInputs& inputs, int64_t unit_elements) {
   const int64_t share = share_of(unit_elements, inputs.ranks, inputs.rank).elements;
-  const int64_t sum = share * kFloat_bytes;
-  return sum_buffer_bytes(inputs, unit_elements) - (summed_by_library(inputs, unit_elements) ? 0 : sum);
+  const int64_t sum = sums_of_unit(inputs, unit_elements) == RankSums::of_blocks ? share * kFloat_bytes : 0;
+  return sum_buffer_bytes(inputs, unit_elements) - sum;
 }
 
 }  // namespace trireme

@@ -11,20 +11,22 @@ namespace trireme {
 at::Tensor sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::ScalarType reduce_dtype) {
   if (group.size() == 1) return gradient;
   const MemoryScope scope(MemoryCategory::communication);
-  const bool narrow = reduce_dtype != gradient.scalar_type();
-  if (!shard && !narrow) {
+  if (!shard && reduce_dtype == gradient.scalar_type()) {
     all_reduce_sum(group, gradient);
     return gradient;
   }
-  const at::Tensor share = begin_sum_of_share(group, gradient, reduce_dtype).wait();
-  if (shard) return share;
-  return all_gather(group, share, share_sizes(gradient.size(0), group.size()), gradient);
+  const std::vector<int64_t> shares = share_sizes(gradient.size(0), group.size());
+  const at::Tensor share = gradient.split_with_sizes(shares)[static_cast<size_t>(group.rank())];
+  begin_sum_of_share(group, gradient, reduce_dtype, share).wait();
+  return shard ? share : all_gather(group, share, shares, gradient);
 }
 
-PendingRows begin_sum_of_share(Group& group, const at::Tensor& gradient, at::ScalarType reduce_dtype) {
+PendingRows begin_sum_of_share(Group& group, const at::Tensor& gradient, at::ScalarType reduce_dtype,
+                               at::Tensor output) {
   const MemoryScope scope(MemoryCategory::communication);
   return begin_reduce_scatter_sum(group, gradient.to(reduce_dtype),
-                                  share_sizes(gradient.size(0), group.size()), gradient.scalar_type());
+                                  share_sizes(gradient.size(0), group.size()), gradient.scalar_type(),
+                                  std::move(output));
 }
 
 at::Tensor sum_of_squares(const at::Tensor& values) {

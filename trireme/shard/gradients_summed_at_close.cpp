@@ -58,7 +58,8 @@ class GradientsSummedAtClose final : public GradientStore {
       summing_.emplace(unit, begin_sum_of_share(group_, gradient, settings_.reduce_dtype));
       return;
     }
-    at::Tensor sum = sum_gradient(group_, gradient, shard_, settings_.reduce_dtype);
+    at::Tensor sum = shard_ ? begin_sum_of_share(group_, gradient, settings_.reduce_dtype).wait()
+                            : sum_gradient(group_, gradient, /*shard=*/false, settings_.reduce_dtype);
     gradient = at::Tensor();
     take(unit, std::move(sum));
   }

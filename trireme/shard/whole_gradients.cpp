@@ -30,8 +30,7 @@ class WholeGradients final : public GradientStore {
     for (size_t unit = 0; unit < gradients_.size(); ++unit) {
       at::Tensor& gradient = gradients_[unit];
       if (std::exchange(states_[unit], SumState::begun) == SumState::undefined) gradient.zero_();
-      const at::Tensor sum = sum_gradient(group_, gradient, shard_, settings_.reduce_dtype);
-      if (shard_) rank_share(static_cast<int>(unit)).copy_(sum);
+      sum_gradient(group_, gradient, shard_, settings_.reduce_dtype);
     }
   }
   at::Tensor summed(int unit) override {
