@@ -119,9 +119,14 @@ def reference(model, input_ids, labels):
         "loss": out.loss.detach().float().reshape(1),
         "logits": out.logits.detach().float(),
     }
-    for name, parameter in model.named_parameters():
-        result["grad." + name] = parameter.grad.float()
+    result.update(gradients(model))
     return {name: tensor.contiguous() for name, tensor in result.items()}
+
+
+def gradients(model):
+    """Of every parameter; zero where the loss does not reach it."""
+    return {"grad." + name: (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).float()
+            for name, parameter in model.named_parameters()}
 
 
 def packed_reference(model, input_ids, labels, pieces):
@@ -159,8 +164,7 @@ def packed_reference(model, input_ids, labels, pieces):
     }
     if not bool(attention_mask.all()):
         result["attention_mask"] = attention_mask
-    for name, parameter in model.named_parameters():
-        result["grad." + name] = (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).float()
+    result.update(gradients(model))
     return {name: tensor.contiguous() for name, tensor in result.items()}
 
 

@@ -1,15 +1,21 @@
 // A flag that nothing reads is refused where it was given as a flag.
 #include "trireme/cli/unread_flags.h"
 
+#include <algorithm>
+#include <fstream>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
 #include "trireme/cli/train.h"
 
+#include "tests/support/temporary_folder.h"
+
 namespace trireme::unread_flags_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -18,7 +24,9 @@ std::string refusal(const std::vector<std::string>& arguments, const std::vector
   TrainFlags flags;
   OptionParser parser("train", "");
   flags.declare(parser);
-  std::vector<std::string> all{"--model_name_or_path", "m", "--train_file", "t", "--output_dir", "o"};
+  std::vector<std::string> all{"--model_name_or_path", "m", "--output_dir", "o"};
+  if (std::ranges::find(arguments, "--train_file") == arguments.end())
+    all.insert(all.end(), {"--train_file", "t"});
   all.insert(all.end(), arguments.begin(), arguments.end());
   parser.parse(all, [&] { parser.add_file_values(of_file, Precedence::before_counts); });
   try {
@@ -45,6 +53,30 @@ TEST(UnreadFlags, are_refused_by_their_name_with_what_would_read_them) {
   EXPECT_THAT(refusal({"--num_train_epochs", "2", "--context_stages", "1k:10"}),
               StartsWith("--num_train_epochs"));
   EXPECT_EQ(refusal({"--num_train_epochs", "2"}), "");
+}
+
+// Of a set in .bin and .idx files, train reads tokens; trireme tokenize read the text.
+TEST(UnreadFlags, of_text_are_refused_where_all_data_is_tokenized) {
+  const testing::TemporaryFolder folder;
+  const std::string set = (folder.path() / "set").string(), text = (folder.path() / "text").string();
+  for (const char* end : {".bin", ".idx"}) std::ofstream(set + end) << "x";
+  for (const std::vector<std::string>& flag :
+       std::vector<std::vector<std::string>>{{"--text_field", "body"},
+                                             {"--on_bad_record", "skip"},
+                                             {"--append_eos", "true"},
+                                             {"--no_append_eos"}}) {
+    const auto with = [&](const std::string& train, const std::string& eval) {
+      std::vector<std::string> arguments{"--train_file", train};
+      arguments.insert(arguments.end(), flag.begin(), flag.end());
+      if (!eval.empty()) arguments.insert(arguments.end(), {"--eval_file", eval});
+      return refusal(arguments);
+    };
+    EXPECT_THAT(with(set, ""), AllOf(StartsWith(flag.front()), HasSubstr("trireme tokenize")));
+    EXPECT_THAT(with(set, set), StartsWith(flag.front()));
+    EXPECT_EQ(with(set, text), "");
+    EXPECT_EQ(with(text, set), "");
+    EXPECT_EQ(with(text, ""), "");
+  }
 }
 
 TEST(UnreadFlags, are_no_matter_where_a_file_gives_them) {

@@ -256,9 +256,13 @@ TEST_P(Collectives, reduce_scatter_can_put_the_sum_where_its_input_has_this_rank
       total += rows.back();
     }
     const at::Tensor input = rows_of_rank(me, total, at::kFloat);
-    const at::Tensor own = input.narrow(0, begin, rows[me]);
+    const at::Tensor own = input.narrow(0, begin, rows[me]), before = input.clone();
     const at::Tensor got = begin_reduce_scatter_sum(group, input, rows, std::nullopt, own).wait();
     EXPECT_EQ(got.data_ptr(), own.data_ptr());
+    for (int64_t row = 0; row < total; ++row) {
+      const bool own_row = row >= begin && row < begin + rows[me];
+      EXPECT_TRUE(own_row || at::equal(input[row], before[row])) << "row " << row << " is another rank's";
+    }
     for (int64_t row = 0; row < rows[me]; ++row) {
       double sum = 0;
       for (int peer = 0; peer < P; ++peer) sum += value(peer, begin + row, 2);

@@ -7,6 +7,7 @@
 #include "trireme/comm/collectives.h"
 #include "trireme/comm/owned_backend.h"
 #include "trireme/comm/post_board_backend.h"
+#include "trireme/comm/rank_order_sum.h"
 #include "trireme/comm/thread_post_board.h"
 #include "trireme/comm/thread_world.h"
 
@@ -21,32 +22,51 @@ using trireme::testing::guarded_device;
 constexpr int kRanks = 4;
 constexpr int64_t kElements = kRanks * 5 * 64 * 1024;  // five of the host's pieces for each rank
 
-struct Scattered {
-  at::Tensor share;  // on the CPU
+struct Sum {
+  at::Tensor values;  // on the CPU
   int64_t additions = 0;
 };
 
-// Rank 1's share of a sum of bf16 values in fp32.
-Scattered reduce_scatter_on(at::Device device) {
-  Scattered result;
+at::Tensor values_of(int rank, at::Device device) {
+  return at::arange(kElements, at::kFloat).sin().mul(1 + rank).to(at::kBFloat16).to(device);
+}
+
+// Of every rank's bf16 values in fp32, where they are blocks of one tensor.
+Sum sum_of_blocks_on(at::Device device) {
+  std::vector<at::Tensor> blocks;
+  for (int rank = 0; rank < kRanks; ++rank) blocks.push_back(values_of(rank, device));
+  const at::Tensor all = at::stack(blocks);
+  const testing::CalledOperators operations;
+  const at::Tensor sum = reduce_blocks(all, c10d::ReduceOp::SUM, at::kFloat);
+  return {sum.to(at::kCPU), operations.of("aten::add")};
+}
+
+// Rank 1's share, where ranks read each other's values.
+Sum reduce_scatter_on(at::Device device) {
+  Sum result;
   run_ranks_as_threads(kRanks, [&](World& world) {
+    at::set_num_threads(1);
     const auto group = world.make_group("all", {{0, 1, 2, 3}});
-    const at::Tensor values =
-        at::arange(kElements, at::kFloat).sin().mul(1 + world.rank()).to(at::kBFloat16).to(device);
     const std::vector<int64_t> rows(kRanks, kElements / kRanks);
+    const at::Tensor values = values_of(world.rank(), device);
     const testing::CalledOperators operations;
     const at::Tensor share = reduce_scatter_sum(*group, values, rows, at::kFloat);
-    if (world.rank() != 1) return;
-    result = {share.to(at::kCPU), operations.of("aten::add_")};
+    if (world.rank() == 1) result = {share.to(at::kCPU), operations.of("aten::add")};
   });
   return result;
 }
 
 TEST(DeviceCollectives, a_sum_over_ranks_is_one_operation_a_rank_and_has_the_hosts_bits) {
-  const Scattered host = reduce_scatter_on(at::kCPU), device = reduce_scatter_on(guarded_device());
-  EXPECT_EQ(host.additions, 5 * (kRanks - 1)) << "in pieces that stay in the cache";
+  const Sum host = sum_of_blocks_on(at::kCPU), device = sum_of_blocks_on(guarded_device());
+  EXPECT_EQ(host.additions, kRanks * 5 * (kRanks - 1)) << "in pieces that stay in the cache";
   EXPECT_EQ(device.additions, kRanks - 1);
-  EXPECT_TRUE(at::equal(host.share, device.share));
+  EXPECT_TRUE(at::equal(host.values, device.values));
+  const Sum read_by_host = reduce_scatter_on(at::kCPU), read_by_device = reduce_scatter_on(guarded_device());
+  EXPECT_EQ(read_by_host.additions, 5 * (kRanks - 1));
+  EXPECT_EQ(read_by_device.additions, kRanks - 1);
+  const at::Tensor of_rank_1 = host.values.view({kRanks, -1})[1];
+  EXPECT_TRUE(at::equal(read_by_host.values, of_rank_1));
+  EXPECT_TRUE(at::equal(read_by_device.values, of_rank_1));
 }
 
 TEST(DeviceCollectives, seconds_are_those_of_the_devices_stream_and_not_of_the_host_that_enqueues) {

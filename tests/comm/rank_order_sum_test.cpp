@@ -1,8 +1,9 @@
-// Sums over ranks whose blocks are read piece by piece, against plain loops over their numbers: the same bits for
-// every rank that sums, any number of pieces and threads, in place or not.
+// Sums over ranks whose blocks are read piece by piece, against plain loops over their numbers: the same bits
+// for every rank that sums, any number of pieces and threads, in place or not.
 #include "trireme/comm/rank_order_sum.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <vector>
 
 #include <ATen/Parallel.h>
@@ -91,6 +92,15 @@ TEST_P(RankOrderSum, is_that_of_plain_loops_whoever_sums) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, RankOrderSum, ::testing::Values(1, 3));
+
+TEST_P(RankOrderSum, ends_by_what_a_reader_throws) {
+  const int64_t elements = 3 * kSumPieceOnHost_elements;
+  const auto read = [](int, int64_t begin, const at::Tensor&) {
+    if (begin > 0) throw std::runtime_error("the rank has ended");
+  };
+  const at::Tensor own = block_of(1, elements, at::kFloat);
+  EXPECT_THROW(reduce_readable({2, 1, own, read}, c10d::ReduceOp::SUM, own), std::runtime_error);
+}
 
 TEST(RankOrderSum, of_nothing_reads_nothing) {
   const at::Tensor empty = at::empty({0});

@@ -258,11 +258,16 @@ TEST_F(PackingTest, a_set_shorter_than_one_window_says_what_is_there_and_what_is
   EXPECT_THAT(message_of<DataError>(
                   [&] { RowReader(set_.set, whole_set(*set_.set), options(Packing::documents, N)); }),
               AllOf(HasSubstr("there are 168 tokens"), HasSubstr("needs 169"), HasSubstr("--packing none")));
+  const auto of_range = [&](TokenSpan range) {
+    return message_of<DataError>([&] { RowReader(set_.set, range, options(Packing::documents, N)); });
+  };
+  EXPECT_THAT(of_range({0, 100}), HasSubstr("what is held out leaves training 100 tokens"));
+  EXPECT_THAT(of_range({100, N}), HasSubstr("the part held out of training has 68 tokens"));
   EXPECT_EQ(RowReader(set_.set, whole_set(*set_.set), options(Packing::none, N)).rows(), 10);
   const NumberedSet lonely({1, 1, 0, 1});
   EXPECT_THAT(message_of<DataError>(
                   [&] { RowReader(lonely.set, whole_set(*lonely.set), options(Packing::none, 4)); }),
-              HasSubstr("none of 4 documents has two tokens"));
+              HasSubstr("there are 4 documents, none of which has two tokens"));
 }
 
 TEST_F(PackingTest, a_row_shorter_than_the_ranks_that_share_it_is_refused_with_what_would_work) {

@@ -109,5 +109,25 @@ TEST_F(NonfiniteStep, cannot_be_skipped_where_a_weight_is_at_fault_or_layers_wer
   }
 }
 
+TEST_F(NonfiniteStep, of_a_weight_beyond_the_range_in_which_the_model_computes_names_it) {
+  constexpr float kBeyondBf16 = 3.4e38F;
+  for (const auto zero : {ZeroStage::none, ZeroStage::parameters}) {
+    run_ranks_as_threads(2, [&](World& world) {
+      EngineOptions options;
+      options.ulysses = 2;
+      options.zero = zero;
+      options.precision = Precision::bf16;
+      options.bf16_matmul = Bf16Matmul::native;
+      const auto engine = assemble(world, folder_.path(), options);
+      at::Tensor weights = engine->unit_values(1).to(at::kFloat);
+      weights[5] = kBeyondBf16;
+      testing::restore_unit(*engine, 1, "master", weights);
+      EXPECT_THAT(
+          message_of<DataError>([&] { engine->train_step(good(1, world.rank()), kRate); }),
+          AllOf(HasSubstr("finite in fp32, but not in bf16"), HasSubstr("(unit "), HasSubstr("infinity")));
+    });
+  }
+}
+
 }  // namespace
 }  // namespace trireme::nonfinite_step_test

@@ -20,10 +20,12 @@ bool all_are(const at::Tensor& values, double expected) {
 constexpr int kBeside = 3;  // as stage 2, with sums that finish one unit later
 
 // The store of a ZeRO stage.
-std::unique_ptr<GradientStore> make_store(int stage, Group& group) {
-  if (stage < 2) return make_whole_gradients(kUnits, group, stage > 0, {});
+std::unique_ptr<GradientStore> make_store(int stage, Group& group, at::ScalarType reduce_dtype = at::kFloat) {
+  if (stage < 2) return make_whole_gradients(kUnits, group, stage > 0, {.reduce_dtype = reduce_dtype});
   return make_gradients_summed_at_close(
-      kUnits, group, true, {.sums = stage == kBeside ? SumsFinish::one_unit_later : SumsFinish::at_close});
+      kUnits, group, true,
+      {.reduce_dtype = reduce_dtype,
+       .sums = stage == kBeside ? SumsFinish::one_unit_later : SumsFinish::at_close});
 }
 
 void for_all_stores(const std::function<void(GradientStore&, int ranks)>& body) {
@@ -103,6 +105,28 @@ TEST(GradientStore, sums_that_finish_one_unit_later_are_bitwise_those_of_the_clo
       };
       const auto at_close = sums_of(SumsFinish::at_close), later = sums_of(SumsFinish::one_unit_later);
       for (size_t unit = 0; unit < kUnits.size(); ++unit) EXPECT_TRUE(at_close[unit].equal(later[unit]));
+    });
+}
+
+// Each rank's values are rounded once, and added up in fp32 in rank order.
+TEST(GradientStore, of_what_travels_in_bf16_has_the_sum_in_fp32_at_every_stage) {
+  constexpr int kRanks = 3;
+  const auto values = [](int rank) {
+    return at::arange(kUnits[0].elements, at::kFloat).add_(rank * 7).sin_().mul_(1 + 100 * rank);
+  };
+  at::Tensor expected = values(0).to(at::kBFloat16).to(at::kFloat);
+  for (int rank = 1; rank < kRanks; ++rank)
+    expected = expected + values(rank).to(at::kBFloat16).to(at::kFloat);
+  for (const int stage : {0, 1, 2, kBeside})
+    run_ranks_as_threads(kRanks, [&](World& world) {
+      const at::NoGradGuard no_autograd;
+      const Mesh mesh = make_mesh(world, {.ulysses = kRanks});
+      const auto store = make_store(stage, *mesh.all, at::kBFloat16);
+      store->clear();
+      store->open(0).flat.copy_(values(world.rank()));
+      store->close(0);
+      store->finish();
+      EXPECT_TRUE(at::equal(store->whole(0), expected)) << "ZeRO " << stage;
     });
 }
 

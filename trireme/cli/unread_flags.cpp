@@ -1,6 +1,7 @@
 #include "trireme/cli/unread_flags.h"
 
 #include "trireme/base/error.h"
+#include "trireme/data/indexed_dataset.h"
 
 namespace trireme {
 
@@ -16,6 +17,12 @@ void refuse_unread_flags(const OptionParser& parser, const TrainOptions& o) {
   refuse(!stages && o.warmup_steps == 0 && o.warmup_ratio == 0, "warmup_type",
          "without a warm-up; give --warmup_steps or --warmup_ratio");
   refuse(stages, "num_train_epochs", "with --context_stages; give the stages steps");
+  const bool has_text =
+      !is_indexed_dataset(o.train_file) || !(o.eval_file.empty() || is_indexed_dataset(o.eval_file));
+  refuse(!has_text, "text_field", "of data that is tokenized; give trireme tokenize --field");
+  refuse(!has_text, "on_bad_record", "of data that is tokenized; give it to trireme tokenize");
+  for (const char* flag : {"append_eos", "no_append_eos"})
+    refuse(!has_text, flag, "of data that is tokenized; trireme tokenize has --no_append_eos");
 }
 
 }  // namespace trireme

@@ -51,9 +51,17 @@ class AbsentRanksBackend : public c10d::Backend {
   AbsentRanksBackend(std::shared_ptr<StandIns> stand_ins, int ranks, ExchangeLibrary library)
       : Backend(/*rank=*/0, ranks), stand_ins_(std::move(stand_ins)), library_(library) {}
 
-  // Collectives are made of a library's primitives by its name.
+  // Collectives are made of a library's primitives by its name. Of Gloo's detours, which are not in the bytes
+  // that are sent, there are none here.
   const std::string getBackendName() const override {
-    return std::string(library_ == ExchangeLibrary::nccl ? kNcclBackend : kMemoryBackend);
+    switch (library_) {
+      case ExchangeLibrary::nccl:
+        return std::string(kNcclBackend);
+      case ExchangeLibrary::memory:
+        return std::string(kMemoryBackend);
+      default:
+        return "absent ranks";
+    }
   }
 
   c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,

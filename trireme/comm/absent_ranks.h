@@ -7,7 +7,7 @@
 //   all-gather       of each rank this rank's rows, as often as they go in
 //   broadcast        from rank 0: nothing; from others: what rank 0 broadcast into the same storage before,
 //                    which is how uneven rows are gathered; else zeros
-//   reduce-scatter   NCCL: the sum of the input's P blocks; through memory: P times this rank's block
+//   reduce-scatter   NCCL: the sum of the input's P blocks; memory: P times this rank's block; Gloo: none
 //   all-reduce       NCCL alone: P times the input, which is passed over once
 #pragma once
 
@@ -20,8 +20,9 @@
 
 namespace trireme {
 
-// What the backend takes the place of: NCCL, or ranks of a machine that read each other's memory.
-enum class ExchangeLibrary { memory, nccl };
+// What the backend takes the place of. Ranks of one machine read each other's `memory` and add up as they
+// read, NCCL adds up itself; Gloo leaves it to comm/collectives.cpp, which needs memory for it.
+enum class ExchangeLibrary { memory, gloo, nccl };
 
 // What absent ranks were made of so far, by all groups of a rank.
 struct StandIns {

@@ -357,6 +357,13 @@ PendingRows begin_reduce_scatter_sum(Group& group, const at::Tensor& input, std:
   TRIREME_ASSERT(input.dim() > 0 && input.size(0) == sum_of(rows), "reduce_scatter_sum of group '",
                  group.name(), "': input of shape ", input.sizes(), ", rows sum to ", sum_of(rows));
   const at::ScalarType dtype = result.value_or(input.scalar_type());
+  if (output.defined()) {
+    check_tensor(group, "reduce_scatter_sum into", output);
+    TRIREME_ASSERT(output.scalar_type() == dtype && output.size(0) == rows[group.rank()] &&
+                       row_bytes(output) / output.element_size() == row_bytes(input) / input.element_size(),
+                   "reduce_scatter_sum of group '", group.name(), "' into ", output.sizes(), " of ",
+                   output.scalar_type(), ": input of shape ", input.sizes(), ", result of ", dtype);
+  }
   const at::NoGradGuard no_grad;
   std::unique_ptr<PendingRows::State> state(
       new PendingRows::State{Collective(group, "reduce_scatter_sum", input.device()), input, input, {}});

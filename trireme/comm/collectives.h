@@ -36,8 +36,8 @@ at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int
                       at::Tensor output = {});
 
 // A collective in progress. wait() returns its result and may be called once. The destructor waits and drops
-// the result, but over Gloo it does not wait while an exception unwinds the stack. Every rank begins and
-// waits for the same collectives in the same order.
+// the result (an `output` may have it), but over Gloo it does not wait while an exception unwinds the stack.
+// Every rank begins and waits for the same collectives in the same order.
 class PendingRows {
  public:
   struct State;
@@ -51,17 +51,17 @@ class PendingRows {
   std::unique_ptr<State> state_;
 };
 // all_gather, all_to_all and reduce_scatter_sum that run while the caller computes. Neither `input` nor its
-// storage may change before wait(). The "seconds" of the traffic are the time that begin and wait cost the
-// caller, on a device its stream. `output`: memory for the gathered rows, of another stream than the current
-// one; allocated if undefined.
+// storage may change before wait(), but by an `output` that lies in it. The "seconds" of the traffic are the
+// time that begin and wait cost the caller, on a device its stream. `output`: memory for the gathered rows,
+// of another stream than the current one; allocated if undefined.
 PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
                              at::Tensor output = {});
 PendingRows begin_all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
                              std::span<const int64_t> receive_rows);
 
 // [sum(rows), ...] -> [rows[rank], ...]. The result has input's dtype unless `result` names another (fp32 for
-// gradients that travel in bf16). In `output`, if it is defined, a contiguous tensor of that dtype, which may be
-// this rank's rows of `input`. Where neither the library nor the reading ranks sum, wait() does.
+// gradients that travel in bf16). In `output`, if it is defined, a contiguous tensor of that dtype, which may
+// be this rank's rows of `input`. Where neither the library nor the reading ranks sum, wait() does.
 PendingRows begin_reduce_scatter_sum(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
                                      std::optional<at::ScalarType> result = std::nullopt,
                                      at::Tensor output = {});

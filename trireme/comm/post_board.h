@@ -3,8 +3,9 @@
 // phases:
 //
 //   post     every rank shows its bytes and waits until all have
-//   copy     each rank copies from the others' bytes into its output
-//   leave    all wait until the last rank has copied; then the bytes may change
+//   copy     each rank copies from the others' bytes into its output, or adds them up as it reads
+//   leave    all wait until the last rank has copied; then the bytes may change. Those that no other rank
+//            reads, a rank's block for itself, may change before
 //
 // The result does not depend on which rank comes first. post_board_backend.h makes a c10d backend of a board.
 #pragma once
@@ -21,7 +22,8 @@
 
 namespace trireme {
 
-// One rank's view of its group's board. The methods are for one thread of the rank.
+// One rank's view of its group's board. The methods are for one thread of the rank, but for send_bytes and
+// copy_from, which several may call at once.
 class PostBoard {
  public:
   // The bytes that one rank shows during a collective.

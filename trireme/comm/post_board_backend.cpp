@@ -39,8 +39,8 @@ class PostBoardBackend : public c10d::Backend {
     });
   }
 
-  // inputs[0][p] is this rank's block for rank p; the blocks follow each other in memory. outputs[0], which may
-  // be this rank's block for itself, is the sum in rank order, in a dtype of its own.
+  // inputs[0][p] is this rank's block for rank p; the blocks follow each other in memory. outputs[0], which
+  // may be this rank's block for itself, is the sum in rank order, in a dtype of its own.
   c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs,
                                                 std::vector<std::vector<at::Tensor>>& inputs,
                                                 const c10d::ReduceScatterOptions& options) override {

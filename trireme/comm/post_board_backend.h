@@ -1,6 +1,6 @@
 // A c10d backend whose ranks copy from each other through a post board: alltoall_base, allgather, broadcast
-// and barrier, of rows of bytes, and reduce_scatter in rank order. A collective is done when its call returns. On a GPU that ranks share, a
-// rank waits for its stream before it posts and after it has copied.
+// and barrier, of rows of bytes, and reduce_scatter in rank order. A collective is done when its call
+// returns. On a GPU that ranks share, a rank waits for its stream before it posts and after it has copied.
 #pragma once
 
 #include <memory>

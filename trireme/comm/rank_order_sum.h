@@ -20,7 +20,8 @@ struct ReadableBlocks {
   int ranks = 1;
   int rank = 0;      // this one
   at::Tensor block;  // [n], this rank's
-  // Elements [begin, begin + to.size(0)) of another rank's block, into `to`. Called by several threads at once.
+  // Elements [begin, begin + to.size(0)) of another rank's block, into `to`. Called by several threads at
+  // once.
   std::function<void(int rank, int64_t begin, at::Tensor to)> read;
 };
 // `output` [n] may be `blocks.block` itself. Its buffers are read_sum_buffer_bytes (collectives_bytes.h).

@@ -15,7 +15,11 @@ SimulatedWorld::SimulatedWorld(int ranks, int machine_ranks, ExchangeLibrary lib
 c10::intrusive_ptr<c10d::Backend> SimulatedWorld::connect(const std::string& /*key*/,
                                                           const std::string& /*name*/,
                                                           const GroupMembership& group) {
-  return make_absent_ranks_backend(stand_ins_, static_cast<int>(group.world_ranks.size()), library_);
+  const auto on_this_machine = [&](int rank) { return rank < identity().local_size; };
+  const bool spans_machines = !std::ranges::all_of(group.world_ranks, on_this_machine);
+  const bool over_gloo = library_ == ExchangeLibrary::memory && spans_machines;
+  return make_absent_ranks_backend(stand_ins_, static_cast<int>(group.world_ranks.size()),
+                                   over_gloo ? ExchangeLibrary::gloo : library_);
 }
 
 }  // namespace trireme

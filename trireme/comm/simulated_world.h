@@ -10,7 +10,8 @@ namespace trireme {
 
 class SimulatedWorld final : public World {
  public:
-  // `machine_ranks`: of each machine, its last ones apart.
+  // `machine_ranks`: of each machine, its last ones apart. Groups of several machines exchange over Gloo
+  // where `library` is memory.
   SimulatedWorld(int ranks, int machine_ranks, ExchangeLibrary library, std::chrono::milliseconds timeout,
                  std::shared_ptr<RankActivity> activity = std::make_shared<RankActivity>());
 

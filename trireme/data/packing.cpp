@@ -32,9 +32,14 @@ PackedRows::PackedRows(std::shared_ptr<const IndexedDataset> dataset, TokenSpan 
     count_windows();
 }
 
+std::string PackedRows::range_text() const {
+  if (range_.size() == dataset_->tokens()) return "there are";
+  return range_.begin > 0 ? "the part held out of training has" : "what is held out leaves training";
+}
+
 void PackedRows::count_windows() {
   if (range_.size() <= sequence_tokens_)
-    throw DataError(cat(dataset_->path().string(), ": there are ", format_count(range_.size()),
+    throw DataError(cat(dataset_->path().string(), ": ", range_text(), " ", format_count(range_.size()),
                         " tokens, but one window of ", format_count(sequence_tokens_), " needs ",
                         format_count(sequence_tokens_ + 1),
                         " (one more for the last target): give more data, a shorter sequence length, or "
@@ -65,8 +70,8 @@ void PackedRows::count_pieces(bool next_token_targets) {
   }
   count_ = rows_before_.back();
   if (count_ == 0)
-    throw DataError(cat(dataset_->path().string(), ": none of ", format_count(documents),
-                        " documents has two tokens, so none has a target"));
+    throw DataError(cat(dataset_->path().string(), ": ", range_text(), " ", format_count(documents),
+                        " documents, none of which has two tokens and so a target"));
 }
 
 PackedRow PackedRows::row(int64_t index) const {

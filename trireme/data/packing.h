@@ -63,6 +63,7 @@ class PackedRows {
   PackedRow row(int64_t index) const;
 
  private:
+  std::string range_text() const;  // what an error says before a number, such as "there are"
   void count_windows();
   void count_pieces(bool next_token_targets);
   PackedRow window(int64_t index) const;

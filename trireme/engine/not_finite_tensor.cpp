@@ -4,9 +4,29 @@
 #include <cmath>
 
 #include "trireme/base/error.h"
+#include "trireme/engine/engine_options.h"
 #include "trireme/model/finite_values.h"
 
 namespace trireme {
+namespace {
+
+// Of masters that are finite, the first whose 16-bit value is not.
+std::optional<std::string> not_finite_value(const std::vector<UnitSpec>& units, ParameterStore& parameters) {
+  for (size_t i = 0; i < units.size(); ++i) {
+    const int unit = static_cast<int>(i);
+    const at::Tensor values = parameters.gather(unit);
+    const at::ScalarType dtype = values.scalar_type();
+    const auto found = dtype == at::kFloat ? std::nullopt : not_finite_row(units[i], values);
+    parameters.release(unit);
+    if (dtype == at::kFloat) return std::nullopt;  // the masters themselves
+    if (found)
+      return cat("The first weight that is finite in fp32, but not in ", dtype_name(dtype),
+                 ", in which the model computes: ", *found);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 NotFinite not_finite_tensor(const std::vector<UnitSpec>& units, ParameterStore& parameters,
                             GradientStore* gradients, Agreement agreement, double rank_loss) {
@@ -14,6 +34,7 @@ NotFinite not_finite_tensor(const std::vector<UnitSpec>& units, ParameterStore& 
   for (size_t unit = 0; unit < units.size(); ++unit)
     if (const auto found = not_finite_row(units[unit], parameters.whole_master(static_cast<int>(unit))))
       return {NotFinite::In::weights, cat("The first weight that is not finite: ", *found)};
+  if (const auto found = not_finite_value(units, parameters)) return {NotFinite::In::weights, *found};
   std::string weights = "All weights are finite";
   const std::vector<std::vector<double>> losses = agreement.gather(std::vector{rank_loss});
   const auto rank = std::find_if(losses.begin(), losses.end(),

@@ -15,10 +15,10 @@ struct NotFinite {
   std::string text;                    // one sentence without a full stop
 };
 
-// The same on every rank: the first weight that is not finite; else the ranks whose own tokens' loss is not;
-// else the first gradient that is not, in the order in which the backward made them; `gradients` is null
-// where they were not kept (--update_in_backward). `rank_loss` is this rank's. Collective over all ranks; no
-// update may be under way.
+// The same on every rank: the first weight that is not finite, or not in 16 bits where the model computes in
+// them; else the ranks whose own tokens' loss is not; else the first gradient that is not, in the order in
+// which the backward made them; `gradients` is null where they were not kept (--update_in_backward).
+// `rank_loss` is this rank's. Collective over all ranks; no update may be under way.
 NotFinite not_finite_tensor(const std::vector<UnitSpec>& units, ParameterStore& parameters,
                             GradientStore* gradients, Agreement agreement, double rank_loss);
 

@@ -169,7 +169,8 @@ class Timeline {
   void finish_sum() {
     if (units_.summing < 0) return;
     const int64_t begun = begun_sum_of(units_.summing);
-    record("sum over ranks", {{communication, sum_buffer_of(units_.summing) - begun}});
+    const bool was_made = inputs_.rank_sums == RankSums::while_reading;  // when it was begun
+    record("sum over ranks", {{communication, was_made ? 0 : sum_buffer_of(units_.summing) - begun}});
     held_[communication] -= begun;
     units_.summing = -1;
   }
@@ -178,8 +179,10 @@ class Timeline {
     units_.released = true;
     if (sums_go_beside_backward(inputs_)) {
       finish_sum();
-      held_[communication] += begun_sum_of(units_.open);
-      record("begun sum over ranks");
+      const int64_t begun = begun_sum_of(units_.open);
+      const bool is_made = inputs_.rank_sums == RankSums::while_reading;
+      held_[communication] += begun;
+      record("begun sum over ranks", {{communication, is_made ? sum_buffer_of(units_.open) - begun : 0}});
       units_.summing = units_.open;
     } else if (sums_at_close())
       record("sum over ranks", {{communication, sum_buffer_of(units_.open)}});

@@ -210,8 +210,15 @@ int64_t sum_buffer_bytes(const ForecastInputs& inputs, int64_t unit_elements) {
 
 int64_t begun_sum_bytes(const ForecastInputs& inputs, int64_t unit_elements) {
   const int64_t share = share_of(unit_elements, inputs.ranks, inputs.rank).elements;
-  const int64_t sum = sums_of_unit(inputs, unit_elements) == RankSums::of_blocks ? share * kFloat_bytes : 0;
-  return sum_buffer_bytes(inputs, unit_elements) - sum;
+  const int64_t all = sum_buffer_bytes(inputs, unit_elements);
+  switch (sums_of_unit(inputs, unit_elements)) {
+    case RankSums::of_blocks:
+      return all - share * kFloat_bytes;
+    case RankSums::while_reading:
+      return all - read_sum_buffer_bytes(share, inputs.reduce_bytes, inputs.device_is_host);
+    default:
+      return all;
+  }
 }
 
 }  // namespace trireme

@@ -50,6 +50,7 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
        .threads = hardware.threads,
        .bf16_attention = hardware.bf16_attention,
        .attention = settings.attention,
+       // Where the kernel forbids it (--ddp_backend), a rank needs the others' blocks as well.
        .ranks_read_each_other = !hardware.is_gpu && configuration.ranks() <= hardware.devices_per_machine,
        .packed_documents = true},  // what train does unless it is told
       settings.precision);

@@ -88,12 +88,12 @@ std::unique_ptr<GradientStore> make_gradients_summed_at_close(const std::vector<
                                                               const GradientSettings& settings,
                                                               OnSummed on_summed = nullptr);
 
-// Sums a unit's flat fp32 gradient over ranks, in `gradient`. Returns it, or (`shard`) this rank's share of it,
-// which alone is the sum then. Collective.
-at::Tensor sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::ScalarType reduce_dtype);
+// Sums a unit's flat fp32 gradient over ranks in place: all of it, or (`shard`) this rank's share alone; the
+// rest is then no sum. Collective.
+void sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::ScalarType reduce_dtype);
 
 // The sum of this rank's share, begun; in memory of its own unless `output` has some. `gradient` must not
-// change before wait(). Collective.
+// change before wait(), which the caller counts as communication. Collective.
 PendingRows begin_sum_of_share(Group& group, const at::Tensor& gradient, at::ScalarType reduce_dtype,
                                at::Tensor output = {});
 

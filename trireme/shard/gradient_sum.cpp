@@ -8,17 +8,17 @@
 
 namespace trireme {
 
-at::Tensor sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::ScalarType reduce_dtype) {
-  if (group.size() == 1) return gradient;
+void sum_gradient(Group& group, at::Tensor& gradient, bool shard, at::ScalarType reduce_dtype) {
+  if (group.size() == 1) return;
   const MemoryScope scope(MemoryCategory::communication);
   if (!shard && reduce_dtype == gradient.scalar_type()) {
     all_reduce_sum(group, gradient);
-    return gradient;
+    return;
   }
   const std::vector<int64_t> shares = share_sizes(gradient.size(0), group.size());
   const at::Tensor share = gradient.split_with_sizes(shares)[static_cast<size_t>(group.rank())];
   begin_sum_of_share(group, gradient, reduce_dtype, share).wait();
-  return shard ? share : all_gather(group, share, shares, gradient);
+  if (!shard) all_gather(group, share, shares, gradient);
 }
 
 PendingRows begin_sum_of_share(Group& group, const at::Tensor& gradient, at::ScalarType reduce_dtype,

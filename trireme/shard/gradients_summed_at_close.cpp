@@ -58,10 +58,14 @@ class GradientsSummedAtClose final : public GradientStore {
       summing_.emplace(unit, begin_sum_of_share(group_, gradient, settings_.reduce_dtype));
       return;
     }
-    at::Tensor sum = shard_ ? begin_sum_of_share(group_, gradient, settings_.reduce_dtype).wait()
-                            : sum_gradient(group_, gradient, /*shard=*/false, settings_.reduce_dtype);
-    gradient = at::Tensor();
-    take(unit, std::move(sum));
+    if (shard_) {
+      // In memory of its own: a view would keep the whole gradient's.
+      const MemoryScope scope(MemoryCategory::communication);
+      gradient = begin_sum_of_share(group_, gradient, settings_.reduce_dtype).wait();
+    } else {
+      sum_gradient(group_, gradient, /*shard=*/false, settings_.reduce_dtype);
+    }
+    take(unit, std::move(gradient));
   }
   void finish() override {
     if (on_summed_) return;
