@@ -34,6 +34,7 @@ at::Tensor values_of(int rank, at::Device device) {
 // Of every rank's bf16 values in fp32, where they are blocks of one tensor.
 Sum sum_of_blocks_on(at::Device device) {
   std::vector<at::Tensor> blocks;
+  blocks.reserve(kRanks);
   for (int rank = 0; rank < kRanks; ++rank) blocks.push_back(values_of(rank, device));
   const at::Tensor all = at::stack(blocks);
   const testing::CalledOperators operations;

@@ -51,6 +51,7 @@ struct Case {
 
 void expect_the_sum_in_rank_order(const Case& of, bool in_place) {
   std::vector<at::Tensor> blocks;
+  blocks.reserve(static_cast<size_t>(of.ranks));
   for (int rank = 0; rank < of.ranks; ++rank) blocks.push_back(block_of(rank, of.elements, of.dtype));
   const std::vector<float> wanted = expected(blocks, of.reduction);
   for (int rank = 0; rank < of.ranks; ++rank) {

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "trireme/cli/bench.h"
+#include "trireme/plan/hardware_profile.h"
 
 namespace trireme {
 

@@ -16,7 +16,7 @@ namespace trireme {
 namespace {
 
 // Fills `to` with `from`, as often as it goes in; both are rows of bytes.
-void fill_with(at::Tensor to, const at::Tensor& from) {
+void fill_with(const at::Tensor& to, const at::Tensor& from) {
   const int64_t bytes = to.size(0), piece = from.size(0);
   if (piece == 0) to.zero_();
   for (int64_t begin = 0; piece > 0 && begin < bytes; begin += piece) {

@@ -55,6 +55,7 @@ class PostBoardBackend : public c10d::Backend {
     const at::Tensor all = blocks.front().as_strided({elements}, {1}).view(at::kByte);
     return run({"reduce_scatter", all, bytes}, output.device(), [&] {
       std::vector<int64_t> begins;
+      begins.reserve(blocks.size());
       for (int peer = 0; peer < size_; ++peer) begins.push_back(begin_of_bytes_from(peer, bytes[rank_]));
       const auto read = [&](int peer, int64_t begin, const at::Tensor& to) {
         board_->copy_from(peer, begins[peer] + begin * to.element_size(), to.view(at::kByte));
