@@ -43,17 +43,17 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
   inputs.reduce_bytes = settings.reduce_bytes;
   inputs.state_bytes = settings.state_bytes;
   inputs.moments = settings.moments;
-  return with_device(
-      std::move(inputs),
-      {.on_gpu = hardware.is_gpu,
-       .cuda = hardware.is_gpu,
-       .threads = hardware.threads,
-       .bf16_attention = hardware.bf16_attention,
-       .attention = settings.attention,
-       // Where the kernel forbids it (--ddp_backend), a rank needs the others' blocks as well.
-       .ranks_read_each_other = !hardware.is_gpu && configuration.ranks() <= hardware.devices_per_machine,
-       .packed_documents = true},  // what train does unless it is told
-      settings.precision);
+  return with_device(std::move(inputs),
+                     {.on_gpu = hardware.is_gpu,
+                      .cuda = hardware.is_gpu,
+                      .threads = hardware.threads,
+                      .bf16_attention = hardware.bf16_attention,
+                      .attention = settings.attention,
+                      // Where the kernel forbids it (--ddp_backend), a rank needs the others' blocks as well.
+                      .ranks_read_each_other = !hardware.is_gpu && configuration.ranks() > 1 &&
+                                               configuration.ranks() <= hardware.devices_per_machine,
+                      .packed_documents = true},  // what train does unless it is told
+                     settings.precision);
 }
 
 int fullest_sequence_rank(const ModelSizes& model, const Configuration& configuration) {
