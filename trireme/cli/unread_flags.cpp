@@ -19,10 +19,10 @@ void refuse_unread_flags(const OptionParser& parser, const TrainOptions& o) {
   refuse(stages, "num_train_epochs", "with --context_stages; give the stages steps");
   const bool has_text =
       !is_indexed_dataset(o.train_file) || !(o.eval_file.empty() || is_indexed_dataset(o.eval_file));
-  refuse(!has_text, "text_field", "of data that is tokenized; give trireme tokenize --field");
-  refuse(!has_text, "on_bad_record", "of data that is tokenized; give it to trireme tokenize");
+  refuse(!has_text, "text_field", "for tokenized data; give trireme tokenize --field");
+  refuse(!has_text, "on_bad_record", "for tokenized data; give it to trireme tokenize");
   for (const char* flag : {"append_eos", "no_append_eos"})
-    refuse(!has_text, flag, "of data that is tokenized; trireme tokenize has --no_append_eos");
+    refuse(!has_text, flag, "for tokenized data; trireme tokenize has --no_append_eos");
 }
 
 }  // namespace trireme
