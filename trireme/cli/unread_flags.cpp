@@ -22,7 +22,7 @@ void refuse_unread_flags(const OptionParser& parser, const TrainOptions& o) {
   refuse(!has_text, "text_field", "for tokenized data; give trireme tokenize --field");
   refuse(!has_text, "on_bad_record", "for tokenized data; give it to trireme tokenize");
   for (const char* flag : {"append_eos", "no_append_eos"})
-    refuse(!has_text, flag, "for tokenized data; trireme tokenize has --no_append_eos");
+    refuse(!has_text, flag, "for tokenized data; decide it in trireme tokenize (--no_append_eos)");
 }
 
 }  // namespace trireme
