@@ -2,12 +2,14 @@
 // with numbers that the rank holds, and the bytes that a real rank 0 sends and receives.
 #include "trireme/comm/absent_ranks.h"
 
+#include <array>
 #include <cmath>
 #include <numeric>
 
 #include <gtest/gtest.h>
 
 #include "trireme/comm/agreement.h"
+#include "trireme/comm/backend_library.h"
 #include "trireme/comm/collectives.h"
 #include "trireme/comm/mesh.h"
 #include "trireme/comm/simulated_world.h"
@@ -17,6 +19,8 @@ namespace trireme {
 namespace {
 
 constexpr std::chrono::seconds kTimeout(10);
+constexpr auto kLibraries =
+    std::to_array({ExchangeLibrary::memory, ExchangeLibrary::gloo, ExchangeLibrary::nccl});
 
 std::vector<int64_t> even(int ranks) {
   return std::vector<int64_t>(static_cast<size_t>(ranks), 4);
@@ -78,7 +82,7 @@ Seen of_threads(int ranks) {
 TEST(AbsentRanks, of_equal_inputs_give_the_shapes_values_and_sent_bytes_of_a_real_run) {
   for (const int ranks : {2, 3, 4}) {
     const Seen real = of_threads(ranks);
-    for (const ExchangeLibrary library : {ExchangeLibrary::memory, ExchangeLibrary::nccl}) {
+    for (const ExchangeLibrary library : kLibraries) {
       SimulatedWorld world(ranks, ranks, library, kTimeout);
       size_t at = 0;
       all_collectives(world, [&](const char* name, const at::Tensor& value) {
@@ -100,7 +104,7 @@ TEST(AbsentRanks, of_equal_inputs_give_the_shapes_values_and_sent_bytes_of_a_rea
 TEST(AbsentRanks, received_bytes_are_those_that_others_send_to_this_rank) {
   for (const int ranks : {2, 3, 4}) {
     const int64_t others = ranks - 1, row_bytes = 3 * 4;
-    for (const ExchangeLibrary library : {ExchangeLibrary::memory, ExchangeLibrary::nccl}) {
+    for (const ExchangeLibrary library : kLibraries) {
       SimulatedWorld world(ranks, ranks, library, kTimeout);
       const auto group = world.make_group("test", {world.identity().all_ranks()});
       auto received = [&, before = int64_t{0}]() mutable {
@@ -129,14 +133,26 @@ TEST(AbsentRanks, received_bytes_are_those_that_others_send_to_this_rank) {
 }
 
 TEST(AbsentRanks, a_gather_of_uneven_rows_repeats_this_ranks_rows) {
-  SimulatedWorld world(3, 3, ExchangeLibrary::memory, kTimeout);
-  const auto group = world.make_group("test", {world.identity().all_ranks()});
-  const std::vector<int64_t> rows{2, 1, 2};
-  EXPECT_TRUE(all_gather(*group, at::tensor({1.5, 2.5}), rows).equal(at::tensor({1.5, 2.5, 1.5, 1.5, 2.5})));
+  for (const ExchangeLibrary library : {ExchangeLibrary::memory, ExchangeLibrary::gloo}) {
+    SimulatedWorld world(3, 3, library, kTimeout);
+    const auto group = world.make_group("test", {world.identity().all_ranks()});
+    const std::vector<int64_t> rows{2, 1, 2};
+    EXPECT_TRUE(
+        all_gather(*group, at::tensor({1.5, 2.5}), rows).equal(at::tensor({1.5, 2.5, 1.5, 1.5, 2.5})));
+  }
+}
+
+// Two machines of two ranks.
+TEST(AbsentRanks, read_each_others_memory_on_one_machine_alone) {
+  SimulatedWorld world(4, 2, ExchangeLibrary::memory, kTimeout);
+  const auto neighbours = world.make_group("machine", {{0, 1}, {2, 3}}),
+             all = world.make_group("all", {{0, 1, 2, 3}});
+  EXPECT_TRUE(ranks_read_each_other(neighbours->backend()));
+  EXPECT_FALSE(ranks_read_each_other(all->backend()));
 }
 
 TEST(AbsentRanks, agree_with_what_this_rank_says) {
-  for (const ExchangeLibrary library : {ExchangeLibrary::memory, ExchangeLibrary::nccl}) {
+  for (const ExchangeLibrary library : kLibraries) {
     SimulatedWorld world(4, 2, library, kTimeout);
     const auto group = world.make_group("test", {world.identity().all_ranks()});
     Agreement agreement(*group, at::kCPU);

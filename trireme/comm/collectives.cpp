@@ -205,15 +205,20 @@ at::Tensor sum_of_blocks(const at::Tensor& blocks, const at::Tensor& input, int6
   return reduce_blocks(blocks.view({ranks, blocks.numel() / ranks}), reduction, result).view(shape);
 }
 
-// [sum(rows), ...] -> [rows[rank], ...]
-at::Tensor reduce_scatter_rows(Collective& collective, const at::Tensor& input, std::span<const int64_t> rows,
-                               Reduction reduction, at::ScalarType result) {
+// This rank's share of a flat tensor, reduced; in place where ranks read each other's memory.
+at::Tensor reduce_share(Collective& collective, const at::Tensor& flat, std::span<const int64_t> shares,
+                        Reduction reduction) {
+  const auto rank = static_cast<size_t>(collective.rank());
+  if (ranks_read_each_other(collective.backend())) {
+    at::Tensor share = flat.split_with_sizes(std::vector(shares.begin(), shares.end()))[rank];
+    collective.run([&] { return sum_while_reading(collective, flat, shares, reduction, share); });
+    return share;
+  }
   at::Tensor blocks;
   Works works;
-  start_blocks(collective, input, rows, blocks, works);
+  start_blocks(collective, flat, shares, blocks, works);
   collective.run([&] { return works; });
-  return sum_of_blocks(blocks, input, rows[static_cast<size_t>(collective.rank())], collective.size(),
-                       reduction, result);
+  return sum_of_blocks(blocks, flat, shares[rank], collective.size(), reduction, flat.scalar_type());
 }
 
 // Reduces a flat tensor over ranks, in place, in two rounds or one.
@@ -228,13 +233,7 @@ void all_reduce_flat(Collective& collective, at::Tensor& flat, Reduction reducti
     return;
   }
   const std::vector<int64_t> shares = SequenceLayout{elements, collective.size()}.sizes();
-  at::Tensor share;
-  if (ranks_read_each_other(collective.backend())) {
-    share = flat.split_with_sizes(shares)[static_cast<size_t>(collective.rank())];
-    collective.run([&] { return sum_while_reading(collective, flat, shares, reduction, share); });
-  } else {
-    share = reduce_scatter_rows(collective, flat, shares, reduction, dtype);
-  }
+  const at::Tensor share = reduce_share(collective, flat, shares, reduction);
   collective.run([&] { return start_gather(collective, share, flat, shares); });
 }
 

@@ -10,7 +10,7 @@
 namespace trireme {
 namespace {
 
-// Threads beyond these add nothing: memory's bandwidth is used up.
+// They share a piece of kSumPieceOnHost_elements. With more threads, each reads too little in a call.
 constexpr int64_t kMostThreads = 8;
 constexpr int64_t kLeastOfThread_elements = 32 * 1024;
 

@@ -165,13 +165,15 @@ class Timeline {
   int64_t begun_sum_of(int unit) const {
     return begun_sum_bytes(inputs_, inputs_.model.unit_elements[static_cast<size_t>(unit)]);
   }
+  // What is there beside the begun sum while it is made: where ranks read each other's memory at once, else
+  // when it is finished.
+  int64_t making_sum_of(int unit) const { return sum_buffer_of(unit) - begun_sum_of(unit); }
+  bool sums_when_begun() const { return inputs_.rank_sums == RankSums::while_reading; }
   // Of the unit closed before.
   void finish_sum() {
     if (units_.summing < 0) return;
-    const int64_t begun = begun_sum_of(units_.summing);
-    const bool was_made = inputs_.rank_sums == RankSums::while_reading;  // when it was begun
-    record("sum over ranks", {{communication, was_made ? 0 : sum_buffer_of(units_.summing) - begun}});
-    held_[communication] -= begun;
+    record("sum over ranks", {{communication, sums_when_begun() ? 0 : making_sum_of(units_.summing)}});
+    held_[communication] -= begun_sum_of(units_.summing);
     units_.summing = -1;
   }
   // The open unit's gradient is summed when its parameters are released.
@@ -179,10 +181,8 @@ class Timeline {
     units_.released = true;
     if (sums_go_beside_backward(inputs_)) {
       finish_sum();
-      const int64_t begun = begun_sum_of(units_.open);
-      const bool is_made = inputs_.rank_sums == RankSums::while_reading;
-      held_[communication] += begun;
-      record("begun sum over ranks", {{communication, is_made ? sum_buffer_of(units_.open) - begun : 0}});
+      held_[communication] += begun_sum_of(units_.open);
+      record("begun sum over ranks", {{communication, sums_when_begun() ? making_sum_of(units_.open) : 0}});
       units_.summing = units_.open;
     } else if (sums_at_close())
       record("sum over ranks", {{communication, sum_buffer_of(units_.open)}});
