@@ -23,7 +23,7 @@ using Bytes = std::span<const uint8_t>;
 void safetensors(Bytes input);   // a file: header, offsets, values
 void index(Bytes input);         // model.safetensors.index.json beside two shards
 void config(Bytes input);        // config.json of a model
-void tokenizer(Bytes input);     // tokenizer.json, which then encodes and decodes
+void tokenizer(Bytes input);     // tokenizer.json, which then encodes
 void dataset(Bytes input);       // two bytes: the length of .bin; the rest is .idx
 void manifest(Bytes input);      // manifest.json of a checkpoint
 void state(Bytes input);         // trainer_state.json

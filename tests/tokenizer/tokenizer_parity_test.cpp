@@ -1,4 +1,4 @@
-// Ids and decoded texts equal those of the Hugging Face tokenizers library (fixtures/, by
+// Ids equal those of the Hugging Face tokenizers library (fixtures/, by
 // make_tokenizer_fixtures.py).
 #include <filesystem>
 
@@ -23,9 +23,8 @@ class TokenizerParity : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(TokenizerParity, ids_equal_the_librarys) {
-  ASSERT_GT(cases_.size(), 80);
+  ASSERT_GT(cases_.size(), 70);
   for (const Json& c : cases_) {
-    if (c["text"].is_null()) continue;
     EXPECT_EQ(tokenizer_.encode(c["text"].get<std::string>()), c["ids"].get<std::vector<int32_t>>())
         << c["text"];
   }
@@ -35,21 +34,8 @@ TEST_P(TokenizerParity, one_cache_for_many_texts_changes_nothing) {
   PieceCache cache;
   for (int round = 0; round < 2; ++round) {
     for (const Json& c : cases_) {
-      if (c["text"].is_null()) continue;
       EXPECT_EQ(tokenizer_.encode(c["text"].get<std::string>(), cache), c["ids"].get<std::vector<int32_t>>());
     }
-  }
-}
-
-TEST_P(TokenizerParity, decoded_texts_equal_the_librarys) {
-  if (!cases_[0].contains("decoded")) {
-    EXPECT_THROW(tokenizer_.decode(std::vector<int32_t>{1}), ConfigError);
-    return;
-  }
-  for (const Json& c : cases_) {
-    const auto ids = c["ids"].get<std::vector<int32_t>>();
-    EXPECT_EQ(tokenizer_.decode(ids), c["decoded"].get<std::string>());
-    EXPECT_EQ(tokenizer_.decode(ids, true), c["without_special"].get<std::string>());
   }
 }
 

@@ -19,7 +19,7 @@ namespace trireme {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool special = false;      // decode can leave it out
+  bool special = false;      // found before another token of the same string
   bool normalized = false;   // searched after normalization
   bool single_word = false;  // only where no word character stands beside it
   bool lstrip = false;       // takes the white space before it

@@ -5,7 +5,6 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/folder_entries.h"
-#include "trireme/tokenizer/byte_level.h"
 #include "trireme/tokenizer/unbuilt_tokenizer.h"
 #include "trireme/tokenizer/utf8.h"
 
@@ -63,21 +62,7 @@ Tokenizer::Tokenizer(const Json& json, std::filesystem::path file)
   for (const auto& [token, id] : model_->vocabulary()) name_token(id, token, largest);
   read_added_tokens(added, largest);
   vocab_size_ = static_cast<int64_t>(tokens_.size());
-  special_.resize(tokens_.size());
   read_post_processor(part(json, "post_processor", origin));
-  read_decoder(part(json, "decoder", origin));
-}
-
-void Tokenizer::read_decoder(const Json& json) {
-  if (json.is_null()) {
-    decoding_ = Decoding::spaces_between;
-    return;
-  }
-  const auto type = text_value(json, "type", file_.string() + ": decoder", "of no name");
-  if (type == "ByteLevel") return;
-  if (pre_tokenizer_.alphabet() == Alphabet::bytes)
-    refuse_tokenizer(file_.string(), cat("the tokenizer's decoder is ", quotation(type)));
-  decoding_ = Decoding::not_built;
 }
 
 void Tokenizer::name_token(int32_t id, std::string_view token, int64_t largest_id) {
@@ -110,19 +95,15 @@ void Tokenizer::read_added_tokens(const std::vector<AddedToken>& added, int64_t 
     if (!known) name_token(token.id, token.content, largest_id);
     added_ids_[token.content] = token.id;
     largest = std::max(largest, token.id);
-    if (static_cast<size_t>(token.id) >= special_.size()) special_.resize(static_cast<size_t>(token.id) + 1);
-    if (token.special) special_[static_cast<size_t>(token.id)] = true;
   }
   std::vector<std::pair<std::string, AddedToken>> raw, normalized;
   for (const bool special : {true, false}) {  // of equal strings a special token counts
     for (const AddedToken& token : added) {
       if (token.special != special) continue;
       std::string storage;
-      // A normalized token is decoded to its normalized form, as the library does.
       const std::string_view text =
           token.normalized ? normalizer_.normalize(token.content, storage) : std::string_view(token.content);
       (token.normalized ? normalized : raw).emplace_back(text, token);
-      tokens_[static_cast<size_t>(token.id)] = text;
     }
   }
   find_in_raw_ = std::make_unique<AddedTokenFinder>(raw);
@@ -199,25 +180,6 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, PieceCache& cache)
   });
   ids.insert(ids.end(), after_.begin(), after_.end());
   return ids;
-}
-
-std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
-  if (decoding_ == Decoding::not_built)
-    throw ConfigError(cat(file_.string(),
-                          ": tokens are not decoded to text with this tokenizer's decoder; text "
-                          "of byte-level tokenizers is"));
-  std::string bytes;
-  bool first = true;
-  for (const int32_t id : ids) {
-    const std::string& token = token_of_id(id);
-    if (skip_special_tokens && special_[static_cast<size_t>(id)]) continue;
-    if (decoding_ == Decoding::spaces_between && !first)
-      bytes += ' ';  // as the library joins tokens when the file has no decoder
-    first = false;
-    const auto spelled = decoding_ == Decoding::bytes ? bytes_of_token(token) : std::nullopt;
-    bytes += spelled ? *spelled : token;
-  }
-  return is_valid_utf8(bytes) ? bytes : with_replacements(bytes);
 }
 
 std::optional<int32_t> Tokenizer::id_of_token(const std::string& token) const {

@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -46,9 +45,6 @@ class Tokenizer {
   // use a cache; any number of threads may use the tokenizer.
   std::vector<int32_t> encode(std::string_view text) const;
   std::vector<int32_t> encode(std::string_view text, PieceCache& cache) const;
-  // Throws DataError for an id that the tokenizer does not have, ConfigError when its decoder is not built
-  // (byte-level ones are).
-  std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = false) const;
 
   int64_t vocab_size() const { return vocab_size_; }                   // one more than the largest id
   std::optional<int32_t> id_of_token(const std::string& token) const;  // as the file writes it
@@ -68,7 +64,6 @@ class Tokenizer {
   void name_token(int32_t id, std::string_view token, int64_t largest_id);
   void read_added_tokens(const std::vector<AddedToken>& added, int64_t largest_id);
   void read_post_processor(const Json& json);
-  void read_decoder(const Json& json);
 
   std::filesystem::path file_;
   Normalizer normalizer_;
@@ -76,14 +71,11 @@ class Tokenizer {
   std::unique_ptr<const TokenModel> model_;
   std::unordered_map<std::string, int32_t> added_ids_;
   std::vector<std::string> tokens_;  // by id; empty where there is none
-  std::vector<bool> special_;        // by id
   std::unique_ptr<const AddedTokenFinder> find_in_raw_;
   std::unique_ptr<const AddedTokenFinder> find_in_normalized_;
   std::vector<int32_t> before_;  // ids that the post-processor puts before a text
   std::vector<int32_t> after_;
   int64_t vocab_size_ = 0;
-  enum class Decoding { bytes, spaces_between, not_built };
-  Decoding decoding_ = Decoding::bytes;
 };
 
 }  // namespace trireme
