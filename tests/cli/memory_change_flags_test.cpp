@@ -6,7 +6,7 @@
 
 #include "trireme/cli/deepspeed_config.h"
 #include "trireme/cli/train.h"
-#include "trireme/plan/memory_changes.h"
+#include "trireme/plan/memory_change_sets.h"
 
 #include "tests/plan/llama_3_8b.h"
 

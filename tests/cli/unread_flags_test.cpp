@@ -53,6 +53,9 @@ TEST(UnreadFlags, are_refused_by_their_name_with_what_would_read_them) {
   EXPECT_THAT(refusal({"--num_train_epochs", "2", "--context_stages", "1k:10"}),
               StartsWith("--num_train_epochs"));
   EXPECT_EQ(refusal({"--num_train_epochs", "2"}), "");
+  EXPECT_THAT(refusal({"--max_seq_length", "64", "--context_stages", "1k:10"}),
+              StartsWith("--max_seq_length"));
+  EXPECT_EQ(refusal({"--max_seq_length", "64", "--context_stages", R"([{"steps": 10}])"}), "");
 }
 
 // Of a set in .bin and .idx files, train reads tokens; trireme tokenize read the text.

@@ -151,6 +151,17 @@ TEST(AbsentRanks, read_each_others_memory_on_one_machine_alone) {
   EXPECT_FALSE(ranks_read_each_other(all->backend()));
 }
 
+TEST(AbsentRanks, are_connected_by_an_exchange_over_nccl_alone) {
+  for (const ExchangeLibrary library : kLibraries) {
+    SimulatedWorld world(4, 4, library, kTimeout);
+    const Mesh mesh = make_mesh(world, {.ulysses = 2, .ring = 2});
+    connect_exchanges(mesh, at::kCPU);
+    for (Group* group : {mesh.ulysses.get(), mesh.ring.get()})
+      EXPECT_EQ(group->traffic().contains("all_to_all"), library == ExchangeLibrary::nccl) << group->name();
+    connect_exchanges(make_mesh(world, {}), at::kCPU);  // groups of one
+  }
+}
+
 TEST(AbsentRanks, agree_with_what_this_rank_says) {
   for (const ExchangeLibrary library : kLibraries) {
     SimulatedWorld world(4, 2, library, kTimeout);

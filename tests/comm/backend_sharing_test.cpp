@@ -56,7 +56,7 @@ class CountingWorld : public World {
 };
 
 // What a training run makes: the group that decides, then the mesh.
-size_t backends_of_a_run(int ranks, const MeshDegrees& shape) {
+size_t backends_of_a_run(int ranks, const SequenceDegrees& shape) {
   CountingWorld world(0, ranks);
   std::vector<int> everyone(static_cast<size_t>(ranks));
   std::iota(everyone.begin(), everyone.end(), 0);

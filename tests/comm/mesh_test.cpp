@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, MeshOn,
                                            testing::Backend::memory),
                          [](const auto& info) { return testing::name_of(info.param); });
 
-std::string refusal(int ranks, const MeshDegrees& shape) {
+std::string refusal(int ranks, const SequenceDegrees& shape) {
   try {
     run_ranks_as_threads(ranks, [&](World& world) { make_mesh(world, shape); });
   } catch (const ConfigError& error) {

@@ -104,5 +104,15 @@ TEST(OutOfMemory, that_a_library_tells_is_an_error_that_the_user_can_mend) {
   EXPECT_FALSE(as_out_of_memory(std::system_error(std::make_error_code(std::errc::connection_refused))));
 }
 
+TEST(OutOfMemory, is_also_what_nccl_reports_in_its_text) {
+  const auto told = [](const std::string& reason) {
+    return as_out_of_memory(c10::DistBackendError({__func__, __FILE__, __LINE__}, reason));
+  };
+  const auto memory = told("NCCL error: unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'");
+  ASSERT_TRUE(memory);
+  EXPECT_THAT(memory->what(), AllOf(HasSubstr("out of device memory"), HasSubstr("Cuda failure 2")));
+  EXPECT_FALSE(told("NCCL error: remote process exited or there was a network error"));
+}
+
 }  // namespace
 }  // namespace trireme

@@ -5,6 +5,7 @@
 
 #include "trireme/device/cpu_caching_allocator.h"
 #include "trireme/kernels/split_master.h"
+#include "trireme/memory/pinned_piece.h"
 
 #include "tests/support/guarded_device.h"
 #include "tests/support/pinned_ranges.h"

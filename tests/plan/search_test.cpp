@@ -2,6 +2,7 @@
 #include "trireme/plan/search.h"
 
 #include <array>
+#include <cmath>
 #include <limits>
 #include <random>
 #include <set>
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/device/planned_host_memory.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/plan/plan.h"
 
@@ -246,11 +248,17 @@ TEST(Search, finds_groups_that_take_less_of_the_device_though_activations_leave)
   }
 }
 
+// A host of which the ranks plan with so many bytes together.
+int64_t host_of_plan(int64_t bytes, int64_t ranks) {
+  const auto of_rank = static_cast<double>(bytes / ranks + kOutsideOnHost_bytes) / kPlannedMemoryShare;
+  return ranks * static_cast<int64_t>(std::ceil(of_rank));
+}
+
 TEST(Search, a_small_host_shortens_a_sample_only_by_what_both_lack) {
   PlanRequest request = small_request(4, 0, 120 * kMiB);
   request.pinned.offload_activations = Offload::cpu;
   const int64_t much = Search(request).longest(4, kMostLength);
-  request.hardware.host_memory_bytes = 64 * kMiB;
+  request.hardware.host_memory_bytes = host_of_plan(60 * kMiB, 4);
   Search search(request);
   const int64_t longest = search.longest(4, kMostLength);
   EXPECT_LT(longest, much);
@@ -344,7 +352,7 @@ TEST(Search, a_disk_is_used_where_it_is_allowed_alone) {
   const PlannedMemory memory = make_planned(request, on_disk, 4096).memory;
   request.pinned.tile_tokens = request.pinned.logits_tile_tokens = 1024;
   request.hardware.memory_bytes = memory.device_bytes;
-  request.hardware.host_memory_bytes = memory.host_bytes;
+  request.hardware.host_memory_bytes = host_of_plan(memory.host_bytes, 1);
   EXPECT_FALSE(Search(request).fastest(1, 4096));
   request.allow_disk = true;
   Search search(request);

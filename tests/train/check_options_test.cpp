@@ -126,6 +126,7 @@ TEST(CheckOptions, what_lies_outside_is_refused_with_flag_value_and_range) {
   EXPECT_THAT(refused([](TrainOptions& o) { o.per_device_train_batch_size = int64_t{1} << 40; }),
               HasSubstr("--per_device_train_batch_size"));
   EXPECT_THAT(refused([](TrainOptions& o) { o.warmup_steps = 1e20; }), HasSubstr("--warmup_steps is 1e+20"));
+  EXPECT_THAT(refused([](TrainOptions& o) { o.warmup_steps = 1.7; }), HasSubstr("--warmup_steps is 1.7"));
   EXPECT_THAT(refused([](TrainOptions& o) { o.warmup_ratio = 1.5; }), HasSubstr("--warmup_ratio"));
   EXPECT_THAT(refused([](TrainOptions& o) { o.learning_rate = std::numeric_limits<double>::infinity(); }),
               HasSubstr("--learning_rate is inf"));

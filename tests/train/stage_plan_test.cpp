@@ -158,6 +158,10 @@ TEST(StagePlan, takes_the_same_samples_of_a_step_on_other_ranks_by_more_micro_ba
   EXPECT_EQ(make_stage_plan(options, {2, 2, 8}, 1).options[1].gradient_accumulation_steps, 6);
   EXPECT_THAT(testing::message_of<ConfigError>([&] { scale_accumulation(options, 1, 4); }),
               AllOf(HasSubstr("stage 2"), HasSubstr("6 x 1 / 4"), HasSubstr("multiple of 4")));
+  options.context_stages = R"([{"max_seq_length": 64, "steps": 2, "gradient_accumulation_steps": 4}])";
+  options.gradient_accumulation_steps = 1;  // no stage takes it
+  scale_accumulation(options, 1, 2);
+  EXPECT_EQ(make_stage_plan(options, {1, 1, 8}, 1).options[0].gradient_accumulation_steps, 2);
   options.context_stages = "64:2,128:2";
   options.gradient_accumulation_steps = 4;
   scale_accumulation(options, 1, 4);

@@ -31,7 +31,7 @@ struct HeadShares {
 // H ranks can share the heads).
 HeadShares share_heads(int64_t query_heads, int64_t key_value_heads, int ranks);
 
-// The rule that it has of ranks: throws ConfigError for more than query heads.
+// Throws ConfigError if there are more ranks than query heads.
 void check_one_rank_a_head(int64_t query_heads, int64_t ranks);
 
 constexpr int64_t most_heads_of_rank(int64_t query_heads, int64_t ranks) {

@@ -20,6 +20,12 @@
 
 namespace trireme {
 
+// Ranks that share a sample, by axis.
+struct SequenceDegrees {
+  int ulysses = 1;
+  int ring = 1;
+};
+
 struct SampleLayout {
   int64_t tokens = 0;               // S
   int ulysses = 1;                  // U

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "trireme/base/environment.h"
 #include "trireme/base/error.h"
 #include "trireme/base/file_descriptor.h"
 
@@ -63,6 +64,14 @@ std::string read_secret_file(const std::string& path) {
   if (got < 0) refuse(cat("cannot be read: ", std::strerror(errno)));
   text.resize(static_cast<size_t>(got));
   return checked_secret_digits(text.substr(0, text.find_first_of("\r\n")), cat("the secret ", path));
+}
+
+std::optional<SecretDigits> secret_of_environment() {
+  const char *const secret = "TRIREME_SECRET", *const secret_file = "TRIREME_SECRET_FILE";
+  if (const auto digits = environment(secret))
+    return SecretDigits{checked_secret_digits(*digits, cat("environment variable ", secret)), secret};
+  if (const auto file = environment(secret_file)) return SecretDigits{read_secret_file(*file), secret_file};
+  return std::nullopt;
 }
 
 }  // namespace trireme

@@ -1,6 +1,7 @@
 // The secret of a run as the user and the launcher pass it: hexadecimal digits (docs/security.md).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -19,5 +20,12 @@ std::string fault_of_secret_file(const struct stat& status, uid_t user, const st
 
 // The first line of a file without such a fault. Throws ConfigError.
 std::string read_secret_file(const std::string& path);
+
+struct SecretDigits {
+  std::string digits;
+  std::string variable;  // of the environment, for messages
+};
+// Of TRIREME_SECRET, else of the file that TRIREME_SECRET_FILE names. Throws ConfigError.
+std::optional<SecretDigits> secret_of_environment();
 
 }  // namespace trireme

@@ -106,12 +106,14 @@ int explain_oom(const ExplainFlags& flags, PlanRequest request, bool json) {
   const auto fitting = search.fastest(request.devices, request.tokens);
   const Planned run = fitting ? *fitting : search.nearest(request.devices, request.tokens);
   const bool of_device = error && error->space == MemorySpace::device && error->capacity;
-  const MemoryAnswer answer = explain_memory(
-      run.step, request.hardware,
-      bytes_for_tensors(request, of_device ? *error->capacity : request.hardware.memory_bytes), error,
-      {.disk = request.allow_disk,
-       .optim_state_dtype = request.settings.moments > 0,
-       .update_in_backward = request.settings.precision != Precision::fp16});
+  MemoryLimits limits = memory_limits(request);
+  limits.device_bytes =
+      bytes_for_tensors(request, of_device ? *error->capacity : request.hardware.memory_bytes);
+  const MemoryAnswer answer =
+      explain_memory(run.step, request.hardware, limits, error,
+                     {.disk = request.allow_disk,
+                      .optim_state_dtype = request.settings.moments > 0,
+                      .update_in_backward = request.settings.precision != Precision::fp16});
   if (json)
     std::cout << to_json(answer).dump(1) << std::endl;
   else

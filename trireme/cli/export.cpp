@@ -16,13 +16,14 @@ namespace fs = std::filesystem;
 namespace trireme {
 namespace {
 
-// fp16 ends at 65504: larger values would become infinite.
+// Values beyond the range of `dtype` would become infinite.
 void check_range(const UnitSpec& unit, const at::Tensor& flat, at::ScalarType dtype) {
-  if (dtype != at::kHalf || flat.numel() == 0) return;
-  const auto largest = flat.abs().max().item<float>();
-  if (largest > 65504)
-    throw ConfigError(cat("--dtype float16: ", unit.name, " holds the value ", largest,
-                          ", and float16 ends at 65504; use --dtype bfloat16 or float32"));
+  if (dtype == at::kFloat || flat.to(dtype).isfinite().all().item<bool>()) return;
+  const bool half = dtype == at::kHalf;
+  throw ConfigError(cat("--dtype ", half ? "float16: " : "bfloat16: ", unit.name, " holds the value ",
+                        flat.abs().max().item<float>(), ", and ",
+                        half ? "float16 ends at 65504; use --dtype bfloat16 or float32"
+                             : "bfloat16 ends at 3.39e38; use --dtype float32"));
 }
 
 }  // namespace

@@ -165,7 +165,8 @@ void PlanFlags::declare(OptionList& list) {
   list.count(
       "samples_per_step", samples_per_step, from_to(0, 1 << 20),
       "of all ranks; micro-batch and accumulation are searched; 0: one for each group that shares a sample");
-  list.real("memory_share", memory_share, from_to(0.01, 1), "of each memory that a plan may fill");
+  list.real("memory_share", memory_share, from_to(0.01, 1),
+            "of each memory that a plan may fill; of a host's at most what the engine plans with");
   list.flag("allow_disk", allow_disk, "search offload to a disk as well (--offload_dir)");
   list.path("ds_config", ds_config, "DeepSpeed's configuration, which pins what it says");
   list.path("output", output, "folder for run.yaml and ds_config.json of the plan");

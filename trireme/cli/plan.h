@@ -32,7 +32,7 @@ struct PlanFlags {
   int64_t tokens = 0;
   double target_tokens_per_second = 0;
   int64_t samples_per_step = 0;
-  double memory_share = 0.92;
+  double memory_share = PlanRequest{}.memory_share;
   bool allow_disk = false;
   std::filesystem::path ds_config;
   std::filesystem::path output;

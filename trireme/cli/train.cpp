@@ -50,11 +50,14 @@ void keep_global_batch_of(int first_ranks, int ranks, TrainOptions& options,
   now.options = first.options = to_json(options);
   now.ranks = ranks;
   first.ranks = first_ranks;
+  const int64_t samples = global_batch_samples(first);
   const int64_t before = options.gradient_accumulation_steps;
-  scale_accumulation(options, accumulation_to_keep(first, now), before);
-  notes.push_back(cat("ranks ", first_ranks, " -> ", ranks, " (--elastic): --gradient_accumulation_steps ",
-                      before, " -> ", options.gradient_accumulation_steps, " keeps the ",
-                      global_batch_samples(first), " samples of a step"));
+  scale_accumulation(options, samples, global_batch_samples(now));
+  const int64_t after = options.gradient_accumulation_steps;
+  notes.push_back(cat("ranks ", first_ranks, " -> ", ranks, " (--elastic): ",
+                      after == before ? cat("each stage keeps the samples of a step")
+                                      : cat("--gradient_accumulation_steps ", before, " -> ", after,
+                                            " keeps the ", samples, " samples of a step")));
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include "trireme/cli/model_directory.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/eval/verify_reference.h"
-#include "trireme/model/model_config.h"
 
 namespace trireme {
 namespace {

@@ -19,7 +19,6 @@
 
 #include "trireme/base/sequence_layout.h"
 #include "trireme/comm/backend_library.h"
-#include "trireme/comm/collectives_bytes.h"
 #include "trireme/comm/failure.h"
 #include "trireme/comm/rank_order_sum.h"
 #include "trireme/device/memory_account.h"

@@ -55,7 +55,7 @@ void LifeSigns::leave(bool by_error, std::chrono::milliseconds patience) {
   if (rank_ != 0) return;
   std::vector<std::string> others;
   for (int rank = 1; rank < size_; ++rank) others.push_back(key_of("left", rank));
-  store_->wait(others, patience);
+  if (!has(kLost)) store_->wait(others, patience);
 }
 
 Heartbeat::Heartbeat(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const HeartbeatPace& pace,
@@ -70,7 +70,9 @@ Heartbeat::~Heartbeat() {
   thread_.request_stop();
   thread_.join();
   try {
-    signs_.leave(std::uncaught_exceptions() > 0, pace_.grace);
+    // The others may take long to end: they give back what they pinned for offload first.
+    const bool by_error = std::uncaught_exceptions() > 0;
+    signs_.leave(by_error, by_error ? pace_.grace : pace_.silence);
   } catch (const std::exception&) {
     // The store is gone, so no rank can read this any more.
   }

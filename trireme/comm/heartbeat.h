@@ -27,8 +27,8 @@ class LifeSigns {
   // Writes a sign and reads the others. Returns a text on a lost rank, if any. Throws the store's exceptions.
   std::optional<std::string> look(double now_seconds);
   // This rank leaves: normally, or by an error, which it reports to the others. If it leaves normally, rank
-  // 0, whose process may hold the store, waits until all have left. No call of the store takes longer than
-  // `patience`.
+  // 0, whose process may hold the store, waits until all have left or one is lost. No call of the store takes
+  // longer than `patience`.
   void leave(bool by_error, std::chrono::milliseconds patience);
 
  private:

@@ -1,6 +1,8 @@
 #include "trireme/comm/mesh.h"
 
 #include "trireme/base/error.h"
+#include "trireme/comm/backend_library.h"
+#include "trireme/comm/collectives.h"
 
 namespace trireme {
 namespace {
@@ -25,7 +27,7 @@ void check_degrees(int64_t ulysses, int64_t ring, int ranks) {
                         pairs_within(ranks)));
 }
 
-Mesh make_mesh(World& world, const MeshDegrees& shape) {
+Mesh make_mesh(World& world, const SequenceDegrees& shape) {
   const int size = world.size(), U = shape.ulysses, R = shape.ring;
   check_degrees(U, R, size);
   const int sp_size = U * R;
@@ -48,6 +50,14 @@ Mesh make_mesh(World& world, const MeshDegrees& shape) {
   // If one axis covers the whole sample, `sp` shares the backend of that axis.
   mesh.sp = world.make_group("sp", samples, U == 1 || R == 1 ? Queue::exchange : Queue::beside);
   return mesh;
+}
+
+void connect_exchanges(const Mesh& mesh, at::Device device) {
+  for (Group* group : {mesh.ulysses.get(), mesh.ring.get()}) {
+    if (group->is_alone() || library_of(group->backend()) != BackendLibrary::nccl) continue;
+    const std::vector<int64_t> one_row(static_cast<size_t>(group->size()), 1);
+    all_to_all(*group, at::zeros({group->size()}, at::device(device).dtype(at::kByte)), one_row, one_row);
+  }
 }
 
 }  // namespace trireme

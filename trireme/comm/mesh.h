@@ -5,14 +5,10 @@
 
 #include <memory>
 
+#include "trireme/base/sample_layout.h"
 #include "trireme/comm/world.h"
 
 namespace trireme {
-
-struct MeshDegrees {
-  int ulysses = 1;
-  int ring = 1;
-};
 
 struct Mesh {
   std::unique_ptr<Group> all;      // dp x sp: every rank of the run
@@ -27,6 +23,10 @@ struct Mesh {
 void check_degrees(int64_t ulysses, int64_t ring, int ranks);
 
 // Collective. Throws ConfigError like check_degrees().
-Mesh make_mesh(World& world, const MeshDegrees& shape);
+Mesh make_mesh(World& world, const SequenceDegrees& shape);
+
+// NCCL connects two ranks, and takes memory of their GPUs, at their first exchange. This makes it exchange a
+// byte, so that what is left can be planned with; other libraries do nothing. Collective.
+void connect_exchanges(const Mesh& mesh, at::Device device);
 
 }  // namespace trireme

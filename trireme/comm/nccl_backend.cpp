@@ -10,7 +10,8 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
                                                     const std::string& name, int rank,
                                                     const std::vector<int>& world_ranks, at::Device device,
                                                     std::chrono::milliseconds timeout) {
-  auto options = c10d::ProcessGroupNCCL::Options::create();
+  // An exchange that begins beside a long kernel takes the first multiprocessors that become free.
+  auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
   options->timeout = timeout;
   // For the watchdog's messages.
   options->group_name = name;

@@ -16,15 +16,24 @@ std::shared_ptr<c10d::Backend> own_backend(c10::intrusive_ptr<c10d::Backend> bac
                 backend->shutdown();
                 return;
               }
-              backend->abort();
-              // Gloo cannot be aborted: its destructor waits for collectives in progress, while the peers
-              // wait in theirs. A detached thread destroys it, so the error is reported first; the end of the
-              // process closes the connections.
-              if (library_of(*backend) == BackendLibrary::gloo)
-                std::thread([begun = std::move(backend)]() mutable { begun.reset(); }).detach();
+              switch (library_of(*backend)) {
+                case BackendLibrary::nccl:
+                  // Aborting waits for the whole device, and so for collectives of other communicators, which
+                  // wait for peers that wait in this one. What this rank began ends once live peers come to
+                  // it; so nothing is closed, and the error is reported.
+                  static_cast<void>(backend.release());
+                  return;
+                case BackendLibrary::gloo:
+                  // Its destructor waits for collectives in progress, while the peers wait in theirs. A
+                  // detached thread destroys it, so the error is reported first.
+                  std::thread([begun = std::move(backend)]() mutable { begun.reset(); }).detach();
+                  return;
+                case BackendLibrary::post_board:
+                case BackendLibrary::other:
+                  backend->abort();
+              }
             } catch (const std::exception&) {
-              // The end of the process closes a connection that cannot be closed normally; nobody waits for
-              // it.
+              // Nobody waits for a connection that cannot be closed normally.
             }
           }};
 }

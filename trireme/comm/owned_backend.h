@@ -10,8 +10,7 @@ namespace trireme {
 
 // Normally, closing waits for collectives in progress and is collective: every rank of the backend destroys
 // its last user at the same point of the program. While an exception unwinds the stack, the peers may be
-// gone, so the backend is aborted and waits for nobody. NCCL needs this; otherwise it warns and always
-// aborts. The other backends close in their destructors.
+// gone, so closing waits for nobody: the end of the process closes the connections.
 std::shared_ptr<c10d::Backend> own_backend(c10::intrusive_ptr<c10d::Backend> backend);
 
 }  // namespace trireme

@@ -2,7 +2,6 @@
 
 #include <charconv>
 
-#include "trireme/base/environment.h"
 #include "trireme/base/error.h"
 #include "trireme/base/secret_digits.h"
 
@@ -22,12 +21,9 @@ std::string bytes_of_digits(const std::string& digits) {
 }  // namespace
 
 std::optional<RunSecret> given_secret() {
-  if (const auto digits = environment("TRIREME_SECRET"))
-    return RunSecret{bytes_of_digits(checked_secret_digits(*digits, "environment variable TRIREME_SECRET")),
-                     "TRIREME_SECRET", false};
-  if (const auto file = environment("TRIREME_SECRET_FILE"))
-    return RunSecret{bytes_of_digits(read_secret_file(*file)), "TRIREME_SECRET_FILE", false};
-  return std::nullopt;
+  const auto given = secret_of_environment();
+  if (!given) return std::nullopt;
+  return RunSecret{bytes_of_digits(given->digits), given->variable, false};
 }
 
 RunSecret derived_secret(const std::string& origin, const std::string& shared) {

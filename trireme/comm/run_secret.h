@@ -14,8 +14,7 @@ struct RunSecret {
   bool guessable = true;
 };
 
-// From the environment: TRIREME_SECRET, else the file that TRIREME_SECRET_FILE names (secret_digits.h), else
-// nothing. Throws ConfigError.
+// That of the environment (secret_digits.h), if there is one. Throws ConfigError.
 std::optional<RunSecret> given_secret();
 
 // A secret derived from `shared`, which the launcher of the ranks gave each of them in the variable `origin`.

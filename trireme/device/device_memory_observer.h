@@ -10,7 +10,7 @@
 // collective as a CommError, after which the run would restart and fail again.
 //
 // Used only if the device is not the CPU. Builds without CUDA compile it too, and its test plays the
-// allocator's role; no test of this tree runs it with a real CUDA allocator.
+// allocator's role.
 #pragma once
 
 #include <memory>

@@ -73,11 +73,16 @@ std::string memory_advice(const MemoryBytes& held, const std::vector<MemoryOptio
   return text;
 }
 
+std::string categories_text(const MemoryBytes& bytes) {
+  std::string text;
+  for (const MemoryCategory each : kAllMemoryCategories)
+    if (bytes[each] > 0) text += cat(text.empty() ? "" : ", ", name_of(each), " ", format_bytes(bytes[each]));
+  return text;
+}
+
 std::string out_of_memory_message(const char* where, MemoryCategory category, int64_t asked_bytes,
                                   const MemoryBytes& held, const std::vector<MemoryOption>& options) {
-  std::string holds;
-  for (const MemoryCategory each : kAllMemoryCategories)
-    if (held[each] > 0) holds += cat(holds.empty() ? "" : ", ", name_of(each), " ", format_bytes(held[each]));
+  const std::string holds = categories_text(held);
   MemoryBytes wanted = held;
   wanted[category] += asked_bytes;
   const std::string advice = memory_advice(wanted, options);

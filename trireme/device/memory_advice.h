@@ -35,6 +35,10 @@ std::vector<MemoryOption> usual_memory_options();
 // Empty if nothing would help. All `options` are of the same MemorySpace as `held`.
 std::string memory_advice(const MemoryBytes& held, const std::vector<MemoryOption>& options);
 
+// "parameters 1.2 GiB, optimizer 3.4 GiB", without those that hold nothing; plan/memory_error.cpp reads it in
+// messages.
+std::string categories_text(const MemoryBytes& bytes);
+
 // The message of a failed allocation: the category and the bytes requested, the bytes of each category, and
 // the advice. `held` excludes the failed allocation.
 std::string out_of_memory_message(const char* where, MemoryCategory category, int64_t asked_bytes,

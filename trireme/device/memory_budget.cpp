@@ -10,11 +10,8 @@
 namespace trireme {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-// Loaded code, thread stacks, buffers of oneDNN, MKL and Gloo.
-constexpr int64_t kOutsideOnHost_bytes = 256 * kMiB;
 // NCCL's channels and cuBLAS's workspaces.
-constexpr int64_t kOutsideOnGpu_bytes = 1024 * kMiB;
+constexpr int64_t kOutsideOnGpu_bytes = int64_t{1} << 30;
 
 }  // namespace
 
@@ -35,9 +32,9 @@ int64_t device_memory_bytes(at::Device device) {
 
 int64_t memory_budget_bytes(at::Device device, int64_t left_bytes, int ranks) {
   TRIREME_ASSERT(ranks >= 1, "got ", ranks);
-  const int64_t share = left_bytes / ranks;
-  const auto planned = static_cast<int64_t>(kPlannedMemoryShare * static_cast<double>(share));
-  return std::max<int64_t>(0, planned - (device.is_cpu() ? kOutsideOnHost_bytes : kOutsideOnGpu_bytes));
+  if (device.is_cpu()) return planned_host_bytes(left_bytes, ranks);
+  const auto share = static_cast<double>(left_bytes / ranks);
+  return std::max<int64_t>(0, static_cast<int64_t>(kPlannedMemoryShare * share) - kOutsideOnGpu_bytes);
 }
 
 }  // namespace trireme

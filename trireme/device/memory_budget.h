@@ -2,7 +2,7 @@
 //
 //   bytes left on the machine or GPU / ranks that share it, minus a tenth, minus memory outside the account
 //
-// The tenth is for cached blocks that fit no request (cpu_caching_allocator.h).
+// The tenth is for cached blocks that fit no request (planned_host_memory.h).
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,10 @@
 #include <ATen/ATen.h>
 
 #include "trireme/device/cpu_caching_allocator.h"
+#include "trireme/device/planned_host_memory.h"
 
 namespace trireme {
 
-// The share of the memory left that is planned with.
-inline constexpr double kPlannedMemoryShare = 0.9;
 static_assert(kPlannedMemoryShare <= 1 - kCachedShare);
 
 // What this process has cached on the device and in the host's pageable memory, and no tensor holds, goes

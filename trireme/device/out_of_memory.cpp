@@ -16,6 +16,10 @@ namespace {
 const c10::Error* of_device(const std::exception& error) {
   constexpr int32_t kCudaErrorMemoryAllocation = 2;  // of pinned memory, a context, a stream
   if (const auto* memory = dynamic_cast<const c10::OutOfMemoryError*>(&error)) return memory;
+  // NCCL's own: "Cuda failure 2 'out of memory'"
+  if (const auto* nccl = dynamic_cast<const c10::DistBackendError*>(&error);
+      nccl != nullptr && nccl->msg().find("out of memory") != std::string::npos)
+    return nccl;
   const auto* call = dynamic_cast<const c10::AcceleratorError*>(&error);
   return call != nullptr && call->get_error_code() == kCudaErrorMemoryAllocation ? call : nullptr;
 }

@@ -6,10 +6,10 @@
 #include "trireme/base/error.h"
 #include "trireme/base/round_up.h"
 #include "trireme/device/memory_budget.h"
+#include "trireme/engine/agree_on_memory_fit.h"
 #include "trireme/engine/agree_on_recompute.h"
 #include "trireme/engine/check_options.h"
 #include "trireme/engine/deferred_updates.h"
-#include "trireme/engine/fit_memory.h"
 #include "trireme/engine/load_weights.h"
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/engine/model_executor.h"
@@ -163,12 +163,13 @@ Engine::Engine(World& world, const std::filesystem::path& model_dir, const Engin
   const Tiles tiles = choose_tiles(options, config);
   forecast_inputs_ = make_forecast_inputs(config, layout_, options, mesh_,
                                           {storage, tile, tiles.tokens, tiles.logits_tokens});
+  connect_exchanges(mesh_, options.device);
   const std::optional<RankBudget> budget = rank_budget(world, *mesh_.all, forecast_inputs_, options_);
   recompute_choice_ = agree_on_recompute(*mesh_.all, budget, forecast_inputs_, options_);
   const RecomputePlan plan{options_.recompute,       options_.checkpoint_every,  options_.keep_fraction,
                            config.num_hidden_layers, options_.keep_qkv_fraction, options_.keep_mlp_fraction};
   forecast_inputs_.recompute = plan;
-  memory_fit_ = fit_memory(*mesh_.all, budget, forecast_inputs_, options_);
+  memory_fit_ = agree_on_memory_fit(*mesh_.all, budget, forecast_inputs_, options_);
 
   std::optional<CheckpointReader> reader;
   if (options.read_weights) {

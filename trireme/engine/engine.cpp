@@ -145,8 +145,12 @@ StepResult Engine::skip_or_refuse(StepResult result, OnNonfinite on_nonfinite) {
           ? "; some parameters were changed already (--update_in_backward): go on from the last checkpoint. "
           : "; the parameters were not changed. ",
       found.text,
-      ". A lower --learning_rate, --max_grad_norm 1, or resuming from the last checkpoint with another "
-      "--seed and --resume_with_new_data usually helps"));
+      found.in == NotFinite::In::weights
+          ? ". Go on from a checkpoint or model whose weights are all finite, with a lower --learning_rate "
+            "or "
+            "--max_grad_norm 1"
+          : ". A lower --learning_rate, --max_grad_norm 1, or resuming from the last checkpoint with another "
+            "--seed and --resume_with_new_data usually helps"));
 }
 
 StepResult Engine::train_step(const StepBatches& batches, double learning_rate, OnNonfinite on_nonfinite) {

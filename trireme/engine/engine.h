@@ -22,9 +22,10 @@
 #include "trireme/comm/mesh.h"
 #include "trireme/data/token_batch.h"
 #include "trireme/device/device_memory_observer.h"
+#include "trireme/engine/agree_on_memory_fit.h"
 #include "trireme/engine/engine_options.h"
-#include "trireme/engine/fit_memory.h"
 #include "trireme/engine/on_nonfinite.h"
+#include "trireme/engine/training_progress.h"
 #include "trireme/forecast/choose_recompute.h"
 #include "trireme/model/model_config.h"
 #include "trireme/model/model_layout.h"
@@ -56,13 +57,6 @@ struct EvaluationResult {
   double loss_sum = 0;        // of this batch, over all ranks
   int64_t target_tokens = 0;  // over all ranks
   at::Tensor loss_Bs;         // [B, s] fp32 on the CPU, this rank's tokens; 0 where the target is -100
-};
-
-// The numbers beside the tensors that a checkpoint must hold.
-struct TrainingProgress {
-  int64_t optimizer_steps = 0;  // updates made
-  double loss_scale = 0;        // fp16 alone; 0: none
-  int64_t clean_steps = 0;      // since the loss scale last changed
 };
 
 class ActivationStore;

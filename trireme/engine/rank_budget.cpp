@@ -19,9 +19,8 @@ int ranks_on_the_machine(const World& world) {
 }
 
 // What the user says counts, else what the machine says.
-int64_t host_memory_left_bytes(const EngineOptions& options) {
-  return options.host_memory_limit_bytes > 0 ? options.host_memory_limit_bytes
-                                             : trireme::host_memory_left_bytes();
+int64_t given_or_left_bytes(const EngineOptions& options) {
+  return options.host_memory_limit_bytes > 0 ? options.host_memory_limit_bytes : host_memory_left_bytes();
 }
 
 // Ranks of this run that take from the same memory as this one. A GPU serves one process (NCCL refuses two),
@@ -41,14 +40,14 @@ int64_t device_budget_bytes(const World& world, Agreement& agreement, const Engi
   if (options.memory_budget_bytes > 0) return options.memory_budget_bytes;
   return memory_budget_bytes(
       options.device,
-      options.device.is_cpu() ? host_memory_left_bytes(options) : device_memory_left_bytes(options.device),
+      options.device.is_cpu() ? given_or_left_bytes(options) : device_memory_left_bytes(options.device),
       ranks);
 }
 
 // Of the host's memory, where the ranks compute on a GPU: some of it is filled by what they offload.
 int64_t host_budget_bytes(const World& world, const EngineOptions& options) {
   if (options.device.is_cpu()) return MemoryFit::kNoLimit;
-  return memory_budget_bytes(at::kCPU, host_memory_left_bytes(options), ranks_on_the_machine(world));
+  return memory_budget_bytes(at::kCPU, given_or_left_bytes(options), ranks_on_the_machine(world));
 }
 
 }  // namespace

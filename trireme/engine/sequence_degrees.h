@@ -13,12 +13,9 @@
 
 #include <cstdint>
 
-namespace trireme {
+#include "trireme/base/sample_layout.h"
 
-struct SequenceDegrees {
-  int ulysses = 1;
-  int ring = 1;
-};
+namespace trireme {
 
 // `machine_ranks`: of every machine of the run a divisor of its ranks, the same number on every rank
 // (World::common_machine_ranks).

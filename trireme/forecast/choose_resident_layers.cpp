@@ -1,6 +1,6 @@
 #include "trireme/forecast/choose_resident_layers.h"
 
-#include <limits>
+#include <numeric>
 #include <vector>
 
 #include "trireme/base/error.h"
@@ -8,36 +8,40 @@
 namespace trireme {
 namespace {
 
-// `inputs` with as many more resident layers as the host's `lacking_bytes` take, of which the device has
-// `room_bytes` for. A layer that stays adds to the device's peak no more than it keeps.
-ForecastInputs with_more_resident(ForecastInputs inputs, int64_t lacking_bytes, int64_t room_bytes) {
-  for (std::vector<int64_t> leaving = leaving_bytes_of_layers(inputs);
-       !leaving.empty() && lacking_bytes > 0 && leaving.back() <= room_bytes; leaving.pop_back()) {
+// The fewest resident layers with which the host holds `lacking_bytes` less; all where that is not enough.
+int64_t layers_for_the_host(const ForecastInputs& inputs, int64_t lacking_bytes) {
+  int64_t layers = inputs.resident_layers;
+  for (std::vector<int64_t> leaving = leaving_bytes_of_layers(inputs); !leaving.empty() && lacking_bytes > 0;
+       leaving.pop_back(), ++layers)
     lacking_bytes -= leaving.back();
-    room_bytes -= leaving.back();
-    ++inputs.resident_layers;
-  }
-  return inputs;
+  return layers;
 }
 
 }  // namespace
 
 MemoryForecast choose_resident_layers(ForecastInputs& inputs, int64_t device_budget_bytes,
                                       int64_t host_budget_bytes) {
-  inputs.resident_layers = ResidentLayers{}.resident_layers;
-  const MemoryForecast least = memory_forecast(inputs);
-  const int64_t lacking_bytes = least.host.total() - host_budget_bytes;
-  const int64_t room_bytes = device_budget_bytes - least.peak_total_bytes;
+  const auto forecast_of = [&](int64_t layers) {
+    inputs.resident_layers = layers;
+    return memory_forecast(inputs);
+  };
+  int64_t fitting = ResidentLayers{}.resident_layers;
+  MemoryForecast forecast = forecast_of(fitting);
+  const int64_t lacking_bytes = forecast.host.total() - host_budget_bytes;
   const bool to_host = inputs.offload.activations == Offload::cpu && !inputs.device_is_host;
-  if (!to_host || lacking_bytes <= 0 || room_bytes < 0) return least;
-  // The peak may grow by less than what stays.
-  ForecastInputs more = with_more_resident(inputs, lacking_bytes, std::numeric_limits<int64_t>::max());
-  MemoryForecast forecast = memory_forecast(more);
-  if (forecast.peak_total_bytes > device_budget_bytes) {
-    more = with_more_resident(inputs, lacking_bytes, room_bytes);
-    forecast = memory_forecast(more);
+  if (!to_host || lacking_bytes <= 0 || forecast.peak_total_bytes > device_budget_bytes) return forecast;
+  // The peak does not fall as more stay; it may grow by less than what they keep.
+  const int64_t wanted = layers_for_the_host(inputs, lacking_bytes);
+  for (int64_t layers = wanted, too_many = wanted + 1; too_many - fitting > 1;
+       layers = std::midpoint(fitting, too_many)) {
+    if (MemoryForecast more = forecast_of(layers); more.peak_total_bytes <= device_budget_bytes) {
+      fitting = layers;
+      forecast = std::move(more);
+    } else {
+      too_many = layers;
+    }
   }
-  inputs = std::move(more);
+  inputs.resident_layers = fitting;
   return forecast;
 }
 

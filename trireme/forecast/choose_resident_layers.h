@@ -13,8 +13,7 @@
 namespace trireme {
 
 // Writes `inputs.resident_layers`: the fewest with which the forecast is within both budgets; if none is,
-// as many as the device has room for beside its peak with two, so that less is lacking. Returns the
-// forecast with them.
+// as many as the device's budget allows, so that the host lacks least. Returns the forecast with them.
 MemoryForecast choose_resident_layers(ForecastInputs& inputs, int64_t device_budget_bytes,
                                       int64_t host_budget_bytes);
 

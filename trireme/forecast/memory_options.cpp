@@ -102,7 +102,7 @@ class Proposals {
     propose_offload("--offload_optimizer", optimizer, &OffloadOptions::optimizer);
     if (inputs_.state_bytes == 4)
       propose("--optim_state_dtype bf16", optimizer, [](auto& changed) { changed.state_bytes = 2; });
-    // With one rank, as two would be.
+    // On one rank, what they save on two.
     const std::string where = inputs_.ranks > 1 ? "" : " on 2 ranks or more";
     for (const auto& [stage, category] : {std::pair(1, optimizer), {2, gradients}, {3, parameters}})
       if (inputs_.zero < stage)

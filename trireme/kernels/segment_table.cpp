@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "trireme/base/error.h"
-
 namespace trireme {
 
 namespace {

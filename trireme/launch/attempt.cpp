@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "trireme/base/clock.h"
-#include "trireme/base/error.h"
 #include "trireme/launch/restart_rule.h"
 
 namespace trireme {

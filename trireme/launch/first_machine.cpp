@@ -9,7 +9,6 @@
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
 #include "trireme/launch/run_control.h"
-#include "trireme/launch/run_secret.h"
 #include "trireme/launch/unknown_name.h"
 #include "trireme/launch/waiting_room.h"
 

@@ -1,6 +1,5 @@
 #include "trireme/launch/run_secret.h"
 
-#include "trireme/base/environment.h"
 #include "trireme/base/error.h"
 #include "trireme/base/secret_digits.h"
 #include "trireme/base/sha256.h"
@@ -13,9 +12,7 @@ std::string random_digits(int bytes) {
 
 std::string run_secret(const LaunchOptions& options) {
   if (!options.secret_file.empty()) return read_secret_file(options.secret_file);
-  if (const auto given = environment("TRIREME_SECRET"))
-    return checked_secret_digits(*given, "environment variable TRIREME_SECRET");
-  if (const auto file = environment("TRIREME_SECRET_FILE")) return read_secret_file(*file);
+  if (const auto given = secret_of_environment()) return given->digits;
   if (options.nnodes > 1)
     throw ConfigError(
         "launch: several machines need a secret that their launchers share. Make one, copy it to each "

@@ -7,8 +7,8 @@
 
 namespace trireme {
 
-// Hexadecimal digits from --secret_file, TRIREME_SECRET or the file that TRIREME_SECRET_FILE names; else, on
-// one machine, new ones. Throws ConfigError for several machines without a secret, a file that others may
+// Hexadecimal digits from --secret_file, else those of the environment (base/secret_digits.h); else, on one
+// machine, new ones. Throws ConfigError for several machines without a secret, a file that others may
 // read, or text that is no digits.
 std::string run_secret(const LaunchOptions& options);
 

@@ -21,9 +21,6 @@ struct MatmulRate {
 // the same time.
 std::vector<MatmulRate> measure_matmul_rates(at::Device device, at::ScalarType dtype, double seconds = 0.25);
 
-// About what a shape is given at a time between the steps of a run (step_rate.h).
-constexpr double kBesideSteps_seconds = 0.0625;
-
 // The best of those rates, in FLOP/s.
 double best_matmul_rate(at::Device device, at::ScalarType dtype, double seconds = 0.25);
 // The device's peak, in FLOP/s: the fastest repetition of any shape, which a busy machine disturbs least.

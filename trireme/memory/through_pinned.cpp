@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/kernels/split_master.h"
+#include "trireme/memory/pinned_piece.h"
 
 namespace trireme {
 namespace {

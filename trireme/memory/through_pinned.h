@@ -6,13 +6,12 @@
 #include <ATen/ATen.h>
 
 #include "trireme/device/pinned_pool.h"
-#include "trireme/memory/pinned_piece.h"
 
 namespace trireme {
 
 // `tensor` itself if it lies on the host, else a copy in memory of `pinned`.
 at::Tensor on_host(const at::Tensor& tensor, PinnedPool* pinned);
-// to = from, both contiguous, and of one dtype but on the way to a GPU. Only that needs `pinned`.
+// to = from, both contiguous. On the way to a GPU the dtypes may differ; only that needs `pinned`.
 void copy_through_pinned(at::Tensor& to, const at::Tensor& from, PinnedPool* pinned);
 
 }  // namespace trireme

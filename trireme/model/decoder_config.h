@@ -10,7 +10,7 @@ namespace trireme {
 struct DecoderKind {
   enum class AttentionBias { by_key, none, qkv };
   // Which layers slide: none; all, where sliding_window is set; those of use_sliding_window and
-  // max_window_layers, or as layer_types says; as layer_types says, or all but every so manieth.
+  // max_window_layers, or as layer_types says; as layer_types says, or all but each n-th.
   enum class Windows { none, all_layers, chosen_layers, by_pattern };
 
   const char* model_type;

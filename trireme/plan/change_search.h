@@ -6,10 +6,10 @@
 //     -> of a fitting subset the gentlest choices: no disk if it can be, then the least time of a step
 //     -> in order of their number; of as many, those without a disk and with the arithmetic of the update
 //        as it is (fp32 moments, clipping) first, then by time
-//   where three do not do, all kinds together, less those that are not needed
+//   if no three suffice, all kinds together, less those that are not needed
 #pragma once
 
-#include "trireme/plan/memory_changes.h"
+#include "trireme/plan/memory_change_sets.h"
 
 namespace trireme {
 

@@ -2,11 +2,13 @@
 
 namespace trireme {
 
-MemoryAnswer explain_memory(const PlannedStep& step, const HardwareProfile& hardware, int64_t device_bytes,
-                            const std::optional<MemoryError>& error, const ChangesAllowed& allowed) {
-  MemoryAnswer answer{error, {}, {}, find_memory_changes(step, hardware, device_bytes, allowed)};
+MemoryAnswer explain_memory(const PlannedStep& step, const HardwareProfile& hardware,
+                            const MemoryLimits& limits, const std::optional<MemoryError>& error,
+                            const ChangesAllowed& allowed) {
+  MemoryAnswer answer{error, {}, {}, find_memory_changes(step, hardware, limits, allowed)};
   answer.shortage = memory_shortage(step, answer.changes.limits);
-  if (error) answer.causes = memory_error_causes(*error, {step.inputs, device_bytes, hardware.memory_bytes});
+  if (error)
+    answer.causes = memory_error_causes(*error, {step.inputs, limits.device_bytes, hardware.memory_bytes});
   return answer;
 }
 

@@ -20,8 +20,9 @@ struct MemoryAnswer {
   MemoryChanges changes;
 };
 
-// `device_bytes`: that a rank's tensors may take. Throws ConfigError as step_time does.
-MemoryAnswer explain_memory(const PlannedStep& step, const HardwareProfile& hardware, int64_t device_bytes,
-                            const std::optional<MemoryError>& error, const ChangesAllowed& allowed = {});
+// `limits`: of a rank's tensors, and of a machine's host. Throws ConfigError as step_time does.
+MemoryAnswer explain_memory(const PlannedStep& step, const HardwareProfile& hardware,
+                            const MemoryLimits& limits, const std::optional<MemoryError>& error,
+                            const ChangesAllowed& allowed = {});
 
 }  // namespace trireme

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "trireme/device/memory_category.h"
-#include "trireme/plan/memory_changes.h"
+#include "trireme/plan/memory_change_sets.h"
 
 namespace trireme {
 

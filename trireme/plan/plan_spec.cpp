@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/option_list.h"
 #include "trireme/base/sizes.h"
+#include "trireme/device/memory_advice.h"
 #include "trireme/plan/first_run.h"
 #include "trireme/plan/machine_groups.h"
 #include "trireme/plan/plan_text.h"

@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/device/memory_advice.h"
 #include "trireme/forecast/choose_resident_layers.h"
 #include "trireme/plan/step_causes.h"
 
@@ -139,14 +140,6 @@ std::string sureness_text(const PlanRequest& request) {
 
 std::string rate_text(double per_second) {
   return per_second < 100 ? format_fixed(per_second, 1) : format_count(std::llround(per_second));
-}
-
-std::string categories_text(const MemoryBytes& bytes) {
-  std::string text;
-  for (const MemoryCategory category : kAllMemoryCategories)
-    if (bytes[category] > 0)
-      text += cat(text.empty() ? "" : ", ", name_of(category), " ", format_bytes(bytes[category]));
-  return text;
 }
 
 std::string estimated_figures(const PlanRequest& request) {

@@ -13,8 +13,6 @@ std::string plan_text(const PlanRequest& request, const Plan& plan);
 std::string stages_text(const PlanRequest& request, const std::vector<Plan>& plans);
 // "12,345"; below 100 with a digit.
 std::string rate_text(double per_second);
-// "parameters 1.2 GiB, optimizer 3.4 GiB": what is not zero.
-std::string categories_text(const MemoryBytes& bytes);
 // The hardware profile's figures of the run's dtype that nobody measured or published; may be empty.
 std::string estimated_figures(const PlanRequest& request);
 // "dp 4 x ulysses 8, ZeRO 3, recompute keep_attention on 20 of 32 layers, optimizer to the host"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "trireme/device/planned_host_memory.h"
 #include "trireme/forecast/choose_resident_layers.h"
 #include "trireme/forecast/memory_fit.h"
 #include "trireme/plan/planned_inputs.h"
@@ -13,7 +14,13 @@ MemoryLimits memory_limits(const PlanRequest& request) {
     return static_cast<int64_t>(request.memory_share * static_cast<double>(bytes));
   };
   const HardwareProfile& hardware = request.hardware;
-  return {share(hardware.memory_bytes), hardware.is_gpu ? share(hardware.host_memory_bytes) : 0};
+  MemoryLimits limits{share(hardware.memory_bytes), 0};
+  if (hardware.is_gpu && hardware.host_memory_bytes > 0) {
+    const int64_t ranks = std::clamp(request.devices, 1, hardware.devices_per_machine);
+    const int64_t of_engine = ranks * planned_host_bytes(hardware.host_memory_bytes, ranks);
+    limits.host_bytes = std::max<int64_t>(1, std::min(share(hardware.host_memory_bytes), of_engine));
+  }
+  return limits;
 }
 
 int64_t bytes_for_tensors(const PlanRequest& request, int64_t device_bytes) {

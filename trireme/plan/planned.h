@@ -7,11 +7,12 @@
 
 namespace trireme {
 
-// Of a device, and of a machine's host; what a plan may fill.
+// What may be filled of a device (of a rank's tensors where that is said), and of a machine's host.
 struct MemoryLimits {
   int64_t device_bytes = 0;
   int64_t host_bytes = 0;  // 0: none, of a CPU or where the profile does not know
 };
+// What a plan may fill: the share that is asked, and of a host no more than the engine plans with.
 MemoryLimits memory_limits(const PlanRequest& request);
 
 // Of the fullest rank.
@@ -25,8 +26,8 @@ struct PlannedMemory {
   int64_t device_over_bytes() const { return device_bytes - limits.device_bytes; }
   int64_t host_over_bytes() const { return limits.host_bytes == 0 ? 0 : host_bytes - limits.host_bytes; }
 };
-// That a rank's tensors may take of a device of so many bytes, which the plan fills to its share: what
-// planned_memory makes of tensors, the other way about.
+// That a rank's tensors may take of a device of so many bytes, which the plan fills to its share: the inverse
+// of PlannedMemory::device_bytes.
 int64_t bytes_for_tensors(const PlanRequest& request, int64_t device_bytes);
 // Writes `inputs.resident_layers` (forecast/choose_resident_layers.h).
 PlannedMemory planned_memory(const PlanRequest& request, ForecastInputs& inputs);

@@ -43,7 +43,7 @@ Amounts seconds_a_token(const Planned& planned) {
 }
 
 std::string percent(double share) {
-  return format_fixed(100 * share, share < 0.0995 ? 1 : 0) + " %";
+  return format_percent(share, share < 0.0995 ? 1 : 0);
 }
 
 PinnedOptions pinned_as(const Configuration& c, const ModelSizes& model) {

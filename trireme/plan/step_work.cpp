@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "trireme/attention/exchange_bytes.h"
-#include "trireme/forecast/gather_order.h"
 #include "trireme/forecast/memory_timeline.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/kernels/token_tiles.h"

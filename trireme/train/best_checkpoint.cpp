@@ -28,7 +28,7 @@ Json to_json(const std::optional<BestCheckpoint>& best, BestMetric metric) {
 std::optional<BestCheckpoint> parse_best_checkpoint(const Json& json, const std::string& origin) {
   if (json.is_null()) return std::nullopt;
   constexpr double kMost = std::numeric_limits<double>::max();
-  return BestCheckpoint{whole_number(json, "step", {0, kLargestStep}, origin),
+  return BestCheckpoint{whole_number(json, "step", {0, kLargestExactCount}, origin),
                         static_cast<int>(whole_number(json, "stage", {0, 1'000'000}, origin)),
                         finite_number(json, "eval_loss", -kMost, kMost, origin)};
 }

@@ -1,5 +1,7 @@
 #include "trireme/train/check_options.h"
 
+#include <cmath>
+
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 
@@ -41,6 +43,9 @@ void check_options(const TrainOptions& o) {
   if (o.max_steps <= 0 && !(o.num_train_epochs > 0))
     throw ConfigError(
         cat("--num_train_epochs is ", o.num_train_epochs, "; expected a number above 0, or a --max_steps"));
+  if (o.warmup_steps > 1 && o.warmup_steps != std::floor(o.warmup_steps))
+    throw ConfigError(
+        cat("--warmup_steps is ", o.warmup_steps, "; expected whole steps, or a share of them below 1"));
   if (o.engine.update_in_backward && o.gradient_accumulation_steps > 1)
     throw ConfigError(
         cat("--update_in_backward steps a layer as soon as its gradient is whole, which "

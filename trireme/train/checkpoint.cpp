@@ -204,8 +204,7 @@ CheckpointRead read_checkpoint(const fs::path& dir, Engine& engine) {
   agreement.all_or_none(cat("reading ", dir.string()), [&] {
     if (failure) std::rethrow_exception(failure);
     const std::string origin = (dir / kTrainerStateFile).string();
-    const SavedProgress progress = parse_saved_progress(result.trainer_state, origin);
-    engine.restore_progress({progress.optimizer_steps, progress.loss_scale, progress.loss_scale_clean_steps});
+    engine.restore_progress(parse_saved_progress(result.trainer_state, origin));
   });
   return result;
 }

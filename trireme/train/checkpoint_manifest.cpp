@@ -131,7 +131,7 @@ CheckpointManifest read_manifest(const fs::path& dir) {
         cat(origin, ": format ", format, "; this version reads ", kFormatOfWholeFiles, " and ", kFormat));
   CheckpointManifest manifest;
   manifest.chunk_bytes = format == kFormat ? whole_number(json, "chunk_bytes", {1}, origin) : 0;
-  manifest.step = whole_number(json, "step", {0, kLargestStep}, origin);
+  manifest.step = whole_number(json, "step", {0, kLargestExactCount}, origin);
   manifest.ranks = static_cast<int>(whole_number(json, "ranks", {1, kMostRanks}, origin));
   if (const auto named = step_of_folder(dir); named && *named != manifest.step)
     throw DataError(

@@ -30,8 +30,8 @@ struct CheckpointManifest {
   std::map<std::string, ManifestFile> files;  // by name within the folder
 };
 
-// No run has more steps. Counts of steps and tokens stay exact, also for readers of JSON.
-constexpr int64_t kLargestStep = int64_t{1} << 53;
+// Counts of steps and tokens up to it are exact for readers of JSON, too.
+constexpr int64_t kLargestExactCount = int64_t{1} << 53;
 constexpr int64_t kMostRanks = 100'000;
 
 // The step of a folder such as ".../step-40"; nullopt for other folders, which may hold a copy.

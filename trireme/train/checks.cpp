@@ -10,7 +10,6 @@
 #include "trireme/measure/spread.h"
 #include "trireme/plan/first_run.h"
 #include "trireme/train/digest.h"
-#include "trireme/train/memory_watch.h"
 
 namespace trireme {
 namespace {

@@ -74,7 +74,7 @@ void LengthChange::restore(const Json& state, const std::string& origin) {
   const std::string of = origin + ": baseline";
   baseline_ = Baseline{whole_number(baseline, "tokens", {1}, of), whole_number(baseline, "steps", {1}, of),
                        finite_number(baseline, "loss", -kMostLoss, kMostLoss, of)};
-  wanted_ = whole_number(baseline, "wanted", {1, kLargestStep}, of);
+  wanted_ = whole_number(baseline, "wanted", {1, kLargestExactCount}, of);
 }
 
 }  // namespace trireme

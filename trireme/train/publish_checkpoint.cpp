@@ -8,7 +8,6 @@
 #include "trireme/model/checkpoint_files.h"
 #include "trireme/model/unit_writer.h"
 #include "trireme/train/checkpoint_names.h"
-#include "trireme/train/checkpoint_shard.h"
 
 namespace fs = std::filesystem;
 

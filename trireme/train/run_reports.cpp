@@ -6,7 +6,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/data/evaluation_loader.h"
-#include "trireme/engine/fit_memory.h"
+#include "trireme/engine/agree_on_memory_fit.h"
 #include "trireme/eval/loss_by_position.h"
 #include "trireme/measure/memory_report.h"
 #include "trireme/model/rope_override.h"

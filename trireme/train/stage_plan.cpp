@@ -277,22 +277,27 @@ StagePlan make_stage_plan(const TrainOptions& options, const RunTopology& topolo
 
 void scale_accumulation(TrainOptions& options, int64_t to, int64_t from) {
   const char* const name = "gradient_accumulation_steps";
+  const int64_t divisor = std::gcd(to, from);
+  to /= divisor;
+  from /= divisor;
   const auto scaled = [&](int64_t steps, const std::string& set_by) {
-    if (steps * to % from != 0)
+    if (steps % from != 0)
       throw ConfigError(cat(set_by, ": to keep the samples of a step it would be ", steps, " x ", to, " / ",
-                            from, "; give a multiple of ", from / std::gcd(to, from),
-                            ", or let the samples of a step change"));
-    return steps * to / from;
+                            from, "; give a multiple of ", from, ", or let the samples of a step change"));
+    return steps / from * to;
   };
-  options.gradient_accumulation_steps =
-      scaled(options.gradient_accumulation_steps, cat("--", name, " ", options.gradient_accumulation_steps));
-  if (!options.context_stages.starts_with('[')) return;
-  Json list = parse_stage_list(options.context_stages);
+  const bool listed = options.context_stages.starts_with('[');
+  Json list = listed ? parse_stage_list(options.context_stages) : Json::array();
+  const auto sets_it = [&](size_t stage) { return list[stage].is_object() && list[stage].contains(name); };
+  // No stage takes the flag's number where the first one sets its own.
+  if (list.empty() || !sets_it(0))
+    options.gradient_accumulation_steps = scaled(options.gradient_accumulation_steps,
+                                                 cat("--", name, " ", options.gradient_accumulation_steps));
   for (size_t stage = 0; stage < list.size(); ++stage)
-    if (list[stage].is_object() && list[stage].contains(name))
+    if (sets_it(stage))
       list[stage][name] = scaled(count_of(list[stage], name), cat("--context_stages, stage ", stage + 1, ": ",
                                                                   name, " ", list[stage][name]));
-  options.context_stages = list.dump();
+  if (listed) options.context_stages = list.dump();
 }
 
 }  // namespace trireme

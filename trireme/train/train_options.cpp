@@ -6,7 +6,7 @@ namespace {
 using enum ResumeRule;
 constexpr auto kSteps = static_cast<double>(kMostSteps);
 constexpr auto kBatches = static_cast<double>(kMostBatches);
-constexpr double kMostSeed = 9007199254740992;  // 2^53: what every JSON reader keeps
+constexpr double kMostSeed = 9007199254740991;  // 2^53 - 1: every JSON reader keeps it and what is below
 constexpr auto kReports =
     std::to_array<EnumName<bool>>({{true, "tensorboard"}, {true, "all"}, {false, "none"}});
 

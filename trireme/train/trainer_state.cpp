@@ -9,7 +9,7 @@ namespace trireme {
 ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& checkpoint) {
   const std::string origin = (checkpoint / kTrainerStateFile).string();
   ResumedRun run;
-  run.step = whole_number(state, "step", {0, kLargestStep}, origin);
+  run.step = whole_number(state, "step", {0, kLargestExactCount}, origin);
   run.stage = static_cast<int>(whole_number(state, "stage", {0, 1'000'000}, origin));
   run.tokens_seen = whole_number(state, "tokens_seen", {}, origin);
   run.overflowed_steps = whole_number(state, "overflowed_steps", {0, run.step}, origin, 0);
@@ -24,10 +24,10 @@ ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& c
   return run;
 }
 
-SavedProgress parse_saved_progress(const Json& state, const std::string& origin) {
-  return {whole_number(state, "optimizer_steps", {0, kLargestStep}, origin),
+TrainingProgress parse_saved_progress(const Json& state, const std::string& origin) {
+  return {whole_number(state, "optimizer_steps", {0, kLargestExactCount}, origin),
           finite_number(state, "loss_scale", 0, kLargestLossScale, origin, 0.0),
-          whole_number(state, "loss_scale_clean_steps", {0, kLargestStep}, origin, 0)};
+          whole_number(state, "loss_scale_clean_steps", {0, kLargestExactCount}, origin, 0)};
 }
 
 }  // namespace trireme

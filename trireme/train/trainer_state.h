@@ -7,6 +7,7 @@
 #include <string>
 
 #include "trireme/base/json.h"
+#include "trireme/engine/training_progress.h"
 #include "trireme/train/best_checkpoint.h"
 
 namespace trireme {
@@ -25,13 +26,7 @@ struct ResumedRun {
 // Throws DataError that names the file and the field that is missing or out of range.
 ResumedRun parse_trainer_state(const Json& state, const std::filesystem::path& checkpoint);
 
-// The progress from which the engine goes on.
-struct SavedProgress {
-  int64_t optimizer_steps = 0;
-  double loss_scale = 0;  // 0: none
-  int64_t loss_scale_clean_steps = 0;
-};
-// Throws DataError as above; `origin` is the file.
-SavedProgress parse_saved_progress(const Json& state, const std::string& origin);
+// From which the engine goes on. Throws DataError as above; `origin` is the file.
+TrainingProgress parse_saved_progress(const Json& state, const std::string& origin);
 
 }  // namespace trireme

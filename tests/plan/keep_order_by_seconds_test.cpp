@@ -1,11 +1,10 @@
 // The rule of what is kept first, against the planner's own seconds: the parts of a step of Llama 3 8B in the
 // order of the seconds that each saves a byte.
-#include "trireme/forecast/keep_order.h"
-
 #include <algorithm>
 
 #include <gtest/gtest.h>
 
+#include "trireme/forecast/keep_order.h"
 #include "trireme/forecast/memory_timeline.h"
 #include "trireme/plan/hardware_catalog.h"
 #include "trireme/plan/step_time.h"
@@ -13,7 +12,7 @@
 #include "tests/plan/llama_3_8b.h"
 #include "tests/plan/planned_step.h"
 
-namespace trireme::keep_order_test {
+namespace trireme::keep_order_by_seconds_test {
 namespace {
 
 double kept_bytes(const PlannedStep& step) {
@@ -52,4 +51,4 @@ TEST(KeepOrder, is_that_of_the_seconds_that_the_planner_counts) {
 }
 
 }  // namespace
-}  // namespace trireme::keep_order_test
+}  // namespace trireme::keep_order_by_seconds_test

@@ -1,4 +1,4 @@
-#include "trireme/plan/memory_changes.h"
+#include "trireme/plan/memory_change_sets.h"
 
 #include <algorithm>
 
@@ -17,9 +17,9 @@ bool uses_new_disk(const PlannedStep& before, const PlannedStep& then) {
   return uses_disk(then.inputs.offload) && !uses_disk(before.inputs.offload);
 }
 
-int ranks_that_fit(PlannedStep step, const HardwareProfile& hardware, int64_t device_bytes) {
+int ranks_that_fit(PlannedStep step, const HardwareProfile& hardware, const MemoryLimits& of_plan) {
   for (;;) {
-    const TensorLimits limits = tensor_limits(hardware, step.inputs.ranks, device_bytes);
+    const TensorLimits limits = tensor_limits(hardware, step.inputs.ranks, of_plan);
     if (memory_cost(step, limits).fits(limits)) return step.inputs.ranks;
     const auto more = more_sequence_ranks(step.inputs);
     if (!more || more->inputs.ranks > kMostRanks) return 0;
@@ -53,9 +53,8 @@ StepCost memory_cost(const PlannedStep& step, const TensorLimits& limits) {
   return {forecast.peak_total_bytes, forecast.host.total() * limits.machine_ranks, 0, 0};
 }
 
-TensorLimits tensor_limits(const HardwareProfile& hardware, int ranks, int64_t device_bytes) {
-  return {device_bytes, hardware.is_gpu ? hardware.host_memory_bytes : 0,
-          std::min<int64_t>(ranks, hardware.devices_per_machine)};
+TensorLimits tensor_limits(const HardwareProfile& hardware, int ranks, const MemoryLimits& limits) {
+  return {limits.device_bytes, limits.host_bytes, std::min<int64_t>(ranks, hardware.devices_per_machine)};
 }
 
 std::string MemoryChangeSet::flags(const PlannedStep& before) const {
@@ -100,9 +99,8 @@ std::string MemoryChangeSet::trireme_alone() const {
 }
 
 MemoryChanges find_memory_changes(const PlannedStep& step, const HardwareProfile& hardware,
-                                  int64_t device_bytes, const ChangesAllowed& allowed) {
-  MemoryChanges answer{
-      step, tensor_limits(hardware, step.inputs.ranks, device_bytes), {}, {}, std::nullopt, 0, 0};
+                                  const MemoryLimits& limits, const ChangesAllowed& allowed) {
+  MemoryChanges answer{step, tensor_limits(hardware, step.inputs.ranks, limits), {}, {}, std::nullopt, 0, 0};
   answer.cost = memory_cost(step, answer.limits);
   const StepTime time = step_time(step, hardware);
   answer.cost.seconds = time.seconds;
@@ -111,7 +109,7 @@ MemoryChanges find_memory_changes(const PlannedStep& step, const HardwareProfile
   answer.sets = fitting_sets(step, hardware, answer.limits, allowed);
   if (!answer.sets.empty()) return answer;
   answer.nearest = nearest_set(step, hardware, answer.limits, allowed);
-  answer.ranks_needed = ranks_that_fit(answer.nearest->step, hardware, device_bytes);
+  answer.ranks_needed = ranks_that_fit(answer.nearest->step, hardware, limits);
   answer.longest_tokens = longest_that_fits(answer.nearest->step, answer.limits);
   return answer;
 }

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "trireme/plan/memory_change.h"
-#include "trireme/plan/step_time.h"
+#include "trireme/plan/planned.h"
 
 namespace trireme {
 
@@ -15,7 +15,7 @@ struct TensorLimits {
   int64_t host_bytes = 0;     // of a machine, beside GPUs; 0: not limited
   int64_t machine_ranks = 1;  // that share them
 };
-TensorLimits tensor_limits(const HardwareProfile& hardware, int ranks, int64_t device_bytes);
+TensorLimits tensor_limits(const HardwareProfile& hardware, int ranks, const MemoryLimits& limits);
 
 // What a step takes.
 struct StepCost {
@@ -60,8 +60,8 @@ struct MemoryChanges {
   bool fits() const { return cost.fits(limits); }
 };
 
-// `device_bytes`: that a rank's tensors may take. At most six sets. Throws ConfigError as step_time does.
+// `limits`: of a rank's tensors, and of a machine's host. At most six sets. Throws ConfigError as step_time does.
 MemoryChanges find_memory_changes(const PlannedStep& step, const HardwareProfile& hardware,
-                                  int64_t device_bytes, const ChangesAllowed& allowed = {});
+                                  const MemoryLimits& limits, const ChangesAllowed& allowed = {});
 
 }  // namespace trireme

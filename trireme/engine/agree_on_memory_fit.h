@@ -19,11 +19,11 @@ struct FitOfRanks : MemoryFit {
   int64_t most_resident_layers = 0;  // of any rank
 };
 
-// The same on every rank; none without a budget. Writes `inputs.resident_layers`, of which ranks need not
-// have as many (forecast/choose_resident_layers.h). `inputs` are this rank's with the plan of
+// The same on every rank; none without a budget. Writes `inputs.resident_layers`, which may differ between
+// ranks (forecast/choose_resident_layers.h). `inputs` are this rank's with the plan of
 // recomputation, without a batch; `all` has every rank of the run. Collective.
-std::optional<FitOfRanks> fit_memory(Group& all, const std::optional<RankBudget>& budget,
-                                     ForecastInputs& inputs, const EngineOptions& options);
+std::optional<FitOfRanks> agree_on_memory_fit(Group& all, const std::optional<RankBudget>& budget,
+                                              ForecastInputs& inputs, const EngineOptions& options);
 
 // Empty where it fits; otherwise what is expected and the options that would help, for a person. `inputs` are
 // the engine's with the planned batch.

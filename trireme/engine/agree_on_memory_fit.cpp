@@ -1,4 +1,4 @@
-#include "trireme/engine/fit_memory.h"
+#include "trireme/engine/agree_on_memory_fit.h"
 
 #include <algorithm>
 #include <vector>
@@ -23,8 +23,8 @@ double fullness(const MemoryFit& fit) {
 
 }  // namespace
 
-std::optional<FitOfRanks> fit_memory(Group& all, const std::optional<RankBudget>& budget,
-                                     ForecastInputs& inputs, const EngineOptions& options) {
+std::optional<FitOfRanks> agree_on_memory_fit(Group& all, const std::optional<RankBudget>& budget,
+                                              ForecastInputs& inputs, const EngineOptions& options) {
   if (!budget) return std::nullopt;
   ForecastInputs planned = with_batch(inputs, options.planned_batch.samples, options.planned_batch.tokens);
   const MemoryForecast forecast = choose_resident_layers(planned, budget->device_bytes, budget->host_bytes);

@@ -1,0 +1,21 @@
+// How much of a host's memory ranks plan with, in the engine and in the planner: a tenth stays free for cached
+// blocks that fit no request (cpu_caching_allocator.h), and each process has memory outside tensors. Torch-free.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace trireme {
+
+// The share of the memory left that is planned with, of a GPU's too.
+inline constexpr double kPlannedMemoryShare = 0.9;
+// Loaded code, thread stacks, buffers of oneDNN, MKL and Gloo.
+inline constexpr int64_t kOutsideOnHost_bytes = int64_t{256} << 20;
+
+// One rank's, where `ranks` (1 or more) share `left_bytes`. 0 if nothing is left.
+constexpr int64_t planned_host_bytes(int64_t left_bytes, int64_t ranks) {
+  const auto share = static_cast<double>(left_bytes / ranks);
+  return std::max<int64_t>(0, static_cast<int64_t>(kPlannedMemoryShare * share) - kOutsideOnHost_bytes);
+}
+
+}  // namespace trireme
