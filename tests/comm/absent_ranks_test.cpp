@@ -153,11 +153,15 @@ TEST(AbsentRanks, read_each_others_memory_on_one_machine_alone) {
 
 TEST(AbsentRanks, are_connected_by_an_exchange_over_nccl_alone) {
   for (const ExchangeLibrary library : kLibraries) {
-    SimulatedWorld world(4, 4, library, kTimeout);
-    const Mesh mesh = make_mesh(world, {.ulysses = 2, .ring = 2});
+    SimulatedWorld world(12, 12, library, kTimeout);
+    const Mesh mesh = make_mesh(world, {.ulysses = 4, .ring = 3});
     connect_exchanges(mesh, at::kCPU);
-    for (Group* group : {mesh.ulysses.get(), mesh.ring.get()})
-      EXPECT_EQ(group->traffic().contains("all_to_all"), library == ExchangeLibrary::nccl) << group->name();
+    const auto sent_bytes = [](const Group& group) {
+      const auto sent = group.traffic().find("all_to_all");
+      return sent == group.traffic().end() ? 0 : sent->second.sent_bytes;
+    };
+    EXPECT_EQ(sent_bytes(*mesh.ulysses), library == ExchangeLibrary::nccl ? 3 : 0);
+    EXPECT_EQ(sent_bytes(*mesh.ring), library == ExchangeLibrary::nccl ? 1 : 0);
     connect_exchanges(make_mesh(world, {}), at::kCPU);  // groups of one
   }
 }

@@ -22,7 +22,9 @@ class Signs : public ::testing::Test {
   std::optional<std::string> look(int rank, double now) {
     return ranks_[static_cast<size_t>(rank)].look(now);
   }
-  void leave(int rank, bool by_error) { ranks_[static_cast<size_t>(rank)].leave(by_error, milliseconds(1)); }
+  void leave(int rank, bool by_error, milliseconds for_others = milliseconds(1)) {
+    ranks_[static_cast<size_t>(rank)].leave(by_error, milliseconds(1), for_others);
+  }
   c10::intrusive_ptr<c10d::Store> store_ = c10::make_intrusive<c10d::HashStore>();
   std::vector<LifeSigns> ranks_;
 };
@@ -68,6 +70,14 @@ TEST_F(Signs, keep_rank_0_which_may_hold_the_store_until_the_others_have_left) {
   EXPECT_ANY_THROW(leave(0, false)) << "it waited for rank 2 as long as it may";
   leave(2, false);
   EXPECT_NO_THROW(leave(0, false));
+}
+
+TEST_F(Signs, keep_rank_0_no_longer_once_another_is_lost) {
+  leave(1, false);
+  const auto rank_0 = std::async(std::launch::async, [&] { leave(0, false, std::chrono::hours(1)); });
+  EXPECT_EQ(rank_0.wait_for(milliseconds(100)), std::future_status::timeout);
+  leave(2, true);
+  rank_0.wait();
 }
 
 TEST(Heartbeat, calls_with_the_lost_rank_s_name_while_the_rank_itself_waits_for_ever) {

@@ -340,6 +340,19 @@ TEST(Search, obeys_what_is_pinned) {
             Offload::cpu);
 }
 
+TEST(Search, a_machines_host_is_shared_by_the_ranks_of_a_plan_whatever_number_was_asked_about) {
+  PlanRequest request = small_request(1, 4096, 1 << 30);
+  request.hardware.host_memory_bytes = int64_t{8} << 30;
+  Configuration one_rank;
+  one_rank.tile_tokens = one_rank.logits_tile_tokens = 1024;
+  const auto limit = [&](int devices) {
+    request.devices = devices;
+    return make_planned(request, one_rank, 4096).memory.limits.host_bytes;
+  };
+  EXPECT_EQ(limit(1), planned_host_bytes(request.hardware.host_memory_bytes, 1));
+  EXPECT_EQ(limit(4), limit(1));
+}
+
 // With memories that the configuration on disk fills exactly.
 TEST(Search, a_disk_is_used_where_it_is_allowed_alone) {
   PlanRequest request = small_request(1, 4096, 1 << 30);

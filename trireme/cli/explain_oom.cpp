@@ -106,7 +106,7 @@ int explain_oom(const ExplainFlags& flags, PlanRequest request, bool json) {
   const auto fitting = search.fastest(request.devices, request.tokens);
   const Planned run = fitting ? *fitting : search.nearest(request.devices, request.tokens);
   const bool of_device = error && error->space == MemorySpace::device && error->capacity;
-  MemoryLimits limits = memory_limits(request);
+  MemoryLimits limits = memory_limits(request, run.step.inputs.ranks);
   limits.device_bytes =
       bytes_for_tensors(request, of_device ? *error->capacity : request.hardware.memory_bytes);
   const MemoryAnswer answer =

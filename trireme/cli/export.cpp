@@ -18,10 +18,12 @@ namespace {
 
 // Values beyond the range of `dtype` would become infinite.
 void check_range(const UnitSpec& unit, const at::Tensor& flat, at::ScalarType dtype) {
-  if (dtype == at::kFloat || flat.to(dtype).isfinite().all().item<bool>()) return;
+  if (dtype == at::kFloat) return;
+  const at::Tensor beyond = flat.isfinite().logical_and_(flat.to(dtype).isfinite().logical_not_());
+  if (!beyond.any().item<bool>()) return;
   const bool half = dtype == at::kHalf;
   throw ConfigError(cat("--dtype ", half ? "float16: " : "bfloat16: ", unit.name, " holds the value ",
-                        flat.abs().max().item<float>(), ", and ",
+                        flat.masked_select(beyond)[0].item<float>(), ", and ",
                         half ? "float16 ends at 65504; use --dtype bfloat16 or float32"
                              : "bfloat16 ends at 3.39e38; use --dtype float32"));
 }

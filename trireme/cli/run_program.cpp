@@ -71,6 +71,7 @@ void tell_and_end(const std::exception& error) {
   try {
     if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
   } catch (const c10::DistBackendError& error) {
+    if (const auto memory = as_out_of_memory(error)) tell_and_end(*memory);
     tell_and_end(
         CommError(cat("a collective failed while no call waited for it: ", error.what_without_backtrace())));
   } catch (const std::exception& error) {

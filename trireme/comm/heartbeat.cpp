@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -45,7 +46,8 @@ std::optional<std::string> LifeSigns::look(double now_seconds) {
   return lost;
 }
 
-void LifeSigns::leave(bool by_error, std::chrono::milliseconds patience) {
+void LifeSigns::leave(bool by_error, std::chrono::milliseconds patience,
+                      std::chrono::milliseconds for_others) {
   store_->setTimeout(patience);
   if (by_error) {
     if (!has(kLost)) store_->set(kLost, cat("rank ", rank_, " ended by an error; ", kAnotherSaysWhy));
@@ -55,7 +57,11 @@ void LifeSigns::leave(bool by_error, std::chrono::milliseconds patience) {
   if (rank_ != 0) return;
   std::vector<std::string> others;
   for (int rank = 1; rank < size_; ++rank) others.push_back(key_of("left", rank));
-  if (!has(kLost)) store_->wait(others, patience);
+  constexpr std::chrono::milliseconds kPause(50);
+  for (auto waited = kPause; !store_->check(others) && !has(kLost); waited += kPause) {
+    if (waited > for_others) throw CommError("ranks have not left");
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 Heartbeat::Heartbeat(c10::intrusive_ptr<c10d::Store> store, int rank, int size, const HeartbeatPace& pace,
@@ -71,10 +77,9 @@ Heartbeat::~Heartbeat() {
   thread_.join();
   try {
     // The others may take long to end: they give back what they pinned for offload first.
-    const bool by_error = std::uncaught_exceptions() > 0;
-    signs_.leave(by_error, by_error ? pace_.grace : pace_.silence);
+    signs_.leave(std::uncaught_exceptions() > 0, pace_.grace, pace_.silence);
   } catch (const std::exception&) {
-    // The store is gone, so no rank can read this any more.
+    // The store is gone, so no rank can read this any more, or a rank never left.
   }
 }
 

@@ -27,9 +27,10 @@ class LifeSigns {
   // Writes a sign and reads the others. Returns a text on a lost rank, if any. Throws the store's exceptions.
   std::optional<std::string> look(double now_seconds);
   // This rank leaves: normally, or by an error, which it reports to the others. If it leaves normally, rank
-  // 0, whose process may hold the store, waits until all have left or one is lost. No call of the store takes
-  // longer than `patience`.
-  void leave(bool by_error, std::chrono::milliseconds patience);
+  // 0, whose process may hold the store, waits for the others until `for_others` passes or one is lost. No
+  // call of the store takes longer than `patience`. Throws the store's exceptions, and CommError where a rank
+  // did not leave.
+  void leave(bool by_error, std::chrono::milliseconds patience, std::chrono::milliseconds for_others);
 
  private:
   bool has(const std::string& key) { return store_->check({key}); }

@@ -53,10 +53,20 @@ Mesh make_mesh(World& world, const SequenceDegrees& shape) {
 }
 
 void connect_exchanges(const Mesh& mesh, at::Device device) {
-  for (Group* group : {mesh.ulysses.get(), mesh.ring.get()}) {
-    if (group->is_alone() || library_of(group->backend()) != BackendLibrary::nccl) continue;
-    const std::vector<int64_t> one_row(static_cast<size_t>(group->size()), 1);
-    all_to_all(*group, at::zeros({group->size()}, at::device(device).dtype(at::kByte)), one_row, one_row);
+  const auto byte_rows = [&](int64_t rows) { return at::zeros({rows}, at::device(device).dtype(at::kByte)); };
+  const auto is_connected_late = [](const Group& group) {
+    return !group.is_alone() && library_of(group.backend()) == BackendLibrary::nccl;
+  };
+  if (Group& heads = *mesh.ulysses; is_connected_late(heads)) {
+    const std::vector<int64_t> to_each(static_cast<size_t>(heads.size()), 1);
+    all_to_all(heads, byte_rows(heads.size()), to_each, to_each);
+  }
+  if (Group& ring = *mesh.ring; is_connected_late(ring)) {
+    const int ranks = ring.size();
+    std::vector<int64_t> to_next(static_cast<size_t>(ranks), 0), from_before(to_next);
+    to_next[static_cast<size_t>((ring.rank() + 1) % ranks)] = 1;
+    from_before[static_cast<size_t>((ring.rank() + ranks - 1) % ranks)] = 1;
+    all_to_all(ring, byte_rows(1), to_next, from_before);
   }
 }
 

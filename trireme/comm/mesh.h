@@ -25,8 +25,9 @@ void check_degrees(int64_t ulysses, int64_t ring, int ranks);
 // Collective. Throws ConfigError like check_degrees().
 Mesh make_mesh(World& world, const SequenceDegrees& shape);
 
-// NCCL connects two ranks, and takes memory of their GPUs, at their first exchange. This makes it exchange a
-// byte, so that what is left can be planned with; other libraries do nothing. Collective.
+// NCCL connects two ranks, and takes memory of their GPUs, at their first exchange. This lets those that will
+// exchange (all pairs of Ulysses ranks, neighbours in the ring) do so with a byte, so that what is left can
+// be planned with. Nothing with other libraries. Collective.
 void connect_exchanges(const Mesh& mesh, at::Device device);
 
 }  // namespace trireme

@@ -1,5 +1,6 @@
 // How much of a host's memory ranks plan with, in the engine and in the planner: a tenth stays free for cached
-// blocks that fit no request (cpu_caching_allocator.h), and each process has memory outside tensors. Torch-free.
+// blocks that fit no request (cpu_caching_allocator.h), and each process has memory outside tensors. No torch
+// here.
 #pragma once
 
 #include <algorithm>

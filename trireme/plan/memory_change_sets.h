@@ -60,7 +60,8 @@ struct MemoryChanges {
   bool fits() const { return cost.fits(limits); }
 };
 
-// `limits`: of a rank's tensors, and of a machine's host. At most six sets. Throws ConfigError as step_time does.
+// `limits`: of a rank's tensors, and of a machine's host. At most six sets. Throws ConfigError as step_time
+// does.
 MemoryChanges find_memory_changes(const PlannedStep& step, const HardwareProfile& hardware,
                                   const MemoryLimits& limits, const ChangesAllowed& allowed = {});
 

@@ -31,7 +31,8 @@ int64_t sharded_state_bytes(const PlanRequest& request, const Configuration& con
 std::vector<std::string> advice_on_other_axes(const PlanRequest& request, const Planned& best) {
   std::vector<std::string> advice;
   const Configuration& c = best.configuration;
-  const int64_t state = sharded_state_bytes(request, c), limit = memory_limits(request).device_bytes;
+  const int64_t state = sharded_state_bytes(request, c),
+                limit = memory_limits(request, c.ranks()).device_bytes;
   if (state > limit)
     advice.push_back(
         cat("weights, gradients and optimizer alone take ", format_bytes(state), " of ", format_bytes(limit),

@@ -78,7 +78,7 @@ struct PlanRequest {
   int64_t samples_per_step = 0;
   RunSettings settings;
   PinnedOptions pinned;
-  double memory_share = 0.92;  // of a device's memory, and of the host's, that a plan may fill
+  double memory_share = 0.92;  // that a plan may fill of each memory (memory_limits)
   bool allow_disk = false;     // offload to a disk is searched too
 
   // Of a sample of `sample_tokens`.

@@ -9,15 +9,15 @@
 
 namespace trireme {
 
-MemoryLimits memory_limits(const PlanRequest& request) {
+MemoryLimits memory_limits(const PlanRequest& request, int ranks) {
   const auto share = [&](int64_t bytes) {
     return static_cast<int64_t>(request.memory_share * static_cast<double>(bytes));
   };
   const HardwareProfile& hardware = request.hardware;
   MemoryLimits limits{share(hardware.memory_bytes), 0};
   if (hardware.is_gpu && hardware.host_memory_bytes > 0) {
-    const int64_t ranks = std::clamp(request.devices, 1, hardware.devices_per_machine);
-    const int64_t of_engine = ranks * planned_host_bytes(hardware.host_memory_bytes, ranks);
+    const int64_t devices = std::min(ranks, hardware.devices_per_machine);
+    const int64_t of_engine = devices * planned_host_bytes(hardware.host_memory_bytes, devices);
     limits.host_bytes = std::max<int64_t>(1, std::min(share(hardware.host_memory_bytes), of_engine));
   }
   return limits;
@@ -34,7 +34,7 @@ PlannedMemory planned_memory(const PlanRequest& request, ForecastInputs& inputs)
   const HardwareProfile& hardware = request.hardware;
   const int devices = std::min(inputs.ranks, hardware.devices_per_machine);
   PlannedMemory use;
-  use.limits = memory_limits(request);
+  use.limits = memory_limits(request, inputs.ranks);
   use.forecast = choose_resident_layers(
       inputs, bytes_for_tensors(request, hardware.memory_bytes),
       use.limits.host_bytes == 0 ? MemoryFit::kNoLimit : use.limits.host_bytes / devices);

@@ -13,7 +13,7 @@ struct MemoryLimits {
   int64_t host_bytes = 0;  // 0: none, of a CPU or where the profile does not know
 };
 // What a plan may fill: the share that is asked, and of a host no more than the engine plans with.
-MemoryLimits memory_limits(const PlanRequest& request);
+MemoryLimits memory_limits(const PlanRequest& request, int ranks);
 
 // Of the fullest rank.
 struct PlannedMemory {

@@ -139,11 +139,11 @@ int64_t accumulation_to_keep(const RunFacts& before, const RunFacts& now) {
   once.options["gradient_accumulation_steps"] = 1;
   const int64_t at_once = global_batch_samples(once);
   if (wanted % at_once != 0)
-    throw ConfigError(cat(
-        "a step is to have ", wanted,
-        " samples as before (--keep_global_batch, or a restart by --elastic), and these ranks take ", at_once,
-        " at once (--per_device_train_batch_size times the groups of ranks that share a sample), which "
-        "does not divide it; choose another --per_device_train_batch_size or number of ranks"));
+    throw ConfigError(
+        cat("a step is to have ", wanted, " samples as before (--keep_global_batch), and these ranks take ",
+            at_once,
+            " at once (--per_device_train_batch_size times the groups of ranks that share a sample), which "
+            "does not divide it; choose another --per_device_train_batch_size or number of ranks"));
   return wanted / at_once;
 }
 

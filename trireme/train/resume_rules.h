@@ -42,7 +42,7 @@ ResumeDecision decide_resume(const RunFacts& before, const RunFacts& now, bool n
 // Samples of one optimizer step over all ranks. DataError for numbers that no run has.
 int64_t global_batch_samples(const RunFacts& run);
 // The --gradient_accumulation_steps with which this run takes as many samples a step as the one before
-// (--keep_global_batch, launch --elastic). ConfigError where none does.
+// (--keep_global_batch). ConfigError where none does.
 int64_t accumulation_to_keep(const RunFacts& before, const RunFacts& now);
 
 }  // namespace trireme

@@ -283,7 +283,7 @@ void scale_accumulation(TrainOptions& options, int64_t to, int64_t from) {
   const auto scaled = [&](int64_t steps, const std::string& set_by) {
     if (steps % from != 0)
       throw ConfigError(cat(set_by, ": to keep the samples of a step it would be ", steps, " x ", to, " / ",
-                            from, "; give a multiple of ", from, ", or let the samples of a step change"));
+                            from, "; give a multiple of ", from, ", or another number of ranks"));
     return steps / from * to;
   };
   const bool listed = options.context_stages.starts_with('[');
