@@ -106,7 +106,7 @@ TEST(OutOfMemory, that_a_library_tells_is_an_error_that_the_user_can_mend) {
 
 TEST(OutOfMemory, is_also_what_nccl_reports_in_its_text) {
   const auto told = [](const std::string& reason) {
-    return as_out_of_memory(c10::DistBackendError({__func__, __FILE__, __LINE__}, reason));
+    return as_out_of_memory(c10::DistBackendError({"told", __FILE__, __LINE__}, reason));
   };
   const auto memory = told("NCCL error: unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'");
   ASSERT_TRUE(memory);

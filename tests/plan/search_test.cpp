@@ -250,8 +250,8 @@ TEST(Search, finds_groups_that_take_less_of_the_device_though_activations_leave)
 
 // A host of which the ranks plan with so many bytes together.
 int64_t host_of_plan(int64_t bytes, int64_t ranks) {
-  const auto of_rank = static_cast<double>(bytes / ranks + kOutsideOnHost_bytes) / kPlannedMemoryShare;
-  return ranks * static_cast<int64_t>(std::ceil(of_rank));
+  const int64_t of_rank = bytes / ranks + kOutsideOnHost_bytes;
+  return ranks * static_cast<int64_t>(std::ceil(static_cast<double>(of_rank) / kPlannedMemoryShare));
 }
 
 TEST(Search, a_small_host_shortens_a_sample_only_by_what_both_lack) {

@@ -136,7 +136,7 @@ TEST(Tokenizer, unknown_characters_stay_together_in_a_long_text) {
     const Tokenizer tokenizer = Tokenizer::load(folder.write("tokenizer.json", json.dump()));
     std::string runes, text;
     for (int i = 0; i < 40; ++i) runes += "\u16a0";
-    for (const int32_t id : tokenizer.encode(runes + "\u00fc" + runes + "a"))
+    for (const int32_t id : tokenizer.encode(cat(runes, "\u00fc", runes, "a")))
       text += tokenizer.token_of_id(id) == "<unk>" ? "?" : tokenizer.token_of_id(id);
     return text;
   };

@@ -15,8 +15,9 @@ inline constexpr int64_t kOutsideOnHost_bytes = int64_t{256} << 20;
 
 // One rank's, where `ranks` (1 or more) share `left_bytes`. 0 if nothing is left.
 constexpr int64_t planned_host_bytes(int64_t left_bytes, int64_t ranks) {
-  const auto share = static_cast<double>(left_bytes / ranks);
-  return std::max<int64_t>(0, static_cast<int64_t>(kPlannedMemoryShare * share) - kOutsideOnHost_bytes);
+  const int64_t share = left_bytes / ranks;
+  const auto planned = static_cast<int64_t>(kPlannedMemoryShare * static_cast<double>(share));
+  return std::max<int64_t>(0, planned - kOutsideOnHost_bytes);
 }
 
 }  // namespace trireme

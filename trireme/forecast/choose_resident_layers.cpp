@@ -34,9 +34,9 @@ MemoryForecast choose_resident_layers(ForecastInputs& inputs, int64_t device_bud
   const int64_t wanted = layers_for_the_host(inputs, lacking_bytes);
   for (int64_t layers = wanted, too_many = wanted + 1; too_many - fitting > 1;
        layers = std::midpoint(fitting, too_many)) {
-    if (MemoryForecast more = forecast_of(layers); more.peak_total_bytes <= device_budget_bytes) {
+    if (const MemoryForecast more = forecast_of(layers); more.peak_total_bytes <= device_budget_bytes) {
       fitting = layers;
-      forecast = std::move(more);
+      forecast = more;
     } else {
       too_many = layers;
     }
