@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
-#include "trireme/device/planned_host_memory.h"
+#include "trireme/device/planned_bytes.h"
 #include "trireme/forecast/tile_rules.h"
 #include "trireme/plan/plan.h"
 
@@ -349,7 +349,7 @@ TEST(Search, a_machines_host_is_shared_by_the_ranks_of_a_plan_whatever_number_wa
     request.devices = devices;
     return make_planned(request, one_rank, 4096).memory.limits.host_bytes;
   };
-  EXPECT_EQ(limit(1), planned_host_bytes(request.hardware.host_memory_bytes, 1));
+  EXPECT_EQ(limit(1), planned_bytes(request.hardware.host_memory_bytes, 1, kOutsideOnHost_bytes));
   EXPECT_EQ(limit(4), limit(1));
 }
 

@@ -45,12 +45,9 @@ class Ring {
 
   // Sends `message`, of `owner`'s block, on; the rank receives the block of the owner before it.
   PendingRows pass_on(const at::Tensor& message, int owner) const {
-    const int next = (rank() + 1) % size(), before = (rank() + size() - 1) % size();
-    std::vector<int64_t> send(static_cast<size_t>(size()), 0), receive(send);
-    send[static_cast<size_t>(next)] = layout_.ring_tokens(owner);
-    receive[static_cast<size_t>(before)] = layout_.ring_tokens((owner + size() - 1) % size());
     const MemoryScope scope(MemoryCategory::communication);
-    return begin_all_to_all(group_, message, send, receive);
+    return begin_pass_on(group_, message, layout_.ring_tokens(owner),
+                         layout_.ring_tokens((owner + size() - 1) % size()));
   }
 
  private:

@@ -38,8 +38,8 @@ void pin_defaults_of_train(PlanRequest& request) {
   const TrainOptions defaults;
   PinnedOptions& pinned = request.pinned;
   if (pinned.sp && !pinned.ulysses && !pinned.ring) {
-    const SequenceDegrees degrees = choose_degrees(
-        *pinned.sp, request.model.heads, std::min(request.devices, request.hardware.devices_per_machine));
+    const SequenceDegrees degrees =
+        choose_degrees(*pinned.sp, request.model.heads, request.hardware.machine_devices(request.devices));
     pinned.ulysses = degrees.ulysses;
     pinned.ring = degrees.ring;
   }

@@ -35,7 +35,7 @@ std::function<int()> columns_of_output() {
 // The list of stages in place of the name of its file, so that the run's config.json has it.
 void read_stages_file(std::string& stages) {
   const std::filesystem::path file = stages;
-  if (stages.starts_with('[') || (file.extension() != ".json" && !is_yaml(file))) return;
+  if (is_stage_list(stages) || (file.extension() != ".json" && !is_yaml(file))) return;
   const ConfigDocument document = read_document(file);
   if (!document.json.is_array())
     throw ConfigError(cat("--context_stages: ", stages, " holds ", quotation(document.json),

@@ -2,6 +2,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/data/indexed_dataset.h"
+#include "trireme/train/stage_plan.h"
 
 namespace trireme {
 
@@ -16,7 +17,7 @@ void refuse_unread_flags(const OptionParser& parser, const TrainOptions& o) {
   refuse(!has_loss_scale, "loss_scale_window", "without a loss scale; give --fp16");
   refuse(!stages && o.warmup_steps == 0 && o.warmup_ratio == 0, "warmup_type",
          "without a warm-up; give --warmup_steps or --warmup_ratio");
-  refuse(stages && !o.context_stages.starts_with('['), "max_seq_length",
+  refuse(stages && !is_stage_list(o.context_stages), "max_seq_length",
          "with --context_stages LENGTH:STEPS; give the stages lengths");
   refuse(stages, "num_train_epochs", "with --context_stages; give the stages steps");
   const bool has_text =

@@ -338,6 +338,15 @@ PendingRows begin_all_to_all(Group& group, const at::Tensor& input, std::span<co
   return PendingRows(std::move(state));
 }
 
+PendingRows begin_pass_on(Group& group, const at::Tensor& input, int64_t send_rows, int64_t receive_rows) {
+  const int ranks = group.size(), next = (group.rank() + 1) % ranks,
+            before = (group.rank() + ranks - 1) % ranks;
+  std::vector<int64_t> send(static_cast<size_t>(ranks), 0), receive(send);
+  send[static_cast<size_t>(next)] = send_rows;
+  receive[static_cast<size_t>(before)] = receive_rows;
+  return begin_all_to_all(group, input, send, receive);
+}
+
 at::Tensor all_gather(Group& group, const at::Tensor& input, std::span<const int64_t> rows,
                       at::Tensor output) {
   return begin_all_gather(group, input, rows, std::move(output)).wait();

@@ -58,6 +58,8 @@ PendingRows begin_all_gather(Group& group, const at::Tensor& input, std::span<co
                              at::Tensor output = {});
 PendingRows begin_all_to_all(Group& group, const at::Tensor& input, std::span<const int64_t> send_rows,
                              std::span<const int64_t> receive_rows);
+// begin_all_to_all in which each rank sends to the next one alone, and receives from the one before.
+PendingRows begin_pass_on(Group& group, const at::Tensor& input, int64_t send_rows, int64_t receive_rows);
 
 // [sum(rows), ...] -> [rows[rank], ...]. The result has input's dtype unless `result` names another (fp32 for
 // gradients that travel in bf16). In `output`, if it is defined, a contiguous tensor of that dtype, which may

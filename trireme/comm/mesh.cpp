@@ -61,13 +61,7 @@ void connect_exchanges(const Mesh& mesh, at::Device device) {
     const std::vector<int64_t> to_each(static_cast<size_t>(heads.size()), 1);
     all_to_all(heads, byte_rows(heads.size()), to_each, to_each);
   }
-  if (Group& ring = *mesh.ring; is_connected_late(ring)) {
-    const int ranks = ring.size();
-    std::vector<int64_t> to_next(static_cast<size_t>(ranks), 0), from_before(to_next);
-    to_next[static_cast<size_t>((ring.rank() + 1) % ranks)] = 1;
-    from_before[static_cast<size_t>((ring.rank() + ranks - 1) % ranks)] = 1;
-    all_to_all(ring, byte_rows(1), to_next, from_before);
-  }
+  if (is_connected_late(*mesh.ring)) begin_pass_on(*mesh.ring, byte_rows(1), 1, 1).wait();
 }
 
 }  // namespace trireme

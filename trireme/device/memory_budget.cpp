@@ -32,10 +32,7 @@ int64_t device_memory_bytes(at::Device device) {
 
 int64_t memory_budget_bytes(at::Device device, int64_t left_bytes, int ranks) {
   TRIREME_ASSERT(ranks >= 1, "got ", ranks);
-  if (device.is_cpu()) return planned_host_bytes(left_bytes, ranks);
-  const int64_t share = left_bytes / ranks;
-  const auto planned = static_cast<int64_t>(kPlannedMemoryShare * static_cast<double>(share));
-  return std::max<int64_t>(0, planned - kOutsideOnGpu_bytes);
+  return planned_bytes(left_bytes, ranks, device.is_cpu() ? kOutsideOnHost_bytes : kOutsideOnGpu_bytes);
 }
 
 }  // namespace trireme

@@ -2,7 +2,7 @@
 //
 //   bytes left on the machine or GPU / ranks that share it, minus a tenth, minus memory outside the account
 //
-// The tenth is for cached blocks that fit no request (planned_host_memory.h).
+// The tenth is for cached blocks that fit no request (planned_bytes.h).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <ATen/ATen.h>
 
 #include "trireme/device/cpu_caching_allocator.h"
-#include "trireme/device/planned_host_memory.h"
+#include "trireme/device/planned_bytes.h"
 
 namespace trireme {
 

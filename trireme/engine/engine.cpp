@@ -146,9 +146,8 @@ StepResult Engine::skip_or_refuse(StepResult result, OnNonfinite on_nonfinite) {
           : "; the parameters were not changed. ",
       found.text,
       found.in == NotFinite::In::weights
-          ? ". Go on from a checkpoint or model whose weights are all finite, with a lower --learning_rate "
-            "or "
-            "--max_grad_norm 1"
+          ? ". Go on from a checkpoint or model whose weights are all finite, with a lower "
+            "--learning_rate or --max_grad_norm 1"
           : ". A lower --learning_rate, --max_grad_norm 1, or resuming from the last checkpoint with another "
             "--seed and --resume_with_new_data usually helps"));
 }

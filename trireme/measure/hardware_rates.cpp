@@ -157,8 +157,8 @@ HardwareProfile measure_hardware(World& world, at::Device device, const Hardware
 
   HardwareProfile profile;
   describe(world, device, profile);
-  // As long as beside the steps of a run, so that the two take the same shapes; a share of a short measurement.
-  // About what step_rate.h gives a shape at a time between steps.
+  // About what a shape is given between the steps of a run (step_rate.h), so that the two take the same
+  // shapes; a share of a short measurement.
   constexpr double kBesideSteps_seconds = 0.0625;
   const double product_seconds = std::min(kBesideSteps_seconds, options.seconds / 60);
   MeanMatmulRate products_32_bit(*group, device, at::kFloat, product_seconds),

@@ -6,6 +6,7 @@
 //   seconds of an exchange     = calls x latency + bytes / bandwidth       (Hockney's model)
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -122,6 +123,9 @@ struct HardwareProfile {
   bool bf16_attention = true;
   double time_error_share = 0.25;  // of a step's seconds; an estimate
   std::vector<FigureSource> sources;
+
+  // Of so many ranks, those on one machine.
+  int machine_devices(int ranks) const { return std::min(ranks, devices_per_machine); }
 
   const Rates& rates(int64_t element_bytes) const { return element_bytes == 2 ? rates_16_bit : rates_32_bit; }
 };

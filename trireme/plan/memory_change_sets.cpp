@@ -54,7 +54,7 @@ StepCost memory_cost(const PlannedStep& step, const TensorLimits& limits) {
 }
 
 TensorLimits tensor_limits(const HardwareProfile& hardware, int ranks, const MemoryLimits& limits) {
-  return {limits.device_bytes, limits.host_bytes, std::min<int64_t>(ranks, hardware.devices_per_machine)};
+  return {limits.device_bytes, limits.host_bytes, hardware.machine_devices(ranks)};
 }
 
 std::string MemoryChangeSet::flags(const PlannedStep& before) const {

@@ -58,7 +58,7 @@ std::vector<BarSegment> segments_of(const MemoryBytes& bytes, int64_t times = 1)
 }
 
 int64_t devices_of_machine(const PlanRequest& request, const Planned& planned) {
-  return std::min(planned.configuration.ranks(), request.hardware.devices_per_machine);
+  return request.hardware.machine_devices(planned.configuration.ranks());
 }
 
 std::string device_bar(const PlanRequest& request, const Planned& planned) {

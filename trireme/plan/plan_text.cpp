@@ -44,12 +44,11 @@ std::string memory_text(const PlanRequest& request, const Planned& planned) {
   if (beside > 0)
     text += row("  beside tensors", cat(format_bytes(beside), ": context, libraries, fragments"));
   if (memory.forecast.host.total() > 0) {
-    text += row("each host",
-                cat(format_bytes(memory.host_bytes), " of ",
-                    count_text(std::min(planned.configuration.ranks(), hardware.devices_per_machine), "GPU"),
-                    hardware.host_memory_bytes > 0
-                        ? cat(", ", share_text(memory.host_bytes, hardware.host_memory_bytes))
-                        : std::string("; the profile does not say what there is")));
+    text += row("each host", cat(format_bytes(memory.host_bytes), " of ",
+                                 count_text(hardware.machine_devices(planned.configuration.ranks()), "GPU"),
+                                 hardware.host_memory_bytes > 0
+                                     ? cat(", ", share_text(memory.host_bytes, hardware.host_memory_bytes))
+                                     : std::string("; the profile does not say what there is")));
     text += row("  by category", cat(categories_text(memory.forecast.host), " for each GPU"));
   }
   return text;

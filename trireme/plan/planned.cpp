@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "trireme/device/planned_host_memory.h"
+#include "trireme/device/planned_bytes.h"
 #include "trireme/forecast/choose_resident_layers.h"
 #include "trireme/forecast/memory_fit.h"
 #include "trireme/plan/planned_inputs.h"
@@ -16,8 +16,9 @@ MemoryLimits memory_limits(const PlanRequest& request, int ranks) {
   const HardwareProfile& hardware = request.hardware;
   MemoryLimits limits{share(hardware.memory_bytes), 0};
   if (hardware.is_gpu && hardware.host_memory_bytes > 0) {
-    const int64_t devices = std::min(ranks, hardware.devices_per_machine);
-    const int64_t of_engine = devices * planned_host_bytes(hardware.host_memory_bytes, devices);
+    const int64_t devices = hardware.machine_devices(ranks);
+    const int64_t of_engine =
+        devices * planned_bytes(hardware.host_memory_bytes, devices, kOutsideOnHost_bytes);
     limits.host_bytes = std::max<int64_t>(1, std::min(share(hardware.host_memory_bytes), of_engine));
   }
   return limits;
@@ -32,7 +33,7 @@ int64_t bytes_for_tensors(const PlanRequest& request, int64_t device_bytes) {
 
 PlannedMemory planned_memory(const PlanRequest& request, ForecastInputs& inputs) {
   const HardwareProfile& hardware = request.hardware;
-  const int devices = std::min(inputs.ranks, hardware.devices_per_machine);
+  const int devices = hardware.machine_devices(inputs.ranks);
   PlannedMemory use;
   use.limits = memory_limits(request, inputs.ranks);
   use.forecast = choose_resident_layers(

@@ -38,7 +38,7 @@ StagePlan plan_run(const TrainOptions& options, const ModelConfig& config, const
       engine.rope = pinned(engine.rope, plan.configs.empty() ? config : plan.configs.back());
       plan.configs.push_back(with_rope(config, engine.rope));
     } catch (const ConfigError& error) {
-      if (!options.context_stages.starts_with('[')) throw;
+      if (!is_stage_list(options.context_stages)) throw;
       throw ConfigError(cat("stage ", plan.configs.size() + 1, " of --context_stages: ", error.what()));
     }
   }

@@ -254,7 +254,7 @@ StagePlan make_stage_plan(const TrainOptions& options, const RunTopology& topolo
   if (text.empty()) {
     plan.stages = single_stage(run.samples.max_seq_length, steps, stage_defaults(run));
     if (run.max_steps <= 0) plan.counted_stage = 0;
-  } else if (!text.starts_with('[')) {
+  } else if (!is_stage_list(text)) {
     plan.stages = parse_context_stages(text, stage_defaults(run));
   } else {
     const Json list = parse_stage_list(text);
@@ -286,7 +286,7 @@ void scale_accumulation(TrainOptions& options, int64_t to, int64_t from) {
                             from, "; give a multiple of ", from, ", or another number of ranks"));
     return steps / from * to;
   };
-  const bool listed = options.context_stages.starts_with('[');
+  const bool listed = is_stage_list(options.context_stages);
   Json list = listed ? parse_stage_list(options.context_stages) : Json::array();
   const auto sets_it = [&](size_t stage) { return list[stage].is_object() && list[stage].contains(name); };
   // No stage takes the flag's number where the first one sets its own.

@@ -21,6 +21,11 @@
 
 namespace trireme {
 
+// Whether --context_stages is of the second form.
+inline bool is_stage_list(const std::string& context_stages) {
+  return context_stages.starts_with('[');
+}
+
 struct StagePlan {
   std::vector<ContextStage> stages;
   std::vector<TrainOptions> options;  // in force in each stage
