@@ -14,7 +14,7 @@
 #include "trireme/cli/bench.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/comm/thread_world.h"
-#include "trireme/measure/link_rate.h"
+#include "trireme/measure/fitted_link.h"
 #include "trireme/model/model_config.h"
 
 #include "bench/comm/comm_report.h"
@@ -147,8 +147,8 @@ Choice choose_methods(const OptionParser& parser, const BenchCommFlags& flags, i
 void measure_methods(const Worlds& worlds, const Choice& choice, CommReport& report) {
   worlds.run(report.ranks, [&](World& world) {
     const auto group = world.make_group("link", {world.identity().all_ranks()});
-    const LinkRate link =
-        measure_link_rate(*group, report.options.device, std::max<int64_t>(7, report.options.repeats));
+    const FittedLink link =
+        measure_link(*group, report.options.device, std::max<int64_t>(7, report.options.repeats));
     std::vector<ExchangeRate> rates;
     rates.reserve(choice.shapes.size());
     for (const MethodPartition& shape : choice.shapes)

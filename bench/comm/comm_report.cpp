@@ -40,6 +40,11 @@ std::string what_was_run(const CommReport& report) {
              report.ranks, report.ranks == 1 ? " rank" : " ranks", report.threads ? " (threads)" : "", "\n");
 }
 
+double model_seconds(const CommReport& report, const ExchangeRate& rate) {
+  return report.link.speed.seconds(static_cast<double>(rate.calls()),
+                                   static_cast<double>(rate.most_sent.both()));
+}
+
 std::string methods_table(const CommReport& report) {
   std::vector<Row> rows{{"method", "exchanges", "fwd MiB", "formula", "bwd MiB", "formula", "exchange s",
                          "least", "most", "model s", "layer s", "share"}};
@@ -49,8 +54,7 @@ std::string methods_table(const CommReport& report) {
                     mebibytes(rate.most_sent.backward), mebibytes(rate.most_formula.backward),
                     format_fixed(rate.exchange_seconds.median, 5),
                     format_fixed(rate.exchange_seconds.least, 5), format_fixed(rate.exchange_seconds.most, 5),
-                    format_fixed(report.link.seconds(rate.calls(), rate.most_sent.both()), 5),
-                    format_fixed(rate.layer_seconds.median, 5),
+                    format_fixed(model_seconds(report, rate), 5), format_fixed(rate.layer_seconds.median, 5),
                     format_fixed(100 * rate.exchange_share(), 1) + "%"});
   return aligned(rows) +
          "exchanges forward+backward; MiB sent by the rank that sends most: each rank's count, in bytes, is "
@@ -91,10 +95,11 @@ std::string text_of(const CommReport& report) {
         "one rank: nothing travels. Use trireme launch --nproc_per_node P -- bench comm, or "
         "--ranks_as_threads P\n";
   else
-    text += cat("an all-to-all here: ", format_fixed(report.link.latency_seconds * 1e6, 1), " us + bytes / ",
-                format_fixed(report.link.bytes_per_second / 1e9, 3), " GB/s, fitted to ",
-                report.link.timed.size(), " sizes from ", format_bytes(report.link.timed.front().sent_bytes),
-                " to ", format_bytes(report.link.timed.back().sent_bytes), " a rank\n");
+    text +=
+        cat("an all-to-all here: ", format_fixed(report.link.speed.latency_seconds * 1e6, 1),
+            " us + bytes / ", format_fixed(report.link.speed.bytes_per_second / 1e9, 3), " GB/s, fitted to ",
+            report.link.timed.size(), " sizes from ", format_bytes(report.link.timed.front().sent_bytes),
+            " to ", format_bytes(report.link.timed.back().sent_bytes), " a rank\n");
   text += "\n" + methods_table(report);
   if (report.ranks > 1) text += "\n" + weak_scaling_table(report);
   return text;
@@ -119,8 +124,8 @@ Json json_of(const CommReport& report) {
                {"methods", Json::array()},
                {"weak_scaling", Json::array()}};
   if (report.ranks > 1) {
-    line["link"] = {{"latency_s", report.link.latency_seconds},
-                    {"bytes_per_s", report.link.bytes_per_second},
+    line["link"] = {{"latency_s", report.link.speed.latency_seconds},
+                    {"bytes_per_s", report.link.speed.bytes_per_second},
                     {"timed", Json::array()}};
     for (const TimedExchange& one : report.link.timed)
       line["link"]["timed"].push_back({{"sent_bytes", one.sent_bytes}, {"s", one.seconds}});
@@ -135,7 +140,7 @@ Json json_of(const CommReport& report) {
          {"sent_bytes", json_of(rate.most_sent)},
          {"formula_bytes", json_of(rate.most_formula)},
          {"exchange_s", json_of(rate.exchange_seconds)},
-         {"model_s", report.link.seconds(rate.calls(), rate.most_sent.both())},
+         {"model_s", model_seconds(report, rate)},
          {"layer_s", json_of(rate.layer_seconds)},
          {"exchange_share", rate.exchange_share()}});
   for (const WeakScalingRow& weak : report.weak_scaling) {

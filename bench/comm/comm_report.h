@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "trireme/base/json.h"
-#include "trireme/measure/link_rate.h"
+#include "trireme/measure/fitted_link.h"
 
 #include "bench/comm/exchange_rate.h"
 
@@ -23,7 +23,7 @@ struct CommReport {
   int ranks = 1;
   bool threads = false;  // ranks are threads of one process
   ExchangeRateOptions options;
-  LinkRate link;
+  FittedLink link;
   std::vector<ExchangeRate> methods;
   std::vector<WeakScalingRow> weak_scaling;
   std::vector<std::string> left_out;  // methods that these ranks do not have, and why

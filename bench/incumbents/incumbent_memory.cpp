@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.h"
+#include "trireme/plan/hardware_profile.h"
 
 #include "bench/incumbents/incumbent_step.h"
 
@@ -30,13 +31,9 @@ int64_t peak_device_bytes(const IncumbentRun& run) {
 }
 
 // What the first all-to-all over 8 H100s of a machine took: "before: NV 1.06 GB, after: NV 4.34 GB"
-// (github.com/NVIDIA/nccl/issues/1685).
+// (github.com/NVIDIA/nccl/issues/1685). The most of it are the buffers of 7 peers.
 constexpr int kMachineRanks = 8;
 constexpr auto kFirstAllToAll_bytes = static_cast<int64_t>(3.28 * (int64_t{1} << 30));
-// The most of it, 7 peers': of each of 32 channels a buffer to receive, 10 MiB of three protocols, and one to
-// send, 2 MiB (NCCL 2.26.2 transport/p2p.cc p2pRecvSetup, p2pSendSetup; init.cc computeBuffSizes;
-// graph/paths.cc ncclTopoComputeP2pChannels).
-constexpr int64_t kPeer_bytes = 32 * (int64_t{12} << 20);
 // A communicator that gathers takes NVLS's buffers, 16 channels x 8 heads x 2 of 1 MiB (transport/nvls.cc
 // ncclNvlsBufferSetup), or a ring's, 24 channels of 12 MiB (transport/generic.cc ncclTransportRingConnect):
 // the smaller of the two is counted.
@@ -50,7 +47,8 @@ int64_t incumbent_nccl_bytes(const IncumbentRun& run) {
   int64_t bytes = 2 * kGather_bytes;
   // Ulysses' own (parallel_state_sp.py): position_ids are gathered, queries, keys and values are exchanged.
   if (run.sequence_ranks > 1)
-    bytes += kGather_bytes + kFirstAllToAll_bytes - (kMachineRanks - run.sequence_ranks) * kPeer_bytes;
+    bytes +=
+        kGather_bytes + kFirstAllToAll_bytes - (kMachineRanks - run.sequence_ranks) * kPeerBuffersOnGpu_bytes;
   return bytes;
 }
 

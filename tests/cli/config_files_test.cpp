@@ -84,14 +84,18 @@ TEST_F(GivenFiles, a_flag_beats_what_counts_more_than_it_or_contradicts_it_in_co
 }
 
 // Another schedule may be a later stage's, which warms up as all do.
-TEST_F(GivenFiles, a_constant_schedule_leaves_the_warm_up_of_stages) {
-  const std::string with_stages =
-      file("run.yaml", "warmup_steps: 4\ncontext_stages: [{max_seq_length: 32, steps: 4}]\n");
+TEST_F(GivenFiles, a_constant_schedule_leaves_the_warm_up_of_stages_that_set_another) {
+  const std::string with_stages = file("run.yaml",
+                                       "warmup_steps: 4\ncontext_stages: [{max_seq_length: 32, steps: 4}, "
+                                       "{steps: 8, lr_scheduler_type: linear}]\n");
+  const std::string alike =
+      file("alike.yaml", "warmup_steps: 4\ncontext_stages: [{max_seq_length: 32, steps: 4}]\n");
   const std::string without = file("other.yaml", "warmup_steps: 4\ncontext_stages: null\n");
   const auto constant = [&](const std::string& config) {
     return parse({"--config", config, "--lr_scheduler_type", "constant"})->flags.options.warmup_steps;
   };
   EXPECT_EQ(constant(with_stages), 4);
+  EXPECT_EQ(constant(alike), 0);
   EXPECT_EQ(constant(without), 0);
 }
 

@@ -24,7 +24,7 @@ TEST(ContextExtensionProcess, stages_from_a_file_then_one_flag_then_export) {
   const testing::TinyRun run(3000);
   const fs::path& folder = run.folder();
   const fs::path out = folder / "run", stages = folder / "stages.yaml";
-  std::ofstream(stages) << "- {max_seq_length: 16, steps: 2}\n"
+  std::ofstream(stages) << "- {steps: 2}\n"
                            "- max_seq_length: 640\n"
                            "  tokens: 2k\n"
                            "  rope_scaling: {rope_type: yarn, factor: 2}\n"
@@ -41,7 +41,7 @@ TEST(ContextExtensionProcess, stages_from_a_file_then_one_flag_then_export) {
               AllOf(HasSubstr("stage 2 has recompute \"auto\" -> \"full\", rope_scaling"),
                     HasSubstr("assembled anew"),
                     HasSubstr("rope yarn x 2 of 512 positions, theta 10000: 1,024 positions"),
-                    HasSubstr("length 16 -> 640: the loss was ")));
+                    HasSubstr("length 32 -> 640: the loss was ")));
   // The run's config.json holds the stages, not the name of their file.
   EXPECT_THAT(read_json(RunDirectory(out).config())["context_stages"].get<std::string>(),
               HasSubstr(R"("max_seq_length":640)"));

@@ -1,6 +1,8 @@
 // `trireme plan` from words to files: what it computed with is what a run of its files computes with.
 #include "trireme/cli/plan.h"
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 
@@ -49,8 +51,12 @@ class PlanCommand : public ::testing::Test {
 
   fs::path cpu() const { return folder_.path() / "cpu.json"; }
   fs::path gpu() const { return folder_.path() / "gpu.json"; }
+  // Of 64 tokens, unless `more` has lengths.
   Words with_model(const Words& more) const {
-    Words words{"--model", (folder_.path() / "model").string(), "--max_seq_length", "64"};
+    Words words{"--model", (folder_.path() / "model").string()};
+    constexpr std::array kLengths = {"--max_seq_length", "--max_length", "--stages"};
+    if (std::ranges::find_first_of(more, kLengths) == more.end())
+      words.insert(words.end(), {"--max_seq_length", "64"});
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
@@ -275,6 +281,16 @@ TEST_F(PlanCommand, exits_1_where_nothing_fits) {
       output_of({"--model", "llama3-8b", "--gpu", cpu().string(), "--max_seq_length", "4k"});
   EXPECT_EQ(output.code, 1);
   EXPECT_THAT(output.text, AllOf(HasSubstr("DOES NOT FIT"), HasSubstr("trireme init --preset llama3-8b")));
+}
+
+TEST_F(PlanCommand, refuses_flags_that_the_answer_does_not_read) {
+  for (const Words& words : {Words{"--max_seq_length", "64", "--max_length"},
+                             {"--max_seq_length", "64", "--stages", "32,64"},
+                             {"--max_length", "--stages", "32,64"},
+                             {"--objective", "length", "--stages", "32,64"},
+                             {"--html", "x.html", "--max_seq_length", "64", "--explain_oom"},
+                             {"--tokens", "5b", "--max_seq_length", "64", "--explain_oom"}})
+    EXPECT_THAT(refusal(on_cpu(words)), ::testing::StartsWith(words.front() + " means nothing"));
 }
 
 TEST_F(PlanCommand, plans_stages_and_the_longest_length) {

@@ -24,7 +24,7 @@ PAGES = ["README.md", "CONTRIBUTING.md", "tests/README.md", "docs/benchmarks/REA
 ELSEWHERE = {"hf", "mkdir", "tar", "if", "export", "mpirun", "(umask", ".deps/python/bin/python", "python3", "trireme-0.1.0-cuda-linux-x86_64/bin/trireme",
              "/tmp/t/trireme-*/share/trireme/bench/gpu/run"}
 COMMAND = re.compile(r"^(\./dev|trireme|[./\w-]*/(trireme|run|python)|hf|mkdir|tar|if|export|mpirun|srun|torchrun|python3?|\(umask)( |$)")
-TOY_RUN = "--model_name_or_path DIR --train_file /data/code --context_stages 64:2 --save_steps 0"
+TOY_RUN = "--model_name_or_path DIR --train_file /data/code --context_stages 64:2"
 
 
 def commands(page):

@@ -42,6 +42,16 @@ TEST(Forecast, of_llama_3_8b_is_the_sum_of_its_buffers) {
   EXPECT_EQ(forecast.host, MemoryBytes{});
 }
 
+TEST(Forecast, of_ranks_on_gpus_has_nccls_buffers_throughout) {
+  ForecastInputs inputs = llama_3_8b(int64_t{1} << 20);
+  const MemoryForecast before = memory_forecast(inputs);
+  inputs.peer_buffers_bytes = 1 << 28;
+  inputs.machine_ranks = 8;
+  const MemoryForecast with_buffers = memory_forecast(inputs);
+  EXPECT_EQ(with_buffers.peak[communication], before.peak[communication] + (int64_t{7} << 28));
+  EXPECT_EQ(with_buffers.peak_total_bytes, before.peak_total_bytes + (int64_t{7} << 28));
+}
+
 // o that was kept by tokens comes back in one message with d(o); the kernel copies both. Kept by heads,
 // beside q, k and v, it does not travel.
 TEST(Forecast, of_attention_backward_has_copies_of_o_and_its_gradient_only_where_they_come_together) {

@@ -43,6 +43,22 @@ TEST(SequenceRanks, give_this_ranks_heads_and_tokens) {
   EXPECT_EQ(third.shard_tokens, kTokens / 4);
 }
 
+TEST(SequenceRanks, exchange_directly_with_other_heads_and_round_the_ring_on_their_machine) {
+  const auto peers = [](int ulysses, int ring, int machine_ranks) {
+    ForecastInputs inputs = inputs_of(ulysses, ulysses * ring);
+    inputs.ring = ring;
+    inputs.machine_ranks = machine_ranks;
+    return machine_peers(inputs);
+  };
+  EXPECT_EQ(peers(1, 1, 8), 0);
+  EXPECT_EQ(peers(8, 1, 8), 7);
+  EXPECT_EQ(peers(8, 1, 4), 3) << "the others are on other machines";
+  EXPECT_EQ(peers(2, 2, 8), 1 + 1);
+  EXPECT_EQ(peers(2, 4, 8), 1 + 1);
+  EXPECT_EQ(peers(1, 8, 8), 1);
+  EXPECT_EQ(peers(8, 4, 8), 7) << "ring neighbours are on other machines";
+}
+
 TEST(SequenceRanks, come_from_data_parallel_ranks_and_keep_the_samples_of_a_step) {
   const auto more = more_sequence_ranks(inputs_of(2, 8, 5));
   ASSERT_TRUE(more.has_value());

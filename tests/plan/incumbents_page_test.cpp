@@ -10,6 +10,7 @@
 #include "trireme/base/sizes.h"
 #include "trireme/forecast/memory_forecast.h"
 #include "trireme/forecast/sequence_ranks.h"
+#include "trireme/plan/hardware_profile.h"
 
 #include "tests/plan/incumbent_points.h"
 #include "tests/support/file_bytes.h"
@@ -81,7 +82,8 @@ std::string buffers_table(const IncumbentRun& run) {
 }
 
 // Trireme on `ranks` GPUs of one machine: everything that can go to the host is there, the layers' inputs are
-// kept; of head chunks those that fit most. The same gibibyte outside of tensors, and 3 % of fragments.
+// kept; of head chunks those that fit most. The same gibibyte outside of tensors, NCCL's buffers of peers, and
+// 3 % of fragments.
 struct OurLongest {
   int64_t tokens = 0;
   int head_chunks = 1;
@@ -99,7 +101,8 @@ ForecastInputs our_inputs(const ModelSizes& model, int ranks, int head_chunks) {
   inputs.model.unit_elements.assign(static_cast<std::size_t>(model.layers) + 2, layer);
   inputs.model.unit_elements.front() = table;
   inputs.model.unit_elements.back() = model.hidden + (model.tied ? 0 : table);
-  inputs.ranks = ranks;
+  inputs.ranks = inputs.machine_ranks = ranks;
+  inputs.peer_buffers_bytes = kPeerBuffersOnGpu_bytes;
   inputs.zero = 3;
   inputs.head_chunks = head_chunks;
   inputs.recompute = {Recompute::full, 1, 1, model.layers};
@@ -272,7 +275,8 @@ kernels, copies from pageable memory and gathers that nothing hides are not coun
 ## What Trireme's policies promise beyond
 
 Forecast (`trireme/forecast/memory_forecast.h`), not measured on these machines: parameters, optimizer and layer inputs on the host,
-the layers' forward repeated, tiles of 4,096 tokens, the same gibibyte outside of tensors and 3 % of fragments; the host has ALST's 1.9 TB.
+the layers' forward repeated, tiles of 4,096 tokens, the same gibibyte outside of tensors, NCCL's buffers for each peer
+and 3 % of fragments; the host has ALST's 1.9 TB.
 
 )",
       beyond_table(), R"(

@@ -5,7 +5,7 @@
 
 #include "trireme/comm/thread_world.h"
 #include "trireme/eval/verify_reference.h"
-#include "trireme/measure/link_rate.h"
+#include "trireme/measure/fitted_link.h"
 
 #include "bench/comm/exchange_rate.h"
 #include "tests/engine/attention_under_test.h"
@@ -119,7 +119,7 @@ TEST_F(CommandsOnAnotherDevice, verify_passes_on_hugging_faces_numbers) {
 TEST_F(CommandsOnAnotherDevice, links_and_exchanges_are_measured_where_the_device_is) {
   run_ranks_as_threads(2, [&](World& world) {
     const auto group = world.make_group("link", {{0, 1}});
-    EXPECT_FALSE(measure_link_rate(*group, *device_under_test(), 1).timed.empty());
+    EXPECT_FALSE(measure_link(*group, *device_under_test(), 1).timed.empty());
 
     ExchangeRateOptions exchange;
     exchange.tokens = 64;

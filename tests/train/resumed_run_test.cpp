@@ -254,6 +254,10 @@ TEST(ResumedRun, tells_another_global_batch_and_keeps_it_where_it_is_asked_to) {
               AllOf(HasSubstr("gradient_accumulation_steps 2 -> 1"), Not(HasSubstr("global batch"))));
   EXPECT_EQ(kept.records.at(4).tokens_seen, 4 * 2 * 16);
   EXPECT_EQ(read_json(options.output_dir / "config.json")["gradient_accumulation_steps"], 1);
+  // Asked for twice as many on the checkpoint's ranks.
+  options.gradient_accumulation_steps = 2;
+  EXPECT_THAT(train_on_ranks(2, options, 6).output,
+              HasSubstr("gradient_accumulation_steps 2 -> 1, as the checkpoint's run had"));
 }
 
 TEST(ResumedRun, keeps_the_global_batch_of_stages_that_set_theirs) {

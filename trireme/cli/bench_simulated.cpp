@@ -6,6 +6,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/cli/model_directory.h"
+#include "trireme/cli/unread_flags.h"
 #include "trireme/engine/assemble.h"
 #include "trireme/measure/memory_report.h"
 #include "trireme/measure/simulated_rank.h"
@@ -19,6 +20,8 @@ int run_simulated_step(const BenchStepFlags& flags, const OptionParser& parser,
     throw ConfigError(cat("--simulate_ranks ", *flags.simulate_ranks, " takes one process, and ", alone.size,
                           " were started; run trireme bench step without a launcher, or leave "
                           "--simulate_ranks out to measure these ranks"));
+  refuse_unread_flag(parser, true, "ddp_backend",
+                     "with --simulate_ranks, which exchange nothing; leave that out");
   const std::filesystem::path model_dir = find_model_directory(flags.model);
   EngineOptions options = flags.resolve(alone);
   const c10::DeviceGuard guard(options.device);

@@ -8,6 +8,7 @@
 #include "trireme/cli/config_document.h"
 #include "trireme/cli/deepspeed_config.h"
 #include "trireme/cli/deepspeed_keys.h"
+#include "trireme/train/stage_plan.h"
 
 namespace fs = std::filesystem;
 
@@ -54,8 +55,10 @@ bool is_displaced(const std::string& option, const Json& document, const OptionP
            !is_given_as(schedule, document[schedule]);
   if (option == "warmup_ratio" || option == "warmup_steps") {
     // A stage may set another schedule, and goes on with the warm-up.
-    const bool has_stages = parser.given("context_stages") || document.contains("context_stages");
-    return !has_stages && is_given_as(schedule, "constant");
+    const Json stages = parser.given("context_stages") ? parser.find("context_stages").read()
+                                                       : document.value("context_stages", Json());
+    return is_given_as(schedule, "constant") &&
+           !stages_set_schedule(stages.is_string() ? stages.get<std::string>() : stages.dump());
   }
   return option.starts_with("spike_") && is_given_as("on_spike", "off");
 }

@@ -9,6 +9,7 @@
 #include "trireme/cli/deepspeed_config.h"
 #include "trireme/cli/plan_output.h"
 #include "trireme/cli/train.h"
+#include "trireme/cli/unread_flags.h"
 #include "trireme/engine/check_options.h"
 #include "trireme/engine/make_forecast_inputs.h"
 #include "trireme/plan/hardware_catalog.h"
@@ -50,6 +51,26 @@ void check_given(const PlanFlags& flags, const OptionParser& parser, const Hardw
   if (flags.allow_disk) engine.offload = {};
   check_engine_options(engine);
   check_heads(engine, config);
+}
+
+// Flags that the answer which is asked for does not read.
+void refuse_unread(const PlanFlags& flags, const OptionParser& parser) {
+  const auto refuse = [&](bool unread, const char* flag, const std::string& reader) {
+    refuse_unread_flag(parser, unread, flag, reader);
+  };
+  if (flags.explain.asked(parser)) {
+    const std::string reader = "with --explain_oom, which explains one run; plan without that";
+    for (const char* flag : {"output", "html", "spec", "stages", "tokens", "target_tokens_per_second"})
+      refuse(true, flag, reader);
+    for (const char* flag : {"objective", "max_length"})
+      refuse(flags.objective != Objective::throughput, flag, reader);
+    return;
+  }
+  const bool longest = flags.objective == Objective::length, stages = !flags.stages.empty();
+  refuse(longest, "max_seq_length", "where the longest sequence is searched; leave --max_length out");
+  refuse(stages, "max_seq_length", "with --stages, which are lengths; leave those out");
+  for (const char* flag : {"objective", "max_length"})
+    refuse(longest && stages, flag, "with --stages, which are lengths; leave those out");
 }
 
 template <typename T, typename V>
@@ -252,6 +273,7 @@ int run_plan(const std::vector<std::string>& arguments) {
   std::vector<std::string> notes;
   if (!parser.parse(arguments, [&] { notes = flags.read_files(parser); })) return 0;
   if (flags.model.empty()) throw ConfigError("trireme plan needs --model");
+  refuse_unread(flags, parser);
   PlannedModel model = find_planned_model(flags.model);
   flags.engine.rope.longest_tokens =
       flags.stages.empty() ? flags.max_seq_length : parse_stage_lengths(flags.stages).back();

@@ -29,6 +29,14 @@ std::string joined_names(const std::vector<std::string>& names) {
   return text;
 }
 
+// If `option` is above 0, it counts and `displaced` does not.
+void drop_displaced(TrainOptionValues& values, const std::string& option, const std::string& displaced) {
+  const bool counts = std::ranges::any_of(values, [&](const auto& value) {
+    return value.first == option && value.second.is_number() && value.second.template get<double>() > 0;
+  });
+  if (counts) std::erase_if(values, [&](const auto& value) { return value.first == displaced; });
+}
+
 }  // namespace
 
 void PlanPages::declare(OptionList& list) {
@@ -69,6 +77,9 @@ void PlanPages::read_script(OptionParser& parser, TrainOptionValues& passed_on) 
       not_carried_.push_back(value.option);
     }
   }
+  // Transformers lets one of two win, and train refuses the other.
+  drop_displaced(passed_on, "max_steps", "num_train_epochs");
+  drop_displaced(passed_on, "warmup_steps", "warmup_ratio");
   if (!read_->arguments) return;
   for (const PythonArgument* argument : read_->source.calls[*read_->arguments].keywords())
     if (!argument->value && !contains(kOthers, argument->keyword)) not_carried_.push_back(argument->keyword);

@@ -1,31 +1,92 @@
 #include "trireme/cli/unread_flags.h"
 
+#include <algorithm>
+#include <filesystem>
+
 #include "trireme/base/error.h"
 #include "trireme/data/indexed_dataset.h"
+#include "trireme/data/text_source.h"
 #include "trireme/train/stage_plan.h"
 
 namespace trireme {
+namespace {
+
+// As a flag, and not by a file.
+bool is_given(const OptionParser& parser, const std::string& flag) {
+  return parser.source_of(flag) == "--" + flag;
+}
+
+// Whether a stage of --context_stages LENGTH:STEPS[:PEAK],... that comes first has a peak.
+bool first_stage_has_peak(const std::string& stages) {
+  return std::ranges::count(stages.substr(0, stages.find(',')), ':') > 1;
+}
+
+std::vector<std::filesystem::path> text_of_run(const TrainOptions& options, const Json& stages) {
+  std::vector<std::filesystem::path> text{options.train_file, options.eval_file};
+  for (const Json& stage : stages)
+    if (stage.is_object() && stage.contains("train_file") && stage["train_file"].is_string())
+      text.emplace_back(stage["train_file"].get<std::string>());
+  std::erase_if(text, [](const auto& path) { return path.empty() || is_indexed_dataset(path); });
+  return text;
+}
+
+}  // namespace
+
+void refuse_unread_flag(const OptionParser& parser, bool unread, const std::string& flag,
+                        const std::string& reader) {
+  if (unread && is_given(parser, flag))
+    throw ConfigError(cat("--", flag, " means nothing ", reader, ", or leave it out"));
+}
+
+void refuse_unread_text_flags(const OptionParser& parser, const std::vector<std::filesystem::path>& text) {
+  const auto refuse = [&](bool unread, const char* flag, const char* reader) {
+    refuse_unread_flag(parser, unread, flag, reader);
+  };
+  refuse(text.empty(), "text_field", "for tokenized data; give trireme tokenize --field");
+  refuse(text.empty(), "on_bad_record", "for tokenized data; give it to trireme tokenize");
+  for (const char* flag : {"append_eos", "no_append_eos"})
+    refuse(text.empty(), flag, "for tokenized data; decide it in trireme tokenize (--no_append_eos)");
+  const bool has_lines = std::ranges::any_of(text, may_hold_json_lines);
+  for (const char* flag : {"text_field", "on_bad_record"})
+    refuse(!has_lines, flag, "for a file that is one document; give a .jsonl file, or a folder");
+}
 
 void refuse_unread_flags(const OptionParser& parser, const TrainOptions& o) {
-  const auto refuse = [&](bool unread, const char* flag, const char* reader) {
-    if (unread && parser.source_of(flag) == cat("--", flag))
-      throw ConfigError(cat("--", flag, " means nothing ", reader, ", or leave it out"));
+  const auto refuse = [&](bool unread, const std::string& flag, const std::string& reader) {
+    refuse_unread_flag(parser, unread, flag, reader);
   };
-  const bool stages = !o.context_stages.empty();
+  const bool stages = !o.context_stages.empty(), listed = is_stage_list(o.context_stages);
+  const Json list = listed ? parse_stage_list(o.context_stages) : Json::array();
   const bool has_loss_scale = o.engine.precision == Precision::fp16;
   refuse(!has_loss_scale, "initial_loss_scale", "without a loss scale; give --fp16");
   refuse(!has_loss_scale, "loss_scale_window", "without a loss scale; give --fp16");
-  refuse(!stages && o.warmup_steps == 0 && o.warmup_ratio == 0, "warmup_type",
+  refuse(!listed && o.warmup_steps == 0 && o.warmup_ratio == 0, "warmup_type",
          "without a warm-up; give --warmup_steps or --warmup_ratio");
-  refuse(stages && !is_stage_list(o.context_stages), "max_seq_length",
-         "with --context_stages LENGTH:STEPS; give the stages lengths");
+  refuse(o.warmup_steps > 0 && is_given(parser, "warmup_steps"), "warmup_ratio",
+         "beside --warmup_steps; give one of them");
+  refuse(stages && !listed, "max_seq_length", "with --context_stages LENGTH:STEPS; give the stages lengths");
   refuse(stages, "num_train_epochs", "with --context_stages; give the stages steps");
-  const bool has_text =
-      !is_indexed_dataset(o.train_file) || !(o.eval_file.empty() || is_indexed_dataset(o.eval_file));
-  refuse(!has_text, "text_field", "for tokenized data; give trireme tokenize --field");
-  refuse(!has_text, "on_bad_record", "for tokenized data; give it to trireme tokenize");
-  for (const char* flag : {"append_eos", "no_append_eos"})
-    refuse(!has_text, flag, "for tokenized data; decide it in trireme tokenize (--no_append_eos)");
+  refuse(o.max_steps > 0 && is_given(parser, "max_steps"), "num_train_epochs",
+         "beside --max_steps; give one of them");
+  refuse(!listed && first_stage_has_peak(o.context_stages), "learning_rate",
+         "where the first stage of --context_stages has its own peak; leave that out");
+  if (listed && !list.empty())
+    for (const auto& [name, value] : list.front().items()) {
+      const std::string reader =
+          cat("where the first stage of --context_stages sets ", name, "; give it there");
+      // --train_file must be given, --steps is validate's, and DeepSpeed's train_batch_size is divided by the
+      // ranks that the flags tell.
+      const bool of_ranks = name == "sp" || name == "ulysses" || name == "ring";
+      refuse(name != "train_file" && name != "steps" && !(of_ranks && parser.given("deepspeed")), name,
+             reader);
+      if (name == "sp" && !parser.given("deepspeed"))
+        for (const char* degree : {"ulysses", "ring"}) refuse(true, degree, reader);
+    }
+  refuse(o.engine.save_in_background && o.save_steps == 0, "save_in_background",
+         "with --save_steps 0, which saves at the end alone; give --save_steps N");
+  refuse(o.resume_with_new_data && resume_kind(o) == ResumeKind::none, "resume_with_new_data",
+         "in a run that does not resume; give --resume_from_checkpoint");
+  refuse_unread_text_flags(parser, text_of_run(o, list));
 }
 
 }  // namespace trireme

@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/cli/stop_signal.h"
+#include "trireme/cli/unread_flags.h"
 #include "trireme/plan/first_run.h"
 
 namespace trireme {
@@ -39,9 +40,12 @@ int run_validate(const std::vector<std::string>& arguments) {
     notes = flags.train.read_files(parser, identity.size);
   };
   if (!parser.parse(arguments, read_files)) return 0;
-  end_on_stop_request();
   if (flags.train.dry_run)
     throw ConfigError("--dry_run is of train, and validate does it as its check of memory; leave it out");
+  refuse_unread_flags(parser, flags.train.options);
+  refuse_unread_flag(parser, flags.how.skip_one_rank, "tolerance",
+                     "with --skip_one_rank, which compares nothing; leave that out");
+  end_on_stop_request();
   TrainOptions options = flags.train.resolve(identity);
   const c10::DeviceGuard guard(options.engine.device);
   const auto world = join_run(identity, options.engine, flags.train.process);

@@ -63,6 +63,11 @@ void remove_byte_order_mark(std::string& text) {
 
 }  // namespace
 
+bool may_hold_json_lines(const fs::path& input) {
+  std::error_code error;
+  return is_lines(input) || !fs::is_regular_file(input, error);
+}
+
 std::vector<std::string> SourceCounts::left_out_lines() const {
   std::vector<std::string> lines = left_out;
   if (const auto more = left_out_files - static_cast<int64_t>(left_out.size()); more > 0)

@@ -42,6 +42,9 @@ struct SourceCounts {
   std::vector<std::string> left_out_lines() const;
 };
 
+// A folder, or a file of which each line is a document, by its name. Of what does not exist, true.
+bool may_hold_json_lines(const std::filesystem::path& input);
+
 class TextSource {
  public:
   // Throws ConfigError for an input that does not exist; DataError for a file that is not text or cannot be

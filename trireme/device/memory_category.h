@@ -16,7 +16,7 @@ enum class MemoryCategory : uint8_t {
   activations,    // kept by forward for backward, and the running x and dx between layers
   attention,      // q, k, v, o, lse and their gradients of the current layer, and the kernel's workspace
   tiles,          // buffers of one tile of a layer's token-wise halves, or of the head
-  communication,  // buffers that a collective packs, receives or sums in
+  communication,  // buffers that a collective packs, receives or sums in; in a plan, NCCL's as well
   snapshot,       // of a checkpoint that is written while training goes on
   other,          // tokens, targets, losses, rotary tables
 };

@@ -243,6 +243,8 @@ std::string Engine::description() const {
     text += cat("; offload of parameters ", name_of(offload.parameters), ", optimizer ",
                 name_of(offload.optimizer), ", activations ", name_of(offload.activations),
                 text_of_resident_layers(forecast_inputs_));
+  if (options.device.is_cpu() && (offload.parameters == Offload::cpu || offload.activations == Offload::cpu))
+    text += " (cpu moves neither parameters nor activations: they are in the host's memory already)";
   if (options.update_in_backward) text += "; updates in backward";
   return text;
 }

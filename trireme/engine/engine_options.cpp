@@ -26,9 +26,10 @@ void list_engine_options(OptionList& list, EngineOptions& o) {
   list.choice("recompute", o.recompute,
               "what backward computes again instead of keeping it; auto: as little as memory allows, what "
               "costs most time a byte kept first");
-  list.count("checkpoint_every", o.checkpoint_every, at_least(0),
-             "layers a group: the first one's input is kept for backward, the others' is made again; 0: with "
-             "--recompute auto as memory asks, else 1");
+  list.count(
+      "checkpoint_every", o.checkpoint_every, at_least(0),
+      "layers a group: the input of its first layer is kept, and backward makes the other inputs again; "
+      "0: with --recompute auto as memory asks, else 1");
   list.real("keep_fraction", o.keep_fraction, from_to(0, 1),
             "share of the layers that keep what --recompute says; the others their input alone");
   list.real("keep_qkv_fraction", o.keep_qkv_fraction, from_to(0, 1),

@@ -67,6 +67,9 @@ struct ForecastInputs {
   int64_t packed_heads = 0;  // sum over the Ulysses ranks of h + 2k: key/value heads may go to several ranks
   int ranks = 1;             // of the whole run, over which stores shard
   int rank = 0;
+  // NCCL's buffers for each machine_peers() of this rank; 0 where it took them before memory was planned.
+  int64_t peer_buffers_bytes = 0;
+  int machine_ranks = 1;  // ranks on a machine; read where there are such buffers
   // Policies.
   int zero = 0;  // ZeRO stage
   RecomputePlan recompute;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "trireme/forecast/sequence_ranks.h"
 #include "trireme/forecast/store_bytes.h"
 #include "trireme/memory/pinned_piece.h"
 #include "trireme/shard/disk_units.h"
@@ -9,13 +10,14 @@
 namespace trireme {
 namespace {
 
-// Each store's most of a step.
+// Each store's most of a step, and what NCCL holds throughout.
 MemoryBytes bytes_of_stores(const ForecastInputs& inputs) {
   using enum MemoryCategory;
   MemoryBytes stores;
   stores[parameters] = parameter_bytes(inputs);
   stores[gradients] = gradient_bytes(inputs);
   stores[optimizer] = optimizer_bytes(inputs);
+  stores[communication] = machine_peers(inputs) * inputs.peer_buffers_bytes;
   if (inputs.device_is_host) stores[snapshot] = snapshot_bytes(inputs);
   return stores;
 }

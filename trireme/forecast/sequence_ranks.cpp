@@ -1,5 +1,7 @@
 #include "trireme/forecast/sequence_ranks.h"
 
+#include <algorithm>
+
 #include "trireme/attention/head_shares.h"
 #include "trireme/base/error.h"
 
@@ -27,6 +29,12 @@ ForecastInputs with_sequence_ranks(ForecastInputs inputs, int ulysses, int ring,
   for (size_t each = 0; each < heads.query.size(); ++each)
     inputs.packed_heads += heads.query[each].size() + 2 * heads.key_value[each].size();
   return inputs.tokens > 0 ? with_batch(inputs, inputs.batch, inputs.tokens) : inputs;
+}
+
+int machine_peers(const ForecastInputs& inputs) {
+  const int of_heads = std::min(inputs.ulysses, inputs.machine_ranks) - 1;
+  const int rings = std::min(inputs.ring, inputs.machine_ranks / inputs.ulysses);
+  return of_heads + (rings > 1 ? 1 : 0);
 }
 
 std::optional<MoreSequenceRanks> more_sequence_ranks(const ForecastInputs& inputs) {

@@ -11,7 +11,7 @@
 //
 // The log-sum-exp lies row by row: cuDNN sizes its own sums over rows by the row stride of this tensor.
 // Backward's tensors are contiguous: with q and k side by side in a row, and dq and dk not, cuDNN 9.19 writes
-// wrong dq and dk on Hopper, and beyond them (docs/gpu.md).
+// wrong dq and dk on Hopper, and beyond them (docs/benchmarks/history/2026-11-27-gpu-review.md, finding 23).
 //
 // cuDNN builds a graph for every new size, which takes some 0.4 s. So segments and rows of a segment are
 // rounded up to powers of two, and rows of all segments to one of 16 lengths an octave. Segments that are not

@@ -15,7 +15,7 @@
 #include "trireme/device/processor.h"
 #include "trireme/kernels/tile_gemm.h"
 #include "trireme/measure/attention_rates.h"
-#include "trireme/measure/link_rate.h"
+#include "trireme/measure/fitted_link.h"
 #include "trireme/measure/matmul_rate.h"
 #include "trireme/measure/mean_matmul_rate.h"
 #include "trireme/measure/planned_step.h"
@@ -30,11 +30,6 @@
 namespace trireme {
 namespace {
 
-LinkSpeed speed_of(std::vector<TimedExchange> timed) {
-  const LinkRate rate = fit_link_rate(std::move(timed));
-  return {rate.latency_seconds, rate.bytes_per_second};
-}
-
 constexpr int64_t kSmallCopy_bytes = int64_t{256} << 10, kLargeCopy_bytes = int64_t{64} << 20;
 
 // Between pinned memory and the device; the slower direction.
@@ -48,7 +43,7 @@ LinkSpeed measure_to_host(const CallTimer& timer) {
                                 [&] { host.copy_(device, /*non_blocking=*/true); }});
     timed.push_back({bytes, std::max(seconds[0], seconds[1])});
   }
-  return speed_of(std::move(timed));
+  return fit_link_speed(timed);
 }
 
 void measure_disk(const CallTimer& timer, const std::filesystem::path& folder, HardwareProfile& profile) {
@@ -63,8 +58,8 @@ void measure_disk(const CallTimer& timer, const std::filesystem::path& folder, H
     written.push_back({bytes, seconds[0]});
     read.push_back({bytes, seconds[1]});
   }
-  profile.disk_write = speed_of(std::move(written));
-  profile.disk_read = speed_of(std::move(read));
+  profile.disk_write = fit_link_speed(written);
+  profile.disk_read = fit_link_speed(read);
 }
 
 void measure_links(World& world, at::Device device, HardwareProfile& profile) {
@@ -75,10 +70,8 @@ void measure_links(World& world, at::Device device, HardwareProfile& profile) {
     within[static_cast<size_t>(rank / machine)].push_back(rank);
     across[static_cast<size_t>(rank % machine)].push_back(rank);
   }
-  const auto measure = [&](const std::string& name,
-                           const std::vector<std::vector<int>>& members) -> LinkSpeed {
-    const LinkRate rate = measure_link_rate(*world.make_group(name, members), device, kRepeats);
-    return {rate.latency_seconds, rate.bytes_per_second};
+  const auto measure = [&](const std::string& name, const std::vector<std::vector<int>>& members) {
+    return measure_link(*world.make_group(name, members), device, kRepeats).speed;
   };
   if (machine > 1) profile.within_machine = measure("within machines", within);
   if (machines > 1) profile.across_machines = measure("across machines", across);
@@ -115,6 +108,7 @@ void name_sources(HardwareProfile& profile, int ranks) {
          profile.is_gpu ? "data sheet, where the GPU is known, else the rate of bench step's products"
                         : command);
   from(FigureOrigin::estimated, "fragments_share", "what the caching allocator may hold beside tensors");
+  if (profile.is_gpu) from(FigureOrigin::estimated, "peer_buffers_bytes", kPeerBuffersSource);
   from(FigureOrigin::estimated, "time_error", "docs/benchmarks: predicted beside measured steps");
 }
 
@@ -139,6 +133,7 @@ void describe(const World& world, at::Device device, HardwareProfile& profile) {
                                       ? device_memory_bytes(device) - device_memory_left_bytes(device)
                                       : peak_memory_bytes(device);
   profile.fragments_share = profile.is_gpu ? kFragmentsOnGpu_share : kCachedShare;
+  if (profile.is_gpu) profile.peer_buffers_bytes = kPeerBuffersOnGpu_bytes;
   if (!profile.is_gpu) profile.threads = at::get_num_threads();
   profile.bf16_products = profile.bf16_attention = profile.is_gpu || processor_bf16_units().has_value();
   profile.time_error_share = 0.15;

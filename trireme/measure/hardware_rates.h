@@ -2,7 +2,7 @@
 // between the run's ranks, while all ranks are at work.
 //
 //   kernels        product_rates.h, attention_rates.h, token_operation_rates.h, in values of 2 and of 4 bytes
-//   links          link_rate.h within a machine and across machines; copies to the host; a disk, if given
+//   links          fitted_link.h within a machine and across machines; copies to the host; a disk, if given
 //   overhead       a tiny model's steps less the work in them
 #pragma once
 

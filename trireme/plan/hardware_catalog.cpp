@@ -142,6 +142,8 @@ class ProfileOfChip {
     profile_.fragments_share = kFragmentsOnGpu_share;
     from(FigureOrigin::estimated, "fragments_share",
          "what is reserved beside tensors with expandable segments");
+    profile_.peer_buffers_bytes = kPeerBuffersOnGpu_bytes;
+    from(FigureOrigin::estimated, "peer_buffers_bytes", kPeerBuffersSource);
   }
 
   // Each product moves its weight's tile, and its rows once in and once out, before or after it computes:

@@ -116,6 +116,7 @@ Json to_json(const HardwareProfile& profile) {
           {"host_memory_bytes", profile.host_memory_bytes},
           {"outside_tensors_bytes", profile.outside_tensors_bytes},
           {"fragments_share", profile.fragments_share},
+          {"peer_buffers_bytes", profile.peer_buffers_bytes},
           {"peak_flops_16_bit", profile.peak_flops_16_bit},
           {"peak_flops_32_bit", profile.peak_flops_32_bit},
           {"rates_16_bit", rates_json(profile.rates_16_bit)},
@@ -149,6 +150,7 @@ HardwareProfile hardware_profile_from_json(const Json& json, const std::string& 
   profile.host_memory_bytes = whole_number(json, "host_memory_bytes", {0}, origin, 0);
   profile.outside_tensors_bytes = whole_number(json, "outside_tensors_bytes", {0}, origin, 0);
   profile.fragments_share = finite_number(json, "fragments_share", 0, 1, origin, 0);
+  profile.peer_buffers_bytes = whole_number(json, "peer_buffers_bytes", {0}, origin, 0);
   profile.peak_flops_16_bit = number("peak_flops_16_bit", 1, kMost);
   profile.peak_flops_32_bit = number("peak_flops_32_bit", 1, kMost);
   profile.rates_16_bit = rates_from(json, "rates_16_bit", origin);

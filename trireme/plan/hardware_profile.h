@@ -93,6 +93,14 @@ struct FigureSource {
 
 // What is reserved beside tensors with expandable segments.
 inline constexpr double kFragmentsOnGpu_share = 0.03;
+// Of each of NCCL's 32 channels a buffer to receive, 10 MiB of three protocols, and one to send, 2 MiB (NCCL
+// 2.26.2 transport/p2p.cc p2pRecvSetup, p2pSendSetup; init.cc computeBuffSizes; graph/paths.cc
+// ncclTopoComputeP2pChannels).
+inline constexpr int64_t kPeerBuffersOnGpu_bytes = 32 * (int64_t{12} << 20);
+inline constexpr const char* kPeerBuffersSource =
+    "12 MiB for each of 32 channels, by NCCL 2.26.2's source: 2.6 of the 3.3 GiB that the first all-to-all "
+    "of "
+    "eight H100 took (NVIDIA/nccl issue 1685)";
 
 struct HardwareProfile {
   std::string name;         // "h100-80gb"
@@ -105,6 +113,9 @@ struct HardwareProfile {
   // the allocator's fragments add.
   int64_t outside_tensors_bytes = 0;
   double fragments_share = 0;
+  // Of a GPU, NCCL's buffers for each rank of its machine with which it exchanges directly. What it takes for
+  // ranks of other machines is not known.
+  int64_t peer_buffers_bytes = 0;
   double peak_flops_16_bit = 0;  // published, of dense products: what MFU is of. Measured of a CPU
   double peak_flops_32_bit = 0;
   Rates rates_16_bit;

@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
 #include "trireme/forecast/memory_forecast.h"
+#include "trireme/forecast/sequence_ranks.h"
 
 namespace trireme {
 namespace {
@@ -158,6 +159,8 @@ std::string fullest_above(const MemoryError& error, const MemoryForecast& foreca
 void add_forecast_cause(const MemoryError& error, const MemoryForecast& forecast, const ToldRun& told,
                         std::vector<MemoryErrorCause>& causes) {
   const int64_t expected = forecast.peak_total_bytes, limit = told.device_limit_bytes;
+  // What PyTorch counts has nothing of NCCL.
+  const int64_t counted = expected - machine_peers(told.inputs) * told.inputs.peer_buffers_bytes;
   const int64_t asked = error.asked.value_or(0), wanted = error.allocated.value_or(0) + asked;
   const std::string held = error.allocated ? cat("the run held ", format_bytes(*error.allocated),
                                                  " and asked for ", format_bytes(asked))
@@ -171,10 +174,10 @@ void add_forecast_cause(const MemoryError& error, const MemoryForecast& forecast
                   ? cat("; the message agrees: ", held)
                   : cat("; but ", held, ", less than that: something else took memory too");
     causes.push_back({CauseKind::too_much, what, ""});
-  } else if (error.allocated && wanted > expected + expected / 10) {
+  } else if (error.allocated && wanted > counted + counted / 10) {
     causes.push_back(
         {CauseKind::more_than_forecast,
-         cat(held, ", and Trireme takes ", format_bytes(expected), " for what was told",
+         cat(held, ", and Trireme takes ", format_bytes(counted), " for what was told",
              error.kind == MemoryErrorKind::trireme ? fullest_above(error, forecast) : std::string()),
          "another program holds more than Trireme for the same; or its sequences, batch, degree or "
          "recomputation are not those told. With Trireme this configuration fits"});

@@ -21,6 +21,10 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
   inputs.head_chunks = configuration.head_chunks;
   inputs.ranks = configuration.ranks();
   inputs.rank = sp_rank;
+  if (hardware.peer_buffers_bytes > 0) {
+    inputs.peer_buffers_bytes = hardware.peer_buffers_bytes;
+    inputs.machine_ranks = hardware.devices_per_machine;
+  }
   inputs.zero = configuration.zero;
   const int64_t layers = request.model.layers;
   const auto share = [&](int64_t keeping) {

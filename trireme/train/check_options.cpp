@@ -4,6 +4,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/base/sizes.h"
+#include "trireme/train/stage_plan.h"
 
 namespace trireme {
 namespace {
@@ -14,8 +15,7 @@ void check_that_each_counts(const TrainOptions& o) {
   const auto refuse = [](bool given, const char* name, const std::string& why) {
     if (given) throw ConfigError(cat("--", name, " means nothing with ", why, ", or leave it out"));
   };
-  // A stage may set another schedule, and goes on with the warm-up of the one before.
-  if (o.lr_scheduler_type == ScheduleKind::constant && o.context_stages.empty()) {
+  if (o.lr_scheduler_type == ScheduleKind::constant && !stages_set_schedule(o.context_stages)) {
     const std::string why = "--lr_scheduler_type constant; give constant_with_warmup";
     refuse(o.warmup_steps > 0, "warmup_steps", why);
     refuse(o.warmup_ratio > 0, "warmup_ratio", why);

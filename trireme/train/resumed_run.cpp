@@ -23,6 +23,7 @@ void RunInProgress::compare_with_checkpoint(const ModelConfig& config) {
     const ResumedRun resumed = parse_trainer_state(state, checkpoint);
     // What this run trains on, and how, where the checkpoint's run was.
     const int stage = std::min(resumed.stage, plan_.count() - 1);
+    const int64_t asked = options_of(stage).gradient_accumulation_steps;
     if (options_.keep_global_batch) {
       // As that stage took before; all stages change by its factor.
       now.options = to_json(options_of(stage));
@@ -40,6 +41,12 @@ void RunInProgress::compare_with_checkpoint(const ModelConfig& config) {
                                             (checkpoint / kTrainerStateFile).string() + ": loader");
     }
     decision = decide_resume(before, now, options_.resume_with_new_data);
+    const char* const accumulation = "gradient_accumulation_steps";
+    // What differs from the checkpoint's is told already.
+    if (const int64_t kept = options_of(stage).gradient_accumulation_steps;
+        kept != asked && before.options.value(accumulation, Json()) == kept)
+      decision.told.push_back(cat(accumulation, " ", asked, " -> ", kept,
+                                  ", as the checkpoint's run had, by --keep_global_batch"));
   });
   data_anew_ = agreement_.of_rank_0(decision.data_anew ? 1 : 0) != 0;
   for (const std::string& change : decision.told) note("changed option: " + change);

@@ -152,16 +152,6 @@ int64_t steps_of(const Json& stage, const TrainOptions& options, const RunTopolo
   return static_cast<int64_t>(std::ceil(static_cast<double>(tokens) / of_a_step));
 }
 
-Json parse_stage_list(const std::string& text) {
-  try {
-    JsonLimits limits;
-    limits.refuse_equal_keys = true;
-    return parse_json(text, "--context_stages", limits);
-  } catch (const DataError& error) {
-    throw ConfigError(error.what());
-  }
-}
-
 void add_stage(StagePlan& plan, const Json& stage, const TrainOptions& run, const RunTopology& topology) {
   if (!stage.is_object()) throw ConfigError(cat("it is ", quotation(stage), "; expected an object"));
   const bool first = plan.stages.empty();
@@ -223,6 +213,24 @@ void plan_engines(StagePlan& plan) {
 }
 
 }  // namespace
+
+Json parse_stage_list(const std::string& text) {
+  try {
+    JsonLimits limits;
+    limits.refuse_equal_keys = true;
+    return parse_json(text, "--context_stages", limits);
+  } catch (const DataError& error) {
+    throw ConfigError(error.what());
+  }
+}
+
+bool stages_set_schedule(const std::string& context_stages) {
+  if (!is_stage_list(context_stages)) return false;
+  const Json list = parse_stage_list(context_stages);
+  return std::any_of(list.begin(), list.end(), [](const Json& stage) {
+    return stage.is_object() && stage.contains("lr_scheduler_type");
+  });
+}
 
 std::string StagePlan::engine_changes(int from, int to) const {
   const Json before = engine_json(options[static_cast<size_t>(from)].engine);

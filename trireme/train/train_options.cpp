@@ -39,7 +39,7 @@ void list_schedule(OptionList& list, TrainOptions& o) {
       "LENGTH:STEPS[:PEAK_LEARNING_RATE],...: each stage has its own warm-up and schedule, and half "
       "the peak of the one before; or a JSON list, or a file with one, of stages that set other options");
   list.count("max_steps", o.max_steps, from_to(-1, kSteps),
-             "optimizer steps; -1: --num_train_epochs decides");
+             "optimizer steps; 0 or -1: --num_train_epochs decides");
   list.real("num_train_epochs", o.num_train_epochs, from_to(0, kSteps), "passes over the data");
   list.count("per_device_train_batch_size", o.per_device_train_batch_size, from_to(1, kBatches),
              "samples of one micro-batch of each group of ranks that share a sample");

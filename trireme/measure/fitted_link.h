@@ -1,5 +1,4 @@
-// The cost of an exchange by its size: seconds = latency + bytes / bandwidth (Hockney's model), fitted to
-// timed all-to-alls of the run's ranks.
+// The speed of a link (plan/hardware_profile.h), fitted to timed exchanges of several sizes.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "trireme/comm/group.h"
+#include "trireme/plan/hardware_profile.h"
 
 namespace trireme {
 
@@ -16,21 +16,17 @@ struct TimedExchange {
   double seconds = 0;      // that a rank waits; mean over ranks and repeats
 };
 
-struct LinkRate {
-  double latency_seconds = 0;   // of one exchange
-  double bytes_per_second = 0;  // sent by one rank
+struct FittedLink {
+  LinkSpeed speed;
   std::vector<TimedExchange> timed;
-
-  // Seconds of `calls` exchanges that send `sent_bytes` in total; 0 if nothing is sent.
-  double seconds(int64_t calls, int64_t sent_bytes) const;
 };
 
 // Fits latency (not negative) and bandwidth by the least squares of relative errors. Throws InternalError
 // unless there are two sizes or more and all times are above zero.
-LinkRate fit_link_rate(std::vector<TimedExchange> timed);
+LinkSpeed fit_link_speed(const std::vector<TimedExchange>& timed);
 
 // Times all-to-alls of 4 KiB to 16 MiB a rank, each `repeats` times and after a few milliseconds of work. A
-// group of one rank gives no latency and no times. Collective.
-LinkRate measure_link_rate(Group& group, at::Device device, int64_t repeats);
+// group of one rank gives no speed and no times. Collective.
+FittedLink measure_link(Group& group, at::Device device, int64_t repeats);
 
 }  // namespace trireme

@@ -1,4 +1,4 @@
-#include "trireme/measure/link_rate.h"
+#include "trireme/measure/fitted_link.h"
 
 #include <algorithm>
 
@@ -51,12 +51,7 @@ TimedExchange time_all_to_all(Group& group, at::Device device, int64_t sent_byte
 
 }  // namespace
 
-double LinkRate::seconds(int64_t calls, int64_t sent_bytes) const {
-  if (sent_bytes == 0) return 0;
-  return static_cast<double>(calls) * latency_seconds + static_cast<double>(sent_bytes) / bytes_per_second;
-}
-
-LinkRate fit_link_rate(std::vector<TimedExchange> timed) {
+LinkSpeed fit_link_speed(const std::vector<TimedExchange>& timed) {
   // Least squares of (a + b x - t) / t: weights 1 / t^2.
   double w = 0, wx = 0, wxx = 0, wt = 0, wxt = 0;
   int64_t least = 0, most = 0;
@@ -74,24 +69,17 @@ LinkRate fit_link_rate(std::vector<TimedExchange> timed) {
   TRIREME_ASSERT(least < most, "a line through ", timed.size(), " exchanges of one size");
   const double seconds_per_byte = (w * wxt - wx * wt) / (w * wxx - wx * wx);
   const double latency = (wt - seconds_per_byte * wx) / w;
-  LinkRate rate;
-  if (latency > 0 && seconds_per_byte > 0) {
-    rate.latency_seconds = latency;
-    rate.bytes_per_second = 1 / seconds_per_byte;
-  } else {
-    // Only noise gives such a line. A line through the origin replaces it.
-    rate.bytes_per_second = wxx / wxt;
-  }
-  rate.timed = std::move(timed);
-  return rate;
+  if (latency > 0 && seconds_per_byte > 0) return {latency, 1 / seconds_per_byte};
+  // Only noise gives such a line. A line through the origin replaces it.
+  return {0, wxx / wxt};
 }
 
-LinkRate measure_link_rate(Group& group, at::Device device, int64_t repeats) {
+FittedLink measure_link(Group& group, at::Device device, int64_t repeats) {
   if (group.size() == 1) return {};
   std::vector<TimedExchange> timed;
   for (int64_t sent_bytes = int64_t{4} << 10; sent_bytes <= int64_t{16} << 20; sent_bytes *= 4)
     timed.push_back(time_all_to_all(group, device, sent_bytes, repeats));
-  return fit_link_rate(std::move(timed));
+  return {fit_link_speed(timed), timed};
 }
 
 }  // namespace trireme
