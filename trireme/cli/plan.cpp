@@ -184,7 +184,7 @@ void PlanFlags::declare(OptionList& list) {
   list.real("target_tokens_per_second", target_tokens_per_second, from_to(0, 1e15),
             "of all devices together; 0: none");
   list.count(
-      "samples_per_step", samples_per_step, from_to(0, 1 << 20),
+      "samples_per_step", samples_per_step, from_to(0, kMostBatches),
       "of all ranks; micro-batch and accumulation are searched; 0: one for each group that shares a sample");
   list.real("memory_share", memory_share, from_to(0.01, 1),
             "of each memory that a plan may fill; of a host's at most what the engine plans with");
@@ -202,9 +202,10 @@ void PlanFlags::declare(OptionList& list) {
   list.flag("save_in_background", engine.save_in_background,
             "a checkpoint is written while training goes on, from a copy in host memory");
   list.group(OptionGroup::schedule);
-  list.count("per_device_train_batch_size", batch, from_to(1, 1 << 20),
+  list.count("per_device_train_batch_size", batch, from_to(1, kMostBatches),
              "samples of a micro-batch of each group");
-  list.count("gradient_accumulation_steps", accumulation, from_to(1, 1 << 20), "micro-batches of a step");
+  list.count("gradient_accumulation_steps", accumulation, from_to(1, kMostBatches),
+             "micro-batches of a step");
 }
 
 std::vector<std::string> PlanFlags::read_files(OptionParser& parser) {

@@ -7,6 +7,7 @@
 
 #include "trireme/base/error.h"
 #include "trireme/cli/model_directory.h"
+#include "trireme/cli/unread_flags.h"
 #include "trireme/comm/thread_world.h"
 #include "trireme/eval/verify_reference.h"
 

@@ -95,7 +95,7 @@ struct FigureSource {
 inline constexpr double kFragmentsOnGpu_share = 0.03;
 // Of each of NCCL's 32 channels a buffer to receive, 10 MiB of three protocols, and one to send, 2 MiB (NCCL
 // 2.26.2 transport/p2p.cc p2pRecvSetup, p2pSendSetup; init.cc computeBuffSizes; graph/paths.cc
-// ncclTopoComputeP2pChannels).
+// ncclTopoComputeP2pChannels; as in 2.30.7).
 inline constexpr int64_t kPeerBuffersOnGpu_bytes = 32 * (int64_t{12} << 20);
 inline constexpr const char* kPeerBuffersSource =
     "12 MiB for each of 32 channels, by NCCL 2.26.2's source: 2.6 of the 3.3 GiB that the first all-to-all "

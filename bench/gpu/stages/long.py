@@ -1,6 +1,6 @@
 """Long sequences of Llama-3-8B on one GPU with activations on the host, where memory goes, and a planned out-of-memory.
 
-512K is not here: its step takes about eleven minutes, and its activations 137 GB of host memory.
+Those of longest.py take five to ten minutes a step.
 """
 import judges
 from command import Command
