@@ -21,7 +21,7 @@ int run_simulated_step(const BenchStepFlags& flags, const OptionParser& parser,
                           " were started; run trireme bench step without a launcher, or leave "
                           "--simulate_ranks out to measure these ranks"));
   refuse_unread_flag(parser, true, "ddp_backend",
-                     "with --simulate_ranks, which exchange nothing; leave that out");
+                     "with --simulate_ranks, which exchange nothing; give it without that");
   const std::filesystem::path model_dir = find_model_directory(flags.model);
   EngineOptions options = flags.resolve(alone);
   const c10::DeviceGuard guard(options.device);

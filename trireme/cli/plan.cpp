@@ -59,7 +59,7 @@ void refuse_unread(const PlanFlags& flags, const OptionParser& parser) {
     refuse_unread_flag(parser, unread, flag, reader);
   };
   if (flags.explain.asked(parser)) {
-    const std::string reader = "with --explain_oom, which explains one run; plan without that";
+    const std::string reader = "with --explain_oom, which explains one run; give it without that";
     for (const char* flag : {"output", "html", "spec", "stages", "tokens", "target_tokens_per_second"})
       refuse(true, flag, reader);
     for (const char* flag : {"objective", "max_length"})
@@ -67,10 +67,10 @@ void refuse_unread(const PlanFlags& flags, const OptionParser& parser) {
     return;
   }
   const bool longest = flags.objective == Objective::length, stages = !flags.stages.empty();
-  refuse(longest, "max_seq_length", "where the longest sequence is searched; leave --max_length out");
-  refuse(stages, "max_seq_length", "with --stages, which are lengths; leave those out");
+  refuse(longest, "max_seq_length", "where the longest sequence is searched; give it without --max_length");
+  refuse(stages, "max_seq_length", "with --stages, which are lengths; give it without those");
   for (const char* flag : {"objective", "max_length"})
-    refuse(longest && stages, flag, "with --stages, which are lengths; leave those out");
+    refuse(longest && stages, flag, "with --stages, which are lengths; give it without those");
 }
 
 template <typename T, typename V>

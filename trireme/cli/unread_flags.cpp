@@ -63,17 +63,17 @@ void refuse_unread_flags(const OptionParser& parser, const TrainOptions& o) {
   refuse(!listed && o.warmup_steps == 0 && o.warmup_ratio == 0, "warmup_type",
          "without a warm-up; give --warmup_steps or --warmup_ratio");
   refuse(o.warmup_steps > 0 && is_given(parser, "warmup_steps"), "warmup_ratio",
-         "beside --warmup_steps; give one of them");
+         "beside --warmup_steps, which counts; give it without that");
   refuse(stages && !listed, "max_seq_length", "with --context_stages LENGTH:STEPS; give the stages lengths");
   refuse(stages, "num_train_epochs", "with --context_stages; give the stages steps");
   refuse(o.max_steps > 0 && is_given(parser, "max_steps"), "num_train_epochs",
-         "beside --max_steps; give one of them");
+         "beside --max_steps, which counts; give it without that");
   refuse(!listed && first_stage_has_peak(o.context_stages), "learning_rate",
-         "where the first stage of --context_stages has its own peak; leave that out");
+         "where the first stage of --context_stages has its own peak; set it there");
   if (listed && !list.empty())
     for (const auto& [name, value] : list.front().items()) {
       const std::string reader =
-          cat("where the first stage of --context_stages sets ", name, "; give it there");
+          cat("where the first stage of --context_stages sets ", name, "; set it there");
       // --train_file must be given, --steps is validate's, and DeepSpeed's train_batch_size is divided by the
       // ranks that the flags tell.
       const bool of_ranks = name == "sp" || name == "ulysses" || name == "ring";

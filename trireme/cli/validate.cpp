@@ -44,7 +44,7 @@ int run_validate(const std::vector<std::string>& arguments) {
     throw ConfigError("--dry_run is of train, and validate does it as its check of memory; leave it out");
   refuse_unread_flags(parser, flags.train.options);
   refuse_unread_flag(parser, flags.how.skip_one_rank, "tolerance",
-                     "with --skip_one_rank, which compares nothing; leave that out");
+                     "with --skip_one_rank, which compares nothing; give it without that");
   end_on_stop_request();
   TrainOptions options = flags.train.resolve(identity);
   const c10::DeviceGuard guard(options.engine.device);

@@ -60,7 +60,7 @@ int run_verify(const std::vector<std::string>& arguments) {
   flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
   refuse_unread_flag(parser, flags.ranks_as_threads.has_value(), "ddp_backend",
-                     "with --ranks_as_threads, whose ranks share memory; leave that out");
+                     "with --ranks_as_threads, whose ranks share memory; give it without that");
 
   const std::filesystem::path model_dir = find_model_directory(flags.model);
   const RankIdentity identity = rank_identity_from_environment();
