@@ -96,6 +96,9 @@ TEST_F(GivenFiles, a_constant_schedule_leaves_the_warm_up_of_stages_that_set_ano
   };
   EXPECT_EQ(constant(with_stages), 4);
   EXPECT_EQ(constant(alike), 0);
+  const std::string stages =
+      file("stages.yaml", "- {max_seq_length: 32, steps: 4, lr_scheduler_type: linear}\n");
+  EXPECT_EQ(constant(file("named.yaml", "warmup_steps: 4\ncontext_stages: " + stages + "\n")), 4);
   EXPECT_EQ(constant(without), 0);
 }
 

@@ -54,11 +54,12 @@ bool is_displaced(const std::string& option, const Json& document, const OptionP
     return document.contains(schedule) && parser.given(schedule) &&
            !is_given_as(schedule, document[schedule]);
   if (option == "warmup_ratio" || option == "warmup_steps") {
+    if (!is_given_as(schedule, "constant")) return false;
     // A stage may set another schedule, and goes on with the warm-up.
     const Json stages = parser.given("context_stages") ? parser.find("context_stages").read()
                                                        : document.value("context_stages", Json());
-    return is_given_as(schedule, "constant") &&
-           !stages_set_schedule(stages.is_string() ? stages.get<std::string>() : stages.dump());
+    return !stages_set_schedule(stages.is_string() ? list_of_stages(stages.get<std::string>())
+                                                   : stages.dump());
   }
   return option.starts_with("spike_") && is_given_as("on_spike", "off");
 }
@@ -114,6 +115,16 @@ std::vector<std::string> add_deepspeed(const fs::path& path, OptionParser& parse
 }
 
 }  // namespace
+
+std::string list_of_stages(const std::string& context_stages) {
+  const fs::path file = context_stages;
+  if (is_stage_list(context_stages) || (file.extension() != ".json" && !is_yaml(file))) return context_stages;
+  const ConfigDocument document = read_document(file);
+  if (!document.json.is_array())
+    throw ConfigError(cat("--context_stages: ", context_stages, " holds ", quotation(document.json),
+                          "; expected a list of stages"));
+  return document.json.dump();
+}
 
 int64_t sharing_ranks(const OptionParser& parser) {
   const Json sp = parser.find("sp").read();

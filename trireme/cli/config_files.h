@@ -20,6 +20,10 @@ struct ConfigFiles {
   std::vector<std::string> add_to(OptionParser& parser, int ranks);
 };
 
+// The list of stages where --context_stages names its file, which a run's config.json is to hold; else
+// `context_stages`. Throws ConfigError: the file holds something else.
+std::string list_of_stages(const std::string& context_stages);
+
 // Ranks that share a sample, as far as values are given.
 int64_t sharing_ranks(const OptionParser& parser);
 

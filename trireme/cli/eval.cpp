@@ -81,12 +81,11 @@ int run_loss(const std::vector<std::string>& arguments) {
                       "Mean loss of each range of positions over a held-out set, split over ranks.");
   flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
-  for (const char* flag : {"recompute", "checkpoint_every", "keep_fraction", "keep_qkv_fraction",
-                           "keep_mlp_fraction", "gradient_checkpointing"})
+  for (const char* flag :
+       {"recompute", "checkpoint_every", "keep_fraction", "keep_qkv_fraction", "keep_mlp_fraction"})
     refuse_unread_flag(parser, true, flag,
                        "in an evaluation, which keeps nothing for backward; give it to train");
-  refuse_unread_text_flags(parser, is_indexed_dataset(flags.eval_file) ? std::vector<std::filesystem::path>{}
-                                                                       : std::vector{flags.eval_file});
+  refuse_unread_text_flags(parser, {flags.eval_file});
   const RankIdentity identity = rank_identity_from_environment();
   EvalOptions options = flags.resolve(identity);
   if (identity.local_size < identity.size && !is_indexed_dataset(flags.eval_file))

@@ -7,6 +7,7 @@
 #include "trireme/base/error.h"
 #include "trireme/base/input_file.h"
 #include "trireme/cli/train.h"
+#include "trireme/cli/unread_flags.h"
 #include "trireme/plan/plan_html.h"
 #include "trireme/plan/plan_spec.h"
 #include "trireme/plan/script_changes.h"
@@ -29,12 +30,13 @@ std::string joined_names(const std::vector<std::string>& names) {
   return text;
 }
 
-// If `option` is above 0, it counts and `displaced` does not.
-void drop_displaced(TrainOptionValues& values, const std::string& option, const std::string& displaced) {
-  const bool counts = std::ranges::any_of(values, [&](const auto& value) {
-    return value.first == option && value.second.is_number() && value.second.template get<double>() > 0;
-  });
-  if (counts) std::erase_if(values, [&](const auto& value) { return value.first == displaced; });
+// A script may give both of kCountsOver.
+void drop_what_does_not_count(TrainOptionValues& values) {
+  for (const auto& [option, other] : kCountsOver) {
+    const auto counting = std::ranges::find(values, option, &TrainOptionValues::value_type::first);
+    if (counting != values.end() && counting->second.get<double>() > 0)
+      std::erase_if(values, [name = other](const auto& value) { return value.first == name; });
+  }
 }
 
 }  // namespace
@@ -77,9 +79,7 @@ void PlanPages::read_script(OptionParser& parser, TrainOptionValues& passed_on) 
       not_carried_.push_back(value.option);
     }
   }
-  // Transformers lets one of two win, and train refuses the other.
-  drop_displaced(passed_on, "max_steps", "num_train_epochs");
-  drop_displaced(passed_on, "warmup_steps", "warmup_ratio");
+  drop_what_does_not_count(passed_on);
   if (!read_->arguments) return;
   for (const PythonArgument* argument : read_->source.calls[*read_->arguments].keywords())
     if (!argument->value && !contains(kOthers, argument->keyword)) not_carried_.push_back(argument->keyword);

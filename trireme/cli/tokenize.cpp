@@ -15,7 +15,6 @@
 #include "trireme/cli/process_options.h"
 #include "trireme/cli/unread_flags.h"
 #include "trireme/data/indexed_dataset.h"
-#include "trireme/data/text_source.h"
 
 namespace trireme {
 
@@ -92,9 +91,7 @@ int run_tokenize(const std::vector<std::string>& arguments) {
                       "Turns text into a tokenized set, Megatron-LM's PREFIX.bin and PREFIX.idx.");
   flags.declare(parser);
   if (!parser.parse(arguments)) return 0;
-  for (const char* flag : {"field", "on_bad_record"})
-    refuse_unread_flag(parser, std::ranges::none_of(flags.inputs, may_hold_json_lines), flag,
-                       "for files that are one document each; give a .jsonl file, or a folder");
+  refuse_flags_of_lines(parser, flags.inputs, "field");
 
   if (!flags.overwrite) refuse_to_replace(flags.output);
   if (flags.threads > 0) at::set_num_threads(static_cast<int>(flags.threads));

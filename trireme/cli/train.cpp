@@ -11,7 +11,6 @@
 #include "trireme/base/last_words.h"
 #include "trireme/base/terminal.h"
 #include "trireme/cli/changed_options.h"
-#include "trireme/cli/config_document.h"
 #include "trireme/cli/continued_options.h"
 #include "trireme/cli/model_directory.h"
 #include "trireme/cli/stop_signal.h"
@@ -30,17 +29,6 @@ std::function<int()> columns_of_output() {
   if (terminal_columns(STDOUT_FILENO) > 0) return [] { return terminal_columns(STDOUT_FILENO); };
   return
       [columns = static_cast<int>(environment_integer("TRIREME_TERMINAL").value_or(0))] { return columns; };
-}
-
-// The list of stages in place of the name of its file, so that the run's config.json has it.
-void read_stages_file(std::string& stages) {
-  const std::filesystem::path file = stages;
-  if (is_stage_list(stages) || (file.extension() != ".json" && !is_yaml(file))) return;
-  const ConfigDocument document = read_document(file);
-  if (!document.json.is_array())
-    throw ConfigError(cat("--context_stages: ", stages, " holds ", quotation(document.json),
-                          "; expected a list of stages"));
-  stages = document.json.dump();
 }
 
 // A restart on fewer machines (launch --elastic) takes as many samples a step as the first attempt.
@@ -84,7 +72,7 @@ std::vector<std::string> TrainFlags::read_files(OptionParser& parser, int ranks)
                             " ranks, and train_batch_size of the --deepspeed file was divided for ", sharing,
                             "; give --ulysses and --ring, or --sp, too"));
   }
-  read_stages_file(options.context_stages);
+  options.context_stages = list_of_stages(options.context_stages);
   return notes;
 }
 

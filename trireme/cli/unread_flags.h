@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/cli/option_parser.h"
@@ -12,11 +13,18 @@
 
 namespace trireme {
 
+// Above 0, the first counts and the second does not. Transformers lets it; here the second is refused.
+inline constexpr std::pair<const char*, const char*> kCountsOver[] = {{"warmup_steps", "warmup_ratio"},
+                                                                      {"max_steps", "num_train_epochs"}};
+
 // If `unread`, throws where `flag` was given: "--FLAG means nothing READER, or leave it out".
 void refuse_unread_flag(const OptionParser& parser, bool unread, const std::string& flag,
                         const std::string& reader);
-// Flags that say how text is read. `text`: what the command reads, without tokenized sets.
-void refuse_unread_text_flags(const OptionParser& parser, const std::vector<std::filesystem::path>& text);
+// Flags that say how lines of .jsonl files are read: `field_flag`, and --on_bad_record.
+void refuse_flags_of_lines(const OptionParser& parser, const std::vector<std::filesystem::path>& text,
+                           const std::string& field_flag);
+// Flags that say how text is read, of a command that reads `data`: text and tokenized sets.
+void refuse_unread_text_flags(const OptionParser& parser, const std::vector<std::filesystem::path>& data);
 // Flags of train.
 void refuse_unread_flags(const OptionParser& parser, const TrainOptions& options);
 

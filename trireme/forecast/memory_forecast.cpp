@@ -17,7 +17,7 @@ MemoryBytes bytes_of_stores(const ForecastInputs& inputs) {
   stores[parameters] = parameter_bytes(inputs);
   stores[gradients] = gradient_bytes(inputs);
   stores[optimizer] = optimizer_bytes(inputs);
-  stores[communication] = machine_peers(inputs) * inputs.peer_buffers_bytes;
+  stores[communication] = peer_buffers_of_rank_bytes(inputs);
   if (inputs.device_is_host) stores[snapshot] = snapshot_bytes(inputs);
   return stores;
 }

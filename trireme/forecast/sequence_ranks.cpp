@@ -37,6 +37,10 @@ int machine_peers(const ForecastInputs& inputs) {
   return of_heads + (rings > 1 ? 1 : 0);
 }
 
+int64_t peer_buffers_of_rank_bytes(const ForecastInputs& inputs) {
+  return machine_peers(inputs) * inputs.peer_buffers_bytes;
+}
+
 std::optional<MoreSequenceRanks> more_sequence_ranks(const ForecastInputs& inputs) {
   const int groups = inputs.ranks / (inputs.ulysses * inputs.ring);  // that take different samples
   const int times = groups > 1 ? least_divisor(groups) : 2;

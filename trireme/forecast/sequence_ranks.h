@@ -12,9 +12,12 @@ namespace trireme {
 // and, where there is a batch, its tokens. Throws ConfigError as share_heads does.
 ForecastInputs with_sequence_ranks(ForecastInputs inputs, int ulysses, int ring, int sp_rank);
 
-// Ranks of its machine with which a rank exchanges directly (comm/mesh.h: connect_exchanges): the other Ulysses
-// ranks, and the ring's, which is sent to by one neighbour and sends to the other.
+// Ranks of its machine with which a rank exchanges directly (comm/mesh.h: connect_exchanges): the other
+// Ulysses ranks; and in a ring the two neighbours, which count as one: it receives from one and sends to the
+// other.
 int machine_peers(const ForecastInputs& inputs);
+// NCCL's buffers for them, in a plan.
+int64_t peer_buffers_of_rank_bytes(const ForecastInputs& inputs);
 
 struct MoreSequenceRanks {
   std::string option;     // what the user gives: "--ulysses 8 on 16 ranks"

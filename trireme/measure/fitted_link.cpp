@@ -1,6 +1,7 @@
 #include "trireme/measure/fitted_link.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "trireme/base/clock.h"
 #include "trireme/base/error.h"
@@ -79,7 +80,8 @@ FittedLink measure_link(Group& group, at::Device device, int64_t repeats) {
   std::vector<TimedExchange> timed;
   for (int64_t sent_bytes = int64_t{4} << 10; sent_bytes <= int64_t{16} << 20; sent_bytes *= 4)
     timed.push_back(time_all_to_all(group, device, sent_bytes, repeats));
-  return {fit_link_speed(timed), timed};
+  const LinkSpeed speed = fit_link_speed(timed);
+  return {speed, std::move(timed)};
 }
 
 }  // namespace trireme

@@ -98,9 +98,8 @@ inline constexpr double kFragmentsOnGpu_share = 0.03;
 // ncclTopoComputeP2pChannels; as in 2.30.7).
 inline constexpr int64_t kPeerBuffersOnGpu_bytes = 32 * (int64_t{12} << 20);
 inline constexpr const char* kPeerBuffersSource =
-    "12 MiB for each of 32 channels, by NCCL 2.26.2's source: 2.6 of the 3.3 GiB that the first all-to-all "
-    "of "
-    "eight H100 took (NVIDIA/nccl issue 1685)";
+    "12 MiB for each of 32 channels, by NCCL 2.26.2's source: 2.6 of the 3.3 GiB that the first "
+    "all-to-all of eight H100 took (NVIDIA/nccl issue 1685)";
 
 struct HardwareProfile {
   std::string name;         // "h100-80gb"

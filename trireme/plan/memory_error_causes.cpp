@@ -160,7 +160,7 @@ void add_forecast_cause(const MemoryError& error, const MemoryForecast& forecast
                         std::vector<MemoryErrorCause>& causes) {
   const int64_t expected = forecast.peak_total_bytes, limit = told.device_limit_bytes;
   // What PyTorch counts has nothing of NCCL.
-  const int64_t counted = expected - machine_peers(told.inputs) * told.inputs.peer_buffers_bytes;
+  const int64_t counted = expected - peer_buffers_of_rank_bytes(told.inputs);
   const int64_t asked = error.asked.value_or(0), wanted = error.allocated.value_or(0) + asked;
   const std::string held = error.allocated ? cat("the run held ", format_bytes(*error.allocated),
                                                  " and asked for ", format_bytes(asked))

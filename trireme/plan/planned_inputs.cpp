@@ -21,7 +21,7 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
   inputs.head_chunks = configuration.head_chunks;
   inputs.ranks = configuration.ranks();
   inputs.rank = sp_rank;
-  if (hardware.peer_buffers_bytes > 0) {
+  if (hardware.peer_buffers_bytes > 0) {  // of GPUs
     inputs.peer_buffers_bytes = hardware.peer_buffers_bytes;
     inputs.machine_ranks = hardware.devices_per_machine;
   }

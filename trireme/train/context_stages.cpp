@@ -87,6 +87,11 @@ std::vector<ContextStage> parse_context_stages(const std::string& text, const St
   return stages;
 }
 
+bool first_stage_has_peak(const std::string& text) {
+  const std::vector<std::string> stages = split(text, ',');
+  return !stages.empty() && split(stages.front(), ':').size() == 3;
+}
+
 std::vector<ContextStage> single_stage(int64_t sequence_tokens, int64_t steps,
                                        const StageDefaults& defaults) {
   return {make_stage(sequence_tokens, 0, steps, defaults)};

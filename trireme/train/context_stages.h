@@ -46,6 +46,8 @@ ContextStage next_stage(const std::vector<ContextStage>& before, int64_t sequenc
                         const StageDefaults& defaults);
 // The short form. Throws ConfigError that quotes the wrong stage.
 std::vector<ContextStage> parse_context_stages(const std::string& text, const StageDefaults& defaults);
+// Whether the first stage of the short form has its own peak.
+bool first_stage_has_peak(const std::string& text);
 // The one stage of a run without --context_stages.
 std::vector<ContextStage> single_stage(int64_t sequence_tokens, int64_t steps, const StageDefaults& defaults);
 // A warning if a stage ends before its warm-up, as in a trial of a few steps; else empty.

@@ -26,7 +26,7 @@ inline bool is_stage_list(const std::string& context_stages) {
   return context_stages.starts_with('[');
 }
 
-// An array or an object, of the second form. Throws ConfigError: no JSON, or a name twice.
+// The list of the second form. Throws ConfigError: no JSON, or a name twice.
 Json parse_stage_list(const std::string& context_stages);
 
 // Whether a stage of the second form sets the kind of its schedule; of the first none does.

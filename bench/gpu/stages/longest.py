@@ -1,7 +1,4 @@
-"""The whole of Llama-3-8B at the lengths that one H200 and 125 GiB of host hold, one step each: what trireme plan recommends for them.
-
-The times of docs/benchmarks/history/2026-11-26-gpu-512k.md and later are of these commands.
-"""
+"""The whole of Llama-3-8B at lengths that one H200 and 125 GiB of host hold, one step each, with the offload that trireme plan recommends for them."""
 import judges
 from command import Command
 from models import is_halved
