@@ -110,8 +110,11 @@ def licences(libraries, folder):
         owners.add(run("dpkg-query", "-S", library).split(":")[0])
     for owner in owners:
         shutil.copy(f"/usr/share/doc/{owner}/copyright", os.path.join(folder, owner))
-    for text in glob.glob(os.path.join(ROOT, ".deps/cudnn-frontend/*.dist-info/licenses/LICENSE.txt")):  # of headers, in the cuda package
-        shutil.copy(text, os.path.join(folder, "cudnn-frontend"))
+    # In the cuda package: headers, FlashAttention-4's kernels, and what NVIDIA's compiler of these links to them.
+    for name, wheel in (("cudnn-frontend", "cudnn-frontend/nvidia_cudnn_frontend"), ("flash-attn-4", "flash4/flash_attn_4"),
+                        ("nvidia-cutlass-dsl", "flash4/nvidia_cutlass_dsl"), ("apache-tvm-ffi", "flash4/apache_tvm_ffi")):
+        for text in glob.glob(os.path.join(ROOT, f".deps/{wheel}-*.dist-info/licenses/LICENSE*")):
+            shutil.copy(text, os.path.join(folder, name))
 
 
 def libtorch_facts(build, kind):

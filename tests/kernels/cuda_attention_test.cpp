@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.h"
+#include "trireme/device/memory_budget.h"
 #include "trireme/kernels/cuda_calls.h"
 #include "trireme/kernels/cuda_kernels.h"
+#include "trireme/kernels/flash4_sizes.h"
 
 #include "tests/kernels/band_laws.h"
 
@@ -99,6 +101,65 @@ TEST_P(CudaAttention, a_long_backward_in_calls_of_a_group_of_heads_equals_the_de
     CallsAttention attention(std::move(kernels));
     trireme_test::expect_definition(attention, whole(Causality::causal, 300), c, seed);
   }
+}
+
+// Every width and group that the build compiled; batches, strides and head maps as the layers have them.
+TEST_P(CudaAttention, flash4_equals_the_definition_whole_and_in_parts) {
+  if (GetParam() != at::kBFloat16 || !flash4_lacks().empty()) GTEST_SKIP() << flash4_lacks();
+  const auto flash4 = kernel(AttentionKernel::flash4);
+  uint64_t seed = 0;
+  for (const Flash4Width& width : kFlash4Widths)
+    for (int group = 1; group <= kFlash4MostGroup; ++group, ++seed) {
+      LawCase c = on_cuda(seed);
+      c.width = width.width;
+      c.kv_heads = 2;
+      c.kv_of_query.assign(static_cast<size_t>(group), 0);
+      c.kv_of_query.insert(c.kv_of_query.end(), seed % 3 == 2 ? 1 : static_cast<size_t>(group), 1);
+      SCOPED_TRACE(::testing::Message() << width.width << " wide, groups of " << group);
+      const int64_t tokens = 1 + static_cast<int64_t>(seed * 37 % 400);
+      trireme_test::expect_definition(*flash4, whole(Causality::causal, tokens), c, seed);
+      trireme_test::expect_definition(*flash4, whole(Causality::full, tokens), c, seed);
+      trireme_test::expect_parts_to_sum_up(*flash4, whole(Causality::full, 200), c, 201 + 90 + seed);
+      // The last rows of a sample over all keys, as a rank of a zig-zag ring has them.
+      trireme_test::expect_definition(*flash4, {visible_keys({}, {}, 300, {{170, 300}}, {{0, 300}}), 1, ""},
+                                      c, seed);
+      if (HasFailure()) return;
+    }
+}
+
+// 16,384 tokens of 1,104 query heads: values beyond the 2^31st, as of 524,288 tokens of 32 heads.
+TEST_P(CudaAttention, flash4_counts_values_beyond_32_bits) {
+  if (GetParam() != at::kBFloat16 || !flash4_lacks().empty()) GTEST_SKIP() << flash4_lacks();
+  constexpr int64_t kTokens = 16'384, kKvHeads = 276, kGroup = 4, kHeads = kKvHeads * kGroup;
+  if (device_memory_left_bytes(at::Device(at::kCUDA, 0)) < int64_t{40} << 30)
+    GTEST_SKIP() << "less than 40 GiB of the GPU are free";
+  const auto options = at::TensorOptions(at::kCUDA).dtype(at::kBFloat16);
+  const at::Tensor qkv = at::randn({1, kTokens, kHeads + 2 * kKvHeads, 128}, options);
+  const auto last = [](const at::Tensor& heads, int64_t count) {
+    return heads.narrow(2, heads.size(2) - count, count);
+  };
+  const at::Tensor q = qkv.narrow(2, 0, kHeads), k = qkv.narrow(2, kHeads, kKvHeads), v = last(qkv, kKvHeads),
+                   d_o = at::randn({1, kTokens, kHeads, 128}, options);
+  AttentionSpec spec{0.1, causal_keys(kTokens), {}, ResultDtype::of_input}, of_one = spec;
+  for (int head = 0; head < kHeads; ++head) spec.kv_of_query.push_back(head / kGroup);
+  of_one.kv_of_query = {0, 0, 0, 0};
+  const auto flash4 = kernel(AttentionKernel::flash4), flash = kernel(AttentionKernel::flash);
+  const AttentionOutput out = flash4->forward(q, k, v, spec);
+  const AttentionGradients gradients = flash4->backward(d_o, q, k, v, out, spec);
+  const at::Tensor q1 = last(q, kGroup).contiguous(), k1 = last(k, 1).contiguous(),
+                   v1 = last(v, 1).contiguous();
+  const AttentionOutput of_flash = flash->forward(q1, k1, v1, of_one);
+  const AttentionGradients theirs =
+      flash->backward(last(d_o, kGroup).contiguous(), q1, k1, v1, of_flash, of_one);
+  EXPECT_LT((out.lse.narrow(1, kHeads - kGroup, kGroup) - of_flash.lse).abs().max().item<float>(), 1e-4);
+  const auto expect_equal = [](const at::Tensor& mine, const at::Tensor& other, const char* name) {
+    const at::Tensor wide = other.to(at::kFloat);
+    EXPECT_LT((mine.to(at::kFloat) - wide).norm().item<float>(), 1e-2 * wide.norm().item<float>()) << name;
+  };
+  expect_equal(last(out.o, kGroup), of_flash.o, "o");
+  expect_equal(last(gradients.dq, kGroup), theirs.dq, "dq");
+  expect_equal(last(gradients.dk, 1), theirs.dk, "dk");
+  expect_equal(last(gradients.dv, 1), theirs.dv, "dv");
 }
 
 // The kernel lets FlashAttention confirm the first call of each kind.

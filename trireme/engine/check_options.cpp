@@ -131,11 +131,11 @@ void check_memory_budget(const EngineOptions& options) {
 }  // namespace
 
 void check_heads(const EngineOptions& options, const ModelConfig& config) {
-  if (options.attention == AttentionKernel::cudnn)
+  if (takes_whole_samples_alone(options.attention))
     for (size_t layer = 0; layer < config.layer_window.size(); ++layer)
       if (config.layer_window[layer] > 0)
-        throw ConfigError(cat("--attention cudnn: layer ", layer, " of the model has a window of ",
-                              config.layer_window[layer],
+        throw ConfigError(cat("--attention ", name_of(options.attention), ": layer ", layer,
+                              " of the model has a window of ", config.layer_window[layer],
                               " tokens, which that kernel does not know; use --attention auto or flash"));
   const int64_t H = config.num_attention_heads;
   check_one_rank_a_head(H, options.ulysses);

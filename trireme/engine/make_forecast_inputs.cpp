@@ -7,6 +7,7 @@
 #include "trireme/comm/backend_library.h"
 #include "trireme/forecast/device_kernels.h"
 #include "trireme/forecast/sequence_ranks.h"
+#include "trireme/kernels/flash4_runner.h"
 #include "trireme/kernels/tile_gemm.h"
 #include "trireme/model/model_family.h"
 
@@ -77,6 +78,7 @@ ForecastInputs make_forecast_inputs(const ModelConfig& config, const ModelLayout
        .threads = at::get_num_threads(),
        .bf16_attention = processor_bf16_units().has_value(),
        .attention = options.attention,
+       .flash4 = options.device.is_cuda() && flash4_lacks().empty(),
        .ranks_read_each_other = !mesh.all->is_alone() && ranks_read_each_other(mesh.all->backend()),
        .packed_documents = options.planned_batch.packed},
       options.precision);

@@ -4,6 +4,7 @@
 #include "trireme/kernels/attention_graph.h"
 #include "trireme/kernels/backward_heads.h"
 #include "trireme/kernels/cpu_flash_tiles.h"
+#include "trireme/kernels/flash4_sizes.h"
 #include "trireme/kernels/key_block_sizes.h"
 #include "trireme/kernels/long_documents.h"
 #include "trireme/kernels/mask_runs.h"
@@ -59,11 +60,14 @@ struct Buffers {
     const int64_t least = least_tokens_alone(heads, inputs.model.head_dim);
     return inputs.documents_alone && least < inputs.tokens && least <= inputs.model.causal_tokens;
   }
+  bool by_flash4() const {
+    return inputs.flash4 && flash4_takes_heads(heads, kv_heads, inputs.model.head_dim);
+  }
   // Of a long dense call: o and lse of every block of keys of a block of rows, and what merges them.
   int64_t key_block_parts() const {
     const int64_t most = most_keys_of_block(inputs.model.head_dim), causal = inputs.model.causal_tokens;
     const bool dense = dense_takes_width(inputs.model.head_dim) && (causal == 0 || causal > most);
-    if (!inputs.key_blocks || !dense || keys <= most) return 0;
+    if (!inputs.key_blocks || !dense || keys <= most || by_flash4()) return 0;
     const int64_t rows = std::min(inputs.ring_tokens, block_rows(inputs.ring_tokens, most));
     const int64_t row_heads = inputs.batch * rows * heads, blocks = round_up(keys, most) / most;
     const int64_t o_of_block = row_heads * inputs.model.head_dim * inputs.storage_bytes;
@@ -110,7 +114,9 @@ struct Buffers {
     if (inputs.packed_graphs)
       return graph_backward_bytes(batch * inputs.ring_tokens, batch * keys, heads, kv_heads, width) + lse +
              copies;
-    return backward_call_heads * of_a_head + copies;
+    // FlashAttention-4 has a second sum for each query; all else of it is no more than is counted here.
+    const int64_t second_sum = by_flash4() ? dq_rows() * kFloat_bytes : 0;
+    return backward_call_heads * (of_a_head + second_sum) + copies;
   }
 
   std::vector<AttentionSnapshot> forward() const {

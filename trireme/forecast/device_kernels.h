@@ -13,6 +13,7 @@ struct DeviceKernels {
   int threads = 1;              // of a CPU
   bool bf16_attention = false;  // a CPU's tiles of attention may be multiplied in bf16
   AttentionKernel attention = AttentionKernel::automatic;
+  bool flash4 = false;                 // a GPU that runs FlashAttention-4's kernels (kernels/flash4_runner.h)
   bool ranks_read_each_other = false;  // threads of a process, or CPU ranks of one machine
   bool packed_documents = false;       // in samples: not with --packing concat, nor where each is one text
 };
@@ -29,11 +30,14 @@ inline ForecastInputs with_device(ForecastInputs inputs, const DeviceKernels& de
     inputs.rank_sums = RankSums::by_library;
   inputs.packed = device.packed_documents;
   const bool reference = device.attention == AttentionKernel::reference;
+  const bool automatic = device.attention == AttentionKernel::automatic;
   inputs.fused_on_gpu = device.on_gpu && !reference;
-  inputs.key_blocks =
-      device.cuda && precision != Precision::fp32 && !reference && device.attention != AttentionKernel::flash;
-  inputs.documents_alone =
-      inputs.key_blocks && device.attention == AttentionKernel::automatic && device.packed_documents;
+  inputs.key_blocks = device.cuda && precision != Precision::fp32 && !reference &&
+                      device.attention != AttentionKernel::flash &&
+                      device.attention != AttentionKernel::flash4;
+  inputs.documents_alone = inputs.key_blocks && automatic && device.packed_documents;
+  inputs.flash4 = device.cuda && device.flash4 && precision == Precision::bf16 &&
+                  (automatic || device.attention == AttentionKernel::flash4);
   inputs.packed_graphs = device.cuda && device.attention == AttentionKernel::cudnn_packed;
   inputs.product_threads = !device.on_gpu && inputs.tile_bytes == 2 ? device.threads : 0;
   inputs.flash_threads = device.on_gpu || reference ? 0 : device.threads;

@@ -97,6 +97,7 @@ struct ForecastInputs {
   bool fused_on_gpu = false;  // an attention kernel of CUDA; the reference kernel's workspace is not counted
   bool documents_alone = false;     // long ones are calls of their own (kernels/long_documents.h)
   bool key_blocks = false;          // long dense calls are cut (kernels/key_blocks.h)
+  bool flash4 = false;              // FlashAttention-4 has the dense calls that it takes (flash4_sizes.h)
   bool packed_graphs = false;       // cuDNN's graphs of segments (kernels/attention_graph.h)
   int flash_threads = 0;            // of the CPU's attention kernel; 0: another kernel
   int64_t flash_element_bytes = 4;  // that its tiles are multiplied in

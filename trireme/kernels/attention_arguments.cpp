@@ -1,6 +1,7 @@
 // Checks of shapes, dtypes and the head map.
 #include "trireme/kernels/attention_arguments.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "trireme/base/error.h"
@@ -19,7 +20,7 @@ AttentionSizes check_attention(const at::Tensor& q, const at::Tensor& k, const a
                                const AttentionSpec& spec) {
   TRIREME_ASSERT(q.dim() == 4, "q: got ", q.dim(), " dimensions, expected [B, S, h, D]");
   TRIREME_ASSERT(k.dim() == 4, "k: got ", k.dim(), " dimensions, expected [B, T, k, D]");
-  const AttentionSizes sizes{q.size(0), q.size(1), k.size(1), q.size(2), k.size(2), q.size(3)};
+  AttentionSizes sizes{q.size(0), q.size(1), k.size(1), q.size(2), k.size(2), q.size(3), 0};
   check_shape(k, {sizes.batch, sizes.keys, sizes.kv_heads, sizes.width}, "k");
   check_shape(v, {sizes.batch, sizes.keys, sizes.kv_heads, sizes.width}, "v");
   TRIREME_ASSERT(k.scalar_type() == q.scalar_type() && v.scalar_type() == q.scalar_type(),
@@ -43,6 +44,8 @@ AttentionSizes check_attention(const at::Tensor& q, const at::Tensor& k, const a
                    ", expected a head in [", previous, ", ", sizes.kv_heads, ")");
     previous = kv_head;
   }
+  for (const HeadRun& run : runs_of_heads(spec, sizes.kv_heads))
+    sizes.largest_group = std::max(sizes.largest_group, run.end - run.begin);
   return sizes;
 }
 

@@ -14,6 +14,7 @@ struct AttentionSizes {
   int64_t query_heads = 0;
   int64_t kv_heads = 0;
   int64_t width = 0;
+  int64_t largest_group = 0;  // query heads of a key/value head
   bool operator==(const AttentionSizes&) const = default;
   bool empty() const { return batch == 0 || queries == 0 || keys == 0 || query_heads == 0 || kv_heads == 0; }
 };

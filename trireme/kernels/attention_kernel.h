@@ -6,14 +6,20 @@
 namespace trireme {
 
 // make_local_attention.cpp has a line for each.
-enum class AttentionKernel { automatic, flash, cudnn, cudnn_packed, reference };
+enum class AttentionKernel { automatic, flash, flash4, cudnn, cudnn_packed, reference };
 constexpr auto enum_names(AttentionKernel) {
   using enum AttentionKernel;
   return std::to_array<EnumName<AttentionKernel>>({{automatic, "auto"},
                                                    {flash, "flash"},
+                                                   {flash4, "flash4"},
                                                    {cudnn, "cudnn"},
                                                    {cudnn_packed, "cudnn_packed"},
                                                    {reference, "reference"}});
+}
+
+// Those that know neither windows nor documents that share a sample.
+constexpr bool takes_whole_samples_alone(AttentionKernel kernel) {
+  return kernel == AttentionKernel::flash4 || kernel == AttentionKernel::cudnn;
 }
 
 }  // namespace trireme

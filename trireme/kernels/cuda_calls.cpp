@@ -53,13 +53,6 @@ std::vector<EvenRun> even_runs(const AttentionSpec& spec, int64_t kv_heads, cons
   return pieces;
 }
 
-int64_t largest_group(const AttentionSpec& spec, int64_t kv_heads) {
-  int64_t largest = 0;
-  for (const HeadRun& head : runs_of_heads(spec, kv_heads))
-    largest = std::max(largest, head.end - head.begin);
-  return largest;
-}
-
 // One call and one even run of heads: the views of them.
 class CallViews {
  public:
@@ -155,15 +148,17 @@ std::string CallsAttention::name() const {
   return name;
 }
 
-int64_t CallsAttention::least_tokens_alone(int64_t query_heads, int64_t width) const {
-  return kernels_.size() > 1 ? kernels_.front()->least_tokens_alone(query_heads, width) : kNeverAlone;
+const CallKernel* CallsAttention::of_long_documents(int64_t query_heads, int64_t width) const {
+  for (size_t i = 0; i + 1 < kernels_.size(); ++i)
+    if (kernels_[i]->least_tokens_alone(query_heads, width) != kNeverAlone) return kernels_[i].get();
+  return nullptr;
 }
 
 std::string CallsAttention::for_documents(int64_t query_heads, int64_t width) const {
-  const int64_t least = least_tokens_alone(query_heads, width);
-  if (least == kNeverAlone) return {};
-  return cat("packed documents of ", least, " tokens or more by ", kernels_.front()->name(),
-             ", shorter ones by ", kernels_[1]->name());
+  const CallKernel* long_ones = of_long_documents(query_heads, width);
+  if (long_ones == nullptr) return {};
+  return cat("packed documents of ", long_ones->least_tokens_alone(query_heads, width), " tokens or more by ",
+             long_ones->name(), ", shorter ones by ", kernels_.back()->name());
 }
 
 const CallsAttention::Plan& CallsAttention::plan_of(const AttentionSpec& spec, const AttentionSizes& sizes,
@@ -187,9 +182,11 @@ CallsAttention::Plan CallsAttention::make_plan(const std::shared_ptr<const Visib
   if (sizes.empty()) return plan;
   int64_t most_segments = kMostSegments;
   for (const auto& kernel : kernels_) most_segments = std::min(most_segments, kernel->most_segments(sizes));
+  const CallKernel* long_ones = of_long_documents(sizes.query_heads, sizes.width);
   std::vector<MaskCall> calls =
-      mask_calls(*keys, sizes.batch, most_segments, least_tokens_alone(sizes.query_heads, sizes.width),
-                 kernels_.front()->sample_lengths());
+      mask_calls(*keys, sizes.batch, most_segments,
+                 long_ones ? long_ones->least_tokens_alone(sizes.query_heads, sizes.width) : kNeverAlone,
+                 long_ones ? long_ones->sample_lengths() : SampleLengths::few);
   plan.calls_of_a_key = most_calls_of_a_key(calls, sizes.batch);
   for (MaskCall& call : calls) {
     CallKernel& kernel = kernel_for(call, sizes);
@@ -249,9 +246,8 @@ AttentionGradients CallsAttention::backward(const at::Tensor& d_o, const at::Ten
   const at::Tensor q = with_contiguous_rows(q_in), k = with_contiguous_rows(k_in),
                    v = with_contiguous_rows(v_in);
   const at::ScalarType dtype = result_dtype(q, spec);
-  const int64_t group = largest_group(spec, sizes.kv_heads);
   const bool cut = std::any_of(plan.calls.begin(), plan.calls.end(), [&](const PlannedCall& planned) {
-    return planned.backward.most_query_heads < group;
+    return planned.backward.most_query_heads < sizes.largest_group;
   });
   const bool sum = cut || plan.calls_of_a_key > 1;
   // The sum of two values of 16 bits is computed in fp32 and rounded once, whatever the sum's dtype.

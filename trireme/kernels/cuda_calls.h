@@ -115,7 +115,8 @@ class CallsAttention final : public LocalAttention {
   const Plan& plan_of(const AttentionSpec& spec, const AttentionSizes& sizes, at::Device device);
   Plan make_plan(const std::shared_ptr<const VisibleKeys>& keys, const AttentionSizes& sizes,
                  at::Device device) const;
-  int64_t least_tokens_alone(int64_t query_heads, int64_t width) const;
+  // The first kernel that has calls for them beside the last, which takes segments; none: null.
+  const CallKernel* of_long_documents(int64_t query_heads, int64_t width) const;
   CallKernel& kernel_for(const MaskCall& call, const AttentionSizes& sizes) const;
 
   std::vector<std::unique_ptr<CallKernel>> kernels_;

@@ -1,7 +1,8 @@
-// libtorch's attention kernels on CUDA, each called by its own name, never through a dispatcher that may
-// choose another.
+// Attention kernels on CUDA: FlashAttention-4's, which the build compiles, and libtorch's, each called by its
+// own name, never through a dispatcher that may choose another.
 //
 //   kernel      dtypes       head width           calls
+//   flash4      bf16         64, 128, 256         dense, full or causal; on Hopper
 //   cudnn       fp16, bf16   8 n, 32 to 128       dense, full or causal and square, over all query rows or
 //                                                 all key rows, or of long documents
 //   cudnn_packed  fp16, bf16 16 n, 32 to 128      every band, dense or in segments: graphs of our own
@@ -16,6 +17,7 @@
 
 #include "trireme/kernels/backward_heads.h"
 #include "trireme/kernels/cuda_calls.h"
+#include "trireme/kernels/flash4_runner.h"
 #include "trireme/kernels/graph_runner.h"
 #include "trireme/kernels/key_block_sizes.h"
 
@@ -25,6 +27,9 @@ namespace trireme {
 std::unique_ptr<CallKernel> make_cuda_flash_kernel(
     int64_t most_dq_elements = std::numeric_limits<int32_t>::max(),
     int64_t backward_call_bytes = kBackwardCall_bytes);
+
+std::unique_ptr<CallKernel> make_flash4_kernel(std::unique_ptr<Flash4Runner> runner,
+                                               int64_t backward_call_bytes = kBackwardCall_bytes);
 
 struct CudnnCalls {
   SampleLengths lengths = SampleLengths::few;         // of any: those that tokens_of_graph leaves whole

@@ -67,8 +67,9 @@ class LocalAttention {
 // in order, "; " between them: the first one counts, others serve masks that it lacks.
 bool is_by_reference(const std::string& attention_name);
 
-// The kernel for a device. `automatic`: flash on the CPU; on CUDA cuDNN, and flash for the masks that it
-// lacks (of packed documents the short ones), in fp32 memory-efficient attention. A kernel that the device or
+// The kernel for a device. `automatic`: flash on the CPU; on CUDA in bf16 and on Hopper flash4, else
+// cuDNN, and flash for the masks that these lack (of packed documents the short ones), in fp32
+// memory-efficient attention. A kernel that the device or
 // dtype does not have is a ConfigError that names those it has; nothing falls back in silence. `lengths`: of
 // the samples that come (long_documents.h).
 std::unique_ptr<LocalAttention> make_local_attention(AttentionKernel kernel, at::Device device,

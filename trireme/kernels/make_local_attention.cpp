@@ -50,6 +50,13 @@ Kernel cuda_in_16_bits(at::ScalarType dtype, SampleLengths lengths) {
   return cuda_calls(make_kernel(lengths));
 }
 
+Kernel flash4(at::ScalarType dtype, SampleLengths /*lengths*/) {
+  if (dtype != at::kBFloat16)
+    throw ConfigError(
+        cat("attention kernel 'flash4': got ", dtype, ", expected bf16; use --bf16, or --attention auto"));
+  return cuda_calls(make_flash4_kernel(make_flash4_runner()));
+}
+
 // Whole samples by libtorch's calls of cuDNN; documents, windows and parts of a ring by graphs of our own.
 Kernel cudnn_packed(at::ScalarType dtype, SampleLengths lengths) {
   demand_16_bits(AttentionKernel::cudnn_packed, dtype);
@@ -65,6 +72,9 @@ Kernel automatic_on_cpu(at::ScalarType dtype, SampleLengths lengths) {
 
 Kernel automatic_on_cuda(at::ScalarType dtype, SampleLengths lengths) {
   if (dtype == at::kFloat) return cuda_calls(make_cuda_efficient_kernel(), make_reference_call_kernel());
+  if (dtype == at::kBFloat16 && flash4_lacks().empty())
+    return cuda_calls(make_flash4_kernel(make_flash4_runner()), make_cudnn_kernel({.lengths = lengths}),
+                      make_cuda_flash_kernel());
   if (is_half_precision(dtype))
     return cuda_calls(make_cudnn_kernel({.lengths = lengths}), make_cuda_flash_kernel());
   return std::make_unique<ReferenceAttention>(cat("CUDA kernels have no ", dtype));
@@ -82,6 +92,7 @@ const KernelOfDevice kKernels[] = {
     {AttentionKernel::flash, at::kCUDA,
      cuda_in_16_bits<AttentionKernel::flash,
                      [](SampleLengths /*lengths*/) { return make_cuda_flash_kernel(); }>},
+    {AttentionKernel::flash4, at::kCUDA, flash4},
     {AttentionKernel::cudnn, at::kCUDA,
      cuda_in_16_bits<AttentionKernel::cudnn,
                      [](SampleLengths lengths) { return make_cudnn_kernel({.lengths = lengths}); }>},

@@ -13,6 +13,7 @@
 #include "trireme/device/memory_budget.h"
 #include "trireme/device/peak_memory.h"
 #include "trireme/device/processor.h"
+#include "trireme/kernels/flash4_runner.h"
 #include "trireme/kernels/tile_gemm.h"
 #include "trireme/measure/attention_rates.h"
 #include "trireme/measure/fitted_link.h"
@@ -136,6 +137,7 @@ void describe(const World& world, at::Device device, HardwareProfile& profile) {
   if (profile.is_gpu) profile.peer_buffers_bytes = kPeerBuffersOnGpu_bytes;
   if (!profile.is_gpu) profile.threads = at::get_num_threads();
   profile.bf16_products = profile.bf16_attention = profile.is_gpu || processor_bf16_units().has_value();
+  profile.flash4 = profile.is_gpu && flash4_lacks().empty();
   profile.time_error_share = 0.15;
 }
 

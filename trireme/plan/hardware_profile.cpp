@@ -132,6 +132,7 @@ Json to_json(const HardwareProfile& profile) {
           {"threads", profile.threads},
           {"bf16_products", profile.bf16_products},
           {"bf16_attention", profile.bf16_attention},
+          {"flash4", profile.flash4},
           {"time_error", profile.time_error_share},
           {"sources", std::move(sources)}};
 }
@@ -166,6 +167,7 @@ HardwareProfile hardware_profile_from_json(const Json& json, const std::string& 
   profile.threads = static_cast<int>(whole_number(json, "threads", {0, 1 << 20}, origin, 0));
   profile.bf16_products = true_or_false(json, "bf16_products", origin, true);
   profile.bf16_attention = true_or_false(json, "bf16_attention", origin, true);
+  profile.flash4 = true_or_false(json, "flash4", origin, false);
   profile.time_error_share = finite_number(json, "time_error", 0, 10, origin, profile.time_error_share);
   if (find_field(json, "sources", origin) != nullptr)
     for (const Json& source : array_value(json, "sources", origin)) {

@@ -131,6 +131,7 @@ struct HardwareProfile {
   int threads = 0;
   bool bf16_products = true;  // a CPU without their instructions multiplies bf16 values in fp32
   bool bf16_attention = true;
+  bool flash4 = false;             // a GPU that runs FlashAttention-4's kernels
   double time_error_share = 0.25;  // of a step's seconds; an estimate
   std::vector<FigureSource> sources;
 

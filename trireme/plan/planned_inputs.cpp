@@ -53,6 +53,7 @@ ForecastInputs planned_inputs(const PlanRequest& request, const Configuration& c
                       .threads = hardware.threads,
                       .bf16_attention = hardware.bf16_attention,
                       .attention = settings.attention,
+                      .flash4 = hardware.flash4,
                       // Where the kernel forbids it (--ddp_backend), a rank needs the others' blocks as well.
                       .ranks_read_each_other = !hardware.is_gpu && configuration.ranks() > 1 &&
                                                configuration.ranks() <= hardware.devices_per_machine,

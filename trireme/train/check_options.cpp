@@ -94,10 +94,11 @@ void check_dropout(const TrainOptions& options, const ModelConfig& config) {
 }
 
 void check_packing(Packing packing, const EngineOptions& engine) {
-  if (packing == Packing::concat || engine.device.is_cpu() || engine.attention != AttentionKernel::cudnn)
+  if (packing == Packing::concat || engine.device.is_cpu() || !takes_whole_samples_alone(engine.attention))
     return;
-  throw ConfigError(cat("--attention cudnn does not know documents that share a sample, which --packing ",
-                        name_of(packing), " makes; use --attention auto or flash, or --packing concat"));
+  throw ConfigError(cat("--attention ", name_of(engine.attention),
+                        " does not know documents that share a sample, which --packing ", name_of(packing),
+                        " makes; use --attention auto or flash, or --packing concat"));
 }
 
 void check_step_tokens(const TrainOptions& options, int64_t longest_tokens, int sharing_ranks,

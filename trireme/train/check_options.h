@@ -12,7 +12,7 @@ namespace trireme {
 void check_options(const TrainOptions& options);
 // A model that asks to drop activations, unless the options say not to.
 void check_dropout(const TrainOptions& options, const ModelConfig& config);
-// Packed documents for an attention kernel that does not know them (--attention cudnn on a GPU).
+// Packed documents for an attention kernel that does not know them (--attention flash4 or cudnn on a GPU).
 void check_packing(Packing packing, const EngineOptions& engine);
 // Tokens that one rank holds of a step, which the loader hands over whole: they must fit into its host
 // memory. `longest_tokens`: of a sample in any stage; `sharing_ranks`: of one sample.

@@ -116,10 +116,10 @@ DryRun dry_run(World& world, const TrainOptions& asked) {
   const StagePlan plan = plan_run(options, of_folder, world);
   const int stage = plan.fullest_stage();
   options = plan.options[static_cast<size_t>(stage)];
-  if (!options.engine.device.is_cpu() && options.engine.attention == AttentionKernel::cudnn)
-    throw ConfigError(
-        "--dry_run cuts attention short by a window, which --attention cudnn does not know; leave one of "
-        "them out, or give --attention flash");
+  if (!options.engine.device.is_cpu() && takes_whole_samples_alone(options.engine.attention))
+    throw ConfigError(cat("--dry_run cuts attention short by a window, which --attention ",
+                          name_of(options.engine.attention),
+                          " does not know; leave one of them out, or give --attention flash"));
   DryRun run;
   for (int other = 0; other < plan.count(); ++other)
     if (!plan.engine_changes(stage, other).empty()) run.stages_not_shown.push_back(other + 1);

@@ -1,0 +1,156 @@
+// Laws of FlashAttention-4's calls (flash4_kernel.cpp) on the CPU, where its kernels are played
+// (played_flash4.h); on a Hopper GPU cuda_attention_test runs them.
+#include <ATen/Context.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.h"
+#include "trireme/base/sample_layout.h"
+#include "trireme/kernels/cuda_kernels.h"
+#include "trireme/kernels/flash4_sizes.h"
+
+#include "tests/kernels/band_laws.h"
+#include "tests/kernels/operator_calls.h"
+#include "tests/kernels/played_flash4.h"
+#include "tests/support/error_message.h"
+
+namespace trireme {
+namespace {
+
+using ::testing::HasSubstr;
+using trireme_test::DrawnMask;
+using trireme_test::Flash4Calls;
+using trireme_test::Flash4Fault;
+using trireme_test::LawCase;
+using trireme_test::PlayedFlash4;
+
+// Memory that nobody wrote reads as NaN.
+class Flash4 : public ::testing::Test {
+ protected:
+  void SetUp() override { at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true); }
+  void TearDown() override { at::globalContext().setDeterministicAlgorithms(false, false); }
+
+  std::unique_ptr<CallKernel> kernel(int64_t backward_call_bytes = kBackwardCall_bytes,
+                                     Flash4Fault fault = Flash4Fault::none) {
+    return make_flash4_kernel(std::make_unique<PlayedFlash4>(&calls, fault), backward_call_bytes);
+  }
+  std::unique_ptr<CallsAttention> alone(int64_t backward_call_bytes = kBackwardCall_bytes,
+                                        Flash4Fault fault = Flash4Fault::none) {
+    std::vector<std::unique_ptr<CallKernel>> kernels;
+    kernels.push_back(kernel(backward_call_bytes, fault));
+    return std::make_unique<CallsAttention>(std::move(kernels));
+  }
+  // As 'auto' is on Hopper in bf16.
+  std::unique_ptr<CallsAttention> automatic(const CudnnCalls& cudnn = {}) {
+    std::vector<std::unique_ptr<CallKernel>> kernels;
+    kernels.push_back(kernel());
+    kernels.push_back(make_cudnn_kernel(cudnn));
+    kernels.push_back(make_cuda_flash_kernel());
+    return std::make_unique<CallsAttention>(std::move(kernels));
+  }
+  static LawCase heads(uint64_t seed) {
+    LawCase c = trireme_test::draw_heads(seed);
+    c.width = kFlash4Widths[seed % 2].width;
+    c.dtype = at::kBFloat16;
+    c.tolerance = 2e-2;
+    if (seed % 3 == 0) c.results = ResultDtype::fp32;
+    return c;
+  }
+  static DrawnMask whole(Causality causality, int64_t tokens, int64_t batch = 2) {
+    return {visible_keys({.causality = causality}, {}, tokens, {{0, tokens}}, {{0, tokens}}), batch, ""};
+  }
+  static int64_t calls_of_others() {
+    return trireme_test::calls_of("_flash_attention_forward") +
+           trireme_test::calls_of("_cudnn_attention_forward");
+  }
+
+  Flash4Calls calls;
+};
+
+TEST_F(Flash4, equals_the_definition_whole_and_in_parts) {
+  const auto attention = alone();
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE(seed);
+    const int64_t odd = 1 + static_cast<int64_t>(seed * seed);
+    for (const Causality causality : {Causality::causal, Causality::full})
+      trireme_test::expect_definition(*attention, whole(causality, odd), heads(seed), seed);
+    trireme_test::expect_parts_to_sum_up(*attention, whole(Causality::full, 60), heads(seed), 61 + 20 + seed);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(calls.backward, 0);
+}
+
+TEST_F(Flash4, has_the_dense_calls_of_auto_and_leaves_the_others) {
+  const auto attention = automatic();
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const DrawnMask mask = trireme_test::draw_mask(seed, 40);
+    SCOPED_TRACE(mask.text);
+    LawCase c = heads(seed);
+    c.width = 64;
+    trireme_test::expect_definition(*attention, mask, c, seed);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(calls.forward, 0);
+  const int64_t before = calls_of_others();
+  EXPECT_GT(before, 0);
+  trireme_test::expect_definition(*attention, whole(Causality::causal, 150), heads(1), 1);
+  EXPECT_EQ(calls_of_others(), before);
+}
+
+// A zig-zag ring's: the last rows of a document, all of its keys.
+TEST_F(Flash4, takes_causal_attention_of_fewer_rows_than_keys) {
+  const DrawnMask tail{visible_keys({}, {}, 90, {{50, 90}}, {{0, 90}}), 1, ""};
+  trireme_test::expect_definition(*alone(), tail, heads(1), 3);
+  EXPECT_EQ(calls.forward, 1);
+}
+
+TEST_F(Flash4, a_long_backward_is_calls_of_a_group_of_heads) {
+  LawCase c = heads(0);
+  c.kv_of_query = {0, 0, 1, 1, 2, 2};
+  c.kv_heads = 3;
+  trireme_test::expect_definition(*alone(/*backward_call_bytes=*/1), whole(Causality::causal, 70), c, 5);
+  EXPECT_EQ(calls.backward, 3 * calls.forward);
+}
+
+TEST_F(Flash4, cuts_long_documents_as_cudnn_does_and_keeps_whole_samples_of_any_length) {
+  EXPECT_EQ(automatic()->for_documents(32, 128),
+            "packed documents of 4096 tokens or more by flash4 (CUDA, FlashAttention-4), shorter ones by "
+            "flash (CUDA, FlashAttention-2)");
+  EXPECT_EQ(
+      automatic()->for_documents(32, 96),
+      "packed documents of 4864 tokens or more by cudnn, shorter ones by flash (CUDA, FlashAttention-2)");
+  EXPECT_EQ(alone()->for_documents(32, 128), "");
+  LawCase c = heads(0);
+  const int64_t before = calls_of_others();
+  trireme_test::expect_definition(*automatic({.lengths = SampleLengths::any, .least_pair_values = 1}),
+                                  whole(Causality::causal, 137), c, 5);
+  EXPECT_EQ(calls_of_others(), before);
+}
+
+TEST_F(Flash4, what_it_does_not_take_is_refused_by_name) {
+  const auto refusal = [&](const VisibleKeys& keys, AttentionSizes sizes) {
+    return kernel()->refusal(mask_calls(keys, 1).front(), sizes);
+  };
+  const AttentionSizes sizes{1, 40, 40, 32, 8, 128, 4};
+  EXPECT_EQ(refusal(*causal_keys(40), sizes), "");
+  AttentionSizes other = sizes;
+  other.width = 96;
+  EXPECT_THAT(refusal(*causal_keys(40), other), HasSubstr("got head width 96, expected one of 64, 128, 256"));
+  other = sizes;
+  other.largest_group = 9;
+  EXPECT_THAT(refusal(*causal_keys(40), other),
+              HasSubstr("got 9 query heads of one key/value head, expected 8 at most"));
+  EXPECT_THAT(refusal(*visible_keys({.window = 8}, {}, 40, {{0, 40}}, {{0, 40}}), sizes),
+              HasSubstr("window"));
+  EXPECT_THAT(refusal(*visible_keys({}, {Documents({0, 9, 40})}, 40, {{0, 40}}, {{0, 40}}), sizes),
+              HasSubstr("packed documents"));
+}
+
+TEST_F(Flash4, without_a_hopper_it_is_refused_and_auto_does_not_ask_for_it) {
+  if (flash4_lacks().empty()) GTEST_SKIP() << "a Hopper GPU is here";
+  EXPECT_THAT(testing::message_of<ConfigError>([] { make_flash4_runner(); }), HasSubstr("flash4"));
+  EXPECT_THROW(make_local_attention(AttentionKernel::flash4, at::kCPU, at::kBFloat16), ConfigError);
+}
+
+}  // namespace
+}  // namespace trireme
